@@ -1,0 +1,50 @@
+-- Takes the lock for writing; or waits for it; or, waiting already, says that the waiter lives and asks for news.
+--
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- ARGV   1 hold  2 what done says before it  3 lease, ms  4 "wait" or "try"  5 what wake channels begin with
+-- Reply  the fencing token; or -1, this request is refused: its hold has ended; or what stands in the way:
+--        {0, more, wake, ms until it may pay to ask again, waiters ahead, "read" or "write", hold}
+
+local time = redis.call('TIME')
+local done = redis.call('GET', KEYS[3])
+if done and done ~= ARGV[2] then
+  return -1
+end
+
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
+  local hold, wakes = ARGV[1], ARGV[5]
+  --#include shared.lua
+
+  local waits = ARGV[4] == 'wait'
+  local writer = call('GET', WRITER)
+  if writer == hold then
+    extend_writer(ARGV[3])
+    return last_token()
+  end
+  if waits then
+    enqueue('write', ARGV[3], writer)
+  end
+  if not writer then
+    serve()
+  end
+  if granted[hold] then
+    return granted_reply()
+  end
+  if waits then
+    return blocked()
+  end
+  if call('EXISTS', WRITER, QUEUE) > 0 or readers_end() then
+    refuse_late()
+    return blocked()
+  end
+end
+
+-- Nobody is in the way. SET … GET fails on a key of another type, before anything has changed.
+local token = string.format('%d%06d', time[1], time[2])
+local last = redis.call('SET', KEYS[4], token, 'PX', '172800000', 'GET')
+if last and last >= token then
+  token = string.format('%.0f', tonumber(last) + 1)
+  redis.call('SET', KEYS[4], token, 'PX', '172800000')
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+return tonumber(token)

@@ -1,0 +1,31 @@
+-- Makes a hold live for at least another lease. A hold that has ended stays so.
+--
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- ARGV   1 hold  2 "read" or "write"  3 lease, ms
+-- Reply  1, or 0 if there is no such hold
+
+local time = redis.call('TIME')
+local hold, wakes = ARGV[1], ''
+--#include shared.lua
+
+if ARGV[2] == 'write' then
+  if call('GET', WRITER) ~= hold then
+    return 0
+  end
+  extend_writer(ARGV[3])
+  return 1
+end
+
+local deadline = reader_deadline(hold)
+if not deadline then
+  return 0
+end
+extend_reader(hold, deadline, ARGV[3])
+
+-- Readers that died among others that live are in nobody's way, so nobody else clears them away.
+local dead = call('ZRANGEBYSCORE', LEASES, '-inf', ms, 'LIMIT', 0, 100)
+if dead[1] then
+  call('HDEL', READERS, unpack(dead))
+  call('ZREM', LEASES, unpack(dead))
+end
+return 1

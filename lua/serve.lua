@@ -1,0 +1,14 @@
+-- Lets in more of those whose turn it is, where the step before said that there were more.
+--
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- ARGV   1 the caller's process UUID  2 what wake channels begin with
+-- Reply  {1, more, wake}
+
+local time = redis.call('TIME')
+local hold, wakes = ARGV[1], ARGV[2]
+--#include shared.lua
+
+if not call('GET', WRITER) then
+  serve()
+end
+return {1, more, wake()}

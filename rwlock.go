@@ -1,0 +1,159 @@
+package rwlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Mode is how a lock is held or waited for.
+type Mode int
+
+// The modes of a lock, a hold and a waiter.
+const (
+	None  Mode = iota // nobody holds the lock
+	Read              // any number of owners hold it
+	Write             // one owner holds it
+)
+
+// String returns "none", "read" or "write".
+func (m Mode) String() string {
+	switch m {
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	}
+	return "none"
+}
+
+// closeTimeout bounds how long Unlock and Close wait for a server that does not answer.
+const closeTimeout = 5 * time.Second
+
+// An RWLock gives its user reentrant read-write locks by name. It is safe for use by many goroutines; a process needs
+// one for each server or prefix. Close it when it is no longer used.
+type RWLock struct {
+	lease  time.Duration
+	prefix string
+	logger *slog.Logger
+	client redis.UniversalClient
+	pipe   *pipe
+
+	boxedLease any // the default lease as an argument of a script
+	boxedWakes any // what wake channels begin with, likewise
+
+	mu      sync.Mutex
+	closed  bool
+	done    chan struct{}     // closed by Close
+	empty   chan struct{}     // closed once there are no claims, if somebody waits for that
+	locks   map[string]*lock  // those in use, and some that were
+	waiting map[uint64]*claim // by number
+	claims  int               // that have not ended
+	timeline
+	listener
+}
+
+// New returns an RWLock over the server, servers or cluster of client, which stays the caller's to close, after the
+// RWLock. It fails on a nil client or a bad option. It does not touch the network.
+func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
+	if isNil(client) {
+		return nil, errors.New("rwlock: new: the client is nil")
+	}
+	c := config{lease: defaultLease, prefix: defaultPrefix}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("rwlock: new: nil option")
+		}
+		if err := opt(&c); err != nil {
+			return nil, fmt.Errorf("rwlock: new: %w", err)
+		}
+	}
+	rw := &RWLock{
+		lease:      c.lease,
+		prefix:     c.prefix,
+		logger:     c.logger,
+		client:     client,
+		pipe:       newPipe(client),
+		boxedLease: milliseconds(c.lease),
+		boxedWakes: wakeChannels(c.prefix),
+		done:       make(chan struct{}),
+		locks:      make(map[string]*lock),
+		waiting:    make(map[uint64]*claim),
+	}
+	return rw, nil
+}
+
+// Close releases every hold, withdraws every waiting call, which returns ErrClosed, and stops all goroutines. The contexts
+// of the holds are cancelled with the cause ErrClosed. Calls after Close return ErrClosed; a second Close does nothing.
+//
+// Close waits for the server, but no longer than some seconds: if the server does not answer, it returns an error, and
+// what it could not release ends with its lease.
+func (rw *RWLock) Close() error {
+	rw.mu.Lock()
+	if rw.closed {
+		rw.mu.Unlock()
+		return nil
+	}
+	rw.closed = true
+	close(rw.done)
+	var b batch
+	for _, lk := range rw.locks {
+		lk.close(&b)
+	}
+	empty := make(chan struct{})
+	rw.empty = empty
+	if rw.claims == 0 {
+		close(empty)
+	}
+	rw.mu.Unlock()
+	rw.run(&b)
+
+	timeout := time.NewTimer(closeTimeout)
+	defer timeout.Stop()
+	var err error
+	select {
+	case <-empty:
+	case <-timeout.C:
+		err = errors.New("rwlock: close: the server does not answer: what is still held ends with its lease")
+	}
+	rw.mu.Lock()
+	rw.timeline.stop()
+	rw.mu.Unlock()
+	rw.pipe.close()
+	if err == nil {
+		rw.pipe.wg.Wait()
+		rw.listener.wg.Wait()
+	}
+	return err
+}
+
+// lastNumber numbers claims and requests. It is the process's, not the RWLock's: two RWLocks of one process are
+// strangers, even to the same Owner.
+var lastNumber atomic.Uint64
+
+// log reports what no return value tells. The attributes are evaluated only if there is a logger.
+func (rw *RWLock) log(msg string, lk *lock, args ...any) {
+	if rw.logger != nil {
+		rw.logger.Log(context.Background(), slog.LevelWarn, "rwlock: "+msg, append([]any{"lock", lk.name}, args...)...)
+	}
+}
+
+func isNil(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case nil:
+		return true
+	case *redis.Client:
+		return c == nil
+	case *redis.ClusterClient:
+		return c == nil
+	case *redis.Ring:
+		return c == nil
+	}
+	return false
+}

@@ -1,0 +1,225 @@
+package rwlock
+
+import (
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed lua/*.lua
+var sources embed.FS
+
+// A script is a file of lua/, with what it includes. Any of them may run again, or late, and leaves what it left the
+// first time.
+type script struct {
+	evalsha, sha any // strings; boxed once
+	source       string
+}
+
+var (
+	lockScript    = load("lock.lua", "evalsha")
+	rlockScript   = load("rlock.lua", "evalsha")
+	unlockScript  = load("unlock.lua", "evalsha")
+	runlockScript = load("runlock.lua", "evalsha")
+	reenterScript = load("reenter.lua", "evalsha")
+	renewScript   = load("renew.lua", "evalsha")
+	serveScript   = load("serve.lua", "evalsha")
+	forceScript   = load("force.lua", "evalsha")
+	inspectScript = load("inspect.lua", "evalsha_ro")
+)
+
+func load(name, evalsha string) *script {
+	source := mustRead(name)
+	source = strings.Replace(source, "--#include shared.lua\n", mustRead("shared.lua"), 1)
+	sum := sha1.Sum([]byte(source))
+	return &script{evalsha: evalsha, sha: hex.EncodeToString(sum[:]), source: source}
+}
+
+// mustRead panics only if the library was built without its own files.
+func mustRead(name string) string {
+	b, err := sources.ReadFile("lua/" + name)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// A call is one run of a script: sent once by the pipe, however often the client or the network repeat it.
+type call struct {
+	args    []any // of EVALSHA
+	script  *script
+	sent    time.Time     // before it was handed to the client
+	lease   time.Duration // that it asks for
+	reply   any
+	err     error
+	replyTo replier
+}
+
+// A replier is told when its call has its reply or error, on a goroutine of the pipe: it must not block.
+type replier interface {
+	replied(*call)
+}
+
+// newCall prepares a run of s on the lock's keys; done is the key of the claim's slot, or any other of the lock's where
+// there is no claim.
+func (lk *lock) newCall(s *script, to replier, done any, argv ...any) *call {
+	args := make([]any, 0, 3+numKeys+len(argv))
+	args = append(args, s.evalsha, s.sha, boxedNumKeys)
+	args = append(args, lk.keys[:]...)
+	args[3+keyDone] = done
+	args = append(args, argv...)
+	return &call{args: args, script: s, replyTo: to}
+}
+
+var boxedNumKeys any = strconv.Itoa(numKeys)
+
+// eval makes the call carry its script, for a server that does not know it yet, or no longer.
+func (c *call) eval() []any {
+	args := append([]any(nil), c.args...)
+	args[0] = strings.Replace(args[0].(string), "evalsha", "eval", 1)
+	args[1] = c.script.source
+	return args
+}
+
+// An answer is the reply to an acquire or release script.
+type answer struct {
+	token int64 // of a grant
+
+	code int64  // of a release: released, releasedBefore or notThere
+	more bool   // the step was not enough to serve all whose turn it is
+	wake string // what was granted to waiters of this process, as in a message of the wake channel
+
+	obstacle
+}
+
+const (
+	notThere       = 0
+	released       = 1
+	releasedBefore = 2
+
+	refused = -1
+)
+
+// An obstacle is what keeps a claim waiting.
+type obstacle struct {
+	mode  Mode          // that the lock is held in
+	claim string        // one that holds it, or ""
+	ahead int64         // how many wait in front
+	again time.Duration // when it may pay to ask again
+}
+
+// String says who stands in the way: "held for writing by <owner>, 3 waiting ahead".
+func (o obstacle) String() string {
+	var b strings.Builder
+	switch {
+	case o.claim == "":
+		b.WriteString("others go first")
+	case o.mode == Write:
+		b.WriteString("held for writing by " + ownerOf(o.claim))
+	default:
+		b.WriteString("held for reading by " + ownerOf(o.claim))
+	}
+	if o.ahead > 0 {
+		fmt.Fprintf(&b, ", %d waiting ahead", o.ahead)
+	}
+	return b.String()
+}
+
+// ownerOf returns the owner in the name of a claim, "<process uuid>:<handle>:<number>".
+func ownerOf(claim string) string {
+	if i := strings.LastIndexByte(claim, ':'); i >= 0 {
+		return claim[:i]
+	}
+	return claim
+}
+
+var errReply = errors.New("the server's reply makes no sense")
+
+func badReply(reply any) error {
+	s := fmt.Sprintf("%v", reply)
+	if len(s) > 100 {
+		s = s[:100] + "…"
+	}
+	return fmt.Errorf("%w: %q", errReply, s)
+}
+
+// errRefused says that the server took the claim for one that has ended.
+var errRefused = errors.New("the server takes the request for one that was given up")
+
+// acquireAnswer reads the reply of lock.lua and rlock.lua. Without an error, the claim was granted if the token is not
+// zero, and has to wait otherwise.
+func acquireAnswer(reply any) (a answer, err error) {
+	switch r := reply.(type) {
+	case int64:
+		if r == refused {
+			return a, errRefused
+		}
+		if r <= 0 {
+			return a, badReply(reply)
+		}
+		a.token = r
+		return a, nil
+	case []any:
+		if len(r) != 7 || r[0] != int64(0) || !a.served(r) {
+			return a, badReply(reply)
+		}
+		again, ok1 := r[3].(int64)
+		ahead, ok2 := r[4].(int64)
+		mode, ok3 := r[5].(string)
+		claim, ok4 := r[6].(string)
+		if !ok1 || !ok2 || !ok3 || !ok4 {
+			return a, badReply(reply)
+		}
+		a.obstacle = obstacle{mode: Read, claim: claim, ahead: ahead}
+		if mode == "write" {
+			a.obstacle.mode = Write
+		}
+		a.again = time.Duration(min(max(again, 0), maxLease.Milliseconds())) * time.Millisecond
+		return a, nil
+	}
+	return a, badReply(reply)
+}
+
+// releaseAnswer reads the reply of unlock.lua, runlock.lua, serve.lua and force.lua.
+func releaseAnswer(reply any) (a answer, err error) {
+	switch r := reply.(type) {
+	case int64:
+		a.code = r
+	case []any:
+		code, ok := int64(0), false
+		if len(r) == 3 {
+			code, ok = r[0].(int64)
+		}
+		if !ok || !a.served(r) {
+			return a, badReply(reply)
+		}
+		a.code = code
+	default:
+		return a, badReply(reply)
+	}
+	if a.code < notThere || a.code > releasedBefore {
+		return a, badReply(reply)
+	}
+	return a, nil
+}
+
+// served reads the elements that say whom the step let in.
+func (a *answer) served(r []any) bool {
+	more, ok1 := r[1].(int64)
+	wake, ok2 := r[2].(string)
+	a.more, a.wake = more == 1, wake
+	return ok1 && ok2
+}
+
+// existsAnswer reads the reply of renew.lua and reenter.lua.
+func existsAnswer(reply any) (bool, error) {
+	if n, ok := reply.(int64); ok && (n == 0 || n == 1) {
+		return n == 1, nil
+	}
+	return false, badReply(reply)
+}
