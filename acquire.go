@@ -10,7 +10,7 @@ import (
 // acquire is the one path on which both modes try, wait and give up.
 func (rw *RWLock) acquire(ctx context.Context, op string, mode Mode, name string, try bool, opts []LockOption) (*Hold, error) {
 	if err := checkName(name); err != nil {
-		return nil, fmt.Errorf("rwlock: %s: %w", op, err)
+		return nil, wrap(op, name, err)
 	}
 	req, err := rw.request(opts)
 	if err != nil {
@@ -66,7 +66,7 @@ func (rw *RWLock) acquireFor(w *wait, mode Mode, name string, try bool, req requ
 	if err := w.ctx.Err(); err != nil {
 		return nil, w.over(err)
 	}
-	for {
+	for tries := 1; ; {
 		rw.mu.Lock()
 		if rw.closed {
 			rw.mu.Unlock()
@@ -111,9 +111,10 @@ func (rw *RWLock) acquireFor(w *wait, mode Mode, name string, try bool, req requ
 		own.endAcquiring()
 		lk.drop()
 		rw.mu.Unlock()
-		if !errors.Is(err, errAgain) {
+		if !errors.Is(err, errAgain) || tries == mostTries {
 			return h, err
 		}
+		tries++
 	}
 }
 
@@ -125,8 +126,11 @@ func (own *ownership) wait() <-chan struct{} {
 	return own.acquired
 }
 
-// errAgain says that the server no longer keeps what was granted, or never took note of the request.
-var errAgain = errors.New("ask again")
+// errAgain says that the claim came to nothing, though nobody is in its way: its lease ended before the process noticed
+// the grant, or the server took it for one that had ended, as one does that forgot its last writes in a failover.
+var errAgain = errors.New("the server keeps refusing the request")
+
+const mostTries = 10
 
 // acquire claims the lock for an owner that has no claim in that mode. It is called with RWLock.mu held, and returns
 // without it.
@@ -139,6 +143,9 @@ func (own *ownership) acquire(w *wait, mode Mode, try bool, req request) (*Hold,
 	rw.pipe.send(first)
 
 	gaveUp := w.until(c.ready, rw.done)
+	if gaveUp != nil {
+		defer c.unsignal()
+	}
 	var b batch
 	defer rw.run(&b)
 	rw.mu.Lock()
@@ -164,9 +171,7 @@ func (own *ownership) acquire(w *wait, mode Mode, try bool, req request) (*Hold,
 		return nil, errAgain
 	case errors.Is(c.err, ErrLocked) && c.obstacle.claim != "":
 		return nil, fmt.Errorf("%w: %v", ErrLocked, c.obstacle)
-	case errors.Is(c.err, errRefused) && try:
-		return nil, ErrLocked // by a first run whose reply was lost
-	case errors.Is(c.err, errRefused), c.err == nil:
+	case c.err == nil:
 		return nil, errAgain
 	}
 	return nil, c.err

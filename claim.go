@@ -32,9 +32,10 @@ type claim struct {
 
 	holds      []*holding // live
 	unreleased int        // holds, lost ones included, that Unlock was not called for
-	lost       bool
-	miscounted bool  // the server may have a wrong number of holds
-	outcome    int64 // of the release
+	lost       bool       // and its owner has yet to release what it lost
+	miscounted bool       // the server may have a wrong number of holds
+	outcome    int64      // of the first try to end it
+	releaseErr error      // likewise
 
 	next     time.Time // when the timeline looks at it
 	index    int       // in the timeline, from 1
@@ -56,6 +57,7 @@ const (
 type batch struct {
 	calls   []*call
 	cancels []cancel
+	logs    []func()
 }
 
 type cancel struct {
@@ -66,6 +68,9 @@ type cancel struct {
 func (rw *RWLock) run(b *batch) {
 	for _, c := range b.cancels {
 		c.fn(c.cause)
+	}
+	for _, log := range b.logs {
+		log()
 	}
 	if len(b.calls) > 0 {
 		rw.pipe.send(b.calls...)
@@ -111,6 +116,14 @@ func (own *ownership) newClaim(mode Mode, lease time.Duration, try bool) *claim 
 }
 
 func (c *claim) rw() *RWLock { return c.own.lk.rw }
+
+// log reports what no return value tells.
+func (c *claim) log(b *batch, msg string, args ...any) {
+	if l := c.rw().logger; l != nil {
+		args = append([]any{"lock", c.own.lk.name, "owner", c.own.owner, "mode", c.mode}, args...)
+		b.logs = append(b.logs, func() { l.Warn("rwlock: "+msg, args...) })
+	}
+}
 
 func (c *claim) leaseArg(d time.Duration) any {
 	if rw := c.rw(); d == rw.lease {
@@ -183,14 +196,14 @@ func (c *claim) onAsked(k *call, b *batch) {
 		a, err = acquireAnswer(k.reply)
 	}
 	c.own.lk.serve(a, b)
-	if err == nil {
+	if err == nil && c.state <= held {
 		c.kept(k.sent, c.lease)
 	}
 	if c.state != waiting {
 		return
 	}
 	switch {
-	case err != nil && c.known && !errors.Is(err, errRefused):
+	case err != nil && c.known && !errors.Is(err, errAgain):
 		c.err = err
 		c.failures++
 		c.schedule()
@@ -258,6 +271,14 @@ func (c *claim) leaveQueue(to state) {
 	}
 }
 
+// unsignal takes back a signal that came when nobody waited for it any more.
+func (c *claim) unsignal() {
+	select {
+	case <-c.ready:
+	default:
+	}
+}
+
 func (c *claim) signal() {
 	select {
 	case c.ready <- struct{}{}:
@@ -274,7 +295,7 @@ func (c *claim) end(b *batch) {
 	}
 	now := time.Now()
 	c.giveUp = now.Add(max(c.lease, closeTimeout))
-	c.asked, c.failures, c.err = now, 0, nil
+	c.asked, c.failures = now, 0
 	b.calls = append(b.calls, c.release())
 	c.schedule()
 }
@@ -295,12 +316,12 @@ func (c *claim) onReleased(k *call, b *batch) {
 	if err != nil {
 		c.asked = time.Time{}
 		c.failures++
-		c.err = err
+		c.releaseErr = err
 		c.signal()
 		c.schedule()
 		return
 	}
-	c.outcome, c.err = a.code, nil
+	c.outcome = a.code
 	c.slot.ended(c.number.(string), a.code != notThere)
 	lk.slots = append(lk.slots, c.slot)
 	c.signal()
@@ -332,7 +353,7 @@ func (c *claim) onRenewed(k *call, b *batch) {
 	case err != nil:
 		c.asked = time.Time{}
 		c.failures++
-		c.rw().log("renewal failed", c.own.lk, "owner", c.own.owner, "mode", c.mode, "error", err)
+		c.log(b, "renewal failed", "error", err)
 		c.schedule()
 	case !exists:
 		c.lose(b)
@@ -371,7 +392,7 @@ func (c *claim) lapse(h *holding, b *batch) {
 
 // endLost ends a claim whose owner is yet to find out: it is told on every call, until it has released what it lost.
 func (c *claim) endLost(b *batch) {
-	c.rw().log("hold lost", c.own.lk, "owner", c.own.owner, "mode", c.mode, "token", c.token)
+	c.log(b, "hold lost", "token", c.token)
 	c.lost = true
 	c.end(b)
 	c.settle()

@@ -32,5 +32,8 @@ var errNoAnswer = errors.New("the server has not answered for a lease")
 
 // wrap names the call and the lock in front of err: rwlock: lock "orders:42": …
 func wrap(op, name string, err error) error {
+	if len(name) > maxName {
+		name = name[:32] + "…"
+	}
 	return fmt.Errorf("rwlock: %s %q: %w", op, name, err)
 }

@@ -70,6 +70,8 @@ func caller() string {
 // left to its lease.
 func forget(h *holding) {
 	rw := h.claim.rw()
+	var b batch
+	defer rw.run(&b)
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	if h.released || h.forgotten {
@@ -81,8 +83,7 @@ func forget(h *holding) {
 		h.claim.settle()
 		return
 	}
-	rw.log("hold forgotten without Unlock: it ends with its lease", h.claim.own.lk,
-		"owner", h.claim.own.owner, "mode", h.claim.mode, "taken at", h.where)
+	h.claim.log(&b, "hold forgotten without Unlock: it ends with its lease", "taken at", h.where)
 	if !h.noRenew {
 		h.noRenew, h.deadline = true, h.claim.deadline
 		h.claim.schedule()
@@ -174,7 +175,7 @@ func (h *Hold) unlock(ctx context.Context) error {
 	}
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
-	err, lost := c.err, c.outcome == notThere
+	err, lost := c.releaseErr, c.outcome == notThere
 	if recount != nil {
 		err, lost = recount.err, !recount.exists
 	}

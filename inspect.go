@@ -3,7 +3,6 @@ package rwlock
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -41,7 +40,7 @@ type Waiter struct {
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	reply, err := rw.ask(ctx, name, inspectScript)
 	if err != nil {
-		return State{}, rw.failed("inspect", name, err)
+		return State{}, wrap("inspect", name, err)
 	}
 	s, err := readState(reply)
 	if err != nil {
@@ -57,7 +56,7 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
 	reply, err := rw.ask(ctx, name, forceScript, processID, rw.boxedWakes)
 	if err != nil {
-		return rw.failed("force unlock", name, err)
+		return wrap("force unlock", name, err)
 	}
 	a, err := releaseAnswer(reply)
 	if err != nil {
@@ -78,13 +77,6 @@ func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
 	rw.mu.Unlock()
 	rw.run(&b)
 	return nil
-}
-
-func (rw *RWLock) failed(op, name string, err error) error {
-	if checkName(name) != nil {
-		return fmt.Errorf("rwlock: %s: %w", op, err)
-	}
-	return wrap(op, name, err)
 }
 
 // A question is a call that somebody waits for.

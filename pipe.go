@@ -13,7 +13,7 @@ import (
 type pipe struct {
 	client  redis.UniversalClient
 	workers int // the most goroutines that send at a time
-	batch   int // the most calls that travel together
+	batch   int // the most bytes that travel together, unless one call has more
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -21,11 +21,11 @@ type pipe struct {
 	idle    int
 	running int
 	closed  bool
-	wg      sync.WaitGroup
+	stopped chan struct{} // closed when the last goroutine has stopped after close
 }
 
 func newPipe(client redis.UniversalClient) *pipe {
-	p := &pipe{client: client, workers: 1 << 20, batch: 1}
+	p := &pipe{client: client, workers: 1 << 20, stopped: make(chan struct{})}
 	// Calls for several servers must not wait for the slowest of them, and an AutoPipeliner puts commands together
 	// itself.
 	if _, ok := client.(*redis.Client); ok {
@@ -37,7 +37,9 @@ func newPipe(client redis.UniversalClient) *pipe {
 
 const (
 	pipeWorkers = 8
-	pipeBatch   = 256
+	// A server that answers each command before it reads the next, over a connection that buffers nothing, as miniredis
+	// in memory, takes in this much before it answers; with more, both sides would wait for the other to read.
+	pipeBatch = 4096
 )
 
 // send hands calls to the pipe, and returns at once. Their repliers are told even if the pipe is closed.
@@ -52,16 +54,12 @@ func (p *pipe) send(calls ...*call) {
 		return
 	}
 	p.queue = append(p.queue, calls...)
-	switch need := (len(calls) + p.batch - 1) / p.batch; {
-	case p.idle > 0:
-		for range min(need, p.idle) {
-			p.wake.Signal()
-		}
-	case p.running < p.workers:
-		for range min(need, p.workers-p.running) {
-			p.running++
-			p.wg.Go(p.work)
-		}
+	for range min(len(calls), p.idle) {
+		p.wake.Signal()
+	}
+	for range min(len(calls)-p.idle, p.workers-p.running) {
+		p.running++
+		go p.work()
 	}
 	p.mu.Unlock()
 }
@@ -73,27 +71,48 @@ func (p *pipe) work() {
 		for len(p.queue) == 0 {
 			if p.closed {
 				p.running--
+				if p.running == 0 {
+					close(p.stopped)
+				}
 				return
 			}
 			p.idle++
 			p.wake.Wait()
 			p.idle--
 		}
-		n := min(len(p.queue), p.batch)
-		calls := append([]*call(nil), p.queue[:n]...)
-		p.queue = append(p.queue[:0], p.queue[n:]...)
+		calls := p.take()
 		p.mu.Unlock()
 		p.exchange(calls)
 		p.mu.Lock()
 	}
 }
 
-// close sends what was handed over, and then stops the goroutines.
-func (p *pipe) close() {
+// take returns the calls at the head of the queue that travel together.
+func (p *pipe) take() []*call {
+	n, size := 1, p.queue[0].size()
+	for n < len(p.queue) {
+		if size += p.queue[n].size(); size > p.batch {
+			break
+		}
+		n++
+	}
+	calls := p.queue[:n:n]
+	if p.queue = p.queue[n:]; len(p.queue) == 0 {
+		p.queue = nil
+	}
+	return calls
+}
+
+// close sends what was handed over, and then stops the goroutines. The channel is closed when they have stopped.
+func (p *pipe) close() <-chan struct{} {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.closed = true
 	p.wake.Broadcast()
-	p.mu.Unlock()
+	if p.running == 0 {
+		close(p.stopped)
+	}
+	return p.stopped
 }
 
 func (p *pipe) exchange(calls []*call) {

@@ -1,7 +1,6 @@
 package rwlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,21 +113,27 @@ func (rw *RWLock) Close() error {
 	rw.mu.Unlock()
 	rw.run(&b)
 
-	timeout := time.NewTimer(closeTimeout)
-	defer timeout.Stop()
+	timeout := time.After(closeTimeout)
 	var err error
 	select {
 	case <-empty:
-	case <-timeout.C:
+	case <-timeout:
 		err = errors.New("rwlock: close: the server does not answer: what is still held ends with its lease")
 	}
 	rw.mu.Lock()
 	rw.timeline.stop()
+	listened := rw.listened
 	rw.mu.Unlock()
-	rw.pipe.close()
-	if err == nil {
-		rw.pipe.wg.Wait()
-		rw.listener.wg.Wait()
+	stopped := rw.pipe.close()
+	for _, goroutines := range []<-chan struct{}{stopped, listened} {
+		if goroutines == nil {
+			continue
+		}
+		select {
+		case <-goroutines:
+		case <-timeout:
+			return errors.Join(err, errors.New("rwlock: close: a request is still on its way"))
+		}
 	}
 	return err
 }
@@ -136,13 +141,6 @@ func (rw *RWLock) Close() error {
 // lastNumber numbers claims and requests. It is the process's, not the RWLock's: two RWLocks of one process are
 // strangers, even to the same Owner.
 var lastNumber atomic.Uint64
-
-// log reports what no return value tells. The attributes are evaluated only if there is a logger.
-func (rw *RWLock) log(msg string, lk *lock, args ...any) {
-	if rw.logger != nil {
-		rw.logger.Log(context.Background(), slog.LevelWarn, "rwlock: "+msg, append([]any{"lock", lk.name}, args...)...)
-	}
-}
 
 func isNil(client redis.UniversalClient) bool {
 	switch c := client.(type) {

@@ -76,6 +76,18 @@ func (lk *lock) newCall(s *script, to replier, done any, argv ...any) *call {
 	return &call{args: args, script: s, replyTo: to}
 }
 
+// size is about, and not less than, what the call has in bytes on its way to the server.
+func (c *call) size() int {
+	n := 16
+	for _, arg := range c.args {
+		n += 16 // its header, and its digits if it is a number
+		if s, ok := arg.(string); ok {
+			n += len(s)
+		}
+	}
+	return n
+}
+
 var boxedNumKeys any = strconv.Itoa(numKeys)
 
 // eval makes the call carry its script, for a server that does not know it yet, or no longer.
@@ -148,16 +160,13 @@ func badReply(reply any) error {
 	return fmt.Errorf("%w: %q", errReply, s)
 }
 
-// errRefused says that the server took the claim for one that has ended.
-var errRefused = errors.New("the server takes the request for one that was given up")
-
 // acquireAnswer reads the reply of lock.lua and rlock.lua. Without an error, the claim was granted if the token is not
 // zero, and has to wait otherwise.
 func acquireAnswer(reply any) (a answer, err error) {
 	switch r := reply.(type) {
 	case int64:
 		if r == refused {
-			return a, errRefused
+			return a, errAgain
 		}
 		if r <= 0 {
 			return a, badReply(reply)

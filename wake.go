@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,17 +12,18 @@ import (
 // A listener hears of grants to this process by one subscription, which is opened when a call of the RWLock has to wait
 // for the first time.
 type listener struct {
-	listening bool
-	wg        sync.WaitGroup
+	listened chan struct{} // closed when the subscription is; nil if there is none
 }
 
 // listen opens the subscription. It is called with RWLock.mu held.
 func (rw *RWLock) listen() {
-	if rw.listening || rw.closed {
+	if rw.listened != nil || rw.closed {
 		return
 	}
-	rw.listening = true
-	rw.listener.wg.Go(func() {
+	listened := make(chan struct{})
+	rw.listened = listened
+	go func() {
+		defer close(listened)
 		for rw.hear() {
 			timer := time.NewTimer(firstRetry)
 			select {
@@ -32,7 +32,7 @@ func (rw *RWLock) listen() {
 				timer.Stop()
 			}
 		}
-	})
+	}()
 }
 
 // hear takes messages until the subscription ends, and returns whether to open another.

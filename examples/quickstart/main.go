@@ -1,0 +1,237 @@
+//go:build unix && !aix && !solaris
+
+// Quickstart shows in a quarter of a minute what a lock of package rwlock is good for, and what it takes beside it.
+//
+//	go run ./examples/quickstart
+//	go run ./examples/quickstart -redis redis://localhost:6379
+//
+// Seven processes share one file, a ledger of accounts. Some move money from one account to another, some check that no
+// money appeared or vanished. They work without a lock, then with one; then one of them is killed while it holds the
+// lock, and one is paused until it has lost it.
+//
+// To see how the library is used, read worker.go; what a resource must do for its part is in ledger.go.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+)
+
+const (
+	writers = 4
+	readers = 3
+
+	lease    = time.Second     // how long the lock outlives a process that is not heard from
+	patience = 5 * time.Second // with everything that should happen soon
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	logging.Disable() // go-redis would report each failed dial, and returns it as well
+	if description := os.Getenv(jobVar); description != "" {
+		return work(description)
+	}
+	url := flag.String("redis", "", "`URL` of a Redis server; without it, one is embedded")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not done within a minute"))
+	defer cancel()
+
+	if *url == "" {
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true)
+		if err := server.StartAddr("127.0.0.1:0"); err != nil {
+			return err
+		}
+		defer server.Close()
+		*url = "redis://" + server.Addr()
+		say("Redis is embedded, on %s", server.Addr())
+	} else if err := ping(ctx, *url); err != nil {
+		return err
+	}
+
+	dir, err := os.MkdirTemp("", "quickstart-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+
+	show := []*act{
+		{title: "no lock", play: withoutLock, unlocked: true},
+		{title: "lock", play: withLock},
+		{title: "one killed", play: oneKilled},
+		{title: "one paused", play: onePaused},
+	}
+	for _, a := range show {
+		if err := a.perform(ctx, *url, ledger{filepath.Join(dir, "ledger")}); err != nil {
+			return err
+		}
+	}
+	return report(show)
+}
+
+func ping(ctx context.Context, url string) error {
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	client := redis.NewClient(options)
+	defer client.Close()
+	if err := client.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	say("Redis is %s", options.Addr)
+	return nil
+}
+
+// act is one part of the show: the crew at work on a fresh ledger, and what came of it.
+type act struct {
+	title    string
+	play     func(*crew) error
+	unlocked bool
+	tally
+}
+
+func (a *act) perform(ctx context.Context, url string, l ledger) error {
+	if err := l.create(); err != nil {
+		return err
+	}
+	c, err := hire(ctx, job{Redis: url, Ledger: l.path, Unlocked: a.unlocked})
+	if err == nil {
+		err = a.play(c)
+	}
+	c.dismiss()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		c.problem("%v", err)
+	}
+	end, err := l.read()
+	if err != nil {
+		return err
+	}
+	// Every transfer has added one to the ledger's own count. One that is missing there was overwritten by somebody
+	// who had not seen it.
+	c.lost = c.writes - int(end.Transfers)
+	say("%d transfers were made, and %d are in the ledger", c.writes, end.Transfers)
+	if end.sum() != total {
+		c.problem("the accounts add up to %d, not to %d", end.sum(), total)
+	}
+	a.tally = c.tally
+	return nil
+}
+
+func withoutLock(c *crew) error {
+	headline("%d writers and %d readers share a ledger, without a lock", writers, readers)
+	return c.goOn(2 * time.Second)
+}
+
+func withLock(c *crew) error {
+	headline("the same under a lock: WithLock to write, WithRLock to read")
+	for range 4 {
+		if err := c.goOn(time.Second); err != nil {
+			return err
+		}
+		say("%d writes and %d reads so far, %d broken", c.writes, c.reads, c.broken)
+	}
+	return nil
+}
+
+func oneKilled(c *crew) error {
+	headline("a process dies while it holds the lock")
+	if err := c.goOn(500 * time.Millisecond); err != nil {
+		return err
+	}
+	held, err := c.dawdle("writer-2")
+	if err != nil {
+		return err
+	}
+	say("%s holds the write lock, with token %d", held.Worker, held.Token)
+
+	if err := c.signal(held.Worker, syscall.SIGKILL); err != nil {
+		return err
+	}
+	say("%s is dead (SIGKILL): nobody is left to unlock", held.Worker)
+	if err := takeover(c, held); err != nil {
+		return err
+	}
+	return c.goOn(time.Second)
+}
+
+func onePaused(c *crew) error {
+	headline("a process stands still for longer than its lease")
+	if err := c.goOn(500 * time.Millisecond); err != nil {
+		return err
+	}
+	held, err := c.dawdle("writer-3")
+	if err != nil {
+		return err
+	}
+	say("%s holds the write lock, with token %d", held.Worker, held.Token)
+
+	if err := c.signal(held.Worker, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	say("%s is paused (SIGSTOP) in the middle of a transfer", held.Worker)
+	if err := takeover(c, held); err != nil {
+		return err
+	}
+	if err := c.goOn(lease / 2); err != nil {
+		return err
+	}
+
+	if err := c.signal(held.Worker, syscall.SIGCONT); err != nil {
+		return err
+	}
+	say("%s wakes up (SIGCONT)", held.Worker)
+	if _, err := c.await(held.Worker, lost); err != nil {
+		return err
+	}
+	say("%s finishes its transfer nevertheless, as if it had not looked", held.Worker)
+	if e, err := c.await(held.Worker, refused, wrote); err != nil {
+		return err
+	} else if e.Kind == wrote {
+		return fmt.Errorf("the ledger took the stale token %d", e.Token)
+	}
+	again, err := c.await(held.Worker, wrote)
+	if err != nil {
+		return err
+	}
+	say("%s has waited for its turn, and writes with token %d", again.Worker, again.Token)
+	return nil
+}
+
+// takeover waits until somebody writes in place of the one that held the lock, and takes the time.
+func takeover(c *crew, held event) error {
+	since := time.Now()
+	next, err := c.watch(patience, func(e event) bool { return e.Kind == wrote && e.Token > held.Token })
+	if err != nil {
+		return fmt.Errorf("nobody took over from %s: %w", held.Worker, err)
+	}
+	c.recovery = time.Since(since)
+	say("%s writes with token %d, %s later: the lease of %v had run out", next.Worker, next.Token, seconds(c.recovery), lease)
+	if c.recovery > 2*lease {
+		c.problem("it took %s to go on without %s", seconds(c.recovery), held.Worker)
+	}
+	return nil
+}
