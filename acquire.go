@@ -140,7 +140,11 @@ func (own *ownership) acquire(w *wait, mode Mode, try bool, req request) (*Hold,
 	first := c.ask()
 	c.schedule()
 	rw.mu.Unlock()
-	rw.pipe.send(first)
+	if w.ctx.Done() == nil && w.expired == nil {
+		rw.pipe.sendHere(context.Background(), first)
+	} else {
+		rw.pipe.send(first)
+	}
 
 	gaveUp := w.until(c.ready, rw.done)
 	if gaveUp != nil {
@@ -229,6 +233,7 @@ type recount struct {
 }
 
 func (c *claim) recount(lease time.Duration) *recount {
+	c.counted = true
 	r := &recount{claim: c, ready: make(chan struct{})}
 	r.call = c.own.lk.newCall(reenterScript, r, c.slot.key,
 		c.id, c.mode.String(), len(c.holds), lastNumber.Add(1), milliseconds(lease))

@@ -33,7 +33,8 @@ type claim struct {
 	holds      []*holding // live
 	unreleased int        // holds, lost ones included, that Unlock was not called for
 	lost       bool       // and its owner has yet to release what it lost
-	miscounted bool       // the server may have a wrong number of holds
+	counted    bool       // the server may have a count of its holds
+	miscounted bool       // and a wrong one
 	outcome    int64      // of the first try to end it
 	releaseErr error      // likewise
 
@@ -41,6 +42,7 @@ type claim struct {
 	index    int       // in the timeline, from 1
 	asked    time.Time // when the last request to keep or end it was sent; zero after its reply
 	failures int       // of such requests, since the last that succeeded
+	retry    time.Time // when to try again, after failures
 	giveUp   time.Time // when an ending claim is left to its lease
 }
 
@@ -58,6 +60,7 @@ type batch struct {
 	calls   []*call
 	cancels []cancel
 	logs    []func()
+	others  []grants // to claims of other RWLocks of the process
 }
 
 type cancel struct {
@@ -71,6 +74,9 @@ func (rw *RWLock) run(b *batch) {
 	}
 	for _, log := range b.logs {
 		log()
+	}
+	for _, g := range b.others {
+		rw.passOn(g)
 	}
 	if len(b.calls) > 0 {
 		rw.pipe.send(b.calls...)
@@ -142,7 +148,9 @@ func (c *claim) ask() *call {
 	lease := c.leaseArg(c.lease)
 	var k *call
 	if c.mode == Write {
-		k = c.own.lk.newCall(lockScript, c, c.slot.key, c.id, c.slot.last, lease, how, rw.boxedWakes)
+		keep := keepArg(c.own.lk.fence, fenceSlack)
+		k = c.own.lk.newCall(lockScript, c, c.slot.key, c.id, c.slot.last, lease, how, rw.boxedWakes, keep)
+		k.keeps = keep == boxedKeep
 	} else {
 		write := boxedNone
 		if w := c.own.write; w != nil {
@@ -157,7 +165,7 @@ func (c *claim) ask() *call {
 	return k
 }
 
-var boxedWait, boxedTry, boxedNone any = "wait", "try", ""
+var boxedWait, boxedTry, boxedCounted any = "wait", "try", "counted"
 
 func (c *claim) renewal(lease time.Duration) *call {
 	k := c.own.lk.newCall(renewScript, c, c.slot.key, c.id, c.mode.String(), c.leaseArg(lease))
@@ -170,7 +178,15 @@ func (c *claim) release() *call {
 	if c.mode == Write {
 		s = unlockScript
 	}
-	return c.own.lk.newCall(s, c, c.slot.key, c.id, c.number, c.rw().boxedWakes)
+	keep := keepArg(c.slot.fresh, doneSlack)
+	counted := boxedNone
+	if c.counted {
+		counted = boxedCounted
+	}
+	k := c.own.lk.newCall(s, c, c.slot.key, c.id, c.number, c.rw().boxedWakes, keep, counted)
+	k.keeps = keep == boxedKeep
+	k.sent = time.Now()
+	return k
 }
 
 // replied takes the reply of any request about the claim.
@@ -199,17 +215,23 @@ func (c *claim) onAsked(k *call, b *batch) {
 	if err == nil && c.state <= held {
 		c.kept(k.sent, c.lease)
 	}
+	if c.state == held && a.token > 0 && a.token != c.token {
+		c.lose(b) // it was dropped, and the request, coming late, took the lock anew
+	}
 	if c.state != waiting {
 		return
 	}
 	switch {
 	case err != nil && c.known && !errors.Is(err, errAgain):
 		c.err = err
-		c.failures++
+		c.failed()
 		c.schedule()
 	case err != nil:
 		c.fail(err, b)
 	case a.token > 0:
+		if k.script == lockScript && !k.keeps {
+			c.own.lk.fence = k.sent
+		}
 		c.grant(a.token)
 	default:
 		c.known, c.queued = true, true
@@ -235,6 +257,14 @@ func (c *claim) kept(sent time.Time, lease time.Duration) {
 	if d := sent.Add(lease - margin(lease)); d.After(c.deadline) {
 		c.deadline = d
 	}
+}
+
+// failed notes that a request to keep or end the claim failed.
+func (c *claim) failed() {
+	c.asked = time.Time{}
+	c.failures++
+	d := min(firstRetry<<min(c.failures-1, 10), max(c.lease/resendAfter, firstRetry), lastRetry)
+	c.retry = time.Now().Add(d)
 }
 
 // grant makes a waiting claim a held one. The server keeps it for a lease from the last request that it took note of,
@@ -314,8 +344,7 @@ func (c *claim) onReleased(k *call, b *batch) {
 		return
 	}
 	if err != nil {
-		c.asked = time.Time{}
-		c.failures++
+		c.failed()
 		c.releaseErr = err
 		c.signal()
 		c.schedule()
@@ -323,6 +352,9 @@ func (c *claim) onReleased(k *call, b *batch) {
 	}
 	c.outcome = a.code
 	c.slot.ended(c.number.(string), a.code != notThere)
+	if a.code == released && !k.keeps {
+		c.slot.fresh = k.sent
+	}
 	lk.slots = append(lk.slots, c.slot)
 	c.signal()
 	c.vanish()
@@ -351,8 +383,7 @@ func (c *claim) onRenewed(k *call, b *batch) {
 	}
 	switch {
 	case err != nil:
-		c.asked = time.Time{}
-		c.failures++
+		c.failed()
 		c.log(b, "renewal failed", "error", err)
 		c.schedule()
 	case !exists:

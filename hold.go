@@ -158,10 +158,17 @@ func (h *Hold) unlock(ctx context.Context) error {
 	if !h.over && !time.Now().Before(h.until()) {
 		c.lapse(h.holding, &b) // the timeline is about to find out
 	}
-	over := h.over
+	over, end := h.over, time.Now().Add(closeTimeout)
 	recount := c.leave(h.holding, &b)
 	rw.mu.Unlock()
-	rw.run(&b)
+	if len(b.calls) == 1 && (ctx.Done() == nil || ctx.Err() != nil) {
+		last := b.calls[0]
+		b.calls = nil
+		rw.run(&b)
+		rw.pipe.sendHere(&bounded{Context: context.Background(), end: end}, last)
+	} else {
+		rw.run(&b)
+	}
 	if over {
 		return h.cause
 	}
@@ -170,7 +177,7 @@ func (h *Hold) unlock(ctx context.Context) error {
 	if recount != nil {
 		done = recount.ready
 	}
-	if err := await(ctx, done); err != nil {
+	if err := await(ctx, done, end); err != nil {
 		return err
 	}
 	rw.mu.Lock()
@@ -186,12 +193,17 @@ func (h *Hold) unlock(ctx context.Context) error {
 	return err
 }
 
-// await waits for an answer of the server. If ctx is done already, the answer is still worth some seconds.
-func await(ctx context.Context, done <-chan struct{}) error {
+// await waits for an answer of the server until end. If ctx is done already, the answer is still worth the wait.
+func await(ctx context.Context, done <-chan struct{}, end time.Time) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	timeout := time.NewTimer(closeTimeout)
+	timeout := time.NewTimer(time.Until(end))
 	defer timeout.Stop()
 	select {
 	case <-done:
@@ -201,6 +213,33 @@ func await(ctx context.Context, done <-chan struct{}) error {
 	case <-timeout.C:
 		return fmt.Errorf("no answer for %v, the release goes on: %w", closeTimeout, context.DeadlineExceeded)
 	}
+}
+
+// bounded is a context that is done after end, for a client that looks at its context between retries: it needs no timer
+// for what is most often over at once.
+type bounded struct {
+	context.Context
+	end time.Time
+}
+
+var closedChannel = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+func (b *bounded) Done() <-chan struct{} {
+	if b.Err() != nil {
+		return closedChannel
+	}
+	return nil
+}
+
+func (b *bounded) Err() error {
+	if time.Now().Before(b.end) {
+		return nil
+	}
+	return context.DeadlineExceeded
 }
 
 // stop notes that Unlock was called.

@@ -38,7 +38,9 @@ type Waiter struct {
 // Inspect returns the state of the lock of that name. It changes nothing, and works in whatever state the lock is. It
 // costs the server time for each holder and waiter. It fails if ctx ends first or the server cannot be reached.
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
-	reply, err := rw.ask(ctx, name, inspectScript)
+	reply, err := rw.ask(ctx, name, func(lk *lock, q question) *call {
+		return lk.newCall(inspectScript, q, lk.keys[keyDone])
+	})
 	if err != nil {
 		return State{}, wrap("inspect", name, err)
 	}
@@ -52,25 +54,41 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 
 // ForceUnlock drops every hold on name, whoever has it, and lets in whoever is next. The holders find out as they do when
 // they lose a lock: by ErrLost, at their next renewal or call; what they do until then is up to the fencing token. On
-// failure the holds may have been dropped or not.
+// failure the holds may have been dropped, or may yet be.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
-	reply, err := rw.ask(ctx, name, forceScript, processID, rw.boxedWakes)
-	if err != nil {
+	if err := rw.forceUnlock(ctx, name); err != nil {
 		return wrap("force unlock", name, err)
+	}
+	return nil
+}
+
+func (rw *RWLock) forceUnlock(ctx context.Context, name string) error {
+	number := strconv.FormatUint(lastNumber.Add(1), 10)
+	var lk *lock
+	var s *slot
+	reply, err := rw.ask(ctx, name, func(l *lock, q question) *call {
+		lk, s = l, l.takeSlot()
+		return lk.newCall(forceScript, q, s.key, processID, number, rw.boxedWakes)
+	})
+	if err != nil {
+		return err
 	}
 	a, err := releaseAnswer(reply)
 	if err != nil {
-		return wrap("force unlock", name, err)
+		return err
 	}
 	var b batch
 	rw.mu.Lock()
-	if lk := rw.locks[name]; lk != nil {
-		lk.serve(a, &b)
-		for _, own := range lk.owners {
-			for _, c := range []*claim{own.read, own.write} {
-				if c != nil && c.state == held {
-					c.renewNow(&b)
-				}
+	s.ended(number, true)
+	lk.slots = append(lk.slots, s)
+	lk.serve(a, &b)
+	if a.code == releasedBefore {
+		lk.askAgain()
+	}
+	for _, own := range lk.owners {
+		for _, c := range []*claim{own.read, own.write} {
+			if c != nil && c.state == held {
+				c.renewNow(&b)
 			}
 		}
 	}
@@ -86,8 +104,8 @@ type question struct {
 
 func (q question) replied(*call) { close(q.done) }
 
-// ask runs a script that is about no claim.
-func (rw *RWLock) ask(ctx context.Context, name string, s *script, argv ...any) (any, error) {
+// ask makes a call that is about no claim, and waits for the reply.
+func (rw *RWLock) ask(ctx context.Context, name string, about func(*lock, question) *call) (any, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
@@ -102,7 +120,7 @@ func (rw *RWLock) ask(ctx context.Context, name string, s *script, argv ...any) 
 	}
 	lk := rw.use(name)
 	q := question{make(chan struct{})}
-	k := lk.newCall(s, q, lk.keys[keyDone], argv...)
+	k := about(lk, q)
 	lk.drop()
 	rw.mu.Unlock()
 	rw.pipe.send(k)

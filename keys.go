@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // A lock's keys share the hash tag {name}, and so a slot of a cluster. The names of keys and channels are a contract
@@ -56,9 +57,27 @@ func wakeChannels(prefix string) string {
 // late is refused. It is used by one claim after the other, and again only when the server is known to have taken
 // note: so there are as many such keys as one process had claims on a lock at a time, not as many as it ever had.
 type slot struct {
-	key  any // string; boxed once
-	last any // string: what the key says, if it has not expired
+	key   any       // string; boxed once
+	last  any       // string: what the key says, if it has not expired
+	fresh time.Time // when its time to live was last set, not before
 }
+
+// Setting a time to live costs the server more than what it is set for, so it is set anew only now and then: it is
+// longer than it needs to be by this much.
+const (
+	doneSlack  = 30 * time.Second
+	fenceSlack = time.Hour
+)
+
+// keepArg is the argument of a script that may leave a time to live, which was set at fresh, as it is.
+func keepArg(fresh time.Time, slack time.Duration) any {
+	if time.Since(fresh) < slack {
+		return boxedKeep
+	}
+	return boxedNone
+}
+
+var boxedKeep, boxedNone any = "keep", ""
 
 var lastSlot atomic.Uint64
 

@@ -1,5 +1,7 @@
 package rwlock
 
+import "time"
+
 // A lock is what an RWLock knows of one name. RWLock.mu guards it.
 type lock struct {
 	rw      *RWLock
@@ -7,6 +9,7 @@ type lock struct {
 	keys    [numKeys]any // strings; boxed once
 	refs    int          // claims that have not ended, and calls in progress
 	slots   []*slot      // free ones
+	fence   time.Time    // when the fence's time to live was last set by a call of this process, not before
 	owners  map[Owner]*ownership
 	waiting map[*claim]struct{}
 	scout   *claim // the waiter that asks again when what is in the way might end
@@ -91,7 +94,9 @@ func (own *ownership) claim(m Mode) **claim {
 // serve delivers what a step at the server granted to waiters of this process, and asks for the next step if that one
 // was not enough.
 func (lk *lock) serve(a answer, b *batch) {
-	lk.rw.deliver(a.wake)
+	if unknown := lk.rw.deliver(a.wake); len(unknown.claims) > 0 {
+		b.others = append(b.others, unknown)
+	}
 	if a.more && !lk.rw.closed {
 		b.calls = append(b.calls, lk.newCall(serveScript, lk, lk.keys[keyDone], processID, lk.rw.boxedWakes))
 	}

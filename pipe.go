@@ -2,7 +2,7 @@ package rwlock
 
 import (
 	"context"
-	"strings"
+	"runtime"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
@@ -12,14 +12,17 @@ import (
 // ends. Calls that come while others are on their way travel together.
 type pipe struct {
 	client  redis.UniversalClient
-	workers int // the most goroutines that send at a time
-	batch   int // the most bytes that travel together, unless one call has more
+	workers int  // the most goroutines that send at a time
+	batch   int  // the most bytes that travel together, unless one call has more
+	here    bool // a caller may send on its own goroutine
 
 	mu      sync.Mutex
 	wake    sync.Cond
 	queue   []*call
 	idle    int
 	running int
+	sending int  // exchanges under way
+	roused  bool // a goroutine that waited, or a new one, is about to look at the queue
 	closed  bool
 	stopped chan struct{} // closed when the last goroutine has stopped after close
 }
@@ -28,8 +31,11 @@ func newPipe(client redis.UniversalClient) *pipe {
 	p := &pipe{client: client, workers: 1 << 20, stopped: make(chan struct{})}
 	// Calls for several servers must not wait for the slowest of them, and an AutoPipeliner puts commands together
 	// itself.
-	if _, ok := client.(*redis.Client); ok {
+	if c, ok := client.(*redis.Client); ok {
 		p.workers, p.batch = pipeWorkers, pipeBatch
+		// A read that may take for ever is not for the caller's goroutine.
+		timeout := c.Options().ReadTimeout
+		p.here = 0 < timeout && timeout <= closeTimeout
 	}
 	p.wake.L = &p.mu
 	return p
@@ -54,26 +60,55 @@ func (p *pipe) send(calls ...*call) {
 		return
 	}
 	p.queue = append(p.queue, calls...)
-	for range min(len(calls), p.idle) {
-		p.wake.Signal()
-	}
-	for range min(len(calls)-p.idle, p.workers-p.running) {
-		p.running++
-		go p.work()
-	}
+	p.rouse()
 	p.mu.Unlock()
 }
 
-func (p *pipe) work() {
+// sendHere sends c on the caller's goroutine, and returns when its replier was told, if nothing else is on its way: that
+// spares an uncontended call two changes of goroutine. It is for a caller that has nothing else to watch; ctx bounds the
+// client's own retries.
+func (p *pipe) sendHere(ctx context.Context, c *call) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	if !p.here || p.closed || p.sending > 0 || len(p.queue) > 0 {
+		p.mu.Unlock()
+		p.send(c)
+		return
+	}
+	p.sending++
+	p.mu.Unlock()
+	p.exchange(ctx, []*call{c})
+	p.mu.Lock()
+	p.sending--
+	p.mu.Unlock()
+}
+
+// rouse sees to it that a goroutine is about to send what is queued.
+func (p *pipe) rouse() {
+	switch {
+	case p.roused || len(p.queue) == 0:
+	case p.idle > 0:
+		p.roused = true
+		p.wake.Signal()
+	case p.running < p.workers:
+		p.roused = true
+		p.running++
+		go p.work()
+	}
+}
+
+func (p *pipe) work() {
 	for {
+		// Goroutines that are ready to run may have calls to add.
+		runtime.Gosched()
+		p.mu.Lock()
 		for len(p.queue) == 0 {
+			p.roused = false
 			if p.closed {
 				p.running--
 				if p.running == 0 {
 					close(p.stopped)
 				}
+				p.mu.Unlock()
 				return
 			}
 			p.idle++
@@ -81,9 +116,14 @@ func (p *pipe) work() {
 			p.idle--
 		}
 		calls := p.take()
+		p.roused = false
+		p.rouse()
+		p.sending++
 		p.mu.Unlock()
-		p.exchange(calls)
+		p.exchange(context.Background(), calls)
 		p.mu.Lock()
+		p.sending--
+		p.mu.Unlock()
 	}
 }
 
@@ -115,50 +155,35 @@ func (p *pipe) close() <-chan struct{} {
 	return p.stopped
 }
 
-func (p *pipe) exchange(calls []*call) {
-	ctx := context.Background()
-	cmds := make([]*redis.Cmd, len(calls))
-	for i, c := range calls {
-		cmds[i] = redis.NewCmd(ctx, c.args...)
-	}
-	p.process(ctx, cmds)
-	// A server that was restarted, or told to forget its scripts, gets the text again. In a pipeline nothing else
-	// would see to that.
-	var again []*redis.Cmd
-	for i, c := range calls {
-		err := cmds[i].Err()
-		switch {
-		case redis.HasErrorPrefix(err, "NOSCRIPT"):
-			cmds[i] = redis.NewCmd(ctx, c.eval()...)
-			again = append(again, cmds[i])
-		case err != nil && c.args[0] == "evalsha_ro" && lacksReadOnly(err):
-			c.args[0] = "evalsha"
-			cmds[i] = redis.NewCmd(ctx, c.eval()...)
-			again = append(again, cmds[i])
+// exchange sends calls, and tells their repliers.
+func (p *pipe) exchange(ctx context.Context, calls []*call) {
+	for todo := calls; len(todo) > 0; {
+		for _, c := range todo {
+			c.cmd = redis.NewCmd(ctx, c.args...)
 		}
+		p.process(ctx, todo)
+		var again []*call
+		for _, c := range todo {
+			if c.fallBack(c.cmd.Err()) {
+				again = append(again, c)
+			}
+		}
+		todo = again
 	}
-	if again != nil {
-		p.process(ctx, again)
-	}
-	for i, c := range calls {
-		c.reply, c.err = cmds[i].Result()
+	for _, c := range calls {
+		c.reply, c.err = c.cmd.Result()
 		c.replyTo.replied(c)
 	}
 }
 
-// lacksReadOnly says that a server has no EVALSHA_RO, as Redis before 7.0, or one that refuses TIME, as miniredis.
-func lacksReadOnly(err error) bool {
-	return strings.Contains(err.Error(), "unknown command") || strings.Contains(err.Error(), "read-only scripts")
-}
-
-func (p *pipe) process(ctx context.Context, cmds []*redis.Cmd) {
-	if len(cmds) == 1 {
-		_ = p.client.Process(ctx, cmds[0])
+func (p *pipe) process(ctx context.Context, calls []*call) {
+	if len(calls) == 1 {
+		_ = p.client.Process(ctx, calls[0].cmd)
 		return
 	}
 	pipeline := p.client.Pipeline()
-	for _, cmd := range cmds {
-		_ = pipeline.Process(ctx, cmd)
+	for _, c := range calls {
+		_ = pipeline.Process(ctx, c.cmd)
 	}
 	_, _ = pipeline.Exec(ctx)
 }

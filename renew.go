@@ -27,17 +27,13 @@ const (
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
+	// endPatience is how long the first try to end a claim may stay without an answer.
+	endPatience = time.Second
 	// A deadline that a reply tells of counts from a moment before the reply came, so this much later it is surely over.
 	grace = 2 * time.Millisecond
 	// soonest keeps a waiter from asking without pause.
 	soonest = 10 * time.Millisecond
 )
-
-// retryIn is how long to wait before the next try.
-func (c *claim) retryIn() time.Duration {
-	d := firstRetry << min(c.failures-1, 10)
-	return min(d, max(c.lease/resendAfter, firstRetry), lastRetry)
-}
 
 // schedule says when the timeline looks at the claim next.
 func (c *claim) schedule() {
@@ -48,10 +44,7 @@ func (c *claim) schedule() {
 	case held:
 		at = c.holdUntil()
 	case ending:
-		at = c.giveUp
-		if c.asked.IsZero() {
-			at = earlier(at, time.Now().Add(c.retryIn()))
-		}
+		at = earlier(c.giveUp, c.endAgain())
 	default:
 		return
 	}
@@ -67,7 +60,7 @@ func (c *claim) waitUntil() time.Time {
 	case !c.asked.IsZero():
 		return earlier(end, c.asked.Add(c.lease/resendAfter))
 	case c.failures > 0:
-		return earlier(end, time.Now().Add(c.retryIn()))
+		return earlier(end, c.retry)
 	}
 	// One waiter of the lock asks again as soon as what is in the way might end; the others then hear of it.
 	heartbeat := c.sent.Add(c.lease / renewAfter)
@@ -108,13 +101,21 @@ func (c *claim) renewAt() (lease time.Duration, at time.Time) {
 	case !c.asked.IsZero():
 		at = c.asked.Add(lease / resendAfter)
 	case c.failures > 0:
-		at = time.Now().Add(c.retryIn())
+		at = c.retry
 	case fresh:
 		at = time.Now()
 	default:
 		at = c.sent.Add(lease / renewAfter)
 	}
 	return lease, at
+}
+
+// endAgain is when to try again to end a claim.
+func (c *claim) endAgain() time.Time {
+	if c.asked.IsZero() {
+		return c.retry
+	}
+	return c.asked.Add(endPatience << min(c.failures, 5))
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -163,7 +164,10 @@ func (c *claim) due(now time.Time, b *batch) {
 			c.vanish() // and its slot with it: nobody knows what that says at the server
 			return
 		}
-		if c.asked.IsZero() {
+		if !now.Before(c.endAgain()) {
+			if !c.asked.IsZero() {
+				c.failures++
+			}
 			b.calls = append(b.calls, c.release())
 			c.asked = now
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,6 +86,7 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 		locks:      make(map[string]*lock),
 		waiting:    make(map[uint64]*claim),
 	}
+	rw.join()
 	return rw, nil
 }
 
@@ -101,9 +103,16 @@ func (rw *RWLock) Close() error {
 	}
 	rw.closed = true
 	close(rw.done)
+	rw.part()
 	var b batch
 	for _, lk := range rw.locks {
 		lk.close(&b)
+	}
+	for _, c := range slices.Clone(rw.timeline.claims) {
+		if c.state == ending && c.failures > 0 {
+			c.asked, c.retry = time.Time{}, time.Now()
+			c.schedule()
+		}
 	}
 	empty := make(chan struct{})
 	rw.empty = empty
@@ -118,12 +127,15 @@ func (rw *RWLock) Close() error {
 	select {
 	case <-empty:
 	case <-timeout:
-		err = errors.New("rwlock: close: the server does not answer: what is still held ends with its lease")
+		err = rw.unreleased()
 	}
 	rw.mu.Lock()
 	rw.timeline.stop()
 	listened := rw.listened
 	rw.mu.Unlock()
+	if listened != nil && err == nil {
+		rw.wakeListener()
+	}
 	stopped := rw.pipe.close()
 	for _, goroutines := range []<-chan struct{}{stopped, listened} {
 		if goroutines == nil {
@@ -136,6 +148,18 @@ func (rw *RWLock) Close() error {
 		}
 	}
 	return err
+}
+
+// unreleased says that Close could not release everything, and why.
+func (rw *RWLock) unreleased() error {
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	for _, c := range rw.timeline.claims {
+		if c.releaseErr != nil {
+			return fmt.Errorf("rwlock: close: %d holds end with their leases: %w", rw.claims, c.releaseErr)
+		}
+	}
+	return fmt.Errorf("rwlock: close: %d holds end with their leases: the server does not answer", rw.claims)
 }
 
 // lastNumber numbers claims and requests. It is the process's, not the RWLock's: two RWLocks of one process are

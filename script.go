@@ -6,12 +6,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
-//go:embed lua/*.lua
+//go:embed lua/*.lua lua/shared/*.lua
 var sources embed.FS
 
 // A script is a file of lua/, with what it includes. Any of them may run again, or late, and leaves what it left the
@@ -33,9 +36,13 @@ var (
 	inspectScript = load("inspect.lua", "evalsha_ro")
 )
 
+// include stands for a file of lua/shared/, at the point where a script first needs it.
+var include = regexp.MustCompile(`(?m)^ *--#include (\S+)\n`)
+
 func load(name, evalsha string) *script {
-	source := mustRead(name)
-	source = strings.Replace(source, "--#include shared.lua\n", mustRead("shared.lua"), 1)
+	source := include.ReplaceAllStringFunc(mustRead(name), func(line string) string {
+		return mustRead("shared/" + include.FindStringSubmatch(line)[1])
+	})
 	sum := sha1.Sum([]byte(source))
 	return &script{evalsha: evalsha, sha: hex.EncodeToString(sum[:]), source: source}
 }
@@ -55,6 +62,8 @@ type call struct {
 	script  *script
 	sent    time.Time     // before it was handed to the client
 	lease   time.Duration // that it asks for
+	keeps   bool          // it leaves a time to live as it is
+	cmd     *redis.Cmd
 	reply   any
 	err     error
 	replyTo replier
@@ -90,12 +99,26 @@ func (c *call) size() int {
 
 var boxedNumKeys any = strconv.Itoa(numKeys)
 
-// eval makes the call carry its script, for a server that does not know it yet, or no longer.
-func (c *call) eval() []any {
-	args := append([]any(nil), c.args...)
-	args[0] = strings.Replace(args[0].(string), "evalsha", "eval", 1)
-	args[1] = c.script.source
-	return args
+// fallBack says whether to send the call once more, in another way, after err.
+func (c *call) fallBack(err error) bool {
+	command, _ := c.args[0].(string)
+	switch {
+	case err == nil:
+	case strings.HasPrefix(command, "evalsha") && redis.HasErrorPrefix(err, "NOSCRIPT"):
+		// A server that was restarted, or told to forget its scripts, gets the text. In a pipeline nothing else would
+		// see to that.
+		c.args[0], c.args[1] = strings.Replace(command, "evalsha", "eval", 1), c.script.source
+		return true
+	case strings.HasSuffix(command, "_ro") && lacksReadOnly(err):
+		c.args[0] = strings.TrimSuffix(command, "_ro")
+		return true
+	}
+	return false
+}
+
+// lacksReadOnly says that a server has no EVALSHA_RO, as Redis before 7.0, or one that refuses TIME, as miniredis.
+func lacksReadOnly(err error) bool {
+	return strings.Contains(err.Error(), "unknown command") || strings.Contains(err.Error(), "read-only scripts")
 }
 
 // An answer is the reply to an acquire or release script.

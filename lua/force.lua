@@ -1,13 +1,27 @@
 -- Drops every hold, and lets in whoever is next.
 --
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
--- ARGV   1 the caller's process UUID  2 what wake channels begin with
--- Reply  {1, more, wake}
+-- ARGV   1 the caller's process UUID  2 the number of this request  3 what wake channels begin with
+-- Reply  {code, more, wake}; code: 1 dropped  2 dropped by an earlier run
 
 local time = redis.call('TIME')
-local hold, wakes = ARGV[1], ARGV[2]
---#include shared.lua
+local hold, wakes = ARGV[1], ARGV[3]
+--#include base.lua
+--#include grant.lua
+--#include readers.lua
+--#include serve.lua
 
+local done = call('GET', DONE)
+if done and math.abs(tonumber(done)) >= tonumber(ARGV[2]) then
+  return {2, 0, ''}
+end
+-- These fail on a key of another type, before anything has changed.
+call('GET', WRITER)
+call('GET', COUNT)
+call('HLEN', READERS)
+call('ZCARD', LEASES)
+call('ZCARD', QUEUE)
 call('UNLINK', WRITER, COUNT, READERS, LEASES)
+call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
 serve()
 return {1, more, wake()}

@@ -2,6 +2,7 @@
 --
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
 -- ARGV   1 hold  2 what done says before it  3 lease, ms  4 "wait" or "try"  5 what wake channels begin with
+--        6 "keep" if the caller has seen to the fence's time to live of late
 -- Reply  the fencing token; or -1, this request is refused: its hold has ended; or what stands in the way:
 --        {0, more, wake, ms until it may pay to ask again, waiters ahead, "read" or "write", hold}
 
@@ -13,38 +14,61 @@ end
 
 if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
   local hold, wakes = ARGV[1], ARGV[5]
-  --#include shared.lua
-
   local waits = ARGV[4] == 'wait'
+  --#include base.lua
+  --#include queue.lua
+
   local writer = call('GET', WRITER)
-  if writer == hold then
+  if writer and writer ~= hold then
+    if waits then
+      local rank = enqueue('write', ARGV[3], writer)
+      return {0, 0, '', ask_again(call('PTTL', WRITER), rank), rank, 'write', writer}
+    end
+    refuse_late()
+    return {0, 0, '', call('PTTL', WRITER), call('ZCARD', QUEUE), 'write', writer}
+  end
+  --#include grant.lua
+  --#include readers.lua
+  --#include serve.lua
+  --#include reply.lua
+
+  if writer then
     extend_writer(ARGV[3])
     return last_token()
   end
-  if waits then
-    enqueue('write', ARGV[3], writer)
+  -- A phase ended when a lease ran out, and nobody was there to say whose turn is next. A newcomer comes after those whose
+  -- turn it was by then.
+  if call('ZRANK', QUEUE, hold) then
+    enqueue('write', ARGV[3])
   end
-  if not writer then
-    serve()
-  end
+  serve()
   if granted[hold] then
     return granted_reply()
   end
-  if waits then
-    return blocked()
-  end
   if call('EXISTS', WRITER, QUEUE) > 0 or readers_end() then
-    refuse_late()
+    if waits then
+      enqueue('write', ARGV[3], call('GET', WRITER))
+    else
+      refuse_late()
+    end
     return blocked()
   end
 end
 
 -- Nobody is in the way. SET … GET fails on a key of another type, before anything has changed.
 local token = string.format('%d%06d', time[1], time[2])
-local last = redis.call('SET', KEYS[4], token, 'PX', '172800000', 'GET')
+local last
+if ARGV[6] == 'keep' then
+  last = redis.call('SET', KEYS[4], token, 'KEEPTTL', 'GET')
+  if not last then
+    redis.call('PEXPIRE', KEYS[4], '172800000')
+  end
+else
+  last = redis.call('SET', KEYS[4], token, 'PX', '172800000', 'GET')
+end
 if last and last >= token then
   token = string.format('%.0f', tonumber(last) + 1)
-  redis.call('SET', KEYS[4], token, 'PX', '172800000')
+  redis.call('SET', KEYS[4], token, 'KEEPTTL')
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 return tonumber(token)

@@ -5,11 +5,11 @@
 -- Reply  1, or 0 if there is no such hold
 
 local time = redis.call('TIME')
-local hold, wakes = ARGV[1], ''
---#include shared.lua
+local hold = ARGV[1]
+--#include base.lua
 
 -- The count says which request set it, and of which hold it is the count: an older request changes nothing.
-local count = table.concat({ARGV[3], ARGV[4], hold}, ' ')
+local count = ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. hold
 local function is_news(stored)
   local number, of = string.match(stored or '', '^%d+ (%d+) (.*)$')
   return of ~= hold or tonumber(number) < tonumber(ARGV[4])
@@ -25,6 +25,7 @@ if ARGV[2] == 'write' then
   end
   return 1
 end
+--#include readers.lua
 
 local deadline = reader_deadline(hold)
 if not deadline then

@@ -5,8 +5,8 @@
 -- Reply  1, or 0 if there is no such hold
 
 local time = redis.call('TIME')
-local hold, wakes = ARGV[1], ''
---#include shared.lua
+local hold = ARGV[1]
+--#include base.lua
 
 if ARGV[2] == 'write' then
   if call('GET', WRITER) ~= hold then
@@ -15,6 +15,7 @@ if ARGV[2] == 'write' then
   extend_writer(ARGV[3])
   return 1
 end
+--#include readers.lua
 
 local deadline = reader_deadline(hold)
 if not deadline then

@@ -10,8 +10,9 @@ if strings[1] and strings[1] ~= ARGV[2] then
   return -1
 end
 
--- A lock that nobody has or waits for: the hold is the only one, and the hash ends with it.
-if strings[2] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6]) == 0 then
+local present = redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6])
+if present == 0 and strings[2] then
+  -- Nobody has the lock or waits for it: the hold is the only one, and the hash ends with it.
   redis.call('HSET', KEYS[5], ARGV[1], '1')
   redis.call('PEXPIRE', KEYS[5], ARGV[3])
   return tonumber(strings[2])
@@ -19,35 +20,51 @@ end
 
 local time = redis.call('TIME')
 local hold, wakes = ARGV[1], ARGV[5]
---#include shared.lua
+local waits = ARGV[4] == 'wait'
+--#include base.lua
+
+if present == 2 and strings[2] and call('EXISTS', READERS, LEASES) == 2 and not call('ZSCORE', LEASES, hold) then
+  -- There are other readers, and nobody waits.
+  call('HSET', READERS, hold, '1')
+  call('ZADD', LEASES, ms + ARGV[3], hold)
+  if call('PTTL', LEASES) < tonumber(ARGV[3]) then
+    keep(READERS, LEASES, tonumber(ARGV[3]))
+  end
+  return tonumber(strings[2])
+end
+--#include grant.lua
+--#include readers.lua
+--#include queue.lua
+--#include serve.lua
+--#include reply.lua
 
 local deadline = reader_deadline(hold)
 if deadline then
   extend_reader(hold, deadline, ARGV[3])
   return last_token()
 end
-if call('EXISTS', WRITER, QUEUE) > 0 then
-  local waits = ARGV[4] == 'wait'
-  local writer = call('GET', WRITER)
-  if not writer or writer ~= ARGV[6] then
-    if waits then
-      enqueue('read', ARGV[3], writer)
+local writer = call('GET', WRITER)
+if not writer or writer ~= ARGV[6] then
+  if not writer then
+    -- As in lock.lua.
+    if call('ZRANK', QUEUE, hold) then
+      enqueue('read', ARGV[3])
     end
-    if not writer then
-      serve()
-    end
+    serve()
     if granted[hold] then
       return granted_reply()
     end
+    writer = call('GET', WRITER)
+  end
+  if writer or call('EXISTS', QUEUE) == 1 then
     if waits then
-      return blocked()
-    end
-    if call('EXISTS', WRITER, QUEUE) > 0 then
+      enqueue('read', ARGV[3], writer)
+    else
       refuse_late()
-      return blocked()
     end
+    return blocked()
   end
 end
-local token = last_token()
+granted[hold] = last_token()
 add_readers({hold}, {ms + ARGV[3]})
-return token
+return granted_reply()

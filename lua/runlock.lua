@@ -2,26 +2,40 @@
 -- Whoever is next gets the lock in the same step.
 --
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
--- ARGV   1 hold  2 its number  3 what wake channels begin with
+-- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
 -- Reply  as unlock.lua
 
--- The only reader, and nobody waits.
-if redis.call('EXISTS', KEYS[2], KEYS[6]) == 0 and redis.call('HDEL', KEYS[5], ARGV[1]) == 1 then
-  redis.call('SET', KEYS[3], ARGV[2], 'PX', '120000')
+local present = redis.call('EXISTS', KEYS[2], KEYS[6])
+if present == 0 and redis.call('HDEL', KEYS[5], ARGV[1]) == 1 then
+  -- It was the only reader, and nobody waits.
+  if ARGV[4] ~= 'keep' or not redis.call('SET', KEYS[3], ARGV[2], 'KEEPTTL', 'GET') then
+    redis.call('SET', KEYS[3], ARGV[2], 'PX', '150000')
+  end
   return 1
 end
 
 local time = redis.call('TIME')
 local hold, wakes = ARGV[1], ARGV[3]
---#include shared.lua
+--#include base.lua
 
-local deadline = reader_deadline(hold)
+local deadline = present > 0 and call('ZSCORE', LEASES, hold)
+if deadline and tonumber(deadline) > ms and call('EXISTS', QUEUE) == 0 and call('HDEL', READERS, hold) == 1 then
+  -- There are other readers, and nobody waits.
+  call('ZREM', LEASES, hold)
+  if ARGV[4] ~= 'keep' or not redis.call('SET', KEYS[3], ARGV[2], 'KEEPTTL', 'GET') then
+    redis.call('SET', KEYS[3], ARGV[2], 'PX', '150000')
+  end
+  return 1
+end
+--#include grant.lua
+--#include readers.lua
+--#include serve.lua
+--#include giveup.lua
+
+deadline = reader_deadline(hold)
 remove_reader(hold)
 if deadline then
   call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
-  if call('EXISTS', QUEUE) == 0 then
-    return 1
-  end
   if not call('GET', WRITER) then
     serve()
   end

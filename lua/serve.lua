@@ -6,7 +6,10 @@
 
 local time = redis.call('TIME')
 local hold, wakes = ARGV[1], ARGV[2]
---#include shared.lua
+--#include base.lua
+--#include grant.lua
+--#include readers.lua
+--#include serve.lua
 
 if not call('GET', WRITER) then
   serve()

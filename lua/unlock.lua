@@ -2,23 +2,48 @@
 -- Whoever is next gets the lock in the same step.
 --
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
--- ARGV   1 hold  2 its number  3 what wake channels begin with
+-- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
+--       5 "counted" if the hold may have been re-entered
 -- Reply  code or {code, more, wake}; code: 1 released  2 released by an earlier run  0 there was no hold
 
 if redis.call('EXISTS', KEYS[2]) == 0 and redis.call('GET', KEYS[1]) == ARGV[1] then
-  redis.call('DEL', KEYS[1], KEYS[8])
-  redis.call('SET', KEYS[3], ARGV[2], 'PX', '120000')
+  redis.call('DEL', KEYS[1])
+  if ARGV[5] == 'counted' and type(redis.pcall('GET', KEYS[8])) == 'string' then
+    redis.call('DEL', KEYS[8])
+  end
+  if ARGV[4] ~= 'keep' or not redis.call('SET', KEYS[3], ARGV[2], 'KEEPTTL', 'GET') then
+    redis.call('SET', KEYS[3], ARGV[2], 'PX', '150000')
+  end
   return 1
 end
 
 local time = redis.call('TIME')
 local hold, wakes = ARGV[1], ARGV[3]
---#include shared.lua
+--#include base.lua
+--#include grant.lua
 
 local writer = call('GET', WRITER)
 if writer == hold then
-  call('DEL', WRITER, COUNT)
+  call('DEL', WRITER)
+  if ARGV[5] == 'counted' and type(redis.pcall('GET', COUNT)) == 'string' then
+    call('DEL', COUNT)
+  end
   call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
+  -- Most often another writer is next.
+  if call('EXISTS', READERS, LEASES) == 0 then
+    local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+    local deadline = first[1] and tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
+    if deadline and tonumber(deadline) > ms then
+      grant_writer(first[1], deadline)
+      return {1, more, wake()}
+    end
+  end
+end
+--#include readers.lua
+--#include serve.lua
+--#include giveup.lua
+
+if writer == hold then
   serve()
   return {1, more, wake()}
 end

@@ -1,0 +1,275 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// connect returns a client of a Redis that is there for the example, and what ends both.
+func connect() (client *redis.Client, closeAll func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return client, func() { _ = client.Close(); server.Close() }
+}
+
+// check ends an example where a program would handle the error.
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func Example() {
+	client, done := connect() // redis.NewClient(&redis.Options{Addr: "redis:6379"})
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "orders:42")
+	check(err)
+	fmt.Println("nobody else reads or writes order 42")
+	check(h.Unlock(ctx))
+
+	h, err = rw.RLock(ctx, "orders:42")
+	check(err)
+	fmt.Println("others may read it, and nobody writes it")
+	check(h.Unlock(ctx))
+	// Output:
+	// nobody else reads or writes order 42
+	// others may read it, and nobody writes it
+}
+
+// WithLock releases when the function returns or panics, and tells it by its context when the lock is lost.
+func ExampleRWLock_WithLock() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+
+	stock := 3
+	err = rw.WithLock(context.Background(), "stock", func(ctx context.Context, h *rwlock.Hold) error {
+		if stock == 0 {
+			return errors.New("sold out")
+		}
+		stock--
+		return ctx.Err()
+	})
+	fmt.Println(stock, err)
+	// Output: 2 <nil>
+}
+
+// TryLock does not wait.
+func ExampleRWLock_TryLock() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.TryLock(ctx, "nightly-report")
+	check(err)
+	_, err = rw.TryLock(ctx, "nightly-report") // another owner: ctx carries none
+	fmt.Println(errors.Is(err, rwlock.ErrLocked))
+	check(h.Unlock(ctx))
+	// Output: true
+}
+
+// Code that is called with the context of a hold acts for the same owner, and may lock again what that has locked.
+func ExampleHold_Context_reentry() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+
+	audit := func(ctx context.Context) error { // locks for itself, whoever calls it
+		return rw.WithLock(ctx, "account", func(_ context.Context, h *rwlock.Hold) error {
+			fmt.Println("audited under the same lock")
+			return nil
+		})
+	}
+	h, err := rw.Lock(context.Background(), "account")
+	check(err)
+	check(audit(h.Context()))
+	check(h.Unlock(context.Background()))
+	// Output: audited under the same lock
+}
+
+// The context of a hold is cancelled as soon as the hold can no longer be relied on.
+func ExampleHold_Context_loss() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "migration")
+	check(err)
+	check(rw.ForceUnlock(ctx, "migration")) // an operator steps in
+	<-h.Context().Done()
+	fmt.Println(errors.Is(context.Cause(h.Context()), rwlock.ErrLost))
+	fmt.Println(errors.Is(h.Unlock(ctx), rwlock.ErrLost))
+	// Output:
+	// true
+	// true
+}
+
+// A writer that locks for reading too, and then unlocks the write hold, has let readers in and still keeps writers out.
+func ExampleRWLock_RLock_downgrade() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := rwlock.WithOwner(context.Background(), rwlock.NewOwner())
+
+	w, err := rw.Lock(ctx, "config")
+	check(err)
+	r, err := rw.RLock(ctx, "config")
+	check(err)
+	check(w.Unlock(ctx))
+
+	other := context.Background()
+	_, err = rw.TryLock(other, "config")
+	fmt.Println("another writer:", errors.Is(err, rwlock.ErrLocked))
+	reader, err := rw.TryRLock(other, "config")
+	fmt.Println("another reader:", err)
+	check(reader.Unlock(other))
+	check(r.Unlock(ctx))
+	// Output:
+	// another writer: true
+	// another reader: <nil>
+}
+
+// A goroutine that is given the context of another is the same owner, unless it gets an owner of its own.
+func ExampleWithOwner() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+
+	h, err := rw.Lock(context.Background(), "cache")
+	check(err)
+	ctx := rwlock.WithOwner(h.Context(), rwlock.NewOwner())
+	_, err = rw.TryLock(ctx, "cache")
+	fmt.Println(errors.Is(err, rwlock.ErrLocked))
+	check(h.Unlock(ctx))
+	// Output: true
+}
+
+// store is a resource that remembers the largest token it has seen, as a database does with
+//
+//	UPDATE documents SET body = $1, token = $2 WHERE id = $3 AND token <= $2
+type store struct {
+	body  string
+	token int64
+}
+
+func (s *store) write(body string, token int64) error {
+	if token < s.token {
+		return errors.New("stale token")
+	}
+	s.body, s.token = body, token
+	return nil
+}
+
+// No lock can stop a process that was paused while it held it from going on afterwards. A resource that checks tokens can.
+func ExampleHold_Token() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+	var document store
+
+	paused, err := rw.Lock(ctx, "document")
+	check(err)
+	check(rw.ForceUnlock(ctx, "document")) // as the end of its lease would
+
+	next, err := rw.Lock(ctx, "document")
+	check(err)
+	fmt.Println("next:", document.write("new", next.Token()))
+	fmt.Println("paused:", document.write("old", paused.Token()))
+	check(next.Unlock(ctx))
+	_ = paused.Unlock(ctx) // ErrLost
+	// Output:
+	// next: <nil>
+	// paused: stale token
+}
+
+// MaxWait bounds the wait and not the hold, as the deadline of a context would.
+func ExampleMaxWait() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "printer")
+	check(err)
+	_, err = rw.RLock(ctx, "printer", rwlock.MaxWait(20*time.Millisecond))
+	fmt.Println(errors.Is(err, context.DeadlineExceeded))
+	check(h.Unlock(ctx))
+	// Output: true
+}
+
+// A hold that is not renewed ends with its lease, even if it is never released: for work that must not take longer.
+func ExampleNoRenew() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "rate-limit", rwlock.NoRenew(), rwlock.Lease(100*time.Millisecond))
+	check(err)
+	<-h.Context().Done()
+	fmt.Println(errors.Is(context.Cause(h.Context()), rwlock.ErrLost))
+	_ = h.Unlock(ctx)
+	// Output: true
+}
+
+// Inspect tells who holds a lock and who waits for it.
+func ExampleRWLock_Inspect() {
+	client, done := connect()
+	defer done()
+	rw, err := rwlock.New(client)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "orders:42")
+	check(err)
+	again, err := rw.Lock(h.Context(), "orders:42")
+	check(err)
+	state, err := rw.Inspect(ctx, "orders:42")
+	check(err)
+	fmt.Println(state.Mode, len(state.Holders), len(state.Waiters))
+	fmt.Println(state.Holders[0].Mode, state.Holders[0].Count, state.Holders[0].Owner == h.Owner().String())
+	fmt.Println(state.Token == h.Token())
+	check(again.Unlock(ctx))
+	check(h.Unlock(ctx))
+	// Output:
+	// write 1 0
+	// write 2 true
+	// true
+}

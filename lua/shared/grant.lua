@@ -1,0 +1,67 @@
+-- Giving the lock, and telling those that got it.
+
+local granted = {}              -- hold -> token, for all that this script let in
+local woken = {}                -- process -> {token, '<handle>:<number>', …}
+local more = 0                  -- 1 if this step was not enough to serve all whose turn it is
+
+local function next_token()
+  local token = string.format('%d%06d', time[1], time[2])
+  local last = call('SET', FENCE, token, 'PX', FENCE_TTL, 'GET')
+  if last and tonumber(last) >= tonumber(token) then
+    token = string.format('%.0f', tonumber(last) + 1)
+    call('SET', FENCE, token, 'PX', FENCE_TTL)
+  end
+  return tonumber(token)
+end
+
+-- The token of a read hold, and of a write hold that is met again: the last one handed out.
+local function last_token()
+  local token = call('GET', FENCE)
+  return token and tonumber(token) or next_token()
+end
+
+local function note(id, token)
+  granted[id] = token
+  if id == hold then
+    return  -- the reply tells it
+  end
+  local process = string.sub(id, 1, 36)
+  local message = woken[process]
+  if not message then
+    message = {string.format('%.0f', token)}
+    woken[process] = message
+  end
+  message[#message + 1] = string.sub(id, 38)
+end
+
+-- Tells those that were let in: by a message to each process; but those of the caller's by its reply, which this returns.
+local function wake()
+  local process = string.sub(hold, 1, 36)
+  for home, message in pairs(woken) do
+    if home ~= process then
+      call('PUBLISH', wakes .. home, table.concat(message, ' '))
+    end
+  end
+  return woken[process] and table.concat(woken[process], ' ') or ''
+end
+
+-- Notes which of the waiting readers go before the next writer: 'all', or those up to a ticket.
+local function owe(readers)
+  call('HSET', WAITERS, 'owed', readers)
+  keep(QUEUE, WAITERS, 0)
+end
+
+-- Gives the lock to a waiting writer, until its own deadline as of its last heartbeat: so that the deadline its process
+-- knows of is safe however late the message comes.
+local function grant_writer(id, deadline)
+  call('SET', WRITER, id, 'PX', deadline - ms)
+  note(id, next_token())
+  call('ZREM', QUEUE, id)
+  call('HDEL', WAITERS, id)
+  local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+  if not first[1] then
+    call('UNLINK', WAITERS)
+  elseif tonumber(first[2]) < 0 then
+    owe('all')
+  end
+end

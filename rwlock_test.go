@@ -1,0 +1,406 @@
+package rwlock_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// The tests of this package leave no goroutine behind.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		// Most tests wait for the end of some lease, most of their time.
+		_ = f.Value.Set(strconv.Itoa(max(runtime.GOMAXPROCS(0), 4)))
+	}
+	code := m.Run()
+	testredis.StopShared()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+const (
+	// hang is more than anything takes on a real clock, however slow the machine.
+	hang = 30 * time.Second
+	tick = 5 * time.Millisecond
+)
+
+// A world is a server, and the time that a test spends there.
+type world struct {
+	*testing.T
+	fake   bool          // time is a fake: it passes only when all goroutines wait, and then at once
+	real   bool          // the server is a real one
+	lease  time.Duration // a lease whose end a test can wait for
+	slack  time.Duration // what a promise of 200 ms may take
+	prompt time.Duration // what happens at once may take
+	while  time.Duration // for how long to watch that nothing happens
+	prefix string
+	dial   func(opts ...func(*redis.Options)) *redis.Client
+	keys   func() []string
+}
+
+// everywhere runs fn on a miniredis in a bubble, where hours cost nothing and times are exact, and on servers.
+func everywhere(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("bubble", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, fn)
+	})
+	onServers(t, fn)
+}
+
+// bubbled is everywhere without the servers.
+func bubbled(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	inBubble(t, fn)
+}
+
+func inBubble(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := testredis.Mem(t)
+		w := &world{
+			T: t, fake: true, prefix: "rwlock", keys: m.Keys,
+			lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
+		}
+		w.dial = func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) }
+		t.Cleanup(func() {
+			time.Sleep(time.Hour)
+			w.requireClean()
+			time.Sleep(48 * time.Hour)
+			require.Empty(t, m.Keys(), "keys that do not expire")
+		})
+		fn(w)
+	})
+}
+
+// onServers runs fn on a miniredis and on a real server, by TCP and a real clock.
+func onServers(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	testredis.Each(t, func(t *testing.T, b testredis.Backend) { fn(onServer(t, b)) })
+}
+
+func onServer(t *testing.T, b testredis.Backend) *world {
+	w := &world{
+		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client, keys: func() []string { return b.Keys(context.Background()) },
+		lease: 3 * time.Second / 2, slack: 2 * time.Second, prompt: 2 * time.Second, while: 30 * time.Millisecond,
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		eventually(t, func() bool { return len(w.leftovers()) == 0 }, "keys of locks that are over")
+		b.RequireTTLs(t)
+	})
+	return w
+}
+
+// leftovers returns the keys that do not outlive the leases. What does is the last token, for two days, and which claims
+// have ended, for two minutes.
+func (w *world) leftovers() []string {
+	var keys []string
+	for _, key := range w.keys() {
+		if !strings.HasSuffix(key, ":fence") && !strings.Contains(key, ":done:") {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// removeKeys has the server lose all that it knows.
+func (w *world) removeKeys() {
+	w.Helper()
+	c := w.dial()
+	for _, key := range w.keys() {
+		require.NoError(w, c.Del(context.Background(), key).Err())
+	}
+}
+
+func (w *world) requireClean() {
+	w.Helper()
+	require.Empty(w, w.leftovers(), "keys of locks that are over")
+}
+
+// newLock returns an RWLock with a client of its own, closed when the test ends.
+func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
+	w.Helper()
+	return newLockOn(w, w.dial(), append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
+}
+
+// newLock returns an RWLock on b, closed when the test ends.
+func newLock(t testing.TB, b testredis.Backend, opts ...rwlock.Option) *rwlock.RWLock {
+	t.Helper()
+	return newLockOn(t, b.Client(), append([]rwlock.Option{rwlock.WithPrefix(b.Prefix)}, opts...)...)
+}
+
+func newLockOn(t testing.TB, c redis.UniversalClient, opts ...rwlock.Option) *rwlock.RWLock {
+	t.Helper()
+	rw, err := rwlock.New(c, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rw.Close()) })
+	return rw
+}
+
+// newMortal returns an RWLock that can die, as all of a process does: the plug is all that connects it.
+func (w *world) newMortal(opts ...rwlock.Option) (*rwlock.RWLock, *plug) {
+	w.Helper()
+	p := &plug{conns: map[net.Conn]bool{}}
+	rw, err := rwlock.New(w.dial(p.into), append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
+	require.NoError(w, err)
+	w.Cleanup(func() {
+		p.mend() // so that Close need not wait for a server that does not answer
+		_ = rw.Close()
+	})
+	return rw, p
+}
+
+// A plug connects a client. While it is pulled nothing gets through.
+type plug struct {
+	mu     sync.Mutex
+	pulled bool
+	conns  map[net.Conn]bool
+}
+
+func (p *plug) into(o *redis.Options) {
+	dial := o.Dialer
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.pulled {
+			return nil, errors.New("the plug is pulled")
+		}
+		c, err := dial(ctx, network, addr)
+		if err == nil {
+			p.conns[c] = true
+		}
+		return c, err
+	}
+}
+
+func (p *plug) pull() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pulled = true
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	clear(p.conns)
+}
+
+func (p *plug) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pulled = false
+}
+
+// some returns all cases in a bubble, and the first two where waiting for the end of leases takes its time.
+func some[T any](w *world, cases []T) []T {
+	if w.fake {
+		return cases
+	}
+	return cases[:2]
+}
+
+// eventually waits until cond holds.
+func eventually(t testing.TB, cond func() bool, what string, args ...any) {
+	t.Helper()
+	for end := time.Now().Add(hang); !cond(); time.Sleep(tick) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: "+what, append([]any{hang}, args...)...)
+		}
+	}
+}
+
+func inspect(t testing.TB, rw *rwlock.RWLock, name string) rwlock.State {
+	t.Helper()
+	s, err := rw.Inspect(context.Background(), name)
+	require.NoError(t, err)
+	return s
+}
+
+// waitQueued waits until n owners wait for the lock.
+func waitQueued(t testing.TB, rw *rwlock.RWLock, name string, n int) {
+	t.Helper()
+	eventually(t, func() bool { return len(inspect(t, rw, name).Waiters) == n }, "%d waiters for %q", n, name)
+}
+
+// waitFree waits until nobody holds the lock or waits for it.
+func waitFree(t testing.TB, rw *rwlock.RWLock, name string) {
+	t.Helper()
+	eventually(t, func() bool {
+		s := inspect(t, rw, name)
+		return s.Mode == rwlock.None && len(s.Waiters) == 0
+	}, "%q free", name)
+}
+
+// held returns what an owner holds of a lock in a mode, or the zero Holder.
+func held(t testing.TB, rw *rwlock.RWLock, name string, o rwlock.Owner, mode rwlock.Mode) rwlock.Holder {
+	t.Helper()
+	for _, h := range inspect(t, rw, name).Holders {
+		if h.Owner == o.String() && h.Mode == mode {
+			return h
+		}
+	}
+	return rwlock.Holder{}
+}
+
+// lockFunc is acquire or try.
+type lockFunc func(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error)
+
+// acquire calls RLock or Lock.
+func acquire(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error) {
+	if mode == rwlock.Write {
+		return rw.Lock(ctx, name, opts...)
+	}
+	return rw.RLock(ctx, name, opts...)
+}
+
+// try calls TryRLock or TryLock.
+func try(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error) {
+	if mode == rwlock.Write {
+		return rw.TryLock(ctx, name, opts...)
+	}
+	return rw.TryRLock(ctx, name, opts...)
+}
+
+// take has the lock, or ends the test.
+func take(t testing.TB, ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *rwlock.Hold {
+	t.Helper()
+	h, err := acquire(ctx, rw, mode, name, append([]rwlock.LockOption{rwlock.MaxWait(hang)}, opts...)...)
+	require.NoError(t, err)
+	return h
+}
+
+func unlock(t testing.TB, holds ...*rwlock.Hold) {
+	t.Helper()
+	for _, h := range holds {
+		require.NoError(t, h.Unlock(context.Background()))
+	}
+}
+
+// newOwner returns a context of an owner of its own.
+func newOwner() context.Context {
+	return rwlock.WithOwner(context.Background(), rwlock.NewOwner())
+}
+
+// A call is a lock call that may have to wait, on a goroutine of its own.
+type call struct {
+	w    *world
+	done chan struct{}
+	hold *rwlock.Hold
+	err  error
+	at   time.Time // when it returned
+}
+
+// launch makes a lock call.
+func (w *world) launch(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *call {
+	c := &call{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.hold, c.err = acquire(ctx, rw, mode, name, opts...)
+		c.at = time.Now()
+	}()
+	return c
+}
+
+// enqueue makes a lock call and waits until it is in the queue, behind the others that wait.
+func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *call {
+	w.Helper()
+	n := len(inspect(w, rw, name).Waiters)
+	c := w.launch(ctx, rw, mode, name, opts...)
+	waitQueued(w, rw, name, n+1)
+	return c
+}
+
+// wait returns what the call returned.
+func (c *call) wait() (*rwlock.Hold, error) {
+	c.w.Helper()
+	limit := hang
+	if c.w.fake {
+		limit = 24 * time.Hour
+	}
+	select {
+	case <-c.done:
+	case <-time.After(limit):
+		c.w.Fatalf("the call has not returned after %v", limit)
+	}
+	return c.hold, c.err
+}
+
+// granted returns the hold that the call waited for.
+func (c *call) granted() *rwlock.Hold {
+	c.w.Helper()
+	h, err := c.wait()
+	require.NoError(c.w, err)
+	return h
+}
+
+// returned reports whether the call has returned.
+func (c *call) returned() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// waits ends the test if one of the calls does not go on waiting.
+func (w *world) waits(calls ...*call) {
+	w.Helper()
+	time.Sleep(w.while)
+	for _, c := range calls {
+		require.False(w, c.returned(), "did not wait: %v", c.err)
+	}
+}
+
+// within ends the test if more than d has passed since start until at.
+func (w *world) within(d time.Duration, start, at time.Time) {
+	w.Helper()
+	require.LessOrEqual(w, at.Sub(start), d)
+}
+
+// lostWhen returns when the hold's context was cancelled, which must be with ErrLost.
+func (w *world) lostWhen(h *rwlock.Hold) time.Time {
+	w.Helper()
+	limit := hang
+	if w.fake {
+		limit = 24 * time.Hour
+	}
+	select {
+	case <-h.Context().Done():
+	case <-time.After(limit):
+		w.Fatalf("the hold is not lost after %v", limit)
+	}
+	require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrLost)
+	return time.Now()
+}
