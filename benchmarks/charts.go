@@ -1,0 +1,278 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+)
+
+// chart is one picture of the report.
+type chart struct {
+	file, title string
+	draw        func(r *Results, p *plot.Plot) (drawn bool, err error)
+}
+
+var charts = []*chart{
+	{
+		file: "latency", title: "Latency of an uncontended pair, in relation to the floor",
+		draw: bars("× floor",
+			series{"write", against(floor, "write-pair", 0, Latency)},
+			series{"read", against(floor, "read-pair", 0, Latency)}),
+	}, {
+		file: "server-time", title: "Server time of an uncontended pair in large pipelines",
+		draw: bars("µs",
+			series{"write", figure("write-server", 0, ServerTime)},
+			series{"read", figure("read-server", 0, ServerTime)}),
+	},
+	lineChart("round-trip", "Latency of a write pair over a slower network, in relation to the floor", "round-trip", "× floor", fromZero,
+		func(param int) of { return against(floor, "round-trip", param, Latency) }),
+	metricChart("handover", "Throughput of one write lock", "handover", Rate, "locks taken per second", fromZero),
+	metricChart("longest-wait", "Longest wait for one write lock", "handover", LongestWait, "ms", logarithmic),
+	metricChart("fairness", "Fairness among the goroutines on one write lock", "handover", Fairness, "Jain's index", fromZero),
+	metricChart("distinct", "Throughput on distinct names, AutoPipeline", "distinct-autopipeline", Rate, "pairs per second", fromZero),
+	metricChart("readers", "Server time of a read pair among other readers", "readers", ServerTime, "µs", fromZero),
+	metricChart("waiters", "Server time of a handover among waiting goroutines", "handover", ServerTime, "µs", logarithmic),
+	{
+		file: "idle-waiters", title: "Commands at the server while goroutines wait for a lock that is not released",
+		draw: bars("per second",
+			series{"100 waiters", figure("waiters", 0, CommandRate)},
+			series{"1,000 waiters", figure("many-waiters", 0, CommandRate)}),
+	},
+}
+
+const (
+	chartWidth, chartHeight = 18 * vg.Centimeter, 9 * vg.Centimeter
+	chartMargin             = vg.Centimeter / 4
+)
+
+var chartFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
+
+// look is how a contender is drawn.
+var look = map[*Contender]draw.LineStyle{
+	ours:                 {Color: color.RGBA{R: 9, G: 105, B: 218, A: 255}, Width: vg.Points(2.5)},
+	classic:              {Color: color.RGBA{R: 230, G: 134, B: 0, A: 255}, Width: vg.Points(1.2)},
+	redislockContender:   {Color: color.RGBA{R: 26, G: 140, B: 71, A: 255}, Width: vg.Points(1.2)},
+	redsyncContender:     {Color: color.RGBA{R: 130, G: 80, B: 223, A: 255}, Width: vg.Points(1.2)},
+	rueidislockContender: {Color: color.RGBA{R: 207, G: 34, B: 46, A: 255}, Width: vg.Points(1.2)},
+	bare:                 {Color: color.RGBA{R: 120, G: 90, B: 60, A: 255}, Width: vg.Points(1.2)},
+	floor:                {Color: color.Gray{Y: 130}, Width: vg.Points(1.2), Dashes: []vg.Length{vg.Points(4), vg.Points(3)}},
+}
+
+// drawCharts writes an SVG of every chart for which there are figures to dir, and returns those.
+func drawCharts(r *Results, dir string) ([]*chart, error) {
+	plot.DefaultFont, plotter.DefaultFont = chartFont, chartFont
+	var done []*chart
+	for _, c := range charts {
+		drawn, err := c.write(r, filepath.Join(dir, c.file+".svg"))
+		if err != nil {
+			return nil, fmt.Errorf("drawing the chart %q: %w", c.file, err)
+		}
+		if drawn {
+			done = append(done, c)
+		}
+	}
+	return done, nil
+}
+
+// write draws c into a file, unless there are no figures for it.
+func (c *chart) write(r *Results, path string) (drawn bool, err error) {
+	p := plot.New()
+	p.Title.Text = c.title
+	p.Title.Padding = vg.Points(10)
+	p.Legend.Top = true
+	p.Legend.Padding = vg.Points(2)
+	if drawn, err := c.draw(r, p); err != nil || !drawn {
+		return false, err
+	}
+	canvas := vgsvg.New(chartWidth, chartHeight)
+	whole := draw.New(canvas)
+	whole.SetColor(color.White)
+	whole.Fill(whole.Rectangle.Path())
+	p.Draw(draw.Crop(whole, chartMargin, -chartMargin, chartMargin, -chartMargin))
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
+		return false, err
+	}
+	// The fonts named beside have the same measures.
+	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
+	return true, os.WriteFile(path, text, 0o644)
+}
+
+// scale prepares the axis of the figures, which go up to top.
+type scale func(p *plot.Plot, top float64)
+
+func fromZero(p *plot.Plot, top float64) {
+	p.Y.Min, p.Y.Max = 0, 1.05*top
+	p.Y.Tick.Marker = plot.TickerFunc(func(low, high float64) []plot.Tick {
+		ticks := plot.DefaultTicks{}.Ticks(low, high)
+		for i, t := range ticks {
+			if t.Label != "" {
+				ticks[i].Label = number(t.Value)
+			}
+		}
+		return ticks
+	})
+}
+
+func logarithmic(p *plot.Plot, top float64) {
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decades{}
+	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min)))
+	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(top)))
+}
+
+// decades marks the powers of ten.
+type decades struct{}
+
+func (decades) Ticks(low, high float64) []plot.Tick {
+	var ticks []plot.Tick
+	for v := math.Pow(10, math.Floor(math.Log10(low))); v <= high*1.001; v *= 10 {
+		ticks = append(ticks, plot.Tick{Value: v, Label: number(v)})
+		for i := 2.0; i < 10 && v*i < high; i++ {
+			ticks = append(ticks, plot.Tick{Value: v * i})
+		}
+	}
+	return ticks
+}
+
+// metricChart is a lineChart of a metric as measured.
+func metricChart(file, title, workload string, metric Metric, label string, scale scale) *chart {
+	return lineChart(file, title, workload, label, scale, func(param int) of { return figure(workload, param, metric) })
+}
+
+// lineChart draws a workload's figures over its parameter, one line for each contender. The settings stand at equal
+// distances, as each is several times the one before.
+func lineChart(file, title, workload, label string, scale scale, at func(param int) of) *chart {
+	return &chart{file: file, title: title, draw: func(r *Results, p *plot.Plot) (bool, error) {
+		var w *Workload
+		for _, candidate := range workloads {
+			if candidate.Name == workload {
+				w = candidate
+			}
+		}
+		if w == nil {
+			return false, fmt.Errorf("no workload %q", workload)
+		}
+		p.X.Label.Text, p.Y.Label.Text = w.ParamName, label
+		var ticks plot.ConstantTicks
+		for i, param := range w.Params {
+			ticks = append(ticks, plot.Tick{Value: float64(i), Label: number(float64(param))})
+		}
+		p.X.Tick.Marker = ticks
+		p.Add(plotter.NewGrid())
+
+		legend := make(map[*Contender][]plot.Thumbnailer)
+		for _, c := range slices.Backward(w.Contenders) { // ours on top
+			var points plotter.XYs
+			for i, param := range w.Params {
+				if v := at(param)(r, c.Name); !math.IsNaN(v) && v > 0 {
+					points = append(points, plotter.XY{X: float64(i), Y: v})
+				}
+			}
+			if len(points) == 0 {
+				continue
+			}
+			line, dots, err := plotter.NewLinePoints(points)
+			if err != nil {
+				return false, err
+			}
+			line.LineStyle = look[c]
+			dots.GlyphStyle = draw.GlyphStyle{Color: look[c].Color, Radius: look[c].Width + vg.Points(0.8), Shape: draw.CircleGlyph{}}
+			p.Add(line, dots)
+			legend[c] = []plot.Thumbnailer{line, dots}
+		}
+		for _, c := range w.Contenders {
+			if entry := legend[c]; entry != nil {
+				p.Legend.Add(c.Name, entry...)
+			}
+		}
+		p.X.Min, p.X.Max = -0.2, float64(len(w.Params)-1)+0.9 // room for the legend
+		if len(legend) > 0 {
+			scale(p, p.Y.Max)
+		}
+		return len(legend) > 0, nil
+	}}
+}
+
+// series is one set of bars: a figure of every contender.
+type series struct {
+	name string
+	of   of
+}
+
+// bars draws one bar for each contender and series, on a logarithmic scale if the figures are far apart.
+func bars(label string, sets ...series) func(*Results, *plot.Plot) (bool, error) {
+	return func(r *Results, p *plot.Plot) (bool, error) {
+		const thick = 0.36
+		var names []string
+		top, bottom := 0.0, math.Inf(1)
+		for _, c := range contenders {
+			found := false
+			for i, set := range sets {
+				v := set.of(r, c.Name)
+				if math.IsNaN(v) {
+					continue
+				}
+				found = true
+				top, bottom = max(top, v), min(bottom, v)
+				x := float64(len(names)) + (float64(i)-float64(len(sets)-1)/2)*thick
+				fill := color.NRGBAModel.Convert(look[c].Color).(color.NRGBA)
+				fill.A = uint8(255 - 110*i)
+				p.Add(bar{x: x, width: 0.9 * thick, y: v, fill: fill})
+			}
+			if found {
+				names = append(names, c.Name)
+			}
+		}
+		if len(names) == 0 {
+			return false, nil
+		}
+		for i, set := range sets {
+			shade := color.NRGBA{R: 60, G: 60, B: 60, A: uint8(255 - 110*i)}
+			p.Legend.Add(set.name, bar{fill: shade})
+		}
+		p.Legend.Top = true
+		p.NominalX(names...)
+		p.X.Min, p.X.Max = -0.6, float64(len(names))-0.4
+		p.Y.Label.Text = label
+		if top/bottom > 50 {
+			p.Y.Min = max(bottom/2, 0.1)
+			logarithmic(p, 2*top)
+		} else {
+			fromZero(p, 1.1*top)
+		}
+		return true, nil
+	}
+}
+
+// bar is a plotter of one bar that stands on the axis, whatever its scale, and says how high it is.
+type bar struct {
+	x, width, y float64
+	fill        color.Color
+}
+
+// Plot draws b.
+func (b bar) Plot(c draw.Canvas, p *plot.Plot) {
+	toX, toY := p.Transforms(&c)
+	left, right, base, top := toX(b.x-b.width/2), toX(b.x+b.width/2), toY(p.Y.Min), toY(max(b.y, p.Y.Min))
+	c.FillPolygon(b.fill, []vg.Point{{X: left, Y: base}, {X: right, Y: base}, {X: right, Y: top}, {X: left, Y: top}})
+	small := chartFont
+	small.Size = vg.Points(8)
+	style := draw.TextStyle{Color: color.Black, Font: small, XAlign: draw.XCenter, YAlign: draw.YBottom, Handler: plot.DefaultTextHandler}
+	c.FillText(style, vg.Point{X: (left + right) / 2, Y: top + vg.Points(2)}, number(b.y))
+}
+
+// Thumbnail draws b's colour in the legend.
+func (b bar) Thumbnail(c *draw.Canvas) {
+	c.FillPolygon(b.fill, []vg.Point{c.Min, {X: c.Max.X, Y: c.Min.Y}, c.Max, {X: c.Min.X, Y: c.Max.Y}})
+}

@@ -1,0 +1,415 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// outcome is what goroutines did together.
+type outcome struct {
+	turns   []float64 // how often each goroutine did it
+	n       float64   // how often all did
+	elapsed time.Duration
+	usage   Usage
+}
+
+func (o outcome) rate() float64 { return o.n / o.elapsed.Seconds() }
+
+// hammer has goroutines repeat op until the time is over. The context that op gets ends with the time, for it to end its
+// waits: an error of op's after that is no failure.
+func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration, op func(waiting context.Context, g int) error) (outcome, error) {
+	if err := op(ctx, 0); err != nil { // loads the scripts
+		return outcome{}, err
+	}
+	o := outcome{turns: make([]float64, goroutines)}
+	usage, err := e.usage(ctx, func() error {
+		// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
+		waiting, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer time.AfterFunc(e.span(span), cancel).Stop()
+		start := time.Now()
+		var group errgroup.Group
+		for g := range goroutines {
+			group.Go(func() error {
+				for waiting.Err() == nil {
+					if err := op(waiting, g); err != nil {
+						if waiting.Err() != nil {
+							return ctx.Err()
+						}
+						cancel()
+						return err
+					}
+					o.turns[g]++
+				}
+				return ctx.Err()
+			})
+		}
+		err := group.Wait()
+		o.elapsed = time.Since(start)
+		return err
+	})
+	if err != nil {
+		return outcome{}, err
+	}
+	o.usage = usage
+	for _, n := range o.turns {
+		o.n += n
+	}
+	if o.n == 0 {
+		return outcome{}, errors.New("nobody got the lock")
+	}
+	return o, nil
+}
+
+// handover measures goroutines that all want the same write lock.
+func handover(ctx context.Context, e *Env) (_ Metrics, err error) {
+	l, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	longest := make([]time.Duration, e.Param)
+	o, err := e.hammer(ctx, e.Param, 2*time.Second, func(waiting context.Context, g int) error {
+		start := time.Now()
+		h, err := l.Lock(waiting, "name")
+		longest[g] = max(longest[g], time.Since(start))
+		if err != nil {
+			return err
+		}
+		return h.Unlock(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Metrics{
+		Rate:        o.rate(),
+		Fairness:    jain(o.turns),
+		LongestWait: millis(slices.Max(longest)),
+		ServerTime:  o.usage.Micros / o.n,
+		Requests:    o.usage.Requests / o.n,
+	}, nil
+}
+
+// mixed measures goroutines of which some operations write and the others read.
+func mixed(ctx context.Context, e *Env) (_ Metrics, err error) {
+	const goroutines = 64
+	l, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	var (
+		dice  = make([]*rand.Rand, goroutines)
+		reads = make([][]time.Duration, goroutines)
+		write = make([]time.Duration, goroutines)
+	)
+	for g := range dice {
+		dice[g] = rand.New(rand.NewPCG(uint64(g), 1))
+	}
+	o, err := e.hammer(ctx, goroutines, time.Second, func(waiting context.Context, g int) error {
+		start := time.Now()
+		if dice[g].IntN(100) < e.Param {
+			h, err := l.Lock(waiting, "name")
+			write[g] = max(write[g], time.Since(start))
+			if err != nil {
+				return err
+			}
+			return h.Unlock(ctx)
+		}
+		h, err := l.RLock(waiting, "name")
+		reads[g] = append(reads[g], time.Since(start))
+		if err != nil {
+			return err
+		}
+		return h.Unlock(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Metrics{
+		Rate:       o.rate(),
+		ReaderWait: median(inMicros(slices.Concat(reads...))) / 1000,
+		WriterWait: millis(slices.Max(write)),
+		ServerTime: o.usage.Micros / o.n,
+	}, nil
+}
+
+// readerAmongWriters measures how long a reader waits where writers never cease.
+func readerAmongWriters(ctx context.Context, e *Env) (_ Metrics, err error) {
+	const (
+		writers = 8
+		hold    = 2 * time.Millisecond
+		pause   = 5 * time.Millisecond
+	)
+	l, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	var waits []time.Duration
+	holds := make([][]time.Duration, writers+1)
+	_, err = e.hammer(ctx, writers+1, 2*time.Second, func(waiting context.Context, g int) error {
+		if g < writers {
+			h, err := l.Lock(waiting, "name")
+			if err != nil {
+				return err
+			}
+			start := time.Now()
+			time.Sleep(hold)
+			holds[g] = append(holds[g], time.Since(start))
+			return h.Unlock(ctx)
+		}
+		time.Sleep(pause)
+		start := time.Now()
+		h, err := l.RLock(waiting, "name")
+		waits = append(waits, time.Since(start)) // cut short by the end, it still says "at least"
+		if err != nil {
+			return err
+		}
+		return h.Unlock(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	inMillis := inMicros(waits)
+	for i := range inMillis {
+		inMillis[i] /= 1000
+	}
+	return Metrics{
+		ReaderWait:  median(inMillis),
+		ReaderP95:   quantile(inMillis, 0.95),
+		LongestWait: slices.Max(inMillis),
+		HoldTime:    median(inMicros(slices.Concat(holds...))) / 1000,
+	}, nil
+}
+
+// crowd measures how waiting readers come in once the writer leaves.
+func crowd(ctx context.Context, e *Env) (_ Metrics, err error) {
+	l, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	writer, err := l.Lock(ctx, "name")
+	if err != nil {
+		return nil, err
+	}
+	before, err := e.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		start    = time.Now()
+		cameIn   = make([]time.Duration, e.Param)
+		in       sync.WaitGroup
+		released = make(chan struct{})
+		group    errgroup.Group
+	)
+	in.Add(e.Param)
+	for g := range e.Param {
+		group.Go(func() error {
+			h, err := l.RLock(ctx, "name")
+			cameIn[g] = time.Since(start)
+			in.Done()
+			if err != nil {
+				return err
+			}
+			<-released
+			return h.Unlock(ctx)
+		})
+	}
+	err = e.settle(ctx, before+float64(e.Param))
+	err = errors.Join(err, e.Server.ResetSlowLog(ctx))
+	unlocked := time.Since(start)
+	err = errors.Join(err, writer.Unlock(ctx))
+	in.Wait()
+	allIn := slices.Max(cameIn) - unlocked
+	close(released)
+	if err := errors.Join(err, group.Wait()); err != nil {
+		return nil, err
+	}
+	longest, err := e.Server.longestScript(ctx)
+	return Metrics{
+		AllIn:      millis(allIn),
+		LongestRun: millis(longest),
+	}, err
+}
+
+// idleWaiters measures what it costs that goroutines wait for a lock that nobody releases.
+func idleWaiters(waiters int) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+		lease, window := e.lease(20 * time.Second)
+		if e.Contender.Polls {
+			window = min(window, 3*time.Second)
+		}
+		l, err := e.Open(ctx, func(o *Options) { o.Lease = lease })
+		if err != nil {
+			return nil, err
+		}
+		defer closing(l, &err)
+		h, err := l.Lock(ctx, "name")
+		if err != nil {
+			return nil, err
+		}
+		before, err := e.requests(ctx)
+		if err != nil {
+			return nil, err
+		}
+		waiting, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		for range waiters {
+			wg.Go(func() {
+				if h, err := l.Lock(waiting, "name"); err == nil { // the holder left
+					_ = h.Unlock(ctx)
+				}
+			})
+		}
+		m, err := e.settleAndWatch(ctx, before+float64(waiters), lease, window)
+		cancel()
+		wg.Wait()
+		return m, errors.Join(err, h.Unlock(ctx))
+	}
+}
+
+// renewal measures what it costs to keep many holds alive.
+func renewal(ctx context.Context, e *Env) (_ Metrics, err error) {
+	const holds = 10000
+	lease, window := e.lease(30 * time.Second)
+	l, err := e.Open(ctx, func(o *Options) { o.Lease = lease })
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	before, err := e.requests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := holdAll(ctx, holds, func(i int) (Hold, error) { return l.Lock(ctx, names[i]) }); err != nil {
+		return nil, err
+	}
+	return e.settleAndWatch(ctx, before+holds, lease, window)
+}
+
+// lease returns the lease of holds that are watched, and how long to watch them where a full run takes d. A quick run
+// shortens both alike.
+func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
+	if e.Quick {
+		return 3 * time.Second, d / 10
+	}
+	return 30 * time.Second, d
+}
+
+// settleAndWatch waits until the server has got so many requests of the contender, and returns what the server and this
+// process then do for a while, as if the lease were 30 s.
+func (e *Env) settleAndWatch(ctx context.Context, requests float64, lease, window time.Duration) (Metrics, error) {
+	if err := e.settle(ctx, requests); err != nil {
+		return nil, err
+	}
+	before, err := processCPU()
+	if err != nil {
+		return nil, err
+	}
+	usage, err := e.usage(ctx, func() error {
+		select {
+		case <-ctx.Done():
+		case <-time.After(window):
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	after, err := processCPU()
+	if err != nil {
+		return nil, err
+	}
+	seconds := window.Seconds()
+	m := Metrics{
+		RequestRate: usage.Requests / seconds,
+		CommandRate: (usage.Requests + usage.Calls) / seconds,
+		ClientCPU:   100 * (after - before).Seconds() / seconds,
+		ServerCPU:   100 * usage.CPU.Seconds() / seconds,
+	}
+	if !e.Contender.Polls {
+		for metric := range m { // what polls does so whatever the lease
+			m[metric] *= lease.Seconds() / 30
+		}
+	}
+	return m, nil
+}
+
+// requests returns how many requests the server has got of the contender, ever.
+func (e *Env) requests(ctx context.Context) (float64, error) {
+	snap, err := e.Server.snapshot(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var n float64
+	for _, name := range e.Contender.Commands {
+		n += snap.calls[name]
+	}
+	return n, nil
+}
+
+// settle waits until the server has got that many requests of the contender, and half a second more.
+func (e *Env) settle(ctx context.Context, requests float64) error {
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		n, err := e.requests(ctx)
+		if err != nil {
+			return err
+		}
+		if n >= requests {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("only %.0f of %.0f requests have reached the server", n, requests)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(500 * time.Millisecond):
+	}
+	return ctx.Err()
+}
+
+// processCPU returns the processor time that this process has used.
+func processCPU() (time.Duration, error) {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0, fmt.Errorf("asking for the process's CPU time: %w", err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
+}
+
+// holdAll takes n holds, 64 at a time.
+func holdAll(ctx context.Context, n int, lock func(i int) (Hold, error)) ([]Hold, error) {
+	holds := make([]Hold, n)
+	group, _ := errgroup.WithContext(ctx)
+	group.SetLimit(64)
+	for i := range n {
+		group.Go(func() (err error) {
+			holds[i], err = lock(i)
+			return err
+		})
+	}
+	return holds, group.Wait()
+}
+
+// releaseAll releases holds, 64 at a time.
+func releaseAll(ctx context.Context, holds []Hold) error {
+	var group errgroup.Group
+	group.SetLimit(64)
+	for _, h := range holds {
+		group.Go(func() error { return h.Unlock(ctx) })
+	}
+	return group.Wait()
+}

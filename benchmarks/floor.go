@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// bare is the least that is called a lock: SET NX PX, and a deletion if the value is still one's own.
+var bare = &Contender{
+	Name:     "bare",
+	About:    "SET NX PX and compare-and-delete, each run as a script; where others read, it takes the same mutex",
+	Commands: []string{"evalsha"},
+	Polls:    true,
+	Open: func(_ context.Context, o Options) (Locker, error) {
+		client, closeClient, err := o.client()
+		if err != nil {
+			return nil, err
+		}
+		return &bareLocker{client: client, lease: o.Lease.Milliseconds(), close: closeClient}, nil
+	},
+}
+
+var (
+	bareLock = redis.NewScript(`
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+return 0`)
+
+	bareUnlock = redis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0`)
+)
+
+type bareLocker struct {
+	client redis.UniversalClient
+	lease  int64
+	owners atomic.Int64
+	close  func() error
+}
+
+type bareHold struct {
+	client redis.UniversalClient
+	keys   []string
+	owner  string
+}
+
+func (l *bareLocker) Lock(ctx context.Context, name string) (Hold, error) {
+	return poll(ctx, pollInterval, func() (Hold, error) { return l.TryLock(ctx, name) })
+}
+
+func (l *bareLocker) RLock(ctx context.Context, name string) (Hold, error) {
+	return l.Lock(ctx, name)
+}
+
+func (l *bareLocker) TryLock(ctx context.Context, name string) (Hold, error) {
+	h := &bareHold{client: l.client, keys: []string{name}, owner: "owner:" + strconv.FormatInt(l.owners.Add(1), 10)}
+	switch n, err := bareLock.Run(ctx, l.client, h.keys, h.owner, l.lease).Int(); {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, errHeld
+	}
+	return h, nil
+}
+
+func (h *bareHold) Unlock(ctx context.Context) error {
+	switch n, err := bareUnlock.Run(ctx, h.client, h.keys, h.owner).Int(); {
+	case err != nil:
+		return err
+	case n == 0:
+		return fmt.Errorf("unlocking %q: not held any more", h.keys[0])
+	}
+	return nil
+}
+
+func (l *bareLocker) Close() error { return l.close() }
+
+// floor is what no lock of two scripts can undercut: it sends the very keys and arguments that ours sends for an
+// uncontended pair, made beforehand, to a script that does nothing.
+var floor = &Contender{
+	Name:     "floor",
+	About:    "two EVALSHA of `return 1` with the same KEYS and ARGV as ours; excludes nobody",
+	Commands: []string{"evalsha"},
+	Open: func(ctx context.Context, o Options) (Locker, error) {
+		client, closeClient, err := o.client()
+		if err != nil {
+			return nil, err
+		}
+		l := &floorLocker{client: client, close: closeClient}
+		for mode, shape := range o.Floor {
+			h := &floorHold{floorLocker: l, pairShape: shape}
+			if mode == Read {
+				l.read = h
+			} else {
+				l.write = h
+			}
+		}
+		if l.sha, err = client.ScriptLoad(ctx, `return 1`).Result(); err != nil {
+			return nil, fmt.Errorf("loading the floor's script: %w", err)
+		}
+		return l, nil
+	},
+}
+
+type floorLocker struct {
+	client      redis.UniversalClient
+	sha         string
+	read, write *floorHold
+	close       func() error
+}
+
+type floorHold struct {
+	*floorLocker
+	pairShape
+}
+
+func (l *floorLocker) Lock(ctx context.Context, _ string) (Hold, error) { return l.write.lock(ctx) }
+func (l *floorLocker) TryLock(ctx context.Context, _ string) (Hold, error) {
+	return l.write.tryLock(ctx)
+}
+func (l *floorLocker) RLock(ctx context.Context, _ string) (Hold, error) { return l.read.lock(ctx) }
+func (l *floorLocker) Close() error                                      { return l.close() }
+
+func (h *floorHold) lock(ctx context.Context) (Hold, error) {
+	return h, h.client.EvalSha(ctx, h.sha, h.acquire.keys, h.acquire.args...).Err()
+}
+
+func (h *floorHold) tryLock(ctx context.Context) (Hold, error) {
+	if _, err := h.lock(ctx); err != nil {
+		return nil, err
+	}
+	return nil, errHeld
+}
+
+func (h *floorHold) Unlock(ctx context.Context) error {
+	return h.client.EvalSha(ctx, h.sha, h.release.keys, h.release.args...).Err()
+}
+
+// pairShape is what a contender sends for one uncontended pair.
+type pairShape struct {
+	acquire, release script
+}
+
+// script is what one EVALSHA carries beside the script itself.
+type script struct {
+	keys []string
+	args []any
+}
+
+func (s script) String() string { return fmt.Sprintf("%d KEYS and %d ARGV", len(s.keys), len(s.args)) }
+
+// recorder is a go-redis hook that keeps every EVALSHA it sees.
+type recorder struct {
+	mu      sync.Mutex
+	scripts []script
+}
+
+func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		r.record(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			r.record(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// record keeps cmd's keys and arguments as text, for the sender may use its own again.
+func (r *recorder) record(cmd redis.Cmder) {
+	args := cmd.Args()
+	if len(args) < 3 || !strings.EqualFold(cmd.Name(), "evalsha") {
+		return
+	}
+	numKeys, err := strconv.Atoi(fmt.Sprint(args[2]))
+	if err != nil || 3+numKeys > len(args) {
+		return
+	}
+	var s script
+	for i, arg := range args[3:] {
+		text := fmt.Sprint(arg)
+		if b, ok := arg.([]byte); ok {
+			text = string(b)
+		}
+		if i < numKeys {
+			s.keys = append(s.keys, text)
+		} else {
+			s.args = append(s.args, text)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.scripts = append(r.scripts, s)
+}
+
+// recordPairs returns what ours sends for one uncontended pair of each mode.
+func recordPairs(ctx context.Context, addr string) (map[Mode]pairShape, error) {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	r := &recorder{}
+	client.AddHook(r)
+	l, err := openOurs(client, 30*time.Second, client.Close)
+	if err != nil {
+		return nil, err
+	}
+	shapes := make(map[Mode]pairShape)
+	for _, mode := range []Mode{Write, Read} {
+		for range 2 { // the first loads the scripts
+			r.mu.Lock()
+			r.scripts = nil
+			r.mu.Unlock()
+			h, err := lockIn(l, mode)(ctx, "name")
+			if err != nil {
+				return nil, fmt.Errorf("recording a %s pair: %w", mode, err)
+			}
+			if err := h.Unlock(ctx); err != nil {
+				return nil, fmt.Errorf("recording a %s pair: %w", mode, err)
+			}
+		}
+		r.mu.Lock()
+		scripts := slices.Clone(r.scripts)
+		r.mu.Unlock()
+		if len(scripts) != 2 {
+			return nil, fmt.Errorf("a %s pair sent %d scripts in place of 2", mode, len(scripts))
+		}
+		shapes[mode] = pairShape{acquire: scripts[0], release: scripts[1]}
+	}
+	if err := l.Close(); err != nil {
+		return nil, fmt.Errorf("closing after the recording: %w", err)
+	}
+	return shapes, nil
+}

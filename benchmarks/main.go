@@ -1,0 +1,243 @@
+// Command benchmarks measures rwlock beside other distributed locks over Redis, all against one server that it starts
+// itself, and writes what it found, with charts, to docs/performance.md.
+//
+//	cd benchmarks && go run .                    # everything, about ten minutes
+//	cd benchmarks && go run . -quick             # everything, briefly; prints, but writes no report unless given -out
+//	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
+//
+// Contenders take turns round by round, so that what disturbs the machine for a while disturbs all alike. The figures are
+// medians over the rounds; a ratio is the median of the ratios of each round.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/redis/go-redis/v9"
+)
+
+type cli struct {
+	Bench benchCmd `cmd:"" default:"withargs" help:"Measure every contender at every workload (the default)."`
+	Proxy proxyCmd `cmd:"" hidden:""`
+}
+
+type benchCmd struct {
+	Quick       bool   `help:"Fewer rounds, shorter ones, and a shorter lease where one is watched."`
+	Only        string `help:"Run only the workloads whose name matches this regular expression." placeholder:"REGEXP"`
+	Out         string `help:"Directory for performance.md and its charts (default ../docs; none for a partial or quick run)." placeholder:"DIR"`
+	RedisServer string `help:"Server to run, Redis or Valkey." env:"RWLOCK_REDIS_SERVER" default:"redis-server"`
+}
+
+func main() {
+	var flags cli
+	parser, err := kong.New(&flags, kong.Name("benchmarks"), kong.UsageOnError(),
+		kong.Description("Measures rwlock beside other distributed locks over Redis."))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "benchmarks:", err)
+		os.Exit(1)
+	}
+	command, err := parser.Parse(twoDashes(os.Args[1:]))
+	parser.FatalIfErrorf(err)
+	parser.FatalIfErrorf(command.Run())
+}
+
+// twoDashes lets long flags be written as the go command writes them, with one dash.
+func twoDashes(args []string) []string {
+	long := make([]string, len(args))
+	for i, arg := range args {
+		if len(arg) > 2 && arg[0] == '-' && arg[1] != '-' {
+			arg = "-" + arg
+		}
+		long[i] = arg
+	}
+	return long
+}
+
+// Run measures and reports.
+func (b *benchCmd) Run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	only, err := regexp.Compile(b.Only)
+	if err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	redis.SetLogger(silent{})
+
+	server, err := startServer(ctx, b.RedisServer)
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	shapes, err := recordPairs(ctx, server.Addr)
+	if err != nil {
+		return err
+	}
+	here := describeMachine(server.Version)
+	fmt.Println(here)
+	for _, mode := range []Mode{Write, Read} {
+		fmt.Printf("A %s pair sends %v, then %v.\n", mode, shapes[mode].acquire, shapes[mode].release)
+	}
+	fmt.Println()
+
+	r := &runner{server: server, shapes: shapes, quick: b.Quick, out: newProgress(os.Stdout)}
+	err = r.run(ctx, only)
+	if ctx.Err() != nil {
+		return err
+	}
+	fmt.Print("\n", targetsTable(r.results).text())
+
+	out := b.Out
+	if out == "" && !b.Quick && b.Only == "" {
+		out = filepath.Join("..", "docs")
+	}
+	if out != "" {
+		rep := &report{results: r.results, machine: here, shapes: shapes, command: "cd benchmarks && go run ." + b.flags()}
+		if e := rep.write(out); e != nil {
+			return errors.Join(err, e)
+		}
+		fmt.Println("\nWritten to", filepath.Join(out, "performance.md"))
+	}
+	return err
+}
+
+// flags returns the command line that led to the figures.
+func (b *benchCmd) flags() string {
+	var s strings.Builder
+	if b.Quick {
+		s.WriteString(" -quick")
+	}
+	if b.Only != "" {
+		fmt.Fprintf(&s, " -only '%s'", b.Only)
+	}
+	return s.String()
+}
+
+// silent is a go-redis logger that drops what it is told: errors come back from the calls.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+// runner takes the contenders through the workloads.
+type runner struct {
+	server  *Server
+	shapes  map[Mode]pairShape
+	quick   bool
+	once    bool // a single round of everything
+	out     *progress
+	results *Results
+}
+
+// turnLimit bounds one turn of one contender.
+const turnLimit = time.Minute
+
+// run takes turns, prints a table after each workload, and returns what went wrong in any turn. A turn that fails leaves
+// a gap in the results and does not stop the others.
+func (r *runner) run(ctx context.Context, only *regexp.Regexp) error {
+	r.results = newResults()
+	var chosen []*Workload
+	for _, w := range workloads {
+		if only.MatchString(w.Name) {
+			chosen = append(chosen, w)
+			r.out.total += r.roundsOf(w) * len(w.params()) * len(w.Contenders)
+		}
+	}
+	var failures error
+	for _, w := range chosen {
+		start := time.Now()
+		for round := range r.roundsOf(w) {
+			for _, param := range w.params() {
+				for _, c := range w.Contenders {
+					r.out.turn("%s: round %d of %d, %s", w.label(param), round+1, r.roundsOf(w), c.Name)
+					m, err := r.turn(ctx, w, param, c)
+					if ctx.Err() != nil {
+						r.out.clear()
+						return errors.Join(failures, errors.New("interrupted"))
+					}
+					if err != nil {
+						err = fmt.Errorf("%s, %s: %w", w.label(param), c.Name, err)
+						r.out.print("failed: %v\n", err)
+						failures = errors.Join(failures, err)
+					}
+					r.results.add(cell{w.Name, param, c.Name}, m)
+				}
+			}
+		}
+		r.out.print("%s  (%v)\n%s\n", w.Title, time.Since(start).Round(time.Second), w.table(r.results).text())
+	}
+	r.out.clear()
+	return failures
+}
+
+func (r *runner) roundsOf(w *Workload) int {
+	switch {
+	case r.once:
+		return 1
+	case r.quick:
+		return (w.Rounds + 2) / 3
+	}
+	return w.Rounds
+}
+
+// turn runs one contender at one workload, on an empty server.
+func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender) (Metrics, error) {
+	if err := r.server.Clear(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := time.AfterFunc(turnLimit, func() { cancel(fmt.Errorf("took more than %v", turnLimit)) })
+	defer limit.Stop()
+	m, err := w.Run(ctx, &Env{Server: r.server, Contender: c, Param: param, Quick: r.quick, Floor: r.shapes})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = errors.Join(cause, err)
+		}
+		return nil, err
+	}
+	return m, nil
+}
+
+// progress shows what is going on: on a terminal in one line that is written over, elsewhere not at all, so that only
+// the tables are kept.
+type progress struct {
+	w           io.Writer
+	live        bool
+	start       time.Time
+	done, total int
+}
+
+func newProgress(f *os.File) *progress {
+	stat, err := f.Stat()
+	return &progress{w: f, live: err == nil && stat.Mode()&os.ModeCharDevice != 0, start: time.Now()}
+}
+
+// turn announces the next turn.
+func (p *progress) turn(format string, args ...any) {
+	p.done++
+	p.clear()
+	if p.live {
+		fmt.Fprintf(p.w, "%s  %d/%d  %s", time.Since(p.start).Round(time.Second), p.done, p.total, fmt.Sprintf(format, args...))
+	}
+}
+
+// print writes what stays.
+func (p *progress) print(format string, args ...any) {
+	p.clear()
+	fmt.Fprintf(p.w, format, args...)
+}
+
+func (p *progress) clear() {
+	if p.live {
+		fmt.Fprint(p.w, "\r\033[K")
+	}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// pairOf measures one goroutine that locks and unlocks one name.
+func pairOf(mode Mode) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+		l, err := e.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer closing(l, &err)
+		return e.series(ctx, e.span(120*time.Millisecond), pair(ctx, l, mode, "name"))
+	}
+}
+
+// serverTime measures what a pair costs the server when many arrive in one pipeline.
+func serverTime(mode Mode) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+		l, err := e.Open(ctx, func(o *Options) { o.AutoPipeline = true })
+		if err != nil {
+			return nil, err
+		}
+		defer closing(l, &err)
+		o, err := e.hammer(ctx, 256, 150*time.Millisecond, ownName(ctx, l, mode))
+		if err != nil {
+			return nil, err
+		}
+		return Metrics{
+			ServerTime: o.usage.Micros / o.n,
+			Requests:   o.usage.Requests / o.n,
+			Calls:      o.usage.Calls / o.n,
+			Bytes:      o.usage.Bytes / o.n,
+		}, nil
+	}
+}
+
+// distinct measures goroutines that each lock and unlock a name of their own.
+func distinct(autoPipeline bool) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+		l, err := e.Open(ctx, func(o *Options) { o.AutoPipeline = autoPipeline })
+		if err != nil {
+			return nil, err
+		}
+		defer closing(l, &err)
+		o, err := e.hammer(ctx, e.Param, 700*time.Millisecond, ownName(ctx, l, Write))
+		if err != nil {
+			return nil, err
+		}
+		return Metrics{Rate: o.rate()}, nil
+	}
+}
+
+// ownName returns what a goroutine of hammer does to lock and unlock its own name. As nobody waits, no call is cut short
+// when the time is over.
+func ownName(ctx context.Context, l Locker, mode Mode) func(context.Context, int) error {
+	lock := lockIn(l, mode)
+	return func(_ context.Context, g int) error {
+		h, err := lock(ctx, names[g])
+		if err != nil {
+			return err
+		}
+		return h.Unlock(ctx)
+	}
+}
+
+// names are distinct names for as many goroutines or holds as any workload has.
+var names = func() []string {
+	all := make([]string, 10000)
+	for i := range all {
+		all[i] = fmt.Sprintf("name:%d", i)
+	}
+	return all
+}()
+
+// reentry measures an owner that locks again what it holds.
+func reentry(ctx context.Context, e *Env) (_ Metrics, err error) {
+	l, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	outer, err := l.Lock(ctx, "name")
+	if err != nil {
+		return nil, err
+	}
+	inside := ctx
+	if h, ok := outer.(interface{ Context() context.Context }); ok {
+		inside = h.Context()
+	}
+	m, err := e.series(ctx, e.span(120*time.Millisecond), pair(inside, l, Write, "name"))
+	return m, errors.Join(err, outer.Unlock(ctx))
+}
+
+// tryHeld measures calls that fail because somebody else holds the lock.
+func tryHeld(ctx context.Context, e *Env) (_ Metrics, err error) {
+	l, err := e.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	h, err := l.Lock(ctx, "name")
+	if err != nil {
+		return nil, err
+	}
+	m, err := e.series(ctx, e.span(120*time.Millisecond), func() error {
+		if _, err := l.TryLock(ctx, "name"); !errors.Is(err, errHeld) {
+			return fmt.Errorf("trying for a held lock: want %w, got: %w", errHeld, err)
+		}
+		return nil
+	})
+	return m, errors.Join(err, h.Unlock(ctx))
+}
+
+// amongReaders measures a read pair while many others hold the lock for reading.
+func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
+	l, err := e.Open(ctx, func(o *Options) { o.Lease = 10 * time.Minute }) // no renewal meanwhile
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	if e.Contender != floor {
+		holds, err := holdAll(ctx, e.Param, func(int) (Hold, error) { return l.RLock(ctx, "name") })
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, releaseAll(ctx, holds)) }()
+	}
+	return e.series(ctx, e.span(150*time.Millisecond), pair(ctx, l, Read, "name"))
+}
+
+// roundTrip measures a write pair through the delaying proxy.
+func roundTrip(ctx context.Context, e *Env) (_ Metrics, err error) {
+	p, err := startProxy(ctx, e.Server.Addr, time.Duration(e.Param)*time.Microsecond)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Stop()
+	l, err := e.Open(ctx, func(o *Options) { o.Addr = p.Addr })
+	if err != nil {
+		return nil, err
+	}
+	defer closing(l, &err)
+	m, err := e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l, Write, "name"))
+	if err != nil {
+		return nil, err
+	}
+	m[RoundTrip], err = measurePing(ctx, p.Addr, 20)
+	return m, err
+}
+
+// measurePing returns the median time, in µs, of n PINGs to addr over one connection.
+func measurePing(ctx context.Context, addr string, n int) (_ float64, err error) {
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { err = errors.Join(err, client.Close()) }()
+	took := make([]time.Duration, 0, n)
+	for i := range n + 1 {
+		start := time.Now()
+		if err := client.Ping(ctx).Err(); err != nil {
+			return 0, fmt.Errorf("pinging %s: %w", addr, err)
+		}
+		if i > 0 { // the first opens the connection
+			took = append(took, time.Since(start))
+		}
+	}
+	return median(inMicros(took)), nil
+}
+
+// closing closes l and adds what goes wrong to *err.
+func closing(l Locker, err *error) {
+	*err = errors.Join(*err, l.Close())
+}
