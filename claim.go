@@ -218,6 +218,9 @@ func (c *claim) onAsked(k *call, b *batch) {
 	if c.state == held && a.token > 0 && a.token != c.token {
 		c.lose(b) // it was dropped, and the request, coming late, took the lock anew
 	}
+	if c.state == held {
+		c.schedule()
+	}
 	if c.state != waiting {
 		return
 	}

@@ -177,15 +177,18 @@ func TestWriterStopsWaiting(t *testing.T) {
 				want = context.DeadlineExceeded
 			case "killed":
 				plug.pull()
+				start = time.Now()
 				waiters := inspect(w, rw, how).Waiters
 				require.Equal(w, write, waiters[0].Mode)
-				start = time.Now().Add(waiters[0].Lease)
+				start = start.Add(waiters[0].Lease)
 				slack, want = w.slack, nil
 			}
 			for _, c := range readers {
 				c.granted()
 				w.within(slack, start, c.at)
-				require.False(w, c.at.Before(start.Add(-2*time.Millisecond)), "overtook a live writer")
+				if how == "killed" {
+					require.False(w, c.at.Before(start.Add(-2*time.Millisecond)), "overtook a live writer")
+				}
 			}
 			if _, err := writer.wait(); want != nil {
 				require.ErrorIs(w, err, want)

@@ -211,6 +211,33 @@ func TestCallsReturnThoughServerIsFrozen(t *testing.T) {
 	})
 }
 
+// A call that waits in the queue returns when its context ends, though the server is frozen, and has left the queue once it
+// thaws.
+func TestQueuedCallReturnsThoughServerIsFrozen(t *testing.T) {
+	t.Parallel()
+	w, s := alone(t)
+	rw := w.newLock(rwlock.WithLease(quiet))
+	h := take(t, newOwner(), rw, rwlock.Write, "a")
+	var calls []*call
+	var cancels []context.CancelFunc
+	for _, mode := range bothModes {
+		ctx, cancel := context.WithCancel(context.Background())
+		calls, cancels = append(calls, w.enqueue(ctx, rw, mode, "a")), append(cancels, cancel)
+	}
+	s.Pause()
+	start := time.Now()
+	for i, c := range calls {
+		cancels[i]()
+		_, err := c.wait()
+		require.ErrorIs(t, err, context.Canceled)
+		w.within(w.prompt, start, c.at)
+	}
+	s.Resume()
+	waitQueued(t, rw, "a", 0)
+	unlock(t, h)
+	waitFree(t, rw, "a")
+}
+
 // Unlock returns in bounded time though the server is frozen, whatever its context, and the lock is free soon after the
 // server thaws, long before the lease is over.
 func TestUnlockWhileServerIsFrozen(t *testing.T) {
@@ -528,7 +555,7 @@ func TestScriptFlushIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	inBubbleAndAlone(t, func(w *world) {
 		c := w.dial()
-		during(func() { w.work(w.newLock(), 100) }, time.Millisecond, func() {
+		during(func() { w.work(w.newLock(), 50) }, time.Millisecond, func() {
 			assert.NoError(w, c.ScriptFlush(context.Background()).Err())
 		})
 	})
@@ -541,7 +568,7 @@ func TestBrokenConnectionsAreNotNoticed(t *testing.T) {
 		p := faultproxy.New(w.T, w.dial().Options().Addr)
 		stubborn := func(o *redis.Options) { o.MaxRetries, o.MaxRetryBackoff = 20, 20*time.Millisecond }
 		rw := newLockOn(w, p.Client(stubborn), rwlock.WithPrefix(w.prefix))
-		during(func() { w.work(rw, 60) }, 100*time.Millisecond, p.CloseAll)
+		during(func() { w.work(rw, 40) }, 100*time.Millisecond, p.CloseAll)
 	})
 }
 

@@ -12,6 +12,7 @@ type lock struct {
 	fence   time.Time    // when the fence's time to live was last set by a call of this process, not before
 	owners  map[Owner]*ownership
 	waiting map[*claim]struct{}
+	steps   int    // in a row that were not enough
 	scout   *claim // the waiter that asks again when what is in the way might end
 }
 
@@ -97,7 +98,11 @@ func (lk *lock) serve(a answer, b *batch) {
 	if unknown := lk.rw.deliver(a.wake); len(unknown.claims) > 0 {
 		b.others = append(b.others, unknown)
 	}
-	if a.more && !lk.rw.closed {
+	switch {
+	case !a.more:
+		lk.steps = 0
+	case lk.steps < mostSteps && !lk.rw.closed:
+		lk.steps++
 		b.calls = append(b.calls, lk.newCall(serveScript, lk, lk.keys[keyDone], processID, lk.rw.boxedWakes))
 	}
 }
@@ -114,6 +119,10 @@ func (lk *lock) replied(c *call) {
 	lk.rw.mu.Unlock()
 	lk.rw.run(&b)
 }
+
+// mostSteps bounds how often a server is believed that says that there is more to do. What is left then is left to the
+// waiters' heartbeats.
+const mostSteps = 1000
 
 // askAgain makes every waiter of the lock ask for news at once.
 func (lk *lock) askAgain() {

@@ -455,7 +455,7 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 		first := w.enqueue(newOwner(), rw, write, name)
 		second := w.enqueue(newOwner(), rw, write, name)
 		third := w.enqueue(newOwner(), rw, write, name)
-		wait := rwlock.MaxWait(20 * time.Millisecond)
+		wait := rwlock.MaxWait(w.lease / 5)
 		lockErr := func(_ *rwlock.Hold, err error) error { return err }
 
 		by := " by " + regexp.QuoteMeta(h.Owner().String())
@@ -465,11 +465,11 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 			text string
 		}{
 			{lockErr(rw.Lock(newOwner(), name, wait)), context.DeadlineExceeded,
-				`lock "orders:42": context deadline exceeded after \d+ms: held for writing` + by + `, 3 waiting ahead`},
+				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `, 3 waiting ahead`},
 			{lockErr(rw.RLock(newOwner(), name, wait)), context.DeadlineExceeded,
-				`rlock "orders:42": context deadline exceeded after \d+ms: held for writing` + by + `.*`},
+				`rlock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `.*`},
 			{lockErr(rw.Lock(newOwner(), "read", wait)), context.DeadlineExceeded,
-				`lock "read": context deadline exceeded after \d+ms: held for reading by ` + regexp.QuoteMeta(reader.Owner().String())},
+				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` + regexp.QuoteMeta(reader.Owner().String())},
 			{lockErr(rw.TryLock(newOwner(), name)), rwlock.ErrLocked, `trylock "orders:42": locked by another owner: held for writing` + by + `.*`},
 			{lockErr(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked, `tryrlock "orders:42": locked by another owner: held for writing` + by + `.*`},
 			{lockErr(rw.Lock(reader.Context(), "read")), rwlock.ErrUpgrade, `lock "read": .*`},

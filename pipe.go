@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -23,26 +24,31 @@ type pipe struct {
 	running int
 	sending int  // exchanges under way
 	roused  bool // a goroutine that waited, or a new one, is about to look at the queue
-	closed  bool
-	stopped chan struct{} // closed when the last goroutine has stopped after close
+
+	returned time.Time // when a goroutine last came back from the server
+	closed   bool
+	stopped  chan struct{} // closed when the last goroutine has stopped after close
 }
 
 func newPipe(client redis.UniversalClient) *pipe {
 	p := &pipe{client: client, workers: 1 << 20, stopped: make(chan struct{})}
-	// Calls for several servers must not wait for the slowest of them, and an AutoPipeliner puts commands together
-	// itself.
-	if c, ok := client.(*redis.Client); ok {
+	// Calls for several servers must not wait for the slowest of them.
+	switch c := client.(type) {
+	case *redis.Client:
 		p.workers, p.batch = pipeWorkers, pipeBatch
 		// A read that may take for ever is not for the caller's goroutine.
 		timeout := c.Options().ReadTimeout
 		p.here = 0 < timeout && timeout <= closeTimeout
+	case *redis.AutoPipeliner:
+		p.workers, p.batch = pipeWorkers, pipeBatch
 	}
 	p.wake.L = &p.mu
 	return p
 }
 
 const (
-	pipeWorkers = 8
+	pipeWorkers  = 8
+	pipePatience = 100 * time.Millisecond
 	// A server that answers each command before it reads the next, over a connection that buffers nothing, as miniredis
 	// in memory, takes in this much before it answers; with more, both sides would wait for the other to read.
 	pipeBatch = 4096
@@ -89,7 +95,10 @@ func (p *pipe) rouse() {
 	case p.idle > 0:
 		p.roused = true
 		p.wake.Signal()
-	case p.running < p.workers:
+	case p.running < p.workers, time.Since(p.returned) > pipePatience:
+		// If none has come back for a while, perhaps all wait for one server of several, or on connections that are
+		// dead: so one more tries.
+		p.returned = time.Now()
 		p.roused = true
 		p.running++
 		go p.work()
@@ -103,9 +112,9 @@ func (p *pipe) work() {
 		p.mu.Lock()
 		for len(p.queue) == 0 {
 			p.roused = false
-			if p.closed {
+			if p.closed || p.running > p.workers {
 				p.running--
-				if p.running == 0 {
+				if p.closed && p.running == 0 {
 					close(p.stopped)
 				}
 				p.mu.Unlock()
@@ -123,6 +132,7 @@ func (p *pipe) work() {
 		p.exchange(context.Background(), calls)
 		p.mu.Lock()
 		p.sending--
+		p.returned = time.Now()
 		p.mu.Unlock()
 	}
 }
