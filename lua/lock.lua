@@ -21,8 +21,8 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
   local writer = call('GET', WRITER)
   if writer and writer ~= hold then
     if waits then
-      local rank = enqueue('write', ARGV[3], writer)
-      return {0, 0, '', ask_again(call('PTTL', WRITER), rank), rank, 'write', writer}
+      local left, rank = ask_again(call('PTTL', WRITER), enqueue('write', ARGV[3], writer))
+      return {0, 0, '', left, rank, 'write', writer}
     end
     refuse_late()
     return {0, 0, '', call('PTTL', WRITER), call('ZCARD', QUEUE), 'write', writer}

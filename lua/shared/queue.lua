@@ -24,22 +24,22 @@ end
 
 -- How long it may take at most until the caller has reason to ask again, left being what remains of the lease of the holder.
 -- If the waiter directly in front lives, it sees to what is in front of it; if it dies, waiting or having been granted
--- the lock, nothing tells so but its lease. Clears away the dead directly in front.
+-- the lock, nothing tells so but its lease. Clears away the dead directly in front; returns how many remain there, too.
 local function ask_again(left, rank)
   for _ = 1, 10 do
     if not rank or rank == 0 then
-      return left
+      return left, rank
     end
     local front = call('ZRANGE', QUEUE, rank - 1, rank - 1)[1]
     local deadline = call('HGET', WAITERS, front)
     if deadline and tonumber(deadline) > ms then
-      return math.min(left, deadline - ms)
+      return math.min(left, deadline - ms), rank
     end
     call('ZREM', QUEUE, front)
     call('HDEL', WAITERS, front)
     rank = rank - 1
   end
-  return 0
+  return 0, rank
 end
 
 -- A try that found somebody in its way has ended: should it run again, late, it is refused.

@@ -15,7 +15,7 @@ local function blocked()
       left = math.min(last and left or deadline - ms, deadline - ms)
     end
   end
-  left = ask_again(left, rank)
+  left, rank = ask_again(left, rank)
   return {0, more, wake(), left, rank or call('ZCARD', QUEUE), writer and 'write' or 'read', who or ''}
 end
 
