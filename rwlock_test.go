@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -25,6 +26,7 @@ import (
 
 // The tests of this package leave no goroutine behind.
 func TestMain(m *testing.M) {
+	logging.Disable() // go-redis reports each connection that a test breaks
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		// Most tests wait for the end of some lease, most of their time.
@@ -151,12 +153,7 @@ func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
 	return newLockOn(w, w.dial(), append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
 }
 
-// newLock returns an RWLock on b, closed when the test ends.
-func newLock(t testing.TB, b testredis.Backend, opts ...rwlock.Option) *rwlock.RWLock {
-	t.Helper()
-	return newLockOn(t, b.Client(), append([]rwlock.Option{rwlock.WithPrefix(b.Prefix)}, opts...)...)
-}
-
+// newLockOn returns an RWLock over c, closed when the test ends.
 func newLockOn(t testing.TB, c redis.UniversalClient, opts ...rwlock.Option) *rwlock.RWLock {
 	t.Helper()
 	rw, err := rwlock.New(c, opts...)

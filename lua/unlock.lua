@@ -24,19 +24,22 @@ local hold, wakes = ARGV[1], ARGV[3]
 
 local writer = call('GET', WRITER)
 if writer == hold then
-  call('DEL', WRITER)
+  -- Most often another writer is next; what it is granted replaces this hold.
+  local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
+  local deadline = first[1] and tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
+  local next = deadline and tonumber(deadline) > ms and call('EXISTS', READERS, LEASES) == 0
+  if not next then
+    call('DEL', WRITER)
+  end
   if ARGV[5] == 'counted' and type(redis.pcall('GET', COUNT)) == 'string' then
     call('DEL', COUNT)
   end
-  call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
-  -- Most often another writer is next.
-  if call('EXISTS', READERS, LEASES) == 0 then
-    local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
-    local deadline = first[1] and tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
-    if deadline and tonumber(deadline) > ms then
-      grant_writer(first[1], deadline)
-      return {1, more, wake()}
-    end
+  if ARGV[4] ~= 'keep' or not call('SET', DONE, ARGV[2], 'KEEPTTL', 'GET') then
+    call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
+  end
+  if next then
+    grant_writer(first[1], deadline)
+    return {1, more, wake()}
   end
 end
 --#include readers.lua

@@ -1,0 +1,343 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// What does not wait costs no commands but one script each to lock and to unlock, few calls within, and no subscription.
+func TestCallsOfScripts(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	g := newGauge(t)
+	for _, w := range workloads {
+		t.Run(w.name, func(t *testing.T) {
+			sent := &counter{}
+			op := w.prepare(t, newLockOn(t, g.client(t, sent)))
+			require.NoError(t, op()) // loads the scripts
+			const n = 20
+			before := sent.Load()
+			spent := g.of(t, func() {
+				for range n {
+					require.NoError(t, op())
+				}
+			})
+			t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
+			require.EqualValues(t, w.scripts, spent.scripts/n)
+			require.EqualValues(t, w.scripts, float64(sent.Load()-before)/n)
+			require.LessOrEqual(t, spent.calls/n, w.calls)
+		})
+	}
+	total := g.read(t)
+	require.Zero(t, total.by["subscribe"])
+	require.Zero(t, total.by["publish"])
+}
+
+// A handover costs a script that queues up, and one that releases and grants.
+func TestCallsOfHandover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const n = 20
+	g := newGauge(t)
+	l := newLine(t, g, 3)
+	l.handOver(1) // loads the scripts
+	spent := g.of(t, func() { l.handOver(n) })
+	t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
+	require.EqualValues(t, 2*n, spent.scripts)
+	require.LessOrEqual(t, spent.calls/n, 28.0)
+}
+
+// A line is a lock that is held for writing, and writers that wait for it: always as many.
+type line struct {
+	testing.TB
+	g      *gauge
+	rw     *rwlock.RWLock
+	holder *rwlock.Hold
+	next   chan *rwlock.Hold
+	group  sync.WaitGroup
+}
+
+func newLine(tb testing.TB, g *gauge, waiters int) *line {
+	tb.Helper()
+	l := &line{TB: tb, g: g, next: make(chan *rwlock.Hold, waiters+1)}
+	tb.Cleanup(l.group.Wait)
+	l.rw = newLockOn(tb, g.client(tb), rwlock.WithPrefix(fmt.Sprint(waiters)))
+	l.holder = take(tb, newOwner(), l.rw, write, "n")
+	for range waiters {
+		l.join()
+	}
+	waitQueued(tb, l.rw, "n", waiters)
+	return l
+}
+
+func (l *line) join() {
+	l.group.Go(func() {
+		h, _ := l.rw.Lock(context.Background(), "n")
+		l.next <- h
+	})
+}
+
+// handOver has the lock go to the next in line, n times, and each time another waiter come.
+func (l *line) handOver(n int) {
+	l.Helper()
+	before := l.g.read(l).scripts
+	for range n {
+		l.join()
+		unlock(l, l.holder)
+		l.holder = <-l.next
+		require.NotNil(l, l.holder)
+	}
+	eventually(l, func() bool { return l.g.read(l).scripts >= before+2*float64(n) }, "%d waiters more", n)
+}
+
+// The client side of what does not wait allocates little more than go-redis does for two scripts.
+func TestAllocations(t *testing.T) {
+	const more = 12
+	g := newGauge(t)
+	for _, w := range workloads[:2] {
+		t.Run(w.name, func(t *testing.T) {
+			allocs := func(op func() error) float64 {
+				require.NoError(t, op()) // loads the scripts
+				return testing.AllocsPerRun(200, func() {
+					if err := op(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			floor := allocs(g.floor(t, g.client(t), w.prepare))
+			ours := allocs(w.prepare(t, newLockOn(t, g.client(t))))
+			t.Logf("%v, the floor %v", ours, floor)
+			require.LessOrEqual(t, ours, floor+more)
+		})
+	}
+}
+
+// What holds or waits costs one script per third of a lease.
+func TestIdleCostsHeartbeatsAlone(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const n, lease, leases = 100, 1500 * time.Millisecond, 2
+	g := newGauge(t)
+	l := newLine(t, g, 0)
+	rw := newLockOn(t, g.client(t), rwlock.WithLease(lease), rwlock.WithPrefix("0"))
+	takeMany(t, n, func(i int) (*rwlock.Hold, error) { return rw.Lock(newOwner(), fmt.Sprint("held", i)) })
+	var group sync.WaitGroup
+	for range n {
+		group.Go(func() {
+			_, err := rw.Lock(context.Background(), "n")
+			require.ErrorIs(t, err, rwlock.ErrClosed)
+		})
+	}
+	waitQueued(t, rw, "n", n)
+
+	spent := g.of(t, func() { <-time.After(leases * lease) })
+	var others float64
+	for command, calls := range spent.by {
+		if name, _, _ := strings.Cut(command, "|"); name == "publish" || name == "subscribe" || name == "ping" {
+			others += calls
+		}
+	}
+	t.Logf("%v scripts, %v calls, %v others", spent.scripts, spent.calls, others)
+	require.LessOrEqual(t, spent.scripts, float64(2*n*(3*leases+1)))
+	require.LessOrEqual(t, spent.calls/spent.scripts, 12.0)
+	require.LessOrEqual(t, others, 5.0)
+	require.NoError(t, rw.Close())
+	group.Wait()
+	unlock(t, l.holder)
+}
+
+// A read pair costs the server the same among few readers and many.
+func TestCostOfManyReaders(t *testing.T) {
+	testredis.Need(t)
+	g := newGauge(t)
+	op := func(readers int) func() {
+		rw := newLockOn(t, g.client(t), rwlock.WithPrefix(fmt.Sprint(readers)))
+		pair := amongReaders(readers)(t, rw)
+		return func() {
+			for range 10 {
+				require.NoError(t, pair())
+			}
+		}
+	}
+	g.requireSame(t, op(10), op(3000))
+}
+
+// A handover costs the server the same before few waiters and many.
+func TestCostOfManyWaiters(t *testing.T) {
+	testredis.Need(t)
+	g := newGauge(t)
+	op := func(waiters int) func() {
+		l := newLine(t, g, waiters)
+		return func() { l.handOver(10) }
+	}
+	g.requireSame(t, op(10), op(1000))
+}
+
+// requireSame ends the test if the scripts of big take much longer than those of small.
+func (g *gauge) requireSame(t *testing.T, small, big func()) {
+	t.Helper()
+	const rounds, most = 30, 2.0
+	var micros [2][]float64
+	for range rounds { // in turns, so that what disturbs the machine for a while disturbs both
+		for i, fn := range []func(){small, big} {
+			spent := g.of(t, fn)
+			micros[i] = append(micros[i], spent.micros/spent.scripts)
+		}
+	}
+	for i := range micros {
+		slices.Sort(micros[i])
+	}
+	few, many := micros[0][rounds/2], micros[1][rounds/2]
+	t.Logf("%.1f µs, and %.1f: %.2f times as much", few, many, many/few)
+	require.LessOrEqual(t, many, most*few)
+}
+
+// A crowd of waiting readers is let in by steps, none of which is for more than a thousand.
+func TestCrowdEntersInSteps(t *testing.T) {
+	testredis.Need(t)
+	const step = 1000
+	crowd := 10_000
+	if raceDetector() {
+		crowd = 5_000 // it allows for no more than 8,000 goroutines
+	}
+	g, largest := newGauge(t), &largestWake{}
+	rw := newLockOn(t, g.client(t, largest))
+	holder := take(t, newOwner(), rw, write, "n")
+	before := g.read(t).scripts
+	type result struct {
+		hold *rwlock.Hold
+		err  error
+	}
+	results := make(chan result)
+	for range crowd {
+		go func() {
+			h, err := rw.RLock(context.Background(), "n")
+			results <- result{h, err}
+		}()
+	}
+	eventually(t, func() bool { return g.read(t).scripts >= before+float64(crowd) }, "%d waiting readers", crowd)
+
+	var holds []*rwlock.Hold
+	start := time.Now()
+	spent := g.of(t, func() {
+		unlock(t, holder)
+		for range crowd {
+			r := <-results
+			require.NoError(t, r.err)
+			holds = append(holds, r.hold)
+		}
+	})
+	t.Logf("all in within %v: %v scripts, %v calls, at most %d in a step", time.Since(start), spent.scripts, spent.calls, largest.n)
+	require.LessOrEqual(t, largest.n, step)
+	require.LessOrEqual(t, spent.scripts, float64(crowd/step+2))
+	require.LessOrEqual(t, spent.calls/spent.scripts, 30.0)
+	require.Zero(t, spent.by["publish"], "messages to oneself")
+	require.Len(t, inspect(t, rw, "n").Holders, crowd)
+	require.NoError(t, rw.Close())
+}
+
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// largestWake is a hook that keeps the largest number of waiters that a reply says were let in.
+type largestWake struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (l *largestWake) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *largestWake) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		l.note(cmd)
+		return err
+	}
+}
+
+func (l *largestWake) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			l.note(cmd)
+		}
+		return err
+	}
+}
+
+func (l *largestWake) note(cmd redis.Cmder) {
+	script, ok := cmd.(*redis.Cmd)
+	if !ok {
+		return
+	}
+	// {code, more, "<token> <waiter> …"}
+	if reply, err := script.Slice(); err == nil && len(reply) == 3 {
+		wake, _ := reply[2].(string)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.n = max(l.n, len(strings.Fields(wake))-1)
+	}
+}
+
+// Who is let in hears of it by one message to each process; those of the process that unlocks, by the reply.
+func TestOneMessagePerProcess(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	w, s := alone(t)
+	w.lease = 30 * time.Second
+	g := gaugeOn(t, s)
+	locks := []*rwlock.RWLock{w.newLock(), w.newLock()}
+	wait := func() (calls []*call) {
+		for i := range 40 {
+			calls = append(calls, w.launch(newOwner(), locks[i%2], read, "a"))
+		}
+		waitQueued(t, locks[0], "a", len(calls))
+		return calls
+	}
+	letIn := func(unlock func(), calls []*call, others ...*child) float64 {
+		spent := g.of(t, func() {
+			unlock()
+			for _, c := range calls {
+				c.granted()
+			}
+			for _, c := range others {
+				c.expect("held")
+			}
+		})
+		return spent.by["publish"]
+	}
+
+	holder := take(t, newOwner(), locks[0], write, "a")
+	calls := wait()
+	first, second := w.holder(read), w.holder(read)
+	waitQueued(t, locks[0], "a", len(calls)+2)
+	require.EqualValues(t, 2, letIn(func() { unlock(t, holder) }, calls, first, second))
+	for _, c := range calls {
+		unlock(t, c.granted())
+	}
+	for _, c := range []*child{first, second} {
+		c.send("unlock")
+		c.expect("unlocked")
+	}
+
+	release := rwlock.TakeAsStranger(t, w.dial(), w.prefix, "a")
+	calls = wait()
+	require.EqualValues(t, 1, letIn(release, calls))
+	for _, c := range calls {
+		unlock(t, c.granted())
+	}
+}
