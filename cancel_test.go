@@ -214,6 +214,11 @@ func TestNew(t *testing.T) {
 		require.Nil(t, rw)
 		require.ErrorContains(t, err, "client is nil")
 	}
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	_, err := rwlock.New(ring)
+	require.ErrorContains(t, err, "a ring is not supported")
+
 	sent := &counter{}
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()

@@ -104,6 +104,7 @@ func (l *line) handOver(n int) {
 
 // The client side of what does not wait allocates little more than go-redis does for two scripts.
 func TestAllocations(t *testing.T) {
+	testredis.Need(t) // miniredis allocates too
 	const more = 12
 	g := newGauge(t)
 	for _, w := range workloads[:2] {
@@ -130,15 +131,13 @@ func TestIdleCostsHeartbeatsAlone(t *testing.T) {
 	testredis.Need(t)
 	const n, lease, leases = 100, 1500 * time.Millisecond, 2
 	g := newGauge(t)
-	l := newLine(t, g, 0)
-	rw := newLockOn(t, g.client(t), rwlock.WithLease(lease), rwlock.WithPrefix("0"))
+	holder := take(t, newOwner(), newLockOn(t, g.client(t)), write, "n") // with a lease that is long
+	rw := newLockOn(t, g.client(t), rwlock.WithLease(lease))
 	takeMany(t, n, func(i int) (*rwlock.Hold, error) { return rw.Lock(newOwner(), fmt.Sprint("held", i)) })
 	var group sync.WaitGroup
-	for range n {
-		group.Go(func() {
-			_, err := rw.Lock(context.Background(), "n")
-			require.ErrorIs(t, err, rwlock.ErrClosed)
-		})
+	errs := make([]error, n)
+	for i := range n {
+		group.Go(func() { _, errs[i] = rw.Lock(context.Background(), "n") })
 	}
 	waitQueued(t, rw, "n", n)
 
@@ -155,7 +154,10 @@ func TestIdleCostsHeartbeatsAlone(t *testing.T) {
 	require.LessOrEqual(t, others, 5.0)
 	require.NoError(t, rw.Close())
 	group.Wait()
-	unlock(t, l.holder)
+	for _, err := range errs {
+		require.ErrorIs(t, err, rwlock.ErrClosed)
+	}
+	unlock(t, holder)
 }
 
 // A read pair costs the server the same among few readers and many.
@@ -213,6 +215,7 @@ func TestCrowdEntersInSteps(t *testing.T) {
 		crowd = 5_000 // it allows for no more than 8,000 goroutines
 	}
 	g, largest := newGauge(t), &largestWake{}
+	rwlock.LoadScripts(t, g.asks)
 	rw := newLockOn(t, g.client(t, largest))
 	holder := take(t, newOwner(), rw, write, "n")
 	before := g.read(t).scripts
@@ -220,7 +223,7 @@ func TestCrowdEntersInSteps(t *testing.T) {
 		hold *rwlock.Hold
 		err  error
 	}
-	results := make(chan result)
+	results := make(chan result, crowd)
 	for range crowd {
 		go func() {
 			h, err := rw.RLock(context.Background(), "n")

@@ -60,10 +60,13 @@ type RWLock struct {
 }
 
 // New returns an RWLock over the server, servers or cluster of client, which stays the caller's to close, after the
-// RWLock. It fails on a nil client or a bad option. It does not touch the network.
+// RWLock. It fails on a nil client, a redis.Ring or a bad option. It does not touch the network.
 func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if isNil(client) {
 		return nil, errors.New("rwlock: new: the client is nil")
+	}
+	if _, ok := client.(*redis.Ring); ok {
+		return nil, errors.New("rwlock: new: a ring is not supported: a message published on one of its servers does not reach the others")
 	}
 	c := config{lease: defaultLease, prefix: defaultPrefix}
 	for _, opt := range opts {
