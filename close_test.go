@@ -20,7 +20,7 @@ import (
 func TestClose(t *testing.T) {
 	everywhere(t, func(w *world) {
 		ctx := context.Background()
-		rw, other := w.newLock(rwlock.WithLease(2 * w.lease)), w.newLock()
+		rw, other := w.newLock(rwlock.WithLease(2*w.lease)), w.newLock()
 		owner := newOwner()
 		wr, inner := take(w, owner, rw, write, "w"), take(w, owner, rw, write, "w")
 		r, own := take(w, newOwner(), rw, read, "r"), take(w, owner, rw, read, "w")

@@ -87,7 +87,7 @@ func TestInspectTellsTheState(t *testing.T) {
 		w2 := w.enqueue(z, far, read, name)
 		check(write, []rwlock.Holder{holder(a, write, 1), holder(a, read, 1)}, waiter(z, read), waiter(b, write))
 		unlock(w, h)
-		w2.granted()
+		token = w2.granted().Token()
 		check(read, []rwlock.Holder{holder(a, read, 1), holder(z, read, 1)}, waiter(b, write))
 		again := take(w, z, far, read, name)
 		check(read, []rwlock.Holder{holder(a, read, 1), holder(z, read, 2)}, waiter(b, write))

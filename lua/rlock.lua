@@ -5,32 +5,44 @@
 --        6 the write hold of the same owner, or ""
 -- Reply  as lock.lua
 
+local time = redis.call('TIME')
 local strings = redis.call('MGET', KEYS[3], KEYS[4])
 if strings[1] and strings[1] ~= ARGV[2] then
   return -1
 end
 
+local token = strings[2]
+
+-- The time, so that no earlier writer has a larger token even if the server has lost the last writes to the fence.
+local function advance()
+  local now = string.format('%d%06d', time[1], time[2])
+  if token < now then
+    token = now
+    redis.call('SET', KEYS[4], token, 'KEEPTTL')
+  end
+  return tonumber(token)
+end
+
 local present = redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6])
-if present == 0 and strings[2] then
+if present == 0 and token then
   -- Nobody has the lock or waits for it: the hold is the only one, and the hash ends with it.
   redis.call('HSET', KEYS[5], ARGV[1], '1')
   redis.call('PEXPIRE', KEYS[5], ARGV[3])
-  return tonumber(strings[2])
+  return advance()
 end
 
-local time = redis.call('TIME')
 local hold, wakes = ARGV[1], ARGV[5]
 local waits = ARGV[4] == 'wait'
 --#include base.lua
 
-if present == 2 and strings[2] and call('EXISTS', READERS, LEASES) == 2 and not call('ZSCORE', LEASES, hold) then
+if present == 2 and token and call('EXISTS', READERS, LEASES) == 2 and not call('ZSCORE', LEASES, hold) then
   -- There are other readers, and nobody waits.
   call('HSET', READERS, hold, '1')
   call('ZADD', LEASES, ms + ARGV[3], hold)
   if call('PTTL', LEASES) < tonumber(ARGV[3]) then
     keep(READERS, LEASES, tonumber(ARGV[3]))
   end
-  return tonumber(strings[2])
+  return advance()
 end
 --#include grant.lua
 --#include readers.lua
@@ -44,7 +56,9 @@ if deadline then
   return last_token()
 end
 local writer = call('GET', WRITER)
-if not writer or writer ~= ARGV[6] then
+if writer and writer == ARGV[6] then
+  granted[hold] = last_token()
+else
   if not writer then
     -- As in lock.lua.
     if call('ZRANK', QUEUE, hold) then
@@ -64,7 +78,7 @@ if not writer or writer ~= ARGV[6] then
     end
     return blocked()
   end
+  granted[hold] = read_token()
 end
-granted[hold] = last_token()
 add_readers({hold}, {ms + ARGV[3]})
 return granted_reply()

@@ -14,10 +14,25 @@ local function next_token()
   return tonumber(token)
 end
 
--- The token of a read hold, and of a write hold that is met again: the last one handed out.
+-- The token of a hold that is met again: the last one handed out.
 local function last_token()
   local token = call('GET', FENCE)
   return token and tonumber(token) or next_token()
+end
+
+-- The token of a read hold: the time, so that no earlier writer has a larger one even if the server has lost the last
+-- writes to the fence. Every later writer has.
+local function read_token()
+  local token, now = call('GET', FENCE), string.format('%d%06d', time[1], time[2])
+  if not token then
+    call('SET', FENCE, now, 'PX', FENCE_TTL)
+    return tonumber(now)
+  end
+  if token < now then
+    call('SET', FENCE, now, 'KEEPTTL')
+    return tonumber(now)
+  end
+  return tonumber(token)
 end
 
 local function note(id, token)

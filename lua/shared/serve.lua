@@ -54,7 +54,7 @@ local function serve()
     if entered[1] then
       readers_end()  -- clears away the dead
       add_readers(entered, deadlines)
-      local token = last_token()
+      local token = read_token()
       for _, id in ipairs(entered) do
         note(id, token)
       end
