@@ -33,8 +33,9 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
   --#include reply.lua
 
   if writer then
+    local its_token = last_token()
     extend_writer(ARGV[3])
-    return last_token()
+    return its_token
   end
   -- A phase ended when a lease ran out, and nobody was there to say whose turn is next. A newcomer comes after those whose
   -- turn it was by then.

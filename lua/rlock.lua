@@ -52,8 +52,9 @@ end
 
 local deadline = reader_deadline(hold)
 if deadline then
+  local its_token = last_token()
   extend_reader(hold, deadline, ARGV[3])
-  return last_token()
+  return its_token
 end
 local writer = call('GET', WRITER)
 if writer and writer == ARGV[6] then

@@ -69,8 +69,9 @@ end
 -- Gives the lock to a waiting writer, until its own deadline as of its last heartbeat: so that the deadline its process
 -- knows of is safe however late the message comes.
 local function grant_writer(id, deadline)
+  local token = next_token()  -- which fails on a key of another type, before anything has changed
   call('SET', WRITER, id, 'PX', deadline - ms)
-  note(id, next_token())
+  note(id, token)
   call('ZREM', QUEUE, id)
   call('HDEL', WAITERS, id)
   local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')

@@ -52,9 +52,9 @@ local function serve()
       end
     end
     if entered[1] then
+      local token = read_token()
       readers_end()  -- clears away the dead
       add_readers(entered, deadlines)
-      local token = read_token()
       for _, id in ipairs(entered) do
         note(id, token)
       end
