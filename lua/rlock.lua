@@ -57,28 +57,30 @@ if deadline then
   return its_token
 end
 local writer = call('GET', WRITER)
+if not writer then
+  -- As in lock.lua.
+  if call('ZRANK', QUEUE, hold) then
+    enqueue('read', ARGV[3])
+  end
+  serve()
+  if granted[hold] then
+    return granted_reply()
+  end
+  writer = call('GET', WRITER)
+end
 if writer and writer == ARGV[6] then
   granted[hold] = last_token()
+  if call('ZRANK', QUEUE, hold) then
+    dequeue({hold})
+  end
+elseif writer or call('EXISTS', QUEUE) == 1 then
+  if waits then
+    enqueue('read', ARGV[3], writer)
+  else
+    refuse_late()
+  end
+  return blocked()
 else
-  if not writer then
-    -- As in lock.lua.
-    if call('ZRANK', QUEUE, hold) then
-      enqueue('read', ARGV[3])
-    end
-    serve()
-    if granted[hold] then
-      return granted_reply()
-    end
-    writer = call('GET', WRITER)
-  end
-  if writer or call('EXISTS', QUEUE) == 1 then
-    if waits then
-      enqueue('read', ARGV[3], writer)
-    else
-      refuse_late()
-    end
-    return blocked()
-  end
   granted[hold] = read_token()
 end
 add_readers({hold}, {ms + ARGV[3]})

@@ -1,0 +1,250 @@
+package fuzz
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/verify/sim/resp"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silence{})
+	os.Exit(m.Run())
+}
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+// A server that answers anything at all gets an error, or is believed where it grants the lock with a token: no panic, no
+// call that outlives its context, no hold without a token, no flood of requests.
+func FuzzReplies(f *testing.F) {
+	for _, s := range []string{
+		":5\r\n", ":0\r\n", ":-1\r\n", ":-9223372036854775808\r\n", ":9223372036854775807\r\n", "+OK\r\n", "-ERR no\r\n",
+		"-NOSCRIPT no\r\n", "-OOM no\r\n", "-LOADING no\r\n", "-READONLY no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "-BUSY no\r\n", "$-1\r\n", "*-1\r\n", "_\r\n",
+		"$1\r\n5\r\n", "*0\r\n", "*1\r\n:5\r\n", "%1\r\n+a\r\n:1\r\n", ",1.5\r\n", "#t\r\n", "(12345678901234567890\r\n", "~1\r\n:1\r\n", "=5\r\ntxt:a\r\n",
+		">2\r\n+a\r\n+b\r\n", "|1\r\n+a\r\n+b\r\n:5\r\n",
+		blocked("0", "", "1", "0", "read", "x:1:2"),
+		blocked("1", "5 1:1 1:2", "-1", "-1", "write", ""),
+		blocked("1", "9223372036854775808 1:1", "9223372036854775807", "9223372036854775807", "", "::"),
+		"*3\r\n:1\r\n:1\r\n$0\r\n\r\n", "*3\r\n:2\r\n:1\r\n$5\r\n5 1:2\r\n", "*3\r\n:0\r\n:0\r\n$-1\r\n", "*3\r\n:7\r\n:1\r\n:1\r\n",
+		":1", ":1\r", "*7\r\n:0\r\n", "$10\r\nabc", "", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x00\xff\x00\r\n",
+		"5 1:1 1:2 1:3 1:4 1:5 1:6 1:7 1:8 1:9 1:10\r\n",
+	} {
+		f.Add([]byte(s), false)
+		f.Add([]byte(s), true)
+	}
+	f.Fuzz(func(t *testing.T, answer []byte, once bool) {
+		if n := declared(answer); n > 1<<16 {
+			t.Skip("the client makes room for as many as are announced")
+		}
+		synctest.Test(t, func(t *testing.T) { believe(t, answer, once) })
+	})
+}
+
+// blocked is the answer to a lock call that has to wait.
+func blocked(more, wake, again, ahead, mode, hold string) string {
+	return "*7\r\n:0\r\n:" + more + "\r\n" + bulk(wake) + ":" + again + "\r\n:" + ahead + "\r\n" + bulk(mode) + bulk(hold)
+}
+
+// declared returns the largest number of elements or bytes that an answer announces.
+func declared(answer []byte) (most int64) {
+	for line := range bytes.SplitSeq(answer, []byte("\n")) {
+		if i := bytes.IndexAny(line, "*$%~>|=!"); i >= 0 {
+			digits := strings.TrimRight(string(line[i+1:]), "\r")
+			n, err := strconv.ParseInt(digits, 10, 64)
+			if errors.Is(err, strconv.ErrRange) {
+				n = math.MaxInt64
+			}
+			most = max(most, n)
+		}
+	}
+	return most
+}
+
+func believe(t *testing.T, answer []byte, once bool) {
+	server := &liar{answer: answer, once: once}
+	client := redis.NewClient(&redis.Options{Dialer: server.dial, Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, DialerRetries: 1})
+	rw, err := rwlock.New(client)
+	require.NoError(t, err)
+	defer server.close()
+	defer func() { _ = rw.Close() }()
+	var holds []*rwlock.Hold
+	for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock, rw.RLock, rw.TryLock, rw.TryRLock} {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		h, err := lock(ctx, "a")
+		late := time.Until(deadline(ctx))
+		cancel()
+		require.GreaterOrEqual(t, late, -time.Millisecond, "%v", err)
+		if err != nil {
+			require.Nil(t, h)
+			continue
+		}
+		token := h.Token()
+		require.Positive(t, token, "a hold without a token")
+		require.True(t, bytes.Contains(answer, []byte(strconv.FormatInt(token, 10))), "a token %d that no answer has", token)
+		holds = append(holds, h)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if s, err := rw.Inspect(ctx, "a"); err == nil {
+		require.Equal(t, "a", s.Name)
+	}
+	_ = rw.ForceUnlock(ctx, "a")
+	time.Sleep(time.Minute) // renewals
+	for _, h := range holds {
+		start := time.Now()
+		_ = h.Unlock(context.Background())
+		require.LessOrEqual(t, time.Since(start), 6*time.Second)
+		require.Error(t, h.Context().Err())
+	}
+	start := time.Now()
+	_ = rw.Close()
+	require.LessOrEqual(t, time.Since(start), 6*time.Second)
+	_ = client.Close()
+	server.close()
+	require.LessOrEqual(t, server.scripts.Load(), int64(10_000), "the server is asked without end")
+}
+
+func deadline(ctx context.Context) time.Time {
+	d, _ := ctx.Deadline()
+	return d
+}
+
+// Any name of 1 to 1,024 bytes is a lock, no other is; two names are two locks, and all keys of one are in one slot.
+func FuzzNames(f *testing.F) {
+	for _, pair := range [][2]string{
+		{"a", "b"}, {"", "a"}, {"{", "}"}, {"{}", "%7B%7D"}, {"a}:writer", "a"}, {"%", "%25"}, {"a:{b}", "b"}, {"\x00", "\xff"}, {"a\r\nb", "a b"},
+		{strings.Repeat("x", 1024), strings.Repeat("x", 1025)}, {strings.Repeat("{", 1024), "é"}, {"*", "?"},
+	} {
+		f.Add(pair[0], pair[1])
+	}
+	f.Fuzz(func(t *testing.T, one, other string) {
+		synctest.Test(t, func(t *testing.T) {
+			m := testredis.Mem(t)
+			client := testredis.MemClient(t, m, func(o *redis.Options) { o.DisableIdentity = true })
+			rw, err := rwlock.New(client)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, rw.Close()) }()
+			ctx := t.Context()
+			var held []string
+			for _, name := range []string{one, other} {
+				h, err := rw.TryLock(ctx, name)
+				valid := name != "" && len(name) <= 1024
+				switch {
+				case !valid:
+					require.Error(t, err)
+					require.NotErrorIs(t, err, rwlock.ErrLocked)
+				case len(held) > 0 && held[0] == name:
+					require.ErrorIs(t, err, rwlock.ErrLocked)
+				default:
+					require.NoError(t, err)
+					require.Equal(t, name, h.Name())
+					held = append(held, name)
+					s, err := rw.Inspect(ctx, name)
+					require.NoError(t, err)
+					require.Len(t, s.Holders, 1)
+					defer func() { require.NoError(t, h.Unlock(ctx)) }()
+				}
+			}
+			tags := map[string]bool{}
+			for _, key := range m.Keys() {
+				tags[tag(t, key)] = true
+			}
+			require.Len(t, tags, len(held))
+		})
+	})
+}
+
+// tag returns the part of a key that decides on its slot.
+func tag(t *testing.T, key string) string {
+	_, rest, ok := strings.Cut(key, "{")
+	name, _, closed := strings.Cut(rest, "}")
+	require.True(t, ok && closed && name != "", "key %q has no hash tag", key)
+	return name
+}
+
+// A lease is between 100 ms and ten years and works, or is an error.
+func FuzzLeases(f *testing.F) {
+	for _, d := range []int64{0, 1, -1, math.MinInt64, math.MaxInt64, math.MaxInt64 - 1, int64(100 * time.Millisecond), int64(100*time.Millisecond) - 1,
+		int64(100*time.Millisecond) + 1, int64(10 * 365 * 24 * time.Hour), int64(10*365*24*time.Hour) + 1, int64(time.Second), int64(290 * 365 * 24 * time.Hour)} {
+		f.Add(d, int64(time.Second))
+		f.Add(int64(time.Second), d)
+	}
+	f.Fuzz(func(t *testing.T, whole, own int64) {
+		synctest.Test(t, func(t *testing.T) {
+			m := testredis.Mem(t)
+			client := testredis.MemClient(t, m, func(o *redis.Options) { o.DisableIdentity = true })
+			rw, err := rwlock.New(client, rwlock.WithLease(time.Duration(whole)))
+			if !valid(whole) {
+				require.Error(t, err)
+				return
+			}
+			require.NoError(t, err)
+			defer func() { require.NoError(t, rw.Close()) }()
+			ctx := t.Context()
+			for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock, rw.RLock} {
+				h, err := lock(ctx, "a", rwlock.Lease(time.Duration(own)))
+				if !valid(own) {
+					require.Error(t, err)
+					continue
+				}
+				require.NoError(t, err)
+				inner, err := rw.RLock(h.Context(), "a") // with the RWLock's lease
+				require.NoError(t, err)
+				s, err := rw.Inspect(ctx, "a")
+				require.NoError(t, err)
+				longest := time.Duration(max(whole, own))
+				require.NotEmpty(t, s.Holders)
+				for _, holder := range s.Holders {
+					require.LessOrEqual(t, holder.Lease, longest+2*time.Second)
+					require.Positive(t, holder.Lease)
+				}
+				_, err = rw.RLock(ctx, "a", rwlock.MaxWait(time.Millisecond))
+				if h.Mode() == rwlock.Write {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				} else {
+					require.NoError(t, err)
+				}
+				time.Sleep(min(longest, time.Hour)/10 + time.Millisecond)
+				require.NoError(t, h.Context().Err())
+				require.NoError(t, h.Unlock(ctx))
+				require.NoError(t, inner.Unlock(ctx))
+			}
+		})
+	})
+}
+
+func valid(lease int64) bool {
+	return lease >= int64(100*time.Millisecond) && lease <= int64(10*365*24*time.Hour)
+}
+
+// The splitter of the tests' own servers takes no more and no less than a value.
+func FuzzRESP(f *testing.F) {
+	for _, s := range []string{"+OK\r\n", "*2\r\n:1\r\n$3\r\nfoo\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		if declared(raw) > 1<<16 {
+			t.Skip()
+		}
+		in := bytes.NewReader(raw)
+		if got, err := resp.Read(bufio.NewReader(in)); err == nil {
+			require.True(t, bytes.HasPrefix(raw, got))
+		}
+	})
+}

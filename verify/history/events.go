@@ -1,0 +1,164 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// An Event is what a worker reports, at the time when it happens.
+type Event struct {
+	At    int64 // ns
+	What  What
+	Owner int    `json:",omitempty"`
+	Hold  int    `json:",omitempty"` // numbers the process's lock calls
+	Name  string `json:",omitempty"`
+	Write bool   `json:",omitempty"`
+	Token int64  `json:",omitempty"`
+	Error string `json:",omitempty"`
+	For   int64  `json:",omitempty"` // ns
+	UUID  string `json:",omitempty"`
+
+	Process int `json:"-"`
+}
+
+// What an event is about.
+type What string
+
+// The events.
+const (
+	Starts What = "starts" // the process is ready
+	Asks   What = "asks"   // a lock call begins
+	Has    What = "has"    // it returns a hold
+	Fails  What = "fails"  // it returns an error
+	Loses  What = "loses"  // the hold's context is cancelled by a loss
+	Leaves What = "leaves" // Unlock begins
+	Left   What = "left"   // Unlock has returned
+	Stalls What = "stalls" // the process finds that it did not run for a while
+	Killed What = "killed" // the process is about to be killed; reported by who does it
+	Broken What = "broken" // a promise was broken within the process
+)
+
+// A Span is a time in which a process did not run.
+type Span struct{ From, To int64 }
+
+// Known is what is known beside the events.
+type Known struct {
+	Pauses map[int][]Span // by process
+	Losses []int64        // when the server lost data, or its clock jumped
+}
+
+// wakes is how long after a pause a process may take to notice what it slept through.
+const wakes = int64(500 * time.Millisecond)
+
+// Tried is a hold, or the attempt to get one.
+type tried struct {
+	process            int
+	ask                Event
+	has, leaving, gone bool
+	leavesAt           int64
+	lossObserved       bool
+}
+
+// Assemble makes a history of the events of all processes, and returns what is wrong with them already.
+func Assemble(events []Event, known Known) (ops []Op, broken []string) {
+	events = slices.Clone(events)
+	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	for _, e := range events {
+		if e.What == Stalls {
+			known.Pauses[e.Process] = append(known.Pauses[e.Process], Span{e.At - e.For, e.At})
+		}
+	}
+	type key struct{ process, hold int }
+	open := map[key]*tried{}
+	op := func(t *tried, kind Kind, call, ret int64) {
+		ops = append(ops, Op{t.ask.Name, t.ask.Owner, kind, t.ask.Write, t.ask.Token, call, ret})
+	}
+	// lose ends all holds that an owner has of a lock in one mode: they share their fate.
+	lose := func(t *tried, call, ret int64) {
+		op(t, Lose, known.earliest(t, call), ret)
+		for _, other := range open {
+			if other.has && other.ask.Owner == t.ask.Owner && other.ask.Name == t.ask.Name && other.ask.Write == t.ask.Write {
+				other.gone = true
+			}
+		}
+	}
+	end := int64(0)
+	for _, e := range events {
+		end = e.At
+		k := key{e.Process, e.Hold}
+		t := open[k]
+		if t == nil && e.What != Asks && e.Hold != 0 {
+			continue // after the process was declared dead
+		}
+		switch e.What {
+		case Asks:
+			open[k] = &tried{process: e.Process, ask: e}
+		case Fails:
+			delete(open, k)
+		case Has:
+			t.has, t.ask.Token = true, e.Token
+			op(t, Acquire, t.ask.At, e.At)
+		case Loses:
+			if !t.gone {
+				lose(t, e.At, e.At)
+			}
+			t.lossObserved = true
+		case Leaves:
+			t.leaving, t.leavesAt = true, e.At
+		case Left:
+			switch {
+			case t.gone && e.Error == "" && t.lossObserved:
+				broken = append(broken, fmt.Sprintf("owner %d: Unlock says nothing of the loss of %q", e.Owner, e.Name))
+			case t.gone:
+			case e.Error == "":
+				op(t, Release, t.leavesAt, e.At)
+			case e.Error == "lost":
+				lose(t, t.leavesAt, e.At)
+			default:
+				op(t, Release, t.leavesAt, Forever)
+			}
+			delete(open, k)
+		case Killed:
+			for k, t := range open {
+				if k.process != e.Process {
+					continue
+				}
+				if t.has && !t.gone {
+					if t.leaving {
+						lose(t, t.leavesAt, Forever)
+					} else {
+						lose(t, e.At, Forever)
+					}
+				}
+				delete(open, k)
+			}
+		case Broken:
+			broken = append(broken, fmt.Sprintf("process %d: %s", e.Process, e.Error))
+		}
+	}
+	for _, t := range open {
+		if t.has && !t.gone {
+			lose(t, end, Forever)
+		}
+	}
+	return ops, broken
+}
+
+// earliest returns when a loss that was noticed at a time may have happened. A process that does not run notices late;
+// so do all when the server forgets.
+func (known Known) earliest(t *tried, noticed int64) int64 {
+	at := noticed
+	for _, p := range known.Pauses[t.process] {
+		if p.From <= noticed && noticed <= p.To+wakes {
+			at = min(at, p.From)
+		}
+	}
+	for _, loss := range known.Losses {
+		if t.ask.At <= loss && loss <= noticed {
+			at = min(at, loss)
+		}
+	}
+	return max(at, t.ask.At)
+}

@@ -1,0 +1,60 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Compare reports in what two states of one moment differ, times by more than slack ms.
+func Compare(expected, actual *Lock, slack int64) error {
+	if expected.Token != actual.Token {
+		return fmt.Errorf("the last token is %d, not %d", actual.Token-actual.Now, expected.Token-actual.Now)
+	}
+	sameHold := func(a, b Hold) bool {
+		near := near(a.Until, b.Until, slack)
+		a.Until = b.Until
+		return near && a == b
+	}
+	if e, a := expected.holds(), actual.holds(); !slices.EqualFunc(e, a, sameHold) {
+		return fmt.Errorf("the holds are %v, not %v", a, e)
+	}
+	sameWaiter := func(a, b Waiter) bool {
+		near := near(a.Until, b.Until, slack)
+		a.Until = b.Until
+		return near && a == b
+	}
+	if e, a := expected.line(), actual.line(); !slices.EqualFunc(e, a, sameWaiter) {
+		return fmt.Errorf("the queue is %v, not %v", a, e)
+	}
+	return nil
+}
+
+func near(a, b, slack int64) bool { return a-b <= slack && b-a <= slack }
+
+func (l *Lock) holds() []Hold {
+	list := slices.Clone(l.Holds)
+	slices.SortFunc(list, func(a, b Hold) int { return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Number, b.Number)) })
+	return list
+}
+
+// line returns the live waiters: readers and writers each in order of arrival. Who is owed the next phase tells only
+// while none has begun and a writer waits.
+func (l *Lock) line() []Waiter {
+	var readers, writers []Waiter
+	for _, w := range l.Queue {
+		switch {
+		case !l.Lives(w):
+		case w.Mode == Read:
+			readers = append(readers, w)
+		default:
+			writers = append(writers, w)
+		}
+	}
+	if len(writers) == 0 || l.Writer() != nil {
+		for i := range readers {
+			readers[i].Owed = false
+		}
+	}
+	return append(readers, writers...)
+}

@@ -1,0 +1,306 @@
+// Package model is the specification of the lock: one name, its holds, its queue, its leases and a clock, with nothing of
+// how a server keeps them. What the scripts do is held against it.
+//
+// An operation takes the lock from one state to the next, all at once. It returns what the caller is told, and leaves in
+// Entered who was let in by it.
+package model
+
+import (
+	"math"
+	"slices"
+)
+
+// Mode is how a claim holds the lock, or wants to.
+type Mode int
+
+// The modes.
+const (
+	Read Mode = iota + 1
+	Write
+)
+
+// A Claim is one hold of an owner, from the request for it to its end. Its number tells it from the owner's others.
+type Claim struct{ Owner, Number int }
+
+// A Hold is a claim that has the lock until a moment in ms, unless it is renewed.
+type Hold struct {
+	Claim
+	Mode  Mode
+	Until int64
+	Count int // how many times the owner has entered
+	Asked int // the number of the request that set Count; 0 if none did
+}
+
+// A Waiter is a claim that stands in line until a moment in ms, unless it is heard of again. One that is dead is in
+// nobody's way. It may be forgotten at any time; until then it keeps its place.
+type Waiter struct {
+	Claim
+	Mode  Mode
+	Until int64
+	Owed  bool // a reader that waited when a write hold ended: it goes before the next writer
+}
+
+// Ending is how a claim ended.
+type Ending int
+
+// The endings.
+const (
+	Withdrawn Ending = iota + 1 // it held nothing
+	Released                    // it held the lock
+)
+
+// A Lock is one moment of a lock.
+type Lock struct {
+	Now     int64 // µs
+	Token   int64 // the last one handed out; 0 if none is known
+	Holds   []Hold
+	Queue   []Waiter // in order of arrival
+	Ended   map[Claim]Ending
+	Entered []Claim // by the last operation
+}
+
+// Answer is what a request for the lock comes to.
+type Answer int
+
+// The answers.
+const (
+	Granted Answer = iota + 1
+	Blocked        // it waits now; or, of a try, it has ended
+	Refused        // its claim has ended
+)
+
+// Outcome is what a release comes to.
+type Outcome int
+
+// The outcomes.
+const (
+	NotThere Outcome = iota
+	ReleasedNow
+	ReleasedBefore
+)
+
+func (l *Lock) ms() int64 { return l.Now / 1000 }
+
+// Advance moves the clock to a moment in µs. Holds whose lease is over are gone.
+func (l *Lock) Advance(now int64) {
+	l.Now = now
+	l.end(func(h Hold) bool { return h.Until <= l.ms() })
+}
+
+// end ends holds. When a write hold ends, every reader that waits is owed the next phase.
+func (l *Lock) end(which func(Hold) bool) {
+	for _, h := range l.Holds {
+		if which(h) && h.Mode == Write {
+			for i := range l.Queue {
+				l.Queue[i].Owed = l.Queue[i].Mode == Read
+			}
+		}
+	}
+	l.Holds = slices.DeleteFunc(l.Holds, which)
+}
+
+// Hold returns the live hold of a claim, or nil.
+func (l *Lock) Hold(c Claim) *Hold {
+	for i := range l.Holds {
+		if l.Holds[i].Claim == c {
+			return &l.Holds[i]
+		}
+	}
+	return nil
+}
+
+// Writer returns the live write hold, or nil.
+func (l *Lock) Writer() *Hold {
+	for i := range l.Holds {
+		if l.Holds[i].Mode == Write {
+			return &l.Holds[i]
+		}
+	}
+	return nil
+}
+
+func (l *Lock) place(c Claim) int {
+	return slices.IndexFunc(l.Queue, func(w Waiter) bool { return w.Claim == c })
+}
+
+func (l *Lock) dequeue(c Claim) {
+	l.Queue = slices.DeleteFunc(l.Queue, func(w Waiter) bool { return w.Claim == c })
+}
+
+// Lives reports whether a waiter has been heard of within its lease.
+func (l *Lock) Lives(w Waiter) bool { return w.Until > l.ms() }
+
+// enter makes a claim a hold. A writer's token is more than any before it, and a reader's not less; both are the time, if
+// that is more. The reader that is the writer itself shares its token.
+func (l *Lock) enter(c Claim, mode Mode, until int64) {
+	switch {
+	case mode == Write:
+		l.Token = max(l.Token+1, l.Now)
+	case l.Writer() == nil || l.Token == 0:
+		l.Token = max(l.Token, l.Now)
+	}
+	l.Holds = append(l.Holds, Hold{Claim: c, Mode: mode, Until: until, Count: 1})
+	l.dequeue(c)
+	l.Entered = append(l.Entered, c)
+	if mode == Write {
+		for i := range l.Queue {
+			l.Queue[i].Owed = false // their phase has been
+		}
+	}
+}
+
+// serve lets in whoever can be: the readers, if no writer waits or they are owed it; then, when nobody is left inside,
+// the first writer. A grant lasts for as long as the waiter's place in the queue would have.
+func (l *Lock) serve() {
+	if l.Writer() != nil {
+		return
+	}
+	var writer *Waiter
+	for _, w := range l.Queue {
+		if w.Mode == Write && l.Lives(w) {
+			writer = &w
+			break
+		}
+	}
+	for _, w := range slices.Clone(l.Queue) {
+		if w.Mode == Read && l.Lives(w) && (writer == nil || w.Owed) {
+			l.enter(w.Claim, Read, w.Until)
+		}
+	}
+	if writer != nil && len(l.Holds) == 0 {
+		l.enter(writer.Claim, Write, writer.Until)
+	}
+}
+
+// Ask asks for the lock, or, sent again by a waiter, says that it lives. within is the write hold of the same owner, or
+// zero: under it, a reader enters at once. A claim that is met again keeps what it has. One that has ended is refused.
+func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool, within Claim) Answer {
+	l.Entered = nil
+	until := l.ms() + lease
+	if l.Ended[c] != 0 {
+		return Refused
+	}
+	if h := l.Hold(c); h != nil {
+		h.Until = max(h.Until, until)
+		return Granted
+	}
+	place := l.place(c)
+	if place < 0 {
+		l.serve() // whom time has let in comes before one who comes now
+	}
+	if w := l.Writer(); w != nil && w.Claim == within && mode == Read {
+		l.enter(c, mode, until)
+		return Granted
+	}
+	switch {
+	case place >= 0:
+		l.Queue[place].Until = until
+	case !try || !l.crowded(mode):
+		l.Queue = append(l.Queue, Waiter{Claim: c, Mode: mode, Until: until})
+	}
+	l.serve()
+	if l.Hold(c) != nil {
+		return Granted
+	}
+	if try {
+		l.Ended[c] = Withdrawn
+	}
+	return Blocked
+}
+
+// crowded reports whether one that tries has somebody in its way: a hold, or anyone who waits.
+func (l *Lock) crowded(mode Mode) bool {
+	return l.Writer() != nil || mode == Write && len(l.Holds) > 0 || slices.ContainsFunc(l.Queue, l.Lives)
+}
+
+// Release ends a claim, whatever it is: a hold, a waiter, or a request that has yet to come and will be refused.
+func (l *Lock) Release(c Claim) Outcome {
+	l.Entered = nil
+	if l.Hold(c) != nil {
+		l.Ended[c] = Released
+		l.end(func(h Hold) bool { return h.Claim == c })
+		l.serve()
+		return ReleasedNow
+	}
+	if l.Ended[c] == Released {
+		return ReleasedBefore
+	}
+	l.Ended[c] = Withdrawn
+	l.dequeue(c)
+	l.serve()
+	return NotThere
+}
+
+// Renew makes a hold live for at least another lease, and reports whether it is there.
+func (l *Lock) Renew(c Claim, lease int64) bool {
+	l.Entered = nil
+	h := l.Hold(c)
+	if h != nil {
+		h.Until = max(h.Until, l.ms()+lease)
+	}
+	return h != nil
+}
+
+// Reenter sets how many times the owner of a hold has entered, unless a later request has, and renews the hold.
+func (l *Lock) Reenter(c Claim, count, number int, lease int64) bool {
+	if !l.Renew(c, lease) {
+		return false
+	}
+	if h := l.Hold(c); number > h.Asked {
+		h.Count, h.Asked = count, number
+	}
+	return true
+}
+
+// Force ends all holds. It is a claim of its own, which is Released then: a second run of it does nothing.
+func (l *Lock) Force(c Claim) Outcome {
+	l.Entered = nil
+	if l.Ended[c] == Released {
+		return ReleasedBefore
+	}
+	l.Ended[c] = Released
+	l.end(func(Hold) bool { return true })
+	l.serve()
+	return ReleasedNow
+}
+
+// Serve lets in whom time has let in.
+func (l *Lock) Serve() {
+	l.Entered = nil
+	l.serve()
+}
+
+// Next returns how many ms from now somebody who waits can be let in although nobody does anything, but that c stays alive
+// if it waits; or -1.
+func (l *Lock) Next(c Claim) int64 {
+	var ends []int64
+	for _, h := range l.Holds {
+		ends = append(ends, h.Until)
+	}
+	for _, w := range l.Queue {
+		ends = append(ends, w.Until)
+	}
+	slices.Sort(ends)
+	later := l.Clone()
+	if place := later.place(c); place >= 0 {
+		later.Queue[place].Until = math.MaxInt64
+	}
+	for _, end := range ends {
+		later.Advance(max(end*1000, l.Now))
+		if later.Serve(); len(later.Entered) > 0 {
+			return later.ms() - l.ms()
+		}
+	}
+	return -1
+}
+
+// Clone returns a copy.
+func (l *Lock) Clone() *Lock {
+	c := *l
+	c.Holds, c.Queue, c.Entered = slices.Clone(l.Holds), slices.Clone(l.Queue), slices.Clone(l.Entered)
+	c.Ended = make(map[Claim]Ending, len(l.Ended))
+	for k, v := range l.Ended {
+		c.Ended[k] = v
+	}
+	return &c
+}
