@@ -461,7 +461,7 @@ func TestDifferential(t *testing.T) {
 					r.reset(t)
 					p := &pair{
 						rig: r, model: &model.Lock{Now: r.now, Ended: map[model.Claim]model.Ending{}},
-						owners: rapid.IntRange(2, 6).Draw(t, "owners"),
+						owners: rapid.IntRange(2, 10).Draw(t, "owners"),
 						modes:  map[model.Claim]model.Mode{}, asks: map[model.Claim]request{},
 						slots: map[string]*slot{}, used: map[model.Claim]*slot{}, counted: map[model.Claim]bool{},
 					}
