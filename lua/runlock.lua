@@ -3,6 +3,7 @@
 --
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
 -- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
+--        5 as for unlock.lua; a read hold has its count in readers, where it goes with the hold
 -- Reply  as unlock.lua
 
 local present = redis.call('EXISTS', KEYS[2], KEYS[6])

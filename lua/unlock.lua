@@ -3,7 +3,7 @@
 --
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
 -- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
---       5 "counted" if the hold may have been re-entered
+--        5 "counted" if the hold may have been re-entered
 -- Reply  code or {code, more, wake}; code: 1 released  2 released by an earlier run  0 there was no hold
 
 if redis.call('EXISTS', KEYS[2]) == 0 and redis.call('GET', KEYS[1]) == ARGV[1] then

@@ -1,8 +1,6 @@
 -- Names for what every script needs once the uncontended case is behind it.
 --
--- Needs  time   the reply of TIME
---        hold   the caller's hold, or its process UUID
---        wakes  what the wake channels of all processes begin with
+-- Needs  time  the reply of TIME
 --
 -- A hold is named <process uuid>:<handle>:<number>.
 

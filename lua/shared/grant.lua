@@ -1,4 +1,7 @@
 -- Giving the lock, and telling those that got it.
+--
+-- Needs  hold   the caller's hold, or its process UUID
+--        wakes  what the wake channels of all processes begin with
 
 local granted = {}              -- hold -> token, for all that this script let in
 local woken = {}                -- process -> {token, '<handle>:<number>', …}
