@@ -433,6 +433,33 @@ func TestRequestDelayedPastTheNextHold(t *testing.T) {
 	})
 }
 
+// A waiter's heartbeat that comes when the waiter has long been let in, and others after it, takes nothing from it.
+func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		other := w.newLock()
+		rw, p := w.behindProxy(rwlock.WithLease(3 * time.Second))
+		before := take(w, newOwner(), other, write, "n")
+		c := w.enqueue(newOwner(), rw, mode, "n")
+		gate := make(chan struct{})
+		late := p.On(askScript(mode)).Times(1).DelayRequest(gate)
+		require.NoError(w, late.WaitHit(soon(w)))
+		unlock(w, before)
+		h := c.granted()
+		if mode == read {
+			defer unlock(w, take(w, newOwner(), other, read, "n"))
+		}
+		close(gate)
+		require.NoError(w, late.WaitDone(soon(w)))
+		select {
+		case <-h.Context().Done():
+			w.Error(context.Cause(h.Context()))
+		case <-time.After(w.while):
+		}
+		unlock(w, h)
+	})
+}
+
 // A hold that one RWLock of a process releases goes to the waiter of another at once, not by its heartbeat.
 func TestGrantReachesAnotherRWLockOfTheProcess(t *testing.T) {
 	t.Parallel()

@@ -174,8 +174,8 @@ func readState(reply any) (State, error) {
 
 	if writer := str(r[2]); writer != "" {
 		count := 1
-		if c := str(r[4]); strings.HasSuffix(c, " "+writer) {
-			count = leadingCount(c)
+		if c, ok := strings.CutPrefix(str(r[4]), writer+" "); ok {
+			count = storedCount(c)
 		}
 		s.Mode = Write
 		s.Holders = append(s.Holders, Holder{ownerOf(writer), Write, count, time.Duration(num(r[3])) * time.Millisecond})
@@ -190,7 +190,8 @@ func readState(reply any) (State, error) {
 	}
 	for _, p := range counts {
 		if lease := leases[p[0]]; lease > 0 {
-			s.Holders = append(s.Holders, Holder{ownerOf(p[0]), Read, leadingCount(p[1]), lease})
+			_, count, _ := strings.Cut(p[1], " ")
+			s.Holders = append(s.Holders, Holder{ownerOf(p[0]), Read, storedCount(count), lease})
 			s.Mode = max(s.Mode, Read)
 		}
 	}
@@ -199,8 +200,8 @@ func readState(reply any) (State, error) {
 	return s, bad
 }
 
-// leadingCount reads "<count>" or "<count> <number> <claim>".
-func leadingCount(s string) int {
+// storedCount reads "<count> <number>", or "" for a hold that was never re-entered.
+func storedCount(s string) int {
 	first, _, _ := strings.Cut(s, " ")
 	n, _ := strconv.Atoi(first)
 	return max(n, 1)

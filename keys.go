@@ -15,7 +15,7 @@ import (
 //	<prefix>:{<name>}:writer   STRING  the write hold; expires with its lease
 //	<prefix>:{<name>}:queue    ZSET    waiter -> ticket; waiting readers sort before waiting writers
 //	<prefix>:{<name>}:fence    STRING  the last fencing token
-//	<prefix>:{<name>}:readers  HASH    read hold -> reentrancy count
+//	<prefix>:{<name>}:readers  HASH    read hold -> its token, and its reentrancy count once it was re-entered
 //	<prefix>:{<name>}:leases   ZSET    read hold -> deadline, ms; absent while one reader is alone
 //	<prefix>:{<name>}:waiters  HASH    waiter -> deadline, ms; "owed" -> the readers that go before the next writer
 //	<prefix>:{<name>}:count    STRING  the write hold's reentrancy count, once it was re-entered

@@ -187,15 +187,16 @@ func badReply(reply any) error {
 // zero, and has to wait otherwise.
 func acquireAnswer(reply any) (a answer, err error) {
 	switch r := reply.(type) {
+	case string:
+		a.token, err = strconv.ParseInt(r, 10, 64)
+		if err != nil || a.token <= 0 {
+			return answer{}, badReply(reply)
+		}
+		return a, nil
 	case int64:
 		if r == refused {
 			return a, errAgain
 		}
-		if r <= 0 {
-			return a, badReply(reply)
-		}
-		a.token = r
-		return a, nil
 	case []any:
 		if len(r) != 7 || r[0] != int64(0) || !a.served(r) {
 			return a, badReply(reply)

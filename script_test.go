@@ -53,7 +53,7 @@ func TakeAsStranger(t *testing.T, c *redis.Client, prefix, name string) (release
 	b := newBench(t, c, keyBase(prefix, name))
 	b.wakes = wakeChannels(prefix)
 	p := b.writer()
-	require.IsType(t, int64(0), p.ask(), "the lock is not free")
+	require.IsType(t, "", p.ask(), "the lock is not free")
 	return func() { p.release() }
 }
 
@@ -535,6 +535,29 @@ func TestLateReentryKeepsTheCount(t *testing.T) {
 			requireSame(t, want, b.look(), mode.String())
 			p.reenter(1, 11)
 			require.NotEqual(t, want.exact, b.look().exact)
+		}
+	})
+}
+
+// A hold has the token that it was first told, whoever has come since, and whatever has been entered again.
+func TestTokenOfAHoldStays(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, mode := range []Mode{Write, Read} {
+			b := newBench(t, s.Client(), keyBase(s.Prefix, mode.String()))
+			p := b.party(mode, "wait")
+			token := p.ask()
+			require.IsType(t, "", token)
+			others := []*party{b.reader(), b.reader(), b.writer()}
+			if mode == Write {
+				others[0].write = p.id
+			}
+			for i, other := range others {
+				time.Sleep(time.Millisecond) // a token is a time
+				other.ask()
+				p.reenter(2+i, 10+i)
+				require.Equal(t, token, p.ask())
+			}
 		}
 	})
 }

@@ -4,7 +4,7 @@
 -- ARGV   1 the caller's process UUID  2 the number of this request  3 what wake channels begin with
 -- Reply  {code, more, wake}; code: 1 dropped  2 dropped by an earlier run
 
-local time = redis.call('TIME')
+--#include clock.lua
 local hold, wakes = ARGV[1], ARGV[3]
 --#include base.lua
 --#include grant.lua

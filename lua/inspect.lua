@@ -3,7 +3,7 @@
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
 -- Reply  {ms of the server's clock, token,
 --         write hold, ms left, count,
---         {read hold, count, …}, ms left of a reader that is alone, {read hold, deadline, …},
+--         {read hold, token and count, …}, ms left of a reader that is alone, {read hold, deadline, …},
 --         {waiter, ticket, …}, {waiter, deadline, …; "owed", …}}; "" where there is none
 
 local time = redis.call('TIME')

@@ -3,10 +3,10 @@
 -- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
 -- ARGV   1 hold  2 what done says before it  3 lease, ms  4 "wait" or "try"  5 what wake channels begin with
 --        6 "keep" if the caller has seen to the fence's time to live of late
--- Reply  the fencing token; or -1, this request is refused: its hold has ended; or what stands in the way:
+-- Reply  the fencing token, a string; or -1, this request is refused: its hold has ended; or what stands in the way:
 --        {0, more, wake, ms until it may pay to ask again, waiters ahead, "read" or "write", hold}
 
-local time = redis.call('TIME')
+--#include clock.lua
 local done = redis.call('GET', KEYS[3])
 if done and done ~= ARGV[2] then
   return -1
@@ -57,8 +57,7 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
 end
 
 -- Nobody is in the way. SET … GET fails on a key of another type, before anything has changed.
-local token = string.format('%d%06d', time[1], time[2])
-local last
+local token, last = now
 if ARGV[6] == 'keep' then
   last = redis.call('SET', KEYS[4], token, 'KEEPTTL', 'GET')
   if not last then
@@ -72,4 +71,4 @@ if last and last >= token then
   redis.call('SET', KEYS[4], token, 'KEEPTTL')
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-return tonumber(token)
+return token

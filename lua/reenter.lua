@@ -4,24 +4,25 @@
 -- ARGV   1 hold  2 "read" or "write"  3 count  4 number of this request, which grows  5 lease, ms; 0 to leave it
 -- Reply  1, or 0 if there is no such hold
 
-local time = redis.call('TIME')
+--#include clock.lua
 local hold = ARGV[1]
 --#include base.lua
 
--- The count says which request set it, and of which hold it is the count: an older request changes nothing.
-local count = ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. hold
-local function is_news(stored)
-  local number, of = string.match(stored or '', '^%d+ (%d+) (.*)$')
-  return of ~= hold or tonumber(number) < tonumber(ARGV[4])
+-- What is stored is a count, and the number of the request that set it, behind what tells whose it is: an older request
+-- changes nothing.
+local function is_news(stored, whose)
+  local first, number = string.match(stored or '', '^(%S+) %d+ (%d+)$')
+  return first ~= whose or tonumber(number) < tonumber(ARGV[4])
 end
+local count = ' ' .. ARGV[3] .. ' ' .. ARGV[4]
 
 if ARGV[2] == 'write' then
   if call('GET', WRITER) ~= hold then
     return 0
   end
   extend_writer(ARGV[5])
-  if is_news(call('GET', COUNT)) then
-    call('SET', COUNT, count, 'PX', math.max(call('PTTL', WRITER), 1))
+  if is_news(call('GET', COUNT), hold) then
+    call('SET', COUNT, hold .. count, 'PX', math.max(call('PTTL', WRITER), 1))
   end
   return 1
 end
@@ -32,7 +33,9 @@ if not deadline then
   return 0
 end
 extend_reader(hold, deadline, ARGV[5])
-if is_news(call('HGET', READERS, hold)) then
-  call('HSET', READERS, hold, count)
+local stored = call('HGET', READERS, hold)
+local token = string.match(stored, '^%S+')
+if is_news(stored, token) then
+  call('HSET', READERS, hold, token .. count)
 end
 return 1

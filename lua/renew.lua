@@ -4,7 +4,7 @@
 -- ARGV   1 hold  2 "read" or "write"  3 lease, ms
 -- Reply  1, or 0 if there is no such hold
 
-local time = redis.call('TIME')
+--#include clock.lua
 local hold = ARGV[1]
 --#include base.lua
 

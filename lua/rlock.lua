@@ -5,44 +5,48 @@
 --        6 the write hold of the same owner, or ""
 -- Reply  as lock.lua
 
-local time = redis.call('TIME')
+--#include clock.lua
 local strings = redis.call('MGET', KEYS[3], KEYS[4])
 if strings[1] and strings[1] ~= ARGV[2] then
   return -1
 end
 
+-- The token is the time, so that no earlier writer has a larger one even if the server has lost the last writes to the
+-- fence; or the last one handed out, should the clock be behind.
 local token = strings[2]
-
--- The time, so that no earlier writer has a larger token even if the server has lost the last writes to the fence.
-local function advance()
-  local now = string.format('%d%06d', time[1], time[2])
-  if token < now then
-    token = now
-    redis.call('SET', KEYS[4], token, 'KEEPTTL')
-  end
-  return tonumber(token)
+local later = token and token < now
+if later then
+  token = now
 end
 
 local present = redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6])
 if present == 0 and token then
   -- Nobody has the lock or waits for it: the hold is the only one, and the hash ends with it.
-  redis.call('HSET', KEYS[5], ARGV[1], '1')
+  redis.call('HSET', KEYS[5], ARGV[1], token)
   redis.call('PEXPIRE', KEYS[5], ARGV[3])
-  return advance()
+  if later then
+    redis.call('SET', KEYS[4], token, 'KEEPTTL')
+  end
+  return token
 end
 
 local hold, wakes = ARGV[1], ARGV[5]
 local waits = ARGV[4] == 'wait'
 --#include base.lua
 
-if present == 2 and token and call('EXISTS', READERS, LEASES) == 2 and not call('ZSCORE', LEASES, hold) then
-  -- There are other readers, and nobody waits.
-  call('HSET', READERS, hold, '1')
-  call('ZADD', LEASES, ms + ARGV[3], hold)
-  if call('PTTL', LEASES) < tonumber(ARGV[3]) then
-    keep(READERS, LEASES, tonumber(ARGV[3]))
+if present == 2 and token then
+  local left = call('PTTL', LEASES)
+  if left >= 0 and call('EXISTS', READERS) == 1 and call('HSETNX', READERS, hold, token) == 1 then
+    -- There are other readers, and nobody waits.
+    call('ZADD', LEASES, ms + ARGV[3], hold)
+    if left < tonumber(ARGV[3]) then
+      keep(READERS, LEASES, tonumber(ARGV[3]))
+    end
+    if later then
+      call('SET', FENCE, token, 'KEEPTTL')
+    end
+    return token
   end
-  return advance()
 end
 --#include grant.lua
 --#include readers.lua
@@ -52,9 +56,8 @@ end
 
 local deadline = reader_deadline(hold)
 if deadline then
-  local its_token = last_token()
   extend_reader(hold, deadline, ARGV[3])
-  return its_token
+  return string.match(call('HGET', READERS, hold), '^%d+')
 end
 local writer = call('GET', WRITER)
 if not writer then
@@ -83,5 +86,5 @@ elseif writer or call('EXISTS', QUEUE) == 1 then
 else
   granted[hold] = read_token()
 end
-add_readers({hold}, {ms + ARGV[3]})
+add_readers({hold}, {ms + ARGV[3]}, granted[hold])
 return granted_reply()

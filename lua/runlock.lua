@@ -15,13 +15,13 @@ if present == 0 and redis.call('HDEL', KEYS[5], ARGV[1]) == 1 then
   return 1
 end
 
-local time = redis.call('TIME')
+--#include clock.lua
 local hold, wakes = ARGV[1], ARGV[3]
 --#include base.lua
 
-local deadline = present > 0 and call('ZSCORE', LEASES, hold)
-if deadline and tonumber(deadline) > ms and call('EXISTS', QUEUE) == 0 and call('HDEL', READERS, hold) == 1 then
-  -- There are other readers, and nobody waits.
+local deadline = present == 1 and call('ZSCORE', LEASES, hold)
+if deadline and tonumber(deadline) > ms and call('HDEL', READERS, hold) == 1 then
+  -- There are other readers, and nobody waits: leases is the one that is present.
   call('ZREM', LEASES, hold)
   if ARGV[4] ~= 'keep' or not redis.call('SET', KEYS[3], ARGV[2], 'KEEPTTL', 'GET') then
     redis.call('SET', KEYS[3], ARGV[2], 'PX', '150000')

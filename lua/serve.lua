@@ -4,7 +4,7 @@
 -- ARGV   1 the caller's process UUID  2 what wake channels begin with
 -- Reply  {1, more, wake}
 
-local time = redis.call('TIME')
+--#include clock.lua
 local hold, wakes = ARGV[1], ARGV[2]
 --#include base.lua
 --#include grant.lua

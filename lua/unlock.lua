@@ -17,7 +17,7 @@ if redis.call('EXISTS', KEYS[2]) == 0 and redis.call('GET', KEYS[1]) == ARGV[1] 
   return 1
 end
 
-local time = redis.call('TIME')
+--#include clock.lua
 local hold, wakes = ARGV[1], ARGV[3]
 --#include base.lua
 --#include grant.lua

@@ -145,7 +145,7 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 	}
 	number := func(s string) int64 { f, _ := strconv.ParseFloat(s, 64); return int64(f) }
 	count := func(h *model.Hold, text string) {
-		f := strings.Fields(text + " 0")
+		f := strings.Fields(text)
 		h.Count, h.Asked = int(number(f[0])), int(number(f[1]))
 	}
 	ms := reply[0].(int64)
@@ -154,8 +154,8 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 	}
 	l := &model.Lock{Now: r.now, Token: number(reply[1].(string))}
 	if writer := reply[2].(string); writer != "" {
-		h := model.Hold{Claim: claimOf(writer), Mode: model.Write, Until: ms + reply[3].(int64), Count: 1}
-		if text := reply[4].(string); text != "" {
+		h := model.Hold{Claim: claimOf(writer), Mode: model.Write, Until: ms + reply[3].(int64), Token: l.Token, Count: 1}
+		if text, ok := strings.CutPrefix(reply[4].(string), writer+" "); ok {
 			count(&h, text)
 		}
 		l.Holds = append(l.Holds, h)
@@ -169,8 +169,11 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 		until[readers[0][0]] = ms + reply[6].(int64)
 	}
 	for _, p := range readers {
-		h := model.Hold{Claim: claimOf(p[0]), Mode: model.Read, Until: until[p[0]]}
-		count(&h, p[1])
+		token, text, again := strings.Cut(p[1], " ")
+		h := model.Hold{Claim: claimOf(p[0]), Mode: model.Read, Until: until[p[0]], Token: number(token), Count: 1}
+		if again {
+			count(&h, text)
+		}
 		if h.Until > ms {
 			l.Holds = append(l.Holds, h)
 		}
@@ -239,6 +242,8 @@ func (p *pair) do(t *rapid.T, q request, late bool) {
 	reply := p.run(t, q.script, q.done, q.argv...)
 	actual, more := "", p.few
 	switch v := reply.(type) {
+	case string:
+		actual = v
 	case int64:
 		actual = strconv.FormatInt(v, 10)
 	case []any:
@@ -349,7 +354,7 @@ func (p *pair) ask(t *rapid.T) {
 	q := request{script: "rlock", done: s.key, argv: []any{id(c), s.last, lease, how, "wake:"}, on: func(l *model.Lock) string {
 		switch l.Ask(c, mode, lease, try, within) {
 		case model.Granted:
-			return strconv.FormatInt(l.Token, 10)
+			return strconv.FormatInt(l.Hold(c).Token, 10)
 		case model.Refused:
 			return "-1"
 		}

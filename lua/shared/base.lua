@@ -1,6 +1,6 @@
 -- Names for what every script needs once the uncontended case is behind it.
 --
--- Needs  time  the reply of TIME
+-- Needs  clock.lua
 --
 -- A hold is named <process uuid>:<handle>:<number>.
 

@@ -3,39 +3,38 @@
 -- Needs  hold   the caller's hold, or its process UUID
 --        wakes  what the wake channels of all processes begin with
 
-local granted = {}              -- hold -> token, for all that this script let in
+local granted = {}              -- hold -> token, a string, for all that this script let in
 local woken = {}                -- process -> {token, '<handle>:<number>', …}
 local more = 0                  -- 1 if this step was not enough to serve all whose turn it is
 
 local function next_token()
-  local token = string.format('%d%06d', time[1], time[2])
+  local token = now
   local last = call('SET', FENCE, token, 'PX', FENCE_TTL, 'GET')
   if last and tonumber(last) >= tonumber(token) then
     token = string.format('%.0f', tonumber(last) + 1)
     call('SET', FENCE, token, 'PX', FENCE_TTL)
   end
-  return tonumber(token)
+  return token
 end
 
--- The token of a hold that is met again: the last one handed out.
+-- The token of whoever writes: the last one handed out.
 local function last_token()
-  local token = call('GET', FENCE)
-  return token and tonumber(token) or next_token()
+  return call('GET', FENCE) or next_token()
 end
 
 -- The token of a read hold: the time, so that no earlier writer has a larger one even if the server has lost the last
 -- writes to the fence. Every later writer has.
 local function read_token()
-  local token, now = call('GET', FENCE), string.format('%d%06d', time[1], time[2])
+  local token = call('GET', FENCE)
   if not token then
     call('SET', FENCE, now, 'PX', FENCE_TTL)
-    return tonumber(now)
+    return now
   end
   if token < now then
     call('SET', FENCE, now, 'KEEPTTL')
-    return tonumber(now)
+    return now
   end
-  return tonumber(token)
+  return token
 end
 
 local function note(id, token)
@@ -46,7 +45,7 @@ local function note(id, token)
   local process = string.sub(id, 1, 36)
   local message = woken[process]
   if not message then
-    message = {string.format('%.0f', token)}
+    message = {token}
     woken[process] = message
   end
   message[#message + 1] = string.sub(id, 38)

@@ -1,4 +1,4 @@
--- Readers. One reader alone has its count in the hash, and the hash expires with its lease. As soon as there are two,
+-- Readers. One reader alone has its token in the hash, and the hash expires with its lease. As soon as there are two,
 -- each has its deadline in leases, until all have left.
 
 -- The deadline of a live read hold, or nil. Either key may have been evicted: then its holds are lost.
@@ -33,8 +33,8 @@ local function readers_end()
 end
 
 -- Makes holds read holds, each with its own deadline: ids is {id, …}, deadlines is {deadline, …}.
-local function add_readers(ids, deadlines)
-  local counts, leases, last = {}, {}, 0
+local function add_readers(ids, deadlines, token)
+  local tokens, leases, last = {}, {}, 0
   if call('ZCARD', LEASES) == 0 then
     local others = call('HLEN', READERS)
     if others == 1 then
@@ -44,19 +44,19 @@ local function add_readers(ids, deadlines)
       call('UNLINK', READERS)  -- leases was evicted: nobody can tell who of these lives
     end
     if others ~= 1 and #ids == 1 then
-      call('HSET', READERS, ids[1], '1')
+      call('HSET', READERS, ids[1], token)
       call('PEXPIRE', READERS, deadlines[1] - ms)
       return
     end
   end
   for i, id in ipairs(ids) do
-    counts[#counts + 1] = id
-    counts[#counts + 1] = '1'
+    tokens[#tokens + 1] = id
+    tokens[#tokens + 1] = token
     leases[#leases + 1] = deadlines[i]
     leases[#leases + 1] = id
     last = math.max(last, deadlines[i])
   end
-  call('HSET', READERS, unpack(counts))
+  call('HSET', READERS, unpack(tokens))
   call('ZADD', LEASES, unpack(leases))
   keep(READERS, LEASES, last - ms)
 end

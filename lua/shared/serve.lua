@@ -54,7 +54,7 @@ local function serve()
     if entered[1] then
       local token = read_token()
       readers_end()  -- clears away the dead
-      add_readers(entered, deadlines)
+      add_readers(entered, deadlines, token)
       for _, id in ipairs(entered) do
         note(id, token)
       end

@@ -554,6 +554,8 @@ func (e *explorer) pass(x *system) error {
 		return fmt.Errorf("after a tick: %w", err)
 	}
 	rebase(expected)
+	foldTokens(expected, expected.Token)
+	foldTokens(actual, actual.Token)
 	if expected.Token != 0 {
 		actual.Token = expected.Token
 	}

@@ -46,10 +46,12 @@ type server struct {
 }
 
 type (
-	// count is a reentrancy count: that of a hold, and the number of the request that set it, or 0.
+	// count is a reentrancy count: that of a hold, and the number of the request that set it, or 0. Of a reader, it also
+	// says whether another token was handed out later.
 	count struct {
 		of      hold
 		n, news uint8
+		old     bool
 	}
 	ticket struct {
 		of   hold
@@ -123,7 +125,7 @@ func (l layout) restore(r *redisServer, s *server) {
 		set("writer", l.name(s.writer), ms(s.writerTTL))
 	}
 	if s.countTTL > 0 {
-		set("count", l.countText(s.count), ms(s.countTTL))
+		set("count", l.name(s.count.of)+s.count.text(), ms(s.countTTL))
 	}
 	for _, t := range s.queue {
 		score := int64(t.rank)
@@ -149,18 +151,15 @@ func (l layout) restore(r *redisServer, s *server) {
 		m.SetTTL("waiters", ms(s.waitersTTL))
 	}
 	for _, c := range s.readers {
-		m.HSet("readers", l.name(c.of), l.countText(c))
+		m.HSet("readers", l.name(c.of), strconv.FormatInt(s.tokenOf(c), 10)+c.text())
 	}
 	m.SetTTL("readers", ms(s.readersTTL))
 	for _, d := range s.leases {
 		_, _ = m.ZAdd("leases", float64(now/1000+int64(d.left)), l.name(d.of))
 	}
 	m.SetTTL("leases", ms(s.leasesTTL))
-	switch s.fence {
-	case fencePast:
-		set("fence", strconv.FormatInt(now-1, 10), fenceTTL)
-	case fenceNow:
-		set("fence", strconv.FormatInt(now, 10), fenceTTL)
+	if s.fence != noFence {
+		set("fence", strconv.FormatInt(s.token(), 10), fenceTTL)
 	}
 	for _, d := range s.done {
 		set(d.slot.key(), strconv.Itoa(int(d.value)), doneTTL)
@@ -169,11 +168,23 @@ func (l layout) restore(r *redisServer, s *server) {
 
 func (l layout) deadline(left int32) string { return strconv.FormatInt(now/1000+int64(left), 10) }
 
-func (l layout) countText(c count) string {
+func (c count) text() string {
 	if c.news == 0 {
-		return strconv.Itoa(int(c.n))
+		return ""
 	}
-	return fmt.Sprintf("%d %d %s", c.n, c.news, l.name(c.of))
+	return fmt.Sprintf(" %d %d", c.n, c.news)
+}
+
+// token is what stands for the last token handed out, or 0.
+func (s *server) token() int64 {
+	return map[fence]int64{fencePast: now - 1, fenceNow: now}[s.fence]
+}
+
+func (s *server) tokenOf(c count) int64 {
+	if c.old || s.fence == noFence {
+		return now - 2
+	}
+	return s.token()
 }
 
 // A reader of a miniredis; the first error sticks.
@@ -215,13 +226,12 @@ func (x *snapshot) ttl(key string) int32 {
 	return int32(ttl.Milliseconds())
 }
 
-// count reads what is stored as the reentrancy count of a hold; for a string key, the value has to say which.
+// count reads what is stored as the reentrancy count of a hold, "" for one that was never entered again.
 func (x *snapshot) count(text string, of hold) count {
-	parts := strings.Split(text, " ")
-	c := count{of: of, n: uint8(x.int(parts[0]))}
-	if len(parts) == 3 {
-		c.news, c.of = uint8(x.int(parts[1])), x.hold(parts[2])
-	} else if len(parts) != 1 {
+	c := count{of: of, n: 1}
+	if parts := strings.Split(text, " "); len(parts) == 2 {
+		c.n, c.news = uint8(x.int(parts[0])), uint8(x.int(parts[1]))
+	} else if text != "" {
 		x.fail("%q is no count", text)
 	}
 	return c
@@ -263,7 +273,8 @@ func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]b
 		case "writer":
 			s.writer, s.writerTTL = x.hold(get()), ttl
 		case "count":
-			s.count, s.countTTL = x.count(get(), hold{}), ttl
+			of, text, _ := strings.Cut(get(), " ")
+			s.count, s.countTTL = x.count(text, x.hold(of)), ttl
 		case "queue":
 			x.queue(s, zset)
 			s.queueTTL = ttl
@@ -276,10 +287,12 @@ func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]b
 			})
 		case "readers":
 			hash(func(f, v string) {
-				h := x.hold(f)
-				c := x.count(v, h)
-				if c.of != h {
-					x.fail("the count of %q is that of another", f)
+				text, count, _ := strings.Cut(v, " ")
+				c := x.count(count, x.hold(f))
+				last, _ := m.Get("fence")
+				c.old = text != last
+				if x.int(text) > x.int(last) {
+					x.fail("the token of %q was not handed out", f)
 				}
 				s.readers = append(s.readers, c)
 			})
@@ -437,15 +450,9 @@ func (s *server) idle() bool {
 // error if it stands for none.
 func (s *server) abstract() (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
-	l := &model.Lock{Now: now, Ended: map[model.Claim]model.Ending{}}
-	switch s.fence {
-	case fencePast:
-		l.Token = now - 1
-	case fenceNow:
-		l.Token = now
-	}
+	l := &model.Lock{Now: now, Token: s.token(), Ended: map[model.Claim]model.Ending{}}
 	if s.writerTTL > 0 {
-		h := model.Hold{Claim: s.writer.claim(), Mode: model.Write, Until: at(s.writerTTL), Count: 1}
+		h := model.Hold{Claim: s.writer.claim(), Mode: model.Write, Until: at(s.writerTTL), Token: l.Token, Count: 1}
 		if s.countTTL > 0 {
 			h.Count, h.Asked = int(s.count.n), int(s.count.news)
 		}
@@ -466,7 +473,9 @@ func (s *server) abstract() (*model.Lock, error) {
 			left = s.leases[i].left
 		}
 		if left > 0 {
-			l.Holds = append(l.Holds, model.Hold{Claim: c.of.claim(), Mode: model.Read, Until: at(left), Count: int(c.n), Asked: int(c.news)})
+			l.Holds = append(l.Holds, model.Hold{
+				Claim: c.of.claim(), Mode: model.Read, Until: at(left), Token: s.tokenOf(c), Count: int(c.n), Asked: int(c.news),
+			})
 		}
 	}
 	if len(s.leases) > 0 && len(s.readers) == 0 {

@@ -434,7 +434,7 @@ func (x *system) looks(o uint8) string {
 		add(d.of, 'd', byte(d.left/tickMS))
 	}
 	for _, c := range s.readers {
-		add(c.of, 'r', c.n)
+		add(c.of, 'r', c.n, bit(c.old))
 	}
 	for _, d := range s.leases {
 		add(d.of, 'l', byte(d.left/tickMS))
@@ -500,7 +500,7 @@ func (s *server) appendKey(b []byte) []byte {
 	b = short(short(b, s.owed), s.counter)
 	b = append(long(b, s.waitersTTL), byte(len(s.readers)))
 	for _, c := range s.readers {
-		b = append(c.of.appendKey(b), c.n, c.news)
+		b = append(c.of.appendKey(b), c.n, c.news, bit(c.old))
 	}
 	b = append(long(b, s.readersTTL), byte(len(s.leases)))
 	for _, d := range s.leases {

@@ -27,8 +27,9 @@ type Hold struct {
 	Claim
 	Mode  Mode
 	Until int64
-	Count int // how many times the owner has entered
-	Asked int // the number of the request that set Count; 0 if none did
+	Token int64 // as of when it entered
+	Count int   // how many times the owner has entered
+	Asked int   // the number of the request that set Count; 0 if none did
 }
 
 // A Waiter is a claim that stands in line until a moment in ms, unless it is heard of again. One that is dead is in
@@ -139,7 +140,7 @@ func (l *Lock) enter(c Claim, mode Mode, until int64) {
 	case l.Writer() == nil || l.Token == 0:
 		l.Token = max(l.Token, l.Now)
 	}
-	l.Holds = append(l.Holds, Hold{Claim: c, Mode: mode, Until: until, Count: 1})
+	l.Holds = append(l.Holds, Hold{Claim: c, Mode: mode, Until: until, Token: l.Token, Count: 1})
 	l.dequeue(c)
 	l.Entered = append(l.Entered, c)
 	if mode == Write {
