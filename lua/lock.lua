@@ -21,7 +21,10 @@ if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
   local writer = call('GET', WRITER)
   if writer and writer ~= hold then
     if waits then
-      local left, rank = ask_again(call('PTTL', WRITER), enqueue('write', ARGV[3], writer))
+      local rank, left = enqueue('write', ARGV[3], writer)
+      if not left then
+        left, rank = ask_again(call('PTTL', WRITER), rank)
+      end
       return {0, 0, '', left, rank, 'write', writer}
     end
     refuse_late()

@@ -6,7 +6,10 @@
 --        5 "counted" if the hold may have been re-entered
 -- Reply  code or {code, more, wake}; code: 1 released  2 released by an earlier run  0 there was no hold
 
-if redis.call('EXISTS', KEYS[2]) == 0 and redis.call('GET', KEYS[1]) == ARGV[1] then
+local writer = redis.call('GET', KEYS[1])
+local first = writer == ARGV[1] and redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
+if first and not first[1] then
+  -- Nobody waits.
   redis.call('DEL', KEYS[1])
   if ARGV[5] == 'counted' and type(redis.pcall('GET', KEYS[8])) == 'string' then
     redis.call('DEL', KEYS[8])
@@ -22,11 +25,9 @@ local hold, wakes = ARGV[1], ARGV[3]
 --#include base.lua
 --#include grant.lua
 
-local writer = call('GET', WRITER)
-if writer == hold then
-  -- Most often another writer is next; what it is granted replaces this hold.
-  local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
-  local deadline = first[1] and tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
+if first then
+  -- Most often another writer is next; what it is granted replaces this hold. Readers sort before it: none waits.
+  local deadline = tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
   local next = deadline and tonumber(deadline) > ms and call('EXISTS', READERS, LEASES) == 0
   if not next then
     call('DEL', WRITER)
@@ -38,7 +39,7 @@ if writer == hold then
     call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
   end
   if next then
-    grant_writer(first[1], deadline)
+    grant_writer(first[1], deadline, first[4])
     return {1, more, wake()}
   end
 end
@@ -46,7 +47,7 @@ end
 --#include serve.lua
 --#include giveup.lua
 
-if writer == hold then
+if first then
   serve()
   return {1, more, wake()}
 end

@@ -13,14 +13,17 @@ local FENCE_TTL = '172800000'   -- two days, ms
 -- Two minutes and a half, ms: longer than a request lives in the buffers of a connection that its client has closed.
 local DONE_TTL = '150000'
 
--- Makes two keys that belong together last for at least ttl ms: either may have been evicted, and is new.
+-- Makes two keys that belong together last for at least ttl ms: either may have been evicted, and is new. Returns for how
+-- long they do.
 local function keep(one, other, ttl)
   local left, right = call('PTTL', one), call('PTTL', other)
   if left < ttl or right < ttl then
     ttl = math.max(ttl, left, right) + 1000  -- a second more saves the next callers the same commands
     call('PEXPIRE', one, ttl)
     call('PEXPIRE', other, ttl)
+    return ttl
   end
+  return math.min(left, right)
 end
 
 -- Makes the write hold live for at least lease more.

@@ -69,17 +69,16 @@ local function owe(readers)
 end
 
 -- Gives the lock to a waiting writer, until its own deadline as of its last heartbeat: so that the deadline its process
--- knows of is safe however late the message comes.
-local function grant_writer(id, deadline)
+-- knows of is safe however late the message comes. next is the ticket of who waits behind it, if anyone.
+local function grant_writer(id, deadline, next)
   local token = next_token()  -- which fails on a key of another type, before anything has changed
   call('SET', WRITER, id, 'PX', deadline - ms)
   note(id, token)
   call('ZREM', QUEUE, id)
   call('HDEL', WAITERS, id)
-  local first = call('ZRANGE', QUEUE, 0, 0, 'WITHSCORES')
-  if not first[1] then
+  if not next then
     call('UNLINK', WAITERS)
-  elseif tonumber(first[2]) < 0 then
+  elseif tonumber(next) < 0 then
     owe('all')
   end
 end

@@ -1,25 +1,34 @@
 -- Joining the queue, or not. A waiter's ticket counts up while anyone waits; a reader's is less by 10^12, so that readers
 -- sort before writers, and each mode in order of arrival.
 
--- Puts the caller into the queue, or notes that it still waits there. Returns how many are in front.
+-- Puts the caller into the queue, or notes that it still waits there. Returns how many are in front; and, if a writer comes
+-- directly behind another that lives, how long that one can be in its way: nothing else has to be asked for until then.
 local function enqueue(mode, lease, writer)
-  local rank = call('ZRANK', QUEUE, hold)
-  if not rank then
-    local ticket = call('HINCRBY', WAITERS, 'ticket', 1)
+  local last = call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
+  local seen = call('HMGET', WAITERS, hold, 'ticket', 'kept', last[1] or '')
+  local deadline, left = string.format('%d', ms + lease), nil
+  local rank = seen[1] and call('ZRANK', QUEUE, hold)
+  if rank then
+    call('HSET', WAITERS, hold, deadline)
+  else
+    local ticket = string.format('%d', math.max(seen[2] or 0, last[2] or 0) + 1)
+    call('HSET', WAITERS, hold, deadline, 'ticket', ticket)
     if mode == 'read' then
-      ticket = ticket - 1000000000000
+      call('ZADD', QUEUE, 'NX', ticket - 1000000000000, hold)
+      if writer then
+        call('HSET', WAITERS, 'owed', 'all')
+      end
+    elseif call('ZADD', QUEUE, 'NX', ticket, hold) == 1 then
+      rank = call('ZCARD', QUEUE) - 1
+      left = rank > 0 and tonumber(last[2]) > 0 and seen[4] and seen[4] - ms
     end
-    call('ZADD', QUEUE, ticket, hold)
-    if mode == 'read' and writer then
-      call('HSET', WAITERS, 'owed', 'all')
-    end
-    rank = call('ZRANK', QUEUE, hold)
+    rank = rank or call('ZRANK', QUEUE, hold)
   end
-  call('HSET', WAITERS, hold, ms + lease)
-  if rank == 0 or call('PTTL', WAITERS) < tonumber(lease) then
-    keep(QUEUE, WAITERS, tonumber(lease))
+  -- Both keys are known to live until then; but the queue may have been evicted, and is new.
+  if not last[1] or not seen[3] or seen[3] < deadline then
+    call('HSET', WAITERS, 'kept', ms + keep(QUEUE, WAITERS, tonumber(lease)))
   end
-  return rank
+  return rank, left and left > 0 and left
 end
 
 -- How long it may take at most until the caller has reason to ask again, left being what remains of the lease of the holder.

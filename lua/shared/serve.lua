@@ -71,6 +71,7 @@ local function serve()
   end
 
   if writer and not readers_end() then
-    grant_writer(writer, deadline)
+    local front = call('ZRANGE', QUEUE, 0, 1, 'WITHSCORES')
+    grant_writer(writer, deadline, front[1] ~= writer and front[2] or front[4])
   end
 end

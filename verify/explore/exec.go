@@ -367,7 +367,7 @@ func (m *machine) parseReply(q request, reply any) (p parsed, err error) {
 // blocked checks what a reply says of what is in the way: the truth, and to ask again not after the moment from which
 // time alone lets somebody in.
 func blocked(l *model.Lock, c model.Claim, p parsed) error {
-	if next := l.Next(c); next >= 0 && p.again > next {
+	if next := wakesAt(l, c); next >= 0 && p.again > next {
 		return fmt.Errorf("it says to ask again in %d ms, where somebody can be let in in %d", p.again, next)
 	}
 	if p.again <= 0 {
@@ -383,6 +383,21 @@ func blocked(l *model.Lock, c model.Claim, p parsed) error {
 		return fmt.Errorf("it says that %d are ahead, of %d", p.ahead, len(l.Queue))
 	}
 	return nil
+}
+
+// wakesAt returns how many ms from now c has reason to ask again at the latest; or -1. Whatever ends before a live writer
+// that a writer waits for directly behind is that one's to look after.
+func wakesAt(l *model.Lock, c model.Claim) int64 {
+	var front *model.Waiter
+	for _, w := range l.Queue {
+		switch {
+		case w.Claim == c && w.Mode == model.Write && front != nil:
+			return front.Until - l.Now/1000
+		case w.Mode == model.Write && l.Lives(w):
+			front = &w
+		}
+	}
+	return l.Next(c)
 }
 
 // told checks that each claim that was let in is told of it just once: the caller by its reply, the others of its process

@@ -148,6 +148,9 @@ func (l layout) restore(r *redisServer, s *server) {
 		if s.counter >= 0 {
 			m.HSet("waiters", "ticket", strconv.Itoa(int(s.counter)))
 		}
+		if kept := min(s.queueTTL, s.waitersTTL); kept > 0 {
+			m.HSet("waiters", "kept", l.deadline(kept)) // as late as can be
+		}
 		m.SetTTL("waiters", ms(s.waitersTTL))
 	}
 	for _, c := range s.readers {
@@ -281,7 +284,13 @@ func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]b
 		case "waiters":
 			s.waitersTTL = ttl
 			hash(func(f, v string) {
-				if f != "owed" && f != "ticket" {
+				switch f {
+				case "owed", "ticket":
+				case "kept":
+					if left := x.left(x.int(v)); ms(left) > m.TTL("queue") || ms(left) > m.TTL("waiters") {
+						x.fail("the queue does not last as long as it says, %d ms", left)
+					}
+				default:
 					s.waiters = append(s.waiters, lease{x.hold(f), x.left(x.int(v))})
 				}
 			})
