@@ -18,7 +18,9 @@ end
 -- These fail on a key of another type, before anything has changed.
 call('GET', WRITER)
 call('GET', COUNT)
+call('GET', FENCE)
 call('HLEN', READERS)
+call('HLEN', WAITERS)
 call('ZCARD', LEASES)
 call('ZCARD', QUEUE)
 call('UNLINK', WRITER, COUNT, READERS, LEASES)

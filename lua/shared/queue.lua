@@ -1,8 +1,8 @@
 -- Joining the queue, or not. A waiter's ticket counts up while anyone waits; a reader's is less by 10^12, so that readers
 -- sort before writers, and each mode in order of arrival.
 
--- Puts the caller into the queue, or notes that it still waits there. Returns how many are in front; and, if a writer comes
--- directly behind another that lives, how long that one can be in its way: nothing else has to be asked for until then.
+-- Puts the caller into the queue, or notes that it still waits there. Returns, to a writer, how many are in front; and, if
+-- it comes directly behind another that lives, how long that one can be in its way: until then it has nothing to ask for.
 local function enqueue(mode, lease, writer)
   local last = call('ZRANGE', QUEUE, -1, -1, 'WITHSCORES')
   local seen = call('HMGET', WAITERS, hold, 'ticket', 'kept', last[1] or '')
@@ -21,8 +21,9 @@ local function enqueue(mode, lease, writer)
     elseif call('ZADD', QUEUE, 'NX', ticket, hold) == 1 then
       rank = call('ZCARD', QUEUE) - 1
       left = rank > 0 and tonumber(last[2]) > 0 and seen[4] and seen[4] - ms
+    else
+      rank = call('ZRANK', QUEUE, hold)
     end
-    rank = rank or call('ZRANK', QUEUE, hold)
   end
   -- Both keys are known to live until then; but the queue may have been evicted, and is new.
   if not last[1] or not seen[3] or seen[3] < deadline then

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -370,8 +371,8 @@ func blocked(l *model.Lock, c model.Claim, p parsed) error {
 	if next := wakesAt(l, c); next >= 0 && p.again > next {
 		return fmt.Errorf("it says to ask again in %d ms, where somebody can be let in in %d", p.again, next)
 	}
-	if p.again <= 0 {
-		return fmt.Errorf("it says to ask again in %d ms", p.again)
+	if first := firstEnd(l); p.again < first {
+		return fmt.Errorf("it says to ask again in %d ms, and nothing ends before %d", p.again, first)
 	}
 	if p.write != (l.Writer() != nil) {
 		return fmt.Errorf("it says that the lock is held in the other mode")
@@ -383,6 +384,20 @@ func blocked(l *model.Lock, c model.Claim, p parsed) error {
 		return fmt.Errorf("it says that %d are ahead, of %d", p.ahead, len(l.Queue))
 	}
 	return nil
+}
+
+// firstEnd returns how many ms from now the first lease is over.
+func firstEnd(l *model.Lock) int64 {
+	first := int64(math.MaxInt64)
+	for _, h := range l.Holds {
+		first = min(first, h.Until)
+	}
+	for _, w := range l.Queue {
+		if l.Lives(w) {
+			first = min(first, w.Until)
+		}
+	}
+	return first - l.Now/1000
 }
 
 // wakesAt returns how many ms from now c has reason to ask again at the latest; or -1. Whatever ends before a live writer

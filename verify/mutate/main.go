@@ -26,6 +26,7 @@ import (
 type killer struct {
 	name string
 	args []string
+	dir  string
 }
 
 func main() {
@@ -139,16 +140,18 @@ func runScripts(dir string, match *regexp.Regexp, list bool, parallel int, verbo
 // buildKillers builds what kills, the quickest first.
 func buildKillers(temp string) ([]killer, error) {
 	explore, test := filepath.Join(temp, "explore"), filepath.Join(temp, "verify.test")
+	traces, traced := filepath.Join(temp, "traces.test"), filepath.Join(root(), "verify", "explore")
 	for _, args := range [][]string{
 		{"build", "-o", explore, "./explore"},
 		{"test", "-c", "-o", test, "."},
+		{"test", "-c", "-o", traces, "./explore"},
 	} {
 		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go %v: %w\n%s", args, err, out)
 		}
 	}
 	exploring := func(args string) killer {
-		return killer{"explore", append([]string{explore, "-q", "-lua", "$LUA", "-bugs", "1"}, strings.Fields(args)...)}
+		return killer{"explore", append([]string{explore, "-q", "-lua", "$LUA", "-bugs", "1"}, strings.Fields(args)...), ""}
 	}
 	return []killer{
 		exploring("-processes AB -asks 1 -faults 0 -crashes 0 -reenter"),
@@ -156,8 +159,10 @@ func buildKillers(temp string) ([]killer, error) {
 		exploring("-processes AB -asks 1 -faults 0 -crashes 0 -forces 1"),
 		exploring("-processes ABC -leases 123 -asks 1 -faults 0 -crashes 0"),
 		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -reenter"),
-		{"differential", []string{test, "-test.run", "Differential", "-rapid.nofailfile", "-rapid.shrinktime", "1ms"}},
-		{"types", []string{test, "-test.run", "AnotherType"}},
+		{"traces", []string{traces, "-test.run", "Traces"}, traced},
+		{"steps", []string{test, "-test.run", "Steps|ShortLease"}, ""},
+		{"keys", []string{test, "-test.run", "AnotherType|LostKeys"}, ""},
+		{"differential", []string{test, "-test.run", "Differential", "-rapid.nofailfile", "-rapid.shrinktime", "1ms"}, ""},
 		exploring("-processes AB -asks 2 -faults 0 -crashes 0"),
 	}, nil
 }
@@ -172,6 +177,7 @@ func try(killers []killer, lua string) (string, string) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+		cmd.Dir = k.dir
 		cmd.Env = append(os.Environ(), "RWLOCK_LUA="+lua)
 		out, err := cmd.CombinedOutput()
 		cancel()

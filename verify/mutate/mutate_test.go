@@ -19,3 +19,20 @@ func TestGuardsAreThere(t *testing.T) {
 		}
 	}
 }
+
+// Every mutant that is said to be equivalent is still made.
+func TestEquivalentMutantsAreMade(t *testing.T) {
+	all, err := mutants(filepath.Join(root(), "lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[[2]string]bool{}
+	for _, m := range all {
+		made[[2]string{m.file, m.change()}] = true
+	}
+	for _, e := range equivalences {
+		if !made[[2]string{e.file, e.change}] {
+			t.Errorf("%s: %s", e.file, e.change)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ type referee struct {
 // limits are the bounds that a referee holds the library to; they depend on what goes wrong in the world.
 type limits struct {
 	notice  time.Duration // from a loss of data until all holders know of it
+	steady  bool          // nothing happens that a hold which is renewed could be lost by
 	slack   time.Duration // from a call until its request is surely at the server; 0: no bound is known
 	gap     time.Duration // the longest that a lock lies free while somebody waits, after a release
 	lapse   time.Duration // the same after the loss of a hold
@@ -310,7 +312,11 @@ func (r *referee) ends(s *stay, lost bool) {
 	}
 	if lost {
 		r.Lost++
-		r.note("%s loses %v %q: %v", s.who, s.mode, s.name, context.Cause(s.ctx))
+		cause := context.Cause(s.ctx)
+		r.note("%s loses %v %q: %v", s.who, s.mode, s.name, cause)
+		if r.steady && !s.noRenew && errors.Is(cause, rwlock.ErrLost) && !s.host.isDead() {
+			r.violation("loss: %s loses %v %q, though nothing was the matter", s.who, s.mode, s.name)
+		}
 	}
 }
 

@@ -135,6 +135,7 @@ func (w *world) limits() limits {
 	}
 	if c.Strict {
 		l.slack = 25 * maxLatency
+		l.steady = !c.Dozes
 		l.gap = 25 * maxLatency
 		l.lapse = margin + 225*time.Millisecond
 		if c.Crashes || c.Dozes {
