@@ -17,7 +17,8 @@ import (
 //	<prefix>:{<name>}:fence    STRING  the last fencing token
 //	<prefix>:{<name>}:readers  HASH    read hold -> its token, and its reentrancy count once it was re-entered
 //	<prefix>:{<name>}:leases   ZSET    read hold -> deadline, ms; absent while one reader is alone
-//	<prefix>:{<name>}:waiters  HASH    waiter -> deadline, ms; "owed" -> the readers that go before the next writer
+//	<prefix>:{<name>}:waiters  HASH    waiter -> deadline, ms; "owed" -> the readers that go before the next writer;
+//	                                   "ticket" -> the last one; "kept" -> until when queue and waiters live, ms
 //	<prefix>:{<name>}:count    STRING  the write hold's reentrancy count, once it was re-entered
 //	<prefix>:{<name>}:done:<process uuid>:<slot>  STRING  the last claim of that slot that ended
 //	<prefix>:wake:<process uuid>                  channel: what was granted to waiters of that process

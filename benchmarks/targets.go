@@ -35,6 +35,8 @@ var targets = []Target{
 	{What: "server time of a read pair, one by one", Unit: "× bare", Goal: "≤ 2.0 × bare", Limit: fixed(2.0), Of: against(bare, "read-pair", 0, ServerTime)},
 	{What: "latency of a write pair", Unit: "× floor", Goal: "≤ 1.20 × floor", Limit: fixed(1.2), Of: against(floor, "write-pair", 0, Latency)},
 	{What: "latency of a read pair", Unit: "× floor", Goal: "≤ 1.20 × floor", Limit: fixed(1.2), Of: against(floor, "read-pair", 0, Latency)},
+	{What: "latency of a write pair, context that cannot end", Unit: "× floor", Goal: "≤ 1.20 × floor", Limit: fixed(1.2), Of: against(floor, "write-pair-endless", 0, Latency)},
+	{What: "latency of a read pair, context that cannot end", Unit: "× floor", Goal: "≤ 1.20 × floor", Limit: fixed(1.2), Of: against(floor, "read-pair-endless", 0, Latency)},
 	{What: "allocations of a write pair, beyond the floor's", Goal: "≤ 12", Limit: fixed(12), Of: allocsBeyondFloor("write-pair")},
 	{What: "allocations of a read pair, beyond the floor's", Goal: "≤ 12", Limit: fixed(12), Of: allocsBeyondFloor("read-pair")},
 	{

@@ -21,6 +21,11 @@ func pairOf(mode Mode) func(context.Context, *Env) (Metrics, error) {
 	}
 }
 
+// endless runs what run measures with a context that cannot end.
+func endless(run func(context.Context, *Env) (Metrics, error)) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (Metrics, error) { return run(context.WithoutCancel(ctx), e) }
+}
+
 // serverTime measures what a pair costs the server when many arrive in one pipeline.
 func serverTime(mode Mode) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (_ Metrics, err error) {

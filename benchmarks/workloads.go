@@ -45,7 +45,7 @@ var workloads = []*Workload{
 	{
 		Name: "write-pair", Title: "Uncontended write pair",
 		Rounds:     21,
-		About:      "One goroutine locks and unlocks one name again and again.",
+		About:      "One goroutine locks and unlocks one name again and again, with a context that can be cancelled.",
 		Contenders: contenders, Columns: pairColumns, Against: []*Contender{floor},
 		Run: pairOf(Write),
 	}, {
@@ -54,6 +54,18 @@ var workloads = []*Workload{
 		About:      "One goroutine locks and unlocks one name for reading again and again.",
 		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: pairColumns, Against: []*Contender{floor},
 		Run: pairOf(Read),
+	}, {
+		Name: "write-pair-endless", Title: "Uncontended write pair, context that cannot end",
+		Rounds:     21,
+		About:      "As the write pair, with a context that has no cancellation, as context.Background(): the caller's goroutine sends.",
+		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
+		Run: endless(pairOf(Write)),
+	}, {
+		Name: "read-pair-endless", Title: "Uncontended read pair, context that cannot end",
+		Rounds:     21,
+		About:      "As above, for reading.",
+		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
+		Run: endless(pairOf(Read)),
 	}, {
 		Name: "write-server", Title: "Server time of a write pair in large pipelines",
 		Rounds: 15,

@@ -24,11 +24,15 @@ func newLine(t *testing.T) *line {
 func (l *line) name(owner int) string { return id(model.Claim{Owner: owner, Number: 1}) }
 
 func (l *line) ask(owner int, mode model.Mode, lease int64) any {
-	script := "rlock"
 	if mode == model.Write {
-		script = "lock"
+		return l.run(l.t, "lock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", "")
 	}
-	return l.run(l.t, script, fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", "")
+	return l.askUnder(owner, "", lease)
+}
+
+// askUnder asks to read, for an owner that may have the write hold within.
+func (l *line) askUnder(owner int, within string, lease int64) any {
+	return l.run(l.t, "rlock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", within)
 }
 
 func (l *line) unlock(owner int) []any {
@@ -116,5 +120,58 @@ func TestWaiterBehindAShortLease(t *testing.T) {
 		if reply[4] != int64(2) {
 			t.Errorf("%d are ahead, of 2", reply[4])
 		}
+	}
+}
+
+// A reader that finds, when it asks again, that the write hold in its way is its own owner's, leaves the queue for the lock.
+func TestQueuedReaderEntersUnderItsOwnWriter(t *testing.T) {
+	l := newLine(t)
+	l.ask(1, model.Write, 60_000)
+	if _, waits := l.askUnder(2, "", 60_000).([]any); !waits {
+		t.Fatal("it does not wait")
+	}
+	if _, enters := l.askUnder(2, l.name(1), 60_000).(string); !enters {
+		t.Error("it does not enter")
+	}
+	if s := l.state(t); len(s.Holds) != 2 || len(s.Queue) != 0 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+	}
+}
+
+// A crowd whose deadlines are lost is cleared away like the dead, and leaves nothing that does not expire.
+func TestCrowdOfLostIsClearedAwayBySteps(t *testing.T) {
+	l := newLine(t)
+	l.ask(1, model.Write, 60_000)
+	for owner := 2; owner < 10; owner++ {
+		l.ask(owner, model.Read, 60_000)
+	}
+	l.client.Del(ctx, "{l}:waiters")
+	first := l.unlock(1)
+	for _, key := range l.client.Keys(ctx, "{l}*").Val() {
+		if ttl := l.client.PTTL(ctx, key).Val(); ttl <= 0 {
+			t.Errorf("%s lives for %v", key, ttl)
+		}
+	}
+	l.serve(first)
+	if s := l.state(t); len(s.Holds) != 0 || len(s.Queue) != 0 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+	}
+}
+
+// While dead writers are being cleared away, no reader gets past the one behind them that lives.
+func TestCrowdOfDeadDoesNotHideAWriterBetweenSteps(t *testing.T) {
+	l := newLine(t)
+	l.ask(1, model.Read, 60_000)
+	for owner := 2; owner < 10; owner++ {
+		l.ask(owner, model.Write, 1_000)
+	}
+	l.ask(10, model.Write, 60_000)
+	l.ask(11, model.Read, 60_000)
+	l.pass(t, 10_000)
+	l.ask(12, model.Read, 60_000)
+	l.serve(l.run(t, "serve", "{l}:none", processID(0), "wake:").([]any))
+	s := l.state(t)
+	if len(s.Holds) != 1 || len(s.Queue) != 3 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
 }

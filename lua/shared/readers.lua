@@ -9,7 +9,7 @@ local function reader_deadline(id)
       deadline = tonumber(deadline)
       return deadline > ms and deadline or nil
     end
-    if call('EXISTS', LEASES) == 0 and call('HLEN', READERS) == 1 then
+    if call('HLEN', READERS) == 1 then
       return ms + call('PTTL', READERS)
     end
   end

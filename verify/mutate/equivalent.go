@@ -18,6 +18,7 @@ func (m mutant) change() string {
 const (
 	costs   = "it is the long way to the same, or does again what is done"
 	evicted = "it makes a difference only where the server has evicted one of two keys that belong together, and then loses nothing"
+	dead    = "what is dead is in nobody's way, and goes with its time to live"
 	first   = "only the first, or whether there is one, counts; tickets begin at 1"
 )
 
@@ -40,6 +41,7 @@ var equivalences = []equivalence{
 	{"unlock.lua", "local deadline = tonumber(first[2]) >= 0 and call('HGET', WAITERS, first[1])", first},
 	{"unlock.lua", "local deadline = tonumber(first[2]) > 1 and call('HGET', WAITERS, first[1])", costs},
 	{"shared/base.lua", "local STEP = 501", "a step is a little larger"},
+	{"shared/base.lua", "ttl = math.max(ttl, left, right) + 1000  -- a second more saves the next callers the same commands" + leftOut, evicted},
 	{"shared/base.lua", "if right < ttl then", evicted},
 	{"shared/base.lua", "if left <= ttl or right < ttl then", costs},
 	{"shared/base.lua", "if left < ttl or right <= ttl then", costs},
@@ -72,6 +74,10 @@ var equivalences = []equivalence{
 	{"shared/readers.lua", "elseif others > 2 then", evicted},
 	{"shared/readers.lua", "if deadline - ms > tonumber(lease) then", costs},
 	{"shared/readers.lua", "return" + leftOut, costs},
+	{"shared/readers.lua", "call('UNLINK', READERS, LEASES)" + leftOut, dead},
+	{"shared/readers.lua", "if not (left ~= -2 or last[1]) then", dead},
+	{"shared/readers.lua", "if left ~= -2 then", dead},
+	{"shared/readers.lua", "if last[1] then", dead},
 	{"shared/serve.lua", "readers_end()  -- clears away the dead" + leftOut, costs},
 	{"shared/reply.lua", "local left, who = 1, writer", "it is set on either way"},
 	{"shared/reply.lua", "left = last - ms or 0", "without a writer there is a reader, but behind a thousand dead waiters"},

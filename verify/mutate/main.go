@@ -160,7 +160,7 @@ func buildKillers(temp string) ([]killer, error) {
 		exploring("-processes ABC -leases 123 -asks 1 -faults 0 -crashes 0"),
 		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -reenter"),
 		{"traces", []string{traces, "-test.run", "Traces"}, traced},
-		{"steps", []string{test, "-test.run", "Steps|ShortLease"}, ""},
+		{"steps", []string{test, "-test.run", "Steps|ShortLease|OwnWriter"}, ""},
 		{"keys", []string{test, "-test.run", "AnotherType|LostKeys"}, ""},
 		{"differential", []string{test, "-test.run", "Differential", "-rapid.nofailfile", "-rapid.shrinktime", "1ms"}, ""},
 		exploring("-processes AB -asks 2 -faults 0 -crashes 0"),
