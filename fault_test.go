@@ -261,6 +261,44 @@ func TestUnlockWhileServerIsFrozen(t *testing.T) {
 	}
 }
 
+// A context that is done already does not keep Unlock from waiting for the answer, nor does what else is under way.
+func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		rw, p := w.behindProxy()
+		h := take(w, newOwner(), rw, mode, "a")
+		gate := make(chan struct{})
+		slow := p.On(askScript(write)).Times(1).DelayRequest(gate)
+		other := w.launch(newOwner(), rw, write, "b")
+		require.NoError(w, slow.WaitHit(soon(w)))
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.NoError(w, h.Unlock(ctx))
+		close(gate)
+		unlock(w, other.granted())
+	})
+}
+
+// Unlock gives up waiting for an answer after some seconds, whatever the client does with its own retries; the release goes
+// on.
+func TestUnlockIsBounded(t *testing.T) {
+	bubbled(t, func(w *world) {
+		for _, mode := range bothModes {
+			rw, h := w.overHole()
+			ctx, cancel := context.WithCancel(newOwner())
+			defer cancel()
+			hold := take(w, ctx, rw, mode, mode.String())
+			h.open.Store(true)
+			start := time.Now()
+			require.ErrorIs(w, hold.Unlock(ctx), context.DeadlineExceeded)
+			require.LessOrEqual(w, time.Since(start), 6*time.Second)
+			h.open.Store(false)
+			unlock(w, take(w, newOwner(), rw, write, mode.String()))
+			require.Less(w, time.Since(start), w.lease)
+		}
+	})
+}
+
 // A reply that is lost after the script ran, as a connection that breaks before it did, is made up for by go-redis, which
 // sends the command again: there is one hold, one token and one release, and the user sees nothing of it. Each script
 // meets the fault once.
@@ -457,6 +495,30 @@ func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
 		case <-time.After(w.while):
 		}
 		unlock(w, h)
+	})
+}
+
+// A waiter's heartbeat that comes when its hold was long dropped takes the lock anew: the holder hears that it was lost in
+// between.
+func TestHeartbeatDelayedPastADroppedHold(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		other := w.newLock()
+		_, p := w.behindProxy()
+		patient := p.Client(func(o *redis.Options) { o.ReadTimeout = hang })
+		rw := newLockOn(w, patient, rwlock.WithPrefix(w.prefix), rwlock.WithLease(3*time.Second))
+		before := take(w, newOwner(), other, write, "n")
+		c := w.enqueue(newOwner(), rw, mode, "n")
+		gate := make(chan struct{})
+		late := p.On(askScript(mode)).Times(1).DelayRequest(gate)
+		require.NoError(w, late.WaitHit(soon(w)))
+		unlock(w, before)
+		h := c.granted()
+		require.NoError(w, other.ForceUnlock(context.Background(), "n"))
+		unlock(w, take(w, newOwner(), other, write, "n"))
+		close(gate)
+		w.lostWhen(h)
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 	})
 }
 

@@ -492,3 +492,23 @@ func (b *syncBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+// An owner that lost a hold is told so whatever it asks for, until it has released what it lost.
+func TestLossIsToldInEitherMode(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			ctx := newOwner()
+			h := take(w, ctx, rw, mode, mode.String(), rwlock.Lease(time.Second), rwlock.NoRenew())
+			w.lostWhen(h)
+			for _, asked := range bothModes {
+				_, err := acquire(ctx, rw, asked, mode.String())
+				require.ErrorIs(w, err, rwlock.ErrLost)
+				_, err = try(ctx, rw, asked, mode.String())
+				require.ErrorIs(w, err, rwlock.ErrLost)
+			}
+			require.ErrorIs(w, h.Unlock(ctx), rwlock.ErrLost)
+			unlock(w, take(w, ctx, rw, write, mode.String()))
+		}
+	})
+}

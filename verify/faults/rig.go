@@ -367,7 +367,14 @@ func (w *Worker) End() error {
 	select {
 	case <-w.exited:
 	case <-time.After(30*time.Second + 20*w.rig.plan.Lease):
-		return fmt.Errorf("worker %d does not end", w.id)
+		// It says on its standard error where it hangs, unless it is stopped.
+		_ = w.cmd.Process.Signal(syscall.SIGQUIT)
+		select {
+		case <-w.exited:
+			return fmt.Errorf("worker %d does not end", w.id)
+		case <-time.After(5 * time.Second):
+			return fmt.Errorf("worker %d does not end, nor say why", w.id)
+		}
 	}
 	w.rig.mu.Lock()
 	w.killed = true

@@ -18,34 +18,33 @@ type guard struct {
 }
 
 var guards = []guard{
-	{"claim.go", "the margin of a local deadline", "return lease/100 + 2*time.Millisecond", "return 0", "Lease|Deadline|Lost"},
-	{"claim.go", "a claim is registered before its request is sent", "lk.rw.waiting[n] = c\n", "_ = n\n", "Handover|Wait|Race"},
-	{"claim.go", "a reply to a claim that has ended is ignored", "if c.state != waiting {\n\t\treturn\n\t}", "", "Cancel|Race|Delayed"},
-	{"claim.go", "a lost hold cancels its context", "b.cancels = append(b.cancels, cancel{h.cancel, cause})", "_ = cause", "Lost|Loses|Outage"},
-	{"renew.go", "a hold is lost at its local deadline", "if !now.Before(c.deadline) {\n\t\t\tc.lose(b)", "if false {\n\t\t\tc.lose(b)", "Deadline|Outage"},
-	{"renew.go", "holds are renewed", "if lease, at := c.renewAt(); !at.IsZero() && !at.After(along) {", "if lease, at := c.renewAt(); false && !at.After(along) {", "Renew"},
-	{"acquire.go", "a reader may not ask to write", "err = ErrUpgrade", "err = nil", "Upgrade|ModeMatrix"},
-	{"acquire.go", "a failed acquisition is withdrawn", "c.fail(gaveUp, &b)", "c.leaveQueue(ended)", "Cancel|Stops|EndOfAWait"},
-	{"acquire.go", "a grant that is noticed after its lease is not believed", "case c.state == held && time.Now().Before(c.deadline) && !rw.closed:", "case c.state == held && !rw.closed:", "Paused|Doze|Slept|Frozen|Grant"},
-	{"acquire.go", "an owner that lost a hold is told until it releases it", "case own.read != nil && own.read.lost, own.write != nil && own.write.lost:", "case false:", "Lost|OneOfTwo|Loses"},
-	{"acquire.go", "calls of one owner go one after the other", "		own.acquiring = true\n", "", "Goroutines|OwnersOwn"},
-	{"acquire.go", "re-entry on what the server lost fails", "	if err == nil && !r.exists {\n		err = ErrLost", "	if false {\n		err = ErrLost", "Loses|Lost|Forgets"},
-	{"acquire.go", "a re-entry that failed may yet have run, so the count is set right", "		c.leave(h.holding, &b)\n		return nil, err", "		return nil, err", "Reent|Late|Delayed"},
-	{"claim.go", "a hold that was dropped, and taken anew by a late request, is lost", "a.token != c.token {\n		c.lose(b)", "a.token != c.token {\n		_ = b", "Delayed|Late|Loses|ForceUnlock"},
-	{"claim.go", "a renewal that finds nothing ends the hold", "	case !exists:\n		c.lose(b)", "	case !exists:\n		_ = b", "Loses|Lost|ForceUnlock"},
-	{"claim.go", "a failed renewal is tried again", "	case err != nil:\n		c.failed()\n		c.log(b, \"renewal failed\"", "	case err != nil:\n		c.log(b, \"renewal failed\"", "RenewalsMayFail|Outage"},
-	{"claim.go", "a reply that was lost is made up for by asking again", "		lk.askAgain() // the reply", "		_ = lk // the reply", "LostReplyStill"},
-	{"claim.go", "a deadline counts from before the request was sent", "if d := sent.Add(lease - margin(lease)); d.After(c.deadline) {", "if d := time.Now().Add(lease - margin(lease)); d.After(c.deadline) {", "Deadline|Outage"},
-	{"hold.go", "a hold whose lease is over is not released as good", "if !h.over && !time.Now().Before(h.until()) {", "if false {", "Paused|Lease|NoRenew|Lapse"},
-	{"hold.go", "Unlock waits although its context is done", "	if ctx.Err() != nil {\n		ctx = context.WithoutCancel(ctx)\n	}", "", "UnlockWithDone|DoneContext"},
-	{"hold.go", "Unlock is bounded in time", "	case <-timeout.C:", "	case <-make(chan time.Time):", "UnlockWhileServerIsFrozen"},
-	{"hold.go", "Unlock tells of a hold that the server had lost", "	if err == nil && lost {", "	if false && lost {", "Loses|Lost|ForceUnlock"},
-	{"hold.go", "a forgotten hold is not renewed", "		h.noRenew, h.deadline = true, h.claim.deadline\n", "", "Forgotten"},
-	{"wake.go", "a new subscription makes up for what was missed", "			c.askNow()\n", "			_ = c\n", "LostSubscription|KilledSubscription"},
-	{"wake.go", "a grant for another RWLock of the process is passed on", "		g = other.take(g)\n", "		_ = other.take\n", "AnotherRWLock|Downgrade|TwoRWLocks"},
-	{"script.go", "scripts that the server forgot are sent again", "redis.HasErrorPrefix(err, \"NOSCRIPT\"):", "false:", "ScriptFlush"},
-	{"lock.go", "a step that was not enough is followed by another", "	case lk.steps < mostSteps && !lk.rw.closed:", "	case false:", "Crowd|Steps|ManyReaders|LetIn"},
-	{"hold.go", "a second Unlock is refused", "return ErrNotHeld", "return nil", "UnlockTwice"},
+	{"claim.go", "the margin of a local deadline", "return lease/100 + 2*time.Millisecond", "return 0", "TestLostAtTheLocalDeadline|TestNoRenewEndsWithTheLease"},
+	{"claim.go", "a claim is registered before its request is sent", "lk.rw.waiting[n] = c\n", "_ = n\n", "TestReadersEnterTogether"},
+	{"claim.go", "a reply to a claim that has ended is ignored", "if c.state != waiting {\n\t\treturn\n\t}", "", "TestCancelRacesGrant"},
+	{"claim.go", "a lost hold cancels its context", "b.cancels = append(b.cancels, cancel{h.cancel, cause})", "_ = cause", "TestLostAtTheLocalDeadline"},
+	{"renew.go", "a hold is lost at its local deadline", "if h := c.holds[i]; !now.Before(h.until()) {", "if h := c.holds[i]; h == nil {", "TestLostAtTheLocalDeadline|TestLongerOutage"},
+	{"renew.go", "holds are renewed", "if lease, at := c.renewAt(); !at.IsZero() && !at.After(along) {", "if lease, at := c.renewAt(); false && !at.After(along) {", "TestHoldsAreRenewed"},
+	{"acquire.go", "a reader may not ask to write", "err = ErrUpgrade", "err = nil", "TestUpgradeIsRefused"},
+	{"acquire.go", "a failed acquisition is withdrawn", "c.fail(gaveUp, &b)", "c.leaveQueue(ended)", "TestWriterStopsWaiting|TestEndOfAWait"},
+	{"acquire.go", "an owner that lost a hold is told until it releases it", "case own.read != nil && own.read.lost, own.write != nil && own.write.lost:", "case false:", "TestLossIsToldInEitherMode"},
+	{"acquire.go", "calls of one owner go one after the other", "		own.acquiring = true\n", "", "TestGoroutinesOfOneOwner|TestOwnersOwnCall"},
+	{"acquire.go", "re-entry on what the server lost fails", "	if err == nil && !r.exists {\n		err = ErrLost", "	if false {\n		err = ErrLost", "TestServerLosesTheHold"},
+	{"acquire.go", "a re-entry that failed may yet have run, so the count is set right", "		c.leave(h.holding, &b)\n		return nil, err", "		return nil, err", "TestRequestDelayedPastTheNextHold"},
+	{"claim.go", "a hold that was dropped, and taken anew by a late request, is lost", "a.token != c.token {\n		c.lose(b)", "a.token != c.token {\n		_ = b", "TestHeartbeatDelayedPastADroppedHold"},
+	{"claim.go", "a renewal that finds nothing ends the hold", "	case !exists:\n		c.lose(b)", "	case !exists:\n		_ = b", "TestServerLosesTheHold"},
+	{"claim.go", "a failed renewal is tried again", "	case err != nil:\n		c.failed()\n		c.log(b, \"renewal failed\"", "	case err != nil:\n		c.log(b, \"renewal failed\"", "TestRenewalsMayFailForLessThanALease"},
+	{"claim.go", "a reply that was lost is made up for by asking again", "		lk.askAgain() // the reply", "		_ = lk // the reply", "TestLostReplyStillHandsOver"},
+	{"claim.go", "a deadline counts from before the request was sent", "if d := sent.Add(lease - margin(lease)); d.After(c.deadline) {", "if d := time.Now().Add(lease - margin(lease)); d.After(c.deadline) {", "TestLongerOutage|TestLostAtTheLocalDeadline"},
+	{"hold.go", "a hold whose lease is over is not released as good", "if !h.over && !time.Now().Before(h.until()) {", "if false {", "TestPausedHolder|TestNoRenewEndsWithTheLease"},
+	{"hold.go", "Unlock waits although its context is done", "	if ctx.Err() != nil {\n		ctx = context.WithoutCancel(ctx)\n	}", "", "TestUnlockWithDoneContextBesideAnotherCall"},
+	{"hold.go", "Unlock is bounded in time", "	case <-timeout.C:", "	case <-make(chan time.Time):", "TestUnlockIsBounded"},
+	{"hold.go", "Unlock tells of a hold that the server had lost", "	if err == nil && lost {", "	if false && lost {", "TestServerLosesTheHold|TestForceUnlock"},
+	{"hold.go", "a forgotten hold is not renewed", "		h.noRenew, h.deadline = true, h.claim.deadline\n", "", "TestForgottenHold"},
+	{"wake.go", "a new subscription makes up for what was missed", "			c.askNow()\n", "			_ = c\n", "TestLostSubscriptionIsMadeUpForAtOnce"},
+	{"wake.go", "a grant for another RWLock of the process is passed on", "		g = other.take(g)\n", "		_ = other.take\n", "TestGrantReachesAnotherRWLock"},
+	{"script.go", "scripts that the server forgot are sent again", "redis.HasErrorPrefix(err, \"NOSCRIPT\"):", "false:", "TestScriptFlushIsNotNoticed"},
+	{"lock.go", "a step that was not enough is followed by another", "	case lk.steps < mostSteps && !lk.rw.closed:", "	case false:", "TestCrowd|TestNoScriptIsLong"},
+	{"hold.go", "a second Unlock is refused", "return ErrNotHeld", "return nil", "TestUnlockTwice"},
 }
 
 // runGuards runs the library's tests without each guard.
@@ -80,7 +79,7 @@ func runGuards(match *regexp.Regexp) error {
 		if err := os.WriteFile(file, overlay, 0o644); err != nil {
 			return err
 		}
-		cmd := exec.Command("go", "test", "-overlay", file, "-run", g.tests, "-timeout", "3m", ".")
+		cmd := exec.Command("go", "test", "-overlay", file, "-run", g.tests, "-failfast", "-timeout", "1m", ".")
 		cmd.Dir = root()
 		out, err := cmd.CombinedOutput()
 		switch {
