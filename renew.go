@@ -143,6 +143,10 @@ func (c *claim) due(now time.Time, b *batch) {
 			c.asked = now
 		}
 	case held:
+		if !now.Before(c.deadline) { // with its holds, or before its owner has taken up the grant
+			c.lose(b)
+			return
+		}
 		for i := len(c.holds) - 1; i >= 0; i-- {
 			if h := c.holds[i]; !now.Before(h.until()) {
 				c.lapse(h, b)

@@ -1,0 +1,38 @@
+package rwlock
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// A grant whose owner does not run, as in a process that is starved or paused, is given back when it can no longer be
+// relied on.
+func TestGrantThatNobodyTakesUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rw, err := New(testredis.MemClient(t, testredis.Mem(t)))
+		require.NoError(t, err)
+		defer rw.Close()
+		for _, mode := range []Mode{Write, Read} {
+			rw.mu.Lock()
+			c := rw.use("n").ownership(NewOwner()).newClaim(mode, time.Second, false)
+			ask := c.ask()
+			rw.mu.Unlock()
+			rw.pipe.send(ask)
+			synctest.Wait()
+			require.Equal(t, held, c.state)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			require.Equal(t, ended, c.state)
+			h, err := rw.TryLock(context.Background(), "n")
+			require.NoError(t, err)
+			require.NoError(t, h.Unlock(context.Background()))
+		}
+	})
+}
