@@ -360,8 +360,10 @@ func TestLostReplyStillHandsOver(t *testing.T) {
 		rw, p := w.behindProxy(rwlock.WithLease(quiet))
 		h := take(w, newOwner(), rw, rwlock.Write, "a")
 		lost := p.On(askScript(mode)).Times(1).DropReply()
+		again := p.On(askScript(mode)).DelayReply(open())
 		next := w.enqueue(newOwner(), rw, mode, "a")
 		require.NoError(w, lost.WaitDone(soon(w)))
+		require.NoError(w, again.WaitHits(soon(w), 2)) // by the client, and when the subscription is there
 		lost = p.On(releaseScript(rwlock.Write)).Times(1).DropReply()
 		unlock(w, h)
 		require.NoError(w, lost.WaitDone(soon(w)))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -509,6 +511,60 @@ func TestLossIsToldInEitherMode(t *testing.T) {
 			}
 			require.ErrorIs(w, h.Unlock(ctx), rwlock.ErrLost)
 			unlock(w, take(w, ctx, rw, write, mode.String()))
+		}
+	})
+}
+
+// A slow line brings replies late.
+type slow struct{ delay atomic.Int64 }
+
+type slowed struct {
+	net.Conn
+	*slow
+}
+
+func (c slowed) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(time.Duration(c.delay.Load()))
+	return n, err
+}
+
+// A hold may be relied on for its lease from before the request was sent, however late the reply comes.
+func TestDeadlineCountsFromBeforeTheRequest(t *testing.T) {
+	bubbled(t, func(w *world) {
+		line := &slow{}
+		rw := newLockOn(w, w.dial(func(o *redis.Options) {
+			dial := o.Dialer
+			o.ReadTimeout = time.Minute
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := dial(ctx, network, addr)
+				return slowed{c, line}, err
+			}
+		}))
+		for _, mode := range bothModes {
+			unlock(w, take(w, newOwner(), rw, mode, "n"))
+			line.delay.Store(int64(10 * time.Second))
+			start := time.Now()
+			h := take(w, newOwner(), rw, mode, "n", rwlock.Lease(30*time.Second), rwlock.NoRenew())
+			line.delay.Store(0)
+			w.within(30*time.Second, start, w.lostWhen(h))
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}
+	})
+}
+
+// From the local deadline on, Unlock says that the hold was lost, even if that is the first to notice, and the server has
+// yet to end it.
+func TestUnlockAtTheLocalDeadline(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for range 200 {
+			for _, mode := range bothModes {
+				start := time.Now()
+				h := take(w, newOwner(), rw, mode, "n", rwlock.Lease(time.Second), rwlock.NoRenew())
+				time.Sleep(time.Until(start.Add(time.Second - 12*time.Millisecond)))
+				require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+			}
 		}
 	})
 }
