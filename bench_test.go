@@ -45,7 +45,7 @@ var workloads = []workload{
 	{"read re-entry", reentryOf(read), 2, 16},
 	{"try write on held", tryOnHeld(write), 1, 7},
 	{"try read on held", tryOnHeld(read), 1, 10},
-	{"read pair among others", amongReaders(10), 2, 16},
+	{"read pair among others", amongReaders(10), 2, 14},
 }
 
 func pairOf(mode rwlock.Mode) prepare {

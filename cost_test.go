@@ -55,7 +55,7 @@ func TestCallsOfHandover(t *testing.T) {
 	spent := g.of(t, func() { l.handOver(n) })
 	t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
 	require.LessOrEqual(t, spent.scripts, float64(2*n+waiters+1)) // who waits asks once more when the subscription is there
-	require.LessOrEqual(t, spent.calls/n, 28.0)
+	require.LessOrEqual(t, spent.calls/n, 22.0)
 }
 
 // A line is a lock that is held for writing, and writers that wait for it: always as many.
