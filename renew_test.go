@@ -25,14 +25,20 @@ func TestGrantThatNobodyTakesUp(t *testing.T) {
 			ask := c.ask()
 			rw.mu.Unlock()
 			rw.pipe.send(ask)
-			synctest.Wait()
-			require.Equal(t, held, c.state)
+			requireState(t, c, held)
 			time.Sleep(time.Second)
-			synctest.Wait()
-			require.Equal(t, ended, c.state)
+			requireState(t, c, ended)
 			h, err := rw.TryLock(context.Background(), "n")
 			require.NoError(t, err)
 			require.NoError(t, h.Unlock(context.Background()))
 		}
 	})
+}
+
+func requireState(t *testing.T, c *claim, want state) {
+	t.Helper()
+	synctest.Wait()
+	c.rw().mu.Lock()
+	defer c.rw().mu.Unlock()
+	require.Equal(t, want, c.state)
 }
