@@ -206,10 +206,10 @@ func (g *gauge) requireSame(t *testing.T, small, big func()) {
 	require.LessOrEqual(t, many, most*few)
 }
 
-// A crowd of waiting readers is let in by steps, none of which is for more than five hundred.
+// A crowd of waiting readers is let in by steps, none of which is for more than 250.
 func TestCrowdEntersInSteps(t *testing.T) {
 	testredis.Need(t)
-	const step = 500
+	const step = 250
 	crowd := 10_000
 	if raceDetector() {
 		crowd = 5_000 // it allows for no more than 8,000 goroutines

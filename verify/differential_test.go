@@ -46,7 +46,7 @@ func source(t testing.TB, name string, few bool) string {
 	})
 	s = strings.ReplaceAll(s, "redis.call('TIME')", "redis.call('HMGET', '{clock}', 's', 'us')")
 	if few {
-		s = strings.Replace(s, "local STEP = 500", "local STEP = 2", 1)
+		s = strings.Replace(s, "local STEP = 250", "local STEP = 2", 1)
 	}
 	return s
 }

@@ -8,7 +8,7 @@ local call = redis.call
 local WRITER, QUEUE, DONE, FENCE, READERS, LEASES, WAITERS, COUNT = unpack(KEYS)
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local STEP = 500                -- the most that one script lets in, or clears away
+local STEP = 250                -- the most that one script lets in, or clears away
 local FENCE_TTL = '172800000'   -- two days, ms
 -- Two minutes and a half, ms: longer than a request lives in the buffers of a connection that its client has closed.
 local DONE_TTL = '150000'

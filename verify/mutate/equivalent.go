@@ -40,7 +40,7 @@ var equivalences = []equivalence{
 	{"unlock.lua", "if type(redis.pcall('GET', COUNT)) == 'string' then", costs},
 	{"unlock.lua", "local deadline = tonumber(first[2]) >= 0 and call('HGET', WAITERS, first[1])", first},
 	{"unlock.lua", "local deadline = tonumber(first[2]) > 1 and call('HGET', WAITERS, first[1])", costs},
-	{"shared/base.lua", "local STEP = 501", "a step is a little larger"},
+	{"shared/base.lua", "local STEP = 251", "a step is a little larger"},
 	{"shared/base.lua", "ttl = math.max(ttl, left, right) + 1000  -- a second more saves the next callers the same commands" + leftOut, evicted},
 	{"shared/base.lua", "if right < ttl then", evicted},
 	{"shared/base.lua", "if left <= ttl or right < ttl then", costs},
