@@ -338,12 +338,12 @@ func TestDroppedSubscription(t *testing.T) {
 	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
 		ctx := soon(t)
 		r := p.On(IsCommand("SUBSCRIBE")).Times(1).DropReply()
+		again := p.On(IsCommand("SUBSCRIBE")).DelayReply(closed()) // before it is needed: go-redis connects again at once
 		sub := p.Client(opts...).Subscribe(ctx, s.Prefix)
 		t.Cleanup(func() { _ = sub.Close() })
 		messages := sub.Channel()
 		require.NoError(t, r.WaitDone(ctx))
-		again := p.On(IsCommand("SUBSCRIBE")).DelayReply(closed())
-		require.NoError(t, again.WaitDone(ctx)) // go-redis connects again by itself
+		require.NoError(t, again.WaitDone(ctx))
 		require.NoError(t, s.Client().Publish(ctx, s.Prefix, "hello").Err())
 		select {
 		case m := <-messages:
