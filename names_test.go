@@ -114,8 +114,13 @@ func TestKeyAndChannelNames(t *testing.T) {
 				keys = append(keys, key)
 			}
 			require.Equal(w, []string{":count", ":done", ":fence", ":leases", ":queue", ":readers", ":waiters", ":writer"}, slices.Compact(keys), name)
-			channels, err := w.dial().PubSubChannels(context.Background(), w.prefix+":*").Result()
-			require.NoError(w, err)
+			var channels []string
+			eventually(w.T, func() bool {
+				var err error
+				channels, err = w.dial().PubSubChannels(context.Background(), w.prefix+":*").Result()
+				require.NoError(w, err)
+				return len(channels) > 0
+			}, "a subscription")
 			require.Equal(w, []string{w.prefix + ":wake:" + process}, channels)
 			require.NoError(w, rw.Close())
 		}
