@@ -82,7 +82,7 @@ func (p *pipe) sendHere(ctx context.Context, c *call) {
 	}
 	p.sending++
 	p.mu.Unlock()
-	p.exchange(ctx, []*call{c})
+	p.exchange(ctx, []*call{c}, nil)
 	p.mu.Lock()
 	p.sending--
 	p.mu.Unlock()
@@ -106,6 +106,7 @@ func (p *pipe) rouse() {
 }
 
 func (p *pipe) work() {
+	var calls []*call
 	for {
 		// Goroutines that are ready to run may have calls to add.
 		runtime.Gosched()
@@ -124,21 +125,27 @@ func (p *pipe) work() {
 			p.wake.Wait()
 			p.idle--
 		}
-		calls := p.take()
+		calls = p.take(calls[:0])
 		p.roused = false
 		p.rouse()
 		p.sending++
 		p.mu.Unlock()
-		p.exchange(context.Background(), calls)
-		p.mu.Lock()
-		p.sending--
-		p.returned = time.Now()
-		p.mu.Unlock()
+		p.exchange(context.Background(), calls, p.back)
 	}
 }
 
-// take returns the calls at the head of the queue that travel together.
-func (p *pipe) take() []*call {
+// back notes that a goroutine is back from the server, and about to look at the queue again, as soon as those that its
+// replies have woken have had their turn: it will send what they have to send.
+func (p *pipe) back() {
+	p.mu.Lock()
+	p.sending--
+	p.returned = time.Now()
+	p.roused = true
+	p.mu.Unlock()
+}
+
+// take moves the calls at the head of the queue that travel together to calls.
+func (p *pipe) take(calls []*call) []*call {
 	n, size := 1, p.queue[0].size()
 	for n < len(p.queue) {
 		if size += p.queue[n].size(); size > p.batch {
@@ -146,10 +153,10 @@ func (p *pipe) take() []*call {
 		}
 		n++
 	}
-	calls := p.queue[:n:n]
-	if p.queue = p.queue[n:]; len(p.queue) == 0 {
-		p.queue = nil
-	}
+	calls = append(calls, p.queue[:n]...)
+	rest := copy(p.queue, p.queue[n:])
+	clear(p.queue[rest:])
+	p.queue = p.queue[:rest]
 	return calls
 }
 
@@ -166,7 +173,7 @@ func (p *pipe) close() <-chan struct{} {
 }
 
 // exchange sends calls, and tells their repliers.
-func (p *pipe) exchange(ctx context.Context, calls []*call) {
+func (p *pipe) exchange(ctx context.Context, calls []*call, back func()) {
 	for todo := calls; len(todo) > 0; {
 		for _, c := range todo {
 			c.cmd = redis.NewCmd(ctx, c.args...)
@@ -179,6 +186,9 @@ func (p *pipe) exchange(ctx context.Context, calls []*call) {
 			}
 		}
 		todo = again
+	}
+	if back != nil {
+		back()
 	}
 	for _, c := range calls {
 		c.reply, c.err = c.cmd.Result()
