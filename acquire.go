@@ -137,7 +137,7 @@ const mostTries = 10
 func (own *ownership) acquire(w *wait, mode Mode, try bool, req request) (*Hold, error) {
 	rw := own.lk.rw
 	c := own.newClaim(mode, req.lease, try)
-	first := c.ask()
+	first := c.first()
 	c.schedule()
 	rw.mu.Unlock()
 	if w.ctx.Done() == nil && w.expired == nil {
@@ -233,7 +233,7 @@ type recount struct {
 }
 
 func (c *claim) recount(lease time.Duration) *recount {
-	c.counted = true
+	c.counted, c.sole.says = true, nil
 	r := &recount{claim: c, ready: make(chan struct{})}
 	r.call = c.own.lk.newCall(reenterScript, r, c.slot.key,
 		c.id, c.mode.String(), len(c.holds), lastNumber.Add(1), milliseconds(lease))

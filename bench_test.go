@@ -39,8 +39,8 @@ type workload struct {
 type prepare = func(testing.TB, *rwlock.RWLock) (op func() error)
 
 var workloads = []workload{
-	{"write pair", pairOf(write), 2, 9},
-	{"read pair", pairOf(read), 2, 9},
+	{"write pair", pairOf(write), 2, 5},
+	{"read pair", pairOf(read), 2, 5},
 	{"write re-entry", reentryOf(write), 2, 14},
 	{"read re-entry", reentryOf(read), 2, 16},
 	{"try write on held", tryOnHeld(write), 1, 7},

@@ -14,8 +14,8 @@ type claim struct {
 	own    *ownership
 	mode   Mode
 	slot   *slot
-	id     any           // string: <process uuid>:<handle>:<number>
-	number any           // string
+	id     string // <process uuid>:<handle>:<number>
+	number string
 	n      uint64        // the number
 	lease  time.Duration // asked for
 	try    bool
@@ -25,18 +25,21 @@ type claim struct {
 	token  int64
 	obstacle
 
+	sole     sole
+	noted    bool      // a request was sent for which the server has to take note of the claim's end
 	known    bool      // the server has answered
 	queued   bool      // the server has answered that the claim waits
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	deadline time.Time // until when a hold may be relied on
 
 	holds      []*holding // live
-	unreleased int        // holds, lost ones included, that Unlock was not called for
-	lost       bool       // and its owner has yet to release what it lost
-	counted    bool       // the server may have a count of its holds
-	miscounted bool       // and a wrong one
-	outcome    int64      // of the first try to end it
-	releaseErr error      // likewise
+	one        [1]*holding
+	unreleased int   // holds, lost ones included, that Unlock was not called for
+	lost       bool  // and its owner has yet to release what it lost
+	counted    bool  // the server may have a count of its holds
+	miscounted bool  // and a wrong one
+	outcome    int64 // of the first try to end it
+	releaseErr error // likewise
 
 	next     time.Time // when the timeline looks at it
 	index    int       // in the timeline, from 1
@@ -95,19 +98,22 @@ func margin(lease time.Duration) time.Duration {
 func (own *ownership) newClaim(mode Mode, lease time.Duration, try bool) *claim {
 	lk := own.lk
 	n := lastNumber.Add(1)
-	buf := make([]byte, 0, 64)
-	buf = append(buf, own.owner.process...)
-	buf = append(buf, ':')
-	buf = strconv.AppendUint(buf, own.owner.handle, 10)
-	buf = append(buf, ':')
+	buf := make([]byte, 0, 128)
+	buf = append(append(buf, ' '), mode.String()...)
+	buf = strconv.AppendInt(append(buf, ' '), lease.Milliseconds(), 10)
+	buf = append(buf, ' ')
+	start := len(buf)
+	buf = append(append(buf, own.owner.process...), ':')
+	buf = append(strconv.AppendUint(buf, own.owner.handle, 10), ':')
 	digits := len(buf)
-	id := string(strconv.AppendUint(buf, n, 10))
+	mark := string(strconv.AppendUint(buf, n, 10))
 	c := &claim{
 		own:    own,
 		mode:   mode,
 		slot:   lk.takeSlot(),
-		id:     id,
-		number: id[digits:],
+		id:     mark[start:],
+		number: mark[digits:],
+		sole:   sole{mark: mark, id: start},
 		n:      n,
 		lease:  lease,
 		try:    try,
@@ -141,6 +147,7 @@ func (c *claim) leaseArg(d time.Duration) any {
 // ask is the request for the lock, and, sent again, the heartbeat of a waiter.
 func (c *claim) ask() *call {
 	rw := c.rw()
+	c.noted = true
 	how := boxedWait
 	if c.try {
 		how = boxedTry
@@ -149,14 +156,14 @@ func (c *claim) ask() *call {
 	var k *call
 	if c.mode == Write {
 		keep := keepArg(c.own.lk.fence, fenceSlack)
-		k = c.own.lk.newCall(lockScript, c, c.slot.key, c.id, c.slot.last, lease, how, rw.boxedWakes, keep)
+		k = c.own.lk.newCall(lockScript, c, c.slot.key, c.id, c.slot.last, lease, how, rw.boxedWakes, keep, c.own.lk.last.hold)
 		k.keeps = keep == boxedKeep
 	} else {
 		write := boxedNone
 		if w := c.own.write; w != nil {
 			write = w.id
 		}
-		k = c.own.lk.newCall(rlockScript, c, c.slot.key, c.id, c.slot.last, lease, how, rw.boxedWakes, write)
+		k = c.own.lk.newCall(rlockScript, c, c.slot.key, c.id, c.slot.last, lease, how, rw.boxedWakes, write, c.own.lk.last.hold)
 	}
 	k.sent = time.Now()
 	if c.sent.IsZero() {
@@ -168,12 +175,17 @@ func (c *claim) ask() *call {
 var boxedWait, boxedTry, boxedCounted any = "wait", "try", "counted"
 
 func (c *claim) renewal(lease time.Duration) *call {
+	c.sole.says = nil
 	k := c.own.lk.newCall(renewScript, c, c.slot.key, c.id, c.mode.String(), c.leaseArg(lease))
 	k.sent, k.lease = time.Now(), lease
 	return k
 }
 
 func (c *claim) release() *call {
+	if c.sole.says != nil {
+		return c.soleRelease()
+	}
+	c.noted = true
 	s := runlockScript
 	if c.mode == Write {
 		s = unlockScript
@@ -195,7 +207,7 @@ func (c *claim) replied(k *call) {
 	rw := c.rw()
 	rw.mu.Lock()
 	switch k.script {
-	case lockScript, rlockScript:
+	case lockScript, rlockScript, soleLockScript:
 		c.onAsked(k, &b)
 	case renewScript:
 		c.onRenewed(k, &b)
@@ -207,6 +219,12 @@ func (c *claim) replied(k *call) {
 }
 
 func (c *claim) onAsked(k *call, b *batch) {
+	if k.script == soleLockScript && k.reply == any(int64(notSole)) {
+		if c.state == waiting {
+			b.calls = append(b.calls, c.ask())
+		}
+		return
+	}
 	a, err := answer{}, k.err
 	if err == nil {
 		a, err = acquireAnswer(k.reply)
@@ -232,7 +250,10 @@ func (c *claim) onAsked(k *call, b *batch) {
 	case err != nil:
 		c.fail(err, b)
 	case a.token > 0:
-		if k.script == lockScript && !k.keeps {
+		switch {
+		case a.sole || k.script == soleLockScript:
+			c.entered(k, a)
+		case k.script == lockScript && !k.keeps:
 			c.own.lk.fence = k.sent
 		}
 		c.grant(a.token)
@@ -240,7 +261,7 @@ func (c *claim) onAsked(k *call, b *batch) {
 		c.known, c.queued = true, true
 		c.obstacle = a.obstacle
 		if c.try {
-			c.slot.ended(c.number.(string), false)
+			c.slot.ended(c.number, false)
 			c.own.lk.slots = append(c.own.lk.slots, c.slot)
 			c.slot = nil
 			c.fail(ErrLocked, b)
@@ -339,6 +360,13 @@ func (c *claim) onReleased(k *call, b *batch) {
 		a, err = releaseAnswer(k.reply)
 	}
 	lk := c.own.lk
+	if k.script == soleUnlockScript && c.state == ending && (err == nil && a.code == notThere || answered(err)) {
+		// Somebody has come since. Or the server is out of memory, which the other scripts for it work with.
+		c.asked = time.Now()
+		b.calls = append(b.calls, c.release())
+		c.schedule()
+		return
+	}
 	lk.serve(a, b)
 	if a.code == releasedBefore {
 		lk.askAgain() // the reply that named whom that run let in is lost
@@ -354,11 +382,18 @@ func (c *claim) onReleased(k *call, b *batch) {
 		return
 	}
 	c.outcome = a.code
-	c.slot.ended(c.number.(string), a.code != notThere)
-	if a.code == released && !k.keeps {
-		c.slot.fresh = k.sent
+	if k.script == soleUnlockScript || a.code == releasedSole {
+		c.left(k)
 	}
-	lk.slots = append(lk.slots, c.slot)
+	if k.script != soleUnlockScript {
+		c.slot.ended(c.number, a.code != notThere)
+		if a.code == released && !k.keeps {
+			c.slot.fresh = k.sent
+		}
+		lk.slots = append(lk.slots, c.slot)
+	} else if !c.noted {
+		lk.slots = append(lk.slots, c.slot) // as it was
+	}
 	c.signal()
 	c.vanish()
 }

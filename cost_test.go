@@ -26,7 +26,8 @@ func TestCallsOfScripts(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			sent := &counter{}
 			op := w.prepare(t, newLockOn(t, g.client(t, sent)))
-			require.NoError(t, op()) // loads the scripts
+			rwlock.LoadScripts(t, g.asks)
+			require.NoError(t, op()) // from now on, the lock is all in one key
 			const n = 20
 			before := sent.Load()
 			spent := g.of(t, func() {
@@ -118,7 +119,7 @@ func TestAllocations(t *testing.T) {
 				})
 			}
 			floor := allocs(g.floor(t, g.client(t), w.prepare))
-			ours := allocs(w.prepare(t, newLockOn(t, g.client(t))))
+			ours := allocs(w.prepare(t, newLockOn(t, g.client(t), rwlock.WithPrefix("ours"))))
 			t.Logf("%v, the floor %v", ours, floor)
 			require.LessOrEqual(t, ours, floor+more)
 		})

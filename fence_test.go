@@ -2,8 +2,10 @@ package rwlock_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -88,10 +90,8 @@ func TestTokensIncreaseOverFlush(t *testing.T) {
 func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
-		unlock(w, take(w, newOwner(), rw, write, "n"))
 		ahead := time.Now().Add(time.Hour).UnixMicro()
 		require.NoError(w, w.dial().Set(context.Background(), w.prefix+":{n}:fence", ahead, time.Hour).Err())
-
 		h := take(w, newOwner(), rw, write, "n")
 		require.Equal(w, ahead+1, h.Token())
 		next, reader := w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")
@@ -103,6 +103,19 @@ func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
 		h = take(w, newOwner(), rw, read, "n")
 		require.Equal(w, ahead+2, h.Token())
 		unlock(w, h)
+
+		for name, mode := range map[string]rwlock.Mode{"w": write, "r": read} { // of a lock that is all in one key
+			far := rwlock.NewOwner().String() + ":1"
+			sole := fmt.Sprintf("%d free 0 %s", ahead, far)
+			require.NoError(w, w.dial().Set(context.Background(), w.prefix+":{"+name+"}:sole", sole, time.Hour).Err())
+			h := take(w, newOwner(), rw, mode, name)
+			if mode == write {
+				require.Equal(w, ahead+1, h.Token())
+			} else {
+				require.Equal(w, ahead, h.Token())
+			}
+			unlock(w, h)
+		}
 	})
 }
 
@@ -165,14 +178,24 @@ func TestTokenOfAReaderIsBetweenItsNeighbours(t *testing.T) {
 // The token of the last writer outlives its hold by a day and more.
 func TestFenceIsRemembered(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw := w.newLock()
+		remembered := func(h *rwlock.Hold, key string) {
+			last, err := w.dial().Get(context.Background(), w.prefix+":{n}:"+key).Result()
+			require.NoError(w, err)
+			last, _, _ = strings.Cut(last, " ")
+			require.Equal(w, strconv.FormatInt(h.Token(), 10), last)
+			ttl, err := w.dial().PTTL(context.Background(), w.prefix+":{n}:"+key).Result()
+			require.NoError(w, err)
+			require.Greater(w, ttl, 24*time.Hour)
+		}
+		rw, far := w.newLock(), w.newLock()
+		for _, rw := range []*rwlock.RWLock{rw, rw, far} {
+			time.Sleep(time.Millisecond) // a token is a time
+			h := take(w, newOwner(), rw, write, "n")
+			unlock(w, h)
+			remembered(h, "sole")
+		}
 		h := take(w, newOwner(), rw, write, "n")
 		unlock(w, h)
-		last, err := w.dial().Get(context.Background(), w.prefix+":{n}:fence").Result()
-		require.NoError(w, err)
-		require.Equal(w, strconv.FormatInt(h.Token(), 10), last)
-		ttl, err := w.dial().PTTL(context.Background(), w.prefix+":{n}:fence").Result()
-		require.NoError(w, err)
-		require.Greater(w, ttl, 24*time.Hour)
+		remembered(h, "fence")
 	})
 }

@@ -31,6 +31,7 @@ type holding struct {
 	ctx       context.Context // made when it is first asked for
 	cancel    context.CancelCauseFunc
 	where     string
+	limit     bounded // of its release
 }
 
 // newHold adds a hold to a held claim. queued says that the claim waited, so that the server keeps it for what is left
@@ -44,6 +45,9 @@ func (c *claim) newHold(ctx context.Context, req request, queued bool) *Hold {
 		deadline: c.deadline,
 		parent:   ctx,
 	}}
+	if c.holds == nil {
+		c.holds = c.one[:0]
+	}
 	c.holds = append(c.holds, h.holding)
 	c.unreleased++
 	if c.rw().logger != nil {
@@ -165,7 +169,8 @@ func (h *Hold) unlock(ctx context.Context) error {
 		last := b.calls[0]
 		b.calls = nil
 		rw.run(&b)
-		rw.pipe.sendHere(&bounded{Context: context.Background(), end: end}, last)
+		h.limit = bounded{Context: context.Background(), end: end}
+		rw.pipe.sendHere(&h.limit, last)
 	} else {
 		rw.run(&b)
 	}
@@ -177,7 +182,7 @@ func (h *Hold) unlock(ctx context.Context) error {
 	if recount != nil {
 		done = recount.ready
 	}
-	if err := await(ctx, done, end); err != nil {
+	if err := rw.await(ctx, done, end); err != nil {
 		return err
 	}
 	rw.mu.Lock()
@@ -194,7 +199,7 @@ func (h *Hold) unlock(ctx context.Context) error {
 }
 
 // await waits for an answer of the server until end. If ctx is done already, the answer is still worth the wait.
-func await(ctx context.Context, done <-chan struct{}, end time.Time) error {
+func (rw *RWLock) await(ctx context.Context, done <-chan struct{}, end time.Time) error {
 	select {
 	case <-done:
 		return nil
@@ -203,8 +208,16 @@ func await(ctx context.Context, done <-chan struct{}, end time.Time) error {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	timeout := time.NewTimer(time.Until(end))
-	defer timeout.Stop()
+	timeout, ok := rw.timeouts.Get().(*time.Timer)
+	if ok {
+		timeout.Reset(time.Until(end))
+	} else {
+		timeout = time.NewTimer(time.Until(end))
+	}
+	defer func() {
+		timeout.Stop()
+		rw.timeouts.Put(timeout)
+	}()
 	select {
 	case <-done:
 		return nil

@@ -133,7 +133,7 @@ func (rw *RWLock) ask(ctx context.Context, name string, about func(*lock, questi
 // readState reads the reply of inspect.lua.
 func readState(reply any) (State, error) {
 	r, ok := reply.([]any)
-	if !ok || len(r) != 10 {
+	if !ok || len(r) != 11 {
 		return State{}, badReply(reply)
 	}
 	var bad error
@@ -172,6 +172,18 @@ func readState(reply any) (State, error) {
 	var s State
 	s.Token, _ = strconv.ParseInt(str(r[1]), 10, 64)
 
+	if f := strings.Fields(str(r[10])); len(f) >= 4 && f[0] != "past" { // the lock is all in one key
+		token, _ := strconv.ParseInt(f[0], 10, 64)
+		lease, _ := strconv.ParseInt(f[2], 10, 64)
+		s.Token = max(s.Token, token)
+		if lease := left(strconv.FormatInt(token/1000+lease, 10)); lease > 0 && f[1] != "free" {
+			s.Mode = Read
+			if f[1] == Write.String() {
+				s.Mode = Write
+			}
+			s.Holders = append(s.Holders, Holder{ownerOf(f[3]), s.Mode, 1, lease})
+		}
+	}
 	if writer := str(r[2]); writer != "" {
 		count := 1
 		if c, ok := strings.CutPrefix(str(r[4]), writer+" "); ok {

@@ -20,15 +20,17 @@ import (
 //	<prefix>:{<name>}:waiters  HASH    waiter -> deadline, ms; "owed" -> the readers that go before the next writer;
 //	                                   "ticket" -> the last one; "kept" -> until when queue and waiters live, ms
 //	<prefix>:{<name>}:count    STRING  the write hold's reentrancy count, once it was re-entered
+//	<prefix>:{<name>}:sole     STRING  all of a lock that one process alone has to do with: see lua/shared/sole.lua
 //	<prefix>:{<name>}:done:<process uuid>:<slot>  STRING  the last claim of that slot that ended
 //	<prefix>:wake:<process uuid>                  channel: what was granted to waiters of that process
 //
 // keySuffixes are in the order of every script's KEYS; the empty one is for the key of the claim's slot.
-var keySuffixes = [...]string{":writer", ":queue", "", ":fence", ":readers", ":leases", ":waiters", ":count"}
+var keySuffixes = [...]string{":writer", ":queue", "", ":fence", ":readers", ":leases", ":waiters", ":count", ":sole"}
 
 const (
 	numKeys = len(keySuffixes)
 	keyDone = 2
+	keySole = 8
 
 	maxName = 1024
 )

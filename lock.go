@@ -9,7 +9,8 @@ type lock struct {
 	keys    [numKeys]any // strings; boxed once
 	refs    int          // claims that have not ended, and calls in progress
 	slots   []*slot      // free ones
-	fence   time.Time    // when the fence's time to live was last set by a call of this process, not before
+	last    last
+	fence   time.Time // when the fence's time to live was last set by a call of this process, not before
 	owners  map[Owner]*ownership
 	waiting map[*claim]struct{}
 	steps   int    // in a row that were not enough

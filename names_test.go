@@ -82,9 +82,12 @@ func errOf[T any](_ T, err error) error { return err }
 // occupy gives a lock all the keys that it can have: a writer that re-entered and reads, readers, and waiters.
 func occupy(w *world, rw *rwlock.RWLock, name string) []string {
 	w.Helper()
+	alone := take(w, newOwner(), rw, write, name)
+	keys := w.keys()
+	unlock(w, alone)
 	r1, r2 := take(w, newOwner(), rw, read, name), take(w, newOwner(), rw, read, name)
 	writer := w.enqueue(newOwner(), rw, write, name)
-	keys := w.keys()
+	keys = append(keys, w.keys()...)
 	unlock(w, r1, r2)
 	h := writer.granted()
 	inner := take(w, h.Context(), rw, write, name)
@@ -113,7 +116,7 @@ func TestKeyAndChannelNames(t *testing.T) {
 				}
 				keys = append(keys, key)
 			}
-			require.Equal(w, []string{":count", ":done", ":fence", ":leases", ":queue", ":readers", ":waiters", ":writer"}, slices.Compact(keys), name)
+			require.Equal(w, []string{":count", ":done", ":fence", ":leases", ":queue", ":readers", ":sole", ":waiters", ":writer"}, slices.Compact(keys), name)
 			var channels []string
 			eventually(w.T, func() bool {
 				var err error
@@ -174,7 +177,7 @@ func TestWrongTypeIsLeftAlone(t *testing.T) {
 	for _, c := range []struct {
 		key   string
 		needy bool // whether every lock call needs the key
-	}{{"writer", true}, {"queue", true}, {"fence", true}, {"readers", true}, {"leases", false}, {"waiters", false}, {"count", false}} {
+	}{{"writer", true}, {"queue", true}, {"fence", true}, {"readers", true}, {"leases", false}, {"waiters", false}, {"count", false}, {"sole", true}} {
 		t.Run(c.key, func(t *testing.T) {
 			everywhere(t, func(w *world) { w.wrongType(c.key, c.needy) })
 		})

@@ -107,6 +107,9 @@ func checkLease(d time.Duration) (time.Duration, error) {
 }
 
 func (rw *RWLock) request(opts []LockOption) (request, error) {
+	if len(opts) == 0 {
+		return request{lease: rw.lease}, nil
+	}
 	r := request{lease: rw.lease}
 	for _, opt := range opts {
 		if opt == nil {

@@ -45,8 +45,9 @@ type RWLock struct {
 	client redis.UniversalClient
 	pipe   *pipe
 
-	boxedLease any // the default lease as an argument of a script
-	boxedWakes any // what wake channels begin with, likewise
+	boxedLease any       // the default lease as an argument of a script
+	boxedWakes any       // what wake channels begin with, likewise
+	timeouts   sync.Pool // of *time.Timer, stopped
 
 	mu      sync.Mutex
 	closed  bool

@@ -34,6 +34,9 @@ var (
 	serveScript   = load("serve.lua", "evalsha")
 	forceScript   = load("force.lua", "evalsha")
 	inspectScript = load("inspect.lua", "evalsha_ro")
+
+	soleLockScript   = load("solelock.lua", "evalsha")
+	soleUnlockScript = load("soleunlock.lua", "evalsha")
 )
 
 // include stands for a file of lua/shared/, at the point where a script first needs it.
@@ -125,6 +128,9 @@ func lacksReadOnly(err error) bool {
 type answer struct {
 	token int64 // of a grant
 
+	sole   bool   // sole tells of the hold
+	before string // the last hold before, if that may be told of its end only now
+
 	code int64  // of a release: released, releasedBefore or notThere
 	more bool   // the step was not enough to serve all whose turn it is
 	wake string // what was granted to waiters of this process, as in a message of the wake channel
@@ -136,8 +142,10 @@ const (
 	notThere       = 0
 	released       = 1
 	releasedBefore = 2
+	releasedSole   = 3
 
 	refused = -1
+	notSole = 0
 )
 
 // An obstacle is what keeps a claim waiting.
@@ -183,11 +191,12 @@ func badReply(reply any) error {
 	return fmt.Errorf("%w: %q", errReply, s)
 }
 
-// acquireAnswer reads the reply of lock.lua and rlock.lua. Without an error, the claim was granted if the token is not
+// acquireAnswer reads the reply of solelock.lua, lock.lua and rlock.lua. Without an error, the claim was granted if the token is not
 // zero, and has to wait otherwise.
 func acquireAnswer(reply any) (a answer, err error) {
 	switch r := reply.(type) {
 	case string:
+		r, a.before, a.sole = strings.Cut(r, " sole ")
 		a.token, err = strconv.ParseInt(r, 10, 64)
 		if err != nil || a.token <= 0 {
 			return answer{}, badReply(reply)
@@ -218,7 +227,7 @@ func acquireAnswer(reply any) (a answer, err error) {
 	return a, badReply(reply)
 }
 
-// releaseAnswer reads the reply of unlock.lua, runlock.lua, serve.lua and force.lua.
+// releaseAnswer reads the reply of soleunlock.lua, unlock.lua, runlock.lua, serve.lua and force.lua.
 func releaseAnswer(reply any) (a answer, err error) {
 	switch r := reply.(type) {
 	case int64:
@@ -235,7 +244,7 @@ func releaseAnswer(reply any) (a answer, err error) {
 	default:
 		return a, badReply(reply)
 	}
-	if a.code < notThere || a.code > releasedBefore {
+	if a.code < notThere || a.code > releasedSole {
 		return a, badReply(reply)
 	}
 	return a, nil

@@ -1,9 +1,11 @@
 -- Takes the lock for writing; or waits for it; or, waiting already, says that the waiter lives and asks for news.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
 -- ARGV   1 hold  2 what done says before it  3 lease, ms  4 "wait" or "try"  5 what wake channels begin with
 --        6 "keep" if the caller has seen to the fence's time to live of late
--- Reply  the fencing token, a string; or -1, this request is refused: its hold has ended; or what stands in the way:
+--        7 the last hold that the caller's process knows to have ended, or ""
+-- Reply  the fencing token, a string, with " sole" behind it if sole tells of the hold, and behind another space the last
+--        hold before; or -1, this request is refused: its hold has ended; or what stands in the way:
 --        {0, more, wake, ms until it may pay to ask again, waiters ahead, "read" or "write", hold}
 
 --#include clock.lua
@@ -12,13 +14,36 @@ if done and done ~= ARGV[2] then
   return -1
 end
 
-if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5]) > 0 then
+local writer = redis.call('GET', KEYS[1])
+local busy = writer or redis.call('EXISTS', KEYS[2], KEYS[5], KEYS[6]) > 0
+if not busy then
+  local sole = redis.call('GET', KEYS[9])
+  if not sole then
+    local last = redis.call('GET', KEYS[4])
+    if (not last or last < now) and tonumber(ARGV[3]) <= 86400000 then
+      -- Nobody has to do with the lock but the caller. What says so lives for two days, which is long enough.
+      redis.call('SET', KEYS[9], now .. ' write ' .. ARGV[3] .. ' ' .. ARGV[1], 'PX', '172800000')
+      return now .. ' sole '
+    end
+  elseif string.sub(sole, 1, 4) ~= 'past' then
+    local hold = ARGV[1]
+    --#include base.lua
+    --#include sole.lua
+    local reply = meet_sole('write', ARGV[3], ARGV[7])
+    if reply then
+      return reply
+    end
+    writer = call('GET', WRITER)
+    busy = writer or call('EXISTS', READERS) == 1
+  end
+end
+
+if busy then
   local hold, wakes = ARGV[1], ARGV[5]
   local waits = ARGV[4] == 'wait'
   --#include base.lua
   --#include queue.lua
 
-  local writer = call('GET', WRITER)
   if writer and writer ~= hold then
     if waits then
       local rank, left = enqueue('write', ARGV[3], writer)

@@ -1,12 +1,13 @@
 -- Sets the reentrancy count of a hold, and makes it live for at least another lease. A hold that has ended stays so.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
 -- ARGV   1 hold  2 "read" or "write"  3 count  4 number of this request, which grows  5 lease, ms; 0 to leave it
 -- Reply  1, or 0 if there is no such hold
 
 --#include clock.lua
 local hold = ARGV[1]
 --#include base.lua
+--#include sole.lua
 
 -- What is stored is a count, and the number of the request that set it, behind what tells whose it is: an older request
 -- changes nothing.
@@ -17,7 +18,7 @@ end
 local count = ' ' .. ARGV[3] .. ' ' .. ARGV[4]
 
 if ARGV[2] == 'write' then
-  if call('GET', WRITER) ~= hold then
+  if call('GET', WRITER) ~= hold and not open_sole(ARGV[2]) then
     return 0
   end
   extend_writer(ARGV[5])
@@ -28,7 +29,7 @@ if ARGV[2] == 'write' then
 end
 --#include readers.lua
 
-local deadline = reader_deadline(hold)
+local deadline = reader_deadline(hold) or open_sole(ARGV[2]) and reader_deadline(hold)
 if not deadline then
   return 0
 end

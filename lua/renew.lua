@@ -1,6 +1,6 @@
 -- Makes a hold live for at least another lease. A hold that has ended stays so.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
 -- ARGV   1 hold  2 "read" or "write"  3 lease, ms
 -- Reply  1, or 0 if there is no such hold
 
@@ -10,7 +10,8 @@ local hold = ARGV[1]
 
 if ARGV[2] == 'write' then
   if call('GET', WRITER) ~= hold then
-    return 0
+    --#include sole.lua
+    return extend_sole(ARGV[3]) and 1 or 0
   end
   extend_writer(ARGV[3])
   return 1
@@ -19,7 +20,8 @@ end
 
 local deadline = reader_deadline(hold)
 if not deadline then
-  return 0
+  --#include sole.lua
+  return extend_sole(ARGV[3]) and 1 or 0
 end
 extend_reader(hold, deadline, ARGV[3])
 

@@ -1,8 +1,8 @@
 -- Takes the lock for reading; or waits for it; or, waiting already, says that the waiter lives and asks for news.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
 -- ARGV   1 hold  2 what done says before it  3 lease, ms  4 "wait" or "try"  5 what wake channels begin with
---        6 the write hold of the same owner, or ""
+--        6 the write hold of the same owner, or ""  7 as for lock.lua
 -- Reply  as lock.lua
 
 --#include clock.lua
@@ -20,6 +20,23 @@ if later then
 end
 
 local present = redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6])
+if present == 0 then
+  local sole = redis.call('GET', KEYS[9])
+  if not sole and (later or not token and not redis.call('GET', KEYS[4])) and tonumber(ARGV[3]) <= 86400000 then
+    -- As in lock.lua. MGET does not fail on a key of another type; GET does.
+    redis.call('SET', KEYS[9], now .. ' read ' .. ARGV[3] .. ' ' .. ARGV[1], 'PX', '172800000')
+    return now .. ' sole '
+  elseif sole and string.sub(sole, 1, 4) ~= 'past' then
+    local hold = ARGV[1]
+    --#include base.lua
+    --#include sole.lua
+    local reply = meet_sole('read', ARGV[3], ARGV[7])
+    if reply then
+      return reply
+    end
+    present = -1
+  end
+end
 if present == 0 and token then
   -- Nobody has the lock or waits for it: the hold is the only one, and the hash ends with it.
   redis.call('HSET', KEYS[5], ARGV[1], token)

@@ -1,7 +1,7 @@
 -- Ends a read hold, or what was to become one: takes it out of the queue, and refuses the request if it comes late.
 -- Whoever is next gets the lock in the same step.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
 -- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
 --        5 as for unlock.lua; a read hold has its count in readers, where it goes with the hold
 -- Reply  as unlock.lua
@@ -28,6 +28,11 @@ if deadline and tonumber(deadline) > ms and call('HDEL', READERS, hold) == 1 the
   end
   return 1
 end
+--#include sole.lua
+local reply = present == 0 and release_sole(ARGV[2])
+if reply then
+  return reply
+end
 --#include grant.lua
 --#include readers.lua
 --#include serve.lua
@@ -42,4 +47,4 @@ if deadline then
   end
   return {1, more, wake()}
 end
-return give_up(ARGV[2], call('GET', WRITER))
+return present > 0 and release_sole(ARGV[2]) or give_up(ARGV[2], call('GET', WRITER))

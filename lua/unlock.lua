@@ -1,10 +1,11 @@
 -- Ends a write hold, or what was to become one: takes it out of the queue, and refuses the request if it comes late.
 -- Whoever is next gets the lock in the same step.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count
+-- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
 -- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
 --        5 "counted" if the hold may have been re-entered
 -- Reply  code or {code, more, wake}; code: 1 released  2 released by an earlier run  0 there was no hold
+--        3 released, and sole says so
 
 local writer = redis.call('GET', KEYS[1])
 local first = writer == ARGV[1] and redis.call('ZRANGE', KEYS[2], 0, 1, 'WITHSCORES')
@@ -23,22 +24,27 @@ end
 --#include clock.lua
 local hold, wakes = ARGV[1], ARGV[3]
 --#include base.lua
+
+if not first then
+  --#include sole.lua
+  local reply = release_sole(ARGV[2])
+  if reply then
+    return reply
+  end
+end
 --#include grant.lua
 
 if first then
-  -- Most often another writer is next; what it is granted replaces this hold. Readers sort before it: none waits.
-  local deadline = tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
-  local next = deadline and tonumber(deadline) > ms and call('EXISTS', READERS, LEASES) == 0
-  if not next then
-    call('DEL', WRITER)
-  end
+  call('DEL', WRITER)  -- which works on a server that is out of memory, as then all does that follows
   if ARGV[5] == 'counted' and type(redis.pcall('GET', COUNT)) == 'string' then
     call('DEL', COUNT)
   end
   if ARGV[4] ~= 'keep' or not call('SET', DONE, ARGV[2], 'KEEPTTL', 'GET') then
     call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
   end
-  if next then
+  -- Most often another writer is next. Readers sort before it: none waits.
+  local deadline = tonumber(first[2]) > 0 and call('HGET', WAITERS, first[1])
+  if deadline and tonumber(deadline) > ms and call('EXISTS', READERS, LEASES) == 0 then
     grant_writer(first[1], deadline, first[4])
     return {1, more, wake()}
   end

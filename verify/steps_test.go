@@ -2,7 +2,9 @@ package verify
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
@@ -18,6 +20,7 @@ func newLine(t *testing.T) *line {
 	testredis.Need(t)
 	l := &line{newRig(t, testredis.NewClient(t, testredis.Start(t).Addr()), true), t}
 	l.reset(t)
+	l.client.Set(ctx, "{l}:sole", "past "+l.name(99), time.Minute) // the lock is not all in one key, whoever comes first
 	return l
 }
 
@@ -25,14 +28,14 @@ func (l *line) name(owner int) string { return id(model.Claim{Owner: owner, Numb
 
 func (l *line) ask(owner int, mode model.Mode, lease int64) any {
 	if mode == model.Write {
-		return l.run(l.t, "lock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", "")
+		return l.run(l.t, "lock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", "", "")
 	}
 	return l.askUnder(owner, "", lease)
 }
 
 // askUnder asks to read, for an owner that may have the write hold within.
 func (l *line) askUnder(owner int, within string, lease int64) any {
-	return l.run(l.t, "rlock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", within)
+	return l.run(l.t, "rlock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", within, "")
 }
 
 func (l *line) unlock(owner int) []any {
@@ -173,5 +176,47 @@ func TestCrowdOfDeadDoesNotHideAWriterBetweenSteps(t *testing.T) {
 	s := l.state(t)
 	if len(s.Holds) != 1 || len(s.Queue) != 3 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+	}
+}
+
+// A hold that is all in one key lives until its last millisecond is over, and no longer.
+func TestLastMillisecond(t *testing.T) {
+	testredis.Need(t)
+	r := newRig(t, testredis.NewClient(t, testredis.Start(t).Addr()), false)
+	hold, other := "{l}:done:1", "{l}:done:2"
+	one, two := id(model.Claim{Owner: 1, Number: 1}), id(model.Claim{Owner: 2, Number: 1})
+	for _, mode := range []string{"write", "read"} {
+		lock, unlock := "lock", "unlock"
+		if mode == "read" {
+			lock, unlock = "rlock", "runlock"
+		}
+		runs := map[string]func() bool{ // whether it finds a live hold
+			"try": func() bool {
+				_, refused := r.run(t, "lock", other, two, "", 10_000, "try", "wake:", "", "").([]any)
+				return refused
+			},
+			"read among it": func() bool {
+				reply, entered := r.run(t, "rlock", other, two, "", 10_000, "try", "wake:", "", "").(string)
+				return mode == "write" && !entered || mode == "read" && !strings.Contains(reply, "sole")
+			},
+			"ask again": func() bool {
+				token := r.run(t, lock, hold, one, "", 10_000, "wait", "wake:", "", "")
+				return token == "1700000000000000"
+			},
+			"renew":    func() bool { return r.run(t, "renew", hold, one, mode, 10_000) == int64(1) },
+			"re-enter": func() bool { return r.run(t, "reenter", hold, one, mode, 2, 2, 0) == int64(1) },
+			"release":  func() bool { return r.run(t, unlock, hold, one, 1, "wake:", "", "") == int64(3) },
+			"look":     func() bool { return len(r.state(t).Holds) == 1 },
+		}
+		for what, lives := range runs {
+			for _, at := range []int64{9_999, 10_000} {
+				r.reset(t)
+				r.run(t, lock, hold, one, "", 10_000, "wait", "wake:", "", "")
+				r.setClock(t, r.now+at*1000)
+				if lives() != (at < 10_000) {
+					t.Errorf("%s, %s, after %d ms of 10,000: lives %v", mode, what, at, at >= 10_000)
+				}
+			}
+		}
 	}
 }

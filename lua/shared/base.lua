@@ -5,7 +5,7 @@
 -- A hold is named <process uuid>:<handle>:<number>.
 
 local call = redis.call
-local WRITER, QUEUE, DONE, FENCE, READERS, LEASES, WAITERS, COUNT = unpack(KEYS)
+local WRITER, QUEUE, DONE, FENCE, READERS, LEASES, WAITERS, COUNT, SOLE = unpack(KEYS)
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local STEP = 250                -- the most that one script lets in, or clears away

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,6 +35,8 @@ const (
 	crash  // of a process
 	drop   // of all holds, by force
 	pass   // of time
+	resend // of a release, by the other script, when the first is not answered
+	expire // of what sole says of those that have gone
 )
 
 // A fate is what becomes of a request. Each but the first costs a fault.
@@ -55,6 +58,9 @@ func (x *system) cost(a action) uint8 {
 	if a.fate != arrives {
 		n++
 	}
+	if a.do == resend && x.flights[a.flight].ended == 0 {
+		n++ // it is late
+	}
 	if a.do == ask && slices.ContainsFunc(x.claims, func(c claim) bool { return c.of.owner == a.owner && c.state == ending }) {
 		n++
 	}
@@ -68,12 +74,20 @@ type explorer struct {
 	flaw error // of the run in the last action
 }
 
-// start is the system before anything has happened.
+// start is the system before anything that matters has happened.
 func (e *explorer) start() *system {
 	x := &system{s: &server{counter: -1}, owners: make([]owner, len(e.layout))}
 	x.budget = budget{e.faults, e.crashes, e.forces}
 	for o := range x.owners {
 		x.owners[o].asks = e.asks
+	}
+	if e.before {
+		p := e.layout[0]
+		last := hold{0, 1}
+		x.freed[p] = freed{true, last}
+		x.slots = []freeSlot{{slot{p, 1}, int16(last.number)}}
+		x.s.done = []done{{slot{p, 1}, int16(last.number)}}
+		x.s.sole = sole{mode: soleFree, of: last}
 	}
 	return x
 }
@@ -154,10 +168,20 @@ func (e *explorer) actions(x *system) []action {
 			continue
 		}
 		with(a, arrives, twice, replyLost)
-		if f.kind != unlock && f.kind != runlock && f.kind != force {
+		if f.kind == soleUnlock {
+			if a.do, a.fate = resend, arrives; !x.awaits(f.of, unlock, runlock) && x.cost(a) <= x.faults {
+				list = append(list, a)
+			}
+		} else if f.kind != unlock && f.kind != runlock && f.kind != force {
 			a.do = fail
 			list = append(list, a)
 		}
+	}
+	// What sole says of those that have gone is remembered for longer than a process tries to release what it had. It
+	// matters to whoever finds nobody there, and to requests that are late.
+	if s := x.s; s.sole.mode == solePast && x.claim(s.sole.of) == nil && x.claim(s.sole.before) == nil &&
+		(s.writerTTL+s.queueTTL+s.readersTTL == 0 || x.refers(s.sole.of) || x.refers(s.sole.before)) {
+		list = append(list, action{do: expire})
 	}
 	return append(list, action{do: pass})
 }
@@ -216,6 +240,10 @@ func (e *explorer) describe(x *system, a action) string {
 		return "the process of " + who + " dies"
 	case drop:
 		return who + " drops all holds" + fateNames[a.fate]
+	case resend:
+		return claim + " is released once more"
+	case expire:
+		return "it is forgotten who had the lock"
 	}
 	return "time passes"
 }
@@ -228,14 +256,23 @@ func (e *explorer) take(x *system, a action) (*system, error) {
 	switch a.do {
 	case ask:
 		x.owners[a.owner].asks--
-		err = e.send(x, e.newClaim(x, a), a.fate)
+		q := e.newClaim(x, a)
+		if q.kind == soleLock && a.fate == late && !x.s.sole.fits(q) {
+			// It will come to nothing whenever it runs, so it is what is sent next that is late.
+			x.flights = append(x.flights, flight{request: q, waited: true})
+			err = e.arrive(x, len(x.flights)-1, late)
+			break
+		}
+		err = e.send(x, q, a.fate)
 	case heartbeat:
 		err = e.send(x, x.claim(a.of).ask(x), a.fate)
 	case renewal:
 		c := x.claim(a.of)
+		c.sole = false
 		err = e.send(x, request{kind: renew, of: c.of, slot: c.slot, write: c.write}, a.fate)
 	case enterAgain:
-		x.claim(a.of).count, x.claim(a.of).again = 2, true
+		c := x.claim(a.of)
+		c.count, c.again, c.sole = 2, true, false
 		err = e.send(x, e.recount(x, a.of, false), a.fate)
 	case release:
 		if c := x.claim(a.of); c.count == 1 {
@@ -265,6 +302,12 @@ func (e *explorer) take(x *system, a action) (*system, error) {
 		err = e.send(x, q, a.fate)
 	case pass:
 		err = e.pass(x)
+	case resend:
+		f := x.flights[a.flight]
+		x.flights = append(x.flights, flight{request: x.claim(f.of).release(), waited: true, ended: f.ended})
+	case expire:
+		x.s = x.s.clone()
+		x.s.sole = sole{}
 	}
 	if err == nil {
 		err = e.verify(x)
@@ -277,6 +320,10 @@ func (e *explorer) newClaim(x *system, a action) request {
 	c := claim{of: hold{a.owner, x.next(e.layout, p)}, write: a.write, try: a.try, count: 1}
 	c.slot, c.last = x.takeSlot(p)
 	x.claims = append(x.claims, c)
+	if f := x.freed[p]; f.known && x.current(a.owner, !a.write) < 0 {
+		x.freed[p].known = false
+		return request{kind: soleLock, of: c.of, write: c.write, try: c.try, after: f.of}
+	}
 	return c.ask(x)
 }
 
@@ -304,7 +351,7 @@ func (x *system) takeSlot(p uint8) (slot, int16) {
 
 // ask is the request of a claim.
 func (c *claim) ask(x *system) request {
-	q := request{kind: rlock, of: c.of, slot: c.slot, last: c.last, try: c.try}
+	q := request{kind: rlock, of: c.of, slot: c.slot, last: c.last, try: c.try, after: x.freed[c.slot.process].of}
 	if c.write {
 		q.kind, q.keep = lock, c.last != 0
 	} else if i := x.current(c.of.owner, true); i >= 0 {
@@ -325,12 +372,21 @@ func (e *explorer) recount(x *system, of hold, keep bool) request {
 func (e *explorer) end(x *system, c *claim) {
 	c.state, c.ending, c.message = ending, 0, noToken
 	c.known, c.try, c.count, c.token = false, false, 0, min(c.token, oldToken)
-	x.forget(c.of, lock, rlock, renew, reenter)
+	x.forget(c.of, lock, rlock, renew, reenter, soleLock)
+	q := c.release()
+	if c.sole {
+		q, c.sole = request{kind: soleUnlock, of: c.of, write: c.write}, false
+	}
+	x.flights = append(x.flights, flight{request: q, waited: true, ended: x.endingOf(c.of)})
+}
+
+// release is the request that ends a claim, whatever the server knows of it.
+func (c *claim) release() request {
 	q := request{kind: runlock, of: c.of, slot: c.slot, keep: c.last > 0, again: c.again}
 	if c.write {
 		q.kind = unlock
 	}
-	x.flights = append(x.flights, flight{request: q, waited: true, ended: x.endingOf(c.of)})
+	return q
 }
 
 // endingOf returns how a claim has ended at the server, as its requests that are under way know.
@@ -369,17 +425,21 @@ func (e *explorer) send(x *system, q request, f fate) error {
 // arrive runs a request that is under way.
 func (e *explorer) arrive(x *system, i int, fate fate) error {
 	f := x.flights[i]
+	res := e.run(run{e.intern(x.s), f.request, f.ended, f.waited})
+	if res.err != nil {
+		return res.err
+	}
+	e.flaw = cmp.Or(e.flaw, res.flaw)
+	if f.waited && (f.kind == soleLock && res.answer == model.Refused || f.kind == soleUnlock && res.outcome == model.NotThere) {
+		x.flights = append(x.flights[:i:i], x.flights[i+1:]...)
+		return e.insteadOf(x, f, fate)
+	}
 	switch {
 	case !f.waited, fate == arrives:
 		x.flights = append(x.flights[:i:i], x.flights[i+1:]...)
 	case fate == twice:
 		x.flights[i].waited, x.flights[i].age = false, 0
 	}
-	res := e.run(run{e.intern(x.s), f.request, f.ended, f.waited})
-	if res.err != nil {
-		return res.err
-	}
-	e.flaw = res.flaw
 	if err := e.releasedInTime(x, f, res); err != nil {
 		return err
 	}
@@ -405,6 +465,24 @@ func (e *explorer) arrive(x *system, i int, fate fate) error {
 	return nil
 }
 
+// insteadOf sends what a process sends when sole says something else than it expected. The run before has changed nothing,
+// nor will another of it, so that nothing is lost if nothing else happens in between, and the fate is that of the other.
+func (e *explorer) insteadOf(x *system, f flight, fate fate) error {
+	c := x.claim(f.of)
+	q := c.release()
+	switch {
+	case f.kind == soleLock:
+		q = c.ask(x)
+	case x.awaits(c.of, unlock, runlock):
+		return nil // it is sent already
+	}
+	x.flights = append(x.flights, flight{request: q, waited: true, ended: f.ended})
+	if fate == late {
+		return nil
+	}
+	return e.arrive(x, len(x.flights)-1, fate)
+}
+
 // ran notes what a run did at the server.
 func (e *explorer) ran(x *system, f flight, res *result) {
 	if f.kind == force && res.outcome == model.ReleasedNow {
@@ -421,6 +499,8 @@ func (e *explorer) ran(x *system, f flight, res *result) {
 	}
 	ended := f.ended
 	switch {
+	case f.kind == soleUnlock && res.outcome == model.ReleasedNow:
+		ended = model.Released
 	case f.kind == unlock || f.kind == runlock || f.kind == force:
 		ended = max(ended, model.Withdrawn)
 		if res.outcome == model.ReleasedNow {
@@ -441,7 +521,7 @@ func (e *explorer) reply(x *system, f flight, res *result) error {
 	c := x.claim(f.of)
 	switch f.kind {
 	case force:
-	case lock, rlock:
+	case lock, rlock, soleLock:
 		if res.answer != model.Refused {
 			c.kept(f.age)
 		}
@@ -452,6 +532,7 @@ func (e *explorer) reply(x *system, f flight, res *result) error {
 		case model.Granted:
 			c.enterAnew()
 			c.grant(lastToken)
+			c.sole, c.told = f.kind == soleLock, res.sole
 		case model.Refused:
 			if !c.try {
 				return errors.New("a claim that was not given up is refused")
@@ -474,10 +555,20 @@ func (e *explorer) reply(x *system, f flight, res *result) error {
 		if !f.keep {
 			c.kept(f.age)
 		}
+	case soleUnlock:
+		x.freed[e.layout[c.of.owner]] = freed{true, c.of}
+		if x.awaits(c.of, unlock, runlock) {
+			e.vanish(x, c.of, freeSlot{}) // nobody knows what done will say
+			return nil
+		}
+		e.vanish(x, c.of, freeSlot{c.slot, c.last})
 	default:
 		last := int16(c.of.number)
 		if res.outcome == model.NotThere {
 			last = -last
+		}
+		if res.sole {
+			x.freed[e.layout[c.of.owner]] = freed{c.told, c.of}
 		}
 		e.vanish(x, c.of, freeSlot{c.slot, last})
 	}
@@ -515,13 +606,14 @@ func (e *explorer) fail(x *system, i int) {
 		// What asked for the hold has failed. It is released, and the count set right, late.
 		c.count--
 		x.flights = append(x.flights, flight{request: e.recount(x, f.of, true), waited: true, ended: x.endingOf(c.of)})
-	case (f.kind == lock || f.kind == rlock) && !c.known && c.state == waiting:
+	case (f.kind == lock || f.kind == rlock || f.kind == soleLock) && !c.known && c.state == waiting:
 		e.end(x, c)
 	}
 }
 
 func (e *explorer) crash(x *system, o uint8) {
 	p := e.layout[o]
+	x.freed[p] = freed{}
 	for other := range x.owners {
 		if e.layout[other] != p {
 			continue
@@ -561,6 +653,9 @@ func (e *explorer) pass(x *system) error {
 	}
 	if err := model.Compare(expected, actual, 0); err != nil {
 		return fmt.Errorf("after a tick: %w", err)
+	}
+	for p := range x.freed {
+		x.freed[p].known = false // somebody else may have come since
 	}
 	for i := range x.flights {
 		if x.flights[i].waited {
@@ -621,10 +716,10 @@ func (e *explorer) holds(s *server, of hold) bool {
 // that it was held to the end if somebody else wrote in between.
 func (e *explorer) releasedInTime(x *system, f flight, res *result) error {
 	c := x.claim(f.of)
-	if c == nil || !f.waited || f.kind != unlock && f.kind != runlock || c.token == noToken {
+	if c == nil || !f.waited || f.kind != unlock && f.kind != runlock && f.kind != soleUnlock || c.token == noToken {
 		return nil
 	}
-	if res.outcome == model.NotThere && c.age < e.terms[f.of.owner] && !c.dropped {
+	if res.outcome == model.NotThere && c.age < e.terms[f.of.owner] && !c.dropped && c.ending <= 1 { // it waits no longer
 		return errors.New("a release in time is told that there was no hold")
 	}
 	if res.outcome == model.ReleasedNow && c.tooLate {

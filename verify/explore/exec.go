@@ -22,9 +22,11 @@ const (
 	renew
 	reenter
 	force
+	soleLock
+	soleUnlock
 )
 
-var kindNames = []string{"lock", "rlock", "unlock", "runlock", "renew", "reenter", "force"}
+var kindNames = []string{"lock", "rlock", "unlock", "runlock", "renew", "reenter", "force", "solelock", "soleunlock"}
 
 func (k kind) String() string { return kindNames[k] }
 
@@ -32,10 +34,11 @@ func (k kind) String() string { return kindNames[k] }
 type request struct {
 	kind  kind
 	of    hold
-	slot  slot
+	slot  slot  // none of sole's, which have that key alone
 	last  int16 // what done says before an ask
 	try   bool
-	write bool  // of renew and reenter: a write hold
+	write bool  // of renew, reenter and sole's: a write hold
+	after hold  // of solelock: the last hold, as far as it expects; of an ask: that is known to have ended; none once sole can no longer say so
 	in    uint8 // of rlock: the number of the owner's write hold, or 0
 	n     uint8 // of reenter: the count
 	news  uint8 // of reenter: the number of the request
@@ -55,6 +58,7 @@ type result struct {
 	server  *server
 	answer  model.Answer  // of an ask
 	outcome model.Outcome // of a release
+	sole    bool          // of a release: sole says so
 	exists  bool          // of renew and reenter
 	told    []hold        // of the caller's process, let in beside the caller, by the reply
 	sent    []hold        // by messages
@@ -100,15 +104,31 @@ func (m *machine) run(r run) *result {
 	return res
 }
 
-// args are the ARGV of a request.
-func (m *machine) args(q request) []string {
+// fits reports whether sole says what a solelock expects.
+func (s sole) fits(q request) bool {
+	return s.mode == soleFree && q.after.number != 0 && s.of == q.after
+}
+
+// remembers reports whether the server can tell that a claim was released.
+func (s *server) remembers(q request) bool {
+	return (s.sole.mode == soleFree || s.sole.mode == solePast) && s.sole.of == q.of || s.sole.before == q.of ||
+		slices.Contains(s.done, done{q.slot, int16(q.of.number)})
+}
+
+// tells reports whether sole says of a hold what it said when that was granted.
+func (m *machine) tells(s sole, of hold) bool {
+	return s.holds() && s.of == of && s.lease == int32(m.terms[of.owner])*tickMS
+}
+
+// args are the ARGV of a request. What one expects sole to say is what that says, or what it never will.
+func (m *machine) args(s *server, q request) []string {
 	name, lease := m.name(q.of), strconv.Itoa(int(m.terms[q.of.owner])*tickMS)
 	number := strconv.Itoa(int(q.of.number))
 	mode := "read"
 	if q.mode() == model.Write {
 		mode = "write"
 	}
-	how, last, in, keep, counted := "wait", "", "", "", ""
+	how, last, in, keep, counted, known := "wait", "", "", "", "", ""
 	if q.again {
 		counted = "counted"
 	}
@@ -124,11 +144,14 @@ func (m *machine) args(q request) []string {
 	if q.in != 0 {
 		in = m.name(hold{q.of.owner, q.in})
 	}
+	if q.after.number != 0 {
+		known = m.name(q.after)
+	}
 	switch q.kind {
 	case lock:
-		return []string{name, last, lease, how, wakes, keep}
+		return []string{name, last, lease, how, wakes, keep, known}
 	case rlock:
-		return []string{name, last, lease, how, wakes, in}
+		return []string{name, last, lease, how, wakes, in, known}
 	case unlock, runlock:
 		return []string{name, number, wakes, keep, counted}
 	case renew:
@@ -140,6 +163,24 @@ func (m *machine) args(q request) []string {
 		return []string{name, mode, strconv.Itoa(int(q.n)), strconv.Itoa(int(q.news)), lease}
 	case force:
 		return []string{processID(m.layout[q.of.owner]), number, wakes}
+	case soleLock:
+		expected := "1 free 0 " + name
+		if s.sole.fits(q) {
+			expected = m.text(s.sole)
+		}
+		if s.sole.fits(q) || s.sole.of == q.of {
+			name += s.sole.behind(m.layout)
+		}
+		return []string{expected, " " + mode + " " + lease + " " + name, "KEEPTTL"}
+	case soleUnlock:
+		expected, free := "1 "+mode+" "+lease+" "+name, s.sole
+		if m.tells(s.sole, q.of) {
+			expected = m.text(s.sole)
+		} else if s.sole.of != q.of {
+			free = sole{of: q.of}
+		}
+		free.mode, free.lease = soleFree, 0
+		return []string{expected, m.text(free)}
 	}
 	panic("no such script")
 }
@@ -149,7 +190,10 @@ func (m *machine) execute(r run) *result {
 	m.restore(m.redis, r.s)
 	keys := slices.Clone(keyNames)
 	keys[2] = q.slot.key()
-	reply, err := m.redis.run(q.kind.String(), keys, m.args(q))
+	if q.kind == soleLock || q.kind == soleUnlock {
+		keys = []string{"sole"}
+	}
+	reply, err := m.redis.run(q.kind.String(), keys, m.args(r.s, q))
 	if err != nil {
 		return &result{err: err}
 	}
@@ -161,9 +205,9 @@ func (m *machine) execute(r run) *result {
 	if err := m.check(r, res, reply, token); err != nil {
 		res.err = fmt.Errorf("%s: %w", q.kind, err)
 	}
-	if !q.keep && res.err == nil {
+	if !q.keep && q.kind != soleLock && q.kind != soleUnlock && res.err == nil {
 		switch {
-		case res.fresh && !fresh["fence"]:
+		case res.fresh && !fresh["fence"] && !fresh["sole"]:
 			res.flaw = fmt.Errorf("%s lets a writer in, and leaves the fence's time to live as it was", q.kind)
 		case res.outcome == model.ReleasedNow && !fresh[q.slot.key()]:
 			res.flaw = fmt.Errorf("%s leaves done's time to live as it was", q.kind)
@@ -181,6 +225,9 @@ func (m *machine) check(r run, res *result, reply any, token int64) error {
 	}
 	c, leaseMS := q.of.claim(), int64(m.terms[q.of.owner])*tickMS
 	expected.Ended[c] = r.ended
+	if (q.kind == unlock || q.kind == runlock) && r.ended == model.Released && !r.waited && !r.s.remembers(q) {
+		expected.Ended[c] = model.Withdrawn // so a release that is late lets in whose turn it is by now
+	}
 	var ok bool
 	var answer model.Answer
 	var outcome model.Outcome
@@ -199,6 +246,25 @@ func (m *machine) check(r run, res *result, reply any, token int64) error {
 		ok = expected.Reenter(c, int(q.n), int(q.news), leaseMS)
 	case force:
 		outcome = expected.Force(c)
+	case soleLock:
+		// It takes the lock or nothing, and does not wait.
+		switch {
+		case r.ended == 0 && r.s.sole.fits(q):
+			answer = expected.Ask(c, q.mode(), leaseMS, q.try, model.Claim{})
+		case m.tells(r.s.sole, q.of):
+			answer = model.Granted
+		default:
+			answer = model.Refused
+		}
+	case soleUnlock:
+		// A hold that is over, but for which nobody has come, is released, too: its process knows when it ended.
+		switch {
+		case m.tells(r.s.sole, q.of):
+			expected.Release(c)
+			outcome = model.ReleasedNow
+		case r.s.sole.mode == soleFree && r.s.sole.of == q.of:
+			outcome = model.ReleasedBefore
+		}
 	}
 
 	actual, err := res.server.abstract()
@@ -206,7 +272,7 @@ func (m *machine) check(r run, res *result, reply any, token int64) error {
 		return err
 	}
 	actual.Token = token
-	its := int64(0)
+	its := expected.Token // of a hold that is over, and that sole still tells of
 	if h := expected.Hold(c); h != nil {
 		its = h.Token
 	}
@@ -225,6 +291,13 @@ func (m *machine) check(r run, res *result, reply any, token int64) error {
 		return err
 	}
 	res.answer, res.outcome, res.exists = parsed.answer, parsed.outcome, parsed.exists
+	res.sole = parsed.sole && outcome != model.NotThere
+	if s := res.server.sole; parsed.sole && answer == model.Granted && parsed.before != s.behind(m.layout) {
+		return fmt.Errorf("it says that %q was the last before, and sole says %s", parsed.before, m.text(s))
+	}
+	if s := res.server.sole; parsed.sole && (s.of != q.of || s.holds() != (answer == model.Granted)) {
+		return fmt.Errorf("it says that sole tells of the hold, which says %s", m.text(s))
+	}
 	if parsed.answer != answer {
 		return fmt.Errorf("it is answered %d, not %d", parsed.answer, answer)
 	}
@@ -294,6 +367,8 @@ func (m *machine) bounded(s *server) error {
 type parsed struct {
 	answer  model.Answer
 	token   int64
+	sole    bool   // sole tells of it
+	before  string // and of another behind it
 	outcome model.Outcome
 	exists  bool
 	more    bool
@@ -306,8 +381,12 @@ type parsed struct {
 
 func (m *machine) parseReply(q request, reply any) (p parsed, err error) {
 	bad := fmt.Errorf("the reply makes no sense: %v", reply)
-	if text, ok := reply.(string); ok && (q.kind == lock || q.kind == rlock) {
+	if text, ok := reply.(string); ok && (q.kind == lock || q.kind == rlock || q.kind == soleLock) {
 		p.answer = model.Granted
+		if q.kind != soleLock {
+			text, p.before, p.sole = strings.Cut(text, " sole")
+			p.before = strings.TrimSuffix(p.before, " ")
+		}
 		p.token, err = strconv.ParseInt(text, 10, 64)
 		return p, err
 	}
@@ -356,9 +435,20 @@ func (m *machine) parseReply(q request, reply any) (p parsed, err error) {
 			return p, bad
 		}
 		p.exists = first == 1
-	default:
-		if isList && len(list) != 3 || first < 0 || first > 2 {
+	case soleLock:
+		if isList || first != 0 {
 			return p, bad
+		}
+		p.answer = model.Refused
+	case unlock, runlock, force, soleUnlock:
+		if isList && (len(list) != 3 || q.kind == soleUnlock) || first < 0 || first > 3 {
+			return p, bad
+		}
+		if first == 3 {
+			if isList || q.kind != unlock && q.kind != runlock {
+				return p, bad
+			}
+			first, p.sole = 1, true
 		}
 		p.outcome = model.Outcome(first)
 	}

@@ -15,6 +15,7 @@ type options struct {
 	crashes uint8
 	forces  uint8
 	reenter bool
+	before  bool // the first owner's process had the lock before, which is all in one key now
 }
 
 // limits end an exploration early; 0 is no limit.

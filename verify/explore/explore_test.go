@@ -30,6 +30,12 @@ func TestExplore(t *testing.T) {
 		{"AB", "22", options{asks: 2, crashes: 1}},
 		{"AB", "22", options{asks: 1, faults: 2}},
 		{"AB", "22", options{asks: 1, faults: 1, reenter: true}},
+		{"AA", "22", options{asks: 1, faults: 1, reenter: true, before: true}},
+		{"AB", "22", options{asks: 1, forces: 1, before: true}},
+		{"AB", "22", options{asks: 1, faults: 1, crashes: 1, before: true}},
+		{"AB", "22", options{asks: 2, before: true}},
+		{"ABC", "222", options{asks: 1, before: true}},
+		{"AAA", "222", options{asks: 1, faults: 1, before: true}},
 	}
 	if *large {
 		setups = []setup{
@@ -43,10 +49,19 @@ func TestExplore(t *testing.T) {
 			{"AB", "22", options{asks: 2, faults: 2}},
 			{"AB", "22", options{asks: 2, crashes: 1, reenter: true}},
 			{"ABCD", "2222", options{asks: 1}},
+			{"ABC", "222", options{asks: 1, crashes: 1, before: true}},
+			{"ABC", "222", options{asks: 1, faults: 1, before: true}},
+			{"AAB", "222", options{asks: 1, faults: 1, before: true}},
+			{"AA", "22", options{asks: 2, faults: 1, before: true}},
+			{"AB", "22", options{asks: 2, faults: 1, before: true}},
+			{"AB", "22", options{asks: 1, faults: 2, reenter: true, before: true}},
 		}
 	}
 	for _, s := range setups {
 		t.Run(strings.ReplaceAll(s.String(), " ", "_"), func(t *testing.T) {
+			if !*large { // which takes all the memory there is
+				t.Parallel()
+			}
 			e, err := newExplorer(scripts(), s)
 			if err != nil {
 				t.Fatal(err)

@@ -4,6 +4,7 @@
 //	go run ./explore                                          # three owners, a claim each, one fault, one crash
 //	go run ./explore -asks 2 -faults 0                        # three owners, two claims each
 //	go run ./explore -processes ABCD -leases 2222 -faults 0   # four owners
+//	go run ./explore -before                                  # a process had the lock to itself before
 package main
 
 import (
@@ -25,6 +26,7 @@ func main() {
 	crashes := flag.Uint("crashes", 1, "processes that may die")
 	forces := flag.Uint("forces", 0, "times that all holds may be dropped")
 	reenter := flag.Bool("reenter", false, "owners may lock again what they hold")
+	before := flag.Bool("before", false, "the first owner's process had the lock before, and nobody else")
 	states := flag.Int("states", 0, "stop after so many states; 0 for no limit")
 	limit := flag.Duration("time", 0, "stop after so long; 0 for no limit")
 	bugs := flag.Int("bugs", 10, "stop after so many kinds of bugs")
@@ -32,7 +34,7 @@ func main() {
 	quiet := flag.Bool("q", false, "do not tell of progress")
 	flag.Parse()
 
-	s := setup{*processes, *leases, options{uint8(*asks), uint8(*faults), uint8(*crashes), uint8(*forces), *reenter}}
+	s := setup{*processes, *leases, options{uint8(*asks), uint8(*faults), uint8(*crashes), uint8(*forces), *reenter, *before}}
 	if s.processes == "" {
 		s.processes = "ABCD"[:min(max(*owners, 1), 4)]
 	}

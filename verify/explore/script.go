@@ -44,7 +44,7 @@ func newRedisServer(dir string) (*redisServer, error) {
 	module.RawSetString("call", r.lua.NewFunction(r.call))
 	module.RawSetString("pcall", r.lua.NewFunction(r.pcall))
 	r.lua.SetGlobal("redis", module)
-	for _, name := range []string{"lock", "rlock", "unlock", "runlock", "renew", "reenter", "serve", "force"} {
+	for _, name := range []string{"lock", "rlock", "unlock", "runlock", "renew", "reenter", "serve", "force", "solelock", "soleunlock"} {
 		source, err := loadScript(dir, name)
 		if err != nil {
 			return nil, err

@@ -43,6 +43,7 @@ type server struct {
 
 	fence fence
 	done  []done // by slot
+	sole  sole
 }
 
 type (
@@ -67,6 +68,26 @@ type (
 	}
 	slot  struct{ process, n uint8 }
 	fence uint8
+
+	// sole is what that key says, and of whom; of nobody, where nothing else knows of that hold any more. Times are ms, and
+	// no longer than they make a difference.
+	sole struct {
+		mode    soleMode
+		of      hold
+		follows bool // it names a hold that was the last before, too
+		before  hold
+		lease   int32
+		since   int32 // the token was handed out
+	}
+	soleMode uint8
+)
+
+const (
+	noSole soleMode = iota
+	soleWrite
+	soleRead
+	soleFree
+	solePast
 )
 
 const (
@@ -83,9 +104,16 @@ const (
 	// time anew.
 	doneTTL  = 120 * time.Second
 	fenceTTL = 47 * time.Hour
+	pastTTL  = 10 * time.Second
+
+	// soleAge is for how long a token matters in sole: longer than a hold is remembered there.
+	soleAge = 3 * tickMS
+
+	// longAgo is what the fence says while sole has a token: anything less.
+	longAgo = now - 1_000_000_000
 )
 
-var keyNames = []string{"writer", "queue", "", "fence", "readers", "leases", "waiters", "count"}
+var keyNames = []string{"writer", "queue", "", "fence", "readers", "leases", "waiters", "count", "sole"}
 
 func (s slot) key() string { return fmt.Sprintf("done:%d:%d", s.process, s.n) }
 
@@ -161,13 +189,84 @@ func (l layout) restore(r *redisServer, s *server) {
 		_, _ = m.ZAdd("leases", float64(now/1000+int64(d.left)), l.name(d.of))
 	}
 	m.SetTTL("leases", ms(s.leasesTTL))
-	if s.fence != noFence {
+	switch {
+	case s.fence == noFence:
+	case s.sole.token() != 0:
+		set("fence", strconv.FormatInt(longAgo, 10), fenceTTL)
+	default:
 		set("fence", strconv.FormatInt(s.token(), 10), fenceTTL)
 	}
 	for _, d := range s.done {
 		set(d.slot.key(), strconv.Itoa(int(d.value)), doneTTL)
 	}
+	switch {
+	case s.sole.token() != 0:
+		set("sole", l.text(s.sole), fenceTTL)
+	case s.sole.mode == solePast:
+		set("sole", l.text(s.sole), pastTTL)
+	}
 }
+
+// nobody is named where it makes no difference who had the lock.
+const nobody = "nobody"
+
+var soleModes = []string{"", "write", "read", "free", "past"}
+
+// text is what the key says. A time later than its token, so that the next one can be made of the clock.
+func (l layout) text(s sole) string {
+	names := l.who(s.of) + s.behind(l)
+	if s.mode == solePast {
+		return "past " + names
+	}
+	return fmt.Sprintf("%d %s %d %s", s.token(), soleModes[s.mode], s.lease, names)
+}
+
+func (l layout) who(h hold) string {
+	if h.number == 0 {
+		return nobody
+	}
+	return l.name(h)
+}
+
+// behind is what the key says behind the hold.
+func (s sole) behind(l layout) string {
+	if !s.follows {
+		return ""
+	}
+	return " " + l.who(s.before)
+}
+
+// left is how much is left of the hold, 0 once it is over, though the key lives on.
+func (s sole) left() int32 {
+	if !s.holds() {
+		return 0
+	}
+	return max(s.lease-s.since, 0)
+}
+
+// clip folds times that make no difference.
+func (s sole) clip() sole {
+	most := int32(0)
+	if s.holds() {
+		most = s.lease
+	}
+	if s.follows {
+		most = max(most, soleAge)
+	}
+	s.since = min(s.since, most)
+	return s
+}
+
+// token is the one that sole tells of, or 0.
+func (s sole) token() int64 {
+	if s.mode == noSole || s.mode == solePast {
+		return 0
+	}
+	return now - 1 - int64(s.since)*1000
+}
+
+// holds reports whether sole tells of a hold, be it over.
+func (s sole) holds() bool { return s.mode == soleWrite || s.mode == soleRead }
 
 func (l layout) deadline(left int32) string { return strconv.FormatInt(now/1000+int64(left), 10) }
 
@@ -180,6 +279,9 @@ func (c count) text() string {
 
 // token is what stands for the last token handed out, or 0.
 func (s *server) token() int64 {
+	if token := s.sole.token(); token != 0 {
+		return token
+	}
 	return map[fence]int64{fencePast: now - 1, fenceNow: now}[s.fence]
 }
 
@@ -240,11 +342,13 @@ func (x *snapshot) count(text string, of hold) count {
 	return c
 }
 
-// read reads the miniredis. The token is what fence says; fresh are the keys that live longer than restore lets them.
+// read reads the miniredis. The token is the last one, of fence or sole; fresh are the keys that live longer than restore
+// lets them.
 func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]bool, err error) {
 	x := &snapshot{layout: l, r: r}
 	s, fresh = &server{counter: -1}, map[string]bool{}
 	m := r.mini
+	last := int64(0) // of sole
 	for _, key := range m.Keys() {
 		get := func() string {
 			v, err := m.Get(key)
@@ -321,6 +425,16 @@ func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]b
 			if ms(ttl) < fenceTTL {
 				x.fail("the fence lasts only %v", ms(ttl))
 			}
+		case "sole":
+			s.sole, last = x.sole(get())
+			least := fenceTTL
+			if last == 0 {
+				least = pastTTL
+			}
+			fresh[key] = ms(ttl) > least
+			if ms(ttl) < least {
+				x.fail("what sole says lasts only %v", ms(ttl))
+			}
 		default:
 			var d done
 			if _, err := fmt.Sscanf(key, "done:%d:%d", &d.slot.process, &d.slot.n); err != nil {
@@ -334,8 +448,43 @@ func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]b
 			}
 		}
 	}
+	if last != 0 && last <= token {
+		x.fail("sole has the token %d, and another was handed out before", last-now)
+	}
 	s.sort()
-	return s, token, fresh, x.err
+	return s, max(token, last), fresh, x.err
+}
+
+// sole reads what that key says, and its token.
+func (x *snapshot) sole(text string) (s sole, token int64) {
+	who := func(name string) hold {
+		if name == nobody {
+			return hold{}
+		}
+		return x.hold(name)
+	}
+	f := strings.Split(text, " ")
+	if f[0] == "past" && (len(f) == 2 || len(f) == 3) {
+		s = sole{mode: solePast, of: who(f[1]), follows: len(f) == 3}
+		if s.follows {
+			s.before = who(f[2])
+		}
+		return s, 0
+	}
+	if len(f) != 4 && len(f) != 5 {
+		x.fail("%q is not what sole can say", text)
+		return s, 0
+	}
+	token = x.int(f[0])
+	s = sole{mode: soleMode(max(slices.Index(soleModes, f[1]), 0)), of: who(f[3]), follows: len(f) == 5}
+	if s.follows {
+		s.before = who(f[4])
+	}
+	s.lease, s.since = int32(x.int(f[2])), int32((now-1-token)/1000)
+	if !s.holds() && (s.mode != soleFree || s.lease != 0) {
+		x.fail("%q is not what sole can say", text)
+	}
+	return s.clip(), token
 }
 
 // queue reads the tickets, and what else is counted by them, and folds them into ranks.
@@ -447,12 +596,14 @@ func (s *server) tick(d int32) *server {
 		s.leases = nil
 	}
 	s.fence = min(s.fence, fencePast)
+	s.sole.since += d
+	s.sole = s.sole.clip()
 	return s
 }
 
 // idle reports whether there is nothing of holds and waiters.
 func (s *server) idle() bool {
-	return s.writerTTL+s.countTTL+s.queueTTL+s.waitersTTL+s.readersTTL+s.leasesTTL == 0
+	return s.sole.left()+s.writerTTL+s.countTTL+s.queueTTL+s.waitersTTL+s.readersTTL+s.leasesTTL == 0
 }
 
 // abstract returns the state of the model that a server state stands for, but for the claims that have ended; and an
@@ -460,6 +611,16 @@ func (s *server) idle() bool {
 func (s *server) abstract() (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
 	l := &model.Lock{Now: now, Token: s.token(), Ended: map[model.Claim]model.Ending{}}
+	if s.sole.token() != 0 && s.writerTTL+s.queueTTL+s.readersTTL+s.leasesTTL > 0 {
+		return nil, errors.New("sole has a token, and yet there are others")
+	}
+	if s.sole.left() > 0 {
+		h := model.Hold{Claim: s.sole.of.claim(), Mode: model.Write, Until: at(s.sole.left()), Token: l.Token, Count: 1}
+		if s.sole.mode == soleRead {
+			h.Mode = model.Read
+		}
+		l.Holds = append(l.Holds, h)
+	}
 	if s.writerTTL > 0 {
 		h := model.Hold{Claim: s.writer.claim(), Mode: model.Write, Until: at(s.writerTTL), Token: l.Token, Count: 1}
 		if s.countTTL > 0 {

@@ -16,6 +16,7 @@ type system struct {
 	slots   []freeSlot // of the processes, those used last at the end
 	claims  []claim
 	flights []flight
+	freed   [4]freed // of each process
 	budget
 	abandoned bool // a claim was left to its lease, so that something of it may stay behind for so long
 }
@@ -36,6 +37,13 @@ type owner struct {
 type freeSlot struct {
 	slot slot
 	last int16
+}
+
+// freed is what a process knows of sole, once it has released the lock: that it said of that hold of its that it was the
+// last; of none, where it can no longer say so.
+type freed struct {
+	known bool
+	of    hold
 }
 
 type state uint8
@@ -67,6 +75,8 @@ type claim struct {
 	age     int8  // ticks since the last request was sent that made the server keep the claim, as far as is known
 	count   uint8 // holds
 	again   bool  // it was entered again
+	told    bool  // the server has said that sole tells of it, when it was let in by an ask
+	sole    bool  // sole said of it all there was when it was let in, and nothing but its end has been sent since
 	token   token
 	message token // on its way: the claim was let in
 	dropped bool  // by force: nothing can be relied on, before that is known
@@ -182,7 +192,11 @@ func (x *system) numbers(l layout, name func(slot) uint8) []numbered {
 		}
 		list = append(list, numbered{p, s, n})
 	}
-	used := func(s slot, v int16) { add(s.process, name(s), uint8(max(v, -v))) }
+	used := func(s slot, v int16) {
+		if s != (slot{}) {
+			add(s.process, name(s), uint8(max(v, -v)))
+		}
+	}
 	for _, c := range x.claims {
 		used(c.slot, int16(c.of.number))
 		used(c.slot, c.last)
@@ -191,6 +205,11 @@ func (x *system) numbers(l layout, name func(slot) uint8) []numbered {
 		used(f.slot, int16(f.of.number))
 		used(f.slot, f.last)
 		add(l[f.of.owner], 0, f.in)
+		add(l[f.of.owner], 0, f.of.number)
+		add(l[f.after.owner], 0, f.after.number)
+	}
+	for _, f := range x.freed {
+		add(l[f.of.owner], 0, f.of.number)
 	}
 	for _, f := range x.slots {
 		used(f.slot, f.last)
@@ -201,6 +220,8 @@ func (x *system) numbers(l layout, name func(slot) uint8) []numbered {
 	left := func(h hold) { add(l[h.owner], 0, h.number) }
 	left(x.s.writer)
 	left(x.s.count.of)
+	left(x.s.sole.of)
+	left(x.s.sole.before)
 	for _, w := range x.s.waiters {
 		left(w.of)
 	}
@@ -221,9 +242,84 @@ func (x *system) next(l layout, p uint8) uint8 {
 	return largest + 1
 }
 
+// refers reports whether a process knows of a claim, or a request of it is under way.
+func (x *system) refers(of hold) bool {
+	return x.claim(of) != nil || slices.ContainsFunc(x.flights, func(f flight) bool { return f.of == of })
+}
+
+// asks reports whether an owner of a process may still ask.
+func (x *system) asks(l layout, p uint8) bool {
+	for o, w := range x.owners {
+		if l[o] == p && w.asks > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// trimSole forgets what makes no difference of sole: what others expect it to say, if it says something else and so will
+// never say that again; what a process knows that will not ask any more; and of a hold, what nothing refers to.
+func (x *system) trimSole(l layout, terms []int8) {
+	s := x.s.sole
+	fits := false
+	for p := range x.freed {
+		f := &x.freed[p]
+		if !x.asks(l, uint8(p)) {
+			*f = freed{}
+		}
+		if s.mode != soleFree || f.of != s.of {
+			f.of = hold{}
+		}
+		fits = fits || f.of.number != 0
+	}
+	for i := range x.flights {
+		f := &x.flights[i]
+		if !s.fits(f.request) {
+			f.after = hold{}
+		}
+		fits = fits || f.after.number != 0
+	}
+	compared := func() bool {
+		c := x.claim(s.of)
+		return c != nil && c.sole || slices.ContainsFunc(x.flights, func(f flight) bool {
+			return f.of == s.of && (f.kind == soleLock || f.kind == soleUnlock)
+		})
+	}
+	// since keeps what is left, and whether the token is old, where that matters.
+	since := func(to int32) {
+		if s.follows && s.since < soleAge {
+			return
+		}
+		s.lease, s.since = s.left()+to, to
+	}
+	if s.follows && !x.refers(s.before) {
+		s.before = hold{}
+	}
+	switch {
+	case s.holds() && s.left() == 0 && !x.refers(s.of):
+		s.mode, s.of, s.lease = soleWrite, hold{}, 0
+		s = s.clip()
+	case s.holds() && !compared():
+		if s.follows {
+			since(soleAge)
+		} else {
+			since(0)
+		}
+	case s.holds() && s.lease != int32(terms[s.of.owner])*tickMS:
+		since(10 * tickMS) // more than any lease: it was renewed
+	case (s.mode == soleFree || s.mode == solePast) && !fits && !x.refers(s.of):
+		s.of = hold{}
+	}
+	if s != x.s.sole {
+		x.s = x.s.clone()
+		x.s.sole = s
+	}
+}
+
 // trim forgets what makes no difference: free slots of which no request is under way, but for the one that each process
 // takes next, and what is done for slots that nothing refers to.
-func (x *system) trim() {
+func (x *system) trim(l layout, terms []int8) {
+	x.trimSole(l, terms)
 	underWay := func(s slot) bool {
 		return slices.ContainsFunc(x.flights, func(f flight) bool { return f.slot == s })
 	}
@@ -264,7 +360,12 @@ func (x *system) rename(l layout, r *renaming) *system {
 		}
 		return n
 	}
-	slotOf := func(s slot) slot { return slot{process(s.process), r.slot[s]} }
+	slotOf := func(s slot) slot {
+		if s == (slot{}) {
+			return s
+		}
+		return slot{process(s.process), r.slot[s]}
+	}
 	for i := range y.claims {
 		c := &y.claims[i]
 		c.last = numberOf(c.slot.process, c.last)
@@ -275,7 +376,11 @@ func (x *system) rename(l layout, r *renaming) *system {
 		f := &y.flights[i]
 		f.last = numberOf(f.slot.process, f.last)
 		f.in, f.news = r.number[f.of.owner][f.in], r.recount(f.of, f.news)
-		f.slot, f.of = slotOf(f.slot), r.hold(f.of)
+		f.slot, f.of, f.after = slotOf(f.slot), r.hold(f.of), r.hold(f.after)
+	}
+	for _, p := range l {
+		f := x.freed[p]
+		y.freed[process(p)] = freed{f.known, r.hold(f.of)}
 	}
 	slices.SortFunc(y.flights, compareFlights)
 	y.flights = slices.Compact(y.flights) // run twice is run at any number of times
@@ -295,6 +400,7 @@ func (x *system) rename(l layout, r *renaming) *system {
 		}
 	}
 	news(&s.count)
+	s.sole.of, s.sole.before = r.hold(s.sole.of), r.hold(s.sole.before)
 	for i := range s.queue {
 		s.queue[i].of = r.hold(s.queue[i].of)
 	}
@@ -327,7 +433,7 @@ func (x *system) names(l layout, perm []uint8, news map[hold][]uint8) *renaming 
 	r := &renaming{owner: slices.Clone(perm), slot: make(map[slot]uint8, 8), news: news}
 	var next [4]uint8
 	name := func(s slot) {
-		if _, ok := r.slot[s]; !ok {
+		if _, ok := r.slot[s]; !ok && s != (slot{}) {
 			next[s.process]++
 			r.slot[s] = next[s.process]
 		}
@@ -372,11 +478,11 @@ func (x *system) names(l layout, perm []uint8, news map[hold][]uint8) *renaming 
 
 // canonical returns the one system of all that differ in names alone, and its key.
 func (x *system) canonical(l layout, leases []int8) (*system, string) {
-	x.trim()
+	x.trim(l, leases)
 	news := x.recounts()
 	looks := make([]string, len(l))
 	for o := range l {
-		looks[o] = x.looks(uint8(o))
+		looks[o] = x.looks(l, uint8(o))
 	}
 	var best *system
 	var bestKey string
@@ -418,7 +524,7 @@ func (l layout) alone(o int) bool {
 }
 
 // looks describes an owner without any names: what tells it from the others, and so gives it its place among them.
-func (x *system) looks(o uint8) string {
+func (x *system) looks(l layout, o uint8) string {
 	parts := make([]string, 0, 8)
 	add := func(of hold, what ...byte) {
 		if of.number != 0 && of.owner == o {
@@ -427,6 +533,8 @@ func (x *system) looks(o uint8) string {
 	}
 	s := x.s
 	add(s.writer, 'w')
+	add(s.sole.of, 's', byte(s.sole.mode), byte(s.sole.left()/tickMS))
+	add(s.sole.before, 'b')
 	for _, t := range s.queue {
 		add(t.of, 'q', byte(t.rank))
 	}
@@ -448,7 +556,7 @@ func (x *system) looks(o uint8) string {
 		add(f.of, 'f', byte(f.kind), byte(f.age), bit(f.waited), byte(f.ended))
 	}
 	slices.Sort(parts)
-	return string([]byte{x.owners[o].asks<<1 | bit(x.owners[o].crashed)}) + strings.Join(parts, " ")
+	return string([]byte{x.owners[o].asks<<2 | bit(x.owners[o].crashed)<<1 | bit(x.freed[l[o]].known)}) + strings.Join(parts, " ")
 }
 
 func permutations(n int, each func([]uint8)) {
@@ -510,11 +618,17 @@ func (s *server) appendKey(b []byte) []byte {
 	for _, d := range s.done {
 		b = short(append(b, d.slot.process<<5|d.slot.n), d.value)
 	}
+	b = append(b, byte(s.sole.mode))
+	if s.sole.mode != noSole {
+		b = append(s.sole.before.appendKey(s.sole.of.appendKey(b)), bit(s.sole.follows))
+		b = long(long(b, s.sole.lease), s.sole.since)
+	}
 	return b
 }
 
 func (q request) appendKey(b []byte) []byte {
 	b = q.of.appendKey(append(b, byte(q.kind), q.slot.process<<5|q.slot.n))
+	b = q.after.appendKey(b)
 	return append(short(b, q.last), bit(q.try)|bit(q.write)<<1|bit(q.keep)<<2|bit(q.again)<<3, q.in, q.n, q.news)
 }
 
@@ -525,13 +639,16 @@ func (f flight) appendKey(b []byte) []byte {
 // appendTo is all but the names.
 func (c *claim) appendTo(b []byte) []byte {
 	return append(b, bit(c.write)|bit(c.try)<<1|bit(c.known)<<2|bit(c.dropped)<<3|byte(c.state)<<4|bit(c.tooLate)<<6|bit(c.again)<<7,
-		byte(c.age), c.count, byte(c.token)<<4|byte(c.message), byte(c.ending))
+		byte(c.age), c.count, byte(c.token)<<4|bit(c.sole)<<3|bit(c.told)<<2|byte(c.message), byte(c.ending))
 }
 
 func (x *system) appendKey(b []byte) []byte {
 	b = x.s.appendKey(b)
 	for _, o := range x.owners {
 		b = append(b, o.asks<<1|bit(o.crashed))
+	}
+	for _, f := range x.freed {
+		b = f.of.appendKey(append(b, bit(f.known)))
 	}
 	b = append(b, byte(len(x.slots)))
 	for _, f := range x.slots {

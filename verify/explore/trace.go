@@ -26,8 +26,8 @@ type setup struct {
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("processes %s leases %s asks %d faults %d crashes %d forces %d reenter %v",
-		s.processes, s.leases, s.asks, s.faults, s.crashes, s.forces, s.reenter)
+	return fmt.Sprintf("processes %s leases %s asks %d faults %d crashes %d forces %d reenter %v before %v",
+		s.processes, s.leases, s.asks, s.faults, s.crashes, s.forces, s.reenter, s.before)
 }
 
 func (t trace) String() string { return t.setup.String() + "\n" + strings.Join(t.steps, "\n") + "\n" }
@@ -136,8 +136,11 @@ func loadTrace(file string) (t trace, err error) {
 		switch {
 		case line == "" || strings.HasPrefix(line, "#"):
 		case t.processes == "":
-			if _, err := fmt.Sscanf(line, "processes %s leases %s asks %d faults %d crashes %d forces %d reenter %t",
-				&t.processes, &t.leases, &t.asks, &t.faults, &t.crashes, &t.forces, &t.reenter); err != nil {
+			if !strings.Contains(line, " before ") {
+				line += " before false"
+			}
+			if _, err := fmt.Sscanf(line, "processes %s leases %s asks %d faults %d crashes %d forces %d reenter %t before %t",
+				&t.processes, &t.leases, &t.asks, &t.faults, &t.crashes, &t.forces, &t.reenter, &t.before); err != nil {
 				return t, fmt.Errorf("%s: %w", file, err)
 			}
 		default:

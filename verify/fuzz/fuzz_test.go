@@ -43,6 +43,7 @@ func FuzzReplies(f *testing.F) {
 		blocked("1", "9223372036854775808 1:1", "9223372036854775807", "9223372036854775807", "", "::"),
 		"*3\r\n:1\r\n:1\r\n$0\r\n\r\n", "*3\r\n:2\r\n:1\r\n$5\r\n5 1:2\r\n", "*3\r\n:0\r\n:0\r\n$-1\r\n", "*3\r\n:7\r\n:1\r\n:1\r\n",
 		":1", ":1\r", "*7\r\n:0\r\n", "$10\r\nabc", "", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x00\xff\x00\r\n",
+		"$7\r\n5 sole \r\n", "$12\r\n5 sole x:1:2\r\n", "$14\r\n5 sole x:1:2 y\r\n", "+5 sole\r\n", "$7\r\n0 sole \r\n", "$6\r\n sole \r\n", ":3\r\n",
 		"5 1:1 1:2 1:3 1:4 1:5 1:6 1:7 1:8 1:9 1:10\r\n",
 	} {
 		f.Add([]byte(s), false)

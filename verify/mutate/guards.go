@@ -45,6 +45,10 @@ var guards = []guard{
 	{"wake.go", "a grant for another RWLock of the process is passed on", "		g = other.take(g)\n", "		_ = other.take\n", "TestGrantReachesAnotherRWLock"},
 	{"script.go", "scripts that the server forgot are sent again", "redis.HasErrorPrefix(err, \"NOSCRIPT\"):", "false:", "TestScriptFlushIsNotNoticed"},
 	{"lock.go", "a step that was not enough is followed by another", "	case lk.steps < mostSteps && !lk.rw.closed:", "	case false:", "TestCrowd|TestNoScriptIsLong"},
+	{"sole.go", "what says that a process has a lock to itself lives for as long as that is used", "if k.keeps = time.Since(last.fresh) < fenceSlack; !k.keeps {", "if k.keeps = true; !k.keeps {", "TestUnsharedLockLivesOn"},
+	{"sole.go", "the hold before is remembered", "	c.sole.remember(last.before)\n\tk :=", "	k :=", "TestLostReplyOfAReleaseBeforeOthersCome|TestOneAfterTheOther"},
+	{"claim.go", "who finds that others have come asks as they do", "			b.calls = append(b.calls, c.ask())\n", "			_ = c\n", "TestOthersHaveHad"},
+	{"claim.go", "who finds that others have come releases as they do", "if k.script == soleUnlockScript && c.state == ending && (err == nil && a.code == notThere || answered(err)) {", "if false {", "TestOthersMeetTheHolder|TestLostReplyOfAReleaseBeforeOthersCome"},
 	{"hold.go", "a second Unlock is refused", "return ErrNotHeld", "return nil", "TestUnlockTwice"},
 }
 

@@ -159,11 +159,14 @@ func buildKillers(temp string) ([]killer, error) {
 		exploring("-processes AB -asks 1 -faults 0 -crashes 0 -forces 1"),
 		exploring("-processes ABC -leases 123 -asks 1 -faults 0 -crashes 0"),
 		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -reenter"),
+		exploring("-processes AA -asks 1 -faults 1 -crashes 0 -reenter -before"),
+		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -before"),
 		{"traces", []string{traces, "-test.run", "Traces"}, traced},
-		{"steps", []string{test, "-test.run", "Steps|ShortLease|OwnWriter"}, ""},
-		{"keys", []string{test, "-test.run", "AnotherType|LostKeys"}, ""},
+		{"steps", []string{test, "-test.run", "Steps|ShortLease|OwnWriter|Millisecond"}, ""},
+		{"keys", []string{test, "-test.run", "AnotherType|LostKeys|FullServer|Unreadable"}, ""},
 		{"differential", []string{test, "-test.run", "Differential", "-rapid.nofailfile", "-rapid.shrinktime", "1ms"}, ""},
 		exploring("-processes AB -asks 2 -faults 0 -crashes 0"),
+		exploring("-processes AB -asks 2 -faults 0 -crashes 0 -before"),
 	}, nil
 }
 

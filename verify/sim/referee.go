@@ -39,6 +39,7 @@ type limits struct {
 type Tally struct {
 	Calls, Holds, Reentries, Lost, GaveUp, Faults int
 	Simulated                                     time.Duration
+	Sole                                          Sole
 }
 
 func (t *Tally) add(o Tally) {
@@ -49,6 +50,7 @@ func (t *Tally) add(o Tally) {
 	t.GaveUp += o.GaveUp
 	t.Faults += o.Faults
 	t.Simulated += o.Simulated
+	t.Sole.add(o.Sole)
 }
 
 // A watched lock is what the referee knows of one name.

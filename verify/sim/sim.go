@@ -71,6 +71,7 @@ type world struct {
 	climate Climate
 	rng     *rand.Rand
 	server  *miniredis.Miniredis
+	sole    *sole
 	names   []string
 	lease   time.Duration
 	longest time.Duration // of all leases
@@ -100,6 +101,7 @@ func Run(t *testing.T, seed uint64, climate string) (tally Tally) {
 			t.Errorf("seed %d, %s, lease %v, %d processes:\n%s", seed, w.climate.Name, w.lease, len(w.hosts), report)
 		}
 		tally = w.Tally
+		tally.Sole = w.sole.Sole
 	})
 	return tally
 }
@@ -114,6 +116,7 @@ func newWorld(t *testing.T, seed uint64, climate string) *world {
 		lease:   leases[rng.IntN(len(leases))],
 		over:    make(chan struct{}),
 	}
+	w.sole = watchSole(t, w.server)
 	for _, c := range Climates {
 		if c.Name == climate {
 			w.climate = c
@@ -390,7 +393,11 @@ func (k *worker) upTo(d time.Duration) time.Duration {
 
 func (k *worker) run() {
 	for range 4 + k.rng.IntN(8) {
-		time.Sleep(k.upTo(k.lease))
+		pause := k.lease
+		if k.rng.IntN(3) == 0 { // it finds the lock as it has left it, most often
+			pause = 20 * maxLatency
+		}
+		time.Sleep(k.upTo(pause))
 		if k.p.isDead() {
 			return
 		}

@@ -44,7 +44,7 @@ func each(t *testing.T, fn func(t *testing.T, s testredis.Backend, p *Proxy, opt
 
 // soon returns a context that ends before the test binary does.
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
