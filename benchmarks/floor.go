@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -207,39 +206,45 @@ func (r *recorder) record(cmd redis.Cmder) {
 	r.scripts = append(r.scripts, s)
 }
 
-// recordPairs returns what ours sends for one uncontended pair of each mode.
-func recordPairs(ctx context.Context, addr string) (map[Mode]pairShape, error) {
+// shapes are what ours sends for one pair of each mode: of a lock that one process alone has to do with, and of one that
+// others have to do with, too.
+type shapes struct{ alone, shared map[Mode]pairShape }
+
+// recordPairs returns what ours sends.
+func recordPairs(ctx context.Context, addr string) (all shapes, err error) {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	r := &recorder{}
 	client.AddHook(r)
 	l, err := openOurs(client, 30*time.Second, client.Close)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	shapes := make(map[Mode]pairShape)
+	defer func() {
+		if closed := l.Close(); err == nil && closed != nil {
+			err = fmt.Errorf("closing after the recording: %w", closed)
+		}
+	}()
+	all = shapes{map[Mode]pairShape{}, map[Mode]pairShape{}}
 	for _, mode := range []Mode{Write, Read} {
-		for range 2 { // the first loads the scripts
-			r.mu.Lock()
+		pair := func(name string) (pairShape, error) {
 			r.scripts = nil
-			r.mu.Unlock()
-			h, err := lockIn(l, mode)(ctx, "name")
+			h, err := lockIn(l, mode)(ctx, name)
+			if err == nil {
+				err = h.Unlock(ctx)
+			}
 			if err != nil {
-				return nil, fmt.Errorf("recording a %s pair: %w", mode, err)
+				return pairShape{}, fmt.Errorf("recording a %s pair: %w", mode, err)
 			}
-			if err := h.Unlock(ctx); err != nil {
-				return nil, fmt.Errorf("recording a %s pair: %w", mode, err)
-			}
+			return pairShape{acquire: r.scripts[0], release: r.scripts[len(r.scripts)-1]}, nil
 		}
-		r.mu.Lock()
-		scripts := slices.Clone(r.scripts)
-		r.mu.Unlock()
-		if len(scripts) != 2 {
-			return nil, fmt.Errorf("a %s pair sent %d scripts in place of 2", mode, len(scripts))
+		// The first pair is sent as for a lock that others use. From the second on, nobody else has come.
+		name := fmt.Sprintf("name, %v", mode)
+		if all.shared[mode], err = pair(name); err != nil {
+			return all, err
 		}
-		shapes[mode] = pairShape{acquire: scripts[0], release: scripts[1]}
+		if all.alone[mode], err = pair(name); err != nil {
+			return all, err
+		}
 	}
-	if err := l.Close(); err != nil {
-		return nil, fmt.Errorf("closing after the recording: %w", err)
-	}
-	return shapes, nil
+	return all, nil
 }

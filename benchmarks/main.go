@@ -85,7 +85,7 @@ func (b *benchCmd) Run() error {
 	here := describeMachine(server.Version)
 	fmt.Println(here)
 	for _, mode := range []Mode{Write, Read} {
-		fmt.Printf("A %s pair sends %v, then %v.\n", mode, shapes[mode].acquire, shapes[mode].release)
+		fmt.Printf("A %s pair sends %v, then %v.\n", mode, shapes.alone[mode].acquire, shapes.alone[mode].release)
 	}
 	fmt.Println()
 
@@ -130,7 +130,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 // runner takes the contenders through the workloads.
 type runner struct {
 	server  *Server
-	shapes  map[Mode]pairShape
+	shapes  shapes
 	quick   bool
 	once    bool // a single round of everything
 	out     *progress
@@ -197,7 +197,11 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 	defer cancel(nil)
 	limit := time.AfterFunc(turnLimit, func() { cancel(fmt.Errorf("took more than %v", turnLimit)) })
 	defer limit.Stop()
-	m, err := w.Run(ctx, &Env{Server: r.server, Contender: c, Param: param, Quick: r.quick, Floor: r.shapes})
+	shapes := r.shapes.alone
+	if w.Shared {
+		shapes = r.shapes.shared
+	}
+	m, err := w.Run(ctx, &Env{Server: r.server, Contender: c, Param: param, Quick: r.quick, Floor: shapes})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)

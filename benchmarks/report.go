@@ -16,7 +16,7 @@ const byHand = "<!-- Everything above is written by the benchmarks command; what
 type report struct {
 	results *Results
 	machine machine
-	shapes  map[Mode]pairShape
+	shapes  shapes
 	command string
 }
 
@@ -77,8 +77,11 @@ func (r *report) markdown(drawn []*chart) string {
 		fmt.Fprintf(&s, "- **%s**: %s\n", c.Name, c.About)
 	}
 	p("")
-	p("A write pair of ours, and so the floor, carries %v, then %v; a read pair %v, then %v.",
-		r.shapes[Write].acquire, r.shapes[Write].release, r.shapes[Read].acquire, r.shapes[Read].release)
+	alone, shared := r.shapes.alone, r.shapes.shared
+	p("A write pair of ours, and so the floor, carries %v, then %v; a read pair %v, then %v. Where several have to do with one name, "+
+		"these are %v, then %v; and %v, then %v.",
+		alone[Write].acquire, alone[Write].release, alone[Read].acquire, alone[Read].release,
+		shared[Write].acquire, shared[Write].release, shared[Read].acquire, shared[Read].release)
 
 	if len(drawn) > 0 {
 		p("## Charts")

@@ -46,6 +46,12 @@ var targets = []Target{
 		},
 	},
 	{
+		What: "server time of a read pair among 10,000 readers", Unit: "× among 10", Goal: "≤ 1.2 × among 10", Limit: fixed(1.2),
+		Of: func(r *Results, c string) float64 {
+			return r.ratio(cell{"readers", 10000, c}, cell{"readers", 10, c}, ServerTime)
+		},
+	},
+	{
 		What: "handovers/s, 16 goroutines", Unit: "× floor", AtLeast: true, Goal: "≥ 1.5 × the other fair library", Explain: true,
 		Limit: fixed(1.5 * fair16 / fairFloor), Of: againstFloor64(16),
 	}, {

@@ -14,6 +14,7 @@ type Workload struct {
 	Title string
 	About string // what is measured, and how
 
+	Shared     bool   // several have to do with one name
 	ParamName  string // what Params are, empty if there is but one setting
 	Params     []int
 	Contenders []*Contender
@@ -81,19 +82,19 @@ var workloads = []*Workload{
 		Against: []*Contender{bare, floor},
 		Run:     serverTime(Read),
 	}, {
-		Name: "reentry", Title: "Re-entry",
+		Name: "reentry", Shared: true, Title: "Re-entry",
 		Rounds:     15,
 		About:      "The owner of a write hold locks and unlocks the same name for writing again and again.",
 		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
 		Run: reentry,
 	}, {
-		Name: "try-held", Title: "TryLock on a held lock",
+		Name: "try-held", Shared: true, Title: "TryLock on a held lock",
 		Rounds:     9,
 		About:      "One goroutine tries for a lock that somebody else holds, again and again. Figures are per call.",
 		Contenders: contenders, Columns: []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls},
 		Against: []*Contender{floor}, Run: tryHeld,
 	}, {
-		Name: "readers", Title: "Read pair among other readers",
+		Name: "readers", Shared: true, Title: "Read pair among other readers",
 		Rounds:    7,
 		About:     "Other owners hold the same name for reading, from the same process, while one goroutine locks and unlocks it for reading.",
 		ParamName: "other readers", Params: []int{0, 10, 100, 1000, 10000},
@@ -101,14 +102,14 @@ var workloads = []*Workload{
 		Columns:    []Metric{ServerTime, Latency}, Against: []*Contender{floor},
 		Run: amongReaders,
 	}, {
-		Name: "handover", Title: "One write lock, many goroutines",
+		Name: "handover", Shared: true, Title: "One write lock, many goroutines",
 		About: "Goroutines lock and unlock one name as fast as they can for a fixed time. The floor excludes nobody: it shows what " +
 			"the client and the server could do at most.",
 		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 3,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
 		Run: handover,
 	}, {
-		Name: "mixed", Title: "Readers and writers mixed",
+		Name: "mixed", Shared: true, Title: "Readers and writers mixed",
 		About:     "64 goroutines on one name; each operation is a write with the given chance, and a read otherwise.",
 		ParamName: "% writers", Params: []int{1, 10, 50}, Rounds: 3,
 		Contenders: append(slices.Clone(withReadMode), floor),
