@@ -163,6 +163,9 @@ func (h *Hold) unlock(ctx context.Context) error {
 		c.lapse(h.holding, &b) // the timeline is about to find out
 	}
 	over, end := h.over, time.Now().Add(closeTimeout)
+	if over && h.cancel != nil { // whoever found out may not have come to this yet
+		b.cancels = append(b.cancels, cancel{h.cancel, h.cause})
+	}
 	recount := c.leave(h.holding, &b)
 	rw.mu.Unlock()
 	if len(b.calls) == 1 && (ctx.Done() == nil || ctx.Err() != nil) {

@@ -35,6 +35,28 @@ func TestGrantThatNobodyTakesUp(t *testing.T) {
 	})
 }
 
+// Once Unlock has returned, the context is done, though another goroutine has found out that the hold is lost, and has yet
+// to cancel it.
+func TestContextIsDoneOnceUnlockHasReturned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rw, err := New(testredis.MemClient(t, testredis.Mem(t)))
+		require.NoError(t, err)
+		defer rw.Close()
+		h, err := rw.Lock(context.Background(), "n")
+		require.NoError(t, err)
+		ctx := h.Context()
+		var b batch
+		rw.mu.Lock()
+		h.claim.lose(&b)
+		rw.mu.Unlock()
+		require.NoError(t, ctx.Err())
+		require.ErrorIs(t, h.Unlock(context.Background()), ErrLost)
+		require.ErrorIs(t, context.Cause(ctx), ErrLost)
+		rw.run(&b)
+	})
+}
+
 func requireState(t *testing.T, c *claim, want state) {
 	t.Helper()
 	synctest.Wait()

@@ -49,6 +49,7 @@ var guards = []guard{
 	{"sole.go", "the hold before is remembered", "	c.sole.remember(last.before)\n\tk :=", "	k :=", "TestLostReplyOfAReleaseBeforeOthersCome|TestOneAfterTheOther"},
 	{"claim.go", "who finds that others have come asks as they do", "			b.calls = append(b.calls, c.ask())\n", "			_ = c\n", "TestOthersHaveHad"},
 	{"claim.go", "who finds that others have come releases as they do", "if k.script == soleUnlockScript && c.state == ending && (err == nil && a.code == notThere || answered(err)) {", "if false {", "TestOthersMeetTheHolder|TestLostReplyOfAReleaseBeforeOthersCome"},
+	{"hold.go", "an Unlock that finds its hold lost leaves no context alive", "	if over && h.cancel != nil {", "	if false {", "TestContextIsDone"},
 	{"hold.go", "a second Unlock is refused", "return ErrNotHeld", "return nil", "TestUnlockTwice"},
 }
 
