@@ -162,7 +162,7 @@ func buildKillers(temp string) ([]killer, error) {
 		exploring("-processes AA -asks 1 -faults 1 -crashes 0 -reenter -before"),
 		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -before"),
 		{"traces", []string{traces, "-test.run", "Traces"}, traced},
-		{"steps", []string{test, "-test.run", "Steps|ShortLease|OwnWriter|Millisecond"}, ""},
+		{"steps", []string{test, "-test.run", "Steps|ShortLease|OwnWriter|Millisecond|SeemOver"}, ""},
 		{"keys", []string{test, "-test.run", "AnotherType|LostKeys|FullServer|Unreadable"}, ""},
 		{"differential", []string{test, "-test.run", "Differential", "-rapid.nofailfile", "-rapid.shrinktime", "1ms"}, ""},
 		exploring("-processes AB -asks 2 -faults 0 -crashes 0"),
