@@ -111,7 +111,6 @@ var equivalences = []equivalence{
 	{"shared/serve.lua", "limit = call('ZREVRANGEBYSCORE', QUEUE, '0', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]", first},
 	{"shared/serve.lua", "if owed then", costs},
 	{"shared/serve.lua", "if writer then", costs},
-	{"shared/serve.lua", "if writer and not entered[1] then", "readers that died are in nobody's way"},
 	{"shared/serve.lua", "local front = call('ZRANGE', QUEUE, 0, 2, 'WITHSCORES')", first},
 }
 
