@@ -241,3 +241,13 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 		t.Errorf("%s writes beside readers", w)
 	}
 }
+
+// To look at one waiter does not cost more the more there are: the server keeps them as a table, few as they may be.
+func TestWaitersAreATable(t *testing.T) {
+	l := newLine(t)
+	l.ask(1, model.Write, 60_000)
+	l.ask(2, model.Write, 60_000)
+	if kind := l.client.ObjectEncoding(ctx, "{l}:waiters").Val(); kind != "hashtable" {
+		t.Errorf("they are a %s", kind)
+	}
+}

@@ -1,6 +1,10 @@
 -- Joining the queue, or not. A waiter's ticket counts up while anyone waits; a reader's is less by 10^12, so that readers
 -- sort before writers, and each mode in order of arrival.
 
+-- A value of more than 64 bytes makes the server keep a hash as a table from the start. As the list that it keeps a small
+-- one as, each look at a waiter would cost more the more of them there are (hash-max-listpack-value in redis.conf).
+local LONG = string.rep('0', 64)
+
 -- Puts the caller into the queue, or notes that it still waits there. Returns, to a writer, how many are in front; and, if
 -- it comes directly behind another that lives, how long that one can be in its way: until then it has nothing to ask for.
 local function enqueue(mode, lease, writer)
@@ -12,7 +16,7 @@ local function enqueue(mode, lease, writer)
     call('HSET', WAITERS, hold, deadline)
   else
     local ticket = string.format('%d', math.max(seen[2] or 0, last[2] or 0) + 1)
-    call('HSET', WAITERS, hold, deadline, 'ticket', ticket)
+    call('HSET', WAITERS, hold, deadline, 'ticket', LONG .. ticket)
     if mode == 'read' then
       call('ZADD', QUEUE, 'NX', ticket - 1000000000000, hold)
       if writer then

@@ -73,6 +73,7 @@ var equivalences = []equivalence{
 	{"shared/grant.lua", "keep(QUEUE, WAITERS, 1)", "a key lives for at least 1 ms"},
 	{"shared/grant.lua", "elseif tonumber(next) <= 0 then", first},
 	{"shared/grant.lua", "elseif tonumber(next) < 1 then", first},
+	{"shared/queue.lua", "local LONG = string.rep('0', 65)", "it is longer still"},
 	{"shared/queue.lua", "local rank = call('ZRANK', QUEUE, hold)", costs},
 	{"shared/queue.lua", "local ticket = string.format('%d', math.max(seen[2] or 1, last[2] or 0) + 1)", first},
 	{"shared/queue.lua", "local ticket = string.format('%d', math.max(seen[2] or 0, last[2] or 1) + 1)", first},
