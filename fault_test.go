@@ -299,20 +299,22 @@ func TestUnlockIsBounded(t *testing.T) {
 	})
 }
 
+// resent are faults that have go-redis send a command again, or the server run it twice.
+var resent = map[string]func(r *faultproxy.Rule){
+	"reply dropped":     func(r *faultproxy.Rule) { r.DropReply() },
+	"reply cut":         func(r *faultproxy.Rule) { r.CutMidReply() },
+	"reply never comes": func(r *faultproxy.Rule) { r.Silent().DropReply() },
+	"run twice":         func(r *faultproxy.Rule) { r.Duplicate() },
+	"request lost":      func(r *faultproxy.Rule) { r.Reset() },
+}
+
 // A reply that is lost after the script ran, as a connection that breaks before it did, is made up for by go-redis, which
 // sends the command again: there is one hold, one token and one release, and the user sees nothing of it. Each script
 // meets the fault once.
 func TestLostRepliesAndDuplicatesChangeNothing(t *testing.T) {
 	t.Parallel()
-	faults := map[string]func(r *faultproxy.Rule){
-		"reply dropped":     func(r *faultproxy.Rule) { r.DropReply() },
-		"reply cut":         func(r *faultproxy.Rule) { r.CutMidReply() },
-		"reply never comes": func(r *faultproxy.Rule) { r.Silent().DropReply() },
-		"run twice":         func(r *faultproxy.Rule) { r.Duplicate() },
-		"request lost":      func(r *faultproxy.Rule) { r.Reset() },
-	}
 	eachMode(t, func(w *world, mode rwlock.Mode) {
-		for name, fault := range faults {
+		for name, fault := range resent {
 			w.Run(name, func(t *testing.T) {
 				w := *w
 				w.T = t

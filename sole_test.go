@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
 
 // unshare makes rw the only one that has to do with a lock, which is all in one key from then on.
@@ -138,15 +137,8 @@ func TestHolderOfAnUnsharedLockDies(t *testing.T) {
 // Replies that are lost and requests that run twice change nothing in a lock that one process has to itself.
 func TestLostRepliesInAnUnsharedLock(t *testing.T) {
 	t.Parallel()
-	faults := map[string]func(r *faultproxy.Rule){
-		"reply dropped":     func(r *faultproxy.Rule) { r.DropReply() },
-		"reply cut":         func(r *faultproxy.Rule) { r.CutMidReply() },
-		"reply never comes": func(r *faultproxy.Rule) { r.Silent().DropReply() },
-		"run twice":         func(r *faultproxy.Rule) { r.Duplicate() },
-		"request lost":      func(r *faultproxy.Rule) { r.Reset() },
-	}
 	eachMode(t, func(w *world, mode rwlock.Mode) {
-		for name, fault := range faults {
+		for name, fault := range resent {
 			rw, p := w.behindProxy()
 			w.unshare(rw, mode, name)
 			ask, release := p.On(script("solelock")).Times(1), p.On(script("soleunlock")).Times(1)
