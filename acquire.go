@@ -4,29 +4,84 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
 // acquire is the one path on which both modes try, wait and give up.
 func (rw *RWLock) acquire(ctx context.Context, op string, mode Mode, name string, try bool, opts []LockOption) (*Hold, error) {
-	if err := checkName(name); err != nil {
+	if err := rw.check(ctx, name); err != nil {
 		return nil, wrap(op, name, err)
 	}
 	req, err := rw.request(opts)
 	if err != nil {
 		return nil, wrap(op, name, err)
 	}
+	return rw.take(ctx, op, mode, name, try, req)
+}
+
+// take is acquire with what was checked.
+func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, try bool, req request) (*Hold, error) {
 	w := wait{ctx: ctx, start: time.Now()}
 	if req.maxWait > 0 {
 		timer := time.NewTimer(req.maxWait)
 		defer timer.Stop()
 		w.expired = timer.C
 	}
-	h, err := rw.acquireFor(&w, mode, name, try, req)
-	if err != nil {
-		return nil, wrap(op, name, err)
+	if err := ctx.Err(); err != nil {
+		return nil, wrap(op, name, w.over(err))
 	}
-	return h, nil
+	owner, ok := OwnerFromContext(ctx)
+	if !ok {
+		owner = NewOwner()
+	}
+	for tries := 1; ; tries++ {
+		h, err := rw.try(&w, owner, mode, name, try, req)
+		if err == nil {
+			return h, nil
+		}
+		if !errors.Is(err, engine.ErrAgain) || tries == mostTries {
+			return nil, wrap(op, name, err)
+		}
+	}
+}
+
+// mostTries is how often a call begins anew whose process has slept through the lease of what it was granted.
+const mostTries = 10
+
+// check refuses what no call can be made with.
+func (rw *RWLock) check(ctx context.Context, name string) error {
+	if err := rw.made(); err != nil {
+		return err
+	}
+	if err := checkContext(ctx); err != nil {
+		return err
+	}
+	return checkName(name)
+}
+
+func (rw *RWLock) made() error {
+	if rw == nil || rw.engine == nil {
+		return errors.New("the RWLock was not made by New")
+	}
+	return nil
+}
+
+func checkContext(ctx context.Context) error {
+	if ctx == nil {
+		return errors.New("the context is nil")
+	}
+	return nil
+}
+
+// opOf names a call that waits for a lock in a mode.
+func opOf(mode Mode) string {
+	if mode == Read {
+		return "rlock"
+	}
+	return "lock"
 }
 
 // A wait is what can end a lock call before it has the lock.
@@ -36,220 +91,97 @@ type wait struct {
 	expired <-chan time.Time // of MaxWait
 }
 
-// over returns what the call fails with once signal was not what ended the wait.
+// over returns what the call fails with when err ended the wait.
 func (w *wait) over(err error) error {
+	waited := time.Since(w.start).Round(time.Millisecond)
 	if cause := context.Cause(w.ctx); cause != nil && errors.Is(err, w.ctx.Err()) && !errors.Is(err, cause) {
-		err = fmt.Errorf("%w: %w", err, cause)
+		return fmt.Errorf("%w after %v: %w", err, waited, cause)
 	}
-	return fmt.Errorf("%w after %v", err, time.Since(w.start).Round(time.Millisecond))
+	return fmt.Errorf("%w after %v", err, waited)
 }
 
-// until waits for ready, and returns nil, or what ended the wait before.
-func (w *wait) until(ready, closed <-chan struct{}) error {
-	select {
-	case <-ready:
+// try makes one attempt at a call.
+func (rw *RWLock) try(w *wait, owner Owner, mode Mode, name string, try bool, req request) (*Hold, error) {
+	held := &holding{rw: rw, parent: w.ctx}
+	held.hold = engine.Hold{
+		Name: name, Owner: owner.id, Mode: engine.Mode(mode), Try: try, Lease: req.lease, NoRenew: req.noRenew, MaxHold: req.maxHold,
+		Bounded: w.expired != nil || w.ctx.Done() != nil, Tag: held,
+	}
+	runtime.Callers(4, held.pcs[:])
+
+	rw.mu.Lock()
+	rw.engine.Acquire(time.Now(), &held.hold)
+	if held.waits() {
+		held.ended = make(chan struct{}, 1)
+		rw.flush()
+		var gaveUp error
+		select {
+		case <-held.ended:
+		case <-w.ctx.Done():
+			gaveUp = w.ctx.Err()
+		case <-w.expired:
+			gaveUp = context.DeadlineExceeded
+		case <-rw.life.Done():
+			gaveUp = ErrClosed
+		}
+		rw.mu.Lock()
+		if held.waits() {
+			// Should the server grant the lock in this very moment, it is told to pass it on.
+			rw.engine.GiveUp(time.Now(), &held.hold, gaveUp)
+		}
+	}
+	now := time.Now()
+	if held.hold.State() == engine.Live && now.Before(held.hold.Deadline()) {
+		h := &Hold{held: held}
+		h.cleanup = runtime.AddCleanup(h, forget, held)
+		rw.flush()
+		return h, nil
+	}
+	err := w.failed(rw, held)
+	_, _ = rw.engine.Release(now, &held.hold) // of what was lost before the caller got it
+	rw.flush()
+	return nil, err
+}
+
+// waits reports whether the call has yet to come to an end.
+func (h *holding) waits() bool {
+	return h.hold.State() == engine.Wanted || h.hold.State() == engine.Entering
+}
+
+// failed returns what a call fails with: what ended it, who was in the way, and what the server has said last.
+func (w *wait) failed(rw *RWLock, held *holding) error {
+	err := held.hold.Err()
+	if held.hold.State() != engine.Failed { // the process slept through the lease of what it was granted
+		if errors.Is(err, ErrClosed) {
+			return ErrClosed
+		}
+		return engine.ErrAgain
+	}
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if !ended && !errors.Is(err, ErrLocked) {
+		return err
+	}
+	last := held.hold.LastError()
+	if ended {
+		err = w.over(err)
+	}
+	if last != nil && !errors.Is(err, last) {
+		return fmt.Errorf("%w: %w", err, last)
+	}
+	if blocked := rw.blocked(held); blocked != nil {
+		return fmt.Errorf("%w: %w", err, blocked)
+	}
+	return err
+}
+
+// blocked returns who was in the way, or nil if the server has not said so.
+func (rw *RWLock) blocked(held *holding) error {
+	o, known, ours := rw.engine.Obstacle(&held.hold)
+	if !known {
 		return nil
-	case <-w.ctx.Done():
-		return w.over(w.ctx.Err())
-	case <-w.expired:
-		return w.over(context.DeadlineExceeded)
-	case <-closed:
-		return ErrClosed
 	}
-}
-
-func (rw *RWLock) acquireFor(w *wait, mode Mode, name string, try bool, req request) (*Hold, error) {
-	owner, ok := OwnerFromContext(w.ctx)
-	if !ok {
-		owner = NewOwner()
+	return &BlockedError{
+		Name: held.hold.Name, Mode: Mode(held.hold.Mode), HeldIn: Mode(o.Mode), Holder: Owner{o.Holder}, Ours: ours, Ahead: o.Ahead,
+		RetryAfter: o.Again,
 	}
-	if err := w.ctx.Err(); err != nil {
-		return nil, w.over(err)
-	}
-	for tries := 1; ; {
-		rw.mu.Lock()
-		if rw.closed {
-			rw.mu.Unlock()
-			return nil, ErrClosed
-		}
-		lk := rw.use(name)
-		own := lk.ownership(owner)
-		if mine := *own.claim(mode); mine != nil {
-			h, err := mine.reenter(w, req)
-			rw.mu.Lock()
-			lk.drop()
-			rw.mu.Unlock()
-			return h, err
-		}
-		if own.acquiring {
-			acquired, err := own.wait(), ErrLocked
-			lk.drop()
-			rw.mu.Unlock()
-			if !try {
-				err = w.until(acquired, rw.done)
-			}
-			if err != nil {
-				return nil, err
-			}
-			continue
-		}
-		var err error
-		switch {
-		case own.read != nil && own.read.lost, own.write != nil && own.write.lost:
-			err = ErrLost
-		case own.read != nil:
-			err = ErrUpgrade
-		}
-		if err != nil {
-			lk.drop()
-			rw.mu.Unlock()
-			return nil, err
-		}
-		own.acquiring = true
-		h, err := own.acquire(w, mode, try, req)
-		rw.mu.Lock()
-		own.endAcquiring()
-		lk.drop()
-		rw.mu.Unlock()
-		if !errors.Is(err, errAgain) || tries == mostTries {
-			return h, err
-		}
-		tries++
-	}
-}
-
-// wait returns a channel that is closed when the owner's call in progress has ended.
-func (own *ownership) wait() <-chan struct{} {
-	if own.acquired == nil {
-		own.acquired = make(chan struct{})
-	}
-	return own.acquired
-}
-
-// errAgain says that the claim came to nothing, though nobody is in its way: its lease ended before the process noticed
-// the grant, or the server took it for one that had ended, as one does that forgot its last writes in a failover.
-var errAgain = errors.New("the server keeps refusing the request")
-
-const mostTries = 10
-
-// acquire claims the lock for an owner that has no claim in that mode. It is called with RWLock.mu held, and returns
-// without it.
-func (own *ownership) acquire(w *wait, mode Mode, try bool, req request) (*Hold, error) {
-	rw := own.lk.rw
-	c := own.newClaim(mode, req.lease, try)
-	first := c.first()
-	c.schedule()
-	rw.mu.Unlock()
-	if w.ctx.Done() == nil && w.expired == nil {
-		rw.pipe.sendHere(context.Background(), first)
-	} else {
-		rw.pipe.send(first)
-	}
-
-	gaveUp := w.until(c.ready, rw.done)
-	if gaveUp != nil {
-		defer c.unsignal()
-	}
-	var b batch
-	defer rw.run(&b)
-	rw.mu.Lock()
-	defer rw.mu.Unlock()
-	switch {
-	case c.state == waiting:
-		// Whatever ended the wait came first. Should the server grant the claim in this very moment, it is told to pass
-		// it on.
-		c.fail(gaveUp, &b)
-		if c.queued {
-			return nil, fmt.Errorf("%w: %v", gaveUp, c.obstacle)
-		}
-		return nil, gaveUp
-	case c.state == held && time.Now().Before(c.deadline) && !rw.closed:
-		*own.claim(mode) = c
-		return c.newHold(w.ctx, req, c.queued), nil
-	case c.state == held:
-		// The process slept through the lease of what it was granted.
-		c.end(&b)
-		if rw.closed {
-			return nil, ErrClosed
-		}
-		return nil, errAgain
-	case errors.Is(c.err, ErrLocked) && c.obstacle.claim != "":
-		return nil, fmt.Errorf("%w: %v", ErrLocked, c.obstacle)
-	case c.err == nil:
-		return nil, errAgain
-	}
-	return nil, c.err
-}
-
-// reenter adds a hold to a claim that its owner has. It is called with RWLock.mu held, and returns without it.
-func (c *claim) reenter(w *wait, req request) (*Hold, error) {
-	rw := c.rw()
-	if c.lost || c.state != held {
-		rw.mu.Unlock()
-		return nil, ErrLost
-	}
-	h := c.newHold(w.ctx, req, false)
-	r := c.recount(req.lease)
-	rw.mu.Unlock()
-	rw.pipe.send(r.call)
-
-	err := w.until(r.ready, rw.done)
-	if err == nil {
-		err = r.err
-	}
-	var b batch
-	defer rw.run(&b)
-	rw.mu.Lock()
-	defer rw.mu.Unlock()
-	if err == nil && !r.exists {
-		err = ErrLost
-		if c.state == held {
-			c.lose(&b)
-		}
-	}
-	if err == nil {
-		c.keptFor(h, r.call.sent, req)
-		if h.over {
-			err = h.cause
-		}
-	}
-	if err != nil {
-		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
-		h.stop()
-		c.leave(h.holding, &b)
-		return nil, err
-	}
-	return h, nil
-}
-
-// A recount sets the number of a claim's holds at the server. The number is absolute and the request numbered, so that
-// it may run twice, or late.
-type recount struct {
-	claim  *claim
-	call   *call
-	ready  chan struct{}
-	exists bool
-	err    error
-}
-
-func (c *claim) recount(lease time.Duration) *recount {
-	c.counted, c.sole.says = true, nil
-	r := &recount{claim: c, ready: make(chan struct{})}
-	r.call = c.own.lk.newCall(reenterScript, r, c.slot.key,
-		c.id, c.mode.String(), len(c.holds), lastNumber.Add(1), milliseconds(lease))
-	r.call.sent = time.Now()
-	return r
-}
-
-func (r *recount) replied(k *call) {
-	if r.err = k.err; r.err == nil {
-		r.exists, r.err = existsAnswer(k.reply)
-	}
-	if r.err != nil {
-		rw := r.claim.rw()
-		rw.mu.Lock()
-		r.claim.miscounted = true
-		rw.mu.Unlock()
-	}
-	close(r.ready)
 }

@@ -297,11 +297,21 @@ func (r *recorder) note(cmd redis.Cmder) {
 		n, _ := strconv.Atoi(fmt.Sprint(args[2]))
 		var s sentScript
 		for _, key := range args[3 : 3+n] {
-			s.keys = append(s.keys, key.(string))
+			s.keys = append(s.keys, text(key))
 		}
-		s.args = slices.Clone(args[3+n:])
+		for _, arg := range args[3+n:] {
+			s.args = append(s.args, text(arg))
+		}
 		r.scripts = append(r.scripts, s)
 	}
+}
+
+// text returns what an argument is on the wire; the sender may use a slice of its own again.
+func text(arg any) string {
+	if b, ok := arg.([]byte); ok {
+		return string(b)
+	}
+	return fmt.Sprint(arg)
 }
 
 func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -360,7 +370,7 @@ func (g *gauge) contend(b *testing.B, goroutines int, mode func() rwlock.Mode) {
 		}
 		return time.Since(start), h.Unlock(ctx)
 	})
-	b.ReportMetric(float64(longest)/float64(time.Millisecond), "longest-wait-ms")
+	reportLongest(b, longest)
 	b.ReportMetric(jain(turns), "jain")
 }
 
@@ -407,12 +417,7 @@ func BenchmarkMixed(b *testing.B) {
 	g := newGauge(b)
 	for _, percent := range []int{1, 10, 50} {
 		b.Run(fmt.Sprintf("%d%% writers", percent), func(b *testing.B) {
-			g.contend(b, 64, func() rwlock.Mode {
-				if rand.IntN(100) < percent {
-					return write
-				}
-				return read
-			})
+			g.contend(b, 64, func() rwlock.Mode { return modeOf(100 - percent) })
 		})
 	}
 }
@@ -445,6 +450,112 @@ func BenchmarkDistinctNames(b *testing.B) {
 				g.together(b, goroutines, func(int) (time.Duration, error) { return 0, op() })
 			})
 		}
+	}
+}
+
+// patience is the timeout of a benchmark's contexts that have one. It is much longer than any wait.
+const patience = 30 * time.Second
+
+// patientPair locks and unlocks name with a context that has a timeout, and returns how long the lock call took.
+func patientPair(rw *rwlock.RWLock, mode rwlock.Mode, name string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	start := time.Now()
+	h, err := acquire(ctx, rw, mode, name)
+	if err != nil {
+		return 0, err
+	}
+	return time.Since(start), h.Unlock(ctx)
+}
+
+// newNames locks and unlocks a new name each time, as a service does that locks each order once.
+func newNames(tb testing.TB, rw *rwlock.RWLock) func() error {
+	var used atomic.Int64
+	return func() error {
+		_, err := patientPair(rw, write, tb.Name()+strconv.FormatInt(used.Add(1), 10))
+		return err
+	}
+}
+
+// BenchmarkEachNameOnce never locks a name twice.
+func BenchmarkEachNameOnce(b *testing.B) {
+	g := newGauge(b)
+	for _, goroutines := range []int{1, 64} {
+		run := func(name string, prepare func(b *testing.B) func() error) {
+			b.Run(fmt.Sprintf("%d/%s", goroutines, name), func(b *testing.B) {
+				op := prepare(b)
+				g.together(b, goroutines, func(int) (time.Duration, error) { return 0, op() })
+			})
+		}
+		run("rwlock", func(b *testing.B) func() error { return newNames(b, newLockOn(b, g.client(b))) })
+		run("floor", func(b *testing.B) func() error { return g.floor(b, g.client(b), newNames) })
+	}
+}
+
+// BenchmarkZipfNames draws from many names, a few of them much more often than the others: every seventh time the first.
+func BenchmarkZipfNames(b *testing.B) {
+	const goroutines, items, exponent = 64, 100_000, 1.1
+	g := newGauge(b)
+	for _, reads := range []int{0, 90} {
+		b.Run(fmt.Sprintf("%d%% reads", reads), func(b *testing.B) {
+			rw, ranks := newLockOn(b, g.client(b)), make([]*rand.Zipf, goroutines)
+			for i := range ranks {
+				ranks[i] = rand.NewZipf(rand.New(rand.NewPCG(uint64(i), 1)), exponent, 1, items-1)
+			}
+			_, longest := g.together(b, goroutines, func(i int) (time.Duration, error) {
+				return patientPair(rw, modeOf(reads), b.Name()+strconv.FormatUint(ranks[i].Uint64(), 10))
+			})
+			reportLongest(b, longest)
+		})
+	}
+}
+
+// BenchmarkTakingTurns has two RWLocks share names. Each has a client of its own, as if it were in another process.
+func BenchmarkTakingTurns(b *testing.B) {
+	const goroutines, accounts = 32, 100
+	g := newGauge(b)
+	for _, reads := range []int{0, 90} {
+		b.Run(fmt.Sprintf("%d%% reads", reads), func(b *testing.B) {
+			locks := []*rwlock.RWLock{newLockOn(b, g.client(b)), newLockOn(b, g.client(b))}
+			_, longest := g.together(b, goroutines, func(i int) (time.Duration, error) {
+				return patientPair(locks[i%len(locks)], modeOf(reads), b.Name()+strconv.Itoa(rand.IntN(accounts)))
+			})
+			reportLongest(b, longest)
+		})
+	}
+}
+
+// modeOf draws the mode of an operation, so many percent of which read.
+func modeOf(reads int) rwlock.Mode {
+	if rand.IntN(100) < reads {
+		return read
+	}
+	return write
+}
+
+func reportLongest(b *testing.B, wait time.Duration) {
+	b.ReportMetric(float64(wait)/float64(time.Millisecond), "longest-wait-ms")
+}
+
+// BenchmarkCancellable measures what BenchmarkUncontended does, with contexts that can end.
+func BenchmarkCancellable(b *testing.B) {
+	g := newGauge(b)
+	for _, mode := range []rwlock.Mode{write, read} {
+		b.Run(fmt.Sprintf("%v/cancellation", mode), func(b *testing.B) {
+			g.compare(b, func(tb testing.TB, rw *rwlock.RWLock) func() error {
+				ctx, cancel := context.WithCancel(context.Background())
+				tb.Cleanup(cancel)
+				return func() error { return pair(ctx, rw, mode, tb.Name()) }
+			})
+		})
+		b.Run(fmt.Sprintf("%v/timeout", mode), func(b *testing.B) {
+			g.compare(b, func(tb testing.TB, rw *rwlock.RWLock) func() error {
+				return func() error {
+					_, err := patientPair(rw, mode, tb.Name())
+					return err
+				}
+			})
+		})
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package rwlock provides reentrant read-write locks by name, shared by all processes that use the same Redis or Valkey
-// server. They are what [sync.RWMutex] is within one process.
+// Package rwlock provides reentrant read-write locks by name. All processes that use the same Redis or Valkey server share
+// them, as the goroutines of one process share a [sync.RWMutex].
 //
 //	rw, err := rwlock.New(client) // any go-redis client; one RWLock for the whole process
 //	…
@@ -9,83 +9,88 @@
 //
 // # Readers and writers
 //
-// A lock can be held by an arbitrary number of readers or by a single writer. A name that nobody uses is an unlocked
-// lock, and leaves nothing at the server that does not expire.
+// A lock can be held by any number of readers or by a single writer. A name that nobody uses is an unlocked lock; it needs no
+// creation, and everything that it leaves at the server expires.
 //
-// If any owner calls [RWLock.Lock] while the lock is already held by one or more readers, concurrent calls to
-// [RWLock.RLock] will block until the writer has acquired (and released) the lock, to ensure that the lock eventually
-// becomes available to the writer. Writers are served in order of arrival. When a write hold ends, all readers that wait
-// at that moment get in together, before the next writer. So nobody starves: a reader waits for at most one phase of
-// readers and one writer, and a writer for the writers ahead of it and the phases of readers between them.
-// [RWLock.TryLock] and [RWLock.TryRLock] never overtake anyone who waits.
+// If an owner calls [RWLock.Lock] while readers hold the lock, concurrent calls to [RWLock.RLock] block until the writer has
+// acquired and released the lock, so that the lock eventually becomes available to the writer. Writers are served in order
+// of arrival. When a write hold ends, all readers that are waiting at that moment enter together, before the next writer.
+// Nobody starves: a reader waits for at most one phase of readers and one writer, and a writer waits for the writers ahead of
+// it and for the phases of readers between them. [RWLock.TryLock] and [RWLock.TryRLock] never overtake a waiter.
 //
-// Waiting does not poll. Whoever releases a lock hands it over to those whose turn it is, in the same step at the server.
+// Waiting does not poll. The call that releases a lock hands it over to the next in line, in the same step at the server.
 //
 // # Owners and contexts
 //
-// Unlike a [sync.RWMutex], a lock knows who holds it, and the same [Owner] may lock again. An owner travels in a context.
-// A lock call whose context carries no owner acts for a new one; the context of its [Hold], which is also the one that
-// [RWLock.WithLock] hands to its function, carries that owner on. So a function that is called with it, and locks the
-// same name, re-enters:
+// Unlike a [sync.RWMutex], a lock has an [Owner], which may lock it again. An owner travels in a context. A lock call whose
+// context carries no owner acts for a new one. The context of its [Hold], which [RWLock.WithLock] passes to its function,
+// carries that owner. A function that is called with this context and locks the same name re-enters:
 //
 //	rw.WithLock(ctx, "orders:42", func(ctx context.Context, _ *rwlock.Hold) error {
 //		return check(ctx) // may call rw.RLock or rw.Lock with ctx
 //	})
 //
-// A goroutine that is started with the same context is the same owner. Give it WithOwner(ctx, NewOwner()) to make it
-// another one, which waits for its turn. Two RWLocks are strangers, even in one process and for the same owner.
+// A goroutine that is started with the same context has the same owner, and the lock does not exclude it. Pass it
+// WithOwner(ctx, NewOwner()) to give it an owner of its own, which waits for its turn. Re-entry works within one RWLock: two
+// RWLocks exclude each other even in one process and for the same owner.
 //
-// An owner that holds the lock for writing may lock it for reading and for writing. If it releases its write holds before
-// its read holds, the lock is downgraded, and waiting readers get in. An owner that holds the lock for reading may lock it
-// for reading, even while a writer waits; but a read hold cannot be upgraded: Lock returns [ErrUpgrade] at once, because
-// two readers that both waited for that would wait for each other. Holds may be released in any order.
+// An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write holds before its
+// read holds, the lock is downgraded, and waiting readers enter. An owner that holds a lock for reading may lock it for
+// reading, even while a writer waits. It cannot upgrade: Lock returns [ErrUpgrade] at once, because two readers that waited
+// to upgrade would deadlock. The holds of an owner may be released in any order.
 //
 // # Leases
 //
-// A process can crash, and the lock must not be lost with it. So the server keeps every hold, and every place in the
-// queue, for a lease (30 s; see [WithLease] and [Lease]), which the RWLock renews every third of it. The holds of a process
-// that is not heard from end with their lease, by the server's clock, and whoever is next gets the lock.
+// The server keeps every hold, and every place in a queue, for a lease (30 s; see [WithLease] and [Lease]). The RWLock renews
+// each lease when a third of it has passed. If a process crashes, its holds end with their leases, by the server's clock, and
+// the next in line gets the lock.
 //
-// Each hold has a lease of its own: a live reader does not keep a dead one alive. Re-entry never shortens what is left of a
-// lease.
+// Each hold has a lease of its own: a live reader does not extend the lease of a dead one. Re-entry never shortens a lease.
+// When an inner hold with a longer lease is released, the lease of the outer hold applies again.
+//
+// A hold is renewed until it is released, or until neither its Hold nor a context made from [Hold.Context] can be reached by
+// the program. It then ends with its lease, and the logger is told where it was taken.
 //
 // # Loss
 //
-// A holder can therefore lose its lock: because it stood still, or was cut off from the server, for longer than its lease;
-// because the server lost its data; because somebody called [RWLock.ForceUnlock]. It is told. [Hold.Context] is cancelled
-// with the cause [ErrLost] as soon as a renewal finds that the hold is gone, and without any word from the server no later
-// than the instant up to which the hold can be relied on: the lease, counted from before the last successful request was
-// sent, less a margin of 1 % and 2 ms for clocks that run at different rates. Afterwards [Hold.Unlock], re-entry, WithLock
-// and WithRLock return ErrLost.
+// A hold can be lost: its process was paused, or cut off from the server, for longer than the lease; the server lost its data;
+// or somebody called [RWLock.ForceUnlock]. The context of a lost hold is cancelled with the cause [ErrLost] as soon as a reply
+// reports the loss. Without any reply, it is cancelled at [Hold.Deadline]: one lease after the moment before the last
+// successful request was sent, less a margin of 1 % and 2 ms for clocks that run at different rates. After that,
+// [Hold.Unlock], re-entry, WithLock and WithRLock return ErrLost.
 //
-// On ErrLost:
+// When you get ErrLost:
 //
-//   - Stop. Do the work with the hold's context, so that this happens by itself.
-//   - Do not take the work for done. Others may have held the lock meanwhile. WithLock and WithRLock say so even if the
-//     function returned nil.
-//   - Release all holds that the owner has on that name. Until then its calls for it return ErrLost: a lost lock is never
-//     quietly taken anew, in the middle of what it should have protected.
-//   - Then start over, from reading what the lock protects, with a context that was not cancelled: the one given to the
-//     lock call, not the hold's.
+//   - Stop the work. If it uses the hold's context, it stops by itself.
+//   - Do not rely on what was done under the hold. Other owners may have held the lock in the meantime. WithLock and WithRLock
+//     return ErrLost even if the function returned nil.
+//   - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost, so that a lost lock
+//     is never acquired again in the middle of the work that it should have protected.
+//   - Then start over, beginning with reading the protected data. Use a context that is not cancelled: the one that was given to
+//     the lock call, not the hold's.
 //
 // # Fencing
 //
-// No lock service can stop a holder that lost its lock without noticing: a process may be paused between its last look at
-// the context and its write, for longer than its lease. Only the resource can, if it is shown [Hold.Token]: the tokens of
-// the write holds on a name grow, so the resource remembers the largest it has seen, and refuses a write with a smaller
-// one, in the step that does the write:
+// No lock service can stop a holder that has not noticed the loss of its lock: a process may be paused between checking its
+// context and writing. Only the resource can, by checking [Hold.Token]. The tokens of the write holds on a name strictly
+// increase. The resource remembers the largest token that it has seen, and refuses a write with a smaller one, in the same step
+// as the write:
 //
 //	UPDATE orders SET status = $3, token = $2 WHERE id = $1 AND token <= $2
 //
-// The token of a read hold is no smaller than that of any earlier writer, and smaller than that of any later one. So a
-// cache that is filled by readers can refuse what was read before the last write.
+// The token of a read hold is at least that of every earlier writer, and less than that of every later one. A cache that is
+// filled by readers can therefore refuse data that was read before the last write.
 //
-// Tokens keep growing when the keys of a lock expire, when the server is restarted empty, and when a replica takes over
-// that missed the last writes, as long as the clock of the server that hands them out does not step back.
+// Tokens keep increasing when the keys of a lock expire, when the server restarts empty, and when a replica takes over that
+// missed the last writes, as long as the clock of the server that hands them out does not step back.
 //
 // # Errors
 //
-// Errors are matched with [errors.Is]. A call that gave up matches the error of its context, or
-// [context.DeadlineExceeded] on [MaxWait], and says who stood in the way. It leaves nothing behind: what it may have been
-// granted, or will be by a request that is still on its way, is given back in the background.
+// Match errors with [errors.Is]. A call whose wait ended without the lock returns an error that matches the context's error, or
+// [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError] in it, which says who held the lock. A
+// lock call that fails leaves nothing behind: anything that the server granted, or may still grant to a request on its way, is
+// withdrawn in the background.
+//
+// While the server cannot be reached, a lock call retries until its context or MaxWait ends. If neither is set, it fails after
+// one lease. TryLock and TryRLock fail soon. Unlock and [RWLock.Close] wait for the server for at most five seconds.
 package rwlock

@@ -3,32 +3,93 @@ package rwlock
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// The errors that callers tell apart. Each returned error names the call and the lock and matches one of these, the
-// context's error, or the client's, with [errors.Is].
+// The errors that callers can distinguish with [errors.Is]. Each returned error names the call and the lock, and matches one of
+// these errors, the context's error or the client's error.
 var (
-	// ErrLocked is what TryLock and TryRLock return when they would have to wait: somebody holds the lock in a mode
-	// that excludes the call, or waits for it.
-	ErrLocked = errors.New("locked by another owner")
+	// ErrLocked is returned by TryLock and TryRLock if they would have to wait: another owner holds the lock in a conflicting
+	// mode, or waits for it.
+	ErrLocked = engine.ErrLocked
 
-	// ErrUpgrade is what Lock and TryLock return to an owner that holds the lock for reading only. Two readers that
-	// both waited to become the writer would wait for each other for ever. The read hold stays as it is.
-	ErrUpgrade = errors.New("held for reading by the same owner: a read hold cannot be upgraded")
+	// ErrUpgrade is returned by Lock and TryLock if the owner holds the lock for reading only. Two readers that both waited to
+	// become the writer would deadlock. The read hold remains valid.
+	ErrUpgrade = engine.ErrUpgrade
 
-	// ErrLost says that a hold ended before it was released: its lease ran out, the server lost its data, or
-	// ForceUnlock dropped it. It is the cause of the hold's cancelled context, and what Unlock and re-entry return.
-	ErrLost = errors.New("hold lost before it was released")
+	// ErrLost means that a hold ended before it was released: its lease ran out, the server lost its data, or ForceUnlock
+	// dropped it. It is the cause of the hold's cancelled context, and Unlock and re-entry return it.
+	ErrLost = engine.ErrLost
 
-	// ErrNotHeld is what Unlock returns for a hold that was released before.
-	ErrNotHeld = errors.New("not held: already released")
+	// ErrNotHeld is returned by Unlock if the hold was released before, or if the Hold is nil.
+	ErrNotHeld = engine.ErrNotHeld
 
-	// ErrClosed is what every call returns once Close was called.
-	ErrClosed = errors.New("closed")
+	// ErrClosed is returned by every call after Close.
+	ErrClosed = engine.ErrClosed
 )
 
-// errNoAnswer is why a waiter whose heartbeats stay without an answer gives up.
-var errNoAnswer = errors.New("the server has not answered for a lease")
+// A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that match
+// ErrLocked, and in those that match the context's error or context.DeadlineExceeded if the server has reported who holds
+// the lock.
+type BlockedError struct {
+	Name       string
+	Mode       Mode          // the mode that was requested
+	HeldIn     Mode          // the mode in which the lock is held; None if the lock is free but others are queued ahead
+	Holder     Owner         // one of the holders; zero if HeldIn is None
+	Ours       bool          // whether Holder belongs to this RWLock; often the call did not get the hold's context
+	Ahead      int           // how many waiters are served before this call
+	RetryAfter time.Duration // after which a retry may succeed
+}
+
+// Error returns a text such as "held for writing by <owner>, 3 waiting ahead".
+func (e *BlockedError) Error() string {
+	var b strings.Builder
+	switch e.HeldIn {
+	case Write:
+		b.WriteString("held for writing by ")
+	case Read:
+		b.WriteString("held for reading by ")
+	default:
+		b.WriteString("others are served first")
+	}
+	if e.HeldIn != None {
+		b.WriteString(e.Holder.String())
+	}
+	if e.Ahead > 0 {
+		fmt.Fprintf(&b, ", %d waiting ahead", e.Ahead)
+	}
+	if e.Ours {
+		b.WriteString(" (held by this process; was the call given the hold's Context?)")
+	}
+	return b.String()
+}
+
+// join returns an error that matches both, on one line; or the one that is not nil.
+func join(a, b error) error {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return fmt.Errorf("%w; %w", a, b)
+}
+
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("the name is empty")
+	}
+	if len(name) > maxName {
+		return fmt.Errorf("the name has %d bytes, %d are allowed", len(name), maxName)
+	}
+	return nil
+}
+
+// maxName is how many bytes a name may have.
+const maxName = 1024
 
 // wrap names the call and the lock in front of err: rwlock: lock "orders:42": …
 func wrap(op, name string, err error) error {

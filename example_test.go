@@ -12,7 +12,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// connect returns a client of a Redis that is there for the example, and what ends both.
+// connect starts a Redis server for the example, and returns a client of it and a function that closes both.
 func connect() (client *redis.Client, closeAll func()) {
 	server, err := miniredis.Run()
 	if err != nil {
@@ -22,7 +22,7 @@ func connect() (client *redis.Client, closeAll func()) {
 	return client, func() { _ = client.Close(); server.Close() }
 }
 
-// check ends an example where a program would handle the error.
+// check panics where a program would handle the error.
 func check(err error) {
 	if err != nil {
 		panic(err)
@@ -51,7 +51,7 @@ func Example() {
 	// others may read it, and nobody writes it
 }
 
-// WithLock releases when the function returns or panics, and tells it by its context when the lock is lost.
+// WithLock releases the lock when the function returns or panics. It cancels the context of the function when the lock is lost.
 func ExampleRWLock_WithLock() {
 	client, done := connect()
 	defer done()
@@ -88,7 +88,7 @@ func ExampleRWLock_TryLock() {
 	// Output: true
 }
 
-// Code that is called with the context of a hold acts for the same owner, and may lock again what that has locked.
+// Code that is called with the context of a hold acts for the same owner, and may lock the same name again.
 func ExampleHold_Context_reentry() {
 	client, done := connect()
 	defer done()
@@ -96,7 +96,7 @@ func ExampleHold_Context_reentry() {
 	check(err)
 	defer rw.Close()
 
-	audit := func(ctx context.Context) error { // locks for itself, whoever calls it
+	audit := func(ctx context.Context) error { // takes the lock itself, whether its caller has it or not
 		return rw.WithLock(ctx, "account", func(_ context.Context, h *rwlock.Hold) error {
 			fmt.Println("audited under the same lock")
 			return nil
@@ -129,7 +129,7 @@ func ExampleHold_Context_loss() {
 	// true
 }
 
-// A writer that locks for reading too, and then unlocks the write hold, has let readers in and still keeps writers out.
+// A writer downgrades by locking for reading and then releasing its write hold: readers enter, and writers still wait.
 func ExampleRWLock_RLock_downgrade() {
 	client, done := connect()
 	defer done()
@@ -156,7 +156,7 @@ func ExampleRWLock_RLock_downgrade() {
 	// another reader: <nil>
 }
 
-// A goroutine that is given the context of another is the same owner, unless it gets an owner of its own.
+// A goroutine that gets the context of another has the same owner, unless it gets an owner of its own.
 func ExampleWithOwner() {
 	client, done := connect()
 	defer done()
@@ -173,7 +173,7 @@ func ExampleWithOwner() {
 	// Output: true
 }
 
-// store is a resource that remembers the largest token it has seen, as a database does with
+// store is a resource that remembers the largest token that it has seen, as a database does with
 //
 //	UPDATE documents SET body = $1, token = $2 WHERE id = $3 AND token <= $2
 type store struct {
@@ -189,7 +189,7 @@ func (s *store) write(body string, token int64) error {
 	return nil
 }
 
-// No lock can stop a process that was paused while it held it from going on afterwards. A resource that checks tokens can.
+// No lock can stop a process that was paused and lost its lock from writing afterwards. A resource that checks tokens can.
 func ExampleHold_Token() {
 	client, done := connect()
 	defer done()
@@ -214,7 +214,7 @@ func ExampleHold_Token() {
 	// paused: stale token
 }
 
-// MaxWait bounds the wait and not the hold, as the deadline of a context would.
+// MaxWait limits the wait, but not the hold. The deadline of a context would limit both.
 func ExampleMaxWait() {
 	client, done := connect()
 	defer done()
@@ -231,7 +231,7 @@ func ExampleMaxWait() {
 	// Output: true
 }
 
-// A hold that is not renewed ends with its lease, even if it is never released: for work that must not take longer.
+// A hold that is not renewed ends with its lease, even if it is never released. Use it for work that must not take longer.
 func ExampleNoRenew() {
 	client, done := connect()
 	defer done()
@@ -248,7 +248,7 @@ func ExampleNoRenew() {
 	// Output: true
 }
 
-// Inspect tells who holds a lock and who waits for it.
+// Inspect returns the holders of a lock and its waiters.
 func ExampleRWLock_Inspect() {
 	client, done := connect()
 	defer done()

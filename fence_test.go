@@ -2,10 +2,8 @@ package rwlock_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,7 +89,7 @@ func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
 		ahead := time.Now().Add(time.Hour).UnixMicro()
-		require.NoError(w, w.dial().Set(context.Background(), w.prefix+":{n}:fence", ahead, time.Hour).Err())
+		w.setFence("n", ahead)
 		h := take(w, newOwner(), rw, write, "n")
 		require.Equal(w, ahead+1, h.Token())
 		next, reader := w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")
@@ -104,10 +102,8 @@ func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
 		require.Equal(w, ahead+2, h.Token())
 		unlock(w, h)
 
-		for name, mode := range map[string]rwlock.Mode{"w": write, "r": read} { // of a lock that is all in one key
-			far := rwlock.NewOwner().String() + ":1"
-			sole := fmt.Sprintf("%d free 0 %s", ahead, far)
-			require.NoError(w, w.dial().Set(context.Background(), w.prefix+":{"+name+"}:sole", sole, time.Hour).Err())
+		for name, mode := range map[string]rwlock.Mode{"w": write, "r": read} {
+			w.setFence(name, ahead)
 			h := take(w, newOwner(), rw, mode, name)
 			if mode == write {
 				require.Equal(w, ahead+1, h.Token())
@@ -175,27 +171,29 @@ func TestTokenOfAReaderIsBetweenItsNeighbours(t *testing.T) {
 	})
 }
 
-// The token of the last writer outlives its hold by a day and more.
+// The token of the last writer outlives its lease by three minutes, so that tokens go on from it and late requests are refused.
 func TestFenceIsRemembered(t *testing.T) {
 	everywhere(t, func(w *world) {
-		remembered := func(h *rwlock.Hold, key string) {
-			last, err := w.dial().Get(context.Background(), w.prefix+":{n}:"+key).Result()
-			require.NoError(w, err)
-			last, _, _ = strings.Cut(last, " ")
-			require.Equal(w, strconv.FormatInt(h.Token(), 10), last)
-			ttl, err := w.dial().PTTL(context.Background(), w.prefix+":{n}:"+key).Result()
-			require.NoError(w, err)
-			require.Greater(w, ttl, 24*time.Hour)
-		}
 		rw, far := w.newLock(), w.newLock()
 		for _, rw := range []*rwlock.RWLock{rw, rw, far} {
-			time.Sleep(time.Millisecond) // a token is a time
 			h := take(w, newOwner(), rw, write, "n")
 			unlock(w, h)
-			remembered(h, "sole")
+			key := w.prefix + ":{n}"
+			last, err := w.dial().HGet(context.Background(), key, "fence").Result()
+			require.NoError(w, err)
+			require.Equal(w, strconv.FormatInt(h.Token(), 10), last)
+			ttl, err := w.dial().PTTL(context.Background(), key).Result()
+			require.NoError(w, err)
+			require.Greater(w, ttl, w.lease+150*time.Second)
+			require.LessOrEqual(w, ttl, w.lease+4*time.Minute)
 		}
-		h := take(w, newOwner(), rw, write, "n")
-		unlock(w, h)
-		remembered(h, "fence")
 	})
+}
+
+// setFence has a lock that nobody holds say what its last token was.
+func (w *world) setFence(name string, token int64) {
+	w.Helper()
+	key := w.prefix + ":{" + name + "}"
+	require.NoError(w, w.dial().HSet(context.Background(), key, "protocol", "1", "fence", token).Err())
+	require.NoError(w, w.dial().PExpire(context.Background(), key, time.Hour).Err())
 }

@@ -459,17 +459,18 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 		lockErr := func(_ *rwlock.Hold, err error) error { return err }
 
 		by := " by " + regexp.QuoteMeta(h.Owner().String())
+		ours := regexp.QuoteMeta(" (held by this process; was the call given the hold's Context?)")
 		for _, c := range []struct {
 			err  error
 			is   error
 			text string
 		}{
 			{lockErr(rw.Lock(newOwner(), name, wait)), context.DeadlineExceeded,
-				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `, 3 waiting ahead`},
+				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `, 3 waiting ahead` + ours},
 			{lockErr(rw.RLock(newOwner(), name, wait)), context.DeadlineExceeded,
 				`rlock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `.*`},
 			{lockErr(rw.Lock(newOwner(), "read", wait)), context.DeadlineExceeded,
-				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` + regexp.QuoteMeta(reader.Owner().String())},
+				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` + regexp.QuoteMeta(reader.Owner().String()) + ours},
 			{lockErr(rw.TryLock(newOwner(), name)), rwlock.ErrLocked, `trylock "orders:42": locked by another owner: held for writing` + by + `.*`},
 			{lockErr(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked, `tryrlock "orders:42": locked by another owner: held for writing` + by + `.*`},
 			{lockErr(rw.Lock(reader.Context(), "read")), rwlock.ErrUpgrade, `lock "read": .*`},

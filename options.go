@@ -18,7 +18,7 @@ const (
 	maxLease = 10 * 365 * 24 * time.Hour
 )
 
-// Option configures an RWLock. A bad option makes New fail.
+// An Option configures an RWLock. New returns an error if an option is invalid.
 type Option func(*config) error
 
 type config struct {
@@ -27,9 +27,9 @@ type config struct {
 	logger *slog.Logger
 }
 
-// WithLease sets the lease of holds that do not name their own: how long the server keeps a hold, or a place in the
-// queue, of a process that is not heard from. The default is 30 s. Live holds are renewed every third of it. It must be
-// between 100 ms and ten years, and is rounded up to whole milliseconds.
+// WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server keeps a hold, or
+// a place in a queue, without hearing from its process. Holds are renewed every third of it. The default is 30 s. The lease
+// must be between 100 ms and ten years; it is rounded up to whole milliseconds.
 func WithLease(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.lease, err = checkLease(d)
@@ -37,8 +37,9 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// WithPrefix sets what the names of all keys and channels begin with; the default is "rwlock". RWLocks with different
-// prefixes never meet. It must not be empty, and not contain "{}", which would spread a lock's keys over a cluster.
+// WithPrefix sets the prefix of the names of all keys and channels. The default is "rwlock". RWLocks with different
+// prefixes are independent of each other. The prefix must not be empty, and must not contain "{}", which would spread the
+// keys of a lock over a cluster.
 func WithPrefix(p string) Option {
 	return func(c *config) error {
 		switch {
@@ -52,8 +53,10 @@ func WithPrefix(p string) Option {
 	}
 }
 
-// WithLogger makes the RWLock report to l what no return value tells: a hold that was lost or forgotten, a renewal or
-// a withdrawal that failed. By default it is silent. A nil logger is silent too.
+// WithLogger sets the logger for what no return value reports: a hold that was lost or forgotten, a renewal that failed, a
+// server that does not allow notifications. Each is a warning. The default, which a nil logger selects, is slog.Default();
+// for silence, use slog.New(slog.DiscardHandler). The logger is called on a goroutine of its own, so a slow handler delays
+// no renewal.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l
@@ -61,16 +64,18 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// LockOption configures one lock call.
+// A LockOption configures one lock call. The call returns an error if the option is invalid.
 type LockOption func(*request) error
 
 type request struct {
 	lease   time.Duration
 	noRenew bool
+	maxHold time.Duration // 0 for none
 	maxWait time.Duration // 0 for none
 }
 
-// Lease sets the lease of this hold in place of the RWLock's; the same bounds apply.
+// Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. The lease of a hold that
+// re-enters can lengthen the owner's lease until that hold is released, but never shortens it.
 func Lease(d time.Duration) LockOption {
 	return func(r *request) (err error) {
 		r.lease, err = checkLease(d)
@@ -78,7 +83,8 @@ func Lease(d time.Duration) LockOption {
 	}
 }
 
-// NoRenew makes the hold end with its lease, counted from the moment it was granted, unless it is released before.
+// NoRenew makes the hold end with its lease, which counts from the grant, unless it is released earlier. The hold is then
+// lost: its context is cancelled with the cause ErrLost.
 func NoRenew() LockOption {
 	return func(r *request) error {
 		r.noRenew = true
@@ -86,8 +92,22 @@ func NoRenew() LockOption {
 	}
 }
 
-// MaxWait bounds the wait for the lock, not the hold: when d has passed without the lock, the call returns an error
-// that matches context.DeadlineExceeded, and leaves nothing behind. It must be more than zero: TryLock and TryRLock do not
+// MaxHold limits the hold to d. The hold is renewed, but it ends with ErrLost at most d after the RWLock has learned that the
+// lock was granted, unless it is released before. The server keeps the hold no longer than that, except for the margin of 1 %
+// and 2 ms by which a client is ahead of the server. If d is shorter than the lease, the lease is d. d must be between 100 ms
+// and ten years. A hold that re-enters has a limit of its own.
+func MaxHold(d time.Duration) LockOption {
+	return func(r *request) error {
+		if d < minLease || d > maxLease {
+			return fmt.Errorf("max hold %v is not between %v and %v", d, minLease, maxLease)
+		}
+		r.maxHold = d
+		return nil
+	}
+}
+
+// MaxWait limits the wait for the lock to d, but not the hold. If the call does not get the lock in time, it returns an
+// error that matches context.DeadlineExceeded, and leaves nothing behind. d must be positive. TryLock and TryRLock do not
 // wait.
 func MaxWait(d time.Duration) LockOption {
 	return func(r *request) error {
@@ -118,6 +138,9 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 		if err := opt(&r); err != nil {
 			return r, err
 		}
+	}
+	if r.maxHold > 0 {
+		r.lease = min(r.lease, (r.maxHold + time.Millisecond - 1).Truncate(time.Millisecond))
 	}
 	return r, nil
 }

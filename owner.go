@@ -2,52 +2,48 @@ package rwlock
 
 import (
 	"context"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/google/uuid"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 // processID identifies this process among all that ever use the server. A restarted process is another one: it does
 // not inherit what its predecessor held.
-var processID = uuid.NewString()
+var processID = uuid.New()
 
 var lastHandle atomic.Uint64
 
-// Owner is who holds a lock: a process UUID and a handle within that process. Owners are comparable; the zero Owner
-// is nobody.
+// An Owner identifies who holds a lock: a process UUID and a handle within that process. Owners are comparable. The zero
+// Owner identifies nobody.
 //
-// An owner travels in a context, so it is as wide as the code that shares the context: usually one goroutine and what it
-// calls. A goroutine started with the same context is the same owner; give it WithOwner(ctx, NewOwner()) to make it
-// another.
-type Owner struct {
-	process string
-	handle  uint64
-}
+// An owner travels in a context, so all code that shares the context is the same owner: usually one goroutine and the
+// functions that it calls. A goroutine that is started with the same context has the same owner. Pass it WithOwner(ctx,
+// NewOwner()) to give it an owner of its own.
+type Owner struct{ id protocol.Owner }
 
-// NewOwner returns an owner that equals no other, in this process or any.
+// NewOwner returns an owner that differs from every other, in this and every other process.
 func NewOwner() Owner {
-	return Owner{process: processID, handle: lastHandle.Add(1)}
+	return Owner{protocol.Owner{Process: processID, Handle: lastHandle.Add(1)}}
 }
 
-// String returns "<process uuid>:<handle>", and "" for the zero Owner.
-func (o Owner) String() string {
-	if o == (Owner{}) {
-		return ""
-	}
-	return o.process + ":" + strconv.FormatUint(o.handle, 10)
-}
+// String returns "<process uuid>:<handle>", or "" for the zero Owner.
+func (o Owner) String() string { return o.id.String() }
 
 type ownerKey struct{}
 
-// WithOwner returns a copy of ctx that carries o: lock calls with it act for o. With the zero Owner the copy carries
-// none, and each lock call with it gets a fresh owner.
+// WithOwner returns a copy of ctx that carries o. Lock calls with it act for o. If o is the zero Owner, the copy carries no
+// owner, and each lock call with it acts for a new one.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
 
 // OwnerFromContext returns the owner that ctx carries, and whether it carries one.
 func OwnerFromContext(ctx context.Context) (Owner, bool) {
+	if ctx == nil {
+		return Owner{}, false
+	}
 	o, _ := ctx.Value(ownerKey{}).(Owner)
 	return o, o != (Owner{})
 }

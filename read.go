@@ -2,27 +2,32 @@ package rwlock
 
 import "context"
 
-// RLock locks name for reading. It shares the lock with other readers, and waits while a writer holds it or waits for it.
-// An owner that holds the lock, in either mode, gets in at once.
+// RLock locks name for reading. It waits while a writer holds the lock or waits for it. If the owner already holds the
+// lock, in either mode, RLock succeeds at once.
 //
-// It returns ErrLost if the owner's hold has meanwhile been lost, ErrClosed, an error that matches ctx's when ctx is done
-// first, context.DeadlineExceeded when MaxWait ends first, or the client's error when the server cannot be reached. On
-// failure it leaves nothing behind: a request that is still on its way is withdrawn in the background.
+// RLock returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after Close, an error that
+// matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the wait; [errors.As] then finds a
+// [*BlockedError] if another owner held the lock. While the server cannot be reached, RLock retries until ctx or MaxWait
+// ends; without either, it returns the client's error after one lease. An RLock that fails leaves nothing behind: it
+// withdraws a request on its way in the background.
 //
-// An uncontended RLock is one round trip.
+// An uncontended RLock takes one round trip.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, "rlock", Read, name, false, opts)
 }
 
-// TryRLock locks name for reading if that is possible at once, and returns ErrLocked, or fails as RLock does, if not. It
-// does not overtake a writer that waits.
+// TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does not overtake a
+// waiting writer. [errors.As] finds a [*BlockedError] in the error, unless another call of the same owner is in progress.
+//
+// Otherwise TryRLock fails as RLock does, but it does not retry while the server cannot be reached. It returns the client's
+// first error, or an error after five seconds without an answer, or after one lease if that is shorter.
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, "tryrlock", Read, name, true, opts)
 }
 
-// WithRLock runs fn while it holds name for reading, with a context that is cancelled when the hold is lost, and releases
-// the lock when fn returns or panics. It returns fn's error, joined with ErrLost if the hold was lost before it was
-// released. If the lock cannot be had, fn is not run, and the error is RLock's.
+// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. The context that fn gets is
+// cancelled when the hold is lost. WithRLock returns fn's error, joined with ErrLost if the hold was lost before it was
+// released. If WithRLock cannot acquire the lock, it does not call fn, and returns RLock's error.
 func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error, opts ...LockOption) error {
 	h, err := rw.RLock(ctx, name, opts...)
 	if err != nil {

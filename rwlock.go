@@ -1,25 +1,27 @@
 package rwlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// Mode is how a lock is held or waited for.
+// Mode is the mode in which a lock is held or requested.
 type Mode int
 
 // The modes of a lock, a hold and a waiter.
 const (
 	None  Mode = iota // nobody holds the lock
-	Read              // any number of owners hold it
-	Write             // one owner holds it
+	Read              // any number of owners may hold the lock
+	Write             // one owner holds the lock
 )
 
 // String returns "none", "read" or "write".
@@ -34,34 +36,37 @@ func (m Mode) String() string {
 }
 
 // closeTimeout bounds how long Unlock and Close wait for a server that does not answer.
-const closeTimeout = 5 * time.Second
+const closeTimeout = engine.EndTimeout
 
-// An RWLock gives its user reentrant read-write locks by name. It is safe for use by many goroutines; a process needs
-// one for each server or prefix. Close it when it is no longer used.
+// An RWLock provides reentrant read-write locks by name. It is safe for concurrent use. A process needs one RWLock for each
+// server or prefix, and closes it with Close. Two RWLocks are different clients to the server: they exclude each other even
+// in one process and for the same Owner.
 type RWLock struct {
-	lease  time.Duration
-	prefix string
-	logger *slog.Logger
-	client redis.UniversalClient
-	pipe   *pipe
+	lease    time.Duration
+	dispatch *dispatch.Dispatcher
+	reporter reporter
+	cancels  sync.WaitGroup  // of contexts
+	life     context.Context // until Close
+	end      context.CancelFunc
+	effects  sync.Pool // of *effects, empty
+	timeouts sync.Pool // of *time.Timer, stopped
 
-	boxedLease any       // the default lease as an argument of a script
-	boxedWakes any       // what wake channels begin with, likewise
-	timeouts   sync.Pool // of *time.Timer, stopped
-
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows
+	engine  *engine.Engine
+	timer   *time.Timer
+	armed   time.Time // when the timer fires; zero if it does not
+	stopped bool      // the timer is not armed any more
 	closed  bool
-	done    chan struct{}     // closed by Close
-	empty   chan struct{}     // closed once there are no claims, if somebody waits for that
-	locks   map[string]*lock  // those in use, and some that were
-	waiting map[uint64]*claim // by number
-	claims  int               // that have not ended
-	timeline
-	listener
+	closing bool // by Close or Shutdown
+	idled   bool
+	idle    chan struct{} // closed when the engine is idle while the RWLock closes, which idled says
 }
 
-// New returns an RWLock over the server, servers or cluster of client, which stays the caller's to close, after the
-// RWLock. It fails on a nil client, a redis.Ring or a bad option. It does not touch the network.
+// New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster. The caller closes
+// client, after it has closed the RWLock. New returns an error if client is nil or a redis.Ring, or if an option is
+// invalid. It does not use the network.
+//
+// A [*redis.Client] whose ReadTimeout is disabled or longer than five seconds is used with a read timeout of five seconds.
 func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if isNil(client) {
 		return nil, errors.New("rwlock: new: the client is nil")
@@ -78,77 +83,64 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 			return nil, fmt.Errorf("rwlock: new: %w", err)
 		}
 	}
-	rw := &RWLock{
-		lease:      c.lease,
-		prefix:     c.prefix,
-		logger:     c.logger,
-		client:     client,
-		pipe:       newPipe(client),
-		boxedLease: milliseconds(c.lease),
-		boxedWakes: wakeChannels(c.prefix),
-		done:       make(chan struct{}),
-		locks:      make(map[string]*lock),
-		waiting:    make(map[uint64]*claim),
-	}
-	rw.join()
+	rw := &RWLock{lease: c.lease, idle: make(chan struct{})}
+	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease})
+	rw.life, rw.end = context.WithCancel(context.Background())
+	rw.reporter.logger = c.logger
+	rw.dispatch = dispatch.New(client, rw.received)
 	return rw, nil
 }
 
-// Close releases every hold, withdraws every waiting call, which returns ErrClosed, and stops all goroutines. The contexts
-// of the holds are cancelled with the cause ErrClosed. Calls after Close return ErrClosed; a second Close does nothing.
+// Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the contexts of
+// the holds with the cause ErrClosed. Calls after Close return ErrClosed; a second Close does nothing.
+// To wait for the holds instead, use [RWLock.Shutdown].
 //
-// Close waits for the server, but no longer than some seconds: if the server does not answer, it returns an error, and
-// what it could not release ends with its lease.
+// Close waits for the server for at most five seconds. If some holds could not be released by then, it returns an error,
+// and those holds end with their leases.
 func (rw *RWLock) Close() error {
+	if err := rw.made(); err != nil {
+		return fmt.Errorf("rwlock: close: %w", err)
+	}
+	timeout := time.NewTimer(closeTimeout)
+	defer timeout.Stop()
 	rw.mu.Lock()
 	if rw.closed {
 		rw.mu.Unlock()
 		return nil
 	}
-	rw.closed = true
-	close(rw.done)
-	rw.part()
-	var b batch
-	for _, lk := range rw.locks {
-		lk.close(&b)
-	}
-	for _, c := range slices.Clone(rw.timeline.claims) {
-		if c.state == ending && c.failures > 0 {
-			c.asked, c.retry = time.Time{}, time.Now()
-			c.schedule()
-		}
-	}
-	empty := make(chan struct{})
-	rw.empty = empty
-	if rw.claims == 0 {
-		close(empty)
-	}
-	rw.mu.Unlock()
-	rw.run(&b)
+	rw.closed, rw.closing = true, true
+	rw.engine.Close(time.Now())
+	rw.flush()
+	rw.end()
 
-	timeout := time.After(closeTimeout)
 	var err error
 	select {
-	case <-empty:
-	case <-timeout:
+	case <-rw.idle:
+	case <-timeout.C:
 		err = rw.unreleased()
+		timeout.Reset(0)
 	}
 	rw.mu.Lock()
-	rw.timeline.stop()
-	listened := rw.listened
-	rw.mu.Unlock()
-	if listened != nil && err == nil {
-		rw.wakeListener()
+	rw.stopped = true
+	if rw.timer != nil {
+		rw.timer.Stop()
 	}
-	stopped := rw.pipe.close()
-	for _, goroutines := range []<-chan struct{}{stopped, listened} {
-		if goroutines == nil {
-			continue
-		}
+	rw.mu.Unlock()
+	stopped := make(chan struct{})
+	dispatched := rw.dispatch.Close()
+	go func() {
+		<-dispatched
+		rw.cancels.Wait()
+		close(stopped)
+	}()
+	for _, stopped := range []<-chan struct{}{stopped, rw.reporter.close()} {
 		select {
-		case <-goroutines:
-		case <-timeout:
-			return errors.Join(err, errors.New("rwlock: close: a request is still on its way"))
+		case <-stopped:
+		case <-timeout.C:
+			timeout.Reset(0)
+			if err == nil {
+				err = errors.New("rwlock: close: a request is still on its way")
+			}
 		}
 	}
 	return err
@@ -158,17 +150,12 @@ func (rw *RWLock) Close() error {
 func (rw *RWLock) unreleased() error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
-	for _, c := range rw.timeline.claims {
-		if c.releaseErr != nil {
-			return fmt.Errorf("rwlock: close: %d holds end with their leases: %w", rw.claims, c.releaseErr)
-		}
+	n, err := rw.engine.Unreleased()
+	if err == nil {
+		err = errors.New("the server does not answer")
 	}
-	return fmt.Errorf("rwlock: close: %d holds end with their leases: the server does not answer", rw.claims)
+	return fmt.Errorf("rwlock: close: %d holds end with their leases: %w", n, err)
 }
-
-// lastNumber numbers claims and requests. It is the process's, not the RWLock's: two RWLocks of one process are
-// strangers, even to the same Owner.
-var lastNumber atomic.Uint64
 
 func isNil(client redis.UniversalClient) bool {
 	switch c := client.(type) {
@@ -179,6 +166,8 @@ func isNil(client redis.UniversalClient) bool {
 	case *redis.ClusterClient:
 		return c == nil
 	case *redis.Ring:
+		return c == nil
+	case *redis.AutoPipeliner:
 		return c == nil
 	}
 	return false

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"runtime"
@@ -21,12 +22,15 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // The tests of this package leave no goroutine behind.
 func TestMain(m *testing.M) {
-	logging.Disable() // go-redis reports each connection that a test breaks
+	logging.Disable()                              // go-redis reports each connection that a test breaks
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // losses are told to it, and tests lose many holds
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		// Most tests wait for the end of some lease, most of their time.
@@ -121,35 +125,27 @@ func onServer(t *testing.T, b testredis.Backend) *world {
 	return w
 }
 
-// leftovers returns the keys that do not outlive the leases. What does is the last token, for two days, and which claims
-// have ended, for two minutes.
+// leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says that nobody has the
+// lock.
 func (w *world) leftovers() []string {
 	var keys []string
 	for _, key := range w.keys() {
-		switch {
-		case strings.HasSuffix(key, ":fence"), strings.Contains(key, ":done:"):
-		case strings.HasSuffix(key, ":sole") && !w.heldBySole(key):
-		default:
+		if strings.HasSuffix(key, "}:leases") || strings.HasSuffix(key, "}:queue") || w.inUse(key) {
 			keys = append(keys, key)
 		}
 	}
 	return keys
 }
 
-// heldBySole reports whether the key that may say all of a lock says that somebody holds it.
-func (w *world) heldBySole(key string) bool {
-	value, err := w.dial().Get(context.Background(), key).Result()
+// inUse reports whether a lock's hash says that somebody holds the lock or waits for it.
+func (w *world) inUse(key string) bool {
+	reply, err := w.dial().Eval(context.Background(), lua.Inspect.Source, []string{key, key + ":leases", key + ":queue"}).Result()
 	if err != nil {
-		return !errors.Is(err, redis.Nil) // a key of another type, which a test has put there
+		return !strings.Contains(err.Error(), "WRONGTYPE") // which a test has put there
 	}
-	f := strings.Fields(value)
-	if len(f) < 4 || f[0] == "past" {
-		return false
-	}
-	token, err1 := strconv.ParseInt(f[0], 10, 64)
-	lease, err2 := strconv.ParseInt(f[2], 10, 64)
-	require.NoError(w, errors.Join(err1, err2), value)
-	return token/1000+lease > time.Now().UnixMilli()
+	state, err := protocol.DecodeState(reply)
+	require.NoError(w, err)
+	return state.Mode != protocol.None || len(state.Waiters) > 0
 }
 
 // removeKeys has the server lose all that it knows.

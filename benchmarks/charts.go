@@ -23,6 +23,10 @@ type chart struct {
 	draw        func(r *Results, p *plot.Plot) (drawn bool, err error)
 }
 
+// markdown returns c as a picture of performance.md.
+func (c *chart) markdown() string { return fmt.Sprintf("![%s](performance/%s.svg)", c.title, c.file) }
+
+// charts are those beside the scenes' own.
 var charts = []*chart{
 	{
 		file: "latency", title: "Latency of an uncontended pair, in relation to the floor",
@@ -34,7 +38,13 @@ var charts = []*chart{
 		draw: bars("µs",
 			series{"write", figure("write-server", 0, ServerTime)},
 			series{"read", figure("read-server", 0, ServerTime)}),
+	}, {
+		file: "first-pair", title: "Server time of a name's first pair in large pipelines",
+		draw: bars("µs",
+			series{"write", figure("write-server-once", 0, ServerTime)},
+			series{"read", figure("read-server-once", 0, ServerTime)}),
 	},
+	metricChart("turns", "Server time of a write pair on names that processes take in turns", "turns", ServerTime, "µs", fromZero),
 	lineChart("round-trip", "Latency of a write pair over a slower network, in relation to the floor", "round-trip", "× floor", fromZero,
 		func(param int) of { return against(floor, "round-trip", param, Latency) }),
 	metricChart("handover", "Throughput of one write lock", "handover", Rate, "locks taken per second", fromZero),
@@ -43,6 +53,7 @@ var charts = []*chart{
 	metricChart("distinct", "Throughput on distinct names, AutoPipeline", "distinct-autopipeline", Rate, "pairs per second", fromZero),
 	metricChart("readers", "Server time of a read pair among other readers", "readers", ServerTime, "µs", fromZero),
 	metricChart("waiters", "Server time of a handover among waiting goroutines", "handover", ServerTime, "µs", logarithmic),
+	metricChart("queued", "Server time of a handover in large pipelines", "queued", ServerTime, "µs", fromZero),
 	{
 		file: "idle-waiters", title: "Commands at the server while goroutines wait for a lock that is not released",
 		draw: bars("per second",
@@ -69,11 +80,20 @@ var look = map[*Contender]draw.LineStyle{
 	floor:                {Color: color.Gray{Y: 130}, Width: vg.Points(1.2), Dashes: []vg.Length{vg.Points(4), vg.Points(3)}},
 }
 
+// allCharts are the charts of the scenes and the others.
+func allCharts() []*chart {
+	var all []*chart
+	for _, s := range scenes {
+		all = append(all, s.chart)
+	}
+	return append(all, charts...)
+}
+
 // drawCharts writes an SVG of every chart for which there are figures to dir, and returns those.
 func drawCharts(r *Results, dir string) ([]*chart, error) {
 	plot.DefaultFont, plotter.DefaultFont = chartFont, chartFont
 	var done []*chart
-	for _, c := range charts {
+	for _, c := range allCharts() {
 		drawn, err := c.write(r, filepath.Join(dir, c.file+".svg"))
 		if err != nil {
 			return nil, fmt.Errorf("drawing the chart %q: %w", c.file, err)
@@ -128,7 +148,7 @@ func fromZero(p *plot.Plot, top float64) {
 func logarithmic(p *plot.Plot, top float64) {
 	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decades{}
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min)))
-	p.Y.Max = math.Pow(10, math.Ceil(math.Log10(top)))
+	p.Y.Max = max(math.Pow(10, math.Ceil(math.Log10(top))), 10*p.Y.Min)
 }
 
 // decades marks the powers of ten.
@@ -224,7 +244,10 @@ func bars(label string, sets ...series) func(*Results, *plot.Plot) (bool, error)
 					continue
 				}
 				found = true
-				top, bottom = max(top, v), min(bottom, v)
+				top = max(top, v)
+				if v > 0 {
+					bottom = min(bottom, v)
+				}
 				x := float64(len(names)) + (float64(i)-float64(len(sets)-1)/2)*thick
 				fill := color.NRGBAModel.Convert(look[c].Color).(color.NRGBA)
 				fill.A = uint8(255 - 110*i)

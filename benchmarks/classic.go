@@ -16,6 +16,7 @@ var classic = &Contender{
 	About:    "the plain scripts of the classic read-write lock: owner key, counter, hash of readers; polls every 10 ms",
 	Commands: []string{"evalsha"},
 	Polls:    true,
+	Reads:    true,
 	Open: func(_ context.Context, o Options) (Locker, error) {
 		client, closeClient, err := o.client()
 		if err != nil {

@@ -23,79 +23,98 @@ type outcome struct {
 
 func (o outcome) rate() float64 { return o.n / o.elapsed.Seconds() }
 
-// hammer has goroutines repeat op until the time is over. The context that op gets ends with the time, for it to end its
-// waits: an error of op's after that is no failure.
+// hammer has goroutines repeat op as together does, and measures what that costs the server.
 func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration, op func(waiting context.Context, g int) error) (outcome, error) {
 	if err := op(ctx, 0); err != nil { // loads the scripts
 		return outcome{}, err
 	}
-	o := outcome{turns: make([]float64, goroutines)}
-	usage, err := e.usage(ctx, func() error {
-		// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
-		waiting, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer time.AfterFunc(e.span(span), cancel).Stop()
-		start := time.Now()
-		var group errgroup.Group
-		for g := range goroutines {
-			group.Go(func() error {
-				for waiting.Err() == nil {
-					if err := op(waiting, g); err != nil {
-						if waiting.Err() != nil {
-							return ctx.Err()
-						}
-						cancel()
-						return err
-					}
-					o.turns[g]++
-				}
-				return ctx.Err()
-			})
-		}
-		err := group.Wait()
-		o.elapsed = time.Since(start)
+	var o outcome
+	usage, err := e.usage(ctx, func() (err error) {
+		o, err = together(ctx, goroutines, e.span(span), op)
 		return err
 	})
-	if err != nil {
-		return outcome{}, err
-	}
 	o.usage = usage
+	return o, err
+}
+
+// together has goroutines repeat op until the time is over. The context that op gets ends with the time, for it to end its
+// waits: an error of op's after that is no failure.
+func together(ctx context.Context, goroutines int, span time.Duration, op func(waiting context.Context, g int) error) (outcome, error) {
+	o := outcome{turns: make([]float64, goroutines)}
+	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer time.AfterFunc(span, cancel).Stop()
+	start := time.Now()
+	var group errgroup.Group
+	for g := range goroutines {
+		group.Go(func() error {
+			for waiting.Err() == nil {
+				if err := op(waiting, g); err != nil {
+					if waiting.Err() != nil {
+						return ctx.Err()
+					}
+					cancel()
+					return err
+				}
+				o.turns[g]++
+			}
+			return ctx.Err()
+		})
+	}
+	err := group.Wait()
+	o.elapsed = time.Since(start)
 	for _, n := range o.turns {
 		o.n += n
 	}
-	if o.n == 0 {
-		return outcome{}, errors.New("nobody got the lock")
+	if err == nil && o.n == 0 {
+		err = errors.New("nobody got the lock")
 	}
-	return o, nil
+	return o, err
 }
 
-// handover measures goroutines that all want the same write lock.
-func handover(ctx context.Context, e *Env) (_ Metrics, err error) {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
-	longest := make([]time.Duration, e.Param)
-	o, err := e.hammer(ctx, e.Param, 2*time.Second, func(waiting context.Context, g int) error {
-		start := time.Now()
-		h, err := l.Lock(waiting, "name")
-		longest[g] = max(longest[g], time.Since(start))
+// handover measures goroutines that all want the same write lock; lockOnce locks and unlocks it once, and returns how long
+// the lock call took.
+func handover(lockOnce func(ctx, waiting context.Context, l Locker) (time.Duration, error)) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+		l, err := e.Open(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return h.Unlock(ctx)
-	})
-	if err != nil {
-		return nil, err
+		defer closing(l, &err)
+		longest := make([]time.Duration, e.Param)
+		o, err := e.hammer(ctx, e.Param, 2*time.Second, func(waiting context.Context, g int) error {
+			wait, err := lockOnce(ctx, waiting, l)
+			longest[g] = max(longest[g], wait)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return Metrics{
+			Rate:        o.rate(),
+			Fairness:    jain(o.turns),
+			LongestWait: millis(slices.Max(longest)),
+			ServerTime:  o.usage.Micros / o.n,
+			Requests:    o.usage.Requests / o.n,
+		}, nil
 	}
-	return Metrics{
-		Rate:        o.rate(),
-		Fairness:    jain(o.turns),
-		LongestWait: millis(slices.Max(longest)),
-		ServerTime:  o.usage.Micros / o.n,
-		Requests:    o.usage.Requests / o.n,
-	}, nil
+}
+
+// cancellable locks with a context that can be cancelled and has no deadline.
+func cancellable(ctx, waiting context.Context, l Locker) (time.Duration, error) {
+	start := time.Now()
+	h, err := l.Lock(waiting, "name")
+	wait := time.Since(start)
+	if err != nil {
+		return wait, err
+	}
+	return wait, h.Unlock(ctx)
+}
+
+// withTimeout locks and unlocks with contexts that have a timeout.
+func withTimeout(ctx, waiting context.Context, l Locker) (time.Duration, error) {
+	return pairWithin(ctx, waiting, l.Lock, "name")
 }
 
 // mixed measures goroutines of which some operations write and the others read.
@@ -136,7 +155,7 @@ func mixed(ctx context.Context, e *Env) (_ Metrics, err error) {
 	}
 	return Metrics{
 		Rate:       o.rate(),
-		ReaderWait: median(inMicros(slices.Concat(reads...))) / 1000,
+		ReaderWait: median(inMillis(slices.Concat(reads...))),
 		WriterWait: millis(slices.Max(write)),
 		ServerTime: o.usage.Micros / o.n,
 	}, nil
@@ -179,15 +198,12 @@ func readerAmongWriters(ctx context.Context, e *Env) (_ Metrics, err error) {
 	if err != nil {
 		return nil, err
 	}
-	inMillis := inMicros(waits)
-	for i := range inMillis {
-		inMillis[i] /= 1000
-	}
+	readers := inMillis(waits)
 	return Metrics{
-		ReaderWait:  median(inMillis),
-		ReaderP95:   quantile(inMillis, 0.95),
-		LongestWait: slices.Max(inMillis),
-		HoldTime:    median(inMicros(slices.Concat(holds...))) / 1000,
+		ReaderWait:  median(readers),
+		ReaderP95:   quantile(readers, 0.95),
+		LongestWait: slices.Max(readers),
+		HoldTime:    median(inMillis(slices.Concat(holds...))),
 	}, nil
 }
 
@@ -304,7 +320,7 @@ func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
 	if e.Quick {
 		return 3 * time.Second, d / 10
 	}
-	return 30 * time.Second, d
+	return usualLease, d
 }
 
 // settleAndWatch waits until the server has got so many requests of the contender, and returns what the server and this

@@ -18,6 +18,7 @@ type Contender struct {
 	Commands []string
 
 	Polls bool // while it waits
+	Reads bool // knows a read mode; where others read, the mutex of one that does not stands in
 
 	Open func(ctx context.Context, o Options) (Locker, error)
 }
@@ -30,12 +31,13 @@ type Options struct {
 	Addr         string
 	Lease        time.Duration
 	AutoPipeline bool // on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
+	Connections  int  // if set, how many go-redis opens at the start, and no more than them
 	Floor        map[Mode]pairShape
 }
 
-// client returns the go-redis client that o asks for, with default settings, and what closes it.
+// client returns the go-redis client that o asks for, with default settings beside that, and what closes it.
 func (o Options) client() (client redis.UniversalClient, closeClient func() error, err error) {
-	plain := redis.NewClient(&redis.Options{Addr: o.Addr})
+	plain := redis.NewClient(&redis.Options{Addr: o.Addr, PoolSize: o.Connections, MinIdleConns: o.Connections})
 	if !o.AutoPipeline {
 		return plain, plain.Close, nil
 	}
@@ -76,6 +78,14 @@ func lockIn(l Locker, mode Mode) func(context.Context, string) (Hold, error) {
 		return l.RLock
 	}
 	return l.Lock
+}
+
+// lockIn returns l's method that waits for a lock in mode, in the only mode there is if c knows no other.
+func (c *Contender) lockIn(l Locker, mode Mode) func(context.Context, string) (Hold, error) {
+	if !c.Reads {
+		mode = Write
+	}
+	return lockIn(l, mode)
 }
 
 // mutex is embedded by contenders without a read mode.

@@ -87,6 +87,7 @@ var floor = &Contender{
 	Name:     "floor",
 	About:    "two EVALSHA of `return 1` with the same KEYS and ARGV as ours; excludes nobody",
 	Commands: []string{"evalsha"},
+	Reads:    true,
 	Open: func(ctx context.Context, o Options) (Locker, error) {
 		client, closeClient, err := o.client()
 		if err != nil {
@@ -206,9 +207,17 @@ func (r *recorder) record(cmd redis.Cmder) {
 	r.scripts = append(r.scripts, s)
 }
 
-// shapes are what ours sends for one pair of each mode: of a lock that one process alone has to do with, and of one that
-// others have to do with, too.
-type shapes struct{ alone, shared map[Mode]pairShape }
+// take returns what was recorded since the last take.
+func (r *recorder) take() []script {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.scripts
+	r.scripts = nil
+	return taken
+}
+
+// shapes are what ours sends for one pair of each mode: for a name's first pair, and for the next one.
+type shapes struct{ first, again map[Mode]pairShape }
 
 // recordPairs returns what ours sends.
 func recordPairs(ctx context.Context, addr string) (all shapes, err error) {
@@ -224,25 +233,31 @@ func recordPairs(ctx context.Context, addr string) (all shapes, err error) {
 			err = fmt.Errorf("closing after the recording: %w", closed)
 		}
 	}()
+	record := func(mode Mode, name string) (pairShape, error) {
+		r.take()
+		h, err := lockIn(l, mode)(ctx, name)
+		if err == nil {
+			err = h.Unlock(ctx)
+		}
+		if err != nil {
+			return pairShape{}, fmt.Errorf("recording a %s pair: %w", mode, err)
+		}
+		scripts := r.take()
+		if len(scripts) < 2 {
+			return pairShape{}, fmt.Errorf("recording a %s pair: the client sent %d scripts", mode, len(scripts))
+		}
+		return pairShape{acquire: scripts[0], release: scripts[len(scripts)-1]}, nil
+	}
 	all = shapes{map[Mode]pairShape{}, map[Mode]pairShape{}}
 	for _, mode := range []Mode{Write, Read} {
-		pair := func(name string) (pairShape, error) {
-			r.scripts = nil
-			h, err := lockIn(l, mode)(ctx, name)
-			if err == nil {
-				err = h.Unlock(ctx)
-			}
-			if err != nil {
-				return pairShape{}, fmt.Errorf("recording a %s pair: %w", mode, err)
-			}
-			return pairShape{acquire: r.scripts[0], release: r.scripts[len(r.scripts)-1]}, nil
-		}
-		// The first pair is sent as for a lock that others use. From the second on, nobody else has come.
-		name := fmt.Sprintf("name, %v", mode)
-		if all.shared[mode], err = pair(name); err != nil {
+		if _, err = record(mode, fmt.Sprintf("loads the scripts, %v", mode)); err != nil {
 			return all, err
 		}
-		if all.alone[mode], err = pair(name); err != nil {
+		name := fmt.Sprintf("name, %v", mode)
+		if all.first[mode], err = record(mode, name); err != nil {
+			return all, err
+		}
+		if all.again[mode], err = record(mode, name); err != nil {
 			return all, err
 		}
 	}

@@ -1,7 +1,7 @@
 // Command benchmarks measures rwlock beside other distributed locks over Redis, all against one server that it starts
 // itself, and writes what it found, with charts, to docs/performance.md.
 //
-//	cd benchmarks && go run .                    # everything, about ten minutes
+//	cd benchmarks && go run .                    # everything, about twenty minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; prints, but writes no report unless given -out
 //	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
 //
@@ -29,6 +29,8 @@ import (
 type cli struct {
 	Bench benchCmd `cmd:"" default:"withargs" help:"Measure every contender at every workload (the default)."`
 	Proxy proxyCmd `cmd:"" hidden:""`
+
+	Worker workerCmd `cmd:"" hidden:""`
 }
 
 type benchCmd struct {
@@ -85,7 +87,7 @@ func (b *benchCmd) Run() error {
 	here := describeMachine(server.Version)
 	fmt.Println(here)
 	for _, mode := range []Mode{Write, Read} {
-		fmt.Printf("A %s pair sends %v, then %v.\n", mode, shapes.alone[mode].acquire, shapes.alone[mode].release)
+		fmt.Printf("A %s pair sends %v, then %v.\n", mode, shapes.again[mode].acquire, shapes.again[mode].release)
 	}
 	fmt.Println()
 
@@ -133,6 +135,7 @@ type runner struct {
 	shapes  shapes
 	quick   bool
 	once    bool // a single round of everything
+	first   bool // at the first of its settings only
 	out     *progress
 	results *Results
 }
@@ -148,14 +151,14 @@ func (r *runner) run(ctx context.Context, only *regexp.Regexp) error {
 	for _, w := range workloads {
 		if only.MatchString(w.Name) {
 			chosen = append(chosen, w)
-			r.out.total += r.roundsOf(w) * len(w.params()) * len(w.Contenders)
+			r.out.total += r.roundsOf(w) * len(r.paramsOf(w)) * len(w.Contenders)
 		}
 	}
 	var failures error
 	for _, w := range chosen {
 		start := time.Now()
 		for round := range r.roundsOf(w) {
-			for _, param := range w.params() {
+			for _, param := range r.paramsOf(w) {
 				for _, c := range w.Contenders {
 					r.out.turn("%s: round %d of %d, %s", w.label(param), round+1, r.roundsOf(w), c.Name)
 					m, err := r.turn(ctx, w, param, c)
@@ -178,6 +181,13 @@ func (r *runner) run(ctx context.Context, only *regexp.Regexp) error {
 	return failures
 }
 
+func (r *runner) paramsOf(w *Workload) []int {
+	if r.first {
+		return w.params()[:1]
+	}
+	return w.params()
+}
+
 func (r *runner) roundsOf(w *Workload) int {
 	switch {
 	case r.once:
@@ -197,9 +207,9 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 	defer cancel(nil)
 	limit := time.AfterFunc(turnLimit, func() { cancel(fmt.Errorf("took more than %v", turnLimit)) })
 	defer limit.Stop()
-	shapes := r.shapes.alone
-	if w.Shared {
-		shapes = r.shapes.shared
+	shapes := r.shapes.again
+	if w.First {
+		shapes = r.shapes.first
 	}
 	m, err := w.Run(ctx, &Env{Server: r.server, Contender: c, Param: param, Quick: r.quick, Floor: shapes})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -51,15 +52,32 @@ func (r *report) markdown(drawn []*chart) string {
 	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n\n", args...) }
 
 	p("# Performance")
-	p("Measured in one run of one command against one server, contenders taking turns round by round. Figures are medians over the " +
-		"rounds; a ratio (×) is the median of the ratios of each round.")
+	p("This page compares rwlock with other locks over Redis. One command measured all of them in one run, on one machine, against one " +
+		"server; the contenders took turns round by round. Figures are medians over the rounds. A ratio (×) is the median of the ratios " +
+		"of each round.")
 	p("```sh\n%s\n```", r.command)
 
-	p("## Targets")
-	p("%s", targetsTable(r.results).markdown())
-	p("The other fair library is not among the contenders. In an earlier run it made %s handovers/s with 16 goroutines and %s with 256, "+
-		"where the floor made %s pairs/s with 64; the target is that, in relation to the floor.",
-		number(fair16), number(fair256), number(fairFloor))
+	p("## What a user sees")
+	p("The [contenders](#contenders) are described below. The bare mutex and the floor are no libraries: the one is the least that is " +
+		"called a lock, and the other shows what client and server could do at most.")
+	for _, scene := range scenes {
+		t := scene.table(r.results)
+		if len(t.rows) == 0 {
+			continue
+		}
+		p("### %s", scene.title)
+		p("%s", scene.text)
+		if slices.Contains(drawn, scene.chart) {
+			p("%s", scene.chart.markdown())
+		}
+		p("%s", strings.TrimSpace(t.markdown()))
+	}
+
+	if t := targetsTable(r.results); len(t.rows) > 0 {
+		p("## Targets")
+		p("Each target is checked in the same run. The last column has the same figure for the other contenders.")
+		p("%s", strings.TrimSpace(t.markdown()))
+	}
 
 	p("## Machine")
 	m := r.machine
@@ -70,24 +88,28 @@ func (r *report) markdown(drawn []*chart) string {
 		fmt.Fprintf(&s, "| %s | %s |\n", name, version)
 	}
 	p("")
-	p("Client and server share the cores, so what one of them saves the other may use.")
+	p("The clients and the server share the cores. A contender whose client needs less leaves more to the server.")
 
 	p("## Contenders")
 	for _, c := range contenders {
 		fmt.Fprintf(&s, "- **%s**: %s\n", c.Name, c.About)
 	}
 	p("")
-	alone, shared := r.shapes.alone, r.shapes.shared
-	p("A write pair of ours, and so the floor, carries %v, then %v; a read pair %v, then %v. Where several have to do with one name, "+
-		"these are %v, then %v; and %v, then %v.",
-		alone[Write].acquire, alone[Write].release, alone[Read].acquire, alone[Read].release,
-		shared[Write].acquire, shared[Write].release, shared[Read].acquire, shared[Read].release)
+	first, again := r.shapes.first, r.shapes.again
+	p("The floor carries what rwlock sends: for a name's first write pair %v, then %v, and for the next one %v, then %v; for a name's first "+
+		"read pair %v, then %v, and for the next one %v, then %v.",
+		first[Write].acquire, first[Write].release, again[Write].acquire, again[Write].release,
+		first[Read].acquire, first[Read].release, again[Read].acquire, again[Read].release)
 
-	if len(drawn) > 0 {
-		p("## Charts")
-		for _, c := range drawn {
-			p("![%s](performance/%s.svg)", c.title, c.file)
+	var more []string
+	for _, c := range charts {
+		if slices.Contains(drawn, c) {
+			more = append(more, c.markdown())
 		}
+	}
+	if len(more) > 0 {
+		p("## Charts")
+		p("%s", strings.Join(more, "\n\n"))
 	}
 
 	p("## All figures")

@@ -27,6 +27,31 @@ const (
 	AllIn       Metric = "all in after ms"  // from the release to the last waiter's return
 	LongestRun  Metric = "longest script ms"
 	RoundTrip   Metric = "round trip µs" // of a PING over the same connection, median
+
+	LockCall     Metric = "lock call µs"   // median
+	WaitP50      Metric = "median wait ms" // of the lock calls
+	WaitP99      Metric = "p99 wait ms"    // of the lock calls
+	FirstPair    Metric = "first pair µs"  // as the server time, of a name's first pair
+	AgainstFirst Metric = "× first pair"   // server time, in relation to a name's first pair in the same turn
+	AgainstNone  Metric = "× among none"   // server time, in relation to a pair on a name that nobody else reads, in the same turn
+
+	// The bytes that the keys of one name take at the server.
+	HeldWriting Metric = "held for writing B"
+	HeldReading Metric = "held for reading B"
+	PerWaiter   Metric = "per waiter B"
+	LeftBytes   Metric = "used once B"
+	LeftKeys    Metric = "used once keys"
+	LeftByTen   Metric = "used by 10 processes B"
+	Stays       Metric = "stays s" // for how long after the lease of a hold that was released
+
+	// The growth of the client process.
+	PerHold      Metric = "per name held B"
+	AfterHolds   Metric = "after 10,000 holds %"   // left, of what it was at the peak
+	AfterWaiters Metric = "after 10,000 waiters %" // likewise
+	LeftFew      Metric = "after 1,000 names KB"   // that were used and released
+	LeftMany     Metric = "after 20,000 names KB"
+	LostFew      Metric = "after 1,000 lost KB" // names whose keys the server lost before the release
+	LostMany     Metric = "after 20,000 lost KB"
 )
 
 // Metrics is what one contender's turn at a workload measured.

@@ -176,6 +176,15 @@ type Usage struct {
 	CPU      time.Duration
 }
 
+// add adds what something else cost.
+func (u *Usage) add(other Usage) {
+	u.Requests += other.Requests
+	u.Calls += other.Calls
+	u.Micros += other.Micros
+	u.Bytes += other.Bytes
+	u.CPU += other.CPU
+}
+
 // bystanders are commands that open a connection or ask a question; they belong to no lock.
 var bystanders = map[string]bool{
 	"info": true, "hello": true, "ping": true, "client|setinfo": true, "client|tracking": true, "client|id": true,

@@ -41,10 +41,15 @@ func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsec
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // inMicros returns every duration in microseconds.
-func inMicros(durations []time.Duration) []float64 {
+func inMicros(durations []time.Duration) []float64 { return each(durations, micros) }
+
+// inMillis returns every duration in milliseconds.
+func inMillis(durations []time.Duration) []float64 { return each(durations, millis) }
+
+func each(durations []time.Duration, in func(time.Duration) float64) []float64 {
 	values := make([]float64, len(durations))
 	for i, d := range durations {
-		values[i] = micros(d)
+		values[i] = in(d)
 	}
 	return values
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,15 +28,16 @@ func endless(run func(context.Context, *Env) (Metrics, error)) func(context.Cont
 	return func(ctx context.Context, e *Env) (Metrics, error) { return run(context.WithoutCancel(ctx), e) }
 }
 
-// serverTime measures what a pair costs the server when many arrive in one pipeline.
-func serverTime(mode Mode) func(context.Context, *Env) (Metrics, error) {
+// serverTime measures what a pair costs the server when many arrive in one pipeline; naming returns what names the
+// locks of one turn.
+func serverTime(mode Mode, naming func() func(g int) string) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
 		l, err := e.Open(ctx, func(o *Options) { o.AutoPipeline = true })
 		if err != nil {
 			return nil, err
 		}
 		defer closing(l, &err)
-		o, err := e.hammer(ctx, 256, 150*time.Millisecond, ownName(ctx, l, mode))
+		o, err := e.hammer(ctx, 256, 150*time.Millisecond, pairOn(ctx, l, mode, naming()))
 		if err != nil {
 			return nil, err
 		}
@@ -55,7 +58,7 @@ func distinct(autoPipeline bool) func(context.Context, *Env) (Metrics, error) {
 			return nil, err
 		}
 		defer closing(l, &err)
-		o, err := e.hammer(ctx, e.Param, 700*time.Millisecond, ownName(ctx, l, Write))
+		o, err := e.hammer(ctx, e.Param, 700*time.Millisecond, pairOn(ctx, l, Write, ownNames()))
 		if err != nil {
 			return nil, err
 		}
@@ -63,17 +66,26 @@ func distinct(autoPipeline bool) func(context.Context, *Env) (Metrics, error) {
 	}
 }
 
-// ownName returns what a goroutine of hammer does to lock and unlock its own name. As nobody waits, no call is cut short
-// when the time is over.
-func ownName(ctx context.Context, l Locker, mode Mode) func(context.Context, int) error {
+// pairOn returns what a goroutine of hammer does to lock and unlock the name it is given, which nobody else uses at the
+// time. As nobody waits, no call is cut short when the time is over.
+func pairOn(ctx context.Context, l Locker, mode Mode, name func(g int) string) func(context.Context, int) error {
 	lock := lockIn(l, mode)
 	return func(_ context.Context, g int) error {
-		h, err := lock(ctx, names[g])
+		h, err := lock(ctx, name(g))
 		if err != nil {
 			return err
 		}
 		return h.Unlock(ctx)
 	}
+}
+
+// ownNames gives each goroutine one name for good.
+func ownNames() func(g int) string { return func(g int) string { return names[g] } }
+
+// newNames gives a name that was never used to each call.
+func newNames() func(g int) string {
+	var used atomic.Int64
+	return func(int) string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
 }
 
 // names are distinct names for as many goroutines or holds as any workload has.
@@ -124,7 +136,8 @@ func tryHeld(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return m, errors.Join(err, h.Unlock(ctx))
 }
 
-// amongReaders measures a read pair while many others hold the lock for reading.
+// amongReaders measures a read pair while many others hold the lock for reading. In between it does the same on a name that
+// nobody else has to do with, so that what disturbs the machine for a while disturbs both alike.
 func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
 	l, err := e.Open(ctx, func(o *Options) { o.Lease = 10 * time.Minute }) // no renewal meanwhile
 	if err != nil {
@@ -138,7 +151,22 @@ func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
 		}
 		defer func() { err = errors.Join(err, releaseAll(ctx, holds)) }()
 	}
-	return e.series(ctx, e.span(150*time.Millisecond), pair(ctx, l, Read, "name"))
+	const slices = 5
+	var times, latencies, ratios []float64
+	for range slices {
+		among, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l, Read, "name"))
+		if err != nil {
+			return nil, err
+		}
+		alone, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l, Read, "nobody else's"))
+		if err != nil {
+			return nil, err
+		}
+		times = append(times, among[ServerTime])
+		latencies = append(latencies, among[Latency])
+		ratios = append(ratios, among[ServerTime]/alone[ServerTime])
+	}
+	return Metrics{ServerTime: median(times), Latency: median(latencies), AgainstNone: median(ratios)}, nil
 }
 
 // roundTrip measures a write pair through the delaying proxy.

@@ -14,7 +14,7 @@ type Workload struct {
 	Title string
 	About string // what is measured, and how
 
-	Shared     bool   // several have to do with one name
+	First      bool   // the floor carries what ours sends for a name's first pair, and not for the ones after
 	ParamName  string // what Params are, empty if there is but one setting
 	Params     []int
 	Contenders []*Contender
@@ -37,6 +37,7 @@ type Env struct {
 
 var (
 	withReadMode = []*Contender{ours, classic}
+	withoutFloor = contenders[:len(contenders)-1]
 
 	pairColumns = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
 )
@@ -73,48 +74,119 @@ var workloads = []*Workload{
 		About: "256 goroutines on names of their own over go-redis's AutoPipeline (rueidislock: its own client). " +
 			"The server reads many requests at once, so what is left is the scripts' own time.",
 		Contenders: contenders, Columns: []Metric{ServerTime, Requests, Calls, Bytes}, Against: []*Contender{bare, floor},
-		Run: serverTime(Write),
+		Run: serverTime(Write, ownNames),
 	}, {
 		Name: "read-server", Title: "Server time of a read pair in large pipelines",
 		Rounds:     15,
 		About:      "As above, for reading; the bare mutex stands beside as the yardstick.",
 		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: []Metric{ServerTime, Requests, Calls, Bytes},
 		Against: []*Contender{bare, floor},
-		Run:     serverTime(Read),
+		Run:     serverTime(Read, ownNames),
 	}, {
-		Name: "reentry", Shared: true, Title: "Re-entry",
+		Name: "reentry", First: true, Title: "Re-entry",
 		Rounds:     15,
 		About:      "The owner of a write hold locks and unlocks the same name for writing again and again.",
 		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
 		Run: reentry,
 	}, {
-		Name: "try-held", Shared: true, Title: "TryLock on a held lock",
+		Name: "try-held", First: true, Title: "TryLock on a held lock",
 		Rounds:     9,
 		About:      "One goroutine tries for a lock that somebody else holds, again and again. Figures are per call.",
 		Contenders: contenders, Columns: []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls},
 		Against: []*Contender{floor}, Run: tryHeld,
 	}, {
-		Name: "readers", Shared: true, Title: "Read pair among other readers",
+		Name: "readers", First: true, Title: "Read pair among other readers",
 		Rounds:    7,
 		About:     "Other owners hold the same name for reading, from the same process, while one goroutine locks and unlocks it for reading.",
 		ParamName: "other readers", Params: []int{0, 10, 100, 1000, 10000},
 		Contenders: append(slices.Clone(withReadMode), floor),
-		Columns:    []Metric{ServerTime, Latency}, Against: []*Contender{floor},
+		Columns:    []Metric{ServerTime, AgainstNone, Latency}, Against: []*Contender{floor},
 		Run: amongReaders,
 	}, {
-		Name: "handover", Shared: true, Title: "One write lock, many goroutines",
+		Name: "handover", First: true, Title: "One write lock, many goroutines",
 		About: "Goroutines lock and unlock one name as fast as they can for a fixed time. The floor excludes nobody: it shows what " +
 			"the client and the server could do at most.",
 		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 3,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
-		Run: handover,
+		Run: handover(cancellable),
 	}, {
-		Name: "mixed", Shared: true, Title: "Readers and writers mixed",
+		Name: "handover-timeout", First: true, Title: "One write lock, many goroutines, contexts with a timeout",
+		About:     "As above; each lock call has a context with a timeout.",
+		ParamName: "goroutines", Params: []int{16, 256}, Rounds: 3,
+		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
+		Run: handover(withTimeout),
+	}, {
+		Name: "queued", First: true, Title: "Server time of a handover in large pipelines",
+		About: "Goroutines lock and unlock 32 names over go-redis's AutoPipeline, so many of them that each name always has the given " +
+			"number of waiters. A handover is two scripts: the release, which hands over, and the request, which queues up again. The bare " +
+			"mutex is the yardstick, with an uncontended pair: its 64 goroutines have a name each.",
+		ParamName: "waiters", Params: []int{2, 16, 64, 256}, Rounds: 5,
+		Contenders: []*Contender{ours, bare}, Columns: []Metric{ServerTime, Requests, Calls}, Against: []*Contender{bare},
+		Run: queued,
+	}, {
+		Name: "mixed", First: true, Title: "Readers and writers mixed",
 		About:     "64 goroutines on one name; each operation is a write with the given chance, and a read otherwise.",
 		ParamName: "% writers", Params: []int{1, 10, 50}, Rounds: 3,
 		Contenders: append(slices.Clone(withReadMode), floor),
 		Columns:    []Metric{Rate, ReaderWait, WriterWait, ServerTime}, Against: []*Contender{floor},
 		Run: mixed,
+	}, {
+		Name: "once", First: true, Title: "Each name once, plain client",
+		About: "Every goroutine locks and unlocks one new name after the other, as a service does that locks each order once. The " +
+			"contexts have a timeout.",
+		ParamName: "goroutines", Params: []int{1, 64}, Rounds: 5,
+		Contenders: contenders, Columns: []Metric{Rate, ServerTime, LockCall, Requests, Calls},
+		Against: []*Contender{redislockContender, rueidislockContender}, Run: once,
+	}, {
+		Name: "write-server-once", First: true, Title: "Server time of a name's first write pair in large pipelines",
+		Rounds:     15,
+		About:      "256 goroutines over go-redis's AutoPipeline (rueidislock: its own client) lock and unlock each name once.",
+		Contenders: contenders, Columns: []Metric{ServerTime, Requests, Calls, Bytes}, Against: []*Contender{bare, floor},
+		Run: serverTime(Write, newNames),
+	}, {
+		Name: "read-server-once", First: true, Title: "Server time of a name's first read pair in large pipelines",
+		Rounds:     15,
+		About:      "As above, for reading; the bare mutex is the yardstick.",
+		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: []Metric{ServerTime, Requests, Calls, Bytes},
+		Against: []*Contender{bare, floor}, Run: serverTime(Read, newNames),
+	}, {
+		Name: "turns", Title: "Server time of a write pair on names that processes take in turns",
+		About: "Each process in turn locks and unlocks the same 2,000 names once, with 256 goroutines over go-redis's AutoPipeline. Only " +
+			"one process works at a time, so nobody waits. Before or after each turn the process does the same with new names: these are the " +
+			"first pairs.",
+		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
+		Contenders: append(slices.Clone(withReadMode), bare), Columns: []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
+		Against: []*Contender{bare}, Run: turns(Write),
+	}, {
+		Name: "turns-read", Title: "Server time of a read pair on names that processes take in turns",
+		About:     "As above, for reading.",
+		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
+		Contenders: append(slices.Clone(withReadMode), bare), Columns: []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
+		Against: []*Contender{bare}, Run: turns(Read),
+	}, {
+		Name: "processes", Title: "Processes that share 100 names",
+		About: "Each process has 16 goroutines. They lock and unlock names drawn at random, over the plain client (rueidislock: its own), " +
+			"with contexts that have a timeout. The waits are the times of the lock calls.",
+		ParamName: "processes", Params: []int{2, 4}, Rounds: 3,
+		Contenders: withoutFloor, Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
+		Against: []*Contender{redislockContender, rueidislockContender}, Run: processes(100, 0),
+	}, {
+		Name: "processes-reads", Title: "Processes that share 1,000 names, 90 % reads",
+		About:     "As above. The contenders without a read mode take their mutex for reading, too.",
+		ParamName: "processes", Params: []int{2, 4}, Rounds: 3,
+		Contenders: withoutFloor, Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
+		Against: []*Contender{redislockContender, rueidislockContender}, Run: processes(1000, 90),
+	}, {
+		Name: "zipf", First: true, Title: "100,000 names, a few of them much wanted",
+		About: "64 goroutines lock and unlock names drawn from Zipf's distribution with exponent 1.1, with contexts that have a timeout: " +
+			"every seventh operation is on the first name.",
+		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime}, Against: []*Contender{floor},
+		Run: zipf(0),
+	}, {
+		Name: "zipf-reads", First: true, Title: "100,000 names, a few of them much wanted, 90 % reads",
+		About:  "As above. The contenders without a read mode take their mutex for reading, too.",
+		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime}, Against: []*Contender{floor},
+		Run: zipf(90),
 	}, {
 		Name: "distinct", Title: "Distinct names, plain client",
 		About:     "Every goroutine locks and unlocks a name of its own over go-redis's plain client (rueidislock: its own).",
@@ -167,12 +239,30 @@ var workloads = []*Workload{
 		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 1,
 		Columns: []Metric{ClientCPU, ServerCPU, RequestRate},
 		Run:     renewal,
+	}, {
+		Name: "footprint", Title: "Memory at the server for one name",
+		About: "MEMORY USAGE, summed over the keys that contain the name: while it is held, for each of 100 waiters, after one pair, and " +
+			"after one pair by each of 10 processes. \"stays\" is the time to live of what one pair left, less the lease of 30 s.",
+		Contenders: withoutFloor, Rounds: 1,
+		Columns: []Metric{HeldWriting, HeldReading, PerWaiter, LeftBytes, LeftKeys, Stays, LeftByTen},
+		Run:     footprint,
+	}, {
+		Name: "client-memory", Title: "Memory of the client process",
+		About: "The growth of heap and goroutine stacks, after garbage collections: for each of 10,000 names held; after 10,000 holds were " +
+			"released, and after 10,000 waiters gave up, as a share of the peak; after names were locked and unlocked once; and after " +
+			"names were locked, lost by the server, and unlocked.",
+		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 2,
+		Columns: []Metric{PerHold, AfterHolds, AfterWaiters, LeftFew, LeftMany, LostFew, LostMany},
+		Run:     clientMemory,
 	},
 }
 
-// Open opens the contender of this turn with a lease of 30 s, unless adjust asks for something else.
+// usualLease is the lease where a workload asks for no other.
+const usualLease = 30 * time.Second
+
+// Open opens the contender of this turn with the usual lease, unless adjust asks for something else.
 func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (Locker, error) {
-	o := Options{Addr: e.Server.Addr, Lease: 30 * time.Second, Floor: e.Floor}
+	o := Options{Addr: e.Server.Addr, Lease: usualLease, Floor: e.Floor}
 	for _, f := range adjust {
 		f(&o)
 	}
@@ -235,6 +325,25 @@ func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (
 		Calls:      usage.Calls / n,
 		Bytes:      usage.Bytes / n,
 	}, nil
+}
+
+// patience is the timeout of a context that has one. It is much longer than any wait.
+const patience = 10 * time.Second
+
+// pairWithin locks and unlocks name once with contexts that have a timeout, and returns how long the lock call took. The
+// end of waiting ends the lock call, but not the unlocking: the lock would stay behind, and be in the way of what comes next.
+func pairWithin(ctx, waiting context.Context, lock func(context.Context, string) (Hold, error), name string) (time.Duration, error) {
+	waiting, cancel := context.WithTimeout(waiting, patience)
+	defer cancel()
+	start := time.Now()
+	h, err := lock(waiting, name)
+	wait := time.Since(start)
+	if err != nil {
+		return wait, err
+	}
+	ctx, cancelUnlock := context.WithTimeout(ctx, patience)
+	defer cancelUnlock()
+	return wait, h.Unlock(ctx)
 }
 
 // pair returns what locks and unlocks name once.

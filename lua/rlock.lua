@@ -1,107 +1,74 @@
--- Takes the lock for reading; or waits for it; or, waiting already, says that the waiter lives and asks for news.
+-- Takes the lock for reading; or queues for it; or, sent again by a waiter, keeps its place and asks for news.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
--- ARGV   1 hold  2 what done says before it  3 lease, ms  4 "wait" or "try"  5 what wake channels begin with
---        6 the write hold of the same owner, or ""  7 as for lock.lua
+-- KEYS   1 lock  2 leases  3 queue
+-- ARGV   1 to 7 as lock.lua  8 the write claim of the same owner, or ""
 -- Reply  as lock.lua
 
 --#include clock.lua
-local strings = redis.call('MGET', KEYS[3], KEYS[4])
-if strings[1] and strings[1] ~= ARGV[2] then
-  return -1
-end
+local seen = call('HMGET', KEYS[1], 'owner', 'fence', ARGV[3])
+local owner, fence, record = seen[1] or '', seen[2], seen[3]
 
--- The token is the time, so that no earlier writer has a larger one even if the server has lost the last writes to the
--- fence; or the last one handed out, should the clock be behind.
-local token = strings[2]
-local later = token and token < now
-if later then
-  token = now
-end
-
-local present = redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[5], KEYS[6])
-if present == 0 then
-  local sole = redis.call('GET', KEYS[9])
-  if not sole and (later or not token and not redis.call('GET', KEYS[4])) and tonumber(ARGV[3]) <= 86400000 then
-    -- As in lock.lua. MGET does not fail on a key of another type; GET does.
-    redis.call('SET', KEYS[9], now .. ' read ' .. ARGV[3] .. ' ' .. ARGV[1], 'PX', '172800000')
-    return now .. ' sole '
-  elseif sole and string.sub(sole, 1, 4) ~= 'past' then
-    local hold = ARGV[1]
-    --#include base.lua
-    --#include sole.lua
-    local reply = meet_sole('read', ARGV[3], ARGV[7])
-    if reply then
-      return reply
+if (not record or record < ARGV[2]) and (not fence or fence <= now) then
+  local enters = owner == ''
+  if enters then
+    -- Nobody holds the lock, and nobody waits for it.
+    if not fence then
+      --#include create.lua
     end
-    present = -1
+    call('HSET', KEYS[1], 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+    -- As in lock.lua.
+    if ARGV[5] ~= SHORT or not fence or fence < time[1] then
+      call('PEXPIRE', KEYS[1], ARGV[5])
+    end
+  elseif owner == 'shared' then
+    -- There are other readers, unless the last has left, and nobody waits.
+    local left = call('PTTL', KEYS[2])
+    if left > 0 then
+      enters = true
+      call('ZADD', KEYS[2], time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[4], ARGV[1])
+      call('HSET', KEYS[1], 'fence', now, ARGV[3], ARGV[2] .. ' ' .. now .. ' held 1')
+      if left < ARGV[5] - SPARE then
+        call('PEXPIRE', KEYS[1], ARGV[5])
+        call('PEXPIRE', KEYS[2], ARGV[5])
+      end
+    end
+  end
+  if enters then
+    if fence and not record then
+      --#include sweep.lua
+      sweep(owner == 'shared')
+    end
+    return now
   end
 end
-if present == 0 and token then
-  -- Nobody has the lock or waits for it: the hold is the only one, and the hash ends with it.
-  redis.call('HSET', KEYS[5], ARGV[1], token)
-  redis.call('PEXPIRE', KEYS[5], ARGV[3])
-  if later then
-    redis.call('SET', KEYS[4], token, 'KEEPTTL')
-  end
-  return token
-end
-
-local hold, wakes = ARGV[1], ARGV[5]
-local waits = ARGV[4] == 'wait'
---#include base.lua
-
-if present == 2 and token then
-  local left = call('PTTL', LEASES)
-  if left >= 0 and call('EXISTS', READERS) == 1 and call('HSETNX', READERS, hold, token) == 1 then
-    -- There are other readers, and nobody waits.
-    call('ZADD', LEASES, ms + ARGV[3], hold)
-    if left < tonumber(ARGV[3]) then
-      keep(READERS, LEASES, tonumber(ARGV[3]))
-    end
-    if later then
-      call('SET', FENCE, token, 'KEEPTTL')
-    end
-    return token
-  end
-end
---#include grant.lua
---#include readers.lua
---#include queue.lua
+local CHANNELS = ARGV[6]
+--#include state.lua
+--#include leases.lua
 --#include serve.lua
 --#include reply.lua
 
-local deadline = reader_deadline(hold)
-if deadline then
-  extend_reader(hold, deadline, ARGV[3])
-  return string.match(call('HGET', READERS, hold), '^%d+')
+if ended() then
+  return -1
 end
-local writer = call('GET', WRITER)
-if not writer then
-  -- As in lock.lua.
-  if call('ZRANK', QUEUE, hold) then
-    enqueue('read', ARGV[3])
-  end
-  serve()
-  if granted[hold] then
-    return granted_reply()
-  end
-  writer = call('GET', WRITER)
+local its_token = held()
+if its_token then
+  return let_in_before(its_token)
 end
-if writer and writer == ARGV[6] then
-  granted[hold] = last_token()
-  if call('ZRANK', QUEUE, hold) then
-    dequeue({hold})
-  end
-elseif writer or call('EXISTS', QUEUE) == 1 then
-  if waits then
-    enqueue('read', ARGV[3], writer)
+local waits = heartbeat()
+expire()
+serve()
+if granted[claim] ~= 'let in' then
+  if holder == ARGV[8] and holder ~= '' then
+    share({claim}, {ms + ARGV[4]}, token)
+    if waits then
+      leave_queue(claim)
+    end
+  elseif waits or waiting > 0 or is_write(holder) then
+    return blocked(waits)
+  elseif holder == '' then
+    enter(claim, read_token(), ARGV[4], now)
   else
-    refuse_late()
+    share({claim}, {ms + ARGV[4]}, read_token())
   end
-  return blocked()
-else
-  granted[hold] = read_token()
 end
-add_readers({hold}, {ms + ARGV[3]}, granted[hold])
-return granted_reply()
+return entered()

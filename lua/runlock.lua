@@ -1,50 +1,34 @@
--- Ends a read hold, or what was to become one: takes it out of the queue, and refuses the request if it comes late.
--- Whoever is next gets the lock in the same step.
+-- Ends a read hold, or what was to become one: as unlock.lua.
 --
--- KEYS   1 writer  2 queue  3 done  4 fence  5 readers  6 leases  7 waiters  8 count  9 sole
--- ARGV   1 hold  2 its number  3 what wake channels begin with  4 "keep" if done has long enough to live
---        5 as for unlock.lua; a read hold has its count in readers, where it goes with the hold
+-- KEYS   1 lock  2 leases  3 queue
+-- ARGV   as unlock.lua
 -- Reply  as unlock.lua
 
-local present = redis.call('EXISTS', KEYS[2], KEYS[6])
-if present == 0 and redis.call('HDEL', KEYS[5], ARGV[1]) == 1 then
-  -- It was the only reader, and nobody waits.
-  if ARGV[4] ~= 'keep' or not redis.call('SET', KEYS[3], ARGV[2], 'KEEPTTL', 'GET') then
-    redis.call('SET', KEYS[3], ARGV[2], 'PX', '150000')
+if ARGV[5] ~= '' then
+  local owner = redis.call('HGET', KEYS[1], 'owner')
+  if owner == ARGV[1] then
+    -- It is the only reader, and nobody waits. As in unlock.lua.
+    if type(redis.pcall('HSET', KEYS[1], 'owner', '', ARGV[3], ARGV[5])) == 'number' then
+      return 1
+    end
+  elseif owner == 'shared' and redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
+    -- There may be others. Who comes next finds out.
+    redis.call('HSET', KEYS[1], ARGV[3], ARGV[5])
+    return 1
   end
-  return 1
 end
 
 --#include clock.lua
-local hold, wakes = ARGV[1], ARGV[3]
---#include base.lua
-
-local deadline = present == 1 and call('ZSCORE', LEASES, hold)
-if deadline and tonumber(deadline) > ms and call('HDEL', READERS, hold) == 1 then
-  -- There are other readers, and nobody waits: leases is the one that is present.
-  call('ZREM', LEASES, hold)
-  if ARGV[4] ~= 'keep' or not redis.call('SET', KEYS[3], ARGV[2], 'KEEPTTL', 'GET') then
-    redis.call('SET', KEYS[3], ARGV[2], 'PX', '150000')
-  end
-  return 1
-end
---#include sole.lua
-local reply = present == 0 and release_sole(ARGV[2])
-if reply then
-  return reply
-end
---#include grant.lua
---#include readers.lua
+local CHANNELS = ARGV[4]
+--#include state.lua
+--#include leases.lua
 --#include serve.lua
---#include giveup.lua
+--#include end.lua
 
-deadline = reader_deadline(hold)
-remove_reader(hold)
-if deadline then
-  call('SET', DONE, ARGV[2], 'PX', DONE_TTL)
-  if not call('GET', WRITER) then
-    serve()
-  end
-  return {1, more, wake()}
+local until_ms = ends()
+if holder == claim then
+  vacate()
+elseif not leave_leases() then
+  return give_up()
 end
-return present > 0 and release_sole(ARGV[2]) or give_up(ARGV[2], call('GET', WRITER))
+return release(until_ms)

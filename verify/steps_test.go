@@ -1,76 +1,53 @@
 package verify
 
 import (
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
-// A line builds up a queue of a step's size and more, with the scripts' steps made small.
-type line struct {
-	*rig
-	t testing.TB
-}
-
-func newLine(t *testing.T) *line {
-	testredis.Need(t)
-	l := &line{newRig(t, testredis.NewClient(t, testredis.Start(t).Addr()), true), t}
-	l.reset(t)
-	l.client.Set(ctx, "{l}:sole", "past "+l.name(99), time.Minute) // the lock is not all in one key, whoever comes first
-	return l
-}
-
-func (l *line) name(owner int) string { return id(model.Claim{Owner: owner, Number: 1}) }
-
-func (l *line) ask(owner int, mode model.Mode, lease int64) any {
-	if mode == model.Write {
-		return l.run(l.t, "lock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", "", "")
-	}
-	return l.askUnder(owner, "", lease)
-}
-
-// askUnder asks to read, for an owner that may have the write hold within.
-func (l *line) askUnder(owner int, within string, lease int64) any {
-	return l.run(l.t, "rlock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), "", lease, "wait", "wake:", within, "")
-}
-
-func (l *line) unlock(owner int) []any {
-	reply, _ := l.run(l.t, "unlock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), 1, "wake:", "", "").([]any)
+// do runs a script that must not fail.
+func (r *rig) do(t testing.TB, s step) protocol.Reply {
+	t.Helper()
+	reply, _ := r.run(t, &s.Request)
 	return reply
 }
 
-// serve goes on until nothing is left to do.
-func (l *line) serve(first []any) {
-	more := first[1]
-	for steps := 0; more == int64(1); steps++ {
+// finish takes the steps that are left.
+func (r *rig) finish(t testing.TB, first protocol.Reply) {
+	t.Helper()
+	more := first.More
+	for steps := 0; more; steps++ {
 		if steps > 100 {
-			l.t.Fatal("there is no end of it")
+			t.Fatal("there is no end of it")
 		}
-		more = l.run(l.t, "serve", "{l}:none", processID(0), "wake:").([]any)[1]
+		more = r.do(t, serve).More
 	}
+}
+
+func held(l *model.Lock, owner int) *model.Hold {
+	return l.Hold(model.Claim{Owner: owner, Number: owner})
 }
 
 // A crowd of readers that is owed the next phase is let in step by step, all of it before the next writer, who is next.
 func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Write, 30_000)
-	l.ask(2, model.Write, 30_000)
+	t.Parallel()
+	r := newRedisRig(t, true)
+	r.do(t, askFor(writer(1), 30_000, false))
+	r.do(t, askFor(writer(2), 30_000, false))
 	for owner := 3; owner < 8; owner++ {
-		l.ask(owner, model.Read, 30_000)
+		r.do(t, askFor(reader(owner), 30_000, false))
 	}
-	first := l.unlock(1)
-	if holds := l.state(t).Holds; len(holds) != 2 {
+	first := r.do(t, release(writer(1), 0))
+	if holds := r.state(t).Holds; len(holds) != 2 || !first.More {
 		t.Fatalf("the first step lets in %v", holds)
 	}
-	l.ask(8, model.Read, 30_000) // comes too late for this phase
-	l.serve(first)
-	s := l.state(t)
+	r.do(t, askFor(reader(8), 30_000, false)) // comes too late for this phase
+	r.finish(t, first)
+	s := r.state(t)
 	if len(s.Holds) != 5 || len(s.Queue) != 2 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
@@ -79,175 +56,270 @@ func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 			t.Errorf("%v has it", h)
 		}
 	}
+	var last protocol.Reply
 	for owner := 3; owner < 8; owner++ {
-		l.run(t, "runlock", fmt.Sprintf("{l}:done:%d", owner), l.name(owner), 1, "wake:", "", "")
+		last = r.do(t, release(reader(owner), 0))
 	}
-	if w := l.state(t).Writer(); w == nil || w.Owner != 2 {
-		t.Errorf("the writer did not come next: %v", l.state(t))
+	r.finish(t, last)
+	if s := r.state(t); len(s.Holds) != 1 || held(s, 2) == nil {
+		t.Errorf("the writer did not come next: %v", s)
+	}
+}
+
+// The same request, run again between the steps, says again that there are more.
+func TestReleaseThatRunsAgainBetweenSteps(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	r.do(t, askFor(writer(1), 30_000, false))
+	for owner := 2; owner < 8; owner++ {
+		r.do(t, askFor(reader(owner), 30_000, false))
+	}
+	r.do(t, release(writer(1), 0))
+	if again := r.do(t, release(writer(1), 0)); again.Code != protocol.DoneBefore || !again.More {
+		t.Errorf("the second run replies %+v", again)
+	}
+	r.finish(t, protocol.Reply{More: true})
+	if again := r.do(t, release(writer(1), 0)); again.Code != protocol.DoneBefore || again.More {
+		t.Errorf("the third run replies %+v", again)
+	}
+	if s := r.state(t); len(s.Holds) != 6 || len(s.Queue) != 0 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
 }
 
 // Dead writers in front are cleared away step by step, and then it is the turn of who lives.
 func TestCrowdOfDeadIsClearedAwayBySteps(t *testing.T) {
-	for _, mode := range []model.Mode{model.Read, model.Write} {
-		l := newLine(t)
-		l.ask(1, model.Write, 60_000)
+	t.Parallel()
+	r := newRedisRig(t, true)
+	for _, c := range []protocol.Claim{writer(10), reader(10)} {
+		r.reset(t)
+		r.do(t, askFor(writer(1), 60_000, false))
 		for owner := 2; owner < 10; owner++ {
-			l.ask(owner, model.Write, 1_000)
+			r.do(t, askFor(writer(owner), 1_000, false))
 		}
-		l.ask(10, mode, 60_000)
-		l.pass(t, 10_000)
-		first := l.unlock(1)
-		if first[1] != int64(1) {
-			t.Fatalf("one step clears away all: %v", first)
+		r.do(t, askFor(c, 60_000, false))
+		r.pass(t, 10_000)
+		first := r.do(t, release(writer(1), 0))
+		if !first.More {
+			t.Fatalf("one step clears away all: %+v", first)
 		}
-		if queue := l.client.ZCard(ctx, "{l}:queue").Val(); queue > 7 {
+		if queue := r.client.ZCard(ctx, r.keys.Queue.(string)).Val(); queue > 7 {
 			t.Errorf("the first step leaves %d in the queue", queue)
 		}
-		l.serve(first)
-		if h := l.state(t).Hold(model.Claim{Owner: 10, Number: 1}); h == nil || h.Mode != mode {
-			t.Errorf("the one that lives did not get it: %v", l.state(t))
+		r.finish(t, first)
+		if s := r.state(t); len(s.Holds) != 1 || held(s, 10) == nil {
+			t.Errorf("the one that lives did not get it: %v", s)
 		}
+	}
+}
+
+// While dead writers are being cleared away, no reader gets past the one behind them that lives.
+func TestCrowdOfDeadDoesNotHideAWriterBetweenSteps(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	r.do(t, askFor(reader(1), 60_000, false))
+	for owner := 2; owner < 10; owner++ {
+		r.do(t, askFor(writer(owner), 1_000, false))
+	}
+	r.do(t, askFor(writer(10), 60_000, false))
+	r.do(t, askFor(reader(11), 60_000, false))
+	r.pass(t, 10_000)
+	r.finish(t, r.do(t, askFor(reader(12), 60_000, false)))
+	r.finish(t, r.do(t, serve))
+	if s := r.state(t); len(s.Holds) != 1 || len(s.Queue) != 3 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+	}
+}
+
+// A crowd of dead readers is cleared away by steps, too, and the writer behind it enters.
+func TestCrowdOfDeadReadersIsClearedAwayBySteps(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	r.do(t, askFor(writer(1), 60_000, false))
+	for owner := 2; owner < 9; owner++ {
+		r.do(t, askFor(reader(owner), 1_000, false))
+	}
+	r.do(t, askFor(writer(9), 60_000, false))
+	r.pass(t, 10_000)
+	r.finish(t, r.do(t, release(writer(1), 0)))
+	if s := r.state(t); len(s.Holds) != 1 || held(s, 9) == nil || len(s.Queue) != 0 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
 }
 
 // A writer far down the queue is told to ask again when the one in front of it dies, if nothing else happens.
 func TestWaiterBehindAShortLease(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Read, 60_000)
-	l.ask(2, model.Write, 60_000)
-	l.ask(3, model.Write, 10_000)
-	for range 2 {
-		reply := l.ask(4, model.Write, 60_000).([]any)
-		if again := reply[3].(int64); again > 10_000 {
-			t.Errorf("to ask again in %d ms, of 10,000", again)
-		}
-		if reply[4] != int64(2) {
-			t.Errorf("%d are ahead, of 2", reply[4])
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, first := range []protocol.Claim{writer(1), reader(1)} {
+		r.reset(t)
+		r.do(t, askFor(first, 60_000, false))
+		r.do(t, askFor(writer(2), 60_000, false))
+		r.do(t, askFor(writer(3), 10_000, false))
+		for range 2 {
+			reply := r.do(t, askFor(writer(4), 60_000, false))
+			if again := reply.Again.Milliseconds(); again > 10_000 || again < 9_000 {
+				t.Errorf("to ask again in %d ms, of 10,000", again)
+			}
+			if reply.Ahead != 2 {
+				t.Errorf("%d are ahead, of 2", reply.Ahead)
+			}
 		}
 	}
 }
 
 // A reader that finds, when it asks again, that the write hold in its way is its own owner's, leaves the queue for the lock.
 func TestQueuedReaderEntersUnderItsOwnWriter(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Write, 60_000)
-	if _, waits := l.askUnder(2, "", 60_000).([]any); !waits {
-		t.Fatal("it does not wait")
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.do(t, askFor(writer(1), 60_000, false))
+	s := askUnder(1)
+	s.Writer = nil
+	if reply := r.do(t, s); reply.Token != 0 {
+		t.Fatalf("it does not wait: %+v", reply)
 	}
-	if _, enters := l.askUnder(2, l.name(1), 60_000).(string); !enters {
-		t.Error("it does not enter")
+	if reply := r.do(t, askUnder(1)); reply.Token != began {
+		t.Errorf("it does not enter: %+v", reply)
 	}
-	if s := l.state(t); len(s.Holds) != 2 || len(s.Queue) != 0 {
+	if s := r.state(t); len(s.Holds) != 2 || len(s.Queue) != 0 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
 }
 
-// A crowd whose deadlines are lost is cleared away like the dead, and leaves nothing that does not expire.
-func TestCrowdOfLostIsClearedAwayBySteps(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Write, 60_000)
-	for owner := 2; owner < 10; owner++ {
-		l.ask(owner, model.Read, 60_000)
-	}
-	l.client.Del(ctx, "{l}:waiters")
-	first := l.unlock(1)
-	for _, key := range l.client.Keys(ctx, "{l}*").Val() {
-		if ttl := l.client.PTTL(ctx, key).Val(); ttl <= 0 {
-			t.Errorf("%s lives for %v", key, ttl)
-		}
-	}
-	l.serve(first)
-	if s := l.state(t); len(s.Holds) != 0 || len(s.Queue) != 0 {
-		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
-	}
-}
-
-// While dead writers are being cleared away, no reader gets past the one behind them that lives.
-func TestCrowdOfDeadDoesNotHideAWriterBetweenSteps(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Read, 60_000)
-	for owner := 2; owner < 10; owner++ {
-		l.ask(owner, model.Write, 1_000)
-	}
-	l.ask(10, model.Write, 60_000)
-	l.ask(11, model.Read, 60_000)
-	l.pass(t, 10_000)
-	l.ask(12, model.Read, 60_000)
-	l.serve(l.run(t, "serve", "{l}:none", processID(0), "wake:").([]any))
-	s := l.state(t)
-	if len(s.Holds) != 1 || len(s.Queue) != 3 {
-		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
-	}
-}
-
-// A hold that is all in one key lives until its last millisecond is over, and no longer.
+// A hold lives until its last millisecond is over, and no longer; so does who waits.
 func TestLastMillisecond(t *testing.T) {
-	testredis.Need(t)
-	r := newRig(t, testredis.NewClient(t, testredis.Start(t).Addr()), false)
-	hold, other := "{l}:done:1", "{l}:done:2"
-	one, two := id(model.Claim{Owner: 1, Number: 1}), id(model.Claim{Owner: 2, Number: 1})
-	for _, mode := range []string{"write", "read"} {
-		lock, unlock := "lock", "unlock"
-		if mode == "read" {
-			lock, unlock = "rlock", "runlock"
+	t.Parallel()
+	r := newRedisRig(t, false)
+	alone := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false)} }
+	beside := func(c protocol.Claim) []step {
+		return []step{askFor(reader(3), 1_000, false), askFor(c, 10_000, false)}
+	}
+	for name, way := range map[string]struct {
+		of    protocol.Claim
+		build func(protocol.Claim) []step
+	}{
+		"a writer": {writer(1), alone}, "a reader": {reader(1), alone}, "a reader beside another": {reader(1), beside},
+	} {
+		hold := way.of
+		write := hold.ID.(string)[0] == 'w'
+		finds := map[string]func() bool{ // whether it finds a live hold
+			"try":       func() bool { return r.do(t, askFor(writer(2), 10_000, true)).Token == 0 },
+			"wait":      func() bool { return r.do(t, askFor(writer(2), 10_000, false)).Token == 0 },
+			"ask again": func() bool { return r.do(t, askFor(hold, 10_000, false)).Before },
+			"renew":     func() bool { return r.do(t, renew(hold)).Code == protocol.Done },
+			"re-enter":  func() bool { return r.do(t, reenter(hold, false)).Code == protocol.Done },
+			"look":      func() bool { return len(r.glance(t).Holders) == 1 },
+			"read": func() bool {
+				reply := r.do(t, askFor(reader(2), 10_000, true))
+				s := r.glance(t)
+				return write && reply.Token == 0 || !write && has(s, hold) != nil
+			},
 		}
-		runs := map[string]func() bool{ // whether it finds a live hold
-			"try": func() bool {
-				_, refused := r.run(t, "lock", other, two, "", 10_000, "try", "wake:", "", "").([]any)
-				return refused
-			},
-			"read among it": func() bool {
-				reply, entered := r.run(t, "rlock", other, two, "", 10_000, "try", "wake:", "", "").(string)
-				return mode == "write" && !entered || mode == "read" && !strings.Contains(reply, "sole")
-			},
-			"ask again": func() bool {
-				token := r.run(t, lock, hold, one, "", 10_000, "wait", "wake:", "", "")
-				return token == "1700000000000000"
-			},
-			"renew":    func() bool { return r.run(t, "renew", hold, one, mode, 10_000) == int64(1) },
-			"re-enter": func() bool { return r.run(t, "reenter", hold, one, mode, 2, 2, 0) == int64(1) },
-			"release":  func() bool { return r.run(t, unlock, hold, one, 1, "wake:", "", "") == int64(3) },
-			"look":     func() bool { return len(r.state(t).Holds) == 1 },
-		}
-		for what, lives := range runs {
+		for what, lives := range finds {
 			for _, at := range []int64{9_999, 10_000} {
 				r.reset(t)
-				r.run(t, lock, hold, one, "", 10_000, "wait", "wake:", "", "")
+				for _, s := range way.build(hold) {
+					r.do(t, s)
+				}
 				r.setClock(t, r.now+at*1000)
-				if lives() != (at < 10_000) {
-					t.Errorf("%s, %s, after %d ms of 10,000: lives %v", mode, what, at, at >= 10_000)
+				if got := lives(); got != (at < 10_000) {
+					t.Errorf("%s, %s, after %d ms of 10,000: lives %v", name, what, at, got)
+				}
+			}
+		}
+	}
+	for _, waiter := range []protocol.Claim{writer(2), reader(2)} {
+		for _, token := range []int64{0, began} {
+			for _, at := range []int64{9_999, 10_000} {
+				r.reset(t)
+				r.do(t, askFor(writer(1), 60_000, false))
+				r.do(t, askFor(waiter, 10_000, false))
+				r.setClock(t, r.now+at*1000)
+				r.do(t, release(writer(1), token))
+				if got := has(r.glance(t), waiter) != nil; got != (at < 10_000) {
+					t.Errorf("%s waits, and after %d ms of 10,000 it is let in: %v", waiter.ID, at, got)
+				}
+				if s := r.state(t); len(s.Queue) != 0 {
+					t.Errorf("%v still wait", s.Queue)
 				}
 			}
 		}
 	}
 }
 
-// No writer comes in with the readers that one script lets in, though they seem to be over at once: before Redis 7.2, a
-// clock that steps back within a script makes it take what it has just set a time to live for as expired.
+// No writer comes in with the readers that one script lets in, though they seem to be over at once: before Redis 7.2, a clock
+// that moves on within a script makes the server take for expired what the script has just set a time to live for.
 func TestReadersThatSeemOverEnterAlone(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Write, 60_000)
-	l.ask(2, model.Read, 60_000)
-	l.ask(3, model.Write, 60_000)
-	const enter = "      add_readers(entered, deadlines, token)\n"
+	t.Parallel()
+	r := newRedisRig(t, false)
+	const enter = "    share(entering, deadlines, read_token())\n"
 	text := source(t, "unlock", false)
-	if !strings.Contains(text, enter) {
+	if strings.Count(text, enter) != 1 {
 		t.Fatal("readers are let in some other way")
 	}
-	l.scripts["unlock"] = redis.NewScript(strings.Replace(text, enter, enter+"call('DEL', READERS, LEASES)\n", 1))
-	l.unlock(1)
-	if w := l.client.Get(ctx, "{l}:writer").Val(); w != "" {
-		t.Errorf("%s writes beside readers", w)
+	r.load(t, lua.Unlock, strings.Replace(text, enter, enter+"    call('DEL', LEASES)\n", 1))
+	r.do(t, askFor(writer(1), 60_000, false))
+	r.do(t, askFor(reader(2), 60_000, false))
+	r.do(t, askFor(reader(3), 60_000, false))
+	r.do(t, askFor(writer(4), 60_000, false))
+	reply := r.do(t, release(writer(1), 0))
+	if s := r.glance(t); len(s.Holders) != 0 || !waits(s, writer(4)) {
+		t.Errorf("%+v: %+v", reply, s)
 	}
 }
 
-// To look at one waiter does not cost more the more there are: the server keeps them as a table, few as they may be.
-func TestWaitersAreATable(t *testing.T) {
-	l := newLine(t)
-	l.ask(1, model.Write, 60_000)
-	l.ask(2, model.Write, 60_000)
-	if kind := l.client.ObjectEncoding(ctx, "{l}:waiters").Val(); kind != "hashtable" {
+// A server's clock that steps back between scripts makes no token less than one before, and no lease that counts from then on
+// longer or shorter.
+func TestClockStepsBackBetweenScripts(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, first := range []protocol.Claim{writer(1), reader(1)} {
+		for _, token := range []int64{0, began} {
+			for _, next := range []protocol.Claim{writer(2), reader(2)} {
+				r.reset(t)
+				r.do(t, askFor(first, 10_000, false))
+				r.setClock(t, r.now-5_000_000)
+				r.do(t, release(first, token))
+				got := r.do(t, askFor(next, 10_000, false)).Token
+				if got < began || next.ID == writer(2).ID && got == began {
+					t.Errorf("%s has token %d after %d", next.ID, got, began)
+				}
+				r.setClock(t, r.now+9_999_000)
+				if r.do(t, askFor(writer(3), 10_000, true)).Token != 0 || has(r.glance(t), next) == nil {
+					t.Errorf("the lease of %s was over before its time", next.ID)
+				}
+				r.setClock(t, r.now+1_000)
+				last := r.do(t, askFor(claimOf(3, 13, 13, model.Write), 10_000, true)).Token
+				if last <= got {
+					t.Errorf("the lease of %s ran on, or the next token is less: %d after %d", next.ID, last, got)
+				}
+			}
+		}
+	}
+
+	// Who waits is let in all the same, with a token that is larger, and lives for its lease from when it asked.
+	for _, token := range []int64{0, began} {
+		r.reset(t)
+		r.do(t, askFor(writer(1), 10_000, false))
+		r.setClock(t, r.now-5_000_000)
+		r.do(t, askFor(writer(2), 10_000, false))
+		r.do(t, release(writer(1), token))
+		s := r.state(t)
+		h := held(s, 2)
+		if h == nil || s.Token <= began || h.Until != r.now/1000+10_000 {
+			t.Errorf("after the step back: %+v", s)
+		}
+	}
+}
+
+// To look at one slot does not cost more the more there are: the server keeps a hash of many as a table.
+func TestManySlotsAreATable(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for owner := 1; owner < 12; owner++ {
+		r.do(t, askFor(writer(owner), 60_000, false))
+	}
+	if kind := r.client.ObjectEncoding(ctx, r.keys.Lock.(string)).Val(); kind != "hashtable" {
 		t.Errorf("they are a %s", kind)
 	}
 }

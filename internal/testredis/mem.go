@@ -24,6 +24,8 @@ func Mem(tb testing.TB) *miniredis.Miniredis {
 func MemClient(tb testing.TB, m *miniredis.Miniredis, opts ...func(*redis.Options)) *redis.Client {
 	tb.Helper()
 	dial := func(o *redis.Options) {
+		// A pool that is full waits with timers that it shares with all clients of the process, those of other bubbles included.
+		o.PoolSize, o.PipelinePoolSize = 1024, 1024
 		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return memDial(m) }
 	}
 	return NewClient(tb, "127.0.0.1:1", append([]func(*redis.Options){dial}, opts...)...)

@@ -10,12 +10,16 @@ import (
 
 // options say what is explored.
 type options struct {
-	asks    uint8 // claims that each owner may begin
+	asks    uint8 // calls that each owner may make
 	faults  uint8
 	crashes uint8
 	forces  uint8
-	reenter bool
-	before  bool // the first owner's process had the lock before, which is all in one key now
+	stalls  uint8 // times that a process stands still
+	ticks   uint8 // that may pass
+	reenter bool  // owners make a second call beside the first, and enter again
+	noRenew bool  // holds end with their leases
+	bounded bool  // calls do not end by themselves
+	stands  bool  // the server's clock stands still within a tick
 }
 
 // limits end an exploration early; 0 is no limit.
@@ -29,6 +33,7 @@ type limits struct {
 type report struct {
 	States, Transitions, Depth int
 	ServerStates, Runs         int
+	Processes, Changes         int
 	Complete                   bool
 	Time                       time.Duration
 	Bugs                       []bug
@@ -40,10 +45,10 @@ type bug struct {
 	trace trace
 }
 
-// node is how a state was reached first.
-type node struct {
+// A step is how a state was reached first.
+type step struct {
 	parent int32
-	via    uint8 // the index of the action
+	via    uint16 // the index of the action
 }
 
 // explore visits every system that can be reached, those with the shortest traces first. A system with something wrong
@@ -62,13 +67,22 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 		index int32
 	}
 	visited := map[fingerprint]struct{}{}
-	var nodes []node
+	var nodes []step
 	var r report
 	kinds := map[string]bool{}
-	start, key := e.start().canonical(e.layout, e.terms)
+	start, key := e.canonical(e.start())
 	visited[print(key)] = struct{}{}
-	nodes = append(nodes, node{parent: -1})
+	nodes = append(nodes, step{parent: -1})
+	if e.visit != nil {
+		e.visit(start)
+	}
 	frontier := []entry{{start, 0}}
+	found := func(at int32, flaw error, fair bool) {
+		if !kinds[kindOf(flaw)] {
+			kinds[kindOf(flaw)] = true
+			r.Bugs = append(r.Bugs, bug{flaw.Error(), e.retrace(nodes, at, flaw, fair)})
+		}
+	}
 	stop := func() bool {
 		return l.states > 0 && len(nodes) >= l.states || l.time > 0 && time.Since(began) > l.time ||
 			l.bugs > 0 && len(r.Bugs) >= l.bugs
@@ -92,23 +106,25 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 				r.Transitions++
 				y, err := e.take(at.x, a)
 				if flaw := cmp.Or(err, e.flaw); flaw != nil {
-					if !kinds[kindOf(flaw)] {
-						kinds[kindOf(flaw)] = true
-						r.Bugs = append(r.Bugs, bug{flaw.Error(), e.retrace(nodes, at.index, flaw)})
-					}
+					found(at.index, flaw, false)
 				}
 				if err != nil {
 					continue
 				}
-				y, key := y.canonical(e.layout, e.terms)
+				y, key := e.canonical(y)
 				p := print(key)
 				if _, known := visited[p]; known {
 					continue
 				}
 				visited[p] = struct{}{}
-				y.s = e.intern(y.s)
-				nodes = append(nodes, node{parent: at.index, via: uint8(via)})
+				nodes = append(nodes, step{parent: at.index, via: uint16(via)})
 				next = append(next, entry{y, int32(len(nodes) - 1)})
+				if e.visit != nil {
+					e.visit(y)
+				}
+				if _, err := e.fair(y, key); err != nil {
+					found(int32(len(nodes)-1), err, true)
+				}
 			}
 			frontier[i].x = nil
 		}
@@ -118,13 +134,14 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 		}
 	}
 	r.States, r.ServerStates, r.Runs = len(nodes), len(e.states), len(e.runs)
+	r.Processes, r.Changes = len(e.nodes), len(e.changes)
 	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
 	return r
 }
 
 func (r report) String() string {
-	return fmt.Sprintf("%d states, %d transitions, depth %d, %v; %d server states, %d script runs; complete: %v; bugs: %d",
-		r.States, r.Transitions, r.Depth, r.Time.Round(time.Millisecond), r.ServerStates, r.Runs, r.Complete, len(r.Bugs))
+	return fmt.Sprintf("%d states, %d transitions, depth %d, %v; %d server states, %d script runs, %d process states, %d changes; complete: %v; bugs: %d",
+		r.States, r.Transitions, r.Depth, r.Time.Round(time.Millisecond), r.ServerStates, r.Runs, r.Processes, r.Changes, r.Complete, len(r.Bugs))
 }
 
 // kindOf tells errors apart by their words, not their numbers.

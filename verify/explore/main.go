@@ -1,10 +1,10 @@
-// Command explore visits every state that the lock's scripts and a few owners can reach, and holds each against the model
-// and the promises.
+// Command explore visits every state that the lock's scripts and a few engines, with an owner or two each, can reach over a
+// network that may do its worst, and holds each against the model and the promises.
 //
-//	go run ./explore                                          # three owners, a claim each, one fault, one crash
-//	go run ./explore -asks 2 -faults 0                        # three owners, two claims each
-//	go run ./explore -processes ABCD -leases 2222 -faults 0   # four owners
-//	go run ./explore -before                                  # a process had the lock to itself before
+//	go run ./explore                                   # two processes, a call each, one fault, one crash
+//	go run ./explore -owners 111 -leases 333           # three processes
+//	go run ./explore -owners 2 -leases 3 -asks any     # two owners of one process, for ever
+//	go run ./explore -reenter -forces 1                # re-entry, and ForceUnlock
 package main
 
 import (
@@ -12,21 +12,26 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"strings"
 )
 
 func main() {
 	debug.SetGCPercent(400) // most of what there is stays
 	dir := flag.String("lua", "../lua", "the directory of the scripts")
-	processes := flag.String("processes", "", "the process of each owner, a letter each; as many as -owners by default")
-	leases := flag.String("leases", "", "the lease of each owner, in ticks of 5 s; 2 by default")
-	owners := flag.Int("owners", 3, "how many owners there are, up to 4")
-	asks := flag.Uint("asks", 1, "claims that each owner may begin")
-	faults := flag.Uint("faults", 1, "requests that may be late, run twice or lose their reply")
+	owners := flag.String("owners", "11", "how many owners each process has, a digit each")
+	leases := flag.String("leases", "", "the lease of each process, in ticks of 20 s; 3 by default")
+	asks := flag.String("asks", "1", "calls that each owner may make, or any")
+	faults := flag.Uint("faults", 1, "requests and messages that may be late, come twice or not at all")
 	crashes := flag.Uint("crashes", 1, "processes that may die")
 	forces := flag.Uint("forces", 0, "times that all holds may be dropped")
-	reenter := flag.Bool("reenter", false, "owners may lock again what they hold")
-	before := flag.Bool("before", false, "the first owner's process had the lock before, and nobody else")
+	stalls := flag.Uint("stalls", 0, "times that a process may stand still, for as long as it likes")
+	ticks := flag.String("ticks", "any", "ticks that may pass, or any")
+	o := options{}
+	flag.BoolVar(&o.reenter, "reenter", false, "owners make a second call beside the first, and lock again what they hold")
+	flag.BoolVar(&o.noRenew, "norenew", false, "holds end with their leases")
+	flag.BoolVar(&o.bounded, "bounded", false, "calls do not end by themselves when no answer comes")
+	flag.BoolVar(&o.stands, "stands", false, "the server's clock stands still within a tick")
 	states := flag.Int("states", 0, "stop after so many states; 0 for no limit")
 	limit := flag.Duration("time", 0, "stop after so long; 0 for no limit")
 	bugs := flag.Int("bugs", 10, "stop after so many kinds of bugs")
@@ -34,36 +39,56 @@ func main() {
 	quiet := flag.Bool("q", false, "do not tell of progress")
 	flag.Parse()
 
-	s := setup{*processes, *leases, options{uint8(*asks), uint8(*faults), uint8(*crashes), uint8(*forces), *reenter, *before}}
-	if s.processes == "" {
-		s.processes = "ABCD"[:min(max(*owners, 1), 4)]
+	number := func(name, text string) uint8 {
+		if text == "any" {
+			return unlimited
+		}
+		n, err := strconv.ParseUint(text, 10, 7)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "explore: -%s: %v\n", name, err)
+			os.Exit(2)
+		}
+		return uint8(n)
 	}
+	o.asks, o.ticks = number("asks", *asks), number("ticks", *ticks)
+	o.faults, o.crashes, o.forces = uint8(*faults), uint8(*crashes), uint8(*forces)
+	o.stalls = uint8(*stalls)
+	s := setup{*owners, *leases, o}
 	if s.leases == "" {
-		s.leases = strings.Repeat("2", len(s.processes))
+		s.leases = strings.Repeat("3", len(s.owners))
 	}
-	e, err := newExplorer(*dir, s)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "explore:", err)
-		os.Exit(2)
+	sources, err := scriptsIn(*dir)
+	if err == nil {
+		var e *explorer
+		if e, err = newExplorer(sources, s); err == nil {
+			os.Exit(show(e, limits{*states, *limit, *bugs}, *save, *quiet))
+		}
 	}
+	fmt.Fprintln(os.Stderr, "explore:", err)
+	os.Exit(2)
+}
+
+// show explores, and prints what comes of it. It returns the exit code.
+func show(e *explorer, l limits, save string, quiet bool) int {
 	progress := os.Stderr
-	if *quiet {
+	if quiet {
 		progress = nil
 	}
-	r := e.explore(limits{*states, *limit, *bugs}, progress)
+	r := e.explore(l, progress)
 	for _, b := range r.Bugs {
 		fmt.Printf("BUG: %s\n  %s\n\n", b.what, strings.Join(b.trace.steps, "\n  "))
-		if *save != "" {
-			file, err := b.save(*save)
+		if save != "" {
+			file, err := b.save(save)
 			if err != nil {
 				fmt.Fprintln(os.Stderr, "explore:", err)
 			}
 			fmt.Printf("  saved as %s\n\n", file)
 		}
 	}
-	fmt.Println(s)
+	fmt.Println(e.setup)
 	fmt.Println(r)
 	if len(r.Bugs) > 0 {
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }

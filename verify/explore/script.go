@@ -3,10 +3,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +17,8 @@ import (
 	redis "github.com/alicebob/miniredis/v2/server"
 	lua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
+
+	library "github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A redisServer runs the library's scripts on a miniredis whose clock stands still. It keeps one Lua state for all runs,
@@ -27,28 +32,66 @@ type redisServer struct {
 	reply     bytes.Buffer
 }
 
-// The moment of every run, in µs.
-const now = int64(1_700_000_000_654_321)
+// scripts are the sources by their names.
+type scripts map[string]string
 
-func newRedisServer(dir string) (*redisServer, error) {
+// embedded returns the scripts of the library.
+func embedded() scripts {
+	all := scripts{}
+	for _, s := range library.All {
+		all[s.Name] = s.Source
+	}
+	return all
+}
+
+var include = regexp.MustCompile(`(?m)^[ \t]*--#include (\S+)\n`)
+
+// scriptsIn returns the scripts of a directory.
+func scriptsIn(dir string) (scripts, error) {
+	all := scripts{}
+	for _, s := range library.All {
+		text, err := compose(dir, s.Name+".lua")
+		if err != nil {
+			return nil, err
+		}
+		all[s.Name] = text
+	}
+	return all, nil
+}
+
+// compose returns a file with what it includes.
+func compose(dir, file string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, file))
+	if err != nil {
+		return "", err
+	}
+	source := include.ReplaceAllStringFunc(string(text), func(line string) string {
+		part, failed := compose(dir, filepath.Join("shared", include.FindStringSubmatch(line)[1]))
+		err = cmp.Or(err, failed)
+		return part
+	})
+	return source, err
+}
+
+func newRedisServer(sources scripts) (*redisServer, error) {
 	r := &redisServer{mini: miniredis.NewMiniRedis(), lua: lua.NewState(), scripts: map[string]*lua.LFunction{}}
 	conn, err := r.mini.Dial() // which starts it
 	if err != nil {
 		return nil, err
 	}
 	_ = conn.Close()
-	r.mini.SetTime(time.UnixMicro(now))
-	r.mini.ClockTTL(true)
 	r.srv = r.mini.Server()
 	module := r.lua.NewTable()
 	module.RawSetString("call", r.lua.NewFunction(r.call))
 	module.RawSetString("pcall", r.lua.NewFunction(r.pcall))
+	module.RawSetString("error_reply", r.lua.NewFunction(func(l *lua.LState) int {
+		t := l.NewTable()
+		t.RawSetString("err", l.Get(1))
+		l.Push(t)
+		return 1
+	}))
 	r.lua.SetGlobal("redis", module)
-	for _, name := range []string{"lock", "rlock", "unlock", "runlock", "renew", "reenter", "serve", "force", "solelock", "soleunlock"} {
-		source, err := loadScript(dir, name)
-		if err != nil {
-			return nil, err
-		}
+	for name, source := range sources {
 		chunk, err := parse.Parse(strings.NewReader(source), name)
 		if err != nil {
 			return nil, fmt.Errorf("%s.lua: %w", name, err)
@@ -62,22 +105,55 @@ func newRedisServer(dir string) (*redisServer, error) {
 	return r, nil
 }
 
-var include = regexp.MustCompile(`(?m)^[ \t]*--#include (\S+)\n`)
-
-// loadScript returns a script with what it includes.
-func loadScript(dir, name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dir, name+".lua"))
-	if err != nil {
-		return "", err
+// execute runs a script on what Redis has, and returns what it has then, the reply and what was published.
+func (r *redisServer) execute(before *raw, name string, keys, argv []string) (*raw, any, [][2]string, error) {
+	m := r.mini
+	m.FlushAll()
+	m.SetTime(time.UnixMicro(before.now))
+	for f, v := range before.hash {
+		m.HSet(keyNames[0], f, v)
 	}
-	source := include.ReplaceAllStringFunc(string(text), func(line string) string {
-		var part []byte
-		if part, err = os.ReadFile(filepath.Join(dir, "shared", include.FindStringSubmatch(line)[1])); err != nil {
-			return line
+	for i, set := range []map[string]float64{before.leases, before.queue} {
+		for member, score := range set {
+			_, _ = m.ZAdd(keyNames[i+1], score, member)
 		}
-		return string(part)
-	})
-	return source, err
+	}
+	for i, ttl := range before.ttl {
+		if ttl > 0 && m.Exists(keyNames[i]) {
+			m.SetTTL(keyNames[i], time.Duration(ttl)*time.Millisecond)
+		}
+	}
+	reply, err := r.run(name, keys, argv)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	after := &raw{now: before.now}
+	for _, key := range m.Keys() {
+		i := slices.Index(keyNames, key)
+		if i < 0 {
+			return nil, nil, nil, fmt.Errorf("%s.lua leaves a key that is not the lock's: %s", name, key)
+		}
+		after.ttl[i] = m.TTL(key).Milliseconds()
+		switch i {
+		case 0:
+			after.hash = map[string]string{}
+			fields, err := m.HKeys(key)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			for _, f := range fields {
+				after.hash[f] = m.HGet(key, f)
+			}
+		case 1:
+			after.leases, err = m.SortedSet(key)
+		case 2:
+			after.queue, err = m.SortedSet(key)
+		}
+		if err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	return after, reply, r.published, nil
 }
 
 // run runs a script on what the miniredis holds.
@@ -98,7 +174,11 @@ func (r *redisServer) run(name string, keys, argv []string) (any, error) {
 	}
 	v := r.lua.Get(-1)
 	r.lua.SetTop(0)
-	return fromLua(v), nil
+	reply := fromLua(v)
+	if err, ok := reply.(error); ok {
+		return nil, fmt.Errorf("%s.lua replies: %w", name, err)
+	}
+	return reply, nil
 }
 
 // fromLua turns a value into what Redis makes of it in a reply.
@@ -114,6 +194,9 @@ func fromLua(v lua.LValue) any {
 		}
 		return nil
 	case *lua.LTable:
+		if err := v.RawGetString("err"); err != lua.LNil {
+			return errors.New(err.String())
+		}
 		list := []any{}
 		for i := 1; v.RawGetInt(i) != lua.LNil; i++ {
 			list = append(list, fromLua(v.RawGetInt(i)))
@@ -161,6 +244,9 @@ func (r *redisServer) command(l *lua.LState) (lua.LValue, error) {
 	if args[0] == "PUBLISH" {
 		r.published = append(r.published, [2]string{args[1], args[2]})
 		return lua.LNumber(0), nil
+	}
+	if args[0] == "HRANDFIELD" {
+		args = []string{"HGETALL", args[1]} // as bad as chance can be
 	}
 	r.reply.Reset()
 	w := bufio.NewWriterSize(&r.reply, 256)

@@ -2,671 +2,634 @@ package main
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
-// A hold names a claim of an owner. Numbers are small: only their order counts, so they are folded into ranks.
-type hold struct{ owner, number uint8 }
+const (
+	prefix = "p"
+	name   = "x"
 
-func (h hold) claim() model.Claim { return model.Claim{Owner: int(h.owner), Number: int(h.number)} }
+	// now is the moment of every run of a script, and of everything that a client does, in µs. Times are kept relative to it.
+	now = int64(1_700_000_000_654_001)
+	// A tick is the step in which time passes. All that a client times within less than a lease is due after one.
+	tickMS = 20_000
+	tick   = tickMS * time.Millisecond
 
-func compareHolds(a, b hold) int {
-	return cmp.Or(cmp.Compare(a.owner, b.owner), cmp.Compare(a.number, b.number))
+	// firstToken stands for no token: tokens are firstToken+1, firstToken+2, …, in the order in which they were handed out. They
+	// are of the second in which everything happens.
+	firstToken = int64(1_700_000_000_500_000)
+
+	// restMS is for how long the keys have to outlast the last lease.
+	restMS = 100_000
+)
+
+var (
+	epoch    = time.UnixMicro(now)
+	keys     = protocol.KeysOf(prefix, name)
+	keyNames = []string{keys.Lock.(string), keys.Leases.(string), keys.Queue.(string)}
+	uuids    = uuid.MustParse("00000000-0000-4000-8000-000000000000")
+)
+
+// instanceOf names the i-th engine on the wire. All engines are made with the name of nobody, so that two in one state are equal.
+func instanceOf(i int) string { return instances[i] }
+
+var instances = []string{"instance000", "instance001", "instance002", "instance003"}
+
+const nobody = "instance---"
+
+func owner(handle uint8) protocol.Owner {
+	return protocol.Owner{Process: uuids, Handle: uint64(handle)}
 }
 
-// A server is what Redis keeps of the lock, with times relative to now, tickets by rank, and no more of tokens than
-// whether the last one is as large as the clock. Expired keys are not there.
+// A claimName is what the server knows a claim by.
+type claimName struct {
+	inst   uint8
+	handle uint8
+	write  bool
+	slot   uint8
+	number uint16
+}
+
+// noOwner is the handle of those that ask on nobody's behalf.
+const noOwner = 15
+
+func (c claimName) wire() string {
+	m, o := protocol.Mode(protocol.Read), owner(c.handle)
+	if c.write {
+		m = protocol.Write
+	}
+	if c.handle == noOwner {
+		o = protocol.Owner{}
+	}
+	return protocol.NewClaim(m, instanceOf(int(c.inst)), int(c.slot), uint64(c.number), o).ID.(string)
+}
+
+func parseClaim(id string) (c claimName, err error) {
+	k, err := protocol.ParseClaim(id)
+	if err != nil {
+		return c, err
+	}
+	_, err1 := fmt.Sscanf(k.Slot, "instance%03d:%d", &c.inst, &c.slot)
+	c.handle, c.write, c.number = uint8(k.Owner.Handle), k.Mode == protocol.Write, uint16(k.Number)
+	if k.Owner == (protocol.Owner{}) {
+		c.handle = noOwner
+	}
+	if err1 != nil || c.wire() != id {
+		return c, fmt.Errorf("%q names no claim of these", id)
+	}
+	return c, nil
+}
+
+func (c claimName) model() model.Claim {
+	return model.Claim{Owner: int(c.inst)<<4 | int(c.handle), Number: int(c.number)}
+}
+
+func (c claimName) String() string {
+	mode := 'r'
+	if c.write {
+		mode = 'w'
+	}
+	return fmt.Sprintf("%c:%c%d", mode, 'A'+c.inst, c.number)
+}
+
+// A server is the state of the lock at the server. It keeps of times what is left of them, in ms, and of the tokens and tickets
+// their order.
 type server struct {
-	writer    hold
-	writerTTL int32 // ms; 0 without the key
-	count     count
-	countTTL  int32
-
-	queue      []ticket // by ticket
-	queueTTL   int32
-	waiters    []lease // by hold
-	owed       int16   // as a rank; 0 for none, or owedAll
-	counter    int16   // the last ticket; -1 for none
-	waitersTTL int32
-
-	readers    []count // by hold
-	readersTTL int32
-	leases     []lease // by hold
-	leasesTTL  int32
-
-	fence fence
-	done  []done // by slot
-	sole  sole
+	hash     bool // there is one
+	shared   bool // owner says so
+	holder   claimName
+	plus     bool // owner ends with it
+	lease    bool // there is one
+	implicit bool // the lease counts from the token
+	left     int32
+	n, seq   uint16 // count
+	fence    int64
+	fresh    bool  // the fence is of this tick
+	ttl      int32 // of the hash, if the fence is fresh; or else the least that is allowed is taken
+	readers  int16 // -1 if the field has no number; likewise the next ones
+	pending  int16
+	ticket   int32
+	owed     int32
+	slots    []record
+	leases   []member
+	queue    []member
 }
 
-type (
-	// count is a reentrancy count: that of a hold, and the number of the request that set it, or 0. Of a reader, it also
-	// says whether another token was handed out later.
-	count struct {
-		of      hold
-		n, news uint8
-		old     bool
-	}
-	ticket struct {
-		of   hold
-		rank int16 // readers' are negative, and sort before writers'
-	}
-	lease struct {
-		of   hold
-		left int32 // ms; 0 once it is over
-	}
-	done struct {
-		slot  slot
-		value int16 // the number of a claim; negative if it held nothing
-	}
-	slot  struct{ process, n uint8 }
-	fence uint8
-
-	// sole is what that key says, and of whom; of nobody, where nothing else knows of that hold any more. Times are ms, and
-	// no longer than they make a difference.
-	sole struct {
-		mode    soleMode
-		of      hold
-		follows bool // it names a hold that was the last before, too
-		before  hold
-		lease   int32
-		since   int32 // the token was handed out
-	}
-	soleMode uint8
-)
-
-const (
-	noSole soleMode = iota
-	soleWrite
-	soleRead
-	soleFree
-	solePast
-)
-
-const (
-	noFence fence = iota
-	fencePast
-	fenceNow // the last token is not less than the clock
-
-	owedAll = int16(1 << 14)
-
-	// readerTickets is what a reader's ticket is less than a writer's.
-	readerTickets = int64(1_000_000_000_000)
-
-	// How much a key has left that is always set for longer: as little as a process lets it come to before it sets the
-	// time anew.
-	doneTTL  = 120 * time.Second
-	fenceTTL = 47 * time.Hour
-	pastTTL  = 10 * time.Second
-
-	// soleAge is for how long a token matters in sole: longer than a hold is remembered there.
-	soleAge = 3 * tickMS
-
-	// longAgo is what the fence says while sole has a token: anything less.
-	longAgo = now - 1_000_000_000
-)
-
-var keyNames = []string{"writer", "queue", "", "fence", "readers", "leases", "waiters", "count", "sole"}
-
-func (s slot) key() string { return fmt.Sprintf("done:%d:%d", s.process, s.n) }
-
-func processID(p uint8) string { return fmt.Sprintf("%032x-%03x", 0, p) }
-
-// A layout says which process an owner belongs to.
-type layout []uint8
-
-func (l layout) name(h hold) string {
-	return processID(l[h.owner]) + ":" + strconv.Itoa(int(h.owner)+1) + ":" + strconv.Itoa(int(h.number))
+// A record is what a slot says.
+type record struct {
+	inst, slot uint8
+	number     uint16
+	what       byte // e: ended, v: void, h: held, w: waits
+	token      int64
+	n, seq     uint16
+	left       int32
 }
 
-func (l layout) parse(name string) (hold, error) {
-	parts := strings.Split(name, ":")
-	if len(parts) == 3 {
-		owner, err1 := strconv.Atoi(parts[1])
-		number, err2 := strconv.Atoi(parts[2])
-		h := hold{uint8(owner - 1), uint8(number)}
-		if err1 == nil && err2 == nil && owner > 0 && owner <= len(l) && l.name(h) == name {
-			return h, nil
-		}
-	}
-	return hold{}, fmt.Errorf("%q names no hold", name)
+// A member of an ordered set. What it says is what is left of the lease, or the place in the queue.
+type member struct {
+	claimName
+	at int32
 }
 
-func ms(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
+const readersFirst = 1_000_000_000_000
 
-// restore writes a server state to the miniredis.
-func (l layout) restore(r *redisServer, s *server) {
-	m := r.mini
-	m.FlushAll()
-	set := func(key, value string, ttl time.Duration) {
-		_ = m.Set(key, value)
-		m.SetTTL(key, ttl)
-	}
-	if s.writerTTL > 0 {
-		set("writer", l.name(s.writer), ms(s.writerTTL))
-	}
-	if s.countTTL > 0 {
-		set("count", l.name(s.count.of)+s.count.text(), ms(s.countTTL))
-	}
-	for _, t := range s.queue {
-		score := int64(t.rank)
-		if score < 0 {
-			score = -score - readerTickets
-		}
-		_, _ = m.ZAdd("queue", float64(score), l.name(t.of))
-	}
-	m.SetTTL("queue", ms(s.queueTTL))
-	if s.waitersTTL > 0 {
-		for _, w := range s.waiters {
-			m.HSet("waiters", l.name(w.of), l.deadline(w.left))
-		}
-		switch {
-		case s.owed == owedAll:
-			m.HSet("waiters", "owed", "all")
-		case s.owed != 0:
-			m.HSet("waiters", "owed", strconv.FormatInt(int64(s.owed)-readerTickets, 10))
-		}
-		if s.counter >= 0 {
-			m.HSet("waiters", "ticket", strconv.Itoa(int(s.counter)))
-		}
-		if kept := min(s.queueTTL, s.waitersTTL); kept > 0 {
-			m.HSet("waiters", "kept", l.deadline(kept)) // as late as can be
-		}
-		m.SetTTL("waiters", ms(s.waitersTTL))
-	}
-	for _, c := range s.readers {
-		m.HSet("readers", l.name(c.of), strconv.FormatInt(s.tokenOf(c), 10)+c.text())
-	}
-	m.SetTTL("readers", ms(s.readersTTL))
-	for _, d := range s.leases {
-		_, _ = m.ZAdd("leases", float64(now/1000+int64(d.left)), l.name(d.of))
-	}
-	m.SetTTL("leases", ms(s.leasesTTL))
-	switch {
-	case s.fence == noFence:
-	case s.sole.token() != 0:
-		set("fence", strconv.FormatInt(longAgo, 10), fenceTTL)
-	default:
-		set("fence", strconv.FormatInt(s.token(), 10), fenceTTL)
-	}
-	for _, d := range s.done {
-		set(d.slot.key(), strconv.Itoa(int(d.value)), doneTTL)
-	}
-	switch {
-	case s.sole.token() != 0:
-		set("sole", l.text(s.sole), fenceTTL)
-	case s.sole.mode == solePast:
-		set("sole", l.text(s.sole), pastTTL)
-	}
+// A raw server is what Redis has, by the names and texts of the protocol.
+type raw struct {
+	now    int64 // µs
+	hash   map[string]string
+	leases map[string]float64
+	queue  map[string]float64
+	ttl    [3]int64 // ms
 }
 
-// nobody is named where it makes no difference who had the lock.
-const nobody = "nobody"
+func newServer() *server { return &server{readers: -1, pending: -1, ticket: -1, owed: -1} }
 
-var soleModes = []string{"", "write", "read", "free", "past"}
-
-// text is what the key says. A time later than its token, so that the next one can be made of the clock.
-func (l layout) text(s sole) string {
-	names := l.who(s.of) + s.behind(l)
-	if s.mode == solePast {
-		return "past " + names
-	}
-	return fmt.Sprintf("%d %s %d %s", s.token(), soleModes[s.mode], s.lease, names)
-}
-
-func (l layout) who(h hold) string {
-	if h.number == 0 {
-		return nobody
-	}
-	return l.name(h)
-}
-
-// behind is what the key says behind the hold.
-func (s sole) behind(l layout) string {
-	if !s.follows {
-		return ""
-	}
-	return " " + l.who(s.before)
-}
-
-// left is how much is left of the hold, 0 once it is over, though the key lives on.
-func (s sole) left() int32 {
-	if !s.holds() {
-		return 0
-	}
-	return max(s.lease-s.since, 0)
-}
-
-// clip folds times that make no difference.
-func (s sole) clip() sole {
+// longest returns the most that is left of any lease.
+func (s *server) longest() int32 {
 	most := int32(0)
-	if s.holds() {
-		most = s.lease
+	if s.holder.number != 0 {
+		most = s.left
 	}
-	if s.follows {
-		most = max(most, soleAge)
+	for _, m := range s.leases {
+		if s.counts() {
+			most = max(most, m.at)
+		}
 	}
-	s.since = min(s.since, most)
-	return s
+	for _, r := range s.slots {
+		if r.what == 'w' && s.waits(r) {
+			most = max(most, r.left)
+		}
+	}
+	return most
 }
 
-// token is the one that sole tells of, or 0.
-func (s sole) token() int64 {
-	if s.mode == noSole || s.mode == solePast {
-		return 0
+// counts reports whether the ordered set of leases does.
+func (s *server) counts() bool { return s.shared || s.readers > 0 }
+
+func (s *server) waits(r record) bool {
+	return s.plus && slices.ContainsFunc(s.queue, func(m member) bool {
+		return m.inst == r.inst && m.slot == r.slot && m.number == r.number
+	})
+}
+
+// least is the shortest time to live that the hash may have.
+func (s *server) least() int32 { return s.longest() + restMS }
+
+// raw writes the state as Redis has it, at now. stands says that the clock has not moved on since the last run; or else it has,
+// by a microsecond.
+func (s *server) raw(stands bool) *raw {
+	r := &raw{now: now}
+	if !s.hash {
+		r.ttl = [3]int64{}
+		return r
 	}
-	return now - 1 - int64(s.since)*1000
-}
-
-// holds reports whether sole tells of a hold, be it over.
-func (s sole) holds() bool { return s.mode == soleWrite || s.mode == soleRead }
-
-func (l layout) deadline(left int32) string { return strconv.FormatInt(now/1000+int64(left), 10) }
-
-func (c count) text() string {
-	if c.news == 0 {
-		return ""
+	r.hash = map[string]string{"protocol": "1"}
+	latest := now - tickMS*1000
+	if s.fresh {
+		latest = now
+		if !stands {
+			latest--
+		}
 	}
-	return fmt.Sprintf(" %d %d", c.n, c.news)
-}
-
-// token is what stands for the last token handed out, or 0.
-func (s *server) token() int64 {
-	if token := s.sole.token(); token != 0 {
-		return token
+	put := func(field string, v int64) {
+		if v >= 0 {
+			r.hash[field] = strconv.FormatInt(v, 10)
+		}
 	}
-	return map[fence]int64{fencePast: now - 1, fenceNow: now}[s.fence]
-}
-
-func (s *server) tokenOf(c count) int64 {
-	if c.old || s.fence == noFence {
-		return now - 2
+	if s.fence != 0 {
+		put("fence", latest)
 	}
-	return s.token()
+	tokenOf := func(t int64) int64 { return latest - (s.fence - t) }
+	o := ""
+	switch {
+	case s.shared:
+		o = "shared"
+	case s.holder.number != 0:
+		o = s.holder.wire()
+	}
+	if s.plus {
+		o += " +"
+	}
+	r.hash["owner"] = o
+	if s.lease {
+		since, lease := now-tickMS*1000, int64(s.left)+tickMS
+		if s.implicit {
+			since = latest
+			if s.fresh {
+				lease = int64(s.left)
+			}
+		}
+		if s.left == 0 {
+			lease = 1
+		}
+		r.hash["lease"] = strconv.FormatInt(lease, 10)
+		if !s.implicit {
+			r.hash["lease"] += " " + strconv.FormatInt(since, 10)
+		}
+	}
+	if s.n != 0 {
+		r.hash["count"] = fmt.Sprintf("%d %d", s.n, s.seq)
+	}
+	put("readers", int64(s.readers))
+	put("pending", int64(s.pending))
+	put("ticket", int64(s.ticket))
+	put("owed", int64(s.owed))
+	for _, rec := range s.slots {
+		text := fmt.Sprintf("%012d ", rec.number)
+		switch rec.what {
+		case 'e':
+			text += fmt.Sprintf("%d ended", now/1e6)
+		case 'v':
+			text += fmt.Sprintf("%d void", now/1e6)
+		case 'h':
+			text += fmt.Sprintf("%d held %d", tokenOf(rec.token), rec.n)
+			if rec.seq != 0 {
+				text += fmt.Sprintf(" %d", rec.seq)
+			}
+		case 'w':
+			lease := int64(rec.left) + tickMS
+			if rec.left == 0 {
+				lease = 1
+			}
+			text += fmt.Sprintf("%d waits %d", now-tickMS*1000, lease)
+		}
+		r.hash[fmt.Sprintf("%s:%d", instanceOf(int(rec.inst)), rec.slot)] = text
+	}
+	set := func(list []member, base float64) map[string]float64 {
+		var m map[string]float64
+		for _, e := range list {
+			if m == nil {
+				m = map[string]float64{}
+			}
+			at := float64(e.at)
+			if base == 0 && !e.write {
+				at -= readersFirst
+			}
+			m[e.wire()] = base + at
+		}
+		return m
+	}
+	r.leases, r.queue = set(s.leases, float64(now/1000)), set(s.queue, 0)
+	ttl := int64(s.least())
+	if s.fresh {
+		ttl = int64(s.ttl)
+	}
+	r.ttl = [3]int64{ttl, 0, 0}
+	if r.leases != nil {
+		r.ttl[1] = ttl
+	}
+	if r.queue != nil {
+		r.ttl[2] = ttl
+	}
+	return r
 }
 
-// A reader of a miniredis; the first error sticks.
-type snapshot struct {
-	layout
-	r   *redisServer
-	err error
+// A reader reads what Redis has; the first error sticks.
+type reader struct {
+	*raw
+	tokens func(int64) int64 // what stands for a token
+	err    error
 }
 
-func (x *snapshot) fail(format string, args ...any) {
+func (x *reader) fail(format string, args ...any) {
 	if x.err == nil {
 		x.err = fmt.Errorf(format, args...)
 	}
 }
 
-func (x *snapshot) hold(name string) hold {
-	h, err := x.parse(name)
-	if err != nil {
-		x.fail("%v", err)
-	}
-	return h
-}
-
-func (x *snapshot) int(text string) int64 {
+func (x *reader) int(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		x.fail("%q is no integer", text)
+		x.fail("%q is no number", text)
 	}
 	return n
 }
 
-func (x *snapshot) left(deadline int64) int32 { return int32(max(deadline-now/1000, 0)) }
-
-func (x *snapshot) ttl(key string) int32 {
-	ttl := x.r.mini.TTL(key)
-	if ttl <= 0 {
-		x.fail("key %s has no time to live", key)
-	}
-	return int32(ttl.Milliseconds())
-}
-
-// count reads what is stored as the reentrancy count of a hold, "" for one that was never entered again.
-func (x *snapshot) count(text string, of hold) count {
-	c := count{of: of, n: 1}
-	if parts := strings.Split(text, " "); len(parts) == 2 {
-		c.n, c.news = uint8(x.int(parts[0])), uint8(x.int(parts[1]))
-	} else if text != "" {
-		x.fail("%q is no count", text)
+func (x *reader) claim(id string) claimName {
+	c, err := parseClaim(id)
+	if err != nil {
+		x.fail("%v", err)
 	}
 	return c
 }
 
-// read reads the miniredis. The token is the last one, of fence or sole; fresh are the keys that live longer than restore
-// lets them.
-func (l layout) read(r *redisServer) (s *server, token int64, fresh map[string]bool, err error) {
-	x := &snapshot{layout: l, r: r}
-	s, fresh = &server{counter: -1}, map[string]bool{}
-	m := r.mini
-	last := int64(0) // of sole
-	for _, key := range m.Keys() {
-		get := func() string {
-			v, err := m.Get(key)
-			if err != nil {
-				x.fail("%s: %v", key, err)
-			}
-			return v
-		}
-		hash := func(each func(field, value string)) {
-			fields, err := m.HKeys(key)
-			if err != nil {
-				x.fail("%s: %v", key, err)
-			}
-			for _, f := range fields {
-				each(f, m.HGet(key, f))
-			}
-		}
-		zset := func(each func(member string, score int64)) {
-			set, err := m.SortedSet(key)
-			if err != nil {
-				x.fail("%s: %v", key, err)
-			}
-			for member, score := range set {
-				each(member, int64(score))
-			}
-		}
-		ttl := x.ttl(key)
-		switch key {
-		case "writer":
-			s.writer, s.writerTTL = x.hold(get()), ttl
-		case "count":
-			of, text, _ := strings.Cut(get(), " ")
-			s.count, s.countTTL = x.count(text, x.hold(of)), ttl
-		case "queue":
-			x.queue(s, zset)
-			s.queueTTL = ttl
-		case "waiters":
-			s.waitersTTL = ttl
-			hash(func(f, v string) {
-				switch f {
-				case "owed", "ticket":
-				case "kept":
-					if left := x.left(x.int(v)); ms(left) > m.TTL("queue") || ms(left) > m.TTL("waiters") {
-						x.fail("the queue does not last as long as it says, %d ms", left)
-					}
-				default:
-					s.waiters = append(s.waiters, lease{x.hold(f), x.left(x.int(v))})
-				}
-			})
-		case "readers":
-			hash(func(f, v string) {
-				text, count, _ := strings.Cut(v, " ")
-				c := x.count(count, x.hold(f))
-				last, _ := m.Get("fence")
-				c.old = text != last
-				if x.int(text) > x.int(last) {
-					x.fail("the token of %q was not handed out", f)
-				}
-				s.readers = append(s.readers, c)
-			})
-			s.readersTTL = ttl
-		case "leases":
-			zset(func(member string, score int64) {
-				s.leases = append(s.leases, lease{x.hold(member), x.left(score)})
-			})
-			s.leasesTTL = ttl
-		case "fence":
-			token = x.int(get())
-			s.fence = fencePast
-			if token >= now {
-				s.fence = fenceNow
-			}
-			fresh[key] = ms(ttl) > fenceTTL
-			if ms(ttl) < fenceTTL {
-				x.fail("the fence lasts only %v", ms(ttl))
-			}
-		case "sole":
-			s.sole, last = x.sole(get())
-			least := fenceTTL
-			if last == 0 {
-				least = pastTTL
-			}
-			fresh[key] = ms(ttl) > least
-			if ms(ttl) < least {
-				x.fail("what sole says lasts only %v", ms(ttl))
-			}
-		default:
-			var d done
-			if _, err := fmt.Sscanf(key, "done:%d:%d", &d.slot.process, &d.slot.n); err != nil {
-				x.fail("a key that is not the lock's: %s", key)
-			}
-			d.value = int16(x.int(get()))
-			s.done = append(s.done, d)
-			fresh[key] = ms(ttl) > doneTTL
-			if ms(ttl) < doneTTL {
-				x.fail("what is done is remembered only for %v", ms(ttl))
-			}
+// left is what is left of a lease, in ms, that counts from a moment in µs.
+func (x *reader) left(since, lease int64) int32 {
+	return int32(max(math.Round(float64(since-x.now)/1000+float64(lease)), 0))
+}
+
+// parse returns the state that Redis has.
+func (r *raw) parse(tokens func(int64) int64) (*server, error) {
+	x := &reader{raw: r, tokens: tokens}
+	s := newServer()
+	for i, n := range []int{len(r.hash), len(r.leases), len(r.queue)} {
+		switch {
+		case n > 0 && r.ttl[i] <= 0:
+			return nil, fmt.Errorf("key %s has no time to live", keyNames[i])
+		case i > 0 && n > 0 && r.ttl[i] < r.ttl[0]-20_000:
+			return nil, fmt.Errorf("key %s lives for %d ms, less than the lock's, %d ms", keyNames[i], r.ttl[i], r.ttl[0])
 		}
 	}
-	if last != 0 && last <= token {
-		x.fail("sole has the token %d, and another was handed out before", last-now)
+	if len(r.hash) > 0 {
+		s.hash, s.ttl = true, int32(r.ttl[0])
+	}
+	since := ""
+	for field, v := range r.hash {
+		opt := func() int64 {
+			if v == "" {
+				return -1
+			}
+			return x.int(v)
+		}
+		switch field {
+		case "protocol":
+			if v != "1" {
+				x.fail("the protocol is %q", v)
+			}
+		case "owner":
+			v, s.plus = strings.CutSuffix(v, " +")
+			if s.shared = v == "shared"; v != "" && !s.shared {
+				s.holder = x.claim(v)
+			}
+		case "lease":
+			s.lease = true
+			var lease string
+			lease, since, _ = strings.Cut(v, " ")
+			if s.implicit = since == ""; s.implicit {
+				since = r.hash["fence"]
+			}
+			s.left = x.left(x.int(since), x.int(lease))
+		case "count":
+			if v != "" {
+				s.n, s.seq = x.count(strings.Fields(v), true)
+			}
+		case "fence":
+			t := x.int(v)
+			s.fence, s.fresh = tokens(t), t >= r.now-1_000
+		case "readers":
+			s.readers = int16(opt())
+		case "pending":
+			s.pending = int16(opt())
+		case "ticket":
+			s.ticket = int32(opt())
+		case "owed":
+			s.owed = int32(opt())
+		case "table": // how the server keeps the hash, and nothing of the lock
+		default:
+			s.slots = append(s.slots, x.record(field, v))
+		}
+	}
+	for id, at := range r.leases {
+		s.leases = append(s.leases, member{x.claim(id), int32(max(math.Round(at-float64(r.now)/1000), 0))})
+	}
+	for id, at := range r.queue {
+		c := x.claim(id)
+		if !c.write {
+			at += readersFirst
+		}
+		s.queue = append(s.queue, member{c, int32(at)})
+	}
+	if x.err != nil {
+		return nil, x.err
+	}
+	if s.hash && s.ttl < s.least() {
+		return nil, fmt.Errorf("the hash lives for %d ms, and a lease in it for %d ms", s.ttl, s.longest())
+	}
+	if !s.fresh {
+		s.ttl = 0 // the least that is allowed
 	}
 	s.sort()
-	return s, max(token, last), fresh, x.err
+	return s, nil
 }
 
-// sole reads what that key says, and its token.
-func (x *snapshot) sole(text string) (s sole, token int64) {
-	who := func(name string) hold {
-		if name == nobody {
-			return hold{}
-		}
-		return x.hold(name)
+func (x *reader) count(f []string, always bool) (n, seq uint16) {
+	if len(f) != 2 && (always || len(f) != 1) {
+		x.fail("%q is no count", f)
+		return 0, 0
 	}
-	f := strings.Split(text, " ")
-	if f[0] == "past" && (len(f) == 2 || len(f) == 3) {
-		s = sole{mode: solePast, of: who(f[1]), follows: len(f) == 3}
-		if s.follows {
-			s.before = who(f[2])
-		}
-		return s, 0
+	n = uint16(x.int(f[0]))
+	if len(f) == 2 {
+		seq = uint16(x.int(f[1]))
 	}
-	if len(f) != 4 && len(f) != 5 {
-		x.fail("%q is not what sole can say", text)
-		return s, 0
-	}
-	token = x.int(f[0])
-	s = sole{mode: soleMode(max(slices.Index(soleModes, f[1]), 0)), of: who(f[3]), follows: len(f) == 5}
-	if s.follows {
-		s.before = who(f[4])
-	}
-	s.lease, s.since = int32(x.int(f[2])), int32((now-1-token)/1000)
-	if !s.holds() && (s.mode != soleFree || s.lease != 0) {
-		x.fail("%q is not what sole can say", text)
-	}
-	return s.clip(), token
+	return n, seq
 }
 
-// queue reads the tickets, and what else is counted by them, and folds them into ranks.
-func (x *snapshot) queue(s *server, zset func(func(string, int64))) {
-	type entry struct {
-		of      hold
-		reader  bool
-		arrival int64
+func (x *reader) record(field, v string) (r record) {
+	if _, err := fmt.Sscanf(field, "instance%03d:%d", &r.inst, &r.slot); err != nil {
+		x.fail("a field that is not the lock's: %s", field)
+		return r
 	}
-	arrival := func(score int64) int64 {
-		if score < 0 {
-			return score + readerTickets
+	f := strings.Fields(v)
+	if len(f) < 3 || len(f[0]) != 12 {
+		x.fail("slot %s says %q", field, v)
+		return r
+	}
+	r.number = uint16(x.int(f[0]))
+	at := x.int(f[1])
+	switch {
+	case len(f) == 3 && (f[2] == "ended" || f[2] == "void"):
+		r.what = f[2][0]
+		if at > x.now/1e6 || at < x.now/1e6-60 && x.now == now {
+			x.fail("slot %s has ended at %d, it says", field, at)
 		}
-		return score
-	}
-	var entries []entry
-	var ranks []int64
-	zset(func(member string, score int64) {
-		e := entry{x.hold(member), score < 0, arrival(score)}
-		entries = append(entries, e)
-		ranks = append(ranks, e.arrival)
-	})
-	owed := x.r.mini.HGet("waiters", "owed")
-	if owed != "" && owed != "all" {
-		ranks = append(ranks, arrival(x.int(owed)))
-	}
-	slices.Sort(ranks)
-	ranks = slices.Compact(ranks)
-	rank := func(arrival int64) int16 {
-		i, _ := slices.BinarySearch(ranks, arrival)
-		return int16(i + 1)
-	}
-	for _, e := range entries {
-		t := ticket{e.of, rank(e.arrival)}
-		if e.reader {
-			t.rank = -t.rank
-		}
-		s.queue = append(s.queue, t)
-	}
-	switch owed {
-	case "":
-	case "all":
-		s.owed = owedAll
+	case f[2] == "held" && len(f) > 3:
+		r.what, r.token = 'h', x.tokens(at)
+		r.n, r.seq = x.count(f[3:], false)
+	case f[2] == "waits" && len(f) == 4:
+		r.what, r.left = 'w', x.left(at, x.int(f[3]))
 	default:
-		s.owed = rank(arrival(x.int(owed)))
+		x.fail("slot %s says %q", field, v)
 	}
-	if text := x.r.mini.HGet("waiters", "ticket"); text != "" {
-		// One that is ahead of all tickets is as good as the last of them.
-		s.counter = min(rank(x.int(text)), int16(len(ranks)))
-	}
+	return r
 }
 
-func (s *server) sort() {
-	slices.SortFunc(s.queue, func(a, b ticket) int { return cmp.Compare(a.order(), b.order()) })
-	byHold := func(a, b lease) int { return compareHolds(a.of, b.of) }
-	slices.SortFunc(s.waiters, byHold)
-	slices.SortFunc(s.leases, byHold)
-	slices.SortFunc(s.readers, func(a, b count) int { return compareHolds(a.of, b.of) })
-	slices.SortFunc(s.done, func(a, b done) int {
-		return cmp.Or(cmp.Compare(a.slot.process, b.slot.process), cmp.Compare(a.slot.n, b.slot.n))
-	})
-}
-
-// order sorts readers before writers, and each by arrival.
-func (t ticket) order() int {
-	if t.rank < 0 {
-		return int(-t.rank) - 1<<15
-	}
-	return int(t.rank)
-}
-
-// clone returns a copy.
 func (s *server) clone() *server {
 	c := *s
-	c.queue, c.waiters, c.readers = slices.Clone(s.queue), slices.Clone(s.waiters), slices.Clone(s.readers)
-	c.leases, c.done = slices.Clone(s.leases), slices.Clone(s.done)
+	c.slots, c.leases, c.queue = slices.Clone(s.slots), slices.Clone(s.leases), slices.Clone(s.queue)
 	return &c
 }
 
-// tick returns the state some ms later.
-func (s *server) tick(d int32) *server {
+func compareClaims(a, b claimName) int {
+	return cmp.Or(cmp.Compare(a.inst, b.inst), cmp.Compare(a.number, b.number))
+}
+
+func (s *server) sort() {
+	slices.SortFunc(s.slots, func(a, b record) int {
+		return cmp.Or(cmp.Compare(a.inst, b.inst), cmp.Compare(a.slot, b.slot))
+	})
+	byClaim := func(a, b member) int { return compareClaims(a.claimName, b.claimName) }
+	slices.SortFunc(s.leases, byClaim)
+	slices.SortFunc(s.queue, byClaim)
+}
+
+// later returns the state after a tick.
+func (s *server) later() *server {
 	s = s.clone()
-	passes := func(ttl *int32) bool {
-		*ttl = max(*ttl-d, 0)
-		return *ttl == 0
-	}
-	if passes(&s.writerTTL) {
-		s.writer = hold{}
-	}
-	if passes(&s.countTTL) {
-		s.count = count{}
-	}
-	if passes(&s.queueTTL) {
-		s.queue = nil
-	}
-	for i := range s.waiters {
-		passes(&s.waiters[i].left)
-	}
-	if passes(&s.waitersTTL) {
-		s.waiters, s.owed, s.counter = nil, 0, -1
-	}
-	if passes(&s.readersTTL) {
-		s.readers = nil
+	pass := func(left *int32) { *left = max(*left-tickMS, 0) }
+	pass(&s.left)
+	for i := range s.slots {
+		pass(&s.slots[i].left)
 	}
 	for i := range s.leases {
-		passes(&s.leases[i].left)
+		pass(&s.leases[i].at)
 	}
-	if passes(&s.leasesTTL) {
-		s.leases = nil
-	}
-	s.fence = min(s.fence, fencePast)
-	s.sole.since += d
-	s.sole = s.sole.clip()
+	s.fresh, s.ttl = false, 0
 	return s
 }
 
-// idle reports whether there is nothing of holds and waiters.
-func (s *server) idle() bool {
-	return s.sole.left()+s.writerTTL+s.countTTL+s.queueTTL+s.waitersTTL+s.readersTTL+s.leasesTTL == 0
+// later returns what Redis has after a tick.
+func (r *raw) later() *raw {
+	c := *r
+	c.now += tickMS*1000 + 1_000 // what ends in this moment has ended
+	for i := range c.ttl {
+		c.ttl[i] = max(c.ttl[i]-tickMS, 0)
+	}
+	if c.ttl[0] == 0 {
+		c.hash = nil
+	}
+	if c.ttl[1] == 0 {
+		c.leases = nil
+	}
+	if c.ttl[2] == 0 {
+		c.queue = nil
+	}
+	return &c
 }
 
-// abstract returns the state of the model that a server state stands for, but for the claims that have ended; and an
-// error if it stands for none.
-func (s *server) abstract() (*model.Lock, error) {
+// find returns what a slot says, or nil.
+func (s *server) find(inst, slot uint8) *record {
+	for i := range s.slots {
+		if r := &s.slots[i]; r.inst == inst && r.slot == slot {
+			return r
+		}
+	}
+	return nil
+}
+
+// abstract returns the state of the model that a state stands for at a moment, but for the claims that have ended; and an error
+// if it stands for none.
+func (s *server) abstract(now int64) (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
-	l := &model.Lock{Now: now, Token: s.token(), Ended: map[model.Claim]model.Ending{}}
-	if s.sole.token() != 0 && s.writerTTL+s.queueTTL+s.readersTTL+s.leasesTTL > 0 {
-		return nil, errors.New("sole has a token, and yet there are others")
-	}
-	if s.sole.left() > 0 {
-		h := model.Hold{Claim: s.sole.of.claim(), Mode: model.Write, Until: at(s.sole.left()), Token: l.Token, Count: 1}
-		if s.sole.mode == soleRead {
-			h.Mode = model.Read
+	mode := func(write bool) model.Mode {
+		if write {
+			return model.Write
 		}
-		l.Holds = append(l.Holds, h)
+		return model.Read
 	}
-	if s.writerTTL > 0 {
-		h := model.Hold{Claim: s.writer.claim(), Mode: model.Write, Until: at(s.writerTTL), Token: l.Token, Count: 1}
-		if s.countTTL > 0 {
-			h.Count, h.Asked = int(s.count.n), int(s.count.news)
-		}
-		l.Holds = append(l.Holds, h)
-	}
-	if s.countTTL > 0 && (s.countTTL != s.writerTTL || s.count.of != s.writer) {
-		return nil, errors.New("a count without the write hold that it is of")
-	}
-	if len(s.leases) == 0 && len(s.readers) > 1 {
-		return nil, errors.New("several readers, none with a deadline")
-	}
-	for i, c := range s.readers {
-		left := s.readersTTL
-		if len(s.leases) > 0 {
-			if len(s.leases) != len(s.readers) || s.leases[i].of != c.of {
-				return nil, errors.New("a reader's count without its deadline")
-			}
-			left = s.leases[i].left
-		}
+	l := &model.Lock{Now: now, Token: s.fence, Ended: map[model.Claim]model.Ending{}}
+	has := func(left int32, h model.Hold) {
 		if left > 0 {
-			l.Holds = append(l.Holds, model.Hold{
-				Claim: c.of.claim(), Mode: model.Read, Until: at(left), Token: s.tokenOf(c), Count: int(c.n), Asked: int(c.news),
-			})
+			l.Holds = append(l.Holds, h)
+		} else {
+			l.Over = append(l.Over, h)
 		}
 	}
-	if len(s.leases) > 0 && len(s.readers) == 0 {
-		return nil, errors.New("deadlines without readers")
+	if s.holder.number != 0 {
+		has(s.left, model.Hold{Claim: s.holder.model(), Mode: mode(s.holder.write), Until: at(s.left), Token: s.fence,
+			Count: max(int(s.n), 1), Asked: int(s.seq)})
 	}
-	if len(s.queue) != len(s.waiters) {
-		return nil, errors.New("a ticket or a waiter without the other")
+	if s.counts() {
+		if s.readers > 0 && (!s.holder.write || len(s.leases) != int(s.readers)) {
+			return nil, fmt.Errorf("the writer is %v, and has %d read holds; there are %d", s.holder, s.readers, len(s.leases))
+		}
+		for _, m := range s.leases {
+			r := s.find(m.inst, m.slot)
+			if r == nil || r.number != m.number || r.what != 'h' {
+				return nil, fmt.Errorf("%v has a lease, but its slot does not say so", m)
+			}
+			has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at), Token: r.token, Count: int(r.n), Asked: int(r.seq)})
+		}
 	}
-	byArrival := slices.Clone(s.queue)
-	slices.SortFunc(byArrival, func(a, b ticket) int { return cmp.Compare(max(a.rank, -a.rank), max(b.rank, -b.rank)) })
-	for _, t := range byArrival {
-		i, ok := slices.BinarySearchFunc(s.waiters, t.of, func(w lease, h hold) int { return compareHolds(w.of, h) })
-		if !ok {
-			return nil, errors.New("a ticket without a waiter")
+	if !s.plus {
+		return l, nil
+	}
+	writers := 0
+	line := slices.Clone(s.queue)
+	slices.SortFunc(line, func(a, b member) int { return cmp.Compare(a.at, b.at) })
+	dead := s.holder.write && s.left == 0 // its end has not been seen to
+	for _, m := range line {
+		if m.write {
+			writers++
 		}
-		w := model.Waiter{Claim: t.of.claim(), Mode: model.Write, Until: at(s.waiters[i].left)}
-		if t.rank < 0 {
-			w.Mode = model.Read
-			w.Owed = s.writerTTL == 0 && s.owed >= -t.rank
+		r := s.find(m.inst, m.slot)
+		if r == nil || r.number != m.number || r.what != 'w' {
+			return nil, fmt.Errorf("%v is in line, but its slot does not say so", m)
 		}
+		w := model.Waiter{Claim: m.model(), Mode: mode(m.write), Until: at(r.left)}
+		w.Owed = !m.write && (dead || !(s.holder.write && s.left > 0) && m.at <= s.owed)
 		l.Queue = append(l.Queue, w)
 	}
+	if len(s.queue) > 0 && int(max(s.pending, 0)) != writers {
+		return nil, fmt.Errorf("%d writers wait, the flag says %d", writers, s.pending)
+	}
+	if len(s.queue) == 0 && s.readers <= 0 {
+		return l, errors.New("there is more to see, it says, and nothing to be seen")
+	}
 	return l, nil
+}
+
+// idle reports whether nobody holds the lock or waits for it.
+func (s *server) idle() bool {
+	l, err := s.abstract(now)
+	if err != nil || len(l.Holds) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(l.Queue, l.Lives)
+}
+
+// key is the same for equal states.
+func (s *server) key() string {
+	b := make([]byte, 0, 128)
+	num := func(list ...int64) {
+		for _, n := range list {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	claim := func(c claimName) {
+		b = append(b, c.inst, c.handle, bit(c.write), c.slot)
+		num(int64(c.number))
+	}
+	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(s.fresh)<<5)
+	claim(s.holder)
+	fence := int64(0)
+	if s.fence != 0 {
+		fence = s.fence - firstToken
+	}
+	num(int64(s.left), int64(s.n), int64(s.seq), fence, int64(s.ttl), int64(s.readers), int64(s.pending), int64(s.ticket), int64(s.owed))
+	num(int64(len(s.slots)))
+	for _, r := range s.slots {
+		b = append(b, r.inst, r.slot, r.what)
+		t := int64(0)
+		if r.token != 0 {
+			t = r.token - firstToken
+		}
+		num(int64(r.number), t, int64(r.n), int64(r.seq), int64(r.left))
+	}
+	for _, list := range [...][]member{s.leases, s.queue} {
+		num(int64(len(list)))
+		for _, m := range list {
+			claim(m.claimName)
+			num(int64(m.at))
+		}
+	}
+	return string(b)
+}
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -1,667 +1,910 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
-// A system is the server's state and what every process knows and has under way.
+// A system is a server, the processes that use it, and what may still go wrong.
 type system struct {
-	s       *server
-	owners  []owner
-	slots   []freeSlot // of the processes, those used last at the end
-	claims  []claim
-	flights []flight
-	freed   [4]freed // of each process
+	s     *server
+	raw   *raw // where nothing is folded
+	procs []*node
 	budget
-	abandoned bool // a claim was left to its lease, so that something of it may stay behind for so long
 }
 
-// budget is how much more may happen.
 type budget struct {
-	faults  uint8 // requests that are late, run twice, or lose their reply
-	crashes uint8
-	forces  uint8
+	faults, crashes, forces, stalls uint8
+	ticks                           uint8 // that may pass, or unlimited
+	faulty                          bool  // something has gone wrong, by which a hold may be lost
 }
 
-type owner struct {
-	asks    uint8 // claims that it may still begin
-	crashed bool
+const unlimited = 255
+
+// An action is one step of a system.
+type action struct {
+	do   verb
+	proc uint8
+	a    int16
+	event
+	how how
 }
 
-// A freeSlot is one that no claim uses, and what done says for it.
-type freeSlot struct {
-	slot slot
-	last int16
-}
-
-// freed is what a process knows of sole, once it has released the lock: that it said of that hold of its that it was the
-// last; of none, where it can no longer say so.
-type freed struct {
-	known bool
-	of    hold
-}
-
-type state uint8
+// how is what becomes of a request that is sent. Each but the first costs a fault.
+type how uint8
 
 const (
-	waiting state = iota
-	held
-	ending
+	arrives   how = iota // it runs, and the reply comes
+	twice                // it runs, and the reply comes; it is to run once more, late
+	replyLost            // it runs; the reply is lost, so that it is sent again, and runs late
+	late                 // it is slow
+	replyLate            // it runs, and the reply is slow
 )
 
-// token is what a claim was told.
-type token uint8
-
+// Actions that are not events of a process.
 const (
-	noToken token = iota
-	oldToken
-	lastToken // no writer was let in since
+	run     verb = 100 + iota // a: flight
+	deliver                   // a: flight that has replied
+	again                     // a: copy
+	expire                    // of the keys
 )
 
-// A claim is what a process knows of one, as in the library's claim.
-type claim struct {
-	of      hold
-	slot    slot
-	last    int16 // what done said before it
-	write   bool
-	try     bool
-	state   state
-	known   bool  // the server has answered
-	age     int8  // ticks since the last request was sent that made the server keep the claim, as far as is known
-	count   uint8 // holds
-	again   bool  // it was entered again
-	told    bool  // the server has said that sole tells of it, when it was let in by an ask
-	sole    bool  // sole said of it all there was when it was let in, and nothing but its end has been sent since
-	token   token
-	message token // on its way: the claim was let in
-	dropped bool  // by force: nothing can be relied on, before that is known
-	tooLate bool  // dropped before it was released
-	ending  int8  // ticks since the end began
+// explorer knows what all systems have in common.
+type explorer struct {
+	*machine
+	setup
+	owners  []int // of each process
+	lease   []time.Duration
+	fold    bool
+	nodes   map[string]*node
+	changes map[happening]*change
+	renamed map[renamed]*node
+	served  map[string]uint8 // how many ticks until all is over, if nothing else happens: see fair
+	flaw    error            // in the last action
+	tracing bool
+	since   []string // what followed from the last action, if tracing
+	visit   func(*system)
+
+	// Mistakes made on purpose, to see that they are found.
+	mute   func(*engine.Request) bool             // whether a request is not sent
+	deafen func(*engine.Request, *protocol.Reply) // changes what an engine hears
 }
 
-// A flight is a request that is under way: one whose reply the process waits for, or one that it has forgotten.
-type flight struct {
-	request
-	age    int8 // ticks since it was sent
-	waited bool
-	ended  model.Ending // how the claim has ended at the server
+// start is the system before anything has happened.
+func (e *explorer) start() *system {
+	x := &system{s: newServer(), budget: budget{faults: e.faults, crashes: e.crashes, forces: e.forces, stalls: e.stalls, ticks: e.ticks}}
+	if !e.fold {
+		x.raw = &raw{now: now}
+	}
+	for i := range e.owners {
+		x.procs = append(x.procs, e.newProcess(i))
+	}
+	return x
 }
 
 func (x *system) clone() *system {
 	c := *x
-	c.owners, c.slots = slices.Clone(x.owners), slices.Clone(x.slots)
-	c.claims, c.flights = slices.Clone(x.claims), slices.Clone(x.flights)
+	c.procs = slices.Clone(x.procs)
 	return &c
 }
 
-func (x *system) claim(of hold) *claim {
-	for i := range x.claims {
-		if x.claims[i].of == of {
-			return &x.claims[i]
+// actions lists all that can happen next.
+func (e *explorer) actions(x *system) []action {
+	var list []action
+	add := func(i int, ev event, hows ...how) {
+		if len(hows) == 0 {
+			hows = []how{arrives}
 		}
-	}
-	return nil
-}
-
-// current returns the index of the claim by which an owner holds or waits in a mode, or -1.
-func (x *system) current(o uint8, write bool) int {
-	return slices.IndexFunc(x.claims, func(c claim) bool { return c.of.owner == o && c.write == write && c.state != ending })
-}
-
-func (x *system) awaits(of hold, kinds ...kind) bool {
-	return slices.ContainsFunc(x.flights, func(f flight) bool { return f.waited && f.of == of && slices.Contains(kinds, f.kind) })
-}
-
-// forget makes the process wait no longer for the replies of a claim's requests.
-func (x *system) forget(of hold, kinds ...kind) {
-	for i := range x.flights {
-		f := &x.flights[i]
-		if f.of == of && slices.Contains(kinds, f.kind) {
-			f.waited = false
-			f.age = 0
-		}
-	}
-}
-
-// A renaming folds states that differ in names alone: it makes numbers and slots small, and permutes owners.
-type renaming struct {
-	owner  []uint8     // old to new
-	number [][64]uint8 // of each old owner, old to new
-	slot   map[slot]uint8
-	news   map[hold][]uint8 // old holds to the numbers of their recounts, in order
-}
-
-func (r *renaming) hold(h hold) hold {
-	if h.number == 0 {
-		return hold{}
-	}
-	return hold{r.owner[h.owner], r.number[h.owner][h.number]}
-}
-
-// recount makes the number of a recount a rank among those of its hold.
-func (r *renaming) recount(of hold, n uint8) uint8 {
-	return uint8(slices.Index(r.news[of], n) + 1)
-}
-
-// recounts collects the numbers of recounts of each hold.
-func (x *system) recounts() map[hold][]uint8 {
-	var all map[hold][]uint8
-	add := func(of hold, n uint8) {
-		if n == 0 {
-			return
-		}
-		if all == nil {
-			all = map[hold][]uint8{}
-		}
-		all[of] = append(all[of], n)
-	}
-	add(x.s.count.of, x.s.count.news)
-	for _, c := range x.s.readers {
-		add(c.of, c.news)
-	}
-	for _, f := range x.flights {
-		add(f.of, f.news)
-	}
-	for of, list := range all {
-		slices.Sort(list)
-		all[of] = slices.Compact(list)
-	}
-	return all
-}
-
-// A numbered is a number of a process that something refers to, and the slot it is used with: 0 if none.
-type numbered struct{ process, slot, n uint8 }
-
-// numbers collects all numbers; name gives slots their names.
-func (x *system) numbers(l layout, name func(slot) uint8) []numbered {
-	list := make([]numbered, 0, 16)
-	add := func(p, s, n uint8) {
-		if n == 0 {
-			return
-		}
-		for i := range list {
-			if list[i].process == p && list[i].n == n {
-				list[i].slot = max(list[i].slot, s)
-				return
+		for _, h := range hows {
+			if h == arrives || x.faults > 0 {
+				list = append(list, action{do: ev.do, proc: uint8(i), a: ev.a, event: ev, how: h})
 			}
 		}
-		list = append(list, numbered{p, s, n})
 	}
-	used := func(s slot, v int16) {
-		if s != (slot{}) {
-			add(s.process, name(s), uint8(max(v, -v)))
+	faulty := func(i int, ev event) {
+		if x.faults > 0 {
+			list = append(list, action{do: ev.do, proc: uint8(i), a: ev.a, event: ev, how: late})
 		}
 	}
-	for _, c := range x.claims {
-		used(c.slot, int16(c.of.number))
-		used(c.slot, c.last)
+	// What is about to happen happens first, each process's in order.
+	for i, n := range x.procs {
+		p := n.p
+		if !n.urgent {
+			continue
+		}
+		switch ev := p.next(i).event; ev.do {
+		case hear:
+			add(i, ev)
+			faulty(i, event{do: hearLater})
+			faulty(i, event{do: hearTwice})
+			faulty(i, event{do: miss})
+		case stand:
+			add(i, ev)
+			faulty(i, event{do: standLater})
+		default:
+			add(i, ev, arrives, twice, replyLost, late, replyLate)
+		}
 	}
-	for _, f := range x.flights {
-		used(f.slot, int16(f.of.number))
-		used(f.slot, f.last)
-		add(l[f.of.owner], 0, f.in)
-		add(l[f.of.owner], 0, f.of.number)
-		add(l[f.after.owner], 0, f.after.number)
+	if len(list) > 0 {
+		return list
 	}
-	for _, f := range x.freed {
-		add(l[f.of.owner], 0, f.of.number)
+	for i, n := range x.procs {
+		p := n.p
+		for k := range p.Copies {
+			add(i, event{do: again, a: int16(k)})
+		}
+		if p.Crashed {
+			continue
+		}
+		if p.Asleep {
+			for k, f := range p.Flights {
+				if f.Stage != replied {
+					add(i, event{do: run, a: int16(k)})
+				}
+			}
+			add(i, event{do: wake})
+			continue
+		}
+		if x.stalls > 0 {
+			add(i, event{do: sleep})
+		}
+		e.calls(p, func(ev event) { add(i, ev) })
+		for k, f := range p.Flights {
+			if f.Stage == replied {
+				add(i, event{do: deliver, a: int16(k)})
+			} else {
+				add(i, event{do: run, a: int16(k)}, arrives, twice, replyLost, replyLate)
+			}
+			add(i, event{do: fail, a: int16(k)})
+		}
+		for k := range p.Delayed {
+			add(i, event{do: hearDelayed, a: int16(k)})
+		}
+		switch p.Sub {
+		case lost:
+			add(i, event{do: stand})
+		case stands:
+			faulty(i, event{do: drop})
+		}
+		if x.crashes > 0 {
+			add(i, event{do: crash})
+		}
+		if x.forces > 0 {
+			add(i, event{do: force})
+		}
 	}
-	for _, f := range x.slots {
-		used(f.slot, f.last)
+	if x.ticks > 0 {
+		list = append(list, action{do: pass})
 	}
-	for _, d := range x.s.done {
-		used(d.slot, d.value)
-	}
-	left := func(h hold) { add(l[h.owner], 0, h.number) }
-	left(x.s.writer)
-	left(x.s.count.of)
-	left(x.s.sole.of)
-	left(x.s.sole.before)
-	for _, w := range x.s.waiters {
-		left(w.of)
-	}
-	for _, c := range x.s.readers {
-		left(c.of)
+	if e.fold && x.ticks == unlimited && x.s.hash && x.over() && x.s.idle() {
+		list = append(list, action{do: expire})
 	}
 	return list
 }
 
-// next returns a number that is larger than any of a process that anything refers to.
-func (x *system) next(l layout, p uint8) uint8 {
-	largest := uint8(0)
-	for _, n := range x.numbers(l, func(slot) uint8 { return 0 }) {
-		if n.process == p {
-			largest = max(largest, n.n)
-		}
-	}
-	return largest + 1
-}
-
-// refers reports whether a process knows of a claim, or a request of it is under way.
-func (x *system) refers(of hold) bool {
-	return x.claim(of) != nil || slices.ContainsFunc(x.flights, func(f flight) bool { return f.of == of })
-}
-
-// asks reports whether an owner of a process may still ask.
-func (x *system) asks(l layout, p uint8) bool {
-	for o, w := range x.owners {
-		if l[o] == p && w.asks > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// trimSole forgets what makes no difference of sole: what others expect it to say, if it says something else and so will
-// never say that again; what a process knows that will not ask any more; and of a hold, what nothing refers to.
-func (x *system) trimSole(l layout, terms []int8) {
-	s := x.s.sole
-	fits := false
-	for p := range x.freed {
-		f := &x.freed[p]
-		if !x.asks(l, uint8(p)) {
-			*f = freed{}
-		}
-		if s.mode != soleFree || f.of != s.of {
-			f.of = hold{}
-		}
-		fits = fits || f.of.number != 0
-	}
-	for i := range x.flights {
-		f := &x.flights[i]
-		if !s.fits(f.request) {
-			f.after = hold{}
-		}
-		fits = fits || f.after.number != 0
-	}
-	compared := func() bool {
-		c := x.claim(s.of)
-		return c != nil && c.sole || slices.ContainsFunc(x.flights, func(f flight) bool {
-			return f.of == s.of && (f.kind == soleLock || f.kind == soleUnlock)
-		})
-	}
-	// since keeps what is left, and whether the token is old, where that matters.
-	since := func(to int32) {
-		if s.follows && s.since < soleAge {
-			return
-		}
-		s.lease, s.since = s.left()+to, to
-	}
-	if s.follows && !x.refers(s.before) {
-		s.before = hold{}
-	}
-	switch {
-	case s.holds() && s.left() == 0 && !x.refers(s.of):
-		s.mode, s.of, s.lease = soleWrite, hold{}, 0
-		s = s.clip()
-	case s.holds() && !compared():
-		if s.follows {
-			since(soleAge)
-		} else {
-			since(0)
-		}
-	case s.holds() && s.lease != int32(terms[s.of.owner])*tickMS:
-		since(10 * tickMS) // more than any lease: it was renewed
-	case (s.mode == soleFree || s.mode == solePast) && !fits && !x.refers(s.of):
-		s.of = hold{}
-	}
-	if s != x.s.sole {
-		x.s = x.s.clone()
-		x.s.sole = s
-	}
-}
-
-// trim forgets what makes no difference: free slots of which no request is under way, but for the one that each process
-// takes next, and what is done for slots that nothing refers to.
-func (x *system) trim(l layout, terms []int8) {
-	x.trimSole(l, terms)
-	underWay := func(s slot) bool {
-		return slices.ContainsFunc(x.flights, func(f flight) bool { return f.slot == s })
-	}
-	top := map[uint8]bool{}
-	for i := len(x.slots) - 1; i >= 0; i-- {
-		s := x.slots[i].slot
-		if top[s.process] && !underWay(s) {
-			x.slots = append(x.slots[:i:i], x.slots[i+1:]...)
-		}
-		top[s.process] = true
-	}
-	used := func(d done) bool {
-		return underWay(d.slot) || slices.ContainsFunc(x.claims, func(c claim) bool { return c.slot == d.slot }) ||
-			slices.ContainsFunc(x.slots, func(f freeSlot) bool { return f.slot == d.slot })
-	}
-	for _, d := range x.s.done {
-		if !used(d) {
-			x.s = x.s.clone()
-			x.s.done = slices.DeleteFunc(x.s.done, func(d done) bool { return !used(d) })
-			return
-		}
-	}
-}
-
-// rename returns the system under other names.
-func (x *system) rename(l layout, r *renaming) *system {
-	y := x.clone()
-	inverse := make([]owner, len(x.owners))
-	for o, w := range x.owners {
-		inverse[r.owner[o]] = w
-	}
-	y.owners = inverse
-	process := func(p uint8) uint8 { return l[r.owner[slices.Index(l, p)]] }
-	numberOf := func(p uint8, v int16) int16 {
-		n := int16(r.number[slices.Index(l, p)][max(v, -v)])
-		if v < 0 {
-			return -n
-		}
-		return n
-	}
-	slotOf := func(s slot) slot {
-		if s == (slot{}) {
-			return s
-		}
-		return slot{process(s.process), r.slot[s]}
-	}
-	for i := range y.claims {
-		c := &y.claims[i]
-		c.last = numberOf(c.slot.process, c.last)
-		c.slot, c.of = slotOf(c.slot), r.hold(c.of)
-	}
-	slices.SortFunc(y.claims, func(a, b claim) int { return compareHolds(a.of, b.of) })
-	for i := range y.flights {
-		f := &y.flights[i]
-		f.last = numberOf(f.slot.process, f.last)
-		f.in, f.news = r.number[f.of.owner][f.in], r.recount(f.of, f.news)
-		f.slot, f.of, f.after = slotOf(f.slot), r.hold(f.of), r.hold(f.after)
-	}
-	for _, p := range l {
-		f := x.freed[p]
-		y.freed[process(p)] = freed{f.known, r.hold(f.of)}
-	}
-	slices.SortFunc(y.flights, compareFlights)
-	y.flights = slices.Compact(y.flights) // run twice is run at any number of times
-	for i := range y.slots {
-		f := &y.slots[i]
-		f.last = numberOf(f.slot.process, f.last)
-		f.slot = slotOf(f.slot)
-	}
-	slices.SortStableFunc(y.slots, func(a, b freeSlot) int { return cmp.Compare(a.slot.process, b.slot.process) })
-
-	s := x.s.clone()
-	s.writer = r.hold(s.writer)
-	news := func(c *count) {
-		if c.of.number != 0 {
-			c.news = r.recount(c.of, c.news)
-			c.of = r.hold(c.of)
-		}
-	}
-	news(&s.count)
-	s.sole.of, s.sole.before = r.hold(s.sole.of), r.hold(s.sole.before)
-	for i := range s.queue {
-		s.queue[i].of = r.hold(s.queue[i].of)
-	}
-	for i := range s.waiters {
-		s.waiters[i].of = r.hold(s.waiters[i].of)
-	}
-	for i := range s.readers {
-		news(&s.readers[i])
-	}
-	for i := range s.leases {
-		s.leases[i].of = r.hold(s.leases[i].of)
-	}
-	for i := range s.done {
-		d := &s.done[i]
-		d.value = numberOf(d.slot.process, d.value)
-		d.slot = slotOf(d.slot)
-	}
-	s.sort()
-	y.s = s
-	return y
-}
-
-func compareFlights(a, b flight) int {
-	return slices.Compare(a.appendKey(nil), b.appendKey(nil))
-}
-
-// names gives the other names for an order of the owners. Numbers are compared only with others of their slot, and keep
-// their order there.
-func (x *system) names(l layout, perm []uint8, news map[hold][]uint8) *renaming {
-	r := &renaming{owner: slices.Clone(perm), slot: make(map[slot]uint8, 8), news: news}
-	var next [4]uint8
-	name := func(s slot) {
-		if _, ok := r.slot[s]; !ok && s != (slot{}) {
-			next[s.process]++
-			r.slot[s] = next[s.process]
-		}
-	}
-	claims := slices.Clone(x.claims)
-	slices.SortFunc(claims, func(a, b claim) int {
-		return cmp.Or(cmp.Compare(perm[a.of.owner], perm[b.of.owner]), bytes.Compare(a.appendTo(nil), b.appendTo(nil)),
-			cmp.Compare(a.of.number, b.of.number))
-	})
-	for _, c := range claims {
-		name(c.slot)
-	}
-	for _, f := range x.slots {
-		name(f.slot)
-	}
-	flights := slices.Clone(x.flights)
-	slices.SortFunc(flights, func(a, b flight) int {
-		return cmp.Or(cmp.Compare(perm[a.of.owner], perm[b.of.owner]), cmp.Compare(a.kind, b.kind), cmp.Compare(a.of.number, b.of.number))
-	})
-	for _, f := range flights {
-		name(f.slot)
-	}
-	numbers := x.numbers(l, func(s slot) uint8 { return r.slot[s] })
-	slices.SortFunc(numbers, func(a, b numbered) int {
-		return cmp.Or(cmp.Compare(a.process, b.process), cmp.Compare(a.slot, b.slot), cmp.Compare(a.n, b.n))
-	})
-	var ranks [4][64]uint8
-	rank := uint8(0)
-	for i, n := range numbers {
-		if i == 0 || numbers[i-1].process != n.process {
-			rank = 0
-		}
-		rank++
-		ranks[n.process][n.n] = rank
-	}
-	r.number = make([][64]uint8, len(l))
-	for o, p := range l {
-		r.number[o] = ranks[p]
-	}
-	return r
-}
-
-// canonical returns the one system of all that differ in names alone, and its key.
-func (x *system) canonical(l layout, leases []int8) (*system, string) {
-	x.trim(l, leases)
-	news := x.recounts()
-	looks := make([]string, len(l))
-	for o := range l {
-		looks[o] = x.looks(l, uint8(o))
-	}
-	var best *system
-	var bestKey string
-	permutations(len(l), func(perm []uint8) {
-		for o := range l {
-			// An owner may take the place of another if processes stay whole, and leases the same; and has to if it
-			// looks less.
-			if leases[perm[o]] != leases[o] {
-				return
-			}
-			for other := range o {
-				same := l[o] == l[other]
-				if same != (l[perm[o]] == l[perm[other]]) {
-					return
-				}
-				if (same || l.alone(o) && l.alone(other)) && leases[o] == leases[other] &&
-					looks[o] != looks[other] && (looks[o] < looks[other]) != (perm[o] < perm[other]) {
-					return
-				}
-			}
-		}
-		y := x.rename(l, x.names(l, perm, news))
-		key := string(y.appendKey(make([]byte, 0, 256)))
-		if best == nil || key < bestKey {
-			best, bestKey = y, key
-		}
-	})
-	return best, bestKey
-}
-
-// alone reports whether an owner has a process to itself.
-func (l layout) alone(o int) bool {
-	for other, p := range l {
-		if p == l[o] && other != o {
+// over reports whether no process has anything to do with the lock, and nothing is under way.
+func (x *system) over() bool {
+	for _, n := range x.procs {
+		p := n.p
+		if len(p.Flights)+len(p.Copies)+len(p.Delayed) > 0 || !p.Crashed && len(p.Engine.Views()) > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// looks describes an owner without any names: what tells it from the others, and so gives it its place among them.
-func (x *system) looks(l layout, o uint8) string {
-	parts := make([]string, 0, 8)
-	add := func(of hold, what ...byte) {
-		if of.number != 0 && of.owner == o {
-			parts = append(parts, string(what))
+// calls lists what the owners of a process can do.
+func (e *explorer) calls(p *process, each func(event)) {
+	for o := range p.Asks {
+		reads, writes, pending := 0, 0, 0
+		for _, h := range p.Holds {
+			if h.Owner.Handle != uint64(o) {
+				continue
+			}
+			if h.Mode == engine.Mode(protocol.Write) {
+				writes++
+			} else {
+				reads++
+			}
+			if h.State() < engine.Failed {
+				pending++
+			}
+		}
+		if p.Asks[o] == 0 || pending > 0 && !e.reenter {
+			continue
+		}
+		most := 1
+		if e.reenter {
+			most = 2
+		}
+		if writes < most && (reads == 0 || writes > 0) {
+			each(event{do: acquire, a: int16(o), write: true})
+			each(event{do: acquire, a: int16(o), write: true, try: true})
+		}
+		if reads < most {
+			each(event{do: acquire, a: int16(o)})
+			each(event{do: acquire, a: int16(o), try: true})
 		}
 	}
-	s := x.s
-	add(s.writer, 'w')
-	add(s.sole.of, 's', byte(s.sole.mode), byte(s.sole.left()/tickMS))
-	add(s.sole.before, 'b')
-	for _, t := range s.queue {
-		add(t.of, 'q', byte(t.rank))
-	}
-	for _, d := range s.waiters {
-		add(d.of, 'd', byte(d.left/tickMS))
-	}
-	for _, c := range s.readers {
-		add(c.of, 'r', c.n, bit(c.old))
-	}
-	for _, d := range s.leases {
-		add(d.of, 'l', byte(d.left/tickMS))
-	}
-	for _, c := range x.claims {
-		if c.of.owner == o {
-			add(c.of, c.appendTo([]byte{'c'})...)
+	for k, h := range p.Holds {
+		switch h.State() {
+		case engine.Wanted, engine.Entering:
+			each(event{do: giveUp, a: int16(k)})
+		case engine.Live, engine.Lapsed:
+			each(event{do: release, a: int16(k)})
 		}
 	}
-	for _, f := range x.flights {
-		add(f.of, 'f', byte(f.kind), byte(f.age), bit(f.waited), byte(f.ended))
-	}
-	slices.Sort(parts)
-	return string([]byte{x.owners[o].asks<<2 | bit(x.owners[o].crashed)<<1 | bit(x.freed[l[o]].known)}) + strings.Join(parts, " ")
 }
 
-func permutations(n int, each func([]uint8)) {
-	perm := make([]uint8, n)
-	for i := range perm {
-		perm[i] = uint8(i)
+// take returns the system after an action, and after what follows from it when nothing else can happen; and the first thing that is
+// wrong with it.
+func (e *explorer) take(x *system, a action) (*system, error) {
+	e.flaw, e.since = nil, e.since[:0]
+	x, err := e.take1(x, a)
+	for err == nil {
+		next, ok := x.only()
+		if !ok {
+			break
+		}
+		if e.tracing {
+			e.since = append(e.since, e.describe(x, next))
+		}
+		x, err = e.take1(x, next)
 	}
-	var place func(int)
-	place = func(i int) {
-		if i == n {
+	return x, err
+}
+
+// only returns the action that has to follow, if there is one.
+func (x *system) only() (action, bool) {
+	which := -1
+	for i, n := range x.procs {
+		switch {
+		case !n.urgent:
+		case which >= 0 || x.faults > 0:
+			return action{}, false
+		default:
+			which = i
+		}
+	}
+	if which < 0 {
+		return action{}, false
+	}
+	return x.procs[which].p.next(which), true
+}
+
+// next returns the first thing that is about to happen to a process.
+func (p *process) next(i int) action {
+	ev := event{do: hear}
+	switch {
+	case len(p.Inbox) > 0:
+	case p.Sub == opening:
+		ev.do = stand
+	default:
+		ev.do = run
+		ev.a = int16(slices.IndexFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
+	}
+	return action{do: ev.do, proc: uint8(i), a: ev.a, event: ev}
+}
+
+func (e *explorer) take1(x *system, a action) (*system, error) {
+	x = x.clone()
+	i := int(a.proc)
+	if a.how != arrives {
+		x.faults--
+		x.faulty = true
+	}
+	var err error
+	switch a.do {
+	case run:
+		err = e.run1(x, i, a.a, a.how)
+	case deliver:
+		e.tell(x, i, event{do: reply, a: a.a})
+	case again:
+		r := &x.procs[i].p.Copies[a.a]
+		var res *result
+		if res, err = e.execute1(x, i, r, false); err == nil {
+			e.tell(x, i, event{do: ran, a: a.a})
+			e.ran(x, i, r, res)
+		}
+	case pass:
+		if x.ticks != unlimited && x.ticks > 0 {
+			x.ticks--
+		}
+		err = e.later(x)
+		for k := range x.procs {
+			e.tell(x, k, event{do: pass})
+		}
+	case expire:
+		x.s = newServer()
+	default:
+		switch a.do {
+		case crash:
+			x.crashes--
+			x.faulty = true
+		case sleep:
+			x.stalls--
+			x.faulty = true
+		case force:
+			x.forces--
+		}
+		e.tell(x, i, a.event)
+	}
+	if err == nil {
+		err = e.verify(x)
+	}
+	return x, err
+}
+
+// tell has an event happen to a process.
+func (e *explorer) tell(x *system, i int, ev event) {
+	c := e.happen(x.procs[i], ev)
+	x.procs[i] = c.to
+	e.flaw = cmp.Or(e.flaw, c.flaw)
+	if c.lost && !x.faulty && !e.noRenew && e.lease[i] > tick {
+		e.flaw = cmp.Or(e.flaw, errors.New("a hold is lost, or a call ends, though nothing went wrong"))
+	}
+}
+
+// run1 runs a request that an engine waits for.
+func (e *explorer) run1(x *system, i int, k int16, how how) error {
+	if how == late {
+		e.tell(x, i, event{do: slowDown, a: k})
+		return nil
+	}
+	f := x.procs[i].p.Flights[k]
+	_, waited := f.R.View()
+	res, err := e.execute1(x, i, &f.R.Request, waited)
+	if err != nil {
+		return err
+	}
+	if err := e.releasedInTime(x, i, f, res); err != nil {
+		return err
+	}
+	if how == twice {
+		e.tell(x, i, event{do: keep, a: k})
+	}
+	e.ran(x, i, &f.R.Request, res)
+	if x.procs[i].p.Asleep {
+		how = replyLate
+	}
+	switch how {
+	case replyLost:
+		e.tell(x, i, event{do: slowDown, a: k})
+	case replyLate:
+		e.tell(x, i, event{do: holdReply, a: k, reply: res.reply})
+	default:
+		e.tell(x, i, event{do: reply, a: k, reply: res.reply})
+	}
+	return nil
+}
+
+// execute1 runs a request on the server.
+func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) (*result, error) {
+	q, text := e.request(i, r)
+	ended := x.procs[i].p.knownFate(uint64(q.of.number)).Ended
+	var res *result
+	if e.fold {
+		res = e.run(e.intern(x.s), q, text, ended, waited)
+	} else {
+		before := *x.raw
+		if !e.stands {
+			before.now++
+		}
+		res = e.executeRaw(&before, q, ended, waited, same)
+	}
+	e.flaw = cmp.Or(e.flaw, res.flaw)
+	return res, res.err
+}
+
+// ran notes what a run did.
+func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
+	x.s = res.server
+	if !e.fold {
+		x.raw = res.raw
+	}
+	q, _ := e.request(i, r)
+	for _, c := range res.dropped {
+		if n := x.procs[c.inst]; !n.p.Crashed {
+			e.tell(x, int(c.inst), event{do: dropped, a: int16(c.number)})
+		}
+	}
+	for _, c := range res.entered {
+		if x.procs[c.inst].p.knownFate(uint64(c.number)).Dropped {
+			e.tell(x, int(c.inst), event{do: anew, a: int16(c.number)})
+		}
+	}
+	if res.ended != x.procs[i].p.knownFate(uint64(q.of.number)).Ended {
+		e.tell(x, i, event{do: note, a: int16(q.of.number), ended: res.ended})
+	}
+	for _, s := range res.sent {
+		e.tell(x, s.to, event{do: send, message: s.message})
+	}
+}
+
+// releasedInTime checks that a release is not told that there was no hold, if its process could rely on it.
+func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) error {
+	v, ok := f.R.View()
+	if s := f.R.Script; s != lua.Unlock && s != lua.RUnlock || !ok || v.Token == 0 {
+		return nil
+	}
+	p := x.procs[i].p
+	if res.reply.Code == protocol.NotThere && p.Now.Before(v.Deadline) && !p.knownFate(v.Number).Dropped {
+		return errors.New("a release in time is told that there was no hold")
+	}
+	return nil
+}
+
+// later lets a tick pass at the server.
+func (e *explorer) later(x *system) error {
+	if !e.fold {
+		x.raw = x.raw.later()
+		s, err := x.raw.parse(same)
+		x.s = s
+		return err
+	}
+	expected, err := x.s.abstract(now)
+	if err != nil {
+		return err
+	}
+	expected.Advance(now + tickMS*1000)
+	x.s = x.s.later()
+	actual, err := x.s.abstract(now + tickMS*1000)
+	if err != nil {
+		return fmt.Errorf("after a tick: %w", err)
+	}
+	if err := model.Compare(expected, actual, 0); err != nil {
+		return fmt.Errorf("after a tick: %w", err)
+	}
+	return nil
+}
+
+func (x *system) now() int64 {
+	if x.raw != nil {
+		return x.raw.now
+	}
+	return now
+}
+
+// verify checks a system between two steps.
+func (e *explorer) verify(x *system) error {
+	l, err := x.s.abstract(x.now())
+	if err != nil {
+		return err
+	}
+	if err := exclusive(l); err != nil {
+		return err
+	}
+	type relied struct {
+		inst   int
+		handle uint64
+		write  bool
+	}
+	var all []relied
+	known := map[model.Claim]bool{}
+	for i, n := range x.procs {
+		p := n.p
+		if p.Crashed {
+			continue
+		}
+		for _, v := range p.Engine.Views() {
+			c := claimName{inst: uint8(i), handle: uint8(v.Owner.Handle), number: uint16(v.Number)}.model()
+			known[c] = true
+			if f := p.knownFate(v.Number); f.Dropped || !p.Now.Before(v.Deadline) {
+				if f.Dropped && !f.Anew && v.State == engine.Held && v.Deadline.After(f.At.Add(p.Lease)) {
+					return errors.New("a process goes on to rely on a hold that was dropped")
+				}
+				continue
+			}
+			write := v.Mode == engine.Mode(protocol.Write)
+			h := l.Hold(c)
+			switch v.State {
+			case engine.Held:
+				live := 0
+				for _, h := range v.Holds {
+					if h.State() == engine.Live && p.Now.Before(h.Deadline()) {
+						live++
+					}
+				}
+				if live == 0 {
+					continue
+				}
+				all = append(all, relied{i, v.Owner.Handle, write})
+				if h == nil || (h.Mode == model.Write) != write {
+					return errors.New("a process relies on a hold that the server does not keep")
+				}
+				if h.Count != len(v.Holds) && !v.Telling && !x.counting(i, v.Number) {
+					return fmt.Errorf("a hold's count is %d, not %d", h.Count, len(v.Holds))
+				}
+				if h.Token != v.Token {
+					return fmt.Errorf("a hold's token is %d at the server, and %d in the process", h.Token, v.Token)
+				}
+			case engine.Queued:
+				if h == nil && !queued(l, c) {
+					return errors.New("a waiter has lost its place")
+				}
+			}
+		}
+	}
+	for _, a := range all {
+		for _, b := range all {
+			if a.write && (a.inst != b.inst || a.handle != b.handle) {
+				return errors.New("two owners rely on the lock, of which one writes")
+			}
+		}
+	}
+	return e.unknown(x, l, known)
+}
+
+// counting reports whether a request is under way that sets the count of a claim.
+func (x *system) counting(i int, n uint64) bool {
+	number := fmt.Sprintf("%012d", n)
+	for _, r := range x.procs[i].p.Copies {
+		if r.Script == lua.Reenter && r.Claim.Number == number {
+			return true
+		}
+	}
+	return false
+}
+
+// unknown checks that whoever has the lock, or waits for it, is known to a process, or to a request that is under way.
+func (e *explorer) unknown(x *system, l *model.Lock, known map[model.Claim]bool) error {
+	check := func(c model.Claim) error {
+		i := c.Owner >> 4
+		p := x.procs[i].p
+		if known[c] || p.Abandoned || p.knownFate(uint64(c.Number)).Dropped {
+			return nil
+		}
+		number := fmt.Sprintf("%012d", c.Number)
+		for _, r := range p.Copies {
+			if r.Claim.Number == number {
+				return nil
+			}
+		}
+		return fmt.Errorf("the server keeps a claim that nobody knows of")
+	}
+	for _, h := range l.Holds {
+		if err := check(h.Claim); err != nil {
+			return err
+		}
+	}
+	for _, w := range l.Queue {
+		if l.Lives(w) {
+			if err := check(w.Claim); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func queued(l *model.Lock, c model.Claim) bool {
+	return slices.ContainsFunc(l.Queue, func(w model.Waiter) bool { return w.Claim == c && l.Lives(w) })
+}
+
+// key is the same for equal systems.
+func (x *system) key() string {
+	b := make([]byte, 0, 64)
+	for _, n := range x.procs {
+		b = append(b, byte(n.id), byte(n.id>>8), byte(n.id>>16), byte(n.id>>24))
+	}
+	b = append(b, x.faults, x.crashes, x.forces, x.stalls, x.ticks, bit(x.faulty))
+	if x.raw != nil {
+		return string(append(b, x.raw.key()...))
+	}
+	return string(append(b, x.s.key()...))
+}
+
+func (r *raw) key() string {
+	return fmt.Sprint(r.now, r.hash, r.leases, r.queue, r.ttl)
+}
+
+// canonical returns the one system of all that differ in names alone, and its key.
+func (e *explorer) canonical(x *system) (*system, string) {
+	if !e.fold {
+		return x, x.key()
+	}
+	x = x.clone()
+	x.s = e.trim(x)
+	e.forgetFaults(x)
+	x = e.renameAll(x)
+	var best *system
+	var bestKey string
+	e.permutations(x, func(perm []int) {
+		y := *x
+		y.procs = make([]*node, len(x.procs))
+		for i, n := range x.procs {
+			y.procs[perm[i]] = n
+		}
+		y.s = x.s.permute(perm)
+		if key := y.key(); best == nil || key < bestKey {
+			best, bestKey = &y, key
+		}
+	})
+	best.s = e.intern(best.s)
+	return best, bestKey
+}
+
+// forgetFaults forgets that something has gone wrong when it can have no consequences any more.
+func (e *explorer) forgetFaults(x *system) {
+	for _, n := range x.procs {
+		if n.p.Crashed || len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.p.Holds) > 0 || len(n.p.Engine.Views()) > 0 {
+			return
+		}
+	}
+	x.faulty = false
+}
+
+// trim returns the server without what makes no difference: what slots say that no request can come for any more, and the leases
+// of records that are not in line.
+func (e *explorer) trim(x *system) *server {
+	s := x.s.clone()
+	s.slots = slices.DeleteFunc(s.slots, func(r record) bool {
+		at := func(m member) bool { return m.inst == r.inst && m.number == r.number }
+		if s.holder.number == r.number && s.holder.inst == r.inst || slices.ContainsFunc(s.leases, at) || slices.ContainsFunc(s.queue, at) {
+			return false
+		}
+		// A number is of one slot.
+		return x.procs[r.inst].numbers&(1<<(r.number+1)-1) == 0
+	})
+	for i := range s.slots {
+		if r := &s.slots[i]; r.what == 'w' && !s.waits(*r) {
+			r.left = 0
+		}
+	}
+	if s.holder.number == 0 {
+		s.lease, s.implicit, s.left = false, false, 0
+	}
+	if !s.plus || len(s.queue) == 0 {
+		s.pending, s.owed, s.ticket = -1, -1, -1
+	}
+	// Of tickets, the order counts.
+	var all []int32
+	for _, m := range s.queue {
+		all = append(all, m.at)
+	}
+	if s.owed >= 0 {
+		all = append(all, s.owed)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	place := func(at int32) int32 { k, _ := slices.BinarySearch(all, at); return int32(k + 1) }
+	for i := range s.queue {
+		s.queue[i].at = place(s.queue[i].at)
+	}
+	if s.owed >= 0 {
+		s.owed = place(s.owed)
+	}
+	if s.ticket >= 0 {
+		s.ticket = int32(len(all)) // the last that was given out is not less than any
+	}
+	return s
+}
+
+// renameAll gives the numbers of each process, and the tokens, the least names that keep their order.
+func (e *explorer) renameAll(x *system) *system {
+	var numbers [8]uint64
+	tokens := uint64(0)
+	for i, n := range x.procs {
+		numbers[i] = n.numbers
+		tokens |= n.tokens
+	}
+	s := x.s
+	use := func(c claimName) {
+		if c.number > 0 {
+			numbers[c.inst] |= 1 << c.number
+		}
+	}
+	useToken := func(t int64) {
+		if t != 0 {
+			tokens |= 1 << (t - firstToken)
+		}
+	}
+	use(s.holder)
+	if s.seq > 0 {
+		numbers[s.holder.inst] |= 1 << s.seq
+	}
+	useToken(s.fence)
+	for _, r := range s.slots {
+		numbers[r.inst] |= 1 << r.number
+		if r.seq > 0 {
+			numbers[r.inst] |= 1 << r.seq
+		}
+		useToken(r.token)
+	}
+	for _, list := range [...][]member{s.leases, s.queue} {
+		for _, m := range list {
+			use(m.claimName)
+		}
+	}
+	dense := func(set uint64) bool { return set>>1&(set>>1+1) == 0 }
+	allTokens := dense(tokens)
+	changed := !allTokens
+	for i, n := range x.procs {
+		if !dense(numbers[i]) || !allTokens && n.tokens != 0 || n.last != uint64(bits.OnesCount64(numbers[i])) && !n.p.Crashed {
+			x.procs[i] = e.rename(n, naming{numbers[i], tokens})
+			changed = true
+		}
+	}
+	if !changed {
+		return x
+	}
+	s = s.clone()
+	x.s = s
+	name := func(inst uint8, n *uint16) {
+		if *n > 0 {
+			*n = uint16(rank(numbers[inst], uint64(*n)))
+		}
+	}
+	nameToken := func(t *int64) {
+		if *t != 0 {
+			*t = firstToken + int64(rank(tokens, uint64(*t-firstToken)))
+		}
+	}
+	name(s.holder.inst, &s.holder.number)
+	name(s.holder.inst, &s.seq)
+	nameToken(&s.fence)
+	for i := range s.slots {
+		r := &s.slots[i]
+		name(r.inst, &r.number)
+		name(r.inst, &r.seq)
+		nameToken(&r.token)
+	}
+	for _, list := range [...][]member{s.leases, s.queue} {
+		for i := range list {
+			name(list[i].inst, &list[i].number)
+		}
+	}
+	return x
+}
+
+// permute returns the state in which each engine has the place perm gives it.
+func (s *server) permute(perm []int) *server {
+	if slices.IsSorted(perm) {
+		return s
+	}
+	s = s.clone()
+	to := func(inst *uint8) { *inst = uint8(perm[*inst]) }
+	if s.holder.number > 0 {
+		to(&s.holder.inst)
+	}
+	for i := range s.slots {
+		to(&s.slots[i].inst)
+	}
+	for _, list := range [...][]member{s.leases, s.queue} {
+		for i := range list {
+			to(&list[i].inst)
+		}
+	}
+	s.sort()
+	return s
+}
+
+// permutations calls each with the orders of the processes of which one is canonical: by what they look like.
+func (e *explorer) permutations(x *system, each func(perm []int)) {
+	order := make([]int, len(x.procs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(x.procs[a].id, x.procs[b].id) })
+	perm := make([]int, len(order))
+	var place func(k int)
+	used := make([]bool, len(order))
+	place = func(k int) {
+		if k == len(order) {
 			each(perm)
 			return
 		}
-		for j := i; j < n; j++ {
-			perm[i], perm[j] = perm[j], perm[i]
-			place(i + 1)
-			perm[i], perm[j] = perm[j], perm[i]
+		for _, i := range order {
+			// Those that look alike may each have the place.
+			if !used[i] && x.procs[i].id == x.procs[order[k]].id {
+				used[i] = true
+				perm[i] = k
+				place(k + 1)
+				used[i] = false
+			}
 		}
 	}
 	place(0)
 }
 
-// Keys: equal for equal states.
-
-func bit(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
+var verbs = map[verb]string{
+	giveUp: "gives up", hear: "hears", hearLater: "will hear later", hearTwice: "hears, and will again", miss: "never hears",
+	stand: "the subscription stands", standLater: "the subscription takes its time", drop: "the subscription breaks",
 }
 
-func short(b []byte, n int16) []byte { return append(b, byte(n), byte(n>>8)) }
-func long(b []byte, n int32) []byte {
-	return append(b, byte(n), byte(n>>8), byte(n>>16))
-}
-func (h hold) appendKey(b []byte) []byte { return append(b, h.owner<<6|h.number) }
+var hows = []string{"", ", and will again", "; the reply is lost, so it will again", "", "; the reply is slow"}
 
-func (s *server) appendKey(b []byte) []byte {
-	b = long(s.writer.appendKey(b), s.writerTTL)
-	b = long(append(s.count.of.appendKey(b), s.count.n, s.count.news), s.countTTL)
-	b = append(b, byte(len(s.queue)))
-	for _, t := range s.queue {
-		b = short(t.of.appendKey(b), t.rank)
+// describe says what an action is, by the names of the system that it is taken in.
+func (e *explorer) describe(x *system, a action) string {
+	engineName := string(rune('A' + a.proc))
+	p := x.procs[a.proc].p
+	ownerName := func(o protocol.Owner) string {
+		if len(p.Asks) == 1 {
+			return engineName
+		}
+		return engineName + string(rune('a'+o.Handle))
 	}
-	b = append(long(b, s.queueTTL), byte(len(s.waiters)))
-	for _, w := range s.waiters {
-		b = long(w.of.appendKey(b), w.left)
+	modes := []string{"", "read", "write"}
+	holdName := func(h *engine.Hold) string {
+		s := fmt.Sprintf("%s's %s", ownerName(h.Owner), modes[h.Mode])
+		if n := h.ClaimNumber(); n != 0 {
+			s += fmt.Sprintf(" %d", n)
+		}
+		if k := slices.Index(p.Holds, h); slices.ContainsFunc(p.Holds[:k], func(o *engine.Hold) bool {
+			return o.Owner == h.Owner && o.Mode == h.Mode && o.ClaimNumber() == h.ClaimNumber()
+		}) {
+			s += " (inner)"
+		}
+		return s
 	}
-	b = short(short(b, s.owed), s.counter)
-	b = append(long(b, s.waitersTTL), byte(len(s.readers)))
-	for _, c := range s.readers {
-		b = append(c.of.appendKey(b), c.n, c.news, bit(c.old))
+	requestName := func(r *protocol.Request) string {
+		q, _ := e.request(int(a.proc), r)
+		s := fmt.Sprintf("%s's %s %d", engineName, r.Script.Name, q.of.number)
+		if r.Script == lua.Reenter {
+			s += fmt.Sprintf(" (count %d, request %d)", q.count, q.seq)
+		}
+		return s
 	}
-	b = append(long(b, s.readersTTL), byte(len(s.leases)))
-	for _, d := range s.leases {
-		b = long(d.of.appendKey(b), d.left)
+	messageName := func(m protocol.Message) string {
+		var parts []string
+		for _, n := range m.Granted {
+			parts = append(parts, fmt.Sprintf("%d has the lock", n))
+		}
+		for _, n := range m.Look {
+			parts = append(parts, fmt.Sprintf("%d is to look", n))
+		}
+		return strings.Join(parts, ", ")
 	}
-	b = append(long(b, s.leasesTTL), byte(s.fence), byte(len(s.done)))
-	for _, d := range s.done {
-		b = short(append(b, d.slot.process<<5|d.slot.n), d.value)
+	switch a.do {
+	case acquire:
+		s := ownerName(owner(uint8(a.a)))
+		how := " asks to "
+		if a.try {
+			how = " tries to "
+		}
+		return s + how + map[bool]string{true: "write", false: "read"}[a.write]
+	case giveUp:
+		return holdName(p.Holds[a.a]) + " is given up"
+	case release:
+		return holdName(p.Holds[a.a]) + " is released"
+	case force:
+		return engineName + " drops all holds"
+	case run:
+		f := p.Flights[a.a]
+		if a.how == late {
+			return requestName(&f.R.Request) + " is slow"
+		}
+		return requestName(&f.R.Request) + " runs" + hows[a.how]
+	case deliver:
+		return requestName(&p.Flights[a.a].R.Request) + " is answered"
+	case fail:
+		return requestName(&p.Flights[a.a].R.Request) + " fails"
+	case again:
+		return requestName(&p.Copies[a.a]) + ", late, runs"
+	case hear, hearLater, hearTwice, miss:
+		return engineName + " " + verbs[a.do] + " that " + messageName(p.Inbox[0])
+	case hearDelayed:
+		return engineName + " hears, late, that " + messageName(p.Delayed[a.a])
+	case stand, standLater, drop:
+		return engineName + ": " + verbs[a.do]
+	case crash:
+		return engineName + " dies"
+	case sleep:
+		return engineName + " stands still"
+	case wake:
+		return engineName + " goes on"
+	case expire:
+		return "the keys expire"
 	}
-	b = append(b, byte(s.sole.mode))
-	if s.sole.mode != noSole {
-		b = append(s.sole.before.appendKey(s.sole.of.appendKey(b)), bit(s.sole.follows))
-		b = long(long(b, s.sole.lease), s.sole.since)
-	}
-	return b
-}
-
-func (q request) appendKey(b []byte) []byte {
-	b = q.of.appendKey(append(b, byte(q.kind), q.slot.process<<5|q.slot.n))
-	b = q.after.appendKey(b)
-	return append(short(b, q.last), bit(q.try)|bit(q.write)<<1|bit(q.keep)<<2|bit(q.again)<<3, q.in, q.n, q.news)
-}
-
-func (f flight) appendKey(b []byte) []byte {
-	return append(f.request.appendKey(b), byte(f.age), bit(f.waited), byte(f.ended))
-}
-
-// appendTo is all but the names.
-func (c *claim) appendTo(b []byte) []byte {
-	return append(b, bit(c.write)|bit(c.try)<<1|bit(c.known)<<2|bit(c.dropped)<<3|byte(c.state)<<4|bit(c.tooLate)<<6|bit(c.again)<<7,
-		byte(c.age), c.count, byte(c.token)<<4|bit(c.sole)<<3|bit(c.told)<<2|byte(c.message), byte(c.ending))
-}
-
-func (x *system) appendKey(b []byte) []byte {
-	b = x.s.appendKey(b)
-	for _, o := range x.owners {
-		b = append(b, o.asks<<1|bit(o.crashed))
-	}
-	for _, f := range x.freed {
-		b = f.of.appendKey(append(b, bit(f.known)))
-	}
-	b = append(b, byte(len(x.slots)))
-	for _, f := range x.slots {
-		b = short(append(b, f.slot.process<<5|f.slot.n), f.last)
-	}
-	b = append(b, byte(len(x.claims)))
-	for _, c := range x.claims {
-		b = short(append(c.of.appendKey(b), c.slot.process<<5|c.slot.n), c.last)
-		b = c.appendTo(b)
-	}
-	b = append(b, byte(len(x.flights)))
-	for _, f := range x.flights {
-		b = f.appendKey(b)
-	}
-	return append(b, x.faults, x.crashes, x.forces, bit(x.abandoned))
+	return "time passes"
 }

@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // A trace is a start and what happens from there, in words, and without folding: so that an owner, a claim or a request
@@ -20,58 +23,131 @@ type trace struct {
 
 // A setup is what an exploration begins with.
 type setup struct {
-	processes string // of each owner, a letter each
-	leases    string // of each owner, in ticks
+	owners string // of each process, how many: a digit each
+	leases string // of each process, in ticks
 	options
 }
 
 func (s setup) String() string {
-	return fmt.Sprintf("processes %s leases %s asks %d faults %d crashes %d forces %d reenter %v before %v",
-		s.processes, s.leases, s.asks, s.faults, s.crashes, s.forces, s.reenter, s.before)
+	t := fmt.Sprintf("owners %s leases %s asks %s faults %d crashes %d forces %d stalls %d", s.owners, s.leases, count(s.asks), s.faults, s.crashes, s.forces, s.stalls)
+	if s.ticks != unlimited {
+		t += fmt.Sprintf(" ticks %d", s.ticks)
+	}
+	for _, f := range s.flags() {
+		if *f.on {
+			t += " " + f.name
+		}
+	}
+	return t
+}
+
+// count writes a number that may be unlimited.
+func count(n uint8) string {
+	if n == unlimited {
+		return "any"
+	}
+	return strconv.Itoa(int(n))
+}
+
+type option struct {
+	name string
+	on   *bool
+}
+
+func (o *options) flags() []option {
+	return []option{{"reenter", &o.reenter}, {"norenew", &o.noRenew}, {"bounded", &o.bounded}, {"stands", &o.stands}}
+}
+
+// parseSetup reads what String has written.
+func parseSetup(line string) (s setup, err error) {
+	s.ticks = unlimited
+	f := strings.Fields(line)
+	for i := 0; i < len(f); i++ {
+		word := f[i]
+		if k := slices.IndexFunc(s.flags(), func(o option) bool { return o.name == word }); k >= 0 {
+			*s.flags()[k].on = true
+			continue
+		}
+		if i++; i == len(f) {
+			return s, fmt.Errorf("%q needs a value", word)
+		}
+		n, err := strconv.ParseUint(f[i], 10, 8)
+		if f[i] == "any" {
+			n, err = unlimited, nil
+		}
+		switch v := uint8(n); word {
+		case "owners":
+			s.owners, err = f[i], nil
+		case "leases":
+			s.leases, err = f[i], nil
+		case "asks":
+			s.asks = v
+		case "faults":
+			s.faults = v
+		case "crashes":
+			s.crashes = v
+		case "forces":
+			s.forces = v
+		case "stalls":
+			s.stalls = v
+		case "ticks":
+			s.ticks = v
+		default:
+			err = fmt.Errorf("no such option: %q", word)
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	return s, nil
 }
 
 func (t trace) String() string { return t.setup.String() + "\n" + strings.Join(t.steps, "\n") + "\n" }
 
-// newExplorer makes an explorer of the scripts in dir.
-func newExplorer(dir string, s setup) (*explorer, error) {
-	redis, err := newRedisServer(dir)
+// newExplorer makes an explorer of the scripts.
+func newExplorer(sources scripts, s setup) (*explorer, error) {
+	if len(s.leases) != len(s.owners) || len(s.owners) == 0 || len(s.owners) > 4 {
+		return nil, errors.New("there must be a lease for each process, and at most four processes")
+	}
+	m, err := newMachine(sources, s.stands)
 	if err != nil {
 		return nil, err
 	}
-	if len(s.leases) != len(s.processes) || len(s.processes) > 4 {
-		return nil, errors.New("there must be a lease for each owner, and at most four owners")
-	}
-	m := &machine{redis: redis, runs: map[run]*result{}, states: map[string]*server{}}
-	for i, p := range s.processes {
-		if p < 'A' || p > 'D' || s.leases[i] < '1' || s.leases[i] > '9' {
-			return nil, errors.New("a process is a letter from A to D, and a lease a digit")
+	e := &explorer{machine: m, setup: s, fold: true, nodes: map[string]*node{}, changes: map[happening]*change{},
+		renamed: map[renamed]*node{}, served: map[string]uint8{}}
+	for i := range s.owners {
+		if s.owners[i] < '1' || s.owners[i] > '4' || s.leases[i] < '1' || s.leases[i] > '9' {
+			return nil, errors.New("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
 		}
-		m.layout = append(m.layout, uint8(p-'A'))
-		m.terms = append(m.terms, int8(s.leases[i]-'0'))
+		e.owners = append(e.owners, int(s.owners[i]-'0'))
+		e.lease = append(e.lease, time.Duration(s.leases[i]-'0')*tick)
 	}
-	return &explorer{machine: m, setup: s}, nil
+	return e, nil
 }
 
 // retrace finds the actions that lead to a node, and from there to an error.
-func (e *explorer) retrace(nodes []node, i int32, flaw error) trace {
-	var path []uint8
+func (e *explorer) retrace(nodes []step, i int32, flaw error, fair bool) trace {
+	var path []uint16
 	for ; nodes[i].parent >= 0; i = nodes[i].parent {
 		path = append(path, nodes[i].via)
 	}
 	t := trace{setup: e.setup}
 	x := e.start()
-	folded, _ := x.canonical(e.layout, e.terms)
+	folded, _ := e.canonical(x)
 	for k := len(path) - 1; k >= 0; k-- {
 		next, _ := e.take(folded, e.actions(folded)[path[k]])
 		var key string
-		folded, key = next.canonical(e.layout, e.terms)
+		folded, key = e.canonical(next)
 		x = e.step(&t, x, func(y *system, err error) bool {
 			if err != nil {
 				return false
 			}
-			_, k := y.canonical(e.layout, e.terms)
+			_, k := e.canonical(y)
 			return k == key
 		})
+	}
+	if fair {
+		return t
 	}
 	e.step(&t, x, func(_ *system, err error) bool {
 		err = cmp.Or(err, e.flaw)
@@ -84,7 +160,13 @@ func (e *explorer) retrace(nodes []node, i int32, flaw error) trace {
 func (e *explorer) step(t *trace, x *system, right func(*system, error) bool) *system {
 	for _, a := range e.actions(x) {
 		if y, err := e.take(x, a); right(y, err) {
+			e.tracing = true
+			_, _ = e.take(x, a)
+			e.tracing = false
 			t.steps = append(t.steps, e.describe(x, a))
+			for _, s := range e.since {
+				t.steps = append(t.steps, "  "+s)
+			}
 			return y
 		}
 	}
@@ -95,13 +177,19 @@ func (e *explorer) step(t *trace, x *system, right func(*system, error) bool) *s
 // errImpossible says that a step of a trace cannot be taken.
 var errImpossible = errors.New("can no longer happen")
 
-// replay takes the steps of a trace. It returns the first thing that is wrong on the way.
+// replay takes the steps of a trace, and then lets it run to its end. It returns the first thing that is wrong on the way.
 func (e *explorer) replay(t trace) error {
 	x := e.start()
 steps:
 	for i, step := range t.steps {
+		if strings.HasPrefix(step, " ") {
+			continue // it follows from the step before
+		}
+		var can []string
 		for _, a := range e.actions(x) {
-			if e.describe(x, a) != step {
+			what := e.describe(x, a)
+			if what != step {
+				can = append(can, what)
 				continue
 			}
 			y, err := e.take(x, a)
@@ -111,9 +199,11 @@ steps:
 			x = y
 			continue steps
 		}
-		return fmt.Errorf("step %d, %s: %w", i+1, step, errImpossible)
+		return fmt.Errorf("step %d, %s: %w; only:\n  %s", i+1, step, errImpossible, strings.Join(can, "\n  "))
 	}
-	return nil
+	x, key := e.canonical(x)
+	_, err := e.fair(x, key)
+	return err
 }
 
 // save writes a bug's trace into a directory, named by what is wrong.
@@ -134,13 +224,9 @@ func loadTrace(file string) (t trace, err error) {
 	for lines.Scan() {
 		line := lines.Text()
 		switch {
-		case line == "" || strings.HasPrefix(line, "#"):
-		case t.processes == "":
-			if !strings.Contains(line, " before ") {
-				line += " before false"
-			}
-			if _, err := fmt.Sscanf(line, "processes %s leases %s asks %d faults %d crashes %d forces %d reenter %t before %t",
-				&t.processes, &t.leases, &t.asks, &t.faults, &t.crashes, &t.forces, &t.reenter, &t.before); err != nil {
+		case line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, " "):
+		case t.owners == "":
+			if t.setup, err = parseSetup(line); err != nil {
 				return t, fmt.Errorf("%s: %w", file, err)
 			}
 		default:

@@ -58,3 +58,24 @@ func (l *Lock) line() []Waiter {
 	}
 	return append(readers, writers...)
 }
+
+// InOrder returns the live waiters in the order in which they will be served: readers that are owed the next phase, or would be
+// if the writer left, the first writer, the other readers, the other writers.
+func (l *Lock) InOrder() []Waiter {
+	written := l.Writer() != nil
+	var next, first, readers, writers []Waiter
+	for _, w := range l.Queue {
+		switch {
+		case !l.Lives(w):
+		case w.Mode == Read && (written || w.Owed):
+			next = append(next, w)
+		case w.Mode == Read:
+			readers = append(readers, w)
+		case first == nil:
+			first = append(first, w)
+		default:
+			writers = append(writers, w)
+		}
+	}
+	return slices.Concat(next, first, readers, writers)
+}

@@ -58,6 +58,7 @@ type Lock struct {
 	Queue   []Waiter // in order of arrival
 	Ended   map[Claim]Ending
 	Entered []Claim // by the last operation
+	Over    []Hold  // whose leases ran out, and that nobody has followed
 }
 
 // Answer is what a request for the lock comes to.
@@ -78,6 +79,7 @@ const (
 	NotThere Outcome = iota
 	ReleasedNow
 	ReleasedBefore
+	Either // NotThere or ReleasedNow: its lease had run out, but nobody had followed. Settle notes which
 )
 
 func (l *Lock) ms() int64 { return l.Now / 1000 }
@@ -85,7 +87,13 @@ func (l *Lock) ms() int64 { return l.Now / 1000 }
 // Advance moves the clock to a moment in µs. Holds whose lease is over are gone.
 func (l *Lock) Advance(now int64) {
 	l.Now = now
-	l.end(func(h Hold) bool { return h.Until <= l.ms() })
+	over := func(h Hold) bool { return h.Until <= l.ms() }
+	for _, h := range l.Holds {
+		if over(h) {
+			l.Over = append(l.Over, h)
+		}
+	}
+	l.end(over)
 }
 
 // end ends holds. When a write hold ends, every reader that waits is owed the next phase.
@@ -140,6 +148,7 @@ func (l *Lock) enter(c Claim, mode Mode, until int64) {
 	case l.Writer() == nil || l.Token == 0:
 		l.Token = max(l.Token, l.Now)
 	}
+	l.Over = slices.DeleteFunc(l.Over, func(h Hold) bool { return h.Claim == c || h.Mode == Write || mode == Write })
 	l.Holds = append(l.Holds, Hold{Claim: c, Mode: mode, Until: until, Token: l.Token, Count: 1})
 	l.dequeue(c)
 	l.Entered = append(l.Entered, c)
@@ -223,14 +232,25 @@ func (l *Lock) Release(c Claim) Outcome {
 		l.serve()
 		return ReleasedNow
 	}
-	if l.Ended[c] == Released {
+	switch l.Ended[c] {
+	case Released:
 		return ReleasedBefore
+	case Withdrawn:
+		return NotThere
 	}
+	outcome := NotThere
+	if slices.ContainsFunc(l.Over, func(h Hold) bool { return h.Claim == c }) {
+		outcome = Either
+	}
+	l.Over = slices.DeleteFunc(l.Over, func(h Hold) bool { return h.Claim == c })
 	l.Ended[c] = Withdrawn
 	l.dequeue(c)
 	l.serve()
-	return NotThere
+	return outcome
 }
+
+// Settle notes that a claim whose release came to Either was told that it was released.
+func (l *Lock) Settle(c Claim) { l.Ended[c] = Released }
 
 // Renew makes a hold live for at least another lease, and reports whether it is there.
 func (l *Lock) Renew(c Claim, lease int64) bool {
@@ -242,13 +262,19 @@ func (l *Lock) Renew(c Claim, lease int64) bool {
 	return h != nil
 }
 
-// Reenter sets how many times the owner of a hold has entered, unless a later request has, and renews the hold.
-func (l *Lock) Reenter(c Claim, count, number int, lease int64) bool {
-	if !l.Renew(c, lease) {
+// Reenter sets how many times the owner of a hold has entered, and makes it live for at least another lease, or exactly that;
+// unless a later request has.
+func (l *Lock) Reenter(c Claim, count, number int, lease int64, exactly bool) bool {
+	l.Entered = nil
+	h := l.Hold(c)
+	if h == nil {
 		return false
 	}
-	if h := l.Hold(c); number > h.Asked {
+	if number >= h.Asked {
 		h.Count, h.Asked = count, number
+		if until := l.ms() + lease; exactly || h.Until < until {
+			h.Until = until
+		}
 	}
 	return true
 }
@@ -259,7 +285,7 @@ func (l *Lock) Force(c Claim) Outcome {
 	if l.Ended[c] == Released {
 		return ReleasedBefore
 	}
-	l.Ended[c] = Released
+	l.Ended[c], l.Over = Released, nil
 	l.end(func(Hold) bool { return true })
 	l.serve()
 	return ReleasedNow
@@ -271,8 +297,8 @@ func (l *Lock) Serve() {
 	l.serve()
 }
 
-// Next returns how many ms from now somebody who waits can be let in although nobody does anything, but that c stays alive
-// if it waits; or -1.
+// Next returns in how many ms from now a claim that waits, and stays alive, can be let in although nobody else does anything;
+// or -1.
 func (l *Lock) Next(c Claim) int64 {
 	var ends []int64
 	for _, h := range l.Holds {
@@ -287,8 +313,8 @@ func (l *Lock) Next(c Claim) int64 {
 		later.Queue[place].Until = math.MaxInt64
 	}
 	for _, end := range ends {
-		later.Advance(max(end*1000, l.Now))
-		if later.Serve(); len(later.Entered) > 0 {
+		later.Advance(max(end*1000, later.Now))
+		if later.Serve(); later.Hold(c) != nil {
 			return later.ms() - l.ms()
 		}
 	}
@@ -298,7 +324,7 @@ func (l *Lock) Next(c Claim) int64 {
 // Clone returns a copy.
 func (l *Lock) Clone() *Lock {
 	c := *l
-	c.Holds, c.Queue, c.Entered = slices.Clone(l.Holds), slices.Clone(l.Queue), slices.Clone(l.Entered)
+	c.Holds, c.Queue, c.Entered, c.Over = slices.Clone(l.Holds), slices.Clone(l.Queue), slices.Clone(l.Entered), slices.Clone(l.Over)
 	c.Ended = make(map[Claim]Ending, len(l.Ended))
 	for k, v := range l.Ended {
 		c.Ended[k] = v

@@ -1,49 +1,68 @@
-// Command mutate changes the lock's scripts, and the guards of its client, one small thing at a time, and runs tests until
-// one fails. A change that no test notices is a rule that nothing holds the code to.
+// Command mutate changes the lock's scripts, or a package of its client, one small thing at a time, and runs tests until one
+// fails. A change that no test notices is a rule that nothing holds the code to.
 //
-//	go run ./mutate            # the scripts
-//	go run ./mutate -guards    # the client
+//	go run ./mutate                          # the scripts
+//	go run ./mutate -go internal/engine      # a package
+//	go run ./mutate -go internal/protocol -killer 'own: go test -count=1 ./internal/protocol'
+//
+// The tests run in a copy of the repository.
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// A killer is a command that fails on a mutant. $LUA in its arguments is the directory of the mutated scripts, which is
-// in the environment as RWLOCK_LUA.
-type killer struct {
-	name string
-	args []string
-	dir  string
+// An options is what is asked for.
+type options struct {
+	root     string // of the repository
+	pkg      string // to mutate; "" for the scripts
+	match    *regexp.Regexp
+	list     bool
+	sample   int // how many mutants to take by chance; 0 for all
+	seed     uint64
+	parallel int
+	limit    time.Duration
+	killers  []killer
+	verbose  bool
 }
 
 func main() {
-	dir := flag.String("lua", "../lua", "the directory of the scripts")
-	only := flag.String("only", "", "only mutants whose description matches")
-	list := flag.Bool("list", false, "list the mutants, and run nothing")
-	parallel := flag.Int("parallel", 1, "mutants that are tried at a time")
-	clients := flag.Bool("guards", false, "mutate the client instead of the scripts")
-	verbose := flag.Bool("v", false, "tell what killed each mutant")
+	o := options{root: root()}
+	flag.StringVar(&o.pkg, "go", "", "mutate the Go package in this directory of the repository, instead of the scripts")
+	match := flag.String("match", "", "only mutants whose description matches")
+	flag.BoolVar(&o.list, "list", false, "list the mutants, and run nothing")
+	flag.IntVar(&o.sample, "sample", 0, "only so many mutants, taken by chance")
+	flag.Uint64Var(&o.seed, "seed", 1, "of the sample")
+	flag.IntVar(&o.parallel, "parallel", 1, "mutants that are tried at a time")
+	flag.DurationVar(&o.limit, "limit", 3*time.Minute, "for how long a mutant may run: one that hangs is killed")
+	flag.BoolVar(&o.verbose, "v", false, "tell what killed each mutant")
+	flag.Func("killer", "\"name: command\" that fails on a mutant, in the root of the repository; may be repeated; instead of the default",
+		func(s string) error {
+			name, command, ok := strings.Cut(s, ": ")
+			if !ok {
+				return errors.New("there is no name")
+			}
+			o.killers = append(o.killers, killer{name: name, command: command})
+			return nil
+		})
 	flag.Parse()
-	match, err := regexp.Compile(*only)
-	if err == nil {
-		if *clients {
-			err = runGuards(match)
-		} else {
-			err = runScripts(*dir, match, *list, *parallel, *verbose)
-		}
+	var err error
+	if o.match, err = regexp.Compile(*match); err == nil {
+		err = run(o)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
@@ -53,193 +72,100 @@ func main() {
 
 var errSurvivors = errors.New("there are survivors")
 
-func runScripts(dir string, match *regexp.Regexp, list bool, parallel int, verbose bool) error {
-	all, err := mutants(dir)
+// choose makes the mutants that are asked for.
+func choose(o options) ([]mutant, error) {
+	var all []mutant
+	var err error
+	if o.pkg != "" {
+		all, err = goMutants(o.root, o.pkg)
+	} else {
+		all, err = luaMutants(o.root)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(m mutant) bool { return !o.match.MatchString(m.String()) })
+	if o.sample > 0 && o.sample < len(all) {
+		r := rand.New(rand.NewPCG(o.seed, 0))
+		// The order is left to chance, too: what an interrupted run has tried is a sample as well.
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:o.sample]
+	}
+	return all, nil
+}
+
+func run(o options) error {
+	chosen, err := choose(o)
 	if err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp("", "mutate")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(temp)
-	var chosen []mutant
-	for _, m := range all {
-		if match.MatchString(m.String()) {
-			chosen = append(chosen, m)
-		}
-	}
-	if list {
+	if o.list {
 		for _, m := range chosen {
 			fmt.Println(m)
 		}
 		fmt.Println(len(chosen), "mutants")
 		return nil
 	}
-	killers, err := buildKillers(temp)
+	temp, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return err
 	}
-	// What is not mutated must live.
-	sane := filepath.Join(temp, "sane")
-	if err := copyScripts(dir, sane); err != nil {
-		return err
+	defer os.RemoveAll(temp)
+	var workers []*worker
+	for i := range max(o.parallel, 1) {
+		w, err := newWorker(o, filepath.Join(temp, fmt.Sprint("copy", i)))
+		if err != nil {
+			return err
+		}
+		workers = append(workers, w)
 	}
-	if by, output := try(killers, sane); by != "" {
-		return fmt.Errorf("%s fails without any mutation:\n%s", by, output)
+	// What is not mutated must live. Its first run compiles what others then find.
+	if by, output := workers[0].kill(10 * o.limit); by != survived {
+		return fmt.Errorf("%s: fails without any mutation:\n%s", by, output)
 	}
 
 	t := newTable()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	work := make(chan mutant)
-	for range max(parallel, 1) {
+	for _, w := range workers {
 		wg.Go(func() {
 			for m := range work {
-				by := "equivalent"
-				if m.reason() == "" {
-					at, err := os.MkdirTemp(temp, "lua")
-					if err == nil {
-						err = copyScripts(dir, at)
-					}
-					if err == nil {
-						err = os.WriteFile(filepath.Join(at, m.file), []byte(m.text), 0o644)
-					}
-					if err != nil {
-						by = err.Error()
-					} else {
-						by, _ = try(killers, at)
-					}
-					_ = os.RemoveAll(at)
+				by, reason := equivalent, m.reason()
+				if reason == "" {
+					by, _ = w.try(m)
 				}
 				mu.Lock()
 				t.add(m.file, by)
 				switch {
-				case by == "":
+				case by == survived:
 					fmt.Println("SURVIVED", m)
-				case verbose:
-					fmt.Printf("%-12s %s\n", by, m)
+				case by == equivalent:
+					fmt.Printf("equivalent %s\n    since %s\n", m, reason)
+				case o.verbose:
+					fmt.Printf("%s: %s\n", by, m)
 				}
 				mu.Unlock()
 			}
 		})
 	}
+	// An interrupt ends the run with what is known by then.
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	for _, m := range chosen {
-		work <- m
+		select {
+		case work <- m:
+		case <-interrupted.Done():
+		}
 	}
 	close(work)
 	wg.Wait()
 	fmt.Println()
 	fmt.Print(t)
-	if t.survived > 0 {
+	if t.sum().by[survived] > 0 {
 		return errSurvivors
 	}
 	return nil
-}
-
-// buildKillers builds what kills, the quickest first.
-func buildKillers(temp string) ([]killer, error) {
-	explore, test := filepath.Join(temp, "explore"), filepath.Join(temp, "verify.test")
-	traces, traced := filepath.Join(temp, "traces.test"), filepath.Join(root(), "verify", "explore")
-	for _, args := range [][]string{
-		{"build", "-o", explore, "./explore"},
-		{"test", "-c", "-o", test, "."},
-		{"test", "-c", "-o", traces, "./explore"},
-	} {
-		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("go %v: %w\n%s", args, err, out)
-		}
-	}
-	exploring := func(args string) killer {
-		return killer{"explore", append([]string{explore, "-q", "-lua", "$LUA", "-bugs", "1"}, strings.Fields(args)...), ""}
-	}
-	return []killer{
-		exploring("-processes AB -asks 1 -faults 0 -crashes 0 -reenter"),
-		exploring("-processes AAB -asks 1 -faults 0 -crashes 0"),
-		exploring("-processes AB -asks 1 -faults 0 -crashes 0 -forces 1"),
-		exploring("-processes ABC -leases 123 -asks 1 -faults 0 -crashes 0"),
-		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -reenter"),
-		exploring("-processes AA -asks 1 -faults 1 -crashes 0 -reenter -before"),
-		exploring("-processes AB -asks 1 -faults 1 -crashes 0 -before"),
-		{"traces", []string{traces, "-test.run", "Traces"}, traced},
-		{"steps", []string{test, "-test.run", "Steps|ShortLease|OwnWriter|Millisecond|SeemOver"}, ""},
-		{"keys", []string{test, "-test.run", "AnotherType|LostKeys|FullServer|Unreadable"}, ""},
-		{"differential", []string{test, "-test.run", "Differential", "-rapid.nofailfile", "-rapid.shrinktime", "1ms"}, ""},
-		exploring("-processes AB -asks 2 -faults 0 -crashes 0"),
-		exploring("-processes AB -asks 2 -faults 0 -crashes 0 -before"),
-	}, nil
-}
-
-// try runs the killers one after the other, and returns the name of the first that fails, and what it says; "" if none
-// does.
-func try(killers []killer, lua string) (string, string) {
-	for _, k := range killers {
-		args := append([]string(nil), k.args...)
-		for i := range args {
-			args[i] = strings.ReplaceAll(args[i], "$LUA", lua)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-		cmd.Dir = k.dir
-		cmd.Env = append(os.Environ(), "RWLOCK_LUA="+lua)
-		out, err := cmd.CombinedOutput()
-		cancel()
-		if err != nil {
-			return k.name, string(out)
-		}
-	}
-	return "", ""
-}
-
-func copyScripts(from, to string) error {
-	return os.CopyFS(to, os.DirFS(from))
-}
-
-// A table counts what became of mutants, file by file.
-type table struct {
-	order    []string
-	rows     map[string]*row
-	survived int
-}
-
-type row struct{ made, killed, equivalent, survived int }
-
-func newTable() *table { return &table{rows: map[string]*row{}} }
-
-func (t *table) add(file, by string) {
-	r := t.rows[file]
-	if r == nil {
-		r = &row{}
-		t.rows[file] = r
-		t.order = append(t.order, file)
-	}
-	r.made++
-	switch by {
-	case "equivalent":
-		r.equivalent++
-	case "":
-		r.survived++
-		t.survived++
-	default:
-		r.killed++
-	}
-}
-
-func (t *table) String() string {
-	var b bytes.Buffer
-	line := "%-20s %6v %7v %11v %9v\n"
-	fmt.Fprintf(&b, line, "", "made", "killed", "equivalent", "survived")
-	var sum row
-	for _, f := range t.order {
-		r := t.rows[f]
-		fmt.Fprintf(&b, line, f, r.made, r.killed, r.equivalent, r.survived)
-		sum.made += r.made
-		sum.killed += r.killed
-		sum.equivalent += r.equivalent
-		sum.survived += r.survived
-	}
-	fmt.Fprintf(&b, line, "all", sum.made, sum.killed, sum.equivalent, sum.survived)
-	return b.String()
 }
 
 // root is the directory of the library.

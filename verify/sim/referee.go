@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,48 +14,28 @@ import (
 
 // A referee watches all processes of a world, by the one clock that they share.
 type referee struct {
+	clock func() time.Time
 	start time.Time
 	limits
 
 	mu         sync.Mutex
-	log        []string
+	log        []line
 	violations []string
 	locks      map[string]*watched
 	Tally
 }
 
-// limits are the bounds that a referee holds the library to; they depend on what goes wrong in the world.
-type limits struct {
-	notice  time.Duration // from a loss of data until all holders know of it
-	steady  bool          // nothing happens that a hold which is renewed could be lost by
-	slack   time.Duration // from a call until its request is surely at the server; 0: no bound is known
-	gap     time.Duration // the longest that a lock lies free while somebody waits, after a release
-	lapse   time.Duration // the same after the loss of a hold
-	overrun int           // the most writers that enter while a reader waits
-}
-
-// Tally counts what happened in a world.
-type Tally struct {
-	Calls, Holds, Reentries, Lost, GaveUp, Faults int
-	Simulated                                     time.Duration
-	Sole                                          Sole
-}
-
-func (t *Tally) add(o Tally) {
-	t.Calls += o.Calls
-	t.Holds += o.Holds
-	t.Reentries += o.Reentries
-	t.Lost += o.Lost
-	t.GaveUp += o.GaveUp
-	t.Faults += o.Faults
-	t.Simulated += o.Simulated
-	t.Sole.add(o.Sole)
+// A line of the log is put into words when somebody reads it.
+type line struct {
+	at     time.Time
+	format string
+	args   []any
 }
 
 // A watched lock is what the referee knows of one name.
 type watched struct {
 	stays    []*stay
-	waiters  map[*waiter]bool
+	waiters  []*waiter
 	lossAt   time.Time // the last declared loss of data
 	lastWrit int64     // token of the last write hold
 	lastRead int64     // the largest token of a read hold
@@ -69,36 +48,31 @@ type watched struct {
 // A stay is one owner's hold in one mode, from the return of the lock call until the Unlock or the loss.
 type stay struct {
 	*waiter
-	hold  *rwlock.Hold
-	ctx   context.Context
-	since time.Time
+	hold  hold
 	ended bool
 }
 
 // A waiter is a lock call that is under way.
 type waiter struct {
-	host    *host
+	call
+	on      process
 	who     string
-	name    string
-	mode    rwlock.Mode
 	asked   time.Time
-	try     bool
-	noRenew bool
-	ctx     context.Context
-	overrun int // writers that entered meanwhile
+	over    func() bool // whether the call has been told to end
+	overrun int         // writers that entered meanwhile
 }
 
-func newReferee(names []string, l limits) *referee {
-	r := &referee{start: time.Now(), limits: l, locks: map[string]*watched{}}
+func newReferee(clock func() time.Time, names []string, l limits) *referee {
+	r := &referee{clock: clock, start: clock(), limits: l, locks: map[string]*watched{}}
 	for _, name := range names {
-		r.locks[name] = &watched{waiters: map[*waiter]bool{}, account: bank.New(true)}
+		r.locks[name] = &watched{account: bank.New(true)}
 	}
 	return r
 }
 
 // note adds a line to the world's log. It is called with mu held.
 func (r *referee) note(format string, args ...any) {
-	r.log = append(r.log, fmt.Sprintf("%12.6fs ", time.Since(r.start).Seconds())+fmt.Sprintf(format, args...))
+	r.log = append(r.log, line{r.clock(), format, args})
 }
 
 func (r *referee) Note(format string, args ...any) {
@@ -109,7 +83,7 @@ func (r *referee) Note(format string, args ...any) {
 
 func (r *referee) violation(format string, args ...any) {
 	r.note("VIOLATION "+format, args...)
-	r.violations = append(r.violations, r.log[len(r.log)-1])
+	r.violations = append(r.violations, r.text(r.log[len(r.log)-1]))
 }
 
 // Violation is violation, for callers that do not hold mu.
@@ -119,57 +93,66 @@ func (r *referee) Violation(format string, args ...any) {
 	r.violation(format, args...)
 }
 
-// Report returns the violations and the end of the log, or "".
-func (r *referee) Report() string {
+func (r *referee) text(l line) string {
+	return fmt.Sprintf("%12.6fs ", l.at.Sub(r.start).Seconds()) + fmt.Sprintf(l.format, l.args...)
+}
+
+// Log returns the last lines of the log.
+func (r *referee) Log(lines int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var b strings.Builder
+	for _, l := range r.log[max(0, len(r.log)-lines):] {
+		b.WriteString(r.text(l) + "\n")
+	}
+	return b.String()
+}
+
+// Report returns the violations and the end of the log, or "".
+func (r *referee) Report() string {
 	if len(r.violations) == 0 {
 		return ""
 	}
-	return strings.Join(r.violations, "\n") + "\n\nlog:\n" + strings.Join(r.log[max(0, len(r.log)-400):], "\n")
+	return strings.Join(r.violations, "\n") + "\n\nlog:\n" + r.Log(400)
 }
 
 // asks notes that a call begins.
 func (r *referee) asks(u *waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	u.asked = time.Now()
+	u.asked = r.clock()
 	r.Calls++
-	r.locks[u.name].waiters[u] = true
+	lk := r.locks[u.name]
+	lk.waiters = append(lk.waiters, u)
 	r.note("%s asks %v %q try=%v", u.who, u.mode, u.name, u.try)
+}
+
+func (lk *watched) forget(u *waiter) {
+	lk.waiters = slices.DeleteFunc(lk.waiters, func(v *waiter) bool { return v == u })
 }
 
 // gives notes that a call has ended without the lock.
 func (r *referee) gives(u *waiter, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.locks[u.name].waiters, u)
+	r.locks[u.name].forget(u)
 	r.GaveUp++
 	r.note("%s gives up %v %q: %v", u.who, u.mode, u.name, err)
 }
 
 // believed reports whether the holder has reason to believe in its hold.
-func (s *stay) believed() bool {
-	return !s.ended && s.ctx.Err() == nil && !s.host.isDead()
-}
-
-func (h *host) isDead() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.dead
-}
+func (s *stay) believed() bool { return !s.ended && s.hold.good() && s.on.awake() }
 
 // enters notes that a call has the lock, and checks whether it may.
-func (r *referee) enters(u *waiter, h *rwlock.Hold) *stay {
-	now := time.Now()
-	s := &stay{waiter: u, hold: h, ctx: h.Context(), since: now}
+func (r *referee) enters(u *waiter, h hold) *stay {
+	s := &stay{waiter: u, hold: h}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lk := r.locks[u.name]
-	delete(lk.waiters, u)
+	lk.forget(u)
 	r.Holds++
-	r.note("%s enters %v %q token %d", u.who, u.mode, u.name, h.Token())
-	if s.ctx.Err() != nil {
+	r.note("%s enters %v %q token %d", u.who, u.mode, u.name, h.token())
+	if !h.good() {
 		r.note("%s: but it is lost already", u.who)
 	}
 
@@ -181,12 +164,12 @@ func (r *referee) enters(u *waiter, h *rwlock.Hold) *stay {
 }
 
 // again notes that an owner has re-entered.
-func (r *referee) again(u *waiter, h *rwlock.Hold) *stay {
-	s := &stay{waiter: u, hold: h, ctx: h.Context(), since: time.Now()}
+func (r *referee) again(u *waiter, h hold) *stay {
+	s := &stay{waiter: u, hold: h}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Reentries++
-	r.note("%s re-enters %v %q token %d", u.who, u.mode, u.name, h.Token())
+	r.note("%s re-enters %v %q token %d", u.who, u.mode, u.name, h.token())
 	r.checkExclusion(r.locks[u.name], s)
 	r.watch(r.locks[u.name], s)
 	return s
@@ -194,7 +177,7 @@ func (r *referee) again(u *waiter, h *rwlock.Hold) *stay {
 
 func (r *referee) watch(lk *watched, s *stay) {
 	lk.stays = append(lk.stays, s)
-	context.AfterFunc(s.ctx, func() { r.ends(s, true) })
+	s.hold.whenLost(func(cause error) { r.ends(s, true, cause) })
 }
 
 // checkExclusion checks that nobody else is there whose hold excludes this one; it reports whether nobody is there at all.
@@ -205,10 +188,10 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 			continue
 		}
 		alone = false
-		if (other.mode == rwlock.Write || u.mode == rwlock.Write) && !(other.host == u.host && other.hold.Owner() == h.Owner()) &&
-			s.ctx.Err() == nil && !r.excused(lk, other) && !r.excused(lk, s) {
+		if (other.mode == rwlock.Write || u.mode == rwlock.Write) && !(other.on == u.on && other.hold.owner() == h.owner()) &&
+			s.hold.good() && s.on.awake() && !r.excused(lk, other) && !r.excused(lk, s) {
 			r.violation("exclusion: %s has %v %q (token %d) while %s has %v (token %d)",
-				u.who, u.mode, u.name, h.Token(), other.who, other.mode, other.hold.Token())
+				u.who, u.mode, u.name, h.token(), other.who, other.mode, other.hold.token())
 		}
 	}
 	return alone
@@ -217,7 +200,7 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 // excused reports whether a hold was asked for before a loss of data that its holder need not know of yet: it hears of that
 // by the next renewal, if there is one.
 func (r *referee) excused(lk *watched, s *stay) bool {
-	return !lk.lossAt.IsZero() && !s.asked.After(lk.lossAt) && (s.noRenew || time.Since(lk.lossAt) <= r.notice)
+	return !lk.lossAt.IsZero() && !s.asked.After(lk.lossAt) && (s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
 }
 
 // unsettled reports whether somebody who lost a hold with the data may still believe in it.
@@ -231,7 +214,7 @@ func (r *referee) unsettled(lk *watched) bool {
 }
 
 func (r *referee) checkToken(lk *watched, s *stay) {
-	t := s.hold.Token()
+	t := s.hold.token()
 	if s.mode == rwlock.Write {
 		// A read hold that was lost in a loss of data may have a token from before it.
 		if t <= lk.lastWrit || t <= lk.lastRead {
@@ -240,10 +223,11 @@ func (r *referee) checkToken(lk *watched, s *stay) {
 		lk.lastWrit = t
 		return
 	}
-	if t < lk.lastWrit && s.ctx.Err() == nil && !r.excused(lk, s) {
+	sound := s.hold.good() && s.on.awake() && !r.excused(lk, s)
+	if t < lk.lastWrit && sound {
 		r.violation("tokens: %s reads %q with token %d after writer %d", s.who, s.name, t, lk.lastWrit)
 	}
-	if s.ctx.Err() == nil && !r.excused(lk, s) {
+	if sound {
 		lk.lastRead = max(lk.lastRead, t)
 	}
 }
@@ -253,7 +237,7 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 	if r.slack == 0 {
 		return
 	}
-	now := time.Now()
+	now := r.clock()
 	if from := later(lk.freeFrom, u.asked); alone && !u.try {
 		bound := r.gap
 		if lk.lapsed {
@@ -263,21 +247,23 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 			r.violation("handover: %q lay free for %v while %s waited to %v", u.name, gap, u.who, u.mode)
 		}
 	}
-	for v := range lk.waiters {
-		waits := !v.try && v.asked.Add(r.slack).Before(u.asked) && v.ctx.Err() == nil
+	for _, v := range lk.waiters {
+		waits := !v.try && v.asked.Add(r.slack).Before(u.asked) && !v.over()
 		switch {
-		case v.host == u.host && v.who == u.who:
+		case v.on.dead():
+			continue
+		case v.who == u.who:
 		case waits && u.mode == rwlock.Write && v.mode == rwlock.Write:
 			r.violation("order: %s (asked %v) writes %q before %s (asked %v)",
 				u.who, u.asked.Sub(r.start), u.name, v.who, v.asked.Sub(r.start))
 		case waits && u.mode == rwlock.Read && v.mode == rwlock.Write && u.try:
 			r.violation("try: %s reads %q before %s, who waits", u.who, u.name, v.who)
 		}
-		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && v.ctx.Err() == nil && lk.written.Sub(v.asked) > r.slack {
+		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && !v.over() && lk.written.Sub(v.asked) > r.slack {
 			r.violation("phases: %s writes %q, though %s waited to read when the last writer left", u.who, u.name, v.who)
 		}
 		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && now.Sub(v.asked) > r.slack {
-			if v.overrun++; v.overrun > r.overrun && v.ctx.Err() == nil {
+			if v.overrun++; v.overrun > r.overrun && !v.over() {
 				r.violation("starvation: %d writers entered %q while %s waited to read", v.overrun, u.name, v.who)
 			}
 		}
@@ -293,12 +279,12 @@ func later(a, b time.Time) time.Time {
 
 // leaves notes that the holder is about to release the hold; it reports whether it believed in it.
 func (r *referee) leaves(s *stay) bool {
-	believed := s.ctx.Err() == nil
-	r.ends(s, false)
+	believed := s.hold.good()
+	r.ends(s, false, nil)
 	return believed
 }
 
-func (r *referee) ends(s *stay, lost bool) {
+func (r *referee) ends(s *stay, lost bool, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s.ended {
@@ -306,19 +292,33 @@ func (r *referee) ends(s *stay, lost bool) {
 	}
 	s.ended = true
 	lk := r.locks[s.name]
-	lk.freeFrom, lk.lapsed = time.Now(), lost
+	lk.freeFrom, lk.lapsed = r.clock(), lost
 	lk.stays = slices.DeleteFunc(lk.stays, func(other *stay) bool { return other == s })
 	writes := func(other *stay) bool { return other.mode == rwlock.Write }
 	if writes(s) && !slices.ContainsFunc(lk.stays, writes) {
-		lk.written = time.Now()
+		lk.written = r.clock()
 	}
 	if lost {
 		r.Lost++
-		cause := context.Cause(s.ctx)
 		r.note("%s loses %v %q: %v", s.who, s.mode, s.name, cause)
-		if r.steady && !s.noRenew && errors.Is(cause, rwlock.ErrLost) && !s.host.isDead() {
+		if r.steady && !s.noRenew && errors.Is(cause, rwlock.ErrLost) && !s.on.dead() {
 			r.violation("loss: %s loses %v %q, though nothing was the matter", s.who, s.mode, s.name)
 		}
+	}
+}
+
+// dies notes that a process takes its holds to its end.
+func (r *referee) dies(p process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, lk := range r.locks {
+		for _, s := range lk.stays {
+			if s.on == p {
+				s.ended = true
+				lk.freeFrom, lk.lapsed = r.clock(), true
+			}
+		}
+		lk.stays = slices.DeleteFunc(lk.stays, func(s *stay) bool { return s.ended })
 	}
 }
 
@@ -336,7 +336,7 @@ func (r *referee) left(s *stay, believed bool, err error) {
 func (r *referee) declare(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.locks[name].lossAt = time.Now()
+	r.locks[name].lossAt = r.clock()
 }
 
 // touch uses the resource that the lock guards, the way a careful holder does.
@@ -345,7 +345,7 @@ func (r *referee) touch(s *stay, seen int64) int64 {
 	lk := r.locks[s.name]
 	good := s.believed() && !r.excused(lk, s) && !r.unsettled(lk)
 	r.mu.Unlock()
-	x := bank.Access{Token: s.hold.Token(), Write: s.mode == rwlock.Write, Seen: seen}
+	x := bank.Access{Token: s.hold.token(), Write: s.mode == rwlock.Write, Seen: seen}
 	_, version, err := lk.account.Get(x, 0)
 	if err == nil && x.Write && seen != 0 {
 		if err = lk.account.Put(x, [2]int64{bank.Total - version%7, version % 7}); err == nil {

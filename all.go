@@ -1,0 +1,97 @@
+package rwlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Want is a lock that WithAll is to take, and how: Read or Write.
+type Want struct {
+	Name string
+	Mode Mode
+}
+
+// WithAll runs fn while it holds several locks. It takes them one after the other in the order of their names, so two calls of
+// WithAll never wait for each other in a circle, unless they hold other locks meanwhile. It takes a name that is wanted twice only
+// once, in the stronger mode.
+//
+// fn's context is cancelled when one of the holds is lost, and carries their owner: ctx's, or a new one. holds has the hold of each
+// want, in the order of wants, so a name that is wanted twice has its hold there twice. The options apply to each hold, but MaxWait
+// limits all waits together.
+//
+// When fn returns or panics, WithAll releases all holds, the last one first. It returns fn's error, joined with ErrLost for each
+// hold that was lost before it was released. If a want is invalid, or fn is nil, it returns an error before it takes any lock. If it
+// cannot have one of the locks, it releases those that it has, does not run fn, and returns the error of RLock or Lock. Without
+// wants it just runs fn.
+func (rw *RWLock) WithAll(ctx context.Context, wants []Want, fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
+	order, req, err := rw.plan(ctx, wants, opts)
+	if err == nil && fn == nil {
+		err = errNoFunc
+	}
+	if err != nil {
+		return fmt.Errorf("rwlock: lock all: %w", err)
+	}
+	if _, ok := OwnerFromContext(ctx); !ok {
+		ctx = WithOwner(ctx, NewOwner())
+	}
+
+	holds := make([]*Hold, len(wants))
+	taken := make([]*Hold, 0, len(order))
+	defer func() {
+		for _, h := range slices.Backward(taken) {
+			err = join(err, h.finish(ctx))
+		}
+	}()
+	inner, end := ctx, time.Now().Add(req.maxWait)
+	for _, want := range order {
+		if req.maxWait > 0 {
+			req.maxWait = max(time.Until(end), 1)
+		}
+		h, err := rw.take(inner, opOf(want.Mode), want.Mode, want.Name, false, req)
+		if err != nil {
+			return err
+		}
+		taken = append(taken, h)
+		for i := range wants {
+			if wants[i].Name == want.Name {
+				holds[i] = h
+			}
+		}
+		inner = h.Context() // it ends when this hold does, or one before
+	}
+	return fn(inner, holds)
+}
+
+// plan returns the locks to take, each once, in the order in which to take them.
+func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]Want, request, error) {
+	if err := rw.made(); err != nil {
+		return nil, request{}, err
+	}
+	if err := checkContext(ctx); err != nil {
+		return nil, request{}, err
+	}
+	order := make([]Want, 0, len(wants))
+	for i, want := range wants {
+		err := checkName(want.Name)
+		if err == nil && want.Mode != Read && want.Mode != Write {
+			err = errors.New("the mode is neither Read nor Write")
+		}
+		if err != nil {
+			return nil, request{}, fmt.Errorf("want %d: %w", i, err)
+		}
+		order = append(order, want)
+	}
+	slices.SortFunc(order, func(a, b Want) int {
+		if c := strings.Compare(a.Name, b.Name); c != 0 {
+			return c
+		}
+		return int(b.Mode - a.Mode) // the stronger mode first: it stays
+	})
+	order = slices.CompactFunc(order, func(a, b Want) bool { return a.Name == b.Name })
+	req, err := rw.request(opts)
+	return order, req, err
+}

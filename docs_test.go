@@ -1,0 +1,157 @@
+package rwlock_test
+
+import (
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// documents are the files that name tests.
+var documents = []string{"README.md", "CONTRIBUTING.md", "docs/verification.md", "docs/performance.md", "docs/design.md"}
+
+var (
+	testFunc  = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	testName  = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
+	testRun   = regexp.MustCompile(`(?m)^go test -run '([^']+)' \.(?: |$)`)
+	codeQuote = regexp.MustCompile("`[^`\n]+`")
+)
+
+// testsIn returns the tests, fuzz targets, benchmarks and examples of all modules, and those of the root package.
+func testsIn(t *testing.T) (all, root map[string]bool) {
+	t.Helper()
+	all, root = map[string]bool{}, map[string]bool{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
+			all[m[1]] = true
+			if filepath.Dir(path) == "." {
+				root[m[1]] = true
+			}
+		}
+		return err
+	}))
+	return all, root
+}
+
+// Every test that a document names exists.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	all, _ := testsIn(t)
+	named := 0
+	for _, file := range documents {
+		text, err := os.ReadFile(file)
+		if os.IsNotExist(err) {
+			continue
+		}
+		require.NoError(t, err)
+		for _, name := range testName.FindAllString(string(text), -1) {
+			named++
+			if !all[name] {
+				t.Errorf("%s names %s, which does not exist", file, name)
+			}
+		}
+	}
+	require.Greater(t, named, 100)
+}
+
+// The command at the end of each section of docs/verification.md runs all tests of the root package that the section names, and
+// nothing in it matches no test.
+func TestDocsCommandsRunTheTestsOfTheirSection(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/verification.md")
+	require.NoError(t, err)
+	_, root := testsIn(t)
+	commands := 0
+	for _, section := range strings.Split(string(text), "\n### ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		command := testRun.FindStringSubmatch(section)
+		if command == nil {
+			continue
+		}
+		commands++
+		run := regexp.MustCompile(command[1])
+		for _, quote := range codeQuote.FindAllString(section, -1) {
+			name := strings.Trim(quote, "`")
+			if root[name] && name != "TestMain" && !run.MatchString(name) {
+				t.Errorf("%s: the command does not run %s", title, name)
+			}
+		}
+		for _, alternative := range alternatives(command[1]) {
+			part, found := regexp.MustCompile(alternative), false
+			for name := range root {
+				found = found || strings.HasPrefix(name, "Test") && part.MatchString(name)
+			}
+			if !found {
+				t.Errorf("%s: no test matches %q", title, alternative)
+			}
+		}
+	}
+	require.Greater(t, commands, 8)
+}
+
+// alternatives splits a regular expression at the bars that are in no parentheses.
+func alternatives(pattern string) (list []string) {
+	depth, start := 0, 0
+	for i, c := range pattern {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case '|':
+			if depth == 0 {
+				list = append(list, pattern[start:i])
+				start = i + 1
+			}
+		}
+	}
+	return append(list, pattern[start:])
+}
+
+// Every path in the layout table of CONTRIBUTING.md exists.
+func TestDocsLayoutNamesFilesThatExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(text), "| path | contents |\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range strings.Split(table, "\n")[1:] {
+		for _, quote := range codeQuote.FindAllString(strings.Split(row, "|")[1], -1) {
+			_, err := os.Stat(strings.Trim(quote, "`"))
+			require.NoError(t, err)
+		}
+	}
+}
+
+// Without WithLogger, or with a nil logger, a loss is logged to slog.Default(). This test is not parallel: it sets that.
+func TestLossIsLoggedByDefault(t *testing.T) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	for name, opts := range map[string][]rwlock.Option{"none": nil, "nil": {rwlock.WithLogger(nil)}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				said := &records{}
+				slog.SetDefault(said.logger())
+				rw := w.newLock(opts...)
+				h := take(w, newOwner(), rw, write, "orders:42", rwlock.NoRenew())
+				w.lostWhen(h)
+				eventually(w, func() bool { return len(said.list()) == 1 }, "a record; there are %q", said.list())
+				require.Contains(w, said.list()[0], "hold lost")
+				require.Contains(w, said.list()[0], "lock=orders:42")
+				require.ErrorIs(w, h.Unlock(t.Context()), rwlock.ErrLost)
+			})
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package rwlock
+
+import (
+	"context"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// ScriptHash returns what EVALSHA names a script by.
+func ScriptHash(name string) string {
+	for _, s := range lua.All {
+		if s.Name == name {
+			return s.SHA
+		}
+	}
+	panic("no script " + name)
+}
+
+// LoadScripts makes the server know all scripts.
+func LoadScripts(t *testing.T, c redis.Cmdable) {
+	t.Helper()
+	for _, s := range lua.All {
+		require.NoError(t, c.ScriptLoad(context.Background(), s.Source).Err())
+	}
+}
+
+// TakeAsStranger takes a lock for writing as an instance that is not in this process. release releases it.
+func TakeAsStranger(t *testing.T, c *redis.Client, prefix, name string) (release func()) {
+	t.Helper()
+	r := protocol.Request{
+		Script: lua.Lock, Keys: protocol.KeysOf(prefix, name), Channels: protocol.Channels(prefix), Lease: protocol.NewLease(defaultLease),
+		Claim: protocol.NewClaim(protocol.Write, protocol.NewInstance(), 0, 1, NewOwner().id),
+	}
+	run := func() {
+		t.Helper()
+		args := append([]any{"eval", r.Script.Source}, r.Argv(nil)...)
+		require.NoError(t, c.Do(context.Background(), args...).Err())
+	}
+	run()
+	return func() {
+		t.Helper()
+		r.Script = lua.Unlock
+		run()
+	}
+}

@@ -1,0 +1,337 @@
+// Package dispatch sends requests through a go-redis client and listens to a channel. It knows nothing of what they mean.
+//
+// The client does not give up a command when a context ends, so requests are sent by goroutines of the dispatcher's own. Those
+// that come while others are on their way travel together.
+package dispatch
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+const (
+	lanes    = 8
+	patience = 10 * time.Millisecond
+	// A few connections are left to others that use the client.
+	spare = 2
+	// So many more goroutines may send renewals that are sent again.
+	extra = 16
+	// A server that answers each command before it reads the next, over a connection that buffers nothing, as miniredis in
+	// memory does, takes in this much before it answers; with more, both sides would wait for the other to read.
+	batchBytes = 4096
+)
+
+// A Result is the reply to a request, or the error with which it failed.
+type Result struct {
+	Request *protocol.Request
+	Reply   any
+	Err     error
+}
+
+// A Dispatcher sends requests, and hands their results to its receiver.
+type Dispatcher struct {
+	client  redis.UniversalClient
+	receive func([]Result)
+	workers int // how many goroutines send at a time, as a rule
+	most    int // and when they do not come back; no more than the client has connections
+	batch   int // the most bytes that travel together, unless one request has more
+
+	mu       sync.Mutex
+	wake     sync.Cond
+	queue    []*protocol.Request
+	urgent   []*protocol.Request // renewals that are sent again
+	idle     int
+	running  int
+	sending  int       // exchanges under way
+	roused   bool      // a goroutine that waited, or a new one, is about to look at the queue
+	returned time.Time // when a goroutine last came back from the server
+	closed   bool
+	stopped  chan struct{} // closed when the last goroutine has stopped after Close
+
+	listener listener
+}
+
+// New returns a dispatcher over client. It calls receive, which must not block, from goroutines of its own.
+func New(client redis.UniversalClient, receive func([]Result)) *Dispatcher {
+	d := &Dispatcher{client: client, receive: receive, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{})}
+	d.wake.L = &d.mu
+	// Requests for several servers must not wait for the slowest of them, so that only one server's travel together.
+	switch c := client.(type) {
+	case *redis.Client:
+		d.workers, d.most, d.batch = lanes, max(lanes, c.Options().PoolSize-spare), batchBytes
+	case *redis.AutoPipeliner:
+		d.workers, d.batch = lanes, batchBytes
+	}
+	return d
+}
+
+// Send hands requests over, and returns at once. Their results are received even after Close.
+func (d *Dispatcher) Send(requests ...*protocol.Request) {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		results := make([]Result, len(requests))
+		for i, r := range requests {
+			results[i] = Result{Request: r, Err: net.ErrClosed}
+		}
+		d.receive(results)
+		return
+	}
+	for _, r := range requests {
+		if r.Again && r.Script == lua.Renew {
+			d.urgent = append(d.urgent, r)
+		} else {
+			d.queue = append(d.queue, r)
+		}
+	}
+	d.rouse()
+	d.mu.Unlock()
+}
+
+// rouse sees to it that a goroutine is about to send what is queued.
+func (d *Dispatcher) rouse() {
+	switch {
+	case d.roused || len(d.queue)+len(d.urgent) == 0:
+	case d.idle > 0:
+		d.roused = true
+		d.wake.Signal()
+	case d.running < d.workers, d.running < d.most && time.Since(d.returned) > patience, len(d.urgent) > 0 && d.running < d.most+extra:
+		// If none has come back for a while, perhaps all wait for one server of several, or on connections that are dead: so one
+		// more tries.
+		d.returned = time.Now()
+		d.roused = true
+		d.running++
+		go d.work()
+	}
+}
+
+func (d *Dispatcher) work() {
+	var x exchange
+	for {
+		// Goroutines that are ready to run may have requests to add.
+		runtime.Gosched()
+		d.mu.Lock()
+		for len(d.queue)+len(d.urgent) == 0 {
+			d.roused = false
+			if d.closed || d.running > d.workers {
+				d.running--
+				if d.closed && d.running == 0 {
+					close(d.stopped)
+				}
+				d.mu.Unlock()
+				return
+			}
+			d.idle++
+			d.wake.Wait()
+			d.idle--
+		}
+		x.requests = d.take(x.requests)
+		d.roused = false
+		d.rouse()
+		d.sending++
+		d.mu.Unlock()
+		d.exchange(&x)
+	}
+}
+
+// take moves the requests at the head of the queue that travel together. A renewal that is sent again comes first, and travels
+// alone: it may have been held up by what it travelled with.
+func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
+	if n := len(d.urgent); n > 0 {
+		requests = append(requests, d.urgent[n-1])
+		d.urgent[n-1] = nil
+		d.urgent = d.urgent[:n-1]
+		return requests
+	}
+	n, bytes := 1, size(d.queue[0])
+	for n < len(d.queue) {
+		if bytes += size(d.queue[n]); bytes > d.batch {
+			break
+		}
+		n++
+	}
+	requests = append(requests, d.queue[:n]...)
+	rest := copy(d.queue, d.queue[n:])
+	clear(d.queue[rest:])
+	d.queue = d.queue[:rest]
+	if rest == 0 && cap(d.queue) > 1024 {
+		d.queue = nil
+	}
+	return requests
+}
+
+// size is about, and not less than, what a request has in bytes on its way to the server.
+func size(r *protocol.Request) int {
+	n := 128
+	for _, s := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Claim.ID, r.Claim.Number, r.Claim.Slot, r.Channels, r.Writer, r.Record} {
+		if s, ok := s.(string); ok {
+			n += 8 + len(s)
+		}
+	}
+	return n
+}
+
+// An exchange is what a goroutine works with: requests that travel together, and what becomes of them.
+type exchange struct {
+	requests []*protocol.Request
+	cmds     []*redis.Cmd
+	ways     []way
+	results  []Result
+}
+
+// reset empties the exchange and keeps its memory.
+func (x *exchange) reset() {
+	clear(x.requests)
+	clear(x.cmds)
+	clear(x.results)
+	x.requests, x.cmds, x.ways, x.results = x.requests[:0], x.cmds[:0], x.ways[:0], x.results[:0]
+}
+
+// exchange sends requests together and hands on their results.
+func (d *Dispatcher) exchange(x *exchange) {
+	ctx := context.Background()
+	for _, r := range x.requests {
+		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, way{})...)), append(x.ways, way{})
+	}
+	d.process(ctx, x.cmds)
+	for range 2 {
+		var again []*redis.Cmd
+		for i, cmd := range x.cmds {
+			if x.ways[i].next(x.requests[i], cmd.Err()) {
+				x.cmds[i] = redis.NewCmd(ctx, args(x.requests[i], x.ways[i])...)
+				again = append(again, x.cmds[i])
+			}
+		}
+		if len(again) == 0 {
+			break
+		}
+		d.process(ctx, again)
+	}
+	d.mu.Lock()
+	d.sending--
+	// This goroutine looks at the queue again as soon as those that the results wake have had their turn: it sends what they have
+	// to send.
+	d.returned = time.Now()
+	d.roused = true
+	d.mu.Unlock()
+
+	for i, cmd := range x.cmds {
+		reply, err := cmd.Result()
+		x.results = append(x.results, Result{x.requests[i], reply, explain(x.requests[i], err)})
+	}
+	d.receive(x.results)
+	x.reset()
+}
+
+func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
+	if len(cmds) == 1 {
+		_ = d.client.Process(ctx, cmds[0])
+		return
+	}
+	pipeline := d.client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipeline.Process(ctx, cmd)
+	}
+	_, _ = pipeline.Exec(ctx)
+}
+
+// A way is how a script is run.
+type way struct {
+	text  bool // with its text: a server that was restarted, or told to forget its scripts, has not got it
+	write bool // a server before Redis 7.0 has no commands for scripts that only read
+}
+
+// next finds another way after err, and reports whether there is one. In a pipeline nothing else sees to that.
+func (w *way) next(r *protocol.Request, err error) bool {
+	switch {
+	case err == nil:
+	case r.Script == lua.Inspect && !w.write && lacksReadOnly(err):
+		w.write = true
+		return true
+	case !w.text && redis.HasErrorPrefix(err, "NOSCRIPT"):
+		w.text = true
+		return true
+	}
+	return false
+}
+
+// lacksReadOnly says that a server has no EVALSHA_RO, or refuses TIME there, as miniredis does.
+func lacksReadOnly(err error) bool {
+	return strings.Contains(err.Error(), "unknown command") || strings.Contains(err.Error(), "read-only scripts")
+}
+
+var (
+	boxedEvalsha   any = "evalsha"
+	boxedEvalshaRO any = "evalsha_ro"
+	boxedSHA           = func() map[*lua.Script]any {
+		sums := make(map[*lua.Script]any)
+		for _, s := range lua.All {
+			sums[s] = s.SHA
+		}
+		return sums
+	}()
+)
+
+// args returns the arguments of a request, made anew for each time that it is sent: the client's hooks may change them.
+func args(r *protocol.Request, w way) []any {
+	list := make([]any, 0, protocol.MaxArgs)
+	reads := r.Script == lua.Inspect && !w.write
+	switch {
+	case w.text && reads:
+		list = append(list, "eval_ro", r.Script.Source)
+	case w.text:
+		list = append(list, "eval", r.Script.Source)
+	case reads:
+		list = append(list, boxedEvalshaRO, boxedSHA[r.Script])
+	default:
+		list = append(list, boxedEvalsha, boxedSHA[r.Script])
+	}
+	return r.Argv(list)
+}
+
+// explain has a server's error name the place in the script's own file.
+func explain(r *protocol.Request, err error) error {
+	if err == nil || !strings.Contains(err.Error(), "user_script:") {
+		return err
+	}
+	return &scriptError{err, r.Script.Explain(err.Error())}
+}
+
+type scriptError struct {
+	answer error
+	text   string
+}
+
+func (e *scriptError) Error() string { return e.text }
+func (e *scriptError) Unwrap() error { return e.answer }
+func (e *scriptError) RedisError()   {}
+
+// Close sends what was handed over, and ends the subscription and all goroutines. The channel is closed when they have ended.
+func (d *Dispatcher) Close() <-chan struct{} {
+	d.mu.Lock()
+	if !d.closed {
+		d.closed = true
+		d.wake.Broadcast()
+		if d.running == 0 {
+			close(d.stopped)
+		}
+	}
+	d.mu.Unlock()
+	done := make(chan struct{})
+	listener := d.listener.close()
+	go func() {
+		<-d.stopped
+		<-listener
+		close(done)
+	}()
+	return done
+}

@@ -1,0 +1,399 @@
+// Package engine is the client's side of the lock: all that one RWLock knows of the locks that its owners hold and wait for, and
+// what follows from what happens. It is pure: calls, replies, messages and the time go in, and Effects come out: what to send,
+// whom to wake, which holds can no longer be relied on, when to look again. It has no goroutine, mutex, clock, context or
+// network. The library drives one under a mutex; simulation and exploration drive many.
+//
+// Every method that takes the time expects it not to go back. After a call of any method, Flush returns what is to be done.
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// The modes and owners of the protocol.
+type (
+	Mode  = protocol.Mode
+	Owner = protocol.Owner
+)
+
+// Why a call or a hold came to an end.
+var (
+	ErrLocked  = errors.New("locked by another owner")
+	ErrUpgrade = errors.New("held for reading by the same owner: a read hold cannot be upgraded")
+	ErrLost    = errors.New("hold lost before it was released")
+	ErrNotHeld = errors.New("not held: already released")
+	ErrClosed  = errors.New("closed")
+
+	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease.
+	ErrUnanswered = errors.New("the server has not answered for a lease")
+	// ErrAgain ends a call whose claims the server keeps refusing, as one does that forgot its last writes in a failover.
+	ErrAgain = errors.New("the server keeps refusing the request")
+)
+
+const (
+	// Renewals and heartbeats are due after a third of a lease. A request that stays without an answer is sent again, beside the
+	// one that is under way, after a sixth.
+	renewAfter  = 3
+	resendAfter = 6
+
+	// What is due within a small part of its lease is sent along with what is due now: few large pipelines cost less than many
+	// small ones.
+	alongPart = 32
+
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 5 * time.Second
+	// endPatience is for how long the first request to end a claim may stay without an answer.
+	endPatience = time.Second
+	// EndTimeout is for how long at least the end of a claim is tried.
+	EndTimeout = 5 * time.Second
+	// grace is added to a deadline that a reply tells of: it counts from a moment before the reply came.
+	grace = 2 * time.Millisecond
+	// soonest keeps a waiter from asking without a pause.
+	soonest = 10 * time.Millisecond
+	// deafAfter is how much later than a heartbeat's reply the message of a grant may come. If it does not come at all, the
+	// subscription is deaf.
+	deafAfter = 250 * time.Millisecond
+	// tokenFresh is for how long after its grant a hold may be released without a look at the server's clock.
+	tokenFresh = 45 * time.Second
+
+	mostTries = 10   // of a call, with a new claim each
+	mostSteps = 1000 // in a row that a server is believed when it says that there is more to do
+	peak      = 1024 // entries of a map that is made anew when it has emptied, since a map does not shrink
+)
+
+// Config is what an engine is made of.
+type Config struct {
+	Prefix   string
+	Instance string // names the engine among all that ever use the server: see protocol.NewInstance
+	Lease    time.Duration
+	Observe  bool // put out Events
+}
+
+// An Engine is what one RWLock knows. It is not safe for concurrent use.
+type Engine struct {
+	prefix   string
+	instance string
+	channels any // string
+	lease    protocol.Lease
+	observe  bool
+
+	locks    map[string]*lock
+	idle     idleLocks         // of them
+	waiting  map[uint64]*claim // Asking or Queued, by number
+	locksMax int               // since the map was made
+	waitMax  int
+	timeline timeline
+	numbers  uint64
+	claims   int // that have not ended
+	serving  int // requests for further steps that are under way
+	draining bool
+	closed   bool
+
+	subscribing bool
+	listening   time.Time // since when the subscription stands; zero if it does not
+	deaf        deafness
+	muted       bool // the log has been told that the server may not publish
+	unheard     bool // the log has been told that the server refuses the subscription
+
+	out Effects
+}
+
+// A deafness is the suspicion that the subscription is deaf: a heartbeat brought a grant that no message told.
+type deafness struct {
+	number uint64 // of the claim
+	at     time.Time
+}
+
+// New returns an engine that knows of no lock.
+func New(c Config) *Engine {
+	return &Engine{
+		prefix:   c.Prefix,
+		instance: c.Instance,
+		channels: protocol.Channels(c.Prefix),
+		lease:    protocol.NewLease(c.Lease),
+		observe:  c.Observe,
+		locks:    make(map[string]*lock),
+		waiting:  make(map[uint64]*claim),
+	}
+}
+
+// Channel returns the name of the channel that the engine's messages come by.
+func (e *Engine) Channel() string { return e.channels.(string) + e.instance }
+
+// Effects are what is to be done, in the order in which they are listed.
+type Effects struct {
+	Send     []*Request
+	Cancel   []*Hold      // that can no longer be relied on: see Cause
+	Wake     []*Hold      // whose Acquire or Release has come to an end
+	Extended []*Extension // that have come to an end
+	Log      []Record
+	Events   []Event
+	Listen   bool // open the subscription, and call Subscribed whenever it stands
+	Relisten bool // drop the subscription, which is deaf, and open another, elsewhere if possible
+}
+
+// Reset empties the effects and keeps their memory.
+func (o *Effects) Reset() {
+	clear(o.Send)
+	clear(o.Cancel)
+	clear(o.Wake)
+	clear(o.Extended)
+	clear(o.Log)
+	clear(o.Events)
+	*o = Effects{
+		Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0], Log: o.Log[:0], Events: o.Events[:0],
+	}
+}
+
+// Flush exchanges what is to be done with to, which must be empty.
+func (e *Engine) Flush(to *Effects) { e.out, *to = *to, e.out }
+
+// A Record is for the log: what no return value tells.
+type Record struct {
+	Message string
+	Name    string
+	Owner   Owner
+	Mode    Mode
+	Token   int64
+	Hold    *Hold // or nil
+	Err     error // or nil
+}
+
+// A Request is one to send. Its reply or error is to be handed to Replied.
+type Request struct {
+	protocol.Request
+	Sent time.Time
+	Tag  any // of Force's caller
+
+	lock  *lock
+	claim *claim // or nil
+	kind  kind
+	slot  int // of one that is about no claim
+}
+
+type kind uint8
+
+const (
+	asks kind = iota
+	renews
+	counts
+	ends
+	serves
+	forces
+)
+
+// Replied takes the reply of a request, or the error with which it failed.
+func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err error) {
+	if r.kind == serves {
+		e.serving--
+		r.lock.serving = false
+	}
+	if err == nil {
+		e.heed(now, r.lock, reply)
+	}
+	c := r.claim
+	switch r.kind {
+	case asks:
+		e.asked(now, c, r, reply, err)
+	case renews:
+		e.renewed(now, c, r, reply, err)
+	case counts:
+		e.counted(now, c, r, reply, err)
+	case ends:
+		e.ended(now, c, r, reply, err)
+	case forces:
+		e.forced(now, r, reply, err)
+	case serves:
+		e.drop(r.lock) // if it failed, the waiters' heartbeats go on from there
+	}
+}
+
+// heed does what a reply asks for beside what it answers: it delivers what a step has granted, and asks for the next step if
+// that one was not enough, whoever made it.
+func (e *Engine) heed(now time.Time, lk *lock, r protocol.Reply) {
+	e.deliver(now, r.Told, ByReply)
+	if r.Mute != "" && !e.muted {
+		e.muted = true
+		e.out.Log = append(e.out.Log, Record{
+			Message: "the server may not publish: others hear of grants by their heartbeats alone", Name: lk.name, Err: errors.New(r.Mute)})
+	}
+	e.proceed(now, lk, r.More)
+}
+
+// proceed asks for the next step of letting in a crowd, if there is more.
+func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
+	switch {
+	case !more:
+		lk.steps = 0
+	case lk.steps < mostSteps && !lk.serving:
+		lk.steps++
+		lk.serving = true
+		lk.refs++
+		e.serving++
+		e.send(now, &Request{
+			Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Claim: e.newClaim(Mode(protocol.Read), 0, Owner{}), Channels: e.channels},
+			lock:    lk,
+			kind:    serves,
+		})
+	}
+}
+
+func (e *Engine) send(now time.Time, r *Request) {
+	r.Sent = now
+	e.out.Send = append(e.out.Send, r)
+}
+
+// newClaim names a claim.
+func (e *Engine) newClaim(m Mode, slot int, o Owner) protocol.Claim {
+	e.numbers++
+	return protocol.NewClaim(m, e.instance, slot, e.numbers, o)
+}
+
+// Heard takes a message of the engine's channel.
+func (e *Engine) Heard(now time.Time, payload string) {
+	m, ok := protocol.ParseMessage(payload)
+	if !ok {
+		return
+	}
+	for _, n := range m.Granted {
+		if n == e.deaf.number {
+			e.deaf = deafness{}
+		}
+	}
+	lk := e.lockOf(m)
+	e.deliver(now, m, ByMessage)
+	if lk != nil {
+		e.proceed(now, lk, m.More)
+	}
+}
+
+// lockOf returns the lock that a message is about, if a claim that waits shows it.
+func (e *Engine) lockOf(m protocol.Message) *lock {
+	for _, list := range [...][]uint64{m.Granted, m.Look} {
+		for _, n := range list {
+			if c := e.waiting[n]; c != nil {
+				return c.lock
+			}
+		}
+	}
+	return nil
+}
+
+// deliver grants the lock to the claims that a message names, and has others look again. Those that are not known any more were
+// given up: their withdrawal passes the lock on.
+func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
+	for _, n := range m.Granted {
+		if c := e.waiting[n]; c != nil {
+			e.granted(now, c, m.Token, by)
+		} else if by == ByMessage {
+			e.event(Event{Kind: WokenInVain})
+		}
+	}
+	for _, n := range m.Look {
+		if c := e.waiting[n]; c != nil && c.state == Queued {
+			c.look = now
+			e.schedule(now, c)
+		}
+	}
+}
+
+// Subscribed says that the subscription stands, for the first time or again: whatever was sent before is gone, so every waiter
+// asks for news once.
+func (e *Engine) Subscribed(now time.Time) {
+	e.listening, e.unheard = now, false
+	for _, c := range e.timeline.snapshot() {
+		if c.state == Queued && c.asked.IsZero() {
+			c.look = now
+			e.schedule(now, c)
+		}
+	}
+}
+
+// Unsubscribed says that the subscription does not stand any more, or could not be had.
+func (e *Engine) Unsubscribed(err error) {
+	e.listening = time.Time{}
+	if err != nil && !protocol.Passing(err) && !e.unheard {
+		e.unheard = true
+		e.out.Log = append(e.out.Log, Record{
+			Message: "the server refuses the subscription: waiters hear of grants by their heartbeats alone", Err: err})
+	}
+}
+
+func (e *Engine) listen() {
+	if !e.subscribing && !e.closed {
+		e.subscribing = true
+		e.out.Listen = true
+	}
+}
+
+// Close releases every hold and withdraws every waiting call. Their ends are ErrClosed, as that of every call from now on.
+func (e *Engine) Close(now time.Time) {
+	if e.closed {
+		return
+	}
+	e.closed = true
+	for _, c := range e.timeline.snapshot() {
+		switch c.state {
+		case Asking, Queued:
+			e.withdraw(now, c, ErrClosed)
+		case Held:
+			for len(c.holds) > 0 {
+				e.over(now, c.holds[0], ErrClosed, Closed)
+			}
+			e.end(now, c)
+			e.settle(c.tenure)
+		case Ending:
+			if c.failures > 0 {
+				c.asked, c.retry = time.Time{}, now
+				e.schedule(now, c)
+			}
+		}
+	}
+}
+
+// Drain withdraws every waiting call, and has every call from now on end with ErrClosed, but for those of owners that hold the lock:
+// they may re-enter.
+func (e *Engine) Drain(now time.Time) {
+	e.draining = true
+	for _, c := range e.timeline.snapshot() {
+		if c.state <= Queued && !e.admits(c.tenure) {
+			e.withdraw(now, c, ErrClosed)
+		}
+	}
+}
+
+// admits reports whether an owner may get a claim.
+func (e *Engine) admits(t *tenure) bool {
+	return !e.closed && (!e.draining || t.claim[protocol.Write] != nil)
+}
+
+// Holds returns how many holds there are that were not released or lost.
+func (e *Engine) Holds() (n int) {
+	for _, c := range e.timeline.claims {
+		n += len(c.holds)
+	}
+	return n
+}
+
+// Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
+func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
+
+// Unreleased returns how many claims have not ended, and why the end of one of them failed, if it did.
+func (e *Engine) Unreleased() (n int, err error) {
+	for _, c := range e.timeline.claims {
+		if c.state == Ending {
+			n++
+			if c.err != nil {
+				err = c.err
+			}
+		}
+	}
+	return n, err
+}
+
+// InUse returns how many names there is something about: a call, a hold, a request. Once all is over there is none.
+func (e *Engine) InUse() int { return len(e.locks) - e.idle.n }

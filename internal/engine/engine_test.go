@@ -1,0 +1,270 @@
+package engine
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// The engine has no goroutine, mutex, clock, context or network.
+func TestEngineIsPure(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	allowed := regexp.MustCompile(`^"(cmp|container/heap|errors|fmt|maps|slices|sort|strconv|strings|time|github.com/seed-7e8842f7/rwlock/(internal/protocol|lua))"$`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, i := range parsed.Imports {
+			require.Regexp(t, allowed, i.Path.Value, file)
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NotRegexp(t, `\bgo func|time\.(Now|Since|Until|After|AfterFunc|NewTimer|Sleep)\(`, string(text), file)
+	}
+}
+
+// The diagram in docs/design.md shows the transitions of a claim, and no others.
+func TestTransitionsAreDrawn(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/design.md")
+	require.NoError(t, err)
+	_, diagram, ok := strings.Cut(string(text), "stateDiagram-v2")
+	require.True(t, ok)
+	diagram, _, _ = strings.Cut(diagram, "```")
+	drawn := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^ *(\w+) --> (\w+):`).FindAllStringSubmatch(diagram, -1) {
+		drawn[m[1]+" "+m[2]] = true
+	}
+	names := map[State]string{Asking: "Asking", Queued: "Queued", Held: "Held", Ending: "Ending", Over: "Over"}
+	for from, changes := range transitions {
+		for _, to := range changes {
+			arrow := names[from] + " " + names[to]
+			require.Contains(t, drawn, arrow)
+		}
+	}
+	for arrow := range drawn {
+		from, to, _ := strings.Cut(arrow, " ")
+		found := false
+		for state, changes := range transitions {
+			for _, next := range changes {
+				found = found || names[state] == from && names[next] == to
+			}
+		}
+		require.True(t, found, "%s is drawn, and is no transition", arrow)
+	}
+}
+
+// A lottery is a server that answers anything that a server may answer, by chance.
+type lottery struct {
+	*rand.Rand
+	e      *Engine
+	now    time.Time
+	sent   []*Request
+	holds  []*Hold
+	owners []Owner
+	wake   int
+
+	extensions []*Extension
+	log        strings.Builder
+}
+
+func newLottery(seed uint64) *lottery {
+	l := &lottery{Rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0)}
+	l.e = New(Config{Prefix: "p", Instance: "AAAAAAAAAAA", Lease: 30 * time.Second, Observe: true})
+	for i := range 3 {
+		l.owners = append(l.owners, Owner{Process: uuid.UUID{1}, Handle: uint64(i + 1)})
+	}
+	return l
+}
+
+// flush notes what the engine puts out.
+func (l *lottery) flush() {
+	var fx Effects
+	l.e.Flush(&fx)
+	l.sent = append(l.sent, fx.Send...)
+	l.wake += len(fx.Wake)
+	for _, r := range fx.Send {
+		fmt.Fprintln(&l.log, "send", r.Script.Name, r.Claim.ID, r.Count, r.Sequence, r.Lease.Duration, r.Record)
+	}
+	for _, h := range fx.Wake {
+		fmt.Fprintln(&l.log, "wake", h.Name, h.Owner, h.state, h.err)
+	}
+	for _, h := range fx.Cancel {
+		fmt.Fprintln(&l.log, "cancel", h.Name, h.Owner, h.err)
+	}
+	for _, r := range fx.Log {
+		fmt.Fprintln(&l.log, "log", r.Message, r.Name, r.Owner)
+	}
+	for _, ev := range fx.Events {
+		fmt.Fprintln(&l.log, "event", ev.Kind, ev.Name, ev.Owner, ev.Path, ev.Cause, ev.Took)
+	}
+	fmt.Fprintln(&l.log, fx.Listen, fx.Relisten)
+}
+
+func (l *lottery) answer(r *Request) {
+	var reply protocol.Reply
+	var err error
+	if l.IntN(5) == 0 {
+		err = fmt.Errorf("error %d", l.IntN(3))
+	}
+	switch r.Script {
+	case lua.Lock, lua.RLock:
+		switch l.IntN(4) {
+		case 0:
+			reply.Refused = true
+		case 1, 2:
+			reply.Token = l.now.UnixMicro() + l.Int64N(2)
+			reply.Before = l.IntN(2) == 0
+		default:
+			reply.Obstacle = protocol.Obstacle{Mode: protocol.Write, Again: time.Duration(l.IntN(40)) * time.Second}
+		}
+	default:
+		reply.Code = l.IntN(3)
+		if r.Script == lua.Renew || r.Script == lua.Reenter {
+			reply.Code = l.IntN(2)
+		}
+	}
+	reply.More = l.IntN(8) == 0
+	for n := range l.e.numbers {
+		if l.IntN(40) == 0 {
+			reply.Told.Token, reply.Told.Granted = l.now.UnixMicro(), append(reply.Told.Granted, n+1)
+		}
+	}
+	l.e.Replied(l.now, r, reply, err)
+}
+
+// step does one thing that may happen.
+func (l *lottery) step() {
+	switch n := l.IntN(12); {
+	case n < 3:
+		h := &Hold{
+			Name: fmt.Sprint("n", l.IntN(2)), Owner: l.owners[l.IntN(3)], Mode: Mode(1 + l.IntN(2)), Try: l.IntN(4) == 0,
+			Lease: time.Duration(1+l.IntN(60)) * time.Second, NoRenew: l.IntN(3) == 0, Bounded: l.IntN(2) == 0,
+			MaxHold: time.Duration(l.IntN(3)*l.IntN(100)) * time.Second,
+		}
+		l.holds = append(l.holds, h)
+		l.e.Acquire(l.now, h)
+	case n < 7 && len(l.sent) > 0:
+		i := l.IntN(len(l.sent))
+		l.answer(l.sent[i])
+		if l.IntN(5) > 0 { // or it is answered once more
+			l.sent = append(l.sent[:i], l.sent[i+1:]...)
+		}
+	case n < 9 && len(l.holds) > 0:
+		h := l.holds[l.IntN(len(l.holds))]
+		switch l.IntN(5) {
+		case 0:
+			l.e.GiveUp(l.now, h, ErrClosed)
+		case 3:
+			x := new(Extension)
+			l.extensions = append(l.extensions, x)
+			l.e.Extend(l.now, h, time.Duration(1+l.IntN(100))*time.Second, x)
+		case 4:
+			if n := len(l.extensions); n > 0 {
+				l.e.GiveUpExtension(l.extensions[l.IntN(n)], ErrClosed)
+			}
+		case 1:
+			_, _ = l.e.Release(l.now, h)
+		default:
+			l.e.Forget(l.now, h)
+		}
+	case n == 9:
+		if at, ok := l.e.Next(); ok && at.After(l.now) {
+			l.now = at
+		}
+		l.e.Tick(l.now)
+	case n == 10:
+		l.now = l.now.Add(time.Duration(l.IntN(20)) * time.Second)
+		l.e.Tick(l.now)
+	default:
+		switch l.IntN(4) {
+		case 0:
+			l.e.Subscribed(l.now)
+		case 1:
+			l.e.Unsubscribed(nil)
+		case 2:
+			l.e.Heard(l.now, fmt.Sprintf("%d 1 %012d,%012d", l.now.UnixMicro(), l.IntN(9), l.IntN(9)))
+		default:
+			_ = l.e.Force(l.now, "n0", nil)
+		}
+	}
+	l.flush()
+}
+
+// Whatever a server answers, in whatever order, again and again: no call of the engine panics, Tick comes to an end, and after Close
+// everything ends once the server confirms it or the leases are over.
+func TestAnythingMayBeAnswered(t *testing.T) {
+	t.Parallel()
+	acquired, lost := 0, 0
+	for seed := range uint64(300) {
+		l := newLottery(seed)
+		for range 400 {
+			l.step()
+		}
+		if seed%2 == 0 {
+			l.e.Drain(l.now)
+			for range 100 {
+				l.step()
+			}
+		}
+		l.e.Close(l.now)
+		for range 10_000 {
+			at, ok := l.e.Next()
+			if !ok {
+				break
+			}
+			l.now = at
+			l.e.Tick(l.now)
+			l.flush()
+		}
+		for _, h := range l.holds {
+			require.Contains(t, []HoldState{Failed, Lapsed, Finished}, h.state, "seed %d", seed)
+			if h.state != Failed {
+				acquired++
+			}
+			if h.err == ErrLost {
+				lost++
+			}
+		}
+		for _, x := range l.extensions {
+			require.True(t, x.over, "seed %d", seed)
+		}
+		require.Zero(t, l.e.claims, "seed %d", seed)
+		require.Empty(t, l.e.waiting, "seed %d", seed)
+		require.Empty(t, l.e.timeline.claims, "seed %d", seed)
+	}
+	require.Greater(t, acquired, 1000)
+	require.Greater(t, lost, 100)
+}
+
+// What an engine puts out follows from what went in.
+func TestEngineIsDeterministic(t *testing.T) {
+	t.Parallel()
+	run := func(seed uint64) string {
+		l := newLottery(seed)
+		for range 300 {
+			l.step()
+		}
+		return l.log.String()
+	}
+	for seed := range uint64(50) {
+		require.Equal(t, run(seed), run(seed))
+	}
+}

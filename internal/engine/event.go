@@ -1,0 +1,69 @@
+package engine
+
+import "time"
+
+// An Event is something that an observer may want to know. Which fields it has follows from its kind.
+type Event struct {
+	Kind  EventKind
+	Name  string
+	Owner Owner
+	Mode  Mode
+	Token int64
+	Path  Path          // of Acquired
+	Cause Cause         // of Ended
+	Took  time.Duration // of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
+	Err   error         // of Refused and RenewalFailed
+}
+
+// EventKind is what has happened.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	Acquired      EventKind = iota + 1 // a call has got the lock
+	Refused                            // a call has ended without the lock
+	Queueing                           // a call waits
+	Ended                              // a hold has ended
+	Renewed                            // a renewal has succeeded
+	RenewalFailed                      // a renewal has failed, and is tried again
+	WokenInVain                        // a message granted the lock to a call that had given up
+	WakeMissed                         // a heartbeat brought a grant that no message told
+	Withdrawn                          // the server knows that a call has given up
+)
+
+// Path is how a call got the lock.
+type Path uint8
+
+// The paths.
+const (
+	AtOnce      Path = iota + 1 // the first reply granted the lock
+	ByReentry                   // the owner held it
+	ByReply                     // a request of the same RWLock let it in, a release most often
+	ByMessage                   // another process let it in, and said so
+	ByHeartbeat                 // it found out by asking again
+)
+
+// Cause is why a hold ended.
+type Cause uint8
+
+// The causes.
+const (
+	Released  Cause = iota + 1
+	Expired         // the local deadline came
+	Gone            // the server does not know the hold
+	Closed          // the RWLock was closed
+	Forgotten       // nobody refers to the hold any more
+)
+
+func (e *Engine) event(ev Event) {
+	if e.observe {
+		e.out.Events = append(e.out.Events, ev)
+	}
+}
+
+func (e *Engine) holdEvent(h *Hold, ev Event) {
+	if e.observe {
+		ev.Name, ev.Owner, ev.Mode = h.Name, h.Owner, h.Mode
+		e.out.Events = append(e.out.Events, ev)
+	}
+}

@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// An Extension is a call that has a hold last longer.
+type Extension struct {
+	Tag any // the caller's own
+
+	hold     *Hold
+	until    time.Time
+	sequence uint64 // of the request that asks for it
+	over     bool
+	err      error
+}
+
+// Over reports whether the call has come to an end, and with what error.
+func (x *Extension) Over() (bool, error) { return x.over, x.err }
+
+// Extend has a hold last for d from now, or until its MaxHold ends it. It never shortens the hold.
+func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
+	x.hold, x.until = h, now.Add(d)
+	if h.state == Live && !now.Before(h.until()) {
+		e.lapse(now, h) // Tick was about to find out
+	}
+	switch h.state {
+	case Live:
+	case Lapsed:
+		e.extended(x, h.err)
+		return
+	default:
+		e.extended(x, ErrNotHeld)
+		return
+	}
+	if !h.end.IsZero() {
+		x.until = earlier(x.until, h.end)
+	}
+	c := h.claim
+	c.extensions = append(c.extensions, x)
+	e.extendAll(c)
+	if !x.over {
+		x.sequence = e.renumber(c)
+		e.tell(now, c)
+	}
+	e.schedule(now, c)
+}
+
+// GiveUpExtension ends a call whose wait has ended. The hold lasts for as long as it did, or as the call wanted.
+func (e *Engine) GiveUpExtension(x *Extension, err error) {
+	if !x.over {
+		c := x.hold.claim
+		c.extensions = slices.DeleteFunc(c.extensions, func(other *Extension) bool { return other == x })
+		e.extended(x, err)
+	}
+}
+
+// extendAll ends the calls that have got what they want: the claim can be relied on for so long.
+func (e *Engine) extendAll(c *claim) {
+	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
+		if c.deadline.Before(x.until) {
+			return false
+		}
+		if h := x.hold; h.deadline.Before(x.until) {
+			h.deadline = x.until
+		}
+		e.extended(x, nil)
+		return true
+	})
+}
+
+// extendNone ends the calls that cannot have what they want: those of a hold that has ended, or all up to a request that the
+// server has refused.
+func (e *Engine) extendNone(c *claim, which func(*Extension) bool, err error) {
+	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
+		if which(x) {
+			e.extended(x, err)
+			return true
+		}
+		return false
+	})
+}
+
+func (e *Engine) extended(x *Extension, err error) {
+	x.over, x.err = true, err
+	e.out.Extended = append(e.out.Extended, x)
+}

@@ -1,0 +1,167 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// This file serves those who look at an engine from outside, and compare engines: the exploration of all that can happen.
+
+// A View is what a claim that has not ended has come to.
+type View struct {
+	Number   uint64
+	Owner    Owner
+	Mode     Mode
+	State    State
+	Token    int64 // 0 if it was never granted the lock
+	Sent     time.Time
+	Deadline time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
+	Caller   *Hold     // whose call asks for it, while it waits
+	Holds    []*Hold
+	Telling  bool // the server does not know yet how many holds there are
+}
+
+// Views returns all claims that have not ended.
+func (e *Engine) Views() []View {
+	var list []View
+	for _, c := range e.timeline.claims {
+		list = append(list, c.view())
+	}
+	return list
+}
+
+func (c *claim) view() View {
+	return View{
+		Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token, Sent: c.sent, Deadline: c.deadline,
+		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence,
+	}
+}
+
+// View returns the claim that a request is about, and whether there is one.
+func (r *Request) View() (View, bool) {
+	if r.claim == nil || r.claim.tenure == nil {
+		return View{}, false
+	}
+	return r.claim.view(), true
+}
+
+// ClaimNumber returns the number of the claim that a hold is of, or of the last one that its call has asked for; 0 if there is
+// none.
+func (h *Hold) ClaimNumber() uint64 {
+	if h.claim == nil {
+		return 0
+	}
+	return h.claim.number
+}
+
+// Coarsen puts off what the engine has timed to the next of the moments now, now and a tick, now and two ticks, …: for those who
+// tell it the time at these alone, and do not want it to think that its process had stood still.
+func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
+	up := func(t *time.Time) {
+		if t.After(now) {
+			*t = now.Add((t.Sub(now) + tick - 1) / tick * tick)
+		}
+	}
+	for _, c := range e.timeline.claims {
+		up(&c.next)
+		up(&c.look)
+		up(&c.retry)
+		up(&c.recount.retry)
+	}
+	slices.SortFunc(e.timeline.claims, func(a, b *claim) int { return cmp.Or(a.next.Compare(b.next), cmp.Compare(a.number, b.number)) })
+	for i, c := range e.timeline.claims {
+		c.place = i + 1
+	}
+	if e.deaf.number != 0 {
+		up(&e.deaf.at)
+	}
+}
+
+// Fold changes what makes no difference to what the engine does from now on, so that engines that will do the same are the same.
+// What an observer is told of durations, and what errors say of the past, does make none. The holds and requests are those that the
+// engine may be handed again. It must have been Coarsened, and have put out what it has to send.
+func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
+	claims := slices.Clone(e.timeline.claims)
+	for _, r := range requests {
+		if r.claim != nil {
+			claims = append(claims, r.claim)
+		}
+	}
+	for _, h := range holds {
+		if h.claim != nil {
+			claims = append(claims, h.claim)
+		}
+		h.fold()
+	}
+	for _, c := range claims {
+		for _, h := range c.holds {
+			h.fold()
+		}
+		e.foldClaim(now, c)
+	}
+	for _, lk := range e.locks {
+		if lk.refs == 0 && len(lk.free) == lk.slots {
+			lk.slots, lk.free = 0, nil
+		}
+	}
+	e.locksMax, e.waitMax = 0, 0
+}
+
+func (h *Hold) fold() {
+	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
+	if h.state != Live || !h.NoRenew {
+		h.deadline = time.Time{}
+	}
+	if h.state > Failed {
+		h.tries = 1
+	}
+}
+
+func (e *Engine) foldClaim(now time.Time, c *claim) {
+	if c.state == Over {
+		*c = claim{state: Over}
+		return
+	}
+	c.obstacle = protocol.Obstacle{}
+	c.err = nil
+	c.used = [2]bool{true, true}
+	c.attempt.fold(c.state == Ending)
+	c.recount.fold(false)
+	if !c.answered.IsZero() {
+		if e.listening.IsZero() || e.listening.Before(c.answered) {
+			c.answered = now
+		} else {
+			c.answered = e.listening
+		}
+	}
+	if now.Sub(c.granted) >= tokenFresh && !c.granted.IsZero() {
+		c.granted = now.Add(-tokenFresh)
+	}
+	if c.caller != nil && c.caller.Bounded && !c.caller.Try {
+		c.resumed = time.Time{}
+	}
+	if c.state >= Held {
+		c.caller, c.look, c.resumed = nil, time.Time{}, time.Time{}
+	}
+	if c.state == Ending {
+		c.sent, c.granted, c.entered, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
+	}
+	settled := c.confirmed == c.sequence && len(c.leaving) == 0
+	for _, h := range c.holds {
+		settled = settled && h.state != Entering
+	}
+	if settled {
+		c.sequence, c.confirmed = 0, 0
+	}
+}
+
+// fold changes what makes no difference of an attempt. Only a claim that ends counts its failures further than the first.
+func (a *attempt) fold(counts bool) {
+	if most := 1; !counts {
+		a.failures = min(a.failures, most)
+	}
+	a.failures = min(a.failures, 6)
+}

@@ -1,0 +1,325 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A Hold is one acquisition of a lock, from the call that asks for it to its release. Whoever calls Acquire fills in the first
+// fields, and changes nothing later.
+type Hold struct {
+	Name    string
+	Owner   Owner
+	Mode    Mode
+	Try     bool          // fail rather than wait
+	Lease   time.Duration // whole milliseconds
+	NoRenew bool
+	MaxHold time.Duration // the hold ends so long after it was granted, at the latest; 0 for no such bound
+	Bounded bool          // something else ends the wait if no answer comes
+	Tag     any           // the caller's own
+
+	state     HoldState
+	err       error // of Failed; of Over, and of Ended, which says how the release went
+	trouble   error // of a call that has failed: what the last request failed with
+	tenure    *tenure
+	claim     *claim
+	tries     int
+	begun     time.Time
+	since     time.Time // Live
+	fresh     bool      // not renewed, and its lease counts from a renewal that is yet to come
+	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
+	end       time.Time // by MaxHold; or zero
+	sequence  uint64    // of the request that counts it in, or out
+	forgotten bool
+
+	first claim  // memory for its claim
+	own   tenure // memory for its owner's tenure
+}
+
+// HoldState is what a hold has come to.
+type HoldState uint8
+
+// The states of a hold. A hold begins as Wanted.
+const (
+	Wanted    HoldState = iota // its claim waits, or another call of the owner is in front
+	Entering                   // its owner has the lock already; the server is being told of one more hold
+	Failed                     // there is no hold: see Err
+	Live                       // it may be relied on
+	Lapsed                     // it was lost or closed, and is not released: see Err
+	Releasing                  // the server is being told
+	Finished                   // it was released: see Err for how that went
+)
+
+// State returns what the hold has come to.
+func (h *Hold) State() HoldState { return h.state }
+
+// Err returns why a call failed; why a hold was lost; or how its release went.
+func (h *Hold) Err() error { return h.err }
+
+// Token returns the fencing token of a hold that was acquired.
+func (h *Hold) Token() int64 { return h.claim.token }
+
+// Deadline returns until when a Live hold may be relied on.
+func (h *Hold) Deadline() time.Time { return h.until() }
+
+// LastError returns what the last request for the hold failed with, or nil if it did not.
+func (h *Hold) LastError() error {
+	if h.claim == nil || h.trouble != nil {
+		return h.trouble
+	}
+	return h.claim.err
+}
+
+// Obstacle returns what was in the way of a call when the server was heard of last; whether the server has said so; and whether
+// the one in the way is the engine's own.
+func (e *Engine) Obstacle(h *Hold) (o protocol.Obstacle, known, ours bool) {
+	c := h.claim
+	if c == nil || c.answered.IsZero() {
+		return o, false, false
+	}
+	k, err := protocol.ParseClaim(c.obstacle.Claim)
+	return c.obstacle, true, err == nil && k.Instance == e.instance
+}
+
+// Acquire begins a call. It has come to an end when the hold's state is Live or Failed.
+func (e *Engine) Acquire(now time.Time, h *Hold) {
+	h.begun = now
+	if e.closed {
+		h.state, h.err = Failed, ErrClosed
+		return
+	}
+	lk := e.use(h.Name)
+	h.tenure = e.tenure(lk, h.Owner, &h.own)
+	e.start(now, h)
+	e.drop(lk)
+}
+
+// start goes on with a call that no other of the owner is in front of.
+func (e *Engine) start(now time.Time, h *Hold) {
+	t := h.tenure
+	c := t.claim[h.Mode]
+	switch {
+	case e.closed:
+		e.fail(h, ErrClosed)
+	case c != nil:
+		e.reenter(now, c, h)
+	case t.lost > 0 && (h.Mode == protocol.Write || t.claim[protocol.Write] == nil):
+		e.fail(h, ErrLost)
+	case t.asking != nil && h.Try:
+		e.fail(h, ErrLocked)
+	case t.asking != nil:
+		t.behind = append(t.behind, h)
+	case h.Mode == protocol.Write && t.claim[protocol.Read] != nil:
+		e.fail(h, ErrUpgrade)
+	case !e.admits(t):
+		e.fail(h, ErrClosed)
+	default:
+		e.newAttempt(now, h)
+	}
+	if h.state == Failed {
+		e.settle(t)
+	}
+}
+
+// live begins a hold that was granted, and that is good until its own deadline if it is not renewed.
+func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
+	h.state, h.since, h.deadline = Live, now, deadline
+	if h.MaxHold > 0 {
+		h.end = now.Add(h.MaxHold)
+	}
+	e.holdEvent(h, Event{Kind: Acquired, Path: by, Token: h.claim.token, Took: now.Sub(h.begun)})
+	e.wake(h)
+}
+
+// reenter adds a hold to a claim that its owner has.
+func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
+	h.claim, h.state = c, Entering
+	c.holds = append(c.holds, h)
+	e.recountNow(now, c, h)
+}
+
+func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {
+	h.sequence = e.renumber(c)
+	e.tell(now, c)
+}
+
+// renumber returns the number of what is to be told the server of a claim.
+func (e *Engine) renumber(c *claim) uint64 {
+	e.numbers++
+	c.sequence = e.numbers
+	return c.sequence
+}
+
+// GiveUp ends a call whose wait has ended. It reports whether the hold is there nonetheless: then the caller has it.
+func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
+	switch h.state {
+	case Wanted:
+		t := h.tenure
+		if i := slices.Index(t.behind, h); i >= 0 {
+			t.behind = slices.Delete(t.behind, i, i+1)
+			e.fail(h, err)
+			e.settle(t)
+			break
+		}
+		e.withdraw(now, h.claim, err)
+	case Entering:
+		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
+		c := h.claim
+		e.fail(h, err)
+		e.leave(now, c, h)
+	}
+	return h.state == Live
+}
+
+// Release ends a hold. It returns true if the end is known at once, and false if the hold's Err says how it went once the state is
+// Finished.
+func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
+	if h.state == Live && !now.Before(h.until()) {
+		e.lapse(now, h) // Tick was about to find out
+	}
+	switch h.state {
+	case Live:
+		c := h.claim
+		h.state = Releasing
+		e.extendNone(c, h.owns, ErrNotHeld)
+		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
+		e.leave(now, c, h)
+		return false, nil
+	case Lapsed:
+		err := h.err
+		h.state = Finished
+		e.forgive(h)
+		return true, err
+	}
+	return true, ErrNotHeld
+}
+
+// leave takes off a hold that its owner has released, or given up. If others remain, the server is told of the new count.
+func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
+	c.remove(h)
+	if len(c.holds) > 0 {
+		if h.state == Releasing {
+			c.leaving = append(c.leaving, h)
+		}
+		e.recountNow(now, c, h)
+		return
+	}
+	if h.state == Releasing {
+		c.last = h
+	}
+	e.end(now, c)
+	e.settle(c.tenure)
+}
+
+// forgive notes that an owner has released, or forgotten, a hold that it had lost.
+func (e *Engine) forgive(h *Hold) {
+	h.tenure.lost--
+	e.settle(h.tenure)
+}
+
+// Forget stops renewing a hold that nobody refers to any more: it is left to its lease.
+func (e *Engine) Forget(now time.Time, h *Hold) {
+	switch h.state {
+	case Live:
+		h.forgotten = true
+		e.record("hold forgotten without Unlock: it ends with its lease", h.claim, h, nil)
+		if !h.NoRenew {
+			h.NoRenew, h.deadline = true, h.claim.deadline
+			e.schedule(now, h.claim)
+		}
+	case Lapsed:
+		h.state = Finished
+		e.forgive(h)
+	}
+}
+
+// lapse ends one hold of a claim, whose own lease is over.
+func (e *Engine) lapse(now time.Time, h *Hold) {
+	c := h.claim
+	e.over(now, h, ErrLost, Expired)
+	if len(c.holds) > 0 {
+		e.recountNow(now, c, h)
+		return
+	}
+	e.endLost(now, c)
+}
+
+// over takes a hold off its claim that can no longer be relied on, or fails a call that re-enters.
+func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
+	h.claim.remove(h)
+	if h.state == Entering {
+		e.fail(h, cause)
+		return
+	}
+	h.state, h.err = Lapsed, cause
+	e.extendNone(h.claim, h.owns, cause)
+	if cause == ErrLost {
+		e.record("hold lost", h.claim, h, nil)
+	}
+	e.out.Cancel = append(e.out.Cancel, h)
+	if h.forgotten {
+		h.state, why = Finished, Forgotten
+	} else {
+		h.tenure.lost++
+	}
+	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
+}
+
+// fail ends a call.
+func (e *Engine) fail(h *Hold, err error) {
+	h.state, h.err = Failed, err
+	e.holdEvent(h, Event{Kind: Refused, Err: err})
+	e.wake(h)
+}
+
+// conclude notes how a release went.
+func (h *Hold) conclude(err error) { h.state, h.err = Finished, err }
+
+func (e *Engine) wake(h *Hold) { e.out.Wake = append(e.out.Wake, h) }
+
+// until is the moment up to which the hold may be relied on.
+func (h *Hold) until() time.Time {
+	at := h.claim.deadline
+	if h.state == Entering {
+		return at
+	}
+	if h.NoRenew {
+		at = earlier(at, h.deadline)
+	}
+	if !h.end.IsZero() {
+		at = earlier(at, h.end)
+	}
+	return at
+}
+
+// owns reports whether an extension is of the hold.
+func (h *Hold) owns(x *Extension) bool { return x.hold == h }
+
+// need returns for how long from now a hold needs its claim.
+func (h *Hold) need(now time.Time) time.Duration {
+	lease := h.Lease
+	if h.state == Live {
+		left := h.deadline.Sub(now)
+		if h.NoRenew && !h.fresh {
+			lease = min(lease, max(left+margin(h.Lease), time.Millisecond).Round(time.Millisecond))
+		}
+		lease = max(lease, leaseFor(left)) // it may have been extended
+	}
+	if !h.end.IsZero() {
+		lease = min(lease, leaseFor(h.end.Sub(now)))
+	}
+	return lease
+}
+
+// renewable reports whether the hold is to be renewed: its claim does not last until its end yet.
+func (h *Hold) renewable() bool {
+	switch {
+	case h.fresh:
+		return true
+	case h.NoRenew:
+		return false
+	}
+	return h.end.IsZero() || h.claim.deadline.Before(h.end)
+}

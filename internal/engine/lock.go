@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"maps"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// A lock is what an engine knows of one name while anybody has to do with it, and for a while after.
+type lock struct {
+	name    string
+	keys    protocol.Keys
+	refs    int // claims that have not ended, tenures, requests about no claim
+	owners  map[Owner]*tenure
+	slots   int   // how many there are
+	free    []int // of them, those that no claim has
+	serving bool  // a request for a further step is under way
+	steps   int   // in a row that were not enough
+
+	older, newer *lock // of the idle ones
+}
+
+// mostIdle is how many names an engine remembers that nobody has to do with: it saves making their keys again.
+const mostIdle = 64
+
+// use returns the lock of that name, with one reference more, which is to be dropped.
+func (e *Engine) use(name string) *lock {
+	lk := e.locks[name]
+	switch {
+	case lk == nil:
+		lk = &lock{name: name, keys: protocol.KeysOf(e.prefix, name), owners: make(map[Owner]*tenure)}
+		e.locks[name] = lk
+		e.locksMax = max(e.locksMax, len(e.locks))
+	case lk.refs == 0:
+		e.idle.remove(lk)
+	}
+	lk.refs++
+	return lk
+}
+
+func (e *Engine) drop(lk *lock) {
+	lk.refs--
+	if lk.refs > 0 {
+		return
+	}
+	if lk.slots > mostIdle {
+		*lk = lock{name: lk.name, keys: lk.keys, owners: make(map[Owner]*tenure)} // after a crowd
+	}
+	e.idle.add(lk)
+	if e.idle.n > mostIdle {
+		oldest := e.idle.oldest
+		e.idle.remove(oldest)
+		delete(e.locks, oldest.name)
+	}
+	if len(e.locks) == e.idle.n && e.locksMax > peak {
+		locks := make(map[string]*lock, len(e.locks)) // maps.Clone keeps what the old one has room for
+		maps.Copy(locks, e.locks)
+		e.locks, e.locksMax = locks, len(locks)
+	}
+}
+
+// idleLocks are the names that nobody has to do with, in the order in which they were used last.
+type idleLocks struct {
+	n              int
+	oldest, newest *lock
+}
+
+func (l *idleLocks) add(lk *lock) {
+	lk.older, lk.newer = l.newest, nil
+	if l.newest != nil {
+		l.newest.newer = lk
+	} else {
+		l.oldest = lk
+	}
+	l.newest = lk
+	l.n++
+}
+
+func (l *idleLocks) remove(lk *lock) {
+	if lk.older != nil {
+		lk.older.newer = lk.newer
+	} else {
+		l.oldest = lk.newer
+	}
+	if lk.newer != nil {
+		lk.newer.older = lk.older
+	} else {
+		l.newest = lk.older
+	}
+	lk.older, lk.newer = nil, nil
+	l.n--
+}
+
+// takeSlot returns a slot that no other claim of the engine on the lock has.
+func (lk *lock) takeSlot() int {
+	if n := len(lk.free); n > 0 {
+		s := lk.free[n-1]
+		lk.free = lk.free[:n-1]
+		return s
+	}
+	lk.slots++
+	return lk.slots - 1
+}
+
+// A tenure is what one owner has of one lock.
+type tenure struct {
+	lock   *lock
+	owner  Owner
+	claim  [protocol.Write + 1]*claim // by mode: Held; or nil
+	lost   int                        // holds that were lost and are not released: the owner is told until they are
+	asking *Hold                      // a call of the owner that has a claim Asking or Queued
+	behind []*Hold                    // calls of the owner that wait for that one
+}
+
+// tenure returns what an owner has of a lock; memory is for a new one.
+func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
+	t := lk.owners[o]
+	if t == nil {
+		t = memory
+		*t = tenure{lock: lk, owner: o}
+		lk.owners[o] = t
+		lk.refs++
+	}
+	return t
+}
+
+// settle forgets a tenure that is over.
+func (e *Engine) settle(t *tenure) {
+	if t.claim[protocol.Read] == nil && t.claim[protocol.Write] == nil && t.lost == 0 && t.asking == nil && len(t.behind) == 0 &&
+		t.lock.owners[t.owner] == t {
+		delete(t.lock.owners, t.owner)
+		e.drop(t.lock)
+	}
+}
+
+// advance lets the calls go on that waited for the owner's call in progress.
+func (e *Engine) advance(now time.Time, t *tenure) {
+	behind := t.behind
+	t.behind = nil
+	for _, h := range behind {
+		e.start(now, h)
+	}
+	e.settle(t)
+}
+
+// Force drops every hold of a name, whoever has it; tag is the request's. When it is done, the holds here are renewed at once, and
+// find out.
+func (e *Engine) Force(now time.Time, name string, tag any) error {
+	if e.closed {
+		return ErrClosed
+	}
+	lk := e.use(name)
+	slot := lk.takeSlot()
+	e.send(now, &Request{
+		Request: protocol.Request{
+			Script: lua.Force, Keys: lk.keys, Claim: e.newClaim(protocol.Write, slot, Owner{}), Channels: e.channels},
+		Tag:  tag,
+		lock: lk,
+		kind: forces,
+		slot: slot,
+	})
+	return nil
+}
+
+func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
+	if err == nil {
+		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run
+	}
+	for _, c := range e.timeline.snapshot() {
+		switch {
+		case c.lock != r.lock:
+		case c.state == Held && err == nil:
+			e.renew(now, c)
+		case c.state == Queued && reply.Code == protocol.DoneBefore:
+			c.look = now // the reply is lost that named whom that run let in
+			e.schedule(now, c)
+		}
+	}
+	e.drop(r.lock)
+}
+
+// Inspect returns a request that reads a lock's state. Its reply is no matter of the engine's.
+func (e *Engine) Inspect(name string) protocol.Request {
+	return protocol.Request{Script: lua.Inspect, Keys: protocol.KeysOf(e.prefix, name)}
+}

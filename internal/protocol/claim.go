@@ -1,0 +1,121 @@
+package protocol
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Mode is how a lock is held or asked for.
+type Mode uint8
+
+// The modes.
+const (
+	None Mode = iota
+	Read
+	Write
+)
+
+// An Owner is who holds a lock: a process and a handle within it. The zero Owner is nobody.
+type Owner struct {
+	Process uuid.UUID
+	Handle  uint64
+}
+
+// String returns "<process uuid>:<handle>", and "" for the zero Owner.
+func (o Owner) String() string {
+	if o == (Owner{}) {
+		return ""
+	}
+	return o.Process.String() + ":" + strconv.FormatUint(o.Handle, 10)
+}
+
+// NewInstance returns a name that no other RWLock has: eleven characters, 66 bits at random.
+func NewInstance() string {
+	var b [9]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])[:instanceLen]
+}
+
+const (
+	instanceLen = 11
+	numberLen   = 12
+)
+
+// A Claim is what the server knows a hold by: <mode>:<instance>:<slot>:<number>:<process>:<handle>, less than 64 bytes, so that
+// a small hash stays compact (hash-max-listpack-value).
+//
+// An instance numbers its claims, and gives each a slot of the lock's that none of its other claims on that lock has. The server
+// notes for each slot which claim ended last, and refuses requests of that claim and all before it: those that come late.
+type Claim struct {
+	ID     any // strings; boxed once
+	Number any
+	Slot   any // <instance>:<slot>
+}
+
+// NewClaim returns the claim of that number.
+func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
+	letter := byte('r')
+	if m == Write {
+		letter = 'w'
+	}
+	b := make([]byte, 0, 80)
+	b = append(append(b, letter, ':'), instance...)
+	b = strconv.AppendInt(append(b, ':'), int64(slot), 10)
+	slotEnd := len(b)
+	b = append(b, ':')
+	b = appendNumber(b, number)
+	numberEnd := len(b)
+	b = append(b, ':')
+	b = base64.RawURLEncoding.AppendEncode(b, o.Process[:])
+	b = strconv.AppendUint(append(b, ':'), o.Handle, 10)
+	id := string(b)
+	return Claim{ID: id, Number: id[slotEnd+1 : numberEnd], Slot: id[2:slotEnd]}
+}
+
+// appendNumber appends a number of twelve digits: such numbers compare as strings.
+func appendNumber(b []byte, n uint64) []byte {
+	digits := strconv.AppendUint(make([]byte, 0, 20), n, 10)
+	for range numberLen - len(digits) {
+		b = append(b, '0')
+	}
+	return append(b, digits...)
+}
+
+// Known is a claim as another process sees it.
+type Known struct {
+	Mode     Mode
+	Instance string
+	Slot     string
+	Number   uint64
+	Owner    Owner
+}
+
+// ParseClaim reads the name of a claim.
+func ParseClaim(id string) (Known, error) {
+	f := strings.Split(id, ":")
+	if len(f) != 6 || f[0] != "r" && f[0] != "w" {
+		return Known{}, fmt.Errorf("%q is not a claim", id)
+	}
+	k := Known{Mode: Read, Instance: f[1], Slot: f[1] + ":" + f[2]}
+	if f[0] == "w" {
+		k.Mode = Write
+	}
+	var err error
+	if k.Number, err = strconv.ParseUint(f[3], 10, 64); err != nil {
+		return Known{}, fmt.Errorf("%q is not a claim: %w", id, err)
+	}
+	process, err := base64.RawURLEncoding.DecodeString(f[4])
+	if err != nil || len(process) != len(k.Owner.Process) {
+		return Known{}, fmt.Errorf("%q is not a claim", id)
+	}
+	k.Owner.Process = uuid.UUID(process)
+	if k.Owner.Handle, err = strconv.ParseUint(f[5], 10, 64); err != nil {
+		return Known{}, fmt.Errorf("%q is not a claim: %w", id, err)
+	}
+	return k, nil
+}

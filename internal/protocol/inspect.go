@@ -1,0 +1,189 @@
+package protocol
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// State is a lock at one moment, by the server's clock. Holds and waiters whose lease is over are left out.
+type State struct {
+	Mode    Mode
+	Holders []Holder
+	Waiters []Waiter // in the order in which they will be served
+	Token   int64
+}
+
+// A Holder is a claim that holds a lock.
+type Holder struct {
+	Known
+	Count int
+	Lease time.Duration // what is left
+}
+
+// A Waiter is a claim that waits for a lock.
+type Waiter struct {
+	Known
+	Lease time.Duration // what is left
+}
+
+// DecodeState reads the reply of Inspect.
+func DecodeState(reply any) (State, error) {
+	r, ok := reply.([]any)
+	if !ok || len(r) != 4 {
+		return State{}, badReply(reply)
+	}
+	text, ok := r[0].(string)
+	now, err := strconv.ParseInt(text, 10, 64)
+	hash, ok1 := pairs(r[1])
+	leases, ok2 := pairs(r[2])
+	queue, ok3 := pairs(r[3])
+	if !ok || err != nil || !ok1 || !ok2 || !ok3 {
+		return State{}, badReply(reply)
+	}
+	d := decoder{now: now, fields: make(map[string]string, len(hash)), leases: leases, queue: queue}
+	for _, p := range hash {
+		d.fields[p[0]] = p[1]
+	}
+	return d.state()
+}
+
+type decoder struct {
+	now           int64 // µs
+	fields        map[string]string
+	leases, queue [][2]string
+}
+
+func (d *decoder) state() (State, error) {
+	if p := d.fields["protocol"]; p != "" && p != "1" {
+		return State{}, &IncompatibleError{p}
+	}
+	var s State
+	s.Token, _ = strconv.ParseInt(d.fields["fence"], 10, 64)
+	owner, more := strings.CutSuffix(d.fields["owner"], " +")
+	if k, err := ParseClaim(owner); err == nil {
+		lease, since, counted := strings.Cut(d.fields["lease"], " ")
+		if !counted {
+			since = d.fields["fence"]
+		}
+		if left := d.left(since, lease); left > 0 {
+			s.Holders = append(s.Holders, Holder{k, countOf(d.fields["count"]), left})
+		}
+	}
+	if owner == "shared" || d.fields["readers"] != "" {
+		for _, p := range d.leases {
+			k, err := ParseClaim(p[0])
+			deadline, _ := strconv.ParseFloat(p[1], 64)
+			left := time.Duration(min(deadline*1000-float64(d.now), float64(maxAgain.Microseconds()))) * time.Microsecond
+			f := strings.Fields(d.fields[k.Slot])
+			if err != nil || left <= 0 || len(f) < 4 || f[2] != "held" || !k.is(f[0]) {
+				continue
+			}
+			s.Holders = append(s.Holders, Holder{k, countOf(f[3]), left})
+		}
+	}
+	for _, h := range s.Holders {
+		s.Mode = max(s.Mode, h.Known.Mode)
+	}
+	if more {
+		// A write hold that is over, which nobody has noticed, owes the readers the next phase all the same.
+		s.Waiters = d.waiters(strings.HasPrefix(owner, "w:"))
+	}
+	return s, nil
+}
+
+// waiters returns the live waiters in the order in which they will be served: the readers that are owed the next phase, a
+// writer, the other readers, the other writers.
+func (d *decoder) waiters(written bool) []Waiter {
+	owed := math.Inf(-1)
+	if written {
+		owed = math.Inf(1)
+	} else if o, err := strconv.ParseFloat(d.fields["owed"], 64); err == nil {
+		owed = o
+	}
+	type placed struct {
+		Waiter
+		phase int
+	}
+	var all []placed
+	writers := 0
+	for _, p := range d.queue {
+		k, err := ParseClaim(p[0])
+		f := strings.Fields(d.fields[k.Slot])
+		if err != nil || len(f) != 4 || f[2] != "waits" || !k.is(f[0]) {
+			continue
+		}
+		w := placed{Waiter: Waiter{Known: k, Lease: d.left(f[1], f[3])}}
+		if w.Lease <= 0 {
+			continue
+		}
+		place, _ := strconv.ParseFloat(p[1], 64)
+		switch {
+		case k.Mode == Write:
+			writers++
+			w.phase = 1
+			if writers > 1 {
+				w.phase = 3
+			}
+		case place+readersFirst > owed:
+			w.phase = 2
+		}
+		all = append(all, w)
+	}
+	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.phase, b.phase) })
+	var list []Waiter
+	for _, w := range all {
+		list = append(list, w.Waiter)
+	}
+	return list
+}
+
+// readersFirst is by how much the place of a reader in the queue is less than its ticket.
+const readersFirst = 1e12
+
+// left returns what is left of a lease, ms, that counts from a time, µs.
+func (d *decoder) left(since, lease string) time.Duration {
+	from, _ := strconv.ParseInt(since, 10, 64)
+	ms, _ := strconv.ParseInt(lease, 10, 64)
+	return time.Duration(min(from+ms*1000-d.now, maxAgain.Microseconds())) * time.Microsecond
+}
+
+func (k Known) is(number string) bool {
+	n, err := strconv.ParseUint(number, 10, 64)
+	return err == nil && n == k.Number
+}
+
+// countOf reads "<count> <request>", or "" for a hold that was never re-entered.
+func countOf(s string) int {
+	first, _, _ := strings.Cut(s, " ")
+	n, _ := strconv.Atoi(first)
+	return max(n, 1)
+}
+
+func pairs(v any) ([][2]string, bool) {
+	list, ok := v.([]any)
+	if !ok || len(list)%2 != 0 {
+		return nil, false
+	}
+	p := make([][2]string, len(list)/2)
+	for i := range list {
+		s, ok := list[i].(string)
+		if !ok {
+			return nil, false
+		}
+		p[i/2][i%2] = s
+	}
+	return p, true
+}
+
+// An IncompatibleError says that a lock was written by a version of the library that this one does not understand.
+type IncompatibleError struct {
+	Protocol string // that of the other version
+}
+
+func (e *IncompatibleError) Error() string {
+	return "the lock was written by another version of rwlock, protocol " + e.Protocol
+}

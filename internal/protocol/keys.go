@@ -1,0 +1,32 @@
+// Package protocol is what goes over the wire, as Go values: the names of keys, channels and claims, requests with their
+// arguments, replies and messages. It sends nothing. Keys, claims, replies and messages are a contract between versions of the
+// library that run side by side.
+package protocol
+
+import (
+	"strings"
+)
+
+// Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string; an any, so that
+// it need not be made one for every request.
+//
+//	<prefix>:{<name>}         HASH  all of the lock: see lua/shared/state.lua
+//	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several read, or the writer reads
+//	<prefix>:{<name>}:queue   ZSET  waiter -> place; while somebody waits
+type Keys struct {
+	Lock, Leases, Queue any
+}
+
+// KeysOf returns the keys of the lock of that name.
+func KeysOf(prefix, name string) Keys {
+	lock := prefix + ":{" + escape.Replace(name) + "}"
+	leases := lock + ":leases"
+	return Keys{Lock: leases[:len(lock)], Leases: leases, Queue: lock + ":queue"}
+}
+
+// escape keeps a name from closing the hash tag early, or opening another, while two names stay two.
+var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+
+// Channels returns what the names of the channels begin with. A channel's name ends with the instance that listens there: it
+// hears of grants to its claims.
+func Channels(prefix string) string { return prefix + ":wake:" }

@@ -1,0 +1,335 @@
+package protocol_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+var owner = protocol.Owner{Process: uuid.MustParse("550e8400-e29b-41d4-a716-446655440000"), Handle: 17}
+
+// Versions of the library that run side by side agree on the names of keys, channels and claims. Where one of these has to
+// change, the others no longer see its locks.
+func TestNamesArePinned(t *testing.T) {
+	t.Parallel()
+	for name, lock := range map[string]string{
+		"orders:42": "rwlock:{orders:42}",
+		"a{b}c%":    "rwlock:{a%7Bb%7Dc%25}",
+		"}":         "rwlock:{%7D}",
+		"\x00 \n":   "rwlock:{\x00 \n}",
+	} {
+		k := protocol.KeysOf("rwlock", name)
+		require.Equal(t, protocol.Keys{Lock: lock, Leases: lock + ":leases", Queue: lock + ":queue"}, k)
+	}
+	require.Equal(t, "rwlock:wake:", protocol.Channels("rwlock"))
+
+	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
+	require.Equal(t, protocol.Claim{
+		ID: "w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17", Number: "000000000042", Slot: "k3J9x0aQ2bZ:5",
+	}, c)
+	require.Equal(t, "r:k3J9x0aQ2bZ:0:123456789012:VQ6EAOKbQdSnFkRmVUQAAA:17",
+		protocol.NewClaim(protocol.Read, "k3J9x0aQ2bZ", 0, 123456789012, owner).ID)
+	require.Equal(t, "000000000042 1763763763 ended", protocol.Released(c, 1763763763999999))
+	require.Equal(t, "550e8400-e29b-41d4-a716-446655440000:17", owner.String())
+	require.Empty(t, protocol.Owner{}.String())
+}
+
+// Two names never share a key.
+func TestKeysAreDistinct(t *testing.T) {
+	t.Parallel()
+	seen := map[any]string{}
+	for _, name := range []string{"a", "a}", "a%7D", "a%257D", "{a}", "%7Ba%7D", "a}:leases", "a:leases", "a:queue", "%", "%25"} {
+		k := protocol.KeysOf("p", name)
+		for _, key := range []any{k.Lock, k.Leases, k.Queue} {
+			require.Empty(t, seen[key], "%q and %q share %q", seen[key], name, key)
+			seen[key] = name
+		}
+		require.Equal(t, 1, strings.Count(k.Lock.(string), "{"))
+		require.Equal(t, 1, strings.Count(k.Lock.(string), "}"))
+	}
+}
+
+func TestInstancesDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for range 1000 {
+		i := protocol.NewInstance()
+		require.Regexp(t, `^[A-Za-z0-9_-]{11}$`, i)
+		require.False(t, seen[i])
+		seen[i] = true
+	}
+}
+
+func TestClaimsAreReadBack(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
+		for _, number := range []uint64{1, 999_999_999_999} {
+			for _, slot := range []int{0, 7, 1234} {
+				c := protocol.NewClaim(mode, protocol.NewInstance(), slot, number, owner)
+				k, err := protocol.ParseClaim(c.ID.(string))
+				require.NoError(t, err)
+				require.Equal(t, protocol.Known{Mode: mode, Instance: strings.Split(c.Slot.(string), ":")[0], Slot: c.Slot.(string), Number: number, Owner: owner}, k)
+			}
+		}
+	}
+	big := protocol.NewClaim(protocol.Read, protocol.NewInstance(), 99, 1, protocol.Owner{Process: owner.Process, Handle: 99_999_999_999})
+	require.Less(t, len(big.ID.(string)), 65) // a small hash keeps values of up to 64 bytes compact
+	for _, bad := range []string{
+		"", "shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1", "w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
+		"w:i:0:1:VQ6E:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:x", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1:2",
+	} {
+		_, err := protocol.ParseClaim(bad)
+		require.Error(t, err, bad)
+	}
+}
+
+// What is sent is pinned: a server may have been told by another version what it means.
+func TestRequestsArePinned(t *testing.T) {
+	t.Parallel()
+	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
+	q := protocol.Request{
+		Keys: protocol.KeysOf("p", "l"), Claim: c, Channels: "p:wake:", Lease: protocol.NewLease(30 * time.Second),
+		Record: protocol.Released(c, 1763763763999999), Count: 2, Sequence: 9,
+	}
+	about := []any{"w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17", "000000000042", "k3J9x0aQ2bZ:5"}
+	for s, rest := range map[*lua.Script][]any{
+		lua.Lock:    {"30000", "240000", "p:wake:", "wait"},
+		lua.RLock:   {"30000", "240000", "p:wake:", "wait", ""},
+		lua.Unlock:  {"p:wake:", "000000000042 1763763763 ended"},
+		lua.RUnlock: {"p:wake:", "000000000042 1763763763 ended"},
+		lua.Renew:   {"30000", "240000"},
+		lua.Reenter: {"30000", "240000", "p:wake:", "2", "9", "longer"},
+		lua.Serve:   {"p:wake:"},
+		lua.Force:   {"p:wake:"},
+	} {
+		q.Script = s
+		want := append([]any{"EVALSHA", "sha", "3", "p:{l}", "p:{l}:leases", "p:{l}:queue"}, append(append([]any{}, about...), rest...)...)
+		got := q.Argv([]any{"EVALSHA", "sha"})
+		require.Equal(t, want, got, s.Name)
+		require.LessOrEqual(t, len(got), protocol.MaxArgs, s.Name)
+	}
+	q.Script = lua.Inspect
+	require.Equal(t, []any{"3", "p:{l}", "p:{l}:leases", "p:{l}:queue"}, q.Argv(nil))
+
+	q.Script, q.Try, q.Writer, q.Record, q.Shorten = lua.RLock, true, about[0], nil, true
+	q.Lease = protocol.NewLease(2 * time.Minute)
+	require.Equal(t, []any{"120000", "300000", "p:wake:", "try", about[0]}, q.Argv(nil)[7:])
+	q.Script = lua.Unlock
+	require.Equal(t, []any{"p:wake:", ""}, q.Argv(nil)[7:])
+	q.Script = lua.Reenter
+	require.Equal(t, "set", q.Argv(nil)[12])
+	require.Equal(t, "240000", protocolKeep(protocol.NewLease(time.Minute)))
+	require.Equal(t, "240001", protocolKeep(protocol.NewLease(time.Minute+time.Millisecond)))
+}
+
+func protocolKeep(l protocol.Lease) any {
+	q := protocol.Request{Script: lua.Renew, Lease: l}
+	return q.Argv(nil)[8]
+}
+
+const claimText = "w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17"
+
+func TestRepliesAreRead(t *testing.T) {
+	t.Parallel()
+	held := protocol.Obstacle{Mode: protocol.Write, Holder: owner, Claim: claimText, Ahead: 3, Again: 1500 * time.Millisecond}
+	for _, c := range []struct {
+		script *lua.Script
+		reply  any
+		want   protocol.Reply
+	}{
+		{lua.Lock, "1763763763763763", protocol.Reply{Token: 1763763763763763}},
+		{lua.RLock, int64(-1), protocol.Reply{Refused: true}},
+		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", ""}, protocol.Reply{Token: 5, Before: true}},
+		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0), "", ""}, protocol.Reply{
+			Token: 5, More: true, Mute: "NOPERM", Told: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8}, Look: []uint64{9}},
+		}},
+		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText}, protocol.Reply{Obstacle: held}},
+		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", ""}, protocol.Reply{Told: protocol.Message{Look: []uint64{9}}}},
+		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x"}, protocol.Reply{
+			Obstacle: protocol.Obstacle{Mode: protocol.Read, Claim: "x", Again: 10 * 365 * 24 * time.Hour},
+		}},
+		{lua.Unlock, int64(1), protocol.Reply{Code: protocol.Done}},
+		{lua.RUnlock, []any{int64(2), int64(1), "", ""}, protocol.Reply{Code: protocol.DoneBefore, More: true}},
+		{lua.Force, []any{int64(1), int64(0), "5 0 000000000007", ""}, protocol.Reply{Code: protocol.Done, Told: protocol.Message{Token: 5, Granted: []uint64{7}}}},
+		{lua.Renew, int64(0), protocol.Reply{}},
+		{lua.Renew, int64(1), protocol.Reply{Code: protocol.Done}},
+		{lua.Reenter, []any{int64(0), int64(0), "", ""}, protocol.Reply{}},
+	} {
+		got, err := protocol.Decode(c.script, c.reply)
+		require.NoError(t, err, "%v", c.reply)
+		require.Equal(t, c.want, got, "%v", c.reply)
+	}
+}
+
+func TestRepliesThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	list := func(v ...any) any { return v }
+	for _, bad := range []any{
+		nil, "", "x", "-5", "0", int64(7), int64(-2), 1.5, true, list(), list("5"), list("5", int64(0), "", ""),
+		list("x", int64(0), "", "", int64(0), int64(0), "", ""), list(int64(5), int64(0), "", "", int64(0), int64(0), "", ""),
+		list("5", "0", "", "", int64(0), int64(0), "", ""), list("5", int64(0), "5 2 7", "", int64(0), int64(0), "", ""),
+		list("5", int64(0), "", "", "0", int64(0), "", ""), list("5", int64(0), "", "", int64(0), "0", "", ""),
+		list("5", int64(0), "", "", int64(0), int64(0), nil, ""), list("5", int64(0), "", "", int64(0), int64(0), "", nil),
+		list("5", int64(0), nil, "", int64(0), int64(0), "", ""), list("5", int64(0), "", nil, int64(0), int64(0), "", ""),
+		list(int64(3), int64(0), "", ""), list(int64(-1), int64(0), "", ""), list("1", int64(0), "", ""), list(int64(1), int64(0), "x", ""),
+		strings.Repeat("long", 1000), errors.New("an error"),
+	} {
+		for _, s := range lua.All {
+			if s == lua.Inspect {
+				continue
+			}
+			_, err := protocol.Decode(s, bad)
+			require.ErrorIs(t, err, protocol.ErrReply, "%s: %v", s.Name, bad)
+			require.Less(t, len(err.Error()), 200)
+		}
+		_, err := protocol.DecodeState(bad)
+		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
+	}
+}
+
+func TestMessagesAreRead(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]protocol.Message{
+		"":                                  {},
+		"1763763763763763 0 000000000042":   {Token: 1763763763763763, Granted: []uint64{42}},
+		"5 1 000000000001 000000000002,3 4": {Token: 5, More: true, Granted: []uint64{1, 2}, Look: []uint64{3, 4}},
+		",000000000003":                     {Look: []uint64{3}},
+	} {
+		m, ok := protocol.ParseMessage(text)
+		require.True(t, ok, text)
+		require.Equal(t, want, m, text)
+	}
+	for _, bad := range []string{"x", "5", "5 2 1", "5 0 x", "-5 0 1", "0 0 1", ",x", "5 0 1,x", "5 0 1,2,3"} {
+		_, ok := protocol.ParseMessage(bad)
+		require.False(t, ok, bad)
+	}
+}
+
+// Nothing that a server, or anybody on a channel, may say makes the library panic.
+func FuzzText(f *testing.F) {
+	f.Add("5 1 000000000001 000000000002,3 4")
+	f.Add(claimText)
+	f.Add("w +")
+	f.Add("000000000042 1763763763763763 held 1 9")
+	f.Add("000000000042 1763763763763763 waits 30000")
+	f.Fuzz(func(_ *testing.T, s string) {
+		_, _ = protocol.ParseMessage(s)
+		_, _ = protocol.ParseClaim(s)
+		for _, script := range lua.All {
+			_, _ = protocol.Decode(script, s)
+			_, _ = protocol.Decode(script, []any{s, int64(1), s, s, int64(-1), int64(1), s, s})
+			_, _ = protocol.Decode(script, []any{int64(1), int64(1), s, s})
+			_ = script.Explain(s)
+		}
+		for _, owner := range []string{s, claimText, "shared", claimText + " +"} {
+			hash := []any{"owner", owner, "lease", s, "fence", s, "count", s, "readers", s, "pending", s, "owed", s, "k3J9x0aQ2bZ:5", s}
+			_, _ = protocol.DecodeState([]any{s, hash, []any{claimText, s, s, s}, []any{claimText, s, s, s}})
+			_, _ = protocol.DecodeState([]any{"1763763763763763", hash, []any{claimText, s}, []any{claimText, s}})
+		}
+	})
+}
+
+// serverError is what a client makes of an error that a server replies.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+func (serverError) RedisError()     {}
+
+func TestPassingErrors(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"LOADING x", "READONLY x", "MASTERDOWN x", "CLUSTERDOWN x", "TRYAGAIN x", "MOVED 1 a:1", "ASK 1 a:1", "NOREPLICAS x", "BUSY x", "NOSCRIPT x"} {
+		require.True(t, protocol.Passing(serverError(code)), code)
+		require.True(t, protocol.Passing(fmt.Errorf("in a pipeline: %w", serverError(code))), code)
+	}
+	for _, err := range []error{io.EOF, context.DeadlineExceeded, &net.OpError{Op: "dial", Err: errors.New("refused")}} {
+		require.True(t, protocol.Passing(err), "%v", err)
+	}
+	for _, err := range []error{
+		serverError("WRONGTYPE x"), serverError("OOM x"), serverError("ERR user_script:1: x"), serverError("NOPERM x"),
+		fmt.Errorf("%w: x", protocol.ErrReply),
+	} {
+		require.False(t, protocol.Passing(err), "%v", err)
+	}
+}
+
+// What Inspect reports, of a lock that is held and waited for in every way.
+func TestStateIsRead(t *testing.T) {
+	t.Parallel()
+	const now = 1763763763_000000
+	claim := func(m protocol.Mode, slot int, number uint64) (string, protocol.Known) {
+		c := protocol.NewClaim(m, "k3J9x0aQ2bZ", slot, number, owner)
+		k, err := protocol.ParseClaim(c.ID.(string))
+		require.NoError(t, err)
+		return c.ID.(string), k
+	}
+	since := func(age time.Duration) string { return fmt.Sprint(int64(now) - age.Microseconds()) }
+	w1, kw1 := claim(protocol.Write, 1, 1)
+	r2, kr2 := claim(protocol.Read, 2, 2)
+	r3, kr3 := claim(protocol.Read, 3, 3)
+	w4, kw4 := claim(protocol.Write, 4, 4)
+	w5, kw5 := claim(protocol.Write, 5, 5)
+	r6, kr6 := claim(protocol.Read, 6, 6)
+	slot := func(k protocol.Known, says string) []any {
+		return []any{k.Slot, fmt.Sprintf("%012d ", k.Number) + says}
+	}
+	decode := func(hash []any, leases, queue []any) protocol.State {
+		s, err := protocol.DecodeState([]any{fmt.Sprint(now), hash, leases, queue})
+		require.NoError(t, err)
+		return s
+	}
+	join := func(lists ...[]any) (all []any) {
+		for _, l := range lists {
+			all = append(all, l...)
+		}
+		return all
+	}
+
+	require.Equal(t, protocol.State{}, decode(nil, nil, nil))
+	require.Equal(t, protocol.State{Token: 7}, decode([]any{"owner", "", "fence", "7", "protocol", "1"}, nil, nil))
+
+	s := decode([]any{"owner", w1, "lease", "30000", "fence", since(10 * time.Second)}, nil, nil)
+	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000, Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second}}}, s)
+	s = decode([]any{"owner", w1, "lease", "30000", "fence", since(30 * time.Second)}, nil, nil)
+	require.Empty(t, s.Holders)
+
+	// The writer reads, too, and was entered again; all sorts wait.
+	queue := []any{r3, "-999999999998", r6, "-999999999995", w4, "3", w5, "4"}
+	waiting := join(slot(kr3, since(0)+" waits 30000"), slot(kr6, since(0)+" waits 30000"), slot(kw4, since(time.Second)+" waits 30000"), slot(kw5, since(time.Minute)+" waits 30000"))
+	hash := join([]any{"owner", w1 + " +", "lease", "30000 " + since(time.Second), "fence", "7", "count", "3 9", "readers", "1", "pending", "2"},
+		slot(kr2, "7 held 2 8"), waiting)
+	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
+	require.Equal(t, protocol.State{
+		Mode: protocol.Write, Token: 7,
+		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second}, {Known: kr2, Count: 2, Lease: 5 * time.Second}},
+		Waiters: []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kr6, Lease: 30 * time.Second}, {Known: kw4, Lease: 29 * time.Second}},
+	}, s)
+
+	// Several read. One of the readers that wait is owed the next phase.
+	hash = join([]any{"owner", "shared +", "lease", "30000", "fence", "7", "pending", "2", "owed", "2"}, slot(kr2, "7 held 1"), waiting)
+	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000), w1, "x", r3, fmt.Sprint(now/1000 + 5000)}, queue)
+	require.Equal(t, []protocol.Holder{{Known: kr2, Count: 1, Lease: 5 * time.Second}}, s.Holders)
+	require.Equal(t, protocol.Read, s.Mode)
+	require.Equal(t, []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kw4, Lease: 29 * time.Second}, {Known: kr6, Lease: 30 * time.Second}}, s.Waiters)
+
+	// Ordered sets that the hash does not mention do not count.
+	s = decode([]any{"owner", "", "fence", "7"}, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
+	require.Equal(t, protocol.State{Token: 7}, s)
+
+	_, err := protocol.DecodeState([]any{fmt.Sprint(now), []any{"protocol", "2"}, []any{}, []any{}})
+	var other *protocol.IncompatibleError
+	require.ErrorAs(t, err, &other)
+	require.Equal(t, "2", other.Protocol)
+	require.ErrorContains(t, err, "protocol 2")
+}

@@ -1,0 +1,206 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// A Reply is what a script has replied.
+type Reply struct {
+	// Of Lock and RLock: the token, if the claim was granted the lock.
+	Token int64
+	// Before says that an earlier request, or another's release, had granted it.
+	Before bool
+	// Refused says that the request came late: its claim had ended.
+	Refused bool
+	// Of Lock and RLock that were not granted the lock: what is in the way.
+	Obstacle
+
+	// Of the others: NotThere, Done or DoneBefore.
+	Code int
+
+	// More says that a step has left some whose turn it is: somebody has to ask for the next.
+	More bool
+	// Told is what the step has granted to this instance's waiters.
+	Told Message
+	// Mute is why the server could not tell others what it has granted them, or "".
+	Mute string
+}
+
+// What Unlock, RUnlock, Renew, Reenter, Force and Serve reply.
+const (
+	NotThere   = 0 // there is no such hold
+	Done       = 1
+	DoneBefore = 2 // by an earlier run of the request
+)
+
+// An Obstacle is what keeps a claim waiting.
+type Obstacle struct {
+	Mode   Mode          // that the lock is held in; None if others go first
+	Holder Owner         // one of those that hold it
+	Claim  string        // by which it holds the lock; or ""
+	Ahead  int           // how many waiters are served before
+	Again  time.Duration // when it may pay to ask again
+}
+
+// ErrReply says that a server has replied what no script of this version replies.
+var ErrReply = errors.New("the server's reply makes no sense")
+
+func badReply(reply any) error {
+	s := fmt.Sprintf("%v", reply)
+	if len(s) > 100 {
+		s = s[:100] + "…"
+	}
+	return fmt.Errorf("%w: %q", ErrReply, s)
+}
+
+// maxAgain bounds what a server may have a waiter believe: a lease is no longer than ten years.
+const maxAgain = 10 * 365 * 24 * time.Hour
+
+// Decode reads the reply of a script, but for Inspect's.
+func Decode(s *lua.Script, reply any) (Reply, error) {
+	switch s {
+	case lua.Lock, lua.RLock:
+		return decodeGrant(reply)
+	case lua.Renew:
+		if n, ok := reply.(int64); ok && (n == NotThere || n == Done) {
+			return Reply{Code: int(n)}, nil
+		}
+		return Reply{}, badReply(reply)
+	}
+	return decodeCode(reply)
+}
+
+func decodeGrant(reply any) (r Reply, err error) {
+	switch v := reply.(type) {
+	case string:
+		if r.Token, err = parseToken(v); err != nil {
+			return r, badReply(reply)
+		}
+		return r, nil
+	case int64:
+		if v == -1 {
+			return Reply{Refused: true}, nil
+		}
+	case []any:
+		if len(v) != 8 || !r.told(v) {
+			return Reply{}, badReply(reply)
+		}
+		token, ok0 := v[0].(string)
+		again, ok4 := v[4].(int64)
+		ahead, ok5 := v[5].(int64)
+		mode, ok6 := v[6].(string)
+		claim, ok7 := v[7].(string)
+		if !ok0 || !ok4 || !ok5 || !ok6 || !ok7 {
+			return Reply{}, badReply(reply)
+		}
+		if token != "" {
+			if r.Token, err = parseToken(token); err != nil {
+				return Reply{}, badReply(reply)
+			}
+			r.Before = mode == "held"
+			return r, nil
+		}
+		r.Obstacle = Obstacle{Claim: claim, Ahead: int(max(ahead, 0))}
+		r.Again = time.Duration(min(max(again, 0), maxAgain.Milliseconds())) * time.Millisecond
+		switch mode {
+		case "read":
+			r.Mode = Read
+		case "write":
+			r.Mode = Write
+		}
+		if k, err := ParseClaim(claim); err == nil {
+			r.Holder = k.Owner
+		}
+		return r, nil
+	}
+	return Reply{}, badReply(reply)
+}
+
+func decodeCode(reply any) (r Reply, err error) {
+	code, ok := reply.(int64)
+	if v, many := reply.([]any); many && len(v) == 4 && r.told(v) {
+		code, ok = v[0].(int64)
+	}
+	if !ok || code < NotThere || code > DoneBefore {
+		return Reply{}, badReply(reply)
+	}
+	r.Code = int(code)
+	return r, nil
+}
+
+// told reads the elements that say whom the step let in.
+func (r *Reply) told(v []any) bool {
+	more, ok1 := v[1].(int64)
+	told, ok2 := v[2].(string)
+	mute, ok3 := v[3].(string)
+	if !ok1 || !ok2 || !ok3 {
+		return false
+	}
+	var ok bool
+	r.More, r.Mute = more == 1, mute
+	r.Told, ok = ParseMessage(told)
+	return ok
+}
+
+func parseToken(s string) (int64, error) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n <= 0 {
+		return 0, ErrReply
+	}
+	return n, nil
+}
+
+// A Message tells an instance what a step has granted its waiters: "<token> <more> <number> …", and behind a comma the numbers
+// of those that are to look again, since what is in front of them ends earlier than they know.
+type Message struct {
+	Token   int64
+	More    bool // as in Reply
+	Granted []uint64
+	Look    []uint64
+}
+
+// ParseMessage reads a message, and reports whether it is one. An empty message grants nothing.
+func ParseMessage(s string) (m Message, ok bool) {
+	if s == "" {
+		return m, true
+	}
+	grants, looks, _ := strings.Cut(s, ",")
+	if m.Look, ok = parseNumbers(looks); !ok {
+		return Message{}, false
+	}
+	if grants == "" {
+		return m, true
+	}
+	token, rest, _ := strings.Cut(grants, " ")
+	more, numbers, _ := strings.Cut(rest, " ")
+	var err error
+	if m.Token, err = parseToken(token); err != nil || more != "0" && more != "1" {
+		return Message{}, false
+	}
+	m.More = more == "1"
+	if m.Granted, ok = parseNumbers(numbers); !ok {
+		return Message{}, false
+	}
+	return m, true
+}
+
+func parseNumbers(s string) (list []uint64, ok bool) {
+	if s == "" {
+		return nil, true
+	}
+	list = make([]uint64, 0, 1+strings.Count(s, " "))
+	for f := range strings.FieldsSeq(s) {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			return nil, false
+		}
+		list = append(list, n)
+	}
+	return list, true
+}

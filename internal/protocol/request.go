@@ -1,0 +1,117 @@
+package protocol
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// A Request is one run of a script. It may run again, or late: what it leaves, and replies, is what one run would have.
+type Request struct {
+	Script *lua.Script
+	Keys   Keys
+	Claim  Claim
+
+	Channels any   // a string: what the channels' names begin with
+	Lease    Lease // of Lock, RLock, Renew and Reenter
+	Try      bool  // of Lock and RLock: do not queue
+	Writer   any   // of RLock, a string: the write claim of the same owner, or ""
+	// Record, of Unlock and RUnlock, is what Released returns, a string; or "". It must be "" if a Reenter of the claim was ever
+	// sent, answered or not, or if the grant is older than a minute.
+	Record   any
+	Count    int    // of Reenter: how many holds the claim has now
+	Sequence uint64 // of Reenter: grows with each
+	// Shorten, of Reenter, says that the lease is to be this long even if it was longer. Where a claim's lease was set so, it is
+	// lengthened by another Reenter, not by Renew: the request that set it may run again.
+	Shorten bool
+	From    any  // the sender's own
+	Again   bool // another request for the same is under way, or has failed
+}
+
+// A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.
+type Lease struct {
+	Duration time.Duration
+	ms, keep any // strings; boxed once
+}
+
+const (
+	// rest is for how long the keys of a lock stay after a lease: longer than a request lives in the buffers of a connection
+	// that its client has closed, so that what comes late is refused.
+	rest = 3 * time.Minute
+	// keepShort is for how long the keys stay that is enough for leases of up to a minute: with one time to live for all of
+	// them, the scripts know by the last token whether it was set of late.
+	keepShort = "240000"
+	shortest  = time.Minute
+)
+
+// NewLease returns a lease of that many whole milliseconds.
+func NewLease(d time.Duration) Lease {
+	l := Lease{Duration: d, ms: strconv.FormatInt(d.Milliseconds(), 10), keep: boxedKeepShort}
+	if d > shortest {
+		l.keep = strconv.FormatInt((d + rest).Milliseconds(), 10)
+	}
+	return l
+}
+
+var (
+	boxedKeepShort any = keepShort
+	boxedNumKeys   any = "3"
+	boxedWait      any = "wait"
+	boxedTry       any = "try"
+	boxedShorten   any = "set"
+	boxedLengthen  any = "longer"
+	boxedNone      any = ""
+)
+
+// Argv appends the keys and arguments of the script, which follow their number.
+func (r *Request) Argv(args []any) []any {
+	args = append(args, boxedNumKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
+	if r.Script == lua.Inspect {
+		return args
+	}
+	args = append(args, r.Claim.ID, r.Claim.Number, r.Claim.Slot)
+	switch r.Script {
+	case lua.Lock, lua.RLock:
+		how := boxedWait
+		if r.Try {
+			how = boxedTry
+		}
+		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, how)
+		if r.Script == lua.RLock {
+			args = append(args, orNone(r.Writer))
+		}
+	case lua.Unlock, lua.RUnlock:
+		args = append(args, r.Channels, orNone(r.Record))
+	case lua.Renew:
+		args = append(args, r.Lease.ms, r.Lease.keep)
+	case lua.Reenter:
+		how := boxedLengthen
+		if r.Shorten {
+			how = boxedShorten
+		}
+		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count), strconv.FormatUint(r.Sequence, 10), how)
+	case lua.Serve, lua.Force:
+		args = append(args, r.Channels)
+	}
+	return args
+}
+
+// MaxArgs is how many arguments a request has at most, with the command, the script and the number of keys.
+const MaxArgs = 3 + 3 + 9
+
+func orNone(s any) any {
+	if s == nil {
+		return boxedNone
+	}
+	return s
+}
+
+// Released returns what the server is to note of a claim that was granted with that token, of late, and is released: so that
+// its script need not read the clock.
+func Released(c Claim, token int64) any {
+	b := make([]byte, 0, 32)
+	b = append(append(b, c.Number.(string)...), ' ')
+	b = strconv.AppendInt(b, token/1e6, 10)
+	return string(append(b, " ended"...))
+}

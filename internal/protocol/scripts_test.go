@@ -1,0 +1,805 @@
+package protocol_test
+
+import (
+	"bufio"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	testredis.StopShared()
+	os.Exit(code)
+}
+
+// A bench runs scripts on one lock, as clients do, but in any order, and looks at what they leave.
+type bench struct {
+	t       testing.TB
+	c       *redis.Client
+	keys    protocol.Keys
+	lease   time.Duration
+	numbers uint64
+}
+
+const benchLease = time.Minute
+
+func newBench(t testing.TB, c *redis.Client, prefix, name string) *bench {
+	return &bench{t: t, c: c, keys: protocol.KeysOf(prefix, name), lease: benchLease}
+}
+
+// A party is one claim of some process, as the scripts see it.
+type party struct {
+	*bench
+	protocol.Claim
+	mode     protocol.Mode
+	try      bool
+	instance string
+	owner    protocol.Owner
+	writer   any   // the write claim of the same owner
+	token    int64 // that it was granted
+	entered  bool  // it was entered again
+}
+
+func (b *bench) party(m protocol.Mode) *party {
+	p := &party{bench: b, mode: m, instance: protocol.NewInstance(), owner: protocol.Owner{Process: uuid.New(), Handle: 1}}
+	p.number()
+	return p
+}
+
+func (b *bench) writer() *party { return b.party(protocol.Write) }
+func (b *bench) reader() *party { return b.party(protocol.Read) }
+
+func (p *party) number() {
+	p.numbers++
+	p.Claim = protocol.NewClaim(p.mode, p.instance, 0, p.numbers, p.owner)
+}
+
+// next returns the claim that has p's slot after p.
+func (p *party) next() *party {
+	n := *p
+	n.token, n.entered = 0, false
+	n.number()
+	return &n
+}
+
+func (b *bench) send(q protocol.Request) (protocol.Reply, error) {
+	q.Keys, q.Channels, q.Lease = b.keys, "bench:wake:", protocol.NewLease(b.lease)
+	raw, err := b.c.Do(b.t.Context(), q.Argv([]any{"EVALSHA", q.Script.SHA})...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		raw, err = b.c.Do(b.t.Context(), q.Argv([]any{"EVAL", q.Script.Source})...).Result()
+	}
+	if err != nil {
+		return protocol.Reply{}, err
+	}
+	return protocol.Decode(q.Script, raw)
+}
+
+func (b *bench) run(q protocol.Request) protocol.Reply {
+	b.t.Helper()
+	r, err := b.send(q)
+	require.NoError(b.t, err, q.Script.Name)
+	return r
+}
+
+func (p *party) asks() protocol.Request {
+	q := protocol.Request{Script: lua.Lock, Claim: p.Claim, Try: p.try}
+	if p.mode == protocol.Read {
+		q.Script, q.Writer = lua.RLock, p.writer
+	}
+	return q
+}
+
+func (p *party) ask() protocol.Reply {
+	p.t.Helper()
+	r := p.run(p.asks())
+	p.token = r.Token
+	return r
+}
+
+// releases returns what ends the claim, as a client sends it: with what its slot is to say, if it may.
+func (p *party) releases() protocol.Request {
+	q := protocol.Request{Script: lua.RUnlock, Claim: p.Claim}
+	if p.mode == protocol.Write {
+		q.Script = lua.Unlock
+	}
+	if p.token > 0 && !p.entered {
+		q.Record = protocol.Released(p.Claim, p.token)
+	}
+	return q
+}
+
+func (p *party) release() protocol.Reply {
+	p.t.Helper()
+	return p.run(p.releases())
+}
+
+func (p *party) reenters(count int, sequence uint64) protocol.Request {
+	p.entered = true
+	return protocol.Request{Script: lua.Reenter, Claim: p.Claim, Count: count, Sequence: sequence}
+}
+
+func (p *party) reenter(count int, sequence uint64) protocol.Reply {
+	p.t.Helper()
+	return p.run(p.reenters(count, sequence))
+}
+
+func (b *bench) allKeys() []string {
+	return []string{b.keys.Lock.(string), b.keys.Leases.(string), b.keys.Queue.(string)}
+}
+
+func (b *bench) field(f string) string {
+	v, err := b.c.HGet(b.t.Context(), b.allKeys()[0], f).Result()
+	if err != redis.Nil {
+		require.NoError(b.t, err)
+	}
+	return v
+}
+
+func (b *bench) set(f, v string) {
+	require.NoError(b.t, b.c.HSet(b.t.Context(), b.allKeys()[0], f, v).Err())
+}
+
+func (b *bench) drop(keys ...any) {
+	for _, key := range keys {
+		require.NoError(b.t, b.c.Del(b.t.Context(), key.(string)).Err())
+	}
+}
+
+// die has the lease of whoever holds the lock be over.
+func (b *bench) die() {
+	if b.field("owner") != "shared" && !strings.HasPrefix(b.field("owner"), "shared") {
+		b.set("lease", "1 1000000000000000")
+	}
+	for _, id := range b.c.ZRange(b.t.Context(), b.allKeys()[1], 0, -1).Val() {
+		b.c.ZAdd(b.t.Context(), b.allKeys()[1], redis.Z{Score: 1, Member: id})
+	}
+}
+
+// kill has the lease of a waiter be over.
+func (p *party) kill() {
+	p.set(p.Slot.(string), fmt.Sprintf("%s 1000000000000000 waits 1", p.Number))
+}
+
+// A snapshot is what a lock's keys hold: exactly, and the times, µs or ms, which a later run may set anew.
+type snapshot struct {
+	exact map[string]string
+	until map[string]float64 // ms since 1970, or to live
+}
+
+// look takes a snapshot. Every key lives for as long as it has to.
+func (b *bench) look() snapshot {
+	b.t.Helper()
+	ctx := b.t.Context()
+	s := snapshot{map[string]string{}, map[string]float64{}}
+	keys := b.allKeys()
+	hash := b.c.HGetAll(ctx, keys[0]).Val()
+	for f, v := range hash {
+		words := strings.Fields(v)
+		switch {
+		case f == "lease" && v != "":
+			since := hash["fence"]
+			if len(words) == 2 {
+				since = words[1]
+			}
+			from, _ := strconv.ParseFloat(since, 64)
+			ms, _ := strconv.ParseFloat(words[0], 64)
+			s.until[f] = from/1000 + ms
+		case len(words) == 4 && words[2] == "waits":
+			from, _ := strconv.ParseFloat(words[1], 64)
+			ms, _ := strconv.ParseFloat(words[3], 64)
+			s.exact[f], s.until[f] = words[0]+" waits", from/1000+ms
+		case len(words) == 3 && (words[2] == "ended" || words[2] == "void"):
+			from, _ := strconv.ParseFloat(words[1], 64)
+			s.exact[f], s.until[f] = words[0]+" "+words[2], from*1000
+		default:
+			if v != "" { // a field that says nothing is as good as none
+				s.exact[f] = v
+			}
+		}
+	}
+	for _, z := range b.c.ZRangeWithScores(ctx, keys[1], 0, -1).Val() {
+		s.exact["leases "+z.Member.(string)], s.until["leases "+z.Member.(string)] = "", z.Score
+	}
+	for _, z := range b.c.ZRangeWithScores(ctx, keys[2], 0, -1).Val() {
+		s.exact["queue "+z.Member.(string)] = strconv.FormatFloat(z.Score, 'f', -1, 64)
+	}
+	b.requireTTLs(s)
+	return s
+}
+
+// requireTTLs says that each key lives on for three minutes after every lease, but for the twenty seconds that it may be short by.
+func (b *bench) requireTTLs(s snapshot) {
+	b.t.Helper()
+	now, err := b.c.Time(b.t.Context()).Result()
+	require.NoError(b.t, err)
+	lives := time.Duration(0)
+	several := strings.HasPrefix(s.exact["owner"], "shared") || s.exact["readers"] != ""
+	for what, until := range s.until {
+		if strings.HasPrefix(what, "leases ") && !several {
+			continue // of a hash that is gone
+		}
+		if s.exact[what] == "" || strings.HasSuffix(s.exact[what], "waits") {
+			lives = max(lives, time.UnixMicro(int64(until*1000)).Sub(now))
+		}
+	}
+	for _, key := range b.allKeys() {
+		ttl, err := b.c.PTTL(b.t.Context(), key).Result()
+		require.NoError(b.t, err)
+		if ttl != -2 {
+			require.Greater(b.t, ttl, lives+159*time.Second, key)
+		}
+	}
+}
+
+// requireSame says that two snapshots differ by no more than the time between them.
+func requireSame(t testing.TB, want, got snapshot, msg string) {
+	t.Helper()
+	require.Equal(t, want.exact, got.exact, msg)
+	for key, until := range want.until {
+		require.InDelta(t, until, got.until[key], 30_000, "%s: %s", msg, key)
+	}
+}
+
+// meaning is what a client makes of a reply: one that it was sent before may say so.
+func meaning(r protocol.Reply) string {
+	switch {
+	case r.Refused:
+		return "refused"
+	case r.Token > 0:
+		return fmt.Sprint("token ", r.Token)
+	case r.Claim != "" || r.Mode != protocol.None || r.Again > 0 || r.Ahead > 0:
+		return fmt.Sprint(r.Mode, r.Holder, r.Claim, r.Ahead)
+	}
+	return fmt.Sprint("done ", r.Code != protocol.NotThere)
+}
+
+// States that a script can meet. me is the claim that the script will be about.
+var states = []struct {
+	name  string
+	waits bool // me is in the queue, or was, so it is no try
+	build func(b *bench, me *party)
+}{
+	{"new", false, func(*bench, *party) {}},
+	{"free", false, func(b *bench, _ *party) { w := b.writer(); w.ask(); w.release() }},
+	{"free, and read before", false, func(b *bench, _ *party) {
+		for _, p := range []*party{b.reader(), b.reader()} {
+			p.ask()
+			defer p.release()
+		}
+	}},
+	{"mine", false, func(_ *bench, me *party) { me.ask() }},
+	{"mine, and re-entered", false, func(_ *bench, me *party) { me.ask(); me.reenter(3, 1) }},
+	{"written", false, func(b *bench, _ *party) { b.writer().ask() }},
+	{"written, with a writer waiting", false, func(b *bench, _ *party) { b.writer().ask(); b.writer().ask() }},
+	{"written, with a reader waiting", false, func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() }},
+	{"read", false, func(b *bench, _ *party) { b.reader().ask() }},
+	{"read by two", false, func(b *bench, _ *party) { b.reader().ask(); b.reader().ask() }},
+	{"read by me and others", false, func(b *bench, me *party) {
+		b.reader().ask()
+		me.ask()
+		b.reader().ask()
+	}},
+	{"read by me and others, re-entered", false, func(b *bench, me *party) {
+		b.reader().ask()
+		me.ask()
+		me.reenter(2, 3)
+	}},
+	{"read by me, then by others", false, func(b *bench, me *party) {
+		me.ask()
+		me.reenter(2, 3)
+		b.reader().ask()
+	}},
+	{"read, with a writer waiting", false, func(b *bench, _ *party) { b.reader().ask(); b.writer().ask() }},
+	{"mine, with a writer waiting", false, func(b *bench, me *party) { me.ask(); b.writer().ask() }},
+	{"mine, with all sorts waiting", false, func(b *bench, me *party) {
+		me.ask()
+		for range 2 {
+			b.writer().ask()
+			b.reader().ask()
+		}
+	}},
+	{"I wait behind a writer", true, func(b *bench, me *party) { b.writer().ask(); me.ask() }},
+	{"I wait behind a reader and a waiting writer", true, func(b *bench, me *party) {
+		b.reader().ask()
+		b.writer().ask()
+		me.ask()
+	}},
+	{"I wait in front of others", true, func(b *bench, me *party) {
+		b.writer().ask()
+		me.ask()
+		b.reader().ask()
+		b.writer().ask()
+	}},
+	{"granted", true, func(b *bench, me *party) { w := b.writer(); w.ask(); me.ask(); w.release() }},
+	{"granted, with others waiting", true, func(b *bench, me *party) {
+		w := b.writer()
+		w.ask()
+		me.ask()
+		b.writer().ask()
+		b.reader().ask()
+		w.release()
+	}},
+	{"I wait, and the writer died", true, func(b *bench, me *party) {
+		b.writer().ask()
+		b.reader().ask()
+		me.ask()
+		b.writer().ask()
+		b.die()
+	}},
+	{"I wait, and the readers died", true, func(b *bench, me *party) {
+		b.reader().ask()
+		b.reader().ask()
+		b.writer().ask()
+		me.ask()
+		b.die()
+	}},
+	{"I wait behind dead waiters", true, func(b *bench, me *party) {
+		b.writer().ask()
+		dead := []*party{b.writer(), b.reader(), b.writer()}
+		for _, p := range dead {
+			p.ask()
+			p.kill()
+		}
+		me.ask()
+		b.die()
+	}},
+	{"I wait, and am dead", true, func(b *bench, me *party) { b.writer().ask(); me.ask(); me.kill() }},
+	{"mine, and over", false, func(b *bench, me *party) { me.ask(); b.die() }},
+	{"mine with others, and over", false, func(b *bench, me *party) { b.reader().ask(); me.ask(); b.reader().ask(); b.die() }},
+	{"ended", false, func(_ *bench, me *party) { me.ask(); me.release() }},
+	{"ended, and others have it", false, func(b *bench, me *party) {
+		me.ask()
+		b.writer().ask()
+		b.reader().ask()
+		me.release()
+	}},
+	{"ended, and its slot is in use", false, func(_ *bench, me *party) {
+		me.ask()
+		me.release()
+		me.next().ask()
+	}},
+	{"withdrawn before it came", false, func(_ *bench, me *party) { me.release() }},
+	{"withdrawn from the queue", true, func(b *bench, me *party) {
+		b.writer().ask()
+		me.ask()
+		b.reader().ask()
+		me.release()
+	}},
+	{"lost to a writer", false, func(b *bench, me *party) { me.ask(); b.die(); b.writer().ask() }},
+	{"lost to readers", false, func(b *bench, me *party) {
+		me.ask()
+		b.die()
+		b.reader().ask()
+		b.reader().ask()
+	}},
+	{"written, and read by its owner", false, func(b *bench, _ *party) {
+		w, r := b.writer(), b.reader()
+		w.ask()
+		r.writer = w.ID
+		r.ask()
+		b.reader().ask()
+	}},
+	{"written, and read by its owner, who left", false, func(b *bench, _ *party) {
+		w, r := b.writer(), b.reader()
+		w.ask()
+		r.writer = w.ID
+		r.ask()
+		w.release()
+	}},
+	{"written by my owner", false, func(b *bench, me *party) { w := b.writer(); w.ask(); me.writer = w.ID }},
+	{"written by my owner, with a writer waiting", false, func(b *bench, me *party) {
+		w := b.writer()
+		w.ask()
+		b.writer().ask()
+		me.writer = w.ID
+	}},
+	{"leases evicted", false, func(b *bench, _ *party) { b.reader().ask(); b.reader().ask(); b.drop(b.keys.Leases) }},
+	{"queue evicted", false, func(b *bench, _ *party) { b.writer().ask(); b.writer().ask(); b.drop(b.keys.Queue) }},
+	{"all but the queue evicted", true, func(b *bench, me *party) { b.writer().ask(); me.ask(); b.drop(b.keys.Lock, b.keys.Leases) }},
+	{"all but the leases evicted", false, func(b *bench, me *party) { b.reader().ask(); me.ask(); b.drop(b.keys.Lock, b.keys.Queue) }},
+	{"flushed", true, func(b *bench, me *party) {
+		b.writer().ask()
+		me.ask()
+		b.drop(b.keys.Lock, b.keys.Leases, b.keys.Queue)
+	}},
+}
+
+// What can be asked about a claim, or about the whole lock.
+var requests = map[string]func(p *party) protocol.Request{
+	"ask": (*party).asks,
+	"release": func(p *party) protocol.Request {
+		q := p.releases()
+		q.Record = nil
+		return q
+	},
+	"release of late": (*party).releases,
+	"reenter":         func(p *party) protocol.Request { return p.reenters(2, 7) },
+	"shorten": func(p *party) protocol.Request {
+		q := p.reenters(2, 7)
+		q.Shorten = true
+		return q
+	},
+	"renew": func(p *party) protocol.Request { return protocol.Request{Script: lua.Renew, Claim: p.Claim} },
+	"serve": func(p *party) protocol.Request { return protocol.Request{Script: lua.Serve, Claim: p.Claim} },
+	"force": func(p *party) protocol.Request {
+		return protocol.Request{Script: lua.Force, Claim: p.bench.writer().Claim}
+	},
+}
+
+// everyMeeting runs fn for every state and every script that can meet it, or for one in so many of these, on a lock of its own.
+func everyMeeting(t *testing.T, c *redis.Client, prefix string, oneIn int, fn func(b *bench, me *party, q protocol.Request)) {
+	n := 0
+	for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+		for _, try := range []bool{false, true} {
+			for _, state := range states {
+				for _, request := range slices.Sorted(maps.Keys(requests)) {
+					if try && (state.waits || request != "ask") {
+						continue
+					}
+					if n++; n%oneIn != 0 {
+						continue
+					}
+					name := fmt.Sprintf("%v try %v/%s/%s", mode, try, state.name, request)
+					t.Run(name, func(t *testing.T) {
+						b := newBench(t, c, prefix, strconv.Itoa(n))
+						me := b.party(mode)
+						me.try = try
+						state.build(b, me)
+						fn(b, me, requests[request](me))
+					})
+				}
+			}
+		}
+	}
+}
+
+// A script that runs twice in a row leaves what one run leaves, and gives its caller the same to understand, in every state
+// that it can meet; and whatever it leaves has a time to live that suffices.
+func TestEveryScriptMayRunTwice(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		oneIn := 1
+		if !s.Real() {
+			oneIn = 9 // miniredis compiles a script for every run
+		}
+		everyMeeting(t, s.Client(), s.Prefix, oneIn, func(b *bench, _ *party, q protocol.Request) {
+			first := b.run(q)
+			want := b.look()
+			second := b.run(q)
+			if q.Try && first.Token == 0 { // a claim that was only to try ends as it is told that it cannot have the lock
+				require.Zero(b.t, second.Token)
+			} else {
+				require.Equal(b.t, meaning(first), meaning(second))
+			}
+			require.Empty(b.t, second.Mute)
+			require.Empty(b.t, second.Told.Granted)
+			requireSame(b.t, want, b.look(), "the second run")
+		})
+	})
+}
+
+// A request that executes after its claim has ended changes nothing, whatever its owner has asked for since.
+func TestLateRequestsChangeNothing(t *testing.T) {
+	t.Parallel()
+	ask := func(p *party) protocol.Reply { return p.run(p.asks()) }
+	release := func(p *party) protocol.Reply {
+		q := p.releases()
+		q.Record = nil
+		return p.run(q)
+	}
+	reenter := func(p *party) protocol.Reply { return p.reenter(2, 1) }
+	renew := func(p *party) protocol.Reply { return p.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) }
+	held := func(_ *bench, p *party) { p.ask(); p.release() }
+	withdrawn := func(_ *bench, p *party) { p.release() }
+	late := []struct {
+		name   string
+		before func(b *bench, p *party) // ends p
+		send   func(p *party) protocol.Reply
+		wants  string
+	}{
+		{"request after its release", held, ask, "refused"},
+		{"request after its withdrawal", withdrawn, ask, "refused"},
+		{"heartbeat after its withdrawal", func(b *bench, p *party) {
+			w := b.writer()
+			w.ask()
+			p.ask()
+			p.release()
+			w.release()
+		}, ask, "refused"},
+		{"release after its release", held, release, ""},
+		{"release of late after its release", held, (*party).release, ""},
+		{"withdrawal after its withdrawal", withdrawn, release, "done false"},
+		{"re-entry after its release", held, reenter, "done false"},
+		{"renewal after its release", held, renew, "done false"},
+	}
+	since := []struct {
+		name  string
+		build func(b *bench, p *party)
+	}{
+		{"nothing", func(*bench, *party) {}},
+		{"the next hold", func(_ *bench, p *party) { p.next().ask() }},
+		{"the next hold, re-entered", func(_ *bench, p *party) { n := p.next(); n.ask(); n.reenter(2, 2) }},
+		{"the next hold, with others waiting", func(b *bench, p *party) {
+			p.next().ask()
+			b.writer().ask()
+			b.reader().ask()
+		}},
+		{"the next hold, among readers", func(b *bench, p *party) {
+			b.reader().ask()
+			n := p.next()
+			n.ask()
+			b.reader().ask()
+		}},
+		{"the next request waiting", func(b *bench, p *party) { b.writer().ask(); p.next().ask() }},
+		{"the next hold and its end", func(_ *bench, p *party) { n := p.next(); n.ask(); n.release() }},
+		{"two more holds", func(_ *bench, p *party) { n := p.next(); n.ask(); n.release(); n.next().ask() }},
+		{"another's hold", func(b *bench, p *party) { b.party(p.mode).ask() }},
+	}
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		c := s.Client()
+		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+			for _, l := range late {
+				for _, then := range since {
+					name := fmt.Sprintf("%v/%s/%s", mode, l.name, then.name)
+					t.Run(name, func(t *testing.T) {
+						b := newBench(t, c, s.Prefix, name)
+						p := b.party(mode)
+						l.before(b, p)
+						then.build(b, p)
+						want := b.look()
+						if got := meaning(l.send(p)); l.wants != "" { // of a release whose slot has gone on, it is not known
+							require.Equal(t, l.wants, got)
+						}
+						requireSame(t, want, b.look(), l.name)
+					})
+				}
+			}
+		}
+	})
+}
+
+// Of two re-entries that overtake each other, the one that was sent last sets the count.
+func TestLateReentryKeepsTheCount(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+			for _, others := range []bool{false, true} {
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode, others))
+				p := b.party(mode)
+				p.ask()
+				if others {
+					b.reader().ask()
+				}
+				p.reenter(5, 10)
+				want := b.look()
+				require.Equal(t, protocol.Done, p.reenter(2, 9).Code)
+				requireSame(t, want, b.look(), fmt.Sprint(mode, others))
+				p.reenter(1, 11)
+				require.NotEqual(t, want.exact, b.look().exact)
+			}
+		}
+	})
+}
+
+// A hold has the token that it was first told, whoever has come since, and whatever has been entered again.
+func TestTokenOfAHoldStays(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+			b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode))
+			p := b.party(mode)
+			token := p.ask().Token
+			require.Positive(t, token)
+			others := []*party{b.reader(), b.reader(), b.writer(), b.reader()}
+			if mode == protocol.Write {
+				others[0].writer = p.ID
+			}
+			for i, other := range others {
+				other.ask()
+				p.reenter(2+i, uint64(10+i))
+				again := p.ask()
+				require.Equal(t, token, again.Token)
+				require.True(t, again.Before)
+			}
+			if mode == protocol.Read {
+				require.Greater(t, others[0].token, token)
+				require.Equal(t, others[0].token, others[0].ask().Token)
+			}
+		}
+	})
+}
+
+// A queue that grows one by one lives for as long as it has to, whoever has seen to that before.
+func TestTimesToLiveOfAGrowingQueue(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, lease := range []time.Duration{time.Second, benchLease, time.Hour} {
+			for _, left := range []time.Duration{0, 100 * time.Second, 170 * time.Second} {
+				if lease == time.Hour && left > 0 {
+					continue
+				}
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(lease, left))
+				b.lease = lease
+				b.writer().ask()
+				b.look()
+				for i := range 6 {
+					if i == 3 {
+						b.lease = benchLease
+						if left > 0 { // those in front have come long ago, and it is for the next to see to it
+							b.age(50*time.Second, left)
+						}
+					}
+					b.writer().ask()
+					b.look()
+				}
+				b.reader().ask()
+				b.look()
+			}
+		}
+	})
+}
+
+// age has those that wait have come some time ago, each with a lease of a minute, and the keys live only for as long as said.
+func (b *bench) age(ago, left time.Duration) {
+	now, err := b.c.Time(b.t.Context()).Result()
+	require.NoError(b.t, err)
+	for f, v := range b.c.HGetAll(b.t.Context(), b.allKeys()[0]).Val() {
+		if words := strings.Fields(v); len(words) == 4 && words[2] == "waits" {
+			b.set(f, fmt.Sprintf("%s %d waits 60000", words[0], now.Add(-ago).UnixMicro()))
+		}
+	}
+	b.set("lease", fmt.Sprintf("60000 %d", now.Add(-ago).UnixMicro()))
+	for _, key := range b.allKeys() {
+		b.c.PExpire(b.t.Context(), key, left)
+	}
+}
+
+// A script that meets a key of another type changes nothing: least of all one that was to make room.
+func TestForceLeavesKeysOfAnotherTypeAlone(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		c := s.Client()
+		for i := range 3 {
+			for _, held := range []bool{false, true} {
+				b := newBench(t, c, s.Prefix, fmt.Sprint("another type ", i, held))
+				if held {
+					w, r := b.writer(), b.reader()
+					w.ask()
+					r.writer = w.ID
+					r.ask()
+					b.writer().ask()
+				}
+				key := b.allKeys()[i]
+				b.drop(key)
+				require.NoError(t, c.Set(t.Context(), key, "not a lock's", time.Hour).Err())
+				before := b.contents()
+				_, err := b.send(protocol.Request{Script: lua.Force, Claim: b.writer().Claim})
+				require.ErrorContains(t, err, "WRONGTYPE")
+				require.Equal(t, before, b.contents())
+				require.Equal(t, "not a lock's", c.Get(t.Context(), key).Val())
+			}
+		}
+	})
+}
+
+// contents returns what the keys hold, of whatever type they are.
+func (b *bench) contents() map[string]string {
+	all := map[string]string{}
+	for _, key := range b.allKeys() {
+		switch kind := b.c.Type(b.t.Context(), key).Val(); kind {
+		case "hash":
+			all[key] = fmt.Sprint(b.c.HGetAll(b.t.Context(), key).Val())
+		case "zset":
+			all[key] = fmt.Sprint(b.c.ZRangeWithScores(b.t.Context(), key, 0, -1).Val())
+		case "string":
+			all[key] = b.c.Get(b.t.Context(), key).Val()
+		default:
+			all[key] = kind
+		}
+	}
+	return all
+}
+
+// Every key that a script touches is declared in its KEYS, in every state: what the server says it ran is compared with what
+// was declared.
+func TestScriptsTouchDeclaredKeysOnly(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	c := s.Client()
+	conn, err := net.Dial("tcp", s.Addr())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	lines := bufio.NewScanner(conn)
+	lines.Buffer(nil, 1<<20)
+	require.True(t, lines.Scan())
+	require.Equal(t, "+OK", lines.Text())
+
+	seen := make(chan map[string][]string, 1) // a command that a script ran, its name and keys -> the keys declared for it
+	go func() {
+		ran := map[string][]string{}
+		var declared []string
+		for lines.Scan() && !strings.Contains(lines.Text(), `"the end"`) {
+			head, cmd, _ := strings.Cut(lines.Text(), "] ")
+			switch args := unquote(cmd); {
+			case strings.HasSuffix(head, " lua"):
+				ran[cmd] = declared
+			case strings.HasPrefix(strings.ToLower(args[0]), "eval"):
+				n, _ := strconv.Atoi(args[2])
+				declared = args[3 : 3+n]
+			}
+		}
+		seen <- ran
+	}()
+
+	everyMeeting(t, c, "p", 1, func(b *bench, _ *party, q protocol.Request) { b.run(q) })
+	require.NoError(t, c.Echo(t.Context(), "the end").Err())
+
+	ran := <-seen
+	require.Greater(t, len(ran), 1000)
+	names := map[string]bool{}
+	asked := map[string]bool{}
+	pipe := c.Pipeline()
+	var cmds []string
+	var found []*redis.Cmd
+	for cmd := range ran {
+		args := unquote(cmd)
+		names[args[0]] = true
+		if args[0] == "TIME" || args[0] == "PUBLISH" {
+			continue // these have none
+		}
+		// One of each command on each key is enough.
+		if at := strings.Join(args[:2], " "); asked[at] && args[0] != "DEL" && args[0] != "UNLINK" {
+			continue
+		} else {
+			asked[at] = true
+		}
+		request := []any{"COMMAND", "GETKEYS"}
+		for _, arg := range args {
+			request = append(request, arg)
+		}
+		cmds, found = append(cmds, cmd), append(found, pipe.Do(t.Context(), request...))
+	}
+	_, err = pipe.Exec(t.Context())
+	require.NoError(t, err)
+	for i, cmd := range cmds {
+		keys, err := found[i].StringSlice()
+		require.NoError(t, err, cmd)
+		require.Subset(t, ran[cmd], keys, cmd)
+	}
+	for _, name := range []string{"TIME", "HMGET", "HSET", "ZADD", "PEXPIRE", "PUBLISH", "UNLINK", "ZREM"} {
+		require.True(t, names[name], "no script ran %s", name)
+	}
+}
+
+// unquote splits a line of MONITOR into the arguments of the command.
+func unquote(s string) []string {
+	var args []string
+	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
+		quoted, err := strconv.QuotedPrefix(s)
+		if err != nil {
+			return append(args, s)
+		}
+		arg, _ := strconv.Unquote(quoted)
+		args = append(args, arg)
+		s = s[len(quoted):]
+	}
+	return args
+}

@@ -1,0 +1,42 @@
+-- The end of a claim.
+
+-- Ends the caller's hold, which has left the lock, and lets in whoever is next. until_ms is when the lock would have been free.
+local function release(until_ms)
+  tombstone(slot, number, 'ended')
+  expire()
+  serve()
+  if waiting > 0 and holder ~= '' and not is_write(holder) and ends() < until_ms then
+    ask_first()
+  end
+  commit()
+  return {1, more, wake()}
+end
+
+-- Ends what is no hold: a waiter, or a request that has come and gone, or has yet to come.
+local function give_up()
+  if ended() then
+    local again = string.sub(record, 1, 12) == number and string.match(record, '%l+') == 'ended'
+    return {again and 2 or 0, unfinished(), '', ''}
+  end
+  local behind, was_first
+  if has_place() then
+    call('ZCARD', LEASES) -- fails on a key of another type, before anything has changed
+    local rank = call('ZRANK', QUEUE, claim)
+    was_first = rank == 0 or rank == waiting - pending
+    leave_queue(claim)
+    if is_write(claim) then
+      behind = call('ZRANGE', QUEUE, rank, rank)[1]
+    end
+  end
+  tombstone(slot, number, 'void')
+  expire()
+  serve()
+  if waiting > 0 then
+    ask(behind)
+    if was_first then
+      ask_first()
+    end
+  end
+  commit()
+  return {0, more, wake()}
+end

@@ -1,0 +1,442 @@
+package main
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// The client's side of a system is a graph of Go values: an engine, with its claims, holds and requests, and the network around
+// it. A graph is copied before anything happens to it, and written as bytes, equal for equal graphs, after. Both are done for
+// all fields of all structs there are, whoever adds some. Where a field has a meaning beyond its value, such as the number of a
+// claim, it is in the table below. A new field of a sort that may have one must be entered there, or the exploration does not
+// start.
+
+// A meaning is what a field is, beyond its value.
+type meaning uint8
+
+const (
+	plain   meaning = iota
+	skip            // makes no difference, and is not copied
+	moment          // a time.Time
+	number          // of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
+	counter         // the last number that was given out
+	token           // an int64; up to 1 it is none
+	claimID         // a string that has a number of a claim in it
+	numText         // a string that begins with the number of a claim
+)
+
+var meanings = map[string]meaning{
+	"Engine.prefix":      plain,
+	"Engine.instance":    plain, // the same for all: an engine does not know which of them it is
+	"Engine.channels":    plain,
+	"Engine.waiting":     number,
+	"Engine.numbers":     counter,
+	"deafness.number":    number,
+	"lock.name":          plain,
+	"claim.number":       number,
+	"claim.token":        token,
+	"claim.sequence":     number,
+	"claim.confirmed":    number,
+	"claim.one":          skip, // memory
+	"claim.ask":          skip, // memory
+	"claim.end":          skip, // memory
+	"claim.shortened":    number,
+	"told.sequence":      number,
+	"Extension.sequence": number,
+	"Extension.Tag":      skip,
+	"Hold.Name":          plain,
+	"Hold.Tag":           skip,
+	"Hold.sequence":      number,
+	"Hold.first":         skip, // memory
+	"Hold.own":           skip, // memory
+	"Request.Tag":        skip,
+	"Request.From":       skip,
+	"Request.Channels":   plain,
+	"Request.Writer":     claimID,
+	"Request.Record":     numText,
+	"Request.Sequence":   number,
+	"Owner.Handle":       plain,
+	"Claim.ID":           claimID,
+	"Claim.Number":       numText,
+	"Claim.Slot":         plain,
+	"Keys.Lock":          plain,
+	"Keys.Leases":        plain,
+	"Keys.Queue":         plain,
+	"Lease.ms":           plain,
+	"Lease.keep":         plain,
+	"Message.Token":      token,
+	"Message.Granted":    number,
+	"Message.Look":       number,
+	"Reply.Token":        token,
+	"Reply.Mute":         plain,
+	"Obstacle.Claim":     skip,
+	"fate.number":        number,
+	"Record.Message":     plain,
+	"Record.Name":        plain,
+	"Record.Token":       token,
+	"Event.Name":         plain,
+	"Event.Token":        token,
+}
+
+// A shape is how to copy, write and look through values of one type.
+type shape struct {
+	typ    reflect.Type
+	kind   reflect.Kind
+	size   uintptr
+	flat   bool // has nothing that is referred to
+	opaque bool // a value that never changes, and is shared by copies
+	elem   *shape
+	key    *shape
+	fields []field
+	vars   bool // has something of a meaning, or a pointer to such
+}
+
+type field struct {
+	name   string
+	offset uintptr
+	mean   meaning
+	shape  *shape
+}
+
+var (
+	shapes     = map[reflect.Type]*shape{}
+	timeType   = reflect.TypeFor[time.Time]()
+	errorType  = reflect.TypeFor[error]()
+	scriptType = reflect.TypeFor[*lua.Script]()
+)
+
+func shapeOf(t reflect.Type) *shape {
+	if s, ok := shapes[t]; ok {
+		return s
+	}
+	s := &shape{typ: t, kind: t.Kind(), size: t.Size()}
+	shapes[t] = s
+	switch {
+	case t == timeType, t == errorType, t == scriptType:
+		s.opaque = true
+		return s
+	}
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		s.elem = shapeOf(t.Elem())
+	case reflect.Map:
+		s.key, s.elem = shapeOf(t.Key()), shapeOf(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name := t.Name() + "." + f.Name
+			mean, known := meanings[name]
+			if !known && mayMean(f.Type) {
+				panic(fmt.Sprintf("graph.go does not say what %s is (%s)", name, f.Type))
+			}
+			if f.Type == timeType {
+				mean = moment
+			}
+			s.fields = append(s.fields, field{name, f.Offset, mean, shapeOf(f.Type)})
+		}
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32,
+		reflect.Uint64, reflect.String, reflect.Interface:
+	default:
+		panic(fmt.Sprintf("graph.go does not know what to do with %s", t))
+	}
+	s.flat = s.isFlat()
+	return s
+}
+
+// mayMean reports whether a field of a type may be a number, a token, or a text that has such in it.
+func mayMean(t reflect.Type) bool {
+	switch {
+	case t == errorType || t == timeType:
+		return false
+	case t.Kind() == reflect.Map:
+		return t.Key().Kind() == reflect.Uint64 || mayMean(t.Elem())
+	case t.Kind() == reflect.Slice || t.Kind() == reflect.Array:
+		return t.Elem().Kind() != reflect.Uint8 && mayMean(t.Elem())
+	}
+	switch t.Kind() {
+	case reflect.Int64:
+		return t.PkgPath() == "" // no Duration
+	case reflect.Uint64, reflect.String, reflect.Interface:
+		return true
+	}
+	return false
+}
+
+func (s *shape) isFlat() bool {
+	switch s.kind {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return s.opaque
+	case reflect.Array:
+		return s.elem.flat
+	case reflect.Struct:
+		if s.opaque {
+			return true
+		}
+		for _, f := range s.fields {
+			if f.mean == skip || !f.shape.flat && !f.shape.opaque {
+				return false
+			}
+		}
+	}
+	return true // what is in an interface is a string, a number or an error
+}
+
+// deepCopy returns a copy of the graph that *p is the root of.
+func deepCopy[T any](p *T) *T {
+	c := copier{}
+	return (*T)(c.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
+}
+
+type copied struct {
+	s        *shape
+	from, to unsafe.Pointer
+}
+
+type copier struct{ done []copied }
+
+func (c *copier) pointer(s *shape, p unsafe.Pointer) unsafe.Pointer {
+	if p == nil {
+		return nil
+	}
+	for _, d := range c.done {
+		if d.from == p && d.s == s {
+			return d.to
+		}
+	}
+	v := reflect.New(s.typ)
+	q := v.UnsafePointer()
+	c.done = append(c.done, copied{s, p, q})
+	v.Elem().Set(reflect.NewAt(s.typ, p).Elem())
+	c.fix(s, q)
+	return q
+}
+
+// fix makes what a shallow copy refers to its own.
+func (c *copier) fix(s *shape, q unsafe.Pointer) {
+	if s.flat || s.opaque {
+		return
+	}
+	switch s.kind {
+	case reflect.Pointer:
+		p := (*unsafe.Pointer)(q)
+		*p = c.pointer(s.elem, *p)
+	case reflect.Struct:
+		for _, f := range s.fields {
+			if f.mean == skip {
+				reflect.NewAt(f.shape.typ, unsafe.Add(q, f.offset)).Elem().SetZero()
+			} else {
+				c.fix(f.shape, unsafe.Add(q, f.offset))
+			}
+		}
+	case reflect.Array:
+		for i := range s.typ.Len() {
+			c.fix(s.elem, unsafe.Add(q, uintptr(i)*s.elem.size))
+		}
+	case reflect.Slice:
+		v := reflect.NewAt(s.typ, q).Elem()
+		if v.IsNil() {
+			return
+		}
+		own := reflect.MakeSlice(s.typ, v.Len(), v.Len())
+		reflect.Copy(own, v)
+		v.Set(own)
+		for i := range v.Len() {
+			c.fix(s.elem, unsafe.Add(v.UnsafePointer(), uintptr(i)*s.elem.size))
+		}
+	case reflect.Map:
+		v := reflect.NewAt(s.typ, q).Elem()
+		if v.IsNil() {
+			return
+		}
+		own := reflect.MakeMapWithSize(s.typ, v.Len())
+		for it := v.MapRange(); it.Next(); {
+			value := reflect.New(s.elem.typ)
+			value.Elem().Set(it.Value())
+			c.fix(s.elem, value.UnsafePointer())
+			own.SetMapIndex(it.Key(), value.Elem())
+		}
+		v.Set(own)
+	}
+}
+
+// A look goes through a graph, and calls on for each field that has a meaning, with its address.
+type look struct {
+	on   func(m meaning, s *shape, p unsafe.Pointer)
+	seen []copied
+}
+
+func lookThrough[T any](p *T, on func(m meaning, s *shape, p unsafe.Pointer)) {
+	l := look{on: on}
+	l.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
+}
+
+func (l *look) pointer(s *shape, p unsafe.Pointer) {
+	if p == nil {
+		return
+	}
+	for _, d := range l.seen {
+		if d.from == p && d.s == s {
+			return
+		}
+	}
+	l.seen = append(l.seen, copied{s: s, from: p})
+	l.value(s, p)
+}
+
+func (l *look) value(s *shape, p unsafe.Pointer) {
+	if s.opaque {
+		return
+	}
+	switch s.kind {
+	case reflect.Pointer:
+		l.pointer(s.elem, *(*unsafe.Pointer)(p))
+	case reflect.Struct:
+		for _, f := range s.fields {
+			if f.mean > skip {
+				l.on(f.mean, f.shape, unsafe.Add(p, f.offset))
+			}
+			if f.mean != skip {
+				l.value(f.shape, unsafe.Add(p, f.offset))
+			}
+		}
+	case reflect.Array:
+		for i := range s.typ.Len() {
+			l.value(s.elem, unsafe.Add(p, uintptr(i)*s.elem.size))
+		}
+	case reflect.Slice:
+		v := reflect.NewAt(s.typ, p).Elem()
+		for i := range v.Len() {
+			l.value(s.elem, unsafe.Add(v.UnsafePointer(), uintptr(i)*s.elem.size))
+		}
+	case reflect.Map:
+		if s.elem.kind == reflect.Pointer {
+			for _, k := range sortedKeys(reflect.NewAt(s.typ, p).Elem()) {
+				l.pointer(s.elem.elem, reflect.NewAt(s.typ, p).Elem().MapIndex(k).UnsafePointer())
+			}
+		}
+	}
+}
+
+func sortedKeys(v reflect.Value) []reflect.Value {
+	keys := v.MapKeys()
+	if len(keys) > 1 {
+		slices.SortFunc(keys, func(a, b reflect.Value) int {
+			if a.Kind() == reflect.Uint64 {
+				return cmp.Compare(a.Uint(), b.Uint())
+			}
+			return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) // names, or owners of one process
+		})
+	}
+	return keys
+}
+
+// A writer writes a graph as bytes: equal for equal graphs. Moments are relative to now.
+type writer struct {
+	b    []byte
+	now  time.Time
+	seen []copied
+}
+
+func write[T any](p *T, now time.Time) []byte {
+	w := writer{b: make([]byte, 0, 1024), now: now}
+	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
+	return w.b
+}
+
+func (w *writer) num(n int64) { w.b = binary.AppendVarint(w.b, n) }
+func (w *writer) text(s string) {
+	w.num(int64(len(s)))
+	w.b = append(w.b, s...)
+}
+
+func (w *writer) pointer(s *shape, p unsafe.Pointer) {
+	if p == nil {
+		w.num(0)
+		return
+	}
+	for i, d := range w.seen {
+		if d.from == p && d.s == s {
+			w.num(int64(i + 1))
+			return
+		}
+	}
+	w.seen = append(w.seen, copied{s: s, from: p})
+	w.num(int64(len(w.seen)))
+	w.value(s, p)
+}
+
+func (w *writer) value(s *shape, p unsafe.Pointer) {
+	switch s.typ {
+	case timeType:
+		if t := (*time.Time)(p); t.IsZero() {
+			w.num(-1 << 62)
+		} else {
+			w.num(int64(t.Sub(w.now)))
+		}
+		return
+	case scriptType:
+		w.text((*(**lua.Script)(p)).Name)
+		return
+	case errorType:
+		if err := *(*error)(p); err != nil {
+			w.text(err.Error())
+		} else {
+			w.text("")
+		}
+		return
+	}
+	switch s.kind {
+	case reflect.Pointer:
+		w.pointer(s.elem, *(*unsafe.Pointer)(p))
+	case reflect.Struct:
+		for _, f := range s.fields {
+			if f.mean != skip {
+				w.value(f.shape, unsafe.Add(p, f.offset))
+			}
+		}
+	case reflect.Array:
+		for i := range s.typ.Len() {
+			w.value(s.elem, unsafe.Add(p, uintptr(i)*s.elem.size))
+		}
+	case reflect.Slice:
+		v := reflect.NewAt(s.typ, p).Elem()
+		w.num(int64(v.Len()))
+		for i := range v.Len() {
+			w.value(s.elem, unsafe.Add(v.UnsafePointer(), uintptr(i)*s.elem.size))
+		}
+	case reflect.Map:
+		v := reflect.NewAt(s.typ, p).Elem()
+		w.num(int64(v.Len()))
+		for _, k := range sortedKeys(v) {
+			key, elem := reflect.New(s.key.typ), reflect.New(s.elem.typ)
+			key.Elem().Set(k)
+			elem.Elem().Set(v.MapIndex(k))
+			w.value(s.key, key.UnsafePointer())
+			w.value(s.elem, elem.UnsafePointer())
+		}
+	case reflect.String:
+		w.text(*(*string)(p))
+	case reflect.Interface:
+		if v := *(*any)(p); v != nil {
+			w.text(v.(string))
+		} else {
+			w.num(-1)
+		}
+	case reflect.Bool, reflect.Uint8, reflect.Int8:
+		w.b = append(w.b, *(*byte)(p))
+	case reflect.Int, reflect.Int64, reflect.Uint64:
+		w.num(*(*int64)(p))
+	case reflect.Int32, reflect.Uint32:
+		w.num(int64(*(*int32)(p)))
+	case reflect.Int16, reflect.Uint16:
+		w.num(int64(*(*int16)(p)))
+	}
+}

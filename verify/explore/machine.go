@@ -1,0 +1,480 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+	"github.com/seed-7e8842f7/rwlock/verify/model"
+)
+
+// A machine runs requests on server states, holds each run against the model, and remembers them all.
+type machine struct {
+	redis  *redisServer
+	stands bool // the server's clock does not move within a tick
+	runs   map[execution]*result
+	states map[string]*server
+	terms  map[string]request
+	wired  map[wired]string // texts, by requests of processes, which do not change any more
+}
+
+// A request is one run of a script.
+type request struct {
+	script  *lua.Script
+	of      claimName
+	argv    []string
+	lease   time.Duration
+	try     bool
+	within  claimName // of RLock: the write hold of the same owner
+	count   int
+	seq     int
+	shorten bool
+}
+
+// An execution is a request on a server state.
+type execution struct {
+	s    *server
+	text string // of the request
+	// How the claim has ended, and whether the caller waits for the reply. If not, the claim's slot may have been used again, and
+	// the reply tells less.
+	ended  model.Ending
+	waited bool
+}
+
+// A result is what a run comes to.
+type result struct {
+	server  *server
+	raw     *raw // only where nothing is folded
+	reply   *protocol.Reply
+	sent    []sent
+	entered []claimName // that have the lock now, and had not
+	dropped []claimName // by force
+	ended   model.Ending
+	flaw    error // something wrong that leaves the lock as it has to be
+	err     error // anything else
+}
+
+// A sent message is one to an engine.
+type sent struct {
+	to      int
+	message *protocol.Message
+}
+
+func newMachine(sources scripts, stands bool) (*machine, error) {
+	redis, err := newRedisServer(sources)
+	if err != nil {
+		return nil, err
+	}
+	return &machine{redis: redis, stands: stands, runs: map[execution]*result{}, states: map[string]*server{}, terms: map[string]request{}, wired: map[wired]string{}}, nil
+}
+
+// request returns what an engine's request is on the wire, and its text.
+func (m *machine) request(inst int, r *protocol.Request) (request, string) {
+	key := wired{inst, r}
+	if t, ok := m.wired[key]; ok {
+		return m.terms[t], t
+	}
+	q, text := m.wire(inst, r)
+	m.wired[key] = text
+	return q, text
+}
+
+type wired struct {
+	inst int
+	r    *protocol.Request
+}
+
+func (m *machine) wire(inst int, r *protocol.Request) (request, string) {
+	args := r.Argv(nil)
+	argv := make([]string, len(args))
+	for i, a := range args {
+		argv[i] = strings.ReplaceAll(a.(string), nobody, instanceOf(inst))
+	}
+	text := r.Script.Name + " " + strings.Join(argv[4:], " ")
+	if q, ok := m.terms[text]; ok {
+		return q, text
+	}
+	claim := func(id any) (c claimName) {
+		s, ok := id.(string)
+		if !ok || s == "" {
+			return c
+		}
+		c, err := parseClaim(strings.ReplaceAll(s, nobody, instanceOf(inst)))
+		if err != nil {
+			panic(err)
+		}
+		return c
+	}
+	q := request{script: r.Script, of: claim(r.Claim.ID), argv: argv[4:], lease: r.Lease.Duration, try: r.Try, within: claim(r.Writer),
+		count: r.Count, seq: int(r.Sequence), shorten: r.Shorten}
+	m.terms[text] = q
+	return q, text
+}
+
+// run runs a request on a server state that intern returned.
+func (m *machine) run(s *server, q request, text string, ended model.Ending, waited bool) *result {
+	key := execution{s, text, ended, waited}
+	if res, ok := m.runs[key]; ok {
+		return res
+	}
+	res := m.execute(key, q)
+	m.runs[key] = res
+	if res.err == nil && res.flaw == nil {
+		res.flaw = m.again(key, q, res)
+	}
+	return res
+}
+
+// execute runs a request on a state in which times, tokens and tickets were folded.
+func (m *machine) execute(r execution, q request) *result {
+	before := r.s.raw(m.stands)
+	base := now - 1
+	if m.stands && r.s.fresh {
+		base = now
+	}
+	fence := r.s.fence
+	if fence == 0 {
+		fence = firstToken
+	}
+	tokens := func(t int64) int64 {
+		switch {
+		case t >= now-1_000:
+			return fence + t - base
+		default:
+			return fence - (now - tickMS*1000 - t)
+		}
+	}
+	return m.executeRaw(before, q, r.ended, r.waited, tokens)
+}
+
+// executeRaw runs a request on what Redis has.
+func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited bool, tokens func(int64) int64) *result {
+	after, reply, published, err := m.redis.execute(before, q.script.Name, keyNames, q.argv)
+	if err != nil {
+		return &result{err: err}
+	}
+	res := &result{raw: after, ended: ended}
+	if err := m.check(before, after, q, ended, waited, reply, published, res); err != nil {
+		res.err = fmt.Errorf("%s: %w", q.script.Name, err)
+		return res
+	}
+	if res.server, err = after.parse(tokens); err != nil {
+		res.err = fmt.Errorf("%s leaves what makes no sense: %w", q.script.Name, err)
+		return res
+	}
+	if res.reply.Token != 0 {
+		res.reply.Token = tokens(res.reply.Token)
+	}
+	if res.reply.Told.Token != 0 {
+		res.reply.Told.Token = tokens(res.reply.Told.Token)
+	}
+	res.reply.Obstacle = protocol.Obstacle{Again: res.reply.Again.Round(time.Second)} // of the ms that are rounded up, no more
+	for _, s := range res.sent {
+		if s.message.Token != 0 {
+			s.message.Token = tokens(s.message.Token)
+		}
+	}
+	return res
+}
+
+func same(t int64) int64 { return t }
+
+// check holds a run against the model, and reads its reply.
+func (m *machine) check(before, after *raw, q request, ended model.Ending, waited bool, reply any, published [][2]string, res *result) error {
+	s, err := before.parse(same)
+	if err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	t, err := after.parse(same)
+	if err != nil {
+		return err
+	}
+	expected, err := s.abstract(before.now)
+	if err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	actual, err := t.abstract(after.now)
+	if err != nil {
+		return err
+	}
+	parsed, err := protocol.Decode(q.script, reply)
+	if err != nil {
+		return err
+	}
+	res.reply = &parsed
+
+	c, leaseMS, mode := q.of.model(), q.lease.Milliseconds(), model.Read
+	if q.of.write {
+		mode = model.Write
+	}
+	expected.Ended[c] = ended
+	had := slices.Clone(expected.Holds)
+	var answer model.Answer
+	outcome, code := model.NotThere, -1 // of a reply that is a code
+	switch q.script {
+	case lua.Lock, lua.RLock:
+		// One that was lost before may be refused, or come anew.
+		if r := s.find(q.of.inst, q.of.slot); parsed.Refused && r != nil && int(r.number) == c.Number && r.what == 'v' && expected.Hold(c) == nil {
+			expected.Ended[c] = model.Withdrawn
+		}
+		answer = expected.Ask(c, mode, leaseMS, q.try, q.within.model())
+		if q.try && answer == model.Blocked || answer == model.Refused && ended != model.Released {
+			res.ended = model.Withdrawn
+		}
+	case lua.Unlock, lua.RUnlock:
+		outcome = expected.Release(c)
+		if outcome == model.Either {
+			// Its lease is over, but nobody has come since.
+			if outcome = model.Outcome(parsed.Code); outcome == model.ReleasedNow {
+				expected.Settle(c)
+			}
+		}
+		code = int(outcome)
+		if outcome == model.ReleasedNow {
+			res.ended = model.Released
+		} else if res.ended == 0 {
+			res.ended = model.Withdrawn
+		}
+	case lua.Renew:
+		code = 0
+		if expected.Renew(c, leaseMS) {
+			code = 1
+		}
+	case lua.Reenter:
+		code = 0
+		if expected.Reenter(c, q.count, q.seq, leaseMS, q.shorten) {
+			code = 1
+		}
+	case lua.Force:
+		for _, h := range expected.Holds {
+			res.dropped = append(res.dropped, nameOf(h.Claim))
+		}
+		outcome = expected.Force(c)
+		code = int(outcome)
+		res.ended = model.Released
+		if outcome != model.ReleasedNow {
+			res.dropped = nil
+		}
+	case lua.Serve:
+		expected.Serve()
+		code = 1
+	}
+	if err := model.Compare(expected, actual, 0); err != nil {
+		return err
+	}
+	if err := exclusive(actual); err != nil {
+		return err
+	}
+	for _, h := range actual.Holds {
+		if !slices.ContainsFunc(had, func(o model.Hold) bool { return o.Claim == h.Claim }) {
+			res.entered = append(res.entered, nameOf(h.Claim))
+			if err := between(s.fence, h, actual); err != nil {
+				return err
+			}
+		}
+	}
+
+	// The reply.
+	if parsed.More {
+		return errors.New("it is not done, with so few")
+	}
+	switch {
+	case answer == 0:
+		if parsed.Code != code && (waited || q.script != lua.Unlock && q.script != lua.RUnlock) {
+			return fmt.Errorf("the reply is %d, not %d", parsed.Code, code)
+		}
+	case parsed.Refused != (answer == model.Refused) || (parsed.Token != 0) != (answer == model.Granted):
+		return fmt.Errorf("it is answered %v, not %d", reply, answer)
+	case answer == model.Granted && parsed.Token != expected.Hold(c).Token:
+		return fmt.Errorf("the token is %d, not %d", parsed.Token, expected.Hold(c).Token)
+	}
+	res.flaw = m.told(q, res, published, expected, answer == model.Granted)
+	if answer == model.Blocked && res.flaw == nil {
+		res.flaw = blocked(expected, c, parsed)
+	}
+	return nil
+}
+
+func nameOf(c model.Claim) claimName {
+	return claimName{inst: uint8(c.Owner >> 4), handle: uint8(c.Owner & 15), number: uint16(c.Number)}
+}
+
+// exclusive checks that no owner has the lock beside a writer.
+func exclusive(l *model.Lock) error {
+	for _, h := range l.Holds {
+		for _, other := range l.Holds {
+			if h.Owner != other.Owner && h.Mode == model.Write {
+				return errors.New("two owners hold the lock, of which one writes")
+			}
+		}
+	}
+	return nil
+}
+
+// between checks the token of a hold that was granted: that of a writer is more than any before it, that of a reader not less.
+func between(fence int64, h model.Hold, l *model.Lock) error {
+	switch {
+	case h.Mode == model.Write && h.Token <= fence:
+		return fmt.Errorf("a writer has the token %d, where %d was handed out before", h.Token, fence)
+	case h.Token < fence:
+		return fmt.Errorf("a reader has the token %d, where %d was handed out before", h.Token, fence)
+	case h.Token > l.Token:
+		return fmt.Errorf("the token %d is not noted, but %d", h.Token, l.Token)
+	}
+	return nil
+}
+
+// told checks that each claim that was let in is told of it just once: the caller and its own by the reply, the others by one
+// message to each engine.
+func (m *machine) told(q request, res *result, published [][2]string, l *model.Lock, granted bool) error {
+	var told []model.Claim
+	read := func(inst int, msg protocol.Message) error {
+		for _, n := range msg.Granted {
+			i := slices.IndexFunc(l.Entered, func(c model.Claim) bool { return c.Owner>>4 == inst && c.Number == int(n) })
+			if i < 0 {
+				return fmt.Errorf("claim %d of %c is told that it has the lock", n, 'A'+inst)
+			}
+			if h := l.Hold(l.Entered[i]); h.Token != msg.Token {
+				return fmt.Errorf("%v is told the token %d, not %d", nameOf(h.Claim), msg.Token, h.Token)
+			}
+			told = append(told, l.Entered[i])
+		}
+		return nil
+	}
+	err := read(int(q.of.inst), res.reply.Told)
+	for _, p := range published {
+		inst := -1
+		if name, ok := strings.CutPrefix(p[0], protocol.Channels(prefix)); ok {
+			_, _ = fmt.Sscanf(name, "instance%03d", &inst)
+		}
+		msg, ok := protocol.ParseMessage(p[1])
+		if inst < 0 || !ok || p[0] != protocol.Channels(prefix)+instanceOf(inst) {
+			return fmt.Errorf("a message to %q: %q", p[0], p[1])
+		}
+		if inst == int(q.of.inst) {
+			err = errors.Join(err, errors.New("a message to the caller's own engine"))
+		}
+		if slices.ContainsFunc(res.sent, func(s sent) bool { return s.to == inst }) {
+			err = errors.Join(err, errors.New("a second message to one engine"))
+		}
+		err = errors.Join(err, read(inst, msg))
+		res.sent = append(res.sent, sent{inst, &msg})
+	}
+	slices.SortFunc(res.sent, func(a, b sent) int { return a.to - b.to })
+	for _, c := range l.Entered {
+		n := 0
+		for _, t := range told {
+			if t == c {
+				n++
+			}
+		}
+		want := 1
+		if granted && c == q.of.model() {
+			want = 0
+		}
+		if n != want {
+			err = errors.Join(err, fmt.Errorf("%v was let in, and told %d times", nameOf(c), n))
+		}
+	}
+	return err
+}
+
+// blocked checks what a reply says of what is in the way: the truth, and to ask again not after the moment from which time alone
+// lets somebody in.
+func blocked(l *model.Lock, c model.Claim, p protocol.Reply) error {
+	again := p.Again.Milliseconds()
+	if next := wakesAt(l, c); next >= 0 && again > next+1 {
+		return fmt.Errorf("it says to ask again in %d ms, where somebody can be let in in %d", again, next)
+	}
+	if first := firstEnd(l); again < first && len(l.Holds) > 0 {
+		return fmt.Errorf("it says to ask again in %d ms, and nothing ends before %d", again, first)
+	}
+	switch mode := p.Mode; {
+	case len(l.Holds) == 0 && mode != protocol.None,
+		len(l.Holds) > 0 && (mode == protocol.Write) != (l.Writer() != nil),
+		len(l.Holds) > 0 && (mode == protocol.Read) != (l.Writer() == nil):
+		return fmt.Errorf("it says that the lock is held in mode %d", mode)
+	}
+	if p.Ahead < 0 || p.Ahead > len(l.Queue) {
+		return fmt.Errorf("it says that %d are ahead, of %d", p.Ahead, len(l.Queue))
+	}
+	return nil
+}
+
+// firstEnd returns how many ms from now the first lease is over.
+func firstEnd(l *model.Lock) int64 {
+	first := int64(math.MaxInt64)
+	for _, h := range l.Holds {
+		first = min(first, h.Until)
+	}
+	for _, w := range l.Queue {
+		if l.Lives(w) {
+			first = min(first, w.Until)
+		}
+	}
+	return first - l.Now/1000
+}
+
+// wakesAt returns how many ms from now c has reason to ask again at the latest; or -1. Whatever ends before a live writer that it
+// waits for directly is that one's to look after.
+func wakesAt(l *model.Lock, c model.Claim) int64 {
+	var writer *model.Waiter // in front
+	for _, w := range l.Queue {
+		switch {
+		case w.Claim == c && writer != nil && (w.Mode == model.Write || l.Writer() == nil):
+			return writer.Until - l.Now/1000
+		case w.Mode == model.Write && l.Lives(w):
+			writer = &w
+		}
+	}
+	return l.Next(c)
+}
+
+// again checks that a second run right after the first changes nothing more, and tells the caller the same, but for a release,
+// which is told that it was done before, and for whom the reply names.
+func (m *machine) again(r execution, q request, first *result) error {
+	second := r
+	second.s = m.intern(first.server)
+	second.ended = first.ended
+	if second == r {
+		return nil
+	}
+	res, ok := m.runs[second]
+	if !ok {
+		res = m.execute(second, q) // not by run: the chain of seconds ends here
+		m.runs[second] = res
+	}
+	if res.err != nil {
+		return fmt.Errorf("a second run: %w", res.err)
+	}
+	res.server.ttl = first.server.ttl // it may live for longer
+	if res.server.key() != first.server.key() {
+		return fmt.Errorf("a second run of %s changes more: %+v, then %+v", q.script.Name, *first.server, *res.server)
+	}
+	a, b := *first.reply, *res.reply
+	if b.Code == protocol.DoneBefore {
+		b.Code = protocol.Done
+	}
+	if a.Code == protocol.DoneBefore {
+		a.Code = protocol.Done
+	}
+	if a.Code != b.Code || a.Token != b.Token || a.Refused != b.Refused && !q.try {
+		return fmt.Errorf("a second run of %s is told %+v, the first %+v", q.script.Name, *res.reply, *first.reply)
+	}
+	return nil
+}
+
+// intern returns the one server that equals s.
+func (m *machine) intern(s *server) *server {
+	key := s.key()
+	if known, ok := m.states[key]; ok {
+		return known
+	}
+	m.states[key] = s
+	return s
+}

@@ -1,0 +1,604 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/verify/model"
+)
+
+// A process is an engine, the owners that use it, and what of the network concerns it. It changes by events, each of which makes
+// another process of it.
+type process struct {
+	Now     time.Time
+	Lease   time.Duration
+	Engine  *engine.Engine
+	Holds   []*engine.Hold     // calls that have not ended, and what they have brought that is not released
+	Flights []*flight          // requests that the engine waits for
+	Copies  []protocol.Request // requests under way that it does not wait for
+	Inbox   []protocol.Message // about to be heard
+	Delayed []protocol.Message
+	Sub     subscription
+	Asks    []uint8 // of each owner, how many calls it may still make
+	Fates   []fate
+	Crashed bool
+	Asleep  bool // it stands still, and does nothing when it should
+	// Abandoned says that a claim may be kept by the server that nobody knows of any more, for a lease.
+	Abandoned bool
+}
+
+// A flight is a request that an engine waits for.
+type flight struct {
+	R     *engine.Request
+	Stage stage
+	Reply protocol.Reply
+}
+
+type stage uint8
+
+const (
+	due     stage = iota // about to run
+	slow                 // to run at any time
+	replied              // it has run, and its reply is on the way
+)
+
+type subscription uint8
+
+const (
+	none    subscription = iota
+	opening              // about to stand
+	lost                 // to stand at any time
+	stands
+)
+
+// A fate is what has become of a claim at the server, as far as it matters to requests that are under way.
+type fate struct {
+	number  uint64
+	Ended   model.Ending
+	Dropped bool // by force, while it had the lock
+	At      time.Time
+	Anew    bool // it got the lock once more after that
+}
+
+// A node is a process that all that is known of is remembered of.
+type node struct {
+	id      int
+	p       *process
+	numbers uint64 // a bit for each that it refers to
+	last    uint64 // that it has given out
+	tokens  uint64 // a bit for each
+	urgent  bool
+}
+
+// An event is what happens to a process.
+type event struct {
+	do         verb
+	a          int16 // which owner, hold, flight, copy or message; or the number of a claim
+	write, try bool
+	ended      model.Ending
+	reply      *protocol.Reply
+	message    *protocol.Message
+}
+
+type verb uint8
+
+const (
+	acquire     verb = iota
+	giveUp           // a: hold
+	release          // a: hold
+	force            // the engine sends ForceUnlock
+	reply            // a: flight; reply, or the one that was on the way
+	fail             // a: flight; from now on it is a copy
+	keep             // a: flight that ran, and is to run once more: a copy is on the way, too
+	slowDown         // a: flight; it will run later
+	holdReply        // a: flight that ran; its reply is slow
+	ran              // a: copy
+	send             // message, which arrives
+	hear             // the first message in the inbox
+	hearLater        // it is delayed
+	hearTwice        // it is heard, and once more later
+	miss             // it is lost
+	hearDelayed      // a: message
+	stand            // the subscription
+	standLater       // it takes longer
+	drop             // the subscription breaks
+	pass             // time
+	crash
+	sleep
+	wake
+	note    // a: number of a claim; how it has ended at the server
+	dropped // a: number; by force
+	anew    // a: number; it has the lock
+)
+
+// A change is what an event comes to.
+type change struct {
+	to   *node
+	lost bool  // a hold was lost at its local deadline, or a call ended without an answer
+	flaw error // something wrong
+}
+
+var (
+	errGaveUp  = errors.New("gave up")
+	errNetwork = errors.New("the network")
+)
+
+func (e *explorer) newProcess(i int) *node {
+	p := &process{Now: epoch, Lease: e.lease[i], Asks: make([]uint8, e.owners[i])}
+	for o := range p.Asks {
+		p.Asks[o] = e.asks
+	}
+	p.Engine = engine.New(engine.Config{Prefix: prefix, Instance: nobody, Lease: e.lease[i]})
+	return e.node(p)
+}
+
+// node returns the one node of a process.
+func (e *explorer) node(p *process) *node {
+	key := string(write(p, epoch))
+	if n, ok := e.nodes[key]; ok {
+		return n
+	}
+	n := &node{id: len(e.nodes), p: p}
+	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening || slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
+	if e.fold {
+		n.numbers, n.last, n.tokens = p.references()
+	}
+	e.nodes[key] = n
+	return n
+}
+
+// references returns the numbers and tokens in a process, as bits.
+func (p *process) references() (numbers, last, tokens uint64) {
+	set := func(n uint64) {
+		if n >= 64 {
+			panic("a number that is too large")
+		}
+		if n > 0 {
+			numbers |= 1 << n
+		}
+	}
+	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
+		switch m {
+		case counter:
+			last = *(*uint64)(q)
+		case token:
+			if t := *(*int64)(q); t > 1 {
+				tokens |= 1 << (t - firstToken)
+			}
+		case number, claimID, numText:
+			eachNumber(m, s, q, func(n uint64) uint64 { set(n); return n })
+		}
+	})
+	return numbers, last, tokens
+}
+
+// eachNumber puts f(n) in the place of each number n that a field has.
+func eachNumber(m meaning, s *shape, q unsafe.Pointer, f func(uint64) uint64) {
+	text := func(n string) string {
+		v, err := strconv.ParseUint(n, 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		if w := f(v); w != v {
+			return fmt.Sprintf("%012d", w)
+		}
+		return n
+	}
+	switch {
+	case m == number && s.kind == reflect.Uint64:
+		if n := (*uint64)(q); *n > 0 {
+			*n = f(*n)
+		}
+	case m == number && s.kind == reflect.Slice:
+		for i, list := 0, *(*[]uint64)(q); i < len(list); i++ {
+			list[i] = f(list[i])
+		}
+	case m == number && s.kind == reflect.Map:
+		v := reflect.NewAt(s.typ, q).Elem()
+		own := reflect.MakeMapWithSize(s.typ, v.Len())
+		for it := v.MapRange(); it.Next(); {
+			own.SetMapIndex(reflect.ValueOf(f(it.Key().Uint())), it.Value())
+		}
+		v.Set(own)
+	case m == claimID:
+		if id, _ := (*(*any)(q)).(string); id != "" {
+			parts := strings.Split(id, ":")
+			parts[3] = text(parts[3])
+			*(*any)(q) = strings.Join(parts, ":")
+		}
+	case m == numText:
+		if t, _ := (*(*any)(q)).(string); t != "" {
+			*(*any)(q) = text(t[:12]) + t[12:]
+		}
+	}
+}
+
+// A naming gives numbers and tokens other names, in the same order: that of a bit is how many are before it.
+type naming struct{ numbers, tokens uint64 }
+
+func rank(set, n uint64) uint64 { return uint64(bits.OnesCount64(set&(1<<n-1))) + 1 }
+
+// rename returns a process under other names.
+func (e *explorer) rename(n *node, by naming) *node {
+	key := renamed{n, by}
+	if to, ok := e.renamed[key]; ok {
+		return to
+	}
+	p := deepCopy(n.p)
+	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
+		switch m {
+		case counter:
+			*(*uint64)(q) = uint64(bits.OnesCount64(by.numbers))
+		case token:
+			if t := (*int64)(q); *t > 1 {
+				*t = firstToken + int64(rank(by.tokens, uint64(*t-firstToken)))
+			}
+		case number, claimID, numText:
+			eachNumber(m, s, q, func(n uint64) uint64 { return rank(by.numbers, n) })
+		}
+	})
+	to := e.node(p)
+	e.renamed[key] = to
+	return to
+}
+
+type renamed struct {
+	n  *node
+	by naming
+}
+
+type happening struct {
+	n  *node
+	ev event
+}
+
+// happen returns what an event makes of a process.
+func (e *explorer) happen(n *node, ev event) *change {
+	key := happening{n, ev}
+	if c, ok := e.changes[key]; ok {
+		return c
+	}
+	p := deepCopy(n.p)
+	c := &change{}
+	p.happen(ev, e, c)
+	if e.fold {
+		p.foldAll()
+	}
+	c.to = e.node(p)
+	e.changes[key] = c
+	return c
+}
+
+func (p *process) happen(ev event, e *explorer, c *change) {
+	switch ev.do {
+	case acquire:
+		h := &engine.Hold{Name: name, Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read), Try: ev.try,
+			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded}
+		if ev.write {
+			h.Mode = engine.Mode(protocol.Write)
+		}
+		if p.Asks[ev.a] != unlimited {
+			p.Asks[ev.a]--
+		}
+		p.Holds = append(p.Holds, h)
+		p.Engine.Acquire(p.Now, h)
+	case giveUp:
+		p.Engine.GiveUp(p.Now, p.Holds[ev.a], errGaveUp)
+	case release:
+		h := p.Holds[ev.a]
+		if known, _ := p.Engine.Release(p.Now, h); known {
+			p.Holds = slices.Delete(p.Holds, int(ev.a), int(ev.a)+1)
+		}
+	case force:
+		_ = p.Engine.Force(p.Now, name, nil)
+	case reply:
+		f := p.land(ev.a)
+		r := f.Reply
+		if ev.reply != nil {
+			r = *ev.reply
+			r.Told.Granted, r.Told.Look = slices.Clone(r.Told.Granted), slices.Clone(r.Told.Look)
+		}
+		if e.deafen != nil {
+			e.deafen(f.R, &r)
+		}
+		p.Engine.Replied(p.Now, f.R, r, nil)
+	case fail:
+		f := p.land(ev.a)
+		if f.Stage != replied {
+			p.Copies = append(p.Copies, f.R.Request)
+		}
+		p.Engine.Replied(p.Now, f.R, protocol.Reply{}, errNetwork)
+	case keep:
+		p.Copies = append(p.Copies, p.Flights[ev.a].R.Request)
+	case slowDown:
+		p.Flights[ev.a].Stage = slow
+	case holdReply:
+		p.Flights[ev.a].Stage, p.Flights[ev.a].Reply = replied, *ev.reply
+	case ran:
+		p.Copies = slices.Delete(p.Copies, int(ev.a), int(ev.a)+1)
+	case send:
+		if p.Sub == stands && !p.Crashed {
+			p.Inbox = append(p.Inbox, *ev.message)
+		}
+	case hear, hearLater, hearTwice, miss:
+		m := p.Inbox[0]
+		p.Inbox = p.Inbox[1:]
+		if ev.do == hearLater || ev.do == hearTwice {
+			p.Delayed = append(p.Delayed, m)
+		}
+		if ev.do == hear || ev.do == hearTwice {
+			p.Engine.Heard(p.Now, messageText(m))
+		}
+	case hearDelayed:
+		m := p.Delayed[ev.a]
+		p.Delayed = slices.Delete(p.Delayed, int(ev.a), int(ev.a)+1)
+		p.Engine.Heard(p.Now, messageText(m))
+	case stand:
+		p.Sub = stands
+		p.Engine.Subscribed(p.Now)
+	case standLater:
+		p.Sub = lost
+	case drop:
+		p.Sub = lost
+		p.Inbox = nil
+		p.Engine.Unsubscribed(errNetwork)
+	case pass:
+		if p.Crashed {
+			p.Abandoned = true
+			break
+		}
+		if e.fold {
+			lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
+				if t := (*time.Time)(q); m == moment && !t.IsZero() {
+					*t = t.Add(-tick)
+				}
+			})
+			p.Now = epoch
+		} else {
+			p.Now = p.Now.Add(tick)
+		}
+		if p.Asleep {
+			break
+		}
+		before := len(p.Engine.Views())
+		p.Engine.Tick(p.Now)
+		if len(p.Engine.Views()) < before {
+			p.Abandoned, c.lost = true, true // its end was tried for a lease
+		}
+	case crash:
+		for _, f := range p.Flights {
+			if f.Stage != replied {
+				p.Copies = append(p.Copies, f.R.Request)
+			}
+		}
+		*p = process{Now: p.Now, Lease: p.Lease, Copies: p.Copies, Asks: make([]uint8, len(p.Asks)), Fates: p.Fates, Crashed: true, Abandoned: true}
+	case sleep:
+		p.Asleep = true
+	case wake:
+		p.Asleep = false
+	case note:
+		f := p.fate(uint64(ev.a))
+		f.Ended = max(f.Ended, ev.ended)
+	case dropped:
+		f := p.fate(uint64(ev.a))
+		f.Dropped, f.Anew, f.At = true, false, p.Now
+	case anew:
+		if f := p.fate(uint64(ev.a)); f.Dropped {
+			f.Anew = true
+			for _, v := range p.Engine.Views() {
+				if v.Number == f.number && v.State <= engine.Queued {
+					f.Dropped, f.At = false, time.Time{} // it does not know yet that it had the lock
+				}
+			}
+		}
+	}
+	if !p.Crashed && !p.Asleep {
+		p.settle(e, c)
+	}
+}
+
+// land takes a flight out.
+func (p *process) land(i int16) *flight {
+	f := p.Flights[i]
+	p.Flights = slices.Delete(p.Flights, int(i), int(i)+1)
+	return f
+}
+
+func (p *process) fate(n uint64) *fate {
+	for i := range p.Fates {
+		if p.Fates[i].number == n {
+			return &p.Fates[i]
+		}
+	}
+	p.Fates = append(p.Fates, fate{number: n})
+	return &p.Fates[len(p.Fates)-1]
+}
+
+// knownFate returns what is known of a claim.
+func (p *process) knownFate(n uint64) fate {
+	for _, f := range p.Fates {
+		if f.number == n {
+			return f
+		}
+	}
+	return fate{}
+}
+
+// settle does what the engine wants done, until there is nothing to do now.
+func (p *process) settle(e *explorer, c *change) {
+	for i := 0; ; i++ {
+		var fx engine.Effects
+		p.Engine.Flush(&fx)
+		for _, r := range fx.Send {
+			if e.mute == nil || !e.mute(r) {
+				p.Flights = append(p.Flights, &flight{R: r})
+			}
+		}
+		for _, h := range fx.Cancel {
+			p.cancelled(h, c)
+		}
+		for _, h := range fx.Wake {
+			p.woken(h, c)
+		}
+		if fx.Listen || fx.Relisten {
+			p.Sub = opening
+		}
+		p.Engine.Coarsen(p.Now, tick)
+		at, ok := p.Engine.Next()
+		if !ok || at.After(p.Now) {
+			return
+		}
+		if i == 100 {
+			c.flaw = cmp.Or(c.flaw, errors.New("an engine does not come to rest"))
+			return
+		}
+		p.Engine.Tick(p.Now)
+	}
+}
+
+// cancelled checks that a hold is not lost without a cause.
+func (p *process) cancelled(h *engine.Hold, c *change) {
+	switch {
+	case !errors.Is(h.Err(), engine.ErrLost):
+		c.flaw = cmp.Or(c.flaw, fmt.Errorf("a hold ends with %w", h.Err()))
+	case !p.Now.Before(h.Deadline()):
+		c.lost = true
+	case !p.knownFate(h.ClaimNumber()).Dropped:
+		c.flaw = cmp.Or(c.flaw, errors.New("a hold is lost without a cause"))
+	}
+}
+
+// woken checks what a call, or a release, has come to, and forgets it if it is over.
+func (p *process) woken(h *engine.Hold, c *change) {
+	flaw := func(text string) {
+		c.flaw = cmp.Or(c.flaw, fmt.Errorf("%s: %w", text, cmp.Or(h.Err(), errors.New("no error"))))
+	}
+	f, err := p.knownFate(h.ClaimNumber()), h.Err()
+	switch h.State() {
+	case engine.Live:
+		return
+	case engine.Failed:
+		switch {
+		case errors.Is(err, errGaveUp):
+		case errors.Is(err, engine.ErrUpgrade) && h.Mode == engine.Mode(protocol.Write) && p.reads(h.Owner):
+		case errors.Is(err, engine.ErrLocked) && h.Try, errors.Is(err, errNetwork) && h.Try:
+		case errors.Is(err, engine.ErrUnanswered) && (h.Try || !h.Bounded):
+			c.lost = true
+		case errors.Is(err, engine.ErrLost) && (f.Dropped || p.lapsed(h.Owner) || h.ClaimNumber() != 0 && !p.Now.Before(h.Deadline())):
+		default:
+			flaw("a call ends for no reason")
+		}
+	case engine.Finished:
+		switch {
+		case err == nil && f.Dropped && !f.Anew:
+			flaw("a release says that the hold was good to the end, but it was dropped before")
+		case err == nil:
+		case errors.Is(err, engine.ErrUnanswered):
+			c.lost = true
+		case errors.Is(err, engine.ErrLost) && (f.Dropped || !p.Now.Before(h.Deadline())):
+		default:
+			flaw("a release fails for no reason")
+		}
+	default:
+		flaw(fmt.Sprintf("a hold wakes in state %d", h.State()))
+		return
+	}
+	p.Holds = slices.DeleteFunc(p.Holds, func(o *engine.Hold) bool { return o == h })
+}
+
+func (p *process) lapsed(o engine.Owner) bool {
+	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Owner == o && h.State() == engine.Lapsed })
+}
+
+// reads reports whether an owner has the lock for reading.
+func (p *process) reads(o engine.Owner) bool {
+	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
+		return h.Owner == o && h.Mode == engine.Mode(protocol.Read) && (h.State() == engine.Live || h.State() == engine.Entering)
+	})
+}
+
+const oldest = 8 * tick // by then whatever is timed has happened
+
+// foldAll changes what makes no difference.
+func (p *process) foldAll() {
+	if !p.Crashed {
+		var requests []*engine.Request
+		for _, f := range p.Flights {
+			requests = append(requests, f.R)
+		}
+		p.Engine.Fold(p.Now, p.Holds, requests)
+	}
+	lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
+		if t := (*time.Time)(q); m == moment && !t.IsZero() && p.Now.Sub(*t) > oldest {
+			*t = p.Now.Add(-oldest)
+		}
+	})
+	slices.SortStableFunc(p.Flights, func(a, b *flight) int {
+		if a.Stage == due && b.Stage == due {
+			return 0 // they are about to run in this order
+		}
+		return cmp.Or(cmp.Compare(a.Stage, b.Stage), compareRequests(&a.R.Request, &b.R.Request), a.R.Sent.Compare(b.R.Sent))
+	})
+	slices.SortStableFunc(p.Copies, func(a, b protocol.Request) int { return compareRequests(&a, &b) })
+	p.Copies = slices.CompactFunc(p.Copies, func(a, b protocol.Request) bool { return compareRequests(&a, &b) == 0 })
+	byText := func(a, b protocol.Message) int { return strings.Compare(messageText(a), messageText(b)) }
+	slices.SortFunc(p.Delayed, byText)
+	p.Delayed = slices.CompactFunc(p.Delayed, func(a, b protocol.Message) bool { return byText(a, b) == 0 })
+
+	if len(p.Fates) == 0 {
+		return
+	}
+	known := map[uint64]bool{}
+	fates := p.Fates
+	p.Fates = nil
+	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
+		if m == number || m == claimID || m == numText {
+			eachNumber(m, s, q, func(n uint64) uint64 { known[n] = true; return n })
+		}
+	})
+	slices.SortFunc(fates, func(a, b fate) int { return cmp.Compare(a.number, b.number) })
+	for _, f := range fates {
+		if known[f.number] && (f.Ended != 0 || f.Dropped || f.Anew) {
+			p.Fates = append(p.Fates, f)
+		}
+	}
+}
+
+// compareRequests sorts requests by what they say.
+func compareRequests(a, b *protocol.Request) int {
+	return cmp.Or(strings.Compare(a.Claim.Number.(string), b.Claim.Number.(string)), strings.Compare(a.Script.Name, b.Script.Name),
+		bytes.Compare(argText(a), argText(b)))
+}
+
+func argText(r *protocol.Request) []byte { return fmt.Append(nil, r.Argv(nil)...) }
+
+// messageText is a message as it is published.
+func messageText(m protocol.Message) string {
+	var b strings.Builder
+	if m.Token != 0 {
+		fmt.Fprintf(&b, "%d %d", m.Token, bit(m.More))
+		for _, n := range m.Granted {
+			fmt.Fprintf(&b, " %d", n)
+		}
+	}
+	for i, n := range m.Look {
+		if i == 0 {
+			b.WriteString(",")
+		} else {
+			b.WriteString(" ")
+		}
+		fmt.Fprint(&b, n)
+	}
+	return b.String()
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/yuin/gopher-lua/parse"
+)
+
+var (
+	condition  = regexp.MustCompile(`^(\s*(?:else)?if )(.*)( then\b.*)$`)
+	comparison = regexp.MustCompile(` (<|>|<=|>=|==|~=) `)
+	literal    = regexp.MustCompile(`(^|[ ,(])(\d+)([ ,)]|$)`)
+	expression = regexp.MustCompile(`[^=~<>]= |\breturn `) // what one begins after
+	connective = regexp.MustCompile(` (and|or) `)
+	// A statement that stands alone on its line, and can be left out.
+	statement = regexp.MustCompile(`^\s*((redis\.)?p?call\(.*\)|[a-z_.]+\(.*\)|[a-z_]+(\[[^=]*\])?(, [a-z_]+(\[[^=]*\])?)* = .*|return)$`)
+	answer    = regexp.MustCompile(`^(\s*return )(-?\d)$`)
+	extremum  = regexp.MustCompile(`math\.(max|min|floor|ceil)\(`)
+	included  = regexp.MustCompile(`(?m)^ *--#include (\S+)\n`)
+)
+
+// unmutated decides nothing: it only reads.
+const unmutated = "inspect.lua"
+
+// luaMutants makes every mutant of the scripts of a repository.
+func luaMutants(root string) ([]mutant, error) {
+	var all []mutant
+	for _, pattern := range []string{"lua/*.lua", "lua/shared/*.lua"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range files {
+			if filepath.Base(path) == unmutated {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			file, err := filepath.Rel(root, path)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, mutateLua(filepath.ToSlash(file), string(text))...)
+		}
+	}
+	return all, nil
+}
+
+// mutateLua makes every mutant of a script, or of a part of scripts.
+func mutateLua(file, text string) []mutant {
+	var all []mutant
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		code, comment := line, ""
+		if at := strings.Index(line, "--"); at >= 0 {
+			code, comment = line[:at], " "+line[at:]
+		}
+		code = strings.TrimRight(code, " ")
+		seen := map[string]bool{code: true}
+		for _, changed := range changeLua(code) {
+			if seen[changed] {
+				continue
+			}
+			seen[changed] = true
+			with := slices.Clone(lines)
+			with[i] = changed + comment
+			after := strings.TrimSpace(changed)
+			if after == "do end" {
+				after = strings.TrimSpace(line) + leftOut
+			}
+			all = append(all, mutant{file, i + 1, strings.TrimSpace(line), after, strings.Join(with, "\n")})
+		}
+	}
+	return all
+}
+
+// changeLua returns what a line of code can be turned into.
+func changeLua(code string) []string {
+	var out []string
+	if strings.TrimSpace(code) == "" || strings.Contains(code, "local function") {
+		return nil
+	}
+	replaceEach := func(re *regexp.Regexp, group int, with func(string) []string) {
+		for _, m := range re.FindAllStringSubmatchIndex(code, -1) {
+			for _, w := range with(code[m[2*group]:m[2*group+1]]) {
+				out = append(out, code[:m[2*group]]+w+code[m[2*group+1]:])
+			}
+		}
+	}
+	simple := false // a condition of one part, which it is enough to turn round
+	// Conditions: the other way round, and without each of their parts.
+	if m := condition.FindStringSubmatch(code); m != nil {
+		simple = !connective.MatchString(m[2])
+		out = append(out, m[1]+"not ("+m[2]+")"+m[3])
+		for _, part := range without(m[2]) {
+			out = append(out, m[1]+part+m[3])
+		}
+	} else {
+		for _, part := range without(code) {
+			if balanced(part) {
+				out = append(out, part)
+			}
+		}
+	}
+	// Comparisons: off by one, or the other way round.
+	replaceEach(comparison, 1, func(op string) []string {
+		if simple && (op == "==" || op == "~=") {
+			return nil
+		}
+		return map[string][]string{"<": {"<="}, ">": {">="}, "<=": {"<"}, ">=": {">"}, "==": {"~="}, "~=": {"=="}}[op]
+	})
+	replaceEach(literal, 2, func(n string) []string {
+		v, err := strconv.Atoi(n)
+		if err != nil || v >= 1000 { // a limit or a time of which the last one makes no difference
+			return nil
+		}
+		return []string{strconv.Itoa(v + 1)}
+	})
+	replaceEach(regexp.MustCompile(`'(\()0'`), 1, func(string) []string { return []string{""} })
+	replaceEach(extremum, 1, func(f string) []string {
+		return []string{map[string]string{"max": "min", "min": "max", "floor": "ceil", "ceil": "floor"}[f]}
+	})
+	// Statements: left out.
+	if statement.MatchString(code) && balanced(code) {
+		out = append(out, code[:len(code)-len(strings.TrimLeft(code, " "))]+"do end")
+	}
+	// Answers.
+	if m := answer.FindStringSubmatch(code); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		out = append(out, m[1]+strconv.Itoa(n+1))
+	}
+	return out
+}
+
+// without returns an expression without each operand of its ands and ors that stand outside of brackets.
+func without(code string) []string {
+	var at [][]int
+	for _, m := range connective.FindAllStringIndex(code, -1) {
+		if balanced(code[:m[0]]) {
+			at = append(at, m)
+		}
+	}
+	var out []string
+	for i, m := range at {
+		end := len(code)
+		if i+1 < len(at) {
+			end = at[i+1][0]
+		}
+		out = append(out, code[:m[0]]+code[end:]) // the right operand
+		if i == 0 {
+			start := 0
+			for _, m := range expression.FindAllStringIndex(code[:m[0]], -1) {
+				start = m[1]
+			}
+			out = append(out, code[:start]+code[m[1]:])
+		}
+	}
+	return out
+}
+
+func balanced(code string) bool {
+	depth := 0
+	for _, c := range code {
+		switch c {
+		case '(', '{', '[':
+			depth++
+		case ')', '}', ']':
+			depth--
+		}
+	}
+	return depth == 0
+}
+
+// checkLua returns why one of the scripts of a repository is no Lua, if so.
+func checkLua(root string) error {
+	files, err := filepath.Glob(filepath.Join(root, "lua", "*.lua"))
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		text, err := compose(root, filepath.Base(path))
+		if err == nil {
+			_, err = parse.Parse(strings.NewReader(text), path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compose returns a script with what it includes.
+func compose(root, file string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(root, "lua", file))
+	whole := included.ReplaceAllStringFunc(string(text), func(line string) string {
+		part, e := compose(root, "shared/"+included.FindStringSubmatch(line)[1])
+		if err == nil {
+			err = e
+		}
+		return part
+	})
+	return whole, err
+}

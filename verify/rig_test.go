@@ -1,0 +1,370 @@
+package verify
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"pgregory.net/rapid"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+	"github.com/seed-7e8842f7/rwlock/verify/model"
+)
+
+// scripts is the directory of the scripts under test.
+func scripts() string {
+	if dir := os.Getenv("RWLOCK_LUA"); dir != "" {
+		return dir
+	}
+	return "../lua"
+}
+
+var include = regexp.MustCompile(`(?m)^ *--#include (\S+)\n`)
+
+// source returns a script with what it includes, which reads the time from a hash, says what it tells to a list, and takes
+// small steps if few is set.
+func source(t testing.TB, name string, few bool) string {
+	var compose func(path ...string) string
+	compose = func(path ...string) string {
+		b, err := os.ReadFile(filepath.Join(append([]string{scripts()}, path...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return include.ReplaceAllStringFunc(string(b), func(line string) string {
+			return compose("shared", include.FindStringSubmatch(line)[1])
+		})
+	}
+	s := compose(name + ".lua")
+	for old, replaced := range map[string]string{
+		"call('TIME')":           "call('HMGET', '{clock}', 's', 'us')",
+		"redis.pcall('PUBLISH',": "redis.call('RPUSH', '{told}',",
+	} {
+		s = strings.ReplaceAll(s, old, replaced)
+	}
+	if few {
+		s = strings.ReplaceAll(s, "local STEP = 250", "local STEP = 2")
+	}
+	return s
+}
+
+// A rig runs the scripts against a server whose clock it moves: the time that scripts read is in a key, and a time to live
+// is cut short by what passes, and made longer by what the test takes.
+type rig struct {
+	client *redis.Client
+	shas   map[*lua.Script]string
+	keys   protocol.Keys
+	few    bool // small steps
+	now    int64
+	passed int64     // ms, wherever the clock has stepped back to
+	real   time.Time // up to when times to live were made longer
+	over   bool      // a hold whose lease is over is still there
+}
+
+const (
+	slack    = 2    // ms: by so much deadlines may be rounded
+	ttlSlack = 1000 // ms: by so much times to live may differ from what the clock says
+	wakes    = "wake:"
+)
+
+var ctx = context.Background()
+
+func newRig(t testing.TB, client *redis.Client, few bool) *rig {
+	r := &rig{client: client, few: few, shas: map[*lua.Script]string{}, keys: protocol.KeysOf("p", "l")}
+	for _, s := range lua.All {
+		r.load(t, s, source(t, s.Name, few))
+	}
+	return r
+}
+
+// load has the server know a script as that text.
+func (r *rig) load(t testing.TB, s *lua.Script, text string) {
+	sha, err := r.client.ScriptLoad(ctx, text).Result()
+	if err != nil {
+		t.Fatalf("%s: %v", s.Name, err)
+	}
+	r.shas[s] = sha
+}
+
+func (r *rig) reset(t rapid.TB) {
+	if err := r.client.FlushDB(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	r.setClock(t, 1_700_000_000_000_000)
+	r.real, r.passed, r.over = time.Now(), 0, false
+}
+
+func (r *rig) setClock(t rapid.TB, us int64) {
+	r.now = us
+	if err := r.client.HSet(ctx, "{clock}", "s", us/1_000_000, "us", us%1_000_000).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pass lets time pass, or the clock step back.
+func (r *rig) pass(t rapid.TB, ms int64) {
+	r.shift(t, ms)
+	r.passed += max(ms, 0)
+	r.setClock(t, r.now+ms*1000)
+}
+
+// shift has the lock's keys live as if ms had passed since the last call, and nothing else.
+func (r *rig) shift(t rapid.TB, ms int64) {
+	took := time.Since(r.real)
+	pipe := r.client.Pipeline()
+	for key, left := range r.ttls(t) {
+		if left > 0 {
+			pipe.PExpire(ctx, key, left+took-time.Duration(ms)*time.Millisecond)
+		}
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.real = time.Now()
+}
+
+// ttls returns the times to live of the lock's keys. Each has one.
+func (r *rig) ttls(t rapid.TB) map[string]time.Duration {
+	keys := []any{r.keys.Lock, r.keys.Leases, r.keys.Queue}
+	pipe, ttls := r.client.Pipeline(), map[string]time.Duration{}
+	var left []*redis.DurationCmd
+	for _, key := range keys {
+		left = append(left, pipe.PTTL(ctx, key.(string)))
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for i, key := range keys {
+		if ttl := left[i].Val(); ttl == -1 {
+			t.Fatalf("%s lives for ever", key)
+		} else if ttl != -2 {
+			ttls[key.(string)] = ttl
+		}
+	}
+	return ttls
+}
+
+func (r *rig) try(q *protocol.Request) (any, error) {
+	q.Keys = r.keys
+	if q.Channels == nil {
+		q.Channels = wakes
+	}
+	return r.client.Do(ctx, q.Argv([]any{"EVALSHA", r.shas[q.Script]})...).Result()
+}
+
+// run runs a script, and returns its reply, and what it told other instances.
+func (r *rig) run(t rapid.TB, q *protocol.Request) (protocol.Reply, map[string]protocol.Message) {
+	raw, err := r.try(q)
+	if err != nil {
+		t.Fatalf("%s: %v", q.Script.Name, err)
+	}
+	reply, err := protocol.Decode(q.Script, raw)
+	if err != nil {
+		t.Fatalf("%s: %v", q.Script.Name, err)
+	}
+	list, err := r.client.LRange(ctx, "{told}", 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]protocol.Message{}
+	for pair := range slices.Chunk(list, 2) {
+		instance := strings.TrimPrefix(pair[0], wakes)
+		m, ok := protocol.ParseMessage(pair[1])
+		if _, twice := told[instance]; !ok || twice || pair[1] == "" {
+			t.Fatalf("%s told %v", q.Script.Name, list)
+		}
+		told[instance] = m
+	}
+	if len(list) > 0 {
+		r.client.Del(ctx, "{told}")
+	}
+	return reply, told
+}
+
+const processes = 3
+
+func instance(owner int) string { return "instance-" + strconv.Itoa(owner%processes) + "_" }
+
+// claimOf returns the claim that a number and an owner make, on a slot of its process.
+func claimOf(owner, number, slot int, mode model.Mode) protocol.Claim {
+	modes := map[model.Mode]protocol.Mode{model.Read: protocol.Read, model.Write: protocol.Write}
+	process := uuid.UUID{15: byte(owner % processes)}
+	return protocol.NewClaim(modes[mode], instance(owner), slot, uint64(number), protocol.Owner{Process: process, Handle: uint64(owner)})
+}
+
+func known(t rapid.TB, id string) (model.Claim, protocol.Known) {
+	k, err := protocol.ParseClaim(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model.Claim{Owner: int(k.Owner.Handle), Number: int(k.Number)}, k
+}
+
+// fields returns what the lock's hash says.
+func (r *rig) fields(t rapid.TB) map[string]string {
+	f, err := r.client.HGetAll(ctx, r.keys.Lock.(string)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// state reads the lock, and checks that its keys agree with each other, and with what Inspect makes of them.
+func (r *rig) state(t rapid.TB) *model.Lock {
+	raw, err := r.try(&protocol.Request{Script: lua.Inspect})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := r.read(t, raw)
+	s, err := protocol.DecodeState(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen model.Lock
+	seen.Now, seen.Token = l.Now, s.Token
+	for _, h := range s.Holders {
+		c, _ := known(t, id(h.Known))
+		seen.Holds = append(seen.Holds, model.Hold{Claim: c, Mode: modeOf(h.Mode), Until: r.now/1000 + h.Lease.Milliseconds(), Count: h.Count})
+	}
+	for _, w := range s.Waiters {
+		c, _ := known(t, id(w.Known))
+		seen.Queue = append(seen.Queue, model.Waiter{Claim: c, Mode: modeOf(w.Mode), Until: r.now/1000 + w.Lease.Milliseconds()})
+	}
+	plain := l.Clone()
+	for i := range plain.Holds {
+		plain.Holds[i].Token, plain.Holds[i].Asked = 0, 0
+	}
+	var order []model.Claim // in which they are served
+	for _, w := range plain.InOrder() {
+		order = append(order, w.Claim)
+	}
+	var told []model.Claim
+	for _, w := range seen.Queue {
+		told = append(told, w.Claim)
+	}
+	if !slices.Equal(order, told) {
+		t.Fatalf("inspect says that %v wait, in this order, not %v", told, order)
+	}
+	for i := range plain.Queue {
+		plain.Queue[i].Owed = false
+	}
+	if err := model.Compare(plain, &seen, slack); err != nil {
+		t.Fatalf("inspect says that %v: %v", err, raw)
+	}
+	return l
+}
+
+func modeOf(m protocol.Mode) model.Mode {
+	return map[protocol.Mode]model.Mode{protocol.Read: model.Read, protocol.Write: model.Write}[m]
+}
+
+func id(k protocol.Known) string {
+	_, slot, _ := strings.Cut(k.Slot, ":")
+	n, _ := strconv.Atoi(slot)
+	return protocol.NewClaim(k.Mode, k.Instance, n, k.Number, k.Owner).ID.(string)
+}
+
+// read reads the lock out of the reply of inspect.lua.
+func (r *rig) read(t rapid.TB, raw any) *model.Lock {
+	reply := raw.([]any)
+	pairs := func(v any) (list [][2]string) {
+		for pair := range slices.Chunk(v.([]any), 2) {
+			list = append(list, [2]string{pair[0].(string), pair[1].(string)})
+		}
+		return list
+	}
+	number := func(s string) int64 { f, _ := strconv.ParseFloat(s, 64); return int64(f) }
+	if now := number(reply[0].(string)); now != r.now {
+		t.Fatalf("inspect reads %d µs, not %d", now, r.now)
+	}
+	f := map[string]string{}
+	for _, p := range pairs(reply[1]) {
+		f[p[0]] = p[1]
+	}
+	leases, queue := pairs(reply[2]), pairs(reply[3])
+	r.over = false
+	l := &model.Lock{Now: r.now, Token: number(f["fence"])}
+	owner, plus := strings.CutSuffix(f["owner"], " +")
+	expired := false
+	count := func(h *model.Hold, text string) {
+		if f := strings.Fields(text); len(f) > 0 {
+			h.Count = int(number(f[0]))
+			if len(f) > 1 {
+				h.Asked = int(number(f[1]))
+			}
+		}
+	}
+	add := func(h model.Hold, lives bool) {
+		if lives {
+			l.Holds = append(l.Holds, h)
+		} else {
+			r.over = true
+		}
+	}
+	if owner != "" && owner != "shared" {
+		c, k := known(t, owner)
+		lease, since, ok := strings.Cut(f["lease"], " ")
+		if !ok {
+			since = f["fence"]
+		}
+		until := number(since) + number(lease)*1000
+		h := model.Hold{Claim: c, Mode: modeOf(k.Mode), Until: until / 1000, Token: l.Token, Count: 1}
+		count(&h, f["count"])
+		lives := until > r.now/1000*1000
+		add(h, lives)
+		expired = !lives && h.Mode == model.Write
+	} else if f["count"] != "" {
+		t.Fatalf("a count, and nobody has it alone: %v", f)
+	}
+	several := owner == "shared" || f["readers"] != ""
+	for _, p := range leases {
+		c, k := known(t, p[0])
+		h := model.Hold{Claim: c, Mode: model.Read, Until: number(p[1]), Count: 1}
+		record := strings.Fields(f[k.Slot])
+		lives := h.Until > r.now/1000
+		if lives && (len(record) < 4 || record[2] != "held" || number(record[0]) != int64(c.Number)) {
+			t.Fatalf("%s has a lease, and its slot says %v", p[0], record)
+		}
+		if lives {
+			h.Token = number(record[1])
+			count(&h, strings.Join(record[3:], " "))
+		}
+		add(h, lives)
+	}
+	owed := number(f["owed"])
+	writers := 0
+	for _, p := range queue {
+		c, k := known(t, p[0])
+		w := model.Waiter{Claim: c, Mode: modeOf(k.Mode)}
+		if w.Mode == model.Write {
+			writers++
+		} else {
+			w.Owed = expired || number(p[1])+1e12 <= owed
+		}
+		record := strings.Fields(f[k.Slot])
+		if len(record) != 4 || record[2] != "waits" || number(record[0]) != int64(c.Number) {
+			continue // it is forgotten
+		}
+		w.Until = (number(record[1]) + number(record[3])*1000) / 1000
+		l.Queue = append(l.Queue, w)
+	}
+	switch {
+	case plus != (len(queue) > 0 || f["readers"] != ""):
+		t.Fatalf("owner is %q, where %d wait and %q read", f["owner"], len(queue), f["readers"])
+	case int(number(f["pending"])) != writers:
+		t.Fatalf("%q writers wait, of %d", f["pending"], writers)
+	case !several && len(leases) > 0:
+		t.Fatalf("there are leases, and owner is %q", f["owner"])
+	case f["readers"] != "" && int(number(f["readers"])) != len(leases):
+		t.Fatalf("%s read, of %d", f["readers"], len(leases))
+	}
+	return l
+}

@@ -1,0 +1,131 @@
+package sim
+
+import (
+	"time"
+)
+
+// A Climate is what may go wrong in a world.
+type Climate struct {
+	Name string
+	Weather
+	Mute      bool // the server's user may not publish
+	Deafness  bool // subscriptions that nothing comes by any more, and nobody says so
+	Stalls    bool // networks stall, for up to two leases
+	Freezes   bool // processes stand still, for up to two leases
+	Cuts      bool // all of a process's connections break at once
+	Flushes   bool // FLUSHALL
+	Evicts    bool // single keys of a lock disappear
+	Failovers bool // a replica takes over that has missed the last writes
+	Steps     bool // the server's clock is set
+	Scripts   bool // SCRIPT FLUSH
+	Crashes   bool // processes die
+	Closes    bool // RWLocks are closed, and others made in their place
+	Forces    bool // ForceUnlock
+	Dozes     bool // holders sleep past their lease and go on
+	Forgets   bool // holders forget to unlock
+	Drift     bool // clocks run at rates up to one percent apart
+	Shared    bool // RWLocks whose owners are the same
+	Crowd     bool // of more readers than one step lets in
+	Strict    bool // nothing keeps a request from the server for long: turns can be checked
+
+	whole, engines bool // for whole RWLocks, or engines, alone
+}
+
+// Weather says what becomes of what a process sends and gets. The chances are per mille.
+type Weather struct {
+	Latency time.Duration // the most that a frame takes
+
+	Cut    int // the connection breaks before the request arrives
+	Late   int // the connection breaks, and the request arrives long after
+	Drop   int // the request arrives; the connection breaks before the reply does
+	Half   int // it breaks in the middle of the reply
+	Slow   int // the reply takes longer than the client waits
+	Refuse int // the server answers with an error
+
+	Swallow int // a published message is lost
+	Twice   int // a published message comes twice
+	Tardy   int // a published message comes long after
+}
+
+// Climates are the worlds that a seed chooses from.
+var Climates = []Climate{
+	{Name: "calm", Strict: true},
+	{Name: "scripts", Strict: true, Scripts: true, whole: true},
+	{Name: "dozes", Strict: true, Dozes: true},
+	{Name: "forgets", Strict: true, Forgets: true, engines: true},
+	{Name: "crashes", Strict: true, Crashes: true},
+	{Name: "closes", Strict: true, Closes: true},
+	{Name: "wakeups", Strict: true, Weather: Weather{Swallow: 300, Twice: 200, Tardy: 200}},
+	{Name: "mute", Strict: true, Mute: true, engines: true},
+	{Name: "deaf", Strict: true, Deafness: true, engines: true},
+	{Name: "drift", Strict: true, Drift: true, engines: true},
+	{Name: "shared", Strict: true, Shared: true},
+	{Name: "crowd", Strict: true, Crowd: true, engines: true},
+	{Name: "lossy", Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}},
+	{Name: "refusals", Weather: Weather{Refuse: 60}, engines: true},
+	{Name: "stalls", Stalls: true, Cuts: true, Dozes: true},
+	{Name: "freezes", Freezes: true, Dozes: true, engines: true},
+	{Name: "flushes", Flushes: true, Scripts: true},
+	{Name: "evictions", Evicts: true},
+	{Name: "failovers", Failovers: true, engines: true},
+	{Name: "steps", Steps: true, engines: true},
+	{Name: "forced", Forces: true},
+	{Name: "storm", Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50},
+		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true, Failovers: true,
+		Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+}
+
+const (
+	// long is how late a request or a reply may come. What ended is remembered for longer.
+	long = 2 * time.Minute
+
+	maxLatency  = time.Millisecond
+	unlockBound = 5*time.Second + 600*time.Millisecond // the client's last pause between two tries included
+	// handover is how long the next in line may take beyond the moment when the last lease in its way is over.
+	handover = 225 * time.Millisecond
+)
+
+var leases = []time.Duration{150 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second, 5 * time.Minute}
+
+// limits are the bounds that a referee holds the library to; they depend on what goes wrong in the world.
+type limits struct {
+	slop    time.Duration // how late a call may return after its end
+	notice  time.Duration // from a loss of data until all holders know of it
+	steady  bool          // nothing happens that a hold which is renewed could be lost by
+	slack   time.Duration // from a call until its request is surely at the server; 0: no bound is known
+	gap     time.Duration // the longest that a lock lies free while somebody waits, after a release
+	lapse   time.Duration // the same after the loss of a hold
+	overrun int           // the most writers that enter while a reader waits
+}
+
+// limits returns the bounds where no lease is longer than longest.
+func (c Climate) limits(longest time.Duration) limits {
+	margin := longest/100 + 2*time.Millisecond
+	l := limits{notice: longest, overrun: 1}
+	if c.Weather == (Weather{}) && !c.Stalls && !c.Freezes && !c.Cuts && !c.Crashes {
+		l.notice = longest/3 + 50*time.Millisecond
+	}
+	if !c.Strict {
+		return l
+	}
+	l.slack = 25 * maxLatency
+	l.steady = !c.Dozes && !c.Forgets
+	l.gap = 25 * maxLatency
+	l.lapse = margin + handover
+	if c.Crowd {
+		l.gap += 25 * maxLatency // several steps
+	}
+	if c.Drift {
+		l.lapse += longest / 25
+	}
+	if c.Crashes || c.Dozes || c.Forgets {
+		l.gap = longest + handover // the queue may have a dead waiter in front, or a dead holder
+		l.lapse = l.gap
+	}
+	if c.Weather != (Weather{}) || c.Mute || c.Deafness {
+		l.gap = longest/3 + handover
+		l.lapse += l.gap
+		l.overrun = 2
+	}
+	return l
+}

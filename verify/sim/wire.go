@@ -1,0 +1,303 @@
+package sim
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A wire is a node's client and its network.
+type wire struct {
+	n       *node
+	rng     *rand.Rand
+	weather Weather
+	retries int // of the client, which sends again what has failed
+
+	stalled bool
+	gate    []func() // what is held back
+	flying  []*exchange
+
+	listens bool
+	sub     *subscription // that stands, or is being opened; nil if there is none
+	wait    time.Duration // before the next
+}
+
+// What a client does, as go-redis does by default.
+const (
+	readTimeout = 3 * time.Second
+	minBackoff  = 8 * time.Millisecond
+	maxBackoff  = 512 * time.Millisecond
+)
+
+var (
+	errBroken   = errors.New("simulated network: connection broken")
+	errSilence  = errors.New("simulated network: i/o timeout")
+	answerLines = []answerError{"LOADING the server starts", "READONLY a replica", "OOM no memory", "ERR no"}
+)
+
+// delay draws how long a frame takes: whole microseconds, as the server's clock counts.
+func (w *wire) delay() time.Duration {
+	n := int64(w.weather.Latency / time.Microsecond)
+	return time.Duration(n/4+w.rng.Int64N(n*3/4)+1) * time.Microsecond
+}
+
+func (w *wire) long() time.Duration {
+	return time.Duration(w.rng.Int64N(int64(long/time.Microsecond))) * time.Microsecond
+}
+
+// draw picks one of the outcomes whose chances are given, or none of them: 0.
+func (w *wire) draw(chances ...int) int {
+	n := w.rng.IntN(1000)
+	for i, c := range chances {
+		if n -= c; n < 0 {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// pass lets something through that is not held back.
+func (w *wire) pass(fn func()) {
+	if w.stalled {
+		w.gate = append(w.gate, fn)
+		return
+	}
+	fn()
+}
+
+func (w *wire) resume() {
+	w.stalled = false
+	gate := w.gate
+	w.gate = nil
+	for _, fn := range gate {
+		fn()
+	}
+}
+
+// cut breaks all connections. What was sent arrives all the same.
+func (w *wire) cut() {
+	for _, x := range slices.Clone(w.flying) {
+		x.fail(x.try, errBroken)
+	}
+	w.lose(errBroken)
+}
+
+// An exchange is a request on its way, until its result is known.
+type exchange struct {
+	w      *wire
+	r      *engine.Request
+	try    int // the last that was begun
+	failed int // the last that has failed
+}
+
+func (w *wire) send(r *engine.Request) {
+	if w.n.killed {
+		return
+	}
+	x := &exchange{w: w, r: r}
+	w.flying = append(w.flying, x)
+	x.begin()
+}
+
+// begin sends the request, perhaps again.
+func (x *exchange) begin() {
+	x.try++
+	w, n, try := x.w, x.w.n, x.try
+	up := w.delay()
+	n.after(readTimeout, func() { n.later(func() { x.fail(try, errSilence) }) })
+	fate := w.draw(w.weather.Cut, w.weather.Late)
+	late := up + w.long()
+	if fate > 0 {
+		n.after(up, func() { x.fail(try, errBroken) })
+	}
+	switch fate {
+	case 0:
+		n.after(up, func() { w.pass(func() { x.arrive(try) }) })
+	case 2:
+		n.after(late, func() { _, _ = n.execute(&x.r.Request) })
+	}
+}
+
+// arrive has the server run the request, and sends the reply back.
+func (x *exchange) arrive(try int) {
+	w, n := x.w, x.w.n
+	var reply any
+	var err error
+	if w.draw(w.weather.Refuse) > 0 {
+		err = answerLines[w.rng.IntN(len(answerLines))]
+	} else {
+		reply, err = n.execute(&x.r.Request)
+	}
+	down := w.delay()
+	switch w.draw(w.weather.Drop+w.weather.Half, w.weather.Slow) {
+	case 1:
+		n.after(down, func() { x.fail(try, errBroken) })
+		return
+	case 2:
+		down += w.long()
+	}
+	n.after(down, func() {
+		w.pass(func() { n.later(func() { x.answer(try, reply, err) }) })
+	})
+}
+
+// open reports whether the result of a try is still waited for.
+func (x *exchange) open(try int) bool { return x.try == try && x.failed < try && !x.w.n.killed }
+
+func (x *exchange) answer(try int, raw any, err error) {
+	if !x.open(try) {
+		return
+	}
+	reply := protocol.Reply{}
+	if err == nil {
+		reply, err = protocol.Decode(x.r.Script, raw)
+		if err != nil {
+			x.w.n.w.Violation("server: %s replies %v: %v", x.r.Script.Name, raw, err)
+		}
+	}
+	x.end(reply, err)
+}
+
+// fail ends a try. The client may try again.
+func (x *exchange) fail(try int, err error) {
+	w, n := x.w, x.w.n
+	n.later(func() {
+		if !x.open(try) {
+			return
+		}
+		x.failed = try
+		if try > w.retries {
+			x.end(protocol.Reply{}, err)
+			return
+		}
+		n.after(minBackoff+time.Duration(w.rng.Int64N(int64(maxBackoff-minBackoff))), func() { n.later(x.begin) })
+	})
+}
+
+func (x *exchange) end(reply protocol.Reply, err error) {
+	x.failed = x.try
+	x.w.flying = slices.DeleteFunc(x.w.flying, func(other *exchange) bool { return other == x })
+	x.w.n.do(func(e *engine.Engine, now time.Time) { e.Replied(now, x.r, reply, err) })
+}
+
+// A subscription is to the channel of the node's engine.
+type subscription struct {
+	registered bool      // by the server
+	deaf       bool      // nothing comes any more
+	last       time.Time // when what was sent last arrives: frames keep their order
+}
+
+const (
+	firstWait  = 50 * time.Millisecond
+	lastWait   = 10 * time.Second
+	deafNotice = 6 * time.Second // until the listener finds out by itself
+)
+
+func (w *wire) listen() {
+	if !w.listens {
+		w.listens, w.wait = true, firstWait
+		w.subscribe()
+	}
+}
+
+func (w *wire) subscribe() {
+	n := w.n
+	if !w.listens || n.killed {
+		return
+	}
+	s := &subscription{}
+	w.sub = s
+	n.after(w.delay(), func() {
+		w.pass(func() {
+			if w.sub != s {
+				return
+			}
+			if w.draw(w.weather.Cut+w.weather.Late) > 0 {
+				w.lose(errBroken)
+				return
+			}
+			s.registered = true
+			w.deliver(s, func() {
+				w.wait = firstWait
+				n.do((*engine.Engine).Subscribed)
+			})
+		})
+	})
+}
+
+// deliver brings what the server has sent by a subscription, in order.
+func (w *wire) deliver(s *subscription, fn func()) {
+	n := w.n
+	s.last = later(n.at.Add(w.delay()), s.last)
+	n.when(s.last, func() {
+		w.pass(func() {
+			n.later(func() {
+				if w.sub == s && !s.deaf {
+					fn()
+				}
+			})
+		})
+	})
+}
+
+// publish has the server send a message to a subscriber.
+func (w *wire) publish(message string) {
+	s := w.sub
+	if s == nil || !s.registered {
+		return
+	}
+	hear := func() { w.n.do(func(e *engine.Engine, now time.Time) { e.Heard(now, message) }) }
+	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
+	case 1:
+		return
+	case 2:
+		w.deliver(s, hear)
+	case 3:
+		w.n.after(w.long(), func() { w.n.later(hear) })
+		return
+	}
+	w.deliver(s, hear)
+}
+
+// lose breaks the subscription. Another is opened after a while.
+func (w *wire) lose(err error) {
+	n := w.n
+	if w.sub == nil {
+		return
+	}
+	w.sub = nil
+	n.later(func() {
+		n.do(func(e *engine.Engine, _ time.Time) { e.Unsubscribed(err) })
+		wait := w.wait
+		w.wait = min(2*w.wait, lastWait)
+		n.after(wait, func() {
+			n.later(func() {
+				if w.sub == nil {
+					w.subscribe()
+				}
+			})
+		})
+	})
+}
+
+func (w *wire) relisten() { w.lose(nil) }
+
+// deafen has the subscription bring nothing any more, without a word, until the client finds out.
+func (w *wire) deafen() {
+	s := w.sub
+	if s == nil {
+		return
+	}
+	s.deaf = true
+	w.n.after(time.Duration(w.rng.Int64N(int64(deafNotice/2)))+deafNotice/2, func() {
+		if w.sub == s {
+			w.lose(errSilence)
+		}
+	})
+}
+
+func (w *wire) unsubscribe() { w.listens, w.sub = false, nil }

@@ -1,0 +1,276 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// A worker locks and unlocks, as one owner after the other.
+type worker struct {
+	*world
+	h     *host
+	p     process // of this round
+	who   string
+	owner any // nil for a new one each time
+	rng   *rand.Rand
+}
+
+func (k *worker) upTo(d time.Duration) time.Duration {
+	return time.Duration(k.rng.Int64N(int64(d)))
+}
+
+func (k *worker) run() {
+	if k.climate.Crowd {
+		k.join()
+		return
+	}
+	for range 4 + k.rng.IntN(8) {
+		pause := k.lease
+		if k.rng.IntN(3) == 0 { // it finds the lock as it has left it, most often
+			pause = 20 * maxLatency
+		}
+		k.sleep(k.upTo(pause))
+		if k.enter(); k.p.dead() {
+			return
+		}
+		k.round()
+	}
+}
+
+// enter has the worker be part of its host's process.
+func (k *worker) enter() {
+	k.p = k.h.current()
+	k.p.adopt()
+}
+
+// join has the worker be one of a crowd that gathers behind a writer.
+func (k *worker) join() {
+	k.enter()
+	if k.who == "0.0" {
+		if s := k.acquire(call{name: k.names[0], mode: rwlock.Write}); s != nil {
+			k.sleep(k.lease / 2)
+			k.unlock(s)
+		}
+		return
+	}
+	k.sleep(5*maxLatency + k.upTo(k.lease/2))
+	for range 1 + k.rng.IntN(2) {
+		c := k.call(k.names[0])
+		c.try, c.limit = false, 0
+		if k.rng.IntN(30) > 0 {
+			c.mode = rwlock.Read
+		}
+		if s := k.acquire(c); s != nil {
+			s.hold.linger(k.upTo(20 * maxLatency))
+			k.unlock(s)
+		}
+	}
+}
+
+// round takes a lock, does something under it, and releases it.
+func (k *worker) round() {
+	s := k.acquire(k.call(k.names[k.rng.IntN(len(k.names))]))
+	if s == nil {
+		return
+	}
+	stays := []*stay{s}
+	seen := k.touch(s, 0)
+	for range k.rng.IntN(4) {
+		k.pause(s)
+		if k.p.dead() {
+			return
+		}
+		switch k.rng.IntN(3) {
+		case 0:
+			seen = k.touch(s, seen)
+		case 1:
+			if again := k.reenter(stays); again != nil {
+				stays = append(stays, again)
+			}
+		case 2:
+			if n := len(stays); n > 1 {
+				i := k.rng.IntN(n)
+				k.unlock(stays[i])
+				if stays = append(stays[:i], stays[i+1:]...); i == 0 {
+					s, seen = stays[0], k.touch(stays[0], 0)
+				}
+			}
+		}
+	}
+	k.pause(s)
+	if k.p.dead() {
+		return
+	}
+	k.touch(s, seen)
+	for _, i := range k.rng.Perm(len(stays)) {
+		if k.climate.Forgets && k.rng.IntN(5) == 0 {
+			k.Note("%s forgets %v %q", k.who, s.mode, s.name)
+			k.leaves(stays[i])
+			stays[i].hold.forget()
+			continue
+		}
+		k.unlock(stays[i])
+	}
+}
+
+// pause holds the lock for a while: carefully, until the hold is lost, or like one that sleeps.
+func (k *worker) pause(s *stay) {
+	d := k.upTo(k.lease / 2)
+	if k.rng.IntN(5) == 0 {
+		d = k.upTo(3 * k.lease)
+	}
+	if k.climate.Dozes && k.rng.IntN(4) == 0 {
+		k.sleep(d)
+		return
+	}
+	s.hold.linger(d)
+}
+
+func (k *worker) mode() rwlock.Mode {
+	if k.rng.IntN(2) == 0 {
+		return rwlock.Read
+	}
+	return rwlock.Write
+}
+
+func (k *worker) otherLease() time.Duration {
+	return min(max(100*time.Millisecond, k.longest/40+k.upTo(k.longest)), k.longest)
+}
+
+// call returns an outermost lock call of a random kind.
+func (k *worker) call(name string) call {
+	c := call{name: name, mode: k.mode(), try: k.rng.IntN(6) == 0, noRenew: k.rng.IntN(6) == 0, owner: k.owner}
+	if c.owner == nil && k.rng.IntN(3) == 0 {
+		c.owner = k.p.newOwner()
+	}
+	if k.rng.IntN(4) == 0 {
+		c.lease = k.otherLease()
+	}
+	c.limit = k.upTo(4*k.lease) + time.Microsecond
+	switch k.rng.IntN(6) {
+	case 0:
+		c.maxWait = true
+	case 1, 2:
+	case 3:
+		c.limit = k.upTo(20*maxLatency) + time.Microsecond // likely to meet the request or its reply on the way
+		if k.rng.IntN(3) == 0 {
+			c.limit = -1
+		}
+	default:
+		c.limit = 0
+	}
+	return c
+}
+
+// acquire makes an outermost lock call, and tells the referee.
+func (k *worker) acquire(c call) *stay {
+	end := k.now().Add(max(c.limit, 0))
+	u := &waiter{call: c, on: k.p, who: k.who, over: func() bool { return c.limit != 0 && !k.now().Before(end) }}
+	k.asks(u)
+	h, err := k.p.acquire(c)
+	if late := k.now().Sub(end); err != nil && c.limit != 0 && late > k.slop && k.p.ran(u.asked) {
+		k.Violation("prompt: %s: lock returns %v after its end: %v", k.who, late, err)
+	}
+	if err != nil {
+		k.gives(u, err)
+		k.expected(u, err)
+		return nil
+	}
+	return k.enters(u, h)
+}
+
+// expected checks that a lock call failed for a reason that exists.
+func (k *worker) expected(u *waiter, err error) {
+	switch {
+	case errors.Is(err, rwlock.ErrLocked), u.on.dead():
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		if u.limit == 0 && k.climate.Strict {
+			k.Violation("errors: %s had no limit: %v", k.who, err)
+		}
+	case errors.Is(err, rwlock.ErrClosed) && k.climate.Closes:
+	case errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost), errors.Is(err, rwlock.ErrUpgrade), errors.Is(err, rwlock.ErrNotHeld):
+		k.Violation("errors: %s: an outermost call fails with %v", k.who, err)
+	default:
+		if k.climate.Strict {
+			k.Violation("errors: %s: %v", k.who, err)
+		}
+	}
+}
+
+// reenter locks again, in a random mode, what the owner has.
+func (k *worker) reenter(stays []*stay) *stay {
+	first, mode := stays[0], k.mode()
+	live, writes := false, false
+	for _, s := range stays {
+		live = live || !s.ended && s.hold.good()
+		writes = writes || s.mode == rwlock.Write
+	}
+	c := call{name: first.name, mode: mode, owner: first.hold.owner()}
+	if k.rng.IntN(3) == 0 {
+		c.lease = k.otherLease()
+	}
+	c.noRenew = k.rng.IntN(6) == 0
+	u := &waiter{call: c, on: k.p, who: k.who, asked: k.now()}
+	h, err := k.p.acquire(c)
+	took := k.now().Sub(u.asked)
+	if live && k.climate.Strict && took > 25*maxLatency && !k.p.dead() {
+		k.Violation("re-entry: %s waited %v", k.who, took)
+	}
+	upgrade := mode == rwlock.Write && !writes
+	if err != nil {
+		k.Note("%s cannot re-enter %v %q: %v", k.who, mode, u.name, err)
+		closed := errors.Is(err, rwlock.ErrClosed) && k.climate.Closes
+		switch {
+		case closed:
+		case upgrade && live && !errors.Is(err, rwlock.ErrUpgrade) && !errors.Is(err, rwlock.ErrLost):
+			k.Violation("re-entry: %s: upgrade: %v", k.who, err)
+		case !upgrade && live && first.believed() && k.climate.Strict && !k.p.dead():
+			k.Violation("re-entry: %s holds %v %q and cannot enter to %v: %v", k.who, first.mode, u.name, mode, err)
+		}
+		return nil
+	}
+	again := k.again(u, h)
+	if upgrade {
+		k.Violation("re-entry: %s upgraded %q", k.who, u.name)
+	}
+	if !live {
+		k.Violation("re-entry: %s re-entered %q, which it had lost", k.who, u.name)
+	}
+	for _, s := range stays {
+		if s.mode == mode && h.token() != s.hold.token() {
+			k.Violation("re-entry: %s has token %d inside %d", k.who, h.token(), s.hold.token())
+		}
+	}
+	return again
+}
+
+// unlock releases a hold, within the time that Unlock has.
+func (k *worker) unlock(s *stay) {
+	var limit time.Duration
+	start, end := k.now(), k.now().Add(unlockBound)
+	switch k.rng.IntN(4) {
+	case 0:
+		limit = -1
+	case 1:
+		limit = k.upTo(time.Second) + time.Microsecond
+		end = start.Add(limit + k.slop)
+	}
+	believed := k.leaves(s)
+	err := s.hold.unlock(limit)
+	k.left(s, believed, err)
+	if late := k.now().Sub(end); late > 0 && s.on.ran(start) {
+		k.Violation("prompt: %s: unlock returns %v after its end: %v", k.who, late, err)
+	}
+	if s.hold.good() {
+		k.Violation("loss: %s unlocked %q, and its context lives", k.who, s.name)
+	}
+	if k.rng.IntN(8) == 0 {
+		if again := s.hold.unlock(0); !errors.Is(again, rwlock.ErrNotHeld) {
+			k.Violation("errors: %s: a second Unlock says %v", k.who, again)
+		}
+	}
+}
