@@ -96,7 +96,6 @@ type shape struct {
 	elem   *shape
 	key    *shape
 	fields []field
-	vars   bool // has something of a meaning, or a pointer to such
 }
 
 type field struct {
