@@ -826,7 +826,7 @@ func TestNoServerIsTheClientsError(t *testing.T) {
 	rw, err := rwlock.New(c, rwlock.WithLease(100*time.Millisecond))
 	require.NoError(t, err)
 	for _, mode := range bothModes {
-		_, err := acquire(soon(t), rw, mode, "a")
+		_, err := acquire(soon(t), rw, mode, "a", rwlock.MaxWait(100*time.Millisecond))
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		_, err = try(soon(t), rw, mode, "a")
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
