@@ -5,17 +5,18 @@
 -- Reply  as lock.lua
 
 --#include clock.lua
-local seen = call('HMGET', KEYS[1], 'owner', 'fence', ARGV[3])
-local owner, fence, record = seen[1] or '', seen[2], seen[3]
+local seen = call('HMGET', KEYS[1], 'owner', 'fence', 'protocol', ARGV[3])
+local owner, fence, protocol, record = seen[1] or '', seen[2], seen[3] or PROTOCOL, seen[4]
 
-if (not record or record < ARGV[2]) and (not fence or fence <= now) then
+if protocol == PROTOCOL and (not record or record < ARGV[2]) and (not fence or fence <= now) then
   local enters = owner == ''
   if enters then
     -- Nobody holds the lock, and nobody waits for it.
-    if not fence then
-      --#include create.lua
+    if fence then
+      call('HSET', KEYS[1], 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+    else
+      call('HSET', KEYS[1], 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     end
-    call('HSET', KEYS[1], 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     -- As in lock.lua.
     if ARGV[5] ~= SHORT or not fence or fence < time[1] then
       call('PEXPIRE', KEYS[1], ARGV[5])

@@ -14,7 +14,8 @@ import (
 )
 
 // A killer is a command that fails on a mutant. The root of the copy is in the environment as ROOT, the directory of the
-// scripts as RWLOCK_LUA, and what a run of the tests in bubbles needs as BUBBLES.
+// scripts, which are read when they are needed if it is they that are mutated, as RWLOCK_LUA, and what names the tests that run in
+// bubbles as BUBBLES.
 type killer struct {
 	name    string
 	dir     string // of the repository, to run in
@@ -22,27 +23,39 @@ type killer struct {
 	command string
 }
 
-// differential holds the scripts against the model. It reads them as they are when it runs, so it is built once.
-var differential = killer{
-	name: "differential", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
-	command: `"$ROOT/verify.test" -test.failfast -test.run 'Differential' -rapid.checks 20 -rapid.nofailfile -rapid.shrinktime 1ms && ` +
-		`"$ROOT/verify.test" -test.failfast -rapid.nofailfile -rapid.shrinktime 1ms`,
-}
-
+// Those of the scripts are built once, and read the scripts when they start. Of what runs on every server, the real one suffices.
 var (
-	protocolTests = killer{name: "protocol", command: `go test -vet=off -count=1 -failfast ./internal/protocol`}
-	bubbleTests   = killer{name: "bubbles", command: `go test -vet=off -count=1 -failfast -run "$BUBBLES" .`}
+	differential = killer{
+		name: "differential", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
+		command: `"$ROOT/verify.test" -test.failfast -test.run Differential -test.skip /miniredis -rapid.checks 20 -rapid.nofailfile -rapid.shrinktime 1ms`,
+	}
+	protocolTests = killer{
+		name: "protocol", dir: "internal/protocol", prepare: `go test -c -o "$ROOT/protocol.test" .`,
+		command: `"$ROOT/protocol.test" -test.failfast -test.skip /miniredis`,
+	}
+	steps = killer{
+		name: "steps", dir: "verify",
+		command: `"$ROOT/verify.test" -test.failfast -test.skip /miniredis -rapid.nofailfile -rapid.shrinktime 1ms`,
+	}
+	bubbleTests = killer{
+		name: "bubbles", prepare: `go test -c -o "$ROOT/root.test" .`,
+		command: `"$ROOT/root.test" -test.failfast -test.run "$BUBBLES"`,
+	}
 	// What something costs, and what is only to be seen at a server.
-	costTests = killer{name: "costs", command: `go test -vet=off -count=1 -failfast -run '^Test(Calls|Cost|Memory|Name|WrongType)' .`}
+	costTests = killer{
+		name: "costs", command: `"$ROOT/root.test" -test.failfast -test.run '^Test(Calls|Cost|Memory|Name|WrongType)'`,
+	}
 )
 
 // killersOf returns the default killers, the quickest first.
 func killersOf(pkg string) []killer {
 	if pkg == "" {
-		return []killer{differential, protocolTests, bubbleTests, costTests}
+		return []killer{differential, protocolTests, steps, bubbleTests, costTests}
 	}
 	own := killer{name: filepath.Base(pkg), command: "go test -vet=off -count=1 -failfast ./" + pkg}
-	return []killer{own, bubbleTests, costTests}
+	bubbles, costs := bubbleTests, costTests
+	bubbles.prepare, bubbles.command = "", `go test -vet=off -c -o "$ROOT/root.test" . && `+bubbles.command
+	return []killer{own, bubbles, costs}
 }
 
 var (
@@ -101,6 +114,11 @@ func newWorker(o options, at string) (*worker, error) {
 	if err := copyRepository(o.root, at); err != nil {
 		return nil, err
 	}
+	if o.pkg == "" {
+		if err := unembed(at); err != nil {
+			return nil, err
+		}
+	}
 	run, err := bubbles(at)
 	if err != nil {
 		return nil, err
@@ -115,6 +133,28 @@ func newWorker(o options, at string) (*worker, error) {
 		}
 	}
 	return w, nil
+}
+
+// unembed has a copy of the repository read its scripts when they are needed, so that to mutate one is not to compile anything.
+func unembed(at string) error {
+	path := filepath.Join(at, "lua", "lua.go")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	const embedded = "//go:embed *.lua shared/*.lua\nvar files embed.FS\n"
+	if !strings.Contains(string(text), embedded) {
+		return fmt.Errorf("%s embeds the scripts in some other way", path)
+	}
+	changed := strings.NewReplacer(
+		`"embed"`, `"os"`,
+		embedded, "var files directory\n",
+	).Replace(string(text)) + `
+type directory struct{}
+
+func (directory) ReadFile(name string) ([]byte, error) { return os.ReadFile(os.Getenv("RWLOCK_LUA") + "/" + name) }
+`
+	return os.WriteFile(path, []byte(changed), 0o644)
 }
 
 // try returns what killed a mutant, and what that says; or survived.
