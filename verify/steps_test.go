@@ -3,6 +3,7 @@ package verify
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
@@ -321,5 +322,55 @@ func TestManySlotsAreATable(t *testing.T) {
 	}
 	if kind := r.client.ObjectEncoding(ctx, r.keys.Lock.(string)).Val(); kind != "hashtable" {
 		t.Errorf("they are a %s", kind)
+	}
+}
+
+// A lock that lives on forgets the slots of the processes that have used it once, in whatever way: there are no more of them than
+// have come within some minutes. It forgets nobody who has the lock, or waits for it, and is not forgotten itself.
+func TestSlotsOfThePastAreSwept(t *testing.T) {
+	t.Parallel()
+	const long = 90_000_000
+	r := newRedisRig(t, false)
+	write := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false), release(c, r.now)} }
+	withdraw := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false), release(c, 0)} }
+	try := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, true)} }
+	for name, way := range map[string]struct {
+		before []step
+		claim  func(owner int) protocol.Claim
+		use    func(protocol.Claim) []step
+	}{
+		"writers":                 {nil, writer, write},
+		"readers":                 {nil, reader, write},
+		"readers beside another":  {[]step{askFor(reader(1), long, false)}, reader, write},
+		"readers beside others":   {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader, write},
+		"writers that try":        {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer, try},
+		"readers that try":        {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader, try},
+		"writers that wait":       {[]step{askFor(writer(1), long, false)}, writer, withdraw},
+		"writers behind another":  {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer, withdraw},
+		"writers behind a reader": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, writer, withdraw},
+		"readers that wait":       {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader, withdraw},
+	} {
+		r.reset(t)
+		for _, s := range way.before {
+			r.do(t, s)
+		}
+		for owner := 10; owner < 210; owner++ {
+			for _, s := range way.use(way.claim(owner)) {
+				r.do(t, s)
+			}
+			for key, ttl := range r.ttls(t) {
+				if ttl < 200*time.Second {
+					t.Fatalf("%s: %s lives for %v after a lease of 10 s was given", name, key, ttl)
+				}
+			}
+			r.pass(t, 10_000)
+		}
+		if n := len(r.fields(t)); n > 100 {
+			t.Errorf("%s: there are %d fields, of 24 claims in four minutes", name, n)
+		}
+		s := r.state(t)
+		if n := len(s.Holds) + len(s.Queue); n != len(way.before) {
+			t.Errorf("%s: of %d that were there before, %d are left", name, len(way.before), n)
+		}
 	}
 }

@@ -10,10 +10,16 @@ const (
 	tuned  = "it is a measure of how much is done at a time, or for how long a thing is kept, and one more is as good"
 	first  = "only the first counts"
 	places = "no claim has the place 0: tickets begin at 1, and readers have places below zero"
+	longer = "what a slot says is longer than a number"
+	digits = "a token has more digits than a time in seconds"
 	padded = "what is as long as it should be is padded with nothing"
 )
 
 var equivalences = []equivalence{
+	{"lua/lock.lua", "if protocol == PROTOCOL and (not record or record <= ARGV[2]) then", longer},
+	{"lua/rlock.lua", "if protocol == PROTOCOL and (not record or record <= ARGV[2]) and (not fence or fence <= now) then", longer},
+	{"lua/lock.lua", "if ARGV[5] ~= SHORT or not fence or fence <= time[1] then", digits},
+	{"lua/rlock.lua", "if ARGV[5] ~= SHORT or not fence or fence <= time[1] then", digits},
 	{"lua/shared/clock.lua", "local now = #time[2] == 7 and time[1] .. time[2] or time[1] .. string.sub('00000', #time[2]) .. time[2]", padded},
 	{"lua/shared/constants.lua", "local STEP = 251", tuned},
 	{"lua/shared/constants.lua", "local NEARBY = 11", tuned},

@@ -35,9 +35,10 @@ var (
 	}
 	steps = killer{
 		name: "steps", dir: "verify",
-		command: `"$ROOT/verify.test" -test.failfast -test.skip /miniredis -rapid.nofailfile -rapid.shrinktime 1ms`,
+		command: `"$ROOT/verify.test" -test.failfast -test.skip '/miniredis|^(` + slow + `)' -rapid.nofailfile -rapid.shrinktime 1ms`,
 	}
-	bubbleTests = killer{
+	situationTests = killer{name: "situations", dir: "verify", command: `"$ROOT/verify.test" -test.failfast -test.run '^(` + slow + `)'`}
+	bubbleTests    = killer{
 		name: "bubbles", prepare: `go test -c -o "$ROOT/root.test" .`,
 		command: `"$ROOT/root.test" -test.failfast -test.run "$BUBBLES"`,
 	}
@@ -47,10 +48,13 @@ var (
 	}
 )
 
+// slow are the tests that run every script in every situation.
+const slow = "TestKeysOfAnotherType|TestLostKeys"
+
 // killersOf returns the default killers, the quickest first.
 func killersOf(pkg string) []killer {
 	if pkg == "" {
-		return []killer{differential, protocolTests, steps, bubbleTests, costTests}
+		return []killer{differential, protocolTests, steps, costTests, situationTests, bubbleTests}
 	}
 	own := killer{name: filepath.Base(pkg), command: "go test -vet=off -count=1 -failfast ./" + pkg}
 	bubbles, costs := bubbleTests, costTests
@@ -135,6 +139,8 @@ func newWorker(o options, at string) (*worker, error) {
 	return w, nil
 }
 
+var embedded = regexp.MustCompile(`//go:embed .*\nvar files embed\.FS\n`)
+
 // unembed has a copy of the repository read its scripts when they are needed, so that to mutate one is not to compile anything.
 func unembed(at string) error {
 	path := filepath.Join(at, "lua", "lua.go")
@@ -142,14 +148,11 @@ func unembed(at string) error {
 	if err != nil {
 		return err
 	}
-	const embedded = "//go:embed *.lua shared/*.lua\nvar files embed.FS\n"
-	if !strings.Contains(string(text), embedded) {
+
+	if !embedded.Match(text) {
 		return fmt.Errorf("%s embeds the scripts in some other way", path)
 	}
-	changed := strings.NewReplacer(
-		`"embed"`, `"os"`,
-		embedded, "var files directory\n",
-	).Replace(string(text)) + `
+	changed := strings.Replace(string(embedded.ReplaceAll(text, []byte("var files directory\n"))), `"embed"`, `"os"`, 1) + `
 type directory struct{}
 
 func (directory) ReadFile(name string) ([]byte, error) { return os.ReadFile(os.Getenv("RWLOCK_LUA") + "/" + name) }

@@ -1,0 +1,548 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// A server answers in place of one, as a hook of a client. It edits the arguments of all commands, as the hooks of users may.
+type server struct {
+	answer func(args []any) (any, error) // nil for "OK"
+	gate   chan struct{}                 // each exchange waits for it, unless it is nil
+
+	mu       sync.Mutex
+	came     [][][]any // exchange by exchange, the arguments of each command
+	underWay int
+}
+
+func (s *server) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *server) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		s.serve([]redis.Cmder{cmd})
+		return cmd.Err()
+	}
+}
+
+func (s *server) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		s.serve(cmds)
+		return nil
+	}
+}
+
+func (s *server) serve(cmds []redis.Cmder) {
+	s.mu.Lock()
+	var all [][]any
+	for _, cmd := range cmds {
+		all = append(all, append([]any{}, cmd.Args()...))
+	}
+	s.came = append(s.came, all)
+	s.underWay++
+	s.mu.Unlock()
+	if s.gate != nil {
+		<-s.gate
+	}
+	for i, cmd := range cmds {
+		var reply any = "OK"
+		var err error
+		if s.answer != nil {
+			reply, err = s.answer(all[i])
+		}
+		cmd.(*redis.Cmd).SetVal(reply)
+		cmd.SetErr(err)
+		for j := range cmd.Args() {
+			cmd.Args()[j] = "edited"
+		}
+	}
+	s.mu.Lock()
+	s.underWay--
+	s.mu.Unlock()
+}
+
+func (s *server) exchanges() [][][]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.came
+}
+
+func (s *server) busy() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.underWay
+}
+
+// A receiver keeps results.
+type receiver struct {
+	mu      sync.Mutex
+	results []Result
+}
+
+func (r *receiver) receive(results []Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.results = append(r.results, results...)
+}
+
+func (r *receiver) all() []Result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Result{}, r.results...)
+}
+
+// serverError is what a client makes of an error that a server replies.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+func (serverError) RedisError()     {}
+
+const pool = lanes + 2 + spare // two goroutines more than lanes
+
+func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
+	client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.PoolSize = pool })
+	client.AddHook(s)
+	r := &receiver{}
+	return New(client, r.receive), r
+}
+
+func request(s *lua.Script, name string) *protocol.Request {
+	return &protocol.Request{
+		Script: s, Keys: protocol.KeysOf("p", name), Claim: protocol.NewClaim(protocol.Write, "instance-01", 0, 1, protocol.Owner{Handle: 1}),
+		Channels: "p:wake:", Lease: protocol.NewLease(time.Second),
+	}
+}
+
+func requests(n int) (list []*protocol.Request) {
+	for range n {
+		list = append(list, request(lua.Lock, "n"))
+	}
+	return list
+}
+
+// stop closes a dispatcher. Nothing is left of it.
+func stop(t *testing.T, d *Dispatcher) {
+	t.Helper()
+	done := d.Close()
+	synctest.Wait()
+	select {
+	case <-done:
+	default:
+		t.Error("the dispatcher has not ended")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	require.Zero(t, d.running)
+}
+
+// A server that has not got a script is sent its text, alone and among others. What is sent again has the arguments of the request, and
+// not what a hook has made of them. Others are not sent again.
+func TestScriptThatTheServerHasNotGot(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 5} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &server{gate: make(chan struct{})}
+			s.answer = func(args []any) (any, error) {
+				switch {
+				case args[0] == "evalsha" && args[1] == lua.Unlock.SHA:
+					return nil, serverError("NOSCRIPT No matching script")
+				case args[0] == "eval" && args[1] == lua.Unlock.Source:
+					return int64(1), nil
+				}
+				return "7", nil
+			}
+			d, r := start(t, s)
+			d.Send(requests(lanes - 1)...) // the last lane is for what follows
+			for range lanes - 1 {
+				d.Send(request(lua.Lock, "n"))
+				synctest.Wait()
+			}
+			before := len(s.exchanges())
+			var sent []*protocol.Request
+			for i := range n {
+				script := lua.Unlock
+				if i == 2 {
+					script = lua.Lock
+				}
+				sent = append(sent, request(script, "m"))
+			}
+			d.Send(sent...)
+			synctest.Wait()
+			close(s.gate)
+			synctest.Wait()
+
+			came := s.exchanges()[before:]
+			require.Len(t, came, 2)
+			require.Len(t, came[0], n)
+			require.Len(t, came[1], max(1, n-1))
+			for i, args := range came[0] {
+				require.Equal(t, args[0], "evalsha")
+				require.Equal(t, sent[i].Argv([]any{"evalsha", sent[i].Script.SHA}), args)
+			}
+			for _, args := range came[1] {
+				require.Equal(t, sent[0].Argv([]any{"eval", lua.Unlock.Source}), args)
+			}
+			for _, result := range r.all() {
+				require.NoError(t, result.Err)
+				require.Equal(t, map[*lua.Script]any{lua.Lock: "7", lua.Unlock: int64(1)}[result.Request.Script], result.Reply)
+			}
+			stop(t, d)
+		})
+	}
+}
+
+// Inspect is sent as a script that only reads, unless the server does not know how.
+func TestScriptThatOnlyReads(t *testing.T) {
+	t.Parallel()
+	const lacks = "NOSCRIPT No matching script"
+	for name, c := range map[string]struct {
+		errs []string // of each time that it is sent
+		came []string
+	}{
+		"it knows":                     {[]string{""}, []string{"evalsha_ro"}},
+		"it has not got the script":    {[]string{lacks, ""}, []string{"evalsha_ro", "eval_ro"}},
+		"before Redis 7.0":             {[]string{"ERR unknown command 'evalsha_ro'", ""}, []string{"evalsha_ro", "evalsha"}},
+		"miniredis":                    {[]string{"ERR write commands are not allowed from read-only scripts", ""}, []string{"evalsha_ro", "evalsha"}},
+		"neither":                      {[]string{"ERR unknown command 'evalsha_ro'", lacks, ""}, []string{"evalsha_ro", "evalsha", "eval"}},
+		"it forgets, and then neither": {[]string{lacks, "ERR unknown command 'eval_ro'", ""}, []string{"evalsha_ro", "eval_ro", "eval"}},
+		"it fails":                     {[]string{"ERR else"}, []string{"evalsha_ro"}},
+		"it never has it":              {[]string{lacks, lacks}, []string{"evalsha_ro", "eval_ro"}},
+		"it never knows":               {[]string{"ERR unknown command", "ERR unknown command"}, []string{"evalsha_ro", "evalsha"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var errs []string
+				s := &server{answer: func([]any) (any, error) {
+					text := c.errs[len(errs)]
+					errs = append(errs, text)
+					if text == "" {
+						return "OK", nil
+					}
+					return nil, serverError(text)
+				}}
+				d, r := start(t, s)
+				q := request(lua.Inspect, "n")
+				d.Send(q)
+				synctest.Wait()
+				var came []string
+				for _, exchange := range s.exchanges() {
+					require.Len(t, exchange, 1)
+					args := exchange[0]
+					came = append(came, args[0].(string))
+					script := lua.Inspect.Source
+					if strings.HasPrefix(args[0].(string), "evalsha") {
+						script = lua.Inspect.SHA
+					}
+					require.Equal(t, q.Argv([]any{args[0], script}), args)
+				}
+				require.Equal(t, c.came, came)
+				require.Len(t, r.all(), 1)
+				if last := c.errs[len(c.errs)-1]; last == "" {
+					require.NoError(t, r.all()[0].Err)
+				} else {
+					require.EqualError(t, r.all()[0].Err, last)
+				}
+				stop(t, d)
+			})
+		})
+	}
+}
+
+// A script that writes is not tried in another way because the server does not know the command.
+func TestScriptThatWritesIsSentOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func([]any) (any, error) { return nil, serverError("ERR unknown command 'evalsha'") }}
+		d, r := start(t, s)
+		d.Send(request(lua.Lock, "n"))
+		synctest.Wait()
+		require.Len(t, s.exchanges(), 1)
+		require.ErrorContains(t, r.all()[0].Err, "unknown command")
+		stop(t, d)
+	})
+}
+
+// A server's error names the place in the script's own file, and is still the server's.
+func TestErrorsOfScriptsNameTheirFiles(t *testing.T) {
+	t.Parallel()
+	for text, explained := range map[string]bool{
+		"ERR user_script:3: Script attempted to access nonexistent global variable": true,
+		"WRONGTYPE Operation against a key":                                         false,
+	} {
+		err := explain(request(lua.Lock, "n"), serverError(text))
+		require.Equal(t, explained, strings.Contains(err.Error(), "lua/"), err)
+		require.ErrorIs(t, err, serverError(text))
+		require.ErrorAs(t, err, new(redis.Error))
+	}
+	require.NoError(t, explain(request(lua.Lock, "n"), nil))
+}
+
+// Requests that come while all lanes are busy travel together when one is free, in order, and no more than a server takes in.
+func TestRequestsTravelTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{gate: make(chan struct{})}
+		d, r := start(t, s)
+		for i := range lanes {
+			d.Send(requests(1)...)
+			synctest.Wait()
+			require.Equal(t, i+1, s.busy())
+		}
+		var sent []*protocol.Request
+		for i := range 100 {
+			size := 10 * i
+			if i == 50 {
+				size = 2 * batchBytes
+			}
+			sent = append(sent, request(lua.Lock, strings.Repeat("n", size+1)))
+		}
+		d.Send(sent...)
+		synctest.Wait()
+		require.Len(t, s.exchanges(), lanes)
+		for len(r.all()) < 100 { // one lane does it all
+			s.gate <- struct{}{}
+			synctest.Wait()
+		}
+		close(s.gate)
+		synctest.Wait()
+
+		next, most := 0, 0
+		for _, exchange := range s.exchanges()[lanes:] {
+			bytes := 0
+			for _, args := range exchange {
+				require.Equal(t, sent[next].Keys.Lock, args[3])
+				bytes += size(sent[next])
+				actual := 0
+				for _, arg := range args {
+					actual += len("$100\r\n\r\n") + len(arg.(string))
+				}
+				require.LessOrEqual(t, actual, size(sent[next]))
+				next++
+			}
+			most = max(most, len(exchange))
+			require.True(t, bytes <= batchBytes || len(exchange) == 1)
+			require.True(t, next == len(sent) || bytes+size(sent[next]) > batchBytes, "one more would have had room")
+		}
+		require.Equal(t, len(sent), next)
+		require.Greater(t, most, 5)
+		require.Len(t, r.all(), lanes+len(sent))
+		stop(t, d)
+	})
+}
+
+// If no goroutine comes back for a while, one more tries, as long as there are connections for all; renewals that are sent again may
+// have some more. Those that are too many end when there is nothing to do.
+func TestMoreLanesWhenNoneComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{gate: make(chan struct{})}
+		d, r := start(t, s)
+		send := func(q *protocol.Request) int {
+			d.Send(q)
+			synctest.Wait()
+			return s.busy()
+		}
+		n := 0
+		lock := func() int { n++; return send(request(lua.Lock, "n")) }
+		renew := func() int {
+			n++
+			q := request(lua.Renew, "n")
+			q.Again = true
+			return send(q)
+		}
+		for range 3 * lanes {
+			lock()
+		}
+		require.Equal(t, lanes, s.busy())
+		time.Sleep(patience)
+		require.Equal(t, lanes, lock())
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, lanes+1, lock())
+		require.Equal(t, lanes+1, lock(), "one at a time")
+		time.Sleep(time.Second)
+		require.Equal(t, lanes+2, lock())
+		time.Sleep(time.Second)
+		require.Equal(t, lanes+2, lock(), "a few connections are left to others")
+		for i := range extra {
+			require.Equal(t, lanes+2+i+1, renew())
+		}
+		require.Equal(t, lanes+2+extra, renew())
+		time.Sleep(time.Second)
+		require.Equal(t, lanes+2+extra, renew())
+
+		close(s.gate)
+		synctest.Wait()
+		require.Len(t, r.all(), n)
+		d.mu.Lock()
+		require.LessOrEqual(t, d.running, lanes)
+		require.Positive(t, d.running)
+		require.Equal(t, d.running, d.idle)
+		d.mu.Unlock()
+		came := len(s.exchanges())
+		d.Send(requests(1)...)
+		synctest.Wait()
+		require.Len(t, s.exchanges(), came+1, "those that are left go on")
+		stop(t, d)
+	})
+}
+
+// A renewal that is sent again goes first, and alone: it may have been held up by what it travelled with.
+func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{gate: make(chan struct{})}
+		d, r := start(t, s)
+		for range lanes {
+			d.Send(requests(1)...)
+			synctest.Wait()
+		}
+		first, again, ask := request(lua.Renew, "first"), request(lua.Renew, "again"), request(lua.Lock, "ask")
+		again.Again, ask.Again = true, true
+		other := request(lua.Renew, "other")
+		other.Again = true
+		d.mu.Lock() // or else they would have goroutines of their own
+		d.running += extra + pool
+		d.mu.Unlock()
+		d.Send(first, again, ask, other)
+		synctest.Wait()
+		require.Len(t, s.exchanges(), lanes)
+		d.mu.Lock()
+		d.running -= extra + pool
+		d.mu.Unlock()
+		for range 3 { // one lane does it all
+			s.gate <- struct{}{}
+			synctest.Wait()
+		}
+		came := s.exchanges()[lanes:]
+		require.Len(t, came, 3)
+		urgent := map[any]bool{came[0][0][3]: true, came[1][0][3]: true}
+		require.Equal(t, map[any]bool{again.Keys.Lock: true, other.Keys.Lock: true}, urgent)
+		require.Len(t, came[0], 1)
+		require.Len(t, came[1], 1)
+		require.Len(t, came[2], 2)
+		require.Equal(t, first.Keys.Lock, came[2][0][3])
+		require.Equal(t, ask.Keys.Lock, came[2][1][3])
+		close(s.gate)
+		synctest.Wait()
+		require.Len(t, r.all(), lanes+4)
+		stop(t, d)
+	})
+}
+
+// After Close, what was handed over before is sent and received, and what is handed over later fails. The channel says when all has ended.
+func TestCloseWithRequestsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{gate: make(chan struct{})}
+		d, r := start(t, s)
+		for range 2 * lanes {
+			d.Send(requests(1)...)
+			synctest.Wait()
+		}
+		done, again := d.Close(), d.Close()
+		late := requests(3)
+		d.Send(late...)
+		synctest.Wait()
+		for i, result := range r.all() {
+			require.Equal(t, late[i], result.Request)
+			require.ErrorIs(t, result.Err, net.ErrClosed)
+		}
+		require.Len(t, r.all(), 3)
+		select {
+		case <-done:
+			t.Error("it has ended, and requests are under way")
+		default:
+		}
+		close(s.gate)
+		<-done
+		<-again
+		require.Len(t, r.all(), 2*lanes+3)
+		stop(t, d) // once more
+	})
+}
+
+// A dispatcher that was never used, and one that has nothing to do, end at once.
+func TestCloseWithNothingToDo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, &server{})
+		stop(t, d)
+		d, r := start(t, &server{})
+		d.Send(requests(20)...)
+		synctest.Wait()
+		require.Len(t, r.all(), 20)
+		stop(t, d)
+	})
+}
+
+// What was sent is not kept, nor the memory of a crowd.
+func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{gate: make(chan struct{})}
+		d, _ := start(t, s)
+		for range lanes {
+			d.Send(requests(1)...)
+			synctest.Wait()
+		}
+		d.Send(requests(3000)...)
+		close(s.gate)
+		synctest.Wait()
+		d.mu.Lock()
+		require.LessOrEqual(t, cap(d.queue), 1024)
+		d.mu.Unlock()
+
+		x := exchange{requests: requests(2), cmds: make([]*redis.Cmd, 2), ways: make([]way, 2), results: make([]Result, 2)}
+		x.results[1].Request = x.requests[0]
+		x.cmds[1] = redis.NewCmd(t.Context())
+		x.reset()
+		require.Equal(t, exchange{x.requests[:0], x.cmds[:0], x.ways[:0], x.results[:0]}, x)
+		require.Equal(t, make([]*protocol.Request, 2), x.requests[:2])
+		require.Equal(t, make([]*redis.Cmd, 2), x.cmds[:2])
+		require.Equal(t, make([]Result, 2), x.results[:2])
+
+		d.queue, d.urgent = requests(30), requests(2)
+		for range 2 {
+			require.Len(t, d.take(nil), 1)
+		}
+		require.Equal(t, make([]*protocol.Request, 2), d.urgent[:2])
+		n := len(d.take(nil))
+		require.Len(t, d.queue, 30-n)
+		require.Equal(t, make([]*protocol.Request, n), d.queue[30-n:30])
+		d.queue = nil
+		stop(t, d)
+	})
+}
+
+// Requests for several servers do not wait for each other.
+func TestRequestsForSeveralServersTravelAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{gate: make(chan struct{})}
+		client := testredis.NewClient(t, "127.0.0.1:1")
+		client.AddHook(s)
+		r := &receiver{}
+		d := New(struct{ redis.UniversalClient }{client}, r.receive)
+		d.Send(requests(3 * lanes)...)
+		synctest.Wait()
+		require.Equal(t, 3*lanes, s.busy())
+		close(s.gate)
+		synctest.Wait()
+		require.Len(t, r.all(), 3*lanes)
+		stop(t, d)
+	})
+}
+
+var errDown = errors.New("the server is down")

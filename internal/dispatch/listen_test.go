@@ -1,0 +1,284 @@
+package dispatch
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// A station is a server that knows subscriptions alone.
+type station struct {
+	mu      sync.Mutex
+	down    bool // it cannot be connected to
+	refuses bool // to take a subscription
+	mute    bool // it does not answer PING
+	dials   []time.Time
+	pings   []time.Time
+	conns   []net.Conn
+}
+
+func (s *station) dial(context.Context, string, string) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dials = append(s.dials, time.Now())
+	if s.down {
+		return nil, errDown
+	}
+	client, conn := net.Pipe()
+	s.conns = append(s.conns, conn)
+	go s.serve(conn)
+	return client, nil
+}
+
+func (s *station) serve(conn net.Conn) {
+	in := bufio.NewReader(conn)
+	line := func() string {
+		text, _ := in.ReadString('\n')
+		return strings.TrimSpace(text)
+	}
+	for {
+		n, err := strconv.Atoi(strings.TrimPrefix(line(), "*"))
+		if err != nil {
+			return
+		}
+		var args []string
+		for range n {
+			line()
+			args = append(args, line())
+		}
+		s.mu.Lock()
+		reply := "+OK\r\n"
+		switch strings.ToLower(args[0]) {
+		case "hello":
+			reply = "-ERR unknown command\r\n"
+		case "subscribe":
+			reply = fmt.Sprintf("*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
+			if s.refuses {
+				reply = "-NOPERM no permissions to access a channel\r\n"
+			}
+		case "ping":
+			s.pings = append(s.pings, time.Now())
+			if reply = "*2\r\n$4\r\npong\r\n$0\r\n\r\n"; s.mute {
+				reply = ""
+			}
+		}
+		s.mu.Unlock()
+		if _, err := conn.Write([]byte(reply)); err != nil {
+			return
+		}
+	}
+}
+
+// say publishes a message to who is connected last.
+func (s *station) say(text string) {
+	s.mu.Lock()
+	conn := s.conns[len(s.conns)-1]
+	s.mu.Unlock()
+	_, _ = fmt.Fprintf(conn, "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%d\r\n%s\r\n", len(text), text)
+}
+
+func (s *station) with(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn()
+}
+
+// pauses returns how long after each other the client has connected.
+func (s *station) pauses() (list []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := 1; i < len(s.dials); i++ {
+		list = append(list, s.dials[i].Sub(s.dials[i-1]))
+	}
+	s.dials = s.dials[len(s.dials)-1:]
+	return list
+}
+
+// An audience notes what it is told.
+type audience struct {
+	mu   sync.Mutex
+	told []string
+	errs []error
+	at   time.Time // when it was told last
+}
+
+func (a *audience) note(what string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.told, a.at = append(a.told, what), time.Now()
+	if err != nil {
+		a.errs = append(a.errs, err)
+	}
+}
+
+func (a *audience) Subscribed()            { a.note("subscribed", nil) }
+func (a *audience) Unsubscribed(err error) { a.note("unsubscribed", err) }
+func (a *audience) Heard(message string)   { a.note(message, nil) }
+
+// next returns what it was told since next was called last.
+func (a *audience) next() []string {
+	synctest.Wait()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	told := a.told
+	a.told = nil
+	return told
+}
+
+func (a *audience) last() time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+func (a *audience) firstError() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.errs[0]
+}
+
+// listening runs fn with a dispatcher that listens, and stops it.
+func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a *audience)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) {
+			o.Dialer, o.Protocol, o.DisableIdentity, o.DialerRetries = s.dial, 2, true, 1
+		})
+		d := New(client, func([]Result) {})
+		a := &audience{}
+		d.Listen("c", a)
+		defer func() {
+			a.next()
+			stop(t, d)
+			for _, conn := range s.conns {
+				_ = conn.Close()
+			}
+			require.Empty(t, a.next(), "it is told something after Close")
+		}()
+		fn(t, d, a)
+	})
+}
+
+// A subscription that cannot be had is tried again after 50 ms, and then after twice as long each time, up to ten seconds; once it
+// has stood, after 50 ms again.
+func TestSubscriptionIsTriedEverMoreRarely(t *testing.T) {
+	s := &station{down: true}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		pauses := s.pauses()
+		require.Greater(t, len(pauses), 10)
+		want := 50 * time.Millisecond
+		for _, pause := range pauses {
+			require.Equal(t, want, pause)
+			want = min(2*want, 10*time.Second)
+		}
+		require.Len(t, a.next(), len(pauses)+1)
+		require.ErrorIs(t, a.firstError(), errDown)
+
+		s.with(func() { s.down = false })
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"subscribed"}, a.next())
+		s.pauses()
+		s.with(func() { s.down = true; _ = s.conns[0].Close() })
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, 50*time.Millisecond, s.pauses()[1])
+	})
+}
+
+// One that the server refuses is tried as rarely.
+func TestSubscriptionThatIsRefused(t *testing.T) {
+	s := &station{refuses: true}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		time.Sleep(time.Minute)
+		told := a.next()
+		require.NotContains(t, told, "subscribed")
+		require.Less(t, len(told), 20)
+		require.ErrorContains(t, a.firstError(), "NOPERM")
+	})
+}
+
+// A silent subscription is asked for a sign of life, and given up if it gives none.
+func TestSilentSubscription(t *testing.T) {
+	s := &station{}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		require.Equal(t, []string{"subscribed"}, a.next())
+		begun := time.Now()
+		time.Sleep(5*silence + time.Second)
+		require.Empty(t, a.next(), "it stands for as long as it answers")
+		s.with(func() {
+			require.Len(t, s.pings, 5)
+			require.Equal(t, silence, s.pings[0].Sub(begun))
+		})
+
+		s.say("hello")
+		require.Equal(t, []string{"hello"}, a.next())
+		s.with(func() { s.mute = true })
+		begun = time.Now()
+		time.Sleep(2*silence - 1)
+		require.Empty(t, a.next())
+		time.Sleep(time.Nanosecond)
+		require.Equal(t, []string{"unsubscribed"}, a.next())
+		require.Equal(t, 2*silence, a.last().Sub(begun))
+		time.Sleep(firstRetry)
+		require.Equal(t, []string{"subscribed"}, a.next())
+
+		// A message is a sign of life, too.
+		for range 4 {
+			time.Sleep(2*silence - time.Second)
+			s.say("hello")
+			require.Equal(t, []string{"hello"}, a.next())
+		}
+	})
+}
+
+// Relisten opens another subscription in place of the one that stands. A second call to Listen opens none.
+func TestRelisten(t *testing.T) {
+	s := &station{}
+	listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+		require.Equal(t, []string{"subscribed"}, a.next())
+		d.Listen("c", a)
+		require.Empty(t, a.next())
+		s.with(func() { require.Len(t, s.conns, 1) })
+		d.Relisten()
+		require.Equal(t, []string{"unsubscribed"}, a.next())
+		d.Relisten() // there is none to drop
+		time.Sleep(firstRetry)
+		require.Equal(t, []string{"subscribed"}, a.next())
+		s.with(func() { require.Len(t, s.conns, 2) })
+		s.say("hello")
+		require.Equal(t, []string{"hello"}, a.next())
+	})
+}
+
+// Close ends a subscription that stands, one that is waited for, and one that has not begun.
+func TestCloseEndsTheSubscription(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := start(t, &server{})
+		a := &audience{}
+		stop(t, d)
+		d.Listen("c", a)
+		time.Sleep(time.Minute)
+		require.Empty(t, a.next(), "it listens after Close")
+		d.Relisten()
+	})
+	for _, down := range []bool{true, false} {
+		t.Run(fmt.Sprint("down=", down), func(t *testing.T) {
+			listening(t, &station{down: down}, func(t *testing.T, _ *Dispatcher, a *audience) { a.next() })
+		})
+	}
+}
