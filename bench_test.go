@@ -41,11 +41,11 @@ type prepare = func(testing.TB, *rwlock.RWLock) (op func() error)
 var workloads = []workload{
 	{"write pair", pairOf(write), 2, 5},
 	{"read pair", pairOf(read), 2, 5},
-	{"write re-entry", reentryOf(write), 2, 14},
-	{"read re-entry", reentryOf(read), 2, 16},
-	{"try write on held", tryOnHeld(write), 1, 7},
-	{"try read on held", tryOnHeld(read), 1, 10},
-	{"read pair among others", amongReaders(10), 2, 14},
+	{"write re-entry", reentryOf(write), 2, 8},
+	{"read re-entry", reentryOf(read), 2, 8},
+	{"try write on held", tryOnHeld(write), 1, 5},
+	{"try read on held", tryOnHeld(read), 1, 5},
+	{"read pair among others", amongReaders(10), 2, 8},
 }
 
 func pairOf(mode rwlock.Mode) prepare {

@@ -15,10 +15,8 @@ local its_token = held()
 if not its_token then
   return {0, 0, '', ''}
 end
+-- The request that set the count; or, of one of several readers that was never entered again, the count, which is 1.
 local last = string.match(holder == claim and count or record, ' (%d+)$')
-if holder ~= claim and string.find(record, 'held %d+$') then
-  last = nil -- that was the count: nobody has set it
-end
 if not last or tonumber(last) <= tonumber(ARGV[8]) then
   if holder == claim then
     put('count', ARGV[7] .. ' ' .. ARGV[8])

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -371,6 +372,114 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 		s := r.state(t)
 		if n := len(s.Holds) + len(s.Queue); n != len(way.before) {
 			t.Errorf("%s: of %d that were there before, %d are left", name, len(way.before), n)
+		}
+	}
+}
+
+// Who is dead when its turn comes is passed over, however the lock is released: the next that lives has it, and is told.
+func TestHandoverPassesTheDead(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, token := range []int64{0, began} {
+		for _, next := range []protocol.Claim{writer(3), reader(3)} {
+			r.reset(t)
+			r.do(t, askFor(writer(1), 60_000, false))
+			r.do(t, askFor(writer(2), 1_000, false))
+			r.do(t, askFor(next, 60_000, false))
+			r.pass(t, 10_000)
+			end := release(writer(1), token)
+			reply, told := r.run(t, &end.Request)
+			if len(reply.Told.Granted)+len(told) == 0 {
+				t.Errorf("%s is not told: %+v", next.ID, reply)
+			}
+			if s := r.state(t); len(s.Holds) != 1 || held(s, 3) == nil || len(s.Queue) != 0 {
+				t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+			}
+		}
+	}
+}
+
+// Whoever waits is told how many are served before: a writer those that came before it, and readers that go first; a reader one, if a
+// writer goes first.
+func TestAheadCountsWhoIsServedBefore(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for name, c := range map[string]struct {
+		holder protocol.Claim
+		ahead  []int // of writer 2, reader 3, reader 4, writer 5, and of a writer and a reader that try
+	}{
+		"a writer holds it": {writer(1), []int{2, 0, 0, 3, 4, 0}},
+		"a reader holds it": {reader(1), []int{0, 1, 1, 3, 4, 1}},
+	} {
+		r.reset(t)
+		r.do(t, askFor(c.holder, 60_000, false))
+		waiters := []protocol.Claim{writer(2), reader(3), reader(4), writer(5)}
+		for _, w := range waiters {
+			r.do(t, askFor(w, 60_000, false))
+		}
+		var ahead []int
+		for _, w := range waiters {
+			ahead = append(ahead, r.do(t, askFor(w, 60_000, false)).Ahead)
+		}
+		ahead = append(ahead, r.do(t, askFor(writer(6), 60_000, true)).Ahead, r.do(t, askFor(reader(7), 60_000, true)).Ahead)
+		if !slices.Equal(ahead, c.ahead) {
+			t.Errorf("%s: %v are ahead, of %v", name, ahead, c.ahead)
+		}
+	}
+}
+
+// Leases that are left of a lock whose hash was evicted keep nobody out.
+func TestLeasesOfALostHashDoNotCount(t *testing.T) {
+	t.Parallel()
+	const long = 90_000_000
+	r := newRedisRig(t, false)
+	r.do(t, askFor(reader(1), long, false))
+	r.do(t, askFor(reader(2), long, false))
+	r.client.Del(ctx, r.keys.Lock.(string))
+	r.do(t, askFor(reader(3), 10_000, false))
+	r.do(t, askFor(reader(4), 10_000, false))
+	r.do(t, release(reader(3), 0))
+	r.do(t, release(reader(4), 0))
+	if reply := r.do(t, askFor(writer(5), 10_000, true)); reply.Token == 0 {
+		t.Errorf("the lock is not free: %+v", reply)
+	}
+}
+
+// While a crowd of dead is cleared away nobody holds the lock, and who asks is told so.
+func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	for _, s := range []step{
+		askFor(writer(10), 60_000, true), askFor(reader(10), 60_000, true), askFor(writer(10), 60_000, false), askFor(reader(10), 60_000, false),
+	} {
+		r.reset(t)
+		for owner := 1; owner < 10; owner++ {
+			r.do(t, askFor(writer(owner), 1_000, false))
+		}
+		r.pass(t, 10_000)
+		reply := r.do(t, s)
+		if reply.Token != 0 || !reply.More || reply.Mode != protocol.None || reply.Claim != "" || reply.Again != 0 {
+			t.Errorf("%s: %+v", s.name, reply)
+		}
+	}
+}
+
+// A release of a hold that was lost says so, even if its slot has gone on, and whatever has become of the claim after it.
+func TestReleaseOfALostHoldWhoseSlotHasGoneOn(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, mode := range []model.Mode{model.Read, model.Write} {
+		r.reset(t)
+		lost, next := claimOf(1, 1, 1, mode), claimOf(1, 2, 1, mode)
+		r.do(t, askFor(lost, 1_000, false))
+		r.pass(t, 10_000)
+		r.do(t, askFor(next, 10_000, false))
+		r.do(t, release(next, 0))
+		if reply := r.do(t, release(lost, 0)); reply.Code != protocol.NotThere {
+			t.Errorf("%+v", reply)
+		}
+		if reply := r.do(t, release(next, 0)); reply.Code != protocol.DoneBefore {
+			t.Errorf("%+v", reply)
 		}
 	}
 }

@@ -12,6 +12,8 @@ const (
 	places = "no claim has the place 0: tickets begin at 1, and readers have places below zero"
 	longer = "what a slot says is longer than a number"
 	digits = "a token has more digits than a time in seconds"
+	detour = "the long way does the same"
+	nobody = "there is nobody in the queue"
 	padded = "what is as long as it should be is padded with nothing"
 )
 
@@ -20,6 +22,7 @@ var equivalences = []equivalence{
 	{"lua/rlock.lua", "if protocol == PROTOCOL and (not record or record <= ARGV[2]) and (not fence or fence <= now) then", longer},
 	{"lua/lock.lua", "if ARGV[5] ~= SHORT or not fence or fence <= time[1] then", digits},
 	{"lua/rlock.lua", "if ARGV[5] ~= SHORT or not fence or fence <= time[1] then", digits},
+	{"lua/rlock.lua", "if protocol == PROTOCOL and (not record or record < ARGV[2]) and (not fence or fence < now) then", detour},
 	{"lua/shared/clock.lua", "local now = #time[2] == 7 and time[1] .. time[2] or time[1] .. string.sub('00000', #time[2]) .. time[2]", padded},
 	{"lua/shared/constants.lua", "local STEP = 251", tuned},
 	{"lua/shared/constants.lua", "local NEARBY = 11", tuned},
@@ -27,6 +30,9 @@ var equivalences = []equivalence{
 	{"lua/shared/constants.lua", "local SAMPLE = 5", tuned},
 	{"lua/shared/constants.lua", "local MEMORY = 241", tuned},
 	{"lua/shared/constants.lua", "local MANY = 9", tuned},
+	{"lua/shared/end.lua", "if waiting >= 0 and holder ~= '' and not is_write(holder) and ends() < until_ms then", nobody},
+	{"lua/shared/end.lua", "if waiting > 0 and holder ~= '' and ends() < until_ms then", "a waiter looks again once more than it must"},
+	{"lua/shared/end.lua", "if waiting >= 0 then", "who was behind has been let in, or is dead"},
 	{"lua/shared/handover.lua", "local id = call('ZRANGE', KEYS[3], 0, 1)[1]", first},
 	{"lua/shared/handover.lua", "if of == its_number and since + lease * 1000 > tonumber(now) and last[2] < now and (last[4] or '') == '' then",
 		"a lock that is held has a fence"},
@@ -34,6 +40,9 @@ var equivalences = []equivalence{
 		"it lets a lease live for 1 µs more"},
 	{"lua/shared/leases.lua", "local last = call('ZREVRANGE', LEASES, 0, 1, 'WITHSCORES')", first},
 	{"lua/shared/leases.lua", "void(call('ZRANGE', LEASES, 0, STEP - 2))", tuned},
+	{"lua/shared/leases.lua", "return tonumber(last[2]) or 0, last[1]", "a lock that is shared by nobody was freed before"},
+	{"lua/shared/line.lua", "elseif call('ZCARD', KEYS[3]) > 0 then", "what is over stays so"},
+	{"lua/shared/line.lua", "left = of and last ~= ARGV[1] and from + for_ms * 1000 - at or 0", "a slot goes on only when its claim has left the queue"},
 	{"lua/shared/reply.lua", "for _ = 2, NEARBY do", tuned},
 	{"lua/shared/serve.lua", "return call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 2)[1]", first},
 	{"lua/shared/serve.lua", "return call('ZRANGEBYSCORE', QUEUE, '0', '+inf', 'LIMIT', 0, 1)[1]", places},
@@ -42,6 +51,13 @@ var equivalences = []equivalence{
 	{"lua/shared/serve.lua", "if more == 0 and waiting >= pending and (not writer or owed ~= '') then", "there is no reader to let in, and it finds that out"},
 	{"lua/shared/serve.lua", "messages[instance] = (messages[instance] or '') .. ',' .. string.sub(numbers, 3)",
 		"the number loses a leading zero, and is read as the same"},
+	{"lua/shared/serve.lua", "pending = 0 => left out", "the queue has as many writers as the hash says, and each was counted down"},
+	{"lua/shared/serve.lua", "lose(its_slot, its_number, last, 'waits') => left out", "who was cleared away queues again, with or without another number"},
+	{"lua/shared/serve.lua", "if writer and holder ~= '' and (f[8] or '') == '' then",
+		"the writer was told by the first step, or looks again by itself when what it stood behind is over"},
+	{"lua/shared/state.lua", "return owed ~= '' and not is_write(holder) or 0", "a server replies 1 for what is true"},
+	{"lua/shared/state.lua", "if new_queue or short and waiting >= 0 then", nobody},
+	{"lua/shared/sweep.lua", "for i = 1, #sample, 3 do", tuned},
 	{"lua/shared/sweep.lua", "if call('HLEN', KEYS[1]) >= MANY then", tuned},
 	{"lua/shared/sweep.lua", "if s and s + rest + MEMORY <= tonumber(time[1]) then", tuned},
 	{"lua/shared/sweep.lua", "local rest = what == 'waits' and lease / 1000 or what == 'held' and keep and math.huge or 1", tuned},
