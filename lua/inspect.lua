@@ -6,7 +6,7 @@
 local time = redis.call('TIME')
 return {
   time[1] .. string.sub('00000', #time[2]) .. time[2],
-  redis.call('HGETALL', KEYS[1]),
-  redis.call('ZRANGE', KEYS[2], 0, -1, 'WITHSCORES'),
-  redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'),
+  redis.call('HGETALL', LOCK),
+  redis.call('ZRANGE', LEASES, 0, -1, 'WITHSCORES'),
+  redis.call('ZRANGE', QUEUE, 0, -1, 'WITHSCORES'),
 }

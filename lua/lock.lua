@@ -1,25 +1,25 @@
 -- Takes the lock for writing; or queues for it; or, sent again by a waiter, keeps its place and asks for news.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms: at least the lease and three minutes,
---        "240000" if that suffices  6 what wake channels begin with  7 "wait" or "try"
+-- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 what wake channels begin with; the last may be left out:
+--        6 time to live of the keys, ms: at least the lease and three minutes; "240000" if that suffices  7 "wait" or "try"
 -- Reply  the fencing token, a string; -1 if the claim has ended; or what shared/reply.lua says
 
 --#include clock.lua
-local seen = call('HMGET', KEYS[1], 'owner', 'fence', 'protocol', ARGV[3])
+local seen = call('HMGET', LOCK, 'owner', 'fence', 'protocol', ARGV[3])
 local owner, fence, protocol, record = seen[1] or '', seen[2], seen[3] or PROTOCOL, seen[4]
 
 if protocol == PROTOCOL and (not record or record < ARGV[2]) then
   if owner == '' and (not fence or fence < now) then
     -- Nobody holds the lock, and nobody waits for it.
     if fence then
-      call('HSET', KEYS[1], 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+      call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     else
-      call('HSET', KEYS[1], 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+      call('HSET', LOCK, 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     end
     -- The first to get the lock in each second sees to the time to live for all.
-    if ARGV[5] ~= SHORT or not fence or fence < time[1] then
-      call('PEXPIRE', KEYS[1], ARGV[5])
+    if not fence or fence < time[1] or (ARGV[6] or SHORT) ~= SHORT then
+      call('PEXPIRE', LOCK, ARGV[6] or SHORT)
     end
     if fence and not record then
       --#include sweep.lua
@@ -27,11 +27,11 @@ if protocol == PROTOCOL and (not record or record < ARGV[2]) then
     end
     return now
   end
-  if ARGV[7] == 'wait' then
+  if ARGV[7] ~= 'try' then
     --#include line.lua
   end
 end
-local CHANNELS = ARGV[6]
+local CHANNELS, TTL, TRY = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try'
 --#include state.lua
 --#include leases.lua
 --#include serve.lua
@@ -48,7 +48,7 @@ expire()
 serve()
 if granted[claim] ~= 'let in' then
   if waits or holder ~= '' or waiting > 0 then
-    return blocked(waits)
+    --#include blocked.lua
   end
   enter(claim, next_token(), ARGV[4], now)
 end

@@ -3,10 +3,12 @@
 package lua
 
 import (
+	"cmp"
 	"crypto/sha1"
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strconv"
 	"strings"
@@ -51,30 +53,71 @@ var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, 
 var include = regexp.MustCompile(`^ *--#include (\S+)$`)
 
 func load(name string) *Script {
-	s := &Script{Name: name}
-	var source strings.Builder
-	s.compose(&source, name+".lua")
-	s.Source = source.String()
-	sum := sha1.Sum([]byte(s.Source))
-	s.SHA = hex.EncodeToString(sum[:])
+	s, err := Compose(files, name)
+	if err != nil { // the library was built without its own files
+		panic(err)
+	}
 	return s
 }
 
-// compose appends a file. It panics only if the library was built without its own files.
-func (s *Script) compose(to *strings.Builder, file string) {
-	text, err := files.ReadFile(file)
+// Compose returns a script of a folder that is laid out as this one. It returns the error of a file that cannot be read.
+func Compose(folder fs.FS, name string) (*Script, error) {
+	c := composer{folder: folder, script: &Script{Name: name}}
+	if err := c.readConstants(); err != nil {
+		return nil, err
+	}
+	if err := c.add(name + ".lua"); err != nil {
+		return nil, err
+	}
+	c.script.Source = c.source.String()
+	sum := sha1.Sum([]byte(c.script.Source))
+	c.script.SHA = hex.EncodeToString(sum[:])
+	return c.script, nil
+}
+
+type composer struct {
+	folder    fs.FS
+	constants map[string]string
+	script    *Script
+	source    strings.Builder
+}
+
+var (
+	constant = regexp.MustCompile(`(?m)^([A-Z_]+) = (\S+)`)
+	capitals = regexp.MustCompile(`\b[A-Z_]+\b`)
+)
+
+// readConstants reads the names of shared/constants.lua. What they stand for is written in their place: a local variable would
+// cost each script, and each function in it that uses the variable.
+func (c *composer) readConstants() error {
+	text, err := fs.ReadFile(c.folder, "shared/constants.lua")
+	c.constants = make(map[string]string)
+	for _, m := range constant.FindAllStringSubmatch(string(text), -1) {
+		c.constants[m[1]] = m[2]
+	}
+	return err
+}
+
+// add appends a file.
+func (c *composer) add(file string) error {
+	text, err := fs.ReadFile(c.folder, file)
 	if err != nil {
-		panic(err)
+		return err
 	}
 	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
 		if m := include.FindStringSubmatch(line); m != nil {
-			s.compose(to, "shared/"+m[1])
+			if err := c.add("shared/" + m[1]); err != nil {
+				return err
+			}
 			continue
 		}
-		to.WriteString(line)
-		to.WriteByte('\n')
-		s.origins = append(s.origins, origin{file, i + 1})
+		c.source.WriteString(capitals.ReplaceAllStringFunc(line, func(name string) string {
+			return cmp.Or(c.constants[name], name)
+		}))
+		c.source.WriteByte('\n')
+		c.script.origins = append(c.script.origins, origin{file, i + 1})
 	}
+	return nil
 }
 
 // position matches a line of a script, as Redis names it, and as miniredis does: with nothing before the colon.

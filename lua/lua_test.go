@@ -46,7 +46,7 @@ func TestExplainNamesTheFileAndLine(t *testing.T) {
 		c := s.Client()
 		argv := []any{
 			"w:instance-1_:1:000000000001:AAAAAAAAAAAAAAAAAAAAAA:1", "000000000001", "instance-1_:1",
-			"30000", "240000", "wake:", "wait", "3", "",
+			"30000", "wake:", "240000", "wait", "3", "",
 		}
 		for _, other := range []string{"", ":leases", ":queue"} {
 			for _, script := range lua.All {
@@ -73,9 +73,9 @@ func TestExplainNamesTheFileAndLine(t *testing.T) {
 // The places are those of the files that the composed text is made of.
 func TestExplainCountsLines(t *testing.T) {
 	t.Parallel()
-	const text = "call('HMGET', LOCK, 'owner', 'lease'" // of shared/state.lua alone
-	at := places(t, text)
+	at := places(t, "call('HMGET', LOCK, 'owner', 'lease'") // in shared/state.lua alone
 	require.Len(t, at, 1)
+	const text = "call('HMGET', KEYS[1], 'owner', 'lease'"
 	for _, script := range []*lua.Script{lua.Lock, lua.RLock, lua.Unlock, lua.RUnlock, lua.Renew, lua.Reenter, lua.Serve, lua.Force} {
 		before, _, found := strings.Cut(script.Source, text)
 		require.True(t, found, script.Name)

@@ -1,11 +1,11 @@
 -- Takes the lock for reading; or queues for it; or, sent again by a waiter, keeps its place and asks for news.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 to 7 as lock.lua  8 the write claim of the same owner, or ""
+-- ARGV   1 to 7 as lock.lua  8 the write claim of the same owner, or ""; it may be left out, too
 -- Reply  as lock.lua
 
 --#include clock.lua
-local seen = call('HMGET', KEYS[1], 'owner', 'fence', 'protocol', ARGV[3])
+local seen = call('HMGET', LOCK, 'owner', 'fence', 'protocol', ARGV[3])
 local owner, fence, protocol, record = seen[1] or '', seen[2], seen[3] or PROTOCOL, seen[4]
 
 if protocol == PROTOCOL and (not record or record < ARGV[2]) and (not fence or fence <= now) then
@@ -13,24 +13,25 @@ if protocol == PROTOCOL and (not record or record < ARGV[2]) and (not fence or f
   if enters then
     -- Nobody holds the lock, and nobody waits for it.
     if fence then
-      call('HSET', KEYS[1], 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+      call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     else
-      call('HSET', KEYS[1], 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+      call('HSET', LOCK, 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     end
     -- As in lock.lua.
-    if ARGV[5] ~= SHORT or not fence or fence < time[1] then
-      call('PEXPIRE', KEYS[1], ARGV[5])
+    if not fence or fence < time[1] or (ARGV[6] or SHORT) ~= SHORT then
+      call('PEXPIRE', LOCK, ARGV[6] or SHORT)
     end
   elseif owner == 'shared' then
     -- There are other readers, unless the last has left, and nobody waits.
-    local left = call('PTTL', KEYS[2])
+    local left = call('PTTL', LEASES)
     if left > 0 then
       enters = true
-      call('ZADD', KEYS[2], time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[4], ARGV[1])
-      call('HSET', KEYS[1], 'fence', now, ARGV[3], ARGV[2] .. ' ' .. now .. ' held 1')
-      if left < ARGV[5] - SPARE then
-        call('PEXPIRE', KEYS[1], ARGV[5])
-        call('PEXPIRE', KEYS[2], ARGV[5])
+      call('ZADD', LEASES, time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[4], ARGV[1])
+      call('HSET', LOCK, 'fence', now, ARGV[3], ARGV[2] .. ' ' .. now .. ' held 1')
+      local ttl = ARGV[6] or SHORT
+      if left < ttl - SPARE then
+        call('PEXPIRE', LOCK, ttl)
+        call('PEXPIRE', LEASES, ttl)
       end
     end
   end
@@ -41,8 +42,11 @@ if protocol == PROTOCOL and (not record or record < ARGV[2]) and (not fence or f
     end
     return now
   end
+  if ARGV[7] ~= 'try' then
+    --#include line_reader.lua
+  end
 end
-local CHANNELS = ARGV[6]
+local CHANNELS, TTL, TRY, WRITER = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8] or ''
 --#include state.lua
 --#include leases.lua
 --#include serve.lua
@@ -59,13 +63,13 @@ local waits = heartbeat()
 expire()
 serve()
 if granted[claim] ~= 'let in' then
-  if holder == ARGV[8] and holder ~= '' then
+  if holder == WRITER and holder ~= '' then
     share({claim}, {ms + ARGV[4]}, token)
     if waits then
       leave_queue(claim)
     end
   elseif waits or waiting > 0 or is_write(holder) then
-    return blocked(waits)
+    --#include blocked.lua
   elseif holder == '' then
     enter(claim, read_token(), ARGV[4], now)
   else

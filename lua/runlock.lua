@@ -5,15 +5,16 @@
 -- Reply  as unlock.lua
 
 if ARGV[5] ~= '' then
-  local owner = redis.call('HGET', KEYS[1], 'owner')
+  local owner = redis.call('HGET', LOCK, 'owner')
   if owner == ARGV[1] then
     -- It is the only reader, and nobody waits. As in unlock.lua.
-    if type(redis.pcall('HSET', KEYS[1], 'owner', '', ARGV[3], ARGV[5])) == 'number' then
+    if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[5])) == 'number' then
       return 1
     end
-  elseif owner == 'shared' and redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
-    -- There may be others. Who comes next finds out.
-    redis.call('HSET', KEYS[1], ARGV[3], ARGV[5])
+  elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
+    and redis.call('ZREM', LEASES, ARGV[1]) == 1 then
+    -- Others may read. Who comes next finds out; and who waits, waits for another reader, whose lease ends later.
+    redis.call('HSET', LOCK, ARGV[3], ARGV[5])
     return 1
   end
 end

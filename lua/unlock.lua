@@ -7,10 +7,10 @@
 --        minute ago and it was not re-entered; or ""
 -- Reply  code or {code, more, wake, mute}; code: 1 released  2 released by an earlier run  0 there was no hold
 
-local owner = ARGV[5] ~= '' and redis.call('HGET', KEYS[1], 'owner')
+local owner = ARGV[5] ~= '' and redis.call('HGET', LOCK, 'owner')
 if owner == ARGV[1] then
   -- Nobody waits. A server that is out of memory refuses, and is asked in the other way.
-  if type(redis.pcall('HSET', KEYS[1], 'owner', '', ARGV[3], ARGV[5])) == 'number' then
+  if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[5])) == 'number' then
     return 1
   end
 end

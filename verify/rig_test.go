@@ -1,10 +1,10 @@
 package verify
 
 import (
+	"bytes"
 	"context"
+	"io/fs"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,32 +28,33 @@ func scripts() string {
 	return "../lua"
 }
 
-var include = regexp.MustCompile(`(?m)^ *--#include (\S+)\n`)
-
 // source returns a script with what it includes, which reads the time from a hash, says what it tells to a list, and takes
 // small steps if few is set.
 func source(t testing.TB, name string, few bool) string {
-	var compose func(path ...string) string
-	compose = func(path ...string) string {
-		b, err := os.ReadFile(filepath.Join(append([]string{scripts()}, path...)...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return include.ReplaceAllStringFunc(string(b), func(line string) string {
-			return compose("shared", include.FindStringSubmatch(line)[1])
-		})
+	var folder fs.FS = os.DirFS(scripts())
+	if few {
+		folder = fewer{folder}
 	}
-	s := compose(name + ".lua")
+	script, err := lua.Compose(folder, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := script.Source
 	for old, replaced := range map[string]string{
 		"call('TIME')":           "call('HMGET', '{clock}', 's', 'us')",
 		"redis.pcall('PUBLISH',": "redis.call('RPUSH', '{told}',",
 	} {
 		s = strings.ReplaceAll(s, old, replaced)
 	}
-	if few {
-		s = strings.ReplaceAll(s, "local STEP = 250", "local STEP = 2")
-	}
 	return s
+}
+
+// A fewer is a folder of scripts that take small steps.
+type fewer struct{ fs.FS }
+
+func (f fewer) ReadFile(name string) ([]byte, error) {
+	text, err := fs.ReadFile(f.FS, name)
+	return bytes.Replace(text, []byte("STEP = 250"), []byte("STEP = 2"), 1), err
 }
 
 // A rig runs the scripts against a server whose clock it moves: the time that scripts read is in a key, and a time to live
@@ -70,7 +71,7 @@ type rig struct {
 }
 
 const (
-	slack    = 2    // ms: by so much deadlines may be rounded
+	slack    = model.Slack
 	ttlSlack = 1000 // ms: by so much times to live may differ from what the clock says
 	wakes    = "wake:"
 )

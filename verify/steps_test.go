@@ -259,7 +259,7 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 	if strings.Count(text, enter) != 1 {
 		t.Fatal("readers are let in some other way")
 	}
-	r.load(t, lua.Unlock, strings.Replace(text, enter, enter+"    call('DEL', LEASES)\n", 1))
+	r.load(t, lua.Unlock, strings.Replace(text, enter, enter+"    call('DEL', KEYS[2])\n", 1))
 	r.do(t, askFor(writer(1), 60_000, false))
 	r.do(t, askFor(reader(2), 60_000, false))
 	r.do(t, askFor(reader(3), 60_000, false))

@@ -105,8 +105,8 @@ func TestRequestsArePinned(t *testing.T) {
 	}
 	about := []any{"w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17", "000000000042", "k3J9x0aQ2bZ:5"}
 	for s, rest := range map[*lua.Script][]any{
-		lua.Lock:    {"30000", "240000", "p:wake:", "wait"},
-		lua.RLock:   {"30000", "240000", "p:wake:", "wait", ""},
+		lua.Lock:    {"30000", "p:wake:"},
+		lua.RLock:   {"30000", "p:wake:"},
 		lua.Unlock:  {"p:wake:", "000000000042 1763763763 ended"},
 		lua.RUnlock: {"p:wake:", "000000000042 1763763763 ended"},
 		lua.Renew:   {"30000", "240000"},
@@ -125,7 +125,9 @@ func TestRequestsArePinned(t *testing.T) {
 
 	q.Script, q.Try, q.Writer, q.Record, q.Shorten = lua.RLock, true, about[0], nil, true
 	q.Lease = protocol.NewLease(2 * time.Minute)
-	require.Equal(t, []any{"120000", "300000", "p:wake:", "try", about[0]}, q.Argv(nil)[7:])
+	require.Equal(t, []any{"120000", "p:wake:", "300000", "try", about[0]}, q.Argv(nil)[7:])
+	q.Try = false
+	require.Equal(t, []any{"120000", "p:wake:", "300000", "wait", about[0]}, q.Argv(nil)[7:])
 	q.Script = lua.Unlock
 	require.Equal(t, []any{"p:wake:", ""}, q.Argv(nil)[7:])
 	q.Script = lua.Reenter

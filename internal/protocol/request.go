@@ -73,13 +73,17 @@ func (r *Request) Argv(args []any) []any {
 	args = append(args, r.Claim.ID, r.Claim.Number, r.Claim.Slot)
 	switch r.Script {
 	case lua.Lock, lua.RLock:
-		how := boxedWait
-		if r.Try {
-			how = boxedTry
+		args = append(args, r.Lease.ms, r.Channels)
+		under := r.Writer != nil && r.Writer != boxedNone
+		if under || r.Try || r.Lease.Duration > shortest { // most often they can be left out
+			how := boxedWait
+			if r.Try {
+				how = boxedTry
+			}
+			args = append(args, r.Lease.keep, how)
 		}
-		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, how)
-		if r.Script == lua.RLock {
-			args = append(args, orNone(r.Writer))
+		if under {
+			args = append(args, r.Writer)
 		}
 	case lua.Unlock, lua.RUnlock:
 		args = append(args, r.Channels, orNone(r.Record))

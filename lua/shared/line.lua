@@ -3,9 +3,9 @@
 local writer = string.match(owner, '^(w%S+)')
 if writer and writer ~= ARGV[1] then
   local queued = writer ~= owner -- somebody waits, or the writer also reads
-  local last = queued and call('ZRANGE', KEYS[3], -1, -1)[1] or ''
+  local last = queued and call('ZRANGE', QUEUE, -1, -1)[1] or ''
   local its_slot, its_number = string.match(last, '^w:([^:]+:%d+):(%d+)')
-  local h = call('HMGET', KEYS[1], 'lease', 'pending', 'ticket', its_slot or ARGV[3])
+  local h = call('HMGET', LOCK, 'lease', 'pending', 'ticket', its_slot or ARGV[3])
   local lease, since = string.match(h[1] or '0', '^(%d+) ?(%d*)$')
   local at = now - time[2] % 1000 -- a lease counts in whole ms
   local left = (since == '' and fence or since) + lease * 1000 - at
@@ -13,35 +13,35 @@ if writer and writer ~= ARGV[1] then
   if queued and left > 0 then
     local of, from, for_ms = string.match(its_slot and h[4] or '', '^(%d+) (%d+) waits (%d+)$')
     left = of and of == its_number and last ~= ARGV[1] and from + for_ms * 1000 - at or 0
-    kept = of and from >= time[1] and ARGV[5] == SHORT
-  elseif left > 0 and call('ZCARD', KEYS[3]) > 0 then
+    kept = of and from >= time[1] and (ARGV[6] or SHORT) == SHORT
+  elseif left > 0 and call('ZCARD', QUEUE) > 0 then
     left = 0 -- of a hash that is gone
   end
   if left > 0 then
     local ticket = string.format('%d', (h[3] or 0) + 1)
     local waits = ARGV[2] .. ' ' .. now .. ' waits ' .. ARGV[4]
-    local added = call('ZADD', KEYS[3], ticket, ARGV[1])
+    local added = call('ZADD', QUEUE, ticket, ARGV[1])
     if queued then
-      call('HSET', KEYS[1], 'pending', h[2] + added, 'ticket', ticket, ARGV[3], waits)
+      call('HSET', LOCK, 'pending', h[2] + added, 'ticket', ticket, ARGV[3], waits)
     else
-      call('HSET', KEYS[1], 'owner', owner .. ' +', 'pending', 1, 'ticket', ticket, ARGV[3], waits)
+      call('HSET', LOCK, 'owner', owner .. ' +', 'pending', 1, 'ticket', ticket, ARGV[3], waits)
     end
     if not kept then
-      local ttl = call('PTTL', KEYS[1])
-      local short = ttl < ARGV[5] - SPARE
+      local ttl, need = call('PTTL', LOCK), ARGV[6] or SHORT
+      local short = ttl < need - SPARE
       if short then
-        ttl = ARGV[5]
-        call('PEXPIRE', KEYS[1], ttl)
-        call('PEXPIRE', KEYS[2], ttl)
+        ttl = need
+        call('PEXPIRE', LOCK, ttl)
+        call('PEXPIRE', LEASES, ttl)
       end
       if short or not queued then
-        call('PEXPIRE', KEYS[3], ttl)
+        call('PEXPIRE', QUEUE, ttl)
       end
     end
     if not record then
       --#include sweep.lua
       sweep(true)
     end
-    return {'', 0, '', '', math.ceil(left / 1000), queued and call('ZCARD', KEYS[3]) - 1 or 0, 'write', writer}
+    return {'', 0, '', '', math.ceil(left / 1000), queued and call('ZCARD', QUEUE) - 1 or 0, 'write', writer}
   end
 end

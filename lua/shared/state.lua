@@ -24,7 +24,6 @@
 -- An ordered set counts only as far as the hash says that it does: leases while several read, or the writer reads; queue while
 -- owner ends with a plus.
 
-local LOCK, LEASES, QUEUE = KEYS[1], KEYS[2], KEYS[3]
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local claim, number, slot = ARGV[1], ARGV[2], ARGV[3]
 

@@ -3,12 +3,9 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -44,33 +41,17 @@ func embedded() scripts {
 	return all
 }
 
-var include = regexp.MustCompile(`(?m)^[ \t]*--#include (\S+)\n`)
-
 // scriptsIn returns the scripts of a directory.
 func scriptsIn(dir string) (scripts, error) {
 	all := scripts{}
 	for _, s := range library.All {
-		text, err := compose(dir, s.Name+".lua")
+		composed, err := library.Compose(os.DirFS(dir), s.Name)
 		if err != nil {
 			return nil, err
 		}
-		all[s.Name] = text
+		all[s.Name] = composed.Source
 	}
 	return all, nil
-}
-
-// compose returns a file with what it includes.
-func compose(dir, file string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dir, file))
-	if err != nil {
-		return "", err
-	}
-	source := include.ReplaceAllStringFunc(string(text), func(line string) string {
-		part, failed := compose(dir, filepath.Join("shared", include.FindStringSubmatch(line)[1]))
-		err = cmp.Or(err, failed)
-		return part
-	})
-	return source, err
 }
 
 func newRedisServer(sources scripts) (*redisServer, error) {

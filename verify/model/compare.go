@@ -30,6 +30,9 @@ func Compare(expected, actual *Lock, slack int64) error {
 	return nil
 }
 
+// Slack is by how many ms deadlines may be rounded.
+const Slack = 2
+
 func near(a, b, slack int64) bool { return a-b <= slack && b-a <= slack }
 
 func (l *Lock) holds() []Hold {

@@ -59,6 +59,10 @@ type Lock struct {
 	Ended   map[Claim]Ending
 	Entered []Claim // by the last operation
 	Over    []Hold  // whose leases ran out, and that nobody has followed
+
+	// Unserved is the state without whom the last operation let in, where that may wait: a read hold was released that another
+	// one outlasts.
+	Unserved *Lock
 }
 
 // Answer is what a request for the lock comes to.
@@ -226,10 +230,11 @@ func (l *Lock) crowded(mode Mode) bool {
 // Release ends a claim, whatever it is: a hold, a waiter, or a request that has yet to come and will be refused.
 func (l *Lock) Release(c Claim) Outcome {
 	l.Entered = nil
-	if l.Hold(c) != nil {
+	if h := l.Hold(c); h != nil {
+		released := *h
 		l.Ended[c] = Released
 		l.end(func(h Hold) bool { return h.Claim == c })
-		l.serve()
+		l.serveUnlessOutlasted(released)
 		return ReleasedNow
 	}
 	switch l.Ended[c] {
@@ -238,15 +243,28 @@ func (l *Lock) Release(c Claim) Outcome {
 	case Withdrawn:
 		return NotThere
 	}
-	outcome := NotThere
-	if slices.ContainsFunc(l.Over, func(h Hold) bool { return h.Claim == c }) {
-		outcome = Either
-	}
-	l.Over = slices.DeleteFunc(l.Over, func(h Hold) bool { return h.Claim == c })
 	l.Ended[c] = Withdrawn
 	l.dequeue(c)
+	if i := slices.IndexFunc(l.Over, func(h Hold) bool { return h.Claim == c }); i >= 0 {
+		released := l.Over[i]
+		l.Over = slices.Delete(l.Over, i, i+1)
+		l.serveUnlessOutlasted(released)
+		return Either
+	}
+	l.Unserved = nil
 	l.serve()
-	return outcome
+	return NotThere
+}
+
+// serveUnlessOutlasted lets in whoever can be after a release, which may wait if another hold lasts longer: see Unserved.
+func (l *Lock) serveUnlessOutlasted(released Hold) {
+	l.Unserved = nil
+	for _, h := range slices.Concat(l.Holds, l.Over) {
+		if h.Until >= released.Until-Slack {
+			l.Unserved = l.Clone()
+		}
+	}
+	l.serve()
 }
 
 // Settle notes that a claim whose release came to Either was told that it was released.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/yuin/gopher-lua/parse"
+
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 var (
@@ -21,7 +23,6 @@ var (
 	statement = regexp.MustCompile(`^\s*((redis\.)?p?call\(.*\)|[a-z_.]+\(.*\)|[a-z_]+(\[[^=]*\])?(, [a-z_]+(\[[^=]*\])?)* = .*|return)$`)
 	answer    = regexp.MustCompile(`^(\s*return )(-?\d)$`)
 	extremum  = regexp.MustCompile(`math\.(max|min|floor|ceil)\(`)
-	included  = regexp.MustCompile(`(?m)^ *--#include (\S+)\n`)
 )
 
 // unmutated decides nothing: it only reads.
@@ -180,31 +181,14 @@ func balanced(code string) bool {
 
 // checkLua returns why one of the scripts of a repository is no Lua, if so.
 func checkLua(root string) error {
-	files, err := filepath.Glob(filepath.Join(root, "lua", "*.lua"))
-	if err != nil {
-		return err
-	}
-	for _, path := range files {
-		text, err := compose(root, filepath.Base(path))
+	for _, script := range lua.All {
+		composed, err := lua.Compose(os.DirFS(filepath.Join(root, "lua")), script.Name)
 		if err == nil {
-			_, err = parse.Parse(strings.NewReader(text), path)
+			_, err = parse.Parse(strings.NewReader(composed.Source), script.Name+".lua")
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// compose returns a script with what it includes.
-func compose(root, file string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(root, "lua", file))
-	whole := included.ReplaceAllStringFunc(string(text), func(line string) string {
-		part, e := compose(root, "shared/"+included.FindStringSubmatch(line)[1])
-		if err == nil {
-			err = e
-		}
-		return part
-	})
-	return whole, err
 }

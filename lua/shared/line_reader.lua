@@ -1,0 +1,47 @@
+-- If a writer that lives holds the lock, or readers that live do while a writer that lives waits, the caller lines up behind that
+-- writer: shared/reply.lua does the same for all others.
+local holder, plus = string.match(owner, '^(%S+) ?(%+?)$')
+local written = holder and string.sub(holder, 1, 1) == 'w'
+if holder and holder ~= ARGV[1] and (written and holder ~= ARGV[8] or not written and plus == '+') then
+  local last = holder == 'shared' and call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES') or {}
+  local first = not written and call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1] or ''
+  local its_slot, its_number = string.match(first, '^w:([^:]+:%d+):(%d+)')
+  local h = call('HMGET', LOCK, 'lease', 'ticket', 'owed', its_slot or ARGV[3])
+  local lease, since = string.match(h[1] or '0', '^(%d+) ?(%d*)$')
+  local at = now - time[2] % 1000 -- a lease counts in whole ms
+  local left
+  if holder == 'shared' then
+    left = (last[2] or 0) * 1000 - at
+  else
+    left = (since == '' and fence or since) + lease * 1000 - at
+  end
+  if not written and left > 0 then
+    local of, from, for_ms = string.match(its_slot and h[4] or '', '^(%d+) (%d+) waits (%d+)$')
+    left = of and of == its_number and (h[3] or '') == '' and from + for_ms * 1000 - at or 0
+  elseif plus == '' and left > 0 and call('ZCARD', QUEUE) > 0 then
+    left = 0 -- of a hash that is gone
+  end
+  if left > 0 then
+    local n = (h[2] or 0) + 1
+    local ticket = string.format('%d', n)
+    call('ZADD', QUEUE, string.format('%d', n - READERS_FIRST), ARGV[1])
+    local waits = ARGV[2] .. ' ' .. now .. ' waits ' .. ARGV[4]
+    if plus == '+' then
+      call('HSET', LOCK, 'ticket', ticket, ARGV[3], waits)
+    else
+      call('HSET', LOCK, 'owner', owner .. ' +', 'ticket', ticket, ARGV[3], waits)
+    end
+    local ttl = tonumber(ARGV[6] or SHORT)
+    if call('PTTL', QUEUE) < ttl - SPARE then -- or it is new
+      ttl = math.max(ttl, call('PTTL', LOCK))
+      for _, key in ipairs(KEYS) do
+        call('PEXPIRE', key, ttl)
+      end
+    end
+    if not record then
+      --#include sweep.lua
+      sweep(true)
+    end
+    return {'', 0, '', '', math.ceil(left / 1000), written and 0 or 1, written and 'write' or 'read', last[1] or holder}
+  end
+end
