@@ -107,6 +107,9 @@ func (rw *RWLock) try(w *wait, owner Owner, mode Mode, name string, try bool, re
 		Name: name, Owner: owner.id, Mode: engine.Mode(mode), Try: try, Lease: req.lease, NoRenew: req.noRenew, MaxHold: req.maxHold,
 		Bounded: w.expired != nil || w.ctx.Done() != nil, Tag: held,
 	}
+	if rw.strict {
+		held.hold.Caller = goroutine()
+	}
 	runtime.Callers(4, held.pcs[:])
 
 	rw.mu.Lock()

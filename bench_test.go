@@ -629,3 +629,11 @@ func cpuTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// What strict owners cost a pair.
+func BenchmarkStrictOwners(b *testing.B) {
+	g := newGauge(b)
+	for name, opts := range map[string][]rwlock.Option{"off": nil, "on": {rwlock.WithStrictOwners()}} {
+		b.Run(name, func(b *testing.B) { g.loop(b, pairOf(write)(b, newLockOn(b, g.client(b), opts...))) })
+	}
+}

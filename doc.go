@@ -31,8 +31,9 @@
 //	})
 //
 // A goroutine that is started with the same context has the same owner, and the lock does not exclude it. Pass it
-// WithOwner(ctx, NewOwner()) to give it an owner of its own, which waits for its turn. Re-entry works within one RWLock: two
-// RWLocks exclude each other even in one process and for the same owner.
+// WithOwner(ctx, NewOwner()) to give it an owner of its own, which waits for its turn. An RWLock that was made with
+// [WithStrictOwners] refuses re-entry by other goroutines with [ErrOwner]. Re-entry works within one RWLock: two RWLocks exclude
+// each other even in one process and for the same owner.
 //
 // An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write holds before its
 // read holds, the lock is downgraded, and waiting readers enter. An owner that holds a lock for reading may lock it for

@@ -29,6 +29,10 @@ var (
 
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = engine.ErrClosed
+
+	// ErrOwner is returned by lock calls of an RWLock WithStrictOwners if the owner holds the lock, but another goroutine took it.
+	// Nothing has changed.
+	ErrOwner = engine.ErrOwner
 )
 
 // A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that match

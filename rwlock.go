@@ -43,6 +43,7 @@ const closeTimeout = engine.EndTimeout
 // in one process and for the same Owner.
 type RWLock struct {
 	lease    time.Duration
+	strict   bool
 	dispatch *dispatch.Dispatcher
 	reporter reporter
 	cancels  sync.WaitGroup  // of contexts
@@ -83,7 +84,7 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 			return nil, fmt.Errorf("rwlock: new: %w", err)
 		}
 	}
-	rw := &RWLock{lease: c.lease, idle: make(chan struct{})}
+	rw := &RWLock{lease: c.lease, strict: c.strict, idle: make(chan struct{})}
 	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease})
 	rw.life, rw.end = context.WithCancel(context.Background())
 	rw.reporter.logger = c.logger

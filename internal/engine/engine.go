@@ -27,6 +27,7 @@ var (
 	ErrLost    = errors.New("hold lost before it was released")
 	ErrNotHeld = errors.New("not held: already released")
 	ErrClosed  = errors.New("closed")
+	ErrOwner   = errors.New("held by the same owner in another goroutine")
 
 	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease.
 	ErrUnanswered = errors.New("the server has not answered for a lease")

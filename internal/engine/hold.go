@@ -18,6 +18,7 @@ type Hold struct {
 	NoRenew bool
 	MaxHold time.Duration // the hold ends so long after it was granted, at the latest; 0 for no such bound
 	Bounded bool          // something else ends the wait if no answer comes
+	Caller  uint64        // the goroutine that calls, if only that one may re-enter; or else 0
 	Tag     any           // the caller's own
 
 	state     HoldState
@@ -103,6 +104,8 @@ func (e *Engine) start(now time.Time, h *Hold) {
 	switch {
 	case e.closed:
 		e.fail(h, ErrClosed)
+	case !t.takenBy(h):
+		e.fail(h, ErrOwner)
 	case c != nil:
 		e.reenter(now, c, h)
 	case t.lost > 0 && (h.Mode == protocol.Write || t.claim[protocol.Write] == nil):

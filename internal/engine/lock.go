@@ -126,6 +126,16 @@ func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
 	return t
 }
 
+// takenBy reports whether the caller of h took what the owner holds, all of which was taken by one goroutine; or is not asked.
+func (t *tenure) takenBy(h *Hold) bool {
+	for _, c := range t.claim {
+		if c != nil && c.holds[0].Caller != h.Caller {
+			return false
+		}
+	}
+	return true
+}
+
 // settle forgets a tenure that is over.
 func (e *Engine) settle(t *tenure) {
 	if t.claim[protocol.Read] == nil && t.claim[protocol.Write] == nil && t.lost == 0 && t.asking == nil && len(t.behind) == 0 &&

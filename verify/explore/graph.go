@@ -54,6 +54,7 @@ var meanings = map[string]meaning{
 	"Extension.Tag":      skip,
 	"Hold.Name":          plain,
 	"Hold.Tag":           skip,
+	"Hold.Caller":        plain,
 	"Hold.sequence":      number,
 	"Hold.first":         skip, // memory
 	"Hold.own":           skip, // memory
