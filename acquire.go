@@ -33,12 +33,12 @@ func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, t
 	if err := ctx.Err(); err != nil {
 		return nil, wrap(op, name, w.over(err))
 	}
-	owner, ok := OwnerFromContext(ctx)
-	if !ok {
+	owner, known := OwnerFromContext(ctx)
+	if !known {
 		owner = NewOwner()
 	}
 	for tries := 1; ; tries++ {
-		h, err := rw.try(&w, owner, mode, name, try, req)
+		h, err := rw.try(&w, owner, !known, mode, name, try, req)
 		if err == nil {
 			return h, nil
 		}
@@ -101,11 +101,11 @@ func (w *wait) over(err error) error {
 }
 
 // try makes one attempt at a call.
-func (rw *RWLock) try(w *wait, owner Owner, mode Mode, name string, try bool, req request) (*Hold, error) {
+func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, try bool, req request) (*Hold, error) {
 	held := &holding{rw: rw, parent: w.ctx}
 	held.hold = engine.Hold{
 		Name: name, Owner: owner.id, Mode: engine.Mode(mode), Try: try, Lease: req.lease, NoRenew: req.noRenew, MaxHold: req.maxHold,
-		Bounded: w.expired != nil || w.ctx.Done() != nil, Tag: held,
+		Bounded: w.expired != nil || w.ctx.Done() != nil, NewOwner: fresh, Tag: held,
 	}
 	if rw.strict {
 		held.hold.Caller = goroutine()

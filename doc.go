@@ -40,6 +40,16 @@
 // reading, even while a writer waits. It cannot upgrade: Lock returns [ErrUpgrade] at once, because two readers that waited
 // to upgrade would deadlock. The holds of an owner may be released in any order.
 //
+// # Several names
+//
+// Renewal keeps a deadlock alive for ever, so callers that hold several locks at a time have to take them in one order, as with any
+// mutex. [RWLock.WithAll] takes several names in the order of their names.
+//
+// A deadlock among the owners of one RWLock is detected: the call that would wait for itself fails with [ErrDeadlock] at once, and the
+// error says who holds what and waits for what. A reader that has to wait behind a waiting writer counts as well. For this, calls must
+// show whose they are: give them the context of the holds that they are made under. A deadlock between processes is not detected, so
+// limit waits with [MaxWait] where names are not taken in one order.
+//
 // # Leases
 //
 // The server keeps every hold, and every place in a queue, for a lease (30 s; see [WithLease] and [Lease]). The RWLock renews

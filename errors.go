@@ -33,6 +33,15 @@ var (
 	// ErrOwner is returned by lock calls of an RWLock WithStrictOwners if the owner holds the lock, but another goroutine took it.
 	// Nothing has changed.
 	ErrOwner = engine.ErrOwner
+
+	// ErrDeadlock is returned by Lock and RLock instead of a wait that would not end by itself: the owner holds a lock that other
+	// owners of this RWLock wait for, while they hold what the call wants. The error names the owners and the locks. The owner keeps
+	// what it holds; when it has released that, it may try again.
+	//
+	// Only the locks of one RWLock are looked at, so a deadlock between processes is not noticed, and neither is one in which a
+	// goroutine waits for something else than a lock. Waits and holds that are limited in time count like others. An owner is taken
+	// for one goroutine: while it waits for a lock, it is expected not to release what it held when it began to.
+	ErrDeadlock = engine.ErrDeadlock
 )
 
 // A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that match

@@ -55,7 +55,11 @@ func (e *Engine) step(c *claim, ch change) {
 		}
 		c.tenure.asking = nil
 	}
-	c.state = to
+	if c.state != to {
+		e.leaveState(c)
+		c.state, c.since = to, e.numbers
+		e.enterState(c)
+	}
 	if to == Over {
 		e.timeline.remove(c)
 		if ch != expires { // or else nobody knows what the slot says at the server
@@ -63,6 +67,41 @@ func (e *Engine) step(c *claim, ch change) {
 		}
 		e.claims--
 		e.drop(c.lock)
+	}
+}
+
+// leaveState and enterState keep what deadlocks are found by.
+func (e *Engine) leaveState(c *claim) {
+	lk := c.lock
+	switch c.state {
+	case Queued:
+		e.unblock(c)
+		if c.mode == protocol.Write {
+			lk.writers = slices.DeleteFunc(lk.writers, func(other *claim) bool { return other == c })
+		}
+	case Held:
+		last := len(lk.held) - 1
+		lk.held[c.heldAt] = lk.held[last]
+		lk.held[c.heldAt].heldAt = c.heldAt
+		lk.held[last] = nil
+		lk.held = lk.held[:last]
+		if r := c.tenure.claim[protocol.Read]; r != nil && c.mode == protocol.Write {
+			r.since = e.numbers // a downgrade ends a write hold, and lets readers in
+		}
+	}
+}
+
+func (e *Engine) enterState(c *claim) {
+	lk := c.lock
+	switch c.state {
+	case Queued:
+		e.block(c)
+		if c.mode == protocol.Write {
+			lk.writers = append(lk.writers, c)
+		}
+	case Held:
+		c.heldAt = len(lk.held)
+		lk.held = append(lk.held, c)
 	}
 }
 
@@ -76,6 +115,9 @@ type claim struct {
 	number  uint64
 	wire    protocol.Claim
 	state   State
+	since   uint64        // the last number when it came to that
+	waits   uint64        // the last number when the last request was sent that was answered by having it wait
+	heldAt  int           // in lock.held, while it is Held
 	lease   time.Duration // that it asks for, or is renewed for
 	longest time.Duration // that the server may keep it for
 
@@ -209,6 +251,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	if c.sent.IsZero() {
 		c.sent = now
 	}
+	r.number = e.numbers
 	c.look = time.Time{}
 	c.start(now)
 	e.send(now, r)
@@ -387,6 +430,11 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.holdEvent(c.caller, Event{Kind: Queueing})
 	}
 	e.step(c, queues)
+	c.waits = max(c.waits, r.number)
+	if err := e.deadlock(now, c); err != nil {
+		e.withdraw(now, c, err)
+		return
+	}
 	e.listen()
 	c.look = now.Add(max(reply.Again+grace, soonest))
 	if !e.listening.IsZero() && r.Sent.Before(e.listening) {

@@ -83,9 +83,10 @@ type Engine struct {
 	observe  bool
 
 	locks    map[string]*lock
-	idle     idleLocks         // of them
-	waiting  map[uint64]*claim // Asking or Queued, by number
-	locksMax int               // since the map was made
+	idle     idleLocks          // of them
+	waiting  map[uint64]*claim  // Asking or Queued, by number
+	blocked  map[Owner][]*claim // Queued, of owners that may hold other locks
+	locksMax int                // since the map was made
 	waitMax  int
 	timeline timeline
 	numbers  uint64
@@ -119,6 +120,7 @@ func New(c Config) *Engine {
 		observe:  c.Observe,
 		locks:    make(map[string]*lock),
 		waiting:  make(map[uint64]*claim),
+		blocked:  make(map[Owner][]*claim),
 	}
 }
 
@@ -170,10 +172,11 @@ type Request struct {
 	Sent time.Time
 	Tag  any // of Force's caller
 
-	lock  *lock
-	claim *claim // or nil
-	kind  kind
-	slot  int // of one that is about no claim
+	lock   *lock
+	claim  *claim // or nil
+	kind   kind
+	slot   int    // of one that is about no claim
+	number uint64 // of one that asks: the last when it was sent
 }
 
 type kind uint8

@@ -86,6 +86,9 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
 	claims := slices.Clone(e.timeline.claims)
 	for _, r := range requests {
+		if len(e.locks) < 2 {
+			r.number = 0
+		}
 		if r.claim != nil {
 			claims = append(claims, r.claim)
 		}
@@ -108,6 +111,24 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
 		}
 	}
 	e.locksMax, e.waitMax = 0, 0
+	e.foldDeadlocks()
+}
+
+// foldDeadlocks changes what only a search for a deadlock would see, which there is none of over one name.
+func (e *Engine) foldDeadlocks() {
+	if len(e.locks) > 1 {
+		return
+	}
+	for _, lk := range e.locks {
+		slices.SortFunc(lk.writers, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
+		slices.SortFunc(lk.held, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
+		for i, c := range lk.held {
+			c.heldAt = i
+		}
+	}
+	for _, calls := range e.blocked {
+		slices.SortFunc(calls, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
+	}
 }
 
 func (h *Hold) fold() {
@@ -124,6 +145,9 @@ func (e *Engine) foldClaim(now time.Time, c *claim) {
 	if c.state == Over {
 		*c = claim{state: Over}
 		return
+	}
+	if len(e.locks) < 2 {
+		c.since, c.waits = 0, 0
 	}
 	c.obstacle = protocol.Obstacle{}
 	c.err = nil

@@ -10,16 +10,17 @@ import (
 // A Hold is one acquisition of a lock, from the call that asks for it to its release. Whoever calls Acquire fills in the first
 // fields, and changes nothing later.
 type Hold struct {
-	Name    string
-	Owner   Owner
-	Mode    Mode
-	Try     bool          // fail rather than wait
-	Lease   time.Duration // whole milliseconds
-	NoRenew bool
-	MaxHold time.Duration // the hold ends so long after it was granted, at the latest; 0 for no such bound
-	Bounded bool          // something else ends the wait if no answer comes
-	Caller  uint64        // the goroutine that calls, if only that one may re-enter; or else 0
-	Tag     any           // the caller's own
+	Name     string
+	Owner    Owner
+	Mode     Mode
+	Try      bool          // fail rather than wait
+	Lease    time.Duration // whole milliseconds
+	NoRenew  bool
+	MaxHold  time.Duration // the hold ends so long after it was granted, at the latest; 0 for no such bound
+	Bounded  bool          // something else ends the wait if no answer comes
+	Caller   uint64        // the goroutine that calls, if only that one may re-enter; or else 0
+	NewOwner bool          // nobody else knows the owner: it holds nothing
+	Tag      any           // the caller's own
 
 	state     HoldState
 	err       error // of Failed; of Over, and of Ended, which says how the release went

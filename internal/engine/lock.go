@@ -19,6 +19,9 @@ type lock struct {
 	serving bool  // a request for a further step is under way
 	steps   int   // in a row that were not enough
 
+	held    []*claim // those that are Held
+	writers []*claim // those that are Queued to write, in the order in which they came to be
+
 	older, newer *lock // of the idle ones
 }
 

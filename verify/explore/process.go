@@ -284,7 +284,7 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 	switch ev.do {
 	case acquire:
 		h := &engine.Hold{Name: name, Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read), Try: ev.try,
-			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded}
+			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded, NewOwner: true}
 		if ev.write {
 			h.Mode = engine.Mode(protocol.Write)
 		}
