@@ -37,6 +37,9 @@ func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, t
 	if !known {
 		owner = NewOwner()
 	}
+	if rw.tracer != nil {
+		w.call = orElse(rw.tracer.TraceCall(ctx, name, mode), ctx)
+	}
 	for tries := 1; ; tries++ {
 		h, err := rw.try(&w, owner, !known, mode, name, try, req)
 		if err == nil {
@@ -87,6 +90,7 @@ func opOf(mode Mode) string {
 // A wait is what can end a lock call before it has the lock.
 type wait struct {
 	ctx     context.Context
+	call    context.Context // the tracer's for the call
 	start   time.Time
 	expired <-chan time.Time // of MaxWait
 }
@@ -103,6 +107,9 @@ func (w *wait) over(err error) error {
 // try makes one attempt at a call.
 func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, try bool, req request) (*Hold, error) {
 	held := &holding{rw: rw, parent: w.ctx}
+	if rw.tracer != nil {
+		held.trace = &trace{call: w.call}
+	}
 	held.hold = engine.Hold{
 		Name: name, Owner: owner.id, Mode: engine.Mode(mode), Try: try, Lease: req.lease, NoRenew: req.noRenew, MaxHold: req.maxHold,
 		Bounded: w.expired != nil || w.ctx.Done() != nil, NewOwner: fresh, Tag: held,
@@ -138,8 +145,12 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 		h := &Hold{held: held}
 		h.cleanup = runtime.AddCleanup(h, forget, held)
 		rw.flush()
+		if rw.tracer != nil {
+			rw.traceHold(h)
+		}
 		return h, nil
 	}
+	rw.traced(held)
 	err := w.failed(rw, held)
 	_, _ = rw.engine.Release(now, &held.hold) // of what was lost before the caller got it
 	rw.flush()

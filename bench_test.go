@@ -637,3 +637,11 @@ func BenchmarkStrictOwners(b *testing.B) {
 		b.Run(name, func(b *testing.B) { g.loop(b, pairOf(write)(b, newLockOn(b, g.client(b), opts...))) })
 	}
 }
+
+// What it costs to be observed, and what it costs not to be.
+func BenchmarkObserved(b *testing.B) {
+	g := newGauge(b)
+	for name, opts := range map[string][]rwlock.Option{"off": nil, "on": {rwlock.WithObserver(rwlock.ObserverFunc(func(rwlock.Event) {}))}} {
+		b.Run(name, func(b *testing.B) { g.loop(b, pairOf(write)(b, newLockOn(b, g.client(b), opts...))) })
+	}
+}

@@ -31,8 +31,14 @@ func (rw *RWLock) unlock() *effects {
 		fx = new(effects)
 	}
 	rw.engine.Flush(&fx.Effects)
+	if rw.observed {
+		rw.observe(fx.Events)
+	}
 	for _, r := range fx.Send {
 		r.From = r
+		if rw.tracer != nil {
+			r.Trace = traceOf(r)
+		}
 		fx.send = append(fx.send, &r.Request)
 	}
 	for _, h := range fx.Cancel {
@@ -65,7 +71,9 @@ func (rw *RWLock) run(fx *effects) {
 	for _, c := range fx.cancels {
 		rw.cancels.Go(func() { c.fn(c.cause) })
 	}
-	rw.reporter.report(fx.Log)
+	for _, rec := range fx.Log {
+		rw.reporter.report(rec)
+	}
 	if fx.Listen {
 		rw.dispatch.Listen(rw.engine.Channel(), (*ear)(rw))
 	}

@@ -25,9 +25,10 @@ type Hold struct {
 type holding struct {
 	hold     engine.Hold
 	rw       *RWLock
-	ended    chan struct{} // has a signal when a call or a release has ended that somebody waits for
-	released bool          // by Unlock
-	parent   context.Context
+	ended    chan struct{}   // has a signal when a call or a release has ended that somebody waits for
+	released bool            // by Unlock
+	parent   context.Context // that was given to the lock call; or the tracer's for the hold
+	trace    *trace          // nil without a tracer
 	ctx      context.Context // of what cancel cancels; made when Context is first called
 	cancel   context.CancelCauseFunc
 	pcs      [6]uintptr // of the calls that took it

@@ -7,56 +7,76 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// mostRecords bounds how many records wait for a logger that is slow. Others are left out.
-const mostRecords = 1024
+// mostReports bounds how many reports wait for a logger or an observer that is slow. Others are left out.
+const mostReports = 8192
 
-// A reporter writes the log, on a goroutine of its own while there is something to write: a logger that blocks, or calls the
+// A reporter hands reports to code of the user's, on a goroutine of its own while there are any: code that blocks, or calls the
 // RWLock, holds nothing else up.
-type reporter struct {
-	logger *slog.Logger // nil for slog.Default()
+type reporter[T any] struct {
+	handle func(report T, dropped int)
 
 	mu      sync.Mutex
-	records []engine.Record
+	queue   []queued[T]
+	dropped int           // since the last that was queued
 	busy    chan struct{} // closed when the goroutine has ended; nil if there is none
 }
 
-func (r *reporter) report(records []engine.Record) {
-	if len(records) == 0 {
-		return
-	}
+// A queued report follows some that were dropped.
+type queued[T any] struct {
+	report  T
+	dropped int
+}
+
+func (r *reporter[T]) report(report T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, rec := range records {
-		if len(r.records) < mostRecords {
-			r.records = append(r.records, rec)
-		}
+	if len(r.queue) == mostReports {
+		r.dropped++
+		return
 	}
+	r.queue = append(r.queue, queued[T]{report, r.dropped})
+	r.dropped = 0
 	if r.busy == nil {
 		r.busy = make(chan struct{})
-		go r.write(r.busy)
+		go r.run(r.busy)
 	}
 }
 
-func (r *reporter) write(done chan struct{}) {
+func (r *reporter[T]) run(done chan struct{}) {
 	defer close(done)
+	var spare []queued[T]
 	for {
 		r.mu.Lock()
-		records := r.records
-		r.records = nil
-		if len(records) == 0 {
+		queue := r.queue
+		r.queue = spare
+		if len(queue) == 0 {
 			r.busy = nil
 			r.mu.Unlock()
 			return
 		}
 		r.mu.Unlock()
-		for _, rec := range records {
-			r.log(rec)
+		for _, q := range queue {
+			r.handle(q.report, q.dropped)
 		}
+		clear(queue)
+		spare = queue[:0]
 	}
 }
 
-func (r *reporter) log(rec engine.Record) {
-	l := r.logger
+// close returns a channel that is closed when all reports have been handled.
+func (r *reporter[T]) close() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy != nil {
+		return r.busy
+	}
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// log writes a record to the logger.
+func log(l *slog.Logger, rec engine.Record, dropped int) {
 	if l == nil {
 		l = slog.Default()
 	}
@@ -72,20 +92,11 @@ func (r *reporter) log(rec engine.Record) {
 			args = append(args, "taken at", where)
 		}
 	}
+	if dropped > 0 {
+		args = append(args, "records dropped before", dropped)
+	}
 	if rec.Err != nil {
 		args = append(args, "error", rec.Err.Error())
 	}
 	l.Warn("rwlock: "+rec.Message, args...)
-}
-
-// close returns a channel that is closed when what there is to write has been written.
-func (r *reporter) close() <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.busy != nil {
-		return r.busy
-	}
-	done := make(chan struct{})
-	close(done)
-	return done
 }

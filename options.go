@@ -26,6 +26,8 @@ type config struct {
 	prefix string
 	logger *slog.Logger
 	strict bool
+
+	observer Observer
 }
 
 // WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server keeps a hold, or
@@ -61,6 +63,21 @@ func WithPrefix(p string) Option {
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l
+		return nil
+	}
+}
+
+// WithObserver has the RWLock tell o what happens: acquisitions and how long they took, ends of holds, renewals, wake-ups. Without an
+// observer, nothing of this is kept or costs anything. Package otelrwlock, a module of its own, has an Observer that records
+// OpenTelemetry metrics and spans. Close waits for the observer, for at most five seconds.
+//
+// New returns an error if o is nil.
+func WithObserver(o Observer) Option {
+	return func(c *config) error {
+		if o == nil {
+			return errors.New("the observer is nil")
+		}
+		c.observer = o
 		return nil
 	}
 }

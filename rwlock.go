@@ -45,7 +45,10 @@ type RWLock struct {
 	lease    time.Duration
 	strict   bool
 	dispatch *dispatch.Dispatcher
-	reporter reporter
+	reporter reporter[engine.Record]
+	observer reporter[Event]
+	observed bool
+	tracer   Tracer          // or nil
 	cancels  sync.WaitGroup  // of contexts
 	life     context.Context // until Close
 	end      context.CancelFunc
@@ -85,9 +88,15 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 		}
 	}
 	rw := &RWLock{lease: c.lease, strict: c.strict, idle: make(chan struct{})}
-	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease})
+	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease, Observe: c.observer != nil})
 	rw.life, rw.end = context.WithCancel(context.Background())
-	rw.reporter.logger = c.logger
+	rw.reporter.handle = func(r engine.Record, dropped int) { log(c.logger, r, dropped) }
+	rw.observer.handle = func(e Event, dropped int) {
+		e.Dropped = dropped
+		c.observer.Observe(e)
+	}
+	rw.observed = c.observer != nil
+	rw.tracer, _ = c.observer.(Tracer)
 	rw.dispatch = dispatch.New(client, rw.received)
 	return rw, nil
 }
@@ -134,7 +143,7 @@ func (rw *RWLock) Close() error {
 		rw.cancels.Wait()
 		close(stopped)
 	}()
-	for _, stopped := range []<-chan struct{}{stopped, rw.reporter.close()} {
+	for _, stopped := range []<-chan struct{}{stopped, rw.reporter.close(), rw.observer.close()} {
 		select {
 		case <-stopped:
 		case <-timeout.C:

@@ -198,7 +198,7 @@ func (x *exchange) reset() {
 
 // exchange sends requests together and hands on their results.
 func (d *Dispatcher) exchange(x *exchange) {
-	ctx := context.Background()
+	ctx := contextOf(x.requests)
 	for _, r := range x.requests {
 		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, way{})...)), append(x.ways, way{})
 	}
@@ -230,6 +230,16 @@ func (d *Dispatcher) exchange(x *exchange) {
 	}
 	d.receive(x.results)
 	x.reset()
+}
+
+// contextOf returns what requests are sent with that travel together. No context ends what is sent.
+func contextOf(requests []*protocol.Request) context.Context {
+	for _, r := range requests {
+		if ctx, ok := r.Trace.(context.Context); ok {
+			return context.WithoutCancel(ctx)
+		}
+	}
+	return context.Background()
 }
 
 func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {

@@ -422,7 +422,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	if c.caller.Try {
 		h := c.caller
 		e.step(c, turnedAway) // the server has noted its end
-		e.fail(h, ErrLocked)
+		e.fail(now, h, ErrLocked)
 		e.advance(now, c.tenure)
 		return
 	}
@@ -493,12 +493,12 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 func (e *Engine) retry(now time.Time, h *Hold) {
 	switch {
 	case !e.admits(h.tenure):
-		e.fail(h, ErrClosed)
+		e.fail(now, h, ErrClosed)
 	case h.tries < mostTries:
 		e.newAttempt(now, h)
 		return
 	default:
-		e.fail(h, ErrAgain)
+		e.fail(now, h, ErrAgain)
 	}
 	e.advance(now, h.tenure)
 }
@@ -509,7 +509,7 @@ func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 	h, t := c.caller, c.tenure
 	h.trouble = c.err
 	e.step(c, gives)
-	e.fail(h, err)
+	e.fail(now, h, err)
 	e.finish(now, c)
 	e.advance(now, t)
 }
@@ -553,7 +553,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		e.lookAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
 	if c.token == 0 {
-		e.event(Event{Kind: Withdrawn, Name: c.lock.name, Owner: c.tenure.owner, Mode: c.mode})
+		e.holdEvent(c.caller, Event{Kind: Withdrawn})
 	}
 	if reply.Code == protocol.NotThere {
 		e.conclude(c, ErrLost)
@@ -677,7 +677,7 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 	for _, h := range slices.Clone(c.holds) {
 		if h.state == Entering && h.sequence <= sequence {
 			c.remove(h)
-			e.fail(h, err)
+			e.fail(now, h, err)
 			e.renumber(c) // told when the attempt is repeated
 		}
 	}

@@ -179,6 +179,23 @@ type Request struct {
 	number uint64 // of one that asks: the last when it was sent
 }
 
+// Hold returns the hold, or the call, that a request is for, or nil if it is for none: one of them if it is for several.
+func (r *Request) Hold() *Hold {
+	switch c := r.claim; {
+	case c == nil:
+		return nil
+	case len(c.holds) > 0 && r.kind != ends:
+		return c.holds[0]
+	case c.last != nil:
+		return c.last
+	default:
+		return c.caller
+	}
+}
+
+// Asks reports whether a request asks for the lock.
+func (r *Request) Asks() bool { return r.kind == asks }
+
 type kind uint8
 
 const (
@@ -291,10 +308,12 @@ func (e *Engine) lockOf(m protocol.Message) *lock {
 // given up: their withdrawal passes the lock on.
 func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	for _, n := range m.Granted {
-		if c := e.waiting[n]; c != nil {
+		c := e.waiting[n]
+		if by == ByMessage && e.observe {
+			e.woken(c)
+		}
+		if c != nil {
 			e.granted(now, c, m.Token, by)
-		} else if by == ByMessage {
-			e.event(Event{Kind: WokenInVain})
 		}
 	}
 	for _, n := range m.Look {

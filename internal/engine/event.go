@@ -11,6 +11,7 @@ type Event struct {
 	Token int64
 	Path  Path          // of Acquired
 	Cause Cause         // of Ended
+	Hold  *Hold         // of all but WokenInVain
 	Took  time.Duration // of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
 	Err   error         // of Refused and RenewalFailed
 }
@@ -26,6 +27,7 @@ const (
 	Ended                              // a hold has ended
 	Renewed                            // a renewal has succeeded
 	RenewalFailed                      // a renewal has failed, and is tried again
+	Woken                              // a message granted the lock to a call that waits
 	WokenInVain                        // a message granted the lock to a call that had given up
 	WakeMissed                         // a heartbeat brought a grant that no message told
 	Withdrawn                          // the server knows that a call has given up
@@ -55,15 +57,18 @@ const (
 	Forgotten       // nobody refers to the hold any more
 )
 
-func (e *Engine) event(ev Event) {
-	if e.observe {
-		e.out.Events = append(e.out.Events, ev)
+// woken tells of a message that granted the lock to a claim, which is nil if nobody waits for it any more.
+func (e *Engine) woken(c *claim) {
+	if c == nil {
+		e.out.Events = append(e.out.Events, Event{Kind: WokenInVain})
+		return
 	}
+	e.holdEvent(c.caller, Event{Kind: Woken})
 }
 
 func (e *Engine) holdEvent(h *Hold, ev Event) {
 	if e.observe {
-		ev.Name, ev.Owner, ev.Mode = h.Name, h.Owner, h.Mode
+		ev.Name, ev.Owner, ev.Mode, ev.Hold = h.Name, h.Owner, h.Mode, h
 		e.out.Events = append(e.out.Events, ev)
 	}
 }

@@ -104,21 +104,21 @@ func (e *Engine) start(now time.Time, h *Hold) {
 	c := t.claim[h.Mode]
 	switch {
 	case e.closed:
-		e.fail(h, ErrClosed)
+		e.fail(now, h, ErrClosed)
 	case !t.takenBy(h):
-		e.fail(h, ErrOwner)
+		e.fail(now, h, ErrOwner)
 	case c != nil:
 		e.reenter(now, c, h)
 	case t.lost > 0 && (h.Mode == protocol.Write || t.claim[protocol.Write] == nil):
-		e.fail(h, ErrLost)
+		e.fail(now, h, ErrLost)
 	case t.asking != nil && h.Try:
-		e.fail(h, ErrLocked)
+		e.fail(now, h, ErrLocked)
 	case t.asking != nil:
 		t.behind = append(t.behind, h)
 	case h.Mode == protocol.Write && t.claim[protocol.Read] != nil:
-		e.fail(h, ErrUpgrade)
+		e.fail(now, h, ErrUpgrade)
 	case !e.admits(t):
-		e.fail(h, ErrClosed)
+		e.fail(now, h, ErrClosed)
 	default:
 		e.newAttempt(now, h)
 	}
@@ -163,7 +163,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 		t := h.tenure
 		if i := slices.Index(t.behind, h); i >= 0 {
 			t.behind = slices.Delete(t.behind, i, i+1)
-			e.fail(h, err)
+			e.fail(now, h, err)
 			e.settle(t)
 			break
 		}
@@ -171,7 +171,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	case Entering:
 		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
 		c := h.claim
-		e.fail(h, err)
+		e.fail(now, h, err)
 		e.leave(now, c, h)
 	}
 	return h.state == Live
@@ -254,7 +254,7 @@ func (e *Engine) lapse(now time.Time, h *Hold) {
 func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	h.claim.remove(h)
 	if h.state == Entering {
-		e.fail(h, cause)
+		e.fail(now, h, cause)
 		return
 	}
 	h.state, h.err = Lapsed, cause
@@ -272,9 +272,9 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 }
 
 // fail ends a call.
-func (e *Engine) fail(h *Hold, err error) {
+func (e *Engine) fail(now time.Time, h *Hold, err error) {
 	h.state, h.err = Failed, err
-	e.holdEvent(h, Event{Kind: Refused, Err: err})
+	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.begun)})
 	e.wake(h)
 }
 

@@ -26,6 +26,7 @@ type Request struct {
 	// lengthened by another Reenter, not by Renew: the request that set it may run again.
 	Shorten bool
 	From    any  // the sender's own
+	Trace   any  // a context.Context whose values the request is sent with, or nil
 	Again   bool // another request for the same is under way, or has failed
 }
 

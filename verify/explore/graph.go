@@ -62,6 +62,7 @@ var meanings = map[string]meaning{
 	"Hold.own":           skip, // memory
 	"Request.Tag":        skip,
 	"Request.From":       skip,
+	"Request.Trace":      skip,
 	"Request.Channels":   plain,
 	"Request.Writer":     claimID,
 	"Request.Record":     numText,

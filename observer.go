@@ -1,0 +1,208 @@
+package rwlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+)
+
+// An Observer is told what happens to the locks of an RWLock: see [WithObserver]. It has one method, which gets a value of one type,
+// rather than a method for each kind of event: an observer handles the kinds that it knows and ignores the others, so kinds and
+// fields can be added without breaking it; and an event can be counted, logged, sent on a channel or passed on to other observers as it is.
+type Observer interface {
+	// Observe is called for one event at a time, in the order in which they happened, on a goroutine of the RWLock's own. An
+	// observer that takes long delays no lock, and no renewal, but events that it has no time for are dropped: see [Event.Dropped].
+	// It may call the RWLock, except for Close and Shutdown, which wait for it.
+	Observe(Event)
+}
+
+// An ObserverFunc is a function that is an Observer.
+type ObserverFunc func(Event)
+
+// Observe calls f.
+func (f ObserverFunc) Observe(e Event) { f(e) }
+
+// A Tracer is an Observer that gives lock calls and holds contexts of their own, for example with the span of a trace. Its other
+// methods are called on the goroutine of the lock call, which they delay. The contexts that they return must be derived from those
+// that they get; their values are those of the commands that go-redis sends for the call and for the hold. Commands for several
+// calls travel together, with the values of the first. The ends of their contexts do not count.
+type Tracer interface {
+	Observer
+	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is that of the call. The context that it
+	// returns is the Context of the events of the call, the last of which is EventAcquired or EventRefused.
+	TraceCall(ctx context.Context, name string, mode Mode) context.Context
+	// TraceHold is called when a call has got the lock, before it returns. ctx is that of the call, without TraceCall's. The context
+	// that it returns is the Context of the events of the hold, the last of which is EventEnded, and what [Hold.Context] is derived
+	// from; TraceHold must not call that.
+	TraceHold(ctx context.Context, h *Hold) context.Context
+}
+
+// An Event is something that has happened to a lock. Fields that are not mentioned for its kind are zero.
+type Event struct {
+	Kind    EventKind
+	Time    time.Time
+	Name    string
+	Mode    Mode
+	Owner   Owner
+	Token   int64           // of EventAcquired
+	Path    Path            // of EventAcquired
+	Try     bool            // of EventAcquired and EventRefused: TryLock or TryRLock
+	Reason  Reason          // of EventEnded
+	Context context.Context // that was given to the lock call; or the Tracer's
+
+	// Duration is, of EventAcquired and EventRefused, how long the call took; of EventEnded, how long the hold lasted; and of
+	// EventRenewed, how much later than planned the renewal succeeded.
+	Duration time.Duration
+	// Err is, of EventRefused, what the call failed with, without what its error says beside: ErrLocked, the context's error, …; and
+	// of EventRenewalFailed, the client's error.
+	Err error
+	// Dropped is how many events before this one were dropped, since the last one, because the observer was too slow. The events of
+	// each RWLock are kept in a queue of 8,192.
+	Dropped int
+}
+
+// An EventKind says what has happened. Later versions may have others.
+type EventKind int
+
+// The kinds of events.
+const (
+	EventAcquired      EventKind = iota + 1 // a call has got the lock
+	EventRefused                            // a call that asked for the lock has failed
+	EventWaiting                            // a call has to wait; EventAcquired or EventRefused follows
+	EventEnded                              // a hold has ended
+	EventRenewed                            // the lease of an owner's holds was renewed
+	EventRenewalFailed                      // a renewal has failed, and is tried again
+	EventWoken                              // a message told of the grant of a lock to a waiting call: the usual case
+	EventWokenInVain                        // a message came for a call that had given up; only Kind and Time are set
+	EventWakeMissed                         // a waiting call found out by its heartbeat, since no message came
+	EventWithdrawn                          // the server knows that a call has given up
+)
+
+var eventKinds = [...]string{
+	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "woken in vain", "wake missed", "withdrawn",
+}
+
+// String returns a text such as "acquired".
+func (k EventKind) String() string { return textOf(eventKinds[:], int(k)) }
+
+// A Path is how a call got the lock. Later versions may have others.
+type Path int
+
+// The paths.
+const (
+	PathDirect    Path = iota + 1 // the lock was free, or held by readers that it could join
+	PathReentry                   // the owner held the lock
+	PathLocal                     // it waited, and a release by the same RWLock let it in
+	PathMessage                   // it waited, and another process let it in, with a message
+	PathHeartbeat                 // it waited, and found out by asking again
+)
+
+var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat"}
+
+// String returns a text such as "direct".
+func (p Path) String() string { return textOf(paths[:], int(p)) }
+
+// A Reason is why a hold ended. Later versions may have others.
+type Reason int
+
+// The reasons. After all but ReasonReleased and ReasonClosed, the hold was lost.
+const (
+	ReasonReleased  Reason = iota + 1 // by Unlock
+	ReasonExpired                     // it was not renewed in time, or ended by NoRenew or MaxHold
+	ReasonGone                        // the server does not know the hold: ForceUnlock, or a loss of data
+	ReasonClosed                      // by Close
+	ReasonForgotten                   // nothing referred to the hold any more, and it has expired
+)
+
+var reasons = [...]string{"", "released", "expired", "gone", "closed", "forgotten"}
+
+// String returns a text such as "released".
+func (r Reason) String() string { return textOf(reasons[:], int(r)) }
+
+func textOf(texts []string, i int) string {
+	if i < 0 || i >= len(texts) {
+		return ""
+	}
+	return texts[i]
+}
+
+// A trace is what is kept of a lock call for the tracer.
+type trace struct {
+	call  context.Context // the tracer's for the call
+	known bool            // the tracer's for the hold is known, or there will be none
+	ended []Event         // of the hold, until then
+}
+
+// observe queues what the engine has put out for the observer. RWLock.mu is locked, so that the order is right.
+func (rw *RWLock) observe(events []engine.Event) {
+	now := time.Now()
+	for _, ev := range events {
+		event := Event{
+			Kind: EventKind(ev.Kind), Time: now, Name: ev.Name, Mode: Mode(ev.Mode), Owner: Owner{ev.Owner}, Token: ev.Token,
+			Path: Path(ev.Path), Reason: Reason(ev.Cause), Duration: ev.Took, Err: ev.Err,
+		}
+		if ev.Hold == nil {
+			rw.observer.report(event)
+			continue
+		}
+		held, ofHold := ev.Hold.Tag.(*holding), false
+		switch event.Kind {
+		case EventEnded, EventRenewed, EventRenewalFailed:
+			ofHold = true
+		case EventAcquired, EventRefused:
+			event.Try = ev.Hold.Try
+		}
+		if ofHold && held.trace != nil && !held.trace.known {
+			held.trace.ended = append(held.trace.ended, event)
+			continue
+		}
+		event.Context = held.contextFor(ofHold)
+		rw.observer.report(event)
+	}
+}
+
+// contextFor returns the context of what is about a hold, or else about the call for it.
+func (h *holding) contextFor(hold bool) context.Context {
+	if h.trace == nil || hold {
+		return h.parent
+	}
+	return h.trace.call
+}
+
+// traceHold has the tracer give a hold its context.
+func (rw *RWLock) traceHold(h *Hold) {
+	ctx := rw.tracer.TraceHold(h.held.parent, h)
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	h.held.parent = orElse(ctx, h.held.parent)
+	rw.traced(h.held)
+}
+
+// traced notes that the context of a hold is known, or that there will be no hold, and queues the events that waited for that.
+// RWLock.mu is locked.
+func (rw *RWLock) traced(held *holding) {
+	if held.trace == nil {
+		return
+	}
+	for _, event := range held.trace.ended {
+		event.Context = held.parent
+		rw.observer.report(event)
+	}
+	held.trace.known, held.trace.ended = true, nil
+}
+
+// traceOf returns the context whose values a request is sent with.
+func traceOf(r *engine.Request) any {
+	if h := r.Hold(); h != nil {
+		return h.Tag.(*holding).contextFor(!r.Asks())
+	}
+	return nil
+}
+
+func orElse(ctx, other context.Context) context.Context {
+	if ctx == nil {
+		return other
+	}
+	return ctx
+}
