@@ -2,7 +2,6 @@ package rwlock_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -861,33 +860,6 @@ func TestEverySortOfClient(t *testing.T) {
 			useAll(t, newLockOn(t, c, rwlock.WithPrefix(prefix)), "a")
 		})
 	}
-}
-
-// On a cluster each lock works on the node that has its slot, and locks on all nodes work at the same time; with and
-// without an AutoPipeliner.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	test := func(t *testing.T, c redis.UniversalClient) {
-		rw := newLockOn(t, c, rwlock.WithPrefix(t.Name()))
-		var wg sync.WaitGroup
-		for i := range 12 {
-			wg.Go(func() { useAll(t, rw, fmt.Sprint("name ", i)) })
-		}
-		wg.Wait()
-		for i, node := range cluster.Nodes {
-			keys, err := node.Client().Keys(context.Background(), t.Name()+":*").Result()
-			require.NoError(t, err)
-			require.NotEmpty(t, keys, "keys on node %d", i)
-		}
-	}
-	t.Run("plain", func(t *testing.T) { test(t, cluster.Client()) })
-	t.Run("autopipeline", func(t *testing.T) {
-		ap, err := cluster.Client().AutoPipeline()
-		require.NoError(t, err)
-		test(t, ap)
-	})
 }
 
 // useAll uses all of the API on one name. It may be one of several goroutines of a test.

@@ -4,9 +4,17 @@
 -- Reply  {µs of the server's clock, a string; {field, value, …}; {read claim, deadline in ms, …}; {waiter, ticket, …}}
 
 local time = redis.call('TIME')
+local says = redis.call('HMGET', LOCK, 'owner', 'readers')
+local owner, readers = says[1] or '', says[2] or ''
+
+-- The members of an ordered set, if the hash says that it counts.
+local function members(key, counts)
+  return counts and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or {}
+end
+
 return {
   time[1] .. string.sub('00000', #time[2]) .. time[2],
   redis.call('HGETALL', LOCK),
-  redis.call('ZRANGE', LEASES, 0, -1, 'WITHSCORES'),
-  redis.call('ZRANGE', QUEUE, 0, -1, 'WITHSCORES'),
+  members(LEASES, string.match(owner, '^shared') or readers ~= ''),
+  members(QUEUE, string.sub(owner, -1) == '+'),
 }

@@ -6,6 +6,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"net"
 	"runtime"
 	"strings"
@@ -57,25 +58,40 @@ type Dispatcher struct {
 	closed   bool
 	stopped  chan struct{} // closed when the last goroutine has stopped after Close
 
+	cluster *cluster               // that requests are handed to; nil if the client is for one server
+	of      *cluster               // of a lane of a cluster
+	flying  map[*exchange]struct{} // likewise: what is under way
+	first   way                    // that is tried
+
 	listener listener
 }
 
 // New returns a dispatcher over client. It calls receive, which must not block, from goroutines of its own.
 func New(client redis.UniversalClient, receive func([]Result)) *Dispatcher {
+	client = underneath(client)
+	// Requests for several servers must not wait for the slowest of them, so that only one server's travel together.
 	d := &Dispatcher{client: client, receive: receive, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{})}
 	d.wake.L = &d.mu
-	// Requests for several servers must not wait for the slowest of them, so that only one server's travel together.
 	switch c := client.(type) {
 	case *redis.Client:
-		d.workers, d.most, d.batch = lanes, max(lanes, c.Options().PoolSize-spare), batchBytes
-	case *redis.AutoPipeliner:
-		d.workers, d.batch = lanes, batchBytes
+		d.bound(c.Options().PoolSize)
+	case *redis.ClusterClient:
+		d.cluster = newCluster(c, receive)
 	}
 	return d
 }
 
+// bound makes a dispatcher one that sends to one server, to which the client has so many connections.
+func (d *Dispatcher) bound(poolSize int) {
+	d.workers, d.most, d.batch = lanes, max(lanes, poolSize-spare), batchBytes
+}
+
 // Send hands requests over, and returns at once. Their results are received even after Close.
 func (d *Dispatcher) Send(requests ...*protocol.Request) {
+	if d.cluster != nil {
+		d.cluster.send(requests)
+		return
+	}
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -138,6 +154,11 @@ func (d *Dispatcher) work() {
 		d.roused = false
 		d.rouse()
 		d.sending++
+		if d.of != nil {
+			x.since = time.Now()
+			d.flying[&x] = struct{}{}
+			d.of.arm()
+		}
 		d.mu.Unlock()
 		d.exchange(&x)
 	}
@@ -186,6 +207,7 @@ type exchange struct {
 	cmds     []*redis.Cmd
 	ways     []way
 	results  []Result
+	since    time.Time // of a lane of a cluster: when it began
 }
 
 // reset empties the exchange and keeps its memory.
@@ -200,13 +222,13 @@ func (x *exchange) reset() {
 func (d *Dispatcher) exchange(x *exchange) {
 	ctx := contextOf(x.requests)
 	for _, r := range x.requests {
-		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, way{})...)), append(x.ways, way{})
+		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.ways, d.first)
 	}
 	d.process(ctx, x.cmds)
-	for range 2 {
+	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
-			if x.ways[i].next(x.requests[i], cmd.Err()) {
+			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && x.ways[i].retry(cmd.Err()) {
 				x.cmds[i] = redis.NewCmd(ctx, args(x.requests[i], x.ways[i])...)
 				again = append(again, x.cmds[i])
 			}
@@ -222,11 +244,23 @@ func (d *Dispatcher) exchange(x *exchange) {
 	// to send.
 	d.returned = time.Now()
 	d.roused = true
+	_, wanted := d.flying[x]
+	delete(d.flying, x)
 	d.mu.Unlock()
+	if d.of != nil && !wanted {
+		*x = exchange{} // its requests have failed, and were sent elsewhere
+		return
+	}
 
 	for i, cmd := range x.cmds {
 		reply, err := cmd.Result()
-		x.results = append(x.results, Result{x.requests[i], reply, explain(x.requests[i], err)})
+		if err != nil {
+			err = explain(x.requests[i], x.ways[i].failure(err))
+			if d.of != nil {
+				d.of.failed(err)
+			}
+		}
+		x.results = append(x.results, Result{x.requests[i], reply, err})
 	}
 	d.receive(x.results)
 	x.reset()
@@ -249,16 +283,29 @@ func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
 	}
 	pipeline := d.client.Pipeline()
 	for _, cmd := range cmds {
-		_ = pipeline.Process(ctx, cmd)
+		if d.of != nil {
+			_ = pipeline.Process(ctx, once{cmd})
+		} else {
+			_ = pipeline.Process(ctx, cmd)
+		}
 	}
 	_, _ = pipeline.Exec(ctx)
 }
 
 // A way is how a script is run.
 type way struct {
-	text  bool // with its text: a server that was restarted, or told to forget its scripts, has not got it
-	write bool // a server before Redis 7.0 has no commands for scripts that only read
+	text  bool  // with its text: a server that was restarted, or told to forget its scripts, has not got it
+	write bool  // by a command for scripts that write, though it only reads
+	again bool  // once more
+	keys  int   // which keys the server is told of: see keyWays
+	moved error // why it is not told of all
 }
+
+// keyWays are the keys that a script is run with, by their places among those that it has. A cluster that moves a slot refuses a
+// script if some of its keys are at one node and some at another, or nowhere: most locks have only one or two of theirs. So the
+// key that is always there takes the place of others. A script that turns out to need one of those fails, since the key has
+// another type, and has changed nothing.
+var keyWays = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 
 // next finds another way after err, and reports whether there is one. In a pipeline nothing else sees to that.
 func (w *way) next(r *protocol.Request, err error) bool {
@@ -270,13 +317,40 @@ func (w *way) next(r *protocol.Request, err error) bool {
 	case !w.text && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		w.text = true
 		return true
+	case w.keys+1 < len(keyWays) && (redis.IsTryAgainError(err) || w.keys > 0 && strings.Contains(err.Error(), "WRONGTYPE")):
+		if w.moved == nil {
+			w.moved = err
+		}
+		w.keys++
+		return true
 	}
 	return false
 }
 
-// lacksReadOnly says that a server has no EVALSHA_RO, or refuses TIME there, as miniredis does.
+// retry reports whether to send a request once more that no server has answered, as the client does with all but pipelines to a
+// cluster.
+func (w *way) retry(err error) bool {
+	var answer redis.Error
+	if err == nil || w.again || errors.As(err, &answer) {
+		return false
+	}
+	w.again = true
+	return true
+}
+
+// failure returns what a request has failed with whose last way ended with err.
+func (w *way) failure(err error) error {
+	if w.moved != nil {
+		return w.moved
+	}
+	return err
+}
+
+// lacksReadOnly says that a server has no EVALSHA_RO, or refuses TIME there, as miniredis does; or that the user may not use it.
 func lacksReadOnly(err error) bool {
-	return strings.Contains(err.Error(), "unknown command") || strings.Contains(err.Error(), "read-only scripts")
+	text := err.Error()
+	return strings.Contains(text, "unknown command") || strings.Contains(text, "read-only scripts") ||
+		strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "_ro'")
 }
 
 var (
@@ -305,7 +379,12 @@ func args(r *protocol.Request, w way) []any {
 	default:
 		list = append(list, boxedEvalsha, boxedSHA[r.Script])
 	}
-	return r.Argv(list)
+	keys := len(list) + 1
+	list = r.Argv(list)
+	for i, use := range keyWays[w.keys] {
+		list[keys+1+i] = list[keys+use] // a place is only taken by the key itself, or by the first
+	}
+	return list
 }
 
 // explain has a server's error name the place in the script's own file.
@@ -327,6 +406,10 @@ func (e *scriptError) RedisError()   {}
 
 // Close sends what was handed over, and ends the subscription and all goroutines. The channel is closed when they have ended.
 func (d *Dispatcher) Close() <-chan struct{} {
+	lanes := closedChan
+	if d.cluster != nil {
+		lanes = d.cluster.close()
+	}
 	d.mu.Lock()
 	if !d.closed {
 		d.closed = true
@@ -341,7 +424,14 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	go func() {
 		<-d.stopped
 		<-listener
+		<-lanes
 		close(done)
 	}()
 	return done
 }
+
+var closedChan = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()

@@ -508,7 +508,7 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 		x.results[1].Request = x.requests[0]
 		x.cmds[1] = redis.NewCmd(t.Context())
 		x.reset()
-		require.Equal(t, exchange{x.requests[:0], x.cmds[:0], x.ways[:0], x.results[:0]}, x)
+		require.Equal(t, exchange{requests: x.requests[:0], cmds: x.cmds[:0], ways: x.ways[:0], results: x.results[:0]}, x)
 		require.Equal(t, make([]*protocol.Request, 2), x.requests[:2])
 		require.Equal(t, make([]*redis.Cmd, 2), x.cmds[:2])
 		require.Equal(t, make([]Result, 2), x.results[:2])

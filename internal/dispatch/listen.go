@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,7 +16,11 @@ const (
 	silence    = 3 * time.Second
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
+	// A node of a cluster that does not answer the request for a subscription is given up after this: another may.
+	nodePatience = time.Second
 )
+
+var errNoSubscription = errors.New("no answer to the request for a subscription")
 
 // A Listener is told what a subscription brings, on a goroutine of the dispatcher's. It must not block.
 type Listener interface {
@@ -30,6 +35,8 @@ type listener struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended; nil if there is none
 	closed bool
+
+	closing sync.WaitGroup // of subscriptions
 }
 
 // Listen opens the subscription to a channel, and keeps it open.
@@ -45,13 +52,17 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	l.done = make(chan struct{})
 	go func() {
 		defer close(l.done)
+		defer l.closing.Wait()
 		wait := firstRetry
-		for ctx.Err() == nil {
-			stood, err := d.hear(ctx, channel, to)
+		for try := 0; ctx.Err() == nil; try++ {
+			stood, err := d.hear(ctx, channel, try, to)
 			if ctx.Err() != nil {
 				return
 			}
 			to.Unsubscribed(err)
+			if d.cluster != nil {
+				d.cluster.failed(err)
+			}
 			if stood {
 				wait = firstRetry
 			}
@@ -78,7 +89,7 @@ func (d *Dispatcher) Relisten() {
 // hangUp has the subscription under way fail. It does not wait: while the client connects, to close a subscription takes as long.
 func (l *listener) hangUp() {
 	if sub := l.sub; sub != nil {
-		go func() { _ = sub.Close() }()
+		l.closing.Go(func() { _ = sub.Close() })
 	}
 }
 
@@ -97,11 +108,42 @@ func (l *listener) close() <-chan struct{} {
 	return l.done
 }
 
+// subscription returns a subscription to nothing yet. In a cluster any node hears what any other is told; each try takes another,
+// if by chance not the same again, since a node that is frozen, or was removed, tells nothing.
+func (d *Dispatcher) subscription(ctx context.Context, channel string, try int) (*redis.PubSub, error) {
+	if d.cluster == nil {
+		return d.client.Subscribe(ctx), nil
+	}
+	node, err := d.cluster.client.MasterForKey(ctx, channel+strconv.Itoa(try))
+	if err != nil {
+		return nil, err
+	}
+	return node.Subscribe(ctx), nil
+}
+
+// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection.
+func (d *Dispatcher) subscribe(ctx context.Context, sub *redis.PubSub, channel string) error {
+	if d.cluster == nil {
+		return sub.Subscribe(ctx, channel)
+	}
+	done := make(chan error, 1)
+	d.listener.closing.Go(func() { done <- sub.Subscribe(ctx, channel) })
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(nodePatience):
+		return errNoSubscription
+	}
+}
+
 // hear takes messages until the subscription fails. It reports whether it stood.
-func (d *Dispatcher) hear(ctx context.Context, channel string, to Listener) (stood bool, err error) {
+func (d *Dispatcher) hear(ctx context.Context, channel string, try int, to Listener) (stood bool, err error) {
 	l := &d.listener
-	sub := d.client.Subscribe(ctx)
-	defer func() { _ = sub.Close() }()
+	sub, err := d.subscription(ctx, channel, try)
+	if err != nil {
+		return false, err
+	}
+	defer l.closing.Go(func() { _ = sub.Close() })
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
@@ -114,11 +156,15 @@ func (d *Dispatcher) hear(ctx context.Context, channel string, to Listener) (sto
 		l.sub = nil
 		l.mu.Unlock()
 	}()
-	if err := sub.Subscribe(ctx, channel); err != nil {
+	if err := d.subscribe(ctx, sub, channel); err != nil {
 		return false, err
 	}
 	for asked := false; ; {
-		event, err := sub.ReceiveTimeout(ctx, silence)
+		patience := silence
+		if !stood && d.cluster != nil {
+			patience, asked = nodePatience, true
+		}
+		event, err := sub.ReceiveTimeout(ctx, patience)
 		var timeout net.Error
 		switch {
 		case err == nil:

@@ -2,9 +2,12 @@ package testredis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -12,24 +15,43 @@ import (
 
 const slots = 16384
 
-// Cluster is a running Redis Cluster of masters.
+// NodeTimeout is the cluster-node-timeout of clusters that have replicas: a master that does not answer is replaced within some
+// seconds.
+const NodeTimeout = time.Second
+
+// Cluster is a running Redis Cluster.
 type Cluster struct {
-	Nodes []*Server
-	tb    testing.TB
+	Nodes   []*Server // the masters, then their replicas in the same order
+	masters int
+	tb      testing.TB
 }
 
 // StartCluster starts a cluster of n masters for this test; each has an equal share of the slots.
 func StartCluster(tb testing.TB, n int, args ...string) *Cluster {
 	tb.Helper()
+	return startCluster(tb, n, n, args)
+}
+
+// StartReplicatedCluster starts a cluster of n masters, with a replica each, for this test.
+func StartReplicatedCluster(tb testing.TB, n int, args ...string) *Cluster {
+	tb.Helper()
+	timeout := strconv.FormatInt(NodeTimeout.Milliseconds(), 10)
+	return startCluster(tb, n, 2*n, append([]string{
+		"--cluster-node-timeout", timeout, "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
+	}, args...))
+}
+
+func startCluster(tb testing.TB, masters, nodes int, args []string) *Cluster {
+	tb.Helper()
 	ctx := context.Background()
-	cluster := &Cluster{tb: tb}
-	for i := range n {
+	cluster := &Cluster{masters: masters, tb: tb}
+	for i := range nodes {
 		s := Start(tb, append([]string{"--cluster-enabled", "yes"}, args...)...)
 		cluster.Nodes = append(cluster.Nodes, s)
 		c := s.Client()
 		err := c.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err()
-		if err == nil {
-			err = c.ClusterAddSlotsRange(ctx, i*slots/n, (i+1)*slots/n-1).Err()
+		if err == nil && i < masters {
+			err = c.ClusterAddSlotsRange(ctx, i*slots/masters, (i+1)*slots/masters-1).Err()
 		}
 		if err == nil && i > 0 {
 			err = c.Do(ctx, "CLUSTER", "MEET", "127.0.0.1", cluster.Nodes[0].port).Err()
@@ -38,14 +60,22 @@ func StartCluster(tb testing.TB, n int, args ...string) *Cluster {
 			tb.Fatalf("set up cluster node %d: %v", i, err)
 		}
 	}
+	for i, s := range cluster.Nodes[masters:] {
+		s.replicate(cluster.Nodes[i])
+	}
 	for i, s := range cluster.Nodes {
 		c := s.Client()
 		err := poll(startTimeout, func() error {
 			info, err := c.ClusterInfo(ctx).Result()
-			for _, line := range []string{"cluster_state:ok", fmt.Sprintf("cluster_size:%d", n)} {
+			for _, line := range []string{
+				"cluster_state:ok", fmt.Sprintf("cluster_size:%d", masters), fmt.Sprintf("cluster_known_nodes:%d", nodes),
+			} {
 				if err == nil && !strings.Contains(info, line+"\r\n") {
 					err = fmt.Errorf("no %s in %q", line, info)
 				}
+			}
+			if err == nil && i >= masters {
+				err = s.synced()
 			}
 			return err
 		})
@@ -69,4 +99,114 @@ func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClie
 	client := redis.NewClusterClient(o)
 	c.tb.Cleanup(func() { _ = client.Close() })
 	return client
+}
+
+// On returns a name that starts with what is given, and whose slot a master had when the cluster started.
+func (c *Cluster) On(master int, name string) string {
+	for i := 0; ; i++ {
+		candidate := fmt.Sprint(name, "-", i)
+		if Slot(candidate)*c.masters/slots == master {
+			return candidate
+		}
+	}
+}
+
+// Slot returns the slot of a cluster that a hash tag belongs to: its CRC16, as the specification of Redis Cluster has it.
+func Slot(tag string) int {
+	var crc uint16
+	for _, b := range []byte(tag) {
+		crc ^= uint16(b) << 8
+		for range 8 {
+			carry := crc&0x8000 != 0
+			crc <<= 1
+			if carry {
+				crc ^= 0x1021
+			}
+		}
+	}
+	return int(crc) % slots
+}
+
+// ID returns the name of a node of a cluster.
+func (s *Server) ID() string {
+	s.tb.Helper()
+	id, err := s.Client().ClusterMyID(context.Background()).Result()
+	if err != nil {
+		s.tb.Fatalf("cluster myid: %v", err)
+	}
+	return id
+}
+
+// replicate makes a node the replica of another, once it knows that.
+func (s *Server) replicate(master *Server) {
+	s.tb.Helper()
+	c, id := s.Client(), master.ID()
+	err := poll(startTimeout, func() error { return c.ClusterReplicate(context.Background(), id).Err() })
+	if err != nil {
+		s.tb.Fatalf("cluster replicate: %v", err)
+	}
+}
+
+// synced returns an error until the server is a replica that has all that its master has.
+func (s *Server) synced() error {
+	info, err := s.Client().InfoMap(context.Background(), "replication").Result()
+	if err == nil && info["Replication"]["master_link_status"] != "up" {
+		err = errors.New("the replica has no link to its master")
+	}
+	return err
+}
+
+// AwaitRole waits until the server is a "master" or a "slave".
+func (s *Server) AwaitRole(role string) {
+	s.tb.Helper()
+	c := s.Client()
+	err := poll(startTimeout, func() error {
+		info, err := c.InfoMap(context.Background(), "replication").Result()
+		if err == nil && info["Replication"]["role"] != role {
+			err = fmt.Errorf("the server is a %s", info["Replication"]["role"])
+		}
+		return err
+	})
+	if err != nil {
+		s.tb.Fatalf("await the role of a %s: %v", role, err)
+	}
+}
+
+// BeginMove begins to move a slot from one node to another: from now on the first sends those who ask for keys that it has not to
+// the second.
+func (c *Cluster) BeginMove(slot int, from, to *Server) {
+	c.tb.Helper()
+	c.do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.ID())
+	c.do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", to.ID())
+}
+
+// MoveKeys moves keys of a slot that is being moved, all that there are if none are named.
+func (c *Cluster) MoveKeys(slot int, from, to *Server, keys ...string) {
+	c.tb.Helper()
+	if len(keys) == 0 {
+		var err error
+		if keys, err = from.Client().ClusterGetKeysInSlot(context.Background(), slot, 1000).Result(); err != nil {
+			c.tb.Fatalf("cluster getkeysinslot: %v", err)
+		}
+	}
+	for _, key := range keys {
+		c.do(from, "MIGRATE", "127.0.0.1", to.port, key, 0, 5000)
+	}
+}
+
+// EndMove moves what there still is of the slot, and tells all nodes where it is.
+func (c *Cluster) EndMove(slot int, from, to *Server) {
+	c.tb.Helper()
+	c.MoveKeys(slot, from, to)
+	id := to.ID()
+	for _, s := range []*Server{to, from} {
+		c.do(s, "CLUSTER", "SETSLOT", slot, "NODE", id)
+	}
+}
+
+func (c *Cluster) do(s *Server, args ...any) {
+	c.tb.Helper()
+	if err := s.Client().Do(context.Background(), args...).Err(); err != nil {
+		c.tb.Fatalf("%v: %v", args, err)
+	}
 }

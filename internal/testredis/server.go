@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -26,6 +27,7 @@ const startTimeout = 20 * time.Second
 // Config says how to start a server.
 type Config struct {
 	Args []string // more command line arguments; they override the usual ones
+	File string   // what its configuration file says, if it needs one
 	Env  []string // more environment, as KEY=value
 }
 
@@ -169,8 +171,17 @@ func (p *process) start() error {
 	defer p.mu.Unlock()
 	p.out = &output{}
 	p.exited = make(chan struct{})
-	p.cmd = exec.Command(bin, append([]string{"--save", "", "--appendonly", "no", "--daemonize", "no",
-		"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1", "--dir", p.dir}, p.conf.Args...)...)
+	var args []string
+	if p.conf.File != "" {
+		file := filepath.Join(p.dir, "server.conf")
+		if err := os.WriteFile(file, []byte(p.conf.File), 0o600); err != nil {
+			return err
+		}
+		args = append(args, file)
+	}
+	args = append(args, "--save", "", "--appendonly", "no", "--daemonize", "no",
+		"--port", strconv.Itoa(p.port), "--bind", "127.0.0.1", "--dir", p.dir)
+	p.cmd = exec.Command(bin, append(args, p.conf.Args...)...)
 	p.cmd.Env = append(os.Environ(), p.conf.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = dieWithParent()

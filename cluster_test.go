@@ -1,0 +1,175 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// eachClusterClient runs fn with the clients that a cluster can be used by.
+func eachClusterClient(
+	t *testing.T, cluster *testredis.Cluster, fn func(t *testing.T, c redis.UniversalClient), opts ...func(*redis.ClusterOptions),
+) {
+	t.Helper()
+	t.Run("plain", func(t *testing.T) { fn(t, cluster.Client(opts...)) })
+	t.Run("autopipeline", func(t *testing.T) {
+		ap, err := cluster.Client(opts...).AutoPipeline()
+		require.NoError(t, err)
+		fn(t, ap)
+	})
+}
+
+// On a cluster each lock works on the node that has its slot, and locks on all nodes work at the same time; with and
+// without an AutoPipeliner.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	eachClusterClient(t, cluster, func(t *testing.T, c redis.UniversalClient) {
+		rw := newLockOn(t, c, rwlock.WithPrefix(t.Name()))
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() { useAll(t, rw, fmt.Sprint("name ", i)) })
+		}
+		wg.Wait()
+		for i, node := range cluster.Nodes {
+			keys, err := node.Client().Keys(context.Background(), t.Name()+":*").Result()
+			require.NoError(t, err)
+			require.NotEmpty(t, keys, "keys on node %d", i)
+		}
+	})
+}
+
+// While a node is frozen, locks on other nodes are as fast as ever, many of them too, and their holds are renewed.
+func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	eachClusterClient(t, cluster, func(t *testing.T, c redis.UniversalClient) {
+		rw := newLockOn(t, c, rwlock.WithLease(10*time.Second))
+		ctx := context.Background()
+		var held []*rwlock.Hold
+		for i := range 60 {
+			held = append(held, take(t, newOwner(), rw, bothModes[i%2], cluster.On(1+i%2, fmt.Sprint(t.Name(), "held", i))))
+		}
+		cluster.Nodes[0].Pause()
+		defer cluster.Nodes[0].Resume()
+		frozen := time.Now()
+		stuck, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				_, err := rw.Lock(rwlock.WithOwner(stuck, rwlock.NewOwner()), cluster.On(0, fmt.Sprint(t.Name(), "stuck", i)))
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		var slowest time.Duration
+		renewed := func(h *rwlock.Hold) bool { return h.Deadline().After(frozen.Add(10 * time.Second)) }
+		for i := 0; slices.ContainsFunc(held, func(h *rwlock.Hold) bool { return !renewed(h) }); i++ {
+			name := cluster.On(1+i%2, fmt.Sprint(t.Name(), "free", i))
+			start := time.Now()
+			unlock(t, take(t, newOwner(), rw, bothModes[i%2], name))
+			slowest = max(slowest, time.Since(start))
+		}
+		t.Logf("the slowest pair took %v", slowest)
+		require.Less(t, slowest, hang)
+		cancel()
+		wg.Wait()
+		cluster.Nodes[0].Resume()
+		unlock(t, held...)
+	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }) // what waits for the frozen node waits for long
+}
+
+// When the master of a cluster that has a lock is killed, the lock goes on at the replica that takes over: nobody fails, holds
+// whose leases outlast the failover are kept, and waiters are served.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	for name, freeze := range map[string]bool{"killed": false, "frozen": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testredis.StartReplicatedCluster(t, 3)
+			w := &world{T: t}
+			rw, other := newLockOn(t, cluster.Client()), newLockOn(t, cluster.Client())
+			busy, idle := cluster.On(0, "busy"), cluster.On(0, "idle")
+			h := take(t, newOwner(), rw, write, busy)
+			waiting := w.enqueue(newOwner(), other, write, busy)
+			if freeze {
+				cluster.Nodes[0].Pause()
+				t.Cleanup(cluster.Nodes[0].Resume)
+			} else {
+				cluster.Nodes[0].Kill()
+			}
+			start := time.Now()
+			new := w.launch(newOwner(), other, write, idle)
+			cluster.Nodes[3].AwaitRole("master")
+			mended := time.Now()
+			hold := new.granted()
+			t.Logf("the servers took %v, the first grant came %v after", mended.Sub(start), new.at.Sub(mended))
+			require.Less(t, new.at.Sub(mended), 10*time.Second, "the client by itself asks for the map once a minute")
+			unlock(t, hold)
+			require.NoError(t, h.Context().Err())
+			released := time.Now()
+			unlock(t, h)
+			unlock(t, waiting.granted())
+			t.Logf("handed over in %v", waiting.at.Sub(released))
+		})
+	}
+}
+
+// While a slot is half moved, some of whose keys are at one node and some at another, locks in it are taken, renewed and released,
+// wherever their hashes are; a lock that others wait for stays at the node where all of its keys are.
+func TestHalfMovedSlot(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	// A prefix with a hash tag puts all locks into its slot.
+	tag := cluster.On(0, t.Name())
+	slot, from, to := testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]
+	w := &world{T: t}
+	rw := newLockOn(t, cluster.Client(), rwlock.WithPrefix("{"+tag+"}"), rwlock.WithLease(9*time.Second))
+	name := func(what string, m rwlock.Mode) string { return what + " for " + m.String() }
+	key := func(name string) string { return "{" + tag + "}:{" + name + "}" }
+	var held []*rwlock.Hold
+	for _, m := range bothModes {
+		for _, what := range []string{"used", "used and moved"} {
+			unlock(t, take(t, newOwner(), rw, m, name(what, m)))
+		}
+		for _, what := range []string{"held", "held and moved", "waited for"} {
+			held = append(held, take(t, newOwner(), rw, m, name(what, m)))
+		}
+	}
+	waiting := w.enqueue(newOwner(), rw, write, name("waited for", write))
+
+	cluster.BeginMove(slot, from, to)
+	moved := time.Now()
+	for _, m := range bothModes {
+		cluster.MoveKeys(slot, from, to, key(name("used and moved", m)), key(name("held and moved", m)))
+	}
+	for _, m := range bothModes {
+		for _, what := range []string{"new", "used", "used and moved"} {
+			h := take(t, newOwner(), rw, m, name(what, m))
+			require.Equal(t, m, inspect(t, rw, h.Name()).Mode)
+			unlock(t, take(t, h.Context(), rw, m, h.Name()), h)
+		}
+	}
+	for _, h := range held {
+		eventually(t, func() bool { return h.Deadline().After(moved.Add(9 * time.Second)) }, "a renewal of %q", h.Name())
+	}
+	unlock(t, held...)
+	unlock(t, waiting.granted())
+	cluster.EndMove(slot, from, to)
+	for _, h := range held {
+		unlock(t, take(t, newOwner(), rw, write, h.Name()))
+	}
+}

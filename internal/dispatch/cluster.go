@@ -1,0 +1,276 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+const (
+	// While requests stay without an answer, or fail without one, the client is made to ask for the map of the cluster this often.
+	// By itself it does that only when a server redirects it, and once a minute.
+	reloadEvery = 250 * time.Millisecond
+	// slow is for how long a request may be under way before that begins.
+	slow = 500 * time.Millisecond
+	// A node that is frozen answers no question for the map either, so others are asked beside it.
+	mostReloads = 8
+)
+
+// A cluster is what a Dispatcher over a cluster sends through: a lane for each master, so that no request waits for another's
+// server.
+type cluster struct {
+	client  *redis.ClusterClient
+	receive func([]Result)
+	armed   atomic.Bool // the timer will fire
+
+	mu       sync.Mutex
+	lanes    map[string]*Dispatcher // by the master's address
+	loaded   bool                   // the client has a map
+	early    []*protocol.Request    // handed over before it had one
+	reloads  int                    // under way
+	reloaded time.Time              // when the last was begun
+	timer    *time.Timer
+	closed   bool
+
+	reloading sync.WaitGroup
+}
+
+// oneOf is a cluster's client for what is sent to one of its nodes.
+type oneOf struct{ redis.UniversalClient }
+
+func newCluster(client *redis.ClusterClient, receive func([]Result)) *cluster {
+	c := &cluster{client: client, receive: receive, lanes: make(map[string]*Dispatcher)}
+	c.timer = time.AfterFunc(time.Hour, c.tick)
+	c.timer.Stop()
+	return c
+}
+
+// send hands each request to the lane of the master that has its lock.
+func (c *cluster) send(requests []*protocol.Request) {
+	c.mu.Lock()
+	loaded, closed := c.loaded, c.closed
+	if !loaded && !closed {
+		c.early = append(c.early, requests...)
+		c.reload()
+		c.arm()
+	}
+	c.mu.Unlock()
+	switch {
+	case loaded:
+		for _, r := range requests {
+			if lane, err := c.lane(r); err == nil {
+				lane.Send(r)
+			} else {
+				c.fail(err, r)
+			}
+		}
+	case closed:
+		c.fail(errLate, requests...)
+	}
+}
+
+func (c *cluster) fail(err error, requests ...*protocol.Request) {
+	results := make([]Result, len(requests))
+	for i, r := range requests {
+		results[i] = Result{Request: r, Err: err}
+	}
+	c.receive(results)
+}
+
+// master returns the address of the master that has a request's lock, by the client's map.
+func (c *cluster) master(r *protocol.Request) (string, error) {
+	node, err := c.client.MasterForKey(context.Background(), r.Keys.Lock.(string))
+	if err != nil {
+		return "", err
+	}
+	return node.Options().Addr, nil
+}
+
+func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
+	addr, err := c.master(r)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lane := c.lanes[addr]
+	if lane == nil {
+		lane = New(oneOf{c.client}, c.receive)
+		lane.bound(c.client.Options().PoolSize)
+		lane.of, lane.flying = c, make(map[*exchange]struct{})
+		lane.first.write = c.client.Options().ReadOnly // or else the client asks a replica
+		if c.closed {
+			lane.Close()
+		}
+		c.lanes[addr] = lane
+	}
+	return lane, nil
+}
+
+// arm has tick called while requests are under way. c.mu need not be locked.
+func (c *cluster) arm() {
+	if c.armed.CompareAndSwap(false, true) {
+		c.timer.Reset(reloadEvery)
+	}
+}
+
+// tick has the map reloaded while a request stays without an answer.
+func (c *cluster) tick() {
+	c.armed.Store(false)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	busy, trouble := len(c.early) > 0, len(c.early) > 0
+	for _, lane := range c.lanes {
+		oldest, some := lane.oldest()
+		busy = busy || some
+		trouble = trouble || some && time.Since(oldest) >= slow
+	}
+	if trouble {
+		c.reload()
+	}
+	if busy && !c.closed {
+		c.arm()
+	}
+}
+
+// failed takes the error of a request: one that no server has answered may have gone to a server that is no more.
+func (c *cluster) failed(err error) {
+	if protocol.Passing(err) {
+		c.mu.Lock()
+		c.reload()
+		c.mu.Unlock()
+	}
+}
+
+// reload has the client ask some node for the map of the cluster. c.mu must be locked.
+func (c *cluster) reload() {
+	if c.closed || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery {
+		return
+	}
+	c.reloads++
+	c.reloaded = time.Now()
+	c.reloading.Go(func() {
+		// ReloadState asks no second node while the first one does not answer. This does nothing for each master of a map that it
+		// has just asked for.
+		err := c.client.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
+		c.mu.Lock()
+		c.reloads--
+		c.loaded = c.loaded || err == nil
+		early := c.early
+		c.early = nil
+		lanes := make(map[string]*Dispatcher, len(c.lanes))
+		for addr, lane := range c.lanes {
+			lanes[addr] = lane
+		}
+		c.mu.Unlock()
+		if err != nil {
+			c.fail(err, early...)
+			return
+		}
+		c.send(early)
+		for addr, lane := range lanes {
+			c.send(lane.leave(func(r *protocol.Request) bool {
+				now, err := c.master(r)
+				return err == nil && now != addr
+			}, fmt.Errorf("the server at %s was replaced", addr)))
+		}
+	})
+}
+
+// errLate is the end of requests that were handed over before there was a map, when the dispatcher is closed.
+var errLate = fmt.Errorf("no node of the cluster has answered: %w", net.ErrClosed)
+
+// close closes all lanes. The channel is closed when their goroutines have ended.
+func (c *cluster) close() <-chan struct{} {
+	c.mu.Lock()
+	c.closed = true
+	c.timer.Stop()
+	early := c.early
+	c.early = nil
+	stopped := make([]<-chan struct{}, 0, len(c.lanes))
+	for _, lane := range c.lanes {
+		stopped = append(stopped, lane.Close())
+	}
+	c.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		c.fail(errLate, early...)
+		for _, s := range stopped {
+			<-s
+		}
+		c.reloading.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// oldest returns since when the oldest exchange of a lane is under way, and whether there is one.
+func (d *Dispatcher) oldest() (since time.Time, some bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for x := range d.flying {
+		if !some || x.since.Before(since) {
+			since, some = x.since, true
+		}
+	}
+	return since, some
+}
+
+// leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under way fail with err,
+// since the server that they went to may never answer.
+func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []*protocol.Request {
+	var left, failed []*protocol.Request
+	take := func(queue []*protocol.Request) (rest []*protocol.Request) {
+		for _, r := range queue {
+			if elsewhere(r) {
+				left = append(left, r)
+			} else {
+				rest = append(rest, r)
+			}
+		}
+		return rest
+	}
+	d.mu.Lock()
+	d.queue, d.urgent = take(d.queue), take(d.urgent)
+	for x := range d.flying {
+		if elsewhere(x.requests[0]) {
+			delete(d.flying, x)
+			failed = append(failed, x.requests...)
+		}
+	}
+	d.mu.Unlock()
+	d.of.fail(err, failed...)
+	return left
+}
+
+// A once is a command that the client does not send again by itself, unless a server redirects it. Of a pipeline to a cluster, it
+// sends all commands again if the first has failed, and does not notice that it is also about to send some to where they were
+// redirected: then two goroutines write one reply.
+type once struct{ *redis.Cmd }
+
+// NoRetry tells the client.
+func (once) NoRetry() bool { return true }
+
+// underneath returns the client that an AutoPipeliner sends through. Its queues mix the commands for all nodes of a cluster, so
+// that one node that is frozen holds up all of them, and this package makes pipelines of its own.
+func underneath(client redis.UniversalClient) redis.UniversalClient {
+	ap, ok := client.(*redis.AutoPipeliner)
+	if !ok {
+		return client
+	}
+	switch inner := reflect.ValueOf(ap).Elem().FieldByName("pipeliner").Elem(); inner.Type() {
+	case reflect.TypeFor[*redis.Client]():
+		return (*redis.Client)(inner.UnsafePointer())
+	case reflect.TypeFor[*redis.ClusterClient]():
+		return (*redis.ClusterClient)(inner.UnsafePointer())
+	}
+	return client
+}

@@ -1,0 +1,115 @@
+package protocol_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// everything returns what a script can see of a lock, but for the times to live.
+func (b *bench) everything() []any {
+	b.t.Helper()
+	ctx := b.t.Context()
+	hash, err := b.c.HGetAll(ctx, b.keys.Lock.(string)).Result()
+	require.NoError(b.t, err)
+	all := []any{hash}
+	for _, key := range []any{b.keys.Leases, b.keys.Queue} {
+		members, err := b.c.ZRangeWithScores(ctx, key.(string), 0, -1).Result()
+		require.NoError(b.t, err)
+		all = append(all, members)
+	}
+	return all
+}
+
+// A script that is told the hash in the place of an ordered set either does without it, and then leaves that as it is, or fails and
+// changes nothing: so a lock can be used while a cluster moves its slot and its other keys cannot be reached.
+func TestHashStandsInForOrderedSets(t *testing.T) {
+	t.Parallel()
+	states := map[string]func(b *bench) []*party{
+		"new":  func(b *bench) []*party { return nil },
+		"free": func(b *bench) []*party { w := b.writer(); w.ask(); w.release(); return []*party{w} },
+		"written": func(b *bench) []*party {
+			w := b.writer()
+			w.ask()
+			return []*party{w}
+		},
+		"written, with waiters": func(b *bench) []*party {
+			list := []*party{b.writer(), b.writer(), b.reader(), b.reader()}
+			for _, p := range list {
+				p.ask()
+			}
+			return list
+		},
+		"written and read": func(b *bench) []*party {
+			w := b.writer()
+			w.ask()
+			r := &party{bench: b, mode: protocol.Read, instance: w.instance + "x", owner: w.owner, writer: w.ID}
+			r.number()
+			r.ask()
+			return []*party{w, r}
+		},
+		"read":        func(b *bench) []*party { r := b.reader(); r.ask(); return []*party{r} },
+		"read by two": func(b *bench) []*party { l := []*party{b.reader(), b.reader()}; l[0].ask(); l[1].ask(); return l },
+		"read by two, with waiters": func(b *bench) []*party {
+			list := []*party{b.reader(), b.reader(), b.writer(), b.reader()}
+			for _, p := range list {
+				p.ask()
+			}
+			return list
+		},
+	}
+	requests := func(b *bench, there []*party) []protocol.Request {
+		list := []protocol.Request{{Script: lua.Force, Claim: b.writer().Claim}, {Script: lua.Serve, Claim: b.reader().Claim}}
+		for _, p := range append(there, b.writer(), b.reader()) {
+			list = append(list, p.asks(), p.releases(), protocol.Request{Script: lua.Renew, Claim: p.Claim},
+				protocol.Request{Script: lua.Reenter, Claim: p.Claim, Count: 2, Sequence: 1 << 30})
+		}
+		return list
+	}
+	c := testredis.Shared(t).Client()
+	n := 0
+	for state, prepare := range states {
+		t.Run(state, func(t *testing.T) {
+			works := 0
+			for _, standIn := range []string{"leases", "queue", "both"} {
+				for i := 0; ; i++ {
+					n++
+					b := newBench(t, c, fmt.Sprint("standin-", t.Name()), fmt.Sprint(n))
+					list := requests(b, prepare(b))
+					if i == len(list) {
+						break
+					}
+					before, keys := b.everything(), b.keys
+					if standIn != "queue" {
+						b.keys.Leases = b.keys.Lock
+					}
+					if standIn != "leases" {
+						b.keys.Queue = b.keys.Lock
+					}
+					_, err := b.send(list[i])
+					what := fmt.Sprintf("%s for %v, the hash for %s: %v", list[i].Script.Name, list[i].Claim.ID, standIn, err)
+					b.keys = keys
+					after := b.everything()
+					if err != nil {
+						require.ErrorContains(t, err, "WRONGTYPE", what)
+						require.Equal(t, before, after, what)
+						continue
+					}
+					works++
+					if standIn != "queue" {
+						require.Equal(t, before[1], after[1], what)
+					}
+					if standIn != "leases" {
+						require.Equal(t, before[2], after[2], what)
+					}
+				}
+			}
+			require.NotZero(t, works)
+		})
+	}
+}

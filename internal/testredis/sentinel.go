@@ -1,0 +1,114 @@
+package testredis
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// MasterName is how sentinels name the master that they watch.
+const MasterName = "main"
+
+// Sentinels are a master, its replicas, and sentinels that watch them.
+type Sentinels struct {
+	Master    *Server
+	Replicas  []*Server
+	Sentinels []*Server
+	tb        testing.TB
+}
+
+// StartSentinels starts a master with two replicas and three sentinels for this test. A master that does not answer is replaced
+// within some seconds.
+func StartSentinels(tb testing.TB, args ...string) *Sentinels {
+	tb.Helper()
+	ctx := context.Background()
+	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
+	s := &Sentinels{tb: tb, Master: Start(tb, args...)}
+	port := strconv.Itoa(s.Master.port)
+	for range 2 {
+		s.Replicas = append(s.Replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1 " + port}, args...)...))
+	}
+	for _, r := range s.Replicas {
+		if err := poll(startTimeout, r.synced); err != nil {
+			tb.Fatalf("await a replica: %v", err)
+		}
+	}
+	watch := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s 2\n", MasterName, port) +
+		"sentinel down-after-milliseconds " + MasterName + " 1000\n" +
+		"sentinel failover-timeout " + MasterName + " 5000\n"
+	for range 3 {
+		s.Sentinels = append(s.Sentinels, StartWith(tb, Config{File: watch, Args: []string{"--sentinel"}}))
+	}
+	for _, node := range s.Sentinels {
+		c := node.sentinel()
+		err := poll(startTimeout, func() error {
+			state, err := c.Master(ctx, MasterName).Result()
+			if err == nil && (state["num-slaves"] != "2" || state["num-other-sentinels"] != "2") {
+				err = fmt.Errorf("the sentinel knows of %s replicas and %s other sentinels", state["num-slaves"], state["num-other-sentinels"])
+			}
+			return err
+		})
+		if err != nil {
+			tb.Fatalf("await a sentinel: %v", err)
+		}
+	}
+	return s
+}
+
+func (s *Server) sentinel() *redis.SentinelClient {
+	c := redis.NewSentinelClient(&redis.Options{Addr: s.Addr(), DisableIdentity: true})
+	s.tb.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Client returns a new client that follows the master, closed when the test ends.
+func (s *Sentinels) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
+	s.tb.Helper()
+	o := &redis.FailoverOptions{MasterName: MasterName}
+	for _, node := range s.Sentinels {
+		o.SentinelAddrs = append(o.SentinelAddrs, node.Addr())
+	}
+	for _, opt := range opts {
+		opt(o)
+	}
+	c := redis.NewFailoverClient(o)
+	s.tb.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Failover has the sentinels make a replica the master, though there is one.
+func (s *Sentinels) Failover() {
+	s.tb.Helper()
+	err := poll(startTimeout, func() error { return s.Sentinels[0].sentinel().Failover(context.Background(), MasterName).Err() })
+	if err != nil {
+		s.tb.Fatalf("sentinel failover: %v", err)
+	}
+}
+
+// AwaitFailover waits until a server other than before is the master, for the sentinels and itself, and returns it.
+func (s *Sentinels) AwaitFailover(before *Server) *Server {
+	s.tb.Helper()
+	c := s.Sentinels[0].sentinel()
+	var after *Server
+	err := poll(startTimeout, func() error {
+		addr, err := c.GetMasterAddrByName(context.Background(), MasterName).Result()
+		if err != nil {
+			return err
+		}
+		for _, node := range append([]*Server{s.Master}, s.Replicas...) {
+			if node != before && strconv.Itoa(node.port) == addr[1] {
+				after = node
+				return nil
+			}
+		}
+		return fmt.Errorf("the master is at %s", addr)
+	})
+	if err != nil {
+		s.tb.Fatalf("await a failover: %v", err)
+	}
+	after.AwaitRole("master")
+	return after
+}
