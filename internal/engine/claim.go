@@ -127,6 +127,7 @@ type claim struct {
 	token    int64
 	granted  time.Time // not after the token was handed out
 	entered  bool      // again, or counted down: the server may have a count of its holds
+	doubtful bool      // its server may have been replaced since: to be renewed at once
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	deadline time.Time // until when it may be relied on
@@ -384,6 +385,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 				by = ByHeartbeat
 				e.suspect(now, c, reply, r)
 			}
+			c.doubtful = c.troubled(now)
 			c.kept(now, r)
 			e.granted(now, c, reply.Token, by)
 		default:
@@ -397,7 +399,9 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
 	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
 		e.holdEvent(c.caller, Event{Kind: WakeMissed})
-		e.deaf = deafness{c.number, now.Add(deafAfter)}
+		if e.deaf.number == 0 { // or else one suspicion after the other would put off the end of the first
+			e.deaf = deafness{c.number, now.Add(deafAfter)}
+		}
 	}
 }
 
@@ -419,6 +423,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	c.kept(now, r)
 	c.obstacle = reply.Obstacle
+	e.bury(now, c.lock, reply.Claim)
 	if c.caller.Try {
 		h := c.caller
 		e.step(c, turnedAway) // the server has noted its end
@@ -472,6 +477,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		c.deadline = c.sent.Add(c.lease - margin(c.lease))
 	}
 	h, t := c.caller, c.tenure
+	c.doubtful = c.doubtful || c.troubled(now)
 	c.succeed()
 	c.token, c.granted = token, c.sent // it was granted since
 	e.step(c, grants)
@@ -603,6 +609,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	default:
 		due := c.sent.Add(r.Lease.Duration / renewAfter)
 		c.kept(now, r)
+		c.doubtful = false
 		for _, h := range c.holds {
 			if h.fresh {
 				h.fresh, h.deadline = false, c.deadline
@@ -798,7 +805,7 @@ func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 	case lease == 0:
 	case !c.asked.IsZero() || c.failures > 0:
 		at = c.again(longest)
-	case fresh:
+	case fresh, c.doubtful:
 		at = now
 	default:
 		at = c.sent.Add(longest / renewAfter)

@@ -46,7 +46,7 @@ const (
 	alongPart = 32
 
 	firstRetry = 50 * time.Millisecond
-	lastRetry  = 5 * time.Second
+	lastRetry  = time.Second
 	// endPatience is for how long the first request to end a claim may stay without an answer.
 	endPatience = time.Second
 	// EndTimeout is for how long at least the end of a claim is tried.
@@ -205,6 +205,7 @@ const (
 	ends
 	serves
 	forces
+	buries
 )
 
 // Replied takes the reply of a request, or the error with which it failed.
@@ -228,6 +229,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.ended(now, c, r, reply, err)
 	case forces:
 		e.forced(now, r, reply, err)
+	case buries:
+		e.buried(now, r.lock, err)
 	case serves:
 		e.drop(r.lock) // if it failed, the waiters' heartbeats go on from there
 	}

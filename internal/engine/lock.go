@@ -18,6 +18,7 @@ type lock struct {
 	free    []int // of them, those that no claim has
 	serving bool  // a request for a further step is under way
 	steps   int   // in a row that were not enough
+	burying bool  // a claim that had ended, and came back, is being released
 
 	held    []*claim // those that are Held
 	writers []*claim // those that are Queued to write, in the order in which they came to be

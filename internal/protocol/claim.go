@@ -86,6 +86,15 @@ func appendNumber(b []byte, n uint64) []byte {
 	return append(b, digits...)
 }
 
+// ClaimOf returns the claim of that name, and what the name says.
+func ClaimOf(id string) (Claim, Known, error) {
+	k, err := ParseClaim(id)
+	if err != nil {
+		return Claim{}, k, err
+	}
+	return Claim{ID: id, Number: string(appendNumber(nil, k.Number)), Slot: k.Slot}, k, nil
+}
+
 // Known is a claim as another process sees it.
 type Known struct {
 	Mode     Mode

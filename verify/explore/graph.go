@@ -82,7 +82,7 @@ var meanings = map[string]meaning{
 	"Message.Look":       number,
 	"Reply.Token":        token,
 	"Reply.Mute":         plain,
-	"Obstacle.Claim":     skip,
+	"Obstacle.Claim":     claimID,
 	"fate.number":        number,
 	"Record.Message":     plain,
 	"Record.Name":        plain,

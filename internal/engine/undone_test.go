@@ -1,0 +1,160 @@
+package engine_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// ask begins a call of an owner for a lock of a name of its own making, and returns its first request.
+func (d *driver) ask(t *testing.T, owner uint64, name string) (*engine.Hold, *engine.Request) {
+	t.Helper()
+	h := &engine.Hold{
+		Name: name, Owner: engine.Owner{Process: uuid.UUID{1}, Handle: owner}, Mode: protocol.Write, Lease: 3 * time.Second, Bounded: true,
+	}
+	d.Acquire(d.now, h)
+	fx := d.flush()
+	require.Len(t, fx.Send, 1)
+	return h, fx.Send[0]
+}
+
+// blocked is the reply to a claim that has to wait for another.
+func blocked(by protocol.Claim) protocol.Reply {
+	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID.(string), Again: time.Second}}
+}
+
+// A claim of the engine that was released, and is back because a server has taken over that missed its release, is released again
+// as soon as a reply names it; and whoever waits asks again then.
+func TestReleasedHoldThatIsBackIsReleasedAgain(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	h, asked := d.ask(t, 1, "a")
+	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+	claim := asked.Claim
+	_, _ = d.Release(d.now, h)
+	fx := d.flush()
+	d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.Done}, nil)
+	require.Equal(t, engine.Finished, h.State())
+	d.flush()
+
+	waits, asked := d.ask(t, 2, "a")
+	d.Replied(d.now, asked, blocked(claim), nil)
+	fx = d.flush()
+	require.Len(t, fx.Send, 1)
+	again := fx.Send[0]
+	require.Equal(t, lua.Unlock, again.Script)
+	require.Equal(t, claim, again.Claim)
+	require.Nil(t, again.Record, "the script is to look")
+
+	d.Replied(d.now, again, protocol.Reply{Code: protocol.Done}, nil)
+	d.Tick(d.now)
+	fx = d.flush()
+	require.Len(t, fx.Send, 1, "the waiter asks at once")
+	d.Replied(d.now, fx.Send[0], protocol.Reply{Token: 2, Before: true}, nil)
+	require.Equal(t, engine.Live, waits.State())
+	_, _ = d.Release(d.now, waits)
+	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Code: protocol.Done}, nil)
+	require.Zero(t, d.InUse())
+}
+
+// A claim of the engine that stands in the way rightly is not released: one that is held, one whose call waits for the reply, one
+// whose release is under way, and one of another engine.
+func TestHoldInTheWayIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	h, asked := d.ask(t, 1, "a")
+	_, second := d.ask(t, 2, "a")
+	d.Replied(d.now, second, blocked(asked.Claim), nil)
+	require.Empty(t, d.flush().Send, "its reply is on the way")
+	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+	_, third := d.ask(t, 3, "a")
+	d.Replied(d.now, third, blocked(asked.Claim), nil)
+	require.Empty(t, d.flush().Send, "it is held")
+	_, _ = d.Release(d.now, h)
+	require.Len(t, d.flush().Send, 1)
+	_, fourth := d.ask(t, 4, "a")
+	d.Replied(d.now, fourth, blocked(asked.Claim), nil)
+	require.Empty(t, d.flush().Send, "its release is under way")
+	_, fifth := d.ask(t, 5, "a")
+	d.Replied(d.now, fifth, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9, engine.Owner{Handle: 1})), nil)
+	require.Empty(t, d.flush().Send, "it is another's")
+}
+
+// A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is verified by a renewal at
+// once. One that came as usual is not.
+func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, trouble := range map[string]func(d *driver, r *engine.Request) *engine.Request{
+		"slow": func(d *driver, r *engine.Request) *engine.Request {
+			d.now = d.now.Add(1200 * time.Millisecond)
+			return r
+		},
+		"after a failure": func(d *driver, r *engine.Request) *engine.Request {
+			d.Replied(d.now, r, protocol.Reply{}, errors.New("connection refused"))
+			d.now = d.now.Add(100 * time.Millisecond)
+			d.Tick(d.now)
+			return d.flush().Send[0]
+		},
+		"usual": func(_ *driver, r *engine.Request) *engine.Request { return r },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDriver()
+			h, asked := d.ask(t, 1, "a")
+			asked = trouble(d, asked)
+			d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+			require.Equal(t, engine.Live, h.State())
+			d.Tick(d.now)
+			fx := d.flush()
+			if name == "usual" {
+				require.Empty(t, fx.Send)
+				return
+			}
+			require.Len(t, fx.Send, 1)
+			require.Equal(t, lua.Renew, fx.Send[0].Script)
+			d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.Done}, nil)
+			d.Tick(d.now)
+			require.Empty(t, d.flush().Send, "once is enough")
+		})
+	}
+}
+
+// A subscription is deaf if one message does not come for a while, though other heartbeats bring grants of which no message has told
+// before that while is over.
+func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	deaf, stranger := false, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9, engine.Owner{Handle: 1}))
+	for i := range 10 {
+		name := string(rune('a' + i))
+		_, asked := d.ask(t, 1, name)
+		d.Replied(d.now, asked, stranger, nil)
+		d.flush()
+		if i == 0 {
+			d.now = d.now.Add(20 * time.Millisecond)
+			d.Subscribed(d.now)
+			d.Tick(d.now)
+			d.now = d.now.Add(20 * time.Millisecond)
+			d.Replied(d.now, d.flush().Send[0], stranger, nil)
+		}
+	}
+	d.now = d.now.Add(1100 * time.Millisecond)
+	d.Tick(d.now)
+	beats := d.flush().Send
+	require.Len(t, beats, 10)
+	for i, r := range beats {
+		d.now = d.now.Add(100 * time.Millisecond)
+		d.Tick(d.now)
+		fx := d.flush()
+		deaf = deaf || fx.Relisten
+		d.Replied(d.now, r, protocol.Reply{Token: int64(i + 1), Before: true}, nil)
+	}
+	require.True(t, deaf)
+}
