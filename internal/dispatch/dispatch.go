@@ -255,7 +255,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for i, cmd := range x.cmds {
 		reply, err := cmd.Result()
 		if err != nil {
-			err = explain(x.requests[i], x.ways[i].failure(err))
+			err = protocol.Advise(explain(x.requests[i], x.ways[i].failure(err)))
 			if d.of != nil {
 				d.of.failed(err)
 			}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 const (
@@ -59,7 +61,7 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 			if ctx.Err() != nil {
 				return
 			}
-			to.Unsubscribed(err)
+			to.Unsubscribed(protocol.Advise(err))
 			if d.cluster != nil {
 				d.cluster.failed(err)
 			}

@@ -5,23 +5,79 @@ import (
 	"strings"
 )
 
-// passing are the codes of a server's errors that pass by themselves: it starts, fails over, or moves the lock elsewhere.
-var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK", "NOREPLICAS", "BUSY", "NOSCRIPT"}
+// A class is what an error that a server answers with comes to.
+type class struct {
+	code   string
+	passes bool   // by itself: the server starts, fails over, is busy, or moves the lock elsewhere
+	advice string // to people, if it does not pass
+}
 
-// Passing reports whether a request that failed with err may succeed when it is sent again: all that is no answer of a server,
-// and answers that say so.
-func Passing(err error) bool {
-	var answer interface {
-		error
-		RedisError()
-	}
-	if !errors.As(err, &answer) {
-		return !errors.Is(err, ErrReply)
-	}
-	for _, code := range passing {
-		if strings.HasPrefix(answer.Error(), code) {
-			return true
+// classes are all that there is to say of servers' errors. One that is not here does not pass. Whatever is no answer of a server
+// does: a connection that was refused or broke, a timeout, a pool without a connection to spare.
+var classes = []class{
+	{code: "LOADING", passes: true},
+	{code: "READONLY", passes: true},
+	{code: "MASTERDOWN", passes: true},
+	{code: "CLUSTERDOWN", passes: true},
+	{code: "TRYAGAIN", passes: true},
+	{code: "MOVED", passes: true},
+	{code: "ASK", passes: true},
+	{code: "NOREPLICAS", passes: true},
+	{code: "BUSY", passes: true},
+	{code: "NOSCRIPT", passes: true},
+	{code: "ERR max number of clients reached", passes: true},
+	{code: "MISCONF", advice: "the server refuses to write because it cannot save its data: see its log, and its disk"},
+	{code: "OOM", advice: "the server has reached maxmemory: raise it, or have the server hold less"},
+	{code: "NOPERM", advice: "grant the right to the client's user: docs/operations.md lists all that are needed"},
+	{code: "NOAUTH", advice: "give the client a user name and a password"},
+	{code: "WRONGPASS", advice: "the server refuses the client's user name or password"},
+	{code: "WRONGTYPE", advice: "another program uses a key of the lock: give the locks a prefix of their own, by WithPrefix"},
+	{code: "CROSSSLOT", advice: "a hook of the client, or a proxy, changes the keys so that they are in different slots"},
+	{code: "Unknown Redis command called from", advice: "the server has to be Redis 6.2 or later, or Valkey"},
+}
+
+// answer is an error that a server has answered with.
+type answer interface {
+	error
+	RedisError()
+}
+
+// classOf returns what there is to say of a server's error.
+func classOf(a answer) class {
+	text := a.Error()
+	for _, c := range classes {
+		// Before Redis 7.0, the error of a command in a script comes behind that of the script.
+		if strings.HasPrefix(text, c.code) || strings.Contains(text, ": "+c.code) || strings.Contains(text, ": -"+c.code) {
+			return c
 		}
 	}
-	return false
+	return class{}
 }
+
+// Passing reports whether a request that failed with err may succeed when it is sent again.
+func Passing(err error) bool {
+	var a answer
+	if errors.As(err, &a) {
+		return classOf(a).passes
+	}
+	return !errors.Is(err, ErrReply)
+}
+
+// Advise returns err with a word on what to do about it, if there is any.
+func Advise(err error) error {
+	var a answer
+	if errors.As(err, &a) {
+		if advice := classOf(a).advice; advice != "" {
+			return &advised{err, advice}
+		}
+	}
+	return err
+}
+
+type advised struct {
+	err    error
+	advice string
+}
+
+func (e *advised) Error() string { return e.err.Error() + " (" + e.advice + ")" }
+func (e *advised) Unwrap() error { return e.err }
