@@ -1,0 +1,102 @@
+//go:build unix
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+var update = flag.Bool("update", false, "write into the documents what the program prints")
+
+var console = regexp.MustCompile("(?s)```console\n(.*?)```\n")
+
+// The commands in docs/cli.md print what they are said to. They run one after the other in one shell.
+func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
+	const file = "../../docs/cli.md"
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	server := testredis.Start(t)
+	got := runAll(t, "redis://"+server.Addr(), commandsIn(string(text)))
+	actual := console.ReplaceAllStringFunc(string(text), func(block string) string {
+		var b strings.Builder
+		b.WriteString("```console\n")
+		for _, c := range commandsIn(block) {
+			b.WriteString("$ " + c + "\n" + got[0])
+			got = got[1:]
+		}
+		return b.String() + "```\n"
+	})
+	actual = strings.ReplaceAll(actual, server.Addr(), "localhost:6379")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(actual), 0o600))
+		return
+	}
+	require.Equal(t, normal(blocks(string(text))), normal(blocks(actual)))
+}
+
+// blocks returns all blocks of a text that a test runs.
+func blocks(text string) string { return strings.Join(console.FindAllString(text, -1), "") }
+
+// commandsIn returns the commands of all blocks of a text.
+func commandsIn(text string) (commands []string) {
+	for _, block := range console.FindAllStringSubmatch(text, -1) {
+		for line := range strings.Lines(block[1]) {
+			if c, ok := strings.CutPrefix(line, "$ "); ok {
+				commands = append(commands, strings.TrimSuffix(c, "\n"))
+			}
+		}
+	}
+	return commands
+}
+
+// runAll runs commands in one shell, and returns what each has printed. After a command that goes to the background it waits
+// until there is one owner more.
+func runAll(t *testing.T, url string, commands []string) []string {
+	t.Helper()
+	const end = "--- end ---\n"
+	script, background := "exec 2>&1\n", 0
+	for _, c := range commands {
+		script += c + "\n"
+		if strings.HasSuffix(c, "&") {
+			background++
+			script += fmt.Sprintf("until [ $(rwlock ls --json | grep -o owner | wc -l) = %d ]; do sleep 0.05; done\n", background)
+		}
+		script += "echo '" + strings.TrimSuffix(end, "\n") + "'\n"
+	}
+	cmd := exec.Command("bash", "-c", script+"kill $(jobs -p); wait; true")
+	cmd.Env = append(os.Environ(), "REDIS_URL="+url)
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", out)
+	printed := strings.Split(string(out), end)
+	require.Len(t, printed, len(commands)+1)
+	return printed
+}
+
+// normal replaces what differs from run to run.
+func normal(text string) string {
+	for _, r := range [][2]string{
+		{`[0-9a-f]{8}-[0-9a-f-]{27}:\d+`, "OWNER"},
+		{`\b\d{16}\b`, "TOKEN"},
+		{`time=\S+`, "time=TIME"},
+		{`"lease_ms":\d+`, `"lease_ms":N`},
+		{`\b[\d.]+(µs|ms|s)\b`, "DURATION"},
+		{`\b(Redis|Valkey) [\d.]+\b`, "VERSION"},
+		{`  \d{3,}  `, "  NUMBER  "}, // pairs per second
+		{`\d\d:\d\d:\d\d`, "TIME"},
+		{` {2,}`, "  "},
+	} {
+		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
+	}
+	return text
+}

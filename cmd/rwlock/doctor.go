@@ -1,0 +1,111 @@
+//go:build unix
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/doctor"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check whether the server suits the locks, and say what to do",
+		Long: `Doctor checks the version of the server, what it evicts and when, its persistence, its replicas, its clock, whether
+this user has the rights that the locks need, whether notifications arrive, and how long all that takes. It takes about
+two seconds, and uses a lock with a random name.
+
+It exits with 1 if a check has failed; warnings do not count.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			a.running = cmd.CommandPath()
+			return cobra.NoArgs(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.with(cmd, func(ctx context.Context, s *session) error { return a.doctor(ctx, s) })
+		},
+	}
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) doctor(ctx context.Context, s *session) error {
+	if err := s.reach(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 6*patience)
+	defer cancel()
+	findings, err := checkNodes(ctx, s.client)
+	if err != nil {
+		return err
+	}
+	findings = append(findings, doctor.Lock(ctx, s.client, func() (*rwlock.RWLock, error) {
+		return rwlock.New(s.client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))
+	}, a.prefix)...)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := a.printFindings(findings); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Status == doctor.Failed }) {
+		return &exit{code: exitFailed}
+	}
+	return nil
+}
+
+// checkNodes checks each master on its own.
+func checkNodes(ctx context.Context, client redis.UniversalClient) ([]doctor.Finding, error) {
+	var mu sync.Mutex
+	var findings []doctor.Finding
+	check := func(ctx context.Context, c *redis.Client) error {
+		list := doctor.Node(ctx, c)
+		mu.Lock()
+		defer mu.Unlock()
+		findings = append(findings, list...)
+		return nil
+	}
+	var err error
+	switch c := client.(type) {
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(ctx, check)
+		slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(a.Server, b.Server) })
+	case *redis.Client:
+		err = check(ctx, c)
+	default:
+		err = errors.New("unknown kind of client")
+	}
+	return findings, err
+}
+
+func (a *app) printFindings(findings []doctor.Finding) error {
+	if a.json {
+		return output.JSON(os.Stdout, findings)
+	}
+	styles := map[doctor.Status]output.Style{
+		doctor.OK: output.Green, doctor.Warning: output.Yellow, doctor.Failed: output.Red, doctor.Unknown: output.Dim}
+	t := &output.Table{}
+	server := ""
+	for _, f := range findings {
+		if f.Server != server {
+			server = f.Server
+			t.Add(output.Cell{Text: server, Style: output.Bold})
+		}
+		t.Add(output.Cell{Text: string(f.Status), Style: styles[f.Status]}, text("%s", f.Check), text("%s", f.Detail))
+		if f.Advice != "" {
+			t.Add(output.Cell{}, output.Cell{}, output.Cell{Text: "→ " + f.Advice, Style: styles[f.Status]})
+		}
+	}
+	return t.Print(os.Stdout, output.Color(os.Stdout))
+}

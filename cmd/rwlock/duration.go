@@ -1,0 +1,28 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"strconv"
+	"time"
+)
+
+// A duration is the value of a flag such as 5s. As with flock(1), a bare number is seconds.
+type duration time.Duration
+
+func (d *duration) String() string { return time.Duration(*d).String() }
+
+func (d *duration) Type() string { return "DURATION" }
+
+func (d *duration) Set(text string) error {
+	v, err := time.ParseDuration(text)
+	if seconds, e := strconv.ParseFloat(text, 64); e == nil {
+		v, err = time.Duration(seconds*float64(time.Second)), nil
+	}
+	if err != nil || v < 0 {
+		return errors.New("not a duration such as 5s")
+	}
+	*d = duration(v)
+	return nil
+}

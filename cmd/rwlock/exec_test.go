@@ -1,0 +1,178 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
+)
+
+func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			// The outer shell runs its trap once the inner one has ended.
+			p := start(t, url, "exec", t.Name(), "--", "sh", "-c",
+				`trap "echo outer trapped; exit 3" INT TERM HUP QUIT USR1 USR2
+				sh -c 'trap "echo inner trapped; exit" INT TERM HUP QUIT USR1 USR2; echo inner ready; while :; do sleep 0.01; done'
+				echo the signal did not reach the outer shell`)
+			p.says("inner ready")
+			p.signal(s)
+			require.Equal(t, 3, p.exit())
+			require.Equal(t, "inner ready\ninner trapped\nouter trapped\n", p.out.String())
+			awaitState(t, rw, t.Name(), 0, 0)
+		})
+	}
+}
+
+func TestCommandEndedByAPassedOnSignal(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := start(t, url, "exec", t.Name(), "--", "sleep", "100")
+	awaitState(t, rw, t.Name(), 1, 0)
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, 128+15, p.exit())
+	awaitState(t, rw, t.Name(), 0, 0)
+}
+
+func TestSignalEndsTheWait(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	h, err := rw.Lock(t.Context(), t.Name())
+	require.NoError(t, err)
+	p := start(t, url, "exec", t.Name(), "--", "echo", "ran")
+	awaitState(t, rw, t.Name(), 1, 1)
+	p.signal(syscall.SIGINT)
+	require.Equal(t, 128+2, p.exit())
+	require.Empty(t, p.out.String())
+	awaitState(t, rw, t.Name(), 1, 0)
+	require.NoError(t, h.Unlock(t.Context()))
+}
+
+func TestIgnoredSignalStaysIgnored(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := prepare(t, url)
+	nohup, err := filepath.Abs("/usr/bin/nohup")
+	require.NoError(t, err)
+	p.cmd.Args = []string{"nohup", "rwlock", "exec", t.Name(), "--", "sh", "-c", "echo ready; read line; echo $line"}
+	p.cmd.Path = nohup
+	in, err := p.cmd.StdinPipe()
+	require.NoError(t, err)
+	p.launch()
+	p.says("ready")
+	p.signal(syscall.SIGHUP)
+	_, err = in.Write([]byte("still here\n"))
+	require.NoError(t, err)
+	require.Zero(t, p.exit())
+	require.Contains(t, p.out.String(), "still here")
+	awaitState(t, rw, t.Name(), 0, 0)
+}
+
+func TestCommandDiesWithTheTool(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs the parent death signal")
+	}
+	url, rw := shared(t)
+	p := start(t, url, "exec", "--lease", "1s", t.Name(), "--", "sh", "-c", "echo pid $$.; exec sleep 100")
+	p.says(".")
+	pid, err := strconv.Atoi(strings.Trim(p.out.String(), "pid .\n"))
+	require.NoError(t, err)
+	p.signal(syscall.SIGKILL)
+	p.exit()
+	eventually(t, func() bool { return gone(pid) }, "the command's end")
+	awaitState(t, rw, t.Name(), 0, 0) // after the lease
+}
+
+// gone reports whether a process has ended, though its parent may not have asked how.
+func gone(pid int) bool {
+	if syscall.Kill(pid, 0) != nil {
+		return true
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// The tool cannot renew the lock. Its command and the command's child ignore SIGTERM, and say when they ran last.
+func TestCommandIsGoneBeforeAnybodyElseHasTheLock(t *testing.T) {
+	t.Parallel()
+	server := testredis.Shared(t)
+	proxy := faultproxy.New(t, server.Addr())
+	rw := newLock(t, server.Client())
+	dir := t.TempDir()
+	p := prepare(t, "redis://"+proxy.Addr(), "exec", "--lease", "2s", "--grace", "500ms", t.Name(), "--", "sh", "-c",
+		`run() { trap "date +%s.%N > $1-told" TERM; while :; do date +%s.%N > $1-next; mv $1-next $1; sleep 0.01; done; }
+		(run inner) & run outer`)
+	p.cmd.Dir = dir
+	p.launch()
+	for _, name := range []string{"inner", "outer"} {
+		eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }, "a sign of %s", name)
+	}
+	proxy.Blackhole(faultproxy.Both)
+
+	h, err := rw.Lock(t.Context(), t.Name())
+	require.NoError(t, err)
+	granted := time.Now()
+	require.Equal(t, exitLost, p.exit())
+	require.Contains(t, p.err.String(), "the lock was lost while the command ran; it has ended")
+	for _, name := range []string{"inner", "outer"} {
+		last := timeIn(t, filepath.Join(dir, name))
+		require.True(t, last.Before(granted), "%s ran %v after somebody else had the lock", name, last.Sub(granted))
+		told := timeIn(t, filepath.Join(dir, name+"-told"))
+		require.True(t, told.Before(last), "%s ran until it was told to end, and not for the grace period", name)
+	}
+	proxy.Blackhole(faultproxy.None)
+	require.NoError(t, h.Unlock(t.Context()))
+}
+
+func timeIn(t *testing.T, file string) time.Time {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	seconds, nanos, ok := strings.Cut(strings.TrimSpace(string(text)), ".")
+	require.True(t, ok)
+	s, err := strconv.ParseInt(seconds, 10, 64)
+	require.NoError(t, err)
+	n, err := strconv.ParseInt(nanos, 10, 64)
+	require.NoError(t, err)
+	return time.Unix(s, n)
+}
+
+func TestLossWinsOverTheCommandsExitCode(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := start(t, url, "exec", "--lease", "600ms", t.Name(), "--", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.01; done")
+	awaitState(t, rw, t.Name(), 1, 0)
+	require.NoError(t, rw.ForceUnlock(context.Background(), t.Name()))
+	require.Equal(t, exitLost, p.exit())
+}
+
+// A command that ends by itself keeps its exit code though the lock cannot be released.
+func TestServerGoneAtTheEnd(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	p := prepare(t, "redis://"+server.Addr(), "exec", "--lease", "60s", t.Name(), "--", "sh", "-c", "echo ready; read line; exit 3")
+	in, err := p.cmd.StdinPipe()
+	require.NoError(t, err)
+	p.launch()
+	p.says("ready")
+	server.Kill()
+	require.NoError(t, in.Close())
+	require.Equal(t, 3, p.exit())
+	require.Contains(t, p.err.String(), "the lock will be free only when its lease is over")
+}

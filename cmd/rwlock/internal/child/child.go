@@ -1,0 +1,78 @@
+//go:build unix
+
+// Package child runs a command as the leader of a process group of its own.
+package child
+
+import (
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// A Child is a command that was started.
+type Child struct {
+	pid      int
+	terminal bool // whether it was given the terminal
+	status   syscall.WaitStatus
+	done     chan struct{}
+	stopped  chan struct{}
+}
+
+// Start starts the program at path with the standard files of this process. If standard input is a terminal that belongs to
+// this process, it belongs to the command from now on.
+func Start(path string, argv, env []string) (*Child, error) {
+	c := &Child{terminal: inForeground(), done: make(chan struct{}), stopped: make(chan struct{}, 1)}
+	started := make(chan error)
+	go c.run(started, path, argv, env)
+	return c, <-started
+}
+
+// run starts the command and waits for it, on one thread: the kernel kills the child when the thread that started it ends.
+func (c *Child) run(started chan<- error, path string, argv, env []string) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	attr := &syscall.SysProcAttr{Setpgid: true, Foreground: c.terminal}
+	dieWithParent(attr)
+	var err error
+	c.pid, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: attr})
+	started <- err
+	if err == nil {
+		c.wait()
+	}
+}
+
+// wait notes each suspension of the command, and its end. os/exec reports the end alone.
+func (c *Child) wait() {
+	for {
+		_, err := syscall.Wait4(c.pid, &c.status, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err == nil && c.status.Stopped():
+			c.suspended()
+		default:
+			close(c.done)
+			return
+		}
+	}
+}
+
+// Done is closed when the command has ended. Processes that it started may still run.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Signal sends s to the process group of the command.
+func (c *Child) Signal(s syscall.Signal) { _ = syscall.Kill(-c.pid, s) }
+
+// AwaitGroup waits until no process of the group is left, but no longer than until end.
+func (c *Child) AwaitGroup(end time.Time) {
+	for time.Now().Before(end) && syscall.Kill(-c.pid, 0) == nil {
+		time.Sleep(5 * time.Millisecond) // only a parent is told of the end of a process, and this is not theirs
+	}
+}
+
+// ExitCode returns the exit code of a command that has ended, as a shell does: 128 + n if signal n ended it.
+func (c *Child) ExitCode() int {
+	if c.status.Signaled() {
+		return 128 + int(c.status.Signal())
+	}
+	return c.status.ExitStatus()
+}

@@ -1,0 +1,63 @@
+package conn
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenReadsHostsCredentialsAndParameters(t *testing.T) {
+	t.Parallel()
+	for url, check := range map[string]func(t *testing.T, c redis.UniversalClient){
+		"redis://user:p%40ss@example.com/3?dial_timeout=2s": func(t *testing.T, c redis.UniversalClient) {
+			o := c.(*redis.Client).Options()
+			require.Equal(t, []any{"example.com:6379", "user", "p@ss", 3, "2s"}, []any{o.Addr, o.Username, o.Password, o.DB, o.DialTimeout.String()})
+			require.Nil(t, o.TLSConfig)
+		},
+		"rediss://example.com:7000": func(t *testing.T, c redis.UniversalClient) {
+			o := c.(*redis.Client).Options()
+			require.Equal(t, "example.com:7000", o.Addr)
+			require.Equal(t, "example.com", o.TLSConfig.ServerName)
+		},
+		"unix:///run/redis.sock?db=2": func(t *testing.T, c redis.UniversalClient) {
+			o := c.(*redis.Client).Options()
+			require.Equal(t, []any{"unix", "/run/redis.sock", 2}, []any{o.Network, o.Addr, o.DB})
+		},
+		"rediss+cluster://user:secret@a:7000,b,[::1]:7002?max_retries=5": func(t *testing.T, c redis.UniversalClient) {
+			o := c.(*redis.ClusterClient).Options()
+			require.Equal(t, []string{"a:7000", "b:6379", "[::1]:7002"}, o.Addrs)
+			require.Equal(t, []any{"user", "secret", 5}, []any{o.Username, o.Password, o.MaxRetries})
+			require.Empty(t, o.TLSConfig.ServerName, "each node has its own")
+		},
+		"redis+sentinel://user:secret@a,b:5000/mymaster/4?sentinel_password=other": func(t *testing.T, c redis.UniversalClient) {
+			o := c.(*redis.Client).Options()
+			require.Equal(t, []any{"user", "secret", 4}, []any{o.Username, o.Password, o.DB})
+		},
+	} {
+		t.Run(url, func(t *testing.T) {
+			t.Parallel()
+			c, err := Open(url)
+			require.NoError(t, err)
+			defer func() { _ = c.Close() }()
+			check(t, c)
+		})
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"", "localhost:6379", "http://localhost", "redis+foo://localhost", "redis://a,b", "redis+sentinel://a",
+		"redis://localhost/x", "redis://localhost?no_such_option=1", "redis://user:secret@host:port"} {
+		_, err := Open(url)
+		require.Error(t, err, url)
+		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+func TestDisplayHidesPasswords(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "rediss+cluster://a:1,b:2", Display("rediss+cluster://user:secret@a:1,b:2?x=y"))
+	require.Equal(t, "redis://localhost/3", Display("redis://:secret@localhost/3"))
+	require.NotContains(t, Display("redis://user:secret@host:port"), "secret")
+}

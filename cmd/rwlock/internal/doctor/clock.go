@@ -1,0 +1,53 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
+)
+
+const (
+	clockTime  = time.Second // for which the clock is watched
+	clockReads = 20
+	clockStep  = 10 * time.Millisecond // in that time, beyond what the round trips explain
+)
+
+// clock watches the server's clock: leases end by it, so a step ends them early or late. How far it is from this machine's clock
+// does no harm.
+func clock(ctx context.Context, c *redis.Client) Finding {
+	f := Finding{Check: "clock", Status: OK}
+	start := time.Now()
+	// Each answer bounds how far the server's clock is from start, as it was read between the request and the answer.
+	least, most := time.Duration(math.MinInt64), time.Duration(math.MaxInt64)
+	for n := range clockReads {
+		select {
+		case <-time.After(time.Until(start.Add(time.Duration(n) * clockTime / clockReads))):
+		case <-ctx.Done():
+		}
+		asked := time.Since(start) // monotonic, whatever happens to this machine's clock
+		server, err := c.Time(ctx).Result()
+		if err != nil {
+			f.Status, f.Detail = Unknown, err.Error()
+			return f
+		}
+		offset := server.Sub(start.Round(0))
+		least, most = max(least, offset-time.Since(start)), min(most, offset-asked)
+	}
+	f.Detail = fmt.Sprintf("steady for %v, %s from this machine's", clockTime, output.Duration((least + (most-least)/2).Abs()))
+	if moved := least - most; moved > clockStep {
+		f.Status, f.Detail = Failed, fmt.Sprintf("moved by %s within %v", output.Duration(moved), clockTime)
+		f.Advice = "leases end by this clock: have it slewed rather than stepped (chrony: makestep at start only)"
+	}
+	return f
+}
+
+func medianAndLongest(all []time.Duration) (median, longest time.Duration) {
+	slices.Sort(all)
+	return all[len(all)/2], all[len(all)-1]
+}

@@ -1,0 +1,154 @@
+// Package output prints for people and for programs: tables, colours and JSON.
+package output
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// A Style is how a cell looks on a terminal: the parameters of an SGR escape sequence.
+type Style string
+
+// The styles. Without colours they all look plain.
+const (
+	Plain  Style = ""
+	Bold   Style = "1"
+	Dim    Style = "2"
+	Red    Style = "31"
+	Green  Style = "32"
+	Yellow Style = "33"
+)
+
+// A Cell is a piece of text in one style.
+type Cell struct {
+	Text  string
+	Style Style
+}
+
+// A Table is rows of cells in columns. A row of one cell is a title above the rows that follow.
+type Table struct {
+	rows [][]Cell
+}
+
+// Add appends a row.
+func (t *Table) Add(row ...Cell) {
+	t.rows = append(t.rows, row)
+}
+
+// Header appends a row of headings.
+func (t *Table) Header(titles ...string) {
+	row := make([]Cell, len(titles))
+	for i, title := range titles {
+		row[i] = Cell{title, Bold}
+	}
+	t.Add(row...)
+}
+
+// Lines returns the table line by line, with or without colours.
+func (t *Table) Lines(color bool) []string {
+	var widths []int
+	for _, row := range t.rows {
+		if len(row) == 1 { // a title, which needs no column
+			continue
+		}
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell.Text))
+		}
+	}
+	lines := make([]string, 0, len(t.rows))
+	for _, row := range t.rows {
+		var b strings.Builder
+		pad := 0
+		for i, cell := range row {
+			if cell.Text != "" { // spaces are due before text only, so that no line ends with them
+				b.WriteString(strings.Repeat(" ", pad))
+				b.WriteString(Paint(cell, color))
+				pad = 0
+			}
+			if len(row) == 1 {
+				break
+			}
+			pad += widths[i] - utf8.RuneCountInString(cell.Text) + 2
+		}
+		lines = append(lines, b.String())
+	}
+	return lines
+}
+
+// Print writes the table to w.
+func (t *Table) Print(w io.Writer, color bool) error {
+	lines := t.Lines(color)
+	if len(lines) == 0 {
+		return nil
+	}
+	_, err := io.WriteString(w, strings.Join(lines, "\n")+"\n")
+	return err
+}
+
+// Paint returns the text of a cell, with the escape sequences of its style if color is true.
+func Paint(c Cell, color bool) string {
+	if !color || c.Style == Plain {
+		return c.Text
+	}
+	return "\x1b[" + string(c.Style) + "m" + c.Text + "\x1b[0m"
+}
+
+// Color reports whether f takes colours: it is a terminal, and NO_COLOR is not set.
+func Color(f *os.File) bool {
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(f)
+}
+
+// IsTerminal reports whether f is a terminal.
+func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
+
+// Size returns the width and height of the terminal f, or 80 and 24.
+func Size(f *os.File) (width, height int) {
+	width, height, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		return 80, 24
+	}
+	return width, height
+}
+
+// JSON writes v to w in one line.
+func JSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// Name returns the name of a lock for people. A name that could not be told from the text around it, or that would move a
+// terminal's cursor, is quoted.
+func Name(name string) string {
+	odd := func(r rune) bool { return r == utf8.RuneError || r == '"' || r == ' ' || !unicode.IsPrint(r) }
+	if name == "" || strings.ContainsFunc(name, odd) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+// Duration returns d for people, with about three digits.
+func Duration(d time.Duration) string {
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		switch {
+		case d >= 100*unit:
+			return d.Round(unit).String()
+		case d >= 10*unit:
+			return d.Round(unit / 10).String()
+		case d >= unit:
+			return d.Round(unit / 100).String()
+		}
+	}
+	return d.String()
+}

@@ -1,0 +1,63 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	all := false
+	cmd := &cobra.Command{
+		Use:   "ls [PATTERN]",
+		Short: "List the locks that are held or waited for",
+		Long: `Ls lists the locks that are held or waited for, of all masters if the server is a cluster. PATTERN is a pattern of
+Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of the database.`,
+		Args: a.onePattern,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.with(cmd, func(ctx context.Context, s *session) error {
+				states, err := a.states(ctx, s, patternOf(args), all)
+				if err != nil {
+					return err
+				}
+				return a.list(states)
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the locks that were used in the last minutes and are free now")
+	a.jsonFlag(cmd)
+	return cmd
+}
+
+func (a *app) list(states []rwlock.State) error {
+	if a.json {
+		return output.JSON(os.Stdout, allToJSON(states))
+	}
+	t := &output.Table{}
+	t.Header("LOCK", "MODE", "HOLDERS", "WAITERS", "LEASE LEFT", "TOKEN")
+	for _, s := range states {
+		if len(s.Holders)+len(s.Waiters) == 0 {
+			t.Add(text("%s", output.Name(s.Name)), modeCell(rwlock.None))
+			continue
+		}
+		t.Add(text("%s", output.Name(s.Name)), modeCell(s.Mode), text("%d", len(s.Holders)), text("%d", len(s.Waiters)),
+			leaseCell(longestLease(s)), text("%d", s.Token))
+	}
+	return t.Print(os.Stdout, output.Color(os.Stdout))
+}
+
+// longestLease returns the time after which all current holders have lost the lock, unless they renew it.
+func longestLease(s rwlock.State) time.Duration {
+	var longest time.Duration
+	for _, h := range s.Holders {
+		longest = max(longest, h.Lease)
+	}
+	return longest
+}

@@ -1,0 +1,136 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// checkName refuses what is no name of a lock.
+func checkName(name string) error {
+	if name == "" || len(name) > 1024 {
+		return exitf(exitUsage, "the name of a lock has 1 to 1024 bytes, not %d", len(name))
+	}
+	return nil
+}
+
+// oneName accepts the name of a lock as the only argument.
+func (a *app) oneName(cmd *cobra.Command, args []string) error {
+	a.running = cmd.CommandPath()
+	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
+		return err
+	}
+	return checkName(args[0])
+}
+
+// onePattern accepts no argument, or a pattern.
+func (a *app) onePattern(cmd *cobra.Command, args []string) error {
+	a.running = cmd.CommandPath()
+	return cobra.MaximumNArgs(1)(cmd, args)
+}
+
+// patternOf returns the pattern among the arguments of ls and watch.
+func patternOf(args []string) string {
+	if len(args) == 0 {
+		return "*"
+	}
+	return args[0]
+}
+
+// completeName suggests the names of locks that are in use.
+func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	s, err := a.open()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer s.close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
+	defer cancel()
+	list, _ := a.names(ctx, s.client, globEscape.Replace(start)+"*") // what was found by then
+	return list, cobra.ShellCompDirectiveNoFileComp
+}
+
+// keyEscape is how the library escapes a name within a key: see docs/design.md.
+var (
+	keyEscape   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
+	keyUnescape = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
+	globEscape  = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
+)
+
+// names returns the names that match the pattern, of locks that are in use or were lately.
+func (a *app) names(ctx context.Context, client redis.UniversalClient, pattern string) ([]string, error) {
+	match := globEscape.Replace(a.prefix) + ":{" + keyEscape.Replace(pattern) + "}"
+	var mu sync.Mutex
+	found := map[string]bool{} // SCAN may return a key twice
+	scan := func(ctx context.Context, c *redis.Client) error {
+		keys := c.ScanType(ctx, 0, match, 1000, "hash").Iterator()
+		for keys.Next(ctx) {
+			mu.Lock()
+			found[keyUnescape.Replace(keys.Val()[len(a.prefix)+2:len(keys.Val())-1])] = true
+			mu.Unlock()
+		}
+		return keys.Err()
+	}
+	var err error
+	switch c := client.(type) {
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(ctx, scan)
+	case *redis.Client:
+		err = scan(ctx, c)
+	}
+	list := make([]string, 0, len(found))
+	for name := range found {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list, err
+}
+
+// states returns the states of the locks whose names match the pattern, in the order of the names: of those that are held or
+// waited for, or of all.
+func (a *app) states(ctx context.Context, s *session, pattern string, all bool) ([]rwlock.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	list, err := a.names(ctx, s.client, pattern)
+	if err != nil {
+		return nil, err
+	}
+	states, err := inspectAll(ctx, s.rw, list)
+	if !all {
+		states = slices.DeleteFunc(states, func(s rwlock.State) bool { return len(s.Holders)+len(s.Waiters) == 0 })
+	}
+	return states, err
+}
+
+// inspectAll inspects many locks, several at a time: those that are asked for together share a round trip.
+func inspectAll(ctx context.Context, rw *rwlock.RWLock, list []string) ([]rwlock.State, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	states := make([]rwlock.State, len(list))
+	limit := make(chan struct{}, 64)
+	var g sync.WaitGroup
+	for i, name := range list {
+		limit <- struct{}{}
+		g.Go(func() {
+			defer func() { <-limit }()
+			var err error
+			if states[i], err = rw.Inspect(ctx, name); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	g.Wait()
+	return states, context.Cause(ctx)
+}

@@ -1,0 +1,116 @@
+//go:build unix
+
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3)
+	rw := newLock(t, cluster.Client())
+	url := "redis+cluster://" + cluster.Nodes[1].Addr() + "," + cluster.Nodes[2].Addr()
+
+	p := start(t, url, "exec", "a", "--", "sh", "-c", "echo $RWLOCK_NAME")
+	require.Zero(t, p.exit())
+	require.Equal(t, "a\n", p.out.String())
+
+	// Ls visits every master: the slots of these names are on all three.
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		take(t, rw, name)
+	}
+	p = start(t, url, "ls")
+	require.Zero(t, p.exit())
+	require.Equal(t, 7, strings.Count(p.out.String(), "\n"))
+
+	p = start(t, url, "doctor")
+	require.Zero(t, p.exit())
+	for _, node := range cluster.Nodes {
+		require.Contains(t, p.out.String(), node.Addr())
+	}
+	require.Contains(t, p.out.String(), "master, cluster")
+
+	// A node alone cannot do it, and says what can.
+	failed := 0
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		p = start(t, "redis://"+cluster.Nodes[0].Addr(), "inspect", name)
+		if p.exit() != 0 {
+			failed++
+			require.Equal(t, exitUnavailable, p.exit())
+			require.Contains(t, p.err.String(), "use redis+cluster://")
+		}
+	}
+	require.Positive(t, failed)
+}
+
+// certificate makes a certificate that signs itself, for 127.0.0.1, and returns the files of it and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	write := func(name, kind string, b []byte) string {
+		file := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600))
+		return file
+	}
+	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", secret)
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+		"--tls-auth-clients", "no")
+
+	p := prepare(t, "rediss://"+addr, "exec", "a", "--", "echo", "ran")
+	p.cmd.Env = append(p.cmd.Env, "SSL_CERT_FILE="+cert)
+	p.launch()
+	require.Zero(t, p.exit())
+	require.Equal(t, "ran\n", p.out.String())
+
+	// A certificate that nobody vouches for is refused, unless the URL says otherwise.
+	p = start(t, "rediss://"+addr, "exec", "-n", "a", "--", "echo", "ran")
+	require.Equal(t, exitUnavailable, p.exit())
+	require.Contains(t, p.err.String(), "certificate")
+	p = start(t, "rediss://"+addr+"?skip_verify=true", "exec", "a", "--", "echo", "ran")
+	require.Zero(t, p.exit())
+}
+
+func TestUnixSocket(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "rwlock") // shorter than t.TempDir: the name of a socket has few bytes
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "redis.sock")
+	testredis.Start(t, "--unixsocket", socket)
+	p := start(t, "unix://"+socket, "exec", "a", "--", "echo", "ran")
+	require.Zero(t, p.exit())
+}

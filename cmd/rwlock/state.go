@@ -1,0 +1,101 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
+)
+
+// stateJSON is a State as --json prints it.
+type stateJSON struct {
+	Name    string       `json:"name"`
+	Mode    string       `json:"mode"`
+	Token   int64        `json:"token"`
+	Holders []holderJSON `json:"holders"`
+	Waiters []waiterJSON `json:"waiters"`
+}
+
+type holderJSON struct {
+	Owner   string `json:"owner"`
+	Mode    string `json:"mode"`
+	Count   int    `json:"count"`
+	LeaseMS int64  `json:"lease_ms"`
+}
+
+type waiterJSON struct {
+	Owner   string `json:"owner"`
+	Mode    string `json:"mode"`
+	LeaseMS int64  `json:"lease_ms"`
+}
+
+func toJSON(s rwlock.State) stateJSON {
+	j := stateJSON{Name: s.Name, Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
+	for _, h := range s.Holders {
+		j.Holders = append(j.Holders, holderJSON{h.Owner, h.Mode.String(), h.Count, h.Lease.Milliseconds()})
+	}
+	for _, w := range s.Waiters {
+		j.Waiters = append(j.Waiters, waiterJSON{w.Owner, w.Mode.String(), w.Lease.Milliseconds()})
+	}
+	return j
+}
+
+func allToJSON(states []rwlock.State) []stateJSON {
+	list := make([]stateJSON, len(states))
+	for i, s := range states {
+		list[i] = toJSON(s)
+	}
+	return list
+}
+
+// modeCell is a mode, in the colour that it has everywhere.
+func modeCell(m rwlock.Mode) output.Cell {
+	switch m {
+	case rwlock.Write:
+		return output.Cell{Text: m.String(), Style: output.Yellow}
+	case rwlock.Read:
+		return output.Cell{Text: m.String(), Style: output.Green}
+	}
+	return output.Cell{Text: "free", Style: output.Dim}
+}
+
+func text(format string, args ...any) output.Cell {
+	return output.Cell{Text: fmt.Sprintf(format, args...)}
+}
+
+// ownersTable has a row for each holder and each waiter, of all these locks.
+func ownersTable(states []rwlock.State) *output.Table {
+	t := &output.Table{}
+	t.Header("LOCK", "STATE", "MODE", "COUNT", "LEASE LEFT", "OWNER")
+	for _, s := range states {
+		name := text("%s", output.Name(s.Name)) // in its first row only
+		if len(s.Holders)+len(s.Waiters) == 0 {
+			t.Add(name, modeCell(rwlock.None))
+			continue
+		}
+		for _, h := range s.Holders {
+			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), leaseCell(h.Lease), text("%s", h.Owner))
+			name = output.Cell{}
+		}
+		for i, w := range s.Waiters {
+			waits := output.Cell{Text: "waits " + strconv.Itoa(i+1), Style: output.Dim}
+			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, leaseCell(w.Lease), text("%s", w.Owner))
+			name = output.Cell{}
+		}
+	}
+	return t
+}
+
+func leaseCell(d time.Duration) output.Cell { return text("%s", output.Duration(d)) }
+
+// count is a number of things: "1 holder", "2 holders".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return strconv.Itoa(n) + " " + thing + "s"
+}

@@ -1,0 +1,175 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/creack/pty"
+	"github.com/stretchr/testify/require"
+)
+
+// onTerminal starts a process on a terminal of its own, of which out is what it shows. What is returned is its keyboard.
+func onTerminal(t *testing.T, p *tool) *os.File {
+	t.Helper()
+	p.cmd.Stdout, p.cmd.Stderr = nil, nil
+	p.cmd.Env = append(p.cmd.Env, "TERM=xterm")
+	keyboard, err := pty.StartWithSize(p.cmd, &pty.Winsize{Rows: 20, Cols: 100})
+	require.NoError(t, err)
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		b := make([]byte, 4096)
+		for {
+			n, err := keyboard.Read(b)
+			_, _ = p.out.Write(b[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = p.cmd.Wait()
+		<-shown
+		close(p.exited)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // a session of its own
+		<-p.exited
+		_ = keyboard.Close()
+	})
+	return keyboard
+}
+
+func press(t *testing.T, keyboard *os.File, keys string) {
+	t.Helper()
+	_, err := keyboard.WriteString(keys)
+	require.NoError(t, err)
+}
+
+func TestWatchShowsTheLocksUntilCtrlC(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := prepare(t, url, "watch", "--interval", "100ms", t.Name()+"*")
+	keyboard := onTerminal(t, p)
+	p.says("0 locks")
+	h, err := rw.Lock(t.Context(), t.Name()+":a")
+	require.NoError(t, err)
+	p.says("1 lock, 1 holder, 0 waiters")
+	p.says("\x1b[33mwrite\x1b[0m")
+	p.says(h.Owner().String())
+	require.NoError(t, h.Unlock(t.Context()))
+	eventually(t, func() bool {
+		s := p.out.String()
+		return strings.Contains(s[strings.LastIndex(s, "\x1b[H"):], "0 locks")
+	}, "the table without the lock")
+	press(t, keyboard, "\x03")
+	require.Equal(t, 128+2, p.exit())
+	s := p.out.String()
+	require.True(t, strings.HasPrefix(s, "\x1b[?1049h\x1b[?7l\x1b[?25l"), "no screen of its own")
+	require.True(t, strings.HasSuffix(s, "\x1b[?25h\x1b[?7h\x1b[?1049l"), "the screen is not as it was")
+}
+
+func TestWatchFitsTheScreen(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	for _, c := range "abcdefghijklmnopqrstuvwxyz" {
+		take(t, rw, t.Name()+":"+string(c))
+	}
+	p := prepare(t, url, "watch", t.Name()+"*")
+	onTerminal(t, p)
+	p.says("… and 11 more")
+	_, frame, _ := strings.Cut(p.out.String(), "\x1b[H")
+	require.Equal(t, 19, strings.Count(frame, "\n"))
+}
+
+func TestColorsOnlyOnATerminalWithoutNOCOLOR(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	take(t, rw, t.Name())
+	for _, c := range []struct {
+		name    string
+		env     string
+		colored bool
+	}{{"terminal", "NO_COLOR=", true}, {"NO_COLOR", "NO_COLOR=1", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			p := prepare(t, url, "inspect", "TestColorsOnlyOnATerminalWithoutNOCOLOR")
+			p.cmd.Env = append(p.cmd.Env, c.env)
+			onTerminal(t, p)
+			require.Zero(t, p.exit())
+			require.Contains(t, p.out.String(), "held")
+			require.Equal(t, c.colored, strings.Contains(p.out.String(), "\x1b["))
+		})
+	}
+}
+
+func TestForceUnlockAsks(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	for _, c := range []struct {
+		answer        string
+		code, holders int
+	}{{"\n", exitFailed, 1}, {"n\n", exitFailed, 1}, {"\x04", exitFailed, 1}, {"\x03", 128 + 2, 1}, {"y\n", 0, 0}} {
+		h, err := rw.Lock(t.Context(), t.Name())
+		require.NoError(t, err)
+		p := prepare(t, url, "force-unlock", t.Name())
+		keyboard := onTerminal(t, p)
+		p.says("End 1 hold on " + t.Name() + "? [y/N] ")
+		require.Contains(t, p.out.String(), h.Owner().String())
+		press(t, keyboard, c.answer)
+		require.Equal(t, c.code, p.exit(), "after %q", c.answer)
+		awaitState(t, rw, t.Name(), c.holders, 0)
+		_ = h.Unlock(t.Context())
+	}
+}
+
+func TestBenchDrawsABar(t *testing.T) {
+	t.Parallel()
+	url, _ := shared(t)
+	p := prepare(t, url, "bench", "--duration", "200ms", "--clients", "2")
+	onTerminal(t, p)
+	require.Zero(t, p.exit())
+	require.Contains(t, p.out.String(), "░] write, own names")
+}
+
+// The terminal belongs to the command, so that it can be read from, and ^C ends it.
+func TestCommandOnATerminal(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := prepare(t, url, "exec", t.Name(), "--", "sh", "-c", "echo ready; read line; echo got $line; exec sleep 100")
+	keyboard := onTerminal(t, p)
+	p.says("ready")
+	press(t, keyboard, "hello\n")
+	p.says("got hello")
+	press(t, keyboard, "\x03")
+	require.Equal(t, 128+2, p.exit())
+	awaitState(t, rw, t.Name(), 0, 0)
+}
+
+// A shell with job control suspends the tool with ^Z, has the terminal for itself, and goes on with fg.
+func TestCommandIsSuspended(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("needs a shell with job control")
+	}
+	url, rw := shared(t)
+	p := prepare(t, url)
+	p.cmd.Path, p.cmd.Args = bash, []string{"bash", "--norc", "-i"}
+	keyboard := onTerminal(t, p)
+	press(t, keyboard, "rwlock exec "+t.Name()+" -- sh -c 'echo rea''dy; read line; echo got $line'\n")
+	p.says("ready")
+	press(t, keyboard, "\x1a")
+	p.says("Stopped")
+	press(t, keyboard, "echo the shell$((1+1)) has it; fg\n")
+	p.says("the shell2 has it")
+	press(t, keyboard, "hello\n")
+	p.says("got hello")
+	awaitState(t, rw, t.Name(), 0, 0)
+	press(t, keyboard, "exit 5\n")
+	require.Equal(t, 5, p.exit())
+}
