@@ -90,7 +90,7 @@ func normal(text string) string {
 		{`\b\d{16}\b`, "TOKEN"},
 		{`time=\S+`, "time=TIME"},
 		{`"lease_ms":\d+`, `"lease_ms":N`},
-		{`\b[\d.]+(µs|ms|s)\b`, "DURATION"},
+		{`\b[\d.]+(ns|µs|ms|s)\b`, "DURATION"},
 		{`\b(Redis|Valkey) [\d.]+\b`, "VERSION"},
 		{`  \d{3,}  `, "  NUMBER  "}, // pairs per second
 		{`\d\d:\d\d:\d\d`, "TIME"},

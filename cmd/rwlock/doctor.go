@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/conn"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/doctor"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
@@ -46,7 +47,7 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 6*patience)
 	defer cancel()
-	findings, err := checkNodes(ctx, s.client)
+	findings, err := a.checkNodes(ctx, s.client)
 	if err != nil {
 		return err
 	}
@@ -66,11 +67,11 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 }
 
 // checkNodes checks each master on its own.
-func checkNodes(ctx context.Context, client redis.UniversalClient) ([]doctor.Finding, error) {
+func (a *app) checkNodes(ctx context.Context, client redis.UniversalClient) ([]doctor.Finding, error) {
 	var mu sync.Mutex
 	var findings []doctor.Finding
-	check := func(ctx context.Context, c *redis.Client) error {
-		list := doctor.Node(ctx, c)
+	check := func(ctx context.Context, server string, c *redis.Client) error {
+		list := doctor.Node(ctx, server, c)
 		mu.Lock()
 		defer mu.Unlock()
 		findings = append(findings, list...)
@@ -79,10 +80,10 @@ func checkNodes(ctx context.Context, client redis.UniversalClient) ([]doctor.Fin
 	var err error
 	switch c := client.(type) {
 	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, check)
+		err = c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c.Options().Addr, c) })
 		slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(a.Server, b.Server) })
 	case *redis.Client:
-		err = check(ctx, c)
+		err = check(ctx, conn.Display(a.url), c)
 	default:
 		err = errors.New("unknown kind of client")
 	}

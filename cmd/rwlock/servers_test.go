@@ -59,6 +59,37 @@ func TestCluster(t *testing.T) {
 	require.Positive(t, failed)
 }
 
+// A command keeps its lock over a failover, and the tool finds the new master.
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	group := testredis.StartSentinels(t)
+	var hosts []string
+	for _, s := range group.Sentinels {
+		hosts = append(hosts, s.Addr())
+	}
+	url := "redis+sentinel://" + strings.Join(hosts, ",") + "/" + testredis.MasterName
+	p := prepare(t, url, "exec", "a", "--", "sh", "-c", "echo ready; read line")
+	in, err := p.cmd.StdinPipe()
+	require.NoError(t, err)
+	p.launch()
+	p.says("ready")
+	before := group.Master
+	group.Failover()
+	group.AwaitFailover(before)
+	eventually(t, func() bool {
+		p := start(t, url, "ls")
+		return p.exit() == 0 && strings.Contains(p.out.String(), "\na ")
+	}, "the lock on the new master")
+	require.NoError(t, in.Close())
+	require.Equal(t, 1, p.exit(), "the exit code of read")
+
+	p = start(t, url, "doctor")
+	require.Zero(t, p.exit())
+	require.Contains(t, p.out.String(), url+"\n")
+	p = start(t, strings.TrimSuffix(url, testredis.MasterName)+"other", "ls")
+	require.Equal(t, exitUnavailable, p.exit())
+}
+
 // certificate makes a certificate that signs itself, for 127.0.0.1, and returns the files of it and its key.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()

@@ -43,9 +43,8 @@ func (i info) number(section, field string) int64 {
 	return n
 }
 
-// Node checks one server: what it is, and what it does with the data.
-func Node(ctx context.Context, c *redis.Client) []Finding {
-	server := c.Options().Addr
+// Node checks one server: what it is, and what it does with the data. The findings name it as server.
+func Node(ctx context.Context, server string, c *redis.Client) []Finding {
 	latency := roundTrip(ctx, c)
 	all, err := c.InfoMap(ctx).Result()
 	var list []Finding
