@@ -40,9 +40,9 @@ func (c *claim) view() View {
 	}
 }
 
-// View returns the claim that a request is about, and whether there is one.
+// View returns the claim that a request is about, and whether there is one that has not ended.
 func (r *Request) View() (View, bool) {
-	if r.claim == nil || r.claim.tenure == nil {
+	if r.claim == nil || r.claim.state == Over {
 		return View{}, false
 	}
 	return r.claim.view(), true
@@ -103,11 +103,14 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
 		for _, h := range c.holds {
 			h.fold()
 		}
-		e.foldClaim(now, c)
+		e.foldClaim(now, c, requests)
 	}
-	for _, lk := range e.locks {
-		if lk.refs == 0 && len(lk.free) == lk.slots {
-			lk.slots, lk.free = 0, nil
+	for _, r := range requests {
+		if r.kind != forces {
+			r.slot = -1
+		}
+		if r.kind != counts && r.claim != nil && r.claim.state != Held {
+			r.Sequence = 0
 		}
 	}
 	e.locksMax, e.waitMax = 0, 0
@@ -137,13 +140,16 @@ func (h *Hold) fold() {
 		h.deadline = time.Time{}
 	}
 	if h.state > Failed {
-		h.tries = 1
+		h.tries, h.Try, h.Bounded = 1, false, false
+	}
+	if h.state != Entering && h.state != Releasing {
+		h.sequence = 0
 	}
 }
 
-func (e *Engine) foldClaim(now time.Time, c *claim) {
+func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request) {
 	if c.state == Over {
-		*c = claim{state: Over}
+		*c = claim{state: Over, slot: -1}
 		return
 	}
 	if len(e.locks) < 2 {
@@ -173,12 +179,49 @@ func (e *Engine) foldClaim(now time.Time, c *claim) {
 	if c.state == Ending {
 		c.sent, c.granted, c.entered, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
 	}
-	settled := c.confirmed == c.sequence && len(c.leaving) == 0
-	for _, h := range c.holds {
-		settled = settled && h.state != Entering
+	c.foldSequences(requests)
+	if c.last != nil {
+		c.last.sequence = 0
 	}
+}
+
+// foldSequences forgets the sequences that no request or hold of the claim can be compared with any more. Later ones are greater.
+func (c *claim) foldSequences(requests []*Request) {
+	overtaken := false // a request for a lease, sent before the lease was shortened, is under way
+	counting := false  // a request that is not newer than the last that was confirmed is under way
+	for _, r := range requests {
+		if r.claim == c {
+			lease := r.kind == asks || r.kind == renews
+			overtaken = overtaken || lease && r.Sequence < c.shortened
+			counting = counting || r.kind == counts && r.Sequence <= c.confirmed
+		}
+	}
+	if !overtaken {
+		c.shortened = 0
+	}
+	for _, r := range requests {
+		if r.claim == c && (r.kind == asks || r.kind == renews) {
+			if r.Sequence < c.shortened {
+				r.Sequence = 0
+			} else {
+				r.Sequence = c.shortened
+			}
+		}
+	}
+	settled := c.confirmed == c.sequence
+	for _, list := range [...][]*Hold{c.holds, c.leaving} {
+		for _, h := range list {
+			if h.state == Entering || h.state == Releasing {
+				counting = counting || h.sequence <= c.confirmed
+			}
+		}
+	}
+	if counting || settled && c.shortened != 0 {
+		return
+	}
+	c.confirmed = 0
 	if settled {
-		c.sequence, c.confirmed = 0, 0
+		c.sequence = 0
 	}
 }
 

@@ -23,14 +23,18 @@ import (
 type meaning uint8
 
 const (
-	plain   meaning = iota
-	skip            // makes no difference, and is not copied
-	moment          // a time.Time
-	number          // of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
-	counter         // the last number that was given out
-	token           // an int64; up to 1 it is none
-	claimID         // a string that has a number of a claim in it
-	numText         // a string that begins with the number of a claim
+	plain      meaning = iota
+	skip               // makes no difference, and is not copied
+	moment             // a time.Time
+	number             // of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
+	counter            // the last number that was given out
+	token              // an int64; up to 1 it is none
+	claimID            // a string that has a number of a claim in it
+	numText            // a string that begins with the number of a claim
+	slotNumber         // an int; -1 for none
+	slotCount          // an int: how many slots there are
+	slotList           // of ints
+	slotText           // a string that ends with the number of a slot
 )
 
 var meanings = map[string]meaning{
@@ -41,6 +45,9 @@ var meanings = map[string]meaning{
 	"Engine.numbers":     counter,
 	"deafness.number":    number,
 	"lock.name":          plain,
+	"lock.slots":         slotCount,
+	"lock.free":          slotList,
+	"claim.slot":         slotNumber,
 	"claim.number":       number,
 	"claim.since":        number,
 	"claim.waits":        number,
@@ -60,9 +67,11 @@ var meanings = map[string]meaning{
 	"Hold.sequence":      number,
 	"Hold.first":         skip, // memory
 	"Hold.own":           skip, // memory
+	"Request.slot":       slotNumber,
 	"Request.Tag":        skip,
 	"Request.From":       skip,
 	"Request.Trace":      skip,
+	"Request.Again":      skip, // for the dispatcher
 	"Request.Channels":   plain,
 	"Request.Writer":     claimID,
 	"Request.Record":     numText,
@@ -71,7 +80,7 @@ var meanings = map[string]meaning{
 	"Owner.Handle":       plain,
 	"Claim.ID":           claimID,
 	"Claim.Number":       numText,
-	"Claim.Slot":         plain,
+	"Claim.Slot":         slotText,
 	"Keys.Lock":          plain,
 	"Keys.Leases":        plain,
 	"Keys.Queue":         plain,

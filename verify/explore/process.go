@@ -15,6 +15,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
@@ -78,6 +79,7 @@ type node struct {
 	numbers uint64 // a bit for each that it refers to
 	last    uint64 // that it has given out
 	tokens  uint64 // a bit for each
+	slots   slots
 	urgent  bool
 }
 
@@ -152,35 +154,43 @@ func (e *explorer) node(p *process) *node {
 	n := &node{id: len(e.nodes), p: p}
 	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening || slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
 	if e.fold {
-		n.numbers, n.last, n.tokens = p.references()
+		p.references(n)
 	}
 	e.nodes[key] = n
 	return n
 }
 
-// references returns the numbers and tokens in a process, as bits.
-func (p *process) references() (numbers, last, tokens uint64) {
-	set := func(n uint64) {
-		if n >= 64 {
+// references notes the numbers, tokens and slots in a process.
+func (p *process) references(n *node) {
+	set := func(v uint64) {
+		if v >= 64 {
 			panic("a number that is too large")
 		}
-		if n > 0 {
-			numbers |= 1 << n
+		if v > 0 {
+			n.numbers |= 1 << v
 		}
 	}
 	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
 		switch m {
 		case counter:
-			last = *(*uint64)(q)
+			n.last = *(*uint64)(q)
 		case token:
 			if t := *(*int64)(q); t > 1 {
-				tokens |= 1 << (t - firstToken)
+				n.tokens |= 1 << (t - firstToken)
 			}
+		case slotCount:
+			n.slots.count = *(*int)(q)
+		case slotList:
+			n.slots.free = *(*[]int)(q)
 		case number, claimID, numText:
-			eachNumber(m, s, q, func(n uint64) uint64 { set(n); return n })
+			eachNumber(m, s, q, func(v uint64) uint64 { set(v); return v })
+		}
+		if m == claimID {
+			if id, _ := (*(*any)(q)).(string); id != "" {
+				n.slots.use(slotOf(id))
+			}
 		}
 	})
-	return numbers, last, tokens
 }
 
 // eachNumber puts f(n) in the place of each number n that a field has.
@@ -225,7 +235,10 @@ func eachNumber(m meaning, s *shape, q unsafe.Pointer, f func(uint64) uint64) {
 }
 
 // A naming gives numbers and tokens other names, in the same order: that of a bit is how many are before it.
-type naming struct{ numbers, tokens uint64 }
+type naming struct {
+	numbers, tokens uint64
+	slots           slotNames
+}
 
 func rank(set, n uint64) uint64 { return uint64(bits.OnesCount64(set&(1<<n-1))) + 1 }
 
@@ -247,6 +260,7 @@ func (e *explorer) rename(n *node, by naming) *node {
 		case number, claimID, numText:
 			eachNumber(m, s, q, func(n uint64) uint64 { return rank(by.numbers, n) })
 		}
+		by.slots.rename(m, q)
 	})
 	to := e.node(p)
 	e.renamed[key] = to
@@ -550,6 +564,11 @@ func (p *process) foldAll() {
 		}
 		return cmp.Or(cmp.Compare(a.Stage, b.Stage), compareRequests(&a.R.Request, &b.R.Request), a.R.Sent.Compare(b.R.Sent))
 	})
+	for i := range p.Copies {
+		if c := &p.Copies[i]; c.Script != lua.Reenter {
+			c.Sequence = 0 // it is not sent
+		}
+	}
 	slices.SortStableFunc(p.Copies, func(a, b protocol.Request) int { return compareRequests(&a, &b) })
 	p.Copies = slices.CompactFunc(p.Copies, func(a, b protocol.Request) bool { return compareRequests(&a, &b) == 0 })
 	byText := func(a, b protocol.Message) int { return strings.Compare(messageText(a), messageText(b)) }

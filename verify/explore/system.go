@@ -261,6 +261,9 @@ func (e *explorer) take(x *system, a action) (*system, error) {
 		}
 		x, err = e.take1(x, next)
 	}
+	if err == nil {
+		x.forgetFaults()
+	}
 	return x, err
 }
 
@@ -615,7 +618,6 @@ func (e *explorer) canonical(x *system) (*system, string) {
 	}
 	x = x.clone()
 	x.s = e.trim(x)
-	e.forgetFaults(x)
 	x = e.renameAll(x)
 	var best *system
 	var bestKey string
@@ -635,7 +637,7 @@ func (e *explorer) canonical(x *system) (*system, string) {
 }
 
 // forgetFaults forgets that something has gone wrong when it can have no consequences any more.
-func (e *explorer) forgetFaults(x *system) {
+func (x *system) forgetFaults() {
 	for _, n := range x.procs {
 		if n.p.Crashed || len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.p.Holds) > 0 || len(n.p.Engine.Views()) > 0 {
 			return
@@ -690,18 +692,20 @@ func (e *explorer) trim(x *system) *server {
 	return s
 }
 
-// renameAll gives the numbers of each process, and the tokens, the least names that keep their order.
+// renameAll gives the numbers and slots of each process, and the tokens, the least names that keep the order of numbers and tokens.
 func (e *explorer) renameAll(x *system) *system {
 	var numbers [8]uint64
+	var slots [8]slots
 	tokens := uint64(0)
 	for i, n := range x.procs {
-		numbers[i] = n.numbers
+		numbers[i], slots[i] = n.numbers, n.slots
 		tokens |= n.tokens
 	}
 	s := x.s
 	use := func(c claimName) {
 		if c.number > 0 {
 			numbers[c.inst] |= 1 << c.number
+			slots[c.inst].use(int(c.slot), c.number)
 		}
 	}
 	useToken := func(t int64) {
@@ -715,7 +719,7 @@ func (e *explorer) renameAll(x *system) *system {
 	}
 	useToken(s.fence)
 	for _, r := range s.slots {
-		numbers[r.inst] |= 1 << r.number
+		use(claimName{inst: r.inst, slot: r.slot, number: r.number})
 		if r.seq > 0 {
 			numbers[r.inst] |= 1 << r.seq
 		}
@@ -729,9 +733,15 @@ func (e *explorer) renameAll(x *system) *system {
 	dense := func(set uint64) bool { return set>>1&(set>>1+1) == 0 }
 	allTokens := dense(tokens)
 	changed := !allTokens
+	var names [8]slotNames
 	for i, n := range x.procs {
-		if !dense(numbers[i]) || !allTokens && n.tokens != 0 || n.last != uint64(bits.OnesCount64(numbers[i])) && !n.p.Crashed {
-			x.procs[i] = e.rename(n, naming{numbers[i], tokens})
+		names[i] = slots[i].names()
+		if !names[i].change(n) {
+			names[i] = sameSlots
+		}
+		if names[i] != sameSlots || !dense(numbers[i]) || !allTokens && n.tokens != 0 ||
+			n.last != uint64(bits.OnesCount64(numbers[i])) && !n.p.Crashed {
+			x.procs[i] = e.rename(n, naming{numbers[i], tokens, names[i]})
 			changed = true
 		}
 	}
@@ -740,9 +750,15 @@ func (e *explorer) renameAll(x *system) *system {
 	}
 	s = s.clone()
 	x.s = s
-	name := func(inst uint8, n *uint16) {
+	number := func(inst uint8, n *uint16) {
 		if *n > 0 {
 			*n = uint16(rank(numbers[inst], uint64(*n)))
+		}
+	}
+	name := func(c *claimName) {
+		if c.number > 0 {
+			number(c.inst, &c.number)
+			c.slot = uint8(names[c.inst].name[c.slot])
 		}
 	}
 	nameToken := func(t *int64) {
@@ -750,20 +766,22 @@ func (e *explorer) renameAll(x *system) *system {
 			*t = firstToken + int64(rank(tokens, uint64(*t-firstToken)))
 		}
 	}
-	name(s.holder.inst, &s.holder.number)
-	name(s.holder.inst, &s.seq)
+	number(s.holder.inst, &s.seq)
+	name(&s.holder)
 	nameToken(&s.fence)
 	for i := range s.slots {
 		r := &s.slots[i]
-		name(r.inst, &r.number)
-		name(r.inst, &r.seq)
+		number(r.inst, &r.number)
+		number(r.inst, &r.seq)
 		nameToken(&r.token)
+		r.slot = uint8(names[r.inst].name[r.slot])
 	}
 	for _, list := range [...][]member{s.leases, s.queue} {
 		for i := range list {
-			name(list[i].inst, &list[i].number)
+			name(&list[i].claimName)
 		}
 	}
+	s.sort()
 	return x
 }
 
