@@ -5,6 +5,7 @@
 //	go run ./explore -owners 111 -leases 333           # three processes
 //	go run ./explore -owners 2 -leases 3 -asks any     # two owners of one process, for ever
 //	go run ./explore -reenter -forces 1                # re-entry, and ForceUnlock
+//	go run ./explore -replay explore/testdata/try-lets-in-untold.trace
 package main
 
 import (
@@ -36,6 +37,7 @@ func main() {
 	limit := flag.Duration("time", 0, "stop after so long; 0 for no limit")
 	bugs := flag.Int("bugs", 10, "stop after so many kinds of bugs")
 	save := flag.String("save", "", "a directory to save the traces of bugs in")
+	replayed := flag.String("replay", "", "a trace to take the steps of, instead of exploring")
 	quiet := flag.Bool("q", false, "do not tell of progress")
 	flag.Parse()
 
@@ -58,9 +60,18 @@ func main() {
 		s.leases = strings.Repeat("3", len(s.owners))
 	}
 	sources, err := scriptsIn(*dir)
+	var t trace
+	if err == nil && *replayed != "" {
+		if t, err = loadTrace(*replayed); err == nil {
+			s = t.setup
+		}
+	}
 	if err == nil {
 		var e *explorer
 		if e, err = newExplorer(sources, s); err == nil {
+			if *replayed != "" {
+				os.Exit(showReplay(e, t))
+			}
 			os.Exit(show(e, limits{*states, *limit, *bugs}, *save, *quiet))
 		}
 	}
@@ -88,6 +99,17 @@ func show(e *explorer, l limits, save string, quiet bool) int {
 	fmt.Println(e.setup)
 	fmt.Println(r)
 	if len(r.Bugs) > 0 {
+		return 1
+	}
+	return 0
+}
+
+// showReplay takes the steps of a trace, and prints what follows from each. It returns the exit code.
+func showReplay(e *explorer, t trace) int {
+	done, err := e.replay(t)
+	fmt.Print(done)
+	if err != nil {
+		fmt.Println("BUG:", err)
 		return 1
 	}
 	return 0

@@ -163,10 +163,7 @@ func (e *explorer) step(t *trace, x *system, right func(*system, error) bool) *s
 			e.tracing = true
 			_, _ = e.take(x, a)
 			e.tracing = false
-			t.steps = append(t.steps, e.describe(x, a))
-			for _, s := range e.since {
-				t.steps = append(t.steps, "  "+s)
-			}
+			t.add(e.describe(x, a), e.since)
 			return y
 		}
 	}
@@ -177,33 +174,42 @@ func (e *explorer) step(t *trace, x *system, right func(*system, error) bool) *s
 // errImpossible says that a step of a trace cannot be taken.
 var errImpossible = errors.New("can no longer happen")
 
-// replay takes the steps of a trace, and then lets it run to its end. It returns the first thing that is wrong on the way.
-func (e *explorer) replay(t trace) error {
+// replay takes the steps of a trace, and then lets it run to its end. It returns the first thing that is wrong on the way, and
+// the trace up to there, with what followed from each step.
+func (e *explorer) replay(t trace) (trace, error) {
+	done := trace{setup: t.setup}
 	x := e.start()
-steps:
-	for i, step := range t.steps {
-		if strings.HasPrefix(step, " ") {
-			continue // it follows from the step before
-		}
-		var can []string
-		for _, a := range e.actions(x) {
-			what := e.describe(x, a)
-			if what != step {
-				can = append(can, what)
-				continue
+	e.tracing = true
+	defer func() { e.tracing = false }()
+	for _, step := range t.steps {
+		all := e.actions(x)
+		i := slices.IndexFunc(all, func(a action) bool { return e.describe(x, a) == step })
+		if i < 0 {
+			var can []string
+			for _, a := range all {
+				can = append(can, e.describe(x, a))
 			}
-			y, err := e.take(x, a)
-			if err = cmp.Or(err, e.flaw); err != nil {
-				return fmt.Errorf("step %d, %s: %w", i+1, step, err)
-			}
-			x = y
-			continue steps
+			return done, fmt.Errorf("%s: %w; only:\n  %s", step, errImpossible, strings.Join(can, "\n  "))
 		}
-		return fmt.Errorf("step %d, %s: %w; only:\n  %s", i+1, step, errImpossible, strings.Join(can, "\n  "))
+		y, err := e.take(x, all[i])
+		done.add(step, e.since)
+		if err = cmp.Or(err, e.flaw); err != nil {
+			return done, fmt.Errorf("%s: %w", step, err)
+		}
+		x = y
 	}
+	e.tracing = false
 	x, key := e.canonical(x)
 	_, err := e.fair(x, key)
-	return err
+	return done, err
+}
+
+// add appends a step, and what followed from it.
+func (t *trace) add(step string, since []string) {
+	t.steps = append(t.steps, step)
+	for _, s := range since {
+		t.steps = append(t.steps, "  "+s)
+	}
 }
 
 // save writes a bug's trace into a directory, named by what is wrong.
@@ -214,7 +220,7 @@ func (b bug) save(dir string) (string, error) {
 	return file, os.WriteFile(file, []byte("# "+b.what+"\n"+b.trace.String()), 0o644)
 }
 
-// loadTrace reads what save has written.
+// loadTrace reads what save has written, but for what followed from the steps.
 func loadTrace(file string) (t trace, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
