@@ -652,7 +652,7 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 	}
 	if c.confirmed == c.sequence {
 		c.recount.succeed()
-		if r.Shorten {
+		if r.Shorten && r.Sequence == c.sequence { // a later request may have lengthened the lease again
 			c.longest = r.Lease.Duration
 		}
 	}

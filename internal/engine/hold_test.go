@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A driver runs one engine by hand.
@@ -131,4 +132,117 @@ func TestReadUnderTheOtherOfTwoWriteHolds(t *testing.T) {
 	inner, r := d.read(t, 1)
 	d.Replied(d.now, r, protocol.Reply{Token: 1}, nil)
 	require.Equal(t, engine.Live, inner.State())
+}
+
+// reenter begins a call that re-enters, and returns the request that counts it in.
+func (d *driver) reenter(t *testing.T, lease time.Duration) (*engine.Hold, *engine.Request) {
+	t.Helper()
+	h := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease}
+	d.Acquire(d.now, h)
+	require.Equal(t, engine.Entering, h.State())
+	return h, d.count(t)
+}
+
+// release releases an inner hold, and returns the request that counts it out.
+func (d *driver) release(t *testing.T, h *engine.Hold) *engine.Request {
+	t.Helper()
+	known, err := d.Release(d.now, h)
+	require.NoError(t, err)
+	require.False(t, known)
+	return d.count(t)
+}
+
+func (d *driver) count(t *testing.T) *engine.Request {
+	t.Helper()
+	fx := d.flush()
+	require.Len(t, fx.Send, 1)
+	require.Equal(t, lua.Reenter, fx.Send[0].Script)
+	return fx.Send[0]
+}
+
+// done answers a request that the server has heeded.
+func (d *driver) done(r *engine.Request) {
+	d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil)
+}
+
+// A call that re-enters for a longer lease is overtaken by the release of its hold: the server keeps the claim for the outer
+// lease, and a late reply does not let the holder rely on more.
+func TestOvertakenReentryPromisesNoMore(t *testing.T) {
+	d := newDriver()
+	outer := d.hold(t, 1)
+	before := outer.Deadline()
+	inner, enters := d.reenter(t, time.Minute)
+	require.False(t, d.GiveUp(d.now, inner, engine.ErrClosed))
+	leaves := d.count(t)
+	require.True(t, leaves.Shorten)
+	require.Greater(t, leaves.Sequence, enters.Sequence)
+	d.done(enters) // late: it has run after the other, which may yet be unanswered, and changed nothing
+	require.Equal(t, before, outer.Deadline())
+	d.done(leaves)
+	require.Equal(t, before, outer.Deadline())
+	d.done(enters)
+	require.Equal(t, before, outer.Deadline(), "a reply that comes twice")
+}
+
+// A renewal for a longer lease is sent before the lease is shortened, and answered after: nobody knows which ran last.
+func TestRenewalBeforeAShorterLeasePromisesNoMore(t *testing.T) {
+	d := newDriver()
+	outer := d.hold(t, 1)
+	inner, enters := d.reenter(t, time.Minute)
+	d.done(enters)
+	require.Equal(t, engine.Live, inner.State())
+	d.flush()
+	d.now = d.now.Add(20 * time.Second)
+	d.Tick(d.now)
+	fx := d.flush()
+	require.Len(t, fx.Send, 1)
+	renews := fx.Send[0]
+	require.Equal(t, lua.Renew, renews.Script)
+	require.Equal(t, time.Minute, renews.Lease.Duration)
+
+	leaves := d.release(t, inner)
+	require.True(t, leaves.Shorten)
+	d.done(leaves)
+	short := outer.Deadline()
+	require.Less(t, short.Sub(d.now), 3*time.Second)
+	d.done(renews)
+	require.Equal(t, short, outer.Deadline())
+
+	// One that was sent after the lease was shortened counts again.
+	d.flush()
+	d.now = d.now.Add(time.Second)
+	d.Tick(d.now)
+	fx = d.flush()
+	require.Len(t, fx.Send, 1)
+	d.done(fx.Send[0])
+	require.Greater(t, outer.Deadline(), short)
+}
+
+// The server may keep a claim for the lease of the last request that was confirmed, whatever late replies say: for so long the
+// release is tried.
+func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
+	d := newDriver()
+	outer := d.hold(t, 1)
+	first, enters := d.reenter(t, time.Minute)
+	d.done(enters)
+	d.flush()
+	shortens := d.release(t, first)
+	require.True(t, shortens.Shorten)
+	second, enters := d.reenter(t, time.Minute)
+	require.False(t, enters.Shorten)
+	d.done(enters)
+	require.Equal(t, engine.Live, second.State())
+	d.done(shortens) // late
+	d.flush()
+	d.release(t, second) // and its request is lost
+	_, err := d.Release(d.now, outer)
+	require.NoError(t, err)
+	d.flush()
+	for end := d.now.Add(50 * time.Second); d.now.Before(end); {
+		at, ok := d.Next()
+		require.True(t, ok, "the release was given up")
+		d.now = at
+		d.Tick(d.now)
+		d.flush()
+	}
 }
