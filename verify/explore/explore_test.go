@@ -67,7 +67,7 @@ func TestExplore(t *testing.T) {
 		"owners 3 leases 3 asks 1",
 		"owners 111 leases 333 asks 1",
 		"owners 111 leases 333 asks 1 crashes 1",
-		"owners 111 leases 222 asks 1 faults 1 ticks 3",
+		"owners 111 leases 222 asks 1 faults 1 ticks 2",
 	}
 	if *large {
 		setups = []string{

@@ -119,8 +119,12 @@ type field struct {
 	shape  *shape
 }
 
+// shapes has all that processes consist of, and does not change once that is known: explorations run side by side.
+var shapes = map[reflect.Type]*shape{}
+
+func init() { shapeOf(reflect.TypeFor[process]()) }
+
 var (
-	shapes     = map[reflect.Type]*shape{}
 	timeType   = reflect.TypeFor[time.Time]()
 	errorType  = reflect.TypeFor[error]()
 	scriptType = reflect.TypeFor[*lua.Script]()
