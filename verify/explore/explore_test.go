@@ -157,11 +157,11 @@ func TestTracesFailOnMistakes(t *testing.T) {
 		"released-before-two-others":        {"what == 'ended' or what == 'void'", "false"},
 		"granted-twice-told":                {"of == its_number and alive(from, for_ms)", "of == its_number"},
 		"late-copy-of-force":                {"return {2, unfinished(), '', ''}", "time[1] = time[1]"},
-		"late-reader-before-waiting-writer": {"waits or waiting > 0 or is_write(holder)", "waits or is_write(holder)"},
+		"late-reader-before-waiting-writer": {"waits or waiting > 0 or is_write(holder) then", "is_write(holder) then"},
 		"late-reader-beside-owed-one":       {"owed = f[7]", "owed = ''"},
 		"late-writer-before-waiting-reader": {"grant(writer)", "granted[writer] = 'let in'"},
 		"try-lets-in-untold":                {"note(grants, id)", "grants[id] = nil"},
-		"waiter-under-own-write-hold":       {"if holder == ARGV[8] and holder ~= '' then", "if ARGV[8] ~= '' then"},
+		"waiter-under-own-write-hold":       {"if holder == WRITER and holder ~= '' then", "if WRITER ~= '' then"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
