@@ -101,6 +101,7 @@ func (rw *RWLock) received(results []dispatch.Result) {
 			reply, err := protocol.Reply{}, result.Err
 			if err == nil {
 				reply, err = protocol.Decode(result.Request.Script, result.Reply)
+				reply.Confirmed = result.Confirmed
 			}
 			rw.engine.Replied(now, from, reply, err)
 			if done, ok := from.Tag.(chan error); ok {

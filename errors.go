@@ -30,6 +30,10 @@ var (
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = engine.ErrClosed
 
+	// ErrNotReplicated is returned by lock calls of an RWLock WithReplicas if fewer replicas than wanted have confirmed the grant in
+	// time. The error says how many have. The hold is given back.
+	ErrNotReplicated = engine.ErrNotReplicated
+
 	// ErrOwner is returned by lock calls of an RWLock WithStrictOwners if the owner holds the lock, but another goroutine took it.
 	// Nothing has changed.
 	ErrOwner = engine.ErrOwner

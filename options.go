@@ -28,6 +28,8 @@ type config struct {
 	strict bool
 
 	observer Observer
+	replicas int
+	confirm  time.Duration
 }
 
 // WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server keeps a hold, or
@@ -78,6 +80,27 @@ func WithObserver(o Observer) Option {
 			return errors.New("the observer is nil")
 		}
 		c.observer = o
+		return nil
+	}
+}
+
+// WithReplicas has a lock call succeed only when n replicas of the server have confirmed its hold. If they do not within timeout,
+// the hold is given back, and the call returns an error that matches ErrNotReplicated and says how many have. A re-entry is
+// confirmed likewise. n must be at least one, and timeout at least a millisecond.
+//
+// It narrows what a failover can undo: a grant that was returned is at n replicas, so if one of those takes over, the hold is still
+// there. It does not promise that one of those does, unless n is the number of all replicas, and it does not cover releases and
+// renewals. A server that was cut off and goes on answering may still grant a lock a second time. Only the fencing token covers
+// all of that.
+//
+// Each call costs one more round trip, during which the server waits for its replicas, and each Unlock a longer script. With a
+// [*redis.ClusterClient], that request goes past the hooks that were added to it, to its client for the master.
+func WithReplicas(n int, timeout time.Duration) Option {
+	return func(c *config) error {
+		if n < 1 || timeout < time.Millisecond {
+			return fmt.Errorf("replicas: %d within %v make no sense", n, timeout)
+		}
+		c.replicas, c.confirm = n, timeout
 		return nil
 	}
 }

@@ -88,7 +88,8 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 		}
 	}
 	rw := &RWLock{lease: c.lease, strict: c.strict, idle: make(chan struct{})}
-	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease, Observe: c.observer != nil})
+	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease, Observe: c.observer != nil,
+		Replicas: c.replicas, Confirm: c.confirm})
 	rw.life, rw.end = context.WithCancel(context.Background())
 	rw.reporter.handle = func(r engine.Record, dropped int) { log(c.logger, r, dropped) }
 	rw.observer.handle = func(e Event, dropped int) {

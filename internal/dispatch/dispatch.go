@@ -36,6 +36,8 @@ type Result struct {
 	Request *protocol.Request
 	Reply   any
 	Err     error
+
+	Confirmed int // how many replicas have what the request wrote, if it asks for that
 }
 
 // A Dispatcher sends requests, and hands their results to its receiver.
@@ -174,7 +176,7 @@ func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 		return requests
 	}
 	n, bytes := 1, size(d.queue[0])
-	for n < len(d.queue) {
+	for n < len(d.queue) && d.queue[n].Replicas == 0 && d.queue[0].Replicas == 0 {
 		if bytes += size(d.queue[n]); bytes > d.batch {
 			break
 		}
@@ -207,7 +209,9 @@ type exchange struct {
 	cmds     []*redis.Cmd
 	ways     []way
 	results  []Result
-	since    time.Time // of a lane of a cluster: when it began
+	// How many replicas have what was written, if the only request asks for that.
+	confirmed int
+	since     time.Time // of a lane of a cluster: when it began
 }
 
 // reset empties the exchange and keeps its memory.
@@ -224,7 +228,11 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for _, r := range x.requests {
 		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.ways, d.first)
 	}
-	d.process(ctx, x.cmds)
+	if x.requests[0].Replicas > 0 {
+		d.replicate(ctx, x)
+	} else {
+		d.process(ctx, x.cmds)
+	}
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
@@ -236,7 +244,11 @@ func (d *Dispatcher) exchange(x *exchange) {
 		if len(again) == 0 {
 			break
 		}
-		d.process(ctx, again)
+		if x.requests[0].Replicas > 0 {
+			d.replicate(ctx, x)
+		} else {
+			d.process(ctx, again)
+		}
 	}
 	d.mu.Lock()
 	d.sending--
@@ -260,7 +272,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 				d.of.failed(err)
 			}
 		}
-		x.results = append(x.results, Result{x.requests[i], reply, err})
+		x.results = append(x.results, Result{x.requests[i], reply, err, x.confirmed})
 	}
 	d.receive(x.results)
 	x.reset()
@@ -274,6 +286,30 @@ func contextOf(requests []*protocol.Request) context.Context {
 		}
 	}
 	return context.Background()
+}
+
+// replicate sends a request that travels alone, and on the same connection asks how many replicas have what it wrote. A client
+// for a cluster does not say which connection it uses, so that this is sent past it, to its client for the master.
+func (d *Dispatcher) replicate(ctx context.Context, x *exchange) {
+	r, cmd := x.requests[0], x.cmds[0]
+	client := d.client
+	if d.of != nil {
+		node, err := d.of.client.MasterForKey(ctx, r.Keys.Lock.(string))
+		if err != nil {
+			cmd.SetErr(err)
+			return
+		}
+		client = node
+	}
+	pipeline := client.Pipeline()
+	_ = pipeline.Process(ctx, cmd)
+	wait := redis.NewIntCmd(ctx, "wait", r.Replicas, max(r.Confirm.Milliseconds(), 1)) // 0 would be for ever
+	_ = pipeline.Process(ctx, wait)
+	_, _ = pipeline.Exec(ctx)
+	if cmd.Err() == nil {
+		cmd.SetErr(wait.Err())
+	}
+	x.confirmed = int(wait.Val())
 }
 
 func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {

@@ -297,6 +297,11 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	} else {
 		c.longest = max(c.longest, lease)
 	}
+	for _, h := range c.holds {
+		if h.state == Entering && e.replicas > 0 {
+			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmBy.Sub(now), mostConfirm))
+		}
+	}
 	c.recount.start(now)
 	e.send(now, r)
 	e.schedule(now, c)
@@ -490,7 +495,11 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	t.claim[c.mode] = c
 	c.holds = append(c.one[:0], h)
 	h.fresh = by != AtOnce && h.NoRenew // its lease counts from a renewal that is yet to come
-	e.live(now, h, c.deadline, by)
+	if h.path = by; e.replicas > 0 {
+		e.enter(now, c, h)
+	} else {
+		e.live(now, h, c.deadline, by)
+	}
 	e.schedule(now, c)
 	e.advance(now, t)
 }
@@ -670,10 +679,9 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 	if c.state != Held {
 		return
 	}
-	for _, h := range c.holds {
-		if h.state == Entering && h.sequence <= c.confirmed {
-			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), ByReentry)
-		}
+	e.entered(now, c, r, reply)
+	if c.state != Held {
+		return
 	}
 	e.extendAll(c)
 	e.schedule(now, c)

@@ -27,7 +27,9 @@ var (
 	ErrLost    = errors.New("hold lost before it was released")
 	ErrNotHeld = errors.New("not held: already released")
 	ErrClosed  = errors.New("closed")
-	ErrOwner   = errors.New("held by the same owner in another goroutine")
+	// ErrNotReplicated ends a call whose grant too few replicas have confirmed.
+	ErrNotReplicated = errors.New("not confirmed by enough replicas")
+	ErrOwner         = errors.New("held by the same owner in another goroutine")
 
 	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease.
 	ErrUnanswered = errors.New("the server has not answered for a lease")
@@ -51,6 +53,8 @@ const (
 	endPatience = time.Second
 	// EndTimeout is for how long at least the end of a claim is tried.
 	EndTimeout = 5 * time.Second
+	// mostConfirm is for how long one request waits for replicas. Others share its connection, so that it is sent again instead.
+	mostConfirm = time.Second
 	// grace is added to a deadline that a reply tells of: it counts from a moment before the reply came.
 	grace = 2 * time.Millisecond
 	// soonest keeps a waiter from asking without a pause.
@@ -72,6 +76,9 @@ type Config struct {
 	Instance string // names the engine among all that ever use the server: see protocol.NewInstance
 	Lease    time.Duration
 	Observe  bool // put out Events
+
+	Replicas int           // a call has the lock once so many replicas have its grant
+	Confirm  time.Duration // for so long they are waited for
 }
 
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
@@ -81,6 +88,8 @@ type Engine struct {
 	channels any // string
 	lease    protocol.Lease
 	observe  bool
+	replicas int
+	confirm  time.Duration
 
 	locks    map[string]*lock
 	idle     idleLocks          // of them
@@ -118,6 +127,8 @@ func New(c Config) *Engine {
 		channels: protocol.Channels(c.Prefix),
 		lease:    protocol.NewLease(c.Lease),
 		observe:  c.Observe,
+		replicas: c.Replicas,
+		confirm:  c.Confirm,
 		locks:    make(map[string]*lock),
 		waiting:  make(map[uint64]*claim),
 		blocked:  make(map[Owner][]*claim),

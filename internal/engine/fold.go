@@ -136,6 +136,7 @@ func (e *Engine) foldDeadlocks() {
 
 func (h *Hold) fold() {
 	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
+	h.path, h.confirmBy = 0, time.Time{} // the latter matters to calls that wait for replicas alone
 	if h.state != Live || !h.NoRenew {
 		h.deadline = time.Time{}
 	}

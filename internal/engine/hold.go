@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -33,6 +34,8 @@ type Hold struct {
 	fresh     bool      // not renewed, and its lease counts from a renewal that is yet to come
 	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
 	end       time.Time // by MaxHold; or zero
+	path      Path      // how the call got the lock
+	confirmBy time.Time // until when replicas may confirm the hold
 	sequence  uint64    // of the request that counts it in, or out
 	forgotten bool
 
@@ -139,9 +142,32 @@ func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
 
 // reenter adds a hold to a claim that its owner has.
 func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
-	h.claim, h.state = c, Entering
+	h.claim, h.path = c, ByReentry
 	c.holds = append(c.holds, h)
+	e.enter(now, c, h)
+}
+
+// enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always writes, so that they
+// confirm what is there now: a grant, or a repetition of it, or what another has granted.
+func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
+	h.state, h.confirmBy = Entering, now.Add(e.confirm)
 	e.recountNow(now, c, h)
+}
+
+// entered ends the calls whose holds the server knows of, and enough replicas.
+func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
+	for _, h := range slices.Clone(c.holds) {
+		switch {
+		case h.state != Entering || h.sequence > c.confirmed:
+		case reply.Confirmed >= e.replicas:
+			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), h.path)
+		case now.Before(h.confirmBy) && r.Sequence == c.sequence:
+			e.recountNow(now, c, h)
+		case !now.Before(h.confirmBy):
+			e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, reply.Confirmed, e.replicas, e.confirm))
+			e.leave(now, c, h)
+		}
+	}
 }
 
 func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {

@@ -24,6 +24,9 @@ type Reply struct {
 	// Of the others: NotThere, Done or DoneBefore.
 	Code int
 
+	// Confirmed is how many replicas have what was written, of a request that asks for it.
+	Confirmed int
+
 	// More says that a step has left some whose turn it is: somebody has to ask for the next.
 	More bool
 	// Told is what the step has granted to this instance's waiters.

@@ -25,9 +25,12 @@ type Request struct {
 	// Shorten, of Reenter, says that the lease is to be this long even if it was longer. Where a claim's lease was set so, it is
 	// lengthened by another Reenter, not by Renew: the request that set it may run again.
 	Shorten bool
-	From    any  // the sender's own
-	Trace   any  // a context.Context whose values the request is sent with, or nil
-	Again   bool // another request for the same is under way, or has failed
+	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most Confirm they are waited for.
+	Replicas int
+	Confirm  time.Duration
+	From     any  // the sender's own
+	Trace    any  // a context.Context whose values the request is sent with, or nil
+	Again    bool // another request for the same is under way, or has failed
 }
 
 // A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.

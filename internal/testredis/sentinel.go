@@ -20,23 +20,30 @@ type Sentinels struct {
 	tb        testing.TB
 }
 
+// StartReplicated starts a master with n replicas for this test.
+func StartReplicated(tb testing.TB, n int, args ...string) (master *Server, replicas []*Server) {
+	tb.Helper()
+	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
+	master = Start(tb, args...)
+	for range n {
+		replicas = append(replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.port)}, args...)...))
+	}
+	for _, r := range replicas {
+		if err := poll(startTimeout, r.synced); err != nil {
+			tb.Fatalf("await a replica: %v", err)
+		}
+	}
+	return master, replicas
+}
+
 // StartSentinels starts a master with two replicas and three sentinels for this test. A master that does not answer is replaced
 // within some seconds.
 func StartSentinels(tb testing.TB, args ...string) *Sentinels {
 	tb.Helper()
 	ctx := context.Background()
-	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
-	s := &Sentinels{tb: tb, Master: Start(tb, args...)}
-	port := strconv.Itoa(s.Master.port)
-	for range 2 {
-		s.Replicas = append(s.Replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1 " + port}, args...)...))
-	}
-	for _, r := range s.Replicas {
-		if err := poll(startTimeout, r.synced); err != nil {
-			tb.Fatalf("await a replica: %v", err)
-		}
-	}
-	watch := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s 2\n", MasterName, port) +
+	s := &Sentinels{tb: tb}
+	s.Master, s.Replicas = StartReplicated(tb, 2, args...)
+	watch := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2\n", MasterName, s.Master.port) +
 		"sentinel down-after-milliseconds " + MasterName + " 1000\n" +
 		"sentinel failover-timeout " + MasterName + " 5000\n"
 	for range 3 {
