@@ -86,35 +86,30 @@ func (s *Sentinels) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
 	return c
 }
 
-// Failover has the sentinels make a replica the master, though there is one.
-func (s *Sentinels) Failover() {
+// Failover has the sentinels make a replica the master, though there is one, and returns it.
+func (s *Sentinels) Failover() *Server {
 	s.tb.Helper()
-	err := poll(startTimeout, func() error { return s.Sentinels[0].sentinel().Failover(context.Background(), MasterName).Err() })
-	if err != nil {
-		s.tb.Fatalf("sentinel failover: %v", err)
-	}
-}
-
-// AwaitFailover waits until a server other than before is the master, for the sentinels and itself, and returns it.
-func (s *Sentinels) AwaitFailover(before *Server) *Server {
-	s.tb.Helper()
+	ctx := context.Background()
 	c := s.Sentinels[0].sentinel()
+	before, err := c.GetMasterAddrByName(ctx, MasterName).Result()
+	if err != nil {
+		s.tb.Fatalf("sentinel: %v", err)
+	}
 	var after *Server
-	err := poll(startTimeout, func() error {
-		addr, err := c.GetMasterAddrByName(context.Background(), MasterName).Result()
-		if err != nil {
-			return err
+	err = poll(3*startTimeout, func() error {
+		addr, err := c.GetMasterAddrByName(ctx, MasterName).Result()
+		if err == nil && addr[1] == before[1] {
+			err = fmt.Errorf("the master is still at %s: %v", addr, c.Failover(ctx, MasterName).Err()) // which it may give up
 		}
 		for _, node := range append([]*Server{s.Master}, s.Replicas...) {
-			if node != before && strconv.Itoa(node.port) == addr[1] {
+			if err == nil && strconv.Itoa(node.port) == addr[1] {
 				after = node
-				return nil
 			}
 		}
-		return fmt.Errorf("the master is at %s", addr)
+		return err
 	})
 	if err != nil {
-		s.tb.Fatalf("await a failover: %v", err)
+		s.tb.Fatalf("sentinel failover: %v", err)
 	}
 	after.AwaitRole("master")
 	return after

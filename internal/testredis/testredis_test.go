@@ -88,7 +88,7 @@ func TestKillAndRestart(t *testing.T) {
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	s := Start(t)
-	c := s.Client(func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = -1, 50*time.Millisecond })
+	c := s.Client(func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = -1, time.Second })
 	require.NoError(t, c.Ping(t.Context()).Err())
 	s.Pause()
 	require.Error(t, c.Ping(t.Context()).Err())
