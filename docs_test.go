@@ -14,14 +14,24 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// documents are the files that name tests.
-var documents = []string{"README.md", "CONTRIBUTING.md", "docs/verification.md", "docs/performance.md", "docs/design.md"}
+// documentsIn returns the documents: those at the top, and all in docs.
+func documentsIn(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		all = append(all, files...)
+	}
+	return all
+}
 
 var (
 	testFunc  = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
 	testName  = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
 	testRun   = regexp.MustCompile(`(?m)^go test -run '([^']+)' \.(?: |$)`)
 	codeQuote = regexp.MustCompile("`[^`\n]+`")
+	goBlock   = regexp.MustCompile("(?ms)^```go\n.*?^```$")
 )
 
 // testsIn returns the tests, fuzz targets, benchmarks and examples of all modules, and those of the root package.
@@ -49,13 +59,10 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	t.Parallel()
 	all, _ := testsIn(t)
 	named := 0
-	for _, file := range documents {
+	for _, file := range documentsIn(t) {
 		text, err := os.ReadFile(file)
-		if os.IsNotExist(err) {
-			continue
-		}
 		require.NoError(t, err)
-		for _, name := range testName.FindAllString(string(text), -1) {
+		for _, name := range testName.FindAllString(goBlock.ReplaceAllString(string(text), ""), -1) {
 			named++
 			if !all[name] {
 				t.Errorf("%s names %s, which does not exist", file, name)
