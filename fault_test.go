@@ -836,32 +836,6 @@ func TestNoServerIsTheClientsError(t *testing.T) {
 	_ = rw.Close() // may say that it could not withdraw what was never there
 }
 
-// The whole of the API works by way of every sort of client.
-func TestEverySortOfClient(t *testing.T) {
-	t.Parallel()
-	clients := map[string]func(t *testing.T) (client redis.UniversalClient, prefix string){
-		"autopipeline": func(t *testing.T) (redis.UniversalClient, string) {
-			c := testredis.Shared(t).Client()
-			ap, err := c.AutoPipeline()
-			require.NoError(t, err)
-			return ap, t.Name()
-		},
-		"resp2": func(t *testing.T) (redis.UniversalClient, string) {
-			return testredis.Shared(t).Client(func(o *redis.Options) { o.Protocol = 2 }), t.Name()
-		},
-		"one connection": func(t *testing.T) (redis.UniversalClient, string) {
-			return testredis.Shared(t).Client(func(o *redis.Options) { o.PoolSize = 1 }), t.Name()
-		},
-	}
-	for name, client := range clients {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c, prefix := client(t)
-			useAll(t, newLockOn(t, c, rwlock.WithPrefix(prefix)), "a")
-		})
-	}
-}
-
 // useAll uses all of the API on one name. It may be one of several goroutines of a test.
 func useAll(t *testing.T, rw *rwlock.RWLock, name string) {
 	ctx := context.Background()

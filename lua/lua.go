@@ -123,8 +123,11 @@ func (c *composer) add(file string) error {
 // position matches a line of a script, as Redis names it, and as miniredis does: with nothing before the colon.
 var position = regexp.MustCompile(`@?user_script:(\d+)|\B:(\d+)\b`)
 
+// command matches the command that a line of a script has the server run.
+var command = regexp.MustCompile(`call\('(\w+)'`)
+
 // Explain returns what a server says of an error in the script, with the places in this folder instead of those in the
-// composed text.
+// composed text. Where the user may not run a command, it names that.
 func (s *Script) Explain(message string) string {
 	return position.ReplaceAllStringFunc(message, func(at string) string {
 		before, line, _ := strings.Cut(at, ":")
@@ -133,6 +136,10 @@ func (s *Script) Explain(message string) string {
 			return at
 		}
 		o := s.origins[n-1]
-		return fmt.Sprintf("lua/%s:%d", o.file, o.line)
+		place := fmt.Sprintf("lua/%s:%d", o.file, o.line)
+		if m := command.FindStringSubmatch(strings.Split(s.Source, "\n")[n-1]); m != nil && strings.Contains(message, "can't run this command") {
+			place += ", " + m[1] // which the server does not say
+		}
+		return place
 	})
 }

@@ -313,7 +313,8 @@ func (d *Dispatcher) replicate(ctx context.Context, x *exchange) {
 }
 
 func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
-	if len(cmds) == 1 {
+	// For a command alone, a client for a cluster first asks some node for what all commands are, though that be frozen.
+	if len(cmds) == 1 && d.of == nil {
 		_ = d.client.Process(ctx, cmds[0])
 		return
 	}

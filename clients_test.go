@@ -1,0 +1,231 @@
+package rwlock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// The whole of the API works by way of every sort of client of one server.
+func TestEverySortOfClient(t *testing.T) {
+	t.Parallel()
+	sorts := map[string]func(o *redis.Options){
+		"plain":           func(*redis.Options) {},
+		"resp2":           func(o *redis.Options) { o.Protocol = 2 },
+		"one connection":  func(o *redis.Options) { o.PoolSize = 1 },
+		"another DB":      func(o *redis.Options) { o.DB = 3 },
+		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+		"no retries":      func(o *redis.Options) { o.MaxRetries = -1 },
+		"no read timeout": func(o *redis.Options) { o.ReadTimeout = -1 },
+	}
+	for name, opt := range sorts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			useAll(t, newLockOn(t, testredis.Shared(t).Client(opt), rwlock.WithPrefix(t.Name())), "a")
+		})
+	}
+	t.Run("autopipeline", func(t *testing.T) {
+		t.Parallel()
+		ap, err := testredis.Shared(t).Client().AutoPipeline()
+		require.NoError(t, err)
+		useAll(t, newLockOn(t, ap, rwlock.WithPrefix(t.Name())), "a")
+	})
+	t.Run("tls", func(t *testing.T) {
+		t.Parallel()
+		addr, config := testredis.StartTLS(t)
+		useAll(t, newLockOn(t, testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = config })), "a")
+		stranger := testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = &tls.Config{} })
+		_, err := newLockOn(t, stranger).TryLock(t.Context(), "a")
+		require.ErrorContains(t, err, "certificate")
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		useAll(t, newLockOn(t, testredis.StartSentinels(t).Client()), "a")
+	})
+}
+
+// The whole of the API works by way of every sort of client of a cluster, and only masters are asked.
+func TestEverySortOfClusterClient(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3)
+	sorts := map[string]func(o *redis.ClusterOptions){
+		"resp2":            func(o *redis.ClusterOptions) { o.Protocol = 2 },
+		"one connection":   func(o *redis.ClusterOptions) { o.PoolSize = 1 },
+		"context timeout":  func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true },
+		"no redirects":     func(o *redis.ClusterOptions) { o.MaxRedirects = -1 },
+		"no read timeout":  func(o *redis.ClusterOptions) { o.ReadTimeout = -1 },
+		"read only":        func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"route by latency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
+		"route randomly":   func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	}
+	for name, opt := range sorts {
+		t.Run(name, func(t *testing.T) {
+			rw := newLockOn(t, cluster.Client(opt), rwlock.WithPrefix(t.Name()))
+			for i := range 6 {
+				useAll(t, rw, fmt.Sprint("name ", i))
+			}
+		})
+	}
+	for _, replica := range cluster.Nodes[3:] {
+		stats, err := replica.Client().Info(t.Context(), "commandstats").Result()
+		require.NoError(t, err)
+		require.NotContains(t, stats, "cmdstat_eval")
+	}
+}
+
+// The first call ever of a client for a cluster is bounded by MaxWait, and gets its lock, though a node that it is told of is frozen.
+func TestFirstCallWithAFrozenNode(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	cluster.Nodes[0].Pause()
+	t.Cleanup(cluster.Nodes[0].Resume)
+	for i := range 6 {
+		c := cluster.Client(func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang })
+		rw := newLockOn(t, c)
+		start := time.Now()
+		_, err := rw.Lock(t.Context(), cluster.On(0, "frozen"), rwlock.MaxWait(100*time.Millisecond))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		unlock(t, take(t, newOwner(), rw, write, cluster.On(1, fmt.Sprint("name", i))))
+		require.Less(t, time.Since(start), hang)
+	}
+	cluster.Nodes[0].Resume()
+}
+
+// rights are what a user needs, beside the keys and channels.
+var rights = strings.Fields("evalsha eval evalsha_ro eval_ro subscribe ping publish time " +
+	"hget hmget hgetall hset hsetnx hdel hlen hrandfield zadd zrem zcard zscore zrank zrange zrangebyscore zrevrange " +
+	"pexpire pttl unlink")
+
+// spare are rights that locks work without, but for what is said of them.
+var spare = map[string]string{
+	"evalsha_ro": "Inspect falls back", "eval_ro": "likewise", "publish": "others hear of grants by their heartbeats",
+	"subscribe": "likewise", "ping": "a subscription that is silent is taken for dead",
+}
+
+// useEverything has the scripts run every command that they have.
+func useEverything(t *testing.T, rw, other *rwlock.RWLock, name string) (err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
+	defer cancel()
+	note := func(e error) {
+		if err == nil {
+			err = e
+		}
+	}
+	for i := range 12 { // some of the scripts' commands are for hashes with many slots
+		readers := make([]*rwlock.Hold, 3)
+		for k := range readers {
+			var e error
+			readers[k], e = rw.RLock(ctx, name)
+			note(e)
+		}
+		if err != nil {
+			return err
+		}
+		done := make(chan error, 3)
+		for k := range 3 {
+			go func() {
+				h, e := acquire(ctx, []*rwlock.RWLock{rw, other}[i%2], bothModes[k%2], name)
+				if e == nil {
+					e = h.Unlock(ctx)
+				}
+				done <- e
+			}()
+		}
+		for _, h := range readers {
+			note(h.Extend(ctx, time.Minute))
+			inner, e := rw.RLock(h.Context(), name)
+			note(e)
+			if e == nil {
+				note(inner.Unlock(ctx))
+			}
+			note(h.Unlock(ctx))
+		}
+		for range 3 {
+			note(<-done)
+		}
+		h, e := rw.Lock(ctx, name)
+		note(e)
+		if e == nil {
+			inner, e := rw.RLock(h.Context(), name)
+			note(e)
+			_, e = rw.Inspect(ctx, name)
+			note(e)
+			note(rw.ForceUnlock(ctx, name))
+			_, _ = inner.Unlock(ctx), h.Unlock(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A user who may do what is listed, and nothing else, may use the whole of the API. Without any of these rights there is an error, or
+// a record in the log, that names it; or it works as well.
+func TestRightsThatAreNeeded(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	lockAs := func(t *testing.T, s *testredis.Server, without string) (rw, other *rwlock.RWLock, said *records) {
+		t.Helper()
+		user := "without-" + without
+		args := []any{"ACL", "SETUSER", user, "on", ">secret", "resetkeys", "~rwlock:*", "resetchannels", "&rwlock:wake:*", "-@all"}
+		for _, right := range rights {
+			if right != without {
+				args = append(args, "+"+right)
+			}
+		}
+		require.NoError(t, s.Client().Do(t.Context(), args...).Err())
+		said = &records{}
+		as := func(o *redis.Options) { o.Username, o.Password = user, "secret" }
+		opts := []rwlock.Option{rwlock.WithLogger(said.logger()), rwlock.WithLease(2 * time.Second)}
+		rws := make([]*rwlock.RWLock, 2)
+		for i := range rws {
+			var err error
+			rws[i], err = rwlock.New(s.Client(as), opts...)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = rws[i].Close() }) // may say what could not be released, and why
+		}
+		return rws[0], rws[1], said
+	}
+	rw, other, said := lockAs(t, s, "nothing")
+	require.NoError(t, useEverything(t, rw, other, "all rights"))
+	require.NotContains(t, strings.ToLower(fmt.Sprint(said.list())), "permission")
+	for i, right := range slices.Sorted(maps.Keys(spare)) {
+		t.Run("without "+right, func(t *testing.T) {
+			t.Parallel()
+			rw, other, _ := lockAs(t, s, right)
+			require.NoError(t, useEverything(t, rw, other, fmt.Sprint("spare ", i)))
+		})
+	}
+	for i, right := range rights {
+		if spare[right] != "" {
+			continue
+		}
+		t.Run("without "+right, func(t *testing.T) {
+			t.Parallel()
+			s := s
+			if right == "eval" {
+				s = testredis.Start(t) // which has not got the scripts
+			}
+			rw, other, said := lockAs(t, s, right)
+			err := useEverything(t, rw, other, fmt.Sprint("needed ", i))
+			_, closing := rw.Close(), other.Close()
+			text := fmt.Sprint(err, said.list(), closing)
+			require.Regexp(t, "(?i)\\b"+right+"\\b", text)
+		})
+	}
+}
