@@ -57,7 +57,7 @@ func TestCallsOfHandover(t *testing.T) {
 	l := newLine(t, g, waiters)
 	spent := g.of(t, func() { l.handOver(n) })
 	t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
-	require.LessOrEqual(t, spent.scripts, float64(2*n+waiters+1)) // who waits asks once more when the subscription is there
+	require.LessOrEqual(t, spent.scripts, float64(2*n+n/5)) // who waits asks once more when the subscription is there, or an answer is slow
 	require.LessOrEqual(t, spent.calls/n, 22.0)
 }
 
@@ -132,7 +132,7 @@ func TestAllocations(t *testing.T) {
 func TestIdleCostsHeartbeatsAlone(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	const n, lease, leases = 100, 1500 * time.Millisecond, 2
+	const n, lease, leases = 100, 4 * time.Second, 1
 	g := newGauge(t)
 	holder := take(t, newOwner(), newLockOn(t, g.client(t)), write, "n") // with a lease that is long
 	rw := newLockOn(t, g.client(t), rwlock.WithLease(lease))

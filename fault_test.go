@@ -822,10 +822,10 @@ func TestWaiterSurvivesAShortOutage(t *testing.T) {
 func TestNoServerIsTheClientsError(t *testing.T) {
 	t.Parallel()
 	c := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
-	rw, err := rwlock.New(c, rwlock.WithLease(100*time.Millisecond))
+	rw, err := rwlock.New(c, rwlock.WithLease(5*time.Second))
 	require.NoError(t, err)
 	for _, mode := range bothModes {
-		_, err := acquire(soon(t), rw, mode, "a", rwlock.MaxWait(100*time.Millisecond))
+		_, err := acquire(soon(t), rw, mode, "a", rwlock.MaxWait(500*time.Millisecond))
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 		_, err = try(soon(t), rw, mode, "a")
 		require.ErrorIs(t, err, syscall.ECONNREFUSED)
