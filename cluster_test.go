@@ -173,3 +173,69 @@ func TestHalfMovedSlot(t *testing.T) {
 		unlock(t, take(t, newOwner(), rw, write, h.Name()))
 	}
 }
+
+// When the node of a cluster that a subscription is at goes away, or is removed from the cluster and goes on answering, waiters hear
+// of their grants again after at most two lost messages: from another node. Those that are lost cost a heartbeat each.
+func TestSubscriptionMovesToAnotherNode(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	faults := map[string]func(c *testredis.Cluster, s *testredis.Server){
+		"killed": func(_ *testredis.Cluster, s *testredis.Server) { s.Kill() },
+		"frozen": func(_ *testredis.Cluster, s *testredis.Server) { s.Pause() },
+		"removed": func(c *testredis.Cluster, s *testredis.Server) {
+			ctx := context.Background()
+			id := s.ID()
+			require.NoError(t, s.Client().FlushAll(ctx).Err())
+			require.NoError(t, s.Client().ClusterResetHard(ctx).Err())
+			for _, other := range c.Nodes {
+				if other != s {
+					require.NoError(t, other.Client().ClusterForget(ctx, id).Err())
+				}
+			}
+		},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+			const lease = 12 * time.Second
+			w := &world{T: t}
+			a := newLockOn(t, cluster.Client(), rwlock.WithLease(lease))
+			waiter, err := rwlock.New(cluster.Client(), rwlock.WithLease(lease))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = waiter.Close() }) // may have to wait for a node that is frozen
+			handover := func(name string) time.Duration {
+				h := take(t, newOwner(), a, write, name)
+				next := w.enqueue(newOwner(), waiter, write, name)
+				start := time.Now()
+				unlock(t, h)
+				unlock(t, next.granted())
+				return next.at.Sub(start)
+			}
+			handover(cluster.On(0, "first"))
+			at := -1
+			eventually(t, func() bool {
+				at = slices.IndexFunc(cluster.Nodes, func(s *testredis.Server) bool {
+					channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+					require.NoError(t, err)
+					return len(channels) > 0
+				})
+				return at >= 0
+			}, "a subscription")
+			fault(cluster, cluster.Nodes[at])
+			healthy := cluster.On((at+1)%3, "healthy")
+			var took []time.Duration
+			for range 4 {
+				took = append(took, handover(healthy))
+			}
+			t.Logf("handovers took %v", took)
+			require.Less(t, min(took[2], took[3]), lease/renewAfter, "a heartbeat brings the others")
+			if name == "frozen" {
+				cluster.Nodes[at].Resume()
+			}
+		})
+	}
+}
+
+// renewAfter is the part of a lease after which a waiter's heartbeat comes.
+const renewAfter = 3
