@@ -229,3 +229,27 @@ func TestRightsThatAreNeeded(t *testing.T) {
 		})
 	}
 }
+
+// On a cluster, a user also needs the rights that the client needs for it, and to wait for replicas.
+func TestRightsThatAreNeededOnACluster(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3)
+	args := []any{"ACL", "SETUSER", "locks", "on", ">secret", "resetkeys", "~rwlock:*", "resetchannels", "&rwlock:wake:*", "-@all"}
+	for _, right := range append([]string{"cluster|slots", "asking", "wait"}, rights...) {
+		args = append(args, "+"+right)
+	}
+	for _, s := range cluster.Nodes {
+		require.NoError(t, s.Client().Do(t.Context(), args...).Err())
+	}
+	said := &records{}
+	lock := func() *rwlock.RWLock {
+		c := cluster.Client(func(o *redis.ClusterOptions) { o.Username, o.Password = "locks", "secret" })
+		return newLockOn(t, c, rwlock.WithLogger(said.logger()), rwlock.WithReplicas(1, 20*time.Second))
+	}
+	rw, other := lock(), lock()
+	for i := range 3 {
+		require.NoError(t, useEverything(t, rw, other, cluster.On(i, "name")))
+	}
+	require.NotContains(t, strings.ToLower(fmt.Sprint(said.list())), "permission")
+}

@@ -239,3 +239,39 @@ func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 
 // renewAfter is the part of a lease after which a waiter's heartbeat comes.
 const renewAfter = 3
+
+// When the master that sentinels watch is killed, frozen or replaced, locks go on at the replica that takes over: nobody fails, and
+// holds are kept.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	for name, fault := range map[string]func(s *testredis.Sentinels){
+		"killed":   func(s *testredis.Sentinels) { s.Master.Kill() },
+		"frozen":   func(s *testredis.Sentinels) { s.Master.Pause() },
+		"replaced": func(*testredis.Sentinels) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.StartSentinels(t)
+			w := &world{T: t}
+			rw, other := newLockOn(t, s.Client()), newLockOn(t, s.Client())
+			h := take(t, newOwner(), rw, write, "busy")
+			waiting := w.enqueue(newOwner(), other, write, "busy")
+			fault(s)
+			start := time.Now()
+			next := w.launch(newOwner(), other, write, "idle")
+			s.Failover()
+			mended := time.Now()
+			hold := next.granted()
+			t.Logf("the servers took %v, the first grant came %v after", mended.Sub(start), next.at.Sub(mended))
+			require.Less(t, next.at.Sub(mended), hang)
+			unlock(t, hold)
+			require.NoError(t, h.Context().Err())
+			unlock(t, h)
+			unlock(t, waiting.granted())
+			if name == "frozen" {
+				s.Master.Resume()
+			}
+		})
+	}
+}

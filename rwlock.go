@@ -69,8 +69,6 @@ type RWLock struct {
 // New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster. The caller closes
 // client, after it has closed the RWLock. New returns an error if client is nil or a redis.Ring, or if an option is
 // invalid. It does not use the network.
-//
-// A [*redis.Client] whose ReadTimeout is disabled or longer than five seconds is used with a read timeout of five seconds.
 func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if isNil(client) {
 		return nil, errors.New("rwlock: new: the client is nil")
