@@ -14,11 +14,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// documentsIn returns the documents: those at the top, and all in docs.
+// documentsIn returns the documents: those at the top, and all in docs and verify.
 func documentsIn(t *testing.T) []string {
 	t.Helper()
 	var all []string
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "verify/*.md"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		all = append(all, files...)
