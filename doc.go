@@ -2,7 +2,10 @@
 // them, as the goroutines of one process share a [sync.RWMutex].
 //
 //	rw, err := rwlock.New(client) // any go-redis client; one RWLock for the whole process
-//	…
+//	if err != nil {
+//		return err
+//	}
+//	defer rw.Close()
 //	err = rw.WithLock(ctx, "orders:42", func(ctx context.Context, h *rwlock.Hold) error {
 //		return ship(ctx, h.Token())
 //	})
@@ -42,8 +45,8 @@
 //
 // # Several names
 //
-// Renewal keeps a deadlock alive for ever, so callers that hold several locks at a time have to take them in one order, as with any
-// mutex. [RWLock.WithAll] takes several names in the order of their names.
+// Callers that hold several locks at a time must take them in one order, as with any mutex: renewal would keep a deadlock alive for
+// ever. [RWLock.WithAll] takes several names in the order of their names.
 //
 // A deadlock among the owners of one RWLock is detected: the call that would wait for itself fails with [ErrDeadlock] at once, and the
 // error says who holds what and waits for what. A reader that has to wait behind a waiting writer counts as well. For this, calls must
