@@ -42,6 +42,12 @@ func TestCluster(t *testing.T) {
 			wg.Go(func() { useAll(t, rw, fmt.Sprint("name ", i)) })
 		}
 		wg.Wait()
+		for i := range 6 { // labels are on all nodes, too
+			other := newLockOn(t, cluster.Client(), rwlock.WithPrefix(t.Name()), rwlock.WithLabel(fmt.Sprint("worker ", i)))
+			h := take(t, newOwner(), other, write, "labelled")
+			eventually(t, func() bool { return inspect(t, rw, "labelled").Holders[0].Label == fmt.Sprint("worker ", i) }, "a label")
+			unlock(t, h)
+		}
 		for i, node := range cluster.Nodes {
 			keys, err := node.Client().Keys(context.Background(), t.Name()+":*").Result()
 			require.NoError(t, err)

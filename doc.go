@@ -65,6 +65,9 @@
 // A hold is renewed until it is released, or until neither its Hold nor a context made from [Hold.Context] can be reached by
 // the program. It then ends with its lease, and the logger is told where it was taken.
 //
+// [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a worker that should keep the
+// lock only while it makes progress takes it so, and calls [Hold.Extend].
+//
 // # Loss
 //
 // A hold can be lost: its process was paused, or cut off from the server, for longer than the lease; the server lost its data;
@@ -97,6 +100,36 @@
 //
 // Tokens keep increasing when the keys of a lock expire, when the server restarts empty, and when a replica takes over that
 // missed the last writes, as long as the clock of the server that hands them out does not step back.
+//
+// # Functions under a lock
+//
+// [RWLock.WithLock] and [RWLock.WithRLock] run a function under a lock and release it afterwards, even if the function panics. [Do] and
+// [RDo] do the same for a function that returns a value, and [RWLock.WithAll] for several locks.
+//
+// With an errgroup, give the group's goroutines the function's context if the lock protects what they do together, and have the
+// function wait for them: when the lock is lost, the context ends for all of them. They have one owner; a goroutine that takes locks
+// against the others needs one of its own:
+//
+//	err := rw.WithLock(ctx, "import", func(ctx context.Context, _ *rwlock.Hold) error {
+//		g, ctx := errgroup.WithContext(ctx)
+//		for _, file := range files {
+//			g.Go(func() error { return load(rwlock.WithOwner(ctx, rwlock.NewOwner()), file) })
+//		}
+//		return g.Wait()
+//	})
+//
+// # Shutdown
+//
+// [RWLock.Close] releases every hold at once, so another process may get a lock while the function under it still runs here.
+// [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first, then shut the RWLock down, then close the client:
+//
+//	err := server.Shutdown(ctx) // http.Server: no new requests; waits for those under way
+//	err = errors.Join(err, rw.Shutdown(ctx), client.Close())
+//
+// # Observation
+//
+// [RWLock.Inspect] shows who holds a lock and who waits for it, with the label of each process: see [WithLabel]. An [Observer] is told
+// of acquisitions, ends of holds, renewals and wake-ups: see [WithObserver].
 //
 // # Errors
 //

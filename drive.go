@@ -34,6 +34,9 @@ func (rw *RWLock) unlock() *effects {
 	if rw.observed {
 		rw.observe(fx.Events)
 	}
+	if rw.labels() {
+		fx.send = append(fx.send, rw.tellLabel())
+	}
 	for _, r := range fx.Send {
 		r.From = r
 		if rw.tracer != nil {
@@ -107,6 +110,8 @@ func (rw *RWLock) received(results []dispatch.Result) {
 			if done, ok := from.Tag.(chan error); ok {
 				done <- err
 			}
+		case *label:
+			rw.labelTold(result.Err)
 		case chan dispatch.Result:
 			from <- result
 		}

@@ -39,6 +39,10 @@ func (t tenant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 
 func (t tenant) edit(cmd redis.Cmder) {
 	args := cmd.Args()
+	switch strings.ToLower(argument(args[0])) {
+	case "set", "del", "get", "mget": // of labels
+		args[1] = string(t) + argument(args[1])
+	}
 	if len(args) < 3 || !strings.HasPrefix(strings.ToLower(argument(args[0])), "eval") {
 		return
 	}

@@ -21,6 +21,7 @@ type State struct {
 // Holder is an owner that holds a lock. An owner that holds it in both modes is listed twice.
 type Holder struct {
 	Owner string // the result of Owner.String
+	Label string // of the owner's RWLock: see WithLabel; "" if the server does not know it
 	Mode  Mode
 	Count int           // how many holds the owner has in this mode
 	Lease time.Duration // how much of the lease is left
@@ -29,12 +30,13 @@ type Holder struct {
 // Waiter is an owner that waits for a lock.
 type Waiter struct {
 	Owner string // the result of Owner.String
+	Label string // of the owner's RWLock: see WithLabel; "" if the server does not know it
 	Mode  Mode
 	Lease time.Duration // how much of the lease is left
 }
 
 // Inspect returns the state of a lock. It does not change the lock, whatever its state. Its cost at the server is
-// proportional to the number of holders and waiters. Inspect returns an error if ctx ends first or the server cannot be
+// proportional to the number of holders and waiters. If other RWLocks hold the lock or wait for it, Inspect then reads their labels. Inspect returns an error if ctx ends first or the server cannot be
 // reached.
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	s, err := rw.inspect(ctx, name)
@@ -68,7 +70,7 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 		if err != nil {
 			return State{}, err
 		}
-		return publicState(name, state), nil
+		return publicState(name, state, rw.labelsOf(ctx, instancesOf(state))), nil
 	case <-ctx.Done():
 		return State{}, w.over(ctx.Err())
 	case <-rw.life.Done():
@@ -76,15 +78,27 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 	}
 }
 
-func publicState(name string, p protocol.State) State {
+func publicState(name string, p protocol.State, labels map[string]string) State {
 	s := State{Name: name, Mode: Mode(p.Mode), Token: p.Token}
 	for _, h := range p.Holders {
-		s.Holders = append(s.Holders, Holder{h.Owner.String(), Mode(h.Known.Mode), h.Count, h.Lease})
+		s.Holders = append(s.Holders, Holder{h.Owner.String(), labels[h.Instance], Mode(h.Known.Mode), h.Count, h.Lease})
 	}
 	for _, w := range p.Waiters {
-		s.Waiters = append(s.Waiters, Waiter{w.Owner.String(), Mode(w.Known.Mode), w.Lease})
+		s.Waiters = append(s.Waiters, Waiter{w.Owner.String(), labels[w.Instance], Mode(w.Known.Mode), w.Lease})
 	}
 	return s
+}
+
+// instancesOf returns the RWLocks that hold a lock or wait for it.
+func instancesOf(p protocol.State) map[string]bool {
+	all := make(map[string]bool)
+	for _, h := range p.Holders {
+		all[h.Instance] = true
+	}
+	for _, w := range p.Waiters {
+		all[w.Instance] = true
+	}
+	return all
 }
 
 // ForceUnlock ends every hold on name, and the next in line gets the lock. The holders find out at their next renewal or

@@ -61,12 +61,14 @@ func TestInspectTellsTheState(t *testing.T) {
 				for i := range s.Holders {
 					require.Greater(w, s.Holders[i].Lease, 20*time.Second)
 					require.LessOrEqual(w, s.Holders[i].Lease, 30*time.Second)
-					s.Holders[i].Lease = 0
+					require.NotEmpty(w, s.Holders[i].Label)
+					s.Holders[i].Lease, s.Holders[i].Label = 0, ""
 				}
 				for i := range s.Waiters {
 					require.Greater(w, s.Waiters[i].Lease, 20*time.Second)
 					require.LessOrEqual(w, s.Waiters[i].Lease, 30*time.Second)
-					s.Waiters[i].Lease = 0
+					require.NotEmpty(w, s.Waiters[i].Label)
+					s.Waiters[i].Lease, s.Waiters[i].Label = 0, ""
 				}
 				require.ElementsMatch(w, holders, s.Holders)
 				require.Equal(w, waiters, s.Waiters)

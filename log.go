@@ -76,11 +76,11 @@ func (r *reporter[T]) close() <-chan struct{} {
 }
 
 // log writes a record to the logger.
-func log(l *slog.Logger, rec engine.Record, dropped int) {
+func log(l *slog.Logger, label string, rec engine.Record, dropped int) {
 	if l == nil {
 		l = slog.Default()
 	}
-	args := []any{"lock", rec.Name}
+	args := []any{"lock", rec.Name, "label", label}
 	if rec.Owner != (engine.Owner{}) {
 		args = append(args, "owner", rec.Owner.String(), "mode", Mode(rec.Mode).String())
 	}

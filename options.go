@@ -26,6 +26,7 @@ type config struct {
 	prefix string
 	logger *slog.Logger
 	strict bool
+	label  string
 
 	observer Observer
 	replicas int
@@ -66,6 +67,19 @@ func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l
 		return nil
+	}
+}
+
+// WithLabel sets what people see of this RWLock: [RWLock.Inspect] shows it beside each owner, in any process, and so do the records
+// of the logger. The default is "<program>@<host>:<pid>". A label has 1 to 256 bytes of printable characters.
+//
+// The server keeps the label under a key of its own, "<prefix>:label:<instance>", for at least four minutes. The first lock call takes
+// it along; while the RWLock holds or waits for locks, it is set again in good time; Close removes it. If the server has lost it, or
+// refuses it, Inspect shows no label.
+func WithLabel(label string) Option {
+	return func(c *config) error {
+		c.label = label
+		return checkLabel(label)
 	}
 }
 

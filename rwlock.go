@@ -48,7 +48,9 @@ type RWLock struct {
 	reporter reporter[engine.Record]
 	observer reporter[Event]
 	observed bool
-	tracer   Tracer          // or nil
+	tracer   Tracer // or nil
+	prefix   string
+	together bool            // all keys are on one server
 	cancels  sync.WaitGroup  // of contexts
 	life     context.Context // until Close
 	end      context.CancelFunc
@@ -57,6 +59,7 @@ type RWLock struct {
 
 	mu      sync.Mutex // guards what follows
 	engine  *engine.Engine
+	label   label
 	timer   *time.Timer
 	armed   time.Time // when the timer fires; zero if it does not
 	stopped bool      // the timer is not armed any more
@@ -86,10 +89,16 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 		}
 	}
 	rw := &RWLock{lease: c.lease, strict: c.strict, idle: make(chan struct{})}
-	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: protocol.NewInstance(), Lease: c.lease, Observe: c.observer != nil,
+	instance := protocol.NewInstance()
+	if c.label == "" {
+		c.label = defaultLabel()
+	}
+	rw.prefix, rw.together = c.prefix, oneServer(client)
+	rw.label = newLabel(c.label, protocol.LabelKey(c.prefix, instance), c.lease)
+	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: instance, Lease: c.lease, Observe: c.observer != nil,
 		Replicas: c.replicas, Confirm: c.confirm})
 	rw.life, rw.end = context.WithCancel(context.Background())
-	rw.reporter.handle = func(r engine.Record, dropped int) { log(c.logger, r, dropped) }
+	rw.reporter.handle = func(r engine.Record, dropped int) { log(c.logger, c.label, r, dropped) }
 	rw.observer.handle = func(e Event, dropped int) {
 		e.Dropped = dropped
 		c.observer.Observe(e)
@@ -120,6 +129,7 @@ func (rw *RWLock) Close() error {
 	rw.closed, rw.closing = true, true
 	rw.engine.Close(time.Now())
 	rw.flush()
+	rw.dropLabel()
 	rw.end()
 
 	var err error

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,7 +91,7 @@ func inBubble(t *testing.T, fn func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := testredis.Mem(t)
 		w := &world{
-			T: t, fake: true, prefix: "rwlock", keys: m.Keys,
+			T: t, fake: true, prefix: "rwlock", keys: func() []string { return ofLocks(m.Keys()) },
 			lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
 		}
 		w.dial = func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) }
@@ -112,7 +113,7 @@ func onServers(t *testing.T, fn func(w *world)) {
 
 func onServer(t *testing.T, b testredis.Backend) *world {
 	w := &world{
-		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client, keys: func() []string { return b.Keys(context.Background()) },
+		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client, keys: func() []string { return ofLocks(b.Keys(context.Background())) },
 		lease: 3 * time.Second / 2, slack: 2 * time.Second, prompt: 2 * time.Second, while: 30 * time.Millisecond,
 	}
 	t.Cleanup(func() {
@@ -123,6 +124,11 @@ func onServer(t *testing.T, b testredis.Backend) *world {
 		b.RequireTTLs(t)
 	})
 	return w
+}
+
+// ofLocks returns the keys that are no labels.
+func ofLocks(keys []string) []string {
+	return slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, ":label:") })
 }
 
 // leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says that nobody has the

@@ -82,7 +82,7 @@ func TestNameUsedOnceLeavesLittle(t *testing.T) {
 	for _, mode := range bothModes {
 		require.NoError(t, c.FlushAll(ctx).Err())
 		unlock(t, take(t, newOwner(), rw, mode, "orders:42"))
-		keys, err := c.Keys(ctx, "*").Result()
+		keys, err := c.Keys(ctx, "rwlock:{*").Result()
 		require.NoError(t, err)
 		var bytes int64
 		for _, key := range keys {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -195,6 +196,9 @@ func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 // size is about, and not less than, what a request has in bytes on its way to the server.
 func size(r *protocol.Request) int {
 	n := 128
+	for _, arg := range r.Command {
+		n += 8 + len(arg.(string))
+	}
 	for _, s := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Claim.ID, r.Claim.Number, r.Claim.Slot, r.Channels, r.Writer, r.Record} {
 		if s, ok := s.(string); ok {
 			n += 8 + len(s)
@@ -404,6 +408,9 @@ var (
 
 // args returns the arguments of a request, made anew for each time that it is sent: the client's hooks may change them.
 func args(r *protocol.Request, w way) []any {
+	if r.Script == nil {
+		return slices.Clone(r.Command)
+	}
 	list := make([]any, 0, protocol.MaxArgs)
 	reads := r.Script == lua.Inspect && !w.write
 	switch {

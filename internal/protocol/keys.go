@@ -24,6 +24,9 @@ func KeysOf(prefix, name string) Keys {
 	return Keys{Lock: leases[:len(lock)], Leases: leases, Queue: lock + ":queue"}
 }
 
+// LabelKey returns the key under which an instance says who it is, for people: a string, while it holds or waits for something.
+func LabelKey(prefix, instance string) string { return prefix + ":label:" + instance }
+
 // escape keeps a name from closing the hash tag early, or opening another, while two names stay two.
 var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 

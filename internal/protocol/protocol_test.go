@@ -34,6 +34,7 @@ func TestNamesArePinned(t *testing.T) {
 		require.Equal(t, protocol.Keys{Lock: lock, Leases: lock + ":leases", Queue: lock + ":queue"}, k)
 	}
 	require.Equal(t, "rwlock:wake:", protocol.Channels("rwlock"))
+	require.Equal(t, "rwlock:label:k3J9x0aQ2bZ", protocol.LabelKey("rwlock", "k3J9x0aQ2bZ"))
 
 	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
 	require.Equal(t, protocol.Claim{

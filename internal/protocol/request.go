@@ -28,9 +28,10 @@ type Request struct {
 	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most Confirm they are waited for.
 	Replicas int
 	Confirm  time.Duration
-	From     any  // the sender's own
-	Trace    any  // a context.Context whose values the request is sent with, or nil
-	Again    bool // another request for the same is under way, or has failed
+	Command  []any // instead of a script: the command and its arguments
+	From     any   // the sender's own
+	Trace    any   // a context.Context whose values the request is sent with, or nil
+	Again    bool  // another request for the same is under way, or has failed
 }
 
 // A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.

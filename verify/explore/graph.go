@@ -70,6 +70,7 @@ var meanings = map[string]meaning{
 	"Request.slot":       slotNumber,
 	"Request.Tag":        skip,
 	"Request.From":       skip,
+	"Request.Command":    skip,
 	"Request.Trace":      skip,
 	"Request.Again":      skip, // for the dispatcher
 	"Request.Channels":   plain,

@@ -1,0 +1,183 @@
+package rwlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+const (
+	// maxLabel is how many bytes a label may have.
+	maxLabel = 256
+	// labelTime is for how long at least a label stays at the server. It is set again after half of that, if it is still needed.
+	labelTime = 4 * time.Minute
+	// labelRetry is when to try again if the server did not take the label.
+	labelRetry = 30 * time.Second
+)
+
+// A label is what the server keeps of the RWLock for people. RWLock.mu guards it.
+type label struct {
+	text  string
+	key   string
+	ttl   time.Duration
+	known bool        // the server was told, and need not be for a while
+	timer *time.Timer // for when that is over; nil if the server was never told
+}
+
+func newLabel(text, key string, lease time.Duration) label {
+	return label{text: text, key: key, ttl: max(labelTime, 2*lease)}
+}
+
+// defaultLabel returns "<program>@<host>:<pid>".
+func defaultLabel() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	return fmt.Sprintf("%s@%s:%d", filepath.Base(os.Args[0]), host, os.Getpid())
+}
+
+func checkLabel(text string) error {
+	switch {
+	case text == "":
+		return errors.New("the label is empty")
+	case len(text) > maxLabel:
+		return fmt.Errorf("the label has %d bytes, %d are allowed", len(text), maxLabel)
+	case !utf8.ValidString(text):
+		return errors.New("the label is not valid UTF-8")
+	}
+	for _, r := range text {
+		if !unicode.IsPrint(r) {
+			return fmt.Errorf("the label has a character that is not printable: %q", r)
+		}
+	}
+	return nil
+}
+
+// labels reports whether something is held or waited for and the server is to be told the label. The first request of an RWLock takes
+// that along; then it is a matter of the label's timer.
+func (rw *RWLock) labels() bool { return !rw.label.known && !rw.closed && !rw.engine.Idle() }
+
+// tellLabel returns the request that tells the server the label.
+func (rw *RWLock) tellLabel() *protocol.Request {
+	l := &rw.label
+	l.known = true
+	if l.timer == nil {
+		l.timer = time.AfterFunc(l.ttl/2, rw.labelOver)
+	} else {
+		l.timer.Reset(l.ttl / 2)
+	}
+	r := command("set", l.key, l.text, "px", strconv.FormatInt(l.ttl.Milliseconds(), 10))
+	r.From = l
+	return r
+}
+
+// labelOver has the label told again if anything is held or waited for, and otherwise when that is so again.
+func (rw *RWLock) labelOver() {
+	rw.mu.Lock()
+	rw.label.known = false
+	rw.flush()
+}
+
+// labelTold takes the server's answer.
+func (rw *RWLock) labelTold(err error) {
+	if err != nil && !rw.closed {
+		rw.label.timer.Reset(labelRetry)
+	}
+}
+
+// dropLabel has the server forget the label, when the RWLock is closed. What is lost of that, its time to live does.
+func (rw *RWLock) dropLabel() {
+	rw.mu.Lock()
+	told := rw.label.timer != nil
+	if told {
+		rw.label.timer.Stop()
+	}
+	rw.mu.Unlock()
+	if told {
+		rw.dispatch.Send(command("del", rw.label.key))
+	}
+}
+
+// labelsOf returns the labels of instances, as far as the server knows them and says so before ctx ends.
+func (rw *RWLock) labelsOf(ctx context.Context, instances map[string]bool) map[string]string {
+	labels := make(map[string]string)
+	var keys, names []string
+	for i := range instances {
+		if key := protocol.LabelKey(rw.prefix, i); key == rw.label.key {
+			labels[i] = rw.label.text
+		} else {
+			keys, names = append(keys, key), append(names, i)
+		}
+	}
+	for i, text := range rw.read(ctx, keys) {
+		if s, ok := text.(string); ok {
+			labels[names[i]] = s
+		}
+	}
+	return labels
+}
+
+// read returns what the keys hold: by one command, or by one each where keys may be on different servers.
+func (rw *RWLock) read(ctx context.Context, keys []string) []any {
+	values := make([]any, len(keys))
+	if len(keys) == 0 {
+		return values
+	}
+	done := make(chan dispatch.Result, len(keys))
+	var requests []*protocol.Request
+	places := map[*protocol.Request]int{}
+	if rw.together {
+		requests = append(requests, command("mget", keys...))
+	} else {
+		for i, key := range keys {
+			r := command("get", key)
+			requests, places[r] = append(requests, r), i
+		}
+	}
+	for _, r := range requests {
+		r.From = done
+	}
+	rw.dispatch.Send(requests...)
+	for range requests {
+		select {
+		case result := <-done:
+			if list, ok := result.Reply.([]any); ok && len(list) == len(values) {
+				copy(values, list)
+			} else if result.Err == nil {
+				values[places[result.Request]] = result.Reply
+			}
+		case <-ctx.Done():
+			return values
+		case <-rw.life.Done():
+			return values
+		}
+	}
+	return values
+}
+
+// command returns a request that is no script. The first argument is a key.
+func command(name string, args ...string) *protocol.Request {
+	r := &protocol.Request{Command: []any{name}, Keys: protocol.Keys{Lock: args[0]}}
+	for _, arg := range args {
+		r.Command = append(r.Command, arg)
+	}
+	return r
+}
+
+// oneServer reports whether all keys are on one server.
+func oneServer(client redis.UniversalClient) bool {
+	_, ok := client.(*redis.Client)
+	return ok
+}

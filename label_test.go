@@ -1,0 +1,199 @@
+package rwlock_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// labelKeys returns the keys of labels.
+func (w *world) labelKeys() (keys []string) {
+	w.Helper()
+	var cursor uint64
+	for {
+		list, next, err := w.dial().Scan(context.Background(), cursor, w.prefix+":label:*", 1000).Result()
+		require.NoError(w, err)
+		if keys = append(keys, list...); next == 0 {
+			return keys
+		}
+		cursor = next
+	}
+}
+
+// Inspect shows, beside each holder and each waiter, the label of its RWLock: that of WithLabel, or program, host and process. It does
+// from the moment when the lock call has returned, and from any RWLock.
+func TestInspectShowsLabels(t *testing.T) {
+	everywhere(t, func(w *world) {
+		host, err := os.Hostname()
+		require.NoError(w, err)
+		plain := fmt.Sprintf("%s@%s:%d", filepath.Base(os.Args[0]), host, os.Getpid())
+		one, two, third := w.newLock(rwlock.WithLabel("first worker")), w.newLock(), w.newLock()
+		a := take(w, newOwner(), one, read, "n")
+		require.Equal(w, "first worker", inspect(w, third, "n").Holders[0].Label)
+		b := take(w, newOwner(), two, read, "n")
+		waiting := w.enqueue(newOwner(), one, write, "n")
+		for _, rw := range []*rwlock.RWLock{one, two, third} {
+			s := inspect(w, rw, "n")
+			labels := map[string]string{}
+			for _, h := range s.Holders {
+				labels[h.Owner] = h.Label
+			}
+			require.Equal(w, map[string]string{a.Owner().String(): "first worker", b.Owner().String(): plain}, labels)
+			require.Equal(w, "first worker", s.Waiters[0].Label)
+		}
+		unlock(w, a, b)
+		unlock(w, waiting.granted())
+	})
+}
+
+// The key of a label is a contract between versions of the library that run side by side. It has a time to live, and Close removes it.
+func TestLabelKey(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, err := rwlock.New(w.dial(), rwlock.WithPrefix(w.prefix), rwlock.WithLabel("worker"))
+		require.NoError(w, err)
+		require.Empty(w, w.labelKeys(), "New touches no network")
+		unlock(w, take(w, newOwner(), rw, write, "n"))
+		keys := w.labelKeys()
+		require.Len(w, keys, 1)
+		require.Regexp(w, "^"+regexp.QuoteMeta(w.prefix)+":label:[-_A-Za-z0-9]{11}$", keys[0])
+		text, err := w.dial().Get(context.Background(), keys[0]).Result()
+		require.NoError(w, err)
+		require.Equal(w, "worker", text)
+		ttl, err := w.dial().PTTL(context.Background(), keys[0]).Result()
+		require.NoError(w, err)
+		require.Positive(w, ttl)
+		require.LessOrEqual(w, ttl, 4*time.Minute)
+		require.NoError(w, rw.Close())
+		require.Empty(w, w.labelKeys())
+	})
+}
+
+// A label stays for as long as anything is held or waited for, whatever the leases, and goes when nothing has been for a while. It costs
+// one command every two minutes, however many locks are taken.
+func TestLabelStaysWhileItIsNeeded(t *testing.T) {
+	bubbled(t, func(w *world) {
+		c := w.dial()
+		sets := &setCounter{}
+		c.AddHook(sets)
+		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix))
+		h := take(w, newOwner(), rw, write, "n", rwlock.Lease(10*time.Hour), rwlock.NoRenew())
+		for range 60 {
+			time.Sleep(time.Minute)
+			require.Len(w, w.labelKeys(), 1)
+			unlock(w, take(w, newOwner(), rw, write, "other"))
+		}
+		require.LessOrEqual(w, sets.n.Load(), int64(32))
+		unlock(w, h)
+		time.Sleep(5 * time.Minute)
+		require.Empty(w, w.labelKeys())
+		h = take(w, newOwner(), rw, write, "n")
+		require.Len(w, w.labelKeys(), 1)
+		unlock(w, h)
+	})
+}
+
+// A server that refuses labels, or has lost them, is used like others: there is no label, and no error.
+func TestLabelThatTheServerDoesNotHave(t *testing.T) {
+	everywhere(t, func(w *world) {
+		c := w.dial()
+		c.AddHook(noLabels{})
+		rw, far := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithLabel("worker")), w.newLock()
+		h := take(w, newOwner(), rw, write, "n")
+		require.Empty(w, inspect(w, far, "n").Holders[0].Label)
+		require.Equal(w, "worker", inspect(w, rw, "n").Holders[0].Label, "its own it knows")
+		other := take(w, newOwner(), far, write, "other")
+		require.Empty(w, inspect(w, rw, "other").Holders[0].Label)
+		unlock(w, h, other)
+	})
+}
+
+// Labels that a person, or a terminal, cannot read are refused.
+func TestBadLabelsAreRefused(t *testing.T) {
+	bubbled(t, func(w *world) {
+		for text, want := range map[string]string{
+			"": "the label is empty", strings.Repeat("x", 257): "257 bytes", "a\nb": "not printable", "\x1b[2J": "not printable", "\xff": "UTF-8",
+		} {
+			require.ErrorContains(w, errOf(rwlock.New(w.dial(), rwlock.WithLabel(text))), want)
+		}
+		rw := w.newLock(rwlock.WithLabel(strings.Repeat("🔒", 64)))
+		unlock(w, take(w, newOwner(), rw, write, "n"))
+	})
+}
+
+// A record of the log says whose it is.
+func TestRecordsShowTheLabel(t *testing.T) {
+	bubbled(t, func(w *world) {
+		said := &records{}
+		rw := w.newLock(rwlock.WithLabel("worker 7"), rwlock.WithLogger(said.logger()))
+		h := take(w, newOwner(), rw, write, "n", rwlock.NoRenew())
+		w.lostWhen(h)
+		eventually(w, func() bool { return len(said.list()) == 1 }, "a record")
+		require.Contains(w, said.list()[0], "worker 7")
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+	})
+}
+
+// A setCounter counts how often a label is told.
+type setCounter struct{ n atomic.Int64 }
+
+func (s *setCounter) note(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if cmd.Name() == "set" {
+			s.n.Add(1)
+		}
+	}
+}
+
+func (s *setCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *setCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.note(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (s *setCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.note(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// noLabels has the server refuse to set and to read labels, as one with narrow rights does.
+type noLabels struct{}
+
+func (noLabels) spoil(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if name := cmd.Name(); name == "set" || name == "mget" {
+			cmd.Args()[0] = "no" + name
+		}
+	}
+}
+
+func (noLabels) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (n noLabels) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		n.spoil(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (n noLabels) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		n.spoil(cmds...)
+		return next(ctx, cmds)
+	}
+}
