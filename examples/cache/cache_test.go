@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+)
+
+func newCache(t *testing.T) cache {
+	client, closeAll, err := connect.Redis(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(closeAll)
+	rw, err := rwlock.New(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { rw.Close() })
+	return cache{client, rw}
+}
+
+func constant(value string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) { return value, nil }
+}
+
+func TestMissingEntryIsQueriedOnce(t *testing.T) {
+	t.Parallel()
+	c := newCache(t)
+	var queries atomic.Int64
+	var callers sync.WaitGroup
+	for range 20 {
+		callers.Go(func() {
+			value, err := c.get(t.Context(), t.Name(), func(context.Context) (string, error) {
+				queries.Add(1)
+				return "new", nil
+			})
+			assert.NoError(t, err)
+			assert.Equal(t, "new", value)
+		})
+	}
+	callers.Wait()
+	assert.EqualValues(t, 1, queries.Load())
+}
+
+func TestUpdateDropsTheEntry(t *testing.T) {
+	t.Parallel()
+	c := newCache(t)
+	data := "old"
+	value, err := c.get(t.Context(), t.Name(), constant(data))
+	require.NoError(t, err)
+	assert.Equal(t, "old", value)
+
+	require.NoError(t, c.update(t.Context(), t.Name(), func(context.Context) error { data = "new"; return nil }))
+	value, err = c.get(t.Context(), t.Name(), constant(data))
+	require.NoError(t, err)
+	assert.Equal(t, "new", value)
+}
+
+// A reader that loses its lock during the query, and a write that comes before its refill.
+func TestWhatWasReadBeforeTheLastWriteIsNotCached(t *testing.T) {
+	t.Parallel()
+	c := newCache(t)
+	h, err := c.rw.RLock(t.Context(), t.Name())
+	require.NoError(t, err)
+	require.NoError(t, c.rw.ForceUnlock(t.Context(), t.Name()))
+	require.NoError(t, c.update(t.Context(), t.Name(), func(context.Context) error { return nil }))
+
+	accepted, err := refill.Run(t.Context(), c.client, []string{"cache:" + t.Name()}, h.Token(), "old", 1000).Int()
+	require.NoError(t, err)
+	assert.Zero(t, accepted)
+	_, err = c.cached(t.Context(), t.Name())
+	assert.ErrorIs(t, err, redis.Nil)
+	assert.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
+}

@@ -1,0 +1,121 @@
+// Cache keeps the results of slow queries. When an entry is missing, one process of all queries the database, and the others wait for
+// it. What was read before the last write never gets into the cache, not even from a process that was paused in between.
+//
+//	go run ./examples/cache
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+)
+
+const life = time.Hour // of an entry
+
+// refill stores a value unless its token is smaller than that of the last write. The token of a read hold is smaller than those of
+// all later writers, and at least that of every earlier one. invalidate drops the value and remembers the writer's token.
+var (
+	refill = redis.NewScript(`
+		if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or 0) then return 0 end
+		redis.call('HSET', KEYS[1], 'value', ARGV[2], 'token', ARGV[1])
+		return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
+	invalidate = redis.NewScript(`
+		if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or 0) then return 0 end
+		redis.call('HDEL', KEYS[1], 'value')
+		redis.call('HSET', KEYS[1], 'token', ARGV[1])
+		return redis.call('PEXPIRE', KEYS[1], ARGV[2])`)
+)
+
+type cache struct {
+	client *redis.Client
+	rw     *rwlock.RWLock
+}
+
+// get returns the entry of key. If there is none, it stores what query returns.
+func (c cache) get(ctx context.Context, key string, query func(ctx context.Context) (string, error)) (string, error) {
+	if value, err := c.cached(ctx, key); !errors.Is(err, redis.Nil) {
+		return value, err // a hit takes no lock
+	}
+	// The guard lets one caller through at a time. It is another lock than that of the data, which many may read.
+	return rwlock.Do(ctx, c.rw, "refill:"+key, func(ctx context.Context, _ *rwlock.Hold) (string, error) {
+		if value, err := c.cached(ctx, key); !errors.Is(err, redis.Nil) {
+			return value, err // another caller was faster
+		}
+		return rwlock.RDo(ctx, c.rw, key, func(ctx context.Context, h *rwlock.Hold) (string, error) {
+			value, err := query(ctx)
+			if err != nil {
+				return "", err
+			}
+			return value, refill.Run(ctx, c.client, []string{"cache:" + key}, h.Token(), value, life.Milliseconds()).Err()
+		})
+	})
+}
+
+func (c cache) cached(ctx context.Context, key string) (string, error) {
+	return c.client.HGet(ctx, "cache:"+key, "value").Result()
+}
+
+// update changes the data of key and drops its entry. The entry is dropped first: if that fails, nothing has happened, and until
+// update has finished, nobody can refill it.
+func (c cache) update(ctx context.Context, key string, change func(ctx context.Context) error) error {
+	return c.rw.WithLock(ctx, key, func(ctx context.Context, h *rwlock.Hold) error {
+		if err := invalidate.Run(ctx, c.client, []string{"cache:" + key}, h.Token(), life.Milliseconds()).Err(); err != nil {
+			return err
+		}
+		return change(ctx)
+	})
+}
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	client, closeAll, err := connect.Redis(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	rw, err := rwlock.New(client)
+	if err != nil {
+		return err
+	}
+	defer rw.Close()
+	c := cache{client, rw}
+
+	var version, queries atomic.Int64
+	query := func(context.Context) (string, error) {
+		queries.Add(1)
+		time.Sleep(100 * time.Millisecond)
+		return fmt.Sprint("version ", version.Load()), nil
+	}
+	for range 2 {
+		err := c.update(ctx, "prices", func(context.Context) error { version.Add(1); return nil })
+		if err != nil {
+			return err
+		}
+		var callers sync.WaitGroup
+		for range 50 {
+			callers.Go(func() {
+				if _, err := c.get(ctx, "prices", query); err != nil {
+					log.Print(err)
+				}
+			})
+		}
+		callers.Wait()
+		value, err := c.get(ctx, "prices", query)
+		fmt.Printf("%s, error %v: 51 calls, %d queries\n", value, err, queries.Swap(0))
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+// Package connect gives the examples a Redis server.
+package connect
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Redis returns a client of the server that the environment variable REDIS_URL names, or without it, of a server within this
+// process; and a function that closes both.
+func Redis(ctx context.Context) (client *redis.Client, closeAll func(), err error) {
+	if url := os.Getenv("REDIS_URL"); url != "" {
+		options, err := redis.ParseURL(url)
+		if err != nil {
+			return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
+		}
+		client = redis.NewClient(options)
+		if err := client.Ping(ctx).Err(); err != nil {
+			_ = client.Close()
+			return nil, nil, fmt.Errorf("REDIS_URL: %w", err)
+		}
+		return client, func() { _ = client.Close() }, nil
+	}
+
+	server := miniredis.NewMiniRedis()
+	server.ClockTTL(true) // let keys expire by the clock, as a Redis server does
+	if err := server.Start(); err != nil {
+		return nil, nil, err
+	}
+	client = redis.NewClient(&redis.Options{Addr: server.Addr()})
+	return client, func() { _ = client.Close(); server.Close() }, nil
+}
