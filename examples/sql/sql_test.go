@@ -1,0 +1,51 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+)
+
+func TestWriterThatLostItsLockChangesNothing(t *testing.T) {
+	t.Parallel()
+	client, closeAll, err := connect.Redis(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(closeAll)
+	rw, err := rwlock.New(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { rw.Close() })
+	db, err := open(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { db.Close() })
+
+	err = deposit(t.Context(), rw, db, "alice", 50, func() {
+		require.NoError(t, rw.ForceUnlock(t.Context(), "account:alice"))
+		require.NoError(t, deposit(t.Context(), rw, db, "alice", 10, func() {}))
+	})
+	assert.ErrorIs(t, err, errStale)
+	assert.ErrorIs(t, err, rwlock.ErrLost)
+
+	balance, err := begin(t.Context(), db, "alice", 1<<62)
+	require.NoError(t, err)
+	assert.EqualValues(t, 110, balance)
+}
+
+func TestRowRefusesAnOlderTokenAsSoonAsALaterWriterHasBegun(t *testing.T) {
+	t.Parallel()
+	db, err := open(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { db.Close() })
+
+	_, err = begin(t.Context(), db, "alice", 5)
+	require.NoError(t, err)
+	_, err = begin(t.Context(), db, "alice", 7)
+	require.NoError(t, err)
+	assert.ErrorIs(t, commit(t.Context(), db, "alice", 1, 5), errStale)
+	_, err = begin(t.Context(), db, "alice", 6)
+	assert.ErrorIs(t, err, errStale)
+	assert.NoError(t, commit(t.Context(), db, "alice", 2, 7))
+}
