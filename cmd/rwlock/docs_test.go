@@ -92,9 +92,10 @@ func normal(text string) string {
 		{`"lease_ms":\d+`, `"lease_ms":N`},
 		{`\b[\d.]+(ns|µs|ms|s)\b`, "DURATION"},
 		{`\b(Redis|Valkey) [\d.]+\b`, "VERSION"},
-		{`  \d{3,}  `, "  NUMBER  "}, // pairs per second
 		{`\d\d:\d\d:\d\d`, "TIME"},
 		{` {2,}`, "  "},
+		{`  8  \d+  `, "  8  RATE  "}, // of bench with eight clients
+		{`(?m)^(ok|warn)  (round trip|handover)  .*$(\n  → (each lock|notifications).*)?`, "ok  $2"}, // on a machine that is busy
 	} {
 		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
 	}

@@ -53,7 +53,7 @@ func prepare(t *testing.T, url string, args ...string) *tool {
 	return p
 }
 
-// start starts a process that uses a server. It is killed when the test ends.
+// start starts a process that uses a server. It ends with the test.
 func start(t *testing.T, url string, args ...string) *tool {
 	p := prepare(t, url, args...)
 	p.launch()
@@ -67,10 +67,18 @@ func (p *tool) launch() {
 		_ = p.cmd.Wait()
 		close(p.exited)
 	}()
-	p.t.Cleanup(func() {
+	p.t.Cleanup(p.kill)
+}
+
+// kill ends the process, and first what it runs: a signal that it passes on reaches all of that, and SIGKILL would not.
+func (p *tool) kill() {
+	p.signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+	case <-time.After(2 * time.Second):
 		p.signal(syscall.SIGKILL)
 		<-p.exited
-	})
+	}
 }
 
 func (p *tool) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
