@@ -37,12 +37,18 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		return b.String() + "```\n"
 	})
-	actual = strings.ReplaceAll(actual, server.Addr(), "localhost:6379")
+	actual = anonymous(actual, server.Addr())
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(actual), 0o600))
 		return
 	}
 	require.Equal(t, normal(blocks(string(text))), normal(blocks(actual)))
+}
+
+// anonymous returns a text without the names of this machine and its server.
+func anonymous(text, server string) string {
+	host, _ := os.Hostname()
+	return strings.NewReplacer(server, "localhost:6379", "@"+host+":", "@web-1:").Replace(text)
 }
 
 // blocks returns all blocks of a text that a test runs.
@@ -87,6 +93,7 @@ func runAll(t *testing.T, url string, commands []string) []string {
 func normal(text string) string {
 	for _, r := range [][2]string{
 		{`[0-9a-f]{8}-[0-9a-f-]{27}:\d+`, "OWNER"},
+		{`@web-1:\d+`, "@HOST:PID"},
 		{`\b\d{16}\b`, "TOKEN"},
 		{`time=\S+`, "time=TIME"},
 		{`"lease_ms":\d+`, `"lease_ms":N`},

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,9 +12,12 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +34,7 @@ type execFlags struct {
 	wait             duration
 	lease, grace     duration
 	conflict         int
+	label            string
 }
 
 func (a *app) execCommand() *cobra.Command {
@@ -73,6 +78,7 @@ Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server
 	flags.Var(&f.lease, "lease", "how long the lock outlives this process")
 	flags.Var(&f.grace, "grace", "how long before the end of the lock the command gets SIGTERM; at most half of the lease")
 	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitLocked, "exit with `CODE` if the lock is not acquired")
+	flags.StringVar(&f.label, "label", "", "`TEXT` that inspect and watch show beside the owner; COMMAND@HOST:PID by default")
 	cmd.MarkFlagsMutuallyExclusive("read", "write")
 	cmd.MarkFlagsMutuallyExclusive("try", "wait")
 	return cmd
@@ -103,7 +109,8 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		return err
 	}
-	s, err := a.open(rwlock.WithLease(time.Duration(f.lease)), rwlock.WithLogger(logger()))
+	label := cmp.Or(f.label, defaultLabel(argv[0]))
+	s, err := a.open(rwlock.WithLease(time.Duration(f.lease)), rwlock.WithLogger(logger()), rwlock.WithLabel(label))
 	if err != nil {
 		return err
 	}
@@ -145,6 +152,22 @@ func logger() *slog.Logger {
 		return attr
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{ReplaceAttr: short}))
+}
+
+// defaultLabel says what runs, and where.
+func defaultLabel(command string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return fmt.Sprintf("%s@%s:%d", strings.Map(printable, filepath.Base(command)), host, os.Getpid())
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
 }
 
 // notify has signals delivered, except for those that this process was started to ignore, by nohup(1) for example.

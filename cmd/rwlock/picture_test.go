@@ -37,7 +37,7 @@ func TestPictureOfWatch(t *testing.T) {
 	p.says("\x1b[J") // a frame is complete
 	_, frame, _ := strings.Cut(p.out.String(), "\x1b[H")
 	frame, _, _ = strings.Cut(frame, "\x1b[J")
-	picture := strings.ReplaceAll(picture(frame), server.Addr(), "localhost:6379")
+	picture := anonymous(picture(frame), server.Addr())
 	const file = "../../docs/watch.svg"
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(picture), 0o600))
@@ -56,7 +56,7 @@ func picture(frame string) string {
 	frame = strings.NewReplacer("\x1b[K", "", "\r", "").Replace(frame)
 	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="760" height="%d" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">`+"\n",
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="960" height="%d" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">`+"\n",
 		20*len(lines)+24)
 	b.WriteString(`<rect width="100%" height="100%" rx="6" fill="#1e1e1e"/>` + "\n")
 	for i, line := range lines {

@@ -22,6 +22,7 @@ type stateJSON struct {
 
 type holderJSON struct {
 	Owner   string `json:"owner"`
+	Label   string `json:"label,omitempty"`
 	Mode    string `json:"mode"`
 	Count   int    `json:"count"`
 	LeaseMS int64  `json:"lease_ms"`
@@ -29,6 +30,7 @@ type holderJSON struct {
 
 type waiterJSON struct {
 	Owner   string `json:"owner"`
+	Label   string `json:"label,omitempty"`
 	Mode    string `json:"mode"`
 	LeaseMS int64  `json:"lease_ms"`
 }
@@ -36,10 +38,10 @@ type waiterJSON struct {
 func toJSON(s rwlock.State) stateJSON {
 	j := stateJSON{Name: s.Name, Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
-		j.Holders = append(j.Holders, holderJSON{h.Owner, h.Mode.String(), h.Count, h.Lease.Milliseconds()})
+		j.Holders = append(j.Holders, holderJSON{h.Owner, h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds()})
 	}
 	for _, w := range s.Waiters {
-		j.Waiters = append(j.Waiters, waiterJSON{w.Owner, w.Mode.String(), w.Lease.Milliseconds()})
+		j.Waiters = append(j.Waiters, waiterJSON{w.Owner, w.Label, w.Mode.String(), w.Lease.Milliseconds()})
 	}
 	return j
 }
@@ -70,7 +72,7 @@ func text(format string, args ...any) output.Cell {
 // ownersTable has a row for each holder and each waiter, of all these locks.
 func ownersTable(states []rwlock.State) *output.Table {
 	t := &output.Table{}
-	t.Header("LOCK", "STATE", "MODE", "COUNT", "LEASE LEFT", "OWNER")
+	t.Header("LOCK", "STATE", "MODE", "COUNT", "LEASE LEFT", "LABEL", "OWNER")
 	for _, s := range states {
 		name := text("%s", output.Name(s.Name)) // in its first row only
 		if len(s.Holders)+len(s.Waiters) == 0 {
@@ -78,12 +80,12 @@ func ownersTable(states []rwlock.State) *output.Table {
 			continue
 		}
 		for _, h := range s.Holders {
-			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), leaseCell(h.Lease), text("%s", h.Owner))
+			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), leaseCell(h.Lease), labelCell(h.Label), text("%s", h.Owner))
 			name = output.Cell{}
 		}
 		for i, w := range s.Waiters {
 			waits := output.Cell{Text: "waits " + strconv.Itoa(i+1), Style: output.Dim}
-			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, leaseCell(w.Lease), text("%s", w.Owner))
+			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, leaseCell(w.Lease), labelCell(w.Label), text("%s", w.Owner))
 			name = output.Cell{}
 		}
 	}
@@ -91,6 +93,14 @@ func ownersTable(states []rwlock.State) *output.Table {
 }
 
 func leaseCell(d time.Duration) output.Cell { return text("%s", output.Duration(d)) }
+
+// labelCell is what an owner is called. Its process has chosen that.
+func labelCell(label string) output.Cell {
+	if label == "" {
+		return output.Cell{}
+	}
+	return text("%s", output.Name(label))
+}
 
 // count is a number of things: "1 holder", "2 holders".
 func count(n int, thing string) string {
