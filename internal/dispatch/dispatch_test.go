@@ -546,3 +546,37 @@ func TestRequestsForSeveralServersTravelAlone(t *testing.T) {
 }
 
 var errDown = errors.New("the server is down")
+
+// One goroutine at a time is roused to look at the queue: those that are not needed sleep on.
+func TestOneGoroutineIsRousedAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		d, r := start(t, s)
+		handOver := func() { // as Send, twice, before the goroutine looks
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			for range 2 {
+				d.queue = append(d.queue, requests(1)...)
+				d.rouse()
+			}
+			require.True(t, d.roused)
+		}
+		handOver()
+		synctest.Wait()
+		require.Equal(t, 1, d.running)
+		require.Len(t, s.exchanges(), 1)
+		for i := range 5 {
+			handOver()
+			synctest.Wait()
+			require.Equal(t, 1, d.running, "the one that sleeps does it")
+			require.Equal(t, 1, d.idle)
+			require.Len(t, s.exchanges(), 2+i)
+			require.False(t, d.roused)
+		}
+		d.rouse() // for nothing
+		require.False(t, d.roused)
+		require.Len(t, r.all(), 12)
+		stop(t, d)
+	})
+}

@@ -18,6 +18,11 @@ const (
 )
 
 var equivalences = []equivalence{
+	{"internal/dispatch/dispatch.go", "lanes    = 9", tuned},
+	{"internal/dispatch/dispatch.go", "patience = 11 * time.Millisecond", tuned},
+	{"internal/dispatch/dispatch.go", "spare = 3", tuned},
+	{"internal/dispatch/dispatch.go", "extra = 17", tuned},
+	{"internal/dispatch/dispatch.go", "batchBytes = 4097", tuned},
 	{"lua/lock.lua", "if protocol == PROTOCOL and (not record or record <= ARGV[2]) then", longer},
 	{"lua/rlock.lua", "if protocol == PROTOCOL and (not record or record <= ARGV[2]) and (not fence or fence <= now) then", longer},
 	{"lua/lock.lua", "if not fence or fence <= time[1] or (ARGV[6] or SHORT) ~= SHORT then", digits},

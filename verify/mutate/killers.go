@@ -39,12 +39,13 @@ var (
 	}
 	situationTests = killer{name: "situations", dir: "verify", command: `"$ROOT/verify.test" -test.failfast -test.run '^(` + slow + `)'`}
 	bubbleTests    = killer{
-		name: "bubbles", prepare: `go test -c -o "$ROOT/root.test" .`,
+		name:    "bubbles",
 		command: `"$ROOT/root.test" -test.failfast -test.run "$BUBBLES"`,
 	}
 	// What something costs, and what is only to be seen at a server.
 	costTests = killer{
-		name: "costs", command: `"$ROOT/root.test" -test.failfast -test.run '^Test(Calls|Cost|Memory|Name|WrongType)'`,
+		name: "costs", prepare: `go test -c -o "$ROOT/root.test" .`,
+		command: `"$ROOT/root.test" -test.failfast -test.run '^Test(Calls|Cost|Memory|Name|WrongType)'`,
 	}
 )
 
@@ -54,11 +55,12 @@ const slow = "TestKeysOfAnotherType|TestLostKeys"
 // killersOf returns the default killers, the quickest first.
 func killersOf(pkg string) []killer {
 	if pkg == "" {
-		return []killer{differential, protocolTests, steps, costTests, situationTests, bubbleTests}
+		return []killer{differential, protocolTests, steps, costTests, situationTests}
 	}
 	own := killer{name: filepath.Base(pkg), command: "go test -vet=off -count=1 -failfast ./" + pkg}
 	bubbles, costs := bubbleTests, costTests
-	bubbles.prepare, bubbles.command = "", `go test -vet=off -c -o "$ROOT/root.test" . && `+bubbles.command
+	bubbles.command = `go test -vet=off -c -o "$ROOT/root.test" . && ` + bubbles.command
+	costs.prepare = "" // done by then
 	return []killer{own, bubbles, costs}
 }
 
@@ -175,8 +177,6 @@ func (w *worker) try(m mutant) (by, output string) {
 		if err := checkLua(w.at); err != nil {
 			return invalid, err.Error()
 		}
-	} else if out, err := w.shell(context.Background(), w.pkg, "go build ."); err != nil {
-		return invalid, out
 	}
 	return w.kill(w.limit)
 }
@@ -193,6 +193,8 @@ func (w *worker) kill(limit time.Duration) (by, output string) {
 		switch {
 		case ctx.Err() != nil:
 			return hangs, out
+		case err != nil && strings.Contains(out, "[build failed]"):
+			return invalid, out
 		case err != nil:
 			return k.name, out
 		}

@@ -48,7 +48,7 @@ func main() {
 	flag.IntVar(&o.sample, "sample", 0, "only so many mutants, taken by chance")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the sample")
 	flag.IntVar(&o.parallel, "parallel", 1, "mutants that are tried at a time")
-	flag.DurationVar(&o.limit, "limit", 3*time.Minute, "for how long a mutant may run: one that hangs is killed")
+	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "for how long a mutant may run: one that hangs is killed")
 	flag.BoolVar(&o.verbose, "v", false, "tell what killed each mutant")
 	flag.Func("killer", "\"name: command\" that fails on a mutant, in the root of the repository; may be repeated; instead of the default",
 		func(s string) error {
