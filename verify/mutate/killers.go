@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,7 +24,7 @@ type killer struct {
 	command string
 }
 
-// Those of the scripts are built once, and read the scripts when they start. Of what runs on every server, the real one suffices.
+// They are built once: those of the scripts read the scripts when they start, and those of a package have all its mutants. Of what runs on every server, the real one suffices.
 var (
 	differential = killer{
 		name: "differential", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
@@ -57,11 +58,11 @@ func killersOf(pkg string) []killer {
 	if pkg == "" {
 		return []killer{differential, protocolTests, steps, costTests, situationTests}
 	}
-	own := killer{name: filepath.Base(pkg), command: "go test -vet=off -count=1 -failfast ./" + pkg}
-	bubbles, costs := bubbleTests, costTests
-	bubbles.command = `go test -vet=off -c -o "$ROOT/root.test" . && ` + bubbles.command
-	costs.prepare = "" // done by then
-	return []killer{own, bubbles, costs}
+	own := killer{
+		name: filepath.Base(pkg), dir: pkg, prepare: `go test -vet=off -c -o "$ROOT/own.test" .`,
+		command: `"$ROOT/own.test" -test.failfast -test.timeout 2m`,
+	}
+	return []killer{own, costTests, bubbleTests}
 }
 
 var (
@@ -108,37 +109,67 @@ const chance = "synctest channel from outside bubble"
 // A worker tries mutants in a copy of the repository.
 type worker struct {
 	options
-	at  string
-	env []string
+	at      string // the copy
+	scripts string // the root of a copy of the scripts
+	env     []string
 }
 
-func newWorker(o options, at string) (*worker, error) {
-	w := &worker{options: o, at: at}
+// newWorker makes the copy and builds the killers. The mutants of a package get numbers there.
+func newWorker(o options, all []mutant, at string) (*worker, error) {
+	w := &worker{options: o, at: at, scripts: at}
 	if w.killers == nil {
 		w.killers = killersOf(o.pkg)
 	}
 	if err := copyRepository(o.root, at); err != nil {
 		return nil, err
 	}
-	if o.pkg == "" {
-		if err := unembed(at); err != nil {
-			return nil, err
-		}
-	}
 	run, err := bubbles(at)
 	if err != nil {
 		return nil, err
 	}
-	w.env = append(os.Environ(), "ROOT="+at, "RWLOCK_LUA="+filepath.Join(at, "lua"), "BUBBLES="+run, "GOWORK=off")
+	w.env = append(os.Environ(), "ROOT="+at, "BUBBLES="+run, "GOWORK=off")
+	if o.pkg == "" {
+		err = unembed(at)
+	} else {
+		err = weave(at, o.pkg, all, func() string {
+			out, err := w.shell(context.Background(), o.pkg, "go build -gcflags=-e .")
+			if err != nil {
+				return out
+			}
+			return ""
+		})
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := w.build(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	return w, nil
+}
+
+// another returns a worker in the same copy. If it is the scripts that are mutated, it has its own.
+func (w *worker) another(scripts string) (*worker, error) {
+	if w.pkg != "" {
+		return w, nil
+	}
+	other := *w
+	other.scripts = scripts
+	return &other, copyRepository(filepath.Join(w.at, "lua"), filepath.Join(scripts, "lua"))
+}
+
+// build builds what the killers need.
+func (w *worker) build(ctx context.Context) (output string, err error) {
 	for _, k := range w.killers {
 		if k.prepare == "" {
 			continue
 		}
-		if out, err := w.shell(context.Background(), k.dir, k.prepare); err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", k.prepare, err, out)
+		if out, err := w.shell(ctx, k.dir, k.prepare); err != nil {
+			return out, err
 		}
 	}
-	return w, nil
+	return "", nil
 }
 
 var embedded = regexp.MustCompile(`//go:embed .*\nvar files embed\.FS\n`)
@@ -150,7 +181,6 @@ func unembed(at string) error {
 	if err != nil {
 		return err
 	}
-
 	if !embedded.Match(text) {
 		return fmt.Errorf("%s embeds the scripts in some other way", path)
 	}
@@ -164,7 +194,13 @@ func (directory) ReadFile(name string) ([]byte, error) { return os.ReadFile(os.G
 
 // try returns what killed a mutant, and what that says; or survived.
 func (w *worker) try(m mutant) (by, output string) {
-	path := filepath.Join(w.at, filepath.FromSlash(m.file))
+	switch {
+	case m.broken:
+		return invalid, ""
+	case m.number > 0:
+		return w.kill(w.limit, chosenBy+"="+strconv.Itoa(m.number))
+	}
+	path := filepath.Join(w.scripts, filepath.FromSlash(m.file))
 	text, err := os.ReadFile(path)
 	if err == nil {
 		err = os.WriteFile(path, []byte(m.text), 0o644)
@@ -174,27 +210,27 @@ func (w *worker) try(m mutant) (by, output string) {
 	}
 	defer os.WriteFile(path, text, 0o644)
 	if w.pkg == "" {
-		if err := checkLua(w.at); err != nil {
+		if err := checkLua(w.scripts); err != nil {
 			return invalid, err.Error()
 		}
+	} else if out, err := w.build(context.Background()); err != nil {
+		return invalid, out
 	}
 	return w.kill(w.limit)
 }
 
 // kill runs the killers one after the other, within a time, and returns the name of the first that fails, and what it says.
-func (w *worker) kill(limit time.Duration) (by, output string) {
+func (w *worker) kill(limit time.Duration, env ...string) (by, output string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, k := range w.killers {
-		out, err := w.shell(ctx, k.dir, k.command)
+		out, err := w.shell(ctx, k.dir, k.command, env...)
 		if err != nil && strings.Contains(out, chance) {
-			out, err = w.shell(ctx, k.dir, k.command)
+			out, err = w.shell(ctx, k.dir, k.command, env...)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return hangs, out
-		case err != nil && strings.Contains(out, "[build failed]"):
-			return invalid, out
 		case err != nil:
 			return k.name, out
 		}
@@ -203,10 +239,10 @@ func (w *worker) kill(limit time.Duration) (by, output string) {
 }
 
 // shell runs a command in a directory of the copy. When the time is over, it ends all that the command has started.
-func (w *worker) shell(ctx context.Context, dir, command string) (string, error) {
+func (w *worker) shell(ctx context.Context, dir, command string, env ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "sh", "-c", command)
 	cmd.Dir = filepath.Join(w.at, dir)
-	cmd.Env = w.env
+	cmd.Env = append(append(slices.Clone(w.env), "RWLOCK_LUA="+filepath.Join(w.scripts, "lua")), env...)
 	cmd.WaitDelay = time.Second
 	together(cmd)
 	out, err := cmd.CombinedOutput()

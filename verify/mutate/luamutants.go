@@ -76,7 +76,8 @@ func mutateLua(file, text string) []mutant {
 			if after == "do end" {
 				after = strings.TrimSpace(line) + leftOut
 			}
-			all = append(all, mutant{file, i + 1, strings.TrimSpace(line), after, strings.Join(with, "\n")})
+			all = append(all, mutant{
+				file: file, line: i + 1, before: strings.TrimSpace(line), after: after, text: strings.Join(with, "\n")})
 		}
 	}
 	return all

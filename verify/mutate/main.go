@@ -111,20 +111,43 @@ func run(o options) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	var workers []*worker
-	for i := range max(o.parallel, 1) {
-		w, err := newWorker(o, filepath.Join(temp, fmt.Sprint("copy", i)))
+	w, err := newWorker(o, chosen, filepath.Join(temp, "copy"))
+	if err != nil {
+		return err
+	}
+	workers := []*worker{w}
+	for i := range o.parallel - 1 {
+		other, err := w.another(filepath.Join(temp, fmt.Sprint("scripts", i)))
 		if err != nil {
 			return err
 		}
-		workers = append(workers, w)
+		workers = append(workers, other)
 	}
 	// What is not mutated must live. Its first run compiles what others then find.
 	if by, output := workers[0].kill(10 * o.limit); by != survived {
 		return fmt.Errorf("%s: fails without any mutation:\n%s", by, output)
 	}
 
+	// An interrupt ends the run with what is known by then.
+	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	t := newTable()
+	together, alone := chosen, []mutant(nil)
+	if o.pkg != "" {
+		together, alone = woven(chosen)
+	}
+	tryAll(interrupted, together, workers, t)
+	tryAll(interrupted, alone, workers[:1], t)
+	fmt.Println()
+	fmt.Print(t)
+	if t.sum().by[survived] > 0 {
+		return errSurvivors
+	}
+	return nil
+}
+
+// tryAll tries mutants until ctx ends, and notes what becomes of them.
+func tryAll(ctx context.Context, all []mutant, workers []*worker, t *table) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	work := make(chan mutant)
@@ -142,30 +165,21 @@ func run(o options) error {
 					fmt.Println("SURVIVED", m)
 				case by == equivalent:
 					fmt.Printf("equivalent %s\n    since %s\n", m, reason)
-				case o.verbose:
+				case w.verbose:
 					fmt.Printf("%s: %s\n", by, m)
 				}
 				mu.Unlock()
 			}
 		})
 	}
-	// An interrupt ends the run with what is known by then.
-	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	for _, m := range chosen {
+	for _, m := range all {
 		select {
 		case work <- m:
-		case <-interrupted.Done():
+		case <-ctx.Done():
 		}
 	}
 	close(work)
 	wg.Wait()
-	fmt.Println()
-	fmt.Print(t)
-	if t.sum().by[survived] > 0 {
-		return errSurvivors
-	}
-	return nil
 }
 
 // root is the directory of the library.

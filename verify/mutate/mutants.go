@@ -12,6 +12,8 @@ type mutant struct {
 	before string // the line, trimmed
 	after  string // the line, trimmed; leftOut behind what it was if a statement is left out
 	text   string // of the file
+	number int    // by which a package that has all its mutants knows it; or 0
+	broken bool   // it does not compile
 }
 
 // leftOut follows a statement that a mutant does not have.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -179,9 +180,10 @@ func TestMutantsAreKilled(t *testing.T) {
 	}{
 		{"", `^lua/unlock\.lua.*\n.*\n.*→ if not \(holder ~= claim\) then`, steps, time.Minute, "steps"},
 		{"internal/engine", `→ e\.claims-- => left out`, own, time.Minute, "engine"},
+		{"internal/engine", `→ deafAfter = 251`, own, time.Minute, "engine"},
 		{"", `^lua/unlock\.lua.*\n.*\n.*→ if not \(holder ~= claim\) then`, slow, 200 * time.Millisecond, hangs},
 	} {
-		t.Run(c.by, func(t *testing.T) {
+		t.Run(c.by+c.match, func(t *testing.T) {
 			t.Parallel()
 			o := options{root: root(), pkg: c.pkg, match: regexp.MustCompile(c.match), limit: c.limit, killers: []killer{c.killer}}
 			all, err := choose(o)
@@ -191,23 +193,109 @@ func TestMutantsAreKilled(t *testing.T) {
 			if len(all) != 1 {
 				t.Fatalf("%d mutants: %v", len(all), all)
 			}
-			w, err := newWorker(o, t.TempDir())
+			text, err := os.ReadFile(filepath.Join(root(), all[0].file))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if by, output := w.try(all[0]); by != c.by {
+			all = append(all, mutant{file: all[0].file, text: string(text) + "\nelse {"})
+			w, err := newWorker(o, all, t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if other, err := w.another(t.TempDir()); err != nil {
+				t.Fatal(err)
+			} else if by, output := other.try(all[0]); by != c.by {
 				t.Errorf("killed by %s: %s", by, output)
 			}
-			all[0].text += "\nelse {"
-			if by, output := w.try(all[0]); by != invalid {
+			path := filepath.Join(w.at, all[0].file)
+			before, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if by, output := w.try(all[1]); by != invalid {
 				t.Errorf("killed by %s, though it does not compile: %s", by, output)
 			}
-			text, err := os.ReadFile(filepath.Join(w.at, all[0].file))
-			original, err2 := os.ReadFile(filepath.Join(root(), all[0].file))
-			if err != nil || err2 != nil || string(text) != string(original) {
-				t.Errorf("the copy is not as it was: %v %v", err, err2)
+			if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
+				t.Errorf("the copy is not as it was: %v", err)
 			}
 		})
+	}
+}
+
+// A package with all its mutants does what it did, unless it is told which of them to be. Those that do not compile are left out.
+func TestMutantsAreWoven(t *testing.T) {
+	t.Parallel()
+	const text = `package sample
+
+const two = 2
+
+func f(a int) int {
+	b := a
+	if a > two {
+		return b
+	}
+	return a + 1
+}
+
+func g(p *int) {
+	*p = 3
+}
+`
+	dir := t.TempDir()
+	for path, text := range map[string]string{"sample/sample.go": text, "lua/lua.go": "package lua\n", "go.mod": "module sample\n"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := mutateGo("sample/sample.go", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused := mutant{file: "sample/sample.go", after: "unused", text: strings.Replace(text, "return b", "return a", 1)}
+	unused.text = strings.Replace(unused.text, "b := a", "c := a", 1)
+	all = append(all, unused)
+	builds := 0
+	err = weave(dir, "sample", all, func() string {
+		if builds++; builds > 1 {
+			return ""
+		}
+		written, err := os.ReadFile(filepath.Join(dir, "sample/sample.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, _, found := strings.Cut(string(written), "c := a")
+		if !found {
+			t.Fatalf("not there:\n%s", written)
+		}
+		return fmt.Sprintf("./sample.go:%d:2: declared and not used: c\n", 1+strings.Count(before, "\n"))
+	})
+	if err != nil || builds != 2 {
+		t.Fatal(builds, err)
+	}
+	written, err := os.ReadFile(filepath.Join(dir, "sample/sample.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		inside := strings.Contains(string(written), fmt.Sprintf("\ncase %d:\n", m.number))
+		switch {
+		case m.after == "unused" && (!m.broken || inside):
+			t.Errorf("it is not left out: %+v", m)
+		case m.after == "const two = 3" && (m.number != 0 || m.broken):
+			t.Errorf("it is of no function: %+v", m)
+		case m.after != "unused" && m.after != "const two = 3" && (!inside || m.broken):
+			t.Errorf("it is not there: %+v", m)
+		}
+	}
+	together, alone := woven(all)
+	if len(together) != len(all)-1 || len(alone) != 1 {
+		t.Errorf("%d are woven, %d are not", len(together), len(alone))
+	}
+	if err := weave(dir, "sample", all[:1], func() string { return "./other.go:1:1: no" }); err == nil {
+		t.Error("what does not compile without mutants is woven")
 	}
 }
 
