@@ -336,3 +336,36 @@ func TestStateIsRead(t *testing.T) {
 	require.Equal(t, "2", other.Protocol)
 	require.ErrorContains(t, err, "protocol 2")
 }
+
+// Waiters are listed as they will be served: the readers that are owed the next phase, a writer, the other readers, the other writers.
+// A lease that is over this moment is over.
+func TestWaitersAreListedAsTheyAreServed(t *testing.T) {
+	t.Parallel()
+	const now = 1763763763_000000
+	hash := []any{"owner", "shared +", "fence", "7", "owed", "2", "pending", "3"}
+	var queue []any
+	add := func(m protocol.Mode, number uint64, place string, lease int) string {
+		c := protocol.NewClaim(m, "k3J9x0aQ2bZ", int(number), number, owner)
+		hash = append(hash, c.Slot, fmt.Sprintf("%s %d waits %d", c.Number, now-10_000_000, lease))
+		queue = append(queue, c.ID, place)
+		return c.ID.(string)
+	}
+	add(protocol.Read, 1, "-999999999999", 10_000)
+	add(protocol.Read, 2, "-999999999998", 10_001)
+	add(protocol.Read, 5, "-999999999995", 30_000)
+	add(protocol.Write, 3, "3", 10_000)
+	add(protocol.Write, 4, "4", 30_000)
+	add(protocol.Write, 6, "6", 30_000)
+	add(protocol.Write, 7, "7", 30_000)
+	over := protocol.NewClaim(protocol.Read, "k3J9x0aQ2bZ", 8, 8, owner)
+	hash = append(hash, over.Slot, over.Number.(string)+" 7 held 1")
+	s, err := protocol.DecodeState([]any{fmt.Sprint(now), hash, []any{over.ID, fmt.Sprint(now / 1000)}, queue})
+	require.NoError(t, err)
+	require.Empty(t, s.Holders)
+	var numbers []uint64
+	for _, w := range s.Waiters {
+		numbers = append(numbers, w.Number)
+	}
+	require.Equal(t, []uint64{2, 4, 5, 6, 7}, numbers)
+	require.Equal(t, time.Millisecond, s.Waiters[0].Lease)
+}

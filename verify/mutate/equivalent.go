@@ -12,12 +12,33 @@ const (
 	places = "no claim has the place 0: tickets begin at 1, and readers have places below zero"
 	longer = "what a slot says is longer than a number"
 	digits = "a token has more digits than a time in seconds"
+	room   = "it is room to begin with"
+	bits   = "any number but 32 means 64"
+	nanos  = "times of the server are whole microseconds"
 	detour = "the long way does the same"
 	nobody = "there is nobody in the queue"
 	padded = "what is as long as it should be is padded with nothing"
 )
 
 var equivalences = []equivalence{
+	{"internal/protocol/claim.go", "b := make([]byte, 0, 81)", room},
+	{"internal/protocol/claim.go", "digits := strconv.AppendUint(make([]byte, 0, 21), n, 10)", room},
+	{"internal/protocol/reply.go", "list = make([]uint64, 0, 2+strings.Count(s, \" \"))", room},
+	{"internal/protocol/reply.go", "list = make([]uint64, 0, 1+strings.Count(s, \" \")) => left out", room},
+	{"internal/protocol/request.go", "b := make([]byte, 0, 33)", room},
+	{"internal/protocol/reply.go", "if len(s) >= 100 {", tuned},
+	{"internal/protocol/inspect.go", "deadline, _ := strconv.ParseFloat(p[1], 65)", bits},
+	{"internal/protocol/inspect.go", "place, _ := strconv.ParseFloat(p[1], 65)", bits},
+	{"internal/protocol/inspect.go", "} else if o, err := strconv.ParseFloat(d.fields[\"owed\"], 65); err == nil {", bits},
+	{"internal/protocol/inspect.go", "owed := math.Inf(-2)", "only the sign counts"},
+	{"internal/protocol/inspect.go", "if len(r) != 4 {", "what is no list has no elements"},
+	{"internal/protocol/inspect.go", "if err != nil || !ok1 || !ok2 || !ok3 {", "what is no string is no number"},
+	{"internal/protocol/inspect.go", "if left := d.left(since, lease); left > 1 {", nanos},
+	{"internal/protocol/inspect.go", "if err != nil || left <= 1 || len(f) < 4 || f[2] != \"held\" || !k.is(f[0]) {", nanos},
+	{"internal/protocol/inspect.go", "if w.Lease <= 1 {", nanos},
+	{"internal/engine/claim.go", "if !now.Before(h.until()) {", "a call that re-enters lasts for as long as its claim, which was looked at before"},
+	{"internal/engine/engine.go", "if c := e.waiting[n]; c != nil {", "a call that has no reply yet is told by that when to look"},
+	{"internal/engine/lock.go", "case reply.Code == protocol.DoneBefore:", "who does not wait does not look"},
 	{"internal/dispatch/dispatch.go", "lanes    = 9", tuned},
 	{"internal/dispatch/dispatch.go", "patience = 11 * time.Millisecond", tuned},
 	{"internal/dispatch/dispatch.go", "spare = 3", tuned},

@@ -184,11 +184,7 @@ func unembed(at string) error {
 	if !embedded.Match(text) {
 		return fmt.Errorf("%s embeds the scripts in some other way", path)
 	}
-	changed := strings.Replace(string(embedded.ReplaceAll(text, []byte("var files directory\n"))), `"embed"`, `"os"`, 1) + `
-type directory struct{}
-
-func (directory) ReadFile(name string) ([]byte, error) { return os.ReadFile(os.Getenv("RWLOCK_LUA") + "/" + name) }
-`
+	changed := strings.Replace(string(embedded.ReplaceAll(text, []byte("var files = os.DirFS(os.Getenv(\"RWLOCK_LUA\"))\n"))), `"embed"`, `"os"`, 1)
 	return os.WriteFile(path, []byte(changed), 0o644)
 }
 
