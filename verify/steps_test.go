@@ -186,6 +186,9 @@ func TestQueuedReaderEntersUnderItsOwnWriter(t *testing.T) {
 	if s := r.state(t); len(s.Holds) != 2 || len(s.Queue) != 0 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
+	if n := r.client.ZCard(ctx, r.keys.Queue.(string)).Val(); n != 0 {
+		t.Errorf("the queue has %d, and nobody waits", n)
+	}
 }
 
 // A hold lives until its last millisecond is over, and no longer; so does who waits.
@@ -335,6 +338,7 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 	write := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false), release(c, r.now)} }
 	withdraw := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false), release(c, 0)} }
 	try := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, true)} }
+	die := func(c protocol.Claim) []step { return []step{renew(reader(1)), askFor(c, 1_000, false)} }
 	for name, way := range map[string]struct {
 		before []step
 		claim  func(owner int) protocol.Claim
@@ -344,6 +348,7 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 		"readers":                 {nil, reader, write},
 		"readers beside another":  {[]step{askFor(reader(1), long, false)}, reader, write},
 		"readers beside others":   {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader, write},
+		"readers that die":        {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader, die},
 		"writers that try":        {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer, try},
 		"readers that try":        {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader, try},
 		"writers that wait":       {[]step{askFor(writer(1), long, false)}, writer, withdraw},
@@ -369,6 +374,7 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 		if n := len(r.fields(t)); n > 100 {
 			t.Errorf("%s: there are %d fields, of 24 claims in four minutes", name, n)
 		}
+		r.do(t, serve)
 		s := r.state(t)
 		if n := len(s.Holds) + len(s.Queue); n != len(way.before) {
 			t.Errorf("%s: of %d that were there before, %d are left", name, len(way.before), n)

@@ -272,6 +272,7 @@ func TestCallWithoutAnAnswer(t *testing.T) {
 		require.Equal(t, engine.Failed, h.State())
 		require.Equal(t, engine.ErrUnanswered, h.Err())
 		require.Equal(t, []*engine.Hold{h}, fx.Wake)
+		require.Len(t, fx.Send, 1)
 		require.Equal(t, lua.Unlock, fx.Send[0].Script)
 	}
 
@@ -439,6 +440,8 @@ func TestDeafSubscription(t *testing.T) {
 			require.Greater(t, d.next(t), 250*time.Millisecond)
 			continue
 		}
+		d.Tick(d.now.Add(249 * time.Millisecond))
+		require.False(t, d.flush().Relisten)
 		require.True(t, d.due(t, 250*time.Millisecond).Relisten)
 		d.Subscribed(d.now)
 		d.Tick(d.now)
@@ -540,4 +543,351 @@ func TestRefusedClaims(t *testing.T) {
 	require.Equal(t, 10, n)
 	require.Equal(t, engine.ErrAgain, h.Err())
 	require.True(t, d.Idle())
+}
+
+// wait begins a call that sends nothing: another of its owner is in front.
+func (d *driver) wait(t *testing.T, h *engine.Hold) *engine.Hold {
+	t.Helper()
+	h.Name, h.Owner.Handle, h.Lease = "a", 1, lease
+	d.Acquire(d.now, h)
+	require.Empty(t, d.flush().Send)
+	return h
+}
+
+// settled says that the engine knows of nothing any more, once the server has confirmed what is under way.
+func (d *driver) settled(t *testing.T, requests ...*engine.Request) {
+	t.Helper()
+	for _, r := range append(requests, d.flush().Send...) {
+		d.Replied(d.now, r, done, nil)
+	}
+	require.True(t, d.Idle())
+	require.Zero(t, d.InUse())
+	_, ok := d.Next()
+	require.False(t, ok)
+}
+
+// A call of an owner waits behind the one in front of it, and goes on when that is over: re-entering its hold, or in its place.
+func TestCallsOfOneOwnerGoOneAfterTheOther(t *testing.T) {
+	d := newDriver()
+	first, r := d.call(t, &engine.Hold{Mode: protocol.Read})
+	second, third := d.wait(t, &engine.Hold{Mode: protocol.Read}), d.wait(t, &engine.Hold{Mode: protocol.Read})
+	d.Acquire(d.now, &engine.Hold{Name: "a", Owner: first.Owner, Mode: protocol.Read, Lease: lease, Try: true})
+	fx := d.flush()
+	require.Len(t, fx.Wake, 1)
+	require.Equal(t, engine.ErrLocked, fx.Wake[0].Err(), "a try does not wait")
+	require.False(t, d.GiveUp(d.now, second, errPassing))
+	require.Equal(t, engine.Failed, second.State())
+	require.Equal(t, errPassing, second.Err())
+	require.Equal(t, engine.Wanted, third.State())
+	fourth := d.wait(t, &engine.Hold{Mode: protocol.Read})
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	require.Equal(t, engine.Live, first.State())
+	fx = d.flush()
+	require.Len(t, fx.Send, 2)
+	require.Equal(t, 3, fx.Send[1].Count)
+	d.Replied(d.now, fx.Send[1], done, nil)
+	for _, h := range []*engine.Hold{third, fourth} {
+		require.Equal(t, engine.Live, h.State())
+		require.EqualValues(t, 7, h.Token())
+		_, _ = d.Release(d.now, h)
+	}
+	_, _ = d.Release(d.now, first)
+	d.settled(t, fx.Send[0])
+
+	first, r = d.call(t, &engine.Hold{})
+	second = d.wait(t, &engine.Hold{Mode: protocol.Write})
+	d.GiveUp(d.now, first, errPassing)
+	fx = d.flush()
+	require.Equal(t, lua.Unlock, fx.Send[0].Script)
+	require.Equal(t, lua.Lock, fx.Send[1].Script)
+	require.NotEqual(t, r.Claim.Slot, fx.Send[1].Claim.Slot, "the first one's slot is in use until the server knows its end")
+	d.Replied(d.now, fx.Send[1], protocol.Reply{Token: 7}, nil)
+	require.Equal(t, engine.Live, second.State())
+	_, _ = d.Release(d.now, second)
+	d.settled(t, fx.Send[0])
+}
+
+// Of a call that failed, or a hold that ended, nothing is left.
+func TestNothingIsLeft(t *testing.T) {
+	d := newDriver()
+	try, r := d.call(t, &engine.Hold{Try: true})
+	d.Replied(d.now, r, protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Second}}, nil)
+	require.Equal(t, engine.ErrLocked, try.Err())
+	d.settled(t)
+	try, r = d.call(t, &engine.Hold{Try: true})
+	d.Replied(d.now, r, protocol.Reply{Refused: true}, nil)
+	require.Equal(t, engine.ErrLocked, try.Err(), "it has run before, and had to wait")
+	d.settled(t)
+	d.GiveUp(d.now, d.queued(t, &engine.Hold{}), errPassing)
+	d.settled(t)
+	_, _ = d.Release(d.now, d.live(t, &engine.Hold{}))
+	d.settled(t)
+	h, r := d.call(t, &engine.Hold{})
+	d.GiveUp(d.now, h, errPassing)
+	d.settled(t)
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil) // it comes late
+	require.Equal(t, engine.Failed, h.State())
+	d.settled(t)
+}
+
+// While an owner has not released a hold that it lost, its calls fail with ErrLost. Others' do not.
+func TestOwnerIsToldOfItsLoss(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{NoRenew: true})
+	d.Replied(d.now, d.due(t, lease-margin).Send[0], done, nil)
+	require.Equal(t, engine.Lapsed, h.State())
+	for _, mode := range []engine.Mode{protocol.Read, protocol.Write} {
+		again := d.wait(t, &engine.Hold{Mode: mode})
+		require.Equal(t, engine.Failed, again.State())
+		require.Equal(t, engine.ErrLost, again.Err())
+	}
+	other := d.live(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
+	_, _ = d.Release(d.now, other)
+	d.Replied(d.now, d.sent(t), done, nil)
+	require.Equal(t, 1, d.InUse())
+	_, err := d.Release(d.now, h)
+	require.Equal(t, engine.ErrLost, err)
+	d.settled(t)
+	d.live(t, &engine.Hold{})
+}
+
+// A re-entry that the server refuses for good leaves the hold that was there. One without an answer is told again.
+func TestReentryThatFails(t *testing.T) {
+	d := newDriver()
+	outer := d.live(t, &engine.Hold{})
+	inner, r := d.call(t, &engine.Hold{})
+	require.Equal(t, engine.Entering, inner.State())
+	require.Equal(t, 2, r.Count)
+	again := d.resent(t, lua.Reenter, lease/6)
+	require.Equal(t, r.Sequence, again.Sequence)
+	require.Equal(t, 2, again.Count)
+	d.Replied(d.now, again, protocol.Reply{}, errForGood)
+	require.Equal(t, engine.Failed, inner.State())
+	require.Equal(t, errForGood, inner.Err())
+	require.Equal(t, engine.Live, outer.State())
+	fx := d.flush()
+	require.Empty(t, fx.Send)
+	require.Equal(t, []*engine.Hold{inner}, fx.Wake)
+	retry := d.resent(t, lua.Reenter, 50*time.Millisecond)
+	require.Equal(t, 1, retry.Count)
+	require.Greater(t, retry.Sequence, r.Sequence)
+	d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil) // that which was late
+	require.Equal(t, engine.Live, outer.State())
+	d.Replied(d.now, retry, done, nil)
+
+	inner, r = d.call(t, &engine.Hold{})
+	require.False(t, d.GiveUp(d.now, inner, errPassing))
+	require.Equal(t, errPassing, inner.Err())
+	retry = d.sent(t)
+	require.Equal(t, 1, retry.Count)
+	require.Greater(t, retry.Sequence, r.Sequence)
+	d.Replied(d.now, retry, gone, nil)
+	require.Equal(t, engine.Lapsed, outer.State())
+	require.Equal(t, engine.ErrLost, outer.Err())
+}
+
+// The reply to an early request says from when the hold may be relied on, though another was sent since.
+func TestReplyToTheFirstOfTwoRequests(t *testing.T) {
+	d := newDriver()
+	h, first := d.call(t, &engine.Hold{})
+	sent := d.now
+	second := d.resent(t, lua.Lock, lease/6)
+	d.Replied(d.now, first, protocol.Reply{Token: 7}, nil)
+	require.Equal(t, sent.Add(lease-margin), h.Deadline())
+	d.Replied(d.now, second, protocol.Reply{Token: 7, Before: true}, nil)
+	require.Equal(t, d.now.Add(lease-margin), h.Deadline())
+	_, _ = d.Release(d.now, h)
+	first = d.sent(t)
+	second = d.resent(t, lua.Unlock, time.Second)
+	require.NotNil(t, first.Record)
+	require.NotSame(t, first, second)
+
+	// A later grant of the same claim, or a refusal, shows that the hold was dropped.
+	for _, reply := range []protocol.Reply{{Token: 8}, {Refused: true}} {
+		d = newDriver()
+		h, first = d.call(t, &engine.Hold{})
+		second = d.resent(t, lua.Lock, lease/6)
+		d.Replied(d.now, first, protocol.Reply{Token: 7}, nil)
+		d.Replied(d.now, second, protocol.Reply{Token: 6}, nil)
+		d.Replied(d.now, second, protocol.Reply{}, errPassing)
+		require.Equal(t, engine.Live, h.State())
+		d.Replied(d.now, second, reply, nil)
+		require.Equal(t, engine.Lapsed, h.State())
+	}
+}
+
+// Only one request for a further step is under way for a lock.
+func TestOneStepAtATime(t *testing.T) {
+	d := newDriver()
+	a, b := d.live(t, &engine.Hold{Mode: protocol.Read}), d.live(t, &engine.Hold{Mode: protocol.Read, Owner: engine.Owner{Handle: 2}})
+	var ends []*engine.Request
+	for _, h := range []*engine.Hold{a, b} {
+		_, _ = d.Release(d.now, h)
+		ends = append(ends, d.sent(t))
+	}
+	d.Replied(d.now, ends[0], protocol.Reply{Code: protocol.Done, More: true}, nil)
+	serve := d.sent(t)
+	d.Replied(d.now, ends[1], protocol.Reply{Code: protocol.Done, More: true}, nil)
+	require.Empty(t, d.flush().Send)
+	d.Replied(d.now, serve, protocol.Reply{}, errPassing)
+	d.settled(t)
+}
+
+// An extension is over at once if the hold lasts for so long, and else when the server has confirmed it. It goes no further than MaxHold.
+func TestExtensions(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	x := new(engine.Extension)
+	d.Extend(d.now, h, lease-margin, x)
+	over, err := x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	fx := d.flush()
+	require.Empty(t, fx.Send)
+	require.Equal(t, []*engine.Extension{x}, fx.Extended)
+
+	x = new(engine.Extension)
+	d.Extend(d.now, h, 10*time.Second, x)
+	r := d.sent(t)
+	require.GreaterOrEqual(t, r.Lease.Duration-r.Lease.Duration/100-2*time.Millisecond, 10*time.Second)
+	require.Less(t, r.Lease.Duration, 10200*time.Millisecond)
+	require.False(t, r.Shorten)
+	over, _ = x.Over()
+	require.False(t, over)
+	d.Replied(d.now, r, done, nil)
+	over, err = x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, h.Deadline().Sub(d.now), 10*time.Second)
+
+	d = newDriver()
+	h = d.live(t, &engine.Hold{MaxHold: 4 * time.Second})
+	begun := d.now
+	x = new(engine.Extension)
+	d.Extend(d.now, h, time.Minute, x)
+	r = d.sent(t)
+	require.Less(t, r.Lease.Duration, 4200*time.Millisecond)
+	d.Replied(d.now, r, done, nil)
+	over, err = x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	require.Equal(t, begun.Add(4*time.Second), h.Deadline())
+
+	// It ends with the hold, with its caller's wait, and when the server refuses it.
+	for want, end := range map[error]func(d *driver, h *engine.Hold, x *engine.Extension, r *engine.Request){
+		engine.ErrNotHeld: func(d *driver, h *engine.Hold, _ *engine.Extension, _ *engine.Request) { _, _ = d.Release(d.now, h) },
+		engine.ErrLost: func(d *driver, _ *engine.Hold, _ *engine.Extension, r *engine.Request) {
+			d.Replied(d.now, r, gone, nil)
+		},
+		errForGood: func(d *driver, _ *engine.Hold, _ *engine.Extension, r *engine.Request) {
+			d.Replied(d.now, r, done, errForGood)
+		},
+		errPassing: func(d *driver, _ *engine.Hold, x *engine.Extension, _ *engine.Request) {
+			d.GiveUpExtension(x, errPassing)
+			d.GiveUpExtension(x, errForGood)
+		},
+		engine.ErrClosed: func(d *driver, _ *engine.Hold, _ *engine.Extension, _ *engine.Request) { d.Close(d.now) },
+	} {
+		d = newDriver()
+		h = d.live(t, &engine.Hold{})
+		x = new(engine.Extension)
+		d.Extend(d.now, h, time.Minute, x)
+		end(d, h, x, d.sent(t))
+		over, err = x.Over()
+		require.True(t, over)
+		require.Equal(t, want, err)
+		require.Equal(t, []*engine.Extension{x}, d.flush().Extended)
+	}
+	_, _ = d.Release(d.now, h)
+	x = new(engine.Extension)
+	d.Extend(d.now, h, time.Minute, x)
+	_, err = x.Over()
+	require.Equal(t, engine.ErrNotHeld, err)
+}
+
+// While an engine is drained, what is held may be entered again, and read under a write hold. Everything else ends with ErrClosed.
+func TestDrain(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	reader := d.live(t, &engine.Hold{Name: "b", Mode: protocol.Read})
+	waiter := d.queued(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
+	under, r := d.call(t, &engine.Hold{Mode: protocol.Read})
+	d.Drain(d.now)
+	require.Equal(t, engine.ErrClosed, waiter.Err())
+	require.Equal(t, lua.Unlock, d.sent(t).Script)
+	require.Equal(t, engine.Wanted, under.State())
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	require.Equal(t, engine.Live, under.State())
+	require.Equal(t, 3, d.Holds())
+	d.flush()
+	again, _ := d.call(t, &engine.Hold{Name: "b", Mode: protocol.Read})
+	require.Equal(t, engine.Entering, again.State())
+	_, _ = d.Release(d.now, under)
+	d.Replied(d.now, d.sent(t), done, nil)
+	d.flush()
+	under, _ = d.call(t, &engine.Hold{Mode: protocol.Read})
+	require.Equal(t, engine.Wanted, under.State())
+	for _, other := range []*engine.Hold{
+		{Name: "a", Owner: engine.Owner{Handle: 2}, Mode: protocol.Read, Lease: lease}, {Name: "c", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease},
+	} {
+		d.Acquire(d.now, other)
+		require.Equal(t, engine.ErrClosed, other.Err())
+	}
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, engine.Live, reader.State())
+	d.Close(d.now)
+	d.Close(d.now)
+	for _, h := range []*engine.Hold{h, reader} {
+		require.Equal(t, engine.Lapsed, h.State())
+		require.Equal(t, engine.ErrClosed, h.Err())
+	}
+	require.Equal(t, engine.ErrClosed, d.Force(d.now, "a", nil))
+	h = &engine.Hold{Name: "a", Mode: protocol.Write, Lease: lease}
+	d.Acquire(d.now, h)
+	require.Equal(t, engine.ErrClosed, h.Err())
+}
+
+// A force drops what the engine holds as the server says, and the waiters ask if a run before has let some of them in.
+func TestForce(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	other := d.live(t, &engine.Hold{Name: "b"})
+	waiter := d.queued(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
+	for _, reply := range []protocol.Reply{done, {Code: protocol.DoneBefore}} {
+		require.NoError(t, d.Force(d.now, "a", "tag"))
+		r := d.sent(t)
+		require.Equal(t, lua.Force, r.Script)
+		require.Equal(t, "tag", r.Tag)
+		d.Replied(d.now, r, reply, nil)
+		require.Equal(t, lua.Renew, d.sent(t).Script)
+		if reply.Code == protocol.DoneBefore {
+			d.resent(t, lua.Lock, 0)
+		} else {
+			require.Positive(t, d.next(t))
+		}
+	}
+	require.NoError(t, d.Force(d.now, "a", nil))
+	d.Replied(d.now, d.sent(t), protocol.Reply{}, errPassing)
+	require.Empty(t, d.flush().Send)
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, engine.Live, other.State())
+	require.Equal(t, engine.Wanted, waiter.State())
+}
+
+// A grant is suspect only if its message could have come: the subscription stood when the server last said that the call waits, and
+// when the request was sent that brought the grant.
+func TestSubscriptionIsNotSuspectedWithoutReason(t *testing.T) {
+	d := newDriver()
+	h, first := d.call(t, &engine.Hold{})
+	second := d.resent(t, lua.Lock, lease/6)
+	d.now = d.now.Add(time.Millisecond)
+	d.Subscribed(d.now)
+	d.now = d.now.Add(time.Millisecond)
+	d.Replied(d.now, second, protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}, nil)
+	d.Replied(d.now, first, protocol.Reply{Token: 7, Before: true}, nil)
+	require.Equal(t, engine.Live, h.State())
+	require.Greater(t, d.next(t), 250*time.Millisecond)
+	for _, ev := range d.flush().Events {
+		require.NotEqual(t, engine.WakeMissed, ev.Kind)
+	}
 }
