@@ -55,22 +55,23 @@ func TestEverySortOfClient(t *testing.T) {
 	})
 }
 
+// clusterSorts are the sorts of clients of a cluster, with that of latency_test.go.
+var clusterSorts = map[string]func(o *redis.ClusterOptions){
+	"resp2":           func(o *redis.ClusterOptions) { o.Protocol = 2 },
+	"one connection":  func(o *redis.ClusterOptions) { o.PoolSize = 1 },
+	"context timeout": func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true },
+	"no redirects":    func(o *redis.ClusterOptions) { o.MaxRedirects = -1 },
+	"no read timeout": func(o *redis.ClusterOptions) { o.ReadTimeout = -1 },
+	"read only":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+	"route randomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+}
+
 // The whole of the API works by way of every sort of client of a cluster, and only masters are asked.
 func TestEverySortOfClusterClient(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartReplicatedCluster(t, 3)
-	sorts := map[string]func(o *redis.ClusterOptions){
-		"resp2":            func(o *redis.ClusterOptions) { o.Protocol = 2 },
-		"one connection":   func(o *redis.ClusterOptions) { o.PoolSize = 1 },
-		"context timeout":  func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true },
-		"no redirects":     func(o *redis.ClusterOptions) { o.MaxRedirects = -1 },
-		"no read timeout":  func(o *redis.ClusterOptions) { o.ReadTimeout = -1 },
-		"read only":        func(o *redis.ClusterOptions) { o.ReadOnly = true },
-		"route by latency": func(o *redis.ClusterOptions) { o.RouteByLatency = true },
-		"route randomly":   func(o *redis.ClusterOptions) { o.RouteRandomly = true },
-	}
-	for name, opt := range sorts {
+	for name, opt := range clusterSorts {
 		t.Run(name, func(t *testing.T) {
 			rw := newLockOn(t, cluster.Client(opt), rwlock.WithPrefix(t.Name()))
 			for i := range 6 {
