@@ -330,7 +330,13 @@ func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
 			_ = pipeline.Process(ctx, cmd)
 		}
 	}
-	_, _ = pipeline.Exec(ctx)
+	_, err := pipeline.Exec(ctx)
+	for _, cmd := range cmds {
+		// A pipeline that gets no connection, for a wrong password say, does not tell its commands why. No script replies nil.
+		if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+			cmd.SetErr(err)
+		}
+	}
 }
 
 // A way is how a script is run.
