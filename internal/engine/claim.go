@@ -428,7 +428,9 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	c.kept(now, r)
 	c.obstacle = reply.Obstacle
-	e.bury(now, c.lock, reply.Claim)
+	if !r.Sent.Before(c.lock.ended) { // or else the one in the way may have ended since
+		e.bury(now, c.lock, reply.Claim)
+	}
 	if c.caller.Try {
 		h := c.caller
 		e.step(c, turnedAway) // the server has noted its end
@@ -564,6 +566,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		e.schedule(now, c)
 		return
 	}
+	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
 		e.lookAll(now, c.lock) // the reply that named whom that run let in is lost
 	}

@@ -14,11 +14,12 @@ type lock struct {
 	keys    protocol.Keys
 	refs    int // claims that have not ended, tenures, requests about no claim
 	owners  map[Owner]*tenure
-	slots   int   // how many there are
-	free    []int // of them, those that no claim has
-	serving bool  // a request for a further step is under way
-	steps   int   // in a row that were not enough
-	burying bool  // a claim that had ended, and came back, is being released
+	slots   int       // how many there are
+	free    []int     // of them, those that no claim has
+	serving bool      // a request for a further step is under way
+	steps   int       // in a row that were not enough
+	ended   time.Time // when the server last confirmed the end of a claim
+	burying bool      // a claim that had ended, and came back, is being released
 
 	held    []*claim // those that are Held
 	writers []*claim // those that are Queued to write, in the order in which they came to be
