@@ -158,3 +158,19 @@ func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
 	}
 	require.True(t, deaf)
 }
+
+// A reply to a request that was sent before a claim ended names it rightly: nothing has come back.
+func TestAnswerFromBeforeAnEndReleasesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	h, asked := d.ask(t, 1, "a")
+	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+	d.flush()
+	_, second := d.ask(t, 2, "a")
+	d.now = d.now.Add(time.Millisecond)
+	_, _ = d.Release(d.now, h)
+	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Code: protocol.Done}, nil)
+	d.flush()
+	d.Replied(d.now, second, blocked(asked.Claim), nil)
+	require.Empty(t, d.flush().Send)
+}
