@@ -26,8 +26,8 @@ func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
-			if signal.Ignored(s) {
-				t.Skip("this process was started to ignore it, which its children inherit")
+			if signal.Ignored(s) { // as under nohup, which the tool would inherit; what is caught here, it does not
+				signal.Notify(make(chan os.Signal, 1), s)
 			}
 			// The outer shell runs its trap once the inner one has ended.
 			p := start(t, url, "exec", t.Name(), "--", "sh", "-c",

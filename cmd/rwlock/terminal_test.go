@@ -154,9 +154,7 @@ func TestCommandOnATerminal(t *testing.T) {
 func TestCommandIsSuspended(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("needs a shell with job control")
-	}
+	require.NoError(t, err, "it has the job control")
 	url, rw := shared(t)
 	p := prepare(t, url)
 	p.cmd.Path, p.cmd.Args = bash, []string{"bash", "--norc", "-i"}
