@@ -331,13 +331,17 @@ func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
 		}
 	}
 	_, err := pipeline.Exec(ctx)
-	for _, cmd := range cmds {
-		// A pipeline that gets no connection, for a wrong password say, does not tell its commands why. No script replies nil.
-		if err != nil && cmd.Err() == nil && cmd.Val() == nil {
+	// A pipeline that gets no connection, for a wrong password say, does not tell its commands why. The error of one that was sent is
+	// that of the first command which failed, and the others have their own replies.
+	if err != nil && !slices.ContainsFunc(cmds, answered) {
+		for _, cmd := range cmds {
 			cmd.SetErr(err)
 		}
 	}
 }
+
+// answered reports whether a command has a reply or an error of its own.
+func answered(cmd *redis.Cmd) bool { return cmd.Err() != nil || cmd.Val() != nil }
 
 // A way is how a script is run.
 type way struct {
