@@ -65,11 +65,11 @@ func TestWithAllHasOneOrder(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
 		for _, name := range []string{"a", "aa", "b", "c"} {
-			c.AddHook(brake{"{" + name + "}", func() {
+			c.AddHook(brake("{"+name+"}", func() {
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, name)
-			}})
+			}))
 		}
 		rw := newLockOn(w, c)
 		rwlock.LoadScripts(w.T, c)

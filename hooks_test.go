@@ -15,40 +15,42 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A tenant gives a client a part of the keys: it puts itself in front of each key of a script, in the arguments
-// themselves.
-type tenant string
+// onEach is a hook of a client that is called with each command before it is sent.
+type onEach func(cmd redis.Cmder)
 
-func (t tenant) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (onEach) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (t tenant) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (fn onEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		t.edit(cmd)
+		fn(cmd)
 		return next(ctx, cmd)
 	}
 }
 
-func (t tenant) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (fn onEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		for _, cmd := range cmds {
-			t.edit(cmd)
+			fn(cmd)
 		}
 		return next(ctx, cmds)
 	}
 }
 
-func (t tenant) edit(cmd redis.Cmder) {
-	args := cmd.Args()
-	switch strings.ToLower(argument(args[0])) {
-	case "set", "del", "get", "mget": // of labels
-		args[1] = string(t) + argument(args[1])
-	}
-	if len(args) < 3 || !strings.HasPrefix(strings.ToLower(argument(args[0])), "eval") {
-		return
-	}
-	n, _ := strconv.Atoi(argument(args[2]))
-	for i := range n {
-		args[3+i] = string(t) + argument(args[3+i])
+// tenant gives a client a part of the keys: it is put in front of each key of a script, in the arguments themselves.
+func tenant(prefix string) onEach {
+	return func(cmd redis.Cmder) {
+		args := cmd.Args()
+		switch strings.ToLower(argument(args[0])) {
+		case "set", "del", "get", "mget": // of labels
+			args[1] = prefix + argument(args[1])
+		}
+		if len(args) < 3 || !strings.HasPrefix(strings.ToLower(argument(args[0])), "eval") {
+			return
+		}
+		n, _ := strconv.Atoi(argument(args[2]))
+		for i := range n {
+			args[3+i] = prefix + argument(args[3+i])
+		}
 	}
 }
 
@@ -64,12 +66,12 @@ func argument(arg any) string {
 // is sent the text: two clients with that hook exclude each other, and all keys are the hook's.
 func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
 	t.Parallel()
-	const mine = tenant("tenant:")
+	const mine = "tenant:"
 	inBubbleAndAlone(t, func(w *world) {
 		ctx, admin := context.Background(), w.dial()
 		newTenant := func() *rwlock.RWLock {
 			c := w.dial()
-			c.AddHook(mine)
+			c.AddHook(tenant(mine))
 			return newLockOn(w, c, rwlock.WithPrefix(w.prefix))
 		}
 		a, b := newTenant(), newTenant()
@@ -78,8 +80,8 @@ func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
 			keys, err := admin.Keys(ctx, "*").Result()
 			require.NoError(w, err)
 			for _, key := range keys {
-				require.True(w, strings.HasPrefix(key, string(mine)), key)
-				require.Equal(w, 1, strings.Count(key, string(mine)), key)
+				require.True(w, strings.HasPrefix(key, mine), key)
+				require.Equal(w, 1, strings.Count(key, mine), key)
 			}
 		}
 

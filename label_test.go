@@ -107,7 +107,7 @@ func TestLabelStaysWhileItIsNeeded(t *testing.T) {
 func TestLabelThatTheServerDoesNotHave(t *testing.T) {
 	everywhere(t, func(w *world) {
 		c := w.dial()
-		c.AddHook(noLabels{})
+		c.AddHook(noLabels)
 		rw, far := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithLabel("worker")), w.newLock()
 		h := take(w, newOwner(), rw, write, "n")
 		require.Empty(w, inspect(w, far, "n").Holders[0].Label)
@@ -171,29 +171,9 @@ func (s *setCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// noLabels has the server refuse to set and to read labels, as one with narrow rights does.
-type noLabels struct{}
-
-func (noLabels) spoil(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if name := cmd.Name(); name == "set" || name == "mget" {
-			cmd.Args()[0] = "no" + name
-		}
-	}
-}
-
-func (noLabels) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (n noLabels) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		n.spoil(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (n noLabels) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		n.spoil(cmds...)
-		return next(ctx, cmds)
+// noLabels is a hook that has the server refuse to set and to read labels, as one with narrow rights does.
+var noLabels onEach = func(cmd redis.Cmder) {
+	if name := cmd.Name(); name == "set" || name == "mget" {
+		cmd.Args()[0] = "no" + name
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,35 +46,11 @@ type guarded struct {
 func (g guarded) Done() <-chan struct{}        { return g.done }
 func (g guarded) AfterFunc(func()) func() bool { return func() bool { g.leave(); return true } }
 
-// A brake is a hook that holds up what is sent about some locks.
-type brake struct {
-	names string
-	hold  func()
-}
-
-func (b brake) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (b brake) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		b.brake(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (b brake) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		b.brake(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (b brake) brake(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		for _, arg := range cmd.Args() {
-			if strings.Contains(argument(arg), b.names) {
-				b.hold()
-				return
-			}
+// brake is a hook that holds up what is sent about some locks.
+func brake(names string, hold func()) onEach {
+	return func(cmd redis.Cmder) {
+		if slices.ContainsFunc(cmd.Args(), func(arg any) bool { return strings.Contains(argument(arg), names) }) {
+			hold()
 		}
 	}
 }
@@ -194,7 +171,7 @@ func TestUserCodeDelaysNoNoticeOfALoss(t *testing.T) {
 func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 	bubbled(t, func(w *world) {
 		c := w.dial()
-		c.AddHook(brake{"held up", func() { time.Sleep(20 * time.Second) }})
+		c.AddHook(brake("held up", func() { time.Sleep(20 * time.Second) }))
 		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix))
 		var kept []*rwlock.Hold
 		for i := range 10 {
