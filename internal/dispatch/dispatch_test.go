@@ -580,3 +580,40 @@ func TestOneGoroutineIsRousedAtATime(t *testing.T) {
 		stop(t, d)
 	})
 }
+
+// The error of one command in a pipeline is no other's, though that have a nil reply; of a pipeline that gets no connection, all
+// commands have the error.
+func TestErrorOfAPipeline(t *testing.T) {
+	t.Parallel()
+	pair := func() []*redis.Cmd {
+		return []*redis.Cmd{redis.NewCmd(t.Context(), "fails"), redis.NewCmd(t.Context(), "passes")}
+	}
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	defer client.Close()
+	client.AddHook(pipelineHook(func(cmds []redis.Cmder) error {
+		cmds[0].SetErr(serverError("ERR no"))
+		return cmds[0].Err()
+	}))
+	cmds := pair()
+	(&Dispatcher{client: client}).process(t.Context(), cmds)
+	require.EqualError(t, cmds[0].Err(), "ERR no")
+	require.NoError(t, cmds[1].Err())
+
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
+	defer away.Close()
+	away.AddHook(pipelineHook(func([]redis.Cmder) error { return serverError("WRONGPASS") }))
+	cmds = pair()
+	(&Dispatcher{client: away}).process(t.Context(), cmds)
+	for _, cmd := range cmds {
+		require.EqualError(t, cmd.Err(), "WRONGPASS")
+	}
+}
+
+// A pipelineHook answers pipelines in place of a server.
+type pipelineHook func(cmds []redis.Cmder) error
+
+func (pipelineHook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (pipelineHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (fn pipelineHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error { return fn(cmds) }
+}
