@@ -86,21 +86,34 @@ func TestEverySortOfClusterClient(t *testing.T) {
 	}
 }
 
-// The first call ever of a client for a cluster is bounded by MaxWait, and gets its lock, though a node that it is told of is frozen.
+// The first call ever of a client for a cluster is bounded by MaxWait and by its context, and a call for a lock at a healthy node gets
+// it, though a node that the client is told of is frozen. One that may read from replicas asks any node what all commands are, and
+// waits for the answer.
 func TestFirstCallWithAFrozenNode(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
 	cluster.Nodes[0].Pause()
 	t.Cleanup(cluster.Nodes[0].Resume)
-	for i := range 6 {
-		c := cluster.Client(func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang })
-		rw := newLockOn(t, c)
-		start := time.Now()
-		_, err := rw.Lock(t.Context(), cluster.On(0, "frozen"), rwlock.MaxWait(100*time.Millisecond))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		unlock(t, take(t, newOwner(), rw, write, cluster.On(1, fmt.Sprint("name", i))))
-		require.Less(t, time.Since(start), hang)
+	for sort, opt := range map[string]func(o *redis.ClusterOptions){
+		"plain":     func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang },
+		"read only": func(o *redis.ClusterOptions) { o.ReadOnly, o.ReadTimeout = true, hang/10 },
+	} {
+		for i := range 6 {
+			rw := newLockOn(t, cluster.Client(opt))
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			frozen := cluster.On(0, "frozen")
+			for what, first := range map[string]func() error{
+				"MaxWait": func() error { _, err := rw.Lock(t.Context(), frozen, rwlock.MaxWait(100*time.Millisecond)); return err },
+				"context": func() error { _, err := rw.Lock(ctx, frozen); return err },
+			} {
+				start := time.Now()
+				require.ErrorIs(t, first(), context.DeadlineExceeded)
+				require.Less(t, time.Since(start), hang/15, "%s, a wait that %s bounds", sort, what)
+			}
+			unlock(t, take(t, newOwner(), rw, write, cluster.On(1, fmt.Sprint("name", i))))
+		}
 	}
 	cluster.Nodes[0].Resume()
 }

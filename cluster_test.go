@@ -96,6 +96,35 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }) // what waits for the frozen node waits for long
 }
 
+// Inspect shows a lock at a healthy node without its holder's label while the node that has the label is frozen.
+func TestInspectWithoutALabelOutOfReach(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	patient := func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }
+	rw := newLockOn(t, cluster.Client(patient))
+	labels := func() int {
+		keys, err := cluster.Nodes[0].Client().Keys(t.Context(), "rwlock:label:*").Result()
+		require.NoError(t, err)
+		return len(keys)
+	}
+	name := cluster.On(1, "name")
+	state := func() rwlock.State { return inspect(t, rw, name) }
+	for n := labels(); n == 0; n = labels() {
+		h := take(t, newOwner(), newLockOn(t, cluster.Client(patient)), read, name)
+		eventually(t, func() bool { return state().Holders[0].Label != "" }, "a label")
+		if labels() == 0 {
+			unlock(t, h)
+		}
+	}
+	cluster.Nodes[0].Pause()
+	defer cluster.Nodes[0].Resume()
+	start := time.Now()
+	require.Len(t, state().Holders, 1)
+	require.Empty(t, state().Holders[0].Label)
+	require.Less(t, time.Since(start), hang)
+}
+
 // When the master of a cluster that has a lock is killed, the lock goes on at the replica that takes over: nobody fails, holds
 // whose leases outlast the failover are kept, and waiters are served.
 func TestClusterFailover(t *testing.T) {
@@ -180,13 +209,14 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 }
 
-// When the node of a cluster that a subscription is at goes away, or is removed from the cluster and goes on answering, waiters hear
-// of their grants again after at most two lost messages: from another node. Those that are lost cost a heartbeat each.
+// When the node of a cluster that a subscription is at goes away, is frozen, or is removed from the cluster and goes on answering,
+// waiters hear of their grants again after at most two lost messages: from another node. Those that are lost cost a heartbeat each.
 func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	faults := map[string]func(c *testredis.Cluster, s *testredis.Server){
 		"killed": func(_ *testredis.Cluster, s *testredis.Server) { s.Kill() },
+		"frozen": func(_ *testredis.Cluster, s *testredis.Server) { s.Pause() },
 		"removed": func(c *testredis.Cluster, s *testredis.Server) {
 			ctx := context.Background()
 			id := s.ID()

@@ -24,6 +24,9 @@ const (
 	labelTime = 4 * time.Minute
 	// labelRetry is when to try again if the server did not take the label.
 	labelRetry = 30 * time.Second
+	// labelPatience is how long to wait for the labels of others. They may be on a server that does not answer, though that of the lock
+	// does.
+	labelPatience = time.Second
 )
 
 // A label is what the server keeps of the RWLock for people. RWLock.mu guards it.
@@ -110,8 +113,10 @@ func (rw *RWLock) dropLabel() {
 	}
 }
 
-// labelsOf returns the labels of instances, as far as the server knows them and says so before ctx ends.
+// labelsOf returns the labels of instances, as far as the server knows them and says so soon, and before ctx ends.
 func (rw *RWLock) labelsOf(ctx context.Context, instances map[string]bool) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, labelPatience)
+	defer cancel()
 	labels := make(map[string]string)
 	var keys, names []string
 	for i := range instances {
