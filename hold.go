@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"time"
@@ -45,15 +46,15 @@ func (h *holding) wake() {
 }
 
 // where returns the place in the program that took the hold.
-func (h *holding) where() string {
+func (h *holding) where() slog.Source {
 	frames := runtime.CallersFrames(h.pcs[:])
 	for {
 		f, more := frames.Next()
 		if f.File != "" && !strings.HasPrefix(f.Function, "github.com/seed-7e8842f7/rwlock.") {
-			return fmt.Sprintf("%s:%d", f.File, f.Line)
+			return slog.Source{Function: f.Function, File: f.File, Line: f.Line}
 		}
 		if !more {
-			return ""
+			return slog.Source{}
 		}
 	}
 }

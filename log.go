@@ -1,6 +1,7 @@
 package rwlock
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -88,8 +89,8 @@ func log(l *slog.Logger, label string, rec engine.Record, dropped int) {
 		args = append(args, "token", rec.Token)
 	}
 	if rec.Hold != nil {
-		if where := rec.Hold.Tag.(*holding).where(); where != "" {
-			args = append(args, "taken at", where)
+		if where := rec.Hold.Tag.(*holding).where(); where.File != "" {
+			args = append(args, "taken at", fmt.Sprintf("%s:%d", where.File, where.Line))
 		}
 	}
 	if dropped > 0 {

@@ -38,6 +38,14 @@ type Tracer interface {
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
+// A Monitor is an Observer that also looks at what the RWLock holds and waits for, when it likes: with [RWLock.Snapshot].
+type Monitor interface {
+	Observer
+	// Attach is called by New, before it returns, with the RWLock that the Monitor observes. Close calls the function that Attach
+	// returns, unless that is nil, after the last event.
+	Attach(rw *RWLock) (detach func())
+}
+
 // An Event is something that has happened to a lock. Fields that are not mentioned for its kind are zero.
 type Event struct {
 	Kind    EventKind

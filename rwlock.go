@@ -49,6 +49,7 @@ type RWLock struct {
 	observer reporter[Event]
 	observed bool
 	tracer   Tracer // or nil
+	detach   func() // of a Monitor; or nil
 	prefix   string
 	together bool            // all keys are on one server
 	cancels  sync.WaitGroup  // of contexts
@@ -106,6 +107,9 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	rw.observed = c.observer != nil
 	rw.tracer, _ = c.observer.(Tracer)
 	rw.dispatch = dispatch.New(client, rw.received)
+	if m, ok := c.observer.(Monitor); ok {
+		rw.detach = m.Attach(rw)
+	}
 	return rw, nil
 }
 
@@ -161,6 +165,9 @@ func (rw *RWLock) Close() error {
 				err = errors.New("rwlock: close: a request is still on its way")
 			}
 		}
+	}
+	if rw.detach != nil {
+		rw.detach()
 	}
 	return err
 }

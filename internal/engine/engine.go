@@ -416,6 +416,17 @@ func (e *Engine) Holds() (n int) {
 	return n
 }
 
+// Current returns, in no order, the holds that may be relied on, and the calls that have not come to an end.
+func (e *Engine) Current() (list []*Hold) {
+	for _, c := range e.timeline.claims {
+		if c.state <= Queued {
+			list = append(append(list, c.caller), c.tenure.behind...)
+		}
+		list = append(list, c.holds...)
+	}
+	return list
+}
+
 // Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 

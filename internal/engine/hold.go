@@ -69,6 +69,18 @@ func (h *Hold) Token() int64 { return h.claim.token }
 // Deadline returns until when a Live hold may be relied on.
 func (h *Hold) Deadline() time.Time { return h.until() }
 
+// Begun returns when the call began.
+func (h *Hold) Begun() time.Time { return h.begun }
+
+// Since returns when the call got the lock.
+func (h *Hold) Since() time.Time { return h.since }
+
+// Renewed reports whether a Live hold goes on until its release: it is renewed, and nothing else ends it.
+func (h *Hold) Renewed() bool { return !h.NoRenew && h.end.IsZero() }
+
+// Forgotten reports whether nobody refers to a Live hold any more.
+func (h *Hold) Forgotten() bool { return h.forgotten }
+
 // LastError returns what the last request for the hold failed with, or nil if it did not.
 func (h *Hold) LastError() error {
 	if h.claim == nil || h.trouble != nil {

@@ -1,0 +1,97 @@
+package rwlock
+
+import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+)
+
+// A Snapshot is what an RWLock holds and waits for at one moment, as far as this process knows: see [RWLock.Snapshot].
+type Snapshot struct {
+	Time   time.Time
+	Prefix string      // of WithPrefix
+	Label  string      // of WithLabel
+	Holds  []LocalHold // that can be relied on at Time; the oldest first
+	Waits  []LocalWait // the oldest first
+}
+
+// A LocalHold is a hold of this process.
+type LocalHold struct {
+	Name      string
+	Mode      Mode
+	Owner     Owner
+	Token     int64
+	Since     time.Time // when the call got the lock
+	Deadline  time.Time // until when the hold can be relied on at the moment: see [Hold.Deadline]
+	Renewed   bool      // renewals keep it until Unlock; false with NoRenew or MaxHold, and once it is forgotten
+	Forgotten bool      // nothing refers to the Hold any more: it ends at Deadline
+	held      *holding
+}
+
+// Caller returns where the program asked for the lock, or a zero Source if that is not known.
+func (h LocalHold) Caller() slog.Source { return callerOf(h.held) }
+
+// A LocalWait is a lock call of this process that has not returned yet: it waits for its turn, or just for the server's answer.
+type LocalWait struct {
+	Name    string
+	Mode    Mode
+	Owner   Owner
+	Since   time.Time     // when the call began
+	Blocked *BlockedError // who is in the way, as the server has said last; nil if it has not answered yet
+	held    *holding
+}
+
+// Caller returns where the program asked for the lock, or a zero Source if that is not known.
+func (w LocalWait) Caller() slog.Source { return callerOf(w.held) }
+
+func callerOf(h *holding) slog.Source {
+	if h == nil {
+		return slog.Source{}
+	}
+	return h.where()
+}
+
+// Snapshot returns what this RWLock holds and waits for. It does not use the network: unlike [RWLock.Inspect], it knows all names that
+// this RWLock has to do with, and nothing of other RWLocks. Holds that were lost are not listed. Its cost grows with the number of
+// holds and waiting calls; there is none until it is called. After Close, it is empty but for Time, Prefix and Label.
+func (rw *RWLock) Snapshot() Snapshot {
+	s := Snapshot{Time: time.Now()}
+	if rw.made() != nil {
+		return s
+	}
+	s.Prefix, s.Label = rw.prefix, rw.label.text
+	rw.snapshot(&s)
+	slices.SortFunc(s.Holds, func(a, b LocalHold) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
+	})
+	slices.SortFunc(s.Waits, func(a, b LocalWait) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
+	})
+	return s
+}
+
+// snapshot adds what the engine knows.
+func (rw *RWLock) snapshot(s *Snapshot) {
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	s.Time = time.Now()
+	for _, h := range rw.engine.Current() {
+		held := h.Tag.(*holding)
+		switch {
+		case held.waits():
+			w := LocalWait{Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner}, Since: h.Begun(), held: held}
+			if h.State() == engine.Wanted {
+				w.Blocked, _ = rw.blocked(held).(*BlockedError)
+			}
+			s.Waits = append(s.Waits, w)
+		case s.Time.Before(h.Deadline()):
+			s.Holds = append(s.Holds, LocalHold{
+				Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner}, Token: h.Token(), Since: h.Since(), Deadline: h.Deadline(),
+				Renewed: h.Renewed(), Forgotten: h.Forgotten(), held: held,
+			})
+		}
+	}
+}
