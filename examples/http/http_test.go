@@ -34,7 +34,7 @@ func TestRequestOfABusyTenantIsToldWhenToRetry(t *testing.T) {
 	t.Parallel()
 	rw := newLock(t)
 	handler := http.NewServeMux()
-	handler.Handle("/{tenant}", lockTenant(rw, 50*time.Millisecond, http.HandlerFunc(report)))
+	handler.Handle("/{tenant}", lockTenant(rw, time.Second, http.HandlerFunc(report)))
 
 	h, err := rw.Lock(t.Context(), "tenant:acme")
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestRequestsThatReadShareTheLock(t *testing.T) {
 	t.Parallel()
 	rw := newLock(t)
 	handler := http.NewServeMux()
-	handler.Handle("/{tenant}", lockTenant(rw, 50*time.Millisecond, http.HandlerFunc(report)))
+	handler.Handle("/{tenant}", lockTenant(rw, time.Second, http.HandlerFunc(report)))
 
 	h, err := rw.RLock(t.Context(), "tenant:acme")
 	require.NoError(t, err)
