@@ -150,7 +150,7 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 		}
 		return h, nil
 	}
-	rw.traced(held)
+	rw.traced(held, w.call) // there will be no hold
 	err := w.failed(rw, held)
 	_, _ = rw.engine.Release(now, &held.hold) // of what was lost before the caller got it
 	rw.flush()

@@ -34,7 +34,8 @@ type Tracer interface {
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
 	// TraceHold is called when a call has got the lock, before it returns. ctx is that of the call, without TraceCall's. The context
 	// that it returns is the Context of the events of the hold, the last of which is EventEnded, and what [Hold.Context] is derived
-	// from; TraceHold must not call that.
+	// from; TraceHold must not call that. The events of a hold that the call has lost before it could return it have the context of
+	// the call.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
@@ -138,7 +139,7 @@ func textOf(texts []string, i int) string {
 // A trace is what is kept of a lock call for the tracer.
 type trace struct {
 	call  context.Context // the tracer's for the call
-	known bool            // the tracer's for the hold is known, or there will be none
+	known bool            // the tracer's for the hold is known, or there will be no hold
 	ended []Event         // of the hold, until then
 }
 
@@ -183,18 +184,18 @@ func (rw *RWLock) traceHold(h *Hold) {
 	ctx := rw.tracer.TraceHold(h.held.parent, h)
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
-	h.held.parent = orElse(ctx, h.held.parent)
-	rw.traced(h.held)
+	rw.traced(h.held, orElse(ctx, h.held.parent))
 }
 
-// traced notes that the context of a hold is known, or that there will be no hold, and queues the events that waited for that.
+// traced sets the context of a hold, which is that of the call if there will be no hold, and queues the events that waited for it.
 // RWLock.mu is locked.
-func (rw *RWLock) traced(held *holding) {
+func (rw *RWLock) traced(held *holding, ctx context.Context) {
 	if held.trace == nil {
 		return
 	}
+	held.parent = ctx
 	for _, event := range held.trace.ended {
-		event.Context = held.parent
+		event.Context = ctx
 		rw.observer.report(event)
 	}
 	held.trace.known, held.trace.ended = true, nil

@@ -257,6 +257,28 @@ func TestTracerGivesContexts(t *testing.T) {
 	})
 }
 
+// All that is sent for a call that gets no hold is sent with the context of the call, its withdrawal included.
+func TestTracerOfACallThatFails(t *testing.T) {
+	everywhere(t, func(w *world) {
+		tr := &tracer{}
+		h := take(w, newOwner(), w.newLock(), write, "n")
+		c := w.dial()
+		sent := &sentWith{}
+		c.AddHook(sent)
+		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithObserver(tr))
+		_, err := rw.Lock(context.Background(), "n", rwlock.MaxWait(w.lease))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		tr.next(w, 1, rwlock.EventWithdrawn)
+		require.GreaterOrEqual(w, len(sent.values()), 3)
+		for _, span := range sent.values() {
+			require.Contains(w, []any{"call n", nil}, span) // nil: the handshake of a connection, or the loading of a script
+		}
+		values := sent.values()
+		require.Equal(w, "call n", values[len(values)-1])
+		unlock(w, h)
+	})
+}
+
 // A call ends with its own context, and not with the tracer's.
 func TestTracerEndsNoCall(t *testing.T) {
 	bubbled(t, func(w *world) {
