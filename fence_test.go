@@ -194,6 +194,6 @@ func TestFenceIsRemembered(t *testing.T) {
 func (w *world) setFence(name string, token int64) {
 	w.Helper()
 	key := w.prefix + ":{" + name + "}"
-	require.NoError(w, w.dial().HSet(context.Background(), key, "protocol", "1", "fence", token).Err())
+	require.NoError(w, w.dial().HSet(context.Background(), key, "fence", token).Err())
 	require.NoError(w, w.dial().PExpire(context.Background(), key, time.Hour).Err())
 }

@@ -6,17 +6,13 @@
 -- Reply  the fencing token, a string; -1 if the claim has ended; or what shared/reply.lua says
 
 --#include clock.lua
-local seen = call('HMGET', LOCK, 'owner', 'fence', 'protocol', ARGV[3])
-local owner, fence, protocol, record = seen[1] or '', seen[2], seen[3] or PROTOCOL, seen[4]
+local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
+local owner, fence, record = seen[1] or '', seen[2], seen[3]
 
-if protocol == PROTOCOL and (not record or record < ARGV[2]) then
+if not record or record < ARGV[2] then
   if owner == '' and (not fence or fence < now) then
     -- Nobody holds the lock, and nobody waits for it.
-    if fence then
-      call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
-    else
-      call('HSET', LOCK, 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
-    end
+    call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     -- The first to get the lock in each second sees to the time to live for all.
     if not fence or fence < time[1] or (ARGV[6] or SHORT) ~= SHORT then
       call('PEXPIRE', LOCK, ARGV[6] or SHORT)

@@ -5,18 +5,14 @@
 -- Reply  as lock.lua
 
 --#include clock.lua
-local seen = call('HMGET', LOCK, 'owner', 'fence', 'protocol', ARGV[3])
-local owner, fence, protocol, record = seen[1] or '', seen[2], seen[3] or PROTOCOL, seen[4]
+local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
+local owner, fence, record = seen[1] or '', seen[2], seen[3]
 
-if protocol == PROTOCOL and (not record or record < ARGV[2]) and (not fence or fence <= now) then
+if (not record or record < ARGV[2]) and (not fence or fence <= now) then
   local enters = owner == ''
   if enters then
     -- Nobody holds the lock, and nobody waits for it.
-    if fence then
-      call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
-    else
-      call('HSET', LOCK, 'protocol', PROTOCOL, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
-    end
+    call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
     -- As in lock.lua.
     if not fence or fence < time[1] or (ARGV[6] or SHORT) ~= SHORT then
       call('PEXPIRE', LOCK, ARGV[6] or SHORT)

@@ -58,8 +58,8 @@ type decoder struct {
 }
 
 func (d *decoder) state() (State, error) {
-	if p := d.fields["protocol"]; p != "" && p != "1" {
-		return State{}, &IncompatibleError{p}
+	if o := d.fields["owner"]; o != "" && o[0] >= '0' && o[0] <= '9' {
+		return State{}, &IncompatibleError{o[:len(o)-len(strings.TrimLeft(o, "0123456789"))]}
 	}
 	var s State
 	s.Token, _ = strconv.ParseInt(d.fields["fence"], 10, 64)

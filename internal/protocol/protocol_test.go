@@ -300,7 +300,7 @@ func TestStateIsRead(t *testing.T) {
 	}
 
 	require.Equal(t, protocol.State{}, decode(nil, nil, nil))
-	require.Equal(t, protocol.State{Token: 7}, decode([]any{"owner", "", "fence", "7", "protocol", "1"}, nil, nil))
+	require.Equal(t, protocol.State{Token: 7}, decode([]any{"owner", "", "fence", "7"}, nil, nil))
 
 	s := decode([]any{"owner", w1, "lease", "30000", "fence", since(10 * time.Second)}, nil, nil)
 	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000, Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second}}}, s)
@@ -330,7 +330,7 @@ func TestStateIsRead(t *testing.T) {
 	s = decode([]any{"owner", "", "fence", "7"}, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{Token: 7}, s)
 
-	_, err := protocol.DecodeState([]any{fmt.Sprint(now), []any{"protocol", "2"}, []any{}, []any{}})
+	_, err := protocol.DecodeState([]any{fmt.Sprint(now), []any{"owner", "2 whatever"}, []any{}, []any{}})
 	var other *protocol.IncompatibleError
 	require.ErrorAs(t, err, &other)
 	require.Equal(t, "2", other.Protocol)

@@ -5,7 +5,8 @@
 -- The hash says:
 --
 --   owner     the write claim, or the read claim of a reader that is alone; "shared" when several read; "" when nobody holds
---             the lock. " +" follows when there is more to see: somebody waits, or the writer also reads
+--             the lock. " +" follows when there is more to see: somebody waits, or the writer also reads. A later protocol
+--             begins it with its number, at all times, so that no script of this one takes the lock for free or for its own
 --   lease     of that claim, ms, counted from the time in fence; or "<ms> <µs>", from that time
 --   count     its reentrancy count, and the number of the request that set it; none until it is re-entered
 --   fence     the last token
@@ -19,7 +20,6 @@
 --               "<number> <token> held <count>"  one of several readers; behind it the request that set the count
 --               "<number> <µs> waits <lease>"    it waits, or waited before it was let in
 --   table     nothing, at length: it has the server keep the hash as a table, once there are many slots
---   protocol  1
 --
 -- An ordered set counts only as far as the hash says that it does: leases while several read, or the writer reads; queue while
 -- owner ends with a plus.
@@ -27,13 +27,14 @@
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local claim, number, slot = ARGV[1], ARGV[2], ARGV[3]
 
-local f = call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', 'readers', 'pending', 'ticket', 'owed', 'protocol', slot)
-if f[9] and f[9] ~= PROTOCOL then
-  return redis.error_reply('INCOMPATIBLE the lock was written by another version of rwlock, protocol ' .. f[9])
+local f = call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', 'readers', 'pending', 'ticket', 'owed', slot)
+local protocol = string.match(f[1] or '', '^%d+')
+if protocol then
+  return redis.error_reply('INCOMPATIBLE the lock was written by another version of rwlock, protocol ' .. protocol)
 end
 local holder, more_to_see = string.match(f[1] or '', '^(%S*) ?(%+?)$')
 local lease, since = string.match(f[2] or '0', '^(%d+) ?(%d*)$')
-local fence, count, record = f[3], f[4] or '', f[10] or ''
+local fence, count, record = f[3], f[4] or '', f[9] or ''
 local readers, pending, owed = tonumber(f[5] or '') or 0, tonumber(f[6] or '') or 0, f[8] or ''
 local token = fence -- of the claim that holds the lock alone
 local waiting = 0

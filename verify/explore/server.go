@@ -195,7 +195,7 @@ func (s *server) raw(stands bool) *raw {
 		r.ttl = [3]int64{}
 		return r
 	}
-	r.hash = map[string]string{"protocol": "1"}
+	r.hash = make(map[string]string)
 	latest := now - tickMS*1000
 	if s.fresh {
 		latest = now
@@ -354,10 +354,6 @@ func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 			return x.int(v)
 		}
 		switch field {
-		case "protocol":
-			if v != "1" {
-				x.fail("the protocol is %q", v)
-			}
 		case "owner":
 			v, s.plus = strings.CutSuffix(v, " +")
 			if s.shared = v == "shared"; v != "" && !s.shared {
