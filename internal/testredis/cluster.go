@@ -54,18 +54,26 @@ func startCluster(tb testing.TB, masters, nodes int, args []string) *Cluster {
 			err = c.ClusterAddSlotsRange(ctx, i*slots/masters, (i+1)*slots/masters-1).Err()
 		}
 		if err == nil && i > 0 {
-			err = c.Do(ctx, "CLUSTER", "MEET", "127.0.0.1", cluster.Nodes[0].port).Err()
+			err = cluster.introduce(c)
 		}
 		if err != nil {
 			tb.Fatalf("set up cluster node %d: %v", i, err)
 		}
 	}
-	for i, s := range cluster.Nodes[masters:] {
-		s.replicate(cluster.Nodes[i])
+	for i, s := range cluster.Nodes {
+		cluster.await(s, func(c *redis.Client) error {
+			info, err := c.ClusterInfo(ctx).Result()
+			if line := fmt.Sprintf("cluster_known_nodes:%d", nodes); err == nil && !strings.Contains(info, line+"\r\n") {
+				err = fmt.Errorf("no %s in %q", line, info)
+			}
+			if err == nil && i >= masters {
+				err = c.ClusterReplicate(ctx, cluster.Nodes[i-masters].ID()).Err()
+			}
+			return err
+		})
 	}
 	for i, s := range cluster.Nodes {
-		c := s.Client()
-		err := poll(startTimeout, func() error {
+		cluster.await(s, func(c *redis.Client) error {
 			info, err := c.ClusterInfo(ctx).Result()
 			for _, line := range []string{
 				"cluster_state:ok", fmt.Sprintf("cluster_size:%d", masters), fmt.Sprintf("cluster_known_nodes:%d", nodes),
@@ -79,11 +87,31 @@ func startCluster(tb testing.TB, masters, nodes int, args []string) *Cluster {
 			}
 			return err
 		})
-		if err != nil {
-			tb.Fatalf("await cluster node %d: %v", i, err)
-		}
 	}
 	return cluster
+}
+
+// introduce makes a node known to the first, and so to all.
+func (c *Cluster) introduce(node *redis.Client) error {
+	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", c.Nodes[0].port).Err()
+}
+
+// await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy machine, so that it is
+// repeated every few seconds.
+func (c *Cluster) await(s *Server, ready func(*redis.Client) error) {
+	c.tb.Helper()
+	node, introduced := s.Client(), time.Now()
+	err := poll(startTimeout, func() error {
+		err := ready(node)
+		if err != nil && s != c.Nodes[0] && time.Since(introduced) > 3*time.Second {
+			introduced = time.Now()
+			err = errors.Join(err, c.introduce(node))
+		}
+		return err
+	})
+	if err != nil {
+		c.tb.Fatalf("await cluster node at %s: %v", s.Addr(), err)
+	}
 }
 
 // Client returns a new client of the cluster, closed when the test ends.
@@ -135,16 +163,6 @@ func (s *Server) ID() string {
 		s.tb.Fatalf("cluster myid: %v", err)
 	}
 	return id
-}
-
-// replicate makes a node the replica of another, once it knows that.
-func (s *Server) replicate(master *Server) {
-	s.tb.Helper()
-	c, id := s.Client(), master.ID()
-	err := poll(startTimeout, func() error { return c.ClusterReplicate(context.Background(), id).Err() })
-	if err != nil {
-		s.tb.Fatalf("cluster replicate: %v", err)
-	}
 }
 
 // synced returns an error until the server is a replica that has all that its master has.
