@@ -258,9 +258,14 @@ func eventually(t testing.TB, cond func() bool, what string, args ...any) {
 	}
 }
 
-func inspect(t testing.TB, rw *rwlock.RWLock, name string) rwlock.State {
+// inspect returns the state of a lock. Servers that are not ready at the moment, as in a cluster that heals, are asked again.
+func inspect(t testing.TB, rw *rwlock.RWLock, name string) (s rwlock.State) {
 	t.Helper()
-	s, err := rw.Inspect(context.Background(), name)
+	var err error
+	eventually(t, func() bool {
+		s, err = rw.Inspect(context.Background(), name)
+		return err == nil || !protocol.Passing(err)
+	}, "an answer about %q", name)
 	require.NoError(t, err)
 	return s
 }
