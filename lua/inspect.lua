@@ -1,4 +1,4 @@
--- Reads everything, and changes nothing.
+-- Reads the whole lock. It changes nothing.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- Reply  {µs of the server's clock, a string; {field, value, …}; {read claim, deadline in ms, …}; {waiter, ticket, …}}
@@ -7,7 +7,7 @@ local time = redis.call('TIME')
 local says = redis.call('HMGET', LOCK, 'owner', 'readers')
 local owner, readers = says[1] or '', says[2] or ''
 
--- The members of an ordered set, if the hash says that it counts.
+-- The members of a sorted set, if the hash says that it counts.
 local function members(key, counts)
   return counts and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') or {}
 end

@@ -1,9 +1,10 @@
--- Takes the lock for writing; or queues for it; or, sent again by a waiter, keeps its place and asks for news.
+-- Acquires the lock for writing, or queues the claim. A waiter sends it again as its heartbeat: that keeps the waiter's place, and
+-- returns a grant whose message was lost.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 what wake channels begin with; the last may be left out:
---        6 time to live of the keys, ms: at least the lease and three minutes; "240000" if that suffices  7 "wait" or "try"
--- Reply  the fencing token, a string; -1 if the claim has ended; or what shared/reply.lua says
+-- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels
+--        optional: 6 time to live of the keys, ms: at least the lease and three minutes; default "240000"  7 "wait" (default) or "try"
+-- Reply  the fencing token, a string; -1 if the claim has ended; otherwise a list, see shared/reply.lua
 
 --#include clock.lua
 local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
@@ -13,7 +14,7 @@ if not record or record < ARGV[2] then
   if owner == '' and (not fence or fence < now) then
     -- Nobody holds the lock, and nobody waits for it.
     call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
-    -- The first to get the lock in each second sees to the time to live for all.
+    -- The first acquisition in each second sets the time to live, for all others in that second.
     if not fence or fence < time[1] or (ARGV[6] or SHORT) ~= SHORT then
       call('PEXPIRE', LOCK, ARGV[6] or SHORT)
     end
@@ -24,7 +25,7 @@ if not record or record < ARGV[2] then
     return now
   end
   if ARGV[7] ~= 'try' then
-    --#include line.lua
+    --#include queue_writer.lua
   end
 end
 local CHANNELS, TTL, TRY = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try'

@@ -49,7 +49,7 @@ var (
 // All are all scripts.
 var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect}
 
-// include stands for a file of shared/, at the point where a script first needs it: Lua that is not reached costs nothing.
+// include stands for a file of shared/. It stands where a script first needs the file, since Lua that is not reached costs nothing.
 var include = regexp.MustCompile(`^ *--#include (\S+)$`)
 
 func load(name string) *Script {

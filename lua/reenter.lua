@@ -1,8 +1,8 @@
--- Sets the reentrancy count of a hold, and how long it lives. A hold that has ended stays so.
+-- Sets the reentrancy count and the lease of a hold. It never revives a hold that has ended.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms  6 what wake channels begin with
---        7 count  8 number of this request, which grows  9 "longer" to lengthen the lease at most, "set" to set it
+-- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms  6 prefix of the wake channels
+--        7 count  8 number of this request, which grows  9 "longer": never shorten the lease; "set": shorten it, too
 -- Reply  {code, 0, wake, mute}; code: 1, or 0 if there is no such hold
 
 --#include clock.lua
@@ -15,7 +15,7 @@ local its_token = held()
 if not its_token then
   return {0, 0, '', ''}
 end
--- The request that set the count; or, of one of several readers that was never entered again, the count, which is 1.
+-- The number of the request that set the count. A reader among several that was never re-entered has only its count there, 1.
 local last = string.match(holder == claim and count or record, ' (%d+)$')
 if not last or tonumber(last) <= tonumber(ARGV[8]) then
   if holder == claim then

@@ -1,4 +1,4 @@
--- Makes a hold live for at least another lease. A hold that has ended stays so.
+-- Renews the lease of a hold: it lasts for at least the lease from now. It never revives a hold that has ended.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms

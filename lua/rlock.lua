@@ -1,7 +1,7 @@
--- Takes the lock for reading; or queues for it; or, sent again by a waiter, keeps its place and asks for news.
+-- Acquires the lock for reading, or queues the claim. A waiter sends it again as its heartbeat, as lock.lua.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 to 7 as lock.lua  8 the write claim of the same owner, or ""; it may be left out, too
+-- ARGV   1 to 7 as lock.lua  optional: 8 the write claim of the same owner, default ""
 -- Reply  as lock.lua
 
 --#include clock.lua
@@ -18,7 +18,7 @@ if (not record or record < ARGV[2]) and (not fence or fence <= now) then
       call('PEXPIRE', LOCK, ARGV[6] or SHORT)
     end
   elseif owner == 'shared' then
-    -- There are other readers, unless the last has left, and nobody waits.
+    -- Nobody waits, and there are other readers, unless the last one has left.
     local left = call('PTTL', LEASES)
     if left > 0 then
       enters = true
@@ -39,7 +39,7 @@ if (not record or record < ARGV[2]) and (not fence or fence <= now) then
     return now
   end
   if ARGV[7] ~= 'try' then
-    --#include line_reader.lua
+    --#include queue_reader.lua
   end
 end
 local CHANNELS, TTL, TRY, WRITER = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8] or ''

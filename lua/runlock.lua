@@ -1,4 +1,4 @@
--- Ends a read hold, or what was to become one: as unlock.lua.
+-- Ends a read hold, or withdraws a waiting reader: as unlock.lua.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   as unlock.lua
@@ -7,13 +7,13 @@
 if ARGV[5] ~= '' then
   local owner = redis.call('HGET', LOCK, 'owner')
   if owner == ARGV[1] then
-    -- It is the only reader, and nobody waits. As in unlock.lua.
+    -- This is the only reader, and nobody waits. As in unlock.lua.
     if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[5])) == 'number' then
       return 1
     end
   elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
     and redis.call('ZREM', LEASES, ARGV[1]) == 1 then
-    -- Others may read. Who comes next finds out; and who waits, waits for another reader, whose lease ends later.
+    -- Other readers may be left: the next request finds out. A waiter waits for a reader whose lease ends later than this one's.
     redis.call('HSET', LOCK, ARGV[3], ARGV[5])
     return 1
   end

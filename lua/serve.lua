@@ -1,8 +1,8 @@
--- Lets in more of those whose turn it is, where the step before said that there were more.
+-- Grants the lock to more readers of a crowd, after a step that replied that there were more.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 a claim of the caller  2 its number  3 its slot  4 what wake channels begin with
--- Reply  {1, more, wake, mute}
+-- ARGV   1 a claim of the caller  2 its number  3 its slot  4 prefix of the wake channels
+-- Reply  {1, more, wake, mute}, see shared/reply.lua
 
 --#include clock.lua
 local CHANNELS = ARGV[4]

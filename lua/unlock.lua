@@ -1,15 +1,15 @@
--- Ends a write hold, or what was to become one: takes it out of the queue, and refuses its requests that come late. Whoever is
--- next gets the lock in the same step.
+-- Ends a write hold, or withdraws a waiting writer, and refuses requests of the claim that arrive later. Hands the lock over to the
+-- next in line in the same step.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 what wake channels begin with
---        5 what its slot is to say, "<number> <s> ended", with the server's time when it was granted, if that was less than a
---        minute ago and it was not re-entered; or ""
--- Reply  code or {code, more, wake, mute}; code: 1 released  2 released by an earlier run  0 there was no hold
+-- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels
+--        5 the tombstone "<number> <s> ended", with the server's time of the grant, if that was less than a minute ago and the hold
+--        was not re-entered; otherwise ""
+-- Reply  code or {code, more, wake, mute}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
 
 local owner = ARGV[5] ~= '' and redis.call('HGET', LOCK, 'owner')
 if owner == ARGV[1] then
-  -- Nobody waits. A server that is out of memory refuses, and is asked in the other way.
+  -- Nobody waits. If the server is out of memory, this fails, and the general path releases the lock.
   if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[5])) == 'number' then
     return 1
   end

@@ -1,10 +1,10 @@
--- The caller has to wait, or would have to: it is queued, unless it tries. waits says that it waits already.
+-- The lock is not available. Queues the caller, unless it only tries or, as waits says, is queued already.
 
 -- Puts the caller at the end of the queue. Returns its rank.
 local function join()
   if waiting == 0 then
     if call('ZCARD', QUEUE) > 0 then
-      call('UNLINK', QUEUE) -- of a hash that is gone
+      call('UNLINK', QUEUE) -- left over from a hash that is gone
     end
     new_queue = true
   end
@@ -20,8 +20,8 @@ local function join()
   return waiting - pending - 1
 end
 
--- For a writer that waits directly behind another, for how long that one may live: it sees to what is in front of it. For a
--- reader while others read, for how long the first writer may. Clears away the dead there. Returns the caller's rank, too.
+-- Returns the caller's rank, and how long the lease of the waiter directly ahead may last, ms, if the caller has to watch it: a writer
+-- watches the writer ahead of it, and a reader that waits while others read watches the first writer. Removes dead waiters ahead.
 local function in_front(rank)
   local _, from, for_ms
   if not is_write(claim) then
@@ -43,7 +43,7 @@ local function in_front(rank)
   return rank, 0
 end
 
--- Of the readers that wait, how many go before the next writer.
+-- How many of the waiting readers are served before the next writer.
 local function readers_next()
   if is_write(holder) then
     return waiting - pending

@@ -1,6 +1,6 @@
--- The server's clock, read once, before anything that depends on it: before Redis 7.2 it moves on within a script. now is the
--- time in µs, a string of 16 digits. Times, tokens and numbers of claims stay strings, each sort of one length, so that they
--- compare as such: to format a Lua number costs as much as a command does.
+-- The server's clock, read once, first: before Redis 7.2 it advances within a script. now is the time in µs, a string of 16 digits.
+-- Times, tokens and numbers of claims stay strings, each kind of one length, and are compared as strings: formatting a Lua number
+-- costs as much as a command.
 
 local call = redis.call
 local time = call('TIME')

@@ -1,6 +1,7 @@
 -- The end of a claim.
 
--- Ends the caller's hold, which has left the lock, and lets in whoever is next. until_ms is when the lock would have been free.
+-- Finishes the release of the caller's hold, which is no longer in the lock, and grants the lock to the next in line. until_ms is when
+-- the last lease would have ended.
 local function release(until_ms)
   tombstone(slot, number, 'ended')
   expire()
@@ -12,7 +13,7 @@ local function release(until_ms)
   return {1, more, wake()}
 end
 
--- Ends what is no hold: a waiter, or a request that has come and gone, or has yet to come.
+-- Ends a claim that holds nothing: a waiter, or a claim whose request was already answered or has yet to arrive.
 local function give_up()
   if ended() then
     local again = string.sub(record, 1, 12) == number and string.match(record, '%l+') == 'ended'

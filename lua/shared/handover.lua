@@ -1,4 +1,4 @@
--- Somebody waits. Most often the next is a writer that lives: shared/serve.lua does the same for all others.
+-- A handover from writer to writer, the common case: the next in line is a live writer. shared/serve.lua handles all other cases.
 local id = call('ZRANGE', QUEUE, 0, 0)[1]
 local instance, its_slot, its_number = string.match(id or '', '^w:([^:]+)(:%d+):(%d+)')
 if instance then

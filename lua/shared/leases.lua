@@ -1,11 +1,11 @@
 -- Holds and their leases.
 
--- Whether several claims have leases of their own.
+-- Whether the sorted set of leases counts.
 local function several()
   return holder == 'shared' or readers > 0
 end
 
--- When the lock is free if nobody does anything, ms, but for the reads of a writer; and a claim that has it until then.
+-- When the last lease ends, ms, not counting the read holds of a writer; and the claim that has that lease.
 local function ends()
   if holder == 'shared' then
     local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
@@ -14,7 +14,7 @@ local function ends()
   return holder ~= '' and since / 1000 + lease or 0, holder
 end
 
--- Notes of readers that they were lost.
+-- Writes tombstones for readers whose holds were lost.
 local function void(ids)
   local slots, numbers = {}, {}
   for i, id in ipairs(ids) do
@@ -30,7 +30,7 @@ local function share(ids, deadlines, their_token)
   if call('ZCARD', LEASES) == 0 then
     new_leases = true
   elseif not several() then
-    call('UNLINK', LEASES) -- of a hash that is gone
+    call('UNLINK', LEASES) -- left over from a hash that is gone
     new_leases = true
   end
   if is_write(holder) and waiting == 0 and call('ZCARD', QUEUE) > 0 then
@@ -39,7 +39,7 @@ local function share(ids, deadlines, their_token)
   local entries = {}
   if not is_write(holder) then
     if holder ~= '' and holder ~= 'shared' then
-      -- Who read alone is one of several now.
+      -- The reader that was alone gets an entry of its own.
       local its_slot, its_number = parts(holder)
       entries = {math.floor(since / 1000 + lease), holder}
       put(its_slot, its_number .. ' ' .. token .. ' held ' .. (count == '' and '1' or count))
@@ -53,7 +53,7 @@ local function share(ids, deadlines, their_token)
     entries[#entries + 1] = deadlines[i]
     entries[#entries + 1] = id
   end
-  if new_leases then -- what has held so long a member does not become a list again
+  if new_leases then -- a sorted set that has held so long a member stays a table
     call('ZADD', LEASES, 0, LONG, unpack(entries))
     call('ZREM', LEASES, LONG)
   else
@@ -64,7 +64,7 @@ local function share(ids, deadlines, their_token)
   end
 end
 
--- The token of the caller's hold; or nil if there is none, or its lease is over.
+-- The token of the caller's hold, or nil if there is none or its lease has ended.
 local function held()
   if holder == claim then
     return alive(since, lease) and token or nil
@@ -75,7 +75,7 @@ local function held()
   end
 end
 
--- Makes the caller's hold live for as long as said from now.
+-- Sets the lease of the caller's hold, counted from now.
 local function live_for(for_ms)
   if holder == claim then
     lease, since = for_ms, now
@@ -86,7 +86,7 @@ local function live_for(for_ms)
   end
 end
 
--- Makes the caller's hold live for at least as long as said from now.
+-- Sets the lease of the caller's hold, counted from now, unless the hold already lasts longer.
 local function extend(for_ms)
   local deadline = holder == claim and since / 1000 + lease or tonumber(call('ZSCORE', LEASES, claim))
   if deadline < ms + for_ms then
@@ -94,14 +94,14 @@ local function extend(for_ms)
   end
 end
 
--- Notes that the readers that wait go before the next writer: a write hold has ended.
+-- A write hold has ended: the readers that wait now are owed the next phase.
 local function owe()
   if waiting > pending then
     owed = f[7]
   end
 end
 
--- Takes the lock from the claim that has it alone, but for the reads of a writer.
+-- Removes the claim that holds the lock alone. The read holds of a writer stay.
 local function vacate()
   if is_write(holder) then
     owe()
@@ -111,7 +111,7 @@ local function vacate()
   set_count('')
 end
 
--- Takes a read hold of the caller's out of several. Returns whether there was one.
+-- Removes the caller's read hold from the sorted set. Returns whether there was one.
 local function leave_leases()
   if not several() or call('ZREM', LEASES, claim) == 0 then
     return false
@@ -122,7 +122,7 @@ local function leave_leases()
   return true
 end
 
--- Clears away some of the readers that died while others live: they are in nobody's way, so nobody else does it.
+-- Removes some of the readers whose leases ended while other readers are live. They block nobody, so nothing else removes them.
 local function clear_dead()
   local dead = holder == 'shared' and call('ZRANGEBYSCORE', LEASES, '-inf', ms, 'LIMIT', 0, DEAD) or {}
   if dead[1] then
@@ -131,7 +131,7 @@ local function clear_dead()
   end
 end
 
--- Drops all of several readers. The slots of a great many stay as they are, and are swept away one day.
+-- Drops all readers. Beyond one step's worth, their slots stay as they are until sweep removes them.
 local function drop_readers()
   void(call('ZRANGE', LEASES, 0, STEP - 1))
   call('UNLINK', LEASES)
@@ -139,7 +139,7 @@ local function drop_readers()
   readers = 0
 end
 
--- Ends the holds whose leases have run out.
+-- Ends the holds that block the lock though their leases have ended.
 local function expire()
   if holder ~= '' and holder ~= 'shared' and not alive(since, lease) then
     vacate()

@@ -1,14 +1,19 @@
--- The replies of lock.lua and rlock.lua, where there is more to say than a token:
+-- The replies of lock.lua and rlock.lua that say more than a token:
 --
---   {token, or "" to one that waits or would have to; 1 if a step has left some whose turn it is; what the step told the
---    caller's instance, as in a message; why others could not be told; ms until it may pay to ask again; how many are served
---    before; "write", "read" or "": how the lock is held, or "held": the claim was let in before; a claim that holds it}
+--   token  "" if the caller waits, or would have to
+--   more   1 if this step left some waiters whose turn it is: serve.lua takes the next step
+--   wake   what the step granted to the caller's instance, in the form of a message: see wake in serve.lua
+--   mute   why other instances could not be notified, or ""
+--   left   ms until it may pay to ask again
+--   ahead  how many waiters are served before the caller
+--   mode   "write", "read" or "": how the lock is held; or "held": the claim was granted before
+--   whose  a claim that holds the lock
 
 --#include sweep.lua
 
 answered = claim
 
--- Writes what has changed, and tells whom it concerns.
+-- Writes what has changed, and notifies the waiters that it concerns.
 local function conclude()
   commit(TTL)
   if record == '' then
@@ -31,7 +36,7 @@ local function entered()
   return {fence, more, told, mute, 0, 0, '', ''}
 end
 
--- Whether the caller waits already. If it does, it is alive.
+-- Returns whether the caller is queued. If it is, its lease starts anew.
 local function heartbeat()
   if has_place() then
     keeps = number .. ' ' .. now .. ' waits ' .. ARGV[4]

@@ -1,17 +1,17 @@
--- The queue: whose turn it is, and how they hear of it. Readers have places before writers, each in order of arrival.
+-- The queue: who is next, and how waiters are notified. Readers are queued before writers, each in order of arrival.
 
-local more = 0          -- 1 if this step was not enough to let in all whose turn it is
-local granted = {}      -- whom this step let in, and whom it asked to look again
-local grants, asks = {}, {} -- of an instance: the numbers of claims that were let in, and that are to look again
-local answered          -- the claim that the reply itself tells what has become of it
-local keeps             -- what its slot is to say: that it waits, and is alive
+local more = 0              -- 1 if this step could not grant the lock to all waiters whose turn it is
+local granted = {}          -- by claim: whether this step granted it the lock, or asked it to look again
+local grants, asks = {}, {} -- by instance: the numbers of the claims that were granted the lock, and that are to look again
+local answered              -- the claim that the reply itself informs
+local keeps                 -- its slot's new value, if it waits: its lease starts anew
 
 local function note(list, id)
   local instance, _, its_number = string.match(id, '^%l:([^:]+):(%d+):(%d+)')
   list[instance] = (list[instance] or '') .. ' ' .. its_number
 end
 
--- Has a waiter look again: what is in front of it ends earlier than it knows.
+-- Asks a waiter to look again: what blocks it ends earlier than it knows.
 local function ask(id)
   if id and id ~= answered and not granted[id] then
     granted[id] = 'asked'
@@ -19,8 +19,9 @@ local function ask(id)
   end
 end
 
--- Tells those that were let in, and those that are to look again: by one message to each instance, "<token> <more> <number> …"
--- and ",<number> …" if any are to look again. Returns the caller's, which its reply tells; and why others could not be told.
+-- Notifies the waiters, with one message to each instance: "<token> <more> <number> …" for those that were granted the lock, then
+-- ",<number> …" for those that are to look again. Returns the message for the caller's own instance, which goes into the reply, and
+-- why other instances could not be notified.
 local function wake()
   local messages, mute = {}, ''
   for instance, numbers in pairs(grants) do
@@ -41,7 +42,7 @@ local function wake()
   return messages[mine] or '', mute
 end
 
--- Since when a waiter's lease counts, and the lease; or nil if it is over. last is what its slot says.
+-- The start and the length of a waiter's lease, or nil if it has ended. last is the value of its slot.
 local function lives(id, its_number, last)
   local of, from, for_ms = string.match(id == answered and keeps or last or '', '^(%d+) (%d+) waits (%d+)$')
   if of == its_number and alive(from, for_ms) then
@@ -62,7 +63,7 @@ local function leave_queue(id)
   end
 end
 
--- As lives, of one in the queue. Clears it away if it is dead.
+-- The lease of a queued waiter, as lives returns it. Removes the waiter if its lease has ended.
 local function waiter(id)
   local its_slot, its_number = parts(id)
   local last = call('HGET', LOCK, its_slot)
@@ -78,7 +79,7 @@ local function next_writer()
   return call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1]
 end
 
--- The first waiting writer that lives, and its lease. Clears away the dead in front of it.
+-- The first live writer in the queue, and its lease. Removes the dead writers ahead of it.
 local function first_writer()
   for _ = 1, STEP do
     local id = pending > 0 and next_writer()
@@ -94,7 +95,7 @@ local function first_writer()
   more = 1
 end
 
--- Notes that a waiter was let in, so that it is told.
+-- Notes that a waiter was granted the lock, so that it is notified.
 local function grant(id)
   granted[id] = 'let in'
   if id ~= answered then
@@ -102,7 +103,7 @@ local function grant(id)
   end
 end
 
--- Lets in waiting readers, a step of them: all, or those up to a ticket.
+-- Grants the lock to waiting readers, to at most STEP of them: to all, or to those up to a ticket.
 local function admit(limit)
   local places = limit and limit - READERS_FIRST or '(0'
   local ids = call('ZRANGEBYSCORE', QUEUE, '-inf', places, 'LIMIT', 0, STEP)
@@ -140,7 +141,8 @@ local function admit(limit)
   end
 end
 
--- Lets in whose turn it is. While a writer waits, readers enter only if it is owed to them: they waited when a write hold ended.
+-- Grants the lock to those whose turn it is. While a writer waits, readers enter only if they are owed the phase: they were waiting
+-- when a write hold ended.
 local function serve()
   if waiting == 0 or is_write(holder) then
     return
@@ -152,7 +154,7 @@ local function serve()
   if more == 0 and waiting > pending and (not writer or owed ~= '') then
     admit(writer and owed)
     if writer and holder ~= '' and (f[8] or '') ~= '' then
-      ask(writer) -- the step before has told it nothing
+      ask(writer) -- the step before did not notify it
     end
   end
   if more == 1 then
@@ -166,7 +168,7 @@ local function serve()
   end
 end
 
--- Has the first in line look again.
+-- Asks the first in line to look again.
 local function ask_first()
   if waiting > 0 then
     ask(call('ZRANGE', QUEUE, 0, 0)[1])

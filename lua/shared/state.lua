@@ -1,28 +1,28 @@
--- The lock as it stands: what every script needs once the uncontended case is behind it. A script reads it here, decides, and
--- writes what has changed in commit.
+-- The state of the lock, for every script whose short path does not apply: it is read here, changed by the functions below, and
+-- written by commit.
 --
 -- A claim is named <mode>:<instance>:<slot>:<number>:<process>:<handle>; mode is w or r, number has twelve digits.
--- The hash says:
+-- The fields of the hash:
 --
 --   owner     the write claim, or the read claim of a reader that is alone; "shared" when several read; "" when nobody holds
---             the lock. " +" follows when there is more to see: somebody waits, or the writer also reads. A later protocol
---             begins it with its number, at all times, so that no script of this one takes the lock for free or for its own
+--             the lock. " +" follows when somebody waits, or the writer also reads. A later version of the layout must always
+--             begin it with its number, so that no script of this version takes the lock for free or for its own
 --   lease     of that claim, ms, counted from the time in fence; or "<ms> <µs>", from that time
 --   count     its reentrancy count, and the number of the request that set it; none until it is re-entered
 --   fence     the last token
 --   readers   how many read holds the writer has
 --   pending   how many writers wait
---   ticket    the last that was given out
+--   ticket    the last ticket that was given out
 --   owed      the ticket up to which waiting readers go before the next writer, while a step has left some of them
---   <slot>    what the last claim of that slot has come to:
---               "<number> <s> ended"             released
---               "<number> <s> void"              ended without a hold, or lost
---               "<number> <token> held <count>"  one of several readers; behind it the request that set the count
---               "<number> <µs> waits <lease>"    it waits, or waited before it was let in
---   table     nothing, at length: it has the server keep the hash as a table, once there are many slots
+--   <slot>    the last claim of that slot, and its state:
+--               "<number> <s> ended"             a tombstone: it was released
+--               "<number> <s> void"              a tombstone: it ended without a hold, or was lost
+--               "<number> <token> held <count>"  one of several readers; the request that set the count follows
+--               "<number> <µs> waits <lease>"    it waits, or waited before it was granted the lock
+--   table     a long value without meaning: it makes the server keep the hash as a table, once there are many slots
 --
--- An ordered set counts only as far as the hash says that it does: leases while several read, or the writer reads; queue while
--- owner ends with a plus.
+-- The hash says whether a sorted set counts: leases while several read, or the writer reads; queue while owner ends with a plus. A set
+-- that does not count is left over from a hash that is gone.
 
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local claim, number, slot = ARGV[1], ARGV[2], ARGV[3]
@@ -50,18 +50,19 @@ end
 
 local set, new_leases, new_queue = {}, false, false
 
--- Notes what a field is to say.
+-- Sets a field when the script commits.
 local function put(field, value)
   set[#set + 1] = field
   set[#set + 1] = value
 end
 
--- Notes how a claim ended: its requests that come late are refused.
+-- Notes how a claim ended, so that requests of it that arrive late are refused.
 local function tombstone(its_slot, its_number, how)
   put(its_slot, its_number .. ' ' .. time[1] .. ' ' .. how)
 end
 
--- Notes that another's claim was lost, unless its slot has gone on. last is what the slot says, what is what it was to say.
+-- Writes a tombstone for another's claim that was lost, unless its slot was used again. last is the value of the slot, what the state
+-- that it is expected to be in.
 local function lose(its_slot, its_number, last, what)
   local its_last, now_says = string.match(last or '', '^(%d+) %d+ (%l+)')
   if its_slot ~= slot and its_last == its_number and now_says == what then
@@ -69,20 +70,20 @@ local function lose(its_slot, its_number, last, what)
   end
 end
 
--- Lets a server that is out of memory take what follows: it refuses to grow only until a script has written. What is held is to
--- be renewed and released there.
+-- Makes a server that is out of memory accept the writes that follow: it refuses only a script's first write, if that needs memory.
+-- Holds must be renewed and released there, too.
 local function insist()
   call('HDEL', LOCK, '')
 end
 
--- Notes a number in a field, or nothing if that is 0.
+-- Sets a field to a number, or empties it if the number is 0.
 local function put_number(field, n, before)
   if n ~= (tonumber(before or '') or 0) then
     put(field, n > 0 and n or '')
   end
 end
 
--- Writes what has changed, and sees to the time to live of the keys.
+-- Writes what has changed, and keeps the times to live of the keys long enough.
 local function commit(ttl)
   local owner = (waiting > 0 or readers > 0) and holder .. ' +' or holder
   if owner ~= (f[1] or '') then
@@ -127,14 +128,14 @@ local function alive(from, for_ms)
   return from / 1000 + for_ms > ms
 end
 
--- Whether the caller's claim has ended, so that this request is late.
+-- Whether the caller's claim has ended, so that this request arrived late.
 local function ended()
   local last = string.sub(record, 1, 12)
   local what = last == number and string.match(record, '%l+')
   return last > number or what == 'ended' or what == 'void'
 end
 
--- 1 if the step before left readers whose turn it is, so that a reply which is given again says so.
+-- 1 if an earlier step left readers whose turn it is, so that a repeated reply says so, too.
 local function unfinished()
   return owed ~= '' and not is_write(holder) and 1 or 0
 end
@@ -146,22 +147,22 @@ local function set_count(to)
   end
 end
 
--- The token of a writer: larger than any before.
+-- The token of a writer: larger than all before it.
 local function next_token()
   fence = fence and fence >= now and string.format('%.0f', fence + 1) or now
   put('fence', fence)
   return fence
 end
 
--- The token of a reader: the time, so that no earlier writer's is larger even if the server lost the last writes to the fence.
--- Every later writer's is.
+-- The token of a reader: the time, which no earlier writer's token exceeds even if the server lost the last writes to the fence. Every
+-- later writer's token is larger.
 local function read_token()
   fence = fence and fence > now and fence or now
   put('fence', fence)
   return fence
 end
 
--- Gives the lock to a claim alone.
+-- Makes a claim the only holder.
 local function enter(id, its_token, for_ms, from)
   holder, token, lease, since = id, its_token, for_ms, from
   put('lease', from == its_token and for_ms or for_ms .. ' ' .. from)

@@ -1,6 +1,6 @@
--- Has a hash that lives on forget slots that have been at rest for long, if they are among a few taken at random. A script that
--- adds a slot calls it, so that the slots of processes that are gone do not pile up. It also sees to it that a hash of many
--- slots is a table. keep says that slots of holds may count.
+-- Removes tombstones of long ago, if they are among a few fields taken at random. A script that adds a slot calls it, so that the slots
+-- of processes that are gone do not pile up in a hash that lives on. It also makes the server keep a hash of many slots as a table.
+-- keep says whether slots in the state held must stay.
 local function sweep(keep)
   if call('HLEN', LOCK) > MANY then
     call('HSETNX', LOCK, 'table', LONG)

@@ -1,5 +1,5 @@
--- If a writer that lives holds the lock, and a writer that lives is last in line, if anybody waits, the caller lines up behind
--- them: shared/reply.lua does the same for all others.
+-- Queues a writer in the common case: a live writer holds the lock, and the last waiter, if there is one, is a live writer.
+-- shared/blocked.lua handles all other cases.
 local writer = string.match(owner, '^(w%S+)')
 if writer and writer ~= ARGV[1] then
   local queued = writer ~= owner -- somebody waits, or the writer also reads
@@ -9,13 +9,13 @@ if writer and writer ~= ARGV[1] then
   local lease, since = string.match(h[1] or '0', '^(%d+) ?(%d*)$')
   local at = now - time[2] % 1000 -- a lease counts in whole ms
   local left = (since == '' and fence or since) + lease * 1000 - at
-  local kept = false -- the one in front has seen to the time to live, within this second
+  local kept = false -- whether the waiter in front has set the time to live within this second
   if queued and left > 0 then
     local of, from, for_ms = string.match(its_slot and h[4] or '', '^(%d+) (%d+) waits (%d+)$')
     left = of and of == its_number and last ~= ARGV[1] and from + for_ms * 1000 - at or 0
     kept = of and from >= time[1] and (ARGV[6] or SHORT) == SHORT
   elseif left > 0 and call('ZCARD', QUEUE) > 0 then
-    left = 0 -- of a hash that is gone
+    left = 0 -- the queue is left over from a hash that is gone
   end
   if left > 0 then
     local ticket = string.format('%d', (h[3] or 0) + 1)

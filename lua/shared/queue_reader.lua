@@ -1,5 +1,5 @@
--- If a writer that lives holds the lock, or readers that live do while a writer that lives waits, the caller lines up behind that
--- writer: shared/reply.lua does the same for all others.
+-- Queues a reader in the common case: a live writer holds the lock; or live readers hold it, and a live writer is first in line.
+-- shared/blocked.lua handles all other cases.
 local holder, plus = string.match(owner, '^(%S+) ?(%+?)$')
 local written = holder and string.sub(holder, 1, 1) == 'w'
 if holder and holder ~= ARGV[1] and (written and holder ~= ARGV[8] or not written and plus == '+') then
@@ -19,7 +19,7 @@ if holder and holder ~= ARGV[1] and (written and holder ~= ARGV[8] or not writte
     local of, from, for_ms = string.match(its_slot and h[4] or '', '^(%d+) (%d+) waits (%d+)$')
     left = of and of == its_number and (h[3] or '') == '' and from + for_ms * 1000 - at or 0
   elseif plus == '' and left > 0 and call('ZCARD', QUEUE) > 0 then
-    left = 0 -- of a hash that is gone
+    left = 0 -- the queue is left over from a hash that is gone
   end
   if left > 0 then
     local n = (h[2] or 0) + 1
