@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scraped returns what Prometheus gets after a run in which locks were contended for, refused, and lost.
+func scraped(t *testing.T) (text string, families map[string]*dto.MetricFamily) {
+	t.Helper()
+	client, closeAll, err := connect.Redis(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(closeAll)
+	rw, metrics, err := observed(client)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rw.Close()) })
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		contend(ctx, rw, t.Name())
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	lost, err := rw.Lock(ctx, t.Name()+" lost")
+	require.NoError(t, err)
+	_, err = rw.TryRLock(ctx, t.Name()+" lost")
+	require.ErrorIs(t, err, rwlock.ErrLocked)
+	require.NoError(t, rw.ForceUnlock(ctx, lost.Name()))
+	<-lost.Context().Done()
+	require.ErrorIs(t, lost.Unlock(ctx), rwlock.ErrLost)
+	kept, err := rw.Lock(ctx, t.Name()+" kept")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, kept.Unlock(ctx)) }()
+
+	scrape := func() bool { // until waiting writers and readers have had their turns
+		response := httptest.NewRecorder()
+		metrics.ServeHTTP(response, httptest.NewRequestWithContext(ctx, "GET", "/metrics", nil))
+		require.Equal(t, 200, response.Code)
+		text = response.Body.String()
+		for _, part := range []string{
+			`_count{mode="read",outcome="acquired",path="local"}`, `_count{mode="write",outcome="acquired",path="local"}`,
+			`_count{mode="read",outcome="locked"} 1`, `lost_total{mode="write",reason="gone"} 1`,
+		} {
+			if !strings.Contains(text, part) {
+				return false
+			}
+		}
+		return true
+	}
+	require.Eventually(t, scrape, 30*time.Second, 50*time.Millisecond)
+	p := expfmt.NewTextParser(model.UTF8Validation)
+	families, err = p.TextToMetricFamilies(strings.NewReader(text))
+	require.NoError(t, err)
+	return text, families
+}
+
+// A scrape has each metric with its unit, and the labels of its series.
+func TestScrape(t *testing.T) {
+	t.Parallel()
+	text, families := scraped(t)
+	t.Log("\n" + text)
+	var names []string
+	for name := range families {
+		names = append(names, name)
+	}
+	assert.ElementsMatch(t, names, []string{
+		"rwlock_acquire_duration_seconds", "rwlock_hold_duration_seconds", "rwlock_hold_count", "rwlock_wait_count",
+		"rwlock_hold_oldest_seconds", "rwlock_hold_lost_total", "rwlock_renewal_failures_total", "rwlock_lease_remaining_seconds",
+		"rwlock_wakeup_missed_total",
+	})
+	assert.NotContains(t, text, t.Name(), "the names of locks")
+}
+
+// Each query of the dashboard can be parsed, and asks for metrics and labels that a scrape has.
+func TestDashboardAsksForWhatIsScraped(t *testing.T) {
+	t.Parallel()
+	_, families := scraped(t)
+	known := series(families)
+	text, err := os.ReadFile("dashboard.json")
+	require.NoError(t, err)
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr, LegendFormat string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	asked := map[string]bool{}
+	for _, panel := range dashboard.Panels {
+		require.NotEmpty(t, panel.Targets, panel.Title)
+		for _, target := range panel.Targets {
+			q := parse(t, target.Expr)
+			for name := range q.metrics {
+				asked[name] = true
+				require.Contains(t, known, name, panel.Title)
+				for _, label := range q.labels {
+					require.Contains(t, known[name], label, "%s: %s", panel.Title, name)
+				}
+			}
+			for _, m := range regexp.MustCompile(`{{(\w+)}}`).FindAllStringSubmatch(target.LegendFormat, -1) {
+				require.Contains(t, q.kept, m[1], panel.Title)
+			}
+		}
+	}
+	for name := range known {
+		if !strings.HasSuffix(name, "_sum") && (!strings.HasSuffix(name, "hold_duration_seconds_count")) {
+			require.Contains(t, asked, name, "no panel shows it")
+		}
+	}
+}
+
+// series returns the metrics that queries can ask for, and their labels with those that Prometheus adds.
+func series(families map[string]*dto.MetricFamily) map[string][]string {
+	known := map[string][]string{}
+	for name, family := range families {
+		names := []string{name}
+		if family.GetType() == dto.MetricType_HISTOGRAM {
+			names = []string{name + "_bucket", name + "_count", name + "_sum"}
+		}
+		for _, name := range names {
+			known[name] = []string{"job", "instance"}
+			if strings.HasSuffix(name, "_bucket") {
+				known[name] = append(known[name], "le")
+			}
+			for _, m := range family.Metric {
+				for _, label := range m.Label {
+					known[name] = append(known[name], label.GetName())
+				}
+			}
+		}
+	}
+	return known
+}
+
+// A query is what an expression of the dashboard asks for.
+type query struct {
+	metrics map[string]bool
+	labels  []string // that it selects or groups by
+	kept    []string // that its result has
+}
+
+func parse(t *testing.T, expr string) query {
+	t.Helper()
+	expr = strings.ReplaceAll(expr, "$__rate_interval", "1m")
+	tree, err := parser.ParseExpr(expr)
+	require.NoError(t, err, expr)
+	q := query{metrics: map[string]bool{}}
+	parser.Inspect(tree, func(n parser.Node, _ []parser.Node) error {
+		switch n := n.(type) {
+		case *parser.VectorSelector:
+			q.metrics[n.Name] = true
+			for _, m := range n.LabelMatchers {
+				if m.Name != labels.MetricName {
+					q.labels = append(q.labels, m.Name)
+				}
+			}
+		case *parser.AggregateExpr:
+			q.labels = append(q.labels, n.Grouping...)
+			q.kept = slices.DeleteFunc(slices.Clone(n.Grouping), func(l string) bool { return l == "le" })
+		}
+		return nil
+	})
+	require.NotEmpty(t, q.metrics, expr)
+	return q
+}

@@ -1,0 +1,173 @@
+// Package otelrwlock reports what an [rwlock.RWLock] does to OpenTelemetry, as metrics and spans.
+//
+//	observer, err := otelrwlock.New()
+//	if err != nil {
+//		return err
+//	}
+//	rw, err := rwlock.New(client, rwlock.WithObserver(observer))
+//
+// # Metrics
+//
+// Each has the attribute mode, which is "read" or "write". Times are in seconds.
+//
+//	rwlock.acquire.duration   histogram  how long lock calls took, by outcome, and by path if they got the lock
+//	rwlock.hold.duration      histogram  how long holds lasted
+//	rwlock.hold.count         gauge      how many holds there are
+//	rwlock.wait.count         gauge      how many lock calls have not returned yet
+//	rwlock.hold.oldest        gauge      the age of the oldest hold; 0 if there is none
+//	rwlock.lease.remaining    gauge      until when all holds can be relied on if no renewal succeeds; none if there is no hold
+//	rwlock.hold.lost          counter    holds that ended before they were released, by reason
+//	rwlock.renewal.failures   counter    renewals that failed, and were tried again
+//	rwlock.wakeup.missed      counter    waiting calls that found out by their heartbeat, because no message came
+//
+// The outcome of a call is "acquired", "locked" (a Try call would have had to wait), "timeout", "canceled", "closed", "upgrade",
+// "lost", "owner", "deadlock", "not_replicated" or "error". The path is the text of an [rwlock.Path], the reason that of an
+// [rwlock.Reason]. Gauges are read when the metrics are collected, with [rwlock.RWLock.Snapshot].
+//
+// # Spans
+//
+// A lock call has the span rwlock.acquire, and a hold the span rwlock.hold. Both are children of the span in the context of the
+// call. The context of the hold carries the latter, so that the spans of work under the lock are its children. If the client is
+// instrumented with redisotel, the span of a command is a child of the call's or the hold's that it was sent for; commands for
+// several calls travel in one pipeline, whose span is a child of the first.
+//
+// The status of a span is an error if the call failed or the hold was lost. It is not for a Try call that did not get the lock, or
+// a call whose context was cancelled. Spans have the name of the lock as the attribute rwlock.name, and rwlock.mode, rwlock.owner,
+// rwlock.outcome, rwlock.path, rwlock.token or rwlock.reason where these are known. Bytes of a name that are not UTF-8 are
+// replaced by U+FFFD.
+package otelrwlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// scope is the name of the instrumentation.
+const scope = "github.com/seed-7e8842f7/rwlock/otelrwlock"
+
+// An Option configures an observer. New returns an error if an option is invalid.
+type Option func(*config) error
+
+type config struct {
+	meters  metric.MeterProvider
+	tracers trace.TracerProvider
+	names   bool
+}
+
+// WithMeterProvider sets where metrics are reported to. The default is the global provider of package otel.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return func(c *config) error {
+		if p == nil {
+			return errors.New("the meter provider is nil")
+		}
+		c.meters = p
+		return nil
+	}
+}
+
+// WithTracerProvider sets where spans are reported to. The default is the global provider of package otel.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return func(c *config) error {
+		if p == nil {
+			return errors.New("the tracer provider is nil")
+		}
+		c.tracers = p
+		return nil
+	}
+}
+
+// WithLockNames adds the name of the lock to each metric, as the attribute lock. Each name is then a time series of its own in each
+// metric: use it only if there are few names. Without it, metrics are totals over all names. Spans have the name in any case.
+func WithLockNames() Option {
+	return func(c *config) error {
+		c.names = true
+		return nil
+	}
+}
+
+// New returns an observer for [rwlock.WithObserver]. One observer may serve several RWLocks of a process, and its metrics are then
+// totals over them. Use one for each pair of providers: the gauges of two would overwrite each other.
+//
+// New returns an error if an option is nil or invalid, or if a provider refuses an instrument.
+func New(opts ...Option) (rwlock.Observer, error) {
+	c := config{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("otelrwlock: nil option")
+		}
+		if err := opt(&c); err != nil {
+			return nil, fmt.Errorf("otelrwlock: %w", err)
+		}
+	}
+	o := &observer{names: c.names, tracer: c.tracers.Tracer(scope), locks: make(map[*rwlock.RWLock]bool)}
+	if err := o.instrument(c.meters.Meter(scope)); err != nil {
+		return nil, fmt.Errorf("otelrwlock: %w", err)
+	}
+	return o, nil
+}
+
+// An observer is an rwlock.Tracer and an rwlock.Monitor.
+type observer struct {
+	names  bool
+	tracer trace.Tracer
+	instruments
+
+	mu    sync.Mutex
+	locks map[*rwlock.RWLock]bool // that are open
+}
+
+// Observe records an event.
+func (o *observer) Observe(e rwlock.Event) {
+	if e.Context == nil {
+		e.Context = context.Background()
+	}
+	if e.Dropped > 0 {
+		otel.Handle(fmt.Errorf("otelrwlock: %d events were dropped: there are more than can be recorded", e.Dropped))
+	}
+	o.count(e)
+	traceEvent(e)
+}
+
+// outcomes are those of calls that failed.
+var outcomes = []struct {
+	err  error
+	text string
+}{
+	{rwlock.ErrLocked, "locked"},
+	{context.DeadlineExceeded, "timeout"},
+	{context.Canceled, "canceled"},
+	{rwlock.ErrClosed, "closed"},
+	{rwlock.ErrUpgrade, "upgrade"},
+	{rwlock.ErrLost, "lost"},
+	{rwlock.ErrOwner, "owner"},
+	{rwlock.ErrDeadlock, "deadlock"},
+	{rwlock.ErrNotReplicated, "not_replicated"},
+}
+
+// outcomeOf returns what became of a lock call.
+func outcomeOf(e rwlock.Event) string {
+	if e.Kind == rwlock.EventAcquired {
+		return "acquired"
+	}
+	for _, o := range outcomes {
+		if errors.Is(e.Err, o.err) {
+			return o.text
+		}
+	}
+	return "error"
+}
+
+// lost reports whether a hold that ended for that reason was lost.
+func lost(r rwlock.Reason) bool { return r != rwlock.ReasonReleased && r != rwlock.ReasonClosed }
+
+// text returns a name as exporters take it: some refuse a whole batch for a byte that is not UTF-8.
+func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
