@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,14 +15,15 @@ import (
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
-func newCache(t *testing.T) cache {
+// newCache returns a cache, and the key of an entry of the test's own.
+func newCache(t *testing.T) (c cache, key string) {
 	client, closeAll, err := connect.Redis(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
 	require.NoError(t, err)
 	t.Cleanup(func() { rw.Close() })
-	return cache{client, rw}
+	return cache{client, rw}, t.Name() + rand.Text()
 }
 
 func constant(value string) func(context.Context) (string, error) {
@@ -30,12 +32,12 @@ func constant(value string) func(context.Context) (string, error) {
 
 func TestMissingEntryIsQueriedOnce(t *testing.T) {
 	t.Parallel()
-	c := newCache(t)
+	c, key := newCache(t)
 	var queries atomic.Int64
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
-			value, err := c.get(t.Context(), t.Name(), func(context.Context) (string, error) {
+			value, err := c.get(t.Context(), key, func(context.Context) (string, error) {
 				queries.Add(1)
 				return "new", nil
 			})
@@ -49,14 +51,14 @@ func TestMissingEntryIsQueriedOnce(t *testing.T) {
 
 func TestUpdateDropsTheEntry(t *testing.T) {
 	t.Parallel()
-	c := newCache(t)
+	c, key := newCache(t)
 	data := "old"
-	value, err := c.get(t.Context(), t.Name(), constant(data))
+	value, err := c.get(t.Context(), key, constant(data))
 	require.NoError(t, err)
 	assert.Equal(t, "old", value)
 
-	require.NoError(t, c.update(t.Context(), t.Name(), func(context.Context) error { data = "new"; return nil }))
-	value, err = c.get(t.Context(), t.Name(), constant(data))
+	require.NoError(t, c.update(t.Context(), key, func(context.Context) error { data = "new"; return nil }))
+	value, err = c.get(t.Context(), key, constant(data))
 	require.NoError(t, err)
 	assert.Equal(t, "new", value)
 }
@@ -64,16 +66,16 @@ func TestUpdateDropsTheEntry(t *testing.T) {
 // A reader that loses its lock during the query, and a write that comes before its refill.
 func TestWhatWasReadBeforeTheLastWriteIsNotCached(t *testing.T) {
 	t.Parallel()
-	c := newCache(t)
-	h, err := c.rw.RLock(t.Context(), t.Name())
+	c, key := newCache(t)
+	h, err := c.rw.RLock(t.Context(), key)
 	require.NoError(t, err)
-	require.NoError(t, c.rw.ForceUnlock(t.Context(), t.Name()))
-	require.NoError(t, c.update(t.Context(), t.Name(), func(context.Context) error { return nil }))
+	require.NoError(t, c.rw.ForceUnlock(t.Context(), key))
+	require.NoError(t, c.update(t.Context(), key, func(context.Context) error { return nil }))
 
-	accepted, err := refill.Run(t.Context(), c.client, []string{"cache:" + t.Name()}, h.Token(), "old", 1000).Int()
+	accepted, err := refill.Run(t.Context(), c.client, []string{"cache:" + key}, h.Token(), "old", 1000).Int()
 	require.NoError(t, err)
 	assert.Zero(t, accepted)
-	_, err = c.cached(t.Context(), t.Name())
+	_, err = c.cached(t.Context(), key)
 	assert.ErrorIs(t, err, redis.Nil)
 	assert.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
 }

@@ -75,25 +75,10 @@ func (c cache) update(ctx context.Context, key string, change func(ctx context.C
 	})
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { connect.Main(run) }
 
-func run(ctx context.Context) error {
-	client, closeAll, err := connect.Redis(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
-	rw, err := rwlock.New(client)
-	if err != nil {
-		return err
-	}
-	defer rw.Close()
+func run(ctx context.Context, client *redis.Client, rw *rwlock.RWLock) error {
 	c := cache{client, rw}
-
 	var version, queries atomic.Int64
 	query := func(context.Context) (string, error) {
 		queries.Add(1)

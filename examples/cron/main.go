@@ -1,4 +1,4 @@
-// Cron runs a job on one machine of a fleet. Each machine starts the job at the same time, one runs it, and the others say who does.
+// Cron runs a job on one machine of a fleet. Each machine starts the job at the same time, one runs it, and the others say which.
 //
 //	go run ./examples/cron
 package main
@@ -17,83 +17,65 @@ import (
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
-// machine is one of the fleet, with an RWLock of its own.
+// machine is one of the fleet. Its RWLock has its name as the label.
 type machine struct {
+	name   string
 	client *redis.Client
 	rw     *rwlock.RWLock
-	owner  rwlock.Owner
 }
 
-// once runs job if no machine has run it for this slot, such as a day, and says what became of it.
-func (m machine) once(ctx context.Context, name, slot string, job func(ctx context.Context) error) (string, error) {
-	h, err := m.rw.TryLock(rwlock.WithOwner(ctx, m.owner), name)
-	if blocked, ok := errors.AsType[*rwlock.BlockedError](err); ok {
-		return fmt.Sprintf("left to %v", blocked.Holder), nil
+// once runs job if no machine has run it for this slot, such as a day, and says what became of it. A lock alone does not tell: the
+// machine whose clock is late finds it free again, so the job is marked as done. If the machine that runs it dies in the middle, there
+// is no mark, and whoever tries next runs the job.
+func (m machine) once(ctx context.Context, lock, slot string, job func(ctx context.Context) error) (outcome string, err error) {
+	h, err := m.rw.TryLock(ctx, lock)
+	if errors.Is(err, rwlock.ErrLocked) {
+		return "left to " + m.runner(ctx, lock), nil
 	} else if err != nil {
 		return "", err
 	}
-	outcome, err := m.unlessDone(h.Context(), name+":"+slot, job)
-	return outcome, errors.Join(err, h.Unlock(ctx)) // ErrLost: perhaps another machine has begun as well
-}
-
-// unlessDone runs job unless it is marked as done. A lock alone does not tell: the machine whose clock is late finds it free again.
-// If this machine dies in the middle, there is no mark, and whoever tries next runs the job.
-func (m machine) unlessDone(ctx context.Context, mark string, job func(ctx context.Context) error) (string, error) {
-	by, err := m.client.Get(ctx, mark).Result()
-	if err == nil {
+	defer func() { err = errors.Join(err, h.Unlock(ctx)) }() // ErrLost: perhaps another machine has begun as well
+	mark := lock + ":" + slot
+	if by, err := m.client.Get(h.Context(), mark).Result(); err == nil {
 		return "was done by " + by, nil
 	} else if !errors.Is(err, redis.Nil) {
 		return "", err
 	}
-	if err := job(ctx); err != nil { // ctx is cancelled if the lock is lost
+	if err := job(h.Context()); err != nil { // this context is cancelled if the lock is lost
 		return "", err
 	}
-	return "done", m.client.Set(ctx, mark, m.owner.String(), 24*time.Hour).Err()
+	return "done", m.client.Set(h.Context(), mark, m.name, 24*time.Hour).Err()
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
+// runner returns the label of the machine that has the lock.
+func (m machine) runner(ctx context.Context, lock string) string {
+	if state, err := m.rw.Inspect(ctx, lock); err == nil && len(state.Holders) > 0 {
+		return state.Holders[0].Label
+	}
+	return "another machine" // which has just finished
+}
+
+// start is what one machine does.
+func start(ctx context.Context, name string, client *redis.Client, job func(ctx context.Context) error) {
+	rw, err := rwlock.New(client, rwlock.WithLabel(name))
+	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// run is a day of a fleet of three, and the machine whose clock is late.
-func run(ctx context.Context) error {
-	client, closeAll, err := connect.Redis(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
-	report := func(ctx context.Context) error {
-		select {
-		case <-time.After(500 * time.Millisecond): // the work
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-
-	var fleet sync.WaitGroup
-	for range 3 {
-		fleet.Go(func() { start(ctx, client, report) })
-	}
-	fleet.Wait()
-	start(ctx, client, report)
-	return nil
-}
-
-func start(ctx context.Context, client *redis.Client, job func(ctx context.Context) error) {
-	rw, err := rwlock.New(client)
-	if err != nil {
-		log.Print(err)
-		return
-	}
 	defer rw.Close()
-	m := machine{client, rw, rwlock.NewOwner()}
-	outcome, err := m.once(ctx, "nightly-report", time.Now().Format(time.DateOnly), job)
-	if err != nil {
-		log.Printf("%v: %v", m.owner, err)
-		return
-	}
-	log.Printf("%v: %s", m.owner, outcome)
+	outcome, err := machine{name, client, rw}.once(ctx, "nightly-report", time.Now().Format(time.DateOnly), job)
+	log.Println(name+":", outcome, err)
+}
+
+// main is a day of a fleet of three, and of the machine whose clock is late.
+func main() {
+	connect.Main(func(ctx context.Context, client *redis.Client, _ *rwlock.RWLock) error {
+		report := func(context.Context) error { time.Sleep(500 * time.Millisecond); return nil }
+		var fleet sync.WaitGroup
+		for i := range 3 {
+			fleet.Go(func() { start(ctx, fmt.Sprint("web-", i+1), client, report) })
+		}
+		fleet.Wait()
+		start(ctx, "web-4", client, report)
+		return nil
+	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -18,7 +19,7 @@ func newLock(t *testing.T) *rwlock.RWLock {
 	client, closeAll, err := connect.Redis(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
 	require.NoError(t, err)
 	t.Cleanup(func() { rw.Close() })
 	return rw

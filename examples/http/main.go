@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
@@ -75,16 +77,8 @@ func importData(w http.ResponseWriter, r *http.Request) {
 }
 
 func main() {
-	client, closeAll, err := connect.Redis(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer closeAll()
-	rw, err := rwlock.New(client)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer rw.Close()
-	log.Print("listening on localhost:8080")
-	log.Print(http.ListenAndServe("localhost:8080", routes(rw)))
+	connect.Main(func(_ context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
+		log.Print("listening on localhost:8080")
+		return http.ListenAndServe("localhost:8080", routes(rw))
+	})
 }

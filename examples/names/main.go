@@ -8,8 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"sync"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
@@ -43,24 +44,9 @@ func (b *bank) oneByOne(ctx context.Context, first, second string, between func(
 	})
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { connect.Main(run) }
 
-func run(ctx context.Context) error {
-	client, closeAll, err := connect.Redis(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
-	rw, err := rwlock.New(client)
-	if err != nil {
-		return err
-	}
-	defer rw.Close()
-
+func run(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
 	b := &bank{rw, map[string]*int{"alice": new(100), "bob": new(100), "limit": new(50)}}
 	errs := make([]error, 20)
 	var wg sync.WaitGroup

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"sync"
 	"testing"
 
@@ -15,7 +16,7 @@ func newBank(t *testing.T) *bank {
 	client, closeAll, err := connect.Redis(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
 	require.NoError(t, err)
 	t.Cleanup(func() { rw.Close() })
 	return &bank{rw, map[string]*int{"alice": new(100), "bob": new(100), "limit": new(50)}}

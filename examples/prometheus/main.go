@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -61,20 +60,16 @@ func contend(ctx context.Context, rw *rwlock.RWLock, name string) {
 }
 
 func main() {
-	client, closeAll, err := connect.Redis(context.Background())
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer closeAll()
-	rw, metrics, err := observed(client)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer rw.Close()
-	go contend(context.Background(), rw, "orders:42")
-
-	http.Handle("/metrics", metrics)
-	http.Handle("/debug/rwlock", rwlockdebug.Handler(rw))
-	fmt.Println("http://localhost:8080/metrics, http://localhost:8080/debug/rwlock")
-	log.Println(http.ListenAndServe("localhost:8080", nil))
+	connect.Main(func(ctx context.Context, client *redis.Client, _ *rwlock.RWLock) error {
+		rw, metrics, err := observed(client)
+		if err != nil {
+			return err
+		}
+		defer rw.Close()
+		go contend(ctx, rw, "orders:42")
+		http.Handle("/metrics", metrics)
+		http.Handle("/debug/rwlock", rwlockdebug.Handler(rw))
+		fmt.Println("http://localhost:8080/metrics, http://localhost:8080/debug/rwlock")
+		return http.ListenAndServe("localhost:8080", nil)
+	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"net/http/httptest"
 	"os"
@@ -36,24 +37,25 @@ func scraped(t *testing.T) (text string, families map[string]*dto.MetricFamily) 
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rw.Close()) })
 
+	name := t.Name() + rand.Text()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		contend(ctx, rw, t.Name())
+		contend(ctx, rw, name)
 	}()
 	defer func() {
 		cancel()
 		<-done
 	}()
-	lost, err := rw.Lock(ctx, t.Name()+" lost")
+	lost, err := rw.Lock(ctx, name+" lost")
 	require.NoError(t, err)
-	_, err = rw.TryRLock(ctx, t.Name()+" lost")
+	_, err = rw.TryRLock(ctx, name+" lost")
 	require.ErrorIs(t, err, rwlock.ErrLocked)
 	require.NoError(t, rw.ForceUnlock(ctx, lost.Name()))
 	<-lost.Context().Done()
 	require.ErrorIs(t, lost.Unlock(ctx), rwlock.ErrLost)
-	kept, err := rw.Lock(ctx, t.Name()+" kept")
+	kept, err := rw.Lock(ctx, name+" kept")
 	require.NoError(t, err)
 	defer func() { require.NoError(t, kept.Unlock(ctx)) }()
 

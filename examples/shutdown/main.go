@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
@@ -53,34 +55,25 @@ func orders(rw *rwlock.RWLock, work func(ctx context.Context) error) http.Handle
 	})
 }
 
+// work takes five seconds, unless its lock is lost or its time is up.
+func work(ctx context.Context) error {
+	select {
+	case <-time.After(5 * time.Second):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	client, closeAll, err := connect.Redis(ctx)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer closeAll() // the client last: releasing locks needs it
-	rw, err := rwlock.New(client)
-	if err != nil {
-		log.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "localhost:8080")
-	if err != nil {
-		log.Fatal(err)
-	}
-	log.Print("listening on ", listener.Addr())
-	work := func(ctx context.Context) error {
-		select {
-		case <-time.After(5 * time.Second):
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
+	connect.Main(func(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error { // it closes the client last
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		listener, err := net.Listen("tcp", "localhost:8080")
+		if err != nil {
+			return err
 		}
-	}
-	if err := serve(ctx, listener, orders(rw, work), rw, 10*time.Second); err != nil {
-		log.Print(err)
-		return
-	}
-	log.Print("all requests were served")
+		log.Print("listening on ", listener.Addr())
+		return serve(ctx, listener, orders(rw, work), rw, 10*time.Second)
+	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"net"
 	"net/http"
 	"testing"
@@ -27,7 +28,7 @@ func stopDuringRequest(t *testing.T, grace time.Duration) *service {
 	client, closeAll, err := connect.Redis(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/redis/go-redis/v9"
 	_ "modernc.org/sqlite"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -57,23 +58,9 @@ func deposit(ctx context.Context, rw *rwlock.RWLock, db *sql.DB, id string, amou
 	})
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { connect.Main(run) }
 
-func run(ctx context.Context) error {
-	client, closeAll, err := connect.Redis(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeAll()
-	rw, err := rwlock.New(client)
-	if err != nil {
-		return err
-	}
-	defer rw.Close()
+func run(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
 	db, err := open(ctx)
 	if err != nil {
 		return err

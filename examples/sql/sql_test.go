@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,7 +16,7 @@ func TestWriterThatLostItsLockChangesNothing(t *testing.T) {
 	client, closeAll, err := connect.Redis(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
 	require.NoError(t, err)
 	t.Cleanup(func() { rw.Close() })
 	db, err := open(t.Context())

@@ -1,14 +1,35 @@
-// Package connect gives the examples a Redis server.
+// Package connect gives the examples a Redis server, and an RWLock.
 package connect
 
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock"
 )
+
+// Main runs an example, and ends the process if it fails.
+func Main(example func(ctx context.Context, client *redis.Client, rw *rwlock.RWLock) error) {
+	ctx := context.Background()
+	client, closeAll, err := Redis(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	rw, err := rwlock.New(client)
+	if err == nil {
+		err = example(ctx, client, rw)
+		_ = rw.Close() // before the client: it releases what is still held
+	}
+	closeAll()
+	if err != nil {
+		log.Fatal(err)
+	}
+}
 
 // Redis returns a client of the server that the environment variable REDIS_URL names, or without it, of a server within this
 // process; and a function that closes both.
