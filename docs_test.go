@@ -126,6 +126,19 @@ func alternatives(pattern string) (list []string) {
 	return append(list, pattern[start:])
 }
 
+// Each section of the guide, but for the checklist at its end, names tests that show what it says.
+func TestDocsGuideSaysWhereItIsShown(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/guide.md")
+	require.NoError(t, err)
+	sections := strings.Split(string(text), "\n## ")[1:]
+	for _, section := range sections[:len(sections)-1] {
+		title, _, _ := strings.Cut(section, "\n")
+		_, shown, _ := strings.Cut(section, "\nShown by ")
+		require.Regexp(t, testName, shown, title)
+	}
+}
+
 // Every path in the layout table of CONTRIBUTING.md exists.
 func TestDocsLayoutNamesFilesThatExist(t *testing.T) {
 	t.Parallel()
