@@ -29,24 +29,35 @@ type Cluster struct {
 // StartCluster starts a cluster of n masters for this test; each has an equal share of the slots.
 func StartCluster(tb testing.TB, n int, args ...string) *Cluster {
 	tb.Helper()
-	return startCluster(tb, n, n, args)
+	return startCluster(tb, n, n, func(_ int, conf *Config) { conf.Args = append(conf.Args, args...) })
 }
 
 // StartReplicatedCluster starts a cluster of n masters, with a replica each, for this test.
 func StartReplicatedCluster(tb testing.TB, n int, args ...string) *Cluster {
 	tb.Helper()
-	timeout := strconv.FormatInt(NodeTimeout.Milliseconds(), 10)
-	return startCluster(tb, n, 2*n, append([]string{
-		"--cluster-node-timeout", timeout, "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0",
-	}, args...))
+	return StartReplicatedClusterWith(tb, n, func(_ int, conf *Config) { conf.Args = append(conf.Args, args...) })
 }
 
-func startCluster(tb testing.TB, masters, nodes int, args []string) *Cluster {
+// StartReplicatedClusterWith is StartReplicatedCluster for nodes that differ: each is called with a node's place in Nodes and how it
+// is to be started.
+func StartReplicatedClusterWith(tb testing.TB, n int, each func(node int, conf *Config)) *Cluster {
+	tb.Helper()
+	timeout := strconv.FormatInt(NodeTimeout.Milliseconds(), 10)
+	return startCluster(tb, n, 2*n, func(node int, conf *Config) {
+		conf.Args = append(conf.Args,
+			"--cluster-node-timeout", timeout, "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
+		each(node, conf)
+	})
+}
+
+func startCluster(tb testing.TB, masters, nodes int, each func(node int, conf *Config)) *Cluster {
 	tb.Helper()
 	ctx := context.Background()
 	cluster := &Cluster{masters: masters, tb: tb}
 	for i := range nodes {
-		s := Start(tb, append([]string{"--cluster-enabled", "yes"}, args...)...)
+		conf := Config{Args: []string{"--cluster-enabled", "yes"}}
+		each(i, &conf)
+		s := StartWith(tb, conf)
 		cluster.Nodes = append(cluster.Nodes, s)
 		c := s.Client()
 		err := c.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", i+1).Err()

@@ -114,3 +114,27 @@ func (s *Sentinels) Failover() *Server {
 	after.AwaitRole("master")
 	return after
 }
+
+// AwaitFailover waits until the sentinels have made a replica the master by themselves, and returns it.
+func (s *Sentinels) AwaitFailover() *Server {
+	s.tb.Helper()
+	c := s.Sentinels[0].sentinel()
+	var after *Server
+	err := poll(3*startTimeout, func() error {
+		addr, err := c.GetMasterAddrByName(context.Background(), MasterName).Result()
+		for _, node := range s.Replicas {
+			if err == nil && strconv.Itoa(node.port) == addr[1] {
+				after = node
+			}
+		}
+		if err == nil && after == nil {
+			err = fmt.Errorf("the master is still at %s", addr)
+		}
+		return err
+	})
+	if err != nil {
+		s.tb.Fatalf("await a failover by sentinels: %v", err)
+	}
+	after.AwaitRole("master")
+	return after
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
+	"github.com/seed-7e8842f7/rwlock/verify/clock"
 )
 
 // A Fault is one way to break something.
@@ -162,7 +163,7 @@ func All() []Fault {
 // Needs returns why a fault cannot be had on this machine, or "".
 func (f Fault) Needs() string {
 	if f.Clock {
-		return noClock()
+		return clock.Missing()
 	}
 	return ""
 }
@@ -310,10 +311,10 @@ func (r *Rig) step(d time.Duration) {
 	if d > 0 {
 		r.Lossy()
 	}
-	r.must(r.clock.move(d))
+	r.must(r.clock.Move(d))
 	at, err := r.Admin.Time(context.Background()).Result()
 	r.must(err)
-	if off := time.Until(at) - r.clock.offset; off.Abs() > 5*time.Second {
+	if off := time.Until(at) - r.clock.Offset(); off.Abs() > 5*time.Second {
 		r.tb.Fatalf("the server's clock is off by %v", off)
 	}
 	if d > 0 {

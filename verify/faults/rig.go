@@ -24,6 +24,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
+	"github.com/seed-7e8842f7/rwlock/verify/clock"
 	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
@@ -58,7 +59,7 @@ type Rig struct {
 	probe  *rwlock.RWLock
 	names  []string
 	socket string
-	clock  *clock // nil if it is the machine's
+	clock  *clock.Clock // nil if it is the machine's
 	rng    *rand.Rand
 
 	mu      sync.Mutex
@@ -122,9 +123,9 @@ func NewRig(tb testing.TB, plan Plan) *Rig {
 	r.must(err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	if plan.Clock {
-		r.clock, err = newClock(dir)
+		r.clock, err = clock.New(dir)
 		r.must(err)
-		plan.Env = append(plan.Env, r.clock.env...)
+		plan.Env = append(plan.Env, r.clock.Env...)
 	}
 	r.Server = testredis.StartWith(tb, testredis.Config{
 		Args: append([]string{"--enable-debug-command", "yes"}, plan.Args...), Env: plan.Env,

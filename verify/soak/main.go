@@ -14,10 +14,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/verify/faults"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
+	"github.com/seed-7e8842f7/rwlock/verify/outside"
 )
 
 var (
@@ -81,7 +83,8 @@ func soak(list []faults.Fault) (total faults.Summary, ok bool) {
 		// The first of the list decides on the server, and so on what else can happen to it.
 		rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		d := min(*epoch, *length-time.Since(start))
-		s, err := run(func(h *harness) faults.Summary { return faults.Chaos(h, list, d, *procs, rng.Uint64()) })
+		var s faults.Summary
+		err := outside.Run(func(tb testing.TB) { s = faults.Chaos(tb, list, d, *procs, rng.Uint64()) })
 		if err != nil {
 			s.Broken = append(s.Broken, err.Error())
 		}

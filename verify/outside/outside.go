@@ -1,4 +1,5 @@
-package main
+// Package outside runs code that was written for tests outside of a test.
+package outside
 
 import (
 	"errors"
@@ -6,11 +7,9 @@ import (
 	"os"
 	"runtime"
 	"testing"
-
-	"github.com/seed-7e8842f7/rwlock/verify/faults"
 )
 
-// A harness is a testing.TB outside of a test: it fails one epoch.
+// A harness is a testing.TB outside of a test.
 type harness struct {
 	testing.TB // nil: what is not below is not used
 	cleanups   []func()
@@ -18,13 +17,13 @@ type harness struct {
 	err        error
 }
 
-// run calls fn with a harness, on a goroutine of its own that the harness can end, and cleans up.
-func run(fn func(*harness) faults.Summary) (s faults.Summary, err error) {
+// Run calls fn with a testing.TB, on a goroutine of its own that the TB can end, and cleans up. It returns what fn has failed with.
+func Run(fn func(tb testing.TB)) error {
 	h := &harness{}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s = fn(h)
+		fn(h)
 	}()
 	<-done
 	for i := len(h.cleanups) - 1; i >= 0; i-- {
@@ -33,7 +32,7 @@ func run(fn func(*harness) faults.Summary) (s faults.Summary, err error) {
 	for _, dir := range h.dirs {
 		_ = os.RemoveAll(dir)
 	}
-	return s, h.err
+	return h.err
 }
 
 func (h *harness) Helper()           {}
@@ -52,7 +51,7 @@ func (h *harness) Fatal(args ...any)                { h.Fatalf("%s", fmt.Sprint(
 func (h *harness) Skipf(format string, args ...any) { h.Fatalf(format, args...) }
 
 func (h *harness) TempDir() string {
-	dir, err := os.MkdirTemp("", "soak")
+	dir, err := os.MkdirTemp("", "rwlock")
 	if err != nil {
 		h.Fatal(err)
 	}
