@@ -34,7 +34,8 @@ const settled = 2 * time.Second
 type struck struct {
 	fault  Fault
 	lease  time.Duration
-	at     time.Time
+	at     time.Time // when it was about to strike
+	begun  time.Time // when it had struck
 	mended time.Time
 }
 
@@ -65,7 +66,7 @@ func judge(records []Record, s struck) Result {
 		case probe:
 			if c.Place == focus {
 				r.Slowest = max(r.Slowest, time.Duration(c.From-c.Asked))
-				if c.Asked >= at && (r.First == 0 || since < r.First) {
+				if c.Asked >= s.begun.UnixNano() && (r.First == 0 || since < r.First) {
 					r.First = since
 				}
 			}

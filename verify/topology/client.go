@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ const (
 	// perQueue is how many calls of each process wait for a lock of the queue.
 	perQueue = 10
 	// kept is how many locks of each mode and place a process holds all the time.
-	kept = 2
+	kept = 4
 	// patience bounds the wait of each call: nothing that the servers mend takes as long.
 	patience = 2 * time.Minute
 	pause    = 5 * time.Millisecond
@@ -44,7 +45,7 @@ type place map[string]map[rwlock.Mode][]string
 const (
 	held     = "held"     // for as long as the process works
 	queue    = "queue"    // behind a writer that unlocks as soon as the fault has struck
-	probe    = "probe"    // by one process alone
+	probe    = "probe"    // by one process alone, again and again
 	handover = "handover" // by both processes in turns, one of which writes
 )
 
@@ -106,7 +107,7 @@ func (c *client) work() error {
 	rdb := c.dial()
 	defer func() { _ = rdb.Close() }()
 	var err error
-	if c.rw, err = rwlock.New(rdb, rwlock.WithLease(c.Lease), rwlock.WithPrefix(c.Prefix)); err != nil {
+	if c.rw, err = rwlock.New(rdb, rwlock.WithLease(c.Lease), rwlock.WithPrefix(c.Prefix), rwlock.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -183,9 +184,6 @@ func (c *client) begin(where string, p place) {
 func (c *client) start(r Record) {
 	switch r.Role {
 	case held:
-		if r.Write {
-			r.Name = fmt.Sprint(r.Name, " of ", c.Process)
-		}
 		c.keep(r, c.ctx.Done())
 	case queue:
 		if c.Process == 0 {
@@ -200,7 +198,6 @@ func (c *client) start(r Record) {
 			})
 		}
 	case probe:
-		r.Name = fmt.Sprint(r.Name, " of ", c.Process)
 		c.wg.Go(func() {
 			for c.ctx.Err() == nil {
 				c.once(r)

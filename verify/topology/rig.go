@@ -43,7 +43,9 @@ type rig struct {
 	procs     []*process
 	probe     *rwlock.RWLock
 
-	at, mendedAt time.Time
+	at       time.Time // when the fault was about to strike
+	begun    time.Time // when it had struck
+	mendedAt time.Time
 
 	mu      sync.Mutex
 	records []Record
@@ -71,7 +73,9 @@ func (f Fault) Run(tb testing.TB, lease time.Duration) Result {
 	if f.Subscription {
 		r.victim = r.subscribed()
 	}
-	r.tell(r.places())
+	for i, p := range r.procs {
+		r.tell(p, r.places(i))
+	}
 	r.queued()
 	r.wait(2 * time.Second)
 	f.Inject(r)
@@ -85,11 +89,13 @@ func (f Fault) Run(tb testing.TB, lease time.Duration) Result {
 	}
 	r.wait(time.Until(end))
 	r.served(time.Now().Add(15 * time.Second))
-	r.tell("stop")
+	for _, p := range r.procs {
+		r.tell(p, "stop")
+	}
 	for _, p := range r.procs {
 		r.await(p.exited, "a process ends")
 	}
-	return judge(r.records, struck{f, lease, r.at, r.mendedAt})
+	return judge(r.records, struck{f, lease, r.at, r.begun, r.mendedAt})
 }
 
 // serve starts the servers, and returns how processes reach them.
@@ -185,19 +191,17 @@ func (r *rig) await(done <-chan struct{}, what string) {
 
 func (r *rig) wait(d time.Duration) { time.Sleep(d) }
 
-// tell sends all processes a line.
-func (r *rig) tell(what any) {
+// tell sends a process a line.
+func (r *rig) tell(p *process, what any) {
 	r.tb.Helper()
 	text, err := json.Marshal(what)
 	r.must(err)
-	for _, p := range r.procs {
-		_, err := p.stdin.Write(append(text, '\n'))
-		r.must(err)
-	}
+	_, err = p.stdin.Write(append(text, '\n'))
+	r.must(err)
 }
 
-// places returns what the processes do where.
-func (r *rig) places() map[string]place {
+// places returns what a process does where.
+func (r *rig) places(process int) map[string]place {
 	shard := r.victim
 	if r.fault.Focus == others {
 		shard = (r.victim + 1) % masters
@@ -206,20 +210,21 @@ func (r *rig) places() map[string]place {
 	if other == r.victim {
 		other = (other + 1) % masters
 	}
-	both := func(at int, what string, n int) map[rwlock.Mode][]string {
+	own := fmt.Sprint(" of ", process)
+	names := func(at int, what string, n int, reads, writes string) map[rwlock.Mode][]string {
 		modes := make(map[rwlock.Mode][]string)
-		for _, mode := range []rwlock.Mode{rwlock.Read, rwlock.Write} {
-			for i := range n {
-				modes[mode] = append(modes[mode], r.name(at, fmt.Sprint(what, " ", i, " ", mode)))
-			}
+		for i := range n {
+			modes[rwlock.Read] = append(modes[rwlock.Read], r.name(at, fmt.Sprint(what, " ", i, " for reading", reads)))
+			modes[rwlock.Write] = append(modes[rwlock.Write], r.name(at, fmt.Sprint(what, " ", i, " for writing", writes)))
 		}
 		return modes
 	}
 	all := map[string]place{focus: {
-		held: both(shard, "held", 4), queue: both(shard, "queue", 1), probe: both(shard, "probe", 2), handover: both(shard, "turns", 1),
+		held: names(shard, "held", kept, "", own), queue: names(shard, "queue", 1, "", ""),
+		probe: names(shard, "probe", 2, own, own), handover: names(shard, "turns", 1, "", ""),
 	}}
 	if r.cluster != nil && !r.fault.OneSlot {
-		all[elsewhere] = place{held: both(other, "held there", 4), handover: both(other, "turns there", 1)}
+		all[elsewhere] = place{held: names(other, "held there", kept, "", own), handover: names(other, "turns there", 1, "", "")}
 	}
 	return all
 }
@@ -259,7 +264,7 @@ func (r *rig) subscribed() int {
 // queued waits until all waiters wait.
 func (r *rig) queued() {
 	r.tb.Helper()
-	for _, names := range r.places()[focus][queue] {
+	for _, names := range r.places(0)[focus][queue] {
 		for end := time.Now().Add(time.Minute); ; r.wait(10 * time.Millisecond) {
 			s, err := r.probe.Inspect(context.Background(), names[0])
 			r.must(err)
@@ -295,7 +300,10 @@ func (r *rig) served(end time.Time) {
 func (r *rig) strike(fn func()) {
 	r.at = time.Now()
 	fn()
-	r.tell("struck")
+	r.begun = time.Now()
+	for _, p := range r.procs {
+		r.tell(p, "struck")
+	}
 }
 
 // mended notes that the servers have mended the fault.
