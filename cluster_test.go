@@ -162,6 +162,27 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
+// Close does not wait for a master that was replaced while nothing was under way to it, though the client has not heard of that: here
+// the one that has the RWLock's label.
+func TestCloseAfterAFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3, "--cluster-require-full-coverage", "no")
+	slow := func(o *redis.ClusterOptions) { o.DialerRetryTimeout = 300 * time.Millisecond }
+	var there *rwlock.RWLock // whose label is at the first master
+	for there == nil {
+		before := cluster.Nodes[0].Client().DBSize(t.Context()).Val()
+		rw := newLockOn(t, cluster.Client(slow))
+		unlock(t, take(t, newOwner(), rw, write, cluster.On(1, "name")))
+		if cluster.Nodes[0].Client().DBSize(t.Context()).Val() > before {
+			there = rw
+		}
+	}
+	cluster.Nodes[0].Kill()
+	cluster.Nodes[3].AwaitRole("master")
+	require.NoError(t, there.Close())
+}
+
 // While a slot is half moved, some of whose keys are at one node and some at another, locks in it are taken, renewed and released,
 // wherever their hashes are; a lock that others wait for stays at the node where all of its keys are.
 func TestHalfMovedSlot(t *testing.T) {

@@ -39,6 +39,7 @@ type cluster struct {
 	reloaded time.Time              // when the last was begun
 	timer    *time.Timer
 	closed   bool
+	stopped  bool // no lane sends any more
 
 	reloading sync.WaitGroup
 }
@@ -136,7 +137,7 @@ func (c *cluster) tick() {
 	if trouble {
 		c.reload()
 	}
-	if busy && !c.closed {
+	if busy && !c.stopped {
 		c.arm()
 	}
 }
@@ -150,9 +151,10 @@ func (c *cluster) failed(err error) {
 	}
 }
 
-// reload has the client ask some node for the map of the cluster. c.mu must be locked.
+// reload has the client ask some node for the map of the cluster: after close too, since what is still under way may be for a master
+// that was replaced. c.mu must be locked.
 func (c *cluster) reload() {
-	if c.closed || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery {
+	if c.stopped || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery {
 		return
 	}
 	c.reloads++
@@ -192,7 +194,6 @@ var errLate = fmt.Errorf("no node of the cluster has answered: %w", net.ErrClose
 func (c *cluster) close() <-chan struct{} {
 	c.mu.Lock()
 	c.closed = true
-	c.timer.Stop()
 	early := c.early
 	c.early = nil
 	stopped := make([]<-chan struct{}, 0, len(c.lanes))
@@ -206,6 +207,10 @@ func (c *cluster) close() <-chan struct{} {
 		for _, s := range stopped {
 			<-s
 		}
+		c.mu.Lock()
+		c.stopped = true
+		c.timer.Stop()
+		c.mu.Unlock()
 		c.reloading.Wait()
 		close(done)
 	}()

@@ -240,7 +240,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
-			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && x.ways[i].retry(cmd.Err()) {
+			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) {
 				x.cmds[i] = redis.NewCmd(ctx, args(x.requests[i], x.ways[i])...)
 				again = append(again, x.cmds[i])
 			}
@@ -280,6 +280,14 @@ func (d *Dispatcher) exchange(x *exchange) {
 	}
 	d.receive(x.results)
 	x.reset()
+}
+
+// flies reports whether the requests of a lane's exchange are still a matter of that lane.
+func (d *Dispatcher) flies(x *exchange) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, wanted := d.flying[x]
+	return wanted
 }
 
 // contextOf returns what requests are sent with that travel together. No context ends what is sent.
