@@ -18,6 +18,7 @@ type Result struct {
 	Slowest     time.Duration // the longest that a call of a process alone took
 	Calls       int
 	Failed      []string // calls and releases that failed, and waiters that got nothing
+	Late        int      // releases that the servers did not answer in the time for which Unlock waits, and that went on
 	Lost        int      // holds that were lost
 	Uncaused    []string // those among them that need not have been
 	Overlaps    []string // two live holds of which one writes
@@ -29,6 +30,9 @@ type Result struct {
 
 // settled is how long after the servers have mended a fault all is to be as before.
 const settled = 2 * time.Second
+
+// releases is for how long Unlock waits for an answer, or for a lease if that is shorter.
+const releases = 5 * time.Second
 
 // struck is what is known of a fault.
 type struck struct {
@@ -46,7 +50,11 @@ func judge(records []Record, s struck) Result {
 	holds := make(map[string][]Record)
 	waiting := 0
 	for _, c := range records {
-		if c.Err != "" {
+		switch {
+		case c.Err == "":
+		case c.From != 0 && r.Mended > releases:
+			r.Late++
+		default:
 			r.Failed = append(r.Failed, fmt.Sprintf("%s %s of process %d, after %v: %s",
 				c.Role, c.Name, c.Process, time.Duration(c.To-max(c.Asked, c.From)), c.Err))
 		}
@@ -181,13 +189,13 @@ func (r Result) Broken(f Fault) (list []string) {
 }
 
 // Head is the head of a table of results.
-const Head = `| what happens | lease | mended after | first grant | last waiter | slowest call | calls | failed | lost | without cause | overlaps | past the fence | handover then | slowest | elsewhere |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
+const Head = `| what happens | lease | mended after | first grant | last waiter | slowest call | calls | failed | late releases | lost | without cause | overlaps | past the fence | handover then | slowest | elsewhere |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
 
 // String returns a row of the table.
 func (r Result) String() string {
-	return fmt.Sprintf("| %s | %v | %s | %s | %s | %s | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.Fault, r.Lease,
-		seconds(r.Mended), seconds(r.First), seconds(r.Last), seconds(r.Slowest), r.Calls, len(r.Failed), r.Lost, len(r.Uncaused),
+	return fmt.Sprintf("| %s | %v | %s | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.Fault, r.Lease,
+		seconds(r.Mended), seconds(r.First), seconds(r.Last), seconds(r.Slowest), r.Calls, len(r.Failed), r.Late, r.Lost, len(r.Uncaused),
 		len(r.Overlaps), len(r.Tokens), millis(r.Handover), millis(r.SlowestTurn), millis(r.Elsewhere))
 }
 
