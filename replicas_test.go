@@ -2,6 +2,7 @@ package rwlock_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -83,5 +84,25 @@ func TestWithReplicasRefusesNonsense(t *testing.T) {
 	for _, opt := range []rwlock.Option{rwlock.WithReplicas(0, time.Second), rwlock.WithReplicas(1, 0)} {
 		_, err := rwlock.New(c, opt)
 		require.Error(t, err)
+	}
+}
+
+// What it costs to have replicas confirm each grant, beside not to, of a master with two replicas.
+func BenchmarkReplicas(b *testing.B) {
+	testredis.Need(b)
+	master, _ := testredis.StartReplicated(b, 2)
+	for n := range 3 {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var opts []rwlock.Option
+			if n > 0 {
+				opts = append(opts, rwlock.WithReplicas(n, time.Second))
+			}
+			rw := newLockOn(b, master.Client(), opts...)
+			for b.Loop() {
+				if err := pair(context.Background(), rw, write, b.Name()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

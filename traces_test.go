@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -82,15 +83,65 @@ func TestNameUsedOnceLeavesLittle(t *testing.T) {
 	for _, mode := range bothModes {
 		require.NoError(t, c.FlushAll(ctx).Err())
 		unlock(t, take(t, newOwner(), rw, mode, "orders:42"))
-		keys, err := c.Keys(ctx, "rwlock:{*").Result()
-		require.NoError(t, err)
-		var bytes int64
-		for _, key := range keys {
-			n, err := c.MemoryUsage(ctx, key).Result()
-			require.NoError(t, err)
-			bytes += n
-		}
+		bytes, keys := bytesOf(t, c)
 		require.LessOrEqual(t, bytes, int64(200), "%v: %q", mode, keys)
 		unlock(t, take(t, newOwner(), rw, write, "orders:42")) // the tokens go on from it
+	}
+}
+
+// bytesOf returns how much of the server's memory the keys of locks take, and which they are.
+func bytesOf(t *testing.T, c *redis.Client) (bytes int64, keys []string) {
+	t.Helper()
+	keys, err := c.Keys(t.Context(), "rwlock:{*").Result()
+	require.NoError(t, err)
+	for _, key := range keys {
+		n, err := c.MemoryUsage(t.Context(), key).Result()
+		require.NoError(t, err)
+		bytes += n
+	}
+	return bytes, keys
+}
+
+// A lock that is held takes less than 300 bytes of the server's memory, and each owner more that reads or waits less than 400.
+func TestBytesPerLock(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	c, w := s.Client(), &world{T: t}
+	rw := newLockOn(t, s.Client())
+	const more = 100
+	for _, mode := range bothModes {
+		name := "orders:" + mode.String()
+		require.NoError(t, c.FlushAll(t.Context()).Err())
+		unlock(t, take(t, newOwner(), rw, mode, name))
+		idle, _ := bytesOf(t, c)
+		h := take(t, newOwner(), rw, mode, name)
+		held, _ := bytesOf(t, c)
+		require.Less(t, held, int64(300))
+		var readers []*rwlock.Hold
+		shared := held
+		if mode == read {
+			for range more {
+				readers = append(readers, take(t, newOwner(), rw, read, name))
+			}
+			shared, _ = bytesOf(t, c)
+			require.Less(t, (shared-held)/more, int64(400))
+		}
+		var waiting []*call
+		for range more {
+			waiting = append(waiting, w.launch(newOwner(), rw, write, name))
+		}
+		waitQueued(t, rw, name, more)
+		queued, _ := bytesOf(t, c)
+		require.Less(t, (queued-shared)/more, int64(400))
+		t.Logf("%v: idle %d bytes, held %d, each reader more %d, each waiter %d", mode, idle, held, (shared-held)/more, (queued-shared)/more)
+		unlock(t, append(readers, h)...)
+		for _, call := range waiting {
+			go func() {
+				if <-call.done; call.err == nil {
+					_ = call.hold.Unlock(context.Background())
+				}
+			}()
+		}
+		waitFree(t, rw, name)
 	}
 }
