@@ -355,13 +355,14 @@ func (h *Hold) need(now time.Time) time.Duration {
 	return lease
 }
 
-// renewable reports whether the hold is to be renewed: its claim does not last until its end yet.
+// renewable reports whether the hold is to be renewed: its claim does not last until its end yet, or may not be there, of which a renewal
+// that does not lengthen it tells.
 func (h *Hold) renewable() bool {
 	switch {
 	case h.fresh:
 		return true
 	case h.NoRenew:
-		return false
+		return h.claim.doubtful
 	}
 	return h.end.IsZero() || h.claim.deadline.Before(h.end)
 }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -88,7 +89,7 @@ func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 }
 
 // A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is verified by a renewal at
-// once. One that came as usual is not.
+// once, that of a hold which is not renewed otherwise too. One that came as usual is not.
 func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(d *driver, r *engine.Request) *engine.Request{
@@ -104,25 +105,28 @@ func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 		},
 		"usual": func(_ *driver, r *engine.Request) *engine.Request { return r },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDriver()
-			h, asked := d.ask(t, 1, "a")
-			asked = trouble(d, asked)
-			d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
-			require.Equal(t, engine.Live, h.State())
-			d.Tick(d.now)
-			fx := d.flush()
-			if name == "usual" {
-				require.Empty(t, fx.Send)
-				return
-			}
-			require.Len(t, fx.Send, 1)
-			require.Equal(t, lua.Renew, fx.Send[0].Script)
-			d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.Done}, nil)
-			d.Tick(d.now)
-			require.Empty(t, d.flush().Send, "once is enough")
-		})
+		for _, noRenew := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, NoRenew %v", name, noRenew), func(t *testing.T) {
+				t.Parallel()
+				d := newDriver()
+				h, asked := d.ask(t, 1, "a")
+				h.NoRenew = noRenew
+				asked = trouble(d, asked)
+				d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+				require.Equal(t, engine.Live, h.State())
+				d.Tick(d.now)
+				fx := d.flush()
+				if name == "usual" {
+					require.Empty(t, fx.Send)
+					return
+				}
+				require.Len(t, fx.Send, 1)
+				require.Equal(t, lua.Renew, fx.Send[0].Script)
+				d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.Done}, nil)
+				d.Tick(d.now)
+				require.Empty(t, d.flush().Send, "once is enough")
+			})
+		}
 	}
 }
 
