@@ -28,6 +28,7 @@ func TestEverySortOfClient(t *testing.T) {
 		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 		"no retries":      func(o *redis.Options) { o.MaxRetries = -1 },
 		"no read timeout": func(o *redis.Options) { o.ReadTimeout = -1 },
+		"cache":           func(o *redis.Options) { o.ClientSideCacheConfig = &redis.ClientSideCacheConfig{} },
 	}
 	for name, opt := range sorts {
 		t.Run(name, func(t *testing.T) {
@@ -63,6 +64,7 @@ var clusterSorts = map[string]func(o *redis.ClusterOptions){
 	"no redirects":    func(o *redis.ClusterOptions) { o.MaxRedirects = -1 },
 	"no read timeout": func(o *redis.ClusterOptions) { o.ReadTimeout = -1 },
 	"read only":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+	"retries":         func(o *redis.ClusterOptions) { o.MaxRetries = 3 },
 	"route randomly":  func(o *redis.ClusterOptions) { o.RouteRandomly = true },
 }
 
@@ -84,6 +86,23 @@ func TestEverySortOfClusterClient(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, stats, "cmdstat_eval")
 	}
+}
+
+// The whole of the API works on a cluster by way of TLS alone, and a client that does not trust the certificate is told.
+func TestClusterWithTLS(t *testing.T) {
+	t.Parallel()
+	addrs, config := testredis.StartTLSCluster(t, 3)
+	open := func(config *tls.Config) *rwlock.RWLock {
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, TLSConfig: config})
+		t.Cleanup(func() { _ = c.Close() })
+		return newLockOn(t, c)
+	}
+	rw := open(config)
+	for i := range 6 {
+		useAll(t, rw, fmt.Sprint("name ", i))
+	}
+	_, err := open(&tls.Config{}).TryLock(t.Context(), "a")
+	require.ErrorContains(t, err, "certificate")
 }
 
 // The first call ever of a client for a cluster is bounded by MaxWait and by its context, and a call for a lock at a healthy node gets

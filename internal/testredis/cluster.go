@@ -1,6 +1,7 @@
 package testredis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,8 @@ func startCluster(tb testing.TB, masters, nodes int, each func(node int, conf *C
 
 // introduce makes a node known to the first, and so to all.
 func (c *Cluster) introduce(node *redis.Client) error {
-	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", c.Nodes[0].port).Err()
+	first := c.Nodes[0]
+	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", cmp.Or(first.conf.known, first.port)).Err()
 }
 
 // await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy machine, so that it is

@@ -29,6 +29,8 @@ type Config struct {
 	Args []string // more command line arguments; they override the usual ones
 	File string   // what its configuration file says, if it needs one
 	Env  []string // more environment, as KEY=value
+
+	known int // by which port other nodes of a cluster know it; 0 for the usual one
 }
 
 // Server is a running redis-server, or what RWLOCK_REDIS_SERVER names.
@@ -246,7 +248,9 @@ func (p *process) await() error {
 	return err
 }
 
-func (p *process) addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
+func (p *process) addr() string { return local(p.port) }
+
+func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func (p *process) signal(s os.Signal) error {
 	p.mu.Lock()

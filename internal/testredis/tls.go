@@ -20,6 +20,38 @@ import (
 func StartTLS(tb testing.TB) (addr string, client *tls.Config) {
 	tb.Helper()
 	Need(tb)
+	args, client := certify(tb)
+	port := tlsPort(tb)
+	Start(tb, append(args, "--tls-port", strconv.Itoa(port))...)
+	return local(port), client
+}
+
+// StartTLSCluster starts a cluster of n masters for this test that talk TLS among each other, and to clients. It returns their
+// addresses, and what a client needs.
+func StartTLSCluster(tb testing.TB, n int) (addrs []string, client *tls.Config) {
+	tb.Helper()
+	Need(tb)
+	args, client := certify(tb)
+	startCluster(tb, n, n, func(_ int, conf *Config) {
+		conf.known = tlsPort(tb)
+		addrs = append(addrs, local(conf.known))
+		conf.Args = append(append(conf.Args, args...), "--tls-port", strconv.Itoa(conf.known), "--tls-cluster", "yes")
+	})
+	return addrs, client
+}
+
+func tlsPort(tb testing.TB) int {
+	tb.Helper()
+	port, err := freePort()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return port
+}
+
+// certify makes a certificate. It returns the arguments of a server that has it, and what a client needs.
+func certify(tb testing.TB) (server []string, client *tls.Config) {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		tb.Fatalf("make a key: %v", err)
@@ -45,13 +77,10 @@ func StartTLS(tb testing.TB) (addr string, client *tls.Config) {
 		return path
 	}
 	certFile := file("cert.pem", "CERTIFICATE", cert)
-	port, err := freePort()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	Start(tb, "--tls-port", strconv.Itoa(port), "--tls-auth-clients", "no", "--tls-cert-file", certFile, "--tls-ca-cert-file", certFile,
-		"--tls-key-file", file("key.pem", "EC PRIVATE KEY", private))
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), &tls.Config{RootCAs: pool}
+	return []string{
+		"--tls-auth-clients", "no", "--tls-cert-file", certFile, "--tls-ca-cert-file", certFile,
+		"--tls-key-file", file("key.pem", "EC PRIVATE KEY", private),
+	}, &tls.Config{RootCAs: pool}
 }
