@@ -22,6 +22,9 @@ const (
 	slow = 500 * time.Millisecond
 	// A node that is frozen answers no question for the map either, so others are asked beside it.
 	mostReloads = 8
+	// A node that was removed from the cluster, and that the client does not know to be, answers with an empty map. It takes so many in
+	// a row to be believed.
+	emptyMaps = 10
 )
 
 // A cluster is what a Dispatcher over a cluster sends through: a lane for each master, so that no request waits for another's
@@ -29,7 +32,8 @@ const (
 type cluster struct {
 	client  *redis.ClusterClient
 	receive func([]Result)
-	armed   atomic.Bool // the timer will fire
+	mapped  func(masters map[string]bool) // called with the addresses of the masters, when there is a new map
+	armed   atomic.Bool                   // the timer will fire
 
 	mu       sync.Mutex
 	lanes    map[string]*Dispatcher // by the master's address
@@ -47,8 +51,8 @@ type cluster struct {
 // oneOf is a cluster's client for what is sent to one of its nodes.
 type oneOf struct{ redis.UniversalClient }
 
-func newCluster(client *redis.ClusterClient, receive func([]Result)) *cluster {
-	c := &cluster{client: client, receive: receive, lanes: make(map[string]*Dispatcher)}
+func newCluster(client *redis.ClusterClient, receive func([]Result), mapped func(map[string]bool)) *cluster {
+	c := &cluster{client: client, receive: receive, mapped: mapped, lanes: make(map[string]*Dispatcher)}
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	c.timer.Stop()
 	return c
@@ -145,9 +149,7 @@ func (c *cluster) tick() {
 // failed takes the error of a request: one that no server has answered may have gone to a server that is no more.
 func (c *cluster) failed(err error) {
 	if protocol.Passing(err) {
-		c.mu.Lock()
-		c.reload()
-		c.mu.Unlock()
+		c.look()
 	}
 }
 
@@ -160,9 +162,7 @@ func (c *cluster) reload() {
 	c.reloads++
 	c.reloaded = time.Now()
 	c.reloading.Go(func() {
-		// ReloadState asks no second node while the first one does not answer. This does nothing for each master of a map that it
-		// has just asked for.
-		err := c.client.ForEachMaster(context.Background(), func(context.Context, *redis.Client) error { return nil })
+		masters, err := c.load()
 		c.mu.Lock()
 		c.reloads--
 		c.loaded = c.loaded || err == nil
@@ -178,6 +178,10 @@ func (c *cluster) reload() {
 			return
 		}
 		c.send(early)
+		if len(masters) == 0 {
+			return
+		}
+		c.mapped(masters)
 		for addr, lane := range lanes {
 			c.send(lane.leave(func(r *protocol.Request) bool {
 				now, err := c.master(r)
@@ -185,6 +189,34 @@ func (c *cluster) reload() {
 			}, fmt.Errorf("the server at %s was replaced", addr)))
 		}
 	})
+}
+
+// load has the client ask for the map, and returns the addresses of the masters. While the client has an empty map it sends each
+// request to any node.
+func (c *cluster) load() (masters map[string]bool, err error) {
+	var mu sync.Mutex
+	masters = make(map[string]bool)
+	for range emptyMaps {
+		// ReloadState asks no second node while the first one does not answer. This is called for each master of a map that has just
+		// been asked for.
+		err = c.client.ForEachMaster(context.Background(), func(_ context.Context, node *redis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			masters[node.Options().Addr] = true
+			return nil
+		})
+		if err != nil || len(masters) > 0 {
+			break
+		}
+	}
+	return masters, err
+}
+
+// look has the map reloaded, since a node may have been removed from it that goes on answering.
+func (c *cluster) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reload()
 }
 
 // errLate is the end of requests that were handed over before there was a map, when the dispatcher is closed.

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -22,4 +23,24 @@ func TestUnderneathAutoPipeliner(t *testing.T) {
 		require.Same(t, c, underneath(ap))
 		require.Same(t, c, underneath(c))
 	}
+}
+
+// A map without a master, as a node answers that was removed from the cluster, is not taken for the cluster's.
+func TestEmptyMapIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	const addr = "192.0.2.1:1" // of documents: nobody is asked
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{addr},
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			if asked++; asked < emptyMaps {
+				return nil, nil
+			}
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: addr}}}}, nil
+		},
+	})
+	defer func() { _ = client.Close() }()
+	masters, err := newCluster(client, nil, nil).load()
+	require.NoError(t, err)
+	require.Equal(t, map[string]bool{addr: true}, masters)
 }

@@ -79,7 +79,7 @@ func New(client redis.UniversalClient, receive func([]Result)) *Dispatcher {
 	case *redis.Client:
 		d.bound(c.Options().PoolSize)
 	case *redis.ClusterClient:
-		d.cluster = newCluster(c, receive)
+		d.cluster = newCluster(c, receive, d.listener.mapped)
 	}
 	return d
 }

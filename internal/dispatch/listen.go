@@ -18,7 +18,8 @@ const (
 	silence    = 3 * time.Second
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// A node of a cluster that does not answer the request for a subscription is given up after this: another may.
+	// In a cluster there are others, so that a node is asked sooner, and given up when it does not answer for so long.
+	nodeSilence  = 1500 * time.Millisecond
 	nodePatience = time.Second
 )
 
@@ -34,6 +35,7 @@ type Listener interface {
 type listener struct {
 	mu     sync.Mutex
 	sub    *redis.PubSub
+	node   string // of a cluster, at which it is
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the goroutine has ended; nil if there is none
 	closed bool
@@ -112,15 +114,24 @@ func (l *listener) close() <-chan struct{} {
 
 // subscription returns a subscription to nothing yet. In a cluster any node hears what any other is told; each try takes another,
 // if by chance not the same again, since a node that is frozen, or was removed, tells nothing.
-func (d *Dispatcher) subscription(ctx context.Context, channel string, try int) (*redis.PubSub, error) {
+func (d *Dispatcher) subscription(ctx context.Context, channel string, try int) (sub *redis.PubSub, addr string, err error) {
 	if d.cluster == nil {
-		return d.client.Subscribe(ctx), nil
+		return d.client.Subscribe(ctx), "", nil
 	}
 	node, err := d.cluster.client.MasterForKey(ctx, channel+strconv.Itoa(try))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return node.Subscribe(ctx), nil
+	return node.Subscribe(ctx), node.Options().Addr, nil
+}
+
+// mapped drops a subscription at a node that is no master of the cluster any more. One that was removed answers on, and is told nothing.
+func (l *listener) mapped(masters map[string]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !masters[l.node] {
+		l.hangUp()
+	}
 }
 
 // subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection.
@@ -141,7 +152,7 @@ func (d *Dispatcher) subscribe(ctx context.Context, sub *redis.PubSub, channel s
 // hear takes messages until the subscription fails. It reports whether it stood.
 func (d *Dispatcher) hear(ctx context.Context, channel string, try int, to Listener) (stood bool, err error) {
 	l := &d.listener
-	sub, err := d.subscription(ctx, channel, try)
+	sub, node, err := d.subscription(ctx, channel, try)
 	if err != nil {
 		return false, err
 	}
@@ -151,7 +162,7 @@ func (d *Dispatcher) hear(ctx context.Context, channel string, try int, to Liste
 		l.mu.Unlock()
 		return false, net.ErrClosed
 	}
-	l.sub = sub
+	l.sub, l.node = sub, node
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
@@ -163,8 +174,12 @@ func (d *Dispatcher) hear(ctx context.Context, channel string, try int, to Liste
 	}
 	for asked := false; ; {
 		patience := silence
-		if !stood && d.cluster != nil {
+		switch {
+		case d.cluster == nil:
+		case asked, !stood:
 			patience, asked = nodePatience, true
+		default:
+			patience = nodeSilence
 		}
 		event, err := sub.ReceiveTimeout(ctx, patience)
 		var timeout net.Error
@@ -182,6 +197,9 @@ func (d *Dispatcher) hear(ctx context.Context, channel string, try int, to Liste
 			return stood, err
 		default:
 			asked = true
+			if d.cluster != nil {
+				d.cluster.look()
+			}
 			if err := sub.Ping(ctx); err != nil {
 				return stood, err
 			}

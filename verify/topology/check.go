@@ -15,7 +15,6 @@ type Result struct {
 	Mended      time.Duration // what the servers took; this and all others count from the fault
 	First       time.Duration // the first grant to a call that came after the fault
 	Last        time.Duration // the last grant to those that waited when the fault struck
-	Slowest     time.Duration // the longest that a call of a process alone took
 	Calls       int
 	Failed      []string // calls and releases that failed, and waiters that got nothing
 	Late        int      // releases that the servers did not answer in the time for which Unlock waits, and that went on
@@ -72,11 +71,8 @@ func judge(records []Record, s struck) Result {
 			waiting++
 			r.Last = max(r.Last, since)
 		case probe:
-			if c.Place == focus {
-				r.Slowest = max(r.Slowest, time.Duration(c.From-c.Asked))
-				if c.Asked >= s.begun.UnixNano() && (r.First == 0 || since < r.First) {
-					r.First = since
-				}
+			if c.Place == focus && c.Asked >= s.begun.UnixNano() && (r.First == 0 || since < r.First) {
+				r.First = since
 			}
 		}
 		if c.Lost {
@@ -189,13 +185,13 @@ func (r Result) Broken(f Fault) (list []string) {
 }
 
 // Head is the head of a table of results.
-const Head = `| what happens | lease | mended after | first grant | last waiter | slowest call | calls | failed | late releases | lost | without cause | overlaps | past the fence | handover then | slowest | elsewhere |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
+const Head = `| what happens | lease | mended after | first grant | last waiter | calls | failed | late releases | lost | without cause | overlaps | past the fence | handover then | slowest | elsewhere |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|`
 
 // String returns a row of the table.
 func (r Result) String() string {
-	return fmt.Sprintf("| %s | %v | %s | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.Fault, r.Lease,
-		seconds(r.Mended), seconds(r.First), seconds(r.Last), seconds(r.Slowest), r.Calls, len(r.Failed), r.Late, r.Lost, len(r.Uncaused),
+	return fmt.Sprintf("| %s | %v | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.Fault, r.Lease,
+		seconds(r.Mended), seconds(r.First), seconds(r.Last), r.Calls, len(r.Failed), r.Late, r.Lost, len(r.Uncaused),
 		len(r.Overlaps), len(r.Tokens), millis(r.Handover), millis(r.SlowestTurn), millis(r.Elsewhere))
 }
 
