@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// The subscription is asked for a sign of life when nothing has come for so long, and given up after as long again.
-	silence    = 3 * time.Second
+	// The subscription is asked for a sign of life when nothing has come for so long, and given up when none comes for this long more.
+	silence    = 1500 * time.Millisecond
+	grace      = 2 * time.Second
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// In a cluster there are others, so that a node is asked sooner, and given up when it does not answer for so long.
-	nodeSilence  = 1500 * time.Millisecond
+	// In a cluster there are other nodes to subscribe at, so that one is given up sooner.
 	nodePatience = time.Second
 )
 
@@ -173,15 +173,14 @@ func (d *Dispatcher) hear(ctx context.Context, channel string, try int, to Liste
 		return false, err
 	}
 	for asked := false; ; {
-		patience := silence
+		wait := silence
 		switch {
-		case d.cluster == nil:
-		case asked, !stood:
-			patience, asked = nodePatience, true
-		default:
-			patience = nodeSilence
+		case d.cluster != nil && (asked || !stood):
+			wait, asked = nodePatience, true
+		case asked:
+			wait = grace
 		}
-		event, err := sub.ReceiveTimeout(ctx, patience)
+		event, err := sub.ReceiveTimeout(ctx, wait)
 		var timeout net.Error
 		switch {
 		case err == nil:

@@ -114,11 +114,15 @@ func judge(records []Record, s struck) Result {
 
 // cause reports whether a hold may have been lost: its lease is not longer than the fault, or the servers lost it.
 func (s struck) cause(c Record) bool {
-	if s.fault.Focus == victim && s.lease <= s.mended.Sub(s.at)+settled {
-		return c.From <= s.mended.UnixNano()
+	from, mended := time.Unix(0, c.From), s.mended
+	switch {
+	case s.fault.Focus == victim && s.lease <= mended.Sub(s.at)+settled && !from.After(mended):
+	case s.fault.Clock != 0 && !from.After(mended):
+	case s.fault.Loses > 0 && from.After(s.at.Add(-s.fault.Loses)) && from.Before(mended.Add(settled)):
+	default:
+		return false
 	}
-	return s.fault.Clock != 0 && c.From <= s.mended.UnixNano() ||
-		s.fault.Loses > 0 && c.From >= s.at.Add(-s.fault.Loses).UnixNano() && c.From <= s.mended.Add(settled).UnixNano()
+	return true
 }
 
 // overlaps returns the pairs of holds, in the order of their grants, that were relied on at one time though one of them writes.
