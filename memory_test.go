@@ -47,7 +47,7 @@ func playHoarder() {
 		PoolSize: few, ReadBufferSize: small, WriteBufferSize: small,
 		PipelinePoolSize: few, PipelineReadBufferSize: small, PipelineWriteBufferSize: small,
 	})
-	rw, err := rwlock.New(client, rwlock.WithPrefix(os.Getenv("PREFIX")))
+	rw, err := rwlock.New(client, rwlock.WithPrefix(os.Getenv("PREFIX")), rwlock.WithLease(5*time.Minute))
 	if err != nil {
 		panic(err)
 	}
@@ -161,8 +161,8 @@ func playHoarder() {
 // lost or used, and what a peak of readers or waiters needed.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	const little = 300_000 // bytes, where the same work done without a lock leaves some thousands
-	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000, "waiters": 3_000} {
+	const little = 64_000 // bytes: a few for each name, reader or waiter
+	for work, n := range map[string]int{"names lost": 20_000, "names used": 10_000, "readers": 10_000, "waiters": 5_000} {
 		t.Run(work, func(t *testing.T) {
 			t.Parallel()
 			w, _ := alone(t)

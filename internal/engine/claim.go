@@ -50,15 +50,15 @@ func (e *Engine) step(c *claim, ch change) {
 	}
 	if c.state <= Queued && to > Queued {
 		delete(e.waiting, c.number)
-		if len(e.waiting) == 0 && e.waitMax > peak {
-			e.waiting, e.waitMax = make(map[uint64]*claim), 0
-		}
 		c.tenure.asking = nil
 	}
 	if c.state != to {
 		e.leaveState(c)
 		c.state, c.since = to, e.numbers
 		e.enterState(c)
+	}
+	if len(e.waiting) == 0 && e.waitMax > peak {
+		e.waiting, e.blocked, e.waitMax = make(map[uint64]*claim), make(map[Owner][]*claim), 0
 	}
 	if to == Over {
 		e.timeline.remove(c)

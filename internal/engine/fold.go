@@ -12,6 +12,7 @@ import (
 
 // A View is what a claim that has not ended has come to.
 type View struct {
+	Name     string
 	Number   uint64
 	Owner    Owner
 	Mode     Mode
@@ -35,7 +36,7 @@ func (e *Engine) Views() []View {
 
 func (c *claim) view() View {
 	return View{
-		Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token, Sent: c.sent, Deadline: c.deadline,
+		Name: c.lock.name, Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token, Sent: c.sent, Deadline: c.deadline,
 		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence,
 	}
 }
@@ -47,6 +48,9 @@ func (r *Request) View() (View, bool) {
 	}
 	return r.claim.view(), true
 }
+
+// Buries reports whether a request releases a claim that has ended, and came back.
+func (r *Request) Buries() bool { return r.kind == buries }
 
 // ClaimNumber returns the number of the claim that a hold is of, or of the last one that its call has asked for; 0 if there is
 // none.
@@ -82,11 +86,12 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 
 // Fold changes what makes no difference to what the engine does from now on, so that engines that will do the same are the same.
 // What an observer is told of durations, and what errors say of the past, does make none. The holds and requests are those that the
-// engine may be handed again. It must have been Coarsened, and have put out what it has to send.
-func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
+// engine may be handed again; several says that there may be locks of more than one name. The engine must have been Coarsened, and
+// have put out what it has to send.
+func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several bool) {
 	claims := slices.Clone(e.timeline.claims)
 	for _, r := range requests {
-		if len(e.locks) < 2 {
+		if !several {
 			r.number = 0
 		}
 		if r.claim != nil {
@@ -97,13 +102,13 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
 		if h.claim != nil {
 			claims = append(claims, h.claim)
 		}
-		h.fold()
+		h.fold(now)
 	}
 	for _, c := range claims {
 		for _, h := range c.holds {
-			h.fold()
+			h.fold(now)
 		}
-		e.foldClaim(now, c, requests)
+		e.foldClaim(now, c, requests, several)
 	}
 	for _, r := range requests {
 		if r.kind != forces {
@@ -113,15 +118,20 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request) {
 			r.Sequence = 0
 		}
 	}
+	for _, lk := range e.locks {
+		old := func(r *Request) bool { return r.lock == lk && r.kind == asks && r.Sent.Before(lk.ended) }
+		if !slices.ContainsFunc(requests, old) {
+			lk.ended = time.Time{}
+		}
+	}
 	e.locksMax, e.waitMax = 0, 0
-	e.foldDeadlocks()
+	if !several {
+		e.foldDeadlocks()
+	}
 }
 
-// foldDeadlocks changes what only a search for a deadlock would see, which there is none of over one name.
+// foldDeadlocks changes what only a search for a deadlock would see. Over one name there is none.
 func (e *Engine) foldDeadlocks() {
-	if len(e.locks) > 1 {
-		return
-	}
 	for _, lk := range e.locks {
 		slices.SortFunc(lk.writers, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
 		slices.SortFunc(lk.held, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
@@ -134,10 +144,10 @@ func (e *Engine) foldDeadlocks() {
 	}
 }
 
-func (h *Hold) fold() {
+func (h *Hold) fold(now time.Time) {
 	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
-	h.path, h.confirmBy = 0, time.Time{} // the latter matters to calls that wait for replicas alone
-	if h.state != Live || !h.NoRenew {
+	h.path, h.confirmBy = 0, time.Time{}                                           // the latter matters to calls that wait for replicas alone
+	if h.state != Live || !h.NoRenew && leaseFor(h.deadline.Sub(now)) <= h.Lease { // or else it was extended
 		h.deadline = time.Time{}
 	}
 	if h.state > Failed {
@@ -148,12 +158,12 @@ func (h *Hold) fold() {
 	}
 }
 
-func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request) {
+func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several bool) {
 	if c.state == Over {
 		*c = claim{state: Over, slot: -1}
 		return
 	}
-	if len(e.locks) < 2 {
+	if !several {
 		c.since, c.waits = 0, 0
 	}
 	c.obstacle = protocol.Obstacle{}

@@ -15,7 +15,12 @@ type options struct {
 	crashes uint8
 	forces  uint8
 	stalls  uint8 // times that a process stands still
+	undos   uint8 // runs that a server forgets, as one does that has taken over from another
+	extends uint8 // calls of Extend
+	closes  uint8 // calls of Close, or of Shutdown
 	ticks   uint8 // that may pass
+	names   uint8 // of locks
+	maxHold uint8 // of each hold, in ticks; 0 for none
 	reenter bool  // owners make a second call beside the first, and enter again
 	noRenew bool  // holds end with their leases
 	bounded bool  // calls do not end by themselves

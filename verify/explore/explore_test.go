@@ -68,6 +68,15 @@ func TestExplore(t *testing.T) {
 		"owners 111 leases 333 asks 1",
 		"owners 111 leases 333 asks 1 crashes 1",
 		"owners 111 leases 222 asks 1 faults 1 ticks 2",
+		"owners 2 leases 6 asks 1 undos 1",
+		"owners 11 leases 33 asks 1 undos 1",
+		"owners 11 leases 33 asks 1 extends 1 forces 1",
+		"owners 1 leases 3 asks 2 extends 1 norenew reenter",
+		"owners 11 leases 33 asks 1 maxhold 2",
+		"owners 1 leases 3 asks 2 maxhold 4 extends 1 reenter",
+		"owners 11 leases 33 asks 1 closes 1",
+		"owners 2 leases 3 asks 1 closes 1",
+		"owners 2 leases 3 asks 2 names 2 ticks 0",
 	}
 	if *large {
 		setups = []string{
@@ -86,6 +95,17 @@ func TestExplore(t *testing.T) {
 			"owners 111 leases 333 asks 2 crashes 1",
 			"owners 111 leases 123 asks 1 crashes 1 forces 1",
 			"owners 1111 leases 3333 asks 1",
+			"owners 2 leases 6 asks 2 undos 1",
+			"owners 11 leases 33 asks 2 undos 1",
+			"owners 111 leases 333 asks 1 undos 1",
+			"owners 11 leases 33 asks 2 extends 2 reenter",
+			"owners 11 leases 33 asks 1 extends 1 faults 1",
+			"owners 11 leases 33 asks 2 maxhold 4 extends 1",
+			"owners 11 leases 33 asks 1 closes 2 faults 1",
+			"owners 111 leases 333 asks 1 closes 1",
+			"owners 11 leases 33 asks 1 names 2",
+			"owners 2 leases 3 asks 2 names 2",
+			"owners 3 leases 3 asks 2 names 2 ticks 0",
 		}
 	}
 	for _, s := range setups {
@@ -152,6 +172,25 @@ func TestTraceThatCannotBeFollowedFails(t *testing.T) {
 
 // A trace fails when what it guards is broken.
 func TestTracesFailOnMistakes(t *testing.T) {
+	buries := func(e *explorer) { e.mute = (*engine.Request).Buries }
+	extends := func(e *explorer) { e.deafen = saysDone(lua.Reenter) }
+	half := func(e *explorer) { e.shorten = true }
+	forever := func(e *explorer) { e.alter = func(h *engine.Hold) { h.MaxHold = 0 } }
+	lazy := func(e *explorer) { e.lazy = true }
+	alone := func(e *explorer) { e.alter = func(h *engine.Hold) { h.NewOwner = true } }
+	for name, breaks := range map[string]func(*explorer){
+		"released-hold-comes-back":      buries,
+		"extended-after-it-was-dropped": extends,
+		"extended-and-renewed":          half,
+		"ends-by-max-hold":              forever,
+		"closed-with-a-waiter-behind":   lazy,
+		"two-owners-and-two-names":      alone,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			failsOnTrace(t, name, embedded(), breaks)
+		})
+	}
 	for name, d := range map[string]edit{
 		"asks-after-release-told-late":      {"again and 2 or 0", "0"},
 		"released-before-two-others":        {"what == 'ended' or what == 'void'", "false"},
@@ -165,20 +204,35 @@ func TestTracesFailOnMistakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tr, err := loadTrace(filepath.Join("testdata", name+".trace"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			e, err := newExplorer(d.in(t, embedded()), tr.setup)
-			if err != nil {
-				t.Fatal(err)
-			}
-			done, err := e.replay(tr)
-			if err == nil || errors.Is(err, errImpossible) {
-				t.Fatalf("the mistake is not found: %v, after\n%s", err, done)
-			}
-			t.Log(err)
+			failsOnTrace(t, name, d.in(t, embedded()), func(*explorer) {})
 		})
+	}
+}
+
+// failsOnTrace follows a trace with something broken.
+func failsOnTrace(t *testing.T, name string, s scripts, breaks func(*explorer)) {
+	tr, err := loadTrace(filepath.Join("testdata", name+".trace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := newExplorer(s, tr.setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	breaks(e)
+	done, err := e.replay(tr)
+	if err == nil || errors.Is(err, errImpossible) {
+		t.Fatalf("the mistake is not found: %v, after\n%s", err, done)
+	}
+	t.Log(err)
+}
+
+// saysDone has an engine hear that what a script was to do is done, whatever the server replies.
+func saysDone(s *lua.Script) func(*engine.Request, *protocol.Reply) {
+	return func(r *engine.Request, reply *protocol.Reply) {
+		if r.Script == s {
+			reply.Code = protocol.Done
+		}
 	}
 }
 
@@ -235,11 +289,7 @@ func TestMistakesAreFound(t *testing.T) {
 			}
 		}, "owners 11 leases 33 asks 1 stalls 1", ""},
 		{"the engine ignores that a hold is gone", edit{}, func(e *explorer) {
-			e.deafen = func(r *engine.Request, reply *protocol.Reply) {
-				if r.Script == lua.Renew {
-					reply.Code = protocol.Done
-				}
-			}
+			e.deafen = saysDone(lua.Renew)
 		}, "owners 11 leases 33 asks 1 forces 1", ""},
 		{"the engine does not withdraw", edit{}, func(e *explorer) { e.mute = withdraws }, "owners 11 leases 33 asks 1", ""},
 		{"the engine sends no heartbeats", edit{}, func(e *explorer) { e.mute = heartbeat }, "owners 11 leases 33 asks 1", ""},
@@ -247,12 +297,26 @@ func TestMistakesAreFound(t *testing.T) {
 			e.mute = func(r *engine.Request) bool { return r.Script == lua.Renew }
 		}, "owners 11 leases 33 asks 1", ""},
 		{"a release says nothing of a loss", edit{}, func(e *explorer) {
-			e.deafen = func(r *engine.Request, reply *protocol.Reply) {
-				if r.Script == lua.Unlock {
-					reply.Code = protocol.Done
-				}
-			}
+			e.deafen = saysDone(lua.Unlock)
 		}, "owners 11 leases 33 asks 1 forces 1", ""},
+		{"a claim that came back is not released", edit{}, func(e *explorer) { e.mute = (*engine.Request).Buries },
+			"owners 2 leases 6 asks 1 undos 1", "ticks until all have had the lock"},
+		{"a hold is extended for less than it should be", edit{}, func(e *explorer) { e.shorten = true },
+			"owners 11 leases 33 asks 1 extends 1", "than it was extended for"},
+		{"a hold that is gone is extended", edit{}, func(e *explorer) {
+			e.deafen = saysDone(lua.Reenter)
+		}, "owners 11 leases 33 asks 1 extends 1 forces 1", "rely on a hold that was dropped"},
+		{"the engine knows of no MaxHold", edit{}, func(e *explorer) { e.alter = func(h *engine.Hold) { h.MaxHold = 0 } },
+			"owners 11 leases 33 asks 1 maxhold 2", "longer than its MaxHold"},
+		{"Close releases nothing", edit{}, func(e *explorer) {
+			e.mute = func(r *engine.Request) bool {
+				v, ok := r.View()
+				return ok && (r.Script == lua.Unlock || r.Script == lua.RUnlock) && v.Token != 0 && r.Hold() == nil
+			}
+		}, "owners 11 leases 33 asks 1 closes 1", "though nothing went wrong"},
+		{"Close is not heeded", edit{}, func(e *explorer) { e.lazy = true }, "owners 11 leases 33 asks 1 closes 1", "although its RWLock is closed"},
+		{"no deadlock is looked for", edit{}, func(e *explorer) { e.alter = func(h *engine.Hold) { h.NewOwner = true } },
+			"owners 2 leases 3 asks 2 names 2 ticks 0", "fair run"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -293,6 +357,13 @@ func TestFoldingIsSound(t *testing.T) {
 		{"a crash", "owners 11 leases 22 asks 1 crashes 1 ticks 2", edit{}},
 		{"a stall", "owners 11 leases 22 asks 1 stalls 1 ticks 2", edit{}},
 		{"force", "owners 11 leases 22 asks 1 forces 1 ticks 1", edit{}},
+		{"what is forgotten", "owners 11 leases 22 asks 1 undos 1 ticks 1", edit{}},
+		{"what is forgotten in one process", "owners 2 leases 2 asks 1 undos 1 ticks 1", edit{}},
+		{"extended", "owners 1 leases 2 asks 1 extends 2 ticks 3", edit{}},
+		{"bounded", "owners 1 leases 2 asks 1 extends 1 maxhold 3 ticks 3", edit{}},
+		{"closed", "owners 11 leases 22 asks 1 closes 1 ticks 1", edit{}},
+		{"two names", "owners 2 leases 2 asks 1 names 2 ticks 1", edit{}},
+		{"two names of one owner", "owners 1 leases 2 asks 2 names 2 ticks 1", edit{}},
 		{"a mistake", "owners 11 leases 22 asks 1 faults 1 ticks 0", noTombstones},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -340,18 +411,29 @@ func (r report) kinds() map[string]bool {
 	return kinds
 }
 
-// withoutTTL is the key of a state but for the time to live, of which folding takes the least that is allowed.
+// withoutTTL is the key of a state but for the time to live, of which folding takes the least that is allowed, and for the ms that
+// pass where nothing is folded.
 func (e *explorer) withoutTTL(x *system) string {
-	y := *x
-	y.s = x.s.clone()
-	y.s.ttl = 0
+	y := x.clone()
+	for k := range y.sites {
+		s := y.sites[k].s.clone()
+		y.sites[k].s, s.ttl = s, 0
+		round(&s.left)
+		for i := range s.slots {
+			round(&s.slots[i].left)
+		}
+		for i := range s.leases {
+			round(&s.leases[i].at)
+		}
+	}
 	return y.key()
 }
+
+func round(left *int32) { *left = (*left + 500) / 1000 * 1000 }
 
 // image folds a state that was reached without folding.
 func (e *explorer) image(t *testing.T, x *system) *system {
 	y := x.clone()
-	y.raw = nil
 	var tokens []int64
 	see := func(v int64) int64 {
 		if v > 1 {
@@ -359,8 +441,10 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 		}
 		return v
 	}
-	if _, err := x.raw.parse(see); err != nil {
-		t.Fatal(err)
+	for _, at := range x.sites {
+		if _, err := at.raw.parse(see); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var procs []*process
 	for _, n := range x.procs {
@@ -393,22 +477,19 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 				*v = name(*v)
 			}
 		})
-		p.foldAll()
+		p.foldAll(e.names > 1)
 		y.procs[i] = e.node(p)
 	}
-	s, err := x.raw.parse(name)
-	if err != nil {
-		t.Fatal(err)
+	for k, at := range x.sites {
+		s, err := at.raw.parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := tokens[max(len(tokens)-1, 0):]; s.undone && len(last) > 0 {
+			s.floor = name(last[0])
+		}
+		y.sites[k] = site{s: s}
 	}
-	round := func(left *int32) { *left = (*left + 500) / 1000 * 1000 }
-	round(&s.left)
-	for i := range s.slots {
-		round(&s.slots[i].left)
-	}
-	for i := range s.leases {
-		round(&s.leases[i].at)
-	}
-	y.s = s
 	y, _ = e.canonical(y)
 	return y
 }

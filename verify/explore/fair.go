@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
@@ -12,6 +13,7 @@ import (
 // once, and nobody asks. It returns how many ticks that takes. Nobody waits for longer than the longest lease, and a tick or two
 // for what is timed to take notice.
 func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
+	patience := e.patience(x)
 	var path []string
 	var passes []bool
 	base := uint8(0)
@@ -42,17 +44,24 @@ func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 		}
 		e.served[path[k]] = t
 	}
-	if t > e.patience() {
+	if t > patience {
 		return t, fmt.Errorf("in a fair run, it takes %d ticks until all have had the lock", t)
 	}
 	return t, nil
 }
 
-// patience is how many ticks a fair run may take: the longest lease, and one each for the look and the heartbeat.
-func (e *explorer) patience() uint8 {
+// patience is how many ticks a fair run may take. A lease has to end only if nobody is left who could release what the server keeps:
+// the process has died, or has given it up, or is another's that does not know that the server has it again. Otherwise there is
+// only a heartbeat to wait for. One tick each is for the look and for what is timed.
+func (e *explorer) patience(x *system) uint8 {
 	longest := uint8(0)
 	for _, d := range e.lease {
 		longest = max(longest, uint8(d/tick))
+	}
+	left := slices.ContainsFunc(x.procs, func(n *node) bool { return n.p.Crashed || n.p.Abandoned }) ||
+		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(at site) bool { return at.s.undone })
+	if !left {
+		longest = (longest + 2) / 3
 	}
 	return longest + 2
 }
@@ -67,14 +76,15 @@ func (e *explorer) next(x *system) (action, bool) {
 		switch a.do {
 		case run, hear, stand, deliver, again, hearDelayed, wake:
 			return a, true
-		case release, pass:
-			rest = append(rest, a)
+		case release:
+			h := x.procs[a.proc].p.Holds[a.a]
+			if !slices.ContainsFunc(x.procs[a.proc].p.Extending, func(c *extending) bool { return c.Hold == h }) {
+				rest = append(rest, a)
+			}
 		}
 	}
-	for _, a := range rest {
-		if a.do == release {
-			return a, true
-		}
+	if len(rest) > 0 {
+		return rest[0], true
 	}
 	for _, n := range x.procs {
 		if !n.p.Crashed && len(n.p.Engine.Views()) > 0 {

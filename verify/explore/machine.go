@@ -124,7 +124,9 @@ func (m *machine) run(s *server, q request, text string, ended model.Ending, wai
 	}
 	res := m.execute(key, q)
 	m.runs[key] = res
-	if res.err == nil && res.flaw == nil {
+	// A claim that came back may share its slot with another: then the later of what a run notes of them stays, and what the next
+	// run finds there is of the wrong one.
+	if res.err == nil && res.flaw == nil && !s.undone {
 		res.flaw = m.again(key, q, res)
 	}
 	return res
@@ -143,13 +145,24 @@ func (m *machine) execute(r execution, q request) *result {
 	}
 	tokens := func(t int64) int64 {
 		switch {
+		case t > base && t >= now-1_000:
+			return max(fence, r.s.floor) + t - base
 		case t >= now-1_000:
 			return fence + t - base
 		default:
 			return fence - (now - tickMS*1000 - t)
 		}
 	}
-	return m.executeRaw(before, q, r.ended, r.waited, tokens)
+	res := m.executeRaw(before, q, r.ended, r.waited, tokens)
+	if res.server != nil && res.server.fence < r.s.floor {
+		res.server.floor = r.s.floor
+	}
+	return res
+}
+
+// siteOf returns which lock a request is about.
+func siteOf(r *protocol.Request) int {
+	return slices.IndexFunc(names, func(name string) bool { return r.Keys.Lock == protocol.KeysOf(prefix, name).Lock })
 }
 
 // executeRaw runs a request on what Redis has.
@@ -173,7 +186,12 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 	if res.reply.Told.Token != 0 {
 		res.reply.Told.Token = tokens(res.reply.Told.Token)
 	}
-	res.reply.Obstacle = protocol.Obstacle{Again: res.reply.Again.Round(time.Second)} // of the ms that are rounded up, no more
+	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own.
+	obstacle := protocol.Obstacle{Again: res.reply.Again.Round(time.Second)}
+	if id := res.reply.Claim; strings.Contains(id, instanceOf(int(q.of.inst))) {
+		obstacle.Claim = strings.Replace(id, instanceOf(int(q.of.inst)), nobody, 1)
+	}
+	res.reply.Obstacle = obstacle
 	for _, s := range res.sent {
 		if s.message.Token != 0 {
 			s.message.Token = tokens(s.message.Token)
@@ -264,6 +282,9 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 		expected.Serve()
 		code = 1
 	}
+	if s.undone {
+		goOn(expected, actual, q)
+	}
 	if err := model.Compare(expected, actual, 0); err != nil {
 		return err
 	}
@@ -294,10 +315,24 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 		return fmt.Errorf("the token is %d, not %d", parsed.Token, expected.Hold(c).Token)
 	}
 	res.flaw = m.told(q, res, published, expected, answer == model.Granted)
-	if answer == model.Blocked && res.flaw == nil {
+	if answer == model.Blocked && res.flaw == nil && !s.undone { // or else it also counts whom goOn takes for dead
 		res.flaw = blocked(expected, c, parsed)
 	}
 	return nil
+}
+
+// goOn has the model know of slots that have gone on although the claims in them, which came back, have not ended: nobody knows the
+// token and the count of such a hold any more, and such a waiter is dead.
+func goOn(expected, actual *model.Lock, q request) {
+	for _, h := range actual.Holds {
+		if e := expected.Hold(h.Claim); h.Count == 0 && e != nil {
+			e.Token, e.Count, e.Asked = 0, 0, 0
+		}
+	}
+	expected.Queue = slices.DeleteFunc(expected.Queue, func(w model.Waiter) bool {
+		return w.Claim != q.of.model() && nameOf(w.Claim).inst == q.of.inst &&
+			!slices.ContainsFunc(actual.Queue, func(a model.Waiter) bool { return a.Claim == w.Claim })
+	})
 }
 
 func nameOf(c model.Claim) claimName {

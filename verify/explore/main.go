@@ -27,6 +27,11 @@ func main() {
 	crashes := flag.Uint("crashes", 1, "processes that may die")
 	forces := flag.Uint("forces", 0, "times that all holds may be dropped")
 	stalls := flag.Uint("stalls", 0, "times that a process may stand still, for as long as it likes")
+	undos := flag.Uint("undos", 0, "runs of scripts that the server may forget")
+	extends := flag.Uint("extends", 0, "calls of Extend")
+	closes := flag.Uint("closes", 0, "calls of Close, or of Shutdown")
+	maxHold := flag.Uint("maxhold", 0, "the MaxHold of each hold, in ticks")
+	names := flag.Uint("names", 1, "names of locks, up to three")
 	ticks := flag.String("ticks", "any", "ticks that may pass, or any")
 	o := options{}
 	flag.BoolVar(&o.reenter, "reenter", false, "owners make a second call beside the first, and lock again what they hold")
@@ -54,7 +59,8 @@ func main() {
 	}
 	o.asks, o.ticks = number("asks", *asks), number("ticks", *ticks)
 	o.faults, o.crashes, o.forces = uint8(*faults), uint8(*crashes), uint8(*forces)
-	o.stalls = uint8(*stalls)
+	o.stalls, o.undos, o.extends, o.closes = uint8(*stalls), uint8(*undos), uint8(*extends), uint8(*closes)
+	o.maxHold, o.names = uint8(*maxHold), uint8(*names)
 	s := setup{*owners, *leases, o}
 	if s.leases == "" {
 		s.leases = strings.Repeat("3", len(s.owners))

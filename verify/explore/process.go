@@ -33,10 +33,37 @@ type process struct {
 	Sub     subscription
 	Asks    []uint8 // of each owner, how many calls it may still make
 	Fates   []fate
+	Closing closing
 	Crashed bool
 	Asleep  bool // it stands still, and does nothing when it should
+
+	Extending []*extending
+	Pledges   []pledge
 	// Abandoned says that a claim may be kept by the server that nobody knows of any more, for a lease.
 	Abandoned bool
+}
+
+// closing is how far a process has come with closing its engine.
+type closing uint8
+
+const (
+	open closing = iota
+	draining
+	closed
+)
+
+// An extending is a call of Extend that has not ended.
+type extending struct {
+	X     *engine.Extension
+	Hold  *engine.Hold
+	Until time.Time // at least, if the call succeeds
+}
+
+// A pledge is what a caller may expect of a hold that it has.
+type pledge struct {
+	Hold  *engine.Hold
+	Until time.Time // it was extended until then, at least; or zero
+	End   time.Time // by MaxHold; or zero
 }
 
 // A flight is a request that an engine waits for.
@@ -67,9 +94,9 @@ const (
 type fate struct {
 	number  uint64
 	Ended   model.Ending
-	Dropped bool // by force, while it had the lock
-	At      time.Time
-	Anew    bool // it got the lock once more after that
+	Dropped bool      // by force, while it had the lock
+	Until   time.Time // if so, it is not relied on for longer than this
+	Anew    bool      // it got the lock once more after that
 }
 
 // A node is a process that all that is known of is remembered of.
@@ -87,6 +114,7 @@ type node struct {
 type event struct {
 	do         verb
 	a          int16 // which owner, hold, flight, copy or message; or the number of a claim
+	name       uint8
 	write, try bool
 	ended      model.Ending
 	reply      *protocol.Reply
@@ -96,30 +124,35 @@ type event struct {
 type verb uint8
 
 const (
-	acquire     verb = iota
-	giveUp           // a: hold
-	release          // a: hold
-	force            // the engine sends ForceUnlock
-	reply            // a: flight; reply, or the one that was on the way
-	fail             // a: flight; from now on it is a copy
-	keep             // a: flight that ran, and is to run once more: a copy is on the way, too
-	slowDown         // a: flight; it will run later
-	holdReply        // a: flight that ran; its reply is slow
-	ran              // a: copy
-	send             // message, which arrives
-	hear             // the first message in the inbox
-	hearLater        // it is delayed
-	hearTwice        // it is heard, and once more later
-	miss             // it is lost
-	hearDelayed      // a: message
-	stand            // the subscription
-	standLater       // it takes longer
-	drop             // the subscription breaks
-	pass             // time
+	acquire       verb = iota
+	giveUp             // a: hold
+	release            // a: hold
+	force              // the engine sends ForceUnlock
+	extend             // a: hold
+	stopExtending      // a: extending
+	drain              // Shutdown begins
+	shut               // Close, or the end of Shutdown
+	reply              // a: flight; reply, or the one that was on the way
+	fail               // a: flight; from now on it is a copy
+	keep               // a: flight that ran, and is to run once more: a copy is on the way, too
+	slowDown           // a: flight; it will run later
+	holdReply          // a: flight that ran; its reply is slow
+	ran                // a: copy
+	send               // message, which arrives
+	hear               // the first message in the inbox
+	hearLater          // it is delayed
+	hearTwice          // it is heard, and once more later
+	miss               // it is lost
+	hearDelayed        // a: message
+	stand              // the subscription
+	standLater         // it takes longer
+	drop               // the subscription breaks
+	pass               // time
 	crash
 	sleep
 	wake
 	note    // a: number of a claim; how it has ended at the server
+	unnote  // a: number of a claim; how it has ended at a server that has forgotten what it did last
 	dropped // a: number; by force
 	anew    // a: number; it has the lock
 )
@@ -287,7 +320,7 @@ func (e *explorer) happen(n *node, ev event) *change {
 	c := &change{}
 	p.happen(ev, e, c)
 	if e.fold {
-		p.foldAll()
+		p.foldAll(e.names > 1)
 	}
 	c.to = e.node(p)
 	e.changes[key] = c
@@ -297,16 +330,22 @@ func (e *explorer) happen(n *node, ev event) *change {
 func (p *process) happen(ev event, e *explorer, c *change) {
 	switch ev.do {
 	case acquire:
-		h := &engine.Hold{Name: name, Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read), Try: ev.try,
-			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded, NewOwner: true}
+		h := &engine.Hold{Name: names[ev.name], Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read), Try: ev.try,
+			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded, NewOwner: e.names == 1, MaxHold: time.Duration(e.maxHold) * tick}
 		if ev.write {
 			h.Mode = engine.Mode(protocol.Write)
 		}
 		if p.Asks[ev.a] != unlimited {
 			p.Asks[ev.a]--
 		}
+		if e.alter != nil {
+			e.alter(h)
+		}
 		p.Holds = append(p.Holds, h)
 		p.Engine.Acquire(p.Now, h)
+		if p.Closing == closed {
+			p.woken(e, h, c) // it is over at once
+		}
 	case giveUp:
 		p.Engine.GiveUp(p.Now, p.Holds[ev.a], errGaveUp)
 	case release:
@@ -315,7 +354,21 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 			p.Holds = slices.Delete(p.Holds, int(ev.a), int(ev.a)+1)
 		}
 	case force:
-		_ = p.Engine.Force(p.Now, name, nil)
+		_ = p.Engine.Force(p.Now, names[ev.name], nil)
+	case extend:
+		p.extend(e, p.Holds[ev.a], c)
+	case stopExtending:
+		p.Engine.GiveUpExtension(p.Extending[ev.a].X, errGaveUp)
+	case drain:
+		p.Closing = draining
+		if !e.lazy {
+			p.Engine.Drain(p.Now)
+		}
+	case shut:
+		p.Closing = closed
+		if !e.lazy {
+			p.Engine.Close(p.Now)
+		}
 	case reply:
 		f := p.land(ev.a)
 		r := f.Reply
@@ -404,21 +457,30 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 	case note:
 		f := p.fate(uint64(ev.a))
 		f.Ended = max(f.Ended, ev.ended)
+	case unnote:
+		p.fate(uint64(ev.a)).Ended = ev.ended
 	case dropped:
 		f := p.fate(uint64(ev.a))
-		f.Dropped, f.Anew, f.At = true, false, p.Now
+		f.Dropped, f.Anew, f.Until = true, false, p.Now.Add(p.Lease)
+		for _, v := range p.Engine.Views() {
+			if v.Number == f.number && v.Deadline.After(f.Until) {
+				f.Until = v.Deadline // it was extended
+			}
+		}
 	case anew:
 		if f := p.fate(uint64(ev.a)); f.Dropped {
 			f.Anew = true
 			for _, v := range p.Engine.Views() {
 				if v.Number == f.number && v.State <= engine.Queued {
-					f.Dropped, f.At = false, time.Time{} // it does not know yet that it had the lock
+					f.Dropped, f.Until = false, time.Time{} // it does not know yet that it had the lock
 				}
 			}
 		}
 	}
 	if !p.Crashed && !p.Asleep {
 		p.settle(e, c)
+		p.keepsPledges(c)
+		p.closes(c)
 	}
 }
 
@@ -463,7 +525,10 @@ func (p *process) settle(e *explorer, c *change) {
 			p.cancelled(h, c)
 		}
 		for _, h := range fx.Wake {
-			p.woken(h, c)
+			p.woken(e, h, c)
+		}
+		for _, x := range fx.Extended {
+			p.extended(x, c)
 		}
 		if fx.Listen || fx.Relisten {
 			p.Sub = opening
@@ -483,7 +548,12 @@ func (p *process) settle(e *explorer, c *change) {
 
 // cancelled checks that a hold is not lost without a cause.
 func (p *process) cancelled(h *engine.Hold, c *change) {
+	i := slices.IndexFunc(p.Pledges, func(g pledge) bool { return g.Hold == h })
 	switch {
+	case errors.Is(h.Err(), engine.ErrClosed) && p.Closing == closed:
+	case i >= 0 && !p.Pledges[i].End.IsZero() && !p.Now.Before(p.Pledges[i].End):
+	case i >= 0 && p.Now.Before(p.Pledges[i].Until) && !p.knownFate(h.ClaimNumber()).Dropped:
+		c.flaw = cmp.Or(c.flaw, errors.New("a hold that was extended ends before it should"))
 	case !errors.Is(h.Err(), engine.ErrLost):
 		c.flaw = cmp.Or(c.flaw, fmt.Errorf("a hold ends with %w", h.Err()))
 	case !p.Now.Before(h.Deadline()):
@@ -494,18 +564,23 @@ func (p *process) cancelled(h *engine.Hold, c *change) {
 }
 
 // woken checks what a call, or a release, has come to, and forgets it if it is over.
-func (p *process) woken(h *engine.Hold, c *change) {
+func (p *process) woken(e *explorer, h *engine.Hold, c *change) {
 	flaw := func(text string) {
 		c.flaw = cmp.Or(c.flaw, fmt.Errorf("%s: %w", text, cmp.Or(h.Err(), errors.New("no error"))))
 	}
 	f, err := p.knownFate(h.ClaimNumber()), h.Err()
 	switch h.State() {
 	case engine.Live:
+		if e.maxHold > 0 {
+			p.pledge(h).End = p.Now.Add(time.Duration(e.maxHold) * tick)
+		}
 		return
 	case engine.Failed:
 		switch {
+		case errors.Is(err, engine.ErrClosed) && p.Closing > open:
+		case errors.Is(err, engine.ErrDeadlock) && p.stuck(h, h, nil):
 		case errors.Is(err, errGaveUp):
-		case errors.Is(err, engine.ErrUpgrade) && h.Mode == engine.Mode(protocol.Write) && p.reads(h.Owner):
+		case errors.Is(err, engine.ErrUpgrade) && h.Mode == engine.Mode(protocol.Write) && p.reads(h):
 		case errors.Is(err, engine.ErrLocked) && h.Try, errors.Is(err, errNetwork) && h.Try:
 		case errors.Is(err, engine.ErrUnanswered) && (h.Try || !h.Bounded):
 			c.lost = true
@@ -535,23 +610,124 @@ func (p *process) lapsed(o engine.Owner) bool {
 	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Owner == o && h.State() == engine.Lapsed })
 }
 
-// reads reports whether an owner has the lock for reading.
-func (p *process) reads(o engine.Owner) bool {
+// reads reports whether the owner of a call has the lock for reading.
+func (p *process) reads(call *engine.Hold) bool {
 	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
-		return h.Owner == o && h.Mode == engine.Mode(protocol.Read) && (h.State() == engine.Live || h.State() == engine.Entering)
+		return h.Owner == call.Owner && h.Name == call.Name && h.Mode == engine.Mode(protocol.Read) &&
+			(h.State() == engine.Live || h.State() == engine.Entering)
 	})
+}
+
+// stuck reports whether a call waits for another call of the process, which waits for another …, which waits for a hold of the owner
+// of the first.
+func (p *process) stuck(first, call *engine.Hold, seen []*engine.Hold) bool {
+	writes := func(h *engine.Hold) bool { return h.Mode == engine.Mode(protocol.Write) }
+	for _, hold := range p.Holds {
+		if hold.State() != engine.Live || hold.Name != call.Name || hold.Owner == call.Owner || !writes(hold) && !writes(call) &&
+			!slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Name == call.Name && h.State() == engine.Wanted && writes(h) }) {
+			continue
+		}
+		if hold.Owner == first.Owner {
+			return true
+		}
+		for _, next := range p.Holds {
+			if next.Owner == hold.Owner && next.State() == engine.Wanted && !slices.Contains(seen, next) &&
+				p.stuck(first, next, append(seen, next)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// extend begins a call of Extend, for twice the lease.
+func (p *process) extend(e *explorer, h *engine.Hold, c *change) {
+	x := &extending{X: &engine.Extension{}, Hold: h, Until: p.Now.Add(2 * p.Lease)}
+	if end := p.pledge(h).End; !end.IsZero() && end.Before(x.Until) {
+		x.Until = end
+	}
+	d := 2 * p.Lease
+	if e.shorten {
+		d /= 2
+	}
+	p.Extending = append(p.Extending, x)
+	p.Engine.Extend(p.Now, h, d, x.X)
+}
+
+// extended checks what a call of Extend has come to.
+func (p *process) extended(x *engine.Extension, c *change) {
+	i := slices.IndexFunc(p.Extending, func(o *extending) bool { return o.X == x })
+	call := p.Extending[i]
+	p.Extending = slices.Delete(p.Extending, i, i+1)
+	_, err := x.Over()
+	switch state := call.Hold.State(); {
+	case err == nil:
+		g := p.pledge(call.Hold)
+		if call.Until.After(g.Until) {
+			g.Until = call.Until
+		}
+	case errors.Is(err, errGaveUp):
+	case errors.Is(err, engine.ErrLost) && (state == engine.Lapsed || p.knownFate(call.Hold.ClaimNumber()).Dropped):
+	case errors.Is(err, engine.ErrClosed) && p.Closing == closed:
+	case errors.Is(err, engine.ErrNotHeld) && state >= engine.Releasing:
+	default:
+		c.flaw = cmp.Or(c.flaw, fmt.Errorf("a hold is not extended for no reason: %w", err))
+	}
+}
+
+// pledge returns what is expected of a hold.
+func (p *process) pledge(h *engine.Hold) *pledge {
+	for i := range p.Pledges {
+		if p.Pledges[i].Hold == h {
+			return &p.Pledges[i]
+		}
+	}
+	p.Pledges = append(p.Pledges, pledge{Hold: h})
+	return &p.Pledges[len(p.Pledges)-1]
+}
+
+// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls but those of owners that write:
+// they may go on to read.
+func (p *process) closes(c *change) {
+	for _, h := range p.Holds {
+		waits := h.State() == engine.Wanted && !slices.ContainsFunc(p.Holds, func(o *engine.Hold) bool {
+			return o.Owner == h.Owner && o.Name == h.Name && o.Mode == engine.Mode(protocol.Write) && o.State() == engine.Live
+		})
+		switch {
+		case p.Closing == closed && (h.State() <= engine.Entering || h.State() == engine.Live), p.Closing == draining && waits:
+			c.flaw = cmp.Or(c.flaw, errors.New("a call or a hold goes on although its RWLock is closed"))
+		}
+	}
+}
+
+// keepsPledges checks that holds last for as long as their callers may expect, and forgets what is of the past.
+func (p *process) keepsPledges(c *change) {
+	p.Pledges = slices.DeleteFunc(p.Pledges, func(g pledge) bool { return g.Hold.State() != engine.Live })
+	for i := range p.Pledges {
+		g := &p.Pledges[i]
+		if !p.Now.Before(g.Until) {
+			g.Until = time.Time{}
+		}
+		switch at := g.Hold.Deadline(); {
+		case !g.End.IsZero() && at.After(g.End):
+			c.flaw = cmp.Or(c.flaw, errors.New("a hold may be relied on for longer than its MaxHold"))
+		case at.Before(g.Until) && !p.knownFate(g.Hold.ClaimNumber()).Dropped:
+			c.flaw = cmp.Or(c.flaw, errors.New("a hold may be relied on for less than it was extended for"))
+		}
+	}
+	p.Pledges = slices.DeleteFunc(p.Pledges, func(g pledge) bool { return g.Until.IsZero() && g.End.IsZero() })
 }
 
 const oldest = 8 * tick // by then whatever is timed has happened
 
 // foldAll changes what makes no difference.
-func (p *process) foldAll() {
+func (p *process) foldAll(several bool) {
 	if !p.Crashed {
 		var requests []*engine.Request
 		for _, f := range p.Flights {
 			requests = append(requests, f.R)
 		}
-		p.Engine.Fold(p.Now, p.Holds, requests)
+		p.Engine.Fold(p.Now, p.Holds, requests, several)
 	}
 	lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
 		if t := (*time.Time)(q); m == moment && !t.IsZero() && p.Now.Sub(*t) > oldest {

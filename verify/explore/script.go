@@ -108,7 +108,7 @@ func (r *redisServer) execute(before *raw, name string, keys, argv []string) (*r
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	after := &raw{now: before.now}
+	after := &raw{now: before.now, undone: before.undone}
 	for _, key := range m.Keys() {
 		i := slices.Index(keyNames, key)
 		if i < 0 {

@@ -19,7 +19,6 @@ import (
 
 const (
 	prefix = "p"
-	name   = "x"
 
 	// now is the moment of every run of a script, and of everything that a client does, in µs. Times are kept relative to it.
 	now = int64(1_700_000_000_654_001)
@@ -37,7 +36,8 @@ const (
 
 var (
 	epoch    = time.UnixMicro(now)
-	keys     = protocol.KeysOf(prefix, name)
+	names    = []string{"x", "y", "z"} // of the locks
+	keys     = protocol.KeysOf(prefix, names[0])
 	keyNames = []string{keys.Lock.(string), keys.Leases.(string), keys.Queue.(string)}
 	uuids    = uuid.MustParse("00000000-0000-4000-8000-000000000000")
 )
@@ -117,6 +117,8 @@ type server struct {
 	n, seq   uint16 // count
 	fence    int64
 	fresh    bool  // the fence is of this tick
+	floor    int64 // a token handed out by a server that this one has taken over from: later ones are greater. Or 0
+	undone   bool  // it has forgotten something that it did: it may keep claims that nobody knows of any more
 	ttl      int32 // of the hash, if the fence is fresh; or else the least that is allowed is taken
 	readers  int16 // -1 if the field has no number; likewise the next ones
 	pending  int16
@@ -148,6 +150,7 @@ const readersFirst = 1_000_000_000_000
 // A raw server is what Redis has, by the names and texts of the protocol.
 type raw struct {
 	now    int64 // µs
+	undone bool
 	hash   map[string]string
 	leases map[string]float64
 	queue  map[string]float64
@@ -190,7 +193,7 @@ func (s *server) least() int32 { return s.longest() + restMS }
 // raw writes the state as Redis has it, at now. stands says that the clock has not moved on since the last run; or else it has,
 // by a microsecond.
 func (s *server) raw(stands bool) *raw {
-	r := &raw{now: now}
+	r := &raw{now: now, undone: s.undone}
 	if !s.hash {
 		r.ttl = [3]int64{}
 		return r
@@ -334,6 +337,7 @@ func (x *reader) left(since, lease int64) int32 {
 func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 	x := &reader{raw: r, tokens: tokens}
 	s := newServer()
+	s.undone = r.undone
 	for i, n := range []int{len(r.hash), len(r.leases), len(r.queue)} {
 		switch {
 		case n > 0 && r.ttl[i] <= 0:
@@ -543,6 +547,10 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 		for _, m := range s.leases {
 			r := s.find(m.inst, m.slot)
 			if r == nil || r.number != m.number || r.what != 'h' {
+				if s.undone { // it has been released, and its slot has gone on
+					has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at)})
+					continue
+				}
 				return nil, fmt.Errorf("%v has a lease, but its slot does not say so", m)
 			}
 			has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at), Token: r.token, Count: int(r.n), Asked: int(r.seq)})
@@ -561,6 +569,9 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 		}
 		r := s.find(m.inst, m.slot)
 		if r == nil || r.number != m.number || r.what != 'w' {
+			if s.undone { // likewise, and it counts as dead
+				continue
+			}
 			return nil, fmt.Errorf("%v is in line, but its slot does not say so", m)
 		}
 		w := model.Waiter{Claim: m.model(), Mode: mode(m.write), Until: at(r.left)}
@@ -577,7 +588,7 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 }
 
 // idle reports whether nobody holds the lock or waits for it.
-func (s *server) idle() bool {
+func (s *server) idle(now int64) bool {
 	l, err := s.abstract(now)
 	if err != nil || len(l.Holds) > 0 {
 		return false
@@ -597,13 +608,17 @@ func (s *server) key() string {
 		b = append(b, c.inst, c.handle, bit(c.write), c.slot)
 		num(int64(c.number))
 	}
-	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(s.fresh)<<5)
+	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(s.fresh)<<5|bit(s.undone)<<6)
 	claim(s.holder)
 	fence := int64(0)
 	if s.fence != 0 {
 		fence = s.fence - firstToken
 	}
-	num(int64(s.left), int64(s.n), int64(s.seq), fence, int64(s.ttl), int64(s.readers), int64(s.pending), int64(s.ticket), int64(s.owed))
+	floor := int64(0)
+	if s.floor != 0 {
+		floor = s.floor - firstToken
+	}
+	num(int64(s.left), int64(s.n), int64(s.seq), fence, floor, int64(s.ttl), int64(s.readers), int64(s.pending), int64(s.ticket), int64(s.owed))
 	num(int64(len(s.slots)))
 	for _, r := range s.slots {
 		b = append(b, r.inst, r.slot, r.what)

@@ -17,16 +17,22 @@ import (
 
 // A system is a server, the processes that use it, and what may still go wrong.
 type system struct {
-	s     *server
-	raw   *raw // where nothing is folded
+	sites []site // one for each name
 	procs []*node
 	budget
 }
 
+// A site is where the server has the lock of a name.
+type site struct {
+	s   *server
+	raw *raw // where nothing is folded
+}
+
 type budget struct {
-	faults, crashes, forces, stalls uint8
-	ticks                           uint8 // that may pass, or unlimited
-	faulty                          bool  // something has gone wrong, by which a hold may be lost
+	faults, crashes, forces, stalls, undos, extends, closes uint8
+
+	ticks  uint8 // that may pass, or unlimited
+	faulty bool  // something has gone wrong, by which a hold may be lost
 }
 
 const unlimited = 255
@@ -49,6 +55,7 @@ const (
 	replyLost            // it runs; the reply is lost, so that it is sent again, and runs late
 	late                 // it is slow
 	replyLate            // it runs, and the reply is slow
+	undone               // it runs, and the reply comes, as do messages; then the server forgets it. That costs an undo
 )
 
 // Actions that are not events of a process.
@@ -76,15 +83,23 @@ type explorer struct {
 	visit   func(*system)
 
 	// Mistakes made on purpose, to see that they are found.
-	mute   func(*engine.Request) bool             // whether a request is not sent
-	deafen func(*engine.Request, *protocol.Reply) // changes what an engine hears
+	mute    func(*engine.Request) bool             // whether a request is not sent
+	alter   func(*engine.Hold)                     // changes what a call asks for
+	shorten bool                                   // a call of Extend asks for half
+	lazy    bool                                   // an engine is not told that it is closed
+	deafen  func(*engine.Request, *protocol.Reply) // changes what an engine hears
 }
 
 // start is the system before anything has happened.
 func (e *explorer) start() *system {
-	x := &system{s: newServer(), budget: budget{faults: e.faults, crashes: e.crashes, forces: e.forces, stalls: e.stalls, ticks: e.ticks}}
-	if !e.fold {
-		x.raw = &raw{now: now}
+	x := &system{budget: budget{faults: e.faults, crashes: e.crashes, forces: e.forces, stalls: e.stalls, undos: e.undos,
+		extends: e.extends, closes: e.closes, ticks: e.ticks}}
+	for range e.names {
+		at := site{s: newServer()}
+		if !e.fold {
+			at.raw = &raw{now: now}
+		}
+		x.sites = append(x.sites, at)
 	}
 	for i := range e.owners {
 		x.procs = append(x.procs, e.newProcess(i))
@@ -94,7 +109,7 @@ func (e *explorer) start() *system {
 
 func (x *system) clone() *system {
 	c := *x
-	c.procs = slices.Clone(x.procs)
+	c.sites, c.procs = slices.Clone(x.sites), slices.Clone(x.procs)
 	return &c
 }
 
@@ -106,7 +121,7 @@ func (e *explorer) actions(x *system) []action {
 			hows = []how{arrives}
 		}
 		for _, h := range hows {
-			if h == arrives || x.faults > 0 {
+			if h == arrives || h == undone && x.undos > 0 || h != undone && x.faults > 0 {
 				list = append(list, action{do: ev.do, proc: uint8(i), a: ev.a, event: ev, how: h})
 			}
 		}
@@ -132,7 +147,7 @@ func (e *explorer) actions(x *system) []action {
 			add(i, ev)
 			faulty(i, event{do: standLater})
 		default:
-			add(i, ev, arrives, twice, replyLost, late, replyLate)
+			add(i, ev, arrives, twice, replyLost, late, replyLate, undone)
 		}
 	}
 	if len(list) > 0 {
@@ -158,12 +173,12 @@ func (e *explorer) actions(x *system) []action {
 		if x.stalls > 0 {
 			add(i, event{do: sleep})
 		}
-		e.calls(p, func(ev event) { add(i, ev) })
+		e.calls(x, p, func(ev event) { add(i, ev) })
 		for k, f := range p.Flights {
 			if f.Stage == replied {
 				add(i, event{do: deliver, a: int16(k)})
 			} else {
-				add(i, event{do: run, a: int16(k)}, arrives, twice, replyLost, replyLate)
+				add(i, event{do: run, a: int16(k)}, arrives, twice, replyLost, replyLate, undone)
 			}
 			add(i, event{do: fail, a: int16(k)})
 		}
@@ -180,16 +195,42 @@ func (e *explorer) actions(x *system) []action {
 			add(i, event{do: crash})
 		}
 		if x.forces > 0 {
-			add(i, event{do: force})
+			for k := range x.sites {
+				add(i, event{do: force, name: uint8(k)})
+			}
+		}
+		if x.closes > 0 && p.Closing == open {
+			add(i, event{do: drain})
+		}
+		if x.closes > 0 && p.Closing == open || p.Closing == draining {
+			add(i, event{do: shut})
 		}
 	}
 	if x.ticks > 0 {
 		list = append(list, action{do: pass})
 	}
-	if e.fold && x.ticks == unlimited && x.s.hash && x.over() && x.s.idle() {
+	if e.fold && x.ticks == unlimited && x.used() && x.over() && x.idle() {
 		list = append(list, action{do: expire})
 	}
 	return list
+}
+
+// latest returns the last token that was handed out, for whatever lock: it is a time.
+func (x *system) latest() (token int64) {
+	for _, at := range x.sites {
+		token = max(token, at.s.fence, at.s.floor)
+	}
+	return token
+}
+
+// used reports whether the server has anything of a lock.
+func (x *system) used() bool {
+	return slices.ContainsFunc(x.sites, func(at site) bool { return at.s.hash })
+}
+
+// idle reports whether nobody holds a lock or waits for it, as the server sees it.
+func (x *system) idle() bool {
+	return !slices.ContainsFunc(x.sites, func(at site) bool { return !at.s.idle(x.now()) })
 }
 
 // over reports whether no process has anything to do with the lock, and nothing is under way.
@@ -204,36 +245,38 @@ func (x *system) over() bool {
 }
 
 // calls lists what the owners of a process can do.
-func (e *explorer) calls(p *process, each func(event)) {
+func (e *explorer) calls(x *system, p *process, each func(event)) {
 	for o := range p.Asks {
-		reads, writes, pending := 0, 0, 0
-		for _, h := range p.Holds {
-			if h.Owner.Handle != uint64(o) {
-				continue
-			}
-			if h.Mode == engine.Mode(protocol.Write) {
-				writes++
-			} else {
-				reads++
-			}
-			if h.State() < engine.Failed {
-				pending++
-			}
-		}
-		if p.Asks[o] == 0 || pending > 0 && !e.reenter {
+		if p.Asks[o] == 0 || p.busy(uint64(o)) && !e.reenter {
 			continue
 		}
 		most := 1
 		if e.reenter {
 			most = 2
 		}
-		if writes < most && (reads == 0 || writes > 0) {
-			each(event{do: acquire, a: int16(o), write: true})
-			each(event{do: acquire, a: int16(o), write: true, try: true})
-		}
-		if reads < most {
-			each(event{do: acquire, a: int16(o)})
-			each(event{do: acquire, a: int16(o), try: true})
+		for k := range x.sites {
+			reads, writes := 0, 0
+			for _, h := range p.Holds {
+				switch {
+				case h.Owner.Handle != uint64(o) || h.Name != names[k]:
+				case h.Mode == engine.Mode(protocol.Write):
+					writes++
+				default:
+					reads++
+				}
+			}
+			ask := event{do: acquire, a: int16(o), name: uint8(k)}
+			try := ask
+			try.try = true
+			if reads < most {
+				each(ask)
+				each(try)
+			}
+			if writes < most && (reads == 0 || writes > 0) {
+				ask.write, try.write = true, true
+				each(ask)
+				each(try)
+			}
 		}
 	}
 	for k, h := range p.Holds {
@@ -241,9 +284,30 @@ func (e *explorer) calls(p *process, each func(event)) {
 		case engine.Wanted, engine.Entering:
 			each(event{do: giveUp, a: int16(k)})
 		case engine.Live, engine.Lapsed:
+			if e.waitsFor(p, h) {
+				continue
+			}
 			each(event{do: release, a: int16(k)})
+			if x.extends > 0 && h.State() == engine.Live {
+				each(event{do: extend, a: int16(k)})
+			}
 		}
 	}
+	for k := range p.Extending {
+		each(event{do: stopExtending, a: int16(k)})
+	}
+}
+
+// busy reports whether a call of an owner is under way.
+func (p *process) busy(handle uint64) bool {
+	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Owner.Handle == handle && h.State() < engine.Failed })
+}
+
+// waitsFor reports whether a hold is not released before a call of its owner for another name has ended. Where there are several
+// names, an owner is one goroutine: so that deadlocks come about. Those of several processes are not looked for, so that there it
+// may release nonetheless.
+func (e *explorer) waitsFor(p *process, h *engine.Hold) bool {
+	return e.names > 1 && len(e.owners) == 1 && p.busy(h.Owner.Handle)
 }
 
 // take returns the system after an action, and after what follows from it when nothing else can happen; and the first thing that is
@@ -273,7 +337,7 @@ func (x *system) only() (action, bool) {
 	for i, n := range x.procs {
 		switch {
 		case !n.urgent:
-		case which >= 0 || x.faults > 0:
+		case which >= 0 || x.faults > 0 || x.undos > 0:
 			return action{}, false
 		default:
 			which = i
@@ -302,7 +366,12 @@ func (p *process) next(i int) action {
 func (e *explorer) take1(x *system, a action) (*system, error) {
 	x = x.clone()
 	i := int(a.proc)
-	if a.how != arrives {
+	switch a.how {
+	case arrives:
+	case undone:
+		x.undos--
+		x.faulty = true
+	default:
 		x.faults--
 		x.faulty = true
 	}
@@ -328,7 +397,9 @@ func (e *explorer) take1(x *system, a action) (*system, error) {
 			e.tell(x, k, event{do: pass})
 		}
 	case expire:
-		x.s = newServer()
+		for k := range x.sites {
+			x.sites[k].s = newServer()
+		}
 	default:
 		switch a.do {
 		case crash:
@@ -339,6 +410,12 @@ func (e *explorer) take1(x *system, a action) (*system, error) {
 			x.faulty = true
 		case force:
 			x.forces--
+		case extend:
+			x.extends--
+		case drain, shut:
+			if x.procs[i].p.Closing == open {
+				x.closes--
+			}
 		}
 		e.tell(x, i, a.event)
 	}
@@ -373,9 +450,14 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if err := e.releasedInTime(x, i, f, res); err != nil {
 		return err
 	}
+	if f.R.Buries() && !x.sites[siteOf(&f.R.Request)].s.undone {
+		e.flaw = cmp.Or(e.flaw, errors.New("a claim is released once more that has not come back"))
+	}
 	if how == twice {
 		e.tell(x, i, event{do: keep, a: k})
 	}
+	q, _ := e.request(i, &f.R.Request)
+	of, ended, before := siteOf(&f.R.Request), x.procs[i].p.knownFate(uint64(q.of.number)).Ended, x.clone()
 	e.ran(x, i, &f.R.Request, res)
 	if x.procs[i].p.Asleep {
 		how = replyLate
@@ -388,7 +470,58 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	default:
 		e.tell(x, i, event{do: reply, a: k, reply: res.reply})
 	}
+	if how == undone {
+		e.tell(x, i, event{do: unnote, a: int16(q.of.number), ended: ended})
+		return e.undo(x, before.sites[of], of)
+	}
 	return nil
+}
+
+// undo has the server forget the last run on a lock: it has what it had before. What was granted by that run is dropped, and a hold
+// that the run made last longer lasts for as long as before.
+func (e *explorer) undo(x *system, before site, of int) error {
+	at := &x.sites[of]
+	had, err := before.s.abstract(before.now())
+	if err != nil {
+		return err
+	}
+	has, err := at.s.abstract(at.now())
+	if err != nil {
+		return err
+	}
+	before.set(true)
+	if at.raw == nil {
+		before.s.floor = max(at.s.fence, at.s.floor)
+	} else {
+		before.raw.now = at.raw.now
+	}
+	*at = before
+	tell := func(c model.Claim, do verb) {
+		if n := x.procs[c.Owner>>4]; !n.p.Crashed {
+			e.tell(x, c.Owner>>4, event{do: do, a: int16(c.Number)})
+		}
+	}
+	for _, h := range has.Holds {
+		switch old := had.Hold(h.Claim); {
+		case old == nil:
+			tell(h.Claim, dropped)
+		case old.Until < h.Until:
+			tell(h.Claim, dropped)
+			tell(h.Claim, anew)
+		}
+	}
+	return nil
+}
+
+// set notes whether the server has forgotten something that it did.
+func (at *site) set(undone bool) {
+	at.s = at.s.clone()
+	at.s.undone = undone
+	if at.raw != nil {
+		r := *at.raw
+		r.undone = undone
+		at.raw = &r
+	}
 }
 
 // execute1 runs a request on the server.
@@ -396,10 +529,14 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 	q, text := e.request(i, r)
 	ended := x.procs[i].p.knownFate(uint64(q.of.number)).Ended
 	var res *result
-	if e.fold {
-		res = e.run(e.intern(x.s), q, text, ended, waited)
+	if at := x.sites[siteOf(r)]; e.fold {
+		if len(x.sites) > 1 {
+			at.s = at.s.clone()
+			at.s.floor = x.latest()
+		}
+		res = e.run(e.intern(at.s), q, text, ended, waited)
 	} else {
-		before := *x.raw
+		before := *at.raw
 		if !e.stands {
 			before.now++
 		}
@@ -411,9 +548,17 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 
 // ran notes what a run did.
 func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
-	x.s = res.server
+	at := &x.sites[siteOf(r)]
+	at.s = res.server
 	if !e.fold {
-		x.raw = res.raw
+		at.raw = res.raw
+		for k := range x.sites { // they have one clock
+			if x.sites[k].raw.now < at.raw.now {
+				other := *x.sites[k].raw
+				other.now = at.raw.now
+				x.sites[k].raw = &other
+			}
+		}
 	}
 	q, _ := e.request(i, r)
 	for _, c := range res.dropped {
@@ -449,19 +594,28 @@ func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) erro
 
 // later lets a tick pass at the server.
 func (e *explorer) later(x *system) error {
-	if !e.fold {
-		x.raw = x.raw.later()
-		s, err := x.raw.parse(same)
-		x.s = s
+	for k := range x.sites {
+		if err := x.sites[k].later(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (at *site) later() error {
+	if at.raw != nil {
+		at.raw = at.raw.later()
+		s, err := at.raw.parse(same)
+		at.s = s
 		return err
 	}
-	expected, err := x.s.abstract(now)
+	expected, err := at.s.abstract(now)
 	if err != nil {
 		return err
 	}
 	expected.Advance(now + tickMS*1000)
-	x.s = x.s.later()
-	actual, err := x.s.abstract(now + tickMS*1000)
+	at.s = at.s.later()
+	actual, err := at.s.abstract(now + tickMS*1000)
 	if err != nil {
 		return fmt.Errorf("after a tick: %w", err)
 	}
@@ -471,16 +625,28 @@ func (e *explorer) later(x *system) error {
 	return nil
 }
 
-func (x *system) now() int64 {
-	if x.raw != nil {
-		return x.raw.now
+func (x *system) now() int64 { return x.sites[0].now() }
+
+func (at *site) now() int64 {
+	if at.raw != nil {
+		return at.raw.now
 	}
 	return now
 }
 
 // verify checks a system between two steps.
 func (e *explorer) verify(x *system) error {
-	l, err := x.s.abstract(x.now())
+	for k := range x.sites {
+		if err := e.verifySite(x, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *explorer) verifySite(x *system, k int) error {
+	undone := x.sites[k].s.undone
+	l, err := x.sites[k].s.abstract(x.now())
 	if err != nil {
 		return err
 	}
@@ -500,10 +666,13 @@ func (e *explorer) verify(x *system) error {
 			continue
 		}
 		for _, v := range p.Engine.Views() {
+			if v.Name != names[k] {
+				continue
+			}
 			c := claimName{inst: uint8(i), handle: uint8(v.Owner.Handle), number: uint16(v.Number)}.model()
 			known[c] = true
 			if f := p.knownFate(v.Number); f.Dropped || !p.Now.Before(v.Deadline) {
-				if f.Dropped && !f.Anew && v.State == engine.Held && v.Deadline.After(f.At.Add(p.Lease)) {
+				if f.Dropped && !f.Anew && v.State == engine.Held && v.Deadline.After(f.Until) {
 					return errors.New("a process goes on to rely on a hold that was dropped")
 				}
 				continue
@@ -525,14 +694,14 @@ func (e *explorer) verify(x *system) error {
 				if h == nil || (h.Mode == model.Write) != write {
 					return errors.New("a process relies on a hold that the server does not keep")
 				}
-				if h.Count != len(v.Holds) && !v.Telling && !x.counting(i, v.Number) {
+				if h.Count != len(v.Holds) && !v.Telling && !x.counting(i, v.Number) && !undone {
 					return fmt.Errorf("a hold's count is %d, not %d", h.Count, len(v.Holds))
 				}
 				if h.Token != v.Token {
 					return fmt.Errorf("a hold's token is %d at the server, and %d in the process", h.Token, v.Token)
 				}
 			case engine.Queued:
-				if h == nil && !queued(l, c) {
+				if h == nil && !queued(l, c) && !undone {
 					return errors.New("a waiter has lost its place")
 				}
 			}
@@ -544,6 +713,9 @@ func (e *explorer) verify(x *system) error {
 				return errors.New("two owners rely on the lock, of which one writes")
 			}
 		}
+	}
+	if undone {
+		return nil
 	}
 	return e.unknown(x, l, known)
 }
@@ -600,15 +772,19 @@ func (x *system) key() string {
 	for _, n := range x.procs {
 		b = append(b, byte(n.id), byte(n.id>>8), byte(n.id>>16), byte(n.id>>24))
 	}
-	b = append(b, x.faults, x.crashes, x.forces, x.stalls, x.ticks, bit(x.faulty))
-	if x.raw != nil {
-		return string(append(b, x.raw.key()...))
+	b = append(b, x.faults, x.crashes, x.forces, x.stalls, x.undos, x.extends, x.closes, x.ticks, bit(x.faulty))
+	for _, at := range x.sites {
+		if at.raw != nil {
+			b = append(b, at.raw.key()...)
+		} else {
+			b = append(b, at.s.key()...)
+		}
 	}
-	return string(append(b, x.s.key()...))
+	return string(b)
 }
 
 func (r *raw) key() string {
-	return fmt.Sprint(r.now, r.hash, r.leases, r.queue, r.ttl)
+	return fmt.Sprint(r.now, r.undone, r.hash, r.leases, r.queue, r.ttl)
 }
 
 // canonical returns the one system of all that differ in names alone, and its key.
@@ -617,7 +793,9 @@ func (e *explorer) canonical(x *system) (*system, string) {
 		return x, x.key()
 	}
 	x = x.clone()
-	x.s = e.trim(x)
+	for k := range x.sites {
+		x.sites[k].s = e.trim(x, x.sites[k].s)
+	}
 	x = e.renameAll(x)
 	var best *system
 	var bestKey string
@@ -627,12 +805,17 @@ func (e *explorer) canonical(x *system) (*system, string) {
 		for i, n := range x.procs {
 			y.procs[perm[i]] = n
 		}
-		y.s = x.s.permute(perm)
+		y.sites = slices.Clone(x.sites)
+		for k, at := range x.sites {
+			y.sites[k].s = at.s.permute(perm)
+		}
 		if key := y.key(); best == nil || key < bestKey {
 			best, bestKey = &y, key
 		}
 	})
-	best.s = e.intern(best.s)
+	for k := range best.sites {
+		best.sites[k].s = e.intern(best.sites[k].s)
+	}
 	return best, bestKey
 }
 
@@ -644,12 +827,17 @@ func (x *system) forgetFaults() {
 		}
 	}
 	x.faulty = false
+	for k := range x.sites {
+		if at := &x.sites[k]; at.s.undone && at.s.idle(at.now()) && len(at.s.leases)+len(at.s.queue) == 0 {
+			at.set(false)
+		}
+	}
 }
 
 // trim returns the server without what makes no difference: what slots say that no request can come for any more, and the leases
 // of records that are not in line.
-func (e *explorer) trim(x *system) *server {
-	s := x.s.clone()
+func (e *explorer) trim(x *system, s *server) *server {
+	s = s.clone()
 	s.slots = slices.DeleteFunc(s.slots, func(r record) bool {
 		at := func(m member) bool { return m.inst == r.inst && m.number == r.number }
 		if s.holder.number == r.number && s.holder.inst == r.inst || slices.ContainsFunc(s.leases, at) || slices.ContainsFunc(s.queue, at) {
@@ -689,6 +877,13 @@ func (e *explorer) trim(x *system) *server {
 	if s.ticket >= 0 {
 		s.ticket = int32(len(all)) // the last that was given out is not less than any
 	}
+	if len(x.sites) > 1 {
+		s.floor = x.latest()
+	}
+	known := func(n *node) bool { return n.tokens>>(max(s.fence, firstToken)-firstToken+1) != 0 }
+	if s.floor <= s.fence || len(x.sites) == 1 && !slices.ContainsFunc(x.procs, known) {
+		s.floor = 0
+	}
 	return s
 }
 
@@ -701,7 +896,6 @@ func (e *explorer) renameAll(x *system) *system {
 		numbers[i], slots[i] = n.numbers, n.slots
 		tokens |= n.tokens
 	}
-	s := x.s
 	use := func(c claimName) {
 		if c.number > 0 {
 			numbers[c.inst] |= 1 << c.number
@@ -713,21 +907,25 @@ func (e *explorer) renameAll(x *system) *system {
 			tokens |= 1 << (t - firstToken)
 		}
 	}
-	use(s.holder)
-	if s.seq > 0 {
-		numbers[s.holder.inst] |= 1 << s.seq
-	}
-	useToken(s.fence)
-	for _, r := range s.slots {
-		use(claimName{inst: r.inst, slot: r.slot, number: r.number})
-		if r.seq > 0 {
-			numbers[r.inst] |= 1 << r.seq
+	for _, at := range x.sites {
+		s := at.s
+		use(s.holder)
+		if s.seq > 0 {
+			numbers[s.holder.inst] |= 1 << s.seq
 		}
-		useToken(r.token)
-	}
-	for _, list := range [...][]member{s.leases, s.queue} {
-		for _, m := range list {
-			use(m.claimName)
+		useToken(s.fence)
+		useToken(s.floor)
+		for _, r := range s.slots {
+			use(claimName{inst: r.inst, slot: r.slot, number: r.number})
+			if r.seq > 0 {
+				numbers[r.inst] |= 1 << r.seq
+			}
+			useToken(r.token)
+		}
+		for _, list := range [...][]member{s.leases, s.queue} {
+			for _, m := range list {
+				use(m.claimName)
+			}
 		}
 	}
 	dense := func(set uint64) bool { return set>>1&(set>>1+1) == 0 }
@@ -736,7 +934,7 @@ func (e *explorer) renameAll(x *system) *system {
 	var names [8]slotNames
 	for i, n := range x.procs {
 		names[i] = slots[i].names()
-		if !names[i].change(n) {
+		if len(x.sites) > 1 || !names[i].change(n) { // several locks have slots of their own each
 			names[i] = sameSlots
 		}
 		if names[i] != sameSlots || !dense(numbers[i]) || !allTokens && n.tokens != 0 ||
@@ -748,8 +946,6 @@ func (e *explorer) renameAll(x *system) *system {
 	if !changed {
 		return x
 	}
-	s = s.clone()
-	x.s = s
 	number := func(inst uint8, n *uint16) {
 		if *n > 0 {
 			*n = uint16(rank(numbers[inst], uint64(*n)))
@@ -766,22 +962,27 @@ func (e *explorer) renameAll(x *system) *system {
 			*t = firstToken + int64(rank(tokens, uint64(*t-firstToken)))
 		}
 	}
-	number(s.holder.inst, &s.seq)
-	name(&s.holder)
-	nameToken(&s.fence)
-	for i := range s.slots {
-		r := &s.slots[i]
-		number(r.inst, &r.number)
-		number(r.inst, &r.seq)
-		nameToken(&r.token)
-		r.slot = uint8(names[r.inst].name[r.slot])
-	}
-	for _, list := range [...][]member{s.leases, s.queue} {
-		for i := range list {
-			name(&list[i].claimName)
+	for k := range x.sites {
+		s := x.sites[k].s.clone()
+		x.sites[k].s = s
+		number(s.holder.inst, &s.seq)
+		name(&s.holder)
+		nameToken(&s.fence)
+		nameToken(&s.floor)
+		for i := range s.slots {
+			r := &s.slots[i]
+			number(r.inst, &r.number)
+			number(r.inst, &r.seq)
+			nameToken(&r.token)
+			r.slot = uint8(names[r.inst].name[r.slot])
 		}
+		for _, list := range [...][]member{s.leases, s.queue} {
+			for i := range list {
+				name(&list[i].claimName)
+			}
+		}
+		s.sort()
 	}
-	s.sort()
 	return x
 }
 
@@ -840,7 +1041,7 @@ var verbs = map[verb]string{
 	stand: "the subscription stands", standLater: "the subscription takes its time", drop: "the subscription breaks",
 }
 
-var hows = []string{"", ", and will again", "; the reply is lost, so it will again", "", "; the reply is slow"}
+var hows = []string{"", ", and will again", "; the reply is lost, so it will again", "", "; the reply is slow", ", and the server forgets it"}
 
 // describe says what an action is, by the names of the system that it is taken in.
 func (e *explorer) describe(x *system, a action) string {
@@ -862,6 +1063,9 @@ func (e *explorer) describe(x *system, a action) string {
 			return o.Owner == h.Owner && o.Mode == h.Mode && o.ClaimNumber() == h.ClaimNumber()
 		}) {
 			s += " (inner)"
+		}
+		if e.names > 1 {
+			s += " of " + h.Name
 		}
 		return s
 	}
@@ -890,13 +1094,28 @@ func (e *explorer) describe(x *system, a action) string {
 		if a.try {
 			how = " tries to "
 		}
-		return s + how + map[bool]string{true: "write", false: "read"}[a.write]
+		s += how + map[bool]string{true: "write", false: "read"}[a.write]
+		if e.names > 1 {
+			s += " " + names[a.name]
+		}
+		return s
 	case giveUp:
 		return holdName(p.Holds[a.a]) + " is given up"
 	case release:
 		return holdName(p.Holds[a.a]) + " is released"
 	case force:
+		if e.names > 1 {
+			return engineName + " drops all holds of " + names[a.name]
+		}
 		return engineName + " drops all holds"
+	case extend:
+		return holdName(p.Holds[a.a]) + " is extended"
+	case stopExtending:
+		return holdName(p.Extending[a.a].Hold) + " is not extended any more"
+	case drain:
+		return engineName + " shuts down"
+	case shut:
+		return engineName + " is closed"
 	case run:
 		f := p.Flights[a.a]
 		if a.how == late {

@@ -30,8 +30,10 @@ type setup struct {
 
 func (s setup) String() string {
 	t := fmt.Sprintf("owners %s leases %s asks %s faults %d crashes %d forces %d stalls %d", s.owners, s.leases, count(s.asks), s.faults, s.crashes, s.forces, s.stalls)
-	if s.ticks != unlimited {
-		t += fmt.Sprintf(" ticks %d", s.ticks)
+	for _, n := range s.further() {
+		if *n.value != n.usual {
+			t += fmt.Sprintf(" %s %d", n.name, *n.value)
+		}
 	}
 	for _, f := range s.flags() {
 		if *f.on {
@@ -54,13 +56,27 @@ type option struct {
 	on   *bool
 }
 
+// A setting is an option that is written only if it is not as usual.
+type setting struct {
+	name  string
+	value *uint8
+	usual uint8
+}
+
+func (o *options) further() []setting {
+	return []setting{{"undos", &o.undos, 0}, {"extends", &o.extends, 0}, {"closes", &o.closes, 0}, {"maxhold", &o.maxHold, 0}, {"names", &o.names, 1},
+		{"ticks", &o.ticks, unlimited}}
+}
+
 func (o *options) flags() []option {
 	return []option{{"reenter", &o.reenter}, {"norenew", &o.noRenew}, {"bounded", &o.bounded}, {"stands", &o.stands}}
 }
 
 // parseSetup reads what String has written.
 func parseSetup(line string) (s setup, err error) {
-	s.ticks = unlimited
+	for _, n := range s.further() {
+		*n.value = n.usual
+	}
 	f := strings.Fields(line)
 	for i := 0; i < len(f); i++ {
 		word := f[i]
@@ -90,10 +106,12 @@ func parseSetup(line string) (s setup, err error) {
 			s.forces = v
 		case "stalls":
 			s.stalls = v
-		case "ticks":
-			s.ticks = v
 		default:
-			err = fmt.Errorf("no such option: %q", word)
+			k := slices.IndexFunc(s.further(), func(n setting) bool { return n.name == word })
+			if k < 0 {
+				return s, fmt.Errorf("no such option: %q", word)
+			}
+			*s.further()[k].value = v
 		}
 		if err != nil {
 			return s, err
@@ -106,6 +124,9 @@ func (t trace) String() string { return t.setup.String() + "\n" + strings.Join(t
 
 // newExplorer makes an explorer of the scripts.
 func newExplorer(sources scripts, s setup) (*explorer, error) {
+	if s.names < 1 || int(s.names) > len(names) {
+		return nil, fmt.Errorf("there are 1 to %d names", len(names))
+	}
 	if len(s.leases) != len(s.owners) || len(s.owners) == 0 || len(s.owners) > 4 {
 		return nil, errors.New("there must be a lease for each process, and at most four processes")
 	}

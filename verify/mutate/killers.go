@@ -26,9 +26,13 @@ type killer struct {
 
 // They are built once: those of the scripts read the scripts when they start, and those of a package have all its mutants. Of what runs on every server, the real one suffices.
 var (
+	traces = killer{
+		name: "traces", dir: "verify/explore", prepare: `go test -c -o "$ROOT/explore.test" .`,
+		command: `"$ROOT/explore.test" -test.failfast -test.run 'TestTraces$'`,
+	}
 	differential = killer{
 		name: "differential", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
-		command: `"$ROOT/verify.test" -test.failfast -test.run Differential -test.skip /miniredis -rapid.checks 20 -rapid.nofailfile -rapid.shrinktime 1ms`,
+		command: `"$ROOT/verify.test" -test.failfast -test.run Differential -test.skip /miniredis -rapid.checks 40 -rapid.nofailfile -rapid.shrinktime 1ms`,
 	}
 	protocolTests = killer{
 		name: "protocol", dir: "internal/protocol", prepare: `go test -c -o "$ROOT/protocol.test" .`,
@@ -56,13 +60,13 @@ const slow = "TestKeysOfAnotherType|TestLostKeys"
 // killersOf returns the default killers, the quickest first.
 func killersOf(pkg string) []killer {
 	if pkg == "" {
-		return []killer{differential, protocolTests, steps, costTests, situationTests}
+		return []killer{traces, differential, protocolTests, steps, costTests, situationTests}
 	}
 	own := killer{
 		name: filepath.Base(pkg), dir: pkg, prepare: `go test -vet=off -c -o "$ROOT/own.test" .`,
 		command: `"$ROOT/own.test" -test.failfast -test.timeout 2m`,
 	}
-	return []killer{own, costTests, bubbleTests}
+	return []killer{own, bubbleTests, costTests}
 }
 
 var (
@@ -102,9 +106,6 @@ const (
 	invalid    = "does not compile"
 	hangs      = "time limit"
 )
-
-// chance is how tests in bubbles fail now and then without any mutation: go-redis shares its timers among them.
-const chance = "synctest channel from outside bubble"
 
 // A worker tries mutants in a copy of the repository.
 type worker struct {
@@ -221,7 +222,7 @@ func (w *worker) kill(limit time.Duration, env ...string) (by, output string) {
 	defer cancel()
 	for _, k := range w.killers {
 		out, err := w.shell(ctx, k.dir, k.command, env...)
-		if err != nil && strings.Contains(out, chance) {
+		if err != nil && ctx.Err() == nil { // on a machine that has other things to do, tests also fail by chance
 			out, err = w.shell(ctx, k.dir, k.command, env...)
 		}
 		switch {

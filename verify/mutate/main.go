@@ -155,8 +155,9 @@ func tryAll(ctx context.Context, all []mutant, workers []*worker, t *table) {
 		wg.Go(func() {
 			for m := range work {
 				by, reason := equivalent, m.reason()
+				began, output := time.Now(), ""
 				if reason == "" {
-					by, _ = w.try(m)
+					by, output = w.try(m)
 				}
 				mu.Lock()
 				t.add(m.file, by)
@@ -166,7 +167,7 @@ func tryAll(ctx context.Context, all []mutant, workers []*worker, t *table) {
 				case by == equivalent:
 					fmt.Printf("equivalent %s\n    since %s\n", m, reason)
 				case w.verbose:
-					fmt.Printf("%s: %s\n", by, m)
+					fmt.Printf("%s %s (%v): %s\n", by, failed(output), time.Since(began).Round(time.Millisecond), m)
 				}
 				mu.Unlock()
 			}
@@ -180,6 +181,19 @@ func tryAll(ctx context.Context, all []mutant, workers []*worker, t *table) {
 	}
 	close(work)
 	wg.Wait()
+}
+
+var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// failed returns the name of the test that failed, the innermost one, or "" if the output of a killer names none.
+func failed(output string) string {
+	name := ""
+	for _, m := range failure.FindAllStringSubmatch(output, -1) {
+		if name == "" || strings.HasPrefix(m[1], name+"/") {
+			name = m[1]
+		}
+	}
+	return name
 }
 
 // root is the directory of the library.
