@@ -162,7 +162,7 @@ func playHoarder() {
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	const little = 64_000 // bytes: a few for each name, reader or waiter
-	for work, n := range map[string]int{"names lost": 20_000, "names used": 10_000, "readers": 10_000, "waiters": 5_000} {
+	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000, "waiters": 3_000} {
 		t.Run(work, func(t *testing.T) {
 			t.Parallel()
 			w, _ := alone(t)
