@@ -489,3 +489,27 @@ func TestReleaseOfALostHoldWhoseSlotHasGoneOn(t *testing.T) {
 		}
 	}
 }
+
+// A writer looks again no later than the lease of the writer in front of it ends. If that one withdraws, it is told: the next one in
+// front may end earlier. Who waits for no one that withdraws is not disturbed.
+func TestWithdrawalTellsTheWriterBehind(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.do(t, askFor(writer(1), 60_000, false))
+	r.do(t, askFor(writer(2), 10_000, false))
+	r.do(t, askFor(writer(3), 60_000, false))
+	r.do(t, askFor(writer(4), 60_000, false))
+	r.do(t, askFor(reader(5), 60_000, false))
+	r.do(t, askFor(reader(6), 60_000, false))
+	r.do(t, askFor(reader(7), 60_000, false))
+
+	s := release(writer(3), 0)
+	_, told := r.run(t, &s.Request)
+	if m := told[instance(4)]; len(told) != 1 || !slices.Equal(m.Look, []uint64{4}) || len(m.Granted) > 0 {
+		t.Errorf("told: %v", told)
+	}
+	s = release(reader(6), 0)
+	if _, told := r.run(t, &s.Request); len(told) > 0 {
+		t.Errorf("told: %v", told)
+	}
+}

@@ -178,3 +178,25 @@ func TestAnswerFromBeforeAnEndReleasesNothing(t *testing.T) {
 	d.Replied(d.now, second, blocked(asked.Claim), nil)
 	require.Empty(t, d.flush().Send)
 }
+
+// A claim that is back is released also if its owner has the lock again, by another claim.
+func TestReleasedHoldIsReleasedAgainUnderItsOwnersNextOne(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	h, asked := d.ask(t, 1, "a")
+	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+	d.flush()
+	_, _ = d.Release(d.now, h)
+	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Code: protocol.Done}, nil)
+	d.flush()
+	_, next := d.ask(t, 1, "a")
+	d.Replied(d.now, next, protocol.Reply{Token: 2}, nil)
+	d.flush()
+
+	_, waits := d.ask(t, 2, "a")
+	d.Replied(d.now, waits, blocked(asked.Claim), nil)
+	fx := d.flush()
+	require.Len(t, fx.Send, 1)
+	require.Equal(t, lua.Unlock, fx.Send[0].Script)
+	require.Equal(t, asked.Claim, fx.Send[0].Claim)
+}
