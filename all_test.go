@@ -61,6 +61,7 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 // WithAll takes the locks in the order of their names, whatever the order of the wants, and releases them in reverse order.
 func TestWithAllHasOneOrder(t *testing.T) {
 	bubbled(t, func(w *world) {
+		w.alone("it counts the requests")
 		c := w.dial()
 		var mu sync.Mutex
 		var order []string

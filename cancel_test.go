@@ -91,9 +91,8 @@ func raceCancel(a, b *rwlock.RWLock, modes [2]rwlock.Mode, name string) error {
 // A call whose context is done already returns its error, and asks the server nothing.
 func TestDoneContext(t *testing.T) {
 	everywhere(t, func(w *world) {
-		c, sent := w.dial(), &counter{}
-		c.AddHook(sent)
-		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix))
+		sent := &counter{}
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) })
 		cause := errors.New("the cause")
 		cancelled, cancel := context.WithCancelCause(context.Background())
 		cancel(cause)
@@ -183,7 +182,6 @@ func TestMaxWaitDoesNotBoundTheHold(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	everywhere(t, func(w *world) {
 		c, sent := w.dial(), &counter{}
-		c.AddHook(sent)
 		const century = 100 * 365 * 24 * time.Hour
 		for text, opt := range map[string]rwlock.Option{
 			"lease 99ms": rwlock.WithLease(99 * time.Millisecond), "lease 0s": rwlock.WithLease(0), "lease -1s": rwlock.WithLease(-time.Second),
@@ -194,7 +192,7 @@ func TestBadOptions(t *testing.T) {
 			require.ErrorContains(w, err, "rwlock: new: ")
 			require.ErrorContains(w, err, text)
 		}
-		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
 		for text, opt := range map[string]rwlock.LockOption{
 			"lease 99ms": rwlock.Lease(99 * time.Millisecond), "lease 0s": rwlock.Lease(0), "lease -1s": rwlock.Lease(-time.Second),
 			"lease " + century.String(): rwlock.Lease(century), "max wait 0s": rwlock.MaxWait(0), "max wait -1s": rwlock.MaxWait(-time.Second), "nil option": nil,

@@ -5,14 +5,14 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
-	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
 // effects are what is to be done for the engine, once RWLock.mu is unlocked.
 type effects struct {
-	engine.Effects
-	send    []*protocol.Request
+	quorum.Effects
+	send    [][]*protocol.Request // to each server
 	cancels []cancel
 }
 
@@ -28,21 +28,14 @@ func (rw *RWLock) flush() { rw.run(rw.unlock()) }
 func (rw *RWLock) unlock() *effects {
 	fx, ok := rw.effects.Get().(*effects)
 	if !ok {
-		fx = new(effects)
-	}
-	rw.engine.Flush(&fx.Effects)
-	if rw.observed {
-		rw.observe(fx.Events)
+		fx = &effects{send: make([][]*protocol.Request, len(rw.dispatch))}
 	}
 	if rw.labels() {
-		fx.send = append(fx.send, rw.tellLabel())
+		rw.tellLabel(fx)
 	}
-	for _, r := range fx.Send {
-		r.From = r
-		if rw.tracer != nil {
-			r.Trace = traceOf(r)
-		}
-		fx.send = append(fx.send, &r.Request)
+	rw.servers.flush(time.Now(), fx)
+	if rw.observed {
+		rw.observe(fx.Events)
 	}
 	for _, h := range fx.Cancel {
 		if held := h.Tag.(*holding); held.cancel != nil {
@@ -57,7 +50,7 @@ func (rw *RWLock) unlock() *effects {
 		x.Tag.(chan error) <- err
 	}
 	rw.arm()
-	if rw.closing && rw.engine.Idle() && !rw.idled {
+	if rw.closing && rw.servers.idle() && !rw.idled {
 		rw.idled = true
 		close(rw.idle)
 	}
@@ -68,8 +61,10 @@ func (rw *RWLock) unlock() *effects {
 // run does what the engine wants done. Code of the user's, which may be called when a context is cancelled or the log is written,
 // runs on other goroutines: it delays no renewal.
 func (rw *RWLock) run(fx *effects) {
-	if len(fx.send) > 0 {
-		rw.dispatch.Send(fx.send...)
+	for i, requests := range fx.send {
+		if len(requests) > 0 {
+			rw.dispatch[i].Send(requests...)
+		}
 	}
 	for _, c := range fx.cancels {
 		rw.cancels.Go(func() { c.fn(c.cause) })
@@ -78,42 +73,40 @@ func (rw *RWLock) run(fx *effects) {
 		rw.reporter.report(rec)
 	}
 	if fx.Listen {
-		rw.dispatch.Listen(rw.engine.Channel(), (*ear)(rw))
+		for i, d := range rw.dispatch {
+			d.Listen(rw.engine.Channel(), &ear{rw, i})
+		}
 	}
-	if fx.Relisten {
-		rw.dispatch.Relisten()
+	for _, i := range fx.Deaf {
+		rw.dispatch[i].Relisten()
 	}
 	rw.release(fx)
 }
 
 func (rw *RWLock) release(fx *effects) {
 	fx.Effects.Reset()
-	clear(fx.send)
+	for i := range fx.send {
+		clear(fx.send[i])
+		fx.send[i] = fx.send[i][:0]
+	}
 	clear(fx.cancels)
-	fx.send, fx.cancels = fx.send[:0], fx.cancels[:0]
+	fx.cancels = fx.cancels[:0]
 	rw.effects.Put(fx)
 }
 
-// received hands results to the engine.
+// received takes what a server has answered.
 func (rw *RWLock) received(results []dispatch.Result) {
 	rw.mu.Lock()
 	now := time.Now()
 	for _, result := range results {
 		switch from := result.Request.From.(type) {
-		case *engine.Request:
-			reply, err := protocol.Reply{}, result.Err
-			if err == nil {
-				reply, err = protocol.Decode(result.Request.Script, result.Reply)
-				reply.Confirmed = result.Confirmed
-			}
-			rw.engine.Replied(now, from, reply, err)
-			if done, ok := from.Tag.(chan error); ok {
-				done <- err
-			}
+		case nil: // nobody waits for the answer
 		case *label:
 			rw.labelTold(result.Err)
 		case chan dispatch.Result:
 			from <- result
+		default:
+			rw.servers.replied(now, result)
 		}
 	}
 	rw.flush()
@@ -124,7 +117,7 @@ func (rw *RWLock) tick() {
 	rw.mu.Lock()
 	rw.armed = time.Time{}
 	if !rw.stopped {
-		rw.engine.Tick(time.Now())
+		rw.servers.tick(time.Now())
 	}
 	rw.flush()
 }
@@ -132,7 +125,7 @@ func (rw *RWLock) tick() {
 // arm sets the timer for when the engine wants to look again. A timer that fires in vain does no harm, and is cheaper than one
 // that is set for every hold.
 func (rw *RWLock) arm() {
-	at, ok := rw.engine.Next()
+	at, ok := rw.servers.next()
 	if !ok || rw.stopped || !rw.armed.IsZero() && !at.Before(rw.armed) {
 		return
 	}
@@ -144,22 +137,26 @@ func (rw *RWLock) arm() {
 	}
 }
 
-// An ear hears what the subscription brings.
-type ear RWLock
-
-func (e *ear) do(fn func(*engine.Engine, time.Time)) {
-	rw := (*RWLock)(e)
-	rw.mu.Lock()
-	fn(rw.engine, time.Now())
-	rw.flush()
+// An ear hears what the subscription to a server brings.
+type ear struct {
+	rw     *RWLock
+	server int
 }
 
-func (e *ear) Subscribed() { e.do((*engine.Engine).Subscribed) }
+func (e *ear) do(fn func(s servers, now time.Time)) {
+	e.rw.mu.Lock()
+	fn(e.rw.servers, time.Now())
+	e.rw.flush()
+}
+
+func (e *ear) Subscribed() {
+	e.do(func(s servers, now time.Time) { s.subscribed(now, e.server) })
+}
 
 func (e *ear) Unsubscribed(err error) {
-	e.do(func(en *engine.Engine, _ time.Time) { en.Unsubscribed(err) })
+	e.do(func(s servers, now time.Time) { s.unsubscribed(now, e.server, err) })
 }
 
 func (e *ear) Heard(message string) {
-	e.do(func(en *engine.Engine, now time.Time) { en.Heard(now, message) })
+	e.do(func(s servers, now time.Time) { s.heard(now, e.server, message) })
 }

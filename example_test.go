@@ -51,6 +51,34 @@ func Example() {
 	// others may read it, and nobody writes it
 }
 
+// A lock over three servers works while two of them do.
+func ExampleNewQuorum() {
+	var clients []redis.UniversalClient // one for each server: independent masters, on different machines
+	for range 3 {
+		client, done := connect()
+		defer done()
+		clients = append(clients, client)
+	}
+	rw, err := rwlock.NewQuorum(clients)
+	check(err)
+	defer rw.Close()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "orders:42")
+	check(err)
+	check(clients[0].Close()) // one of the servers is gone
+	fmt.Println("nobody else has order 42")
+	check(h.Unlock(ctx))
+
+	h, err = rw.Lock(ctx, "orders:42")
+	check(err)
+	fmt.Println("and it can be locked again")
+	check(h.Unlock(ctx))
+	// Output:
+	// nobody else has order 42
+	// and it can be locked again
+}
+
 // WithLock releases the lock when the function returns or panics. It cancels the context of the function when the lock is lost.
 func ExampleRWLock_WithLock() {
 	client, done := connect()

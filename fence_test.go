@@ -87,6 +87,7 @@ func TestTokensIncreaseOverFlush(t *testing.T) {
 // A server clock that is behind the last token does not make a smaller one.
 func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.alone("the tokens of several follow from no clock")
 		rw := w.newLock()
 		ahead := time.Now().Add(time.Hour).UnixMicro()
 		w.setFence("n", ahead)
@@ -174,6 +175,7 @@ func TestTokenOfAReaderIsBetweenItsNeighbours(t *testing.T) {
 // The token of the last writer outlives its lease by three minutes, so that tokens go on from it and late requests are refused.
 func TestFenceIsRemembered(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.alone("it reads the hash of one")
 		rw, far := w.newLock(), w.newLock()
 		for _, rw := range []*rwlock.RWLock{rw, rw, far} {
 			h := take(w, newOwner(), rw, write, "n")

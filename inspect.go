@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -57,25 +56,11 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 	if rw.life.Err() != nil {
 		return State{}, ErrClosed
 	}
-	r := rw.engine.Inspect(name)
-	done := make(chan dispatch.Result, 1)
-	r.From = done
-	rw.dispatch.Send(&r)
-	select {
-	case result := <-done:
-		if result.Err != nil {
-			return State{}, result.Err
-		}
-		state, err := protocol.DecodeState(result.Reply)
-		if err != nil {
-			return State{}, err
-		}
-		return publicState(name, state, rw.labelsOf(ctx, instancesOf(state))), nil
-	case <-ctx.Done():
-		return State{}, w.over(ctx.Err())
-	case <-rw.life.Done():
-		return State{}, ErrClosed
+	state, err := rw.servers.inspect(&w, name)
+	if err != nil {
+		return State{}, err
 	}
+	return publicState(name, state, rw.labelsOf(ctx, instancesOf(state))), nil
 }
 
 func publicState(name string, p protocol.State, labels map[string]string) State {

@@ -11,9 +11,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -72,8 +69,8 @@ func checkLabel(text string) error {
 // that along; then it is a matter of the label's timer.
 func (rw *RWLock) labels() bool { return !rw.label.known && !rw.closed && !rw.engine.Idle() }
 
-// tellLabel returns the request that tells the server the label.
-func (rw *RWLock) tellLabel() *protocol.Request {
+// tellLabel has every server told the label.
+func (rw *RWLock) tellLabel(fx *effects) {
 	l := &rw.label
 	l.known = true
 	if l.timer == nil {
@@ -81,9 +78,11 @@ func (rw *RWLock) tellLabel() *protocol.Request {
 	} else {
 		l.timer.Reset(l.ttl / 2)
 	}
-	r := command("set", l.key, l.text, "px", strconv.FormatInt(l.ttl.Milliseconds(), 10))
-	r.From = l
-	return r
+	for i := range fx.send {
+		r := command("set", l.key, l.text, "px", strconv.FormatInt(l.ttl.Milliseconds(), 10))
+		r.From = l
+		fx.send[i] = append(fx.send[i], r)
+	}
 }
 
 // labelOver has the label told again if anything is held or waited for, and otherwise when that is so again.
@@ -109,7 +108,9 @@ func (rw *RWLock) dropLabel() {
 	}
 	rw.mu.Unlock()
 	if told {
-		rw.dispatch.Send(command("del", rw.label.key))
+		for _, d := range rw.dispatch {
+			d.Send(command("del", rw.label.key))
+		}
 	}
 }
 
@@ -126,63 +127,13 @@ func (rw *RWLock) labelsOf(ctx context.Context, instances map[string]bool) map[s
 			keys, names = append(keys, key), append(names, i)
 		}
 	}
-	for i, text := range rw.read(ctx, keys) {
+	if len(keys) == 0 {
+		return labels
+	}
+	for i, text := range rw.servers.read(ctx, keys) {
 		if s, ok := text.(string); ok {
 			labels[names[i]] = s
 		}
 	}
 	return labels
-}
-
-// read returns what the keys hold: by one command, or by one each where keys may be on different servers.
-func (rw *RWLock) read(ctx context.Context, keys []string) []any {
-	values := make([]any, len(keys))
-	if len(keys) == 0 {
-		return values
-	}
-	done := make(chan dispatch.Result, len(keys))
-	var requests []*protocol.Request
-	places := map[*protocol.Request]int{}
-	if rw.together {
-		requests = append(requests, command("mget", keys...))
-	} else {
-		for i, key := range keys {
-			r := command("get", key)
-			requests, places[r] = append(requests, r), i
-		}
-	}
-	for _, r := range requests {
-		r.From = done
-	}
-	rw.dispatch.Send(requests...)
-	for range requests {
-		select {
-		case result := <-done:
-			if list, ok := result.Reply.([]any); ok && len(list) == len(values) {
-				copy(values, list)
-			} else if result.Err == nil {
-				values[places[result.Request]] = result.Reply
-			}
-		case <-ctx.Done():
-			return values
-		case <-rw.life.Done():
-			return values
-		}
-	}
-	return values
-}
-
-// command returns a request that is no script. The first argument is a key.
-func command(name string, args ...string) *protocol.Request {
-	r := &protocol.Request{Command: []any{name}, Keys: protocol.Keys{Lock: args[0]}}
-	for _, arg := range args {
-		r.Command = append(r.Command, arg)
-	}
-	return r
-}
-
-// oneServer reports whether all keys are on one server.
-func oneServer(client redis.UniversalClient) bool {
-	_, ok := client.(*redis.Client)
-	return ok
 }

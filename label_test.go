@@ -60,8 +60,7 @@ func TestInspectShowsLabels(t *testing.T) {
 // The key of a label is a contract between versions of the library that run side by side. It has a time to live, and Close removes it.
 func TestLabelKey(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw, err := rwlock.New(w.dial(), rwlock.WithPrefix(w.prefix), rwlock.WithLabel("worker"))
-		require.NoError(w, err)
+		rw := w.lockVia(func(*redis.Client) {}, rwlock.WithLabel("worker"))
 		require.Empty(w, w.labelKeys(), "New touches no network")
 		unlock(w, take(w, newOwner(), rw, write, "n"))
 		keys := w.labelKeys()
@@ -83,17 +82,15 @@ func TestLabelKey(t *testing.T) {
 // one command every two minutes, however many locks are taken.
 func TestLabelStaysWhileItIsNeeded(t *testing.T) {
 	bubbled(t, func(w *world) {
-		c := w.dial()
 		sets := &setCounter{}
-		c.AddHook(sets)
-		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sets) })
 		h := take(w, newOwner(), rw, write, "n", rwlock.Lease(10*time.Hour), rwlock.NoRenew())
 		for range 60 {
 			time.Sleep(time.Minute)
 			require.Len(w, w.labelKeys(), 1)
 			unlock(w, take(w, newOwner(), rw, write, "other"))
 		}
-		require.LessOrEqual(w, sets.n.Load(), int64(32))
+		require.LessOrEqual(w, sets.n.Load(), int64(32*len(w.servers())))
 		unlock(w, h)
 		time.Sleep(5 * time.Minute)
 		require.Empty(w, w.labelKeys())
@@ -106,9 +103,8 @@ func TestLabelStaysWhileItIsNeeded(t *testing.T) {
 // A server that refuses labels, or has lost them, is used like others: there is no label, and no error.
 func TestLabelThatTheServerDoesNotHave(t *testing.T) {
 	everywhere(t, func(w *world) {
-		c := w.dial()
-		c.AddHook(noLabels)
-		rw, far := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithLabel("worker")), w.newLock()
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(noLabels) }, rwlock.WithLabel("worker"))
+		far := w.newLock()
 		h := take(w, newOwner(), rw, write, "n")
 		require.Empty(w, inspect(w, far, "n").Holders[0].Label)
 		require.Equal(w, "worker", inspect(w, rw, "n").Holders[0].Label, "its own it knows")

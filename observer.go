@@ -42,8 +42,8 @@ type Tracer interface {
 // A Monitor is an Observer that also looks at what the RWLock holds and waits for, when it likes: with [RWLock.Snapshot].
 type Monitor interface {
 	Observer
-	// Attach is called by New, before it returns, with the RWLock that the Monitor observes. Close calls the function that Attach
-	// returns, unless that is nil, after the last event.
+	// Attach is called by New and NewQuorum, before they return, with the RWLock that the Monitor observes. Close calls the function
+	// that Attach returns, unless that is nil, after the last event.
 	Attach(rw *RWLock) (detach func())
 }
 
@@ -202,7 +202,10 @@ func (rw *RWLock) traced(held *holding, ctx context.Context) {
 }
 
 // traceOf returns the context whose values a request is sent with.
-func traceOf(r *engine.Request) any {
+func (rw *RWLock) traceOf(r *engine.Request) any {
+	if rw.tracer == nil || r == nil {
+		return nil
+	}
 	if h := r.Hold(); h != nil {
 		return h.Tag.(*holding).contextFor(!r.Asks())
 	}

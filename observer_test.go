@@ -240,10 +240,8 @@ func TestObserverDelaysNothing(t *testing.T) {
 func TestTracerGivesContexts(t *testing.T) {
 	everywhere(t, func(w *world) {
 		tr := &tracer{}
-		c := w.dial()
 		sent := &sentWith{}
-		c.AddHook(sent)
-		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithObserver(tr))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr))
 		h := take(w, newOwner(), rw, write, "n")
 		require.Equal(w, "hold n", h.Context().Value(spanKey{}))
 		_, err := rw.TryLock(context.Background(), "n")
@@ -262,10 +260,8 @@ func TestTracerOfACallThatFails(t *testing.T) {
 	everywhere(t, func(w *world) {
 		tr := &tracer{}
 		h := take(w, newOwner(), w.newLock(), write, "n")
-		c := w.dial()
 		sent := &sentWith{}
-		c.AddHook(sent)
-		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix), rwlock.WithObserver(tr))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr))
 		_, err := rw.Lock(context.Background(), "n", rwlock.MaxWait(w.lease))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		tr.next(w, 1, rwlock.EventWithdrawn)

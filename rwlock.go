@@ -44,14 +44,15 @@ const closeTimeout = engine.EndTimeout
 type RWLock struct {
 	lease    time.Duration
 	strict   bool
-	dispatch *dispatch.Dispatcher
+	servers  servers
+	dispatch []*dispatch.Dispatcher // one for each server
 	reporter reporter[engine.Record]
 	observer reporter[Event]
 	observed bool
 	tracer   Tracer // or nil
 	detach   func() // of a Monitor; or nil
 	prefix   string
-	together bool            // all keys are on one server
+	instance string
 	cancels  sync.WaitGroup  // of contexts
 	life     context.Context // until Close
 	end      context.CancelFunc
@@ -80,23 +81,39 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if _, ok := client.(*redis.Ring); ok {
 		return nil, errors.New("rwlock: new: a ring is not supported: a message published on one of its servers does not reach the others")
 	}
+	c, err := configure(opts)
+	if err != nil {
+		return nil, fmt.Errorf("rwlock: new: %w", err)
+	}
+	rw := build(c)
+	rw.servers = newOneServer(rw, client)
+	rw.dispatch = []*dispatch.Dispatcher{dispatch.New(client, rw.received)}
+	rw.attach(c.observer)
+	return rw, nil
+}
+
+// configure returns what the options say.
+func configure(opts []Option) (config, error) {
 	c := config{lease: defaultLease, prefix: defaultPrefix}
 	for _, opt := range opts {
 		if opt == nil {
-			return nil, errors.New("rwlock: new: nil option")
+			return c, errors.New("nil option")
 		}
 		if err := opt(&c); err != nil {
-			return nil, fmt.Errorf("rwlock: new: %w", err)
+			return c, err
 		}
 	}
-	rw := &RWLock{lease: c.lease, strict: c.strict, idle: make(chan struct{})}
-	instance := protocol.NewInstance()
 	if c.label == "" {
 		c.label = defaultLabel()
 	}
-	rw.prefix, rw.together = c.prefix, oneServer(client)
-	rw.label = newLabel(c.label, protocol.LabelKey(c.prefix, instance), c.lease)
-	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: instance, Lease: c.lease, Observe: c.observer != nil,
+	return c, nil
+}
+
+// build returns an RWLock that has no server yet.
+func build(c config) *RWLock {
+	rw := &RWLock{lease: c.lease, strict: c.strict, prefix: c.prefix, instance: protocol.NewInstance(), idle: make(chan struct{})}
+	rw.label = newLabel(c.label, protocol.LabelKey(c.prefix, rw.instance), c.lease)
+	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: rw.instance, Lease: c.lease, Observe: c.observer != nil,
 		Replicas: c.replicas, Confirm: c.confirm})
 	rw.life, rw.end = context.WithCancel(context.Background())
 	rw.reporter.handle = func(r engine.Record, dropped int) { log(c.logger, c.label, r, dropped) }
@@ -106,11 +123,14 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	}
 	rw.observed = c.observer != nil
 	rw.tracer, _ = c.observer.(Tracer)
-	rw.dispatch = dispatch.New(client, rw.received)
-	if m, ok := c.observer.(Monitor); ok {
+	return rw
+}
+
+// attach lets an observer that is a Monitor look at the RWLock, which is complete.
+func (rw *RWLock) attach(o Observer) {
+	if m, ok := o.(Monitor); ok {
 		rw.detach = m.Attach(rw)
 	}
-	return rw, nil
 }
 
 // Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the contexts of
@@ -150,9 +170,14 @@ func (rw *RWLock) Close() error {
 	}
 	rw.mu.Unlock()
 	stopped := make(chan struct{})
-	dispatched := rw.dispatch.Close()
+	var dispatched []<-chan struct{}
+	for _, d := range rw.dispatch {
+		dispatched = append(dispatched, d.Close())
+	}
 	go func() {
-		<-dispatched
+		for _, done := range dispatched {
+			<-done
+		}
 		rw.cancels.Wait()
 		close(stopped)
 	}()

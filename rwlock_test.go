@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
@@ -66,6 +67,7 @@ type world struct {
 	prefix string
 	dial   func(opts ...func(*redis.Options)) *redis.Client
 	keys   func() []string
+	quorum []func(opts ...func(*redis.Options)) *redis.Client // dials each of several servers; or nil
 }
 
 // everywhere runs fn on a miniredis in a bubble, where hours cost nothing and times are exact, and on servers.
@@ -76,6 +78,10 @@ func everywhere(t *testing.T, fn func(w *world)) {
 		t.Parallel()
 		inBubble(t, fn)
 	})
+	t.Run("quorum", func(t *testing.T) {
+		t.Parallel()
+		inQuorum(t, fn)
+	})
 	onServers(t, fn)
 }
 
@@ -83,7 +89,57 @@ func everywhere(t *testing.T, fn func(w *world)) {
 func bubbled(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	t.Parallel()
-	inBubble(t, fn)
+	t.Run("bubble", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, fn)
+	})
+	t.Run("quorum", func(t *testing.T) {
+		t.Parallel()
+		inQuorum(t, fn)
+	})
+}
+
+// inQuorum runs fn over three servers instead of one, in a bubble.
+func inQuorum(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+		w := &world{
+			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
+		}
+		for _, m := range servers {
+			w.quorum = append(w.quorum, func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) })
+		}
+		w.dial = w.quorum[0]
+		w.keys = func() (keys []string) {
+			for _, m := range servers {
+				for _, key := range ofLocks(m.Keys()) {
+					if !slices.Contains(keys, key) {
+						keys = append(keys, key)
+					}
+				}
+			}
+			return keys
+		}
+		t.Cleanup(func() {
+			if t.Skipped() {
+				return
+			}
+			time.Sleep(time.Hour)
+			w.requireClean()
+			time.Sleep(48 * time.Hour)
+			require.Empty(t, w.keys(), "keys that do not expire")
+		})
+		fn(w)
+	})
+}
+
+// alone skips a test over several servers that is about one, for a reason.
+func (w *world) alone(reason string) {
+	w.Helper()
+	if w.quorum != nil {
+		w.Skip("about one server: " + reason)
+	}
 }
 
 func inBubble(t *testing.T, fn func(w *world)) {
@@ -126,14 +182,17 @@ func onServer(t *testing.T, b testredis.Backend) *world {
 	return w
 }
 
-// ofLocks returns the keys that are no labels.
+// ofLocks returns the keys that are no labels, and no marks of servers.
 func ofLocks(keys []string) []string {
-	return slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, ":label:") })
+	return slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, ":label:") || strings.HasSuffix(key, ":mark") })
 }
 
 // leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says that nobody has the
 // lock.
 func (w *world) leftovers() []string {
+	if w.quorum != nil {
+		time.Sleep(10 * time.Millisecond) // Unlock returns when a majority has answered
+	}
 	var keys []string
 	for _, key := range w.keys() {
 		if strings.HasSuffix(key, "}:leases") || strings.HasSuffix(key, "}:queue") || w.inUse(key) {
@@ -145,21 +204,36 @@ func (w *world) leftovers() []string {
 
 // inUse reports whether a lock's hash says that somebody holds the lock or waits for it.
 func (w *world) inUse(key string) bool {
-	reply, err := w.dial().Eval(context.Background(), lua.Inspect.Source, []string{key, key + ":leases", key + ":queue"}).Result()
-	if err != nil {
-		return !strings.Contains(err.Error(), "WRONGTYPE") // which a test has put there
+	for _, dial := range w.servers() {
+		reply, err := dial().Eval(context.Background(), lua.Inspect.Source, []string{key, key + ":leases", key + ":queue"}).Result()
+		if err != nil {
+			return !strings.Contains(err.Error(), "WRONGTYPE") // which a test has put there
+		}
+		state, err := protocol.DecodeState(reply)
+		require.NoError(w, err)
+		if state.Mode != protocol.None || len(state.Waiters) > 0 {
+			return true
+		}
 	}
-	state, err := protocol.DecodeState(reply)
-	require.NoError(w, err)
-	return state.Mode != protocol.None || len(state.Waiters) > 0
+	return false
+}
+
+// servers returns what dials each of the servers.
+func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
+	if w.quorum != nil {
+		return w.quorum
+	}
+	return []func(opts ...func(*redis.Options)) *redis.Client{w.dial}
 }
 
 // removeKeys has the server lose all that it knows.
 func (w *world) removeKeys() {
 	w.Helper()
-	c := w.dial()
-	for _, key := range w.keys() {
-		require.NoError(w, c.Del(context.Background(), key).Err())
+	for _, dial := range w.servers() {
+		c := dial()
+		for _, key := range w.keys() {
+			require.NoError(w, c.Del(context.Background(), key).Err())
+		}
 	}
 }
 
@@ -171,7 +245,49 @@ func (w *world) requireClean() {
 // newLock returns an RWLock with a client of its own, closed when the test ends.
 func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
 	w.Helper()
+	if w.quorum != nil {
+		rw := w.overQuorum(opts)
+		w.Cleanup(func() { require.NoError(w, rw.Close()) })
+		return rw
+	}
 	return newLockOn(w, w.dial(), append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
+}
+
+// newLockVia is newLock with clients that are changed before.
+func (w *world) newLockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlock.RWLock {
+	w.Helper()
+	rw := w.lockVia(change, opts...)
+	w.Cleanup(func() { require.NoError(w, rw.Close()) })
+	return rw
+}
+
+func (w *world) lockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlock.RWLock {
+	w.Helper()
+	var clients []redis.UniversalClient
+	for _, dial := range w.servers() {
+		c := dial()
+		change(c)
+		clients = append(clients, c)
+	}
+	opts = append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)
+	rw, err := rwlock.New(clients[0], opts...)
+	if w.quorum != nil {
+		rw, err = rwlock.NewQuorum(clients, opts...)
+	}
+	require.NoError(w, err)
+	return rw
+}
+
+// overQuorum returns an RWLock over all servers, with clients of its own.
+func (w *world) overQuorum(opts []rwlock.Option, with ...func(*redis.Options)) *rwlock.RWLock {
+	w.Helper()
+	var clients []redis.UniversalClient
+	for _, dial := range w.quorum {
+		clients = append(clients, dial(with...))
+	}
+	rw, err := rwlock.NewQuorum(clients, append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
+	require.NoError(w, err)
+	return rw
 }
 
 // newLockOn returns an RWLock over c, closed when the test ends.
@@ -187,8 +303,14 @@ func newLockOn(t testing.TB, c redis.UniversalClient, opts ...rwlock.Option) *rw
 func (w *world) newMortal(opts ...rwlock.Option) (*rwlock.RWLock, *plug) {
 	w.Helper()
 	p := &plug{conns: map[net.Conn]bool{}}
-	rw, err := rwlock.New(w.dial(p.into), append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
-	require.NoError(w, err)
+	var rw *rwlock.RWLock
+	if w.quorum != nil {
+		rw = w.overQuorum(opts, p.into)
+	} else {
+		var err error
+		rw, err = rwlock.New(w.dial(p.into), append([]rwlock.Option{rwlock.WithPrefix(w.prefix)}, opts...)...)
+		require.NoError(w, err)
+	}
 	w.Cleanup(func() {
 		p.mend() // so that Close need not wait for a server that does not answer
 		_ = rw.Close()

@@ -41,7 +41,7 @@ func (rw *RWLock) Shutdown(ctx context.Context) error {
 func (rw *RWLock) undrained(err error) error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
-	if rw.engine.Idle() {
+	if rw.servers.idle() {
 		return nil
 	}
 	return fmt.Errorf("rwlock: shutdown: %w: %d holds were not released", err, rw.engine.Holds())

@@ -170,9 +170,8 @@ func TestUserCodeDelaysNoNoticeOfALoss(t *testing.T) {
 // travel together.
 func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 	bubbled(t, func(w *world) {
-		c := w.dial()
-		c.AddHook(brake("held up", func() { time.Sleep(20 * time.Second) }))
-		rw := newLockOn(w, c, rwlock.WithPrefix(w.prefix))
+		slow := brake("held up", func() { time.Sleep(20 * time.Second) })
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(slow) })
 		var kept []*rwlock.Hold
 		for i := range 10 {
 			kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i)))

@@ -9,12 +9,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
 	"strconv"
 	"strings"
 )
 
-//go:embed *.lua shared/*.lua
+//go:embed *.lua shared/*.lua quorum/*.lua
 var files embed.FS
 
 // A Script is a file of this folder with what it includes. Any of them may run again, or late, and leaves what it left the
@@ -46,10 +47,21 @@ var (
 	Inspect = load("inspect")
 )
 
-// All are all scripts.
+// All are all scripts of a lock on one server.
 var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect}
 
-// include stands for a file of shared/. It stands where a script first needs the file, since Lua that is not reached costs nothing.
+// The scripts that a lock over several servers uses instead of Lock and RLock, and the one for a server's mark.
+var (
+	Vote  = load("quorum/vote")
+	RVote = load("quorum/rvote")
+	Mark  = load("quorum/mark")
+)
+
+// Quorum are these.
+var Quorum = []*Script{Vote, RVote, Mark}
+
+// include stands for a file, relative to shared/. It stands where a script first needs the file, since Lua that is not reached costs
+// nothing.
 var include = regexp.MustCompile(`^ *--#include (\S+)$`)
 
 func load(name string) *Script {
@@ -106,7 +118,7 @@ func (c *composer) add(file string) error {
 	}
 	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
 		if m := include.FindStringSubmatch(line); m != nil {
-			if err := c.add("shared/" + m[1]); err != nil {
+			if err := c.add(path.Join("shared", m[1])); err != nil {
 				return err
 			}
 			continue

@@ -417,8 +417,10 @@ var (
 	boxedEvalshaRO any = "evalsha_ro"
 	boxedSHA           = func() map[*lua.Script]any {
 		sums := make(map[*lua.Script]any)
-		for _, s := range lua.All {
-			sums[s] = s.SHA
+		for _, list := range [][]*lua.Script{lua.All, lua.Quorum} {
+			for _, s := range list {
+				sums[s] = s.SHA
+			}
 		}
 		return sums
 	}()

@@ -306,6 +306,11 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	}
 }
 
+// Grant says that a claim which waits has the lock, as a message or a reply does, where that is not for one server to say.
+func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
+	e.deliver(now, protocol.Message{Token: token, Granted: []uint64{number}}, by)
+}
+
 // lockOf returns the lock that a message is about, if a claim that waits shows it.
 func (e *Engine) lockOf(m protocol.Message) *lock {
 	for _, list := range [...][]uint64{m.Granted, m.Look} {

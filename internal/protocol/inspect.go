@@ -62,7 +62,11 @@ func (d *decoder) state() (State, error) {
 		return State{}, &IncompatibleError{o[:len(o)-len(strings.TrimLeft(o, "0123456789"))]}
 	}
 	var s State
-	s.Token, _ = strconv.ParseInt(d.fields["fence"], 10, 64)
+	fence := d.fields["fence"]
+	if vote := strings.Fields(d.fields["vote"]); len(vote) > 1 {
+		fence = vote[1]
+	}
+	s.Token, _ = strconv.ParseInt(fence, 10, 64)
 	owner, more := strings.CutSuffix(d.fields["owner"], " +")
 	if k, err := ParseClaim(owner); err == nil {
 		lease, since, counted := strings.Cut(d.fields["lease"], " ")

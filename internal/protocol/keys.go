@@ -33,3 +33,6 @@ var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 // Channels returns what the names of the channels begin with. A channel's name ends with the instance that listens there: it
 // hears of grants to its claims.
 func Channels(prefix string) string { return prefix + ":wake:" }
+
+// MarkOf returns the key of a server's mark, for quorums: see lua/quorum/mark.lua. It is a string.
+func MarkOf(prefix string) any { return prefix + ":mark" }

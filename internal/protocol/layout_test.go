@@ -105,8 +105,8 @@ func transcribe(t *testing.T, s testredis.Backend) string {
 }
 
 // named returns the next claim of an instance, on a slot of its own.
-func (x *transcript) named(m protocol.Mode, instance string) *party {
-	p := &party{bench: x.bench, mode: m, instance: instance, owner: protocol.Owner{Process: uuid.UUID{15: instance[8]}, Handle: 1}}
+func (x *bench) named(m protocol.Mode, instance string) *party {
+	p := &party{bench: x, mode: m, instance: instance, owner: protocol.Owner{Process: uuid.UUID{15: instance[8]}, Handle: 1}}
 	x.numbers++
 	p.Claim = protocol.NewClaim(m, instance, int(x.numbers), x.numbers, p.owner)
 	return p

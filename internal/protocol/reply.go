@@ -18,6 +18,10 @@ type Reply struct {
 	Before bool
 	// Refused says that the request came late: its claim had ended.
 	Refused bool
+	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
+	Vote int64
+	// Unmarked says that the server's mark is not the one that the request knows: it votes for nobody.
+	Unmarked bool
 	// Of Lock and RLock that were not granted the lock: what is in the way.
 	Obstacle
 
@@ -70,6 +74,8 @@ func Decode(s *lua.Script, reply any) (Reply, error) {
 	switch s {
 	case lua.Lock, lua.RLock:
 		return decodeGrant(reply)
+	case lua.Vote, lua.RVote:
+		return decodeVote(reply)
 	case lua.Renew:
 		if n, ok := reply.(int64); ok && (n == NotThere || n == Done) {
 			return Reply{Code: int(n)}, nil

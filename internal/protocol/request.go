@@ -28,10 +28,11 @@ type Request struct {
 	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most Confirm they are waited for.
 	Replicas int
 	Confirm  time.Duration
-	Command  []any // instead of a script: the command and its arguments
-	From     any   // the sender's own
-	Trace    any   // a context.Context whose values the request is sent with, or nil
-	Again    bool  // another request for the same is under way, or has failed
+	Ballot   *Ballot // of Vote, RVote and Mark
+	Command  []any   // instead of a script: the command and its arguments
+	From     any     // the sender's own
+	Trace    any     // a context.Context whose values the request is sent with, or nil
+	Again    bool    // another request for the same is under way, or has failed
 }
 
 // A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.
@@ -62,6 +63,8 @@ func NewLease(d time.Duration) Lease {
 var (
 	boxedKeepShort any = keepShort
 	boxedNumKeys   any = "3"
+	boxedFourKeys  any = "4"
+	boxedOneKey    any = "1"
 	boxedWait      any = "wait"
 	boxedTry       any = "try"
 	boxedShorten   any = "set"
@@ -71,7 +74,14 @@ var (
 
 // Argv appends the keys and arguments of the script, which follow their number.
 func (r *Request) Argv(args []any) []any {
-	args = append(args, boxedNumKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
+	switch r.Script {
+	case lua.Mark:
+		return append(append(args, boxedOneKey, r.Ballot.Mark), r.Ballot.Args...)
+	case lua.Vote, lua.RVote:
+		args = append(args, boxedFourKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Ballot.Mark)
+	default:
+		args = append(args, boxedNumKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
+	}
 	if r.Script == lua.Inspect {
 		return args
 	}
@@ -90,6 +100,12 @@ func (r *Request) Argv(args []any) []any {
 		if under {
 			args = append(args, r.Writer)
 		}
+	case lua.Vote, lua.RVote:
+		how := boxedWait
+		if r.Try {
+			how = boxedTry
+		}
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation, r.Ballot.Wanted)
 	case lua.Unlock, lua.RUnlock:
 		args = append(args, r.Channels, orNone(r.Record))
 	case lua.Renew:
@@ -107,7 +123,7 @@ func (r *Request) Argv(args []any) []any {
 }
 
 // MaxArgs is how many arguments a request has at most, with the command, the script and the number of keys.
-const MaxArgs = 3 + 3 + 9
+const MaxArgs = 3 + 4 + 10
 
 func orNone(s any) any {
 	if s == nil {

@@ -6,19 +6,21 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 func main() {
-	for _, s := range lua.All {
+	all := append(slices.Clone(lua.All), lua.Quorum...)
+	for _, s := range all {
 		if len(os.Args) == 2 && os.Args[1] == s.Name {
 			fmt.Print(s.Source)
 			return
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: print SCRIPT, which is one of:")
-	for _, s := range lua.All {
+	for _, s := range all {
 		fmt.Fprintln(os.Stderr, "\t"+s.Name)
 	}
 	os.Exit(2)

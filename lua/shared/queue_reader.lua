@@ -34,7 +34,7 @@ if holder and holder ~= ARGV[1] and (written and holder ~= ARGV[8] or not writte
     local ttl = tonumber(ARGV[6] or SHORT)
     if call('PTTL', QUEUE) < ttl - SPARE then -- or it is new
       ttl = math.max(ttl, call('PTTL', LOCK))
-      for _, key in ipairs(KEYS) do
+      for _, key in ipairs({LOCK, LEASES, QUEUE}) do
         call('PEXPIRE', key, ttl)
       end
     end

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func newServer() (*server, error) {
 	module.RawSetString("pcall", s.lua.NewFunction(s.pcall))
 	module.RawSetString("error_reply", s.lua.NewFunction(errorReply))
 	s.lua.SetGlobal("redis", module)
-	for _, script := range scripts.All {
+	for _, script := range append(slices.Clone(scripts.All), scripts.Quorum...) {
 		chunk, err := parse.Parse(strings.NewReader(script.Source), script.Name)
 		if err != nil {
 			return nil, err
@@ -77,7 +78,8 @@ func (answerError) RedisError() {}
 // run runs a script at a moment. What it publishes is in published.
 func (s *server) run(at time.Time, r *protocol.Request) (any, error) {
 	s.mini.SetTime(at)
-	args := r.Argv(make([]any, 0, protocol.MaxArgs))[1:] // the first is the number of keys
+	args := r.Argv(make([]any, 0, protocol.MaxArgs))
+	keys, args := int(args[0].(string)[0]-'0'), args[1:]
 	table := func(list []any) *lua.LTable {
 		t := s.lua.CreateTable(len(list), 0)
 		for _, v := range list {
@@ -85,8 +87,8 @@ func (s *server) run(at time.Time, r *protocol.Request) (any, error) {
 		}
 		return t
 	}
-	s.lua.SetGlobal("KEYS", table(args[:3]))
-	s.lua.SetGlobal("ARGV", table(args[3:]))
+	s.lua.SetGlobal("KEYS", table(args[:keys]))
+	s.lua.SetGlobal("ARGV", table(args[keys:]))
 	s.published = s.published[:0]
 	if err := s.lua.CallByParam(lua.P{Fn: s.functions[r.Script], NRet: 1, Protect: true}); err != nil {
 		message, _, _ := strings.Cut(err.Error(), "\nstack traceback")

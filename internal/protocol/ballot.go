@@ -1,0 +1,88 @@
+package protocol
+
+import (
+	"strconv"
+	"time"
+)
+
+// A Ballot is what a request has beside the rest if it is one to several servers.
+type Ballot struct {
+	Mark       any   // the key of the server's mark, a string
+	Generation any   // of Vote and RVote: that of the mark, a string
+	Wanted     any   // of Vote and RVote: the token that is wanted, as TokenArg returns it
+	Args       []any // of Mark
+}
+
+// TokenArg returns a token as the scripts take it. They compare tokens as strings: "1" is smaller than any that a clock shows.
+func TokenArg(token int64) any { return strconv.FormatInt(max(token, 1), 10) }
+
+func decodeVote(reply any) (r Reply, err error) {
+	switch v := reply.(type) {
+	case int64:
+		if v == -2 {
+			return Reply{Unmarked: true}, nil
+		}
+	case []any:
+		if len(v) != 9 {
+			break
+		}
+		token, ok := v[8].(string)
+		if !ok {
+			return Reply{}, badReply(reply)
+		}
+		if r, err = decodeGrant(v[:8:8]); err != nil {
+			return r, err
+		}
+		if r.Vote, err = parseToken(token); err != nil || r.Token == 0 {
+			return Reply{}, badReply(reply)
+		}
+		return r, nil
+	case string:
+		return Reply{}, badReply(reply)
+	}
+	return decodeGrant(reply)
+}
+
+// A Mark is what a server says of itself: see lua/quorum/mark.lua.
+type Mark struct {
+	ID         string
+	Generation string
+	Resting    bool
+	Rest       time.Duration // that is left
+	Longest    time.Duration // lease
+	Top        int64         // token, 0 for none
+	Now        int64         // µs of the server's clock
+}
+
+// DecodeMark reads the reply of Mark.
+func DecodeMark(reply any) (Mark, error) {
+	v, ok := reply.([]any)
+	if !ok || len(v) != 6 {
+		return Mark{}, badReply(reply)
+	}
+	id, ok0 := v[0].(string)
+	generation, ok1 := v[1].(string)
+	rest, ok2 := v[2].(int64)
+	longest, ok3 := v[3].(int64)
+	top, ok4 := v[4].(string)
+	now, ok5 := v[5].(string)
+	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || id == "" {
+		return Mark{}, badReply(reply)
+	}
+	m := Mark{ID: id, Generation: generation, Resting: rest >= 0}
+	m.Rest = time.Duration(min(max(rest, 0), maxAgain.Milliseconds())) * time.Millisecond
+	m.Longest = time.Duration(min(max(longest, 0), maxAgain.Milliseconds())) * time.Millisecond
+	var err error
+	if top != "" {
+		if m.Top, err = strconv.ParseInt(top, 10, 64); err != nil {
+			return Mark{}, badReply(reply)
+		}
+	}
+	if m.Now, err = strconv.ParseInt(now, 10, 64); err != nil {
+		return Mark{}, badReply(reply)
+	}
+	return m, nil
+}
+
+// Milliseconds returns a duration as the scripts take it.
+func Milliseconds(d time.Duration) any { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -1,0 +1,241 @@
+package protocol_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// A poller is one server of a quorum, as a client asks it.
+type poller struct {
+	*bench
+	mark any
+}
+
+func newPoller(t *testing.T, s testredis.Backend) *poller {
+	return &poller{newBench(t, s.Client(), s.Prefix, "l"), protocol.MarkOf(s.Prefix)}
+}
+
+// asks runs the script of the mark.
+func (p *poller) asks(args ...any) protocol.Mark {
+	p.t.Helper()
+	r := protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: p.mark, Args: args}}
+	raw, err := p.c.Do(p.t.Context(), r.Argv([]any{"EVAL", r.Script.Source})...).Result()
+	require.NoError(p.t, err)
+	m, err := protocol.DecodeMark(raw)
+	require.NoError(p.t, err)
+	return m
+}
+
+// started has the server vote, in generation g.
+func (p *poller) started() *poller {
+	p.t.Helper()
+	p.asks("start", p.asks("see", "me").ID, "g", "60000")
+	return p
+}
+
+// votes returns a request for a vote.
+func (p *poller) votes(of *party, generation string, wanted int64) protocol.Request {
+	q := of.asks()
+	q.Script = lua.Vote
+	if of.mode == protocol.Read {
+		q.Script = lua.RVote
+	}
+	q.Ballot = &protocol.Ballot{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted)}
+	return q
+}
+
+func (p *poller) vote(of *party, wanted int64) protocol.Reply {
+	p.t.Helper()
+	return p.run(p.votes(of, "g", wanted))
+}
+
+const someToken = 1_763_763_763_763_763
+
+// What a vote and the mark are in Redis, and what is sent for them, is a contract as that of a lock is.
+func TestVotesArePinned(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		w := p.named(protocol.Write, "layout-01AA")
+		q := p.votes(w, "g", someToken)
+		q.Keys, q.Channels, q.Lease = protocol.KeysOf("p", "l"), "p:wake:", protocol.NewLease(30*time.Second)
+		q.Ballot.Mark = protocol.MarkOf("p")
+		require.Equal(t, []any{
+			"4", "p:{l}", "p:{l}:leases", "p:{l}:queue", "p:mark", w.ID, w.Number, w.Slot, "30000", "p:wake:", "240000", "wait", "", "g", "1763763763763763",
+		}, q.Argv(nil))
+		require.LessOrEqual(t, len(q.Argv(nil))+2, protocol.MaxArgs)
+
+		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
+		fields := p.c.HGetAll(t.Context(), s.Prefix+":{l}").Val()
+		require.Equal(t, "layout-01AA:000000000001 1763763763763763 1763763763763763", fields["vote"])
+		require.Equal(t, w.ID, fields["owner"])
+		mark := p.c.HGetAll(t.Context(), s.Prefix+":mark").Val()
+		require.Regexp(t, `^\d{16}:me$`, mark["id"])
+		require.Regexp(t, `^\d{10}$`, mark["turned"])
+		delete(mark, "id")
+		delete(mark, "turned")
+		require.Equal(t, map[string]string{"generation": "g", "longest": "60000", "top": "1763763763763763", "old": ""}, mark)
+	})
+}
+
+// A server votes only for those that know its mark, and for leases that the mark covers.
+func TestVotesNeedTheMark(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s)
+		w := p.writer()
+		require.True(t, p.run(p.votes(w, "", someToken)).Unmarked, "a server that was never asked for its mark")
+		id := p.asks("see", "me").ID
+		require.True(t, p.run(p.votes(w, "g", someToken)).Unmarked)
+		p.asks("start", "another server", "g", "60000")
+		require.True(t, p.run(p.votes(w, "g", someToken)).Unmarked, "the request was for another")
+		p.asks("start", id, "g", "60000")
+		require.True(t, p.run(p.votes(w, "other", someToken)).Unmarked)
+		p.lease = time.Hour
+		require.True(t, p.vote(w, someToken).Unmarked)
+		require.Equal(t, time.Hour, p.asks("raise", id, "g", "3600000").Longest)
+		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
+	})
+}
+
+// The tokens of a server's votes for writers grow, whatever tokens are wanted, and those of readers fit in between.
+func TestTokensOfVotesGrow(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		take := func(of *party, wanted int64) int64 {
+			t.Helper()
+			r := p.vote(of, wanted)
+			require.Equal(t, r.Vote, p.vote(of, wanted).Vote, "the request runs again")
+			require.Equal(t, protocol.Done, p.run(of.releases()).Code)
+			return r.Vote
+		}
+		require.EqualValues(t, someToken, take(p.writer(), someToken))
+		require.EqualValues(t, someToken+1, take(p.writer(), someToken))
+		require.EqualValues(t, someToken+2, take(p.writer(), 0))
+		require.EqualValues(t, someToken+2, take(p.reader(), someToken), "a reader has that of the writer before it")
+		require.EqualValues(t, someToken+9, take(p.reader(), someToken+9))
+		require.EqualValues(t, someToken+10, take(p.writer(), someToken+5), "a writer's is larger than that of a reader before it")
+	})
+}
+
+// A token that is asked for again is written back: the largest of all servers becomes each one's.
+func TestTokenIsWrittenBack(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		w := p.writer()
+		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
+		require.EqualValues(t, someToken+7, p.vote(w, someToken+7).Vote)
+		p.run(w.releases())
+		require.EqualValues(t, someToken+8, p.vote(p.writer(), someToken).Vote)
+	})
+}
+
+// A server that has forgotten a name gives no token that it, or another, gave for it before.
+func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		w := p.writer()
+		p.vote(w, someToken)
+		p.run(w.releases())
+		p.c.HSet(t.Context(), s.Prefix+":mark", "turned", "1") // a minute passes
+		other := &poller{newBench(t, p.c, s.Prefix, "other"), p.mark}
+		other.vote(other.writer(), 0)
+		p.c.Del(t.Context(), s.Prefix+":{l}")
+		require.Greater(t, p.vote(p.writer(), 0).Vote, int64(someToken))
+	})
+}
+
+// A server that has lost its data votes again when it has rested, and not before; and no smaller a token than it is told.
+func TestServerThatLostItsDataRests(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s)
+		m := p.asks("see", "me")
+		require.Equal(t, m.ID, p.asks("see", "you").ID)
+		m = p.asks("rest", m.ID, "", "3600000")
+		require.True(t, m.Resting)
+		require.InDelta(t, time.Hour, m.Rest, float64(time.Minute))
+		require.True(t, p.asks("rest", m.ID, "", "1").Rest > time.Minute, "it is not shortened")
+		require.Empty(t, p.asks("start", m.ID, "g", "60000").Generation)
+		require.Empty(t, p.asks("admit", m.ID, "g", "60000", protocol.TokenArg(someToken)).Generation)
+		require.True(t, p.run(p.votes(p.writer(), "", someToken)).Unmarked)
+
+		p.c.HSet(t.Context(), s.Prefix+":mark", "rest", "1") // an hour passes
+		m = p.asks("admit", m.ID, "g", "60000", protocol.TokenArg(someToken))
+		require.Equal(t, "g", m.Generation)
+		require.False(t, m.Resting)
+		require.EqualValues(t, someToken, m.Top)
+		require.EqualValues(t, someToken+1, p.vote(p.writer(), 0).Vote)
+	})
+}
+
+// The mark has no time to live, whatever the lock's scripts do to their own keys: a mark that ran out would be taken for lost data.
+func TestMarkStays(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		var holds []*party
+		for _, of := range []*party{p.writer(), p.writer(), p.reader(), p.reader(), p.writer()} {
+			p.vote(of, 0)
+			holds = append(holds, of)
+		}
+		for _, of := range holds {
+			p.run(protocol.Request{Script: lua.Renew, Claim: of.Claim})
+			p.vote(of, 0)
+			p.run(protocol.Request{Script: lua.Unlock, Claim: of.Claim})
+		}
+		require.Equal(t, time.Duration(-1), p.c.PTTL(t.Context(), s.Prefix+":mark").Val())
+		p.c.Del(t.Context(), s.Prefix+":mark") // as the others end with their leases
+	})
+}
+
+// A server replies anything; what makes no sense is an error.
+func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
+	t.Parallel()
+	list := func(v ...any) any { return v }
+	for _, bad := range []any{
+		nil, "5", int64(-3), list(), list("5", int64(0), "", "", int64(0), int64(0), "", "", "x"),
+		list("", int64(0), "", "", int64(0), int64(0), "", "", "5"), list("5", int64(0), "", "", int64(0), int64(0), "", "", int64(5)),
+	} {
+		_, err := protocol.Decode(lua.Vote, bad)
+		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
+	}
+	for _, bad := range []any{
+		nil, "5", list(), list("", "", int64(-1), int64(0), "", "1"), list("id", "", int64(-1), int64(0), "x", "1"),
+		list("id", "", int64(-1), int64(0), "", "x"), list("id", nil, int64(-1), int64(0), "", "1"), list("id", "", "-1", int64(0), "", "1"),
+	} {
+		_, err := protocol.DecodeMark(bad)
+		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
+	}
+	m, err := protocol.DecodeMark(list("id", "g", int64(-1), int64(60000), "5", "7"))
+	require.NoError(t, err)
+	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7}, m)
+	_, err = protocol.Decode(lua.Vote, redis.Nil)
+	require.ErrorIs(t, err, protocol.ErrReply)
+}
+
+// What clears slots away that have been at rest for long leaves the tokens alone, whatever the clocks of the servers show.
+func TestSweepLeavesTokens(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		last := int64(0)
+		for range 20 { // each new slot sweeps some fields, taken at random
+			w := p.named(protocol.Write, "lowercase-1")
+			r := p.vote(w, someToken)
+			require.Greater(t, r.Vote, last)
+			last = r.Vote
+			p.run(protocol.Request{Script: lua.Unlock, Claim: w.Claim})
+		}
+	})
+}

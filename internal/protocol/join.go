@@ -1,0 +1,106 @@
+package protocol
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Join returns what several servers together say of a lock; a state is nil of a server that has not answered. A hold counts that a
+// majority may have voted for, with what a majority says of it. The queue is that of the home; or the longest, if the home is not
+// known, which is less than zero, or has not answered.
+func Join(states []*State, home int) State {
+	j := join{states: states, majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
+	j.count()
+	j.holders()
+	if q := j.queue(home); q != nil {
+		j.waiters(q)
+	}
+	return j.joined
+}
+
+type join struct {
+	states   []*State
+	majority int
+	missing  int // states
+	votes    map[party][]Holder
+	order    []party
+	joined   State
+}
+
+// A party is who holds a lock, whatever the servers know its votes by.
+type party struct {
+	instance string
+	owner    Owner
+	mode     Mode
+}
+
+func partyOf(k Known) party { return party{k.Instance, k.Owner, k.Mode} }
+
+// count lists who has which votes.
+func (j *join) count() {
+	for _, s := range j.states {
+		if s == nil {
+			j.missing++
+			continue
+		}
+		j.joined.Token = max(j.joined.Token, s.Token)
+		for _, h := range s.Holders {
+			p := partyOf(h.Known)
+			if j.votes[p] == nil {
+				j.order = append(j.order, p)
+			}
+			j.votes[p] = append(j.votes[p], h)
+		}
+	}
+}
+
+// holds reports whether a majority may have voted for somebody.
+func (j *join) holds(p party) bool {
+	return len(j.votes[p])+j.missing >= j.majority && len(j.votes[p]) > 0
+}
+
+// holders lists who holds the lock, the writer first.
+func (j *join) holders() {
+	for _, p := range j.order {
+		if !j.holds(p) {
+			continue
+		}
+		v := j.votes[p]
+		h, last := v[0], min(j.majority, len(v))-1
+		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(b.Lease, a.Lease) })
+		h.Lease = v[last].Lease
+		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(b.Count, a.Count) })
+		h.Count = v[last].Count
+		j.joined.Holders = append(j.joined.Holders, h)
+		j.joined.Mode = max(j.joined.Mode, p.mode)
+	}
+	slices.SortStableFunc(j.joined.Holders, func(a, b Holder) int { return cmp.Compare(b.Known.Mode, a.Known.Mode) })
+}
+
+// queue returns the state of the server that keeps the queue.
+func (j *join) queue(home int) (longest *State) {
+	if home >= 0 && j.states[home] != nil {
+		return j.states[home]
+	}
+	for _, s := range j.states {
+		if s != nil && (longest == nil || len(s.Waiters) > len(longest.Waiters)) {
+			longest = s
+		}
+	}
+	return longest
+}
+
+// waiters lists who waits: those that are next, and collect the votes of the others; and those in the queue, unless they have a
+// majority without it.
+func (j *join) waiters(queue *State) {
+	for _, h := range queue.Holders {
+		if !j.holds(partyOf(h.Known)) {
+			j.joined.Waiters = append(j.joined.Waiters, Waiter{h.Known, h.Lease})
+		}
+	}
+	for _, w := range queue.Waiters {
+		if !j.holds(partyOf(w.Known)) {
+			j.joined.Waiters = append(j.joined.Waiters, w)
+		}
+	}
+}

@@ -1,0 +1,15 @@
+-- One of several servers' vote for a writer: as lock.lua, if the server has not forgotten whom it voted for.
+--
+-- KEYS   1 lock  2 leases  3 queue  4 the server's mark: see mark.lua
+-- ARGV   1 to 7 as lock.lua, all of them  8 ""  9 the generation of the mark  10 the token that is wanted, 16 digits
+-- Reply  as lock.lua, where the claim was let in as a list, with a ninth element: the token; -2 if the mark is another
+
+--#include ../quorum/token.lua
+local mark = redis.call('HMGET', KEYS[4], 'generation', 'longest', 'top', 'old', 'turned')
+if not may_vote(mark) then
+  return -2
+end
+local function vote()
+  --#include ../lock.lua
+end
+return voted(vote(), mark, true)

@@ -1,0 +1,156 @@
+package rwlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+)
+
+// ErrNoMajority is what a call over several servers fails with if it ends while fewer than a majority of them vote. The error's text
+// says how many do, and the last reason why others do not.
+var ErrNoMajority = quorum.ErrNoMajority
+
+// NewQuorum returns an RWLock over an odd number of independent servers, three at least. It works, and keeps its promises, while a
+// majority of them does: of three servers one, of five two, may be down, cut off, frozen, or restarted without their data. Each
+// client stands for one server, a master that is no replica of another; all RWLocks that share locks must be given the same servers,
+// in any order. The caller closes the clients, after it has closed the RWLock.
+//
+// A server that comes back without its data takes part again when the longest lease in use is over. A server must come back with all
+// of its data or with none, and must not evict keys: see docs/quorum.md.
+//
+// NewQuorum returns an error if the number of clients is even or less than three; if a client is nil, is given twice, or is a
+// redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the network: that two clients stand for the same
+// server is found when a lock is first used, and every call then returns an error.
+func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
+	if err := checkClients(clients); err != nil {
+		return nil, fmt.Errorf("rwlock: new quorum: %w", err)
+	}
+	c, err := configure(opts)
+	if err != nil {
+		return nil, fmt.Errorf("rwlock: new quorum: %w", err)
+	}
+	if c.replicas > 0 {
+		return nil, errors.New("rwlock: new quorum: WithReplicas is for one server with replicas: in a quorum, the servers confirm a hold")
+	}
+	rw := build(c)
+	rw.servers = &severalServers{rw, quorum.New(
+		quorum.Config{Servers: len(clients), Prefix: rw.prefix, Instance: rw.instance, Lease: rw.lease}, rw.engine)}
+	for _, client := range clients {
+		rw.dispatch = append(rw.dispatch, dispatch.New(client, rw.received))
+	}
+	rw.attach(c.observer)
+	return rw, nil
+}
+
+func checkClients(clients []redis.UniversalClient) error {
+	if n := len(clients); n < 3 || n%2 == 0 {
+		return fmt.Errorf("%d clients: a quorum has an odd number of servers, three at least", n)
+	}
+	seen := map[redis.UniversalClient]int{}
+	for i, client := range clients {
+		if isNil(client) {
+			return fmt.Errorf("client %d is nil", i)
+		}
+		switch client.(type) {
+		case *redis.Ring, *redis.ClusterClient:
+			return fmt.Errorf("client %d is a %T: each client of a quorum stands for one server", i, client)
+		}
+		if other, ok := seen[client]; ok {
+			return fmt.Errorf("clients %d and %d are the same", other, i)
+		}
+		seen[client] = i
+	}
+	return nil
+}
+
+// severalServers vote on each request of the engine's.
+type severalServers struct {
+	rw     *RWLock
+	quorum *quorum.Quorum
+}
+
+func (s *severalServers) subscribed(now time.Time, i int) { s.quorum.Subscribed(now, i) }
+func (s *severalServers) unsubscribed(now time.Time, i int, err error) {
+	s.quorum.Unsubscribed(now, i, err)
+}
+func (s *severalServers) heard(now time.Time, i int, message string) { s.quorum.Heard(now, i, message) }
+func (s *severalServers) tick(now time.Time)                         { s.quorum.Tick(now) }
+func (s *severalServers) next() (time.Time, bool)                    { return s.quorum.Next() }
+func (s *severalServers) idle() bool                                 { return s.quorum.Idle() }
+
+func (s *severalServers) flush(now time.Time, fx *effects) {
+	s.quorum.Flush(now, &fx.Effects)
+	for _, r := range fx.Requests {
+		r.From = r
+		r.Trace = s.rw.traceOf(r.For)
+		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
+	}
+	for _, x := range fx.Inspected {
+		x.Tag.(chan *quorum.Inspection) <- x
+	}
+	for _, f := range fx.Forced {
+		f.Tag.(chan error) <- f.Err
+	}
+}
+
+func (s *severalServers) replied(now time.Time, result dispatch.Result) {
+	s.quorum.Replied(now, result.Request.From.(*quorum.Request), result.Reply, result.Err)
+}
+
+func (s *severalServers) inspect(w *wait, name string) (protocol.State, error) {
+	done := make(chan *quorum.Inspection, 1)
+	s.rw.mu.Lock()
+	s.quorum.Inspect(time.Now(), name, done)
+	s.rw.flush()
+	select {
+	case x := <-done:
+		return x.State, x.Err
+	case <-w.ctx.Done():
+		return protocol.State{}, w.over(w.ctx.Err())
+	case <-s.rw.life.Done():
+		return protocol.State{}, ErrClosed
+	}
+}
+
+// read asks all servers, until a majority has answered.
+func (s *severalServers) read(ctx context.Context, keys []string) []any {
+	values := make([]any, len(keys))
+	done := make(chan dispatch.Result, len(s.rw.dispatch))
+	for _, d := range s.rw.dispatch {
+		r := command("mget", keys...)
+		r.From = done
+		d.Send(r)
+	}
+	for answered, failed := 0, 0; answered <= len(s.rw.dispatch)/2 && answered+failed < len(s.rw.dispatch); {
+		select {
+		case result := <-done:
+			if list, ok := result.Reply.([]any); ok && len(list) == len(values) {
+				answered++
+				fill(values, list)
+			} else {
+				failed++
+			}
+		case <-ctx.Done():
+			return values
+		case <-s.rw.life.Done():
+			return values
+		}
+	}
+	return values
+}
+
+// fill takes from a list what is not known yet.
+func fill(values, list []any) {
+	for i := range values {
+		if values[i] == nil {
+			values[i] = list[i]
+		}
+	}
+}
