@@ -183,12 +183,22 @@ func TestWrongTypeIsLeftAlone(t *testing.T) {
 }
 
 func (w *world) wrongType(suffix string, needy bool) {
-	ctx, c, rw, name := context.Background(), w.dial(), w.newLock(), "n"
+	ctx, rw, name := context.Background(), w.newLock(), "n"
 	key := w.prefix + ":{n}" + suffix
-	require.NoError(w, c.RPush(ctx, key, "not", "yours").Err())
-	require.NoError(w, c.Expire(ctx, key, hang).Err())
-	w.Cleanup(func() { require.NoError(w, c.Del(ctx, key).Err()) })
-	before := content(w, c, key)
+	var servers []*redis.Client
+	for _, dial := range w.servers() {
+		c := dial()
+		servers = append(servers, c)
+		require.NoError(w, c.RPush(ctx, key, "not", "yours").Err())
+		require.NoError(w, c.Expire(ctx, key, hang).Err())
+		w.Cleanup(func() { require.NoError(w, c.Del(ctx, key).Err()) })
+	}
+	untouched := func(after string, args ...any) {
+		w.Helper()
+		for _, c := range servers {
+			require.Equal(w, "list[not yours]", content(w, c, key), append([]any{after}, args...)...)
+		}
+	}
 	for _, mode := range []rwlock.Mode{read, write} {
 		for op, lock := range map[string]lockFunc{"r?lock": acquire, "tryr?lock": try} {
 			h, err := lock(newOwner(), rw, mode, name)
@@ -203,14 +213,14 @@ func (w *world) wrongType(suffix string, needy bool) {
 			} else {
 				require.Regexp(w, `^rwlock: `+op+` "n": .*WRONGTYPE`, err.Error())
 			}
-			require.Equal(w, before, content(w, c, key), "%v %v", op, mode)
+			untouched("%v %v", op, mode)
 			eventually(w, func() bool {
 				return !slices.ContainsFunc(w.leftovers(), func(k string) bool { return k != key })
 			}, "nothing else left by %v %v", op, mode)
 		}
 	}
 	_, _ = rw.Inspect(ctx, name)
-	require.Equal(w, before, content(w, c, key), "inspect")
+	untouched("inspect")
 }
 
 // Two RWLocks are strangers though one Owner uses both: they exclude each other, and neither's Unlock touches the other's

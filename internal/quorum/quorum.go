@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"strings"
 	"time"
 
@@ -443,13 +444,13 @@ func (q *Quorum) Tick(now time.Time) {
 	}
 }
 
-// Idle reports whether the engine is idle, and nothing is to be given back to a server that answers.
+// Idle reports whether the engine is idle, and nothing is to be given back to a server that answers, and does not refuse it.
 func (q *Quorum) Idle() bool {
 	if !q.engine.Idle() {
 		return false
 	}
 	for _, s := range q.servers {
-		if !s.suspected && len(s.endings) > 0 {
+		if !s.suspected && slices.ContainsFunc(s.endings, (*ending).hopeful) {
 			return false
 		}
 	}

@@ -229,6 +229,9 @@ func (q *Quorum) gave(now time.Time, s *server, r *Request, reply protocol.Reply
 	}
 }
 
+// hopeful reports whether the server may yet take the vote back: it has not refused to, as it does if a key has another type.
+func (e *ending) hopeful() bool { return e.open || e.err == nil || protocol.Passing(e.err) }
+
 // giveAgain tries again to give back what a server has not taken back.
 func (q *Quorum) giveAgain(now time.Time, s *server) {
 	s.dropLate(now)
