@@ -41,6 +41,7 @@ func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 					unlock(w, next.granted())
 					w.within(30*time.Second, start.Add(outage), next.at)
 				}
+				time.Sleep(time.Minute) // until the client gives up what was sent into the outage, or Close would wait for that
 			})
 		})
 	}
