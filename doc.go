@@ -129,7 +129,8 @@
 // # Observation
 //
 // [RWLock.Inspect] shows who holds a lock and who waits for it, with the label of each process: see [WithLabel]. An [Observer] is told
-// of acquisitions, ends of holds, renewals and wake-ups: see [WithObserver].
+// of acquisitions, ends of holds, renewals and wake-ups: see [WithObserver]. [RWLock.Snapshot] returns what this process holds and waits
+// for; package rwlockdebug serves it as a page.
 //
 // # Errors
 //

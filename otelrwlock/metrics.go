@@ -42,7 +42,7 @@ func (o *observer) instrument(m metric.Meter) error {
 	o.renewalFailures, errs[3] = m.Int64Counter("rwlock.renewal.failures", metric.WithUnit("{failure}"),
 		metric.WithDescription("Renewals that failed, and were tried again."))
 	o.wakeupMissed, errs[4] = m.Int64Counter("rwlock.wakeup.missed", metric.WithUnit("{wakeup}"),
-		metric.WithDescription("Waiting calls that no message told of their grant."))
+		metric.WithDescription("Waits that ended with a heartbeat because no message arrived."))
 
 	o.holdCount, errs[5] = m.Int64ObservableUpDownCounter("rwlock.hold.count", metric.WithUnit("{hold}"),
 		metric.WithDescription("How many holds there are."))
@@ -51,7 +51,7 @@ func (o *observer) instrument(m metric.Meter) error {
 	o.holdOldest, errs[7] = m.Float64ObservableGauge("rwlock.hold.oldest", metric.WithUnit("s"),
 		metric.WithDescription("The age of the oldest hold."))
 	o.leaseRemaining, errs[8] = m.Float64ObservableGauge("rwlock.lease.remaining", metric.WithUnit("s"),
-		metric.WithDescription("For how long all holds can be relied on if no renewal succeeds."))
+		metric.WithDescription("For how long all holds can be relied on without a renewal."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}

@@ -15,10 +15,10 @@
 //	rwlock.hold.count         gauge      how many holds there are
 //	rwlock.wait.count         gauge      how many lock calls have not returned yet
 //	rwlock.hold.oldest        gauge      the age of the oldest hold; 0 if there is none
-//	rwlock.lease.remaining    gauge      until when all holds can be relied on if no renewal succeeds; none if there is no hold
+//	rwlock.lease.remaining    gauge      for how long all holds can be relied on without a renewal; not reported without holds
 //	rwlock.hold.lost          counter    holds that ended before they were released, by reason
 //	rwlock.renewal.failures   counter    renewals that failed, and were tried again
-//	rwlock.wakeup.missed      counter    waiting calls that found out by their heartbeat, because no message came
+//	rwlock.wakeup.missed      counter    waits that ended with a heartbeat because no message arrived
 //
 // The outcome of a call is "acquired", "locked" (a Try call would have had to wait), "timeout", "canceled", "closed", "upgrade",
 // "lost", "owner", "deadlock", "not_replicated" or "error". The path is the text of an [rwlock.Path], the reason that of an
@@ -29,10 +29,10 @@
 // A lock call has the span rwlock.acquire, and a hold the span rwlock.hold. Both are children of the span in the context of the
 // call. The context of the hold carries the latter, so that the spans of work under the lock are its children. If the client is
 // instrumented with redisotel, the span of a command is a child of the call's or the hold's that it was sent for; commands for
-// several calls travel in one pipeline, whose span is a child of the first.
+// several calls can share a pipeline, whose span is a child of the first call's.
 //
-// The status of a span is an error if the call failed or the hold was lost. It is not for a Try call that did not get the lock, or
-// a call whose context was cancelled. Spans have the name of the lock as the attribute rwlock.name, and rwlock.mode, rwlock.owner,
+// The status of a span is an error if the call failed or the hold was lost, but not if a Try call did not get the lock or the context
+// of a call was cancelled. Spans have the name of the lock as the attribute rwlock.name, and rwlock.mode, rwlock.owner,
 // rwlock.outcome, rwlock.path, rwlock.token or rwlock.reason where these are known. Bytes of a name that are not UTF-8 are
 // replaced by U+FFFD.
 package otelrwlock

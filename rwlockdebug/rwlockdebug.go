@@ -1,10 +1,10 @@
-// Package rwlockdebug serves a page that shows which locks a process holds and waits for, in the way of net/http/pprof:
+// Package rwlockdebug serves a page that shows which locks a process holds and waits for. Register it as you would net/http/pprof:
 //
 //	http.Handle("/debug/rwlock", rwlockdebug.Handler(rw))
 //
 // For each hold and each waiting call, the page has the name of the lock, the mode, the owner, since when, for how long the lease
 // still runs or who is in the way, and where the program asked for the lock. It is HTML, or JSON if the request has the parameter
-// format=json or accepts application/json and not text/html. The parameter refresh=5 has a browser load it again every five seconds.
+// format=json, or accepts application/json but not text/html. With the parameter refresh=5, a browser loads it every five seconds.
 //
 // The page shows names of locks and files, so serve it where only the program's developers can reach it. It sends nothing to the
 // Redis server, and costs nothing until it is asked for: see [rwlock.RWLock.Snapshot].
