@@ -109,16 +109,18 @@ func (c *Cluster) introduce(node *redis.Client) error {
 	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", cmp.Or(first.conf.known, first.port)).Err()
 }
 
-// await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy machine, so that it is
-// repeated every few seconds.
+// await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy machine, so that all are
+// repeated every few seconds: the node may be waiting to hear of another one.
 func (c *Cluster) await(s *Server, ready func(*redis.Client) error) {
 	c.tb.Helper()
 	node, introduced := s.Client(), time.Now()
 	err := poll(startTimeout, func() error {
 		err := ready(node)
-		if err != nil && s != c.Nodes[0] && time.Since(introduced) > 3*time.Second {
+		if err != nil && time.Since(introduced) > 3*time.Second {
 			introduced = time.Now()
-			err = errors.Join(err, c.introduce(node))
+			for _, other := range c.Nodes[1:] {
+				err = errors.Join(err, c.introduce(other.Client()))
+			}
 		}
 		return err
 	})
