@@ -161,7 +161,7 @@ func playHoarder() {
 // lost or used, and what a peak of readers or waiters needed.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	const little = 64_000 // bytes: a few for each name, reader or waiter
+	const little = 128_000 // bytes: a few for each name, reader or waiter
 	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000, "waiters": 3_000} {
 		t.Run(work, func(t *testing.T) {
 			t.Parallel()

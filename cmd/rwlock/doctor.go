@@ -47,13 +47,14 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 6*patience)
 	defer cancel()
-	findings, err := a.checkNodes(ctx, s.client)
-	if err != nil {
-		return err
+	var findings []doctor.Finding
+	for i, client := range s.clients {
+		list, err := a.checkServer(ctx, conn.Display(a.urls[i]), client)
+		if err != nil {
+			return err
+		}
+		findings = append(findings, list...)
 	}
-	findings = append(findings, doctor.Lock(ctx, s.client, func() (*rwlock.RWLock, error) {
-		return rwlock.New(s.client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))
-	}, a.prefix)...)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -66,8 +67,19 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	return nil
 }
 
+// checkServer checks a server, or each master of a cluster, and the locks there.
+func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, error) {
+	findings, err := a.checkNodes(ctx, url, client)
+	if err != nil {
+		return nil, err
+	}
+	return append(findings, doctor.Lock(ctx, client, func() (*rwlock.RWLock, error) {
+		return rwlock.New(client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))
+	}, a.prefix)...), nil
+}
+
 // checkNodes checks each master on its own.
-func (a *app) checkNodes(ctx context.Context, client redis.UniversalClient) ([]doctor.Finding, error) {
+func (a *app) checkNodes(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, error) {
 	var mu sync.Mutex
 	var findings []doctor.Finding
 	check := func(ctx context.Context, server string, c *redis.Client) error {
@@ -83,7 +95,7 @@ func (a *app) checkNodes(ctx context.Context, client redis.UniversalClient) ([]d
 		err = c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c.Options().Addr, c) })
 		slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(a.Server, b.Server) })
 	case *redis.Client:
-		err = check(ctx, conn.Display(a.url), c)
+		err = check(ctx, url, c)
 	default:
 		err = errors.New("unknown kind of client")
 	}

@@ -58,7 +58,7 @@ func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]s
 	defer s.close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 	defer cancel()
-	list, _ := a.names(ctx, s.client, globEscape.Replace(start)+"*") // what was found by then
+	list, _ := a.names(ctx, s, globEscape.Replace(start)+"*") // what was found by then
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -70,7 +70,7 @@ var (
 )
 
 // names returns the names that match the pattern, of locks that are in use or were lately.
-func (a *app) names(ctx context.Context, client redis.UniversalClient, pattern string) ([]string, error) {
+func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, error) {
 	match := globEscape.Replace(a.prefix) + ":{" + keyEscape.Replace(pattern) + "}"
 	var mu sync.Mutex
 	found := map[string]bool{} // SCAN may return a key twice
@@ -83,13 +83,14 @@ func (a *app) names(ctx context.Context, client redis.UniversalClient, pattern s
 		}
 		return keys.Err()
 	}
-	var err error
-	switch c := client.(type) {
-	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, scan)
-	case *redis.Client:
-		err = scan(ctx, c)
-	}
+	err := s.most(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		if c, ok := client.(*redis.ClusterClient); ok {
+			return c.ForEachMaster(ctx, scan)
+		}
+		return scan(ctx, client.(*redis.Client))
+	})
+	mu.Lock() // a server of a quorum may be late
+	defer mu.Unlock()
 	list := make([]string, 0, len(found))
 	for name := range found {
 		list = append(list, name)
@@ -103,7 +104,7 @@ func (a *app) names(ctx context.Context, client redis.UniversalClient, pattern s
 func (a *app) states(ctx context.Context, s *session, pattern string, all bool) ([]rwlock.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	list, err := a.names(ctx, s.client, pattern)
+	list, err := a.names(ctx, s, pattern)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,7 +24,7 @@ const patience = 5 * time.Second
 
 // app is what the commands have in common.
 type app struct {
-	url     string
+	urls    []string // one; or those of a quorum
 	prefix  string
 	json    bool
 	running string // the command, for the hint after an error
@@ -38,9 +39,9 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	a.running = root.Name()
-	root.PersistentFlags().StringVar(&a.url, "redis", cmp.Or(os.Getenv("REDIS_URL"), "redis://localhost:6379"),
+	root.PersistentFlags().StringArrayVar(&a.urls, "redis", strings.Fields(cmp.Or(os.Getenv("REDIS_URL"), "redis://localhost:6379")),
 		"`URL` of the server: redis://, rediss://, unix://, redis+sentinel://HOST,…/MASTER or redis+cluster://HOST,…; "+
-			"the default is REDIS_URL")
+			"once for each server of a quorum; the default is REDIS_URL")
 	root.PersistentFlags().Lookup("redis").DefValue = "" // it may have a password
 	root.PersistentFlags().StringVar(&a.prefix, "prefix", "rwlock", "`TEXT` that the names of all keys and channels begin with")
 	root.AddCommand(a.execCommand(), a.inspectCommand(), a.lsCommand(), a.watchCommand(), a.forceUnlockCommand(),
@@ -63,37 +64,83 @@ func version() string {
 	return info.Main.Version
 }
 
-// A session is a client and an RWLock on it.
-type session struct {
-	client redis.UniversalClient
-	rw     *rwlock.RWLock
+// display returns the URLs without passwords, for people.
+func (a *app) display() string {
+	var list []string
+	for _, url := range a.urls {
+		list = append(list, conn.Display(url))
+	}
+	return strings.Join(list, " ")
 }
 
-// open returns a session with the server. It does not use the network, so all its errors are the user's.
-func (a *app) open(opts ...rwlock.Option) (*session, error) {
-	client, err := conn.Open(a.url)
-	if err != nil {
-		return nil, exitf(exitUsage, "--redis: %w", err)
+// A session is an RWLock and its clients: one, or those of a quorum.
+type session struct {
+	clients []redis.UniversalClient
+	rw      *rwlock.RWLock
+}
+
+// open returns a session with the server, or the servers of a quorum. It does not use the network, so all its errors are the user's.
+func (a *app) open(opts ...rwlock.Option) (_ *session, err error) {
+	s := &session{}
+	defer func() {
+		if err != nil {
+			s.disconnect()
+		}
+	}()
+	for _, url := range a.urls {
+		client, err := conn.Open(url)
+		if err != nil {
+			return nil, exitf(exitUsage, "--redis: %w", err)
+		}
+		s.clients = append(s.clients, client)
 	}
-	rw, err := rwlock.New(client, append(opts, rwlock.WithPrefix(a.prefix))...)
+	opts = append(opts, rwlock.WithPrefix(a.prefix))
+	if len(s.clients) == 1 {
+		s.rw, err = rwlock.New(s.clients[0], opts...)
+	} else {
+		s.rw, err = rwlock.NewQuorum(s.clients, opts...)
+	}
 	if err != nil {
-		_ = client.Close()
 		return nil, &exit{exitUsage, err}
 	}
-	return &session{client, rw}, nil
+	return s, nil
 }
 
 // close releases what is held. Its error adds nothing to what the commands have reported.
 func (s *session) close() {
 	_ = s.rw.Close()
-	_ = s.client.Close()
+	s.disconnect()
 }
 
-// reach fails if the server does not answer. Lock calls that a signal can end would try again until it does.
+func (s *session) disconnect() {
+	for _, c := range s.clients {
+		_ = c.Close()
+	}
+}
+
+// most runs fn with each client at a time, and returns once it has succeeded with a majority of them. It fails if it cannot, with the
+// first error.
+func (s *session) most(ctx context.Context, fn func(ctx context.Context, c redis.UniversalClient) error) error {
+	results := make(chan error, len(s.clients))
+	for _, c := range s.clients {
+		go func() { results <- fn(ctx, c) }()
+	}
+	needed, failed := len(s.clients)/2+1, error(nil)
+	for range s.clients {
+		if err := <-results; err != nil {
+			failed = cmp.Or(failed, err)
+		} else if needed--; needed == 0 {
+			return nil
+		}
+	}
+	return failed
+}
+
+// reach fails if the server does not answer, or a majority of a quorum. Lock calls that a signal can end would try again until it does.
 func (s *session) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return s.client.Ping(ctx).Err()
+	return s.most(ctx, func(ctx context.Context, c redis.UniversalClient) error { return c.Ping(ctx).Err() })
 }
 
 // with runs fn with a session, and with a context that a signal ends.

@@ -143,3 +143,40 @@ func TestUnixSocket(t *testing.T) {
 	p := start(t, "unix://"+socket, "exec", "a", "--", "echo", "ran")
 	require.Zero(t, p.exit())
 }
+
+// Several URLs are a quorum: the command works while a majority of the servers does.
+func TestQuorum(t *testing.T) {
+	t.Parallel()
+	var servers []*testredis.Server
+	var urls []string
+	for range 3 {
+		s := testredis.Start(t)
+		servers, urls = append(servers, s), append(urls, "redis://"+s.Addr())
+	}
+	url := strings.Join(urls, " ")
+	holder := start(t, url, "exec", "--label", "nightly", "a", "--", "sh", "-c", "echo ready; sleep 60")
+	holder.says("ready")
+	p := start(t, url, "inspect", "a")
+	require.Zero(t, p.exit())
+	require.Contains(t, p.out.String(), "nightly")
+	p = start(t, url, "ls")
+	require.Zero(t, p.exit())
+	require.Equal(t, 2, strings.Count(p.out.String(), "\n"))
+	p = start(t, url, "doctor")
+	require.Zero(t, p.exit())
+	for _, u := range urls {
+		require.Contains(t, p.out.String(), u)
+	}
+
+	servers[0].Kill()
+	require.Equal(t, exitLocked, start(t, url, "exec", "--try", "a", "--", "true").exit())
+	require.Zero(t, start(t, "", "exec", "--redis", urls[0], "--redis", urls[1], "--redis", urls[2], "b", "--", "true").exit())
+	require.Zero(t, start(t, url, "ls").exit())
+
+	servers[1].Kill()
+	require.Equal(t, exitUnavailable, start(t, url, "ls").exit())
+
+	p = start(t, urls[0]+" "+urls[1], "ls")
+	require.Equal(t, exitUsage, p.exit())
+	require.Contains(t, p.err.String(), "odd number")
+}

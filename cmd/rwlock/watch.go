@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/conn"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
@@ -105,7 +104,7 @@ func (a *app) frame(states []rwlock.State, err error, color bool) []string {
 		holders += len(s.Holders)
 		waiters += len(s.Waiters)
 	}
-	head := fmt.Sprintf("%s  %s  %s, %s, %s", conn.Display(a.url), time.Now().Format(time.TimeOnly),
+	head := fmt.Sprintf("%s  %s  %s, %s, %s", a.display(), time.Now().Format(time.TimeOnly),
 		count(len(states), "lock"), count(holders, "holder"), count(waiters, "waiter"))
 	lines := []string{output.Paint(output.Cell{Text: head, Style: output.Bold}, color), ""}
 	if err != nil {
