@@ -4,6 +4,7 @@
 //
 //	go run ./examples/quickstart
 //	go run ./examples/quickstart -redis redis://localhost:6379
+//	go run ./examples/quickstart -servers 3   # a quorum: one of the servers is stopped, too
 //
 // Seven processes share one file, a ledger of accounts. Some move money from one account to another, some check that no
 // money appeared or vanished. They work without a lock, then with one; then one of them is killed while it holds the
@@ -49,22 +50,32 @@ func run() error {
 		return work(description)
 	}
 	url := flag.String("redis", "", "`URL` of a Redis server; without it, one is embedded")
+	n := flag.Int("servers", 1, "how many servers to embed: `1`, or an odd number for a quorum")
 	flag.Parse()
+	if *n < 1 || *n%2 == 0 || *url != "" && *n != 1 {
+		return errors.New("-servers is 1 or an odd number, and goes without -redis")
+	}
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not done within a minute"))
 	defer cancel()
 
+	urls := []string{*url}
+	var servers []*miniredis.Miniredis
 	if *url == "" {
-		server := miniredis.NewMiniRedis()
-		server.ClockTTL(true)
-		if err := server.StartAddr("127.0.0.1:0"); err != nil {
-			return err
+		urls = nil
+		for range *n {
+			server := miniredis.NewMiniRedis()
+			server.ClockTTL(true)
+			if err := server.StartAddr("127.0.0.1:0"); err != nil {
+				return err
+			}
+			defer server.Close()
+			servers = append(servers, server)
+			urls = append(urls, "redis://"+server.Addr())
+			say("Redis is embedded, on %s", server.Addr())
 		}
-		defer server.Close()
-		*url = "redis://" + server.Addr()
-		say("Redis is embedded, on %s", server.Addr())
 	} else if err := ping(ctx, *url); err != nil {
 		return err
 	}
@@ -81,8 +92,11 @@ func run() error {
 		{title: "one killed", play: oneKilled},
 		{title: "one paused", play: onePaused},
 	}
+	if len(servers) > 1 {
+		show = append(show, &act{title: "server stopped", play: func(c *crew) error { return serverStopped(c, servers[0]) }})
+	}
 	for _, a := range show {
-		if err := a.perform(ctx, *url, ledger{filepath.Join(dir, "ledger")}); err != nil {
+		if err := a.perform(ctx, urls, ledger{filepath.Join(dir, "ledger")}); err != nil {
 			return err
 		}
 	}
@@ -111,11 +125,11 @@ type act struct {
 	tally
 }
 
-func (a *act) perform(ctx context.Context, url string, l ledger) error {
+func (a *act) perform(ctx context.Context, urls []string, l ledger) error {
 	if err := l.create(); err != nil {
 		return err
 	}
-	c, err := hire(ctx, job{Redis: url, Ledger: l.path, Unlocked: a.unlocked})
+	c, err := hire(ctx, job{Servers: urls, Ledger: l.path, Unlocked: a.unlocked})
 	if err == nil {
 		err = a.play(c)
 	}
@@ -218,6 +232,23 @@ func onePaused(c *crew) error {
 		return err
 	}
 	say("%s has waited for its turn, and writes with token %d", again.Worker, again.Token)
+	return nil
+}
+
+func serverStopped(c *crew, server *miniredis.Miniredis) error {
+	headline("one of the servers is stopped while the ledger is in use")
+	if err := c.goOn(500 * time.Millisecond); err != nil {
+		return err
+	}
+	before, address := c.writes, server.Addr()
+	server.Close()
+	say("the server on %s is gone: the others are a majority", address)
+	for c.writes < before+100 {
+		if _, err := c.watch(patience, func(e event) bool { return e.Kind == wrote }); err != nil {
+			return fmt.Errorf("nobody writes any more: %w", err)
+		}
+	}
+	say("%d more writes", c.writes-before)
 	return nil
 }
 

@@ -23,8 +23,8 @@ type job struct {
 	Name     string
 	Writer   bool
 	Unlocked bool
-	Redis    string
-	Ledger   string // path of the file, and name of its lock
+	Servers  []string // URLs: of one, or of a quorum
+	Ledger   string   // path of the file, and name of its lock
 }
 
 const jobVar = "QUICKSTART_JOB"
@@ -74,15 +74,24 @@ func work(description string) error {
 	}
 	w.ledger = ledger{w.Ledger}
 
-	options, err := redis.ParseURL(w.Redis)
-	if err != nil {
-		return err
+	var clients []redis.UniversalClient
+	for _, url := range w.Servers {
+		options, err := redis.ParseURL(url)
+		if err != nil {
+			return err
+		}
+		client := redis.NewClient(options)
+		defer client.Close()
+		clients = append(clients, client)
 	}
-	client := redis.NewClient(options)
-	defer client.Close()
 
-	// All it takes: a client, and one RWLock for the whole process.
-	w.locks, err = rwlock.New(client, rwlock.WithLease(lease))
+	// All it takes: a client, or several for a quorum, and one RWLock for the whole process.
+	var err error
+	if len(clients) == 1 {
+		w.locks, err = rwlock.New(clients[0], rwlock.WithLease(lease))
+	} else {
+		w.locks, err = rwlock.NewQuorum(clients, rwlock.WithLease(lease))
+	}
 	if err != nil {
 		return err
 	}

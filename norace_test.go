@@ -1,0 +1,5 @@
+//go:build !race
+
+package rwlock_test
+
+const underRace = false
