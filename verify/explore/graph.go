@@ -71,6 +71,11 @@ var meanings = map[string]meaning{
 	"Request.Tag":        skip,
 	"Request.From":       skip,
 	"Request.Command":    skip,
+	"Request.Ballot":     skip, // of a quorum, which is not explored
+	"Ballot.Mark":        skip,
+	"Ballot.Generation":  skip,
+	"Ballot.Wanted":      skip,
+	"Ballot.Args":        skip,
 	"Request.Trace":      skip,
 	"Request.Again":      skip, // for the dispatcher
 	"Request.Channels":   plain,
@@ -91,6 +96,7 @@ var meanings = map[string]meaning{
 	"Message.Granted":    number,
 	"Message.Look":       number,
 	"Reply.Token":        token,
+	"Reply.Vote":         token,
 	"Reply.Mute":         plain,
 	"Obstacle.Claim":     claimID,
 	"fate.number":        number,
