@@ -53,8 +53,7 @@ func All() []Fault {
 		{Name: "SIGSTOP of the last reader past its lease", Exact: true, Inject: func(r *Rig) { r.stop(LastReader) }},
 		{Name: "SIGSTOP of the first waiter past its lease", Exact: true, Inject: func(r *Rig) { r.stop(FirstWaiter) }},
 		{Name: "SIGSTOP of a middle waiter past its lease", Plan: crowded, Exact: true, Inject: func(r *Rig) { r.stop(MiddleWaiter) }},
-		// Not exact: the process may hold other locks, and be stopped between the look at a hold's context and the step under it.
-		{Name: "SIGSTOP between grant and wake-up", Inject: func(r *Rig) {
+		{Name: "SIGSTOP between grant and wake-up", Exact: true, Inject: func(r *Rig) {
 			w, name := r.Freeze(FirstWaiter)
 			r.granted(w, name)
 			r.pass(r.plan.Lease * 5 / 4)
