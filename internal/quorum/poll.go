@@ -9,10 +9,10 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A poll is a question to all servers that is no matter of a vote. It is over when a majority has answered, and so have the others
-// that answer anybody; or when nobody is left to answer.
+// A poll is a request to all servers, such as ForceUnlock. It is over when a majority has answered and the others have answered
+// or are suspected, or when no request is under way any more.
 type poll struct {
-	open []bool // by server: it has yet to answer
+	open []bool // by server: it has not answered
 	done int
 	err  error       // the last that a server has answered with, or that a request failed with
 	end  func(error) // called when it is over
@@ -30,7 +30,7 @@ func (q *Quorum) poll(now time.Time, end func(error), request func(i int) *Reque
 	return p
 }
 
-// polled takes a server's answer to a poll.
+// polled counts the reply of a server to a poll.
 func (q *Quorum) polled(r *Request, err error) {
 	p := r.poll
 	p.open[r.Server] = false
@@ -39,11 +39,11 @@ func (q *Quorum) polled(r *Request, err error) {
 	} else {
 		p.err = err
 	}
-	q.judgePolls()
+	q.finishPolls()
 }
 
-// judgePolls ends the polls that are over.
-func (q *Quorum) judgePolls() {
+// finishPolls ends the polls that are over.
+func (q *Quorum) finishPolls() {
 	var over []*poll
 	q.polls = slices.DeleteFunc(q.polls, func(p *poll) bool {
 		open, slow := 0, 0
@@ -68,33 +68,34 @@ func (q *Quorum) judgePolls() {
 		case p.err != nil && !protocol.Passing(p.err):
 			p.end(p.err)
 		default:
-			p.end(q.few())
+			p.end(q.noMajority())
 		}
 	}
 }
 
-// force drops every hold at all servers. It ends when nobody is left who might drop one of those that come after.
+// force drops every hold at all servers. It waits for every server that is not suspected, so that no request drops later holds.
 func (q *Quorum) force(now time.Time, r *engine.Request) {
-	rm := q.use(r.Keys)
+	lk := q.use(r.Keys)
 	end := func(err error) { q.answer(now, r, protocol.Reply{Code: protocol.Done}, err) }
 	q.poll(now, end, func(i int) *Request {
 		q.numbers++
-		slot := rm.slots[i].take()
-		rm.refs++
+		slot := lk.slots[i].take()
+		lk.refs++
 		return &Request{
-			Request: protocol.Request{Script: lua.Force, Keys: rm.keys, Channels: q.channels,
+			Request: protocol.Request{Script: lua.Force, Keys: lk.keys, Channels: q.channels,
 				Claim: protocol.NewClaim(protocol.Write, q.instance, slot, q.numbers, protocol.Owner{})},
-			kind: forces, lock: rm, slot: slot,
+			kind: forces, lock: lk, slot: slot,
 		}
 	})
-	q.leave(rm)
+	q.release(lk)
 }
 
+// forced handles the reply to force.
 func (q *Quorum) forced(r *Request, err error) {
 	if err == nil { // or else nobody knows whether the request may yet run
 		r.lock.slots[r.Server].free = append(r.lock.slots[r.Server].free, r.slot)
 	}
-	q.leave(r.lock)
+	q.release(r.lock)
 	q.polled(r, err)
 }
 
@@ -110,20 +111,21 @@ type Inspection struct {
 // Inspect asks all servers what they know of a lock.
 func (q *Quorum) Inspect(now time.Time, name string, tag any) {
 	x := &Inspection{Tag: tag, states: make([]*protocol.State, len(q.servers))}
-	q.learn(now) // which server is the name's home
-	rm := q.use(protocol.KeysOf(q.prefix, name))
+	q.readMarks(now) // which server is the name's home
+	lk := q.use(protocol.KeysOf(q.prefix, name))
 	end := func(err error) {
 		if x.Err = err; err == nil {
-			x.State = protocol.Join(x.states, q.home(rm))
+			x.State = protocol.Join(x.states, q.home(lk))
 		}
-		q.leave(rm)
+		q.release(lk)
 		q.out.Inspected = append(q.out.Inspected, x)
 	}
 	q.poll(now, end, func(int) *Request {
-		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: rm.keys}, kind: inspects, view: x}
+		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: lk.keys}, kind: inspects, view: x}
 	})
 }
 
+// viewed handles the reply to Inspect.
 func (q *Quorum) viewed(r *Request, state *protocol.State, err error) {
 	if err == nil {
 		r.view.states[r.Server] = state

@@ -1,6 +1,6 @@
-// Package quorum has one engine lock on several servers at once, as if they were one. It stands between the engine and the
-// servers: it takes the engine's requests, asks the servers for their votes, and answers when a majority has. Like the engine it is
-// pure: requests, replies, messages and the time go in, and Effects come out. docs/quorum.md argues why it is right.
+// Package quorum makes several servers look like one to an engine. It stands between the engine and the servers: it takes the
+// engine's requests, asks the servers for their votes, and answers when a majority has voted. Like the engine it is pure:
+// requests, replies, messages and the time go in, and Effects come out. docs/quorum.md argues why it is right.
 package quorum
 
 import (
@@ -21,27 +21,28 @@ import (
 var ErrNoMajority = errors.New("no majority of the servers")
 
 const (
-	// patience is for how long a server may leave a request without an answer before the others are not kept waiting for it.
+	// patience is how long a server may leave a request without an answer before it is suspected.
 	patience = 250 * time.Millisecond
-	// A server that does not answer, or does not vote, is asked again after so long, and after longer and longer.
+	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote; it doubles up to
+	// probeSlowly.
 	probeEvery  = 500 * time.Millisecond
 	probeSlowly = 4 * time.Second
-	// shortest and longest bound for how long a claim that its home has let in waits for the others, the first time.
+	// shortestPatience and longestPatience bound for how long a claim collects before its first retreat.
 	shortestPatience = 200 * time.Millisecond
 	longestPatience  = 2 * time.Second
-	// shortestLease is the lease for which a server that has lost its data rests at least.
+	// shortestLease is how long at least a server rests that has lost its data.
 	shortestLease = time.Minute
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
-	// A subscription is deaf if the message of a grant comes so much later than a reply that tells of it.
+	// deafAfter is how much later than a reply that tells of a grant its message may come, or the subscription is taken for deaf.
 	deafAfter = 250 * time.Millisecond
-	// recordFresh is for how long after its grant a vote may be given back without a look at the server's clock.
+	// recordFresh is for how long after its grant a vote may be given back by a script that does not read the server's clock.
 	recordFresh = 45 * time.Second
-	mostIdle    = 64 // names that are remembered that nobody has to do with
+	mostIdle    = 64 // locks that are remembered after their last use
 )
 
-// Config is what a Quorum is made of.
+// Config configures a Quorum.
 type Config struct {
 	Servers  int
 	Prefix   string
@@ -49,8 +50,8 @@ type Config struct {
 	Lease    time.Duration
 }
 
-// A Quorum is what one engine's servers have to do with it. It is not safe for concurrent use. The engine's own methods are called
-// as ever, except for Flush, Replied, Heard, Subscribed, Unsubscribed and Inspect.
+// A Quorum answers the requests of one engine with the votes of several servers. It is not safe for concurrent use. Calls of
+// the lock's users go to the engine itself. The Quorum's own methods replace those of the engine that have the same names.
 type Quorum struct {
 	engine   *engine.Engine
 	prefix   string
@@ -60,41 +61,41 @@ type Quorum struct {
 	random   uint64
 	majority int
 
-	servers    []*server
-	generation string        // of the servers that vote; "" while unknown
-	longest    time.Duration // that a majority knows of, lest a server that has lost its data votes too early
-	since      time.Time     // when the servers were first asked for their marks
-	twice      error         // two of the servers are one
-	made       uint64        // generations
+	servers     []*server
+	generation  string        // of the servers that vote; "" while no majority is known to have one
+	longest     time.Duration // the longest lease that the marks of a majority allow
+	since       time.Time     // when the servers were first asked for their marks, or were found to have lost their data
+	duplicate   error         // not nil if two clients stand for one server
+	generations uint64        // how many this client has named
 
-	rooms   map[any]*room // by key
-	idle    []*room
-	ballots map[any]*ballot    // by the engine's claim
-	voters  map[uint64]*ballot // by the numbers of the votes that servers may have cast, or wait to
-	timed   map[*ballot]bool
-	parked  []*engine.Request // until the servers are known
-	polls   []*poll           // under way
-	rounds  []*round          // likewise
-	numbers uint64
-	token   int64 // the largest that was seen, and when
-	seen    time.Time
+	locks   map[any]*lock      // by key
+	idle    []*lock            // without references, in the order in which they were released
+	ballots map[any]*ballot    // by the ID of the claim
+	voters  map[uint64]*ballot // by the numbers of their votes
+	timed   map[*ballot]bool   // those that have something due
+	parked  []*engine.Request  // wait until the marks are known
+	polls   []*poll
+	rounds  []*round
+	numbers uint64    // of votes, the last that was given out
+	token   int64     // the largest that was seen
+	seen    time.Time // when it was
 
 	taken engine.Effects // memory
 	out   Effects
 }
 
-// Effects are what is to be done. Those of the engine have nothing to send and no subscription.
+// Effects are what is to be done. Send and Relisten of the engine's effects are empty.
 type Effects struct {
 	engine.Effects
 	Requests  []*Request
-	Deaf      []int         // servers whose subscriptions are to be dropped and opened anew
+	Deaf      []int         // servers whose subscriptions are to be closed and opened anew
 	Inspected []*Inspection // that have come to an end
-	Forced    []Forced      // likewise
+	Forced    []Forced      // that have come to an end
 }
 
 // Forced is the end of a call of the engine's Force.
 type Forced struct {
-	Tag any // of its request
+	Tag any // that the caller gave to Force
 	Err error
 }
 
@@ -107,11 +108,11 @@ func (o *Effects) Reset() {
 	o.Requests, o.Deaf, o.Inspected, o.Forced = o.Requests[:0], o.Deaf[:0], o.Inspected[:0], o.Forced[:0]
 }
 
-// A Request is one to send to a server. Its reply or error is to be handed to Replied.
+// A Request is to be sent to a server. Its reply or error is to be handed to Replied.
 type Request struct {
 	protocol.Request
 	Server int
-	For    *engine.Request // or nil
+	For    *engine.Request // the last request of the engine about the same claim, or nil
 
 	sent   time.Time
 	kind   kind
@@ -120,10 +121,10 @@ type Request struct {
 	number uint64        // of the vote
 	lease  time.Duration // of the vote
 	round  *round        // or nil
-	ending *ending       // of gives
+	ending *ending       // of givesBack
 	poll   *poll         // of forces and inspects
 	view   *Inspection   // of inspects
-	lock   *room         // of those about a lock
+	lock   *lock         // or nil, if it is about a mark
 	slot   int           // of forces
 }
 
@@ -134,20 +135,20 @@ const (
 	votes
 	renews
 	counts
-	gives
+	givesBack
 	forces
 	serves
 	inspects
 )
 
-// New returns what stands between an engine and its servers.
+// New returns the quorum of an engine. It knows nothing of the servers yet.
 func New(c Config, e *engine.Engine) *Quorum {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Instance))
 	q := &Quorum{
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix), channels: protocol.Channels(c.Prefix),
 		random: h.Sum64(), majority: c.Servers/2 + 1, longest: 0,
-		rooms: make(map[any]*room), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot), timed: make(map[*ballot]bool),
+		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot), timed: make(map[*ballot]bool),
 	}
 	for i := range c.Servers {
 		q.servers = append(q.servers, &server{index: i, lease: max(c.Lease, shortestLease)})
@@ -155,7 +156,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 	return q
 }
 
-// Flush exchanges what is to be done with to, which must be empty. It takes the engine's effects.
+// Flush handles the engine's requests, and exchanges what is to be done with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	for {
 		q.taken.Reset()
@@ -171,26 +172,26 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 			break
 		}
 		for _, r := range q.taken.Send {
-			q.take(now, r)
+			q.handle(now, r)
 		}
 	}
 	q.out, *to = *to, q.out
 }
 
-// take takes a request of the engine's.
-func (q *Quorum) take(now time.Time, r *engine.Request) {
+// handle handles a request of the engine.
+func (q *Quorum) handle(now time.Time, r *engine.Request) {
 	switch {
 	case r.Script == lua.Force:
 		q.force(now, r)
 		return
-	case q.twice != nil:
-		q.answer(now, r, protocol.Reply{}, q.twice)
+	case q.duplicate != nil:
+		q.answer(now, r, protocol.Reply{}, q.duplicate)
 		return
 	}
 	b := q.ballots[r.Claim.ID]
 	switch r.Script {
 	case lua.Lock, lua.RLock:
-		if !q.know(now, r.Lease.Duration) {
+		if !q.ready(now, r.Lease.Duration) {
 			q.park(now, r)
 			return
 		}
@@ -209,15 +210,15 @@ func (q *Quorum) take(now time.Time, r *engine.Request) {
 		switch {
 		case b == nil:
 			q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
-		case !q.know(now, r.Lease.Duration):
+		case !q.ready(now, r.Lease.Duration):
 			q.park(now, r)
 		default:
-			b.spread(now, r)
+			b.broadcast(now, r)
 		}
 	}
 }
 
-// answer answers a request of the engine's.
+// answer answers a request of the engine.
 func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
 	q.engine.Replied(now, r, reply, err)
 	if r.Script == lua.Force {
@@ -225,17 +226,18 @@ func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, 
 	}
 }
 
-// park keeps a request until the servers' marks are known, and say that a lease may be so long.
+// park keeps a request until the marks are known and allow its lease.
 func (q *Quorum) park(now time.Time, r *engine.Request) {
 	q.unpark(r.Claim.ID)
 	q.parked = append(q.parked, r)
-	q.learn(now)
-	if !q.hopeful() {
+	q.readMarks(now)
+	if !q.majorityPossible() {
 		q.unpark(r.Claim.ID)
-		q.answer(now, r, protocol.Reply{}, q.few())
+		q.answer(now, r, protocol.Reply{}, q.noMajority())
 	}
 }
 
+// unpark removes a claim's request from those that are parked.
 func (q *Quorum) unpark(claim any) {
 	rest := q.parked[:0]
 	for _, r := range q.parked {
@@ -247,12 +249,12 @@ func (q *Quorum) unpark(claim any) {
 	q.parked = rest
 }
 
-// unparkAll tries what was parked again.
+// unparkAll handles the parked requests again.
 func (q *Quorum) unparkAll(now time.Time) {
 	parked := q.parked
 	q.parked = nil
 	for _, r := range parked {
-		q.take(now, r)
+		q.handle(now, r)
 	}
 }
 
@@ -266,7 +268,7 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 	q.out.Requests = append(q.out.Requests, r)
 }
 
-// Replied takes the reply of a server, as it came, or the error with which the request failed.
+// Replied takes the reply of a server, undecoded, or the error with which the request failed.
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
 	s.flying.Remove(r.flying)
@@ -291,7 +293,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		}
 	case protocol.Passing(err):
 		s.err = err
-		if !s.heard.After(r.sent) { // or else the request was lost, and the server was not
+		if !s.heard.After(r.sent) { // a server that has answered since is not down
 			s.failing = true
 			q.suspect(now, s)
 		}
@@ -299,7 +301,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		s.err, s.heard = err, now
 	}
 	if err == nil && r.lock != nil {
-		q.heed(now, s, r.lock, reply)
+		q.followUp(now, s, r.lock, reply)
 	}
 	switch r.kind {
 	case marks:
@@ -308,63 +310,64 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.voted(now, s, r, reply, err)
 	case renews, counts:
 		q.confirmed(now, s, r, reply, err)
-	case gives:
-		q.gave(now, s, r, reply, err)
+	case givesBack:
+		q.gaveBack(now, s, r, reply, err)
 	case forces:
 		q.forced(r, err)
 	case serves:
 		r.lock.serving[s.index] = false
-		q.leave(r.lock)
+		q.release(r.lock)
 	case inspects:
 		q.viewed(r, &state, err)
 	}
 }
 
-// heed does what a reply asks for beside what it answers.
-func (q *Quorum) heed(now time.Time, s *server, rm *room, reply protocol.Reply) {
-	q.told(now, s, reply.Told, false)
+// followUp does what follows from a reply whatever its request was: it delivers grants, and asks for the next step.
+func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Reply) {
+	q.deliver(now, s, reply.Told, false)
 	if reply.Mute != "" && !s.mute {
 		s.mute = true
 		q.out.Log = append(q.out.Log, engine.Record{
 			Message: "a server may not publish: others hear of its votes by their heartbeats alone", Err: errors.New(reply.Mute)})
 	}
-	q.proceed(now, s, rm, reply.More)
+	q.proceed(now, s, lk, reply.More)
 }
 
 // proceed asks a server for the next step of letting in a crowd, if there is more.
-func (q *Quorum) proceed(now time.Time, s *server, rm *room, more bool) {
-	if !more || rm.serving[s.index] {
+func (q *Quorum) proceed(now time.Time, s *server, lk *lock, more bool) {
+	if !more || lk.serving[s.index] {
 		return
 	}
-	rm.serving[s.index] = true
-	rm.refs++
+	lk.serving[s.index] = true
+	lk.refs++
 	q.numbers++
 	q.send(now, s.index, &Request{
-		Request: protocol.Request{Script: lua.Serve, Keys: rm.keys, Channels: q.channels,
+		Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Channels: q.channels,
 			Claim: protocol.NewClaim(protocol.Read, q.instance, 0, q.numbers, protocol.Owner{})},
-		kind: serves, lock: rm,
+		kind: serves, lock: lk,
 	})
 }
 
 // Heard takes a message of a server's channel.
 func (q *Quorum) Heard(now time.Time, i int, payload string) {
 	if m, ok := protocol.ParseMessage(payload); ok {
-		q.told(now, q.servers[i], m, true)
+		q.deliver(now, q.servers[i], m, true)
 	}
 }
 
-// told lets in the votes that a message names, and has others look again.
-func (q *Quorum) told(now time.Time, s *server, m protocol.Message, heard bool) {
+// deliver notes the votes that a message or reply says were cast, and asks again where it says so. heard says that it is a
+// message.
+func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard bool) {
 	for _, n := range m.Granted {
 		if heard && n == s.deaf {
 			s.deaf = 0
 		}
 		b := q.voters[n]
 		if b == nil || b.votes[s.index].state == cast {
-			continue // it was given back, or a reply has told
+			continue // the vote was given back, or is known
 		}
 		if heard && m.More {
-			q.proceed(now, s, b.room, true)
+			q.proceed(now, s, b.lock, true)
 		}
 		v := &b.votes[s.index]
 		v.granted = v.sent
@@ -378,21 +381,22 @@ func (q *Quorum) told(now time.Time, s *server, m protocol.Message, heard bool) 
 				b.by = engine.ByMessage
 			}
 		}
-		b.proceed(now)
+		b.advance(now)
 	}
 	for _, n := range m.Look {
 		if b := q.voters[n]; b != nil {
-			b.look(now, s.index)
+			b.askAgain(now, s.index)
 		}
 	}
 }
 
-// Subscribed says that the subscription to a server's channel stands, for the first time or again: what was sent before is gone.
+// Subscribed says that the subscription to a server's channel stands, for the first time or again: what was sent before is
+// gone.
 func (q *Quorum) Subscribed(now time.Time, i int) {
 	s := q.servers[i]
 	s.listening, s.unheard = now, false
 	for _, b := range q.waiters(s) {
-		b.look(now, i)
+		b.askAgain(now, i)
 	}
 }
 
@@ -406,7 +410,7 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 			Message: "a server refuses the subscription: waiters hear of its votes by their heartbeats alone", Err: err})
 	}
 	if len(q.waiters(s)) > 0 {
-		q.see(now, s) // it may be gone
+		q.readMark(now, s) // the server may be gone
 	}
 }
 
@@ -429,12 +433,12 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// Tick has the engine and the votes do what is due.
+// Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
 	q.engine.Tick(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
-			q.tend(now, s)
+			q.check(now, s)
 		}
 	}
 	for _, b := range sorted(q.timed) {
@@ -444,36 +448,38 @@ func (q *Quorum) Tick(now time.Time) {
 	}
 }
 
-// Idle reports whether the engine is idle, and nothing is to be given back to a server that answers, and does not refuse it.
+// Idle reports whether the engine is idle and no vote is being given back to a server that answers, unless the server refuses
+// that.
 func (q *Quorum) Idle() bool {
 	if !q.engine.Idle() {
 		return false
 	}
 	for _, s := range q.servers {
-		if !s.suspected && slices.ContainsFunc(s.endings, (*ending).hopeful) {
+		if !s.suspected && slices.ContainsFunc(s.endings, (*ending).retryable) {
 			return false
 		}
 	}
 	return true
 }
 
-// want returns the token that a claim wants: larger, most likely, than all that its servers have seen.
-func (q *Quorum) want(now time.Time) int64 {
+// nextToken returns the token to ask for: larger, most likely, than all that the servers have seen. It is 0 if nothing is
+// known.
+func (q *Quorum) nextToken(now time.Time) int64 {
 	if q.token == 0 {
 		return 0
 	}
 	return q.token + max(now.Sub(q.seen).Microseconds(), 0)
 }
 
-// saw notes a token that somebody has, or a time of a server's.
-func (q *Quorum) saw(now time.Time, token int64) {
-	if token > q.want(now) {
+// noteToken notes a token, or the time of a server, from which nextToken goes on.
+func (q *Quorum) noteToken(now time.Time, token int64) {
+	if token > q.nextToken(now) {
 		q.token, q.seen = token, now
 	}
 }
 
-// roll returns a number below n, at random.
-func (q *Quorum) roll(n time.Duration) time.Duration {
+// randomBelow returns a pseudorandom duration below n.
+func (q *Quorum) randomBelow(n time.Duration) time.Duration {
 	q.random += 0x9e3779b97f4a7c15 // splitmix64
 	z := q.random
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -481,10 +487,10 @@ func (q *Quorum) roll(n time.Duration) time.Duration {
 	return time.Duration((z ^ z>>31) % uint64(max(n, 1)))
 }
 
-// few says that too few servers vote, and why.
-func (q *Quorum) few() error {
-	if q.twice != nil {
-		return q.twice
+// noMajority returns the error that too few servers vote, and why.
+func (q *Quorum) noMajority() error {
+	if q.duplicate != nil {
+		return q.duplicate
 	}
 	usable, resting := 0, 0
 	var last error
@@ -508,16 +514,16 @@ func (q *Quorum) few() error {
 	return err
 }
 
-// Describe says what is known of the servers and of every claim, for those who look from outside.
+// Describe returns what is known of the servers and of every claim, for the reports of failed simulations.
 func (q *Quorum) Describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "generation %q, longest %v, %d parked", q.generation, q.longest, len(q.parked))
 	for _, s := range q.servers {
-		fmt.Fprintf(&b, "\n  server %d: known %v suspected %v seeing %v flying %d endings %d mark %+v", s.index, s.known, s.suspected, s.seeing,
+		fmt.Fprintf(&b, "\n  server %d: known %v suspected %v asking %v flying %d endings %d mark %+v", s.index, s.known, s.suspected, s.asking,
 			s.flying.Len(), len(s.endings), s.mark)
 	}
 	for _, bl := range q.all() {
-		fmt.Fprintf(&b, "\n  %v: phase %d home %d asking %v", bl.claim, bl.phase, bl.home, bl.asking != nil)
+		fmt.Fprintf(&b, "\n  %v: phase %d home %d asking %v", bl.claim, bl.phase, bl.home, bl.pending != nil)
 		for i, v := range bl.votes {
 			fmt.Fprintf(&b, "\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token, v.request != nil, v.blocked)
 		}

@@ -1,0 +1,155 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// startCollecting begins to collect the votes of the others, after the home has voted for the claim.
+func (b *ballot) startCollecting(now time.Time) {
+	if b.phase == queued || b.votes[b.home].token == 0 {
+		b.wanted = b.q.nextToken(now)
+	} else {
+		b.lock.contended = false
+	}
+	b.phase, b.collectingSince = collecting, now
+	b.patience = now.Add(b.collectingTime())
+}
+
+// collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two claims that block
+// each other wins in the end.
+func (b *ballot) collectingTime() time.Duration {
+	base := min(max(b.lease.Duration/12, shortestPatience), longestPatience) << min(b.attempts, 4)
+	return base + b.q.randomBelow(base)
+}
+
+// collect asks the other servers for their votes, and wins if a majority has voted with one token.
+func (b *ballot) collect(now time.Time) {
+	if now.Before(b.pause) {
+		return
+	}
+	if b.try && b.refusedByMajority(now) {
+		return
+	}
+	// It waits in the queues of the others only if it needs their votes: some may be about to be free.
+	if b.requestOthers(now, false); b.possibleVotes() < b.q.majority {
+		b.requestOthers(now, true)
+	}
+	top, n := int64(0), 0
+	for i := range b.votes {
+		if v := &b.votes[i]; v.state == cast {
+			top = max(top, v.token)
+		}
+	}
+	for i := range b.votes {
+		if v := &b.votes[i]; v.state == cast && v.token == top && top > 0 && !v.sent.Before(b.told) {
+			n++
+		}
+	}
+	if n >= b.q.majority {
+		b.win(now, top)
+		return
+	}
+	b.wanted = max(b.wanted, top)
+	for i, s := range b.q.servers {
+		// The largest token is written back to servers that have voted with a smaller one.
+		if v := &b.votes[i]; v.state == cast && s.usable(b.q) && (v.token != top || v.token == 0 || v.sent.Before(b.told)) {
+			b.requestVote(now, i, true)
+		}
+	}
+	home, slow := &b.votes[b.home], now.Sub(b.collectingSince) >= shortestPatience
+	if slow && b.pending != nil && b.phase == collecting && !b.try {
+		home.obstacle = b.obstacle()
+		b.tellWaiting(now, home)
+	}
+}
+
+// possibleVotes returns how many servers have voted for the claim, or may, since they have not answered.
+func (b *ballot) possibleVotes() (n int) {
+	for i := range b.votes {
+		if s := b.votes[i].state; s == cast || s == asked {
+			n++
+		}
+	}
+	return n
+}
+
+// obstacle returns what is in the way at the others, of a claim for which the home has voted.
+func (b *ballot) obstacle() protocol.Obstacle {
+	for i := range b.votes {
+		if v := &b.votes[i]; i != b.home && (v.state == waiting || v.blocked) {
+			return v.obstacle
+		}
+	}
+	return protocol.Obstacle{}
+}
+
+// refusedByMajority ends a try, and reports true, if a majority of servers names the same holder: it holds the lock, although
+// the home has voted for the try.
+func (b *ballot) refusedByMajority(now time.Time) bool {
+	type holder struct {
+		owner protocol.Owner
+		mode  protocol.Mode
+	}
+	n := map[holder]int{}
+	for i := range b.votes {
+		v := &b.votes[i]
+		if i == b.home || !v.blocked && v.state != waiting {
+			continue
+		}
+		h := holder{v.obstacle.Holder, v.obstacle.Mode}
+		if h.mode == protocol.Read {
+			h.owner = protocol.Owner{}
+		}
+		if n[h]++; h.mode != protocol.None && n[h] >= b.q.majority {
+			b.refuseTry(now, v.obstacle)
+			return true
+		}
+	}
+	return false
+}
+
+// win tells the engine that the claim has the lock: by the reply to the pending request if a majority has voted since it was
+// sent, or else as a message does.
+func (b *ballot) win(now time.Time, token int64) {
+	b.phase, b.token = won, token
+	r := b.pending
+	b.pending = nil
+	n := 0
+	for i := range b.votes {
+		switch v := &b.votes[i]; v.state {
+		case waiting:
+			b.drop(now, i)
+		case cast:
+			if r != nil && v.token == token && !v.sent.Before(r.Sent) {
+				n++
+			}
+		}
+	}
+	if n >= b.q.majority {
+		b.q.answer(now, r, protocol.Reply{Token: token}, nil)
+		return
+	}
+	b.q.engine.Grant(now, b.number, token, b.by)
+}
+
+// retreat gives back the votes that were collected, since another claim may be collecting the rest. Every third time it gives
+// back the vote of the home, too: the other claim may have another home, and wait for this one.
+func (b *ballot) retreat(now time.Time) {
+	b.attempts++
+	if b.try {
+		b.refuseTry(now, b.obstacle())
+		return
+	}
+	for i := range b.votes {
+		if i != b.home || b.attempts%3 == 0 {
+			b.drop(now, i)
+			b.votes[i].blocked = false
+		}
+	}
+	if b.attempts%3 == 0 {
+		b.phase, b.lock.contended = requesting, true
+	}
+	b.pause = now.Add(b.q.randomBelow(b.collectingTime() / 4))
+}

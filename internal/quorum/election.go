@@ -1,0 +1,118 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// elect asks the home of the name, and the others along with it unless the lock is contended. A claim for which the home has
+// voted collects the votes of the others.
+func (b *ballot) elect(now time.Time) {
+	q := b.q
+	if !b.majorityPossible(now) {
+		return
+	}
+	home := q.home(b.lock)
+	if home != b.home {
+		if b.home >= 0 && b.votes[b.home].state == waiting {
+			b.drop(now, b.home)
+		}
+		b.home, b.phase = home, requesting
+	}
+	switch v := &b.votes[home]; v.state {
+	case absent:
+		switch {
+		case v.blocked:
+			b.refuseTry(now, v.obstacle)
+			return
+		case v.refused != nil:
+			b.fail(now, v.refused)
+			return
+		}
+		b.requestVote(now, home, !b.try)
+		if b.phase == requesting && !b.lock.contended {
+			b.requestOthers(now, false)
+		}
+	case asked:
+	case waiting:
+		b.waitAtHome(now, v)
+	case cast:
+		if b.phase != collecting {
+			b.startCollecting(now)
+		}
+		b.collect(now)
+	}
+}
+
+// majorityPossible reports whether a majority may still vote for the claim. If not, the pending request fails, and the engine
+// asks again later.
+func (b *ballot) majorityPossible(now time.Time) bool {
+	q, n := b.q, 0
+	var refused error
+	for i, s := range q.servers {
+		switch v := &b.votes[i]; {
+		case v.refused != nil:
+			refused = v.refused
+		case s.usable(q):
+			n++
+		case s.asking && !s.known && !s.failing:
+			n++ // it may say that it votes
+		}
+	}
+	if n >= q.majority {
+		return q.home(b.lock) >= 0
+	}
+	if refused == nil {
+		refused = q.noMajority()
+	}
+	b.fail(now, refused)
+	return false
+}
+
+// waitAtHome gives back what other servers have voted, keeps the place in the queue of the home, and tells the engine that the
+// claim waits.
+func (b *ballot) waitAtHome(now time.Time, v *vote) {
+	b.phase, b.lock.contended = queued, true
+	for i := range b.votes {
+		if i != b.home {
+			b.drop(now, i)
+		}
+	}
+	b.tellWaiting(now, v)
+}
+
+// tellWaiting answers the pending request with the obstacle, once the home has answered a request that was sent after it: the
+// engine may rely on its place from then on.
+func (b *ballot) tellWaiting(now time.Time, v *vote) {
+	if r := b.pending; r != nil && !v.sent.Before(r.Sent) {
+		b.pending, b.told = nil, later(b.told, r.Sent)
+		b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(v.obstacle)}, nil)
+	}
+}
+
+// refuseTry tells the engine that a try would have to wait, gives back all votes, and forgets the ballot.
+func (b *ballot) refuseTry(now time.Time, o protocol.Obstacle) {
+	b.lock.contended = true
+	r := b.pending
+	if r == nil {
+		return
+	}
+	b.pending = nil
+	b.dropAll(now)
+	b.forget()
+	b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
+}
+
+// toEngine translates an obstacle for the engine: instead of a vote of this client, it names the claim that the vote is for.
+func (q *Quorum) toEngine(o protocol.Obstacle) protocol.Obstacle {
+	k, err := protocol.ParseClaim(o.Claim)
+	if err != nil || k.Instance != q.instance {
+		return o
+	}
+	o.Claim = ""
+	if b := q.voters[k.Number]; b != nil {
+		o.Claim = b.claim.(string)
+	}
+	return o
+}

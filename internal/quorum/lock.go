@@ -1,0 +1,92 @@
+package quorum
+
+import (
+	"hash/fnv"
+	"slices"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A lock is what the quorum knows of one name: which of its slots are taken at each server, and which server keeps its queue.
+type lock struct {
+	key       string
+	keys      protocol.Keys
+	refs      int // by ballots, endings and requests
+	slots     []slots
+	serving   []bool   // by server: a request for a further step is under way
+	weights   []weight // by server
+	contended bool     // the last claim had to wait, so the next asks the home alone first
+}
+
+// use returns the lock of a name and adds a reference to it.
+func (q *Quorum) use(keys protocol.Keys) *lock {
+	lk := q.locks[keys.Lock]
+	if lk == nil {
+		n := len(q.servers)
+		lk = &lock{key: keys.Lock.(string), keys: keys, slots: make([]slots, n), serving: make([]bool, n), weights: make([]weight, n)}
+		q.locks[keys.Lock] = lk
+	}
+	lk.refs++
+	return lk
+}
+
+// release drops a reference to a lock. The locks that were released last are remembered.
+func (q *Quorum) release(lk *lock) {
+	if lk.refs--; lk.refs > 0 {
+		return
+	}
+	q.idle = append(q.idle, lk)
+	if len(q.idle) > mostIdle {
+		oldest := q.idle[0]
+		q.idle = slices.Delete(q.idle, 0, 1)
+		if oldest.refs == 0 && !slices.Contains(q.idle, oldest) {
+			delete(q.locks, oldest.keys.Lock)
+		}
+	}
+}
+
+// slots are those of a lock at one server. Each belongs to one vote at a time.
+type slots struct {
+	free []int
+	n    int
+}
+
+// take returns a slot that no vote uses.
+func (s *slots) take() int {
+	if n := len(s.free); n > 0 {
+		slot := s.free[n-1]
+		s.free = s.free[:n-1]
+		return slot
+	}
+	s.n++
+	return s.n - 1
+}
+
+// A weight orders the servers that may be the home of a name: the largest comes first (rendezvous hashing).
+type weight struct {
+	id   string // of the server
+	hash uint64
+}
+
+// home returns the index of the server that keeps the queue of a name: the first one that votes, in an order on which all
+// clients agree. It returns -1 if none votes.
+func (q *Quorum) home(lk *lock) int {
+	best := -1
+	for _, s := range q.servers {
+		if !s.usable(q) {
+			continue
+		}
+		w := &lk.weights[s.index]
+		if w.id != s.mark.ID {
+			h := fnv.New64a()
+			_, _ = h.Write([]byte(s.mark.ID))
+			_, _ = h.Write([]byte{0})
+			_, _ = h.Write([]byte(lk.key))
+			*w = weight{s.mark.ID, h.Sum64()}
+		}
+		if best < 0 || w.hash > lk.weights[best].hash {
+			best = s.index
+		}
+	}
+	return best
+}

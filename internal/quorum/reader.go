@@ -1,0 +1,52 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// writer returns the ballot of the write claim that this one reads under, or nil.
+func (b *ballot) writer() *ballot {
+	if b.under == nil {
+		return nil
+	}
+	return b.q.ballots[b.under]
+}
+
+// readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for the write hold
+// count, and the read has the token of the write hold.
+func (b *ballot) readUnder(now time.Time) {
+	q, w := b.q, b.writer()
+	if b.pending == nil {
+		return
+	}
+	n, open := 0, 0
+	var obstacle protocol.Obstacle
+	b.wanted = w.token
+	for i, s := range q.servers {
+		v := &b.votes[i]
+		switch {
+		case v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && s.usable(q):
+			b.requestVote(now, i, false)
+			open++
+		case v.state == asked && s.usable(q), v.request != nil && s.usable(q):
+			open++
+		case v.state == cast && v.token == w.token && !v.sent.Before(b.pending.Sent):
+			n++
+		case v.blocked:
+			obstacle = v.obstacle
+		}
+	}
+	switch r := b.pending; {
+	case n >= q.majority:
+		b.home = w.home
+		b.phase, b.token, b.pending = won, w.token, nil
+		q.answer(now, r, protocol.Reply{Token: w.token}, nil)
+	case n+open >= q.majority:
+	case obstacle != (protocol.Obstacle{}):
+		b.refuseTry(now, obstacle)
+	default:
+		b.fail(now, q.noMajority())
+	}
+}

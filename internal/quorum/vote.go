@@ -1,0 +1,187 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// A state is how far a vote has come.
+type state uint8
+
+const (
+	absent  state = iota // the server was not asked, or its vote is given back
+	asked                // the server has not answered
+	waiting              // the claim waits in the queue of the server
+	cast                 // the server has voted for the claim
+)
+
+// A vote is that of one server for a claim. To the server, each vote is a claim with a number and a slot of its own.
+type vote struct {
+	state    state
+	wire     protocol.Claim
+	slot     int
+	number   uint64
+	request  *Request          // under way
+	queues   bool              // the last request asks to wait, and is no try
+	blocked  bool              // a try was refused, because the claim would have had to wait
+	obstacle protocol.Obstacle // if it waits or was blocked
+	refused  error             // an error that the server replied, and would reply again
+	token    int64             // of the vote; 0 if it is not known
+	local    int64             // the time of the grant by the server's clock, in µs
+	first    time.Time         // when the first request was sent
+	sent     time.Time         // when the last request was sent that is known to have set the lease
+	lease    time.Duration     // that it has set
+	granted  time.Time         // a moment not after the vote was cast
+	entered  bool              // the server was told the number of holds
+	told     bool              // a message says that the vote was cast, and overtook the reply to a request
+	again    time.Time         // when to ask again, if the claim waits
+	late     bool              // there was reason to ask again while a request was under way, which may have run before
+}
+
+// requestVote asks a server for its vote, or asks again. queue says that the claim is to wait if it cannot have the vote.
+func (b *ballot) requestVote(now time.Time, i int, queue bool) {
+	q, v := b.q, &b.votes[i]
+	if v.request != nil && now.Sub(v.request.sent) < patience {
+		return
+	}
+	if v.state == absent {
+		q.numbers++
+		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, first: now, refused: v.refused}
+		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
+		q.voters[v.number] = b
+	}
+	v.queues, v.blocked, v.again = queue, false, time.Time{}
+	r := &Request{
+		Request: protocol.Request{
+			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
+			Ballot: &protocol.Ballot{Mark: q.mark, Generation: q.generation, Wanted: protocol.TokenArg(max(b.wanted, b.token))},
+		},
+		kind: votes, ballot: b, number: v.number, lease: b.lease.Duration, lock: b.lock,
+	}
+	if b.mode == protocol.Read {
+		r.Script = lua.RVote
+		if w := b.writer(); w != nil && w.votes[i].state == cast {
+			r.Writer = w.votes[i].wire.ID
+		}
+	}
+	v.request = r
+	q.send(now, i, r)
+}
+
+// requestOthers asks the servers other than the home that have not been asked.
+func (b *ballot) requestOthers(now time.Time, queue bool) {
+	for i, s := range b.q.servers {
+		if v := &b.votes[i]; i != b.home && v.state == absent && s.usable(b.q) && v.refused == nil && (queue || !v.blocked) {
+			b.requestVote(now, i, queue)
+		}
+	}
+}
+
+// voted handles the reply to a request for a vote.
+func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
+	b := r.ballot
+	v := &b.votes[s.index]
+	if v.number != r.number || v.state == absent {
+		return // the vote has been given back meanwhile
+	}
+	if v.request == r {
+		v.request = nil
+	}
+	switch {
+	case err != nil:
+		if !protocol.Passing(err) {
+			v.refused = err
+		}
+		if v.state == asked || v.refused != nil {
+			b.drop(now, s.index) // the request may have run
+		}
+	case reply.Unmarked:
+		b.free(s.index)
+		s.known = s.known && s.mark.Generation != q.generation // the server has probably lost its data
+		q.readMark(now, s)
+	case reply.Refused:
+		was := v.state
+		b.free(s.index)
+		b.votes[s.index].blocked = was == asked && !v.queues
+	case reply.Vote != 0:
+		q.noteToken(now, reply.Vote)
+		q.suspectDeaf(now, s, v, reply)
+		if v.state != cast {
+			if s.index == b.home {
+				b.by = engine.ByHeartbeat
+			}
+			v.granted = v.sent
+			if v.granted.IsZero() {
+				v.granted = r.sent
+			}
+		}
+		v.told = false
+		v.state, v.token, v.local, v.sent, v.lease = cast, reply.Vote, reply.Token, later(v.sent, r.sent), r.lease
+	case v.queues:
+		if v.state == cast {
+			if v.told { // the message overtook this reply, or the vote was lost since: the next reply tells which
+				v.told = false
+				break
+			}
+			v.token = 0
+		}
+		v.state, v.obstacle, v.sent = waiting, reply.Obstacle, later(v.sent, r.sent)
+		v.again = now.Add(max(reply.Again+grace, soonest))
+		if v.late || !s.listening.IsZero() && r.sent.Before(s.listening) {
+			v.again = now // a message may have been published before the subscription stood
+		}
+		v.late = false
+		q.out.Listen = true
+	default:
+		b.free(s.index)
+		v := &b.votes[s.index]
+		v.blocked, v.obstacle = true, reply.Obstacle
+	}
+	b.settleLateVote(now, s.index, r.number)
+	b.advance(now)
+}
+
+// suspectDeaf notes that a reply brought a vote of which a message should have told, since the subscription stood.
+func (q *Quorum) suspectDeaf(now time.Time, s *server, v *vote, reply protocol.Reply) {
+	if v.state == waiting && reply.Before && !s.listening.IsZero() && s.listening.Before(v.sent) {
+		s.deaf, s.deafAt = v.number, now.Add(deafAfter)
+	}
+}
+
+// askAgain sends the request for a vote that waits once more.
+func (b *ballot) askAgain(now time.Time, i int) {
+	if v := &b.votes[i]; v.state == waiting {
+		v.late = v.request != nil
+		b.requestVote(now, i, true)
+	}
+}
+
+// free forgets a vote of which the server keeps nothing. Its slot may be used again.
+func (b *ballot) free(i int) {
+	v := &b.votes[i]
+	delete(b.q.voters, v.number)
+	b.lock.slots[i].free = append(b.lock.slots[i].free, v.slot)
+	*v = vote{refused: v.refused}
+}
+
+// drop gives a vote back, or withdraws the request for it. It returns nil if there is neither.
+func (b *ballot) drop(now time.Time, i int) *ending {
+	v := &b.votes[i]
+	if v.state == absent {
+		return nil
+	}
+	e := b.q.giveBack(now, b, i)
+	delete(b.q.voters, v.number)
+	*v = vote{refused: v.refused, blocked: v.blocked, obstacle: v.obstacle}
+	return e
+}
+
+// dropAll gives back all votes.
+func (b *ballot) dropAll(now time.Time) {
+	for i := range b.votes {
+		b.drop(now, i)
+	}
+}
