@@ -74,7 +74,7 @@ func load(name string) *Script {
 
 // Compose returns a script of a folder that is laid out as this one. It returns the error of a file that cannot be read.
 func Compose(folder fs.FS, name string) (*Script, error) {
-	c := composer{folder: folder, script: &Script{Name: name}}
+	c := composer{folder: folder, script: &Script{Name: name}, included: make(map[string]bool)}
 	if err := c.readConstants(); err != nil {
 		return nil, err
 	}
@@ -89,6 +89,7 @@ func Compose(folder fs.FS, name string) (*Script, error) {
 
 type composer struct {
 	folder    fs.FS
+	included  map[string]bool // by the script itself, outside of its functions and branches: what is there holds for the rest of it
 	constants map[string]string
 	script    *Script
 	source    strings.Builder
@@ -118,6 +119,10 @@ func (c *composer) add(file string) error {
 	}
 	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
 		if m := include.FindStringSubmatch(line); m != nil {
+			if c.included[m[1]] {
+				continue
+			}
+			c.included[m[1]] = file == c.script.Name+".lua" && line[0] != ' '
 			if err := c.add(path.Join("shared", m[1])); err != nil {
 				return err
 			}

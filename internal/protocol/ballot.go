@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -38,7 +39,14 @@ func decodeVote(reply any) (r Reply, err error) {
 		}
 		return r, nil
 	case string:
-		return Reply{}, badReply(reply)
+		local, token, _ := strings.Cut(v, " ")
+		if r, err = decodeGrant(local); err != nil {
+			return r, err
+		}
+		if r.Vote, err = parseToken(token); err != nil {
+			return Reply{}, badReply(reply)
+		}
+		return r, nil
 	}
 	return decodeGrant(reply)
 }

@@ -5,7 +5,7 @@
 --   generation  of the servers that vote together; none until it may vote
 --   rest        until when it is not to be let in by others, ms: it has lost its data, and may have voted for somebody
 --   longest     the longest lease that it votes for, ms
---   top         the largest token that it has voted with
+--   top         no smaller than any token that it has voted with
 --   old         no smaller than any token whose name it has forgotten, as of turned, s: see token.lua
 --
 -- KEYS   1 mark

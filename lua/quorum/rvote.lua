@@ -4,8 +4,9 @@
 -- ARGV   1 to 8 as rlock.lua  9 and 10 as vote.lua
 -- Reply  as vote.lua
 
+--#include clock.lua
 --#include ../quorum/token.lua
-local mark = redis.call('HMGET', KEYS[4], 'generation', 'longest', 'top', 'old', 'turned')
+local mark = call('HMGET', KEYS[4], 'generation', 'longest', 'top', 'old', 'turned')
 if not may_vote(mark) then
   return -2
 end

@@ -1,16 +1,16 @@
 -- The token of a vote, which follows from no clock. The lock's hash says in vote: "<instance>:<number of the last writer> <largest
--- token> <that writer's token>". It must not look like a slot's value, which shared/sweep.lua clears away. A writer's token is larger than all before, a reader's no smaller than any writer's before: the
--- one that the caller wants, if it can be had. What is not known any more of a name is not larger than old: see mark.lua.
+-- token> <that writer's token>". It must not look like a slot's value, which shared/sweep.lua clears away. A writer's token is larger than
+-- all before, a reader's no smaller than any writer's before: the one that the caller wants, if it can be had. What is not known any more of a name is not larger than old: see mark.lua.
 
 -- Returns the token of the claim that was let in. mark is what the server's mark says, write whether it is a writer's.
 local function cast(mark, wanted, write)
   local top, old, turned = mark[3] or '', mark[4] or '', mark[5] or ''
-  local at = redis.call('TIME')[1]
+  local at = time[1]
   if turned == '' or at - turned > TURN or at < turned then
     old, turned = top, at
-    redis.call('HSET', KEYS[4], 'old', old, 'turned', turned)
+    call('HSET', KEYS[4], 'old', old, 'turned', turned)
   end
-  local by, largest, written = string.match(redis.call('HGET', KEYS[1], 'vote') or '', '^(%S+) (%d+) (%d*)$')
+  local by, largest, written = string.match(call('HGET', KEYS[1], 'vote') or '', '^(%S+) (%d+) (%d*)$')
   if not largest then
     by, largest, written = '-', old, old
   end
@@ -27,10 +27,10 @@ local function cast(mark, wanted, write)
   end
   local now_largest = token > largest and token or largest
   if now_by ~= by or now_written ~= written or now_largest ~= largest then
-    redis.call('HSET', KEYS[1], 'vote', now_by .. ' ' .. now_largest .. ' ' .. now_written)
+    call('HSET', KEYS[1], 'vote', now_by .. ' ' .. now_largest .. ' ' .. now_written)
   end
   if now_largest > top then
-    redis.call('HSET', KEYS[4], 'top', now_largest)
+    call('HSET', KEYS[4], 'top', string.format('%.0f', now_largest + AHEAD))
   end
   return token
 end
@@ -43,7 +43,7 @@ end
 -- Adds the token to the reply to a claim that was let in.
 local function voted(reply, mark, write)
   if type(reply) == 'string' then
-    return {reply, 0, '', '', 0, 0, '', '', cast(mark, ARGV[10], write)}
+    return reply .. ' ' .. cast(mark, ARGV[10], write)
   end
   if type(reply) == 'table' and not reply.err and reply[1] ~= '' then
     reply[9] = cast(mark, ARGV[10], write)

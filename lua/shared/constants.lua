@@ -11,6 +11,7 @@ SAMPLE = 4         -- how many fields sweep looks at
 SHORT = '240000'   -- the time to live that suffices for most leases, ms
 REST = '180000'    -- for how long the keys stay after the last lease, ms
 SPARE = 20000      -- a time to live that is short by less than this is left as it is, ms
+AHEAD = 10000      -- by how much a server's mark runs ahead of its tokens, so that not every vote writes to it: see quorum/token.lua
 TURN = 60          -- for so long at least the token of a name outlives its last use, s: see quorum/token.lua
 MEMORY = 240       -- for how long a slot is kept after its last claim ended, s
 READERS_FIRST = 1000000000000 -- a reader's place in the queue is its ticket less this
