@@ -362,15 +362,17 @@ func (e *Env) settleAndWatch(ctx context.Context, requests float64, lease, windo
 	return m, nil
 }
 
-// requests returns how many requests the server has got of the contender, ever.
+// requests returns how many requests the servers have got of the contender, ever.
 func (e *Env) requests(ctx context.Context) (float64, error) {
-	snap, err := e.Server.snapshot(ctx)
-	if err != nil {
-		return 0, err
-	}
 	var n float64
-	for _, name := range e.Contender.Commands {
-		n += snap.calls[name]
+	for _, s := range e.Servers {
+		snap, err := s.snapshot(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range e.Contender.Commands {
+			n += snap.calls[name]
+		}
 	}
 	return n, nil
 }

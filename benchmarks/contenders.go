@@ -29,6 +29,7 @@ var contenders = []*Contender{ours, classic, redislockContender, redsyncContende
 // Options say how to open a contender.
 type Options struct {
 	Addr         string
+	Addrs        []string // of all servers, if there are several
 	Lease        time.Duration
 	AutoPipeline bool // on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
 	Connections  int  // if set, how many go-redis opens at the start, and no more than them

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -93,20 +94,23 @@ var floor = &Contender{
 		if err != nil {
 			return nil, err
 		}
-		l := &floorLocker{client: client, close: closeClient}
-		for mode, shape := range o.Floor {
-			h := &floorHold{floorLocker: l, pairShape: shape}
-			if mode == Read {
-				l.read = h
-			} else {
-				l.write = h
-			}
+		l, err := newFloor(ctx, client, o.Floor)
+		if err != nil {
+			return nil, errors.Join(err, closeClient())
 		}
-		if l.sha, err = client.ScriptLoad(ctx, `return 1`).Result(); err != nil {
-			return nil, fmt.Errorf("loading the floor's script: %w", err)
-		}
+		l.close = closeClient
 		return l, nil
 	},
+}
+
+// newFloor returns the floor over one server.
+func newFloor(ctx context.Context, client redis.UniversalClient, shapes map[Mode]pairShape) (l *floorLocker, err error) {
+	l = &floorLocker{client: client}
+	l.read, l.write = &floorHold{l, shapes[Read]}, &floorHold{l, shapes[Write]}
+	if l.sha, err = client.ScriptLoad(ctx, `return 1`).Result(); err != nil {
+		return nil, fmt.Errorf("loading the floor's script: %w", err)
+	}
+	return l, nil
 }
 
 type floorLocker struct {
@@ -127,6 +131,13 @@ func (l *floorLocker) TryLock(ctx context.Context, _ string) (Hold, error) {
 }
 func (l *floorLocker) RLock(ctx context.Context, _ string) (Hold, error) { return l.read.lock(ctx) }
 func (l *floorLocker) Close() error                                      { return l.close() }
+
+func (l *floorLocker) hold(mode Mode) *floorHold {
+	if mode == Read {
+		return l.read
+	}
+	return l.write
+}
 
 func (h *floorHold) lock(ctx context.Context) (Hold, error) {
 	return h, h.client.EvalSha(ctx, h.sha, h.acquire.keys, h.acquire.args...).Err()
@@ -207,6 +218,12 @@ func (r *recorder) record(cmd redis.Cmder) {
 	r.scripts = append(r.scripts, s)
 }
 
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.scripts)
+}
+
 // take returns what was recorded since the last take.
 func (r *recorder) take() []script {
 	r.mu.Lock()
@@ -219,12 +236,17 @@ func (r *recorder) take() []script {
 // shapes are what ours sends for one pair of each mode: for a name's first pair, and for the next one.
 type shapes struct{ first, again map[Mode]pairShape }
 
-// recordPairs returns what ours sends.
-func recordPairs(ctx context.Context, addr string) (all shapes, err error) {
-	client := redis.NewClient(&redis.Options{Addr: addr})
+// recordPairs returns what ours sends to one server, or to the first of several.
+func recordPairs(ctx context.Context, addrs ...string) (all shapes, err error) {
+	clients, closeClients := Options{Addrs: addrs}.clients()
 	r := &recorder{}
-	client.AddHook(r)
-	l, err := openOurs(client, 30*time.Second, client.Close)
+	clients[0].AddHook(r)
+	var l Locker
+	if len(clients) == 1 {
+		l, err = openOurs(clients[0], usualLease, closeClients)
+	} else {
+		l, err = openQuorum(clients, usualLease, closeClients)
+	}
 	if err != nil {
 		return all, err
 	}
@@ -241,6 +263,10 @@ func recordPairs(ctx context.Context, addr string) (all shapes, err error) {
 		}
 		if err != nil {
 			return pairShape{}, fmt.Errorf("recording a %s pair: %w", mode, err)
+		}
+		// To one of several servers the last may be on its way still.
+		for deadline := time.Now().Add(time.Second); r.count() < 2 && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
 		}
 		scripts := r.take()
 		if len(scripts) < 2 {

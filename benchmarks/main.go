@@ -1,9 +1,10 @@
-// Command benchmarks measures rwlock beside other distributed locks over Redis, all against one server that it starts
+// Command benchmarks measures rwlock beside other distributed locks over Redis, all against servers that it starts
 // itself, and writes what it found, with charts, to docs/performance.md.
 //
 //	cd benchmarks && go run .                    # everything, about twenty minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; prints, but writes no report unless given -out
 //	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
+//	cd benchmarks && go run . -quorum            # those over a quorum, about four minutes; renews that section of the report
 //
 // Contenders take turns round by round, so that what disturbs the machine for a while disturbs all alike. The figures are
 // medians over the rounds; a ratio is the median of the ratios of each round.
@@ -36,6 +37,7 @@ type cli struct {
 type benchCmd struct {
 	Quick       bool   `help:"Fewer rounds, shorter ones, and a shorter lease where one is watched."`
 	Only        string `help:"Run only the workloads whose name matches this regular expression." placeholder:"REGEXP"`
+	Quorum      bool   `help:"Run only the workloads over a quorum of servers, and renew only that section of the report."`
 	Out         string `help:"Directory for performance.md and its charts (default ../docs; none for a partial or quick run)." placeholder:"DIR"`
 	RedisServer string `help:"Server to run, Redis or Valkey." env:"RWLOCK_REDIS_SERVER" default:"redis-server"`
 }
@@ -75,36 +77,41 @@ func (b *benchCmd) Run() error {
 	}
 	redis.SetLogger(silent{})
 
-	server, err := startServer(ctx, b.RedisServer)
-	if err != nil {
+	r := &runner{binary: b.RedisServer, quick: b.Quick, out: newProgress(os.Stdout)}
+	defer r.stop()
+	if err := r.start(ctx); err != nil {
 		return err
 	}
-	defer server.Stop()
-	shapes, err := recordPairs(ctx, server.Addr)
-	if err != nil {
-		return err
-	}
-	here := describeMachine(server.Version)
+	here := describeMachine(r.servers[0].Version)
 	fmt.Println(here)
 	for _, mode := range []Mode{Write, Read} {
-		fmt.Printf("A %s pair sends %v, then %v.\n", mode, shapes.again[mode].acquire, shapes.again[mode].release)
+		fmt.Printf("A %s pair sends %v, then %v.\n", mode, r.shapes.again[mode].acquire, r.shapes.again[mode].release)
 	}
 	fmt.Println()
 
-	r := &runner{server: server, shapes: shapes, quick: b.Quick, out: newProgress(os.Stdout)}
-	err = r.run(ctx, only)
+	var chosen []*Workload
+	for _, w := range allWorkloads() {
+		if only.MatchString(w.Name) && (w.Quorum || !b.Quorum) {
+			chosen = append(chosen, w)
+		}
+	}
+	err = r.run(ctx, chosen)
 	if ctx.Err() != nil {
 		return err
 	}
-	fmt.Print("\n", targetsTable(r.results).text())
+	fmt.Print("\n", targetsTable(targets, r.results).text(), "\n", targetsTable(quorumTargets, r.results).text())
 
 	out := b.Out
 	if out == "" && !b.Quick && b.Only == "" {
 		out = filepath.Join("..", "docs")
 	}
 	if out != "" {
-		rep := &report{results: r.results, machine: here, shapes: shapes, command: "cd benchmarks && go run ." + b.flags()}
-		if e := rep.write(out); e != nil {
+		rep := &report{results: r.results, machine: here, shapes: r.shapes, command: "cd benchmarks && go run ." + b.flags()}
+		write := rep.write
+		if b.Quorum {
+			write = rep.renewQuorum
+		}
+		if e := write(out); e != nil {
 			return errors.Join(err, e)
 		}
 		fmt.Println("\nWritten to", filepath.Join(out, "performance.md"))
@@ -117,6 +124,9 @@ func (b *benchCmd) flags() string {
 	var s strings.Builder
 	if b.Quick {
 		s.WriteString(" -quick")
+	}
+	if b.Quorum {
+		s.WriteString(" -quorum")
 	}
 	if b.Only != "" {
 		fmt.Fprintf(&s, " -only '%s'", b.Only)
@@ -131,8 +141,10 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 // runner takes the contenders through the workloads.
 type runner struct {
-	server  *Server
-	shapes  shapes
+	binary  string
+	servers []*Server      // as many as were needed
+	shapes  shapes         // over the first
+	quorums map[int]shapes // over so many
 	quick   bool
 	once    bool // a single round of everything
 	first   bool // at the first of its settings only
@@ -145,14 +157,10 @@ const turnLimit = time.Minute
 
 // run takes turns, prints a table after each workload, and returns what went wrong in any turn. A turn that fails leaves
 // a gap in the results and does not stop the others.
-func (r *runner) run(ctx context.Context, only *regexp.Regexp) error {
+func (r *runner) run(ctx context.Context, chosen []*Workload) error {
 	r.results = newResults()
-	var chosen []*Workload
-	for _, w := range workloads {
-		if only.MatchString(w.Name) {
-			chosen = append(chosen, w)
-			r.out.total += r.roundsOf(w) * len(r.paramsOf(w)) * len(w.Contenders)
-		}
+	for _, w := range chosen {
+		r.out.total += r.roundsOf(w) * len(r.paramsOf(w)) * len(w.Contenders)
 	}
 	var failures error
 	for _, w := range chosen {
@@ -198,20 +206,82 @@ func (r *runner) roundsOf(w *Workload) int {
 	return w.Rounds
 }
 
-// turn runs one contender at one workload, on an empty server.
+// start starts the first server, and records what ours sends to it.
+func (r *runner) start(ctx context.Context) error {
+	servers, err := r.over(ctx, 1)
+	if err != nil {
+		return err
+	}
+	r.quorums = make(map[int]shapes)
+	r.shapes, err = recordPairs(ctx, servers[0].Addr)
+	return err
+}
+
+// over returns so many servers, and starts those that there are not yet.
+func (r *runner) over(ctx context.Context, n int) ([]*Server, error) {
+	for len(r.servers) < n {
+		s, err := startServer(ctx, r.binary)
+		if err != nil {
+			return nil, err
+		}
+		r.servers = append(r.servers, s)
+	}
+	return r.servers[:n], nil
+}
+
+// shapesOver returns what ours sends to each of the servers.
+func (r *runner) shapesOver(ctx context.Context, servers []*Server) (shapes, error) {
+	if len(servers) == 1 {
+		return r.shapes, nil
+	}
+	if known, ok := r.quorums[len(servers)]; ok {
+		return known, nil
+	}
+	var addrs []string
+	for _, s := range servers {
+		addrs = append(addrs, s.Addr)
+	}
+	recorded, err := recordPairs(ctx, addrs...)
+	if err == nil {
+		r.quorums[len(servers)] = recorded
+	}
+	return recorded, err
+}
+
+func (r *runner) stop() {
+	for _, s := range r.servers {
+		s.Stop()
+	}
+}
+
+// turn runs one contender at one workload, on empty servers.
 func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender) (Metrics, error) {
-	if err := r.server.Clear(ctx); err != nil {
+	n := 1
+	if w.Quorum {
+		n = param
+	}
+	servers, err := r.over(ctx, n)
+	if err != nil {
 		return nil, err
+	}
+	recorded, err := r.shapesOver(ctx, servers)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range servers {
+		if err := s.Clear(ctx); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := time.AfterFunc(turnLimit, func() { cancel(fmt.Errorf("took more than %v", turnLimit)) })
 	defer limit.Stop()
-	shapes := r.shapes.again
+	floor := recorded.again
 	if w.First {
-		shapes = r.shapes.first
+		floor = recorded.first
 	}
-	m, err := w.Run(ctx, &Env{Server: r.server, Contender: c, Param: param, Quick: r.quick, Floor: shapes})
+	m, err := w.Run(ctx, &Env{Server: servers[0], Servers: servers, Contender: c, Param: param, Quick: r.quick, Floor: floor})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)

@@ -73,7 +73,7 @@ func (r *report) markdown(drawn []*chart) string {
 		p("%s", strings.TrimSpace(t.markdown()))
 	}
 
-	if t := targetsTable(r.results); len(t.rows) > 0 {
+	if t := targetsTable(targets, r.results); len(t.rows) > 0 {
 		p("## Targets")
 		p("Each target is checked in the same run. The last column has the same figure for the other contenders.")
 		p("%s", strings.TrimSpace(t.markdown()))
@@ -112,13 +112,66 @@ func (r *report) markdown(drawn []*chart) string {
 		p("%s", strings.Join(more, "\n\n"))
 	}
 
+	s.WriteString(r.quorum())
 	p("## All figures")
+	s.WriteString(r.figures(workloads))
+	return s.String()
+}
+
+// figures returns what was measured of some workloads.
+func (r *report) figures(workloads []*Workload) string {
+	var s strings.Builder
 	for _, w := range workloads {
 		if t := w.table(r.results); len(t.rows) > 0 {
-			p("### %s", w.Title)
-			p("%s", w.About)
-			p("%s", strings.TrimSpace(t.markdown()))
+			fmt.Fprintf(&s, "### %s\n\n%s\n\n%s\n", w.Title, w.About, t.markdown())
 		}
 	}
 	return s.String()
+}
+
+// quorumEnd is the line in performance.md that ends the section on quorums.
+const quorumEnd = "<!-- The end of what go run . -quorum renews. -->"
+
+// quorum returns the section on quorums; it is empty if nothing was measured of them.
+func (r *report) quorum() string {
+	figures := r.figures(quorumWorkloads)
+	if figures == "" {
+		return ""
+	}
+	var s strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&s, format+"\n\n", args...) }
+	p("%s", quorumTitle)
+	p("[NewQuorum](quorum.md) and redsync over the same three and the same five servers, all on this machine, which the clients and the " +
+		"servers share. The contenders took turns round by round here, too. This section alone is renewed by")
+	p("```sh\ncd benchmarks && go run . -quorum\n```")
+	for _, c := range overMany {
+		fmt.Fprintf(&s, "- **%s**: %s\n", c.Name, c.About)
+	}
+	p("")
+	p("%s", strings.TrimSpace(targetsTable(quorumTargets, r.results).markdown()))
+	s.WriteString(figures)
+	p("%s", quorumEnd)
+	return s.String()
+}
+
+const quorumTitle = "## Over a quorum"
+
+// renewQuorum renews the section on quorums, and leaves the rest of performance.md as it is.
+func (r *report) renewQuorum(dir string) error {
+	path := filepath.Join(dir, "performance.md")
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("renewing the section on quorums: %w", err)
+	}
+	before, after, found := strings.Cut(string(old), quorumTitle+"\n")
+	if found {
+		_, after, found = strings.Cut(after, quorumEnd+"\n\n")
+	}
+	if !found {
+		return fmt.Errorf("renewing the section on quorums: there is none in %s", path)
+	}
+	if err := os.WriteFile(path, []byte(before+r.quorum()+after), 0o644); err != nil {
+		return fmt.Errorf("renewing the section on quorums: %w", err)
+	}
+	return nil
 }

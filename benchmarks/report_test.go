@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -12,7 +13,7 @@ import (
 // everything returns results of a run in which every metric of every workload came out as 1.
 func everything() *Results {
 	r := newResults()
-	for _, w := range workloads {
+	for _, w := range allWorkloads() {
 		for _, param := range w.params() {
 			for _, c := range w.Contenders {
 				m := Metrics{}
@@ -42,7 +43,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := `(?s)^# Performance.*## What a user sees.*## Targets.*## Machine.*## Contenders.*## Charts.*## All figures.*`
+	parts := `(?s)^# Performance.*## What a user sees.*## Targets.*## Machine.*## Contenders.*## Charts.*## Over a quorum.*## All figures.*`
 	if !regexp.MustCompile(parts + regexp.QuoteMeta(byHand+mine) + `$`).Match(text) {
 		t.Errorf("the report lacks a part:\n%s", text)
 	}
@@ -59,7 +60,7 @@ func TestReport(t *testing.T) {
 // TestFiguresAreMeasured holds that what a target or a scene looks at is what a workload measures.
 func TestFiguresAreMeasured(t *testing.T) {
 	r := everything()
-	for _, target := range targets {
+	for _, target := range slices.Concat(targets, quorumTargets) {
 		if got, limit := target.Of(r, ours.Name), target.Limit(r); math.IsNaN(got) || math.IsNaN(limit) {
 			t.Errorf("target %q: got %v, limit %v", target.What, got, limit)
 		}

@@ -28,12 +28,27 @@ const (
 	LongestRun  Metric = "longest script ms"
 	RoundTrip   Metric = "round trip µs" // of a PING over the same connection, median
 
-	LockCall     Metric = "lock call µs"   // median
-	WaitP50      Metric = "median wait ms" // of the lock calls
-	WaitP99      Metric = "p99 wait ms"    // of the lock calls
-	FirstPair    Metric = "first pair µs"  // as the server time, of a name's first pair
-	AgainstFirst Metric = "× first pair"   // server time, in relation to a name's first pair in the same turn
-	AgainstNone  Metric = "× among none"   // server time, in relation to a pair on a name that nobody else reads, in the same turn
+	LockCall      Metric = "lock call µs"   // median
+	WaitP50       Metric = "median wait ms" // of the lock calls
+	WaitP99       Metric = "p99 wait ms"    // of the lock calls
+	Handovers     Metric = "handovers/s"    // changes of the holder
+	CallP50       Metric = "median call ms" // of the lock and unlock calls
+	CallP99       Metric = "p99 call ms"
+	CallMax       Metric = "longest call ms"
+	AgainstWell   Metric = "× all well" // rate, in relation to that with all servers
+	AgainstFew    Metric = "× alone"    // rate, in relation to that of the servers that are left, alone
+	WellP99       Metric = "p99 all well ms"
+	FewP99        Metric = "p99 alone ms"
+	P99AgainstFew Metric = "p99 × alone"
+
+	HomeRequests  Metric = "home requests/s"
+	HomeCommands  Metric = "home commands/s"
+	OtherRequests Metric = "each other requests/s"
+	OtherCommands Metric = "each other commands/s"
+
+	FirstPair    Metric = "first pair µs" // as the server time, of a name's first pair
+	AgainstFirst Metric = "× first pair"  // server time, in relation to a name's first pair in the same turn
+	AgainstNone  Metric = "× among none"  // server time, in relation to a pair on a name that nobody else reads, in the same turn
 
 	// The bytes that the keys of one name take at the server.
 	HeldWriting Metric = "held for writing B"

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -83,6 +84,12 @@ func (s *Server) Stop() {
 	_ = s.cmd.Wait()
 	_ = os.RemoveAll(s.dir)
 }
+
+// Freeze stops the server's process until Thaw: it keeps its connections, and answers nothing.
+func (s *Server) Freeze() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Thaw has the server's process go on.
+func (s *Server) Thaw() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Clear empties the server.
 func (s *Server) Clear(ctx context.Context) error {

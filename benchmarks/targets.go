@@ -162,8 +162,8 @@ func againstFastest(workload string, goroutines int) of {
 	}
 }
 
-// targetsTable returns the targets that were measured: what was asked, what ours reached, and what the others did.
-func targetsTable(r *Results) table {
+// targetsTable returns those of some targets that were measured: what was asked, what ours reached, and what the others did.
+func targetsTable(targets []Target, r *Results) table {
 	t := table{header: []string{"what", "target", "rwlock", "", "the others"}}
 	for _, target := range targets {
 		got, limit := target.Of(r, ours.Name), target.Limit(r)

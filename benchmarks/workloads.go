@@ -14,6 +14,7 @@ type Workload struct {
 	Title string
 	About string // what is measured, and how
 
+	Quorum     bool   // Params are over how many servers
 	First      bool   // the floor carries what ours sends for a name's first pair, and not for the ones after
 	ParamName  string // what Params are, empty if there is but one setting
 	Params     []int
@@ -28,7 +29,8 @@ type Workload struct {
 
 // Env is what a workload runs in: one turn of one contender.
 type Env struct {
-	Server    *Server
+	Server    *Server   // the first of them
+	Servers   []*Server // more than one in workloads of a quorum
 	Contender *Contender
 	Param     int
 	Quick     bool
@@ -42,7 +44,7 @@ var (
 	pairColumns = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
 )
 
-// workloads are all there are, in the order in which they run.
+// workloads are those over one server, in the order in which they run.
 var workloads = []*Workload{
 	{
 		Name: "write-pair", Title: "Uncontended write pair",
@@ -257,12 +259,18 @@ var workloads = []*Workload{
 	},
 }
 
+// allWorkloads are those over one server and those over several.
+func allWorkloads() []*Workload { return slices.Concat(workloads, quorumWorkloads) }
+
 // usualLease is the lease where a workload asks for no other.
 const usualLease = 30 * time.Second
 
 // Open opens the contender of this turn with the usual lease, unless adjust asks for something else.
 func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (Locker, error) {
 	o := Options{Addr: e.Server.Addr, Lease: usualLease, Floor: e.Floor}
+	for _, s := range e.Servers {
+		o.Addrs = append(o.Addrs, s.Addr)
+	}
 	for _, f := range adjust {
 		f(&o)
 	}
@@ -281,9 +289,19 @@ func (e *Env) span(d time.Duration) time.Duration {
 	return d
 }
 
-// usage runs do and returns what it cost the server.
+// usage runs do and returns what it cost the servers.
 func (e *Env) usage(ctx context.Context, do func() error) (Usage, error) {
-	return e.Server.usage(ctx, e.Contender.Commands, do)
+	var all Usage
+	for _, s := range e.Servers {
+		inner := do
+		do = func() error {
+			one, err := s.usage(ctx, e.Contender.Commands, inner)
+			all.add(one)
+			return err
+		}
+	}
+	err := do()
+	return all, err
 }
 
 // series runs op again and again for the given time, after a quarter of it unmeasured, and returns how long each run

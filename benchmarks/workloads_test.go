@@ -4,7 +4,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"regexp"
 	"testing"
 )
 
@@ -26,20 +25,15 @@ func TestWorkloads(t *testing.T) {
 	if _, err := exec.LookPath(binary); err != nil {
 		t.Skip(err)
 	}
-	server, err := startServer(t.Context(), binary)
-	if err != nil {
+	r := &runner{binary: binary, quick: true, once: true, first: testing.Short(), out: &progress{w: io.Discard}}
+	t.Cleanup(r.stop)
+	if err := r.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Stop)
-	shapes, err := recordPairs(t.Context(), server.Addr)
-	if err != nil {
+	if err := r.run(t.Context(), allWorkloads()); err != nil {
 		t.Fatal(err)
 	}
-	r := &runner{server: server, shapes: shapes, quick: true, once: true, first: testing.Short(), out: &progress{w: io.Discard}}
-	if err := r.run(t.Context(), regexp.MustCompile("")); err != nil {
-		t.Fatal(err)
-	}
-	for _, w := range workloads {
+	for _, w := range allWorkloads() {
 		for _, param := range r.paramsOf(w) {
 			for _, c := range w.Contenders {
 				for _, metric := range w.Columns {
