@@ -1,10 +1,10 @@
 // Command benchmarks measures rwlock beside other distributed locks over Redis, all against servers that it starts
 // itself, and writes what it found, with charts, to docs/performance.md.
 //
-//	cd benchmarks && go run .                    # everything, about twenty minutes
+//	cd benchmarks && go run .                    # everything, about 25 minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; prints, but writes no report unless given -out
 //	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
-//	cd benchmarks && go run . -quorum            # those over a quorum, about four minutes; renews that section of the report
+//	cd benchmarks && go run . -quorum            # those over a quorum, three minutes; renews that section of the report
 //
 // Contenders take turns round by round, so that what disturbs the machine for a while disturbs all alike. The figures are
 // medians over the rounds; a ratio is the median of the ratios of each round.
