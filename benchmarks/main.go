@@ -75,8 +75,6 @@ func (b *benchCmd) Run() error {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	redis.SetLogger(silent{})
-
 	r := &runner{binary: b.RedisServer, quick: b.Quick, out: newProgress(os.Stdout)}
 	defer r.stop()
 	if err := r.start(ctx); err != nil {
@@ -208,6 +206,7 @@ func (r *runner) roundsOf(w *Workload) int {
 
 // start starts the first server, and records what ours sends to it.
 func (r *runner) start(ctx context.Context) error {
+	redis.SetLogger(silent{})
 	servers, err := r.over(ctx, 1)
 	if err != nil {
 		return err
@@ -241,9 +240,13 @@ func (r *runner) shapesOver(ctx context.Context, servers []*Server) (shapes, err
 	for _, s := range servers {
 		addrs = append(addrs, s.Addr)
 	}
-	recorded, err := recordPairs(ctx, addrs...)
-	if err == nil {
-		r.quorums[len(servers)] = recorded
+	var recorded shapes
+	var err error
+	for range 5 { // a server that is slow to answer is passed over
+		if recorded, err = recordPairs(ctx, addrs...); err == nil {
+			r.quorums[len(servers)] = recorded
+			break
+		}
 	}
 	return recorded, err
 }
