@@ -10,6 +10,7 @@ import (
 type Ballot struct {
 	Mark       any   // the key of the server's mark, a string
 	Generation any   // of Vote and RVote: that of the mark, a string
+	ID         any   // likewise
 	Wanted     any   // of Vote and RVote: the token that is wanted, as TokenArg returns it
 	Args       []any // of Mark
 }

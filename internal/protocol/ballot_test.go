@@ -16,10 +16,11 @@ import (
 type poller struct {
 	*bench
 	mark any
+	id   string // that the server has said last
 }
 
 func newPoller(t *testing.T, s testredis.Backend) *poller {
-	return &poller{newBench(t, s.Client(), s.Prefix, "l"), protocol.MarkOf(s.Prefix)}
+	return &poller{bench: newBench(t, s.Client(), s.Prefix, "l"), mark: protocol.MarkOf(s.Prefix)}
 }
 
 // asks runs the script of the mark.
@@ -30,6 +31,7 @@ func (p *poller) asks(args ...any) protocol.Mark {
 	require.NoError(p.t, err)
 	m, err := protocol.DecodeMark(raw)
 	require.NoError(p.t, err)
+	p.id = m.ID
 	return m
 }
 
@@ -47,7 +49,7 @@ func (p *poller) votes(of *party, generation string, wanted int64) protocol.Requ
 	if of.mode == protocol.Read {
 		q.Script = lua.RVote
 	}
-	q.Ballot = &protocol.Ballot{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted)}
+	q.Ballot = &protocol.Ballot{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted), ID: p.id}
 	return q
 }
 
@@ -68,7 +70,7 @@ func TestVotesArePinned(t *testing.T) {
 		q.Keys, q.Channels, q.Lease = protocol.KeysOf("p", "l"), "p:wake:", protocol.NewLease(30*time.Second)
 		q.Ballot.Mark = protocol.MarkOf("p")
 		require.Equal(t, []any{
-			"4", "p:{l}", "p:{l}:leases", "p:{l}:queue", "p:mark", w.ID, w.Number, w.Slot, "30000", "p:wake:", "240000", "wait", "", "g", "1763763763763763",
+			"4", "p:{l}", "p:{l}:leases", "p:{l}:queue", "p:mark", w.ID, w.Number, w.Slot, "30000", "p:wake:", "240000", "wait", "", "g", "1763763763763763", p.id,
 		}, q.Argv(nil))
 		require.LessOrEqual(t, len(q.Argv(nil))+2, protocol.MaxArgs)
 
@@ -98,6 +100,9 @@ func TestVotesNeedTheMark(t *testing.T) {
 		require.True(t, p.run(p.votes(w, "g", someToken)).Unmarked, "the request was for another")
 		p.asks("start", id, "g", "60000")
 		require.True(t, p.run(p.votes(w, "other", someToken)).Unmarked)
+		p.id = "before it lost its data"
+		require.True(t, p.vote(w, someToken).Unmarked)
+		p.id = id
 		p.lease = time.Hour
 		require.True(t, p.vote(w, someToken).Unmarked)
 		require.Equal(t, time.Hour, p.asks("raise", id, "g", "3600000").Longest)
@@ -148,7 +153,7 @@ func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 		p.vote(w, someToken)
 		p.run(w.releases())
 		p.c.HSet(t.Context(), s.Prefix+":mark", "turned", "1") // a minute passes
-		other := &poller{newBench(t, p.c, s.Prefix, "other"), p.mark}
+		other := &poller{newBench(t, p.c, s.Prefix, "other"), p.mark, p.id}
 		other.vote(other.writer(), 0)
 		p.c.Del(t.Context(), s.Prefix+":{l}")
 		require.Greater(t, p.vote(p.writer(), 0).Vote, int64(someToken))

@@ -105,7 +105,7 @@ func (r *Request) Argv(args []any) []any {
 		if r.Try {
 			how = boxedTry
 		}
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation, r.Ballot.Wanted)
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation, r.Ballot.Wanted, orNone(r.Ballot.ID))
 	case lua.Unlock, lua.RUnlock:
 		args = append(args, r.Channels, orNone(r.Record))
 	case lua.Renew:
@@ -123,7 +123,7 @@ func (r *Request) Argv(args []any) []any {
 }
 
 // MaxArgs is how many arguments a request has at most, with the command, the script and the number of keys.
-const MaxArgs = 3 + 4 + 10
+const MaxArgs = 3 + 4 + 11
 
 func orNone(s any) any {
 	if s == nil {

@@ -48,13 +48,14 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		return
 	}
 	answered := s.answers(q)
-	if s.known && s.mark.ID != m.ID {
+	if s.mark.ID != "" && s.mark.ID != m.ID {
 		q.forgetVotes(s)
 	}
-	s.known, s.mark, s.asked = true, m, r.sent
-	if m.Resting {
-		s.rested = now.Add(m.Rest + m.Rest/100 + grace)
+	rested := now.Add(m.Rest + m.Rest/100 + grace)
+	if s.mark.ID == m.ID && s.mark.Resting && s.rested.Before(rested) {
+		rested = s.rested // or else each reply would put off the end of the rest
 	}
+	s.known, s.mark, s.asked, s.rested = true, m, r.sent, rested
 	q.noteToken(now, max(m.Top, m.Now))
 	q.evaluateMarks(now)
 	q.trust(now, s)
@@ -167,21 +168,28 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 	}
 }
 
-// marksRead reports whether a majority was asked for its marks after a time. It asks the servers that were not.
+// marksRead reports whether a majority has said since a time what its marks are, of the servers that have not lost their data: one of
+// them knows the token of each hold for which a server that has lost its data had voted. marksRead asks the servers that have not.
 func (q *Quorum) marksRead(now time.Time, since time.Time) bool {
-	n, answered := 0, 0
+	members, read, open := 0, 0, 0
 	for _, s := range q.servers {
-		if !s.known || s.suspected {
-			continue
+		member := s.known && s.mark.Generation == q.generation
+		if member {
+			members++
 		}
-		answered++
-		if !s.asked.Before(since) {
-			n++
-		} else {
+		switch {
+		case !s.known || s.suspected:
+		case s.asked.Before(since):
+			open++
 			q.readMark(now, s)
+		case member:
+			read++
 		}
 	}
-	return n >= q.majority
+	if members < q.majority {
+		return open == 0 // a majority has lost its data: those that answer have to do
+	}
+	return read >= q.majority
 }
 
 // majorityPossible reports whether a majority votes, or may vote once the marks under way are known.

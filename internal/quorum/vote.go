@@ -57,7 +57,8 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	r := &Request{
 		Request: protocol.Request{
 			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
-			Ballot: &protocol.Ballot{Mark: q.mark, Generation: q.generation, Wanted: protocol.TokenArg(max(b.wanted, b.token))},
+			Ballot: &protocol.Ballot{Mark: q.mark, Generation: q.generation, ID: q.servers[i].mark.ID,
+				Wanted: protocol.TokenArg(max(b.wanted, b.token))},
 		},
 		kind: votes, ballot: b, number: v.number, lease: b.lease.Duration, lock: b.lock,
 	}
@@ -99,9 +100,11 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 			b.drop(now, s.index) // the request may have run
 		}
 	case reply.Unmarked:
-		b.free(s.index)
-		s.known = s.known && s.mark.Generation != q.generation // the server has probably lost its data
-		q.readMark(now, s)
+		b.drop(now, s.index)
+		if r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation { // or else the mark has been read since
+			s.known = false // the server has probably lost its data
+			q.readMark(now, s)
+		}
 	case reply.Refused:
 		was := v.state
 		b.free(s.index)

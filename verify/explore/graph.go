@@ -74,6 +74,7 @@ var meanings = map[string]meaning{
 	"Request.Ballot":     skip, // of a quorum, which is not explored
 	"Ballot.Mark":        skip,
 	"Ballot.Generation":  skip,
+	"Ballot.ID":          skip,
 	"Ballot.Wanted":      skip,
 	"Ballot.Args":        skip,
 	"Request.Trace":      skip,

@@ -1,0 +1,405 @@
+package quorum
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+func TestMajorityWinsInOneRoundTrip(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	require.Len(t, r.sent, 3)
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Wanted, h.State())
+	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, someToken, h.Token())
+}
+
+func TestHoldLastsAsLongAsTheMajorityOfItsVotes(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	asked := r.now
+	order := r.inOrder()
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	r.now = r.now.Add(time.Second)
+	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+	require.True(t, h.Deadline().Before(asked.Add(lease)), "votes count from before their requests were sent")
+}
+
+func TestMinorityDoesNotWin(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	for _, i := range order[1:] {
+		r.reply(r.next(i, lua.Vote), waits(time.Second))
+	}
+	require.Equal(t, engine.Wanted, h.State())
+}
+
+func TestClaimThatWaitsAtItsHomeGivesBackOtherVotes(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[0], lua.Vote), waits(time.Minute))
+	require.Equal(t, engine.Wanted, h.State())
+	require.Equal(t, 1, r.sends(order[1], lua.Unlock), "the vote")
+	require.Equal(t, 1, r.sends(order[2], lua.Unlock), "the request")
+	require.Zero(t, r.sends(order[0], lua.Unlock))
+}
+
+// letIn has a claim wait at its home, and then lets it in there.
+func (r *rig) letIn() (h *engine.Hold, order []int) {
+	h = r.acquire(protocol.Write, false)
+	order = r.inOrder()
+	r.reply(r.next(order[1], lua.Vote), waits(time.Minute))
+	r.reply(r.next(order[2], lua.Vote), waits(time.Minute))
+	q := r.next(order[0], lua.Vote)
+	r.reply(q, waits(time.Minute))
+	r.do(func() { r.quorum.Heard(r.now, order[0], fmt.Sprintf("%d 0 %d", someToken, q.number)) })
+	return h, order
+}
+
+func TestClaimThatIsLetInWaitsInTheQueuesOfTheOthers(t *testing.T) {
+	r := newVotingRig(t)
+	h, order := r.letIn()
+	for _, i := range order[1:] {
+		q := r.next(i, lua.Vote)
+		require.False(t, q.Try, "both have had a try wait")
+		r.reply(q, waits(time.Minute))
+		r.do(func() { r.quorum.Heard(r.now, i, fmt.Sprintf("%d 0 %d", someToken, q.number)) })
+	}
+	for _, i := range order {
+		r.reply(r.next(i, lua.Vote), r.vote(someToken)) // of which messages do not tell the token
+	}
+	require.Equal(t, engine.Live, h.State())
+}
+
+// collectInVain has the other servers keep a claim that is let in waiting until it retreats.
+func (r *rig) collectInVain(order []int) {
+	r.t.Helper()
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Script == lua.Unlock:
+			return nil
+		case q.Server == order[0]:
+			return r.vote(someToken)
+		}
+		return waits(time.Minute)
+	}
+	for range 10_000 {
+		if r.sends(order[1], lua.Unlock) > 0 {
+			return
+		}
+		r.answer()
+		r.pass(20 * time.Millisecond)
+	}
+	r.t.Fatal("it does not retreat")
+}
+
+func TestEveryThirdRetreatGivesBackTheVoteOfTheHome(t *testing.T) {
+	r := newVotingRig(t)
+	_, order := r.letIn()
+	for retreat := 1; retreat <= 6; retreat++ {
+		r.collectInVain(order)
+		require.Equal(t, 1, r.sends(order[1], lua.Unlock))
+		require.Equal(t, 1, r.sends(order[2], lua.Unlock))
+		home := 0
+		if retreat%3 == 0 {
+			home = 1
+		}
+		require.Equal(t, home, r.sends(order[0], lua.Unlock), "retreat %d", retreat)
+		for _, i := range order {
+			for r.sends(i, lua.Unlock) > 0 {
+				r.reply(r.next(i, lua.Unlock), done)
+			}
+		}
+	}
+}
+
+func TestPatienceGrowsFromRetreatToRetreat(t *testing.T) {
+	r := newVotingRig(t)
+	b := &ballot{q: r.quorum, lease: protocol.NewLease(lease)}
+	for range 4 {
+		most := 2 * shortestBase(b)
+		require.Less(t, b.collectingTime(), most)
+		b.attempts++
+		require.GreaterOrEqual(t, b.collectingTime(), most, "attempt %d", b.attempts)
+	}
+}
+
+func shortestBase(b *ballot) time.Duration { return longestPatience << b.attempts }
+
+func TestLargestTokenIsWrittenBackBeforeTheCallReturns(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	const larger = someToken + 5
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[1], lua.Vote), r.vote(larger))
+	require.Equal(t, engine.Wanted, h.State())
+	again := r.next(order[0], lua.Vote)
+	require.Equal(t, protocol.TokenArg(larger), again.Ballot.Wanted)
+	r.reply(again, r.vote(larger))
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, larger, h.Token())
+}
+
+func TestFirstStartWorksAtOnce(t *testing.T) {
+	r := newRig(t)
+	start := r.now
+	h := r.acquire(protocol.Write, false)
+	for i := range 3 {
+		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
+	}
+	var generation any
+	for i := range 3 {
+		q := r.next(i, lua.Mark)
+		require.Equal(t, "start", q.Ballot.Args[0])
+		if generation == nil {
+			generation = q.Ballot.Args[2]
+		}
+		require.Equal(t, generation, q.Ballot.Args[2])
+		r.reply(q, markOf(i, generation.(string), -1, ""))
+	}
+	for _, i := range r.inOrder() {
+		q := r.next(i, lua.Vote)
+		require.Equal(t, generation, q.Ballot.Generation)
+		r.reply(q, r.vote(someToken))
+	}
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, start, r.now)
+}
+
+func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
+	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7"))
+	r.reply(r.next(2, lua.Mark), markOf(2, "", -1, ""))
+	q := r.next(2, lua.Mark)
+	require.Equal(t, []any{"rest", "1763763763000000:2", "", "60000"}, q.Ballot.Args)
+	r.reply(q, markOf(2, "", 60_000, ""))
+	for _, i := range []int{0, 1} {
+		r.reply(r.next(i, lua.Vote), r.vote(someToken))
+	}
+	require.Equal(t, engine.Live, h.State())
+
+	var admitted, voted time.Time
+	slow := 0
+	end := r.now.Add(shortestLease)
+	r.answers = func(q *Request) any {
+		left := end.Sub(r.now).Milliseconds()
+		switch {
+		case q.Script == lua.Renew:
+			return done
+		case q.Script == lua.Mark && q.Server == 1 && slow < 3:
+			slow++
+			return nil
+		case q.Script == lua.Mark && q.Server < 2:
+			if left > 0 {
+				return markOf(q.Server, "g", -1, "8")
+			}
+			return markOf(q.Server, "g", -1, []string{"9", "11"}[q.Server])
+		case q.Script == lua.Mark && q.Ballot.Args[0] == "admit":
+			require.Equal(t, []any{"admit", "1763763763000000:2", "g", "60000", "11"}, q.Ballot.Args, "the tokens of marks read after the rest")
+			admitted = r.now
+		case q.Script == lua.Mark && admitted.IsZero():
+			return markOf(2, "", max(left, 0), "")
+		case q.Script == lua.Vote && q.Server == 2:
+			voted = r.now
+			return r.vote(someToken)
+		}
+		return markOf(2, "g", -1, "11")
+	}
+	r.pass(2 * shortestLease)
+	require.False(t, admitted.Before(end))
+	require.False(t, voted.Before(admitted), "the renewal asks for its vote")
+	require.Equal(t, engine.Live, h.State())
+}
+
+func TestHoldIsLostIfAMajorityDoesNotRenewIt(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	deadline, order := h.Deadline(), r.inOrder()
+	for r.now.Before(deadline.Add(-time.Second)) {
+		r.pass(100 * time.Millisecond)
+		for r.sends(order[0], lua.Renew) > 0 {
+			r.reply(r.next(order[0], lua.Renew), done)
+		}
+		for _, i := range order[1:] {
+			for r.sends(i, lua.Renew) > 0 {
+				r.fail(r.next(i, lua.Renew))
+			}
+		}
+	}
+	require.Equal(t, engine.Live, h.State())
+	r.pass(time.Second)
+	require.Equal(t, engine.Lapsed, h.State())
+	require.ErrorIs(t, h.Err(), engine.ErrLost)
+}
+
+func TestHoldIsLostAtOnceIfAMajorityHasNoVoteForIt(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	r.pass(lease / 3)
+	order := r.inOrder()
+	r.reply(r.next(order[1], lua.Renew), gone)
+	require.Equal(t, engine.Live, h.State())
+	r.reply(r.next(order[2], lua.Renew), gone)
+	require.Equal(t, engine.Lapsed, h.State())
+}
+
+func TestVoteThatIsWonBackDoesNotCountInTheSameRound(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[2], lua.Vote), waits(time.Second))
+	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+	r.pass(lease / 3)
+	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[0], lua.Renew), done)
+	require.Equal(t, engine.Live, h.State())
+	r.reply(r.next(order[1], lua.Renew), gone)
+	require.Equal(t, engine.Lapsed, h.State(), "somebody may have had the lock between the loss of one vote and the other")
+}
+
+func TestVoteThatIsWonBackCountsInTheNextRound(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	order := r.inOrder()
+	r.pass(lease / 3)
+	r.reply(r.next(order[0], lua.Renew), done)
+	r.reply(r.next(order[1], lua.Renew), done)
+	r.reply(r.next(order[2], lua.Renew), gone)
+	r.reply(r.next(order[2], lua.Unlock), gone)
+	r.pass(lease / 3)
+	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[0], lua.Renew), done)
+	r.reply(r.next(order[1], lua.Renew), done)
+	r.pass(lease / 3)
+	r.reply(r.next(order[2], lua.Renew), done)
+	r.reply(r.next(order[1], lua.Renew), gone)
+	r.reply(r.next(order[0], lua.Renew), done)
+	require.Equal(t, engine.Live, h.State())
+}
+
+func TestReleaseIsDoneWithAMajorityAndTheHome(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	order := r.inOrder()
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.reply(r.next(order[1], lua.Unlock), done)
+	r.reply(r.next(order[2], lua.Unlock), done)
+	require.False(t, r.engine.Idle(), "the next claim asks at the home")
+	r.reply(r.next(order[0], lua.Unlock), done)
+	require.True(t, r.engine.Idle())
+}
+
+func TestReleaseDoesNotWaitForTheSlowestServer(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	order := r.inOrder()
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.reply(r.next(order[0], lua.Unlock), done)
+	r.reply(r.next(order[1], lua.Unlock), done)
+	require.True(t, r.engine.Idle())
+}
+
+func TestRenewalDoesNotWaitForTheSlowestServer(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	deadline := h.Deadline()
+	r.pass(lease / 3)
+	order := r.inOrder()
+	r.reply(r.next(order[0], lua.Renew), done)
+	r.reply(r.next(order[2], lua.Renew), done)
+	require.True(t, h.Deadline().After(deadline))
+}
+
+func TestSilentHomeIsPassedOverSoon(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Wanted, h.State())
+	r.pass(patience)
+	require.Equal(t, engine.Live, h.State())
+}
+
+func TestCallsGoOnWithoutASilentServer(t *testing.T) {
+	r := newVotingRig(t)
+	order := r.inOrder()
+	r.acquire(protocol.Write, true)
+	r.pass(patience) // nobody answers
+	for _, i := range order[1:] {
+		for r.sends(i, lua.Vote) > 0 {
+			r.reply(r.next(i, lua.Vote), waits(time.Second))
+		}
+		for r.sends(i, lua.Mark) > 0 {
+			r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, ""))
+		}
+	}
+	before := r.now
+	h := r.acquire(protocol.Write, false)
+	for _, i := range order[1:] {
+		for r.sends(i, lua.Vote) > 0 {
+			r.reply(r.next(i, lua.Vote), r.vote(someToken))
+		}
+	}
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, before, r.now)
+}
+
+func TestWaitersSendHeartbeatsToTheHomeAlone(t *testing.T) {
+	r := newVotingRig(t)
+	const waiters = 1000
+	first := r.inOrder()[0]
+	home, others := 0, 0
+	r.answers = func(q *Request) any {
+		if q.Server == first {
+			home++
+		} else {
+			others++
+		}
+		if q.Script == lua.Unlock {
+			return done
+		}
+		return waits(time.Hour)
+	}
+	for range waiters {
+		r.acquire(protocol.Write, false)
+		r.answer()
+	}
+	home, others = 0, 0
+	r.pass(lease)
+	require.GreaterOrEqual(t, home, 2*waiters)
+	require.LessOrEqual(t, home, 3*waiters+waiters/10)
+	require.Zero(t, others)
+}
+
+func TestClientFindsThatAServerWasReplacedByAskingForItsVote(t *testing.T) {
+	r := newVotingRig(t)
+	r.acquire(protocol.Write, false)
+	changed := r.inOrder()[2]
+	q := r.next(changed, lua.Vote)
+	require.Equal(t, "1763763763000000:"+fmt.Sprint(changed), q.Ballot.ID)
+	r.reply(q, int64(-2))
+	r.reply(r.next(changed, lua.Mark), []any{"1763763769000000:x", "g", int64(-1), int64(60_000), "", "1763763769000000"})
+	r.acquire(protocol.Write, false)
+	require.Equal(t, "1763763769000000:x", r.next(changed, lua.Vote).Ballot.ID)
+}

@@ -1,0 +1,178 @@
+package quorum
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+const (
+	lease     = 30 * time.Second
+	someToken = int64(1_763_763_763_000_000)
+)
+
+var errSilence = fmt.Errorf("%w", errors.New("i/o timeout"))
+
+// A rig is an engine and a quorum of three servers whose replies a test decides.
+type rig struct {
+	t       *testing.T
+	now     time.Time
+	engine  *engine.Engine
+	quorum  *Quorum
+	sent    []*Request // without an answer
+	handles uint64
+	token   int64
+	answers func(*Request) any // what requests are answered with at once while time passes; nil for no answer
+}
+
+func newRig(t *testing.T) *rig {
+	t.Parallel()
+	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), token: someToken}
+	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: lease})
+	r.quorum = New(Config{Servers: 3, Prefix: "p", Instance: "instance-01", Lease: lease}, r.engine)
+	return r
+}
+
+// newVotingRig returns a rig whose servers are known, and vote.
+func newVotingRig(t *testing.T) *rig {
+	r := newRig(t)
+	h := r.acquire(protocol.Read, true)
+	for i := range 3 {
+		r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, ""))
+	}
+	for i := range 3 {
+		r.reply(r.next(i, lua.RVote), waits(time.Second))
+	}
+	require.Equal(t, engine.Failed, h.State())
+	r.answers = func(*Request) any { return done }
+	r.answer() // what the try withdraws
+	r.answers = nil
+	require.Empty(t, r.sent)
+	r.quorum.locks = map[any]*lock{} // nothing is known of the name
+	return r
+}
+
+// do has something happen, and takes what is sent.
+func (r *rig) do(fn func()) {
+	fn()
+	var fx Effects
+	r.quorum.Flush(r.now, &fx)
+	r.sent = append(r.sent, fx.Requests...)
+}
+
+// acquire begins a call of a new owner.
+func (r *rig) acquire(m protocol.Mode, try bool) *engine.Hold {
+	r.handles++
+	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: r.handles}, Mode: m, Try: try, Lease: lease, Bounded: true, NewOwner: true}
+	r.do(func() { r.engine.Acquire(r.now, h) })
+	return h
+}
+
+// held returns a hold for which all servers have voted.
+func (r *rig) held() *engine.Hold {
+	h := r.acquire(protocol.Write, false)
+	for _, i := range r.inOrder() {
+		r.reply(r.next(i, lua.Vote), r.vote(someToken))
+	}
+	require.Equal(r.t, engine.Live, h.State())
+	return h
+}
+
+// inOrder returns the servers in the order in which they are the home of the name, of which there is one.
+func (r *rig) inOrder() []int {
+	lk := r.quorum.use(protocol.KeysOf("p", "n"))
+	defer r.quorum.release(lk)
+	require.GreaterOrEqual(r.t, r.quorum.home(lk), 0)
+	order := []int{0, 1, 2}
+	slices.SortFunc(order, func(a, b int) int {
+		if lk.weights[a].hash > lk.weights[b].hash {
+			return -1
+		}
+		return 1
+	})
+	return order
+}
+
+// next takes out the first request without an answer that a server has of a script.
+func (r *rig) next(i int, s *lua.Script) *Request {
+	r.t.Helper()
+	k := slices.IndexFunc(r.sent, func(q *Request) bool { return q.Server == i && q.Script == s })
+	require.GreaterOrEqual(r.t, k, 0, "server %d is sent no %s", i, s.Name)
+	q := r.sent[k]
+	r.sent = slices.Delete(r.sent, k, k+1)
+	return q
+}
+
+// sends returns how many requests without an answer a server has of a script.
+func (r *rig) sends(i int, s *lua.Script) (n int) {
+	for _, q := range r.sent {
+		if q.Server == i && q.Script == s {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rig) reply(q *Request, raw any) { r.do(func() { r.quorum.Replied(r.now, q, raw, nil) }) }
+
+func (r *rig) fail(q *Request) { r.do(func() { r.quorum.Replied(r.now, q, nil, errSilence) }) }
+
+// pass lets time pass, and has the quorum do what comes due.
+func (r *rig) pass(d time.Duration) {
+	end := r.now.Add(d)
+	for {
+		at, ok := r.quorum.Next()
+		if !ok || at.After(end) {
+			break
+		}
+		if at.After(r.now) {
+			r.now = at
+		}
+		r.do(func() { r.quorum.Tick(r.now) })
+		r.answer()
+	}
+	r.now = end
+}
+
+// answer answers what is sent, and what is sent because of that.
+func (r *rig) answer() {
+	for k := 0; r.answers != nil && k < len(r.sent); {
+		q := r.sent[k]
+		if raw := r.answers(q); raw != nil {
+			r.sent = slices.Delete(r.sent, k, k+1)
+			r.reply(q, raw)
+		} else {
+			k++
+		}
+	}
+}
+
+// vote is the reply of a server that votes with a token.
+func (r *rig) vote(token int64) any {
+	r.token++
+	return []any{fmt.Sprint(r.token), int64(0), "", "", int64(0), int64(0), "", "", fmt.Sprint(token)}
+}
+
+// waits is the reply of a server at which a claim waits, or a try would have to.
+func waits(again time.Duration) any {
+	other := protocol.NewClaim(protocol.Write, "instance-02", 0, 7, protocol.Owner{Handle: 77})
+	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0), "write", other.ID}
+}
+
+var (
+	done any = int64(protocol.Done)
+	gone any = int64(protocol.NotThere)
+)
+
+// markOf is the reply of a server about its mark; rest is what is left of its rest in ms, or -1.
+func markOf(i int, generation string, rest int64, top string) any {
+	return []any{fmt.Sprintf("1763763763000000:%d", i), generation, rest, shortestLease.Milliseconds(), top, fmt.Sprint(someToken - 1000)}
+}
