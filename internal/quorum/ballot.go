@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -112,7 +113,7 @@ func (b *ballot) fail(now time.Time, err error) {
 // forget removes the ballot from the quorum. Its votes have been given back, or are being given back.
 func (b *ballot) forget() {
 	b.phase, b.answered = closing, true
-	delete(b.q.timed, b)
+	delete(b.q.timed, b.born)
 	if b.q.ballots[b.claim] == b {
 		delete(b.q.ballots, b.claim)
 		b.q.release(b.lock)
@@ -150,9 +151,9 @@ func (b *ballot) due() (at time.Time) {
 // schedule keeps the set of ballots that have something due.
 func (b *ballot) schedule() {
 	if b.answered || b.due().IsZero() {
-		delete(b.q.timed, b)
+		delete(b.q.timed, b.born)
 	} else {
-		b.q.timed[b] = true
+		b.q.timed[b.born] = b
 	}
 }
 
@@ -182,21 +183,9 @@ func (b *ballot) tick(now time.Time) {
 }
 
 // all returns the ballots, oldest first.
-func (q *Quorum) all() []*ballot {
-	list := make([]*ballot, 0, len(q.ballots))
-	for _, b := range q.ballots {
-		list = append(list, b)
-	}
-	slices.SortFunc(list, func(a, b *ballot) int { return cmp.Compare(a.born, b.born) })
-	return list
-}
+func (q *Quorum) all() []*ballot { return sorted(q.ballots) }
 
-// sorted returns the ballots of a set, oldest first.
-func sorted(set map[*ballot]bool) []*ballot {
-	list := make([]*ballot, 0, len(set))
-	for b := range set {
-		list = append(list, b)
-	}
-	slices.SortFunc(list, func(a, b *ballot) int { return cmp.Compare(a.born, b.born) })
-	return list
+// sorted returns the ballots of a map, oldest first.
+func sorted[K comparable](of map[K]*ballot) []*ballot {
+	return slices.SortedFunc(maps.Values(of), func(a, b *ballot) int { return cmp.Compare(a.born, b.born) })
 }

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,13 +11,13 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// readMarks asks the servers for their marks that are not known.
+// readMarks asks for their marks the servers that are not known to vote, or do not answer, but none more often than is due.
 func (q *Quorum) readMarks(now time.Time) {
 	if q.since.IsZero() {
 		q.since = now
 	}
 	for _, s := range q.servers {
-		if !s.known && (s.probed.IsZero() || now.Sub(s.probed) >= s.probePause()) {
+		if !s.answers(q) && (s.probed.IsZero() || now.Sub(s.probed) >= s.probePause()) {
 			q.readMark(now, s)
 		}
 	}
@@ -43,6 +44,8 @@ func (q *Quorum) askMark(now time.Time, s *server, args ...any) {
 func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, err error) {
 	s.asking = false
 	if err != nil {
+		s.retry = now.Add(probeEvery)
+		s.known = s.known && !errors.Is(err, protocol.ErrReply) // it has lost its data: there is no id
 		q.evaluateMarks(now)
 		q.settleParked(now)
 		return
@@ -128,7 +131,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		}
 	}
 	for _, s := range q.servers {
-		if s.known && !s.asking && !s.suspected && s.mark.Generation != best {
+		if s.known && !s.asking && !s.suspected && !now.Before(s.retry) && s.mark.Generation != best {
 			q.askMark(now, s, "start", s.mark.ID, best, protocol.Milliseconds(s.lease))
 		}
 	}
@@ -155,7 +158,7 @@ func (q *Quorum) updateLongest() {
 // updateMark raises the longest lease of a server that votes. It has any other server rest, and admits it after that.
 func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top int64) {
 	switch {
-	case !s.known || s.asking || s.suspected:
+	case !s.known || s.asking || s.suspected || now.Before(s.retry):
 	case s.mark.Generation == q.generation:
 		if s.mark.Longest < s.lease {
 			q.askMark(now, s, "raise", s.mark.ID, q.generation, protocol.Milliseconds(s.lease))

@@ -4,7 +4,6 @@
 package quorum
 
 import (
-	"container/list"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -72,7 +71,7 @@ type Quorum struct {
 	idle    []*lock            // without references, in the order in which they were released
 	ballots map[any]*ballot    // by the ID of the claim
 	voters  map[uint64]*ballot // by the numbers of their votes
-	timed   map[*ballot]bool   // those that have something due
+	timed   map[uint64]*ballot // those that have something due, by birth
 	parked  []*engine.Request  // wait until the marks are known
 	polls   []*poll
 	rounds  []*round
@@ -116,7 +115,6 @@ type Request struct {
 
 	sent   time.Time
 	kind   kind
-	flying *list.Element
 	ballot *ballot
 	number uint64        // of the vote
 	lease  time.Duration // of the vote
@@ -148,7 +146,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 	q := &Quorum{
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix), channels: protocol.Channels(c.Prefix),
 		random: h.Sum64(), majority: c.Servers/2 + 1, longest: 0,
-		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot), timed: make(map[*ballot]bool),
+		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot), timed: make(map[uint64]*ballot),
 	}
 	for i := range c.Servers {
 		q.servers = append(q.servers, &server{index: i, lease: max(c.Lease, shortestLease)})
@@ -264,14 +262,16 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 	if r.ballot != nil {
 		r.For = r.ballot.latest
 	}
-	r.flying = q.servers[i].flying.PushBack(r)
+	q.servers[i].flying = append(q.servers[i].flying, r)
 	q.out.Requests = append(q.out.Requests, r)
 }
 
 // Replied takes the reply of a server, undecoded, or the error with which the request failed.
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
-	s.flying.Remove(r.flying)
+	if i := slices.Index(s.flying, r); i >= 0 { // most often the first
+		s.flying = slices.Delete(s.flying, i, i+1)
+	}
 	var reply protocol.Reply
 	var mark protocol.Mark
 	var state protocol.State
@@ -427,7 +427,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	for _, s := range q.servers {
 		note(q.due(s))
 	}
-	for b := range q.timed {
+	for _, b := range q.timed {
 		note(b.due())
 	}
 	return at, ok
@@ -520,7 +520,7 @@ func (q *Quorum) Describe() string {
 	fmt.Fprintf(&b, "generation %q, longest %v, %d parked", q.generation, q.longest, len(q.parked))
 	for _, s := range q.servers {
 		fmt.Fprintf(&b, "\n  server %d: known %v suspected %v asking %v flying %d endings %d mark %+v", s.index, s.known, s.suspected, s.asking,
-			s.flying.Len(), len(s.endings), s.mark)
+			len(s.flying), len(s.endings), s.mark)
 	}
 	for _, bl := range q.all() {
 		fmt.Fprintf(&b, "\n  %v: phase %d home %d asking %v", bl.claim, bl.phase, bl.home, bl.pending != nil)

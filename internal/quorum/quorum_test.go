@@ -403,3 +403,50 @@ func TestClientFindsThatAServerWasReplacedByAskingForItsVote(t *testing.T) {
 	r.acquire(protocol.Write, false)
 	require.Equal(t, "1763763769000000:x", r.next(changed, lua.Vote).Ballot.ID)
 }
+
+// coldRig returns a rig with a call whose servers are new, and of which one has failed to start.
+func coldRig(t *testing.T) (*rig, *engine.Hold) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	for i := range 3 {
+		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
+	}
+	return r, h
+}
+
+func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
+	r, h := coldRig(t)
+	generation := ""
+	r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, ""))
+	r.fail(r.next(1, lua.Mark))
+	r.fail(r.next(2, lua.Mark))
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Script != lua.Mark:
+			return r.vote(someToken)
+		case q.Server == 0:
+			return markOf(0, "g", -1, "")
+		case q.Ballot.Args[0] == "start":
+			generation = q.Ballot.Args[2].(string)
+		}
+		return markOf(q.Server, generation, -1, "")
+	}
+	r.pass(10 * time.Second)
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, "g", generation)
+}
+
+func TestServerThatRefusesToChangeItsMarkIsNotAskedWithoutAPause(t *testing.T) {
+	r, _ := coldRig(t)
+	asked := 0
+	r.answers = func(q *Request) any {
+		asked++
+		if q.Ballot.Args[0] == "start" {
+			return []any{"", "", int64(-1), int64(0), "", "1"} // it has lost its data
+		}
+		return markOf(q.Server, "", -1, "")
+	}
+	r.answer()
+	r.pass(time.Second)
+	require.Less(t, asked, 50)
+}

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"container/list"
 	"slices"
 	"time"
 
@@ -17,6 +16,7 @@ type server struct {
 	asked     time.Time // when the request was sent that brought the mark
 	rested    time.Time // until when it rests, if the mark says so
 	asking    bool      // a request about the mark is under way
+	retry     time.Time // when the mark may be changed again, after a failure
 	suspected bool      // it has not answered for a while, or a request failed: no call waits for it while enough others answer
 	failing   bool      // the last request failed
 	probed    time.Time // when its mark was last requested
@@ -24,13 +24,13 @@ type server struct {
 	heard     time.Time // when it last answered
 	err       error     // the last that it replied, or that a request failed with
 
-	flying    list.List // of *Request: those without an answer, oldest first
-	endings   []*ending // votes that are being given back
-	listening time.Time // since when the subscription stands; zero if it does not
-	deaf      uint64    // the number of a vote of which a reply told, and no message has yet; or 0
-	deafAt    time.Time // when the subscription is taken for deaf
-	mute      bool      // the log has been told that the server may not publish
-	unheard   bool      // the log has been told that the server refuses the subscription
+	flying    []*Request // those without an answer, oldest first
+	endings   []*ending  // votes that are being given back
+	listening time.Time  // since when the subscription stands; zero if it does not
+	deaf      uint64     // the number of a vote of which a reply told, and no message has yet; or 0
+	deafAt    time.Time  // when the subscription is taken for deaf
+	mute      bool       // the log has been told that the server may not publish
+	unheard   bool       // the log has been told that the server refuses the subscription
 }
 
 // votes reports whether the server belongs to the generation that votes.
@@ -65,8 +65,8 @@ func (q *Quorum) waiters(s *server) []*ballot {
 // silentSince returns since when the server has answered nothing although a request is under way; zero if none is. A server
 // that answers other requests is not silent: the one without an answer may have been lost.
 func (s *server) silentSince() time.Time {
-	if e := s.flying.Front(); e != nil {
-		return later(e.Value.(*Request).sent, s.heard)
+	if len(s.flying) > 0 {
+		return later(s.flying[0].sent, s.heard)
 	}
 	return time.Time{}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
@@ -71,12 +72,12 @@ var meanings = map[string]meaning{
 	"Request.Tag":        skip,
 	"Request.From":       skip,
 	"Request.Command":    skip,
-	"Request.Ballot":     skip, // of a quorum, which is not explored
-	"Ballot.Mark":        skip,
-	"Ballot.Generation":  skip,
-	"Ballot.ID":          skip,
-	"Ballot.Wanted":      skip,
-	"Ballot.Args":        skip,
+	"Request.Ballot":     plain,
+	"Ballot.Mark":        plain,
+	"Ballot.Generation":  plain,
+	"Ballot.ID":          plain,
+	"Ballot.Wanted":      plain,
+	"Ballot.Args":        plain,
 	"Request.Trace":      skip,
 	"Request.Again":      skip, // for the dispatcher
 	"Request.Channels":   plain,
@@ -108,6 +109,14 @@ var meanings = map[string]meaning{
 	"Event.Token":        token,
 }
 
+// quorumMemory are the fields of internal/quorum that make no difference to what it does: memory, what errors and traces say, and
+// hashes that it computes again.
+var quorumMemory = map[string]meaning{
+	"Quorum.taken": skip, "Quorum.out": skip, "Request.For": skip, "ballot.latest": skip, "server.err": skip, "weight.id": skip, "weight.hash": skip,
+}
+
+var quorumPath = reflect.TypeFor[quorum.Quorum]().PkgPath()
+
 // A shape is how to copy, write and look through values of one type.
 type shape struct {
 	typ    reflect.Type
@@ -127,10 +136,17 @@ type field struct {
 	shape  *shape
 }
 
+// renames says that values have meanings in what shapeOf goes through. Clients of a quorum are only copied and compared.
+var renames = true
+
 // shapes has all that processes consist of, and does not change once that is known: explorations run side by side.
 var shapes = map[reflect.Type]*shape{}
 
-func init() { shapeOf(reflect.TypeFor[process]()) }
+func init() {
+	shapeOf(reflect.TypeFor[process]())
+	renames = false
+	shapeOf(reflect.TypeFor[client]())
+}
 
 var (
 	timeType   = reflect.TypeFor[time.Time]()
@@ -159,7 +175,10 @@ func shapeOf(t reflect.Type) *shape {
 			f := t.Field(i)
 			name := t.Name() + "." + f.Name
 			mean, known := meanings[name]
-			if !known && mayMean(f.Type) {
+			if t.PkgPath() == quorumPath {
+				mean = quorumMemory[name]
+			}
+			if renames && !known && mayMean(f.Type) {
 				panic(fmt.Sprintf("graph.go does not say what %s is (%s)", name, f.Type))
 			}
 			if f.Type == timeType {
@@ -167,6 +186,8 @@ func shapeOf(t reflect.Type) *shape {
 			}
 			s.fields = append(s.fields, field{name, f.Offset, mean, shapeOf(f.Type)})
 		}
+	case reflect.Func: // a poll has one, and there are no polls
+		s.opaque = true
 	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32,
 		reflect.Uint64, reflect.String, reflect.Interface:
 	default:

@@ -44,7 +44,11 @@ func main() {
 	save := flag.String("save", "", "a directory to save the traces of bugs in")
 	replayed := flag.String("replay", "", "a trace to take the steps of, instead of exploring")
 	quiet := flag.Bool("q", false, "do not tell of progress")
+	several := flag.String("quorum", "", `explore three servers instead: the calls of each client and what may happen, as in "W R late 1 passes 2"`)
 	flag.Parse()
+	if *several != "" {
+		os.Exit(showQuorum(*several, limits{*states, *limit, *bugs}, *quiet))
+	}
 
 	number := func(name, text string) uint8 {
 		if text == "any" {
@@ -108,6 +112,32 @@ func show(e *explorer, l limits, save string, quiet bool) int {
 		return 1
 	}
 	return 0
+}
+
+// showQuorum explores a lock over three servers, and prints what comes of it. It returns the exit code.
+func showQuorum(text string, l limits, quiet bool) int {
+	p, err := parsePlan(text)
+	var r report
+	if err == nil {
+		var e *parliament
+		if e, err = newParliament(quorumScripts(), p); err == nil {
+			progress := func(s string) { fmt.Fprintln(os.Stderr, s) }
+			if quiet {
+				progress = nil
+			}
+			r, err = e.explore(l, progress)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "explore:", err)
+		return 2
+	}
+	for _, b := range r.Bugs {
+		fmt.Printf("BUG: %s\n  %s\n\n", b.what, strings.Join(b.trace.steps, "\n  "))
+	}
+	fmt.Println(text)
+	fmt.Println(r)
+	return min(len(r.Bugs), 1)
 }
 
 // showReplay takes the steps of a trace, and prints what follows from each. It returns the exit code.

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+)
+
+// A client is an engine over several servers, and what of the network concerns it. As a process, it changes by events, each of which
+// makes another client of it.
+type client struct {
+	Engine  *engine.Engine
+	Quorum  *quorum.Quorum
+	Calls   []*call
+	Flights []*journey // requests that the quorum waits for, in the order in which they were sent
+	Copies  []stray    // requests under way that it does not wait for
+	Inbox   []letter   // messages under way
+	Listens bool
+	Cut     []bool // by server
+	Crashed bool
+}
+
+// A call is one of Lock, RLock or their tries, and the hold that it brings.
+type call struct {
+	Hold    *engine.Hold // nil until it begins
+	Mode    engine.Mode
+	Try     bool
+	Granted bool
+	GaveUp  bool
+}
+
+// A journey is a request to a server that the quorum waits for.
+type journey struct {
+	R    *quorum.Request
+	Late bool // it may run at any time, or fail
+	Lost bool // it has run, and its reply is lost
+}
+
+// A stray is a request to a server whose reply nobody waits for.
+type stray struct {
+	Server int
+	R      protocol.Request
+}
+
+// A letter is a message of a server's channel.
+type letter struct {
+	Server int
+	Text   string
+}
+
+// A peer is a client that all that is known of is remembered of.
+type peer struct {
+	id   int
+	p    *client
+	next time.Time // when something is due; zero for never
+}
+
+// A deed is what happens to a client.
+type deed struct {
+	do    verb
+	at    time.Time
+	a     int    // which call, flight, stray or letter; or server
+	text  string // a message
+	reply string // names a reply, which is in rep
+}
+
+// An outcome is what a deed makes of a client.
+type outcome struct {
+	to      *peer
+	granted []*call // that have the lock now
+	failed  bool    // a call has ended without the lock though it did not give up, or a hold was lost
+	flaw    error
+}
+
+const (
+	begins    verb = 50 + iota // a: call
+	leaves                     // a: call
+	withdraws                  // a: call
+	answers                    // a: flight
+	fails                      // a: flight
+	delays                     // a: flight
+	loses                      // a: flight; it has run
+	doubles                    // a: flight; it is to run once more, late
+	strays                     // a: stray; it has run
+	publishes                  // a: server; text
+	hears                      // a: letter
+	misses                     // a: letter
+	wakes                      // its timers
+	dies
+	reconnects // a: server
+	parts      // a: server; it cannot reach it
+	meets      // a: server; it can reach it again
+)
+
+const quorumLease = 30 * time.Second
+
+func (e *parliament) newClient(i int) *client {
+	c := &client{Cut: make([]bool, e.servers)}
+	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: quorumLease})
+	c.Quorum = quorum.New(quorum.Config{Servers: e.servers, Prefix: prefix, Instance: instanceOf(i), Lease: quorumLease}, c.Engine)
+	return c
+}
+
+// peer returns the one peer of a client.
+func (e *parliament) peer(p *client) *peer {
+	key := string(write(p, epoch))
+	if n, ok := e.peers[key]; ok {
+		return n
+	}
+	n := &peer{id: len(e.peers), p: p}
+	if !p.Crashed {
+		n.next, _ = p.Quorum.Next()
+	}
+	e.peers[key] = n
+	return n
+}
+
+type doing struct {
+	n *peer
+	d deed
+}
+
+// happens returns what a deed makes of a client. raw is the reply that it names.
+func (e *parliament) happens(n *peer, d deed, raw any) *outcome {
+	key := doing{n, d}
+	if c, ok := e.outcomes[key]; ok {
+		return c
+	}
+	p := deepCopy(n.p)
+	c := &outcome{}
+	p.doAndSettle(d, raw, e, c)
+	c.to = e.peer(p)
+	e.outcomes[key] = c
+	return c
+}
+
+func (p *client) doAndSettle(d deed, raw any, e *parliament, c *outcome) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.flaw = fmt.Errorf("a panic: %v", r)
+		}
+	}()
+	p.do(d, raw, e)
+	if !p.Crashed {
+		p.settle(d.at, e, c)
+	}
+}
+
+func (p *client) do(d deed, raw any, e *parliament) {
+	switch d.do {
+	case begins:
+		c := p.Calls[d.a]
+		c.Hold = &engine.Hold{Name: names[0], Owner: owner(uint8(d.a)), Mode: c.Mode, Try: c.Try, Lease: quorumLease, Bounded: true, NewOwner: true}
+		p.Engine.Acquire(d.at, c.Hold)
+	case leaves:
+		_, _ = p.Engine.Release(d.at, p.Calls[d.a].Hold)
+		p.Calls[d.a].Granted = false
+	case withdraws:
+		p.Calls[d.a].GaveUp = true
+		p.Engine.GiveUp(d.at, p.Calls[d.a].Hold, errGaveUp)
+	case answers:
+		f := p.land(d.a)
+		if !e.tries {
+			raw = withoutObstacle(raw)
+		}
+		if e.hears != nil {
+			raw = e.hears(f.R, raw)
+		}
+		p.Quorum.Replied(d.at, f.R, raw, nil)
+	case fails:
+		f := p.land(d.a)
+		if f.Late {
+			p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
+		}
+		p.Quorum.Replied(d.at, f.R, nil, errNetwork)
+	case delays:
+		p.Flights[d.a].Late = true
+	case loses:
+		p.Flights[d.a].Lost = true
+	case doubles:
+		f := p.Flights[d.a]
+		p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
+	case strays:
+		p.Copies = slices.Delete(p.Copies, d.a, d.a+1)
+	case publishes:
+		if p.Listens && !p.Cut[d.a] && !p.Crashed {
+			p.Inbox = append(p.Inbox, letter{d.a, d.text})
+		}
+	case hears:
+		l := p.Inbox[d.a]
+		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
+		p.Quorum.Heard(d.at, l.Server, l.Text)
+	case misses:
+		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
+	case wakes:
+		p.Quorum.Tick(d.at)
+	case dies:
+		p.die()
+	case reconnects:
+		for i := 0; i < len(p.Flights); {
+			if f := p.Flights[i]; f.R.Server == d.a && !f.Late {
+				p.land(i)
+				p.Quorum.Replied(d.at, f.R, nil, errNetwork)
+			} else {
+				i++
+			}
+		}
+		p.subscribeAnew(d)
+	case parts:
+		p.Cut[d.a] = true
+		p.Inbox = slices.DeleteFunc(p.Inbox, func(l letter) bool { return l.Server == d.a })
+	case meets:
+		p.Cut[d.a] = false
+		p.subscribeAnew(d)
+	}
+}
+
+// withoutObstacle leaves out of a reply who is in the way, which matters to tries alone.
+func withoutObstacle(raw any) any {
+	list, ok := raw.([]any)
+	if !ok || len(list) < 8 || list[0] != "" {
+		return raw
+	}
+	list = slices.Clone(list)
+	list[5], list[6], list[7] = int64(0), "", ""
+	return list
+}
+
+// land takes a flight out.
+func (p *client) land(i int) *journey {
+	f := p.Flights[i]
+	p.Flights = slices.Delete(p.Flights, i, i+1)
+	return f
+}
+
+func (p *client) subscribeAnew(d deed) {
+	p.Inbox = slices.DeleteFunc(p.Inbox, func(l letter) bool { return l.Server == d.a })
+	if p.Listens {
+		p.Quorum.Unsubscribed(d.at, d.a, nil)
+		p.Quorum.Subscribed(d.at, d.a)
+	}
+}
+
+// die leaves of a client what it has sent.
+func (p *client) die() {
+	left := &client{Copies: p.Copies, Cut: p.Cut, Crashed: true}
+	for _, f := range p.Flights {
+		if !f.Lost {
+			left.Copies = append(left.Copies, stray{f.R.Server, f.R.Request})
+		}
+	}
+	*p = *left
+}
+
+// settle carries out what the quorum wants done.
+func (p *client) settle(at time.Time, e *parliament, c *outcome) {
+	for again := true; again; {
+		again = false
+		var fx quorum.Effects
+		p.Quorum.Flush(at, &fx)
+		for _, r := range fx.Requests {
+			if e.mute == nil || !e.mute(r) {
+				p.Flights = append(p.Flights, &journey{R: r})
+			} else {
+				p.Flights = append(p.Flights, &journey{R: r, Lost: true})
+			}
+		}
+		if fx.Listen && !p.Listens {
+			p.Listens, again = true, true
+			for i := range p.Cut {
+				if !p.Cut[i] {
+					p.Quorum.Subscribed(at, i)
+				}
+			}
+		}
+		for _, h := range fx.Cancel {
+			c.failed = true
+			p.callOf(h).Granted = false
+			if !errors.Is(h.Err(), engine.ErrLost) {
+				c.flaw = cmp.Or(c.flaw, fmt.Errorf("a hold ends with %w", h.Err()))
+			}
+		}
+	}
+	for _, l := range p.Calls {
+		switch {
+		case l.Hold == nil:
+		case l.Hold.State() == engine.Live && !l.Granted:
+			l.Granted = true
+			if !at.Before(l.Hold.Deadline()) {
+				c.flaw = cmp.Or(c.flaw, errors.New("a call returns a hold that is over"))
+			}
+			c.granted = append(c.granted, l)
+		case l.Hold.State() == engine.Failed && !l.GaveUp && !(l.Try && errors.Is(l.Hold.Err(), engine.ErrLocked)):
+			c.failed = true
+		case l.Hold.State() == engine.Finished && l.Hold.Err() != nil:
+			c.failed = true
+		}
+	}
+}
+
+func (p *client) callOf(h *engine.Hold) *call {
+	return p.Calls[slices.IndexFunc(p.Calls, func(l *call) bool { return l.Hold == h })]
+}
+
+// relies reports whether the caller may rely on its hold.
+func (l *call) relies(at time.Time) bool {
+	return l.Hold != nil && l.Granted && l.Hold.State() == engine.Live && at.Before(l.Hold.Deadline())
+}
+
+// over reports whether a call has ended, and what it brought was released.
+func (l *call) over() bool {
+	if l.Hold == nil {
+		return true
+	}
+	s := l.Hold.State()
+	return s == engine.Failed || s == engine.Finished || s == engine.Lapsed
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"time"
+)
+
+// fairMove is what happens next where nothing goes wrong any more, and whether anything has to: whatever is under way arrives, links
+// work again, holds are released, and time passes.
+func (e *parliament) fairMove(w *world) (move, bool) {
+	var best move
+	rank := 100
+	for _, m := range e.moves(w) {
+		r := 100
+		switch m.do {
+		case meets:
+			r = 0
+		case wanders:
+			r = 1
+		case goes:
+			r = 3
+			if w.clients[m.client].p.Flights[m.a].Late {
+				r = 2
+			}
+		case fails:
+			if w.clients[m.client].p.Flights[m.a].Lost {
+				r = 2
+			}
+		case hears:
+			r = 4
+		case leaves:
+			r = 5
+		}
+		if r < rank {
+			best, rank = m, r
+		}
+	}
+	if rank < 100 {
+		return best, true
+	}
+	for _, n := range w.clients {
+		if !n.p.Crashed && !n.p.Engine.Idle() {
+			return move{do: advances}, true
+		}
+	}
+	return move{}, false
+}
+
+// A fair run takes longestRun at most: a lease or two if a client has died, the rest of a server, and retreats. If nothing has gone
+// wrong, it takes shortRun.
+const (
+	longestRun = 6 * quorumLease
+	shortRun   = 2 * time.Second
+)
+
+// fair checks that a fair run comes to an end in which nobody waits.
+func (e *parliament) fair(w *world) ([]move, error) {
+	end := w.at.Add(longestRun)
+	if !w.faulty && !e.cold { // two clients that start servers at once may have some of them rest
+		end = w.at.Add(shortRun)
+	}
+	var path []string
+	var taken []move
+	for {
+		key := w.key()
+		if e.ended[key] {
+			break
+		}
+		m, ok := e.fairMove(w)
+		if !ok {
+			break
+		}
+		path, taken = append(path, key), append(taken, m)
+		var err error
+		if w, err = e.step(w, m); err != nil {
+			return taken, fmt.Errorf("in a fair run: %w", err)
+		}
+		if w.at.After(end) || len(path) > 20_000 {
+			return taken, errors.New("a fair run does not come to an end")
+		}
+	}
+	for _, key := range path {
+		e.ended[key] = true
+	}
+	return taken, nil
+}
+
+// explore visits every world that can be reached, those with the shortest traces first.
+func (e *parliament) explore(l limits, progress func(string)) (report, error) {
+	type node struct {
+		parent int32
+		via    move
+	}
+	type item struct {
+		w     *world
+		index int32
+	}
+	began := time.Now()
+	seeds := [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+	print := func(key string) [2]uint64 {
+		return [2]uint64{maphash.String(seeds[0], key), maphash.String(seeds[1], key)}
+	}
+	first, err := e.start()
+	if err != nil {
+		return report{}, err
+	}
+	visited := map[[2]uint64]struct{}{print(first.key()): {}}
+	nodes := []node{{parent: -1}}
+	var r report
+	kinds := map[string]bool{}
+	found := func(at int32, last []move, flaw error) {
+		if kinds[kindOf(flaw)] {
+			return
+		}
+		kinds[kindOf(flaw)] = true
+		var moves []move
+		for ; nodes[at].parent >= 0; at = nodes[at].parent {
+			moves = append([]move{nodes[at].via}, moves...)
+		}
+		r.Bugs = append(r.Bugs, bug{what: flaw.Error(), trace: trace{steps: e.describeAll(append(moves, last...))}})
+	}
+	frontier := []item{{first, 0}}
+	stop := func() bool {
+		return l.states > 0 && len(nodes) >= l.states || l.time > 0 && time.Since(began) > l.time || l.bugs > 0 && len(r.Bugs) >= l.bugs
+	}
+	said := began
+	for len(frontier) > 0 && !stop() {
+		var next []item
+		for i, at := range frontier {
+			if i%256 == 0 {
+				if stop() {
+					next = append(next, frontier[i:]...)
+					break
+				}
+				if progress != nil && time.Since(said) > 5*time.Second {
+					said = time.Now()
+					progress(fmt.Sprintf("%8.0fs  %d worlds  %d transitions  depth %d  frontier %d  %d stores  %d runs  %d clients  %d outcomes",
+						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next), len(e.stores), len(e.runs),
+						len(e.peers), len(e.outcomes)))
+				}
+			}
+			for _, m := range e.moves(at.w) {
+				r.Transitions++
+				y, err := e.step(at.w, m)
+				if err != nil {
+					found(at.index, []move{m}, err)
+					continue
+				}
+				p := print(y.key())
+				if _, known := visited[p]; known {
+					continue
+				}
+				visited[p] = struct{}{}
+				nodes = append(nodes, node{at.index, m})
+				next = append(next, item{y, int32(len(nodes) - 1)})
+				if taken, err := e.fair(y); err != nil {
+					found(int32(len(nodes)-1), taken, err)
+				}
+			}
+			frontier[i].w = nil
+		}
+		if frontier = next; len(frontier) > 0 {
+			r.Depth++
+		}
+	}
+	r.States, r.ServerStates, r.Runs, r.Processes, r.Changes = len(nodes), len(e.stores), len(e.runs), len(e.peers), len(e.outcomes)
+	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
+	return r, nil
+}
+
+var doings = map[verb]string{
+	begins: "asks", leaves: "releases", withdraws: "gives up", delays: "is slow", goes: "runs", goesMute: "runs; its reply is lost",
+	goesOnce: "runs, and will again", fails: "fails", hears: "hears", misses: "never hears", dies: "dies", parts: "cannot reach server",
+	meets: "reaches server", wanders: "late, runs", vanishes: "late, is lost",
+}
+
+// describe says what a move is.
+func (e *parliament) describe(w *world, m move) string {
+	switch m.do {
+	case restarts:
+		return fmt.Sprintf("server %d loses its data", m.a)
+	case advances:
+		at, _ := w.next()
+		return fmt.Sprintf("%v later", max(at.Sub(w.at), 0))
+	}
+	who := string(rune('A' + m.client))
+	p := w.clients[m.client].p
+	switch m.do {
+	case begins, leaves, withdraws:
+		mode := []string{"", "read", "write"}[p.Calls[m.a].Mode]
+		return fmt.Sprintf("%s %s to %s (call %d)", who, doings[m.do], mode, m.a)
+	case goes, goesMute, goesOnce, delays, fails:
+		f := p.Flights[m.a]
+		return fmt.Sprintf("%s's %s %v at server %d %s", who, f.R.Script.Name, f.R.Claim.Number, f.R.Server, doings[m.do])
+	case wanders, vanishes:
+		c := p.Copies[m.a]
+		return fmt.Sprintf("%s's %s %v at server %d, %s", who, c.R.Script.Name, c.R.Claim.Number, c.Server, doings[m.do])
+	case hears, misses:
+		return fmt.Sprintf("%s %s of server %d: %s", who, doings[m.do], p.Inbox[m.a].Server, p.Inbox[m.a].Text)
+	case parts, meets:
+		return fmt.Sprintf("%s %s %d", who, doings[m.do], m.a)
+	}
+	return who + " " + doings[m.do]
+}
+
+// describeAll takes moves from the start, and says what they are.
+func (e *parliament) describeAll(moves []move) (steps []string) {
+	w, err := e.start()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, m := range moves {
+		steps = append(steps, e.describe(w, m))
+		if w, err = e.step(w, m); err != nil {
+			return append(steps, err.Error())
+		}
+	}
+	for i, n := range w.clients {
+		if !n.p.Crashed {
+			steps = append(steps, fmt.Sprintf("%c: %s", 'A'+i, n.p.Quorum.Describe()))
+		}
+	}
+	return steps
+}

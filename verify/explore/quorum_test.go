@@ -1,0 +1,132 @@
+package main
+
+import (
+	"flag"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+var quorumTime = flag.Duration("quorumtime", 0, "stop each exploration of a quorum after so long; 0 for no limit")
+
+// Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world that can be reached all
+// comes to a good end: every call gets the lock, or gives up.
+func TestExploreQuorum(t *testing.T) {
+	plans := []string{
+		"W W passes 1",
+		"W R passes 1",
+		"W w passes 1",
+		"W W gives 1",
+		"W W crashes 1",
+		"W w late 1",
+		"W w lost 1",
+		"W w twice 1",
+		"W W restarts 1",
+		"W W cuts 1",
+		"W cold restarts 1 late 1",
+	}
+	if *large {
+		plans = []string{
+			"W W passes 3",
+			"W W late 1",
+			"W W lost 1",
+			"W W twice 1",
+			"W R restarts 1",
+			"W W cold",
+			"W W late 1 passes 1",
+			"W W restarts 1 late 1",
+			"W R cuts 1 lost 1",
+			"W W R",
+		}
+	}
+	for _, text := range plans {
+		t.Run(strings.ReplaceAll(text, " ", "_"), func(t *testing.T) {
+			if !*large { // which takes all the memory there is
+				t.Parallel()
+			}
+			e := parliamentOf(t, quorumScripts(), text)
+			r, err := e.explore(limits{bugs: 5, time: *quorumTime}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Log(r)
+			for _, b := range r.Bugs {
+				t.Errorf("%s\n%s", b.what, strings.Join(b.trace.steps, "\n"))
+			}
+			if !r.Complete && *quorumTime == 0 {
+				t.Error("the exploration is not complete")
+			}
+		})
+	}
+}
+
+func parliamentOf(t *testing.T, s scripts, text string) *parliament {
+	p, err := parsePlan(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := newParliament(s, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// setMajority changes how many votes a quorum takes for a majority.
+func setMajority(q *quorum.Quorum, n int) {
+	f := reflect.ValueOf(q).Elem().FieldByName("majority")
+	*(*int)(unsafe.Pointer(f.UnsafeAddr())) = n
+}
+
+// Mistakes made on purpose are found.
+func TestQuorumMistakesAreFound(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		edit   edit
+		breaks func(*parliament)
+		plan   string
+		what   string // that is found
+	}{
+		{"a server that has lost its data votes", edit{"return (mark[1] or '') == ", "return true or '' == "}, nil,
+			"W W restarts 1", "a writer has the token"},
+		{"one vote is enough", edit{}, func(e *parliament) { e.alter = func(q *quorum.Quorum) { setMajority(q, 1) } },
+			"W W restarts 1", "writer"},
+		{"a writer's vote has the token that is wanted", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"},
+			nil, "W W", "a writer has the token"},
+		{"a reader's vote has the token that is wanted", edit{"elseif token < written then", "elseif false then"},
+			nil, "W R", "a reader has the token"},
+		{"votes are not given back", edit{}, func(e *parliament) {
+			e.mute = func(r *quorum.Request) bool { return r.Script == lua.Unlock }
+		}, "W W", "does not come to an end"},
+		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil,
+			"W W", "does not come to an end"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := quorumScripts()
+			if c.edit.from != "" {
+				s = c.edit.in(t, s)
+			}
+			e := parliamentOf(t, s, c.plan)
+			if c.breaks != nil {
+				c.breaks(e)
+			}
+			r, err := e.explore(limits{bugs: 1, states: 300_000, time: 5 * time.Minute}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(r.Bugs) == 0 {
+				t.Fatal("it is not found: ", r)
+			}
+			t.Logf("%v\n%s\n%s", r, r.Bugs[0].what, strings.Join(r.Bugs[0].trace.steps, "\n"))
+			if !strings.Contains(r.Bugs[0].what, c.what) {
+				t.Errorf("something else is found, not %q", c.what)
+			}
+		})
+	}
+}
