@@ -72,7 +72,7 @@ func TestWhatWasReadBeforeTheLastWriteIsNotCached(t *testing.T) {
 	require.NoError(t, c.rw.ForceUnlock(t.Context(), key))
 	require.NoError(t, c.update(t.Context(), key, func(context.Context) error { return nil }))
 
-	accepted, err := refill.Run(t.Context(), c.client, []string{"cache:" + key}, h.Token(), "old", 1000).Int()
+	accepted, err := put.Run(t.Context(), c.client, []string{"cache:" + key}, h.Token(), "value", "old").Int()
 	require.NoError(t, err)
 	assert.Zero(t, accepted)
 	_, err = c.cached(t.Context(), key)

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,21 +18,13 @@ import (
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
-const life = time.Hour // of an entry
-
-// refill stores a value unless its token is smaller than that of the last write. The token of a read hold is smaller than those of
-// all later writers, and at least that of every earlier one. invalidate drops the value and remembers the writer's token.
-var (
-	refill = redis.NewScript(`
-		if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or 0) then return 0 end
-		redis.call('HSET', KEYS[1], 'value', ARGV[2], 'token', ARGV[1])
-		return redis.call('PEXPIRE', KEYS[1], ARGV[3])`)
-	invalidate = redis.NewScript(`
-		if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or 0) then return 0 end
-		redis.call('HDEL', KEYS[1], 'value')
-		redis.call('HSET', KEYS[1], 'token', ARGV[1])
-		return redis.call('PEXPIRE', KEYS[1], ARGV[2])`)
-)
+// put stores a token and, unless it is to drop the entry, a value; it refuses a token that is smaller than the last. The token of a read
+// hold is smaller than those of all later writers, and no smaller than that of any earlier one.
+var put = redis.NewScript(`
+	if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or 0) then return 0 end
+	redis.call('DEL', KEYS[1])
+	redis.call('HSET', KEYS[1], 'token', unpack(ARGV))
+	return redis.call('EXPIRE', KEYS[1], 3600)`)
 
 type cache struct {
 	client *redis.Client
@@ -55,7 +46,7 @@ func (c cache) get(ctx context.Context, key string, query func(ctx context.Conte
 			if err != nil {
 				return "", err
 			}
-			return value, refill.Run(ctx, c.client, []string{"cache:" + key}, h.Token(), value, life.Milliseconds()).Err()
+			return value, put.Run(ctx, c.client, []string{"cache:" + key}, h.Token(), "value", value).Err()
 		})
 	})
 }
@@ -68,7 +59,7 @@ func (c cache) cached(ctx context.Context, key string) (string, error) {
 // update has finished, nobody can refill it.
 func (c cache) update(ctx context.Context, key string, change func(ctx context.Context) error) error {
 	return c.rw.WithLock(ctx, key, func(ctx context.Context, h *rwlock.Hold) error {
-		if err := invalidate.Run(ctx, c.client, []string{"cache:" + key}, h.Token(), life.Milliseconds()).Err(); err != nil {
+		if err := put.Run(ctx, c.client, []string{"cache:" + key}, h.Token()).Err(); err != nil {
 			return err
 		}
 		return change(ctx)
@@ -79,28 +70,17 @@ func main() { connect.Main(run) }
 
 func run(ctx context.Context, client *redis.Client, rw *rwlock.RWLock) error {
 	c := cache{client, rw}
-	var version, queries atomic.Int64
+	var queries atomic.Int64
 	query := func(context.Context) (string, error) {
-		queries.Add(1)
 		time.Sleep(100 * time.Millisecond)
-		return fmt.Sprint("version ", version.Load()), nil
+		return fmt.Sprint("the result of query ", queries.Add(1)), nil
 	}
-	for range 2 {
-		err := c.update(ctx, "prices", func(context.Context) error { version.Add(1); return nil })
-		if err != nil {
-			return err
-		}
-		var callers sync.WaitGroup
-		for range 50 {
-			callers.Go(func() {
-				if _, err := c.get(ctx, "prices", query); err != nil {
-					log.Print(err)
-				}
-			})
-		}
-		callers.Wait()
-		value, err := c.get(ctx, "prices", query)
-		fmt.Printf("%s, error %v: 51 calls, %d queries\n", value, err, queries.Swap(0))
+	var callers sync.WaitGroup
+	for range 50 {
+		callers.Go(func() { _, _ = c.get(ctx, "prices", query) })
 	}
-	return nil
+	callers.Wait()
+	value, err := c.get(ctx, "prices", query)
+	fmt.Printf("51 calls got %q\n", value)
+	return err
 }

@@ -23,38 +23,34 @@ const schema = `
 
 var errStale = errors.New("a later holder of the lock has been here")
 
-// begin returns the balance to a writer that is going to change it. From here on, the row refuses every older token.
-func begin(ctx context.Context, db *sql.DB, id string, token int64) (balance int64, err error) {
-	err = db.QueryRowContext(ctx, `UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`, token, id).Scan(&balance)
+// A writer begins with the one statement and ends with the other. Once it has begun, the row refuses every older token: the check and
+// the write are one statement.
+const (
+	begin  = `UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`
+	commit = `UPDATE accounts SET token = $1, balance = $3 WHERE id = $2 AND token <= $1 RETURNING balance`
+)
+
+// fenced runs one of these, and returns the balance.
+func fenced(ctx context.Context, db *sql.DB, statement string, args ...any) (balance int64, err error) {
+	err = db.QueryRowContext(ctx, statement, args...).Scan(&balance)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errStale
 	}
 	return balance, err
 }
 
-// commit stores the balance, unless a later holder has begun. The check and the write are one statement.
-func commit(ctx context.Context, db *sql.DB, id string, balance, token int64) error {
-	result, err := db.ExecContext(ctx, `UPDATE accounts SET balance = $1, token = $2 WHERE id = $3 AND token <= $2`, balance, token, id)
-	if err != nil {
-		return err
-	}
-	if n, err := result.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(err, errStale)
-	}
-	return nil
-}
-
 // deposit adds amount to an account. pause is called between reading and writing.
 func deposit(ctx context.Context, rw *rwlock.RWLock, db *sql.DB, id string, amount int64, pause func()) error {
 	return rw.WithLock(ctx, "account:"+id, func(lockCtx context.Context, h *rwlock.Hold) error {
-		balance, err := begin(lockCtx, db, id, h.Token())
+		balance, err := fenced(lockCtx, db, begin, h.Token(), id)
 		if err != nil {
 			return err
 		}
 		pause()
 		// lockCtx is cancelled once the loss is noticed, and would stop the write. A paused process notices nothing until it is
 		// too late: to show that the table is safe even then, the write uses ctx.
-		return commit(ctx, db, id, balance+amount, h.Token())
+		_, err = fenced(ctx, db, commit, h.Token(), id, balance+amount)
+		return err
 	})
 }
 
@@ -75,8 +71,7 @@ func run(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
 		fmt.Println("the second writer:", deposit(ctx, rw, db, "alice", 10, func() {}))
 	})
 	fmt.Println("the first writer:", slow)
-	var balance int64
-	err = db.QueryRowContext(ctx, `SELECT balance FROM accounts WHERE id = 'alice'`).Scan(&balance)
+	balance, err := fenced(ctx, db, `SELECT balance FROM accounts`)
 	fmt.Println("the balance is", balance)
 	return err
 }

@@ -30,7 +30,7 @@ func TestWriterThatLostItsLockChangesNothing(t *testing.T) {
 	assert.ErrorIs(t, err, errStale)
 	assert.ErrorIs(t, err, rwlock.ErrLost)
 
-	balance, err := begin(t.Context(), db, "alice", 1<<62)
+	balance, err := fenced(t.Context(), db, begin, 1<<62, "alice")
 	require.NoError(t, err)
 	assert.EqualValues(t, 110, balance)
 }
@@ -41,12 +41,14 @@ func TestRowRefusesAnOlderTokenAsSoonAsALaterWriterHasBegun(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { db.Close() })
 
-	_, err = begin(t.Context(), db, "alice", 5)
+	_, err = fenced(t.Context(), db, begin, 5, "alice")
 	require.NoError(t, err)
-	_, err = begin(t.Context(), db, "alice", 7)
+	_, err = fenced(t.Context(), db, begin, 7, "alice")
 	require.NoError(t, err)
-	assert.ErrorIs(t, commit(t.Context(), db, "alice", 1, 5), errStale)
-	_, err = begin(t.Context(), db, "alice", 6)
+	_, err = fenced(t.Context(), db, commit, 5, "alice", 1)
 	assert.ErrorIs(t, err, errStale)
-	assert.NoError(t, commit(t.Context(), db, "alice", 2, 7))
+	_, err = fenced(t.Context(), db, begin, 6, "alice")
+	assert.ErrorIs(t, err, errStale)
+	_, err = fenced(t.Context(), db, commit, 7, "alice", 2)
+	assert.NoError(t, err)
 }
