@@ -62,10 +62,13 @@ var Quorum = []*Script{Vote, RVote, Mark}
 
 // include stands for a file, relative to shared/. It stands where a script first needs the file, since Lua that is not reached costs
 // nothing.
-var include = regexp.MustCompile(`^ *--#include (\S+)$`)
+const include = "--#include "
+
+// own is read once for all scripts: each program that imports this composes them when it starts.
+var own = folder{FS: files}
 
 func load(name string) *Script {
-	s, err := Compose(files, name)
+	s, err := own.compose(name)
 	if err != nil { // the library was built without its own files
 		panic(err)
 	}
@@ -73,11 +76,47 @@ func load(name string) *Script {
 }
 
 // Compose returns a script of a folder that is laid out as this one. It returns the error of a file that cannot be read.
-func Compose(folder fs.FS, name string) (*Script, error) {
-	c := composer{folder: folder, script: &Script{Name: name}, included: make(map[string]bool)}
-	if err := c.readConstants(); err != nil {
+func Compose(files fs.FS, name string) (*Script, error) { return (&folder{FS: files}).compose(name) }
+
+// A folder has the files that scripts are composed of.
+type folder struct {
+	fs.FS
+	constants map[string]string
+	lines     map[string][]string // of the files that were read, with the constants replaced
+}
+
+var (
+	constant = regexp.MustCompile(`(?m)^([A-Z_]+) = (\S+)`)
+	capitals = regexp.MustCompile(`\b[A-Z_]+\b`)
+)
+
+// read returns the lines of a file. What the names of shared/constants.lua stand for is written in their place: a local variable
+// would cost each script, and each function in it that uses the variable.
+func (f *folder) read(file string) ([]string, error) {
+	if lines, ok := f.lines[file]; ok {
+		return lines, nil
+	}
+	if f.constants == nil {
+		text, err := fs.ReadFile(f, "shared/constants.lua")
+		if err != nil {
+			return nil, err
+		}
+		f.constants, f.lines = make(map[string]string), make(map[string][]string)
+		for _, m := range constant.FindAllStringSubmatch(string(text), -1) {
+			f.constants[m[1]] = m[2]
+		}
+	}
+	text, err := fs.ReadFile(f, file)
+	if err != nil {
 		return nil, err
 	}
+	code := capitals.ReplaceAllStringFunc(string(text), func(name string) string { return cmp.Or(f.constants[name], name) })
+	f.lines[file] = strings.Split(strings.TrimSuffix(code, "\n"), "\n")
+	return f.lines[file], nil
+}
+
+func (f *folder) compose(name string) (*Script, error) {
+	c := composer{folder: f, script: &Script{Name: name}, included: make(map[string]bool)}
 	if err := c.add(name + ".lua"); err != nil {
 		return nil, err
 	}
@@ -88,49 +127,30 @@ func Compose(folder fs.FS, name string) (*Script, error) {
 }
 
 type composer struct {
-	folder    fs.FS
-	included  map[string]bool // by the script itself, outside of its functions and branches: what is there holds for the rest of it
-	constants map[string]string
-	script    *Script
-	source    strings.Builder
-}
-
-var (
-	constant = regexp.MustCompile(`(?m)^([A-Z_]+) = (\S+)`)
-	capitals = regexp.MustCompile(`\b[A-Z_]+\b`)
-)
-
-// readConstants reads the names of shared/constants.lua. What they stand for is written in their place: a local variable would
-// cost each script, and each function in it that uses the variable.
-func (c *composer) readConstants() error {
-	text, err := fs.ReadFile(c.folder, "shared/constants.lua")
-	c.constants = make(map[string]string)
-	for _, m := range constant.FindAllStringSubmatch(string(text), -1) {
-		c.constants[m[1]] = m[2]
-	}
-	return err
+	folder   *folder
+	included map[string]bool // by the script itself, outside of its functions and branches: what is there holds for the rest of it
+	script   *Script
+	source   strings.Builder
 }
 
 // add appends a file.
 func (c *composer) add(file string) error {
-	text, err := fs.ReadFile(c.folder, file)
+	lines, err := c.folder.read(file)
 	if err != nil {
 		return err
 	}
-	for i, line := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
-		if m := include.FindStringSubmatch(line); m != nil {
-			if c.included[m[1]] {
+	for i, line := range lines {
+		if before, name, ok := strings.Cut(line, include); ok && strings.TrimSpace(before) == "" {
+			if c.included[name] {
 				continue
 			}
-			c.included[m[1]] = file == c.script.Name+".lua" && line[0] != ' '
-			if err := c.add(path.Join("shared", m[1])); err != nil {
+			c.included[name] = file == c.script.Name+".lua" && before == ""
+			if err := c.add(path.Join("shared", name)); err != nil {
 				return err
 			}
 			continue
 		}
-		c.source.WriteString(capitals.ReplaceAllStringFunc(line, func(name string) string {
-			return cmp.Or(c.constants[name], name)
-		}))
+		c.source.WriteString(line)
 		c.source.WriteByte('\n')
 		c.script.origins = append(c.script.origins, origin{file, i + 1})
 	}
