@@ -73,8 +73,12 @@ func runAll(t *testing.T, url string, commands []string) []string {
 	const end = "--- end ---\n"
 	script, background := "exec 2>&1\n", 0
 	for _, c := range commands {
-		script += c + "\n"
-		if strings.HasSuffix(c, "&") {
+		// What a command in the background says of its loss comes when it does, and belongs to none of the commands after it.
+		script += strings.TrimSuffix(c, "&")
+		if !strings.HasSuffix(c, "&") {
+			script += "\n"
+		} else {
+			script += "2>/dev/null &\n"
 			background++
 			script += fmt.Sprintf("until [ $(rwlock ls --json | grep -o owner | wc -l) = %d ]; do sleep 0.05; done\n", background)
 		}

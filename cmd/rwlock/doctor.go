@@ -24,9 +24,9 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether the server suits the locks, and say what to do",
-		Long: `Doctor checks the version of the server, what it evicts and when, its persistence, its replicas, its clock, whether
-this user has the rights that the locks need, whether notifications arrive, and how long all that takes. It takes about
-two seconds, and uses a lock with a random name.
+		Long: `Doctor checks the version of the server, what it evicts and when, its persistence, its replicas, its clock and how
+far those of several servers are apart, whether this user has the rights that the locks need, whether notifications
+arrive, and how long all that takes. It takes about two seconds, and uses a lock with a random name.
 
 It exits with 1 if a check has failed; warnings do not count.`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -48,12 +48,16 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*patience)
 	defer cancel()
 	var findings []doctor.Finding
+	var peers []doctor.Peer
 	for i, client := range s.clients {
-		list, err := a.checkServer(ctx, conn.Display(a.urls[i]), client)
+		list, nodes, err := a.checkServer(ctx, conn.Display(a.urls[i]), client)
 		if err != nil {
 			return err
 		}
-		findings = append(findings, list...)
+		findings, peers = append(findings, list...), append(peers, nodes...)
+	}
+	if len(peers) > 1 {
+		findings = append(findings, doctor.Clocks(ctx, peers))
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -68,25 +72,26 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 }
 
 // checkServer checks a server, or each master of a cluster, and the locks there.
-func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, error) {
-	findings, err := a.checkNodes(ctx, url, client)
+func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, []doctor.Peer, error) {
+	findings, peers, err := a.checkNodes(ctx, url, client)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return append(findings, doctor.Lock(ctx, client, func() (*rwlock.RWLock, error) {
 		return rwlock.New(client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))
-	}, a.prefix)...), nil
+	}, a.prefix)...), peers, nil
 }
 
-// checkNodes checks each master on its own.
-func (a *app) checkNodes(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, error) {
+// checkNodes checks each master on its own, and returns them.
+func (a *app) checkNodes(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, []doctor.Peer, error) {
 	var mu sync.Mutex
 	var findings []doctor.Finding
+	var peers []doctor.Peer
 	check := func(ctx context.Context, server string, c *redis.Client) error {
 		list := doctor.Node(ctx, server, c)
 		mu.Lock()
 		defer mu.Unlock()
-		findings = append(findings, list...)
+		findings, peers = append(findings, list...), append(peers, doctor.Peer{Name: server, Client: c})
 		return nil
 	}
 	var err error
@@ -99,7 +104,7 @@ func (a *app) checkNodes(ctx context.Context, url string, client redis.Universal
 	default:
 		err = errors.New("unknown kind of client")
 	}
-	return findings, err
+	return findings, peers, err
 }
 
 func (a *app) printFindings(findings []doctor.Finding) error {

@@ -45,6 +45,7 @@ func TestCluster(t *testing.T) {
 		require.Contains(t, p.out.String(), node.Addr())
 	}
 	require.Contains(t, p.out.String(), "master, cluster")
+	require.Regexp(t, `(?m)^ok +clocks +3 servers, at most \d+ms apart$`, p.out.String())
 
 	// A node alone cannot do it, and says what can.
 	failed := 0
@@ -84,6 +85,7 @@ func TestSentinel(t *testing.T) {
 	p = start(t, url, "doctor")
 	require.Zero(t, p.exit())
 	require.Contains(t, p.out.String(), url+"\n")
+	require.Regexp(t, `(?m)^ok +failover clock +replicas at most \d+ms from the master$`, p.out.String())
 	p = start(t, strings.TrimSuffix(url, testredis.MasterName)+"other", "ls")
 	require.Equal(t, exitUnavailable, p.exit())
 }
@@ -167,6 +169,7 @@ func TestQuorum(t *testing.T) {
 	for _, u := range urls {
 		require.Contains(t, p.out.String(), u)
 	}
+	require.Regexp(t, `(?m)^ok +clocks +3 servers, at most \d+ms apart$`, p.out.String())
 
 	servers[0].Kill()
 	require.Equal(t, exitLocked, start(t, url, "exec", "--try", "a", "--", "true").exit())

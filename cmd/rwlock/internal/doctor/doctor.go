@@ -54,6 +54,9 @@ func Node(ctx context.Context, server string, c *redis.Client) []Finding {
 	} else {
 		i := lower(all)
 		list = []Finding{latency, version(i), role(i), eviction(i), persistence(i), replicas(i)}
+		if len(replicasIn(i)) > 0 {
+			list = append(list, replicaClocks(ctx, c, i))
+		}
 	}
 	list = append(list, clock(ctx, c))
 	for i := range list {

@@ -1,8 +1,16 @@
 package doctor
 
 import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
@@ -64,4 +72,78 @@ func TestNodeReadsARealServer(t *testing.T) {
 	}
 	require.Equal(t, map[string]Status{"round trip": OK, "version": OK, "role": OK, "eviction": Failed, "persistence": OK,
 		"replicas": Warning, "clock": OK}, got)
+}
+
+// serverWith returns a client of a server whose clock differs from this machine's.
+func serverWith(t *testing.T, ahead time.Duration) *redis.Client {
+	t.Helper()
+	s := miniredis.RunT(t)
+	s.Server().SetPreHook(func(p *server.Peer, cmd string, _ ...string) bool {
+		if !strings.EqualFold(cmd, "time") {
+			return false
+		}
+		now := time.Now().Add(ahead).UnixMicro()
+		p.WriteLen(2)
+		p.WriteBulk(strconv.FormatInt(now/1e6, 10))
+		p.WriteBulk(strconv.FormatInt(now%1e6, 10))
+		return true
+	})
+	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// The servers of a quorum, and the masters of a cluster, may show different times. A second or more is worth a warning, which names
+// the two that are furthest apart.
+func TestClocksOfSeveralServersAreCompared(t *testing.T) {
+	t.Parallel()
+	peers := []Peer{{"a", serverWith(t, 0)}, {"b", serverWith(t, 5*time.Millisecond)}, {"c", serverWith(t, 0)}}
+	f := Clocks(t.Context(), peers)
+	require.Equal(t, OK, f.Status, "%+v", f)
+	require.Regexp(t, `^3 servers, at most \d+ms apart$`, f.Detail)
+
+	peers = append(peers, Peer{"ahead", serverWith(t, time.Minute)}, Peer{"behind", serverWith(t, -time.Hour)})
+	f = Clocks(t.Context(), peers)
+	require.Equal(t, Warning, f.Status)
+	require.Regexp(t, `^ahead is 1h\S+ ahead of behind$|^ahead is 36\S+s ahead of behind$`, f.Detail)
+	require.NotEmpty(t, f.Advice)
+
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	t.Cleanup(func() { _ = gone.Close() })
+	f = Clocks(t.Context(), append(peers, Peer{"gone", gone}))
+	require.Equal(t, Unknown, f.Status)
+	require.Contains(t, f.Detail, "gone does not tell")
+}
+
+// A replica whose clock is far from its master's fails the check, and the advice says what would come of a failover.
+func TestClocksOfReplicasAreComparedWithTheMasters(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ahead  time.Duration
+		status Status
+		detail string
+		advice string
+	}{
+		{0, OK, `^replicas at most \d+ms from the master$`, `^$`},
+		{300 * time.Millisecond, Warning, `^replica .* is \d+ms ahead of the master$`, `leases end so much too early`},
+		{20 * time.Second, Failed, `^replica .* is (20|19)\S*s ahead of the master$`, `leases end so much too early`},
+		{-20 * time.Second, Failed, `^replica .* is (20|21)\S*s behind the master$`, `stays held so much longer`},
+	} {
+		near, far := serverWith(t, 0), serverWith(t, c.ahead)
+		i := info{"replication": {"connected_slaves": "2"}}
+		for n, replica := range []*redis.Client{near, far} {
+			host, port, err := net.SplitHostPort(replica.Options().Addr)
+			require.NoError(t, err)
+			i["replication"][fmt.Sprint("slave", n)] = fmt.Sprintf("ip=%s,port=%s,state=online,offset=14,lag=0", host, port)
+		}
+		f := replicaClocks(t.Context(), serverWith(t, 0), i)
+		require.Equal(t, c.status, f.Status, "%v: %+v", c.ahead, f)
+		require.Regexp(t, c.detail, f.Detail)
+		require.Regexp(t, c.advice, f.Advice)
+	}
+
+	i := info{"replication": {"connected_slaves": "1", "slave0": "ip=127.0.0.1,port=1,state=online"}}
+	f := replicaClocks(t.Context(), serverWith(t, 0), i)
+	require.Equal(t, Unknown, f.Status)
+	require.Contains(t, f.Detail, "replica 127.0.0.1:1 does not tell")
 }
