@@ -51,7 +51,7 @@ func report(show []*act) error {
 	row := func(label string, cell func(*act) string) {
 		fmt.Printf("  %-20s", label)
 		for _, a := range show {
-			fmt.Printf("%12s", cell(a))
+			fmt.Printf("%16s", cell(a))
 		}
 		fmt.Println()
 	}

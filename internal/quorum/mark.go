@@ -163,12 +163,25 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 		if s.mark.Longest < s.lease {
 			q.askMark(now, s, "raise", s.mark.ID, q.generation, protocol.Milliseconds(s.lease))
 		}
+	case !s.mark.Resting && !q.established():
+		// Clients that start the servers at the same time disagree for a moment: another one may be about to start this one.
 	case !s.mark.Resting:
 		q.askMark(now, s, "rest", s.mark.ID, s.mark.Generation, protocol.Milliseconds(longest))
 	case now.Before(s.rested):
 	case q.marksRead(now, s.rested):
 		q.askMark(now, s, "admit", s.mark.ID, q.generation, protocol.Milliseconds(longest), protocol.TokenArg(top))
 	}
+}
+
+// established reports whether a majority has voted in the generation: then no server of it can be started in another one any more.
+func (q *Quorum) established() bool {
+	n := 0
+	for _, s := range q.servers {
+		if s.known && s.mark.Generation == q.generation && s.mark.Top != 0 {
+			n++
+		}
+	}
+	return n >= q.majority
 }
 
 // marksRead reports whether a majority has said since a time what its marks are, of the servers that have not lost their data: one of

@@ -182,6 +182,25 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 	require.Equal(t, start, r.now)
 }
 
+// Another client starts the servers at the same moment: one has not heard of it yet. Were it told to rest, it would for a minute; and
+// clients that see different generations would have all servers rest.
+func TestNoServerRestsBeforeAMajorityHasVoted(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	for i, g := range []string{"g", "g", ""} {
+		r.reply(r.next(i, lua.Mark), markOf(i, g, -1, ""))
+	}
+	require.Zero(t, r.sends(2, lua.Mark))
+	for i := range 2 {
+		r.reply(r.next(i, lua.Vote), r.vote(someToken))
+	}
+	require.Equal(t, engine.Live, h.State())
+
+	r.pass(probeEvery)
+	r.reply(r.next(2, lua.Mark), markOf(2, "", -1, ""))
+	require.Equal(t, "rest", r.next(2, lua.Mark).Ballot.Args[0], "now it must have lost its data")
+}
+
 func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)

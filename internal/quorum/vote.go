@@ -111,6 +111,9 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		b.votes[s.index].blocked = was == asked && !v.queues
 	case reply.Vote != 0:
 		q.noteToken(now, reply.Vote)
+		if r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation {
+			s.mark.Top = max(s.mark.Top, reply.Vote)
+		}
 		q.suspectDeaf(now, s, v, reply)
 		if v.state != cast {
 			if s.index == b.home {
