@@ -16,6 +16,7 @@ type ending struct {
 	lock    *lock
 	request protocol.Request
 	slot    int
+	cast    bool      // the server is known to have voted
 	giveUp  time.Time // when the vote is left to its lease
 	open    bool      // a request is under way
 	over    bool      // the server has confirmed it
@@ -48,7 +49,7 @@ func (b *ballot) end(now time.Time, r *engine.Request) {
 func (q *Quorum) giveBack(now time.Time, b *ballot, i int) *ending {
 	v := &b.votes[i]
 	e := &ending{
-		server: i, ballot: b, lock: b.lock, slot: v.slot,
+		server: i, ballot: b, lock: b.lock, slot: v.slot, cast: v.state == cast,
 		giveUp:  now.Add(max(b.lease.Duration, v.lease, engine.EndTimeout)),
 		request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
 	}
@@ -127,7 +128,7 @@ func (b *ballot) finish(now time.Time) {
 	if r == nil || b.answered {
 		return
 	}
-	done, gone, open := 0, 0, 0
+	done, gone, never, open := 0, 0, 0, 0
 	home := false // it has not answered, and is not suspected: the next claim asks there
 	var refused error
 	code := protocol.Done
@@ -135,6 +136,9 @@ func (b *ballot) finish(now time.Time) {
 		switch {
 		case e.over && e.code == protocol.NotThere:
 			gone++
+			if !e.cast {
+				never++
+			}
 		case e.over:
 			done++
 		case e.open && !q.servers[e.server].suspected:
@@ -157,6 +161,7 @@ func (b *ballot) finish(now time.Time) {
 		code = protocol.NotThere
 	case open > 0:
 		return
+	case done+never >= q.majority: // whatever the others have is no majority, and that was there until now
 	default:
 		err := refused
 		if err == nil {
