@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDocumentedCommandsRun holds that the commands that write the report do so, and that -quorum leaves the rest of it alone. They run
+// with one workload, briefly.
+func TestDocumentedCommandsRun(t *testing.T) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip(err)
+	}
+	path := filepath.Join("..", "docs", "performance.md")
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	run := func(args ...string) string {
+		t.Helper()
+		if out, err := exec.Command("go", append([]string{"run", "."}, append(args, "-quick", "-out", dir)...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "performance.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+
+	if text := run("-only", "^try-held$"); !strings.Contains(text, "### TryLock on a held lock\n") {
+		t.Errorf("the report lacks what was measured:\n%s", text)
+	}
+
+	if err := os.WriteFile(filepath.Join(dir, "performance.md"), before, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	after := run("-quorum", "-only", "^quorum-read-pair$")
+	start, end := strings.Index(after, quorumTitle+"\n"), strings.Index(after, quorumEnd)
+	if start < 0 || end < 0 || strings.Count(after[start:end], "### ") != 1 {
+		t.Fatalf("the section on quorums is not what was measured:\n%s", after)
+	}
+	if head, _, _ := strings.Cut(string(before), quorumTitle+"\n"); head != after[:start] {
+		t.Error("what stands above the section has changed")
+	}
+	if _, tail, _ := strings.Cut(string(before), quorumEnd); tail != after[end+len(quorumEnd):] {
+		t.Error("what stands below the section has changed")
+	}
+}
