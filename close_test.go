@@ -3,11 +3,13 @@ package rwlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -128,6 +130,34 @@ func TestCloseWithRequestsInFlight(t *testing.T) {
 		require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrClosed)
 		w.requireClean()
 	})
+}
+
+// With nothing to release, Close waits neither long for a server that has stopped answering to remove the label, nor is that an error.
+func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			var servers []*testredis.Server
+			var clients []redis.UniversalClient
+			for range n {
+				servers = append(servers, testredis.Start(t))
+				clients = append(clients, servers[len(servers)-1].Client())
+			}
+			rw, err := rwlock.New(clients[0])
+			if n > 1 {
+				rw, err = rwlock.NewQuorum(clients)
+			}
+			require.NoError(t, err)
+			unlock(t, take(t, newOwner(), rw, write, "n"))
+			servers[0].Pause()
+			defer servers[0].Resume()
+			start := time.Now()
+			require.NoError(t, rw.Close())
+			require.Less(t, time.Since(start), 3*time.Second, "the client's read timeout")
+		})
+	}
 }
 
 // Close is bounded in time, and says so, if the server cannot be reached; calls that wait still end at once.

@@ -38,6 +38,10 @@ func (m Mode) String() string {
 // closeTimeout bounds how long Unlock and Close wait for a server that does not answer.
 const closeTimeout = engine.EndTimeout
 
+// lateTimeout bounds how long Close waits for requests that are about no hold, such as the one that removes the label: a server that
+// does not answer need not know that they are of no use any more.
+const lateTimeout = 500 * time.Millisecond
+
 // An RWLock provides reentrant read-write locks by name. It is safe for concurrent use. A process needs one RWLock for each
 // server or prefix, and closes it with Close. Two RWLocks are different clients to the server: they exclude each other even
 // in one process and for the same Owner.
@@ -138,7 +142,8 @@ func (rw *RWLock) attach(o Observer) {
 // To wait for the holds instead, use [RWLock.Shutdown].
 //
 // Close waits for the server for at most five seconds. If some holds could not be released by then, it returns an error,
-// and those holds end with their leases.
+// and those holds end with their leases. For a request that is about no hold, such as the one that removes the label, it waits for
+// half a second; the goroutine that sends it ends when the client gives the request up, or is closed.
 func (rw *RWLock) Close() error {
 	if err := rw.made(); err != nil {
 		return fmt.Errorf("rwlock: close: %w", err)
@@ -169,7 +174,7 @@ func (rw *RWLock) Close() error {
 		rw.timer.Stop()
 	}
 	rw.mu.Unlock()
-	stopped := make(chan struct{})
+	stopped, cancelled := make(chan struct{}), make(chan struct{})
 	var dispatched []<-chan struct{}
 	for _, d := range rw.dispatch {
 		dispatched = append(dispatched, d.Close())
@@ -178,16 +183,27 @@ func (rw *RWLock) Close() error {
 		for _, done := range dispatched {
 			<-done
 		}
-		rw.cancels.Wait()
 		close(stopped)
 	}()
-	for _, stopped := range []<-chan struct{}{stopped, rw.reporter.close(), rw.observer.close()} {
+	late := time.NewTimer(lateTimeout)
+	defer late.Stop()
+	select {
+	case <-stopped:
+	case <-late.C:
+	case <-timeout.C:
+		timeout.Reset(0)
+	}
+	go func() {
+		rw.cancels.Wait()
+		close(cancelled)
+	}()
+	for _, ended := range []<-chan struct{}{cancelled, rw.reporter.close(), rw.observer.close()} {
 		select {
-		case <-stopped:
+		case <-ended:
 		case <-timeout.C:
 			timeout.Reset(0)
 			if err == nil {
-				err = errors.New("rwlock: close: a request is still on its way")
+				err = errors.New("rwlock: close: a logger, an observer or what runs when a context ends does not return")
 			}
 		}
 	}
