@@ -134,6 +134,7 @@ type claim struct {
 	resumed  time.Time // when the process was last seen to have stood still
 	answered time.Time // when the server has answered last
 	look     time.Time // when a waiter has reason to ask again; zero for none before its heartbeat
+	prompted time.Time // when a message last had it ask again
 
 	holds []*Hold // live ones, and those of calls that re-enter
 	one   [1]*Hold
@@ -449,8 +450,8 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	e.listen()
 	c.look = now.Add(max(reply.Again+grace, soonest))
-	if !e.listening.IsZero() && r.Sent.Before(e.listening) {
-		c.look = now // what was granted since may have been told before the subscription stood
+	if !e.listening.IsZero() && r.Sent.Before(e.listening) || r.Sent.Before(c.prompted) {
+		c.look = now // the reply may be older than what was told before the subscription stood, or than the message
 	}
 	e.schedule(now, c)
 }

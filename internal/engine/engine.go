@@ -336,9 +336,12 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 		}
 	}
 	for _, n := range m.Look {
-		if c := e.waiting[n]; c != nil && c.state == Queued {
-			c.look = now
-			e.schedule(now, c)
+		if c := e.waiting[n]; c != nil {
+			c.prompted = now
+			if c.state == Queued {
+				c.look = now
+				e.schedule(now, c)
+			}
 		}
 	}
 }

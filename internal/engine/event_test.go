@@ -126,6 +126,33 @@ func TestWaiterAsksOnceAfterTheSubscriptionStands(t *testing.T) {
 	require.Equal(t, lease/3, d.next(t))
 }
 
+// A waiter that is to ask again does so, also if the reply to a request that it sent before comes after the message, and says otherwise.
+func TestPromptThatOvertakesTheReply(t *testing.T) {
+	wait := protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}
+	for _, heartbeat := range []bool{false, true} {
+		d := newDriver()
+		d.Subscribed(d.now)
+		d.now = d.now.Add(time.Millisecond)
+		_, r := d.call(t, &engine.Hold{})
+		if heartbeat {
+			d.Replied(d.now, r, wait, nil)
+			d.flush()
+			d.now = d.now.Add(lease / 3)
+			d.Tick(d.now)
+			r = d.sent(t)
+		}
+		d.now = d.now.Add(time.Millisecond)
+		d.Heard(d.now, fmt.Sprintf(",%s", r.Claim.Number))
+		d.flush()
+		d.now = d.now.Add(time.Millisecond)
+		d.Replied(d.now, r, wait, nil)
+		r = d.resent(t, lua.Lock, 0)
+		d.Replied(d.now, r, wait, nil)
+		d.flush()
+		require.Equal(t, lease/3, d.next(t), "once")
+	}
+}
+
 // A release that the server refuses for good is told so once, and tried on.
 func TestRefusedReleaseIsTriedOn(t *testing.T) {
 	d := newDriver()

@@ -184,6 +184,10 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 	if c.caller != nil && c.caller.Bounded && !c.caller.Try {
 		c.resumed = time.Time{}
 	}
+	older := func(r *Request) bool { return r.claim == c && r.kind == asks && r.Sent.Before(c.prompted) }
+	if c.state >= Held || !slices.ContainsFunc(requests, older) {
+		c.prompted = time.Time{}
+	}
 	if c.state >= Held {
 		c.caller, c.look, c.resumed = nil, time.Time{}, time.Time{}
 	}
