@@ -157,7 +157,7 @@ func TestWriterStopsWaiting(t *testing.T) {
 			defer cancel()
 			var opts []rwlock.LockOption
 			if how == "timed out" {
-				opts = append(opts, rwlock.MaxWait(w.lease/2))
+				opts = append(opts, rwlock.MaxWait(2*w.lease)) // until the readers have queued behind it
 			}
 			writer := w.enqueue(ctx, mortal, write, how, opts...)
 			var readers []*call
