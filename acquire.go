@@ -104,6 +104,17 @@ func (w *wait) over(err error) error {
 	return fmt.Errorf("%w after %v", err, waited)
 }
 
+// unanswered returns what a call fails with whose context ended before the servers had answered.
+func (rw *RWLock) unanswered(w *wait) error {
+	err := w.over(w.ctx.Err())
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	if trouble := rw.servers.trouble(); trouble != nil {
+		return fmt.Errorf("%w: %w", err, trouble)
+	}
+	return err
+}
+
 // try makes one attempt at a call.
 func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, try bool, req request) (*Hold, error) {
 	held := &holding{rw: rw, parent: w.ctx}
@@ -172,12 +183,18 @@ func (w *wait) failed(rw *RWLock, held *holding) error {
 		return engine.ErrAgain
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if !ended && !errors.Is(err, ErrLocked) {
+	unanswered := errors.Is(err, engine.ErrUnanswered)
+	if !ended && !unanswered && !errors.Is(err, ErrLocked) {
 		return err
 	}
 	last := held.hold.LastError()
 	if ended {
 		err = w.over(err)
+	}
+	if ended || unanswered {
+		if trouble := rw.servers.trouble(); trouble != nil && (last == nil || errors.Is(last, ErrNoMajority)) {
+			last = trouble
+		}
 	}
 	if last != nil && !errors.Is(err, last) {
 		return fmt.Errorf("%w: %w", err, last)

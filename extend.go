@@ -49,8 +49,9 @@ func (h *holding) extend(ctx context.Context, d time.Duration) error {
 		return err
 	case <-ctx.Done():
 	}
+	err := h.rw.unanswered(&w)
 	h.rw.mu.Lock()
-	h.rw.engine.GiveUpExtension(&x, w.over(ctx.Err()))
+	h.rw.engine.GiveUpExtension(&x, err)
 	h.rw.flush()
 	return <-done
 }

@@ -115,7 +115,7 @@ func (rw *RWLock) forceUnlock(ctx context.Context, name string) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return w.over(ctx.Err())
+		return rw.unanswered(&w)
 	case <-rw.life.Done():
 		return ErrClosed
 	}

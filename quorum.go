@@ -84,6 +84,7 @@ func (s *severalServers) heard(now time.Time, i int, message string) { s.quorum.
 func (s *severalServers) tick(now time.Time)                         { s.quorum.Tick(now) }
 func (s *severalServers) next() (time.Time, bool)                    { return s.quorum.Next() }
 func (s *severalServers) idle() bool                                 { return s.quorum.Idle() }
+func (s *severalServers) trouble() error                             { return s.quorum.Trouble() }
 
 func (s *severalServers) flush(now time.Time, fx *effects) {
 	s.quorum.Flush(now, &fx.Effects)
@@ -113,7 +114,7 @@ func (s *severalServers) inspect(w *wait, name string) (protocol.State, error) {
 	case x := <-done:
 		return x.State, x.Err
 	case <-w.ctx.Done():
-		return protocol.State{}, w.over(w.ctx.Err())
+		return protocol.State{}, s.rw.unanswered(w)
 	case <-s.rw.life.Done():
 		return protocol.State{}, ErrClosed
 	}

@@ -2,11 +2,15 @@ package rwlock_test
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -60,11 +64,9 @@ func TestQuorumFindsAServerThatIsThereTwice(t *testing.T) {
 func TestQuorumOutlivesAMinority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var plugs []*plug
+		plugs := newPlugs(3)
 		var clients []redis.UniversalClient
-		for range 3 {
-			p := &plug{conns: map[net.Conn]bool{}}
-			plugs = append(plugs, p)
+		for _, p := range plugs {
 			clients = append(clients, testredis.MemClient(t, testredis.Mem(t), p.into))
 		}
 		rw, err := rwlock.NewQuorum(clients)
@@ -97,4 +99,243 @@ func TestQuorumOutlivesAMinority(t *testing.T) {
 		plugs[2].mend()
 		require.NoError(t, rw.Close())
 	})
+}
+
+func newPlugs(n int) (plugs []*plug) {
+	for range n {
+		plugs = append(plugs, &plug{conns: map[net.Conn]bool{}})
+	}
+	return plugs
+}
+
+// A server that has lost its data votes again as soon as it has rested, whether its clients saw it lose them or came later.
+func TestServerThatLostItsDataVotesAgain(t *testing.T) {
+	t.Parallel()
+	for _, saw := range []bool{true, false} {
+		t.Run(fmt.Sprintf("its clients saw that: %v", saw), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+				connect := func() *rwlock.RWLock {
+					var clients []redis.UniversalClient
+					for _, m := range servers {
+						clients = append(clients, testredis.MemClient(t, m))
+					}
+					rw, err := rwlock.NewQuorum(clients)
+					require.NoError(t, err)
+					return rw
+				}
+				use := func(rw *rwlock.RWLock) {
+					h, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(hang))
+					require.NoError(t, err)
+					require.NoError(t, h.Unlock(t.Context()))
+				}
+				rw := connect()
+				use(rw)
+				time.Sleep(time.Second) // or else the server's new id would be the one that it had
+				servers[1].FlushAll()
+				for range 5 {
+					use(rw)
+					time.Sleep(time.Second)
+				}
+				require.NotEmpty(t, servers[1].HGet("rwlock:mark", "rest"))
+				if !saw {
+					require.NoError(t, rw.Close())
+					time.Sleep(time.Hour)
+					rw = connect()
+				}
+				for range 70 {
+					use(rw)
+					time.Sleep(time.Second)
+				}
+				require.Equal(t, servers[0].HGet("rwlock:mark", "generation"), servers[1].HGet("rwlock:mark", "generation"))
+				require.NoError(t, rw.Close())
+			})
+		})
+	}
+}
+
+// A server that has lost its data rests for the longest lease that it may have voted for, though the client that finds the loss does
+// not know of that lease: another has come since.
+func TestServerRestsForTheLeasesOfOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+		ctx := t.Context()
+		connect := func(plugs ...*plug) *rwlock.RWLock {
+			var clients []redis.UniversalClient
+			for i, p := range plugs {
+				clients = append(clients, testredis.MemClient(t, servers[i], p.into))
+			}
+			rw, err := rwlock.NewQuorum(clients)
+			require.NoError(t, err)
+			return rw
+		}
+		use := func(rw *rwlock.RWLock, name string) {
+			h, err := rw.Lock(ctx, name, rwlock.MaxWait(hang))
+			require.NoError(t, err)
+			require.NoError(t, h.Unlock(ctx))
+		}
+		finder := connect(newPlugs(3)...)
+		use(finder, "before")
+
+		plugs := newPlugs(3)
+		other := connect(plugs...)
+		use(other, "before")
+		plugs[0].pull()
+		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"} // of which some have each server for their home
+		var holds []*rwlock.Hold
+		for _, name := range names {
+			h, err := other.Lock(ctx, name, rwlock.Lease(time.Hour), rwlock.NoRenew()) // by the votes of two
+			require.NoError(t, err)
+			holds = append(holds, h)
+		}
+		plugs[1].pull() // only the finder finds the loss
+		plugs[2].pull()
+		time.Sleep(time.Second)
+		servers[1].FlushAll()
+		for end := time.Now().Add(30 * time.Minute); time.Now().Before(end); time.Sleep(time.Minute) {
+			for _, name := range names {
+				start := time.Now()
+				_, err := finder.TryLock(ctx, name)
+				require.ErrorIs(t, err, rwlock.ErrLocked, name)
+				require.Less(t, time.Since(start), time.Second, "a call that does not wait")
+			}
+		}
+		for _, h := range holds {
+			require.NoError(t, h.Context().Err())
+		}
+		for _, p := range plugs {
+			p.mend()
+		}
+		time.Sleep(time.Hour)
+		for _, name := range names {
+			use(finder, name)
+		}
+		require.NoError(t, finder.Close())
+		require.NoError(t, other.Close())
+	})
+}
+
+// silent connects a client. While it is set, what the client sends goes nowhere.
+type silent struct{ atomic.Bool }
+
+func (s *silent) into(o *redis.Options) {
+	dial := o.Dialer
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		return &silentConn{c, s}, err
+	}
+}
+
+type silentConn struct {
+	net.Conn
+	silent *silent
+}
+
+func (c *silentConn) Write(b []byte) (int, error) {
+	if c.silent.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// While too few servers answer, every call that ends says so, and how many do, whether the client knew the servers before or not.
+func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
+	t.Parallel()
+	for _, knew := range []bool{true, false} {
+		t.Run(fmt.Sprintf("the client knew the servers: %v", knew), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+				var network silent
+				connect := func() *rwlock.RWLock {
+					var clients []redis.UniversalClient
+					for i, m := range servers {
+						opts := []func(*redis.Options){network.into}
+						if i == 0 {
+							opts = nil
+						}
+						clients = append(clients, testredis.MemClient(t, m, opts...))
+					}
+					rw, err := rwlock.NewQuorum(clients)
+					require.NoError(t, err)
+					return rw
+				}
+				rw, ctx := connect(), t.Context()
+				held, err := rw.Lock(ctx, "held")
+				require.NoError(t, err)
+				network.Store(true)
+				other := rw
+				if !knew {
+					other = connect()
+				}
+				limit := time.Second
+				for what, call := range map[string]func(ctx context.Context) error{
+					"Lock":        func(ctx context.Context) error { _, err := other.Lock(ctx, "a"); return err },
+					"RLock":       func(ctx context.Context) error { _, err := other.RLock(ctx, "b"); return err },
+					"Inspect":     func(ctx context.Context) error { _, err := other.Inspect(ctx, "n"); return err },
+					"ForceUnlock": func(ctx context.Context) error { return other.ForceUnlock(ctx, "n") },
+					"Extend":      func(ctx context.Context) error { return held.Extend(ctx, time.Minute) },
+				} {
+					if what == "Extend" && !knew {
+						continue
+					}
+					ctx, cancel := context.WithTimeout(ctx, limit)
+					err := call(ctx)
+					require.ErrorIs(t, err, rwlock.ErrNoMajority, what)
+					require.ErrorIs(t, err, context.DeadlineExceeded, what)
+					require.ErrorContains(t, err, "1 of 3 vote, 2 are needed", what)
+					cancel()
+				}
+				_, err = other.TryLock(ctx, "c")
+				require.ErrorIs(t, err, rwlock.ErrNoMajority)
+				_, err = other.Lock(ctx, "d", rwlock.MaxWait(time.Minute), rwlock.Lease(time.Second))
+				require.ErrorIs(t, err, rwlock.ErrNoMajority)
+				network.Store(false)
+				h, err := other.Lock(ctx, "n", rwlock.MaxWait(hang))
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+				_ = held.Unlock(ctx) // what was sent into the outage may have no answer yet
+				_ = rw.Close()
+				_ = other.Close()
+			})
+		})
+	}
+}
+
+// However many clients come first at the same time, every server votes: none is taken for one that has lost its data, and has to rest.
+func TestFirstStartByManyClients(t *testing.T) {
+	t.Parallel()
+	for range 8 {
+		synctest.Test(t, func(t *testing.T) {
+			var servers []*miniredis.Miniredis
+			for range 5 {
+				servers = append(servers, testredis.Mem(t))
+			}
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					var clients []redis.UniversalClient
+					for _, m := range servers {
+						clients = append(clients, testredis.MemClient(t, m))
+					}
+					rw, err := rwlock.NewQuorum(clients)
+					require.NoError(t, err)
+					for range 3 {
+						h, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(hang))
+						require.NoError(t, err)
+						require.NoError(t, h.Unlock(t.Context()))
+						time.Sleep(time.Second)
+					}
+					require.NoError(t, rw.Close())
+				})
+			}
+			wg.Wait()
+			for i, m := range servers {
+				require.Empty(t, m.HGet("rwlock:mark", "rest"), "server %d", i)
+				require.NotEmpty(t, m.HGet("rwlock:mark", "generation"), "server %d", i)
+			}
+		})
+	}
 }

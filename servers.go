@@ -23,6 +23,7 @@ type servers interface {
 	tick(now time.Time)                            // does what is due
 	next() (time.Time, bool)                       // when something is
 	idle() bool                                    // nothing is held, waited for or to be released
+	trouble() error                                // why calls are not answered, or nil if that is not known
 
 	// Without:
 
@@ -47,6 +48,7 @@ func (s *oneServer) heard(now time.Time, _ int, message string) { s.rw.engine.He
 func (s *oneServer) tick(now time.Time)                         { s.rw.engine.Tick(now) }
 func (s *oneServer) next() (time.Time, bool)                    { return s.rw.engine.Next() }
 func (s *oneServer) idle() bool                                 { return s.rw.engine.Idle() }
+func (s *oneServer) trouble() error                             { return nil }
 
 func (s *oneServer) flush(_ time.Time, fx *effects) {
 	s.rw.engine.Flush(&fx.Effects.Effects)

@@ -18,9 +18,12 @@ func (b *ballot) startCollecting(now time.Time) {
 }
 
 // collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two claims that block
-// each other wins in the end.
+// each other wins in the end. A try only waits for votes that are being given back.
 func (b *ballot) collectingTime() time.Duration {
 	base := min(max(b.lease.Duration/12, shortestPatience), longestPatience) << min(b.attempts, 4)
+	if b.try {
+		base = shortestPatience
+	}
 	return base + b.q.randomBelow(base)
 }
 
@@ -139,6 +142,10 @@ func (b *ballot) win(now time.Time, token int64) {
 func (b *ballot) retreat(now time.Time) {
 	b.attempts++
 	if b.try {
+		if trouble := b.q.Trouble(); trouble != nil {
+			b.fail(now, trouble)
+			return
+		}
 		b.refuseTry(now, b.obstacle())
 		return
 	}

@@ -2,9 +2,12 @@ package quorum
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -30,7 +33,8 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 	}
 	s.probed = now
 	s.probes++
-	q.askMark(now, s, "see", fmt.Sprintf("%s:%d", q.instance, s.index))
+	q.reads++
+	q.askMark(now, s, "see", fmt.Sprintf("%s:%d", q.instance, q.reads))
 }
 
 // askMark sends a request that reads or changes the mark of a server.
@@ -51,14 +55,19 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		return
 	}
 	answered := s.answers(q)
-	if s.mark.ID != "" && s.mark.ID != m.ID {
+	if s.mark.ID != m.ID {
 		q.forgetVotes(s)
+		s.met, s.waited, s.rested = now, false, time.Time{}
 	}
-	rested := now.Add(m.Rest + m.Rest/100 + grace)
-	if s.mark.ID == m.ID && s.mark.Resting && s.rested.Before(rested) {
-		rested = s.rested // or else each reply would put off the end of the rest
+	s.known, s.mark, s.asked = true, m, r.sent
+	switch {
+	case m.Resting && m.Rest > 0:
+		s.rested = now.Add(m.Rest + m.Rest/100 + grace)
+	case m.Resting && (s.rested.IsZero() || s.rested.After(now)):
+		s.rested = now // and no later, however often it says so: the others are to be asked for their marks after that
+	case !m.Resting:
+		s.rested = time.Time{}
 	}
-	s.known, s.mark, s.asked, s.rested = true, m, r.sent, rested
 	q.noteToken(now, max(m.Top, m.Now))
 	q.evaluateMarks(now)
 	q.trust(now, s)
@@ -99,6 +108,9 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	case best != "" && members[best] >= q.majority:
 		q.generation = best
 		q.updateLongest()
+		if best == q.newGeneration() {
+			q.start(now, best) // it is named after all of them, none of which has lost its data since
+		}
 		for _, s := range q.servers {
 			q.updateMark(now, s, longest, top)
 		}
@@ -107,40 +119,57 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.generation = "" // the servers have lost their data
 		q.since = now
 	}
-	if answered < len(q.servers) && (answered < q.majority || now.Sub(q.since) < patience) {
+	if answered < q.majority || !q.readyToDecide(now) {
 		return
 	}
-	if voted {
-		// A majority has lost its data. The servers that have voted rest, too, unless they belong to the generation that goes on.
-		if best == "" {
-			best = q.newGeneration()
-		}
-		q.generation = best
-		for _, s := range q.servers {
-			q.updateMark(now, s, max(longest, s.lease), top)
-		}
-		q.generation = ""
+	generation := q.newGeneration()
+	if !voted && (len(members) == 0 || len(members) == 1 && members[generation] > 0) {
+		q.start(now, generation)
 		return
 	}
-	if best == "" || len(members) > 1 {
-		for g := range members {
-			best = min(best, g)
-		}
-		if len(members) == 0 {
-			best = q.newGeneration()
-		}
+	if now.Sub(q.since) < patience {
+		return // other clients may be starting the servers
 	}
+	// A majority has lost its data, or was not started. All rest but the servers of the generation that goes on.
+	if best == "" {
+		best = q.newGeneration()
+	}
+	q.generation = best
 	for _, s := range q.servers {
-		if s.known && !s.asking && !s.suspected && !now.Before(s.retry) && s.mark.Generation != best {
-			q.askMark(now, s, "start", s.mark.ID, best, protocol.Milliseconds(s.lease))
-		}
+		q.updateMark(now, s, max(longest, s.lease), top)
 	}
+	q.generation = ""
 }
 
-// newGeneration returns a name that no generation has had.
+// readyToDecide reports whether the marks of all servers are known, or those of the others are not to be had.
+func (q *Quorum) readyToDecide(now time.Time) bool {
+	waited := now.Sub(q.since)
+	return !slices.ContainsFunc(q.servers, func(s *server) bool {
+		return !s.known && waited < startPatience && !(s.failing && waited >= patience)
+	})
+}
+
+// newGeneration returns the name of a generation that begins with the servers that are known. It follows from their ids: all clients that
+// know the same servers give it the same name; and after one of the servers has lost its data it is another.
 func (q *Quorum) newGeneration() string {
-	q.generations++
-	return fmt.Sprintf("%s:%d", q.instance, q.generations)
+	var ids []string
+	for _, s := range q.servers {
+		if s.known {
+			ids = append(ids, s.mark.ID)
+		}
+	}
+	slices.Sort(ids)
+	sum := sha256.Sum256([]byte(strings.Join(ids, " ")))
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+// start begins a generation at the servers that have none.
+func (q *Quorum) start(now time.Time, generation string) {
+	for _, s := range q.servers {
+		if s.known && !s.asking && !s.suspected && !now.Before(s.retry) && !s.mark.Resting && s.mark.Generation == "" {
+			q.askMark(now, s, "start", s.mark.ID, generation, protocol.Milliseconds(s.lease))
+		}
+	}
 }
 
 // updateLongest notes the longest lease that the marks of a majority allow.
@@ -163,49 +192,35 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 		if s.mark.Longest < s.lease {
 			q.askMark(now, s, "raise", s.mark.ID, q.generation, protocol.Milliseconds(s.lease))
 		}
-	case !s.mark.Resting && !q.established():
-		// Clients that start the servers at the same time disagree for a moment: another one may be about to start this one.
+	case !s.mark.Resting && !s.waited: // another client may be starting it
 	case !s.mark.Resting:
-		q.askMark(now, s, "rest", s.mark.ID, s.mark.Generation, protocol.Milliseconds(longest))
+		// A lease that it may have voted for may be longer than those that were in use when this client read the others' marks.
+		if q.marksRead(now, s, s.met) {
+			q.askMark(now, s, "rest", s.mark.ID, s.mark.Generation, protocol.Milliseconds(longest))
+		}
 	case now.Before(s.rested):
-	case q.marksRead(now, s.rested):
+	case q.marksRead(now, s, s.rested):
 		q.askMark(now, s, "admit", s.mark.ID, q.generation, protocol.Milliseconds(longest), protocol.TokenArg(top))
 	}
 }
 
-// established reports whether a majority has voted in the generation: then no server of it can be started in another one any more.
-func (q *Quorum) established() bool {
-	n := 0
+// marksRead reports whether what a server has forgotten is known, if it has lost its data by a time: a majority that votes was asked for
+// its marks after that, or, where too many have lost their data, all others were. It asks those that were not.
+func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
+	members, answered := 0, 1
 	for _, s := range q.servers {
-		if s.known && s.mark.Generation == q.generation && s.mark.Top != 0 {
-			n++
-		}
-	}
-	return n >= q.majority
-}
-
-// marksRead reports whether a majority has said since a time what its marks are, of the servers that have not lost their data: one of
-// them knows the token of each hold for which a server that has lost its data had voted. marksRead asks the servers that have not.
-func (q *Quorum) marksRead(now time.Time, since time.Time) bool {
-	members, read, open := 0, 0, 0
-	for _, s := range q.servers {
-		member := s.known && s.mark.Generation == q.generation
-		if member {
-			members++
-		}
 		switch {
-		case !s.known || s.suspected:
+		case s == lost || !s.known || s.suspected:
 		case s.asked.Before(since):
-			open++
 			q.readMark(now, s)
-		case member:
-			read++
+		default:
+			answered++
+			if s.mark.Generation == q.generation {
+				members++
+			}
 		}
 	}
-	if members < q.majority {
-		return open == 0 // a majority has lost its data: those that answer have to do
-	}
-	return read >= q.majority
+	return members >= q.majority || answered == len(q.servers)
 }
 
 // majorityPossible reports whether a majority votes, or may vote once the marks under way are known.

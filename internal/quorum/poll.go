@@ -18,8 +18,10 @@ type poll struct {
 	end  func(error) // called when it is over
 }
 
-// poll sends all servers what request returns for each.
+// poll sends all servers what request returns for each. It also asks for the marks that are not known: they say which server is the
+// home of a name, and how many servers vote.
 func (q *Quorum) poll(now time.Time, end func(error), request func(i int) *Request) *poll {
+	q.readMarks(now)
 	p := &poll{open: make([]bool, len(q.servers)), end: end}
 	q.polls = append(q.polls, p)
 	for i := range q.servers {
@@ -111,7 +113,6 @@ type Inspection struct {
 // Inspect asks all servers what they know of a lock.
 func (q *Quorum) Inspect(now time.Time, name string, tag any) {
 	x := &Inspection{Tag: tag, states: make([]*protocol.State, len(q.servers))}
-	q.readMarks(now) // which server is the name's home
 	lk := q.use(protocol.KeysOf(q.prefix, name))
 	end := func(err error) {
 		if x.Err = err; err == nil {

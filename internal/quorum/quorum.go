@@ -22,6 +22,9 @@ var ErrNoMajority = errors.New("no majority of the servers")
 const (
 	// patience is how long a server may leave a request without an answer before it is suspected.
 	patience = 250 * time.Millisecond
+	// startPatience is how long the first start waits for a server that says nothing. Without it, clients may start different sets of
+	// servers, and some of them have to rest.
+	startPatience = time.Second
 	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote; it doubles up to
 	// probeSlowly.
 	probeEvery  = 500 * time.Millisecond
@@ -60,12 +63,12 @@ type Quorum struct {
 	random   uint64
 	majority int
 
-	servers     []*server
-	generation  string        // of the servers that vote; "" while no majority is known to have one
-	longest     time.Duration // the longest lease that the marks of a majority allow
-	since       time.Time     // when the servers were first asked for their marks, or were found to have lost their data
-	duplicate   error         // not nil if two clients stand for one server
-	generations uint64        // how many this client has named
+	servers    []*server
+	generation string        // of the servers that vote; "" while no majority is known to have one
+	longest    time.Duration // the longest lease that the marks of a majority allow
+	since      time.Time     // when the servers were first asked for their marks, or were found to have lost their data
+	duplicate  error         // not nil if two clients stand for one server
+	reads      uint64        // how often a mark was requested: no two requests make the same mark
 
 	locks   map[any]*lock      // by key
 	idle    []*lock            // without references, in the order in which they were released
@@ -487,24 +490,38 @@ func (q *Quorum) randomBelow(n time.Duration) time.Duration {
 	return time.Duration((z ^ z>>31) % uint64(max(n, 1)))
 }
 
+// Trouble returns the error that too few servers vote, or nil if that is not known.
+func (q *Quorum) Trouble() error {
+	n := 0
+	for _, s := range q.servers {
+		if !s.suspected && (s.votes(q) || !s.known || q.generation == "") {
+			n++ // or it may vote
+		}
+	}
+	if q.duplicate == nil && n >= q.majority {
+		return nil
+	}
+	return q.noMajority()
+}
+
 // noMajority returns the error that too few servers vote, and why.
 func (q *Quorum) noMajority() error {
 	if q.duplicate != nil {
 		return q.duplicate
 	}
-	usable, resting := 0, 0
+	voting, resting := 0, 0
 	var last error
 	for _, s := range q.servers {
 		switch {
-		case s.usable(q):
-			usable++
+		case s.answers(q), q.generation == "" && s.known && !s.suspected && s.mark.Generation != "":
+			voting++
 		case s.known && s.mark.Resting && !s.suspected:
 			resting++
 		case s.err != nil:
 			last = s.err
 		}
 	}
-	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, usable, len(q.servers), q.majority)
+	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
 	if resting > 0 {
 		err = fmt.Errorf("%w; %d have lost their data, and vote again when all leases are over", err, resting)
 	}

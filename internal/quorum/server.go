@@ -14,6 +14,8 @@ type server struct {
 	known     bool          // mark is what the server has said
 	mark      protocol.Mark
 	asked     time.Time // when the request was sent that brought the mark
+	met       time.Time // when it first showed the mark's id: what it has forgotten is from before
+	waited    bool      // startPatience has passed since then
 	rested    time.Time // until when it rests, if the mark says so
 	asking    bool      // a request about the mark is under way
 	retry     time.Time // when the mark may be changed again, after a failure
@@ -89,6 +91,9 @@ func (q *Quorum) due(s *server) (at time.Time) {
 	if t := s.silentSince(); !t.IsZero() && !s.suspected {
 		note(t.Add(patience))
 	}
+	if s.known && !s.waited {
+		note(s.met.Add(startPatience))
+	}
 	if !s.asking && q.concerned(s) && !s.answers(q) {
 		t := s.probed.Add(s.probePause())
 		if s.known && s.mark.Resting && s.rested.After(t) {
@@ -97,8 +102,10 @@ func (q *Quorum) due(s *server) (at time.Time) {
 		note(t)
 	}
 	if q.generation == "" && !q.since.IsZero() && len(q.parked) > 0 {
-		if t := q.since.Add(patience); t.After(s.probed) {
-			note(t)
+		for _, wait := range [...]time.Duration{patience, startPatience} {
+			if t := q.since.Add(wait); t.After(s.probed) {
+				note(t)
+			}
 		}
 	}
 	return at
@@ -124,6 +131,10 @@ func (q *Quorum) check(now time.Time, s *server) {
 	if !s.asking && q.concerned(s) && !s.answers(q) && now.Sub(s.probed) >= s.probePause() {
 		s.abandonExpired(now)
 		q.readMark(now, s)
+	}
+	if s.known && !s.waited && now.Sub(s.met) >= startPatience {
+		s.waited = true
+		q.evaluateMarks(now) // the server is not about to be started
 	}
 	if q.generation == "" {
 		s.probed = later(s.probed, now)

@@ -85,6 +85,10 @@ func (b *ballot) requestOthers(now time.Time, queue bool) {
 func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
 	b := r.ballot
 	v := &b.votes[s.index]
+	if err == nil && reply.Unmarked && r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation {
+		s.known = false // the server has probably lost its data, whether or not this vote is still wanted
+		q.readMark(now, s)
+	}
 	if v.number != r.number || v.state == absent {
 		return // the vote has been given back meanwhile
 	}
@@ -101,19 +105,12 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		}
 	case reply.Unmarked:
 		b.drop(now, s.index)
-		if r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation { // or else the mark has been read since
-			s.known = false // the server has probably lost its data
-			q.readMark(now, s)
-		}
 	case reply.Refused:
 		was := v.state
 		b.free(s.index)
 		b.votes[s.index].blocked = was == asked && !v.queues
 	case reply.Vote != 0:
 		q.noteToken(now, reply.Vote)
-		if r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation {
-			s.mark.Top = max(s.mark.Top, reply.Vote)
-		}
 		q.suspectDeaf(now, s, v, reply)
 		if v.state != cast {
 			if s.index == b.home {

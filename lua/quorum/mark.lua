@@ -10,7 +10,7 @@
 --
 -- KEYS   1 mark
 -- ARGV   1 "see"    2 what its id ends with if it has none
---          "start"  2 id  3 generation  4 longest lease, ms: it has never voted
+--          "start"  2 id  3 generation  4 longest lease, ms: it has no generation, and does not rest
 --          "rest"   2 id  3 the generation that it was seen with  4 for how long, ms
 --          "admit"  2 id  3 generation  4 longest lease, ms  5 a token no smaller than any that it has forgotten: it has rested
 --          "raise"  2 id  3 generation  4 longest lease, ms
@@ -40,7 +40,7 @@ if what == 'see' then
   end
 elseif id == ARGV[2] then
   -- Else the request is about data that the server has lost.
-  if what == 'start' and rest == '' and (generation == '' or top == '' and ARGV[3] < generation) then
+  if what == 'start' and rest == '' and generation == '' then
     generation = ARGV[3]
     put('generation', generation)
     raise(ARGV[4])
