@@ -48,6 +48,25 @@ func TestCallsOfScripts(t *testing.T) {
 	require.Zero(t, total.by["publish"])
 }
 
+// The first pair on a name costs one call more than the next: it sets the time to live.
+func TestCallsOfAFirstPair(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	g := newGauge(t)
+	rw := newLockOn(t, g.client(t))
+	rwlock.LoadScripts(t, g.asks)
+	for _, mode := range []rwlock.Mode{write, read} {
+		const n = 20
+		spent := g.of(t, func() {
+			for i := range n {
+				require.NoError(t, pair(t.Context(), rw, mode, fmt.Sprint(mode, i)))
+			}
+		})
+		require.EqualValues(t, 2, spent.scripts/n)
+		require.EqualValues(t, 6, spent.calls/n)
+	}
+}
+
 // A handover costs a script that queues up, and one that releases and grants.
 func TestCallsOfHandover(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,8 @@ const (
 	detour = "the long way does the same"
 	nobody = "there is nobody in the queue"
 	padded = "what is as long as it should be is padded with nothing"
+	queued = "a caller that waits is one of those that the queue counts"
+	ends   = "a set that is still there is given a new time to live"
 )
 
 var equivalences = []equivalence{
@@ -37,7 +39,6 @@ var equivalences = []equivalence{
 	{"internal/protocol/inspect.go", "if err != nil || left <= 1 || len(f) < 4 || f[2] != \"held\" || !k.is(f[0]) {", nanos},
 	{"internal/protocol/inspect.go", "if w.Lease <= 1 {", nanos},
 	{"internal/engine/claim.go", "if !now.Before(h.until()) {", "a call that re-enters lasts for as long as its claim, which was looked at before"},
-	{"internal/engine/engine.go", "if c := e.waiting[n]; c != nil {", "a call that has no reply yet is told by that when to look"},
 	{"internal/engine/claim.go", "if lease == 1 {", "a renewal for no time asks whether the hold is there, which is what it is sent for"},
 	{"internal/engine/engine.go", "clear(o.Send) => left out", "it only lets go of memory sooner"},
 	{"internal/engine/deadlock.go", "if len(calls) == 0 || s.stuck[hold] {", "what is in nobody's way is not on the way back"},
@@ -53,6 +54,16 @@ var equivalences = []equivalence{
 	{"lua/lock.lua", "if not fence or fence <= time[1] or (ARGV[6] or SHORT) ~= SHORT then", digits},
 	{"lua/rlock.lua", "if not fence or fence <= time[1] or (ARGV[6] or SHORT) ~= SHORT then", digits},
 	{"lua/rlock.lua", "if (not record or record < ARGV[2]) and (not fence or fence < now) then", detour},
+	{"lua/lock.lua", "if holder ~= '' or waiting > 0 then", queued},
+	{"lua/lock.lua", "if waits or holder ~= '' or waiting > 1 then", "a waiter that is left alone before a free lock was let in"},
+	{"lua/rlock.lua", "elseif waiting > 0 or is_write(holder) then", queued},
+	{"lua/rlock.lua", "if left >= 0 then", ends},
+	{"lua/rlock.lua", "if left > 1 then", detour},
+	{"lua/rlock.lua", "call('ZADD', LEASES, time[1] * 1000 + math.ceil(time[2] / 1000) + ARGV[4], ARGV[1])", "it lets a lease live for 1 ms more"},
+	{"lua/rlock.lua", "if left <= ttl - SPARE then", tuned},
+	{"lua/rlock.lua", "local CHANNELS, TTL, TRY, WRITER = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8]", "no holder is nil"},
+	{"lua/runlock.lua", "elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 1)[1] ~= ARGV[1])", first},
+	{"lua/shared/constants.lua", "TURN = 61", tuned},
 	{"lua/shared/clock.lua", "local now = #time[2] == 7 and time[1] .. time[2] or time[1] .. string.sub('00000', #time[2]) .. time[2]", padded},
 	{"lua/shared/constants.lua", "STEP = 251", tuned},
 	{"lua/shared/constants.lua", "NEARBY = 11", tuned},
