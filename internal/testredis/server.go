@@ -303,6 +303,16 @@ func (s *Server) Resume() {
 // Kill ends the server without letting it save anything.
 func (s *Server) Kill() { s.kill() }
 
+// Erase removes what the server has persisted. It must have been killed.
+func (s *Server) Erase() {
+	s.tb.Helper()
+	for _, name := range []string{"appendonlydir", "dump.rdb"} {
+		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+			s.tb.Fatalf("erase the data of redis-server: %v", err)
+		}
+	}
+}
+
 // Restart kills the server if it runs, and starts it again on the same port, with the same arguments and directory.
 func (s *Server) Restart() {
 	s.tb.Helper()

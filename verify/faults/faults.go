@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 	"github.com/seed-7e8842f7/rwlock/verify/clock"
+	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
 
 // A Fault is one way to break something.
@@ -65,8 +64,8 @@ func All() []Fault {
 			w.Cont()
 		}},
 
-		{Name: "Redis SIGSTOP for less than a lease", Exact: true, Inject: func(r *Rig) { r.freezeServer(r.plan.Lease / 3) }},
-		{Name: "Redis SIGSTOP past a lease", Exact: true, Inject: func(r *Rig) { r.freezeServer(r.plan.Lease * 3 / 2) }},
+		{Name: "Redis SIGSTOP for less than a lease", Exact: true, Inject: func(r *Rig) { r.freeze(r.plan.Lease / 3) }},
+		{Name: "Redis SIGSTOP past a lease", Exact: true, Inject: func(r *Rig) { r.freeze(r.plan.Lease * 3 / 2) }},
 		{Name: "DEBUG SLEEP past a lease", Exact: true, Inject: func(r *Rig) {
 			r.must(r.Admin.Do(context.Background(), "DEBUG", "SLEEP", (r.plan.Lease * 3 / 2).Seconds()).Err())
 		}},
@@ -87,10 +86,7 @@ func All() []Fault {
 			r.must(r.Admin.Do(context.Background(), "CLIENT", "KILL", "TYPE", "pubsub").Err())
 		}},
 		{Name: "SCRIPT FLUSH", Exact: true, Inject: func(r *Rig) { r.must(r.Admin.ScriptFlush(context.Background()).Err()) }},
-		{Name: "FLUSHALL", Inject: func(r *Rig) {
-			r.Lossy()
-			r.must(r.Admin.FlushAll(context.Background()).Err())
-		}},
+		{Name: "FLUSHALL", Inject: func(r *Rig) { r.FlushAll() }},
 		{Name: "maxmemory, noeviction", Exact: true, Inject: func(r *Rig) {
 			r.config("maxmemory", "1")
 			r.pass(r.plan.Lease * 3 / 2)
@@ -112,13 +108,13 @@ func All() []Fault {
 		}},
 		{Name: "connection pool exhausted", Plan: Plan{Pool: 2, Hog: true}, Exact: true, Inject: func(r *Rig) { r.pass(2 * r.plan.Lease) }},
 
-		{Name: "clock steps 60 s forward", Clock: true, Inject: func(r *Rig) { r.step(+time.Minute) }},
-		{Name: "clock steps 60 s back", Clock: true, Exact: true, Inject: func(r *Rig) { r.step(-time.Minute) }},
+		{Name: "clock steps 60 s forward", Clock: true, Inject: func(r *Rig) { r.Step(+time.Minute) }},
+		{Name: "clock steps 60 s back", Clock: true, Exact: true, Inject: func(r *Rig) { r.Step(-time.Minute) }},
 		{Name: "clock strobed by 60 s", Clock: true, Inject: func(r *Rig) {
 			for range 10 {
-				r.step(+time.Minute)
+				r.Step(+time.Minute)
 				r.pass(r.plan.Lease / 20)
-				r.step(-time.Minute)
+				r.Step(-time.Minute)
 				r.pass(r.plan.Lease / 20)
 			}
 		}},
@@ -207,7 +203,7 @@ func (f Fault) Rig(tb testing.TB, seed uint64) *Rig {
 
 // Fits reports whether the fault can happen in the rig of another.
 func (f Fault) Fits(other Fault) bool {
-	return f.Clock == other.Clock && slices.Equal(f.Plan.Args, other.Plan.Args) && f.Plan.Pool == other.Plan.Pool && f.Plan.Names == other.Plan.Names
+	return f.Clock == other.Clock && slices.Equal(f.Plan.Args, other.Plan.Args) && f.Plan.Servers == other.Plan.Servers && f.Plan.Pool == other.Plan.Pool && f.Plan.Names == other.Plan.Names
 }
 
 // Do injects the fault, and waits until the workers have got over it.
@@ -215,10 +211,37 @@ func (r *Rig) Do(f Fault) {
 	r.tb.Helper()
 	r.mu.Lock()
 	r.Faults[f.Name]++
+	r.strikes = append(r.strikes, Strike{Fault: f.Name, At: time.Now()})
 	r.mu.Unlock()
 	f.Inject(r)
+	r.mu.Lock()
+	r.strikes[len(r.strikes)-1].Over = time.Now()
+	r.mu.Unlock()
 	r.Progress(2*r.plan.Lease + 5*time.Second)
 }
+
+// A Strike is one time that a fault happened.
+type Strike struct {
+	Fault    string
+	At, Over time.Time
+}
+
+// Struck notes that the fault under way has struck by now.
+func (r *Rig) Struck() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.strikes[len(r.strikes)-1].At = time.Now()
+}
+
+// Seen returns what the workers have reported, and what happened to the servers meanwhile. Finish forgets it.
+func (r *Rig) Seen() ([]history.Event, []Strike) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.events), slices.Clone(r.strikes)
+}
+
+// Pass lets time pass: how long a fault lasts.
+func (r *Rig) Pass(d time.Duration) { r.pass(d) }
 
 // pass lets time pass: how long a fault lasts.
 func (r *Rig) pass(d time.Duration) { time.Sleep(d) }
@@ -263,69 +286,11 @@ func (r *Rig) granted(w *Worker, name string) {
 	}
 }
 
-func (r *Rig) freezeServer(d time.Duration) {
-	r.Server.Pause()
-	r.pass(d)
-	r.Server.Resume()
-}
-
-// restart kills the server and starts it again.
-func (r *Rig) restart(lossy bool) {
-	r.tb.Helper()
-	if lossy {
-		r.Lossy()
-	}
-	r.Server.Kill()
-	if lossy {
-		r.Lossy()
-	}
-	r.Server.Restart()
-	if lossy {
-		r.Lossy()
-	}
-}
-
-func (r *Rig) config(name, value string) {
-	r.tb.Helper()
-	r.must(r.Admin.ConfigSet(context.Background(), name, value).Err())
-}
-
-func (r *Rig) blackhole(dirs faultproxy.Direction, halves int) {
-	r.Proxy.Blackhole(dirs)
-	r.pass(time.Duration(halves) * r.plan.Lease / 2)
-	r.Proxy.Blackhole(faultproxy.None)
-}
-
-// rule has the proxy do something to the next ten scripts.
-func (r *Rig) rule(act func(*faultproxy.Rule) *faultproxy.Rule) {
-	r.tb.Helper()
-	rule := act(r.Proxy.On(faultproxy.IsCommand("EVALSHA")).Times(10).Silent())
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	r.must(rule.WaitHits(ctx, 3))
-}
-
-// step moves the server's clock. Forward, it ends every lease early; back, it ends none.
-func (r *Rig) step(d time.Duration) {
-	r.tb.Helper()
-	if d > 0 {
-		r.Lossy()
-	}
-	r.must(r.clock.Move(d))
-	at, err := r.Admin.Time(context.Background()).Result()
-	r.must(err)
-	if off := time.Until(at) - r.clock.Offset(); off.Abs() > 5*time.Second {
-		r.tb.Fatalf("the server's clock is off by %v", off)
-	}
-	if d > 0 {
-		r.Lossy()
-	}
-}
-
 // Add adds another run's numbers.
 func (s *Summary) Add(o Summary) {
 	s.Acquired += o.Acquired
 	s.Failed += o.Failed
+	s.Quit += o.Quit
 	s.Lost += o.Lost
 	s.Processes += o.Processes
 	s.LongestRead = max(s.LongestRead, o.LongestRead)
@@ -358,6 +323,3 @@ func (s Summary) String() string {
 		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late,
 		s.LongestRead.Round(time.Millisecond), s.LongestWrite.Round(time.Millisecond), s.Histories, s.HistoryOps, strings.Join(kinds, ", "))
 }
-
-// patient has the administrator's client wait for slow answers.
-func patient(o *redis.Options) { o.ReadTimeout = time.Minute }

@@ -22,9 +22,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/internal/testredis"
-	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
-	"github.com/seed-7e8842f7/rwlock/verify/clock"
 	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
@@ -32,14 +29,17 @@ import (
 // Plan is how a rig is set up.
 type Plan struct {
 	Procs    int      // worker processes
-	Args     []string // of the server
-	Env      []string // of the server
+	Servers  int      // 0 for 1; several are a quorum
+	Sides    int      // proxies before each server, to break what some of the workers see; 0 for 1
+	Args     []string // of the servers
+	Env      []string // of the servers
 	Names    int      // locks; 0 for 2
 	Careless bool     // workers go on with holds that they have lost
 	Pool     int      // connections that a worker has
 	Hog      bool     // something else in the worker takes all connections, every now and then
 	Broken   bool     // workers use a lock without exclusion
-	Clock    bool     // the rig sets the server's clock
+	Clock    bool     // the rig sets the servers' clocks
+	Hasty    int      // per cent of the calls that end early
 	Reads    int      // per cent; 0 for 50
 	Lease    time.Duration
 	Seed     uint64
@@ -48,18 +48,16 @@ type Plan struct {
 // Lease is that of a rig whose plan names none. One per cent of it, and 2 ms, is what a holder keeps away from its end.
 const Lease = 1500 * time.Millisecond
 
-// A Rig is a server, a proxy in front of it, a bank, and worker processes, all at work.
+// A Rig is one server or several, proxies in front of them, a bank, and worker processes, all at work.
 type Rig struct {
+	*Node  // the first
+	Nodes  []*Node
 	tb     testing.TB
 	plan   Plan
-	Server *testredis.Server
-	Proxy  *faultproxy.Proxy
-	Admin  *redis.Client // goes to the server directly
 	bank   *bank.Server
 	probe  *rwlock.RWLock
 	names  []string
 	socket string
-	clock  *clock.Clock // nil if it is the machine's
 	rng    *rand.Rand
 
 	mu      sync.Mutex
@@ -69,6 +67,7 @@ type Rig struct {
 	owners  int
 	events  []history.Event
 	known   history.Known
+	strikes []Strike
 	last    map[string]time.Time // when somebody last got a lock
 	asked   map[[2]int]history.Event
 	changed chan struct{} // closed at each event
@@ -78,6 +77,7 @@ type Rig struct {
 // Summary is what came of a run.
 type Summary struct {
 	Acquired, Failed      int
+	Quit                  int // calls that had little time, were cancelled, or only tried
 	LongestRead           time.Duration
 	LongestWrite          time.Duration
 	Faults                map[string]int
@@ -108,6 +108,8 @@ func NewRig(tb testing.TB, plan Plan) *Rig {
 	plan.Names = or(plan.Names, 2)
 	plan.Reads = or(plan.Reads, 50)
 	plan.Lease = or(plan.Lease, Lease)
+	plan.Servers = or(plan.Servers, 1)
+	plan.Sides = or(plan.Sides, 1)
 	r := &Rig{
 		tb: tb, plan: plan,
 		rng:     rand.New(rand.NewPCG(plan.Seed, 7)),
@@ -122,21 +124,18 @@ func NewRig(tb testing.TB, plan Plan) *Rig {
 	dir, err := os.MkdirTemp("", "rig")
 	r.must(err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if plan.Clock {
-		r.clock, err = clock.New(dir)
-		r.must(err)
-		plan.Env = append(plan.Env, r.clock.Env...)
+	var direct []redis.UniversalClient
+	for range plan.Servers {
+		n := r.serve(dir)
+		r.Nodes = append(r.Nodes, n)
+		direct = append(direct, n.Server.Client())
 	}
-	r.Server = testredis.StartWith(tb, testredis.Config{
-		Args: append([]string{"--enable-debug-command", "yes"}, plan.Args...), Env: plan.Env,
-	})
-	r.Proxy = faultproxy.New(tb, r.Server.Addr())
-	r.Admin = r.Server.Client(patient)
+	r.Node = r.Nodes[0]
 	r.socket = filepath.Join(dir, "s")
 	r.bank, err = bank.Serve(r.socket)
 	r.must(err)
 	tb.Cleanup(r.bank.Close)
-	r.probe, err = rwlock.New(r.Server.Client(), rwlock.WithLease(plan.Lease))
+	r.probe, err = history.Over(direct, rwlock.WithLease(plan.Lease))
 	r.must(err)
 	tb.Cleanup(func() { _ = r.probe.Close() })
 	r.Rename()
@@ -174,6 +173,49 @@ func (r *Rig) Rename() {
 	}
 }
 
+// Some returns n of the servers, at random.
+func (r *Rig) Some(n int) []*Node {
+	nodes := slices.Clone(r.Nodes)
+	r.rng.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	return nodes[:n]
+}
+
+// Names returns the locks that the workers use.
+func (r *Rig) Names() []string { return slices.Clone(r.names) }
+
+// RWLock returns what a worker of one side has, closed when the test ends.
+func (r *Rig) RWLock(side int) *rwlock.RWLock {
+	r.tb.Helper()
+	var clients []redis.UniversalClient
+	for _, n := range r.Nodes {
+		clients = append(clients, n.Proxies[side].Client())
+	}
+	rw, err := history.Over(clients, rwlock.WithLease(r.plan.Lease))
+	r.must(err)
+	r.tb.Cleanup(func() { _ = rw.Close() })
+	return rw
+}
+
+// Await waits until ok, and fails the test after d.
+func (r *Rig) Await(d time.Duration, what string, ok func() bool) {
+	r.tb.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(d); !ok(); <-tick.C {
+		if time.Now().After(end) {
+			r.tb.Fatalf("%v passed, and not: %s", d, what)
+		}
+	}
+}
+
+// addrs returns where the workers of one side find the servers.
+func (r *Rig) addrs(side int) (addrs []string) {
+	for _, n := range r.Nodes {
+		addrs = append(addrs, n.Proxies[side].Addr())
+	}
+	return addrs
+}
+
 // Spawn starts a worker process.
 func (r *Rig) Spawn() *Worker {
 	r.tb.Helper()
@@ -181,8 +223,8 @@ func (r *Rig) Spawn() *Worker {
 	r.nextID++
 	w := &Worker{rig: r, id: r.nextID, exited: make(chan struct{})}
 	c := history.Config{
-		Addr: r.Proxy.Addr(), Bank: r.socket, Names: r.names, Lease: r.plan.Lease, First: r.owners, Owners: 3,
-		Reads: r.plan.Reads, Hold: r.plan.Lease / 75, Wait: 8 * r.plan.Lease, Careless: r.plan.Careless, Pool: r.plan.Pool, Hog: r.plan.Hog, Broken: r.plan.Broken,
+		Addrs: r.addrs(w.id % r.plan.Sides), Bank: r.socket, Names: r.names, Lease: r.plan.Lease, First: r.owners, Owners: 3,
+		Reads: r.plan.Reads, Hold: r.plan.Lease / 75, Wait: 8 * r.plan.Lease, Careless: r.plan.Careless, Pool: r.plan.Pool, Hog: r.plan.Hog, Broken: r.plan.Broken, Hasty: r.plan.Hasty,
 		Seed: r.plan.Seed + uint64(w.id),
 	}
 	r.owners += c.Owners
@@ -230,6 +272,9 @@ func (r *Rig) take(w *Worker, e history.Event) {
 		r.asked[k] = e
 	case history.Fails:
 		r.Failed++
+		delete(r.asked, k)
+	case history.Quits:
+		r.Quit++
 		delete(r.asked, k)
 	case history.Has:
 		r.Acquired++
@@ -394,11 +439,11 @@ func (r *Rig) Finish() Summary {
 		start := time.Now()
 		h, err := r.probe.Lock(context.Background(), name, rwlock.MaxWait(r.plan.Lease+time.Second))
 		if err != nil {
-			r.broken("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
+			r.Breach("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
 			continue
 		}
 		if err := h.Unlock(context.Background()); err != nil {
-			r.broken("probe of %q: %v", name, err)
+			r.Breach("probe of %q: %v", name, err)
 		}
 	}
 	r.checkTTLs()
@@ -413,25 +458,32 @@ func (r *Rig) End() {
 	for _, w := range r.Workers() {
 		wg.Go(func() {
 			if err := w.End(); err != nil {
-				r.broken("%v", err)
+				r.Breach("%v", err)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-func (r *Rig) broken(format string, args ...any) {
+// Breach notes that a promise was broken.
+func (r *Rig) Breach(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
 }
 
+// mark is the key by which a server of a quorum knows whether it has lost its data.
+const mark = "rwlock:mark"
+
 func (r *Rig) checkTTLs() {
 	ctx := context.Background()
-	it := r.Admin.Scan(ctx, 0, "rwlock:*", 1000).Iterator()
-	for it.Next(ctx) {
-		if ttl, err := r.Admin.PTTL(ctx, it.Val()).Result(); err == nil && ttl == -1 {
-			r.broken("key %q has no time to live", it.Val())
+	for _, n := range r.Nodes {
+		it := n.Admin.Scan(ctx, 0, "rwlock:*", 1000).Iterator()
+		for it.Next(ctx) {
+			key := it.Val()
+			if ttl, err := n.Admin.PTTL(ctx, key).Result(); err == nil && ttl == -1 && key != mark {
+				r.Breach("key %q has no time to live", key)
+			}
 		}
 	}
 }
@@ -444,6 +496,7 @@ func (r *Rig) Check() {
 	r.events = nil
 	r.mu.Unlock()
 	ops, broken := history.Assemble(events, known)
+	broken = append(broken, history.Disorder(events)...)
 	err := history.Check(ops)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -32,6 +32,7 @@ const (
 	Asks   What = "asks"   // a lock call begins
 	Has    What = "has"    // it returns a hold
 	Fails  What = "fails"  // it returns an error
+	Quits  What = "quits"  // it returns an error, as it had little time, was cancelled, or only tried
 	Loses  What = "loses"  // the hold's context is cancelled by a loss
 	Leaves What = "leaves" // Unlock begins
 	Left   What = "left"   // Unlock has returned
@@ -95,7 +96,7 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 		switch e.What {
 		case Asks:
 			open[k] = &tried{process: e.Process, ask: e}
-		case Fails:
+		case Fails, Quits:
 			delete(open, k)
 		case Has:
 			t.has, t.ask.Token = true, e.Token
@@ -161,4 +162,45 @@ func (known Known) earliest(t *tried, noticed int64) int64 {
 		}
 	}
 	return max(at, t.ask.At)
+}
+
+// Disorder returns the grants whose tokens do not grow: a writer's must be larger than that of every grant that was known before it was
+// asked for, and a reader's no smaller than that of any writer.
+func Disorder(events []Event) (broken []string) {
+	events = slices.Clone(events)
+	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	type key struct{ process, hold int }
+	type tokens struct{ largest, written int64 }
+	type own struct {
+		owner int
+		name  string
+	}
+	last, asked, writes := map[string]tokens{}, map[key]tokens{}, map[own]int{}
+	for _, e := range events {
+		k, o := key{e.Process, e.Hold}, own{e.Owner, e.Name}
+		switch e.What {
+		case Asks:
+			asked[k] = last[e.Name]
+		case Has:
+			before, t := asked[k], last[e.Name]
+			delete(asked, k)
+			again := writes[o] > 0
+			if e.Write && !again && e.Token <= before.largest || e.Token < before.written {
+				broken = append(broken, fmt.Sprintf("owner %d: token %d of %q came after %d, a writer's %d", e.Owner, e.Token, e.Name, before.largest, before.written))
+			}
+			t.largest = max(t.largest, e.Token)
+			if e.Write {
+				t.written = max(t.written, e.Token)
+				writes[o]++
+			}
+			last[e.Name] = t
+		case Fails, Quits:
+			delete(asked, k)
+		case Left:
+			if e.Write && writes[o] > 0 {
+				writes[o]--
+			}
+		}
+	}
+	return broken
 }

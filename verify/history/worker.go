@@ -22,8 +22,8 @@ import (
 
 // Config is what a worker process is told.
 type Config struct {
-	Addr     string // of the server
-	Bank     string // the bank's socket
+	Addrs    []string // of the server, or of all that are a quorum
+	Bank     string   // the bank's socket
 	Names    []string
 	Lease    time.Duration
 	First    int           // the number of the first owner
@@ -31,6 +31,7 @@ type Config struct {
 	Reads    int           // per cent of the lock calls
 	Hold     time.Duration // the longest that a hold is kept
 	Wait     time.Duration // the longest wait for a lock
+	Hasty    int           // per cent of the lock calls that end early: they have little time, are cancelled, or only try
 	Careless bool          // go on with a hold that is lost
 	Pool     int           // the size of the client's connection pool; 0 for the usual
 	Hog      bool          // take all connections of the pool every now and then
@@ -96,11 +97,14 @@ func (w *worker) report(e Event) {
 
 func (c Config) work() error {
 	redis.SetLogger(silence{})
-	client := redis.NewClient(&redis.Options{
-		Addr: c.Addr, PoolSize: c.Pool,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
-	rw, err := rwlock.New(client, rwlock.WithLease(c.Lease))
+	clients := make([]redis.UniversalClient, len(c.Addrs))
+	for i, addr := range c.Addrs {
+		clients[i] = redis.NewClient(&redis.Options{
+			Addr: addr, PoolSize: c.Pool,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+	}
+	rw, err := Over(clients, rwlock.WithLease(c.Lease))
 	if err != nil {
 		return err
 	}
@@ -111,7 +115,7 @@ func (c Config) work() error {
 	}()
 	go w.beat()
 	if c.Hog {
-		go w.hog(client)
+		go w.hog(clients[0])
 	}
 	w.report(Event{What: Starts, UUID: rwlock.NewOwner().String()[:36]})
 	var wg sync.WaitGroup
@@ -125,7 +129,18 @@ func (c Config) work() error {
 		err = errors.Join(err, e)
 	}
 	_ = rw.Close()
-	return errors.Join(err, client.Close())
+	for _, client := range clients {
+		err = errors.Join(err, client.Close())
+	}
+	return err
+}
+
+// Over returns an RWLock over one server, or over several that vote.
+func Over(clients []redis.UniversalClient, opts ...rwlock.Option) (*rwlock.RWLock, error) {
+	if len(clients) == 1 {
+		return rwlock.New(clients[0], opts...)
+	}
+	return rwlock.NewQuorum(clients, opts...)
 }
 
 type silence struct{}
@@ -159,7 +174,7 @@ func (w *worker) beat() {
 }
 
 // hog takes all connections of the client's pool for longer than a lease, again and again.
-func (w *worker) hog(client *redis.Client) {
+func (w *worker) hog(client redis.UniversalClient) {
 	for {
 		var wg sync.WaitGroup
 		for range w.Pool {
@@ -230,25 +245,25 @@ func (o *owner) round() {
 func (o *owner) lock(name string, write bool) *hold {
 	e := Event{Owner: o.n, Hold: int(o.holds.Add(1)), Name: name, Write: write}
 	o.tell(e, Asks)
-	var h *rwlock.Hold
-	var err error
-	wait := rwlock.MaxWait(o.Wait)
 	if o.Broken {
 		// Each call has a lock of its own.
 		name += fmt.Sprint("-", e.Hold)
 	}
+	c := o.call(write)
 	start := time.Now()
-	if write {
-		h, err = o.rw.Lock(o.ctx, name, wait)
-	} else {
-		h, err = o.rw.RLock(o.ctx, name, wait)
-	}
+	h, err := c.lock(c.ctx, name, rwlock.MaxWait(c.wait))
+	c.returned()
 	if err != nil {
-		if took := time.Since(start); took > o.Wait+50*time.Millisecond && o.stalled.Load() < start.UnixNano() && now()-o.pulse.Load() < int64(stall) {
-			o.report(Event{What: Broken, Error: fmt.Sprintf("a call with %v to wait took %v: %v", o.Wait, took, err)})
+		c.cancel()
+		if took := time.Since(start); took > c.most+50*time.Millisecond && o.stalled.Load() < start.UnixNano() && now()-o.pulse.Load() < int64(stall) {
+			o.report(Event{What: Broken, Error: fmt.Sprintf("a call with %v to wait took %v: %v", c.most, took, err)})
 		}
 		e.Error = err.Error()
-		o.tell(e, Fails)
+		if c.hasty && (errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+			o.tell(e, Quits)
+		} else {
+			o.tell(e, Fails)
+		}
 		return nil
 	}
 	e.Token = h.Token()
@@ -258,8 +273,49 @@ func (o *owner) lock(name string, write bool) *hold {
 		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
 			o.tell(e, Loses)
 		}
+		c.cancel()
 	})
 	return &hold{e, h, ctx}
+}
+
+// A call is how an owner asks for a lock.
+type call struct {
+	ctx      context.Context
+	cancel   context.CancelFunc
+	lock     func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+	wait     time.Duration
+	most     time.Duration // that it may take, however it ends
+	hasty    bool
+	returned func()
+}
+
+// tries bounds a call that does not wait.
+const tries = 5 * time.Second
+
+// call returns how to ask the next time.
+func (o *owner) call(write bool) call {
+	c := call{lock: o.rw.RLock, wait: o.Wait, most: o.Wait, hasty: o.rng.IntN(100) < o.Hasty, returned: func() {}}
+	if write {
+		c.lock = o.rw.Lock
+	}
+	c.ctx, c.cancel = context.WithCancel(o.ctx)
+	if !c.hasty {
+		return c
+	}
+	little := time.Duration(o.rng.Int64N(int64(2 * o.Hold)))
+	switch o.rng.IntN(3) {
+	case 0:
+		c.wait, c.most = little, little
+	case 1:
+		timer := time.AfterFunc(little, c.cancel)
+		c.most, c.returned = little, func() { timer.Stop() }
+	case 2:
+		c.most, c.lock = tries, o.rw.TryRLock
+		if write {
+			c.lock = o.rw.TryLock
+		}
+	}
+	return c
 }
 
 func (o *owner) tell(e Event, what What) {
