@@ -97,7 +97,7 @@ func (f *folder) read(file string) ([]string, error) {
 		return lines, nil
 	}
 	if f.constants == nil {
-		text, err := fs.ReadFile(f, "shared/constants.lua")
+		text, err := fs.ReadFile(f.FS, "shared/constants.lua")
 		if err != nil {
 			return nil, err
 		}
@@ -106,7 +106,7 @@ func (f *folder) read(file string) ([]string, error) {
 			f.constants[m[1]] = m[2]
 		}
 	}
-	text, err := fs.ReadFile(f, file)
+	text, err := fs.ReadFile(f.FS, file)
 	if err != nil {
 		return nil, err
 	}
