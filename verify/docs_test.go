@@ -1,0 +1,58 @@
+package verify_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The documented commands, and what this test runs in their place: the same with less of it.
+var documented = map[string]string{
+	`go run ./explore`: `go run ./explore -states 2000 -q`,
+	`go run ./explore -reenter -forces 1 -faults 0`:               `go run ./explore -reenter -forces 1 -faults 0 -states 2000 -q`,
+	`go test ./sim -seeds 100000 -timeout 12h`:                    `go test ./sim -run Promises -seeds 2 -wholes 1 -quorums 1`,
+	`go test ./sim -seed 42 -seeds 1 -v`:                          `go test ./sim -run Promises -seed 42 -seeds 1 -wholes 1 -quorums 1 -v`,
+	`go test ./sim -climate storm -seeds 10000 -timeout 2h`:       `go test ./sim -run Promises -climate storm -seeds 2 -wholes 1 -quorums 1`,
+	`go test ./faults -times 20 -timeout 6h`:                      `go test ./faults -run '^$' -times 20 -timeout 6h`,
+	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`: `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
+	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:    `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
+	`go run ./mutate -parallel 2`:                                 `go run ./mutate -parallel 2 -list -sample 5`,
+	`go run ./mutate -sample 200`:                                 `go run ./mutate -list -sample 5`,
+	`go run ./mutate -go internal/engine -sample 200`:             `go run ./mutate -go internal/engine -list -sample 5`,
+	`go run ./soak -for 10m -procs 6 -faults all`:                 `go run ./soak -for 10m -procs 6 -faults list`,
+	`go run ./topology/table -leases 3s,10s,30s -faults all`:      `go run ./topology/table -leases 3s,10s,30s -faults list`,
+	`go run ./quorum/table -servers 3,5 -times 3 -faults all`:     `go run ./quorum/table -servers 3,5 -times 3 -faults list`,
+}
+
+var verifyBlock = regexp.MustCompile("(?m)^```sh\ncd verify\n((?:.+\n)+?)```$")
+
+// Each command that the documents have for this module works, and each that is listed here is documented.
+func TestDocumentedCommandsRun(t *testing.T) {
+	t.Parallel()
+	found := map[string]bool{}
+	for _, file := range []string{"../docs/verification.md", "../docs/topologies.md"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, block := range verifyBlock.FindAllStringSubmatch(string(text), -1) {
+			for line := range strings.Lines(block[1]) {
+				command, _, _ := strings.Cut(line, " #")
+				command = strings.TrimSpace(command)
+				require.Contains(t, documented, command, "%s: nothing shows that this works", file)
+				found[command] = true
+			}
+		}
+	}
+	for command, small := range documented {
+		require.True(t, found[command], "no document has %s", command)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		out, err := exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", small).CombinedOutput()
+		cancel()
+		require.NoError(t, err, "%s\n%s", small, out)
+	}
+}
