@@ -16,7 +16,6 @@ type ending struct {
 	lock    *lock
 	request protocol.Request
 	slot    int
-	cast    bool      // the server is known to have voted
 	giveUp  time.Time // when the vote is left to its lease
 	open    bool      // a request is under way
 	over    bool      // the server has confirmed it
@@ -49,7 +48,7 @@ func (b *ballot) end(now time.Time, r *engine.Request) {
 func (q *Quorum) giveBack(now time.Time, b *ballot, i int) *ending {
 	v := &b.votes[i]
 	e := &ending{
-		server: i, ballot: b, lock: b.lock, slot: v.slot, cast: v.state == cast,
+		server: i, ballot: b, lock: b.lock, slot: v.slot,
 		giveUp:  now.Add(max(b.lease.Duration, v.lease, engine.EndTimeout)),
 		request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
 	}
@@ -128,7 +127,7 @@ func (b *ballot) finish(now time.Time) {
 	if r == nil || b.answered {
 		return
 	}
-	done, gone, never, open := 0, 0, 0, 0
+	done, gone, open := 0, 0, 0
 	home := false // it has not answered, and is not suspected: the next claim asks there
 	var refused error
 	code := protocol.Done
@@ -136,9 +135,6 @@ func (b *ballot) finish(now time.Time) {
 		switch {
 		case e.over && e.code == protocol.NotThere:
 			gone++
-			if !e.cast {
-				never++
-			}
 		case e.over:
 			done++
 		case e.open && !q.servers[e.server].suspected:
@@ -161,7 +157,7 @@ func (b *ballot) finish(now time.Time) {
 		code = protocol.NotThere
 	case open > 0:
 		return
-	case done+never >= q.majority: // whatever the others have is no majority, and that was there until now
+	case len(b.endings)-gone-done < q.majority: // what the servers have that do not answer is no majority
 	default:
 		err := refused
 		if err == nil {

@@ -314,19 +314,28 @@ func TestReleaseIsDoneWithAMajorityAndTheHome(t *testing.T) {
 }
 
 func TestReleaseIsDoneIfTheServersThatAnswerHaveNoMoreVotes(t *testing.T) {
-	r := newVotingRig(t)
-	h := r.acquire(protocol.Write, false)
-	order := r.inOrder()
-	for _, i := range order[:2] {
-		r.reply(r.next(i, lua.Vote), r.vote(someToken))
+	for _, refused := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the third server has refused its vote: %v", refused), func(t *testing.T) {
+			r := newVotingRig(t)
+			h := r.acquire(protocol.Write, false)
+			order := r.inOrder()
+			if refused {
+				r.reply(r.next(order[2], lua.Vote), waits(time.Second))
+			}
+			for _, i := range order[:2] {
+				r.reply(r.next(i, lua.Vote), r.vote(someToken))
+			}
+			require.Equal(t, engine.Live, h.State())
+			r.do(func() { _, _ = r.engine.Release(r.now, h) })
+			if !refused {
+				r.reply(r.next(order[2], lua.Unlock), gone) // its vote never came
+			}
+			r.reply(r.next(order[1], lua.Unlock), done)
+			r.fail(r.next(order[0], lua.Unlock))
+			require.Equal(t, engine.Finished, h.State())
+			require.NoError(t, h.Err())
+		})
 	}
-	require.Equal(t, engine.Live, h.State())
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
-	r.reply(r.next(order[2], lua.Unlock), gone) // its vote never came
-	r.reply(r.next(order[1], lua.Unlock), done)
-	r.fail(r.next(order[0], lua.Unlock))
-	require.Equal(t, engine.Finished, h.State())
-	require.NoError(t, h.Err())
 }
 
 func TestReleaseDoesNotWaitForTheSlowestServer(t *testing.T) {
