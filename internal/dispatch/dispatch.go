@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -65,6 +66,7 @@ type Dispatcher struct {
 	of      *cluster               // of a lane of a cluster
 	flying  map[*exchange]struct{} // likewise: what is under way
 	first   way                    // that is tried
+	old     atomic.Bool            // the server turned out to be older than Redis 6.2
 
 	listener listener
 }
@@ -232,11 +234,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for _, r := range x.requests {
 		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.ways, d.first)
 	}
-	if x.requests[0].Replicas > 0 {
-		d.replicate(ctx, x)
-	} else {
-		d.process(ctx, x.cmds)
-	}
+	d.run(ctx, x, x.cmds)
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
@@ -248,11 +246,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 		if len(again) == 0 {
 			break
 		}
-		if x.requests[0].Replicas > 0 {
-			d.replicate(ctx, x)
-		} else {
-			d.process(ctx, again)
-		}
+		d.run(ctx, x, again)
 	}
 	d.mu.Lock()
 	d.sending--
@@ -280,6 +274,42 @@ func (d *Dispatcher) exchange(x *exchange) {
 	}
 	d.receive(x.results)
 	x.reset()
+}
+
+// run sends some of an exchange's commands.
+func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
+	probe := d.probe(ctx, x)
+	switch {
+	case x.requests[0].Replicas > 0:
+		d.replicate(ctx, x)
+	case probe == nil:
+		d.process(ctx, cmds)
+	default:
+		d.process(ctx, append(slices.Clip(cmds), probe))
+		old := probe.Err() != nil && strings.Contains(probe.Err().Error(), "unknown command")
+		d.old.Store(old)
+		for i, r := range x.requests {
+			if old && acquires(r) {
+				x.cmds[i].SetErr(probe.Err()) // what it was granted is withdrawn
+			}
+		}
+	}
+}
+
+// probe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock that the server has not run the
+// script of before, or nil. The first lock on a name needs no such command, and others could not wait for it.
+func (d *Dispatcher) probe(ctx context.Context, x *exchange) *redis.Cmd {
+	old := d.old.Load()
+	for i, r := range x.requests {
+		if (old || x.ways[i].text) && acquires(r) {
+			return redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
+		}
+	}
+	return nil
+}
+
+func acquires(r *protocol.Request) bool {
+	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
 }
 
 // flies reports whether the requests of a lane's exchange are still a matter of that lane.

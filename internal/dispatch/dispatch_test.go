@@ -203,6 +203,45 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 	}
 }
 
+// A server before Redis 6.2 is found by its first request for a lock, and refused until it is replaced. It costs other servers a command
+// for each script that they have not got, and nothing else.
+func TestOldServerIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		known, old := map[any]bool{}, true
+		s := &server{answer: func(args []any) (any, error) {
+			switch {
+			case args[0] == "hrandfield" && old:
+				return nil, serverError("ERR unknown command `hrandfield`, with args beginning with: `n`, ")
+			case args[0] == "hrandfield":
+				return nil, redis.Nil
+			case args[0] == "evalsha" && !known[args[1]]:
+				known[args[1]] = true // by the text that follows
+				return nil, serverError("NOSCRIPT No matching script")
+			}
+			return "7", nil
+		}}
+		d, r := start(t, s)
+		lock := func() Result {
+			before := len(r.all())
+			d.Send(request(lua.Lock, "n"))
+			synctest.Wait()
+			require.Len(t, r.all(), before+1)
+			return r.all()[before]
+		}
+		for range 3 {
+			require.ErrorContains(t, lock().Err, "the server has to be Redis 6.2 or later")
+		}
+		old = false
+		for range 3 {
+			require.NoError(t, lock().Err)
+		}
+		exchanges := s.exchanges()
+		require.Len(t, exchanges[len(exchanges)-1], 1, "the server is not asked any more")
+		stop(t, d)
+	})
+}
+
 // Inspect is sent as a script that only reads, unless the server does not know how.
 func TestScriptThatOnlyReads(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,7 @@ var classes = []class{
 	{code: "WRONGPASS", advice: "the server refuses the client's user name or password"},
 	{code: "WRONGTYPE", advice: "another program uses a key of the lock: give the locks a prefix of their own, by WithPrefix"},
 	{code: "CROSSSLOT", advice: "a hook of the client, or a proxy, changes the keys so that they are in different slots"},
+	{code: "unknown command `hrandfield`", advice: "the server has to be Redis 6.2 or later, or Valkey"},
 	{code: "Unknown Redis command called from", advice: "the server has to be Redis 6.2 or later, or Valkey"},
 }
 
