@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -401,6 +402,39 @@ func TestHandoverPassesTheDead(t *testing.T) {
 			if s := r.state(t); len(s.Holds) != 1 || held(s, 3) == nil || len(s.Queue) != 0 {
 				t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 			}
+		}
+	}
+}
+
+// The quick way of a handover from writer to writer leaves what the other leaves, and says the same.
+func TestHandoverIsTheSameEitherWay(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, waiters := range [][]protocol.Claim{
+		{writer(2)}, {writer(2), writer(3)}, {writer(2), writer(3), writer(4), writer(5)}, {writer(1 + processes)}, {writer(1 + processes), writer(3)},
+	} {
+		type outcome struct {
+			fields map[string]string
+			queue  []string
+			reply  protocol.Reply
+			told   map[string]protocol.Message
+		}
+		var ways []outcome
+		for _, token := range []int64{0, began} {
+			r.reset(t)
+			r.do(t, askFor(writer(1), 60_000, false))
+			for _, w := range waiters {
+				r.do(t, askFor(w, 30_000, false))
+				r.pass(t, 10)
+			}
+			end := release(writer(1), token)
+			reply, told := r.run(t, &end.Request)
+			o := outcome{r.fields(t), r.client.ZRange(ctx, r.keys.Queue.(string), 0, -1).Val(), reply, told}
+			delete(o.fields, writer(1).Slot.(string))
+			ways = append(ways, o)
+		}
+		if !reflect.DeepEqual(ways[0], ways[1]) {
+			t.Errorf("%d waiters:\n%+v\n%+v", len(waiters), ways[0], ways[1])
 		}
 	}
 }
