@@ -57,8 +57,8 @@ var shownBy = []struct {
 	{command: `go run golang\.org/x/perf/cmd/benchstat@.*`, why: "it reads what the comparison of two commits has measured"},
 	{command: `git worktree remove .*`, why: "it ends the comparison of two commits"},
 
-	{command: `go test \./\.\.\.`, step: "go test -race -count=1 -parallel 4 ./..."},
-	{command: `RWLOCK_REQUIRE_REDIS=1 go test -race \./\.\.\.`, step: "go test -race -count=1 -parallel 4 ./..."},
+	{command: `go test \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 4 ./..."},
+	{command: `RWLOCK_REQUIRE_REDIS=1 go test -race \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 4 ./..."},
 	{command: `bash \.ci/run`, step: "Checks all that a change has to pass"},
 	{command: `RWLOCK_REDIS_SERVER=\S+ (go test \./\.\.\.|bash \.ci/run)`, why: "it needs another server; the workflow's matrix runs some"},
 	{command: `\(cd verify && RWLOCK_REQUIRE_REDIS=1 go test \./\.\.\.\)`, step: "step 'verification' in_module verify"},
