@@ -10,9 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -34,55 +32,16 @@ func main() {
 	history.MaybeWork()
 	logging.Disable()
 	flag.Parse()
-	if *which == "all" {
-		*which = "."
-	}
-	pattern, err := regexp.Compile(*which)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	if *which != "list" {
-		fmt.Println(quorum.Head)
-	}
-	short := false
+	var rows []outside.Row
 	for _, f := range quorum.All() {
-		switch {
-		case *which == "list":
-			fmt.Println(f.Name)
-		case pattern.MatchString(f.Name) && f.Needs() != "":
-			fmt.Fprintf(os.Stderr, "%s: %s\n", f.Name, f.Needs())
-		case pattern.MatchString(f.Name):
-			for text := range strings.SplitSeq(*servers, ",") {
-				short = run(f, text) || short
+		rows = append(rows, outside.Row{Name: f.Name, Needs: f.Needs(), Run: func(tb testing.TB, servers string) (fmt.Stringer, []string) {
+			n, err := strconv.Atoi(servers)
+			if err != nil {
+				tb.Fatal(err)
 			}
-		}
-	}
-	if short {
-		os.Exit(1)
-	}
-}
-
-// run has a fault happen, prints what came of it, and reports whether that is short of anything.
-func run(f quorum.Fault, text string) (short bool) {
-	n, err := strconv.Atoi(text)
-	var misses []string
-	if err == nil {
-		err = outside.Run(func(tb testing.TB) {
 			result := f.Run(tb, quorum.Setup{Servers: n, Times: *times, Seed: *seed, Rest: *rest})
-			fmt.Println(result)
-			misses = result.Misses(f)
-		})
+			return result, result.Misses(f)
+		}})
 	}
-	if err != nil {
-		misses = append(misses, err.Error())
-	}
-	for i, m := range misses {
-		if i == 10 {
-			fmt.Fprintf(os.Stderr, "\tand %d more\n", len(misses)-i)
-			break
-		}
-		fmt.Fprintf(os.Stderr, "\t%s, %s servers: %s\n", f.Name, text, m)
-	}
-	return len(misses) > 0
+	os.Exit(outside.Table(quorum.Head, *which, *servers, rows))
 }

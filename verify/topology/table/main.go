@@ -11,8 +11,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,53 +26,16 @@ var (
 func main() {
 	topology.MaybeWork()
 	flag.Parse()
-	if *which == "all" {
-		*which = "."
-	}
-	pattern, err := regexp.Compile(*which)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(2)
-	}
-	fmt.Println(topology.Head)
-	short := false
+	var rows []outside.Row
 	for _, f := range topology.All() {
-		switch {
-		case *which == "list":
-			fmt.Println(f.Name)
-		case pattern.MatchString(f.Name) && f.Needs() != "":
-			fmt.Fprintf(os.Stderr, "%s: %s\n", f.Name, f.Needs())
-		case pattern.MatchString(f.Name):
-			for text := range strings.SplitSeq(*leases, ",") {
-				short = run(f, text) || short
+		rows = append(rows, outside.Row{Name: f.Name, Needs: f.Needs(), Run: func(tb testing.TB, lease string) (fmt.Stringer, []string) {
+			d, err := time.ParseDuration(lease)
+			if err != nil {
+				tb.Fatal(err)
 			}
-		}
+			result := f.Run(tb, d)
+			return result, result.Misses(f)
+		}})
 	}
-	if short {
-		os.Exit(1)
-	}
-}
-
-// run has a fault happen, prints what came of it, and reports whether that is short of anything.
-func run(f topology.Fault, text string) (short bool) {
-	lease, err := time.ParseDuration(text)
-	var misses []string
-	if err == nil {
-		err = outside.Run(func(tb testing.TB) {
-			result := f.Run(tb, lease)
-			fmt.Println(result)
-			misses = result.Misses(f)
-		})
-	}
-	if err != nil {
-		misses = append(misses, err.Error())
-	}
-	for i, m := range misses {
-		if i == 10 {
-			fmt.Fprintf(os.Stderr, "\tand %d more\n", len(misses)-i)
-			break
-		}
-		fmt.Fprintf(os.Stderr, "\t%s, %v: %s\n", f.Name, text, m)
-	}
-	return len(misses) > 0
+	os.Exit(outside.Table(topology.Head, *which, *leases, rows))
 }
