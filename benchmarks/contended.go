@@ -259,8 +259,11 @@ func crowd(ctx context.Context, e *Env) (_ Metrics, err error) {
 	}, err
 }
 
+// A watcher returns what is done for a while with locks of that lease, as if the lease were 30 s.
+type watcher func(e *Env, ctx context.Context, lease, window time.Duration) (Metrics, error)
+
 // idleWaiters measures what it costs that goroutines wait for a lock that nobody releases.
-func idleWaiters(waiters int) func(context.Context, *Env) (Metrics, error) {
+func idleWaiters(waiters int, watch watcher) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
 		lease, window := e.lease(20 * time.Second)
 		if e.Contender.Polls {
@@ -288,7 +291,11 @@ func idleWaiters(waiters int) func(context.Context, *Env) (Metrics, error) {
 				}
 			})
 		}
-		m, err := e.settleAndWatch(ctx, before+float64(waiters), lease, window)
+		err = e.settle(ctx, before+float64(waiters))
+		var m Metrics
+		if err == nil {
+			m, err = watch(e, ctx, lease, window)
+		}
 		cancel()
 		wg.Wait()
 		return m, errors.Join(err, h.Unlock(ctx))
@@ -311,7 +318,10 @@ func renewal(ctx context.Context, e *Env) (_ Metrics, err error) {
 	if _, err := holdAll(ctx, holds, func(i int) (Hold, error) { return l.Lock(ctx, names[i]) }); err != nil {
 		return nil, err
 	}
-	return e.settleAndWatch(ctx, before+holds, lease, window)
+	if err := e.settle(ctx, before+holds); err != nil {
+		return nil, err
+	}
+	return e.watch(ctx, lease, window)
 }
 
 // lease returns the lease of holds that are watched, and how long to watch them where a full run takes d. A quick run
@@ -323,12 +333,8 @@ func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
 	return usualLease, d
 }
 
-// settleAndWatch waits until the server has got so many requests of the contender, and returns what the server and this
-// process then do for a while, as if the lease were 30 s.
-func (e *Env) settleAndWatch(ctx context.Context, requests float64, lease, window time.Duration) (Metrics, error) {
-	if err := e.settle(ctx, requests); err != nil {
-		return nil, err
-	}
+// watch returns what the server and this process do for a while, as if the lease were 30 s.
+func (e *Env) watch(ctx context.Context, lease, window time.Duration) (Metrics, error) {
 	before, err := processCPU()
 	if err != nil {
 		return nil, err

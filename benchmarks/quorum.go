@@ -258,42 +258,6 @@ func (e *Env) calls(ctx context.Context, l Locker, goroutines int) (manyCalls, e
 	return manyCalls{o.rate(), inMillis(slices.Concat(took...))}, nil
 }
 
-// idleOverMany measures what each server is asked while goroutines wait for a lock that nobody releases.
-func idleOverMany(ctx context.Context, e *Env) (_ Metrics, err error) {
-	const waiters = 1000
-	lease, window := e.lease(20 * time.Second)
-	l, err := e.Open(ctx, func(o *Options) { o.Lease = lease })
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
-	h, err := l.Lock(ctx, "name")
-	if err != nil {
-		return nil, err
-	}
-	before, err := e.requests(ctx)
-	if err != nil {
-		return nil, err
-	}
-	waiting, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	for range waiters {
-		wg.Go(func() {
-			if h, err := l.Lock(waiting, "name"); err == nil { // the holder left
-				_ = h.Unlock(ctx)
-			}
-		})
-	}
-	err = e.settle(ctx, before+waiters)
-	var m Metrics
-	if err == nil {
-		m, err = e.watchEach(ctx, lease, window)
-	}
-	cancel()
-	wg.Wait()
-	return m, errors.Join(err, h.Unlock(ctx))
-}
-
 // watchEach returns what the servers are asked for a while, as if the lease were 30 s. The home is the one that is asked most.
 func (e *Env) watchEach(ctx context.Context, lease, window time.Duration) (Metrics, error) {
 	each := make([]Usage, len(e.Servers))
@@ -361,7 +325,7 @@ var quorumWorkloads = []*Workload{
 		About: "Goroutines wait for a lock that is not released. The home is the server that keeps the queue of the name; of the others, the " +
 			"figures are for the one that is asked most. Commands are the requests and what their scripts call.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 1,
-		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests, OtherCommands}, Run: idleOverMany,
+		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests, OtherCommands}, Run: idleWaiters(1000, (*Env).watchEach),
 	},
 }
 

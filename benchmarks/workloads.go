@@ -228,13 +228,13 @@ var workloads = []*Workload{
 		About:      "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
 		Contenders: []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare}, Rounds: 1,
 		Columns: []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:     idleWaiters(100),
+		Run:     idleWaiters(100, (*Env).watch),
 	}, {
 		Name: "many-waiters", Title: "1,000 idle waiters behind a holder, lease 30 s",
 		About:      "As above.",
 		Contenders: []*Contender{ours}, Rounds: 1,
 		Columns: []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:     idleWaiters(1000),
+		Run:     idleWaiters(1000, (*Env).watch),
 	}, {
 		Name: "renewal", Title: "10,000 holds kept alive by one process, lease 30 s",
 		About:      "Holds on distinct names are renewed by their library for 30 s; nothing else runs.",
