@@ -63,8 +63,7 @@ func All() []Fault {
 		{Name: "half of the clients cut off", inject: during(3,
 			func(n *faults.Node) { n.Proxies[0].Blackhole(faultproxy.Both) }, func(n *faults.Node) { n.Cut(faultproxy.None) })},
 		{Name: "each half of the clients cut off from others", Parted: true, inject: split},
-		{Name: "clock 60 s forward", Clock: true, Early: true, inject: during(0,
-			func(n *faults.Node) { n.Step(+time.Minute) }, func(*faults.Node) {})},
+		{Name: "clock 60 s forward", Clock: true, Early: true, inject: forward},
 		{Name: "clock 60 s back", Clock: true, inject: during(0,
 			func(n *faults.Node) { n.Step(-time.Minute) }, func(*faults.Node) {})},
 
@@ -108,6 +107,15 @@ func resume(n *faults.Node) { n.Server.Resume() }
 
 func cut(dirs faultproxy.Direction, halves int) func(*faults.Rig, []*faults.Node) {
 	return during(halves, func(n *faults.Node) { n.Cut(dirs) }, func(n *faults.Node) { n.Cut(faultproxy.None) })
+}
+
+// forward sets the clocks of servers forward, which ends their votes. A hold that had a bare majority is over, as its holder finds out when it
+// renews it; the history is told when that was, as it is of a single server.
+func forward(r *faults.Rig, some []*faults.Node) {
+	r.Lossy()
+	each(some, func(n *faults.Node) { n.Step(+time.Minute) })
+	r.Lossy()
+	r.Struck()
 }
 
 // split cuts each half of the clients off from as many servers as may fail, and not from the same ones: they disagree on who answers.
