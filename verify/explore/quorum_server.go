@@ -95,7 +95,7 @@ func (k *rack) run(s *store, r *protocol.Request, at time.Time) *answer {
 }
 
 func (k *rack) execute(s *store, script string, keys, argv []string, at int64) *answer {
-	m := k.redis.mini
+	m := k.redis.Mini
 	m.FlushAll()
 	m.SetTime(time.UnixMicro(at))
 	for name, e := range s.keys {
@@ -136,5 +136,5 @@ func (k *rack) execute(s *store, script string, keys, argv []string, at int64) *
 		}
 		after[name] = e
 	}
-	return &answer{store: k.intern(after), reply: reply, published: k.redis.published}
+	return &answer{store: k.intern(after), reply: reply, published: k.redis.Published}
 }

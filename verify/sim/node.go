@@ -73,8 +73,8 @@ func of(fits func(Climate) bool) []Climate {
 }
 
 func (t *table) mini() *miniredis.Miniredis {
-	t.server.mini.SetTime(t.serverTime())
-	return t.server.mini
+	t.server.Mini.SetTime(t.serverTime())
+	return t.server.Mini
 }
 
 func (t *table) serverTime() time.Time { return t.at.Add(t.offset) }
@@ -89,16 +89,16 @@ func (t *table) copy() func() {
 	return func() { t.server.become(t.serverTime(), c) }
 }
 
-func (t *table) mute() { t.server.mute = true }
+func (t *table) mute() { t.server.Mute = true }
 
 // execute runs a script, and sends out what it publishes.
 func (t *table) execute(r *protocol.Request) (any, error) {
 	t.ran++
 	reply, err := t.server.run(t.serverTime(), r)
 	if err != nil {
-		t.w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, t.server.mini.Dump())
+		t.w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, t.server.Mini.Dump())
 	}
-	for _, m := range t.published {
+	for _, m := range t.Published {
 		for _, n := range t.nodes {
 			if n.engine.Channel() == m[0] {
 				n.wire.publish(m[1])
@@ -115,7 +115,7 @@ func (t *table) check(r *protocol.Request) {
 		return
 	}
 	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
-		if key := key.(string); t.server.mini.Exists(key) && t.server.mini.TTL(key) <= 0 {
+		if key := key.(string); t.server.Mini.Exists(key) && t.server.Mini.TTL(key) <= 0 {
 			t.w.Violation("server: %s leaves %q without a time to live", r.Script.Name, key)
 		}
 	}

@@ -160,7 +160,7 @@ func (p *Parliament) violate(format string, args ...any) {
 func (p *Parliament) dump() string {
 	var b strings.Builder
 	for i, m := range p.members {
-		fmt.Fprintf(&b, "\nserver %d, %v: %s", i, m.clock(p.at), m.mini.Dump())
+		fmt.Fprintf(&b, "\nserver %d, %v: %s", i, m.clock(p.at), m.Mini.Dump())
 	}
 	for _, c := range p.clients {
 		fmt.Fprintf(&b, "\nclient %d: %v", c.id, c.quorum.Describe())
@@ -290,7 +290,7 @@ func (m *member) execute(p *Parliament, r *quorum.Request) (any, error) {
 	if err != nil {
 		p.violate("server: %s fails: %v", r.Script.Name, err)
 	}
-	for _, msg := range m.published {
+	for _, msg := range m.Published {
 		for _, c := range p.clients {
 			if c.engine.Channel() == msg[0] {
 				c.publish(m, msg[1])
@@ -508,8 +508,8 @@ func (c *client) leave(v *visit) {
 func (p *Parliament) whole() bool {
 	generation := ""
 	for i, m := range p.members {
-		m.mini.SetTime(m.clock(p.at))
-		g := m.mini.HGet(prefix+":mark", "generation")
+		m.Mini.SetTime(m.clock(p.at))
+		g := m.Mini.HGet(prefix+":mark", "generation")
 		if g == "" || i > 0 && g != generation || m.down || m.frozen {
 			return false
 		}
@@ -592,7 +592,7 @@ func (p *Parliament) trouble() {
 func (m *member) restart(p *Parliament, i int, empty bool) {
 	m.life++
 	if empty {
-		m.mini.FlushAll()
+		m.Mini.FlushAll()
 	}
 	m.gate = nil
 	for _, c := range p.clients {

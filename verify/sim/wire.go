@@ -8,6 +8,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
 
 // A wire is a node's client and its network.
@@ -36,7 +37,7 @@ const (
 var (
 	errBroken   = errors.New("simulated network: connection broken")
 	errSilence  = errors.New("simulated network: i/o timeout")
-	answerLines = []answerError{"LOADING the server starts", "READONLY a replica", "OOM no memory", "ERR no"}
+	answerLines = []script.Error{"LOADING the server starts", "READONLY a replica", "OOM no memory", "ERR no"}
 )
 
 // delay draws how long a frame takes: whole microseconds, as the server's clock counts.
