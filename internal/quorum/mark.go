@@ -227,22 +227,15 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 func (q *Quorum) majorityPossible() bool {
 	n := 0
 	for _, s := range q.servers {
-		if s.usable(q) || s.asking && !s.failing && (!s.known || q.generation == "") {
+		if s.usable(q) || s.asking && !s.failing && !s.known || q.generation == "" && s.mayVote() {
 			n++
 		}
 	}
-	return n >= q.majority || q.generation == "" && q.knownServers() >= q.majority && q.duplicate == nil
+	return n >= q.majority
 }
 
-// knownServers returns how many servers have said what their marks are, do not rest and have not failed since.
-func (q *Quorum) knownServers() (n int) {
-	for _, s := range q.servers {
-		if s.known && !s.failing && !s.mark.Resting {
-			n++
-		}
-	}
-	return n
-}
+// mayVote reports whether a server may turn out to vote once a generation stands: it has said what its mark is, and has not failed since.
+func (s *server) mayVote() bool { return s.known && !s.failing && (s.asking || !s.mark.Resting) }
 
 // settleParked handles the parked requests if the servers are known now, and fails them if no majority can vote.
 func (q *Quorum) settleParked(now time.Time) {

@@ -494,7 +494,7 @@ func (q *Quorum) randomBelow(n time.Duration) time.Duration {
 func (q *Quorum) Trouble() error {
 	n := 0
 	for _, s := range q.servers {
-		if !s.suspected && (s.votes(q) || !s.known || q.generation == "") {
+		if !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting) {
 			n++ // or it may vote
 		}
 	}

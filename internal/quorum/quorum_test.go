@@ -182,6 +182,56 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 	require.Equal(t, start, r.now)
 }
 
+// The first call of a client does not fail while the mark that completes a majority is under way, whatever became of another server.
+func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
+	for what, of := range map[string]func(r *rig, q *Request){
+		"a server rests":             func(r *rig, q *Request) { r.reply(q, markOf(2, "", 60_000, "")) },
+		"a server cannot be reached": func(r *rig, q *Request) { r.fail(q) },
+	} {
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, early %v", what, early), func(t *testing.T) {
+				r := newRig(t)
+				h := r.acquire(protocol.Write, true)
+				if early {
+					of(r, r.next(2, lua.Mark))
+				}
+				r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
+				if !early {
+					of(r, r.next(2, lua.Mark))
+				}
+				require.NoError(t, h.Err())
+				r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7"))
+				for _, i := range []int{0, 1} {
+					r.reply(r.next(i, lua.Vote), r.vote(someToken))
+				}
+				require.Equal(t, engine.Live, h.State())
+			})
+		}
+	}
+}
+
+// While too few servers answer, calls that end meanwhile say so.
+func TestServersThatRestAreNoMajority(t *testing.T) {
+	r := newRig(t)
+	r.acquire(protocol.Write, false)
+	r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
+	r.reply(r.next(2, lua.Mark), markOf(2, "", 60_000, ""))
+	require.NoError(t, r.quorum.Trouble())
+	r.pass(2 * patience)
+	require.ErrorIs(t, r.quorum.Trouble(), ErrNoMajority)
+}
+
+// It fails at once if what is under way cannot complete a majority.
+func TestFirstTryFailsWithoutAMajority(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, true)
+	r.fail(r.next(0, lua.Mark))
+	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7"))
+	require.NoError(t, h.Err())
+	r.reply(r.next(2, lua.Mark), markOf(2, "", 60_000, ""))
+	require.ErrorIs(t, h.Err(), ErrNoMajority)
+}
+
 func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)
