@@ -33,12 +33,13 @@ type Listener interface {
 }
 
 type listener struct {
-	mu     sync.Mutex
-	sub    *redis.PubSub
-	node   string // of a cluster, at which it is
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine has ended; nil if there is none
-	closed bool
+	mu      sync.Mutex
+	sub     *redis.PubSub
+	node    string          // of a cluster, at which it is
+	masters map[string]bool // of the cluster, by the last map
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when the goroutine has ended; nil if there is none
+	closed  bool
 
 	closing sync.WaitGroup // of subscriptions
 }
@@ -125,11 +126,16 @@ func (d *Dispatcher) subscription(ctx context.Context, channel string, try int) 
 	return node.Subscribe(ctx), node.Options().Addr, nil
 }
 
-// mapped drops a subscription at a node that is no master of the cluster any more. One that was removed answers on, and is told nothing.
+// mapped drops the subscription when a node is no master of the cluster any more. If it is the node of the subscription, it may answer on, and is
+// told nothing. Any other may have been replaced before it had told all that its replica knows: whoever waits has to ask again.
 func (l *listener) mapped(masters map[string]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !masters[l.node] {
+	gone := !masters[l.node]
+	for node := range l.masters {
+		gone = gone || !masters[node]
+	}
+	if l.masters = masters; gone {
 		l.hangUp()
 	}
 }
