@@ -410,8 +410,24 @@ func TestHandoverPassesTheDead(t *testing.T) {
 func TestHandoverIsTheSameEitherWay(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	for _, waiters := range [][]protocol.Claim{
-		{writer(2)}, {writer(2), writer(3)}, {writer(2), writer(3), writer(4), writer(5)}, {writer(1 + processes)}, {writer(1 + processes), writer(3)},
+	ask := func(claims ...protocol.Claim) (steps []step) {
+		for _, c := range claims {
+			steps = append(steps, askFor(c, 30_000, false))
+		}
+		return steps
+	}
+	for name, c := range map[string]struct {
+		waiters []step
+		pause   int64 // ms between them
+	}{
+		"one":                        {ask(writer(2)), 10},
+		"two":                        {ask(writer(2), writer(3)), 10},
+		"four":                       {ask(writer(2), writer(3), writer(4), writer(5)), 10},
+		"one of the same instance":   {ask(writer(1 + processes)), 10},
+		"two, one of the same":       {ask(writer(1+processes), writer(3)), 10},
+		"two in one microsecond":     {ask(writer(2), writer(3)), 0},
+		"a writer that reads, one":   {append(ask(writer(2)), askUnder(1)), 10},
+		"one whose slot has gone on": {ask(writer(2), claimOf(2, 12, 2, model.Write)), 10},
 	} {
 		type outcome struct {
 			fields map[string]string
@@ -423,9 +439,9 @@ func TestHandoverIsTheSameEitherWay(t *testing.T) {
 		for _, token := range []int64{0, began} {
 			r.reset(t)
 			r.do(t, askFor(writer(1), 60_000, false))
-			for _, w := range waiters {
-				r.do(t, askFor(w, 30_000, false))
-				r.pass(t, 10)
+			for _, s := range c.waiters {
+				r.do(t, s)
+				r.pass(t, c.pause)
 			}
 			end := release(writer(1), token)
 			reply, told := r.run(t, &end.Request)
@@ -434,7 +450,32 @@ func TestHandoverIsTheSameEitherWay(t *testing.T) {
 			ways = append(ways, o)
 		}
 		if !reflect.DeepEqual(ways[0], ways[1]) {
-			t.Errorf("%d waiters:\n%+v\n%+v", len(waiters), ways[0], ways[1])
+			t.Errorf("%s:\n%+v\n%+v", name, ways[0], ways[1])
+		}
+	}
+}
+
+// A release succeeds though the server lets nobody use channels. It says why those that have the lock now were not told.
+func TestReleaseSaysWhyNobodyWasTold(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	tells := strings.ReplaceAll(source(t, "unlock", false), "redis.call('RPUSH', '{told}',", "redis.pcall('PUBLISH',")
+	r.load(t, lua.Unlock, tells)
+	if err := r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, token := range []int64{0, began} {
+		for _, next := range []protocol.Claim{writer(2), reader(2)} {
+			r.reset(t)
+			r.do(t, askFor(writer(1), 60_000, false))
+			r.do(t, askFor(next, 60_000, false))
+			r.pass(t, 10)
+			if reply := r.do(t, release(writer(1), token)); reply.Code != protocol.Done || reply.More || reply.Mute == "" {
+				t.Errorf("%+v", reply)
+			}
+			if s := r.state(t); len(s.Holds) != 1 || held(s, 2) == nil || len(s.Queue) != 0 {
+				t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+			}
 		}
 	}
 }
@@ -468,6 +509,59 @@ func TestAheadCountsWhoIsServedBefore(t *testing.T) {
 	}
 }
 
+// The dead are not counted, and not watched: a writer looks again when the last of those that live ahead of it is over.
+func TestDeadAheadDoNotCount(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for dead := range 3 {
+		r.reset(t)
+		r.do(t, askFor(writer(1), 90_000, false))
+		r.do(t, askFor(writer(2), 80_000, false))
+		r.do(t, askFor(writer(3), 40_000, false))
+		for i := range dead {
+			r.do(t, askFor(writer(4+i), 1_000, false))
+		}
+		r.pass(t, 10_000)
+		if reply := r.do(t, askFor(writer(9), 60_000, false)); reply.Ahead != 2 || reply.Again.Round(time.Second) != 30*time.Second {
+			t.Errorf("a writer behind %d dead: %+v", dead, reply)
+		}
+	}
+
+	r.reset(t)
+	r.do(t, askFor(reader(1), 90_000, false))
+	r.do(t, askFor(writer(2), 1_000, false))
+	r.do(t, askFor(writer(3), 40_000, false))
+	r.pass(t, 10_000)
+	if reply := r.do(t, askFor(reader(4), 60_000, false)); reply.Ahead != 1 || reply.Again.Round(time.Second) != 30*time.Second {
+		t.Errorf("a reader: %+v", reply)
+	}
+}
+
+// Between the steps in which a crowd of readers enters, no writer is ahead of those that are owed the phase, and one is ahead of who
+// came later. If no writer waits, none is ahead of anybody.
+func TestAheadBetweenSteps(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	for _, written := range []bool{true, false} {
+		r.reset(t)
+		r.do(t, askFor(writer(1), 60_000, false))
+		if written {
+			r.do(t, askFor(writer(2), 60_000, false))
+		}
+		for owner := 3; owner < 12; owner++ {
+			r.do(t, askFor(reader(owner), 60_000, false))
+		}
+		r.do(t, release(writer(1), 0)) // lets in 3 and 4
+		if reply := r.do(t, askFor(reader(11), 60_000, false)); reply.Token != 0 || reply.Ahead != 0 {
+			t.Errorf("a writer waits (%v): who is owed the phase is told %+v", written, reply)
+		}
+		late := r.do(t, askFor(reader(12), 60_000, false))
+		if expected := map[bool]int{true: 1, false: 0}[written]; late.Token != 0 || late.Ahead != expected {
+			t.Errorf("a writer waits (%v): who comes late is told %+v", written, late)
+		}
+	}
+}
+
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()
@@ -482,6 +576,38 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	r.do(t, release(reader(4), 0))
 	if reply := r.do(t, askFor(writer(5), 10_000, true)); reply.Token == 0 {
 		t.Errorf("the lock is not free: %+v", reply)
+	}
+}
+
+// Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next.
+func TestPlacesOfALostHashDoNotCount(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, holders := range [][]protocol.Claim{{writer(1)}, {reader(1)}, {reader(1), reader(2)}} {
+		for _, left := range [][]protocol.Claim{{writer(3)}, {reader(3)}, {writer(3), reader(4)}, {reader(4), writer(3)}} {
+			for _, next := range []protocol.Claim{writer(5), reader(5)} {
+				r.reset(t)
+				r.do(t, askFor(writer(9), 60_000, false))
+				for _, c := range left {
+					r.do(t, askFor(c, 60_000, false))
+				}
+				r.client.Del(ctx, r.keys.Lock.(string))
+				for _, c := range holders {
+					r.do(t, askFor(c, 30_000, false))
+				}
+				if reply := r.do(t, askFor(next, 60_000, false)); reply.Token == 0 {
+					if s := r.state(t); len(s.Queue) != 1 || s.Queue[0].Owner != 5 {
+						t.Errorf("%v wait", s.Queue)
+					}
+					for _, c := range holders {
+						r.do(t, release(c, 0))
+					}
+				}
+				if s := r.state(t); held(s, 5) == nil || len(s.Queue) != 0 {
+					t.Errorf("after %v, and %v of before, %s: %v hold the lock, %v wait", holders, left, next.ID, s.Holds, s.Queue)
+				}
+			}
+		}
 	}
 }
 
@@ -545,5 +671,53 @@ func TestWithdrawalTellsTheWriterBehind(t *testing.T) {
 	s = release(reader(6), 0)
 	if _, told := r.run(t, &s.Request); len(told) > 0 {
 		t.Errorf("told: %v", told)
+	}
+}
+
+// Who was first in line, or the first writer, looks after what is in the way of those behind. When it withdraws, who is first then is
+// told to look.
+func TestWithdrawalOfTheFirstTellsTheNext(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	shorten := reenter(writer(1), true)
+	for name, c := range map[string]struct {
+		steps []step
+		first protocol.Claim
+		told  int // the one that is
+	}{
+		// The hold ends earlier than the readers were told when they came. The first of them was told since.
+		"the first reader": {[]step{
+			askFor(writer(1), 60_000, false), askFor(reader(2), 60_000, false), askFor(reader(3), 60_000, false), shorten,
+		}, reader(2), 3},
+		// Readers look again when the lease of the writer ends that is in their way, which now is one with a shorter lease.
+		"the first writer": {[]step{
+			askFor(reader(1), 60_000, false), askFor(writer(2), 60_000, false), askFor(writer(3), 5_000, false), askFor(reader(4), 60_000, false),
+		}, writer(2), 4},
+	} {
+		r.reset(t)
+		for _, s := range c.steps {
+			r.do(t, s)
+		}
+		end := release(c.first, 0)
+		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(c.told)].Look, uint64(c.told)) {
+			t.Errorf("%s withdraws: told %v", name, told)
+		}
+	}
+}
+
+// Who waits for readers looks again when the last of their leases ends. When the reader that has it leaves, the first in line is told
+// that it may look sooner.
+func TestReleaseOfTheLongestLeaseTellsTheFirst(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, token := range []int64{0, began} {
+		r.reset(t)
+		r.do(t, askFor(reader(1), 60_000, false))
+		r.do(t, askFor(reader(2), 10_000, false))
+		r.do(t, askFor(writer(3), 60_000, false))
+		end := release(reader(1), token)
+		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(3)].Look, 3) {
+			t.Errorf("told %v", told)
+		}
 	}
 }

@@ -6,7 +6,7 @@ local function release(until_ms)
   tombstone(slot, number, 'ended')
   expire()
   serve()
-  if waiting > 0 and holder ~= '' and not is_write(holder) and ends() < until_ms then
+  if waiting > 0 and not is_write(holder) and ends() < until_ms then
     ask_first()
   end
   commit()

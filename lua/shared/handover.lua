@@ -14,6 +14,6 @@ if instance then
       return {1, 0, message, ''}
     end
     local told = redis.pcall('PUBLISH', ARGV[4] .. instance, message)
-    return type(told) == 'table' and told.err and {1, 0, '', told.err} or 1
+    return type(told) == 'table' and {1, 0, '', told.err} or 1
   end
 end

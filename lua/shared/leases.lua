@@ -5,13 +5,13 @@ local function several()
   return holder == 'shared' or readers > 0
 end
 
--- When the last lease ends, ms, not counting the read holds of a writer; and the claim that has that lease.
+-- When the last lease ends, or ended, ms, not counting the read holds of a writer; and the claim that has that lease.
 local function ends()
   if holder == 'shared' then
     local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
     return tonumber(last[2]) or 0, last[1] or ''
   end
-  return holder ~= '' and since / 1000 + lease or 0, holder
+  return since / 1000 + lease, holder
 end
 
 -- Writes tombstones for readers whose holds were lost.

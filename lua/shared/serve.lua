@@ -34,7 +34,7 @@ local function wake()
   for instance, message in pairs(messages) do
     if instance ~= mine then
       local done = redis.pcall('PUBLISH', CHANNELS .. instance, message)
-      if type(done) == 'table' and done.err then
+      if type(done) == 'table' then
         mute = done.err
       end
     end

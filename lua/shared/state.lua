@@ -96,7 +96,7 @@ local function commit(ttl)
   end
   if set[1] then
     local done = redis.pcall('HSET', LOCK, unpack(set))
-    if type(done) == 'table' and done.err then
+    if type(done) == 'table' then
       insist()
       call('HSET', LOCK, unpack(set))
     end

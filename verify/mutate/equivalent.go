@@ -19,6 +19,8 @@ const (
 	nobody = "there is nobody in the queue"
 	padded = "what is as long as it should be is padded with nothing"
 	queued = "a caller that waits is one of those that the queue counts"
+	grow   = "tickets only have to grow"
+	once   = "a waiter looks again once more than it must"
 	ends   = "a set that is still there is given a new time to live"
 )
 
@@ -71,8 +73,14 @@ var equivalences = []equivalence{
 	{"lua/shared/constants.lua", "SAMPLE = 5", tuned},
 	{"lua/shared/constants.lua", "MEMORY = 241", tuned},
 	{"lua/shared/constants.lua", "MANY = 8", tuned},
-	{"lua/shared/end.lua", "if waiting >= 0 and holder ~= '' and not is_write(holder) and ends() < until_ms then", nobody},
-	{"lua/shared/end.lua", "if waiting > 0 and holder ~= '' and ends() < until_ms then", "a waiter looks again once more than it must"},
+	{"lua/shared/blocked.lua", "local ticket = (f[7] or 1) + 1", grow},
+	{"lua/shared/blocked.lua", "local ticket = (f[7] or 0) + 2", grow},
+	{"lua/shared/blocked.lua", "return rank, 1", "it looks again after a millisecond instead of at once"},
+	{"lua/shared/blocked.lua", "return {'', more, told, mute, math.floor(left), ahead, mode, whose}", once},
+	{"lua/shared/end.lua", "if waiting >= 0 and not is_write(holder) and ends() < until_ms then", nobody},
+	{"lua/shared/end.lua", "if not is_write(holder) and ends() < until_ms then", nobody},
+	{"lua/shared/end.lua", "if waiting > 0 and ends() < until_ms then", once},
+	{"lua/shared/end.lua", "if waiting > 0 and not is_write(holder) and ends() <= until_ms then", once},
 	{"lua/shared/end.lua", "if waiting >= 0 then", "who was behind has been let in, or is dead"},
 	{"lua/shared/handover.lua", "local id = call('ZRANGE', QUEUE, 0, 1)[1]", first},
 	{"lua/shared/handover.lua", "if of == its_number and since + lease * 1000 > tonumber(now) and last[2] < now and (last[4] or '') == '' then",
@@ -100,13 +108,11 @@ var equivalences = []equivalence{
 	{"lua/shared/serve.lua", "if waiting >= pending then", "it looks at the type of one key more"},
 	{"lua/shared/serve.lua", "if id ~= answered and not granted[id] then", "only a release finds nobody to ask, and it answers nobody"},
 	{"lua/shared/serve.lua", "if more == 0 and (not writer or owed ~= '') then", "there is no reader to let in, and it finds that out"},
-	{"lua/shared/handover.lua", "return type(told) == 'table' and told.err and {1, 1, '', told.err} or 1", "one step more finds nobody"},
 	{"lua/shared/handover.lua", "local id = call('ZRANGE', QUEUE, 1, 0)[1]", detour},
 	{"lua/shared/queue_reader.lua", "left = (last[2] or 1) * 1000 - at", "either is of the past"},
 	{"lua/shared/queue_reader.lua", "left = of and of == its_number and (h[3] or '') == '' and from + for_ms * 1000 - at or 1",
 		"it asks again after a millisecond, and takes the long way then"},
-	{"lua/shared/end.lua", "was_first = rank == 1 or rank == waiting - pending", "a waiter looks again once more than it must"},
-	{"lua/shared/serve.lua", "if writer and (f[8] or '') ~= '' then", "a waiter looks again once more than it must"},
+	{"lua/shared/serve.lua", "if writer and (f[8] or '') ~= '' then", once},
 	{"lua/shared/serve.lua", "pending = 0 => left out", "the queue has as many writers as the hash says, and each was counted down"},
 	{"lua/shared/serve.lua", "lose(its_slot, its_number, last, 'waits') => left out", "who was cleared away queues again, with or without another number"},
 	{"lua/shared/serve.lua", "if writer and holder ~= '' and (f[8] or '') == '' then",

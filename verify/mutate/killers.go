@@ -30,20 +30,23 @@ var (
 		name: "traces", dir: "verify/explore", prepare: `go test -c -o "$ROOT/explore.test" .`,
 		command: `"$ROOT/explore.test" -test.failfast -test.run 'TestTraces$'`,
 	}
+	steps = killer{
+		name: "steps", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
+		command: `"$ROOT/verify.test" -test.failfast -test.skip '^(TestDifferential|` + slow + `|` + unrelated + `)'`,
+	}
 	differential = killer{
-		name: "differential", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
-		command: `"$ROOT/verify.test" -test.failfast -test.run Differential -test.skip /miniredis -rapid.checks 40 -rapid.nofailfile -rapid.shrinktime 1ms`,
+		name: "differential", dir: "verify",
+		command: `"$ROOT/verify.test" -test.failfast -test.run Differential -test.skip /miniredis -rapid.checks 40 ` + brief,
 	}
 	protocolTests = killer{
 		name: "protocol", dir: "internal/protocol", prepare: `go test -c -o "$ROOT/protocol.test" .`,
 		command: `"$ROOT/protocol.test" -test.failfast -test.skip /miniredis`,
 	}
-	steps = killer{
-		name: "steps", dir: "verify",
-		command: `"$ROOT/verify.test" -test.failfast -test.skip '/miniredis|^(` + slow + `)' -rapid.nofailfile -rapid.shrinktime 1ms`,
+	situationTests = killer{
+		name: "situations", dir: "verify",
+		command: `"$ROOT/verify.test" -test.failfast -test.run '^(TestDifferential|` + slow + `)' -test.skip /miniredis ` + brief,
 	}
-	situationTests = killer{name: "situations", dir: "verify", command: `"$ROOT/verify.test" -test.failfast -test.run '^(` + slow + `)'`}
-	bubbleTests    = killer{
+	bubbleTests = killer{
 		name:    "bubbles",
 		command: `"$ROOT/root.test" -test.failfast -test.run "$BUBBLES"`,
 	}
@@ -54,13 +57,16 @@ var (
 	}
 )
 
-// slow are the tests that run every script in every situation.
-const slow = "TestKeysOfAnotherType|TestLostKeys"
+const (
+	slow      = "TestKeysOfAnotherType|TestLostKeys|TestSlotsOfThePastAreSwept" // they run many scripts in many situations
+	unrelated = "TestDocumentedCommandsRun"                                     // it runs the suites
+	brief     = "-rapid.nofailfile -rapid.shrinktime 1ms"
+)
 
 // killersOf returns the default killers, the quickest first.
 func killersOf(pkg string) []killer {
 	if pkg == "" {
-		return []killer{traces, differential, protocolTests, steps, costTests, situationTests}
+		return []killer{traces, steps, protocolTests, differential, costTests, situationTests}
 	}
 	own := killer{
 		name: filepath.Base(pkg), dir: pkg, prepare: `go test -vet=off -c -o "$ROOT/own.test" .`,
