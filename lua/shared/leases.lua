@@ -131,12 +131,11 @@ local function clear_dead()
   end
 end
 
--- Drops all readers. Beyond one step's worth, their slots stay as they are until sweep removes them.
+-- Drops all readers, and a writer that reads. Beyond one step's worth, their slots stay as they are until sweep removes them.
 local function drop_readers()
   void(call('ZRANGE', LEASES, 0, STEP - 1))
   call('UNLINK', LEASES)
-  holder = holder ~= 'shared' and holder or ''
-  readers = 0
+  holder, readers = '', 0
 end
 
 -- Ends the holds that block the lock though their leases have ended.

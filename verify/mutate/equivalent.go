@@ -19,6 +19,7 @@ const (
 	nobody = "there is nobody in the queue"
 	padded = "what is as long as it should be is padded with nothing"
 	queued = "a caller that waits is one of those that the queue counts"
+	alone  = "there is no writer, and it finds that out"
 	grow   = "tickets only have to grow"
 	once   = "a waiter looks again once more than it must"
 	ends   = "a set that is still there is given a new time to live"
@@ -96,6 +97,7 @@ var equivalences = []equivalence{
 	{"lua/shared/blocked.lua", "for _ = 2, NEARBY do", tuned},
 	{"lua/shared/serve.lua", "return call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 2)[1]", first},
 	{"lua/shared/serve.lua", "return call('ZRANGEBYSCORE', QUEUE, '0', '+inf', 'LIMIT', 0, 1)[1]", places},
+	{"lua/shared/serve.lua", "local id = next_writer()", alone},
 	{"lua/shared/serve.lua", "local places = limit and limit - READERS_FIRST or '0'", places},
 	{"lua/shared/serve.lua", "ask(call('ZRANGE', QUEUE, 0, 1)[1])", first},
 	{"lua/shared/serve.lua", "if more == 0 and waiting >= pending and (not writer or owed ~= '') then", "there is no reader to let in, and it finds that out"},
@@ -103,8 +105,8 @@ var equivalences = []equivalence{
 		"the number loses a leading zero, and is read as the same"},
 	{"lua/shared/serve.lua", "return waiting >= 0 and string.sub(record, 1, 12) == number and call('ZSCORE', QUEUE, claim)",
 		"a slot names a claim that waits only if the queue counts"},
-	{"lua/shared/serve.lua", "if pending >= 0 and waiting > pending then", "there is no writer to ask, and it finds that out"},
-	{"lua/shared/serve.lua", "if waiting > pending then", "there is no writer to ask, and it finds that out"},
+	{"lua/shared/serve.lua", "if pending >= 0 and waiting > pending then", alone},
+	{"lua/shared/serve.lua", "if waiting > pending then", alone},
 	{"lua/shared/serve.lua", "if waiting >= pending then", "it looks at the type of one key more"},
 	{"lua/shared/serve.lua", "if id ~= answered and not granted[id] then", "only a release finds nobody to ask, and it answers nobody"},
 	{"lua/shared/serve.lua", "if more == 0 and (not writer or owed ~= '') then", "there is no reader to let in, and it finds that out"},
