@@ -579,32 +579,46 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	}
 }
 
-// Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next.
+// Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next, and keeps its place.
 func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	for _, holders := range [][]protocol.Claim{{writer(1)}, {reader(1)}, {reader(1), reader(2)}} {
-		for _, left := range [][]protocol.Claim{{writer(3)}, {reader(3)}, {writer(3), reader(4)}, {reader(4), writer(3)}} {
+	hold := func(claims ...protocol.Claim) (steps []step) {
+		for _, c := range claims {
+			steps = append(steps, askFor(c, 30_000, false))
+		}
+		return steps
+	}
+	for name, holds := range map[string][]step{
+		"a writer": hold(writer(1)), "a reader": hold(reader(1)), "readers": hold(reader(1), reader(2)),
+		"a writer that reads": append(hold(writer(1)), askUnder(1)),
+	} {
+		for _, left := range [][]step{hold(writer(3)), hold(reader(3)), hold(writer(3), reader(4)), hold(reader(4), writer(3))} {
 			for _, next := range []protocol.Claim{writer(5), reader(5)} {
 				r.reset(t)
 				r.do(t, askFor(writer(9), 60_000, false))
-				for _, c := range left {
-					r.do(t, askFor(c, 60_000, false))
+				for _, s := range left {
+					r.do(t, s)
 				}
 				r.client.Del(ctx, r.keys.Lock.(string))
-				for _, c := range holders {
-					r.do(t, askFor(c, 30_000, false))
+				for _, s := range holds {
+					r.do(t, s)
 				}
-				if reply := r.do(t, askFor(next, 60_000, false)); reply.Token == 0 {
-					if s := r.state(t); len(s.Queue) != 1 || s.Queue[0].Owner != 5 {
-						t.Errorf("%v wait", s.Queue)
-					}
-					for _, c := range holders {
-						r.do(t, release(c, 0))
+				waits := r.do(t, askFor(next, 60_000, false)).Token == 0
+				if s := r.state(t); waits && (len(s.Queue) != 1 || s.Queue[0].Owner != 5) {
+					t.Errorf("%s: %v wait", name, s.Queue)
+				}
+				if name == "a writer" { // that reads later
+					r.do(t, askUnder(1))
+					r.do(t, release(within(1), 0))
+				}
+				for _, s := range holds {
+					if waits {
+						r.do(t, release(s.Claim, 0))
 					}
 				}
 				if s := r.state(t); held(s, 5) == nil || len(s.Queue) != 0 {
-					t.Errorf("after %v, and %v of before, %s: %v hold the lock, %v wait", holders, left, next.ID, s.Holds, s.Queue)
+					t.Errorf("%s holds it, %s comes: at last %v hold the lock, %v wait", name, next.ID, s.Holds, s.Queue)
 				}
 			}
 		}

@@ -12,7 +12,7 @@ if writer and writer ~= ARGV[1] then
   local kept = false -- whether the waiter in front has set the time to live within this second
   if queued and left > 0 then
     local of, from, for_ms = string.match(its_slot and h[4] or '', '^(%d+) (%d+) waits (%d+)$')
-    left = of and of == its_number and last ~= ARGV[1] and from + for_ms * 1000 - at or 0
+    left = of and of == its_number and from + for_ms * 1000 - at or 0
     kept = of and from >= time[1] and (ARGV[6] or SHORT) == SHORT
   elseif left > 0 and call('ZCARD', QUEUE) > 0 then
     left = 0 -- the queue is left over from a hash that is gone
