@@ -149,19 +149,20 @@ func (silence) Printf(context.Context, string, ...any) {}
 
 const (
 	beat = 2 * time.Millisecond
-	// A holder that has not run for this long may act on a hold that it lost meanwhile. It is less than the margin that
-	// the library keeps to the end of a lease of a second.
-	stall = 10 * time.Millisecond
+	// A holder that has not run for this long may act on a hold that it lost meanwhile.
+	stall = bank.Fresh
+	// For so long after a stall the library may not have got round to the contexts of holds that ended meanwhile: the thread that was about to
+	// cancel them may have to wait for a processor.
+	settle = 50 * time.Millisecond
 )
 
 // beat notices when the process does not run, because it is stopped or because the machine has better things to do. After
 // a stall it waits for one more beat, in which whatever else was due gets done.
 func (w *worker) beat() {
 	w.pulse.Store(now())
-	tick := time.NewTicker(beat)
-	defer tick.Stop()
 	last := now()
-	for range tick.C {
+	for {
+		time.Sleep(beat) // a ticker may have another tick ready at once, with which a stall would be over before it began
 		at := now()
 		if gap := at - last; gap > int64(stall) {
 			w.stalled.Store(at)
@@ -363,7 +364,9 @@ func (o *owner) move(h *hold) {
 
 // good makes sure of the hold before a step. A step is late if the process cannot have been sure.
 func (o *owner) good(h *hold, x *bank.Access) bool {
-	x.Late = now()-o.pulse.Load() > int64(stall)
+	x.Looked = time.Now()
+	at := x.Looked.UnixNano()
+	x.Late = at-o.pulse.Load() > int64(stall) || at-o.stalled.Load() < int64(settle) && time.Since(h.h.Deadline()) >= 0
 	if h.ctx.Err() == nil {
 		return true
 	}

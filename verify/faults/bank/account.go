@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // Total is what the two balances add up to.
 const Total = 1000
+
+// Fresh is how old a holder's look at its hold may be. It is less than the margin that the library keeps to the end of a lease of a second.
+const Fresh = 10 * time.Millisecond
 
 // ErrRefused is what a fenced account answers a holder whose token is out of date.
 var ErrRefused = errors.New("token out of date")
@@ -20,7 +24,9 @@ type Account struct {
 
 	mu       sync.Mutex
 	balances [2]int64
+	total    int64 // what the balances add up to, unless a lock fails
 	version  int64 // grows with each write
+	tardy    int64 // the version after the last write that was late
 	written  int64 // the largest token of a writer
 	read     int64 // the largest token of a reader
 	Counts
@@ -31,27 +37,28 @@ type Counts struct {
 	Reads, Writes int64
 	Refused       int64 // by the fence
 	Violations    int64 // by holders that had reason to believe in their hold
-	Late          int64 // violations by holders that had not looked at their hold for too long, or knew better
+	Late          int64 // violations by holders that had not looked at their hold for too long, or knew better, and what came of their writes
 }
 
 // New returns an account; a fenced one refuses tokens that are out of date.
 func New(fenced bool) *Account {
-	return &Account{fenced: fenced, balances: [2]int64{Total, 0}, version: 1}
+	return &Account{fenced: fenced, balances: [2]int64{Total, 0}, total: Total, version: 1}
 }
 
 // An Access is what a holder says with each step.
 type Access struct {
-	Token int64
-	Write bool  // the hold is a write hold
-	Seen  int64 // the version that the holder met at its first step; 0 if this is that
-	Late  bool  // the holder did not make sure of its hold immediately before
+	Token  int64
+	Write  bool      // the hold is a write hold
+	Seen   int64     // the version that the holder met at its first step; 0 if this is that
+	Looked time.Time // when the holder made sure of its hold; zero for immediately before
+	Late   bool      // the holder did not make sure of its hold immediately before
 }
 
 // Get returns one of the balances and the version of both.
 func (a *Account) Get(x Access, which int) (balance, version int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.admit(x); err != nil {
+	if _, err := a.admit(x); err != nil {
 		return 0, 0, err
 	}
 	a.Reads++
@@ -62,41 +69,49 @@ func (a *Account) Get(x Access, which int) (balance, version int64, err error) {
 func (a *Account) Put(x Access, balances [2]int64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.admit(x); err != nil {
+	late, err := a.admit(x)
+	if err != nil {
 		return err
 	}
 	a.Writes++
 	a.balances = balances
 	a.version++
+	if late {
+		a.tardy, a.total = a.version, balances[0]+balances[1]
+	}
 	return nil
 }
 
 // admit applies the fence, and notes whether somebody wrote since the holder's first step. A read hold's token is not less
 // than any earlier writer's and less than any later one's: so a writer is out of date as soon as a reader has shown a token
-// that is not less than its own.
-func (a *Account) admit(x Access) error {
+// that is not less than its own. Without a fence, admit reports whether the access is late, or follows a write that was: whoever has the lock
+// meets what a late holder has written.
+func (a *Account) admit(x Access) (late bool, err error) {
 	if a.fenced && (x.Token < a.written || x.Write && x.Token <= a.read) {
 		a.Refused++
-		return fmt.Errorf("%w: %d, after writer %d and reader %d", ErrRefused, x.Token, a.written, a.read)
+		return false, fmt.Errorf("%w: %d, after writer %d and reader %d", ErrRefused, x.Token, a.written, a.read)
 	}
 	if x.Write {
 		a.written = max(a.written, x.Token)
 	} else {
 		a.read = max(a.read, x.Token)
 	}
+	// Now that the account is locked, so that nothing can come in between: the processes of holders, and this one, may stand still.
+	stale := !x.Looked.IsZero() && time.Since(x.Looked) > Fresh
+	late = (x.Late || stale) && !a.fenced
 	if x.Seen != 0 && x.Seen != a.version {
-		if x.Late && !a.fenced {
+		if late = late || x.Seen < a.tardy; late {
 			a.Late++
 		} else {
 			a.Violations++
 		}
 	}
-	return nil
+	return late, nil
 }
 
-// State returns the counts, the balances' sum and whether it is what it should be.
-func (a *Account) State() (c Counts, sum int64) {
+// State returns the counts, and whether the balances' sum is what it should be.
+func (a *Account) State() (c Counts, sound bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.Counts, a.balances[0] + a.balances[1]
+	return a.Counts, a.balances[0]+a.balances[1] == a.total
 }

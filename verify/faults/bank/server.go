@@ -48,8 +48,8 @@ func (s *Server) Counts() (fenced, unfenced Counts) {
 	defer s.mu.Unlock()
 	for _, pair := range s.accounts {
 		for i, sum := range []*Counts{&unfenced, &fenced} {
-			c, total := pair[i].State()
-			if total != Total {
+			c, sound := pair[i].State()
+			if !sound {
 				c.Violations++
 			}
 			sum.Add(c)

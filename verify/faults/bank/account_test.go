@@ -1,0 +1,67 @@
+package bank
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The harm that a late holder does is late, also where another one meets it; all other harm is a violation.
+func TestHarmIsLateIfItsCauseIs(t *testing.T) {
+	t.Parallel()
+	for name, late := range map[string]bool{"late": true, "on time": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := New(false)
+			_, seen, err := a.Get(Access{Token: 1, Write: true}, 0) // of one holder
+			require.NoError(t, err)
+			_, _, err = a.Get(Access{Token: 2, Write: true}, 0) // and of the next
+			require.NoError(t, err)
+			require.NoError(t, a.Put(Access{Token: 1, Write: true, Seen: seen, Late: late}, [2]int64{Total - 5, 5}))
+			_, _, err = a.Get(Access{Token: 2, Write: true, Seen: seen}, 1)
+			require.NoError(t, err)
+			require.NoError(t, a.Put(Access{Token: 2, Write: true, Seen: seen}, [2]int64{Total, 5})) // nothing adds up any more
+			c, sound := a.State()
+			assert.Equal(t, late, sound, "money")
+			if late {
+				assert.Equal(t, Counts{Reads: 3, Writes: 2, Late: 2}, c)
+			} else {
+				assert.Equal(t, Counts{Reads: 3, Writes: 2, Violations: 2}, c)
+			}
+		})
+	}
+}
+
+// Who had the lock after a late write has no excuse.
+func TestHarmAfterALateWriteIsAViolation(t *testing.T) {
+	t.Parallel()
+	a := New(false)
+	require.NoError(t, a.Put(Access{Token: 1, Write: true, Late: true}, [2]int64{Total - 5, 5}))
+	_, seen, err := a.Get(Access{Token: 2, Write: true}, 0)
+	require.NoError(t, err)
+	require.NoError(t, a.Put(Access{Token: 3, Write: true}, [2]int64{Total, 0}))
+	require.NoError(t, a.Put(Access{Token: 2, Write: true, Seen: seen}, [2]int64{Total - 7, 7}))
+	c, _ := a.State()
+	assert.Equal(t, Counts{Reads: 1, Writes: 3, Violations: 1}, c)
+}
+
+// A look that is old when the step arrives is none: the process may have stood still in between.
+func TestOldLookIsLate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "bank")
+	s, err := Serve(path)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	c, err := Dial(path)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	_, seen, err := c.Get("n", false, Access{Token: 1, Write: true, Looked: time.Now()}, 0)
+	require.NoError(t, err)
+	require.NoError(t, c.Put("n", false, Access{Token: 2, Write: true, Looked: time.Now()}, [2]int64{Total, 0}))
+	require.NoError(t, c.Put("n", false, Access{Token: 1, Write: true, Seen: seen, Looked: time.Now().Add(-time.Minute)}, [2]int64{Total, 0}))
+	_, counts := s.Counts()
+	assert.Equal(t, Counts{Reads: 1, Writes: 2, Late: 1}, counts)
+}
