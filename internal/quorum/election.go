@@ -23,7 +23,7 @@ func (b *ballot) elect(now time.Time) {
 	switch v := &b.votes[home]; v.state {
 	case absent:
 		switch {
-		case v.blocked:
+		case v.blocked && b.try:
 			b.refuseTry(now, v.obstacle)
 			return
 		case v.refused != nil:

@@ -420,6 +420,32 @@ func TestSilentHomeIsPassedOverSoon(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 }
 
+// The others were asked without waiting. One of them becomes the home, and the call joins its queue there.
+func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
+	for what, leave := range map[string]func(r *rig, home *Request){
+		"the home is silent":                          func(r *rig, _ *Request) { r.pass(patience) },
+		"the home votes only for leases of less time": func(r *rig, home *Request) { r.reply(home, int64(-2)) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newVotingRig(t)
+			h := r.acquire(protocol.Write, false)
+			order := r.inOrder()
+			for _, i := range order[1:] {
+				r.reply(r.next(i, lua.Vote), waits(time.Minute))
+			}
+			leave(r, r.next(order[0], lua.Vote))
+			q := r.next(order[1], lua.Vote)
+			require.False(t, q.Try)
+			r.reply(q, waits(time.Minute))
+			require.Equal(t, engine.Wanted, h.State())
+			r.do(func() { r.quorum.Heard(r.now, order[1], fmt.Sprintf("%d 0 %d", someToken, q.number)) })
+			r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+			r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+			require.Equal(t, engine.Live, h.State())
+		})
+	}
+}
+
 func TestCallsGoOnWithoutASilentServer(t *testing.T) {
 	r := newVotingRig(t)
 	order := r.inOrder()
