@@ -36,7 +36,7 @@ type party struct {
 
 func partyOf(k Known) party { return party{k.Instance, k.Owner, k.Mode} }
 
-// count lists who has which votes.
+// count lists who has which votes: one of each server, the last.
 func (j *join) count() {
 	for _, s := range j.states {
 		if s == nil {
@@ -44,8 +44,17 @@ func (j *join) count() {
 			continue
 		}
 		j.joined.Token = max(j.joined.Token, s.Token)
+		last := make(map[party]Holder, len(s.Holders))
+		for _, h := range s.Holders {
+			if of, ok := last[partyOf(h.Known)]; !ok || of.Number < h.Number {
+				last[partyOf(h.Known)] = h
+			}
+		}
 		for _, h := range s.Holders {
 			p := partyOf(h.Known)
+			if last[p] != h {
+				continue
+			}
 			if j.votes[p] == nil {
 				j.order = append(j.order, p)
 			}
