@@ -14,6 +14,7 @@ import (
 // RWLock, how many waiters go first, and when it may pay to ask again.
 func TestBlockedErrorSaysWhoIsInTheWay(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what errors say")
 		rw, far := w.newLock(rwlock.WithLease(w.lease)), w.newLock(rwlock.WithLease(w.lease))
 		for _, holds := range bothModes {
 			for _, ours := range []bool{true, false} {

@@ -56,6 +56,7 @@ func TestDoWithoutTheLock(t *testing.T) {
 // A value that was made under a lost lock comes with ErrLost, and after a panic the lock is free.
 func TestDoUnderALostLockOrAPanic(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what Do returns")
 		rw := w.newLock()
 		for _, do := range doFuncs {
 			v, err := do(context.Background(), rw, "n", func(_ context.Context, h *rwlock.Hold) (string, error) {

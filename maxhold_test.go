@@ -95,6 +95,7 @@ func TestMaxHoldOfOneOfSeveral(t *testing.T) {
 // A hold that is released before its MaxHold is over is not lost, and MaxHold lengthens nothing.
 func TestMaxHoldThatIsNotReached(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("when renewals end")
 		rw := w.newLock(rwlock.WithLease(w.lease))
 		start := time.Now()
 		short := take(w, newOwner(), rw, write, "a", rwlock.NoRenew(), rwlock.MaxHold(100*w.lease))

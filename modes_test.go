@@ -449,6 +449,7 @@ func TestWithJoinsErrLost(t *testing.T) {
 // Each error names the call and the lock, and that of a wait says how long it was and who stood in the way.
 func TestErrorsNameCallAndLock(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what errors say")
 		ctx, rw, name := context.Background(), w.newLock(), "orders:42"
 		h := take(w, newOwner(), rw, write, name)
 		reader := take(w, newOwner(), rw, read, "read")

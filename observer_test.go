@@ -134,6 +134,7 @@ func TestObserverIsToldOfRefusals(t *testing.T) {
 // An observer is told why a hold was lost, and of renewals.
 func TestObserverIsToldOfLossesAndRenewals(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what observers hear")
 		var j journal
 		rw := w.newLock(rwlock.WithObserver(&j), rwlock.WithLease(w.lease))
 		ends := 0
@@ -258,6 +259,7 @@ func TestTracerGivesContexts(t *testing.T) {
 // All that is sent for a call that gets no hold is sent with the context of the call, its withdrawal included.
 func TestTracerOfACallThatFails(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what observers hear")
 		tr := &tracer{}
 		h := take(w, newOwner(), w.newLock(), write, "n")
 		sent := &sentWith{}

@@ -82,6 +82,10 @@ func everywhere(t *testing.T, fn func(w *world)) {
 		t.Parallel()
 		inQuorum(t, fn)
 	})
+	t.Run("quorum of servers", func(t *testing.T) {
+		t.Parallel()
+		fn(onVoters(t))
+	})
 	onServers(t, fn)
 }
 
@@ -142,6 +146,15 @@ func (w *world) alone(reason string) {
 	}
 }
 
+// ours skips a test over several real servers that takes its time and is about what the library does with their answers: over
+// servers in a bubble it sees all of that.
+func (w *world) ours(subject string) {
+	w.Helper()
+	if w.quorum != nil && w.real {
+		w.Skip("not about servers: " + subject)
+	}
+}
+
 func inBubble(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,16 +181,52 @@ func onServers(t *testing.T, fn func(w *world)) {
 }
 
 func onServer(t *testing.T, b testredis.Backend) *world {
-	w := &world{
-		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client, keys: func() []string { return ofLocks(b.Keys(context.Background())) },
+	w := onBackend(t, b)
+	w.keys = func() []string { return ofLocks(b.Keys(context.Background())) }
+	t.Cleanup(func() {
+		if !t.Failed() {
+			eventually(t, func() bool { return len(w.leftovers()) == 0 }, "keys of locks that are over")
+			b.RequireTTLs(t)
+		}
+	})
+	return w
+}
+
+func onBackend(t *testing.T, b testredis.Backend) *world {
+	return &world{
+		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client,
 		lease: 3 * time.Second / 2, slack: 2 * time.Second, prompt: 2 * time.Second, while: 30 * time.Millisecond,
 	}
+}
+
+// onVoters returns the world of three real servers that are a quorum.
+func onVoters(t *testing.T) *world {
+	servers := testredis.Voters(t)
+	w := onBackend(t, servers[0])
+	w.keys = func() (keys []string) {
+		for _, b := range servers {
+			for _, key := range ofLocks(b.Keys(context.Background())) {
+				if !slices.Contains(keys, key) {
+					keys = append(keys, key)
+				}
+			}
+		}
+		return keys
+	}
+	for _, b := range servers {
+		w.quorum = append(w.quorum, b.Client)
+	}
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() || t.Skipped() {
 			return
 		}
 		eventually(t, func() bool { return len(w.leftovers()) == 0 }, "keys of locks that are over")
-		b.RequireTTLs(t)
+		ctx := context.Background()
+		for _, b := range servers {
+			for _, key := range ofLocks(b.Keys(ctx)) {
+				require.NotEqual(t, time.Duration(-1), b.Client().PTTL(ctx, key).Val(), "key %q has no time to live", key)
+			}
+		}
 	})
 	return w
 }

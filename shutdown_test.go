@@ -32,6 +32,7 @@ func (w *world) shutDown(ctx context.Context, rw *rwlock.RWLock) *call {
 // Shutdown refuses new calls, ends waiting ones at once, and waits for the holds, which are renewed and may be re-entered.
 func TestShutdownWaitsForTheHolds(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what Shutdown waits for")
 		rw, other := w.newLock(rwlock.WithLease(w.lease)), w.newLock()
 		wr, r := take(w, newOwner(), rw, write, "w"), take(w, newOwner(), rw, read, "r")
 		waiting := []*call{w.enqueue(newOwner(), rw, read, "w"), w.enqueue(newOwner(), rw, write, "r")}
@@ -85,6 +86,7 @@ func TestShutdownWithoutHolds(t *testing.T) {
 // When its context ends first, Shutdown closes at once: the holds are released, and end with ErrClosed.
 func TestShutdownThatRunsOutOfTime(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what Shutdown waits for")
 		rw, other := w.newLock(), w.newLock()
 		h := take(w, newOwner(), rw, write, "n")
 		next := w.enqueue(newOwner(), other, write, "n")

@@ -130,6 +130,7 @@ func TestSnapshotSaysWhereALockWasAskedFor(t *testing.T) {
 // A snapshot does not list a hold that was lost, though it was not released.
 func TestSnapshotOfLostHold(t *testing.T) {
 	everywhere(t, func(w *world) {
+		w.ours("what a snapshot says")
 		rw := w.newLock(rwlock.WithLease(w.lease))
 		h := take(w, newOwner(), rw, write, "lost", rwlock.NoRenew())
 		w.lostWhen(h)

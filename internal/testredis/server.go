@@ -99,6 +99,23 @@ func StartWith(tb testing.TB, conf Config) *Server {
 var shared struct {
 	sync.Mutex
 	*process
+	voters []*process
+}
+
+// SharedVoters returns three servers that the tests of this binary share, for a quorum, as Shared returns one.
+func SharedVoters(tb testing.TB) []*Server {
+	tb.Helper()
+	Need(tb)
+	shared.Lock()
+	defer shared.Unlock()
+	for len(shared.voters) < 3 {
+		shared.voters = append(shared.voters, launchShared(tb))
+	}
+	var servers []*Server
+	for _, p := range shared.voters {
+		servers = append(servers, &Server{p, tb})
+	}
+	return servers
 }
 
 // Shared returns the server that the tests of this binary share; the first call starts it. A test that pauses, kills or
@@ -109,27 +126,38 @@ func Shared(tb testing.TB) *Server {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.process == nil {
-		dir, err := os.MkdirTemp("", "testredis")
-		if err == nil {
-			shared.process, err = launch(Config{}, dir)
-		}
-		if err != nil {
-			_ = os.RemoveAll(dir)
-			tb.Fatalf("start redis-server: %v", err)
-		}
+		shared.process = launchShared(tb)
 	}
 	return &Server{shared.process, tb}
 }
 
-// StopShared stops the shared server, if there is one.
+func launchShared(tb testing.TB) *process {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "testredis")
+	var p *process
+	if err == nil {
+		p, err = launch(Config{}, dir)
+	}
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		tb.Fatalf("start redis-server: %v", err)
+	}
+	return p
+}
+
+// StopShared stops the shared servers.
 func StopShared() {
 	shared.Lock()
 	defer shared.Unlock()
-	if p := shared.process; p != nil {
+	all := shared.voters
+	if shared.process != nil {
+		all = append(all, shared.process)
+	}
+	for _, p := range all {
 		p.kill()
 		_ = os.RemoveAll(p.dir)
-		shared.process = nil
 	}
+	shared.process, shared.voters = nil, nil
 }
 
 // launch starts a server on a free port.

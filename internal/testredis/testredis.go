@@ -57,6 +57,16 @@ func Each(t *testing.T, fn func(t *testing.T, s Backend)) {
 	})
 }
 
+// Voters returns three servers that are a quorum, as backends with one prefix.
+func Voters(t *testing.T) (servers []Backend) {
+	t.Helper()
+	prefix := newPrefix()
+	for _, s := range SharedVoters(t) {
+		servers = append(servers, Backend{Prefix: prefix, tb: t, addr: s.Addr(), real: true})
+	}
+	return servers
+}
+
 // newPrefix returns a prefix of fixed length, so that none is the start of another.
 func newPrefix() string { return "test-" + strings.ToLower(rand.Text()) }
 
