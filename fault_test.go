@@ -659,8 +659,15 @@ func TestBrokenConnectionsAreNotNoticed(t *testing.T) {
 	onServers(t, func(w *world) {
 		p := faultproxy.New(w.T, w.dial().Options().Addr)
 		stubborn := func(o *redis.Options) { o.MaxRetries, o.MaxRetryBackoff = 20, 20*time.Millisecond }
-		rw := newLockOn(w, p.Client(stubborn), rwlock.WithPrefix(w.prefix))
-		during(func() { w.work(rw, 40) }, 100*time.Millisecond, p.CloseAll)
+		var j journal
+		rw := newLockOn(w, p.Client(stubborn), rwlock.WithPrefix(w.prefix), rwlock.WithObserver(&j))
+		held := 0
+		during(func() { w.work(rw, 40) }, 100*time.Millisecond, func() {
+			if n := len(j.of(rwlock.EventAcquired)); n > held { // or else nothing would get through on a slow machine
+				held = n
+				p.CloseAll()
+			}
+		})
 	})
 }
 
