@@ -483,7 +483,7 @@ func args(r *protocol.Request, w way) []any {
 
 // explain has a server's error name the place in the script's own file.
 func explain(r *protocol.Request, err error) error {
-	if err == nil || !strings.Contains(err.Error(), "user_script:") {
+	if err == nil || r.Script == nil || !strings.Contains(err.Error(), "user_script:") {
 		return err
 	}
 	return &scriptError{err, r.Script.Explain(err.Error())}

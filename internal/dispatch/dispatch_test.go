@@ -326,6 +326,9 @@ func TestErrorsOfScriptsNameTheirFiles(t *testing.T) {
 		require.ErrorAs(t, err, new(redis.Error))
 	}
 	require.NoError(t, explain(request(lua.Lock, "n"), nil))
+
+	odd := serverError("ERR Error running script (call to f_0): @user_script:3: no reply to a command")
+	require.Equal(t, odd, explain(&protocol.Request{}, odd), "which is no script")
 }
 
 // Requests that come while all lanes are busy travel together when one is free, in order, and no more than a server takes in.
