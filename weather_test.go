@@ -179,9 +179,8 @@ func TestQueuedCallRidesOutErrors(t *testing.T) {
 	for _, cause := range passing {
 		t.Run(cause.Error(), func(t *testing.T) {
 			bubbled(t, func(w *world) {
-				f, c := &weather{}, w.dial()
-				c.AddHook(f)
-				rw, other := newLockOn(w, c), w.newLock()
+				f := &weather{}
+				rw, other := w.newLockVia(func(c *redis.Client) { c.AddHook(f) }), w.newLock()
 				h := take(w, newOwner(), other, write, "a")
 				waiting := w.enqueue(newOwner(), rw, write, "a")
 				f.set(cause)
