@@ -69,6 +69,25 @@ func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 	}
 }
 
+// Readers that a writer kept waiting enter when it withdraws, and all of them before the next writer that comes between the steps.
+func TestCrowdBehindAWriterThatWithdrewIsLetInBeforeTheNext(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	r.do(t, askFor(reader(1), 60_000, false))
+	r.do(t, askFor(writer(2), 60_000, false))
+	for owner := 3; owner < 10; owner++ {
+		r.do(t, askFor(reader(owner), 60_000, false))
+	}
+	if reply := r.do(t, release(writer(2), 0)); !reply.More {
+		t.Fatalf("one step lets in all: %+v", reply)
+	}
+	r.do(t, askFor(writer(10), 60_000, false))
+	r.finish(t, protocol.Reply{More: true})
+	if s := r.state(t); len(s.Holds) != 8 || len(s.Queue) != 1 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+	}
+}
+
 // The same request, run again between the steps, says again that there are more.
 func TestReleaseThatRunsAgainBetweenSteps(t *testing.T) {
 	t.Parallel()
@@ -85,6 +104,25 @@ func TestReleaseThatRunsAgainBetweenSteps(t *testing.T) {
 	if again := r.do(t, release(writer(1), 0)); again.Code != protocol.DoneBefore || again.More {
 		t.Errorf("the third run replies %+v", again)
 	}
+	if s := r.state(t); len(s.Holds) != 6 || len(s.Queue) != 0 {
+		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
+	}
+}
+
+// The first of a crowd that asks after the writer died enters, and is told that there are more, even if none of them is of its process.
+func TestFirstOfACrowdIsToldThatThereAreMore(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, true)
+	r.do(t, askFor(writer(1), 1_000, false))
+	for owner := 2; owner < 8; owner++ {
+		r.do(t, askFor(reader(owner), 60_000, false))
+	}
+	r.pass(t, 10_000)
+	first := r.do(t, askFor(reader(2), 60_000, false))
+	if first.Token == 0 || !first.More {
+		t.Errorf("%+v", first)
+	}
+	r.finish(t, first)
 	if s := r.state(t); len(s.Holds) != 6 || len(s.Queue) != 0 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
@@ -455,12 +493,13 @@ func TestHandoverIsTheSameEitherWay(t *testing.T) {
 	}
 }
 
-// A release succeeds though the server lets nobody use channels. It says why those that have the lock now were not told.
-func TestReleaseSaysWhyNobodyWasTold(t *testing.T) {
+// A request succeeds though the server lets nobody use channels. It says why those that have the lock now were not told.
+func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	tells := strings.ReplaceAll(source(t, "unlock", false), "redis.call('RPUSH', '{told}',", "redis.pcall('PUBLISH',")
-	r.load(t, lua.Unlock, tells)
+	for _, s := range []*lua.Script{lua.Unlock, lua.RLock} {
+		r.load(t, s, strings.ReplaceAll(source(t, s.Name, false), "redis.call('RPUSH', '{told}',", "redis.pcall('PUBLISH',"))
+	}
 	if err := r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -478,6 +517,15 @@ func TestReleaseSaysWhyNobodyWasTold(t *testing.T) {
 			}
 		}
 	}
+
+	r.reset(t)
+	r.do(t, askFor(writer(1), 1_000, false))
+	r.do(t, askFor(reader(2), 60_000, false))
+	r.do(t, askFor(reader(3), 60_000, false))
+	r.pass(t, 10_000)
+	if reply := r.do(t, askFor(reader(2), 60_000, false)); reply.Token == 0 || reply.Mute == "" {
+		t.Errorf("%+v", reply)
+	}
 }
 
 // Whoever waits is told how many are served before: a writer those that came before it, and readers that go first; a reader one, if a
@@ -487,24 +535,25 @@ func TestAheadCountsWhoIsServedBefore(t *testing.T) {
 	r := newRedisRig(t, false)
 	for name, c := range map[string]struct {
 		holder protocol.Claim
-		ahead  []int // of writer 2, reader 3, reader 4, writer 5, and of a writer and a reader that try
+		first  []int // as they come: of writer 2, reader 3, reader 4, writer 5
+		ahead  []int // later, and of a writer and a reader that try
 	}{
-		"a writer holds it": {writer(1), []int{2, 0, 0, 3, 4, 0}},
-		"a reader holds it": {reader(1), []int{0, 1, 1, 3, 4, 1}},
+		"a writer holds it": {writer(1), []int{0, 0, 0, 3}, []int{2, 0, 0, 3, 4, 0}},
+		"a reader holds it": {reader(1), []int{0, 1, 1, 3}, []int{0, 1, 1, 3, 4, 1}},
 	} {
 		r.reset(t)
 		r.do(t, askFor(c.holder, 60_000, false))
 		waiters := []protocol.Claim{writer(2), reader(3), reader(4), writer(5)}
+		var first, ahead []int
 		for _, w := range waiters {
-			r.do(t, askFor(w, 60_000, false))
+			first = append(first, r.do(t, askFor(w, 60_000, false)).Ahead)
 		}
-		var ahead []int
 		for _, w := range waiters {
 			ahead = append(ahead, r.do(t, askFor(w, 60_000, false)).Ahead)
 		}
 		ahead = append(ahead, r.do(t, askFor(writer(6), 60_000, true)).Ahead, r.do(t, askFor(reader(7), 60_000, true)).Ahead)
-		if !slices.Equal(ahead, c.ahead) {
-			t.Errorf("%s: %v are ahead, of %v", name, ahead, c.ahead)
+		if !slices.Equal(first, c.first) || !slices.Equal(ahead, c.ahead) {
+			t.Errorf("%s: first %v and later %v are ahead, of %v and %v", name, first, ahead, c.first, c.ahead)
 		}
 	}
 }
@@ -625,6 +674,27 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 	}
 }
 
+// Of readers that died, or were dropped by force, nothing is left but what the next holder has, too: the hash.
+func TestDroppedReadersLeaveOneKey(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for name, drop := range map[string]func(){
+		"died":   func() { r.pass(t, 10_000) },
+		"forced": func() { r.do(t, force) },
+	} {
+		r.reset(t)
+		r.do(t, askFor(reader(1), 1_000, false))
+		r.do(t, askFor(reader(2), 1_000, false))
+		drop()
+		if reply := r.do(t, askFor(writer(3), 10_000, false)); reply.Token == 0 {
+			t.Errorf("%s: %+v", name, reply)
+		}
+		if keys := r.ttls(t); len(keys) != 1 {
+			t.Errorf("%s: there are %v", name, keys)
+		}
+	}
+}
+
 // While a crowd of dead is cleared away nobody holds the lock, and who asks is told so.
 func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 	t.Parallel()
@@ -641,6 +711,7 @@ func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 		if reply.Token != 0 || !reply.More || reply.Mode != protocol.None || reply.Claim != "" || reply.Again != 0 {
 			t.Errorf("%s: %+v", s.name, reply)
 		}
+		r.do(t, askFor(reader(11), 60_000, false)) // is answered, too, though the hash says only that somebody waits
 	}
 }
 

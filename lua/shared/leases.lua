@@ -78,7 +78,6 @@ end
 -- Sets the lease of the caller's hold, counted from now.
 local function live_for(for_ms)
   if holder == claim then
-    lease, since = for_ms, now
     put('lease', for_ms .. ' ' .. now)
   else
     insist()
@@ -140,7 +139,7 @@ end
 
 -- Ends the holds that block the lock though their leases have ended.
 local function expire()
-  if holder ~= '' and holder ~= 'shared' and not alive(since, lease) then
+  if holder ~= 'shared' and not alive(since, lease) then
     vacate()
   end
   if holder == 'shared' and ends() <= ms then

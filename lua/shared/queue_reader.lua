@@ -2,7 +2,7 @@
 -- shared/blocked.lua handles all other cases.
 local holder, plus = string.match(owner, '^(%S+) ?(%+?)$')
 local written = holder and string.sub(holder, 1, 1) == 'w'
-if holder and holder ~= ARGV[1] and (written and holder ~= ARGV[8] or not written and plus == '+') then
+if holder ~= ARGV[1] and (written and holder ~= ARGV[8] or not written and plus == '+') then
   local last = holder == 'shared' and call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES') or {}
   local first = not written and call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1] or ''
   local its_slot, its_number = string.match(first, '^w:([^:]+:%d+):(%d+)')

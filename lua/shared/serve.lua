@@ -153,9 +153,6 @@ local function serve()
   local writer, from, for_ms = first_writer()
   if more == 0 and waiting > pending and (not writer or owed ~= '') then
     admit(writer and owed)
-    if writer and holder ~= '' and (f[8] or '') ~= '' then
-      ask(writer) -- the step before did not notify it
-    end
   end
   if more == 1 then
     return

@@ -137,7 +137,7 @@ end
 
 -- 1 if an earlier step left readers whose turn it is, so that a repeated reply says so, too.
 local function unfinished()
-  return owed ~= '' and not is_write(holder) and 1 or 0
+  return owed ~= '' and 1 or 0
 end
 
 local function set_count(to)
