@@ -128,6 +128,9 @@ func TestTokensOfVotesGrow(t *testing.T) {
 		require.EqualValues(t, someToken+2, take(p.reader(), someToken), "a reader has that of the writer before it")
 		require.EqualValues(t, someToken+9, take(p.reader(), someToken+9))
 		require.EqualValues(t, someToken+10, take(p.writer(), someToken+5), "a writer's is larger than that of a reader before it")
+		require.EqualValues(t, someToken+20, take(p.reader(), someToken+20))
+		require.EqualValues(t, someToken+15, take(p.reader(), someToken+15))
+		require.EqualValues(t, someToken+21, take(p.writer(), someToken+16), "it is larger than that of any reader before it")
 	})
 }
 
@@ -144,6 +147,23 @@ func TestTokenIsWrittenBack(t *testing.T) {
 	})
 }
 
+// It is also written back if the writer's own read, which has the token of the hold, was there first.
+func TestTokenIsWrittenBackAfterAReadUnderTheHold(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		w, r := p.writer(), p.reader()
+		r.owner, r.writer = w.owner, w.ID
+		r.number()
+		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
+		require.EqualValues(t, someToken+7, p.vote(r, someToken+7).Vote)
+		require.EqualValues(t, someToken+7, p.vote(w, someToken+7).Vote)
+		p.run(r.releases())
+		p.run(w.releases())
+		require.EqualValues(t, someToken+7, p.vote(p.reader(), someToken+1).Vote, "a reader's is no smaller than the writer's before it")
+	})
+}
+
 // A server that has forgotten a name gives no token that it, or another, gave for it before.
 func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 	t.Parallel()
@@ -157,6 +177,19 @@ func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 		other.vote(other.writer(), 0)
 		p.c.Del(t.Context(), s.Prefix+":{l}")
 		require.Greater(t, p.vote(p.writer(), 0).Vote, int64(someToken))
+	})
+}
+
+// A server leaves its generation only to rest: it may have voted for somebody.
+func TestServerKeepsItsGeneration(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		require.Equal(t, "g", p.asks("start", p.id, "other", "60000").Generation)
+		require.Equal(t, "g", p.asks("admit", p.id, "other", "60000", protocol.TokenArg(someToken)).Generation)
+		require.Equal(t, "g", p.asks("rest", p.id, "other", "1").Generation, "it was seen with another")
+		require.Equal(t, time.Minute, p.asks("raise", p.id, "other", "3600000").Longest)
+		require.Empty(t, p.asks("rest", p.id, "g", "60000").Generation)
 	})
 }
 

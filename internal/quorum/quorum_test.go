@@ -86,6 +86,19 @@ func TestClaimThatIsLetInWaitsInTheQueuesOfTheOthers(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 }
 
+// Where the claim waits at the others, it asks again when a lease may be over, though no message has come.
+func TestClaimThatIsLetInAsksTheOthersAgain(t *testing.T) {
+	r := newVotingRig(t)
+	_, order := r.letIn()
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	for _, i := range order[1:] {
+		r.reply(r.next(i, lua.Vote), waits(100*time.Millisecond))
+	}
+	require.Zero(t, r.sends(order[1], lua.Vote))
+	r.pass(200 * time.Millisecond)
+	require.Equal(t, 1, r.sends(order[1], lua.Vote))
+}
+
 // collectInVain has the other servers keep a claim that is let in waiting until it retreats.
 func (r *rig) collectInVain(order []int) {
 	r.t.Helper()
@@ -386,6 +399,31 @@ func TestReleaseIsDoneIfTheServersThatAnswerHaveNoMoreVotes(t *testing.T) {
 			require.NoError(t, h.Err())
 		})
 	}
+}
+
+// A vote that could not be given back is given back when its server answers again, after a pause.
+func TestVoteIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	order := r.inOrder()
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	for _, i := range order[:2] {
+		r.reply(r.next(i, lua.Unlock), done)
+	}
+	r.fail(r.next(order[2], lua.Unlock))
+	require.Equal(t, engine.Finished, h.State())
+	failed := r.now
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Mark {
+			return markOf(q.Server, "g", -1, "")
+		}
+		return nil
+	}
+	for r.sends(order[2], lua.Unlock) == 0 {
+		require.Less(t, r.now.Sub(failed), 2*probeSlowly)
+		r.pass(10 * time.Millisecond)
+	}
+	require.GreaterOrEqual(t, r.now.Sub(failed), probeEvery)
 }
 
 func TestReleaseDoesNotWaitForTheSlowestServer(t *testing.T) {

@@ -26,6 +26,7 @@ type meaning uint8
 const (
 	plain      meaning = iota
 	skip               // makes no difference, and is not copied
+	folded             // likewise, unless everything is told apart
 	moment             // a time.Time
 	number             // of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
 	counter            // the last number that was given out
@@ -110,9 +111,10 @@ var meanings = map[string]meaning{
 }
 
 // quorumMemory are the fields of internal/quorum that make no difference to what it does: memory, what errors and traces say, and
-// hashes that it computes again.
+// hashes that it computes again. TestFoldingOfAQuorumIsSound explores with them, too.
 var quorumMemory = map[string]meaning{
-	"Quorum.taken": skip, "Quorum.out": skip, "Request.For": skip, "ballot.latest": skip, "server.err": skip, "weight.id": skip, "weight.hash": skip,
+	"Quorum.taken": skip, "Quorum.out": skip,
+	"Request.For": folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded, "weight.hash": folded,
 }
 
 var quorumPath = reflect.TypeFor[quorum.Quorum]().PkgPath()
@@ -227,7 +229,7 @@ func (s *shape) isFlat() bool {
 			return true
 		}
 		for _, f := range s.fields {
-			if f.mean == skip || !f.shape.flat && !f.shape.opaque {
+			if f.mean == skip || f.mean == folded || !f.shape.flat && !f.shape.opaque {
 				return false
 			}
 		}
@@ -236,8 +238,11 @@ func (s *shape) isFlat() bool {
 }
 
 // deepCopy returns a copy of the graph that *p is the root of.
-func deepCopy[T any](p *T) *T {
-	c := copier{}
+func deepCopy[T any](p *T) *T { return copyOf(p, false) }
+
+// copyOf is deepCopy; whole says whether what is folded is copied, too.
+func copyOf[T any](p *T, whole bool) *T {
+	c := copier{whole: whole}
 	return (*T)(c.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
 }
 
@@ -246,7 +251,10 @@ type copied struct {
 	from, to unsafe.Pointer
 }
 
-type copier struct{ done []copied }
+type copier struct {
+	done  []copied
+	whole bool
+}
 
 func (c *copier) pointer(s *shape, p unsafe.Pointer) unsafe.Pointer {
 	if p == nil {
@@ -276,7 +284,7 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 		*p = c.pointer(s.elem, *p)
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if f.mean == skip {
+			if f.mean == skip || f.mean == folded && !c.whole {
 				reflect.NewAt(f.shape.typ, unsafe.Add(q, f.offset)).Elem().SetZero()
 			} else {
 				c.fix(f.shape, unsafe.Add(q, f.offset))
@@ -346,10 +354,10 @@ func (l *look) value(s *shape, p unsafe.Pointer) {
 		l.pointer(s.elem, *(*unsafe.Pointer)(p))
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if f.mean > skip {
+			if f.mean > folded {
 				l.on(f.mean, f.shape, unsafe.Add(p, f.offset))
 			}
-			if f.mean != skip {
+			if f.mean != skip && f.mean != folded {
 				l.value(f.shape, unsafe.Add(p, f.offset))
 			}
 		}
@@ -386,13 +394,17 @@ func sortedKeys(v reflect.Value) []reflect.Value {
 
 // A writer writes a graph as bytes: equal for equal graphs. Moments are relative to now.
 type writer struct {
-	b    []byte
-	now  time.Time
-	seen []copied
+	b     []byte
+	now   time.Time
+	seen  []copied
+	whole bool
 }
 
-func write[T any](p *T, now time.Time) []byte {
-	w := writer{b: make([]byte, 0, 1024), now: now}
+func write[T any](p *T, now time.Time) []byte { return writeOf(p, now, false) }
+
+// writeOf is write; whole says whether what is folded is written, too.
+func writeOf[T any](p *T, now time.Time, whole bool) []byte {
+	w := writer{b: make([]byte, 0, 1024), now: now, whole: whole}
 	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
 	return w.b
 }
@@ -444,7 +456,7 @@ func (w *writer) value(s *shape, p unsafe.Pointer) {
 		w.pointer(s.elem, *(*unsafe.Pointer)(p))
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if f.mean != skip {
+			if f.mean != skip && (f.mean != folded || w.whole) {
 				w.value(f.shape, unsafe.Add(p, f.offset))
 			}
 		}

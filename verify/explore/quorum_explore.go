@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"time"
 )
 
@@ -61,10 +60,10 @@ func (e *parliament) fair(w *world) ([]move, error) {
 	if !w.faulty && !e.cold { // two clients that start servers at once may have some of them rest
 		end = w.at.Add(shortRun)
 	}
-	var path []string
+	var path []fingerprint
 	var taken []move
 	for {
-		key := w.key()
+		key := e.print(w)
 		if e.ended[key] {
 			break
 		}
@@ -91,22 +90,24 @@ func (e *parliament) fair(w *world) ([]move, error) {
 func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 	type node struct {
 		parent int32
-		via    move
+		via    shortMove
 	}
 	type item struct {
 		w     *world
 		index int32
 	}
 	began := time.Now()
-	seeds := [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-	print := func(key string) [2]uint64 {
-		return [2]uint64{maphash.String(seeds[0], key), maphash.String(seeds[1], key)}
-	}
 	first, err := e.start()
 	if err != nil {
 		return report{}, err
 	}
-	visited := map[[2]uint64]struct{}{print(first.key()): {}}
+	visited := map[fingerprint]struct{}{e.print(first): {}}
+	visit := func(w *world) {
+		if e.visit != nil {
+			e.visit(w)
+		}
+	}
+	visit(first)
 	nodes := []node{{parent: -1}}
 	var r report
 	kinds := map[string]bool{}
@@ -117,7 +118,7 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 		kinds[kindOf(flaw)] = true
 		var moves []move
 		for ; nodes[at].parent >= 0; at = nodes[at].parent {
-			moves = append([]move{nodes[at].via}, moves...)
+			moves = append([]move{nodes[at].via.long()}, moves...)
 		}
 		r.Bugs = append(r.Bugs, bug{what: flaw.Error(), trace: trace{steps: e.describeAll(append(moves, last...))}})
 	}
@@ -148,12 +149,13 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 					found(at.index, []move{m}, err)
 					continue
 				}
-				p := print(y.key())
+				p := e.print(y)
 				if _, known := visited[p]; known {
 					continue
 				}
 				visited[p] = struct{}{}
-				nodes = append(nodes, node{at.index, m})
+				nodes = append(nodes, node{at.index, m.short()})
+				visit(y)
 				next = append(next, item{y, int32(len(nodes) - 1)})
 				if taken, err := e.fair(y); err != nil {
 					found(int32(len(nodes)-1), taken, err)

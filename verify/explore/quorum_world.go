@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,6 +44,7 @@ type allowance struct {
 type plan struct {
 	calls []string // of each client: W for Lock, w for TryLock, R and r likewise for reading
 	cold  bool     // the servers are new, and the clients do not know them
+	five  bool     // there are five servers
 	allowance
 }
 
@@ -55,7 +57,9 @@ type parliament struct {
 	offsets  []time.Duration // of the servers' clocks
 	peers    map[string]*peer
 	outcomes map[doing]*outcome
-	ended    map[string]bool // worlds from which a fair run comes to a good end
+	ended    map[fingerprint]bool // worlds from which a fair run comes to a good end
+	seeds    [2]maphash.Seed
+	visit    func(*world) // sees each world that is reached; or nil
 
 	// Mistakes made on purpose, to see that they are found.
 	mute  func(*quorum.Request) bool     // whether a request is lost
@@ -69,8 +73,12 @@ func newParliament(sources scripts, p plan) (*parliament, error) {
 		return nil, err
 	}
 	tries := strings.ContainsAny(strings.Join(p.calls, ""), "wr")
-	return &parliament{rack: k, plan: p, servers: 3, tries: tries, offsets: []time.Duration{0, time.Hour, -time.Hour},
-		peers: map[string]*peer{}, outcomes: map[doing]*outcome{}, ended: map[string]bool{}}, nil
+	servers := 3
+	if p.five {
+		servers = 5
+	}
+	return &parliament{rack: k, plan: p, servers: servers, tries: tries, offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
+		peers: map[string]*peer{}, outcomes: map[doing]*outcome{}, ended: map[fingerprint]bool{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
 }
 
 // A move is one step of a world.
@@ -79,6 +87,15 @@ type move struct {
 	client int
 	a      int // which call, flight, stray, letter or server
 }
+
+// A shortMove is a move in little memory.
+type shortMove struct {
+	do        verb
+	client, a uint8
+}
+
+func (m move) short() shortMove { return shortMove{m.do, uint8(m.client), uint8(m.a)} }
+func (s shortMove) long() move  { return move{s.do, int(s.client), int(s.a)} }
 
 const (
 	goes     verb = 80 + iota // a flight runs, and is answered
@@ -159,6 +176,14 @@ func (w *world) key() string {
 		b = binary.AppendVarint(b, n)
 	}
 	return string(append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, bit(w.faulty)))
+}
+
+// A fingerprint stands for the key of a world: keys take too much memory.
+type fingerprint [2]uint64
+
+func (e *parliament) print(w *world) fingerprint {
+	key := w.key()
+	return fingerprint{maphash.String(e.seeds[0], key), maphash.String(e.seeds[1], key)}
 }
 
 // moves lists all that can happen next.
@@ -382,7 +407,7 @@ func (w *world) exclusive() error {
 	return nil
 }
 
-// parsePlan reads a plan: the calls of each client, "cold" or not, and how often something may happen, as in "W R late 1 passes 2".
+// parsePlan reads a plan: the calls of each client, "cold" and "five" or not, and how often something may happen, as in "W R late 1 passes 2".
 func parsePlan(text string) (p plan, err error) {
 	f := strings.Fields(text)
 	for i := 0; i < len(f); i++ {
@@ -400,6 +425,8 @@ func parsePlan(text string) (p plan, err error) {
 		switch {
 		case f[i] == "cold":
 			p.cold = true
+		case f[i] == "five":
+			p.five = true
 		case strings.Trim(f[i], "WwRr") == "":
 			p.calls = append(p.calls, f[i])
 		default:

@@ -22,6 +22,7 @@ const (
 	alone  = "there is no writer, and it finds that out"
 	grow   = "tickets only have to grow"
 	once   = "a waiter looks again once more than it must"
+	same   = "it writes what is there already"
 	ends   = "a set that is still there is given a new time to live"
 )
 
@@ -138,6 +139,11 @@ var equivalences = []equivalence{
 		"it asks again after a millisecond, and takes the long way then"},
 	{"lua/shared/serve.lua", "pending = 0 => left out", "the queue has as many writers as the hash says, and each was counted down"},
 	{"lua/shared/serve.lua", "lose(its_slot, its_number, last, 'waits') => left out", "who was cleared away queues again, with or without another number"},
+	{"lua/quorum/mark.lua", "local ms = time[1] * 1000 + math.ceil(time[2] / 1000)", "the end of a rest is counted from what was rounded in the same way"},
+	{"lua/quorum/mark.lua", "elseif what == 'admit' and rest ~= '' and ms > tonumber(rest) then", "it rests for 1 ms more"},
+	{"lua/quorum/mark.lua", "if ARGV[5] >= top then", same},
+	{"lua/quorum/token.lua", "if now_largest >= top then", "it keeps further ahead than it must"},
+	{"lua/quorum/token.lua", "if now_by == by or now_written ~= written or now_largest ~= largest then", same},
 	{"lua/shared/state.lua", "return owed ~= '' or 0", "a server replies 1 for what is true"},
 	{"lua/shared/state.lua", "if new_queue or short and waiting >= 0 then", nobody},
 	{"lua/shared/state.lua", "set_count('') => left out", "whoever held the lock before took its count along"},

@@ -16,26 +16,30 @@ import (
 
 // A killer is a command that fails on a mutant. The root of the copy is in the environment as ROOT, the directory of the
 // scripts, which are read when they are needed if it is they that are mutated, as RWLOCK_LUA, and what names the tests that run in
-// bubbles as BUBBLES.
+// bubbles as BUBBLES; those that run there over several servers as QUORUM.
 type killer struct {
 	name    string
-	dir     string // of the repository, to run in
-	prepare string // a command that runs once, without any mutation
+	dir     string         // of the repository, to run in
+	prepare string         // a command that runs once, without any mutation
+	but     *regexp.Regexp // files whose mutants it cannot kill; or nil
 	command string
 }
+
+// tries reports whether it may kill mutants of a file.
+func (k killer) tries(file string) bool { return k.but == nil || !k.but.MatchString(file) }
 
 // They are built once: those of the scripts read the scripts when they start, and those of a package have all its mutants. Of what runs on every server, the real one suffices.
 var (
 	traces = killer{
-		name: "traces", dir: "verify/explore", prepare: `go test -c -o "$ROOT/explore.test" .`,
+		name: "traces", dir: "verify/explore", prepare: `go test -c -o "$ROOT/explore.test" .`, but: several,
 		command: `"$ROOT/explore.test" -test.failfast -test.run 'TestTraces$'`,
 	}
 	steps = killer{
-		name: "steps", dir: "verify", prepare: `go test -c -o "$ROOT/verify.test" .`,
+		name: "steps", dir: "verify", but: several, prepare: `go test -c -o "$ROOT/verify.test" .`,
 		command: `"$ROOT/verify.test" -test.failfast -test.skip '^(TestDifferential|` + slow + `|` + unrelated + `)'`,
 	}
 	differential = killer{
-		name: "differential", dir: "verify",
+		name: "differential", dir: "verify", but: several,
 		command: `"$ROOT/verify.test" -test.failfast -test.run Differential -test.skip /miniredis -rapid.checks 40 ` + brief,
 	}
 	protocolTests = killer{
@@ -43,7 +47,7 @@ var (
 		command: `"$ROOT/protocol.test" -test.failfast -test.skip /miniredis`,
 	}
 	situationTests = killer{
-		name: "situations", dir: "verify",
+		name: "situations", dir: "verify", but: several,
 		command: `"$ROOT/verify.test" -test.failfast -test.run '^(TestDifferential|` + slow + `)' -test.skip /miniredis ` + brief,
 	}
 	bubbleTests = killer{
@@ -52,7 +56,7 @@ var (
 	}
 	// What something costs, and what is only to be seen at a server.
 	costTests = killer{
-		name: "costs", prepare: `go test -c -o "$ROOT/root.test" .`,
+		name: "costs", prepare: `go test -c -o "$ROOT/root.test" .`, but: several,
 		command: `"$ROOT/root.test" -test.failfast -test.run '^Test(Calls|Cost|Memory|Name|WrongType)'`,
 	}
 )
@@ -63,14 +67,39 @@ const (
 	brief     = "-rapid.nofailfile -rapid.shrinktime 1ms"
 )
 
+// Those of what servers do that vote.
+var (
+	quorumExplore = killer{
+		name: "explore", dir: "verify/explore", prepare: `go test -c -o "$ROOT/explore.test" .`, but: single,
+		command: `"$ROOT/explore.test" -test.failfast -quorumtime 20s -test.run 'TestExploreQuorum$/^(W_R_passes|W_w_passes|W_W_gives|W_cold)'`,
+	}
+	quorumSim = killer{
+		name: "sim", dir: "verify/sim", prepare: `go test -c -o "$ROOT/sim.test" .`, but: single,
+		command: `"$ROOT/sim.test" -test.failfast -test.run OverAQuorum -quorums 40`,
+	}
+	quorumTests = killer{
+		name: "root", prepare: `go test -c -o "$ROOT/root.test" .`, but: single,
+		command: `"$ROOT/root.test" -test.failfast -test.run "$QUORUM" -test.skip 'Observer|MaxHold' && "$ROOT/root.test" -test.failfast -test.run 'Quorum|Server(That|Rests|s)|TooFew|FirstStart'`,
+	}
+)
+
+// Scripts of a lock on one server, and what servers have that vote.
+var (
+	single  = regexp.MustCompile(`^lua/(shared/)?\w+\.lua$`)
+	several = regexp.MustCompile(`^(lua|internal)/quorum/`)
+)
+
 // killersOf returns the default killers, the quickest first.
 func killersOf(pkg string) []killer {
 	if pkg == "" {
-		return []killer{traces, steps, protocolTests, differential, costTests, situationTests}
+		return []killer{traces, steps, protocolTests, differential, costTests, situationTests, quorumExplore, quorumSim, quorumTests}
 	}
 	own := killer{
 		name: filepath.Base(pkg), dir: pkg, prepare: `go test -vet=off -c -o "$ROOT/own.test" .`,
 		command: `"$ROOT/own.test" -test.failfast -test.timeout 2m`,
+	}
+	if several.MatchString(pkg + "/") {
+		return []killer{own, quorumExplore, quorumSim, quorumTests}
 	}
 	return []killer{own, bubbleTests, costTests}
 }
@@ -80,7 +109,7 @@ var (
 	inBubble = regexp.MustCompile(`\b(everywhere|bubbled|inBubble)\(t, `)
 )
 
-// bubbles returns what names the root tests that run in a bubble, where time costs nothing.
+// bubbles returns a pattern of the names of the root tests that run in a bubble, where time costs nothing.
 func bubbles(root string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(root, "*_test.go"))
 	if err != nil {
@@ -103,7 +132,7 @@ func bubbles(root string) (string, error) {
 			}
 		}
 	}
-	return "^(" + strings.Join(names, "|") + ")$/^bubble$", nil
+	return "^(" + strings.Join(names, "|") + ")$", nil
 }
 
 const (
@@ -125,7 +154,9 @@ type worker struct {
 func newWorker(o options, all []mutant, at string) (*worker, error) {
 	w := &worker{options: o, at: at, scripts: at}
 	if w.killers == nil {
-		w.killers = killersOf(o.pkg)
+		w.killers = slices.DeleteFunc(killersOf(o.pkg), func(k killer) bool {
+			return !slices.ContainsFunc(all, func(m mutant) bool { return k.tries(m.file) })
+		})
 	}
 	if err := copyRepository(o.root, at); err != nil {
 		return nil, err
@@ -134,7 +165,7 @@ func newWorker(o options, all []mutant, at string) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.env = append(os.Environ(), "ROOT="+at, "BUBBLES="+run, "GOWORK=off")
+	w.env = append(os.Environ(), "ROOT="+at, "BUBBLES="+run+"/^bubble$", "QUORUM="+run+"/^quorum$", "GOWORK=off")
 	if o.pkg == "" {
 		err = unembed(at)
 	} else {
@@ -201,7 +232,7 @@ func (w *worker) try(m mutant) (by, output string) {
 	case m.broken:
 		return invalid, ""
 	case m.number > 0:
-		return w.kill(w.limit, chosenBy+"="+strconv.Itoa(m.number))
+		return w.kill(m.file, w.limit, chosenBy+"="+strconv.Itoa(m.number))
 	}
 	path := filepath.Join(w.scripts, filepath.FromSlash(m.file))
 	text, err := os.ReadFile(path)
@@ -219,14 +250,18 @@ func (w *worker) try(m mutant) (by, output string) {
 	} else if out, err := w.build(context.Background()); err != nil {
 		return invalid, out
 	}
-	return w.kill(w.limit)
+	return w.kill(m.file, w.limit)
 }
 
-// kill runs the killers one after the other, within a time, and returns the name of the first that fails, and what it says.
-func (w *worker) kill(limit time.Duration, env ...string) (by, output string) {
+// kill runs the killers of mutants of a file one after the other, within a time, and returns the name of the first that fails, and what it
+// says. Without a file, it runs all.
+func (w *worker) kill(file string, limit time.Duration, env ...string) (by, output string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, k := range w.killers {
+		if !k.tries(file) {
+			continue
+		}
 		out, err := w.shell(ctx, k.dir, k.command, env...)
 		if err != nil && ctx.Err() == nil { // on a machine that has other things to do, tests also fail by chance
 			out, err = w.shell(ctx, k.dir, k.command, env...)

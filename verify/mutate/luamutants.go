@@ -31,7 +31,7 @@ const unmutated = "inspect.lua"
 // luaMutants makes every mutant of the scripts of a repository.
 func luaMutants(root string) ([]mutant, error) {
 	var all []mutant
-	for _, pattern := range []string{"lua/*.lua", "lua/shared/*.lua"} {
+	for _, pattern := range []string{"lua/*.lua", "lua/shared/*.lua", "lua/quorum/*.lua"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
@@ -182,7 +182,7 @@ func balanced(code string) bool {
 
 // checkLua returns why one of the scripts of a repository is no Lua, if so.
 func checkLua(root string) error {
-	for _, script := range lua.All {
+	for _, script := range slices.Concat(lua.All, lua.Quorum) {
 		composed, err := lua.Compose(os.DirFS(filepath.Join(root, "lua")), script.Name)
 		if err == nil {
 			_, err = parse.Parse(strings.NewReader(composed.Source), script.Name+".lua")

@@ -124,7 +124,7 @@ func run(o options) error {
 		workers = append(workers, other)
 	}
 	// What is not mutated must live. Its first run compiles what others then find.
-	if by, output := workers[0].kill(10 * o.limit); by != survived {
+	if by, output := workers[0].kill("", 10*o.limit); by != survived {
 		return fmt.Errorf("%s: fails without any mutation:\n%s", by, output)
 	}
 
