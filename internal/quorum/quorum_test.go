@@ -99,6 +99,27 @@ func TestClaimThatIsLetInAsksTheOthersAgain(t *testing.T) {
 	require.Equal(t, 1, r.sends(order[1], lua.Vote))
 }
 
+// One server that has another holder does not refuse a try for which a majority may yet vote.
+func TestTryIsNotRefusedByAMinority(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, true)
+	order := r.inOrder()
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[1], lua.Vote), waits(time.Minute))
+	require.NoError(t, h.Err())
+	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+}
+
+// A request for a vote that fails may have run, or may run yet: the vote is given back.
+func TestVoteWhoseRequestFailedIsGivenBack(t *testing.T) {
+	r := newVotingRig(t)
+	r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	r.fail(r.next(order[2], lua.Vote))
+	require.Equal(t, 1, r.sends(order[2], lua.Unlock))
+}
+
 // collectInVain has the other servers keep a claim that is let in waiting until it retreats.
 func (r *rig) collectInVain(order []int) {
 	r.t.Helper()
