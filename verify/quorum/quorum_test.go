@@ -55,8 +55,7 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 	}
 	var list []Fault
 	for _, f := range All() {
-		// A clock that was set back lengthens the leases of votes by as much. Those that nobody gives back, as their client has ended while the
-		// server did not answer, stand for a minute more, and so long these servers are of no use to others: the next fault makes too many.
+		// A clock that was set back lengthens leases by as much, and what is left to them.
 		if !f.Clock && !f.Beyond {
 			list = append(list, f)
 		}
