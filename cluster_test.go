@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -274,6 +275,49 @@ func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 			require.Less(t, slices.Max(took), lease/renewAfter-time.Second, "when a heartbeat would come")
 		})
 	}
+}
+
+// A grant needs no node but the lock's own: it is told there, too, whatever becomes of the others. And though all nodes tell it, it is heard
+// once.
+func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	var woken, inVain atomic.Int64
+	observer := rwlock.ObserverFunc(func(e rwlock.Event) {
+		switch e.Kind {
+		case rwlock.EventWoken:
+			woken.Add(1)
+		case rwlock.EventWokenInVain:
+			inVain.Add(1)
+		}
+	})
+	open := func(opts ...rwlock.Option) *rwlock.RWLock {
+		rw, err := rwlock.New(cluster.Client(), append(opts, rwlock.WithLease(40*time.Second))...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = rw.Close() })
+		return rw
+	}
+	holder, waiter := open(), open(rwlock.WithObserver(observer))
+	const n = 30
+	name := func(shard, i int) string { return cluster.On(shard, fmt.Sprint("name", i)) }
+	handover(t, holder, waiter, name(0, 0))
+	eventually(t, func() bool {
+		return !slices.ContainsFunc(cluster.Nodes, func(s *testredis.Server) bool {
+			channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+			require.NoError(t, err)
+			return len(channels) != 1
+		})
+	}, "a subscription at each master")
+	woken.Store(0)
+	for i := range n {
+		handover(t, holder, waiter, name(i%3, 1+i))
+	}
+	eventually(t, func() bool { return woken.Load() == n }, "a message for each grant")
+	cluster.Nodes[0].Pause()
+	cluster.Nodes[2].Pause()
+	require.Less(t, handover(t, holder, waiter, name(1, 1+n)), 2*time.Second, "nodes that do not answer are noticed later")
+	require.Zero(t, inVain.Load(), "messages heard twice")
 }
 
 // The message of a grant may be lost with the master that sent it, though the grant has reached the replica that takes over. Waiters do not

@@ -32,8 +32,8 @@ const (
 type cluster struct {
 	client  *redis.ClusterClient
 	receive func([]Result)
-	mapped  func(masters map[string]bool) // called with the addresses of the masters, when there is a new map
-	armed   atomic.Bool                   // the timer will fire
+	mapped  func(masters map[string]*redis.Client) // called with the masters by their addresses, when there is a new map
+	armed   atomic.Bool                            // the timer will fire
 
 	mu       sync.Mutex
 	lanes    map[string]*Dispatcher // by the master's address
@@ -51,7 +51,7 @@ type cluster struct {
 // oneOf is a cluster's client for what is sent to one of its nodes.
 type oneOf struct{ redis.UniversalClient }
 
-func newCluster(client *redis.ClusterClient, receive func([]Result), mapped func(map[string]bool)) *cluster {
+func newCluster(client *redis.ClusterClient, receive func([]Result), mapped func(map[string]*redis.Client)) *cluster {
 	c := &cluster{client: client, receive: receive, mapped: mapped, lanes: make(map[string]*Dispatcher)}
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	c.timer.Stop()
@@ -149,7 +149,7 @@ func (c *cluster) tick() {
 // failed takes the error of a request: one that no server has answered may have gone to a server that is no more.
 func (c *cluster) failed(err error) {
 	if protocol.Passing(err) {
-		c.look()
+		c.look(0)
 	}
 }
 
@@ -191,18 +191,18 @@ func (c *cluster) reload() {
 	})
 }
 
-// load has the client ask for the map, and returns the addresses of the masters. While the client has an empty map it sends each
+// load has the client ask for the map, and returns the masters by their addresses. While the client has an empty map it sends each
 // request to any node.
-func (c *cluster) load() (masters map[string]bool, err error) {
+func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	var mu sync.Mutex
-	masters = make(map[string]bool)
+	masters = make(map[string]*redis.Client)
 	for range emptyMaps {
 		// ReloadState asks no second node while the first one does not answer. This is called for each master of a map that has just
 		// been asked for.
 		err = c.client.ForEachMaster(context.Background(), func(_ context.Context, node *redis.Client) error {
 			mu.Lock()
 			defer mu.Unlock()
-			masters[node.Options().Addr] = true
+			masters[node.Options().Addr] = node
 			return nil
 		})
 		if err != nil || len(masters) > 0 {
@@ -212,11 +212,13 @@ func (c *cluster) load() (masters map[string]bool, err error) {
 	return masters, err
 }
 
-// look has the map reloaded, since a node may have been removed from it that goes on answering.
-func (c *cluster) look() {
+// look has the map reloaded if that was not begun of late, since a node may have been removed from it that goes on answering.
+func (c *cluster) look(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.reload()
+	if time.Since(c.reloaded) >= late {
+		c.reload()
+	}
 }
 
 // errLate is the end of requests that were handed over before there was a map, when the dispatcher is closed.
