@@ -92,9 +92,8 @@ func TestErrorsThatPassAreRiddenOut(t *testing.T) {
 	for _, cause := range passing {
 		t.Run(cause.Error(), func(t *testing.T) {
 			bubbled(t, func(w *world) {
-				f, c := &weather{}, w.dial()
-				c.AddHook(f)
-				rw := newLockOn(w, c)
+				f := &weather{}
+				rw := w.newLockVia(func(c *redis.Client) { c.AddHook(f) })
 				h := take(w, newOwner(), rw, write, "held")
 				for _, mode := range bothModes {
 					f.set(cause)
