@@ -257,13 +257,7 @@ func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 			t.Parallel()
 			cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
 			const lease = 40 * time.Second
-			open := func() *rwlock.RWLock {
-				rw, err := rwlock.New(cluster.Client(), rwlock.WithLease(lease))
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = rw.Close() }) // a request to the node that is gone may still be on its way
-				return rw
-			}
-			holder, waiter := open(), open()
+			holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)), onCluster(t, cluster, rwlock.WithLease(lease))
 			at := subscribed(t, cluster, holder, waiter)
 			fault(cluster, cluster.Nodes[at])
 			healthy := cluster.On((at+1)%3, "healthy")
@@ -292,13 +286,8 @@ func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
 			inVain.Add(1)
 		}
 	})
-	open := func(opts ...rwlock.Option) *rwlock.RWLock {
-		rw, err := rwlock.New(cluster.Client(), append(opts, rwlock.WithLease(40*time.Second))...)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = rw.Close() })
-		return rw
-	}
-	holder, waiter := open(), open(rwlock.WithObserver(observer))
+	lease := rwlock.WithLease(40 * time.Second)
+	holder, waiter := onCluster(t, cluster, lease), onCluster(t, cluster, lease, rwlock.WithObserver(observer))
 	const n = 30
 	name := func(shard, i int) string { return cluster.On(shard, fmt.Sprint("name", i)) }
 	handover(t, holder, waiter, name(0, 0))
@@ -328,13 +317,8 @@ func TestWaitersAskAgainAfterAFailover(t *testing.T) {
 	cluster := testredis.StartReplicatedCluster(t, 3)
 	const lease = 40 * time.Second
 	w := &world{T: t}
-	open := func() *rwlock.RWLock {
-		rw, err := rwlock.New(cluster.Client(), rwlock.WithLease(lease), rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = rw.Close() })
-		return rw
-	}
-	holder, waiter := open(), open()
+	quiet := rwlock.WithLogger(slog.New(slog.DiscardHandler))
+	holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease), quiet), onCluster(t, cluster, rwlock.WithLease(lease), quiet)
 	at := subscribed(t, cluster, holder, waiter)
 	shard := (at + 1) % 3
 	name := cluster.On(shard, "name")
@@ -347,6 +331,15 @@ func TestWaitersAskAgainAfterAFailover(t *testing.T) {
 	require.NoError(t, replica.ClusterFailover(t.Context()).Err())
 	unlock(t, next.granted())
 	require.Less(t, next.at.Sub(start), lease/renewAfter-time.Second, "when a heartbeat would come")
+}
+
+// onCluster returns an RWLock whose Close may fail: a request to a node that is gone may still be on its way.
+func onCluster(t *testing.T, cluster *testredis.Cluster, opts ...rwlock.Option) *rwlock.RWLock {
+	t.Helper()
+	rw, err := rwlock.New(cluster.Client(), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = rw.Close() })
+	return rw
 }
 
 // subscribed hands a lock over to the waiter, and returns the place of the master at which it subscribes.

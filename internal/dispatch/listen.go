@@ -47,8 +47,8 @@ type listener struct {
 	heard   echoes
 	closed  bool
 
-	working sync.WaitGroup // on subscriptions
-	closing sync.WaitGroup // of subscriptions
+	working sync.WaitGroup // goroutines that keep subscriptions
+	closing sync.WaitGroup // goroutines that open or close them, and may have to wait for a connection
 }
 
 // A subscription is one of a listener's.
@@ -81,7 +81,8 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 				l.mapped(masters)
 				return false, true
 			}
-			return l.fell(&subscription{}, err), false
+			l.fell(new(subscription), err) // in place of those that could not be opened
+			return false, false
 		})
 	})
 }
