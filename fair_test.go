@@ -103,6 +103,9 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 		limit += 2 * stormers // what is on its way counts in the wrong order
 	}
 	rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+	for _, rw := range rws {
+		unlock(w, take(w, newOwner(), rw, many, "n")) // a call of a client that is still connecting has not come yet
+	}
 	var grants atomic.Int64
 	var wg sync.WaitGroup
 	stop := make(chan struct{})

@@ -128,7 +128,8 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		return
 	}
 	if now.Sub(q.since) < patience {
-		return // other clients may be starting the servers
+		q.readUnstarted(now) // other clients may be starting the servers
+		return
 	}
 	// A majority has lost its data, or was not started. All rest but the servers of the generation that goes on.
 	if best == "" {
@@ -168,6 +169,22 @@ func (q *Quorum) start(now time.Time, generation string) {
 	for _, s := range q.servers {
 		if s.known && !s.asking && !s.suspected && !now.Before(s.retry) && !s.mark.Resting && s.mark.Generation == "" {
 			q.askMark(now, s, "start", s.mark.ID, generation, protocol.Milliseconds(s.lease))
+		}
+	}
+}
+
+// readUnstarted asks for their marks again the servers that had no generation when they were asked, if another server had one
+// then: they may have been started since.
+func (q *Quorum) readUnstarted(now time.Time) {
+	var latest time.Time
+	for _, s := range q.servers {
+		if s.known && s.mark.Generation != "" {
+			latest = later(latest, s.asked)
+		}
+	}
+	for _, s := range q.servers {
+		if s.known && s.mark.Generation == "" && !s.mark.Resting && !s.asked.After(latest) {
+			q.readMark(now, s)
 		}
 	}
 }

@@ -216,6 +216,27 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 	require.Equal(t, start, r.now)
 }
 
+// A client that asks the servers for their marks while another client starts them does not wait for its next look at those
+// that were not started yet: it would be overtaken by all that lock meanwhile.
+func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	for _, i := range []int{0, 2} {
+		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
+	}
+	r.pass(time.Millisecond)
+	start := r.now
+	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7")) // it has voted since
+	r.reply(r.next(0, lua.Mark), markOf(0, "", -1, ""))   // it is started last
+	require.Zero(t, r.sends(0, lua.Mark), "it is not asked again and again")
+	r.reply(r.next(2, lua.Mark), markOf(2, "g", -1, "7"))
+	for _, i := range []int{1, 2} {
+		r.reply(r.next(i, lua.Vote), r.vote(someToken))
+	}
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, start, r.now)
+}
+
 // The first call of a client does not fail while the mark that completes a majority is under way, whatever became of another server.
 func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
 	for what, of := range map[string]func(r *rig, q *Request){
