@@ -224,7 +224,6 @@ func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	for _, i := range []int{0, 2} {
 		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
 	}
-	r.pass(time.Millisecond)
 	start := r.now
 	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7")) // it has voted since
 	r.reply(r.next(0, lua.Mark), markOf(0, "", -1, ""))   // it is started last
@@ -235,6 +234,20 @@ func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	}
 	require.Equal(t, engine.Live, h.State())
 	require.Equal(t, start, r.now)
+}
+
+// Servers that stay without a generation are asked again once, though the clock stands still: one server that was started by
+// a client that has died, or before the others lost their data, is no reason to ask them for ever.
+func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
+	r := newRig(t)
+	r.acquire(protocol.Write, false)
+	asked := 0
+	for len(r.sent) > 0 && asked < 100 {
+		asked++
+		i := r.sent[0].Server
+		r.reply(r.next(i, lua.Mark), markOf(i, []string{"g", "", ""}[i], -1, []string{"7", "", ""}[i]))
+	}
+	require.Equal(t, 3+2, asked)
 }
 
 // The first call of a client does not fail while the mark that completes a majority is under way, whatever became of another server.
