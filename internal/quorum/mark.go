@@ -33,15 +33,15 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 	}
 	s.probed = now
 	s.probes++
-	q.askMark(now, s, "see", fmt.Sprintf("%s:%d", q.instance, q.asks+1))
+	q.reads++
+	q.askMark(now, s, "see", fmt.Sprintf("%s:%d", q.instance, q.reads))
 }
 
 // askMark sends a request that reads or changes the mark of a server.
 func (q *Quorum) askMark(now time.Time, s *server, args ...any) {
-	s.asking = true
-	q.asks++
+	s.asking, s.older = true, false
 	q.send(now, s.index, &Request{
-		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}}, kind: marks, number: q.asks})
+		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}}, kind: marks})
 }
 
 // marked handles the reply to a request about a mark.
@@ -59,7 +59,11 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		q.forgetVotes(s)
 		s.met, s.waited, s.rested = now, false, time.Time{}
 	}
-	s.known, s.mark, s.asked, s.ask, s.came = true, m, r.sent, r.number, q.asks
+	started := m.Generation != "" && m.Generation != s.mark.Generation
+	s.known, s.mark, s.asked = true, m, r.sent
+	if started {
+		q.noteStart()
+	}
 	switch {
 	case m.Resting && m.Rest > 0:
 		s.rested = now.Add(m.Rest + m.Rest/100 + grace)
@@ -173,17 +177,18 @@ func (q *Quorum) start(now time.Time, generation string) {
 	}
 }
 
-// readUnstarted asks for their marks again the servers that had no generation, if they were asked before this client learnt that
-// another server has one: they may have been started since. It counts requests, since a clock may show one time for many of them.
-func (q *Quorum) readUnstarted(now time.Time) {
-	latest := uint64(0)
+// noteStart notes that a server was found to have a generation. The marks of those without one, known or under way, may be older.
+func (q *Quorum) noteStart() {
 	for _, s := range q.servers {
-		if s.known && s.mark.Generation != "" {
-			latest = max(latest, s.came)
-		}
+		s.older = !s.known || s.mark.Generation == ""
 	}
+}
+
+// readUnstarted asks again the servers that had no generation when they were asked, if that was before another server was found to
+// have one: they may have been started since.
+func (q *Quorum) readUnstarted(now time.Time) {
 	for _, s := range q.servers {
-		if s.known && s.mark.Generation == "" && !s.mark.Resting && s.ask <= latest {
+		if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
 			q.readMark(now, s)
 		}
 	}

@@ -68,7 +68,7 @@ type Quorum struct {
 	longest    time.Duration // the longest lease that the marks of a majority allow
 	since      time.Time     // when the servers were first asked for their marks, or were found to have lost their data
 	duplicate  error         // not nil if two clients stand for one server
-	asks       uint64        // requests about marks: no two make the same mark
+	reads      uint64        // how often a mark was requested: no two requests make the same mark
 
 	locks   map[any]*lock      // by key
 	idle    []*lock            // without references, in the order in which they were released
@@ -119,7 +119,7 @@ type Request struct {
 	sent   time.Time
 	kind   kind
 	ballot *ballot
-	number uint64        // of the vote, or of the request about a mark
+	number uint64        // of the vote
 	lease  time.Duration // of the vote
 	round  *round        // or nil
 	ending *ending       // of givesBack

@@ -14,8 +14,7 @@ type server struct {
 	known     bool          // mark is what the server has said
 	mark      protocol.Mark
 	asked     time.Time // when the request was sent that brought the mark
-	ask       uint64    // the number of that request
-	came      uint64    // the number of the last request about any mark that was sent before the mark came
+	older     bool      // another server was found to have a generation after that, and this one was not
 	met       time.Time // when it first showed the mark's id: what it has forgotten is from before
 	waited    bool      // startPatience has passed since then
 	rested    time.Time // until when it rests, if the mark says so

@@ -54,7 +54,7 @@ type letter struct {
 	Text   string
 }
 
-// A peer is a client that all that is known of is remembered of.
+// A peer is a client that all that is known of is remembered of. Peers of one id are equal.
 type peer struct {
 	id   int
 	p    *client
@@ -107,13 +107,18 @@ func (e *parliament) newClient(i int) *client {
 	return c
 }
 
-// peer returns the one peer of a client.
+// peer returns the peer of a client.
 func (e *parliament) peer(p *client) *peer {
-	key := string(writeOf(p, epoch, e.plain))
+	key := e.printOf(writeOf(p, epoch, e.plain))
 	if n, ok := e.peers[key]; ok {
 		return n
 	}
-	n := &peer{id: len(e.peers), p: p}
+	id, known := e.ids[key]
+	if !known {
+		id = len(e.ids)
+		e.ids[key] = id
+	}
+	n := &peer{id: id, p: p}
 	if !p.Crashed {
 		n.next, _ = p.Quorum.Next()
 	}
@@ -121,14 +126,26 @@ func (e *parliament) peer(p *client) *peer {
 	return n
 }
 
+// forget lets go of the memory of what was done, if there is much of it. It is done again when it is needed: an equal client has the
+// same id then.
+func (e *parliament) forget() {
+	if len(e.peers) > mostPeers {
+		clear(e.peers)
+		clear(e.outcomes)
+	}
+}
+
+// mostPeers bounds the clients that are remembered: each takes about 15 KB.
+const mostPeers = 100_000
+
 type doing struct {
-	n *peer
-	d deed
+	id int // of the peer
+	d  deed
 }
 
 // happens returns what a deed makes of a client. raw is the reply that it names.
 func (e *parliament) happens(n *peer, d deed, raw any) *outcome {
-	key := doing{n, d}
+	key := doing{n.id, d}
 	if c, ok := e.outcomes[key]; ok && !e.plain {
 		return c
 	}
@@ -137,6 +154,7 @@ func (e *parliament) happens(n *peer, d deed, raw any) *outcome {
 	p.doAndSettle(d, raw, e, c)
 	c.to = e.peer(p)
 	e.outcomes[key] = c
+	e.changes++
 	return c
 }
 

@@ -51,13 +51,13 @@ func (e *parliament) fairMove(w *world) (move, bool) {
 // wrong, it takes shortRun.
 const (
 	longestRun = 6 * quorumLease
-	shortRun   = 2 * time.Second
+	shortRun   = 500 * time.Millisecond
 )
 
 // fair checks that a fair run comes to an end in which nobody waits.
 func (e *parliament) fair(w *world) ([]move, error) {
 	end := w.at.Add(longestRun)
-	if !w.faulty && !e.cold { // two clients that start servers at once may have some of them rest
+	if !w.faulty {
 		end = w.at.Add(shortRun)
 	}
 	var path []fingerprint
@@ -135,11 +135,12 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 					next = append(next, frontier[i:]...)
 					break
 				}
+				e.forget()
 				if progress != nil && time.Since(said) > 5*time.Second {
 					said = time.Now()
 					progress(fmt.Sprintf("%8.0fs  %d worlds  %d transitions  depth %d  frontier %d  %d stores  %d runs  %d clients  %d outcomes",
 						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next), len(e.stores), len(e.runs),
-						len(e.peers), len(e.outcomes)))
+						len(e.ids), e.changes))
 				}
 			}
 			for _, m := range e.moves(at.w) {
@@ -167,7 +168,7 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 			r.Depth++
 		}
 	}
-	r.States, r.ServerStates, r.Runs, r.Processes, r.Changes = len(nodes), len(e.stores), len(e.runs), len(e.peers), len(e.outcomes)
+	r.States, r.ServerStates, r.Runs, r.Processes, r.Changes = len(nodes), len(e.stores), len(e.runs), len(e.ids), e.changes
 	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
 	return r, nil
 }

@@ -34,6 +34,9 @@ func TestExploreQuorum(t *testing.T) {
 		"W W five",
 		"W w five",
 		"W cold restarts 1 late 1",
+		"w r cold",
+		"w w cold passes 1",
+		"W w cold",
 	}
 	if *large {
 		plans = []string{
@@ -43,6 +46,7 @@ func TestExploreQuorum(t *testing.T) {
 			"W W twice 1",
 			"W r r",
 			"W W cold",
+			"w w cold restarts 1",
 			"W W late 1 passes 1",
 			"W W restarts 1 late 1",
 			"W R cuts 1 lost 1",

@@ -53,10 +53,12 @@ type parliament struct {
 	*rack
 	plan
 	servers  int
-	tries    bool            // there are tries among the calls
-	offsets  []time.Duration // of the servers' clocks
-	peers    map[string]*peer
+	tries    bool                // there are tries among the calls
+	offsets  []time.Duration     // of the servers' clocks
+	ids      map[fingerprint]int // of all clients
+	peers    map[fingerprint]*peer
 	outcomes map[doing]*outcome
+	changes  int                  // how many outcomes were worked out
 	ended    map[fingerprint]bool // worlds from which a fair run comes to a good end
 	seeds    [2]maphash.Seed
 	visit    func(*world) // sees each world that is reached; or nil
@@ -78,7 +80,7 @@ func newParliament(sources scripts, p plan) (*parliament, error) {
 		servers = 5
 	}
 	return &parliament{rack: k, plan: p, servers: servers, tries: tries, offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
-		peers: map[string]*peer{}, outcomes: map[doing]*outcome{}, ended: map[fingerprint]bool{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
+		ids: map[fingerprint]int{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{}, ended: map[fingerprint]bool{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
 }
 
 // A move is one step of a world.
@@ -164,7 +166,7 @@ func (w *world) clone() *world {
 }
 
 // key is the same for equal worlds.
-func (w *world) key() string {
+func (w *world) key() []byte {
 	b := make([]byte, 0, 64)
 	for _, s := range w.stores {
 		b = binary.AppendVarint(b, int64(s.id))
@@ -175,15 +177,16 @@ func (w *world) key() string {
 	for _, n := range []int64{w.at.Sub(epoch).Microseconds(), w.wrote, w.read} {
 		b = binary.AppendVarint(b, n)
 	}
-	return string(append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, bit(w.faulty)))
+	return append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, bit(w.faulty))
 }
 
-// A fingerprint stands for the key of a world: keys take too much memory.
+// A fingerprint stands for the key of a world or client: keys take too much memory.
 type fingerprint [2]uint64
 
-func (e *parliament) print(w *world) fingerprint {
-	key := w.key()
-	return fingerprint{maphash.String(e.seeds[0], key), maphash.String(e.seeds[1], key)}
+func (e *parliament) print(w *world) fingerprint { return e.printOf(w.key()) }
+
+func (e *parliament) printOf(key []byte) fingerprint {
+	return fingerprint{maphash.Bytes(e.seeds[0], key), maphash.Bytes(e.seeds[1], key)}
 }
 
 // moves lists all that can happen next.
