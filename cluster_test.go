@@ -2,6 +2,7 @@ package rwlock_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -333,6 +334,27 @@ func TestWaitersAskAgainAfterAFailover(t *testing.T) {
 	require.Less(t, next.at.Sub(start), lease/renewAfter-time.Second, "when a heartbeat would come")
 }
 
+// A master that takes over is subscribed to once a request was redirected there, though the former one and all others go on answering.
+func TestMasterThatTakesOverIsSubscribedTo(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3)
+	holder, waiter := onCluster(t, cluster), onCluster(t, cluster)
+	name, master, replica := cluster.On(1, "name"), cluster.Nodes[1], cluster.Nodes[1+3]
+	handover(t, holder, waiter, name)
+	for range 2 { // the second time, one takes over that was the master before
+		require.NoError(t, replica.Client().Do(t.Context(), "CLUSTER", "FAILOVER", "TAKEOVER").Err())
+		master.AwaitRole("slave")
+		master, replica = replica, master
+		eventually(t, func() bool {
+			handover(t, holder, waiter, name)
+			channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+			require.NoError(t, err)
+			return len(channels) > 0
+		}, "a subscription")
+	}
+}
+
 // onCluster returns an RWLock whose Close may fail: a request to a node that is gone may still be on its way.
 func onCluster(t *testing.T, cluster *testredis.Cluster, opts ...rwlock.Option) *rwlock.RWLock {
 	t.Helper()
@@ -405,4 +427,34 @@ func TestSentinelFailover(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A master that sentinels replace goes on for ten seconds, and answers, but tells of no grant any more. The subscription moves to the new one
+// long before the sentinels close it, or a heartbeat brings a grant, and waiters ask again.
+func TestSubscriptionFollowsTheSentinels(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const lease = time.Minute
+	s := testredis.StartSentinels(t)
+	w := &world{T: t}
+	rw := newLockOn(t, s.Client(), rwlock.WithLease(lease))
+	waiter := newLockOn(t, s.Client(), rwlock.WithLease(lease))
+	handover(t, rw, waiter, "first")
+	h := take(t, newOwner(), rw, write, "name")
+	next := w.enqueue(newOwner(), waiter, write, "name")
+	master := s.Failover()
+	eventually(t, func() bool {
+		name := rand.Text()
+		if h, err := rw.TryLock(t.Context(), name); err == nil {
+			_ = h.Unlock(t.Context()) // it may have been lost with the former master
+		}
+		return master.Client().Exists(t.Context(), "rwlock:{"+name+"}").Val() == 1
+	}, "a request to the new master")
+	start := time.Now()
+	unlock(t, h)
+	unlock(t, next.granted())
+	require.Less(t, next.at.Sub(start), 7*time.Second)
+	channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+	require.NoError(t, err)
+	require.Len(t, channels, 1)
 }

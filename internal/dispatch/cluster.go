@@ -38,9 +38,11 @@ type cluster struct {
 	mu       sync.Mutex
 	lanes    map[string]*Dispatcher // by the master's address
 	loaded   bool                   // the client has a map
-	early    []*protocol.Request    // handed over before it had one
-	reloads  int                    // under way
-	reloaded time.Time              // when the last was begun
+	masters  map[string]*redis.Client
+	stranger bool                // a request went to a master that is not among these
+	early    []*protocol.Request // handed over before it had one
+	reloads  int                 // under way
+	reloaded time.Time           // when the last was begun
 	timer    *time.Timer
 	closed   bool
 	stopped  bool // no lane sends any more
@@ -106,6 +108,10 @@ func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.masters[addr] == nil {
+		c.stranger = true
+		c.arm()
+	}
 	lane := c.lanes[addr]
 	if lane == nil {
 		lane = New(oneOf{c.client}, c.receive)
@@ -120,19 +126,21 @@ func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 	return lane, nil
 }
 
-// arm has tick called while requests are under way. c.mu need not be locked.
+// arm has tick called soon. c.mu need not be locked.
 func (c *cluster) arm() {
 	if c.armed.CompareAndSwap(false, true) {
 		c.timer.Reset(reloadEvery)
 	}
 }
 
-// tick has the map reloaded while a request stays without an answer.
+// tick has the map reloaded while a request stays without an answer; and once the client knows of a master that has taken over, since a server
+// that redirects a request tells the client alone.
 func (c *cluster) tick() {
 	c.armed.Store(false)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	busy, trouble := len(c.early) > 0, len(c.early) > 0
+	busy := len(c.early) > 0 || c.stranger
+	trouble := busy
 	for _, lane := range c.lanes {
 		oldest, some := lane.oldest()
 		busy = busy || some
@@ -160,7 +168,7 @@ func (c *cluster) reload() {
 		return
 	}
 	c.reloads++
-	c.reloaded = time.Now()
+	c.reloaded, c.stranger = time.Now(), false
 	c.reloading.Go(func() {
 		masters, err := c.load()
 		c.mu.Lock()
@@ -208,6 +216,11 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 		if err != nil || len(masters) > 0 {
 			break
 		}
+	}
+	if len(masters) > 0 {
+		c.mu.Lock()
+		c.masters = masters
+		c.mu.Unlock()
 	}
 	return masters, err
 }

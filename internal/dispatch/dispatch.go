@@ -80,6 +80,7 @@ func New(client redis.UniversalClient, receive func([]Result)) *Dispatcher {
 	switch c := client.(type) {
 	case *redis.Client:
 		d.bound(c.Options().PoolSize)
+		d.listener.follow = watched(c)
 	case *redis.ClusterClient:
 		d.cluster = newCluster(c, receive, d.listener.mapped)
 	}

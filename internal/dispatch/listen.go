@@ -38,6 +38,7 @@ type listener struct {
 
 	mu      sync.Mutex
 	cluster *cluster // or nil
+	follow  bool     // the sentinels, which may have requests go to another server
 	to      Listener // nil before Listen
 	channel string
 	ctx     context.Context
@@ -246,6 +247,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	if err := l.subscribe(ctx, pubsub); err != nil {
 		return err
 	}
+	var own call
 	for asked, stands := false, false; ; {
 		wait := silence
 		switch {
@@ -253,21 +255,30 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 			wait, asked = nodePatience, true
 		case asked:
 			wait = grace
+		case own.made:
+			wait = echo
 		}
 		event, err := pubsub.ReceiveTimeout(ctx, wait)
 		var timeout net.Error
 		switch {
 		case err == nil:
 			asked = false
+			own.heard()
 			switch e := event.(type) {
 			case *redis.Subscription:
 				stands = true
 				l.rose(s)
 			case *redis.Message:
-				l.hears(e.Payload)
+				if e.Payload != calling {
+					l.hears(e.Payload)
+				}
 			}
 		case !errors.As(err, &timeout) || !timeout.Timeout() || asked:
 			return err
+		case l.follow && stands && !own.made:
+			l.closing.Go(own.make(ctx, s.client, l.channel))
+		case own.unheard.Load():
+			return errElsewhere
 		default:
 			asked = true
 			if l.cluster != nil {

@@ -23,10 +23,13 @@ type station struct {
 	mu      sync.Mutex
 	down    bool // it cannot be connected to
 	refuses bool // to take a subscription
+	private bool // it refuses PUBLISH
 	mute    bool // it does not answer PING
 	dials   []time.Time
 	pings   []time.Time
+	calls   []time.Time
 	conns   []net.Conn
+	ears    []net.Conn // that have subscribed, and to which PUBLISH goes: none once another server has taken over
 }
 
 func (s *station) dial(context.Context, string, string) (net.Conn, error) {
@@ -59,6 +62,7 @@ func (s *station) serve(conn net.Conn) {
 			args = append(args, line())
 		}
 		s.mu.Lock()
+		var ears []net.Conn
 		reply := "+OK\r\n"
 		switch strings.ToLower(args[0]) {
 		case "hello":
@@ -67,25 +71,39 @@ func (s *station) serve(conn net.Conn) {
 			reply = fmt.Sprintf("*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
 			if s.refuses {
 				reply = "-NOPERM no permissions to access a channel\r\n"
+			} else {
+				s.ears = append(s.ears, conn)
 			}
 		case "ping":
 			s.pings = append(s.pings, time.Now())
 			if reply = "*2\r\n$4\r\npong\r\n$0\r\n\r\n"; s.mute {
 				reply = ""
 			}
+		case "publish":
+			s.calls = append(s.calls, time.Now())
+			if reply, ears = fmt.Sprintf(":%d\r\n", len(s.ears)), s.ears; s.private {
+				reply, ears = "-NOPERM no permissions to run the 'publish' command\r\n", nil
+			}
 		}
 		s.mu.Unlock()
+		for _, ear := range ears {
+			tell(ear, args[2])
+		}
 		if _, err := conn.Write([]byte(reply)); err != nil {
 			return
 		}
 	}
 }
 
-// say publishes a message to who is connected last.
+// say publishes a message to who has subscribed last.
 func (s *station) say(text string) {
 	s.mu.Lock()
-	conn := s.conns[len(s.conns)-1]
+	conn := s.ears[len(s.ears)-1]
 	s.mu.Unlock()
+	tell(conn, text)
+}
+
+func tell(conn net.Conn, text string) {
 	_, _ = fmt.Fprintf(conn, "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$%d\r\n%s\r\n", len(text), text)
 }
 
@@ -150,11 +168,14 @@ func (a *audience) firstError() error {
 }
 
 // listening runs fn with a dispatcher that listens, and stops it.
-func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a *audience)) {
+func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a *audience), opts ...func(*redis.Options)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) {
 			o.Dialer, o.Protocol, o.DisableIdentity, o.DialerRetries = s.dial, 2, true, 1
+			for _, opt := range opts {
+				opt(o)
+			}
 		})
 		d := New(client, func([]Result) {})
 		a := &audience{}
@@ -192,7 +213,7 @@ func TestSubscriptionIsTriedEverMoreRarely(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		require.Equal(t, []string{"subscribed"}, a.next())
 		s.pauses()
-		s.with(func() { s.down = true; _ = s.conns[0].Close() })
+		s.with(func() { s.down = true; _ = s.ears[0].Close() })
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Equal(t, 50*time.Millisecond, s.pauses()[1])
