@@ -33,7 +33,7 @@ func TestManyClientsStartAQuorum(t *testing.T) {
 				for range 6 {
 					var clients []redis.UniversalClient
 					for _, m := range servers {
-						clients = append(clients, testredis.MemClient(t, m, slowly(rng.Uint64(), 150*time.Millisecond)))
+						clients = append(clients, testredis.MemClient(t, m, slowly(randomly(rng.Uint64(), 150*time.Millisecond))))
 					}
 					rw, err := rwlock.NewQuorum(clients)
 					require.NoError(t, err)
@@ -58,16 +58,20 @@ func TestManyClientsStartAQuorum(t *testing.T) {
 	}
 }
 
-// slowly has all that a client sends arrive late, by a time at random.
-func slowly(seed uint64, most time.Duration) func(*redis.Options) {
+// randomly returns times below a bound, one after the other.
+func randomly(seed uint64, most time.Duration) func() time.Duration {
+	rng, mu := rand.New(rand.NewPCG(seed, 0)), sync.Mutex{}
+	return func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return time.Duration(rng.Int64N(int64(most)))
+	}
+}
+
+// slowly has all that a client sends arrive late.
+func slowly(late func() time.Duration) func(*redis.Options) {
 	return func(o *redis.Options) {
 		dial := o.Dialer
-		rng, mu := rand.New(rand.NewPCG(seed, 0)), sync.Mutex{}
-		late := func() time.Duration {
-			mu.Lock()
-			defer mu.Unlock()
-			return time.Duration(rng.Int64N(int64(most)))
-		}
 		o.ReadTimeout, o.MaxRetries = -1, -1
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := dial(ctx, network, addr)
@@ -100,6 +104,64 @@ func (c *slowConn) Write(b []byte) (int, error) {
 func (c *slowConn) Close() error {
 	c.close.Do(func() { close(c.sent) })
 	return c.Conn.Close()
+}
+
+// Servers that are far away are not taken for servers that are silent: a call takes a round trip, a try is not refused, a hold is
+// renewed, a waiter is let in, and no server is started without the others.
+func TestQuorumOfServersThatAreFarAway(t *testing.T) {
+	t.Parallel()
+	for _, trip := range []time.Duration{200 * time.Millisecond, 260 * time.Millisecond, 400 * time.Millisecond} {
+		t.Run(trip.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+				var locks []*rwlock.RWLock
+				for range 2 {
+					var clients []redis.UniversalClient
+					for _, m := range servers {
+						clients = append(clients, testredis.MemClient(t, m, slowly(func() time.Duration { return trip })))
+					}
+					rw, err := rwlock.NewQuorum(clients)
+					require.NoError(t, err)
+					locks = append(locks, rw)
+				}
+				ctx := t.Context()
+				for i, rw := range locks {
+					h, err := rw.TryLock(ctx, fmt.Sprint("first of ", i))
+					require.NoError(t, err, "the client does not know how far away the servers are")
+					require.NoError(t, h.Unlock(ctx))
+					var took [2]time.Duration
+					for range 4 { // until all connections stand, and the servers know the scripts
+						start := time.Now()
+						h, err = rw.Lock(ctx, fmt.Sprint("second of ", i))
+						require.NoError(t, err)
+						took[0] = time.Since(start)
+						require.NoError(t, h.Unlock(ctx))
+						took[1] = time.Since(start) - took[0]
+					}
+					require.Equal(t, [...]time.Duration{trip, trip}, took)
+				}
+				held, err := locks[0].Lock(ctx, "n", rwlock.Lease(6*time.Second))
+				require.NoError(t, err)
+				var left time.Time
+				time.AfterFunc(2*time.Minute, func() {
+					left = time.Now()
+					assert.NoError(t, held.Unlock(ctx))
+				})
+				waiter, err := locks[1].Lock(ctx, "n")
+				require.NoError(t, err)
+				require.False(t, left.IsZero())
+				require.LessOrEqual(t, time.Since(left), 3*trip)
+				require.NoError(t, waiter.Unlock(ctx))
+				for _, rw := range locks {
+					require.NoError(t, rw.Close())
+				}
+				for _, m := range servers {
+					require.Equal(t, servers[0].HGet("rwlock:mark", "generation"), m.HGet("rwlock:mark", "generation"))
+				}
+			})
+		})
+	}
 }
 
 // A server that has never voted does not know whether others have. With one that has lost its data it is no majority.

@@ -20,9 +20,10 @@ func (b *ballot) startCollecting(now time.Time) {
 // collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two claims that block
 // each other wins in the end. A try only waits for votes that are being given back.
 func (b *ballot) collectingTime() time.Duration {
-	base := min(max(b.lease.Duration/12, shortestPatience), longestPatience) << min(b.attempts, 4)
+	shortest := shortestCollecting + b.q.patience() - shortestPatience
+	base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)
 	if b.try {
-		base = shortestPatience
+		base = shortest
 	}
 	return base + b.q.randomBelow(base)
 }
@@ -61,7 +62,7 @@ func (b *ballot) collect(now time.Time) {
 			b.requestVote(now, i, true)
 		}
 	}
-	home, slow := &b.votes[b.home], now.Sub(b.collectingSince) >= shortestPatience
+	home, slow := &b.votes[b.home], now.Sub(b.collectingSince) >= shortestCollecting
 	if slow && b.pending != nil && b.phase == collecting && !b.try {
 		home.obstacle = b.obstacle()
 		b.tellWaiting(now, home)

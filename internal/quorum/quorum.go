@@ -20,18 +20,20 @@ import (
 var ErrNoMajority = errors.New("no majority of the servers")
 
 const (
-	// patience is how long a server may leave a request without an answer before it is suspected.
-	patience = 250 * time.Millisecond
-	// startPatience is how long the first start waits for a server that says nothing. Without it, clients may start different sets of
+	// shortestPatience is how long at least a server may leave a request without an answer before it is suspected.
+	shortestPatience = 250 * time.Millisecond
+	// longestTrip bounds what is taken for a round trip.
+	longestTrip = 2 * time.Second
+	// shortestStart is how long at least the first start waits for a server that says nothing. Without it, clients may start different sets of
 	// servers, and some of them have to rest.
-	startPatience = time.Second
+	shortestStart = time.Second
 	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote; it doubles up to
 	// probeSlowly.
 	probeEvery  = 500 * time.Millisecond
 	probeSlowly = 4 * time.Second
-	// shortestPatience and longestPatience bound for how long a claim collects before its first retreat.
-	shortestPatience = 200 * time.Millisecond
-	longestPatience  = 2 * time.Second
+	// shortestCollecting and longestCollecting bound for how long a claim collects before its first retreat, if the servers are near.
+	shortestCollecting = 200 * time.Millisecond
+	longestCollecting  = 2 * time.Second
 	// shortestLease is how long at least a server rests that has lost its data.
 	shortestLease = time.Minute
 	// grace and soonest are as in the engine.
@@ -291,6 +293,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	switch {
 	case err == nil:
 		s.heard = now
+		q.noteTrip(now, s, now.Sub(r.sent))
 		if r.kind != marks {
 			q.trust(now, s)
 		}

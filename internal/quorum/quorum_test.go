@@ -173,7 +173,7 @@ func TestPatienceGrowsFromRetreatToRetreat(t *testing.T) {
 	}
 }
 
-func shortestBase(b *ballot) time.Duration { return longestPatience << b.attempts }
+func shortestBase(b *ballot) time.Duration { return longestCollecting << b.attempts }
 
 func TestLargestTokenIsWrittenBackBeforeTheCallReturns(t *testing.T) {
 	r := newVotingRig(t)
@@ -285,7 +285,7 @@ func TestServersThatRestAreNoMajority(t *testing.T) {
 	r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
 	r.reply(r.next(2, lua.Mark), markOf(2, "", 60_000, ""))
 	require.NoError(t, r.quorum.Trouble())
-	r.pass(2 * patience)
+	r.pass(2 * shortestPatience)
 	require.ErrorIs(t, r.quorum.Trouble(), ErrNoMajority)
 }
 
@@ -345,7 +345,7 @@ func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 		return markOf(2, "g", -1, "11")
 	}
 	r.pass(2 * shortestLease)
-	require.False(t, end.Before(start.Add(shortestLease+startPatience)), "until then, another client may be starting it")
+	require.False(t, end.Before(start.Add(shortestLease+shortestStart)), "until then, another client may be starting it")
 	require.False(t, admitted.Before(end))
 	require.False(t, voted.Before(admitted), "the renewal asks for its vote")
 	require.Equal(t, engine.Live, h.State())
@@ -509,14 +509,14 @@ func TestSilentHomeIsPassedOverSoon(t *testing.T) {
 	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
 	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
 	require.Equal(t, engine.Wanted, h.State())
-	r.pass(patience)
+	r.pass(shortestPatience)
 	require.Equal(t, engine.Live, h.State())
 }
 
 // The others were asked without waiting. One of them becomes the home, and the call joins its queue there.
 func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
 	for what, leave := range map[string]func(r *rig, home *Request){
-		"the home is silent":                          func(r *rig, _ *Request) { r.pass(patience) },
+		"the home is silent":                          func(r *rig, _ *Request) { r.pass(shortestPatience) },
 		"the home votes only for leases of less time": func(r *rig, home *Request) { r.reply(home, int64(-2)) },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -539,11 +539,33 @@ func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
 	}
 }
 
+// A server is silent if it takes twice as long as a majority does. One answer that was late changes little, and one that was not
+// shows how near the servers are.
+func TestPatienceFollowsWhatAMajorityTakes(t *testing.T) {
+	r := newVotingRig(t)
+	q := r.quorum
+	trip := func(i int, d time.Duration) { q.noteTrip(r.now, q.servers[i], d) }
+	require.Equal(t, shortestPatience, q.patience())
+	for range 100 {
+		trip(0, time.Second)
+	}
+	require.Equal(t, shortestPatience, q.patience(), "one server is far away, or overloaded")
+	trip(1, time.Hour)
+	require.Less(t, q.patience(), 3*shortestPatience, "one answer was late")
+	for range 100 {
+		trip(1, time.Second)
+	}
+	require.Greater(t, q.patience(), 1900*time.Millisecond, "a majority is far away")
+	require.LessOrEqual(t, q.patience(), 2*time.Second)
+	trip(1, time.Millisecond)
+	require.Equal(t, shortestPatience, q.patience(), "it is not")
+}
+
 func TestCallsGoOnWithoutASilentServer(t *testing.T) {
 	r := newVotingRig(t)
 	order := r.inOrder()
 	r.acquire(protocol.Write, true)
-	r.pass(patience) // nobody answers
+	r.pass(shortestPatience) // nobody answers
 	for _, i := range order[1:] {
 		for r.sends(i, lua.Vote) > 0 {
 			r.reply(r.next(i, lua.Vote), waits(time.Second))

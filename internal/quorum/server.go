@@ -13,19 +13,20 @@ type server struct {
 	lease     time.Duration // the longest that a mark is to allow
 	known     bool          // mark is what the server has said
 	mark      protocol.Mark
-	asked     time.Time // when the request was sent that brought the mark
-	older     bool      // another server was found to have a generation after that, and this one was not
-	met       time.Time // when it first showed the mark's id: what it has forgotten is from before
-	waited    bool      // startPatience has passed since then
-	rested    time.Time // until when it rests, if the mark says so
-	asking    bool      // a request about the mark is under way
-	retry     time.Time // when the mark may be changed again, after a failure
-	suspected bool      // it has not answered for a while, or a request failed: no call waits for it while enough others answer
-	failing   bool      // the last request failed
-	probed    time.Time // when its mark was last requested
-	probes    int       // how many requests for the mark in a row have no answer
-	heard     time.Time // when it last answered
-	err       error     // the last that it replied, or that a request failed with
+	asked     time.Time     // when the request was sent that brought the mark
+	older     bool          // another server was found to have a generation after that, and this one was not
+	met       time.Time     // when it first showed the mark's id: what it has forgotten is from before
+	waited    bool          // startPatience has passed since then
+	rested    time.Time     // until when it rests, if the mark says so
+	asking    bool          // a request about the mark is under way
+	retry     time.Time     // when the mark may be changed again, after a failure
+	suspected bool          // it has not answered for a while, or a request failed: no call waits for it while enough others answer
+	failing   bool          // the last request failed
+	probed    time.Time     // when its mark was last requested
+	probes    int           // how many requests for the mark in a row have no answer
+	heard     time.Time     // when it last answered
+	trip      time.Duration // how long a round trip takes, at least shortestPatience/2; 0 if it has not answered yet
+	err       error         // the last that it replied, or that a request failed with
 
 	flying    []*Request // those without an answer, oldest first
 	endings   []*ending  // votes that are being given back
@@ -65,6 +66,41 @@ func (q *Quorum) waiters(s *server) []*ballot {
 	return slices.DeleteFunc(q.all(), func(b *ballot) bool { return b.votes[s.index].state != waiting })
 }
 
+// noteTrip notes how long an answer took. The shortest shows what a round trip takes. One that took longer may have waited for
+// something else; if more of them do, the server is farther away than it was.
+func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
+	first := s.trip == 0
+	d = min(max(d, shortestPatience/2), longestTrip)
+	if first || d < s.trip {
+		s.trip = d
+	} else {
+		s.trip += (d - s.trip) / 8
+	}
+	for _, other := range q.servers {
+		if first && other.trip == 0 && other.suspected && !other.failing {
+			other.suspected = now.Sub(other.silentSince()) >= q.patience() // it may be as far away
+		}
+	}
+}
+
+// patience returns how long a server may leave a request without an answer before it is suspected: twice as long as a majority takes.
+func (q *Quorum) patience() time.Duration {
+	var trips []time.Duration
+	for _, s := range q.servers {
+		if s.trip > 0 {
+			trips = append(trips, s.trip)
+		}
+	}
+	if len(trips) == 0 {
+		return shortestPatience
+	}
+	slices.Sort(trips)
+	return 2 * trips[min(q.majority, len(trips))-1]
+}
+
+// startPatience returns how long the first start waits.
+func (q *Quorum) startPatience() time.Duration { return max(shortestStart, 2*q.patience()) }
+
 // silentSince returns since when the server has answered nothing although a request is under way; zero if none is. A server
 // that answers other requests is not silent: the one without an answer may have been lost.
 func (s *server) silentSince() time.Time {
@@ -90,10 +126,10 @@ func (q *Quorum) due(s *server) (at time.Time) {
 		note(s.deafAt)
 	}
 	if t := s.silentSince(); !t.IsZero() && !s.suspected {
-		note(t.Add(patience))
+		note(t.Add(q.patience()))
 	}
 	if s.known && !s.waited {
-		note(s.met.Add(startPatience))
+		note(s.met.Add(q.startPatience()))
 	}
 	if !s.asking && q.concerned(s) && !s.answers(q) {
 		t := s.probed.Add(s.probePause())
@@ -103,7 +139,7 @@ func (q *Quorum) due(s *server) (at time.Time) {
 		note(t)
 	}
 	if q.generation == "" && !q.since.IsZero() && len(q.parked) > 0 {
-		for _, wait := range [...]time.Duration{patience, startPatience} {
+		for _, wait := range [...]time.Duration{q.patience(), q.startPatience()} {
 			if t := q.since.Add(wait); t.After(s.probed) {
 				note(t)
 			}
@@ -126,14 +162,14 @@ func (q *Quorum) check(now time.Time, s *server) {
 			q.out.Deaf = append(q.out.Deaf, s.index)
 		}
 	}
-	if t := s.silentSince(); !t.IsZero() && !s.suspected && now.Sub(t) >= patience {
+	if t := s.silentSince(); !t.IsZero() && !s.suspected && now.Sub(t) >= q.patience() {
 		q.suspect(now, s)
 	}
 	if !s.asking && q.concerned(s) && !s.answers(q) && now.Sub(s.probed) >= s.probePause() {
 		s.abandonExpired(now)
 		q.readMark(now, s)
 	}
-	if s.known && !s.waited && now.Sub(s.met) >= startPatience {
+	if s.known && !s.waited && now.Sub(s.met) >= q.startPatience() {
 		s.waited = true
 		q.evaluateMarks(now) // the server is not about to be started
 	}
