@@ -233,6 +233,34 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 }
 
+// A slot whose owner is told that nothing is being moved, while keys are at another node, as redis-cli --cluster fix does for a moment, has its
+// locks free: what was moved is out of reach. Their holders are notified at the next renewal, and a fence tells them from the next ones.
+func TestLockThatAMoveHasLeftBehind(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	quiet, lease := rwlock.WithLogger(slog.New(slog.DiscardHandler)), rwlock.WithLease(9*time.Second)
+	rw, other := newLockOn(t, cluster.Client(), quiet, lease), newLockOn(t, cluster.Client(), quiet, lease)
+	name := cluster.On(0, "name")
+	slot, from, to := testredis.Slot(name), cluster.Nodes[0], cluster.Nodes[1]
+	h := take(t, newOwner(), rw, write, name)
+	cluster.BeginMove(slot, from, to)
+	cluster.MoveKeys(slot, from, to)
+	require.NoError(t, from.Client().Do(t.Context(), "CLUSTER", "SETSLOT", slot, "STABLE").Err())
+	next := take(t, newOwner(), other, write, name)
+	require.Greater(t, next.Token(), h.Token())
+	select {
+	case <-h.Context().Done():
+		require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrLost)
+		require.True(t, time.Now().Before(h.Deadline()), "a renewal did not notice")
+	case <-time.After(hang):
+		t.Fatal("the holder was not notified")
+	}
+	require.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
+	require.NoError(t, next.Context().Err())
+	unlock(t, next)
+}
+
 // When the node of a cluster that a subscription is at goes away, is frozen, or is removed from the cluster and goes on answering,
 // waiters hear of their grants again soon, from another node, and sooner than by a heartbeat.
 func TestSubscriptionMovesToAnotherNode(t *testing.T) {

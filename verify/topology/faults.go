@@ -69,7 +69,7 @@ func All() []Fault {
 		}},
 		{Name: "slot half moved for 20 s, --cluster fix", OneSlot: true, Inject: func(r *rig) {
 			r.halfMove()
-			r.manage("fix", r.cluster.Nodes[0].Addr())
+			r.fix()
 			r.mended()
 		}},
 		{Name: "master killed, replica's clock 20 s ahead", Loses: lag, Clock: 20 * time.Second, Inject: (*rig).kill},
