@@ -237,17 +237,22 @@ func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 }
 
 // Servers that stay without a generation are asked again once, though the clock stands still: one server that was started by
-// a client that has died, or before the others lost their data, is no reason to ask them for ever.
+// a client that has died, or before the others lost their data, is no reason to ask them for ever. Nor is it one to start them,
+// whether or not it has voted: they may have lost their data.
 func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
-	r := newRig(t)
-	r.acquire(protocol.Write, false)
-	asked := 0
-	for len(r.sent) > 0 && asked < 100 {
-		asked++
-		i := r.sent[0].Server
-		r.reply(r.next(i, lua.Mark), markOf(i, []string{"g", "", ""}[i], -1, []string{"7", "", ""}[i]))
+	for _, top := range []string{"", "7"} {
+		t.Run("the other has voted with "+top, func(t *testing.T) {
+			r := newRig(t)
+			r.acquire(protocol.Write, false)
+			asked := 0
+			for len(r.sent) > 0 && asked < 100 {
+				asked++
+				i := r.sent[0].Server
+				r.reply(r.next(i, lua.Mark), markOf(i, []string{"g", "", ""}[i], -1, []string{top, "", ""}[i]))
+			}
+			require.Equal(t, 3+2, asked)
+		})
 	}
-	require.Equal(t, 3+2, asked)
 }
 
 // The first call of a client does not fail while the mark that completes a majority is under way, whatever became of another server.
@@ -670,4 +675,348 @@ func TestServerThatRefusesToChangeItsMarkIsNotAskedWithoutAPause(t *testing.T) {
 	r.answer()
 	r.pass(time.Second)
 	require.Less(t, asked, 50)
+}
+
+// started returns the generation that a client starts at servers with these ids.
+func started(t *testing.T, ids ...int) (generation any) {
+	r := newRig(t)
+	r.acquire(protocol.Write, false)
+	for i, id := range ids {
+		r.reply(r.next(i, lua.Mark), markOf(id, "", -1, ""))
+	}
+	for i := range ids {
+		q := r.next(i, lua.Mark)
+		require.Equal(t, "start", q.Ballot.Args[0])
+		generation = q.Ballot.Args[2]
+	}
+	return generation
+}
+
+// Clients that find new servers at the same time start the same generation, in whatever order they name them; and another after
+// one of them has lost its data.
+func TestGenerationFollowsFromTheIDsOfTheServers(t *testing.T) {
+	var of [3]any
+	t.Run("", func(t *testing.T) { of[0] = started(t, 0, 1, 2) })
+	t.Run("", func(t *testing.T) { of[1] = started(t, 2, 0, 1) })
+	t.Run("", func(t *testing.T) { of[2] = started(t, 0, 1, 3) })
+	t.Cleanup(func() { // they run in parallel, and are over by then
+		require.Equal(t, of[0], of[1])
+		require.NotEqual(t, of[0], of[2])
+	})
+}
+
+// A server rests for the longest lease that it may have voted for, which a majority has to know before it is voted for.
+func TestNoVoteIsAskedForBeforeAMajorityAllowsTheLease(t *testing.T) {
+	r := newVotingRig(t)
+	const long = time.Hour
+	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: 99}, Mode: protocol.Write, Lease: long, Bounded: true, NewOwner: true}
+	r.do(func() { r.engine.Acquire(r.now, h) })
+	for i := range 3 {
+		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers allow the lease", i)
+		if i == 2 {
+			break
+		}
+		q := r.next(i, lua.Mark)
+		require.Equal(t, []any{"raise", fmt.Sprintf("1763763763000000:%d", i), "g", "3600000"}, q.Ballot.Args)
+		allows := markOf(i, "g", -1, "").([]any)
+		allows[3] = long.Milliseconds()
+		r.reply(q, allows)
+		if i == 1 {
+			break
+		}
+	}
+	require.Equal(t, 1, r.sends(0, lua.Vote))
+	require.Equal(t, 1, r.sends(1, lua.Vote))
+}
+
+// The tokens that a server may have forgotten are those of marks that were read after its rest, also by a client that finds it rested.
+func TestRestedServerIsAdmittedByMarksThatAreReadAfterwards(t *testing.T) {
+	r := newRig(t)
+	r.acquire(protocol.Write, false)
+	for i := range 2 {
+		r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, "5"))
+	}
+	r.pass(time.Millisecond)
+	r.reply(r.next(2, lua.Mark), markOf(2, "", 0, ""))
+	require.Zero(t, r.sends(2, lua.Mark))
+	for i, top := range []string{"9", "11"} {
+		require.Zero(t, r.sends(2, lua.Mark))
+		r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, top))
+	}
+	require.Equal(t, []any{"admit", "1763763763000000:2", "g", "60000", "11"}, r.next(2, lua.Mark).Ballot.Args)
+}
+
+func TestVotesOfAServerThatHasLostItsDataDoNotCount(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	lost := order[1]
+	r.reply(r.next(lost, lua.Vote), r.vote(someToken))
+	r.acquire(protocol.Write, false)
+	r.reply(r.next(lost, lua.Vote), int64(-2))
+	r.reply(r.next(lost, lua.Mark), markOf(7, "", -1, ""))
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Wanted, h.State())
+	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+}
+
+// The script that notes a release without a look at the clock must not be used if the server may know of several holds.
+func TestRecordOfAReleaseIsLeftOutOnceItIsReentered(t *testing.T) {
+	for what, c := range map[string]struct {
+		before  func(r *rig, h *engine.Hold)
+		records bool
+	}{
+		"soon":            {func(*rig, *engine.Hold) {}, true},
+		"once re-entered": {func(r *rig, h *engine.Hold) { r.reenter(h) }, false},
+		"a minute later": {func(r *rig, _ *engine.Hold) {
+			r.answers = func(*Request) any { return done }
+			r.pass(time.Minute)
+			r.answers = nil
+		}, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newVotingRig(t)
+			h := r.held()
+			c.before(r, h)
+			r.do(func() { _, _ = r.engine.Release(r.now, h) })
+			for i := range 3 {
+				require.Equal(t, c.records, r.next(i, lua.Unlock).Record != nil)
+			}
+		})
+	}
+}
+
+// reenter has the owner of a hold lock again, and release that.
+func (r *rig) reenter(h *engine.Hold) {
+	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
+	r.do(func() { r.engine.Acquire(r.now, inner) })
+	r.confirmCounts()
+	require.Equal(r.t, engine.Live, inner.State())
+	r.do(func() { _, _ = r.engine.Release(r.now, inner) })
+	r.confirmCounts()
+	require.Equal(r.t, engine.Finished, inner.State())
+}
+
+func (r *rig) confirmCounts() {
+	for i := range 3 {
+		if r.sends(i, lua.Reenter) > 0 {
+			r.reply(r.next(i, lua.Reenter), done)
+		}
+	}
+}
+
+// Each server knows the claim by the vote that it has cast, and the last of them by a vote that comes late.
+func TestServersAreToldOfTheirOwnVotes(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	var asked [3]*Request
+	for _, i := range order {
+		asked[i] = r.next(i, lua.Vote)
+	}
+	for _, i := range order[:2] {
+		r.reply(asked[i], r.vote(someToken))
+	}
+	require.Equal(t, engine.Live, h.State())
+	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
+	r.do(func() { r.engine.Acquire(r.now, inner) })
+	require.Zero(t, r.sends(order[2], lua.Reenter))
+	r.reply(asked[order[2]], r.vote(someToken))
+	for _, i := range order {
+		q := r.next(i, lua.Reenter)
+		require.Equal(t, asked[i].Claim.ID, q.Claim.ID)
+		require.Equal(t, 2, q.Count)
+		r.reply(q, done)
+	}
+	r.pass(lease / 3)
+	for _, i := range order {
+		require.Equal(t, asked[i].Claim.ID, r.next(i, lua.Renew).Claim.ID)
+	}
+}
+
+func TestClaimThatHasWonLeavesTheQueuesOfTheOthers(t *testing.T) {
+	r := newVotingRig(t)
+	h, order := r.letIn()
+	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+	r.reply(r.next(order[2], lua.Vote), waits(time.Minute))
+	require.Zero(t, r.sends(order[2], lua.Unlock))
+	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, 1, r.sends(order[2], lua.Unlock))
+}
+
+// A try for which the home has voted fails at once if a majority names one writer, or readers, and else after a while.
+func TestTryIsRefusedAtOnceByAMajorityThatHasOneHolder(t *testing.T) {
+	for what, c := range map[string]struct {
+		mode   protocol.Mode
+		second uint64
+		atOnce bool
+	}{
+		"one writer":  {protocol.Write, 77, true},
+		"two writers": {protocol.Write, 78, false},
+		"two readers": {protocol.Read, 78, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newVotingRig(t)
+			h := r.acquire(protocol.Write, true)
+			order := r.inOrder()
+			r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+			r.reply(r.next(order[1], lua.Vote), waitsFor(c.mode, 77, time.Minute))
+			require.Equal(t, engine.Wanted, h.State())
+			r.reply(r.next(order[2], lua.Vote), waitsFor(c.mode, c.second, time.Minute))
+			if !c.atOnce {
+				require.Equal(t, engine.Wanted, h.State())
+				r.answers = func(q *Request) any {
+					if q.Script == lua.Unlock {
+						return nil
+					}
+					return waitsFor(c.mode, map[int]uint64{order[1]: 77, order[2]: c.second}[q.Server], time.Minute)
+				}
+				r.answer()
+				r.pass(2 * shortestPatience)
+			}
+			require.ErrorIs(t, h.Err(), engine.ErrLocked)
+			require.Equal(t, 1, r.sends(order[0], lua.Unlock), "the vote of the home is given back")
+		})
+	}
+}
+
+// What was published before the subscription stood is gone.
+func TestWaiterAsksAgainOnceTheSubscriptionStands(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		t.Run(fmt.Sprintf("it stands before the server has answered: %v", early), func(t *testing.T) {
+			r := newVotingRig(t)
+			r.listens = false
+			r.acquire(protocol.Write, false)
+			home := r.inOrder()[0]
+			q := r.next(home, lua.Vote)
+			r.pass(time.Millisecond)
+			stands := func() { r.do(func() { r.quorum.Subscribed(r.now, home) }) }
+			if early {
+				stands()
+			}
+			r.reply(q, waits(time.Minute))
+			require.True(t, r.listens)
+			if !early {
+				require.Zero(t, r.sends(home, lua.Vote))
+				stands()
+			}
+			r.pass(time.Millisecond)
+			require.Equal(t, 1, r.sends(home, lua.Vote))
+			r.reply(r.next(home, lua.Vote), waits(time.Minute))
+			r.pass(time.Second)
+			require.Zero(t, r.sends(home, lua.Vote), "once is enough")
+		})
+	}
+}
+
+// The reply to the first run of a release may have told whom it let in.
+func TestWaitersAskAgainIfAReleaseHadRunBefore(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	home := r.inOrder()[0]
+	r.acquire(protocol.Write, false)
+	r.reply(r.next(home, lua.Vote), waits(time.Minute))
+	require.Zero(t, r.sends(home, lua.Vote))
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.reply(r.next(home, lua.Unlock), doneBefore)
+	require.Equal(t, 1, r.sends(home, lua.Vote))
+}
+
+func TestReleaseThatAMajorityRefusesFailsWithWhatItSays(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	order := r.inOrder()
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.reply(r.next(order[0], lua.Unlock), nonsense)
+	r.reply(r.next(order[1], lua.Unlock), nonsense)
+	require.Equal(t, engine.Releasing, h.State())
+	r.reply(r.next(order[2], lua.Unlock), done)
+	require.ErrorIs(t, h.Err(), protocol.ErrReply)
+}
+
+// It waits for every server that answers anybody: a request that ran later would drop later holds.
+func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
+	force := func(t *testing.T) *rig {
+		r := newVotingRig(t)
+		r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", "tag")) })
+		return r
+	}
+	t.Run("all answer", func(t *testing.T) {
+		r := force(t)
+		for i := range 3 {
+			require.Empty(t, r.forced)
+			r.reply(r.next(i, lua.Force), done)
+		}
+		require.Equal(t, []Forced{{Tag: "tag"}}, r.forced)
+	})
+	t.Run("one is silent", func(t *testing.T) {
+		r := force(t)
+		for i := range 2 {
+			r.reply(r.next(i, lua.Force), done)
+		}
+		require.Empty(t, r.forced)
+		r.pass(patience)
+		require.Equal(t, []Forced{{Tag: "tag"}}, r.forced)
+	})
+	t.Run("two are silent", func(t *testing.T) {
+		r := force(t)
+		r.reply(r.next(0, lua.Force), done)
+		r.pass(patience)
+		require.Empty(t, r.forced, "one of them may yet answer")
+		r.fail(r.next(1, lua.Force))
+		r.fail(r.next(2, lua.Force))
+		require.Len(t, r.forced, 1)
+		require.ErrorIs(t, r.forced[0].Err, ErrNoMajority)
+	})
+	t.Run("two refuse", func(t *testing.T) {
+		r := force(t)
+		r.reply(r.next(0, lua.Force), nonsense)
+		r.reply(r.next(1, lua.Force), done)
+		r.reply(r.next(2, lua.Force), nonsense)
+		require.Len(t, r.forced, 1)
+		require.ErrorIs(t, r.forced[0].Err, protocol.ErrReply)
+	})
+}
+
+// Nobody knows whether a request that failed will run: its slot must not be used again, or it drops later holds.
+func TestSlotOfAForceUnlockThatFailedIsNotUsedAgain(t *testing.T) {
+	r := newVotingRig(t)
+	var slots [3][3]int
+	for k := range slots {
+		r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", nil)) })
+		for i := range 3 {
+			q := r.next(i, lua.Force)
+			slots[k][i] = q.slot
+			if k == 0 && i == 0 {
+				r.fail(q)
+			} else {
+				r.reply(q, done)
+			}
+		}
+	}
+	require.NotEqual(t, slots[0][0], slots[1][0])
+	require.Equal(t, slots[1][0], slots[2][0])
+	require.Equal(t, slots[0][1], slots[1][1])
+}
+
+func TestInspectSaysWhatAMajorityHas(t *testing.T) {
+	const name = "n"
+	r := newVotingRig(t)
+	state := func(handle uint64) any {
+		c := protocol.NewClaim(protocol.Write, "instance-02", 0, 7, protocol.Owner{Handle: handle})
+		return []any{fmt.Sprint(someToken + 1), []any{"owner", c.ID, "lease", "30000", "fence", fmt.Sprint(someToken)}, []any{}, []any{}}
+	}
+	r.do(func() { r.quorum.Inspect(r.now, name, "tag") })
+	r.reply(r.next(0, lua.Inspect), state(5))
+	r.reply(r.next(1, lua.Inspect), state(6))
+	require.Empty(t, r.viewed)
+	r.reply(r.next(2, lua.Inspect), state(6))
+	require.Len(t, r.viewed, 1)
+	x := r.viewed[0]
+	require.NoError(t, x.Err)
+	require.Equal(t, "tag", x.Tag)
+	require.Len(t, x.State.Holders, 1)
+	require.Equal(t, protocol.Owner{Handle: 6}, x.State.Holders[0].Owner)
 }

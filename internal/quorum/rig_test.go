@@ -28,6 +28,9 @@ type rig struct {
 	engine  *engine.Engine
 	quorum  *Quorum
 	sent    []*Request // without an answer
+	forced  []Forced
+	viewed  []*Inspection
+	listens bool
 	handles uint64
 	token   int64
 	answers func(*Request) any // what requests are answered with at once while time passes; nil for no answer
@@ -66,6 +69,8 @@ func (r *rig) do(fn func()) {
 	var fx Effects
 	r.quorum.Flush(r.now, &fx)
 	r.sent = append(r.sent, fx.Requests...)
+	r.forced, r.viewed = append(r.forced, fx.Forced...), append(r.viewed, fx.Inspected...)
+	r.listens = r.listens || fx.Listen
 }
 
 // acquire begins a call of a new owner.
@@ -162,14 +167,20 @@ func (r *rig) vote(token int64) any {
 }
 
 // waits is the reply of a server at which a claim waits, or a try would have to.
-func waits(again time.Duration) any {
-	other := protocol.NewClaim(protocol.Write, "instance-02", 0, 7, protocol.Owner{Handle: 77})
-	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0), "write", other.ID}
+func waits(again time.Duration) any { return waitsFor(protocol.Write, 77, again) }
+
+// waitsFor is that reply, where the lock is held by an owner.
+func waitsFor(m protocol.Mode, handle uint64, again time.Duration) any {
+	other := protocol.NewClaim(m, "instance-02", 0, 7, protocol.Owner{Handle: handle})
+	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0), []string{protocol.Read: "read", protocol.Write: "write"}[m], other.ID}
 }
 
 var (
 	done any = int64(protocol.Done)
 	gone any = int64(protocol.NotThere)
+
+	doneBefore any = int64(protocol.DoneBefore)
+	nonsense   any = "what no script replies"
 )
 
 // markOf is the reply of a server about its mark; rest is what is left of its rest in ms, or -1.
