@@ -277,6 +277,9 @@ func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
 
 // removeKeys has the server lose all that it knows.
 func (w *world) removeKeys() {
+	if w.quorum != nil {
+		time.Sleep(10 * time.Millisecond) // a request that a majority did not wait for would find that its tombstone is gone
+	}
 	w.Helper()
 	for _, dial := range w.servers() {
 		c := dial()

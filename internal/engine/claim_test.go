@@ -805,6 +805,28 @@ func TestExtensions(t *testing.T) {
 	require.Equal(t, engine.ErrNotHeld, err)
 }
 
+// Of two extensions, the server heeds the later request, and what it says to the earlier does not end the later.
+func TestExtensionsHaveRequestsOfTheirOwn(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	first, second := new(engine.Extension), new(engine.Extension)
+	d.Extend(d.now, h, time.Minute, first)
+	r1 := d.sent(t)
+	d.Extend(d.now, h, 2*time.Minute, second)
+	r2 := d.sent(t)
+	require.Greater(t, r2.Sequence, r1.Sequence)
+	d.Replied(d.now, r1, done, errForGood)
+	over, err := first.Over()
+	require.True(t, over)
+	require.Equal(t, errForGood, err)
+	over, _ = second.Over()
+	require.False(t, over)
+	d.Replied(d.now, r2, done, nil)
+	over, err = second.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+}
+
 // While an engine is drained, what is held may be entered again, and read under a write hold. Everything else ends with ErrClosed.
 func TestDrain(t *testing.T) {
 	d := newDriver()
@@ -872,6 +894,23 @@ func TestForce(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 	require.Equal(t, engine.Live, other.State())
 	require.Equal(t, engine.Wanted, waiter.State())
+}
+
+// Nobody knows whether a ForceUnlock that failed will run: its slot is not used again.
+func TestSlotOfAForceIsUsedAgainOnceItHasRun(t *testing.T) {
+	d := newDriver()
+	var slots []string
+	for _, err := range []error{nil, errPassing, nil, nil} {
+		require.NoError(t, d.Force(d.now, "a", nil))
+		r := d.sent(t)
+		k, parsed := protocol.ParseClaim(r.Claim.ID.(string))
+		require.NoError(t, parsed)
+		slots = append(slots, k.Slot)
+		d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, err)
+	}
+	require.Equal(t, slots[0], slots[1])
+	require.NotEqual(t, slots[1], slots[2])
+	require.Equal(t, slots[2], slots[3])
 }
 
 // A grant is suspect only if its message could have come: the subscription stood when the server last said that the call waits, and

@@ -246,3 +246,41 @@ func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
 		d.flush()
 	}
 }
+
+// The longest lease that the server may keep a claim for is that of the holds it has, also if another one was entered since for less.
+func TestLeaseIsShortenedThoughAShorterOneWasEnteredSince(t *testing.T) {
+	d := newDriver()
+	d.hold(t, 1)
+	long, enters := d.reenter(t, time.Minute)
+	d.done(enters)
+	d.flush()
+	_, enters = d.reenter(t, lease)
+	require.False(t, enters.Shorten)
+	d.done(enters)
+	d.flush()
+	require.True(t, d.release(t, long).Shorten)
+}
+
+// Once the server has confirmed that a lease is shorter, a release is not tried for longer than that.
+func TestReleaseIsNotTriedForALeaseThatWasShortened(t *testing.T) {
+	d := newDriver()
+	outer := d.hold(t, 1)
+	inner, enters := d.reenter(t, time.Minute)
+	d.done(enters)
+	d.flush()
+	d.done(d.release(t, inner))
+	d.flush()
+	_, err := d.Release(d.now, outer)
+	require.NoError(t, err)
+	d.flush()
+	for end := d.now.Add(max(lease, engine.EndTimeout)); ; {
+		at, ok := d.Next()
+		if !ok {
+			return
+		}
+		require.False(t, at.After(end))
+		d.now = at
+		d.Tick(d.now)
+		d.flush()
+	}
+}

@@ -874,7 +874,7 @@ func TestTryIsRefusedAtOnceByAMajorityThatHasOneHolder(t *testing.T) {
 					return waitsFor(c.mode, map[int]uint64{order[1]: 77, order[2]: c.second}[q.Server], time.Minute)
 				}
 				r.answer()
-				r.pass(2 * shortestPatience)
+				r.pass(2 * shortestCollecting)
 			}
 			require.ErrorIs(t, h.Err(), engine.ErrLocked)
 			require.Equal(t, 1, r.sends(order[0], lua.Unlock), "the vote of the home is given back")
@@ -957,13 +957,13 @@ func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 			r.reply(r.next(i, lua.Force), done)
 		}
 		require.Empty(t, r.forced)
-		r.pass(patience)
+		r.pass(shortestPatience)
 		require.Equal(t, []Forced{{Tag: "tag"}}, r.forced)
 	})
 	t.Run("two are silent", func(t *testing.T) {
 		r := force(t)
 		r.reply(r.next(0, lua.Force), done)
-		r.pass(patience)
+		r.pass(shortestPatience)
 		require.Empty(t, r.forced, "one of them may yet answer")
 		r.fail(r.next(1, lua.Force))
 		r.fail(r.next(2, lua.Force))

@@ -47,6 +47,8 @@ func TestExploreQuorum(t *testing.T) {
 			"W r r",
 			"W W cold",
 			"w w cold restarts 1",
+			"w r cuts 1 lost 1",
+			"w w r lost 1",
 			"W W late 1 passes 1",
 			"W W restarts 1 late 1",
 			"W R cuts 1 lost 1",

@@ -23,6 +23,8 @@ const (
 	grow   = "tickets only have to grow"
 	once   = "a waiter looks again once more than it must"
 	same   = "it writes what is there already"
+	small  = "a token has sixteen digits"
+	named  = "a generation has a name"
 	ends   = "a set that is still there is given a new time to live"
 )
 
@@ -48,6 +50,20 @@ var equivalences = []equivalence{
 	{"internal/engine/deadlock.go", "if len(calls) == 0 || s.stuck[hold] {", "what is in nobody's way is not on the way back"},
 	{"internal/engine/hold.go", "case now.Before(h.confirmBy):", "it sends a request more than it must"},
 	{"internal/engine/lock.go", "case reply.Code == protocol.DoneBefore:", "who does not wait does not look"},
+	{"internal/quorum/collect.go", "base := min(max(b.lease.Duration/13, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)", tuned},
+	{"internal/quorum/collect.go", "base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 5)", tuned},
+	{"internal/quorum/collect.go", "b.pause = now.Add(b.q.randomBelow(b.collectingTime() / 5))", tuned},
+	{"internal/quorum/collect.go", "top, n := int64(1), 0", small},
+	{"internal/quorum/ending.go", "if v.state == cast && v.local != 0 && !v.entered && now.Sub(v.granted) <= recordFresh {", tuned},
+	{"internal/quorum/mark.go", "answered, voted, top, longest := 0, false, int64(1), time.Duration(0)", small},
+	{"internal/quorum/mark.go", "answered, voted, top, longest := 0, false, int64(0), time.Duration(1)", "a lease is longer than a nanosecond"},
+	{"internal/quorum/mark.go", "if n > members[best] || n == members[best] && g < best {", named},
+	{"internal/quorum/mark.go", "case members[best] >= q.majority:", named},
+	{"internal/quorum/mark.go", "return !s.known && waited < q.startPatience() && !(s.failing && waited > q.patience())", tuned},
+	{"internal/quorum/mark.go", "if now.Sub(q.since) <= q.patience() {", tuned},
+	{"internal/quorum/mark.go", "return base64.RawURLEncoding.EncodeToString(sum[:13])", "a name may be longer"},
+	{"internal/quorum/vote.go", "if v.request != nil && now.Sub(v.request.sent) <= q.patience() {", tuned},
+	{"internal/quorum/vote.go", "if v.number != r.number {", "a vote that is absent has no number"},
 	{"internal/dispatch/dispatch.go", "lanes    = 9", tuned},
 	{"internal/dispatch/dispatch.go", "patience = 11 * time.Millisecond", tuned},
 	{"internal/dispatch/dispatch.go", "spare = 3", tuned},

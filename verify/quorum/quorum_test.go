@@ -55,7 +55,7 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 	}
 	var list []Fault
 	for _, f := range All() {
-		// A clock that was set back lengthens leases by as much, and what is left to them.
+		// A clock that was set back lengthens what is left to leases: a vote that could not be given back is in the way for a minute more.
 		if !f.Clock && !f.Beyond {
 			list = append(list, f)
 		}
