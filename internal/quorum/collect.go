@@ -20,7 +20,7 @@ func (b *ballot) startCollecting(now time.Time) {
 // collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two claims that block
 // each other wins in the end. A try only waits for votes that are being given back.
 func (b *ballot) collectingTime() time.Duration {
-	shortest := shortestCollecting + b.q.patience() - shortestPatience
+	shortest := shortestCollecting + b.q.patience - shortestPatience
 	base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)
 	if b.try {
 		base = shortest

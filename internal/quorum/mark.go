@@ -131,7 +131,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.start(now, generation)
 		return
 	}
-	if now.Sub(q.since) < q.patience() {
+	if now.Sub(q.since) < q.patience {
 		q.readUnstarted(now) // other clients may be starting the servers
 		return
 	}
@@ -150,7 +150,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 func (q *Quorum) readyToDecide(now time.Time) bool {
 	waited := now.Sub(q.since)
 	return !slices.ContainsFunc(q.servers, func(s *server) bool {
-		return !s.known && waited < q.startPatience() && !(s.failing && waited >= q.patience())
+		return !s.known && waited < q.startPatience() && !(s.failing && waited >= q.patience)
 	})
 }
 

@@ -24,8 +24,8 @@ const (
 	shortestPatience = 250 * time.Millisecond
 	// longestTrip bounds what is taken for a round trip.
 	longestTrip = 2 * time.Second
-	// shortestStart is how long at least the first start waits for a server that says nothing. Without it, clients may start different sets of
-	// servers, and some of them have to rest.
+	// shortestStart is how long at least the first start waits for a server that says nothing. Without it, clients may start
+	// different sets of servers, and some of them have to rest.
 	shortestStart = time.Second
 	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote; it doubles up to
 	// probeSlowly.
@@ -68,6 +68,7 @@ type Quorum struct {
 	servers    []*server
 	generation string        // of the servers that vote; "" while no majority is known to have one
 	longest    time.Duration // the longest lease that the marks of a majority allow
+	patience   time.Duration // how long a server may leave a request without an answer: twice what a majority takes
 	since      time.Time     // when the servers were first asked for their marks, or were found to have lost their data
 	duplicate  error         // not nil if two clients stand for one server
 	reads      uint64        // how often a mark was requested: no two requests make the same mark
@@ -150,7 +151,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 	_, _ = h.Write([]byte(c.Instance))
 	q := &Quorum{
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix), channels: protocol.Channels(c.Prefix),
-		random: h.Sum64(), majority: c.Servers/2 + 1, longest: 0,
+		random: h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
 		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot), timed: make(map[uint64]*ballot),
 	}
 	for i := range c.Servers {

@@ -550,20 +550,20 @@ func TestPatienceFollowsWhatAMajorityTakes(t *testing.T) {
 	r := newVotingRig(t)
 	q := r.quorum
 	trip := func(i int, d time.Duration) { q.noteTrip(r.now, q.servers[i], d) }
-	require.Equal(t, shortestPatience, q.patience())
+	require.Equal(t, shortestPatience, q.patience)
 	for range 100 {
 		trip(0, time.Second)
 	}
-	require.Equal(t, shortestPatience, q.patience(), "one server is far away, or overloaded")
+	require.Equal(t, shortestPatience, q.patience, "one server is far away, or overloaded")
 	trip(1, time.Hour)
-	require.Less(t, q.patience(), 3*shortestPatience, "one answer was late")
+	require.Less(t, q.patience, 3*shortestPatience, "one answer was late")
 	for range 100 {
 		trip(1, time.Second)
 	}
-	require.Greater(t, q.patience(), 1900*time.Millisecond, "a majority is far away")
-	require.LessOrEqual(t, q.patience(), 2*time.Second)
+	require.Greater(t, q.patience, 1900*time.Millisecond, "a majority is far away")
+	require.LessOrEqual(t, q.patience, 2*time.Second)
 	trip(1, time.Millisecond)
-	require.Equal(t, shortestPatience, q.patience(), "it is not")
+	require.Equal(t, shortestPatience, q.patience, "it is not")
 }
 
 func TestCallsGoOnWithoutASilentServer(t *testing.T) {

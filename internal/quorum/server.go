@@ -66,41 +66,6 @@ func (q *Quorum) waiters(s *server) []*ballot {
 	return slices.DeleteFunc(q.all(), func(b *ballot) bool { return b.votes[s.index].state != waiting })
 }
 
-// noteTrip notes how long an answer took. The shortest shows what a round trip takes. One that took longer may have waited for
-// something else; if more of them do, the server is farther away than it was.
-func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
-	first := s.trip == 0
-	d = min(max(d, shortestPatience/2), longestTrip)
-	if first || d < s.trip {
-		s.trip = d
-	} else {
-		s.trip += (d - s.trip) / 8
-	}
-	for _, other := range q.servers {
-		if first && other.trip == 0 && other.suspected && !other.failing {
-			other.suspected = now.Sub(other.silentSince()) >= q.patience() // it may be as far away
-		}
-	}
-}
-
-// patience returns how long a server may leave a request without an answer before it is suspected: twice as long as a majority takes.
-func (q *Quorum) patience() time.Duration {
-	var trips []time.Duration
-	for _, s := range q.servers {
-		if s.trip > 0 {
-			trips = append(trips, s.trip)
-		}
-	}
-	if len(trips) == 0 {
-		return shortestPatience
-	}
-	slices.Sort(trips)
-	return 2 * trips[min(q.majority, len(trips))-1]
-}
-
-// startPatience returns how long the first start waits.
-func (q *Quorum) startPatience() time.Duration { return max(shortestStart, 2*q.patience()) }
-
 // silentSince returns since when the server has answered nothing although a request is under way; zero if none is. A server
 // that answers other requests is not silent: the one without an answer may have been lost.
 func (s *server) silentSince() time.Time {
@@ -126,7 +91,7 @@ func (q *Quorum) due(s *server) (at time.Time) {
 		note(s.deafAt)
 	}
 	if t := s.silentSince(); !t.IsZero() && !s.suspected {
-		note(t.Add(q.patience()))
+		note(t.Add(q.patience))
 	}
 	if s.known && !s.waited {
 		note(s.met.Add(q.startPatience()))
@@ -139,7 +104,7 @@ func (q *Quorum) due(s *server) (at time.Time) {
 		note(t)
 	}
 	if q.generation == "" && !q.since.IsZero() && len(q.parked) > 0 {
-		for _, wait := range [...]time.Duration{q.patience(), q.startPatience()} {
+		for _, wait := range [...]time.Duration{q.patience, q.startPatience()} {
 			if t := q.since.Add(wait); t.After(s.probed) {
 				note(t)
 			}
@@ -162,7 +127,7 @@ func (q *Quorum) check(now time.Time, s *server) {
 			q.out.Deaf = append(q.out.Deaf, s.index)
 		}
 	}
-	if t := s.silentSince(); !t.IsZero() && !s.suspected && now.Sub(t) >= q.patience() {
+	if t := s.silentSince(); !t.IsZero() && !s.suspected && now.Sub(t) >= q.patience {
 		q.suspect(now, s)
 	}
 	if !s.asking && q.concerned(s) && !s.answers(q) && now.Sub(s.probed) >= s.probePause() {

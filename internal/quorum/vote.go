@@ -44,7 +44,7 @@ type vote struct {
 // requestVote asks a server for its vote, or asks again. queue says that the claim is to wait if it cannot have the vote.
 func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	q, v := b.q, &b.votes[i]
-	if v.request != nil && now.Sub(v.request.sent) < q.patience() {
+	if v.request != nil && now.Sub(v.request.sent) < q.patience {
 		return
 	}
 	if v.state == absent {

@@ -1,6 +1,7 @@
 -- The token of a vote, which follows from no clock. The lock's hash says in vote: "<instance>:<number of the last writer> <largest
 -- token> <that writer's token>". It must not look like a slot's value, which shared/sweep.lua clears away. A writer's token is larger than
--- all before, a reader's no smaller than any writer's before: the one that the caller wants, if it can be had. What is not known any more of a name is not larger than old: see mark.lua.
+-- all before, a reader's no smaller than any writer's before: the one that the caller wants, if it can be had. What is not known any more
+-- of a name is not larger than old: see mark.lua.
 
 -- Returns the token of the claim that was let in. mark is what the server's mark says, write whether it is a writer's.
 local function cast(mark, wanted, write)

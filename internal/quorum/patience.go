@@ -1,0 +1,44 @@
+package quorum
+
+import (
+	"slices"
+	"time"
+)
+
+// noteTrip notes how long an answer took. The shortest shows what a round trip takes. One that took longer may have waited for
+// something else; if more of them do, the server is farther away than it was.
+func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
+	before := s.trip
+	d = min(max(d, shortestPatience/2), longestTrip)
+	if before == 0 || d < before {
+		s.trip = d
+	} else {
+		s.trip += (d - before) / 8
+	}
+	if s.trip == before {
+		return
+	}
+	q.patience = 2 * q.tripOfMajority()
+	if before == 0 {
+		for _, s := range q.servers {
+			if s.trip == 0 && s.suspected && !s.failing {
+				s.suspected = now.Sub(s.silentSince()) >= q.patience // it may be as far away
+			}
+		}
+	}
+}
+
+// tripOfMajority returns how long a round trip takes at most to a majority, or to all that have answered if they are fewer.
+func (q *Quorum) tripOfMajority() time.Duration {
+	var trips []time.Duration
+	for _, s := range q.servers {
+		if s.trip > 0 {
+			trips = append(trips, s.trip)
+		}
+	}
+	slices.Sort(trips)
+	return trips[min(q.majority, len(trips))-1]
+}
+
+// startPatience returns how long the first start waits.
+func (q *Quorum) startPatience() time.Duration { return max(shortestStart, 2*q.patience) }
