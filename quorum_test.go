@@ -299,6 +299,7 @@ func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
 				_ = held.Unlock(ctx) // what was sent into the outage may have no answer yet
 				_ = rw.Close()
 				_ = other.Close()
+				time.Sleep(hang) // until the client has given up what was sent into the outage
 			})
 		})
 	}
