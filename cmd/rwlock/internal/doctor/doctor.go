@@ -2,6 +2,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -93,7 +94,8 @@ func version(i info) Finding {
 }
 
 func role(i info) Finding {
-	f := Finding{Check: "role", Status: OK, Detail: i.get("replication", "role") + ", " + i.get("server", "redis_mode")}
+	mode := cmp.Or(i.get("server", "redis_mode"), i.get("server", "server_mode")) // of Redis, and of Valkey
+	f := Finding{Check: "role", Status: OK, Detail: i.get("replication", "role") + ", " + mode}
 	if i.get("replication", "role") == "slave" {
 		f.Status, f.Detail = Failed, "replica of "+i.get("replication", "master_host")
 		f.Advice = "use the master, or redis+sentinel:// to find it"

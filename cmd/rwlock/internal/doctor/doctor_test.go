@@ -48,7 +48,10 @@ func TestReplicaFails(t *testing.T) {
 	t.Parallel()
 	f := role(info{"replication": {"role": "slave", "master_host": "db1"}})
 	require.Equal(t, Failed, f.Status)
-	require.Equal(t, OK, role(info{"replication": {"role": "master"}, "server": {"redis_mode": "standalone"}}).Status)
+	for _, field := range []string{"redis_mode", "server_mode"} {
+		f := role(info{"replication": {"role": "master"}, "server": {field: "standalone"}})
+		require.Equal(t, Finding{Check: "role", Status: OK, Detail: "master, standalone"}, f)
+	}
 	require.Equal(t, Warning, replicas(info{}).Status)
 	require.Equal(t, OK, replicas(info{"replication": {"connected_slaves": "2"}}).Status)
 }
