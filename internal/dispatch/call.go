@@ -9,8 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// echo is how long a call may take to be heard.
-const echo = 250 * time.Millisecond
+const (
+	// quiet is how long nothing may come before a listener calls.
+	quiet = 500 * time.Millisecond
+	// echo is how long a call may take to be heard.
+	echo = 250 * time.Millisecond
+)
 
 var errElsewhere = errors.New("the subscription is at another server than the one that requests go to")
 

@@ -17,7 +17,7 @@ func sentinels(o *redis.Options) {
 func TestSubscriptionFollowsTheRequests(t *testing.T) {
 	s := &station{}
 	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
-		time.Sleep(6*silence + silence/2)
+		time.Sleep(6*quiet + quiet/2)
 		require.Equal(t, []string{"subscribed"}, a.next())
 		s.with(func() {
 			require.Len(t, s.calls, 6)
@@ -26,9 +26,9 @@ func TestSubscriptionFollowsTheRequests(t *testing.T) {
 		s.say("hello")
 		begun := time.Now()
 		s.with(func() { s.ears = nil })
-		time.Sleep(silence + echo + firstRetry)
+		time.Sleep(quiet + echo + firstRetry)
 		require.Equal(t, []string{"hello", "unsubscribed", "subscribed"}, a.next())
-		require.Equal(t, silence+echo+firstRetry, a.last().Sub(begun))
+		require.Equal(t, quiet+echo+firstRetry, a.last().Sub(begun))
 		require.Equal(t, errElsewhere, a.firstError())
 		time.Sleep(time.Minute)
 		require.Empty(t, a.next())
@@ -45,7 +45,7 @@ func TestSubscriptionOfWhoMayNotPublish(t *testing.T) {
 			require.NotEmpty(t, s.pings)
 			s.mute = true
 		})
-		time.Sleep(silence + echo + grace)
+		time.Sleep(quiet + echo + grace)
 		require.Contains(t, a.next(), "unsubscribed")
 	}, sentinels)
 }

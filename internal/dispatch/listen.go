@@ -251,6 +251,8 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	for asked, stands := false, false; ; {
 		wait := silence
 		switch {
+		case l.follow && stands && !asked && !own.made:
+			wait = quiet
 		case l.cluster != nil && (asked || !stands):
 			wait, asked = nodePatience, true
 		case asked:
