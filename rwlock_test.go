@@ -243,9 +243,7 @@ func ofLocks(keys []string) []string {
 // leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says that nobody has the
 // lock.
 func (w *world) leftovers() []string {
-	if w.quorum != nil {
-		time.Sleep(10 * time.Millisecond) // Unlock returns when a majority has answered
-	}
+	w.settle()
 	var keys []string
 	for _, key := range w.keys() {
 		if strings.HasSuffix(key, "}:leases") || strings.HasSuffix(key, "}:queue") || w.inUse(key) {
@@ -279,12 +277,17 @@ func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
 	return []func(opts ...func(*redis.Options)) *redis.Client{w.dial}
 }
 
+// settle gives the servers of a quorum time to run what calls did not wait for: Unlock returns when a majority has answered.
+func (w *world) settle() {
+	if w.quorum != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // removeKeys has the server lose all that it knows.
 func (w *world) removeKeys() {
-	if w.quorum != nil {
-		time.Sleep(10 * time.Millisecond) // a request that a majority did not wait for would find that its tombstone is gone
-	}
 	w.Helper()
+	w.settle() // or what comes late would find that its tombstone is gone
 	for _, dial := range w.servers() {
 		c := dial()
 		for _, key := range w.keys() {

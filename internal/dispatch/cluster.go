@@ -36,13 +36,13 @@ type cluster struct {
 	armed   atomic.Bool                            // the timer will fire
 
 	mu       sync.Mutex
-	lanes    map[string]*Dispatcher // by the master's address
-	loaded   bool                   // the client has a map
-	masters  map[string]*redis.Client
-	stranger bool                // a request went to a master that is not among these
-	early    []*protocol.Request // handed over before it had one
-	reloads  int                 // under way
-	reloaded time.Time           // when the last was begun
+	lanes    map[string]*Dispatcher   // by the master's address
+	loaded   bool                     // the client has a map
+	masters  map[string]*redis.Client // of the last map, by their addresses
+	stranger bool                     // a request went to a master that is not among these
+	early    []*protocol.Request      // handed over before the client had a map
+	reloads  int                      // under way
+	reloaded time.Time                // when the last was begun
 	timer    *time.Timer
 	closed   bool
 	stopped  bool // no lane sends any more
@@ -174,6 +174,9 @@ func (c *cluster) reload() {
 		c.mu.Lock()
 		c.reloads--
 		c.loaded = c.loaded || err == nil
+		if err == nil && len(masters) > 0 {
+			c.masters = masters
+		}
 		early := c.early
 		c.early = nil
 		lanes := make(map[string]*Dispatcher, len(c.lanes))
@@ -216,11 +219,6 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 		if err != nil || len(masters) > 0 {
 			break
 		}
-	}
-	if len(masters) > 0 {
-		c.mu.Lock()
-		c.masters = masters
-		c.mu.Unlock()
 	}
 	return masters, err
 }

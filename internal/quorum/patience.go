@@ -20,9 +20,9 @@ func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
 	}
 	q.patience = 2 * q.tripOfMajority()
 	if before == 0 {
-		for _, s := range q.servers {
-			if s.trip == 0 && s.suspected && !s.failing {
-				s.suspected = now.Sub(s.silentSince()) >= q.patience // it may be as far away
+		for _, other := range q.servers {
+			if other.trip == 0 && other.suspected && !other.failing {
+				other.suspected = now.Sub(other.silentSince()) >= q.patience // it may be as far away
 			}
 		}
 	}
