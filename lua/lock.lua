@@ -31,6 +31,8 @@ end
 local CHANNELS, TTL, TRY = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try'
 --#include state.lua
 --#include leases.lua
+--#include holders.lua
+--#include hold.lua
 --#include serve.lua
 --#include reply.lua
 

@@ -9,7 +9,8 @@
 local CHANNELS = ARGV[6]
 --#include state.lua
 --#include leases.lua
---#include serve.lua
+--#include hold.lua
+--#include wake.lua
 
 local its_token = held()
 if not its_token then

@@ -5,15 +5,35 @@
 -- Reply  1, or 0 if there is no such hold
 
 --#include clock.lua
+local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence')
+if seen[1] == ARGV[1] then
+  -- Nobody else holds the lock, and nobody waits for it.
+  local lease, since = string.match(seen[2], '^(%d+) ?(%d*)$')
+  local left = (since == '' and seen[3] or since) + lease * 1000 - (now - time[2] % 1000) -- a lease counts in whole ms
+  if left <= 0 then
+    return 0
+  end
+  -- If the server is out of memory, this fails, and the general path renews the lease.
+  if left >= ARGV[4] * 1000 or type(redis.pcall('HSET', LOCK, 'lease', ARGV[4] .. ' ' .. now)) == 'number' then
+    if call('PTTL', LOCK) < ARGV[5] - SPARE then
+      call('PEXPIRE', LOCK, ARGV[5])
+    end
+    return 1
+  end
+end
 --#include state.lua
 --#include leases.lua
+--#include hold.lua
 
 if not held() then
   return 0
 end
 extend(ARGV[4])
-if holder ~= claim then
-  clear_dead()
+-- Readers whose leases have ended block nobody while others are live, so that nothing else removes them.
+local dead = holder == 'shared' and call('ZRANGEBYSCORE', LEASES, '-inf', ms, 'LIMIT', 0, DEAD) or {}
+if dead[1] then
+  void(dead)
+  call('ZREM', LEASES, unpack(dead))
 end
 commit(ARGV[5])
 return 1

@@ -45,6 +45,8 @@ end
 local CHANNELS, TTL, TRY, WRITER = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8] or ''
 --#include state.lua
 --#include leases.lua
+--#include holders.lua
+--#include hold.lua
 --#include serve.lua
 --#include reply.lua
 

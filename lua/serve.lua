@@ -8,6 +8,7 @@
 local CHANNELS = ARGV[4]
 --#include state.lua
 --#include leases.lua
+--#include holders.lua
 --#include serve.lua
 
 expire()

@@ -22,6 +22,7 @@ end
 local CHANNELS = ARGV[4]
 --#include state.lua
 --#include leases.lua
+--#include holders.lua
 --#include serve.lua
 --#include end.lua
 

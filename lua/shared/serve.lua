@@ -1,46 +1,8 @@
--- The queue: who is next, and how waiters are notified. Readers are queued before writers, each in order of arrival.
+-- The queue: who is next. Readers are queued before writers, each in order of arrival.
 
-local more = 0              -- 1 if this step could not grant the lock to all waiters whose turn it is
-local granted = {}          -- by claim: whether this step granted it the lock, or asked it to look again
-local grants, asks = {}, {} -- by instance: the numbers of the claims that were granted the lock, and that are to look again
-local answered              -- the claim that the reply itself informs
-local keeps                 -- its slot's new value, if it waits: its lease starts anew
+--#include wake.lua
 
-local function note(list, id)
-  local instance, _, its_number = string.match(id, '^%l:([^:]+):(%d+):(%d+)')
-  list[instance] = (list[instance] or '') .. ' ' .. its_number
-end
-
--- Asks a waiter to look again: what blocks it ends earlier than it knows.
-local function ask(id)
-  if id and id ~= answered and not granted[id] then
-    granted[id] = 'asked'
-    note(asks, id)
-  end
-end
-
--- Notifies the waiters, with one message to each instance: "<token> <more> <number> …" for those that were granted the lock, then
--- ",<number> …" for those that are to look again. Returns the message for the caller's own instance, which goes into the reply, and
--- why other instances could not be notified.
-local function wake()
-  local messages, mute = {}, ''
-  for instance, numbers in pairs(grants) do
-    messages[instance] = fence .. ' ' .. more .. numbers
-  end
-  for instance, numbers in pairs(asks) do
-    messages[instance] = (messages[instance] or '') .. ',' .. string.sub(numbers, 2)
-  end
-  local mine = string.match(claim, '^%l:([^:]+)')
-  for instance, message in pairs(messages) do
-    if instance ~= mine then
-      local done = redis.pcall('PUBLISH', CHANNELS .. instance, message)
-      if type(done) == 'table' then
-        mute = done.err
-      end
-    end
-  end
-  return messages[mine] or '', mute
-end
+local keeps -- the new value of the caller's slot, if it waits: its lease starts anew
 
 -- The start and the length of a waiter's lease, or nil if it has ended. last is the value of its slot.
 local function lives(id, its_number, last)
@@ -73,10 +35,6 @@ local function waiter(id)
     leave_queue(id)
   end
   return from, for_ms
-end
-
-local function next_writer()
-  return call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1]
 end
 
 -- The first live writer in the queue, and its lease. Removes the dead writers ahead of it.
@@ -165,12 +123,3 @@ local function serve()
   end
 end
 
--- Asks the first in line to look again.
-local function ask_first()
-  if waiting > 0 then
-    ask(call('ZRANGE', QUEUE, 0, 0)[1])
-    if pending > 0 and waiting > pending then
-      ask(next_writer())
-    end
-  end
-end

@@ -139,32 +139,3 @@ end
 local function unfinished()
   return owed ~= '' and 1 or 0
 end
-
-local function set_count(to)
-  if count ~= to then
-    count = to
-    put('count', to)
-  end
-end
-
--- The token of a writer: larger than all before it.
-local function next_token()
-  fence = fence and fence >= now and string.format('%.0f', fence + 1) or now
-  put('fence', fence)
-  return fence
-end
-
--- The token of a reader: the time, which no earlier writer's token exceeds even if the server lost the last writes to the fence. Every
--- later writer's token is larger.
-local function read_token()
-  fence = fence and fence > now and fence or now
-  put('fence', fence)
-  return fence
-end
-
--- Makes a claim the only holder.
-local function enter(id, its_token, for_ms, from)
-  holder, token, lease, since = id, its_token, for_ms, from
-  put('lease', from == its_token and for_ms or for_ms .. ' ' .. from)
-  set_count('')
-end

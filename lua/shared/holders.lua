@@ -1,0 +1,123 @@
+-- Who holds the lock, and how that changes.
+
+local function set_count(to)
+  if count ~= to then
+    count = to
+    put('count', to)
+  end
+end
+
+-- The token of a writer: larger than all before it.
+local function next_token()
+  fence = fence and fence >= now and string.format('%.0f', fence + 1) or now
+  put('fence', fence)
+  return fence
+end
+
+-- The token of a reader: the time, which no earlier writer's token exceeds even if the server lost the last writes to the fence. Every
+-- later writer's token is larger.
+local function read_token()
+  fence = fence and fence > now and fence or now
+  put('fence', fence)
+  return fence
+end
+
+-- Makes a claim the only holder.
+local function enter(id, its_token, for_ms, from)
+  holder, token, lease, since = id, its_token, for_ms, from
+  put('lease', from == its_token and for_ms or for_ms .. ' ' .. from)
+  set_count('')
+end
+
+-- Makes claims readers beside the holder: other readers, or a writer that reads.
+local function share(ids, deadlines, their_token)
+  if call('ZCARD', LEASES) == 0 then
+    new_leases = true
+  elseif not several() then
+    call('UNLINK', LEASES) -- left over from a hash that is gone
+    new_leases = true
+  end
+  if is_write(holder) and waiting == 0 and call('ZCARD', QUEUE) > 0 then
+    call('UNLINK', QUEUE) -- likewise: the plus that the writer gets would make it count
+  end
+  local entries = {}
+  if not is_write(holder) then
+    if holder ~= '' and holder ~= 'shared' then
+      -- The reader that was alone gets an entry of its own.
+      local its_slot, its_number = parts(holder)
+      entries = {math.floor(since / 1000 + lease), holder}
+      put(its_slot, its_number .. ' ' .. token .. ' held ' .. (count == '' and '1' or count))
+      set_count('')
+    end
+    holder = 'shared'
+  end
+  for i, id in ipairs(ids) do
+    local its_slot, its_number = parts(id)
+    put(its_slot, its_number .. ' ' .. their_token .. ' held 1')
+    entries[#entries + 1] = deadlines[i]
+    entries[#entries + 1] = id
+  end
+  if new_leases then -- a sorted set that has held so long a member stays a table
+    call('ZADD', LEASES, 0, LONG, unpack(entries))
+    call('ZREM', LEASES, LONG)
+  else
+    call('ZADD', LEASES, unpack(entries))
+  end
+  if is_write(holder) then
+    readers = call('ZCARD', LEASES)
+  end
+end
+
+-- When the last lease ends, or ended, ms, not counting the read holds of a writer; and the claim that has that lease.
+local function ends()
+  if holder == 'shared' then
+    local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
+    return tonumber(last[2]) or 0, last[1] or ''
+  end
+  return since / 1000 + lease, holder
+end
+
+-- A write hold has ended: the readers that wait now are owed the next phase.
+local function owe()
+  if waiting > pending then
+    owed = f[7]
+  end
+end
+
+-- Removes the claim that holds the lock alone. The read holds of a writer stay.
+local function vacate()
+  if is_write(holder) then
+    owe()
+  end
+  holder = readers > 0 and 'shared' or ''
+  readers = 0
+  set_count('')
+end
+
+-- Removes the caller's read hold from the sorted set. Returns whether there was one.
+local function leave_leases()
+  if not several() or call('ZREM', LEASES, claim) == 0 then
+    return false
+  end
+  if holder ~= 'shared' then
+    readers = readers - 1
+  end
+  return true
+end
+
+-- Drops all readers, and a writer that reads. Beyond one step's worth, their slots stay as they are until sweep removes them.
+local function drop_readers()
+  void(call('ZRANGE', LEASES, 0, STEP - 1))
+  call('UNLINK', LEASES)
+  holder, readers = '', 0
+end
+
+-- Ends the holds that block the lock though their leases have ended.
+local function expire()
+  if holder ~= 'shared' and not alive(since, lease) then
+    vacate()
+  end
+  if holder == 'shared' and ends() <= ms then
+    drop_readers()
+  end
+end
