@@ -291,6 +291,37 @@ func TestLastMillisecond(t *testing.T) {
 	}
 }
 
+// The keys of a hold that is renewed outlive its lease, however long it is renewed, and whoever else reads or waits.
+func TestRenewalsKeepTheKeys(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	const lease = 10_000 // ms
+	for name, others := range map[string][]protocol.Claim{"alone": nil, "beside a reader": {reader(2)}, "before a writer": {writer(2)}} {
+		for _, hold := range []protocol.Claim{writer(1), reader(1)} {
+			r.reset(t)
+			claims := append([]protocol.Claim{hold}, others...)
+			for _, c := range claims {
+				r.do(t, askFor(c, lease, false))
+			}
+			for range 40 {
+				r.pass(t, 9_000)
+				for _, c := range claims {
+					if has(r.glance(t), c) == nil {
+						r.do(t, askFor(c, lease, false)) // it waits
+					} else if r.do(t, renew(c)).Code != protocol.Done {
+						t.Fatalf("%s, %s: the hold is lost", name, c.ID)
+					}
+				}
+				for key, left := range r.ttls(t) {
+					if left < (lease+60_000)*time.Millisecond {
+						t.Fatalf("%s, %s: %s is left for %v", name, hold.ID, key, left)
+					}
+				}
+			}
+		}
+	}
+}
+
 // No writer comes in with the readers that one script lets in, though they seem to be over at once: before Redis 7.2, a clock
 // that moves on within a script makes the server take for expired what the script has just set a time to live for.
 func TestReadersThatSeemOverEnterAlone(t *testing.T) {
