@@ -1,5 +1,5 @@
--- The state of the lock, for every script whose short path does not apply: it is read here, changed by the functions below, and
--- written by commit.
+-- The state of the lock, for every script whose short path does not apply: it is read here, changed by the files that scripts include
+-- next, and written by commit.
 --
 -- A claim is named <mode>:<instance>:<slot>:<number>:<process>:<handle>; mode is w or r, number has twelve digits.
 -- The fields of the hash:
