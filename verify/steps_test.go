@@ -38,29 +38,30 @@ func held(l *model.Lock, owner int) *model.Hold {
 // A crowd of readers that is owed the next phase is let in step by step, all of it before the next writer, who is next.
 func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 	t.Parallel()
+	const late = 10 // it comes too late for this phase
 	r := newRedisRig(t, true)
 	r.do(t, askFor(writer(1), 30_000, false))
 	r.do(t, askFor(writer(2), 30_000, false))
-	for owner := 3; owner < 8; owner++ {
+	for owner := 3; owner < late; owner++ {
 		r.do(t, askFor(reader(owner), 30_000, false))
 	}
 	first := r.do(t, release(writer(1), 0))
 	if holds := r.state(t).Holds; len(holds) != 2 || !first.More {
 		t.Fatalf("the first step lets in %v", holds)
 	}
-	r.do(t, askFor(reader(8), 30_000, false)) // comes too late for this phase
+	r.do(t, askFor(reader(late), 30_000, false))
 	r.finish(t, first)
 	s := r.state(t)
-	if len(s.Holds) != 5 || len(s.Queue) != 2 {
+	if len(s.Holds) != late-3 || len(s.Queue) != 2 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
 	}
 	for _, h := range s.Holds {
-		if h.Mode != model.Read || h.Owner == 8 {
+		if h.Mode != model.Read || h.Owner == late {
 			t.Errorf("%v has it", h)
 		}
 	}
 	var last protocol.Reply
-	for owner := 3; owner < 8; owner++ {
+	for owner := 3; owner < late; owner++ {
 		last = r.do(t, release(reader(owner), 0))
 	}
 	r.finish(t, last)
@@ -652,6 +653,7 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	r.client.Del(ctx, r.keys.Lock.(string))
 	r.do(t, askFor(reader(3), 10_000, false))
 	r.do(t, askFor(reader(4), 10_000, false))
+	r.ttls(t) // which says that each key has one
 	r.do(t, release(reader(3), 0))
 	r.do(t, release(reader(4), 0))
 	if reply := r.do(t, askFor(writer(5), 10_000, true)); reply.Token == 0 {
