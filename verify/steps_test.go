@@ -110,6 +110,21 @@ func TestReleaseThatRunsAgainBetweenSteps(t *testing.T) {
 	}
 }
 
+// The reply to a caller that is let in along with others names those of its own instance, which gets no message.
+func TestReplyNamesWhoElseIsLetIn(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.do(t, askFor(writer(1), 1_000, false))
+	caller, beside := reader(2), reader(2+processes)
+	r.do(t, askFor(caller, 60_000, false))
+	r.do(t, askFor(beside, 60_000, false))
+	r.pass(t, 10_000)
+	reply := r.do(t, askFor(caller, 60_000, false))
+	if reply.Token == 0 || !slices.Equal(reply.Told.Granted, []uint64{2 + processes}) {
+		t.Errorf("%+v", reply)
+	}
+}
+
 // The first of a crowd that asks after the writer died enters, and is told that there are more, even if none of them is of its process.
 func TestFirstOfACrowdIsToldThatThereAreMore(t *testing.T) {
 	t.Parallel()
