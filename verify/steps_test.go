@@ -38,7 +38,7 @@ func held(l *model.Lock, owner int) *model.Hold {
 // A crowd of readers that is owed the next phase is let in step by step, all of it before the next writer, who is next.
 func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 	t.Parallel()
-	const late = 10 // it comes too late for this phase
+	const late = 10 // the reader that comes too late for this phase
 	r := newRedisRig(t, true)
 	r.do(t, askFor(writer(1), 30_000, false))
 	r.do(t, askFor(writer(2), 30_000, false))
@@ -668,7 +668,7 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	r.client.Del(ctx, r.keys.Lock.(string))
 	r.do(t, askFor(reader(3), 10_000, false))
 	r.do(t, askFor(reader(4), 10_000, false))
-	r.ttls(t) // which says that each key has one
+	r.ttls(t) // fails if a key has none
 	r.do(t, release(reader(3), 0))
 	r.do(t, release(reader(4), 0))
 	if reply := r.do(t, askFor(writer(5), 10_000, true)); reply.Token == 0 {
