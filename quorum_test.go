@@ -101,6 +101,72 @@ func TestQuorumOutlivesAMinority(t *testing.T) {
 	})
 }
 
+// A server that answers with errors that do not pass is one of those that may fail, whatever names it would be the home of. If two of three
+// do, a call fails with what they say.
+func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"OOM command not allowed when used memory > 'maxmemory'.", "MISCONF Redis is configured to save RDB snapshots",
+		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR something else"} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var clients []redis.UniversalClient
+				var servers []*weather
+				for range 3 {
+					f := &weather{}
+					c := testredis.MemClient(t, testredis.Mem(t))
+					c.AddHook(f)
+					clients, servers = append(clients, c), append(servers, f)
+				}
+				rw, err := rwlock.NewQuorum(clients)
+				require.NoError(t, err)
+				ctx := context.Background()
+				held, err := rw.Lock(ctx, "held")
+				require.NoError(t, err)
+				for _, f := range servers {
+					f.set(answer(text))
+					for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // of which some have each server for their home
+						for _, mode := range bothModes {
+							h, err := try(ctx, rw, mode, name)
+							require.NoError(t, err)
+							waiter := make(chan error, 1)
+							go func() {
+								h, err := rw.Lock(ctx, name, rwlock.MaxWait(hang))
+								if err == nil {
+									err = h.Unlock(ctx)
+								}
+								waiter <- err
+							}()
+							synctest.Wait()
+							state, err := rw.Inspect(ctx, name)
+							require.NoError(t, err)
+							require.Len(t, state.Waiters, 1)
+							require.NoError(t, h.Unlock(ctx))
+							require.NoError(t, <-waiter)
+						}
+					}
+					time.Sleep(5 * time.Minute)
+					require.NoError(t, held.Context().Err())
+					f.set(nil)
+					time.Sleep(5 * time.Minute)
+				}
+				require.NoError(t, held.Unlock(ctx))
+				servers[0].set(answer(text))
+				servers[2].set(answer(text))
+				for _, mode := range bothModes {
+					_, err = acquire(ctx, rw, mode, "a")
+					require.ErrorIs(t, err, answer(text))
+				}
+				servers[0].set(nil)
+				h, err := rw.Lock(ctx, "a", rwlock.MaxWait(hang))
+				require.NoError(t, err)
+				require.NoError(t, h.Unlock(ctx))
+				require.NoError(t, rw.Close())
+			})
+		})
+	}
+}
+
 func newPlugs(n int) (plugs []*plug) {
 	for range n {
 		plugs = append(plugs, &plug{conns: map[net.Conn]bool{}})

@@ -6,8 +6,8 @@ import (
 )
 
 // Join returns what several servers together say of a lock; a state is nil of a server that has not answered. A hold counts that a
-// majority may have voted for, with what a majority says of it. The queue is that of the home; or the longest, if the home is not
-// known, which is less than zero, or has not answered.
+// majority may have voted for, with what a majority says of it. The queue is that of the home; or the longest, if nobody waits there,
+// or the home is not known, which is less than zero, or has not answered.
 func Join(states []*State, home int) State {
 	j := join{states: states, majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
 	j.count()
@@ -88,8 +88,11 @@ func (j *join) holders() {
 
 // queue returns the state of the server that keeps the queue.
 func (j *join) queue(home int) (longest *State) {
-	if home >= 0 && j.states[home] != nil {
-		return j.states[home]
+	if home >= 0 {
+		longest = j.states[home]
+	}
+	if longest != nil && len(longest.Waiters) > 0 {
+		return longest
 	}
 	for _, s := range j.states {
 		if s != nil && (longest == nil || len(s.Waiters) > len(longest.Waiters)) {

@@ -24,3 +24,16 @@ func TestTwoVotesOfOneServerAreNoMajority(t *testing.T) {
 		require.Equal(t, 2, joined[0].Count)
 	}
 }
+
+// Claims wait elsewhere than at their home if it refuses to vote for them.
+func TestQueueIsTheLongestIfNobodyWaitsAtTheHome(t *testing.T) {
+	waiter := func(number uint64) Waiter {
+		return Waiter{Known: Known{Mode: Write, Instance: "i", Number: number, Owner: Owner{Handle: number}}}
+	}
+	none, one, two := &State{}, &State{Waiters: []Waiter{waiter(1)}}, &State{Waiters: []Waiter{waiter(1), waiter(2)}}
+	require.Equal(t, two.Waiters, Join([]*State{none, one, two}, 0).Waiters)
+	require.Equal(t, one.Waiters, Join([]*State{none, one, two}, 1).Waiters)
+	require.Equal(t, two.Waiters, Join([]*State{two, nil, one}, 1).Waiters)
+	require.Equal(t, two.Waiters, Join([]*State{one, two, none}, -1).Waiters)
+	require.Empty(t, Join([]*State{none, none, nil}, 2).Waiters)
+}

@@ -75,9 +75,13 @@ func (b *ballot) ask(now time.Time, r *engine.Request) {
 		return
 	}
 	b.pending, b.latest, b.lease, b.under = r, r, r.Lease, r.Writer
+	// As long as others suffice, a server that has refused is not asked again: the claim would leave the queue that it waits in.
+	n, _ := b.mayVote()
 	for i := range b.votes {
 		v := &b.votes[i]
-		v.refused = nil
+		if n < b.q.majority {
+			v.refused = nil
+		}
 		if b.phase == won || b.phase == requesting && v.state == absent {
 			v.blocked = false
 		}

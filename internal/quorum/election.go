@@ -13,7 +13,7 @@ func (b *ballot) elect(now time.Time) {
 	if !b.majorityPossible(now) {
 		return
 	}
-	home := q.home(b.lock)
+	home := q.home(b.lock, b.votes)
 	if home != b.home {
 		if b.home >= 0 && b.votes[b.home].state == waiting {
 			b.drop(now, b.home)
@@ -22,12 +22,8 @@ func (b *ballot) elect(now time.Time) {
 	}
 	switch v := &b.votes[home]; v.state {
 	case absent:
-		switch {
-		case v.blocked && b.try:
+		if v.blocked && b.try {
 			b.refuseTry(now, v.obstacle)
-			return
-		case v.refused != nil:
-			b.fail(now, v.refused)
 			return
 		}
 		b.requestVote(now, home, !b.try)
@@ -48,26 +44,30 @@ func (b *ballot) elect(now time.Time) {
 // majorityPossible reports whether a majority may still vote for the claim. If not, the pending request fails, and the engine
 // asks again later.
 func (b *ballot) majorityPossible(now time.Time) bool {
-	q, n := b.q, 0
-	var refused error
-	for i, s := range q.servers {
+	n, refused := b.mayVote()
+	if n >= b.q.majority {
+		return b.q.home(b.lock, b.votes) >= 0
+	}
+	if refused == nil {
+		refused = b.q.noMajority()
+	}
+	b.fail(now, refused)
+	return false
+}
+
+// mayVote returns how many servers may vote for the claim, and an error with which another has refused to.
+func (b *ballot) mayVote() (n int, refused error) {
+	for i, s := range b.q.servers {
 		switch v := &b.votes[i]; {
 		case v.refused != nil:
 			refused = v.refused
-		case s.usable(q):
+		case s.usable(b.q):
 			n++
 		case s.asking && !s.known && !s.failing:
 			n++ // it may say that it votes
 		}
 	}
-	if n >= q.majority {
-		return q.home(b.lock) >= 0
-	}
-	if refused == nil {
-		refused = q.noMajority()
-	}
-	b.fail(now, refused)
-	return false
+	return n, refused
 }
 
 // waitAtHome gives back what other servers have voted, keeps the place in the queue of the home, and tells the engine that the

@@ -69,11 +69,11 @@ type weight struct {
 }
 
 // home returns the index of the server that keeps the queue of a name: the first one that votes, in an order on which all
-// clients agree. It returns -1 if none votes.
-func (q *Quorum) home(lk *lock) int {
+// clients agree. It passes over servers that have refused the votes given, of which there may be none. It returns -1 if none is left.
+func (q *Quorum) home(lk *lock, votes []vote) int {
 	best := -1
 	for _, s := range q.servers {
-		if !s.usable(q) {
+		if !s.usable(q) || votes != nil && votes[s.index].refused != nil {
 			continue
 		}
 		w := &lk.weights[s.index]

@@ -116,7 +116,7 @@ func (q *Quorum) Inspect(now time.Time, name string, tag any) {
 	lk := q.use(protocol.KeysOf(q.prefix, name))
 	end := func(err error) {
 		if x.Err = err; err == nil {
-			x.State = protocol.Join(x.states, q.home(lk))
+			x.State = protocol.Join(x.states, q.home(lk, nil))
 		}
 		q.release(lk)
 		q.out.Inspected = append(q.out.Inspected, x)

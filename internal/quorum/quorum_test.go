@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -517,6 +518,91 @@ func TestSilentHomeIsPassedOverSoon(t *testing.T) {
 	r.pass(shortestPatience)
 	require.Equal(t, engine.Live, h.State())
 }
+
+// A server that answers a vote with an error that does not pass, as for want of memory, is one of the f that may fail: each claim does
+// without it, and whoever has to wait does so in the queue of the next home.
+func TestClaimDoesWithoutAServerThatRefusesToVote(t *testing.T) {
+	full := refusal("OOM command not allowed")
+	refuse := func(r *rig, i int) {
+		q := r.next(i, lua.Vote)
+		r.do(func() { r.quorum.Replied(r.now, q, nil, full) })
+	}
+	for k := range 3 {
+		t.Run(fmt.Sprintf("it would be the home after %d others", k), func(t *testing.T) {
+			r := newVotingRig(t)
+			h := r.acquire(protocol.Write, false)
+			order := r.inOrder()
+			refuse(r, order[k])
+			for _, i := range slices.Delete(slices.Clone(order), k, k+1) {
+				r.reply(r.next(i, lua.Vote), r.vote(someToken))
+			}
+			require.Equal(t, engine.Live, h.State())
+		})
+	}
+	t.Run("a try that the next home refuses", func(t *testing.T) {
+		r := newVotingRig(t)
+		h := r.acquire(protocol.Write, true)
+		order := r.inOrder()
+		refuse(r, order[0])
+		r.reply(r.next(order[1], lua.Vote), waits(time.Minute))
+		require.Equal(t, engine.Failed, h.State())
+		require.NotErrorIs(t, h.Err(), full)
+	})
+	t.Run("a claim waits at the next home, and keeps its place", func(t *testing.T) {
+		r := newVotingRig(t)
+		h := r.acquire(protocol.Write, false)
+		order := r.inOrder()
+		refuse(r, order[0])
+		r.reply(r.next(order[1], lua.Vote), waits(time.Second))
+		r.reply(r.next(order[2], lua.Vote), waits(time.Second))
+		queued := r.next(order[1], lua.Vote)
+		require.False(t, queued.Try)
+		r.reply(queued, waits(time.Minute))
+		for len(r.sent) > 0 { // what is given back, as it may have been voted
+			r.reply(r.next(r.sent[0].Server, lua.Unlock), done)
+		}
+		for range 3 {
+			r.pass(lease / 3)
+			q := r.next(order[1], lua.Vote)
+			require.Equal(t, queued.Claim, q.Claim)
+			r.reply(q, waits(time.Minute))
+			require.Empty(t, r.sent)
+		}
+		require.Equal(t, engine.Wanted, h.State())
+	})
+	t.Run("two of them are too many, and are asked again by the next call", func(t *testing.T) {
+		r := newVotingRig(t)
+		h := r.acquire(protocol.Write, false)
+		order := r.inOrder()
+		refuse(r, order[1])
+		require.Equal(t, engine.Wanted, h.State())
+		refuse(r, order[2])
+		require.Equal(t, engine.Failed, h.State())
+		require.ErrorIs(t, h.Err(), full)
+		r.sent = nil
+		r.acquire(protocol.Write, false)
+		r.next(order[0], lua.Vote)
+	})
+}
+
+func TestReadUnderAWriteHoldFailsWithWhatTooManyServersSay(t *testing.T) {
+	full := refusal("OOM command not allowed")
+	r := newVotingRig(t)
+	w := r.held()
+	h := &engine.Hold{Name: "n", Owner: w.Owner, Mode: protocol.Read, Lease: lease, Bounded: true}
+	r.do(func() { r.engine.Acquire(r.now, h) })
+	for range 2 {
+		require.Equal(t, engine.Wanted, h.State())
+		q := r.next(r.sent[0].Server, lua.RVote)
+		r.do(func() { r.quorum.Replied(r.now, q, nil, full) })
+	}
+	require.ErrorIs(t, h.Err(), full)
+}
+
+type refusal string
+
+func (e refusal) Error() string { return string(e) }
+func (refusal) RedisError()     {}
 
 // The others were asked without waiting. One of them becomes the home, and the call joins its queue there.
 func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {

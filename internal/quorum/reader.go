@@ -23,6 +23,7 @@ func (b *ballot) readUnder(now time.Time) {
 	}
 	n, open := 0, 0
 	var obstacle protocol.Obstacle
+	var refused error
 	b.wanted = w.token
 	for i, s := range q.servers {
 		v := &b.votes[i]
@@ -36,6 +37,8 @@ func (b *ballot) readUnder(now time.Time) {
 			n++
 		case v.blocked:
 			obstacle = v.obstacle
+		case v.refused != nil:
+			refused = v.refused
 		}
 	}
 	switch r := b.pending; {
@@ -46,6 +49,8 @@ func (b *ballot) readUnder(now time.Time) {
 	case n+open >= q.majority:
 	case obstacle != (protocol.Obstacle{}):
 		b.refuseTry(now, obstacle)
+	case refused != nil:
+		b.fail(now, refused)
 	default:
 		b.fail(now, q.noMajority())
 	}

@@ -95,7 +95,7 @@ func (r *rig) held() *engine.Hold {
 func (r *rig) inOrder() []int {
 	lk := r.quorum.use(protocol.KeysOf("p", "n"))
 	defer r.quorum.release(lk)
-	require.GreaterOrEqual(r.t, r.quorum.home(lk), 0)
+	require.GreaterOrEqual(r.t, r.quorum.home(lk, nil), 0)
 	order := []int{0, 1, 2}
 	slices.SortFunc(order, func(a, b int) int {
 		if lk.weights[a].hash > lk.weights[b].hash {

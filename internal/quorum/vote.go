@@ -28,7 +28,7 @@ type vote struct {
 	queues   bool              // the last request asks to wait, and is no try
 	blocked  bool              // a try was refused, because the claim would have had to wait
 	obstacle protocol.Obstacle // if it waits or was blocked
-	refused  error             // an error that the server replied, and would reply again
+	refused  error             // an error that the server has replied, and would reply again: the claim does without its vote
 	token    int64             // of the vote; 0 if it is not known
 	local    int64             // the time of the grant by the server's clock, in µs
 	first    time.Time         // when the first request was sent
