@@ -88,18 +88,18 @@ func All() []Fault {
 		{Name: "SCRIPT FLUSH", Exact: true, Inject: func(r *Rig) { r.must(r.Admin.ScriptFlush(context.Background()).Err()) }},
 		{Name: "FLUSHALL", Inject: func(r *Rig) { r.FlushAll() }},
 		{Name: "maxmemory, noeviction", Exact: true, Inject: func(r *Rig) {
-			r.config("maxmemory", "1")
+			r.Config("maxmemory", "1")
 			r.pass(r.plan.Lease * 3 / 2)
-			r.config("maxmemory", "0")
+			r.Config("maxmemory", "0")
 		}},
 		{Name: "maxmemory, volatile-lru", Inject: func(r *Rig) {
-			r.config("maxmemory-policy", "volatile-lru")
+			r.Config("maxmemory-policy", "volatile-lru")
 			r.Lossy()
-			r.config("maxmemory", "1")
+			r.Config("maxmemory", "1")
 			r.pass(r.plan.Lease / 10)
 			r.Lossy()
-			r.config("maxmemory", "0")
-			r.config("maxmemory-policy", "noeviction")
+			r.Config("maxmemory", "0")
+			r.Config("maxmemory-policy", "noeviction")
 		}},
 		{Name: "active expiry off", Exact: true, Inject: func(r *Rig) {
 			r.must(r.Admin.Do(context.Background(), "DEBUG", "SET-ACTIVE-EXPIRE", "0").Err())

@@ -129,7 +129,8 @@ func (n *Node) restart(lossy bool) {
 	}
 }
 
-func (n *Node) config(name, value string) {
+// Config changes a parameter of the server.
+func (n *Node) Config(name, value string) {
 	n.rig.tb.Helper()
 	n.rig.must(n.Admin.ConfigSet(context.Background(), name, value).Err())
 }

@@ -60,6 +60,8 @@ func All() []Fault {
 			}, func(*faults.Node) {})},
 		{Name: "delayed by 2 × 75 ms", inject: during(3,
 			func(n *faults.Node) { n.Delay(Lease / 20) }, func(n *faults.Node) { n.Delay(0) })},
+		{Name: "out of memory", inject: during(3,
+			func(n *faults.Node) { n.Config("maxmemory", "1") }, func(n *faults.Node) { n.Config("maxmemory", "0") })},
 		{Name: "half of the clients cut off", inject: during(3,
 			func(n *faults.Node) { n.Proxies[0].Blackhole(faultproxy.Both) }, func(n *faults.Node) { n.Cut(faultproxy.None) })},
 		{Name: "each half of the clients cut off from others", Parted: true, inject: split},
