@@ -31,14 +31,18 @@ type Options struct {
 	Addr         string
 	Addrs        []string // of all servers, if there are several
 	Lease        time.Duration
-	AutoPipeline bool // on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
-	Connections  int  // if set, how many go-redis opens at the start, and no more than them
+	AutoPipeline bool       // on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
+	Connections  int        // if set, how many go-redis opens at the start, and no more than them
+	Hook         redis.Hook // if set, go-redis's client has it
 	Floor        map[Mode]pairShape
 }
 
 // client returns the go-redis client that o asks for, with default settings beside that, and what closes it.
 func (o Options) client() (client redis.UniversalClient, closeClient func() error, err error) {
 	plain := redis.NewClient(&redis.Options{Addr: o.Addr, PoolSize: o.Connections, MinIdleConns: o.Connections})
+	if o.Hook != nil {
+		plain.AddHook(o.Hook)
+	}
 	if !o.AutoPipeline {
 		return plain, plain.Close, nil
 	}

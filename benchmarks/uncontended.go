@@ -28,25 +28,15 @@ func endless(run func(context.Context, *Env) (Metrics, error)) func(context.Cont
 	return func(ctx context.Context, e *Env) (Metrics, error) { return run(context.WithoutCancel(ctx), e) }
 }
 
-// serverTime measures what a pair costs the server when many arrive in one pipeline; naming returns what names the
-// locks of one turn.
+// serverTime measures what a pair costs the server when 256 arrive in one pipeline; naming returns what names the locks of one
+// turn.
 func serverTime(mode Mode, naming func() func(g int) string) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
-		l, err := e.Open(ctx, func(o *Options) { o.AutoPipeline = true })
+	return func(ctx context.Context, e *Env) (Metrics, error) {
+		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, naming())
 		if err != nil {
 			return nil, err
 		}
-		defer closing(l, &err)
-		o, err := e.hammer(ctx, 256, 150*time.Millisecond, pairOn(ctx, l, mode, naming()))
-		if err != nil {
-			return nil, err
-		}
-		return Metrics{
-			ServerTime: o.usage.Micros / o.n,
-			Requests:   o.usage.Requests / o.n,
-			Calls:      o.usage.Calls / o.n,
-			Bytes:      o.usage.Bytes / o.n,
-		}, nil
+		return replay(ctx, e, recorded, 2)
 	}
 }
 
