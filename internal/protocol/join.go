@@ -6,8 +6,8 @@ import (
 )
 
 // Join returns what several servers together say of a lock; a state is nil of a server that has not answered. A hold counts that a
-// majority may have voted for, with what a majority says of it. The queue is that of the home; or the longest, if nobody waits there,
-// or the home is not known, which is less than zero, or has not answered.
+// majority may have voted for, with what a majority says of it. The queue is that of the home; or the longest, if the home is not
+// known, which is less than zero, or has not answered, or has voted for none of the holders and has no queue.
 func Join(states []*State, home int) State {
 	j := join{states: states, majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
 	j.count()
@@ -88,11 +88,8 @@ func (j *join) holders() {
 
 // queue returns the state of the server that keeps the queue.
 func (j *join) queue(home int) (longest *State) {
-	if home >= 0 {
-		longest = j.states[home]
-	}
-	if longest != nil && len(longest.Waiters) > 0 {
-		return longest
+	if home >= 0 && j.states[home] != nil && j.inCharge(j.states[home]) {
+		return j.states[home]
 	}
 	for _, s := range j.states {
 		if s != nil && (longest == nil || len(s.Waiters) > len(longest.Waiters)) {
@@ -100,6 +97,13 @@ func (j *join) queue(home int) (longest *State) {
 		}
 	}
 	return longest
+}
+
+// inCharge reports whether others queue up at the home: it has let in somebody who holds the lock, if anybody does, or has a queue.
+func (j *join) inCharge(home *State) bool {
+	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 || slices.ContainsFunc(j.joined.Holders, func(h Holder) bool {
+		return slices.ContainsFunc(home.Holders, func(v Holder) bool { return partyOf(v.Known) == partyOf(h.Known) })
+	})
 }
 
 // waiters lists who waits: those that are next, and collect the votes of the others; and those in the queue, unless they have a

@@ -26,14 +26,36 @@ func TestTwoVotesOfOneServerAreNoMajority(t *testing.T) {
 }
 
 // Claims wait elsewhere than at their home if it refuses to vote for them.
-func TestQueueIsTheLongestIfNobodyWaitsAtTheHome(t *testing.T) {
-	waiter := func(number uint64) Waiter {
-		return Waiter{Known: Known{Mode: Write, Instance: "i", Number: number, Owner: Owner{Handle: number}}}
+func TestQueueIsTheLongestIfTheHomeDoesNotVote(t *testing.T) {
+	known := func(number uint64) Known {
+		return Known{Mode: Write, Instance: "i", Number: number, Owner: Owner{Handle: number}}
 	}
-	none, one, two := &State{}, &State{Waiters: []Waiter{waiter(1)}}, &State{Waiters: []Waiter{waiter(1), waiter(2)}}
-	require.Equal(t, two.Waiters, Join([]*State{none, one, two}, 0).Waiters)
-	require.Equal(t, one.Waiters, Join([]*State{none, one, two}, 1).Waiters)
-	require.Equal(t, two.Waiters, Join([]*State{two, nil, one}, 1).Waiters)
-	require.Equal(t, two.Waiters, Join([]*State{one, two, none}, -1).Waiters)
-	require.Empty(t, Join([]*State{none, none, nil}, 2).Waiters)
+	state := func(holder uint64, waiters ...uint64) *State {
+		s := &State{}
+		if holder != 0 {
+			s.Holders = []Holder{{Known: known(holder)}}
+		}
+		for _, n := range waiters {
+			s.Waiters = append(s.Waiters, Waiter{Known: known(n)})
+		}
+		return s
+	}
+	for _, c := range []struct {
+		states []*State
+		home   int
+		want   []uint64
+	}{
+		{[]*State{state(0), state(9, 1), state(9, 1, 2)}, 0, []uint64{1, 2}},
+		{[]*State{state(0, 1), state(9, 1), state(9, 1, 2)}, 0, []uint64{1}},
+		{[]*State{state(9), state(9, 1), state(8, 9)}, 0, nil}, // 8 was released, and 9 has the lock: the third is late
+		{[]*State{state(0), state(7), state(8, 9)}, 0, nil},
+		{[]*State{state(9, 1, 2), nil, state(9, 1)}, 1, []uint64{1, 2}},
+		{[]*State{state(9, 1), state(9, 1, 2), state(9)}, -1, []uint64{1, 2}},
+	} {
+		var got []uint64
+		for _, w := range Join(c.states, c.home).Waiters {
+			got = append(got, w.Known.Number)
+		}
+		require.Equal(t, c.want, got)
+	}
 }
