@@ -4,17 +4,17 @@
 -- ARGV   as unlock.lua
 -- Reply  as unlock.lua
 
-if ARGV[5] ~= '' then
+if #ARGV[2] > 12 then
   local owner = redis.call('HGET', LOCK, 'owner')
   if owner == ARGV[1] then
     -- This is the only reader, and nobody waits. As in unlock.lua.
-    if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[5])) == 'number' then
+    if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then
       return 1
     end
   elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
     and redis.call('ZREM', LEASES, ARGV[1]) == 1 then
     -- Other readers may be left: the next request finds out. A waiter waits for a reader whose lease ends later than this one's.
-    redis.call('HSET', LOCK, ARGV[3], ARGV[5])
+    redis.call('HSET', LOCK, ARGV[3], ARGV[2])
     return 1
   end
 end

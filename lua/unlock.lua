@@ -2,15 +2,15 @@
 -- next in line in the same step.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels
---        5 the tombstone "<number> <s> ended", with the server's time of the grant, if that was less than a minute ago and the hold
---        was not re-entered; otherwise ""
+-- ARGV   1 claim  3 its slot  4 prefix of the wake channels
+--        2 its tombstone "<number> <s> ended", with the server's time of the grant, if that was less than a minute ago and the hold was
+--        not re-entered; otherwise its number
 -- Reply  code or {code, more, wake, mute}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
 
-local owner = ARGV[5] ~= '' and redis.call('HGET', LOCK, 'owner')
+local owner = #ARGV[2] > 12 and redis.call('HGET', LOCK, 'owner')
 if owner == ARGV[1] then
   -- Nobody waits. If the server is out of memory, this fails, and the general path releases the lock.
-  if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[5])) == 'number' then
+  if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then
     return 1
   end
 end

@@ -85,7 +85,11 @@ func (r *Request) Argv(args []any) []any {
 	if r.Script == lua.Inspect {
 		return args
 	}
-	args = append(args, r.Claim.ID, r.Claim.Number, r.Claim.Slot)
+	number := r.Claim.Number
+	if (r.Script == lua.Unlock || r.Script == lua.RUnlock) && orNone(r.Record) != boxedNone {
+		number = r.Record // begins with the number
+	}
+	args = append(args, r.Claim.ID, number, r.Claim.Slot)
 	switch r.Script {
 	case lua.Lock, lua.RLock:
 		args = append(args, r.Lease.ms, r.Channels)
@@ -106,8 +110,6 @@ func (r *Request) Argv(args []any) []any {
 			how = boxedTry
 		}
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation, r.Ballot.Wanted, orNone(r.Ballot.ID))
-	case lua.Unlock, lua.RUnlock:
-		args = append(args, r.Channels, orNone(r.Record))
 	case lua.Renew:
 		args = append(args, r.Lease.ms, r.Lease.keep)
 	case lua.Reenter:
@@ -116,7 +118,7 @@ func (r *Request) Argv(args []any) []any {
 			how = boxedShorten
 		}
 		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count), strconv.FormatUint(r.Sequence, 10), how)
-	case lua.Serve, lua.Force:
+	case lua.Unlock, lua.RUnlock, lua.Serve, lua.Force:
 		args = append(args, r.Channels)
 	}
 	return args

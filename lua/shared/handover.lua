@@ -8,7 +8,7 @@ if instance then
     local others = last[3] ~= '1'
     call('ZREM', QUEUE, id)
     call('HSET', LOCK, 'owner', others and id .. ' +' or id, 'lease', lease .. ' ' .. since, 'fence', now,
-      'pending', others and last[3] - 1 or '', ARGV[3], ARGV[5])
+      'pending', others and last[3] - 1 or '', ARGV[3], ARGV[2])
     local message = now .. ' 0 ' .. its_number
     if instance .. ':' == string.sub(ARGV[3], 1, #instance + 1) then
       return {1, 0, message, ''}

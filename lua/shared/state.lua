@@ -25,7 +25,7 @@
 -- that does not count is left over from a hash that is gone.
 
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local claim, number, slot = ARGV[1], ARGV[2], ARGV[3]
+local claim, number, slot = ARGV[1], string.sub(ARGV[2], 1, 12), ARGV[3]
 
 local f = call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', 'readers', 'pending', 'ticket', 'owed', slot)
 local protocol = string.match(f[1] or '', '^%d+')
