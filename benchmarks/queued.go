@@ -14,7 +14,7 @@ import (
 // has no queue, is the yardstick: its pairs are of as many names as a pipeline has requests.
 func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 	const locks = 32
-	rounds := e.rounds(40)
+	rounds := e.rounds(80)
 	if e.Contender == bare {
 		recorded, err := recordRounds(ctx, e, Write, rounds/2, 2*locks, ownNames())
 		if err != nil {

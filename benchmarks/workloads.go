@@ -124,7 +124,7 @@ var workloads = []*Workload{
 		About: "32 names, each of which always has the given number of waiters, are handed over again and again. A handover is two scripts: " +
 			"the release, which hands over, and the request, which queues up again. What is sent for that is recorded, and then sent once " +
 			"more to the emptied server, in pipelines of 64 requests. The bare mutex is the yardstick, with uncontended pairs of 64 names.",
-		ParamName: "waiters", Params: []int{2, 16, 64, 256}, Rounds: 5,
+		ParamName: "waiters", Params: []int{2, 16, 64, 256}, Rounds: 11,
 		Contenders: []*Contender{ours, bare}, Columns: []Metric{ServerTime, Calls}, Against: []*Contender{bare},
 		Run: queued,
 	}, {
