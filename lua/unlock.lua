@@ -2,9 +2,10 @@
 -- next in line in the same step.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  3 its slot  4 prefix of the wake channels
+-- ARGV   1 claim
 --        2 its tombstone "<number> <s> ended", with the server's time of the grant, if that was less than a minute ago and the hold was
 --        not re-entered; otherwise its number
+--        3 its slot  4 prefix of the wake channels
 -- Reply  code or {code, more, wake, mute}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
 
 local owner = #ARGV[2] > 12 and redis.call('HGET', LOCK, 'owner')
