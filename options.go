@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 const (
 	defaultLease  = 30 * time.Second
-	defaultPrefix = "rwlock"
+	defaultPrefix = protocol.DefaultPrefix
 
 	// minLease leaves a renewal, due after a third of it, time to reach the server and be tried again.
 	minLease = 100 * time.Millisecond

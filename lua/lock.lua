@@ -2,8 +2,9 @@
 -- returns a grant whose message was lost.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels
---        optional: 6 time to live of the keys, ms: at least the lease and three minutes; default "240000"  7 "wait" (default) or "try"
+-- ARGV   1 claim  2 its number  3 its slot  4 lease, ms
+--        optional: 5 prefix of the wake channels, default "rwlock:wake:"  6 time to live of the keys, ms: at least the lease and three
+--        minutes; default "240000"  7 "wait" (default) or "try"
 -- Reply  the fencing token, a string; -1 if the claim has ended; otherwise a list, see shared/reply.lua
 
 --#include clock.lua
@@ -28,7 +29,7 @@ if not record or record < ARGV[2] then
     --#include queue_writer.lua
   end
 end
-local CHANNELS, TTL, TRY = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try'
+local CHANNELS, TTL, TRY = ARGV[5] or WAKE, ARGV[6] or SHORT, ARGV[7] == 'try'
 --#include state.lua
 --#include leases.lua
 --#include holders.lua

@@ -42,7 +42,7 @@ if (not record or record < ARGV[2]) and (not fence or fence <= now) then
     --#include queue_reader.lua
   end
 end
-local CHANNELS, TTL, TRY, WRITER = ARGV[5], ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8] or ''
+local CHANNELS, TTL, TRY, WRITER = ARGV[5] or WAKE, ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8] or ''
 --#include state.lua
 --#include leases.lua
 --#include holders.lua

@@ -20,7 +20,7 @@ if #ARGV[2] > 12 then
 end
 
 --#include clock.lua
-local CHANNELS = ARGV[4]
+local CHANNELS = ARGV[4] or WAKE
 --#include state.lua
 --#include leases.lua
 --#include holders.lua

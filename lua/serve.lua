@@ -1,11 +1,11 @@
 -- Grants the lock to more readers of a crowd, after a step that replied that there were more.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 a claim of the caller  2 its number  3 its slot  4 prefix of the wake channels
+-- ARGV   1 a claim of the caller  2 its number  3 its slot  optional: 4 as in unlock.lua
 -- Reply  {1, more, wake, mute}, see shared/reply.lua
 
 --#include clock.lua
-local CHANNELS = ARGV[4]
+local CHANNELS = ARGV[4] or WAKE
 --#include state.lua
 --#include leases.lua
 --#include holders.lua

@@ -5,7 +5,7 @@
 -- ARGV   1 claim
 --        2 its tombstone "<number> <s> ended", with the server's time of the grant, if that was less than a minute ago and the hold was
 --        not re-entered; otherwise its number
---        3 its slot  4 prefix of the wake channels
+--        3 its slot  optional: 4 prefix of the wake channels, default "rwlock:wake:"
 -- Reply  code or {code, more, wake, mute}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
 
 local owner = #ARGV[2] > 12 and redis.call('HGET', LOCK, 'owner')
@@ -20,7 +20,7 @@ end
 if owner == ARGV[1] .. ' +' then
   --#include handover.lua
 end
-local CHANNELS = ARGV[4]
+local CHANNELS = ARGV[4] or WAKE
 --#include state.lua
 --#include leases.lua
 --#include holders.lua

@@ -30,6 +30,9 @@ func LabelKey(prefix, instance string) string { return prefix + ":label:" + inst
 // escape keeps a name from closing the hash tag early, or opening another, while two names stay two.
 var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
+// DefaultPrefix is that of the names of keys and channels, unless the user sets another.
+const DefaultPrefix = "rwlock"
+
 // Channels returns what the names of the channels begin with. A channel's name ends with the instance that listens there: it
 // hears of grants to its claims.
 func Channels(prefix string) string { return prefix + ":wake:" }

@@ -129,6 +129,22 @@ func TestRequestsArePinned(t *testing.T) {
 	q.Script = lua.Inspect
 	require.Equal(t, []any{"3", "p:{l}", "p:{l}:leases", "p:{l}:queue"}, q.Argv(nil))
 
+	own := q.Channels
+	q.Channels = protocol.Channels(protocol.DefaultPrefix)
+	for s, rest := range map[*lua.Script][]any{
+		lua.Lock: {"30000"}, lua.RLock: {"30000"}, lua.Unlock: {}, lua.RUnlock: {}, lua.Serve: {}, lua.Force: {},
+		lua.Reenter: {"30000", "240000", "rwlock:wake:", "2", "9", "longer"},
+	} {
+		q.Script = s
+		require.Equal(t, rest, q.Argv(nil)[7:], s.Name)
+		if s != lua.Reenter {
+			require.Contains(t, s.Source, " or 'rwlock:wake:'", s.Name)
+		}
+	}
+	q.Script, q.Try = lua.Lock, true
+	require.Equal(t, []any{"30000", "rwlock:wake:", "240000", "try"}, q.Argv(nil)[7:])
+	q.Channels, q.Try = own, false
+
 	q.Script, q.Try, q.Writer, q.Record, q.Shorten = lua.RLock, true, about[0], nil, true
 	q.Lease = protocol.NewLease(2 * time.Minute)
 	require.Equal(t, []any{"120000", "p:wake:", "300000", "try", about[0]}, q.Argv(nil)[7:])

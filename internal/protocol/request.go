@@ -70,6 +70,7 @@ var (
 	boxedShorten   any = "set"
 	boxedLengthen  any = "longer"
 	boxedNone      any = ""
+	boxedWake      any = Channels(DefaultPrefix)
 )
 
 // Argv appends the keys and arguments of the script, which follow their number.
@@ -92,14 +93,17 @@ func (r *Request) Argv(args []any) []any {
 	args = append(args, r.Claim.ID, number, r.Claim.Slot)
 	switch r.Script {
 	case lua.Lock, lua.RLock:
-		args = append(args, r.Lease.ms, r.Channels)
+		args = append(args, r.Lease.ms)
+		// Most often the others can be left out.
 		under := r.Writer != nil && r.Writer != boxedNone
-		if under || r.Try || r.Lease.Duration > shortest { // most often they can be left out
+		if under || r.Try || r.Lease.Duration > shortest {
 			how := boxedWait
 			if r.Try {
 				how = boxedTry
 			}
-			args = append(args, r.Lease.keep, how)
+			args = append(args, r.Channels, r.Lease.keep, how)
+		} else if r.Channels != boxedWake {
+			args = append(args, r.Channels)
 		}
 		if under {
 			args = append(args, r.Writer)
@@ -119,7 +123,9 @@ func (r *Request) Argv(args []any) []any {
 		}
 		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count), strconv.FormatUint(r.Sequence, 10), how)
 	case lua.Unlock, lua.RUnlock, lua.Serve, lua.Force:
-		args = append(args, r.Channels)
+		if r.Channels != boxedWake {
+			args = append(args, r.Channels)
+		}
 	}
 	return args
 }

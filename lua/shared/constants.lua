@@ -4,6 +4,7 @@ LOCK = KEYS[1]
 LEASES = KEYS[2]
 QUEUE = KEYS[3]
 
+WAKE = 'rwlock:wake:' -- what the names of the channels begin with, with the default prefix
 STEP = 250         -- the most waiters that one script grants the lock to, or removes
 NEARBY = 10        -- the most dead waiters that a waiter removes ahead of itself
 DEAD = 100         -- the most dead readers that a renewal removes

@@ -6,14 +6,18 @@ if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] then
   local last = queued and call('ZRANGE', QUEUE, -1, -1)[1] or ''
   local its_slot, its_number = string.match(last, '^w:([^:]+:%d+):(%d+)')
   local h = call('HMGET', LOCK, 'lease', 'pending', 'ticket', its_slot or ARGV[3])
-  local lease, since = string.match(h[1] or '0', '^(%d+) ?(%d*)$')
   local at = now - time[2] % 1000 -- a lease counts in whole ms
-  local left = (since == '' and fence or since) + lease * 1000 - at
+  local lease, since = h[1] or '0', fence
+  if #lease > 17 then -- "<ms> <µs>"
+    lease, since = string.sub(lease, 1, -18), string.sub(lease, -16)
+  end
+  local left = since + lease * 1000 - at
   local kept = false -- whether the waiter in front has set the time to live within this second
   if queued and left > 0 then
-    local of, from, for_ms = string.match(its_slot and h[4] or '', '^(%d+) (%d+) waits (%d+)$')
-    left = of and of == its_number and from + for_ms * 1000 - at or 0
-    kept = of and from >= time[1] and (ARGV[6] or SHORT) == SHORT
+    local its_record = its_slot and h[4] or ''
+    local from, for_ms = string.sub(its_record, 14, 29), string.match(its_record, '^ waits (%d+)$', 30)
+    left = for_ms and string.sub(its_record, 1, 12) == its_number and from + for_ms * 1000 - at or 0
+    kept = for_ms and from >= time[1] and (ARGV[6] or SHORT) == SHORT
   elseif left > 0 and call('ZCARD', QUEUE) > 0 then
     left = 0 -- the queue is left over from a hash that is gone
   end
