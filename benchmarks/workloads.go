@@ -110,13 +110,13 @@ var workloads = []*Workload{
 		Name: "handover", First: true, Title: "One write lock, many goroutines",
 		About: "Goroutines lock and unlock one name as fast as they can for a fixed time. The floor excludes nobody: it shows what " +
 			"the client and the server could do at most.",
-		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 3,
+		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 5,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
 		Run: handover(cancellable),
 	}, {
 		Name: "handover-timeout", First: true, Title: "One write lock, many goroutines, contexts with a timeout",
 		About:     "As above; each lock call has a context with a timeout.",
-		ParamName: "goroutines", Params: []int{16, 256}, Rounds: 3,
+		ParamName: "goroutines", Params: []int{16, 256}, Rounds: 5,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
 		Run: handover(withTimeout),
 	}, {
@@ -138,7 +138,7 @@ var workloads = []*Workload{
 		Name: "once", First: true, Title: "Each name once, plain client",
 		About: "Every goroutine locks and unlocks one new name after the other, as a service does that locks each order once. The " +
 			"contexts have a timeout.",
-		ParamName: "goroutines", Params: []int{1, 64}, Rounds: 5,
+		ParamName: "goroutines", Params: []int{1, 64}, Rounds: 9,
 		Contenders: contenders, Columns: []Metric{Rate, ServerTime, LockCall, Requests, Calls},
 		Against: []*Contender{redislockContender, rueidislockContender}, Run: once,
 	}, {
@@ -255,7 +255,7 @@ var workloads = []*Workload{
 		About: "The growth of heap and goroutine stacks, after garbage collections: for each of 10,000 names held; after 10,000 holds were " +
 			"released, and after 10,000 waiters gave up, as a share of the peak; after names were locked and unlocked once; and after " +
 			"names were locked, lost by the server, and unlocked.",
-		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 2,
+		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 5,
 		Columns: []Metric{PerHold, AfterHolds, AfterWaiters, LeftFew, LeftMany, LostFew, LostMany},
 		Run:     clientMemory,
 	},
