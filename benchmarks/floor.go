@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -167,70 +165,20 @@ type script struct {
 
 func (s script) String() string { return fmt.Sprintf("%d KEYS and %d ARGV", len(s.keys), len(s.args)) }
 
-// recorder is a go-redis hook that keeps every EVALSHA it sees.
-type recorder struct {
-	mu      sync.Mutex
-	scripts []script
-}
-
-func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		r.record(cmd)
-		return next(ctx, cmd)
+// scriptOf returns the keys and arguments of an EVALSHA.
+func scriptOf(evalsha *sent) (script, error) {
+	if len(evalsha.args) < 3 {
+		return script{}, fmt.Errorf("recording: %v is no script", evalsha.args)
 	}
-}
-
-func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			r.record(cmd)
-		}
-		return next(ctx, cmds)
+	numKeys, err := strconv.Atoi(fmt.Sprint(evalsha.args[2]))
+	if err != nil || numKeys < 0 || 3+numKeys > len(evalsha.args) {
+		return script{}, fmt.Errorf("recording: %v is no script", evalsha.args)
 	}
-}
-
-// record keeps cmd's keys and arguments as text, for the sender may use its own again.
-func (r *recorder) record(cmd redis.Cmder) {
-	args := cmd.Args()
-	if len(args) < 3 || !strings.EqualFold(cmd.Name(), "evalsha") {
-		return
+	s := script{args: evalsha.args[3+numKeys:]}
+	for _, key := range evalsha.args[3 : 3+numKeys] {
+		s.keys = append(s.keys, fmt.Sprint(key))
 	}
-	numKeys, err := strconv.Atoi(fmt.Sprint(args[2]))
-	if err != nil || 3+numKeys > len(args) {
-		return
-	}
-	var s script
-	for i, arg := range args[3:] {
-		text := fmt.Sprint(arg)
-		if b, ok := arg.([]byte); ok {
-			text = string(b)
-		}
-		if i < numKeys {
-			s.keys = append(s.keys, text)
-		} else {
-			s.args = append(s.args, text)
-		}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.scripts = append(r.scripts, s)
-}
-
-func (r *recorder) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.scripts)
-}
-
-// take returns what was recorded since the last take.
-func (r *recorder) take() []script {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	taken := r.scripts
-	r.scripts = nil
-	return taken
+	return s, nil
 }
 
 // shapes are what ours sends for one pair of each mode: for a name's first pair, and for the next one.
@@ -239,8 +187,8 @@ type shapes struct{ first, again map[Mode]pairShape }
 // recordPairs returns what ours sends to one server, or to the first of several.
 func recordPairs(ctx context.Context, addrs ...string) (all shapes, err error) {
 	clients, closeClients := Options{Addrs: addrs}.clients()
-	r := &recorder{}
-	clients[0].AddHook(r)
+	t := newTape("evalsha")
+	clients[0].AddHook(t)
 	var l Locker
 	if len(clients) == 1 {
 		l, err = openOurs(clients[0], usualLease, closeClients)
@@ -256,7 +204,7 @@ func recordPairs(ctx context.Context, addrs ...string) (all shapes, err error) {
 		}
 	}()
 	record := func(mode Mode, name string) (pairShape, error) {
-		r.take()
+		t.take()
 		h, err := lockIn(l, mode)(ctx, name)
 		if err == nil {
 			err = h.Unlock(ctx)
@@ -265,14 +213,19 @@ func recordPairs(ctx context.Context, addrs ...string) (all shapes, err error) {
 			return pairShape{}, fmt.Errorf("recording a %s pair: %w", mode, err)
 		}
 		// To one of several servers the last may be on its way still.
-		for deadline := time.Now().Add(time.Second); r.count() < 2 && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(time.Second); t.count() < 2 && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
-		scripts := r.take()
+		scripts := t.take()
 		if len(scripts) < 2 {
 			return pairShape{}, fmt.Errorf("recording a %s pair: the client sent %d scripts", mode, len(scripts))
 		}
-		return pairShape{acquire: scripts[0], release: scripts[len(scripts)-1]}, nil
+		acquire, err := scriptOf(scripts[0])
+		if err != nil {
+			return pairShape{}, err
+		}
+		release, err := scriptOf(scripts[len(scripts)-1])
+		return pairShape{acquire, release}, err
 	}
 	all = shapes{map[Mode]pairShape{}, map[Mode]pairShape{}}
 	for _, mode := range []Mode{Write, Read} {
