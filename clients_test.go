@@ -94,7 +94,8 @@ func TestClusterWithTLS(t *testing.T) {
 	t.Parallel()
 	addrs, config := testredis.StartTLSCluster(t, 3)
 	open := func(config *tls.Config) *rwlock.RWLock {
-		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, TLSConfig: config})
+		// By default it dials five times, and says only after two and a half seconds why that failed.
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, TLSConfig: config, DialerRetries: 1})
 		t.Cleanup(func() { _ = c.Close() })
 		return newLockOn(t, c)
 	}

@@ -707,7 +707,7 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 	}
 }
 
-// unanswered is the error of what nobody has answered for a lease; the last failure is its cause.
+// unanswered is the error of what nobody has answered in time; the last failure is its cause.
 func unanswered(cause error) error {
 	if cause == nil {
 		return ErrUnanswered

@@ -31,8 +31,8 @@ var (
 	ErrNotReplicated = errors.New("not confirmed by enough replicas")
 	ErrOwner         = errors.New("held by the same owner in another goroutine")
 
-	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease.
-	ErrUnanswered = errors.New("the server has not answered for a lease")
+	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease, and a Try after [EndTimeout] at most.
+	ErrUnanswered = errors.New("the server has not answered in time")
 	// ErrAgain ends a call whose claims the server keeps refusing, as one does that forgot its last writes in a failover.
 	ErrAgain = errors.New("the server keeps refusing the request")
 )
