@@ -71,10 +71,10 @@ func TestModeMatrix(t *testing.T) {
 				unlock(w, c.granted())
 			}
 			if want != waits {
-				require.Equal(w, len(before.Holders), len(inspect(w, rw, name).Holders), name)
+				w.requireHolders(rw, name, len(before.Holders))
 			}
 			unlock(w, held...)
-			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode, name)
+			w.requireHolders(rw, name, 0)
 		}
 		for _, row := range rows {
 			for _, asker := range []string{"the same owner", "another owner", "an owner elsewhere"} {

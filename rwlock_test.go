@@ -284,6 +284,17 @@ func (w *world) settle() {
 	}
 }
 
+// requireHolders requires that n owners hold a lock. Over a quorum there may seem to be one more for a moment: Unlock returns when a
+// majority has answered, and the late votes of two holds that one owner had in turn look like one hold.
+func (w *world) requireHolders(rw *rwlock.RWLock, name string, n int) {
+	w.Helper()
+	if w.quorum != nil {
+		eventually(w, func() bool { return len(inspect(w, rw, name).Holders) == n }, "%d holders of %q", n, name)
+		return
+	}
+	require.Len(w, inspect(w, rw, name).Holders, n, name)
+}
+
 // removeKeys has the server lose all that it knows.
 func (w *world) removeKeys() {
 	w.Helper()
