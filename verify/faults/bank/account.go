@@ -54,15 +54,18 @@ type Access struct {
 	Late   bool      // the holder did not make sure of its hold immediately before
 }
 
-// Get returns one of the balances and the version of both.
-func (a *Account) Get(x Access, which int) (balance, version int64, err error) {
+// Get returns one of the balances, and the version of both that the holder met at its first step.
+func (a *Account) Get(x Access, which int) (balance, seen int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, err := a.admit(x); err != nil {
 		return 0, 0, err
 	}
 	a.Reads++
-	return a.balances[which&1], a.version, nil
+	if x.Seen == 0 {
+		x.Seen = a.version
+	}
+	return a.balances[which&1], x.Seen, nil
 }
 
 // Put sets both balances.

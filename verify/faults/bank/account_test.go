@@ -21,7 +21,7 @@ func TestHarmIsLateIfItsCauseIs(t *testing.T) {
 			_, _, err = a.Get(Access{Token: 2, Write: true}, 0) // and of the next
 			require.NoError(t, err)
 			require.NoError(t, a.Put(Access{Token: 1, Write: true, Seen: seen, Late: late}, [2]int64{Total - 5, 5}))
-			_, _, err = a.Get(Access{Token: 2, Write: true, Seen: seen}, 1)
+			_, seen, err = a.Get(Access{Token: 2, Write: true, Seen: seen}, 1)
 			require.NoError(t, err)
 			require.NoError(t, a.Put(Access{Token: 2, Write: true, Seen: seen}, [2]int64{Total, 5})) // nothing adds up any more
 			c, sound := a.State()

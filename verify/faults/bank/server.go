@@ -91,8 +91,8 @@ type request struct {
 }
 
 type reply struct {
-	Balance, Version int64
-	Error            string
+	Balance, Seen int64
+	Error         string
 }
 
 func (s *Server) accept() {
@@ -121,7 +121,7 @@ func (s *Server) serve(conn net.Conn) {
 		if a := s.account(q.Name, q.Fenced); q.Balances != nil {
 			err = a.Put(q.Access, *q.Balances)
 		} else {
-			r.Balance, r.Version, err = a.Get(q.Access, q.Which)
+			r.Balance, r.Seen, err = a.Get(q.Access, q.Which)
 		}
 		if err != nil {
 			r.Error = err.Error()
@@ -151,10 +151,10 @@ func Dial(path string) (*Client, error) {
 // Close ends the connection.
 func (c *Client) Close() { _ = c.conn.Close() }
 
-// Get returns one of an account's balances, and the version of both.
-func (c *Client) Get(name string, fenced bool, x Access, which int) (balance, version int64, err error) {
+// Get returns one of an account's balances, and the version of both that the holder met at its first step.
+func (c *Client) Get(name string, fenced bool, x Access, which int) (balance, seen int64, err error) {
 	r, err := c.do(request{Access: x, Name: name, Fenced: fenced, Which: which})
-	return r.Balance, r.Version, err
+	return r.Balance, r.Seen, err
 }
 
 // Put sets an account's balances.
