@@ -104,15 +104,27 @@ func (w *wait) over(err error) error {
 	return fmt.Errorf("%w after %v", err, waited)
 }
 
-// unanswered returns what a call fails with whose context ended before the servers had answered.
-func (rw *RWLock) unanswered(w *wait) error {
-	err := w.over(w.ctx.Err())
+// unanswered returns what a call fails with whose context ended before the server had answered; h is the hold that it is about, or nil.
+func (rw *RWLock) unanswered(w *wait, h *engine.Hold) error {
+	err := fmt.Errorf("%w: %w", w.over(w.ctx.Err()), engine.ErrUnanswered)
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
-	if trouble := rw.servers.trouble(); trouble != nil {
-		return fmt.Errorf("%w: %w", err, trouble)
+	var last error
+	if h != nil {
+		last = h.LastError()
+	}
+	if why := rw.why(last); why != nil {
+		return fmt.Errorf("%w: %w", err, why)
 	}
 	return err
+}
+
+// why returns why a call was not answered whose last request failed with last, or nil if that is not known. RWLock.mu is locked.
+func (rw *RWLock) why(last error) error {
+	if trouble := rw.servers.trouble(); trouble != nil && (last == nil || errors.Is(last, ErrNoMajority)) {
+		return trouble
+	}
+	return last
 }
 
 // try makes one attempt at a call.
@@ -142,7 +154,7 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 			gaveUp = w.ctx.Err()
 		case <-w.expired:
 			gaveUp = context.DeadlineExceeded
-		case <-rw.life.Done():
+		case <-rw.ends.Done():
 			gaveUp = ErrClosed
 		}
 		rw.mu.Lock()
@@ -152,7 +164,11 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 		}
 	}
 	now := time.Now()
-	if held.hold.State() == engine.Live && now.Before(held.hold.Deadline()) {
+	// A call whose context has ended returns its error, also if the lock was granted meanwhile: which was first, nobody can tell.
+	if w.ctx.Err() == nil && held.hold.State() == engine.Live && now.Before(held.hold.Deadline()) {
+		if req.atLeast > 0 {
+			held.keptTill = now.Add(req.atLeast)
+		}
 		h := &Hold{held: held}
 		h.cleanup = runtime.AddCleanup(h, forget, held)
 		rw.flush()
@@ -163,7 +179,7 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 	}
 	rw.traced(held, w.call) // there will be no hold
 	err := w.failed(rw, held)
-	_, _ = rw.engine.Release(now, &held.hold) // of what was lost before the caller got it
+	_, _ = rw.engine.Release(now, &held.hold) // of what the caller does not get
 	rw.flush()
 	return nil, err
 }
@@ -176,10 +192,13 @@ func (h *holding) waits() bool {
 // failed returns what a call fails with: what ended it, who was in the way, and what the server has said last.
 func (w *wait) failed(rw *RWLock, held *holding) error {
 	err := held.hold.Err()
-	if held.hold.State() != engine.Failed { // the process slept through the lease of what it was granted
-		if errors.Is(err, ErrClosed) {
-			return ErrClosed
-		}
+	switch {
+	case held.hold.State() == engine.Failed:
+	case errors.Is(err, ErrClosed):
+		return ErrClosed
+	case w.ctx.Err() != nil:
+		return w.over(w.ctx.Err())
+	default: // the process slept through the lease of what it was granted
 		return engine.ErrAgain
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -187,17 +206,16 @@ func (w *wait) failed(rw *RWLock, held *holding) error {
 	if !ended && !unanswered && !errors.Is(err, ErrLocked) {
 		return err
 	}
-	last := held.hold.LastError()
 	if ended {
 		err = w.over(err)
-	}
-	if ended || unanswered {
-		if trouble := rw.servers.trouble(); trouble != nil && (last == nil || errors.Is(last, ErrNoMajority)) {
-			last = trouble
+		if held.hold.Unanswered() {
+			err = fmt.Errorf("%w: %w", err, engine.ErrUnanswered)
 		}
 	}
-	if last != nil && !errors.Is(err, last) {
-		return fmt.Errorf("%w: %w", err, last)
+	if ended || unanswered {
+		if why := rw.why(held.hold.LastError()); why != nil && !errors.Is(err, why) {
+			return fmt.Errorf("%w: %w", err, why)
+		}
 	}
 	if blocked := rw.blocked(held); blocked != nil {
 		return fmt.Errorf("%w: %w", err, blocked)
@@ -205,9 +223,9 @@ func (w *wait) failed(rw *RWLock, held *holding) error {
 	return err
 }
 
-// blocked returns who was in the way, or nil if the server has not said so.
+// blocked returns who is in the way, or nil if that is not known.
 func (rw *RWLock) blocked(held *holding) error {
-	o, known, ours := rw.engine.Obstacle(&held.hold)
+	o, known, ours := rw.engine.Obstacle(time.Now(), &held.hold)
 	if !known {
 		return nil
 	}

@@ -135,7 +135,8 @@
 // # Errors
 //
 // Match errors with [errors.Is]. A call whose wait ended without the lock returns an error that matches the context's error, or
-// [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError] in it, which says who held the lock. A
+// [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError] in it, which says who held the lock; or the
+// error says that the server has not answered, and why. A call whose context ended before it was granted the lock never gets it. A
 // lock call that fails leaves nothing behind: anything that the server granted, or may still grant to a request on its way, is
 // withdrawn in the background.
 //

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
@@ -50,9 +51,11 @@ func (rw *RWLock) unlock() *effects {
 		x.Tag.(chan error) <- err
 	}
 	rw.arm()
-	if rw.closing && rw.servers.idle() && !rw.idled {
-		rw.idled = true
-		close(rw.idle)
+	if rw.closing && rw.engine.Drained() {
+		rw.drained.give()
+	}
+	if rw.closed && rw.servers.idle() {
+		rw.idle.give()
 	}
 	rw.mu.Unlock()
 	return fx
@@ -112,6 +115,20 @@ func (rw *RWLock) received(results []dispatch.Result) {
 	rw.flush()
 }
 
+// rerouted has the engine try again at once what other servers have not answered.
+func (rw *RWLock) rerouted() {
+	rw.mu.Lock()
+	rw.engine.Resume(time.Now())
+	rw.flush()
+}
+
+// wanted reports whether a request that replicas are to confirm is still to be sent.
+func (rw *RWLock) wanted(r *protocol.Request) bool {
+	rw.mu.Lock()
+	defer rw.mu.Unlock()
+	return r.From.(*engine.Request).Wanted()
+}
+
 // tick has the engine do what is due.
 func (rw *RWLock) tick() {
 	rw.mu.Lock()
@@ -155,6 +172,12 @@ func (e *ear) Subscribed() {
 
 func (e *ear) Unsubscribed(err error) {
 	e.do(func(s servers, now time.Time) { s.unsubscribed(now, e.server, err) })
+}
+
+func (e *ear) Awaited() bool {
+	e.rw.mu.Lock()
+	defer e.rw.mu.Unlock()
+	return e.rw.engine.Waiting()
 }
 
 func (e *ear) Heard(message string) {

@@ -44,13 +44,15 @@ var (
 	//
 	// Only the locks of one RWLock are looked at, so a deadlock between processes is not noticed, and neither is one in which a
 	// goroutine waits for something else than a lock. Waits and holds that are limited in time count like others. An owner is taken
-	// for one goroutine: while it waits for a lock, it is expected not to release what it held when it began to.
+	// for one goroutine: while it waits for a lock, it is expected not to release what it held when it began to. The search for a
+	// deadlock is limited to 10,000 holds and calls: one that involves more may go unnoticed.
 	ErrDeadlock = engine.ErrDeadlock
 )
 
 // A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that match
 // ErrLocked, and in those that match the context's error or context.DeadlineExceeded if the server has reported who holds
-// the lock.
+// the lock. The report to a call that waits is at most a third of its lease old, unless the server has stopped answering. A hold of
+// this RWLock that has ended since then is not named.
 type BlockedError struct {
 	Name       string
 	Mode       Mode          // the mode that was requested
@@ -58,7 +60,7 @@ type BlockedError struct {
 	Holder     Owner         // one of the holders; zero if HeldIn is None
 	Ours       bool          // whether Holder belongs to this RWLock; often the call did not get the hold's context
 	Ahead      int           // how many waiters are served before this call
-	RetryAfter time.Duration // after which a retry may succeed
+	RetryAfter time.Duration // after which a retry may succeed, from when the call returned
 }
 
 // Error returns a text such as "held for writing by <owner>, 3 waiting ahead".

@@ -18,7 +18,7 @@ import (
 // or the server's error. In the last two cases the hold is still there, and lasts at least until its Deadline. d must be positive
 // and at most ten years.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
-	if h == nil || h.held == nil {
+	if h.none() {
 		return fmt.Errorf("rwlock: extend: %w", ErrNotHeld)
 	}
 	defer runtime.KeepAlive(h)
@@ -49,7 +49,7 @@ func (h *holding) extend(ctx context.Context, d time.Duration) error {
 		return err
 	case <-ctx.Done():
 	}
-	err := h.rw.unanswered(&w)
+	err := h.rw.unanswered(&w, &h.hold)
 	h.rw.mu.Lock()
 	h.rw.engine.GiveUpExtension(&x, err)
 	h.rw.flush()

@@ -33,6 +33,7 @@ type holding struct {
 	ctx      context.Context // of what cancel cancels; made when Context is first called
 	cancel   context.CancelCauseFunc
 	pcs      [6]uintptr // of the calls that took it
+	keptTill time.Time  // with AtLeast: when Unlock may release it
 }
 
 // wake signals that the engine has come to an end with what somebody waits for.
@@ -69,7 +70,11 @@ func forget(h *holding) {
 // Context returns the context for work under the hold. It is derived from the context that was given to the lock call, and
 // carries the owner, so that lock calls with it re-enter. It is cancelled with the cause ErrLost when the hold can no
 // longer be relied on, which is before another owner can get the lock; with the cause ErrClosed by Close; and by Unlock.
+// The context of a nil Hold is cancelled with the cause ErrNotHeld.
 func (h *Hold) Context() context.Context {
+	if h.none() {
+		return notHeld
+	}
 	held := h.held
 	held.rw.mu.Lock()
 	defer held.rw.mu.Unlock()
@@ -81,6 +86,16 @@ func (h *Hold) Context() context.Context {
 	}
 	return &holdContext{held.ctx, h}
 }
+
+// notHeld is the context of a Hold that no call returned.
+var notHeld = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(ErrNotHeld)
+	return ctx
+}()
+
+// none reports whether no lock call returned the Hold: it is nil or zero.
+func (h *Hold) none() bool { return h == nil || h.held == nil }
 
 // A holdContext carries the owner of a hold, and keeps the hold.
 type holdContext struct {
@@ -99,21 +114,44 @@ func (c *holdContext) Value(key any) any {
 // Token returns the fencing token. The tokens of the write holds on a name strictly increase, even if the server loses its
 // data, so a resource that remembers the largest token can refuse a holder that has not noticed the loss of its lock. The
 // token of a read hold is at least that of every earlier writer, and less than that of every later one. A hold that
-// re-entered has the token of the outer hold.
-func (h *Hold) Token() int64 { return h.held.hold.Token() }
+// re-entered has the token of the outer hold. The token of a nil Hold is 0.
+func (h *Hold) Token() int64 {
+	if h.none() {
+		return 0
+	}
+	return h.held.hold.Token()
+}
 
-// Name returns the name of the lock.
-func (h *Hold) Name() string { return h.held.hold.Name }
+// Name returns the name of the lock, or "" for a nil Hold.
+func (h *Hold) Name() string {
+	if h.none() {
+		return ""
+	}
+	return h.held.hold.Name
+}
 
-// Mode returns Read or Write.
-func (h *Hold) Mode() Mode { return Mode(h.held.hold.Mode) }
+// Mode returns Read or Write, or None for a nil Hold.
+func (h *Hold) Mode() Mode {
+	if h.none() {
+		return None
+	}
+	return Mode(h.held.hold.Mode)
+}
 
-// Owner returns the owner of the hold.
-func (h *Hold) Owner() Owner { return Owner{h.held.hold.Owner} }
+// Owner returns the owner of the hold, or the zero Owner for a nil Hold.
+func (h *Hold) Owner() Owner {
+	if h.none() {
+		return Owner{}
+	}
+	return Owner{h.held.hold.Owner}
+}
 
 // Deadline returns the time until which the hold can currently be relied on. Each renewal moves it forward. After the hold
-// has ended, Deadline returns the last such time.
+// has ended, Deadline returns the last such time. The deadline of a nil Hold is the zero Time.
 func (h *Hold) Deadline() time.Time {
+	if h.none() {
+		return time.Time{}
+	}
 	h.held.rw.mu.Lock()
 	defer h.held.rw.mu.Unlock()
 	return h.held.hold.Deadline()
@@ -129,7 +167,7 @@ func (h *Hold) Deadline() time.Time {
 // which case others may have held the lock during the work; ErrNotHeld if the hold was released before, or if h is nil; and
 // ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
-	if h == nil || h.held == nil {
+	if h.none() {
 		return fmt.Errorf("rwlock: unlock: %w", ErrNotHeld)
 	}
 	if err := h.unlock(ctx); err != nil {
@@ -149,8 +187,16 @@ func (h *Hold) unlock(ctx context.Context) error {
 	held.released = true
 	h.cleanup.Stop()
 	now := time.Now()
-	known, err := rw.engine.Release(now, &held.hold)
 	cancel := held.cancel
+	if rest := held.keptTill.Sub(now); rest > 0 && held.hold.State() == engine.Live {
+		rw.mu.Unlock()
+		time.AfterFunc(rest, held.release)
+		if cancel != nil {
+			cancel(nil)
+		}
+		return nil
+	}
+	known, err := rw.engine.Release(now, &held.hold)
 	fx := rw.unlock()
 	if cancel != nil {
 		cancel(err)
@@ -164,6 +210,13 @@ func (h *Hold) unlock(ctx context.Context) error {
 	}
 	rw.run(fx)
 	return held.await(ctx, now.Add(closeTimeout))
+}
+
+// release releases a hold that Unlock has kept for AtLeast. Nobody waits for the answer.
+func (h *holding) release() {
+	h.rw.mu.Lock()
+	_, _ = h.rw.engine.Release(time.Now(), &h.hold)
+	h.rw.flush()
 }
 
 // await waits until the server has answered a release, ctx is done, or end has come.

@@ -53,7 +53,7 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 	if err := ctx.Err(); err != nil {
 		return State{}, w.over(err)
 	}
-	if rw.life.Err() != nil {
+	if rw.ends.Err() != nil {
 		return State{}, ErrClosed
 	}
 	state, err := rw.servers.inspect(&w, name)
@@ -115,8 +115,8 @@ func (rw *RWLock) forceUnlock(ctx context.Context, name string) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return rw.unanswered(&w)
-	case <-rw.life.Done():
+		return rw.unanswered(&w, nil)
+	case <-rw.ends.Done():
 		return ErrClosed
 	}
 }

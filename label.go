@@ -19,6 +19,8 @@ const (
 	maxLabel = 256
 	// labelTime is for how long at least a label stays at the server. It is set again after half of that, if it is still needed.
 	labelTime = 4 * time.Minute
+	// mostLabelTime is for how long at most, whatever the lease is.
+	mostLabelTime = 24 * time.Hour
 	// labelRetry is when to try again if the server did not take the label.
 	labelRetry = 30 * time.Second
 	// labelPatience is how long to wait for the labels of others. They may be on a server that does not answer, though that of the lock
@@ -36,7 +38,7 @@ type label struct {
 }
 
 func newLabel(text, key string, lease time.Duration) label {
-	return label{text: text, key: key, ttl: max(labelTime, 2*lease)}
+	return label{text: text, key: key, ttl: min(max(labelTime, 2*lease), mostLabelTime)}
 }
 
 // defaultLabel returns "<program>@<host>:<pid>".

@@ -92,7 +92,7 @@ func WithLabel(label string) Option {
 // New returns an error if o is nil.
 func WithObserver(o Observer) Option {
 	return func(c *config) error {
-		if o == nil {
+		if f, ok := o.(ObserverFunc); o == nil || ok && f == nil {
 			return errors.New("the observer is nil")
 		}
 		c.observer = o
@@ -109,8 +109,11 @@ func WithObserver(o Observer) Option {
 // renewals. A server that was cut off and goes on answering may still grant a lock a second time. Only the fencing token covers
 // all of that.
 //
+// A replica that does not answer costs lock calls alone: holds are renewed and released meanwhile.
+//
 // Each call costs one more round trip, during which the server waits for its replicas, and each Unlock a longer script. With a
-// [*redis.ClusterClient], that request goes past the hooks that were added to it, to its client for the master.
+// [*redis.ClusterClient], that request goes past the hooks that were added to it, to its client for the master. New refuses other
+// clients for a cluster with this option.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(c *config) error {
 		if n < 1 || timeout < time.Millisecond {
@@ -153,6 +156,7 @@ type request struct {
 	noRenew bool
 	maxHold time.Duration // 0 for none
 	maxWait time.Duration // 0 for none
+	atLeast time.Duration
 }
 
 // Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. The lease of a hold that
@@ -200,6 +204,21 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
+// AtLeast keeps the lock for at least d after the call got it: an Unlock before that ends the hold for its user, returns nil, and the
+// RWLock goes on renewing the lock until d is over, and then releases it. A job that several machines start at the same time, by
+// clocks that differ by less than d, then runs on one of them, however short it is, if they use TryLock. Until d is over, the owner
+// may re-enter the lock, and [RWLock.Shutdown] waits for it; [RWLock.Close] releases it. d must be positive, and not more than the
+// hold can last, with NoRenew or MaxHold.
+func AtLeast(d time.Duration) LockOption {
+	return func(r *request) error {
+		if d <= 0 {
+			return fmt.Errorf("at least %v is not more than zero", d)
+		}
+		r.atLeast = d
+		return nil
+	}
+}
+
 func checkLease(d time.Duration) (time.Duration, error) {
 	if d < minLease || d > maxLease {
 		return 0, fmt.Errorf("lease %v is not between %v and %v", d, minLease, maxLease)
@@ -222,6 +241,9 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 	}
 	if r.maxHold > 0 {
 		r.lease = min(r.lease, (r.maxHold + time.Millisecond - 1).Truncate(time.Millisecond))
+	}
+	if r.maxHold > 0 && r.atLeast > r.maxHold || r.noRenew && r.atLeast > r.lease {
+		return r, fmt.Errorf("at least %v is more than the hold lasts", r.atLeast)
 	}
 	return r, nil
 }

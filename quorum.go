@@ -22,12 +22,12 @@ var ErrNoMajority = quorum.ErrNoMajority
 // client stands for one server, a master that is no replica of another; all RWLocks that share locks must be given the same servers,
 // in any order. The caller closes the clients, after it has closed the RWLock.
 //
-// A server that comes back without its data takes part again when the longest lease in use is over. A server must come back with all
-// of its data or with none, and must not evict keys: see docs/quorum.md.
+// A server that comes back without its data, or with old data, takes part again when the longest lease in use is over. Servers must not
+// evict keys, and their clocks must not be set: see docs/quorum.md.
 //
 // NewQuorum returns an error if the number of clients is even or less than three; if a client is nil, is given twice, or is a
-// redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the network: that two clients stand for the same
-// server is found when a lock is first used, and every call then returns an error.
+// redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the network: that two clients lead to the same
+// server is found when a lock is first used. One of them then counts as a server that has failed, and the log says so.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if err := checkClients(clients); err != nil {
 		return nil, fmt.Errorf("rwlock: new quorum: %w", err)
@@ -41,9 +41,9 @@ func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error)
 	}
 	rw := build(c)
 	rw.servers = &severalServers{rw, quorum.New(
-		quorum.Config{Servers: len(clients), Prefix: rw.prefix, Instance: rw.instance, Lease: rw.lease}, rw.engine)}
+		quorum.Config{Servers: len(clients), Prefix: rw.prefix, Instance: rw.instance}, rw.engine)}
 	for _, client := range clients {
-		rw.dispatch = append(rw.dispatch, dispatch.New(client, rw.received))
+		rw.dispatch = append(rw.dispatch, dispatch.New(client, dispatch.Calls{Receive: rw.received}))
 	}
 	rw.attach(c.observer)
 	return rw, nil
@@ -58,8 +58,7 @@ func checkClients(clients []redis.UniversalClient) error {
 		if isNil(client) {
 			return fmt.Errorf("client %d is nil", i)
 		}
-		switch client.(type) {
-		case *redis.Ring, *redis.ClusterClient:
+		if !dispatch.OneServer(client) {
 			return fmt.Errorf("client %d is a %T: each client of a quorum stands for one server", i, client)
 		}
 		if other, ok := seen[client]; ok {
@@ -114,8 +113,8 @@ func (s *severalServers) inspect(w *wait, name string) (protocol.State, error) {
 	case x := <-done:
 		return x.State, x.Err
 	case <-w.ctx.Done():
-		return protocol.State{}, s.rw.unanswered(w)
-	case <-s.rw.life.Done():
+		return protocol.State{}, s.rw.unanswered(w, nil)
+	case <-s.rw.ends.Done():
 		return protocol.State{}, ErrClosed
 	}
 }
@@ -140,7 +139,7 @@ func (s *severalServers) read(ctx context.Context, keys []string) []any {
 			}
 		case <-ctx.Done():
 			return values
-		case <-s.rw.life.Done():
+		case <-s.rw.ends.Done():
 			return values
 		}
 	}

@@ -17,7 +17,8 @@ func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*
 }
 
 // TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does not overtake a
-// waiting writer. [errors.As] finds a [*BlockedError] in the error, unless another call of the same owner is in progress.
+// waiting writer. [errors.As] finds a [*BlockedError] in the error, unless a call or a release of the same owner is
+// in progress.
 //
 // Otherwise TryRLock fails as RLock does, but it does not retry while the server cannot be reached. It returns the client's
 // first error, or an error after five seconds without an answer, or after one lease if that is shorter.

@@ -57,11 +57,13 @@ type RWLock struct {
 	detach   func() // of a Monitor; or nil
 	prefix   string
 	instance string
-	cancels  sync.WaitGroup  // of contexts
-	life     context.Context // until Close
-	end      context.CancelFunc
-	effects  sync.Pool // of *effects, empty
-	timeouts sync.Pool // of *time.Timer, stopped
+	cancels  sync.WaitGroup // of contexts
+	ends     signal         // Close was called
+	drained  signal         // nothing is held or waited for, and no call begins any more: by Close or Shutdown
+	idle     signal         // nothing is to be released either, after Close
+	over     signal         // Close has come to an end
+	effects  sync.Pool      // of *effects, empty
+	timeouts sync.Pool      // of *time.Timer, stopped
 
 	mu      sync.Mutex // guards what follows
 	engine  *engine.Engine
@@ -71,27 +73,40 @@ type RWLock struct {
 	stopped bool      // the timer is not armed any more
 	closed  bool
 	closing bool // by Close or Shutdown
-	idled   bool
-	idle    chan struct{} // closed when the engine is idle while the RWLock closes, which idled says
+}
+
+// A signal is given once; more often makes no difference.
+type signal struct {
+	context.Context // until then
+	give            context.CancelFunc
+}
+
+func newSignal() signal {
+	ctx, cancel := context.WithCancel(context.Background())
+	return signal{ctx, cancel}
 }
 
 // New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster. The caller closes
-// client, after it has closed the RWLock. New returns an error if client is nil or a redis.Ring, or if an option is
-// invalid. It does not use the network.
+// client, after it has closed the RWLock. New returns an error if client is nil, or is a redis.Ring or a type around one, or if an
+// option is invalid. It does not use the network.
 func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if isNil(client) {
 		return nil, errors.New("rwlock: new: the client is nil")
 	}
-	if _, ok := client.(*redis.Ring); ok {
+	if isRing(client) {
 		return nil, errors.New("rwlock: new: a ring is not supported: a message published on one of its servers does not reach the others")
 	}
 	c, err := configure(opts)
 	if err != nil {
 		return nil, fmt.Errorf("rwlock: new: %w", err)
 	}
+	if _, shown := client.(*redis.ClusterClient); c.replicas > 0 && !shown && !dispatch.OneServer(client) {
+		return nil, fmt.Errorf("rwlock: new: WithReplicas on a cluster needs a *redis.ClusterClient: "+
+			"a %T does not tell which connection a request uses", client)
+	}
 	rw := build(c)
 	rw.servers = newOneServer(rw, client)
-	rw.dispatch = []*dispatch.Dispatcher{dispatch.New(client, rw.received)}
+	rw.dispatch = []*dispatch.Dispatcher{dispatch.New(client, dispatch.Calls{Receive: rw.received, Changed: rw.rerouted, Wanted: rw.wanted})}
 	rw.attach(c.observer)
 	return rw, nil
 }
@@ -115,11 +130,11 @@ func configure(opts []Option) (config, error) {
 
 // build returns an RWLock that has no server yet.
 func build(c config) *RWLock {
-	rw := &RWLock{lease: c.lease, strict: c.strict, prefix: c.prefix, instance: protocol.NewInstance(), idle: make(chan struct{})}
+	rw := &RWLock{lease: c.lease, strict: c.strict, prefix: c.prefix, instance: protocol.NewInstance(),
+		ends: newSignal(), drained: newSignal(), idle: newSignal(), over: newSignal()}
 	rw.label = newLabel(c.label, protocol.LabelKey(c.prefix, rw.instance), c.lease)
 	rw.engine = engine.New(engine.Config{Prefix: c.prefix, Instance: rw.instance, Lease: c.lease, Observe: c.observer != nil,
 		Replicas: c.replicas, Confirm: c.confirm})
-	rw.life, rw.end = context.WithCancel(context.Background())
 	rw.reporter.handle = func(r engine.Record, dropped int) { log(c.logger, c.label, r, dropped) }
 	rw.observer.handle = func(e Event, dropped int) {
 		e.Dropped = dropped
@@ -138,35 +153,58 @@ func (rw *RWLock) attach(o Observer) {
 }
 
 // Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the contexts of
-// the holds with the cause ErrClosed. Calls after Close return ErrClosed; a second Close does nothing.
+// the holds with the cause ErrClosed. Calls after Close return ErrClosed. A second Close waits for the first and returns nil.
 // To wait for the holds instead, use [RWLock.Shutdown].
 //
 // Close waits for the server for at most five seconds. If some holds could not be released by then, it returns an error,
-// and those holds end with their leases. For a request that is about no hold, such as the one that removes the label, it waits for
-// half a second; the goroutine that sends it ends when the client gives the request up, or is closed.
+// and those holds end with their leases. It waits for at most half a second for a request that is not about a hold, such as the one
+// that removes the label. The goroutine that sends it ends when the client gives the request up, or is closed.
 func (rw *RWLock) Close() error {
 	if err := rw.made(); err != nil {
 		return fmt.Errorf("rwlock: close: %w", err)
 	}
-	timeout := time.NewTimer(closeTimeout)
+	return rw.close(false, nil)
+}
+
+// close is Close. If nothing is held, it does not wait for what was lost, waits for at most half a second for what the server was never
+// heard to have, and also for the rest once hurry is closed.
+func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
+	timeout, late := time.NewTimer(closeTimeout), time.NewTimer(lateTimeout)
 	defer timeout.Stop()
+	defer late.Stop()
 	rw.mu.Lock()
 	if rw.closed {
 		rw.mu.Unlock()
+		<-rw.over.Done()
 		return nil
 	}
+	defer rw.over.give()
 	rw.closed, rw.closing = true, true
 	rw.engine.Close(time.Now())
+	if drained {
+		rw.engine.AbandonLost(time.Now())
+	} else {
+		late.Stop()
+	}
 	rw.flush()
 	rw.dropLabel()
-	rw.end()
+	rw.ends.give()
 
 	var err error
-	select {
-	case <-rw.idle:
-	case <-timeout.C:
-		err = rw.unreleased()
-		timeout.Reset(0)
+	for rw.idle.Err() == nil && err == nil {
+		select {
+		case <-rw.idle.Done():
+		case <-hurry:
+			hurry = nil
+			timeout.Reset(lateTimeout)
+		case <-late.C:
+			rw.mu.Lock()
+			rw.engine.AbandonUnheard()
+			rw.flush()
+		case <-timeout.C:
+			err = rw.unreleased()
+			timeout.Reset(0)
+		}
 	}
 	rw.mu.Lock()
 	rw.stopped = true
@@ -185,8 +223,7 @@ func (rw *RWLock) Close() error {
 		}
 		close(stopped)
 	}()
-	late := time.NewTimer(lateTimeout)
-	defer late.Stop()
+	late.Reset(lateTimeout)
 	select {
 	case <-stopped:
 	case <-late.C:
@@ -222,6 +259,13 @@ func (rw *RWLock) unreleased() error {
 		err = errors.New("the server does not answer")
 	}
 	return fmt.Errorf("rwlock: close: %d holds end with their leases: %w", n, err)
+}
+
+// isRing reports whether a client is a redis.Ring, or a type around one. The options are invalid, so no other client makes an
+// AutoPipeliner.
+func isRing(client redis.UniversalClient) bool {
+	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
+	return errors.Is(err, redis.ErrRingAutoPipelineUnsupported)
 }
 
 func isNil(client redis.UniversalClient) bool {

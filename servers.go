@@ -38,8 +38,7 @@ type oneServer struct {
 }
 
 func newOneServer(rw *RWLock, client redis.UniversalClient) *oneServer {
-	_, together := client.(*redis.Client)
-	return &oneServer{rw: rw, together: together}
+	return &oneServer{rw: rw, together: dispatch.OneServer(client)}
 }
 
 func (s *oneServer) subscribed(now time.Time, _ int)            { s.rw.engine.Subscribed(now) }
@@ -87,8 +86,8 @@ func (s *oneServer) inspect(w *wait, name string) (protocol.State, error) {
 		}
 		return protocol.DecodeState(result.Reply)
 	case <-w.ctx.Done():
-		return protocol.State{}, w.over(w.ctx.Err())
-	case <-s.rw.life.Done():
+		return protocol.State{}, s.rw.unanswered(w, nil)
+	case <-s.rw.ends.Done():
 		return protocol.State{}, ErrClosed
 	}
 }
@@ -121,7 +120,7 @@ func (s *oneServer) read(ctx context.Context, keys []string) []any {
 			}
 		case <-ctx.Done():
 			return values
-		case <-s.rw.life.Done():
+		case <-s.rw.ends.Done():
 			return values
 		}
 	}

@@ -18,7 +18,8 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*H
 }
 
 // TryLock locks name for writing if that is possible without waiting, and returns ErrLocked if not. It does not overtake a
-// waiter. [errors.As] finds a [*BlockedError] in the error, unless another call of the same owner is in progress.
+// waiter. [errors.As] finds a [*BlockedError] in the error, unless a call or a release of the same owner is
+// in progress.
 //
 // Otherwise TryLock fails as Lock does, but it does not retry while the server cannot be reached. It returns the client's
 // first error, or an error after five seconds without an answer, or after one lease if that is shorter.

@@ -22,6 +22,7 @@ local until_ms = ends()
 if is_write(holder) then
   owe()
 end
+void_holder()
 if several() then
   drop_readers()
 end

@@ -5,7 +5,7 @@
 -- ARGV   1 claim  2 its number  3 its slot  4 lease, ms
 --        optional: 5 prefix of the wake channels, default "rwlock:wake:"  6 time to live of the keys, ms: at least the lease and three
 --        minutes; default "240000"  7 "wait" (default) or "try"
--- Reply  the fencing token, a string; -1 if the claim has ended; otherwise a list, see shared/reply.lua
+-- Reply  the fencing token, a string; -1 if the claim has ended, or its grant has; otherwise a list, see shared/reply.lua
 
 --#include clock.lua
 local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
@@ -40,8 +40,8 @@ local CHANNELS, TTL, TRY = ARGV[5] or WAKE, ARGV[6] or SHORT, ARGV[7] == 'try'
 if ended() then
   return -1
 end
-if holder == claim and alive(since, lease) then
-  return let_in_before(token)
+if holder == claim then
+  return alive(since, lease) and let_in_before(token) or refuse()
 end
 local waits = heartbeat()
 expire()

@@ -6,17 +6,20 @@
 
 --#include clock.lua
 local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence')
-if seen[1] == ARGV[1] then
-  -- Nobody else holds the lock, and nobody waits for it.
+if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
+  -- Nobody else holds the lock, unless its owner writes and reads: the hash alone says it.
   local lease, since = string.match(seen[2], '^(%d+) ?(%d*)$')
   local left = (since == '' and seen[3] or since) + lease * 1000 - (now - time[2] % 1000) -- a lease counts in whole ms
   if left <= 0 then
     return 0
   end
   -- If the server is out of memory, this fails, and the general path renews the lease.
-  if left >= ARGV[4] * 1000 or type(redis.pcall('HSET', LOCK, 'lease', ARGV[4] .. ' ' .. now)) == 'number' then
+  local enough = left >= ARGV[4] * 1000 and left <= lease * 1000 + BACK -- or else the clock was set back
+  if enough or type(redis.pcall('HSET', LOCK, 'lease', ARGV[4] .. ' ' .. now)) == 'number' then
     if call('PTTL', LOCK) < ARGV[5] - SPARE then
-      call('PEXPIRE', LOCK, ARGV[5])
+      for _, key in ipairs(KEYS) do
+        call('PEXPIRE', key, ARGV[5])
+      end
     end
     return 1
   end
@@ -28,7 +31,11 @@ end
 if not held() then
   return 0
 end
-extend(ARGV[4])
+if fence - now > BACK then
+  live_for(ARGV[4]) -- the clock was set back, and a lease of before would last for longer
+else
+  extend(ARGV[4])
+end
 -- Readers whose leases have ended block nobody while others are live, so that nothing else removes them.
 local dead = holder == 'shared' and call('ZRANGEBYSCORE', LEASES, '-inf', ms, 'LIMIT', 0, DEAD) or {}
 if dead[1] then

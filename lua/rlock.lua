@@ -56,6 +56,8 @@ end
 local its_token = held()
 if its_token then
   return let_in_before(its_token)
+elseif holder == claim or string.match(record, '^' .. number .. ' %d+ held') then
+  return refuse()
 end
 local waits = heartbeat()
 expire()

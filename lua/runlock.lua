@@ -5,7 +5,11 @@
 -- Reply  as unlock.lua
 
 if #ARGV[2] > 12 then
-  local owner = redis.call('HGET', LOCK, 'owner')
+  local seen = redis.call('HMGET', LOCK, 'owner', ARGV[3])
+  local owner, record = seen[1], seen[2]
+  if record and record > ARGV[2] and string.sub(record, 1, 12) ~= string.sub(ARGV[2], 1, 12) then
+    owner = nil -- the release comes late, and the slot was used again: shared/end.lua leaves it as it is
+  end
   if owner == ARGV[1] then
     -- This is the only reader, and nobody waits. As in unlock.lua.
     if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then

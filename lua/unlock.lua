@@ -8,7 +8,14 @@
 --        3 its slot  optional: 4 prefix of the wake channels, default "rwlock:wake:"
 -- Reply  code or {code, more, wake, mute}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
 
-local owner = #ARGV[2] > 12 and redis.call('HGET', LOCK, 'owner')
+local owner, record
+if #ARGV[2] > 12 then
+  local seen = redis.call('HMGET', LOCK, 'owner', ARGV[3])
+  owner, record = seen[1], seen[2]
+  if record and record > ARGV[2] and string.sub(record, 1, 12) ~= string.sub(ARGV[2], 1, 12) then
+    owner = nil -- the release comes late, and the slot was used again: shared/end.lua leaves it as it is
+  end
+end
 if owner == ARGV[1] then
   -- Nobody waits. If the server is out of memory, this fails, and the general path releases the lock.
   if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -25,13 +26,12 @@ func (a *app) benchCommand() *cobra.Command {
 		Short: "Measure locking and unlocking on this server",
 		Long: `Bench locks and unlocks as fast as it can, in three ways: each goroutine with a name of its own, all for reading with
 one name, and all for writing with one name. It loads the server, and uses locks with random names.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			a.running = cmd.CommandPath()
+		Args: a.args(func(cmd *cobra.Command, args []string) error {
 			if clients < 1 || runs <= 0 {
 				return exitf(exitUsage, "--clients and --duration must be positive")
 			}
 			return cobra.NoArgs(cmd, args)
-		},
+		}),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
 				return a.bench(ctx, s, clients, time.Duration(runs))
@@ -76,7 +76,7 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 	var all []measured
 	for i, sc := range scenes {
 		stop := progress(sc.title, d*time.Duration(i), d*time.Duration(len(scenes)))
-		m, err := sc.run(ctx, s.rw, clients, d)
+		m, err := sc.run(ctx, s, a.prefix, clients, d)
 		stop()
 		if err != nil {
 			return err
@@ -96,10 +96,11 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 }
 
 // run locks and unlocks with all clients for d.
-func (sc scene) run(ctx context.Context, rw *rwlock.RWLock, clients int, d time.Duration) (measured, error) {
+func (sc scene) run(ctx context.Context, s *session, prefix string, clients int, d time.Duration) (measured, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	name := "rwlock-bench:" + uuid.NewString()
+	defer s.forget(prefix, name, clients)
 	took := make([][]time.Duration, clients)
 	start := time.Now()
 	var g sync.WaitGroup
@@ -111,7 +112,7 @@ func (sc scene) run(ctx context.Context, rw *rwlock.RWLock, clients int, d time.
 		g.Go(func() {
 			for time.Since(start) < d && ctx.Err() == nil {
 				began := time.Now()
-				h, err := sc.lock(rw, ctx, own)
+				h, err := sc.lock(s.rw, ctx, own)
 				if err == nil {
 					err = h.Unlock(ctx)
 				}
@@ -128,6 +129,21 @@ func (sc scene) run(ctx context.Context, rw *rwlock.RWLock, clients int, d time.
 		return measured{}, err
 	}
 	return summary(sc.title, clients, time.Since(start), slices.Concat(took...)), nil
+}
+
+// forget deletes what the server keeps of the locks of a scene, which nobody uses again.
+func (s *session) forget(prefix, name string, clients int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, c := range s.clients {
+		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error {
+			p.Del(ctx, key(prefix, name))
+			for i := range clients {
+				p.Del(ctx, key(prefix, fmt.Sprintf("%s:%d", name, i)))
+			}
+			return nil
+		})
+	}
 }
 
 func summary(title string, clients int, d time.Duration, all []time.Duration) measured {

@@ -25,14 +25,11 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check whether the server suits the locks, and say what to do",
 		Long: `Doctor checks the version of the server, what it evicts and when, its persistence, its replicas, its clock and how
-far those of several servers are apart, whether this user has the rights that the locks need, whether notifications
+far those of several servers are apart, which servers of a quorum vote, whether this user has the rights that the locks need, whether notifications
 arrive, and how long all that takes. It takes about two seconds, and uses a lock with a random name.
 
 It exits with 1 if a check has failed; warnings do not count.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			a.running = cmd.CommandPath()
-			return cobra.NoArgs(cmd, args)
-		},
+		Args: a.args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error { return a.doctor(ctx, s) })
 		},
@@ -58,6 +55,9 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	}
 	if len(peers) > 1 {
 		findings = append(findings, doctor.Clocks(ctx, peers))
+	}
+	if len(s.clients) > 1 {
+		findings = append(findings, doctor.Quorum(ctx, peers, a.prefix))
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -88,7 +88,7 @@ func (a *app) checkNodes(ctx context.Context, url string, client redis.Universal
 	var findings []doctor.Finding
 	var peers []doctor.Peer
 	check := func(ctx context.Context, server string, c *redis.Client) error {
-		list := doctor.Node(ctx, server, c)
+		list := doctor.Node(ctx, server, c, len(a.urls) > 1)
 		mu.Lock()
 		defer mu.Unlock()
 		findings, peers = append(findings, list...), append(peers, doctor.Peer{Name: server, Client: c})

@@ -13,7 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +23,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/child"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
 // passedOn are the signals that the command is sent when this process gets them.
@@ -30,62 +31,90 @@ var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, sysc
 
 // execFlags are the flags of exec.
 type execFlags struct {
-	read, write, try bool
-	wait             duration
-	lease, grace     duration
-	conflict         int
-	label            string
+	read, write, try      bool
+	wait                  duration
+	lease, grace, atLeast duration
+	conflict              int
+	label, shell          string
+	also                  []string
+	verbose, keepPassword bool
 }
 
 func (a *app) execCommand() *cobra.Command {
 	f := &execFlags{lease: duration(30 * time.Second), grace: duration(5 * time.Second)}
 	cmd := &cobra.Command{
-		Use:   "exec [flags] NAME -- COMMAND [ARG…]",
+		Use:   "exec [flags] NAME [--] COMMAND [ARG…]\n  rwlock exec [flags] --command TEXT NAME",
 		Short: "Run a command while holding a lock",
-		Long: `Exec waits for the lock, runs the command, and releases the lock when the command has ended.
+		Long: `Exec waits for the lock, runs the command, and releases the lock when the command has ended. Flags come before the
+name. A name that begins with "-" comes after "--".
 
-The command inherits standard input, output and error, and has RWLOCK_NAME, RWLOCK_MODE and RWLOCK_TOKEN in its
-environment: the name, "read" or "write", and the fencing token. It runs in a process group of its own. Signals are passed
-on to that group; a signal that arrives while exec waits for the lock ends the wait.
+The command inherits standard input, output and error. Its environment has RWLOCK_NAME, RWLOCK_MODE and RWLOCK_TOKEN: the
+name, "read" or "write", and the fencing token. RWLOCK_HOLDS lists all locks that it runs under, as JSON. Passwords are
+left out of its environment, unless --keep-password is given. The command runs in a process group of its own. Signals are
+passed on to that group; a signal that arrives while exec waits for the lock ends the wait.
+
+With --at-least, the lock stays taken for that time though the command ends earlier: a job that several machines start by
+their own clocks then runs once. Exec waits for the rest of the time if that is less than the lease; otherwise it leaves the
+lock to the server, which ends it in time.
+
+If the command runs exec with a name that it already runs under, the inner command runs under the outer lock. It cannot
+ask for the write lock under a read lock.
 
 The server has to answer within five seconds, or within --wait if that is given. If it goes away while exec waits, exec
 tries again until the server is back.
 
 If the lock cannot be kept, the group gets SIGTERM, at the latest the grace period before the lock could go to
-another, and SIGKILL at the end of that period.
+another, and SIGKILL at the end of that period. If the server has ended the hold, for example by force-unlock, the group
+gets SIGTERM as soon as exec knows, which takes about a second; another may have the lock by then.
 
 Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server unreachable; 75 lock not acquired;
 79 lock lost; 126 the command cannot be run; 127 the command was not found.`,
-		Example: `  rwlock exec --try nightly-report -- ./report.sh
-  rwlock exec --read --wait 30s catalog -- sh -c 'tar c catalog | gzip > catalog.tgz'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			a.running = cmd.CommandPath()
-			if cmd.ArgsLenAtDash() != 1 || len(args) < 2 {
-				return errors.New("exec needs NAME -- COMMAND [ARG…]")
-			}
-			return f.check(cmd)
-		},
+		Example: `  rwlock exec --try nightly-report ./report.sh
+  rwlock exec --read --wait 30s --command 'tar c catalog | gzip > catalog.tgz' catalog
+  rwlock exec --also account:2 account:1 ./transfer.sh`,
+		Args:              a.args(f.check),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.exec(cmd.Context(), f, args[0], args[1:])
+			return a.exec(cmd.Context(), f, args[0], f.argv(args[1:]))
 		},
 	}
 	flags := cmd.Flags()
+	flags.SetInterspersed(false) // the command has flags of its own
 	flags.BoolVarP(&f.read, "read", "s", false, "share the lock with other readers")
 	flags.BoolVarP(&f.write, "write", "x", false, "have the lock alone (the default)")
 	flags.BoolVarP(&f.try, "try", "n", false, "do not wait")
-	flags.VarP(&f.wait, "wait", "w", "wait no longer than this")
+	flags.VarP(&f.wait, "wait", "w", "wait no longer than this (default without limit)")
+	flags.Lookup("wait").DefValue = ""
+	flags.StringArrayVar(&f.also, "also", nil, "hold the lock `NAME` as well, in the same mode; may be given several times")
+	flags.StringVarP(&f.shell, "command", "c", "", "run `TEXT` with sh")
 	flags.Var(&f.lease, "lease", "how long the lock outlives this process")
-	flags.Var(&f.grace, "grace", "how long before the end of the lock the command gets SIGTERM; at most half of the lease")
+	flags.Var(&f.grace, "grace",
+		"how long before the end of the lock the command gets SIGTERM; at most half of the lease (default 5s, or a quarter of the lease)")
+	flags.Lookup("grace").DefValue = ""
+	flags.Var(&f.atLeast, "at-least", "keep the lock for this long, though the command ends earlier")
+	flags.Lookup("at-least").DefValue = ""
 	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitLocked, "exit with `CODE` if the lock is not acquired")
-	flags.StringVar(&f.label, "label", "", "`TEXT` that inspect and watch show beside the owner; COMMAND@HOST:PID by default")
-	cmd.MarkFlagsMutuallyExclusive("read", "write")
-	cmd.MarkFlagsMutuallyExclusive("try", "wait")
+	flags.StringVar(&f.label, "label", "", "`TEXT` that inspect and watch show beside the owner (default COMMAND@HOST:PID)")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "say what exec waits for; on a terminal it does so anyway")
+	flags.BoolVar(&f.keepPassword, "keep-password", false, "leave the server's password in the environment of the command")
 	return cmd
 }
 
 // check completes the flags, and refuses what makes no sense.
-func (f *execFlags) check(cmd *cobra.Command) error {
+func (f *execFlags) check(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || f.shell == "" == (len(args) == 1) {
+		return errors.New("exec needs NAME COMMAND [ARG…], or --command TEXT NAME")
+	}
+	if argv := f.argv(args[1:]); len(argv) == 0 {
+		return errors.New("exec needs a COMMAND")
+	} else if strings.HasPrefix(argv[0], "-") {
+		return fmt.Errorf("%s comes after the name; flags come before it", argv[0])
+	}
+	for _, name := range append(f.also, args[0]) {
+		if err := checkName(name); err != nil {
+			return err
+		}
+	}
 	if f.conflict < 0 || f.conflict > 255 {
 		return fmt.Errorf("--conflict-exit-code: %d is not between 0 and 255", f.conflict)
 	}
@@ -98,13 +127,29 @@ func (f *execFlags) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("wait") && f.wait == 0 {
 		f.try = true
 	}
+	f.verbose = f.verbose || output.IsTerminal(os.Stderr)
 	return nil
 }
 
-func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string) error {
-	if err := checkName(name); err != nil {
-		return err
+// argv returns the command, of the arguments after the name.
+func (f *execFlags) argv(args []string) []string {
+	if f.shell != "" {
+		return []string{"sh", "-c", f.shell}
 	}
+	if len(args) > 0 && args[0] == "--" {
+		return args[1:]
+	}
+	return args
+}
+
+func (f *execFlags) mode() rwlock.Mode {
+	if f.read {
+		return rwlock.Read
+	}
+	return rwlock.Write
+}
+
+func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string) error {
 	path, err := lookUp(argv[0])
 	if err != nil {
 		return err
@@ -114,33 +159,70 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if err != nil {
 		return err
 	}
+	env := environment{outer: outerHolds(), hide: !f.keepPassword, source: a.source}
 	signals := make(chan os.Signal, 16)
 	notify(signals, passedOn...)
-	var hold *rwlock.Hold
-	err = untilSignal(ctx, signals, func(ctx context.Context) (err error) {
-		hold, err = f.acquire(ctx, s, name)
+	var holds held
+	err = untilSignal(ctx, signals, func(ctx context.Context) error {
+		missing, err := env.missing(ctx, s, f.mode(), append(f.also, name))
+		if err == nil {
+			holds, err = f.acquire(ctx, s, missing)
+		}
 		return err
 	})
 	if err != nil {
+		err = f.notAcquired(s, err)
 		s.close()
-		return f.notAcquired(err)
+		return err
 	}
+	if len(holds) == 0 { // all are held outside, where loss and signals are the outer exec's
+		s.close()
+		err := syscall.Exec(path, argv, env.with(name, nil))
+		return exitf(exitCannotRun, "%s: %w", argv[0], err)
+	}
+	start := time.Now()
 	notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
-	command, err := child.Start(path, argv, environment(hold))
+	command, err := child.Start(path, argv, env.with(name, holds))
 	if err != nil {
 		s.close()
 		return exitf(exitCannotRun, "%s: %w", argv[0], err)
 	}
-	kept := guard(hold, command, signals, time.Duration(f.grace))
+	kept := guard(holds, command, signals, f)
 	command.TakeTerminal()
+	if kept && f.leave(holds, start, signals) {
+		return &exit{code: command.ExitCode()}
+	}
 	// If that fails, the server does not answer, or has nothing left to be told.
-	if kept && release(hold, &kept) {
+	if kept && holds.release(&kept) {
 		s.close()
 	}
 	if !kept {
 		return exitf(exitLost, "exec %q: the lock was lost while the command ran; it has ended", name)
 	}
 	return &exit{code: command.ExitCode()}
+}
+
+// leave keeps the locks for the rest of --at-least, and reports whether the server will end them: because the rest is longer than a
+// lease, or because a signal ended the wait for it.
+func (f *execFlags) leave(holds held, start time.Time, signals <-chan os.Signal) bool {
+	rest := time.Until(start.Add(time.Duration(f.atLeast)))
+	if rest <= 0 {
+		return false
+	}
+	for _, h := range holds {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		_ = h.Extend(ctx, rest) // if that fails, the lease has to do
+		cancel()
+	}
+	if rest > time.Duration(f.lease) {
+		return true
+	}
+	select {
+	case <-time.After(time.Until(start.Add(time.Duration(f.atLeast)))):
+		return false
+	case <-signals:
+		return true
+	}
 }
 
 // logger reports on standard error what the library has to say, failed renewals for example.
@@ -179,46 +261,106 @@ func notify(signals chan os.Signal, list ...os.Signal) {
 	}
 }
 
-func (f *execFlags) acquire(ctx context.Context, s *session, name string) (*rwlock.Hold, error) {
+// acquire takes the locks, in the order of their names, as all do that take several.
+func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (held, error) {
+	if !f.try && f.wait == 0 {
+		if err := s.reach(ctx); err != nil {
+			return nil, err
+		}
+	}
 	lock, try := s.rw.Lock, s.rw.TryLock
 	if f.read {
 		lock, try = s.rw.RLock, s.rw.TryRLock
 	}
-	if f.try {
-		return try(ctx, name)
+	ctx = rwlock.WithOwner(ctx, rwlock.NewOwner())
+	end := time.Now().Add(time.Duration(f.wait))
+	var holds held
+	for _, name := range names {
+		var opts []rwlock.LockOption
+		if f.wait > 0 {
+			opts = append(opts, rwlock.MaxWait(max(time.Until(end), 1)))
+		}
+		call := lock
+		if f.try {
+			call = try
+		}
+		stop := f.announce(ctx, s, name)
+		hold, err := call(ctx, name, opts...)
+		stop()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.Join(s.names, " "), err)
+		}
+		holds = append(holds, hold)
+		ctx = hold.Context() // ends when one of the holds does
 	}
-	if f.wait > 0 {
-		return lock(ctx, name, rwlock.MaxWait(time.Duration(f.wait)))
+	return holds, nil
+}
+
+// announce says who is in the way once a lock call has taken a second, until stop is called.
+func (f *execFlags) announce(ctx context.Context, s *session, name string) (stop func()) {
+	if !f.verbose {
+		return func() {}
 	}
-	if err := s.reach(ctx); err != nil {
-		return nil, err
+	owner, _ := rwlock.OwnerFromContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return
+		}
+		state, err := s.inspect(ctx, name)
+		if ctx.Err() != nil {
+			return
+		}
+		text := inTheWay(state, owner.String())
+		if err != nil {
+			text = err.Error()
+		}
+		fmt.Fprintf(os.Stderr, "rwlock: waiting for %q: %s\n", name, text)
+	}()
+	return func() { cancel(); <-stopped }
+}
+
+// inTheWay says who holds a lock, and how many wait for it: ahead of an owner, if that waits, too.
+func inTheWay(s rwlock.State, owner string) string {
+	ahead := len(s.Waiters)
+	if i := slices.IndexFunc(s.Waiters, func(w rwlock.Waiter) bool { return w.Owner == owner }); i >= 0 {
+		ahead = i
 	}
-	return lock(ctx, name)
+	text := "others are served first"
+	if len(s.Holders) > 0 {
+		doing := map[rwlock.Mode]string{rwlock.Read: "reading", rwlock.Write: "writing"}[s.Mode]
+		text = fmt.Sprintf("held for %s by %s", doing, cmp.Or(s.Holders[0].Label, s.Holders[0].Owner))
+		if n := len(s.Holders) - 1; n > 0 {
+			text += " and " + count(n, "other")
+		}
+	}
+	if ahead > 0 {
+		text += fmt.Sprintf(", %d waiting ahead", ahead)
+	}
+	return text
 }
 
 // notAcquired is what the error of a lock call comes to. A wait that ended without word of who held the lock is the server's
 // fault.
-func (f *execFlags) notAcquired(err error) error {
+func (f *execFlags) notAcquired(s *session, err error) error {
 	var blocked *rwlock.BlockedError
-	if errors.Is(err, rwlock.ErrLocked) || errors.As(err, &blocked) {
-		return &exit{f.conflict, err}
+	if !errors.As(err, &blocked) {
+		return unavailable(err)
 	}
-	return unavailable(err)
-}
-
-// release releases the lock, and reports whether the server has confirmed that. It sets kept to false if the lock was lost
-// before the command had ended.
-func release(hold *rwlock.Hold, kept *bool) bool {
-	err := hold.Unlock(context.Background())
-	if *kept = !errors.Is(err, rwlock.ErrLost); *kept && err != nil {
-		fmt.Fprintf(os.Stderr, "rwlock: the command has ended, but the lock will be free only when its lease is over: %v\n", err)
+	text := blocked.Error()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if state, err := s.rw.Inspect(ctx, blocked.Name); err == nil && len(state.Holders) > 0 {
+		text = inTheWay(state, "") // with labels
 	}
-	return err == nil
-}
-
-func environment(h *rwlock.Hold) []string {
-	return append(os.Environ(), "RWLOCK_NAME="+h.Name(), "RWLOCK_MODE="+h.Mode().String(),
-		"RWLOCK_TOKEN="+strconv.FormatInt(h.Token(), 10))
+	if f.try {
+		return exitf(f.conflict, "%q is locked: %s", blocked.Name, text)
+	}
+	return exitf(f.conflict, "%q was not free within %v: %s", blocked.Name, &f.wait, text)
 }
 
 // lookUp finds a command before the lock is taken for it.

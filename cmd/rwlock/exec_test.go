@@ -166,6 +166,16 @@ func TestLossWinsOverTheCommandsExitCode(t *testing.T) {
 	require.Equal(t, exitLost, p.exit())
 }
 
+// The next renewal is due after 20 seconds, which is longer than p.exit waits.
+func TestForceUnlockEndsTheCommandBeforeTheNextRenewal(t *testing.T) {
+	t.Parallel()
+	url, rw := shared(t)
+	p := start(t, url, "exec", "--lease", "60s", "--also", t.Name()+":2", t.Name()+":1", "sleep", "100")
+	awaitState(t, rw, t.Name()+":2", 1, 0)
+	require.NoError(t, rw.ForceUnlock(context.Background(), t.Name()+":1"))
+	require.Equal(t, exitLost, p.exit())
+}
+
 // A command that ends by itself keeps its exit code though the lock cannot be released.
 func TestServerGoneAtTheEnd(t *testing.T) {
 	t.Parallel()

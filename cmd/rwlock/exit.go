@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 )
@@ -60,12 +61,18 @@ func hint(err error) error {
 	case strings.Contains(text, "MOVED "), strings.Contains(text, "CROSSSLOT"):
 		return fmt.Errorf("%w (the server belongs to a cluster: use redis+cluster://)", err)
 	case strings.Contains(text, "NOAUTH"):
-		return fmt.Errorf("%w (the URL has no password: redis://USER:PASSWORD@HOST)", err)
+		if os.Getenv(holdsVariable) != "" {
+			return fmt.Errorf("%w (exec leaves the password out of its command's environment; see exec --keep-password)", err)
+		}
+		return fmt.Errorf("%w (no password was given: put it into RWLOCK_PASSWORD, a --password-file or REDIS_URL)", err)
 	case strings.Contains(text, "READONLY"):
 		return fmt.Errorf("%w (the server is a replica: use its master, or redis+sentinel://)", err)
 	}
 	return err
 }
+
+// credentials matches what may be those of a URL, escaped or not.
+var credentials = regexp.MustCompile(`(?s)://.*@`)
 
 // report prints err, unless it speaks for itself, and returns the exit code. Errors that no command has classified are cobra's,
 // about the command line.
@@ -77,9 +84,11 @@ func (a *app) report(err error) int {
 	if !errors.As(err, &e) {
 		e = &exit{exitUsage, err}
 	}
-	if e.err != nil {
-		fmt.Fprintf(os.Stderr, "rwlock: %s\n", strings.TrimPrefix(e.err.Error(), "rwlock: "))
+	if e.err == nil {
+		return e.code
 	}
+	text := credentials.ReplaceAllString(e.err.Error(), "://…@")                     // cobra quotes arguments
+	fmt.Fprintf(os.Stderr, "rwlock: %s\n", strings.ReplaceAll(text, "rwlock: ", "")) // the library's errors begin with it
 	if e.code == exitUsage {
 		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", a.running)
 	}

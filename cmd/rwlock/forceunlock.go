@@ -25,7 +25,7 @@ which is due after a third of their lease. Until then they go on as if they held
 fencing tokens is safe from them.
 
 Without --yes, force-unlock shows the holders and asks; if the answer is no, it exits with 1.`,
-		Args:              a.oneName,
+		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error { return a.forceUnlock(ctx, s, args[0], yes) })
@@ -37,12 +37,12 @@ Without --yes, force-unlock shows the holders and asks; if the answer is no, it 
 }
 
 func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool) error {
-	before, err := inspectAll(ctx, s.rw, []string{name})
+	before, err := s.inspect(ctx, name)
 	if err != nil {
 		return err
 	}
-	if !yes && len(before[0].Holders) > 0 {
-		if err := confirm(ctx, before[0]); err != nil {
+	if !yes && len(before.Holders) > 0 {
+		if err := confirm(ctx, before); err != nil {
 			return err
 		}
 	}
@@ -52,16 +52,23 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 		return err
 	}
 	if a.json {
-		return output.JSON(os.Stdout, map[string]any{"name": name, "ended": toJSON(before[0]).Holders})
+		return output.JSON(os.Stdout, struct {
+			nameJSON
+			Ended []holderJSON `json:"ended"`
+		}{newNameJSON(name), toJSON(before).Holders})
 	}
-	_, err = fmt.Printf("ended %s on %s\n", count(len(before[0].Holders), "hold"), output.Name(name))
+	_, err = fmt.Printf("ended %s on %s\n", count(len(before.Holders), "hold"), output.Name(name))
+	if err == nil && len(before.Holders) > 0 {
+		before.Waiters = nil
+		err = ownersTable([]rwlock.State{before}).Print(os.Stdout, output.Color(os.Stdout))
+	}
 	return err
 }
 
 // confirm shows the holders and asks. Its error is nil if the answer is yes.
 func confirm(ctx context.Context, s rwlock.State) error {
 	if !output.IsTerminal(os.Stdin) {
-		return exitf(exitUsage, "force-unlock asks, but standard input is no terminal; say --yes")
+		return exitf(exitUsage, "force-unlock asks, but standard input is not a terminal; say --yes")
 	}
 	if err := ownersTable([]rwlock.State{s}).Print(os.Stderr, output.Color(os.Stderr)); err != nil {
 		return err

@@ -3,20 +3,27 @@
 package main
 
 import (
+	"context"
 	"os"
 	"syscall"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/child"
 )
 
-// guard passes signals on to the command until it has ended, and ends it before the lock is lost. It reports whether the command
-// has ended by itself, with the lock.
-func guard(hold *rwlock.Hold, command *child.Child, signals <-chan os.Signal, grace time.Duration) bool {
-	doom := time.NewTimer(time.Until(hold.Deadline()) - grace)
+// guard passes signals on to the command until it has ended, and ends it before a lock is lost. It reports whether the command
+// has ended by itself, with all locks.
+func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFlags) bool {
+	grace := time.Duration(f.grace)
+	doom := time.NewTimer(time.Until(holds.deadline()) - grace)
 	defer doom.Stop()
-	lost := hold.Context().Done()
+	ctx, cancel := context.WithCancel(holds.context())
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		holds.watch(ctx, time.Duration(f.lease))
+	}()
+	defer func() { cancel(); <-watched }()
 	for {
 		select {
 		case <-command.Done():
@@ -27,14 +34,14 @@ func guard(hold *rwlock.Hold, command *child.Child, signals <-chan os.Signal, gr
 			command.Suspend()
 		case <-doom.C:
 			// Each renewal moves the deadline.
-			if left := time.Until(hold.Deadline()) - grace; left > 0 {
+			if left := time.Until(holds.deadline()) - grace; left > 0 {
 				doom.Reset(left)
 				continue
 			}
-			end(hold, command, grace)
+			end(holds.deadline(), command, grace)
 			return false
-		case <-lost:
-			end(hold, command, grace)
+		case <-ctx.Done():
+			end(holds.deadline(), command, grace)
 			return false
 		}
 	}
@@ -49,9 +56,8 @@ func passOn(command *child.Child, s syscall.Signal) {
 }
 
 // end ends the command and all that is left in its process group: with SIGTERM now, and with SIGKILL after the grace period or
-// when the hold's deadline has come, whichever is first.
-func end(hold *rwlock.Hold, command *child.Child, grace time.Duration) {
-	deadline := hold.Deadline()
+// at the deadline, whichever is first.
+func end(deadline time.Time, command *child.Child, grace time.Duration) {
 	if d := time.Now().Add(grace); d.Before(deadline) {
 		deadline = d
 	}

@@ -19,7 +19,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short: "Show who holds a lock, and who waits for it",
 		Long: `Inspect shows the holders of a lock, and the waiters in the order in which they will be served. It does not change
 the lock.`,
-		Args:              a.oneName,
+		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error { return a.inspect(ctx, s, args[0]) })
@@ -30,9 +30,7 @@ the lock.`,
 }
 
 func (a *app) inspect(ctx context.Context, s *session, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	state, err := s.rw.Inspect(ctx, name)
+	state, err := s.inspect(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -14,16 +14,20 @@ import (
 )
 
 func (a *app) lsCommand() *cobra.Command {
-	all := false
+	all, waiting := false, false
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
 		Short: "List the locks that are held or waited for",
-		Long: `Ls lists the locks that are held or waited for, of all masters if the server is a cluster. PATTERN is a pattern of
+		Long: `Ls lists the locks that are held or waited for, those with the most waiters first; of all masters if the server is a cluster. PATTERN is a pattern of
 Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of the database.`,
-		Args: a.onePattern,
+		Args: a.args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
-				states, err := a.states(ctx, s, patternOf(args), all)
+				keep := inUse(waiting)
+				if all {
+					keep = func(rwlock.State) bool { return true }
+				}
+				states, err := a.states(ctx, s, patternOf(args), keep)
 				if err != nil {
 					return err
 				}
@@ -32,8 +36,19 @@ Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of the database.`
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the locks that were used in the last minutes and are free now")
+	waitingFlag(cmd, &waiting)
 	a.jsonFlag(cmd)
 	return cmd
+}
+
+// waitingFlag gives cmd the flag --waiting.
+func waitingFlag(cmd *cobra.Command, waiting *bool) {
+	cmd.Flags().BoolVar(waiting, "waiting", false, "only locks that somebody waits for")
+}
+
+// inUse returns the filter of ls and watch.
+func inUse(waiting bool) func(rwlock.State) bool {
+	return func(s rwlock.State) bool { return len(s.Waiters) > 0 || !waiting && len(s.Holders) > 0 }
 }
 
 func (a *app) list(states []rwlock.State) error {

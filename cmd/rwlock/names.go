@@ -24,18 +24,11 @@ func checkName(name string) error {
 }
 
 // oneName accepts the name of a lock as the only argument.
-func (a *app) oneName(cmd *cobra.Command, args []string) error {
-	a.running = cmd.CommandPath()
+func oneName(cmd *cobra.Command, args []string) error {
 	if err := cobra.ExactArgs(1)(cmd, args); err != nil {
 		return err
 	}
 	return checkName(args[0])
-}
-
-// onePattern accepts no argument, or a pattern.
-func (a *app) onePattern(cmd *cobra.Command, args []string) error {
-	a.running = cmd.CommandPath()
-	return cobra.MaximumNArgs(1)(cmd, args)
 }
 
 // patternOf returns the pattern among the arguments of ls and watch.
@@ -46,10 +39,13 @@ func patternOf(args []string) string {
 	return args[0]
 }
 
-// completeName suggests the names of locks that are in use.
+// completeName suggests the names of locks that are held or waited for.
 func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
+	}
+	if a.complete(cmd.Flags()) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	s, err := a.open()
 	if err != nil {
@@ -58,7 +54,11 @@ func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]s
 	defer s.close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 	defer cancel()
-	list, _ := a.names(ctx, s, globEscape.Replace(start)+"*") // what was found by then
+	states, _ := a.states(ctx, s, globEscape.Replace(start)+"*", inUse(false)) // what was found by then
+	var list []string
+	for _, state := range states {
+		list = append(list, state.Name)
+	}
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -69,9 +69,12 @@ var (
 	globEscape  = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 )
 
+// key returns the key of a lock; a pattern for the keys, if the name is one and the prefix is escaped.
+func key(prefix, name string) string { return prefix + ":{" + keyEscape.Replace(name) + "}" }
+
 // names returns the names that match the pattern, of locks that are in use or were lately.
 func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, error) {
-	match := globEscape.Replace(a.prefix) + ":{" + keyEscape.Replace(pattern) + "}"
+	match := key(globEscape.Replace(a.prefix), pattern)
 	var mu sync.Mutex
 	found := map[string]bool{} // SCAN may return a key twice
 	scan := func(ctx context.Context, c *redis.Client) error {
@@ -99,9 +102,8 @@ func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, 
 	return list, err
 }
 
-// states returns the states of the locks whose names match the pattern, in the order of the names: of those that are held or
-// waited for, or of all.
-func (a *app) states(ctx context.Context, s *session, pattern string, all bool) ([]rwlock.State, error) {
+// states returns those states of the locks whose names match the pattern that keep keeps, those with the most waiters first.
+func (a *app) states(ctx context.Context, s *session, pattern string, keep func(rwlock.State) bool) ([]rwlock.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	list, err := a.names(ctx, s, pattern)
@@ -109,9 +111,8 @@ func (a *app) states(ctx context.Context, s *session, pattern string, all bool) 
 		return nil, err
 	}
 	states, err := inspectAll(ctx, s.rw, list)
-	if !all {
-		states = slices.DeleteFunc(states, func(s rwlock.State) bool { return len(s.Holders)+len(s.Waiters) == 0 })
-	}
+	states = slices.DeleteFunc(states, func(s rwlock.State) bool { return !keep(s) })
+	slices.SortStableFunc(states, func(a, b rwlock.State) int { return len(b.Waiters) - len(a.Waiters) })
 	return states, err
 }
 

@@ -5,47 +5,69 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
-	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/conn"
+	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
 // patience is how long the server may take to answer what needs no waiting.
 const patience = 5 * time.Second
 
+// defaultURL is used if neither a flag nor the environment names a server.
+const defaultURL = "redis://localhost:6379"
+
 // app is what the commands have in common.
 type app struct {
-	urls    []string // one; or those of a quorum
-	prefix  string
-	json    bool
-	running string // the command, for the hint after an error
+	urls         []string // one; or those of a quorum
+	source       string   // the variable that has them; "" if the command line has, or nothing
+	prefix       string
+	passwordFile string
+	conn         conn.Options
+	json         bool
+	running      string // the command, for the hint after an error
 }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "rwlock",
-		Short:         "Run commands under distributed read-write locks, and show and repair those locks",
+		Use:   "rwlock",
+		Short: "Run commands under distributed read-write locks, and show and repair those locks",
+		Long: `Rwlock runs commands under distributed read-write locks, and shows and repairs those locks.
+
+Each flag can also be given in the environment: --wait 5s as RWLOCK_WAIT=5s, --password-file as RWLOCK_PASSWORD_FILE. The
+command line takes precedence. A password can be in a URL in the environment, in RWLOCK_PASSWORD, or in a file. It is
+refused on the command line, which other users can read.`,
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	a.running = root.Name()
-	root.PersistentFlags().StringArrayVar(&a.urls, "redis", strings.Fields(cmp.Or(os.Getenv("REDIS_URL"), "redis://localhost:6379")),
+	flags := root.PersistentFlags()
+	flags.StringArrayVar(&a.urls, "redis",
+		strings.Fields(cmp.Or(os.Getenv("RWLOCK_REDIS"), os.Getenv("REDIS_URL"), defaultURL)),
 		"`URL` of the server: redis://, rediss://, unix://, redis+sentinel://HOST,…/MASTER or redis+cluster://HOST,…; "+
-			"once for each server of a quorum; the default is REDIS_URL")
-	root.PersistentFlags().Lookup("redis").DefValue = "" // it may have a password
-	root.PersistentFlags().StringVar(&a.prefix, "prefix", "rwlock", "`TEXT` that the names of all keys and channels begin with")
+			"once for each server of a quorum (default REDIS_URL, or "+defaultURL+")")
+	flags.Lookup("redis").DefValue = "[]" // it may have a password
+	flags.StringVar(&a.prefix, "prefix", "rwlock", "`TEXT` that the names of all keys and channels begin with")
+	flags.StringVar(&a.passwordFile, "password-file", "", "`FILE` with the password, for URLs that have none")
+	flags.StringVar(&a.conn.CACert, "cacert", "", "`FILE` with the certificates that may sign the server's (default the system's)")
+	flags.StringVar(&a.conn.Cert, "cert", "", "`FILE` with the client's certificate")
+	flags.StringVar(&a.conn.Key, "key", "", "`FILE` with the key of the client's certificate")
 	root.AddCommand(a.execCommand(), a.inspectCommand(), a.lsCommand(), a.watchCommand(), a.forceUnlockCommand(),
-		a.doctorCommand(), a.benchCommand())
+		a.doctorCommand(), a.benchCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd("")
 	return root
 }
@@ -55,13 +77,52 @@ func (a *app) jsonFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.json, "json", false, "print JSON")
 }
 
-// version is what the build says about the module.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
+// exclusive are the flags that exclude each other.
+var exclusive = [][2]string{{"read", "write"}, {"try", "wait"}}
+
+// args completes the flags of a command from the environment, and then checks its arguments.
+func (a *app) args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		a.running = cmd.CommandPath()
+		if err := a.complete(cmd.Flags()); err != nil {
+			return err
+		}
+		return check(cmd, args)
 	}
-	return info.Main.Version
+}
+
+// complete sets the flags that only the environment has: --wait from RWLOCK_WAIT. A flag on the command line takes precedence over
+// those that it excludes.
+func (a *app) complete(flags *pflag.FlagSet) error {
+	switch {
+	case flags.Changed("redis"):
+	case os.Getenv("RWLOCK_REDIS") != "":
+		a.source = "RWLOCK_REDIS"
+	case os.Getenv("REDIS_URL") != "":
+		a.source = "REDIS_URL"
+	}
+	given := map[string]bool{"redis": true, "help": true, "version": true}
+	flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	for _, pair := range exclusive {
+		if given[pair[0]] || given[pair[1]] {
+			given[pair[0]], given[pair[1]] = true, true
+		}
+	}
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		variable := "RWLOCK_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if value := os.Getenv(variable); value != "" && !given[f.Name] {
+			if flags.Set(f.Name, value) != nil {
+				errs = append(errs, fmt.Errorf("%s: %q is not a value for --%s", variable, value, f.Name))
+			}
+		}
+	})
+	for _, pair := range exclusive {
+		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
+			errs = append(errs, fmt.Errorf("--%s and --%s exclude each other", pair[0], pair[1]))
+		}
+	}
+	return cmp.Or(errs...)
 }
 
 // display returns the URLs without passwords, for people.
@@ -76,6 +137,7 @@ func (a *app) display() string {
 // A session is an RWLock and its clients: one, or those of a quorum.
 type session struct {
 	clients []redis.UniversalClient
+	names   []string // of the servers, for people
 	rw      *rwlock.RWLock
 }
 
@@ -87,12 +149,23 @@ func (a *app) open(opts ...rwlock.Option) (_ *session, err error) {
 			s.disconnect()
 		}
 	}()
+	if err := a.readPassword(); err != nil {
+		return nil, err
+	}
 	for _, url := range a.urls {
-		client, err := conn.Open(url)
+		client, err := conn.Open(url, a.conn)
 		if err != nil {
 			return nil, exitf(exitUsage, "--redis: %w", err)
 		}
 		s.clients = append(s.clients, client)
+		s.names = append(s.names, conn.Display(url))
+		if a.source == "" && conn.WithoutPasswords(url) != url {
+			return nil, exitf(exitUsage, "--redis: others can read a password on the command line; put the URL into REDIS_URL, "+
+				"or the password into RWLOCK_PASSWORD or a --password-file")
+		}
+	}
+	if a.source == "" && slices.Equal(a.urls, []string{defaultURL}) {
+		s.names[0] += " (the default: set REDIS_URL or --redis)"
 	}
 	opts = append(opts, rwlock.WithPrefix(a.prefix))
 	if len(s.clients) == 1 {
@@ -104,6 +177,24 @@ func (a *app) open(opts ...rwlock.Option) (_ *session, err error) {
 		return nil, &exit{exitUsage, err}
 	}
 	return s, nil
+}
+
+// readPassword reads the password that is not in a URL.
+func (a *app) readPassword() error {
+	a.conn.Password = os.Getenv("RWLOCK_PASSWORD")
+	if a.passwordFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(a.passwordFile)
+	if err != nil {
+		var inner *fs.PathError
+		if errors.As(err, &inner) {
+			err = inner.Err // the path may be the password, by mistake
+		}
+		return exitf(exitUsage, "--password-file: %w", err)
+	}
+	a.conn.Password = strings.TrimRight(string(text), "\r\n")
+	return nil
 }
 
 // close releases what is held. Its error adds nothing to what the commands have reported.
@@ -118,22 +209,43 @@ func (s *session) disconnect() {
 	}
 }
 
-// most runs fn with each client at a time, and returns once it has succeeded with a majority of them. It fails if it cannot, with the
-// first error.
+// most runs fn with each client at a time, and returns once it has succeeded with a majority of them. Its error names a server.
 func (s *session) most(ctx context.Context, fn func(ctx context.Context, c redis.UniversalClient) error) error {
+	start := time.Now()
 	results := make(chan error, len(s.clients))
-	for _, c := range s.clients {
-		go func() { results <- fn(ctx, c) }()
+	for i, c := range s.clients {
+		go func() {
+			err := fn(ctx, c)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("%s has not answered for %s", s.names[i], output.Duration(time.Since(start)))
+			} else if err != nil {
+				err = fmt.Errorf("%s: %w", s.names[i], err)
+			}
+			results <- err
+		}()
 	}
-	needed, failed := len(s.clients)/2+1, error(nil)
+	answered, needed, failed := 0, len(s.clients)/2+1, error(nil)
 	for range s.clients {
 		if err := <-results; err != nil {
 			failed = cmp.Or(failed, err)
-		} else if needed--; needed == 0 {
+		} else if answered++; answered == needed {
 			return nil
 		}
 	}
+	if len(s.clients) > 1 {
+		return fmt.Errorf("%d of %d servers answer, %d are needed: %w", answered, len(s.clients), needed, failed)
+	}
 	return failed
+}
+
+// inspect returns the state of a lock. It does not wait for long.
+func (s *session) inspect(ctx context.Context, name string) (state rwlock.State, err error) {
+	if err := s.reach(ctx); err != nil {
+		return state, err // that names the server
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.rw.Inspect(ctx, name)
 }
 
 // reach fails if the server does not answer, or a majority of a quorum. Lock calls that a signal can end would try again until it does.
@@ -145,7 +257,6 @@ func (s *session) reach(ctx context.Context) error {
 
 // with runs fn with a session, and with a context that a signal ends.
 func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) error, opts ...rwlock.Option) error {
-	a.running = cmd.CommandPath()
 	s, err := a.open(opts...)
 	if err != nil {
 		return err

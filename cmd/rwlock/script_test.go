@@ -34,6 +34,11 @@ func TestScripts(t *testing.T) {
 			"exits": exits,
 			"await": await,
 			"redis": command,
+			"server": func(ts *testscript.TestScript, _ bool, _ []string) { // one for this script alone
+				addr := testredis.Start(t).Addr()
+				ts.Setenv("REDIS_ADDR", addr)
+				ts.Setenv("REDIS_URL", "redis://"+addr)
+			},
 		},
 	})
 }

@@ -114,10 +114,7 @@ func certificate(t *testing.T) (cert, key string) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := certificate(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
+	addr := freeAddress(t)
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
 	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
@@ -135,6 +132,33 @@ func TestTLS(t *testing.T) {
 	require.Contains(t, p.err.String(), "certificate")
 	p = start(t, "rediss://"+addr+"?skip_verify=true", "exec", "a", "--", "echo", "ran")
 	require.Zero(t, p.exit())
+}
+
+// A server that asks for a certificate gets the one of --cert and --key, and is checked against --cacert.
+func TestClientCertificate(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	addr := freeAddress(t)
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+	p := start(t, "rediss://"+addr, "exec", "--cacert", cert, "--cert", cert, "--key", key, "a", "true")
+	require.Zero(t, p.exit())
+	p = start(t, "rediss://"+addr, "exec", "-n", "--cacert", cert, "a", "true")
+	require.Equal(t, exitUnavailable, p.exit())
+	require.Contains(t, p.err.String(), "certificate required")
+	p = start(t, "redis://"+addr, "exec", "--cacert", cert, "a", "true")
+	require.Equal(t, exitUsage, p.exit())
+	require.Contains(t, p.err.String(), "rediss://")
+}
+
+// freeAddress returns an address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
 }
 
 func TestUnixSocket(t *testing.T) {
@@ -172,6 +196,8 @@ func TestQuorum(t *testing.T) {
 		require.Contains(t, p.out.String(), u)
 	}
 	require.Regexp(t, `(?m)^ok +clocks +3 servers, at most \d+ms apart$`, p.out.String())
+	require.Regexp(t, `(?m)^ok +quorum +3 of 3 vote$`, p.out.String())
+	require.NotContains(t, p.out.String(), "warn", "servers that keep nothing are as they should be")
 
 	servers[0].Kill()
 	require.Equal(t, exitLocked, start(t, url, "exec", "--try", "a", "--", "true").exit())

@@ -6,14 +6,33 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
+// nameJSON is the name of a lock in JSON, which has no bytes but those of UTF-8 texts.
+type nameJSON struct {
+	Name  string `json:"name"`
+	Bytes []byte `json:"name_base64,omitempty"` // if the name is not UTF-8
+}
+
+func newNameJSON(name string) nameJSON {
+	j := nameJSON{Name: name}
+	if !utf8.ValidString(name) {
+		j.Bytes = []byte(name)
+	}
+	return j
+}
+
+func (j nameJSON) is(name string) bool {
+	return j.Name == name || j.Bytes != nil && string(j.Bytes) == name
+}
+
 // stateJSON is a State as --json prints it.
 type stateJSON struct {
-	Name    string       `json:"name"`
+	nameJSON
 	Mode    string       `json:"mode"`
 	Token   int64        `json:"token"`
 	Holders []holderJSON `json:"holders"`
@@ -36,7 +55,7 @@ type waiterJSON struct {
 }
 
 func toJSON(s rwlock.State) stateJSON {
-	j := stateJSON{Name: s.Name, Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
+	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
 		j.Holders = append(j.Holders, holderJSON{h.Owner, h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds()})
 	}

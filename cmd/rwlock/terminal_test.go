@@ -11,6 +11,8 @@ import (
 
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // onTerminal starts a process on a terminal of its own, of which out is what it shows. What is returned is its keyboard.
@@ -170,4 +172,23 @@ func TestCommandIsSuspended(t *testing.T) {
 	awaitState(t, rw, t.Name(), 0, 0)
 	press(t, keyboard, "exit 5\n")
 	require.Equal(t, 5, p.exit())
+}
+
+// While the server says nothing, the screen shows what was found last, and since when that is old.
+func TestWatchSaysThatItsTableIsOld(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	take(t, newLock(t, server.Client()), "a")
+	p := prepare(t, "redis://"+server.Addr(), "watch", "--interval", "100ms")
+	onTerminal(t, p)
+	p.says("held")
+	server.Pause()
+	p.says("no answer since ")
+	s := p.out.String()
+	require.Contains(t, s[strings.LastIndex(s, "no answer since "):], "held")
+	server.Resume()
+	eventually(t, func() bool {
+		s := p.out.String()
+		return !strings.Contains(s[strings.LastIndex(s, "\x1b[H"):], "no answer since ")
+	}, "the table of now")
 }

@@ -17,98 +17,134 @@ import (
 )
 
 func (a *app) watchCommand() *cobra.Command {
-	interval := duration(time.Second)
+	interval, waiting := duration(time.Second), false
 	cmd := &cobra.Command{
 		Use:   "watch [PATTERN]",
 		Short: "Show holders and waiters of all locks, live",
 		Long: `Watch shows the holders and waiters of the locks that ls would list, again and again until ^C. With --json, or if
-standard output is no terminal, it prints them one after the other; with --json, each time as one line.`,
-		Args: a.onePattern,
+standard output is not a terminal, it prints them one after the other; with --json, each time as one line.`,
+		Args: a.args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if interval < duration(100*time.Millisecond) {
 				return exitf(exitUsage, "--interval: %v is less than 100ms", &interval)
 			}
 			return a.with(cmd, func(ctx context.Context, s *session) error {
-				return a.watch(ctx, s, patternOf(args), time.Duration(interval))
+				return a.watch(ctx, time.Duration(interval), func() ([]rwlock.State, error) {
+					return a.states(ctx, s, patternOf(args), inUse(waiting))
+				})
 			})
 		},
 	}
 	cmd.Flags().VarP(&interval, "interval", "i", "time from one look at the locks to the next")
+	waitingFlag(cmd, &waiting)
 	a.jsonFlag(cmd)
 	return cmd
 }
 
-func (a *app) watch(ctx context.Context, s *session, pattern string, interval time.Duration) error {
-	show := a.showLines
+// A look is what one look at the server has found; or what the one before has, and why there is nothing newer.
+type look struct {
+	states []rwlock.State
+	at     time.Time
+	err    error
+}
+
+func (a *app) watch(ctx context.Context, interval time.Duration, states func() ([]rwlock.State, error)) error {
+	show, screen := a.showLines, false
 	switch {
 	case a.json:
 		show = a.showJSON
 	case output.IsTerminal(os.Stdout):
+		show, screen = a.showScreen, true
+	}
+	first, err := states()
+	if err != nil {
+		return err
+	}
+	if screen {
 		// The alternate screen, with long lines cut and no cursor; then the screen as it was.
 		fmt.Print("\x1b[?1049h\x1b[?7l\x1b[?25l")
 		defer fmt.Print("\x1b[?25h\x1b[?7h\x1b[?1049l")
-		show = a.showScreen
 	}
+	last, looks, looking := look{states: first, at: time.Now()}, make(chan look, 1), false
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	first := true
 	for {
-		states, err := a.states(ctx, s, pattern, false)
-		if first && err != nil {
-			return err
+		if err := show(last); err != nil {
+			return &exit{exitFailed, err}
 		}
-		first = false
-		if ctx.Err() == nil {
-			if err := show(states, err); err != nil {
-				return &exit{exitFailed, err}
+	wait:
+		for {
+			select {
+			case <-ticker.C:
+				if looking && screen {
+					break wait // the clock goes on
+				}
+				if !looking {
+					looking = true
+					go func() {
+						states, err := states()
+						looks <- look{states, time.Now(), err}
+					}()
+				}
+			case l := <-looks:
+				looking = false
+				if l.err != nil {
+					l.states, l.at = last.states, last.at
+				}
+				last = l
+				break wait
+			case <-ctx.Done():
+				return nil
 			}
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return nil
 		}
 	}
 }
 
 // showJSON prints what one look has found. A look that failed is reported on standard error, and the next may succeed.
-func (a *app) showJSON(states []rwlock.State, err error) error {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "rwlock:", err)
+func (a *app) showJSON(l look) error {
+	if l.err != nil {
+		fmt.Fprintln(os.Stderr, "rwlock:", l.err)
 		return nil
 	}
-	return output.JSON(os.Stdout, allToJSON(states))
+	return output.JSON(os.Stdout, allToJSON(l.states))
 }
 
-func (a *app) showLines(states []rwlock.State, err error) error {
-	_, err = io.WriteString(os.Stdout, strings.Join(a.frame(states, err, false), "\n")+"\n\n")
+func (a *app) showLines(l look) error {
+	_, err := io.WriteString(os.Stdout, strings.Join(a.frame(l, false), "\n")+"\n\n")
 	return err
 }
 
 // showScreen writes over what the terminal shows, line by line, which does not flicker as clearing it first would.
-func (a *app) showScreen(states []rwlock.State, err error) error {
+func (a *app) showScreen(l look) error {
 	_, height := output.Size(os.Stdout)
-	lines := a.frame(states, err, output.Color(os.Stdout))
+	lines := a.frame(l, output.Color(os.Stdout))
 	if len(lines) > height-1 {
 		hidden := len(lines) - (height - 2)
 		lines = append(lines[:height-2], fmt.Sprintf("… and %d more", hidden))
 	}
-	_, err = fmt.Print("\x1b[H" + strings.Join(lines, "\x1b[K\n") + "\x1b[K\n\x1b[J")
+	_, err := fmt.Print("\x1b[H" + strings.Join(lines, "\x1b[K\n") + "\x1b[K\n\x1b[J")
 	return err
 }
 
-// frame is what one look has found, line by line.
-func (a *app) frame(states []rwlock.State, err error, color bool) []string {
+// frame is what one look has found, line by line. It says if that is old.
+func (a *app) frame(l look, color bool) []string {
 	holders, waiters := 0, 0
-	for _, s := range states {
+	for _, s := range l.states {
 		holders += len(s.Holders)
 		waiters += len(s.Waiters)
 	}
 	head := fmt.Sprintf("%s  %s  %s, %s, %s", a.display(), time.Now().Format(time.TimeOnly),
-		count(len(states), "lock"), count(holders, "holder"), count(waiters, "waiter"))
+		count(len(l.states), "lock"), count(holders, "holder"), count(waiters, "waiter"))
 	lines := []string{output.Paint(output.Cell{Text: head, Style: output.Bold}, color), ""}
-	if err != nil {
-		return append(lines, output.Paint(output.Cell{Text: err.Error(), Style: output.Red}, color))
+	if l.err != nil || time.Since(l.at) > oldAfter {
+		text := "no answer since " + l.at.Format(time.TimeOnly)
+		if l.err != nil {
+			text += ": " + l.err.Error()
+		}
+		lines = append(lines, output.Paint(output.Cell{Text: text, Style: output.Red}, color), "")
 	}
-	return append(lines, ownersTable(states).Lines(color)...)
+	return append(lines, ownersTable(l.states).Lines(color)...)
 }
+
+// oldAfter is how long a look may take before what is shown counts as old.
+const oldAfter = 3 * time.Second

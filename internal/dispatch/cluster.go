@@ -3,8 +3,8 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +18,8 @@ const (
 	// While requests stay without an answer, or fail without one, the client is made to ask for the map of the cluster this often.
 	// By itself it does that only when a server redirects it, and once a minute.
 	reloadEvery = 250 * time.Millisecond
+	// troubled is for how long that goes on after a request has failed: longer than it takes until it is sent again.
+	troubled = 2 * time.Second
 	// slow is for how long a request may be under way before that begins.
 	slow = 500 * time.Millisecond
 	// A node that is frozen answers no question for the map either, so others are asked beside it.
@@ -25,38 +27,53 @@ const (
 	// A node that was removed from the cluster, and that the client does not know to be, answers with an empty map. It takes so many in
 	// a row to be believed.
 	emptyMaps = 10
+	// A lane that was not used for so long is dropped: its master may be gone.
+	laneIdle = 10 * time.Second
 )
 
 // A cluster is what a Dispatcher over a cluster sends through: a lane for each master, so that no request waits for another's
 // server.
 type cluster struct {
-	client  *redis.ClusterClient
-	receive func([]Result)
-	mapped  func(masters map[string]*redis.Client) // called with the masters by their addresses, when there is a new map
-	armed   atomic.Bool                            // the timer will fire
+	client   *redis.ClusterClient
+	calls    Calls
+	listener *listener   // is told of each new map
+	armed    atomic.Bool // the timer will fire
 
 	mu       sync.Mutex
-	lanes    map[string]*Dispatcher   // by the master's address
+	lanes    map[destination]*lane
 	loaded   bool                     // the client has a map
 	masters  map[string]*redis.Client // of the last map, by their addresses
 	stranger bool                     // a request went to a master that is not among these
+	failing  time.Time                // when a request last failed that another server might have answered
 	early    []*protocol.Request      // handed over before the client had a map
 	reloads  int                      // under way
 	reloaded time.Time                // when the last was begun
 	timer    *time.Timer
+	sweeper  *time.Timer
 	closed   bool
 	stopped  bool // no lane sends any more
 
-	reloading sync.WaitGroup
+	working sync.WaitGroup // goroutines that reload the map, or wait for the end of a lane
 }
 
-// oneOf is a cluster's client for what is sent to one of its nodes.
-type oneOf struct{ redis.UniversalClient }
+// A lane sends the requests for one master.
+type lane struct {
+	*Dispatcher
+	used time.Time // when it last got a request
+}
 
-func newCluster(client *redis.ClusterClient, receive func([]Result), mapped func(map[string]*redis.Client)) *cluster {
-	c := &cluster{client: client, receive: receive, mapped: mapped, lanes: make(map[string]*Dispatcher)}
+// A destination is what a lane is for.
+type destination struct {
+	master   string // its address
+	confirms bool   // its replicas are to confirm what is sent
+}
+
+func newCluster(client *redis.ClusterClient, calls Calls, l *listener) *cluster {
+	c := &cluster{client: client, calls: calls, listener: l, lanes: make(map[destination]*lane)}
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	c.timer.Stop()
+	c.sweeper = time.AfterFunc(time.Hour, c.sweep)
+	c.sweeper.Stop()
 	return c
 }
 
@@ -89,7 +106,7 @@ func (c *cluster) fail(err error, requests ...*protocol.Request) {
 	for i, r := range requests {
 		results[i] = Result{Request: r, Err: err}
 	}
-	c.receive(results)
+	c.calls.Receive(results)
 }
 
 // master returns the address of the master that has a request's lock, by the client's map.
@@ -101,7 +118,7 @@ func (c *cluster) master(r *protocol.Request) (string, error) {
 	return node.Options().Addr, nil
 }
 
-func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
+func (c *cluster) lane(r *protocol.Request) (*lane, error) {
 	addr, err := c.master(r)
 	if err != nil {
 		return nil, err
@@ -112,18 +129,28 @@ func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 		c.stranger = true
 		c.arm()
 	}
-	lane := c.lanes[addr]
-	if lane == nil {
-		lane = New(oneOf{c.client}, c.receive)
-		lane.bound(c.client.Options().PoolSize)
-		lane.of, lane.flying = c, make(map[*exchange]struct{})
-		lane.first.write = c.client.Options().ReadOnly // or else the client asks a replica
-		if c.closed {
-			lane.Close()
+	to := destination{addr, r.Replicas > 0}
+	l := c.lanes[to]
+	if l == nil {
+		l = &lane{Dispatcher: newDispatcher(c.client, c.calls)}
+		if o := c.client.Options(); to.confirms {
+			l.waits(o.PoolSize, o.ReadTimeout)
+		} else {
+			l.bound(o.PoolSize)
 		}
-		c.lanes[addr] = lane
+		// For a command alone, the client first asks some node for what all commands are, though that be frozen.
+		l.of, l.node, l.flying, l.piped = c, addr, make(map[*exchange]struct{}), true
+		l.first.write = c.client.Options().ReadOnly // or else the client asks a replica
+		if c.closed {
+			l.Close()
+		}
+		if len(c.lanes) == 0 {
+			c.sweeper.Reset(laneIdle)
+		}
+		c.lanes[to] = l
 	}
-	return lane, nil
+	l.used = time.Now()
+	return l, nil
 }
 
 // arm has tick called soon. c.mu need not be locked.
@@ -139,7 +166,7 @@ func (c *cluster) tick() {
 	c.armed.Store(false)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	busy := len(c.early) > 0 || c.stranger
+	busy := len(c.early) > 0 || c.stranger || time.Since(c.failing) < troubled
 	trouble := busy
 	for _, lane := range c.lanes {
 		oldest, some := lane.oldest()
@@ -154,11 +181,37 @@ func (c *cluster) tick() {
 	}
 }
 
-// failed takes the error of a request: one that no server has answered may have gone to a server that is no more.
-func (c *cluster) failed(err error) {
-	if protocol.Passing(err) {
-		c.look(0)
+// sweep drops the lanes that are not used.
+func (c *cluster) sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopped {
+		return
 	}
+	for to, lane := range c.lanes {
+		if time.Since(lane.used) >= laneIdle && lane.rests() {
+			stopped := lane.Close()
+			c.working.Go(func() { <-stopped })
+			delete(c.lanes, to)
+		}
+	}
+	if len(c.lanes) > 0 {
+		c.sweeper.Reset(laneIdle)
+	}
+}
+
+// failed takes the error of a request, which may have gone to a server that is no more, or is cut off from the others.
+func (c *cluster) failed(err error) {
+	if !protocol.Passing(err) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !isAnswer(err) || redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "READONLY") {
+		c.failing = time.Now()
+		c.arm()
+	}
+	c.reload()
 }
 
 // reload has the client ask some node for the map of the cluster: after close too, since what is still under way may be for a master
@@ -169,20 +222,22 @@ func (c *cluster) reload() {
 	}
 	c.reloads++
 	c.reloaded, c.stranger = time.Now(), false
-	c.reloading.Go(func() {
+	c.working.Go(func() {
 		masters, err := c.load()
 		c.mu.Lock()
 		c.reloads--
 		c.loaded = c.loaded || err == nil
+		changed := false
 		if err == nil && len(masters) > 0 {
+			changed = c.masters != nil && !maps.EqualFunc(c.masters, masters, func(_, _ *redis.Client) bool { return true })
 			c.masters = masters
+		}
+		if changed {
+			c.failing = time.Time{}
 		}
 		early := c.early
 		c.early = nil
-		lanes := make(map[string]*Dispatcher, len(c.lanes))
-		for addr, lane := range c.lanes {
-			lanes[addr] = lane
-		}
+		lanes := maps.Clone(c.lanes)
 		c.mu.Unlock()
 		if err != nil {
 			c.fail(err, early...)
@@ -192,12 +247,15 @@ func (c *cluster) reload() {
 		if len(masters) == 0 {
 			return
 		}
-		c.mapped(masters)
-		for addr, lane := range lanes {
+		c.listener.mapped(masters)
+		for to, lane := range lanes {
 			c.send(lane.leave(func(r *protocol.Request) bool {
 				now, err := c.master(r)
-				return err == nil && now != addr
-			}, fmt.Errorf("the server at %s was replaced", addr)))
+				return err == nil && now != to.master
+			}, fmt.Errorf("the server at %s was replaced", to.master)))
+		}
+		if changed {
+			c.calls.Changed()
 		}
 	})
 }
@@ -255,8 +313,9 @@ func (c *cluster) close() <-chan struct{} {
 		c.mu.Lock()
 		c.stopped = true
 		c.timer.Stop()
+		c.sweeper.Stop()
 		c.mu.Unlock()
-		c.reloading.Wait()
+		c.working.Wait()
 		close(done)
 	}()
 	return done
@@ -272,6 +331,13 @@ func (d *Dispatcher) oldest() (since time.Time, some bool) {
 		}
 	}
 	return since, some
+}
+
+// rests reports whether a lane has nothing to send, and nothing under way.
+func (d *Dispatcher) rests() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.queue)+len(d.urgent)+d.sending == 0
 }
 
 // leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under way fail with err,
@@ -309,18 +375,28 @@ type once struct{ *redis.Cmd }
 // NoRetry tells the client.
 func (once) NoRetry() bool { return true }
 
-// underneath returns the client that an AutoPipeliner sends through. Its queues mix the commands for all nodes of a cluster, so
-// that one node that is frozen holds up all of them, and this package makes pipelines of its own.
-func underneath(client redis.UniversalClient) redis.UniversalClient {
-	ap, ok := client.(*redis.AutoPipeliner)
-	if !ok {
-		return client
+// A mapping has a client ask for the map of a cluster that cannot be seen through it, such as an AutoPipeliner's.
+type mapping struct {
+	mu        sync.Mutex
+	asking    int // how many times
+	asked     time.Time
+	reloading sync.WaitGroup
+}
+
+// reload has the client ask for the map, unless it was asked a moment ago. To count the keys of a cluster, the client first asks for
+// the map and then all masters.
+func (m *mapping) reload(client redis.UniversalClient) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.asking >= mostReloads || time.Since(m.asked) < reloadEvery {
+		return
 	}
-	switch inner := reflect.ValueOf(ap).Elem().FieldByName("pipeliner").Elem(); inner.Type() {
-	case reflect.TypeFor[*redis.Client]():
-		return (*redis.Client)(inner.UnsafePointer())
-	case reflect.TypeFor[*redis.ClusterClient]():
-		return (*redis.ClusterClient)(inner.UnsafePointer())
-	}
-	return client
+	m.asking++
+	m.asked = time.Now()
+	m.reloading.Go(func() {
+		_ = client.DBSize(context.Background()).Err()
+		m.mu.Lock()
+		m.asking--
+		m.mu.Unlock()
+	})
 }

@@ -2,26 +2,34 @@ package dispatch
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// The client that an AutoPipeliner sends through can be had, for a server and for a cluster.
-func TestUnderneathAutoPipeliner(t *testing.T) {
+// A client for one server is told from one for a cluster, without the network, whatever is around it.
+func TestClientForOneServerIsToldFromACluster(t *testing.T) {
 	t.Parallel()
-	single := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	defer func() { _, _ = single.Close(), cluster.Close() }()
-	for _, c := range []interface {
-		redis.UniversalClient
-		AutoPipeline() (*redis.AutoPipeliner, error)
-	}{single, cluster} {
+	type own struct{ redis.UniversalClient }
+	single := redis.NewClient(&redis.Options{Addr: "192.0.2.1:1"}) // of documents: nobody is asked
+	failover := redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: []string{"192.0.2.1:1"}})
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})
+	defer func() { _, _, _ = single.Close(), failover.Close(), cluster.Close() }()
+	for c, one := range map[redis.UniversalClient]bool{single: true, failover: true, cluster: false} {
 		ap, err := c.AutoPipeline()
 		require.NoError(t, err)
-		require.Same(t, c, underneath(ap))
-		require.Same(t, c, underneath(c))
+		for _, c := range []redis.UniversalClient{c, ap, own{c}, own{ap}} {
+			require.Equal(t, one, OneServer(c), "%T", c)
+		}
 	}
 }
 
@@ -40,8 +48,167 @@ func TestEmptyMapIsNotBelieved(t *testing.T) {
 		},
 	})
 	defer func() { _ = client.Close() }()
-	masters, err := newCluster(client, nil, nil).load()
+	masters, err := newCluster(client, Calls{}, nil).load()
 	require.NoError(t, err)
 	require.Len(t, masters, 1)
 	require.Contains(t, masters, addr)
+}
+
+// The addresses of nodes. They are not names, which the client looks up.
+const nodeA, nodeB, nodeC = "192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"
+
+// A fakeCluster has masters that answer in place of real ones. Each has an equal share of the slots.
+type fakeCluster struct {
+	mu      sync.Mutex
+	masters []string
+	nodes   map[string]*server
+	asked   int         // for the map
+	changes []time.Time // when the dispatcher has said that the masters have changed
+}
+
+// inFakeCluster runs fn, in a bubble, with a dispatcher over a cluster of these masters.
+func inFakeCluster(t *testing.T, masters []string, fn func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeCluster{masters: masters, nodes: map[string]*server{}}
+		client := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: masters, Dialer: (&station{down: true}).dial, MaxRedirects: -1,
+			ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) { return f.slots(), nil },
+		})
+		defer client.Close()
+		client.OnNewNode(func(node *redis.Client) { node.AddHook(f.node(node.Options().Addr)) })
+		r := &receiver{}
+		d := New(client, Calls{Receive: r.receive, Changed: f.changed})
+		defer stop(t, d)
+		fn(t, f, d, r)
+	})
+}
+
+func (f *fakeCluster) slots() (list []redis.ClusterSlot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	for i, addr := range f.masters {
+		list = append(list, redis.ClusterSlot{
+			Start: i * 16384 / len(f.masters), End: (i+1)*16384/len(f.masters) - 1, Nodes: []redis.ClusterNode{{Addr: addr}}})
+	}
+	return list
+}
+
+// node returns what answers in place of a node.
+func (f *fakeCluster) node(addr string) *server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.nodes[addr] == nil {
+		f.nodes[addr] = &server{}
+	}
+	return f.nodes[addr]
+}
+
+// replace makes these the masters.
+func (f *fakeCluster) replace(masters ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.masters = masters
+}
+
+func (f *fakeCluster) changed() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.changes = append(f.changes, time.Now())
+}
+
+// asks returns how often the client has asked for the map.
+func (f *fakeCluster) asks() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
+// on returns a request for a lock that a master has, of so many with equal shares.
+func on(master, masters int) *protocol.Request {
+	for i := 0; ; i++ {
+		if name := fmt.Sprint("name", i); testredis.Slot(name)*masters/16384 == master {
+			return request(lua.Lock, name)
+		}
+	}
+}
+
+// A lane that is not used is dropped with its goroutines; its master may be gone. Those that are used stay.
+func TestLaneOfAMasterThatIsGoneIsDropped(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		lanes := func() map[destination]*lane {
+			d.cluster.mu.Lock()
+			defer d.cluster.mu.Unlock()
+			return d.cluster.lanes
+		}
+		d.Send(on(0, 2), on(1, 2))
+		synctest.Wait()
+		require.Len(t, lanes(), 2)
+		gone := lanes()[destination{master: nodeB}]
+		f.replace(nodeA)
+		for range 20 {
+			time.Sleep(laneIdle / 10)
+			d.Send(on(0, 2))
+		}
+		synctest.Wait()
+		require.Len(t, r.all(), 22)
+		require.Len(t, lanes(), 1)
+		require.NotNil(t, lanes()[destination{master: nodeA}])
+		require.Zero(t, gone.running)
+
+		d.Send(on(1, 2))
+		synctest.Wait()
+		require.Len(t, r.all(), 23)
+		for _, result := range r.all() {
+			require.NoError(t, result.Err)
+		}
+	})
+}
+
+// Once a request has failed in a way that another master might not, the client is asked for the map again and again for a while, and
+// who sends is told when there are other masters. In the calm the client is not asked.
+func TestMapIsReloadedAfterAFailure(t *testing.T) {
+	for text, again := range map[string]bool{
+		"CLUSTERDOWN The cluster is down": true, "READONLY": true, "TRYAGAIN": false, "WRONGTYPE": false,
+	} {
+		t.Run(text, func(t *testing.T) {
+			inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+				for _, fails := range []bool{false, true} {
+					f.node(nodeA).answer = func([]any) (any, error) {
+						if fails {
+							return nil, serverError(text)
+						}
+						return "OK", nil
+					}
+					d.Send(on(0, 2))
+					synctest.Wait()
+					before := f.asks()
+					time.Sleep(time.Minute)
+					asked := f.asks() - before
+					if !fails || !again {
+						require.Zero(t, asked)
+					} else {
+						require.InDelta(t, troubled/reloadEvery, asked, 2)
+					}
+				}
+				require.Empty(t, f.changes)
+				if !again {
+					return
+				}
+				d.Send(on(0, 2))
+				time.Sleep(troubled / 2)
+				f.replace(nodeC, nodeB)
+				begun := time.Now()
+				d.Send(on(1, 2)) // which is answered
+				time.Sleep(reloadEvery)
+				synctest.Wait()
+				require.Len(t, f.changes, 1)
+				require.LessOrEqual(t, f.changes[0].Sub(begun), reloadEvery)
+				d.Send(on(0, 2))
+				time.Sleep(time.Minute)
+				require.Len(t, f.changes, 1)
+			})
+		})
+	}
 }

@@ -7,6 +7,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"runtime"
 	"slices"
@@ -22,7 +23,14 @@ import (
 )
 
 const (
-	lanes    = 8
+	lanes = 8
+	// WAIT occupies a connection for as long as the replicas take. So few connections wait, a quarter of them at most; if the
+	// client has fewer than four, each WAIT is short. Many requests are confirmed by one.
+	waiters   = 4
+	longWait  = time.Second
+	shortWait = 100 * time.Millisecond
+	waitBytes = 1 << 16 // the most bytes that travel in front of one WAIT
+
 	patience = 10 * time.Millisecond
 	// A few connections are left to others that use the client.
 	spare = 2
@@ -42,13 +50,23 @@ type Result struct {
 	Confirmed int // how many replicas have what the request wrote, if it asks for that
 }
 
-// A Dispatcher sends requests, and hands their results to its receiver.
+// Calls are what a dispatcher calls, from goroutines of its own. None may block.
+type Calls struct {
+	Receive func([]Result)
+	Changed func()                       // other servers are the masters of a cluster than before
+	Wanted  func(*protocol.Request) bool // reports whether a request that replicas are to confirm is still to be sent
+}
+
+// A Dispatcher sends requests, and hands on their results.
 type Dispatcher struct {
-	client  redis.UniversalClient
-	receive func([]Result)
-	workers int // how many goroutines send at a time, as a rule
-	most    int // and when they do not come back; no more than the client has connections
-	batch   int // the most bytes that travel together, unless one request has more
+	client      redis.UniversalClient
+	calls       Calls
+	workers     int           // how many goroutines send at a time, as a rule
+	most        int           // and when they do not come back; no more than the client has connections
+	batch       int           // the most bytes that travel together, unless one request has more
+	pool        int           // how many connections the client has
+	readTimeout time.Duration // of the client; or 0
+	wait        time.Duration // the longest WAIT, of a dispatcher for what replicas are to confirm; or 0
 
 	mu       sync.Mutex
 	wake     sync.Cond
@@ -61,9 +79,14 @@ type Dispatcher struct {
 	returned time.Time // when a goroutine last came back from the server
 	closed   bool
 	stopped  chan struct{} // closed when the last goroutine has stopped after Close
+	confirms *Dispatcher   // for what replicas are to confirm; or nil
 
+	single  bool                   // the client is for one server
+	piped   bool                   // a request is sent in a pipeline even if it is alone
+	mapping mapping                // of a client that is for a cluster, and does not show it
 	cluster *cluster               // that requests are handed to; nil if the client is for one server
 	of      *cluster               // of a lane of a cluster
+	node    string                 // likewise: the master's address
 	flying  map[*exchange]struct{} // likewise: what is under way
 	first   way                    // that is tried
 	old     atomic.Bool            // the server turned out to be older than Redis 6.2
@@ -71,25 +94,60 @@ type Dispatcher struct {
 	listener listener
 }
 
-// New returns a dispatcher over client. It calls receive, which must not block, from goroutines of its own.
-func New(client redis.UniversalClient, receive func([]Result)) *Dispatcher {
-	client = underneath(client)
-	// Requests for several servers must not wait for the slowest of them, so that only one server's travel together.
-	d := &Dispatcher{client: client, receive: receive, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{})}
-	d.wake.L = &d.mu
+// New returns a dispatcher over client.
+func New(client redis.UniversalClient, calls Calls) *Dispatcher {
+	d := newDispatcher(client, calls)
+	d.single = OneServer(client)
 	switch c := client.(type) {
 	case *redis.Client:
 		d.bound(c.Options().PoolSize)
+		d.readTimeout = c.Options().ReadTimeout
 		d.listener.follow = watched(c)
 	case *redis.ClusterClient:
-		d.cluster = newCluster(c, receive, d.listener.mapped)
+		d.cluster = newCluster(c, calls, &d.listener)
+	case *redis.AutoPipeliner:
+		d.listener.follow = true
+		d.piped = true // its queues mix the commands for all nodes of a cluster, and send one batch after the other
+		if d.single {
+			d.bound(d.pool)
+		}
+	default:
+		d.listener.follow = true
 	}
 	return d
 }
 
+// newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not wait for the slowest
+// of them, so only the requests for one server are sent together.
+func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
+	d := &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{})}
+	d.wake.L = &d.mu
+	d.pool = 10 * runtime.GOMAXPROCS(0) // the client's default
+	return d
+}
+
+// OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls the function without
+// using the network; that of a cluster fails.
+func OneServer(client redis.UniversalClient) (one bool) {
+	_ = client.Watch(context.Background(), func(*redis.Tx) error { one = true; return nil })
+	return one
+}
+
 // bound makes a dispatcher one that sends to one server, to which the client has so many connections.
 func (d *Dispatcher) bound(poolSize int) {
-	d.workers, d.most, d.batch = lanes, max(lanes, poolSize-spare), batchBytes
+	d.workers, d.most, d.batch, d.pool = lanes, max(lanes, poolSize-spare), batchBytes, poolSize
+}
+
+// waits makes a dispatcher one that sends, to one server, what replicas are to confirm. The client reads a reply for that long.
+func (d *Dispatcher) waits(poolSize int, readTimeout time.Duration) {
+	d.workers = min(max(poolSize/waiters, 1), waiters)
+	d.most, d.batch, d.wait = d.workers, waitBytes, longWait
+	if poolSize < waiters {
+		d.wait = shortWait
+	}
+	if readTimeout > 0 {
+		d.wait = min(d.wait, readTimeout/2)
+	}
 }
 
 // Send hands requests over, and returns at once. Their results are received even after Close.
@@ -105,13 +163,21 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 		for i, r := range requests {
 			results[i] = Result{Request: r, Err: net.ErrClosed}
 		}
-		d.receive(results)
+		d.calls.Receive(results)
 		return
 	}
 	for _, r := range requests {
-		if r.Again && r.Script == lua.Renew {
+		switch {
+		case r.Replicas > 0 && d.wait == 0:
+			if d.confirms == nil {
+				d.confirms = newDispatcher(d.client, d.calls)
+				d.confirms.single = d.single
+				d.confirms.waits(d.pool, d.readTimeout)
+			}
+			d.confirms.Send(r)
+		case r.Again && r.Script == lua.Renew:
 			d.urgent = append(d.urgent, r)
-		} else {
+		default:
 			d.queue = append(d.queue, r)
 		}
 	}
@@ -157,11 +223,19 @@ func (d *Dispatcher) work() {
 			d.idle--
 		}
 		x.requests = d.take(x.requests)
+		if d.wait > 0 {
+			d.mu.Unlock()
+			x.requests = slices.DeleteFunc(x.requests, func(r *protocol.Request) bool { return !d.calls.Wanted(r) })
+			if len(x.requests) == 0 {
+				continue
+			}
+			d.mu.Lock()
+		}
 		d.roused = false
 		d.rouse()
 		d.sending++
 		if d.of != nil {
-			x.since = time.Now()
+			x.since = time.Now().Add(d.wait)
 			d.flying[&x] = struct{}{}
 			d.of.arm()
 		}
@@ -180,7 +254,7 @@ func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 		return requests
 	}
 	n, bytes := 1, size(d.queue[0])
-	for n < len(d.queue) && d.queue[n].Replicas == 0 && d.queue[0].Replicas == 0 {
+	for n < len(d.queue) {
 		if bytes += size(d.queue[n]); bytes > d.batch {
 			break
 		}
@@ -212,13 +286,12 @@ func size(r *protocol.Request) int {
 
 // An exchange is what a goroutine works with: requests that travel together, and what becomes of them.
 type exchange struct {
-	requests []*protocol.Request
-	cmds     []*redis.Cmd
-	ways     []way
-	results  []Result
-	// How many replicas have what was written, if the only request asks for that.
-	confirmed int
-	since     time.Time // of a lane of a cluster: when it began
+	requests  []*protocol.Request
+	cmds      []*redis.Cmd
+	ways      []way
+	results   []Result
+	confirmed int       // how many replicas have what was written, if the requests ask for that
+	since     time.Time // of a lane of a cluster: when it began, or a WAIT in it ends
 }
 
 // reset empties the exchange and keeps its memory.
@@ -235,12 +308,19 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for _, r := range x.requests {
 		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.ways, d.first)
 	}
+	if x.confirmed = 0; d.wait > 0 {
+		x.confirmed = math.MaxInt
+	}
 	d.run(ctx, x, x.cmds)
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
 			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) {
-				x.cmds[i] = redis.NewCmd(ctx, args(x.requests[i], x.ways[i])...)
+				list := args(x.requests[i], x.ways[i])
+				if x.ways[i].text && slices.Contains(lua.Quorum, x.requests[i].Script) {
+					list = append(list, d.durable(ctx))
+				}
+				x.cmds[i] = redis.NewCmd(ctx, list...)
 				again = append(again, x.cmds[i])
 			}
 		}
@@ -263,26 +343,43 @@ func (d *Dispatcher) exchange(x *exchange) {
 		return
 	}
 
+	if isAnswer(x.cmds[0].Err()) {
+		d.answered()
+	}
 	for i, cmd := range x.cmds {
 		reply, err := cmd.Result()
 		if err != nil {
 			err = protocol.Advise(explain(x.requests[i], x.ways[i].failure(err)))
-			if d.of != nil {
+			switch {
+			case d.single:
+				err = protocol.OneNode(err)
+			case d.of != nil:
 				d.of.failed(err)
+			case protocol.Passing(err):
+				d.mapping.reload(d.client)
 			}
 		}
 		x.results = append(x.results, Result{x.requests[i], reply, err, x.confirmed})
 	}
-	d.receive(x.results)
+	d.calls.Receive(x.results)
 	x.reset()
+}
+
+// answered notes that a server has answered.
+func (d *Dispatcher) answered() {
+	if d.of != nil {
+		d.of.listener.answered(d.node)
+		return
+	}
+	d.listener.answered("")
 }
 
 // run sends some of an exchange's commands.
 func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	probe := d.probe(ctx, x)
 	switch {
-	case x.requests[0].Replicas > 0:
-		d.replicate(ctx, x)
+	case d.wait > 0:
+		d.replicate(ctx, x, cmds)
 	case probe == nil:
 		d.process(ctx, cmds)
 	default:
@@ -313,6 +410,15 @@ func acquires(r *protocol.Request) bool {
 	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
 }
 
+// durable returns "durable" if the server confirms nothing that it could forget, or "": see lua/quorum/run.lua.
+func (d *Dispatcher) durable(ctx context.Context) any {
+	says, err := d.client.ConfigGet(ctx, "append*").Result()
+	if err == nil && says["appendonly"] == "yes" && says["appendfsync"] == "always" {
+		return "durable"
+	}
+	return ""
+}
+
 // flies reports whether the requests of a lane's exchange are still a matter of that lane.
 func (d *Dispatcher) flies(x *exchange) bool {
 	d.mu.Lock()
@@ -331,42 +437,54 @@ func contextOf(requests []*protocol.Request) context.Context {
 	return context.Background()
 }
 
-// replicate sends a request that travels alone, and on the same connection asks how many replicas have what it wrote. A client
-// for a cluster does not say which connection it uses, so that this is sent past it, to its client for the master.
-func (d *Dispatcher) replicate(ctx context.Context, x *exchange) {
-	r, cmd := x.requests[0], x.cmds[0]
+// replicate sends commands, and on the same connection asks how many replicas have what they wrote. A ClusterClient does not say which
+// connection it uses, so its client for the master is used, without the hooks of the ClusterClient.
+func (d *Dispatcher) replicate(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	client := d.client
 	if d.of != nil {
-		node, err := d.of.client.MasterForKey(ctx, r.Keys.Lock.(string))
+		node, err := d.of.client.MasterForKey(ctx, x.requests[0].Keys.Lock.(string))
 		if err != nil {
-			cmd.SetErr(err)
+			for _, cmd := range cmds {
+				cmd.SetErr(err)
+			}
 			return
 		}
 		client = node
 	}
-	pipeline := client.Pipeline()
-	_ = pipeline.Process(ctx, cmd)
-	wait := redis.NewIntCmd(ctx, "wait", r.Replicas, max(r.Confirm.Milliseconds(), 1)) // 0 would be for ever
-	_ = pipeline.Process(ctx, wait)
-	_, _ = pipeline.Exec(ctx)
-	if cmd.Err() == nil {
-		cmd.SetErr(wait.Err())
+	replicas, most := 0, time.Millisecond // 0 would be for ever
+	for _, r := range x.requests {
+		replicas, most = max(replicas, r.Replicas), max(most, r.Confirm)
 	}
-	x.confirmed = int(wait.Val())
+	wait := redis.NewCmd(ctx, "wait", replicas, min(most, d.wait).Milliseconds())
+	d.pipeline(ctx, client, append(slices.Clip(cmds), wait))
+	confirmed, err := wait.Int()
+	if err != nil {
+		for _, cmd := range cmds {
+			if cmd.Err() == nil {
+				cmd.SetErr(err)
+			}
+		}
+	}
+	// Commands that were sent again came after all others: what was confirmed then covers these.
+	x.confirmed = min(x.confirmed, confirmed)
 }
 
 func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
-	// For a command alone, a client for a cluster first asks some node for what all commands are, though that be frozen.
-	if len(cmds) == 1 && d.of == nil {
+	if len(cmds) == 1 && !d.piped {
 		_ = d.client.Process(ctx, cmds[0])
 		return
 	}
-	pipeline := d.client.Pipeline()
+	d.pipeline(ctx, d.client, cmds)
+}
+
+// pipeline sends commands together.
+func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient, cmds []*redis.Cmd) {
+	pipeline := client.Pipeline()
 	for _, cmd := range cmds {
-		if d.of != nil {
-			_ = pipeline.Process(ctx, once{cmd})
-		} else {
+		if d.single {
 			_ = pipeline.Process(ctx, cmd)
+		} else {
+			_ = pipeline.Process(ctx, once{cmd})
 		}
 	}
 	_, err := pipeline.Exec(ctx)
@@ -420,12 +538,20 @@ func (w *way) next(r *protocol.Request, err error) bool {
 // retry reports whether to send a request once more that no server has answered, as the client does with all but pipelines to a
 // cluster.
 func (w *way) retry(err error) bool {
-	var answer redis.Error
-	if err == nil || w.again || errors.As(err, &answer) {
+	if w.again || isAnswer(err) {
 		return false
 	}
 	w.again = true
 	return true
+}
+
+// isAnswer reports whether a server has answered a command that has ended with err.
+func isAnswer(err error) bool {
+	if err == nil {
+		return true
+	}
+	var answer redis.Error
+	return errors.As(err, &answer)
 }
 
 // failure returns what a request has failed with whose last way ended with err.
@@ -506,6 +632,9 @@ func (d *Dispatcher) Close() <-chan struct{} {
 		lanes = d.cluster.close()
 	}
 	d.mu.Lock()
+	if d.confirms != nil {
+		lanes = d.confirms.Close()
+	}
 	if !d.closed {
 		d.closed = true
 		d.wake.Broadcast()
@@ -518,6 +647,7 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	listener := d.listener.close()
 	go func() {
 		<-d.stopped
+		d.mapping.reloading.Wait()
 		<-listener
 		<-lanes
 		close(done)

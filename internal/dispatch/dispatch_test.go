@@ -22,6 +22,7 @@ import (
 type server struct {
 	answer func(args []any) (any, error) // nil for "OK"
 	gate   chan struct{}                 // each exchange waits for it, unless it is nil
+	gated  func(exchange [][]any) bool   // which ones; nil for all
 
 	mu       sync.Mutex
 	came     [][][]any // exchange by exchange, the arguments of each command
@@ -53,7 +54,7 @@ func (s *server) serve(cmds []redis.Cmder) {
 	s.came = append(s.came, all)
 	s.underWay++
 	s.mu.Unlock()
-	if s.gate != nil {
+	if s.gate != nil && (s.gated == nil || s.gated(all)) {
 		<-s.gate
 	}
 	for i, cmd := range cmds {
@@ -62,7 +63,7 @@ func (s *server) serve(cmds []redis.Cmder) {
 		if s.answer != nil {
 			reply, err = s.answer(all[i])
 		}
-		cmd.(*redis.Cmd).SetVal(reply)
+		cmd.(interface{ SetVal(any) }).SetVal(reply)
 		cmd.SetErr(err)
 		for j := range cmd.Args() {
 			cmd.Args()[j] = "edited"
@@ -115,7 +116,7 @@ func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
 	client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.PoolSize = pool })
 	client.AddHook(s)
 	r := &receiver{}
-	return New(client, r.receive), r
+	return New(client, Calls{Receive: r.receive}), r
 }
 
 func request(s *lua.Script, name string) *protocol.Request {
@@ -576,7 +577,7 @@ func TestRequestsForSeveralServersTravelAlone(t *testing.T) {
 		client := testredis.NewClient(t, "127.0.0.1:1")
 		client.AddHook(s)
 		r := &receiver{}
-		d := New(struct{ redis.UniversalClient }{client}, r.receive)
+		d := New(struct{ redis.UniversalClient }{client}, Calls{Receive: r.receive})
 		d.Send(requests(3 * lanes)...)
 		synctest.Wait()
 		require.Equal(t, 3*lanes, s.busy())
@@ -658,4 +659,98 @@ func (pipelineHook) DialHook(next redis.DialHook) redis.DialHook          { retu
 func (pipelineHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
 func (fn pipelineHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(_ context.Context, cmds []redis.Cmder) error { return fn(cmds) }
+}
+
+// What replicas are to confirm holds up nothing else, however long they take: it has a few connections of its own, and many requests
+// are confirmed by one WAIT. What its sender has given up meanwhile is not sent.
+func TestWhatReplicasConfirmHoldsUpNothingElse(t *testing.T) {
+	t.Parallel()
+	for size, waits := range map[int]int{1: 1, 3: 1, 4: 1, 12: 3, 16: 4, 100: 4} {
+		synctest.Test(t, func(t *testing.T) {
+			isWait := func(exchange [][]any) bool { return exchange[len(exchange)-1][0] == "wait" }
+			s := &server{gate: make(chan struct{}), gated: isWait}
+			s.answer = func(args []any) (any, error) {
+				if args[0] == "wait" {
+					return int64(2), nil
+				}
+				return "7", nil
+			}
+			client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.PoolSize = size })
+			client.AddHook(s)
+			r := &receiver{}
+			unwanted := map[*protocol.Request]bool{}
+			d := New(client, Calls{Receive: r.receive, Wanted: func(r *protocol.Request) bool { return !unwanted[r] }})
+			const n = 100
+			for i := range n {
+				q := request(lua.Reenter, "n")
+				q.Replicas, q.Confirm = 2, time.Duration(i)*50*time.Millisecond
+				unwanted[q] = i >= 10 && i%2 == 0
+				d.Send(q)
+				synctest.Wait()
+			}
+			require.Equal(t, waits, s.busy())
+			others := requests(20)
+			for _, q := range others {
+				d.Send(q)
+			}
+			synctest.Wait()
+			require.Len(t, r.all(), len(others))
+
+			close(s.gate)
+			synctest.Wait()
+			sent, most := 0, 0
+			for _, exchange := range s.exchanges() {
+				if !isWait(exchange) {
+					continue
+				}
+				sent += len(exchange) - 1
+				most = max(most, len(exchange)-1)
+				wait := exchange[len(exchange)-1]
+				require.Equal(t, 2, wait[1])
+				longest := longWait
+				if size < 4 {
+					longest = shortWait
+				}
+				require.LessOrEqual(t, wait[2], longest.Milliseconds())
+				require.Positive(t, wait[2])
+			}
+			require.Equal(t, 10+(n-10)/2, sent)
+			require.Greater(t, most, 10)
+			for _, result := range r.all()[len(others):] {
+				require.NoError(t, result.Err)
+				require.Equal(t, 2, result.Confirmed)
+				require.False(t, unwanted[result.Request])
+			}
+			require.Len(t, r.all(), len(others)+sent)
+			stop(t, d)
+		})
+	}
+}
+
+// What replicas have confirmed of requests some of which were sent again, with their script, is the least that they have confirmed.
+func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		waits := 0
+		s := &server{answer: func(args []any) (any, error) {
+			switch args[0] {
+			case "wait":
+				waits++
+				return int64(waits), nil
+			case "evalsha":
+				return nil, serverError("NOSCRIPT No matching script")
+			}
+			return "7", nil
+		}}
+		d, r := start(t, s)
+		q := request(lua.Reenter, "n")
+		q.Replicas, q.Confirm = 2, time.Second
+		d.calls.Wanted = func(*protocol.Request) bool { return true }
+		d.Send(q)
+		synctest.Wait()
+		require.Equal(t, 2, waits)
+		require.Len(t, r.all(), 1)
+		require.Equal(t, 1, r.all()[0].Confirmed)
+		stop(t, d)
+	})
 }

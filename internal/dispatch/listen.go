@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,6 +19,10 @@ const (
 	grace      = 2 * time.Second
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
+	// soonRetry is the shortest time between two tries for the reason that requests are answered.
+	soonRetry = 250 * time.Millisecond
+	// A client whose subscription has failed connects again before it says so. That connection is not used, so it is cut short.
+	reconnect = 500 * time.Millisecond
 	// In a cluster other nodes tell the same, so that one is given up sooner.
 	nodePatience = time.Second
 )
@@ -29,6 +34,10 @@ type Listener interface {
 	Subscribed()            // one stands, for the first time or again: what was sent before may be gone
 	Unsubscribed(err error) // none stands any more, or could be had
 	Heard(message string)
+
+	// Awaited reports whether anyone waits for a message. While nobody does, nothing is sent to keep a subscription open, or to find
+	// out that it is not.
+	Awaited() bool
 }
 
 // A listener keeps the subscriptions to a channel: one at the server, or one at each master of a cluster. A cluster passes each message on to
@@ -38,13 +47,14 @@ type listener struct {
 
 	mu      sync.Mutex
 	cluster *cluster // or nil
-	follow  bool     // the sentinels, which may have requests go to another server
+	follow  bool     // sentinels, which may have requests go to another server; or what cannot be seen
 	to      Listener // nil before Listen
 	channel string
 	ctx     context.Context
 	cancel  context.CancelFunc
 	subs    map[string]*subscription // by the master's address; "" for a server
 	stand   int                      // how many of them stand
+	missing atomic.Int32             // how many do not, for a reason that may have passed
 	heard   echoes
 	closed  bool
 
@@ -54,11 +64,14 @@ type listener struct {
 
 // A subscription is one of a listener's.
 type subscription struct {
+	node   string // its key in listener.subs
 	client redis.UniversalClient
 	cancel context.CancelFunc
+	wake   chan struct{} // a request was answered by the same server, while the subscription is missing
 	pubsub *redis.PubSub // under way, or nil
 	stands bool
 	stood  bool // now, or before
+	lost   bool // it does not stand, for a reason that may have passed
 }
 
 // Listen opens the subscriptions to a channel, and keeps them open.
@@ -76,7 +89,7 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 		return
 	}
 	l.working.Go(func() {
-		retry(l.ctx, func() (anew, done bool) {
+		l.retry(l.ctx, nil, func() (anew, done bool) {
 			masters, err := l.cluster.load()
 			if len(masters) > 0 {
 				l.mapped(masters)
@@ -88,8 +101,9 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	})
 }
 
-// retry calls try until it is done, or ctx ends: again after 50 ms, and ever more rarely, unless try begins anew.
-func retry(ctx context.Context, try func() (anew, done bool)) {
+// retry calls try until it is done, or ctx ends: again after 50 ms, and ever more rarely, unless try begins anew; but soon after it
+// is woken, and not before anyone waits.
+func (l *listener) retry(ctx context.Context, wake <-chan struct{}, try func() (anew, done bool)) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		anew, done := try()
 		if done || ctx.Err() != nil {
@@ -98,25 +112,67 @@ func retry(ctx context.Context, try func() (anew, done bool)) {
 		if anew {
 			wait = firstRetry
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !l.pause(ctx, wait, wake) {
 			return
 		}
 	}
 }
 
+// pause returns when to try again, or, with false, when ctx has ended.
+func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	soon := time.Now().Add(min(wait, soonRetry))
+	for {
+		select {
+		case <-timer.C:
+			if l.to.Awaited() {
+				return true
+			}
+			timer.Reset(wait)
+		case <-wake:
+			timer.Reset(time.Until(soon))
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// answered notes that a server has answered a request: a subscription that is missing there may be had again.
+func (l *listener) answered(node string) {
+	if l.missing.Load() == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.subs[node]; s != nil && s.lost {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// lose notes whether a subscription is missing for a reason that may have passed. l.mu must be locked.
+func (l *listener) lose(s *subscription, lost bool) {
+	switch {
+	case lost && !s.lost:
+		l.missing.Add(1)
+	case !lost && s.lost:
+		l.missing.Add(-1)
+	}
+	s.lost = lost
+}
+
 // open opens the subscription at a server or master. l.mu must be locked.
 func (l *listener) open(node string, client redis.UniversalClient) {
-	s := &subscription{client: client}
+	s := &subscription{node: node, client: client, wake: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(l.ctx)
 	s.cancel = cancel
 	l.subs[node] = s
 	l.working.Go(func() {
 		defer cancel()
-		retry(ctx, func() (anew, done bool) {
+		l.retry(ctx, s.wake, func() (anew, done bool) {
 			err := l.hear(ctx, s)
 			stood := l.fell(s, err)
 			if l.cluster != nil && ctx.Err() == nil {
@@ -137,6 +193,7 @@ func (l *listener) rose(s *subscription) {
 		l.stand++
 	}
 	s.stands, s.stood = true, true
+	l.lose(s, false)
 	news = news && !l.closed
 	l.mu.Unlock()
 	if news {
@@ -154,6 +211,7 @@ func (l *listener) fell(s *subscription, err error) (stood bool) {
 		l.stand--
 	}
 	s.stands, s.pubsub = false, nil
+	l.lose(s, protocol.Passing(err) && l.subs[s.node] == s)
 	none := l.stand == 0 && !l.closed
 	l.mu.Unlock()
 	if none {
@@ -177,6 +235,7 @@ func (l *listener) mapped(masters map[string]*redis.Client) {
 		if masters[node] == nil {
 			gone = true
 			delete(l.subs, node)
+			l.lose(s, false)
 			s.cancel()
 			l.hangUp(s)
 		}
@@ -236,17 +295,24 @@ func (l *listener) close() <-chan struct{} {
 // hear takes messages until a subscription fails.
 func (l *listener) hear(ctx context.Context, s *subscription) error {
 	l.mu.Lock()
+	client := s.client
+	l.mu.Unlock()
+	pubsub := client.Subscribe(ctx)
+	defer l.closing.Go(func() { _ = pubsub.Close() })
+	ctx, cancel := context.WithCancel(ctx) // ends what connects, for which Close waits
+	defer cancel()
+	if err := l.subscribe(ctx, s, pubsub); err != nil {
+		return err
+	}
+	l.mu.Lock()
 	if ctx.Err() != nil {
 		l.mu.Unlock()
 		return net.ErrClosed
 	}
-	pubsub := s.client.Subscribe(ctx)
-	s.pubsub = pubsub
+	s.pubsub = pubsub // and not before: hangUp would only wait for the connection
 	l.mu.Unlock()
-	defer l.closing.Go(func() { _ = pubsub.Close() })
-	if err := l.subscribe(ctx, pubsub); err != nil {
-		return err
-	}
+	late := time.AfterFunc(silence, cancel)
+	defer late.Stop()
 	var own call
 	for asked, stands := false, false; ; {
 		wait := silence
@@ -260,6 +326,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 		case own.made:
 			wait = echo
 		}
+		late.Reset(wait + reconnect)
 		event, err := pubsub.ReceiveTimeout(ctx, wait)
 		var timeout net.Error
 		switch {
@@ -277,6 +344,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 			}
 		case !errors.As(err, &timeout) || !timeout.Timeout() || asked:
 			return err
+		case stands && !own.made && !l.to.Awaited():
 		case l.follow && stands && !own.made:
 			l.closing.Go(own.make(ctx, s.client, l.channel))
 		case own.unheard.Load():
@@ -293,18 +361,26 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	}
 }
 
-// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection.
-func (l *listener) subscribe(ctx context.Context, pubsub *redis.PubSub) error {
-	if l.cluster == nil {
-		return pubsub.Subscribe(ctx, l.channel)
-	}
-	done := make(chan error, 1)
+// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection: in a cluster not for
+// long, and elsewhere not for long once requests are answered.
+func (l *listener) subscribe(ctx context.Context, s *subscription, pubsub *redis.PubSub) error {
+	done, begun := make(chan error, 1), time.Now()
 	l.closing.Go(func() { done <- pubsub.Subscribe(ctx, l.channel) })
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(nodePatience):
-		return errNoSubscription
+	var over <-chan time.Time
+	if l.cluster != nil {
+		over = time.After(nodePatience)
+	}
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-over:
+			return errNoSubscription
+		case <-s.wake:
+			if over == nil {
+				over = time.After(grace - time.Since(begun))
+			}
+		}
 	}
 }
 

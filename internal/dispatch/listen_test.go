@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A station is a server that knows subscriptions alone.
@@ -130,6 +133,7 @@ type audience struct {
 	told []string
 	errs []error
 	at   time.Time // when it was told last
+	gone bool
 }
 
 func (a *audience) note(what string, err error) {
@@ -144,6 +148,19 @@ func (a *audience) note(what string, err error) {
 func (a *audience) Subscribed()            { a.note("subscribed", nil) }
 func (a *audience) Unsubscribed(err error) { a.note("unsubscribed", err) }
 func (a *audience) Heard(message string)   { a.note(message, nil) }
+
+func (a *audience) Awaited() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !a.gone
+}
+
+// leave has nobody wait any more, or, with false, somebody again.
+func (a *audience) leave(gone bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gone = gone
+}
 
 // next returns what it was told since next was called last.
 func (a *audience) next() []string {
@@ -177,7 +194,7 @@ func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a 
 				opt(o)
 			}
 		})
-		d := New(client, func([]Result) {})
+		d := New(client, Calls{Receive: func([]Result) {}})
 		a := &audience{}
 		d.Listen("c", a)
 		defer func() {
@@ -300,6 +317,112 @@ func TestCloseEndsTheSubscription(t *testing.T) {
 	for _, down := range []bool{true, false} {
 		t.Run(fmt.Sprint("down=", down), func(t *testing.T) {
 			listening(t, &station{down: down}, func(t *testing.T, _ *Dispatcher, a *audience) { a.next() })
+		})
+	}
+}
+
+// A subscription that was lost in an outage is back soon after a request is answered again, however long the outage was; behind
+// sentinels too. One that the server refuses is not tried more often because requests are answered.
+func TestSubscriptionIsBackOnceRequestsAreAnswered(t *testing.T) {
+	for name, opts := range map[string][]func(*redis.Options){"server": nil, "sentinels": {sentinels}} {
+		t.Run(name, func(t *testing.T) {
+			s := &station{}
+			listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+				require.Equal(t, []string{"subscribed"}, a.next())
+				s.with(func() { s.down = true; _ = s.ears[0].Close(); s.ears = nil })
+				time.Sleep(time.Minute)
+				require.NotContains(t, a.next(), "subscribed")
+				s.with(func() { s.down = false })
+				d.Send(request(lua.Lock, "n"))
+				time.Sleep(soonRetry)
+				require.Equal(t, []string{"subscribed"}, a.next())
+			}, opts...)
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		s := &station{refuses: true}
+		listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+			time.Sleep(time.Minute)
+			a.next()
+			for range 100 {
+				d.Send(request(lua.Lock, "n"))
+				time.Sleep(100 * time.Millisecond)
+			}
+			require.LessOrEqual(t, len(a.next()), 2)
+		})
+	})
+}
+
+// A server that has gone without a trace, so that connecting to it hangs, does not keep the subscription from another that requests
+// go to by then.
+func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
+	s := &station{}
+	var gone atomic.Bool
+	listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+		require.Equal(t, []string{"subscribed"}, a.next())
+		d.Send(request(lua.Lock, "n")) // over a connection that stays
+		synctest.Wait()
+		gone.Store(true)
+		s.with(func() { _ = s.ears[0].Close(); s.ears = nil })
+		time.Sleep(silence + reconnect)
+		require.Equal(t, []string{"unsubscribed"}, a.next())
+		time.Sleep(grace)
+		require.Empty(t, a.next())
+		gone.Store(false)
+		begun := time.Now()
+		for !slices.Contains(a.next(), "subscribed") {
+			d.Send(request(lua.Lock, "n"))
+			time.Sleep(100 * time.Millisecond)
+			require.Less(t, time.Since(begun), grace)
+		}
+	}, func(o *redis.Options) {
+		dial := o.Dialer
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if gone.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return dial(ctx, network, addr)
+		}
+	})
+}
+
+// While nobody waits, nothing is sent: no sign of life is asked for, and a subscription that was lost is not tried again until
+// somebody waits.
+func TestNothingIsSentWhileNobodyWaits(t *testing.T) {
+	for name, opts := range map[string][]func(*redis.Options){"server": nil, "sentinels": {sentinels}} {
+		t.Run(name, func(t *testing.T) {
+			s := &station{}
+			listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+				require.Equal(t, []string{"subscribed"}, a.next())
+				sent := func() (n int) {
+					s.with(func() { n = len(s.pings) + len(s.calls) + len(s.dials) })
+					return n
+				}
+				begun := sent()
+				a.leave(true)
+				time.Sleep(time.Hour)
+				require.Equal(t, begun, sent())
+				require.Empty(t, a.next())
+
+				a.leave(false) // the subscription is checked again
+				s.with(func() { s.mute, s.ears = true, nil })
+				time.Sleep(silence + grace + firstRetry)
+				require.Equal(t, []string{"unsubscribed", "subscribed"}, a.next())
+
+				a.leave(true)
+				s.with(func() { s.down = true; _ = s.ears[0].Close(); s.ears = nil })
+				time.Sleep(firstRetry)
+				require.Equal(t, []string{"unsubscribed"}, a.next())
+				begun = sent()
+				time.Sleep(time.Hour)
+				require.Equal(t, begun, sent())
+				s.with(func() { s.down = false })
+				a.leave(false)
+				d.Send(request(lua.Lock, "n")) // of who waits
+				time.Sleep(soonRetry)
+				require.Equal(t, []string{"subscribed"}, a.next())
+			}, opts...)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -53,12 +54,18 @@ func (e *Engine) step(c *claim, ch change) {
 		c.tenure.asking = nil
 	}
 	if c.state != to {
+		switch Ending {
+		case to:
+			e.ending++
+		case c.state:
+			e.ending--
+		}
 		e.leaveState(c)
-		c.state, c.since = to, e.numbers
+		c.state = to
 		e.enterState(c)
 	}
 	if len(e.waiting) == 0 && e.waitMax > peak {
-		e.waiting, e.blocked, e.waitMax = make(map[uint64]*claim), make(map[Owner][]*claim), 0
+		e.waiting, e.waitMax = make(map[uint64]*claim), 0
 	}
 	if to == Over {
 		e.timeline.remove(c)
@@ -70,38 +77,23 @@ func (e *Engine) step(c *claim, ch change) {
 	}
 }
 
-// leaveState and enterState keep what deadlocks are found by.
+// leaveState and enterState tell the graph that deadlocks are found by. queued tells it of calls that wait.
 func (e *Engine) leaveState(c *claim) {
-	lk := c.lock
-	switch c.state {
-	case Queued:
-		e.unblock(c)
-		if c.mode == protocol.Write {
-			lk.writers = slices.DeleteFunc(lk.writers, func(other *claim) bool { return other == c })
-		}
-	case Held:
-		last := len(lk.held) - 1
-		lk.held[c.heldAt] = lk.held[last]
-		lk.held[c.heldAt].heldAt = c.heldAt
-		lk.held[last] = nil
-		lk.held = lk.held[:last]
-		if r := c.tenure.claim[protocol.Read]; r != nil && c.mode == protocol.Write {
-			r.since = e.numbers // a downgrade ends a write hold, and lets readers in
-		}
+	e.graph.Leave(c.node)
+	if c.lock.writer == c {
+		c.lock.writer = nil
+	}
+	if r := c.tenure.claim[protocol.Read]; c.state == Held && c.mode == protocol.Write && r != nil {
+		e.graph.Hold(r.node, e.numbers) // a downgrade ends a write hold, and lets readers in
 	}
 }
 
 func (e *Engine) enterState(c *claim) {
-	lk := c.lock
-	switch c.state {
-	case Queued:
-		e.block(c)
+	if c.state == Held {
+		e.graph.Hold(c.node, e.numbers)
 		if c.mode == protocol.Write {
-			lk.writers = append(lk.writers, c)
+			c.lock.writer = c
 		}
-	case Held:
-		c.heldAt = len(lk.held)
-		lk.held = append(lk.held, c)
 	}
 }
 
@@ -115,9 +107,7 @@ type claim struct {
 	number  uint64
 	wire    protocol.Claim
 	state   State
-	since   uint64        // the last number when it came to that
-	waits   uint64        // the last number when the last request was sent that was answered by having it wait
-	heldAt  int           // in lock.held, while it is Held
+	node    *deadlock.Node
 	lease   time.Duration // that it asks for, or is renewed for
 	longest time.Duration // that the server may keep it for
 
@@ -126,7 +116,8 @@ type claim struct {
 	obstacle protocol.Obstacle
 	token    int64
 	granted  time.Time // not after the token was handed out
-	entered  bool      // again, or counted down: the server may have a count of its holds
+	brief    bool      // its release may take the short path: the token is as old as the grant, and no count or long lease was asked for
+	floor    int64     // the last token when the server had it wait: a grant with a smaller one was lost before
 	doubtful bool      // its server may have been replaced since: to be renewed at once
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
@@ -155,7 +146,8 @@ type claim struct {
 	next  time.Time // when the timeline looks at it
 	place int       // in the timeline, from 1
 
-	ask, end Request // memory for the first of their kind: most claims have one each
+	ask, end Request       // memory for the first of their kind: most claims have one each
+	vertex   deadlock.Node // memory for node
 	used     [2]bool
 }
 
@@ -174,6 +166,15 @@ func (a *attempt) fail(now time.Time, lease time.Duration) {
 	a.asked = time.Time{}
 	a.failures++
 	a.retry = now.Add(min(firstRetry<<min(a.failures-1, 10), max(lease/resendAfter, firstRetry), lastRetry))
+}
+
+// resume ends a pause, and reports whether there was one.
+func (a *attempt) resume(now time.Time) bool {
+	pauses := a.failures > 0 && a.asked.IsZero()
+	if pauses {
+		a.failures, a.retry = 1, now
+	}
+	return pauses
 }
 
 // again returns when to send the next request if none has an answer by then.
@@ -207,6 +208,8 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	*c = claim{tenure: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
 		wire: e.newClaim(h.Mode, slot, t.owner)}
 	c.number = e.numbers
+	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
+	c.node = &c.vertex
 	h.claim, t.asking = c, h
 	lk.refs++
 	e.claims++
@@ -253,6 +256,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	if c.sent.IsZero() {
 		c.sent = now
 	}
+	e.numbers++
 	r.number = e.numbers
 	c.look = time.Time{}
 	c.start(now)
@@ -282,7 +286,7 @@ type told struct {
 // tell tells the server how many holds the claim has. The number is absolute and the request numbered, so that it may run
 // twice, or late. shorten has the lease end with what the remaining holds need.
 func (e *Engine) tell(now time.Time, c *claim) {
-	c.entered = true
+	c.brief = false
 	lease, shorten := c.needs(now)
 	if asked := c.asks(now); asked > 0 {
 		lease, shorten = asked, false
@@ -299,11 +303,12 @@ func (e *Engine) tell(now time.Time, c *claim) {
 		c.longest = max(c.longest, lease)
 	}
 	for _, h := range c.holds {
-		if h.state == Entering && e.replicas > 0 {
+		// What a release or an extension waits for does not wait for replicas: they are asked after it.
+		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
 			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmBy.Sub(now), mostConfirm))
 		}
 	}
-	c.recount.start(now)
+	c.recount.start(now.Add(r.Confirm))
 	e.send(now, r)
 	e.schedule(now, c)
 }
@@ -335,7 +340,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 	if c.mode == protocol.Write {
 		r.Script = lua.Unlock
 	}
-	if c.token != 0 && !c.entered && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
+	if c.brief && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
 		r.Record = protocol.Released(c.wire, c.token)
 	}
 	c.start(now)
@@ -370,10 +375,9 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 	case Held:
 		switch {
 		case err != nil:
-		case reply.Token != 0 && reply.Token < c.token: // the reply comes late, of a grant that was dropped before this one
-		case reply.Refused, reply.Token > c.token:
-			e.lose(now, c, Gone) // it was dropped; and in the second case the request, coming late, has taken the lock anew
-		default:
+		case reply.Refused, reply.Token > c.token: // in the second case the server had forgotten the claim, and took it for a new one
+			e.lose(now, c, Gone)
+		case reply.Token == c.token: // any other answer is of before the grant
 			c.kept(now, r)
 			e.schedule(now, c)
 		}
@@ -385,6 +389,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 			e.queued(now, c, r, reply) // it has run before, and had to wait
 		case reply.Refused:
 			e.turnAway(now, c)
+		case reply.Token != 0 && reply.Token < c.floor && r.Sent.Before(c.answered): // it has lost that grant
 		case reply.Token != 0:
 			by := AtOnce
 			if c.state == Queued {
@@ -428,7 +433,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		return
 	}
 	c.kept(now, r)
-	c.obstacle = reply.Obstacle
+	c.floor, c.obstacle = reply.Last, reply.Obstacle
 	if !r.Sent.Before(c.lock.ended) { // or else the one in the way may have ended since
 		e.bury(now, c.lock, reply.Claim)
 	}
@@ -443,8 +448,9 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.holdEvent(c.caller, Event{Kind: Queueing})
 	}
 	e.step(c, queues)
-	c.waits = max(c.waits, r.number)
-	if err := e.deadlock(now, c); err != nil {
+	e.graph.Wait(c.node, e.numbers, r.number, reply.Ahead > 0)
+	doubtful, err := e.graph.Search(now, c.node)
+	if err != nil {
 		e.withdraw(now, c, err)
 		return
 	}
@@ -454,6 +460,11 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		c.look = now // the reply may be older than what was told before the subscription stood, or than the message
 	}
 	e.schedule(now, c)
+	for _, n := range doubtful {
+		c := e.waiting[n]
+		c.look = now
+		e.schedule(now, c)
+	}
 }
 
 // under returns the write claim of the owner of a read claim, or nil. What its owner reads under it has its token.
@@ -474,8 +485,8 @@ func (e *Engine) turnAway(now time.Time, c *claim) {
 	e.drop(t.lock)
 }
 
-// granted makes a waiting claim a held one. The server keeps it for a lease from the last request that it took note of, which is
-// not before the last that this engine knows it to have taken note of.
+// granted makes a waiting claim Held. Its lease runs from the last request that the server processed before it granted the lock. That is
+// no earlier than the last one with a reply: the server never has a claim wait that was granted, or lost, before (I4).
 func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	if w := c.under(); w != nil && w.token != token {
 		e.lose(now, w, Gone) // the server took the call for one of an owner that holds nothing
@@ -487,7 +498,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	h, t := c.caller, c.tenure
 	c.doubtful = c.doubtful || c.troubled(now)
 	c.succeed()
-	c.token, c.granted = token, c.sent // it was granted since
+	c.token, c.granted, c.brief = token, c.sent, c.under() == nil // it was granted since
 	e.step(c, grants)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.
@@ -560,8 +571,8 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		if !protocol.Passing(err) {
 			e.conclude(c, err)
 		}
-		if e.closed && c.answered.IsZero() {
-			e.step(c, expires) // the server has never been heard of it
+		if e.closed && c.deadline.IsZero() {
+			e.abandon(c) // the server was never heard to have it
 			return
 		}
 		e.schedule(now, c)
@@ -580,6 +591,12 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		e.conclude(c, nil)
 	}
 	e.step(c, ceases)
+}
+
+// abandon leaves an ending claim to its lease.
+func (e *Engine) abandon(c *claim) {
+	e.conclude(c, unanswered(c.err))
+	e.step(c, expires)
 }
 
 // conclude tells the releases that wait for the server how they went.
@@ -636,6 +653,9 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 
 // counted takes the reply to a change of the number of holds.
 func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+	if c.state == Held {
+		c.err = err
+	}
 	if err == nil && reply.Code == protocol.NotThere {
 		if c.state == Held {
 			e.lose(now, c, Gone)
@@ -793,6 +813,9 @@ func (c *claim) holdUntil(now time.Time) time.Time {
 	at := c.deadline
 	for _, h := range c.holds {
 		at = earlier(at, h.until())
+		if h.state == Entering && !h.confirmBy.IsZero() {
+			at = earlier(at, h.confirmBy)
+		}
 	}
 	if lease, renew := c.renewAt(now); lease > 0 {
 		at = earlier(at, renew)
@@ -852,16 +875,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 			e.sendAsk(now, c)
 		}
 	case Held:
-		if !now.Before(c.deadline) {
-			e.lose(now, c, Expired)
-			return
-		}
-		for _, h := range slices.Clone(c.holds) {
-			if h.state == Live && !now.Before(h.until()) {
-				e.lapse(now, h)
-			}
-		}
-		if c.state != Held {
+		if e.expire(now, c); c.state != Held {
 			return
 		}
 		if lease, at := c.renewAt(now); lease > 0 && !at.After(along) {
@@ -872,8 +886,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 		}
 	case Ending:
 		if !now.Before(c.giveUp) {
-			e.conclude(c, unanswered(c.err))
-			e.step(c, expires)
+			e.abandon(c)
 			return
 		}
 		if !now.Before(c.endAt()) {
@@ -884,4 +897,24 @@ func (e *Engine) due(now time.Time, c *claim) {
 		}
 	}
 	e.schedule(now, c)
+}
+
+// expire ends a Held claim whose local deadline has come, or those of its holds whose time is over.
+func (e *Engine) expire(now time.Time, c *claim) {
+	if !now.Before(c.deadline) {
+		e.lose(now, c, Expired)
+		return
+	}
+	over := func(h *Hold) bool { return h.state == Live && !now.Before(h.until()) || h.unconfirmed(now) }
+	if slices.ContainsFunc(c.holds, over) {
+		for _, h := range slices.Clone(c.holds) {
+			switch {
+			case !over(h):
+			case h.state == Live:
+				e.lapse(now, h)
+			default:
+				e.giveBack(now, h)
+			}
+		}
+	}
 }

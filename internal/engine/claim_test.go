@@ -326,8 +326,8 @@ func TestWaiterAsksForNews(t *testing.T) {
 		h, r := d.call(t, &engine.Hold{})
 		d.Replied(d.now, r, protocol.Reply{Obstacle: protocol.Obstacle{Again: again, Ahead: 2}}, nil)
 		require.True(t, d.flush().Listen)
-		o, known, ours := d.Obstacle(h)
-		require.Equal(t, protocol.Obstacle{Again: again, Ahead: 2}, o)
+		o, known, ours := d.Obstacle(d.now, h)
+		require.Equal(t, protocol.Obstacle{Again: max(again, 10*time.Millisecond), Ahead: 2}, o)
 		require.True(t, known)
 		require.False(t, ours)
 		heartbeat := d.resent(t, lua.Lock, want)
@@ -928,5 +928,157 @@ func TestSubscriptionIsNotSuspectedWithoutReason(t *testing.T) {
 	require.Greater(t, d.next(t), 250*time.Millisecond)
 	for _, ev := range d.flush().Events {
 		require.NotEqual(t, engine.WakeMissed, ev.Kind)
+	}
+}
+
+var waits = protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}, Last: 100}
+
+// A process that has stood still past the deadline of a hold gets the reply to a heartbeat of before: it revives nothing.
+func TestLateReplyDoesNotReviveAHold(t *testing.T) {
+	for name, reply := range map[string]protocol.Reply{"waits": waits, "its own token": {Token: 101}} {
+		t.Run(name, func(t *testing.T) {
+			d := newDriver()
+			h := d.queued(t, &engine.Hold{})
+			heartbeat := d.resent(t, lua.Lock, lease/3)
+			d.Heard(d.now, "101 0 1")
+			require.Equal(t, engine.Live, h.State())
+			d.now = h.Deadline().Add(time.Millisecond)
+			d.Replied(d.now, heartbeat, reply, nil)
+			require.Equal(t, engine.Lapsed, h.State())
+			require.Equal(t, []*engine.Hold{h}, d.flush().Cancel)
+		})
+	}
+}
+
+// A reply that says that a claim waits is of before its grant: it does not lengthen the hold.
+func TestReplyOfBeforeTheGrantDoesNotLengthenTheHold(t *testing.T) {
+	d := newDriver()
+	h := d.queued(t, &engine.Hold{})
+	heartbeat := d.resent(t, lua.Lock, lease/3)
+	d.Heard(d.now, "101 0 1")
+	until := h.Deadline()
+	d.Replied(d.now, heartbeat, waits, nil)
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, until, h.Deadline())
+}
+
+// A server that has lost its data has a claim wait again that it had granted the lock. What still tells of that grant is not believed: not
+// a message, and not a reply to a request of before.
+func TestGrantOfBeforeAWaitIsNotBelieved(t *testing.T) {
+	granted := protocol.Reply{Token: 99}
+	for name, tell := range map[string]func(d *driver, slow *engine.Request){
+		"message": func(d *driver, _ *engine.Request) { d.Heard(d.now, "99 0 1") },
+		"reply":   func(d *driver, slow *engine.Request) { d.Replied(d.now, slow, granted, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDriver()
+			h, slow := d.call(t, &engine.Hold{})
+			again := d.resent(t, lua.Lock, lease/6)
+			d.Replied(d.now, again, waits, nil)
+			d.flush()
+			tell(d, slow)
+			require.Equal(t, engine.Wanted, h.State())
+
+			// The answer to a request of after that is true, whatever the server's clock says.
+			d.now = d.now.Add(lease / 3)
+			d.Tick(d.now)
+			d.Replied(d.now, d.sent(t), granted, nil)
+			require.Equal(t, engine.Live, h.State())
+		})
+	}
+}
+
+// A slot whose claim may not have ended at the server is used for no other claim, though the lock was forgotten meanwhile: a late
+// release would end that one.
+func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	_, _ = d.Release(d.now, h)
+	release := d.sent(t)
+	for range 20 {
+		d.now = d.now.Add(lease)
+		d.Tick(d.now)
+		d.flush()
+	}
+	require.Equal(t, engine.Finished, h.State(), "given up")
+	for i := range 100 {
+		other := d.live(t, &engine.Hold{Name: fmt.Sprint("other", i), Owner: engine.Owner{Handle: 2}})
+		_, _ = d.Release(d.now, other)
+		d.Replied(d.now, d.sent(t), done, nil)
+		d.flush()
+	}
+	_, r := d.call(t, &engine.Hold{})
+	require.NotEqual(t, release.Claim.Slot, r.Claim.Slot)
+}
+
+// What a release has the slot say is the time of the grant, so that it is kept for as long as late requests may come. The token of a
+// read under a write hold is as old as the write.
+func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
+	record := func(h *engine.Hold, d *driver) any {
+		_, _ = d.Release(d.now, h)
+		return d.sent(t).Record
+	}
+	d := newDriver()
+	require.NotNil(t, record(d.live(t, &engine.Hold{}), d))
+
+	d = newDriver()
+	d.live(t, &engine.Hold{})
+	require.Nil(t, record(d.live(t, &engine.Hold{Mode: protocol.Read}), d), "under a write hold")
+
+	d = newDriver()
+	require.Nil(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d), "the keys are kept for longer than is needed then")
+}
+
+// When other servers answer than before, all that pauses after failures is sent again: calls, waits, renewals, counts and releases.
+// What is under way, or never failed, is not.
+func TestResumeEndsPauses(t *testing.T) {
+	d := newDriver()
+	begin := map[string]func() *engine.Request{
+		"a call": func() *engine.Request {
+			_, r := d.call(t, &engine.Hold{Name: "asks"})
+			return r
+		},
+		"a heartbeat": func() *engine.Request {
+			d.queued(t, &engine.Hold{Name: "waits", Bounded: true})
+			d.now, _ = d.Next()
+			d.Tick(d.now)
+			return d.sent(t)
+		},
+		"a renewal": func() *engine.Request {
+			d.live(t, &engine.Hold{})
+			d.now, _ = d.Next()
+			d.Tick(d.now)
+			return d.sent(t)
+		},
+		"a count": func() *engine.Request {
+			d.live(t, &engine.Hold{})
+			_, r := d.call(t, &engine.Hold{})
+			return r
+		},
+		"a release": func() *engine.Request {
+			_, _ = d.Release(d.now, d.live(t, &engine.Hold{}))
+			return d.sent(t)
+		},
+	}
+	for what, begin := range begin {
+		d = newDriver()
+		r := begin()
+		d.Resume(d.now)
+		d.Tick(d.now)
+		require.Empty(t, d.flush().Send, "%s, which is under way", what)
+		for range 2 { // so that there is a pause
+			d.Replied(d.now, r, protocol.Reply{}, errPassing)
+			d.now, _ = d.Next()
+			d.Tick(d.now)
+			r = d.sent(t)
+		}
+		d.Replied(d.now, r, protocol.Reply{}, errPassing)
+		d.Tick(d.now)
+		require.Empty(t, d.flush().Send, what)
+		d.Resume(d.now)
+		at, _ := d.Next()
+		require.False(t, at.After(d.now), what)
+		d.Tick(d.now)
+		require.Equal(t, r.Script, d.sent(t).Script, what)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -27,6 +28,8 @@ var (
 	ErrLost    = errors.New("hold lost before it was released")
 	ErrNotHeld = errors.New("not held: already released")
 	ErrClosed  = errors.New("closed")
+	// ErrDeadlock ends a call that would wait for itself.
+	ErrDeadlock = deadlock.ErrDeadlock
 	// ErrNotReplicated ends a call whose grant too few replicas have confirmed.
 	ErrNotReplicated = errors.New("not confirmed by enough replicas")
 	ErrOwner         = errors.New("held by the same owner in another goroutine")
@@ -91,18 +94,20 @@ type Engine struct {
 	replicas int
 	confirm  time.Duration
 
-	locks    map[string]*lock
-	idle     idleLocks          // of them
-	waiting  map[uint64]*claim  // Asking or Queued, by number
-	blocked  map[Owner][]*claim // Queued, of owners that may hold other locks
-	locksMax int                // since the map was made
-	waitMax  int
-	timeline timeline
-	numbers  uint64
-	claims   int // that have not ended
-	serving  int // requests for further steps that are under way
-	draining bool
-	closed   bool
+	locks     map[string]*lock
+	idle      idleLocks         // of them
+	waiting   map[uint64]*claim // Asking or Queued, by number
+	graph     deadlock.Graph
+	locksMax  int // since the map was made
+	waitMax   int
+	timeline  timeline
+	numbers   uint64
+	firstSlot int // of the locks that are made from now on: see forget
+	claims    int // that have not ended
+	ending    int // of them, those that are Ending
+	serving   int // requests for further steps that are under way
+	draining  bool
+	closed    bool
 
 	subscribing bool
 	listening   time.Time // since when the subscription stands; zero if it does not
@@ -131,7 +136,6 @@ func New(c Config) *Engine {
 		confirm:  c.Confirm,
 		locks:    make(map[string]*lock),
 		waiting:  make(map[uint64]*claim),
-		blocked:  make(map[Owner][]*claim),
 	}
 }
 
@@ -187,7 +191,7 @@ type Request struct {
 	claim  *claim // or nil
 	kind   kind
 	slot   int    // of one that is about no claim
-	number uint64 // of one that asks: the last when it was sent
+	number uint64 // of one that asks: when it was sent
 }
 
 // Hold returns the hold, or the call, that a request is for, or nil if it is for none: one of them if it is for several.
@@ -203,6 +207,10 @@ func (r *Request) Hold() *Hold {
 		return c.caller
 	}
 }
+
+// Wanted reports whether a request that replicas are to confirm is still of use: its claim is held, and no later request says the
+// same.
+func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == r.claim.sequence }
 
 // Asks reports whether a request asks for the lock.
 func (r *Request) Asks() bool { return r.kind == asks }
@@ -229,6 +237,9 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.heed(now, r.lock, reply)
 	}
 	c := r.claim
+	if c != nil && c.state == Held {
+		e.expire(now, c) // what is due comes first: a reply does not revive a hold whose time is over
+	}
 	switch r.kind {
 	case asks:
 		e.asked(now, c, r, reply, err)
@@ -331,7 +342,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 		if by == ByMessage && e.observe {
 			e.woken(c)
 		}
-		if c != nil {
+		if c != nil && m.Token >= c.floor { // or else the message is of a grant that was lost
 			e.granted(now, c, m.Token, by)
 		}
 	}
@@ -353,6 +364,16 @@ func (e *Engine) Subscribed(now time.Time) {
 	for _, c := range e.timeline.snapshot() {
 		if c.state == Queued && c.asked.IsZero() {
 			c.look = now
+			e.schedule(now, c)
+		}
+	}
+}
+
+// Resume says that other servers answer requests than before: whatever pauses after failures is tried again now.
+func (e *Engine) Resume(now time.Time) {
+	for _, c := range e.timeline.snapshot() {
+		paused, counting := c.resume(now), c.recount.resume(now)
+		if paused || counting {
 			e.schedule(now, c)
 		}
 	}
@@ -400,6 +421,24 @@ func (e *Engine) Close(now time.Time) {
 	}
 }
 
+// AbandonLost leaves to their leases the claims of lost holds, whose leases are over.
+func (e *Engine) AbandonLost(now time.Time) {
+	e.abandonAll(func(c *claim) bool { return !c.deadline.IsZero() && !now.Before(c.deadline) })
+}
+
+// AbandonUnheard leaves to their leases the claims that no reply or message has ever said the server has.
+func (e *Engine) AbandonUnheard() {
+	e.abandonAll(func(c *claim) bool { return c.deadline.IsZero() })
+}
+
+func (e *Engine) abandonAll(which func(*claim) bool) {
+	for _, c := range e.timeline.snapshot() {
+		if c.state == Ending && which(c) {
+			e.abandon(c)
+		}
+	}
+}
+
 // Drain withdraws every waiting call, and has every call from now on end with ErrClosed, but for those of owners that hold the lock:
 // they may re-enter.
 func (e *Engine) Drain(now time.Time) {
@@ -435,6 +474,9 @@ func (e *Engine) Current() (list []*Hold) {
 	return list
 }
 
+// Drained reports whether nothing is held or waited for. Releases may still be under way.
+func (e *Engine) Drained() bool { return e.claims == e.ending }
+
 // Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 
@@ -450,6 +492,9 @@ func (e *Engine) Unreleased() (n int, err error) {
 	}
 	return n, err
 }
+
+// Waiting reports whether any call waits for the lock.
+func (e *Engine) Waiting() bool { return len(e.waiting) > 0 }
 
 // InUse returns how many names there is something about: a call, a hold, a request. Once all is over there is none.
 func (e *Engine) InUse() int { return len(e.locks) - e.idle.n }

@@ -2,11 +2,9 @@ package engine
 
 import (
 	"fmt"
-	"go/parser"
-	"go/token"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,28 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/puretest"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // The engine has no goroutine, mutex, clock, context or network.
 func TestEngineIsPure(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	allowed := regexp.MustCompile(`^"(cmp|container/heap|errors|fmt|maps|slices|sort|strconv|strings|time|github.com/seed-7e8842f7/rwlock/(internal/protocol|lua))"$`)
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
-		require.NoError(t, err)
-		for _, i := range parsed.Imports {
-			require.Regexp(t, allowed, i.Path.Value, file)
-		}
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.NotRegexp(t, `\bgo func|time\.(Now|Since|Until|After|AfterFunc|NewTimer|Sleep)\(`, string(text), file)
-	}
+	puretest.Check(t, "internal/deadlock", "internal/protocol", "lua")
 }
 
 // The diagram in docs/design.md shows the transitions of a claim, and no others.
@@ -249,6 +233,9 @@ func TestAnythingMayBeAnswered(t *testing.T) {
 		require.Zero(t, l.e.claims, "seed %d", seed)
 		require.Empty(t, l.e.waiting, "seed %d", seed)
 		require.Empty(t, l.e.timeline.claims, "seed %d", seed)
+		graph := reflect.ValueOf(l.e.graph)
+		require.Zero(t, graph.FieldByName("owners").Len(), "seed %d", seed)
+		require.Zero(t, graph.FieldByName("locks").Len(), "seed %d", seed)
 	}
 	require.Greater(t, acquired, 1000)
 	require.Greater(t, lost, 100)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -126,21 +127,7 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several
 	}
 	e.locksMax, e.waitMax = 0, 0
 	if !several {
-		e.foldDeadlocks()
-	}
-}
-
-// foldDeadlocks changes what only a search for a deadlock would see. Over one name there is none.
-func (e *Engine) foldDeadlocks() {
-	for _, lk := range e.locks {
-		slices.SortFunc(lk.writers, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
-		slices.SortFunc(lk.held, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
-		for i, c := range lk.held {
-			c.heldAt = i
-		}
-	}
-	for _, calls := range e.blocked {
-		slices.SortFunc(calls, func(a, b *claim) int { return cmp.Compare(a.number, b.number) })
+		e.graph = deadlock.Graph{} // over one name there is no deadlock
 	}
 }
 
@@ -149,6 +136,9 @@ func (h *Hold) fold(now time.Time) {
 	h.path, h.confirmBy = 0, time.Time{}                                           // the latter matters to calls that wait for replicas alone
 	if h.state != Live || !h.NoRenew && leaseFor(h.deadline.Sub(now)) <= h.Lease { // or else it was extended
 		h.deadline = time.Time{}
+	}
+	if h.state > Live && (h.state != Releasing || !now.Before(h.end)) {
+		h.end = time.Time{}
 	}
 	if h.state > Failed {
 		h.tries, h.Try, h.Bounded = 1, false, false
@@ -160,11 +150,12 @@ func (h *Hold) fold(now time.Time) {
 
 func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several bool) {
 	if c.state == Over {
-		*c = claim{state: Over, slot: -1}
+		*c = claim{state: Over, slot: -1, vertex: c.vertex}
 		return
 	}
 	if !several {
-		c.since, c.waits = 0, 0
+		n := c.node
+		*n = deadlock.Node{Owner: n.Owner, Name: n.Name, Mode: n.Mode, Number: n.Number, NewOwner: n.NewOwner}
 	}
 	c.obstacle = protocol.Obstacle{}
 	c.err = nil
@@ -189,10 +180,11 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 		c.prompted = time.Time{}
 	}
 	if c.state >= Held {
+		c.floor = 0
 		c.caller, c.look, c.resumed = nil, time.Time{}, time.Time{}
 	}
 	if c.state == Ending {
-		c.sent, c.granted, c.entered, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
+		c.sent, c.granted, c.brief, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
 	}
 	c.foldSequences(requests)
 	if c.last != nil {

@@ -33,9 +33,10 @@ type Hold struct {
 	since     time.Time // Live
 	fresh     bool      // not renewed, and its lease counts from a renewal that is yet to come
 	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
-	end       time.Time // by MaxHold; or zero
+	end       time.Time // by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
 	path      Path      // how the call got the lock
-	confirmBy time.Time // until when replicas may confirm the hold
+	replicas  uint16    // how many have confirmed the hold, as of the last reply; this small, it takes no memory
+	confirmBy time.Time // until when replicas may confirm the hold; or zero
 	sequence  uint64    // of the request that counts it in, or out
 	forgotten bool
 
@@ -66,7 +67,7 @@ func (h *Hold) Err() error { return h.err }
 // Token returns the fencing token of a hold that was acquired.
 func (h *Hold) Token() int64 { return h.claim.token }
 
-// Deadline returns until when a Live hold may be relied on.
+// Deadline returns until when a Live hold may be relied on. Once the hold has ended, it stays what it was then.
 func (h *Hold) Deadline() time.Time { return h.until() }
 
 // Begun returns when the call began.
@@ -89,15 +90,35 @@ func (h *Hold) LastError() error {
 	return h.claim.err
 }
 
-// Obstacle returns what was in the way of a call when the server was heard of last; whether the server has said so; and whether
-// the one in the way is the engine's own.
-func (e *Engine) Obstacle(h *Hold) (o protocol.Obstacle, known, ours bool) {
+// Unanswered reports whether the server has not answered a call that has ended without the lock: neither the request for the lock, nor
+// that to re-enter it.
+func (h *Hold) Unanswered() bool {
 	c := h.claim
-	if c == nil || c.answered.IsZero() {
+	return c != nil && (c.caller != h || c.token == 0 && c.answered.IsZero())
+}
+
+// Obstacle returns what is in the way of a call, as far as the server has said so; and whether that is the engine's own. A call that
+// has the lock has nothing in its way. Neither has one whose obstacle was a hold of the engine's that has ended.
+func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, ours bool) {
+	c := h.claim
+	if c == nil || c.caller != h || c.token != 0 || c.answered.IsZero() {
 		return o, false, false
 	}
-	k, err := protocol.ParseClaim(c.obstacle.Claim)
-	return c.obstacle, true, err == nil && k.Instance == e.instance
+	o = c.obstacle
+	o.Again = max(o.Again-now.Sub(c.answered), soonest)
+	k, err := protocol.ParseClaim(o.Claim)
+	if o.Mode == protocol.None || err == nil && k.Instance != e.instance {
+		return o, true, false
+	}
+	if t := c.lock.owners[k.Owner]; t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
+		return o, true, true
+	}
+	// The holder that the server has named has left since. The lock may have gone to a writer of the engine's.
+	if w := c.lock.writer; w != nil {
+		o.Mode, o.Holder = protocol.Write, w.tenure.owner
+		return o, true, true
+	}
+	return protocol.Obstacle{}, false, false
 }
 
 // Acquire begins a call. It has come to an end when the hold's state is Live or Failed.
@@ -122,10 +143,10 @@ func (e *Engine) start(now time.Time, h *Hold) {
 		e.fail(now, h, ErrClosed)
 	case !t.takenBy(h):
 		e.fail(now, h, ErrOwner)
+	case t.lost > 0:
+		e.fail(now, h, ErrLost)
 	case c != nil:
 		e.reenter(now, c, h)
-	case t.lost > 0 && (h.Mode == protocol.Write || t.claim[protocol.Write] == nil):
-		e.fail(now, h, ErrLost)
 	case t.asking != nil && h.Try:
 		e.fail(now, h, ErrLocked)
 	case t.asking != nil:
@@ -162,7 +183,10 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 // enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always writes, so that they
 // confirm what is there now: a grant, or a repetition of it, or what another has granted.
 func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
-	h.state, h.confirmBy = Entering, now.Add(e.confirm)
+	h.state = Entering
+	if e.replicas > 0 {
+		h.confirmBy = now.Add(e.confirm)
+	}
 	e.recountNow(now, c, h)
 }
 
@@ -173,13 +197,26 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 		case h.state != Entering || h.sequence > c.confirmed:
 		case reply.Confirmed >= e.replicas:
 			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), h.path)
-		case now.Before(h.confirmBy) && r.Sequence == c.sequence:
-			e.recountNow(now, c, h)
-		case !now.Before(h.confirmBy):
-			e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, reply.Confirmed, e.replicas, e.confirm))
-			e.leave(now, c, h)
+		default:
+			if r.Replicas > 0 {
+				h.replicas = uint16(reply.Confirmed)
+			}
+			if r.Sequence == c.sequence {
+				e.recountNow(now, c, h)
+			}
 		}
 	}
+}
+
+// unconfirmed reports whether the replicas have not confirmed a hold in time.
+func (h *Hold) unconfirmed(now time.Time) bool {
+	return h.state == Entering && !h.confirmBy.IsZero() && !now.Before(h.confirmBy)
+}
+
+// giveBack ends a call whose hold the replicas have not confirmed in time.
+func (e *Engine) giveBack(now time.Time, h *Hold) {
+	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.replicas, e.replicas, e.confirm))
+	e.leave(now, h.claim, h)
 }
 
 func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {
@@ -209,6 +246,9 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	case Entering:
 		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
 		c := h.claim
+		if h.trouble = c.err; h.trouble == nil && e.replicas > 0 {
+			h.trouble = ErrNotReplicated
+		}
 		e.fail(now, h, err)
 		e.leave(now, c, h)
 	}
@@ -224,7 +264,7 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	switch h.state {
 	case Live:
 		c := h.claim
-		h.state = Releasing
+		h.end, h.state = h.until(), Releasing
 		e.extendNone(c, h.owns, ErrNotHeld)
 		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
 		e.leave(now, c, h)
@@ -295,7 +335,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 		e.fail(now, h, cause)
 		return
 	}
-	h.state, h.err = Lapsed, cause
+	h.end, h.state, h.err = h.until(), Lapsed, cause
 	e.extendNone(h.claim, h.owns, cause)
 	if cause == ErrLost {
 		e.record("hold lost", h.claim, h, nil)
@@ -323,6 +363,9 @@ func (e *Engine) wake(h *Hold) { e.out.Wake = append(e.out.Wake, h) }
 
 // until is the moment up to which the hold may be relied on.
 func (h *Hold) until() time.Time {
+	if h.state > Live {
+		return h.end
+	}
 	at := h.claim.deadline
 	if h.state == Entering {
 		return at

@@ -22,6 +22,15 @@ func newDriver() *driver {
 	return &driver{e, time.Unix(1000, 0)}
 }
 
+// confirm is for how long a replica of newReplicated may confirm a grant.
+const confirm = 700 * time.Millisecond
+
+// newReplicated is newDriver for grants that a replica has to confirm.
+func newReplicated() *driver {
+	e := engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: 3 * time.Second, Replicas: 1, Confirm: confirm})
+	return &driver{e, time.Unix(1000, 0)}
+}
+
 // flush returns what is to be done.
 func (d *driver) flush() (fx engine.Effects) {
 	d.Flush(&fx)
@@ -115,10 +124,10 @@ func TestReadUnderALostWriteHold(t *testing.T) {
 	})
 }
 
-// Whoever holds the lock for writing reads at once, though another hold of theirs was lost.
-func TestReadUnderTheOtherOfTwoWriteHolds(t *testing.T) {
+// An owner that has lost a hold takes the name in no mode before it has released that hold, though it has another one.
+func TestReentryBesideALostHold(t *testing.T) {
 	d := newDriver()
-	d.hold(t, 1)
+	outer := d.hold(t, 1)
 	lost := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: time.Second, NoRenew: true}
 	d.Acquire(d.now, lost)
 	fx := d.flush()
@@ -129,6 +138,17 @@ func TestReadUnderTheOtherOfTwoWriteHolds(t *testing.T) {
 	for _, r := range d.flush().Send {
 		d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil)
 	}
+	require.Equal(t, engine.Live, outer.State())
+	for _, mode := range []engine.Mode{protocol.Read, protocol.Write} {
+		h := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: mode, Lease: 3 * time.Second}
+		d.Acquire(d.now, h)
+		require.Equal(t, engine.Failed, h.State())
+		require.Equal(t, engine.ErrLost, h.Err())
+		require.Empty(t, d.flush().Send)
+	}
+	known, err := d.Release(d.now, lost)
+	require.True(t, known)
+	require.Equal(t, engine.ErrLost, err)
 	inner, r := d.read(t, 1)
 	d.Replied(d.now, r, protocol.Reply{Token: 1}, nil)
 	require.Equal(t, engine.Live, inner.State())
@@ -283,4 +303,62 @@ func TestReleaseIsNotTriedForALeaseThatWasShortened(t *testing.T) {
 		d.Tick(d.now)
 		d.flush()
 	}
+}
+
+// A call whose grant the replicas do not confirm ends in time, though no reply comes, and its request is of no use any more.
+func TestReplicasThatDoNotAnswerEndACallInTime(t *testing.T) {
+	d := newReplicated()
+	h, r := d.call(t, &engine.Hold{})
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	require.Equal(t, engine.Entering, h.State())
+	count := d.sent(t)
+	require.Equal(t, 1, count.Replicas)
+	require.True(t, count.Wanted())
+	begun := d.now
+	for h.State() == engine.Entering {
+		d.now, _ = d.Next()
+		require.LessOrEqual(t, d.now.Sub(begun), confirm)
+		d.Tick(d.now)
+	}
+	require.Equal(t, confirm, d.now.Sub(begun))
+	require.ErrorIs(t, h.Err(), engine.ErrNotReplicated)
+	require.False(t, count.Wanted())
+	require.Equal(t, lua.Unlock, d.sent(t).Script)
+}
+
+// A request that replicas are to confirm is of no use once a later one says the same.
+func TestLaterConfirmationTakesThePlaceOfAnEarlierOne(t *testing.T) {
+	d := newReplicated()
+	_, r := d.call(t, &engine.Hold{})
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	first := d.sent(t)
+	d.Replied(d.now, first, done, nil) // none has confirmed it
+	second := d.sent(t)
+	require.False(t, first.Wanted())
+	require.True(t, second.Wanted())
+}
+
+// A release does not wait for the replicas that are to confirm another hold of the same owner: they are asked after it.
+func TestReleaseDoesNotWaitForReplicas(t *testing.T) {
+	d := newReplicated()
+	outer, r := d.call(t, &engine.Hold{})
+	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	confirmed := done
+	confirmed.Confirmed = 1
+	d.Replied(d.now, d.sent(t), confirmed, nil)
+	require.Equal(t, engine.Live, outer.State())
+	d.flush()
+	inner, r := d.call(t, &engine.Hold{})
+	require.Equal(t, 1, r.Replicas)
+	_, _ = d.Release(d.now, outer)
+	r = d.sent(t)
+	require.Zero(t, r.Replicas)
+	d.Replied(d.now, r, done, nil)
+	require.Equal(t, engine.Finished, outer.State())
+	require.NoError(t, outer.Err())
+	require.Equal(t, engine.Entering, inner.State())
+	r = d.sent(t)
+	require.Equal(t, 1, r.Replicas)
+	d.Replied(d.now, r, confirmed, nil)
+	require.Equal(t, engine.Live, inner.State())
 }

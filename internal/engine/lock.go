@@ -14,15 +14,14 @@ type lock struct {
 	keys    protocol.Keys
 	refs    int // claims that have not ended, tenures, requests about no claim
 	owners  map[Owner]*tenure
-	slots   int       // how many there are
-	free    []int     // of them, those that no claim has
+	writer  *claim    // Held; or nil
+	first   int       // slot
+	slots   int       // how many there are, with those before the first
+	free    []int     // of them, those of claims whose end the server has confirmed
 	serving bool      // a request for a further step is under way
 	steps   int       // in a row that were not enough
 	ended   time.Time // when the server last confirmed the end of a claim
 	burying bool      // a claim that had ended, and came back, is being released
-
-	held    []*claim // those that are Held
-	writers []*claim // those that are Queued to write, in the order in which they came to be
 
 	older, newer *lock // of the idle ones
 }
@@ -35,7 +34,7 @@ func (e *Engine) use(name string) *lock {
 	lk := e.locks[name]
 	switch {
 	case lk == nil:
-		lk = &lock{name: name, keys: protocol.KeysOf(e.prefix, name), owners: make(map[Owner]*tenure)}
+		lk = e.newLock(name, protocol.KeysOf(e.prefix, name))
 		e.locks[name] = lk
 		e.locksMax = max(e.locksMax, len(e.locks))
 	case lk.refs == 0:
@@ -45,18 +44,32 @@ func (e *Engine) use(name string) *lock {
 	return lk
 }
 
+func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
+	return &lock{name: name, keys: keys, owners: make(map[Owner]*tenure), first: e.firstSlot, slots: e.firstSlot}
+}
+
+// forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late request of it may still come,
+// so that no lock uses its slot again.
+func (e *Engine) forget(lk *lock) {
+	if lk.first+len(lk.free) < lk.slots {
+		e.firstSlot = max(e.firstSlot, lk.slots)
+	}
+}
+
 func (e *Engine) drop(lk *lock) {
 	lk.refs--
 	if lk.refs > 0 {
 		return
 	}
-	if lk.slots > mostIdle {
-		*lk = lock{name: lk.name, keys: lk.keys, owners: make(map[Owner]*tenure)} // after a crowd
+	if lk.slots-lk.first > mostIdle { // after a crowd
+		e.forget(lk)
+		*lk = *e.newLock(lk.name, lk.keys)
 	}
 	e.idle.add(lk)
 	if e.idle.n > mostIdle {
 		oldest := e.idle.oldest
 		e.idle.remove(oldest)
+		e.forget(oldest)
 		delete(e.locks, oldest.name)
 	}
 	if len(e.locks) == e.idle.n && e.locksMax > peak {

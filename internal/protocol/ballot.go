@@ -25,17 +25,10 @@ func decodeVote(reply any) (r Reply, err error) {
 			return Reply{Unmarked: true}, nil
 		}
 	case []any:
-		if len(v) != 9 {
-			break
-		}
-		token, ok := v[8].(string)
-		if !ok {
-			return Reply{}, badReply(reply)
-		}
-		if r, err = decodeGrant(v[:8:8]); err != nil {
+		if r, err = decodeGrant(v); err != nil || r.Token == 0 {
 			return r, err
 		}
-		if r.Vote, err = parseToken(token); err != nil || r.Token == 0 {
+		if r.Vote, err = parseToken(v[8].(string)); err != nil {
 			return Reply{}, badReply(reply)
 		}
 		return r, nil
@@ -57,16 +50,16 @@ type Mark struct {
 	ID         string
 	Generation string
 	Resting    bool
-	Rest       time.Duration // that is left
-	Longest    time.Duration // lease
+	Longest    time.Duration // lease in use
 	Top        int64         // token, 0 for none
 	Now        int64         // µs of the server's clock
+	Run        string        // of the server process; "" if it is not known
 }
 
 // DecodeMark reads the reply of Mark.
 func DecodeMark(reply any) (Mark, error) {
 	v, ok := reply.([]any)
-	if !ok || len(v) != 6 {
+	if !ok || len(v) != 7 {
 		return Mark{}, badReply(reply)
 	}
 	id, ok0 := v[0].(string)
@@ -75,11 +68,11 @@ func DecodeMark(reply any) (Mark, error) {
 	longest, ok3 := v[3].(int64)
 	top, ok4 := v[4].(string)
 	now, ok5 := v[5].(string)
-	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || id == "" {
+	run, ok6 := v[6].(string)
+	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || id == "" {
 		return Mark{}, badReply(reply)
 	}
-	m := Mark{ID: id, Generation: generation, Resting: rest >= 0}
-	m.Rest = time.Duration(min(max(rest, 0), maxAgain.Milliseconds())) * time.Millisecond
+	m := Mark{ID: id, Generation: generation, Resting: rest != 0, Run: run}
 	m.Longest = time.Duration(min(max(longest, 0), maxAgain.Milliseconds())) * time.Millisecond
 	var err error
 	if top != "" {

@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func newPoller(t *testing.T, s testredis.Backend) *poller {
 func (p *poller) asks(args ...any) protocol.Mark {
 	p.t.Helper()
 	r := protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: p.mark, Args: args}}
-	raw, err := p.c.Do(p.t.Context(), r.Argv([]any{"EVAL", r.Script.Source})...).Result()
+	raw, err := p.c.Do(p.t.Context(), append(r.Argv([]any{"EVAL", r.Script.Source}), "")...).Result()
 	require.NoError(p.t, err)
 	m, err := protocol.DecodeMark(raw)
 	require.NoError(p.t, err)
@@ -38,7 +39,7 @@ func (p *poller) asks(args ...any) protocol.Mark {
 // started has the server vote, in generation g.
 func (p *poller) started() *poller {
 	p.t.Helper()
-	p.asks("start", p.asks("see", "me").ID, "g", "60000")
+	p.asks("start", "60000", p.asks("see", "0", "me").ID, "g")
 	return p
 }
 
@@ -81,32 +82,61 @@ func TestVotesArePinned(t *testing.T) {
 		mark := p.c.HGetAll(t.Context(), s.Prefix+":mark").Val()
 		require.Regexp(t, `^\d{16}:me$`, mark["id"])
 		require.Regexp(t, `^\d{10}$`, mark["turned"])
-		delete(mark, "id")
-		delete(mark, "turned")
+		require.Regexp(t, `^\d{13}$`, mark["since"])
+		require.Regexp(t, `^([0-9a-f]{40})?$`, mark["run"])
+		for _, field := range []string{"id", "turned", "since", "run"} {
+			delete(mark, field)
+		}
 		require.Equal(t, map[string]string{"generation": "g", "longest": "60000", "top": "1763763763773763", "old": ""}, mark)
 	})
 }
 
-// A server votes only for those that know its mark, and for leases that the mark covers.
+// A server votes only for those that know its mark.
 func TestVotesNeedTheMark(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		p := newPoller(t, s)
 		w := p.writer()
 		require.True(t, p.run(p.votes(w, "", someToken)).Unmarked, "a server that was never asked for its mark")
-		id := p.asks("see", "me").ID
+		id := p.asks("see", "0", "me").ID
 		require.True(t, p.run(p.votes(w, "g", someToken)).Unmarked)
-		p.asks("start", "another server", "g", "60000")
+		p.asks("start", "0", "another server", "g")
 		require.True(t, p.run(p.votes(w, "g", someToken)).Unmarked, "the request was for another")
-		p.asks("start", id, "g", "60000")
+		p.asks("start", "0", id, "g")
 		require.True(t, p.run(p.votes(w, "other", someToken)).Unmarked)
 		p.id = "before it lost its data"
 		require.True(t, p.vote(w, someToken).Unmarked)
 		p.id = id
-		p.lease = time.Hour
-		require.True(t, p.vote(w, someToken).Unmarked)
-		require.Equal(t, time.Hour, p.asks("raise", id, "g", "3600000").Longest)
 		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
+	})
+}
+
+// A server remembers the longest lease that clients said is in use for twice that lease and ten minutes, at least, and not much longer.
+func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		see := func(lease time.Duration) time.Duration {
+			return p.asks("see", fmt.Sprint(lease.Milliseconds()), "me").Longest
+		}
+		pass := func(d time.Duration) { // by moving into the past what has a time
+			since, err := p.c.HGet(t.Context(), s.Prefix+":mark", "since").Int64()
+			require.NoError(t, err)
+			p.c.HSet(t.Context(), s.Prefix+":mark", "since", since-d.Milliseconds())
+		}
+		require.Equal(t, time.Minute, see(0))
+		require.Equal(t, time.Minute, see(30*time.Second))
+		require.Equal(t, 2*time.Hour, see(2*time.Hour))
+		pass(4*time.Hour + 9*time.Minute)
+		require.Equal(t, 2*time.Hour, see(2*time.Hour), "said again")
+		pass(2 * time.Minute)
+		require.Equal(t, 2*time.Hour, see(30*time.Second))
+		pass(4*time.Hour + 9*time.Minute)
+		require.Equal(t, 2*time.Hour, see(40*time.Second), "that was said again not so long ago")
+		pass(2 * time.Minute)
+		require.Equal(t, 40*time.Second, see(0))
+		pass(12 * time.Minute)
+		require.Equal(t, 30*time.Second, see(30*time.Second))
 	})
 }
 
@@ -180,36 +210,42 @@ func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 	})
 }
 
-// A server leaves its generation only to rest: it may have voted for somebody.
+// A server leaves its generation only to rest, and under another id: it may have voted for somebody.
 func TestServerKeepsItsGeneration(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		p := newPoller(t, s).started()
-		require.Equal(t, "g", p.asks("start", p.id, "other", "60000").Generation)
-		require.Equal(t, "g", p.asks("admit", p.id, "other", "60000", protocol.TokenArg(someToken)).Generation)
-		require.Equal(t, "g", p.asks("rest", p.id, "other", "1").Generation, "it was seen with another")
-		require.Equal(t, time.Minute, p.asks("raise", p.id, "other", "3600000").Longest)
-		require.Empty(t, p.asks("rest", p.id, "g", "60000").Generation)
+		id := p.id
+		require.Equal(t, "g", p.asks("start", "0", id, "other").Generation)
+		require.Equal(t, "g", p.asks("admit", "0", id, "other", protocol.TokenArg(someToken)).Generation)
+		require.Equal(t, "g", p.asks("rest", "0", id, "other", "you").Generation, "it was seen with another")
+		require.Equal(t, id, p.id)
+		m := p.asks("rest", "0", id, "g", "you")
+		require.Empty(t, m.Generation)
+		require.True(t, m.Resting)
+		require.NotEqual(t, id, m.ID)
+		require.True(t, p.asks("admit", "0", id, "g", protocol.TokenArg(someToken)).Resting, "a request that comes late")
+		require.False(t, p.asks("admit", "0", p.id, "g", protocol.TokenArg(someToken)).Resting)
 	})
 }
 
-// A server that has lost its data votes again when it has rested, and not before; and no smaller a token than it is told.
+// A server that has lost its data votes again when it was admitted, and not before; and no smaller a token than it is told.
 func TestServerThatLostItsDataRests(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		p := newPoller(t, s)
-		m := p.asks("see", "me")
-		require.Equal(t, m.ID, p.asks("see", "you").ID)
-		m = p.asks("rest", m.ID, "", "3600000")
-		require.True(t, m.Resting)
-		require.InDelta(t, time.Hour, m.Rest, float64(time.Minute))
-		require.True(t, p.asks("rest", m.ID, "", "1").Rest > time.Minute, "it is not shortened")
-		require.Empty(t, p.asks("start", m.ID, "g", "60000").Generation)
-		require.Empty(t, p.asks("admit", m.ID, "g", "60000", protocol.TokenArg(someToken)).Generation)
+		m := p.asks("see", "0", "me")
+		require.Equal(t, m.ID, p.asks("see", "0", "you").ID)
+		for range 2 {
+			m = p.asks("rest", "0", m.ID, "", "me")
+			require.True(t, m.Resting)
+			require.Equal(t, m.ID, p.asks("see", "0", "you").ID)
+		}
+		require.Empty(t, p.asks("start", "0", m.ID, "g").Generation)
 		require.True(t, p.run(p.votes(p.writer(), "", someToken)).Unmarked)
+		require.Empty(t, p.asks("admit", "0", "before it lost its data", "g", protocol.TokenArg(someToken)).Generation)
 
-		p.c.HSet(t.Context(), s.Prefix+":mark", "rest", "1") // an hour passes
-		m = p.asks("admit", m.ID, "g", "60000", protocol.TokenArg(someToken))
+		m = p.asks("admit", "0", m.ID, "g", protocol.TokenArg(someToken))
 		require.Equal(t, "g", m.Generation)
 		require.False(t, m.Resting)
 		require.EqualValues(t, someToken, m.Top)
@@ -243,21 +279,22 @@ func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 	list := func(v ...any) any { return v }
 	for _, bad := range []any{
 		nil, "5", "5 ", " 5", "5 x", "5 5 5", int64(-3), list(), list("5", int64(0), "", "", int64(0), int64(0), "", "", "x"),
-		list("", int64(0), "", "", int64(0), int64(0), "", "", "5"), list("5", int64(0), "", "", int64(0), int64(0), "", "", int64(5)),
+		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"), list("5", int64(0), "", "", int64(0), int64(0), "", "", int64(5)),
 	} {
 		_, err := protocol.Decode(lua.Vote, bad)
 		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
 	}
 	for _, bad := range []any{
-		nil, "5", list(), list("", "", int64(-1), int64(0), "", "1"), list("id", "", int64(-1), int64(0), "x", "1"),
-		list("id", "", int64(-1), int64(0), "", "x"), list("id", nil, int64(-1), int64(0), "", "1"), list("id", "", "-1", int64(0), "", "1"),
+		nil, "5", list(), list("", "", int64(0), int64(0), "", "1", ""), list("id", "", int64(0), int64(0), "x", "1", ""),
+		list("id", "", int64(0), int64(0), "", "x", ""), list("id", nil, int64(0), int64(0), "", "1", ""),
+		list("id", "", "0", int64(0), "", "1", ""), list("id", "", int64(0), int64(0), "", "1", nil),
 	} {
 		_, err := protocol.DecodeMark(bad)
 		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
 	}
-	m, err := protocol.DecodeMark(list("id", "g", int64(-1), int64(60000), "5", "7"))
+	m, err := protocol.DecodeMark(list("id", "g", int64(0), int64(60000), "5", "7", "run"))
 	require.NoError(t, err)
-	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7}, m)
+	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run"}, m)
 	_, err = protocol.Decode(lua.Vote, redis.Nil)
 	require.ErrorIs(t, err, protocol.ErrReply)
 }

@@ -59,10 +59,26 @@ func classOf(a answer) class {
 // Passing reports whether a request that failed with err may succeed when it is sent again.
 func Passing(err error) bool {
 	var a answer
-	if errors.As(err, &a) {
+	var final *advised
+	switch {
+	case errors.As(err, &final):
+		return false
+	case errors.As(err, &a):
 		return classOf(a).passes
 	}
 	return !errors.Is(err, ErrReply)
+}
+
+// OneNode returns what err is to a client for one server. A node of a cluster has redirected the request if it does not serve the
+// slot; the client does not follow, so the error does not pass.
+func OneNode(err error) error {
+	var a answer
+	if errors.As(err, &a) {
+		if code := classOf(a).code; code == "MOVED" || code == "ASK" {
+			return &advised{err, "the server is a node of a cluster: use redis.NewClusterClient"}
+		}
+	}
+	return err
 }
 
 // Advise returns err with a word on what to do about it, if there is any.
@@ -76,6 +92,7 @@ func Advise(err error) error {
 	return err
 }
 
+// An advised error does not pass.
 type advised struct {
 	err    error
 	advice string

@@ -175,13 +175,13 @@ func TestRepliesAreRead(t *testing.T) {
 	}{
 		{lua.Lock, "1763763763763763", protocol.Reply{Token: 1763763763763763}},
 		{lua.RLock, int64(-1), protocol.Reply{Refused: true}},
-		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", ""}, protocol.Reply{Token: 5, Before: true}},
-		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0), "", ""}, protocol.Reply{
+		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", "", "7"}, protocol.Reply{Token: 5, Before: true}},
+		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0), "", "", "5"}, protocol.Reply{
 			Token: 5, More: true, Mute: "NOPERM", Told: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8}, Look: []uint64{9}},
 		}},
-		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText}, protocol.Reply{Obstacle: held}},
-		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", ""}, protocol.Reply{Told: protocol.Message{Look: []uint64{9}}}},
-		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x"}, protocol.Reply{
+		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText, "6"}, protocol.Reply{Obstacle: held, Last: 6}},
+		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", "", ""}, protocol.Reply{Told: protocol.Message{Look: []uint64{9}}}},
+		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x", ""}, protocol.Reply{
 			Obstacle: protocol.Obstacle{Mode: protocol.Read, Claim: "x", Again: 10 * 365 * 24 * time.Hour},
 		}},
 		{lua.Unlock, int64(1), protocol.Reply{Code: protocol.Done}},
@@ -202,11 +202,12 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 	list := func(v ...any) any { return v }
 	for _, bad := range []any{
 		nil, "", "x", "-5", "0", int64(7), int64(-2), 1.5, true, list(), list("5"), list("5", int64(0), "", ""),
-		list("x", int64(0), "", "", int64(0), int64(0), "", ""), list(int64(5), int64(0), "", "", int64(0), int64(0), "", ""),
-		list("5", "0", "", "", int64(0), int64(0), "", ""), list("5", int64(0), "5 2 7", "", int64(0), int64(0), "", ""),
-		list("5", int64(0), "", "", "0", int64(0), "", ""), list("5", int64(0), "", "", int64(0), "0", "", ""),
-		list("5", int64(0), "", "", int64(0), int64(0), nil, ""), list("5", int64(0), "", "", int64(0), int64(0), "", nil),
-		list("5", int64(0), nil, "", int64(0), int64(0), "", ""), list("5", int64(0), "", nil, int64(0), int64(0), "", ""),
+		list("x", int64(0), "", "", int64(0), int64(0), "", "", "5"), list(int64(5), int64(0), "", "", int64(0), int64(0), "", "", "5"),
+		list("5", "0", "", "", int64(0), int64(0), "", "", "5"), list("5", int64(0), "5 2 7", "", int64(0), int64(0), "", "", "5"),
+		list("5", int64(0), "", "", "0", int64(0), "", "", "5"), list("5", int64(0), "", "", int64(0), "0", "", "", "5"),
+		list("5", int64(0), "", "", int64(0), int64(0), nil, "", "5"), list("5", int64(0), "", "", int64(0), int64(0), "", nil, "5"),
+		list("5", int64(0), nil, "", int64(0), int64(0), "", "", "5"), list("5", int64(0), "", nil, int64(0), int64(0), "", "", "5"),
+		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"), list("", int64(0), "", "", int64(0), int64(0), "", "", nil),
 		list(int64(3), int64(0), "", ""), list(int64(-1), int64(0), "", ""), list("1", int64(0), "", ""), list(int64(1), int64(0), "x", ""),
 		strings.Repeat("long", 1000), errors.New("an error"),
 	} {

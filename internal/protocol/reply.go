@@ -16,8 +16,10 @@ type Reply struct {
 	Token int64
 	// Before says that an earlier request, or another's release, had granted it.
 	Before bool
-	// Refused says that the request came late: its claim had ended.
+	// Refused says that the claim, or its grant, had ended before the request ran.
 	Refused bool
+	// Last is the last token that was handed out, if the claim waits. A grant of a smaller token was made before the request ran.
+	Last int64
 	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
 	Vote int64
 	// Unmarked says that the server's mark is not the one that the request knows: it votes for nobody.
@@ -97,7 +99,7 @@ func decodeGrant(reply any) (r Reply, err error) {
 			return Reply{Refused: true}, nil
 		}
 	case []any:
-		if len(v) != 8 || !r.told(v) {
+		if len(v) != 9 || !r.told(v) {
 			return Reply{}, badReply(reply)
 		}
 		token, ok0 := v[0].(string)
@@ -105,7 +107,8 @@ func decodeGrant(reply any) (r Reply, err error) {
 		ahead, ok5 := v[5].(int64)
 		mode, ok6 := v[6].(string)
 		claim, ok7 := v[7].(string)
-		if !ok0 || !ok4 || !ok5 || !ok6 || !ok7 {
+		last, ok8 := v[8].(string)
+		if !ok0 || !ok4 || !ok5 || !ok6 || !ok7 || !ok8 {
 			return Reply{}, badReply(reply)
 		}
 		if token != "" {
@@ -114,6 +117,11 @@ func decodeGrant(reply any) (r Reply, err error) {
 			}
 			r.Before = mode == "held"
 			return r, nil
+		}
+		if last != "" {
+			if r.Last, err = parseToken(last); err != nil {
+				return Reply{}, badReply(reply)
+			}
 		}
 		r.Obstacle = Obstacle{Claim: claim, Ahead: int(max(ahead, 0))}
 		r.Again = time.Duration(min(max(again, 0), maxAgain.Milliseconds())) * time.Millisecond

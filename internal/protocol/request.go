@@ -18,7 +18,8 @@ type Request struct {
 	Try      bool  // of Lock and RLock: do not queue
 	Writer   any   // of RLock, a string: the write claim of the same owner, or ""
 	// Record, of Unlock and RUnlock, is what Released returns, a string; or "". It must be "" if a Reenter of the claim was ever
-	// sent, answered or not, or if the grant is older than a minute.
+	// sent, answered or not; if the claim's token is older than a minute, or of a writer that it was granted under; or if the claim
+	// had a lease of more than ShortLease.
 	Record   any
 	Count    int    // of Reenter: how many holds the claim has now
 	Sequence uint64 // of Reenter: grows with each
@@ -48,13 +49,15 @@ const (
 	// keepShort is for how long the keys stay that is enough for leases of up to a minute: with one time to live for all of
 	// them, the scripts know by the last token whether it was set of late.
 	keepShort = "240000"
-	shortest  = time.Minute
 )
+
+// ShortLease is the longest lease for which the keys are kept for one time alone, four minutes.
+const ShortLease = time.Minute
 
 // NewLease returns a lease of that many whole milliseconds.
 func NewLease(d time.Duration) Lease {
 	l := Lease{Duration: d, ms: strconv.FormatInt(d.Milliseconds(), 10), keep: boxedKeepShort}
-	if d > shortest {
+	if d > ShortLease {
 		l.keep = strconv.FormatInt((d + rest).Milliseconds(), 10)
 	}
 	return l
@@ -96,7 +99,7 @@ func (r *Request) Argv(args []any) []any {
 		args = append(args, r.Lease.ms)
 		// Most often the others can be left out.
 		under := r.Writer != nil && r.Writer != boxedNone
-		if under || r.Try || r.Lease.Duration > shortest {
+		if under || r.Try || r.Lease.Duration > ShortLease {
 			how := boxedWait
 			if r.Try {
 				how = boxedTry
@@ -131,7 +134,7 @@ func (r *Request) Argv(args []any) []any {
 }
 
 // MaxArgs is how many arguments a request has at most, with the command, the script and the number of keys.
-const MaxArgs = 3 + 4 + 11
+const MaxArgs = 3 + 4 + 12
 
 func orNone(s any) any {
 	if s == nil {

@@ -803,3 +803,152 @@ func unquote(s string) []string {
 	}
 	return args
 }
+
+// A claim is granted the lock once. When the grant has ended, its requests are refused for ever after, whoever has come since.
+func TestNumberIsGrantedOnce(t *testing.T) {
+	t.Parallel()
+	force := func(b *bench) { b.run(protocol.Request{Script: lua.Force, Claim: b.writer().Claim}) }
+	expire := func(b *bench) { b.die() }
+	for name, c := range map[string]struct {
+		mode protocol.Mode
+		gets func(b *bench, p *party) // p gets the lock
+		ends func(b *bench)           // and loses it
+	}{
+		"a writer's lease ends":              {protocol.Write, func(_ *bench, p *party) { p.ask() }, expire},
+		"a writer is dropped":                {protocol.Write, func(_ *bench, p *party) { p.ask() }, force},
+		"a reader's lease ends":              {protocol.Read, func(_ *bench, p *party) { p.ask() }, expire},
+		"a reader is dropped":                {protocol.Read, func(_ *bench, p *party) { p.ask() }, force},
+		"the lease of one of readers ends":   {protocol.Read, func(b *bench, p *party) { b.reader().ask(); p.ask() }, expire},
+		"one of readers is dropped":          {protocol.Read, func(b *bench, p *party) { b.reader().ask(); p.ask() }, force},
+		"one of a crowd is dropped":          {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) }, force},
+		"the lease of one of a crowd ends":   {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) }, expire},
+		"one who had waited is dropped":      {protocol.Write, waited, force},
+		"the lease of one who waited ends":   {protocol.Write, waited, expire},
+		"the lease of a waiting reader ends": {protocol.Read, waited, expire},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+				for later, then := range map[string]func(b *bench){
+					"nobody has come":    func(*bench) {},
+					"a writer holds it":  func(b *bench) { b.writer().ask() },
+					"a reader holds it":  func(b *bench) { b.reader().ask() },
+					"a writer was there": func(b *bench) { w := b.writer(); w.ask(); w.release() },
+				} {
+					b := newBench(t, s.Client(), s.Prefix, name+later)
+					p := b.party(c.mode)
+					c.gets(b, p)
+					c.ends(b)
+					then(b)
+					for range 2 {
+						require.True(t, p.run(p.asks()).Refused, later)
+					}
+					b.drop(b.keys.Leases, b.keys.Queue)
+					require.NotZero(t, p.next().ask().Token+p.next().ask().Last, "the next claim of its slot is not refused: %s", later)
+				}
+			})
+		})
+	}
+}
+
+// waited has a claim be granted the lock by a release.
+func waited(b *bench, p *party) {
+	w := b.writer()
+	w.ask()
+	p.ask()
+	w.release()
+}
+
+// crowd has so many more readers hold the lock.
+func (b *bench) crowd(n int) {
+	for range n {
+		b.reader().ask()
+	}
+}
+
+// A release that comes when its slot was used again ends its own hold alone.
+func TestLateReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for name, next := range map[string]func(b *bench, n *party){
+			"a hold":             func(_ *bench, n *party) { n.ask() },
+			"a waiter":           func(b *bench, n *party) { b.writer().ask(); n.ask() },
+			"one that has ended": func(_ *bench, n *party) { n.ask(); n.release() },
+		} {
+			for how, release := range map[string]func(p *party){
+				"short":   func(p *party) { p.release() },
+				"general": func(p *party) { q := p.releases(); q.Record = nil; p.run(q) },
+			} {
+				b := newBench(t, s.Client(), s.Prefix, name+how)
+				b.reader().ask()
+				p := b.reader()
+				p.ask()
+				n := p.next()
+				next(b, n)
+				says := b.field(p.Slot.(string))
+				release(p)
+				require.Equal(t, says, b.field(p.Slot.(string)), "%s, %s", name, how)
+				require.False(t, slices.Contains(b.c.ZRange(t.Context(), b.allKeys()[1], 0, -1).Val(), p.ID.(string)))
+			}
+			b := newBench(t, s.Client(), s.Prefix, name+"of a writer")
+			w := b.writer()
+			w.ask()
+			says := w.next().Number.(string) + " 1700000000 void"
+			b.set(w.Slot.(string), says)
+			w.release()
+			require.Equal(t, says, b.field(w.Slot.(string)))
+			require.Empty(t, b.field("owner"))
+		}
+	})
+}
+
+// What a long lease has the keys kept for is over with its hold.
+func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
+			b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode))
+			b.lease = 24 * time.Hour
+			p := b.party(mode)
+			p.ask()
+			other := b.reader()
+			if mode == protocol.Read {
+				b.lease = time.Minute
+				other.ask()
+			}
+			q := p.releases()
+			q.Record = nil
+			p.run(q)
+			for _, key := range b.allKeys() {
+				left := b.c.PTTL(t.Context(), key).Val()
+				require.LessOrEqual(t, left, 5*time.Minute, "%s of a lock that was held for reading: %v", key, mode)
+			}
+		}
+	})
+}
+
+// A lease that began in the future shows that the server's clock was set back: from then on it lasts for its length, and no longer.
+func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
+			for what, look := range map[string]func(b *bench, p *party){
+				"a writer asks":        func(b *bench, _ *party) { b.writer().ask() },
+				"a reader asks":        func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() },
+				"the holder renews":    func(b *bench, p *party) { b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) },
+				"the holder re-enters": func(_ *bench, p *party) { p.reenter(2, 1) },
+			} {
+				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode, what))
+				p := b.party(mode)
+				p.ask()
+				b.set("lease", fmt.Sprint("60000 ", time.Now().Add(time.Hour).UnixMicro()))
+				look(b, p)
+				var lease, since int64
+				_, err := fmt.Sscan(b.field("lease"), &lease, &since)
+				require.NoError(t, err)
+				require.WithinDuration(t, time.Now(), time.UnixMicro(since), time.Minute, "%v, %s", mode, what)
+				require.Equal(t, int64(60000), lease)
+			}
+		}
+	})
+}

@@ -1,12 +1,11 @@
 package quorum
 
 import (
-	"cmp"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -23,11 +22,12 @@ const (
 
 // A ballot collects the votes of the servers for one claim of the engine.
 type ballot struct {
+	order.Link[ballot]
+	order.Place
 	q       *Quorum
 	lock    *lock
 	claim   any    // its ID, as the engine knows it
 	number  uint64 // of the claim
-	born    uint64 // orders the ballots
 	owner   protocol.Owner
 	mode    protocol.Mode
 	lease   protocol.Lease
@@ -35,13 +35,14 @@ type ballot struct {
 	under   any    // the ID of the write claim of the same owner, of a read under a write hold; or nil
 	votes   []vote // by server
 	phase   phase
-	home    int             // the index of the server, or -1
-	by      engine.Path     // how the vote of the home became known
-	pending *engine.Request // the request for the lock that the engine waits for, or nil
-	latest  *engine.Request // the last about the claim
-	told    time.Time       // when the engine sent the last request to which it was told that the claim waits
-	wanted  int64           // the token to ask for
-	token   int64           // of the hold; 0 until the ballot is won
+	home    int               // the index of the server, or -1
+	by      engine.Path       // how the vote of the home became known
+	parked  []*engine.Request // wait until the marks are known, and allow their leases
+	pending *engine.Request   // the request for the lock that the engine waits for, or nil
+	latest  *engine.Request   // the last about the claim
+	told    time.Time         // when the engine sent the last request to which it was told that the claim waits
+	wanted  int64             // the token to ask for
+	token   int64             // of the hold; 0 until the ballot is won
 
 	collectingSince time.Time
 	patience        time.Time // when the ballot retreats if it has no majority
@@ -50,22 +51,63 @@ type ballot struct {
 
 	count *engine.Request // the last that sets the number of holds
 
-	endings    []*ending       // of the votes that the claim had when it ended
-	endRequest *engine.Request // the release or withdrawal that the engine waits for
-	answered   bool            // the ballot is forgotten
-	giveUp     time.Time       // when the ballot is forgotten without an answer
+	release *round    // of the release, or withdrawal, that the engine waits for
+	giveUp  time.Time // when the ballot is forgotten without an answer
 }
 
 // newBallot begins the ballot for the claim of a request.
-func (q *Quorum) newBallot(now time.Time, r *engine.Request) *ballot {
+func (q *Quorum) newBallot(r *engine.Request) *ballot {
 	view, _ := r.View()
 	q.numbers++
 	b := &ballot{
-		q: q, lock: q.use(r.Keys), claim: r.Claim.ID, number: view.Number, born: q.numbers, owner: view.Owner, mode: view.Mode,
-		lease: r.Lease, try: r.Try, under: r.Writer, votes: make([]vote, len(q.servers)), home: -1, wanted: q.nextToken(now),
+		q: q, lock: q.use(r.Keys), claim: r.Claim.ID, number: view.Number, owner: view.Owner, mode: view.Mode,
+		lease: r.Lease, try: r.Try, under: r.Writer, votes: make([]vote, len(q.servers)), home: -1,
 	}
+	b.Tie = q.numbers
 	q.ballots[b.claim] = b
+	q.all.PushBack(b)
 	return b
+}
+
+// park keeps a request until the marks are known and allow its lease. It takes the place of an earlier
+// one of its kind. The request fails if no majority can vote.
+func (b *ballot) park(now time.Time, r *engine.Request) {
+	q := b.q
+	q.readMarks(now)
+	if !q.majorityPossible() {
+		q.answer(now, r, protocol.Reply{}, q.noMajority())
+		return
+	}
+	same := func(other *engine.Request) bool { return other.Script == r.Script }
+	if i := slices.IndexFunc(b.parked, same); i >= 0 {
+		b.parked[i] = r
+	} else {
+		b.parked = append(b.parked, r)
+		q.parked++
+	}
+}
+
+// unpark handles the parked requests again if the servers are known now, and fails them if no majority can
+// vote.
+func (b *ballot) unpark(now time.Time) {
+	q := b.q
+	known := q.generation != "" && !q.awaitsMarks()
+	if !known && q.majorityPossible() {
+		return
+	}
+	for _, r := range b.takeParked() {
+		if known {
+			q.handle(now, r)
+		} else {
+			q.answer(now, r, protocol.Reply{}, q.noMajority())
+		}
+	}
+}
+
+func (b *ballot) takeParked() (parked []*engine.Request) {
+	parked, b.parked = b.parked, nil
+	b.q.parked -= len(parked)
+	return parked
 }
 
 // ask handles the engine's request for the lock, or its heartbeat.
@@ -94,16 +136,30 @@ func (b *ballot) ask(now time.Time, r *engine.Request) {
 
 // advance takes every step that the ballot can take now.
 func (b *ballot) advance(now time.Time) {
+	if len(b.parked) > 0 {
+		b.unpark(now)
+	}
 	switch {
-	case b.phase == closing:
-		b.finish(now)
-	case b.phase == won:
+	case b.phase >= won:
+	case b.phase == requesting && len(b.parked) > 0: // perhaps the servers do not vote for such a lease yet
 	case b.writer() != nil:
 		b.readUnder(now)
 	default:
 		b.elect(now)
 	}
+	b.askWhereDue(now)
 	b.schedule()
+}
+
+// askWhereDue asks again where the claim waits, if that is due, or the subscription was opened since.
+func (b *ballot) askWhereDue(now time.Time) {
+	for i, s := range b.q.servers {
+		v := &b.votes[i]
+		due := v.asked != s.subscriptions || !v.again.IsZero() && !now.Before(v.again)
+		if due && v.waits() && s.usable(b.q) {
+			b.requestVote(now, i, true)
+		}
+	}
 }
 
 // fail ends the pending request for the lock, if there is one, with an error.
@@ -116,37 +172,29 @@ func (b *ballot) fail(now time.Time, err error) {
 
 // forget removes the ballot from the quorum. Its votes have been given back, or are being given back.
 func (b *ballot) forget() {
-	b.phase, b.answered = closing, true
-	delete(b.q.timed, b.born)
+	b.phase = closing
+	b.q.timed.Remove(b)
 	if b.q.ballots[b.claim] == b {
 		delete(b.q.ballots, b.claim)
+		b.q.all.Remove(b)
 		b.q.release(b.lock)
 	}
 }
 
 // due returns when tick has something to do; zero for never.
 func (b *ballot) due() (at time.Time) {
-	note := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
+	switch {
+	case b.phase == closing:
+		return b.giveUp
+	case b.phase == collecting && b.pause.IsZero():
+		at = b.patience
+	case b.phase == collecting:
+		at = b.pause
 	}
-	switch b.phase {
-	case closing:
-		note(b.giveUp)
-	case collecting:
-		if b.pause.IsZero() {
-			note(b.patience)
-		}
-		note(b.pause)
-		for i, s := range b.q.servers {
-			if v := &b.votes[i]; v.state == waiting && v.request == nil && s.usable(b.q) {
-				note(v.again)
-			}
-		}
-	case queued:
-		if v := &b.votes[b.home]; v.request == nil && v.state == waiting && b.q.servers[b.home].usable(b.q) {
-			note(v.again)
+	for i, s := range b.q.servers {
+		v := &b.votes[i]
+		if v.waits() && s.usable(b.q) && !v.again.IsZero() && (at.IsZero() || v.again.Before(at)) {
+			at = v.again
 		}
 	}
 	return at
@@ -154,10 +202,10 @@ func (b *ballot) due() (at time.Time) {
 
 // schedule keeps the set of ballots that have something due.
 func (b *ballot) schedule() {
-	if b.answered || b.due().IsZero() {
-		delete(b.q.timed, b.born)
+	if at := b.due(); at.IsZero() || b.q.ballots[b.claim] != b {
+		b.q.timed.Remove(b)
 	} else {
-		b.q.timed[b.born] = b
+		b.q.timed.Set(b, at)
 	}
 }
 
@@ -166,11 +214,6 @@ func (b *ballot) tick(now time.Time) {
 	if b.phase == closing {
 		b.forget()
 		return
-	}
-	for i, s := range b.q.servers {
-		if v := &b.votes[i]; v.state == waiting && v.request == nil && !v.again.IsZero() && !now.Before(v.again) && s.usable(b.q) {
-			b.requestVote(now, i, true)
-		}
 	}
 	if b.phase == collecting {
 		switch {
@@ -184,12 +227,4 @@ func (b *ballot) tick(now time.Time) {
 		}
 	}
 	b.advance(now)
-}
-
-// all returns the ballots, oldest first.
-func (q *Quorum) all() []*ballot { return sorted(q.ballots) }
-
-// sorted returns the ballots of a map, oldest first.
-func sorted[K comparable](of map[K]*ballot) []*ballot {
-	return slices.SortedFunc(maps.Values(of), func(a, b *ballot) int { return cmp.Compare(a.born, b.born) })
 }

@@ -33,9 +33,6 @@ func (b *ballot) collect(now time.Time) {
 	if now.Before(b.pause) {
 		return
 	}
-	if b.try && b.refusedByMajority(now) {
-		return
-	}
 	// It waits in the queues of the others only if it needs their votes: some may be about to be free.
 	if b.requestOthers(now, false); b.possibleVotes() < b.q.majority {
 		b.requestOthers(now, true)
@@ -89,31 +86,6 @@ func (b *ballot) obstacle() protocol.Obstacle {
 	return protocol.Obstacle{}
 }
 
-// refusedByMajority ends a try, and reports true, if a majority of servers names the same holder: it holds the lock, although
-// the home has voted for the try.
-func (b *ballot) refusedByMajority(now time.Time) bool {
-	type holder struct {
-		owner protocol.Owner
-		mode  protocol.Mode
-	}
-	n := map[holder]int{}
-	for i := range b.votes {
-		v := &b.votes[i]
-		if i == b.home || !v.blocked && v.state != waiting {
-			continue
-		}
-		h := holder{v.obstacle.Holder, v.obstacle.Mode}
-		if h.mode == protocol.Read {
-			h.owner = protocol.Owner{}
-		}
-		if n[h]++; h.mode != protocol.None && n[h] >= b.q.majority {
-			b.refuseTry(now, v.obstacle)
-			return true
-		}
-	}
-	return false
-}
-
 // win tells the engine that the claim has the lock: by the reply to the pending request if a majority has voted since it was
 // sent, or else as a message does.
 func (b *ballot) win(now time.Time, token int64) {
@@ -122,14 +94,11 @@ func (b *ballot) win(now time.Time, token int64) {
 	b.pending = nil
 	n := 0
 	for i := range b.votes {
-		switch v := &b.votes[i]; v.state {
-		case waiting:
-			b.drop(now, i)
-		case cast:
-			if r != nil && v.token == token && !v.sent.Before(r.Sent) {
-				n++
-			}
+		v := &b.votes[i]
+		if r != nil && v.state == cast && v.token == token && !v.sent.Before(r.Sent) {
+			n++
 		}
+		b.settleLateVote(now, i, 0)
 	}
 	if n >= b.q.majority {
 		b.q.answer(now, r, protocol.Reply{Token: token}, nil)

@@ -13,6 +13,9 @@ func (b *ballot) elect(now time.Time) {
 	if !b.majorityPossible(now) {
 		return
 	}
+	if b.wanted == 0 {
+		b.wanted = q.nextToken(now)
+	}
 	home := q.home(b.lock, b.votes)
 	if home != b.home {
 		if b.home >= 0 && b.votes[b.home].state == waiting {

@@ -2,13 +2,17 @@ package quorum
 
 import (
 	"hash/fnv"
-	"slices"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
+// mostIdle is how many locks are remembered after their last use.
+const mostIdle = 64
+
 // A lock is what the quorum knows of one name: which of its slots are taken at each server, and which server keeps its queue.
 type lock struct {
+	order.Link[lock]
 	key       string
 	keys      protocol.Keys
 	refs      int // by ballots, endings and requests
@@ -24,7 +28,12 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	if lk == nil {
 		n := len(q.servers)
 		lk = &lock{key: keys.Lock.(string), keys: keys, slots: make([]slots, n), serving: make([]bool, n), weights: make([]weight, n)}
+		for i := range lk.slots {
+			lk.slots[i] = slots{next: i, step: n}
+		}
 		q.locks[keys.Lock] = lk
+	} else if lk.refs == 0 {
+		q.idle.Remove(lk)
 	}
 	lk.refs++
 	return lk
@@ -35,20 +44,19 @@ func (q *Quorum) release(lk *lock) {
 	if lk.refs--; lk.refs > 0 {
 		return
 	}
-	q.idle = append(q.idle, lk)
-	if len(q.idle) > mostIdle {
-		oldest := q.idle[0]
-		q.idle = slices.Delete(q.idle, 0, 1)
-		if oldest.refs == 0 && !slices.Contains(q.idle, oldest) {
-			delete(q.locks, oldest.keys.Lock)
-		}
+	q.idle.PushBack(lk)
+	if q.idle.Len() > mostIdle {
+		oldest := q.idle.First()
+		q.idle.Remove(oldest)
+		delete(q.locks, oldest.keys.Lock)
 	}
 }
 
-// slots are those of a lock at one server. Each belongs to one vote at a time.
+// slots are those of a lock at one server. Each belongs to one vote at a time. No two servers have a slot in common: a release that
+// another server gets, since the address leads there for a while, ends none of that server's votes.
 type slots struct {
-	free []int
-	n    int
+	free       []int
+	next, step int
 }
 
 // take returns a slot that no vote uses.
@@ -58,14 +66,27 @@ func (s *slots) take() int {
 		s.free = s.free[:n-1]
 		return slot
 	}
-	s.n++
-	return s.n - 1
+	s.next += s.step
+	return s.next - s.step
 }
+
+// put returns a slot that no vote uses any more.
+func (s *slots) put(slot int) { s.free = append(s.free, slot) }
 
 // A weight orders the servers that may be the home of a name: the largest comes first (rendezvous hashing).
 type weight struct {
 	id   string // of the server
 	hash uint64
+}
+
+// weigh returns the weight of a server for a lock. Names that differ in their last bytes alone have hashes that hardly differ in
+// their first bits; mixed, each bit depends on every byte.
+func weigh(id, key string) weight {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(id))
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write([]byte(key))
+	return weight{id, mix(h.Sum64())}
 }
 
 // home returns the index of the server that keeps the queue of a name: the first one that votes, in an order on which all
@@ -78,11 +99,7 @@ func (q *Quorum) home(lk *lock, votes []vote) int {
 		}
 		w := &lk.weights[s.index]
 		if w.id != s.mark.ID {
-			h := fnv.New64a()
-			_, _ = h.Write([]byte(s.mark.ID))
-			_, _ = h.Write([]byte{0})
-			_, _ = h.Write([]byte(lk.key))
-			*w = weight{s.mark.ID, h.Sum64()}
+			*w = weigh(s.mark.ID, lk.key)
 		}
 		if best < 0 || w.hash > lk.weights[best].hash {
 			best = s.index

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -33,20 +33,29 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 	}
 	s.probed = now
 	s.probes++
-	q.reads++
-	q.askMark(now, s, "see", fmt.Sprintf("%s:%d", q.instance, q.reads))
+	q.askMark(now, s, "see", s.lease, q.name())
 }
 
-// askMark sends a request that reads or changes the mark of a server.
-func (q *Quorum) askMark(now time.Time, s *server, args ...any) {
+// name returns what the id of a server may end with: no two requests have the same.
+func (q *Quorum) name() string {
+	q.reads++
+	return fmt.Sprintf("%s:%d", q.instance, q.reads)
+}
+
+// askMark sends a request that reads or changes the mark of a server, and has it note a lease that is in use.
+func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duration, args ...any) {
 	s.asking, s.older = true, false
+	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
 	q.send(now, s.index, &Request{
-		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}}, kind: marks})
+		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}}, kind: marks, lease: lease})
 }
 
 // marked handles the reply to a request about a mark.
 func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, err error) {
 	s.asking = false
+	if err == nil {
+		err = q.exclude(now, s, m)
+	}
 	if err != nil {
 		s.retry = now.Add(probeEvery)
 		s.known = s.known && !errors.Is(err, protocol.ErrReply) // it has lost its data: there is no id
@@ -57,44 +66,65 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 	answered := s.answers(q)
 	if s.mark.ID != m.ID {
 		q.forgetVotes(s)
-		s.met, s.waited, s.rested = now, false, time.Time{}
+		s.lease = max(s.lease, s.noted)
+		s.met, s.resting, s.forgot, s.noted = now, time.Time{}, -1, 0
+		s.waited = s.mark.Generation != "" || s.mark.Resting // no other client is starting it
 	}
 	started := m.Generation != "" && m.Generation != s.mark.Generation
-	s.known, s.mark, s.asked = true, m, r.sent
+	s.known, s.mark, s.asked, s.twin = true, m, r.sent, false
+	if r.lease > 0 {
+		s.noted, s.notedAt = r.lease, r.sent
+		if s.lease <= r.lease {
+			s.lease = 0
+		}
+	}
 	if started {
 		q.noteStart()
 	}
-	switch {
-	case m.Resting && m.Rest > 0:
-		s.rested = now.Add(m.Rest + m.Rest/100 + grace)
-	case m.Resting && (s.rested.IsZero() || s.rested.After(now)):
-		s.rested = now // and no later, however often it says so: the others are to be asked for their marks after that
-	case !m.Resting:
-		s.rested = time.Time{}
+	if m.Resting && s.resting.IsZero() {
+		s.resting = now
 	}
 	q.noteToken(now, max(m.Top, m.Now))
 	q.evaluateMarks(now)
-	q.trust(now, s)
+	q.trust(now, s, r)
 	if s.answers(q) && !answered {
 		q.advanceAll(now)
 	}
 	q.settleParked(now)
 }
 
+// exclude returns an error if another client leads to the server that a mark is of. The client that turned out to last counts as one of a
+// server that fails, until it leads to another.
+func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
+	for _, other := range q.servers {
+		switch {
+		case other == s || !other.known || other.mark.ID != m.ID && (m.Run == "" || other.mark.Run != m.Run):
+		case other.suspected: // it may lead elsewhere by now
+			other.known = false
+			q.forgetVotes(other)
+		default:
+			s.err = fmt.Errorf("clients %d and %d of the quorum are of the same server", min(s.index, other.index), max(s.index, other.index))
+			if !s.twin {
+				s.twin = true
+				q.out.Log = append(q.out.Log, engine.Record{Message: "a server of the quorum counts as one that has failed", Err: s.err})
+			}
+			s.known, s.failing = false, true
+			q.suspect(now, s)
+			return s.err
+		}
+	}
+	return nil
+}
+
 // evaluateMarks decides from the marks which generation votes, and which servers are to start, to rest, or to be admitted.
 // docs/quorum.md says why no server votes that may have forgotten a vote.
 func (q *Quorum) evaluateMarks(now time.Time) {
-	ids, members := map[string]int{}, map[string]int{}
+	members := map[string]int{}
 	answered, voted, top, longest := 0, false, int64(0), time.Duration(0)
 	for _, s := range q.servers {
 		if !s.known {
 			continue
 		}
-		if other, ok := ids[s.mark.ID]; ok {
-			q.duplicate = fmt.Errorf("clients %d and %d of the quorum are of the same server", other, s.index)
-			return
-		}
-		ids[s.mark.ID] = s.index
 		answered++
 		voted = voted || s.mark.Top != 0 || s.mark.Resting
 		top, longest = max(top, s.mark.Top), max(longest, s.mark.Longest)
@@ -111,7 +141,6 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	switch {
 	case best != "" && members[best] >= q.majority:
 		q.generation = best
-		q.updateLongest()
 		if best == q.newGeneration() {
 			q.start(now, best) // it is named after all of them, none of which has lost its data since
 		}
@@ -141,7 +170,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	}
 	q.generation = best
 	for _, s := range q.servers {
-		q.updateMark(now, s, max(longest, s.lease), top)
+		q.updateMark(now, s, longest, top)
 	}
 	q.generation = ""
 }
@@ -172,7 +201,7 @@ func (q *Quorum) newGeneration() string {
 func (q *Quorum) start(now time.Time, generation string) {
 	for _, s := range q.servers {
 		if s.known && !s.asking && !s.suspected && !now.Before(s.retry) && !s.mark.Resting && s.mark.Generation == "" {
-			q.askMark(now, s, "start", s.mark.ID, generation, protocol.Milliseconds(s.lease))
+			q.askMark(now, s, "start", s.lease, s.mark.ID, generation)
 		}
 	}
 }
@@ -194,35 +223,26 @@ func (q *Quorum) readUnstarted(now time.Time) {
 	}
 }
 
-// updateLongest notes the longest lease that the marks of a majority allow.
-func (q *Quorum) updateLongest() {
-	var list []time.Duration
-	for _, s := range q.servers {
-		if s.known && s.mark.Generation == q.generation {
-			list = append(list, s.mark.Longest)
-		}
-	}
-	slices.SortFunc(list, func(a, b time.Duration) int { return cmp.Compare(b, a) })
-	q.longest = list[q.majority-1]
-}
-
-// updateMark raises the longest lease of a server that votes. It has any other server rest, and admits it after that.
+// updateMark has a server that does not vote rest, and admits it after that.
 func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top int64) {
 	switch {
-	case !s.known || s.asking || s.suspected || now.Before(s.retry):
-	case s.mark.Generation == q.generation:
-		if s.mark.Longest < s.lease {
-			q.askMark(now, s, "raise", s.mark.ID, q.generation, protocol.Milliseconds(s.lease))
-		}
+	case s.votes(q) || !s.known || s.asking || s.suspected || now.Before(s.retry):
+		return
 	case !s.mark.Resting && !s.waited: // another client may be starting it
-	case !s.mark.Resting:
+		return
+	case s.forgot < 0:
 		// A lease that it may have voted for may be longer than those that were in use when this client read the others' marks.
-		if q.marksRead(now, s, s.met) {
-			q.askMark(now, s, "rest", s.mark.ID, s.mark.Generation, protocol.Milliseconds(longest))
+		if !q.marksRead(now, s, s.met) {
+			return
 		}
-	case now.Before(s.rested):
-	case q.marksRead(now, s, s.rested):
-		q.askMark(now, s, "admit", s.mark.ID, q.generation, protocol.Milliseconds(longest), protocol.TokenArg(top))
+		s.forgot = longest
+	}
+	switch {
+	case !s.mark.Resting:
+		q.askMark(now, s, "rest", 0, s.mark.ID, s.mark.Generation, q.name())
+	case now.Before(s.rested()):
+	case q.marksRead(now, s, s.rested()):
+		q.askMark(now, s, "admit", max(longest, s.lease), s.mark.ID, q.generation, protocol.TokenArg(top))
 	}
 }
 
@@ -261,16 +281,9 @@ func (s *server) mayVote() bool { return s.known && !s.failing && (s.asking || !
 
 // settleParked handles the parked requests if the servers are known now, and fails them if no majority can vote.
 func (q *Quorum) settleParked(now time.Time) {
-	switch {
-	case len(q.parked) == 0:
-	case q.generation != "" && !q.awaitsMarks() || q.duplicate != nil:
-		q.unparkAll(now)
-	case !q.majorityPossible():
-		parked := q.parked
-		q.parked = nil
-		for _, r := range parked {
-			q.answer(now, r, protocol.Reply{}, q.noMajority())
-		}
+	known := q.generation != "" && !q.awaitsMarks()
+	if q.parked > 0 && (known || !q.majorityPossible()) {
+		q.advanceAll(now)
 	}
 }
 
@@ -282,18 +295,21 @@ func (q *Quorum) awaitsMarks() bool {
 	})
 }
 
-// ready reports whether a majority votes and allows such a lease. If only the lease is too long, it asks the servers to raise
-// theirs.
+// ready reports whether a majority votes, and remembers that such a lease is in use for as long as a vote for it may last. It asks those
+// that do not, and early enough those that will soon forget it.
 func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
-	if q.generation == "" || q.awaitsMarks() {
-		return false
-	}
-	if lease <= q.longest {
-		return true
-	}
+	n := 0
 	for _, s := range q.servers {
-		s.lease = max(s.lease, lease)
+		age, soon := now.Sub(s.notedAt), (s.noted+inUse)/4
+		if s.noted < lease || age > soon/2 {
+			s.lease = max(s.lease, lease)
+		}
+		if s.votes(q) && s.noted >= lease && age < 2*soon {
+			n++
+		}
+		if s.votes(q) && (s.noted < lease || age > soon) && !s.suspected && !now.Before(s.retry) {
+			q.readMark(now, s)
+		}
 	}
-	q.evaluateMarks(now)
-	return false
+	return n >= q.majority && !q.awaitsMarks()
 }

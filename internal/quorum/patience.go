@@ -22,7 +22,7 @@ func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
 	if before == 0 {
 		for _, other := range q.servers {
 			if other.trip == 0 && other.suspected && !other.failing {
-				other.suspected = now.Sub(other.silentSince()) >= q.patience // it may be as far away
+				other.suspected = q.slow(now, other) // it may be as far away
 			}
 		}
 	}

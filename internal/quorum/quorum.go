@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -30,12 +30,12 @@ const (
 	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote; it doubles up to
 	// probeSlowly.
 	probeEvery  = 500 * time.Millisecond
-	probeSlowly = 4 * time.Second
+	probeSlowly = time.Second
 	// shortestCollecting and longestCollecting bound for how long a claim collects before its first retreat, if the servers are near.
 	shortestCollecting = 200 * time.Millisecond
 	longestCollecting  = 2 * time.Second
-	// shortestLease is how long at least a server rests that has lost its data.
-	shortestLease = time.Minute
+	// inUse is IN_USE of lua/shared/constants.lua: a server remembers a lease for so long, and for twice the lease.
+	inUse = 10 * time.Minute
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
@@ -43,15 +43,19 @@ const (
 	deafAfter = 250 * time.Millisecond
 	// recordFresh is for how long after its grant a vote may be given back by a script that does not read the server's clock.
 	recordFresh = 45 * time.Second
-	mostIdle    = 64 // locks that are remembered after their last use
+	// mostFlying is how many requests at most a server is sent before it has answered the first.
+	mostFlying = 1024
 )
+
+// atOnce is how many ballots a call of Tick, or of what changes the servers, looks at. The others are due
+// at once.
+const atOnce = 250
 
 // Config configures a Quorum.
 type Config struct {
 	Servers  int
 	Prefix   string
 	Instance string
-	Lease    time.Duration
 }
 
 // A Quorum answers the requests of one engine with the votes of several servers. It is not safe for concurrent use. Calls of
@@ -67,23 +71,22 @@ type Quorum struct {
 
 	servers    []*server
 	generation string        // of the servers that vote; "" while no majority is known to have one
-	longest    time.Duration // the longest lease that the marks of a majority allow
 	patience   time.Duration // how long a server may leave a request without an answer: twice what a majority takes
 	since      time.Time     // when the servers were first asked for their marks, or were found to have lost their data
-	duplicate  error         // not nil if two clients stand for one server
 	reads      uint64        // how often a mark was requested: no two requests make the same mark
 
-	locks   map[any]*lock      // by key
-	idle    []*lock            // without references, in the order in which they were released
-	ballots map[any]*ballot    // by the ID of the claim
-	voters  map[uint64]*ballot // by the numbers of their votes
-	timed   map[uint64]*ballot // those that have something due, by birth
-	parked  []*engine.Request  // wait until the marks are known
-	polls   []*poll
-	rounds  []*round
-	numbers uint64    // of votes, the last that was given out
-	token   int64     // the largest that was seen
-	seen    time.Time // when it was
+	locks   map[any]*lock               // by key
+	idle    order.List[lock, *lock]     // without references, in the order in which they were released
+	ballots map[any]*ballot             // by the ID of the claim
+	all     order.List[ballot, *ballot] // the same ones
+	stale   int                         // the first ones were not advanced since the servers changed
+	changed time.Time                   // when they did
+	parked  int                         // requests that wait until the marks are known and allow them
+	voters  map[uint64]*ballot          // by the numbers of their votes
+	timed   order.Timeline[*ballot]     // those that have something due
+	numbers uint64                      // of votes, the last that was given out
+	token   int64                       // the largest that was seen
+	seen    time.Time                   // when it was
 
 	taken engine.Effects // memory
 	out   Effects
@@ -119,17 +122,20 @@ type Request struct {
 	Server int
 	For    *engine.Request // the last request of the engine about the same claim, or nil
 
+	order.Link[Request] // of what the server has not answered, or what failed
+
 	sent   time.Time
 	kind   kind
 	ballot *ballot
 	number uint64        // of the vote
-	lease  time.Duration // of the vote
+	lease  time.Duration // of the vote, or the one that the mark is to note
 	round  *round        // or nil
-	ending *ending       // of givesBack
-	poll   *poll         // of forces and inspects
-	view   *Inspection   // of inspects
 	lock   *lock         // or nil, if it is about a mark
-	slot   int           // of forces
+	slot   int           // of givesBack and forces
+	// Of givesBack:
+	after   time.Time // when to try again, after a failure
+	giveUp  time.Time // when the vote is left to its lease
+	refused bool      // the server has refused, and would again
 }
 
 type kind uint8
@@ -152,10 +158,10 @@ func New(c Config, e *engine.Engine) *Quorum {
 	q := &Quorum{
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix), channels: protocol.Channels(c.Prefix),
 		random: h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
-		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot), timed: make(map[uint64]*ballot),
+		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot),
 	}
 	for i := range c.Servers {
-		q.servers = append(q.servers, &server{index: i, lease: max(c.Lease, shortestLease)})
+		q.servers = append(q.servers, &server{index: i})
 	}
 	return q
 }
@@ -184,41 +190,28 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 
 // handle handles a request of the engine.
 func (q *Quorum) handle(now time.Time, r *engine.Request) {
-	switch {
-	case r.Script == lua.Force:
+	if r.Script == lua.Force {
 		q.force(now, r)
-		return
-	case q.duplicate != nil:
-		q.answer(now, r, protocol.Reply{}, q.duplicate)
 		return
 	}
 	b := q.ballots[r.Claim.ID]
-	switch r.Script {
-	case lua.Lock, lua.RLock:
-		if !q.ready(now, r.Lease.Duration) {
-			q.park(now, r)
-			return
-		}
-		if b == nil {
-			b = q.newBallot(now, r)
-		}
-		b.ask(now, r)
-	case lua.Unlock, lua.RUnlock:
-		q.unpark(r.Claim.ID)
-		if b == nil {
+	asks := r.Script == lua.Lock || r.Script == lua.RLock
+	if b == nil {
+		if !asks {
 			q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 			return
 		}
+		b = q.newBallot(r)
+	}
+	switch {
+	case r.Script == lua.Unlock || r.Script == lua.RUnlock:
 		b.end(now, r)
-	case lua.Renew, lua.Reenter:
-		switch {
-		case b == nil:
-			q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
-		case !q.ready(now, r.Lease.Duration):
-			q.park(now, r)
-		default:
-			b.broadcast(now, r)
-		}
+	case !q.ready(now, r.Lease.Duration):
+		b.park(now, r)
+	case asks:
+		b.ask(now, r)
+	default:
+		b.broadcast(now, r)
 	}
 }
 
@@ -230,54 +223,46 @@ func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, 
 	}
 }
 
-// park keeps a request until the marks are known and allow its lease.
-func (q *Quorum) park(now time.Time, r *engine.Request) {
-	q.unpark(r.Claim.ID)
-	q.parked = append(q.parked, r)
-	q.readMarks(now)
-	if !q.majorityPossible() {
-		q.unpark(r.Claim.ID)
-		q.answer(now, r, protocol.Reply{}, q.noMajority())
-	}
-}
-
-// unpark removes a claim's request from those that are parked.
-func (q *Quorum) unpark(claim any) {
-	rest := q.parked[:0]
-	for _, r := range q.parked {
-		if r.Claim.ID != claim {
-			rest = append(rest, r)
-		}
-	}
-	clear(q.parked[len(rest):])
-	q.parked = rest
-}
-
-// unparkAll handles the parked requests again.
-func (q *Quorum) unparkAll(now time.Time) {
-	parked := q.parked
-	q.parked = nil
-	for _, r := range parked {
-		q.handle(now, r)
-	}
-}
-
-// send sends a request to a server.
+// send sends a request to a server, as soon as the server has answered enough of those before it. One for
+// a mark does not wait for others: it shows whether the server answers.
 func (q *Quorum) send(now time.Time, i int, r *Request) {
-	r.Server, r.sent = i, now
+	s := q.servers[i]
+	r.Server = i
+	if r.round != nil {
+		r.round.answers[i] = open
+	}
+	if r.kind == marks {
+		q.transmit(now, s, r)
+		return
+	}
+	s.unsent.PushBack(r)
+	q.sendNext(now, s)
+}
+
+// sendNext sends what waits, as far as the server has answered enough.
+func (q *Quorum) sendNext(now time.Time, s *server) {
+	for r := s.unsent.First(); r != nil && s.flying.Len() < mostFlying; r = s.unsent.First() {
+		s.unsent.Remove(r)
+		if r.kind == votes && r.ballot.votes[s.index].first.IsZero() {
+			r.ballot.votes[s.index].first = now
+		}
+		q.transmit(now, s, r)
+	}
+}
+
+func (q *Quorum) transmit(now time.Time, s *server, r *Request) {
+	r.sent = now
 	if r.ballot != nil {
 		r.For = r.ballot.latest
 	}
-	q.servers[i].flying = append(q.servers[i].flying, r)
+	s.flying.PushBack(r)
 	q.out.Requests = append(q.out.Requests, r)
 }
 
 // Replied takes the reply of a server, undecoded, or the error with which the request failed.
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
-	if i := slices.Index(s.flying, r); i >= 0 { // most often the first
-		s.flying = slices.Delete(s.flying, i, i+1)
-	}
+	s.flying.Remove(r)
 	var reply protocol.Reply
 	var mark protocol.Mark
 	var state protocol.State
@@ -296,7 +281,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		s.heard = now
 		q.noteTrip(now, s, now.Sub(r.sent))
 		if r.kind != marks {
-			q.trust(now, s)
+			q.trust(now, s, r)
 		}
 	case protocol.Passing(err):
 		s.err = err
@@ -320,13 +305,14 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	case givesBack:
 		q.gaveBack(now, s, r, reply, err)
 	case forces:
-		q.forced(r, err)
+		q.forced(now, r, reply, err)
 	case serves:
 		r.lock.serving[s.index] = false
 		q.release(r.lock)
 	case inspects:
-		q.viewed(r, &state, err)
+		q.viewed(now, r, &state, err)
 	}
+	q.sendNext(now, s)
 }
 
 // followUp does what follows from a reply whatever its request was: it delivers grants, and asks for the next step.
@@ -370,8 +356,8 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 			s.deaf = 0
 		}
 		b := q.voters[n]
-		if b == nil || b.votes[s.index].state == cast {
-			continue // the vote was given back, or is known
+		if b == nil || b.votes[s.index].number != n || b.votes[s.index].state == cast {
+			continue // the vote was given back, is known, or is that of a server that another client leads to
 		}
 		if heard && m.More {
 			q.proceed(now, s, b.lock, true)
@@ -388,6 +374,7 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 				b.by = engine.ByMessage
 			}
 		}
+		b.settleLateVote(now, s.index, n)
 		b.advance(now)
 	}
 	for _, n := range m.Look {
@@ -402,9 +389,8 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 func (q *Quorum) Subscribed(now time.Time, i int) {
 	s := q.servers[i]
 	s.listening, s.unheard = now, false
-	for _, b := range q.waiters(s) {
-		b.askAgain(now, i)
-	}
+	s.subscriptions++
+	q.advanceAll(now)
 }
 
 // Unsubscribed says that the subscription does not stand any more, or could not be had.
@@ -416,7 +402,7 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 		q.out.Log = append(q.out.Log, engine.Record{
 			Message: "a server refuses the subscription: waiters hear of its votes by their heartbeats alone", Err: err})
 	}
-	if len(q.waiters(s)) > 0 {
+	if q.concerned(s) {
 		q.readMark(now, s) // the server may be gone
 	}
 }
@@ -434,8 +420,11 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	for _, s := range q.servers {
 		note(q.due(s))
 	}
-	for _, b := range q.timed {
-		note(b.due())
+	if t, due := q.timed.Next(); due {
+		note(t)
+	}
+	if q.stale > 0 {
+		note(q.changed)
 	}
 	return at, ok
 }
@@ -443,15 +432,19 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 // Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
 	q.engine.Tick(now)
+	q.sweep(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
 			q.check(now, s)
 		}
 	}
-	for _, b := range sorted(q.timed) {
-		if at := b.due(); !at.IsZero() && !now.Before(at) {
-			b.tick(now)
+	for range atOnce {
+		if at, due := q.timed.Next(); !due || now.Before(at) {
+			return
 		}
+		b := q.timed.First()
+		q.timed.Remove(b)
+		b.tick(now)
 	}
 }
 
@@ -462,7 +455,7 @@ func (q *Quorum) Idle() bool {
 		return false
 	}
 	for _, s := range q.servers {
-		if !s.suspected && slices.ContainsFunc(s.endings, (*ending).retryable) {
+		if !s.suspected && s.givesBack() {
 			return false
 		}
 	}
@@ -488,10 +481,14 @@ func (q *Quorum) noteToken(now time.Time, token int64) {
 // randomBelow returns a pseudorandom duration below n.
 func (q *Quorum) randomBelow(n time.Duration) time.Duration {
 	q.random += 0x9e3779b97f4a7c15 // splitmix64
-	z := q.random
+	return time.Duration(mix(q.random) % uint64(max(n, 1)))
+}
+
+// mix is the finalizer of splitmix64: each bit of the result depends on every bit of z.
+func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return time.Duration((z ^ z>>31) % uint64(max(n, 1)))
+	return z ^ z>>31
 }
 
 // Trouble returns the error that too few servers vote, or nil if that is not known.
@@ -502,7 +499,7 @@ func (q *Quorum) Trouble() error {
 			n++ // or it may vote
 		}
 	}
-	if q.duplicate == nil && n >= q.majority {
+	if n >= q.majority {
 		return nil
 	}
 	return q.noMajority()
@@ -510,9 +507,6 @@ func (q *Quorum) Trouble() error {
 
 // noMajority returns the error that too few servers vote, and why.
 func (q *Quorum) noMajority() error {
-	if q.duplicate != nil {
-		return q.duplicate
-	}
 	voting, resting := 0, 0
 	var last error
 	for _, s := range q.servers {
@@ -538,12 +532,12 @@ func (q *Quorum) noMajority() error {
 // Describe returns what is known of the servers and of every claim, for the reports of failed simulations.
 func (q *Quorum) Describe() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "generation %q, longest %v, %d parked", q.generation, q.longest, len(q.parked))
+	fmt.Fprintf(&b, "generation %q, %d parked", q.generation, q.parked)
 	for _, s := range q.servers {
-		fmt.Fprintf(&b, "\n  server %d: known %v suspected %v asking %v flying %d endings %d mark %+v", s.index, s.known, s.suspected, s.asking,
-			len(s.flying), len(s.endings), s.mark)
+		fmt.Fprintf(&b, "\n  server %d: known %v suspected %v asking %v flying %d owed %d mark %+v",
+			s.index, s.known, s.suspected, s.asking, s.flying.Len(), s.owed.Len(), s.mark)
 	}
-	for _, bl := range q.all() {
+	for bl := range q.all.All() {
 		fmt.Fprintf(&b, "\n  %v: phase %d home %d asking %v", bl.claim, bl.phase, bl.home, bl.pending != nil)
 		for i, v := range bl.votes {
 			fmt.Fprintf(&b, "\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token, v.request != nil, v.blocked)

@@ -196,17 +196,17 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 	start := r.now
 	h := r.acquire(protocol.Write, false)
 	for i := range 3 {
-		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
+		r.reply(r.next(i, lua.Mark), markOf(i, "", false, ""))
 	}
 	var generation any
 	for i := range 3 {
 		q := r.next(i, lua.Mark)
 		require.Equal(t, "start", q.Ballot.Args[0])
 		if generation == nil {
-			generation = q.Ballot.Args[2]
+			generation = q.Ballot.Args[3]
 		}
-		require.Equal(t, generation, q.Ballot.Args[2])
-		r.reply(q, markOf(i, generation.(string), -1, ""))
+		require.Equal(t, generation, q.Ballot.Args[3])
+		r.reply(q, markOf(i, generation.(string), false, ""))
 	}
 	for _, i := range r.inOrder() {
 		q := r.next(i, lua.Vote)
@@ -223,13 +223,13 @@ func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)
 	for _, i := range []int{0, 2} {
-		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
+		r.reply(r.next(i, lua.Mark), markOf(i, "", false, ""))
 	}
 	start := r.now
-	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7")) // it has voted since
-	r.reply(r.next(0, lua.Mark), markOf(0, "", -1, ""))   // it is started last
+	r.reply(r.next(1, lua.Mark), markOf(1, "g", false, "7")) // it has voted since
+	r.reply(r.next(0, lua.Mark), markOf(0, "", false, ""))   // it is started last
 	require.Zero(t, r.sends(0, lua.Mark), "it is not asked again and again")
-	r.reply(r.next(2, lua.Mark), markOf(2, "g", -1, "7"))
+	r.reply(r.next(2, lua.Mark), markOf(2, "g", false, "7"))
 	for _, i := range []int{1, 2} {
 		r.reply(r.next(i, lua.Vote), r.vote(someToken))
 	}
@@ -249,7 +249,7 @@ func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
 			for len(r.sent) > 0 && asked < 100 {
 				asked++
 				i := r.sent[0].Server
-				r.reply(r.next(i, lua.Mark), markOf(i, []string{"g", "", ""}[i], -1, []string{top, "", ""}[i]))
+				r.reply(r.next(i, lua.Mark), markOf(i, []string{"g", "", ""}[i], false, []string{top, "", ""}[i]))
 			}
 			require.Equal(t, 3+2, asked)
 		})
@@ -259,7 +259,7 @@ func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
 // The first call of a client does not fail while the mark that completes a majority is under way, whatever became of another server.
 func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
 	for what, of := range map[string]func(r *rig, q *Request){
-		"a server rests":             func(r *rig, q *Request) { r.reply(q, markOf(2, "", 60_000, "")) },
+		"a server rests":             func(r *rig, q *Request) { r.reply(q, markOf(2, "", true, "")) },
 		"a server cannot be reached": func(r *rig, q *Request) { r.fail(q) },
 	} {
 		for _, early := range []bool{false, true} {
@@ -269,12 +269,12 @@ func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
 				if early {
 					of(r, r.next(2, lua.Mark))
 				}
-				r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
+				r.reply(r.next(0, lua.Mark), markOf(0, "g", false, "5"))
 				if !early {
 					of(r, r.next(2, lua.Mark))
 				}
 				require.NoError(t, h.Err())
-				r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7"))
+				r.reply(r.next(1, lua.Mark), markOf(1, "g", false, "7"))
 				for _, i := range []int{0, 1} {
 					r.reply(r.next(i, lua.Vote), r.vote(someToken))
 				}
@@ -288,8 +288,8 @@ func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
 func TestServersThatRestAreNoMajority(t *testing.T) {
 	r := newRig(t)
 	r.acquire(protocol.Write, false)
-	r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
-	r.reply(r.next(2, lua.Mark), markOf(2, "", 60_000, ""))
+	r.reply(r.next(0, lua.Mark), markOf(0, "g", false, "5"))
+	r.reply(r.next(2, lua.Mark), markOf(2, "", true, ""))
 	require.NoError(t, r.quorum.Trouble())
 	r.pass(2 * shortestPatience)
 	require.ErrorIs(t, r.quorum.Trouble(), ErrNoMajority)
@@ -300,59 +300,56 @@ func TestFirstTryFailsWithoutAMajority(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, true)
 	r.fail(r.next(0, lua.Mark))
-	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7"))
+	r.reply(r.next(1, lua.Mark), markOf(1, "g", false, "7"))
 	require.NoError(t, h.Err())
-	r.reply(r.next(2, lua.Mark), markOf(2, "", 60_000, ""))
+	r.reply(r.next(2, lua.Mark), markOf(2, "", true, ""))
 	require.ErrorIs(t, h.Err(), ErrNoMajority)
 }
 
 func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)
-	r.reply(r.next(0, lua.Mark), markOf(0, "g", -1, "5"))
-	r.reply(r.next(1, lua.Mark), markOf(1, "g", -1, "7"))
-	r.reply(r.next(2, lua.Mark), markOf(2, "", -1, ""))
+	r.reply(r.next(0, lua.Mark), markOf(0, "g", false, "5"))
+	r.reply(r.next(1, lua.Mark), markOf(1, "g", false, "7"))
+	r.reply(r.next(2, lua.Mark), markOf(2, "", false, ""))
 	for _, i := range []int{0, 1} {
 		r.reply(r.next(i, lua.Vote), r.vote(someToken))
 	}
 	require.Equal(t, engine.Live, h.State())
 
 	start := r.now
-	var end, admitted, voted time.Time
+	var rests, admitted, voted time.Time
 	slow := 0
 	r.answers = func(q *Request) any {
-		left := end.Sub(r.now).Milliseconds()
 		switch {
 		case q.Script == lua.Mark && q.Server == 2 && q.Ballot.Args[0] == "rest":
-			require.Equal(t, []any{"rest", "1763763763000000:2", "", "60000"}, q.Ballot.Args)
-			end = r.now.Add(shortestLease)
-			return markOf(2, "", 60_000, "")
-		case q.Script == lua.Mark && q.Server == 2 && end.IsZero():
-			return markOf(2, "", -1, "")
+			require.Equal(t, []any{"rest", "0", "1763763763000000:2", ""}, q.Ballot.Args[:4])
+			rests = r.now
+		case q.Script == lua.Mark && q.Server == 2 && q.Ballot.Args[0] == "admit":
+			require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "11"}, q.Ballot.Args, "the tokens of marks read after the rest")
+			admitted = r.now
 		case q.Script == lua.Renew:
 			return done
 		case q.Script == lua.Mark && q.Server == 1 && slow < 3:
 			slow++
 			return nil
+		case q.Script == lua.Mark && q.Server < 2 && (rests.IsZero() || r.now.Before(rests.Add(longestInUse))):
+			return markOf(q.Server, "g", false, "8")
 		case q.Script == lua.Mark && q.Server < 2:
-			if left > 0 {
-				return markOf(q.Server, "g", -1, "8")
-			}
-			return markOf(q.Server, "g", -1, []string{"9", "11"}[q.Server])
-		case q.Script == lua.Mark && q.Ballot.Args[0] == "admit":
-			require.Equal(t, []any{"admit", "1763763763000000:2", "g", "60000", "11"}, q.Ballot.Args, "the tokens of marks read after the rest")
-			admitted = r.now
-		case q.Script == lua.Mark && admitted.IsZero():
-			return markOf(2, "", max(left, 0), "")
+			return markOf(q.Server, "g", false, []string{"9", "11"}[q.Server])
 		case q.Script == lua.Vote && q.Server == 2:
 			voted = r.now
 			return r.vote(someToken)
 		}
-		return markOf(2, "g", -1, "11")
+		if !admitted.IsZero() {
+			return markOf(2, "g", false, "11")
+		}
+		return markOf(2, "", !rests.IsZero(), "")
 	}
-	r.pass(2 * shortestLease)
-	require.False(t, end.Before(start.Add(shortestLease+shortestStart)), "until then, another client may be starting it")
-	require.False(t, admitted.Before(end))
+	r.pass(2 * longestInUse)
+	require.False(t, rests.Before(start.Add(shortestStart)), "until then, another client may be starting it")
+	require.False(t, admitted.Before(rests.Add(longestInUse)))
+	require.True(t, admitted.Before(rests.Add(longestInUse+longestInUse/100+5*time.Second)))
 	require.False(t, voted.Before(admitted), "the renewal asks for its vote")
 	require.Equal(t, engine.Live, h.State())
 }
@@ -414,6 +411,7 @@ func TestVoteThatIsWonBackCountsInTheNextRound(t *testing.T) {
 	r.reply(r.next(order[1], lua.Renew), done)
 	r.reply(r.next(order[2], lua.Renew), gone)
 	r.reply(r.next(order[2], lua.Unlock), gone)
+	r.reply(r.next(order[2], lua.Mark), markOf(order[2], "g", false, "")) // it has not lost all of its data
 	r.pass(lease / 3)
 	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
 	r.reply(r.next(order[0], lua.Renew), done)
@@ -451,9 +449,7 @@ func TestReleaseIsDoneIfTheServersThatAnswerHaveNoMoreVotes(t *testing.T) {
 			}
 			require.Equal(t, engine.Live, h.State())
 			r.do(func() { _, _ = r.engine.Release(r.now, h) })
-			if !refused {
-				r.reply(r.next(order[2], lua.Unlock), gone) // its vote never came
-			}
+			r.reply(r.next(order[2], lua.Unlock), gone) // its vote never came
 			r.reply(r.next(order[1], lua.Unlock), done)
 			r.fail(r.next(order[0], lua.Unlock))
 			require.Equal(t, engine.Finished, h.State())
@@ -476,7 +472,7 @@ func TestVoteIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
 	failed := r.now
 	r.answers = func(q *Request) any {
 		if q.Script == lua.Mark {
-			return markOf(q.Server, "g", -1, "")
+			return markOf(q.Server, "g", false, "")
 		}
 		return nil
 	}
@@ -662,7 +658,7 @@ func TestCallsGoOnWithoutASilentServer(t *testing.T) {
 			r.reply(r.next(i, lua.Vote), waits(time.Second))
 		}
 		for r.sends(i, lua.Mark) > 0 {
-			r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, ""))
+			r.reply(r.next(i, lua.Mark), markOf(i, "g", false, ""))
 		}
 	}
 	before := r.now
@@ -710,7 +706,7 @@ func TestClientFindsThatAServerWasReplacedByAskingForItsVote(t *testing.T) {
 	q := r.next(changed, lua.Vote)
 	require.Equal(t, "1763763763000000:"+fmt.Sprint(changed), q.Ballot.ID)
 	r.reply(q, int64(-2))
-	r.reply(r.next(changed, lua.Mark), []any{"1763763769000000:x", "g", int64(-1), int64(60_000), "", "1763763769000000"})
+	r.reply(r.next(changed, lua.Mark), markWith("1763763769000000:x", "g", false, longestInUse, ""))
 	r.acquire(protocol.Write, false)
 	require.Equal(t, "1763763769000000:x", r.next(changed, lua.Vote).Ballot.ID)
 }
@@ -720,7 +716,7 @@ func coldRig(t *testing.T) (*rig, *engine.Hold) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)
 	for i := range 3 {
-		r.reply(r.next(i, lua.Mark), markOf(i, "", -1, ""))
+		r.reply(r.next(i, lua.Mark), markOf(i, "", false, ""))
 	}
 	return r, h
 }
@@ -728,8 +724,8 @@ func coldRig(t *testing.T) (*rig, *engine.Hold) {
 func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
 	r, h := coldRig(t)
 	first, generation := r.next(0, lua.Mark), ""
-	started := first.Ballot.Args[2].(string)
-	r.reply(first, markOf(0, started, -1, ""))
+	started := first.Ballot.Args[3].(string)
+	r.reply(first, markOf(0, started, false, ""))
 	r.fail(r.next(1, lua.Mark))
 	r.fail(r.next(2, lua.Mark))
 	r.answers = func(q *Request) any {
@@ -737,11 +733,11 @@ func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
 		case q.Script != lua.Mark:
 			return r.vote(someToken)
 		case q.Server == 0:
-			return markOf(0, started, -1, "")
+			return markOf(0, started, false, "")
 		case q.Ballot.Args[0] == "start":
-			generation = q.Ballot.Args[2].(string)
+			generation = q.Ballot.Args[3].(string)
 		}
-		return markOf(q.Server, generation, -1, "")
+		return markOf(q.Server, generation, false, "")
 	}
 	r.pass(10 * time.Second)
 	require.Equal(t, engine.Live, h.State())
@@ -754,9 +750,9 @@ func TestServerThatRefusesToChangeItsMarkIsNotAskedWithoutAPause(t *testing.T) {
 	r.answers = func(q *Request) any {
 		asked++
 		if q.Ballot.Args[0] == "start" {
-			return []any{"", "", int64(-1), int64(0), "", "1"} // it has lost its data
+			return markWith("", "", false, 0, "") // it has lost its data
 		}
-		return markOf(q.Server, "", -1, "")
+		return markOf(q.Server, "", false, "")
 	}
 	r.answer()
 	r.pass(time.Second)
@@ -768,12 +764,12 @@ func started(t *testing.T, ids ...int) (generation any) {
 	r := newRig(t)
 	r.acquire(protocol.Write, false)
 	for i, id := range ids {
-		r.reply(r.next(i, lua.Mark), markOf(id, "", -1, ""))
+		r.reply(r.next(i, lua.Mark), markOf(id, "", false, ""))
 	}
 	for i := range ids {
 		q := r.next(i, lua.Mark)
 		require.Equal(t, "start", q.Ballot.Args[0])
-		generation = q.Ballot.Args[2]
+		generation = q.Ballot.Args[3]
 	}
 	return generation
 }
@@ -792,38 +788,158 @@ func TestGenerationFollowsFromTheIDsOfTheServers(t *testing.T) {
 }
 
 // A server rests for the longest lease that it may have voted for, which a majority has to know before it is voted for.
-func TestNoVoteIsAskedForBeforeAMajorityAllowsTheLease(t *testing.T) {
+func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
 	r := newVotingRig(t)
-	const long = time.Hour
-	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: 99}, Mode: protocol.Write, Lease: long, Bounded: true, NewOwner: true}
-	r.do(func() { r.engine.Acquire(r.now, h) })
+	r.acquireFor(time.Hour)
 	for i := range 2 {
-		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers allow the lease", i)
+		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers know the lease", i)
 		q := r.next(i, lua.Mark)
-		require.Equal(t, []any{"raise", fmt.Sprintf("1763763763000000:%d", i), "g", "3600000"}, q.Ballot.Args)
-		allows := markOf(i, "g", -1, "").([]any)
-		allows[3] = long.Milliseconds()
-		r.reply(q, allows)
+		require.Equal(t, []any{"see", "3600000"}, q.Ballot.Args[:2])
+		r.reply(q, markWith(fmt.Sprintf("1763763763000000:%d", i), "g", false, time.Hour, ""))
 	}
 	require.Equal(t, 1, r.sends(0, lua.Vote))
 	require.Equal(t, 1, r.sends(1, lua.Vote))
 }
 
-// The tokens that a server may have forgotten are those of marks that were read after its rest, also by a client that finds it rested.
-func TestRestedServerIsAdmittedByMarksThatAreReadAfterwards(t *testing.T) {
+// Servers forget leases that are not in use any more. A client that goes on to use one says so again before that, and no call waits for it;
+// and only after that, if it has not used one for so long. It says no more than what was asked for meanwhile.
+func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
+	r := newVotingRig(t)
+	said := map[any]int{}
+	r.answers = func(q *Request) any {
+		switch q.Script {
+		case lua.Mark:
+			said[q.Ballot.Args[1]]++
+			return markOf(q.Server, "g", false, "7")
+		case lua.Vote:
+			return r.vote(someToken)
+		}
+		return done
+	}
+	use := func(d time.Duration) {
+		h := r.acquireFor(d)
+		r.answer()
+		require.Equal(t, engine.Live, h.State())
+		r.do(func() { r.engine.Release(r.now, h) })
+		r.answer()
+	}
+	use(time.Hour)
+	require.Equal(t, map[any]int{"3600000": 3}, said)
+	for end := r.now.Add(time.Hour); r.now.Before(end); r.pass(time.Second) {
+		use(lease)
+	}
+	require.Equal(t, 3, said["3600000"], "it was asked for once")
+	require.InDelta(t, 3*(time.Hour-(time.Hour+inUse)/4)/((lease+inUse)/4), said["30000"], 3)
+
+	r.pass(time.Hour)
+	h := r.acquireFor(lease)
+	require.Equal(t, []int{0, 0, 0}, []int{r.sends(0, lua.Vote), r.sends(1, lua.Vote), r.sends(2, lua.Vote)}, "the servers may have forgotten it")
+	r.answer()
+	require.Equal(t, engine.Live, h.State())
+}
+
+// A client that finds a server at rest does not know for how long it has rested, whatever the server's clock shows: it waits for the
+// longest lease in use itself. What the server may have forgotten is what the others' marks say that are read after that.
+func TestClientAdmitsAServerThatItHasSeenAtRestItself(t *testing.T) {
 	r := newRig(t)
 	r.acquire(protocol.Write, false)
 	for i := range 2 {
-		r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, "5"))
+		r.reply(r.next(i, lua.Mark), markOf(i, "g", false, "5"))
 	}
 	r.pass(time.Millisecond)
-	r.reply(r.next(2, lua.Mark), markOf(2, "", 0, ""))
-	require.Zero(t, r.sends(2, lua.Mark))
-	for i, top := range []string{"9", "11"} {
-		require.Zero(t, r.sends(2, lua.Mark))
-		r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, top))
+	r.reply(r.next(2, lua.Mark), markOf(2, "", true, ""))
+	found := r.now
+	top := "5"
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Script == lua.Vote:
+			return waits(time.Hour)
+		case q.Script != lua.Mark:
+			return done
+		case q.Server < 2:
+			return markOf(q.Server, "g", false, top)
+		case q.Ballot.Args[0] == "see":
+			return markOf(2, "", true, "")
+		}
+		return nil
 	}
-	require.Equal(t, []any{"admit", "1763763763000000:2", "g", "60000", "11"}, r.next(2, lua.Mark).Ballot.Args)
+	r.answer()
+	for ; r.now.Before(found.Add(longestInUse)); r.pass(time.Second) {
+		require.Empty(t, r.sent)
+	}
+	top = "9"
+	r.pass(5 * time.Second)
+	require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "9"}, r.next(2, lua.Mark).Ballot.Args)
+}
+
+// A server that has lost its data again rests again, whole.
+func TestServerThatLosesItsDataAtRestRestsAgain(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	id, state, rests, admitted := "1763763763000000:2", "voting", time.Time{}, time.Time{}
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Script == lua.Vote && q.Server == 2 && (state != "voting" || q.Ballot.ID != id):
+			return int64(-2)
+		case q.Script == lua.Vote:
+			return r.vote(someToken)
+		case q.Script == lua.Mark && q.Server < 2:
+			return markOf(q.Server, "g", false, "7")
+		case q.Script == lua.Renew && q.Server == 2:
+			return gone
+		case q.Script != lua.Mark:
+			return done
+		case q.Ballot.Args[0] == "rest":
+			state, rests = "resting", r.now
+		case q.Ballot.Args[0] == "admit" && q.Ballot.Args[2] == id:
+			state, admitted = "voting", r.now
+		}
+		if state == "voting" {
+			return markWith(id, "g", false, longestInUse, "7")
+		}
+		return markWith(id, "", state == "resting", 0, "")
+	}
+	r.answer()
+	require.Equal(t, engine.Live, h.State())
+	for n := range 2 {
+		id, state = fmt.Sprintf("1763763769000000:%d", n), "empty"
+		r.pass(50 * time.Second)
+		require.Equal(t, "resting", state)
+		require.True(t, admitted.IsZero())
+	}
+	r.pass(time.Minute)
+	require.Equal(t, "voting", state)
+	require.GreaterOrEqual(t, admitted.Sub(rests), longestInUse)
+}
+
+// A server that an idle client has found at rest is admitted all the same: no call may come to see to that in time.
+func TestServerIsAdmittedThoughNoCallComes(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	id, state := "1763763769000000:x", ""
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Script != lua.Mark:
+			return done
+		case q.Server < 2:
+			return markOf(q.Server, "g", false, "7")
+		case q.Ballot.Args[0] == "rest":
+			state = "resting"
+		case q.Ballot.Args[0] == "admit":
+			state = "voting"
+			return markWith(id, "g", false, longestInUse, "7")
+		}
+		return markWith(id, "", state == "resting", 0, "")
+	}
+	r.do(func() { r.engine.Release(r.now, h) })
+	r.reply(r.next(2, lua.Unlock), done)
+	r.answer()
+	r.do(func() { r.quorum.readMark(r.now, r.quorum.servers[2]) }) // for whatever reason
+	r.answer()
+	r.pass(longestInUse + 5*time.Second)
+	require.Equal(t, "voting", state)
+	_, due := r.quorum.Next()
+	require.False(t, due, "nothing is left to do")
 }
 
 func TestVotesOfAServerThatHasLostItsDataDoNotCount(t *testing.T) {
@@ -834,7 +950,7 @@ func TestVotesOfAServerThatHasLostItsDataDoNotCount(t *testing.T) {
 	r.reply(r.next(lost, lua.Vote), r.vote(someToken))
 	r.acquire(protocol.Write, false)
 	r.reply(r.next(lost, lua.Vote), int64(-2))
-	r.reply(r.next(lost, lua.Mark), markOf(7, "", -1, ""))
+	r.reply(r.next(lost, lua.Mark), markOf(7, "", false, ""))
 	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
 	require.Equal(t, engine.Wanted, h.State())
 	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
@@ -915,47 +1031,60 @@ func TestServersAreToldOfTheirOwnVotes(t *testing.T) {
 	}
 }
 
-func TestClaimThatHasWonLeavesTheQueuesOfTheOthers(t *testing.T) {
-	r := newVotingRig(t)
-	h, order := r.letIn()
-	r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
-	r.reply(r.next(order[2], lua.Vote), waits(time.Minute))
-	require.Zero(t, r.sends(order[2], lua.Unlock))
-	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
-	require.Equal(t, engine.Live, h.State())
-	require.Equal(t, 1, r.sends(order[2], lua.Unlock))
+// A hold that has the votes of a majority alone waits for the others at once. So it outlives the server that
+// freezes next, though others have come for the vote meanwhile.
+func TestHolderWaitsForTheVotesThatItLacks(t *testing.T) {
+	for _, waited := range []bool{true, false} {
+		t.Run(fmt.Sprintf("it waited there when it won: %v", waited), func(t *testing.T) {
+			r := newVotingRig(t)
+			h, order := (*engine.Hold)(nil), r.inOrder()
+			if waited {
+				h, _ = r.letIn()
+				r.reply(r.next(order[2], lua.Vote), waits(time.Minute))
+			} else {
+				h = r.acquire(protocol.Write, false)
+			}
+			r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+			r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
+			require.Equal(t, engine.Live, h.State())
+			if !waited {
+				r.reply(r.next(order[2], lua.Vote), waits(time.Minute)) // to a try
+				r.reply(r.next(order[2], lua.Vote), waits(time.Minute))
+			}
+			require.Zero(t, r.sends(order[2], lua.Unlock), "it keeps its place")
+			r.reenter(h)
+			r.hear(order[2])
+			r.reply(r.next(order[2], lua.Reenter), done)
+			r.answers = r.healthy(order[0])
+			r.pass(10 * lease)
+			require.Equal(t, engine.Live, h.State())
+		})
+	}
 }
 
-// A try for which the home has voted fails at once if a majority names one writer, or readers, and else after a while.
-func TestTryIsRefusedAtOnceByAMajorityThatHasOneHolder(t *testing.T) {
-	for what, c := range map[string]struct {
-		mode   protocol.Mode
-		second uint64
-		atOnce bool
-	}{
-		"one writer":  {protocol.Write, 77, true},
-		"two writers": {protocol.Write, 78, false},
-		"two readers": {protocol.Read, 78, true},
-	} {
-		t.Run(what, func(t *testing.T) {
+// A try for which the home has voted waits for a while for the votes of the others: another try may have
+// them, and the home has refused that. Then it fails.
+func TestTryThatHasTheVoteOfTheHomeGetsItsTime(t *testing.T) {
+	for _, given := range []bool{true, false} {
+		t.Run(fmt.Sprintf("another gives its votes back: %v", given), func(t *testing.T) {
 			r := newVotingRig(t)
 			h := r.acquire(protocol.Write, true)
 			order := r.inOrder()
 			r.reply(r.next(order[0], lua.Vote), r.vote(someToken))
-			r.reply(r.next(order[1], lua.Vote), waitsFor(c.mode, 77, time.Minute))
-			require.Equal(t, engine.Wanted, h.State())
-			r.reply(r.next(order[2], lua.Vote), waitsFor(c.mode, c.second, time.Minute))
-			if !c.atOnce {
-				require.Equal(t, engine.Wanted, h.State())
-				r.answers = func(q *Request) any {
-					if q.Script == lua.Unlock {
-						return nil
-					}
-					return waitsFor(c.mode, map[int]uint64{order[1]: 77, order[2]: c.second}[q.Server], time.Minute)
+			for range 2 {
+				for _, i := range order[1:] {
+					r.reply(r.next(i, lua.Vote), waits(time.Minute))
 				}
-				r.answer()
-				r.pass(2 * shortestCollecting)
 			}
+			require.Equal(t, engine.Wanted, h.State())
+			if given {
+				r.pass(shortestCollecting / 2)
+				r.hear(order[1])
+				r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
+				require.Equal(t, engine.Live, h.State())
+				return
+			}
+			r.pass(2 * shortestCollecting)
 			require.ErrorIs(t, h.Err(), engine.ErrLocked)
 			require.Equal(t, 1, r.sends(order[0], lua.Unlock), "the vote of the home is given back")
 		})

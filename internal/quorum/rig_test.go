@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -38,28 +39,34 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Parallel()
+	return makeRig(t)
+}
+
+func makeRig(t *testing.T) *rig {
 	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), token: someToken}
 	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: lease})
-	r.quorum = New(Config{Servers: 3, Prefix: "p", Instance: "instance-01", Lease: lease}, r.engine)
+	r.quorum = New(Config{Servers: 3, Prefix: "p", Instance: "instance-01"}, r.engine)
 	return r
 }
 
 // newVotingRig returns a rig whose servers are known, and vote.
-func newVotingRig(t *testing.T) *rig {
-	r := newRig(t)
+func newVotingRig(t *testing.T) *rig { return newRig(t).known() }
+
+// known has the servers say that they vote.
+func (r *rig) known() *rig {
 	h := r.acquire(protocol.Read, true)
 	for i := range 3 {
-		r.reply(r.next(i, lua.Mark), markOf(i, "g", -1, ""))
+		r.reply(r.next(i, lua.Mark), markOf(i, "g", false, ""))
 	}
 	for i := range 3 {
 		r.reply(r.next(i, lua.RVote), waits(time.Second))
 	}
-	require.Equal(t, engine.Failed, h.State())
+	require.Equal(r.t, engine.Failed, h.State())
 	r.answers = func(*Request) any { return done }
 	r.answer() // what the try withdraws
 	r.answers = nil
-	require.Empty(t, r.sent)
-	r.quorum.locks = map[any]*lock{} // nothing is known of the name
+	require.Empty(r.t, r.sent)
+	r.quorum.locks, r.quorum.idle = map[any]*lock{}, order.List[lock, *lock]{} // nothing is known of the name
 	return r
 }
 
@@ -75,8 +82,21 @@ func (r *rig) do(fn func()) {
 
 // acquire begins a call of a new owner.
 func (r *rig) acquire(m protocol.Mode, try bool) *engine.Hold {
+	return r.begin(&engine.Hold{Name: "n", Mode: m, Try: try})
+}
+
+// begin begins a call of a new owner.
+func (r *rig) begin(h *engine.Hold) *engine.Hold {
 	r.handles++
-	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: r.handles}, Mode: m, Try: try, Lease: lease, Bounded: true, NewOwner: true}
+	h.Owner, h.Lease, h.Bounded, h.NewOwner = protocol.Owner{Handle: r.handles}, lease, true, true
+	r.do(func() { r.engine.Acquire(r.now, h) })
+	return h
+}
+
+// acquireFor begins a call of a new owner for a write hold with a lease.
+func (r *rig) acquireFor(d time.Duration) *engine.Hold {
+	r.handles++
+	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: r.handles}, Mode: protocol.Write, Lease: d, Bounded: true, NewOwner: true}
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h
 }
@@ -160,6 +180,15 @@ func (r *rig) answer() {
 	}
 }
 
+// hear tells that a server has voted for all claims that have asked it.
+func (r *rig) hear(i int) {
+	for number, b := range r.quorum.voters {
+		if b.votes[i].number == number {
+			r.do(func() { r.quorum.Heard(r.now, i, fmt.Sprintf("%d 0 %d", someToken, number)) })
+		}
+	}
+}
+
 // vote is the reply of a server that votes with a token.
 func (r *rig) vote(token int64) any {
 	r.token++
@@ -172,7 +201,7 @@ func waits(again time.Duration) any { return waitsFor(protocol.Write, 77, again)
 // waitsFor is that reply, where the lock is held by an owner.
 func waitsFor(m protocol.Mode, handle uint64, again time.Duration) any {
 	other := protocol.NewClaim(m, "instance-02", 0, 7, protocol.Owner{Handle: handle})
-	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0), []string{protocol.Read: "read", protocol.Write: "write"}[m], other.ID}
+	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0), []string{protocol.Read: "read", protocol.Write: "write"}[m], other.ID, ""}
 }
 
 var (
@@ -183,7 +212,15 @@ var (
 	nonsense   any = "what no script replies"
 )
 
-// markOf is the reply of a server about its mark; rest is what is left of its rest in ms, or -1.
-func markOf(i int, generation string, rest int64, top string) any {
-	return []any{fmt.Sprintf("1763763763000000:%d", i), generation, rest, shortestLease.Milliseconds(), top, fmt.Sprint(someToken - 1000)}
+// longestInUse is the longest lease that the marks of markOf say is in use.
+const longestInUse = time.Minute
+
+// markOf is the reply of a server about its mark.
+func markOf(i int, generation string, rests bool, top string) any {
+	return markWith(fmt.Sprintf("1763763763000000:%d", i), generation, rests, longestInUse, top)
+}
+
+// markWith is the reply of a server of that id.
+func markWith(id, generation string, rests bool, longest time.Duration, top string) any {
+	return []any{id, generation, map[bool]int64{true: 1}[rests], longest.Milliseconds(), top, fmt.Sprint(someToken - 1000), ""}
 }

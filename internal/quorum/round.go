@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -9,16 +8,114 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A round is a renewal, or a change of the number of holds, that a majority of the servers is to confirm.
+// A round is a request for which several servers are asked, and which a majority of them decides: a
+// renewal, a change of the number of holds, a release, ForceUnlock or Inspect.
 type round struct {
-	r        *engine.Request
-	sent     int // to how many servers
-	done     int // how many have confirmed it
-	gone     int // how many have no vote for the claim any more
-	failed   int // how many requests have failed
-	home     int // the index of the home while it has not answered, or -1: it grants the lock to others by the lease that it knows
-	err      error
-	answered bool
+	kind    kind            // of the requests to the servers
+	request *engine.Request // that it answers; nil for Inspect
+	ballot  *ballot         // of a release
+	view    *Inspection     // of Inspect
+	home    int             // whose answer matters if it answers: it lets in the next claim. Or -1
+	answers []answer        // by server
+	asked   []*Request      // by server, of a round to all
+	err     error           // that a request failed with: one that does not pass, if there is one
+	over    bool
+}
+
+// An answer is what has become of a request of a round.
+type answer uint8
+
+const (
+	unasked answer = iota
+	open           // no answer yet
+	agreed
+	lacking // the server has no such vote
+	failed
+)
+
+func (q *Quorum) newRound(k kind, r *engine.Request) *round {
+	return &round{kind: k, request: r, home: -1, answers: make([]answer, len(q.servers))}
+}
+
+// counted counts a server's answer.
+func (q *Quorum) counted(now time.Time, x *round, i int, reply protocol.Reply, err error) {
+	switch {
+	case err != nil:
+		x.answers[i] = failed
+		if x.err == nil || !protocol.Passing(err) {
+			x.err = err
+		}
+	case reply.Code == protocol.NotThere && x.kind != forces && x.kind != inspects:
+		x.answers[i] = lacking
+	default:
+		x.answers[i] = agreed
+	}
+	q.decide(now, x)
+}
+
+// decide ends a round if enough is known.
+//
+//   - Done: a majority has done it, and the home if it answers.
+//   - Not there: so many servers have no vote for the claim that the others are not a majority.
+//   - A failure: a majority cannot do it any more.
+//
+// A request to all servers, or a withdrawal, waits for every server that is not suspected. A release does
+// not wait for suspected servers: their votes end with their leases.
+func (q *Quorum) decide(now time.Time, x *round) {
+	if x.over {
+		return
+	}
+	var n [failed + 1]int
+	silent := 0
+	for i, a := range x.answers {
+		if a == open && q.servers[i].suspected {
+			silent++
+		} else {
+			n[a]++
+		}
+	}
+	release := x.kind == givesBack
+	withdrawal := release && x.ballot.token == 0
+	held := len(x.answers) - n[unasked] - n[lacking] // servers that may have a vote
+	code, fails := protocol.Done, false
+	switch {
+	case n[open] > 0 && (withdrawal || x.kind == forces || x.kind == inspects):
+		return
+	case withdrawal:
+		code = protocol.NotThere
+	case n[agreed] >= q.majority:
+		if x.home >= 0 && x.answers[x.home] == open && !q.servers[x.home].suspected {
+			return
+		}
+	case held < q.majority:
+		code = protocol.NotThere
+	case release && n[open] > 0:
+		return
+	case release:
+		fails = held-n[agreed] >= q.majority // or else what the others have is not a majority
+	case n[agreed]+n[open]+silent >= q.majority:
+		return
+	default:
+		fails = true
+	}
+	x.over = true
+	q.cancel(x)
+	var err error
+	switch {
+	case !fails:
+	case x.err != nil && !protocol.Passing(x.err):
+		err = x.err
+	default:
+		err = q.noMajority()
+	}
+	switch {
+	case x.view != nil:
+		q.inspected(x.view, err)
+		return
+	case release && err == nil:
+		x.ballot.forget()
+	}
+	q.answer(now, x.request, protocol.Reply{Code: code}, err)
 }
 
 // broadcast sends a renewal, or a change of the number of holds, to all servers that have voted for the claim, suspected ones
@@ -31,30 +128,40 @@ func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 		return
 	}
 	b.latest = r
-	x := &round{r: r, home: -1}
-	k := renews
+	x := q.newRound(renews, r)
 	if r.Script == lua.Reenter {
-		k, b.count = counts, r
+		x.kind, b.count = counts, r
 	}
 	for i, s := range q.servers {
 		switch v := &b.votes[i]; {
 		case v.state == cast:
-			if x.sent++; i == b.home {
+			if i == b.home {
 				x.home = i
 			}
-			b.confirm(now, i, k, x, r)
-		case v.state == absent && k == renews && s.usable(q):
-			b.recover(now, i, r)
+			b.confirm(now, i, x.kind, x, r)
+		case x.kind == renews && s.usable(q):
+			b.recover(now, i, r.Lease)
 		}
 	}
-	if q.finishRound(now, x); !x.answered {
-		q.rounds = append(q.rounds, x)
-	}
+	q.decide(now, x)
 }
 
-// confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim.
+// mostConfirming is how many of these requests about one vote a server is sent that does not answer. Some may be held up by
+// others that they travel with, though the server is well.
+const mostConfirming = 4
+
+// confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim. If
+// the server has not answered enough of them, this round does without it.
 func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Request) {
 	v := &b.votes[i]
+	if b.q.servers[i].suspected && v.confirming >= mostConfirming {
+		v.recount = v.recount || k == counts
+		if x != nil {
+			x.answers[i] = failed
+		}
+		return
+	}
+	v.confirming++
 	copied := r.Request
 	copied.Claim = v.wire
 	if k == counts {
@@ -63,26 +170,28 @@ func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Reque
 	b.q.send(now, i, &Request{Request: copied, kind: k, ballot: b, number: v.number, lease: r.Lease.Duration, round: x, lock: b.lock})
 }
 
-// recover asks a server for its vote that has not voted for the claim yet, or has lost its vote.
-func (b *ballot) recover(now time.Time, i int, r *engine.Request) {
+// recover asks a server for its vote that has not voted for the claim, which holds the lock, or has lost
+// its vote. The claim waits there: with the votes of a majority alone, it would be lost with one of those
+// servers.
+func (b *ballot) recover(now time.Time, i int, lease protocol.Lease) {
 	if w := b.writer(); w != nil && w.votes[i].state != cast {
 		return
 	}
 	before := b.lease
-	b.lease = r.Lease
-	b.requestVote(now, i, false)
+	b.lease = lease
+	b.requestVote(now, i, true)
 	b.lease = before
 }
 
-// settleLateVote handles a vote that comes after the ballot was won: the claim does not wait for it, and its server is told the
-// number of holds.
+// settleLateVote handles what a server has answered after the ballot was won: a vote, after which the server
+// is told the number of holds; or that the claim would have to wait.
 func (b *ballot) settleLateVote(now time.Time, i int, number uint64) {
 	if b.phase != won {
 		return
 	}
 	switch v := &b.votes[i]; {
-	case v.state == waiting:
-		b.drop(now, i)
+	case v.state == absent && v.blocked && b.q.servers[i].usable(b.q):
+		b.recover(now, i, b.lease)
 	case v.state == cast && b.count != nil && v.number == number:
 		b.confirm(now, i, counts, nil, b.count)
 	}
@@ -92,63 +201,111 @@ func (b *ballot) settleLateVote(now time.Time, i int, number uint64) {
 func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
 	b := r.ballot
 	v := &b.votes[s.index]
-	if v.number == r.number && v.state == cast && err == nil {
-		if reply.Code == protocol.NotThere {
+	if v.number == r.number {
+		v.confirming--
+		switch {
+		case v.state != cast || err != nil:
+		case reply.Code == protocol.NotThere:
 			b.drop(now, s.index) // so that a late request for the vote is refused
-		} else if r.sent.After(v.sent) {
+			q.readMark(now, s)   // the server may have lost its data
+		case r.sent.After(v.sent):
 			v.sent, v.lease = r.sent, r.lease
+		}
+		if v.recount {
+			v.recount = false
+			b.confirm(now, s.index, counts, nil, b.count)
 		}
 	}
 	if r.round != nil {
-		if s.index == r.round.home {
-			r.round.home = -1
+		q.counted(now, r.round, s.index, reply, err)
+	}
+}
+
+// askAll sends all servers what request returns for each. It also asks for the marks that are not known:
+// they say which server is the home of a name, and how many servers vote.
+func (q *Quorum) askAll(now time.Time, x *round, request func(i int) *Request) {
+	q.readMarks(now)
+	for i := range q.servers {
+		r := request(i)
+		r.kind, r.round = x.kind, x
+		x.asked = append(x.asked, r)
+		q.send(now, i, r)
+	}
+}
+
+// cancel does not send those requests of a round to all that were not sent yet.
+func (q *Quorum) cancel(x *round) {
+	for _, r := range x.asked {
+		if !r.sent.IsZero() {
+			continue
 		}
-		q.counted(now, r.round, reply, err)
-	}
-}
-
-// counted counts a reply in its round.
-func (q *Quorum) counted(now time.Time, x *round, reply protocol.Reply, err error) {
-	switch {
-	case err != nil:
-		x.failed, x.err = x.failed+1, err
-	case reply.Code == protocol.NotThere:
-		x.gone++
-	default:
-		x.done++
-	}
-	q.finishRounds(now)
-}
-
-// finishRounds answers the engine's requests of all rounds that are over.
-func (q *Quorum) finishRounds(now time.Time) {
-	for _, x := range q.rounds {
-		q.finishRound(now, x)
-	}
-	q.rounds = slices.DeleteFunc(q.rounds, func(x *round) bool { return x.answered })
-}
-
-// finishRound answers the engine once a majority has confirmed the request, and the home has answered or is suspected; or once
-// a majority cannot confirm it any more.
-func (q *Quorum) finishRound(now time.Time, x *round) {
-	if x.answered {
-		return
-	}
-	reply, err := protocol.Reply{Code: protocol.Done}, error(nil)
-	switch {
-	case x.done >= q.majority:
-		if x.home >= 0 && !q.servers[x.home].suspected {
-			return
+		q.servers[r.Server].unsent.Remove(r)
+		if r.kind == forces {
+			r.lock.slots[r.Server].put(r.slot)
+			q.release(r.lock)
 		}
-	case x.sent-x.gone < q.majority:
-		reply.Code = protocol.NotThere
-	case x.sent-x.gone-x.failed >= q.majority:
-		return
-	case !protocol.Passing(x.err):
-		err = x.err
-	default:
-		err = q.noMajority()
 	}
-	x.answered = true
-	q.answer(now, x.r, reply, err)
+}
+
+// force drops every hold on all servers. It waits for every server that is not suspected, so that no
+// request drops later holds.
+func (q *Quorum) force(now time.Time, r *engine.Request) {
+	lk := q.use(r.Keys)
+	q.askAll(now, q.newRound(forces, r), func(i int) *Request {
+		q.numbers++
+		slot := lk.slots[i].take()
+		lk.refs++
+		return &Request{
+			Request: protocol.Request{Script: lua.Force, Keys: lk.keys, Channels: q.channels,
+				Claim: protocol.NewClaim(protocol.Write, q.instance, slot, q.numbers, protocol.Owner{})},
+			lock: lk, slot: slot,
+		}
+	})
+	q.release(lk)
+}
+
+// forced handles the reply to force.
+func (q *Quorum) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
+	if err == nil { // or else nobody knows whether the request may yet run
+		r.lock.slots[r.Server].put(r.slot)
+	}
+	q.release(r.lock)
+	q.counted(now, r.round, r.Server, reply, err)
+}
+
+// An Inspection is a call that asks what the servers know of a lock.
+type Inspection struct {
+	Tag   any // the caller's own
+	State protocol.State
+	Err   error
+
+	lock   *lock
+	states []*protocol.State // by server; nil of one that has not said
+}
+
+// Inspect asks all servers what they know of a lock.
+func (q *Quorum) Inspect(now time.Time, name string, tag any) {
+	lk := q.use(protocol.KeysOf(q.prefix, name))
+	x := q.newRound(inspects, nil)
+	x.view = &Inspection{Tag: tag, lock: lk, states: make([]*protocol.State, len(q.servers))}
+	q.askAll(now, x, func(int) *Request {
+		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: lk.keys}}
+	})
+}
+
+// viewed handles the reply to Inspect.
+func (q *Quorum) viewed(now time.Time, r *Request, state *protocol.State, err error) {
+	if err == nil {
+		r.round.view.states[r.Server] = state
+	}
+	q.counted(now, r.round, r.Server, protocol.Reply{}, err)
+}
+
+// inspected ends an Inspection.
+func (q *Quorum) inspected(v *Inspection, err error) {
+	if v.Err = err; err == nil {
+		v.State = protocol.Join(v.states, q.home(v.lock, nil))
+	}
+	q.release(v.lock)
+	q.out.Inspected = append(q.out.Inspected, v)
 }

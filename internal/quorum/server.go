@@ -1,23 +1,27 @@
 package quorum
 
 import (
-	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 // A server is what the quorum knows of one server.
 type server struct {
 	index     int
-	lease     time.Duration // the longest that a mark is to allow
+	lease     time.Duration // the longest that was asked for since the server last noted one
+	noted     time.Duration // the longest that this client has had the server note
+	notedAt   time.Time     // when the request was sent that did
 	known     bool          // mark is what the server has said
 	mark      protocol.Mark
 	asked     time.Time     // when the request was sent that brought the mark
 	older     bool          // another server was found to have a generation after that, and this one was not
 	met       time.Time     // when it first showed the mark's id: what it has forgotten is from before
-	waited    bool          // startPatience has passed since then
-	rested    time.Time     // until when it rests, if the mark says so
+	waited    bool          // startPatience has passed since then, or it has lost its data
+	resting   time.Time     // when it was first seen to rest; zero if it does not
+	forgot    time.Duration // the longest lease that it may have voted for before that; negative if that is not known
+	twin      bool          // the log has been told that another client leads to the same server
 	asking    bool          // a request about the mark is under way
 	retry     time.Time     // when the mark may be changed again, after a failure
 	suspected bool          // it has not answered for a while, or a request failed: no call waits for it while enough others answer
@@ -28,13 +32,15 @@ type server struct {
 	trip      time.Duration // how long a round trip takes, at least shortestPatience/2; 0 if it has not answered yet
 	err       error         // the last that it replied, or that a request failed with
 
-	flying    []*Request // those without an answer, oldest first
-	endings   []*ending  // votes that are being given back
-	listening time.Time  // since when the subscription stands; zero if it does not
-	deaf      uint64     // the number of a vote of which a reply told, and no message has yet; or 0
-	deafAt    time.Time  // when the subscription is taken for deaf
-	mute      bool       // the log has been told that the server may not publish
-	unheard   bool       // the log has been told that the server refuses the subscription
+	unsent        order.List[Request, *Request] // requests that wait until others are answered
+	flying        order.List[Request, *Request] // those without an answer, oldest first
+	owed          order.List[Request, *Request] // votes that were not given back; the next to try again first
+	listening     time.Time                     // since when the subscription stands; zero if it does not
+	subscriptions int                           // how often the subscription was opened
+	deaf          uint64                        // the number of a vote that a reply told of, and no message; or 0
+	deafAt        time.Time                     // when the subscription is taken for deaf
+	mute          bool                          // the log has been told that the server may not publish
+	unheard       bool                          // the log was told that the server refuses the subscription
 }
 
 // votes reports whether the server belongs to the generation that votes.
@@ -61,18 +67,35 @@ func (q *Quorum) shortOfServers() bool {
 	return n < q.majority
 }
 
-// waiters returns the ballots whose claims wait in the queue of a server, oldest first.
-func (q *Quorum) waiters(s *server) []*ballot {
-	return slices.DeleteFunc(q.all(), func(b *ballot) bool { return b.votes[s.index].state != waiting })
-}
-
-// silentSince returns since when the server has answered nothing although a request is under way; zero if none is. A server
-// that answers other requests is not silent: the one without an answer may have been lost.
-func (s *server) silentSince() time.Time {
-	if len(s.flying) > 0 {
-		return later(s.flying[0].sent, s.heard)
+// oldest returns when the oldest request was sent that has no answer; zero if there is none.
+func (s *server) oldest() time.Time {
+	if r := s.flying.First(); r != nil {
+		return r.sent
 	}
 	return time.Time{}
+}
+
+// slow reports whether a request has been without an answer for too long, whatever else the server answers.
+func (q *Quorum) slow(now time.Time, s *server) bool {
+	at := s.oldest()
+	return !at.IsZero() && now.Sub(at) >= q.patience
+}
+
+// givesBack reports whether a vote is being given back to the server that it does not refuse to take.
+func (s *server) givesBack() bool {
+	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent} {
+		for r := range list.All() {
+			if r.kind == givesBack {
+				return true
+			}
+		}
+	}
+	for r := range s.owed.All() {
+		if !r.refused {
+			return true
+		}
+	}
+	return false
 }
 
 // probePause returns how long after one request for the mark the next is due.
@@ -90,20 +113,19 @@ func (q *Quorum) due(s *server) (at time.Time) {
 	if s.deaf != 0 {
 		note(s.deafAt)
 	}
-	if t := s.silentSince(); !t.IsZero() && !s.suspected {
+	if t := s.oldest(); !t.IsZero() && !s.suspected {
 		note(t.Add(q.patience))
 	}
 	if s.known && !s.waited {
 		note(s.met.Add(q.startPatience()))
 	}
 	if !s.asking && q.concerned(s) && !s.answers(q) {
-		t := s.probed.Add(s.probePause())
-		if s.known && s.mark.Resting && s.rested.After(t) {
-			t = s.rested
-		}
-		note(t)
+		note(later(s.probed.Add(s.probePause()), s.rested()))
 	}
-	if q.generation == "" && !q.since.IsZero() && len(q.parked) > 0 {
+	if r := s.owed.First(); r != nil && !s.suspected {
+		note(r.after)
+	}
+	if q.generation == "" && !q.since.IsZero() && q.parked > 0 {
 		for _, wait := range [...]time.Duration{q.patience, q.startPatience()} {
 			if t := q.since.Add(wait); t.After(s.probed) {
 				note(t)
@@ -113,9 +135,19 @@ func (q *Quorum) due(s *server) (at time.Time) {
 	return at
 }
 
-// concerned reports whether anything waits for the server.
+// concerned reports whether anything waits for the server, or the server for this client: it is to rest, or to be admitted after that.
 func (q *Quorum) concerned(s *server) bool {
-	return len(q.ballots) > 0 || len(q.parked) > 0 || len(s.endings) > 0
+	return len(q.ballots) > 0 || s.owed.Len() > 0 ||
+		q.generation != "" && s.known && !s.suspected && !s.votes(q)
+}
+
+// rested returns until when the server rests, by this client's clock: for the longest lease that it may have forgotten, from when it was
+// first seen to rest. It is zero if it does not rest, or that lease is not known.
+func (s *server) rested() time.Time {
+	if s.resting.IsZero() || s.forgot < 0 {
+		return time.Time{}
+	}
+	return s.resting.Add(s.forgot + s.forgot/100 + grace)
 }
 
 // check does what is due about a server: it takes the subscription for deaf, suspects the server, or asks for its mark.
@@ -127,11 +159,11 @@ func (q *Quorum) check(now time.Time, s *server) {
 			q.out.Deaf = append(q.out.Deaf, s.index)
 		}
 	}
-	if t := s.silentSince(); !t.IsZero() && !s.suspected && now.Sub(t) >= q.patience {
+	if q.slow(now, s) {
 		q.suspect(now, s)
 	}
+	q.settleOwed(now, s)
 	if !s.asking && q.concerned(s) && !s.answers(q) && now.Sub(s.probed) >= s.probePause() {
-		s.abandonExpired(now)
 		q.readMark(now, s)
 	}
 	if s.known && !s.waited && now.Sub(s.met) >= q.startPatience() {
@@ -145,16 +177,20 @@ func (q *Quorum) check(now time.Time, s *server) {
 	}
 }
 
-// trust notes that a server has answered.
-func (q *Quorum) trust(now time.Time, s *server) {
-	s.failing, s.probes = false, 0
+// trust notes that a server has answered a request. A server that was suspected is trusted again once it
+// answers in time, and has answered all that is old.
+func (q *Quorum) trust(now time.Time, s *server, r *Request) {
+	s.failing = false
+	if s.suspected && (now.Sub(r.sent) >= q.patience || q.slow(now, s)) {
+		return
+	}
+	s.probes = 0
 	if s.suspected {
 		s.suspected = false
-		q.readMark(now, s) // the server may have lost its data
+		if r.kind != marks {
+			q.readMark(now, s) // the server may have lost its data
+		}
 		q.advanceAll(now)
-	}
-	if s.known {
-		q.retryEndings(now, s)
 	}
 }
 
@@ -164,25 +200,42 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 		return
 	}
 	s.suspected = true
-	q.finishPolls()
-	q.finishRounds(now)
+	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent} {
+		for r := range list.All() {
+			if r.round != nil {
+				q.decide(now, r.round)
+			}
+		}
+	}
 	q.advanceAll(now)
 	q.settleParked(now)
 }
 
 // forgetVotes forgets the votes of a server that has lost its data.
 func (q *Quorum) forgetVotes(s *server) {
-	for _, b := range q.all() {
+	for b := range q.all.All() {
 		if b.votes[s.index].state != absent {
 			b.free(s.index)
 		}
 	}
 }
 
-// advanceAll advances all ballots.
+// advanceAll advances all ballots, since the servers have changed: some now, and the others as soon as
+// others had their turn.
 func (q *Quorum) advanceAll(now time.Time) {
-	for _, b := range q.all() {
-		b.advance(now)
+	q.stale, q.changed = q.all.Len(), now
+	q.sweep(now)
+}
+
+// sweep advances ballots that have not been since the servers have changed.
+func (q *Quorum) sweep(now time.Time) {
+	for range min(q.stale, atOnce) {
+		q.stale--
+		if b := q.all.First(); b != nil {
+			q.all.Remove(b)
+			q.all.PushBack(b)
+			b.advance(now)
+		}
 	}
 }
 

@@ -20,40 +20,46 @@ const (
 
 // A vote is that of one server for a claim. To the server, each vote is a claim with a number and a slot of its own.
 type vote struct {
-	state    state
-	wire     protocol.Claim
-	slot     int
-	number   uint64
-	request  *Request          // under way
-	queues   bool              // the last request asks to wait, and is no try
-	blocked  bool              // a try was refused, because the claim would have had to wait
-	obstacle protocol.Obstacle // if it waits or was blocked
-	refused  error             // an error that the server has replied, and would reply again: the claim does without its vote
-	token    int64             // of the vote; 0 if it is not known
-	local    int64             // the time of the grant by the server's clock, in µs
-	first    time.Time         // when the first request was sent
-	sent     time.Time         // when the last request was sent that is known to have set the lease
-	lease    time.Duration     // that it has set
-	granted  time.Time         // a moment not after the vote was cast
-	entered  bool              // the server was told the number of holds
-	told     bool              // a message says that the vote was cast, and overtook the reply to a request
-	again    time.Time         // when to ask again, if the claim waits
-	late     bool              // there was reason to ask again while a request was under way, which may have run before
+	state      state
+	wire       protocol.Claim
+	slot       int
+	number     uint64
+	request    *Request          // under way
+	queues     bool              // the last request asks to wait, and is no try
+	blocked    bool              // a try was refused, because the claim would have had to wait
+	obstacle   protocol.Obstacle // if it waits or was blocked
+	refused    error             // that the server has replied, and would again: the claim does without it
+	token      int64             // of the vote; 0 if it is not known
+	local      int64             // the time of the grant by the server's clock, in µs
+	first      time.Time         // when the first request was sent
+	sent       time.Time         // when the last request was sent that is known to have set the lease
+	lease      time.Duration     // that it has set
+	granted    time.Time         // a moment not after the vote was cast
+	confirming int               // requests without an answer that confirm the vote
+	recount    bool              // the server is to be told the number of holds once it answers
+	entered    bool              // the server was told the number of holds, or local is when the owner's write began
+	told       bool              // a message says that the vote was cast, and overtook the reply to a request
+	again      time.Time         // when to ask again, if the claim waits
+	asked      int               // how often the subscription had been opened when the server was last asked
+	late       bool              // a request was under way when there was reason to ask again
 }
+
+// waits reports whether the claim waits in the server's queue, and nothing is under way.
+func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
 // requestVote asks a server for its vote, or asks again. queue says that the claim is to wait if it cannot have the vote.
 func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	q, v := b.q, &b.votes[i]
-	if v.request != nil && now.Sub(v.request.sent) < q.patience {
+	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
 		return
 	}
 	if v.state == absent {
 		q.numbers++
-		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, first: now, refused: v.refused}
+		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, refused: v.refused}
 		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 		q.voters[v.number] = b
 	}
-	v.queues, v.blocked, v.again = queue, false, time.Time{}
+	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, q.servers[i].subscriptions
 	r := &Request{
 		Request: protocol.Request{
 			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
@@ -65,7 +71,7 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	if b.mode == protocol.Read {
 		r.Script = lua.RVote
 		if w := b.writer(); w != nil && w.votes[i].state == cast {
-			r.Writer = w.votes[i].wire.ID
+			r.Writer, v.entered = w.votes[i].wire.ID, true
 		}
 	}
 	v.request = r
@@ -133,8 +139,8 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		}
 		v.state, v.obstacle, v.sent = waiting, reply.Obstacle, later(v.sent, r.sent)
 		v.again = now.Add(max(reply.Again+grace, soonest))
-		if v.late || !s.listening.IsZero() && r.sent.Before(s.listening) {
-			v.again = now // a message may have been published before the subscription stood
+		if v.late {
+			v.again = now
 		}
 		v.late = false
 		q.out.Listen = true
@@ -166,20 +172,28 @@ func (b *ballot) askAgain(now time.Time, i int) {
 func (b *ballot) free(i int) {
 	v := &b.votes[i]
 	delete(b.q.voters, v.number)
-	b.lock.slots[i].free = append(b.lock.slots[i].free, v.slot)
+	b.lock.slots[i].put(v.slot)
 	*v = vote{refused: v.refused}
 }
 
-// drop gives a vote back, or withdraws the request for it. It returns nil if there is neither.
-func (b *ballot) drop(now time.Time, i int) *ending {
+// drop gives a vote back, or withdraws the request for it, if there is either. A request that was not sent
+// yet is not sent.
+func (b *ballot) drop(now time.Time, i int) {
 	v := &b.votes[i]
 	if v.state == absent {
-		return nil
+		return
 	}
-	e := b.q.giveBack(now, b, i)
-	delete(b.q.voters, v.number)
-	*v = vote{refused: v.refused, blocked: v.blocked, obstacle: v.obstacle}
-	return e
+	if v.request != nil && v.request.sent.IsZero() {
+		b.q.servers[i].unsent.Remove(v.request)
+	}
+	left := vote{refused: v.refused, blocked: v.blocked, obstacle: v.obstacle}
+	if v.first.IsZero() {
+		b.free(i)
+	} else {
+		b.giveBack(now, i)
+		delete(b.q.voters, v.number)
+	}
+	*v = left
 }
 
 // dropAll gives back all votes.

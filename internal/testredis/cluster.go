@@ -189,6 +189,33 @@ func (s *Server) synced() error {
 	return err
 }
 
+// AwaitReplicas waits until replicas have all that the server has written so far.
+func (s *Server) AwaitReplicas(replicas ...*Server) {
+	s.tb.Helper()
+	offset := func(s *Server, field string) (n int64, err error) {
+		info, err := s.Client().InfoMap(context.Background(), "replication").Result()
+		if err == nil {
+			n, err = strconv.ParseInt(info["Replication"][field], 10, 64)
+		}
+		return n, err
+	}
+	written, err := offset(s, "master_repl_offset")
+	for _, r := range replicas {
+		if err == nil {
+			err = poll(startTimeout, func() error {
+				n, err := offset(r, "slave_repl_offset")
+				if err == nil && n < written {
+					err = fmt.Errorf("the replica has %d of %d bytes", n, written)
+				}
+				return err
+			})
+		}
+	}
+	if err != nil {
+		s.tb.Fatalf("await replicas: %v", err)
+	}
+}
+
 // AwaitRole waits until the server is a "master" or a "slave".
 func (s *Server) AwaitRole(role string) {
 	s.tb.Helper()

@@ -22,7 +22,7 @@ import (
 )
 
 // startTimeout bounds how long a server may take until it answers.
-const startTimeout = 20 * time.Second
+const startTimeout = time.Minute
 
 // Config says how to start a server.
 type Config struct {
@@ -65,13 +65,15 @@ func Available() bool {
 	return err == nil
 }
 
+func required() bool { return os.Getenv("RWLOCK_REQUIRE_REDIS") == "1" }
+
 // Need skips the test if there is no server binary, or fails it if RWLOCK_REQUIRE_REDIS is 1.
 func Need(tb testing.TB) {
 	tb.Helper()
 	_, err := binary()
 	switch {
 	case err == nil:
-	case os.Getenv("RWLOCK_REQUIRE_REDIS") == "1":
+	case required():
 		tb.Fatalf("no server, and RWLOCK_REQUIRE_REDIS=1: %v", err)
 	default:
 		tb.Skipf("no server: %v", err)

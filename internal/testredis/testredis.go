@@ -41,6 +41,22 @@ type Backend struct {
 // Each runs fn on miniredis and on a real server, as parallel subtests.
 func Each(t *testing.T, fn func(t *testing.T, s Backend)) {
 	t.Helper()
+	onMiniredis(t, fn)
+	onReal(t, fn)
+}
+
+// One runs fn on a real server, or on miniredis if there is no server binary and none is required, as a parallel subtest.
+func One(t *testing.T, fn func(t *testing.T, s Backend)) {
+	t.Helper()
+	if Available() || required() {
+		onReal(t, fn)
+	} else {
+		onMiniredis(t, fn)
+	}
+}
+
+func onMiniredis(t *testing.T, fn func(t *testing.T, s Backend)) {
+	t.Helper()
 	t.Run("miniredis", func(t *testing.T) {
 		t.Parallel()
 		m, err := miniredis.Run()
@@ -51,6 +67,10 @@ func Each(t *testing.T, fn func(t *testing.T, s Backend)) {
 		t.Cleanup(m.Close)
 		fn(t, Backend{Prefix: newPrefix(), tb: t, addr: m.Addr()})
 	})
+}
+
+func onReal(t *testing.T, fn func(t *testing.T, s Backend)) {
+	t.Helper()
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
 		fn(t, Backend{Prefix: newPrefix(), tb: t, addr: Shared(t).Addr(), real: true})

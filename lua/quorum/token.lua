@@ -36,9 +36,9 @@ local function cast(mark, wanted, write)
   return token
 end
 
--- Whether the server may vote: its mark is the one that the caller knows, and says that a lease may be so long.
+-- Whether the server may vote: its mark is the one that the caller knows.
 local function may_vote(mark)
-  return (mark[1] or '') == ARGV[9] and (mark[6] or '') == ARGV[11] and tonumber(mark[2] or '0') >= tonumber(ARGV[4])
+  return mark[1] == ARGV[11] and mark[2] == ARGV[9] and ARGV[9] ~= ''
 end
 
 -- Adds the token to the reply to a claim that was let in.

@@ -2,12 +2,15 @@
 --
 -- KEYS   1 lock  2 leases  3 queue  4 the server's mark: see mark.lua
 -- ARGV   1 to 7 as lock.lua, all of them  8 ""  9 the generation of the mark  10 the token that is wanted, 16 digits
---        11 the id of the mark
--- Reply  as lock.lua, with the vote's token behind a space, or as a ninth element, if the claim was let in; -2 if the mark is another
+--        11 the id of the mark  12 only along with the script's text: see run.lua
+-- Reply  as lock.lua; if the claim was let in, with the vote's token behind a space, or as the ninth element; -2 if the mark is another
 
 --#include clock.lua
+if ARGV[12] then
+  --#include ../quorum/run.lua
+end
 --#include ../quorum/token.lua
-local mark = call('HMGET', KEYS[4], 'generation', 'longest', 'top', 'old', 'turned', 'id')
+local mark = call('HMGET', KEYS[4], 'id', 'generation', 'top', 'old', 'turned')
 if not may_vote(mark) then
   return -2
 end

@@ -77,4 +77,4 @@ elseif pending > 0 and not is_write(holder) and (rank or waiting) >= first then
 end
 local told, mute = conclude()
 local mode = is_write(holder) and 'write' or holder ~= '' and 'read' or ''
-return {'', more, told, mute, math.ceil(left), ahead, mode, whose}
+return {'', more, told, mute, math.ceil(left), ahead, mode, whose, fence or ''}

@@ -1,15 +1,29 @@
 -- The end of a claim.
 
+-- Writes what has changed. What a long lease had the keys kept for is over with it.
+local function finish()
+  local left = commit()
+  if waiting == 0 and readers == 0 then
+    local need = math.ceil(math.max(holder == '' and 0 or ends() - ms, 0)) + SHORT
+    if tonumber(left) > need then
+      call('PEXPIRE', LOCK, need)
+      call('PEXPIRE', LEASES, need)
+    end
+  end
+end
+
 -- Finishes the release of the caller's hold, which is no longer in the lock, and grants the lock to the next in line. until_ms is when
 -- the last lease would have ended.
 local function release(until_ms)
-  tombstone(slot, number, 'ended')
+  if string.sub(record, 1, 12) <= number then -- or else the release comes late, and the slot was used again
+    tombstone(slot, number, 'ended')
+  end
   expire()
   serve()
   if waiting > 0 and not is_write(holder) and ends() < until_ms then
     ask_first()
   end
-  commit()
+  finish()
   return {1, more, wake()}
 end
 
@@ -38,6 +52,6 @@ local function give_up()
       ask_first()
     end
   end
-  commit()
+  finish()
   return {0, more, wake()}
 end

@@ -112,9 +112,22 @@ local function drop_readers()
   holder, readers = '', 0
 end
 
+-- Notes that the claim which holds the lock alone loses it, unless its slot was used again.
+local function void_holder()
+  if holder == '' or holder == 'shared' then
+    return
+  end
+  local its_slot, its_number = parts(holder)
+  local last = its_slot == slot and record or call('HGET', LOCK, its_slot) or ''
+  if string.sub(last, 1, 12) <= its_number then
+    tombstone(its_slot, its_number, 'void')
+  end
+end
+
 -- Ends the holds that block the lock though their leases have ended.
 local function expire()
   if holder ~= 'shared' and not alive(since, lease) then
+    void_holder()
     vacate()
   end
   if holder == 'shared' and ends() <= ms then

@@ -12,6 +12,9 @@ if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] then
     lease, since = string.sub(lease, 1, -18), string.sub(lease, -16)
   end
   local left = since + lease * 1000 - at
+  if left > lease * 1000 + BACK then
+    left = 0 -- the clock was set back
+  end
   local kept = false -- whether the waiter in front has set the time to live within this second
   if queued and left > 0 then
     local its_record = its_slot and h[4] or ''
@@ -26,7 +29,7 @@ if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] then
     local waits = ARGV[2] .. ' ' .. now .. ' waits ' .. ARGV[4]
     local added = call('ZADD', QUEUE, ticket, ARGV[1])
     if queued then
-      call('HSET', LOCK, 'pending', h[2] + added, 'ticket', ticket, ARGV[3], waits)
+      call('HSET', LOCK, 'pending', (tonumber(h[2] or '') or 0) + added, 'ticket', ticket, ARGV[3], waits)
     else
       call('HSET', LOCK, 'owner', owner .. ' +', 'pending', 1, 'ticket', ticket, ARGV[3], waits)
     end
@@ -46,6 +49,6 @@ if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] then
       --#include sweep.lua
       sweep(true)
     end
-    return {'', 0, '', '', math.ceil(left / 1000), queued and call('ZCARD', QUEUE) - 1 or 0, 'write', writer}
+    return {'', 0, '', '', math.ceil(left / 1000), queued and call('ZCARD', QUEUE) - 1 or 0, 'write', writer, fence or ''}
   end
 end

@@ -8,6 +8,7 @@
 --   ahead  how many waiters are served before the caller
 --   mode   "write", "read" or "": how the lock is held; or "held": the claim was granted before
 --   whose  a claim that holds the lock
+--   last   the last token. A caller that waits, and hears of a grant with a smaller one, lost that before
 
 --#include sweep.lua
 
@@ -22,10 +23,19 @@ local function conclude()
   return wake()
 end
 
+-- Refuses a claim whose grant is over, now and for ever: the call begins anew under another number. A claim that held the lock alone is
+-- removed by that request, or by any other.
+local function refuse()
+  leave_leases()
+  tombstone(slot, number, 'void')
+  commit()
+  return -1
+end
+
 local function let_in_before(its_token)
   extend(ARGV[4])
   commit(TTL)
-  return {its_token, unfinished(), '', '', 0, 0, 'held', ''}
+  return {its_token, unfinished(), '', '', 0, 0, 'held', '', fence or ''}
 end
 
 local function entered()
@@ -33,7 +43,7 @@ local function entered()
   if more == 0 and told == '' and mute == '' then
     return fence
   end
-  return {fence, more, told, mute, 0, 0, '', ''}
+  return {fence, more, told, mute, 0, 0, '', '', fence}
 end
 
 -- Returns whether the caller is queued. If it is, its lease starts anew.

@@ -56,6 +56,12 @@ local function put(field, value)
   set[#set + 1] = value
 end
 
+if holder ~= '' and holder ~= 'shared' and since - now > BACK then
+  -- The clock was set back: the lease counts from now, or a holder that has died would block the lock for the step, too.
+  since = now
+  put('lease', lease .. ' ' .. now)
+end
+
 -- Notes how a claim ended, so that requests of it that arrive late are refused.
 local function tombstone(its_slot, its_number, how)
   put(its_slot, its_number .. ' ' .. time[1] .. ' ' .. how)
@@ -65,7 +71,7 @@ end
 -- that it is expected to be in.
 local function lose(its_slot, its_number, last, what)
   local its_last, now_says = string.match(last or '', '^(%d+) %d+ (%l+)')
-  if its_slot ~= slot and its_last == its_number and now_says == what then
+  if (its_slot ~= slot or its_number ~= number) and its_last == its_number and now_says == what then
     tombstone(its_slot, its_number, 'void')
   end
 end
@@ -83,7 +89,7 @@ local function put_number(field, n, before)
   end
 end
 
--- Writes what has changed, and keeps the times to live of the keys long enough.
+-- Writes what has changed, and keeps the times to live of the keys long enough. Returns that of the hash, ms.
 local function commit(ttl)
   local owner = (waiting > 0 or readers > 0) and holder .. ' +' or holder
   if owner ~= (f[1] or '') then
@@ -113,6 +119,7 @@ local function commit(ttl)
   if new_queue or short and waiting > 0 then
     call('PEXPIRE', QUEUE, left)
   end
+  return left
 end
 
 local function is_write(id)

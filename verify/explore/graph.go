@@ -48,12 +48,29 @@ var meanings = map[string]meaning{
 	"deafness.number":    number,
 	"lock.name":          plain,
 	"lock.slots":         slotCount,
+	"lock.first":         plain, // 0: so few names are never forgotten
+	"Engine.firstSlot":   plain,
 	"lock.free":          slotList,
 	"claim.slot":         slotNumber,
 	"claim.number":       number,
-	"claim.since":        number,
-	"claim.waits":        number,
+	"claim.vertex":       skip, // memory
+	"Node.Name":          plain,
+	"Node.Number":        number,
+	"Node.since":         number,
+	"Node.asked":         number,
+	"Node.mark":          skip, // without it, a search is made that finds nothing
+	"Node.own":           skip, // memory
+	"owner.left":         skip, // as Node.mark
+	"lock.newest":        number,
+	"lock.mark":          skip, // as Node.mark
+	"Graph.search":       skip, // as Node.mark
+	"gates.round":        skip,
+	"mark.round":         skip,
+	"mark.searched":      skip,
+	"search.round":       skip,
+	"search.events":      skip,
 	"claim.token":        token,
+	"claim.floor":        token,
 	"claim.sequence":     number,
 	"claim.confirmed":    number,
 	"claim.one":          skip, // memory
@@ -99,6 +116,7 @@ var meanings = map[string]meaning{
 	"Message.Granted":    number,
 	"Message.Look":       number,
 	"Reply.Token":        token,
+	"Reply.Last":         token,
 	"Reply.Vote":         token,
 	"Reply.Mute":         plain,
 	"Obstacle.Claim":     claimID,

@@ -53,7 +53,8 @@ type result struct {
 	reply   *protocol.Reply
 	sent    []sent
 	entered []claimName // that have the lock now, and had not
-	dropped []claimName // by force
+	lost    []claimName // that had the lock, and have it no more, but for the one that the request is about
+	dropped []claimName // of them, by force
 	ended   model.Ending
 	flaw    error // something wrong that leaves the lock as it has to be
 	err     error // anything else
@@ -183,6 +184,9 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 	if res.reply.Token != 0 {
 		res.reply.Token = tokens(res.reply.Token)
 	}
+	if res.reply.Last != 0 {
+		res.reply.Last = tokens(res.reply.Last)
+	}
 	if res.reply.Told.Token != 0 {
 		res.reply.Told.Token = tokens(res.reply.Told.Token)
 	}
@@ -230,20 +234,18 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	if q.of.write {
 		mode = model.Write
 	}
-	expected.Ended[c] = ended
-	had := slices.Clone(expected.Holds)
+	expected.Ended[c] = max(expected.Ended[c], ended)
+	had, over := slices.Clone(expected.Holds), slices.Clone(expected.Over)
 	var answer model.Answer
 	outcome, code := model.NotThere, -1 // of a reply that is a code
 	switch q.script {
 	case lua.Lock, lua.RLock:
-		// One that was lost before may be refused, or come anew.
-		if r := s.find(q.of.inst, q.of.slot); parsed.Refused && r != nil && int(r.number) == c.Number && r.what == 'v' && expected.Hold(c) == nil {
+		// A waiter that was dead may be refused, or come again.
+		if r := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && r != nil && int(r.number) == c.Number && r.what == 'v' {
 			expected.Ended[c] = model.Withdrawn
 		}
 		answer = expected.Ask(c, mode, leaseMS, q.try, q.within.model())
-		if q.try && answer == model.Blocked || answer == model.Refused && ended != model.Released {
-			res.ended = model.Withdrawn
-		}
+		res.ended = expected.Ended[c]
 	case lua.Unlock, lua.RUnlock:
 		outcome = expected.Release(c)
 		if outcome == model.Either {
@@ -290,6 +292,12 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	}
 	if err := exclusive(actual); err != nil {
 		return err
+	}
+	for _, h := range slices.Concat(had, over) {
+		still := func(o model.Hold) bool { return o.Claim == h.Claim }
+		if h.Claim != c && !slices.ContainsFunc(actual.Holds, still) && !slices.ContainsFunc(actual.Over, still) {
+			res.lost = append(res.lost, nameOf(h.Claim))
+		}
 	}
 	for _, h := range actual.Holds {
 		if !slices.ContainsFunc(had, func(o model.Hold) bool { return o.Claim == h.Claim }) {

@@ -181,7 +181,7 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		plan   string
 		what   string // that is found
 	}{
-		{"a server that has lost its data votes", edit{"return (mark[1] or '') == ", "return true or '' == "}, nil,
+		{"a server that has lost its data votes", edit{"return mark[1] == ", "return true or '' == "}, nil,
 			"W W restarts 1", "a writer has the token"},
 		{"one vote is enough", edit{}, func(e *parliament) { e.alter = func(q *quorum.Quorum) { setMajority(q, 1) } },
 			"W W restarts 1", "writer"},

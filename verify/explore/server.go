@@ -518,8 +518,8 @@ func (s *server) find(inst, slot uint8) *record {
 	return nil
 }
 
-// abstract returns the state of the model that a state stands for at a moment, but for the claims that have ended; and an error
-// if it stands for none.
+// abstract returns the state of the model that a state stands for at a moment, but for the claims that have ended and are not in
+// it any more; and an error if it stands for none.
 func (s *server) abstract(now int64) (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
 	mode := func(write bool) model.Mode {
@@ -534,6 +534,7 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 			l.Holds = append(l.Holds, h)
 		} else {
 			l.Over = append(l.Over, h)
+			l.Ended[h.Claim] = model.Lost
 		}
 	}
 	if s.holder.number != 0 {

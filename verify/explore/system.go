@@ -561,6 +561,9 @@ func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 		}
 	}
 	q, _ := e.request(i, r)
+	for _, c := range res.lost {
+		e.tell(x, int(c.inst), event{do: note, a: int16(c.number), ended: model.Lost})
+	}
 	for _, c := range res.dropped {
 		if n := x.procs[c.inst]; !n.p.Crashed {
 			e.tell(x, int(c.inst), event{do: dropped, a: int16(c.number)})

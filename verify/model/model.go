@@ -46,8 +46,9 @@ type Ending int
 
 // The endings.
 const (
-	Withdrawn Ending = iota + 1 // it held nothing
-	Released                    // it held the lock
+	Lost      Ending = iota + 1 // it held the lock until its lease ended, or until it was dropped by force
+	Withdrawn                   // it held nothing when it was given up
+	Released                    // it held the lock until it was released
 )
 
 // A Lock is one moment of a lock.
@@ -88,13 +89,15 @@ const (
 
 func (l *Lock) ms() int64 { return l.Now / 1000 }
 
-// Advance moves the clock to a moment in µs. Holds whose lease is over are gone.
+// Advance moves the clock to a moment in µs. Holds whose lease is over are gone, and their claims have ended: promise 6 has a claim
+// granted the lock once.
 func (l *Lock) Advance(now int64) {
 	l.Now = now
 	over := func(h Hold) bool { return h.Until <= l.ms() }
 	for _, h := range l.Holds {
 		if over(h) {
 			l.Over = append(l.Over, h)
+			l.Ended[h.Claim] = Lost
 		}
 	}
 	l.end(over)
@@ -187,7 +190,8 @@ func (l *Lock) serve() {
 }
 
 // Ask asks for the lock, or, sent again by a waiter, says that it lives. within is the write hold of the same owner, or
-// zero: under it, a reader enters at once. A claim that is met again keeps what it has. One that has ended is refused.
+// zero: under it, a reader enters at once. A claim that is met again keeps what it has. One that has ended is refused for ever,
+// whether it was released, lost or withdrawn.
 func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool, within Claim) Answer {
 	l.Entered = nil
 	until := l.ms() + lease
@@ -237,7 +241,8 @@ func (l *Lock) Release(c Claim) Outcome {
 		l.serveUnlessOutlasted(released)
 		return ReleasedNow
 	}
-	switch l.Ended[c] {
+	before := l.Ended[c]
+	switch before {
 	case Released:
 		return ReleasedBefore
 	case Withdrawn:
@@ -250,6 +255,9 @@ func (l *Lock) Release(c Claim) Outcome {
 		l.Over = slices.Delete(l.Over, i, i+1)
 		l.serveUnlessOutlasted(released)
 		return Either
+	}
+	if before == Lost {
+		return NotThere
 	}
 	l.Unserved = nil
 	l.serve()
@@ -304,6 +312,9 @@ func (l *Lock) Force(c Claim) Outcome {
 		return ReleasedBefore
 	}
 	l.Ended[c], l.Over = Released, nil
+	for _, h := range l.Holds {
+		l.Ended[h.Claim] = Lost
+	}
 	l.end(func(Hold) bool { return true })
 	l.serve()
 	return ReleasedNow

@@ -51,12 +51,12 @@ var (
 		command: `"$ROOT/verify.test" -test.failfast -test.run '^(TestDifferential|` + slow + `)' -test.skip /miniredis ` + brief,
 	}
 	bubbleTests = killer{
-		name:    "bubbles",
+		name: "bubbles", dir: "internal/tests",
 		command: `"$ROOT/root.test" -test.failfast -test.run "$BUBBLES"`,
 	}
 	// What something costs, and what is only to be seen at a server.
 	costTests = killer{
-		name: "costs", prepare: `go test -c -o "$ROOT/root.test" .`, but: several,
+		name: "costs", dir: "internal/tests", prepare: `go test -c -o "$ROOT/root.test" .`, but: several,
 		command: `"$ROOT/root.test" -test.failfast -test.run '^Test(Calls|Cost|Memory|Name|WrongType)'`,
 	}
 )
@@ -78,7 +78,7 @@ var (
 		command: `"$ROOT/sim.test" -test.failfast -test.run OverAQuorum -quorums 40`,
 	}
 	quorumTests = killer{
-		name: "root", prepare: `go test -c -o "$ROOT/root.test" .`, but: single,
+		name: "behaviour", dir: "internal/tests", prepare: `go test -c -o "$ROOT/root.test" .`, but: single,
 		command: `"$ROOT/root.test" -test.failfast -test.run "$QUORUM" -test.skip 'Observer|MaxHold' && "$ROOT/root.test" -test.failfast -test.run 'Quorum|Server(That|Rests|s)|TooFew|FirstStart'`,
 	}
 )
@@ -109,9 +109,9 @@ var (
 	inBubble = regexp.MustCompile(`\b(everywhere|bubbled|inBubble)\(t, `)
 )
 
-// bubbles returns a pattern of the names of the root tests that run in a bubble, where time costs nothing.
+// bubbles returns a pattern of the names of the behaviour tests that run in a bubble, where time costs nothing.
 func bubbles(root string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(root, "*_test.go"))
+	files, err := filepath.Glob(filepath.Join(root, "internal/tests/*_test.go"))
 	if err != nil {
 		return "", err
 	}

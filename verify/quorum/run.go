@@ -13,12 +13,9 @@ type Setup struct {
 	Servers int
 	Times   int // how often the fault happens
 	Seed    uint64
-	Rest    bool // servers without data rest for as long as they have to; or else their clocks are set forward
 }
 
 const (
-	// rest is for how long a server that has lost its data votes for nobody, if no lease is longer.
-	rest = time.Minute
 	// heal is what it takes after a fault until every hold has the votes of all servers again: one renewal wins back what was lost, and
 	// counts it in the next. A fault of other servers may cost a hold before that.
 	heal = Lease
@@ -46,7 +43,7 @@ func Several(tb testing.TB, list []Fault, s Setup, d time.Duration) Result {
 	var all Fault
 	var plans []faults.Fault
 	for _, f := range list {
-		f.Clock, f.Keeps = true, true
+		f.Keeps = true
 		all.Name, all.Early, all.Beyond, all.Parted = "one after the other", all.Early || f.Early, all.Beyond || f.Beyond, all.Parted || f.Parted
 		plans = append(plans, f.plan(s))
 	}
@@ -70,7 +67,7 @@ func (f Fault) plan(s Setup) faults.Fault {
 		args = []string{"--appendonly", "yes", "--appendfsync", "always"}
 	}
 	return faults.Fault{
-		Name: f.Name, Exact: !f.Early, Clock: f.Clock || f.Forgets && !s.Rest,
+		Name: f.Name, Exact: !f.Early, Clock: f.Clock,
 		Plan: faults.Plan{
 			Servers: s.Servers, Sides: 2, Hasty: 20, Args: args,
 		},
@@ -78,38 +75,18 @@ func (f Fault) plan(s Setup) faults.Fault {
 			some := r.Some(n)
 			f.inject(r, some)
 			if f.Forgets {
-				s.readmit(r, some)
+				readmit(r, some)
 			}
 		},
 	}
 }
 
-// readmit waits until servers that have lost their data vote again.
-func (s Setup) readmit(r *faults.Rig, some []*faults.Node) {
-	says := func(n *faults.Node, field string) string {
-		return n.Admin.HGet(context.Background(), mark, field).Val()
-	}
+// readmit waits until servers that have lost their data have rested, and vote again.
+func readmit(r *faults.Rig, some []*faults.Node) {
 	for _, n := range some {
-		r.Await(10*time.Second, "the server rests", func() bool { return says(n, "rest") != "" })
-	}
-	limit := rest + 30*time.Second
-	if !s.Rest {
-		// The votes that they may have forgotten are over. Only a client that does not know them yet asks before a minute has passed
-		// by its own clock.
-		limit = 30 * time.Second
-		r.Pass(2 * Lease)
-		for _, n := range some {
-			n.Step(rest)
-		}
-		for _, w := range r.Workers() {
-			r.Spawn()
-			if err := w.End(); err != nil {
-				r.Breach("%v", err)
-			}
-		}
-	}
-	for _, n := range some {
-		r.Await(limit, "the server votes again", func() bool { return says(n, "generation") != "" })
+		r.Await(30*time.Second, "the server votes again", func() bool {
+			return n.Admin.HGet(context.Background(), mark, "generation").Val() != ""
+		})
 	}
 }
 

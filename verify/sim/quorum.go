@@ -117,7 +117,7 @@ func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 		c := &client{p: p, id: i, ppm: rng.Int64N(10_000) - 5_000, links: make([]path, len(p.members)), process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, i))}
 		instance := fmt.Sprintf("instance%03d", i)
 		c.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: p.lease})
-		c.quorum = quorum.New(quorum.Config{Servers: len(p.members), Prefix: prefix, Instance: instance, Lease: p.lease}, c.engine)
+		c.quorum = quorum.New(quorum.Config{Servers: len(p.members), Prefix: prefix, Instance: instance}, c.engine)
 		p.clients = append(p.clients, c)
 	}
 	defer p.loop.close()

@@ -204,9 +204,10 @@ func (k *worker) expected(u *waiter, err error) {
 // reenter locks again, in a random mode, what the owner has.
 func (k *worker) reenter(stays []*stay) *stay {
 	first, mode := stays[0], k.mode()
-	live, writes := false, false
+	live, writes, lost := false, false, false
 	for _, s := range stays {
 		live = live || !s.ended && s.hold.good()
+		lost = lost || !s.hold.good()
 		writes = writes || s.mode == rwlock.Write
 	}
 	c := call{name: first.name, mode: mode, owner: first.hold.owner()}
@@ -226,6 +227,7 @@ func (k *worker) reenter(stays []*stay) *stay {
 		closed := errors.Is(err, rwlock.ErrClosed) && k.climate.Closes
 		switch {
 		case closed:
+		case lost && errors.Is(err, rwlock.ErrLost): // an owner that has not released a lost hold does not re-enter
 		case upgrade && live && !errors.Is(err, rwlock.ErrUpgrade) && !errors.Is(err, rwlock.ErrLost):
 			k.Violation("re-entry: %s: upgrade: %v", k.who, err)
 		case !upgrade && live && first.believed() && k.climate.Strict && !k.p.dead():

@@ -25,7 +25,6 @@ var (
 	which   = flag.String("faults", "all", "a regular expression for the names of faults, or all, or list to see them")
 	times   = flag.Int("times", 3, "how often each fault happens")
 	seed    = flag.Uint64("seed", 1, "what random choices follow from")
-	rest    = flag.Bool("rest", true, "servers that have lost their data rest for a minute; or else their clocks are set forward")
 )
 
 func main() {
@@ -39,7 +38,7 @@ func main() {
 			if err != nil {
 				tb.Fatal(err)
 			}
-			result := f.Run(tb, quorum.Setup{Servers: n, Times: *times, Seed: *seed, Rest: *rest})
+			result := f.Run(tb, quorum.Setup{Servers: n, Times: *times, Seed: *seed})
 			return result, result.Misses(f)
 		}})
 	}

@@ -2,16 +2,26 @@
 package conn
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Open returns a client for a URL. It does not use the network.
+// Options are what a URL does not say. The zero value adds nothing.
+type Options struct {
+	Password          string // for URLs that have none
+	Cert, Key, CACert string // files in PEM format, for TLS
+}
+
+// Open returns a client for a URL. It does not use the network. Its errors show no part of a password.
 //
 //	redis://[USER:PASSWORD@]HOST[:PORT][/DB]                            a server
 //	unix://[USER:PASSWORD@]/PATH[?db=DB]                                a server, by its socket
@@ -20,20 +30,61 @@ import (
 //
 // With rediss in place of redis, connections use TLS. The parameters of go-redis may follow, such as ?dial_timeout=2s or
 // ?skip_verify=true; sentinel_username and sentinel_password are the credentials for the Sentinels.
-func Open(rawURL string) (redis.UniversalClient, error) {
+func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	a, err := parse(rawURL)
 	if err != nil {
 		return nil, err
 	}
-	switch a.kind {
-	case "":
-		return a.single()
-	case "sentinel":
-		return a.sentinel()
-	case "cluster":
-		return a.cluster()
+	if password, _ := a.url.User.Password(); password == "" && o.Password != "" {
+		a.url.User = url.UserPassword(a.url.User.Username(), o.Password)
 	}
-	return nil, fmt.Errorf("unknown scheme %q", a.scheme+"+"+a.kind)
+	certs, err := o.certificates()
+	if err != nil {
+		return nil, err
+	}
+	if certs != nil && a.scheme != "rediss" {
+		return nil, errors.New("certificates need TLS: rediss:// instead of redis://")
+	}
+	switch a.kind {
+	case "sentinel":
+		return a.sentinel(certs)
+	case "cluster":
+		return a.cluster(certs)
+	}
+	return a.single(certs)
+}
+
+// certificates reads the files. It returns nil if there are none.
+func (o Options) certificates() (*tls.Config, error) {
+	if o.Cert == "" && o.Key == "" && o.CACert == "" {
+		return nil, nil
+	}
+	config := &tls.Config{}
+	if o.Cert != "" || o.Key != "" {
+		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		if err != nil {
+			return nil, fmt.Errorf("the client's certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	if o.CACert != "" {
+		pem, err := os.ReadFile(o.CACert)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM format", o.CACert)
+		}
+	}
+	return config, nil
+}
+
+// addTo sets in config what c has.
+func addTo(config, c *tls.Config) {
+	if config != nil && c != nil {
+		config.Certificates, config.RootCAs = c.Certificates, c.RootCAs
+	}
 }
 
 // An address is a URL in parts. It may name several hosts, for which [url.URL] has no place.
@@ -43,10 +94,22 @@ type address struct {
 	url          url.URL // with the first host, and without the kind
 }
 
+// errSyntax does not quote the URL: a character that is not escaped may make part of a password look like a host or a path.
+var errSyntax = errors.New("cannot be parsed; in user names, passwords and parameters " +
+	"write / as %2F, ? as %3F, # as %23, @ as %40, & as %26 and % as %25")
+
+// schemes are those of the URLs that Open understands.
+var schemes = []string{
+	"redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+}
+
 func parse(rawURL string) (*address, error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if !ok {
 		return nil, errors.New(`the URL has no scheme such as "redis://"`)
+	}
+	if !slices.Contains(schemes, scheme) {
+		return nil, fmt.Errorf("the URL's scheme is none of %s", strings.Join(schemes, ", "))
 	}
 	a := &address{}
 	a.scheme, a.kind, _ = strings.Cut(scheme, "+")
@@ -55,49 +118,61 @@ func parse(rawURL string) (*address, error) {
 		authority = rest[:end]
 	}
 	rest = rest[len(authority):]
+	if strings.ContainsAny(rest, "@#") {
+		return nil, errSyntax
+	}
 	userinfo, hosts := "", authority
 	if at := strings.LastIndex(authority, "@"); at >= 0 {
 		userinfo, hosts = authority[:at+1], authority[at+1:]
 	}
 	a.hosts = strings.Split(hosts, ",")
 	if a.kind == "" && len(a.hosts) > 1 {
-		return nil, fmt.Errorf("several hosts need %[1]s+cluster:// or %[1]s+sentinel://", a.scheme)
+		return nil, errors.New("several hosts need redis+cluster:// or redis+sentinel://")
 	}
 	u, err := url.Parse(a.scheme + "://" + userinfo + a.hosts[0] + rest)
 	if err != nil {
-		var inner *url.Error
-		if errors.As(err, &inner) {
-			err = inner.Err // the whole would show the password
-		}
-		return nil, err
+		return nil, errSyntax
+	}
+	if _, err := url.ParseQuery(u.RawQuery); err != nil {
+		return nil, errSyntax
 	}
 	a.url = *u
 	return a, nil
 }
 
-func (a *address) single() (redis.UniversalClient, error) {
+// invalid returns what to say of a URL that go-redis refuses. Its error may quote parameters.
+func (a *address) invalid(err error) error {
+	if strings.Contains(a.url.RawQuery, "password") {
+		return errSyntax
+	}
+	return err
+}
+
+func (a *address) single(certs *tls.Config) (redis.UniversalClient, error) {
 	o, err := redis.ParseURL(a.url.String())
 	if err != nil {
-		return nil, err
+		return nil, a.invalid(err)
 	}
 	o.ContextTimeoutEnabled = true
+	addTo(o.TLSConfig, certs)
 	return redis.NewClient(o), nil
 }
 
-func (a *address) cluster() (redis.UniversalClient, error) {
+func (a *address) cluster(certs *tls.Config) (redis.UniversalClient, error) {
 	o, err := redis.ParseClusterURL(a.url.String())
 	if err != nil {
-		return nil, err
+		return nil, a.invalid(err)
 	}
 	o.Addrs = withPort(a.hosts, "6379")
 	o.ContextTimeoutEnabled = true
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = "" // each node has a name of its own
 	}
+	addTo(o.TLSConfig, certs)
 	return redis.NewClusterClient(o), nil
 }
 
-func (a *address) sentinel() (redis.UniversalClient, error) {
+func (a *address) sentinel(certs *tls.Config) (redis.UniversalClient, error) {
 	master, db, _ := strings.Cut(strings.Trim(a.url.Path, "/"), "/")
 	if master == "" {
 		return nil, errors.New("the URL does not name the master: redis+sentinel://HOST/MASTER")
@@ -109,19 +184,18 @@ func (a *address) sentinel() (redis.UniversalClient, error) {
 	u.Path, u.User, u.RawQuery = "/"+db, nil, q.Encode()
 	o, err := redis.ParseFailoverURL(u.String())
 	if err != nil {
-		return nil, err
+		return nil, a.invalid(err)
 	}
 	o.MasterName = master
 	o.SentinelAddrs = withPort(a.hosts, "26379")
 	o.SentinelUsername, o.SentinelPassword = user, password
-	if a.url.User != nil {
-		o.Username = a.url.User.Username()
-		o.Password, _ = a.url.User.Password()
-	}
+	o.Username = a.url.User.Username()
+	o.Password, _ = a.url.User.Password()
 	o.ContextTimeoutEnabled = true
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = ""
 	}
+	addTo(o.TLSConfig, certs)
 	return redis.NewFailoverClient(o), nil
 }
 
@@ -138,15 +212,48 @@ func withPort(hosts []string, port string) []string {
 	return addrs
 }
 
-// Display returns the URL without passwords, for people.
+// text returns the URL with these credentials and parameters instead of its own.
+func (a *address) text(user *url.Userinfo, parameters url.Values) string {
+	text := a.scheme
+	if a.kind != "" {
+		text += "+" + a.kind
+	}
+	text += "://"
+	if user != nil {
+		text += user.String() + "@"
+	}
+	text += strings.Join(a.hosts, ",") + a.url.EscapedPath()
+	if len(parameters) > 0 {
+		text += "?" + parameters.Encode()
+	}
+	return text
+}
+
+// Display returns the URL without credentials and parameters, for people.
 func Display(rawURL string) string {
 	a, err := parse(rawURL)
 	if err != nil {
 		return "an invalid URL"
 	}
-	scheme := a.scheme
-	if a.kind != "" {
-		scheme += "+" + a.kind
+	return a.text(nil, nil)
+}
+
+// WithoutPasswords returns the URL without the passwords in it; also without its parameters, if one of those is a password. It
+// returns "" if the URL cannot be parsed.
+func WithoutPasswords(rawURL string) string {
+	a, err := parse(rawURL)
+	if err != nil {
+		return ""
 	}
-	return scheme + "://" + strings.Join(a.hosts, ",") + a.url.Path
+	parameters := a.url.Query()
+	if strings.Contains(a.url.RawQuery, "password") {
+		parameters = nil
+	} else if _, has := a.url.User.Password(); !has {
+		return rawURL
+	}
+	var user *url.Userinfo
+	if name := a.url.User.Username(); name != "" {
+		user = url.User(name)
+	}
+	return a.text(user, parameters)
 }

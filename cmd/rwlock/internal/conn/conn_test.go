@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -37,7 +38,7 @@ func TestOpenReadsHostsCredentialsAndParameters(t *testing.T) {
 	} {
 		t.Run(url, func(t *testing.T) {
 			t.Parallel()
-			c, err := Open(url)
+			c, err := Open(url, Options{})
 			require.NoError(t, err)
 			defer func() { _ = c.Close() }()
 			check(t, c)
@@ -49,9 +50,58 @@ func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"", "localhost:6379", "http://localhost", "redis+foo://localhost", "redis://a,b", "redis+sentinel://a",
 		"redis://localhost/x", "redis://localhost?no_such_option=1", "redis://user:secret@host:port"} {
-		_, err := Open(url)
+		_, err := Open(url, Options{})
 		require.Error(t, err, url)
 		require.NotContains(t, err.Error(), "secret")
+	}
+}
+
+// What is not escaped ends the part of the URL that it is in. No piece of the password is shown.
+func TestNoPartOfAPasswordIsShown(t *testing.T) {
+	t.Parallel()
+	for _, format := range []string{
+		"redis://user:%s@127.0.0.1:1", "redis://%s@127.0.0.1:1/2", "rediss://:%s@127.0.0.1:1?no_such_option=1",
+		"unix://:%s@/run/redis.sock?no_such_option=1", "redis+cluster://user:%s@a:1,b:2", "redis+sentinel://:%s@a,b:2/main/0",
+		"redis+sentinel://a/main?sentinel_password=%s", "redis+sentinel://a/main/x?sentinel_password=%s&no_such_option=1",
+		"redis://a?sentinel_password=%s", "redis://a?password=%s", "redis://:%s@host:port", "redis://:%s@a,b", ":%s@a", "http://:%s@a",
+		"redis+cluster://:%s@a/secret/x", "%s", "x%s",
+	} {
+		for _, between := range []string{"", "/", "#", "?", "%", "%zz", "@", "&", ":", " ", ",", "[", `"`, "=", "://", "é"} {
+			url := fmt.Sprintf(format, ":QQfirst"+between+"QQsecond")
+			shown := Display(url)
+			c, err := Open(url, Options{})
+			if err != nil {
+				shown += err.Error()
+			} else {
+				_ = c.Close()
+			}
+			require.NotContains(t, shown, "QQ", "%s", url)
+			require.NotContains(t, WithoutPasswords(url), "QQ", "%s", url)
+		}
+	}
+}
+
+func TestWithoutPasswordsLeavesTheRest(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://localhost":                    "redis://localhost",
+		"redis://me@localhost/3?protocol=2":    "redis://me@localhost/3?protocol=2",
+		"redis://:secret@localhost":            "redis://localhost",
+		"rediss://me:a%2Fb@localhost/3?db=%31": "rediss://me@localhost/3?db=1",
+		"redis+sentinel://:x@a:1,b/main?sentinel_password=y&sentinel_username=z": "redis+sentinel://a:1,b/main",
+		"redis://:sec/ret@localhost": "",
+	} {
+		require.Equal(t, want, WithoutPasswords(url))
+	}
+}
+
+func TestPasswordOfTheOptionsIsForURLsWithoutOne(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{"redis://localhost": "other", "redis://me@localhost": "other", "redis://me:own@localhost": "own"} {
+		c, err := Open(url, Options{Password: "other"})
+		require.NoError(t, err)
+		require.Equal(t, want, c.(*redis.Client).Options().Password)
+		require.NoError(t, c.Close())
 	}
 }
 

@@ -44,8 +44,9 @@ func (i info) number(section, field string) int64 {
 	return n
 }
 
-// Node checks one server: what it is, and what it does with the data. The findings name it as server.
-func Node(ctx context.Context, server string, c *redis.Client) []Finding {
+// Node checks one server: what it is, and what it does with the data. The findings name it as server. votes says that it is one of several
+// that vote.
+func Node(ctx context.Context, server string, c *redis.Client, votes bool) []Finding {
 	latency := roundTrip(ctx, c)
 	all, err := c.InfoMap(ctx).Result()
 	var list []Finding
@@ -55,6 +56,9 @@ func Node(ctx context.Context, server string, c *redis.Client) []Finding {
 	} else {
 		i := lower(all)
 		list = []Finding{latency, version(i), role(i), eviction(i), persistence(i), replicas(i)}
+		if votes {
+			list = []Finding{latency, version(i), role(i), eviction(i), memory(ctx, c, i), votingReplicas(i)}
+		}
 		if len(replicasIn(i)) > 0 {
 			list = append(list, replicaClocks(ctx, c, i))
 		}
@@ -124,9 +128,8 @@ func eviction(i info) Finding {
 func persistence(i info) Finding {
 	f := Finding{Check: "persistence", Status: OK}
 	switch {
-	case i.get("persistence", "aof_last_write_status") == "err", i.get("persistence", "rdb_last_bgsave_status") == "err":
-		f.Status, f.Detail = Failed, "the last write to disk failed"
-		f.Advice = "the server may refuse all writes until that is mended: look into its log"
+	case diskFails(i):
+		return failedWrite
 	case i.number("persistence", "aof_enabled") == 1:
 		f.Detail = "append-only file"
 	default:
@@ -135,6 +138,13 @@ func persistence(i info) Finding {
 			"set appendonly yes, or check fencing tokens"
 	}
 	return f
+}
+
+var failedWrite = Finding{Check: "persistence", Status: Failed, Detail: "the last write to disk failed",
+	Advice: "the server may refuse all writes until that is mended: look into its log"}
+
+func diskFails(i info) bool {
+	return i.get("persistence", "aof_last_write_status") == "err" || i.get("persistence", "rdb_last_bgsave_status") == "err"
 }
 
 func replicas(i info) Finding {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
@@ -69,7 +70,7 @@ func TestNodeReadsARealServer(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t, "--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	got := map[string]Status{}
-	for _, f := range Node(t.Context(), "here", s.Client()) {
+	for _, f := range Node(t.Context(), "here", s.Client(), false) {
 		require.Equal(t, "here", f.Server)
 		got[f.Check] = f.Status
 	}
@@ -149,4 +150,80 @@ func TestClocksOfReplicasAreComparedWithTheMasters(t *testing.T) {
 	f := replicaClocks(t.Context(), serverWith(t, 0), i)
 	require.Equal(t, Unknown, f.Status)
 	require.Contains(t, f.Detail, "replica 127.0.0.1:1 does not tell")
+}
+
+// A server of a quorum must come back with everything or with nothing, and nothing may take over from it. So what is right for one server
+// is not what is right for it.
+func TestServersOfAQuorumAreCheckedAsSuch(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		args   []string
+		want   Status
+		detail string
+	}{
+		"as installed":   {[]string{"--save", "3600 1 300 100 60 10000"}, Warning, "snapshots, save 3600 1 300 100 60 10000"},
+		"everysec":       {[]string{"--appendonly", "yes"}, Warning, "append-only file, appendfsync everysec"},
+		"always":         {[]string{"--appendonly", "yes", "--appendfsync", "always"}, OK, "append-only file, appendfsync always"},
+		"in memory only": {nil, OK, "none"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.Start(t, c.args...)
+			var i info
+			for _, f := range Node(t.Context(), "here", s.Client(), true) {
+				switch f.Check {
+				case "persistence":
+					require.Equal(t, c.want, f.Status)
+					require.Contains(t, f.Detail, c.detail)
+					require.Equal(t, c.want != OK, strings.Contains(f.Advice, "appendfsync always"))
+				case "replicas":
+					require.Equal(t, Finding{"here", "replicas", OK, "0 connected", ""}, f)
+				}
+			}
+			require.NoError(t, s.Client().Do(t.Context(), "ACL", "SETUSER", "default", "-config").Err())
+			f := memory(t.Context(), s.Client(), i)
+			require.Equal(t, Unknown, f.Status)
+			require.Contains(t, f.Advice, "CONFIG GET")
+		})
+	}
+	require.Equal(t, Warning, votingReplicas(info{"replication": {"connected_slaves": "1"}}).Status)
+	require.Equal(t, Failed, memory(t.Context(), nil, info{"persistence": {"aof_last_write_status": "err"}}).Status)
+}
+
+// Which servers of a quorum vote can be seen, and that two of them are one.
+func TestQuorumIsCheckedAsAWhole(t *testing.T) {
+	t.Parallel()
+	var peers []Peer
+	var clients []redis.UniversalClient
+	for n := range 3 {
+		c := testredis.Start(t).Client()
+		peers, clients = append(peers, Peer{fmt.Sprint("server ", n), c}), append(clients, c)
+	}
+	check := func() Finding { return Quorum(t.Context(), peers, "rwlock") }
+	require.Equal(t, OK, check().Status)
+	require.Contains(t, check().Detail, "not used yet")
+	rw, err := rwlock.NewQuorum(clients)
+	require.NoError(t, err)
+	h, err := rw.Lock(t.Context(), "n")
+	require.NoError(t, err)
+	require.NoError(t, h.Unlock(t.Context()))
+	require.NoError(t, rw.Close())
+	require.Equal(t, Finding{Check: "quorum", Status: OK, Detail: "3 of 3 vote"}, check())
+
+	require.NoError(t, peers[1].Client.FlushAll(t.Context()).Err())
+	f := check()
+	require.Equal(t, Warning, f.Status)
+	require.Equal(t, "2 of 3 vote, but not server 1", f.Detail)
+	require.NotEmpty(t, f.Advice)
+	require.NoError(t, peers[2].Client.FlushAll(t.Context()).Err())
+	require.Equal(t, Failed, check().Status)
+
+	o := *peers[0].Client.Options()
+	o.DB = 1
+	again := redis.NewClient(&o)
+	defer again.Close()
+	peers[2] = Peer{"server 0 again", again}
+	f = check()
+	require.Equal(t, Failed, f.Status)
+	require.Equal(t, "server 0 and server 0 again are the same server", f.Detail)
 }

@@ -27,6 +27,7 @@ func Lock(ctx context.Context, client redis.UniversalClient, open func() (*rwloc
 	}
 	defer func() { _ = b.Close() }()
 	name := "rwlock-doctor:" + uuid.NewString()
+	defer client.Del(ctx, prefix+":{"+name+"}") // nobody uses it again
 	list := []Finding{rights(ctx, a, name, prefix), channels(ctx, client, prefix)}
 	if list[0].Status == OK && list[1].Status == OK {
 		list = append(list, handover(ctx, a, b, name))

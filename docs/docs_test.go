@@ -1,0 +1,161 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The tests see the repository from its root.
+func TestMain(m *testing.M) {
+	if err := os.Chdir(".."); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// documentsIn returns the documents: those at the top, and all in docs and verify.
+func documentsIn(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "verify/*.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		all = append(all, files...)
+	}
+	return all
+}
+
+var (
+	testFunc  = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	testName  = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
+	testRun   = regexp.MustCompile(`(?m)^go test -run '([^']+)' \./internal/tests(?: |$)`)
+	codeQuote = regexp.MustCompile("`[^`\n]+`")
+	goBlock   = regexp.MustCompile("(?ms)^```go\n.*?^```$")
+)
+
+// testsIn returns the tests, fuzz targets, benchmarks and examples of all modules, and those of behaviour.
+func testsIn(t *testing.T) (all, behaviour map[string]bool) {
+	t.Helper()
+	all, behaviour = map[string]bool{}, map[string]bool{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range testFunc.FindAllStringSubmatch(string(text), -1) {
+			all[m[1]] = true
+			if filepath.Dir(path) == "internal/tests" {
+				behaviour[m[1]] = true
+			}
+		}
+		return err
+	}))
+	return all, behaviour
+}
+
+// Every test that a document names exists.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	all, _ := testsIn(t)
+	named := 0
+	for _, file := range documentsIn(t) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, name := range testName.FindAllString(goBlock.ReplaceAllString(string(text), ""), -1) {
+			named++
+			if !all[name] {
+				t.Errorf("%s names %s, which does not exist", file, name)
+			}
+		}
+	}
+	require.Greater(t, named, 100)
+}
+
+// The command at the end of each section of docs/verification.md runs all tests of internal/tests that the section names, and
+// nothing in it matches no test.
+func TestDocsCommandsRunTheTestsOfTheirSection(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/verification.md")
+	require.NoError(t, err)
+	_, behaviour := testsIn(t)
+	commands := 0
+	for _, section := range strings.Split(string(text), "\n### ")[1:] {
+		title, _, _ := strings.Cut(section, "\n")
+		command := testRun.FindStringSubmatch(section)
+		if command == nil {
+			continue
+		}
+		commands++
+		run := regexp.MustCompile(command[1])
+		for _, quote := range codeQuote.FindAllString(section, -1) {
+			name := strings.Trim(quote, "`")
+			if behaviour[name] && name != "TestMain" && !run.MatchString(name) {
+				t.Errorf("%s: the command does not run %s", title, name)
+			}
+		}
+		for _, alternative := range alternatives(command[1]) {
+			part, found := regexp.MustCompile(alternative), false
+			for name := range behaviour {
+				found = found || strings.HasPrefix(name, "Test") && part.MatchString(name)
+			}
+			if !found {
+				t.Errorf("%s: no test matches %q", title, alternative)
+			}
+		}
+	}
+	require.Greater(t, commands, 8)
+}
+
+// alternatives splits a regular expression at the bars that are in no parentheses.
+func alternatives(pattern string) (list []string) {
+	depth, start := 0, 0
+	for i, c := range pattern {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case '|':
+			if depth == 0 {
+				list = append(list, pattern[start:i])
+				start = i + 1
+			}
+		}
+	}
+	return append(list, pattern[start:])
+}
+
+// Each section of the guide, but for the checklist at its end, names tests that show what it says.
+func TestDocsGuideSaysWhereItIsShown(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("docs/guide.md")
+	require.NoError(t, err)
+	sections := strings.Split(string(text), "\n## ")[1:]
+	for _, section := range sections[:len(sections)-1] {
+		title, _, _ := strings.Cut(section, "\n")
+		_, shown, _ := strings.Cut(section, "\nShown by ")
+		require.Regexp(t, testName, shown, title)
+	}
+}
+
+// Every path in the layout table of CONTRIBUTING.md exists.
+func TestDocsLayoutNamesFilesThatExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("CONTRIBUTING.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(text), "| path | contents |\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range strings.Split(table, "\n")[1:] {
+		for _, quote := range codeQuote.FindAllString(strings.Split(row, "|")[1], -1) {
+			_, err := os.Stat(strings.Trim(quote, "`"))
+			require.NoError(t, err)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+// Package deadlock finds deadlocks among the owners of one RWLock. It is told which owners hold which locks and which calls
+// wait, and searches the graph of these for cycles. It is pure: it has no goroutine, mutex, clock or network, and it knows
+// nothing of servers.
+//
+// A hold blocks a call of another owner for the same lock, and it is not released while a call of its own owner waits. A cycle
+// of these never ends by itself.
+//
+//   - A write hold blocks every call, and every hold blocks a call for writing.
+//   - A read hold blocks a call for reading if a writer waits and goes first.
+//
+// An owner is taken for one goroutine. Where it seems to have several, the doubt counts against the deadlock: a call that began
+// before a hold was granted does not keep the hold from being released, and of several calls that do, all must be stuck.
+//
+// Events are ordered by numbers that the caller of the package gives out. Numbers never decrease.
+package deadlock
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A Graph knows the holds and the waiting calls of all owners. The zero value is an empty graph. It is not safe for concurrent
+// use.
+type Graph struct {
+	owners map[protocol.Owner]*owner
+	locks  map[string]*lock // those of the calls, and those of the holds whose owners wait
+	rest   time.Time        // no search begins before: the last one was too large
+
+	search search
+}
+
+// A Node is a call while it waits, and then the hold that it has got. The exported fields do not change.
+type Node struct {
+	Owner    protocol.Owner
+	Name     string
+	Mode     protocol.Mode
+	Number   uint64 // of the call: those that begin later have larger ones
+	NewOwner bool   // while the call waits, no other call has its owner
+
+	state  state
+	since  uint64 // when it came to that
+	asked  uint64 // when the last request was sent whose reply is known
+	behind bool   // that reply said that a writer goes first
+	of     *owner // nil for a waiting call of a new owner
+	lock   *lock  // of a call, and of a hold whose owner waits
+	links  [2]links
+
+	mark mark
+	own  owner // memory
+}
+
+type state uint8
+
+const (
+	gone state = iota
+	waits
+	holds
+)
+
+// An owner has at least one hold, or one waiting call.
+type owner struct {
+	holds, calls list
+	left         uint64 // when one of its calls last stopped waiting, by search.events
+}
+
+// A lock is one that a call waits for, or that an owner holds whose call waits.
+type lock struct {
+	name    string
+	refs    int
+	blocked list   // holds whose owners wait
+	writers list   // calls for writing, in the order in which they will be served
+	calls   int    // waiting
+	newest  uint64 // not less than since of each blocked hold
+
+	mark gates
+}
+
+// Hold says that the call of a node has got its lock, if it waited or not. Said again of a hold, it dates the hold anew: others
+// may have been let in with it.
+func (g *Graph) Hold(n *Node, now uint64) {
+	if n.state != holds {
+		g.Leave(n)
+		n.state = holds
+		g.enter(n)
+		n.of.holds.add(n, byOwner)
+		if n.of.calls.first != nil {
+			g.block(n)
+		}
+	}
+	n.since = now
+	if n.lock != nil {
+		n.lock.newest = max(n.lock.newest, now)
+	}
+}
+
+// Wait says that the call of a node waits: a reply has said so to a request that was sent at the time asked. behind says that
+// by the reply a writer goes first, which tells of a call for reading whether the present readers block it.
+func (g *Graph) Wait(n *Node, now, asked uint64, behind bool) {
+	switch {
+	case n.state != waits:
+		g.wait(n, now)
+	case asked <= n.asked:
+		return // by now more is known
+	case n.Mode == protocol.Read && (n.behind != behind || n.inDoubt()):
+		n.mark.searched = 0
+	}
+	n.asked, n.behind = asked, behind
+}
+
+func (g *Graph) wait(n *Node, now uint64) {
+	n.state, n.since, n.mark = waits, now, mark{}
+	n.lock = g.use(n.Name)
+	n.lock.calls++
+	if n.Mode == protocol.Write {
+		n.lock.writers.add(n, byLock)
+	}
+	if n.NewOwner {
+		return
+	}
+	g.enter(n)
+	if n.of.calls.first == nil {
+		for h := n.of.holds.first; h != nil; h = h.links[byOwner].next {
+			g.block(h)
+		}
+	}
+	n.of.calls.add(n, byOwner)
+}
+
+// Leave says that a call does not wait any more, or that a hold has ended.
+func (g *Graph) Leave(n *Node) {
+	switch n.state {
+	case waits:
+		n.lock.calls--
+		if n.Mode == protocol.Write {
+			n.lock.writers.remove(n, byLock)
+		}
+		g.drop(n)
+		if n.of == nil {
+			break
+		}
+		n.of.calls.remove(n, byOwner)
+		g.search.events++
+		n.of.left = g.search.events
+		if n.of.calls.first == nil {
+			for h := n.of.holds.first; h != nil; h = h.links[byOwner].next {
+				g.unblock(h)
+			}
+		}
+	case holds:
+		if n.lock != nil {
+			g.unblock(n)
+		}
+		n.of.holds.remove(n, byOwner)
+	}
+	if o := n.of; o != nil && o.holds.first == nil && o.calls.first == nil {
+		delete(g.owners, n.Owner)
+		if len(g.owners) == 0 && g.search.owners > peak {
+			g.owners, g.search.owners = nil, 0
+		}
+	}
+	n.state, n.of, n.mark = gone, nil, mark{}
+}
+
+// peak is the size of a map that is made anew when it has emptied, since a map does not shrink.
+const peak = 1024
+
+func (g *Graph) enter(n *Node) {
+	o := g.owners[n.Owner]
+	if o == nil {
+		if g.owners == nil {
+			g.owners = make(map[protocol.Owner]*owner)
+		}
+		o = &n.own
+		*o = owner{}
+		g.owners[n.Owner] = o
+		g.search.owners = max(g.search.owners, len(g.owners))
+	}
+	n.of = o
+}
+
+func (g *Graph) block(h *Node) {
+	h.lock = g.use(h.Name)
+	h.lock.blocked.add(h, byLock)
+	h.lock.newest = max(h.lock.newest, h.since)
+}
+
+func (g *Graph) unblock(h *Node) {
+	h.lock.blocked.remove(h, byLock)
+	g.drop(h)
+}
+
+func (g *Graph) use(name string) *lock {
+	l := g.locks[name]
+	if l == nil {
+		if g.locks == nil {
+			g.locks = make(map[string]*lock)
+		}
+		l = &lock{name: name}
+		g.locks[name] = l
+		g.search.locks = max(g.search.locks, len(g.locks))
+	}
+	l.refs++
+	return l
+}
+
+func (g *Graph) drop(n *Node) {
+	n.lock.refs--
+	if n.lock.refs == 0 {
+		delete(g.locks, n.Name)
+		if len(g.locks) == 0 && g.search.locks > peak {
+			g.locks, g.search.locks = nil, 0
+		}
+	}
+	n.lock = nil
+}
+
+// A list is of nodes: of one owner, or of one lock.
+type list struct{ first, last *Node }
+
+type links struct{ prev, next *Node }
+
+const (
+	byOwner = iota
+	byLock
+)
+
+func (l *list) add(n *Node, by int) {
+	n.links[by] = links{prev: l.last}
+	if l.last != nil {
+		l.last.links[by].next = n
+	} else {
+		l.first = n
+	}
+	l.last = n
+}
+
+func (l *list) remove(n *Node, by int) {
+	at := n.links[by]
+	if at.prev != nil {
+		at.prev.links[by].next = at.next
+	} else {
+		l.first = at.next
+	}
+	if at.next != nil {
+		at.next.links[by].prev = at.prev
+	} else {
+		l.last = at.prev
+	}
+	n.links[by] = links{}
+}

@@ -1,0 +1,94 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// end handles the engine's request to release the claim, or to withdraw it.
+func (b *ballot) end(now time.Time, r *engine.Request) {
+	q := b.q
+	b.takeParked() // the claim ends, and the engine waits for no answer to them
+	b.latest = r
+	if x := b.release; x != nil {
+		x.request, x.over, x.err = r, false, nil // what failed is tried again meanwhile
+		q.decide(now, x)
+		return
+	}
+	x := q.newRound(givesBack, r)
+	x.ballot, x.home = b, b.home
+	b.phase, b.release = closing, x
+	b.giveUp = now.Add(2 * max(b.lease.Duration, engine.EndTimeout))
+	for i := range b.votes {
+		b.drop(now, i)
+	}
+	q.decide(now, x)
+	b.schedule()
+}
+
+// giveBack begins to give back the vote of a server. The reply to the first request, or a later attempt,
+// frees its slot.
+func (b *ballot) giveBack(now time.Time, i int) {
+	q, v := b.q, &b.votes[i]
+	r := &Request{
+		Request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
+		kind:    givesBack,
+		ballot:  b,
+		round:   b.release,
+		lock:    b.lock,
+		slot:    v.slot,
+		giveUp:  now.Add(max(b.lease.Duration, v.lease, engine.EndTimeout)),
+	}
+	if b.mode == protocol.Write {
+		r.Script = lua.Unlock
+	}
+	if v.state == cast && v.local != 0 && !v.entered && v.lease <= protocol.ShortLease && now.Sub(v.granted) < recordFresh {
+		r.Record = protocol.Released(v.wire, v.local)
+	}
+	b.lock.refs++
+	q.send(now, i, r)
+}
+
+// gaveBack handles the reply of a server to which a vote was given back.
+func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
+	if err != nil {
+		r.after, r.refused = now.Add(probeEvery), !protocol.Passing(err)
+		s.owed.PushBack(r)
+	} else {
+		r.lock.slots[s.index].put(r.slot)
+		if reply.Code == protocol.DoneBefore {
+			// The reply to the first run, which may have granted them the lock, is lost.
+			for b := range q.all.All() {
+				if b.lock == r.lock {
+					b.askAgain(now, s.index)
+				}
+			}
+		}
+		q.release(r.lock)
+	}
+	if r.round != nil {
+		q.counted(now, r.round, s.index, reply, err)
+	}
+}
+
+// settleOwed tries again to give votes back for which that has failed, after a pause, if the server
+// answers. It leaves to their leases those for which it was tried for long enough.
+func (q *Quorum) settleOwed(now time.Time, s *server) {
+	for r := s.owed.First(); r != nil && !now.Before(r.after); r = s.owed.First() {
+		over := !now.Before(r.giveUp)
+		if s.suspected && !over {
+			return
+		}
+		s.owed.Remove(r)
+		if over {
+			q.release(r.lock)
+			continue
+		}
+		again := *r // the first may run late
+		again.Record, again.refused = nil, false
+		q.send(now, s.index, &again)
+	}
+}

@@ -1,0 +1,585 @@
+package tests
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// eachClusterClient runs fn with the clients that a cluster can be used by.
+func eachClusterClient(
+	t *testing.T, cluster *testredis.Cluster, fn func(t *testing.T, c redis.UniversalClient), opts ...func(*redis.ClusterOptions),
+) {
+	t.Helper()
+	t.Run("plain", func(t *testing.T) { fn(t, cluster.Client(opts...)) })
+	t.Run("autopipeline", func(t *testing.T) {
+		ap, err := cluster.Client(opts...).AutoPipeline()
+		require.NoError(t, err)
+		fn(t, ap)
+	})
+}
+
+// On a cluster each lock works on the node that has its slot, and locks on all nodes work at the same time; with and
+// without an AutoPipeliner.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	eachClusterClient(t, cluster, func(t *testing.T, c redis.UniversalClient) {
+		rw := newLockOn(t, c, rwlock.WithPrefix(t.Name()))
+		var wg sync.WaitGroup
+		for i := range 12 {
+			wg.Go(func() { useAll(t, rw, fmt.Sprint("name ", i)) })
+		}
+		wg.Wait()
+		for i := range 6 { // labels are on all nodes, too
+			other := newLockOn(t, cluster.Client(), rwlock.WithPrefix(t.Name()), rwlock.WithLabel(fmt.Sprint("worker ", i)))
+			h := take(t, newOwner(), other, write, "labelled")
+			eventually(t, func() bool { return inspect(t, rw, "labelled").Holders[0].Label == fmt.Sprint("worker ", i) }, "a label")
+			unlock(t, h)
+		}
+		for i, node := range cluster.Nodes {
+			keys, err := node.Client().Keys(context.Background(), t.Name()+":*").Result()
+			require.NoError(t, err)
+			require.NotEmpty(t, keys, "keys on node %d", i)
+		}
+	})
+}
+
+// A client for one node of a cluster says at once which client to use, instead of waiting for the node to serve the lock.
+func TestClientForOneNodeOfACluster(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	node := cluster.Nodes[0].Client()
+	auto, err := node.AutoPipeline()
+	require.NoError(t, err)
+	for _, c := range []redis.UniversalClient{node, auto} {
+		rw := newLockOn(t, c)
+		unlock(t, take(t, newOwner(), rw, write, cluster.On(0, "here")))
+		start := time.Now()
+		_, err := rw.Lock(t.Context(), cluster.On(1, "there"))
+		require.ErrorContains(t, err, "use redis.NewClusterClient")
+		require.ErrorContains(t, err, "MOVED")
+		require.ErrorAs(t, err, new(redis.Error))
+		require.Less(t, time.Since(start), hang/3)
+	}
+}
+
+// While a node is frozen, locks on other nodes are as fast as ever, many of them too, and their holds are renewed.
+func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	eachClusterClient(t, cluster, func(t *testing.T, c redis.UniversalClient) {
+		rw := newLockOn(t, c, rwlock.WithLease(10*time.Second))
+		ctx := context.Background()
+		var held []*rwlock.Hold
+		for i := range 60 {
+			held = append(held, take(t, newOwner(), rw, bothModes[i%2], cluster.On(1+i%2, fmt.Sprint(t.Name(), "held", i))))
+		}
+		cluster.Nodes[0].Pause()
+		defer cluster.Nodes[0].Resume()
+		frozen := time.Now()
+		stuck, cancel := context.WithCancel(ctx)
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				_, err := rw.Lock(rwlock.WithOwner(stuck, rwlock.NewOwner()), cluster.On(0, fmt.Sprint(t.Name(), "stuck", i)))
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		var slowest time.Duration
+		renewed := func(h *rwlock.Hold) bool { return h.Deadline().After(frozen.Add(10 * time.Second)) }
+		for i := 0; slices.ContainsFunc(held, func(h *rwlock.Hold) bool { return !renewed(h) }); i++ {
+			name := cluster.On(1+i%2, fmt.Sprint(t.Name(), "free", i))
+			start := time.Now()
+			unlock(t, take(t, newOwner(), rw, bothModes[i%2], name))
+			slowest = max(slowest, time.Since(start))
+		}
+		t.Logf("the slowest pair took %v", slowest)
+		require.Less(t, slowest, hang)
+		cancel()
+		wg.Wait()
+		cluster.Nodes[0].Resume()
+		unlock(t, held...)
+	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }) // what waits for the frozen node waits for long
+}
+
+// Inspect shows a lock at a healthy node without its holder's label while the node that has the label is frozen.
+func TestInspectWithoutALabelOutOfReach(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	patient := func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }
+	rw := newLockOn(t, cluster.Client(patient))
+	labels := func() int {
+		keys, err := cluster.Nodes[0].Client().Keys(t.Context(), "rwlock:label:*").Result()
+		require.NoError(t, err)
+		return len(keys)
+	}
+	name := cluster.On(1, "name")
+	state := func() rwlock.State { return inspect(t, rw, name) }
+	for n := labels(); n == 0; n = labels() {
+		h := take(t, newOwner(), newLockOn(t, cluster.Client(patient)), read, name)
+		eventually(t, func() bool { return state().Holders[0].Label != "" }, "a label")
+		if labels() == 0 {
+			unlock(t, h)
+		}
+	}
+	cluster.Nodes[0].Pause()
+	defer cluster.Nodes[0].Resume()
+	start := time.Now()
+	require.Len(t, state().Holders, 1)
+	require.Empty(t, state().Holders[0].Label)
+	require.Less(t, time.Since(start), hang)
+}
+
+// When the master of a cluster that has a lock is killed, the lock goes on at the replica that takes over: nobody fails, holds
+// whose leases outlast the failover are kept, and waiters are served.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	for name, freeze := range map[string]bool{"killed": false, "frozen": true, "killed, autopipeline": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testredis.StartReplicatedCluster(t, 3)
+			w := &world{T: t}
+			client := func() redis.UniversalClient {
+				if !strings.Contains(name, "autopipeline") {
+					return cluster.Client()
+				}
+				ap, err := cluster.Client().AutoPipeline()
+				require.NoError(t, err)
+				return ap
+			}
+			lease := rwlock.WithLease(4 * time.Minute)
+			rw, other := newLockOn(t, client(), lease), newLockOn(t, client(), lease)
+			busy, idle := cluster.On(0, "busy"), cluster.On(0, "idle")
+			h := take(t, newOwner(), rw, write, busy)
+			waiting := w.enqueue(newOwner(), other, write, busy)
+			cluster.Nodes[0].AwaitReplicas(cluster.Nodes[3]) // or else what it has not got is lost with the master
+			if freeze {
+				cluster.Nodes[0].Pause()
+				t.Cleanup(cluster.Nodes[0].Resume)
+			} else {
+				cluster.Nodes[0].Kill()
+			}
+			start := time.Now()
+			new := w.launch(newOwner(), other, write, idle)
+			cluster.Nodes[3].AwaitRole("master")
+			mended := time.Now()
+			hold := new.granted()
+			t.Logf("the servers took %v, the first grant came %v after", mended.Sub(start), new.at.Sub(mended))
+			require.Less(t, new.at.Sub(mended), hang/2, "the client by itself asks for the map once a minute")
+			unlock(t, hold)
+			require.NoError(t, h.Context().Err())
+			released := time.Now()
+			unlock(t, h)
+			unlock(t, waiting.granted())
+			t.Logf("handed over in %v", waiting.at.Sub(released))
+		})
+	}
+}
+
+// A master that was cut off from the others goes on answering, with CLUSTERDOWN. When another has taken over, calls, waits, releases
+// and renewals go on there within half a second, however long that has taken.
+func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond, 4700 * time.Millisecond} {
+		t.Run(outage.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const former, next = "192.0.2.1:1", "192.0.2.2:1" // of documents
+				dial := testredis.MemClient(t, testredis.Mem(t)).Options().Dialer
+				down := &weather{}
+				var master atomic.Value
+				master.Store(former)
+				client := func() redis.UniversalClient {
+					c := redis.NewClusterClient(&redis.ClusterOptions{
+						Addrs: []string{former, next}, Dialer: dial, PoolSize: 1024, PipelinePoolSize: 1024,
+						MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+						ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+							return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: master.Load().(string)}}}}, nil
+						},
+					})
+					c.OnNewNode(func(node *redis.Client) {
+						if node.Options().Addr == former {
+							node.AddHook(down)
+						}
+					})
+					t.Cleanup(func() { _ = c.Close() })
+					return c
+				}
+				w := &world{T: t}
+				lease := rwlock.WithLease(15 * time.Second)
+				rw, other := newLockOn(t, client(), lease), newLockOn(t, client(), lease)
+				h, kept := take(t, newOwner(), rw, write, "a"), take(t, newOwner(), rw, write, "kept")
+				waiting := w.enqueue(newOwner(), other, write, "a")
+				down.set(answer("CLUSTERDOWN The cluster is down"))
+				asking := w.launch(newOwner(), other, write, "b")
+				released := make(chan time.Time, 1)
+				go func() {
+					assert.NoError(t, h.Unlock(t.Context()))
+					released <- time.Now()
+				}()
+				time.Sleep(outage)
+				master.Store(next)
+				mended := time.Now()
+				const soon = 500 * time.Millisecond
+				require.LessOrEqual(t, (<-released).Sub(mended), soon)
+				unlock(t, waiting.granted(), asking.granted())
+				require.LessOrEqual(t, waiting.at.Sub(mended), soon)
+				require.LessOrEqual(t, asking.at.Sub(mended), soon)
+				time.Sleep(20 * time.Second)
+				unlock(t, kept)
+			})
+		})
+	}
+}
+
+// Close does not wait for a master that was replaced while nothing was under way to it, though the client has not heard of that: here
+// the one that has the RWLock's label.
+func TestCloseAfterAFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3, "--cluster-require-full-coverage", "no")
+	slow := func(o *redis.ClusterOptions) { o.DialerRetryTimeout = 300 * time.Millisecond }
+	var there *rwlock.RWLock // whose label is at the first master
+	for there == nil {
+		before := cluster.Nodes[0].Client().DBSize(t.Context()).Val()
+		rw := newLockOn(t, cluster.Client(slow))
+		unlock(t, take(t, newOwner(), rw, write, cluster.On(1, "name")))
+		if cluster.Nodes[0].Client().DBSize(t.Context()).Val() > before {
+			there = rw
+		}
+	}
+	cluster.Nodes[0].Kill()
+	cluster.Nodes[3].AwaitRole("master")
+	require.NoError(t, there.Close())
+}
+
+// While a slot is half moved, some of whose keys are at one node and some at another, locks in it are taken, renewed and released,
+// wherever their hashes are; a lock that others wait for stays at the node where all of its keys are.
+func TestHalfMovedSlot(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	// A prefix with a hash tag puts all locks into its slot.
+	tag := cluster.On(0, t.Name())
+	slot, from, to := testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]
+	w := &world{T: t}
+	rw := newLockOn(t, cluster.Client(), rwlock.WithPrefix("{"+tag+"}"), rwlock.WithLease(9*time.Second))
+	name := func(what string, m rwlock.Mode) string { return what + " for " + m.String() }
+	key := func(name string) string { return "{" + tag + "}:{" + name + "}" }
+	var held []*rwlock.Hold
+	for _, m := range bothModes {
+		for _, what := range []string{"used", "used and moved"} {
+			unlock(t, take(t, newOwner(), rw, m, name(what, m)))
+		}
+		for _, what := range []string{"held", "held and moved", "waited for"} {
+			held = append(held, take(t, newOwner(), rw, m, name(what, m)))
+		}
+	}
+	waiting := w.enqueue(newOwner(), rw, write, name("waited for", write))
+
+	cluster.BeginMove(slot, from, to)
+	moved := time.Now()
+	for _, m := range bothModes {
+		cluster.MoveKeys(slot, from, to, key(name("used and moved", m)), key(name("held and moved", m)))
+	}
+	for _, m := range bothModes {
+		for _, what := range []string{"new", "used", "used and moved"} {
+			h := take(t, newOwner(), rw, m, name(what, m))
+			require.Equal(t, m, inspect(t, rw, h.Name()).Mode)
+			unlock(t, take(t, h.Context(), rw, m, h.Name()), h)
+		}
+	}
+	for _, h := range held {
+		eventually(t, func() bool { return h.Deadline().After(moved.Add(9 * time.Second)) }, "a renewal of %q", h.Name())
+	}
+	unlock(t, held...)
+	unlock(t, waiting.granted())
+	cluster.EndMove(slot, from, to)
+	for _, h := range held {
+		unlock(t, take(t, newOwner(), rw, write, h.Name()))
+	}
+}
+
+// A slot whose owner is told that nothing is being moved, while keys are at another node, as redis-cli --cluster fix does for a moment, has its
+// locks free: what was moved is out of reach. Their holders are notified at the next renewal, and a fence tells them from the next ones.
+func TestLockThatAMoveHasLeftBehind(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	lease := rwlock.WithLease(9 * time.Second)
+	rw, other := newLockOn(t, cluster.Client(), lease), newLockOn(t, cluster.Client(), lease)
+	name := cluster.On(0, "name")
+	slot, from, to := testredis.Slot(name), cluster.Nodes[0], cluster.Nodes[1]
+	h := take(t, newOwner(), rw, write, name)
+	cluster.BeginMove(slot, from, to)
+	cluster.MoveKeys(slot, from, to)
+	require.NoError(t, from.Client().Do(t.Context(), "CLUSTER", "SETSLOT", slot, "STABLE").Err())
+	next := take(t, newOwner(), other, write, name)
+	require.Greater(t, next.Token(), h.Token())
+	select {
+	case <-h.Context().Done():
+		require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrLost)
+		require.True(t, time.Now().Before(h.Deadline()), "a renewal did not notice")
+	case <-time.After(hang):
+		t.Fatal("the holder was not notified")
+	}
+	require.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
+	require.NoError(t, next.Context().Err())
+	unlock(t, next)
+}
+
+// When the node of a cluster that a subscription is at goes away, is frozen, or is removed from the cluster and goes on answering,
+// waiters hear of their grants again soon, from another node, and sooner than by a heartbeat.
+func TestSubscriptionMovesToAnotherNode(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	faults := map[string]func(c *testredis.Cluster, s *testredis.Server){
+		"killed": func(_ *testredis.Cluster, s *testredis.Server) { s.Kill() },
+		"frozen": func(_ *testredis.Cluster, s *testredis.Server) { s.Pause() },
+		"removed": func(c *testredis.Cluster, s *testredis.Server) {
+			ctx := context.Background()
+			id := s.ID()
+			require.NoError(t, s.Client().FlushAll(ctx).Err())
+			require.NoError(t, s.Client().ClusterResetHard(ctx).Err())
+			for _, other := range c.Nodes {
+				if other != s {
+					require.NoError(t, other.Client().ClusterForget(ctx, id).Err())
+				}
+			}
+		},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+			const lease = 4 * time.Minute
+			holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)), onCluster(t, cluster, rwlock.WithLease(lease))
+			at := subscribed(t, cluster, holder, waiter)
+			fault(cluster, cluster.Nodes[at])
+			healthy := cluster.On((at+1)%3, "healthy")
+			var took []time.Duration
+			for range 4 {
+				took = append(took, handover(t, holder, waiter, healthy))
+			}
+			t.Logf("handovers took %v", took)
+			require.Less(t, slices.Max(took), lease/renewAfter-time.Second, "when a heartbeat would come")
+		})
+	}
+}
+
+// A grant needs no node but the lock's own: it is told there, too, whatever becomes of the others. And though all nodes tell it, it is heard
+// once.
+func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+	var j journal
+	lease := rwlock.WithLease(4 * time.Minute)
+	holder, waiter := onCluster(t, cluster, lease), onCluster(t, cluster, lease, rwlock.WithObserver(&j))
+	names := 0
+	next := func(shard int) time.Duration {
+		names++
+		return handover(t, holder, waiter, cluster.On(shard, fmt.Sprint("name", names)))
+	}
+	everywhere := func() bool { // is there a subscription
+		return !slices.ContainsFunc(cluster.Nodes, func(s *testredis.Server) bool {
+			channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+			require.NoError(t, err)
+			return len(channels) != 1
+		})
+	}
+	next(0)
+	eventually(t, everywhere, "a subscription at each master")
+	const n = 30
+	woken := func() int { return len(j.of(rwlock.EventWoken)) }
+	before := woken()
+	eventually(t, func() bool {
+		next(names % 3)
+		return woken() >= before+n
+	}, "%d messages of grants", n)
+	// A subscription that is silent is noticed after three seconds and more. A busy machine may need several tries to be quicker.
+	eventually(t, func() bool {
+		eventually(t, everywhere, "a subscription at each master")
+		for _, other := range []int{0, 2} {
+			cluster.Nodes[other].Pause()
+			defer cluster.Nodes[other].Resume()
+		}
+		return next(1) < 2*time.Second
+	}, "a handover while the other nodes are frozen")
+	// If each were heard from all nodes, there would be two of these for each grant. Some come after an answer that says the same.
+	require.Less(t, len(j.of(rwlock.EventWokenInVain)), n, "messages heard twice")
+}
+
+// The message of a grant may be lost with the master that sent it, though the grant has reached the replica that takes over. Waiters do not
+// wait for their heartbeats then: they ask again once they know of the new master, wherever they subscribe.
+func TestWaitersAskAgainAfterAFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3)
+	const lease = 4 * time.Minute
+	w := &world{T: t}
+	holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)), onCluster(t, cluster, rwlock.WithLease(lease))
+	at := subscribed(t, cluster, holder, waiter)
+	shard := (at + 1) % 3
+	name := cluster.On(shard, "name")
+	h := take(t, newOwner(), holder, write, name)
+	next := w.enqueue(newOwner(), waiter, write, name)
+	master, replica := cluster.Nodes[shard].Client(), cluster.Nodes[shard+3].Client()
+	require.NoError(t, master.Do(t.Context(), "ACL", "SETUSER", "default", "resetchannels").Err()) // so that there is no message
+	unlock(t, h)
+	start := time.Now()
+	require.NoError(t, replica.ClusterFailover(t.Context()).Err())
+	unlock(t, next.granted())
+	require.Less(t, next.at.Sub(start), lease/renewAfter-time.Second, "when a heartbeat would come")
+}
+
+// A master that takes over is subscribed to once a request was redirected there, though the former one and all others go on answering.
+func TestMasterThatTakesOverIsSubscribedTo(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartReplicatedCluster(t, 3)
+	holder, waiter := onCluster(t, cluster), onCluster(t, cluster)
+	name, master, replica := cluster.On(1, "name"), cluster.Nodes[1], cluster.Nodes[1+3]
+	handover(t, holder, waiter, name)
+	for range 2 { // the second time, one takes over that was the master before
+		require.NoError(t, replica.Client().Do(t.Context(), "CLUSTER", "FAILOVER", "TAKEOVER").Err())
+		master.AwaitRole("slave")
+		master, replica = replica, master
+		eventually(t, func() bool {
+			handover(t, holder, waiter, name)
+			channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+			require.NoError(t, err)
+			return len(channels) > 0
+		}, "a subscription")
+	}
+}
+
+// onCluster returns an RWLock whose Close may fail: a request to a node that is gone may still be on its way.
+func onCluster(t *testing.T, cluster *testredis.Cluster, opts ...rwlock.Option) *rwlock.RWLock {
+	t.Helper()
+	rw, err := rwlock.New(cluster.Client(), append([]rwlock.Option{rwlock.WithLogger(logger(t))}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = rw.Close() })
+	return rw
+}
+
+// subscribed hands a lock over to the waiter, and returns the place of the master at which it subscribes.
+func subscribed(t *testing.T, cluster *testredis.Cluster, holder, waiter *rwlock.RWLock) (at int) {
+	t.Helper()
+	handover(t, holder, waiter, cluster.On(0, "first"))
+	eventually(t, func() bool {
+		at = slices.IndexFunc(cluster.Nodes, func(s *testredis.Server) bool {
+			channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+			require.NoError(t, err)
+			return len(channels) > 0
+		})
+		return at >= 0
+	}, "a subscription")
+	return at
+}
+
+// handover hands a lock over, and returns how long that took.
+func handover(t *testing.T, holder, waiter *rwlock.RWLock, name string) time.Duration {
+	t.Helper()
+	h := take(t, newOwner(), holder, write, name)
+	next := (&world{T: t}).enqueue(newOwner(), waiter, write, name)
+	start := time.Now()
+	unlock(t, h)
+	unlock(t, next.granted())
+	return next.at.Sub(start)
+}
+
+// renewAfter is the part of a lease after which a waiter's heartbeat comes.
+const renewAfter = 3
+
+// When the master that sentinels watch is killed, frozen or replaced, locks go on at the replica that takes over: nobody fails, and
+// holds are kept.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	for name, fault := range map[string]func(s *testredis.Sentinels){
+		"killed":   func(s *testredis.Sentinels) { s.Master.Kill() },
+		"frozen":   func(s *testredis.Sentinels) { s.Master.Pause() },
+		"replaced": func(*testredis.Sentinels) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testredis.StartSentinels(t)
+			w := &world{T: t}
+			rw, other := newLockOn(t, s.Client()), newLockOn(t, s.Client())
+			h := take(t, newOwner(), rw, write, "busy")
+			s.Master.AwaitReplicas(s.Replicas...)
+			waiting := w.enqueue(newOwner(), other, write, "busy")
+			fault(s)
+			start := time.Now()
+			next := w.launch(newOwner(), other, write, "idle")
+			s.Failover()
+			mended := time.Now()
+			hold := next.granted()
+			t.Logf("the servers took %v, the first grant came %v after", mended.Sub(start), next.at.Sub(mended))
+			unlock(t, hold)
+			require.NoError(t, h.Context().Err())
+			unlock(t, h)
+			unlock(t, waiting.granted())
+			if name == "frozen" {
+				s.Master.Resume()
+			}
+		})
+	}
+}
+
+// A master that sentinels replace goes on for ten seconds, and answers, but tells of no grant any more. The subscription moves to the new one
+// long before the sentinels close it, or a heartbeat brings a grant, and waiters ask again.
+func TestSubscriptionFollowsTheSentinels(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const lease = time.Minute
+	s := testredis.StartSentinels(t)
+	w := &world{T: t}
+	rw := newLockOn(t, s.Client(), rwlock.WithLease(lease))
+	waiter := newLockOn(t, s.Client(), rwlock.WithLease(lease))
+	handover(t, rw, waiter, "first")
+	eventually(t, func() bool { // a busy machine may need several tries
+		name := rand.Text()
+		h := take(t, newOwner(), rw, write, name)
+		next := w.enqueue(newOwner(), waiter, write, name)
+		s.Master.AwaitReplicas(s.Replicas...)
+		master := s.Failover()
+		eventually(t, func() bool {
+			name := rand.Text()
+			if h, err := rw.TryLock(t.Context(), name); err == nil {
+				_ = h.Unlock(t.Context()) // it may have been lost with the former master
+			}
+			return master.Client().Exists(t.Context(), "rwlock:{"+name+"}").Val() == 1
+		}, "a request to the new master")
+		start := time.Now()
+		unlock(t, h)
+		unlock(t, next.granted())
+		channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+		require.NoError(t, err)
+		require.Len(t, channels, 1)
+		s.Master, s.Replicas = master, slices.DeleteFunc(append(s.Replicas, s.Master), func(r *testredis.Server) bool { return r == master })
+		return next.at.Sub(start) < 7*time.Second
+	}, "a subscription that has moved in time")
+}

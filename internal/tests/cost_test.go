@@ -1,0 +1,414 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+// What does not wait costs no commands but one script each to lock and to unlock, few calls within, and no subscription.
+func TestCallsOfScripts(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	g := newGauge(t)
+	for _, w := range workloads {
+		t.Run(w.name, func(t *testing.T) {
+			sent := &counter{}
+			op := w.prepare(t, newLockOn(t, g.client(t, sent)))
+			loadScripts(t, g.asks)
+			require.NoError(t, op()) // from now on, the lock is all in one key
+			const n = 20
+			var spent cost
+			var start time.Time
+			eventually(t, func() bool { // a busy machine may send a script again
+				start = time.Now()
+				before := sent.Load()
+				spent = g.of(t, func() {
+					for range n {
+						require.NoError(t, op())
+					}
+				})
+				t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
+				return spent.scripts == n*w.scripts && float64(sent.Load()-before) == n*w.scripts
+			}, "%v scripts each time", w.scripts)
+			seconds := 2 + time.Since(start).Seconds() // in each, one call sees to the time to live
+			require.LessOrEqual(t, spent.calls, n*w.calls+seconds)
+		})
+	}
+	total := g.read(t)
+	require.Zero(t, total.by["subscribe"])
+	require.Zero(t, total.by["publish"])
+}
+
+// The first pair on a name costs one call more than the next: it sets the time to live.
+func TestCallsOfAFirstPair(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	g := newGauge(t)
+	rw := newLockOn(t, g.client(t))
+	loadScripts(t, g.asks)
+	for _, mode := range []rwlock.Mode{write, read} {
+		const n = 20
+		names := 0
+		eventually(t, func() bool { // a busy machine may send a script again
+			spent := g.of(t, func() {
+				for range n {
+					names++
+					require.NoError(t, pair(t.Context(), rw, mode, fmt.Sprint(mode, names)))
+				}
+			})
+			t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
+			return spent.scripts == 2*n && spent.calls == 6*n
+		}, "two scripts and six calls each time")
+	}
+}
+
+// A handover costs a script that queues up, and one that releases and grants.
+func TestCallsOfHandover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const n, waiters = 50, 3
+	g := newGauge(t)
+	l := newLine(t, g, waiters)
+	eventually(t, func() bool {
+		spent := g.of(t, func() { l.handOver(n) })
+		t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
+		// Who waits asks once more when the subscription is there, or an answer is slow.
+		return spent.scripts <= 2*n+n/5 && spent.calls <= 22*n
+	}, "two scripts and 22 calls each time")
+}
+
+// A line is a lock that is held for writing, and writers that wait for it: always as many.
+type line struct {
+	*testing.T
+	g      *gauge
+	rw     *rwlock.RWLock
+	holder *rwlock.Hold
+	next   chan *rwlock.Hold
+	group  sync.WaitGroup
+}
+
+func newLine(t *testing.T, g *gauge, waiters int) *line {
+	t.Helper()
+	loadScripts(t, g.asks)
+	l := &line{T: t, g: g, next: make(chan *rwlock.Hold, waiters+1)}
+	t.Cleanup(l.group.Wait)
+	l.rw = newLockOn(t, g.client(t), rwlock.WithLease(quiet))
+	l.holder = take(t, newOwner(), l.rw, write, "n")
+	for range waiters {
+		l.join()
+	}
+	waitQueued(t, l.rw, "n", waiters)
+	return l
+}
+
+func (l *line) join() {
+	l.group.Go(func() {
+		h, _ := l.rw.Lock(context.Background(), "n")
+		l.next <- h
+	})
+}
+
+// handOver has the lock go to the next in line, n times, and each time another waiter come.
+func (l *line) handOver(n int) {
+	l.Helper()
+	before := l.g.read(l).scripts
+	for range n {
+		l.join()
+		unlock(l, l.holder)
+		l.holder = <-l.next
+		require.NotNil(l, l.holder)
+	}
+	eventually(l, func() bool { return l.g.read(l).scripts >= before+2*float64(n) }, "%d waiters more", n)
+}
+
+// The client side of what does not wait allocates little more than go-redis does for two scripts. Without an observer, it is as much
+// as before there were any.
+func TestAllocations(t *testing.T) {
+	testredis.Need(t) // miniredis allocates too
+	more, moreObserved := 3.0, 3.0+3
+	if raceDetector() { // then a sync.Pool forgets some of what is put into it
+		more, moreObserved = 12, 12+6
+	}
+	g := newGauge(t)
+	observer := rwlock.WithObserver(rwlock.ObserverFunc(func(rwlock.Event) {}))
+	for _, w := range workloads[:2] {
+		t.Run(w.name, func(t *testing.T) {
+			allocs := func(op func() error) float64 {
+				require.NoError(t, op()) // loads the scripts
+				return testing.AllocsPerRun(200, func() {
+					if err := op(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			floor := allocs(g.floor(t, g.client(t), w.prepare))
+			ours := allocs(w.prepare(t, newLockOn(t, g.client(t), rwlock.WithPrefix("ours"))))
+			observed := allocs(w.prepare(t, newLockOn(t, g.client(t), rwlock.WithPrefix("observed"), observer)))
+			t.Logf("%v, observed %v, the floor %v", ours, observed, floor)
+			require.LessOrEqual(t, ours, floor+more)
+			require.LessOrEqual(t, observed, floor+moreObserved)
+		})
+	}
+}
+
+// What holds or waits costs one script per third of a lease.
+func TestIdleCostsHeartbeatsAlone(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const n, lease, leases = 100, 4 * time.Second, 1
+	g := newGauge(t)
+	holder := take(t, newOwner(), newLockOn(t, g.client(t)), write, "n") // with a lease that is long
+	rw := newLockOn(t, g.client(t), rwlock.WithLease(lease))
+	takeMany(t, n, func(i int) (*rwlock.Hold, error) { return rw.Lock(newOwner(), fmt.Sprint("held", i)) })
+	var group sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		group.Go(func() { _, errs[i] = rw.Lock(context.Background(), "n") })
+	}
+	waitQueued(t, rw, "n", n)
+
+	spent := g.of(t, func() { <-time.After(leases * lease) })
+	var others float64
+	for command, calls := range spent.by {
+		if name, _, _ := strings.Cut(command, "|"); name == "publish" || name == "subscribe" || name == "ping" {
+			others += calls
+		}
+	}
+	t.Logf("%v scripts, %v calls, %v others", spent.scripts, spent.calls, others)
+	require.LessOrEqual(t, spent.scripts, float64(2*n*(3*leases+1)))
+	require.LessOrEqual(t, spent.calls/spent.scripts, 12.0)
+	require.LessOrEqual(t, others, 5.0)
+	require.NoError(t, rw.Close())
+	group.Wait()
+	for _, err := range errs {
+		require.ErrorIs(t, err, rwlock.ErrClosed)
+	}
+	unlock(t, holder)
+}
+
+// An RWLock that nobody uses sends nothing, though it has subscriptions: on a server, and on each master of a cluster.
+func TestUnusedRWLockSendsNothing(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	sendsNothing := func(t *testing.T, nodes []*testredis.Server, dial func() redis.UniversalClient) {
+		t.Parallel()
+		holder, waiter := newLockOn(t, dial()), newLockOn(t, dial())
+		handover(t, holder, waiter, "name")
+		handover(t, waiter, holder, "name")
+		var asking []*redis.Client
+		for _, s := range nodes {
+			asking = append(asking, s.Client())
+			eventually(t, func() bool {
+				channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
+				require.NoError(t, err)
+				return len(channels) == 2
+			}, "two subscriptions at each node")
+		}
+		processed := func() (n int) {
+			for _, c := range asking {
+				info, err := c.InfoMap(t.Context(), "stats").Result()
+				require.NoError(t, err)
+				here, err := strconv.Atoi(info["Stats"]["total_commands_processed"])
+				require.NoError(t, err)
+				n += here
+			}
+			return n
+		}
+		eventually(t, func() bool {
+			before := processed()
+			<-time.After(4 * time.Second)           // a subscription was checked every 1.5 s
+			return processed()-before == len(nodes) // for the question
+		}, "four seconds without a command")
+	}
+	t.Run("server", func(t *testing.T) {
+		s := testredis.Start(t)
+		sendsNothing(t, []*testredis.Server{s}, func() redis.UniversalClient { return s.Client() })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		cluster := testredis.StartCluster(t, 3)
+		sendsNothing(t, cluster.Nodes, func() redis.UniversalClient { return cluster.Client() })
+	})
+}
+
+// A crowd of waiting readers is let in by steps, none of which is for more than 250.
+func TestCrowdEntersInSteps(t *testing.T) {
+	testredis.Need(t)
+	const step = 250
+	crowd := 10_000
+	if raceDetector() {
+		crowd = 5_000 // it allows for no more than 8,000 goroutines
+	}
+	g, largest := newGauge(t), &largestWake{}
+	loadScripts(t, g.asks)
+	rw := newLockOn(t, g.client(t, largest), rwlock.WithLease(quiet))
+	holder := take(t, newOwner(), rw, write, "n")
+	listen(t, g, rw, "n")
+	type result struct {
+		hold *rwlock.Hold
+		err  error
+	}
+	results := make(chan result, crowd)
+	for range crowd {
+		go func() {
+			h, err := rw.RLock(context.Background(), "n")
+			results <- result{h, err}
+		}()
+	}
+	eventually(t, func() bool {
+		n, err := g.asks.ZCard(context.Background(), "rwlock:{n}:queue").Result()
+		require.NoError(t, err)
+		return n == int64(crowd)
+	}, "%d waiting readers", crowd)
+
+	var holds []*rwlock.Hold
+	start := time.Now()
+	spent := g.of(t, func() {
+		unlock(t, holder)
+		for range crowd {
+			r := <-results
+			require.NoError(t, r.err)
+			holds = append(holds, r.hold)
+		}
+	})
+	t.Logf("all in within %v: %v scripts, %v calls, at most %d in a step",
+		time.Since(start), spent.scripts, spent.calls, largest.get())
+	require.Equal(t, step, largest.get())
+	require.LessOrEqual(t, spent.scripts, float64(crowd/step+2))
+	require.LessOrEqual(t, spent.calls/spent.scripts, 30.0)
+	require.Zero(t, spent.by["publish"], "messages to oneself")
+	require.Len(t, inspect(t, rw, "n").Holders, crowd)
+	require.NoError(t, rw.Close())
+}
+
+// listen has rw open its subscription, on a lock that is held: those who wait at that moment ask once more.
+func listen(t *testing.T, g *gauge, rw *rwlock.RWLock, name string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := rw.RLock(ctx, name)
+		done <- err
+	}()
+	eventually(t, func() bool { return g.read(t).by["subscribe"] > 0 }, "a subscription")
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	waitQueued(t, rw, name, 0)
+}
+
+func raceDetector() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// largestWake is a hook that keeps the largest number of waiters that a reply says were let in.
+type largestWake struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (l *largestWake) get() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.n
+}
+
+func (l *largestWake) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *largestWake) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		l.note(cmd)
+		return err
+	}
+}
+
+func (l *largestWake) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			l.note(cmd)
+		}
+		return err
+	}
+}
+
+func (l *largestWake) note(cmd redis.Cmder) {
+	script, ok := cmd.(*redis.Cmd)
+	if !ok {
+		return
+	}
+	reply, err := script.Slice()
+	if err != nil || len(reply) < 4 {
+		return
+	}
+	told, _ := reply[2].(string)
+	if m, ok := protocol.ParseMessage(told); ok {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.n = max(l.n, len(m.Granted))
+	}
+}
+
+// Those that are let in hear of it by one message to each RWLock; those of the RWLock that unlocks, by the reply.
+func TestOneMessagePerRWLock(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	w, s := alone(t)
+	w.lease = 30 * time.Second
+	g := gaugeOn(t, s)
+	locks := []*rwlock.RWLock{w.newLock(), w.newLock()}
+	wait := func() (calls []*call) {
+		for i := range 40 {
+			calls = append(calls, w.launch(newOwner(), locks[i%2], read, "a"))
+		}
+		waitQueued(t, locks[0], "a", len(calls))
+		return calls
+	}
+	letIn := func(unlock func(), calls []*call, others ...*child) float64 {
+		spent := g.of(t, func() {
+			unlock()
+			for _, c := range calls {
+				c.granted()
+			}
+			for _, c := range others {
+				c.expect("held")
+			}
+		})
+		return spent.by["publish"]
+	}
+
+	holder := take(t, newOwner(), locks[0], write, "a")
+	calls := wait()
+	first, second := w.holder(read), w.holder(read)
+	waitQueued(t, locks[0], "a", len(calls)+2)
+	require.EqualValues(t, 3, letIn(func() { unlock(t, holder) }, calls, first, second))
+	for _, c := range calls {
+		unlock(t, c.granted())
+	}
+	for _, c := range []*child{first, second} {
+		c.send("unlock")
+		c.expect("unlocked")
+	}
+
+	release := takeAsStranger(t, w.dial(), w.prefix, "a")
+	calls = wait()
+	require.EqualValues(t, 2, letIn(release, calls))
+	for _, c := range calls {
+		unlock(t, c.granted())
+	}
+}

@@ -1,0 +1,212 @@
+package tests
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// extended ends the test if the server does not keep a hold for d from some time on, or for much longer than the client's margin beyond.
+func (w *world) extended(rw *rwlock.RWLock, h *rwlock.Hold, d time.Duration, from time.Time) {
+	w.Helper()
+	least, most := d, d+d/99+4*time.Millisecond
+	if !w.fake {
+		least -= time.Since(from)
+	}
+	left := w.left(rw, h)
+	require.GreaterOrEqual(w, left, least)
+	require.LessOrEqual(w, left, most)
+}
+
+// A hold that is not renewed lasts for as long as Extend says, here and at the server, and no longer.
+func TestExtendMovesTheEndOfAHold(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			h := take(w, newOwner(), rw, mode, "n", rwlock.NoRenew(), rwlock.Lease(w.lease))
+			var extended time.Time
+			for range 3 {
+				time.Sleep(w.lease / 2)
+				extended = time.Now()
+				require.NoError(w, h.Extend(context.Background(), w.lease))
+				require.False(w, h.Deadline().Before(extended.Add(w.lease)))
+				w.extended(rw, h, w.lease, extended)
+			}
+			lost := w.lostWhen(h).Sub(extended)
+			require.GreaterOrEqual(w, lost, w.lease)
+			require.LessOrEqual(w, lost, w.lease+w.slack)
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}
+	})
+}
+
+// An extended hold lasts though its process cannot reach the server, renewed or not, and nobody else has the lock meanwhile.
+func TestExtendOutlastsTheServer(t *testing.T) {
+	bubbled(t, func(w *world) {
+		other := w.newLock()
+		for _, opts := range [][]rwlock.LockOption{nil, {rwlock.NoRenew()}} {
+			for _, d := range []time.Duration{40 * time.Second, 10 * time.Minute, 2 * time.Hour} {
+				if w.quorum != nil {
+					d = min(d, 20*time.Minute) // all the time, three servers are asked again
+				}
+				mortal, plug := w.newMortal()
+				h := take(w, newOwner(), mortal, write, "n", opts...)
+				start := time.Now()
+				require.NoError(w, h.Extend(context.Background(), d))
+				plug.pull()
+				next := w.launch(newOwner(), other, write, "n")
+				require.Equal(w, h.Deadline(), w.lostWhen(h))
+				require.GreaterOrEqual(w, time.Since(start), d)
+				require.False(w, next.returned())
+				unlock(w, next.granted())
+				w.within(d+margin(d)+d/99+w.slack, start, next.at)
+			}
+		}
+	})
+}
+
+// Extend never shortens a hold, and asks the server for nothing that is so already.
+func TestExtendNeverShortens(t *testing.T) {
+	bubbled(t, func(w *world) {
+		mortal, plug := w.newMortal()
+		for _, opts := range [][]rwlock.LockOption{nil, {rwlock.NoRenew()}} {
+			h := take(w, newOwner(), mortal, write, "n", opts...)
+			plug.pull()
+			before := h.Deadline()
+			require.NoError(w, h.Extend(context.Background(), time.Millisecond))
+			require.NoError(w, h.Extend(context.Background(), time.Until(before)))
+			require.Equal(w, before, h.Deadline())
+			plug.mend()
+			unlock(w, h)
+		}
+	})
+}
+
+// MaxHold ends a hold whatever Extend says.
+func TestMaxHoldEndsAnExtendedHold(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for _, opts := range [][]rwlock.LockOption{{rwlock.MaxHold(time.Minute)}, {rwlock.MaxHold(time.Minute), rwlock.NoRenew()}} {
+			h := take(w, newOwner(), rw, write, "n", opts...)
+			start := time.Now()
+			require.NoError(w, h.Extend(context.Background(), time.Hour))
+			require.Equal(w, start.Add(time.Minute), h.Deadline())
+			require.LessOrEqual(w, w.left(rw, h), time.Minute+2*margin(time.Minute))
+			require.Equal(w, time.Minute, w.lostWhen(h).Sub(start))
+			require.ErrorIs(w, h.Extend(context.Background(), time.Hour), rwlock.ErrLost)
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}
+	})
+}
+
+// What an owner's other holds need, and their release, takes nothing from an extended hold; nor does its extension outlive it.
+func TestExtendOfOneOfSeveral(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		for _, mode := range bothModes {
+			for _, opts := range [][]rwlock.LockOption{nil, {rwlock.NoRenew()}} {
+				ctx := newOwner()
+				a, b := take(w, ctx, rw, mode, "n", opts...), take(w, ctx, rw, mode, "n", rwlock.NoRenew())
+				start := time.Now()
+				require.NoError(w, a.Extend(ctx, 10*w.lease))
+				c := take(w, ctx, rw, mode, "n")
+				unlock(w, b, c)
+				w.extended(rw, a, 10*w.lease, start)
+				require.True(w, a.Deadline().After(start.Add(9*w.lease)))
+				start = time.Now()
+				d := take(w, ctx, rw, mode, "n", rwlock.NoRenew())
+				unlock(w, a)
+				w.around(w.lease, w.left(rw, d), start)
+				unlock(w, d)
+			}
+		}
+	})
+}
+
+// Extend of what is no hold any more says why, and changes nothing.
+func TestExtendWithoutAHold(t *testing.T) {
+	everywhere(t, func(w *world) {
+		ctx := context.Background()
+		rw, far := w.newLock(), w.newLock()
+		for _, h := range []*rwlock.Hold{nil, {}} {
+			require.ErrorIs(w, h.Extend(ctx, time.Hour), rwlock.ErrNotHeld)
+		}
+		released := take(w, newOwner(), rw, write, "released")
+		unlock(w, released)
+		require.ErrorIs(w, released.Extend(ctx, time.Hour), rwlock.ErrNotHeld)
+
+		dropped := take(w, newOwner(), rw, write, "dropped")
+		require.NoError(w, far.ForceUnlock(ctx, "dropped"))
+		require.ErrorIs(w, dropped.Extend(ctx, time.Hour), rwlock.ErrLost)
+		w.lostWhen(dropped)
+		require.ErrorIs(w, dropped.Extend(ctx, time.Hour), rwlock.ErrLost)
+
+		closed := take(w, newOwner(), rw, write, "closed")
+		require.NoError(w, rw.Close())
+		require.ErrorIs(w, closed.Extend(ctx, time.Hour), rwlock.ErrClosed)
+		for _, name := range []string{"released", "dropped", "closed"} {
+			require.Equal(w, rwlock.None, inspect(w, far, name).Mode)
+		}
+	})
+}
+
+// Extend refuses what is no time, and a context that is nil or done, and returns when its context ends; the hold stays.
+func TestExtendThatFails(t *testing.T) {
+	bubbled(t, func(w *world) {
+		mortal, plug := w.newMortal()
+		ctx, cancel := context.WithCancel(newOwner())
+		h := take(w, ctx, mortal, write, "n")
+		for _, d := range []time.Duration{-1, 0, 11 * 365 * 24 * time.Hour} {
+			require.ErrorContains(w, h.Extend(ctx, d), "extension "+d.String())
+		}
+		var none context.Context
+		require.ErrorContains(w, h.Extend(none, time.Hour), "the context is nil")
+		plug.pull()
+		start := time.Now()
+		time.AfterFunc(5*time.Second, cancel)
+		err := h.Extend(ctx, time.Hour)
+		require.ErrorIs(w, err, context.Canceled)
+		require.ErrorContains(w, err, `rwlock: extend "n": context canceled after 5s: the server has not answered`)
+		require.ErrorContains(w, err, "the plug is pulled")
+		require.Equal(w, 5*time.Second, time.Since(start))
+		require.ErrorIs(w, h.Extend(ctx, time.Hour), context.Canceled)
+		require.True(w, h.Deadline().Before(start.Add(time.Minute)))
+		plug.mend()
+		unlock(w, h)
+	})
+}
+
+// Many may extend a hold at a time, while it is renewed, re-entered and released.
+func TestExtendByMany(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(4 * w.lease))
+		h := take(w, newOwner(), rw, write, "n")
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				for j := range 5 {
+					d := 5*w.lease + time.Duration(i*10+j)*time.Millisecond
+					end := time.Now().Add(d)
+					if err := h.Extend(context.Background(), d); err != nil {
+						w.Error(err)
+					}
+					if h.Deadline().Before(end) {
+						w.Errorf("the hold lasts until %v, not until %v", h.Deadline(), end)
+					}
+					inner := take(w, h.Context(), rw, write, "n")
+					if err := inner.Unlock(context.Background()); err != nil {
+						w.Error(err)
+					}
+					time.Sleep(w.lease / 100)
+				}
+			})
+		}
+		wg.Wait()
+		unlock(w, h)
+	})
+}

@@ -1,0 +1,465 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// The readers that wait behind a writer enter together when it leaves; the writer that waits beside them comes next, and
+// readers that come later after that.
+func TestReadersEnterTogether(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock()}, "n"
+		h := take(w, newOwner(), rws[0], write, name)
+		var early, late []*call
+		for i := range 20 {
+			early = append(early, w.enqueue(newOwner(), rws[i%2], read, name))
+		}
+		next := w.enqueue(newOwner(), rws[0], write, name)
+
+		start := time.Now()
+		unlock(w, h)
+		for _, c := range early {
+			c.granted()
+			w.within(w.prompt, start, c.at)
+		}
+		s := inspect(w, rws[0], name)
+		require.Len(w, s.Holders, 20)
+		require.Len(w, s.Waiters, 1)
+		for i := range 5 {
+			late = append(late, w.enqueue(newOwner(), rws[i%2], read, name))
+		}
+		w.waits(append(late, next)...)
+
+		for _, c := range early {
+			require.False(w, next.returned())
+			unlock(w, c.hold)
+		}
+		h = next.granted()
+		w.waits(late...)
+		unlock(w, h)
+		for _, c := range late {
+			unlock(w, c.granted())
+		}
+	})
+}
+
+// Writers are served in the order in which they came, wherever they are, one at a time.
+func TestWritersAreServedInOrder(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock(), w.newLock()}, "n"
+		for _, first := range []rwlock.Mode{read, write} {
+			h := take(w, newOwner(), rws[0], first, name)
+			var calls []*call
+			for i := range 50 {
+				calls = append(calls, w.enqueue(newOwner(), rws[i%3], write, name))
+			}
+			unlock(w, h)
+			token := int64(0)
+			for i, c := range calls {
+				h := c.granted()
+				require.Greater(w, h.Token(), token)
+				token = h.Token()
+				if i+1 < len(calls) {
+					require.False(w, calls[i+1].returned())
+				}
+				unlock(w, h)
+			}
+		}
+	})
+}
+
+// A reader that comes in a storm of writers gets in after at most one write phase.
+func TestReaderInAStormOfWriters(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.storm(write, read, 1)
+	})
+}
+
+// A writer that comes in a storm of readers gets in after at most one read phase, in which each reader entered once.
+func TestWriterInAStormOfReaders(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.storm(read, write, stormers)
+	})
+}
+
+const stormers = 8
+
+// storm has stormers lock without pause in one mode, each for some time, while one owner locks now and then in the other:
+// no more than limit grants may come before its own.
+func (w *world) storm(many, one rwlock.Mode, limit int64) {
+	w.Helper()
+	if !w.fake {
+		limit += 2 * stormers // what is on its way counts in the wrong order
+	}
+	rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+	for _, rw := range rws {
+		unlock(w, take(w, newOwner(), rw, many, "n")) // a call of a client that is still connecting has not come yet
+	}
+	var grants atomic.Int64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range stormers {
+		wg.Go(func() {
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				h, err := acquire(newOwner(), rws[i%2], many, "n")
+				if err != nil {
+					w.Error(err)
+					return
+				}
+				grants.Add(1)
+				time.Sleep(5 * time.Millisecond)
+				if err := h.Unlock(context.Background()); err != nil {
+					w.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 20 {
+		time.Sleep(time.Duration(i) * time.Millisecond)
+		before := grants.Load()
+		h, err := acquire(newOwner(), rws[0], one, "n")
+		overtook := grants.Load() - before
+		if err == nil {
+			err = h.Unlock(context.Background())
+		}
+		if err != nil || overtook > limit {
+			w.Errorf("%d grants came first, %d are fair; error: %v", overtook, limit, err)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// A waiting writer that is cancelled, times out or dies lets the readers behind it in: at once, at once, and when its
+// lease is over.
+func TestWriterStopsWaiting(t *testing.T) {
+	everywhere(t, func(w *world) {
+		for _, how := range []string{"cancelled", "timed out", "killed"} {
+			rw := w.newLock(rwlock.WithLease(w.lease))
+			mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+			h := take(w, newOwner(), rw, read, how)
+			ctx, cancel := context.WithCancel(newOwner())
+			defer cancel()
+			var opts []rwlock.LockOption
+			if how == "timed out" {
+				opts = append(opts, rwlock.MaxWait(2*w.lease)) // until the readers have queued behind it
+			}
+			writer := w.enqueue(ctx, mortal, write, how, opts...)
+			var readers []*call
+			for range 3 {
+				readers = append(readers, w.enqueue(newOwner(), rw, read, how))
+			}
+
+			var start time.Time
+			slack, want := w.prompt, context.Canceled
+			switch how {
+			case "cancelled":
+				start = time.Now()
+				cancel()
+			case "timed out":
+				_, _ = writer.wait()
+				start = writer.at
+				want = context.DeadlineExceeded
+			case "killed":
+				plug.pull()
+				start = time.Now()
+				waiters := inspect(w, rw, how).Waiters
+				require.Equal(w, write, waiters[0].Mode)
+				start = start.Add(waiters[0].Lease)
+				slack, want = w.slack, nil
+			}
+			for _, c := range readers {
+				c.granted()
+				w.within(slack, start, c.at)
+				if how == "killed" {
+					require.False(w, c.at.Before(start.Add(-2*time.Millisecond)), "overtook a live writer")
+				}
+			}
+			cancel() // or a process that is cut off waits for as long as its context lets it
+			if _, err := writer.wait(); want != nil {
+				require.ErrorIs(w, err, want)
+			}
+			unlock(w, h)
+			for _, c := range readers {
+				unlock(w, c.hold)
+			}
+			waitFree(w, rw, how)
+		}
+	})
+}
+
+// If the holder and the first waiters die together, the next one gets in as soon as the longest of their leases is over.
+func TestHolderAndFirstWaitersDie(t *testing.T) {
+	everywhere(t, func(w *world) {
+		for _, modes := range some(w, [][]rwlock.Mode{
+			{write, write, write, write},
+			{read, write, write, read},
+			{read, write, write, write},
+			{write, read, read, write},
+			{write, write, write, read},
+		}) {
+			name := fmt.Sprint(modes)
+			rw := w.newLock(rwlock.WithLease(w.lease))
+			mortal, plug := w.newMortal()
+			h := take(w, newOwner(), mortal, modes[0], name, rwlock.Lease(w.lease))
+			first := w.enqueue(newOwner(), mortal, modes[1], name, rwlock.Lease(w.lease*3/2))
+			second := w.enqueue(newOwner(), mortal, modes[2], name, rwlock.Lease(w.lease*5/4))
+			third := w.enqueue(newOwner(), rw, modes[3], name)
+			plug.pull()
+			died, s := time.Now(), inspect(w, rw, name)
+			longest := s.Holders[0].Lease
+			for _, waiter := range s.Waiters[:2] {
+				longest = max(longest, waiter.Lease)
+			}
+			third.granted()
+			w.within(longest+w.slack, died, third.at)
+			require.False(w, third.at.Before(died.Add(s.Holders[0].Lease-2*time.Millisecond)), "the holder was still alive")
+			for _, c := range []*call{first, second} {
+				if h, err := c.wait(); err == nil { // it was granted to the dead
+					w.lostWhen(h)
+				}
+			}
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+			unlock(w, third.hold)
+		}
+	})
+}
+
+// Readers that wait when a writer's lease runs out are owed the next phase as if it had unlocked: they go before the
+// writer that waits.
+func TestReadersGoFirstAfterAWriterDied(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+		take(w, newOwner(), mortal, write, "n")
+		writer := w.enqueue(newOwner(), rw, write, "n")
+		readers := []*call{w.enqueue(newOwner(), rw, read, "n"), w.enqueue(newOwner(), rw, read, "n")}
+		plug.pull()
+		over := time.Now().Add(inspect(w, rw, "n").Holders[0].Lease)
+		for _, c := range readers {
+			c.granted()
+			w.within(w.slack, over, c.at)
+		}
+		w.waits(writer)
+		unlock(w, readers[0].hold, readers[1].hold)
+		unlock(w, writer.granted())
+	})
+}
+
+// A Try does not get in while others wait, not even at the moment when the lock becomes free by the end of a lease.
+func TestTryDoesNotOvertake(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, m := range some(w, [][]rwlock.Mode{
+			{write, write, write}, {read, write, read}, {read, write, write}, {write, read, read}, {write, read, write}, {write, write, read},
+		}) {
+			name := fmt.Sprint(m)
+			queue := protocol.KeysOf(w.prefix, name).Queue
+			mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+			take(w, newOwner(), mortal, m[0], name)
+			waiter := w.enqueue(newOwner(), rw, m[1], name)
+			require.Contains(w, w.keys(), queue)
+			_, err := try(newOwner(), rw, m[2], name)
+			require.ErrorIs(w, err, rwlock.ErrLocked)
+			plug.pull()
+			time.Sleep(inspect(w, rw, name).Holders[0].Lease)
+			h, err := try(newOwner(), rw, m[2], name)
+			if err == nil {
+				require.Equal(w, []rwlock.Mode{read, read}, m[1:])
+				if w.quorum == nil { // or else the waiter that was let in may still collect the votes of the other servers
+					require.Empty(w, inspect(w, rw, name).Waiters, "let in before the waiter")
+				}
+				require.NotContains(w, w.keys(), queue, "let in before the waiter")
+				unlock(w, h)
+			} else {
+				require.ErrorIs(w, err, rwlock.ErrLocked)
+			}
+			unlock(w, waiter.granted())
+		}
+	})
+}
+
+// Of writers that wait and others that try again and again, those that wait get the lock first.
+func TestTriesDoNotBreakIntoHandovers(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, name := w.newLock(), "n"
+		h := take(w, newOwner(), rw, write, name)
+		var calls []*call
+		for range 20 {
+			calls = append(calls, w.enqueue(newOwner(), rw, write, name))
+		}
+		var wg sync.WaitGroup
+		tokens := make([]int64, 2)
+		for i := range tokens {
+			wg.Go(func() {
+				for {
+					h, err := rw.TryLock(newOwner(), name)
+					switch {
+					case errors.Is(err, rwlock.ErrLocked):
+						time.Sleep(100 * time.Microsecond)
+						continue
+					case err == nil:
+						tokens[i] = h.Token()
+						err = h.Unlock(context.Background())
+					}
+					if err != nil {
+						w.Error(err)
+					}
+					return
+				}
+			})
+		}
+		unlock(w, h)
+		last := int64(0)
+		for _, c := range calls {
+			last = c.granted().Token()
+			time.Sleep(time.Millisecond)
+			unlock(w, c.hold)
+		}
+		wg.Wait()
+		for _, token := range tokens {
+			require.Greater(w, token, last)
+		}
+	})
+}
+
+// When the server loses all it knows, waiters queue again by themselves.
+func TestWaitersQueueAgain(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		h := take(w, newOwner(), rw, write, "n")
+		writers := []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, write, "n")}
+		reader := w.enqueue(newOwner(), rw, read, "n")
+		w.removeKeys()
+		start := time.Now()
+		w.within(w.lease/3+w.prompt, start, w.lostWhen(h))
+		for _, c := range append(writers, reader) {
+			go func() {
+				<-c.done
+				if c.err == nil {
+					_ = c.hold.Unlock(context.Background())
+				}
+			}()
+		}
+		for _, c := range append(writers, reader) {
+			c.granted()
+			w.within(w.lease+w.prompt, start, c.at)
+		}
+		waitFree(w, rw, "n")
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+	})
+}
+
+// Waiting costs no commands but one heartbeat per third of a lease, and no message is needed for it. Beside it, each server is told
+// the client's label every two minutes, and, if there are several, that the lease is in use, every two minutes and a half or less often.
+func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
+	bubbled(t, func(w *world) {
+		const waiters, leases = 20, 10
+		sent := &counter{but: []string{"hello", "client"}} // which set up a connection
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) })
+		for _, mode := range []rwlock.Mode{read, write} {
+			h := take(w, newOwner(), rw, write, "n")
+			var calls []*call
+			for range waiters {
+				calls = append(calls, w.enqueue(newOwner(), rw, mode, "n"))
+			}
+			time.Sleep(w.lease + w.lease/6) // between two heartbeats, where the count is exact
+			before := sent.Load()
+			time.Sleep(leases * w.lease)
+			others := int(leases*w.lease/(2*time.Minute)) + 1
+			if len(w.servers()) > 1 {
+				others += int(leases*w.lease/(150*time.Second)) + 1
+			}
+			require.LessOrEqual(w, sent.Load()-before, int64(waiters*3*leases+len(w.servers())*(3*leases+others)))
+			unlock(w, h)
+			for _, c := range calls {
+				unlock(w, c.granted())
+			}
+		}
+	})
+}
+
+// counter counts the commands that a client sends.
+type counter struct {
+	atomic.Int64
+	but []string // the names of those that it leaves out
+}
+
+func (c *counter) count(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if !slices.Contains(c.but, cmd.Name()) {
+			c.Add(1)
+		}
+	}
+}
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// An RWLock opens no subscription until a call has to wait, and never more than one.
+func TestOneSubscription(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, c := w.newLock(), w.dial()
+		channels := func() []string {
+			list, err := c.PubSubChannels(context.Background(), w.prefix+":wake:*").Result()
+			require.NoError(w, err)
+			return list
+		}
+		for range 10 {
+			h := take(w, newOwner(), rw, write, "n")
+			_, err := rw.TryLock(newOwner(), "n")
+			require.ErrorIs(w, err, rwlock.ErrLocked)
+			unlock(w, take(w, h.Context(), rw, read, "n"), h)
+		}
+		require.Empty(w, channels())
+
+		h := take(w, newOwner(), rw, write, "n")
+		var calls []*call
+		for range 10 {
+			calls = append(calls, w.enqueue(newOwner(), rw, read, "n"))
+		}
+		eventually(w, func() bool { return len(channels()) == 1 }, "a subscription")
+		subscribers, err := c.PubSubNumSub(context.Background(), channels()...).Result()
+		require.NoError(w, err)
+		require.EqualValues(w, 1, subscribers[channels()[0]])
+		unlock(w, h)
+		for _, call := range calls {
+			unlock(w, call.granted())
+		}
+		require.NoError(w, rw.Close())
+		eventually(w, func() bool { return len(channels()) == 0 }, "the end of the subscription")
+	})
+}

@@ -1,0 +1,588 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// margin is what a client's deadline is short of the server's.
+func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
+
+// around ends the test if got is not within a little of want, or on a real clock of what that has become since then.
+func (w *world) around(want, got time.Duration, since time.Time) {
+	w.Helper()
+	least, most := want-2*time.Millisecond, want+2*time.Millisecond
+	if !w.fake {
+		least, most = want-time.Since(since), want+w.lease/2
+	}
+	require.GreaterOrEqual(w, got, least)
+	require.LessOrEqual(w, got, most)
+}
+
+// left returns what is left of the lease of a hold that has not been lost.
+func (w *world) left(rw *rwlock.RWLock, h *rwlock.Hold) time.Duration {
+	w.Helper()
+	holder := held(w, rw, h.Name(), h.Owner(), h.Mode())
+	require.NotZero(w, holder.Count, "the hold is gone")
+	return holder.Lease
+}
+
+// Re-entry neither shortens a lease nor lengthens it by adding: the longer of what is left and what is asked counts, until the
+// inner hold is released.
+func TestReentryKeepsTheLongerLease(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		u := w.lease
+		for _, mode := range []rwlock.Mode{read, write} {
+			for _, c := range []struct{ outer, passed, inner, want time.Duration }{
+				{10 * u, 0, u, 10 * u},
+				{u, 0, 10 * u, 10 * u},
+				{10 * u, 0, 10 * u, 10 * u},
+				{10 * u, u / 2, 5 * u, 9*u + u/2},
+				{2 * u, u / 2, 5 * u, 5 * u},
+			} {
+				start := time.Now()
+				outer := take(w, newOwner(), rw, mode, "n", rwlock.Lease(c.outer), rwlock.NoRenew())
+				time.Sleep(c.passed)
+				inner := take(w, outer.Context(), rw, mode, "n", rwlock.Lease(c.inner), rwlock.NoRenew())
+				w.around(c.want, w.left(rw, outer), start)
+				unlock(w, inner)
+				w.around(c.outer-c.passed, w.left(rw, outer), start)
+				unlock(w, outer)
+			}
+		}
+	})
+}
+
+// A renewed hold that was re-entered with a shorter lease is renewed for the longest of its owner's leases.
+func TestRenewalKeepsTheLongestLease(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range []rwlock.Mode{read, write} {
+			for _, leases := range [][2]time.Duration{{time.Second, time.Minute}, {time.Minute, time.Second}} {
+				ctx := newOwner()
+				a := take(w, ctx, rw, mode, "n", rwlock.Lease(leases[0]))
+				b := take(w, ctx, rw, mode, "n", rwlock.Lease(leases[1]))
+				for range 100 {
+					time.Sleep(3 * time.Second)
+					require.Greater(w, w.left(rw, a), 39*time.Second)
+					require.LessOrEqual(w, w.left(rw, a), time.Minute)
+				}
+				unlock(w, a, b)
+			}
+		}
+	})
+}
+
+// What a writer reads beside, and releases, leaves the lease of its write hold alone.
+func TestOwnReadsLeaveTheWriteLeaseAlone(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, ctx, start := w.newLock(), newOwner(), time.Now()
+		wr := take(w, ctx, rw, write, "n", rwlock.Lease(30*w.lease), rwlock.NoRenew())
+		r1 := take(w, ctx, rw, read, "n", rwlock.Lease(w.lease))
+		r2 := take(w, ctx, rw, read, "n", rwlock.Lease(w.lease))
+		w.around(30*w.lease, w.left(rw, wr), start)
+		w.around(w.lease, w.left(rw, r1), start)
+		unlock(w, r1)
+		w.around(30*w.lease, w.left(rw, wr), start)
+		require.Equal(w, 1, held(w, rw, "n", r2.Owner(), read).Count)
+		unlock(w, r2)
+		w.around(30*w.lease, w.left(rw, wr), start)
+		require.NoError(w, wr.Context().Err())
+		unlock(w, wr)
+	})
+}
+
+// Each reader has its own lease: what others take, renew and release neither shortens nor lengthens it.
+func TestReadersKeepTheirOwnLeases(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw, far := w.newLock(), w.newLock()
+		start := time.Now()
+		a := take(w, newOwner(), rw, read, "n", rwlock.Lease(120*time.Second), rwlock.NoRenew())
+		b := take(w, newOwner(), far, read, "n", rwlock.Lease(30*time.Second))
+		for time.Since(start) < 116*time.Second {
+			time.Sleep(1700 * time.Millisecond)
+			w.around(120*time.Second-time.Since(start), w.left(rw, a), start)
+			require.Greater(w, w.left(rw, b), 19*time.Second)
+			unlock(w, take(w, newOwner(), far, read, "n", rwlock.Lease(time.Second)))
+		}
+		require.Equal(w, 120*time.Second-margin(120*time.Second), w.lostWhen(a).Sub(start))
+		time.Sleep(120*time.Second - time.Since(start))
+		require.Zero(w, held(w, rw, "n", a.Owner(), read))
+		require.ErrorIs(w, a.Unlock(context.Background()), rwlock.ErrLost)
+		require.NoError(w, b.Context().Err())
+		unlock(w, b)
+	})
+}
+
+// A live reader does not keep a dead one alive: a writer gets in when the live one has left and the dead one's lease is
+// over, whichever comes last.
+func TestDeadReaderBesideALiveOne(t *testing.T) {
+	everywhere(t, func(w *world) {
+		for _, c := range []struct {
+			name    string
+			leaving time.Duration // of the live reader, after the death of the other
+		}{
+			{"the live one leaves first", w.lease / 10},
+			{"the live one leaves last", 2 * w.lease},
+		} {
+			rw := w.newLock(rwlock.WithLease(w.lease))
+			mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+			live := take(w, newOwner(), rw, read, c.name)
+			dead := take(w, newOwner(), mortal, read, c.name)
+			writer := w.enqueue(newOwner(), rw, write, c.name)
+			plug.pull()
+			died := time.Now()
+			over := died.Add(w.left(rw, dead))
+			time.Sleep(c.leaving)
+			require.False(w, writer.returned())
+			leaves := time.Now() // the writer may be let in before Unlock returns
+			unlock(w, live)
+			first, last := latest(over, leaves), latest(over, time.Now())
+			unlock(w, writer.granted())
+			require.WithinRange(w, writer.at, first.Add(-2*time.Millisecond), last.Add(w.slack))
+			require.ErrorIs(w, dead.Unlock(context.Background()), rwlock.ErrLost)
+		}
+	})
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// A reader whose own lease is over has lost its hold though others keep the lock in read mode: its re-entry and its Unlock
+// say ErrLost, and revive nothing.
+func TestReaderLosesItsHoldBesideOthers(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		owner := newOwner()
+		b := take(w, newOwner(), rw, read, "n")
+		a := take(w, owner, rw, read, "n", rwlock.NoRenew())
+		w.lostWhen(a)
+		for _, mode := range []rwlock.Mode{read, write} {
+			_, err := acquire(owner, rw, mode, "n")
+			require.ErrorIs(w, err, rwlock.ErrLost)
+			_, err = try(owner, rw, mode, "n")
+			require.ErrorIs(w, err, rwlock.ErrLost)
+		}
+		require.ErrorIs(w, a.Unlock(owner), rwlock.ErrLost)
+		require.ErrorIs(w, a.Unlock(owner), rwlock.ErrNotHeld)
+		eventually(w, func() bool { return held(w, rw, "n", a.Owner(), read).Count == 0 }, "the end of the lost hold")
+		require.Equal(w, 1, held(w, rw, "n", b.Owner(), read).Count)
+
+		// The owner has settled its loss, and may start anew.
+		again := take(w, owner, rw, read, "n")
+		require.Equal(w, 1, held(w, rw, "n", again.Owner(), read).Count)
+		unlock(w, again, b)
+	})
+}
+
+// Of two holds of one owner, the end of one's lease leaves the other alone, outer and inner alike.
+func TestOneOfTwoHoldsIsLost(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		type test struct {
+			mode         rwlock.Mode
+			outer, inner []rwlock.LockOption
+		}
+		for _, c := range some(w, []test{
+			{mode: read, outer: []rwlock.LockOption{rwlock.NoRenew()}},
+			{mode: write, inner: []rwlock.LockOption{rwlock.NoRenew()}},
+			{mode: read, inner: []rwlock.LockOption{rwlock.NoRenew()}},
+			{mode: write, outer: []rwlock.LockOption{rwlock.NoRenew()}},
+		}) {
+			ctx := newOwner()
+			outer, inner := take(w, ctx, rw, c.mode, "n", c.outer...), take(w, ctx, rw, c.mode, "n", c.inner...)
+			lost, alive := inner, outer
+			if c.outer != nil {
+				lost, alive = outer, inner
+			}
+			w.lostWhen(lost)
+			require.NoError(w, alive.Context().Err())
+			eventually(w, func() bool { return held(w, rw, "n", alive.Owner(), c.mode).Count == 1 }, "a count of 1")
+
+			require.ErrorIs(w, lost.Unlock(ctx), rwlock.ErrLost)
+			third := take(w, ctx, rw, c.mode, "n")
+			require.Equal(w, alive.Token(), third.Token())
+			time.Sleep(w.lease / 2)
+			require.NoError(w, alive.Context().Err())
+			require.Equal(w, 2, held(w, rw, "n", alive.Owner(), c.mode).Count)
+			unlock(w, third, alive)
+			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+		}
+	})
+}
+
+// Nested holds may be released in any order; the lock is free with the last of them, and not before.
+func TestNestedHoldsInAnyOrder(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	orders := map[string]func([]*rwlock.Hold){
+		"first in, first out": func([]*rwlock.Hold) {},
+		"last in, first out":  slices.Reverse[[]*rwlock.Hold],
+		"random":              func(h []*rwlock.Hold) { rand.Shuffle(n, func(i, j int) { h[i], h[j] = h[j], h[i] }) },
+	}
+	onServers(t, func(w *world) {
+		rw := w.newLock()
+		for order, sort := range orders {
+			for _, modes := range [][]rwlock.Mode{{read}, {write}, {write, read}} {
+				ctx := newOwner()
+				count := map[rwlock.Mode]int{}
+				var holds []*rwlock.Hold
+				for i := range n {
+					mode := modes[i%len(modes)]
+					holds = append(holds, take(w, ctx, rw, mode, "n"))
+					count[mode]++
+				}
+				sort(holds)
+				for i, h := range holds {
+					if i%10 == 9 {
+						_, err := rw.TryLock(newOwner(), "n")
+						require.ErrorIs(w, err, rwlock.ErrLocked)
+						require.Equal(w, count[h.Mode()], held(w, rw, "n", h.Owner(), h.Mode()).Count, order)
+					}
+					unlock(w, h)
+					count[h.Mode()]--
+				}
+				require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+			}
+		}
+	})
+}
+
+// A hold is renewed for as long as it is held.
+func TestHoldsAreRenewed(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		wr, r := take(w, newOwner(), rw, write, "w"), take(w, newOwner(), rw, read, "r")
+		short := take(w, newOwner(), rw, read, "r", rwlock.Lease(w.lease/2))
+		holds := []*rwlock.Hold{wr, r, short}
+		times := 10
+		if w.fake {
+			times = 100
+		}
+		for range times {
+			time.Sleep(w.lease / 4)
+			for _, h := range holds {
+				require.NoError(w, h.Context().Err())
+				if w.fake {
+					require.Greater(w, w.left(rw, h), w.lease/4)
+				}
+			}
+		}
+		unlock(w, holds...)
+	})
+}
+
+// A hold that is not renewed ends with its lease, which counts from the grant, also if it had to be waited for.
+func TestNoRenewEndsWithTheLease(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		for _, mode := range []rwlock.Mode{read, write} {
+			blocker := take(w, newOwner(), rw, write, "n")
+			queued := w.enqueue(newOwner(), rw, mode, "n", rwlock.NoRenew())
+			time.Sleep(w.lease / 4)
+			unlock(w, blocker)
+			first := queued.granted()
+			next := w.enqueue(newOwner(), rw, write, "n", rwlock.NoRenew())
+			lost := w.lostWhen(first)
+			second := next.granted()
+			if w.fake {
+				require.GreaterOrEqual(w, lost.Sub(queued.at), w.lease-margin(w.lease))
+				require.False(w, lost.After(next.at), "others had the lock before its holder knew")
+				require.Equal(w, w.lease-margin(w.lease), w.lostWhen(second).Sub(next.at))
+			} else {
+				w.lostWhen(second)
+			}
+			w.within(w.lease+w.slack, queued.at, next.at)
+			require.ErrorIs(w, first.Unlock(context.Background()), rwlock.ErrLost)
+			require.ErrorIs(w, second.Unlock(context.Background()), rwlock.ErrLost)
+			waitFree(w, rw, "n")
+		}
+	})
+}
+
+// A hold is lost at its local deadline, which is the server's less a margin, though the server cannot be reached, and not
+// before.
+func TestLostAtTheLocalDeadline(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range []rwlock.Mode{read, write} {
+			mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+			h := take(w, newOwner(), mortal, mode, "n")
+			time.Sleep(w.lease * 2 / 5) // the renewal has come
+			plug.pull()
+			deadline := time.Now().Add(w.left(rw, h))
+			require.NoError(w, h.Context().Err())
+			lost := w.lostWhen(h)
+			if w.fake {
+				w.around(margin(w.lease), deadline.Sub(lost), deadline)
+			}
+			w.within(w.prompt, deadline, lost)
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+			waitFree(w, rw, "n")
+		}
+	})
+}
+
+// renewed waits until holds have been renewed, and releases them.
+func (w *world) renewed(lease time.Duration, holds []*rwlock.Hold) {
+	w.Helper()
+	now := time.Now()
+	for _, h := range holds {
+		eventually(w, func() bool { return h.Deadline().After(now.Add(lease * 2 / 3)) }, "a renewal")
+		require.NoError(w, h.Context().Err())
+	}
+	unlock(w, holds...)
+}
+
+// Nothing is lost if the server cannot be reached for less than a lease.
+func TestRenewalsMayFailForLessThanALease(t *testing.T) {
+	everywhere(t, func(w *world) {
+		lease := 3 * w.lease // of which a busy machine needs some to connect again
+		mortal, plug := w.newMortal(rwlock.WithLease(lease))
+		holds := []*rwlock.Hold{take(w, newOwner(), mortal, read, "r"), take(w, newOwner(), mortal, write, "w")}
+		plug.pull()
+		time.Sleep(lease / 2)
+		plug.mend()
+		w.renewed(lease, holds)
+	})
+}
+
+// A hold that the server has lost is lost as soon as a renewal tells, and nothing starts it anew: not a re-entry, not the
+// renewal, and not the Unlock.
+func TestServerLosesTheHold(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		for _, mode := range []rwlock.Mode{read, write} {
+			for _, reentered := range []bool{false, true} {
+				owner := newOwner()
+				h := take(w, owner, rw, mode, "n")
+				w.removeKeys()
+				start := time.Now()
+				if reentered {
+					_, err := acquire(owner, rw, mode, "n")
+					require.ErrorIs(w, err, rwlock.ErrLost)
+				}
+				w.within(w.lease/3+w.prompt, start, w.lostWhen(h))
+				_, err := acquire(owner, rw, mode, "n")
+				require.ErrorIs(w, err, rwlock.ErrLost)
+				require.ErrorIs(w, h.Unlock(owner), rwlock.ErrLost)
+				require.Empty(w, w.leftovers())
+				unlock(w, take(w, owner, rw, mode, "n"))
+
+				// Nobody has noticed yet when the Unlock comes.
+				h = take(w, owner, rw, mode, "n")
+				w.removeKeys()
+				require.ErrorIs(w, h.Unlock(owner), rwlock.ErrLost)
+				require.Empty(w, w.leftovers())
+			}
+		}
+	})
+}
+
+// An owner that has lost one of its modes keeps the other, and is told until it has released what it lost.
+func TestOneOfTwoModesIsLost(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		owner := newOwner()
+		wr := take(w, owner, rw, write, "n", rwlock.NoRenew())
+		r := take(w, owner, rw, read, "n")
+		w.lostWhen(wr)
+		require.NoError(w, r.Context().Err())
+		_, err := rw.Lock(owner, "n")
+		require.ErrorIs(w, err, rwlock.ErrLost)
+		require.ErrorIs(w, wr.Unlock(owner), rwlock.ErrLost)
+		_, err = rw.Lock(owner, "n")
+		require.ErrorIs(w, err, rwlock.ErrUpgrade)
+		unlock(w, r)
+		unlock(w, take(w, owner, rw, write, "n"))
+	})
+}
+
+// Of many Unlocks of one Hold, at a time or one after the other, one releases; the others say ErrNotHeld and release
+// nothing else of the owner.
+func TestUnlockTwice(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range []rwlock.Mode{read, write} {
+			ctx := newOwner()
+			other, h := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n")
+			var released, refused atomic.Int32
+			var wg sync.WaitGroup
+			for range 10 {
+				wg.Go(func() {
+					switch err := h.Unlock(ctx); {
+					case err == nil:
+						released.Add(1)
+					case errors.Is(err, rwlock.ErrNotHeld):
+						refused.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			require.EqualValues(w, 1, released.Load())
+			require.EqualValues(w, 9, refused.Load())
+			require.Equal(w, 1, held(w, rw, "n", other.Owner(), mode).Count)
+			require.NoError(w, other.Context().Err())
+			unlock(w, other)
+		}
+	})
+}
+
+// Unlock works by way of a done context.
+func TestUnlockWithDoneContext(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range []rwlock.Mode{read, write} {
+			ctx, cancel := context.WithCancel(newOwner())
+			outer, inner := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n")
+			cancel()
+			require.NoError(w, inner.Unlock(ctx))
+			require.NoError(w, outer.Unlock(ctx))
+			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+		}
+	})
+}
+
+// A Hold that becomes unreachable without Unlock is renewed no more: its lease frees the lock, and the logger hears where
+// it was taken. One that was released is not reported.
+func TestForgottenHold(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		log := &syncBuffer{}
+		rw := w.newLock(rwlock.WithLease(w.lease), rwlock.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		for name, lock := range map[string]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){"r": rw.RLock, "w": rw.Lock} {
+			h, err := lock(newOwner(), "released")
+			require.NoError(w, err)
+			unlock(w, h)
+			_, err = lock(newOwner(), name)
+			require.NoError(w, err)
+		}
+		kept := take(w, newOwner(), rw, write, "kept", rwlock.Lease(hang))
+		eventually(w, func() bool {
+			runtime.GC()
+			time.Sleep(w.lease / 10)
+			return inspect(w, rw, "r").Mode == rwlock.None && inspect(w, rw, "w").Mode == rwlock.None
+		}, "the forgotten holds are gone")
+		out := log.String()
+		require.Contains(w, out, "lock=r ")
+		require.Contains(w, out, "lock=w ")
+		require.Contains(w, out, "lease_test.go:")
+		require.NotContains(w, out, "lock=released")
+		require.NotContains(w, out, "lock=kept")
+		unlock(w, kept)
+	})
+}
+
+// syncBuffer is a buffer for many goroutines.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// An owner that lost a hold is told so whatever it asks for, until it has released what it lost.
+func TestLossIsToldInEitherMode(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			ctx := newOwner()
+			h := take(w, ctx, rw, mode, mode.String(), rwlock.Lease(time.Second), rwlock.NoRenew())
+			w.lostWhen(h)
+			for _, asked := range bothModes {
+				_, err := acquire(ctx, rw, asked, mode.String())
+				require.ErrorIs(w, err, rwlock.ErrLost)
+				_, err = try(ctx, rw, asked, mode.String())
+				require.ErrorIs(w, err, rwlock.ErrLost)
+			}
+			require.ErrorIs(w, h.Unlock(ctx), rwlock.ErrLost)
+			unlock(w, take(w, ctx, rw, write, mode.String()))
+		}
+	})
+}
+
+// A slow line brings replies late.
+type slow struct{ delay atomic.Int64 }
+
+type slowed struct {
+	net.Conn
+	*slow
+}
+
+func (c slowed) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(time.Duration(c.delay.Load()))
+	return n, err
+}
+
+// A hold may be relied on for its lease from before the request was sent, however late the reply comes.
+func TestDeadlineCountsFromBeforeTheRequest(t *testing.T) {
+	bubbled(t, func(w *world) {
+		line := &slow{}
+		rw := newLockOn(w, w.dial(func(o *redis.Options) {
+			dial := o.Dialer
+			o.ReadTimeout = time.Minute
+			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := dial(ctx, network, addr)
+				return slowed{c, line}, err
+			}
+		}))
+		for _, mode := range bothModes {
+			for range 2 { // loads the scripts
+				unlock(w, take(w, newOwner(), rw, mode, "n"))
+			}
+			line.delay.Store(int64(10 * time.Second))
+			start := time.Now()
+			h := take(w, newOwner(), rw, mode, "n", rwlock.Lease(30*time.Second), rwlock.NoRenew())
+			line.delay.Store(0)
+			w.within(30*time.Second, start, w.lostWhen(h))
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}
+	})
+}
+
+// From the local deadline on, Unlock says that the hold was lost, even if that is the first to notice, and the server has
+// yet to end it.
+func TestUnlockAtTheLocalDeadline(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for range 200 {
+			for _, mode := range bothModes {
+				start := time.Now()
+				h := take(w, newOwner(), rw, mode, "n", rwlock.Lease(time.Second), rwlock.NoRenew())
+				time.Sleep(time.Until(start.Add(time.Second - 12*time.Millisecond)))
+				require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+			}
+		}
+	})
+}

@@ -1,0 +1,354 @@
+package tests
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// A journal is an observer that keeps what it is told.
+type journal struct {
+	mu     sync.Mutex
+	events []rwlock.Event
+}
+
+func (j *journal) Observe(e rwlock.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.events = append(j.events, e)
+}
+
+// of returns the events of some kinds, in order.
+func (j *journal) of(kinds ...rwlock.EventKind) (list []rwlock.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, e := range j.events {
+		if slices.Contains(kinds, e.Kind) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// next waits for as many events of a kind, and returns the last.
+func (j *journal) next(t testing.TB, n int, kind rwlock.EventKind) rwlock.Event {
+	t.Helper()
+	eventually(t, func() bool { return len(j.of(kind)) >= n }, "%d events %q", n, kind)
+	list := j.of(kind)
+	require.Len(t, list, n)
+	return list[n-1]
+}
+
+// An observer is told of each acquisition: its name, mode, owner, token, path, context, and how long it took; and of the end of each hold.
+func TestObserverIsToldOfHolds(t *testing.T) {
+	bubbled(t, func(w *world) {
+		var j journal
+		rw := w.newLock(rwlock.WithObserver(&j))
+		type key struct{}
+		ctx := context.WithValue(newOwner(), key{}, "call")
+		outer := take(w, ctx, rw, write, "n")
+		inner := take(w, outer.Context(), rw, read, "n")
+		again := take(w, outer.Context(), rw, write, "n")
+		blocked := w.enqueue(context.Background(), rw, read, "n")
+		time.Sleep(time.Second)
+		for _, h := range []*rwlock.Hold{inner, again, outer} {
+			unlock(w, h)
+		}
+		local := blocked.granted()
+		unlock(w, local)
+		j.next(w, 4, rwlock.EventEnded)
+
+		for i, want := range []struct {
+			h    *rwlock.Hold
+			path rwlock.Path
+			took time.Duration
+		}{
+			{outer, rwlock.PathDirect, 0}, {inner, rwlock.PathDirect, 0}, {again, rwlock.PathReentry, 0}, {local, rwlock.PathLocal, time.Second},
+		} {
+			e := j.of(rwlock.EventAcquired)[i]
+			require.Equal(w, "n", e.Name)
+			require.Equal(w, want.h.Mode(), e.Mode)
+			require.Equal(w, want.h.Owner(), e.Owner)
+			require.Equal(w, want.h.Token(), e.Token)
+			if want.h != inner { // it reads under a write hold: a claim of its own
+				require.Equal(w, want.path, e.Path, "%d", i)
+			}
+			require.False(w, e.Try)
+			require.GreaterOrEqual(w, e.Duration, want.took)
+			require.Zero(w, e.Dropped)
+			if want.h != local {
+				require.Equal(w, "call", e.Context.Value(key{}))
+			}
+		}
+		waiting := j.next(w, 1, rwlock.EventWaiting)
+		require.Equal(w, local.Owner(), waiting.Owner)
+		for i, h := range []*rwlock.Hold{inner, again, outer, local} {
+			e := j.of(rwlock.EventEnded)[i]
+			require.Equal(w, h.Owner(), e.Owner)
+			require.Equal(w, h.Mode(), e.Mode)
+			require.Equal(w, rwlock.ReasonReleased, e.Reason)
+			if h != local {
+				require.GreaterOrEqual(w, e.Duration, time.Second)
+			}
+		}
+	})
+}
+
+// An observer is told of each call that fails, and why; and that the server knows of it.
+func TestObserverIsToldOfRefusals(t *testing.T) {
+	bubbled(t, func(w *world) {
+		var j journal
+		rw := w.newLock(rwlock.WithObserver(&j))
+		h := take(w, newOwner(), rw, write, "n")
+		_, err := rw.TryRLock(newOwner(), "n")
+		require.ErrorIs(w, err, rwlock.ErrLocked)
+		e := j.next(w, 1, rwlock.EventRefused)
+		require.True(w, e.Try)
+		require.Equal(w, rwlock.ErrLocked, e.Err)
+
+		_, err = rw.Lock(newOwner(), "n", rwlock.MaxWait(time.Second))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		e = j.next(w, 2, rwlock.EventRefused)
+		require.Equal(w, context.DeadlineExceeded, e.Err)
+		require.Equal(w, time.Second, e.Duration)
+		require.False(w, e.Try)
+		j.next(w, 1, rwlock.EventWithdrawn)
+
+		r := take(w, newOwner(), rw, read, "r")
+		require.ErrorIs(w, errOf(rw.Lock(r.Context(), "r")), rwlock.ErrUpgrade)
+		require.Equal(w, rwlock.ErrUpgrade, j.next(w, 3, rwlock.EventRefused).Err)
+		unlock(w, h, r)
+	})
+}
+
+// An observer is told why a hold was lost, and of renewals.
+func TestObserverIsToldOfLossesAndRenewals(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what observers hear")
+		var j journal
+		rw := w.newLock(rwlock.WithObserver(&j), rwlock.WithLease(w.lease))
+		ends := 0
+		ended := func(h *rwlock.Hold, reason rwlock.Reason) {
+			w.Helper()
+			w.lostWhen(h)
+			ends++
+			e := j.next(w, ends, rwlock.EventEnded)
+			require.Equal(w, reason, e.Reason)
+			require.Equal(w, h.Owner(), e.Owner)
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}
+		forced := take(w, newOwner(), rw, write, "forced")
+		require.NoError(w, rw.ForceUnlock(context.Background(), "forced"))
+		ended(forced, rwlock.ReasonGone)
+		ended(take(w, newOwner(), rw, read, "expired", rwlock.NoRenew()), rwlock.ReasonExpired)
+
+		kept := take(w, newOwner(), rw, read, "kept")
+		renewals := len(j.of(rwlock.EventRenewed))
+		eventually(w, func() bool { return len(j.of(rwlock.EventRenewed)) > renewals }, "a renewal")
+		e := j.of(rwlock.EventRenewed)[renewals]
+		require.Equal(w, kept.Owner(), e.Owner)
+		require.Less(w, e.Duration, w.lease)
+		require.NoError(w, rw.Close())
+		require.Equal(w, rwlock.ReasonClosed, j.next(w, ends+1, rwlock.EventEnded).Reason)
+		require.ErrorIs(w, kept.Unlock(context.Background()), rwlock.ErrClosed)
+	})
+}
+
+// An observer is told of renewals that fail, with the client's error.
+func TestObserverIsToldOfFailedRenewals(t *testing.T) {
+	bubbled(t, func(w *world) {
+		var j journal
+		rw, plug := w.newMortal(rwlock.WithObserver(&j))
+		h := take(w, newOwner(), rw, write, "n")
+		plug.pull()
+		w.lostWhen(h)
+		e := j.next(w, 1, rwlock.EventEnded)
+		require.Equal(w, rwlock.ReasonExpired, e.Reason)
+		failed := j.of(rwlock.EventRenewalFailed)
+		require.NotEmpty(w, failed)
+		require.Error(w, failed[0].Err)
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+	})
+}
+
+// An observer is told by which path a waiting call got the lock: a message from another process, or without it a heartbeat, which is a
+// missed wake-up.
+func TestObserverIsToldOfWakeUps(t *testing.T) {
+	everywhere(t, func(w *world) {
+		var j journal
+		rw, far := w.newLock(rwlock.WithObserver(&j)), w.newLock()
+		h := take(w, newOwner(), far, write, "n")
+		waiting := w.enqueue(newOwner(), rw, write, "n")
+		eventually(w, func() bool {
+			channels, err := w.dial().PubSubChannels(context.Background(), w.prefix+":*").Result()
+			require.NoError(w, err)
+			return len(channels) > 0
+		}, "a subscription")
+		unlock(w, h)
+		unlock(w, waiting.granted())
+		e := j.next(w, 1, rwlock.EventAcquired)
+		if e.Path == rwlock.PathMessage {
+			require.Equal(w, "n", j.next(w, 1, rwlock.EventWoken).Name)
+		} else {
+			require.Equal(w, rwlock.PathHeartbeat, e.Path) // the grant came between two requests of the waiter's
+		}
+		require.Empty(w, j.of(rwlock.EventWakeMissed))
+	})
+}
+
+// However long an observer takes, renewals go on, and what it has no time for is counted. It may call the RWLock.
+func TestObserverDelaysNothing(t *testing.T) {
+	bubbled(t, func(w *world) {
+		const more = 10_000 // than the queue has places
+		var rw *rwlock.RWLock
+		var told, dropped atomic.Int64
+		release := make(chan struct{})
+		rw = w.newLock(rwlock.WithObserver(rwlock.ObserverFunc(func(e rwlock.Event) {
+			if told.Add(1) == 1 {
+				_, err := rw.Inspect(context.Background(), e.Name)
+				assert.NoError(w, err)
+				<-release
+			}
+			dropped.Add(int64(e.Dropped))
+		})))
+		h := take(w, newOwner(), rw, read, "n")
+		eventually(w, func() bool { return told.Load() == 1 }, "the first event, alone")
+		for range more { // which ask the server nothing
+			require.ErrorIs(w, errOf(rw.Lock(h.Context(), "n")), rwlock.ErrUpgrade)
+		}
+		time.Sleep(10 * w.lease)
+		require.NoError(w, h.Context().Err())
+		require.EqualValues(w, 1, told.Load())
+		close(release)
+		eventually(w, func() bool { return told.Load() > 8192 }, "the queue")
+		unlock(w, h)
+		eventually(w, func() bool { return dropped.Load() > 0 }, "an event that follows dropped ones")
+		require.NoError(w, rw.Close())
+		require.Greater(w, told.Load()+dropped.Load(), int64(more))
+	})
+}
+
+// A tracer's contexts are those of the events of a call and of a hold, of the hold's own context, and of what is sent for them.
+func TestTracerGivesContexts(t *testing.T) {
+	everywhere(t, func(w *world) {
+		tr := &tracer{}
+		sent := &sentWith{}
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr))
+		h := take(w, newOwner(), rw, write, "n")
+		require.Equal(w, "hold n", h.Context().Value(spanKey{}))
+		_, err := rw.TryLock(context.Background(), "n")
+		require.ErrorIs(w, err, rwlock.ErrLocked)
+		unlock(w, h)
+		tr.next(w, 1, rwlock.EventEnded)
+		require.Equal(w, "call n", tr.next(w, 1, rwlock.EventAcquired).Context.Value(spanKey{}))
+		require.Equal(w, "call n", tr.next(w, 1, rwlock.EventRefused).Context.Value(spanKey{}))
+		require.Equal(w, "hold n", tr.next(w, 1, rwlock.EventEnded).Context.Value(spanKey{}))
+		require.Subset(w, sent.values(), []any{"call n", "hold n"})
+	})
+}
+
+// All that is sent for a call that gets no hold is sent with the context of the call, its withdrawal included.
+func TestTracerOfACallThatFails(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what observers hear")
+		tr := &tracer{}
+		h := take(w, newOwner(), w.newLock(), write, "n")
+		sent := &sentWith{}
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr))
+		_, err := rw.Lock(context.Background(), "n", rwlock.MaxWait(w.lease))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		tr.next(w, 1, rwlock.EventWithdrawn)
+		require.GreaterOrEqual(w, len(sent.values()), 3)
+		for _, span := range sent.values() {
+			require.Contains(w, []any{"call n", nil}, span) // nil: the handshake of a connection, or the loading of a script
+		}
+		values := sent.values()
+		require.Equal(w, "call n", values[len(values)-1])
+		unlock(w, h)
+	})
+}
+
+// A call ends with its own context, and not with the tracer's.
+func TestTracerEndsNoCall(t *testing.T) {
+	bubbled(t, func(w *world) {
+		tr := &tracer{done: true}
+		rw := w.newLock(rwlock.WithObserver(tr))
+		h := take(w, newOwner(), rw, write, "n")
+		require.NoError(w, h.Context().Err())
+		waiting := w.enqueue(newOwner(), rw, write, "n")
+		unlock(w, h)
+		unlock(w, waiting.granted())
+	})
+}
+
+type spanKey struct{}
+
+type tracer struct {
+	journal
+	done bool // the contexts of calls are done
+}
+
+func (tr *tracer) TraceCall(ctx context.Context, name string, _ rwlock.Mode) context.Context {
+	if tr.done {
+		var cancel func()
+		ctx, cancel = context.WithCancel(ctx)
+		cancel()
+	}
+	return context.WithValue(ctx, spanKey{}, "call "+name)
+}
+
+func (tr *tracer) TraceHold(ctx context.Context, h *rwlock.Hold) context.Context {
+	return context.WithValue(ctx, spanKey{}, "hold "+h.Name())
+}
+
+// sentWith keeps the spans that commands are sent with.
+type sentWith struct {
+	mu   sync.Mutex
+	seen []any
+}
+
+func (s *sentWith) note(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, ctx.Value(spanKey{}))
+}
+
+func (s *sentWith) values() []any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+func (s *sentWith) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sentWith) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.note(ctx)
+		return next(ctx, cmd)
+	}
+}
+
+func (s *sentWith) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.note(ctx)
+		return next(ctx, cmds)
+	}
+}
+
+// A nil observer is refused, a function too.
+func TestNilObserverIsRefused(t *testing.T) {
+	bubbled(t, func(w *world) {
+		for _, o := range []rwlock.Observer{nil, rwlock.ObserverFunc(nil)} {
+			require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithObserver(o))), "rwlock: new: the observer is nil")
+		}
+	})
+}

@@ -1,0 +1,452 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// The test binary is its own child: with this in the environment it plays that role, and runs no test.
+const roleEnv = "RWLOCK_TEST_ROLE"
+
+func init() {
+	roles := map[string]func(){"holder": playHolder, "crowd": playCrowd}
+	if play := roles[os.Getenv(roleEnv)]; play != nil {
+		play()
+		os.Exit(0)
+	}
+}
+
+// A child is a process of its own, which says what it does line by line, and does what the lines say that it is sent.
+type child struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.Writer
+	lines chan string
+}
+
+// spawn starts a child, which is killed when the test ends.
+func (w *world) spawn(role string, env map[string]string) *child {
+	w.Helper()
+	c := &child{t: w.T, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100)}
+	c.cmd.Env = append(os.Environ(), roleEnv+"="+role, "ADDR="+w.dial().Options().Addr, "PREFIX="+w.prefix)
+	for k, v := range env {
+		c.cmd.Env = append(c.cmd.Env, k+"="+v)
+	}
+	in, err := c.cmd.StdinPipe() // at whose end a child ends, should this process die
+	require.NoError(w, err)
+	out, err := c.cmd.StdoutPipe()
+	require.NoError(w, err)
+	c.cmd.Stderr = c.cmd.Stdout
+	require.NoError(w, c.cmd.Start())
+	c.in = in
+	go func() {
+		defer close(c.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			c.lines <- s.Text()
+		}
+	}()
+	w.Cleanup(func() {
+		c.signal(syscall.SIGKILL)
+		for range c.lines {
+		}
+		_ = c.cmd.Wait()
+	})
+	return c
+}
+
+func (c *child) signal(s syscall.Signal) {
+	_ = c.cmd.Process.Signal(s)
+}
+
+func (c *child) send(line string) {
+	_, _ = fmt.Fprintln(c.in, line)
+}
+
+// expect waits for a line that begins with word, and returns the rest.
+func (c *child) expect(word string) string {
+	c.t.Helper()
+	timeout := time.After(hang)
+	for {
+		select {
+		case line, ok := <-c.lines:
+			if !ok {
+				c.t.Fatalf("the child ended before it said %q", word)
+			}
+			if rest, ok := strings.CutPrefix(line, word); ok {
+				return strings.TrimSpace(rest)
+			}
+			c.t.Logf("child: %s", line)
+		case <-timeout:
+			c.t.Fatalf("the child does not say %q", word)
+		}
+	}
+}
+
+// clientFromEnv is what a child talks to the server with.
+func clientFromEnv() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: os.Getenv("ADDR")})
+}
+
+// playHolder takes a lock, says so, says when it loses it, and unlocks it when it is told.
+func playHolder() {
+	lease, err := time.ParseDuration(os.Getenv("LEASE"))
+	if err != nil {
+		panic(err)
+	}
+	rw, err := rwlock.New(clientFromEnv(), rwlock.WithPrefix(os.Getenv("PREFIX")), rwlock.WithLease(lease))
+	if err != nil {
+		panic(err)
+	}
+	mode := rwlock.Read
+	if os.Getenv("MODE") == rwlock.Write.String() {
+		mode = rwlock.Write
+	}
+	ctx := context.Background()
+	h, err := acquire(ctx, rw, mode, "a")
+	if err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	fmt.Println("held", h.Token())
+	go func() {
+		<-h.Context().Done()
+		if errors.Is(context.Cause(h.Context()), rwlock.ErrLost) {
+			fmt.Println("lost")
+		}
+	}()
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		switch err := h.Unlock(ctx); {
+		case err == nil:
+			fmt.Println("unlocked")
+		case errors.Is(err, rwlock.ErrLost):
+			fmt.Println("unlock: lost")
+		default:
+			fmt.Println("unlock:", err)
+		}
+	}
+}
+
+// holder starts a process that takes lock "a", or waits for it.
+func (w *world) holder(mode rwlock.Mode) *child {
+	w.Helper()
+	return w.spawn("holder", map[string]string{"MODE": mode.String(), "LEASE": w.lease.String()})
+}
+
+// The next in line gets the lock of a process that was killed when its lease is over: no later, and not before.
+func TestKilledHolder(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		w.lease = 2 * time.Second
+		rw := w.newLock() // whose own lease, and so its heartbeat, is much longer
+		c := w.holder(mode)
+		token, err := strconv.ParseInt(c.expect("held"), 10, 64)
+		require.NoError(w, err)
+		next := w.enqueue(newOwner(), rw, rwlock.Write, "a")
+		seen := time.Now()
+		holders := inspect(w, rw, "a").Holders
+		require.Len(w, holders, 1)
+		c.signal(syscall.SIGKILL)
+		killed := time.Now()
+		h := next.granted()
+		w.within(w.lease+w.slack, killed, next.at)
+		require.GreaterOrEqual(w, next.at.Sub(seen), holders[0].Lease-2*time.Millisecond, "the lease was not over")
+		require.Greater(w, h.Token(), token)
+		unlock(w, h)
+	})
+}
+
+// A process that is paused past its lease learns that it lost its hold as soon as it goes on; the next writer, which did
+// not wait for it, has a larger token.
+func TestPausedHolder(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		rw := w.newLock()
+		c := w.holder(mode)
+		token, err := strconv.ParseInt(c.expect("held"), 10, 64)
+		require.NoError(w, err)
+		c.signal(syscall.SIGSTOP)
+		paused := time.Now()
+		next := w.launch(newOwner(), rw, rwlock.Write, "a")
+		h := next.granted()
+		w.within(w.lease+w.slack, paused, next.at)
+		require.Greater(w, h.Token(), token)
+		c.signal(syscall.SIGCONT)
+		c.expect("lost")
+		c.send("unlock")
+		c.expect("unlock: lost")
+		require.NoError(w, h.Context().Err())
+		unlock(w, h)
+	})
+}
+
+// A process that was killed while it waited holds those behind it up for its lease at most; one that was killed long
+// before its turn, not at all.
+func TestKilledWaiter(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		rw := w.newLock(rwlock.WithLease(quiet))
+		first := take(w, newOwner(), rw, rwlock.Write, "a")
+		c := w.holder(rwlock.Write)
+		waitQueued(w, rw, "a", 1)
+		behind := w.enqueue(newOwner(), rw, mode, "a")
+		c.signal(syscall.SIGKILL)
+		killed := time.Now()
+		unlock(w, first)
+		h := behind.granted()
+		w.within(w.lease+w.slack, killed, behind.at)
+
+		c = w.holder(rwlock.Write)
+		waitQueued(w, rw, "a", 1)
+		behind = w.enqueue(newOwner(), rw, rwlock.Write, "a")
+		c.signal(syscall.SIGKILL)
+		waitQueued(w, rw, "a", 1)
+		unlock(w, h)
+		unlock(w, behind.granted())
+	})
+}
+
+// A lock that is held and waited for by others is handed on between processes without a heartbeat.
+func TestHandoverBetweenProcesses(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		w.lease = quiet
+		rw := w.newLock(rwlock.WithLease(quiet))
+		mine := take(w, newOwner(), rw, rwlock.Write, "a")
+		c := w.holder(mode)
+		waitQueued(w, rw, "a", 1)
+		back := w.enqueue(newOwner(), rw, rwlock.Write, "a")
+		unlock(w, mine)
+		c.expect("held")
+		w.waits(back)
+		c.send("unlock")
+		c.expect("unlocked")
+		unlock(w, back.granted())
+	})
+}
+
+// A witness watches from outside whether a lock excludes: whoever holds it raises a counter of its own in Redis, and looks
+// at that of the other mode.
+type witness struct {
+	c   *redis.Client
+	key string
+}
+
+// enter and leave say who is inside; they return what was wrong with that.
+func (s witness) enter(ctx context.Context, mode rwlock.Mode) error {
+	var writers, readers *redis.IntCmd
+	_, err := s.c.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		add := map[rwlock.Mode]int64{mode: 1}
+		writers = p.HIncrBy(ctx, s.key, rwlock.Write.String(), add[rwlock.Write])
+		readers = p.HIncrBy(ctx, s.key, rwlock.Read.String(), add[rwlock.Read])
+		p.Expire(ctx, s.key, time.Hour)
+		return nil
+	})
+	if err == nil && (writers.Val() > 1 || writers.Val() == 1 && readers.Val() > 0) {
+		err = fmt.Errorf("%s: %d writers and %d readers at a time", s.key, writers.Val(), readers.Val())
+	}
+	return err
+}
+
+func (s witness) leave(ctx context.Context, mode rwlock.Mode) error {
+	return s.c.HIncrBy(ctx, s.key, mode.String(), -1).Err()
+}
+
+// A locker is a lock under test: it returns what releases it, or an error that is the context's or ErrLocked.
+type locker func(ctx context.Context, mode rwlock.Mode, name string) (release func() error, err error)
+
+// A tally counts what a crowd did.
+type tally struct {
+	entered [3]atomic.Int64 // by mode
+	gaveUp  atomic.Int64
+	mu      sync.Mutex
+	wrong   []string
+}
+
+func (y *tally) fault(err error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.wrong = append(y.wrong, err.Error())
+}
+
+// crowd has 64 goroutines lock some names in random modes, some with little patience, until the time is over or something
+// is wrong, under the eyes of witnesses.
+func crowd(c *redis.Client, prefix string, d time.Duration, lock locker) *tally {
+	y := &tally{}
+	bg := context.Background()
+	over, cancel := context.WithTimeout(bg, d)
+	defer cancel()
+	visit := func() {
+		name := []string{"x", "y", "z"}[rand.IntN(3)]
+		mode := rwlock.Read
+		if rand.IntN(3) == 0 {
+			mode = rwlock.Write
+		}
+		ctx, cancel := context.WithCancel(bg)
+		defer cancel()
+		if rand.IntN(4) == 0 {
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20000))*time.Microsecond)
+			defer cancel()
+		}
+		release, err := lock(ctx, mode, name)
+		switch {
+		case err == nil:
+		case errors.Is(err, rwlock.ErrLocked), ctx.Err() != nil && errors.Is(err, ctx.Err()):
+			y.gaveUp.Add(1)
+			return
+		default:
+			y.fault(err)
+			return
+		}
+		y.entered[mode].Add(1)
+		s := witness{c, prefix + "-witness:" + name}
+		if err := s.enter(bg, mode); err != nil {
+			y.fault(err)
+		}
+		if err := s.leave(bg, mode); err != nil {
+			y.fault(err)
+		}
+		if err := release(); err != nil {
+			y.fault(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for over.Err() == nil {
+				visit()
+			}
+		})
+	}
+	wg.Wait()
+	return y
+}
+
+// realLocker locks as users do: it waits or tries, and re-enters now and then, the writer also for reading.
+func realLocker(rw *rwlock.RWLock) locker {
+	return func(ctx context.Context, mode rwlock.Mode, name string) (func() error, error) {
+		ask := acquire
+		if rand.IntN(8) == 0 {
+			ask = try
+		}
+		h, err := ask(ctx, rw, mode, name)
+		if err != nil {
+			return nil, err
+		}
+		bg := context.Background()
+		release := func() error { return h.Unlock(bg) }
+		if rand.IntN(4) > 0 {
+			return release, nil
+		}
+		again := rwlock.Read
+		if rand.IntN(2) == 0 {
+			again = mode
+		}
+		inner, err := acquire(rwlock.WithOwner(bg, h.Owner()), rw, again, name)
+		if err != nil {
+			return nil, errors.Join(err, release())
+		}
+		return func() error {
+			if rand.IntN(2) == 0 {
+				return errors.Join(inner.Unlock(bg), release())
+			}
+			return errors.Join(release(), inner.Unlock(bg))
+		}, nil
+	}
+}
+
+// playCrowd is a process full of goroutines that use the lock.
+func playCrowd() {
+	d, err := time.ParseDuration(os.Getenv("DURATION"))
+	if err != nil {
+		panic(err)
+	}
+	c := clientFromEnv()
+	rw, err := rwlock.New(c, rwlock.WithPrefix(os.Getenv("PREFIX")))
+	if err != nil {
+		panic(err)
+	}
+	y := crowd(c, os.Getenv("PREFIX"), d, realLocker(rw))
+	if err := rw.Close(); err != nil {
+		y.fault(err)
+	}
+	for _, wrong := range y.wrong[:min(len(y.wrong), 5)] {
+		fmt.Println("wrong:", wrong)
+	}
+	fmt.Println("done", len(y.wrong), y.entered[rwlock.Write].Load(), y.entered[rwlock.Read].Load(), y.gaveUp.Load())
+}
+
+// Two processes of 64 goroutines each, with random modes, names, tries, re-entries and cancellations, never break
+// exclusion, as an independent witness sees it, and leave nothing behind.
+func TestCrowdsOfTwoProcesses(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		env := map[string]string{"DURATION": "5s"}
+		for _, c := range []*child{w.spawn("crowd", env), w.spawn("crowd", env)} {
+			var wrong, writes, reads, gaveUp int
+			_, err := fmt.Sscan(c.expect("done"), &wrong, &writes, &reads, &gaveUp)
+			require.NoError(w, err)
+			w.Logf("%d writes, %d reads, %d gave up", writes, reads, gaveUp)
+			require.Zero(w, wrong, "things that went wrong")
+			require.Positive(w, writes)
+			require.Positive(w, reads)
+			require.Positive(w, gaveUp)
+		}
+		c := w.dial()
+		for _, name := range []string{"x", "y", "z"} {
+			waitFree(w, w.newLock(), name)
+			inside, err := c.HGetAll(context.Background(), w.prefix+"-witness:"+name).Result()
+			require.NoError(w, err)
+			for mode := range maps.Keys(inside) {
+				require.Equal(w, "0", inside[mode], "%ss inside %q", mode, name)
+			}
+			require.NoError(w, c.Del(context.Background(), w.prefix+"-witness:"+name).Err())
+		}
+	})
+}
+
+// The witness catches a lock that excludes nobody, and one that lets readers in beside a writer.
+func TestWitnessCatchesBrokenLocks(t *testing.T) {
+	t.Parallel()
+	release := func() error { return nil }
+	onServers(t, func(w *world) {
+		c := w.dial()
+		var writing [3]sync.Mutex
+		for name, broken := range map[string]locker{
+			"excludes nobody": func(context.Context, rwlock.Mode, string) (func() error, error) { return release, nil },
+			"excludes writers only": func(_ context.Context, mode rwlock.Mode, name string) (func() error, error) {
+				if mode == rwlock.Read {
+					return release, nil
+				}
+				mu := &writing[name[0]-'x']
+				mu.Lock()
+				return func() error { mu.Unlock(); return nil }, nil
+			},
+		} {
+			y := crowd(c, w.prefix+name, 200*time.Millisecond, broken)
+			require.NotEmpty(w, y.wrong, name)
+			require.Contains(w, y.wrong[0], "at a time")
+		}
+		for _, key := range w.keys() {
+			require.NoError(w, c.Del(context.Background(), key).Err())
+		}
+	})
+}

@@ -1,0 +1,668 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// The tests of this package leave no goroutine behind.
+func TestMain(m *testing.M) {
+	logging.Disable()                              // go-redis reports each connection that a test breaks
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests lose many holds, and log them by t.Log: see logger
+	flag.Parse()
+	if testing.Short() { // all is in this process, and time is a fake
+		_ = os.Setenv("RWLOCK_REDIS_SERVER", os.DevNull)
+		_ = os.Unsetenv("RWLOCK_REQUIRE_REDIS")
+	}
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		// Most tests wait for the end of some lease, most of their time.
+		_ = f.Value.Set(strconv.Itoa(max(runtime.GOMAXPROCS(0), 8)))
+	}
+	code := m.Run()
+	testredis.StopShared()
+	if code == 0 {
+		err := goleak.Find()
+		for end := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(end); {
+			err = goleak.Find() // a client that was closed while it could not connect tries again a second later
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+const (
+	// hang is more than anything takes on a real clock, however slow the machine. What is promised in less is measured in
+	// bubbles, and on a quiet machine by verify/times.
+	hang = time.Minute
+	tick = 5 * time.Millisecond
+)
+
+// A world is a server, and the time that a test spends there.
+type world struct {
+	*testing.T
+	fake   bool          // time is a fake: it passes only when all goroutines wait, and then at once
+	real   bool          // the server is a real one
+	lease  time.Duration // a lease whose end a test can wait for, and that a busy machine renews in time
+	slack  time.Duration // what a promise of 200 ms may take
+	prompt time.Duration // what happens at once may take
+	while  time.Duration // for how long to watch that nothing happens
+	prefix string
+	dial   func(opts ...func(*redis.Options)) *redis.Client
+	keys   func() []string
+	quorum []func(opts ...func(*redis.Options)) *redis.Client // dials each of several servers; or nil
+}
+
+// everywhere runs fn on a miniredis in a bubble, where hours cost nothing and times are exact, and on servers.
+func everywhere(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("bubble", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, fn)
+	})
+	t.Run("quorum", func(t *testing.T) {
+		t.Parallel()
+		inQuorum(t, fn)
+	})
+	if testing.Short() {
+		return
+	}
+	t.Run("quorum of servers", func(t *testing.T) {
+		t.Parallel()
+		fn(onVoters(t))
+	})
+	onServers(t, fn)
+}
+
+// bubbled is everywhere without the servers.
+func bubbled(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	t.Run("bubble", func(t *testing.T) {
+		t.Parallel()
+		inBubble(t, fn)
+	})
+	t.Run("quorum", func(t *testing.T) {
+		t.Parallel()
+		inQuorum(t, fn)
+	})
+}
+
+// inQuorum runs fn over three servers instead of one, in a bubble.
+func inQuorum(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+		w := &world{
+			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
+		}
+		for _, m := range servers {
+			w.quorum = append(w.quorum, func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) })
+		}
+		w.dial = w.quorum[0]
+		w.keys = func() (keys []string) {
+			for _, m := range servers {
+				for _, key := range ofLocks(m.Keys()) {
+					if !slices.Contains(keys, key) {
+						keys = append(keys, key)
+					}
+				}
+			}
+			return keys
+		}
+		t.Cleanup(func() {
+			if t.Skipped() {
+				return
+			}
+			time.Sleep(time.Hour)
+			w.requireClean()
+			time.Sleep(48 * time.Hour)
+			require.Empty(t, w.keys(), "keys that do not expire")
+		})
+		fn(w)
+	})
+}
+
+// alone skips a test over several servers that is about one, for a reason.
+func (w *world) alone(reason string) {
+	w.Helper()
+	if w.quorum != nil {
+		w.Skip("about one server: " + reason)
+	}
+}
+
+// ours skips a test over several real servers that takes its time and is about what the library does with their answers: over
+// servers in a bubble it sees all of that.
+func (w *world) ours(subject string) {
+	w.Helper()
+	if w.quorum != nil && w.real {
+		w.Skip("not about servers: " + subject)
+	}
+}
+
+func inBubble(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := testredis.Mem(t)
+		w := &world{
+			T: t, fake: true, prefix: "rwlock", keys: func() []string { return ofLocks(m.Keys()) },
+			lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
+		}
+		w.dial = func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) }
+		t.Cleanup(func() {
+			time.Sleep(time.Hour)
+			w.requireClean()
+			time.Sleep(48 * time.Hour)
+			require.Empty(t, m.Keys(), "keys that do not expire")
+		})
+		fn(w)
+	})
+}
+
+// onServers runs fn on a real server, or on a miniredis if there is none, by TCP and a real clock.
+func onServers(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: no server")
+	}
+	testredis.One(t, func(t *testing.T, b testredis.Backend) { fn(onServer(t, b)) })
+}
+
+func onServer(t *testing.T, b testredis.Backend) *world {
+	w := onBackend(t, b)
+	w.keys = func() []string { return ofLocks(b.Keys(context.Background())) }
+	t.Cleanup(func() {
+		if !t.Failed() {
+			eventually(t, func() bool { return len(w.leftovers()) == 0 }, "keys of locks that are over")
+			b.RequireTTLs(t)
+		}
+	})
+	return w
+}
+
+func onBackend(t *testing.T, b testredis.Backend) *world {
+	return &world{
+		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client,
+		lease: 3 * time.Second, slack: hang, prompt: hang, while: 30 * time.Millisecond,
+	}
+}
+
+// onVoters returns the world of three real servers that are a quorum.
+func onVoters(t *testing.T) *world {
+	servers := testredis.Voters(t)
+	w := onBackend(t, servers[0])
+	w.keys = func() (keys []string) {
+		for _, b := range servers {
+			for _, key := range ofLocks(b.Keys(context.Background())) {
+				if !slices.Contains(keys, key) {
+					keys = append(keys, key)
+				}
+			}
+		}
+		return keys
+	}
+	for _, b := range servers {
+		w.quorum = append(w.quorum, b.Client)
+	}
+	t.Cleanup(func() {
+		if t.Failed() || t.Skipped() {
+			return
+		}
+		eventually(t, func() bool { return len(w.leftovers()) == 0 }, "keys of locks that are over")
+		ctx := context.Background()
+		for _, b := range servers {
+			for _, key := range ofLocks(b.Keys(ctx)) {
+				require.NotEqual(t, time.Duration(-1), b.Client().PTTL(ctx, key).Val(), "key %q has no time to live", key)
+			}
+		}
+	})
+	return w
+}
+
+// ofLocks returns the keys that are no labels, and no marks of servers.
+func ofLocks(keys []string) []string {
+	return slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, ":label:") || strings.HasSuffix(key, ":mark") })
+}
+
+// leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says that nobody has the
+// lock.
+func (w *world) leftovers() []string {
+	w.settle()
+	var keys []string
+	for _, key := range w.keys() {
+		if strings.HasSuffix(key, "}:leases") || strings.HasSuffix(key, "}:queue") || w.inUse(key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// inUse reports whether a lock's hash says that somebody holds the lock or waits for it.
+func (w *world) inUse(key string) bool {
+	for _, dial := range w.servers() {
+		reply, err := dial().Eval(context.Background(), lua.Inspect.Source, []string{key, key + ":leases", key + ":queue"}).Result()
+		if err != nil {
+			return !strings.Contains(err.Error(), "WRONGTYPE") // which a test has put there
+		}
+		state, err := protocol.DecodeState(reply)
+		require.NoError(w, err)
+		if state.Mode != protocol.None || len(state.Waiters) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// servers returns what dials each of the servers.
+func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
+	if w.quorum != nil {
+		return w.quorum
+	}
+	return []func(opts ...func(*redis.Options)) *redis.Client{w.dial}
+}
+
+// settle gives the servers of a quorum time to run what calls did not wait for: Unlock returns when a majority has answered.
+func (w *world) settle() {
+	if w.quorum != nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// requireHolders requires that n owners hold a lock. Over a quorum there may seem to be one more for a moment: Unlock returns when a
+// majority has answered, and the late votes of two holds that one owner had in turn look like one hold.
+func (w *world) requireHolders(rw *rwlock.RWLock, name string, n int) {
+	w.Helper()
+	if w.quorum != nil {
+		eventually(w, func() bool { return len(inspect(w, rw, name).Holders) == n }, "%d holders of %q", n, name)
+		return
+	}
+	require.Len(w, inspect(w, rw, name).Holders, n, name)
+}
+
+// removeKeys has the server lose all that it knows.
+func (w *world) removeKeys() {
+	w.Helper()
+	w.settle() // or what comes late would find that its tombstone is gone
+	for _, dial := range w.servers() {
+		c := dial()
+		for _, key := range w.keys() {
+			require.NoError(w, c.Del(context.Background(), key).Err())
+		}
+	}
+}
+
+func (w *world) requireClean() {
+	w.Helper()
+	require.Empty(w, w.leftovers(), "keys of locks that are over")
+}
+
+// logger returns a logger whose first records are shown with the test, if that fails. More would hide why it does.
+func logger(t testing.TB) *slog.Logger {
+	var mu sync.Mutex
+	left := 3
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		left = 0 // t panics if it is used any more
+	})
+	return newLogger(func(r slog.Record) {
+		mu.Lock()
+		defer mu.Unlock()
+		if left > 0 {
+			left--
+			t.Log(textOf(r))
+		}
+	})
+}
+
+// options are those that the RWLocks of a test begin with.
+func (w *world) options(opts []rwlock.Option) []rwlock.Option {
+	return append([]rwlock.Option{rwlock.WithPrefix(w.prefix), rwlock.WithLogger(logger(w))}, opts...)
+}
+
+// newLock returns an RWLock with a client of its own, closed when the test ends.
+func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
+	w.Helper()
+	if w.quorum != nil {
+		rw := w.overQuorum(opts)
+		w.Cleanup(func() { require.NoError(w, rw.Close()) })
+		return rw
+	}
+	return newLockOn(w, w.dial(), w.options(opts)...)
+}
+
+// newLockVia is newLock with clients that are changed before.
+func (w *world) newLockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlock.RWLock {
+	w.Helper()
+	rw := w.lockVia(change, opts...)
+	w.Cleanup(func() { require.NoError(w, rw.Close()) })
+	return rw
+}
+
+func (w *world) lockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlock.RWLock {
+	w.Helper()
+	var clients []redis.UniversalClient
+	for _, dial := range w.servers() {
+		c := dial()
+		change(c)
+		clients = append(clients, c)
+	}
+	opts = w.options(opts)
+	rw, err := rwlock.New(clients[0], opts...)
+	if w.quorum != nil {
+		rw, err = rwlock.NewQuorum(clients, opts...)
+	}
+	require.NoError(w, err)
+	return rw
+}
+
+// overQuorum returns an RWLock over all servers, with clients of its own.
+func (w *world) overQuorum(opts []rwlock.Option, with ...func(*redis.Options)) *rwlock.RWLock {
+	w.Helper()
+	var clients []redis.UniversalClient
+	for _, dial := range w.quorum {
+		clients = append(clients, dial(with...))
+	}
+	rw, err := rwlock.NewQuorum(clients, w.options(opts)...)
+	require.NoError(w, err)
+	return rw
+}
+
+// newLockOn returns an RWLock over c, closed when the test ends.
+func newLockOn(t testing.TB, c redis.UniversalClient, opts ...rwlock.Option) *rwlock.RWLock {
+	t.Helper()
+	rw, err := rwlock.New(c, append([]rwlock.Option{rwlock.WithLogger(logger(t))}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rw.Close()) })
+	return rw
+}
+
+// newMortal returns an RWLock that can die, as all of a process does: the plug is all that connects it.
+func (w *world) newMortal(opts ...rwlock.Option) (*rwlock.RWLock, *plug) {
+	w.Helper()
+	p := &plug{conns: map[net.Conn]bool{}}
+	var rw *rwlock.RWLock
+	if w.quorum != nil {
+		rw = w.overQuorum(opts, p.into)
+	} else {
+		var err error
+		rw, err = rwlock.New(w.dial(p.into), w.options(opts)...)
+		require.NoError(w, err)
+	}
+	w.Cleanup(func() {
+		p.mend() // so that Close need not wait for a server that does not answer
+		_ = rw.Close()
+	})
+	return rw, p
+}
+
+// A plug connects a client. While it is pulled nothing gets through.
+type plug struct {
+	mu     sync.Mutex
+	pulled bool
+	conns  map[net.Conn]bool
+}
+
+func (p *plug) into(o *redis.Options) {
+	dial := o.Dialer
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	o.MaxRetries = -1
+	o.DialerRetries = 1
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.pulled {
+			return nil, errors.New("the plug is pulled")
+		}
+		c, err := dial(ctx, network, addr)
+		if err == nil {
+			p.conns[c] = true
+		}
+		return c, err
+	}
+}
+
+func (p *plug) pull() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pulled = true
+	for c := range p.conns {
+		_ = c.Close()
+	}
+	clear(p.conns)
+}
+
+func (p *plug) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pulled = false
+}
+
+// some returns all cases in a bubble, and the first two where waiting for the end of leases takes its time.
+func some[T any](w *world, cases []T) []T {
+	if w.fake {
+		return cases
+	}
+	return cases[:2]
+}
+
+// eventually waits until cond holds. It asks ever more rarely, as asking may be what a busy machine is busy with.
+func eventually(t testing.TB, cond func() bool, what string, args ...any) {
+	t.Helper()
+	pause := tick
+	for end := time.Now().Add(hang); !cond(); time.Sleep(pause) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: "+what, append([]any{hang}, args...)...)
+		}
+		pause = min(pause*5/4, 20*tick)
+	}
+}
+
+// inspect returns the state of a lock. Servers that are not ready at the moment, as in a cluster that heals, are asked again.
+func inspect(t testing.TB, rw *rwlock.RWLock, name string) (s rwlock.State) {
+	t.Helper()
+	var err error
+	eventually(t, func() bool {
+		s, err = rw.Inspect(context.Background(), name)
+		return err == nil || !protocol.Passing(err)
+	}, "an answer about %q", name)
+	require.NoError(t, err)
+	return s
+}
+
+// waitQueued waits until n owners wait for the lock.
+func waitQueued(t testing.TB, rw *rwlock.RWLock, name string, n int) {
+	t.Helper()
+	eventually(t, func() bool {
+		s, err := rw.Inspect(context.Background(), name)
+		return err == nil && len(s.Waiters) == n // a cluster may be down for a moment
+	}, "%d waiters for %q", n, name)
+}
+
+// waitFree waits until nobody holds the lock or waits for it.
+func waitFree(t testing.TB, rw *rwlock.RWLock, name string) {
+	t.Helper()
+	eventually(t, func() bool {
+		s := inspect(t, rw, name)
+		return s.Mode == rwlock.None && len(s.Waiters) == 0
+	}, "%q free", name)
+}
+
+// held returns what an owner holds of a lock in a mode, or the zero Holder.
+func held(t testing.TB, rw *rwlock.RWLock, name string, o rwlock.Owner, mode rwlock.Mode) rwlock.Holder {
+	t.Helper()
+	for _, h := range inspect(t, rw, name).Holders {
+		if h.Owner == o.String() && h.Mode == mode {
+			return h
+		}
+	}
+	return rwlock.Holder{}
+}
+
+// lockFunc is acquire or try.
+type lockFunc func(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error)
+
+// acquire calls RLock or Lock.
+func acquire(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error) {
+	if mode == rwlock.Write {
+		return rw.Lock(ctx, name, opts...)
+	}
+	return rw.RLock(ctx, name, opts...)
+}
+
+// try calls TryRLock or TryLock.
+func try(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error) {
+	if mode == rwlock.Write {
+		return rw.TryLock(ctx, name, opts...)
+	}
+	return rw.TryRLock(ctx, name, opts...)
+}
+
+// take has the lock, or ends the test.
+func take(t testing.TB, ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *rwlock.Hold {
+	t.Helper()
+	h, err := acquire(ctx, rw, mode, name, append([]rwlock.LockOption{rwlock.MaxWait(hang)}, opts...)...)
+	require.NoError(t, err)
+	return h
+}
+
+// unlock releases holds. On a real clock, a busy machine may take more than the five seconds after which Unlock says that it goes on.
+func unlock(t testing.TB, holds ...*rwlock.Hold) {
+	t.Helper()
+	w, _ := t.(*world)
+	for _, h := range holds {
+		err := h.Unlock(context.Background())
+		if errors.Is(err, context.DeadlineExceeded) && (w == nil || !w.fake) {
+			t.Log(err)
+			continue
+		}
+		require.NoError(t, err)
+	}
+}
+
+// newOwner returns a context of an owner of its own.
+func newOwner() context.Context {
+	return rwlock.WithOwner(context.Background(), rwlock.NewOwner())
+}
+
+// A call is a lock call that may have to wait, on a goroutine of its own.
+type call struct {
+	w    *world
+	done chan struct{}
+	hold *rwlock.Hold
+	err  error
+	at   time.Time // when it returned
+}
+
+// launch makes a lock call.
+func (w *world) launch(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *call {
+	c := &call{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.hold, c.err = acquire(ctx, rw, mode, name, opts...)
+		c.at = time.Now()
+	}()
+	return c
+}
+
+// enqueue makes a lock call and waits until it is in the queue, behind the others that wait.
+func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *call {
+	w.Helper()
+	n := len(inspect(w, rw, name).Waiters)
+	c := w.launch(ctx, rw, mode, name, opts...)
+	waitQueued(w, rw, name, n+1)
+	return c
+}
+
+// wait returns what the call returned.
+func (c *call) wait() (*rwlock.Hold, error) {
+	c.w.Helper()
+	limit := hang
+	if c.w.fake {
+		limit = 24 * time.Hour
+	}
+	select {
+	case <-c.done:
+	case <-time.After(limit):
+		c.w.Fatalf("the call has not returned after %v", limit)
+	}
+	return c.hold, c.err
+}
+
+// granted returns the hold that the call waited for.
+func (c *call) granted() *rwlock.Hold {
+	c.w.Helper()
+	h, err := c.wait()
+	require.NoError(c.w, err)
+	return h
+}
+
+// returned reports whether the call has returned.
+func (c *call) returned() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// waits ends the test if one of the calls does not go on waiting.
+func (w *world) waits(calls ...*call) {
+	w.Helper()
+	time.Sleep(w.while)
+	for _, c := range calls {
+		require.False(w, c.returned(), "did not wait: %v", c.err)
+	}
+}
+
+// within ends the test if more than d has passed since start until at.
+func (w *world) within(d time.Duration, start, at time.Time) {
+	w.Helper()
+	require.LessOrEqual(w, at.Sub(start), d)
+}
+
+// lostWhen returns when the hold's context was cancelled, which must be with ErrLost.
+func (w *world) lostWhen(h *rwlock.Hold) time.Time {
+	w.Helper()
+	limit := hang
+	if w.fake {
+		limit = 24 * time.Hour
+	}
+	select {
+	case <-h.Context().Done():
+	case <-time.After(limit):
+		w.Fatalf("the hold is not lost after %v", limit)
+	}
+	require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrLost)
+	return time.Now()
+}
