@@ -143,7 +143,9 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 			v.again = now
 		}
 		v.late = false
-		q.out.Listen = true
+		if b.phase != won { // a hold hears of a vote that it lacks by its renewals, if nothing else wants a subscription
+			q.out.Listen = true
+		}
 	default:
 		b.free(s.index)
 		v := &b.votes[s.index]
