@@ -37,10 +37,10 @@ func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, t
 	if !known {
 		owner = NewOwner()
 	}
-	if rw.tracer != nil {
-		w.call = orElse(rw.tracer.TraceCall(ctx, name, mode), ctx)
-	}
 	for tries := 1; ; tries++ {
+		if rw.tracer != nil {
+			w.call = orElse(rw.tracer.TraceCall(ctx, name, mode), ctx)
+		}
 		h, err := rw.try(&w, owner, !known, mode, name, try, req)
 		if err == nil {
 			return h, nil
@@ -177,7 +177,7 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 		}
 		return h, nil
 	}
-	rw.traced(held, w.call) // there will be no hold
+	rw.traced(held, nil)
 	err := w.failed(rw, held)
 	_, _ = rw.engine.Release(now, &held.hold) // of what the caller does not get
 	rw.flush()

@@ -30,12 +30,13 @@ func (f ObserverFunc) Observe(e Event) { f(e) }
 type Tracer interface {
 	Observer
 	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is that of the call. The context that it
-	// returns is the Context of the events of the call, the last of which is EventAcquired or EventRefused.
+	// returns is the Context of the events of the call, the last of which is EventAcquired or EventRefused, also after Close. It is
+	// called again if the call begins again, because the process has slept through the lease that it was granted.
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
 	// TraceHold is called when a call has got the lock, before it returns. ctx is that of the call, without TraceCall's. The context
 	// that it returns is the Context of the events of the hold, the last of which is EventEnded, and what [Hold.Context] is derived
-	// from; TraceHold must not call that. The events of a hold that the call has lost before it could return it have the context of
-	// the call.
+	// from; TraceHold must not call that. The events of a hold that the call has lost before it could return it have the context that
+	// was given to the call.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
@@ -58,7 +59,7 @@ type Event struct {
 	Path    Path            // of EventAcquired
 	Try     bool            // of EventAcquired and EventRefused: TryLock or TryRLock
 	Reason  Reason          // of EventEnded
-	Context context.Context // that was given to the lock call; or the Tracer's
+	Context context.Context // that was given to the lock call; or the Tracer's, except for EventWithdrawn
 
 	// Duration is, of EventAcquired and EventRefused, how long the call took; of EventEnded, how long the hold lasted; and of
 	// EventRenewed, how much later than planned the renewal succeeded.
@@ -139,7 +140,8 @@ func textOf(texts []string, i int) string {
 // A trace is what is kept of a lock call for the tracer.
 type trace struct {
 	call  context.Context // the tracer's for the call
-	known bool            // the tracer's for the hold is known, or there will be no hold
+	hold  bool            // holding.parent is the tracer's for the hold
+	known bool            // so it is, or there will be no hold
 	ended []Event         // of the hold, until then
 }
 
@@ -166,17 +168,12 @@ func (rw *RWLock) observe(events []engine.Event) {
 			held.trace.ended = append(held.trace.ended, event)
 			continue
 		}
-		event.Context = held.contextFor(ofHold)
+		event.Context = held.parent
+		if held.trace != nil && !ofHold && event.Kind != EventWithdrawn { // which comes after the end of the call
+			event.Context = held.trace.call
+		}
 		rw.observer.report(event)
 	}
-}
-
-// contextFor returns the context of what is about a hold, or else about the call for it.
-func (h *holding) contextFor(hold bool) context.Context {
-	if h.trace == nil || hold {
-		return h.parent
-	}
-	return h.trace.call
 }
 
 // traceHold has the tracer give a hold its context.
@@ -187,29 +184,36 @@ func (rw *RWLock) traceHold(h *Hold) {
 	rw.traced(h.held, orElse(ctx, h.held.parent))
 }
 
-// traced sets the context of a hold, which is that of the call if there will be no hold, and queues the events that waited for it.
+// traced sets the context of a hold, or with nil notes that there will be no hold, and queues the events that waited for that.
 // RWLock.mu is locked.
 func (rw *RWLock) traced(held *holding, ctx context.Context) {
 	if held.trace == nil {
 		return
 	}
-	held.parent = ctx
+	if ctx != nil {
+		held.parent, held.trace.hold = ctx, true
+	}
 	for _, event := range held.trace.ended {
-		event.Context = ctx
+		event.Context = held.parent
 		rw.observer.report(event)
 	}
 	held.trace.known, held.trace.ended = true, nil
 }
 
-// traceOf returns the context whose values a request is sent with.
+// traceOf returns the context whose values a request is sent with: the tracer's for the hold, or else for the call.
 func (rw *RWLock) traceOf(r *engine.Request) any {
 	if rw.tracer == nil || r == nil {
 		return nil
 	}
-	if h := r.Hold(); h != nil {
-		return h.Tag.(*holding).contextFor(!r.Asks())
+	h := r.Hold()
+	if h == nil {
+		return nil
 	}
-	return nil
+	held := h.Tag.(*holding)
+	if held.trace.hold && !r.Asks() {
+		return held.parent
+	}
+	return held.trace.call
 }
 
 func orElse(ctx, other context.Context) context.Context {

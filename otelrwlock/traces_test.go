@@ -146,6 +146,32 @@ func TestStatusOfCalls(t *testing.T) {
 	})
 }
 
+// Each span ends though the RWLock is closed: those of holds and of calls that wait, and those of calls that begin after that.
+func TestSpansEndWhenTheRWLockIsClosed(t *testing.T) {
+	inBubble(t, func(w *world) {
+		rw := w.newLock()
+		w.lock(ctx, rw, "a")
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			_, err := rw.RLock(ctx, "a")
+			require.ErrorIs(w, err, rwlock.ErrClosed)
+		})
+		synctest.Wait()
+		require.NoError(w, rw.Close())
+		calls.Wait()
+		_, err := rw.TryLock(ctx, "b")
+		require.ErrorIs(w, err, rwlock.ErrClosed)
+
+		acquire := w.named("rwlock.acquire")
+		require.Len(w, acquire, 3)
+		require.Len(w, w.named("rwlock.hold"), 1)
+		require.Len(w, w.spans.Ended(), len(w.spans.Started()))
+		for _, s := range acquire[1:] {
+			require.Equal(w, "closed", attributesOf(s)["rwlock.outcome"])
+		}
+	})
+}
+
 // A hold that was lost is an error, with the renewals that failed before.
 func TestSpanOfALostHold(t *testing.T) {
 	inBubble(t, func(w *world) {

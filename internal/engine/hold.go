@@ -125,7 +125,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 func (e *Engine) Acquire(now time.Time, h *Hold) {
 	h.begun = now
 	if e.closed {
-		h.state, h.err = Failed, ErrClosed
+		e.fail(now, h, ErrClosed)
 		return
 	}
 	lk := e.use(h.Name)

@@ -290,11 +290,94 @@ func TestTracerEndsNoCall(t *testing.T) {
 	})
 }
 
+// Each call and each hold that a tracer has given a context has one end, which is its last event: also those that are under way when the
+// RWLock is closed, and calls that begin after that.
+func TestEachCallAndHoldEndsOnce(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what observers hear")
+		tr := &tracer{}
+		rw := w.newLock(rwlock.WithObserver(tr), rwlock.WithLease(w.lease))
+		foreign := take(w, newOwner(), w.newLock(), write, "foreign")
+		held := take(w, newOwner(), rw, write, "n")
+		unlock(w, take(w, held.Context(), rw, read, "n"))
+		_, err := rw.TryRLock(newOwner(), "n")
+		require.ErrorIs(w, err, rwlock.ErrLocked)
+		_, err = rw.Lock(newOwner(), "foreign", rwlock.MaxWait(w.lease/10))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		waiting := []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "foreign")}
+		w.lostWhen(take(w, newOwner(), rw, write, "lost", rwlock.NoRenew()))
+
+		require.NoError(w, rw.Close())
+		for _, c := range waiting {
+			_, err := c.wait()
+			require.ErrorIs(w, err, rwlock.ErrClosed)
+		}
+		for _, mode := range bothModes {
+			for _, lock := range []lockFunc{acquire, try} {
+				_, err := lock(newOwner(), rw, mode, "n")
+				require.ErrorIs(w, err, rwlock.ErrClosed)
+			}
+		}
+		const calls, holds = 11, 3
+		eventually(w, func() bool {
+			return len(tr.of(rwlock.EventAcquired, rwlock.EventRefused)) >= calls && len(tr.of(rwlock.EventEnded)) >= holds
+		}, "%d calls and %d holds", calls, holds)
+		begun := tr.spans()
+		require.Len(w, begun, calls+holds)
+		for _, span := range begun {
+			events := tr.about(span)
+			require.NotEmpty(w, events, "%+v", *span)
+			for i, e := range events {
+				ends := []rwlock.EventKind{rwlock.EventAcquired, rwlock.EventRefused}
+				if span.hold {
+					ends = []rwlock.EventKind{rwlock.EventEnded}
+				}
+				require.Equal(w, i == len(events)-1, slices.Contains(ends, e.Kind), "%+v: %v, %d of %d", *span, e.Kind, i+1, len(events))
+			}
+		}
+		unlock(w, foreign)
+	})
+}
+
 type spanKey struct{}
 
 type tracer struct {
 	journal
-	done bool // the contexts of calls are done
+	done  bool // the contexts of calls are done
+	begun []*span
+}
+
+// A span is what a tracer's context is of.
+type span struct {
+	name string
+	hold bool
+}
+
+type spanOf struct{}
+
+func (tr *tracer) begin(ctx context.Context, s span) context.Context {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.begun = append(tr.begun, &s)
+	return context.WithValue(ctx, spanOf{}, &s)
+}
+
+func (tr *tracer) spans() []*span {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return slices.Clone(tr.begun)
+}
+
+// about returns the events whose context is of a span, and not of one within.
+func (tr *tracer) about(s *span) (list []rwlock.Event) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, e := range tr.events {
+		if e.Context != nil && e.Context.Value(spanOf{}) == s {
+			list = append(list, e)
+		}
+	}
+	return list
 }
 
 func (tr *tracer) TraceCall(ctx context.Context, name string, _ rwlock.Mode) context.Context {
@@ -303,11 +386,11 @@ func (tr *tracer) TraceCall(ctx context.Context, name string, _ rwlock.Mode) con
 		ctx, cancel = context.WithCancel(ctx)
 		cancel()
 	}
-	return context.WithValue(ctx, spanKey{}, "call "+name)
+	return tr.begin(context.WithValue(ctx, spanKey{}, "call "+name), span{name, false})
 }
 
 func (tr *tracer) TraceHold(ctx context.Context, h *rwlock.Hold) context.Context {
-	return context.WithValue(ctx, spanKey{}, "hold "+h.Name())
+	return tr.begin(context.WithValue(ctx, spanKey{}, "hold "+h.Name()), span{h.Name(), true})
 }
 
 // sentWith keeps the spans that commands are sent with.
