@@ -13,9 +13,10 @@ if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
   if left <= 0 then
     return 0
   end
+  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts anew
+  local for_ms = back and math.max(lease, ARGV[4]) or ARGV[4]
   -- If the server is out of memory, this fails, and the general path renews the lease.
-  local enough = left >= ARGV[4] * 1000 and left <= lease * 1000 + BACK -- or else the clock was set back
-  if enough or type(redis.pcall('HSET', LOCK, 'lease', ARGV[4] .. ' ' .. now)) == 'number' then
+  if left >= ARGV[4] * 1000 and not back or type(redis.pcall('HSET', LOCK, 'lease', for_ms .. ' ' .. now)) == 'number' then
     if call('PTTL', LOCK) < ARGV[5] - SPARE then
       for _, key in ipairs(KEYS) do
         call('PEXPIRE', key, ARGV[5])
@@ -31,8 +32,9 @@ end
 if not held() then
   return 0
 end
-if fence - now > BACK then
-  live_for(ARGV[4]) -- the clock was set back, and a lease of before would last for longer
+if holder ~= claim and fence - now > BACK then
+  -- The clock was set back, and a lease of before would last for longer. A renewal is for as long as its holder relies on.
+  live_for(ARGV[4])
 else
   extend(ARGV[4])
 end

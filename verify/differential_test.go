@@ -15,6 +15,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
+	"github.com/seed-7e8842f7/rwlock/verify/vectors"
 )
 
 // A request is a run of a script that may be repeated.
@@ -357,6 +358,9 @@ func (p *pair) keep(t *rapid.T, again bool) {
 	c := p.pick(t)
 	known := p.claims[c]
 	ms := rapid.SampledFrom([]int64{5_000, 10_000, 30_000, 70_000}).Draw(t, "lease")
+	if h := p.model.Hold(c); h != nil && p.back > 0 {
+		ms = max(ms, h.Until-p.now/1000) // a renewal is for as long as its holder relies on
+	}
 	q := &request{of: c, Request: protocol.Request{Script: lua.Renew, Claim: known.Claim, Lease: lease(ms)}}
 	q.on = func(l *model.Lock) string { return one(l.Renew(c, ms)) }
 	if again {
@@ -470,6 +474,7 @@ func TestDifferential(t *testing.T) {
 		for _, few := range []bool{false, true} {
 			t.Run(fmt.Sprintf("few=%v", few), func(t *testing.T) {
 				r := newRig(t, client, few)
+				var logs [][]vectors.Step
 				rapid.Check(t, func(t *rapid.T) {
 					r.reset(t)
 					p := &pair{
@@ -477,7 +482,11 @@ func TestDifferential(t *testing.T) {
 						owners: rapid.IntRange(2, 10).Draw(t, "owners"), claims: map[model.Claim]*claim{},
 					}
 					t.Repeat(p.actions())
+					logs = append(logs, r.log)
 				})
+				if *record != "" && s.Real() && !few {
+					writeVectors(t, client, logs)
+				}
 			})
 		}
 	})

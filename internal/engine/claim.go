@@ -826,18 +826,20 @@ func (c *claim) holdUntil(now time.Time) time.Time {
 	return at
 }
 
-// renewAt returns the lease to renew the claim for, which is the longest that its holds need, and when; zero if it is not renewed.
+// renewAt returns the lease to renew the claim for, and when; zero if it is not renewed. The lease is the longest that any of its
+// holds needs, renewed or not: a server whose clock was set back lets it count anew.
 func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 	var longest time.Duration
-	fresh := false
+	renewed, fresh := false, false
 	for _, h := range c.holds {
-		if h.renewable() {
-			lease, longest = max(lease, h.need(now)), max(longest, h.Lease)
+		if lease = max(lease, h.need(now)); h.renewable() {
+			renewed, longest = true, max(longest, h.Lease)
 		}
 		fresh = fresh || h.fresh
 	}
 	switch {
-	case lease == 0:
+	case !renewed:
+		return 0, time.Time{}
 	case !c.asked.IsZero() || c.failures > 0:
 		at = c.again(longest)
 	case fresh, c.doubtful:

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -361,4 +362,28 @@ func TestReleaseDoesNotWaitForReplicas(t *testing.T) {
 	require.Equal(t, 1, r.Replicas)
 	d.Replied(d.now, r, confirmed, nil)
 	require.Equal(t, engine.Live, inner.State())
+}
+
+// A server whose clock was set back lets a lease count anew from a renewal, so a renewal is for as long as any hold of the claim
+// relies on, renewed or not.
+func TestRenewalIsForWhatAllHoldsNeed(t *testing.T) {
+	d := newDriver()
+	long := &engine.Hold{
+		Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: time.Hour, NoRenew: true,
+	}
+	d.Acquire(d.now, long)
+	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Token: 1}, nil)
+	short := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: 3 * time.Second}
+	d.Acquire(d.now, short)
+	for _, r := range d.flush().Send {
+		d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil)
+	}
+	require.Equal(t, engine.Live, short.State())
+	d.now = d.now.Add(1500 * time.Millisecond)
+	d.Tick(d.now)
+	renewal := func(r *engine.Request) bool { return r.Script == lua.Renew }
+	sent := d.flush().Send
+	i := slices.IndexFunc(sent, renewal)
+	require.GreaterOrEqual(t, i, 0)
+	require.GreaterOrEqual(t, d.now.Add(sent[i].Lease.Duration), long.Deadline())
 }

@@ -96,6 +96,14 @@ func (b *bench) run(q protocol.Request) protocol.Reply {
 	return r
 }
 
+// named returns the next claim of an instance, on a slot of its own.
+func (b *bench) named(m protocol.Mode, instance string) *party {
+	p := &party{bench: b, mode: m, instance: instance, owner: protocol.Owner{Process: uuid.UUID{15: instance[8]}, Handle: 1}}
+	b.numbers++
+	p.Claim = protocol.NewClaim(m, instance, int(b.numbers), b.numbers, p.owner)
+	return p
+}
+
 func (p *party) asks() protocol.Request {
 	q := protocol.Request{Script: lua.Lock, Claim: p.Claim, Try: p.try}
 	if p.mode == protocol.Read {
@@ -937,6 +945,10 @@ func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 				"a reader asks":        func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() },
 				"the holder renews":    func(b *bench, p *party) { b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) },
 				"the holder re-enters": func(_ *bench, p *party) { p.reenter(2, 1) },
+				"the holder renews for less": func(b *bench, p *party) {
+					b.lease /= 2
+					b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim})
+				},
 			} {
 				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode, what))
 				p := b.party(mode)
