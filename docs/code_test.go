@@ -23,7 +23,7 @@ import (
 // imports are the packages that the code in the documents uses. A program, which begins with "package", has imports of its own,
 // from among these.
 var imports = []string{
-	"context", "database/sql", "errors", "fmt", "log", "log/slog", "net/http", "os", "os/signal", "sync", "syscall", "testing",
+	"context", "database/sql", "errors", "fmt", "log", "log/slog", "net", "net/http", "os", "os/signal", "sync", "syscall", "testing",
 	"testing/synctest", "time",
 	"github.com/alicebob/miniredis/v2", "github.com/redis/go-redis/v9", "github.com/seed-7e8842f7/rwlock",
 	"github.com/seed-7e8842f7/rwlock/rwlockdebug",
@@ -44,6 +44,7 @@ var (
 type order struct{ ID, Status string }
 
 func work(ctx context.Context) error                                     { return ctx.Err() }
+func lead(ctx context.Context, token int64) error                        { return ctx.Err() }
 func load(ctx context.Context, id string) (order, error)                 { return order{}, ctx.Err() }
 func store(ctx context.Context, o order, token int64) error              { return ctx.Err() }
 `

@@ -9,14 +9,19 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -270,5 +275,55 @@ func TestPausedLeaderIsFencedOff(t *testing.T) {
 		})
 		require.Equal(r, []string{"a", "b"}, r.terms())
 		b.quiet()
+	})
+}
+
+// A leader whose campaign ends keeps the leadership until it has cleaned up, for longer than a lease if need
+// be.
+func TestSuccessorWaitsForTheCleanUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := miniredis.NewMiniRedis()
+		server.ClockTTL(true)
+		t.Cleanup(server.Close) // after the clients
+		join := func(name string) *rwlock.RWLock {
+			client := redis.NewClient(&redis.Options{
+				Addr:   "127.0.0.1:1", // nothing connects to it
+				Dialer: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
+			})
+			rw, err := rwlock.New(client, rwlock.WithLabel(name), rwlock.WithLease(lease))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = errors.Join(rw.Close(), client.Close()) })
+			return rw
+		}
+		var candidates sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		defer candidates.Wait()
+		defer stop()
+		a, b, cleaned := join("a"), join("b"), false
+		campaignOfA, stopA := context.WithCancel(ctx)
+		candidates.Go(func() {
+			_ = campaign(campaignOfA, a, "leader", func(ctx context.Context, _ *rwlock.Hold) error {
+				<-ctx.Done()
+				time.Sleep(10 * lease)
+				cleaned = true
+				return nil
+			})
+		})
+		synctest.Wait()
+		candidates.Go(func() {
+			_ = campaign(ctx, b, "leader", func(ctx context.Context, _ *rwlock.Hold) error {
+				assert.True(t, cleaned)
+				<-ctx.Done()
+				return nil
+			})
+		})
+		synctest.Wait()
+		stopA()
+		time.Sleep(11 * lease)
+		leader, successors, err := standing(ctx, b, "leader")
+		require.NoError(t, err)
+		require.Equal(t, "b", leader)
+		require.Empty(t, successors)
 	})
 }

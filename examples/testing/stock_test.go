@@ -110,7 +110,8 @@ var (
 	})
 )
 
-// With a fake, a test sees what the code makes of each result of the lock call, but not whether it locks rightly.
+// With a fake, a test sees what the code makes of each result of the lock call, but not whether it locks
+// correctly.
 func TestTakeWithAFake(t *testing.T) {
 	t.Parallel()
 	s := &Stock{free, 1}
