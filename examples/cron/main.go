@@ -63,7 +63,10 @@ func start(ctx context.Context, name string, client *redis.Client, job func(ctx 
 	}
 	defer rw.Close()
 	outcome, err := machine{name, client, rw}.once(ctx, "nightly-report", time.Now().Format(time.DateOnly), job)
-	log.Println(name+":", outcome, err)
+	if err != nil {
+		outcome = err.Error()
+	}
+	log.Println(name+":", outcome)
 }
 
 // main is a day of a fleet of three, and of the machine whose clock is late.

@@ -43,11 +43,14 @@ func lockTenant(rw *rwlock.RWLock, maxWait time.Duration, next http.Handler) htt
 	})
 }
 
-// refuse answers a request that did not get the lock. A client that comes back earlier than Retry-After says asks in vain, as far
-// as one can know: the holder may also release the lock before.
+// usual is how long the work under the lock usually takes.
+const usual = 5 * time.Second
+
+// refuse answers a request that did not get the lock. The error's RetryAfter is when the holder's lease would end
+// without a renewal. That is the right time if the holder is dead; one that lives is usually done earlier.
 func refuse(w http.ResponseWriter, err error) {
 	if blocked, ok := errors.AsType[*rwlock.BlockedError](err); ok {
-		seconds := max(1, math.Ceil(blocked.RetryAfter.Seconds()))
+		seconds := max(1, math.Ceil(min(blocked.RetryAfter, usual).Seconds()))
 		w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
 		http.Error(w, "the tenant is busy", http.StatusServiceUnavailable)
 		return
@@ -69,7 +72,7 @@ func report(w http.ResponseWriter, r *http.Request) {
 
 func importData(w http.ResponseWriter, r *http.Request) {
 	select {
-	case <-time.After(5 * time.Second): // the work
+	case <-time.After(usual): // the work
 		fmt.Fprintf(w, "imported the data of %s\n", r.PathValue("tenant"))
 	case <-r.Context().Done(): // the client has gone, or the lock was lost
 		http.Error(w, context.Cause(r.Context()).Error(), http.StatusInternalServerError)

@@ -71,7 +71,7 @@ func run(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
 	wg.Go(func() { ab = b.oneByOne(ctx, "alice", "bob", meet) })
 	wg.Go(func() { ba = b.oneByOne(ctx, "bob", "alice", meet) })
 	wg.Wait()
-	fmt.Println("alice, then bob:", ab)
-	fmt.Println("bob, then alice:", ba)
+	fmt.Println("alice, then bob:", connect.Outcome(ab))
+	fmt.Println("bob, then alice:", connect.Outcome(ba))
 	return nil
 }

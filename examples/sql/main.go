@@ -68,9 +68,9 @@ func run(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
 		if err := rw.ForceUnlock(ctx, "account:alice"); err != nil { // as the end of its lease would
 			log.Fatal(err)
 		}
-		fmt.Println("the second writer:", deposit(ctx, rw, db, "alice", 10, func() {}))
+		fmt.Println("the second writer:", connect.Outcome(deposit(ctx, rw, db, "alice", 10, func() {})))
 	})
-	fmt.Println("the first writer:", slow)
+	fmt.Println("the first writer:", connect.Outcome(slow))
 	balance, err := fenced(ctx, db, `SELECT balance FROM accounts`)
 	fmt.Println("the balance is", balance)
 	return err

@@ -31,6 +31,14 @@ func Main(example func(ctx context.Context, client *redis.Client, rw *rwlock.RWL
 	}
 }
 
+// Outcome returns the error's text, or "done".
+func Outcome(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return "done"
+}
+
 // Redis returns a client of the server that the environment variable REDIS_URL names, or without it, of a server within this
 // process; and a function that closes both.
 func Redis(ctx context.Context) (client *redis.Client, closeAll func(), err error) {
