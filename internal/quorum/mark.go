@@ -267,13 +267,27 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 
 // majorityPossible reports whether a majority votes, or may vote once the marks under way are known.
 func (q *Quorum) majorityPossible() bool {
-	n := 0
+	return q.agreeing(func(s *server) bool {
+		return s.usable(q) || s.asking && !s.failing && !s.known || q.generation == "" && s.mayVote()
+	}) >= q.majority
+}
+
+// agreeing returns how many of the servers for which counts returns true may vote together: those whose marks
+// name one generation, and those that may come to have it.
+func (q *Quorum) agreeing(counts func(s *server) bool) int {
+	open, most := 0, 0
+	members := map[string]int{}
 	for _, s := range q.servers {
-		if s.usable(q) || s.asking && !s.failing && !s.known || q.generation == "" && s.mayVote() {
-			n++
+		switch g := s.mark.Generation; {
+		case !counts(s):
+		case !s.known || g == "":
+			open++
+		default:
+			members[g]++
+			most = max(most, members[g])
 		}
 	}
-	return n >= q.majority
+	return open + most
 }
 
 // mayVote reports whether a server may turn out to vote once a generation stands: it has said what its mark is, and has not failed since.

@@ -493,12 +493,9 @@ func mix(z uint64) uint64 {
 
 // Trouble returns the error that too few servers vote, or nil if that is not known.
 func (q *Quorum) Trouble() error {
-	n := 0
-	for _, s := range q.servers {
-		if !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting) {
-			n++ // or it may vote
-		}
-	}
+	n := q.agreeing(func(s *server) bool { // that vote, or may
+		return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
+	})
 	if n >= q.majority {
 		return nil
 	}
@@ -507,12 +504,14 @@ func (q *Quorum) Trouble() error {
 
 // noMajority returns the error that too few servers vote, and why.
 func (q *Quorum) noMajority() error {
-	voting, resting := 0, 0
+	voting := q.agreeing(func(s *server) bool {
+		return s.answers(q) || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
+	})
+	resting := 0
 	var last error
 	for _, s := range q.servers {
 		switch {
-		case s.answers(q), q.generation == "" && s.known && !s.suspected && s.mark.Generation != "":
-			voting++
+		case s.answers(q):
 		case s.known && s.mark.Resting && !s.suspected:
 			resting++
 		case s.err != nil:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -405,5 +406,91 @@ func TestOneOfSeveralTriesGetsAFreeLock(t *testing.T) {
 			require.NoError(t, rw.Close())
 		}
 		require.Equal(t, [5]int{1: 60}, won)
+	})
+}
+
+// Three processes of which each misses another server all get the lock, once what they could not give back has
+// ended with its lease.
+func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 2 * time.Second
+		_, connect := mems(t)
+		var plugs [3][]*plug
+		var locks [3]*rwlock.RWLock
+		for i := range locks {
+			plugs[i] = newPlugs(3)
+			locks[i] = connect(plugs[i], rwlock.WithLease(lease))
+			eachHome(t, locks[i])
+		}
+		cut := time.Now().Add(300 * time.Millisecond)
+		counts, end := cut.Add(2*lease), cut.Add(4*lease)
+		var holds [3]atomic.Int64
+		var wg sync.WaitGroup
+		for i, rw := range locks {
+			for c := range 2 {
+				wg.Go(func() {
+					for k := 0; time.Now().Before(end); k++ {
+						h, err := acquire(t.Context(), rw, bothModes[(c+k)%2], "n", rwlock.MaxWait(hang))
+						assert.NoError(t, err)
+						if time.Now().After(counts) {
+							holds[i].Add(1)
+						}
+						time.Sleep(20 * time.Millisecond)
+						assert.NoError(t, h.Unlock(t.Context()))
+					}
+				})
+			}
+		}
+		time.Sleep(time.Until(cut))
+		for i := range 3 {
+			plugs[i][i].pull()
+		}
+		wg.Wait()
+		for i := range 3 {
+			require.Greater(t, holds[i].Load(), int64(10), "process %d", i)
+		}
+	})
+}
+
+// Processes that start the servers apart, since each misses another one, say that there is no majority. Once
+// one of them reaches all servers, all get locks.
+func TestServersThatAreStartedApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, connect := mems(t)
+		var plugs [3][]*plug
+		var locks [3]*rwlock.RWLock
+		for i := range locks {
+			plugs[i] = newPlugs(3)
+			plugs[i][i].pull()
+			locks[i] = connect(plugs[i], rwlock.WithLease(3*time.Second))
+		}
+		call := func(wait time.Duration) (errs [3]error) {
+			var wg sync.WaitGroup
+			for i, rw := range locks {
+				wg.Go(func() {
+					var h *rwlock.Hold
+					if h, errs[i] = rw.Lock(t.Context(), fmt.Sprint(i), rwlock.MaxWait(wait)); h != nil {
+						errs[i] = h.Unlock(t.Context())
+					}
+				})
+			}
+			wg.Wait()
+			return errs
+		}
+		failed := 0
+		for _, err := range call(10 * time.Second) {
+			if err != nil {
+				failed++
+				require.ErrorIs(t, err, rwlock.ErrNoMajority)
+				require.ErrorContains(t, err, "1 of 3 vote, 2 are needed")
+			}
+		}
+		require.GreaterOrEqual(t, failed, 2)
+		plugs[0][0].mend()
+		for _, err := range call(hang) {
+			require.NoError(t, err)
+		}
 	})
 }
