@@ -10,7 +10,7 @@ require (
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
-	github.com/seed-7e8842f7/rwlock v0.0.0-00010101000000-000000000000
+	github.com/seed-7e8842f7/rwlock v0.1.0
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 	gonum.org/v1/plot v0.17.0

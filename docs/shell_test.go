@@ -59,6 +59,9 @@ var shownBy = []struct {
 
 	{command: `go test \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 4 -timeout 25m ./..."},
 	{command: `RWLOCK_REQUIRE_REDIS=1 go test -race \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 4 -timeout 25m ./..."},
+	{command: `bash \.ci/rehearse`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
+	{command: `bash \.ci/release (prepare|tag) v0\.1\.0`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
+	{command: `go install github\.com/\S+/cmd/rwlock@\S+( && rwlock version)?`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
 	{command: `bash \.ci/run`, step: "Checks all that a change has to pass"},
 	{command: `RWLOCK_REDIS_SERVER=\S+ (go test \./\.\.\.|bash \.ci/run)`, why: "it needs another server; the workflow's matrix runs some"},
 	{command: `\(cd verify && RWLOCK_REQUIRE_REDIS=1 go test \./\.\.\.\)`, step: "step 'verification' in_module verify"},

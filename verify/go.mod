@@ -18,7 +18,7 @@ require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/google/uuid v1.6.0
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/seed-7e8842f7/rwlock v0.0.0
+	github.com/seed-7e8842f7/rwlock v0.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/yuin/gopher-lua v1.1.1
 )

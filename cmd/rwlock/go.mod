@@ -2,15 +2,13 @@ module github.com/seed-7e8842f7/rwlock/cmd/rwlock
 
 go 1.26.0
 
-replace github.com/seed-7e8842f7/rwlock => ../../
-
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/creack/pty v1.1.24
 	github.com/google/uuid v1.6.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/rogpeppe/go-internal v1.16.0
-	github.com/seed-7e8842f7/rwlock v0.0.0-00010101000000-000000000000
+	github.com/seed-7e8842f7/rwlock v0.1.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.12.1

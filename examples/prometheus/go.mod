@@ -1,6 +1,6 @@
 module github.com/seed-7e8842f7/rwlock/examples/prometheus
 
-go 1.26.7
+go 1.26.0
 
 replace (
 	github.com/seed-7e8842f7/rwlock => ../..
@@ -13,8 +13,8 @@ require (
 	github.com/prometheus/common v0.72.1
 	github.com/prometheus/prometheus v0.54.1
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/seed-7e8842f7/rwlock v0.0.0
-	github.com/seed-7e8842f7/rwlock/otelrwlock v0.0.0-00010101000000-000000000000
+	github.com/seed-7e8842f7/rwlock v0.1.0
+	github.com/seed-7e8842f7/rwlock/otelrwlock v0.1.0
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel/exporters/prometheus v0.69.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0

@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/seed-7e8842f7/rwlock v0.0.0
+	github.com/seed-7e8842f7/rwlock v0.1.0
 	github.com/stretchr/testify v1.12.1
 	modernc.org/sqlite v1.60.0
 )

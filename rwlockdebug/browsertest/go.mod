@@ -8,7 +8,7 @@ require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/seed-7e8842f7/rwlock v0.0.0-00010101000000-000000000000
+	github.com/seed-7e8842f7/rwlock v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 
