@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -327,9 +328,12 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 			servers[1].Restart()
 			for range 3 {
 				for i, name := range names {
-					_, err := second.TryLock(ctx, name)
-					require.ErrorIs(t, err, rwlock.ErrLocked)
-					require.NoError(t, holds[i].Context().Err())
+					require.Eventually(t, func() bool { // the server that was started again may not answer yet
+						_, err := second.TryLock(ctx, name)
+						require.Error(t, err)
+						require.NoError(t, holds[i].Context().Err())
+						return errors.Is(err, rwlock.ErrLocked)
+					}, 30*time.Second, time.Millisecond)
 				}
 			}
 			eachHome(t, second)
