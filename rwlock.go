@@ -190,8 +190,7 @@ func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
 	rw.dropLabel()
 	rw.ends.give()
 
-	var err error
-	for rw.idle.Err() == nil && err == nil {
+	for over := false; rw.idle.Err() == nil && !over; {
 		select {
 		case <-rw.idle.Done():
 		case <-hurry:
@@ -202,10 +201,11 @@ func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
 			rw.engine.AbandonUnheard()
 			rw.flush()
 		case <-timeout.C:
-			err = rw.unreleased()
+			over = true
 			timeout.Reset(0)
 		}
 	}
+	err := rw.unreleased()
 	rw.mu.Lock()
 	rw.stopped = true
 	if rw.timer != nil {
@@ -250,12 +250,15 @@ func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
 	return err
 }
 
-// unreleased says that Close could not release everything, and why.
+// unreleased says that Close could not release everything, and why. It returns nil if there is nothing left to release.
 func (rw *RWLock) unreleased() error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	n, err := rw.engine.Unreleased()
-	if err == nil {
+	switch {
+	case n == 0:
+		return nil
+	case err == nil:
 		err = errors.New("the server does not answer")
 	}
 	return fmt.Errorf("rwlock: close: %d holds end with their leases: %w", n, err)

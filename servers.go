@@ -41,8 +41,10 @@ func newOneServer(rw *RWLock, client redis.UniversalClient) *oneServer {
 	return &oneServer{rw: rw, together: dispatch.OneServer(client)}
 }
 
-func (s *oneServer) subscribed(now time.Time, _ int)            { s.rw.engine.Subscribed(now) }
-func (s *oneServer) unsubscribed(_ time.Time, _ int, err error) { s.rw.engine.Unsubscribed(err) }
+func (s *oneServer) subscribed(now time.Time, _ int) { s.rw.engine.Subscribed(now) }
+func (s *oneServer) unsubscribed(now time.Time, _ int, err error) {
+	s.rw.engine.Unsubscribed(now, err)
+}
 func (s *oneServer) heard(now time.Time, _ int, message string) { s.rw.engine.Heard(now, message) }
 func (s *oneServer) tick(now time.Time)                         { s.rw.engine.Tick(now) }
 func (s *oneServer) next() (time.Time, bool)                    { return s.rw.engine.Next() }

@@ -81,6 +81,11 @@ func newCluster(client *redis.ClusterClient, calls Calls, l *listener) *cluster 
 func (c *cluster) send(requests []*protocol.Request) {
 	c.mu.Lock()
 	loaded, closed := c.loaded, c.closed
+	if !loaded && !closed && isClosed(c.client) {
+		c.mu.Unlock()
+		c.fail(protocol.ClientClosed(redis.ErrClosed), requests...)
+		return
+	}
 	if !loaded && !closed {
 		c.early = append(c.early, requests...)
 		c.reload()
@@ -240,6 +245,9 @@ func (c *cluster) reload() {
 		lanes := maps.Clone(c.lanes)
 		c.mu.Unlock()
 		if err != nil {
+			if isClosed(c.client) {
+				err = protocol.ClientClosed(err)
+			}
 			c.fail(err, early...)
 			return
 		}

@@ -212,3 +212,24 @@ func TestMapIsReloadedAfterAFailure(t *testing.T) {
 		})
 	}
 }
+
+// A client of a cluster closes its client for a node that has left the cluster, so that a request which fails for that reason is sent
+// again. Once the client itself is closed, no request is.
+func TestClosedClientOfANodePasses(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		f.node(nodeA).answer = func([]any) (any, error) { return nil, redis.ErrClosed }
+		last := func(master int) error {
+			d.Send(on(master, 2))
+			synctest.Wait()
+			list := r.all()
+			return list[len(list)-1].Err
+		}
+		require.NoError(t, last(1))
+		require.ErrorIs(t, last(0), redis.ErrClosed)
+		require.True(t, protocol.Passing(last(0)))
+		require.NoError(t, d.client.Close())
+		before := time.Now()
+		require.False(t, protocol.Passing(last(0)))
+		require.Equal(t, before, time.Now())
+	})
+}

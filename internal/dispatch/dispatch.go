@@ -7,6 +7,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"runtime"
@@ -315,7 +316,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
-			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) {
+			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) && !d.clientClosed(cmd.Err()) {
 				list := args(x.requests[i], x.ways[i])
 				if x.ways[i].text && slices.Contains(lua.Quorum, x.requests[i].Script) {
 					list = append(list, d.durable(ctx))
@@ -351,6 +352,11 @@ func (d *Dispatcher) exchange(x *exchange) {
 		if err != nil {
 			err = protocol.Advise(explain(x.requests[i], x.ways[i].failure(err)))
 			switch {
+			case d.clientClosed(err):
+				if !errors.Is(err, redis.ErrClosed) { // it was under way
+					err = fmt.Errorf("%w: %w", redis.ErrClosed, err)
+				}
+				err = protocol.ClientClosed(err)
 			case d.single:
 				err = protocol.OneNode(err)
 			case d.of != nil:
@@ -376,6 +382,12 @@ func (d *Dispatcher) answered() {
 
 // run sends some of an exchange's commands.
 func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
+	if !d.single && isClosed(d.client) { // the client would look for another node, with pauses
+		for _, cmd := range cmds {
+			cmd.SetErr(redis.ErrClosed)
+		}
+		return
+	}
 	probe := d.probe(ctx, x)
 	switch {
 	case d.wait > 0:
@@ -467,6 +479,22 @@ func (d *Dispatcher) replicate(ctx context.Context, x *exchange, cmds []*redis.C
 	}
 	// Commands that were sent again came after all others: what was confirmed then covers these.
 	x.confirmed = min(x.confirmed, confirmed)
+}
+
+// clientClosed reports whether a request failed with err because the client was closed. That of a cluster also closes its clients for
+// nodes that have left the cluster.
+func (d *Dispatcher) clientClosed(err error) bool {
+	if isAnswer(err) {
+		return false
+	}
+	_, ok := d.client.(*redis.AutoPipeliner) // it may be closed, and its client not
+	return ok && d.single && errors.Is(err, redis.ErrClosed) || isClosed(d.client)
+}
+
+// isClosed reports whether a client was closed. A closed one says so before it looks at the options, and the others refuse these.
+func isClosed(client redis.UniversalClient) bool {
+	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
+	return errors.Is(err, redis.ErrClosed)
 }
 
 func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {

@@ -46,9 +46,10 @@ type listener struct {
 	tell sync.Mutex // is locked while the Listener is told whether a subscription stands, so that it learns that in order
 
 	mu      sync.Mutex
-	cluster *cluster // or nil
-	follow  bool     // sentinels, which may have requests go to another server; or what cannot be seen
-	to      Listener // nil before Listen
+	cluster *cluster              // or nil
+	follow  bool                  // sentinels, which may have requests go to another server; or what cannot be seen
+	client  redis.UniversalClient // the dispatcher's
+	to      Listener              // nil before Listen
 	channel string
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -82,7 +83,7 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	if l.closed || l.to != nil {
 		return
 	}
-	l.cluster, l.to, l.channel, l.subs = d.cluster, to, channel, make(map[string]*subscription)
+	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel, make(map[string]*subscription)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if l.cluster == nil {
 		l.open("", d.client)
@@ -95,8 +96,8 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 				l.mapped(masters)
 				return false, true
 			}
-			l.fell(new(subscription), err) // in place of those that could not be opened
-			return false, false
+			_, over := l.fell(new(subscription), err) // in place of those that could not be opened
+			return false, over
 		})
 	})
 }
@@ -174,11 +175,11 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 		defer cancel()
 		l.retry(ctx, s.wake, func() (anew, done bool) {
 			err := l.hear(ctx, s)
-			stood := l.fell(s, err)
-			if l.cluster != nil && ctx.Err() == nil {
+			stood, over := l.fell(s, err)
+			if l.cluster != nil && ctx.Err() == nil && !over {
 				l.cluster.failed(err)
 			}
-			return stood, false
+			return stood, over
 		})
 	})
 }
@@ -201,8 +202,12 @@ func (l *listener) rose(s *subscription) {
 	}
 }
 
-// fell notes that a subscription has failed, and tells the Listener if none stands. It reports whether this one stood.
-func (l *listener) fell(s *subscription, err error) (stood bool) {
+// fell notes that a subscription has failed, and tells the Listener if none stands. It reports whether this one stood, and whether there
+// will be none any more, since the client was closed.
+func (l *listener) fell(s *subscription, err error) (stood, over bool) {
+	if over = isClosed(l.client); over {
+		err = protocol.ClientClosed(redis.ErrClosed)
+	}
 	l.tell.Lock()
 	defer l.tell.Unlock()
 	l.mu.Lock()
@@ -217,7 +222,7 @@ func (l *listener) fell(s *subscription, err error) (stood bool) {
 	if none {
 		l.to.Unsubscribed(protocol.Advise(err))
 	}
-	return stood
+	return stood, over
 }
 
 // mapped keeps a subscription at each of the masters of the cluster, and at no other node: one that was removed answers on, and is told

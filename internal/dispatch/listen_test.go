@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -423,6 +424,30 @@ func TestNothingIsSentWhileNobodyWaits(t *testing.T) {
 				time.Sleep(soonRetry)
 				require.Equal(t, []string{"subscribed"}, a.next())
 			}, opts...)
+		})
+	}
+}
+
+// Once the client is closed, the Listener is told, and no further subscription is tried.
+func TestSubscriptionEndsWithTheClient(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		t.Run(fmt.Sprint(down), func(t *testing.T) {
+			s := &station{down: down}
+			listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+				synctest.Wait()
+				require.NoError(t, d.client.Close())
+				time.Sleep(lastRetry)
+				told := a.next()
+				require.Equal(t, "unsubscribed", told[len(told)-1])
+				require.True(t, protocol.IsClientClosed(a.errs[len(a.errs)-1]))
+				stopped := make(chan struct{})
+				go func() {
+					d.listener.working.Wait()
+					close(stopped)
+				}()
+				synctest.Wait()
+				<-stopped
+			})
 		})
 	}
 }

@@ -571,6 +571,13 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		if !protocol.Passing(err) {
 			e.conclude(c, err)
 		}
+		if protocol.IsClientClosed(err) {
+			if e.closed && c.token != 0 {
+				e.stranded, e.strandedBy = e.stranded+1, err
+			}
+			e.abandon(c)
+			return
+		}
 		if e.closed && c.deadline.IsZero() {
 			e.abandon(c) // the server was never heard to have it
 			return

@@ -109,6 +109,9 @@ type Engine struct {
 	draining  bool
 	closed    bool
 
+	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
+	strandedBy error // the last error of one
+
 	subscribing bool
 	listening   time.Time // since when the subscription stands; zero if it does not
 	deaf        deafness
@@ -361,6 +364,11 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 // asks for news once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
+	e.askAll(now)
+}
+
+// askAll has every waiter ask for news that is not asking.
+func (e *Engine) askAll(now time.Time) {
 	for _, c := range e.timeline.snapshot() {
 		if c.state == Queued && c.asked.IsZero() {
 			c.look = now
@@ -379,9 +387,14 @@ func (e *Engine) Resume(now time.Time) {
 	}
 }
 
-// Unsubscribed says that the subscription does not stand any more, or could not be had.
-func (e *Engine) Unsubscribed(err error) {
+// Unsubscribed says that the subscription does not stand any more, or could not be had. If the client was closed, every waiter asks once,
+// and so finds out.
+func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
+	if protocol.IsClientClosed(err) {
+		e.askAll(now)
+		return
+	}
 	if err != nil && !protocol.Passing(err) && !e.unheard {
 		e.unheard = true
 		e.out.Log = append(e.out.Log, Record{
@@ -480,8 +493,10 @@ func (e *Engine) Drained() bool { return e.claims == e.ending }
 // Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 
-// Unreleased returns how many claims have not ended, and why the end of one of them failed, if it did.
+// Unreleased returns how many claims have not ended, or were left to their leases since Close because the client was closed; and why the
+// end of one of them failed, if it did.
 func (e *Engine) Unreleased() (n int, err error) {
+	n, err = e.stranded, e.strandedBy
 	for _, c := range e.timeline.claims {
 		if c.state == Ending {
 			n++

@@ -182,7 +182,7 @@ func (l *lottery) step() {
 		case 0:
 			l.e.Subscribed(l.now)
 		case 1:
-			l.e.Unsubscribed(nil)
+			l.e.Unsubscribed(l.now, nil)
 		case 2:
 			l.e.Heard(l.now, fmt.Sprintf("%d 1 %012d,%012d", l.now.UnixMicro(), l.IntN(9), l.IntN(9)))
 		default:

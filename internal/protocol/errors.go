@@ -61,7 +61,7 @@ func Passing(err error) bool {
 	var a answer
 	var final *advised
 	switch {
-	case errors.As(err, &final):
+	case errors.As(err, &final), IsClientClosed(err):
 		return false
 	case errors.As(err, &a):
 		return classOf(a).passes
@@ -100,3 +100,18 @@ type advised struct {
 
 func (e *advised) Error() string { return e.err.Error() + " (" + e.advice + ")" }
 func (e *advised) Unwrap() error { return e.err }
+
+// A clientClosed error does not pass either.
+type clientClosed struct{ err error }
+
+func (e *clientClosed) Error() string { return e.err.Error() }
+func (e *clientClosed) Unwrap() error { return e.err }
+
+// ClientClosed returns err, of a request that was not sent because its client was closed, as one that IsClientClosed knows.
+func ClientClosed(err error) error { return &clientClosed{err} }
+
+// IsClientClosed reports whether no request can be sent any more: the program has closed the client.
+func IsClientClosed(err error) bool {
+	var closed *clientClosed
+	return errors.As(err, &closed)
+}

@@ -283,6 +283,8 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		if r.kind != marks {
 			q.trust(now, s, r)
 		}
+	case protocol.IsClientClosed(err): // the others may suffice
+		err = q.closed(now, s, err)
 	case protocol.Passing(err):
 		s.err = err
 		if !s.heard.After(r.sent) { // a server that has answered since is not down
@@ -397,7 +399,9 @@ func (q *Quorum) Subscribed(now time.Time, i int) {
 func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	s := q.servers[i]
 	s.listening = time.Time{}
-	if err != nil && !protocol.Passing(err) && !s.unheard {
+	if protocol.IsClientClosed(err) {
+		_ = q.closed(now, s, err)
+	} else if err != nil && !protocol.Passing(err) && !s.unheard {
 		s.unheard = true
 		q.out.Log = append(q.out.Log, engine.Record{
 			Message: "a server refuses the subscription: waiters hear of its votes by their heartbeats alone", Err: err})
@@ -507,9 +511,12 @@ func (q *Quorum) noMajority() error {
 	voting := q.agreeing(func(s *server) bool {
 		return s.answers(q) || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
 	})
-	resting := 0
+	resting, closed := 0, 0
 	var last error
 	for _, s := range q.servers {
+		if s.closed {
+			closed++
+		}
 		switch {
 		case s.answers(q):
 		case s.known && s.mark.Resting && !s.suspected:
@@ -524,6 +531,25 @@ func (q *Quorum) noMajority() error {
 	}
 	if last != nil {
 		err = fmt.Errorf("%w: %w", err, last)
+	}
+	if closed > len(q.servers)-q.majority {
+		err = protocol.ClientClosed(err)
+	}
+	return err
+}
+
+// closed notes that the client for a server was closed: the server is one that fails, for ever. It returns the error that its requests
+// fail with. Calls end once too few servers are left.
+func (q *Quorum) closed(now time.Time, s *server, err error) error {
+	for protocol.IsClientClosed(err) {
+		err = errors.Unwrap(err)
+	}
+	if first := !s.closed; first {
+		s.closed, s.err, s.failing = true, err, true
+		q.suspect(now, s)
+		if err := q.noMajority(); protocol.IsClientClosed(err) {
+			q.engine.Unsubscribed(now, err)
+		}
 	}
 	return err
 }

@@ -26,6 +26,7 @@ type server struct {
 	retry     time.Time     // when the mark may be changed again, after a failure
 	suspected bool          // it has not answered for a while, or a request failed: no call waits for it while enough others answer
 	failing   bool          // the last request failed
+	closed    bool          // the client for it was closed
 	probed    time.Time     // when its mark was last requested
 	probes    int           // how many requests for the mark in a row have no answer
 	heard     time.Time     // when it last answered

@@ -419,7 +419,7 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 	case drop:
 		p.Sub = lost
 		p.Inbox = nil
-		p.Engine.Unsubscribed(errNetwork)
+		p.Engine.Unsubscribed(p.Now, errNetwork)
 	case pass:
 		if p.Crashed {
 			p.Abandoned = true

@@ -272,7 +272,7 @@ func (w *wire) lose(err error) {
 	}
 	w.sub = nil
 	n.later(func() {
-		n.do(func(e *engine.Engine, _ time.Time) { e.Unsubscribed(err) })
+		n.do(func(e *engine.Engine, now time.Time) { e.Unsubscribed(now, err) })
 		wait := w.wait
 		w.wait = min(2*w.wait, lastWait)
 		n.after(wait, func() {
