@@ -22,10 +22,7 @@ var documented = map[string]string{
 	`go test ./faults -times 20 -timeout 6h`:                      `go test ./faults -run '^$' -times 20 -timeout 6h`,
 	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`: `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
 	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:    `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
-	`go run ./mutate -parallel 2`:                                 `go run ./mutate -parallel 2 -list -sample 5`,
 	`go run ./mutate -sample 200`:                                 `go run ./mutate -list -sample 5`,
-	`go run ./mutate -go internal/engine -sample 200`:             `go run ./mutate -go internal/engine -list -sample 5`,
-	`go run ./soak -for 10m -procs 6 -faults all`:                 `go run ./soak -for 10m -procs 6 -faults list`,
 	`go run ./topology/table -leases 3s,10s,30s -faults all`:      `go run ./topology/table -leases 3s,10s,30s -faults list`,
 	`go run ./quorum/table -servers 3,5 -times 3 -faults all`:     `go run ./quorum/table -servers 3,5 -times 3 -faults list`,
 }

@@ -1,68 +1,46 @@
-// Command mutate changes the lock's scripts, or a package of its client, one small thing at a time, and runs tests until one
-// fails. A change that no test notices is a rule that nothing holds the code to.
+// Command mutate changes the lock's scripts, one small thing at a time, and runs tests until one fails. A change that no test
+// notices is a rule that nothing holds the scripts to.
 //
-//	go run ./mutate                          # the scripts
-//	go run ./mutate -go internal/engine      # a package
-//	go run ./mutate -go internal/protocol -killer 'own: go test -count=1 ./internal/protocol'
+//	go run ./mutate -sample 200
 //
-// The tests run in a copy of the repository.
+// The tests run in a copy of the repository, and read the scripts from there when they start.
 package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/signal"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 )
 
-// An options is what is asked for.
-type options struct {
-	root     string // of the repository
-	pkg      string // to mutate; "" for the scripts
-	match    *regexp.Regexp
-	list     bool
-	sample   int // how many mutants to take by chance; 0 for all
-	seed     uint64
-	parallel int
-	limit    time.Duration
-	killers  []killer
-	verbose  bool
-}
-
 func main() {
-	o := options{root: root()}
-	flag.StringVar(&o.pkg, "go", "", "mutate the Go package in this directory of the repository, instead of the scripts")
-	match := flag.String("match", "", "only mutants whose description matches")
-	flag.BoolVar(&o.list, "list", false, "list the mutants, and run nothing")
-	flag.IntVar(&o.sample, "sample", 0, "only so many mutants, taken by chance")
-	flag.Uint64Var(&o.seed, "seed", 1, "of the sample")
-	flag.IntVar(&o.parallel, "parallel", 1, "mutants that are tried at a time")
-	flag.DurationVar(&o.limit, "limit", 5*time.Minute, "for how long a mutant may run: one that hangs is killed")
-	flag.BoolVar(&o.verbose, "v", false, "tell what killed each mutant")
-	flag.Func("killer", "\"name: command\" that fails on a mutant, in the root of the repository; may be repeated; instead of the default",
-		func(s string) error {
-			name, command, ok := strings.Cut(s, ": ")
-			if !ok {
-				return errors.New("there is no name")
-			}
-			o.killers = append(o.killers, killer{name: name, command: command})
-			return nil
-		})
+	match := flag.String("match", "", "only changes whose description matches")
+	list := flag.Bool("list", false, "list the changes, and run nothing")
+	sample := flag.Int("sample", 0, "only so many changes, taken by chance")
+	seed := flag.Uint64("seed", 1, "of the sample")
+	limit := flag.Duration("limit", 5*time.Minute, "for how long the tests of a change may run")
 	flag.Parse()
-	var err error
-	if o.match, err = regexp.Compile(*match); err == nil {
-		err = run(o)
+	all, err := choose(root(), *match, *sample, *seed)
+	switch {
+	case err != nil:
+	case *list:
+		for _, m := range all {
+			fmt.Println(m)
+		}
+		fmt.Println(len(all), "changes")
+	default:
+		err = run(all, *limit)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
@@ -70,134 +48,205 @@ func main() {
 	}
 }
 
-var errSurvivors = errors.New("there are survivors")
+// root is the directory of the library.
+func root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
 
-// choose makes the mutants that are asked for.
-func choose(o options) ([]mutant, error) {
-	var all []mutant
-	var err error
-	if o.pkg != "" {
-		all, err = goMutants(o.root, o.pkg)
-	} else {
-		all, err = luaMutants(o.root)
-	}
+// choose makes the mutants whose descriptions match: all, or as many as the sample takes.
+func choose(root, match string, sample int, seed uint64) (chosen []mutant, err error) {
+	re, err := regexp.Compile(match)
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(m mutant) bool { return !o.match.MatchString(m.String()) })
-	if o.sample > 0 && o.sample < len(all) {
-		r := rand.New(rand.NewPCG(o.seed, 0))
-		// The order is left to chance, too: what an interrupted run has tried is a sample as well.
-		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		all = all[:o.sample]
+	all, err := mutants(root)
+	for _, m := range all {
+		if re.MatchString(m.String()) {
+			chosen = append(chosen, m)
+		}
 	}
-	return all, nil
+	if sample > 0 && sample < len(chosen) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		r.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+		chosen = chosen[:sample]
+	}
+	return chosen, err
 }
 
-func run(o options) error {
-	chosen, err := choose(o)
-	if err != nil {
-		return err
-	}
-	if o.list {
-		for _, m := range chosen {
-			fmt.Println(m)
-		}
-		fmt.Println(len(chosen), "mutants")
-		return nil
-	}
+// A killer is a package of tests, and which of them fail on mutants. They are built once.
+type killer struct {
+	name, dir, args string
+	quorum          bool // it looks at several servers alone; the others do at one
+}
+
+// killers are in the order of how long they take. Of what runs on every server, the real one suffices.
+var killers = []killer{
+	{name: "traces", dir: "verify/explore", args: `-test.run TestTraces$`},
+	{name: "steps", dir: "verify", args: `-test.skip ^(TestDifferential|TestKeysOfAnotherType|TestLostKeys|TestSlotsOfThePastAreSwept|TestDocumented)`},
+	{name: "protocol", dir: "internal/protocol", args: `-test.skip /miniredis`},
+	{name: "differential", dir: "verify", args: `-test.run Differential -test.skip /miniredis -rapid.checks 40 -rapid.nofailfile -rapid.shrinktime 1ms`},
+	{name: "costs", dir: "internal/tests", args: `-test.run ^Test(Calls|Cost|Memory|Name|WrongType)`},
+	{name: "situations", dir: "verify", args: `-test.run ^(TestKeysOfAnotherType|TestLostKeys|TestSlotsOfThePastAreSwept) -test.skip /miniredis`},
+	{name: "quorum", dir: "internal/tests", args: `-test.run Quorum|Server(That|Rests|s)|FirstStart`, quorum: true},
+	{name: "sim", dir: "verify/sim", args: `-test.run OverAQuorum -quorums 40`, quorum: true},
+}
+
+var errSurvivors = errors.New("there are survivors")
+
+// run tries mutants, and prints what becomes of them.
+func run(all []mutant, limit time.Duration) error {
 	temp, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	w, err := newWorker(o, chosen, filepath.Join(temp, "copy"))
+	w, err := newWorkshop(root(), temp)
 	if err != nil {
 		return err
 	}
-	workers := []*worker{w}
-	for i := range o.parallel - 1 {
-		other, err := w.another(filepath.Join(temp, fmt.Sprint("scripts", i)))
-		if err != nil {
+	if by, output := w.kill(killers, 10*limit); by != survived {
+		return fmt.Errorf("%s: fails without any change:\n%s", by, output)
+	}
+	count := map[string]int{}
+	for _, m := range all {
+		by := equivalent
+		if reason := m.reason(); reason != "" {
+			fmt.Printf("equivalent %s\n    since %s\n", m, reason)
+		} else if by, err = w.try(m, limit); err != nil {
 			return err
 		}
-		workers = append(workers, other)
+		if count[by]++; by == survived {
+			fmt.Println("SURVIVED", m)
+		}
 	}
-	// What is not mutated must live. Its first run compiles what others then find.
-	if by, output := workers[0].kill("", 10*o.limit); by != survived {
-		return fmt.Errorf("%s: fails without any mutation:\n%s", by, output)
-	}
-
-	// An interrupt ends the run with what is known by then.
-	interrupted, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	t := newTable()
-	together, alone := chosen, []mutant(nil)
-	if o.pkg != "" {
-		together, alone = woven(chosen)
-	}
-	tryAll(interrupted, together, workers, t)
-	tryAll(interrupted, alone, workers[:1], t)
-	fmt.Println()
-	fmt.Print(t)
-	if t.sum().by[survived] > 0 {
+	fmt.Println(len(all), "changes:", count)
+	if count[survived] > 0 {
 		return errSurvivors
 	}
 	return nil
 }
 
-// tryAll tries mutants until ctx ends, and notes what becomes of them.
-func tryAll(ctx context.Context, all []mutant, workers []*worker, t *table) {
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	work := make(chan mutant)
-	for _, w := range workers {
-		wg.Go(func() {
-			for m := range work {
-				by, reason := equivalent, m.reason()
-				began, output := time.Now(), ""
-				if reason == "" {
-					by, output = w.try(m)
-				}
-				mu.Lock()
-				t.add(m.file, by)
-				switch {
-				case by == survived:
-					fmt.Println("SURVIVED", m)
-				case by == equivalent:
-					fmt.Printf("equivalent %s\n    since %s\n", m, reason)
-				case w.verbose:
-					fmt.Printf("%s %s (%v): %s\n", by, failed(output), time.Since(began).Round(time.Millisecond), m)
-				}
-				mu.Unlock()
+const (
+	survived   = "survived"
+	equivalent = "equivalent"
+	invalid    = "no Lua"
+	hangs      = "time limit"
+)
+
+// A workshop is a copy of the repository, with the tests built.
+type workshop struct{ at string }
+
+// withoutHistory is a repository without .git.
+type withoutHistory struct{ fs.FS }
+
+func (f withoutHistory) ReadDir(name string) ([]fs.DirEntry, error) {
+	list, err := fs.ReadDir(f.FS, name)
+	return slices.DeleteFunc(list, func(d fs.DirEntry) bool { return d.Name() == ".git" }), err
+}
+
+var embedded = regexp.MustCompile(`//go:embed .*\nvar files embed\.FS\n`)
+
+// newWorkshop copies the repository, and has the copy read its scripts when they are needed.
+func newWorkshop(root, at string) (*workshop, error) {
+	if err := os.CopyFS(at, withoutHistory{os.DirFS(root)}); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(at, "lua", "lua.go")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if !embedded.Match(text) {
+		return nil, fmt.Errorf("%s embeds the scripts in some other way", path)
+	}
+	code := embedded.ReplaceAllString(string(text), "var files = os.DirFS(os.Getenv(\"RWLOCK_LUA\"))\n")
+	if err := os.WriteFile(path, []byte(strings.Replace(code, `"embed"`, `"os"`, 1)), 0o644); err != nil {
+		return nil, err
+	}
+	w := &workshop{at}
+	for _, k := range killers {
+		if out, err := w.command(context.Background(), k.dir, "go", "test", "-c", "-o", w.binary(k), ".").CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", k.name, err, out)
+		}
+	}
+	return w, nil
+}
+
+func (w *workshop) binary(k killer) string {
+	return filepath.Join(w.at, strings.ReplaceAll(k.dir, "/", "-")+".test")
+}
+
+func (w *workshop) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = filepath.Join(w.at, dir)
+	cmd.Env = append(os.Environ(), "RWLOCK_LUA="+filepath.Join(w.at, "lua"))
+	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// try returns what killed a mutant, or survived.
+func (w *workshop) try(m mutant, limit time.Duration) (by string, err error) {
+	path := filepath.Join(w.at, filepath.FromSlash(m.file))
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(path, []byte(m.text), 0o644); err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.WriteFile(path, text, 0o644)) }()
+	if checkLua(w.at) != nil {
+		return invalid, nil
+	}
+	var able []killer
+	for _, k := range killers {
+		if k.quorum == strings.HasPrefix(m.file, "lua/quorum/") || k.name == "protocol" {
+			able = append(able, k)
+		}
+	}
+	by, _ = w.kill(able, limit)
+	return by, nil
+}
+
+// kill runs tests one after the other, within a time, and returns the name of the first that fails, and what it says. Tests also fail
+// by chance on a machine that has other things to do, so that one counts that fails twice.
+func (w *workshop) kill(list []killer, limit time.Duration) (by, output string) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for _, k := range list {
+		for fails := 1; ; fails++ {
+			args := append([]string{"-test.failfast"}, strings.Fields(k.args)...)
+			out, err := w.command(ctx, k.dir, w.binary(k), args...).CombinedOutput()
+			if ctx.Err() != nil {
+				return hangs, string(out)
 			}
-		})
-	}
-	for _, m := range all {
-		select {
-		case work <- m:
-		case <-ctx.Done():
+			if err == nil {
+				break
+			}
+			if fails == 2 {
+				return k.name, string(out)
+			}
 		}
 	}
-	close(work)
-	wg.Wait()
+	return survived, ""
 }
 
-var failure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+//go:embed equivalent.txt
+var equivalents string
 
-// failed returns the name of the test that failed, the innermost one, or "" if the output of a killer names none.
-func failed(output string) string {
-	name := ""
-	for _, m := range failure.FindAllStringSubmatch(output, -1) {
-		if name == "" || strings.HasPrefix(m[1], name+"/") {
-			name = m[1]
+// reason says why a mutant is as good as the original, or "".
+func (m mutant) reason() (reason string) {
+	for line := range strings.Lines(equivalents) {
+		after, indented := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "\t")
+		if !indented {
+			file, why, _ := strings.Cut(after, ": ")
+			if reason = ""; file == m.file {
+				reason = why
+			}
+		} else if reason != "" && after == m.after {
+			return reason
 		}
 	}
-	return name
-}
-
-// root is the directory of the library.
-func root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	return ""
 }

@@ -2,18 +2,37 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/yuin/gopher-lua/parse"
+
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A mutant is a file with one thing changed.
+var (
+	condition  = regexp.MustCompile(`^(\s*(?:else)?if )(.*)( then\b.*)$`)
+	comparison = regexp.MustCompile(` (<|>|<=|>=|==|~=) `)
+	literal    = regexp.MustCompile(`(^|[ ,(])(\d+)([ ,)]|$)`)
+	expression = regexp.MustCompile(`[^=~<>]= |\breturn `) // what one begins after
+	connective = regexp.MustCompile(` (and|or) `)
+	// A statement that stands alone on its line, and can be left out.
+	statement = regexp.MustCompile(`^\s*((redis\.)?p?call\(.*\)|[a-z_.]+\(.*\)|[a-z_]+(\[[^=]*\])?(, [a-z_]+(\[[^=]*\])?)* = .*|return)$`)
+	answer    = regexp.MustCompile(`^(\s*return )(-?\d)$`)
+	extremum  = regexp.MustCompile(`math\.(max|min|floor|ceil)\(`)
+)
+
+// A mutant is a script, or a part of scripts, with one thing changed.
 type mutant struct {
 	file   string // relative to the root of the repository, with slashes
 	line   int
 	before string // the line, trimmed
 	after  string // the line, trimmed; leftOut behind what it was if a statement is left out
 	text   string // of the file
-	number int    // by which a package that has all its mutants knows it; or 0
-	broken bool   // it does not compile
 }
 
 // leftOut follows a statement that a mutant does not have.
@@ -23,32 +42,171 @@ func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d\n    %s\n  → %s", m.file, m.line, m.before, m.after)
 }
 
-// A mutation replaces the bytes of a file from one place to another.
-type mutation struct {
-	from, to int
-	with     string
-	drops    bool
+// unmutated decides nothing: it only reads.
+const unmutated = "inspect.lua"
+
+// mutants makes every mutant of the scripts of a repository.
+func mutants(root string) ([]mutant, error) {
+	var all []mutant
+	for _, pattern := range []string{"lua/*.lua", "lua/shared/*.lua", "lua/quorum/*.lua"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range files {
+			if filepath.Base(path) == unmutated {
+				continue
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			file, err := filepath.Rel(root, path)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, mutateLua(filepath.ToSlash(file), string(text))...)
+		}
+	}
+	return all, nil
 }
 
-// apply makes the mutant of a file.
-func (c mutation) apply(file, text string) mutant {
-	start := strings.LastIndexByte(text[:c.from], '\n') + 1
-	end := len(text)
-	if i := strings.IndexByte(text[c.from:], '\n'); i >= 0 {
-		end = c.from + i
+// mutateLua makes every mutant of a script, or of a part of scripts.
+func mutateLua(file, text string) []mutant {
+	var all []mutant
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		code, comment := line, ""
+		if at := strings.Index(line, "--"); at >= 0 {
+			code, comment = line[:at], " "+line[at:]
+		}
+		code = strings.TrimRight(code, " ")
+		seen := map[string]bool{code: true}
+		for _, changed := range changeLua(code) {
+			if seen[changed] {
+				continue
+			}
+			seen[changed] = true
+			with := slices.Clone(lines)
+			with[i] = changed + comment
+			after := strings.TrimSpace(changed)
+			if after == "do end" {
+				after = strings.TrimSpace(line) + leftOut
+			}
+			all = append(all, mutant{
+				file: file, line: i + 1, before: strings.TrimSpace(line), after: after, text: strings.Join(with, "\n")})
+		}
 	}
-	m := mutant{
-		file: file, line: 1 + strings.Count(text[:c.from], "\n"), before: strings.TrimSpace(text[start:end]),
-		text: text[:c.from] + c.with + text[c.to:],
+	return all
+}
+
+// changeLua returns what a line of code can be turned into.
+func changeLua(code string) []string {
+	var out []string
+	if strings.TrimSpace(code) == "" || strings.Contains(code, "local function") {
+		return nil
 	}
-	if c.drops {
-		m.after = m.before + leftOut
-		return m
+	replaceEach := func(re *regexp.Regexp, group int, with func(string) []string) {
+		for _, m := range re.FindAllStringSubmatchIndex(code, -1) {
+			for _, w := range with(code[m[2*group]:m[2*group+1]]) {
+				out = append(out, code[:m[2*group]]+w+code[m[2*group+1]:])
+			}
+		}
 	}
-	rest := ""
-	if c.to < end {
-		rest = text[c.to:end]
+	simple := false // a condition of one part, which it is enough to turn round
+	// Conditions: the other way round, and without each of their parts.
+	if m := condition.FindStringSubmatch(code); m != nil {
+		simple = !connective.MatchString(m[2])
+		out = append(out, m[1]+"not ("+m[2]+")"+m[3])
+		for _, part := range without(m[2]) {
+			out = append(out, m[1]+part+m[3])
+		}
+	} else {
+		for _, part := range without(code) {
+			if balanced(part) {
+				out = append(out, part)
+			}
+		}
 	}
-	m.after = strings.TrimSpace(text[start:c.from] + c.with + rest)
-	return m
+	// Comparisons: off by one, or the other way round.
+	replaceEach(comparison, 1, func(op string) []string {
+		if simple && (op == "==" || op == "~=") {
+			return nil
+		}
+		return map[string][]string{"<": {"<="}, ">": {">="}, "<=": {"<"}, ">=": {">"}, "==": {"~="}, "~=": {"=="}}[op]
+	})
+	replaceEach(literal, 2, func(n string) []string {
+		v, err := strconv.Atoi(n)
+		if err != nil || v >= 1000 { // a limit or a time of which the last one makes no difference
+			return nil
+		}
+		return []string{strconv.Itoa(v + 1)}
+	})
+	replaceEach(regexp.MustCompile(`'(\()0'`), 1, func(string) []string { return []string{""} })
+	replaceEach(extremum, 1, func(f string) []string {
+		return []string{map[string]string{"max": "min", "min": "max", "floor": "ceil", "ceil": "floor"}[f]}
+	})
+	// Statements: left out.
+	if statement.MatchString(code) && balanced(code) {
+		out = append(out, code[:len(code)-len(strings.TrimLeft(code, " "))]+"do end")
+	}
+	// Answers.
+	if m := answer.FindStringSubmatch(code); m != nil {
+		n, _ := strconv.Atoi(m[2])
+		out = append(out, m[1]+strconv.Itoa(n+1))
+	}
+	return out
+}
+
+// without returns an expression without each operand of its ands and ors that stand outside of brackets.
+func without(code string) []string {
+	var at [][]int
+	for _, m := range connective.FindAllStringIndex(code, -1) {
+		if balanced(code[:m[0]]) {
+			at = append(at, m)
+		}
+	}
+	var out []string
+	for i, m := range at {
+		end := len(code)
+		if i+1 < len(at) {
+			end = at[i+1][0]
+		}
+		out = append(out, code[:m[0]]+code[end:]) // the right operand
+		if i == 0 {
+			start := 0
+			for _, m := range expression.FindAllStringIndex(code[:m[0]], -1) {
+				start = m[1]
+			}
+			out = append(out, code[:start]+code[m[1]:])
+		}
+	}
+	return out
+}
+
+func balanced(code string) bool {
+	depth := 0
+	for _, c := range code {
+		switch c {
+		case '(', '{', '[':
+			depth++
+		case ')', '}', ']':
+			depth--
+		}
+	}
+	return depth == 0
+}
+
+// checkLua returns why one of the scripts of a repository is no Lua, if so.
+func checkLua(root string) error {
+	for _, script := range slices.Concat(lua.All, lua.Quorum) {
+		composed, err := lua.Compose(os.DirFS(filepath.Join(root, "lua")), script.Name)
+		if err == nil {
+			_, err = parse.Parse(strings.NewReader(composed.Source), script.Name+".lua")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
