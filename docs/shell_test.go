@@ -48,7 +48,6 @@ var shownBy = []struct {
 }{
 	{command: `go run \./lua/print lock`, run: "same"},
 	{command: `go run \./examples/quickstart`, step: "go run ./examples/quickstart"},
-	{command: `go run \./examples/quickstart -servers 3`, test: "TestQuickstart"},
 	{command: `cd examples/prometheus && go run \.`, test: "TestScrape"},
 	{command: `go test -run '\^\$' -bench Observed \.`, run: `go test -run '^$' -bench Observed -benchtime 1x .`},
 	{command: `cd otelrwlock && go test -run '\^\$' -bench Reported \.`, step: "in_module otelrwlock go test"},
