@@ -65,8 +65,10 @@ type Event struct {
 	// EventRenewed, how much later than planned the renewal succeeded.
 	Duration time.Duration
 	// Err is, of EventRefused, what the call failed with, without what its error says beside: ErrLocked, the context's error, …; and
-	// of EventRenewalFailed, the client's error.
+	// of EventRenewalFailed, the client's error; and of EventVoting, why servers do not vote, or nil if all do.
 	Err error
+	// Servers and Voting are, of EventVoting, how many servers there are, and how many of them vote.
+	Servers, Voting int
 	// Dropped is how many events before this one were dropped, since the last one, because the observer was too slow. The events of
 	// each RWLock are kept in a queue of 8,192.
 	Dropped int
@@ -87,10 +89,12 @@ const (
 	EventWokenInVain                        // a message came for a call that had given up; only Kind and Time are set
 	EventWakeMissed                         // a waiting call found out by its heartbeat, since no message came
 	EventWithdrawn                          // the server knows that a call has given up
+	EventVoting                             // fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
 )
 
 var eventKinds = [...]string{
 	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "woken in vain", "wake missed", "withdrawn",
+	"voting",
 }
 
 // String returns a text such as "acquired".
@@ -151,7 +155,7 @@ func (rw *RWLock) observe(events []engine.Event) {
 	for _, ev := range events {
 		event := Event{
 			Kind: EventKind(ev.Kind), Time: now, Name: ev.Name, Mode: Mode(ev.Mode), Owner: Owner{ev.Owner}, Token: ev.Token,
-			Path: Path(ev.Path), Reason: Reason(ev.Cause), Duration: ev.Took, Err: ev.Err,
+			Path: Path(ev.Path), Reason: Reason(ev.Cause), Duration: ev.Took, Err: ev.Err, Servers: ev.Servers, Voting: ev.Voting,
 		}
 		if ev.Hold == nil {
 			rw.observer.report(event)

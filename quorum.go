@@ -27,7 +27,7 @@ var ErrNoMajority = quorum.ErrNoMajority
 //
 // NewQuorum returns an error if the number of clients is even or less than three; if a client is nil, is given twice, or is a
 // redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the network: that two clients lead to the same
-// server is found when a lock is first used. One of them then counts as a server that has failed, and the log says so.
+// server is found when a lock is first used. One of them then counts as a server that has failed. The log says how many vote.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if err := checkClients(clients); err != nil {
 		return nil, fmt.Errorf("rwlock: new quorum: %w", err)
@@ -84,6 +84,7 @@ func (s *severalServers) tick(now time.Time)                         { s.quorum.
 func (s *severalServers) next() (time.Time, bool)                    { return s.quorum.Next() }
 func (s *severalServers) idle() bool                                 { return s.quorum.Idle() }
 func (s *severalServers) trouble() error                             { return s.quorum.Trouble() }
+func (s *severalServers) voting() (of, n int)                        { return len(s.rw.dispatch), s.quorum.Voting() }
 
 func (s *severalServers) flush(now time.Time, fx *effects) {
 	s.quorum.Flush(now, &fx.Effects)

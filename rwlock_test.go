@@ -122,7 +122,7 @@ func TestNoHold(t *testing.T) {
 func TestEventsHaveTexts(t *testing.T) {
 	t.Parallel()
 	texts := map[string]bool{}
-	for i := 1; i <= int(rwlock.EventWithdrawn); i++ {
+	for i := 1; i <= int(rwlock.EventVoting); i++ {
 		texts[rwlock.EventKind(i).String()] = true
 	}
 	for i := 1; i <= int(rwlock.PathHeartbeat); i++ {
@@ -132,7 +132,7 @@ func TestEventsHaveTexts(t *testing.T) {
 		texts[rwlock.Reason(i).String()] = true
 	}
 	require.NotContains(t, texts, "")
-	require.Len(t, texts, int(rwlock.EventWithdrawn)+int(rwlock.PathHeartbeat)+int(rwlock.ReasonForgotten))
+	require.Len(t, texts, int(rwlock.EventVoting)+int(rwlock.PathHeartbeat)+int(rwlock.ReasonForgotten))
 	require.Equal(t, "released", fmt.Sprint(rwlock.ReasonReleased))
 	require.Empty(t, rwlock.Path(99).String()+rwlock.EventKind(-1).String())
 }

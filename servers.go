@@ -24,6 +24,7 @@ type servers interface {
 	next() (time.Time, bool)                       // when something is
 	idle() bool                                    // nothing is held, waited for or to be released
 	trouble() error                                // why calls are not answered, or nil if that is not known
+	voting() (of, n int)                           // how many servers of a quorum there are, and how many vote
 
 	// Without:
 
@@ -50,6 +51,7 @@ func (s *oneServer) tick(now time.Time)                         { s.rw.engine.Ti
 func (s *oneServer) next() (time.Time, bool)                    { return s.rw.engine.Next() }
 func (s *oneServer) idle() bool                                 { return s.rw.engine.Idle() }
 func (s *oneServer) trouble() error                             { return nil }
+func (s *oneServer) voting() (of, n int)                        { return 0, 0 }
 
 func (s *oneServer) flush(_ time.Time, fx *effects) {
 	s.rw.engine.Flush(&fx.Effects.Effects)

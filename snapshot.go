@@ -16,6 +16,10 @@ type Snapshot struct {
 	Label  string      // of WithLabel
 	Holds  []LocalHold // that can be relied on at Time; the oldest first
 	Waits  []LocalWait // the oldest first
+
+	// Servers is how many servers there are, and Voting how many of them vote, as far as this RWLock knows: servers that it has not
+	// asked yet count as voting. Both are zero unless the RWLock is of NewQuorum.
+	Servers, Voting int
 }
 
 // A LocalHold is a hold of this process.
@@ -78,6 +82,7 @@ func (rw *RWLock) snapshot(s *Snapshot) {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	s.Time = time.Now()
+	s.Servers, s.Voting = rw.servers.voting()
 	for _, h := range rw.engine.Current() {
 		held := h.Tag.(*holding)
 		switch {

@@ -28,11 +28,13 @@ type instruments struct {
 	waitCount      metric.Int64ObservableUpDownCounter
 	holdOldest     metric.Float64ObservableGauge
 	leaseRemaining metric.Float64ObservableGauge
+	quorumServers  metric.Int64ObservableGauge
+	quorumVoting   metric.Int64ObservableGauge
 }
 
 // instrument makes the instruments.
 func (o *observer) instrument(m metric.Meter) error {
-	var errs [10]error
+	var errs [12]error
 	o.acquireDuration, errs[0] = m.Float64Histogram("rwlock.acquire.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long lock calls took."), metric.WithExplicitBucketBoundaries(acquireBuckets...))
 	o.holdDuration, errs[1] = m.Float64Histogram("rwlock.hold.duration", metric.WithUnit("s"),
@@ -52,11 +54,15 @@ func (o *observer) instrument(m metric.Meter) error {
 		metric.WithDescription("The age of the oldest hold."))
 	o.leaseRemaining, errs[8] = m.Float64ObservableGauge("rwlock.lease.remaining", metric.WithUnit("s"),
 		metric.WithDescription("For how long all holds can be relied on without a renewal."))
+	o.quorumServers, errs[9] = m.Int64ObservableGauge("rwlock.quorum.servers", metric.WithUnit("{server}"),
+		metric.WithDescription("How many servers a quorum has."))
+	o.quorumVoting, errs[10] = m.Int64ObservableGauge("rwlock.quorum.voting", metric.WithUnit("{server}"),
+		metric.WithDescription("How many servers of a quorum vote."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	_, errs[9] = m.RegisterCallback(o.collect, o.holdCount, o.waitCount, o.holdOldest, o.leaseRemaining)
-	return errs[9]
+	_, errs[11] = m.RegisterCallback(o.collect, o.holdCount, o.waitCount, o.holdOldest, o.leaseRemaining, o.quorumServers, o.quorumVoting)
+	return errs[11]
 }
 
 // count records an event in the metrics. The context of the event is that of the span, which may become an exemplar.
@@ -142,7 +148,8 @@ type level struct {
 
 // collect has the gauges read. They say nothing when no RWLock is open.
 func (o *observer) collect(_ context.Context, to metric.Observer) error {
-	for s, l := range o.levels() {
+	levels, quorum := o.levels()
+	for s, l := range levels {
 		with := metric.WithAttributes(s.attributes(o.names)...)
 		to.ObserveInt64(o.holdCount, l.holds, with)
 		to.ObserveInt64(o.waitCount, l.waits, with)
@@ -151,14 +158,18 @@ func (o *observer) collect(_ context.Context, to metric.Observer) error {
 			to.ObserveFloat64(o.leaseRemaining, l.lease.Seconds(), with)
 		}
 	}
+	if quorum.Servers > 0 {
+		to.ObserveInt64(o.quorumServers, int64(quorum.Servers))
+		to.ObserveInt64(o.quorumVoting, int64(quorum.Voting))
+	}
 	return nil
 }
 
-// levels adds up the snapshots of all RWLocks.
-func (o *observer) levels() map[series]*level {
+// levels adds up the snapshots of all RWLocks. It also returns the snapshot of the quorum that lacks most servers.
+func (o *observer) levels() (levels map[series]*level, quorum rwlock.Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	levels := make(map[series]*level)
+	levels = make(map[series]*level)
 	at := func(s series) *level {
 		if levels[s] == nil {
 			levels[s] = new(level)
@@ -171,6 +182,9 @@ func (o *observer) levels() map[series]*level {
 			at(series{mode: rwlock.Write})
 		}
 		snapshot := rw.Snapshot()
+		if quorum.Servers == 0 || snapshot.Servers-snapshot.Voting > quorum.Servers-quorum.Voting {
+			quorum = snapshot
+		}
 		for _, h := range snapshot.Holds {
 			l := at(o.series(h.Mode, h.Name))
 			lease := h.Deadline.Sub(snapshot.Time)
@@ -184,5 +198,5 @@ func (o *observer) levels() map[series]*level {
 			at(o.series(w.Mode, w.Name)).waits++
 		}
 	}
-	return levels
+	return levels, quorum
 }

@@ -8,7 +8,7 @@
 //
 // # Metrics
 //
-// Each has the attribute mode, which is "read" or "write". Times are in seconds.
+// Each has the attribute mode, which is "read" or "write", but for those of quorums. Times are in seconds.
 //
 //	rwlock.acquire.duration   histogram  how long lock calls took, by outcome, and by path if they got the lock
 //	rwlock.hold.duration      histogram  how long holds lasted
@@ -19,6 +19,8 @@
 //	rwlock.hold.lost          counter    holds that ended before they were released, by reason
 //	rwlock.renewal.failures   counter    renewals that failed, and were tried again
 //	rwlock.wakeup.missed      counter    waits that ended with a heartbeat because no message arrived
+//	rwlock.quorum.servers     gauge      how many servers a quorum has; of several quorums, the one that lacks most
+//	rwlock.quorum.voting      gauge      how many of them vote, as far as the process knows
 //
 // The outcome of a call is "acquired", "locked" (a Try call would have had to wait), "timeout", "canceled", "closed", "upgrade",
 // "lost", "owner", "deadlock", "not_replicated" or "error". The path is the text of an [rwlock.Path], the reason that of an

@@ -130,6 +130,10 @@ func collect(t testing.TB, reader sdkmetric.Reader) map[string]string {
 				for _, p := range data.DataPoints {
 					add(m.Name, p.Attributes, fmt.Sprint(p.Value))
 				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					add(m.Name, p.Attributes, fmt.Sprint(p.Value))
+				}
 			case metricdata.Gauge[float64]:
 				for _, p := range data.DataPoints {
 					add(m.Name, p.Attributes, fmt.Sprintf("%.3g", p.Value))
@@ -242,6 +246,36 @@ func TestGauges(t *testing.T) {
 	})
 }
 
+// How many servers of a quorum vote is shown; of several quorums, that of the one that lacks most.
+func TestServersOfAQuorum(t *testing.T) {
+	inBubble(t, func(w *world) {
+		shown := func(voting string) {
+			w.Helper()
+			require.Equal(w, map[string]string{"rwlock.quorum.servers{}": "3", "rwlock.quorum.voting{}": voting},
+				only(w.collect(), "rwlock.quorum.servers", "rwlock.quorum.voting"))
+		}
+		w.newLock()
+		require.Empty(w, only(w.collect(), "rwlock.quorum.servers", "rwlock.quorum.voting"), "one server is no quorum")
+		for _, down := range []bool{false, true} {
+			var clients []redis.UniversalClient
+			for range 3 {
+				clients = append(clients, w.client())
+				w.server = testredis.Mem(w)
+			}
+			rw, err := rwlock.NewQuorum(clients, rwlock.WithObserver(w.observer))
+			require.NoError(w, err)
+			w.Cleanup(func() { _ = rw.Close() })
+			shown("3")
+			if down {
+				require.NoError(w, clients[1].Close())
+			}
+			w.unlock(w.lock(ctx, rw, "a"))
+		}
+		time.Sleep(time.Minute)
+		shown("2")
+	})
+}
+
 // A hold that ends before it was released is counted with the reason; one that is closed or released is not. The counters begin at
 // zero.
 func TestLossesAreCounted(t *testing.T) {
@@ -287,7 +321,7 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 // Events of each kind, as the observer may be told of them in any order, are counted where they belong.
 func TestEventsAreCounted(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for kind := rwlock.EventAcquired; kind <= rwlock.EventWithdrawn+1; kind++ { // one more than there are
+		for kind := rwlock.EventAcquired; kind <= rwlock.EventVoting+1; kind++ { // one more than there are
 			w.observer.Observe(rwlock.Event{Kind: kind, Name: "a", Mode: rwlock.Read, Duration: time.Second, Err: errors.New("x"),
 				Path: rwlock.PathHeartbeat, Reason: rwlock.ReasonForgotten})
 		}

@@ -11,9 +11,11 @@ type Event struct {
 	Token int64
 	Path  Path          // of Acquired
 	Cause Cause         // of Ended
-	Hold  *Hold         // of all but WokenInVain
+	Hold  *Hold         // of all but WokenInVain and Voting
 	Took  time.Duration // of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
-	Err   error         // of Refused and RenewalFailed
+	Err   error         // of Refused, RenewalFailed and Voting
+
+	Servers, Voting int // of Voting: how many there are, and how many of them vote
 }
 
 // EventKind is what has happened.
@@ -31,6 +33,7 @@ const (
 	WokenInVain                        // a message granted the lock to a call that had given up
 	WakeMissed                         // a heartbeat brought a grant that no message told
 	Withdrawn                          // the server knows that a call has given up
+	Voting                             // another number of the servers of a quorum vote
 )
 
 // Path is how a call got the lock.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -71,7 +70,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		s.waited = s.mark.Generation != "" || s.mark.Resting // no other client is starting it
 	}
 	started := m.Generation != "" && m.Generation != s.mark.Generation
-	s.known, s.mark, s.asked, s.twin = true, m, r.sent, false
+	s.known, s.mark, s.asked = true, m, r.sent
 	if r.lease > 0 {
 		s.noted, s.notedAt = r.lease, r.sent
 		if s.lease <= r.lease {
@@ -104,10 +103,6 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 			q.forgetVotes(other)
 		default:
 			s.err = fmt.Errorf("clients %d and %d of the quorum are of the same server", min(s.index, other.index), max(s.index, other.index))
-			if !s.twin {
-				s.twin = true
-				q.out.Log = append(q.out.Log, engine.Record{Message: "a server of the quorum counts as one that has failed", Err: s.err})
-			}
 			s.known, s.failing = false, true
 			q.suspect(now, s)
 			return s.err
@@ -274,20 +269,20 @@ func (q *Quorum) majorityPossible() bool {
 
 // agreeing returns how many of the servers for which counts returns true may vote together: those whose marks
 // name one generation, and those that may come to have it.
-func (q *Quorum) agreeing(counts func(s *server) bool) int {
-	open, most := 0, 0
-	members := map[string]int{}
-	for _, s := range q.servers {
-		switch g := s.mark.Generation; {
-		case !counts(s):
-		case !s.known || g == "":
-			open++
-		default:
-			members[g]++
-			most = max(most, members[g])
+func (q *Quorum) agreeing(counts func(s *server) bool) (most int) {
+	for _, with := range q.servers {
+		if !counts(with) {
+			continue
 		}
+		n := 0
+		for _, s := range q.servers {
+			if g := s.mark.Generation; counts(s) && (!s.known || g == "" || g == with.mark.Generation) {
+				n++
+			}
+		}
+		most = max(most, n)
 	}
-	return open + most
+	return most
 }
 
 // mayVote reports whether a server may turn out to vote once a generation stands: it has said what its mark is, and has not failed since.

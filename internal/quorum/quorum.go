@@ -85,6 +85,9 @@ type Quorum struct {
 	voters  map[uint64]*ballot          // by the numbers of their votes
 	timed   order.Timeline[*ballot]     // those that have something due
 	numbers uint64                      // of votes, the last that was given out
+	voting  int                         // servers, as reported last
+	changes time.Time                   // since when fewer vote, or more; zero if as many do
+	rises   bool                        // more do
 	token   int64                       // the largest that was seen
 	seen    time.Time                   // when it was
 
@@ -158,7 +161,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 	q := &Quorum{
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix), channels: protocol.Channels(c.Prefix),
 		random: h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
-		locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot),
+		voting: c.Servers, locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot),
 	}
 	for i := range c.Servers {
 		q.servers = append(q.servers, &server{index: i})
@@ -168,6 +171,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 
 // Flush handles the engine's requests, and exchanges what is to be done with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
+	q.report(now)
 	for {
 		q.taken.Reset()
 		q.engine.Flush(&q.taken)
@@ -430,6 +434,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 	if q.stale > 0 {
 		note(q.changed)
 	}
+	note(q.reportDue())
 	return at, ok
 }
 
@@ -497,10 +502,7 @@ func mix(z uint64) uint64 {
 
 // Trouble returns the error that too few servers vote, or nil if that is not known.
 func (q *Quorum) Trouble() error {
-	n := q.agreeing(func(s *server) bool { // that vote, or may
-		return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
-	})
-	if n >= q.majority {
+	if q.Voting() >= q.majority {
 		return nil
 	}
 	return q.noMajority()

@@ -938,6 +938,7 @@ func TestServerIsAdmittedThoughNoCallComes(t *testing.T) {
 	r.answer()
 	r.pass(longestInUse + 5*time.Second)
 	require.Equal(t, "voting", state)
+	r.pass(risen)
 	_, due := r.quorum.Next()
 	require.False(t, due, "nothing is left to do")
 }

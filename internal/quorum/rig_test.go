@@ -32,6 +32,8 @@ type rig struct {
 	forced  []Forced
 	viewed  []*Inspection
 	listens bool
+	logged  []string
+	events  []engine.Event
 	handles uint64
 	token   int64
 	answers func(*Request) any // what requests are answered with at once while time passes; nil for no answer
@@ -78,6 +80,10 @@ func (r *rig) do(fn func()) {
 	r.sent = append(r.sent, fx.Requests...)
 	r.forced, r.viewed = append(r.forced, fx.Forced...), append(r.viewed, fx.Inspected...)
 	r.listens = r.listens || fx.Listen
+	for _, rec := range fx.Log {
+		r.logged = append(r.logged, fmt.Sprintf("%s: %v", rec.Message, rec.Err))
+	}
+	r.events = append(r.events, fx.Events...)
 }
 
 // acquire begins a call of a new owner.

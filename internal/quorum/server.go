@@ -21,7 +21,6 @@ type server struct {
 	waited    bool          // startPatience has passed since then, or it has lost its data
 	resting   time.Time     // when it was first seen to rest; zero if it does not
 	forgot    time.Duration // the longest lease that it may have voted for before that; negative if that is not known
-	twin      bool          // the log has been told that another client leads to the same server
 	asking    bool          // a request about the mark is under way
 	retry     time.Time     // when the mark may be changed again, after a failure
 	suspected bool          // it has not answered for a while, or a request failed: no call waits for it while enough others answer
@@ -136,10 +135,10 @@ func (q *Quorum) due(s *server) (at time.Time) {
 	return at
 }
 
-// concerned reports whether anything waits for the server, or the server for this client: it is to rest, or to be admitted after that.
+// concerned reports whether to ask a server that does not vote for its mark: something waits for it, or the others
+// vote, and this client is to say when it does, too.
 func (q *Quorum) concerned(s *server) bool {
-	return len(q.ballots) > 0 || s.owed.Len() > 0 ||
-		q.generation != "" && s.known && !s.suspected && !s.votes(q)
+	return len(q.ballots) > 0 || s.owed.Len() > 0 || q.generation != "" && !s.answers(q)
 }
 
 // rested returns until when the server rests, by this client's clock: for the longest lease that it may have forgotten, from when it was

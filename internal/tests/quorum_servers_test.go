@@ -341,3 +341,60 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 		})
 	}
 }
+
+// How many servers vote shows in snapshots, and the log and an event say once when the number falls, and once when it rises.
+func TestHowManyServersVoteCanBeSeen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		servers, connect := mems(t)
+		said, plugs := &records{}, newPlugs(3)
+		var mu sync.Mutex
+		var events []rwlock.Event
+		rw := connect(plugs, rwlock.WithLogger(said.logger()), rwlock.WithLease(3*time.Second),
+			rwlock.WithObserver(rwlock.ObserverFunc(func(e rwlock.Event) {
+				if e.Kind == rwlock.EventVoting {
+					mu.Lock()
+					defer mu.Unlock()
+					events = append(events, e)
+				}
+			})))
+		saw := func(voting int, why string) {
+			t.Helper()
+			snapshot := rw.Snapshot()
+			require.Equal(t, 3, snapshot.Servers)
+			require.Equal(t, voting, snapshot.Voting)
+			list := said.list()
+			last := list[len(list)-1]
+			require.Contains(t, last, fmt.Sprintf("%d of 3 servers of the quorum vote", voting))
+			require.Contains(t, last, why)
+			mu.Lock()
+			defer mu.Unlock()
+			require.Len(t, events, len(list), "each is said once")
+			e := events[len(events)-1]
+			require.Equal(t, []int{3, voting}, []int{e.Servers, e.Voting})
+			require.Equal(t, voting == 3, e.Err == nil)
+		}
+		require.Equal(t, 3, rw.Snapshot().Voting, "none has been asked")
+		eachHome(t, rw)
+		time.Sleep(time.Minute)
+		require.Empty(t, said.list())
+
+		plugs[1].pull()
+		eachHome(t, rw)
+		time.Sleep(time.Minute)
+		saw(2, "client 1: ")
+		plugs[1].mend()
+		time.Sleep(time.Minute)
+		saw(3, "")
+		require.Len(t, said.list(), 2)
+
+		servers[2].FlushAll()
+		eachHome(t, rw)
+		time.Sleep(2 * time.Second)
+		saw(2, "client 2: it has lost data, and rests")
+		time.Sleep(time.Minute)
+		saw(3, "")
+		require.Len(t, said.list(), 4)
+		require.NoError(t, rw.Close())
+	})
+}
