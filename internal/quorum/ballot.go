@@ -32,8 +32,9 @@ type ballot struct {
 	mode    protocol.Mode
 	lease   protocol.Lease
 	try     bool
-	under   any    // the ID of the write claim of the same owner, of a read under a write hold; or nil
-	votes   []vote // by server
+	under   any     // the ID of the write claim of the same owner, of a read under a write hold; or nil
+	reader  *ballot // of a read under this write hold, or nil
+	votes   []vote  // by server
 	phase   phase
 	home    int               // the index of the server, or -1
 	by      engine.Path       // how the vote of the home became known

@@ -382,6 +382,9 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 		}
 		b.settleLateVote(now, s.index, n)
 		b.advance(now)
+		if b.reader != nil {
+			b.reader.advance(now)
+		}
 	}
 	for _, n := range m.Look {
 		if b := q.voters[n]; b != nil {

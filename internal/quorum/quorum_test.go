@@ -595,6 +595,65 @@ func TestReadUnderAWriteHoldFailsWithWhatTooManyServersSay(t *testing.T) {
 	require.ErrorIs(t, h.Err(), full)
 }
 
+// A hold that has the votes of a majority alone, one of which is that of a server that is out of memory now, asks
+// for the vote that it lacks when its owner locks again.
+func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
+	for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
+		for _, answers := range []bool{true, false} {
+			t.Run(fmt.Sprint(mode, answers), func(t *testing.T) {
+				full := refusal("OOM command not allowed")
+				r := newVotingRig(t)
+				order := r.inOrder()
+				w := r.acquire(protocol.Write, false)
+				q := r.next(order[2], lua.Vote)
+				r.do(func() { r.quorum.Replied(r.now, q, nil, full) }) // it is full
+				r.answers = func(q *Request) any {
+					switch {
+					case q.Server == order[1] && (q.Script == lua.Reenter || q.Script == lua.RVote):
+						return nil // and this one will be
+					case q.Server == order[2] && q.Script == lua.Vote:
+						return nil
+					}
+					return r.healthy(-1)(q)
+				}
+				r.answer()
+				require.Equal(t, engine.Live, w.State())
+				r.pass(time.Second)
+
+				h := &engine.Hold{Name: "n", Owner: w.Owner, Mode: mode, Lease: lease, Bounded: true}
+				r.do(func() { r.engine.Acquire(r.now, h) })
+				r.answer()
+				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.RVote, protocol.Write: lua.Reenter}[mode]
+				refuse := r.next(order[1], script)
+				r.do(func() { r.quorum.Replied(r.now, refuse, nil, full) })
+				r.answer()
+				late := r.next(order[2], lua.Vote)
+				if answers {
+					r.reply(late, r.vote(someToken))
+				} else {
+					r.do(func() { r.quorum.Replied(r.now, late, nil, full) })
+				}
+				r.answer()
+				for range 100 {
+					if r.sends(order[1], script) > 0 {
+						refuse := r.next(order[1], script)
+						r.do(func() { r.quorum.Replied(r.now, refuse, nil, full) })
+					}
+					r.pass(5 * time.Millisecond)
+					r.answer()
+				}
+				if answers {
+					require.Equal(t, engine.Live, h.State())
+				} else {
+					require.Equal(t, engine.Failed, h.State())
+					require.ErrorIs(t, h.Err(), full)
+				}
+				require.Equal(t, engine.Live, w.State())
+			})
+		}
+	}
+}
+
 type refusal string
 
 func (e refusal) Error() string { return string(e) }

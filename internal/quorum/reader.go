@@ -15,7 +15,8 @@ func (b *ballot) writer() *ballot {
 }
 
 // readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for the write hold
-// count, and the read has the token of the write hold.
+// count, and the read has the token of the write hold. If they are too few, the write hold asks the others for
+// the votes that it lacks.
 func (b *ballot) readUnder(now time.Time) {
 	q, w := b.q, b.writer()
 	if b.pending == nil {
@@ -24,7 +25,7 @@ func (b *ballot) readUnder(now time.Time) {
 	n, open := 0, 0
 	var obstacle protocol.Obstacle
 	var refused error
-	b.wanted = w.token
+	b.wanted, w.reader = w.token, b
 	for i, s := range q.servers {
 		v := &b.votes[i]
 		switch {
@@ -39,6 +40,11 @@ func (b *ballot) readUnder(now time.Time) {
 			obstacle = v.obstacle
 		case v.refused != nil:
 			refused = v.refused
+		}
+	}
+	for i := range b.votes {
+		if n+open < q.majority && w.votes[i].state != cast && w.seek(now, i) && !(b.try && w.votes[i].state == waiting) {
+			open++
 		}
 	}
 	switch r := b.pending; {

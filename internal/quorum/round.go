@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -13,7 +14,7 @@ import (
 type round struct {
 	kind    kind            // of the requests to the servers
 	request *engine.Request // that it answers; nil for Inspect
-	ballot  *ballot         // of a release
+	ballot  *ballot         // of a release, or a change of the number of holds
 	view    *Inspection     // of Inspect
 	home    int             // whose answer matters if it answers: it lets in the next claim. Or -1
 	answers []answer        // by server
@@ -103,6 +104,8 @@ func (q *Quorum) decide(now time.Time, x *round) {
 	var err error
 	switch {
 	case !fails:
+	case x.kind == counts && x.ballot.seekAll(now):
+		err = fmt.Errorf("%w: %v", ErrNoMajority, x.err) // which passes: the next round has those votes
 	case x.err != nil && !protocol.Passing(x.err):
 		err = x.err
 	default:
@@ -130,7 +133,7 @@ func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 	b.latest = r
 	x := q.newRound(renews, r)
 	if r.Script == lua.Reenter {
-		x.kind, b.count = counts, r
+		x.kind, x.ballot, b.count = counts, b, r
 	}
 	for i, s := range q.servers {
 		switch v := &b.votes[i]; {
@@ -180,7 +183,25 @@ func (b *ballot) recover(now time.Time, i int, lease protocol.Lease) {
 	before := b.lease
 	b.lease = lease
 	b.requestVote(now, i, true)
-	b.lease = before
+	b.lease, b.votes[i].sought = before, now
+}
+
+// seek asks a server for its vote that the hold lacks, unless it has done so of late, and reports whether the
+// vote may come.
+func (b *ballot) seek(now time.Time, i int) bool {
+	v, s := &b.votes[i], b.q.servers[i]
+	if v.state == absent && s.usable(b.q) && now.Sub(v.sought) >= probeEvery {
+		b.recover(now, i, b.lease)
+	}
+	return (v.state == asked || v.state == waiting) && s.usable(b.q)
+}
+
+// seekAll seeks all votes that the hold lacks, and reports whether one may come.
+func (b *ballot) seekAll(now time.Time) (may bool) {
+	for i := range b.votes {
+		may = b.seek(now, i) || may
+	}
+	return may
 }
 
 // settleLateVote handles what a server has answered after the ballot was won: a vote, after which the server

@@ -42,6 +42,7 @@ type vote struct {
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // how often the subscription had been opened when the server was last asked
 	late       bool              // a request was under way when there was reason to ask again
+	sought     time.Time         // when a hold that lacks the vote last asked for it
 }
 
 // waits reports whether the claim waits in the server's queue, and nothing is under way.
@@ -55,7 +56,7 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	}
 	if v.state == absent {
 		q.numbers++
-		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, refused: v.refused}
+		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, refused: v.refused, sought: v.sought}
 		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 		q.voters[v.number] = b
 	}
@@ -153,6 +154,9 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	}
 	b.settleLateVote(now, s.index, r.number)
 	b.advance(now)
+	if b.reader != nil {
+		b.reader.advance(now)
+	}
 }
 
 // suspectDeaf notes that a reply brought a vote of which a message should have told, since the subscription stood.
@@ -175,7 +179,7 @@ func (b *ballot) free(i int) {
 	v := &b.votes[i]
 	delete(b.q.voters, v.number)
 	b.lock.slots[i].put(v.slot)
-	*v = vote{refused: v.refused}
+	*v = vote{refused: v.refused, sought: v.sought}
 }
 
 // drop gives a vote back, or withdraws the request for it, if there is either. A request that was not sent
@@ -188,7 +192,7 @@ func (b *ballot) drop(now time.Time, i int) {
 	if v.request != nil && v.request.sent.IsZero() {
 		b.q.servers[i].unsent.Remove(v.request)
 	}
-	left := vote{refused: v.refused, blocked: v.blocked, obstacle: v.obstacle}
+	left := vote{refused: v.refused, blocked: v.blocked, obstacle: v.obstacle, sought: v.sought}
 	if v.first.IsZero() {
 		b.free(i)
 	} else {

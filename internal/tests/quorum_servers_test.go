@@ -398,3 +398,38 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 		require.NoError(t, rw.Close())
 	})
 }
+
+// An owner that holds a lock for writing locks it again while one of three servers is out of memory, whichever it is and
+// whichever was when the owner got the lock.
+func TestOwnerLocksAgainThoughAServerIsOutOfMemory(t *testing.T) {
+	t.Parallel()
+	var servers []*testredis.Server
+	var clients []redis.UniversalClient
+	for range 3 {
+		s := testredis.Start(t)
+		servers, clients = append(servers, s), append(clients, s.Client())
+	}
+	full := func(i int, memory string) {
+		require.NoError(t, servers[i].Client().ConfigSet(t.Context(), "maxmemory", memory).Err())
+	}
+	rw := openQuorum(t, clients, rwlock.WithLogger(slog.New(slog.DiscardHandler)))
+	eachHome(t, rw)
+	for before := range 3 {
+		for then := range 3 {
+			for _, name := range []string{"a", "b", "c", "d"} {
+				full(before, "1")
+				w, err := rw.Lock(t.Context(), name, rwlock.MaxWait(5*time.Second))
+				require.NoError(t, err)
+				full(before, "0")
+				full(then, "1")
+				for _, mode := range bothModes {
+					h, err := acquire(w.Context(), rw, mode, name, rwlock.MaxWait(5*time.Second))
+					require.NoError(t, err, "full before: %d, and then: %d", before, then)
+					require.NoError(t, h.Unlock(t.Context()))
+				}
+				require.NoError(t, w.Unlock(t.Context()))
+				full(then, "0")
+			}
+		}
+	}
+}
