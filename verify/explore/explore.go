@@ -60,23 +60,17 @@ type step struct {
 // is reported and not followed; each kind of wrong only once.
 func (e *explorer) explore(l limits, progress io.Writer) report {
 	began := time.Now()
-	seed := maphash.MakeSeed()
-	type fingerprint [2]uint64
-	other := maphash.MakeSeed()
-	print := func(key string) fingerprint {
-		return fingerprint{maphash.String(seed, key), maphash.String(other, key)}
-	}
 
 	type entry struct {
 		x     *system
 		index int32
 	}
-	visited := map[fingerprint]struct{}{}
+	visited := seen{last: map[fingerprint]int32{}, exact: e.exact}
 	var nodes []step
 	var r report
 	kinds := map[string]bool{}
 	start, key := e.canonical(e.start())
-	visited[print(key)] = struct{}{}
+	visited.add(e.print(key), start.left())
 	nodes = append(nodes, step{parent: -1})
 	if e.visit != nil {
 		e.visit(start)
@@ -117,11 +111,9 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 					continue
 				}
 				y, key := e.canonical(y)
-				p := print(key)
-				if _, known := visited[p]; known {
+				if !visited.add(e.print(key), y.left()) {
 					continue
 				}
-				visited[p] = struct{}{}
 				nodes = append(nodes, step{parent: at.index, via: uint16(via)})
 				next = append(next, entry{y, int32(len(nodes) - 1)})
 				if e.visit != nil {
@@ -142,6 +134,50 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 	r.Processes, r.Changes = len(e.nodes), len(e.changes)
 	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
 	return r
+}
+
+func (e *explorer) print(key string) fingerprint {
+	return fingerprint{maphash.String(e.seeds[0], key), maphash.String(e.seeds[1], key)}
+}
+
+// seen remembers the systems that were visited. Two systems may be equal but for what may still go wrong.
+// Whatever can happen to one of them can happen to the other if no less may go wrong there. A system in which
+// nothing has gone wrong yet has to meet more demands. So a system is not visited if one was that allows no
+// less and has to meet the same demands, or more.
+type seen struct {
+	last  map[fingerprint]int32 // the place in list, and one more
+	list  []left
+	exact bool // all are visited
+}
+
+// A left is what may still go wrong in a system. before is the place of the last one that is equal otherwise,
+// and one more.
+type left struct {
+	budget [9]byte
+	before int32
+}
+
+// add reports whether a system is to be visited.
+func (s *seen) add(p fingerprint, b [9]byte) bool {
+	last := s.last[p]
+	for k := last; k > 0; k = s.list[k-1].before {
+		if old := s.list[k-1].budget; old == b || !s.exact && allows(old, b) {
+			return false
+		}
+	}
+	s.list = append(s.list, left{b, last})
+	s.last[p] = int32(len(s.list))
+	return true
+}
+
+// allows reports whether none of a is less than of b.
+func allows(a, b [9]byte) bool {
+	for i := range a {
+		if a[i] < b[i] {
+			return false
+		}
+	}
+	return true
 }
 
 func (r report) String() string {

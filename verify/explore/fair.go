@@ -9,16 +9,23 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
+// A fair is a system in a fair run, in which it makes no difference what may still go wrong.
+type fair struct {
+	fingerprint
+	faulty bool
+}
+
 // fair lets a system run to its end in which nothing goes wrong any more: whatever is under way arrives, holds are released at
 // once, and nobody asks. It returns how many ticks that takes. Nobody waits for longer than the longest lease, and a tick or two
 // for what is timed to take notice.
 func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 	patience := e.patience(x)
-	var path []string
+	var path []fair
 	var passes []bool
 	base := uint8(0)
 	for {
-		if t, ok := e.served[key]; ok {
+		at := fair{e.print(key), x.faulty}
+		if t, ok := e.served[at]; ok {
 			base = t
 			break
 		}
@@ -26,7 +33,7 @@ func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 		if !ok {
 			break
 		}
-		path, passes = append(path, key), append(passes, a.do == pass)
+		path, passes = append(path, at), append(passes, a.do == pass)
 		if len(path) > 1000 {
 			return 0, errors.New("a fair run does not come to an end")
 		}
@@ -37,7 +44,7 @@ func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 		x, key = e.canonical(y)
 	}
 	t := base
-	e.served[key] = base
+	e.served[fair{e.print(key), x.faulty}] = base
 	for k := len(path) - 1; k >= 0; k-- {
 		if passes[k] {
 			t++
@@ -74,7 +81,7 @@ func (e *explorer) next(x *system) (action, bool) {
 			continue
 		}
 		switch a.do {
-		case run, hear, stand, deliver, again, hearDelayed, wake:
+		case run, hear, stand, deliver, again, hearDelayed, wake, catchUp:
 			return a, true
 		case release:
 			h := x.procs[a.proc].p.Holds[a.a]

@@ -463,16 +463,23 @@ func firstEnd(l *model.Lock) int64 {
 	return first - l.Now/1000
 }
 
-// wakesAt returns how many ms from now c has reason to ask again at the latest; or -1. Whatever ends before a live writer that it
-// waits for directly is that one's to look after.
+// wakesAt returns how many ms from now c has reason to ask again at the latest; or -1. Whatever ends before a
+// live writer that it waits for directly is that one's to look after. A writer waits for the last writer
+// before it. A reader waits for the first writer: it enters after that one has had the lock. The end of a
+// writer behind the first lets in nobody.
 func wakesAt(l *model.Lock, c model.Claim) int64 {
-	var writer *model.Waiter // in front
+	var first, last *model.Waiter // of the writers in front
 	for _, w := range l.Queue {
 		switch {
-		case w.Claim == c && writer != nil && (w.Mode == model.Write || l.Writer() == nil):
-			return writer.Until - l.Now/1000
+		case w.Claim == c && first != nil && w.Mode == model.Write:
+			return last.Until - l.Now/1000
+		case w.Claim == c && first != nil && l.Writer() == nil:
+			return first.Until - l.Now/1000
 		case w.Mode == model.Write && l.Lives(w):
-			writer = &w
+			last = &w
+			if first == nil {
+				first = last
+			}
 		}
 	}
 	return l.Next(c)

@@ -36,6 +36,7 @@ type process struct {
 	Closing closing
 	Crashed bool
 	Asleep  bool // it stands still, and does nothing when it should
+	Overdue bool // it goes on after a while: replies, messages and calls may come before what is due
 
 	Extending []*extending
 	Pledges   []pledge
@@ -97,7 +98,12 @@ type fate struct {
 	Dropped bool      // by force, while it had the lock
 	Until   time.Time // if so, it is not relied on for longer than this
 	Anew    bool      // it got the lock once more after that
+	Late    bool      // the server has forgotten that it granted the lock; the process may still learn of it
+	Short   time.Time // until then it may rely on a lease that the server has forgotten; or zero
 }
+
+// excused reports whether a hold may be found to be gone before its deadline.
+func (f fate) excused(now time.Time) bool { return f.Dropped || now.Before(f.Short) }
 
 // A node is a process that all that is known of is remembered of.
 type node struct {
@@ -151,10 +157,14 @@ const (
 	crash
 	sleep
 	wake
+	catchUp // it does what is overdue
 	note    // a: number of a claim; how it has ended at the server
 	unnote  // a: number of a claim; how it has ended at a server that has forgotten what it did last
 	dropped // a: number; by force
 	anew    // a: number; it has the lock
+	// What a server comes to that takes over from another, and has not heard of its last run.
+	ungranted // a: number; it does not have the lock any more
+	shortened // a: number; its lease is that of before
 )
 
 // A change is what an event comes to.
@@ -435,13 +445,8 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 		} else {
 			p.Now = p.Now.Add(tick)
 		}
-		if p.Asleep {
-			break
-		}
-		before := len(p.Engine.Views())
-		p.Engine.Tick(p.Now)
-		if len(p.Engine.Views()) < before {
-			p.Abandoned, c.lost = true, true // its end was tried for a lease
+		if p.Overdue = p.Asleep; !p.Asleep {
+			p.tick(c)
 		}
 	case crash:
 		for _, f := range p.Flights {
@@ -454,17 +459,29 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 		p.Asleep = true
 	case wake:
 		p.Asleep = false
+	case catchUp:
+		p.Overdue = false
+		p.tick(c)
 	case note:
 		f := p.fate(uint64(ev.a))
 		f.Ended = max(f.Ended, ev.ended)
 	case unnote:
 		p.fate(uint64(ev.a)).Ended = ev.ended
-	case dropped:
+	case dropped, ungranted:
 		f := p.fate(uint64(ev.a))
 		f.Dropped, f.Anew, f.Until = true, false, p.Now.Add(p.Lease)
 		for _, v := range p.Engine.Views() {
 			if v.Number == f.number && v.Deadline.After(f.Until) {
 				f.Until = v.Deadline // it was extended
+			}
+			f.Late = f.Late || ev.do == ungranted && v.Number == f.number && v.State <= engine.Queued
+		}
+	case shortened:
+		f := p.fate(uint64(ev.a))
+		f.Short = p.Now.Add(p.Lease)
+		for _, v := range p.Engine.Views() {
+			if v.Number == f.number && v.Deadline.After(f.Short) {
+				f.Short = v.Deadline // it was extended
 			}
 		}
 	case anew:
@@ -472,15 +489,40 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 			f.Anew = true
 			for _, v := range p.Engine.Views() {
 				if v.Number == f.number && v.State <= engine.Queued {
-					f.Dropped, f.Until = false, time.Time{} // it does not know yet that it had the lock
+					// It does not know yet that it had the lock.
+					f.Dropped, f.Late, f.Until = false, false, time.Time{}
 				}
 			}
 		}
 	}
 	if !p.Crashed && !p.Asleep {
 		p.settle(e, c)
+		p.hearsLate()
 		p.keepsPledges(c)
 		p.closes(c)
+	}
+}
+
+// hearsLate notes that a process has learned of a grant that its server has forgotten. It may rely on that
+// grant as on any other: no message says that the server has lost it. A server that replicates without
+// waiting promises no more (I10). The next renewal finds out.
+func (p *process) hearsLate() {
+	for i := range p.Fates {
+		f := &p.Fates[i]
+		for _, v := range p.Engine.Views() {
+			if f.Late && v.Number == f.number && v.State == engine.Held {
+				f.Late, f.Until = false, v.Deadline
+			}
+		}
+	}
+}
+
+// tick has the engine do what is due.
+func (p *process) tick(c *change) {
+	before := len(p.Engine.Views())
+	p.Engine.Tick(p.Now)
+	if len(p.Engine.Views()) < before {
+		p.Abandoned, c.lost = true, true // its end was tried for a lease
 	}
 }
 
@@ -535,7 +577,7 @@ func (p *process) settle(e *explorer, c *change) {
 		}
 		p.Engine.Coarsen(p.Now, tick)
 		at, ok := p.Engine.Next()
-		if !ok || at.After(p.Now) {
+		if !ok || at.After(p.Now) || p.Overdue {
 			return
 		}
 		if i == 100 {
@@ -552,13 +594,13 @@ func (p *process) cancelled(h *engine.Hold, c *change) {
 	switch {
 	case errors.Is(h.Err(), engine.ErrClosed) && p.Closing == closed:
 	case i >= 0 && !p.Pledges[i].End.IsZero() && !p.Now.Before(p.Pledges[i].End):
-	case i >= 0 && p.Now.Before(p.Pledges[i].Until) && !p.knownFate(h.ClaimNumber()).Dropped:
+	case i >= 0 && p.Now.Before(p.Pledges[i].Until) && !p.knownFate(h.ClaimNumber()).excused(p.Now):
 		c.flaw = cmp.Or(c.flaw, errors.New("a hold that was extended ends before it should"))
 	case !errors.Is(h.Err(), engine.ErrLost):
 		c.flaw = cmp.Or(c.flaw, fmt.Errorf("a hold ends with %w", h.Err()))
 	case !p.Now.Before(h.Deadline()):
 		c.lost = true
-	case !p.knownFate(h.ClaimNumber()).Dropped:
+	case !p.knownFate(h.ClaimNumber()).excused(p.Now):
 		c.flaw = cmp.Or(c.flaw, errors.New("a hold is lost without a cause"))
 	}
 }
@@ -584,7 +626,8 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *change) {
 		case errors.Is(err, engine.ErrLocked) && h.Try, errors.Is(err, errNetwork) && h.Try:
 		case errors.Is(err, engine.ErrUnanswered) && (h.Try || !h.Bounded):
 			c.lost = true
-		case errors.Is(err, engine.ErrLost) && (f.Dropped || p.lapsed(h.Owner) || h.ClaimNumber() != 0 && !p.Now.Before(h.Deadline())):
+		case errors.Is(err, engine.ErrLost) && (f.excused(p.Now) || p.lapsed(h.Owner)),
+			errors.Is(err, engine.ErrLost) && h.ClaimNumber() != 0 && !p.Now.Before(h.Deadline()):
 		default:
 			flaw("a call ends for no reason")
 		}
@@ -595,7 +638,7 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *change) {
 		case err == nil:
 		case errors.Is(err, engine.ErrUnanswered):
 			c.lost = true
-		case errors.Is(err, engine.ErrLost) && (f.Dropped || !p.Now.Before(h.Deadline())):
+		case errors.Is(err, engine.ErrLost) && (f.excused(p.Now) || !p.Now.Before(h.Deadline())):
 		default:
 			flaw("a release fails for no reason")
 		}
@@ -667,7 +710,8 @@ func (p *process) extended(x *engine.Extension, c *change) {
 			g.Until = call.Until
 		}
 	case errors.Is(err, errGaveUp):
-	case errors.Is(err, engine.ErrLost) && (state == engine.Lapsed || p.knownFate(call.Hold.ClaimNumber()).Dropped):
+	case errors.Is(err, engine.ErrLost) && state == engine.Lapsed:
+	case errors.Is(err, engine.ErrLost) && p.knownFate(call.Hold.ClaimNumber()).excused(p.Now):
 	case errors.Is(err, engine.ErrClosed) && p.Closing == closed:
 	case errors.Is(err, engine.ErrNotHeld) && state >= engine.Releasing:
 	default:
@@ -711,7 +755,7 @@ func (p *process) keepsPledges(c *change) {
 		switch at := g.Hold.Deadline(); {
 		case !g.End.IsZero() && at.After(g.End):
 			c.flaw = cmp.Or(c.flaw, errors.New("a hold may be relied on for longer than its MaxHold"))
-		case at.Before(g.Until) && !p.knownFate(g.Hold.ClaimNumber()).Dropped:
+		case at.Before(g.Until) && !p.knownFate(g.Hold.ClaimNumber()).excused(p.Now):
 			c.flaw = cmp.Or(c.flaw, errors.New("a hold may be relied on for less than it was extended for"))
 		}
 	}
@@ -764,7 +808,10 @@ func (p *process) foldAll(several bool) {
 	})
 	slices.SortFunc(fates, func(a, b fate) int { return cmp.Compare(a.number, b.number) })
 	for _, f := range fates {
-		if known[f.number] && (f.Ended != 0 || f.Dropped || f.Anew) {
+		if !p.Now.Before(f.Short) {
+			f.Short = time.Time{}
+		}
+		if known[f.number] && (f.Ended != 0 || f.Dropped || f.Anew || !f.Short.IsZero()) {
 			p.Fates = append(p.Fates, f)
 		}
 	}

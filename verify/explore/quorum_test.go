@@ -31,12 +31,9 @@ func TestExploreQuorum(t *testing.T) {
 		"W W restarts 1",
 		"W R restarts 1",
 		"W W cuts 1",
-		"W W five",
-		"W w five",
 		"W cold restarts 1 late 1",
 		"w r cold",
 		"w w cold passes 1",
-		"W w cold",
 	}
 	if *large {
 		plans = []string{

@@ -30,8 +30,10 @@ const (
 	// are of the second in which everything happens.
 	firstToken = int64(1_700_000_000_500_000)
 
-	// restMS is for how long the keys have to outlast the last lease.
-	restMS = 100_000
+	// The keys outlast the last lease by restMS at least, and by usualMS unless that lease began in the
+	// second of a handover. A script that finds a token of the same second leaves the time to live as it is.
+	// A handover grants without setting one, up to a minute after the waiter's heartbeat set it.
+	restMS, usualMS = 100_000, 160_000
 )
 
 var (
@@ -119,7 +121,7 @@ type server struct {
 	fresh    bool  // the fence is of this tick
 	floor    int64 // a token handed out by a server that this one has taken over from: later ones are greater. Or 0
 	undone   bool  // it has forgotten something that it did: it may keep claims that nobody knows of any more
-	ttl      int32 // of the hash, if the fence is fresh; or else the least that is allowed is taken
+	ttl      int32 // of the hash; if the fence is not fresh, no more than usualMS after the last lease
 	readers  int16 // -1 if the field has no number; likewise the next ones
 	pending  int16
 	ticket   int32
@@ -285,10 +287,7 @@ func (s *server) raw(stands bool) *raw {
 		return m
 	}
 	r.leases, r.queue = set(s.leases, float64(now/1000)), set(s.queue, 0)
-	ttl := int64(s.least())
-	if s.fresh {
-		ttl = int64(s.ttl)
-	}
+	ttl := int64(s.ttl)
 	r.ttl = [3]int64{ttl, 0, 0}
 	if r.leases != nil {
 		r.ttl[1] = ttl
@@ -408,7 +407,7 @@ func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 		return nil, fmt.Errorf("the hash lives for %d ms, and a lease in it for %d ms", s.ttl, s.longest())
 	}
 	if !s.fresh {
-		s.ttl = 0 // the least that is allowed
+		s.ttl = min(s.ttl, s.longest()+usualMS)
 	}
 	s.sort()
 	return s, nil
@@ -485,7 +484,11 @@ func (s *server) later() *server {
 	for i := range s.leases {
 		pass(&s.leases[i].at)
 	}
-	s.fresh, s.ttl = false, 0
+	s.fresh = false
+	if s.hash {
+		// The lock is not forgotten before all is over.
+		s.ttl = max(min(s.ttl-tickMS, s.longest()+usualMS), s.least())
+	}
 	return s
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"math/bits"
 	"slices"
 	"strings"
@@ -36,6 +37,11 @@ type budget struct {
 }
 
 const unlimited = 255
+
+// left writes a budget as bytes, of which a larger one never allows less.
+func (b *budget) left() [9]byte {
+	return [...]byte{b.faults, b.crashes, b.forces, b.stalls, b.undos, b.extends, b.closes, b.ticks, bit(!b.faulty)}
+}
 
 // An action is one step of a system.
 type action struct {
@@ -76,11 +82,13 @@ type explorer struct {
 	nodes   map[string]*node
 	changes map[happening]*change
 	renamed map[renamed]*node
-	served  map[string]uint8 // how many ticks until all is over, if nothing else happens: see fair
-	flaw    error            // in the last action
+	seeds   [2]maphash.Seed
+	served  map[fair]uint8 // how many ticks until all is over, if nothing else happens: see fair
+	flaw    error          // in the last action
 	tracing bool
 	since   []string // what followed from the last action, if tracing
 	visit   func(*system)
+	exact   bool // systems that differ in what may still go wrong are all visited: see seen
 
 	// Mistakes made on purpose, to see that they are found.
 	mute    func(*engine.Request) bool             // whether a request is not sent
@@ -137,6 +145,9 @@ func (e *explorer) actions(x *system) []action {
 		if !n.urgent {
 			continue
 		}
+		if p.Overdue {
+			add(i, event{do: catchUp})
+		}
 		switch ev := p.next(i).event; ev.do {
 		case hear:
 			add(i, ev)
@@ -170,7 +181,10 @@ func (e *explorer) actions(x *system) []action {
 			add(i, event{do: wake})
 			continue
 		}
-		if x.stalls > 0 {
+		if p.Overdue {
+			add(i, event{do: catchUp})
+		}
+		if x.stalls > 0 && len(p.Engine.Views()) > 0 { // or else it has nothing to do
 			add(i, event{do: sleep})
 		}
 		e.calls(x, p, func(ev event) { add(i, ev) })
@@ -206,7 +220,8 @@ func (e *explorer) actions(x *system) []action {
 			add(i, event{do: shut})
 		}
 	}
-	if x.ticks > 0 {
+	overdue := func(n *node) bool { return n.p.Overdue && !n.p.Asleep }
+	if x.ticks > 0 && !slices.ContainsFunc(x.procs, overdue) {
 		list = append(list, action{do: pass})
 	}
 	if e.fold && x.ticks == unlimited && x.used() && x.over() && x.idle() {
@@ -337,7 +352,7 @@ func (x *system) only() (action, bool) {
 	for i, n := range x.procs {
 		switch {
 		case !n.urgent:
-		case which >= 0 || x.faults > 0 || x.undos > 0:
+		case which >= 0 || x.faults > 0 || x.undos > 0 || n.p.Overdue:
 			return action{}, false
 		default:
 			which = i
@@ -430,7 +445,8 @@ func (e *explorer) tell(x *system, i int, ev event) {
 	c := e.happen(x.procs[i], ev)
 	x.procs[i] = c.to
 	e.flaw = cmp.Or(e.flaw, c.flaw)
-	if c.lost && !x.faulty && !e.noRenew && e.lease[i] > tick {
+	// It is not e.lease[i] that counts: canonical sorts the processes.
+	if c.lost && !x.faulty && !e.noRenew && c.to.p.Lease > tick {
 		e.flaw = cmp.Or(e.flaw, errors.New("a hold is lost, or a call ends, though nothing went wrong"))
 	}
 }
@@ -477,8 +493,10 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	return nil
 }
 
-// undo has the server forget the last run on a lock: it has what it had before. What was granted by that run is dropped, and a hold
-// that the run made last longer lasts for as long as before.
+// undo has the server forget the last run on a lock: it has what it had before. What that run granted is
+// gone. If it made the lease of a hold or of a waiter last longer, that lease is as before; if the waiter is
+// granted the lock, the grant ends with it. A server that replicates without waiting promises no more (I10):
+// clients may rely on what it has lost until their deadlines.
 func (e *explorer) undo(x *system, before site, of int) error {
 	at := &x.sites[of]
 	had, err := before.s.abstract(before.now())
@@ -504,10 +522,15 @@ func (e *explorer) undo(x *system, before site, of int) error {
 	for _, h := range has.Holds {
 		switch old := had.Hold(h.Claim); {
 		case old == nil:
-			tell(h.Claim, dropped)
+			tell(h.Claim, ungranted)
 		case old.Until < h.Until:
-			tell(h.Claim, dropped)
-			tell(h.Claim, anew)
+			tell(h.Claim, shortened)
+		}
+	}
+	for _, w := range has.Queue {
+		shorter := func(old model.Waiter) bool { return old.Claim == w.Claim && old.Until < w.Until }
+		if slices.ContainsFunc(had.Queue, shorter) {
+			tell(w.Claim, shortened)
 		}
 	}
 	return nil
@@ -589,7 +612,7 @@ func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) erro
 		return nil
 	}
 	p := x.procs[i].p
-	if res.reply.Code == protocol.NotThere && p.Now.Before(v.Deadline) && !p.knownFate(v.Number).Dropped {
+	if res.reply.Code == protocol.NotThere && p.Now.Before(v.Deadline) && !p.knownFate(v.Number).excused(p.Now) {
 		return errors.New("a release in time is told that there was no hold")
 	}
 	return nil
@@ -674,8 +697,8 @@ func (e *explorer) verifySite(x *system, k int) error {
 			}
 			c := claimName{inst: uint8(i), handle: uint8(v.Owner.Handle), number: uint16(v.Number)}.model()
 			known[c] = true
-			if f := p.knownFate(v.Number); f.Dropped || !p.Now.Before(v.Deadline) {
-				if f.Dropped && !f.Anew && v.State == engine.Held && v.Deadline.After(f.Until) {
+			if f := p.knownFate(v.Number); f.excused(p.Now) || !p.Now.Before(v.Deadline) {
+				if f.Dropped && !f.Anew && !f.Late && v.State == engine.Held && v.Deadline.After(f.Until) {
 					return errors.New("a process goes on to rely on a hold that was dropped")
 				}
 				continue
@@ -769,13 +792,12 @@ func queued(l *model.Lock, c model.Claim) bool {
 	return slices.ContainsFunc(l.Queue, func(w model.Waiter) bool { return w.Claim == c && l.Lives(w) })
 }
 
-// key is the same for equal systems.
+// key is the same for systems that are equal but for what may still go wrong.
 func (x *system) key() string {
 	b := make([]byte, 0, 64)
 	for _, n := range x.procs {
 		b = append(b, byte(n.id), byte(n.id>>8), byte(n.id>>16), byte(n.id>>24))
 	}
-	b = append(b, x.faults, x.crashes, x.forces, x.stalls, x.undos, x.extends, x.closes, x.ticks, bit(x.faulty))
 	for _, at := range x.sites {
 		if at.raw != nil {
 			b = append(b, at.raw.key()...)
@@ -1143,6 +1165,8 @@ func (e *explorer) describe(x *system, a action) string {
 		return engineName + " stands still"
 	case wake:
 		return engineName + " goes on"
+	case catchUp:
+		return engineName + " does what is due"
 	case expire:
 		return "the keys expire"
 	}

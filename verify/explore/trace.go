@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,7 +136,8 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 		return nil, err
 	}
 	e := &explorer{machine: m, setup: s, fold: true, nodes: map[string]*node{}, changes: map[happening]*change{},
-		renamed: map[renamed]*node{}, served: map[string]uint8{}}
+		renamed: map[renamed]*node{}, served: map[fair]uint8{},
+		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
 	for i := range s.owners {
 		if s.owners[i] < '1' || s.owners[i] > '4' || s.leases[i] < '1' || s.leases[i] > '9' {
 			return nil, errors.New("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
@@ -163,8 +165,8 @@ func (e *explorer) retrace(nodes []step, i int32, flaw error, fair bool) trace {
 			if err != nil {
 				return false
 			}
-			_, k := e.canonical(y)
-			return k == key
+			y, k := e.canonical(y)
+			return k == key && y.budget == folded.budget
 		})
 	}
 	if fair {
