@@ -311,6 +311,13 @@ func TestMistakesAreFound(t *testing.T) {
 		}, "owners 11 leases 33 asks 1 extends 1 forces 1", "rely on a hold that was dropped"},
 		{"the engine knows of no MaxHold", edit{}, func(e *explorer) { e.alter = func(h *engine.Hold) { h.MaxHold = 0 } },
 			"owners 11 leases 33 asks 1 maxhold 2", "longer than its MaxHold"},
+		{"a reply is handled before what is due", edit{}, func(e *explorer) { e.behind = true },
+			"owners 1 leases 2 asks 1 faults 1 stalls 1 ticks 3", "may be relied on again"},
+		{"a claim whose lease has ended may queue again",
+			edit{"not alive(since, lease) then\n    void_holder()", "not alive(since, lease) then"}, nil,
+			"owners 11 leases 22 asks 1 faults 1 stalls 1 ticks 3", ""},
+		{"a claim that was dropped by force may queue again", edit{"\nvoid_holder()\n", "\n"},
+			nil, "owners 11 leases 22 asks 1 faults 1 forces 1 ticks 2", ""},
 		{"Close releases nothing", edit{}, func(e *explorer) {
 			e.mute = func(r *engine.Request) bool {
 				v, ok := r.View()

@@ -328,13 +328,32 @@ func (e *explorer) happen(n *node, ev event) *change {
 	}
 	p := deepCopy(n.p)
 	c := &change{}
+	past := p.past()
 	p.happen(ev, e, c)
+	for _, h := range past {
+		if h.State() == engine.Live && p.Now.Before(h.Deadline()) {
+			c.flaw = cmp.Or(c.flaw, errors.New("a hold whose deadline had come may be relied on again"))
+		}
+	}
 	if e.fold {
 		p.foldAll(e.names > 1)
 	}
 	c.to = e.node(p)
 	e.changes[key] = c
 	return c
+}
+
+// past returns the live holds whose deadline has come.
+func (p *process) past() (list []*engine.Hold) {
+	if !p.Overdue {
+		return nil
+	}
+	for _, h := range p.Holds {
+		if h.State() == engine.Live && !p.Now.Before(h.Deadline()) {
+			list = append(list, h)
+		}
+	}
+	return list
 }
 
 func (p *process) happen(ev event, e *explorer, c *change) {
@@ -389,7 +408,11 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 		if e.deafen != nil {
 			e.deafen(f.R, &r)
 		}
-		p.Engine.Replied(p.Now, f.R, r, nil)
+		now := p.Now
+		if e.behind && p.Overdue {
+			now = now.Add(-tick)
+		}
+		p.Engine.Replied(now, f.R, r, nil)
 	case fail:
 		f := p.land(ev.a)
 		if f.Stage != replied {

@@ -95,6 +95,7 @@ type explorer struct {
 	alter   func(*engine.Hold)                     // changes what a call asks for
 	shorten bool                                   // a call of Extend asks for half
 	lazy    bool                                   // an engine is not told that it is closed
+	behind  bool                                   // an overdue engine takes a reply for one of before
 	deafen  func(*engine.Request, *protocol.Reply) // changes what an engine hears
 }
 
