@@ -1,7 +1,6 @@
 package rwlock
 
 import (
-	"context"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
@@ -18,7 +17,7 @@ type effects struct {
 }
 
 type cancel struct {
-	fn    context.CancelCauseFunc
+	fn    func(cause error)
 	cause error
 }
 
@@ -39,8 +38,8 @@ func (rw *RWLock) unlock() *effects {
 		rw.observe(fx.Events)
 	}
 	for _, h := range fx.Cancel {
-		if held := h.Tag.(*holding); held.cancel != nil {
-			fx.cancels = append(fx.cancels, cancel{held.cancel, h.Err()})
+		if held := h.Tag.(*holding); held.done != nil {
+			fx.cancels = append(fx.cancels, cancel{held.end, h.Err()})
 		}
 	}
 	for _, h := range fx.Wake {

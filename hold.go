@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
+	"unsafe"
+	"weak"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
@@ -16,10 +19,12 @@ import (
 // safe for concurrent use.
 //
 // A hold is renewed until Unlock, or until neither the Hold nor a context made from its Context is reachable. In the latter
-// case it ends with its lease, and the logger is told where it was taken.
+// case it ends with its lease, and the logger is told where it was taken. A context with a deadline is reachable until then. A function
+// given to [context.AfterFunc] keeps no hold, and is not called if the hold is forgotten.
 type Hold struct {
 	held    *holding
 	cleanup runtime.Cleanup
+	work    *work // or nil, before Context is called
 }
 
 // A holding is what the RWLock refers to of a Hold, so that a Hold that nobody else refers to can be noticed.
@@ -30,10 +35,69 @@ type holding struct {
 	released bool            // by Unlock
 	parent   context.Context // that was given to the lock call; or the tracer's for the hold
 	trace    *trace          // nil without a tracer
-	ctx      context.Context // of what cancel cancels; made when Context is first called
-	cancel   context.CancelCauseFunc
-	pcs      [6]uintptr // of the calls that took it
-	keptTill time.Time  // with AtLeast: when Unlock may release it
+	pcs      [6]uintptr      // of the calls that took it
+	keptTill time.Time       // with AtLeast: when Unlock may release it
+
+	// Of what Hold.Context returns, once it was called:
+	work   weak.Pointer[work]
+	strong *work           // the same, if the parent keeps it anyway
+	done   <-chan struct{} // of work
+	closed atomic.Bool     // done was closed without work
+	detach func() bool     // from the parent, or nil
+}
+
+// A work has the context that contexts for work under a hold are made from. It leads to all of them, and each of them leads to the Hold. So
+// the RWLock does not keep it, and neither does the parent.
+type work struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	parent context.Context // that cancels it by holding.end; or nil
+}
+
+// follow cancels a work whose parent has ended, which the parent is about to do.
+func (w *work) follow() {
+	if w.parent != nil && w.parent.Err() != nil {
+		w.cancel(context.Cause(w.parent))
+	}
+}
+
+// begin makes what Hold.Context returns. RWLock.mu is locked.
+func (h *holding) begin() *work {
+	w, base := &work{}, h.parent
+	_, bounded := h.parent.Deadline()
+	if !bounded && h.parent.Done() != nil {
+		w.parent, base = h.parent, context.WithoutCancel(h.parent)
+	}
+	w.Context, w.cancel = context.WithCancelCause(base)
+	h.work, h.done = weak.Make(w), w.Context.Done()
+	switch parent := w.parent; {
+	case bounded: // a timer keeps it, or what has one
+		h.strong = w
+	case parent != nil:
+		h.detach = context.AfterFunc(parent, func() { h.cancel(context.Cause(parent)) })
+	}
+	return w
+}
+
+// end cancels what Hold.Context has returned, for good.
+func (h *holding) end(cause error) {
+	h.cancel(cause)
+	if h.detach != nil {
+		h.detach()
+	}
+}
+
+func (h *holding) cancel(cause error) {
+	if w := h.work.Value(); w != nil {
+		w.cancel(cause)
+	} else if h.closed.CompareAndSwap(false, true) {
+		// The Hold is gone, and all contexts made from this one. But somebody may wait for the channel.
+		select {
+		case <-h.done:
+		default:
+			close(*(*chan struct{})(unsafe.Pointer(&h.done))) // which nothing else can do any more
+		}
+	}
 }
 
 // wake signals that the engine has come to an end with what somebody waits for.
@@ -78,13 +142,13 @@ func (h *Hold) Context() context.Context {
 	held := h.held
 	held.rw.mu.Lock()
 	defer held.rw.mu.Unlock()
-	if held.ctx == nil {
-		held.ctx, held.cancel = context.WithCancelCause(held.parent)
+	if h.work == nil {
+		h.work = held.begin()
 		if held.hold.State() != engine.Live {
-			held.cancel(held.hold.Err())
+			held.end(held.hold.Err())
 		}
 	}
-	return &holdContext{held.ctx, h}
+	return &holdContext{h.work, h}
 }
 
 // notHeld is the context of a Hold that no call returned.
@@ -99,8 +163,20 @@ func (h *Hold) none() bool { return h == nil || h.held == nil }
 
 // A holdContext carries the owner of a hold, and keeps the hold.
 type holdContext struct {
-	context.Context
+	*work
 	hold *Hold
+}
+
+// Done, Err and Value know of the end of the parent as soon as that has ended.
+
+func (c *holdContext) Done() <-chan struct{} {
+	c.follow()
+	return c.work.Done()
+}
+
+func (c *holdContext) Err() error {
+	c.follow()
+	return c.work.Err()
 }
 
 // Value returns the owner for its key, and otherwise what the context that the hold was taken with does.
@@ -108,7 +184,8 @@ func (c *holdContext) Value(key any) any {
 	if key == (ownerKey{}) {
 		return c.hold.Owner()
 	}
-	return c.Context.Value(key)
+	c.follow()
+	return c.work.Value(key)
 }
 
 // Token returns the fencing token. The tokens of the write holds on a name strictly increase, even if the server loses its
@@ -187,19 +264,19 @@ func (h *Hold) unlock(ctx context.Context) error {
 	held.released = true
 	h.cleanup.Stop()
 	now := time.Now()
-	cancel := held.cancel
+	begun := held.done != nil
 	if rest := held.keptTill.Sub(now); rest > 0 && held.hold.State() == engine.Live {
 		rw.mu.Unlock()
 		time.AfterFunc(rest, held.release)
-		if cancel != nil {
-			cancel(nil)
+		if begun {
+			held.end(nil)
 		}
 		return nil
 	}
 	known, err := rw.engine.Release(now, &held.hold)
 	fx := rw.unlock()
-	if cancel != nil {
-		cancel(err)
+	if begun {
+		held.end(err)
 	}
 	if known {
 		rw.run(fx)
