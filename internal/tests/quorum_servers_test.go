@@ -261,29 +261,60 @@ func generation(s *testredis.Server) string {
 	return s.Client().HGet(context.Background(), "rwlock:mark", "generation").Val()
 }
 
-// Servers without persistence are killed and started again one after the other, each as soon as the last one votes. Locks work all the
-// time, a hold lasts, and tokens grow.
+// Servers without persistence are killed and started again one after the other, each as soon as the last one votes.
 func TestServersThatAreKilledOneAfterTheOther(t *testing.T) {
 	t.Parallel()
+	failInTurn(t, (*testredis.Server).Kill, (*testredis.Server).Restart)
+}
+
+// Servers lose their data one after the other, each as soon as the last one votes.
+func TestServersThatForgetOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	failInTurn(t, func(s *testredis.Server) {
+		require.NoError(t, s.Client().FlushAll(t.Context()).Err())
+	}, func(*testredis.Server) {})
+}
+
+// failInTurn has servers fail and lose their data one after the other. All the time, locks work within seconds,
+// a hold lasts, nobody gets a lock beside it, and tokens grow.
+func failInTurn(t *testing.T, fail, mend func(s *testredis.Server)) {
 	const lease = time.Second
 	servers, connect := reals(t)
-	rw, ctx := connect(newPlugs(3)), t.Context()
-	eachHome(t, rw, rwlock.Lease(lease))
-	token := int64(0)
-	for _, s := range servers {
-		s.Kill()
-		eachHome(t, rw, rwlock.Lease(lease))
-		s.Restart()
-		require.Eventually(t, func() bool {
-			eachHome(t, rw, rwlock.Lease(lease))
-			return generation(s) != ""
-		}, 20*time.Second, 100*time.Millisecond)
-		h, err := rw.Lock(ctx, "n", rwlock.Lease(lease))
-		require.NoError(t, err)
-		require.Greater(t, h.Token(), token)
-		token = h.Token()
-		require.NoError(t, h.Unlock(ctx))
+	opts := []rwlock.Option{rwlock.WithLease(lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
+	rw, other, ctx := connect(newPlugs(3), opts...), connect(newPlugs(3), opts...), t.Context()
+	tokens := map[string]int64{}
+	works := func() {
+		for _, rw := range []*rwlock.RWLock{rw, other} {
+			for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // of which some have each server for their home
+				h, err := rw.Lock(ctx, name, rwlock.MaxWait(5*time.Second))
+				require.NoError(t, err)
+				require.Greater(t, h.Token(), tokens[name])
+				tokens[name] = h.Token()
+				require.NoError(t, h.Unlock(ctx))
+			}
+		}
 	}
+	works()
+	held, err := rw.Lock(ctx, "held")
+	require.NoError(t, err)
+	for _, s := range append(servers, servers[0]) {
+		before := s.Client().HGet(ctx, "rwlock:mark", "id").Val()
+		fail(s)
+		works()
+		mend(s)
+		require.Eventually(t, func() bool {
+			works()
+			require.NoError(t, held.Context().Err())
+			_, err := other.TryLock(ctx, "held")
+			require.ErrorIs(t, err, rwlock.ErrLocked)
+			return generation(s) != "" && s.Client().HGet(ctx, "rwlock:mark", "id").Val() != before
+		}, 20*time.Second, 100*time.Millisecond)
+		sent := time.Now()
+		require.Eventually(t, func() bool { // the hold gets the vote of the server with a renewal, which counts with the next
+			return held.Deadline().After(sent.Add(lease + lease/2))
+		}, 20*time.Second, 50*time.Millisecond)
+	}
+	require.NoError(t, held.Unlock(ctx))
 }
 
 // Locks work without the rights by which old data is found.
