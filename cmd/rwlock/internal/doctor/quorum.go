@@ -44,7 +44,7 @@ func votingReplicas(i info) Finding {
 	f := Finding{Check: "replicas", Status: OK, Detail: fmt.Sprintf("%d connected", n)}
 	if n > 0 {
 		f.Status = Warning
-		f.Advice = "a replica that takes over may lack the last votes: do not promote it, or have Sentinel promote it"
+		f.Advice = "a replica that takes over may lack the last votes: promote none, neither by hand nor with Sentinel"
 	}
 	return f
 }
