@@ -19,6 +19,9 @@ type locks struct {
 	Prefix string    `json:"prefix"`
 	Holds  []hold    `json:"holds"`
 	Waits  []wait    `json:"waits"`
+
+	Servers int `json:"servers,omitempty"` // of a quorum
+	Voting  int `json:"voting,omitempty"`
 }
 
 // A call is what a hold and a wait have in common.
@@ -56,7 +59,7 @@ type blocked struct {
 func documentOf(snapshots []rwlock.Snapshot) document {
 	doc := document{RWLocks: []locks{}}
 	for _, s := range snapshots {
-		l := locks{Time: s.Time, Label: s.Label, Prefix: s.Prefix, Holds: []hold{}, Waits: []wait{}}
+		l := locks{Time: s.Time, Label: s.Label, Prefix: s.Prefix, Holds: []hold{}, Waits: []wait{}, Servers: s.Servers, Voting: s.Voting}
 		for _, h := range s.Holds {
 			l.Holds = append(l.Holds, hold{
 				call:  callOf(s, h.Name, h.Mode, h.Owner, h.Since, h.Caller()),

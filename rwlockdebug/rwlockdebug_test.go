@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -70,6 +71,28 @@ func get(t *testing.T, h http.Handler, target string, header ...string) *httptes
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	return w
+}
+
+// How many servers of a quorum vote is shown.
+func TestServersOfAQuorum(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var clients []redis.UniversalClient
+		for range 3 {
+			clients = append(clients, testredis.MemClient(t, testredis.Mem(t)))
+		}
+		rw, err := rwlock.NewQuorum(clients)
+		require.NoError(t, err)
+		defer rw.Close()
+		require.NoError(t, clients[0].Close())
+		_, err = rw.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Contains(t, get(t, rwlockdebug.Handler(rw), "/").Body.String(), "2 of 3 servers vote")
+		doc := get(t, rwlockdebug.Handler(rw), "/?format=json").Body.String()
+		require.Contains(t, doc, `"servers": 3`)
+		require.Contains(t, doc, `"voting": 2`)
+	})
 }
 
 // The page has a row for each hold and each waiting call. Names stay names, whatever they are.
