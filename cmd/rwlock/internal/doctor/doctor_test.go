@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -210,8 +211,17 @@ func TestQuorumIsCheckedAsAWhole(t *testing.T) {
 	require.NoError(t, rw.Close())
 	require.Equal(t, Finding{Check: "quorum", Status: OK, Detail: "3 of 3 vote"}, check())
 
-	require.NoError(t, peers[1].Client.FlushAll(t.Context()).Err())
+	all := slices.Clone(peers)
+	gone := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer gone.Close()
+	peers[2] = Peer{"server 2", gone}
 	f := check()
+	require.Equal(t, Warning, f.Status)
+	require.Equal(t, "2 of 3 vote, but not server 2", f.Detail)
+	peers = all
+
+	require.NoError(t, peers[1].Client.FlushAll(t.Context()).Err())
+	f = check()
 	require.Equal(t, Warning, f.Status)
 	require.Equal(t, "2 of 3 vote, but not server 1", f.Detail)
 	require.NotEmpty(t, f.Advice)

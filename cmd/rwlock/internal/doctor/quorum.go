@@ -53,17 +53,16 @@ func votingReplicas(i info) Finding {
 func Quorum(ctx context.Context, peers []Peer, prefix string) Finding {
 	f := Finding{Check: "quorum", Status: OK}
 	runs, generations := map[string]string{}, map[string]int{}
-	of := make([]string, len(peers))
-	var without []string
+	of, answered := make([]string, len(peers)), 0
 	for n, p := range peers {
 		all, err := p.Client.InfoMap(ctx, "server").Result()
 		if err == nil {
 			of[n], err = p.Client.HGet(ctx, prefix+":mark", "generation").Result()
 		}
 		if err != nil && err != redis.Nil {
-			f.Status, f.Detail = Unknown, fmt.Sprintf("%s does not tell: %v", p.Name, err)
-			return f
+			continue // it does not vote
 		}
+		answered++
 		run := lower(all).get("server", "run_id")
 		if other, ok := runs[run]; ok && run != "" {
 			f.Status, f.Detail = Failed, fmt.Sprintf("%s and %s are the same server", other, p.Name)
@@ -79,10 +78,15 @@ func Quorum(ctx context.Context, peers []Peer, prefix string) Finding {
 			best = g
 		}
 	}
-	if best == "" {
+	switch {
+	case answered == 0:
+		f.Status, f.Detail = Unknown, "no server tells"
+		return f
+	case best == "":
 		f.Detail = "not used yet: the servers start to vote when a lock is used"
 		return f
 	}
+	var without []string
 	for n, p := range peers {
 		if of[n] != best {
 			without = append(without, p.Name)
@@ -92,7 +96,8 @@ func Quorum(ctx context.Context, peers []Peer, prefix string) Finding {
 	if len(without) > 0 {
 		f.Status = Warning
 		f.Detail += ", but not " + strings.Join(without, ", ")
-		f.Advice = "it lost its data, or is new, and is let in by a process that uses the locks for the longest lease: until then it counts as one that has failed"
+		f.Advice = "it does not answer; or it lost its data or is new, and is let in by a process that uses the locks for the longest lease: " +
+			"until then it counts as one that has failed"
 	}
 	if generations[best] <= len(peers)/2 {
 		f.Status = Failed
