@@ -171,9 +171,17 @@ func (b *ballot) fail(now time.Time, err error) {
 	}
 }
 
+// close notes that the claim ends.
+func (b *ballot) close() {
+	if b.phase == won {
+		b.lock.held[b.mode]--
+	}
+	b.phase = closing
+}
+
 // forget removes the ballot from the quorum. Its votes have been given back, or are being given back.
 func (b *ballot) forget() {
-	b.phase = closing
+	b.close()
 	b.q.timed.Remove(b)
 	if b.q.ballots[b.claim] == b {
 		delete(b.q.ballots, b.claim)

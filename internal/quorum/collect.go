@@ -90,6 +90,7 @@ func (b *ballot) obstacle() protocol.Obstacle {
 // sent, or else as a message does.
 func (b *ballot) win(now time.Time, token int64) {
 	b.phase, b.token = won, token
+	b.lock.held[b.mode]++
 	r := b.pending
 	b.pending = nil
 	n := 0

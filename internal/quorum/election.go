@@ -6,7 +6,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// elect asks the home of the name, and the others along with it unless the lock is contended. A claim for which the home has
+// elect asks the home of the name, and the others along with it unless the claim most likely has to wait. A claim for which the home has
 // voted collects the votes of the others.
 func (b *ballot) elect(now time.Time) {
 	q := b.q
@@ -30,7 +30,7 @@ func (b *ballot) elect(now time.Time) {
 			return
 		}
 		b.requestVote(now, home, !b.try)
-		if b.phase == requesting && !b.lock.contended {
+		if b.phase == requesting && !b.lock.contended && !b.lock.taken(b.mode) {
 			b.requestOthers(now, false)
 		}
 	case asked:

@@ -17,9 +17,15 @@ type lock struct {
 	keys      protocol.Keys
 	refs      int // by ballots, endings and requests
 	slots     []slots
-	serving   []bool   // by server: a request for a further step is under way
-	weights   []weight // by server
-	contended bool     // the last claim had to wait, so the next asks the home alone first
+	serving   []bool                  // by server: a request for a further step is under way
+	weights   []weight                // by server
+	contended bool                    // the last claim had to wait, so the next asks the home alone first
+	held      [protocol.Write + 1]int // by mode: ballots that are won
+}
+
+// taken reports whether a claim has to wait for a hold of this client.
+func (lk *lock) taken(m protocol.Mode) bool {
+	return lk.held[protocol.Write] > 0 || m == protocol.Write && lk.held[protocol.Read] > 0
 }
 
 // use returns the lock of a name and adds a reference to it.

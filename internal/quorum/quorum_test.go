@@ -37,6 +37,30 @@ func TestHoldLastsAsLongAsTheMajorityOfItsVotes(t *testing.T) {
 	require.True(t, h.Deadline().Before(asked.Add(lease)), "votes count from before their requests were sent")
 }
 
+// A claim that has to wait for a hold of its own client asks the home alone.
+func TestClaimBehindAHoldOfTheSameClientAsksTheHomeAlone(t *testing.T) {
+	r := newVotingRig(t)
+	order := r.inOrder()
+	sends := func(want ...int) {
+		t.Helper()
+		for k, i := range order {
+			require.Equal(t, want[k], r.sends(i, lua.Vote)+r.sends(i, lua.RVote))
+		}
+		r.sent = nil
+	}
+	held := r.held()
+	for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
+		for _, try := range []bool{true, false} {
+			r.acquire(mode, try)
+			sends(1, 0, 0)
+		}
+	}
+	r.do(func() { _, _ = r.engine.Release(r.now, held) })
+	r.sent = nil
+	r.acquire(protocol.Write, true)
+	sends(1, 1, 1)
+}
+
 func TestMinorityDoesNotWin(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.acquire(protocol.Write, false)

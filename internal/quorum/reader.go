@@ -51,6 +51,7 @@ func (b *ballot) readUnder(now time.Time) {
 	case n >= q.majority:
 		b.home = w.home
 		b.phase, b.token, b.pending = won, w.token, nil
+		b.lock.held[b.mode]++
 		q.answer(now, r, protocol.Reply{Token: w.token}, nil)
 	case n+open >= q.majority:
 	case obstacle != (protocol.Obstacle{}):

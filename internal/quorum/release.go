@@ -20,7 +20,8 @@ func (b *ballot) end(now time.Time, r *engine.Request) {
 	}
 	x := q.newRound(givesBack, r)
 	x.ballot, x.home = b, b.home
-	b.phase, b.release = closing, x
+	b.close()
+	b.release = x
 	b.giveUp = now.Add(2 * max(b.lease.Duration, engine.EndTimeout))
 	for i := range b.votes {
 		b.drop(now, i)

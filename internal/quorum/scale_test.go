@@ -139,7 +139,7 @@ func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
 	h := r.held()
 	r.pass(lease/3 - 100*time.Millisecond)
 	r.acquire(protocol.Write, false)
-	changed := r.inOrder()[1]
+	changed := r.inOrder()[0]
 	r.reply(r.next(changed, lua.Vote), int64(-2))
 	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
 	r.do(func() { r.engine.Acquire(r.now, inner) })
