@@ -23,12 +23,11 @@ type ObserverFunc func(Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
-// A Tracer is an Observer that gives lock calls and holds contexts of their own, for example with the span of a trace. Its other
-// methods are called on the goroutine of the lock call, which they delay. The contexts that they return must be derived from those
+// A Tracer gives lock calls and holds contexts of their own, for example with the span of a trace: see [WithTracer]. Its methods are
+// called on the goroutine of the lock call, which they delay. The contexts that they return must be derived from those
 // that they get; their values are those of the commands that go-redis sends for the call and for the hold. Commands for several
 // calls travel together, with the values of the first. The ends of their contexts do not count.
 type Tracer interface {
-	Observer
 	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is that of the call. The context that it
 	// returns is the Context of the events of the call, the last of which is EventAcquired or EventRefused, also after Close. It is
 	// called again if the call begins again, because the process has slept through the lease that it was granted.
@@ -40,23 +39,24 @@ type Tracer interface {
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
-// A Monitor is an Observer that also looks at what the RWLock holds and waits for, when it likes: with [RWLock.Snapshot].
+// A Monitor looks at what an RWLock holds and waits for, when it likes, with [RWLock.Snapshot]: see [WithMonitor].
 type Monitor interface {
-	Observer
-	// Attach is called by New and NewQuorum, before they return, with the RWLock that the Monitor observes. Close calls the function
-	// that Attach returns, unless that is nil, after the last event.
+	// Attach is called by New and NewQuorum, before they return, with their RWLock. Close calls the function that Attach returns,
+	// unless that is nil, after the last event.
 	Attach(rw *RWLock) (detach func())
 }
 
 // An Event is something that has happened to a lock. Fields that are not mentioned for its kind are zero.
 type Event struct {
-	Kind    EventKind
-	Time    time.Time
-	Name    string
-	Mode    Mode
-	Owner   Owner
-	Token   int64           // of EventAcquired
-	Path    Path            // of EventAcquired
+	Kind  EventKind
+	Time  time.Time
+	Name  string
+	Mode  Mode
+	Owner Owner
+	Token int64 // of EventAcquired
+	// Path is, of EventAcquired, how the call got the lock. Of EventWoken, it is PathMessage; or PathHeartbeat if the call found
+	// out by asking again, since no message came; or zero if the call had given up: then only Kind and Time are set.
+	Path    Path
 	Try     bool            // of EventAcquired and EventRefused: TryLock or TryRLock
 	Reason  Reason          // of EventEnded
 	Context context.Context // that was given to the lock call; or the Tracer's, except for EventWithdrawn
@@ -85,15 +85,13 @@ const (
 	EventEnded                              // a hold has ended
 	EventRenewed                            // the lease of an owner's holds was renewed
 	EventRenewalFailed                      // a renewal has failed, and is tried again
-	EventWoken                              // a message told of the grant of a lock to a waiting call: the usual case
-	EventWokenInVain                        // a message came for a call that had given up; only Kind and Time are set
-	EventWakeMissed                         // a waiting call found out by its heartbeat, since no message came
+	EventWoken                              // a waiting call was told of its grant: see Event.Path
 	EventWithdrawn                          // the server knows that a call has given up
 	EventVoting                             // fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
 )
 
 var eventKinds = [...]string{
-	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "woken in vain", "wake missed", "withdrawn",
+	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "withdrawn",
 	"voting",
 }
 

@@ -31,6 +31,8 @@ type config struct {
 	label  string
 
 	observer Observer
+	tracer   Tracer
+	monitor  Monitor
 	replicas int
 	confirm  time.Duration
 }
@@ -96,6 +98,32 @@ func WithObserver(o Observer) Option {
 			return errors.New("the observer is nil")
 		}
 		c.observer = o
+		return nil
+	}
+}
+
+// WithTracer has t give lock calls and holds contexts of their own. The Observer's events have these contexts.
+//
+// New returns an error if t is nil.
+func WithTracer(t Tracer) Option {
+	return func(c *config) error {
+		if t == nil {
+			return errors.New("the tracer is nil")
+		}
+		c.tracer = t
+		return nil
+	}
+}
+
+// WithMonitor lets m look at the RWLock as long as it is open.
+//
+// New returns an error if m is nil.
+func WithMonitor(m Monitor) Option {
+	return func(c *config) error {
+		if m == nil {
+			return errors.New("the monitor is nil")
+		}
+		c.monitor = m
 		return nil
 	}
 }

@@ -45,7 +45,7 @@ func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error)
 	for _, client := range clients {
 		rw.dispatch = append(rw.dispatch, dispatch.New(client, dispatch.Calls{Receive: rw.received}))
 	}
-	rw.attach(c.observer)
+	rw.attach(c.monitor)
 	return rw, nil
 }
 

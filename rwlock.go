@@ -107,7 +107,7 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	rw := build(c)
 	rw.servers = newOneServer(rw, client)
 	rw.dispatch = []*dispatch.Dispatcher{dispatch.New(client, dispatch.Calls{Receive: rw.received, Changed: rw.rerouted, Wanted: rw.wanted})}
-	rw.attach(c.observer)
+	rw.attach(c.monitor)
 	return rw, nil
 }
 
@@ -141,13 +141,13 @@ func build(c config) *RWLock {
 		c.observer.Observe(e)
 	}
 	rw.observed = c.observer != nil
-	rw.tracer, _ = c.observer.(Tracer)
+	rw.tracer = c.tracer
 	return rw
 }
 
-// attach lets an observer that is a Monitor look at the RWLock, which is complete.
-func (rw *RWLock) attach(o Observer) {
-	if m, ok := o.(Monitor); ok {
+// attach lets a Monitor look at the RWLock, which is complete.
+func (rw *RWLock) attach(m Monitor) {
+	if m != nil {
 		rw.detach = m.Attach(rw)
 	}
 }

@@ -30,7 +30,7 @@ func BenchmarkReported(b *testing.B) {
 			if c.opts != nil {
 				observer, err := otelrwlock.New(c.opts...)
 				require.NoError(b, err)
-				opts = append(opts, rwlock.WithObserver(observer))
+				opts = append(opts, observer.Options()...)
 			}
 			rw, err := rwlock.New(server.Client(), opts...)
 			require.NoError(b, err)

@@ -25,11 +25,11 @@ var (
 
 // The global providers of package otel report what the RWLock does.
 func Example() {
-	observer, err := otelrwlock.New()
+	telemetry, err := otelrwlock.New()
 	if err != nil {
 		panic(err)
 	}
-	rw, err := rwlock.New(client, rwlock.WithObserver(observer))
+	rw, err := rwlock.New(client, telemetry.Options()...)
 	if err != nil {
 		panic(err)
 	}
@@ -38,7 +38,7 @@ func Example() {
 
 // Providers of the program's own report it, and redisotel reports the commands as parts of calls and holds.
 func ExampleNew() {
-	observer, err := otelrwlock.New(
+	telemetry, err := otelrwlock.New(
 		otelrwlock.WithMeterProvider(meters),
 		otelrwlock.WithTracerProvider(tracers),
 		otelrwlock.WithLockNames(), // if there are few names
@@ -47,7 +47,7 @@ func ExampleNew() {
 		panic(err)
 	}
 	err = redisotel.InstrumentTracing(client, redisotel.WithTracerProvider(tracers))
-	rw, newErr := rwlock.New(client, rwlock.WithObserver(observer))
+	rw, newErr := rwlock.New(client, telemetry.Options()...)
 	if err := errors.Join(err, newErr); err != nil {
 		panic(err)
 	}

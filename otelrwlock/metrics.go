@@ -33,7 +33,7 @@ type instruments struct {
 }
 
 // instrument makes the instruments.
-func (o *observer) instrument(m metric.Meter) error {
+func (o *Telemetry) instrument(m metric.Meter) error {
 	var errs [12]error
 	o.acquireDuration, errs[0] = m.Float64Histogram("rwlock.acquire.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long lock calls took."), metric.WithExplicitBucketBoundaries(acquireBuckets...))
@@ -66,7 +66,7 @@ func (o *observer) instrument(m metric.Meter) error {
 }
 
 // count records an event in the metrics. The context of the event is that of the span, which may become an exemplar.
-func (o *observer) count(e rwlock.Event) {
+func (o *Telemetry) count(e rwlock.Event) {
 	with := func(attrs ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributes(append(o.series(e.Mode, e.Name).attributes(o.names), attrs...)...)
 	}
@@ -83,8 +83,10 @@ func (o *observer) count(e rwlock.Event) {
 		}
 	case rwlock.EventRenewalFailed:
 		o.renewalFailures.Add(e.Context, 1, with())
-	case rwlock.EventWakeMissed:
-		o.wakeupMissed.Add(e.Context, 1, with())
+	case rwlock.EventWoken:
+		if e.Path == rwlock.PathHeartbeat {
+			o.wakeupMissed.Add(e.Context, 1, with())
+		}
 	}
 }
 
@@ -94,7 +96,7 @@ type series struct {
 	name string // "" unless names are asked for
 }
 
-func (o *observer) series(mode rwlock.Mode, name string) series {
+func (o *Telemetry) series(mode rwlock.Mode, name string) series {
 	if !o.names {
 		name = ""
 	}
@@ -110,7 +112,7 @@ func (s series) attributes(names bool) []attribute.KeyValue {
 }
 
 // Attach has the gauges show what rw holds and waits for, until it is closed.
-func (o *observer) Attach(rw *rwlock.RWLock) (detach func()) {
+func (o *Telemetry) Attach(rw *rwlock.RWLock) (detach func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.locks[rw] = true
@@ -125,7 +127,7 @@ func (o *observer) Attach(rw *rwlock.RWLock) (detach func()) {
 }
 
 // startCounters has the counters begin at zero: where they began at one, a rate would not show the first loss.
-func (o *observer) startCounters() {
+func (o *Telemetry) startCounters() {
 	ctx := context.Background()
 	for _, mode := range []rwlock.Mode{rwlock.Read, rwlock.Write} {
 		with := metric.WithAttributes(series{mode: mode}.attributes(false)...)
@@ -147,7 +149,7 @@ type level struct {
 }
 
 // collect has the gauges read. They say nothing when no RWLock is open.
-func (o *observer) collect(_ context.Context, to metric.Observer) error {
+func (o *Telemetry) collect(_ context.Context, to metric.Observer) error {
 	levels, quorum := o.levels()
 	for s, l := range levels {
 		with := metric.WithAttributes(s.attributes(o.names)...)
@@ -166,7 +168,7 @@ func (o *observer) collect(_ context.Context, to metric.Observer) error {
 }
 
 // levels adds up the snapshots of all RWLocks. It also returns the snapshot of the quorum that lacks most servers.
-func (o *observer) levels() (levels map[series]*level, quorum rwlock.Snapshot) {
+func (o *Telemetry) levels() (levels map[series]*level, quorum rwlock.Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	levels = make(map[series]*level)

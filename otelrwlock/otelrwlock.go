@@ -1,10 +1,10 @@
 // Package otelrwlock reports what an [rwlock.RWLock] does to OpenTelemetry, as metrics and spans.
 //
-//	observer, err := otelrwlock.New()
+//	telemetry, err := otelrwlock.New()
 //	if err != nil {
 //		return err
 //	}
-//	rw, err := rwlock.New(client, rwlock.WithObserver(observer))
+//	rw, err := rwlock.New(client, telemetry.Options()...)
 //
 // # Metrics
 //
@@ -96,11 +96,10 @@ func WithLockNames() Option {
 	}
 }
 
-// New returns an observer for [rwlock.WithObserver]. One observer may serve several RWLocks of a process, and its metrics are then
-// totals over them. Use one for each pair of providers: the gauges of two would overwrite each other.
+// New returns a Telemetry. One may serve several RWLocks of a process, and its metrics are then totals over them. Use one for each pair of providers: the gauges of two would overwrite each other.
 //
 // New returns an error if an option is nil or invalid, or if a provider refuses an instrument.
-func New(opts ...Option) (rwlock.Observer, error) {
+func New(opts ...Option) (*Telemetry, error) {
 	c := config{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
 	for _, opt := range opts {
 		if opt == nil {
@@ -110,15 +109,20 @@ func New(opts ...Option) (rwlock.Observer, error) {
 			return nil, fmt.Errorf("otelrwlock: %w", err)
 		}
 	}
-	o := &observer{names: c.names, tracer: c.tracers.Tracer(scope), locks: make(map[*rwlock.RWLock]bool)}
+	o := &Telemetry{names: c.names, tracer: c.tracers.Tracer(scope), locks: make(map[*rwlock.RWLock]bool)}
 	if err := o.instrument(c.meters.Meter(scope)); err != nil {
 		return nil, fmt.Errorf("otelrwlock: %w", err)
 	}
 	return o, nil
 }
 
-// An observer is an rwlock.Tracer and an rwlock.Monitor.
-type observer struct {
+// Options returns what [rwlock.New] and [rwlock.NewQuorum] are to be given: an observer, a tracer and a monitor.
+func (o *Telemetry) Options() []rwlock.Option {
+	return []rwlock.Option{rwlock.WithObserver(o), rwlock.WithTracer(o), rwlock.WithMonitor(o)}
+}
+
+// A Telemetry records what RWLocks do. It is made by New.
+type Telemetry struct {
 	names  bool
 	tracer trace.Tracer
 	instruments
@@ -128,7 +132,7 @@ type observer struct {
 }
 
 // Observe records an event.
-func (o *observer) Observe(e rwlock.Event) {
+func (o *Telemetry) Observe(e rwlock.Event) {
 	if e.Context == nil {
 		e.Context = context.Background()
 	}

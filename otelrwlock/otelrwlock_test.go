@@ -47,7 +47,7 @@ type world struct {
 	reader   *sdkmetric.ManualReader
 	spans    *tracetest.SpanRecorder
 	tracers  *sdktrace.TracerProvider
-	observer rwlock.Observer
+	observer *otelrwlock.Telemetry
 }
 
 func inBubble(t *testing.T, fn func(w *world), opts ...otelrwlock.Option) {
@@ -70,7 +70,7 @@ func (w *world) client() *redis.Client { return testredis.MemClient(w, w.server)
 // newLock returns an RWLock that is observed.
 func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
 	w.Helper()
-	return w.lockOn(w.client(), append(opts, rwlock.WithObserver(w.observer))...)
+	return w.lockOn(w.client(), append(opts, w.observer.Options()...)...)
 }
 
 func (w *world) lockOn(c *redis.Client, opts ...rwlock.Option) *rwlock.RWLock {
@@ -262,7 +262,7 @@ func TestServersOfAQuorum(t *testing.T) {
 				clients = append(clients, w.client())
 				w.server = testredis.Mem(w)
 			}
-			rw, err := rwlock.NewQuorum(clients, rwlock.WithObserver(w.observer))
+			rw, err := rwlock.NewQuorum(clients, w.observer.Options()...)
 			require.NoError(w, err)
 			w.Cleanup(func() { _ = rw.Close() })
 			shown("3")
@@ -325,7 +325,7 @@ func TestEventsAreCounted(t *testing.T) {
 			w.observer.Observe(rwlock.Event{Kind: kind, Name: "a", Mode: rwlock.Read, Duration: time.Second, Err: errors.New("x"),
 				Path: rwlock.PathHeartbeat, Reason: rwlock.ReasonForgotten})
 		}
-		w.observer.Observe(rwlock.Event{Kind: rwlock.EventWokenInVain})
+		w.observer.Observe(rwlock.Event{Kind: rwlock.EventWoken})
 		require.Equal(w, map[string]string{
 			"rwlock.acquire.duration{mode=read,outcome=acquired,path=heartbeat}": "1: 1",
 			"rwlock.acquire.duration{mode=read,outcome=error}":                   "1: 1",
@@ -388,7 +388,7 @@ func TestGlobalProviders(t *testing.T) {
 	require.NoError(t, err)
 	observer.Observe(rwlock.Event{Kind: rwlock.EventEnded, Mode: rwlock.Write, Dropped: 7})
 	require.Contains(t, collect(t, reader), "rwlock.hold.duration{mode=write}")
-	observer.(rwlock.Tracer).TraceCall(ctx, "a", rwlock.Read)
+	observer.TraceCall(ctx, "a", rwlock.Read)
 	require.Len(t, spans.Started(), 1)
 	require.Len(t, handled, 1)
 	require.ErrorContains(t, handled[0], "7 events were dropped")

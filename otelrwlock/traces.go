@@ -11,12 +11,12 @@ import (
 )
 
 // TraceCall begins the span of a lock call.
-func (o *observer) TraceCall(ctx context.Context, name string, mode rwlock.Mode) context.Context {
+func (o *Telemetry) TraceCall(ctx context.Context, name string, mode rwlock.Mode) context.Context {
 	return o.begin(ctx, callSpan, attribute.String("rwlock.name", text(name)), attribute.String("rwlock.mode", mode.String()))
 }
 
 // TraceHold begins the span of a hold.
-func (o *observer) TraceHold(ctx context.Context, h *rwlock.Hold) context.Context {
+func (o *Telemetry) TraceHold(ctx context.Context, h *rwlock.Hold) context.Context {
 	return o.begin(ctx, holdSpan, attribute.String("rwlock.name", text(h.Name())), attribute.String("rwlock.mode", h.Mode().String()),
 		attribute.String("rwlock.owner", h.Owner().String()), attribute.Int64("rwlock.token", h.Token()))
 }
@@ -35,7 +35,7 @@ type span struct {
 
 type spanKey struct{}
 
-func (o *observer) begin(ctx context.Context, about string, attrs ...attribute.KeyValue) context.Context {
+func (o *Telemetry) begin(ctx context.Context, about string, attrs ...attribute.KeyValue) context.Context {
 	ctx, s := o.tracer.Start(ctx, about, trace.WithAttributes(attrs...))
 	return context.WithValue(ctx, spanKey{}, span{s, about})
 }
@@ -47,7 +47,7 @@ func traceEvent(e rwlock.Event) {
 		return
 	}
 	switch e.Kind {
-	case rwlock.EventWaiting, rwlock.EventWoken, rwlock.EventWakeMissed:
+	case rwlock.EventWaiting, rwlock.EventWoken:
 		s.AddEvent(e.Kind.String(), trace.WithTimestamp(e.Time))
 	case rwlock.EventRenewalFailed:
 		s.AddEvent(e.Kind.String(), trace.WithTimestamp(e.Time), trace.WithAttributes(attribute.String("error", e.Err.Error())))

@@ -94,7 +94,7 @@ func TestSpansOfRedisotelAreChildren(t *testing.T) {
 	inBubble(t, func(w *world) {
 		c := w.client()
 		require.NoError(w, redisotel.InstrumentTracing(c, redisotel.WithTracerProvider(w.tracers)))
-		rw := w.lockOn(c, rwlock.WithObserver(w.observer))
+		rw := w.lockOn(c, w.observer.Options()...)
 		h := w.lock(ctx, rw, "a")
 		_, err := rw.Lock(ctx, "a", rwlock.MaxWait(time.Second))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
@@ -190,7 +190,7 @@ func TestSpanOfALostHold(t *testing.T) {
 // Events of a hold that its call has lost before it returned, which are in the context of the call, end no other span.
 func TestEventsEndNoOtherSpan(t *testing.T) {
 	inBubble(t, func(w *world) {
-		tracer := w.observer.(rwlock.Tracer)
+		tracer := w.observer
 		call := tracer.TraceCall(ctx, "a", rwlock.Write)
 		w.observer.Observe(rwlock.Event{Kind: rwlock.EventEnded, Context: call, Time: time.Now()})
 		request, root := w.tracers.Tracer("test").Start(ctx, "request")

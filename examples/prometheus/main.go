@@ -33,11 +33,11 @@ func observed(client redis.UniversalClient) (*rwlock.RWLock, http.Handler, error
 	if err != nil {
 		return nil, nil, err
 	}
-	observer, err := otelrwlock.New(otelrwlock.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))
+	telemetry, err := otelrwlock.New(otelrwlock.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))
 	if err != nil {
 		return nil, nil, err
 	}
-	rw, err := rwlock.New(client, rwlock.WithObserver(observer))
+	rw, err := rwlock.New(client, telemetry.Options()...)
 	return rw, promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), err
 }
 

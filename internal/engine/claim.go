@@ -409,7 +409,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 // late, it still comes.
 func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
 	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
-		e.holdEvent(c.caller, Event{Kind: WakeMissed})
+		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
 		if e.deaf.number == 0 { // or else one suspicion after the other would put off the end of the first
 			e.deaf = deafness{c.number, now.Add(deafAfter)}
 		}

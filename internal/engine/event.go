@@ -9,9 +9,9 @@ type Event struct {
 	Owner Owner
 	Mode  Mode
 	Token int64
-	Path  Path          // of Acquired
+	Path  Path          // of Acquired, and of Woken: ByMessage; ByHeartbeat if no message came; 0 if the call had given up
 	Cause Cause         // of Ended
-	Hold  *Hold         // of all but WokenInVain and Voting
+	Hold  *Hold         // of all but Voting, and Woken without a Path
 	Took  time.Duration // of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
 	Err   error         // of Refused, RenewalFailed and Voting
 
@@ -29,9 +29,7 @@ const (
 	Ended                              // a hold has ended
 	Renewed                            // a renewal has succeeded
 	RenewalFailed                      // a renewal has failed, and is tried again
-	Woken                              // a message granted the lock to a call that waits
-	WokenInVain                        // a message granted the lock to a call that had given up
-	WakeMissed                         // a heartbeat brought a grant that no message told
+	Woken                              // a call that waits was granted the lock, or would have been
 	Withdrawn                          // the server knows that a call has given up
 	Voting                             // another number of the servers of a quorum vote
 )
@@ -63,10 +61,10 @@ const (
 // woken tells of a message that granted the lock to a claim, which is nil if nobody waits for it any more.
 func (e *Engine) woken(c *claim) {
 	if c == nil {
-		e.out.Events = append(e.out.Events, Event{Kind: WokenInVain})
+		e.out.Events = append(e.out.Events, Event{Kind: Woken})
 		return
 	}
-	e.holdEvent(c.caller, Event{Kind: Woken})
+	e.holdEvent(c.caller, Event{Kind: Woken, Path: ByMessage})
 }
 
 func (e *Engine) holdEvent(h *Hold, ev Event) {

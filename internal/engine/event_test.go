@@ -39,7 +39,7 @@ func TestEvents(t *testing.T) {
 	d.Replied(d.now, r, wait, nil)
 	require.Empty(t, d.events(&sent), "it waits already")
 	d.Heard(d.now, fmt.Sprintf("7 0 %s", r.Claim.Number))
-	require.Equal(t, []string{event(engine.Woken, 0, 0, 0), event(engine.Acquired, engine.ByMessage, 0, lease/3)}, d.events(&sent))
+	require.Equal(t, []string{event(engine.Woken, engine.ByMessage, 0, 0), event(engine.Acquired, engine.ByMessage, 0, lease/3)}, d.events(&sent))
 	require.Empty(t, sent)
 
 	inner, r := d.call(t, &engine.Hold{})

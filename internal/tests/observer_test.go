@@ -197,11 +197,15 @@ func TestObserverIsToldOfWakeUps(t *testing.T) {
 		unlock(w, waiting.granted())
 		e := j.next(w, 1, rwlock.EventAcquired)
 		if e.Path == rwlock.PathMessage {
-			require.Equal(w, "n", j.next(w, 1, rwlock.EventWoken).Name)
+			woken := j.next(w, 1, rwlock.EventWoken)
+			require.Equal(w, "n", woken.Name)
+			require.Equal(w, rwlock.PathMessage, woken.Path)
 		} else {
 			require.Equal(w, rwlock.PathHeartbeat, e.Path) // the grant came between two requests of the waiter's
 		}
-		require.Empty(w, j.of(rwlock.EventWakeMissed))
+		for _, woken := range j.of(rwlock.EventWoken) {
+			require.NotEqual(w, rwlock.PathHeartbeat, woken.Path)
+		}
 	})
 }
 
@@ -242,7 +246,7 @@ func TestTracerGivesContexts(t *testing.T) {
 	everywhere(t, func(w *world) {
 		tr := &tracer{}
 		sent := &sentWith{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr), rwlock.WithTracer(tr))
 		h := take(w, newOwner(), rw, write, "n")
 		require.Equal(w, "hold n", h.Context().Value(spanKey{}))
 		_, err := rw.TryLock(context.Background(), "n")
@@ -263,7 +267,7 @@ func TestTracerOfACallThatFails(t *testing.T) {
 		tr := &tracer{}
 		h := take(w, newOwner(), w.newLock(), write, "n")
 		sent := &sentWith{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr), rwlock.WithTracer(tr))
 		_, err := rw.Lock(context.Background(), "n", rwlock.MaxWait(w.lease))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		tr.next(w, 1, rwlock.EventWithdrawn)
@@ -281,7 +285,7 @@ func TestTracerOfACallThatFails(t *testing.T) {
 func TestTracerEndsNoCall(t *testing.T) {
 	bubbled(t, func(w *world) {
 		tr := &tracer{done: true}
-		rw := w.newLock(rwlock.WithObserver(tr))
+		rw := w.newLock(rwlock.WithObserver(tr), rwlock.WithTracer(tr))
 		h := take(w, newOwner(), rw, write, "n")
 		require.NoError(w, h.Context().Err())
 		waiting := w.enqueue(newOwner(), rw, write, "n")
@@ -296,7 +300,7 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what observers hear")
 		tr := &tracer{}
-		rw := w.newLock(rwlock.WithObserver(tr), rwlock.WithLease(w.lease))
+		rw := w.newLock(rwlock.WithObserver(tr), rwlock.WithTracer(tr), rwlock.WithLease(w.lease))
 		foreign := take(w, newOwner(), w.newLock(), write, "foreign")
 		held := take(w, newOwner(), rw, write, "n")
 		unlock(w, take(w, held.Context(), rw, read, "n"))
@@ -427,9 +431,11 @@ func (s *sentWith) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// A nil observer is refused, a function too.
+// A nil observer is refused, a function too, and so are a nil tracer and a nil monitor.
 func TestNilObserverIsRefused(t *testing.T) {
 	bubbled(t, func(w *world) {
+		require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithTracer(nil))), "rwlock: new: the tracer is nil")
+		require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithMonitor(nil))), "rwlock: new: the monitor is nil")
 		for _, o := range []rwlock.Observer{nil, rwlock.ObserverFunc(nil)} {
 			require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithObserver(o))), "rwlock: new: the observer is nil")
 		}

@@ -186,7 +186,7 @@ func (m *monitor) Attach(rw *rwlock.RWLock) func() {
 func TestMonitorIsAttached(t *testing.T) {
 	bubbled(t, func(w *world) {
 		m := &monitor{}
-		rw := w.newLock(rwlock.WithObserver(m))
+		rw := w.newLock(rwlock.WithObserver(m), rwlock.WithMonitor(m))
 		require.Same(w, rw, m.rw)
 		h := take(w, newOwner(), rw, write, "a")
 		require.Len(w, m.rw.Snapshot().Holds, 1)

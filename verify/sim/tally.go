@@ -58,7 +58,7 @@ func (t *Tally) String() string {
 
 var kinds = map[engine.EventKind]string{
 	engine.Acquired: "acquired", engine.Refused: "refused", engine.Queueing: "queueing", engine.Ended: "ended", engine.Renewed: "renewed",
-	engine.RenewalFailed: "renewal failed", engine.WokenInVain: "woken in vain", engine.WakeMissed: "wake missed", engine.Withdrawn: "withdrawn",
+	engine.RenewalFailed: "renewal failed", engine.Woken: "woken", engine.Withdrawn: "withdrawn",
 }
 
 var paths = map[engine.Path]string{
