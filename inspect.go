@@ -24,6 +24,7 @@ type Holder struct {
 	Mode  Mode
 	Count int           // how many holds the owner has in this mode
 	Lease time.Duration // how much of the lease is left
+	Since time.Time     // when the lock was granted, by the server's clock; zero if that was set back since
 }
 
 // Waiter is an owner that waits for a lock.
@@ -66,7 +67,11 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 func publicState(name string, p protocol.State, labels map[string]string) State {
 	s := State{Name: name, Mode: Mode(p.Mode), Token: p.Token}
 	for _, h := range p.Holders {
-		s.Holders = append(s.Holders, Holder{h.Owner.String(), labels[h.Instance], Mode(h.Known.Mode), h.Count, h.Lease})
+		holder := Holder{Owner: h.Owner.String(), Label: labels[h.Instance], Mode: Mode(h.Known.Mode), Count: h.Count, Lease: h.Lease}
+		if h.Since > 0 {
+			holder.Since = time.UnixMicro(h.Since)
+		}
+		s.Holders = append(s.Holders, holder)
 	}
 	for _, w := range p.Waiters {
 		s.Waiters = append(s.Waiters, Waiter{w.Owner.String(), labels[w.Instance], Mode(w.Known.Mode), w.Lease})

@@ -101,6 +101,7 @@ func normal(text string) string {
 		{`\b\d{16}\b`, "TOKEN"},
 		{`time=\S+`, "time=TIME"},
 		{`"lease_ms":\d+`, `"lease_ms":N`},
+		{`"since":"[^"]+"`, `"since":"TIME"`},
 		{`\b[\d.]+(ns|µs|ms|s)\b`, "DURATION"},
 		{`\b(Redis|Valkey) [\d.]+\b`, "VERSION"},
 		{`\d\d:\d\d:\d\d`, "TIME"},

@@ -334,6 +334,9 @@ func inTheWay(s rwlock.State, owner string) string {
 	if len(s.Holders) > 0 {
 		doing := map[rwlock.Mode]string{rwlock.Read: "reading", rwlock.Write: "writing"}[s.Mode]
 		text = fmt.Sprintf("held for %s by %s", doing, cmp.Or(s.Holders[0].Label, s.Holders[0].Owner))
+		if since := s.Holders[0].Since; !since.IsZero() {
+			text += " for " + age(since)
+		}
 		if n := len(s.Holders) - 1; n > 0 {
 			text += " and " + count(n, "other")
 		}

@@ -18,8 +18,9 @@ func (a *app) lsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
 		Short: "List the locks that are held or waited for",
-		Long: `Ls lists the locks that are held or waited for, those with the most waiters first; of all masters if the server is a cluster. PATTERN is a pattern of
-Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of the database.`,
+		Long: `Ls lists the locks that are held or waited for, those with the most waiters first; of all masters if the server is a
+cluster. HELD FOR and LABEL are those of the holder that has had the lock for longest. PATTERN is a pattern of Redis, such as
+'orders:*'. Ls uses SCAN, so it visits all keys of the database.`,
 		Args: a.args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
@@ -56,16 +57,26 @@ func (a *app) list(states []rwlock.State) error {
 		return output.JSON(os.Stdout, allToJSON(states))
 	}
 	t := &output.Table{}
-	t.Header("LOCK", "MODE", "HOLDERS", "WAITERS", "LEASE LEFT", "TOKEN")
+	t.Header("LOCK", "MODE", "HOLDERS", "WAITERS", "HELD FOR", "LEASE LEFT", "LABEL")
 	for _, s := range states {
 		if len(s.Holders)+len(s.Waiters) == 0 {
 			t.Add(text("%s", output.Name(s.Name)), modeCell(rwlock.None))
 			continue
 		}
 		t.Add(text("%s", output.Name(s.Name)), modeCell(s.Mode), text("%d", len(s.Holders)), text("%d", len(s.Waiters)),
-			leaseCell(longestLease(s)), text("%d", s.Token))
+			ageCell(oldest(s).Since), leaseCell(longestLease(s)), labelCell(oldest(s).Label))
 	}
 	return t.Print(os.Stdout, output.Color(os.Stdout))
+}
+
+// oldest returns the holder that has had the lock for longest.
+func oldest(s rwlock.State) (first rwlock.Holder) {
+	for _, h := range s.Holders {
+		if first.Owner == "" || h.Since.Before(first.Since) {
+			first = h
+		}
+	}
+	return first
 }
 
 // longestLease returns the time after which all current holders have lost the lock, unless they renew it.

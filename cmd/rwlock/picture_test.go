@@ -56,7 +56,7 @@ func picture(frame string) string {
 	frame = strings.NewReplacer("\x1b[K", "", "\r", "").Replace(frame)
 	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="960" height="%d" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">`+"\n",
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="1060" height="%d" font-family="ui-monospace, Menlo, Consolas, monospace" font-size="13">`+"\n",
 		20*len(lines)+24)
 	b.WriteString(`<rect width="100%" height="100%" rx="6" fill="#1e1e1e"/>` + "\n")
 	for i, line := range lines {

@@ -45,6 +45,8 @@ type holderJSON struct {
 	Mode    string `json:"mode"`
 	Count   int    `json:"count"`
 	LeaseMS int64  `json:"lease_ms"`
+	// When the lock was granted, by the server's clock, if that is known.
+	Since *time.Time `json:"since,omitempty"`
 }
 
 type waiterJSON struct {
@@ -57,7 +59,12 @@ type waiterJSON struct {
 func toJSON(s rwlock.State) stateJSON {
 	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
-		j.Holders = append(j.Holders, holderJSON{h.Owner, h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds()})
+		holder := holderJSON{h.Owner, h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil}
+		if !h.Since.IsZero() {
+			since := h.Since.UTC()
+			holder.Since = &since
+		}
+		j.Holders = append(j.Holders, holder)
 	}
 	for _, w := range s.Waiters {
 		j.Waiters = append(j.Waiters, waiterJSON{w.Owner, w.Label, w.Mode.String(), w.Lease.Milliseconds()})
@@ -91,7 +98,7 @@ func text(format string, args ...any) output.Cell {
 // ownersTable has a row for each holder and each waiter, of all these locks.
 func ownersTable(states []rwlock.State) *output.Table {
 	t := &output.Table{}
-	t.Header("LOCK", "STATE", "MODE", "COUNT", "LEASE LEFT", "LABEL", "OWNER")
+	t.Header("LOCK", "STATE", "MODE", "COUNT", "HELD FOR", "LEASE LEFT", "LABEL", "OWNER")
 	for _, s := range states {
 		name := text("%s", output.Name(s.Name)) // in its first row only
 		if len(s.Holders)+len(s.Waiters) == 0 {
@@ -99,17 +106,28 @@ func ownersTable(states []rwlock.State) *output.Table {
 			continue
 		}
 		for _, h := range s.Holders {
-			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), leaseCell(h.Lease), labelCell(h.Label), text("%s", h.Owner))
+			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), ageCell(h.Since), leaseCell(h.Lease), labelCell(h.Label), text("%s", h.Owner))
 			name = output.Cell{}
 		}
 		for i, w := range s.Waiters {
 			waits := output.Cell{Text: "waits " + strconv.Itoa(i+1), Style: output.Dim}
-			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, leaseCell(w.Lease), labelCell(w.Label), text("%s", w.Owner))
+			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, output.Cell{}, leaseCell(w.Lease), labelCell(w.Label), text("%s", w.Owner))
 			name = output.Cell{}
 		}
 	}
 	return t
 }
+
+// ageCell says how long a lock has been held, if that is known.
+func ageCell(since time.Time) output.Cell {
+	if since.IsZero() {
+		return output.Cell{}
+	}
+	return text("%s", age(since))
+}
+
+// age is the time since a moment by the server's clock, which may be ahead of this machine's.
+func age(since time.Time) string { return output.Duration(max(time.Since(since), 0)) }
 
 func leaseCell(d time.Duration) output.Cell { return text("%s", output.Duration(d)) }
 

@@ -22,6 +22,7 @@ type Holder struct {
 	Known
 	Count int
 	Lease time.Duration // what is left
+	Since int64         // when the lock was granted, µs of the server's clock; 0 if that is not known
 }
 
 // A Waiter is a claim that waits for a lock.
@@ -74,7 +75,7 @@ func (d *decoder) state() (State, error) {
 			since = d.fields["fence"]
 		}
 		if left := d.left(since, lease); left > 0 {
-			s.Holders = append(s.Holders, Holder{k, countOf(d.fields["count"]), left})
+			s.Holders = append(s.Holders, Holder{k, countOf(d.fields["count"]), left, d.time(d.fields["fence"])})
 		}
 	}
 	if owner == "shared" || d.fields["readers"] != "" {
@@ -86,7 +87,7 @@ func (d *decoder) state() (State, error) {
 			if err != nil || left <= 0 || len(f) < 4 || f[2] != "held" || !k.is(f[0]) {
 				continue
 			}
-			s.Holders = append(s.Holders, Holder{k, countOf(f[3]), left})
+			s.Holders = append(s.Holders, Holder{k, countOf(f[3]), left, d.time(f[1])})
 		}
 	}
 	for _, h := range s.Holders {
@@ -153,6 +154,15 @@ func (d *decoder) left(since, lease string) time.Duration {
 	from, _ := strconv.ParseInt(since, 10, 64)
 	ms, _ := strconv.ParseInt(lease, 10, 64)
 	return time.Duration(min(from+ms*1000-d.now, maxAgain.Microseconds())) * time.Microsecond
+}
+
+// time returns the time of a grant: its token, unless the server's clock was set back and tokens run ahead of it. Several grants
+// within a microsecond run ahead by that many.
+func (d *decoder) time(token string) int64 {
+	if n, err := strconv.ParseInt(token, 10, 64); err == nil && n <= d.now+time.Second.Microseconds() {
+		return min(n, d.now)
+	}
+	return 0
 }
 
 func (k Known) is(number string) bool {

@@ -80,6 +80,8 @@ func (j *join) holders() {
 		h.Lease = v[last].Lease
 		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(b.Count, a.Count) })
 		h.Count = v[last].Count
+		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(a.Since, b.Since) })
+		h.Since = v[last].Since
 		j.joined.Holders = append(j.joined.Holders, h)
 		j.joined.Mode = max(j.joined.Mode, p.mode)
 	}

@@ -325,9 +325,12 @@ func TestStateIsRead(t *testing.T) {
 	require.Equal(t, protocol.State{Token: 7}, decode([]any{"owner", "", "fence", "7"}, nil, nil))
 
 	s := decode([]any{"owner", w1, "lease", "30000", "fence", since(10 * time.Second)}, nil, nil)
-	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000, Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second}}}, s)
+	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000, Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Since: now - 10_000_000}}}, s)
 	s = decode([]any{"owner", w1, "lease", "30000", "fence", since(30 * time.Second)}, nil, nil)
 	require.Empty(t, s.Holders)
+	// A token that is ahead of the clock does not say since when.
+	s = decode([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(-time.Minute)}, nil, nil)
+	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: 30 * time.Second}}, s.Holders)
 
 	// The writer reads, too, and was entered again; all sorts wait.
 	queue := []any{r3, "-999999999998", r6, "-999999999995", w4, "3", w5, "4"}
@@ -337,14 +340,14 @@ func TestStateIsRead(t *testing.T) {
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{
 		Mode: protocol.Write, Token: 7,
-		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second}, {Known: kr2, Count: 2, Lease: 5 * time.Second}},
+		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Since: 7}, {Known: kr2, Count: 2, Lease: 5 * time.Second, Since: 7}},
 		Waiters: []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kr6, Lease: 30 * time.Second}, {Known: kw4, Lease: 29 * time.Second}},
 	}, s)
 
 	// Several read. One of the readers that wait is owed the next phase.
 	hash = join([]any{"owner", "shared +", "lease", "30000", "fence", "7", "pending", "2", "owed", "2"}, slot(kr2, "7 held 1"), waiting)
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000), w1, "x", r3, fmt.Sprint(now/1000 + 5000)}, queue)
-	require.Equal(t, []protocol.Holder{{Known: kr2, Count: 1, Lease: 5 * time.Second}}, s.Holders)
+	require.Equal(t, []protocol.Holder{{Known: kr2, Count: 1, Lease: 5 * time.Second, Since: 7}}, s.Holders)
 	require.Equal(t, protocol.Read, s.Mode)
 	require.Equal(t, []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kw4, Lease: 29 * time.Second}, {Known: kr6, Lease: 30 * time.Second}}, s.Waiters)
 

@@ -62,7 +62,8 @@ func TestInspectTellsTheState(t *testing.T) {
 					require.Greater(w, s.Holders[i].Lease, 20*time.Second)
 					require.LessOrEqual(w, s.Holders[i].Lease, 30*time.Second)
 					require.NotEmpty(w, s.Holders[i].Label)
-					s.Holders[i].Lease, s.Holders[i].Label = 0, ""
+					require.WithinDuration(w, time.Now(), s.Holders[i].Since, 20*time.Second)
+					s.Holders[i].Lease, s.Holders[i].Label, s.Holders[i].Since = 0, "", time.Time{}
 				}
 				for i := range s.Waiters {
 					require.Greater(w, s.Waiters[i].Lease, 20*time.Second)
