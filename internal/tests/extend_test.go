@@ -15,10 +15,10 @@ import (
 func (w *world) extended(rw *rwlock.RWLock, h *rwlock.Hold, d time.Duration, from time.Time) {
 	w.Helper()
 	least, most := d, d+d/99+4*time.Millisecond
+	left := w.left(rw, h)
 	if !w.fake {
 		least -= time.Since(from)
 	}
-	left := w.left(rw, h)
 	require.GreaterOrEqual(w, left, least)
 	require.LessOrEqual(w, left, most)
 }
