@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
@@ -132,6 +133,44 @@ func TestDashboardAsksForWhatIsScraped(t *testing.T) {
 	for name := range known {
 		if !strings.HasSuffix(name, "_sum") && (!strings.HasSuffix(name, "hold_duration_seconds_count")) {
 			require.Contains(t, asked, name, "no panel shows it")
+		}
+	}
+}
+
+// Each alert can be parsed, asks for metrics and labels that a scrape has, and names only labels that its result keeps. None asks how
+// much of a lease is left, which is little for holds that are not meant to be renewed.
+func TestAlertsAskForWhatIsScraped(t *testing.T) {
+	t.Parallel()
+	_, families := scraped(t)
+	known := series(families)
+	text, err := os.ReadFile("alerts.yml")
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	require.Len(t, file.Groups, 1)
+	for _, rule := range file.Groups[0].Rules {
+		q := parse(t, rule.Expr)
+		for name := range q.metrics {
+			require.Contains(t, known, name, rule.Alert)
+			require.NotEqual(t, "rwlock_lease_remaining_seconds", name)
+			for _, label := range q.labels {
+				require.Contains(t, known[name], label, rule.Alert)
+			}
+		}
+		if rule.For != "" {
+			_, err := model.ParseDuration(rule.For)
+			require.NoError(t, err, rule.Alert)
+		}
+		require.Contains(t, []string{"page", "ticket"}, rule.Labels["severity"], rule.Alert)
+		for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(rule.Annotations["summary"], -1) {
+			require.Contains(t, q.kept, m[1], rule.Alert)
 		}
 	}
 }
