@@ -210,14 +210,14 @@ func TestResigningLeaderHandsOver(t *testing.T) {
 		a := r.enter("a")
 		a.expect("leads")
 		b, c := r.enter("b"), r.enter("c")
-		for _, leader := range []*candidate{a, b, c} {
+		for i, leader := range []*candidate{a, b, c} {
 			_, err := fmt.Fprintln(leader.in, "resign")
 			require.NoError(r, err)
-			map[*candidate]*candidate{a: b, b: c, c: a}[leader].expect("leads")
+			[]*candidate{b, c, a}[i].expect("leads")
+			r.awaits(func(_ string, successors []string) bool {
+				return strings.Join(successors, " ") == []string{"c a", "a b", "b c"}[i]
+			})
 		}
-		r.awaits(func(leader string, successors []string) bool {
-			return leader == "a" && strings.Join(successors, " ") == "b c"
-		})
 		require.Equal(r, []string{"a", "b", "c", "a"}, r.terms())
 		for _, c := range []*candidate{a, b, c} {
 			c.quiet()
