@@ -88,6 +88,7 @@ func TestPageInABrowser(t *testing.T) {
 	} {
 		require.Contains(t, text, part)
 	}
+	readable(t, ctx)
 	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(page.URL+"/?format=json")))
 	require.Contains(t, result(t, ctx, chromedp.Text("html > body")), `"name": "orders:42"`)
 }
