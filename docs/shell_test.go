@@ -75,7 +75,7 @@ var shownBy = []struct {
 
 	{command: `go get github\.com/\S+`, why: "it downloads the library, which this is"},
 	{command: `git clone https://\S+ && cd rwlock && go -C cmd/rwlock install \.`, test: "TestScripts"},
-	{command: `(\[ "\$RWLOCK_NAME" = backup \] \|\| exec )?rwlock (exec|watch) .*`, test: "TestScripts"},
+	{command: `(\[ "\$RWLOCK_NAME" = backup \] \|\| exec )?rwlock ((exec|watch) .*|doctor)`, test: "TestScripts"},
 }
 
 // Each command in the documents is run by this test, by a step of .ci/run or by a test, or is listed with the reason why not; and what

@@ -59,6 +59,9 @@ func Node(ctx context.Context, server string, c *redis.Client, votes bool) []Fin
 		if votes {
 			list = []Finding{latency, version(i), role(i), eviction(i), memory(ctx, c, i), votingReplicas(i)}
 		}
+		if f, active := replication(i); active {
+			list = append(list, f)
+		}
 		if len(replicasIn(i)) > 0 {
 			list = append(list, replicaClocks(ctx, c, i))
 		}

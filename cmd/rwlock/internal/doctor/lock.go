@@ -29,6 +29,9 @@ func Lock(ctx context.Context, client redis.UniversalClient, open func() (*rwloc
 	name := "rwlock-doctor:" + uuid.NewString()
 	defer client.Del(ctx, prefix+":{"+name+"}") // nobody uses it again
 	list := []Finding{rights(ctx, a, name, prefix), channels(ctx, client, prefix)}
+	if list[0].Status == OK {
+		list = append(list, Scripts(ctx, client, prefix)...)
+	}
 	if list[0].Status == OK && list[1].Status == OK {
 		list = append(list, handover(ctx, a, b, name))
 	}
