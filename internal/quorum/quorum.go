@@ -43,8 +43,9 @@ const (
 	deafAfter = 250 * time.Millisecond
 	// recordFresh is for how long after its grant a vote may be given back by a script that does not read the server's clock.
 	recordFresh = 45 * time.Second
-	// mostFlying is how many requests at most a server is sent before it has answered the first.
-	mostFlying = 1024
+	// mostFlying is how many requests at most a server is sent before it has answered the first. A server that
+	// answers a thousand a second is not slow for that.
+	mostFlying = 256
 )
 
 // atOnce is how many ballots a call of Tick, or of what changes the servers, looks at. The others are due

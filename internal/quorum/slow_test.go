@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,6 +111,36 @@ func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
 		}
 		require.LessOrEqual(t, s.flying.Len(), mostFlying+1)
 		require.LessOrEqual(t, s.unsent.Len(), mostFlying, "releases of what it was asked for")
+	}
+}
+
+// A server that has much to do, and does it, is not passed over: thousands that wait would go on to another one,
+// which would then have as much to do.
+func TestBusyServerIsNotSlow(t *testing.T) {
+	r := newVotingRig(t)
+	home := r.inOrder()[0]
+	s := r.quorum.servers[home]
+	others := r.healthy(home)
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Vote && q.Server != home {
+			return waits(time.Hour)
+		}
+		return others(q)
+	}
+	const perSecond, waiters = 1200, 3000
+	for range waiters {
+		r.acquire(protocol.Write, false)
+		r.answer()
+	}
+	for k := range 5 * waiters {
+		r.pass(time.Second / perSecond)
+		if i := slices.IndexFunc(r.sent, func(q *Request) bool { return q.Server == home }); i >= 0 {
+			q := r.sent[i]
+			r.sent = slices.Delete(r.sent, i, i+1)
+			r.reply(q, waits(time.Hour))
+			r.answer()
+		}
+		require.True(t, s.answers(r.quorum), k)
 	}
 }
 
