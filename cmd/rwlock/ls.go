@@ -14,7 +14,7 @@ import (
 )
 
 func (a *app) lsCommand() *cobra.Command {
-	all, waiting := false, false
+	all, filter := false, filter{}
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
 		Short: "List the locks that are held or waited for",
@@ -24,7 +24,7 @@ cluster. HELD FOR and LABEL are those of the holder that has had the lock for lo
 		Args: a.args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
-				keep := inUse(waiting)
+				keep := filter.keep
 				if all {
 					keep = func(rwlock.State) bool { return true }
 				}
@@ -37,19 +37,31 @@ cluster. HELD FOR and LABEL are those of the holder that has had the lock for lo
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the locks that were used in the last minutes and are free now")
-	waitingFlag(cmd, &waiting)
+	filter.flags(cmd)
 	a.jsonFlag(cmd)
 	return cmd
 }
 
-// waitingFlag gives cmd the flag --waiting.
-func waitingFlag(cmd *cobra.Command, waiting *bool) {
-	cmd.Flags().BoolVar(waiting, "waiting", false, "only locks that somebody waits for")
+// A filter selects the locks that ls and watch show: those in use.
+type filter struct {
+	waiting bool
+	longer  duration
 }
 
-// inUse returns the filter of ls and watch.
-func inUse(waiting bool) func(rwlock.State) bool {
-	return func(s rwlock.State) bool { return len(s.Waiters) > 0 || !waiting && len(s.Holders) > 0 }
+func (f *filter) flags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.waiting, "waiting", false, "only locks that somebody waits for")
+	cmd.Flags().Var(&f.longer, "held-longer", "only locks that somebody has held for longer than this")
+	cmd.Flags().Lookup("held-longer").DefValue = ""
+}
+
+func (f *filter) keep(s rwlock.State) bool {
+	if f.longer > 0 {
+		since := oldest(s).Since
+		if since.IsZero() || time.Since(since) <= time.Duration(f.longer) {
+			return false
+		}
+	}
+	return len(s.Waiters) > 0 || !f.waiting && len(s.Holders) > 0
 }
 
 func (a *app) list(states []rwlock.State) error {

@@ -54,7 +54,7 @@ func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]s
 	defer s.close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), time.Second)
 	defer cancel()
-	states, _ := a.states(ctx, s, globEscape.Replace(start)+"*", inUse(false)) // what was found by then
+	states, _ := a.states(ctx, s, globEscape.Replace(start)+"*", new(filter).keep) // what was found by then
 	var list []string
 	for _, state := range states {
 		list = append(list, state.Name)

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) watchCommand() *cobra.Command {
-	interval, waiting := duration(time.Second), false
+	interval, filter := duration(time.Second), filter{}
 	cmd := &cobra.Command{
 		Use:   "watch [PATTERN]",
 		Short: "Show holders and waiters of all locks, live",
@@ -30,13 +30,13 @@ standard output is not a terminal, it prints them one after the other; with --js
 			}
 			return a.with(cmd, func(ctx context.Context, s *session) error {
 				return a.watch(ctx, time.Duration(interval), func() ([]rwlock.State, error) {
-					return a.states(ctx, s, patternOf(args), inUse(waiting))
+					return a.states(ctx, s, patternOf(args), filter.keep)
 				})
 			})
 		},
 	}
 	cmd.Flags().VarP(&interval, "interval", "i", "time from one look at the locks to the next")
-	waitingFlag(cmd, &waiting)
+	filter.flags(cmd)
 	a.jsonFlag(cmd)
 	return cmd
 }
