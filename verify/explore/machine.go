@@ -15,12 +15,13 @@ import (
 
 // A machine runs requests on server states, holds each run against the model, and remembers them all.
 type machine struct {
-	redis  *redisServer
-	stands bool // the server's clock does not move within a tick
-	runs   map[execution]*result
-	states map[string]*server
-	terms  map[string]request
-	wired  map[wired]string // texts, by requests of processes, which do not change any more
+	redis   *redisServer
+	stands  bool // the server's clock does not move within a tick
+	several bool // there are locks of several names
+	runs    map[execution]*result
+	states  map[string]*server
+	terms   map[string]request
+	wired   map[wired]string // texts, by requests of processes, which do not change any more
 }
 
 // A request is one run of a script.
@@ -190,8 +191,12 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 	if res.reply.Told.Token != 0 {
 		res.reply.Told.Token = tokens(res.reply.Told.Token)
 	}
-	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own.
+	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own. Whether a
+	// writer goes first matters to deadlocks, of which there are none over one name.
 	obstacle := protocol.Obstacle{Again: res.reply.Again.Round(time.Second)}
+	if m.several {
+		obstacle.Ahead = min(res.reply.Ahead, 1)
+	}
 	if id := res.reply.Claim; strings.Contains(id, instanceOf(int(q.of.inst))) {
 		obstacle.Claim = strings.Replace(id, instanceOf(int(q.of.inst)), nobody, 1)
 	}

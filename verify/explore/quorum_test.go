@@ -16,43 +16,46 @@ import (
 
 var quorumTime = flag.Duration("quorumtime", 0, "stop each exploration of a quorum after so long; 0 for no limit")
 
+// plans and largePlans are for a quorum what setups and largeSetups are for one server.
+var plans, largePlans = []string{
+	"W W passes 1",
+	"W R passes 1",
+	"W w passes 1",
+	"W W gives 1",
+	"W W crashes 1",
+	"W w late 1",
+	"W w lost 1",
+	"W w twice 1",
+	"W W restarts 1",
+	"W R restarts 1",
+	"W W cuts 1",
+	"W cold restarts 1 late 1",
+	"w r cold",
+	"w w cold passes 1",
+}, []string{
+	"W W five",
+	"W r r",
+	"W w cold",
+	"W w five",
+	"W W late 1",
+	"W W lost 1",
+	"W W twice 1",
+	"W w late 1 passes 1",
+	"w r cuts 1 lost 1",
+	"w w late 1 crashes 1",
+	"w w late 1 lost 1",
+	"w w late 1 restarts 1",
+	"w w lost 1 crashes 1",
+}
+
 // Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world that can be reached all
 // comes to a good end: every call gets the lock, or gives up.
 func TestExploreQuorum(t *testing.T) {
-	plans := []string{
-		"W W passes 1",
-		"W R passes 1",
-		"W w passes 1",
-		"W W gives 1",
-		"W W crashes 1",
-		"W w late 1",
-		"W w lost 1",
-		"W w twice 1",
-		"W W restarts 1",
-		"W R restarts 1",
-		"W W cuts 1",
-		"W cold restarts 1 late 1",
-		"w r cold",
-		"w w cold passes 1",
-	}
+	list := plans
 	if *large {
-		plans = []string{
-			"W W passes 3",
-			"W W late 1",
-			"W W lost 1",
-			"W W twice 1",
-			"W r r",
-			"W W cold",
-			"w w cold restarts 1",
-			"w r cuts 1 lost 1",
-			"w w r lost 1",
-			"W W late 1 passes 1",
-			"W W restarts 1 late 1",
-			"W R cuts 1 lost 1",
-			"W W R",
-		}
+		list = largePlans
 	}
-	for _, text := range plans {
+	for _, text := range list {
 		t.Run(strings.ReplaceAll(text, " ", "_"), func(t *testing.T) {
 			if !*large { // which takes all the memory there is
 				t.Parallel()

@@ -135,6 +135,7 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.several = s.names > 1
 	e := &explorer{machine: m, setup: s, fold: true, nodes: map[string]*node{}, changes: map[happening]*change{},
 		renamed: map[renamed]*node{}, served: map[fair]uint8{},
 		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
