@@ -3,7 +3,6 @@ package rwlock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"time"
 
@@ -45,7 +44,7 @@ func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, t
 		if err == nil {
 			return h, nil
 		}
-		if !errors.Is(err, engine.ErrAgain) || tries == mostTries {
+		if err != engine.ErrAgain || tries == mostTries {
 			return nil, wrap(op, name, err)
 		}
 	}
@@ -97,16 +96,16 @@ type wait struct {
 
 // over returns what the call fails with when err ended the wait.
 func (w *wait) over(err error) error {
-	waited := time.Since(w.start).Round(time.Millisecond)
-	if cause := context.Cause(w.ctx); cause != nil && errors.Is(err, w.ctx.Err()) && !errors.Is(err, cause) {
-		return fmt.Errorf("%w after %v: %w", err, waited, cause)
+	over := &overError{err: err, waited: time.Since(w.start).Round(time.Millisecond)}
+	if ended := w.ctx.Err(); ended != nil && errors.Is(err, ended) {
+		over.ctx = w.ctx
 	}
-	return fmt.Errorf("%w after %v", err, waited)
+	return over
 }
 
 // unanswered returns what a call fails with whose context ended before the server had answered; h is the hold that it is about, or nil.
 func (rw *RWLock) unanswered(w *wait, h *engine.Hold) error {
-	err := fmt.Errorf("%w: %w", w.over(w.ctx.Err()), engine.ErrUnanswered)
+	var err error = &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	var last error
@@ -114,7 +113,7 @@ func (rw *RWLock) unanswered(w *wait, h *engine.Hold) error {
 		last = h.LastError()
 	}
 	if why := rw.why(last); why != nil {
-		return fmt.Errorf("%w: %w", err, why)
+		return &because{err, why}
 	}
 	return err
 }
@@ -157,7 +156,16 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 		case <-rw.ends.Done():
 			gaveUp = ErrClosed
 		}
-		rw.mu.Lock()
+		switch {
+		case gaveUp == nil || !fresh:
+			rw.mu.Lock()
+		case !rw.quitters.busy.Load() && rw.mu.TryLock():
+		default: // many give up together
+			if err := rw.quit(w, held, gaveUp); err != nil {
+				return nil, err
+			}
+			rw.mu.Lock()
+		}
 		if held.waits() {
 			// Should the server grant the lock in this very moment, it is told to pass it on.
 			rw.engine.GiveUp(time.Now(), &held.hold, gaveUp)
@@ -201,6 +209,11 @@ func (w *wait) failed(rw *RWLock, held *holding) error {
 	default: // the process slept through the lease of what it was granted
 		return engine.ErrAgain
 	}
+	return w.explain(rw, held, err)
+}
+
+// explain returns what a call fails with that err has ended. RWLock.mu is locked, for reading at least.
+func (w *wait) explain(rw *RWLock, held *holding, err error) error {
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	unanswered := errors.Is(err, engine.ErrUnanswered)
 	if !ended && !unanswered && !errors.Is(err, ErrLocked) {
@@ -209,16 +222,16 @@ func (w *wait) failed(rw *RWLock, held *holding) error {
 	if ended {
 		err = w.over(err)
 		if held.hold.Unanswered() {
-			err = fmt.Errorf("%w: %w", err, engine.ErrUnanswered)
+			err = &because{err, engine.ErrUnanswered}
 		}
 	}
 	if ended || unanswered {
 		if why := rw.why(held.hold.LastError()); why != nil && !errors.Is(err, why) {
-			return fmt.Errorf("%w: %w", err, why)
+			return &because{err, why}
 		}
 	}
 	if blocked := rw.blocked(held); blocked != nil {
-		return fmt.Errorf("%w: %w", err, blocked)
+		return &because{err, blocked}
 	}
 	return err
 }

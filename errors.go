@@ -1,6 +1,7 @@
 package rwlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -115,5 +116,58 @@ func wrap(op, name string, err error) error {
 	if len(name) > maxName {
 		name = name[:32] + "…"
 	}
-	return fmt.Errorf("rwlock: %s %q: %w", op, name, err)
+	return &callError{op, name, err}
 }
+
+// The errors of calls make their text when it is read: thousands of calls may fail together.
+
+// A callError is an error of a call, with the lock.
+type callError struct {
+	op, name string
+	err      error
+}
+
+func (e *callError) Error() string { return fmt.Sprintf("rwlock: %s %q: %v", e.op, e.name, e.err) }
+func (e *callError) Unwrap() error { return e.err }
+
+// An overError is what has ended a wait, and when.
+type overError struct {
+	err    error
+	waited time.Duration
+	ctx    context.Context // that has ended it, or nil. Its cause takes a lock to read that all calls with it share
+}
+
+// cause returns the cause of the end of the context, or nil if there is none but that.
+func (e *overError) cause() error {
+	if e.ctx == nil {
+		return nil
+	}
+	if cause := context.Cause(e.ctx); !errors.Is(e.err, cause) {
+		return cause
+	}
+	return nil
+}
+
+func (e *overError) Error() string {
+	text := fmt.Sprintf("%v after %v", e.err, e.waited)
+	if cause := e.cause(); cause != nil {
+		text += ": " + cause.Error()
+	}
+	return text
+}
+
+// Is spares those who look for the context's error the cause.
+func (e *overError) Is(target error) bool { return errors.Is(e.err, target) }
+
+func (e *overError) Unwrap() []error {
+	if cause := e.cause(); cause != nil {
+		return []error{e.err, cause}
+	}
+	return []error{e.err}
+}
+
+// A because is an error with its reason.
+type because struct{ err, why error }
+
+func (e *because) Error() string   { return e.err.Error() + ": " + e.why.Error() }
+func (e *because) Unwrap() []error { return []error{e.err, e.why} }

@@ -37,6 +37,7 @@ type holding struct {
 	trace    *trace          // nil without a tracer
 	pcs      [6]uintptr      // of the calls that took it
 	keptTill time.Time       // with AtLeast: when Unlock may release it
+	gaveUp   error           // why the call has returned, though the engine does not know yet; set while RWLock.mu is locked for reading
 
 	// Of what Hold.Context returns, once it was called:
 	work   weak.Pointer[work]

@@ -65,7 +65,9 @@ type RWLock struct {
 	effects  sync.Pool      // of *effects, empty
 	timeouts sync.Pool      // of *time.Timer, stopped
 
-	mu      sync.Mutex // guards what follows
+	quitters quitters // calls that have returned
+
+	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	label   label
 	timer   *time.Timer

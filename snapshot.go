@@ -86,6 +86,7 @@ func (rw *RWLock) snapshot(s *Snapshot) {
 	for _, h := range rw.engine.Current() {
 		held := h.Tag.(*holding)
 		switch {
+		case held.gaveUp != nil: // it has returned
 		case held.waits():
 			w := LocalWait{Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner}, Since: h.Begun(), held: held}
 			if h.State() == engine.Wanted {

@@ -345,7 +345,7 @@ func (d *Dispatcher) oldest() (since time.Time, some bool) {
 func (d *Dispatcher) rests() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.queue)+len(d.urgent)+d.sending == 0
+	return d.queued()+d.sending == 0
 }
 
 // leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under way fail with err,
@@ -363,7 +363,7 @@ func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []
 		return rest
 	}
 	d.mu.Lock()
-	d.queue, d.urgent = take(d.queue), take(d.urgent)
+	d.queue, d.urgent, d.late = take(d.queue), take(d.urgent), take(d.late)
 	for x := range d.flying {
 		if elsewhere(x.requests[0]) {
 			delete(d.flying, x)

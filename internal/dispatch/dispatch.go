@@ -35,6 +35,10 @@ const (
 	patience = 10 * time.Millisecond
 	// A few connections are left to others that use the client.
 	spare = 2
+	// Late requests are overtaken only if so many requests wait.
+	someLate = 64
+	// So many exchanges in a row may overtake late requests.
+	mostOvertake = 3
 	// So many more goroutines may send renewals that are sent again.
 	extra = 16
 	// A server that answers each command before it reads the next, over a connection that buffers nothing, as miniredis in
@@ -73,6 +77,8 @@ type Dispatcher struct {
 	wake     sync.Cond
 	queue    []*protocol.Request
 	urgent   []*protocol.Request // renewals that are sent again
+	late     []*protocol.Request // that others overtake
+	overtook int                 // how many exchanges in a row did
 	idle     int
 	running  int
 	sending  int       // exchanges under way
@@ -178,6 +184,8 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 			d.confirms.Send(r)
 		case r.Again && r.Script == lua.Renew:
 			d.urgent = append(d.urgent, r)
+		case r.Late && d.queued() >= someLate:
+			d.late = append(d.late, r)
 		default:
 			d.queue = append(d.queue, r)
 		}
@@ -189,7 +197,7 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 // rouse sees to it that a goroutine is about to send what is queued.
 func (d *Dispatcher) rouse() {
 	switch {
-	case d.roused || len(d.queue)+len(d.urgent) == 0:
+	case d.roused || d.queued() == 0:
 	case d.idle > 0:
 		d.roused = true
 		d.wake.Signal()
@@ -209,7 +217,7 @@ func (d *Dispatcher) work() {
 		// Goroutines that are ready to run may have requests to add.
 		runtime.Gosched()
 		d.mu.Lock()
-		for len(d.queue)+len(d.urgent) == 0 {
+		for d.queued() == 0 {
 			d.roused = false
 			if d.closed || d.running > d.workers {
 				d.running--
@@ -245,8 +253,11 @@ func (d *Dispatcher) work() {
 	}
 }
 
+// queued returns how many requests wait to be sent.
+func (d *Dispatcher) queued() int { return len(d.queue) + len(d.urgent) + len(d.late) }
+
 // take moves the requests at the head of the queue that travel together. A renewal that is sent again comes first, and travels
-// alone: it may have been held up by what it travelled with.
+// alone: it may have been held up by what it travelled with. Late requests come last, but have a turn after every few others.
 func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 	if n := len(d.urgent); n > 0 {
 		requests = append(requests, d.urgent[n-1])
@@ -254,19 +265,28 @@ func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 		d.urgent = d.urgent[:n-1]
 		return requests
 	}
-	n, bytes := 1, size(d.queue[0])
-	for n < len(d.queue) {
-		if bytes += size(d.queue[n]); bytes > d.batch {
+	queue := &d.queue
+	switch {
+	case len(d.late) == 0:
+	case len(d.queue) == 0, d.overtook == mostOvertake:
+		queue, d.overtook = &d.late, 0
+	default:
+		d.overtook++
+	}
+	all := *queue
+	n, bytes := 1, size(all[0])
+	for n < len(all) {
+		if bytes += size(all[n]); bytes > d.batch {
 			break
 		}
 		n++
 	}
-	requests = append(requests, d.queue[:n]...)
-	rest := copy(d.queue, d.queue[n:])
-	clear(d.queue[rest:])
-	d.queue = d.queue[:rest]
-	if rest == 0 && cap(d.queue) > 1024 {
-		d.queue = nil
+	requests = append(requests, all[:n]...)
+	rest := copy(all, all[n:])
+	clear(all[rest:])
+	*queue = all[:rest]
+	if rest == 0 && cap(all) > 1024 {
+		*queue = nil
 	}
 	return requests
 }

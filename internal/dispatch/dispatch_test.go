@@ -754,3 +754,44 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 		stop(t, d)
 	})
 }
+
+// What nobody waits for is overtaken by other requests, if there is much of it, and yet gets its turn while others come.
+func TestLateRequestsAreOvertaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: func([]any) (any, error) {
+			time.Sleep(time.Millisecond)
+			return "OK", nil
+		}}
+		d, r := start(t, s)
+		defer stop(t, d)
+		const crowd = 5000
+		late := requests(crowd)
+		for _, r := range late {
+			r.Late = true
+		}
+		d.Send(late...)
+		time.Sleep(100 * time.Millisecond)
+		results := func(late bool) (n int) {
+			for _, result := range r.all() {
+				if result.Request.Late == late {
+					n++
+				}
+			}
+			return n
+		}
+		for i := range 20 {
+			before := results(true)
+			d.Send(requests(1)...)
+			for results(false) == i {
+				time.Sleep(time.Millisecond)
+			}
+			require.Less(t, results(true)-before, crowd/10)
+		}
+		require.Less(t, results(true), crowd)
+		for results(true) < crowd {
+			d.Send(requests(20)...)
+			time.Sleep(5 * time.Millisecond)
+		}
+		time.Sleep(time.Minute) // for what is under way
+	})
+}

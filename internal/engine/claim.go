@@ -343,6 +343,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 	if c.brief && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
 		r.Record = protocol.Released(c.wire, c.token)
 	}
+	r.Late = c.token == 0
 	c.start(now)
 	e.send(now, r)
 }
@@ -862,7 +863,11 @@ func (c *claim) endAt() time.Time {
 	if c.asked.IsZero() {
 		return c.retry
 	}
-	return c.asked.Add(endPatience << min(c.failures, 5))
+	patience := endPatience
+	if c.token == 0 {
+		patience = withdrawPatience
+	}
+	return c.asked.Add(patience << min(c.failures, 5))
 }
 
 // due does what is due by now, or nearly, and schedules what comes next.

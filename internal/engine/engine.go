@@ -54,6 +54,8 @@ const (
 	lastRetry  = time.Second
 	// endPatience is for how long the first request to end a claim may stay without an answer.
 	endPatience = time.Second
+	// withdrawPatience is the same for a call that has given up. Many may do so together, and other requests go first.
+	withdrawPatience = 3 * time.Second
 	// EndTimeout is for how long at least the end of a claim is tried.
 	EndTimeout = 5 * time.Second
 	// mostConfirm is for how long one request waits for replicas. Others share its connection, so that it is sent again instead.

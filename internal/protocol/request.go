@@ -34,6 +34,7 @@ type Request struct {
 	From     any     // the sender's own
 	Trace    any     // a context.Context whose values the request is sent with, or nil
 	Again    bool    // another request for the same is under way, or has failed
+	Late     bool    // nobody waits for the reply: other requests go first
 }
 
 // A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.

@@ -46,6 +46,8 @@ const (
 	// mostFlying is how many requests at most a server is sent before it has answered the first. A server that
 	// answers a thousand a second is not slow for that.
 	mostFlying = 256
+	// mostLate is how many others at most are sent that nobody waits for.
+	mostLate = 64
 )
 
 // atOnce is how many ballots a call of Tick, or of what changes the servers, looks at. The others are due
@@ -240,7 +242,11 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 		q.transmit(now, s, r)
 		return
 	}
-	s.unsent.PushBack(r)
+	if r.Late {
+		s.late.PushBack(r)
+	} else {
+		s.unsent.PushBack(r)
+	}
 	q.sendNext(now, s)
 }
 
@@ -251,6 +257,11 @@ func (q *Quorum) sendNext(now time.Time, s *server) {
 		if r.kind == votes && r.ballot.votes[s.index].first.IsZero() {
 			r.ballot.votes[s.index].first = now
 		}
+		q.transmit(now, s, r)
+	}
+	for r := s.late.First(); r != nil && s.flyingLate < mostLate; r = s.late.First() {
+		s.late.Remove(r)
+		s.flyingLate++
 		q.transmit(now, s, r)
 	}
 }
@@ -268,6 +279,9 @@ func (q *Quorum) transmit(now time.Time, s *server, r *Request) {
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
 	s.flying.Remove(r)
+	if r.Late {
+		s.flyingLate--
+	}
 	var reply protocol.Reply
 	var mark protocol.Mark
 	var state protocol.State

@@ -33,6 +33,8 @@ type server struct {
 	err       error         // the last that it replied, or that a request failed with
 
 	unsent        order.List[Request, *Request] // requests that wait until others are answered
+	late          order.List[Request, *Request] // the same, of those that others overtake
+	flyingLate    int                           // how many of them are under way
 	flying        order.List[Request, *Request] // those without an answer, oldest first
 	owed          order.List[Request, *Request] // votes that were not given back; the next to try again first
 	listening     time.Time                     // since when the subscription stands; zero if it does not
@@ -83,7 +85,7 @@ func (q *Quorum) slow(now time.Time, s *server) bool {
 
 // givesBack reports whether a vote is being given back to the server that it does not refuse to take.
 func (s *server) givesBack() bool {
-	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent} {
+	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late} {
 		for r := range list.All() {
 			if r.kind == givesBack {
 				return true
@@ -200,7 +202,7 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 		return
 	}
 	s.suspected = true
-	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent} {
+	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late} {
 		for r := range list.All() {
 			if r.round != nil {
 				q.decide(now, r.round)

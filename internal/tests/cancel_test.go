@@ -106,6 +106,47 @@ func TestContextThatEndedBeforeTheGrant(t *testing.T) {
 	})
 }
 
+// Many calls that give up together, while the lock is released, all return an error that says why, and leave nothing behind: the lock goes
+// to whoever waits on.
+func TestManyGiveUpTogether(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			for _, release := range []bool{false, true} {
+				h := take(w, newOwner(), rw, write, "n")
+				ctx, cancel := context.WithCancelCause(context.Background())
+				cause := errors.New("the cause")
+				var crowd sync.WaitGroup
+				for range 300 {
+					crowd.Go(func() {
+						got, err := acquire(ctx, rw, mode, "n")
+						if err == nil { // before the end of the context
+							_ = got.Unlock(context.Background())
+						} else if !errors.Is(err, context.Canceled) || !errors.Is(err, cause) {
+							w.Error(err)
+						}
+					})
+				}
+				waitQueued(w, rw, "n", 300)
+				last := w.enqueue(newOwner(), rw, write, "n")
+				if release {
+					go cancel(cause)
+					unlock(w, h)
+				} else {
+					cancel(cause)
+				}
+				crowd.Wait()
+				require.LessOrEqual(w, len(rw.Snapshot().Waits), 1)
+				if !release {
+					unlock(w, h)
+				}
+				unlock(w, last.granted())
+				waitFree(w, rw, "n")
+			}
+		}
+	})
+}
+
 // A drowsy context has its user notice its end late.
 type drowsy struct{ context.Context }
 
