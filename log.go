@@ -93,6 +93,9 @@ func log(l *slog.Logger, label string, rec engine.Record, dropped int) {
 			args = append(args, "taken at", fmt.Sprintf("%s:%d", where.File, where.Line))
 		}
 	}
+	if reason := Reason(rec.Cause).String(); rec.Cause != 0 && reason != "" {
+		args = append(args, "reason", reason)
+	}
 	if dropped > 0 {
 		args = append(args, "records dropped before", dropped)
 	}

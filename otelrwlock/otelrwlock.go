@@ -23,7 +23,7 @@
 //	rwlock.quorum.voting      gauge      how many of them vote, as far as the process knows
 //
 // The outcome of a call is "acquired", "locked" (a Try call would have had to wait), "timeout", "canceled", "closed", "upgrade",
-// "lost", "owner", "deadlock", "not_replicated" or "error". The path is the text of an [rwlock.Path], the reason that of an
+// "lost", "owner", "deadlock", "not_replicated", "no_majority" or "error". The path is the text of an [rwlock.Path], the reason that of an
 // [rwlock.Reason]. Gauges are read when the metrics are collected, with [rwlock.RWLock.Snapshot].
 //
 // # Spans
@@ -149,6 +149,7 @@ var outcomes = []struct {
 	text string
 }{
 	{rwlock.ErrLocked, "locked"},
+	{rwlock.ErrNoMajority, "no_majority"}, // before what ended the wait for one
 	{context.DeadlineExceeded, "timeout"},
 	{context.Canceled, "canceled"},
 	{rwlock.ErrClosed, "closed"},

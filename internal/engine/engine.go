@@ -184,6 +184,7 @@ type Record struct {
 	Token   int64
 	Hold    *Hold // or nil
 	Err     error // or nil
+	Cause   Cause // why the hold ended, if it was lost
 }
 
 // A Request is one to send. Its reply or error is to be handed to Replied.

@@ -339,6 +339,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	e.extendNone(h.claim, h.owns, cause)
 	if cause == ErrLost {
 		e.record("hold lost", h.claim, h, nil)
+		e.out.Log[len(e.out.Log)-1].Cause = why
 	}
 	e.out.Cancel = append(e.out.Cancel, h)
 	if h.forgotten {

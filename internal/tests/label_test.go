@@ -209,6 +209,7 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 				w.lostWhen(h)
 				eventually(w, func() bool { return len(said.list()) == 1 }, "a record; there are %q", said.list())
 				require.Contains(w, said.list()[0], "hold lost")
+				require.Regexp(w, `reason"?[=:]"?(gone|expired)`, said.list()[0])
 				require.Contains(w, said.list()[0], "lock=orders:42")
 				require.ErrorIs(w, h.Unlock(t.Context()), rwlock.ErrLost)
 			})
