@@ -22,7 +22,8 @@ func scheme(name string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// The page as it is now can be read on a telephone, and in both colour schemes. With the flag -picture, there is a picture of each.
+// The page as it is now can be read on a telephone, and in both colour schemes. With the flag -picture, there
+// is a picture of each.
 func readable(t *testing.T, ctx context.Context) {
 	t.Helper()
 	number := func(script string) float64 { return result(t, ctx, chromedp.Evaluate[float64](script)) }
@@ -32,10 +33,12 @@ func readable(t *testing.T, ctx context.Context) {
 			// The page itself is no wider than the screen: its tables scroll. Their first column has room for a name.
 			require.LessOrEqual(t, number("document.documentElement.scrollWidth"), float64(width), device)
 			for _, table := range []string{"holds", "waits"} {
-				require.Greater(t, number("document.querySelector('table."+table+" tbody th').getBoundingClientRect().width"), 100.0, device)
+				first := "document.querySelector('table." + table + " tbody th').getBoundingClientRect().width"
+				require.Greater(t, number(first), 100.0, device)
 			}
 			// No title of a column runs into the next.
-			require.Zero(t, number("[...document.querySelectorAll('th[scope=col]')].filter(h => h.scrollWidth > h.clientWidth).length"), device)
+			titles := "[...document.querySelectorAll('th[scope=col]')]"
+			require.Zero(t, number(titles+".filter(h => h.scrollWidth > h.clientWidth).length"), device)
 			// Every text has the contrast with its background that WCAG asks for: 4.5.
 			require.GreaterOrEqual(t, number(contrast), 4.5, colours)
 			if *picture != "" {

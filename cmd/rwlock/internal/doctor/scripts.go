@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Scripts checks what the locks need of scripts, beyond that they run: that a script sees no other at work, that Lua calculates as in
-// Redis, and that a message of a script arrives.
+// Scripts checks what the locks need of scripts, beyond that they run: that a script sees no other at work,
+// that Lua calculates as in Redis, and that a message of a script arrives.
 func Scripts(ctx context.Context, client redis.UniversalClient, prefix string) []Finding {
 	return []Finding{isolation(ctx, client, prefix), arithmetic(ctx, client, prefix), announcement(ctx, client, prefix)}
 }
@@ -33,7 +33,8 @@ for _ = 1, 100 do redis.call('EXISTS', KEYS[1]) end
 redis.call('SET', KEYS[1], string.format('%d', n + 1), 'PX', '60000')
 return n + 1`
 
-// isolation has scripts count over two connections. If one runs while another does, some of the counts are lost.
+// isolation has scripts count over two connections. If one runs while another does, some of the counts are
+// lost.
 func isolation(ctx context.Context, client redis.UniversalClient, prefix string) Finding {
 	f := Finding{Check: "isolation", Status: OK, Detail: "a script sees no other at work"}
 	key := keyOfDoctor(prefix)
@@ -55,7 +56,8 @@ func isolation(ctx context.Context, client redis.UniversalClient, prefix string)
 	if counted != 2*runsOfIsolation {
 		f.Status = Failed
 		f.Detail = fmt.Sprintf("scripts run at the same time: %d of %d counts were lost", 2*runsOfIsolation-counted, 2*runsOfIsolation)
-		f.Advice = "two writers can have a lock: make the server run scripts one at a time, or use another; see docs/servers.md"
+		f.Advice = "two writers can have a lock: make the server run scripts one at a time, or use another; " +
+			"see docs/servers.md"
 	}
 	return f
 }
@@ -66,8 +68,8 @@ func couldNotRun(f Finding, err error) Finding {
 	return f
 }
 
-// sums are calculations that the scripts rely on, and their results in Redis, whose Lua is 5.1: numbers that are whole have no point,
-// times in µs are exact, and a text counts as a number.
+// sums are calculations that the scripts rely on, and their results in Redis, whose Lua is 5.1: numbers that
+// are whole have no point, times in µs are exact, and a text counts as a number.
 const sums = `
 local us = tonumber('1763763763763763')
 return table.concat({10 / 2 .. '', string.format('%.0f', us + 1), string.format('%d', 3 * 1.0), '10' + 1 .. '',
@@ -83,7 +85,8 @@ func arithmetic(ctx context.Context, client redis.UniversalClient, prefix string
 	}
 	if got != sumsOfRedis {
 		f.Status, f.Detail = Warning, fmt.Sprintf("Lua calculates %q, Redis %q", got, sumsOfRedis)
-		f.Advice = "the locks have not been tested with this version of Lua: run the library's tests against this server; see docs/servers.md"
+		f.Advice = "the locks have not been tested with this version of Lua: run the library's tests against " +
+			"this server; see docs/servers.md"
 	}
 	return f
 }
@@ -110,7 +113,8 @@ func announcement(ctx context.Context, client redis.UniversalClient, prefix stri
 	return f
 }
 
-// replication fails if several servers take writes of the same keys: each would grant a lock that another has granted.
+// replication fails if several servers take writes of the same keys: each would grant a lock that another has
+// granted.
 func replication(i info) (Finding, bool) {
 	active := ""
 	switch {
