@@ -171,6 +171,7 @@ func (rw *RWLock) Close() error {
 // close is Close. If nothing is held, it does not wait for what was lost, waits for at most half a second for what the server was never
 // heard to have, and also for the rest once hurry is closed.
 func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
+	start := time.Now()
 	timeout, late := time.NewTimer(closeTimeout), time.NewTimer(lateTimeout)
 	defer timeout.Stop()
 	defer late.Stop()
@@ -236,6 +237,7 @@ func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
 		rw.cancels.Wait()
 		close(cancelled)
 	}()
+	timeout.Reset(max(closeTimeout-time.Since(start), lateTimeout))
 	for _, ended := range []<-chan struct{}{cancelled, rw.reporter.close(), rw.observer.close()} {
 		select {
 		case <-ended:
