@@ -1,7 +1,7 @@
 // Package rwlock provides reentrant read-write locks by name. All processes that use the same Redis or Valkey server share
 // them, as the goroutines of one process share a [sync.RWMutex].
 //
-//	rw, err := rwlock.New(client) // any go-redis client; one RWLock for the whole process
+//	rw, err := rwlock.New(client) // of go-redis, for a server, Sentinel or a cluster; one RWLock for the process
 //	if err != nil {
 //		return err
 //	}

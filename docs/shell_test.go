@@ -56,8 +56,8 @@ var shownBy = []struct {
 	{command: `go run golang\.org/x/perf/cmd/benchstat@.*`, why: "it reads what the comparison of two commits has measured"},
 	{command: `git worktree remove .*`, why: "it ends the comparison of two commits"},
 
-	{command: `go test \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 4 -timeout 25m ./..."},
-	{command: `RWLOCK_REQUIRE_REDIS=1 go test -race \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 4 -timeout 25m ./..."},
+	{command: `go test \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 8 -timeout 25m ./..."},
+	{command: `RWLOCK_REQUIRE_REDIS=1 go test -race \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 8 -timeout 25m ./..."},
 	{command: `bash \.ci/rehearse`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
 	{command: `bash \.ci/release (prepare|tag) v0\.1\.0`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
 	{command: `go install github\.com/\S+/cmd/rwlock@\S+( && rwlock version)?`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
