@@ -74,9 +74,11 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 		return err
 	}
 	var all []measured
+	name := "rwlock-bench:" + uuid.NewString()
+	defer s.forget(a.prefix, name, clients)
 	for i, sc := range scenes {
 		stop := progress(sc.title, d*time.Duration(i), d*time.Duration(len(scenes)))
-		m, err := sc.run(ctx, s, a.prefix, clients, d)
+		m, err := sc.run(ctx, s, name, clients, d)
 		stop()
 		if err != nil {
 			return err
@@ -96,11 +98,9 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 }
 
 // run locks and unlocks with all clients for d.
-func (sc scene) run(ctx context.Context, s *session, prefix string, clients int, d time.Duration) (measured, error) {
+func (sc scene) run(ctx context.Context, s *session, name string, clients int, d time.Duration) (measured, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	name := "rwlock-bench:" + uuid.NewString()
-	defer s.forget(prefix, name, clients)
 	took := make([][]time.Duration, clients)
 	start := time.Now()
 	var g sync.WaitGroup
@@ -131,8 +131,10 @@ func (sc scene) run(ctx context.Context, s *session, prefix string, clients int,
 	return summary(sc.title, clients, time.Since(start), slices.Concat(took...)), nil
 }
 
-// forget deletes what the server keeps of the locks of a scene, which nobody uses again.
+// forget deletes what the server keeps of the locks, which nobody uses again. It closes the RWLock first: a request that is still under
+// way would bring a lock back.
 func (s *session) forget(prefix, name string, clients int) {
+	_ = s.rw.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for _, c := range s.clients {

@@ -35,8 +35,8 @@ func TestScriptsThatOverlapFail(t *testing.T) {
 			mu.Lock()
 			n++
 			s.Set(args[2], fmt.Sprint(n/2))
-			mu.Unlock()
 			c.WriteInt(n)
+			mu.Unlock()
 			return true
 		}
 		return false
