@@ -103,7 +103,8 @@ func (w *wait) over(err error) error {
 	return over
 }
 
-// unanswered returns what a call fails with whose context ended before the server had answered; h is the hold that it is about, or nil.
+// unanswered returns what a call fails with whose context ended before the server had answered; h is the hold
+// that it is about, or nil.
 func (rw *RWLock) unanswered(w *wait, h *engine.Hold) error {
 	var err error = &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
 	rw.mu.Lock()
@@ -118,7 +119,8 @@ func (rw *RWLock) unanswered(w *wait, h *engine.Hold) error {
 	return err
 }
 
-// why returns why a call was not answered whose last request failed with last, or nil if that is not known. RWLock.mu is locked.
+// why returns why a call was not answered whose last request failed with last, or nil if that is not known.
+// RWLock.mu is locked.
 func (rw *RWLock) why(last error) error {
 	if trouble := rw.servers.trouble(); trouble != nil && (last == nil || errors.Is(last, ErrNoMajority)) {
 		return trouble
@@ -172,7 +174,8 @@ func (rw *RWLock) try(w *wait, owner Owner, fresh bool, mode Mode, name string, 
 		}
 	}
 	now := time.Now()
-	// A call whose context has ended returns its error, also if the lock was granted meanwhile: which was first, nobody can tell.
+	// A call whose context has ended returns its error, also if the lock was granted meanwhile: which was
+	// first, nobody can tell.
 	if w.ctx.Err() == nil && held.hold.State() == engine.Live && now.Before(held.hold.Deadline()) {
 		if req.atLeast > 0 {
 			held.keptTill = now.Add(req.atLeast)
@@ -197,7 +200,8 @@ func (h *holding) waits() bool {
 	return h.hold.State() == engine.Wanted || h.hold.State() == engine.Entering
 }
 
-// failed returns what a call fails with: what ended it, who was in the way, and what the server has said last.
+// failed returns what a call fails with: what ended it, who was in the way, and what the server has said
+// last.
 func (w *wait) failed(rw *RWLock, held *holding) error {
 	err := held.hold.Err()
 	switch {

@@ -15,18 +15,18 @@ type Want struct {
 	Mode Mode
 }
 
-// WithAll runs fn while it holds several locks. It takes them one after the other in the order of their names, so two calls of
-// WithAll never wait for each other in a circle, unless they hold other locks meanwhile. It takes a name that is wanted twice only
-// once, in the stronger mode.
+// WithAll runs fn while it holds several locks. It takes them one after the other in the order of their
+// names, so two calls of WithAll never wait for each other in a circle, unless they hold other locks
+// meanwhile. It takes a name that is wanted twice only once, in the stronger mode.
 //
-// fn's context is cancelled when one of the holds is lost, and carries their owner: ctx's, or a new one. holds has the hold of each
-// want, in the order of wants, so a name that is wanted twice has its hold there twice. The options apply to each hold, but MaxWait
-// limits all waits together.
+// fn's context is cancelled when one of the holds is lost, and carries their owner: ctx's, or a new one.
+// holds has the hold of each want, in the order of wants, so a name that is wanted twice has its hold there
+// twice. The options apply to each hold, but MaxWait limits all waits together.
 //
-// When fn returns or panics, WithAll releases all holds, the last one first. It returns fn's error, joined with ErrLost for each
-// hold that was lost before it was released. If a want is invalid, or fn is nil, it returns an error before it takes any lock. If it
-// cannot have one of the locks, it releases those that it has, does not run fn, and returns the error of RLock or Lock. Without
-// wants it just runs fn.
+// When fn returns or panics, WithAll releases all holds, the last one first. It returns fn's error, joined
+// with ErrLost for each hold that was lost before it was released. If a want is invalid, or fn is nil, it
+// returns an error before it takes any lock. If it cannot have one of the locks, it releases those that it
+// has, does not run fn, and returns the error of RLock or Lock. Without wants it just runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want, fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
 	order, req, err := rw.plan(ctx, wants, opts)
 	if err == nil && fn == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// The benchmarks use a real server where there is one, and miniredis where there is not. The module in benchmarks has measurements
-// that tell more, beside other locks.
+// The benchmarks use a real server where there is one, and miniredis where there is not. The module in
+// benchmarks has measurements that tell more, beside other locks.
 
 // client returns a client of a server of its own.
 func client(b *testing.B) *redis.Client {

@@ -1,5 +1,5 @@
-// Package rwlock provides reentrant read-write locks by name. All processes that use the same Redis or Valkey server share
-// them, as the goroutines of one process share a [sync.RWMutex].
+// Package rwlock provides reentrant read-write locks by name. All processes that use the same Redis or Valkey
+// server share them, as the goroutines of one process share a [sync.RWMutex].
 //
 //	rw, err := rwlock.New(client) // of go-redis, for a server, Sentinel or a cluster; one RWLock for the process
 //	if err != nil {
@@ -12,69 +12,76 @@
 //
 // # Readers and writers
 //
-// A lock can be held by any number of readers or by a single writer. A name that nobody uses is an unlocked lock; it needs no
-// creation, and everything that it leaves at the server expires.
+// A lock can be held by any number of readers or by a single writer. A name that nobody uses is an unlocked
+// lock; it needs no creation, and everything that it leaves at the server expires.
 //
-// If an owner calls [RWLock.Lock] while readers hold the lock, concurrent calls to [RWLock.RLock] block until the writer has
-// acquired and released the lock, so that the lock eventually becomes available to the writer. Writers are served in order
-// of arrival. When a write hold ends, all readers that are waiting at that moment enter together, before the next writer.
-// Nobody starves: a reader waits for at most one phase of readers and one writer, and a writer waits for the writers ahead of
-// it and for the phases of readers between them. [RWLock.TryLock] and [RWLock.TryRLock] never overtake a waiter.
+// If an owner calls [RWLock.Lock] while readers hold the lock, concurrent calls to [RWLock.RLock] block until
+// the writer has acquired and released the lock, so that the lock eventually becomes available to the writer.
+// Writers are served in order of arrival. When a write hold ends, all readers that are waiting at that moment
+// enter together, before the next writer. Nobody starves: a reader waits for at most one phase of readers and
+// one writer, and a writer waits for the writers ahead of it and for the phases of readers between them.
+// [RWLock.TryLock] and [RWLock.TryRLock] never overtake a waiter.
 //
-// Waiting does not poll. The call that releases a lock hands it over to the next in line, in the same step at the server.
+// Waiting does not poll. The call that releases a lock hands it over to the next in line, in the same step at
+// the server.
 //
 // # Owners and contexts
 //
-// Unlike a [sync.RWMutex], a lock has an [Owner], which may lock it again. An owner travels in a context. A lock call whose
-// context carries no owner acts for a new one. The context of its [Hold], which [RWLock.WithLock] passes to its function,
-// carries that owner. A function that is called with this context and locks the same name re-enters:
+// Unlike a [sync.RWMutex], a lock has an [Owner], which may lock it again. An owner travels in a context. A
+// lock call whose context carries no owner acts for a new one. The context of its [Hold], which
+// [RWLock.WithLock] passes to its function, carries that owner. A function that is called with this context
+// and locks the same name re-enters:
 //
 //	rw.WithLock(ctx, "orders:42", func(ctx context.Context, _ *rwlock.Hold) error {
 //		return check(ctx) // may call rw.RLock or rw.Lock with ctx
 //	})
 //
-// A goroutine that is started with the same context has the same owner, and the lock does not exclude it. Pass it
-// WithOwner(ctx, NewOwner()) to give it an owner of its own, which waits for its turn. An RWLock that was made with
-// [WithStrictOwners] refuses re-entry by other goroutines with [ErrOwner]. Re-entry works within one RWLock: two RWLocks exclude
-// each other even in one process and for the same owner.
+// A goroutine that is started with the same context has the same owner, and the lock does not exclude it.
+// Pass it WithOwner(ctx, NewOwner()) to give it an owner of its own, which waits for its turn. An RWLock that
+// was made with [WithStrictOwners] refuses re-entry by other goroutines with [ErrOwner]. Re-entry works
+// within one RWLock: two RWLocks exclude each other even in one process and for the same owner.
 //
-// An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write holds before its
-// read holds, the lock is downgraded, and waiting readers enter. An owner that holds a lock for reading may lock it for
-// reading, even while a writer waits. It cannot upgrade: Lock returns [ErrUpgrade] at once, because two readers that waited
-// to upgrade would deadlock. The holds of an owner may be released in any order.
+// An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write
+// holds before its read holds, the lock is downgraded, and waiting readers enter. An owner that holds a lock
+// for reading may lock it for reading, even while a writer waits. It cannot upgrade: Lock returns
+// [ErrUpgrade] at once, because two readers that waited to upgrade would deadlock. The holds of an owner may
+// be released in any order.
 //
 // # Several names
 //
-// Callers that hold several locks at a time must take them in one order, as with any mutex: renewal would keep a deadlock alive for
-// ever. [RWLock.WithAll] takes several names in the order of their names.
+// Callers that hold several locks at a time must take them in one order, as with any mutex: renewal would
+// keep a deadlock alive for ever. [RWLock.WithAll] takes several names in the order of their names.
 //
-// A deadlock among the owners of one RWLock is detected: the call that would wait for itself fails with [ErrDeadlock] at once, and the
-// error says who holds what and waits for what. A reader that has to wait behind a waiting writer counts as well. For this, calls must
-// show whose they are: give them the context of the holds that they are made under. A deadlock between processes is not detected, so
-// limit waits with [MaxWait] where names are not taken in one order.
+// A deadlock among the owners of one RWLock is detected: the call that would wait for itself fails with
+// [ErrDeadlock] at once, and the error says who holds what and waits for what. A reader that has to wait
+// behind a waiting writer counts as well. For this, calls must show whose they are: give them the context of
+// the holds that they are made under. A deadlock between processes is not detected, so limit waits with
+// [MaxWait] where names are not taken in one order.
 //
 // # Leases
 //
-// The server keeps every hold, and every place in a queue, for a lease (30 s; see [WithLease] and [Lease]). The RWLock renews
-// each lease when a third of it has passed. If a process crashes, its holds end with their leases, by the server's clock, and
-// the next in line gets the lock.
+// The server keeps every hold, and every place in a queue, for a lease (30 s; see [WithLease] and [Lease]).
+// The RWLock renews each lease when a third of it has passed. If a process crashes, its holds end with their
+// leases, by the server's clock, and the next in line gets the lock.
 //
-// Each hold has a lease of its own: a live reader does not extend the lease of a dead one. Re-entry never shortens a lease.
-// When an inner hold with a longer lease is released, the lease of the outer hold applies again.
+// Each hold has a lease of its own: a live reader does not extend the lease of a dead one. Re-entry never
+// shortens a lease. When an inner hold with a longer lease is released, the lease of the outer hold applies
+// again.
 //
-// A hold is renewed until it is released, or until neither its Hold nor a context made from [Hold.Context] can be reached by
-// the program. It then ends with its lease, and the logger is told where it was taken.
+// A hold is renewed until it is released, or until neither its Hold nor a context made from [Hold.Context]
+// can be reached by the program. It then ends with its lease, and the logger is told where it was taken.
 //
-// [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a worker that should keep the
-// lock only while it makes progress takes it so, and calls [Hold.Extend].
+// [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a
+// worker that should keep the lock only while it makes progress takes it so, and calls [Hold.Extend].
 //
 // # Loss
 //
-// A hold can be lost: its process was paused, or cut off from the server, for longer than the lease; the server lost its data;
-// or somebody called [RWLock.ForceUnlock]. The context of a lost hold is cancelled with the cause [ErrLost] as soon as a reply
-// reports the loss. Without any reply, it is cancelled at [Hold.Deadline]: one lease after the moment before the last
-// successful request was sent, less a margin of 1 % and 2 ms for clocks that run at different rates. After that,
-// [Hold.Unlock], re-entry, WithLock and WithRLock return ErrLost.
+// A hold can be lost: its process was paused, or cut off from the server, for longer than the lease; the
+// server lost its data; or somebody called [RWLock.ForceUnlock]. The context of a lost hold is cancelled with
+// the cause [ErrLost] as soon as a reply reports the loss. Without any reply, it is cancelled at
+// [Hold.Deadline]: one lease after the moment before the last successful request was sent, less a margin of 1
+// % and 2 ms for clocks that run at different rates. After that, [Hold.Unlock], re-entry, WithLock and
+// WithRLock return ErrLost.
 //
 // When you get ErrLost:
 //
@@ -88,27 +95,29 @@
 //
 // # Fencing
 //
-// No lock service can stop a holder that has not noticed the loss of its lock: a process may be paused between checking its
-// context and writing. Only the resource can, by checking [Hold.Token]. The tokens of the write holds on a name strictly
-// increase. The resource remembers the largest token that it has seen, and refuses a write with a smaller one, in the same step
-// as the write:
+// No lock service can stop a holder that has not noticed the loss of its lock: a process may be paused
+// between checking its context and writing. Only the resource can, by checking [Hold.Token]. The tokens of
+// the write holds on a name strictly increase. The resource remembers the largest token that it has seen, and
+// refuses a write with a smaller one, in the same step as the write:
 //
 //	UPDATE orders SET status = $3, token = $2 WHERE id = $1 AND token <= $2
 //
-// The token of a read hold is at least that of every earlier writer, and less than that of every later one. A cache that is
-// filled by readers can therefore refuse data that was read before the last write.
+// The token of a read hold is at least that of every earlier writer, and less than that of every later one. A
+// cache that is filled by readers can therefore refuse data that was read before the last write.
 //
-// Tokens keep increasing when the keys of a lock expire, when the server restarts empty, and when a replica takes over that
-// missed the last writes, as long as the clock of the server that hands them out does not step back.
+// Tokens keep increasing when the keys of a lock expire, when the server restarts empty, and when a replica
+// takes over that missed the last writes, as long as the clock of the server that hands them out does not
+// step back.
 //
 // # Functions under a lock
 //
-// [RWLock.WithLock] and [RWLock.WithRLock] run a function under a lock and release it afterwards, even if the function panics. [Do] and
-// [RDo] do the same for a function that returns a value, and [RWLock.WithAll] for several locks.
+// [RWLock.WithLock] and [RWLock.WithRLock] run a function under a lock and release it afterwards, even if the
+// function panics. [Do] and [RDo] do the same for a function that returns a value, and [RWLock.WithAll] for
+// several locks.
 //
-// With an errgroup, give the group's goroutines the function's context if the lock protects what they do together, and have the
-// function wait for them: when the lock is lost, the context ends for all of them. They have one owner; a goroutine that takes locks
-// against the others needs one of its own:
+// With an errgroup, give the group's goroutines the function's context if the lock protects what they do
+// together, and have the function wait for them: when the lock is lost, the context ends for all of them.
+// They have one owner; a goroutine that takes locks against the others needs one of its own:
 //
 //	err := rw.WithLock(ctx, "import", func(ctx context.Context, _ *rwlock.Hold) error {
 //		g, ctx := errgroup.WithContext(ctx)
@@ -120,26 +129,30 @@
 //
 // # Shutdown
 //
-// [RWLock.Close] releases every hold at once, so another process may get a lock while the function under it still runs here.
-// [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first, then shut the RWLock down, then close the client:
+// [RWLock.Close] releases every hold at once, so another process may get a lock while the function under it
+// still runs here. [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first, then
+// shut the RWLock down, then close the client:
 //
 //	err := server.Shutdown(ctx) // http.Server: no new requests; waits for those under way
 //	err = errors.Join(err, rw.Shutdown(ctx), client.Close())
 //
 // # Observation
 //
-// [RWLock.Inspect] shows who holds a lock and who waits for it, with the label of each process: see [WithLabel]. An [Observer] is told
-// of acquisitions, ends of holds, renewals and wake-ups: see [WithObserver]. [RWLock.Snapshot] returns what this process holds and waits
-// for; package rwlockdebug serves it as a page.
+// [RWLock.Inspect] shows who holds a lock and who waits for it, with the label of each process: see
+// [WithLabel]. An [Observer] is told of acquisitions, ends of holds, renewals and wake-ups: see
+// [WithObserver]. [RWLock.Snapshot] returns what this process holds and waits for; package rwlockdebug serves
+// it as a page.
 //
 // # Errors
 //
-// Match errors with [errors.Is]. A call whose wait ended without the lock returns an error that matches the context's error, or
-// [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError] in it, which says who held the lock; or the
-// error says that the server has not answered, and why. A call whose context ended before it was granted the lock never gets it. A
-// lock call that fails leaves nothing behind: anything that the server granted, or may still grant to a request on its way, is
-// withdrawn in the background.
+// Match errors with [errors.Is]. A call whose wait ended without the lock returns an error that matches the
+// context's error, or [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError]
+// in it, which says who held the lock; or the error says that the server has not answered, and why. A call
+// whose context ended before it was granted the lock never gets it. A lock call that fails leaves nothing
+// behind: anything that the server granted, or may still grant to a request on its way, is withdrawn in the
+// background.
 //
-// While the server cannot be reached, a lock call retries until its context or MaxWait ends. If neither is set, it fails after
-// one lease. TryLock and TryRLock fail soon. Unlock and [RWLock.Close] wait for the server for at most five seconds.
+// While the server cannot be reached, a lock call retries until its context or MaxWait ends. If neither is
+// set, it fails after one lease. TryLock and TryRLock fail soon. Unlock and [RWLock.Close] wait for the
+// server for at most five seconds.
 package rwlock

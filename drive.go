@@ -60,8 +60,8 @@ func (rw *RWLock) unlock() *effects {
 	return fx
 }
 
-// run does what the engine wants done. Code of the user's, which may be called when a context is cancelled or the log is written,
-// runs on other goroutines: it delays no renewal.
+// run does what the engine wants done. Code of the user's, which may be called when a context is cancelled or
+// the log is written, runs on other goroutines: it delays no renewal.
 func (rw *RWLock) run(fx *effects) {
 	for i, requests := range fx.send {
 		if len(requests) > 0 {
@@ -138,8 +138,8 @@ func (rw *RWLock) tick() {
 	rw.flush()
 }
 
-// arm sets the timer for when the engine wants to look again. A timer that fires in vain does no harm, and is cheaper than one
-// that is set for every hold.
+// arm sets the timer for when the engine wants to look again. A timer that fires in vain does no harm, and is
+// cheaper than one that is set for every hold.
 func (rw *RWLock) arm() {
 	at, ok := rw.servers.next()
 	if !ok || rw.stopped || !rw.armed.IsZero() && !at.Before(rw.armed) {

@@ -10,19 +10,20 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// The errors that callers can distinguish with [errors.Is]. Each returned error names the call and the lock, and matches one of
-// these errors, the context's error or the client's error.
+// The errors that callers can distinguish with [errors.Is]. Each returned error names the call and the lock,
+// and matches one of these errors, the context's error or the client's error.
 var (
-	// ErrLocked is returned by TryLock and TryRLock if they would have to wait: another owner holds the lock in a conflicting
-	// mode, or waits for it.
+	// ErrLocked is returned by TryLock and TryRLock if they would have to wait: another owner holds the lock
+	// in a conflicting mode, or waits for it.
 	ErrLocked = engine.ErrLocked
 
-	// ErrUpgrade is returned by Lock and TryLock if the owner holds the lock for reading only. Two readers that both waited to
-	// become the writer would deadlock. The read hold remains valid.
+	// ErrUpgrade is returned by Lock and TryLock if the owner holds the lock for reading only. Two readers
+	// that both waited to become the writer would deadlock. The read hold remains valid.
 	ErrUpgrade = engine.ErrUpgrade
 
-	// ErrLost means that a hold ended before it was released: its lease ran out, the server lost its data, or ForceUnlock
-	// dropped it. It is the cause of the hold's cancelled context, and Unlock and re-entry return it.
+	// ErrLost means that a hold ended before it was released: its lease ran out, the server lost its data, or
+	// ForceUnlock dropped it. It is the cause of the hold's cancelled context, and Unlock and re-entry return
+	// it.
 	ErrLost = engine.ErrLost
 
 	// ErrNotHeld is returned by Unlock if the hold was released before, or if the Hold is nil.
@@ -31,29 +32,31 @@ var (
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = engine.ErrClosed
 
-	// ErrNotReplicated is returned by lock calls of an RWLock WithReplicas if fewer replicas than wanted have confirmed the grant in
-	// time. The error says how many have. The hold is given back.
+	// ErrNotReplicated is returned by lock calls of an RWLock WithReplicas if fewer replicas than wanted have
+	// confirmed the grant in time. The error says how many have. The hold is given back.
 	ErrNotReplicated = engine.ErrNotReplicated
 
-	// ErrOwner is returned by lock calls of an RWLock WithStrictOwners if the owner holds the lock, but another goroutine took it.
-	// Nothing has changed.
+	// ErrOwner is returned by lock calls of an RWLock WithStrictOwners if the owner holds the lock, but
+	// another goroutine took it. Nothing has changed.
 	ErrOwner = engine.ErrOwner
 
-	// ErrDeadlock is returned by Lock and RLock instead of a wait that would not end by itself: the owner holds a lock that other
-	// owners of this RWLock wait for, while they hold what the call wants. The error names the owners and the locks. The owner keeps
-	// what it holds; when it has released that, it may try again.
+	// ErrDeadlock is returned by Lock and RLock instead of a wait that would not end by itself: the owner
+	// holds a lock that other owners of this RWLock wait for, while they hold what the call wants. The error
+	// names the owners and the locks. The owner keeps what it holds; when it has released that, it may try
+	// again.
 	//
-	// Only the locks of one RWLock are looked at, so a deadlock between processes is not noticed, and neither is one in which a
-	// goroutine waits for something else than a lock. Waits and holds that are limited in time count like others. An owner is taken
-	// for one goroutine: while it waits for a lock, it is expected not to release what it held when it began to. The search for a
-	// deadlock is limited to 10,000 holds and calls: one that involves more may go unnoticed.
+	// Only the locks of one RWLock are looked at, so a deadlock between processes is not noticed, and neither
+	// is one in which a goroutine waits for something else than a lock. Waits and holds that are limited in
+	// time count like others. An owner is taken for one goroutine: while it waits for a lock, it is expected
+	// not to release what it held when it began to. The search for a deadlock is limited to 10,000 holds and
+	// calls: one that involves more may go unnoticed.
 	ErrDeadlock = engine.ErrDeadlock
 )
 
-// A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that match
-// ErrLocked, and in those that match the context's error or context.DeadlineExceeded if the server has reported who holds
-// the lock. The report to a call that waits is at most a third of its lease old, unless the server has stopped answering. A hold of
-// this RWLock that has ended since then is not named.
+// A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that
+// match ErrLocked, and in those that match the context's error or context.DeadlineExceeded if the server has
+// reported who holds the lock. The report to a call that waits is at most a third of its lease old, unless
+// the server has stopped answering. A hold of this RWLock that has ended since then is not named.
 type BlockedError struct {
 	Name       string
 	Mode       Mode          // the mode that was requested

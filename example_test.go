@@ -79,7 +79,8 @@ func ExampleNewQuorum() {
 	// and it can be locked again
 }
 
-// WithLock releases the lock when the function returns or panics. It cancels the context of the function when the lock is lost.
+// WithLock releases the lock when the function returns or panics. It cancels the context of the function when
+// the lock is lost.
 func ExampleRWLock_WithLock() {
 	client, done := connect()
 	defer done()
@@ -157,7 +158,8 @@ func ExampleHold_Context_loss() {
 	// true
 }
 
-// A writer downgrades by locking for reading and then releasing its write hold: readers enter, and writers still wait.
+// A writer downgrades by locking for reading and then releasing its write hold: readers enter, and writers
+// still wait.
 func ExampleRWLock_RLock_downgrade() {
 	client, done := connect()
 	defer done()
@@ -217,7 +219,8 @@ func (s *store) write(body string, token int64) error {
 	return nil
 }
 
-// No lock can stop a process that was paused and lost its lock from writing afterwards. A resource that checks tokens can.
+// No lock can stop a process that was paused and lost its lock from writing afterwards. A resource that
+// checks tokens can.
 func ExampleHold_Token() {
 	client, done := connect()
 	defer done()
@@ -259,7 +262,8 @@ func ExampleMaxWait() {
 	// Output: true
 }
 
-// A hold that is not renewed ends with its lease, even if it is never released. Use it for work that must not take longer.
+// A hold that is not renewed ends with its lease, even if it is never released. Use it for work that must not
+// take longer.
 func ExampleNoRenew() {
 	client, done := connect()
 	defer done()

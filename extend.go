@@ -9,14 +9,15 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// Extend makes the hold last for at least d from now, whether or not it is renewed, and even if the server cannot be reached
-// meanwhile. A worker that holds a lock with NoRenew can call it whenever it makes progress. Extend never shortens a hold. It does
-// not extend a hold beyond its MaxHold; [Hold.Deadline] returns until when the hold lasts.
+// Extend makes the hold last for at least d from now, whether or not it is renewed, and even if the server
+// cannot be reached meanwhile. A worker that holds a lock with NoRenew can call it whenever it makes
+// progress. Extend never shortens a hold. It does not extend a hold beyond its MaxHold; [Hold.Deadline]
+// returns until when the hold lasts.
 //
-// Extend returns nil when the server has confirmed the extension, or at once if none is needed. It returns ErrLost if the hold was
-// lost; ErrNotHeld if the hold was released, or if h is nil; ErrClosed after Close; an error that matches ctx's if ctx ends first;
-// or the server's error. In the last two cases the hold is still there, and lasts at least until its Deadline. d must be positive
-// and at most ten years.
+// Extend returns nil when the server has confirmed the extension, or at once if none is needed. It returns
+// ErrLost if the hold was lost; ErrNotHeld if the hold was released, or if h is nil; ErrClosed after Close;
+// an error that matches ctx's if ctx ends first; or the server's error. In the last two cases the hold is
+// still there, and lasts at least until its Deadline. d must be positive and at most ten years.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	if h.none() {
 		return fmt.Errorf("rwlock: extend: %w", ErrNotHeld)

@@ -15,12 +15,13 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// A Hold is one acquisition of a lock. Release it once, with Unlock. An owner may release its holds in any order. A Hold is
-// safe for concurrent use.
+// A Hold is one acquisition of a lock. Release it once, with Unlock. An owner may release its holds in any
+// order. A Hold is safe for concurrent use.
 //
-// A hold is renewed until Unlock, or until neither the Hold nor a context made from its Context is reachable. In the latter
-// case it ends with its lease, and the logger is told where it was taken. A context with a deadline is reachable until then. A function
-// given to [context.AfterFunc] keeps no hold, and is not called if the hold is forgotten.
+// A hold is renewed until Unlock, or until neither the Hold nor a context made from its Context is reachable.
+// In the latter case it ends with its lease, and the logger is told where it was taken. A context with a
+// deadline is reachable until then. A function given to [context.AfterFunc] keeps no hold, and is not called
+// if the hold is forgotten.
 type Hold struct {
 	held    *holding
 	cleanup runtime.Cleanup
@@ -47,8 +48,8 @@ type holding struct {
 	detach func() bool     // from the parent, or nil
 }
 
-// A work has the context that contexts for work under a hold are made from. It leads to all of them, and each of them leads to the Hold. So
-// the RWLock does not keep it, and neither does the parent.
+// A work has the context that contexts for work under a hold are made from. It leads to all of them, and each
+// of them leads to the Hold. So the RWLock does not keep it, and neither does the parent.
 type work struct {
 	context.Context
 	cancel context.CancelCauseFunc
@@ -132,10 +133,10 @@ func forget(h *holding) {
 	h.rw.flush()
 }
 
-// Context returns the context for work under the hold. It is derived from the context that was given to the lock call, and
-// carries the owner, so that lock calls with it re-enter. It is cancelled with the cause ErrLost when the hold can no
-// longer be relied on, which is before another owner can get the lock; with the cause ErrClosed by Close; and by Unlock.
-// The context of a nil Hold is cancelled with the cause ErrNotHeld.
+// Context returns the context for work under the hold. It is derived from the context that was given to the
+// lock call, and carries the owner, so that lock calls with it re-enter. It is cancelled with the cause
+// ErrLost when the hold can no longer be relied on, which is before another owner can get the lock; with the
+// cause ErrClosed by Close; and by Unlock. The context of a nil Hold is cancelled with the cause ErrNotHeld.
 func (h *Hold) Context() context.Context {
 	if h.none() {
 		return notHeld
@@ -189,10 +190,11 @@ func (c *holdContext) Value(key any) any {
 	return c.work.Value(key)
 }
 
-// Token returns the fencing token. The tokens of the write holds on a name strictly increase, even if the server loses its
-// data, so a resource that remembers the largest token can refuse a holder that has not noticed the loss of its lock. The
-// token of a read hold is at least that of every earlier writer, and less than that of every later one. A hold that
-// re-entered has the token of the outer hold. The token of a nil Hold is 0.
+// Token returns the fencing token. The tokens of the write holds on a name strictly increase, even if the
+// server loses its data, so a resource that remembers the largest token can refuse a holder that has not
+// noticed the loss of its lock. The token of a read hold is at least that of every earlier writer, and less
+// than that of every later one. A hold that re-entered has the token of the outer hold. The token of a nil
+// Hold is 0.
 func (h *Hold) Token() int64 {
 	if h.none() {
 		return 0
@@ -224,8 +226,8 @@ func (h *Hold) Owner() Owner {
 	return Owner{h.held.hold.Owner}
 }
 
-// Deadline returns the time until which the hold can currently be relied on. Each renewal moves it forward. After the hold
-// has ended, Deadline returns the last such time. The deadline of a nil Hold is the zero Time.
+// Deadline returns the time until which the hold can currently be relied on. Each renewal moves it forward.
+// After the hold has ended, Deadline returns the last such time. The deadline of a nil Hold is the zero Time.
 func (h *Hold) Deadline() time.Time {
 	if h.none() {
 		return time.Time{}
@@ -235,15 +237,16 @@ func (h *Hold) Deadline() time.Time {
 	return h.held.hold.Deadline()
 }
 
-// Unlock releases the hold. When an owner releases its last write hold but keeps a read hold, waiting readers enter.
+// Unlock releases the hold. When an owner releases its last write hold but keeps a read hold, waiting readers
+// enter.
 //
-// Unlock waits for the server's answer until ctx ends, but for at most five seconds. If ctx is already done, it waits for
-// up to five seconds all the same. If no answer comes, it returns an error that matches ctx's error or
-// context.DeadlineExceeded, and the release continues in the background.
+// Unlock waits for the server's answer until ctx ends, but for at most five seconds. If ctx is already done,
+// it waits for up to five seconds all the same. If no answer comes, it returns an error that matches ctx's
+// error or context.DeadlineExceeded, and the release continues in the background.
 //
-// Unlock returns nil if the hold was valid until it was released. It returns ErrLost if the hold was lost before that, in
-// which case others may have held the lock during the work; ErrNotHeld if the hold was released before, or if h is nil; and
-// ErrClosed after Close.
+// Unlock returns nil if the hold was valid until it was released. It returns ErrLost if the hold was lost
+// before that, in which case others may have held the lock during the work; ErrNotHeld if the hold was
+// released before, or if h is nil; and ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h.none() {
 		return fmt.Errorf("rwlock: unlock: %w", ErrNotHeld)
@@ -355,8 +358,8 @@ func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) e
 // errNoFunc is what a call fails with that was given no function to run.
 var errNoFunc = errors.New("the function is nil")
 
-// finish releases the hold after a function has run under it. It returns ErrLost if the hold was lost before it was released, by
-// finish or by the function.
+// finish releases the hold after a function has run under it. It returns ErrLost if the hold was lost before
+// it was released, by finish or by the function.
 func (h *Hold) finish(ctx context.Context) error {
 	err := h.Unlock(ctx)
 	if !errors.Is(err, ErrNotHeld) {

@@ -7,8 +7,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// State is the state of a lock at one moment, by the server's clock. It does not include holds and waiters whose leases
-// have run out.
+// State is the state of a lock at one moment, by the server's clock. It does not include holds and waiters
+// whose leases have run out.
 type State struct {
 	Name    string
 	Mode    Mode     // None, Read or Write; Write if the writer also holds it for reading
@@ -35,8 +35,9 @@ type Waiter struct {
 	Lease time.Duration // how much of the lease is left
 }
 
-// Inspect returns the state of a lock. It does not change the lock, whatever its state. Its cost at the server is
-// proportional to the number of holders and waiters. If other RWLocks hold the lock or wait for it, Inspect then reads their labels. Inspect returns an error if ctx ends first or the server cannot be
+// Inspect returns the state of a lock. It does not change the lock, whatever its state. Its cost at the
+// server is proportional to the number of holders and waiters. If other RWLocks hold the lock or wait for it,
+// Inspect then reads their labels. Inspect returns an error if ctx ends first or the server cannot be
 // reached.
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	s, err := rw.inspect(ctx, name)
@@ -91,9 +92,9 @@ func instancesOf(p protocol.State) map[string]bool {
 	return all
 }
 
-// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders find out at their next renewal or
-// call, which reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock returns an error, the holds
-// may have ended, or may end later.
+// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders find out at their next
+// renewal or call, which reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock
+// returns an error, the holds may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
 	if err := rw.forceUnlock(ctx, name); err != nil {
 		return wrap("force unlock", name, err)

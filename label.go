@@ -17,14 +17,15 @@ import (
 const (
 	// maxLabel is how many bytes a label may have.
 	maxLabel = 256
-	// labelTime is for how long at least a label stays at the server. It is set again after half of that, if it is still needed.
+	// labelTime is for how long at least a label stays at the server. It is set again after half of that, if
+	// it is still needed.
 	labelTime = 4 * time.Minute
 	// mostLabelTime is for how long at most, whatever the lease is.
 	mostLabelTime = 24 * time.Hour
 	// labelRetry is when to try again if the server did not take the label.
 	labelRetry = 30 * time.Second
-	// labelPatience is how long to wait for the labels of others. They may be on a server that does not answer, though that of the lock
-	// does.
+	// labelPatience is how long to wait for the labels of others. They may be on a server that does not
+	// answer, though that of the lock does.
 	labelPatience = time.Second
 )
 
@@ -67,8 +68,8 @@ func checkLabel(text string) error {
 	return nil
 }
 
-// labels reports whether something is held or waited for and the server is to be told the label. The first request of an RWLock takes
-// that along; then it is a matter of the label's timer.
+// labels reports whether something is held or waited for and the server is to be told the label. The first
+// request of an RWLock takes that along; then it is a matter of the label's timer.
 func (rw *RWLock) labels() bool { return !rw.label.known && !rw.closed && !rw.engine.Idle() }
 
 // tellLabel has every server told the label.
@@ -101,7 +102,8 @@ func (rw *RWLock) labelTold(err error) {
 	}
 }
 
-// dropLabel has the server forget the label, when the RWLock is closed. What is lost of that, its time to live does.
+// dropLabel has the server forget the label, when the RWLock is closed. What is lost of that, its time to
+// live does.
 func (rw *RWLock) dropLabel() {
 	rw.mu.Lock()
 	told := rw.label.timer != nil
@@ -116,7 +118,8 @@ func (rw *RWLock) dropLabel() {
 	}
 }
 
-// labelsOf returns the labels of instances, as far as the server knows them and says so soon, and before ctx ends.
+// labelsOf returns the labels of instances, as far as the server knows them and says so soon, and before ctx
+// ends.
 func (rw *RWLock) labelsOf(ctx context.Context, instances map[string]bool) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, labelPatience)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 // mostReports bounds how many reports wait for a logger or an observer that is slow. Others are left out.
 const mostReports = 8192
 
-// A reporter hands reports to code of the user's, on a goroutine of its own while there are any: code that blocks, or calls the
-// RWLock, holds nothing else up.
+// A reporter hands reports to code of the user's, on a goroutine of its own while there are any: code that
+// blocks, or calls the RWLock, holds nothing else up.
 type reporter[T any] struct {
 	handle func(report T, dropped int)
 

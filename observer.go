@@ -7,13 +7,15 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// An Observer is told what happens to the locks of an RWLock: see [WithObserver]. It has one method, which gets a value of one type,
-// rather than a method for each kind of event: an observer handles the kinds that it knows and ignores the others, so kinds and
-// fields can be added without breaking it; and an event can be counted, logged, sent on a channel or passed on to other observers as it is.
+// An Observer is told what happens to the locks of an RWLock: see [WithObserver]. It has one method, which
+// gets a value of one type, rather than a method for each kind of event: an observer handles the kinds that
+// it knows and ignores the others, so kinds and fields can be added without breaking it; and an event can be
+// counted, logged, sent on a channel or passed on to other observers as it is.
 type Observer interface {
-	// Observe is called for one event at a time, in the order in which they happened, on a goroutine of the RWLock's own. An
-	// observer that takes long delays no lock, and no renewal, but events that it has no time for are dropped: see [Event.Dropped].
-	// It may call the RWLock, except for Close and Shutdown, which wait for it.
+	// Observe is called for one event at a time, in the order in which they happened, on a goroutine of the
+	// RWLock's own. An observer that takes long delays no lock, and no renewal, but events that it has no
+	// time for are dropped: see [Event.Dropped]. It may call the RWLock, except for Close and Shutdown, which
+	// wait for it.
 	Observe(Event)
 }
 
@@ -23,26 +25,29 @@ type ObserverFunc func(Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
-// A Tracer gives lock calls and holds contexts of their own, for example with the span of a trace: see [WithTracer]. Its methods are
-// called on the goroutine of the lock call, which they delay. The contexts that they return must be derived from those
-// that they get; their values are those of the commands that go-redis sends for the call and for the hold. Commands for several
-// calls travel together, with the values of the first. The ends of their contexts do not count.
+// A Tracer gives lock calls and holds contexts of their own, for example with the span of a trace: see
+// [WithTracer]. Its methods are called on the goroutine of the lock call, which they delay. The contexts that
+// they return must be derived from those that they get; their values are those of the commands that go-redis
+// sends for the call and for the hold. Commands for several calls travel together, with the values of the
+// first. The ends of their contexts do not count.
 type Tracer interface {
-	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is that of the call. The context that it
-	// returns is the Context of the events of the call, the last of which is EventAcquired or EventRefused, also after Close. It is
-	// called again if the call begins again, because the process has slept through the lease that it was granted.
+	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is that of the call.
+	// The context that it returns is the Context of the events of the call, the last of which is
+	// EventAcquired or EventRefused, also after Close. It is called again if the call begins again, because
+	// the process has slept through the lease that it was granted.
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
-	// TraceHold is called when a call has got the lock, before it returns. ctx is that of the call, without TraceCall's. The context
-	// that it returns is the Context of the events of the hold, the last of which is EventEnded, and what [Hold.Context] is derived
-	// from; TraceHold must not call that. The events of a hold that the call has lost before it could return it have the context that
-	// was given to the call.
+	// TraceHold is called when a call has got the lock, before it returns. ctx is that of the call, without
+	// TraceCall's. The context that it returns is the Context of the events of the hold, the last of which is
+	// EventEnded, and what [Hold.Context] is derived from; TraceHold must not call that. The events of a hold
+	// that the call has lost before it could return it have the context that was given to the call.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
-// A Monitor looks at what an RWLock holds and waits for, when it likes, with [RWLock.Snapshot]: see [WithMonitor].
+// A Monitor looks at what an RWLock holds and waits for, when it likes, with [RWLock.Snapshot]: see
+// [WithMonitor].
 type Monitor interface {
-	// Attach is called by New and NewQuorum, before they return, with their RWLock. Close calls the function that Attach returns,
-	// unless that is nil, after the last event.
+	// Attach is called by New and NewQuorum, before they return, with their RWLock. Close calls the function
+	// that Attach returns, unless that is nil, after the last event.
 	Attach(rw *RWLock) (detach func())
 }
 
@@ -54,23 +59,25 @@ type Event struct {
 	Mode  Mode
 	Owner Owner
 	Token int64 // of EventAcquired
-	// Path is, of EventAcquired, how the call got the lock. Of EventWoken, it is PathMessage; or PathHeartbeat if the call found
-	// out by asking again, since no message came; or zero if the call had given up: then only Kind and Time are set.
+	// Path is, of EventAcquired, how the call got the lock. Of EventWoken, it is PathMessage; or
+	// PathHeartbeat if the call found out by asking again, since no message came; or zero if the call had
+	// given up: then only Kind and Time are set.
 	Path    Path
 	Try     bool            // of EventAcquired and EventRefused: TryLock or TryRLock
 	Reason  Reason          // of EventEnded
 	Context context.Context // that was given to the lock call; or the Tracer's, except for EventWithdrawn
 
-	// Duration is, of EventAcquired and EventRefused, how long the call took; of EventEnded, how long the hold lasted; and of
-	// EventRenewed, how much later than planned the renewal succeeded.
+	// Duration is, of EventAcquired and EventRefused, how long the call took; of EventEnded, how long the
+	// hold lasted; and of EventRenewed, how much later than planned the renewal succeeded.
 	Duration time.Duration
-	// Err is, of EventRefused, what the call failed with, without what its error says beside: ErrLocked, the context's error, …; and
-	// of EventRenewalFailed, the client's error; and of EventVoting, why servers do not vote, or nil if all do.
+	// Err is, of EventRefused, what the call failed with, without what its error says beside: ErrLocked, the
+	// context's error, …; and of EventRenewalFailed, the client's error; and of EventVoting, why servers do
+	// not vote, or nil if all do.
 	Err error
 	// Servers and Voting are, of EventVoting, how many servers there are, and how many of them vote.
 	Servers, Voting int
-	// Dropped is how many events before this one were dropped, since the last one, because the observer was too slow. The events of
-	// each RWLock are kept in a queue of 8,192.
+	// Dropped is how many events before this one were dropped, since the last one, because the observer was
+	// too slow. The events of each RWLock are kept in a queue of 8,192.
 	Dropped int
 }
 
@@ -147,7 +154,8 @@ type trace struct {
 	ended []Event         // of the hold, until then
 }
 
-// observe queues what the engine has put out for the observer. RWLock.mu is locked, so that the order is right.
+// observe queues what the engine has put out for the observer. RWLock.mu is locked, so that the order is
+// right.
 func (rw *RWLock) observe(events []engine.Event) {
 	now := time.Now()
 	for _, ev := range events {
@@ -186,8 +194,8 @@ func (rw *RWLock) traceHold(h *Hold) {
 	rw.traced(h.held, orElse(ctx, h.held.parent))
 }
 
-// traced sets the context of a hold, or with nil notes that there will be no hold, and queues the events that waited for that.
-// RWLock.mu is locked.
+// traced sets the context of a hold, or with nil notes that there will be no hold, and queues the events that
+// waited for that. RWLock.mu is locked.
 func (rw *RWLock) traced(held *holding, ctx context.Context) {
 	if held.trace == nil {
 		return
@@ -202,7 +210,8 @@ func (rw *RWLock) traced(held *holding, ctx context.Context) {
 	held.trace.known, held.trace.ended = true, nil
 }
 
-// traceOf returns the context whose values a request is sent with: the tracer's for the hold, or else for the call.
+// traceOf returns the context whose values a request is sent with: the tracer's for the hold, or else for the
+// call.
 func (rw *RWLock) traceOf(r *engine.Request) any {
 	if rw.tracer == nil || r == nil {
 		return nil

@@ -37,9 +37,10 @@ type config struct {
 	confirm  time.Duration
 }
 
-// WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server keeps a hold, or
-// a place in a queue, without hearing from its process. Holds are renewed every third of it. The default is 30 s. The lease
-// must be between 100 ms and ten years; it is rounded up to whole milliseconds.
+// WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server
+// keeps a hold, or a place in a queue, without hearing from its process. Holds are renewed every third of it.
+// The default is 30 s. The lease must be between 100 ms and ten years; it is rounded up to whole
+// milliseconds.
 func WithLease(d time.Duration) Option {
 	return func(c *config) (err error) {
 		c.lease, err = checkLease(d)
@@ -47,9 +48,9 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// WithPrefix sets the prefix of the names of all keys and channels. The default is "rwlock". RWLocks with different
-// prefixes are independent of each other. The prefix must not be empty, and must not contain "{}", which would spread the
-// keys of a lock over a cluster.
+// WithPrefix sets the prefix of the names of all keys and channels. The default is "rwlock". RWLocks with
+// different prefixes are independent of each other. The prefix must not be empty, and must not contain "{}",
+// which would spread the keys of a lock over a cluster.
 func WithPrefix(p string) Option {
 	return func(c *config) error {
 		switch {
@@ -63,10 +64,10 @@ func WithPrefix(p string) Option {
 	}
 }
 
-// WithLogger sets the logger for what no return value reports: a hold that was lost or forgotten, a renewal that failed, a
-// server that does not allow notifications. Each is a warning. The default, which a nil logger selects, is slog.Default();
-// for silence, use slog.New(slog.DiscardHandler). The logger is called on a goroutine of its own, so a slow handler delays
-// no renewal.
+// WithLogger sets the logger for what no return value reports: a hold that was lost or forgotten, a renewal
+// that failed, a server that does not allow notifications. Each is a warning. The default, which a nil logger
+// selects, is slog.Default(); for silence, use slog.New(slog.DiscardHandler). The logger is called on a
+// goroutine of its own, so a slow handler delays no renewal.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.logger = l
@@ -74,12 +75,13 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithLabel sets what people see of this RWLock: [RWLock.Inspect] shows it beside each owner, in any process, and so do the records
-// of the logger. The default is "<program>@<host>:<pid>". A label has 1 to 256 bytes of printable characters.
+// WithLabel sets what people see of this RWLock: [RWLock.Inspect] shows it beside each owner, in any process,
+// and so do the records of the logger. The default is "<program>@<host>:<pid>". A label has 1 to 256 bytes of
+// printable characters.
 //
-// The server keeps the label under a key of its own, "<prefix>:label:<instance>", for at least four minutes. The first lock call takes
-// it along; while the RWLock holds or waits for locks, it is set again in good time; Close removes it. If the server has lost it, or
-// refuses it, Inspect shows no label.
+// The server keeps the label under a key of its own, "<prefix>:label:<instance>", for at least four minutes.
+// The first lock call takes it along; while the RWLock holds or waits for locks, it is set again in good
+// time; Close removes it. If the server has lost it, or refuses it, Inspect shows no label.
 func WithLabel(label string) Option {
 	return func(c *config) error {
 		c.label = label
@@ -87,9 +89,10 @@ func WithLabel(label string) Option {
 	}
 }
 
-// WithObserver has the RWLock tell o what happens: acquisitions and how long they took, ends of holds, renewals, wake-ups. Without an
-// observer, nothing of this is kept or costs anything. Package otelrwlock, a module of its own, has an Observer that records
-// OpenTelemetry metrics and spans. Close waits for the observer, for at most five seconds.
+// WithObserver has the RWLock tell o what happens: acquisitions and how long they took, ends of holds,
+// renewals, wake-ups. Without an observer, nothing of this is kept or costs anything. Package otelrwlock, a
+// module of its own, has an Observer that records OpenTelemetry metrics and spans. Close waits for the
+// observer, for at most five seconds.
 //
 // New returns an error if o is nil.
 func WithObserver(o Observer) Option {
@@ -102,7 +105,8 @@ func WithObserver(o Observer) Option {
 	}
 }
 
-// WithTracer has t give lock calls and holds contexts of their own. The Observer's events have these contexts.
+// WithTracer has t give lock calls and holds contexts of their own. The Observer's events have these
+// contexts.
 //
 // New returns an error if t is nil.
 func WithTracer(t Tracer) Option {
@@ -128,20 +132,21 @@ func WithMonitor(m Monitor) Option {
 	}
 }
 
-// WithReplicas has a lock call succeed only when n replicas of the server have confirmed its hold. If they do not within timeout,
-// the hold is given back, and the call returns an error that matches ErrNotReplicated and says how many have. A re-entry is
-// confirmed likewise. n must be at least one, and timeout at least a millisecond.
+// WithReplicas has a lock call succeed only when n replicas of the server have confirmed its hold. If they do
+// not within timeout, the hold is given back, and the call returns an error that matches ErrNotReplicated and
+// says how many have. A re-entry is confirmed likewise. n must be at least one, and timeout at least a
+// millisecond.
 //
-// It narrows what a failover can undo: a grant that was returned is at n replicas, so if one of those takes over, the hold is still
-// there. It does not promise that one of those does, unless n is the number of all replicas, and it does not cover releases and
-// renewals. A server that was cut off and goes on answering may still grant a lock a second time. Only the fencing token covers
-// all of that.
+// It narrows what a failover can undo: a grant that was returned is at n replicas, so if one of those takes
+// over, the hold is still there. It does not promise that one of those does, unless n is the number of all
+// replicas, and it does not cover releases and renewals. A server that was cut off and goes on answering may
+// still grant a lock a second time. Only the fencing token covers all of that.
 //
 // A replica that does not answer costs lock calls alone: holds are renewed and released meanwhile.
 //
-// Each call costs one more round trip, during which the server waits for its replicas, and each Unlock a longer script. With a
-// [*redis.ClusterClient], that request goes past the hooks that were added to it, to its client for the master. New refuses other
-// clients for a cluster with this option.
+// Each call costs one more round trip, during which the server waits for its replicas, and each Unlock a
+// longer script. With a [*redis.ClusterClient], that request goes past the hooks that were added to it, to
+// its client for the master. New refuses other clients for a cluster with this option.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(c *config) error {
 		if n < 1 || timeout < time.Millisecond {
@@ -152,20 +157,21 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	}
 }
 
-// WithStrictOwners makes re-entry a matter of one goroutine: a lock call whose owner holds the lock fails with ErrOwner if another
-// goroutine took it. Without this option, all goroutines that share the context of a hold share the hold, and do not exclude each
-// other. With it, a goroutine that is started with such a context gets an error instead of a lock that it does not have alone,
-// until it is given an owner of its own:
+// WithStrictOwners makes re-entry a matter of one goroutine: a lock call whose owner holds the lock fails
+// with ErrOwner if another goroutine took it. Without this option, all goroutines that share the context of a
+// hold share the hold, and do not exclude each other. With it, a goroutine that is started with such a
+// context gets an error instead of a lock that it does not have alone, until it is given an owner of its own:
 //
 //	go work(rwlock.WithOwner(ctx, rwlock.NewOwner()))
 //
-// Only lock calls are checked, and only against holds on the same name. Any goroutine may release a hold, extend it, and use its
-// context for other work: what a goroutine does without calling the lock, WithStrictOwners cannot see. The goroutine that took the
-// lock is the one that called Lock or RLock; if it passes the Hold to another goroutine, that one cannot re-enter. The functions
-// given to WithLock, WithAll and Do run on the caller's goroutine.
+// Only lock calls are checked, and only against holds on the same name. Any goroutine may release a hold,
+// extend it, and use its context for other work: what a goroutine does without calling the lock,
+// WithStrictOwners cannot see. The goroutine that took the lock is the one that called Lock or RLock; if it
+// passes the Hold to another goroutine, that one cannot re-enter. The functions given to WithLock, WithAll
+// and Do run on the caller's goroutine.
 //
-// Each lock call then asks the runtime for the number of its goroutine, which [runtime.Stack] returns: it takes about two microseconds
-// (see BenchmarkStrictOwners). Without the option it costs nothing.
+// Each lock call then asks the runtime for the number of its goroutine, which [runtime.Stack] returns: it
+// takes about two microseconds (see BenchmarkStrictOwners). Without the option it costs nothing.
 func WithStrictOwners() Option {
 	return func(c *config) error {
 		if goroutine() == 0 {
@@ -187,8 +193,8 @@ type request struct {
 	atLeast time.Duration
 }
 
-// Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. The lease of a hold that
-// re-enters can lengthen the owner's lease until that hold is released, but never shortens it.
+// Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. The lease
+// of a hold that re-enters can lengthen the owner's lease until that hold is released, but never shortens it.
 func Lease(d time.Duration) LockOption {
 	return func(r *request) (err error) {
 		r.lease, err = checkLease(d)
@@ -196,8 +202,8 @@ func Lease(d time.Duration) LockOption {
 	}
 }
 
-// NoRenew makes the hold end with its lease, which counts from the grant, unless it is released earlier. The hold is then
-// lost: its context is cancelled with the cause ErrLost.
+// NoRenew makes the hold end with its lease, which counts from the grant, unless it is released earlier. The
+// hold is then lost: its context is cancelled with the cause ErrLost.
 func NoRenew() LockOption {
 	return func(r *request) error {
 		r.noRenew = true
@@ -205,10 +211,11 @@ func NoRenew() LockOption {
 	}
 }
 
-// MaxHold limits the hold to d. The hold is renewed, but it ends with ErrLost at most d after the RWLock has learned that the
-// lock was granted, unless it is released before. The server keeps the hold no longer than that, except for the margin of 1 %
-// and 2 ms by which a client is ahead of the server. If d is shorter than the lease, the lease is d. d must be between 100 ms
-// and ten years. A hold that re-enters has a limit of its own.
+// MaxHold limits the hold to d. The hold is renewed, but it ends with ErrLost at most d after the RWLock has
+// learned that the lock was granted, unless it is released before. The server keeps the hold no longer than
+// that, except for the margin of 1 % and 2 ms by which a client is ahead of the server. If d is shorter than
+// the lease, the lease is d. d must be between 100 ms and ten years. A hold that re-enters has a limit of its
+// own.
 func MaxHold(d time.Duration) LockOption {
 	return func(r *request) error {
 		if d < minLease || d > maxLease {
@@ -219,9 +226,9 @@ func MaxHold(d time.Duration) LockOption {
 	}
 }
 
-// MaxWait limits the wait for the lock to d, but not the hold. If the call does not get the lock in time, it returns an
-// error that matches context.DeadlineExceeded, and leaves nothing behind. d must be positive. TryLock and TryRLock do not
-// wait.
+// MaxWait limits the wait for the lock to d, but not the hold. If the call does not get the lock in time, it
+// returns an error that matches context.DeadlineExceeded, and leaves nothing behind. d must be positive.
+// TryLock and TryRLock do not wait.
 func MaxWait(d time.Duration) LockOption {
 	return func(r *request) error {
 		if d <= 0 {
@@ -232,11 +239,12 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// AtLeast keeps the lock for at least d after the call got it: an Unlock before that ends the hold for its user, returns nil, and the
-// RWLock goes on renewing the lock until d is over, and then releases it. A job that several machines start at the same time, by
-// clocks that differ by less than d, then runs on one of them, however short it is, if they use TryLock. Until d is over, the owner
-// may re-enter the lock, and [RWLock.Shutdown] waits for it; [RWLock.Close] releases it. d must be positive, and not more than the
-// hold can last, with NoRenew or MaxHold.
+// AtLeast keeps the lock for at least d after the call got it: an Unlock before that ends the hold for its
+// user, returns nil, and the RWLock goes on renewing the lock until d is over, and then releases it. A job
+// that several machines start at the same time, by clocks that differ by less than d, then runs on one of
+// them, however short it is, if they use TryLock. Until d is over, the owner may re-enter the lock, and
+// [RWLock.Shutdown] waits for it; [RWLock.Close] releases it. d must be positive, and not more than the hold
+// can last, with NoRenew or MaxHold.
 func AtLeast(d time.Duration) LockOption {
 	return func(r *request) error {
 		if d <= 0 {

@@ -9,18 +9,18 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// processID identifies this process among all that ever use the server. A restarted process is another one: it does
-// not inherit what its predecessor held.
+// processID identifies this process among all that ever use the server. A restarted process is another one:
+// it does not inherit what its predecessor held.
 var processID = uuid.New()
 
 var lastHandle atomic.Uint64
 
-// An Owner identifies who holds a lock: a process UUID and a handle within that process. Owners are comparable. The zero
-// Owner identifies nobody.
+// An Owner identifies who holds a lock: a process UUID and a handle within that process. Owners are
+// comparable. The zero Owner identifies nobody.
 //
-// An owner travels in a context, so all code that shares the context is the same owner: usually one goroutine and the
-// functions that it calls. A goroutine that is started with the same context has the same owner. Pass it WithOwner(ctx,
-// NewOwner()) to give it an owner of its own.
+// An owner travels in a context, so all code that shares the context is the same owner: usually one goroutine
+// and the functions that it calls. A goroutine that is started with the same context has the same owner. Pass
+// it WithOwner(ctx, NewOwner()) to give it an owner of its own.
 type Owner struct{ id protocol.Owner }
 
 // NewOwner returns an owner that differs from every other, in this and every other process.
@@ -33,8 +33,8 @@ func (o Owner) String() string { return o.id.String() }
 
 type ownerKey struct{}
 
-// WithOwner returns a copy of ctx that carries o. Lock calls with it act for o. If o is the zero Owner, the copy carries no
-// owner, and each lock call with it acts for a new one.
+// WithOwner returns a copy of ctx that carries o. Lock calls with it act for o. If o is the zero Owner, the
+// copy carries no owner, and each lock call with it acts for a new one.
 func WithOwner(ctx context.Context, o Owner) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }

@@ -10,19 +10,21 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// mostQuit is how many calls that gave up the engine is told of at a time: that takes less than a millisecond.
+// mostQuit is how many calls that gave up the engine is told of at a time: that takes less than a
+// millisecond.
 const mostQuit = 32
 
-// quitters are calls that gave up, and have returned: the engine is told of them a few at a time, so that thousands which give up
-// together neither wait for each other nor hold up anything else.
+// quitters are calls that gave up, and have returned: the engine is told of them a few at a time, so that
+// thousands which give up together neither wait for each other nor hold up anything else.
 type quitters struct {
 	mu   sync.Mutex
 	list []*holding
 	busy atomic.Bool // a goroutine tells the engine of them
 }
 
-// quit returns what a call fails with that err has ended, and has the engine told of it later. It returns nil if the call has come to
-// an end otherwise. Nothing else can depend on what becomes of the call, since it is the only one of its owner.
+// quit returns what a call fails with that err has ended, and has the engine told of it later. It returns nil
+// if the call has come to an end otherwise. Nothing else can depend on what becomes of the call, since it is
+// the only one of its owner.
 func (rw *RWLock) quit(w *wait, held *holding, err error) error {
 	rw.mu.RLock()
 	if held.hold.State() != engine.Wanted || rw.closing {
@@ -75,7 +77,8 @@ func (q *quitters) len() int {
 	return len(q.list)
 }
 
-// leave ends a call that its caller has left. If it has been granted the lock meanwhile, it passes it on. RWLock.mu is locked.
+// leave ends a call that its caller has left. If it has been granted the lock meanwhile, it passes it on.
+// RWLock.mu is locked.
 func (rw *RWLock) leave(now time.Time, held *holding) {
 	if held.waits() {
 		rw.engine.GiveUp(now, &held.hold, held.gaveUp)

@@ -13,21 +13,23 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// ErrNoMajority is what a call over several servers fails with if it ends while fewer than a majority of them vote. The error's text
-// says how many do, and the last reason why others do not.
+// ErrNoMajority is what a call over several servers fails with if it ends while fewer than a majority of them
+// vote. The error's text says how many do, and the last reason why others do not.
 var ErrNoMajority = quorum.ErrNoMajority
 
-// NewQuorum returns an RWLock over an odd number of independent servers, three at least. It works, and keeps its promises, while a
-// majority of them does: of three servers one, of five two, may be down, cut off, frozen, or restarted without their data. Each
-// client stands for one server, a master that is no replica of another; all RWLocks that share locks must be given the same servers,
-// in any order. The caller closes the clients, after it has closed the RWLock.
+// NewQuorum returns an RWLock over an odd number of independent servers, three at least. It works, and keeps
+// its promises, while a majority of them does: of three servers one, of five two, may be down, cut off,
+// frozen, or restarted without their data. Each client stands for one server, a master that is no replica of
+// another; all RWLocks that share locks must be given the same servers, in any order. The caller closes the
+// clients, after it has closed the RWLock.
 //
-// A server that comes back without its data, or with old data, takes part again when the longest lease in use is over. Servers must not
-// evict keys, and their clocks must not be set: see docs/quorum.md.
+// A server that comes back without its data, or with old data, takes part again when the longest lease in use
+// is over. Servers must not evict keys, and their clocks must not be set: see docs/quorum.md.
 //
-// NewQuorum returns an error if the number of clients is even or less than three; if a client is nil, is given twice, or is a
-// redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the network: that two clients lead to the same
-// server is found when a lock is first used. One of them then counts as a server that has failed. The log says how many vote.
+// NewQuorum returns an error if the number of clients is even or less than three; if a client is nil, is
+// given twice, or is a redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the
+// network: that two clients lead to the same server is found when a lock is first used. One of them then
+// counts as a server that has failed. The log says how many vote.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if err := checkClients(clients); err != nil {
 		return nil, fmt.Errorf("rwlock: new quorum: %w", err)

@@ -2,33 +2,35 @@ package rwlock
 
 import "context"
 
-// RLock locks name for reading. It waits while a writer holds the lock or waits for it. If the owner already holds the
-// lock, in either mode, RLock succeeds at once.
+// RLock locks name for reading. It waits while a writer holds the lock or waits for it. If the owner already
+// holds the lock, in either mode, RLock succeeds at once.
 //
-// RLock returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after Close, an error that
-// matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the wait; [errors.As] then finds a
-// [*BlockedError] if another owner held the lock. While the server cannot be reached, RLock retries until ctx or MaxWait
-// ends; without either, it returns the client's error after one lease. An RLock that fails leaves nothing behind: it
-// withdraws a request on its way in the background.
+// RLock returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after Close, an
+// error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the wait;
+// [errors.As] then finds a [*BlockedError] if another owner held the lock. While the server cannot be
+// reached, RLock retries until ctx or MaxWait ends; without either, it returns the client's error after one
+// lease. An RLock that fails leaves nothing behind: it withdraws a request on its way in the background.
 //
 // An uncontended RLock takes one round trip.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, "rlock", Read, name, false, opts)
 }
 
-// TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does not overtake a
-// waiting writer. [errors.As] finds a [*BlockedError] in the error, unless a call or a release of the same owner is
-// in progress.
+// TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does
+// not overtake a waiting writer. [errors.As] finds a [*BlockedError] in the error, unless a call or a release
+// of the same owner is in progress.
 //
-// Otherwise TryRLock fails as RLock does, but it does not retry while the server cannot be reached. It returns the client's
-// first error, or an error after five seconds without an answer, or after one lease if that is shorter.
+// Otherwise TryRLock fails as RLock does, but it does not retry while the server cannot be reached. It
+// returns the client's first error, or an error after five seconds without an answer, or after one lease if
+// that is shorter.
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, "tryrlock", Read, name, true, opts)
 }
 
-// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. The context that fn gets is
-// cancelled when the hold is lost. WithRLock returns fn's error, joined with ErrLost if the hold was lost before it was
-// released. If WithRLock cannot acquire the lock, it does not call fn, and returns RLock's error.
+// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. The context
+// that fn gets is cancelled when the hold is lost. WithRLock returns fn's error, joined with ErrLost if the
+// hold was lost before it was released. If WithRLock cannot acquire the lock, it does not call fn, and
+// returns RLock's error.
 func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error, opts ...LockOption) error {
 	h, err := rw.RLock(ctx, name, opts...)
 	if err != nil {

@@ -38,13 +38,13 @@ func (m Mode) String() string {
 // closeTimeout bounds how long Unlock and Close wait for a server that does not answer.
 const closeTimeout = engine.EndTimeout
 
-// lateTimeout bounds how long Close waits for requests that are about no hold, such as the one that removes the label: a server that
-// does not answer need not know that they are of no use any more.
+// lateTimeout bounds how long Close waits for requests that are about no hold, such as the one that removes
+// the label: a server that does not answer need not know that they are of no use any more.
 const lateTimeout = 500 * time.Millisecond
 
-// An RWLock provides reentrant read-write locks by name. It is safe for concurrent use. A process needs one RWLock for each
-// server or prefix, and closes it with Close. Two RWLocks are different clients to the server: they exclude each other even
-// in one process and for the same Owner.
+// An RWLock provides reentrant read-write locks by name. It is safe for concurrent use. A process needs one
+// RWLock for each server or prefix, and closes it with Close. Two RWLocks are different clients to the
+// server: they exclude each other even in one process and for the same Owner.
 type RWLock struct {
 	lease    time.Duration
 	strict   bool
@@ -88,9 +88,9 @@ func newSignal() signal {
 	return signal{ctx, cancel}
 }
 
-// New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster. The caller closes
-// client, after it has closed the RWLock. New returns an error if client is nil, or is a redis.Ring or a type around one, or if an
-// option is invalid. It does not use the network.
+// New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster. The
+// caller closes client, after it has closed the RWLock. New returns an error if client is nil, or is a
+// redis.Ring or a type around one, or if an option is invalid. It does not use the network.
 func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if isNil(client) {
 		return nil, errors.New("rwlock: new: the client is nil")
@@ -154,13 +154,14 @@ func (rw *RWLock) attach(m Monitor) {
 	}
 }
 
-// Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the contexts of
-// the holds with the cause ErrClosed. Calls after Close return ErrClosed. A second Close waits for the first and returns nil.
-// To wait for the holds instead, use [RWLock.Shutdown].
+// Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the
+// contexts of the holds with the cause ErrClosed. Calls after Close return ErrClosed. A second Close waits
+// for the first and returns nil. To wait for the holds instead, use [RWLock.Shutdown].
 //
-// Close waits for the server for at most five seconds. If some holds could not be released by then, it returns an error,
-// and those holds end with their leases. It waits for at most half a second for a request that is not about a hold, such as the one
-// that removes the label. The goroutine that sends it ends when the client gives the request up, or is closed.
+// Close waits for the server for at most five seconds. If some holds could not be released by then, it
+// returns an error, and those holds end with their leases. It waits for at most half a second for a request
+// that is not about a hold, such as the one that removes the label. The goroutine that sends it ends when the
+// client gives the request up, or is closed.
 func (rw *RWLock) Close() error {
 	if err := rw.made(); err != nil {
 		return fmt.Errorf("rwlock: close: %w", err)
@@ -168,8 +169,8 @@ func (rw *RWLock) Close() error {
 	return rw.close(false, nil)
 }
 
-// close is Close. If nothing is held, it does not wait for what was lost, waits for at most half a second for what the server was never
-// heard to have, and also for the rest once hurry is closed.
+// close is Close. If nothing is held, it does not wait for what was lost, waits for at most half a second for
+// what the server was never heard to have, and also for the rest once hurry is closed.
 func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
 	start := time.Now()
 	timeout, late := time.NewTimer(closeTimeout), time.NewTimer(lateTimeout)
@@ -254,7 +255,8 @@ func (rw *RWLock) close(drained bool, hurry <-chan struct{}) error {
 	return err
 }
 
-// unreleased says that Close could not release everything, and why. It returns nil if there is nothing left to release.
+// unreleased says that Close could not release everything, and why. It returns nil if there is nothing left
+// to release.
 func (rw *RWLock) unreleased() error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -268,8 +270,8 @@ func (rw *RWLock) unreleased() error {
 	return fmt.Errorf("rwlock: close: %d holds end with their leases: %w", n, err)
 }
 
-// isRing reports whether a client is a redis.Ring, or a type around one. The options are invalid, so no other client makes an
-// AutoPipeliner.
+// isRing reports whether a client is a redis.Ring, or a type around one. The options are invalid, so no other
+// client makes an AutoPipeliner.
 func isRing(client redis.UniversalClient) bool {
 	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
 	return errors.Is(err, redis.ErrRingAutoPipelineUnsupported)

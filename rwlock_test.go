@@ -101,8 +101,8 @@ func TestOwnersAreDistinct(t *testing.T) {
 	require.Empty(t, rwlock.Owner{}.String())
 }
 
-// A Hold that no call returned holds nothing, which every method says without a panic: a deferred Unlock may stand above the check
-// of Lock's error, and its context ends the work.
+// A Hold that no call returned holds nothing, which every method says without a panic: a deferred Unlock may
+// stand above the check of Lock's error, and its context ends the work.
 func TestNoHold(t *testing.T) {
 	t.Parallel()
 	for _, h := range []*rwlock.Hold{nil, {}} {

@@ -11,7 +11,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// servers are what the requests of the engine go to: one server, or a quorum of several. The RWLock has a dispatcher for each.
+// servers are what the requests of the engine go to: one server, or a quorum of several. The RWLock has a
+// dispatcher for each.
 type servers interface {
 	// With RWLock.mu locked:
 

@@ -6,14 +6,16 @@ import (
 	"time"
 )
 
-// Shutdown closes the RWLock gracefully. Lock calls return ErrClosed from now on, and those that wait return it immediately. Shutdown
-// then waits until every hold was released, which it keeps renewing, and closes the RWLock as [RWLock.Close] does. What runs under a
-// lock can finish: an owner that holds a lock may still re-enter it, extend it and release it, and Inspect and ForceUnlock work.
-// Shutdown does not wait for holds that were lost, and returns immediately if nothing is held.
+// Shutdown closes the RWLock gracefully. Lock calls return ErrClosed from now on, and those that wait return
+// it immediately. Shutdown then waits until every hold was released, which it keeps renewing, and closes the
+// RWLock as [RWLock.Close] does. What runs under a lock can finish: an owner that holds a lock may still
+// re-enter it, extend it and release it, and Inspect and ForceUnlock work. Shutdown does not wait for holds
+// that were lost, and returns immediately if nothing is held.
 //
-// If ctx ends first, Shutdown closes the RWLock immediately, which releases what is still held, and returns an error that matches
-// ctx's. Like Close, it then waits for the server for at most five seconds; half a second if nothing was held any more. Otherwise it
-// returns the error of Close. After Close it only waits for that, and returns nil.
+// If ctx ends first, Shutdown closes the RWLock immediately, which releases what is still held, and returns
+// an error that matches ctx's. Like Close, it then waits for the server for at most five seconds; half a
+// second if nothing was held any more. Otherwise it returns the error of Close. After Close it only waits for
+// that, and returns nil.
 //
 // Call it after whatever takes locks was told to stop: after [net/http.Server.Shutdown], for example.
 func (rw *RWLock) Shutdown(ctx context.Context) error {
@@ -44,7 +46,8 @@ func (rw *RWLock) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// undrained says that Shutdown closes the RWLock while there are holds, because of err; unless there are none after all.
+// undrained says that Shutdown closes the RWLock while there are holds, because of err; unless there are none
+// after all.
 func (rw *RWLock) undrained(err error) error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// A Snapshot is what an RWLock holds and waits for at one moment, as far as this process knows: see [RWLock.Snapshot].
+// A Snapshot is what an RWLock holds and waits for at one moment, as far as this process knows: see
+// [RWLock.Snapshot].
 type Snapshot struct {
 	Time   time.Time
 	Prefix string      // of WithPrefix
@@ -17,8 +18,8 @@ type Snapshot struct {
 	Holds  []LocalHold // that can be relied on at Time; the oldest first
 	Waits  []LocalWait // the oldest first
 
-	// Servers is how many servers there are, and Voting how many of them vote, as far as this RWLock knows: servers that it has not
-	// asked yet count as voting. Both are zero unless the RWLock is of NewQuorum.
+	// Servers is how many servers there are, and Voting how many of them vote, as far as this RWLock knows:
+	// servers that it has not asked yet count as voting. Both are zero unless the RWLock is of NewQuorum.
 	Servers, Voting int
 }
 
@@ -38,7 +39,8 @@ type LocalHold struct {
 // Caller returns where the program asked for the lock, or a zero Source if that is not known.
 func (h LocalHold) Caller() slog.Source { return callerOf(h.held) }
 
-// A LocalWait is a lock call of this process that has not returned yet: it waits for its turn, or just for the server's answer.
+// A LocalWait is a lock call of this process that has not returned yet: it waits for its turn, or just for
+// the server's answer.
 type LocalWait struct {
 	Name    string
 	Mode    Mode
@@ -58,9 +60,10 @@ func callerOf(h *holding) slog.Source {
 	return h.where()
 }
 
-// Snapshot returns what this RWLock holds and waits for. It does not use the network: unlike [RWLock.Inspect], it knows all names that
-// this RWLock has to do with, and nothing of other RWLocks. Holds that were lost are not listed. Its cost grows with the number of
-// holds and waiting calls; there is none until it is called. After Close, it is empty but for Time, Prefix and Label.
+// Snapshot returns what this RWLock holds and waits for. It does not use the network: unlike
+// [RWLock.Inspect], it knows all names that this RWLock has to do with, and nothing of other RWLocks. Holds
+// that were lost are not listed. Its cost grows with the number of holds and waiting calls; there is none
+// until it is called. After Close, it is empty but for Time, Prefix and Label.
 func (rw *RWLock) Snapshot() Snapshot {
 	s := Snapshot{Time: time.Now()}
 	if rw.made() != nil {

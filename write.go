@@ -2,34 +2,37 @@ package rwlock
 
 import "context"
 
-// Lock locks name for writing, so that no other owner holds it. It waits while others hold the lock, and is served after
-// the writers that came before. If the owner already holds the lock for writing, Lock succeeds at once.
+// Lock locks name for writing, so that no other owner holds it. It waits while others hold the lock, and is
+// served after the writers that came before. If the owner already holds the lock for writing, Lock succeeds
+// at once.
 //
-// If the owner holds the lock for reading only, Lock returns ErrUpgrade at once, and the read hold remains valid. Lock
-// returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after Close, an error that matches
-// ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the wait; [errors.As] then finds a
-// [*BlockedError] if another owner held the lock. While the server cannot be reached, Lock retries until ctx or MaxWait
-// ends; without either, it returns the client's error after one lease. A Lock that fails leaves nothing behind: it
-// withdraws a request on its way in the background.
+// If the owner holds the lock for reading only, Lock returns ErrUpgrade at once, and the read hold remains
+// valid. Lock returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after
+// Close, an error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends
+// the wait; [errors.As] then finds a [*BlockedError] if another owner held the lock. While the server cannot
+// be reached, Lock retries until ctx or MaxWait ends; without either, it returns the client's error after one
+// lease. A Lock that fails leaves nothing behind: it withdraws a request on its way in the background.
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, "lock", Write, name, false, opts)
 }
 
-// TryLock locks name for writing if that is possible without waiting, and returns ErrLocked if not. It does not overtake a
-// waiter. [errors.As] finds a [*BlockedError] in the error, unless a call or a release of the same owner is
-// in progress.
+// TryLock locks name for writing if that is possible without waiting, and returns ErrLocked if not. It does
+// not overtake a waiter. [errors.As] finds a [*BlockedError] in the error, unless a call or a release of the
+// same owner is in progress.
 //
-// Otherwise TryLock fails as Lock does, but it does not retry while the server cannot be reached. It returns the client's
-// first error, or an error after five seconds without an answer, or after one lease if that is shorter.
+// Otherwise TryLock fails as Lock does, but it does not retry while the server cannot be reached. It returns
+// the client's first error, or an error after five seconds without an answer, or after one lease if that is
+// shorter.
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, "trylock", Write, name, true, opts)
 }
 
-// WithLock locks name for writing, calls fn, and releases the lock when fn returns or panics. The context that fn gets is
-// cancelled when the hold is lost. WithLock returns fn's error, joined with ErrLost if the hold was lost before it was
-// released. If WithLock cannot acquire the lock, it does not call fn, and returns Lock's error.
+// WithLock locks name for writing, calls fn, and releases the lock when fn returns or panics. The context
+// that fn gets is cancelled when the hold is lost. WithLock returns fn's error, joined with ErrLost if the
+// hold was lost before it was released. If WithLock cannot acquire the lock, it does not call fn, and returns
+// Lock's error.
 func (rw *RWLock) WithLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error, opts ...LockOption) error {
 	h, err := rw.Lock(ctx, name, opts...)
 	if err != nil {

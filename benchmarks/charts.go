@@ -170,8 +170,8 @@ func metricChart(file, title, workload string, metric Metric, label string, scal
 	return lineChart(file, title, workload, label, scale, func(param int) of { return figure(workload, param, metric) })
 }
 
-// lineChart draws a workload's figures over its parameter, one line for each contender. The settings stand at equal
-// distances, as each is several times the one before.
+// lineChart draws a workload's figures over its parameter, one line for each contender. The settings stand at
+// equal distances, as each is several times the one before.
 func lineChart(file, title, workload, label string, scale scale, at func(param int) of) *chart {
 	return &chart{file: file, title: title, draw: func(r *Results, p *plot.Plot) (bool, error) {
 		var w *Workload

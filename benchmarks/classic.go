@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// classic is the design that every text book has: the writer's owner and its reentrancy count in two keys, the readers'
-// counts in a hash under one lease, and polling. It knows no queue, no fencing token and no renewal.
+// classic is the design that every text book has: the writer's owner and its reentrancy count in two keys,
+// the readers' counts in a hash under one lease, and polling. It knows no queue, no fencing token and no
+// renewal.
 var classic = &Contender{
 	Name:     "classic",
 	About:    "the plain scripts of the classic read-write lock: owner key, counter, hash of readers; polls every 10 ms",

@@ -37,8 +37,8 @@ func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration, op
 	return o, err
 }
 
-// together has goroutines repeat op until the time is over. The context that op gets ends with the time, for it to end its
-// waits: an error of op's after that is no failure.
+// together has goroutines repeat op until the time is over. The context that op gets ends with the time, for
+// it to end its waits: an error of op's after that is no failure.
 func together(ctx context.Context, goroutines int, span time.Duration, op func(waiting context.Context, g int) error) (outcome, error) {
 	o := outcome{turns: make([]float64, goroutines)}
 	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
@@ -73,8 +73,8 @@ func together(ctx context.Context, goroutines int, span time.Duration, op func(w
 	return o, err
 }
 
-// handover measures goroutines that all want the same write lock; lockOnce locks and unlocks it once, and returns how long
-// the lock call took.
+// handover measures goroutines that all want the same write lock; lockOnce locks and unlocks it once, and
+// returns how long the lock call took.
 func handover(lockOnce func(ctx, waiting context.Context, l Locker) (time.Duration, error)) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
 		l, err := e.Open(ctx)
@@ -324,8 +324,8 @@ func renewal(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return e.watch(ctx, lease, window)
 }
 
-// lease returns the lease of holds that are watched, and how long to watch them where a full run takes d. A quick run
-// shortens both alike.
+// lease returns the lease of holds that are watched, and how long to watch them where a full run takes d. A
+// quick run shortens both alike.
 func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
 	if e.Quick {
 		return 3 * time.Second, d / 10

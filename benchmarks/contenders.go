@@ -23,7 +23,8 @@ type Contender struct {
 	Open func(ctx context.Context, o Options) (Locker, error)
 }
 
-// contenders are all that take part, in the order of their turns and of the tables. A workload names those it is for.
+// contenders are all that take part, in the order of their turns and of the tables. A workload names those it
+// is for.
 var contenders = []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare, floor}
 
 // Options say how to open a contender.

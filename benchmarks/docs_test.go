@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDocumentedCommandsRun holds that the commands that write the report do so, and that -quorum leaves the rest of it alone. They run
-// with one workload, briefly.
+// TestDocumentedCommandsRun holds that the commands that write the report do so, and that -quorum leaves the
+// rest of it alone. They run with one workload, briefly.
 func TestDocumentedCommandsRun(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)

@@ -80,8 +80,8 @@ func (h *bareHold) Unlock(ctx context.Context) error {
 
 func (l *bareLocker) Close() error { return l.close() }
 
-// floor is what no lock of two scripts can undercut: it sends the very keys and arguments that ours sends for an
-// uncontended pair, made beforehand, to a script that does nothing.
+// floor is what no lock of two scripts can undercut: it sends the very keys and arguments that ours sends for
+// an uncontended pair, made beforehand, to a script that does nothing.
 var floor = &Contender{
 	Name:     "floor",
 	About:    "two EVALSHA of `return 1` with the same KEYS and ARGV as ours; excludes nobody",

@@ -1,13 +1,13 @@
-// Command benchmarks measures rwlock beside other distributed locks over Redis, all against servers that it starts
-// itself, and writes what it found, with charts, to docs/performance.md.
+// Command benchmarks measures rwlock beside other distributed locks over Redis, all against servers that it
+// starts itself, and writes what it found, with charts, to docs/performance.md.
 //
 //	cd benchmarks && go run .                    # everything, about 25 minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; prints, but writes no report unless given -out
 //	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
 //	cd benchmarks && go run . -quorum            # those over a quorum, three minutes; renews that section of the report
 //
-// Contenders take turns round by round, so that what disturbs the machine for a while disturbs all alike. The figures are
-// medians over the rounds; a ratio is the median of the ratios of each round.
+// Contenders take turns round by round, so that what disturbs the machine for a while disturbs all alike. The
+// figures are medians over the rounds; a ratio is the median of the ratios of each round.
 package main
 
 import (
@@ -153,8 +153,8 @@ type runner struct {
 // turnLimit bounds one turn of one contender.
 const turnLimit = time.Minute
 
-// run takes turns, prints a table after each workload, and returns what went wrong in any turn. A turn that fails leaves
-// a gap in the results and does not stop the others.
+// run takes turns, prints a table after each workload, and returns what went wrong in any turn. A turn that
+// fails leaves a gap in the results and does not stop the others.
 func (r *runner) run(ctx context.Context, chosen []*Workload) error {
 	r.results = newResults()
 	for _, w := range chosen {
@@ -294,8 +294,8 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 	return m, nil
 }
 
-// progress shows what is going on: on a terminal in one line that is written over, elsewhere not at all, so that only
-// the tables are kept.
+// progress shows what is going on: on a terminal in one line that is written over, elsewhere not at all, so
+// that only the tables are kept.
 type progress struct {
 	w           io.Writer
 	live        bool

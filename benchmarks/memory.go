@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// clientMemory measures what a contender keeps in this process: for names in use, after many were used, and after a peak.
+// clientMemory measures what a contender keeps in this process: for names in use, after many were used, and
+// after a peak.
 func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
 	const (
 		peak      = 10_000
@@ -94,14 +95,14 @@ func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
 	return m, nil
 }
 
-// growth opens a locker and runs do with it. By grown, do learns by how many bytes this process has grown since the locker
-// was in working order, and by lowest, what is left of that after a while.
+// growth opens a locker and runs do with it. By grown, do learns by how many bytes this process has grown
+// since the locker was in working order, and by lowest, what is left of that after a while.
 func (e *Env) growth(ctx context.Context, do func(l Locker, grown, lowest func() float64) error) (err error) {
 	if err := e.Server.Clear(ctx); err != nil {
 		return err
 	}
-	// With a short lease, what is tidied up when leases are renewed is tidied up meanwhile. A connection takes as much memory
-	// as hundreds of names, so all are there before the start.
+	// With a short lease, what is tidied up when leases are renewed is tidied up meanwhile. A connection
+	// takes as much memory as hundreds of names, so all are there before the start.
 	l, err := e.Open(ctx, func(o *Options) { o.Lease, o.Connections = 3*time.Second, 8 })
 	if err != nil {
 		return err
@@ -128,7 +129,8 @@ func (e *Env) growth(ctx context.Context, do func(l Locker, grown, lowest func()
 	return do(l, grown, lowest)
 }
 
-// clientBytes returns what this process has on its heap and its goroutines' stacks after a garbage collection.
+// clientBytes returns what this process has on its heap and its goroutines' stacks after a garbage
+// collection.
 func clientBytes() float64 {
 	runtime.GC()
 	runtime.GC() // the second frees what the first found pooled or with a finalizer

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// processes measures processes, of 16 goroutines each, that draw from the same names. So many percent of the operations
-// read.
+// processes measures processes, of 16 goroutines each, that draw from the same names. So many percent of the
+// operations read.
 func processes(names, reads int) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		all, err := e.startWorkers(ctx, e.Param, false)
@@ -42,8 +42,8 @@ func processes(names, reads int) func(context.Context, *Env) (Metrics, error) {
 	}
 }
 
-// turns measures what a pair costs the server on names that processes take in turns, strictly one after the other, beside
-// the first pair of a name. A process takes many names at a time, in large pipelines.
+// turns measures what a pair costs the server on names that processes take in turns, strictly one after the
+// other, beside the first pair of a name. A process takes many names at a time, in large pipelines.
 func turns(mode Mode) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		names, rounds := 2000, 4
@@ -61,7 +61,8 @@ func turns(mode Mode) func(context.Context, *Env) (Metrics, error) {
 				return err
 			})
 		}
-		// The names from 0 on are taken in turns. Each process has had them before the first turn that counts.
+		// The names from 0 on are taken in turns. Each process has had them before the first turn that
+		// counts.
 		for _, w := range all {
 			if _, err := sweep(w, 0); err != nil {
 				return nil, err

@@ -15,14 +15,15 @@ import (
 	"time"
 )
 
-// proxyCmd relays TCP connections with a delay. It runs as a process of its own, started by startProxy: its precise
-// sleeping keeps threads busy that the measured process would miss.
+// proxyCmd relays TCP connections with a delay. It runs as a process of its own, started by startProxy: its
+// precise sleeping keeps threads busy that the measured process would miss.
 type proxyCmd struct {
 	To    string        `help:"Address to relay to."`
 	Delay time.Duration `help:"Delay in each direction."`
 }
 
-// Run prints the address it listens on and serves until its standard input ends, which it does with its parent.
+// Run prints the address it listens on and serves until its standard input ends, which it does with its
+// parent.
 func (p *proxyCmd) Run() error {
 	runtime.GOMAXPROCS(4 * runtime.NumCPU())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +59,8 @@ func (p *proxyCmd) serve(client net.Conn) {
 	wg.Wait()
 }
 
-// relay copies src to dst, every chunk of bytes delayed by the same time, until either end closes; then it closes both.
+// relay copies src to dst, every chunk of bytes delayed by the same time, until either end closes; then it
+// closes both.
 func relay(dst, src net.Conn, delay time.Duration) {
 	type chunk struct {
 		due  time.Time

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// queued measures what a handover costs the server, the release that hands over and the request that queues up again, when
-// the requests of many locks arrive in one pipeline. Each lock has always the same number of waiters. The bare mutex, which
-// has no queue, is the yardstick: its pairs are of as many names as a pipeline has requests.
+// queued measures what a handover costs the server, the release that hands over and the request that queues
+// up again, when the requests of many locks arrive in one pipeline. Each lock has always the same number of
+// waiters. The bare mutex, which has no queue, is the yardstick: its pairs are of as many names as a pipeline
+// has requests.
 func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 	const locks = 32
 	rounds := e.rounds(80)
@@ -40,8 +41,9 @@ func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return replay(ctx, e, recorded, 2)
 }
 
-// recordHandovers has the contender hand over a number of locks, each with as many waiters, a number of times. It returns what is
-// sent for that, in one pipeline for the setup and one for each time that all are handed over, and the channels that it listens on.
+// recordHandovers has the contender hand over a number of locks, each with as many waiters, a number of
+// times. It returns what is sent for that, in one pipeline for the setup and one for each time that all are
+// handed over, and the channels that it listens on.
 func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (pipelines [][]*sent, channels []string, err error) {
 	t := newTape(e.Contender.Commands...)
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
@@ -58,8 +60,8 @@ func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (p
 	for g := range granted {
 		granted[g] = make(chan Hold, waiters+1)
 	}
-	// queueUp begins a call, and returns when the server has answered its request. One is on its way at a time: what is recorded is in the
-	// order in which it ran.
+	// queueUp begins a call, and returns when the server has answered its request. One is on its way at a
+	// time: what is recorded is in the order in which it ran.
 	queueUp := func(g int) error {
 		n := t.count() + 1
 		calls.Go(func() error {

@@ -144,8 +144,8 @@ func distantPair(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l, Write, "name"))
 }
 
-// handoverOverMany measures goroutines that all want the same write lock. A handover is a change of the holder: whoever unlocks and
-// at once locks again, before anybody else has asked, hands nothing over.
+// handoverOverMany measures goroutines that all want the same write lock. A handover is a change of the
+// holder: whoever unlocks and at once locks again, before anybody else has asked, hands nothing over.
 func handoverOverMany(ctx context.Context, e *Env) (_ Metrics, err error) {
 	const goroutines = 16
 	l, err := e.Open(ctx)
@@ -180,8 +180,9 @@ func handoverOverMany(ctx context.Context, e *Env) (_ Metrics, err error) {
 	}, nil
 }
 
-// frozen measures what it costs that as many servers are stopped as a quorum can do without. The same goroutines, on names of their
-// own, work while all servers are well; from the moment on when some are stopped; and over a quorum of which those never were there.
+// frozen measures what it costs that as many servers are stopped as a quorum can do without. The same
+// goroutines, on names of their own, work while all servers are well; from the moment on when some are
+// stopped; and over a quorum of which those never were there.
 func frozen(ctx context.Context, e *Env) (_ Metrics, err error) {
 	const goroutines = 64
 	stopped := e.Servers[:len(e.Servers)/2]
@@ -258,7 +259,8 @@ func (e *Env) calls(ctx context.Context, l Locker, goroutines int) (manyCalls, e
 	return manyCalls{o.rate(), inMillis(slices.Concat(took...))}, nil
 }
 
-// watchEach returns what the servers are asked for a while, as if the lease were 30 s. The home is the one that is asked most.
+// watchEach returns what the servers are asked for a while, as if the lease were 30 s. The home is the one
+// that is asked most.
 func (e *Env) watchEach(ctx context.Context, lease, window time.Duration) (Metrics, error) {
 	each := make([]Usage, len(e.Servers))
 	watch := func() error {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A tape is a go-redis hook that keeps the commands of some names that a client sends, in their order, so that they can be sent
-// again.
+// A tape is a go-redis hook that keeps the commands of some names that a client sends, in their order, so
+// that they can be sent again.
 type tape struct {
 	names []string
 
@@ -53,8 +53,8 @@ func (t *tape) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
-// keep keeps commands that are about to be sent, as text, for the sender may use its arguments again. It returns what is to be
-// called once they have their replies.
+// keep keeps commands that are about to be sent, as text, for the sender may use its arguments again. It
+// returns what is to be called once they have their replies.
 func (t *tape) keep(cmds ...redis.Cmder) (done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,8 +121,8 @@ func (t *tape) take() []*sent {
 	return taken
 }
 
-// recordRounds has the contender lock n names at a time and then unlock them, a number of times over, and returns what it sends
-// for that: in turns what locks and what unlocks.
+// recordRounds has the contender lock n names at a time and then unlock them, a number of times over, and
+// returns what it sends for that: in turns what locks and what unlocks.
 func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, name func(g int) string) (_ [][]*sent, err error) {
 	t := newTape(e.Contender.Commands...)
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
@@ -158,8 +158,9 @@ func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, name fu
 	return pipelines, nil
 }
 
-// replay sends to the emptied server what was recorded, a pipeline after the other, and returns what all but the first ones cost it,
-// for a pair: two requests of which the one releases. The client sleeps while the server works.
+// replay sends to the emptied server what was recorded, a pipeline after the other, and returns what all but
+// the first ones cost it, for a pair: two requests of which the one releases. The client sleeps while the
+// server works.
 func replay(ctx context.Context, e *Env, pipelines [][]*sent, first int) (_ Metrics, err error) {
 	if err := e.Server.Clear(ctx); err != nil {
 		return nil, err

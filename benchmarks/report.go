@@ -21,7 +21,8 @@ type report struct {
 	command string
 }
 
-// write writes performance.md, and its charts in the folder performance beside it. What was written by hand stays.
+// write writes performance.md, and its charts in the folder performance beside it. What was written by hand
+// stays.
 func (r *report) write(dir string) error {
 	charts := filepath.Join(dir, "performance")
 	if err := os.MkdirAll(charts, 0o755); err != nil {

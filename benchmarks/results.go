@@ -114,8 +114,8 @@ func (r *Results) median(c cell, metric Metric) float64 {
 	return median(values)
 }
 
-// ratio returns the median over the rounds of c's metric divided by base's metric of the same round. Rounds that
-// either failed do not count.
+// ratio returns the median over the rounds of c's metric divided by base's metric of the same round. Rounds
+// that either failed do not count.
 func (r *Results) ratio(c, base cell, metric Metric) float64 {
 	var values []float64
 	for i, m := range r.rounds[c] {

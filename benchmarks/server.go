@@ -14,7 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// slowScript is the time from which on a script enters the server's slow log, from which the longest one is read.
+// slowScript is the time from which on a script enters the server's slow log, from which the longest one is
+// read.
 const slowScript = 200 * time.Microsecond
 
 // Server is a Redis server that the benchmark started, and a connection of its own to ask it questions.
@@ -107,7 +108,8 @@ func (s *Server) ResetSlowLog(ctx context.Context) error {
 	return nil
 }
 
-// longestScript returns the time of the longest script since the last ResetSlowLog, or slowScript if none took longer.
+// longestScript returns the time of the longest script since the last ResetSlowLog, or slowScript if none
+// took longer.
 func (s *Server) longestScript(ctx context.Context) (time.Duration, error) {
 	entries, err := s.client.SlowLogGet(ctx, -1).Result()
 	if err != nil {
@@ -198,8 +200,8 @@ var bystanders = map[string]bool{
 	"client|maint_notifications": true, "slowlog|get": true, "slowlog|reset": true, "flushall": true, "script|load": true,
 }
 
-// usage runs do and returns what it cost the server. requests names the commands that clients send, as opposed to those
-// that scripts call: INFO counts both alike.
+// usage runs do and returns what it cost the server. requests names the commands that clients send, as
+// opposed to those that scripts call: INFO counts both alike.
 func (s *Server) usage(ctx context.Context, requests []string, do func() error) (Usage, error) {
 	idle, err := s.snapshot(ctx)
 	if err != nil {

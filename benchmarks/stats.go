@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// median returns the middle of values, the mean of the two middle ones where their number is even, and NaN of none.
-// It leaves values as they are.
+// median returns the middle of values, the mean of the two middle ones where their number is even, and NaN of
+// none. It leaves values as they are.
 func median(values []float64) float64 {
 	return quantile(values, 0.5)
 }
 
-// quantile returns the value below which the share q of values lies, interpolated between neighbours, and NaN of none.
+// quantile returns the value below which the share q of values lies, interpolated between neighbours, and NaN
+// of none.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -23,8 +24,8 @@ func quantile(values []float64, q float64) float64 {
 	return low + (high-low)*(at-math.Floor(at))
 }
 
-// jain is Jain's fairness index of what each of several contestants got: 1 where all got the same, 1/n where one got
-// everything, and NaN where nobody got anything.
+// jain is Jain's fairness index of what each of several contestants got: 1 where all got the same, 1/n where
+// one got everything, and NaN where nobody got anything.
 func jain(shares []float64) float64 {
 	var sum, squares float64
 	for _, s := range shares {

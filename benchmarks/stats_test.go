@@ -52,7 +52,8 @@ func TestJain(t *testing.T) {
 	}
 }
 
-// TestRatio holds that a ratio is taken within each round, and that a round that either failed does not count.
+// TestRatio holds that a ratio is taken within each round, and that a round that either failed does not
+// count.
 func TestRatio(t *testing.T) {
 	r, a, b := newResults(), cell{contender: "a"}, cell{contender: "b"}
 	for _, round := range [][2]float64{{10, 5}, {40, 20}, {90, 30}} {

@@ -162,7 +162,8 @@ func againstFastest(workload string, goroutines int) of {
 	}
 }
 
-// targetsTable returns those of some targets that were measured: what was asked, what ours reached, and what the others did.
+// targetsTable returns those of some targets that were measured: what was asked, what ours reached, and what
+// the others did.
 func targetsTable(targets []Target, r *Results) table {
 	t := table{header: []string{"what", "target", "rwlock", "", "the others"}}
 	for _, target := range targets {

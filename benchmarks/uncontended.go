@@ -28,8 +28,8 @@ func endless(run func(context.Context, *Env) (Metrics, error)) func(context.Cont
 	return func(ctx context.Context, e *Env) (Metrics, error) { return run(context.WithoutCancel(ctx), e) }
 }
 
-// serverTime measures what a pair costs the server when 256 arrive in one pipeline; naming returns what names the locks of one
-// turn.
+// serverTime measures what a pair costs the server when 256 arrive in one pipeline; naming returns what names
+// the locks of one turn.
 func serverTime(mode Mode, naming func() func(g int) string) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, naming())
@@ -56,8 +56,8 @@ func distinct(autoPipeline bool) func(context.Context, *Env) (Metrics, error) {
 	}
 }
 
-// pairOn returns what a goroutine of hammer does to lock and unlock the name it is given, which nobody else uses at the
-// time. As nobody waits, no call is cut short when the time is over.
+// pairOn returns what a goroutine of hammer does to lock and unlock the name it is given, which nobody else
+// uses at the time. As nobody waits, no call is cut short when the time is over.
 func pairOn(ctx context.Context, l Locker, mode Mode, name func(g int) string) func(context.Context, int) error {
 	lock := lockIn(l, mode)
 	return func(_ context.Context, g int) error {
@@ -126,8 +126,9 @@ func tryHeld(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return m, errors.Join(err, h.Unlock(ctx))
 }
 
-// amongReaders measures a read pair while many others hold the lock for reading. In between it does the same on a name that
-// nobody else has to do with, so that what disturbs the machine for a while disturbs both alike.
+// amongReaders measures a read pair while many others hold the lock for reading. In between it does the same
+// on a name that nobody else has to do with, so that what disturbs the machine for a while disturbs both
+// alike.
 func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
 	l, err := e.Open(ctx, func(o *Options) { o.Lease = 10 * time.Minute }) // no renewal meanwhile
 	if err != nil {

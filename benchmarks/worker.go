@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// workerCmd locks as it is told on its standard input, with a contender of its own. It runs as another process, started
-// by startWorkers: processes that share locks are what a distributed lock is for.
+// workerCmd locks as it is told on its standard input, with a contender of its own. It runs as another
+// process, started by startWorkers: processes that share locks are what a distributed lock is for.
 type workerCmd struct {
 	Contender    string        `help:"Contender to open."`
 	Addr         string        `help:"Address of the server."`
@@ -124,8 +124,8 @@ type worker struct {
 // workers are processes that lock together.
 type workers []*worker
 
-// startWorkers starts n processes with the contender of this turn, and has each load its scripts, by a pair on a name of
-// its own.
+// startWorkers starts n processes with the contender of this turn, and has each load its scripts, by a pair
+// on a name of its own.
 func (e *Env) startWorkers(ctx context.Context, n int, autoPipeline bool) (_ workers, err error) {
 	all := make(workers, n)
 	defer func() {

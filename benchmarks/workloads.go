@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Workload is one thing to do with a lock, and to measure. To add one, write its Run and list it in workloads.
+// Workload is one thing to do with a lock, and to measure. To add one, write its Run and list it in
+// workloads.
 type Workload struct {
 	Name  string
 	Title string
@@ -314,8 +315,8 @@ func (e *Env) usage(ctx context.Context, do func() error) (Usage, error) {
 	return all, err
 }
 
-// series runs op again and again for the given time, after a quarter of it unmeasured, and returns how long each run
-// took and what a run cost on average.
+// series runs op again and again for the given time, after a quarter of it unmeasured, and returns how long
+// each run took and what a run cost on average.
 func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (Metrics, error) {
 	for warm := time.Now().Add(span / 4); time.Now().Before(warm); {
 		if err := op(); err != nil {
@@ -358,8 +359,9 @@ func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (
 // patience is the timeout of a context that has one. It is much longer than any wait.
 const patience = 10 * time.Second
 
-// pairWithin locks and unlocks name once with contexts that have a timeout, and returns how long the lock call took. The
-// end of waiting ends the lock call, but not the unlocking: the lock would stay behind, and be in the way of what comes next.
+// pairWithin locks and unlocks name once with contexts that have a timeout, and returns how long the lock
+// call took. The end of waiting ends the lock call, but not the unlocking: the lock would stay behind, and be
+// in the way of what comes next.
 func pairWithin(ctx, waiting context.Context, lock func(context.Context, string) (Hold, error), name string) (time.Duration, error) {
 	waiting, cancel := context.WithTimeout(waiting, patience)
 	defer cancel()

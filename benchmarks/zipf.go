@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Of the zipfNames names, the first is drawn in every seventh operation, one of the first hundred in half of all, and one
-// of the last half in every thirtieth.
+// Of the zipfNames names, the first is drawn in every seventh operation, one of the first hundred in half of
+// all, and one of the last half in every thirtieth.
 const (
 	zipfNames    = 100_000
 	zipfExponent = 1.1
@@ -25,8 +25,8 @@ var ranked = sync.OnceValue(func() []string {
 	return all
 })
 
-// zipf measures goroutines that draw from many names, a few of them much more often than the others. So many percent of
-// the operations read.
+// zipf measures goroutines that draw from many names, a few of them much more often than the others. So many
+// percent of the operations read.
 func zipf(reads int) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
 		const goroutines = 64

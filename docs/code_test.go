@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// imports are the packages that the code in the documents uses. A program, which begins with "package", has imports of its own,
-// from among these.
+// imports are the packages that the code in the documents uses. A program, which begins with "package", has
+// imports of its own, from among these.
 var imports = []string{
 	"context", "database/sql", "errors", "fmt", "log", "log/slog", "net", "net/http", "os", "os/signal", "sync", "syscall", "testing",
 	"testing/synctest", "time",
@@ -101,8 +101,9 @@ func exports(t *testing.T, fset *token.FileSet) types.Importer {
 	return importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
 }
 
-// Every Go block of the documents compiles. Variables that a fragment does not use, and its imports, do not count. Those that use
-// otelrwlock are compiled there, as examples: see TestDocumentedCodeIsThatOfTheExamples.
+// Every Go block of the documents compiles. Variables that a fragment does not use, and its imports, do not
+// count. Those that use otelrwlock are compiled there, as examples: see
+// TestDocumentedCodeIsThatOfTheExamples.
 func TestDocsCodeCompiles(t *testing.T) {
 	t.Parallel()
 	fset := token.NewFileSet()
@@ -130,7 +131,8 @@ func TestDocsCodeCompiles(t *testing.T) {
 }
 
 var (
-	// changeDir and relative match what a command line changes to, and the packages and files of this repository that it names.
+	// changeDir and relative match what a command line changes to, and the packages and files of this
+	// repository that it names.
 	changeDir = regexp.MustCompile(`\bcd ([\w./-]+)`)
 	relative  = regexp.MustCompile(`(?:^|[\s(])(?:bash )?(\.[\w./-]*/[\w./-]+)`)
 	// ours matches the commands that work on this repository; others stand for a user's.
@@ -141,7 +143,8 @@ var (
 	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]*)?\)`)
 )
 
-// What the shell blocks of the documents name exists, and the quick commands succeed. .ci/run runs those that take long.
+// What the shell blocks of the documents name exists, and the quick commands succeed. .ci/run runs those that
+// take long.
 func TestDocsCommandsWork(t *testing.T) {
 	t.Parallel()
 	ran := 0

@@ -77,8 +77,8 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	require.Greater(t, named, 100)
 }
 
-// The command at the end of each section of docs/verification.md runs all tests of internal/tests that the section names, and
-// nothing in it matches no test.
+// The command at the end of each section of docs/verification.md runs all tests of internal/tests that the
+// section names, and nothing in it matches no test.
 func TestDocsCommandsRunTheTestsOfTheirSection(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("docs/verification.md")
@@ -131,8 +131,8 @@ func alternatives(pattern string) (list []string) {
 	return append(list, pattern[start:])
 }
 
-// The pages for users name no tests: docs/verification.md does, for each section of the guide but the checklist
-// at its end.
+// The pages for users name no tests: docs/verification.md does, for each section of the guide but the
+// checklist at its end.
 func TestDocsTellTestsFromTexts(t *testing.T) {
 	t.Parallel()
 	verification, err := os.ReadFile("docs/verification.md")

@@ -10,10 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A shellCommand is a command in a shell block of a document, and the directory that the block has changed to.
+// A shellCommand is a command in a shell block of a document, and the directory that the block has changed
+// to.
 type shellCommand struct{ where, dir, text string }
 
-// shellCommands returns the commands of a document. A loop, or what && continues on the next line, is one command.
+// shellCommands returns the commands of a document. A loop, or what && continues on the next line, is one
+// command.
 func shellCommands(t *testing.T, file string) (list []shellCommand) {
 	t.Helper()
 	for _, b := range blocksOf(t, file, "sh") {
@@ -78,8 +80,9 @@ var shownBy = []struct {
 	{command: `(\[ "\$RWLOCK_NAME" = backup \] \|\| exec )?rwlock ((exec|watch) .*|doctor)`, test: "TestScripts"},
 }
 
-// Each command in the documents is run by this test, by a step of .ci/run or by a test, or is listed with the reason why not; and what
-// is listed is documented. The commands that work in verify are the matter of TestDocumentedCommandsRun there.
+// Each command in the documents is run by this test, by a step of .ci/run or by a test, or is listed with the
+// reason why not; and what is listed is documented. The commands that work in verify are the matter of
+// TestDocumentedCommandsRun there.
 func TestDocsCommandsAreShown(t *testing.T) {
 	t.Parallel()
 	ci, err := os.ReadFile(".ci/run")

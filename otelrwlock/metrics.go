@@ -65,7 +65,8 @@ func (o *Telemetry) instrument(m metric.Meter) error {
 	return errs[11]
 }
 
-// count records an event in the metrics. The context of the event is that of the span, which may become an exemplar.
+// count records an event in the metrics. The context of the event is that of the span, which may become an
+// exemplar.
 func (o *Telemetry) count(e rwlock.Event) {
 	with := func(attrs ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributes(append(o.series(e.Mode, e.Name).attributes(o.names), attrs...)...)
@@ -126,7 +127,8 @@ func (o *Telemetry) Attach(rw *rwlock.RWLock) (detach func()) {
 	}
 }
 
-// startCounters has the counters begin at zero: where they began at one, a rate would not show the first loss.
+// startCounters has the counters begin at zero: where they began at one, a rate would not show the first
+// loss.
 func (o *Telemetry) startCounters() {
 	ctx := context.Background()
 	for _, mode := range []rwlock.Mode{rwlock.Read, rwlock.Write} {
@@ -167,7 +169,8 @@ func (o *Telemetry) collect(_ context.Context, to metric.Observer) error {
 	return nil
 }
 
-// levels adds up the snapshots of all RWLocks. It also returns the snapshot of the quorum that lacks most servers.
+// levels adds up the snapshots of all RWLocks. It also returns the snapshot of the quorum that lacks most
+// servers.
 func (o *Telemetry) levels() (levels map[series]*level, quorum rwlock.Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -22,21 +22,23 @@
 //	rwlock.quorum.servers     gauge      how many servers a quorum has; of several quorums, the one that lacks most
 //	rwlock.quorum.voting      gauge      how many of them vote, as far as the process knows
 //
-// The outcome of a call is "acquired", "locked" (a Try call would have had to wait), "timeout", "canceled", "closed", "upgrade",
-// "lost", "owner", "deadlock", "not_replicated", "no_majority" or "error". The path is the text of an [rwlock.Path], the reason that of an
-// [rwlock.Reason]. Gauges are read when the metrics are collected, with [rwlock.RWLock.Snapshot].
+// The outcome of a call is "acquired", "locked" (a Try call would have had to wait), "timeout", "canceled",
+// "closed", "upgrade", "lost", "owner", "deadlock", "not_replicated", "no_majority" or "error". The path is
+// the text of an [rwlock.Path], the reason that of an [rwlock.Reason]. Gauges are read when the metrics are
+// collected, with [rwlock.RWLock.Snapshot].
 //
 // # Spans
 //
-// A lock call has the span rwlock.acquire, and a hold the span rwlock.hold. Both are children of the span in the context of the
-// call. The context of the hold carries the latter, so that the spans of work under the lock are its children. If the client is
-// instrumented with redisotel, the span of a command is a child of the call's or the hold's that it was sent for; commands for
-// several calls can share a pipeline, whose span is a child of the first call's.
+// A lock call has the span rwlock.acquire, and a hold the span rwlock.hold. Both are children of the span in
+// the context of the call. The context of the hold carries the latter, so that the spans of work under the
+// lock are its children. If the client is instrumented with redisotel, the span of a command is a child of
+// the call's or the hold's that it was sent for; commands for several calls can share a pipeline, whose span
+// is a child of the first call's.
 //
-// The status of a span is an error if the call failed or the hold was lost, but not if a Try call did not get the lock or the context
-// of a call was cancelled. Spans have the name of the lock as the attribute rwlock.name, and rwlock.mode, rwlock.owner,
-// rwlock.outcome, rwlock.path, rwlock.token or rwlock.reason where these are known. Bytes of a name that are not UTF-8 are
-// replaced by U+FFFD.
+// The status of a span is an error if the call failed or the hold was lost, but not if a Try call did not get
+// the lock or the context of a call was cancelled. Spans have the name of the lock as the attribute
+// rwlock.name, and rwlock.mode, rwlock.owner, rwlock.outcome, rwlock.path, rwlock.token or rwlock.reason
+// where these are known. Bytes of a name that are not UTF-8 are replaced by U+FFFD.
 package otelrwlock
 
 import (
@@ -87,8 +89,9 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithLockNames adds the name of the lock to each metric, as the attribute lock. Each name is then a time series of its own in each
-// metric: use it only if there are few names. Without it, metrics are totals over all names. Spans have the name in any case.
+// WithLockNames adds the name of the lock to each metric, as the attribute lock. Each name is then a time
+// series of its own in each metric: use it only if there are few names. Without it, metrics are totals over
+// all names. Spans have the name in any case.
 func WithLockNames() Option {
 	return func(c *config) error {
 		c.names = true
@@ -96,7 +99,8 @@ func WithLockNames() Option {
 	}
 }
 
-// New returns a Telemetry. One may serve several RWLocks of a process, and its metrics are then totals over them. Use one for each pair of providers: the gauges of two would overwrite each other.
+// New returns a Telemetry. One may serve several RWLocks of a process, and its metrics are then totals over
+// them. Use one for each pair of providers: the gauges of two would overwrite each other.
 //
 // New returns an error if an option is nil or invalid, or if a provider refuses an instrument.
 func New(opts ...Option) (*Telemetry, error) {
@@ -116,7 +120,8 @@ func New(opts ...Option) (*Telemetry, error) {
 	return o, nil
 }
 
-// Options returns what [rwlock.New] and [rwlock.NewQuorum] are to be given: an observer, a tracer and a monitor.
+// Options returns what [rwlock.New] and [rwlock.NewQuorum] are to be given: an observer, a tracer and a
+// monitor.
 func (o *Telemetry) Options() []rwlock.Option {
 	return []rwlock.Option{rwlock.WithObserver(o), rwlock.WithTracer(o), rwlock.WithMonitor(o)}
 }

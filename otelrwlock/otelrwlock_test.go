@@ -160,8 +160,8 @@ var (
 	counters = []string{"rwlock.hold.lost", "rwlock.renewal.failures", "rwlock.wakeup.missed"}
 )
 
-// The duration of each call is recorded with its mode and its outcome, and with the path by which it got the lock; that of each hold
-// with its mode.
+// The duration of each call is recorded with its mode and its outcome, and with the path by which it got the
+// lock; that of each hold with its mode.
 func TestDurationsOfCallsAndHolds(t *testing.T) {
 	inBubble(t, func(w *world) {
 		rw := w.newLock()
@@ -208,8 +208,8 @@ func TestDurationsOfCallsAndHolds(t *testing.T) {
 	})
 }
 
-// The gauges show how many holds and waiting calls there are, how old the oldest hold is, and how long the shortest lease still runs;
-// over all RWLocks that the observer has, until they are closed.
+// The gauges show how many holds and waiting calls there are, how old the oldest hold is, and how long the
+// shortest lease still runs; over all RWLocks that the observer has, until they are closed.
 func TestGauges(t *testing.T) {
 	inBubble(t, func(w *world) {
 		require.Empty(w, w.collect(), "there is no RWLock")
@@ -276,8 +276,8 @@ func TestServersOfAQuorum(t *testing.T) {
 	})
 }
 
-// A hold that ends before it was released is counted with the reason; one that is closed or released is not. The counters begin at
-// zero.
+// A hold that ends before it was released is counted with the reason; one that is closed or released is not.
+// The counters begin at zero.
 func TestLossesAreCounted(t *testing.T) {
 	inBubble(t, func(w *world) {
 		require.Empty(w, w.collect())
@@ -372,7 +372,8 @@ func TestLockNames(t *testing.T) {
 	}, otelrwlock.WithLockNames())
 }
 
-// Without providers, the global ones are used. This test is not parallel: it sets them, and the handler of errors.
+// Without providers, the global ones are used. This test is not parallel: it sets them, and the handler of
+// errors.
 func TestGlobalProviders(t *testing.T) {
 	meters, tracers := otel.GetMeterProvider(), otel.GetTracerProvider()
 	defer func() {

@@ -27,7 +27,8 @@ const (
 	holdSpan = "rwlock.hold"
 )
 
-// A span is one that this package began. The context of an event may carry others within, such as that of an outer hold.
+// A span is one that this package began. The context of an event may carry others within, such as that of an
+// outer hold.
 type span struct {
 	trace.Span
 	about string
@@ -40,7 +41,8 @@ func (o *Telemetry) begin(ctx context.Context, about string, attrs ...attribute.
 	return context.WithValue(ctx, spanKey{}, span{s, about})
 }
 
-// traceEvent records an event in its span. Events come later than they happen, so they bring their time along.
+// traceEvent records an event in its span. Events come later than they happen, so they bring their time
+// along.
 func traceEvent(e rwlock.Event) {
 	s, ok := e.Context.Value(spanKey{}).(span)
 	if !ok || s.about != aboutOf(e.Kind) {
@@ -67,8 +69,8 @@ func traceEvent(e rwlock.Event) {
 	}
 }
 
-// refuse says why a call failed. To be locked is what a Try call is made to find out, and a cancelled call was not wanted any more:
-// neither is an error.
+// refuse says why a call failed. To be locked is what a Try call is made to find out, and a cancelled call
+// was not wanted any more: neither is an error.
 func (s span) refuse(e rwlock.Event) {
 	outcome := outcomeOf(e)
 	s.SetAttributes(attribute.String("rwlock.outcome", outcome), attribute.String("rwlock.owner", e.Owner.String()))

@@ -34,7 +34,8 @@ func eventsOf(s sdktrace.ReadOnlySpan) (names []string) {
 	return names
 }
 
-// A call and its hold have spans that last as long as they do, with what is known of them. Both are children of the caller's span.
+// A call and its hold have spans that last as long as they do, with what is known of them. Both are children
+// of the caller's span.
 func TestSpansOfCallAndHold(t *testing.T) {
 	inBubble(t, func(w *world) {
 		rw := w.newLock()
@@ -117,7 +118,8 @@ func TestSpansOfRedisotelAreChildren(t *testing.T) {
 	})
 }
 
-// A Try call that does not get the lock, and a call that was cancelled, are no errors. A call that fails otherwise is one.
+// A Try call that does not get the lock, and a call that was cancelled, are no errors. A call that fails
+// otherwise is one.
 func TestStatusOfCalls(t *testing.T) {
 	inBubble(t, func(w *world) {
 		rw := w.newLock()
@@ -146,7 +148,8 @@ func TestStatusOfCalls(t *testing.T) {
 	})
 }
 
-// Each span ends though the RWLock is closed: those of holds and of calls that wait, and those of calls that begin after that.
+// Each span ends though the RWLock is closed: those of holds and of calls that wait, and those of calls that
+// begin after that.
 func TestSpansEndWhenTheRWLockIsClosed(t *testing.T) {
 	inBubble(t, func(w *world) {
 		rw := w.newLock()
@@ -187,7 +190,8 @@ func TestSpanOfALostHold(t *testing.T) {
 	})
 }
 
-// Events of a hold that its call has lost before it returned, which are in the context of the call, end no other span.
+// Events of a hold that its call has lost before it returned, which are in the context of the call, end no
+// other span.
 func TestEventsEndNoOtherSpan(t *testing.T) {
 	inBubble(t, func(w *world) {
 		tracer := w.observer

@@ -13,7 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// mostRows is how many holds, and waits, of an RWLock the page shows: a browser is slow with more. The JSON has all.
+// mostRows is how many holds, and waits, of an RWLock the page shows: a browser is slow with more. The JSON
+// has all.
 const mostRows = 1000
 
 //go:embed page.html
@@ -47,7 +48,8 @@ func pageOf(snapshots []rwlock.Snapshot, refresh int) pageData {
 	return p
 }
 
-// name returns a name as people can read it: quoted, if it has characters that cannot be seen or are not UTF-8.
+// name returns a name as people can read it: quoted, if it has characters that cannot be seen or are not
+// UTF-8.
 func name(s string) string {
 	if quoted := strconv.Quote(s); quoted != `"`+s+`"` {
 		return quoted

@@ -1,13 +1,15 @@
-// Package rwlockdebug serves a page that shows which locks a process holds and waits for. Register it as you would net/http/pprof:
+// Package rwlockdebug serves a page that shows which locks a process holds and waits for. Register it as you
+// would net/http/pprof:
 //
 //	http.Handle("/debug/rwlock", rwlockdebug.Handler(rw))
 //
-// For each hold and each waiting call, the page has the name of the lock, the mode, the owner, since when, for how long the lease
-// still runs or who is in the way, and where the program asked for the lock. It is HTML, or JSON if the request has the parameter
-// format=json, or accepts application/json but not text/html. With the parameter refresh=5, a browser loads it every five seconds.
+// For each hold and each waiting call, the page has the name of the lock, the mode, the owner, since when,
+// for how long the lease still runs or who is in the way, and where the program asked for the lock. It is
+// HTML, or JSON if the request has the parameter format=json, or accepts application/json but not text/html.
+// With the parameter refresh=5, a browser loads it every five seconds.
 //
-// The page shows names of locks and files, so serve it where only the program's developers can reach it. It sends nothing to the
-// Redis server, and costs nothing until it is asked for: see [rwlock.RWLock.Snapshot].
+// The page shows names of locks and files, so serve it where only the program's developers can reach it. It
+// sends nothing to the Redis server, and costs nothing until it is asked for: see [rwlock.RWLock.Snapshot].
 package rwlockdebug
 
 import (
@@ -24,8 +26,8 @@ import (
 // mostRefresh is the longest time between two loads, in seconds.
 const mostRefresh = 3600
 
-// Handler returns a handler that shows what rws hold and wait for, one after the other. It answers GET and HEAD requests, and works
-// under any path.
+// Handler returns a handler that shows what rws hold and wait for, one after the other. It answers GET and
+// HEAD requests, and works under any path.
 func Handler(rws ...*rwlock.RWLock) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // evil is a name that a page must not take for a part of itself.
 const evil = "</td><script>document.title='evil'</script>'\"&\xff\x00"
 
-// inBubble runs fn, in which time is a fake, with an RWLock. "a" is held for reading, and waited for; evil is held for an hour at most.
+// inBubble runs fn, in which time is a fake, with an RWLock. "a" is held for reading, and waited for; evil is
+// held for an hour at most.
 func inBubble(t *testing.T, fn func(t *testing.T, rw *rwlock.RWLock)) {
 	t.Helper()
 	t.Parallel()

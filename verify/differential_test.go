@@ -223,8 +223,8 @@ func (p *pair) compare(t *rapid.T, after string) {
 	}
 }
 
-// looks checks that a waiter looks again as soon as it can be let in although nobody does anything. Whatever ends before a live
-// writer that a writer waits directly behind is that one's to look after.
+// looks checks that a waiter looks again as soon as it can be let in although nobody does anything. Whatever
+// ends before a live writer that a writer waits directly behind is that one's to look after.
 func (p *pair) looks(t *rapid.T, after string, c model.Claim) {
 	next := p.model.Next(c)
 	for _, w := range p.model.Queue {

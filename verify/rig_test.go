@@ -29,8 +29,8 @@ func scripts() string {
 	return "../lua"
 }
 
-// source returns a script with what it includes, which reads the time from a hash, says what it tells to a list, and takes
-// small steps if few is set.
+// source returns a script with what it includes, which reads the time from a hash, says what it tells to a
+// list, and takes small steps if few is set.
 func source(t testing.TB, name string, few bool) string {
 	var folder fs.FS = os.DirFS(scripts())
 	if few {
@@ -58,8 +58,8 @@ func (f fewer) ReadFile(name string) ([]byte, error) {
 	return bytes.Replace(text, []byte("STEP = 250"), []byte("STEP = 2"), 1), err
 }
 
-// A rig runs the scripts against a server whose clock it moves: the time that scripts read is in a key, and a time to live
-// is cut short by what passes, and made longer by what the test takes.
+// A rig runs the scripts against a server whose clock it moves: the time that scripts read is in a key, and a
+// time to live is cut short by what passes, and made longer by what the test takes.
 type rig struct {
 	client *redis.Client
 	shas   map[*lua.Script]string

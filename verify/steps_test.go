@@ -35,7 +35,8 @@ func held(l *model.Lock, owner int) *model.Hold {
 	return l.Hold(model.Claim{Owner: owner, Number: owner})
 }
 
-// A crowd of readers that is owed the next phase is let in step by step, all of it before the next writer, who is next.
+// A crowd of readers that is owed the next phase is let in step by step, all of it before the next writer,
+// who is next.
 func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 	t.Parallel()
 	const late = 10 // the reader that comes too late for this phase
@@ -70,7 +71,8 @@ func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 	}
 }
 
-// Readers that a writer kept waiting enter when it withdraws, and all of them before the next writer that comes between the steps.
+// Readers that a writer kept waiting enter when it withdraws, and all of them before the next writer that
+// comes between the steps.
 func TestCrowdBehindAWriterThatWithdrewIsLetInBeforeTheNext(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
@@ -110,7 +112,8 @@ func TestReleaseThatRunsAgainBetweenSteps(t *testing.T) {
 	}
 }
 
-// The reply to a caller that is let in along with others names those of its own instance, which gets no message.
+// The reply to a caller that is let in along with others names those of its own instance, which gets no
+// message.
 func TestReplyNamesWhoElseIsLetIn(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -125,7 +128,8 @@ func TestReplyNamesWhoElseIsLetIn(t *testing.T) {
 	}
 }
 
-// The first of a crowd that asks after the writer died enters, and is told that there are more, even if none of them is of its process.
+// The first of a crowd that asks after the writer died enters, and is told that there are more, even if none
+// of them is of its process.
 func TestFirstOfACrowdIsToldThatThereAreMore(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
@@ -225,7 +229,8 @@ func TestWaiterBehindAShortLease(t *testing.T) {
 	}
 }
 
-// A reader that finds, when it asks again, that the write hold in its way is its own owner's, leaves the queue for the lock.
+// A reader that finds, when it asks again, that the write hold in its way is its own owner's, leaves the
+// queue for the lock.
 func TestQueuedReaderEntersUnderItsOwnWriter(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -307,7 +312,8 @@ func TestLastMillisecond(t *testing.T) {
 	}
 }
 
-// The keys of a hold that is renewed outlive its lease, however long it is renewed, and whoever else reads or waits.
+// The keys of a hold that is renewed outlive its lease, however long it is renewed, and whoever else reads or
+// waits.
 func TestRenewalsKeepTheKeys(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -338,8 +344,9 @@ func TestRenewalsKeepTheKeys(t *testing.T) {
 	}
 }
 
-// No writer comes in with the readers that one script lets in, though they seem to be over at once: before Redis 7.2, a clock
-// that moves on within a script makes the server take for expired what the script has just set a time to live for.
+// No writer comes in with the readers that one script lets in, though they seem to be over at once: before
+// Redis 7.2, a clock that moves on within a script makes the server take for expired what the script has just
+// set a time to live for.
 func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -359,8 +366,8 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 	}
 }
 
-// A server's clock that steps back between scripts makes no token less than one before, and no lease that counts from then on
-// longer or shorter.
+// A server's clock that steps back between scripts makes no token less than one before, and no lease that
+// counts from then on longer or shorter.
 func TestClockStepsBackBetweenScripts(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -388,7 +395,8 @@ func TestClockStepsBackBetweenScripts(t *testing.T) {
 		}
 	}
 
-	// Who waits is let in all the same, with a token that is larger, and lives for its lease from when it asked.
+	// Who waits is let in all the same, with a token that is larger, and lives for its lease from when it
+	// asked.
 	for _, token := range []int64{0, began} {
 		r.reset(t)
 		r.do(t, askFor(writer(1), 10_000, false))
@@ -415,8 +423,9 @@ func TestManySlotsAreATable(t *testing.T) {
 	}
 }
 
-// A lock that lives on forgets the slots of the processes that have used it once, in whatever way: there are no more of them than
-// have come within some minutes. It forgets nobody who has the lock, or waits for it, and is not forgotten itself.
+// A lock that lives on forgets the slots of the processes that have used it once, in whatever way: there are
+// no more of them than have come within some minutes. It forgets nobody who has the lock, or waits for it,
+// and is not forgotten itself.
 func TestSlotsOfThePastAreSwept(t *testing.T) {
 	t.Parallel()
 	const long = 90_000_000
@@ -468,7 +477,8 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 	}
 }
 
-// Who is dead when its turn comes is passed over, however the lock is released: the next that lives has it, and is told.
+// Who is dead when its turn comes is passed over, however the lock is released: the next that lives has it,
+// and is told.
 func TestHandoverPassesTheDead(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -540,7 +550,8 @@ func TestHandoverIsTheSameEitherWay(t *testing.T) {
 	}
 }
 
-// A request succeeds though the server lets nobody use channels. It says why those that have the lock now were not told.
+// A request succeeds though the server lets nobody use channels. It says why those that have the lock now
+// were not told.
 func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -575,8 +586,8 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	}
 }
 
-// Whoever waits is told how many are served before: a writer those that came before it, and readers that go first; a reader one, if a
-// writer goes first.
+// Whoever waits is told how many are served before: a writer those that came before it, and readers that go
+// first; a reader one, if a writer goes first.
 func TestAheadCountsWhoIsServedBefore(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -605,7 +616,8 @@ func TestAheadCountsWhoIsServedBefore(t *testing.T) {
 	}
 }
 
-// The dead are not counted, and not watched: a writer looks again when the last of those that live ahead of it is over.
+// The dead are not counted, and not watched: a writer looks again when the last of those that live ahead of
+// it is over.
 func TestDeadAheadDoNotCount(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -633,8 +645,8 @@ func TestDeadAheadDoNotCount(t *testing.T) {
 	}
 }
 
-// Between the steps in which a crowd of readers enters, no writer is ahead of those that are owed the phase, and one is ahead of who
-// came later. If no writer waits, none is ahead of anybody.
+// Between the steps in which a crowd of readers enters, no writer is ahead of those that are owed the phase,
+// and one is ahead of who came later. If no writer waits, none is ahead of anybody.
 func TestAheadBetweenSteps(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
@@ -676,7 +688,8 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	}
 }
 
-// Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next, and keeps its place.
+// Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next, and
+// keeps its place.
 func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -722,7 +735,8 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 	}
 }
 
-// Of readers that died, or were dropped by force, nothing is left but what the next holder has, too: the hash.
+// Of readers that died, or were dropped by force, nothing is left but what the next holder has, too: the
+// hash.
 func TestDroppedReadersLeaveOneKey(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -763,7 +777,8 @@ func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 	}
 }
 
-// A release of a hold that was lost says so, even if its slot has gone on, and whatever has become of the claim after it.
+// A release of a hold that was lost says so, even if its slot has gone on, and whatever has become of the
+// claim after it.
 func TestReleaseOfALostHoldWhoseSlotHasGoneOn(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -783,8 +798,8 @@ func TestReleaseOfALostHoldWhoseSlotHasGoneOn(t *testing.T) {
 	}
 }
 
-// A writer looks again no later than the lease of the writer in front of it ends. If that one withdraws, it is told: the next one in
-// front may end earlier. Who waits for no one that withdraws is not disturbed.
+// A writer looks again no later than the lease of the writer in front of it ends. If that one withdraws, it
+// is told: the next one in front may end earlier. Who waits for no one that withdraws is not disturbed.
 func TestWithdrawalTellsTheWriterBehind(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -807,8 +822,8 @@ func TestWithdrawalTellsTheWriterBehind(t *testing.T) {
 	}
 }
 
-// Who was first in line, or the first writer, looks after what is in the way of those behind. When it withdraws, who is first then is
-// told to look.
+// Who was first in line, or the first writer, looks after what is in the way of those behind. When it
+// withdraws, who is first then is told to look.
 func TestWithdrawalOfTheFirstTellsTheNext(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -822,7 +837,8 @@ func TestWithdrawalOfTheFirstTellsTheNext(t *testing.T) {
 		"the first reader": {[]step{
 			askFor(writer(1), 60_000, false), askFor(reader(2), 60_000, false), askFor(reader(3), 60_000, false), shorten,
 		}, reader(2), 3},
-		// Readers look again when the lease of the writer ends that is in their way, which now is one with a shorter lease.
+		// Readers look again when the lease of the writer ends that is in their way, which now is one with a
+		// shorter lease.
 		"the first writer": {[]step{
 			askFor(reader(1), 60_000, false), askFor(writer(2), 60_000, false), askFor(writer(3), 5_000, false), askFor(reader(4), 60_000, false),
 		}, writer(2), 4},
@@ -838,8 +854,8 @@ func TestWithdrawalOfTheFirstTellsTheNext(t *testing.T) {
 	}
 }
 
-// Who waits for readers looks again when the last of their leases ends. When the reader that has it leaves, the first in line is told
-// that it may look sooner.
+// Who waits for readers looks again when the last of their leases ends. When the reader that has it leaves,
+// the first in line is told that it may look sooner.
 func TestReleaseOfTheLongestLeaseTellsTheFirst(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)

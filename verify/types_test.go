@@ -172,8 +172,8 @@ func (r *rig) every() []string {
 	return []string{r.keys.Lock.(string), r.keys.Leases.(string), r.keys.Queue.(string)}
 }
 
-// Whatever key of a lock the server has evicted, no script fails; those that the server still knows do not hold the lock twice;
-// whoever enters gets a token that is no less than the time; and all of it ends.
+// Whatever key of a lock the server has evicted, no script fails; those that the server still knows do not
+// hold the lock twice; whoever enters gets a token that is no less than the time; and all of it ends.
 func TestLostKeys(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -248,7 +248,8 @@ func (r *rig) contents() map[string]string {
 	return all
 }
 
-// A script that meets a key of another type fails, and has changed nothing by then; or it has no use for the key, and leaves it.
+// A script that meets a key of another type fails, and has changed nothing by then; or it has no use for the
+// key, and leaves it.
 func TestKeysOfAnotherType(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
@@ -287,8 +288,8 @@ func TestKeysOfAnotherType(t *testing.T) {
 	}
 }
 
-// A server that is out of memory renews what is held, has it re-entered and releases it, lets in who is next, and lets waiters
-// go. It does not take anybody new.
+// A server that is out of memory renews what is held, has it re-entered and releases it, lets in who is next,
+// and lets waiters go. It does not take anybody new.
 func TestFullServer(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)

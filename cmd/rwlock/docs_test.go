@@ -66,14 +66,15 @@ func commandsIn(text string) (commands []string) {
 	return commands
 }
 
-// runAll runs commands in one shell, and returns what each has printed. After a command that goes to the background it waits
-// until there is one owner more.
+// runAll runs commands in one shell, and returns what each has printed. After a command that goes to the
+// background it waits until there is one owner more.
 func runAll(t *testing.T, url string, commands []string) []string {
 	t.Helper()
 	const end = "--- end ---\n"
 	script, background := "exec 2>&1\n", 0
 	for _, c := range commands {
-		// What a command in the background says of its loss comes when it does, and belongs to none of the commands after it.
+		// What a command in the background says of its loss comes when it does, and belongs to none of the
+		// commands after it.
 		script += strings.TrimSuffix(c, "&")
 		if !strings.HasSuffix(c, "&") {
 			script += "\n"

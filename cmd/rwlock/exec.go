@@ -202,8 +202,8 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	return &exit{code: command.ExitCode()}
 }
 
-// leave keeps the locks for the rest of --at-least, and reports whether the server will end them: because the rest is longer than a
-// lease, or because a signal ended the wait for it.
+// leave keeps the locks for the rest of --at-least, and reports whether the server will end them: because the
+// rest is longer than a lease, or because a signal ended the wait for it.
 func (f *execFlags) leave(holds held, start time.Time, signals <-chan os.Signal) bool {
 	rest := time.Until(start.Add(time.Duration(f.atLeast)))
 	if rest <= 0 {
@@ -252,7 +252,8 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// notify has signals delivered, except for those that this process was started to ignore, by nohup(1) for example.
+// notify has signals delivered, except for those that this process was started to ignore, by nohup(1) for
+// example.
 func notify(signals chan os.Signal, list ...os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {
@@ -347,8 +348,8 @@ func inTheWay(s rwlock.State, owner string) string {
 	return text
 }
 
-// notAcquired is what the error of a lock call comes to. A wait that ended without word of who held the lock is the server's
-// fault.
+// notAcquired is what the error of a lock call comes to. A wait that ended without word of who held the lock
+// is the server's fault.
 func (f *execFlags) notAcquired(s *session, err error) error {
 	var blocked *rwlock.BlockedError
 	if !errors.As(err, &blocked) {

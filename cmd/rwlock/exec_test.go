@@ -112,7 +112,8 @@ func gone(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// The tool cannot renew the lock. Its command and the command's child ignore SIGTERM, and say when they ran last.
+// The tool cannot renew the lock. Its command and the command's child ignore SIGTERM, and say when they ran
+// last.
 func TestCommandIsGoneBeforeAnybodyElseHasTheLock(t *testing.T) {
 	t.Parallel()
 	server := testredis.Shared(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/conn"
 )
 
-// held are the holds of one exec, in the order in which they were taken. Each has the context of the one before.
+// held are the holds of one exec, in the order in which they were taken. Each has the context of the one
+// before.
 type held []*rwlock.Hold
 
 // context ends when one of the holds is lost.
@@ -33,8 +34,8 @@ func (holds held) deadline() time.Time {
 	return first
 }
 
-// watch asks the server every second whether the holds are still there, until ctx ends. Renewals alone would learn of a
-// force-unlock only after a third of the lease.
+// watch asks the server every second whether the holds are still there, until ctx ends. Renewals alone would
+// learn of a force-unlock only after a third of the lease.
 func (holds held) watch(ctx context.Context, lease time.Duration) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -50,8 +51,8 @@ func (holds held) watch(ctx context.Context, lease time.Duration) {
 	}
 }
 
-// release releases the locks, and reports whether the server has confirmed that. It sets kept to false if one was lost before
-// the command had ended.
+// release releases the locks, and reports whether the server has confirmed that. It sets kept to false if one
+// was lost before the command had ended.
 func (holds held) release(kept *bool) bool {
 	confirmed := true
 	for _, h := range slices.Backward(holds) {
@@ -128,7 +129,8 @@ func (e *environment) heldOutside(state rwlock.State) rwlock.Mode {
 	return mode
 }
 
-// with returns the environment of a command that runs under these holds, and under those outside. The name is one of them.
+// with returns the environment of a command that runs under these holds, and under those outside. The name is
+// one of them.
 func (e *environment) with(name string, holds held) []string {
 	for _, h := range holds {
 		e.outer = append(e.outer, holdJSON{newNameJSON(h.Name()), h.Mode().String(), h.Token(), h.Owner().String()})

@@ -1,6 +1,7 @@
 //go:build unix
 
-// Rwlock runs commands under distributed read-write locks, and shows and repairs those locks. See docs/cli.md.
+// Rwlock runs commands under distributed read-write locks, and shows and repairs those locks. See
+// docs/cli.md.
 package main
 
 import (

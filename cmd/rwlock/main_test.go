@@ -70,7 +70,8 @@ func (p *tool) launch() {
 	p.t.Cleanup(p.kill)
 }
 
-// kill ends the process, and first what it runs: a signal that it passes on reaches all of that, and SIGKILL would not.
+// kill ends the process, and first what it runs: a signal that it passes on reaches all of that, and SIGKILL
+// would not.
 func (p *tool) kill() {
 	p.signal(syscall.SIGTERM)
 	select {

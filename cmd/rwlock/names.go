@@ -102,7 +102,8 @@ func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, 
 	return list, err
 }
 
-// states returns those states of the locks whose names match the pattern that keep keeps, those with the most waiters first.
+// states returns those states of the locks whose names match the pattern that keep keeps, those with the most
+// waiters first.
 func (a *app) states(ctx context.Context, s *session, pattern string, keep func(rwlock.State) bool) ([]rwlock.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

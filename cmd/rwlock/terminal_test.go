@@ -15,7 +15,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// onTerminal starts a process on a terminal of its own, of which out is what it shows. What is returned is its keyboard.
+// onTerminal starts a process on a terminal of its own, of which out is what it shows. What is returned is
+// its keyboard.
 func onTerminal(t *testing.T, p *tool) *os.File {
 	t.Helper()
 	p.cmd.Stdout, p.cmd.Stderr = nil, nil

@@ -21,7 +21,8 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
-// version returns what the build says about the module: its version, and the commit if it was built in a clone.
+// version returns what the build says about the module: its version, and the commit if it was built in a
+// clone.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

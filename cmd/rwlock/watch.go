@@ -41,7 +41,8 @@ standard output is not a terminal, it prints them one after the other; with --js
 	return cmd
 }
 
-// A look is what one look at the server has found; or what the one before has, and why there is nothing newer.
+// A look is what one look at the server has found; or what the one before has, and why there is nothing
+// newer.
 type look struct {
 	states []rwlock.State
 	at     time.Time
@@ -100,7 +101,8 @@ func (a *app) watch(ctx context.Context, interval time.Duration, states func() (
 	}
 }
 
-// showJSON prints what one look has found. A look that failed is reported on standard error, and the next may succeed.
+// showJSON prints what one look has found. A look that failed is reported on standard error, and the next may
+// succeed.
 func (a *app) showJSON(l look) error {
 	if l.err != nil {
 		fmt.Fprintln(os.Stderr, "rwlock:", l.err)
@@ -114,7 +116,8 @@ func (a *app) showLines(l look) error {
 	return err
 }
 
-// showScreen writes over what the terminal shows, line by line, which does not flicker as clearing it first would.
+// showScreen writes over what the terminal shows, line by line, which does not flicker as clearing it first
+// would.
 func (a *app) showScreen(l look) error {
 	_, height := output.Size(os.Stdout)
 	lines := a.frame(l, output.Color(os.Stdout))

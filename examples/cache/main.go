@@ -1,5 +1,6 @@
-// Cache keeps the results of slow queries. When an entry is missing, one process of all queries the database, and the others wait for
-// it. What was read before the last write never gets into the cache, not even from a process that was paused in between.
+// Cache keeps the results of slow queries. When an entry is missing, one process of all queries the database,
+// and the others wait for it. What was read before the last write never gets into the cache, not even from a
+// process that was paused in between.
 //
 //	go run ./examples/cache
 package main
@@ -18,8 +19,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
-// put stores a token and, unless it is to drop the entry, a value; it refuses a token that is smaller than the last. The token of a read
-// hold is smaller than those of all later writers, and no smaller than that of any earlier one.
+// put stores a token and, unless it is to drop the entry, a value; it refuses a token that is smaller than
+// the last. The token of a read hold is smaller than those of all later writers, and no smaller than that of
+// any earlier one.
 var put = redis.NewScript(`
 	if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'token') or 0) then return 0 end
 	redis.call('DEL', KEYS[1])
@@ -36,7 +38,8 @@ func (c cache) get(ctx context.Context, key string, query func(ctx context.Conte
 	if value, err := c.cached(ctx, key); !errors.Is(err, redis.Nil) {
 		return value, err // a hit takes no lock
 	}
-	// The guard lets one caller through at a time. It is another lock than that of the data, which many may read.
+	// The guard lets one caller through at a time. It is another lock than that of the data, which many may
+	// read.
 	return rwlock.Do(ctx, c.rw, "refill:"+key, func(ctx context.Context, _ *rwlock.Hold) (string, error) {
 		if value, err := c.cached(ctx, key); !errors.Is(err, redis.Nil) {
 			return value, err // another caller was faster
@@ -55,8 +58,8 @@ func (c cache) cached(ctx context.Context, key string) (string, error) {
 	return c.client.HGet(ctx, "cache:"+key, "value").Result()
 }
 
-// update changes the data of key and drops its entry. The entry is dropped first: if that fails, nothing has happened, and until
-// update has finished, nobody can refill it.
+// update changes the data of key and drops its entry. The entry is dropped first: if that fails, nothing has
+// happened, and until update has finished, nobody can refill it.
 func (c cache) update(ctx context.Context, key string, change func(ctx context.Context) error) error {
 	return c.rw.WithLock(ctx, key, func(ctx context.Context, h *rwlock.Hold) error {
 		if err := put.Run(ctx, c.client, []string{"cache:" + key}, h.Token()).Err(); err != nil {

@@ -1,4 +1,5 @@
-// Cron runs a job on one machine of a fleet. Each machine starts the job at the same time, one runs it, and the others say which.
+// Cron runs a job on one machine of a fleet. Each machine starts the job at the same time, one runs it, and
+// the others say which.
 //
 //	go run ./examples/cron
 package main
@@ -24,9 +25,9 @@ type machine struct {
 	rw     *rwlock.RWLock
 }
 
-// once runs job if no machine has run it for this slot, such as a day, and says what became of it. A lock alone does not tell: the
-// machine whose clock is late finds it free again, so the job is marked as done. If the machine that runs it dies in the middle, there
-// is no mark, and whoever tries next runs the job.
+// once runs job if no machine has run it for this slot, such as a day, and says what became of it. A lock
+// alone does not tell: the machine whose clock is late finds it free again, so the job is marked as done. If
+// the machine that runs it dies in the middle, there is no mark, and whoever tries next runs the job.
 func (m machine) once(ctx context.Context, lock, slot string, job func(ctx context.Context) error) (outcome string, err error) {
 	h, err := m.rw.TryLock(ctx, lock)
 	if errors.Is(err, rwlock.ErrLocked) {

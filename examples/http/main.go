@@ -1,5 +1,5 @@
-// Http is a service whose requests lock their tenant: those that only read share the lock, others have it alone. A request that
-// does not get the lock in time is answered with 503 and the header Retry-After.
+// Http is a service whose requests lock their tenant: those that only read share the lock, others have it
+// alone. A request that does not get the lock in time is answered with 503 and the header Retry-After.
 //
 //	go run ./examples/http
 //	curl -i -X POST localhost:8080/tenants/acme/import & curl -i localhost:8080/tenants/acme/report
@@ -21,8 +21,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
-// lockTenant returns a handler that calls next while it holds the lock of the request's tenant, and waits for it for at most
-// maxWait. The request's context is then that of the hold: it is cancelled if the hold is lost, and next may lock the tenant again.
+// lockTenant returns a handler that calls next while it holds the lock of the request's tenant, and waits for
+// it for at most maxWait. The request's context is then that of the hold: it is cancelled if the hold is
+// lost, and next may lock the tenant again.
 func lockTenant(rw *rwlock.RWLock, maxWait time.Duration, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		lock := rw.Lock
@@ -46,8 +47,9 @@ func lockTenant(rw *rwlock.RWLock, maxWait time.Duration, next http.Handler) htt
 // usual is how long the work under the lock usually takes.
 const usual = 5 * time.Second
 
-// refuse answers a request that did not get the lock. The error's RetryAfter is when the holder's lease would end
-// without a renewal. That is the right time if the holder is dead; one that lives is usually done earlier.
+// refuse answers a request that did not get the lock. The error's RetryAfter is when the holder's lease would
+// end without a renewal. That is the right time if the holder is dead; one that lives is usually done
+// earlier.
 func refuse(w http.ResponseWriter, err error) {
 	if blocked, ok := errors.AsType[*rwlock.BlockedError](err); ok {
 		seconds := max(1, math.Ceil(min(blocked.RetryAfter, usual).Seconds()))

@@ -1,5 +1,6 @@
-// Names moves money between accounts, each of which has a lock of its own. WithAll takes several locks in one order, whoever asks,
-// so transfers in opposite directions cannot deadlock. Locks that are taken one by one can.
+// Names moves money between accounts, each of which has a lock of its own. WithAll takes several locks in one
+// order, whoever asks, so transfers in opposite directions cannot deadlock. Locks that are taken one by one
+// can.
 //
 //	go run ./examples/names
 package main
@@ -22,7 +23,8 @@ type bank struct {
 	balances map[string]*int
 }
 
-// transfer moves amount from one account to another, if limit allows it. It changes the accounts and only reads the limit.
+// transfer moves amount from one account to another, if limit allows it. It changes the accounts and only
+// reads the limit.
 func (b *bank) transfer(ctx context.Context, from, to string, amount int) error {
 	wants := []rwlock.Want{{Name: from, Mode: rwlock.Write}, {Name: to, Mode: rwlock.Write}, {Name: "limit", Mode: rwlock.Read}}
 	return b.rw.WithAll(ctx, wants, func(ctx context.Context, holds []*rwlock.Hold) error {
@@ -35,8 +37,9 @@ func (b *bank) transfer(ctx context.Context, from, to string, amount int) error 
 	})
 }
 
-// oneByOne takes two locks in the order in which they come, and calls between when it has the first. If a call of the same RWLock
-// does so in the other order, one of the two gets ErrDeadlock. It has released its first lock when oneByOne returns, and may retry.
+// oneByOne takes two locks in the order in which they come, and calls between when it has the first. If a
+// call of the same RWLock does so in the other order, one of the two gets ErrDeadlock. It has released its
+// first lock when oneByOne returns, and may retry.
 func (b *bank) oneByOne(ctx context.Context, first, second string, between func()) error {
 	return b.rw.WithLock(ctx, first, func(ctx context.Context, _ *rwlock.Hold) error {
 		between()

@@ -137,8 +137,9 @@ func TestDashboardAsksForWhatIsScraped(t *testing.T) {
 	}
 }
 
-// Each alert can be parsed, asks for metrics and labels that a scrape has, and names only labels that its result keeps. None asks how
-// much of a lease is left, which is little for holds that are not meant to be renewed.
+// Each alert can be parsed, asks for metrics and labels that a scrape has, and names only labels that its
+// result keeps. None asks how much of a lease is left, which is little for holds that are not meant to be
+// renewed.
 func TestAlertsAskForWhatIsScraped(t *testing.T) {
 	t.Parallel()
 	_, families := scraped(t)

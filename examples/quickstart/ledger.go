@@ -23,8 +23,8 @@ func (e staleError) Error() string {
 	return fmt.Sprintf("token %d is stale, it has seen %d", e.token, e.fence)
 }
 
-// book is what the ledger file holds. Transfers move money between accounts, so the sum never changes; and each one
-// adds one to Transfers, so an update that got lost is missed there.
+// book is what the ledger file holds. Transfers move money between accounts, so the sum never changes; and
+// each one adds one to Transfers, so an update that got lost is missed there.
 type book struct {
 	Fence     int64 // the highest fencing token seen so far
 	Transfers int64
@@ -45,17 +45,17 @@ func (b *book) sum() int64 {
 	return sum
 }
 
-// ledger is the shared resource: one plain file, which every process reads and writes in two steps with a moment in
-// between. Whoever reads while another writes finds half of the old and half of the new.
+// ledger is the shared resource: one plain file, which every process reads and writes in two steps with a
+// moment in between. Whoever reads while another writes finds half of the old and half of the new.
 //
-// It also has a fence. A lock service can tell that a lease is over, but not stop the process that had it: that may be
-// paused just before its write, and finish it long after somebody else took over. No lock can prevent this; only the
-// resource can, by remembering the highest token that it was shown and refusing a lower one. In a database, this is a
-// column and "UPDATE … WHERE fence <= $token".
+// It also has a fence. A lock service can tell that a lease is over, but not stop the process that had it:
+// that may be paused just before its write, and finish it long after somebody else took over. No lock can
+// prevent this; only the resource can, by remembering the highest token that it was shown and refusing a
+// lower one. In a database, this is a column and "UPDATE … WHERE fence <= $token".
 //
-// The check and the write must be one step, or the fence itself would have a gap. Here an flock on the file makes them
-// one. It does not make the lock superfluous: it is not held while a writer thinks, nor by readers, nor would it reach
-// beyond this machine.
+// The check and the write must be one step, or the fence itself would have a gap. Here an flock on the file
+// makes them one. It does not make the lock superfluous: it is not held while a writer thinks, nor by
+// readers, nor would it reach beyond this machine.
 type ledger struct{ path string }
 
 // create starts a new ledger, in place of the old one if there was one.
@@ -82,8 +82,9 @@ func (l ledger) read() (book, error) {
 	return load(f)
 }
 
-// begin returns the book to a writer who is going to change it. From here on the ledger refuses every older token:
-// if that waited until the commit, an older writer could still slip in between, and its update would be lost.
+// begin returns the book to a writer who is going to change it. From here on the ledger refuses every older
+// token: if that waited until the commit, an older writer could still slip in between, and its update would
+// be lost.
 func (l ledger) begin(token int64) (b book, err error) {
 	err = l.fenced(token, func(current *book) { b = *current })
 	return b, err
@@ -94,8 +95,8 @@ func (l ledger) commit(token int64, b book) error {
 	return l.fenced(token, func(current *book) { *current = b })
 }
 
-// fenced lets fn use or change the book if token is no older than the highest seen so far, and remembers the token.
-// No other process passes the fence before that is done.
+// fenced lets fn use or change the book if token is no older than the highest seen so far, and remembers the
+// token. No other process passes the fence before that is done.
 func (l ledger) fenced(token int64, fn func(current *book)) error {
 	f, err := os.OpenFile(l.path, os.O_RDWR, 0)
 	if err != nil {

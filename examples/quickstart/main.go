@@ -1,14 +1,15 @@
 //go:build unix && !aix && !solaris
 
-// Quickstart shows in a quarter of a minute what a lock of package rwlock is good for, and what it takes beside it.
+// Quickstart shows in a quarter of a minute what a lock of package rwlock is good for, and what it takes
+// beside it.
 //
 //	go run ./examples/quickstart
 //	go run ./examples/quickstart -redis redis://localhost:6379
 //	go run ./examples/quickstart -servers 3   # a quorum: one of the servers is stopped, too
 //
-// Seven processes share one file, a ledger of accounts. Some move money from one account to another, some check that no
-// money appeared or vanished. They work without a lock, then with one; then one of them is killed while it holds the
-// lock, and one is paused until it has lost it.
+// Seven processes share one file, a ledger of accounts. Some move money from one account to another, some
+// check that no money appeared or vanished. They work without a lock, then with one; then one of them is
+// killed while it holds the lock, and one is paused until it has lost it.
 //
 // To see how the library is used, read worker.go; what a resource must do for its part is in ledger.go.
 package main
@@ -144,8 +145,8 @@ func (a *act) perform(ctx context.Context, urls []string, l ledger) error {
 	if err != nil {
 		return err
 	}
-	// Every transfer has added one to the ledger's own count. One that is missing there was overwritten by somebody
-	// who had not seen it.
+	// Every transfer has added one to the ledger's own count. One that is missing there was overwritten by
+	// somebody who had not seen it.
 	c.lost = c.writes - int(end.Transfers)
 	say("%d transfers were made, and %d are in the ledger", c.writes, end.Transfers)
 	if end.sum() != total {

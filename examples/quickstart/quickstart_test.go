@@ -17,8 +17,8 @@ import (
 
 const programVar = "QUICKSTART_TEST_PROGRAM"
 
-// TestMain lets the test binary be the program itself, so that the whole of it runs under the race detector if the
-// tests do.
+// TestMain lets the test binary be the program itself, so that the whole of it runs under the race detector
+// if the tests do.
 func TestMain(m *testing.M) {
 	if os.Getenv(programVar) != "" {
 		main()
@@ -75,8 +75,8 @@ func TestLedgerRefusesStaleToken(t *testing.T) {
 	assert.Equal(t, recent, found, "what was refused has changed nothing")
 }
 
-// Many writers at once, without a lock: whoever gets past the fence at commit was the last to get past it at begin, so
-// no accepted update is lost.
+// Many writers at once, without a lock: whoever gets past the fence at commit was the last to get past it at
+// begin, so no accepted update is lost.
 func TestLedgerFenceIsAtomic(t *testing.T) {
 	l := newLedger(t)
 	var (

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// job is what a worker must know. It travels in an environment variable, which also tells the program that it is to
-// be a worker.
+// job is what a worker must know. It travels in an environment variable, which also tells the program that it
+// is to be a worker.
 type job struct {
 	Name     string
 	Writer   bool
@@ -115,8 +115,8 @@ func work(description string) error {
 	return nil
 }
 
-// excuse tells what went wrong with a task, and reports whether the worker can go on with the next. It can if it was
-// only too slow: the work that it did under a lost lock counts for nothing.
+// excuse tells what went wrong with a task, and reports whether the worker can go on with the next. It can if
+// it was only too slow: the work that it did under a lost lock counts for nothing.
 func (w *worker) excuse(err error) bool {
 	if stale, ok := errors.AsType[staleError](err); ok {
 		w.tell(event{Kind: refused, Err: stale.Error()})
@@ -130,8 +130,8 @@ func (w *worker) excuse(err error) bool {
 	return false
 }
 
-// obey follows the orders on standard input. Its end means that the crew is dismissed, or that the parent is no more;
-// a worker that does not finish then is made to.
+// obey follows the orders on standard input. Its end means that the crew is dismissed, or that the parent is
+// no more; a worker that does not finish then is made to.
 func (w *worker) obey(cancel context.CancelFunc) {
 	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
 		w.dawdle.Store(true) // there is no other order
@@ -159,12 +159,14 @@ func (w *worker) transfer(ctx context.Context) error {
 		}
 		w.tell(event{Kind: wrote, Token: token})
 
-		// audit locks for itself. That works here as well, although we hold the write lock: ctx says who we are.
+		// audit locks for itself. That works here as well, although we hold the write lock: ctx says who we
+		// are.
 		return w.audit(ctx)
 	})
 }
 
-// audit checks that the accounts still add up. Auditors do not disturb each other, but no writer may come between.
+// audit checks that the accounts still add up. Auditors do not disturb each other, but no writer may come
+// between.
 func (w *worker) audit(ctx context.Context) error {
 	var found book
 	err := w.shared(ctx, func() (err error) {
@@ -202,8 +204,8 @@ func (w *worker) shared(ctx context.Context, fn func() error) error {
 	})
 }
 
-// think takes a moment; or, once the order came, as long as we have the lock. The lease is renewed all the while, so
-// that it takes something worse than a slow program to lose it.
+// think takes a moment; or, once the order came, as long as we have the lock. The lease is renewed all the
+// while, so that it takes something worse than a slow program to lose it.
 func (w *worker) think(ctx context.Context, token int64) {
 	if !w.dawdle.Swap(false) {
 		time.Sleep(think)
@@ -212,7 +214,8 @@ func (w *worker) think(ctx context.Context, token int64) {
 	w.tell(event{Kind: holding, Token: token})
 	<-ctx.Done()
 	w.tell(event{Kind: lost, Token: token, Err: context.Cause(ctx).Error()})
-	// A good program stops here. This one goes on to write, like one that was paused after its last look at ctx.
+	// A good program stops here. This one goes on to write, like one that was paused after its last look at
+	// ctx.
 }
 
 func (w *worker) tell(e event) {

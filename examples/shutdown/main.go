@@ -1,5 +1,6 @@
-// Shutdown shows how an HTTP service that takes locks stops: first the server, which waits for the requests that it is serving, then
-// the RWLock, which waits for the locks that are still held, such as those of background work.
+// Shutdown shows how an HTTP service that takes locks stops: first the server, which waits for the requests
+// that it is serving, then the RWLock, which waits for the locks that are still held, such as those of
+// background work.
 //
 //	go run ./examples/shutdown
 //	curl localhost:8080 &   # then press Ctrl-C in the terminal of the server
@@ -22,8 +23,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
-// serve serves requests until ctx ends. Then it waits, for at most grace, until all requests and all locks are done with. It returns
-// nil if they were, and otherwise an error that matches context.DeadlineExceeded; what was still locked has been released by then.
+// serve serves requests until ctx ends. Then it waits, for at most grace, until all requests and all locks
+// are done with. It returns nil if they were, and otherwise an error that matches context.DeadlineExceeded;
+// what was still locked has been released by then.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler, rw *rwlock.RWLock, grace time.Duration) error {
 	server := &http.Server{Handler: handler}
 	failed := make(chan error, 1)
@@ -42,8 +44,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, rw 
 	return errors.Join(serverErr, lockErr, server.Close())
 }
 
-// orders returns a handler that works under a lock. Its request's context is not cancelled when the server shuts down, so work that
-// has begun can finish.
+// orders returns a handler that works under a lock. Its request's context is not cancelled when the server
+// shuts down, so work that has begun can finish.
 func orders(rw *rwlock.RWLock, work func(ctx context.Context) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := rw.WithLock(r.Context(), "orders", func(ctx context.Context, _ *rwlock.Hold) error { return work(ctx) })

@@ -1,4 +1,5 @@
-// Sql shows how a table refuses a writer that has lost its lock: each row remembers the largest fencing token that it has seen.
+// Sql shows how a table refuses a writer that has lost its lock: each row remembers the largest fencing token
+// that it has seen.
 //
 //	cd examples/sql && go run .
 package main
@@ -23,8 +24,8 @@ const schema = `
 
 var errStale = errors.New("a later holder of the lock has been here")
 
-// A writer begins with the one statement and ends with the other. Once it has begun, the row refuses every older token: the check and
-// the write are one statement.
+// A writer begins with the one statement and ends with the other. Once it has begun, the row refuses every
+// older token: the check and the write are one statement.
 const (
 	begin  = `UPDATE accounts SET token = $1 WHERE id = $2 AND token <= $1 RETURNING balance`
 	commit = `UPDATE accounts SET token = $1, balance = $3 WHERE id = $2 AND token <= $1 RETURNING balance`
@@ -47,8 +48,8 @@ func deposit(ctx context.Context, rw *rwlock.RWLock, db *sql.DB, id string, amou
 			return err
 		}
 		pause()
-		// lockCtx is cancelled once the loss is noticed, and would stop the write. A paused process notices nothing until it is
-		// too late: to show that the table is safe even then, the write uses ctx.
+		// lockCtx is cancelled once the loss is noticed, and would stop the write. A paused process notices
+		// nothing until it is too late: to show that the table is safe even then, the write uses ctx.
 		_, err = fenced(ctx, db, commit, h.Token(), id, balance+amount)
 		return err
 	})

@@ -70,7 +70,8 @@ func (c *crowd) blocks(h, call *Node, certain bool) bool {
 	}
 }
 
-// stuck returns the holds that are never released unless a call gives up: all but those that can be, again and again.
+// stuck returns the holds that are never released unless a call gives up: all but those that can be, again
+// and again.
 func (c *crowd) stuck(certain bool) map[*Node]bool {
 	stuck := map[*Node]bool{}
 	for _, h := range c.nodes {
@@ -111,8 +112,8 @@ func (c *crowd) reaches(from, to *Node, stuck map[*Node]bool, seen map[*Node]boo
 	return false
 }
 
-// Whatever owners of one or several goroutines hold and wait for, Search fails a call only if it is in a deadlock; and once it was
-// called for all, there is none.
+// Whatever owners of one or several goroutines hold and wait for, Search fails a call only if it is in a
+// deadlock; and once it was called for all, there is none.
 func TestSearchFindsDeadlocksExactly(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -177,8 +178,8 @@ func TestSearchFindsDeadlocksExactly(t *testing.T) {
 	require.Greater(t, found, 50)
 }
 
-// readersAndQueue has n owners read X and wait to write Y, n others read Y and wait for Q, and one hold Z and wait for X. Z is
-// waited for.
+// readersAndQueue has n owners read X and wait to write Y, n others read Y and wait for Q, and one hold Z and
+// wait for X. Z is waited for.
 func readersAndQueue(n int) (c *crowd, last *Node) {
 	c = &crowd{}
 	for i := range n {
@@ -222,7 +223,8 @@ func TestSearchIsLinear(t *testing.T) {
 	require.Equal(t, visits, c.search.visits, "nothing has happened since")
 }
 
-// A search that is too large ends, and does not begin again before a pause. What it did not find is found once it is not too large.
+// A search that is too large ends, and does not begin again before a pause. What it did not find is found
+// once it is not too large.
 func TestLargeSearchIsBounded(t *testing.T) {
 	t.Parallel()
 	c, last := readersAndQueue(mostVisits)

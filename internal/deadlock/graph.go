@@ -1,15 +1,16 @@
-// Package deadlock finds deadlocks among the owners of one RWLock. It is told which owners hold which locks and which calls
-// wait, and searches the graph of these for cycles. It is pure: it has no goroutine, mutex, clock or network, and it knows
-// nothing of servers.
+// Package deadlock finds deadlocks among the owners of one RWLock. It is told which owners hold which locks
+// and which calls wait, and searches the graph of these for cycles. It is pure: it has no goroutine, mutex,
+// clock or network, and it knows nothing of servers.
 //
-// A hold blocks a call of another owner for the same lock, and it is not released while a call of its own owner waits. A cycle
-// of these never ends by itself.
+// A hold blocks a call of another owner for the same lock, and it is not released while a call of its own
+// owner waits. A cycle of these never ends by itself.
 //
 //   - A write hold blocks every call, and every hold blocks a call for writing.
 //   - A read hold blocks a call for reading if a writer waits and goes first.
 //
-// An owner is taken for one goroutine. Where it seems to have several, the doubt counts against the deadlock: a call that began
-// before a hold was granted does not keep the hold from being released, and of several calls that do, all must be stuck.
+// An owner is taken for one goroutine. Where it seems to have several, the doubt counts against the deadlock:
+// a call that began before a hold was granted does not keep the hold from being released, and of several
+// calls that do, all must be stuck.
 //
 // Events are ordered by numbers that the caller of the package gives out. Numbers never decrease.
 package deadlock
@@ -20,8 +21,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A Graph knows the holds and the waiting calls of all owners. The zero value is an empty graph. It is not safe for concurrent
-// use.
+// A Graph knows the holds and the waiting calls of all owners. The zero value is an empty graph. It is not
+// safe for concurrent use.
 type Graph struct {
 	owners map[protocol.Owner]*owner
 	locks  map[string]*lock // those of the calls, and those of the holds whose owners wait
@@ -76,8 +77,8 @@ type lock struct {
 	mark gates
 }
 
-// Hold says that the call of a node has got its lock, if it waited or not. Said again of a hold, it dates the hold anew: others
-// may have been let in with it.
+// Hold says that the call of a node has got its lock, if it waited or not. Said again of a hold, it dates the
+// hold anew: others may have been let in with it.
 func (g *Graph) Hold(n *Node, now uint64) {
 	if n.state != holds {
 		g.Leave(n)
@@ -94,8 +95,9 @@ func (g *Graph) Hold(n *Node, now uint64) {
 	}
 }
 
-// Wait says that the call of a node waits: a reply has said so to a request that was sent at the time asked. behind says that
-// by the reply a writer goes first, which tells of a call for reading whether the present readers block it.
+// Wait says that the call of a node waits: a reply has said so to a request that was sent at the time asked.
+// behind says that by the reply a writer goes first, which tells of a call for reading whether the present
+// readers block it.
 func (g *Graph) Wait(n *Node, now, asked uint64, behind bool) {
 	switch {
 	case n.state != waits:

@@ -14,14 +14,17 @@ import (
 var ErrDeadlock = errors.New("deadlock")
 
 const (
-	// mostVisits is how many holds and calls one search looks at. A search for which that is too few finds nothing.
+	// mostVisits is how many holds and calls one search looks at. A search for which that is too few finds
+	// nothing.
 	mostVisits = 10_000
-	// pause follows such a search, so that they take a small part of the time however many calls have to be searched from.
+	// pause follows such a search, so that they take a small part of the time however many calls have to be
+	// searched from.
 	pause = 20 * time.Millisecond
 )
 
-// A search is the memory of the search under way. In it, the calls that wait for one lock and are blocked by the same holds
-// wait at one gate, so that each hold is looked at once for each of the two gates of its lock, and not for each call.
+// A search is the memory of the search under way. In it, the calls that wait for one lock and are blocked by
+// the same holds wait at one gate, so that each hold is looked at once for each of the two gates of its lock,
+// and not for each call.
 type search struct {
 	round  uint64
 	visits int // that are left
@@ -55,13 +58,13 @@ type gates struct {
 	write gate
 }
 
-// Search looks for a cycle through a call that waits, and returns an error that describes it. If there may be one, but that is
-// not certain, it returns the numbers of the calls that have to ask again. Call it after each Wait. It does nothing if no cycle
-// can have come about since it last found none: a new cycle goes through a call that is new, or has been told more, or is of an
-// owner of which another call has ended.
+// Search looks for a cycle through a call that waits, and returns an error that describes it. If there may be
+// one, but that is not certain, it returns the numbers of the calls that have to ask again. Call it after
+// each Wait. It does nothing if no cycle can have come about since it last found none: a new cycle goes
+// through a call that is new, or has been told more, or is of an owner of which another call has ended.
 //
-// A search visits at most mostVisits holds and calls. If these are too few it finds nothing, and the next call of Search for
-// the node tries again, but not within the next 20 ms.
+// A search visits at most mostVisits holds and calls. If these are too few it finds nothing, and the next
+// call of Search for the node tries again, but not within the next 20 ms.
 func (g *Graph) Search(now time.Time, n *Node) (doubtful []uint64, err error) {
 	s := &g.search
 	if n.mark.searched != 0 && (n.of == nil || n.mark.searched > n.of.left) || now.Before(g.rest) {
@@ -99,7 +102,8 @@ func (s *search) visit() bool {
 	return s.visits >= 0
 }
 
-// mayClose reports whether a cycle through a call is possible: somebody waits for its owner, or readers for the call itself.
+// mayClose reports whether a cycle through a call is possible: somebody waits for its owner, or readers for
+// the call itself.
 func (s *search) mayClose(n *Node) bool {
 	if n.lock.writers.first == n && n.lock.calls > 1 {
 		return true
@@ -118,14 +122,16 @@ func (s *search) mayClose(n *Node) bool {
 // after reports whether a call of an owner keeps a hold of it from being released.
 func (n *Node) after(h *Node) bool { return n.Number > h.since }
 
-// inDoubt reports whether a call may have been let in with the present readers, and the grant be on its way here. It is not, if
-// when it last asked those readers were there, and a writer waited who still does: the reply says who goes first.
+// inDoubt reports whether a call may have been let in with the present readers, and the grant be on its way
+// here. It is not, if when it last asked those readers were there, and a writer waited who still does: the
+// reply says who goes first.
 func (n *Node) inDoubt() bool {
 	w := n.lock.writers.first
 	return n.Mode == protocol.Read && w != nil && n.asked <= max(w.since, n.lock.newest)
 }
 
-// gate returns the gate that a call waits at, and whether all holds block it. What is in doubt counts if it need not be certain.
+// gate returns the gate that a call waits at, and whether all holds block it. What is in doubt counts if it
+// need not be certain.
 func (s *search) gate(n *Node, certain bool) (at *gate, all bool) {
 	all = n.Mode == protocol.Write
 	if !all && n.lock.writers.first != nil {
@@ -157,8 +163,9 @@ func (s *search) reach(n *Node) bool {
 	return true
 }
 
-// cycle returns the path from a call back to it, as holds that block and the calls of their owners in turns, or nil if there is
-// none. If it need not be certain, the path may end at a reader that waits behind the call.
+// cycle returns the path from a call back to it, as holds that block and the calls of their owners in turns,
+// or nil if there is none. If it need not be certain, the path may end at a reader that waits behind the
+// call.
 func (s *search) cycle(from *Node, certain bool) []*Node {
 	s.round++
 	s.spread(from, certain)

@@ -21,9 +21,9 @@ var errElsewhere = errors.New("the subscription is at another server than the on
 // calling is the message of a call. No script sends an empty one.
 const calling = ""
 
-// A call is a message that a listener sends to its own channel, the way of all requests. A master that sentinels have replaced goes
-// on for a while, and answers a PING as if nothing had happened, but is told of no grant any more. The client does not say that it
-// has another.
+// A call is a message that a listener sends to its own channel, the way of all requests. A master that
+// sentinels have replaced goes on for a while, and answers a PING as if nothing had happened, but is told of
+// no grant any more. The client does not say that it has another.
 type call struct {
 	made    bool        // and nothing was heard since
 	sending atomic.Bool // the last one
@@ -48,5 +48,6 @@ func (c *call) heard() {
 	c.unheard.Store(false)
 }
 
-// watched reports whether sentinels watch the server that a client is for. Nothing but the name that the client gives itself says so.
+// watched reports whether sentinels watch the server that a client is for. Nothing but the name that the
+// client gives itself says so.
 func watched(client *redis.Client) bool { return client.Options().Addr == "FailoverClient" }

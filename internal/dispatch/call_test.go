@@ -13,7 +13,8 @@ func sentinels(o *redis.Options) {
 	o.Addr = redis.NewFailoverClient(&redis.FailoverOptions{}).Options().Addr
 }
 
-// A subscription is left if its server answers, but is not the one that requests go to any more. While it is, it is only called.
+// A subscription is left if its server answers, but is not the one that requests go to any more. While it is,
+// it is only called.
 func TestSubscriptionFollowsTheRequests(t *testing.T) {
 	s := &station{}
 	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {

@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	// While requests stay without an answer, or fail without one, the client is made to ask for the map of the cluster this often.
-	// By itself it does that only when a server redirects it, and once a minute.
+	// While requests stay without an answer, or fail without one, the client is made to ask for the map of
+	// the cluster this often. By itself it does that only when a server redirects it, and once a minute.
 	reloadEvery = 250 * time.Millisecond
-	// troubled is for how long that goes on after a request has failed: longer than it takes until it is sent again.
+	// troubled is for how long that goes on after a request has failed: longer than it takes until it is sent
+	// again.
 	troubled = 2 * time.Second
 	// slow is for how long a request may be under way before that begins.
 	slow = 500 * time.Millisecond
 	// A node that is frozen answers no question for the map either, so others are asked beside it.
 	mostReloads = 8
-	// A node that was removed from the cluster, and that the client does not know to be, answers with an empty map. It takes so many in
-	// a row to be believed.
+	// A node that was removed from the cluster, and that the client does not know to be, answers with an
+	// empty map. It takes so many in a row to be believed.
 	emptyMaps = 10
 	// A lane that was not used for so long is dropped: its master may be gone.
 	laneIdle = 10 * time.Second
 )
 
-// A cluster is what a Dispatcher over a cluster sends through: a lane for each master, so that no request waits for another's
-// server.
+// A cluster is what a Dispatcher over a cluster sends through: a lane for each master, so that no request
+// waits for another's server.
 type cluster struct {
 	client   *redis.ClusterClient
 	calls    Calls
@@ -143,7 +144,8 @@ func (c *cluster) lane(r *protocol.Request) (*lane, error) {
 		} else {
 			l.bound(o.PoolSize)
 		}
-		// For a command alone, the client first asks some node for what all commands are, though that be frozen.
+		// For a command alone, the client first asks some node for what all commands are, though that be
+		// frozen.
 		l.of, l.node, l.flying, l.piped = c, addr, make(map[*exchange]struct{}), true
 		l.first.write = c.client.Options().ReadOnly // or else the client asks a replica
 		if c.closed {
@@ -165,8 +167,8 @@ func (c *cluster) arm() {
 	}
 }
 
-// tick has the map reloaded while a request stays without an answer; and once the client knows of a master that has taken over, since a server
-// that redirects a request tells the client alone.
+// tick has the map reloaded while a request stays without an answer; and once the client knows of a master
+// that has taken over, since a server that redirects a request tells the client alone.
 func (c *cluster) tick() {
 	c.armed.Store(false)
 	c.mu.Lock()
@@ -205,7 +207,8 @@ func (c *cluster) sweep() {
 	}
 }
 
-// failed takes the error of a request, which may have gone to a server that is no more, or is cut off from the others.
+// failed takes the error of a request, which may have gone to a server that is no more, or is cut off from
+// the others.
 func (c *cluster) failed(err error) {
 	if !protocol.Passing(err) {
 		return
@@ -219,8 +222,8 @@ func (c *cluster) failed(err error) {
 	c.reload()
 }
 
-// reload has the client ask some node for the map of the cluster: after close too, since what is still under way may be for a master
-// that was replaced. c.mu must be locked.
+// reload has the client ask some node for the map of the cluster: after close too, since what is still under
+// way may be for a master that was replaced. c.mu must be locked.
 func (c *cluster) reload() {
 	if c.stopped || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery {
 		return
@@ -268,14 +271,14 @@ func (c *cluster) reload() {
 	})
 }
 
-// load has the client ask for the map, and returns the masters by their addresses. While the client has an empty map it sends each
-// request to any node.
+// load has the client ask for the map, and returns the masters by their addresses. While the client has an
+// empty map it sends each request to any node.
 func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	var mu sync.Mutex
 	masters = make(map[string]*redis.Client)
 	for range emptyMaps {
-		// ReloadState asks no second node while the first one does not answer. This is called for each master of a map that has just
-		// been asked for.
+		// ReloadState asks no second node while the first one does not answer. This is called for each master
+		// of a map that has just been asked for.
 		err = c.client.ForEachMaster(context.Background(), func(_ context.Context, node *redis.Client) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -289,7 +292,8 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	return masters, err
 }
 
-// look has the map reloaded if that was not begun of late, since a node may have been removed from it that goes on answering.
+// look has the map reloaded if that was not begun of late, since a node may have been removed from it that
+// goes on answering.
 func (c *cluster) look(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -348,8 +352,8 @@ func (d *Dispatcher) rests() bool {
 	return d.queued()+d.sending == 0
 }
 
-// leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under way fail with err,
-// since the server that they went to may never answer.
+// leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under
+// way fail with err, since the server that they went to may never answer.
 func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []*protocol.Request {
 	var left, failed []*protocol.Request
 	take := func(queue []*protocol.Request) (rest []*protocol.Request) {
@@ -375,15 +379,16 @@ func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []
 	return left
 }
 
-// A once is a command that the client does not send again by itself, unless a server redirects it. Of a pipeline to a cluster, it
-// sends all commands again if the first has failed, and does not notice that it is also about to send some to where they were
-// redirected: then two goroutines write one reply.
+// A once is a command that the client does not send again by itself, unless a server redirects it. Of a
+// pipeline to a cluster, it sends all commands again if the first has failed, and does not notice that it is
+// also about to send some to where they were redirected: then two goroutines write one reply.
 type once struct{ *redis.Cmd }
 
 // NoRetry tells the client.
 func (once) NoRetry() bool { return true }
 
-// A mapping has a client ask for the map of a cluster that cannot be seen through it, such as an AutoPipeliner's.
+// A mapping has a client ask for the map of a cluster that cannot be seen through it, such as an
+// AutoPipeliner's.
 type mapping struct {
 	mu        sync.Mutex
 	asking    int // how many times
@@ -391,8 +396,8 @@ type mapping struct {
 	reloading sync.WaitGroup
 }
 
-// reload has the client ask for the map, unless it was asked a moment ago. To count the keys of a cluster, the client first asks for
-// the map and then all masters.
+// reload has the client ask for the map, unless it was asked a moment ago. To count the keys of a cluster,
+// the client first asks for the map and then all masters.
 func (m *mapping) reload(client redis.UniversalClient) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -33,7 +33,8 @@ func TestClientForOneServerIsToldFromACluster(t *testing.T) {
 	}
 }
 
-// A map without a master, as a node answers that was removed from the cluster, is not taken for the cluster's.
+// A map without a master, as a node answers that was removed from the cluster, is not taken for the
+// cluster's.
 func TestEmptyMapIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -166,8 +167,8 @@ func TestLaneOfAMasterThatIsGoneIsDropped(t *testing.T) {
 	})
 }
 
-// Once a request has failed in a way that another master might not, the client is asked for the map again and again for a while, and
-// who sends is told when there are other masters. In the calm the client is not asked.
+// Once a request has failed in a way that another master might not, the client is asked for the map again and
+// again for a while, and who sends is told when there are other masters. In the calm the client is not asked.
 func TestMapIsReloadedAfterAFailure(t *testing.T) {
 	for text, again := range map[string]bool{
 		"CLUSTERDOWN The cluster is down": true, "READONLY": true, "TRYAGAIN": false, "WRONGTYPE": false,
@@ -213,8 +214,8 @@ func TestMapIsReloadedAfterAFailure(t *testing.T) {
 	}
 }
 
-// A client of a cluster closes its client for a node that has left the cluster, so that a request which fails for that reason is sent
-// again. Once the client itself is closed, no request is.
+// A client of a cluster closes its client for a node that has left the cluster, so that a request which fails
+// for that reason is sent again. Once the client itself is closed, no request is.
 func TestClosedClientOfANodePasses(t *testing.T) {
 	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
 		f.node(nodeA).answer = func([]any) (any, error) { return nil, redis.ErrClosed }

@@ -1,7 +1,8 @@
-// Package dispatch sends requests through a go-redis client and listens to a channel. It knows nothing of what they mean.
+// Package dispatch sends requests through a go-redis client and listens to a channel. It knows nothing of
+// what they mean.
 //
-// The client does not give up a command when a context ends, so requests are sent by goroutines of the dispatcher's own. Those
-// that come while others are on their way travel together.
+// The client does not give up a command when a context ends, so requests are sent by goroutines of the
+// dispatcher's own. Those that come while others are on their way travel together.
 package dispatch
 
 import (
@@ -25,8 +26,8 @@ import (
 
 const (
 	lanes = 8
-	// WAIT occupies a connection for as long as the replicas take. So few connections wait, a quarter of them at most; if the
-	// client has fewer than four, each WAIT is short. Many requests are confirmed by one.
+	// WAIT occupies a connection for as long as the replicas take. So few connections wait, a quarter of them
+	// at most; if the client has fewer than four, each WAIT is short. Many requests are confirmed by one.
 	waiters   = 4
 	longWait  = time.Second
 	shortWait = 100 * time.Millisecond
@@ -41,8 +42,9 @@ const (
 	mostOvertake = 3
 	// So many more goroutines may send renewals that are sent again.
 	extra = 16
-	// A server that answers each command before it reads the next, over a connection that buffers nothing, as miniredis in
-	// memory does, takes in this much before it answers; with more, both sides would wait for the other to read.
+	// A server that answers each command before it reads the next, over a connection that buffers nothing, as
+	// miniredis in memory does, takes in this much before it answers; with more, both sides would wait for
+	// the other to read.
 	batchBytes = 4096
 )
 
@@ -124,8 +126,8 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 	return d
 }
 
-// newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not wait for the slowest
-// of them, so only the requests for one server are sent together.
+// newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not
+// wait for the slowest of them, so only the requests for one server are sent together.
 func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
 	d := &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{})}
 	d.wake.L = &d.mu
@@ -133,8 +135,8 @@ func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
 	return d
 }
 
-// OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls the function without
-// using the network; that of a cluster fails.
+// OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls
+// the function without using the network; that of a cluster fails.
 func OneServer(client redis.UniversalClient) (one bool) {
 	_ = client.Watch(context.Background(), func(*redis.Tx) error { one = true; return nil })
 	return one
@@ -145,7 +147,8 @@ func (d *Dispatcher) bound(poolSize int) {
 	d.workers, d.most, d.batch, d.pool = lanes, max(lanes, poolSize-spare), batchBytes, poolSize
 }
 
-// waits makes a dispatcher one that sends, to one server, what replicas are to confirm. The client reads a reply for that long.
+// waits makes a dispatcher one that sends, to one server, what replicas are to confirm. The client reads a
+// reply for that long.
 func (d *Dispatcher) waits(poolSize int, readTimeout time.Duration) {
 	d.workers = min(max(poolSize/waiters, 1), waiters)
 	d.most, d.batch, d.wait = d.workers, waitBytes, longWait
@@ -202,8 +205,8 @@ func (d *Dispatcher) rouse() {
 		d.roused = true
 		d.wake.Signal()
 	case d.running < d.workers, d.running < d.most && time.Since(d.returned) > patience, len(d.urgent) > 0 && d.running < d.most+extra:
-		// If none has come back for a while, perhaps all wait for one server of several, or on connections that are dead: so one
-		// more tries.
+		// If none has come back for a while, perhaps all wait for one server of several, or on connections
+		// that are dead: so one more tries.
 		d.returned = time.Now()
 		d.roused = true
 		d.running++
@@ -256,8 +259,9 @@ func (d *Dispatcher) work() {
 // queued returns how many requests wait to be sent.
 func (d *Dispatcher) queued() int { return len(d.queue) + len(d.urgent) + len(d.late) }
 
-// take moves the requests at the head of the queue that travel together. A renewal that is sent again comes first, and travels
-// alone: it may have been held up by what it travelled with. Late requests come last, but have a turn after every few others.
+// take moves the requests at the head of the queue that travel together. A renewal that is sent again comes
+// first, and travels alone: it may have been held up by what it travelled with. Late requests come last, but
+// have a turn after every few others.
 func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 	if n := len(d.urgent); n > 0 {
 		requests = append(requests, d.urgent[n-1])
@@ -352,8 +356,8 @@ func (d *Dispatcher) exchange(x *exchange) {
 	}
 	d.mu.Lock()
 	d.sending--
-	// This goroutine looks at the queue again as soon as those that the results wake have had their turn: it sends what they have
-	// to send.
+	// This goroutine looks at the queue again as soon as those that the results wake have had their turn: it
+	// sends what they have to send.
 	d.returned = time.Now()
 	d.roused = true
 	_, wanted := d.flying[x]
@@ -426,8 +430,9 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	}
 }
 
-// probe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock that the server has not run the
-// script of before, or nil. The first lock on a name needs no such command, and others could not wait for it.
+// probe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock that the
+// server has not run the script of before, or nil. The first lock on a name needs no such command, and others
+// could not wait for it.
 func (d *Dispatcher) probe(ctx context.Context, x *exchange) *redis.Cmd {
 	old := d.old.Load()
 	for i, r := range x.requests {
@@ -442,7 +447,8 @@ func acquires(r *protocol.Request) bool {
 	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
 }
 
-// durable returns "durable" if the server confirms nothing that it could forget, or "": see lua/quorum/run.lua.
+// durable returns "durable" if the server confirms nothing that it could forget, or "": see
+// lua/quorum/run.lua.
 func (d *Dispatcher) durable(ctx context.Context) any {
 	says, err := d.client.ConfigGet(ctx, "append*").Result()
 	if err == nil && says["appendonly"] == "yes" && says["appendfsync"] == "always" {
@@ -469,8 +475,9 @@ func contextOf(requests []*protocol.Request) context.Context {
 	return context.Background()
 }
 
-// replicate sends commands, and on the same connection asks how many replicas have what they wrote. A ClusterClient does not say which
-// connection it uses, so its client for the master is used, without the hooks of the ClusterClient.
+// replicate sends commands, and on the same connection asks how many replicas have what they wrote. A
+// ClusterClient does not say which connection it uses, so its client for the master is used, without the
+// hooks of the ClusterClient.
 func (d *Dispatcher) replicate(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	client := d.client
 	if d.of != nil {
@@ -501,8 +508,8 @@ func (d *Dispatcher) replicate(ctx context.Context, x *exchange, cmds []*redis.C
 	x.confirmed = min(x.confirmed, confirmed)
 }
 
-// clientClosed reports whether a request failed with err because the client was closed. That of a cluster also closes its clients for
-// nodes that have left the cluster.
+// clientClosed reports whether a request failed with err because the client was closed. That of a cluster
+// also closes its clients for nodes that have left the cluster.
 func (d *Dispatcher) clientClosed(err error) bool {
 	if isAnswer(err) {
 		return false
@@ -511,7 +518,8 @@ func (d *Dispatcher) clientClosed(err error) bool {
 	return ok && d.single && errors.Is(err, redis.ErrClosed) || isClosed(d.client)
 }
 
-// isClosed reports whether a client was closed. A closed one says so before it looks at the options, and the others refuse these.
+// isClosed reports whether a client was closed. A closed one says so before it looks at the options, and the
+// others refuse these.
 func isClosed(client redis.UniversalClient) bool {
 	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
 	return errors.Is(err, redis.ErrClosed)
@@ -536,8 +544,8 @@ func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient,
 		}
 	}
 	_, err := pipeline.Exec(ctx)
-	// A pipeline that gets no connection, for a wrong password say, does not tell its commands why. The error of one that was sent is
-	// that of the first command which failed, and the others have their own replies.
+	// A pipeline that gets no connection, for a wrong password say, does not tell its commands why. The error
+	// of one that was sent is that of the first command which failed, and the others have their own replies.
 	if err != nil && !slices.ContainsFunc(cmds, answered) {
 		for _, cmd := range cmds {
 			cmd.SetErr(err)
@@ -557,13 +565,14 @@ type way struct {
 	moved error // why it is not told of all
 }
 
-// keyWays are the keys that a script is run with, by their places among those that it has. A cluster that moves a slot refuses a
-// script if some of its keys are at one node and some at another, or nowhere: most locks have only one or two of theirs. So the
-// key that is always there takes the place of others. A script that turns out to need one of those fails, since the key has
-// another type, and has changed nothing.
+// keyWays are the keys that a script is run with, by their places among those that it has. A cluster that
+// moves a slot refuses a script if some of its keys are at one node and some at another, or nowhere: most
+// locks have only one or two of theirs. So the key that is always there takes the place of others. A script
+// that turns out to need one of those fails, since the key has another type, and has changed nothing.
 var keyWays = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 
-// next finds another way after err, and reports whether there is one. In a pipeline nothing else sees to that.
+// next finds another way after err, and reports whether there is one. In a pipeline nothing else sees to
+// that.
 func (w *way) next(r *protocol.Request, err error) bool {
 	switch {
 	case err == nil:
@@ -583,8 +592,8 @@ func (w *way) next(r *protocol.Request, err error) bool {
 	return false
 }
 
-// retry reports whether to send a request once more that no server has answered, as the client does with all but pipelines to a
-// cluster.
+// retry reports whether to send a request once more that no server has answered, as the client does with all
+// but pipelines to a cluster.
 func (w *way) retry(err error) bool {
 	if w.again || isAnswer(err) {
 		return false
@@ -610,7 +619,8 @@ func (w *way) failure(err error) error {
 	return err
 }
 
-// lacksReadOnly says that a server has no EVALSHA_RO, or refuses TIME there, as miniredis does; or that the user may not use it.
+// lacksReadOnly says that a server has no EVALSHA_RO, or refuses TIME there, as miniredis does; or that the
+// user may not use it.
 func lacksReadOnly(err error) bool {
 	text := err.Error()
 	return strings.Contains(text, "unknown command") || strings.Contains(text, "read-only scripts") ||
@@ -631,7 +641,8 @@ var (
 	}()
 )
 
-// args returns the arguments of a request, made anew for each time that it is sent: the client's hooks may change them.
+// args returns the arguments of a request, made anew for each time that it is sent: the client's hooks may
+// change them.
 func args(r *protocol.Request, w way) []any {
 	if r.Script == nil {
 		return slices.Clone(r.Command)
@@ -673,7 +684,8 @@ func (e *scriptError) Error() string { return e.text }
 func (e *scriptError) Unwrap() error { return e.answer }
 func (e *scriptError) RedisError()   {}
 
-// Close sends what was handed over, and ends the subscription and all goroutines. The channel is closed when they have ended.
+// Close sends what was handed over, and ends the subscription and all goroutines. The channel is closed when
+// they have ended.
 func (d *Dispatcher) Close() <-chan struct{} {
 	lanes := closedChan
 	if d.cluster != nil {

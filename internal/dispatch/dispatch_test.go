@@ -18,7 +18,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A server answers in place of one, as a hook of a client. It edits the arguments of all commands, as the hooks of users may.
+// A server answers in place of one, as a hook of a client. It edits the arguments of all commands, as the
+// hooks of users may.
 type server struct {
 	answer func(args []any) (any, error) // nil for "OK"
 	gate   chan struct{}                 // each exchange waits for it, unless it is nil
@@ -148,8 +149,8 @@ func stop(t *testing.T, d *Dispatcher) {
 	require.Zero(t, d.running)
 }
 
-// A server that has not got a script is sent its text, alone and among others. What is sent again has the arguments of the request, and
-// not what a hook has made of them. Others are not sent again.
+// A server that has not got a script is sent its text, alone and among others. What is sent again has the
+// arguments of the request, and not what a hook has made of them. Others are not sent again.
 func TestScriptThatTheServerHasNotGot(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 5} {
@@ -204,8 +205,8 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 	}
 }
 
-// A server before Redis 6.2 is found by its first request for a lock, and refused until it is replaced. It costs other servers a command
-// for each script that they have not got, and nothing else.
+// A server before Redis 6.2 is found by its first request for a lock, and refused until it is replaced. It
+// costs other servers a command for each script that they have not got, and nothing else.
 func TestOldServerIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,7 +333,8 @@ func TestErrorsOfScriptsNameTheirFiles(t *testing.T) {
 	require.Equal(t, odd, explain(&protocol.Request{}, odd), "which is no script")
 }
 
-// Requests that come while all lanes are busy travel together when one is free, in order, and no more than a server takes in.
+// Requests that come while all lanes are busy travel together when one is free, in order, and no more than a
+// server takes in.
 func TestRequestsTravelTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -385,8 +387,8 @@ func TestRequestsTravelTogether(t *testing.T) {
 	})
 }
 
-// If no goroutine comes back for a while, one more tries, as long as there are connections for all; renewals that are sent again may
-// have some more. Those that are too many end when there is nothing to do.
+// If no goroutine comes back for a while, one more tries, as long as there are connections for all; renewals
+// that are sent again may have some more. Those that are too many end when there is nothing to do.
 func TestMoreLanesWhenNoneComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -484,7 +486,8 @@ func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
 	})
 }
 
-// After Close, what was handed over before is sent and received, and what is handed over later fails. The channel says when all has ended.
+// After Close, what was handed over before is sent and received, and what is handed over later fails. The
+// channel says when all has ended.
 func TestCloseWithRequestsUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -624,8 +627,8 @@ func TestOneGoroutineIsRousedAtATime(t *testing.T) {
 	})
 }
 
-// The error of one command in a pipeline is no other's, though that have a nil reply; of a pipeline that gets no connection, all
-// commands have the error.
+// The error of one command in a pipeline is no other's, though that have a nil reply; of a pipeline that gets
+// no connection, all commands have the error.
 func TestErrorOfAPipeline(t *testing.T) {
 	t.Parallel()
 	pair := func() []*redis.Cmd {
@@ -661,8 +664,8 @@ func (fn pipelineHook) ProcessPipelineHook(redis.ProcessPipelineHook) redis.Proc
 	return func(_ context.Context, cmds []redis.Cmder) error { return fn(cmds) }
 }
 
-// What replicas are to confirm holds up nothing else, however long they take: it has a few connections of its own, and many requests
-// are confirmed by one WAIT. What its sender has given up meanwhile is not sent.
+// What replicas are to confirm holds up nothing else, however long they take: it has a few connections of its
+// own, and many requests are confirmed by one WAIT. What its sender has given up meanwhile is not sent.
 func TestWhatReplicasConfirmHoldsUpNothingElse(t *testing.T) {
 	t.Parallel()
 	for size, waits := range map[int]int{1: 1, 3: 1, 4: 1, 12: 3, 16: 4, 100: 4} {
@@ -727,7 +730,8 @@ func TestWhatReplicasConfirmHoldsUpNothingElse(t *testing.T) {
 	}
 }
 
-// What replicas have confirmed of requests some of which were sent again, with their script, is the least that they have confirmed.
+// What replicas have confirmed of requests some of which were sent again, with their script, is the least
+// that they have confirmed.
 func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -755,7 +759,8 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 	})
 }
 
-// What nobody waits for is overtaken by other requests, if there is much of it, and yet gets its turn while others come.
+// What nobody waits for is overtaken by other requests, if there is much of it, and yet gets its turn while
+// others come.
 func TestLateRequestsAreOvertaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{answer: func([]any) (any, error) {

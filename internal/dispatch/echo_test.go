@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A message that tells of a grant is new once, however many nodes bring it; one that asks to look again is new each time.
+// A message that tells of a grant is new once, however many nodes bring it; one that asks to look again is
+// new each time.
 func TestEchoes(t *testing.T) {
 	t.Parallel()
 	var e echoes

@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Why the dispatcher uses the client itself, and no copy with a shorter timeout: a copy does not run the client's hooks, so one that
-// edits keys would be left out. If this fails, the client has changed, and docs/design.md may, too.
+// Why the dispatcher uses the client itself, and no copy with a shorter timeout: a copy does not run the
+// client's hooks, so one that edits keys would be left out. If this fails, the client has changed, and
+// docs/design.md may, too.
 func TestCopyWithATimeoutLosesTheHooks(t *testing.T) {
 	t.Parallel()
 	dials := 0

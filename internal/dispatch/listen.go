@@ -14,14 +14,16 @@ import (
 )
 
 const (
-	// A subscription is asked for a sign of life when nothing has come for so long, and given up when none comes for this long more.
+	// A subscription is asked for a sign of life when nothing has come for so long, and given up when none
+	// comes for this long more.
 	silence    = 1500 * time.Millisecond
 	grace      = 2 * time.Second
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
 	// soonRetry is the shortest time between two tries for the reason that requests are answered.
 	soonRetry = 250 * time.Millisecond
-	// A client whose subscription has failed connects again before it says so. That connection is not used, so it is cut short.
+	// A client whose subscription has failed connects again before it says so. That connection is not used,
+	// so it is cut short.
 	reconnect = 500 * time.Millisecond
 	// In a cluster other nodes tell the same, so that one is given up sooner.
 	nodePatience = time.Second
@@ -35,13 +37,14 @@ type Listener interface {
 	Unsubscribed(err error) // none stands any more, or could be had
 	Heard(message string)
 
-	// Awaited reports whether anyone waits for a message. While nobody does, nothing is sent to keep a subscription open, or to find
-	// out that it is not.
+	// Awaited reports whether anyone waits for a message. While nobody does, nothing is sent to keep a
+	// subscription open, or to find out that it is not.
 	Awaited() bool
 }
 
-// A listener keeps the subscriptions to a channel: one at the server, or one at each master of a cluster. A cluster passes each message on to
-// all of its nodes, in its own time, so that one subscription would do. The node that has a lock tells of it at once.
+// A listener keeps the subscriptions to a channel: one at the server, or one at each master of a cluster. A
+// cluster passes each message on to all of its nodes, in its own time, so that one subscription would do. The
+// node that has a lock tells of it at once.
 type listener struct {
 	tell sync.Mutex // is locked while the Listener is told whether a subscription stands, so that it learns that in order
 
@@ -102,8 +105,8 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	})
 }
 
-// retry calls try until it is done, or ctx ends: again after 50 ms, and ever more rarely, unless try begins anew; but soon after it
-// is woken, and not before anyone waits.
+// retry calls try until it is done, or ctx ends: again after 50 ms, and ever more rarely, unless try begins
+// anew; but soon after it is woken, and not before anyone waits.
 func (l *listener) retry(ctx context.Context, wake <-chan struct{}, try func() (anew, done bool)) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		anew, done := try()
@@ -184,7 +187,8 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 	})
 }
 
-// rose tells the Listener that a subscription stands. What a further one of a cluster might have brought before, the others have brought.
+// rose tells the Listener that a subscription stands. What a further one of a cluster might have brought
+// before, the others have brought.
 func (l *listener) rose(s *subscription) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
@@ -202,8 +206,8 @@ func (l *listener) rose(s *subscription) {
 	}
 }
 
-// fell notes that a subscription has failed, and tells the Listener if none stands. It reports whether this one stood, and whether there
-// will be none any more, since the client was closed.
+// fell notes that a subscription has failed, and tells the Listener if none stands. It reports whether this
+// one stood, and whether there will be none any more, since the client was closed.
 func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	if over = isClosed(l.client); over {
 		err = protocol.ClientClosed(redis.ErrClosed)
@@ -225,8 +229,9 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	return stood, over
 }
 
-// mapped keeps a subscription at each of the masters of the cluster, and at no other node: one that was removed answers on, and is told
-// nothing. A master that was replaced may have gone before it had told all that its replica knows, so that whoever waits has to ask again.
+// mapped keeps a subscription at each of the masters of the cluster, and at no other node: one that was
+// removed answers on, and is told nothing. A master that was replaced may have gone before it had told all
+// that its replica knows, so that whoever waits has to ask again.
 func (l *listener) mapped(masters map[string]*redis.Client) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
@@ -269,8 +274,8 @@ func (d *Dispatcher) Relisten() {
 	}
 }
 
-// hangUp has a subscription under way fail. It does not wait: while the client connects, to close a subscription takes as long. l.mu must be
-// locked.
+// hangUp has a subscription under way fail. It does not wait: while the client connects, to close a
+// subscription takes as long. l.mu must be locked.
 func (l *listener) hangUp(s *subscription) {
 	if pubsub := s.pubsub; pubsub != nil && !l.closed {
 		l.closing.Go(func() { _ = pubsub.Close() })
@@ -366,8 +371,8 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	}
 }
 
-// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection: in a cluster not for
-// long, and elsewhere not for long once requests are answered.
+// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection:
+// in a cluster not for long, and elsewhere not for long once requests are answered.
 func (l *listener) subscribe(ctx context.Context, s *subscription, pubsub *redis.PubSub) error {
 	done, begun := make(chan error, 1), time.Now()
 	l.closing.Go(func() { done <- pubsub.Subscribe(ctx, l.channel) })

@@ -210,8 +210,8 @@ func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a 
 	})
 }
 
-// A subscription that cannot be had is tried again after 50 ms, and then after twice as long each time, up to ten seconds; once it
-// has stood, after 50 ms again.
+// A subscription that cannot be had is tried again after 50 ms, and then after twice as long each time, up to
+// ten seconds; once it has stood, after 50 ms again.
 func TestSubscriptionIsTriedEverMoreRarely(t *testing.T) {
 	s := &station{down: true}
 	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
@@ -322,8 +322,9 @@ func TestCloseEndsTheSubscription(t *testing.T) {
 	}
 }
 
-// A subscription that was lost in an outage is back soon after a request is answered again, however long the outage was; behind
-// sentinels too. One that the server refuses is not tried more often because requests are answered.
+// A subscription that was lost in an outage is back soon after a request is answered again, however long the
+// outage was; behind sentinels too. One that the server refuses is not tried more often because requests are
+// answered.
 func TestSubscriptionIsBackOnceRequestsAreAnswered(t *testing.T) {
 	for name, opts := range map[string][]func(*redis.Options){"server": nil, "sentinels": {sentinels}} {
 		t.Run(name, func(t *testing.T) {
@@ -354,8 +355,8 @@ func TestSubscriptionIsBackOnceRequestsAreAnswered(t *testing.T) {
 	})
 }
 
-// A server that has gone without a trace, so that connecting to it hangs, does not keep the subscription from another that requests
-// go to by then.
+// A server that has gone without a trace, so that connecting to it hangs, does not keep the subscription from
+// another that requests go to by then.
 func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 	s := &station{}
 	var gone atomic.Bool
@@ -388,8 +389,8 @@ func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 	})
 }
 
-// While nobody waits, nothing is sent: no sign of life is asked for, and a subscription that was lost is not tried again until
-// somebody waits.
+// While nobody waits, nothing is sent: no sign of life is asked for, and a subscription that was lost is not
+// tried again until somebody waits.
 func TestNothingIsSentWhileNobodyWaits(t *testing.T) {
 	for name, opts := range map[string][]func(*redis.Options){"server": nil, "sentinels": {sentinels}} {
 		t.Run(name, func(t *testing.T) {

@@ -97,8 +97,8 @@ func (e *Engine) enterState(c *claim) {
 	}
 }
 
-// A claim is what the server knows an owner's holds in one mode by, from the request that asks for it until its end is known
-// there.
+// A claim is what the server knows an owner's holds in one mode by, from the request that asks for it until
+// its end is known there.
 type claim struct {
 	tenure  *tenure
 	lock    *lock
@@ -276,15 +276,15 @@ func (e *Engine) renew(now time.Time, c *claim) {
 	e.schedule(now, c)
 }
 
-// told is a change of the number of holds that the server was told of, and until when the claim can be relied on once the server has
-// heeded it.
+// told is a change of the number of holds that the server was told of, and until when the claim can be relied
+// on once the server has heeded it.
 type told struct {
 	sequence uint64
 	until    time.Time
 }
 
-// tell tells the server how many holds the claim has. The number is absolute and the request numbered, so that it may run
-// twice, or late. shorten has the lease end with what the remaining holds need.
+// tell tells the server how many holds the claim has. The number is absolute and the request numbered, so
+// that it may run twice, or late. shorten has the lease end with what the remaining holds need.
 func (e *Engine) tell(now time.Time, c *claim) {
 	c.brief = false
 	lease, shorten := c.needs(now)
@@ -326,7 +326,8 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 	return lease
 }
 
-// needs returns for how long the holds need the claim, and whether the server may keep it for longer than that.
+// needs returns for how long the holds need the claim, and whether the server may keep it for longer than
+// that.
 func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
 	for _, h := range c.holds {
 		lease = max(lease, h.need(now))
@@ -348,7 +349,8 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 	e.send(now, r)
 }
 
-// kept notes that the server keeps the claim for the lease that a request asked for, from a moment not before it was sent.
+// kept notes that the server keeps the claim for the lease that a request asked for, from a moment not before
+// it was sent.
 func (c *claim) kept(now time.Time, r *Request) {
 	c.succeed()
 	c.answered, c.err = now, nil
@@ -406,8 +408,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 }
 
-// suspect notes that a heartbeat brought a grant though the subscription stood when the grant was made. If the message is only
-// late, it still comes.
+// suspect notes that a heartbeat brought a grant though the subscription stood when the grant was made. If
+// the message is only late, it still comes.
 func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
 	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
 		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
@@ -468,7 +470,8 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 }
 
-// under returns the write claim of the owner of a read claim, or nil. What its owner reads under it has its token.
+// under returns the write claim of the owner of a read claim, or nil. What its owner reads under it has its
+// token.
 func (c *claim) under() *claim {
 	if c.mode == protocol.Write {
 		return nil
@@ -476,8 +479,8 @@ func (c *claim) under() *claim {
 	return c.tenure.claim[protocol.Write]
 }
 
-// turnAway begins the call anew: the server refuses the claim, because it was cleared away after its process had stood still, or
-// since the server has forgotten its last writes.
+// turnAway begins the call anew: the server refuses the claim, because it was cleared away after its process
+// had stood still, or since the server has forgotten its last writes.
 func (e *Engine) turnAway(now time.Time, c *claim) {
 	h, t := c.caller, c.tenure
 	t.lock.refs++ // past the end of the claim
@@ -486,8 +489,9 @@ func (e *Engine) turnAway(now time.Time, c *claim) {
 	e.drop(t.lock)
 }
 
-// granted makes a waiting claim Held. Its lease runs from the last request that the server processed before it granted the lock. That is
-// no earlier than the last one with a reply: the server never has a claim wait that was granted, or lost, before (I4).
+// granted makes a waiting claim Held. Its lease runs from the last request that the server processed before
+// it granted the lock. That is no earlier than the last one with a reply: the server never has a claim wait
+// that was granted, or lost, before (I4).
 func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	if w := c.under(); w != nil && w.token != token {
 		e.lose(now, w, Gone) // the server took the call for one of an owner that holds nothing
@@ -533,8 +537,8 @@ func (e *Engine) retry(now time.Time, h *Hold) {
 	e.advance(now, h.tenure)
 }
 
-// withdraw ends a claim that waits, with the error of its call. Should the server grant it in this very moment, it is told to
-// pass the lock on.
+// withdraw ends a claim that waits, with the error of its call. Should the server grant it in this very
+// moment, it is told to pass the lock on.
 func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 	h, t := c.caller, c.tenure
 	h.trouble = c.err
@@ -834,8 +838,8 @@ func (c *claim) holdUntil(now time.Time) time.Time {
 	return at
 }
 
-// renewAt returns the lease to renew the claim for, and when; zero if it is not renewed. The lease is the longest that any of its
-// holds needs, renewed or not: a server whose clock was set back lets it count anew.
+// renewAt returns the lease to renew the claim for, and when; zero if it is not renewed. The lease is the
+// longest that any of its holds needs, renewed or not: a server whose clock was set back lets it count anew.
 func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 	var longest time.Duration
 	renewed, fresh := false, false

@@ -86,7 +86,8 @@ func (d *driver) next(t *testing.T) time.Duration {
 	return at.Sub(d.now)
 }
 
-// due lets the time pass until Tick is due, which is to be after so long, and returns what is to be done then.
+// due lets the time pass until Tick is due, which is to be after so long, and returns what is to be done
+// then.
 func (d *driver) due(t *testing.T, after time.Duration) engine.Effects {
 	t.Helper()
 	require.Equal(t, after, d.next(t))
@@ -158,8 +159,8 @@ func TestReleaseIsToldHowItWent(t *testing.T) {
 	}
 }
 
-// A release spares the server a look at its clock only if nothing speaks against it: the hold is young, was not entered again, and this
-// is the first request.
+// A release spares the server a look at its clock only if nothing speaks against it: the hold is young, was
+// not entered again, and this is the first request.
 func TestReleaseOfLate(t *testing.T) {
 	const fresh = 45 * time.Second
 	end := func(t *testing.T, d *driver, h *engine.Hold) *engine.Request {
@@ -206,8 +207,8 @@ func TestReleaseOfLate(t *testing.T) {
 	require.Nil(t, d.sent(t).Record, "there was no grant")
 }
 
-// The end of a claim is tried again after a second without an answer, then two, four, up to 32; after failures, sooner. It is given up
-// when the server has it no longer.
+// The end of a claim is tried again after a second without an answer, then two, four, up to 32; after
+// failures, sooner. It is given up when the server has it no longer.
 func TestEndIsTriedAgain(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{Lease: 5 * time.Minute, NoRenew: true})
@@ -251,8 +252,8 @@ func TestEndIsTriedAgain(t *testing.T) {
 	require.ErrorIs(t, h.Err(), errPassing)
 }
 
-// A call that gets no answer asks again, beside the request under way, after a sixth of the lease; one whose request fails, after 50 ms,
-// 100 ms and so on. It fails a lease after it began, if nothing else ends it.
+// A call that gets no answer asks again, beside the request under way, after a sixth of the lease; one whose
+// request fails, after 50 ms, 100 ms and so on. It fails a lease after it began, if nothing else ends it.
 func TestCallWithoutAnAnswer(t *testing.T) {
 	for _, bounded := range []bool{false, true} {
 		d := newDriver()
@@ -316,8 +317,8 @@ func TestTryWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A waiter asks for news when the reply says that it may pay, with its heartbeat after a third of the lease at the latest, and not
-// without a pause.
+// A waiter asks for news when the reply says that it may pay, with its heartbeat after a third of the lease
+// at the latest, and not without a pause.
 func TestWaiterAsksForNews(t *testing.T) {
 	for again, want := range map[time.Duration]time.Duration{
 		0: 10 * time.Millisecond, 100 * time.Millisecond: 102 * time.Millisecond, time.Hour: lease / 3,
@@ -338,8 +339,8 @@ func TestWaiterAsksForNews(t *testing.T) {
 	}
 }
 
-// A hold may be relied on from before its request was sent, for the lease less a margin. It is renewed after a third of the lease, again
-// after a sixth without an answer, and lost at the deadline.
+// A hold may be relied on from before its request was sent, for the lease less a margin. It is renewed after
+// a third of the lease, again after a sixth without an answer, and lost at the deadline.
 func TestHoldIsRenewed(t *testing.T) {
 	d := newDriver()
 	h, r := d.call(t, &engine.Hold{})
@@ -369,7 +370,8 @@ func TestHoldIsRenewed(t *testing.T) {
 	require.Contains(t, fmt.Sprint(fx.Events), fmt.Sprint(engine.Expired))
 }
 
-// A renewal that fails is logged, and tried again after 50 ms, 100 ms and so on. One that learns that the hold is gone ends it at once.
+// A renewal that fails is logged, and tried again after 50 ms, 100 ms and so on. One that learns that the
+// hold is gone ends it at once.
 func TestRenewalThatFails(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
@@ -416,7 +418,8 @@ func TestHoldsThatEnd(t *testing.T) {
 	require.Equal(t, engine.ErrLost, h.Err())
 }
 
-// A grant that a heartbeat brings, though the subscription stood, means that this is deaf, unless the message still comes.
+// A grant that a heartbeat brings, though the subscription stood, means that this is deaf, unless the message
+// still comes.
 func TestDeafSubscription(t *testing.T) {
 	for _, comes := range []bool{false, true} {
 		d := newDriver()
@@ -566,7 +569,8 @@ func (d *driver) settled(t *testing.T, requests ...*engine.Request) {
 	require.False(t, ok)
 }
 
-// A call of an owner waits behind the one in front of it, and goes on when that is over: re-entering its hold, or in its place.
+// A call of an owner waits behind the one in front of it, and goes on when that is over: re-entering its
+// hold, or in its place.
 func TestCallsOfOneOwnerGoOneAfterTheOther(t *testing.T) {
 	d := newDriver()
 	first, r := d.call(t, &engine.Hold{Mode: protocol.Read})
@@ -651,7 +655,8 @@ func TestOwnerIsToldOfItsLoss(t *testing.T) {
 	d.live(t, &engine.Hold{})
 }
 
-// A re-entry that the server refuses for good leaves the hold that was there. One without an answer is told again.
+// A re-entry that the server refuses for good leaves the hold that was there. One without an answer is told
+// again.
 func TestReentryThatFails(t *testing.T) {
 	d := newDriver()
 	outer := d.live(t, &engine.Hold{})
@@ -733,7 +738,8 @@ func TestOneStepAtATime(t *testing.T) {
 	d.settled(t)
 }
 
-// An extension is over at once if the hold lasts for so long, and else when the server has confirmed it. It goes no further than MaxHold.
+// An extension is over at once if the hold lasts for so long, and else when the server has confirmed it. It
+// goes no further than MaxHold.
 func TestExtensions(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
@@ -805,7 +811,8 @@ func TestExtensions(t *testing.T) {
 	require.Equal(t, engine.ErrNotHeld, err)
 }
 
-// Of two extensions, the server heeds the later request, and what it says to the earlier does not end the later.
+// Of two extensions, the server heeds the later request, and what it says to the earlier does not end the
+// later.
 func TestExtensionsHaveRequestsOfTheirOwn(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
@@ -827,7 +834,8 @@ func TestExtensionsHaveRequestsOfTheirOwn(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// While an engine is drained, what is held may be entered again, and read under a write hold. Everything else ends with ErrClosed.
+// While an engine is drained, what is held may be entered again, and read under a write hold. Everything else
+// ends with ErrClosed.
 func TestDrain(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
@@ -869,7 +877,8 @@ func TestDrain(t *testing.T) {
 	require.Equal(t, engine.ErrClosed, h.Err())
 }
 
-// A force drops what the engine holds as the server says, and the waiters ask if a run before has let some of them in.
+// A force drops what the engine holds as the server says, and the waiters ask if a run before has let some of
+// them in.
 func TestForce(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
@@ -913,8 +922,8 @@ func TestSlotOfAForceIsUsedAgainOnceItHasRun(t *testing.T) {
 	require.Equal(t, slots[2], slots[3])
 }
 
-// A grant is suspect only if its message could have come: the subscription stood when the server last said that the call waits, and
-// when the request was sent that brought the grant.
+// A grant is suspect only if its message could have come: the subscription stood when the server last said
+// that the call waits, and when the request was sent that brought the grant.
 func TestSubscriptionIsNotSuspectedWithoutReason(t *testing.T) {
 	d := newDriver()
 	h, first := d.call(t, &engine.Hold{})
@@ -933,7 +942,8 @@ func TestSubscriptionIsNotSuspectedWithoutReason(t *testing.T) {
 
 var waits = protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}, Last: 100}
 
-// A process that has stood still past the deadline of a hold gets the reply to a heartbeat of before: it revives nothing.
+// A process that has stood still past the deadline of a hold gets the reply to a heartbeat of before: it
+// revives nothing.
 func TestLateReplyDoesNotReviveAHold(t *testing.T) {
 	for name, reply := range map[string]protocol.Reply{"waits": waits, "its own token": {Token: 101}} {
 		t.Run(name, func(t *testing.T) {
@@ -962,8 +972,8 @@ func TestReplyOfBeforeTheGrantDoesNotLengthenTheHold(t *testing.T) {
 	require.Equal(t, until, h.Deadline())
 }
 
-// A server that has lost its data has a claim wait again that it had granted the lock. What still tells of that grant is not believed: not
-// a message, and not a reply to a request of before.
+// A server that has lost its data has a claim wait again that it had granted the lock. What still tells of
+// that grant is not believed: not a message, and not a reply to a request of before.
 func TestGrantOfBeforeAWaitIsNotBelieved(t *testing.T) {
 	granted := protocol.Reply{Token: 99}
 	for name, tell := range map[string]func(d *driver, slow *engine.Request){
@@ -988,8 +998,8 @@ func TestGrantOfBeforeAWaitIsNotBelieved(t *testing.T) {
 	}
 }
 
-// A slot whose claim may not have ended at the server is used for no other claim, though the lock was forgotten meanwhile: a late
-// release would end that one.
+// A slot whose claim may not have ended at the server is used for no other claim, though the lock was
+// forgotten meanwhile: a late release would end that one.
 func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
@@ -1011,8 +1021,8 @@ func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 	require.NotEqual(t, release.Claim.Slot, r.Claim.Slot)
 }
 
-// What a release has the slot say is the time of the grant, so that it is kept for as long as late requests may come. The token of a
-// read under a write hold is as old as the write.
+// What a release has the slot say is the time of the grant, so that it is kept for as long as late requests
+// may come. The token of a read under a write hold is as old as the write.
 func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
 	record := func(h *engine.Hold, d *driver) any {
 		_, _ = d.Release(d.now, h)
@@ -1029,8 +1039,8 @@ func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
 	require.Nil(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d), "the keys are kept for longer than is needed then")
 }
 
-// When other servers answer than before, all that pauses after failures is sent again: calls, waits, renewals, counts and releases.
-// What is under way, or never failed, is not.
+// When other servers answer than before, all that pauses after failures is sent again: calls, waits,
+// renewals, counts and releases. What is under way, or never failed, is not.
 func TestResumeEndsPauses(t *testing.T) {
 	d := newDriver()
 	begin := map[string]func() *engine.Request{

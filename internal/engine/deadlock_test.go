@@ -15,8 +15,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A toyLock is a lock as a server keeps it, without leases: phase-fair, with writers in order of arrival. It lets in a crowd of
-// readers in steps.
+// A toyLock is a lock as a server keeps it, without leases: phase-fair, with writers in order of arrival. It
+// lets in a crowd of readers in steps.
 type toyLock struct {
 	holders map[string]protocol.Known // by claim
 	queue   []protocol.Known
@@ -207,7 +207,8 @@ func (g *tangle) woken(h *Hold) {
 	}
 }
 
-// stuck returns the owners that still wait when all that can has gone on and released what it has, again and again.
+// stuck returns the owners that still wait when all that can has gone on and released what it has, again and
+// again.
 func (g *tangle) stuck() (list []Owner) {
 	toys := map[string]*toyLock{}
 	for name, l := range g.toys {
@@ -268,8 +269,8 @@ func (g *tangle) step(owners, names int) {
 	g.run()
 }
 
-// Of owners of one goroutine each that take locks in any order and mode, a call fails with ErrDeadlock exactly if nothing that the
-// others do can ever give it the lock; and when none has failed, all can go on.
+// Of owners of one goroutine each that take locks in any order and mode, a call fails with ErrDeadlock
+// exactly if nothing that the others do can ever give it the lock; and when none has failed, all can go on.
 func TestDeadlocksAreFoundExactly(t *testing.T) {
 	t.Parallel()
 	found := 0

@@ -1,9 +1,11 @@
-// Package engine is the client's side of the lock: all that one RWLock knows of the locks that its owners hold and wait for, and
-// what follows from what happens. It is pure: calls, replies, messages and the time go in, and Effects come out: what to send,
-// whom to wake, which holds can no longer be relied on, when to look again. It has no goroutine, mutex, clock, context or
-// network. The library drives one under a mutex; simulation and exploration drive many.
+// Package engine is the client's side of the lock: all that one RWLock knows of the locks that its owners
+// hold and wait for, and what follows from what happens. It is pure: calls, replies, messages and the time go
+// in, and Effects come out: what to send, whom to wake, which holds can no longer be relied on, when to look
+// again. It has no goroutine, mutex, clock, context or network. The library drives one under a mutex;
+// simulation and exploration drive many.
 //
-// Every method that takes the time expects it not to go back. After a call of any method, Flush returns what is to be done.
+// Every method that takes the time expects it not to go back. After a call of any method, Flush returns what
+// is to be done.
 package engine
 
 import (
@@ -34,38 +36,42 @@ var (
 	ErrNotReplicated = errors.New("not confirmed by enough replicas")
 	ErrOwner         = errors.New("held by the same owner in another goroutine")
 
-	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease, and a Try after [EndTimeout] at most.
+	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease, and a Try
+	// after [EndTimeout] at most.
 	ErrUnanswered = errors.New("the server has not answered in time")
-	// ErrAgain ends a call whose claims the server keeps refusing, as one does that forgot its last writes in a failover.
+	// ErrAgain ends a call whose claims the server keeps refusing, as one does that forgot its last writes in
+	// a failover.
 	ErrAgain = errors.New("the server keeps refusing the request")
 )
 
 const (
-	// Renewals and heartbeats are due after a third of a lease. A request that stays without an answer is sent again, beside the
-	// one that is under way, after a sixth.
+	// Renewals and heartbeats are due after a third of a lease. A request that stays without an answer is
+	// sent again, beside the one that is under way, after a sixth.
 	renewAfter  = 3
 	resendAfter = 6
 
-	// What is due within a small part of its lease is sent along with what is due now: few large pipelines cost less than many
-	// small ones.
+	// What is due within a small part of its lease is sent along with what is due now: few large pipelines
+	// cost less than many small ones.
 	alongPart = 32
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
 	// endPatience is for how long the first request to end a claim may stay without an answer.
 	endPatience = time.Second
-	// withdrawPatience is the same for a call that has given up. Many may do so together, and other requests go first.
+	// withdrawPatience is the same for a call that has given up. Many may do so together, and other requests
+	// go first.
 	withdrawPatience = 3 * time.Second
 	// EndTimeout is for how long at least the end of a claim is tried.
 	EndTimeout = 5 * time.Second
-	// mostConfirm is for how long one request waits for replicas. Others share its connection, so that it is sent again instead.
+	// mostConfirm is for how long one request waits for replicas. Others share its connection, so that it is
+	// sent again instead.
 	mostConfirm = time.Second
 	// grace is added to a deadline that a reply tells of: it counts from a moment before the reply came.
 	grace = 2 * time.Millisecond
 	// soonest keeps a waiter from asking without a pause.
 	soonest = 10 * time.Millisecond
-	// deafAfter is how much later than a heartbeat's reply the message of a grant may come. If it does not come at all, the
-	// subscription is deaf.
+	// deafAfter is how much later than a heartbeat's reply the message of a grant may come. If it does not
+	// come at all, the subscription is deaf.
 	deafAfter = 250 * time.Millisecond
 	// tokenFresh is for how long after its grant a hold may be released without a look at the server's clock.
 	tokenFresh = 45 * time.Second
@@ -123,7 +129,8 @@ type Engine struct {
 	out Effects
 }
 
-// A deafness is the suspicion that the subscription is deaf: a heartbeat brought a grant that no message told.
+// A deafness is the suspicion that the subscription is deaf: a heartbeat brought a grant that no message
+// told.
 type deafness struct {
 	number uint64 // of the claim
 	at     time.Time
@@ -200,7 +207,8 @@ type Request struct {
 	number uint64 // of one that asks: when it was sent
 }
 
-// Hold returns the hold, or the call, that a request is for, or nil if it is for none: one of them if it is for several.
+// Hold returns the hold, or the call, that a request is for, or nil if it is for none: one of them if it is
+// for several.
 func (r *Request) Hold() *Hold {
 	switch c := r.claim; {
 	case c == nil:
@@ -214,8 +222,8 @@ func (r *Request) Hold() *Hold {
 	}
 }
 
-// Wanted reports whether a request that replicas are to confirm is still of use: its claim is held, and no later request says the
-// same.
+// Wanted reports whether a request that replicas are to confirm is still of use: its claim is held, and no
+// later request says the same.
 func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == r.claim.sequence }
 
 // Asks reports whether a request asks for the lock.
@@ -264,8 +272,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 }
 
-// heed does what a reply asks for beside what it answers: it delivers what a step has granted, and asks for the next step if
-// that one was not enough, whoever made it.
+// heed does what a reply asks for beside what it answers: it delivers what a step has granted, and asks for
+// the next step if that one was not enough, whoever made it.
 func (e *Engine) heed(now time.Time, lk *lock, r protocol.Reply) {
 	e.deliver(now, r.Told, ByReply)
 	if r.Mute != "" && !e.muted {
@@ -323,7 +331,8 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	}
 }
 
-// Grant says that a claim which waits has the lock, as a message or a reply does, where that is not for one server to say.
+// Grant says that a claim which waits has the lock, as a message or a reply does, where that is not for one
+// server to say.
 func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 	e.deliver(now, protocol.Message{Token: token, Granted: []uint64{number}}, by)
 }
@@ -340,8 +349,8 @@ func (e *Engine) lockOf(m protocol.Message) *lock {
 	return nil
 }
 
-// deliver grants the lock to the claims that a message names, and has others look again. Those that are not known any more were
-// given up: their withdrawal passes the lock on.
+// deliver grants the lock to the claims that a message names, and has others look again. Those that are not
+// known any more were given up: their withdrawal passes the lock on.
 func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	for _, n := range m.Granted {
 		c := e.waiting[n]
@@ -363,8 +372,8 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	}
 }
 
-// Subscribed says that the subscription stands, for the first time or again: whatever was sent before is gone, so every waiter
-// asks for news once.
+// Subscribed says that the subscription stands, for the first time or again: whatever was sent before is
+// gone, so every waiter asks for news once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
 	e.askAll(now)
@@ -380,7 +389,8 @@ func (e *Engine) askAll(now time.Time) {
 	}
 }
 
-// Resume says that other servers answer requests than before: whatever pauses after failures is tried again now.
+// Resume says that other servers answer requests than before: whatever pauses after failures is tried again
+// now.
 func (e *Engine) Resume(now time.Time) {
 	for _, c := range e.timeline.snapshot() {
 		paused, counting := c.resume(now), c.recount.resume(now)
@@ -390,8 +400,8 @@ func (e *Engine) Resume(now time.Time) {
 	}
 }
 
-// Unsubscribed says that the subscription does not stand any more, or could not be had. If the client was closed, every waiter asks once,
-// and so finds out.
+// Unsubscribed says that the subscription does not stand any more, or could not be had. If the client was
+// closed, every waiter asks once, and so finds out.
 func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
@@ -412,7 +422,8 @@ func (e *Engine) listen() {
 	}
 }
 
-// Close releases every hold and withdraws every waiting call. Their ends are ErrClosed, as that of every call from now on.
+// Close releases every hold and withdraws every waiting call. Their ends are ErrClosed, as that of every call
+// from now on.
 func (e *Engine) Close(now time.Time) {
 	if e.closed {
 		return
@@ -455,8 +466,8 @@ func (e *Engine) abandonAll(which func(*claim) bool) {
 	}
 }
 
-// Drain withdraws every waiting call, and has every call from now on end with ErrClosed, but for those of owners that hold the lock:
-// they may re-enter.
+// Drain withdraws every waiting call, and has every call from now on end with ErrClosed, but for those of
+// owners that hold the lock: they may re-enter.
 func (e *Engine) Drain(now time.Time) {
 	e.draining = true
 	for _, c := range e.timeline.snapshot() {
@@ -496,8 +507,8 @@ func (e *Engine) Drained() bool { return e.claims == e.ending }
 // Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 
-// Unreleased returns how many claims have not ended, or were left to their leases since Close because the client was closed; and why the
-// end of one of them failed, if it did.
+// Unreleased returns how many claims have not ended, or were left to their leases since Close because the
+// client was closed; and why the end of one of them failed, if it did.
 func (e *Engine) Unreleased() (n int, err error) {
 	n, err = e.stranded, e.strandedBy
 	for _, c := range e.timeline.claims {
@@ -514,5 +525,6 @@ func (e *Engine) Unreleased() (n int, err error) {
 // Waiting reports whether any call waits for the lock.
 func (e *Engine) Waiting() bool { return len(e.waiting) > 0 }
 
-// InUse returns how many names there is something about: a call, a hold, a request. Once all is over there is none.
+// InUse returns how many names there is something about: a call, a hold, a request. Once all is over there is
+// none.
 func (e *Engine) InUse() int { return len(e.locks) - e.idle.n }

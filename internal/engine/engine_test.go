@@ -192,8 +192,8 @@ func (l *lottery) step() {
 	l.flush()
 }
 
-// Whatever a server answers, in whatever order, again and again: no call of the engine panics, Tick comes to an end, and after Close
-// everything ends once the server confirms it or the leases are over.
+// Whatever a server answers, in whatever order, again and again: no call of the engine panics, Tick comes to
+// an end, and after Close everything ends once the server confirms it or the leases are over.
 func TestAnythingMayBeAnswered(t *testing.T) {
 	t.Parallel()
 	acquired, lost := 0, 0

@@ -26,7 +26,8 @@ func event(kind engine.EventKind, path engine.Path, cause engine.Cause, took tim
 	return fmt.Sprint(kind, " ", path, " ", cause, " ", took)
 }
 
-// An observer is told of each thing once: how a call got the lock and how long it took, and how a hold ended after what time.
+// An observer is told of each thing once: how a call got the lock and how long it took, and how a hold ended
+// after what time.
 func TestEvents(t *testing.T) {
 	var sent []*engine.Request
 	wait := protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}
@@ -103,7 +104,8 @@ func TestMessageThatOvertakesTheReply(t *testing.T) {
 	require.NotEqual(t, r.Claim.Number, fx.Send[1].Claim.Number)
 }
 
-// With a subscription that stands, a waiter does not ask before the server says that it may pay. One whose request was sent before asks once.
+// With a subscription that stands, a waiter does not ask before the server says that it may pay. One whose
+// request was sent before asks once.
 func TestWaiterAsksOnceAfterTheSubscriptionStands(t *testing.T) {
 	wait := protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}
 	d := newDriver()
@@ -126,7 +128,8 @@ func TestWaiterAsksOnceAfterTheSubscriptionStands(t *testing.T) {
 	require.Equal(t, lease/3, d.next(t))
 }
 
-// A waiter that is to ask again does so, also if the reply to a request that it sent before comes after the message, and says otherwise.
+// A waiter that is to ask again does so, also if the reply to a request that it sent before comes after the
+// message, and says otherwise.
 func TestPromptThatOvertakesTheReply(t *testing.T) {
 	wait := protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}
 	for _, heartbeat := range []bool{false, true} {

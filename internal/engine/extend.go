@@ -47,7 +47,8 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	e.schedule(now, c)
 }
 
-// GiveUpExtension ends a call whose wait has ended. The hold lasts for as long as it did, or as the call wanted.
+// GiveUpExtension ends a call whose wait has ended. The hold lasts for as long as it did, or as the call
+// wanted.
 func (e *Engine) GiveUpExtension(x *Extension, err error) {
 	if !x.over {
 		c := x.hold.claim
@@ -70,8 +71,8 @@ func (e *Engine) extendAll(c *claim) {
 	})
 }
 
-// extendNone ends the calls that cannot have what they want: those of a hold that has ended, or all up to a request that the
-// server has refused.
+// extendNone ends the calls that cannot have what they want: those of a hold that has ended, or all up to a
+// request that the server has refused.
 func (e *Engine) extendNone(c *claim, which func(*Extension) bool, err error) {
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
 		if which(x) {

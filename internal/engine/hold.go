@@ -8,8 +8,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A Hold is one acquisition of a lock, from the call that asks for it to its release. Whoever calls Acquire fills in the first
-// fields, and changes nothing later.
+// A Hold is one acquisition of a lock, from the call that asks for it to its release. Whoever calls Acquire
+// fills in the first fields, and changes nothing later.
 type Hold struct {
 	Name     string
 	Owner    Owner
@@ -67,7 +67,8 @@ func (h *Hold) Err() error { return h.err }
 // Token returns the fencing token of a hold that was acquired.
 func (h *Hold) Token() int64 { return h.claim.token }
 
-// Deadline returns until when a Live hold may be relied on. Once the hold has ended, it stays what it was then.
+// Deadline returns until when a Live hold may be relied on. Once the hold has ended, it stays what it was
+// then.
 func (h *Hold) Deadline() time.Time { return h.until() }
 
 // Begun returns when the call began.
@@ -90,15 +91,16 @@ func (h *Hold) LastError() error {
 	return h.claim.err
 }
 
-// Unanswered reports whether the server has not answered a call that has ended without the lock: neither the request for the lock, nor
-// that to re-enter it.
+// Unanswered reports whether the server has not answered a call that has ended without the lock: neither the
+// request for the lock, nor that to re-enter it.
 func (h *Hold) Unanswered() bool {
 	c := h.claim
 	return c != nil && (c.caller != h || c.token == 0 && c.answered.IsZero())
 }
 
-// Obstacle returns what is in the way of a call, as far as the server has said so; and whether that is the engine's own. A call that
-// has the lock has nothing in its way. Neither has one whose obstacle was a hold of the engine's that has ended.
+// Obstacle returns what is in the way of a call, as far as the server has said so; and whether that is the
+// engine's own. A call that has the lock has nothing in its way. Neither has one whose obstacle was a hold of
+// the engine's that has ended.
 func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, ours bool) {
 	c := h.claim
 	if c == nil || c.caller != h || c.token != 0 || c.answered.IsZero() {
@@ -113,7 +115,8 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	if t := c.lock.owners[k.Owner]; t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
 		return o, true, true
 	}
-	// The holder that the server has named has left since. The lock may have gone to a writer of the engine's.
+	// The holder that the server has named has left since. The lock may have gone to a writer of the
+	// engine's.
 	if w := c.lock.writer; w != nil {
 		o.Mode, o.Holder = protocol.Write, w.tenure.owner
 		return o, true, true
@@ -180,8 +183,9 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 	e.enter(now, c, h)
 }
 
-// enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always writes, so that they
-// confirm what is there now: a grant, or a repetition of it, or what another has granted.
+// enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always
+// writes, so that they confirm what is there now: a grant, or a repetition of it, or what another has
+// granted.
 func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
 	h.state = Entering
 	if e.replicas > 0 {
@@ -231,7 +235,8 @@ func (e *Engine) renumber(c *claim) uint64 {
 	return c.sequence
 }
 
-// GiveUp ends a call whose wait has ended. It reports whether the hold is there nonetheless: then the caller has it.
+// GiveUp ends a call whose wait has ended. It reports whether the hold is there nonetheless: then the caller
+// has it.
 func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	switch h.state {
 	case Wanted:
@@ -255,8 +260,8 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	return h.state == Live
 }
 
-// Release ends a hold. It returns true if the end is known at once, and false if the hold's Err says how it went once the state is
-// Finished.
+// Release ends a hold. It returns true if the end is known at once, and false if the hold's Err says how it
+// went once the state is Finished.
 func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	if h.state == Live && !now.Before(h.until()) {
 		e.lapse(now, h) // Tick was about to find out
@@ -278,7 +283,8 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	return true, ErrNotHeld
 }
 
-// leave takes off a hold that its owner has released, or given up. If others remain, the server is told of the new count.
+// leave takes off a hold that its owner has released, or given up. If others remain, the server is told of
+// the new count.
 func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 	c.remove(h)
 	if len(c.holds) > 0 {
@@ -399,8 +405,8 @@ func (h *Hold) need(now time.Time) time.Duration {
 	return lease
 }
 
-// renewable reports whether the hold is to be renewed: its claim does not last until its end yet, or may not be there, of which a renewal
-// that does not lengthen it tells.
+// renewable reports whether the hold is to be renewed: its claim does not last until its end yet, or may not
+// be there, of which a renewal that does not lengthen it tells.
 func (h *Hold) renewable() bool {
 	switch {
 	case h.fresh:

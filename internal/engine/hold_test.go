@@ -97,7 +97,8 @@ func (d *driver) read(t *testing.T, owner uint64) (*engine.Hold, *engine.Request
 	return h, fx.Send[0]
 }
 
-// A writer that reads re-enters. If the server knows nothing of the write hold, that is lost, and the call does not start anew.
+// A writer that reads re-enters. If the server knows nothing of the write hold, that is lost, and the call
+// does not start anew.
 func TestReadUnderALostWriteHold(t *testing.T) {
 	for name, reply := range map[string]protocol.Reply{
 		"others hold the lock": {Obstacle: protocol.Obstacle{Mode: protocol.Write}},
@@ -125,7 +126,8 @@ func TestReadUnderALostWriteHold(t *testing.T) {
 	})
 }
 
-// An owner that has lost a hold takes the name in no mode before it has released that hold, though it has another one.
+// An owner that has lost a hold takes the name in no mode before it has released that hold, though it has
+// another one.
 func TestReentryBesideALostHold(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
@@ -186,8 +188,8 @@ func (d *driver) done(r *engine.Request) {
 	d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil)
 }
 
-// A call that re-enters for a longer lease is overtaken by the release of its hold: the server keeps the claim for the outer
-// lease, and a late reply does not let the holder rely on more.
+// A call that re-enters for a longer lease is overtaken by the release of its hold: the server keeps the
+// claim for the outer lease, and a late reply does not let the holder rely on more.
 func TestOvertakenReentryPromisesNoMore(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
@@ -205,7 +207,8 @@ func TestOvertakenReentryPromisesNoMore(t *testing.T) {
 	require.Equal(t, before, outer.Deadline(), "a reply that comes twice")
 }
 
-// A renewal for a longer lease is sent before the lease is shortened, and answered after: nobody knows which ran last.
+// A renewal for a longer lease is sent before the lease is shortened, and answered after: nobody knows which
+// ran last.
 func TestRenewalBeforeAShorterLeasePromisesNoMore(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
@@ -239,8 +242,8 @@ func TestRenewalBeforeAShorterLeasePromisesNoMore(t *testing.T) {
 	require.Greater(t, outer.Deadline(), short)
 }
 
-// The server may keep a claim for the lease of the last request that was confirmed, whatever late replies say: for so long the
-// release is tried.
+// The server may keep a claim for the lease of the last request that was confirmed, whatever late replies
+// say: for so long the release is tried.
 func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
@@ -268,7 +271,8 @@ func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
 	}
 }
 
-// The longest lease that the server may keep a claim for is that of the holds it has, also if another one was entered since for less.
+// The longest lease that the server may keep a claim for is that of the holds it has, also if another one was
+// entered since for less.
 func TestLeaseIsShortenedThoughAShorterOneWasEnteredSince(t *testing.T) {
 	d := newDriver()
 	d.hold(t, 1)
@@ -306,7 +310,8 @@ func TestReleaseIsNotTriedForALeaseThatWasShortened(t *testing.T) {
 	}
 }
 
-// A call whose grant the replicas do not confirm ends in time, though no reply comes, and its request is of no use any more.
+// A call whose grant the replicas do not confirm ends in time, though no reply comes, and its request is of
+// no use any more.
 func TestReplicasThatDoNotAnswerEndACallInTime(t *testing.T) {
 	d := newReplicated()
 	h, r := d.call(t, &engine.Hold{})
@@ -339,7 +344,8 @@ func TestLaterConfirmationTakesThePlaceOfAnEarlierOne(t *testing.T) {
 	require.True(t, second.Wanted())
 }
 
-// A release does not wait for the replicas that are to confirm another hold of the same owner: they are asked after it.
+// A release does not wait for the replicas that are to confirm another hold of the same owner: they are asked
+// after it.
 func TestReleaseDoesNotWaitForReplicas(t *testing.T) {
 	d := newReplicated()
 	outer, r := d.call(t, &engine.Hold{})
@@ -364,8 +370,8 @@ func TestReleaseDoesNotWaitForReplicas(t *testing.T) {
 	require.Equal(t, engine.Live, inner.State())
 }
 
-// A server whose clock was set back lets a lease count anew from a renewal, so a renewal is for as long as any hold of the claim
-// relies on, renewed or not.
+// A server whose clock was set back lets a lease count anew from a renewal, so a renewal is for as long as
+// any hold of the claim relies on, renewed or not.
 func TestRenewalIsForWhatAllHoldsNeed(t *testing.T) {
 	d := newDriver()
 	long := &engine.Hold{

@@ -26,7 +26,8 @@ type lock struct {
 	older, newer *lock // of the idle ones
 }
 
-// mostIdle is how many names an engine remembers that nobody has to do with: it saves making their keys again.
+// mostIdle is how many names an engine remembers that nobody has to do with: it saves making their keys
+// again.
 const mostIdle = 64
 
 // use returns the lock of that name, with one reference more, which is to be dropped.
@@ -48,8 +49,8 @@ func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
 	return &lock{name: name, keys: keys, owners: make(map[Owner]*tenure), first: e.firstSlot, slots: e.firstSlot}
 }
 
-// forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late request of it may still come,
-// so that no lock uses its slot again.
+// forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late
+// request of it may still come, so that no lock uses its slot again.
 func (e *Engine) forget(lk *lock) {
 	if lk.first+len(lk.free) < lk.slots {
 		e.firstSlot = max(e.firstSlot, lk.slots)
@@ -144,7 +145,8 @@ func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
 	return t
 }
 
-// takenBy reports whether the caller of h took what the owner holds, all of which was taken by one goroutine; or is not asked.
+// takenBy reports whether the caller of h took what the owner holds, all of which was taken by one goroutine;
+// or is not asked.
 func (t *tenure) takenBy(h *Hold) bool {
 	for _, c := range t.claim {
 		if c != nil && c.holds[0].Caller != h.Caller {
@@ -173,8 +175,8 @@ func (e *Engine) advance(now time.Time, t *tenure) {
 	e.settle(t)
 }
 
-// Force drops every hold of a name, whoever has it; tag is the request's. When it is done, the holds here are renewed at once, and
-// find out.
+// Force drops every hold of a name, whoever has it; tag is the request's. When it is done, the holds here are
+// renewed at once, and find out.
 func (e *Engine) Force(now time.Time, name string, tag any) error {
 	if e.closed {
 		return ErrClosed

@@ -18,8 +18,8 @@ func (e *Engine) Next() (time.Time, bool) {
 	return at, ok
 }
 
-// Tick does what is due: it sends renewals, heartbeats and what failed before, and ends what can no longer be relied on, whether
-// or not the server answers.
+// Tick does what is due: it sends renewals, heartbeats and what failed before, and ends what can no longer be
+// relied on, whether or not the server answers.
 func (e *Engine) Tick(now time.Time) {
 	if e.deaf.number != 0 && !now.Before(e.deaf.at) {
 		e.deaf = deafness{}

@@ -8,15 +8,15 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A server that takes over from another may have missed what that one did last, or the other may come back from a pause and go on
-// for a moment as if it were still in charge. This file deals with what that undoes: a hold may be there again that was released,
-// and a grant may not be there any more.
+// A server that takes over from another may have missed what that one did last, or the other may come back
+// from a pause and go on for a moment as if it were still in charge. This file deals with what that undoes: a
+// hold may be there again that was released, and a grant may not be there any more.
 
 // slowReply is how late a reply is that may come from a server which was replaced in the meantime.
 const slowReply = time.Second
 
-// troubled reports whether the request that the claim waits for an answer to, or one before, failed, or was long under way. What
-// it is granted then is verified by a renewal at once.
+// troubled reports whether the request that the claim waits for an answer to, or one before, failed, or was
+// long under way. What it is granted then is verified by a renewal at once.
 func (c *claim) troubled(now time.Time) bool {
 	return c.failures > 0 || !c.asked.IsZero() && now.Sub(c.asked) >= slowReply
 }
@@ -40,8 +40,8 @@ func (e *Engine) bury(now time.Time, lk *lock, id string) {
 	})
 }
 
-// knows reports whether a claim of this engine has not ended. The last look is the only long one; it is for a claim whose release
-// is under way, or one to bury.
+// knows reports whether a claim of this engine has not ended. The last look is the only long one; it is for a
+// claim whose release is under way, or one to bury.
 func (e *Engine) knows(lk *lock, k protocol.Known) bool {
 	if e.waiting[k.Number] != nil {
 		return true
@@ -52,8 +52,8 @@ func (e *Engine) knows(lk *lock, k protocol.Known) bool {
 	return slices.ContainsFunc(e.timeline.claims, func(c *claim) bool { return c.number == k.Number })
 }
 
-// buried takes the reply to the release of a claim that had come back. Others may have, so that every waiter looks again; and the
-// slot may be that of one of them, whose place the release has taken away.
+// buried takes the reply to the release of a claim that had come back. Others may have, so that every waiter
+// looks again; and the slot may be that of one of them, whose place the release has taken away.
 func (e *Engine) buried(now time.Time, lk *lock, err error) {
 	lk.burying = false
 	if err == nil {

@@ -31,8 +31,8 @@ func blocked(by protocol.Claim) protocol.Reply {
 	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID.(string), Again: time.Second}}
 }
 
-// A claim of the engine that was released, and is back because a server has taken over that missed its release, is released again
-// as soon as a reply names it; and whoever waits asks again then.
+// A claim of the engine that was released, and is back because a server has taken over that missed its
+// release, is released again as soon as a reply names it; and whoever waits asks again then.
 func TestReleasedHoldThatIsBackIsReleasedAgain(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
@@ -65,8 +65,8 @@ func TestReleasedHoldThatIsBackIsReleasedAgain(t *testing.T) {
 	require.Zero(t, d.InUse())
 }
 
-// A claim of the engine that stands in the way rightly is not released: one that is held, one whose call waits for the reply, one
-// whose release is under way, and one of another engine.
+// A claim of the engine that stands in the way rightly is not released: one that is held, one whose call
+// waits for the reply, one whose release is under way, and one of another engine.
 func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
@@ -88,8 +88,9 @@ func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 	require.Empty(t, d.flush().Send, "it is another's")
 }
 
-// A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is verified by a renewal at
-// once, that of a hold which is not renewed otherwise too. One that came as usual is not.
+// A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is
+// verified by a renewal at once, that of a hold which is not renewed otherwise too. One that came as usual is
+// not.
 func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(d *driver, r *engine.Request) *engine.Request{
@@ -130,8 +131,8 @@ func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 	}
 }
 
-// A subscription is deaf if one message does not come for a while, though other heartbeats bring grants of which no message has told
-// before that while is over.
+// A subscription is deaf if one message does not come for a while, though other heartbeats bring grants of
+// which no message has told before that while is over.
 func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
 	t.Parallel()
 	d := newDriver()

@@ -15,7 +15,8 @@ type Ballot struct {
 	Args       []any // of Mark
 }
 
-// TokenArg returns a token as the scripts take it. They compare tokens as strings: "1" is smaller than any that a clock shows.
+// TokenArg returns a token as the scripts take it. They compare tokens as strings: "1" is smaller than any
+// that a clock shows.
 func TokenArg(token int64) any { return strconv.FormatInt(max(token, 1), 10) }
 
 func decodeVote(reply any) (r Reply, err error) {

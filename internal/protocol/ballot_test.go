@@ -111,7 +111,8 @@ func TestVotesNeedTheMark(t *testing.T) {
 	})
 }
 
-// A server remembers the longest lease that clients said is in use for twice that lease and ten minutes, at least, and not much longer.
+// A server remembers the longest lease that clients said is in use for twice that lease and ten minutes, at
+// least, and not much longer.
 func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
@@ -140,7 +141,8 @@ func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
 	})
 }
 
-// The tokens of a server's votes for writers grow, whatever tokens are wanted, and those of readers fit in between.
+// The tokens of a server's votes for writers grow, whatever tokens are wanted, and those of readers fit in
+// between.
 func TestTokensOfVotesGrow(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
@@ -229,7 +231,8 @@ func TestServerKeepsItsGeneration(t *testing.T) {
 	})
 }
 
-// A server that has lost its data votes again when it was admitted, and not before; and no smaller a token than it is told.
+// A server that has lost its data votes again when it was admitted, and not before; and no smaller a token
+// than it is told.
 func TestServerThatLostItsDataRests(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
@@ -253,7 +256,8 @@ func TestServerThatLostItsDataRests(t *testing.T) {
 	})
 }
 
-// The mark has no time to live, whatever the lock's scripts do to their own keys: a mark that ran out would be taken for lost data.
+// The mark has no time to live, whatever the lock's scripts do to their own keys: a mark that ran out would
+// be taken for lost data.
 func TestMarkStays(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
@@ -299,7 +303,8 @@ func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 	require.ErrorIs(t, err, protocol.ErrReply)
 }
 
-// What clears slots away that have been at rest for long leaves the tokens alone, whatever the clocks of the servers show.
+// What clears slots away that have been at rest for long leaves the tokens alone, whatever the clocks of the
+// servers show.
 func TestSweepLeavesTokens(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {

@@ -46,11 +46,12 @@ const (
 	numberLen   = 12
 )
 
-// A Claim is what the server knows a hold by: <mode>:<instance>:<slot>:<number>:<process>:<handle>, less than 64 bytes, so that
-// a small hash stays compact (hash-max-listpack-value).
+// A Claim is what the server knows a hold by: <mode>:<instance>:<slot>:<number>:<process>:<handle>, less than
+// 64 bytes, so that a small hash stays compact (hash-max-listpack-value).
 //
-// An instance numbers its claims, and gives each a slot of the lock's that none of its other claims on that lock has. The server
-// notes for each slot which claim ended last, and refuses requests of that claim and all before it: those that come late.
+// An instance numbers its claims, and gives each a slot of the lock's that none of its other claims on that
+// lock has. The server notes for each slot which claim ended last, and refuses requests of that claim and all
+// before it: those that come late.
 type Claim struct {
 	ID     any // strings; boxed once
 	Number any

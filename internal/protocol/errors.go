@@ -12,8 +12,9 @@ type class struct {
 	advice string // to people, if it does not pass
 }
 
-// classes are all that there is to say of servers' errors. One that is not here does not pass. Whatever is no answer of a server
-// does: a connection that was refused or broke, a timeout, a pool without a connection to spare.
+// classes are all that there is to say of servers' errors. One that is not here does not pass. Whatever is no
+// answer of a server does: a connection that was refused or broke, a timeout, a pool without a connection to
+// spare.
 var classes = []class{
 	{code: "LOADING", passes: true},
 	{code: "READONLY", passes: true},
@@ -69,8 +70,8 @@ func Passing(err error) bool {
 	return !errors.Is(err, ErrReply)
 }
 
-// OneNode returns what err is to a client for one server. A node of a cluster has redirected the request if it does not serve the
-// slot; the client does not follow, so the error does not pass.
+// OneNode returns what err is to a client for one server. A node of a cluster has redirected the request if
+// it does not serve the slot; the client does not follow, so the error does not pass.
 func OneNode(err error) error {
 	var a answer
 	if errors.As(err, &a) {
@@ -107,7 +108,8 @@ type clientClosed struct{ err error }
 func (e *clientClosed) Error() string { return e.err.Error() }
 func (e *clientClosed) Unwrap() error { return e.err }
 
-// ClientClosed returns err, of a request that was not sent because its client was closed, as one that IsClientClosed knows.
+// ClientClosed returns err, of a request that was not sent because its client was closed, as one that
+// IsClientClosed knows.
 func ClientClosed(err error) error { return &clientClosed{err} }
 
 // IsClientClosed reports whether no request can be sent any more: the program has closed the client.

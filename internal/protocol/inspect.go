@@ -100,8 +100,8 @@ func (d *decoder) state() (State, error) {
 	return s, nil
 }
 
-// waiters returns the live waiters in the order in which they will be served: the readers that are owed the next phase, a
-// writer, the other readers, the other writers.
+// waiters returns the live waiters in the order in which they will be served: the readers that are owed the
+// next phase, a writer, the other readers, the other writers.
 func (d *decoder) waiters(written bool) []Waiter {
 	owed := math.Inf(-1)
 	if written {
@@ -156,8 +156,8 @@ func (d *decoder) left(since, lease string) time.Duration {
 	return time.Duration(min(from+ms*1000-d.now, maxAgain.Microseconds())) * time.Microsecond
 }
 
-// time returns the time of a grant: its token, unless the server's clock was set back and tokens run ahead of it. Several grants
-// within a microsecond run ahead by that many.
+// time returns the time of a grant: its token, unless the server's clock was set back and tokens run ahead of
+// it. Several grants within a microsecond run ahead by that many.
 func (d *decoder) time(token string) int64 {
 	if n, err := strconv.ParseInt(token, 10, 64); err == nil && n <= d.now+time.Second.Microseconds() {
 		return min(n, d.now)
@@ -193,7 +193,8 @@ func pairs(v any) ([][2]string, bool) {
 	return p, true
 }
 
-// An IncompatibleError says that a lock was written by a version of the library that this one does not understand.
+// An IncompatibleError says that a lock was written by a version of the library that this one does not
+// understand.
 type IncompatibleError struct {
 	Protocol string // that of the other version
 }

@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// Join returns what several servers together say of a lock; a state is nil of a server that has not answered. A hold counts that a
-// majority may have voted for, with what a majority says of it. The queue is that of the home; or the longest, if the home is not
-// known, which is less than zero, or has not answered, or has voted for none of the holders and has no queue.
+// Join returns what several servers together say of a lock; a state is nil of a server that has not answered.
+// A hold counts that a majority may have voted for, with what a majority says of it. The queue is that of the
+// home; or the longest, if the home is not known, which is less than zero, or has not answered, or has voted
+// for none of the holders and has no queue.
 func Join(states []*State, home int) State {
 	j := join{states: states, majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
 	j.count()
@@ -101,15 +102,16 @@ func (j *join) queue(home int) (longest *State) {
 	return longest
 }
 
-// inCharge reports whether others queue up at the home: it has let in somebody who holds the lock, if anybody does, or has a queue.
+// inCharge reports whether others queue up at the home: it has let in somebody who holds the lock, if anybody
+// does, or has a queue.
 func (j *join) inCharge(home *State) bool {
 	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 || slices.ContainsFunc(j.joined.Holders, func(h Holder) bool {
 		return slices.ContainsFunc(home.Holders, func(v Holder) bool { return partyOf(v.Known) == partyOf(h.Known) })
 	})
 }
 
-// waiters lists who waits: those that are next, and collect the votes of the others; and those in the queue, unless they have a
-// majority without it.
+// waiters lists who waits: those that are next, and collect the votes of the others; and those in the queue,
+// unless they have a majority without it.
 func (j *join) waiters(queue *State) {
 	for _, h := range queue.Holders {
 		if !j.holds(partyOf(h.Known)) {

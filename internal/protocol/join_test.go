@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A server that has not carried out the release of an owner's last hold yet, and has voted for its next one, has two of the owner's
-// votes. Together they are one server's.
+// A server that has not carried out the release of an owner's last hold yet, and has voted for its next one,
+// has two of the owner's votes. Together they are one server's.
 func TestTwoVotesOfOneServerAreNoMajority(t *testing.T) {
 	vote := func(number uint64, lease time.Duration, count int) Holder {
 		return Holder{Known: Known{Mode: Read, Instance: "i", Number: number, Owner: Owner{Handle: 1}}, Lease: lease, Count: count}

@@ -1,14 +1,14 @@
-// Package protocol is what goes over the wire, as Go values: the names of keys, channels and claims, requests with their
-// arguments, replies and messages. It sends nothing. Keys, claims, replies and messages are a contract between versions of the
-// library that run side by side.
+// Package protocol is what goes over the wire, as Go values: the names of keys, channels and claims, requests
+// with their arguments, replies and messages. It sends nothing. Keys, claims, replies and messages are a
+// contract between versions of the library that run side by side.
 package protocol
 
 import (
 	"strings"
 )
 
-// Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string; an any, so that
-// it need not be made one for every request.
+// Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string;
+// an any, so that it need not be made one for every request.
 //
 //	<prefix>:{<name>}         HASH  all of the lock: see lua/shared/state.lua
 //	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several read, or the writer reads
@@ -24,7 +24,8 @@ func KeysOf(prefix, name string) Keys {
 	return Keys{Lock: leases[:len(lock)], Leases: leases, Queue: lock + ":queue"}
 }
 
-// LabelKey returns the key under which an instance says who it is, for people: a string, while it holds or waits for something.
+// LabelKey returns the key under which an instance says who it is, for people: a string, while it holds or
+// waits for something.
 func LabelKey(prefix, instance string) string { return prefix + ":label:" + instance }
 
 // escape keeps a name from closing the hash tag early, or opening another, while two names stay two.
@@ -33,8 +34,8 @@ var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 // DefaultPrefix is that of the names of keys and channels, unless the user sets another.
 const DefaultPrefix = "rwlock"
 
-// Channels returns what the names of the channels begin with. A channel's name ends with the instance that listens there: it
-// hears of grants to its claims.
+// Channels returns what the names of the channels begin with. A channel's name ends with the instance that
+// listens there: it hears of grants to its claims.
 func Channels(prefix string) string { return prefix + ":wake:" }
 
 // MarkOf returns the key of a server's mark, for quorums: see lua/quorum/mark.lua. It is a string.

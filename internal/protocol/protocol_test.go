@@ -21,8 +21,8 @@ import (
 
 var owner = protocol.Owner{Process: uuid.MustParse("550e8400-e29b-41d4-a716-446655440000"), Handle: 17}
 
-// Versions of the library that run side by side agree on the names of keys, channels and claims. Where one of these has to
-// change, the others no longer see its locks.
+// Versions of the library that run side by side agree on the names of keys, channels and claims. Where one of
+// these has to change, the others no longer see its locks.
 func TestNamesArePinned(t *testing.T) {
 	t.Parallel()
 	for name, lock := range map[string]string{
@@ -362,8 +362,8 @@ func TestStateIsRead(t *testing.T) {
 	require.ErrorContains(t, err, "protocol 2")
 }
 
-// Waiters are listed as they will be served: the readers that are owed the next phase, a writer, the other readers, the other writers.
-// A lease that is over this moment is over.
+// Waiters are listed as they will be served: the readers that are owed the next phase, a writer, the other
+// readers, the other writers. A lease that is over this moment is over.
 func TestWaitersAreListedAsTheyAreServed(t *testing.T) {
 	t.Parallel()
 	const now = 1763763763_000000

@@ -18,7 +18,8 @@ type Reply struct {
 	Before bool
 	// Refused says that the claim, or its grant, had ended before the request ran.
 	Refused bool
-	// Last is the last token that was handed out, if the claim waits. A grant of a smaller token was made before the request ran.
+	// Last is the last token that was handed out, if the claim waits. A grant of a smaller token was made
+	// before the request ran.
 	Last int64
 	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
 	Vote int64
@@ -173,8 +174,9 @@ func parseToken(s string) (int64, error) {
 	return n, nil
 }
 
-// A Message tells an instance what a step has granted its waiters: "<token> <more> <number> …", and behind a comma the numbers
-// of those that are to look again, since what is in front of them ends earlier than they know.
+// A Message tells an instance what a step has granted its waiters: "<token> <more> <number> …", and behind a
+// comma the numbers of those that are to look again, since what is in front of them ends earlier than they
+// know.
 type Message struct {
 	Token   int64
 	More    bool // as in Reply

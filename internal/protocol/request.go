@@ -7,7 +7,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A Request is one run of a script. It may run again, or late: what it leaves, and replies, is what one run would have.
+// A Request is one run of a script. It may run again, or late: what it leaves, and replies, is what one run
+// would have.
 type Request struct {
 	Script *lua.Script
 	Keys   Keys
@@ -17,16 +18,18 @@ type Request struct {
 	Lease    Lease // of Lock, RLock, Renew and Reenter
 	Try      bool  // of Lock and RLock: do not queue
 	Writer   any   // of RLock, a string: the write claim of the same owner, or ""
-	// Record, of Unlock and RUnlock, is what Released returns, a string; or "". It must be "" if a Reenter of the claim was ever
-	// sent, answered or not; if the claim's token is older than a minute, or of a writer that it was granted under; or if the claim
-	// had a lease of more than ShortLease.
+	// Record, of Unlock and RUnlock, is what Released returns, a string; or "". It must be "" if a Reenter of
+	// the claim was ever sent, answered or not; if the claim's token is older than a minute, or of a writer
+	// that it was granted under; or if the claim had a lease of more than ShortLease.
 	Record   any
 	Count    int    // of Reenter: how many holds the claim has now
 	Sequence uint64 // of Reenter: grows with each
-	// Shorten, of Reenter, says that the lease is to be this long even if it was longer. Where a claim's lease was set so, it is
-	// lengthened by another Reenter, not by Renew: the request that set it may run again.
+	// Shorten, of Reenter, says that the lease is to be this long even if it was longer. Where a claim's
+	// lease was set so, it is lengthened by another Reenter, not by Renew: the request that set it may run
+	// again.
 	Shorten bool
-	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most Confirm they are waited for.
+	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most
+	// Confirm they are waited for.
 	Replicas int
 	Confirm  time.Duration
 	Ballot   *Ballot // of Vote, RVote and Mark
@@ -44,11 +47,11 @@ type Lease struct {
 }
 
 const (
-	// rest is for how long the keys of a lock stay after a lease: longer than a request lives in the buffers of a connection
-	// that its client has closed, so that what comes late is refused.
+	// rest is for how long the keys of a lock stay after a lease: longer than a request lives in the buffers
+	// of a connection that its client has closed, so that what comes late is refused.
 	rest = 3 * time.Minute
-	// keepShort is for how long the keys stay that is enough for leases of up to a minute: with one time to live for all of
-	// them, the scripts know by the last token whether it was set of late.
+	// keepShort is for how long the keys stay that is enough for leases of up to a minute: with one time to
+	// live for all of them, the scripts know by the last token whether it was set of late.
 	keepShort = "240000"
 )
 
@@ -144,8 +147,8 @@ func orNone(s any) any {
 	return s
 }
 
-// Released returns what the server is to note of a claim that was granted with that token, of late, and is released: so that
-// its script need not read the clock.
+// Released returns what the server is to note of a claim that was granted with that token, of late, and is
+// released: so that its script need not read the clock.
 func Released(c Claim, token int64) any {
 	b := make([]byte, 0, 32)
 	b = append(append(b, c.Number.(string)...), ' ')

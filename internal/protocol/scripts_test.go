@@ -230,7 +230,8 @@ func (b *bench) look() snapshot {
 	return s
 }
 
-// requireTTLs says that each key lives on for three minutes after every lease, but for the twenty seconds that it may be short by.
+// requireTTLs says that each key lives on for three minutes after every lease, but for the twenty seconds
+// that it may be short by.
 func (b *bench) requireTTLs(s snapshot) {
 	b.t.Helper()
 	now, err := b.c.Time(b.t.Context()).Result()
@@ -449,7 +450,8 @@ var requests = map[string]func(p *party) protocol.Request{
 	},
 }
 
-// everyMeeting runs fn for every state and every script that can meet it, or for one in so many of these, on a lock of its own.
+// everyMeeting runs fn for every state and every script that can meet it, or for one in so many of these, on
+// a lock of its own.
 func everyMeeting(t *testing.T, c *redis.Client, prefix string, oneIn int, fn func(b *bench, me *party, q protocol.Request)) {
 	n := 0
 	for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
@@ -476,8 +478,8 @@ func everyMeeting(t *testing.T, c *redis.Client, prefix string, oneIn int, fn fu
 	}
 }
 
-// A script that runs twice in a row leaves what one run leaves, and gives its caller the same to understand, in every state
-// that it can meet; and whatever it leaves has a time to live that suffices.
+// A script that runs twice in a row leaves what one run leaves, and gives its caller the same to understand,
+// in every state that it can meet; and whatever it leaves has a time to live that suffices.
 func TestEveryScriptMayRunTwice(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
@@ -662,7 +664,8 @@ func TestTimesToLiveOfAGrowingQueue(t *testing.T) {
 	})
 }
 
-// age has those that wait have come some time ago, each with a lease of a minute, and the keys live only for as long as said.
+// age has those that wait have come some time ago, each with a lease of a minute, and the keys live only for
+// as long as said.
 func (b *bench) age(ago, left time.Duration) {
 	now, err := b.c.Time(b.t.Context()).Result()
 	require.NoError(b.t, err)
@@ -723,8 +726,8 @@ func (b *bench) contents() map[string]string {
 	return all
 }
 
-// Every key that a script touches is declared in its KEYS, in every state: what the server says it ran is compared with what
-// was declared.
+// Every key that a script touches is declared in its KEYS, in every state: what the server says it ran is
+// compared with what was declared.
 func TestScriptsTouchDeclaredKeysOnly(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -812,7 +815,8 @@ func unquote(s string) []string {
 	return args
 }
 
-// A claim is granted the lock once. When the grant has ended, its requests are refused for ever after, whoever has come since.
+// A claim is granted the lock once. When the grant has ended, its requests are refused for ever after,
+// whoever has come since.
 func TestNumberIsGrantedOnce(t *testing.T) {
 	t.Parallel()
 	force := func(b *bench) { b.run(protocol.Request{Script: lua.Force, Claim: b.writer().Claim}) }
@@ -935,7 +939,8 @@ func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 	})
 }
 
-// A lease that began in the future shows that the server's clock was set back: from then on it lasts for its length, and no longer.
+// A lease that began in the future shows that the server's clock was set back: from then on it lasts for its
+// length, and no longer.
 func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {

@@ -26,8 +26,9 @@ func (b *bench) everything() []any {
 	return all
 }
 
-// A script that is told the hash in the place of an ordered set either does without it, and then leaves that as it is, or fails and
-// changes nothing: so a lock can be used while a cluster moves its slot and its other keys cannot be reached.
+// A script that is told the hash in the place of an ordered set either does without it, and then leaves that
+// as it is, or fails and changes nothing: so a lock can be used while a cluster moves its slot and its other
+// keys cannot be reached.
 func TestHashStandsInForOrderedSets(t *testing.T) {
 	t.Parallel()
 	states := map[string]func(b *bench) []*party{
@@ -114,7 +115,8 @@ func TestHashStandsInForOrderedSets(t *testing.T) {
 	}
 }
 
-// To renew a hold needs the hash alone, whoever waits: it lives though a cluster has moved a part of its lock's slot.
+// To renew a hold needs the hash alone, whoever waits: it lives though a cluster has moved a part of its
+// lock's slot.
 func TestHoldIsRenewedFromTheHashAlone(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {

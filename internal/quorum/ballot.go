@@ -118,7 +118,8 @@ func (b *ballot) ask(now time.Time, r *engine.Request) {
 		return
 	}
 	b.pending, b.latest, b.lease, b.under = r, r, r.Lease, r.Writer
-	// As long as others suffice, a server that has refused is not asked again: the claim would leave the queue that it waits in.
+	// As long as others suffice, a server that has refused is not asked again: the claim would leave the
+	// queue that it waits in.
 	n, _ := b.mayVote()
 	for i := range b.votes {
 		v := &b.votes[i]

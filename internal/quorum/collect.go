@@ -17,8 +17,8 @@ func (b *ballot) startCollecting(now time.Time) {
 	b.patience = now.Add(b.collectingTime())
 }
 
-// collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two claims that block
-// each other wins in the end. A try only waits for votes that are being given back.
+// collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two
+// claims that block each other wins in the end. A try only waits for votes that are being given back.
 func (b *ballot) collectingTime() time.Duration {
 	shortest := shortestCollecting + b.q.patience - shortestPatience
 	base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)
@@ -86,8 +86,8 @@ func (b *ballot) obstacle() protocol.Obstacle {
 	return protocol.Obstacle{}
 }
 
-// win tells the engine that the claim has the lock: by the reply to the pending request if a majority has voted since it was
-// sent, or else as a message does.
+// win tells the engine that the claim has the lock: by the reply to the pending request if a majority has
+// voted since it was sent, or else as a message does.
 func (b *ballot) win(now time.Time, token int64) {
 	b.phase, b.token = won, token
 	b.lock.held[b.mode]++
@@ -108,8 +108,9 @@ func (b *ballot) win(now time.Time, token int64) {
 	b.q.engine.Grant(now, b.number, token, b.by)
 }
 
-// retreat gives back the votes that were collected, since another claim may be collecting the rest. Every third time it gives
-// back the vote of the home, too: the other claim may have another home, and wait for this one.
+// retreat gives back the votes that were collected, since another claim may be collecting the rest. Every
+// third time it gives back the vote of the home, too: the other claim may have another home, and wait for
+// this one.
 func (b *ballot) retreat(now time.Time) {
 	b.attempts++
 	if b.try {

@@ -6,8 +6,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// elect asks the home of the name, and the others along with it unless the claim most likely has to wait. A claim for which the home has
-// voted collects the votes of the others.
+// elect asks the home of the name, and the others along with it unless the claim most likely has to wait. A
+// claim for which the home has voted collects the votes of the others.
 func (b *ballot) elect(now time.Time) {
 	q := b.q
 	if !b.majorityPossible(now) {
@@ -44,8 +44,8 @@ func (b *ballot) elect(now time.Time) {
 	}
 }
 
-// majorityPossible reports whether a majority may still vote for the claim. If not, the pending request fails, and the engine
-// asks again later.
+// majorityPossible reports whether a majority may still vote for the claim. If not, the pending request
+// fails, and the engine asks again later.
 func (b *ballot) majorityPossible(now time.Time) bool {
 	n, refused := b.mayVote()
 	if n >= b.q.majority {
@@ -73,8 +73,8 @@ func (b *ballot) mayVote() (n int, refused error) {
 	return n, refused
 }
 
-// waitAtHome gives back what other servers have voted, keeps the place in the queue of the home, and tells the engine that the
-// claim waits.
+// waitAtHome gives back what other servers have voted, keeps the place in the queue of the home, and tells
+// the engine that the claim waits.
 func (b *ballot) waitAtHome(now time.Time, v *vote) {
 	b.phase, b.lock.contended = queued, true
 	for i := range b.votes {
@@ -85,8 +85,8 @@ func (b *ballot) waitAtHome(now time.Time, v *vote) {
 	b.tellWaiting(now, v)
 }
 
-// tellWaiting answers the pending request with the obstacle, once the home has answered a request that was sent after it: the
-// engine may rely on its place from then on.
+// tellWaiting answers the pending request with the obstacle, once the home has answered a request that was
+// sent after it: the engine may rely on its place from then on.
 func (b *ballot) tellWaiting(now time.Time, v *vote) {
 	if r := b.pending; r != nil && !v.sent.Before(r.Sent) {
 		b.pending, b.told = nil, later(b.told, r.Sent)
@@ -107,7 +107,8 @@ func (b *ballot) refuseTry(now time.Time, o protocol.Obstacle) {
 	b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 }
 
-// toEngine translates an obstacle for the engine: instead of a vote of this client, it names the claim that the vote is for.
+// toEngine translates an obstacle for the engine: instead of a vote of this client, it names the claim that
+// the vote is for.
 func (q *Quorum) toEngine(o protocol.Obstacle) protocol.Obstacle {
 	k, err := protocol.ParseClaim(o.Claim)
 	if err != nil || k.Instance != q.instance {

@@ -10,7 +10,8 @@ import (
 // mostIdle is how many locks are remembered after their last use.
 const mostIdle = 64
 
-// A lock is what the quorum knows of one name: which of its slots are taken at each server, and which server keeps its queue.
+// A lock is what the quorum knows of one name: which of its slots are taken at each server, and which server
+// keeps its queue.
 type lock struct {
 	order.Link[lock]
 	key       string
@@ -58,8 +59,9 @@ func (q *Quorum) release(lk *lock) {
 	}
 }
 
-// slots are those of a lock at one server. Each belongs to one vote at a time. No two servers have a slot in common: a release that
-// another server gets, since the address leads there for a while, ends none of that server's votes.
+// slots are those of a lock at one server. Each belongs to one vote at a time. No two servers have a slot in
+// common: a release that another server gets, since the address leads there for a while, ends none of that
+// server's votes.
 type slots struct {
 	free       []int
 	next, step int
@@ -85,8 +87,8 @@ type weight struct {
 	hash uint64
 }
 
-// weigh returns the weight of a server for a lock. Names that differ in their last bytes alone have hashes that hardly differ in
-// their first bits; mixed, each bit depends on every byte.
+// weigh returns the weight of a server for a lock. Names that differ in their last bytes alone have hashes
+// that hardly differ in their first bits; mixed, each bit depends on every byte.
 func weigh(id, key string) weight {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
@@ -95,8 +97,9 @@ func weigh(id, key string) weight {
 	return weight{id, mix(h.Sum64())}
 }
 
-// home returns the index of the server that keeps the queue of a name: the first one that votes, in an order on which all
-// clients agree. It passes over servers that have refused the votes given, of which there may be none. It returns -1 if none is left.
+// home returns the index of the server that keeps the queue of a name: the first one that votes, in an order
+// on which all clients agree. It passes over servers that have refused the votes given, of which there may be
+// none. It returns -1 if none is left.
 func (q *Quorum) home(lk *lock, votes []vote) int {
 	best := -1
 	for _, s := range q.servers {

@@ -13,7 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// Whatever servers there are, the names of a family, such as those that end in a number, have homes that are spread evenly.
+// Whatever servers there are, the names of a family, such as those that end in a number, have homes that are
+// spread evenly.
 func TestHomesAreSpreadEvenly(t *testing.T) {
 	t.Parallel()
 	families := map[string][2]int{"n%d": {0, 10}, "orders:%d": {1000, 2000}, "a%d:lock": {0, 300}, "%036d": {0, 300}}
@@ -48,8 +49,8 @@ func TestOrderOfHomesIsPinned(t *testing.T) {
 	require.Equal(t, weight{"1763763763000000:me:1", 0xbc34dad36f0f5095}, weigh("1763763763000000:me:1", "rwlock:{n}"))
 }
 
-// A message about the vote of one server that comes over the subscription of another, whose address leads to the first for a while, is
-// no vote of the other.
+// A message about the vote of one server that comes over the subscription of another, whose address leads to
+// the first for a while, is no vote of the other.
 func TestMessageAboutAnotherServersVoteIsNoVote(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.acquire(protocol.Write, false)

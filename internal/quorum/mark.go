@@ -13,7 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// readMarks asks for their marks the servers that are not known to vote, or do not answer, but none more often than is due.
+// readMarks asks for their marks the servers that are not known to vote, or do not answer, but none more
+// often than is due.
 func (q *Quorum) readMarks(now time.Time) {
 	if q.since.IsZero() {
 		q.since = now
@@ -92,8 +93,8 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 	q.settleParked(now)
 }
 
-// exclude returns an error if another client leads to the server that a mark is of. The client that turned out to last counts as one of a
-// server that fails, until it leads to another.
+// exclude returns an error if another client leads to the server that a mark is of. The client that turned
+// out to last counts as one of a server that fails, until it leads to another.
 func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 	for _, other := range q.servers {
 		switch {
@@ -111,8 +112,8 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 	return nil
 }
 
-// evaluateMarks decides from the marks which generation votes, and which servers are to start, to rest, or to be admitted.
-// docs/quorum.md says why no server votes that may have forgotten a vote.
+// evaluateMarks decides from the marks which generation votes, and which servers are to start, to rest, or to
+// be admitted. docs/quorum.md says why no server votes that may have forgotten a vote.
 func (q *Quorum) evaluateMarks(now time.Time) {
 	members := map[string]int{}
 	answered, voted, top, longest := 0, false, int64(0), time.Duration(0)
@@ -159,7 +160,8 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.readUnstarted(now) // other clients may be starting the servers
 		return
 	}
-	// A majority has lost its data, or was not started. All rest but the servers of the generation that goes on.
+	// A majority has lost its data, or was not started. All rest but the servers of the generation that goes
+	// on.
 	if best == "" {
 		best = q.newGeneration()
 	}
@@ -178,8 +180,9 @@ func (q *Quorum) readyToDecide(now time.Time) bool {
 	})
 }
 
-// newGeneration returns the name of a generation that begins with the servers that are known. It follows from their ids: all clients that
-// know the same servers give it the same name; and after one of the servers has lost its data it is another.
+// newGeneration returns the name of a generation that begins with the servers that are known. It follows from
+// their ids: all clients that know the same servers give it the same name; and after one of the servers has
+// lost its data it is another.
 func (q *Quorum) newGeneration() string {
 	var ids []string
 	for _, s := range q.servers {
@@ -201,15 +204,16 @@ func (q *Quorum) start(now time.Time, generation string) {
 	}
 }
 
-// noteStart notes that a server was found to have a generation. The marks of those without one, known or under way, may be older.
+// noteStart notes that a server was found to have a generation. The marks of those without one, known or
+// under way, may be older.
 func (q *Quorum) noteStart() {
 	for _, s := range q.servers {
 		s.older = !s.known || s.mark.Generation == ""
 	}
 }
 
-// readUnstarted asks again the servers that had no generation when they were asked, if that was before another server was found to
-// have one: they may have been started since.
+// readUnstarted asks again the servers that had no generation when they were asked, if that was before
+// another server was found to have one: they may have been started since.
 func (q *Quorum) readUnstarted(now time.Time) {
 	for _, s := range q.servers {
 		if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
@@ -226,7 +230,8 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 	case !s.mark.Resting && !s.waited: // another client may be starting it
 		return
 	case s.forgot < 0:
-		// A lease that it may have voted for may be longer than those that were in use when this client read the others' marks.
+		// A lease that it may have voted for may be longer than those that were in use when this client read
+		// the others' marks.
 		if !q.marksRead(now, s, s.met) {
 			return
 		}
@@ -241,8 +246,9 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 	}
 }
 
-// marksRead reports whether what a server has forgotten is known, if it has lost its data by a time: a majority that votes was asked for
-// its marks after that, or, where too many have lost their data, all others were. It asks those that were not.
+// marksRead reports whether what a server has forgotten is known, if it has lost its data by a time: a
+// majority that votes was asked for its marks after that, or, where too many have lost their data, all others
+// were. It asks those that were not.
 func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	members, answered := 0, 1
 	for _, s := range q.servers {
@@ -285,10 +291,12 @@ func (q *Quorum) agreeing(counts func(s *server) bool) (most int) {
 	return most
 }
 
-// mayVote reports whether a server may turn out to vote once a generation stands: it has said what its mark is, and has not failed since.
+// mayVote reports whether a server may turn out to vote once a generation stands: it has said what its mark
+// is, and has not failed since.
 func (s *server) mayVote() bool { return s.known && !s.failing && (s.asking || !s.mark.Resting) }
 
-// settleParked handles the parked requests if the servers are known now, and fails them if no majority can vote.
+// settleParked handles the parked requests if the servers are known now, and fails them if no majority can
+// vote.
 func (q *Quorum) settleParked(now time.Time) {
 	known := q.generation != "" && !q.awaitsMarks()
 	if q.parked > 0 && (known || !q.majorityPossible()) {
@@ -296,16 +304,17 @@ func (q *Quorum) settleParked(now time.Time) {
 	}
 }
 
-// awaitsMarks reports whether a request for a mark is under way to a server that may turn out to vote, and is not suspected.
-// Until it has answered, this client would choose another home for some names than clients do that know the server.
+// awaitsMarks reports whether a request for a mark is under way to a server that may turn out to vote, and is
+// not suspected. Until it has answered, this client would choose another home for some names than clients do
+// that know the server.
 func (q *Quorum) awaitsMarks() bool {
 	return slices.ContainsFunc(q.servers, func(s *server) bool {
 		return s.asking && !s.suspected && !s.votes(q) && !(s.known && s.mark.Resting)
 	})
 }
 
-// ready reports whether a majority votes, and remembers that such a lease is in use for as long as a vote for it may last. It asks those
-// that do not, and early enough those that will soon forget it.
+// ready reports whether a majority votes, and remembers that such a lease is in use for as long as a vote for
+// it may last. It asks those that do not, and early enough those that will soon forget it.
 func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
 	n := 0
 	for _, s := range q.servers {

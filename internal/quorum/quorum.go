@@ -1,6 +1,7 @@
-// Package quorum makes several servers look like one to an engine. It stands between the engine and the servers: it takes the
-// engine's requests, asks the servers for their votes, and answers when a majority has voted. Like the engine it is pure:
-// requests, replies, messages and the time go in, and Effects come out. docs/quorum.md argues why it is right.
+// Package quorum makes several servers look like one to an engine. It stands between the engine and the
+// servers: it takes the engine's requests, asks the servers for their votes, and answers when a majority has
+// voted. Like the engine it is pure: requests, replies, messages and the time go in, and Effects come out.
+// docs/quorum.md argues why it is right.
 package quorum
 
 import (
@@ -20,31 +21,36 @@ import (
 var ErrNoMajority = errors.New("no majority of the servers")
 
 const (
-	// shortestPatience is how long at least a server may leave a request without an answer before it is suspected.
+	// shortestPatience is how long at least a server may leave a request without an answer before it is
+	// suspected.
 	shortestPatience = 250 * time.Millisecond
 	// longestTrip bounds what is taken for a round trip.
 	longestTrip = 2 * time.Second
-	// shortestStart is how long at least the first start waits for a server that says nothing. Without it, clients may start
-	// different sets of servers, and some of them have to rest.
+	// shortestStart is how long at least the first start waits for a server that says nothing. Without it,
+	// clients may start different sets of servers, and some of them have to rest.
 	shortestStart = time.Second
-	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote; it doubles up to
-	// probeSlowly.
+	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote;
+	// it doubles up to probeSlowly.
 	probeEvery  = 500 * time.Millisecond
 	probeSlowly = time.Second
-	// shortestCollecting and longestCollecting bound for how long a claim collects before its first retreat, if the servers are near.
+	// shortestCollecting and longestCollecting bound for how long a claim collects before its first retreat,
+	// if the servers are near.
 	shortestCollecting = 200 * time.Millisecond
 	longestCollecting  = 2 * time.Second
-	// inUse is IN_USE of lua/shared/constants.lua: a server remembers a lease for so long, and for twice the lease.
+	// inUse is IN_USE of lua/shared/constants.lua: a server remembers a lease for so long, and for twice the
+	// lease.
 	inUse = 10 * time.Minute
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
-	// deafAfter is how much later than a reply that tells of a grant its message may come, or the subscription is taken for deaf.
+	// deafAfter is how much later than a reply that tells of a grant its message may come, or the
+	// subscription is taken for deaf.
 	deafAfter = 250 * time.Millisecond
-	// recordFresh is for how long after its grant a vote may be given back by a script that does not read the server's clock.
+	// recordFresh is for how long after its grant a vote may be given back by a script that does not read the
+	// server's clock.
 	recordFresh = 45 * time.Second
-	// mostFlying is how many requests at most a server is sent before it has answered the first. A server that
-	// answers a thousand a second is not slow for that.
+	// mostFlying is how many requests at most a server is sent before it has answered the first. A server
+	// that answers a thousand a second is not slow for that.
 	mostFlying = 256
 	// mostLate is how many others at most are sent that nobody waits for.
 	mostLate = 64
@@ -61,8 +67,9 @@ type Config struct {
 	Instance string
 }
 
-// A Quorum answers the requests of one engine with the votes of several servers. It is not safe for concurrent use. Calls of
-// the lock's users go to the engine itself. The Quorum's own methods replace those of the engine that have the same names.
+// A Quorum answers the requests of one engine with the votes of several servers. It is not safe for
+// concurrent use. Calls of the lock's users go to the engine itself. The Quorum's own methods replace those
+// of the engine that have the same names.
 type Quorum struct {
 	engine   *engine.Engine
 	prefix   string
@@ -336,7 +343,8 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	q.sendNext(now, s)
 }
 
-// followUp does what follows from a reply whatever its request was: it delivers grants, and asks for the next step.
+// followUp does what follows from a reply whatever its request was: it delivers grants, and asks for the next
+// step.
 func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Reply) {
 	q.deliver(now, s, reply.Told, false)
 	if reply.Mute != "" && !s.mute {
@@ -369,8 +377,8 @@ func (q *Quorum) Heard(now time.Time, i int, payload string) {
 	}
 }
 
-// deliver notes the votes that a message or reply says were cast, and asks again where it says so. heard says that it is a
-// message.
+// deliver notes the votes that a message or reply says were cast, and asks again where it says so. heard says
+// that it is a message.
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard bool) {
 	for _, n := range m.Granted {
 		if heard && n == s.deaf {
@@ -408,8 +416,8 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 	}
 }
 
-// Subscribed says that the subscription to a server's channel stands, for the first time or again: what was sent before is
-// gone.
+// Subscribed says that the subscription to a server's channel stands, for the first time or again: what was
+// sent before is gone.
 func (q *Quorum) Subscribed(now time.Time, i int) {
 	s := q.servers[i]
 	s.listening, s.unheard = now, false
@@ -475,8 +483,8 @@ func (q *Quorum) Tick(now time.Time) {
 	}
 }
 
-// Idle reports whether the engine is idle and no vote is being given back to a server that answers, unless the server refuses
-// that.
+// Idle reports whether the engine is idle and no vote is being given back to a server that answers, unless
+// the server refuses that.
 func (q *Quorum) Idle() bool {
 	if !q.engine.Idle() {
 		return false
@@ -489,8 +497,8 @@ func (q *Quorum) Idle() bool {
 	return true
 }
 
-// nextToken returns the token to ask for: larger, most likely, than all that the servers have seen. It is 0 if nothing is
-// known.
+// nextToken returns the token to ask for: larger, most likely, than all that the servers have seen. It is 0
+// if nothing is known.
 func (q *Quorum) nextToken(now time.Time) int64 {
 	if q.token == 0 {
 		return 0
@@ -558,8 +566,8 @@ func (q *Quorum) noMajority() error {
 	return err
 }
 
-// closed notes that the client for a server was closed: the server is one that fails, for ever. It returns the error that its requests
-// fail with. Calls end once too few servers are left.
+// closed notes that the client for a server was closed: the server is one that fails, for ever. It returns
+// the error that its requests fail with. Calls end once too few servers are left.
 func (q *Quorum) closed(now time.Time, s *server, err error) error {
 	for protocol.IsClientClosed(err) {
 		err = errors.Unwrap(err)

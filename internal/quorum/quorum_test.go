@@ -241,8 +241,8 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 	require.Equal(t, start, r.now)
 }
 
-// A client that asks the servers for their marks while another client starts them does not wait for its next look at those
-// that were not started yet: it would be overtaken by all that lock meanwhile.
+// A client that asks the servers for their marks while another client starts them does not wait for its next
+// look at those that were not started yet: it would be overtaken by all that lock meanwhile.
 func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)
@@ -261,9 +261,9 @@ func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	require.Equal(t, start, r.now)
 }
 
-// Servers that stay without a generation are asked again once, though the clock stands still: one server that was started by
-// a client that has died, or before the others lost their data, is no reason to ask them for ever. Nor is it one to start them,
-// whether or not it has voted: they may have lost their data.
+// Servers that stay without a generation are asked again once, though the clock stands still: one server that
+// was started by a client that has died, or before the others lost their data, is no reason to ask them for
+// ever. Nor is it one to start them, whether or not it has voted: they may have lost their data.
 func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
 	for _, top := range []string{"", "7"} {
 		t.Run("the other has voted with "+top, func(t *testing.T) {
@@ -280,7 +280,8 @@ func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
 	}
 }
 
-// The first call of a client does not fail while the mark that completes a majority is under way, whatever became of another server.
+// The first call of a client does not fail while the mark that completes a majority is under way, whatever
+// became of another server.
 func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
 	for what, of := range map[string]func(r *rig, q *Request){
 		"a server rests":             func(r *rig, q *Request) { r.reply(q, markOf(2, "", true, "")) },
@@ -539,8 +540,8 @@ func TestSilentHomeIsPassedOverSoon(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 }
 
-// A server that answers a vote with an error that does not pass, as for want of memory, is one of the f that may fail: each claim does
-// without it, and whoever has to wait does so in the queue of the next home.
+// A server that answers a vote with an error that does not pass, as for want of memory, is one of the f that
+// may fail: each claim does without it, and whoever has to wait does so in the queue of the next home.
 func TestClaimDoesWithoutAServerThatRefusesToVote(t *testing.T) {
 	full := refusal("OOM command not allowed")
 	refuse := func(r *rig, i int) {
@@ -619,8 +620,8 @@ func TestReadUnderAWriteHoldFailsWithWhatTooManyServersSay(t *testing.T) {
 	require.ErrorIs(t, h.Err(), full)
 }
 
-// A hold that has the votes of a majority alone, one of which is that of a server that is out of memory now, asks
-// for the vote that it lacks when its owner locks again.
+// A hold that has the votes of a majority alone, one of which is that of a server that is out of memory now,
+// asks for the vote that it lacks when its owner locks again.
 func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 	for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
 		for _, answers := range []bool{true, false} {
@@ -709,8 +710,8 @@ func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
 	}
 }
 
-// A server is silent if it takes twice as long as a majority does. One answer that was late changes little, and one that was not
-// shows how near the servers are.
+// A server is silent if it takes twice as long as a majority does. One answer that was late changes little,
+// and one that was not shows how near the servers are.
 func TestPatienceFollowsWhatAMajorityTakes(t *testing.T) {
 	r := newVotingRig(t)
 	q := r.quorum
@@ -857,8 +858,8 @@ func started(t *testing.T, ids ...int) (generation any) {
 	return generation
 }
 
-// Clients that find new servers at the same time start the same generation, in whatever order they name them; and another after
-// one of them has lost its data.
+// Clients that find new servers at the same time start the same generation, in whatever order they name them;
+// and another after one of them has lost its data.
 func TestGenerationFollowsFromTheIDsOfTheServers(t *testing.T) {
 	var of [3]any
 	t.Run("", func(t *testing.T) { of[0] = started(t, 0, 1, 2) })
@@ -870,7 +871,8 @@ func TestGenerationFollowsFromTheIDsOfTheServers(t *testing.T) {
 	})
 }
 
-// A server rests for the longest lease that it may have voted for, which a majority has to know before it is voted for.
+// A server rests for the longest lease that it may have voted for, which a majority has to know before it is
+// voted for.
 func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
 	r := newVotingRig(t)
 	r.acquireFor(time.Hour)
@@ -884,8 +886,9 @@ func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
 	require.Equal(t, 1, r.sends(1, lua.Vote))
 }
 
-// Servers forget leases that are not in use any more. A client that goes on to use one says so again before that, and no call waits for it;
-// and only after that, if it has not used one for so long. It says no more than what was asked for meanwhile.
+// Servers forget leases that are not in use any more. A client that goes on to use one says so again before
+// that, and no call waits for it; and only after that, if it has not used one for so long. It says no more
+// than what was asked for meanwhile.
 func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
 	r := newVotingRig(t)
 	said := map[any]int{}
@@ -921,8 +924,9 @@ func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 }
 
-// A client that finds a server at rest does not know for how long it has rested, whatever the server's clock shows: it waits for the
-// longest lease in use itself. What the server may have forgotten is what the others' marks say that are read after that.
+// A client that finds a server at rest does not know for how long it has rested, whatever the server's clock
+// shows: it waits for the longest lease in use itself. What the server may have forgotten is what the others'
+// marks say that are read after that.
 func TestClientAdmitsAServerThatItHasSeenAtRestItself(t *testing.T) {
 	r := newRig(t)
 	r.acquire(protocol.Write, false)
@@ -995,7 +999,8 @@ func TestServerThatLosesItsDataAtRestRestsAgain(t *testing.T) {
 	require.GreaterOrEqual(t, admitted.Sub(rests), longestInUse)
 }
 
-// A server that an idle client has found at rest is admitted all the same: no call may come to see to that in time.
+// A server that an idle client has found at rest is admitted all the same: no call may come to see to that in
+// time.
 func TestServerIsAdmittedThoughNoCallComes(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.held()
@@ -1041,7 +1046,8 @@ func TestVotesOfAServerThatHasLostItsDataDoNotCount(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 }
 
-// The script that notes a release without a look at the clock must not be used if the server may know of several holds.
+// The script that notes a release without a look at the clock must not be used if the server may know of
+// several holds.
 func TestRecordOfAReleaseIsLeftOutOnceItIsReentered(t *testing.T) {
 	for what, c := range map[string]struct {
 		before  func(r *rig, h *engine.Hold)
@@ -1273,7 +1279,8 @@ func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 	})
 }
 
-// Nobody knows whether a request that failed will run: its slot must not be used again, or it drops later holds.
+// Nobody knows whether a request that failed will run: its slot must not be used again, or it drops later
+// holds.
 func TestSlotOfAForceUnlockThatFailedIsNotUsedAgain(t *testing.T) {
 	r := newVotingRig(t)
 	var slots [3][3]int

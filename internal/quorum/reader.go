@@ -14,9 +14,9 @@ func (b *ballot) writer() *ballot {
 	return b.q.ballots[b.under]
 }
 
-// readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for the write hold
-// count, and the read has the token of the write hold. If they are too few, the write hold asks the others for
-// the votes that it lacks.
+// readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for
+// the write hold count, and the read has the token of the write hold. If they are too few, the write hold
+// asks the others for the votes that it lacks.
 func (b *ballot) readUnder(now time.Time) {
 	q, w := b.q, b.writer()
 	if b.pending == nil {

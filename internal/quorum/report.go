@@ -21,15 +21,16 @@ var (
 	errUnready = errors.New("it was not started along with the others")
 )
 
-// Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as one that
-// does.
+// Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as one
+// that does.
 func (q *Quorum) Voting() int { return q.agreeing(q.mayBeVoting) }
 
 func (q *Quorum) mayBeVoting(s *server) bool {
 	return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
 }
 
-// report notes whether the number of servers that vote has changed. A change that lasts is logged, and an event.
+// report notes whether the number of servers that vote has changed. A change that lasts is logged, and an
+// event.
 func (q *Quorum) report(now time.Time) {
 	n := q.Voting()
 	rises := n > q.voting

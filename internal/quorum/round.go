@@ -121,9 +121,10 @@ func (q *Quorum) decide(now time.Time, x *round) {
 	q.answer(now, x.request, protocol.Reply{Code: code}, err)
 }
 
-// broadcast sends a renewal, or a change of the number of holds, to all servers that have voted for the claim, suspected ones
-// included. A renewal asks the other servers for their votes again. These votes do not count in this round: if it took them to
-// complete a majority, another claim may have had the lock in between.
+// broadcast sends a renewal, or a change of the number of holds, to all servers that have voted for the
+// claim, suspected ones included. A renewal asks the other servers for their votes again. These votes do not
+// count in this round: if it took them to complete a majority, another claim may have had the lock in
+// between.
 func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 	q := b.q
 	if b.phase != won {
@@ -149,8 +150,8 @@ func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 	q.decide(now, x)
 }
 
-// mostConfirming is how many of these requests about one vote a server is sent that does not answer. Some may be held up by
-// others that they travel with, though the server is well.
+// mostConfirming is how many of these requests about one vote a server is sent that does not answer. Some may
+// be held up by others that they travel with, though the server is well.
 const mostConfirming = 4
 
 // confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim. If

@@ -53,7 +53,8 @@ func (s *server) votes(q *Quorum) bool {
 // answers reports whether the server votes and is not suspected.
 func (s *server) answers(q *Quorum) bool { return s.votes(q) && !s.suspected }
 
-// usable reports whether to ask the server for votes: it answers, or too few do and its last request has not failed.
+// usable reports whether to ask the server for votes: it answers, or too few do and its last request has not
+// failed.
 func (s *server) usable(q *Quorum) bool {
 	return s.answers(q) || s.votes(q) && !s.failing && q.shortOfServers()
 }
@@ -137,14 +138,14 @@ func (q *Quorum) due(s *server) (at time.Time) {
 	return at
 }
 
-// concerned reports whether to ask a server that does not vote for its mark: something waits for it, or the others
-// vote, and this client is to say when it does, too.
+// concerned reports whether to ask a server that does not vote for its mark: something waits for it, or the
+// others vote, and this client is to say when it does, too.
 func (q *Quorum) concerned(s *server) bool {
 	return len(q.ballots) > 0 || s.owed.Len() > 0 || q.generation != "" && !s.answers(q)
 }
 
-// rested returns until when the server rests, by this client's clock: for the longest lease that it may have forgotten, from when it was
-// first seen to rest. It is zero if it does not rest, or that lease is not known.
+// rested returns until when the server rests, by this client's clock: for the longest lease that it may have
+// forgotten, from when it was first seen to rest. It is zero if it does not rest, or that lease is not known.
 func (s *server) rested() time.Time {
 	if s.resting.IsZero() || s.forgot < 0 {
 		return time.Time{}
@@ -152,7 +153,8 @@ func (s *server) rested() time.Time {
 	return s.resting.Add(s.forgot + s.forgot/100 + grace)
 }
 
-// check does what is due about a server: it takes the subscription for deaf, suspects the server, or asks for its mark.
+// check does what is due about a server: it takes the subscription for deaf, suspects the server, or asks for
+// its mark.
 func (q *Quorum) check(now time.Time, s *server) {
 	if s.deaf != 0 && !now.Before(s.deafAt) {
 		s.deaf = 0

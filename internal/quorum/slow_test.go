@@ -114,8 +114,8 @@ func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
 	}
 }
 
-// A server that has much to do, and does it, is not passed over: thousands that wait would go on to another one,
-// which would then have as much to do.
+// A server that has much to do, and does it, is not passed over: thousands that wait would go on to another
+// one, which would then have as much to do.
 func TestBusyServerIsNotSlow(t *testing.T) {
 	r := newVotingRig(t)
 	home := r.inOrder()[0]

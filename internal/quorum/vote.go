@@ -18,7 +18,8 @@ const (
 	cast                 // the server has voted for the claim
 )
 
-// A vote is that of one server for a claim. To the server, each vote is a claim with a number and a slot of its own.
+// A vote is that of one server for a claim. To the server, each vote is a claim with a number and a slot of
+// its own.
 type vote struct {
 	state      state
 	wire       protocol.Claim
@@ -48,7 +49,8 @@ type vote struct {
 // waits reports whether the claim waits in the server's queue, and nothing is under way.
 func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
-// requestVote asks a server for its vote, or asks again. queue says that the claim is to wait if it cannot have the vote.
+// requestVote asks a server for its vote, or asks again. queue says that the claim is to wait if it cannot
+// have the vote.
 func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	q, v := b.q, &b.votes[i]
 	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
@@ -159,7 +161,8 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	}
 }
 
-// suspectDeaf notes that a reply brought a vote of which a message should have told, since the subscription stood.
+// suspectDeaf notes that a reply brought a vote of which a message should have told, since the subscription
+// stood.
 func (q *Quorum) suspectDeaf(now time.Time, s *server, v *vote, reply protocol.Reply) {
 	if v.state == waiting && reply.Before && !s.listening.IsZero() && s.listening.Before(v.sent) {
 		s.deaf, s.deafAt = v.number, now.Add(deafAfter)

@@ -275,8 +275,8 @@ func (s *standIn) expire(w *world, i int, h *place) {
 }
 
 // Three processes of which each misses another server all get the lock, whether a server refuses connections
-// or is silent, and whether they have the lock, or wait for it, when that begins. What a process can no longer
-// give back ends with its lease.
+// or is silent, and whether they have the lock, or wait for it, when that begins. What a process can no
+// longer give back ends with its lease.
 func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
 	t.Parallel()
 	for _, silent := range []bool{false, true} {

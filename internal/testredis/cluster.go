@@ -16,8 +16,8 @@ import (
 
 const slots = 16384
 
-// NodeTimeout is the cluster-node-timeout of clusters that have replicas: a master that does not answer is replaced within some
-// seconds.
+// NodeTimeout is the cluster-node-timeout of clusters that have replicas: a master that does not answer is
+// replaced within some seconds.
 const NodeTimeout = time.Second
 
 // Cluster is a running Redis Cluster.
@@ -39,8 +39,8 @@ func StartReplicatedCluster(tb testing.TB, n int, args ...string) *Cluster {
 	return StartReplicatedClusterWith(tb, n, func(_ int, conf *Config) { conf.Args = append(conf.Args, args...) })
 }
 
-// StartReplicatedClusterWith is StartReplicatedCluster for nodes that differ: each is called with a node's place in Nodes and how it
-// is to be started.
+// StartReplicatedClusterWith is StartReplicatedCluster for nodes that differ: each is called with a node's
+// place in Nodes and how it is to be started.
 func StartReplicatedClusterWith(tb testing.TB, n int, each func(node int, conf *Config)) *Cluster {
 	tb.Helper()
 	timeout := strconv.FormatInt(NodeTimeout.Milliseconds(), 10)
@@ -109,8 +109,8 @@ func (c *Cluster) introduce(node *redis.Client) error {
 	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", cmp.Or(first.conf.known, first.port)).Err()
 }
 
-// await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy machine, so that all are
-// repeated every few seconds: the node may be waiting to hear of another one.
+// await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy
+// machine, so that all are repeated every few seconds: the node may be waiting to hear of another one.
 func (c *Cluster) await(s *Server, ready func(*redis.Client) error) {
 	c.tb.Helper()
 	node, introduced := s.Client(), time.Now()
@@ -154,7 +154,8 @@ func (c *Cluster) On(master int, name string) string {
 	}
 }
 
-// Slot returns the slot of a cluster that a hash tag belongs to: its CRC16, as the specification of Redis Cluster has it.
+// Slot returns the slot of a cluster that a hash tag belongs to: its CRC16, as the specification of Redis
+// Cluster has it.
 func Slot(tag string) int {
 	var crc uint16
 	for _, b := range []byte(tag) {
@@ -232,8 +233,8 @@ func (s *Server) AwaitRole(role string) {
 	}
 }
 
-// BeginMove begins to move a slot from one node to another: from now on the first sends those who ask for keys that it has not to
-// the second.
+// BeginMove begins to move a slot from one node to another: from now on the first sends those who ask for
+// keys that it has not to the second.
 func (c *Cluster) BeginMove(slot int, from, to *Server) {
 	c.tb.Helper()
 	c.do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.ID())

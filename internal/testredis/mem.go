@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Mem returns a miniredis without a listener, whose keys expire by the clock. It may live in a synctest bubble and is
-// closed when the test, or the bubble, ends.
+// Mem returns a miniredis without a listener, whose keys expire by the clock. It may live in a synctest
+// bubble and is closed when the test, or the bubble, ends.
 func Mem(tb testing.TB) *miniredis.Miniredis {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
@@ -19,20 +19,21 @@ func Mem(tb testing.TB) *miniredis.Miniredis {
 	return m
 }
 
-// MemClient returns a client of m that opens no socket, closed when the test, or the bubble, ends: before m is, as m is
-// older. Once m is closed the client cannot connect again, where m.Dial alone would start m anew.
+// MemClient returns a client of m that opens no socket, closed when the test, or the bubble, ends: before m
+// is, as m is older. Once m is closed the client cannot connect again, where m.Dial alone would start m anew.
 func MemClient(tb testing.TB, m *miniredis.Miniredis, opts ...func(*redis.Options)) *redis.Client {
 	tb.Helper()
 	dial := func(o *redis.Options) {
-		// A pool that is full waits with timers that it shares with all clients of the process, those of other bubbles included.
+		// A pool that is full waits with timers that it shares with all clients of the process, those of
+		// other bubbles included.
 		o.PoolSize, o.PipelinePoolSize = 1024, 1024
 		o.Dialer = func(context.Context, string, string) (net.Conn, error) { return memDial(m) }
 	}
 	return NewClient(tb, "127.0.0.1:1", append([]func(*redis.Options){dial}, opts...)...)
 }
 
-// memDial connects to m through buffers such as a kernel has. m's own pipe has none: there, a long pipeline and its
-// replies block each other, and a subscriber that is not reading blocks the whole server.
+// memDial connects to m through buffers such as a kernel has. m's own pipe has none: there, a long pipeline
+// and its replies block each other, and a subscriber that is not reading blocks the whole server.
 func memDial(m *miniredis.Miniredis) (net.Conn, error) {
 	if err := m.Ctx.Err(); err != nil {
 		return nil, fmt.Errorf("miniredis is closed: %w", err)

@@ -36,8 +36,8 @@ func StartReplicated(tb testing.TB, n int, args ...string) (master *Server, repl
 	return master, replicas
 }
 
-// StartSentinels starts a master with two replicas and three sentinels for this test. A master that does not answer is replaced
-// within some seconds.
+// StartSentinels starts a master with two replicas and three sentinels for this test. A master that does not
+// answer is replaced within some seconds.
 func StartSentinels(tb testing.TB, args ...string) *Sentinels {
 	tb.Helper()
 	ctx := context.Background()

@@ -104,7 +104,8 @@ var shared struct {
 	voters []*process
 }
 
-// SharedVoters returns three servers that the tests of this binary share, for a quorum, as Shared returns one.
+// SharedVoters returns three servers that the tests of this binary share, for a quorum, as Shared returns
+// one.
 func SharedVoters(tb testing.TB) []*Server {
 	tb.Helper()
 	Need(tb)
@@ -120,8 +121,8 @@ func SharedVoters(tb testing.TB) []*Server {
 	return servers
 }
 
-// Shared returns the server that the tests of this binary share; the first call starts it. A test that pauses, kills or
-// flushes a server starts its own. Call StopShared from TestMain.
+// Shared returns the server that the tests of this binary share; the first call starts it. A test that
+// pauses, kills or flushes a server starts its own. Call StopShared from TestMain.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	Need(tb)
@@ -177,8 +178,8 @@ func launch(conf Config, dir string) (*process, error) {
 	return nil, errPortTaken
 }
 
-// freePort returns a port below the range that the system gives to outgoing connections, so that it is still free
-// after a crash, and so that a cluster's second port, 10000 above, is too.
+// freePort returns a port below the range that the system gives to outgoing connections, so that it is still
+// free after a crash, and so that a cluster's second port, 10000 above, is too.
 func freePort() (int, error) {
 	var err error
 	for range 100 {
@@ -343,7 +344,8 @@ func (s *Server) Erase() {
 	}
 }
 
-// Restart kills the server if it runs, and starts it again on the same port, with the same arguments and directory.
+// Restart kills the server if it runs, and starts it again on the same port, with the same arguments and
+// directory.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.kill()

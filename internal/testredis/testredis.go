@@ -1,5 +1,5 @@
-// Package testredis gives tests a Redis to talk to: real servers on free loopback ports, miniredis over TCP, miniredis
-// in memory for synctest bubbles, and one suite that runs on both kinds.
+// Package testredis gives tests a Redis to talk to: real servers on free loopback ports, miniredis over TCP,
+// miniredis in memory for synctest bubbles, and one suite that runs on both kinds.
 package testredis
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// NewClient returns a client of the server at addr, closed when the test ends. It skips the handshake for maintenance
-// notifications, which only Redis Enterprise sends.
+// NewClient returns a client of the server at addr, closed when the test ends. It skips the handshake for
+// maintenance notifications, which only Redis Enterprise sends.
 func NewClient(tb testing.TB, addr string, opts ...func(*redis.Options)) *redis.Client {
 	tb.Helper()
 	o := &redis.Options{
@@ -45,7 +45,8 @@ func Each(t *testing.T, fn func(t *testing.T, s Backend)) {
 	onReal(t, fn)
 }
 
-// One runs fn on a real server, or on miniredis if there is no server binary and none is required, as a parallel subtest.
+// One runs fn on a real server, or on miniredis if there is no server binary and none is required, as a
+// parallel subtest.
 func One(t *testing.T, fn func(t *testing.T, s Backend)) {
 	t.Helper()
 	if Available() || required() {

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// StartTLS starts a server for this test that also listens with TLS. It returns the address for that, and what a client needs.
+// StartTLS starts a server for this test that also listens with TLS. It returns the address for that, and
+// what a client needs.
 func StartTLS(tb testing.TB) (addr string, client *tls.Config) {
 	tb.Helper()
 	Need(tb)
@@ -26,8 +27,8 @@ func StartTLS(tb testing.TB) (addr string, client *tls.Config) {
 	return local(port), client
 }
 
-// StartTLSCluster starts a cluster of n masters for this test that talk TLS among each other, and to clients. It returns their
-// addresses, and what a client needs.
+// StartTLSCluster starts a cluster of n masters for this test that talk TLS among each other, and to clients.
+// It returns their addresses, and what a client needs.
 func StartTLSCluster(tb testing.TB, n int) (addrs []string, client *tls.Config) {
 	tb.Helper()
 	Need(tb)

@@ -9,7 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// A cluster's nodes have the names that it says, and a replica takes over from its master when that is killed.
+// A cluster's nodes have the names that it says, and a replica takes over from its master when that is
+// killed.
 func TestReplicatedClusterFailsOver(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartReplicatedCluster(t, 3)

@@ -19,7 +19,8 @@ func need(name string, mode rwlock.Mode) rwlock.Want { return rwlock.Want{Name: 
 
 func nothingWithAll(context.Context, []*rwlock.Hold) error { return nil }
 
-// WithAll runs its function under all locks, each taken once in the stronger mode, with the holds in the order of the wants.
+// WithAll runs its function under all locks, each taken once in the stronger mode, with the holds in the
+// order of the wants.
 func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, failure := w.newLock(), errors.New("failure")
@@ -60,7 +61,8 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 	})
 }
 
-// WithAll takes the locks in the order of their names, whatever the order of the wants, and releases them in reverse order.
+// WithAll takes the locks in the order of their names, whatever the order of the wants, and releases them in
+// reverse order.
 func TestWithAllHasOneOrder(t *testing.T) {
 	bubbled(t, func(w *world) {
 		w.alone("it counts the requests")
@@ -86,7 +88,8 @@ func TestWithAllHasOneOrder(t *testing.T) {
 	})
 }
 
-// Callers that want the same locks in different orders and modes never wait for each other in a circle, and exclude each other.
+// Callers that want the same locks in different orders and modes never wait for each other in a circle, and
+// exclude each other.
 func TestWithAllDoesNotDeadlock(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -145,7 +148,8 @@ func TestWithAllRefusesBadWants(t *testing.T) {
 	})
 }
 
-// If one of the locks cannot be had, WithAll runs nothing and releases the others. MaxWait limits its waits together.
+// If one of the locks cannot be had, WithAll runs nothing and releases the others. MaxWait limits its waits
+// together.
 func TestWithAllGivesBackWhatItHas(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// Unlock ends the hold for its user, and the lock goes to the next in line when the time of AtLeast is over: also when that is longer
-// than a lease.
+// Unlock ends the hold for its user, and the lock goes to the next in line when the time of AtLeast is over:
+// also when that is longer than a lease.
 func TestAtLeastKeepsTheLock(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, far := w.newLock(), w.newLock()

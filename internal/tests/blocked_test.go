@@ -11,8 +11,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// The error of a Try call, and that of a wait that has ended, say who is in the way: in which mode, whether it is an owner of the same
-// RWLock, how many waiters go first, and when it may pay to ask again.
+// The error of a Try call, and that of a wait that has ended, say who is in the way: in which mode, whether
+// it is an owner of the same RWLock, how many waiters go first, and when it may pay to ask again.
 func TestBlockedErrorSaysWhoIsInTheWay(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what errors say")
@@ -71,7 +71,8 @@ func requireNotBlocked(t *testing.T, err error) {
 	require.False(t, ok, "%v", err)
 }
 
-// What an error says of the holder, and of when to try again, is so when the call returns, and not when the server last answered.
+// What an error says of the holder, and of when to try again, is so when the call returns, and not when the
+// server last answered.
 func TestBlockedErrorIsOfNow(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, far := w.newLock(), w.newLock()

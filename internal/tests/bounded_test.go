@@ -23,8 +23,8 @@ const bound = 6 * time.Second
 // readTimeouts are the read timeouts that clients have: the client's default, none, and a long one.
 var readTimeouts = map[string]time.Duration{"default": 0, "none": -1, "long": 30 * time.Second}
 
-// A host can freeze: what it is sent is swallowed. It can go out of reach: then whoever dials it waits in vain, too. And
-// its connections can end.
+// A host can freeze: what it is sent is swallowed. It can go out of reach: then whoever dials it waits in
+// vain, too. And its connections can end.
 type host struct {
 	mu           sync.Mutex
 	frozen, gone bool
@@ -126,7 +126,8 @@ var outages = map[string]func(*host){
 	},
 }
 
-// underOutage returns an RWLock, and what begins and ends an outage of its server. It need not close without an error.
+// underOutage returns an RWLock, and what begins and ends an outage of its server. It need not close without
+// an error.
 func (w *world) underOutage(outage string, readTimeout time.Duration) (rw *rwlock.RWLock, begin, end func()) {
 	w.Helper()
 	h := &host{}
@@ -180,8 +181,8 @@ func (w *world) returnsIn(d time.Duration, what string, fn func()) {
 	}
 }
 
-// Close returns in bounded time on a server that does not answer, in whatever state it finds the RWLock, and so do the
-// calls that were under way, with an error.
+// Close returns in bounded time on a server that does not answer, in whatever state it finds the RWLock, and
+// so do the calls that were under way, with an error.
 func TestCloseIsBoundedInEveryState(t *testing.T) {
 	t.Parallel()
 	states := map[string]func(w *world, rw *rwlock.RWLock, begin func()) []*call{
@@ -299,7 +300,8 @@ func TestCloseIsBoundedOnAFrozenServer(t *testing.T) {
 	}
 }
 
-// Unlock returns in bounded time on a server that does not answer, whatever its context and the client's read timeout.
+// Unlock returns in bounded time on a server that does not answer, whatever its context and the client's read
+// timeout.
 func TestUnlockIsBoundedWhateverItsContext(t *testing.T) {
 	t.Parallel()
 	for name, newContext := range map[string]func() (context.Context, context.CancelFunc){
@@ -333,7 +335,8 @@ func TestUnlockIsBoundedWhateverItsContext(t *testing.T) {
 	}
 }
 
-// Without a limit of its own, a lock call is tried again for a lease on a server that does not answer, and then fails.
+// Without a limit of its own, a lock call is tried again for a lease on a server that does not answer, and
+// then fails.
 func TestLockCallIsBoundedByALease(t *testing.T) {
 	t.Parallel()
 	for name, used := range map[string]bool{"fresh": false, "used": true} {
@@ -469,7 +472,8 @@ func TestTryFailsSoonWithoutAServer(t *testing.T) {
 	})
 }
 
-// Close ends the lock calls and releases that wait for a server that does not answer, though nothing else does.
+// Close ends the lock calls and releases that wait for a server that does not answer, though nothing else
+// does.
 func TestCloseEndsCallsThatWaitForTheServer(t *testing.T) {
 	eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
 		h := take(w, newOwner(), rw, write, "held")
@@ -496,8 +500,8 @@ func TestCloseEndsCallsThatWaitForTheServer(t *testing.T) {
 	})
 }
 
-// Where no server was ever there, nothing can have been left behind: Close after calls that failed is quick, and has
-// nothing to report.
+// Where no server was ever there, nothing can have been left behind: Close after calls that failed is quick,
+// and has nothing to report.
 func TestCloseAfterFailedCallsOnADeadServer(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, plug := w.newMortal()

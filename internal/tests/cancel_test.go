@@ -15,8 +15,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// When the end of a wait races the grant, the call returns the lock, or an error and the lock goes on: it is never owned by
-// nobody, and never by an owner who was told that he has it not.
+// When the end of a wait races the grant, the call returns the lock, or an error and the lock goes on: it is
+// never owned by nobody, and never by an owner who was told that he has it not.
 func TestCancelRacesGrant(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -88,7 +88,8 @@ func raceCancel(a, b *rwlock.RWLock, modes [2]rwlock.Mode, name string) error {
 	}
 }
 
-// A call whose context ended before it was granted the lock returns the context's error, and the lock goes on.
+// A call whose context ended before it was granted the lock returns the context's error, and the lock goes
+// on.
 func TestContextThatEndedBeforeTheGrant(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -106,8 +107,8 @@ func TestContextThatEndedBeforeTheGrant(t *testing.T) {
 	})
 }
 
-// Many calls that give up together, while the lock is released, all return an error that says why, and leave nothing behind: the lock goes
-// to whoever waits on.
+// Many calls that give up together, while the lock is released, all return an error that says why, and leave
+// nothing behind: the lock goes to whoever waits on.
 func TestManyGiveUpTogether(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -196,7 +197,8 @@ func TestDoneContext(t *testing.T) {
 	})
 }
 
-// Whatever ends a wait, the error matches it, comes at once, and leaves nothing behind; the next call gets the lock.
+// Whatever ends a wait, the error matches it, comes at once, and leaves nothing behind; the next call gets
+// the lock.
 func TestEndOfAWait(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, u := w.newLock(), w.lease/10

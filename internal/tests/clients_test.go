@@ -58,7 +58,8 @@ func TestEverySortOfClient(t *testing.T) {
 }
 
 // clusterSorts are the sorts of clients of a cluster. There is none with a client-side cache:
-// redis.ClusterOptions of go-redis 9.23 has no setting for it, and redis.UniversalOptions has it for a client of one server alone.
+// redis.ClusterOptions of go-redis 9.23 has no setting for it, and redis.UniversalOptions has it for a client
+// of one server alone.
 var clusterSorts = map[string]func(o *redis.ClusterOptions){
 	"resp2":           func(o *redis.ClusterOptions) { o.Protocol = 2 },
 	"one connection":  func(o *redis.ClusterOptions) { o.PoolSize = 1 },
@@ -68,7 +69,8 @@ var clusterSorts = map[string]func(o *redis.ClusterOptions){
 	"read only":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
 	"retries":         func(o *redis.ClusterOptions) { o.MaxRetries = 3 },
 	"route by latency": func(o *redis.ClusterOptions) {
-		// The client measures the latency of a node while it still makes the client for it: a data race of its own.
+		// The client measures the latency of a node while it still makes the client for it: a data race of
+		// its own.
 		o.RouteByLatency = !raceDetector()
 	},
 	"route randomly": func(o *redis.ClusterOptions) { o.RouteRandomly = true },
@@ -94,7 +96,8 @@ func TestEverySortOfClusterClient(t *testing.T) {
 	}
 }
 
-// The whole of the API works on a cluster by way of TLS alone, and a client that does not trust the certificate is told.
+// The whole of the API works on a cluster by way of TLS alone, and a client that does not trust the
+// certificate is told.
 func TestClusterWithTLS(t *testing.T) {
 	t.Parallel()
 	addrs, config := testredis.StartTLSCluster(t, 3)
@@ -112,9 +115,9 @@ func TestClusterWithTLS(t *testing.T) {
 	require.ErrorContains(t, err, "certificate")
 }
 
-// The first call ever of a client for a cluster is bounded by MaxWait and by its context, and a call for a lock at a healthy node gets
-// it, though a node that the client is told of is frozen. One that may read from replicas asks any node what all commands are, and
-// waits for the answer.
+// The first call ever of a client for a cluster is bounded by MaxWait and by its context, and a call for a
+// lock at a healthy node gets it, though a node that the client is told of is frozen. One that may read from
+// replicas asks any node what all commands are, and waits for the answer.
 func TestFirstCallWithAFrozenNode(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -147,7 +150,8 @@ func TestFirstCallWithAFrozenNode(t *testing.T) {
 	cluster.Nodes[0].Resume()
 }
 
-// documentedRights returns what docs/operations.md has a user be granted, and of that the commands, beside the keys and channels.
+// documentedRights returns what docs/operations.md has a user be granted, and of that the commands, beside
+// the keys and channels.
 func documentedRights(t *testing.T) (setUser []any, commands []string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/operations.md")
@@ -262,8 +266,8 @@ func labelled(t *testing.T, rw, other *rwlock.RWLock, name string) {
 	unlock(t, h)
 }
 
-// A user who may do what is documented, and nothing else, may use the whole of the API. Without any of these rights there is an error, or
-// a record in the log, that names it; or it works as well.
+// A user who may do what is documented, and nothing else, may use the whole of the API. Without any of these
+// rights there is an error, or a record in the log, that names it; or it works as well.
 func TestRightsThatAreNeeded(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)

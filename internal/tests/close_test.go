@@ -17,8 +17,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
 
-// Close releases what is held, ends waiting calls with ErrClosed and lets others in at once; a second Close does nothing, and
-// all calls afterwards say ErrClosed.
+// Close releases what is held, ends waiting calls with ErrClosed and lets others in at once; a second Close
+// does nothing, and all calls afterwards say ErrClosed.
 func TestClose(t *testing.T) {
 	everywhere(t, func(w *world) {
 		ctx := context.Background()
@@ -132,7 +132,8 @@ func TestCloseWithRequestsInFlight(t *testing.T) {
 	})
 }
 
-// With nothing to release, Close waits neither long for a server that has stopped answering to remove the label, nor is that an error.
+// With nothing to release, Close waits neither long for a server that has stopped answering to remove the
+// label, nor is that an error.
 func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// Once the program has closed the client, every call returns an error that says so, and none tries again; a call that waits ends, too.
-// Close does not wait for holds that nothing can release any more.
+// Once the program has closed the client, every call returns an error that says so, and none tries again; a
+// call that waits ends, too. Close does not wait for holds that nothing can release any more.
 func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what the client says")
@@ -74,7 +74,8 @@ func TestClosedClientOfACluster(t *testing.T) {
 	(&world{T: t}).within((&world{}).closed(), start, time.Now())
 }
 
-// closed returns how long calls may take that fail since the client was closed. They used to take five seconds, or for ever.
+// closed returns how long calls may take that fail since the client was closed. They used to take five
+// seconds, or for ever.
 func (w *world) closed() time.Duration {
 	if w.fake {
 		return 100 * time.Millisecond
@@ -82,8 +83,8 @@ func (w *world) closed() time.Duration {
 	return 3 * time.Second
 }
 
-// requireClosedClient has calls under way when the client of an RWLock is closed, and makes others after that. other is an RWLock of the
-// same server.
+// requireClosedClient has calls under way when the client of an RWLock is closed, and makes others after
+// that. other is an RWLock of the same server.
 func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other *rwlock.RWLock) {
 	ctx := context.Background()
 	foreign := take(w, newOwner(), other, write, "foreign")
@@ -134,7 +135,8 @@ func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other 
 	}
 }
 
-// Over a quorum, a client that was closed stands for a server that has failed: the others suffice, as long as they are a majority.
+// Over a quorum, a client that was closed stands for a server that has failed: the others suffice, as long as
+// they are a majority.
 func TestClosedClientOfAQuorum(t *testing.T) {
 	t.Parallel()
 	t.Run("quorum", func(t *testing.T) {

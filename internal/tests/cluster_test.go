@@ -34,8 +34,8 @@ func eachClusterClient(
 	})
 }
 
-// On a cluster each lock works on the node that has its slot, and locks on all nodes work at the same time; with and
-// without an AutoPipeliner.
+// On a cluster each lock works on the node that has its slot, and locks on all nodes work at the same time;
+// with and without an AutoPipeliner.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -61,7 +61,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// A client for one node of a cluster says at once which client to use, instead of waiting for the node to serve the lock.
+// A client for one node of a cluster says at once which client to use, instead of waiting for the node to
+// serve the lock.
 func TestClientForOneNodeOfACluster(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -81,7 +82,8 @@ func TestClientForOneNodeOfACluster(t *testing.T) {
 	}
 }
 
-// While a node is frozen, locks on other nodes are as fast as ever, many of them too, and their holds are renewed.
+// While a node is frozen, locks on other nodes are as fast as ever, many of them too, and their holds are
+// renewed.
 func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -121,7 +123,8 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }) // what waits for the frozen node waits for long
 }
 
-// Inspect shows a lock at a healthy node without its holder's label while the node that has the label is frozen.
+// Inspect shows a lock at a healthy node without its holder's label while the node that has the label is
+// frozen.
 func TestInspectWithoutALabelOutOfReach(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -150,8 +153,8 @@ func TestInspectWithoutALabelOutOfReach(t *testing.T) {
 	require.Less(t, time.Since(start), hang)
 }
 
-// When the master of a cluster that has a lock is killed, the lock goes on at the replica that takes over: nobody fails, holds
-// whose leases outlast the failover are kept, and waiters are served.
+// When the master of a cluster that has a lock is killed, the lock goes on at the replica that takes over:
+// nobody fails, holds whose leases outlast the failover are kept, and waiters are served.
 func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -197,8 +200,8 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
-// A master that was cut off from the others goes on answering, with CLUSTERDOWN. When another has taken over, calls, waits, releases
-// and renewals go on there within half a second, however long that has taken.
+// A master that was cut off from the others goes on answering, with CLUSTERDOWN. When another has taken over,
+// calls, waits, releases and renewals go on there within half a second, however long that has taken.
 func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
 	t.Parallel()
 	for _, outage := range []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond, 4700 * time.Millisecond} {
@@ -253,8 +256,8 @@ func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
 	}
 }
 
-// Close does not wait for a master that was replaced while nothing was under way to it, though the client has not heard of that: here
-// the one that has the RWLock's label.
+// Close does not wait for a master that was replaced while nothing was under way to it, though the client has
+// not heard of that: here the one that has the RWLock's label.
 func TestCloseAfterAFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -274,8 +277,9 @@ func TestCloseAfterAFailover(t *testing.T) {
 	require.NoError(t, there.Close())
 }
 
-// While a slot is half moved, some of whose keys are at one node and some at another, locks in it are taken, renewed and released,
-// wherever their hashes are; a lock that others wait for stays at the node where all of its keys are.
+// While a slot is half moved, some of whose keys are at one node and some at another, locks in it are taken,
+// renewed and released, wherever their hashes are; a lock that others wait for stays at the node where all of
+// its keys are.
 func TestHalfMovedSlot(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -321,8 +325,9 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 }
 
-// A slot whose owner is told that nothing is being moved, while keys are at another node, as redis-cli --cluster fix does for a moment, has its
-// locks free: what was moved is out of reach. Their holders are notified at the next renewal, and a fence tells them from the next ones.
+// A slot whose owner is told that nothing is being moved, while keys are at another node, as redis-cli
+// --cluster fix does for a moment, has its locks free: what was moved is out of reach. Their holders are
+// notified at the next renewal, and a fence tells them from the next ones.
 func TestLockThatAMoveHasLeftBehind(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -349,8 +354,9 @@ func TestLockThatAMoveHasLeftBehind(t *testing.T) {
 	unlock(t, next)
 }
 
-// When the node of a cluster that a subscription is at goes away, is frozen, or is removed from the cluster and goes on answering,
-// waiters hear of their grants again soon, from another node, and sooner than by a heartbeat.
+// When the node of a cluster that a subscription is at goes away, is frozen, or is removed from the cluster
+// and goes on answering, waiters hear of their grants again soon, from another node, and sooner than by a
+// heartbeat.
 func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -388,8 +394,8 @@ func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 	}
 }
 
-// A grant needs no node but the lock's own: it is told there, too, whatever becomes of the others. And though all nodes tell it, it is heard
-// once.
+// A grant needs no node but the lock's own: it is told there, too, whatever becomes of the others. And though
+// all nodes tell it, it is heard once.
 func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -420,7 +426,8 @@ func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
 		next(names % 3)
 		return woken(rwlock.PathMessage) >= before+n
 	}, "%d messages of grants", n)
-	// A subscription that is silent is noticed after three seconds and more. A busy machine may need several tries to be quicker.
+	// A subscription that is silent is noticed after three seconds and more. A busy machine may need several
+	// tries to be quicker.
 	eventually(t, func() bool {
 		eventually(t, everywhere, "a subscription at each master")
 		for _, other := range []int{0, 2} {
@@ -429,12 +436,14 @@ func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
 		}
 		return next(1) < 2*time.Second
 	}, "a handover while the other nodes are frozen")
-	// If each were heard from all nodes, there would be two of these for each grant. Some come after an answer that says the same.
+	// If each were heard from all nodes, there would be two of these for each grant. Some come after an
+	// answer that says the same.
 	require.Less(t, woken(0), n, "messages heard twice")
 }
 
-// The message of a grant may be lost with the master that sent it, though the grant has reached the replica that takes over. Waiters do not
-// wait for their heartbeats then: they ask again once they know of the new master, wherever they subscribe.
+// The message of a grant may be lost with the master that sent it, though the grant has reached the replica
+// that takes over. Waiters do not wait for their heartbeats then: they ask again once they know of the new
+// master, wherever they subscribe.
 func TestWaitersAskAgainAfterAFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -456,7 +465,8 @@ func TestWaitersAskAgainAfterAFailover(t *testing.T) {
 	require.Less(t, next.at.Sub(start), lease/renewAfter-time.Second, "when a heartbeat would come")
 }
 
-// A master that takes over is subscribed to once a request was redirected there, though the former one and all others go on answering.
+// A master that takes over is subscribed to once a request was redirected there, though the former one and
+// all others go on answering.
 func TestMasterThatTakesOverIsSubscribedTo(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -515,8 +525,8 @@ func handover(t *testing.T, holder, waiter *rwlock.RWLock, name string) time.Dur
 // renewAfter is the part of a lease after which a waiter's heartbeat comes.
 const renewAfter = 3
 
-// When the master that sentinels watch is killed, frozen or replaced, locks go on at the replica that takes over: nobody fails, and
-// holds are kept.
+// When the master that sentinels watch is killed, frozen or replaced, locks go on at the replica that takes
+// over: nobody fails, and holds are kept.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -551,8 +561,9 @@ func TestSentinelFailover(t *testing.T) {
 	}
 }
 
-// A master that sentinels replace goes on for ten seconds, and answers, but tells of no grant any more. The subscription moves to the new one
-// long before the sentinels close it, or a heartbeat brings a grant, and waiters ask again.
+// A master that sentinels replace goes on for ten seconds, and answers, but tells of no grant any more. The
+// subscription moves to the new one long before the sentinels close it, or a heartbeat brings a grant, and
+// waiters ask again.
 func TestSubscriptionFollowsTheSentinels(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

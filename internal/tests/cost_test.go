@@ -19,7 +19,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// What does not wait costs no commands but one script each to lock and to unlock, few calls within, and no subscription.
+// What does not wait costs no commands but one script each to lock and to unlock, few calls within, and no
+// subscription.
 func TestCallsOfScripts(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -135,8 +136,8 @@ func (l *line) handOver(n int) {
 	eventually(l, func() bool { return l.g.read(l).scripts >= before+2*float64(n) }, "%d waiters more", n)
 }
 
-// The client side of what does not wait allocates little more than go-redis does for two scripts. Without an observer, it is as much
-// as before there were any.
+// The client side of what does not wait allocates little more than go-redis does for two scripts. Without an
+// observer, it is as much as before there were any.
 func TestAllocations(t *testing.T) {
 	testredis.Need(t) // miniredis allocates too
 	more, moreObserved := 3.0, 3.0+3
@@ -200,7 +201,8 @@ func TestIdleCostsHeartbeatsAlone(t *testing.T) {
 	unlock(t, holder)
 }
 
-// An RWLock that nobody uses sends nothing, though it has subscriptions: on a server, and on each master of a cluster.
+// An RWLock that nobody uses sends nothing, though it has subscriptions: on a server, and on each master of a
+// cluster.
 func TestUnusedRWLockSendsNothing(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -364,7 +366,8 @@ func (l *largestWake) note(cmd redis.Cmder) {
 	}
 }
 
-// Those that are let in hear of it by one message to each RWLock; those of the RWLock that unlocks, by the reply.
+// Those that are let in hear of it by one message to each RWLock; those of the RWLock that unlocks, by the
+// reply.
 func TestOneMessagePerRWLock(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -30,8 +30,8 @@ func (w *world) getInBy(at time.Time, calls []*call) {
 	}
 }
 
-// Readers that wait behind a writer whose process died all get in when its lease is over, however many they are, and
-// whoever of them finds that out.
+// Readers that wait behind a writer whose process died all get in when its lease is over, however many they
+// are, and whoever of them finds that out.
 func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
 	t.Parallel()
 	inBubbleAndAlone(t, func(w *world) {
@@ -48,8 +48,8 @@ func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
 	})
 }
 
-// Close finishes what its releases, and those just before it, began: every reader that waited gets in, not only those that
-// the first steps let in.
+// Close finishes what its releases, and those just before it, began: every reader that waited gets in, not
+// only those that the first steps let in.
 func TestCloseFinishesTheStepsThatItsReleasesBegan(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"unlocked", "held"} {

@@ -14,8 +14,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// Two owners that hold what the other wants: the call that closes the circle fails at once, whether or not its wait is limited, and
-// names the owners and the locks. It changes nothing: when its owner releases what it holds, the other gets on.
+// Two owners that hold what the other wants: the call that closes the circle fails at once, whether or not
+// its wait is limited, and names the owners and the locks. It changes nothing: when its owner releases what
+// it holds, the other gets on.
 func TestDeadlockOfTwoFailsAtOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -66,8 +67,8 @@ func TestDeadlockOfManyFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A reader waits behind a waiting writer, who waits for another reader, who waits for the first: a deadlock, though readers alone
-// hold the lock. If the writer gives up before, there is none.
+// A reader waits behind a waiting writer, who waits for another reader, who waits for the first: a deadlock,
+// though readers alone hold the lock. If the writer gives up before, there is none.
 func TestDeadlockBehindAWaitingWriter(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -98,7 +99,8 @@ func TestDeadlockBehindAWaitingWriter(t *testing.T) {
 	})
 }
 
-// What is no deadlock waits: readers beside readers, a Try, an owner that has another goroutine that can go on.
+// What is no deadlock waits: readers beside readers, a Try, an owner that has another goroutine that can go
+// on.
 func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
@@ -133,8 +135,8 @@ func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
 	})
 }
 
-// Of a crowd of readers that were let in together but enter in steps, the first may wait for what the last holds: the last is about to
-// get in, though a writer waits by then.
+// Of a crowd of readers that were let in together but enter in steps, the first may wait for what the last
+// holds: the last is about to get in, though a writer waits by then.
 func TestReaderThatIsAboutToGetInIsInNoDeadlock(t *testing.T) {
 	t.Parallel()
 	w, _ := alone(t)
@@ -169,7 +171,8 @@ func TestDeadlockWithAnotherRWLockIsNotNoticed(t *testing.T) {
 	})
 }
 
-// Owners that take locks in any order get on, if they release what they hold when they meet a deadlock: none goes unnoticed.
+// Owners that take locks in any order get on, if they release what they hold when they meet a deadlock: none
+// goes unnoticed.
 func TestDeadlocksAllowAnyOrder(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()

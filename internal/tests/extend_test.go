@@ -11,7 +11,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// extended ends the test if the server does not keep a hold for d from some time on, or for much longer than the client's margin beyond.
+// extended ends the test if the server does not keep a hold for d from some time on, or for much longer than
+// the client's margin beyond.
 func (w *world) extended(rw *rwlock.RWLock, h *rwlock.Hold, d time.Duration, from time.Time) {
 	w.Helper()
 	least, most := d, d+d/99+4*time.Millisecond
@@ -45,7 +46,8 @@ func TestExtendMovesTheEndOfAHold(t *testing.T) {
 	})
 }
 
-// An extended hold lasts though its process cannot reach the server, renewed or not, and nobody else has the lock meanwhile.
+// An extended hold lasts though its process cannot reach the server, renewed or not, and nobody else has the
+// lock meanwhile.
 func TestExtendOutlastsTheServer(t *testing.T) {
 	bubbled(t, func(w *world) {
 		other := w.newLock()
@@ -104,7 +106,8 @@ func TestMaxHoldEndsAnExtendedHold(t *testing.T) {
 	})
 }
 
-// What an owner's other holds need, and their release, takes nothing from an extended hold; nor does its extension outlive it.
+// What an owner's other holds need, and their release, takes nothing from an extended hold; nor does its
+// extension outlive it.
 func TestExtendOfOneOfSeveral(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
@@ -155,7 +158,8 @@ func TestExtendWithoutAHold(t *testing.T) {
 	})
 }
 
-// Extend refuses what is no time, and a context that is nil or done, and returns when its context ends; the hold stays.
+// Extend refuses what is no time, and a context that is nil or done, and returns when its context ends; the
+// hold stays.
 func TestExtendThatFails(t *testing.T) {
 	bubbled(t, func(w *world) {
 		mortal, plug := w.newMortal()

@@ -17,8 +17,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// The readers that wait behind a writer enter together when it leaves; the writer that waits beside them comes next, and
-// readers that come later after that.
+// The readers that wait behind a writer enter together when it leaves; the writer that waits beside them
+// comes next, and readers that come later after that.
 func TestReadersEnterTogether(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock()}, "n"
@@ -88,7 +88,8 @@ func TestReaderInAStormOfWriters(t *testing.T) {
 	})
 }
 
-// A writer that comes in a storm of readers gets in after at most one read phase, in which each reader entered once.
+// A writer that comes in a storm of readers gets in after at most one read phase, in which each reader
+// entered once.
 func TestWriterInAStormOfReaders(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.storm(read, write, stormers)
@@ -97,8 +98,8 @@ func TestWriterInAStormOfReaders(t *testing.T) {
 
 const stormers = 8
 
-// storm has stormers lock without pause in one mode, each for some time, while one owner locks now and then in the other:
-// no more than limit grants may come before its own.
+// storm has stormers lock without pause in one mode, each for some time, while one owner locks now and then
+// in the other: no more than limit grants may come before its own.
 func (w *world) storm(many, one rwlock.Mode, limit int64) {
 	w.Helper()
 	if !w.fake {
@@ -150,8 +151,8 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 	wg.Wait()
 }
 
-// A waiting writer that is cancelled, times out or dies lets the readers behind it in: at once, at once, and when its
-// lease is over.
+// A waiting writer that is cancelled, times out or dies lets the readers behind it in: at once, at once, and
+// when its lease is over.
 func TestWriterStopsWaiting(t *testing.T) {
 	everywhere(t, func(w *world) {
 		for _, how := range []string{"cancelled", "timed out", "killed"} {
@@ -208,7 +209,8 @@ func TestWriterStopsWaiting(t *testing.T) {
 	})
 }
 
-// If the holder and the first waiters die together, the next one gets in as soon as the longest of their leases is over.
+// If the holder and the first waiters die together, the next one gets in as soon as the longest of their
+// leases is over.
 func TestHolderAndFirstWaitersDie(t *testing.T) {
 	everywhere(t, func(w *world) {
 		for _, modes := range some(w, [][]rwlock.Mode{
@@ -245,8 +247,8 @@ func TestHolderAndFirstWaitersDie(t *testing.T) {
 	})
 }
 
-// Readers that wait when a writer's lease runs out are owed the next phase as if it had unlocked: they go before the
-// writer that waits.
+// Readers that wait when a writer's lease runs out are owed the next phase as if it had unlocked: they go
+// before the writer that waits.
 func TestReadersGoFirstAfterAWriterDied(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
@@ -266,7 +268,8 @@ func TestReadersGoFirstAfterAWriterDied(t *testing.T) {
 	})
 }
 
-// A Try does not get in while others wait, not even at the moment when the lock becomes free by the end of a lease.
+// A Try does not get in while others wait, not even at the moment when the lock becomes free by the end of a
+// lease.
 func TestTryDoesNotOvertake(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -370,8 +373,9 @@ func TestWaitersQueueAgain(t *testing.T) {
 	})
 }
 
-// Waiting costs no commands but one heartbeat per third of a lease, and no message is needed for it. Beside it, each server is told
-// the client's label every two minutes, and, if there are several, that the lease is in use, every two minutes and a half or less often.
+// Waiting costs no commands but one heartbeat per third of a lease, and no message is needed for it. Beside
+// it, each server is told the client's label every two minutes, and, if there are several, that the lease is
+// in use, every two minutes and a half or less often.
 func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 	bubbled(t, func(w *world) {
 		const waiters, leases = 20, 10

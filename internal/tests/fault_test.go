@@ -24,8 +24,8 @@ var bothModes = []rwlock.Mode{rwlock.Write, rwlock.Read}
 // quiet is a lease so long that no renewal and no heartbeat comes within the time of a test.
 const quiet = 10 * time.Minute
 
-// behindProxy returns an RWLock whose connections pass a proxy, on a server that knows the scripts already, so that the
-// first call of a script that the proxy sees is one that runs.
+// behindProxy returns an RWLock whose connections pass a proxy, on a server that knows the scripts already,
+// so that the first call of a script that the proxy sees is one that runs.
 func (w *world) behindProxy(opts ...rwlock.Option) (*rwlock.RWLock, *faultproxy.Proxy) {
 	w.Helper()
 	c := w.dial()
@@ -211,8 +211,8 @@ func TestCallsReturnThoughServerIsFrozen(t *testing.T) {
 	})
 }
 
-// A call that waits in the queue returns when its context ends, though the server is frozen, and has left the queue once it
-// thaws.
+// A call that waits in the queue returns when its context ends, though the server is frozen, and has left the
+// queue once it thaws.
 func TestQueuedCallReturnsThoughServerIsFrozen(t *testing.T) {
 	t.Parallel()
 	w, s := alone(t)
@@ -238,8 +238,8 @@ func TestQueuedCallReturnsThoughServerIsFrozen(t *testing.T) {
 	waitFree(t, rw, "a")
 }
 
-// Unlock returns in bounded time though the server is frozen, whatever its context, and the lock is free soon after the
-// server thaws, long before the lease is over.
+// Unlock returns in bounded time though the server is frozen, whatever its context, and the lock is free soon
+// after the server thaws, long before the lease is over.
 func TestUnlockWhileServerIsFrozen(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes {
@@ -261,7 +261,8 @@ func TestUnlockWhileServerIsFrozen(t *testing.T) {
 	}
 }
 
-// A context that is done already does not keep Unlock from waiting for the answer, nor does what else is under way.
+// A context that is done already does not keep Unlock from waiting for the answer, nor does what else is
+// under way.
 func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -279,8 +280,8 @@ func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
 	})
 }
 
-// Unlock gives up waiting for an answer after some seconds, whatever the client does with its own retries; the release goes
-// on.
+// Unlock gives up waiting for an answer after some seconds, whatever the client does with its own retries;
+// the release goes on.
 func TestUnlockIsBounded(t *testing.T) {
 	bubbled(t, func(w *world) {
 		for _, mode := range bothModes {
@@ -308,9 +309,9 @@ var resent = map[string]func(r *faultproxy.Rule){
 	"request lost":      func(r *faultproxy.Rule) { r.Reset() },
 }
 
-// A reply that is lost after the script ran, as a connection that breaks before it did, is made up for by go-redis, which
-// sends the command again: there is one hold, one token and one release, and the user sees nothing of it. Each script
-// meets the fault once.
+// A reply that is lost after the script ran, as a connection that breaks before it did, is made up for by
+// go-redis, which sends the command again: there is one hold, one token and one release, and the user sees
+// nothing of it. Each script meets the fault once.
 func TestLostRepliesAndDuplicatesChangeNothing(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -354,8 +355,8 @@ func TestLostRepliesAndDuplicatesChangeNothing(t *testing.T) {
 	})
 }
 
-// A waiter whose first reply is lost waits in one place, and a lost reply to the release that lets it in keeps it from
-// nothing: the next reply has it ask again.
+// A waiter whose first reply is lost waits in one place, and a lost reply to the release that lets it in
+// keeps it from nothing: the next reply has it ask again.
 func TestLostReplyStillHandsOver(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -389,8 +390,8 @@ func TestLostReplyOfForceUnlock(t *testing.T) {
 	})
 }
 
-// A request that is on its way when its caller gives up is refused when it executes after the withdrawal, and leaves
-// nothing: no hold and no place in the queue, in a lock that is free and in one that is not.
+// A request that is on its way when its caller gives up is refused when it executes after the withdrawal, and
+// leaves nothing: no hold and no place in the queue, in a lock that is free and in one that is not.
 func TestRequestDelayedPastItsWithdrawal(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -428,8 +429,8 @@ func TestRequestDelayedPastItsWithdrawal(t *testing.T) {
 	})
 }
 
-// A release, a re-entry and a renewal that execute when the same owner has long had the next hold of the name do not
-// touch it.
+// A release, a re-entry and a renewal that execute when the same owner has long had the next hold of the name
+// do not touch it.
 func TestRequestDelayedPastTheNextHold(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -475,7 +476,8 @@ func TestRequestDelayedPastTheNextHold(t *testing.T) {
 	})
 }
 
-// A waiter's heartbeat that comes when the waiter has long been let in, and others after it, takes nothing from it.
+// A waiter's heartbeat that comes when the waiter has long been let in, and others after it, takes nothing
+// from it.
 func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -502,8 +504,8 @@ func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
 	})
 }
 
-// A waiter's heartbeat that comes when its hold was long dropped takes the lock anew: the holder hears that it was lost in
-// between.
+// A waiter's heartbeat that comes when its hold was long dropped takes the lock anew: the holder hears that
+// it was lost in between.
 func TestHeartbeatDelayedPastADroppedHold(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -538,8 +540,8 @@ func TestGrantReachesAnotherRWLockOfTheProcess(t *testing.T) {
 	})
 }
 
-// A wake-up message that is lost because the subscription broke is made up for at once when it is back, with no help of
-// a heartbeat.
+// A wake-up message that is lost because the subscription broke is made up for at once when it is back, with
+// no help of a heartbeat.
 func TestLostSubscriptionIsMadeUpForAtOnce(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -592,8 +594,8 @@ func TestSwallowedMessageIsMadeUpForByTheHeartbeat(t *testing.T) {
 	})
 }
 
-// work has four owners lock, re-enter and release two names for writing and reading, n times each; nothing may fail, and
-// writers exclude each other.
+// work has four owners lock, re-enter and release two names for writing and reading, n times each; nothing
+// may fail, and writers exclude each other.
 func (w *world) work(rw *rwlock.RWLock, n int) {
 	w.Helper()
 	var inside [2]atomic.Int32
@@ -672,8 +674,8 @@ func TestBrokenConnectionsAreNotNoticed(t *testing.T) {
 	})
 }
 
-// When the server loses its data, holders hear of it by their next renewal, waiters queue again by themselves, and the
-// tokens go on to rise.
+// When the server loses its data, holders hear of it by their next renewal, waiters queue again by
+// themselves, and the tokens go on to rise.
 func TestServerThatLosesItsData(t *testing.T) {
 	t.Parallel()
 	test := func(w *world, lose func()) {
@@ -741,8 +743,9 @@ func TestOutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 	})
 }
 
-// An outage of more than a lease cancels the context at the local deadline, though the connection hangs and no error
-// comes: that is the lease, less one percent and two milliseconds, from the moment before the last request that succeeded.
+// An outage of more than a lease cancels the context at the local deadline, though the connection hangs and
+// no error comes: that is the lease, less one percent and two milliseconds, from the moment before the last
+// request that succeeded.
 func TestLongerOutageCancelsAtTheLocalDeadline(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes {
@@ -784,8 +787,8 @@ func TestLongerOutageCancelsAtTheLocalDeadline(t *testing.T) {
 	})
 }
 
-// A waiter whose server is out of reach goes on for a lease, counted from its last heartbeat that was answered, and then
-// fails with the client's error, not with its context's.
+// A waiter whose server is out of reach goes on for a lease, counted from its last heartbeat that was
+// answered, and then fails with the client's error, not with its context's.
 func TestWaiterOutlastsAnOutageForALease(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, plug := w.newMortal()
@@ -822,7 +825,8 @@ func TestWaiterSurvivesAShortOutage(t *testing.T) {
 	})
 }
 
-// Where no server can be reached, every first call fails with the client's error, which is none of the library's.
+// Where no server can be reached, every first call fails with the client's error, which is none of the
+// library's.
 func TestNoServerIsTheClientsError(t *testing.T) {
 	t.Parallel()
 	c := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
@@ -874,7 +878,8 @@ func useAll(t *testing.T, rw *rwlock.RWLock, name string) {
 	assert.ErrorIs(t, h.Unlock(ctx), rwlock.ErrLost)
 }
 
-// A waiter is granted the lock, and hears of it only when its lease has ended and another has the lock: it goes on waiting.
+// A waiter is granted the lock, and hears of it only when its lease has ended and another has the lock: it
+// goes on waiting.
 func TestGrantThatWasLostIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// Tokens of write holds strictly increase, over thousands of grants by several RWLocks, with and without a wait.
+// Tokens of write holds strictly increase, over thousands of grants by several RWLocks, with and without a
+// wait.
 func TestTokensIncrease(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -142,8 +143,9 @@ func TestTokenIsEqualOnReentry(t *testing.T) {
 	})
 }
 
-// A read hold's token is not less than that of any writer before it, and less than that of any writer after it, as long
-// as the server knows them; so a resource that refuses smaller tokens refuses what was read before it was written.
+// A read hold's token is not less than that of any writer before it, and less than that of any writer after
+// it, as long as the server knows them; so a resource that refuses smaller tokens refuses what was read
+// before it was written.
 func TestTokenOfAReaderIsBetweenItsNeighbours(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
@@ -172,7 +174,8 @@ func TestTokenOfAReaderIsBetweenItsNeighbours(t *testing.T) {
 	})
 }
 
-// The token of the last writer outlives its lease by three minutes, so that tokens go on from it and late requests are refused.
+// The token of the last writer outlives its lease by three minutes, so that tokens go on from it and late
+// requests are refused.
 func TestFenceIsRemembered(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.alone("it reads the hash of one")

@@ -185,7 +185,8 @@ func (g *gauge) of(tb testing.TB, fn func()) cost {
 	return g.read(tb).minus(before)
 }
 
-// floor returns what does nothing at the server, but with the same KEYS and ARGV as a workload, made beforehand.
+// floor returns what does nothing at the server, but with the same KEYS and ARGV as a workload, made
+// beforehand.
 func (g *gauge) floor(tb testing.TB, c redis.UniversalClient, prepare prepare) func() error {
 	tb.Helper()
 	rec := &recorder{}

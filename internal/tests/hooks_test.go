@@ -36,7 +36,8 @@ func (fn onEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// tenant gives a client a part of the keys: it is put in front of each key of a script, in the arguments themselves.
+// tenant gives a client a part of the keys: it is put in front of each key of a script, in the arguments
+// themselves.
 func tenant(prefix string) onEach {
 	return func(cmd redis.Cmder) {
 		args := cmd.Args()
@@ -62,8 +63,8 @@ func argument(arg any) string {
 	return fmt.Sprint(arg)
 }
 
-// A hook that edits the arguments of a command edits each request once, though the server does not know its script and
-// is sent the text: two clients with that hook exclude each other, and all keys are the hook's.
+// A hook that edits the arguments of a command edits each request once, though the server does not know its
+// script and is sent the text: two clients with that hook exclude each other, and all keys are the hook's.
 func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
 	t.Parallel()
 	const mine = "tenant:"

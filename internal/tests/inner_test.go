@@ -10,8 +10,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// Once an inner hold with a longer lease is released, the server keeps what the outer one asked for: if the process dies
-// then, others wait for the outer hold's lease. The outer hold's context does not outlive it.
+// Once an inner hold with a longer lease is released, the server keeps what the outer one asked for: if the
+// process dies then, others wait for the outer hold's lease. The outer hold's context does not outlive it.
 func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -43,8 +43,8 @@ func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
 	})
 }
 
-// A lease that an inner hold shares with others of its owner ends with the last of them that asked for it; what is left is
-// renewed as before.
+// A lease that an inner hold shares with others of its owner ends with the last of them that asked for it;
+// what is left is renewed as before.
 func TestLongestRemainingLeaseIsKept(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
@@ -66,7 +66,8 @@ func TestLongestRemainingLeaseIsKept(t *testing.T) {
 	})
 }
 
-// An inner Unlock that learns from the server that the owner's hold is gone tells the outer hold's context at once.
+// An inner Unlock that learns from the server that the owner's hold is gone tells the outer hold's context at
+// once.
 func TestInnerUnlockThatFindsTheLossEndsTheOuterHold(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, other := w.newLock(rwlock.WithLease(quiet)), w.newLock()

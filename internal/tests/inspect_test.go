@@ -15,8 +15,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// requireUntouched ends the test if fn changes anything at the server. What waits sends heartbeats beside, so fn has
-// more than one try.
+// requireUntouched ends the test if fn changes anything at the server. What waits sends heartbeats beside, so
+// fn has more than one try.
 func (w *world) requireUntouched(c *redis.Client, fn func()) {
 	w.Helper()
 	eventually(w, func() bool {
@@ -104,7 +104,8 @@ func TestInspectTellsTheState(t *testing.T) {
 	})
 }
 
-// Inspect lists waiters in the order in which they are then served: a mode's in order of arrival, readers together.
+// Inspect lists waiters in the order in which they are then served: a mode's in order of arrival, readers
+// together.
 func TestInspectListsWaitersAsTheyAreServed(t *testing.T) {
 	arrivals := [][]rwlock.Mode{
 		{write, read, write, read, read, write},
@@ -193,8 +194,8 @@ func TestInspectNeedsNoRightToWrite(t *testing.T) {
 	unlock(t, h)
 }
 
-// ForceUnlock drops every hold, lets in whoever is next, and its holders find out; what they then release is not the hold
-// of those that came after.
+// ForceUnlock drops every hold, lets in whoever is next, and its holders find out; what they then release is
+// not the hold of those that came after.
 func TestForceUnlock(t *testing.T) {
 	everywhere(t, func(w *world) {
 		ctx := context.Background()

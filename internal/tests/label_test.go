@@ -32,7 +32,8 @@ func (w *world) labelKeys() (keys []string) {
 	}
 }
 
-// requireLabels requires that a server knows n labels. One of a quorum may know later than a lock call returns: that waits for a majority.
+// requireLabels requires that a server knows n labels. One of a quorum may know later than a lock call
+// returns: that waits for a majority.
 func (w *world) requireLabels(n int) {
 	w.Helper()
 	if w.quorum != nil {
@@ -41,8 +42,8 @@ func (w *world) requireLabels(n int) {
 	require.Len(w, w.labelKeys(), n)
 }
 
-// Inspect shows, beside each holder and each waiter, the label of its RWLock: that of WithLabel, or program, host and process. It does
-// from the moment when the lock call has returned, and from any RWLock.
+// Inspect shows, beside each holder and each waiter, the label of its RWLock: that of WithLabel, or program,
+// host and process. It does from the moment when the lock call has returned, and from any RWLock.
 func TestInspectShowsLabels(t *testing.T) {
 	everywhere(t, func(w *world) {
 		host, err := os.Hostname()
@@ -67,7 +68,8 @@ func TestInspectShowsLabels(t *testing.T) {
 	})
 }
 
-// The key of a label is a contract between versions of the library that run side by side. It has a time to live, and Close removes it.
+// The key of a label is a contract between versions of the library that run side by side. It has a time to
+// live, and Close removes it.
 func TestLabelKey(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.lockVia(func(*redis.Client) {}, rwlock.WithLabel("worker"))
@@ -88,8 +90,8 @@ func TestLabelKey(t *testing.T) {
 	})
 }
 
-// A label stays for as long as anything is held or waited for, whatever the leases, and goes when nothing has been for a while. It costs
-// one command every two minutes, however many locks are taken.
+// A label stays for as long as anything is held or waited for, whatever the leases, and goes when nothing has
+// been for a while. It costs one command every two minutes, however many locks are taken.
 func TestLabelStaysWhileItIsNeeded(t *testing.T) {
 	bubbled(t, func(w *world) {
 		sets := &setCounter{}
@@ -193,7 +195,8 @@ func TestLabelOfALongLeaseGoesWithinADay(t *testing.T) {
 	})
 }
 
-// Without WithLogger, or with a nil logger, a loss is logged to slog.Default(). This test is not parallel: it sets that.
+// Without WithLogger, or with a nil logger, a loss is logged to slog.Default(). This test is not parallel: it
+// sets that.
 func TestLossIsLoggedByDefault(t *testing.T) {
 	before := slog.Default()
 	defer slog.SetDefault(before)

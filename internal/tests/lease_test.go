@@ -23,7 +23,8 @@ import (
 // margin is what a client's deadline is short of the server's.
 func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
-// around ends the test if got is not within a little of want, or on a real clock of what that has become since then.
+// around ends the test if got is not within a little of want, or on a real clock of what that has become
+// since then.
 func (w *world) around(want, got time.Duration, since time.Time) {
 	w.Helper()
 	least, most := want-2*time.Millisecond, want+2*time.Millisecond
@@ -42,8 +43,8 @@ func (w *world) left(rw *rwlock.RWLock, h *rwlock.Hold) time.Duration {
 	return holder.Lease
 }
 
-// Re-entry neither shortens a lease nor lengthens it by adding: the longer of what is left and what is asked counts, until the
-// inner hold is released.
+// Re-entry neither shortens a lease nor lengthens it by adding: the longer of what is left and what is asked
+// counts, until the inner hold is released.
 func TestReentryKeepsTheLongerLease(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -130,8 +131,8 @@ func TestReadersKeepTheirOwnLeases(t *testing.T) {
 	})
 }
 
-// A live reader does not keep a dead one alive: a writer gets in when the live one has left and the dead one's lease is
-// over, whichever comes last.
+// A live reader does not keep a dead one alive: a writer gets in when the live one has left and the dead
+// one's lease is over, whichever comes last.
 func TestDeadReaderBesideALiveOne(t *testing.T) {
 	everywhere(t, func(w *world) {
 		for _, c := range []struct {
@@ -168,8 +169,8 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// A reader whose own lease is over has lost its hold though others keep the lock in read mode: its re-entry and its Unlock
-// say ErrLost, and revive nothing.
+// A reader whose own lease is over has lost its hold though others keep the lock in read mode: its re-entry
+// and its Unlock say ErrLost, and revive nothing.
 func TestReaderLosesItsHoldBesideOthers(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
@@ -292,7 +293,8 @@ func TestHoldsAreRenewed(t *testing.T) {
 	})
 }
 
-// A hold that is not renewed ends with its lease, which counts from the grant, also if it had to be waited for.
+// A hold that is not renewed ends with its lease, which counts from the grant, also if it had to be waited
+// for.
 func TestNoRenewEndsWithTheLease(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
@@ -320,8 +322,8 @@ func TestNoRenewEndsWithTheLease(t *testing.T) {
 	})
 }
 
-// A hold is lost at its local deadline, which is the server's less a margin, though the server cannot be reached, and not
-// before.
+// A hold is lost at its local deadline, which is the server's less a margin, though the server cannot be
+// reached, and not before.
 func TestLostAtTheLocalDeadline(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -367,8 +369,8 @@ func TestRenewalsMayFailForLessThanALease(t *testing.T) {
 	})
 }
 
-// A hold that the server has lost is lost as soon as a renewal tells, and nothing starts it anew: not a re-entry, not the
-// renewal, and not the Unlock.
+// A hold that the server has lost is lost as soon as a renewal tells, and nothing starts it anew: not a
+// re-entry, not the renewal, and not the Unlock.
 func TestServerLosesTheHold(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
@@ -418,8 +420,8 @@ func TestOneOfTwoModesIsLost(t *testing.T) {
 	})
 }
 
-// Of many Unlocks of one Hold, at a time or one after the other, one releases; the others say ErrNotHeld and release
-// nothing else of the owner.
+// Of many Unlocks of one Hold, at a time or one after the other, one releases; the others say ErrNotHeld and
+// release nothing else of the owner.
 func TestUnlockTwice(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -463,8 +465,8 @@ func TestUnlockWithDoneContext(t *testing.T) {
 	})
 }
 
-// A Hold that becomes unreachable without Unlock is renewed no more: its lease frees the lock, and the logger hears where
-// it was taken. One that was released is not reported.
+// A Hold that becomes unreachable without Unlock is renewed no more: its lease frees the lock, and the logger
+// hears where it was taken. One that was released is not reported.
 func TestForgottenHold(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -571,8 +573,8 @@ func TestDeadlineCountsFromBeforeTheRequest(t *testing.T) {
 	})
 }
 
-// From the local deadline on, Unlock says that the hold was lost, even if that is the first to notice, and the server has
-// yet to end it.
+// From the local deadline on, Unlock says that the hold was lost, even if that is the first to notice, and
+// the server has yet to end it.
 func TestUnlockAtTheLocalDeadline(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A hold whose context somebody keeps, or a context made from it, is not forgotten though nobody keeps the Hold: it is
-// renewed, and its lock stays held. Once the context is gone as well, it ends with its lease.
+// A hold whose context somebody keeps, or a context made from it, is not forgotten though nobody keeps the
+// Hold: it is renewed, and its lock stays held. Once the context is gone as well, it ends with its lease.
 func TestLiveContextKeepsItsHold(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -64,8 +64,9 @@ func TestLiveContextKeepsItsHold(t *testing.T) {
 	})
 }
 
-// A hold that nobody refers to ends with its lease though contexts were made from its own that nobody refers to either, and functions wait
-// for its end; also if the context that it was taken with lives on. Whoever waits for its Done channel is told.
+// A hold that nobody refers to ends with its lease though contexts were made from its own that nobody refers
+// to either, and functions wait for its end; also if the context that it was taken with lives on. Whoever
+// waits for its Done channel is told.
 func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -114,8 +115,9 @@ func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 	})
 }
 
-// All contexts that were made from a hold's are cancelled when it is lost, with the cause ErrLost, and functions that wait for its end are
-// called; and so when the context ends that the hold was taken with, with its cause.
+// All contexts that were made from a hold's are cancelled when it is lost, with the cause ErrLost, and
+// functions that wait for its end are called; and so when the context ends that the hold was taken with, with
+// its cause.
 func TestChildrenOfAHoldsContextEnd(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("contexts")

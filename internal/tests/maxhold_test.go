@@ -10,8 +10,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A hold with MaxHold lasts for just so long, however its lease divides that, and however it was granted; and the server keeps it
-// for no longer than the margin beyond.
+// A hold with MaxHold lasts for just so long, however its lease divides that, and however it was granted; and
+// the server keeps it for no longer than the margin beyond.
 func TestMaxHoldEndsTheHold(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, far := w.newLock(), w.newLock()
@@ -69,7 +69,8 @@ func TestMaxHoldOfADeadProcess(t *testing.T) {
 	})
 }
 
-// Each hold of an owner has a MaxHold of its own: when one ends, the others go on, and keep the lease that they need.
+// Each hold of an owner has a MaxHold of its own: when one ends, the others go on, and keep the lease that
+// they need.
 func TestMaxHoldOfOneOfSeveral(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
@@ -117,7 +118,8 @@ func TestBadMaxHold(t *testing.T) {
 	})
 }
 
-// While an owner has not released a hold that it lost, its calls fail with ErrLost in both modes, though another of its holds is good.
+// While an owner has not released a hold that it lost, its calls fail with ErrLost in both modes, though
+// another of its holds is good.
 func TestReentryBesideALostHold(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()

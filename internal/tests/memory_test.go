@@ -38,8 +38,8 @@ func leastHeap() uint64 {
 	return least
 }
 
-// playHoarder is a process that has much to do with locks for a while, and says how much memory it needs before, and again and
-// again when all is over.
+// playHoarder is a process that has much to do with locks for a while, and says how much memory it needs
+// before, and again and again when all is over.
 func playHoarder() {
 	// The client's own needs are not to hide the lock's.
 	const few, small = 4, 4096
@@ -163,8 +163,8 @@ func playHoarder() {
 	}
 }
 
-// What a client remembers is bounded by what is held and waited for, and a number of names: it forgets names that were
-// lost or used, and what a peak of readers or waiters needed.
+// What a client remembers is bounded by what is held and waited for, and a number of names: it forgets names
+// that were lost or used, and what a peak of readers or waiters needed.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	const little = 128_000 // bytes: a few for each name, reader or waiter

@@ -148,7 +148,8 @@ func TestWriterReentersPastWaiters(t *testing.T) {
 	})
 }
 
-// Releasing the last write hold lets waiting readers in at that moment; a writer stays out until the last reader goes.
+// Releasing the last write hold lets waiting readers in at that moment; a writer stays out until the last
+// reader goes.
 func TestDowngrade(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, far, name := w.newLock(), w.newLock(), "n"
@@ -400,8 +401,8 @@ func TestWithReleasesOnPanic(t *testing.T) {
 	})
 }
 
-// Work done under a lost lock is not taken for done: fn's error is joined with ErrLost, be it nil, and even if fn has
-// released the lock itself.
+// Work done under a lost lock is not taken for done: fn's error is joined with ErrLost, be it nil, and even
+// if fn has released the lock itself.
 func TestWithJoinsErrLost(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, failure := w.newLock(), errors.New("failure")

@@ -21,7 +21,8 @@ var names = []string{
 	strings.Repeat("x", 1023), strings.Repeat("{", 1024), strings.Repeat("\x00", 1024), strings.Repeat("🔒", 256),
 }
 
-// Any string of 1 to 1,024 bytes is a name, and two of them never share a key: each lock has as many of its own.
+// Any string of 1 to 1,024 bytes is a name, and two of them never share a key: each lock has as many of its
+// own.
 func TestAnyStringIsAName(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -80,7 +81,8 @@ func TestBadNamesAreRefused(t *testing.T) {
 
 func errOf[T any](_ T, err error) error { return err }
 
-// occupy gives a lock all the keys that it can have: a writer that re-entered and reads, readers, and waiters.
+// occupy gives a lock all the keys that it can have: a writer that re-entered and reads, readers, and
+// waiters.
 func occupy(w *world, rw *rwlock.RWLock, name string) []string {
 	w.Helper()
 	alone := take(w, newOwner(), rw, write, name)
@@ -168,8 +170,8 @@ func content(t testing.TB, c *redis.Client, key string) string {
 	return fmt.Sprint(typ, v)
 }
 
-// A key of the wrong type under any of the lock's keys stays as it is, whatever is called; a call that needs that key says
-// what is wrong, names the lock, and leaves nothing else behind.
+// A key of the wrong type under any of the lock's keys stays as it is, whatever is called; a call that needs
+// that key says what is wrong, names the lock, and leaves nothing else behind.
 func TestWrongTypeIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -223,8 +225,8 @@ func (w *world) wrongType(suffix string, needy bool) {
 	untouched("inspect")
 }
 
-// Two RWLocks are strangers though one Owner uses both: they exclude each other, and neither's Unlock touches the other's
-// hold.
+// Two RWLocks are strangers though one Owner uses both: they exclude each other, and neither's Unlock touches
+// the other's hold.
 func TestTwoRWLocksAreStrangers(t *testing.T) {
 	everywhere(t, func(w *world) {
 		a, b, ctx := w.newLock(), w.newLock(), newOwner()

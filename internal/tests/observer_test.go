@@ -48,7 +48,8 @@ func (j *journal) next(t testing.TB, n int, kind rwlock.EventKind) rwlock.Event 
 	return list[n-1]
 }
 
-// An observer is told of each acquisition: its name, mode, owner, token, path, context, and how long it took; and of the end of each hold.
+// An observer is told of each acquisition: its name, mode, owner, token, path, context, and how long it took;
+// and of the end of each hold.
 func TestObserverIsToldOfHolds(t *testing.T) {
 	bubbled(t, func(w *world) {
 		var j journal
@@ -180,8 +181,8 @@ func TestObserverIsToldOfFailedRenewals(t *testing.T) {
 	})
 }
 
-// An observer is told by which path a waiting call got the lock: a message from another process, or without it a heartbeat, which is a
-// missed wake-up.
+// An observer is told by which path a waiting call got the lock: a message from another process, or without
+// it a heartbeat, which is a missed wake-up.
 func TestObserverIsToldOfWakeUps(t *testing.T) {
 	everywhere(t, func(w *world) {
 		var j journal
@@ -209,7 +210,8 @@ func TestObserverIsToldOfWakeUps(t *testing.T) {
 	})
 }
 
-// However long an observer takes, renewals go on, and what it has no time for is counted. It may call the RWLock.
+// However long an observer takes, renewals go on, and what it has no time for is counted. It may call the
+// RWLock.
 func TestObserverDelaysNothing(t *testing.T) {
 	bubbled(t, func(w *world) {
 		const more = 10_000 // than the queue has places
@@ -241,7 +243,8 @@ func TestObserverDelaysNothing(t *testing.T) {
 	})
 }
 
-// A tracer's contexts are those of the events of a call and of a hold, of the hold's own context, and of what is sent for them.
+// A tracer's contexts are those of the events of a call and of a hold, of the hold's own context, and of what
+// is sent for them.
 func TestTracerGivesContexts(t *testing.T) {
 	everywhere(t, func(w *world) {
 		tr := &tracer{}
@@ -260,7 +263,8 @@ func TestTracerGivesContexts(t *testing.T) {
 	})
 }
 
-// All that is sent for a call that gets no hold is sent with the context of the call, its withdrawal included.
+// All that is sent for a call that gets no hold is sent with the context of the call, its withdrawal
+// included.
 func TestTracerOfACallThatFails(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what observers hear")
@@ -294,8 +298,8 @@ func TestTracerEndsNoCall(t *testing.T) {
 	})
 }
 
-// Each call and each hold that a tracer has given a context has one end, which is its last event: also those that are under way when the
-// RWLock is closed, and calls that begin after that.
+// Each call and each hold that a tracer has given a context has one end, which is its last event: also those
+// that are under way when the RWLock is closed, and calls that begin after that.
 func TestEachCallAndHoldEndsOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what observers hear")

@@ -35,7 +35,8 @@ func init() {
 	}
 }
 
-// A child is a process of its own, which says what it does line by line, and does what the lines say that it is sent.
+// A child is a process of its own, which says what it does line by line, and does what the lines say that it
+// is sent.
 type child struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -151,7 +152,8 @@ func (w *world) holder(mode rwlock.Mode) *child {
 	return w.spawn("holder", map[string]string{"MODE": mode.String(), "LEASE": w.lease.String()})
 }
 
-// The next in line gets the lock of a process that was killed when its lease is over: no later, and not before.
+// The next in line gets the lock of a process that was killed when its lease is over: no later, and not
+// before.
 func TestKilledHolder(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -174,8 +176,8 @@ func TestKilledHolder(t *testing.T) {
 	})
 }
 
-// A process that is paused past its lease learns that it lost its hold as soon as it goes on; the next writer, which did
-// not wait for it, has a larger token.
+// A process that is paused past its lease learns that it lost its hold as soon as it goes on; the next
+// writer, which did not wait for it, has a larger token.
 func TestPausedHolder(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -198,8 +200,8 @@ func TestPausedHolder(t *testing.T) {
 	})
 }
 
-// A process that was killed while it waited holds those behind it up for its lease at most; one that was killed long
-// before its turn, not at all.
+// A process that was killed while it waited holds those behind it up for its lease at most; one that was
+// killed long before its turn, not at all.
 func TestKilledWaiter(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -243,8 +245,8 @@ func TestHandoverBetweenProcesses(t *testing.T) {
 	})
 }
 
-// A witness watches from outside whether a lock excludes: whoever holds it raises a counter of its own in Redis, and looks
-// at that of the other mode.
+// A witness watches from outside whether a lock excludes: whoever holds it raises a counter of its own in
+// Redis, and looks at that of the other mode.
 type witness struct {
 	c   *redis.Client
 	key string
@@ -287,8 +289,8 @@ func (y *tally) fault(err error) {
 	y.wrong = append(y.wrong, err.Error())
 }
 
-// crowd has 64 goroutines lock some names in random modes, some with little patience, until the time is over or something
-// is wrong, under the eyes of witnesses.
+// crowd has 64 goroutines lock some names in random modes, some with little patience, until the time is over
+// or something is wrong, under the eyes of witnesses.
 func crowd(c *redis.Client, prefix string, d time.Duration, lock locker) *tally {
 	y := &tally{}
 	bg := context.Background()
@@ -394,8 +396,8 @@ func playCrowd() {
 	fmt.Println("done", len(y.wrong), y.entered[rwlock.Write].Load(), y.entered[rwlock.Read].Load(), y.gaveUp.Load())
 }
 
-// Two processes of 64 goroutines each, with random modes, names, tries, re-entries and cancellations, never break
-// exclusion, as an independent witness sees it, and leave nothing behind.
+// Two processes of 64 goroutines each, with random modes, names, tries, re-entries and cancellations, never
+// break exclusion, as an independent witness sees it, and leave nothing behind.
 func TestCrowdsOfTwoProcesses(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {

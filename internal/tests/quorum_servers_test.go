@@ -113,8 +113,9 @@ func (s *signpost) turn(to *redis.Client) {
 	s.plug.mend()
 }
 
-// While the address of a server leads to another server of the quorum, that is one failure: locks work, holds stay, and nobody holds a lock
-// beside another. Once it leads to its own server again, another server may fail.
+// While the address of a server leads to another server of the quorum, that is one failure: locks work, holds
+// stay, and nobody holds a lock beside another. Once it leads to its own server again, another server may
+// fail.
 func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,8 +169,8 @@ func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 	})
 }
 
-// A server that has lost its data rests for the longest lease that was in use, and no longer, whatever the RWLock's own lease is: so
-// the servers may lose their data one after the other.
+// A server that has lost its data rests for the longest lease that was in use, and no longer, whatever the
+// RWLock's own lease is: so the servers may lose their data one after the other.
 func TestServerRestsForTheLongestLeaseInUse(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []time.Duration{500 * time.Millisecond, 4 * time.Second, time.Minute} {
@@ -189,7 +190,8 @@ func TestServerRestsForTheLongestLeaseInUse(t *testing.T) {
 					m.FlushAll()
 					eachHome(t, rw, rwlock.Lease(lease))
 					plug.mend()
-					// The client notices within a second, and the hold gets the server's vote with its second renewal.
+					// The client notices within a second, and the hold gets the server's vote with its second
+					// renewal.
 					time.Sleep(lease + lease/50 + 2*lease/3 + 3*time.Second)
 					require.NoError(t, held.Context().Err())
 				}
@@ -261,7 +263,8 @@ func generation(s *testredis.Server) string {
 	return s.Client().HGet(context.Background(), "rwlock:mark", "generation").Val()
 }
 
-// Servers without persistence are killed and started again one after the other, each as soon as the last one votes.
+// Servers without persistence are killed and started again one after the other, each as soon as the last one
+// votes.
 func TestServersThatAreKilledOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	failInTurn(t, (*testredis.Server).Kill, (*testredis.Server).Restart)
@@ -275,8 +278,8 @@ func TestServersThatForgetOneAfterTheOther(t *testing.T) {
 	}, func(*testredis.Server) {})
 }
 
-// failInTurn has servers fail and lose their data one after the other. All the time, locks work within seconds,
-// a hold lasts, nobody gets a lock beside it, and tokens grow.
+// failInTurn has servers fail and lose their data one after the other. All the time, locks work within
+// seconds, a hold lasts, nobody gets a lock beside it, and tokens grow.
 func failInTurn(t *testing.T, fail, mend func(s *testredis.Server)) {
 	const lease = 3 * time.Second // more than a busy machine keeps a process waiting
 	servers, connect := reals(t)
@@ -327,7 +330,8 @@ func TestQuorumWithoutTheRightsToLookAtServers(t *testing.T) {
 	eachHome(t, connect(newPlugs(3)))
 }
 
-// A server that is started again with old data has forgotten its last votes: it rests, unless it confirms nothing before that is on disk.
+// A server that is started again with old data has forgotten its last votes: it rests, unless it confirms
+// nothing before that is on disk.
 func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -373,7 +377,8 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 	}
 }
 
-// How many servers vote shows in snapshots, and the log and an event say once when the number falls, and once when it rises.
+// How many servers vote shows in snapshots, and the log and an event say once when the number falls, and once
+// when it rises.
 func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -430,8 +435,8 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 	})
 }
 
-// An owner that holds a lock for writing locks it again while one of three servers is out of memory, whichever it is and
-// whichever was when the owner got the lock.
+// An owner that holds a lock for writing locks it again while one of three servers is out of memory,
+// whichever it is and whichever was when the owner got the lock.
 func TestOwnerLocksAgainThoughAServerIsOutOfMemory(t *testing.T) {
 	t.Parallel()
 	var servers []*testredis.Server

@@ -20,7 +20,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// Clients that use new servers for the first time at once agree on who votes, though each sees the others' steps late.
+// Clients that use new servers for the first time at once agree on who votes, though each sees the others'
+// steps late.
 func TestManyClientsStartAQuorum(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -106,8 +107,8 @@ func (c *slowConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Servers that are far away are not taken for servers that are silent: a call takes a round trip, a try is not refused, a hold is
-// renewed, a waiter is let in, and no server is started without the others.
+// Servers that are far away are not taken for servers that are silent: a call takes a round trip, a try is
+// not refused, a hold is renewed, a waiter is let in, and no server is started without the others.
 func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 	t.Parallel()
 	for _, trip := range []time.Duration{200 * time.Millisecond, 260 * time.Millisecond, 400 * time.Millisecond} {
@@ -165,7 +166,8 @@ func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 	}
 }
 
-// A server that has never voted does not know whether others have. With one that has lost its data it is no majority.
+// A server that has never voted does not know whether others have. With one that has lost its data it is no
+// majority.
 func TestServerThatHasNotVotedIsNoEvidence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// A lock over three servers works while two of them do, and a call says how many answer when one alone is left.
+// A lock over three servers works while two of them do, and a call says how many answer when one alone is
+// left.
 func TestQuorumOutlivesAMinority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +61,8 @@ func TestQuorumOutlivesAMinority(t *testing.T) {
 	})
 }
 
-// A server that answers with errors that do not pass is one of those that may fail, whatever names it would be the home of. If two of three
-// do, a call fails with what they say.
+// A server that answers with errors that do not pass is one of those that may fail, whatever names it would
+// be the home of. If two of three do, a call fails with what they say.
 func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"OOM command not allowed when used memory > 'maxmemory'.", "MISCONF Redis is configured to save RDB snapshots",
@@ -133,7 +134,8 @@ func newPlugs(n int) (plugs []*plug) {
 	return plugs
 }
 
-// A server that has lost its data votes again as soon as it has rested, whether its clients saw it lose them or came later.
+// A server that has lost its data votes again as soon as it has rested, whether its clients saw it lose them
+// or came later.
 func TestServerThatLostItsDataVotesAgain(t *testing.T) {
 	t.Parallel()
 	for _, saw := range []bool{true, false} {
@@ -180,8 +182,8 @@ func TestServerThatLostItsDataVotesAgain(t *testing.T) {
 	}
 }
 
-// A server that has lost its data rests for the longest lease that it may have voted for, though the client that finds the loss does
-// not know of that lease: another has come since.
+// A server that has lost its data rests for the longest lease that it may have voted for, though the client
+// that finds the loss does not know of that lease: another has come since.
 func TestServerRestsForTheLeasesOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +267,8 @@ func (c *silentConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// While too few servers answer, every call that ends says so, and how many do, whether the client knew the servers before or not.
+// While too few servers answer, every call that ends says so, and how many do, whether the client knew the
+// servers before or not.
 func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
 	t.Parallel()
 	for _, knew := range []bool{true, false} {
@@ -330,7 +333,8 @@ func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
 	}
 }
 
-// However many clients come first at the same time, every server votes: none is taken for one that has lost its data, and has to rest.
+// However many clients come first at the same time, every server votes: none is taken for one that has lost
+// its data, and has to rest.
 func TestFirstStartByManyClients(t *testing.T) {
 	t.Parallel()
 	for range 8 {
@@ -409,8 +413,8 @@ func TestOneOfSeveralTriesGetsAFreeLock(t *testing.T) {
 	})
 }
 
-// Three processes of which each misses another server all get the lock, once what they could not give back has
-// ended with its lease.
+// Three processes of which each misses another server all get the lock, once what they could not give back
+// has ended with its lease.
 func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// confirms checks that the replicas confirm what a call gets, that a call fails which they do not confirm, and that this leaves
-// nothing. There are n of them.
+// confirms checks that the replicas confirm what a call gets, that a call fails which they do not confirm,
+// and that this leaves nothing. There are n of them.
 func confirms(t *testing.T, c redis.UniversalClient, n int, freeze, thaw func()) {
 	ctx := context.Background()
 	w := &world{T: t}
@@ -51,8 +51,8 @@ func confirms(t *testing.T, c redis.UniversalClient, n int, freeze, thaw func())
 	unlock(t, waiting.granted(), h)
 }
 
-// A call WithReplicas succeeds when so many replicas have its grant, and otherwise fails and gives the lock back: on a server, and
-// on each master of a cluster.
+// A call WithReplicas succeeds when so many replicas have its grant, and otherwise fails and gives the lock
+// back: on a server, and on each master of a cluster.
 func TestWithReplicas(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
@@ -80,8 +80,9 @@ func TestWithReplicas(t *testing.T) {
 	})
 }
 
-// A replica that does not answer costs the calls that it is to confirm, and nothing else: holds are kept, others are released
-// meanwhile, and nothing is left of what was given back. However few connections there are.
+// A replica that does not answer costs the calls that it is to confirm, and nothing else: holds are kept,
+// others are released meanwhile, and nothing is left of what was given back. However few connections there
+// are.
 func TestFrozenReplicaCostsLockCallsAlone(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -29,7 +29,8 @@ func (w *world) shutDown(ctx context.Context, rw *rwlock.RWLock) *call {
 	return c
 }
 
-// Shutdown refuses new calls, ends waiting ones at once, and waits for the holds, which are renewed and may be re-entered.
+// Shutdown refuses new calls, ends waiting ones at once, and waits for the holds, which are renewed and may
+// be re-entered.
 func TestShutdownWaitsForTheHolds(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what Shutdown waits for")
@@ -103,7 +104,8 @@ func TestShutdownThatRunsOutOfTime(t *testing.T) {
 	})
 }
 
-// Shutdown waits neither for holds that were lost nor for those that end with their lease, longer than for that.
+// Shutdown waits neither for holds that were lost nor for those that end with their lease, longer than for
+// that.
 func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
@@ -118,8 +120,9 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	})
 }
 
-// Shutdown returns at once when nothing is held, though the server does not answer: neither what has become of lost holds and of calls
-// that failed matters, nor, for longer than Close waits or ctx lasts, a release that has no answer.
+// Shutdown returns at once when nothing is held, though the server does not answer: neither what has become
+// of lost holds and of calls that failed matters, nor, for longer than Close waits or ctx lasts, a release
+// that has no answer.
 func TestShutdownWithoutAServer(t *testing.T) {
 	t.Parallel()
 	states := map[string]struct {
@@ -196,7 +199,8 @@ func TestCloseEndsShutdown(t *testing.T) {
 	})
 }
 
-// Calls that race Shutdown get the lock, for which it then waits, or ErrClosed; nothing is lost, and nothing stays.
+// Calls that race Shutdown get the lock, for which it then waits, or ErrClosed; nothing is lost, and nothing
+// stays.
 func TestShutdownRacesCalls(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A snapshot lists each hold of the RWLock, the oldest first: re-entries, readers, holds that nothing renews; and no hold of another
-// RWLock.
+// A snapshot lists each hold of the RWLock, the oldest first: re-entries, readers, holds that nothing renews;
+// and no hold of another RWLock.
 func TestSnapshotListsHolds(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, far := w.newLock(rwlock.WithLabel("ours")), w.newLock()
@@ -57,8 +57,8 @@ func TestSnapshotListsHolds(t *testing.T) {
 	})
 }
 
-// A snapshot lists each lock call that waits, the oldest first: in the queue with who is in its way, and behind another call of its
-// owner.
+// A snapshot lists each lock call that waits, the oldest first: in the queue with who is in its way, and
+// behind another call of its owner.
 func TestSnapshotListsWaits(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, far := w.newLock(), w.newLock()

@@ -10,8 +10,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A process that was stopped for longer than its lease while it waited queues up again when it goes on, and gets the lock
-// in its turn, or at once if the lock has become free.
+// A process that was stopped for longer than its lease while it waited queues up again when it goes on, and
+// gets the lock in its turn, or at once if the lock has become free.
 func TestStoppedWaiterQueuesUpAgain(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {

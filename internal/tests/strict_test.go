@@ -17,8 +17,8 @@ func elsewhere(fn func() error) error {
 	return <-done
 }
 
-// With strict owners, another goroutine than the one that took a lock cannot re-enter it, in any mode and by any call. It changes
-// nothing, and the one that took the lock still re-enters.
+// With strict owners, another goroutine than the one that took a lock cannot re-enter it, in any mode and by
+// any call. It changes nothing, and the one that took the lock still re-enters.
 func TestStrictOwnersRefuseAnotherGoroutine(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithStrictOwners())
@@ -68,8 +68,8 @@ func TestOwnersAreNotStrictUnlessAsked(t *testing.T) {
 	})
 }
 
-// With strict owners, a goroutine may do all but re-enter: take other names for the same owner, the same name for another one or
-// once it is free, and release what another goroutine holds.
+// With strict owners, a goroutine may do all but re-enter: take other names for the same owner, the same name
+// for another one or once it is free, and release what another goroutine holds.
 func TestStrictOwnersAllowTheRest(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock(rwlock.WithStrictOwners())
@@ -95,8 +95,8 @@ func TestStrictOwnersAllowTheRest(t *testing.T) {
 	})
 }
 
-// With strict owners, a call that waited for another goroutine of its owner to get the lock fails when that one has it, and gets it
-// when that one has given up.
+// With strict owners, a call that waited for another goroutine of its owner to get the lock fails when that
+// one has it, and gets it when that one has given up.
 func TestStrictOwnersBehindACallOfTheirOwn(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock(rwlock.WithStrictOwners())
@@ -122,7 +122,8 @@ func TestStrictOwnersBehindACallOfTheirOwn(t *testing.T) {
 	})
 }
 
-// With strict owners, the functions of WithLock, WithRLock, WithAll and Do re-enter, and goroutines that they start do not.
+// With strict owners, the functions of WithLock, WithRLock, WithAll and Do re-enter, and goroutines that they
+// start do not.
 func TestStrictOwnersUnderFunctions(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, ran := w.newLock(rwlock.WithStrictOwners()), 0

@@ -11,8 +11,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A release that meets an outage is tried again for as long as the server may keep the claim, which a re-entry may have
-// made longer than the lease that it began with: the lock is free soon after the outage, not at the end of that lease.
+// A release that meets an outage is tried again for as long as the server may keep the claim, which a
+// re-entry may have made longer than the lease that it began with: the lock is free soon after the outage,
+// not at the end of that lease.
 func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 	t.Parallel()
 	for _, outage := range []time.Duration{9 * time.Second, time.Minute} {

@@ -87,7 +87,8 @@ func about(name string) faultproxy.Match {
 	}
 }
 
-// warmUp has the server know the scripts that lock calls, waits, handovers and releases need, so that each is sent once.
+// warmUp has the server know the scripts that lock calls, waits, handovers and releases need, so that each is
+// sent once.
 func (w *world) warmUp() {
 	w.Helper()
 	rw := w.newLock()
@@ -110,8 +111,8 @@ func (w *world) warmUp() {
 	}
 }
 
-// A waiter that is let in before it knows that it waits, and before anybody listens for it, takes the lock as soon as it
-// is told that it waits: not by its heartbeat.
+// A waiter that is let in before it knows that it waits, and before anybody listens for it, takes the lock as
+// soon as it is told that it waits: not by its heartbeat.
 func TestGrantBeforeTheFirstReplyAndTheSubscription(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -172,8 +173,8 @@ func withoutChannels(t *testing.T) (*world, *testredis.Server) {
 	return w, s
 }
 
-// Without the right to use channels everything works: the lock is handed over, to waiters of the same RWLock at once, to
-// others by their heartbeats; and releases succeed.
+// Without the right to use channels everything works: the lock is handed over, to waiters of the same RWLock
+// at once, to others by their heartbeats; and releases succeed.
 func TestWithoutRightToChannels(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes {

@@ -10,8 +10,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A try that is refused counts as ahead those that would go before it if it waited: for a reader that is no writer while
-// one writes, since the readers that wait by then are let in first, and the first writer alone while others read.
+// A try that is refused counts as ahead those that would go before it if it waited: for a reader that is no
+// writer while one writes, since the readers that wait by then are let in first, and the first writer alone
+// while others read.
 func TestTryCountsWhoWouldGoBefore(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -42,8 +43,8 @@ func TestTryCountsWhoWouldGoBefore(t *testing.T) {
 	})
 }
 
-// The error of a call whose context was cancelled says how long the call took of the call, not of the cause: a hold that
-// was lost is not said to have been "released after" that.
+// The error of a call whose context was cancelled says how long the call took of the call, not of the cause:
+// a hold that was lost is not said to have been "released after" that.
 func TestErrorSaysHowLongTheCallTook(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()

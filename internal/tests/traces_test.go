@@ -12,8 +12,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// A read hold of the writer has the writer's token, however long the writer has had the lock, and however rarely anything
-// renewed it.
+// A read hold of the writer has the writer's token, however long the writer has had the lock, and however
+// rarely anything renewed it.
 func TestReadHoldUnderAWriteHoldHasItsToken(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
@@ -102,7 +102,8 @@ func bytesOf(t *testing.T, c *redis.Client) (bytes int64, keys []string) {
 	return bytes, keys
 }
 
-// A lock that is held takes less than 300 bytes of the server's memory, and each owner more that reads or waits less than 400.
+// A lock that is held takes less than 300 bytes of the server's memory, and each owner more that reads or
+// waits less than 400.
 func TestBytesPerLock(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)

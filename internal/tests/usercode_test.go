@@ -62,8 +62,8 @@ func brake(names string, hold func()) onEach {
 	}
 }
 
-// codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to take that hold
-// with.
+// codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to
+// take that hold with.
 var codePlaces = map[string]func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context){
 	"logger": func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context) {
 		rw = w.newLock(rwlock.WithLogger(newLogger(func(slog.Record) { code(rw) })))
@@ -119,7 +119,8 @@ func eachUserCode(t *testing.T, fn func(w *world, rw *rwlock.RWLock, ctx context
 	}
 }
 
-// However long the user's code takes that runs when a hold is lost, and whatever it calls, the other holds are renewed.
+// However long the user's code takes that runs when a hold is lost, and whatever it calls, the other holds
+// are renewed.
 func TestUserCodeDelaysNoRenewal(t *testing.T) {
 	losses := map[string]func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold{
 		"that the server tells of": func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold {
@@ -155,7 +156,8 @@ func TestUserCodeDelaysNoRenewal(t *testing.T) {
 	}
 }
 
-// However long the user's code takes that runs when a hold is lost, others learn of their own loss at their deadlines.
+// However long the user's code takes that runs when a hold is lost, others learn of their own loss at their
+// deadlines.
 func TestUserCodeDelaysNoNoticeOfALoss(t *testing.T) {
 	eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
 		start := time.Now()
@@ -173,8 +175,8 @@ func TestUserCodeDelaysNoNoticeOfALoss(t *testing.T) {
 	})
 }
 
-// A client's hook that holds up the requests about some locks delays no renewal of the others, also where their requests
-// travel together.
+// A client's hook that holds up the requests about some locks delays no renewal of the others, also where
+// their requests travel together.
 func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 	bubbled(t, func(w *world) {
 		slow := brake("held up", func() { time.Sleep(20 * time.Second) })

@@ -83,8 +83,9 @@ var passing = []error{
 	redis.ErrPoolTimeout,
 }
 
-// An error that passes by itself is ridden out until the context, or MaxWait, or without either one lease, ends the wait; then the
-// call's error matches both what ended it and what it met with. A Try returns it at once. A hold outlasts what passes in time.
+// An error that passes by itself is ridden out until the context, or MaxWait, or without either one lease,
+// ends the wait; then the call's error matches both what ended it and what it met with. A Try returns it at
+// once. A hold outlasts what passes in time.
 func TestErrorsThatPassAreRiddenOut(t *testing.T) {
 	t.Parallel()
 	for _, cause := range passing {

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// Whoever is next in line behind a dead holder, since those in front gave up, gets the lock as soon as the holder's lease
-// is over, whenever they gave up, and however long its own lease is.
+// Whoever is next in line behind a dead holder, since those in front gave up, gets the lock as soon as the
+// holder's lease is over, whenever they gave up, and however long its own lease is.
 func TestWithdrawalLeavesNoLateLook(t *testing.T) {
 	type test struct {
 		holder  rwlock.Mode

@@ -58,8 +58,8 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// hang is more than anything takes on a real clock, however slow the machine. What is promised in less is measured in
-	// bubbles, and on a quiet machine by verify/times.
+	// hang is more than anything takes on a real clock, however slow the machine. What is promised in less is
+	// measured in bubbles, and on a quiet machine by verify/times.
 	hang = time.Minute
 	tick = 5 * time.Millisecond
 )
@@ -79,7 +79,8 @@ type world struct {
 	quorum []func(opts ...func(*redis.Options)) *redis.Client // dials each of several servers; or nil
 }
 
-// everywhere runs fn on a miniredis in a bubble, where hours cost nothing and times are exact, and on servers.
+// everywhere runs fn on a miniredis in a bubble, where hours cost nothing and times are exact, and on
+// servers.
 func everywhere(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	t.Parallel()
@@ -158,8 +159,8 @@ func (w *world) alone(reason string) {
 	}
 }
 
-// ours skips a test over several real servers that takes its time and is about what the library does with their answers: over
-// servers in a bubble it sees all of that.
+// ours skips a test over several real servers that takes its time and is about what the library does with
+// their answers: over servers in a bubble it sees all of that.
 func (w *world) ours(subject string) {
 	w.Helper()
 	if w.quorum != nil && w.real {
@@ -251,8 +252,8 @@ func ofLocks(keys []string) []string {
 	return slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, ":label:") || strings.HasSuffix(key, ":mark") })
 }
 
-// leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says that nobody has the
-// lock.
+// leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says
+// that nobody has the lock.
 func (w *world) leftovers() []string {
 	w.settle()
 	var keys []string
@@ -288,15 +289,17 @@ func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
 	return []func(opts ...func(*redis.Options)) *redis.Client{w.dial}
 }
 
-// settle gives the servers of a quorum time to run what calls did not wait for: Unlock returns when a majority has answered.
+// settle gives the servers of a quorum time to run what calls did not wait for: Unlock returns when a
+// majority has answered.
 func (w *world) settle() {
 	if w.quorum != nil {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// requireHolders requires that n owners hold a lock. Over a quorum there may seem to be one more for a moment: Unlock returns when a
-// majority has answered, and the late votes of two holds that one owner had in turn look like one hold.
+// requireHolders requires that n owners hold a lock. Over a quorum there may seem to be one more for a
+// moment: Unlock returns when a majority has answered, and the late votes of two holds that one owner had in
+// turn look like one hold.
 func (w *world) requireHolders(rw *rwlock.RWLock, name string, n int) {
 	w.Helper()
 	if w.quorum != nil {
@@ -323,7 +326,8 @@ func (w *world) requireClean() {
 	require.Empty(w, w.leftovers(), "keys of locks that are over")
 }
 
-// logger returns a logger whose first records are shown with the test, if that fails. More would hide why it does.
+// logger returns a logger whose first records are shown with the test, if that fails. More would hide why it
+// does.
 func logger(t testing.TB) *slog.Logger {
 	var mu sync.Mutex
 	left := 3
@@ -475,7 +479,8 @@ func some[T any](w *world, cases []T) []T {
 	return cases[:2]
 }
 
-// eventually waits until cond holds. It asks ever more rarely, as asking may be what a busy machine is busy with.
+// eventually waits until cond holds. It asks ever more rarely, as asking may be what a busy machine is busy
+// with.
 func eventually(t testing.TB, cond func() bool, what string, args ...any) {
 	t.Helper()
 	pause := tick
@@ -487,7 +492,8 @@ func eventually(t testing.TB, cond func() bool, what string, args ...any) {
 	}
 }
 
-// inspect returns the state of a lock. Servers that are not ready at the moment, as in a cluster that heals, are asked again.
+// inspect returns the state of a lock. Servers that are not ready at the moment, as in a cluster that heals,
+// are asked again.
 func inspect(t testing.TB, rw *rwlock.RWLock, name string) (s rwlock.State) {
 	t.Helper()
 	var err error
@@ -555,7 +561,8 @@ func take(t testing.TB, ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode
 	return h
 }
 
-// unlock releases holds. On a real clock, a busy machine may take more than the five seconds after which Unlock says that it goes on.
+// unlock releases holds. On a real clock, a busy machine may take more than the five seconds after which
+// Unlock says that it goes on.
 func unlock(t testing.TB, holds ...*rwlock.Hold) {
 	t.Helper()
 	w, _ := t.(*world)

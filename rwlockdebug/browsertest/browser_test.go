@@ -20,7 +20,8 @@ import (
 
 var picture = flag.String("picture", "", "write a picture of the page to this `file`")
 
-// browse returns the context of a browser. Without one the test is skipped, or fails if RWLOCK_REQUIRE_CHROMIUM is set.
+// browse returns the context of a browser. Without one the test is skipped, or fails if
+// RWLOCK_REQUIRE_CHROMIUM is set.
 func browse(t *testing.T) context.Context {
 	t.Helper()
 	var path string
@@ -46,8 +47,8 @@ func browse(t *testing.T) context.Context {
 	return ctx
 }
 
-// A browser shows a row for each hold and each waiting call, with where it was asked for, and takes no name for a part of the page.
-// With the flag -picture, it takes a picture of the page.
+// A browser shows a row for each hold and each waiting call, with where it was asked for, and takes no name
+// for a part of the page. With the flag -picture, it takes a picture of the page.
 func TestPageInABrowser(t *testing.T) {
 	ctx := browse(t)
 	server := miniredis.RunT(t)

@@ -30,7 +30,8 @@ func readable(t *testing.T, ctx context.Context) {
 	for _, colours := range []string{"light", "dark"} {
 		for device, width := range map[string]int64{"desk": 1100, "phone": 390} {
 			require.NoError(t, chromedp.Do(ctx, scheme(colours), chromedp.EmulateViewport(width, 844)))
-			// The page itself is no wider than the screen: its tables scroll. Their first column has room for a name.
+			// The page itself is no wider than the screen: its tables scroll. Their first column has room for
+			// a name.
 			require.LessOrEqual(t, number("document.documentElement.scrollWidth"), float64(width), device)
 			for _, table := range []string{"holds", "waits"} {
 				first := "document.querySelector('table." + table + " tbody th').getBoundingClientRect().width"

@@ -56,8 +56,8 @@ type step struct {
 	via    uint16 // the index of the action
 }
 
-// explore visits every system that can be reached, those with the shortest traces first. A system with something wrong
-// is reported and not followed; each kind of wrong only once.
+// explore visits every system that can be reached, those with the shortest traces first. A system with
+// something wrong is reported and not followed; each kind of wrong only once.
 func (e *explorer) explore(l limits, progress io.Writer) report {
 	began := time.Now()
 

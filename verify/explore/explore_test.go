@@ -109,7 +109,8 @@ var setups, largeSetups = []string{
 	"owners 11 leases 33 asks 1 names 2",
 }
 
-// Every state that can be reached is one that the model allows, and keeps the promises; and from each, all comes to a good end.
+// Every state that can be reached is one that the model allows, and keeps the promises; and from each, all
+// comes to a good end.
 func TestExplore(t *testing.T) {
 	list := setups
 	if *large {
@@ -157,7 +158,8 @@ func TestFiguresAreDocumented(t *testing.T) {
 	}
 }
 
-// What was found once does not come back. A trace that can no longer be followed shows nothing, and is to be recorded anew.
+// What was found once does not come back. A trace that can no longer be followed shows nothing, and is to be
+// recorded anew.
 func TestTraces(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.trace")
 	if err != nil {
@@ -455,8 +457,8 @@ func (r report) kinds() map[string]bool {
 	return kinds
 }
 
-// withoutTTL is the key of a state but for the time to live, of which folding takes the least that is allowed, and for the ms that
-// pass where nothing is folded.
+// withoutTTL is the key of a state but for the time to live, of which folding takes the least that is
+// allowed, and for the ms that pass where nothing is folded.
 func (e *explorer) withoutTTL(x *system) string {
 	y := x.clone()
 	for k := range y.sites {

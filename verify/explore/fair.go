@@ -15,9 +15,9 @@ type fair struct {
 	faulty bool
 }
 
-// fair lets a system run to its end in which nothing goes wrong any more: whatever is under way arrives, holds are released at
-// once, and nobody asks. It returns how many ticks that takes. Nobody waits for longer than the longest lease, and a tick or two
-// for what is timed to take notice.
+// fair lets a system run to its end in which nothing goes wrong any more: whatever is under way arrives,
+// holds are released at once, and nobody asks. It returns how many ticks that takes. Nobody waits for longer
+// than the longest lease, and a tick or two for what is timed to take notice.
 func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 	patience := e.patience(x)
 	var path []fair
@@ -57,9 +57,10 @@ func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 	return t, nil
 }
 
-// patience is how many ticks a fair run may take. A lease has to end only if nobody is left who could release what the server keeps:
-// the process has died, or has given it up, or is another's that does not know that the server has it again. Otherwise there is
-// only a heartbeat to wait for. One tick each is for the look and for what is timed.
+// patience is how many ticks a fair run may take. A lease has to end only if nobody is left who could release
+// what the server keeps: the process has died, or has given it up, or is another's that does not know that
+// the server has it again. Otherwise there is only a heartbeat to wait for. One tick each is for the look and
+// for what is timed.
 func (e *explorer) patience(x *system) uint8 {
 	longest := uint8(0)
 	for _, d := range e.lease {

@@ -14,11 +14,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// The client's side of a system is a graph of Go values: an engine, with its claims, holds and requests, and the network around
-// it. A graph is copied before anything happens to it, and written as bytes, equal for equal graphs, after. Both are done for
-// all fields of all structs there are, whoever adds some. Where a field has a meaning beyond its value, such as the number of a
-// claim, it is in the table below. A new field of a sort that may have one must be entered there, or the exploration does not
-// start.
+// The client's side of a system is a graph of Go values: an engine, with its claims, holds and requests, and
+// the network around it. A graph is copied before anything happens to it, and written as bytes, equal for
+// equal graphs, after. Both are done for all fields of all structs there are, whoever adds some. Where a
+// field has a meaning beyond its value, such as the number of a claim, it is in the table below. A new field
+// of a sort that may have one must be entered there, or the exploration does not start.
 
 // A meaning is what a field is, beyond its value.
 type meaning uint8
@@ -128,8 +128,8 @@ var meanings = map[string]meaning{
 	"Event.Token":        token,
 }
 
-// quorumMemory are the fields of internal/quorum that make no difference to what it does: memory, what errors and traces say, and
-// hashes that it computes again. TestFoldingOfAQuorumIsSound explores with them, too.
+// quorumMemory are the fields of internal/quorum that make no difference to what it does: memory, what errors
+// and traces say, and hashes that it computes again. TestFoldingOfAQuorumIsSound explores with them, too.
 var quorumMemory = map[string]meaning{
 	"Quorum.taken": skip, "Quorum.out": skip,
 	"Request.For": folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded, "weight.hash": folded,
@@ -156,10 +156,12 @@ type field struct {
 	shape  *shape
 }
 
-// renames says that values have meanings in what shapeOf goes through. Clients of a quorum are only copied and compared.
+// renames says that values have meanings in what shapeOf goes through. Clients of a quorum are only copied
+// and compared.
 var renames = true
 
-// shapes has all that processes consist of, and does not change once that is known: explorations run side by side.
+// shapes has all that processes consist of, and does not change once that is known: explorations run side by
+// side.
 var shapes = map[reflect.Type]*shape{}
 
 func init() {

@@ -41,8 +41,8 @@ type request struct {
 type execution struct {
 	s    *server
 	text string // of the request
-	// How the claim has ended, and whether the caller waits for the reply. If not, the claim's slot may have been used again, and
-	// the reply tells less.
+	// How the claim has ended, and whether the caller waits for the reply. If not, the claim's slot may have
+	// been used again, and the reply tells less.
 	ended  model.Ending
 	waited bool
 }
@@ -126,8 +126,8 @@ func (m *machine) run(s *server, q request, text string, ended model.Ending, wai
 	}
 	res := m.execute(key, q)
 	m.runs[key] = res
-	// A claim that came back may share its slot with another: then the later of what a run notes of them stays, and what the next
-	// run finds there is of the wrong one.
+	// A claim that came back may share its slot with another: then the later of what a run notes of them
+	// stays, and what the next run finds there is of the wrong one.
 	if res.err == nil && res.flaw == nil && !s.undone {
 		res.flaw = m.again(key, q, res)
 	}
@@ -334,8 +334,8 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	return nil
 }
 
-// goOn has the model know of slots that have gone on although the claims in them, which came back, have not ended: nobody knows the
-// token and the count of such a hold any more, and such a waiter is dead.
+// goOn has the model know of slots that have gone on although the claims in them, which came back, have not
+// ended: nobody knows the token and the count of such a hold any more, and such a waiter is dead.
 func goOn(expected, actual *model.Lock, q request) {
 	for _, h := range actual.Holds {
 		if e := expected.Hold(h.Claim); h.Count == 0 && e != nil {
@@ -364,7 +364,8 @@ func exclusive(l *model.Lock) error {
 	return nil
 }
 
-// between checks the token of a hold that was granted: that of a writer is more than any before it, that of a reader not less.
+// between checks the token of a hold that was granted: that of a writer is more than any before it, that of a
+// reader not less.
 func between(fence int64, h model.Hold, l *model.Lock) error {
 	switch {
 	case h.Mode == model.Write && h.Token <= fence:
@@ -377,8 +378,8 @@ func between(fence int64, h model.Hold, l *model.Lock) error {
 	return nil
 }
 
-// told checks that each claim that was let in is told of it just once: the caller and its own by the reply, the others by one
-// message to each engine.
+// told checks that each claim that was let in is told of it just once: the caller and its own by the reply,
+// the others by one message to each engine.
 func (m *machine) told(q request, res *result, published [][2]string, l *model.Lock, granted bool) error {
 	var told []model.Claim
 	read := func(inst int, msg protocol.Message) error {
@@ -432,8 +433,8 @@ func (m *machine) told(q request, res *result, published [][2]string, l *model.L
 	return err
 }
 
-// blocked checks what a reply says of what is in the way: the truth, and to ask again not after the moment from which time alone
-// lets somebody in.
+// blocked checks what a reply says of what is in the way: the truth, and to ask again not after the moment
+// from which time alone lets somebody in.
 func blocked(l *model.Lock, c model.Claim, p protocol.Reply) error {
 	again := p.Again.Milliseconds()
 	if next := wakesAt(l, c); next >= 0 && again > next+1 {
@@ -490,8 +491,8 @@ func wakesAt(l *model.Lock, c model.Claim) int64 {
 	return l.Next(c)
 }
 
-// again checks that a second run right after the first changes nothing more, and tells the caller the same, but for a release,
-// which is told that it was done before, and for whom the reply names.
+// again checks that a second run right after the first changes nothing more, and tells the caller the same,
+// but for a release, which is told that it was done before, and for whom the reply names.
 func (m *machine) again(r execution, q request, first *result) error {
 	second := r
 	second.s = m.intern(first.server)

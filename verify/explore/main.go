@@ -1,5 +1,5 @@
-// Command explore visits every state that the lock's scripts and a few engines, with an owner or two each, can reach over a
-// network that may do its worst, and holds each against the model and the promises.
+// Command explore visits every state that the lock's scripts and a few engines, with an owner or two each,
+// can reach over a network that may do its worst, and holds each against the model and the promises.
 //
 //	go run ./explore                                   # two processes, a call each, one fault, one crash
 //	go run ./explore -owners 111 -leases 333           # three processes

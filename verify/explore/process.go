@@ -19,8 +19,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
-// A process is an engine, the owners that use it, and what of the network concerns it. It changes by events, each of which makes
-// another process of it.
+// A process is an engine, the owners that use it, and what of the network concerns it. It changes by events,
+// each of which makes another process of it.
 type process struct {
 	Now     time.Time
 	Lease   time.Duration
@@ -684,8 +684,8 @@ func (p *process) reads(call *engine.Hold) bool {
 	})
 }
 
-// stuck reports whether a call waits for another call of the process, which waits for another …, which waits for a hold of the owner
-// of the first.
+// stuck reports whether a call waits for another call of the process, which waits for another …, which waits
+// for a hold of the owner of the first.
 func (p *process) stuck(first, call *engine.Hold, seen []*engine.Hold) bool {
 	writes := func(h *engine.Hold) bool { return h.Mode == engine.Mode(protocol.Write) }
 	for _, hold := range p.Holds {
@@ -753,8 +753,8 @@ func (p *process) pledge(h *engine.Hold) *pledge {
 	return &p.Pledges[len(p.Pledges)-1]
 }
 
-// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls but those of owners that write:
-// they may go on to read.
+// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls but
+// those of owners that write: they may go on to read.
 func (p *process) closes(c *change) {
 	for _, h := range p.Holds {
 		waits := h.State() == engine.Wanted && !slices.ContainsFunc(p.Holds, func(o *engine.Hold) bool {
@@ -767,7 +767,8 @@ func (p *process) closes(c *change) {
 	}
 }
 
-// keepsPledges checks that holds last for as long as their callers may expect, and forgets what is of the past.
+// keepsPledges checks that holds last for as long as their callers may expect, and forgets what is of the
+// past.
 func (p *process) keepsPledges(c *change) {
 	p.Pledges = slices.DeleteFunc(p.Pledges, func(g pledge) bool { return g.Hold.State() != engine.Live })
 	for i := range p.Pledges {

@@ -12,8 +12,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// A client is an engine over several servers, and what of the network concerns it. As a process, it changes by events, each of which
-// makes another client of it.
+// A client is an engine over several servers, and what of the network concerns it. As a process, it changes
+// by events, each of which makes another client of it.
 type client struct {
 	Engine  *engine.Engine
 	Quorum  *quorum.Quorum
@@ -126,8 +126,8 @@ func (e *parliament) peer(p *client) *peer {
 	return n
 }
 
-// forget lets go of the memory of what was done, if there is much of it. It is done again when it is needed: an equal client has the
-// same id then.
+// forget lets go of the memory of what was done, if there is much of it. It is done again when it is needed:
+// an equal client has the same id then.
 func (e *parliament) forget() {
 	if len(e.peers) > mostPeers {
 		clear(e.peers)

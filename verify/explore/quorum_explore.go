@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// fairMove is what happens next where nothing goes wrong any more, and whether anything has to: whatever is under way arrives, links
-// work again, holds are released, and time passes.
+// fairMove is what happens next where nothing goes wrong any more, and whether anything has to: whatever is
+// under way arrives, links work again, holds are released, and time passes.
 func (e *parliament) fairMove(w *world) (move, bool) {
 	var best move
 	rank := 100
@@ -47,8 +47,8 @@ func (e *parliament) fairMove(w *world) (move, bool) {
 	return move{}, false
 }
 
-// A fair run takes longestRun at most: a lease or two if a client has died, the rest of a server, and retreats. If nothing has gone
-// wrong, it takes shortRun.
+// A fair run takes longestRun at most: a lease or two if a client has died, the rest of a server, and
+// retreats. If nothing has gone wrong, it takes shortRun.
 const (
 	longestRun = 6 * quorumLease
 	shortRun   = 500 * time.Millisecond

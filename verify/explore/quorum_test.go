@@ -48,8 +48,8 @@ var plans, largePlans = []string{
 	"w w lost 1 crashes 1",
 }
 
-// Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world that can be reached all
-// comes to a good end: every call gets the lock, or gives up.
+// Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world
+// that can be reached all comes to a good end: every call gets the lock, or gives up.
 func TestExploreQuorum(t *testing.T) {
 	list := plans
 	if *large {
@@ -76,8 +76,8 @@ func TestExploreQuorum(t *testing.T) {
 	}
 }
 
-// What is folded makes no difference to what is reached: an exploration that folds nothing, and does every step anew, reaches worlds
-// that look the same from outside, and finds the same.
+// What is folded makes no difference to what is reached: an exploration that folds nothing, and does every
+// step anew, reaches worlds that look the same from outside, and finds the same.
 func TestFoldingOfAQuorumIsSound(t *testing.T) {
 	for _, c := range []struct {
 		plan string
@@ -127,8 +127,9 @@ func TestFoldingOfAQuorumIsSound(t *testing.T) {
 	}
 }
 
-// look returns what a world looks like from outside: what the servers have, what is under way, what callers have been told, when the next
-// timer is due, and what may yet happen. It does not ask how the clients store what they know.
+// look returns what a world looks like from outside: what the servers have, what is under way, what callers
+// have been told, when the next timer is due, and what may yet happen. It does not ask how the clients store
+// what they know.
 func (e *parliament) look(w *world) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, w.at.UnixNano(), w.allowance, w.faulty, w.wrote, w.read)

@@ -252,7 +252,8 @@ func (e *parliament) moves(w *world) []move {
 	return list
 }
 
-// patient reports whether a move comes after all that is about to arrive: a request fails after seconds, and links work again after some.
+// patient reports whether a move comes after all that is about to arrive: a request fails after seconds, and
+// links work again after some.
 func (m move) patient() bool { return m.do == advances || m.do == fails || m.do == meets }
 
 // next returns when the next timer is due.
@@ -410,7 +411,8 @@ func (w *world) exclusive() error {
 	return nil
 }
 
-// parsePlan reads a plan: the calls of each client, "cold" and "five" or not, and how often something may happen, as in "W R late 1 passes 2".
+// parsePlan reads a plan: the calls of each client, "cold" and "five" or not, and how often something may
+// happen, as in "W R late 1 passes 2".
 func parsePlan(text string) (p plan, err error) {
 	f := strings.Fields(text)
 	for i := 0; i < len(f); i++ {

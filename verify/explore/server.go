@@ -20,14 +20,16 @@ import (
 const (
 	prefix = "p"
 
-	// now is the moment of every run of a script, and of everything that a client does, in µs. Times are kept relative to it.
+	// now is the moment of every run of a script, and of everything that a client does, in µs. Times are kept
+	// relative to it.
 	now = int64(1_700_000_000_654_001)
-	// A tick is the step in which time passes. All that a client times within less than a lease is due after one.
+	// A tick is the step in which time passes. All that a client times within less than a lease is due after
+	// one.
 	tickMS = 20_000
 	tick   = tickMS * time.Millisecond
 
-	// firstToken stands for no token: tokens are firstToken+1, firstToken+2, …, in the order in which they were handed out. They
-	// are of the second in which everything happens.
+	// firstToken stands for no token: tokens are firstToken+1, firstToken+2, …, in the order in which they
+	// were handed out. They are of the second in which everything happens.
 	firstToken = int64(1_700_000_000_500_000)
 
 	// The keys outlast the last lease by restMS at least, and by usualMS unless that lease began in the
@@ -44,7 +46,8 @@ var (
 	uuids    = uuid.MustParse("00000000-0000-4000-8000-000000000000")
 )
 
-// instanceOf names the i-th engine on the wire. All engines are made with the name of nobody, so that two in one state are equal.
+// instanceOf names the i-th engine on the wire. All engines are made with the name of nobody, so that two in
+// one state are equal.
 func instanceOf(i int) string { return instances[i] }
 
 var instances = []string{"instance000", "instance001", "instance002", "instance003"}
@@ -106,8 +109,8 @@ func (c claimName) String() string {
 	return fmt.Sprintf("%c:%c%d", mode, 'A'+c.inst, c.number)
 }
 
-// A server is the state of the lock at the server. It keeps of times what is left of them, in ms, and of the tokens and tickets
-// their order.
+// A server is the state of the lock at the server. It keeps of times what is left of them, in ms, and of the
+// tokens and tickets their order.
 type server struct {
 	hash     bool // there is one
 	shared   bool // owner says so
@@ -192,8 +195,8 @@ func (s *server) waits(r record) bool {
 // least is the shortest time to live that the hash may have.
 func (s *server) least() int32 { return s.longest() + restMS }
 
-// raw writes the state as Redis has it, at now. stands says that the clock has not moved on since the last run; or else it has,
-// by a microsecond.
+// raw writes the state as Redis has it, at now. stands says that the clock has not moved on since the last
+// run; or else it has, by a microsecond.
 func (s *server) raw(stands bool) *raw {
 	r := &raw{now: now, undone: s.undone}
 	if !s.hash {
@@ -521,8 +524,8 @@ func (s *server) find(inst, slot uint8) *record {
 	return nil
 }
 
-// abstract returns the state of the model that a state stands for at a moment, but for the claims that have ended and are not in
-// it any more; and an error if it stands for none.
+// abstract returns the state of the model that a state stands for at a moment, but for the claims that have
+// ended and are not in it any more; and an error if it stands for none.
 func (s *server) abstract(now int64) (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
 	mode := func(write bool) model.Mode {

@@ -8,7 +8,8 @@ import (
 	"unsafe"
 )
 
-// A slot is a field of the lock's hash. Which one a claim has makes no difference, but for what the field says of claims before it.
+// A slot is a field of the lock's hash. Which one a claim has makes no difference, but for what the field
+// says of claims before it.
 
 const mostSlots = 8 // of a process
 
@@ -51,8 +52,9 @@ var sameSlots = func() (n slotNames) {
 	return n
 }()
 
-// names names slots by their newest claims; then those that are free and empty, in the order in which they are to be taken.
-// An empty one that is to be taken when no other is left is as good as a new one, and has no name.
+// names names slots by their newest claims; then those that are free and empty, in the order in which they
+// are to be taken. An empty one that is to be taken when no other is left is as good as a new one, and has no
+// name.
 func (s *slots) names() (to slotNames) {
 	var order [mostSlots]int
 	n := 0

@@ -319,15 +319,15 @@ func (p *process) busy(handle uint64) bool {
 	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Owner.Handle == handle && h.State() < engine.Failed })
 }
 
-// waitsFor reports whether a hold is not released before a call of its owner for another name has ended. Where there are several
-// names, an owner is one goroutine: so that deadlocks come about. Those of several processes are not looked for, so that there it
-// may release nonetheless.
+// waitsFor reports whether a hold is not released before a call of its owner for another name has ended.
+// Where there are several names, an owner is one goroutine: so that deadlocks come about. Those of several
+// processes are not looked for, so that there it may release nonetheless.
 func (e *explorer) waitsFor(p *process, h *engine.Hold) bool {
 	return e.names > 1 && len(e.owners) == 1 && p.busy(h.Owner.Handle)
 }
 
-// take returns the system after an action, and after what follows from it when nothing else can happen; and the first thing that is
-// wrong with it.
+// take returns the system after an action, and after what follows from it when nothing else can happen; and
+// the first thing that is wrong with it.
 func (e *explorer) take(x *system, a action) (*system, error) {
 	e.flaw, e.since = nil, e.since[:0]
 	x, err := e.take1(x, a)
@@ -758,7 +758,8 @@ func (x *system) counting(i int, n uint64) bool {
 	return false
 }
 
-// unknown checks that whoever has the lock, or waits for it, is known to a process, or to a request that is under way.
+// unknown checks that whoever has the lock, or waits for it, is known to a process, or to a request that is
+// under way.
 func (e *explorer) unknown(x *system, l *model.Lock, known map[model.Claim]bool) error {
 	check := func(c model.Claim) error {
 		i := c.Owner >> 4
@@ -860,8 +861,8 @@ func (x *system) forgetFaults() {
 	}
 }
 
-// trim returns the server without what makes no difference: what slots say that no request can come for any more, and the leases
-// of records that are not in line.
+// trim returns the server without what makes no difference: what slots say that no request can come for any
+// more, and the leases of records that are not in line.
 func (e *explorer) trim(x *system, s *server) *server {
 	s = s.clone()
 	s.slots = slices.DeleteFunc(s.slots, func(r record) bool {
@@ -913,7 +914,8 @@ func (e *explorer) trim(x *system, s *server) *server {
 	return s
 }
 
-// renameAll gives the numbers and slots of each process, and the tokens, the least names that keep the order of numbers and tokens.
+// renameAll gives the numbers and slots of each process, and the tokens, the least names that keep the order
+// of numbers and tokens.
 func (e *explorer) renameAll(x *system) *system {
 	var numbers [8]uint64
 	var slots [8]slots

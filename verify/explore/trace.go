@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// A trace is a start and what happens from there, in words, and without folding: so that an owner, a claim or a request
-// has one name throughout.
+// A trace is a start and what happens from there, in words, and without folding: so that an owner, a claim or
+// a request has one name throughout.
 type trace struct {
 	setup
 	steps []string
@@ -198,8 +198,8 @@ func (e *explorer) step(t *trace, x *system, right func(*system, error) bool) *s
 // errImpossible says that a step of a trace cannot be taken.
 var errImpossible = errors.New("can no longer happen")
 
-// replay takes the steps of a trace, and then lets it run to its end. It returns the first thing that is wrong on the way, and
-// the trace up to there, with what followed from each step.
+// replay takes the steps of a trace, and then lets it run to its end. It returns the first thing that is
+// wrong on the way, and the trace up to there, with what followed from each step.
 func (e *explorer) replay(t trace) (trace, error) {
 	done := trace{setup: t.setup}
 	x := e.start()

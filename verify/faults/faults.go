@@ -18,8 +18,8 @@ type Fault struct {
 	Name string
 	Plan Plan
 
-	// Exact says that a holder that believes in its hold may do so, the fault notwithstanding. Otherwise only the fence
-	// protects what the lock guards, until all holders know of the loss.
+	// Exact says that a holder that believes in its hold may do so, the fault notwithstanding. Otherwise only
+	// the fence protects what the lock guards, until all holders know of the loss.
 	Exact bool
 
 	// Clock says that the server runs under a clock that the rig sets.
@@ -178,7 +178,8 @@ func (f Fault) Run(tb testing.TB, times int, seed uint64) Summary {
 	return r.Finish()
 }
 
-// Chaos has workers work for about d, while one after the other of the faults happens that fit into a rig of the first.
+// Chaos has workers work for about d, while one after the other of the faults happens that fit into a rig of
+// the first.
 func Chaos(tb testing.TB, list []Fault, d time.Duration, procs int, seed uint64) Summary {
 	tb.Helper()
 	first := list[0]

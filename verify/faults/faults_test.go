@@ -22,8 +22,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Whatever breaks: nothing gets past the fence, the history fits a lock, everyone goes on. And where the promises say so,
-// a holder that looks at its context needs no fence.
+// Whatever breaks: nothing gets past the fence, the history fits a lock, everyone goes on. And where the
+// promises say so, a holder that looks at its context needs no fence.
 func TestNoFaultGetsPastTheFence(t *testing.T) {
 	testredis.Need(t)
 	for _, f := range All() {
@@ -45,8 +45,8 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 	}
 }
 
-// A holder that is paused past its lease, and goes on without a look at its context, does harm where there is no fence, and
-// none behind it; and the bank sees both.
+// A holder that is paused past its lease, and goes on without a look at its context, does harm where there is
+// no fence, and none behind it; and the bank sees both.
 func TestHarnessSeesWhatACarelessHolderDoes(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -48,7 +48,8 @@ func (r *Rig) serve(dir string) *Node {
 	return n
 }
 
-// lossy notes that the server loses data, or time. One of several may lose its data: the others make up for it.
+// lossy notes that the server loses data, or time. One of several may lose its data: the others make up for
+// it.
 func (n *Node) lossy() {
 	if len(n.rig.Nodes) == 1 {
 		n.rig.Lossy()

@@ -1,5 +1,5 @@
-// Package faults injects faults into real servers and real processes while those move money under locks, and counts what
-// becomes of the money.
+// Package faults injects faults into real servers and real processes while those move money under locks, and
+// counts what becomes of the money.
 package faults
 
 import (
@@ -45,7 +45,8 @@ type Plan struct {
 	Seed     uint64
 }
 
-// Lease is that of a rig whose plan names none. One per cent of it, and 2 ms, is what a holder keeps away from its end.
+// Lease is that of a rig whose plan names none. One per cent of it, and 2 ms, is what a holder keeps away
+// from its end.
 const Lease = 1500 * time.Millisecond
 
 // A Rig is one server or several, proxies in front of them, a bank, and worker processes, all at work.
@@ -292,7 +293,8 @@ func (r *Rig) take(w *Worker, e history.Event) {
 	r.changed = make(chan struct{})
 }
 
-// await waits until ok, which is called with mu held and looked at after each event, and fails the test after d.
+// await waits until ok, which is called with mu held and looked at after each event, and fails the test after
+// d.
 func (r *Rig) await(d time.Duration, what string, ok func() bool) time.Duration {
 	r.tb.Helper()
 	start := time.Now()
@@ -488,8 +490,8 @@ func (r *Rig) checkTTLs() {
 	}
 }
 
-// Check has porcupine look at the history so far, takes stock of the money, and forgets the events. The workers must have
-// ended, or the next ones use other locks.
+// Check has porcupine look at the history so far, takes stock of the money, and forgets the events. The
+// workers must have ended, or the next ones use other locks.
 func (r *Rig) Check() {
 	r.mu.Lock()
 	events, known := r.events, r.known

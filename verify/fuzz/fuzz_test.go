@@ -30,8 +30,8 @@ type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// A server that answers anything at all gets an error, or is believed where it grants the lock with a token: no panic, no
-// call that outlives its context, no hold without a token, no flood of requests.
+// A server that answers anything at all gets an error, or is believed where it grants the lock with a token:
+// no panic, no call that outlives its context, no hold without a token, no flood of requests.
 func FuzzReplies(f *testing.F) {
 	for _, s := range []string{
 		":5\r\n", ":0\r\n", ":-1\r\n", ":-9223372036854775808\r\n", ":9223372036854775807\r\n", "+OK\r\n", "-ERR no\r\n",
@@ -126,7 +126,8 @@ func deadline(ctx context.Context) time.Time {
 	return d
 }
 
-// Any name of 1 to 1,024 bytes is a lock, no other is; two names are two locks, and all keys of one are in one slot.
+// Any name of 1 to 1,024 bytes is a lock, no other is; two names are two locks, and all keys of one are in
+// one slot.
 func FuzzNames(f *testing.F) {
 	for _, pair := range [][2]string{
 		{"a", "b"}, {"", "a"}, {"{", "}"}, {"{}", "%7B%7D"}, {"a}:writer", "a"}, {"%", "%25"}, {"a:{b}", "b"}, {"\x00", "\xff"}, {"a\r\nb", "a b"},

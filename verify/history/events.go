@@ -147,8 +147,8 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 	return ops, broken
 }
 
-// earliest returns when a loss that was noticed at a time may have happened. A process that does not run notices late;
-// so do all when the server forgets.
+// earliest returns when a loss that was noticed at a time may have happened. A process that does not run
+// notices late; so do all when the server forgets.
 func (known Known) earliest(t *tried, noticed int64) int64 {
 	at := noticed
 	for _, p := range known.Pauses[t.process] {
@@ -164,8 +164,8 @@ func (known Known) earliest(t *tried, noticed int64) int64 {
 	return max(at, t.ask.At)
 }
 
-// Disorder returns the grants whose tokens do not grow: a writer's must be larger than that of every grant that was known before it was
-// asked for, and a reader's no smaller than that of any writer.
+// Disorder returns the grants whose tokens do not grow: a writer's must be larger than that of every grant
+// that was known before it was asked for, and a reader's no smaller than that of any writer.
 func Disorder(events []Event) (broken []string) {
 	events = slices.Clone(events)
 	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })

@@ -1,5 +1,5 @@
-// Package history records what processes saw of reentrant, fenced read-write locks with leases, and has porcupine decide
-// whether one lock, at one place, could have shown them that.
+// Package history records what processes saw of reentrant, fenced read-write locks with leases, and has
+// porcupine decide whether one lock, at one place, could have shown them that.
 package history
 
 import (
@@ -17,8 +17,8 @@ import (
 // Kind is what an operation does.
 type Kind string
 
-// The operations. An operation whose outcome is unknown, since its process was killed or its call timed out, has no
-// return: it may take effect at any time, or never.
+// The operations. An operation whose outcome is unknown, since its process was killed or its call timed out,
+// has no return: it may take effect at any time, or never.
 const (
 	Acquire Kind = "acquire"
 	Release Kind = "release"
@@ -122,8 +122,8 @@ var Model = porcupine.Model{
 // checkTimeout bounds the search.
 const checkTimeout = time.Minute
 
-// Check returns an error if no lock can have shown what ops say; then it writes the history as a page to a file that the
-// error names.
+// Check returns an error if no lock can have shown what ops say; then it writes the history as a page to a
+// file that the error names.
 func Check(ops []Op) error {
 	ops = slices.Clone(ops)
 	slices.SortStableFunc(ops, func(a, b Op) int { return cmp.Compare(a.Call, b.Call) })

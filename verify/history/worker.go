@@ -51,9 +51,9 @@ func (c Config) Env() string {
 	return variable + "=" + string(b)
 }
 
-// MaybeWork makes this process a worker if it was started as one, and then does not return. A worker moves money under
-// locks, reports Events on its standard output, one a line, and ends when its standard input does. Call it first in
-// main or TestMain.
+// MaybeWork makes this process a worker if it was started as one, and then does not return. A worker moves
+// money under locks, reports Events on its standard output, one a line, and ends when its standard input
+// does. Call it first in main or TestMain.
 func MaybeWork() {
 	text, ok := os.LookupEnv(variable)
 	if !ok {
@@ -151,13 +151,13 @@ const (
 	beat = 2 * time.Millisecond
 	// A holder that has not run for this long may act on a hold that it lost meanwhile.
 	stall = bank.Fresh
-	// For so long after a stall the library may not have got round to the contexts of holds that ended meanwhile: the thread that was about to
-	// cancel them may have to wait for a processor.
+	// For so long after a stall the library may not have got round to the contexts of holds that ended
+	// meanwhile: the thread that was about to cancel them may have to wait for a processor.
 	settle = 50 * time.Millisecond
 )
 
-// beat notices when the process does not run, because it is stopped or because the machine has better things to do. After
-// a stall it waits for one more beat, in which whatever else was due gets done.
+// beat notices when the process does not run, because it is stopped or because the machine has better things
+// to do. After a stall it waits for one more beat, in which whatever else was due gets done.
 func (w *worker) beat() {
 	w.pulse.Store(now())
 	last := now()

@@ -41,8 +41,8 @@ func (l *Lock) holds() []Hold {
 	return list
 }
 
-// line returns the live waiters: readers and writers each in order of arrival. Who is owed the next phase tells only
-// while none has begun and a writer waits.
+// line returns the live waiters: readers and writers each in order of arrival. Who is owed the next phase
+// tells only while none has begun and a writer waits.
 func (l *Lock) line() []Waiter {
 	var readers, writers []Waiter
 	for _, w := range l.Queue {
@@ -62,8 +62,8 @@ func (l *Lock) line() []Waiter {
 	return append(readers, writers...)
 }
 
-// InOrder returns the live waiters in the order in which they will be served: readers that are owed the next phase, or would be
-// if the writer left, the first writer, the other readers, the other writers.
+// InOrder returns the live waiters in the order in which they will be served: readers that are owed the next
+// phase, or would be if the writer left, the first writer, the other readers, the other writers.
 func (l *Lock) InOrder() []Waiter {
 	written := l.Writer() != nil
 	var next, first, readers, writers []Waiter

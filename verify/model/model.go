@@ -1,8 +1,8 @@
-// Package model is the specification of the lock: one name, its holds, its queue, its leases and a clock, with nothing of
-// how a server keeps them. What the scripts do is held against it.
+// Package model is the specification of the lock: one name, its holds, its queue, its leases and a clock,
+// with nothing of how a server keeps them. What the scripts do is held against it.
 //
-// An operation takes the lock from one state to the next, all at once. It returns what the caller is told, and leaves in
-// Entered who was let in by it.
+// An operation takes the lock from one state to the next, all at once. It returns what the caller is told,
+// and leaves in Entered who was let in by it.
 package model
 
 import (
@@ -19,7 +19,8 @@ const (
 	Write
 )
 
-// A Claim is one hold of an owner, from the request for it to its end. Its number tells it from the owner's others.
+// A Claim is one hold of an owner, from the request for it to its end. Its number tells it from the owner's
+// others.
 type Claim struct{ Owner, Number int }
 
 // A Hold is a claim that has the lock until a moment in ms, unless it is renewed.
@@ -32,8 +33,8 @@ type Hold struct {
 	Asked int   // the number of the request that set Count; 0 if none did
 }
 
-// A Waiter is a claim that stands in line until a moment in ms, unless it is heard of again. One that is dead is in
-// nobody's way. It may be forgotten at any time; until then it keeps its place.
+// A Waiter is a claim that stands in line until a moment in ms, unless it is heard of again. One that is dead
+// is in nobody's way. It may be forgotten at any time; until then it keeps its place.
 type Waiter struct {
 	Claim
 	Mode  Mode
@@ -61,8 +62,8 @@ type Lock struct {
 	Entered []Claim // by the last operation
 	Over    []Hold  // whose leases ran out, and that nobody has followed
 
-	// Unserved is the state without whom the last operation let in, where that may wait: a read hold was released that another
-	// one outlasts.
+	// Unserved is the state without whom the last operation let in, where that may wait: a read hold was
+	// released that another one outlasts.
 	Unserved *Lock
 }
 
@@ -89,8 +90,8 @@ const (
 
 func (l *Lock) ms() int64 { return l.Now / 1000 }
 
-// Advance moves the clock to a moment in µs. Holds whose lease is over are gone, and their claims have ended: promise 6 has a claim
-// granted the lock once.
+// Advance moves the clock to a moment in µs. Holds whose lease is over are gone, and their claims have ended:
+// promise 6 has a claim granted the lock once.
 func (l *Lock) Advance(now int64) {
 	l.Now = now
 	over := func(h Hold) bool { return h.Until <= l.ms() }
@@ -146,8 +147,8 @@ func (l *Lock) dequeue(c Claim) {
 // Lives reports whether a waiter has been heard of within its lease.
 func (l *Lock) Lives(w Waiter) bool { return w.Until > l.ms() }
 
-// enter makes a claim a hold. A writer's token is more than any before it, and a reader's not less; both are the time, if
-// that is more. The reader that is the writer itself shares its token.
+// enter makes a claim a hold. A writer's token is more than any before it, and a reader's not less; both are
+// the time, if that is more. The reader that is the writer itself shares its token.
 func (l *Lock) enter(c Claim, mode Mode, until int64) {
 	switch {
 	case mode == Write:
@@ -166,8 +167,8 @@ func (l *Lock) enter(c Claim, mode Mode, until int64) {
 	}
 }
 
-// serve lets in whoever can be: the readers, if no writer waits or they are owed it; then, when nobody is left inside,
-// the first writer. A grant lasts for as long as the waiter's place in the queue would have.
+// serve lets in whoever can be: the readers, if no writer waits or they are owed it; then, when nobody is
+// left inside, the first writer. A grant lasts for as long as the waiter's place in the queue would have.
 func (l *Lock) serve() {
 	if l.Writer() != nil {
 		return
@@ -189,9 +190,9 @@ func (l *Lock) serve() {
 	}
 }
 
-// Ask asks for the lock, or, sent again by a waiter, says that it lives. within is the write hold of the same owner, or
-// zero: under it, a reader enters at once. A claim that is met again keeps what it has. One that has ended is refused for ever,
-// whether it was released, lost or withdrawn.
+// Ask asks for the lock, or, sent again by a waiter, says that it lives. within is the write hold of the same
+// owner, or zero: under it, a reader enters at once. A claim that is met again keeps what it has. One that
+// has ended is refused for ever, whether it was released, lost or withdrawn.
 func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool, within Claim) Answer {
 	l.Entered = nil
 	until := l.ms() + lease
@@ -231,7 +232,8 @@ func (l *Lock) crowded(mode Mode) bool {
 	return l.Writer() != nil || mode == Write && len(l.Holds) > 0 || slices.ContainsFunc(l.Queue, l.Lives)
 }
 
-// Release ends a claim, whatever it is: a hold, a waiter, or a request that has yet to come and will be refused.
+// Release ends a claim, whatever it is: a hold, a waiter, or a request that has yet to come and will be
+// refused.
 func (l *Lock) Release(c Claim) Outcome {
 	l.Entered = nil
 	if h := l.Hold(c); h != nil {
@@ -264,7 +266,8 @@ func (l *Lock) Release(c Claim) Outcome {
 	return NotThere
 }
 
-// serveUnlessOutlasted lets in whoever can be after a release, which may wait if another hold lasts longer: see Unserved.
+// serveUnlessOutlasted lets in whoever can be after a release, which may wait if another hold lasts longer:
+// see Unserved.
 func (l *Lock) serveUnlessOutlasted(released Hold) {
 	l.Unserved = nil
 	for _, h := range slices.Concat(l.Holds, l.Over) {
@@ -288,8 +291,8 @@ func (l *Lock) Renew(c Claim, lease int64) bool {
 	return h != nil
 }
 
-// Reenter sets how many times the owner of a hold has entered, and makes it live for at least another lease, or exactly that;
-// unless a later request has.
+// Reenter sets how many times the owner of a hold has entered, and makes it live for at least another lease,
+// or exactly that; unless a later request has.
 func (l *Lock) Reenter(c Claim, count, number int, lease int64, exactly bool) bool {
 	l.Entered = nil
 	h := l.Hold(c)
@@ -326,8 +329,8 @@ func (l *Lock) Serve() {
 	l.serve()
 }
 
-// Next returns in how many ms from now a claim that waits, and stays alive, can be let in although nobody else does anything;
-// or -1.
+// Next returns in how many ms from now a claim that waits, and stays alive, can be let in although nobody
+// else does anything; or -1.
 func (l *Lock) Next(c Claim) int64 {
 	var ends []int64
 	for _, h := range l.Holds {

@@ -1,5 +1,5 @@
-// Command mutate changes the lock's scripts, one small thing at a time, and runs tests until one fails. A change that no test
-// notices is a rule that nothing holds the scripts to.
+// Command mutate changes the lock's scripts, one small thing at a time, and runs tests until one fails. A
+// change that no test notices is a rule that nothing holds the scripts to.
 //
 //	go run ./mutate -sample 200
 //
@@ -209,8 +209,9 @@ func (w *workshop) try(m mutant, limit time.Duration) (by string, err error) {
 	return by, nil
 }
 
-// kill runs tests one after the other, within a time, and returns the name of the first that fails, and what it says. Tests also fail
-// by chance on a machine that has other things to do, so that one counts that fails twice.
+// kill runs tests one after the other, within a time, and returns the name of the first that fails, and what
+// it says. Tests also fail by chance on a machine that has other things to do, so that one counts that fails
+// twice.
 func (w *workshop) kill(list []killer, limit time.Duration) (by, output string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -57,7 +57,8 @@ end
 	)
 }
 
-// Every change that is said to be equivalent is still made, and of one line: of another, the reason may not be true.
+// Every change that is said to be equivalent is still made, and of one line: of another, the reason may not
+// be true.
 func TestEquivalentMutantsAreMade(t *testing.T) {
 	all, err := mutants(root())
 	if err != nil {
@@ -82,7 +83,8 @@ func TestEquivalentMutantsAreMade(t *testing.T) {
 	}
 }
 
-// A mutant is killed by the tests that are to do so. One that is no Lua, and one that hangs, are told apart, and the copy is as before.
+// A mutant is killed by the tests that are to do so. One that is no Lua, and one that hangs, are told apart,
+// and the copy is as before.
 func TestMutantsAreKilled(t *testing.T) {
 	all, err := choose(root(), `^lua/unlock\.lua.*\n.*\n.*→ if not \(holder ~= claim\) then`, 0, 1)
 	if err != nil || len(all) != 1 {

@@ -17,7 +17,8 @@ type harness struct {
 	err        error
 }
 
-// Run calls fn with a testing.TB, on a goroutine of its own that the TB can end, and cleans up. It returns what fn has failed with.
+// Run calls fn with a testing.TB, on a goroutine of its own that the TB can end, and cleans up. It returns
+// what fn has failed with.
 func Run(fn func(tb testing.TB)) error {
 	h := &harness{}
 	done := make(chan struct{})

@@ -16,9 +16,9 @@ type Row struct {
 	Run func(tb testing.TB, setup string) (line fmt.Stringer, misses []string)
 }
 
-// Table prints a table with the rows whose names match the regular expression which, or with all if it is "all", for each of the setups,
-// which are separated by commas. If which is "list", it prints the names alone. It returns the status to exit with: 1 if a line is short
-// of anything, 2 for a bad expression.
+// Table prints a table with the rows whose names match the regular expression which, or with all if it is
+// "all", for each of the setups, which are separated by commas. If which is "list", it prints the names
+// alone. It returns the status to exit with: 1 if a line is short of anything, 2 for a bad expression.
 func Table(head, which, setups string, rows []Row) int {
 	if which == "all" {
 		which = "."

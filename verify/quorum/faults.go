@@ -1,5 +1,5 @@
-// Package quorum has some of several real servers fail while processes move money under locks that the servers vote on, and measures
-// what the processes notice of it.
+// Package quorum has some of several real servers fail while processes move money under locks that the
+// servers vote on, and measures what the processes notice of it.
 package quorum
 
 import (
@@ -111,8 +111,9 @@ func cut(dirs faultproxy.Direction, halves int) func(*faults.Rig, []*faults.Node
 	return during(halves, func(n *faults.Node) { n.Cut(dirs) }, func(n *faults.Node) { n.Cut(faultproxy.None) })
 }
 
-// forward sets the clocks of servers forward, which ends their votes. A hold that had a bare majority is over, as its holder finds out when it
-// renews it; the history is told when that was, as it is of a single server.
+// forward sets the clocks of servers forward, which ends their votes. A hold that had a bare majority is
+// over, as its holder finds out when it renews it; the history is told when that was, as it is of a single
+// server.
 func forward(r *faults.Rig, some []*faults.Node) {
 	r.Lossy()
 	each(some, func(n *faults.Node) { n.Step(+time.Minute) })
@@ -120,7 +121,8 @@ func forward(r *faults.Rig, some []*faults.Node) {
 	r.Struck()
 }
 
-// split cuts each half of the clients off from as many servers as may fail, and not from the same ones: they disagree on who answers.
+// split cuts each half of the clients off from as many servers as may fail, and not from the same ones: they
+// disagree on who answers.
 func split(r *faults.Rig, some []*faults.Node) {
 	all := r.Some(len(r.Nodes))
 	each(all[:len(some)], func(n *faults.Node) { n.Proxies[0].Blackhole(faultproxy.Both) })

@@ -77,8 +77,9 @@ func (f Fault) measure(events []history.Event, strikes []faults.Strike) Result {
 	return r
 }
 
-// cause reports whether a hold may have been lost because too many servers failed, or ended it early; or because it was granted so
-// shortly before that a majority had voted for it, and the others had not yet been asked again.
+// cause reports whether a hold may have been lost because too many servers failed, or ended it early; or
+// because it was granted so shortly before that a majority had voted for it, and the others had not yet been
+// asked again.
 func (f Fault) cause(e history.Event, granted int64, strikes []faults.Strike) bool {
 	return slices.ContainsFunc(strikes, func(s faults.Strike) bool {
 		at := s.At.UnixNano()

@@ -27,8 +27,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Whatever happens to as many of the servers as may fail: no call fails, no hold is lost that was renewed, and what the locks guard needs no fence,
-// unless a clock is set forward. If it happens to more, calls say so, and all goes on afterwards.
+// Whatever happens to as many of the servers as may fail: no call fails, no hold is lost that was renewed,
+// and what the locks guard needs no fence, unless a clock is set forward. If it happens to more, calls say
+// so, and all goes on afterwards.
 func TestFaultsOfQuorumServers(t *testing.T) {
 	testredis.Need(t)
 	for _, f := range All() {
@@ -51,7 +52,8 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 	testredis.Need(t)
 	var list []Fault
 	for _, f := range All() {
-		// A clock that was set back lengthens what is left to leases: a vote that could not be given back is in the way for a minute more.
+		// A clock that was set back lengthens what is left to leases: a vote that could not be given back is
+		// in the way for a minute more.
 		if !f.Clock && !f.Beyond {
 			list = append(list, f)
 		}

@@ -16,8 +16,9 @@ type Setup struct {
 }
 
 const (
-	// heal is what it takes after a fault until every hold has the votes of all servers again: one renewal wins back what was lost, and
-	// counts it in the next. A fault of other servers may cost a hold before that.
+	// heal is what it takes after a fault until every hold has the votes of all servers again: one renewal
+	// wins back what was lost, and counts it in the next. A fault of other servers may cost a hold before
+	// that.
 	heal = Lease
 	// mark is the key of what a server knows of itself.
 	mark = "rwlock:mark"

@@ -14,8 +14,8 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// A Server is a miniredis that runs scripts. The commands are miniredis' own. It keeps one Lua state for all runs, where EVALSHA makes a new one
-// for each: a run costs a tenth. It is not safe for concurrent use.
+// A Server is a miniredis that runs scripts. The commands are miniredis' own. It keeps one Lua state for all
+// runs, where EVALSHA makes a new one for each: a run costs a tenth. It is not safe for concurrent use.
 type Server struct {
 	Mini      *miniredis.Miniredis
 	Published [][2]string // channel and message, by the last run
@@ -64,8 +64,8 @@ func NewServer(sources map[string]string) (*Server, error) {
 	return s, nil
 }
 
-// Run runs a script and returns its reply. If the script fails or replies an error, the error is an Error, and what the script had done until
-// then is done.
+// Run runs a script and returns its reply. If the script fails or replies an error, the error is an Error,
+// and what the script had done until then is done.
 func (s *Server) Run(name string, keys, argv []string) (any, error) {
 	s.lua.SetGlobal("KEYS", s.table(keys))
 	s.lua.SetGlobal("ARGV", s.table(argv))

@@ -81,7 +81,8 @@ const (
 
 	maxLatency  = time.Millisecond
 	unlockBound = 5*time.Second + 600*time.Millisecond // the client's last pause between two tries included
-	// handover is how long the next in line may take beyond the moment when the last lease in its way is over.
+	// handover is how long the next in line may take beyond the moment when the last lease in its way is
+	// over.
 	handover = 225 * time.Millisecond
 )
 

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A loop is a fake clock: what is to happen, in order of time, and tasks that sleep in between. One thing happens at a time, so
-// all of it follows from the seed.
+// A loop is a fake clock: what is to happen, in order of time, and tasks that sleep in between. One thing
+// happens at a time, so all of it follows from the seed.
 type loop struct {
 	at      time.Time
 	queue   eventHeap
@@ -123,7 +123,8 @@ func (t *task) kill() {
 	}
 }
 
-// park waits until somebody wakes the task that calls it, but not beyond a time, unless that is zero. It may return for nothing.
+// park waits until somebody wakes the task that calls it, but not beyond a time, unless that is zero. It may
+// return for nothing.
 func (l *loop) park(end time.Time) {
 	t := l.current
 	if !end.IsZero() {

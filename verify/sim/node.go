@@ -37,7 +37,8 @@ var servers = sync.Pool{New: func() any {
 	return s
 }}
 
-// Simulate lives through the world of one seed, with engines. Its report is empty if no promise is broken there.
+// Simulate lives through the world of one seed, with engines. Its report is empty if no promise is broken
+// there.
 func Simulate(seed uint64, climate string) (tally Tally, report string) {
 	w := simulate(seed, climate)
 	if report = w.Report(); report != "" {
@@ -434,8 +435,8 @@ func (n *node) deafen() { n.wire.deafen() }
 
 func (n *node) freeze() { n.frozen = !n.killed }
 
-// thaw has the process do, in any order, what there is to do since it stood still: its timer has fired, and replies and messages
-// have come. Then its tasks go on.
+// thaw has the process do, in any order, what there is to do since it stood still: its timer has fired, and
+// replies and messages have come. Then its tasks go on.
 func (n *node) thaw() {
 	if !n.frozen {
 		return

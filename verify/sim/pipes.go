@@ -113,9 +113,9 @@ func (n *network) draw(chances ...int) int {
 	return 0
 }
 
-// A link is one connection of a network. The client connects and subscribes, and sometimes waits, under a mutex, and a
-// goroutine that waits for a mutex keeps the bubble's clock from going on. So nothing but messages takes time, or is held
-// back, on a link that has not carried a script yet.
+// A link is one connection of a network. The client connects and subscribes, and sometimes waits, under a
+// mutex, and a goroutine that waits for a mutex keeps the bubble's clock from going on. So nothing but
+// messages takes time, or is held back, on a link that has not carried a script yet.
 type link struct {
 	n              *network
 	client, server net.Conn
@@ -172,7 +172,8 @@ func (l *link) arrive(f frame) {
 	}
 }
 
-// requests takes what the client sends to the server. What the client sent before it hung up arrives all the same.
+// requests takes what the client sends to the server. What the client sent before it hung up arrives all the
+// same.
 func (l *link) requests(frames <-chan frame) {
 	for f := range frames {
 		l.arrive(f)

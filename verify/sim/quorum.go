@@ -15,8 +15,9 @@ import (
 	scripts "github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A Parliament is a world of three or five servers that vote. Of its servers, a minority may be down, frozen or without their data at
-// a time, links between single processes and servers may break in either direction, and no two clocks agree.
+// A Parliament is a world of three or five servers that vote. Of its servers, a minority may be down, frozen
+// or without their data at a time, links between single processes and servers may break in either direction,
+// and no two clocks agree.
 type Parliament struct {
 	*loop
 	seed    uint64
@@ -230,7 +231,8 @@ func (p *Parliament) delay() time.Duration {
 
 func (p *Parliament) loses() bool { return !p.calm && p.rng.IntN(1000) < p.loss }
 
-// send sends a request, and again if it fails, as the client of the server does. Some arrive long after they were given up.
+// send sends a request, and again if it fails, as the client of the server does. Some arrive long after they
+// were given up.
 func (c *client) send(r *quorum.Request, tries int) {
 	p, m, l := c.p, c.p.members[r.Server], &c.links[r.Server]
 	life, over := m.life, false

@@ -13,7 +13,8 @@ import (
 
 var parliaments = flag.Int("quorums", 1000, "how many worlds to simulate in which several servers vote")
 
-// Exclusion and the order of tokens hold over three and five servers, of which a minority fails, and every call ends:
+// Exclusion and the order of tokens hold over three and five servers, of which a minority fails, and every
+// call ends:
 //
 //	go test ./sim -run OverAQuorum -seed 42 -quorums 1 -v
 func TestPromisesHoldOverAQuorum(t *testing.T) {

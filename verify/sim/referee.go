@@ -180,7 +180,8 @@ func (r *referee) watch(lk *watched, s *stay) {
 	s.hold.whenLost(func(cause error) { r.ends(s, true, cause) })
 }
 
-// checkExclusion checks that nobody else is there whose hold excludes this one; it reports whether nobody is there at all.
+// checkExclusion checks that nobody else is there whose hold excludes this one; it reports whether nobody is
+// there at all.
 func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 	u, h, alone := s.waiter, s.hold, true
 	for _, other := range lk.stays {
@@ -197,8 +198,8 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 	return alone
 }
 
-// excused reports whether a hold was asked for before a loss of data that its holder need not know of yet: it hears of that
-// by the next renewal, if there is one.
+// excused reports whether a hold was asked for before a loss of data that its holder need not know of yet: it
+// hears of that by the next renewal, if there is one.
 func (r *referee) excused(lk *watched, s *stay) bool {
 	return !lk.lossAt.IsZero() && !s.asked.After(lk.lossAt) && (s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
 }

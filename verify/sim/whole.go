@@ -17,8 +17,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// A bubble is the stage of whole RWLocks, in a testing/synctest bubble. What happens follows from the seed, but for the order of
-// what happens at the same moment.
+// A bubble is the stage of whole RWLocks, in a testing/synctest bubble. What happens follows from the seed,
+// but for the order of what happens at the same moment.
 type bubble struct {
 	t      *testing.T
 	w      *world
@@ -30,7 +30,8 @@ type bubble struct {
 	count int
 }
 
-// SimulateWhole lives through the world of one seed, with whole RWLocks, and fails the test if a promise is broken there.
+// SimulateWhole lives through the world of one seed, with whole RWLocks, and fails the test if a promise is
+// broken there.
 func SimulateWhole(t *testing.T, seed uint64, climate string) (tally Tally) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

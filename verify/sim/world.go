@@ -1,7 +1,8 @@
-// Package sim runs several processes under a fake clock, over a network that stalls, breaks, repeats and forgets. Hours pass in
-// milliseconds. What a process is, is the library's own code: its engine, which decides all there is to decide, on a loop where
-// one thing happens at a time, so that a world follows from its seed; or a whole RWLock with its go-redis client, in a
-// testing/synctest bubble. Either way the scripts run on miniredis, workers lock and unlock, and a referee watches.
+// Package sim runs several processes under a fake clock, over a network that stalls, breaks, repeats and
+// forgets. Hours pass in milliseconds. What a process is, is the library's own code: its engine, which
+// decides all there is to decide, on a loop where one thing happens at a time, so that a world follows from
+// its seed; or a whole RWLock with its go-redis client, in a testing/synctest bubble. Either way the scripts
+// run on miniredis, workers lock and unlock, and a referee watches.
 package sim
 
 import (

@@ -20,8 +20,8 @@ var (
 	rounds = flag.Int("rounds", 5, "how often they do")
 )
 
-// How soon calls return that give up together, beside as many that wait for a bare context, and for how long they delay a lock of another
-// name. It measures, and promises nothing.
+// How soon calls return that give up together, beside as many that wait for a bare context, and for how long
+// they delay a lock of another name. It measures, and promises nothing.
 func TestManyGiveUpTogether(t *testing.T) {
 	testredis.Need(t)
 	t.Run("one server", func(t *testing.T) {
@@ -77,7 +77,8 @@ func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
 		*crowd, bare[i], calls[i], before[i], beside[i], bare, calls, before, beside)
 }
 
-// untilAllReturn returns how long after the end of their context the last of a crowd of calls returns. during is called meanwhile.
+// untilAllReturn returns how long after the end of their context the last of a crowd of calls returns. during
+// is called meanwhile.
 func untilAllReturn(t *testing.T, begun, call func(ctx context.Context), during func()) time.Duration {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -1,5 +1,6 @@
-// Package times measures, on real servers and a real clock, what the library promises in milliseconds. It wants a quiet machine: on a
-// busy one it measures that. The same promises are tested in bubbles, where times are exact.
+// Package times measures, on real servers and a real clock, what the library promises in milliseconds. It
+// wants a quiet machine: on a busy one it measures that. The same promises are tested in bubbles, where times
+// are exact.
 package times
 
 import (
@@ -81,8 +82,8 @@ func waiting(t *testing.T, rw *rwlock.RWLock, name string, n int) (s rwlock.Stat
 	return s
 }
 
-// The next in line gets the lock of a process that was killed within 200 ms of the end of its lease, and not before; so does whoever
-// waits behind a process that was killed while it waited.
+// The next in line gets the lock of a process that was killed within 200 ms of the end of its lease, and not
+// before; so does whoever waits behind a process that was killed while it waited.
 func TestSuccessorOfAKilledProcess(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -112,7 +112,8 @@ func judge(records []Record, s struck) Result {
 	return r
 }
 
-// cause reports whether a hold may have been lost: its lease is not longer than the fault, or the servers lost it.
+// cause reports whether a hold may have been lost: its lease is not longer than the fault, or the servers
+// lost it.
 func (s struck) cause(c Record) bool {
 	from, mended := time.Unix(0, c.From), s.mended
 	switch {
@@ -125,7 +126,8 @@ func (s struck) cause(c Record) bool {
 	return true
 }
 
-// overlaps returns the pairs of holds, in the order of their grants, that were relied on at one time though one of them writes.
+// overlaps returns the pairs of holds, in the order of their grants, that were relied on at one time though
+// one of them writes.
 func overlaps(holds []Record) (found []string) {
 	var live []Record
 	for _, c := range holds {
@@ -141,7 +143,8 @@ func overlaps(holds []Record) (found []string) {
 	return found
 }
 
-// disorder returns the holds, in the order of their grants, that a fence would not tell from an earlier one that was over.
+// disorder returns the holds, in the order of their grants, that a fence would not tell from an earlier one
+// that was over.
 func disorder(holds []Record) (found []string) {
 	for i, c := range holds {
 		for _, before := range holds[max(0, i-200):i] {

@@ -65,7 +65,8 @@ type Record struct {
 // variable is how a process is told that it is a client, and its config.
 const variable = "RWLOCK_VERIFY_TOPOLOGY"
 
-// MaybeWork makes this process a client if it was started as one, and then does not return. Call it first in main or TestMain.
+// MaybeWork makes this process a client if it was started as one, and then does not return. Call it first in
+// main or TestMain.
 func MaybeWork() {
 	text, ok := os.LookupEnv(variable)
 	if !ok {
@@ -101,7 +102,8 @@ func (c *client) dial() redis.UniversalClient {
 	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs, MaintNotificationsConfig: quiet})
 }
 
-// work does what the process is told on its standard input: first what to do where, then that a fault has struck, then to stop.
+// work does what the process is told on its standard input: first what to do where, then that a fault has
+// struck, then to stop.
 func (c *client) work() error {
 	redis.SetLogger(silent{})
 	rdb := c.dial()
@@ -170,7 +172,8 @@ func (c *client) subscribe(name string) error {
 	return h.Unlock(ctx)
 }
 
-// begin starts what the process does in a place. Locks that are held all the time are taken before it returns.
+// begin starts what the process does in a place. Locks that are held all the time are taken before it
+// returns.
 func (c *client) begin(where string, p place) {
 	for role, modes := range p {
 		for mode, names := range modes {

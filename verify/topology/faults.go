@@ -30,7 +30,8 @@ const freeze = 10 * time.Second
 // half is for how long a slot is half moved.
 const half = 20 * time.Second
 
-// lag is how much of the last writes a replica may miss that takes over without being told how far the master is.
+// lag is how much of the last writes a replica may miss that takes over without being told how far the master
+// is.
 const lag = 2 * time.Second
 
 // Needs returns why a fault cannot be had on this machine, or "".
@@ -107,7 +108,8 @@ func (r *rig) freeze() {
 	r.master().Resume()
 }
 
-// killAhead kills a master whose replica has missed its last writes: the link was cut while the replica did not read.
+// killAhead kills a master whose replica has missed its last writes: the link was cut while the replica did
+// not read.
 func (r *rig) killAhead() {
 	r.replica().Pause()
 	r.do(r.master(), "CLIENT", "KILL", "TYPE", "replica")

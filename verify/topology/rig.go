@@ -1,5 +1,5 @@
-// Package topology has client processes work on a cluster, or on servers that sentinels watch, while something happens to the
-// servers, and checks what the processes have seen.
+// Package topology has client processes work on a cluster, or on servers that sentinels watch, while
+// something happens to the servers, and checks what the processes have seen.
 package topology
 
 import (
@@ -24,9 +24,11 @@ const (
 	processes = 2
 	waiters   = 2 * processes * perQueue
 	masters   = 3
-	// moving is how many slots of the first master are moved by the faults that move slots: those of its locks.
+	// moving is how many slots of the first master are moved by the faults that move slots: those of its
+	// locks.
 	moving = 1000
-	// victim and others are shards; focus and elsewhere are places. Where nothing happens to the focus, its shard is one of the others.
+	// victim and others are shards; focus and elsewhere are places. Where nothing happens to the focus, its
+	// shard is one of the others.
 	victim, others   = "victim", "others"
 	focus, elsewhere = "focus", "elsewhere"
 )
@@ -82,7 +84,8 @@ func (f Fault) Run(tb testing.TB, lease time.Duration) Result {
 	if r.mendedAt.IsZero() {
 		tb.Fatal("the fault is not mended")
 	}
-	// Until then every hold whose lease is not renewed is lost, and handovers have been at work again for a while.
+	// Until then every hold whose lease is not renewed is lost, and handovers have been at work again for a
+	// while.
 	end := r.at.Add(lease + time.Second)
 	if e := r.mendedAt.Add(settled + 3*time.Second); e.After(end) {
 		end = e
@@ -347,8 +350,8 @@ func (r *rig) manage(args ...string) {
 	}
 }
 
-// fix has redis-cli repair the cluster. It has the owner of a slot forget where keys are before it has brought them back, and stops where
-// a lock was taken at the owner meanwhile.
+// fix has redis-cli repair the cluster. It has the owner of a slot forget where keys are before it has
+// brought them back, and stops where a lock was taken at the owner meanwhile.
 func (r *rig) fix() {
 	r.tb.Helper()
 	out, err := redisCLI("fix", r.cluster.Nodes[0].Addr())

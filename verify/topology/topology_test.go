@@ -16,8 +16,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// While servers fail over, calls wait for that, holds whose lease is longer go on, waiters are served, and no two holds that exclude each
-// other get past the fence. The command in table/ does this for everything that can happen to servers, and for several leases.
+// While servers fail over, calls wait for that, holds whose lease is longer go on, waiters are served, and no
+// two holds that exclude each other get past the fence. The command in table/ does this for everything that
+// can happen to servers, and for several leases.
 func TestNothingIsBrokenByAFailover(t *testing.T) {
 	testredis.Need(t)
 	some := map[string]bool{

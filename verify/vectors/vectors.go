@@ -1,8 +1,9 @@
-// Package vectors pins the protocol: what each script replies, publishes and leaves, as a list of steps that can be replayed
-// against any server, by a client in any language. docs/protocol.md says what the words mean.
+// Package vectors pins the protocol: what each script replies, publishes and leaves, as a list of steps that
+// can be replayed against any server, by a client in any language. docs/protocol.md says what the words mean.
 //
-// A step has a time, since the scripts read the server's clock. So a script is run with three of its commands replaced: TIME
-// reads the keys {clock}, PUBLISH appends to the list {told}, and INFO says that the server's run is "a1".
+// A step has a time, since the scripts read the server's clock. So a script is run with three of its commands
+// replaced: TIME reads the keys {clock}, PUBLISH appends to the list {told}, and INFO says that the server's
+// run is "a1".
 package vectors
 
 import (

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/vectors"
 )
 
-// Keys, fields, values, replies and messages are a contract between versions that run side by side, and with clients in other
-// languages. Whoever changes them has to change the protocol's number, too.
+// Keys, fields, values, replies and messages are a contract between versions that run side by side, and with
+// clients in other languages. Whoever changes them has to change the protocol's number, too.
 func TestProtocolIsPinned(t *testing.T) {
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		c := s.Client()

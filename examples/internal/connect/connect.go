@@ -39,8 +39,8 @@ func Outcome(err error) string {
 	return "done"
 }
 
-// Redis returns a client of the server that the environment variable REDIS_URL names, or without it, of a server within this
-// process; and a function that closes both.
+// Redis returns a client of the server that the environment variable REDIS_URL names, or without it, of a
+// server within this process; and a function that closes both.
 func Redis(ctx context.Context) (client *redis.Client, closeAll func(), err error) {
 	if url := os.Getenv("REDIS_URL"); url != "" {
 		options, err := redis.ParseURL(url)

@@ -1,5 +1,5 @@
-// Package faultproxy stands between a Redis client and its server and breaks their connections in the ways that a
-// network does: at a given command or reply, or all of them at once.
+// Package faultproxy stands between a Redis client and its server and breaks their connections in the ways
+// that a network does: at a given command or reply, or all of them at once.
 package faultproxy
 
 import (
@@ -67,8 +67,8 @@ func (p *Proxy) Client(opts ...func(*redis.Options)) *redis.Client {
 	return testredis.NewClient(p.tb, p.Addr(), opts...)
 }
 
-// Blackhole holds back all data in these directions, and only these, until it is called again; then what was held back
-// arrives, as it does when a network heals. None ends it.
+// Blackhole holds back all data in these directions, and only these, until it is called again; then what was
+// held back arrives, as it does when a network heals. None ends it.
 func (p *Proxy) Blackhole(dirs Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,8 @@ func IsCommand(names ...string) Match {
 	}
 }
 
-// IsScript matches the calls of a script, EVALSHA and EVAL alike, given its SHA1; EVAL also given a part of its text.
+// IsScript matches the calls of a script, EVALSHA and EVAL alike, given its SHA1; EVAL also given a part of
+// its text.
 func IsScript(shaOrPart string) Match {
 	return func(cmd []string) bool {
 		if len(cmd) < 2 {
@@ -51,8 +52,8 @@ const (
 	reset
 )
 
-// Rule says what to do with the commands it matches; until an action is set it counts them and does nothing else.
-// Where clients are at work already, set Times and Silent before the action.
+// Rule says what to do with the commands it matches; until an action is set it counts them and does nothing
+// else. Where clients are at work already, set Times and Silent before the action.
 type Rule struct {
 	p       *Proxy
 	match   Match
@@ -67,8 +68,8 @@ type Rule struct {
 	changed chan struct{} // closed at each change
 }
 
-// On installs a rule. Of several that match a command the oldest with an action applies, and so do older ones that only
-// count.
+// On installs a rule. Of several that match a command the oldest with an action applies, and so do older ones
+// that only count.
 func (p *Proxy) On(match Match) *Rule {
 	r := &Rule{p: p, match: match, changed: make(chan struct{})}
 	p.mu.Lock()
@@ -86,14 +87,16 @@ func (r *Rule) Silent() *Rule { return r.set(func() { r.silent = true }) }
 // DropReply has the server execute the command, swallows the reply and closes the client's connection.
 func (r *Rule) DropReply() *Rule { return r.act(dropReply, nil) }
 
-// DelayRequest holds the command, and what follows on its connection, until the gate is closed. Then it goes to the
-// server, though the client may have hung up.
+// DelayRequest holds the command, and what follows on its connection, until the gate is closed. Then it goes
+// to the server, though the client may have hung up.
 func (r *Rule) DelayRequest(gate <-chan struct{}) *Rule { return r.act(delayRequest, gate) }
 
-// DelayReply has the server execute the command and holds the reply, and what follows it, until the gate is closed.
+// DelayReply has the server execute the command and holds the reply, and what follows it, until the gate is
+// closed.
 func (r *Rule) DelayReply(gate <-chan struct{}) *Rule { return r.act(delayReply, gate) }
 
-// CutMidReply has the server execute the command and closes the client's connection in the middle of the reply.
+// CutMidReply has the server execute the command and closes the client's connection in the middle of the
+// reply.
 func (r *Rule) CutMidReply() *Rule { return r.act(cutMidReply, nil) }
 
 // Duplicate has the server execute the command twice and passes on the second reply.
@@ -105,8 +108,8 @@ func (r *Rule) Reset() *Rule { return r.act(reset, nil) }
 // Off ends the rule; commands that it has taken are not let off.
 func (r *Rule) Off() { r.set(func() { r.off = true }) }
 
-// Hits returns how often the rule has been applied: the request is held, the reply dropped, held or cut, the second
-// reply there, the connection reset.
+// Hits returns how often the rule has been applied: the request is held, the reply dropped, held or cut, the
+// second reply there, the connection reset.
 func (r *Rule) Hits() int {
 	r.p.mu.Lock()
 	defer r.p.mu.Unlock()
@@ -121,8 +124,8 @@ func (r *Rule) WaitHits(ctx context.Context, n int) error {
 	return r.wait(ctx, func() bool { return r.hits >= n })
 }
 
-// WaitDone waits until the rule has been applied at least once and is done with every command it took: the server has
-// executed it, or never will.
+// WaitDone waits until the rule has been applied at least once and is done with every command it took: the
+// server has executed it, or never will.
 func (r *Rule) WaitDone(ctx context.Context) error {
 	return r.wait(ctx, func() bool { return r.hits > 0 && r.settled == r.taken })
 }

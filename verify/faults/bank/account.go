@@ -1,5 +1,5 @@
-// Package bank is the resource that the locks of the verification suites guard: two balances whose sum never changes. It
-// notices when a holder that should have been alone was not.
+// Package bank is the resource that the locks of the verification suites guard: two balances whose sum never
+// changes. It notices when a holder that should have been alone was not.
 package bank
 
 import (
@@ -12,7 +12,8 @@ import (
 // Total is what the two balances add up to.
 const Total = 1000
 
-// Fresh is how old a holder's look at its hold may be. It is less than the margin that the library keeps to the end of a lease of a second.
+// Fresh is how old a holder's look at its hold may be. It is less than the margin that the library keeps to
+// the end of a lease of a second.
 const Fresh = 10 * time.Millisecond
 
 // ErrRefused is what a fenced account answers a holder whose token is out of date.
@@ -85,10 +86,10 @@ func (a *Account) Put(x Access, balances [2]int64) error {
 	return nil
 }
 
-// admit applies the fence, and notes whether somebody wrote since the holder's first step. A read hold's token is not less
-// than any earlier writer's and less than any later one's: so a writer is out of date as soon as a reader has shown a token
-// that is not less than its own. Without a fence, admit reports whether the access is late, or follows a write that was: whoever has the lock
-// meets what a late holder has written.
+// admit applies the fence, and notes whether somebody wrote since the holder's first step. A read hold's
+// token is not less than any earlier writer's and less than any later one's: so a writer is out of date as
+// soon as a reader has shown a token that is not less than its own. Without a fence, admit reports whether
+// the access is late, or follows a write that was: whoever has the lock meets what a late holder has written.
 func (a *Account) admit(x Access) (late bool, err error) {
 	if a.fenced && (x.Token < a.written || x.Write && x.Token <= a.read) {
 		a.Refused++
@@ -99,7 +100,8 @@ func (a *Account) admit(x Access) (late bool, err error) {
 	} else {
 		a.read = max(a.read, x.Token)
 	}
-	// Now that the account is locked, so that nothing can come in between: the processes of holders, and this one, may stand still.
+	// Now that the account is locked, so that nothing can come in between: the processes of holders, and this
+	// one, may stand still.
 	stale := !x.Looked.IsZero() && time.Since(x.Looked) > Fresh
 	late = (x.Late || stale) && !a.fenced
 	if x.Seen != 0 && x.Seen != a.version {

@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// A Server keeps, for each lock name, a fenced account and an unfenced one, and serves them to other processes.
+// A Server keeps, for each lock name, a fenced account and an unfenced one, and serves them to other
+// processes.
 type Server struct {
 	ln net.Listener
 
@@ -41,8 +42,8 @@ func (s *Server) Close() {
 	s.wg.Wait()
 }
 
-// Counts returns what became of all accesses so far, behind the fence and without one; money that is gone, or came out of
-// nothing, is a violation.
+// Counts returns what became of all accesses so far, behind the fence and without one; money that is gone, or
+// came out of nothing, is a violation.
 func (s *Server) Counts() (fenced, unfenced Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

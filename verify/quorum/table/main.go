@@ -1,9 +1,10 @@
-// Table has one thing after the other happen to servers of quorums while processes use locks there, and prints what that came to:
+// Table has one thing after the other happen to servers of quorums while processes use locks there, and
+// prints what that came to:
 //
 //	go run ./quorum/table -servers 3,5 -times 3 -faults all
 //
-// It ends with exit status 1 if something is short of what the documentation says. It needs redis-server, or what
-// RWLOCK_REDIS_SERVER names, and for the faults of clocks a C compiler.
+// It ends with exit status 1 if something is short of what the documentation says. It needs redis-server, or
+// what RWLOCK_REDIS_SERVER names, and for the faults of clocks a C compiler.
 package main
 
 import (

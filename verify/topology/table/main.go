@@ -1,10 +1,10 @@
-// Table has one thing after the other happen to a cluster, and to servers that sentinels watch, while processes use locks there, and
-// prints what that came to:
+// Table has one thing after the other happen to a cluster, and to servers that sentinels watch, while
+// processes use locks there, and prints what that came to:
 //
 //	go run ./topology/table -leases 3s,10s,30s -faults all
 //
-// It ends with exit status 1 if something is short of what the documentation says. It needs redis-server, or what
-// RWLOCK_REDIS_SERVER names, and redis-cli.
+// It ends with exit status 1 if something is short of what the documentation says. It needs redis-server, or
+// what RWLOCK_REDIS_SERVER names, and redis-cli.
 package main
 
 import (

@@ -33,7 +33,8 @@ func (c *Child) suspended() {
 	}
 }
 
-// Suspended receives a value each time that the terminal's user has suspended the command, with ^Z for example.
+// Suspended receives a value each time that the terminal's user has suspended the command, with ^Z for
+// example.
 func (c *Child) Suspended() <-chan struct{} { return c.stopped }
 
 // Suspend suspends this process and its process group, as the shell expects once the command is suspended.

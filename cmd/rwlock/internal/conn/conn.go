@@ -28,8 +28,9 @@ type Options struct {
 //	redis+sentinel://[USER:PASSWORD@]HOST[:PORT][,HOST…]/MASTER[/DB]    the master that these Sentinels know by that name
 //	redis+cluster://[USER:PASSWORD@]HOST[:PORT][,HOST…]                 a cluster, found through any of these nodes
 //
-// With rediss in place of redis, connections use TLS. The parameters of go-redis may follow, such as ?dial_timeout=2s or
-// ?skip_verify=true; sentinel_username and sentinel_password are the credentials for the Sentinels.
+// With rediss in place of redis, connections use TLS. The parameters of go-redis may follow, such as
+// ?dial_timeout=2s or ?skip_verify=true; sentinel_username and sentinel_password are the credentials for the
+// Sentinels.
 func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	a, err := parse(rawURL)
 	if err != nil {
@@ -94,7 +95,8 @@ type address struct {
 	url          url.URL // with the first host, and without the kind
 }
 
-// errSyntax does not quote the URL: a character that is not escaped may make part of a password look like a host or a path.
+// errSyntax does not quote the URL: a character that is not escaped may make part of a password look like a
+// host or a path.
 var errSyntax = errors.New("cannot be parsed; in user names, passwords and parameters " +
 	"write / as %2F, ? as %3F, # as %23, @ as %40, & as %26 and % as %25")
 
@@ -238,8 +240,8 @@ func Display(rawURL string) string {
 	return a.text(nil, nil)
 }
 
-// WithoutPasswords returns the URL without the passwords in it; also without its parameters, if one of those is a password. It
-// returns "" if the URL cannot be parsed.
+// WithoutPasswords returns the URL without the passwords in it; also without its parameters, if one of those
+// is a password. It returns "" if the URL cannot be parsed.
 func WithoutPasswords(rawURL string) string {
 	a, err := parse(rawURL)
 	if err != nil {

@@ -18,12 +18,13 @@ const (
 	clockStep  = 10 * time.Millisecond // in that time, beyond what the round trips explain
 )
 
-// clock watches the server's clock: leases end by it, so a step ends them early or late. How far it is from this machine's clock
-// does no harm.
+// clock watches the server's clock: leases end by it, so a step ends them early or late. How far it is from
+// this machine's clock does no harm.
 func clock(ctx context.Context, c *redis.Client) Finding {
 	f := Finding{Check: "clock", Status: OK}
 	start := time.Now()
-	// Each answer bounds how far the server's clock is from start, as it was read between the request and the answer.
+	// Each answer bounds how far the server's clock is from start, as it was read between the request and the
+	// answer.
 	least, most := time.Duration(math.MinInt64), time.Duration(math.MaxInt64)
 	for n := range clockReads {
 		select {

@@ -44,8 +44,8 @@ func (i info) number(section, field string) int64 {
 	return n
 }
 
-// Node checks one server: what it is, and what it does with the data. The findings name it as server. votes says that it is one of several
-// that vote.
+// Node checks one server: what it is, and what it does with the data. The findings name it as server. votes
+// says that it is one of several that vote.
 func Node(ctx context.Context, server string, c *redis.Client, votes bool) []Finding {
 	latency := roundTrip(ctx, c)
 	all, err := c.InfoMap(ctx).Result()

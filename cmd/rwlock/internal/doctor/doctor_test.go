@@ -98,8 +98,8 @@ func serverWith(t *testing.T, ahead time.Duration) *redis.Client {
 	return c
 }
 
-// The servers of a quorum, and the masters of a cluster, may show different times. A second or more is worth a warning, which names
-// the two that are furthest apart.
+// The servers of a quorum, and the masters of a cluster, may show different times. A second or more is worth
+// a warning, which names the two that are furthest apart.
 func TestClocksOfSeveralServersAreCompared(t *testing.T) {
 	t.Parallel()
 	peers := []Peer{{"a", serverWith(t, 0)}, {"b", serverWith(t, 5*time.Millisecond)}, {"c", serverWith(t, 0)}}
@@ -120,7 +120,8 @@ func TestClocksOfSeveralServersAreCompared(t *testing.T) {
 	require.Contains(t, f.Detail, "gone does not tell")
 }
 
-// A replica whose clock is far from its master's fails the check, and the advice says what would come of a failover.
+// A replica whose clock is far from its master's fails the check, and the advice says what would come of a
+// failover.
 func TestClocksOfReplicasAreComparedWithTheMasters(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -153,8 +154,8 @@ func TestClocksOfReplicasAreComparedWithTheMasters(t *testing.T) {
 	require.Contains(t, f.Detail, "replica 127.0.0.1:1 does not tell")
 }
 
-// A server of a quorum must come back with everything or with nothing, and nothing may take over from it. So what is right for one server
-// is not what is right for it.
+// A server of a quorum must come back with everything or with nothing, and nothing may take over from it. So
+// what is right for one server is not what is right for it.
 func TestServersOfAQuorumAreCheckedAsSuch(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {

@@ -27,8 +27,8 @@ type Peer struct {
 	Client *redis.Client
 }
 
-// Clocks compares the clocks of the masters of a cluster, or of the servers of a quorum. A lock depends on how fast they run, and not
-// on what they show, but clocks that are far apart are clocks that nobody keeps.
+// Clocks compares the clocks of the masters of a cluster, or of the servers of a quorum. A lock depends on
+// how fast they run, and not on what they show, but clocks that are far apart are clocks that nobody keeps.
 func Clocks(ctx context.Context, peers []Peer) Finding {
 	f := Finding{Check: "clocks", Status: OK}
 	read, unread := readClocks(ctx, peers)
@@ -47,8 +47,8 @@ func Clocks(ctx context.Context, peers []Peer) Finding {
 	return f
 }
 
-// replicaClocks compares the clocks of a master's replicas with the master's: a replica that is promoted goes on with the leases that
-// it has, by its own clock.
+// replicaClocks compares the clocks of a master's replicas with the master's: a replica that is promoted goes
+// on with the leases that it has, by its own clock.
 func replicaClocks(ctx context.Context, c *redis.Client, i info) Finding {
 	f := Finding{Check: "failover clock", Status: OK}
 	peers := []Peer{{"the master", c}}
@@ -86,7 +86,8 @@ func replicaClocks(ctx context.Context, c *redis.Client, i info) Finding {
 	return f
 }
 
-// replicasIn returns the addresses of the replicas that INFO names, such as slave0:ip=10.0.0.2,port=6379,state=online.
+// replicasIn returns the addresses of the replicas that INFO names, such as
+// slave0:ip=10.0.0.2,port=6379,state=online.
 func replicasIn(i info) (addrs []string) {
 	for n := range int(i.number("replication", "connected_slaves")) {
 		fields := map[string]string{}
