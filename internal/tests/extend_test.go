@@ -18,7 +18,7 @@ func (w *world) extended(rw *rwlock.RWLock, h *rwlock.Hold, d time.Duration, fro
 	least, most := d, d+d/99+4*time.Millisecond
 	left := w.left(rw, h)
 	if !w.fake {
-		least -= time.Since(from)
+		least -= time.Since(from) + time.Millisecond // a lease counts in whole ones
 	}
 	require.GreaterOrEqual(w, left, least)
 	require.LessOrEqual(w, left, most)

@@ -27,9 +27,9 @@ func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Milli
 // since then.
 func (w *world) around(want, got time.Duration, since time.Time) {
 	w.Helper()
-	least, most := want-2*time.Millisecond, want+2*time.Millisecond
+	least, most := want-2*time.Millisecond, want+2*time.Millisecond // leases count in whole milliseconds
 	if !w.fake {
-		least, most = want-time.Since(since), want+w.lease/2
+		least, most = least-time.Since(since), want+w.lease/2
 	}
 	require.GreaterOrEqual(w, got, least)
 	require.LessOrEqual(w, got, most)
