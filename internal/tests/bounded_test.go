@@ -383,7 +383,7 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 		},
 		"cut off": func(w *world) (*rwlock.RWLock, func(), string) {
 			rw, plug := w.newMortal()
-			return rw, plug.pull, "the plug is pulled"
+			return rw, plug.pull, "the plug is pulled|closed pipe" // of a new connection, or of one that was there
 		},
 	}
 	t.Parallel()
@@ -404,7 +404,7 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 					err := call()
 					require.ErrorIs(w, err, context.DeadlineExceeded, name)
 					require.ErrorContains(w, err, "after 1s: the server has not answered", name)
-					require.ErrorContains(w, err, cause, name)
+					require.Regexp(w, cause, err.Error(), name)
 					requireNotBlocked(w.T, err)
 				}
 				if cause != "" {
