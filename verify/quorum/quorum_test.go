@@ -36,6 +36,9 @@ func TestFaultsOfQuorumServers(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) {
 			t.Parallel()
 			if why := f.Needs(); why != "" {
+				if os.Getenv("RWLOCK_REQUIRE_REDIS") != "" {
+					t.Fatal(why)
+				}
 				t.Skip(why)
 			}
 			r := f.Run(t, Setup{Servers: 3, Times: *times, Seed: *seed})
