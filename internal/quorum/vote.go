@@ -146,7 +146,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 			v.again = now
 		}
 		v.late = false
-		if b.phase != won { // a hold hears of a vote that it lacks by its renewals, if nothing else wants a subscription
+		if b.phase != won { // a hold needs no subscription: its renewals tell it of a vote that it lacked
 			q.out.Listen = true
 		}
 	default:
