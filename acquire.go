@@ -122,7 +122,7 @@ func (rw *RWLock) unanswered(w *wait, h *engine.Hold) error {
 // why returns why a call was not answered whose last request failed with last, or nil if that is not known.
 // RWLock.mu is locked.
 func (rw *RWLock) why(last error) error {
-	if trouble := rw.servers.trouble(); trouble != nil && (last == nil || errors.Is(last, ErrNoMajority)) {
+	if trouble := rw.servers.Trouble(); trouble != nil && (last == nil || errors.Is(last, ErrNoMajority)) {
 		return trouble
 	}
 	return last

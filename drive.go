@@ -6,13 +6,13 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
 // effects are what is to be done for the engine, once RWLock.mu is unlocked.
 type effects struct {
-	quorum.Effects
+	engine.Effects
 	send    [][]*protocol.Request // to each server
+	deaf    []int                 // servers whose subscriptions are to be closed and opened anew
 	cancels []cancel
 }
 
@@ -33,7 +33,7 @@ func (rw *RWLock) unlock() *effects {
 	if rw.labels() {
 		rw.tellLabel(fx)
 	}
-	rw.servers.flush(time.Now(), fx)
+	rw.servers.Flush(time.Now(), fx)
 	if rw.observed {
 		rw.observe(fx.Events)
 	}
@@ -49,11 +49,14 @@ func (rw *RWLock) unlock() *effects {
 		_, err := x.Over()
 		x.Tag.(chan error) <- err
 	}
+	for _, f := range fx.Forced {
+		f.Tag.(chan error) <- f.Err
+	}
 	rw.arm()
 	if rw.closing && rw.engine.Drained() {
 		rw.drained.give()
 	}
-	if rw.closed && rw.servers.idle() {
+	if rw.closed && rw.servers.Idle() {
 		rw.idle.give()
 	}
 	rw.mu.Unlock()
@@ -79,7 +82,7 @@ func (rw *RWLock) run(fx *effects) {
 			d.Listen(rw.engine.Channel(), &ear{rw, i})
 		}
 	}
-	for _, i := range fx.Deaf {
+	for _, i := range fx.deaf {
 		rw.dispatch[i].Relisten()
 	}
 	rw.release(fx)
@@ -87,6 +90,7 @@ func (rw *RWLock) run(fx *effects) {
 
 func (rw *RWLock) release(fx *effects) {
 	fx.Effects.Reset()
+	fx.deaf = fx.deaf[:0]
 	for i := range fx.send {
 		clear(fx.send[i])
 		fx.send[i] = fx.send[i][:0]
@@ -101,14 +105,8 @@ func (rw *RWLock) received(results []dispatch.Result) {
 	rw.mu.Lock()
 	now := time.Now()
 	for _, result := range results {
-		switch from := result.Request.From.(type) {
-		case nil: // nobody waits for the answer
-		case *label:
-			rw.labelTold(result.Err)
-		case chan dispatch.Result:
-			from <- result
-		default:
-			rw.servers.replied(now, result)
+		if r := result.Request; r.From != nil { // or else nobody waits for the answer
+			r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
 		}
 	}
 	rw.flush()
@@ -133,7 +131,7 @@ func (rw *RWLock) tick() {
 	rw.mu.Lock()
 	rw.armed = time.Time{}
 	if !rw.stopped {
-		rw.servers.tick(time.Now())
+		rw.servers.Tick(time.Now())
 	}
 	rw.flush()
 }
@@ -141,7 +139,7 @@ func (rw *RWLock) tick() {
 // arm sets the timer for when the engine wants to look again. A timer that fires in vain does no harm, and is
 // cheaper than one that is set for every hold.
 func (rw *RWLock) arm() {
-	at, ok := rw.servers.next()
+	at, ok := rw.servers.Next()
 	if !ok || rw.stopped || !rw.armed.IsZero() && !at.Before(rw.armed) {
 		return
 	}
@@ -166,11 +164,11 @@ func (e *ear) do(fn func(s servers, now time.Time)) {
 }
 
 func (e *ear) Subscribed() {
-	e.do(func(s servers, now time.Time) { s.subscribed(now, e.server) })
+	e.do(func(s servers, now time.Time) { s.Subscribed(now, e.server) })
 }
 
 func (e *ear) Unsubscribed(err error) {
-	e.do(func(s servers, now time.Time) { s.unsubscribed(now, e.server, err) })
+	e.do(func(s servers, now time.Time) { s.Unsubscribed(now, e.server, err) })
 }
 
 func (e *ear) Awaited() bool {
@@ -180,5 +178,5 @@ func (e *ear) Awaited() bool {
 }
 
 func (e *ear) Heard(message string) {
-	e.do(func(s servers, now time.Time) { s.heard(now, e.server, message) })
+	e.do(func(s servers, now time.Time) { s.Heard(now, e.server, message) })
 }

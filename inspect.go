@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
 // State is the state of a lock at one moment, by the server's clock. It does not include holds and waiters
@@ -58,11 +59,21 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 	if rw.ends.Err() != nil {
 		return State{}, ErrClosed
 	}
-	state, err := rw.servers.inspect(&w, name)
-	if err != nil {
-		return State{}, err
+	done := make(chan *quorum.Inspection, 1)
+	rw.mu.Lock()
+	rw.servers.Inspect(time.Now(), name, done)
+	rw.flush()
+	select {
+	case x := <-done:
+		if x.Err != nil {
+			return State{}, x.Err
+		}
+		return publicState(name, x.State, rw.labelsOf(ctx, instancesOf(x.State))), nil
+	case <-ctx.Done():
+		return State{}, rw.unanswered(&w, nil)
+	case <-rw.ends.Done():
+		return State{}, ErrClosed
 	}
-	return publicState(name, state, rw.labelsOf(ctx, instancesOf(state))), nil
 }
 
 func publicState(name string, p protocol.State, labels map[string]string) State {

@@ -83,7 +83,7 @@ func (rw *RWLock) tellLabel(fx *effects) {
 	}
 	for i := range fx.send {
 		r := command("set", l.key, l.text, "px", strconv.FormatInt(l.ttl.Milliseconds(), 10))
-		r.From = l
+		r.From = labelled{rw}
 		fx.send[i] = append(fx.send[i], r)
 	}
 }
@@ -95,8 +95,10 @@ func (rw *RWLock) labelOver() {
 	rw.flush()
 }
 
-// labelTold takes the server's answer.
-func (rw *RWLock) labelTold(err error) {
+// labelled takes a server's answer. RWLock.mu is locked.
+type labelled struct{ *RWLock }
+
+func (rw labelled) Received(_ time.Time, _ *protocol.Request, _ any, _ int, err error) {
 	if err != nil && !rw.closed {
 		rw.label.timer.Reset(labelRetry)
 	}
@@ -135,7 +137,7 @@ func (rw *RWLock) labelsOf(ctx context.Context, instances map[string]bool) map[s
 	if len(keys) == 0 {
 		return labels
 	}
-	for i, text := range rw.servers.read(ctx, keys) {
+	for i, text := range rw.read(ctx, keys) {
 		if s, ok := text.(string); ok {
 			labels[names[i]] = s
 		}

@@ -1,15 +1,12 @@
 package rwlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
-	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
@@ -42,7 +39,7 @@ func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error)
 		return nil, errors.New("rwlock: new quorum: WithReplicas is for one server with replicas: in a quorum, the servers confirm a hold")
 	}
 	rw := build(c)
-	rw.servers = &severalServers{rw, quorum.New(
+	rw.servers = &quorumOf{rw: rw, Quorum: quorum.New(
 		quorum.Config{Servers: len(clients), Prefix: rw.prefix, Instance: rw.instance}, rw.engine)}
 	for _, client := range clients {
 		rw.dispatch = append(rw.dispatch, dispatch.New(client, dispatch.Calls{Receive: rw.received}))
@@ -69,91 +66,4 @@ func checkClients(clients []redis.UniversalClient) error {
 		seen[client] = i
 	}
 	return nil
-}
-
-// severalServers vote on each request of the engine's.
-type severalServers struct {
-	rw     *RWLock
-	quorum *quorum.Quorum
-}
-
-func (s *severalServers) subscribed(now time.Time, i int) { s.quorum.Subscribed(now, i) }
-func (s *severalServers) unsubscribed(now time.Time, i int, err error) {
-	s.quorum.Unsubscribed(now, i, err)
-}
-func (s *severalServers) heard(now time.Time, i int, message string) { s.quorum.Heard(now, i, message) }
-func (s *severalServers) tick(now time.Time)                         { s.quorum.Tick(now) }
-func (s *severalServers) next() (time.Time, bool)                    { return s.quorum.Next() }
-func (s *severalServers) idle() bool                                 { return s.quorum.Idle() }
-func (s *severalServers) trouble() error                             { return s.quorum.Trouble() }
-func (s *severalServers) voting() (of, n int)                        { return len(s.rw.dispatch), s.quorum.Voting() }
-
-func (s *severalServers) flush(now time.Time, fx *effects) {
-	s.quorum.Flush(now, &fx.Effects)
-	for _, r := range fx.Requests {
-		r.From = r
-		r.Trace = s.rw.traceOf(r.For)
-		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
-	}
-	for _, x := range fx.Inspected {
-		x.Tag.(chan *quorum.Inspection) <- x
-	}
-	for _, f := range fx.Forced {
-		f.Tag.(chan error) <- f.Err
-	}
-}
-
-func (s *severalServers) replied(now time.Time, result dispatch.Result) {
-	s.quorum.Replied(now, result.Request.From.(*quorum.Request), result.Reply, result.Err)
-}
-
-func (s *severalServers) inspect(w *wait, name string) (protocol.State, error) {
-	done := make(chan *quorum.Inspection, 1)
-	s.rw.mu.Lock()
-	s.quorum.Inspect(time.Now(), name, done)
-	s.rw.flush()
-	select {
-	case x := <-done:
-		return x.State, x.Err
-	case <-w.ctx.Done():
-		return protocol.State{}, s.rw.unanswered(w, nil)
-	case <-s.rw.ends.Done():
-		return protocol.State{}, ErrClosed
-	}
-}
-
-// read asks all servers, until a majority has answered.
-func (s *severalServers) read(ctx context.Context, keys []string) []any {
-	values := make([]any, len(keys))
-	done := make(chan dispatch.Result, len(s.rw.dispatch))
-	for _, d := range s.rw.dispatch {
-		r := command("mget", keys...)
-		r.From = done
-		d.Send(r)
-	}
-	for answered, failed := 0, 0; answered <= len(s.rw.dispatch)/2 && answered+failed < len(s.rw.dispatch); {
-		select {
-		case result := <-done:
-			if list, ok := result.Reply.([]any); ok && len(list) == len(values) {
-				answered++
-				fill(values, list)
-			} else {
-				failed++
-			}
-		case <-ctx.Done():
-			return values
-		case <-s.rw.ends.Done():
-			return values
-		}
-	}
-	return values
-}
-
-// fill takes from a list what is not known yet.
-func fill(values, list []any) {
-	for i := range values {
-		if values[i] == nil {
-			values[i] = list[i]
-		}
-	}
 }

@@ -50,6 +50,7 @@ type RWLock struct {
 	strict   bool
 	servers  servers
 	dispatch []*dispatch.Dispatcher // one for each server
+	apart    bool                   // keys may be on different servers, behind one dispatcher
 	reporter reporter[engine.Record]
 	observer reporter[Event]
 	observed bool
@@ -107,7 +108,7 @@ func New(client redis.UniversalClient, opts ...Option) (*RWLock, error) {
 			"a %T does not tell which connection a request uses", client)
 	}
 	rw := build(c)
-	rw.servers = newOneServer(rw, client)
+	rw.servers, rw.apart = &oneServer{Layer: rw.engine, rw: rw}, !dispatch.OneServer(client)
 	rw.dispatch = []*dispatch.Dispatcher{dispatch.New(client, dispatch.Calls{Receive: rw.received, Changed: rw.rerouted, Wanted: rw.wanted})}
 	rw.attach(c.monitor)
 	return rw, nil

@@ -4,132 +4,167 @@ import (
 	"context"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// servers are what the requests of the engine go to: one server, or a quorum of several. The RWLock has a
-// dispatcher for each.
+// servers are what is below the lowest layer: one server, or a quorum of several. RWLock.mu is locked. The
+// RWLock has a dispatcher for each server; i says which one it is about.
 type servers interface {
-	// With RWLock.mu locked:
+	Flush(now time.Time, fx *effects)             // takes what is to be done
+	Subscribed(now time.Time, i int)              // the subscription stands
+	Unsubscribed(now time.Time, i int, err error) // or does not any more
+	Heard(now time.Time, i int, message string)   // what it has brought
+	Tick(now time.Time)                           // does what is due
+	Next() (time.Time, bool)                      // when something is
+	Idle() bool                                   // nothing is held, waited for or to be released
+	Trouble() error                               // why calls are not answered, or nil if that is not known
+	Voting() (of, n int)                          // how many servers of a quorum there are, and how many vote
 
-	flush(now time.Time, fx *effects)              // takes what is to be done, and what to send to each
-	replied(now time.Time, result dispatch.Result) // to what was sent so
-	subscribed(now time.Time, i int)               // the subscription to one stands
-	unsubscribed(now time.Time, i int, err error)  // or does not any more
-	heard(now time.Time, i int, message string)    // what it has brought
-	tick(now time.Time)                            // does what is due
-	next() (time.Time, bool)                       // when something is
-	idle() bool                                    // nothing is held, waited for or to be released
-	trouble() error                                // why calls are not answered, or nil if that is not known
-	voting() (of, n int)                           // how many servers of a quorum there are, and how many vote
-
-	// Without:
-
-	inspect(w *wait, name string) (protocol.State, error)
-	read(ctx context.Context, keys []string) []any // what the keys hold, as far as that is known before ctx ends
+	// Inspect reads the state of a lock. done has room for the answer.
+	Inspect(now time.Time, name string, done chan *quorum.Inspection)
 }
 
 // oneServer is a server, a Sentinel group or a cluster.
 type oneServer struct {
-	rw       *RWLock
-	together bool // all keys are on one server
+	engine.Layer // the lowest
+	rw           *RWLock
+	inspects     []*protocol.Request
 }
 
-func newOneServer(rw *RWLock, client redis.UniversalClient) *oneServer {
-	return &oneServer{rw: rw, together: dispatch.OneServer(client)}
-}
+func (s *oneServer) Subscribed(now time.Time, _ int)              { s.Layer.Subscribed(now) }
+func (s *oneServer) Unsubscribed(now time.Time, _ int, err error) { s.Layer.Unsubscribed(now, err) }
+func (s *oneServer) Heard(now time.Time, _ int, message string)   { s.Layer.Heard(now, message) }
+func (s *oneServer) Trouble() error                               { return nil }
+func (s *oneServer) Voting() (of, n int)                          { return 0, 0 }
 
-func (s *oneServer) subscribed(now time.Time, _ int) { s.rw.engine.Subscribed(now) }
-func (s *oneServer) unsubscribed(now time.Time, _ int, err error) {
-	s.rw.engine.Unsubscribed(now, err)
-}
-func (s *oneServer) heard(now time.Time, _ int, message string) { s.rw.engine.Heard(now, message) }
-func (s *oneServer) tick(now time.Time)                         { s.rw.engine.Tick(now) }
-func (s *oneServer) next() (time.Time, bool)                    { return s.rw.engine.Next() }
-func (s *oneServer) idle() bool                                 { return s.rw.engine.Idle() }
-func (s *oneServer) trouble() error                             { return nil }
-func (s *oneServer) voting() (of, n int)                        { return 0, 0 }
-
-func (s *oneServer) flush(_ time.Time, fx *effects) {
-	s.rw.engine.Flush(&fx.Effects.Effects)
+func (s *oneServer) Flush(now time.Time, fx *effects) {
+	s.Layer.Flush(now, &fx.Effects)
 	for _, r := range fx.Send {
-		r.From = r
-		r.Trace = s.rw.traceOf(r)
+		r.Layer, r.From, r.Trace = s.Layer, r, s.rw.traceOf(r)
 		fx.send[0] = append(fx.send[0], &r.Request)
 	}
 	if fx.Relisten {
-		fx.Deaf = append(fx.Deaf, 0)
+		fx.deaf = append(fx.deaf, 0)
 	}
+	fx.send[0] = append(fx.send[0], s.inspects...)
+	s.inspects = nil
 }
 
-func (s *oneServer) replied(now time.Time, result dispatch.Result) {
-	r := result.Request.From.(*engine.Request)
-	reply, err := protocol.Reply{}, result.Err
-	if err == nil {
-		reply, err = protocol.Decode(result.Request.Script, result.Reply)
-		reply.Confirmed = result.Confirmed
-	}
-	s.rw.engine.Replied(now, r, reply, err)
-	if done, ok := r.Tag.(chan error); ok {
-		done <- err
-	}
-}
-
-func (s *oneServer) inspect(w *wait, name string) (protocol.State, error) {
+func (s *oneServer) Inspect(_ time.Time, name string, done chan *quorum.Inspection) {
 	r := s.rw.engine.Inspect(name)
-	done := make(chan dispatch.Result, 1)
-	r.From = done
-	s.rw.dispatch[0].Send(&r)
-	select {
-	case result := <-done:
-		if result.Err != nil {
-			return protocol.State{}, result.Err
-		}
-		return protocol.DecodeState(result.Reply)
-	case <-w.ctx.Done():
-		return protocol.State{}, s.rw.unanswered(w, nil)
-	case <-s.rw.ends.Done():
-		return protocol.State{}, ErrClosed
+	r.From = inspection(done)
+	s.inspects = append(s.inspects, &r)
+}
+
+// An inspection is where the state of a lock goes.
+type inspection chan *quorum.Inspection
+
+func (done inspection) Received(_ time.Time, _ *protocol.Request, reply any, _ int, err error) {
+	x := &quorum.Inspection{Err: err}
+	if err == nil {
+		x.State, x.Err = protocol.DecodeState(reply)
+	}
+	done <- x
+}
+
+// A quorumOf is several servers that vote.
+type quorumOf struct {
+	*quorum.Quorum
+	rw    *RWLock
+	taken quorum.Effects // memory
+}
+
+func (s *quorumOf) Voting() (of, n int) { return len(s.rw.dispatch), s.Quorum.Voting() }
+
+func (s *quorumOf) Flush(now time.Time, fx *effects) {
+	s.taken.Reset()
+	s.Quorum.Flush(now, &s.taken)
+	fx.Effects, s.taken.Effects = s.taken.Effects, fx.Effects
+	for _, r := range s.taken.Requests {
+		r.From, r.Trace = vote{s.Quorum, r}, s.rw.traceOf(r.For)
+		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
+	}
+	fx.deaf = append(fx.deaf, s.taken.Deaf...)
+	for _, x := range s.taken.Inspected {
+		x.Tag.(chan *quorum.Inspection) <- x
 	}
 }
 
-// read asks by one command, or by one each where keys may be on different servers.
-func (s *oneServer) read(ctx context.Context, keys []string) []any {
+func (s *quorumOf) Inspect(now time.Time, name string, done chan *quorum.Inspection) {
+	s.Quorum.Inspect(now, name, done)
+}
+
+// A vote is a request to one of the servers.
+type vote struct {
+	quorum  *quorum.Quorum
+	request *quorum.Request
+}
+
+func (v vote) Received(now time.Time, _ *protocol.Request, reply any, _ int, err error) {
+	v.quorum.Replied(now, v.request, reply, err)
+}
+
+// An inbox takes the replies to requests that have nothing to do with the engine. It has room for all.
+type inbox chan reply
+
+type reply struct {
+	to    *protocol.Request
+	value any
+	err   error
+}
+
+func (b inbox) Received(_ time.Time, r *protocol.Request, value any, _ int, err error) {
+	b <- reply{r, value, err}
+}
+
+// read returns what the keys hold, as far as a majority of the servers has said so before ctx ends. It asks
+// by one command, or by one each where keys may be on different servers.
+func (rw *RWLock) read(ctx context.Context, keys []string) []any {
 	values := make([]any, len(keys))
-	done := make(chan dispatch.Result, len(keys))
-	var requests []*protocol.Request
+	done := make(inbox, len(rw.dispatch)+len(keys))
 	places := map[*protocol.Request]int{}
-	if s.together {
-		requests = append(requests, command("mget", keys...))
-	} else {
+	sent, enough := len(rw.dispatch), len(rw.dispatch)/2+1
+	if rw.apart {
+		sent, enough = len(keys), len(keys)
 		for i, key := range keys {
 			r := command("get", key)
-			requests, places[r] = append(requests, r), i
+			r.From, places[r] = done, i
+			rw.dispatch[0].Send(r)
+		}
+	} else {
+		for _, d := range rw.dispatch {
+			r := command("mget", keys...)
+			r.From = done
+			d.Send(r)
 		}
 	}
-	for _, r := range requests {
-		r.From = done
-	}
-	s.rw.dispatch[0].Send(requests...)
-	for range requests {
+	for n := 0; n < enough && sent > 0; sent-- {
 		select {
-		case result := <-done:
-			if list, ok := result.Reply.([]any); ok && len(list) == len(values) {
-				copy(values, list)
-			} else if result.Err == nil {
-				values[places[result.Request]] = result.Reply
+		case answer := <-done:
+			if list, ok := answer.value.([]any); ok && len(list) == len(values) {
+				n++
+				fill(values, list)
+			} else if rw.apart && answer.err == nil {
+				values[places[answer.to]] = answer.value
 			}
 		case <-ctx.Done():
 			return values
-		case <-s.rw.ends.Done():
+		case <-rw.ends.Done():
 			return values
 		}
 	}
 	return values
+}
+
+// fill takes from a list what is not known yet.
+func fill(values, list []any) {
+	for i := range values {
+		if values[i] == nil {
+			values[i] = list[i]
+		}
+	}
 }
 
 // command returns a request that is no script. The first argument is a key.

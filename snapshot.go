@@ -85,7 +85,7 @@ func (rw *RWLock) snapshot(s *Snapshot) {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
 	s.Time = time.Now()
-	s.Servers, s.Voting = rw.servers.voting()
+	s.Servers, s.Voting = rw.servers.Voting()
 	for _, h := range rw.engine.Current() {
 		held := h.Tag.(*holding)
 		switch {

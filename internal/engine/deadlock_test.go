@@ -140,7 +140,7 @@ func (g *tangle) run() {
 	for {
 		g.e.Tick(g.now)
 		var fx Effects
-		g.e.Flush(&fx)
+		g.e.Flush(g.now, &fx)
 		for _, h := range fx.Wake {
 			g.woken(h)
 		}

@@ -160,6 +160,7 @@ type Effects struct {
 	Cancel   []*Hold      // that can no longer be relied on: see Cause
 	Wake     []*Hold      // whose Acquire or Release has come to an end
 	Extended []*Extension // that have come to an end
+	Forced   []Forced     // likewise
 	Log      []Record
 	Events   []Event
 	Listen   bool // open the subscription, and call Subscribed whenever it stands
@@ -172,15 +173,17 @@ func (o *Effects) Reset() {
 	clear(o.Cancel)
 	clear(o.Wake)
 	clear(o.Extended)
+	clear(o.Forced)
 	clear(o.Log)
 	clear(o.Events)
 	*o = Effects{
-		Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0], Log: o.Log[:0], Events: o.Events[:0],
+		Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0], Forced: o.Forced[:0],
+		Log: o.Log[:0], Events: o.Events[:0],
 	}
 }
 
 // Flush exchanges what is to be done with to, which must be empty.
-func (e *Engine) Flush(to *Effects) { e.out, *to = *to, e.out }
+func (e *Engine) Flush(_ time.Time, to *Effects) { e.out, *to = *to, e.out }
 
 // A Record is for the log: what no return value tells.
 type Record struct {
@@ -194,11 +197,18 @@ type Record struct {
 	Cause   Cause // why the hold ended, if it was lost
 }
 
+// Forced is the end of a call of Force.
+type Forced struct {
+	Tag any // that the caller gave to Force
+	Err error
+}
+
 // A Request is one to send. Its reply or error is to be handed to Replied.
 type Request struct {
 	protocol.Request
-	Sent time.Time
-	Tag  any // of Force's caller
+	Sent  time.Time
+	Tag   any   // of Force's caller
+	Layer Layer // that put it out, for Received
 
 	lock   *lock
 	claim  *claim // or nil

@@ -81,7 +81,7 @@ func newLottery(seed uint64) *lottery {
 // flush notes what the engine puts out.
 func (l *lottery) flush() {
 	var fx Effects
-	l.e.Flush(&fx)
+	l.e.Flush(l.now, &fx)
 	l.sent = append(l.sent, fx.Send...)
 	l.wake += len(fx.Wake)
 	for _, r := range fx.Send {

@@ -34,7 +34,7 @@ func newReplicated() *driver {
 
 // flush returns what is to be done.
 func (d *driver) flush() (fx engine.Effects) {
-	d.Flush(&fx)
+	d.Flush(d.now, &fx)
 	return fx
 }
 

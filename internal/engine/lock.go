@@ -208,6 +208,7 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 			e.schedule(now, c)
 		}
 	}
+	e.out.Forced = append(e.out.Forced, Forced{r.Tag, err})
 	e.drop(r.lock)
 }
 

@@ -34,10 +34,16 @@ type Request struct {
 	Confirm  time.Duration
 	Ballot   *Ballot // of Vote, RVote and Mark
 	Command  []any   // instead of a script: the command and its arguments
-	From     any     // the sender's own
+	From     Sender  // or nil
 	Trace    any     // a context.Context whose values the request is sent with, or nil
 	Again    bool    // another request for the same is under way, or has failed
 	Late     bool    // nobody waits for the reply: other requests go first
+}
+
+// A Sender takes the reply to its request, undecoded, with how many replicas have confirmed what the request
+// has written, or the error with which it failed.
+type Sender interface {
+	Received(now time.Time, r *Request, reply any, confirmed int, err error)
 }
 
 // A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.

@@ -111,13 +111,6 @@ type Effects struct {
 	Requests  []*Request
 	Deaf      []int         // servers whose subscriptions are to be closed and opened anew
 	Inspected []*Inspection // that have come to an end
-	Forced    []Forced      // that have come to an end
-}
-
-// Forced is the end of a call of the engine's Force.
-type Forced struct {
-	Tag any // that the caller gave to Force
-	Err error
 }
 
 // Reset empties the effects and keeps their memory.
@@ -125,8 +118,7 @@ func (o *Effects) Reset() {
 	o.Effects.Reset()
 	clear(o.Requests)
 	clear(o.Inspected)
-	clear(o.Forced)
-	o.Requests, o.Deaf, o.Inspected, o.Forced = o.Requests[:0], o.Deaf[:0], o.Inspected[:0], o.Forced[:0]
+	o.Requests, o.Deaf, o.Inspected = o.Requests[:0], o.Deaf[:0], o.Inspected[:0]
 }
 
 // A Request is to be sent to a server. Its reply or error is to be handed to Replied.
@@ -184,11 +176,12 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
 	for {
 		q.taken.Reset()
-		q.engine.Flush(&q.taken)
+		q.engine.Flush(now, &q.taken)
 		o := &q.out
 		o.Cancel = append(o.Cancel, q.taken.Cancel...)
 		o.Wake = append(o.Wake, q.taken.Wake...)
 		o.Extended = append(o.Extended, q.taken.Extended...)
+		o.Forced = append(o.Forced, q.taken.Forced...)
 		o.Log = append(o.Log, q.taken.Log...)
 		o.Events = append(o.Events, q.taken.Events...)
 		o.Listen = o.Listen || q.taken.Listen
@@ -232,9 +225,6 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 // answer answers a request of the engine.
 func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
 	q.engine.Replied(now, r, reply, err)
-	if r.Script == lua.Force {
-		q.out.Forced = append(q.out.Forced, Forced{r.Tag, err})
-	}
 }
 
 // send sends a request to a server, as soon as the server has answered enough of those before it. One for

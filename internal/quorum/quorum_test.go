@@ -1248,7 +1248,7 @@ func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 			require.Empty(t, r.forced)
 			r.reply(r.next(i, lua.Force), done)
 		}
-		require.Equal(t, []Forced{{Tag: "tag"}}, r.forced)
+		require.Equal(t, []engine.Forced{{Tag: "tag"}}, r.forced)
 	})
 	t.Run("one is silent", func(t *testing.T) {
 		r := force(t)
@@ -1257,7 +1257,7 @@ func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 		}
 		require.Empty(t, r.forced)
 		r.pass(shortestPatience)
-		require.Equal(t, []Forced{{Tag: "tag"}}, r.forced)
+		require.Equal(t, []engine.Forced{{Tag: "tag"}}, r.forced)
 	})
 	t.Run("two are silent", func(t *testing.T) {
 		r := force(t)

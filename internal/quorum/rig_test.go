@@ -29,7 +29,7 @@ type rig struct {
 	engine  *engine.Engine
 	quorum  *Quorum
 	sent    []*Request // without an answer
-	forced  []Forced
+	forced  []engine.Forced
 	viewed  []*Inspection
 	listens bool
 	logged  []string

@@ -89,6 +89,8 @@ var meanings = map[string]meaning{
 	"Request.slot":       slotNumber,
 	"Request.Tag":        skip,
 	"Request.From":       skip,
+	"Request.Layer":      skip,
+	"Forced.Tag":         skip,
 	"Request.Command":    skip,
 	"Request.Ballot":     plain,
 	"Ballot.Mark":        plain,

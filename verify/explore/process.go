@@ -580,7 +580,7 @@ func (p *process) knownFate(n uint64) fate {
 func (p *process) settle(e *explorer, c *change) {
 	for i := 0; ; i++ {
 		var fx engine.Effects
-		p.Engine.Flush(&fx)
+		p.Engine.Flush(p.Now, &fx)
 		for _, r := range fx.Send {
 			if e.mute == nil || !e.mute(r) {
 				p.Flights = append(p.Flights, &flight{R: r})

@@ -194,7 +194,7 @@ func (n *node) global(local time.Time) time.Time {
 func (n *node) do(fn func(e *engine.Engine, now time.Time)) {
 	fn(n.engine, n.clock())
 	var fx engine.Effects
-	n.engine.Flush(&fx)
+	n.engine.Flush(n.clock(), &fx)
 	for _, r := range fx.Send {
 		n.wire.send(r)
 	}
