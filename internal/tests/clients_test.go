@@ -4,14 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -343,5 +348,423 @@ func TestRightsThatAreNeededOnACluster(t *testing.T) {
 	require.NotContains(t, strings.ToLower(fmt.Sprint(said.list())), "permission")
 	for _, s := range cluster.Nodes {
 		requireNothingDenied(t, s, "locks")
+	}
+}
+
+// onEach is a hook of a client that is called with each command before it is sent.
+type onEach func(cmd redis.Cmder)
+
+func (onEach) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (fn onEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		fn(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (fn onEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			fn(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// tenant gives a client a part of the keys: it is put in front of each key of a script, in the arguments
+// themselves.
+func tenant(prefix string) onEach {
+	return func(cmd redis.Cmder) {
+		args := cmd.Args()
+		switch strings.ToLower(argument(args[0])) {
+		case "set", "del", "get", "mget": // of labels
+			args[1] = prefix + argument(args[1])
+		}
+		if len(args) < 3 || !strings.HasPrefix(strings.ToLower(argument(args[0])), "eval") {
+			return
+		}
+		n, _ := strconv.Atoi(argument(args[2]))
+		for i := range n {
+			args[3+i] = prefix + argument(args[3+i])
+		}
+	}
+}
+
+// argument returns an argument of a command as the server gets it.
+func argument(arg any) string {
+	if b, ok := arg.([]byte); ok {
+		return string(b)
+	}
+	return fmt.Sprint(arg)
+}
+
+// A hook that edits the arguments of a command edits each request once, though the server does not know its
+// script and is sent the text: two clients with that hook exclude each other, and all keys are the hook's.
+func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
+	t.Parallel()
+	const mine = "tenant:"
+	inBubbleAndAlone(t, func(w *world) {
+		ctx, admin := context.Background(), w.dial()
+		newTenant := func() *rwlock.RWLock {
+			c := w.dial()
+			c.AddHook(tenant(mine))
+			return newLockOn(w, c, rwlock.WithPrefix(w.prefix))
+		}
+		a, b := newTenant(), newTenant()
+		forget := func() { require.NoError(w, admin.ScriptFlush(ctx).Err()) }
+		requireMine := func() {
+			keys, err := admin.Keys(ctx, "*").Result()
+			require.NoError(w, err)
+			for _, key := range keys {
+				require.True(w, strings.HasPrefix(key, mine), key)
+				require.Equal(w, 1, strings.Count(key, mine), key)
+			}
+		}
+
+		for _, mode := range bothModes {
+			forget()
+			h := take(w, newOwner(), a, mode, mode.String())
+			_, err := b.TryLock(newOwner(), mode.String())
+			require.ErrorIs(w, err, rwlock.ErrLocked)
+			requireMine()
+			for _, call := range []func(){
+				func() { unlock(w, take(w, h.Context(), a, mode, mode.String())) },
+				func() { require.Equal(w, mode, inspect(w, a, mode.String()).Mode) },
+				func() { unlock(w, h) },
+				func() { require.NoError(w, a.ForceUnlock(ctx, mode.String())) },
+			} {
+				forget()
+				call()
+				requireMine()
+			}
+			require.Equal(w, rwlock.None, inspect(w, b, mode.String()).Mode)
+		}
+
+		// Many at a time travel together.
+		for range 5 {
+			forget()
+			var wg sync.WaitGroup
+			for i := range 30 {
+				wg.Go(func() {
+					name := fmt.Sprint(i)
+					h, err := a.Lock(newOwner(), name)
+					if !assert.NoError(w, err) {
+						return
+					}
+					_, err = b.TryLock(newOwner(), name)
+					assert.ErrorIs(w, err, rwlock.ErrLocked)
+					assert.NoError(w, h.Unlock(ctx))
+				})
+			}
+			wg.Wait()
+			requireMine()
+		}
+	})
+}
+
+// A handler hands each record to a function.
+type handler struct {
+	slog.Handler
+	handle func(slog.Record)
+}
+
+func newLogger(handle func(slog.Record)) *slog.Logger {
+	return slog.New(handler{slog.DiscardHandler, handle})
+}
+
+// textOf returns what a record says.
+func textOf(r slog.Record) string {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	return text
+}
+
+func (handler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h handler) Handle(_ context.Context, r slog.Record) error {
+	h.handle(r)
+	return nil
+}
+
+func (h handler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h handler) WithGroup(string) slog.Handler      { return h }
+
+// A guarded context has code of its user's run when a context that was made from it is cancelled.
+type guarded struct {
+	context.Context
+	done  chan struct{}
+	leave func()
+}
+
+func (g guarded) Done() <-chan struct{}        { return g.done }
+func (g guarded) AfterFunc(func()) func() bool { return func() bool { g.leave(); return true } }
+
+// brake is a hook that holds up what is sent about some locks.
+func brake(names string, hold func()) onEach {
+	return func(cmd redis.Cmder) {
+		if slices.ContainsFunc(cmd.Args(), func(arg any) bool { return strings.Contains(argument(arg), names) }) {
+			hold()
+		}
+	}
+}
+
+// codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to
+// take that hold with.
+var codePlaces = map[string]func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context){
+	"logger": func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context) {
+		rw = w.newLock(rwlock.WithLogger(newLogger(func(slog.Record) { code(rw) })))
+		return rw, newOwner()
+	},
+	"context": func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context) {
+		rw = w.newLock()
+		return rw, guarded{newOwner(), make(chan struct{}), func() { code(rw) }}
+	},
+}
+
+// codeDeeds are what it may do there.
+var codeDeeds = map[string]func(rw *rwlock.RWLock){
+	"blocks": func(*rwlock.RWLock) { time.Sleep(8 * time.Second) },
+	"calls Inspect": func(rw *rwlock.RWLock) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		_, _ = rw.Inspect(ctx, "kept 0")
+	},
+	"locks": func(rw *rwlock.RWLock) {
+		h, err := rw.Lock(newOwner(), "kept 0", rwlock.MaxWait(8*time.Second))
+		if err == nil {
+			_ = h.Unlock(context.Background())
+		}
+	},
+}
+
+// A watch says when code of the user's is to run, and how often it has begun to.
+type watch struct {
+	armed atomic.Bool
+	ran   atomic.Int32
+}
+
+// eachUserCode runs fn in bubbles for all code of the user's.
+func eachUserCode(t *testing.T, fn func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch)) {
+	t.Helper()
+	t.Parallel()
+	for where, build := range codePlaces {
+		for what, code := range codeDeeds {
+			t.Run(where+" "+what, func(t *testing.T) {
+				bubbled(t, func(w *world) {
+					var on watch
+					rw, ctx := build(w, func(rw *rwlock.RWLock) {
+						if on.armed.Load() {
+							on.ran.Add(1)
+							code(rw)
+						}
+					})
+					fn(w, rw, ctx, &on)
+				})
+			})
+		}
+	}
+}
+
+// However long the user's code takes that runs when a hold is lost, and whatever it calls, the other holds
+// are renewed.
+func TestUserCodeDelaysNoRenewal(t *testing.T) {
+	losses := map[string]func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold{
+		"that the server tells of": func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold {
+			h := take(w, ctx, rw, write, "lost", rwlock.Lease(3*time.Second))
+			require.NoError(w, w.newLock().ForceUnlock(context.Background(), "lost"))
+			return h
+		},
+		"at its deadline": func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold {
+			return take(w, ctx, rw, write, "lost", rwlock.Lease(time.Second), rwlock.NoRenew())
+		},
+	}
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
+				var kept []*rwlock.Hold
+				for i := range 4 {
+					kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i), rwlock.Lease(3*time.Second)))
+				}
+				time.Sleep(400 * time.Millisecond) // so that the renewals do not all travel together
+				h := lose(w, rw, ctx)
+				require.NoError(w, h.Context().Err())
+				code.armed.Store(true)
+				w.lostWhen(h)
+				time.Sleep(30 * time.Second)
+				require.Positive(w, code.ran.Load())
+				for _, h := range kept {
+					require.NoError(w, context.Cause(h.Context()), h.Name())
+				}
+				unlock(w, kept...)
+				w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
+			})
+		})
+	}
+}
+
+// However long the user's code takes that runs when a hold is lost, others learn of their own loss at their
+// deadlines.
+func TestUserCodeDelaysNoNoticeOfALoss(t *testing.T) {
+	eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
+		start := time.Now()
+		first := take(w, ctx, rw, write, "lost", rwlock.Lease(time.Second), rwlock.NoRenew())
+		require.NoError(w, first.Context().Err())
+		second := take(w, newOwner(), rw, write, "lost as well", rwlock.Lease(2*time.Second), rwlock.NoRenew())
+		code.armed.Store(true)
+		require.Equal(w, time.Second-margin(time.Second), w.lostWhen(first).Sub(start))
+		require.Equal(w, 2*time.Second-margin(2*time.Second), w.lostWhen(second).Sub(start))
+		require.Positive(w, code.ran.Load())
+		time.Sleep(time.Minute)
+		for _, h := range []*rwlock.Hold{first, second} {
+			w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
+		}
+	})
+}
+
+// A client's hook that holds up the requests about some locks delays no renewal of the others, also where
+// their requests travel together.
+func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
+	bubbled(t, func(w *world) {
+		slow := brake("held up", func() { time.Sleep(20 * time.Second) })
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(slow) })
+		var kept []*rwlock.Hold
+		for i := range 10 {
+			kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i)))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		var calls []*call
+		for i := range 30 {
+			calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, fmt.Sprint("held up ", i)))
+			time.Sleep(970 * time.Millisecond)
+		}
+		for _, c := range calls {
+			if h, err := c.wait(); err == nil {
+				_ = h.Unlock(ctx)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		for _, h := range kept {
+			require.NoError(w, context.Cause(h.Context()), h.Name())
+		}
+		unlock(w, kept...)
+	})
+}
+
+// confirms checks that the replicas confirm what a call gets, that a call fails which they do not confirm,
+// and that this leaves nothing. There are n of them.
+func confirms(t *testing.T, c redis.UniversalClient, n int, freeze, thaw func()) {
+	ctx := context.Background()
+	w := &world{T: t}
+	rw := newLockOn(t, c, rwlock.WithReplicas(n, 20*time.Second))
+	more := newLockOn(t, c, rwlock.WithReplicas(n+1, 50*time.Millisecond))
+	plain := newLockOn(t, c)
+	name := "a lock of " + t.Name()
+	for _, mode := range bothModes {
+		h := take(t, newOwner(), rw, mode, name)
+		unlock(t, take(t, h.Context(), rw, mode, name), h)
+		for _, call := range []lockFunc{acquire, try} {
+			_, err := call(ctx, more, mode, name)
+			require.ErrorIs(t, err, rwlock.ErrNotReplicated)
+			require.ErrorContains(t, err, "of")
+			waitFree(t, plain, name)
+		}
+		h = take(t, newOwner(), plain, write, name)
+		waiting := w.enqueue(newOwner(), rw, mode, name)
+		unlock(t, h)
+		unlock(t, waiting.granted())
+	}
+	h := take(t, newOwner(), rw, write, "another of "+t.Name())
+	freeze()
+	_, err := rw.Lock(ctx, name, rwlock.MaxWait(300*time.Millisecond))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	few := newLockOn(t, c, rwlock.WithReplicas(n, 1500*time.Millisecond)) // more than one request waits
+	_, err = few.Lock(ctx, name)
+	require.ErrorIs(t, err, rwlock.ErrNotReplicated)
+	waiting := w.launch(newOwner(), rw, write, name)
+	thaw()
+	unlock(t, waiting.granted(), h)
+}
+
+// A call WithReplicas succeeds when so many replicas have its grant, and otherwise fails and gives the lock
+// back: on a server, and on each master of a cluster.
+func TestWithReplicas(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		master, replicas := testredis.StartReplicated(t, 2)
+		confirms(t, master.Client(), 2, replicas[0].Pause, replicas[0].Resume)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := testredis.StartReplicatedCluster(t, 3, "--cluster-node-timeout", "60000")
+		c := cluster.Client()
+		each := func(do func(*testredis.Server)) func() {
+			return func() {
+				for _, s := range cluster.Nodes[3:] {
+					do(s)
+				}
+			}
+		}
+		confirms(t, c, 1, each((*testredis.Server).Pause), each((*testredis.Server).Resume))
+		rw := newLockOn(t, c, rwlock.WithReplicas(1, 20*time.Second))
+		for i := range 3 {
+			unlock(t, take(t, newOwner(), rw, write, cluster.On(i, "on each")))
+		}
+	})
+}
+
+// A replica that does not answer costs the calls that it is to confirm, and nothing else: holds are kept,
+// others are released meanwhile, and nothing is left of what was given back. However few connections there
+// are.
+func TestFrozenReplicaCostsLockCallsAlone(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	for _, pool := range []int{0, 3, 1} {
+		t.Run(fmt.Sprint("pool of ", pool), func(t *testing.T) {
+			t.Parallel()
+			master, replicas := testredis.StartReplicated(t, 1)
+			const lease, calls = 4 * time.Second, 60
+			c := master.Client(func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = pool, pool })
+			rw := newLockOn(t, c, rwlock.WithLease(lease), rwlock.WithReplicas(1, 500*time.Millisecond))
+			confirmed := func(name string) (h *rwlock.Hold) {
+				eventually(t, func() bool {
+					var err error
+					h, err = rw.Lock(newOwner(), name)
+					return err == nil
+				}, "a hold that the replica has confirmed")
+				return h
+			}
+			kept, other := confirmed("kept"), confirmed("other")
+			replicas[0].Pause()
+			t.Cleanup(replicas[0].Resume)
+			frozen := time.Now()
+			var group sync.WaitGroup
+			var longest atomic.Int64
+			for i := range calls {
+				group.Go(func() {
+					for time.Since(frozen) < 2*lease {
+						start := time.Now()
+						_, err := rw.Lock(newOwner(), fmt.Sprint("name", i))
+						assert.ErrorIs(t, err, rwlock.ErrNotReplicated)
+						longest.Store(max(longest.Load(), int64(time.Since(start))))
+					}
+				})
+			}
+			<-time.After(lease)
+			start := time.Now()
+			unlock(t, other)
+			released := time.Since(start)
+			group.Wait()
+			t.Logf("the longest call took %v, a release %v", time.Duration(longest.Load()), released)
+			require.NoError(t, kept.Context().Err())
+			unlock(t, kept)
+			plain := newLockOn(t, master.Client())
+			for i := range calls {
+				waitFree(t, plain, fmt.Sprint("name", i))
+			}
+		})
 	}
 }

@@ -200,3 +200,373 @@ func TestCloseWithoutServer(t *testing.T) {
 		require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrClosed)
 	})
 }
+
+// shutDown calls Shutdown on a goroutine of its own.
+func (w *world) shutDown(ctx context.Context, rw *rwlock.RWLock) *call {
+	c := &call{w: w, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.err = rw.Shutdown(ctx)
+		c.at = time.Now()
+	}()
+	eventually(w, func() bool {
+		h, err := rw.TryLock(newOwner(), "probe")
+		if err == nil {
+			unlock(w, h)
+		}
+		return err != nil
+	}, "Shutdown")
+	return c
+}
+
+// Shutdown refuses new calls, ends waiting ones at once, and waits for the holds, which are renewed and may
+// be re-entered.
+func TestShutdownWaitsForTheHolds(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what Shutdown waits for")
+		rw, other := w.newLock(rwlock.WithLease(w.lease)), w.newLock()
+		wr, r := take(w, newOwner(), rw, write, "w"), take(w, newOwner(), rw, read, "r")
+		waiting := []*call{w.enqueue(newOwner(), rw, read, "w"), w.enqueue(newOwner(), rw, write, "r")}
+		behind := []*call{w.enqueue(newOwner(), other, write, "w"), w.enqueue(newOwner(), other, write, "r")}
+		start := time.Now()
+		down := w.shutDown(context.Background(), rw)
+		for _, c := range waiting {
+			_, err := c.wait()
+			require.ErrorIs(w, err, rwlock.ErrClosed)
+			w.within(w.prompt, start, c.at)
+		}
+		time.Sleep(2 * w.lease)
+		for name, call := range everyCall {
+			if err := call(newOwner(), rw); name != "Inspect" && name != "ForceUnlock" {
+				require.ErrorIs(w, err, rwlock.ErrClosed, name)
+			}
+		}
+		require.NoError(w, wr.Context().Err())
+		unlock(w, take(w, wr.Context(), rw, write, "w"), take(w, wr.Context(), rw, read, "w"), take(w, r.Context(), rw, read, "r"))
+		require.ErrorIs(w, errOf(rw.Lock(r.Context(), "r")), rwlock.ErrUpgrade)
+		require.ErrorIs(w, errOf(rw.Lock(r.Context(), "w")), rwlock.ErrClosed)
+		require.NoError(w, wr.Extend(context.Background(), 2*w.lease))
+		unlock(w, wr)
+		unlock(w, behind[0].granted())
+		require.ErrorIs(w, errOf(rw.Lock(rwlock.WithOwner(context.Background(), wr.Owner()), "w")), rwlock.ErrClosed)
+		w.waits(down)
+		unlock(w, r)
+		_, err := down.wait()
+		require.NoError(w, err)
+		unlock(w, behind[1].granted())
+		require.ErrorIs(w, errOf(rw.Inspect(newOwner(), "n")), rwlock.ErrClosed)
+		require.NoError(w, rw.Shutdown(context.Background()))
+		require.NoError(w, rw.Close())
+	})
+}
+
+// Shutdown of what nobody holds returns at once, though its context is done.
+func TestShutdownWithoutHolds(t *testing.T) {
+	everywhere(t, func(w *world) {
+		done, cancel := context.WithCancel(context.Background())
+		cancel()
+		for _, ctx := range []context.Context{context.Background(), done} {
+			rw, start := w.newLock(), time.Now()
+			require.NoError(w, rw.Shutdown(ctx))
+			w.within(w.prompt, start, time.Now())
+			require.ErrorIs(w, errOf(rw.Lock(newOwner(), "n")), rwlock.ErrClosed)
+		}
+	})
+}
+
+// When its context ends first, Shutdown closes at once: the holds are released, and end with ErrClosed.
+func TestShutdownThatRunsOutOfTime(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what Shutdown waits for")
+		rw, other := w.newLock(), w.newLock()
+		h := take(w, newOwner(), rw, write, "n")
+		next := w.enqueue(newOwner(), other, write, "n")
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(context.Background(), w.lease)
+		defer cancel()
+		err := rw.Shutdown(ctx)
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.Regexp(w, `^rwlock: shutdown: context deadline exceeded after [0-9.]+s: 1 holds were not released$`, err.Error())
+		w.within(w.lease+w.prompt, start, time.Now())
+		require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrClosed)
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrClosed)
+		unlock(w, next.granted())
+	})
+}
+
+// Shutdown waits neither for holds that were lost nor for those that end with their lease, longer than for
+// that.
+func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		lost := take(w, newOwner(), rw, write, "lost", rwlock.NoRenew(), rwlock.Lease(time.Second))
+		w.lostWhen(lost)
+		start := time.Now()
+		brief := take(w, newOwner(), rw, write, "brief", rwlock.NoRenew())
+		require.NoError(w, rw.Shutdown(context.Background()))
+		require.Equal(w, w.lease-margin(w.lease), time.Since(start))
+		require.ErrorIs(w, brief.Unlock(context.Background()), rwlock.ErrLost)
+		require.ErrorIs(w, lost.Unlock(context.Background()), rwlock.ErrLost)
+	})
+}
+
+// Shutdown returns at once when nothing is held, though the server does not answer: neither what has become
+// of lost holds and of calls that failed matters, nor, for longer than Close waits or ctx lasts, a release
+// that has no answer.
+func TestShutdownWithoutAServer(t *testing.T) {
+	t.Parallel()
+	states := map[string]struct {
+		build func(w *world, rw *rwlock.RWLock, begin func())
+		fails bool
+	}{
+		"lost": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
+			h := take(w, newOwner(), rw, write, "n")
+			begin()
+			w.lostWhen(h)
+		}},
+		"lost and unlocked": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
+			h := take(w, newOwner(), rw, write, "n")
+			begin()
+			w.lostWhen(h)
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}},
+		"a call has failed": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
+			begin()
+			require.Error(w, errOf(rw.Lock(newOwner(), "n", rwlock.MaxWait(time.Second))))
+		}},
+		"a call waits": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
+			begin()
+			w.launch(newOwner(), rw, write, "n")
+			time.Sleep(time.Second)
+		}},
+		"unlocked": {fails: true, build: func(w *world, rw *rwlock.RWLock, begin func()) {
+			h := take(w, newOwner(), rw, write, "n")
+			begin()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			require.ErrorIs(w, h.Unlock(ctx), context.DeadlineExceeded)
+		}},
+	}
+	for name, state := range states {
+		t.Run(name, func(t *testing.T) {
+			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+				state.build(w, rw, begin)
+				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+				defer cancel()
+				start := time.Now()
+				err := rw.Shutdown(ctx)
+				if state.fails {
+					require.ErrorIs(w, err, context.DeadlineExceeded)
+					require.ErrorContains(w, err, "1 holds end with their leases")
+					w.within(4*time.Second, start, time.Now())
+				} else {
+					require.NoError(w, err)
+					w.within(time.Second, start, time.Now())
+				}
+			})
+		})
+	}
+}
+
+// Close ends a Shutdown that waits, and several may shut down at a time.
+func TestCloseEndsShutdown(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		h := take(w, newOwner(), rw, write, "n")
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := rw.Shutdown(context.Background()); err != nil {
+					w.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Hour)
+		require.NoError(w, h.Context().Err())
+		require.NoError(w, rw.Close())
+		wg.Wait()
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrClosed)
+	})
+}
+
+// Calls that race Shutdown get the lock, for which it then waits, or ErrClosed; nothing is lost, and nothing
+// stays.
+func TestShutdownRacesCalls(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		for range 5 {
+			rw := w.newLock()
+			var wg sync.WaitGroup
+			for i := range 10 {
+				wg.Go(func() {
+					for {
+						err := rw.WithLock(newOwner(), "n", func(ctx context.Context, h *rwlock.Hold) error {
+							time.Sleep(10 * time.Microsecond)
+							unlock(w, take(w, ctx, rw, bothModes[i%2], "n"))
+							return context.Cause(ctx)
+						})
+						if err != nil {
+							require.ErrorIs(w, err, rwlock.ErrClosed)
+							return
+						}
+					}
+				})
+			}
+			time.Sleep(5 * time.Millisecond)
+			require.NoError(w, rw.Shutdown(context.Background()))
+			wg.Wait()
+			w.requireClean()
+		}
+	})
+}
+
+// Once the program has closed the client, every call returns an error that says so, and none tries again; a
+// call that waits ends, too. Close does not wait for holds that nothing can release any more.
+func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what the client says")
+		var clients []*redis.Client
+		rw := w.lockVia(func(c *redis.Client) { clients = append(clients, c) }, rwlock.WithLease(w.lease))
+		requireClosedClient(w, rw, func() {
+			for _, c := range clients {
+				require.NoError(w, c.Close())
+			}
+		}, w.newLock())
+	})
+}
+
+// An RWLock that has never used its client says the same.
+func TestClientThatWasClosedBefore(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what the client says")
+		rw := w.lockVia(func(c *redis.Client) { require.NoError(w, c.Close()) })
+		start := time.Now()
+		require.ErrorIs(w, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
+		require.ErrorIs(w, errOf(rw.Inspect(newOwner(), "n")), redis.ErrClosed)
+		require.NoError(w, rw.Close())
+		w.within(w.closed(), start, time.Now())
+	})
+}
+
+// So it is with a client of a cluster, and with an AutoPipeliner.
+func TestClosedClientOfACluster(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	sorts := map[string]func(c *redis.ClusterClient) redis.UniversalClient{
+		"plain": func(c *redis.ClusterClient) redis.UniversalClient { return c },
+		"autopipeline": func(c *redis.ClusterClient) redis.UniversalClient {
+			ap, err := c.AutoPipeline()
+			require.NoError(t, err)
+			return ap
+		},
+	}
+	for name, sort := range sorts {
+		t.Run(name, func(t *testing.T) {
+			w := &world{T: t, prefix: name}
+			c := cluster.Client()
+			rw, err := rwlock.New(sort(c), w.options([]rwlock.Option{rwlock.WithLease(3 * time.Second)})...)
+			require.NoError(t, err)
+			requireClosedClient(w, rw, func() { require.NoError(t, c.Close()) },
+				newLockOn(t, cluster.Client(), w.options(nil)...))
+		})
+	}
+	c := cluster.Client()
+	require.NoError(t, c.Close())
+	rw := newLockOn(t, c)
+	start := time.Now()
+	for range 3 {
+		require.ErrorIs(t, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
+	}
+	(&world{T: t}).within((&world{}).closed(), start, time.Now())
+}
+
+// closed returns how long calls may take that fail since the client was closed. They used to take five
+// seconds, or for ever.
+func (w *world) closed() time.Duration {
+	if w.fake {
+		return 100 * time.Millisecond
+	}
+	return 3 * time.Second
+}
+
+// requireClosedClient has calls under way when the client of an RWLock is closed, and makes others after
+// that. other is an RWLock of the same server.
+func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other *rwlock.RWLock) {
+	ctx := context.Background()
+	foreign := take(w, newOwner(), other, write, "foreign")
+	a, b := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, read, "b")
+	inner := take(w, a.Context(), rw, write, "a")
+	waiting := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign")}
+	time.Sleep(w.while)
+	closeClient()
+
+	for what, call := range map[string]func() error{
+		"Lock":     func() error { return errOf(rw.Lock(newOwner(), "n")) },
+		"RLock":    func() error { return errOf(rw.RLock(newOwner(), "n")) },
+		"TryLock":  func() error { return errOf(rw.TryLock(newOwner(), "n")) },
+		"re-entry": func() error { return errOf(rw.RLock(a.Context(), "a")) },
+		"WithLock": func() error {
+			return rw.WithLock(newOwner(), "n", func(context.Context, *rwlock.Hold) error { return nil })
+		},
+		"Extend":      func() error { return b.Extend(ctx, time.Hour) },
+		"inner":       func() error { return inner.Unlock(ctx) },
+		"Inspect":     func() error { return errOf(rw.Inspect(ctx, "n")) },
+		"ForceUnlock": func() error { return rw.ForceUnlock(ctx, "n") },
+	} {
+		start := time.Now()
+		err := call()
+		require.ErrorIs(w, err, redis.ErrClosed, what)
+		require.NotErrorIs(w, err, context.DeadlineExceeded, what)
+		w.within(w.closed(), start, time.Now())
+	}
+	start := time.Now()
+	require.ErrorIs(w, b.Unlock(ctx), redis.ErrClosed)
+	w.within(w.closed(), start, time.Now())
+	for _, c := range waiting {
+		_, err := c.wait()
+		require.ErrorIs(w, err, redis.ErrClosed)
+	}
+
+	start = time.Now()
+	err := rw.Close()
+	w.within(w.closed(), start, time.Now())
+	if after := a.Unlock(ctx); w.fake || !errors.Is(after, rwlock.ErrLost) { // or else the machine is busy
+		require.ErrorIs(w, after, rwlock.ErrClosed)
+		require.ErrorIs(w, err, redis.ErrClosed)
+		require.ErrorContains(w, err, "holds end with their leases")
+	}
+	unlock(w, foreign)
+	for _, name := range []string{"a", "b", "n", "foreign"} {
+		unlock(w, take(w, newOwner(), other, write, name)) // which removes what is left
+	}
+}
+
+// Over a quorum, a client that was closed stands for a server that has failed: the others suffice, as long as
+// they are a majority.
+func TestClosedClientOfAQuorum(t *testing.T) {
+	t.Parallel()
+	t.Run("quorum", func(t *testing.T) {
+		inQuorum(t, func(w *world) {
+			var clients []*redis.Client
+			rw := w.lockVia(func(c *redis.Client) { clients = append(clients, c) })
+			held := take(w, newOwner(), rw, write, "held")
+			require.NoError(w, clients[0].Close())
+			for range 10 {
+				for _, mode := range bothModes {
+					unlock(w, take(w, newOwner(), rw, mode, "n"))
+				}
+			}
+			time.Sleep(10 * w.lease)
+			require.NoError(w, held.Context().Err())
+			unlock(w, held)
+			require.NoError(w, clients[1].Close())
+			start := time.Now()
+			err := errOf(rw.Lock(newOwner(), "n"))
+			require.ErrorIs(w, err, redis.ErrClosed)
+			require.ErrorIs(w, err, rwlock.ErrNoMajority)
+			require.NoError(w, rw.Close())
+			w.within(w.closed(), start, time.Now())
+		})
+	})
+}

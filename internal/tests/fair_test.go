@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -465,5 +466,150 @@ func TestOneSubscription(t *testing.T) {
 		}
 		require.NoError(w, rw.Close())
 		eventually(w, func() bool { return len(channels()) == 0 }, "the end of the subscription")
+	})
+}
+
+// queueUp has n readers, each an owner of its own, queue up by these RWLocks in turns.
+func (w *world) queueUp(n int, name string, rws ...*rwlock.RWLock) []*call {
+	w.Helper()
+	waiting := len(inspect(w, rws[0], name).Waiters)
+	var calls []*call
+	for i := range n {
+		calls = append(calls, w.launch(newOwner(), rws[i%len(rws)], read, name))
+	}
+	waitQueued(w, rws[0], name, waiting+n)
+	return calls
+}
+
+// getInBy ends the test unless every call gets the lock soon after a moment, and none gets it before.
+func (w *world) getInBy(at time.Time, calls []*call) {
+	w.Helper()
+	for i, c := range calls {
+		c.granted()
+		require.WithinRange(w, c.at, at.Add(-2*time.Millisecond), at.Add(w.slack), "call %d of %d", i+1, len(calls))
+	}
+}
+
+// Readers that wait behind a writer whose process died all get in when its lease is over, however many they
+// are, and whoever of them finds that out.
+func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
+	t.Parallel()
+	inBubbleAndAlone(t, func(w *world) {
+		mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+		rws := []*rwlock.RWLock{w.newLock(rwlock.WithLease(quiet))}
+		for _, name := range []string{"one process", "two processes"} {
+			dead := take(w, newOwner(), mortal, write, name)
+			calls := w.queueUp(600, name, rws...)
+			plug.pull()
+			w.getInBy(time.Now().Add(w.left(rws[0], dead)), calls)
+			plug.mend()
+			rws = append(rws, w.newLock(rwlock.WithLease(quiet)))
+		}
+	})
+}
+
+// Close finishes what its releases, and those just before it, began: every reader that waited gets in, not
+// only those that the first steps let in.
+func TestCloseFinishesTheStepsThatItsReleasesBegan(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"unlocked", "held"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inBubbleAndAlone(t, func(w *world) {
+				holder, rw := w.newLock(), w.newLock(rwlock.WithLease(quiet))
+				h := take(w, newOwner(), holder, write, name)
+				calls := w.queueUp(700, name, rw)
+				start := time.Now()
+				if name == "unlocked" {
+					unlock(w, h)
+				}
+				require.NoError(w, holder.Close())
+				w.getInBy(start, calls)
+			})
+		})
+	}
+}
+
+// Whoever is next in line behind a dead holder, since those in front gave up, gets the lock as soon as the
+// holder's lease is over, whenever they gave up, and however long its own lease is.
+func TestWithdrawalLeavesNoLateLook(t *testing.T) {
+	type test struct {
+		holder  rwlock.Mode
+		leaving []rwlock.Mode // in the order of their arrival
+		next    rwlock.Mode
+		order   []int // in which they leave
+	}
+	tests := []test{
+		{write, []rwlock.Mode{write}, write, []int{0}},
+		{read, []rwlock.Mode{write, write}, write, []int{1, 0}},
+		{read, []rwlock.Mode{write}, write, []int{0}},
+		{write, []rwlock.Mode{write}, read, []int{0}},
+		{write, []rwlock.Mode{read}, write, []int{0}},
+		{write, []rwlock.Mode{write, write}, write, []int{0, 1}},
+		{write, []rwlock.Mode{write, read}, write, []int{1, 0}},
+	}
+	everywhere(t, func(w *world) {
+		front, rw := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(quiet))
+		w.haveWaited(front)
+		w.haveWaited(rw)
+		pauses := []time.Duration{0, w.lease / 7, w.lease / 4}
+		if !w.fake {
+			pauses = pauses[:1]
+		}
+		for i, c := range some(w, tests) {
+			for _, pause := range pauses {
+				name := fmt.Sprint(i, " ", pause)
+				mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+				dead := take(w, newOwner(), mortal, c.holder, name)
+				var leaving []*call
+				var cancels []context.CancelFunc
+				for _, mode := range c.leaving {
+					ctx, cancel := context.WithCancel(newOwner())
+					defer cancel()
+					leaving, cancels = append(leaving, w.enqueue(ctx, front, mode, name)), append(cancels, cancel)
+					time.Sleep(pause / 3)
+				}
+				next := w.enqueue(newOwner(), rw, c.next, name)
+				plug.pull()
+				over := time.Now().Add(w.left(rw, dead))
+				for _, i := range c.order {
+					time.Sleep(pause)
+					cancels[i]()
+					_, err := leaving[i].wait()
+					require.ErrorIs(w, err, context.Canceled)
+				}
+				unlock(w, next.granted())
+				require.WithinRange(w, next.at, over.Add(-2*time.Millisecond), over.Add(w.slack), name)
+			}
+		}
+	})
+}
+
+// A process that was stopped for longer than its lease while it waited queues up again when it goes on, and
+// gets the lock in its turn, or at once if the lock has become free.
+func TestStoppedWaiterQueuesUpAgain(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		rw := w.newLock()
+		for _, freed := range []bool{false, true} {
+			h := take(w, newOwner(), rw, write, "a")
+			c := w.holder(mode)
+			waitQueued(w, rw, "a", 1)
+			c.signal(syscall.SIGSTOP)
+			waitQueued(w, rw, "a", 0)
+			if freed {
+				unlock(w, h)
+				c.signal(syscall.SIGCONT)
+			} else {
+				c.signal(syscall.SIGCONT)
+				waitQueued(w, rw, "a", 1)
+				unlock(w, h)
+			}
+			c.expect("held")
+			_, err := rw.TryLock(context.Background(), "a")
+			require.ErrorIs(w, err, rwlock.ErrLocked)
+			c.send("unlock")
+			c.expect("unlocked")
+		}
 	})
 }

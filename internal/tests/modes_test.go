@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -476,5 +478,425 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 		err := h.Unlock(ctx)
 		require.ErrorIs(w, err, rwlock.ErrNotHeld)
 		require.Regexp(w, `^rwlock: unlock "orders:42": `, err.Error())
+	})
+}
+
+// everyCall makes each call of an RWLock that takes a context.
+var everyCall = map[string]func(ctx context.Context, rw *rwlock.RWLock) error{
+	"Lock":      func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.Lock(ctx, "n")) },
+	"RLock":     func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(ctx, "n")) },
+	"TryLock":   func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.TryLock(ctx, "n")) },
+	"TryRLock":  func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.TryRLock(ctx, "n")) },
+	"WithLock":  func(ctx context.Context, rw *rwlock.RWLock) error { return rw.WithLock(ctx, "n", nothing) },
+	"WithRLock": func(ctx context.Context, rw *rwlock.RWLock) error { return rw.WithRLock(ctx, "n", nothing) },
+	"WithAll": func(ctx context.Context, rw *rwlock.RWLock) error {
+		return rw.WithAll(ctx, []rwlock.Want{{Name: "n", Mode: write}}, nothingWithAll)
+	},
+	"Do":          func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rwlock.Do(ctx, rw, "n", doNothing)) },
+	"RDo":         func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rwlock.RDo(ctx, rw, "n", doNothing)) },
+	"Inspect":     func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.Inspect(ctx, "n")) },
+	"ForceUnlock": func(ctx context.Context, rw *rwlock.RWLock) error { return rw.ForceUnlock(ctx, "n") },
+}
+
+func nothing(context.Context, *rwlock.Hold) error { return nil }
+
+func doNothing(context.Context, *rwlock.Hold) (int, error) { return 0, nil }
+
+// A context that is nil, and an RWLock that New has not made, are errors in words.
+func TestNilContextAndUnmadeRWLock(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for name, call := range everyCall {
+			var none context.Context
+			require.ErrorContains(w, call(none, rw), "rwlock: ", name)
+			require.ErrorContains(w, call(none, rw), "the context is nil", name)
+			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+			for _, unmade := range []*rwlock.RWLock{nil, {}} {
+				require.ErrorContains(w, call(newOwner(), unmade), "rwlock: ", name)
+				require.ErrorContains(w, call(newOwner(), unmade), "the RWLock was not made by New", name)
+			}
+		}
+		for _, unmade := range []*rwlock.RWLock{nil, {}} {
+			require.EqualError(w, unmade.Close(), "rwlock: close: the RWLock was not made by New")
+			require.EqualError(w, unmade.Shutdown(context.Background()), "rwlock: shutdown: the RWLock was not made by New")
+			require.Empty(w, unmade.Snapshot().Holds)
+		}
+		var none context.Context
+		require.EqualError(w, rw.Shutdown(none), "rwlock: shutdown: the context is nil")
+		_, ok := rwlock.OwnerFromContext(none)
+		require.False(w, ok)
+	})
+}
+
+// A function that is nil is an error in words, and the lock is left free.
+func TestNilFunction(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, ctx := w.newLock(), newOwner()
+		for want, err := range map[string]error{
+			`rwlock: lock "a": the function is nil`:  rw.WithLock(ctx, "a", nil),
+			`rwlock: rlock "b": the function is nil`: rw.WithRLock(ctx, "b", nil),
+			`rwlock: lock "c": the function is nil`:  errOf(rwlock.Do[int](ctx, rw, "c", nil)),
+			`rwlock: rlock "d": the function is nil`: errOf(rwlock.RDo[int](ctx, rw, "d", nil)),
+		} {
+			require.EqualError(w, err, want)
+		}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
+		}
+	})
+}
+
+// Unlock takes a context that is nil for one that does not end.
+func TestUnlockWithNilContext(t *testing.T) {
+	bubbled(t, func(w *world) {
+		var none context.Context
+		require.NoError(w, take(w, newOwner(), w.newLock(), write, "n").Unlock(none))
+	})
+}
+
+// Once an inner hold with a longer lease is released, the server keeps what the outer one asked for: if the
+// process dies then, others wait for the outer hold's lease. The outer hold's context does not outlive it.
+func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			for name, opts := range map[string][]rwlock.LockOption{"renewed": nil, "not renewed": {rwlock.NoRenew()}} {
+				name := mode.String() + " " + name
+				mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+				start := time.Now()
+				outer := take(w, newOwner(), mortal, mode, name, opts...)
+				inner := take(w, outer.Context(), mortal, mode, name, rwlock.Lease(quiet))
+				require.Greater(w, w.left(rw, outer), w.lease)
+				unlock(w, inner)
+				require.LessOrEqual(w, w.left(rw, outer), w.lease)
+				require.NoError(w, outer.Context().Err())
+
+				plug.pull()
+				died := time.Now()
+				if opts != nil {
+					died = start
+				}
+				next := w.launch(newOwner(), rw, write, name)
+				lost := w.lostWhen(outer)
+				unlock(w, next.granted())
+				w.within(w.lease+w.slack, died, next.at)
+				require.False(w, lost.After(next.at.Add(w.prompt)), "others had the lock before its holder knew")
+				require.ErrorIs(w, outer.Unlock(context.Background()), rwlock.ErrLost)
+			}
+		}
+	})
+}
+
+// A lease that an inner hold shares with others of its owner ends with the last of them that asked for it;
+// what is left is renewed as before.
+func TestLongestRemainingLeaseIsKept(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			ctx := newOwner()
+			short, middle, long := take(w, ctx, rw, mode, "n", rwlock.Lease(6*time.Second)),
+				take(w, ctx, rw, mode, "n", rwlock.Lease(time.Minute)), take(w, ctx, rw, mode, "n", rwlock.Lease(quiet))
+			unlock(w, long)
+			require.LessOrEqual(w, w.left(rw, short), time.Minute)
+			require.Greater(w, w.left(rw, short), 30*time.Second)
+			unlock(w, middle)
+			for range 20 {
+				require.LessOrEqual(w, w.left(rw, short), 6*time.Second)
+				time.Sleep(time.Second)
+			}
+			require.NoError(w, short.Context().Err())
+			unlock(w, short)
+		}
+	})
+}
+
+// An inner Unlock that learns from the server that the owner's hold is gone tells the outer hold's context at
+// once.
+func TestInnerUnlockThatFindsTheLossEndsTheOuterHold(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, other := w.newLock(rwlock.WithLease(quiet)), w.newLock()
+		for _, mode := range bothModes {
+			ctx := newOwner()
+			outer, inner, again := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n")
+			require.NoError(w, other.ForceUnlock(context.Background(), "n"))
+			taken := take(w, newOwner(), other, write, "n")
+			require.NoError(w, outer.Context().Err())
+			start := time.Now()
+			require.ErrorIs(w, inner.Unlock(context.Background()), rwlock.ErrLost)
+			w.within(w.prompt, start, w.lostWhen(outer))
+			w.within(w.prompt, start, w.lostWhen(again))
+			require.ErrorIs(w, again.Unlock(context.Background()), rwlock.ErrLost)
+			require.ErrorIs(w, outer.Unlock(context.Background()), rwlock.ErrLost)
+			unlock(w, taken)
+		}
+	})
+}
+
+func need(name string, mode rwlock.Mode) rwlock.Want { return rwlock.Want{Name: name, Mode: mode} }
+
+func nothingWithAll(context.Context, []*rwlock.Hold) error { return nil }
+
+// WithAll runs its function under all locks, each taken once in the stronger mode, with the holds in the
+// order of the wants.
+func TestWithAllHoldsWhatIsWanted(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, failure := w.newLock(), errors.New("failure")
+		wants := []rwlock.Want{need("c", read), need("a", read), need("b", write), need("a", write), need("c", read), need("a", read)}
+		modes := map[string]rwlock.Mode{"a": write, "b": write, "c": read}
+		for _, want := range []error{nil, failure} {
+			for _, ctx := range []context.Context{context.Background(), newOwner()} {
+				err := rw.WithAll(ctx, wants, func(inner context.Context, holds []*rwlock.Hold) error {
+					require.Len(w, holds, len(wants))
+					owner, ok := rwlock.OwnerFromContext(inner)
+					require.True(w, ok)
+					if outer, ok := rwlock.OwnerFromContext(ctx); ok {
+						require.Equal(w, outer, owner)
+					}
+					for i, h := range holds {
+						require.Equal(w, wants[i].Name, h.Name())
+						require.Equal(w, modes[h.Name()], h.Mode())
+						require.Equal(w, owner, h.Owner())
+						require.Equal(w, 1, held(w, rw, h.Name(), owner, h.Mode()).Count)
+					}
+					require.Same(w, holds[1], holds[3])
+					unlock(w, take(w, inner, rw, write, "a")) // the same owner re-enters
+					return want
+				})
+				require.Equal(w, want, err)
+				for name := range modes {
+					require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
+				}
+			}
+		}
+		ran := false
+		require.NoError(w, rw.WithAll(context.Background(), nil, func(_ context.Context, holds []*rwlock.Hold) error {
+			ran = true
+			require.Empty(w, holds)
+			return nil
+		}))
+		require.True(w, ran)
+	})
+}
+
+// WithAll takes the locks in the order of their names, whatever the order of the wants, and releases them in
+// reverse order.
+func TestWithAllHasOneOrder(t *testing.T) {
+	bubbled(t, func(w *world) {
+		w.alone("it counts the requests")
+		c := w.dial()
+		var mu sync.Mutex
+		var order []string
+		for _, name := range []string{"a", "aa", "b", "c"} {
+			c.AddHook(brake("{"+name+"}", func() {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, name)
+			}))
+		}
+		rw := newLockOn(w, c)
+		loadScripts(w.T, c)
+		wants := []rwlock.Want{need("a", read), need("aa", write), need("b", read), need("c", write), need("a", write)}
+		for range 10 {
+			order = nil
+			rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
+			require.NoError(w, rw.WithAll(context.Background(), wants, nothingWithAll))
+			require.Equal(w, "a aa b c c b aa a", strings.Join(order, " "))
+		}
+	})
+}
+
+// Callers that want the same locks in different orders and modes never wait for each other in a circle, and
+// exclude each other.
+func TestWithAllDoesNotDeadlock(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+		writers := map[string]*sync.RWMutex{"a": {}, "b": {}, "c": {}}
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for range 10 {
+					wants := []rwlock.Want{need("a", bothModes[rand.IntN(2)]), need("b", bothModes[rand.IntN(2)]), need("c", bothModes[rand.IntN(2)])}
+					rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
+					err := rws[i%2].WithAll(context.Background(), wants[:2+rand.IntN(2)], func(_ context.Context, holds []*rwlock.Hold) error {
+						for _, h := range holds {
+							m := writers[h.Name()]
+							ok, end := m.TryRLock(), m.RUnlock
+							if h.Mode() == write {
+								if ok {
+									end()
+								}
+								ok, end = m.TryLock(), m.Unlock
+							}
+							if !ok {
+								return fmt.Errorf("%s is held by somebody else", h.Name())
+							}
+							defer end()
+						}
+						time.Sleep(100 * time.Microsecond)
+						return nil
+					}, rwlock.MaxWait(hang))
+					if err != nil {
+						w.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A want that is invalid, and a function that is nil, are refused before any lock is taken.
+func TestWithAllRefusesBadWants(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, ctx := w.newLock(), newOwner()
+		good := rwlock.Want{Name: "a", Mode: write}
+		for want, err := range map[string]error{
+			`want 1: the name is empty`:                         rw.WithAll(ctx, []rwlock.Want{good, need("", read)}, nothingWithAll),
+			`want 1: the name has 1025 bytes, 1024 are allowed`: rw.WithAll(ctx, []rwlock.Want{good, need(strings.Repeat("x", 1025), read)}, nothingWithAll),
+			`want 2: the mode is neither Read nor Write`:        rw.WithAll(ctx, []rwlock.Want{good, good, need("b", rwlock.None)}, nothingWithAll),
+			`want 0: the mode is neither Read nor Write`:        rw.WithAll(ctx, []rwlock.Want{need("b", 3), good}, nothingWithAll),
+			`the function is nil`:                               rw.WithAll(ctx, []rwlock.Want{good}, nil),
+			`nil option`:                                        rw.WithAll(ctx, []rwlock.Want{good}, nothingWithAll, nil),
+		} {
+			require.EqualError(w, err, "rwlock: lock all: "+want)
+		}
+		require.Empty(w, w.keys())
+	})
+}
+
+// If one of the locks cannot be had, WithAll runs nothing and releases the others. MaxWait limits its waits
+// together.
+func TestWithAllGivesBackWhatItHas(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		a, c := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "c")
+		time.AfterFunc(time.Minute, func() { unlock(w, a) })
+		start := time.Now()
+		err := rw.WithAll(context.Background(), []rwlock.Want{need("c", read), need("b", write), need("a", read)}, func(context.Context, []*rwlock.Hold) error {
+			w.Error("the function ran")
+			return nil
+		}, rwlock.MaxWait(2*time.Minute))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.ErrorContains(w, err, `rwlock: rlock "c": `)
+		require.Equal(w, 2*time.Minute, time.Since(start))
+		for _, name := range []string{"a", "b"} {
+			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
+		}
+		unlock(w, c)
+	})
+}
+
+// A function is told when any of its holds is lost, and WithAll joins its error with each loss, on one line.
+func TestWithAllTellsOfEachLoss(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, far, failure := w.newLock(rwlock.WithLease(w.lease)), w.newLock(), errors.New("failure")
+		err := rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read), need("c", write)}, func(ctx context.Context, holds []*rwlock.Hold) error {
+			require.NoError(w, far.ForceUnlock(context.Background(), "a"))
+			<-ctx.Done()
+			require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
+			require.NoError(w, far.ForceUnlock(context.Background(), "c"))
+			w.lostWhen(holds[2])
+			return failure
+		})
+		require.ErrorIs(w, err, failure)
+		require.ErrorIs(w, err, rwlock.ErrLost)
+		require.EqualError(w, err, `failure; rwlock: unlock "c": hold lost before it was released; rwlock: unlock "a": hold lost before it was released`)
+		waitFree(w, rw, "b")
+	})
+}
+
+// While WithAll waits for a lock, it gives up when one that it has already is lost.
+func TestWithAllLosesALockWhileItWaits(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, far := w.newLock(rwlock.WithLease(w.lease)), w.newLock()
+		b := take(w, newOwner(), far, write, "b")
+		done := make(chan error)
+		go func() {
+			done <- rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", write)}, nothingWithAll)
+		}()
+		waitQueued(w, far, "b", 1)
+		require.NoError(w, far.ForceUnlock(context.Background(), "a"))
+		require.ErrorIs(w, <-done, rwlock.ErrLost)
+		unlock(w, b)
+		waitFree(w, rw, "b")
+	})
+}
+
+// After a panic all locks are free.
+func TestWithAllPanics(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		require.PanicsWithValue(w, "panic", func() {
+			_ = rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read)}, func(context.Context, []*rwlock.Hold) error { panic("panic") })
+		})
+		for _, name := range []string{"a", "b"} {
+			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
+		}
+	})
+}
+
+// doFunc is Do or RDo for a string.
+type doFunc = func(context.Context, *rwlock.RWLock, string, func(context.Context, *rwlock.Hold) (string, error), ...rwlock.LockOption) (string, error)
+
+var doFuncs = map[rwlock.Mode]doFunc{read: rwlock.RDo[string], write: rwlock.Do[string]}
+
+// Do and RDo run their function under the lock, return its value and its error, and release the lock.
+func TestDoReturnsTheFunctionsValue(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, failure := w.newLock(), errors.New("failure")
+		for mode, do := range doFuncs {
+			for _, want := range []error{nil, failure} {
+				v, err := do(context.Background(), rw, "n", func(ctx context.Context, h *rwlock.Hold) (string, error) {
+					require.Equal(w, mode, h.Mode())
+					require.Equal(w, mode, inspect(w, rw, "n").Mode)
+					unlock(w, take(w, ctx, rw, mode, "n")) // the same owner re-enters
+					return "value", want
+				})
+				require.Equal(w, "value", v)
+				require.Equal(w, want, err)
+				require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+			}
+		}
+	})
+}
+
+// Do and RDo run nothing without the lock, and return the zero value.
+func TestDoWithoutTheLock(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		h := take(w, newOwner(), rw, write, "n")
+		for mode, do := range doFuncs {
+			v, err := do(context.Background(), rw, "n", func(context.Context, *rwlock.Hold) (string, error) {
+				w.Error("the function ran")
+				return "value", nil
+			}, rwlock.MaxWait(w.lease))
+			require.Zero(w, v)
+			require.ErrorIs(w, err, context.DeadlineExceeded)
+			require.ErrorContains(w, err, map[rwlock.Mode]string{read: `rlock "n"`, write: `lock "n"`}[mode])
+		}
+		unlock(w, h)
+	})
+}
+
+// A value that was made under a lost lock comes with ErrLost, and after a panic the lock is free.
+func TestDoUnderALostLockOrAPanic(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what Do returns")
+		rw := w.newLock()
+		for _, do := range doFuncs {
+			v, err := do(context.Background(), rw, "n", func(_ context.Context, h *rwlock.Hold) (string, error) {
+				w.lostWhen(h)
+				return "value", nil
+			}, rwlock.Lease(w.lease), rwlock.NoRenew())
+			require.Equal(w, "value", v)
+			require.ErrorIs(w, err, rwlock.ErrLost)
+			waitFree(w, rw, "n")
+
+			require.PanicsWithValue(w, "panic", func() {
+				_, _ = do(context.Background(), rw, "n", func(context.Context, *rwlock.Hold) (string, error) { panic("panic") })
+			})
+			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+		}
 	})
 }
