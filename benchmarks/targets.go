@@ -73,6 +73,16 @@ var targets = slices.Concat(
 		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: server", figure("renewal", 0, ServerCPU)),
 		atMost(5, "ms", "10,000 waiting readers let in: longest script", figure("crowd", 10_000, LongestRun)),
 		atMost(500, "ms", "10,000 waiting readers let in: all in", figure("crowd", 10_000, AllIn)),
+		atMost(1.6, "× redislock", "latency of a pair on new names", against(redislockContender, "busy", 0, Latency)),
+		atMost(1.6, "× redislock", "the same beside 2 goroutines that compute", against(redislockContender, "busy", 2, Latency)),
+		atLeast(0.6, "× redislock", "its pairs/s", against(redislockContender, "busy", 2, Rate)),
+		atMost(1.6, "× redislock", "the same beside 8", against(redislockContender, "busy", 8, Latency)),
+		atLeast(0.6, "× redislock", "its pairs/s", against(redislockContender, "busy", 8, Rate)),
+		atMost(1.15, "× redislock", "beside 2, the server 1 ms away", against(redislockContender, "busy-far", 2, Latency)),
+		atLeast(0.87, "× redislock", "its pairs/s", against(redislockContender, "busy-far", 2, Rate)),
+		atMost(1.15, "× redislock", "beside 8, the server 1 ms away", against(redislockContender, "busy-far", 8, Latency)),
+		atLeast(0.87, "× redislock", "its pairs/s", against(redislockContender, "busy-far", 8, Rate)),
+		atLeast(1, "× rueidislock", "pairs/s on distinct names, 256 goroutines, the server 4 ms away", against(rueidislockContender, "far", 256, Rate)),
 		{
 			What: "reader's wait among 8 writers that hold for 2 ms", Unit: "ms", Goal: "≤ 1.3 × one hold + 1 ms", Explain: true,
 			Limit: func(r *Results) float64 {

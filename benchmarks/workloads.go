@@ -227,6 +227,25 @@ var workloads = []*Workload{
 		Contenders: contenders, Columns: []Metric{Latency, LatencyP99, RoundTrip}, Against: []*Contender{floor},
 		Run: roundTrip,
 	}, {
+		Name: "busy", Title: "A lock per order in a program that computes",
+		About: "One goroutine locks and unlocks one new name after the other. Beside it the given number of goroutines compute, 200 µs at " +
+			"a time.",
+		ParamName: "computing", Params: []int{0, 2, 8}, Rounds: 5,
+		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
+		Against: []*Contender{redislockContender}, Run: busy(0),
+	}, {
+		Name: "busy-far", Title: "A lock per order in a program that computes, the server 1 ms away",
+		About:     "As above, through a proxy that delays every byte by 1 ms each way.",
+		ParamName: "computing", Params: []int{2, 8}, Rounds: 3,
+		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
+		Against: []*Contender{redislockContender}, Run: busy(2 * time.Millisecond),
+	}, {
+		Name: "far", Title: "Distinct names, the server 4 ms away",
+		About:     "As the distinct names over the plain client, through a proxy that delays every byte by 4 ms each way.",
+		ParamName: "goroutines", Params: []int{256}, Rounds: 3,
+		Contenders: []*Contender{ours, redislockContender, rueidislockContender}, Columns: []Metric{Rate},
+		Against: []*Contender{rueidislockContender}, Run: far(8 * time.Millisecond),
+	}, {
 		Name: "waiters", Title: "100 idle waiters behind a holder, lease 30 s",
 		About:      "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
 		Contenders: []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare}, Rounds: 1,
