@@ -1,8 +1,8 @@
 package faults
 
 import (
-	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,317 +10,302 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 	"github.com/seed-7e8842f7/rwlock/verify/clock"
-	"github.com/seed-7e8842f7/rwlock/verify/history"
+	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
 )
 
-// A Fault is one way to break something.
-type Fault struct {
-	Name string
-	Plan Plan
+// A fault is one way to break something.
+type fault struct {
+	name string
+	plan plan
 
-	// Exact says that a holder that believes in its hold may do so, the fault notwithstanding. Otherwise only
+	// exact says that a holder that believes in its hold may do so, the fault notwithstanding. Otherwise only
 	// the fence protects what the lock guards, until all holders know of the loss.
-	Exact bool
+	exact bool
 
-	// Clock says that the server runs under a clock that the rig sets.
-	Clock bool
-
-	// Inject does it once. It returns when the fault is over, and the workers can be expected to go on.
-	Inject func(r *Rig)
+	// inject does it once. It returns when the fault is over, and the workers can be expected to go on.
+	inject func(m *mint)
 }
 
 // slack is what a loaded machine may add to the time that the library promises.
 const slack = 800 * time.Millisecond
 
-// All returns every fault.
-func All() []Fault {
-	list := []Fault{
-		{Name: "none", Exact: true, Inject: func(r *Rig) { r.Work(50) }},
+// faults returns every fault of a single server, of the network and of processes.
+func faults() []fault {
+	const lease = usual
+	crowded := plan{procs: 5, names: 1}
+	appends := func(fsync string) plan { return plan{args: []string{"--appendonly", "yes", "--appendfsync", fsync}} }
+	clocks := plan{clock: true}
 
-		{Name: "SIGKILL of a holder", Exact: true, Inject: func(r *Rig) { r.kill(Holder) }},
-		{Name: "SIGKILL of a write holder", Exact: true, Inject: func(r *Rig) { r.kill(WriteHolder) }},
-		{Name: "SIGKILL of the last reader", Exact: true, Inject: func(r *Rig) { r.kill(LastReader) }},
-		{Name: "SIGKILL of the first waiter", Exact: true, Inject: func(r *Rig) { r.kill(FirstWaiter) }},
-		{Name: "SIGKILL of a middle waiter", Plan: crowded, Exact: true, Inject: func(r *Rig) { r.kill(MiddleWaiter) }},
-		{Name: "SIGKILL between grant and wake-up", Exact: true, Inject: func(r *Rig) {
-			w, name := r.Freeze(FirstWaiter)
-			r.granted(w, name)
-			r.crash(w)
+	list := []fault{
+		{name: "none", exact: true, inject: func(m *mint) { m.work(50) }},
+		{name: "SIGKILL of a middle waiter", plan: crowded, exact: true, inject: kills(middleWaiter)},
+		{name: "SIGSTOP of a middle waiter past its lease", plan: crowded, exact: true, inject: stops(middleWaiter)},
+		{name: "SIGKILL between grant and wake-up", exact: true, inject: func(m *mint) { m.crash(m.granted()) }},
+		{name: "SIGSTOP between grant and wake-up", exact: true, inject: func(m *mint) {
+			p := m.granted()
+			m.pass(lease * 5 / 4)
+			p.cont()
 		}},
-		{Name: "SIGSTOP of a holder past its lease", Exact: true, Inject: func(r *Rig) { r.stop(Holder) }},
-		{Name: "SIGSTOP of a write holder past its lease", Exact: true, Inject: func(r *Rig) { r.stop(WriteHolder) }},
-		{Name: "SIGSTOP of the last reader past its lease", Exact: true, Inject: func(r *Rig) { r.stop(LastReader) }},
-		{Name: "SIGSTOP of the first waiter past its lease", Exact: true, Inject: func(r *Rig) { r.stop(FirstWaiter) }},
-		{Name: "SIGSTOP of a middle waiter past its lease", Plan: crowded, Exact: true, Inject: func(r *Rig) { r.stop(MiddleWaiter) }},
-		{Name: "SIGSTOP between grant and wake-up", Exact: true, Inject: func(r *Rig) {
-			w, name := r.Freeze(FirstWaiter)
-			r.granted(w, name)
-			r.pass(r.plan.Lease * 5 / 4)
-			w.Cont()
-		}},
-		{Name: "SIGSTOP of a process for less than a lease", Exact: true, Inject: func(r *Rig) {
-			w, _ := r.Freeze(Holder)
-			r.pass(r.plan.Lease / 2)
-			w.Cont()
+		{name: "SIGSTOP of a process for less than a lease", exact: true, inject: func(m *mint) {
+			p, _ := m.freeze(holder)
+			m.pass(lease / 2)
+			p.cont()
 		}},
 
-		{Name: "Redis SIGSTOP for less than a lease", Exact: true, Inject: func(r *Rig) { r.freeze(r.plan.Lease / 3) }},
-		{Name: "Redis SIGSTOP past a lease", Exact: true, Inject: func(r *Rig) { r.freeze(r.plan.Lease * 3 / 2) }},
-		{Name: "DEBUG SLEEP past a lease", Exact: true, Inject: func(r *Rig) {
-			r.must(r.Admin.Do(context.Background(), "DEBUG", "SLEEP", (r.plan.Lease * 3 / 2).Seconds()).Err())
+		{name: "DEBUG SLEEP past a lease", exact: true, inject: func(m *mint) {
+			m.do("DEBUG", "SLEEP", (lease * 3 / 2).Seconds())
 		}},
-		{Name: "CLIENT PAUSE past a lease", Exact: true, Inject: func(r *Rig) {
-			d := r.plan.Lease * 3 / 2
-			r.must(r.Admin.Do(context.Background(), "CLIENT", "PAUSE", d.Milliseconds()).Err())
-			r.pass(d)
+		{name: "CLIENT PAUSE past a lease", exact: true, inject: func(m *mint) {
+			m.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
+			m.pass(lease * 3 / 2)
 		}},
-		{Name: "Redis SIGKILL, nothing persisted", Inject: func(r *Rig) { r.restart(true) }},
-		{Name: "Redis SIGKILL, AOF everysec", Plan: Plan{Args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}},
-			Inject: func(r *Rig) { r.restart(true) }},
-		{Name: "Redis SIGKILL, AOF always", Plan: Plan{Args: []string{"--appendonly", "yes", "--appendfsync", "always"}},
-			Exact: true, Inject: func(r *Rig) { r.restart(false) }},
-		{Name: "CLIENT KILL normal", Exact: true, Inject: func(r *Rig) {
-			r.must(r.Admin.Do(context.Background(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
+		{name: "Redis SIGKILL, nothing persisted", inject: func(m *mint) { m.restart(true) }},
+		{name: "Redis SIGKILL, AOF everysec", plan: appends("everysec"), inject: func(m *mint) { m.restart(true) }},
+		{name: "Redis SIGKILL, AOF always", plan: appends("always"), exact: true,
+			inject: func(m *mint) { m.restart(false) }},
+		{name: "CLIENT KILL normal", exact: true, inject: func(m *mint) {
+			m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		}},
-		{Name: "CLIENT KILL pubsub", Exact: true, Inject: func(r *Rig) {
-			r.must(r.Admin.Do(context.Background(), "CLIENT", "KILL", "TYPE", "pubsub").Err())
+		{name: "CLIENT KILL pubsub", exact: true, inject: func(m *mint) { m.do("CLIENT", "KILL", "TYPE", "pubsub") }},
+		{name: "SCRIPT FLUSH", exact: true, inject: func(m *mint) { m.do("SCRIPT", "FLUSH") }},
+		{name: "FLUSHALL", inject: func(m *mint) { m.flushAll() }},
+		{name: "maxmemory, noeviction", exact: true, inject: during(3, func(n *node) { n.limit("1") },
+			func(n *node) { n.limit("0") })},
+		{name: "maxmemory, volatile-lru", inject: func(m *mint) {
+			m.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+			m.lossy()
+			m.limit("1")
+			m.pass(lease / 10)
+			m.lossy()
+			m.limit("0")
+			m.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 		}},
-		{Name: "SCRIPT FLUSH", Exact: true, Inject: func(r *Rig) { r.must(r.Admin.ScriptFlush(context.Background()).Err()) }},
-		{Name: "FLUSHALL", Inject: func(r *Rig) { r.FlushAll() }},
-		{Name: "maxmemory, noeviction", Exact: true, Inject: func(r *Rig) {
-			r.Config("maxmemory", "1")
-			r.pass(r.plan.Lease * 3 / 2)
-			r.Config("maxmemory", "0")
+		{name: "active expiry off", exact: true, inject: func(m *mint) {
+			m.do("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+			kills(holder)(m)
+			m.do("DEBUG", "SET-ACTIVE-EXPIRE", "1")
 		}},
-		{Name: "maxmemory, volatile-lru", Inject: func(r *Rig) {
-			r.Config("maxmemory-policy", "volatile-lru")
-			r.Lossy()
-			r.Config("maxmemory", "1")
-			r.pass(r.plan.Lease / 10)
-			r.Lossy()
-			r.Config("maxmemory", "0")
-			r.Config("maxmemory-policy", "noeviction")
-		}},
-		{Name: "active expiry off", Exact: true, Inject: func(r *Rig) {
-			r.must(r.Admin.Do(context.Background(), "DEBUG", "SET-ACTIVE-EXPIRE", "0").Err())
-			r.kill(Holder)
-			r.must(r.Admin.Do(context.Background(), "DEBUG", "SET-ACTIVE-EXPIRE", "1").Err())
-		}},
-		{Name: "connection pool exhausted", Plan: Plan{Pool: 2, Hog: true}, Exact: true, Inject: func(r *Rig) { r.pass(2 * r.plan.Lease) }},
+		{name: "connection pool exhausted", plan: plan{config: config{Pool: 2, Hog: true}}, exact: true,
+			inject: func(m *mint) { m.pass(2 * lease) }},
 
-		{Name: "clock steps 60 s forward", Clock: true, Inject: func(r *Rig) { r.Step(+time.Minute) }},
-		{Name: "clock steps 60 s back", Clock: true, Exact: true, Inject: func(r *Rig) { r.Step(-time.Minute) }},
-		{Name: "clock strobed by 60 s", Clock: true, Inject: func(r *Rig) {
+		{name: "clock steps 60 s forward", plan: clocks, inject: func(m *mint) { m.step(+time.Minute) }},
+		{name: "clock steps 60 s back", plan: clocks, exact: true, inject: func(m *mint) { m.step(-time.Minute) }},
+		{name: "clock strobed by 60 s", plan: clocks, inject: func(m *mint) {
 			for range 10 {
-				r.Step(+time.Minute)
-				r.pass(r.plan.Lease / 20)
-				r.Step(-time.Minute)
-				r.pass(r.plan.Lease / 20)
+				m.step(+time.Minute)
+				m.pass(lease / 20)
+				m.step(-time.Minute)
+				m.pass(lease / 20)
 			}
 		}},
 
-		{Name: "network: delay", Exact: true, Inject: func(r *Rig) {
-			r.Proxy.Latency(r.plan.Lease / 20)
-			r.pass(r.plan.Lease)
-			r.Proxy.Latency(0)
-		}},
-		{Name: "network: requests dropped past a lease", Exact: true, Inject: func(r *Rig) { r.blackhole(faultproxy.Requests, 3) }},
-		{Name: "network: replies dropped past a lease", Exact: true, Inject: func(r *Rig) { r.blackhole(faultproxy.Replies, 3) }},
-		{Name: "network: black hole for less than a lease", Exact: true, Inject: func(r *Rig) { r.blackhole(faultproxy.Both, 1) }},
-		{Name: "network: black hole past a lease", Exact: true, Inject: func(r *Rig) { r.blackhole(faultproxy.Both, 3) }},
-		{Name: "network: all connections cut", Exact: true, Inject: func(r *Rig) { r.Proxy.CloseAll() }},
-		{Name: "network: connections reset", Exact: true, Inject: func(r *Rig) { r.rule((*faultproxy.Rule).Reset) }},
-		{Name: "network: replies lost", Exact: true, Inject: func(r *Rig) { r.rule((*faultproxy.Rule).DropReply) }},
-		{Name: "network: cut in the middle of replies", Exact: true, Inject: func(r *Rig) { r.rule((*faultproxy.Rule).CutMidReply) }},
-		{Name: "network: requests executed twice", Exact: true, Inject: func(r *Rig) { r.rule((*faultproxy.Rule).Duplicate) }},
-		{Name: "network: requests executed late", Exact: true, Inject: func(r *Rig) {
+		{name: "network: delay", exact: true, inject: during(2, func(n *node) { n.delay(lease / 20) },
+			func(n *node) { n.delay(0) })},
+		{name: "network: wake-ups lost", exact: true, inject: during(2,
+			func(n *node) { n.proxies[0].SwallowPushes(true) }, func(n *node) { n.proxies[0].SwallowPushes(false) })},
+		{name: "network: all connections cut", exact: true, inject: func(m *mint) { m.proxies[0].CloseAll() }},
+		{name: "network: requests executed late", exact: true, inject: func(m *mint) {
 			gate := make(chan struct{})
-			r.rule(func(rule *faultproxy.Rule) *faultproxy.Rule { return rule.DelayRequest(gate) })
-			r.pass(r.plan.Lease * 3 / 2)
+			rules(func(rule *faultproxy.Rule) *faultproxy.Rule { return rule.DelayRequest(gate) })(m)
+			m.pass(lease * 3 / 2)
 			close(gate)
 		}},
-		{Name: "network: wake-ups lost", Exact: true, Inject: func(r *Rig) {
-			r.Proxy.SwallowPushes(true)
-			r.pass(r.plan.Lease)
-			r.Proxy.SwallowPushes(false)
-		}},
 	}
+	add := func(name string, inject func(*mint)) {
+		list = append(list, fault{name: name, exact: true, inject: inject})
+	}
+	for what, role := range map[string]role{
+		"a holder": holder, "a write holder": writeHolder, "the last reader": lastReader, "the first waiter": firstWaiter,
+	} {
+		add("SIGKILL of "+what, kills(role))
+		add("SIGSTOP of "+what+" past its lease", stops(role))
+	}
+	for what, c := range map[string]struct {
+		dirs   faultproxy.Direction
+		halves int
+	}{
+		"requests dropped past a lease": {faultproxy.Requests, 3}, "replies dropped past a lease": {faultproxy.Replies, 3},
+		"black hole for less than a lease": {faultproxy.Both, 1}, "black hole past a lease": {faultproxy.Both, 3},
+	} {
+		add("network: "+what, cuts(c.dirs, c.halves))
+	}
+	for what, act := range map[string]func(*faultproxy.Rule) *faultproxy.Rule{
+		"connections reset": (*faultproxy.Rule).Reset, "replies lost": (*faultproxy.Rule).DropReply,
+		"cut in the middle of replies": (*faultproxy.Rule).CutMidReply, "requests executed twice": (*faultproxy.Rule).Duplicate,
+	} {
+		add("network: "+what, rules(act))
+	}
+	add("Redis SIGSTOP for less than a lease", func(m *mint) { m.stand(lease / 3) })
+	add("Redis SIGSTOP past a lease", func(m *mint) { m.stand(lease * 3 / 2) })
 	for _, key := range []string{"writer", "queue", "fence", "readers", "leases", "waiters", "count"} {
-		list = append(list, Fault{Name: "key deleted: " + key, Inject: func(r *Rig) {
-			for _, name := range r.names {
-				r.Lossy()
-				r.must(r.Admin.Del(context.Background(), "rwlock:{"+name+"}:"+key).Err())
+		list = append(list, fault{name: "key deleted: " + key, inject: func(m *mint) {
+			for _, name := range m.names {
+				m.lossy()
+				m.do("DEL", "rwlock:{"+name+"}:"+key)
 			}
 		}})
 	}
+	slices.SortFunc(list, func(a, b fault) int { return strings.Compare(a.name, b.name) })
 	return list
 }
 
-// Needs returns why a fault cannot be had on this machine, or "".
-func (f Fault) Needs() string {
-	if f.Clock {
+// during has something begin at each server that is broken, and end after so many halves of a lease.
+func during(halves int, begin, end func(*node)) func(*mint) {
+	return func(m *mint) {
+		for _, n := range m.broken {
+			begin(n)
+		}
+		m.strikesNow("")
+		m.pass(time.Duration(halves) * m.lease / 2)
+		for _, n := range m.broken {
+			end(n)
+		}
+	}
+}
+
+// cuts holds back what goes to and from servers.
+func cuts(dirs faultproxy.Direction, halves int) func(*mint) {
+	return during(halves, func(n *node) { n.cut(dirs) }, func(n *node) { n.cut(faultproxy.None) })
+}
+
+// rules has the proxy do something to the next ten scripts.
+func rules(act func(*faultproxy.Rule) *faultproxy.Rule) func(*mint) {
+	return func(m *mint) {
+		rule := act(m.proxies[0].On(faultproxy.IsCommand("EVALSHA")).Times(10).Silent())
+		m.poll(30*time.Second, "scripts run", func() bool { return rule.Hits() >= 3 })
+	}
+}
+
+// kills kills a process that has the role, and starts another.
+func kills(role role) func(*mint) {
+	return func(m *mint) {
+		p, _ := m.freeze(role)
+		m.crash(p)
+	}
+}
+
+// stops pauses a process that has the role for longer than its lease. The others go on meanwhile.
+func stops(role role) func(*mint) {
+	return func(m *mint) {
+		p, _ := m.freeze(role)
+		end := time.Now().Add(m.lease * 5 / 4)
+		m.survive()
+		m.pass(time.Until(end))
+		p.cont()
+	}
+}
+
+// crash kills a process, and checks that the others go on as soon as the dead one's lease is over.
+func (m *mint) crash(p *process) {
+	m.tb.Helper()
+	p.kill()
+	m.survive()
+	m.spawn()
+}
+
+// survive checks that the others go on as soon as the lease of a process is over that does not.
+func (m *mint) survive() {
+	m.tb.Helper()
+	took := m.progress(m.lease + 200*time.Millisecond + slack)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.HandoverAfterCrash = max(m.HandoverAfterCrash, took)
+}
+
+// granted stops the first waiter, and returns it when it has the lock without knowing it, or does not wait any
+// more.
+func (m *mint) granted() *process {
+	p, name := m.freeze(firstWaiter)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(m.lease); !m.holds(p, name) && time.Now().Before(end); {
+		<-tick.C
+	}
+	return p
+}
+
+// stand freezes the server.
+func (n *node) stand(d time.Duration) {
+	n.server.Pause()
+	n.mint.pass(d)
+	n.server.Resume()
+}
+
+// needs returns why a fault cannot be had on this machine, or "".
+func needs(clocks bool) string {
+	if clocks {
 		return clock.Missing()
 	}
 	return ""
 }
 
-var crowded = Plan{Procs: 5, Names: 1}
-
-// Run has workers work while the fault happens, several times.
-func (f Fault) Run(tb testing.TB, times int, seed uint64) Summary {
+// run has workers work while the fault happens, several times.
+func (f fault) run(tb testing.TB, times int, seed uint64) summary {
 	tb.Helper()
-	r := f.Rig(tb, seed)
-	r.Work(20)
+	f.plan.Seed = seed
+	m := newMint(tb, f.plan)
+	m.work(20)
 	for range times {
-		r.Do(f)
-		r.Work(30)
+		m.suffer(f)
+		m.work(30)
 	}
-	return r.Finish()
+	return m.finish()
 }
 
-// Chaos has workers work for about d, while one after the other of the faults happens that fit into a rig of
+// chaos has workers work for about d, while one after the other of the faults happens that fit into a mint of
 // the first.
-func Chaos(tb testing.TB, list []Fault, d time.Duration, procs int, seed uint64) Summary {
+func chaos(tb testing.TB, list []fault, d time.Duration, procs int, seed uint64) summary {
 	tb.Helper()
-	first := list[0]
-	first.Plan.Procs = max(first.Plan.Procs, procs)
-	list = slices.DeleteFunc(slices.Clone(list), func(f Fault) bool { return !f.Fits(first) })
-	r := first.Rig(tb, seed)
+	first := list[0].plan
+	first.procs, first.Seed = max(first.procs, procs), seed
+	list = slices.DeleteFunc(slices.Clone(list), func(f fault) bool { return !f.plan.fits(first) })
+	m := newMint(tb, first)
 	for start := time.Now(); time.Since(start) < d; {
-		r.Work(10)
-		r.Do(list[r.rng.IntN(len(list))])
+		m.work(10)
+		m.suffer(list[m.rng.IntN(len(list))])
 	}
-	return r.Finish()
+	return m.finish()
 }
 
-// Rig returns a rig that the fault can happen in.
-func (f Fault) Rig(tb testing.TB, seed uint64) *Rig {
-	tb.Helper()
-	plan := f.Plan
-	plan.Seed = seed
-	plan.Clock = f.Clock
-	return NewRig(tb, plan)
+// fits reports whether what is planned can happen in a mint of another plan.
+func (p plan) fits(o plan) bool {
+	return p.clock == o.clock && slices.Equal(p.args, o.args) && p.servers == o.servers && p.Pool == o.Pool && p.names == o.names
 }
 
-// Fits reports whether the fault can happen in the rig of another.
-func (f Fault) Fits(other Fault) bool {
-	return f.Clock == other.Clock && slices.Equal(f.Plan.Args, other.Plan.Args) && f.Plan.Servers == other.Plan.Servers && f.Plan.Pool == other.Plan.Pool && f.Plan.Names == other.Plan.Names
+// suffer injects the fault, and waits until the workers have got over it.
+func (m *mint) suffer(f fault) {
+	m.tb.Helper()
+	m.strikesNow(f.name)
+	f.inject(m)
+	m.struckOver()
+	m.progress(2*m.lease + 5*time.Second)
 }
 
-// Do injects the fault, and waits until the workers have got over it.
-func (r *Rig) Do(f Fault) {
-	r.tb.Helper()
-	r.mu.Lock()
-	r.Faults[f.Name]++
-	r.strikes = append(r.strikes, Strike{Fault: f.Name, At: time.Now()})
-	r.mu.Unlock()
-	f.Inject(r)
-	r.mu.Lock()
-	r.strikes[len(r.strikes)-1].Over = time.Now()
-	r.mu.Unlock()
-	r.Progress(2*r.plan.Lease + 5*time.Second)
-}
+// A summary is what came of a run.
+type summary struct {
+	Acquired, Failed int
+	Quit             int // calls that had little time, were cancelled, or only tried
+	LongestRead      time.Duration
+	LongestWrite     time.Duration
+	Faults           map[string]int
+	Lost             int
+	Fenced, Unfenced bank.Counts
+	HistoryOps       int
+	Broken           []string
+	Processes        int
 
-// A Strike is one time that a fault happened.
-type Strike struct {
-	Fault    string
-	At, Over time.Time
-}
-
-// Struck notes that the fault under way has struck by now.
-func (r *Rig) Struck() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.strikes[len(r.strikes)-1].At = time.Now()
-}
-
-// Seen returns what the workers have reported, and what happened to the servers meanwhile. Finish forgets it.
-func (r *Rig) Seen() ([]history.Event, []Strike) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events), slices.Clone(r.strikes)
-}
-
-// Pass lets time pass: how long a fault lasts.
-func (r *Rig) Pass(d time.Duration) { r.pass(d) }
-
-// pass lets time pass: how long a fault lasts.
-func (r *Rig) pass(d time.Duration) { time.Sleep(d) }
-
-// kill kills a process that has the role, and starts another.
-func (r *Rig) kill(role Role) {
-	r.tb.Helper()
-	w, _ := r.Freeze(role)
-	r.crash(w)
-}
-
-// crash kills a process, and checks that the others go on as soon as the dead one's lease is over.
-func (r *Rig) crash(w *Worker) {
-	r.tb.Helper()
-	w.Kill()
-	took := r.Progress(r.plan.Lease + 200*time.Millisecond + slack)
-	r.mu.Lock()
-	r.HandoverAfterCrash = max(r.HandoverAfterCrash, took)
-	r.mu.Unlock()
-	r.Spawn()
-}
-
-// stop pauses a process that has the role for longer than its lease. The others go on meanwhile.
-func (r *Rig) stop(role Role) {
-	r.tb.Helper()
-	w, _ := r.Freeze(role)
-	start := time.Now()
-	took := r.Progress(r.plan.Lease + 200*time.Millisecond + slack)
-	r.mu.Lock()
-	r.HandoverAfterCrash = max(r.HandoverAfterCrash, took)
-	r.mu.Unlock()
-	r.pass(time.Until(start.Add(r.plan.Lease * 5 / 4)))
-	w.Cont()
-}
-
-// granted waits until the stopped process has the lock without knowing it, or does not wait any more.
-func (r *Rig) granted(w *Worker, name string) {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(r.plan.Lease); !r.Holds(w, name) && time.Now().Before(end); {
-		<-tick.C
-	}
-}
-
-// Add adds another run's numbers.
-func (s *Summary) Add(o Summary) {
-	s.Acquired += o.Acquired
-	s.Failed += o.Failed
-	s.Quit += o.Quit
-	s.Lost += o.Lost
-	s.Processes += o.Processes
-	s.LongestRead = max(s.LongestRead, o.LongestRead)
-	s.LongestWrite = max(s.LongestWrite, o.LongestWrite)
-	s.HandoverAfterCrash = max(s.HandoverAfterCrash, o.HandoverAfterCrash)
-	s.Histories += o.Histories
-	s.HistoryOps += o.HistoryOps
-	s.Broken = append(s.Broken, o.Broken...)
-	s.Fenced.Add(o.Fenced)
-	s.Unfenced.Add(o.Unfenced)
-	if s.Faults == nil {
-		s.Faults = map[string]int{}
-	}
-	for k, n := range o.Faults {
-		s.Faults[k] += n
-	}
+	HandoverAfterCrash time.Duration // the longest
 }
 
 // String describes a run in one line.
-func (s Summary) String() string {
+func (s summary) String() string {
 	var kinds []string
-	for k, n := range s.Faults {
-		kinds = append(kinds, fmt.Sprintf("%s ×%d", k, n))
+	for _, k := range slices.Sorted(maps.Keys(s.Faults)) {
+		kinds = append(kinds, fmt.Sprintf("%s ×%d", k, s.Faults[k]))
 	}
-	slices.Sort(kinds)
-	return fmt.Sprintf("%d holds, %d calls failed, %d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; unfenced: %d steps, %d violations, %d late; "+
-		"longest wait: read %v, write %v; %d histories of %d operations; %s",
-		s.Acquired, s.Failed, s.Lost, s.Processes,
-		s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused, s.Fenced.Violations,
-		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late,
-		s.LongestRead.Round(time.Millisecond), s.LongestWrite.Round(time.Millisecond), s.Histories, s.HistoryOps, strings.Join(kinds, ", "))
+	return fmt.Sprintf("%d holds, %d calls failed, %d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
+		"unfenced: %d steps, %d violations, %d late; longest wait: read %v, write %v, after a crash %v; %d operations; %s",
+		s.Acquired, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused, s.Fenced.Violations,
+		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late, s.LongestRead.Round(time.Millisecond),
+		s.LongestWrite.Round(time.Millisecond), s.HandoverAfterCrash.Round(time.Millisecond), s.HistoryOps, strings.Join(kinds, ", "))
 }

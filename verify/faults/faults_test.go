@@ -2,9 +2,17 @@ package faults
 
 import (
 	"flag"
+	"fmt"
+	"math/rand/v2"
 	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -13,32 +21,60 @@ import (
 )
 
 var (
-	times = flag.Int("times", 2, "how often each fault happens")
-	seed  = flag.Uint64("seed", 1, "what random choices follow from")
+	times   = flag.Int("times", 0, "how often each fault happens; 0 for twice, and once to servers that vote")
+	length  = flag.Duration("for", 8*time.Second, "for how long faults happen one after the other")
+	procs   = flag.Int("procs", 4, "how many processes make a history")
+	seed    = flag.Uint64("seed", 1, "what random choices follow from")
+	servers = flag.String("servers", "3", "how many servers vote")
+	leases  = flag.String("leases", "10s", "the leases on clusters and behind sentinels")
+	every   = flag.Bool("every", false, "every fault of clusters and sentinels, on a machine that is quiet")
 )
 
 func TestMain(m *testing.M) {
-	history.MaybeWork()
+	maybeWork()
+	logging.Disable()
 	os.Exit(m.Run())
+}
+
+// available skips the test of a fault that cannot be had on this machine, or fails it if it must be.
+func available(t *testing.T, clocks bool) {
+	t.Helper()
+	if why := needs(clocks); why != "" {
+		require.Empty(t, os.Getenv("RWLOCK_REQUIRE_REDIS"), why)
+		t.Skip(why)
+	}
+}
+
+// A table is logged when all its rows are there.
+type table struct {
+	mu   sync.Mutex
+	rows []string
+}
+
+func newTable(t *testing.T, head string, rows int) *table {
+	table := &table{rows: make([]string, rows)}
+	t.Cleanup(func() { t.Log(head + strings.Join(table.rows, "")) })
+	return table
+}
+
+func (t *table) set(i int, row fmt.Stringer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rows[i] = "\n" + row.String()
 }
 
 // Whatever breaks: nothing gets past the fence, the history fits a lock, everyone goes on. And where the
 // promises say so, a holder that looks at its context needs no fence.
 func TestNoFaultGetsPastTheFence(t *testing.T) {
 	testredis.Need(t)
-	for _, f := range All() {
-		t.Run(f.Name, func(t *testing.T) {
+	for _, f := range faults() {
+		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			if why := f.Needs(); why != "" {
-				if os.Getenv("RWLOCK_REQUIRE_REDIS") != "" {
-					t.Fatal(why)
-				}
-				t.Skip(why)
-			}
-			s := f.Run(t, *times, *seed)
+			available(t, f.plan.clock)
+			s := f.run(t, max(*times, 2), *seed)
 			t.Log(s)
 			assert.Zero(t, s.Fenced.Violations, "behind the fence")
-			if f.Exact {
+			if f.exact {
 				assert.Zero(t, s.Unfenced.Violations, "without a fence, among holders that believed in their holds")
 			}
 			assert.Empty(t, s.Broken)
@@ -53,18 +89,295 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 func TestHarnessSeesWhatACarelessHolderDoes(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	r := NewRig(t, Plan{Careless: true, Reads: 20, Seed: *seed})
+	m := newMint(t, plan{config: config{Careless: true, Reads: 20, Seed: *seed}})
 	for range 20 {
-		r.Work(10)
-		r.stop(WriteHolder)
-		r.Work(5)
-		if fenced, unfenced := r.bank.Counts(); fenced.Refused > 0 && unfenced.Violations+unfenced.Late > 0 {
+		m.work(10)
+		stops(writeHolder)(m)
+		m.work(5)
+		if fenced, unfenced := m.bank.Counts(); fenced.Refused > 0 && unfenced.Violations+unfenced.Late > 0 {
 			break
 		}
 	}
-	s := r.Finish()
+	s := m.finish()
 	t.Log(s)
 	require.Zero(t, s.Fenced.Violations, "behind the fence")
 	require.Positive(t, s.Fenced.Refused, "the fence has something to refuse")
 	require.Positive(t, s.Unfenced.Violations+s.Unfenced.Late, "without a fence there is harm")
+}
+
+// Whatever processes see of a lock while things break, one lock could have shown them.
+func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
+	testredis.Need(t)
+	for name, of := range map[string]string{
+		"processes":   "^SIG|^none$",
+		"server":      "^Redis SIGSTOP|^DEBUG|^CLIENT|^SCRIPT",
+		"network":     "^network",
+		"loss":        "^FLUSHALL|^key|nothing persisted|volatile",
+		"persistence": "AOF always",
+		"everything":  ".",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var list []fault
+			for _, f := range faults() {
+				if regexp.MustCompile(of).MatchString(f.name) {
+					list = append(list, f)
+				}
+			}
+			s := chaos(t, list, *length, *procs, *seed)
+			t.Log(s)
+			require.Empty(t, s.Broken)
+			require.Zero(t, s.Fenced.Violations)
+			require.Positive(t, s.HistoryOps)
+		})
+	}
+}
+
+// Where nothing excludes anybody, the money and the history both show it, and the history can be looked at.
+func TestALockWithoutExclusionIsFoundOut(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	m := newMint(t, plan{names: 1, config: config{Broken: true, Reads: 30, Seed: *seed}})
+	m.work(200)
+	m.endWorkers()
+	m.check()
+	t.Log(m.summary)
+	require.Positive(t, m.Unfenced.Violations)
+	require.NotEmpty(t, m.Broken)
+	page := regexp.MustCompile(`fits no lock: see (\S+\.html)$`).FindStringSubmatch(m.Broken[len(m.Broken)-1])
+	require.NotNil(t, page, "%v", m.Broken)
+	t.Cleanup(func() { _ = os.Remove(page[1]) })
+	html, err := os.ReadFile(page[1])
+	require.NoError(t, err)
+	require.Contains(t, string(html), "<html")
+}
+
+// Whatever happens to as many of the servers as may fail: no call fails, no hold is lost that was renewed,
+// and what the locks guard needs no fence, unless a clock is set forward. If it happens to more, calls say
+// so, and all goes on afterwards.
+func TestFaultsOfQuorumServers(t *testing.T) {
+	testredis.Need(t)
+	list, setups := votersFaults(), strings.Split(*servers, ",")
+	rows := newTable(t, votersHead, len(list)*len(setups))
+	for i, f := range list {
+		for j, setup := range setups {
+			t.Run(f.name, func(t *testing.T) {
+				t.Parallel()
+				available(t, f.clock)
+				n, err := strconv.Atoi(setup)
+				require.NoError(t, err)
+				r := f.run(t, n, max(*times, 1), *seed)
+				t.Log(r.summary)
+				rows.set(i*len(setups)+j, r)
+				assert.Empty(t, r.misses(f))
+			})
+		}
+	}
+}
+
+// The same, one after the other, to two of five servers at a time.
+func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	var list []votersFault
+	for _, f := range votersFaults() {
+		// A clock that was set back lengthens what is left to leases: a vote that could not be given back is
+		// in the way for a minute more.
+		if !f.clock && !f.beyond {
+			list = append(list, f)
+		}
+	}
+	rand.New(rand.NewPCG(*seed, 0)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	r := several(t, list, 5, *seed, *length)
+	t.Log(votersHead + "\n" + r.String())
+	t.Log(r.summary)
+	assert.Empty(t, r.misses(votersFault{parted: true}))
+}
+
+// While servers fail over, calls wait for that, holds whose lease is longer go on, waiters are served, and no
+// two holds that exclude each other get past the fence. With -every, this is shown for everything that can
+// happen to servers, and how fast it is.
+func TestNothingIsBrokenByAFailover(t *testing.T) {
+	testredis.Need(t)
+	var list []nodesFault
+	for _, f := range nodesFaults() {
+		switch f.name {
+		case "CLUSTER FAILOVER TAKEOVER", "master killed", "subscription's node killed", "Sentinel: master killed":
+			list = append(list, f)
+		default:
+			if *every {
+				list = append(list, f)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, len(list), 4)
+	setups := strings.Split(*leases, ",")
+	rows := newTable(t, nodesHead, len(list)*len(setups))
+	for i, f := range list {
+		for j, setup := range setups {
+			t.Run(f.name, func(t *testing.T) {
+				if !*every {
+					t.Parallel()
+				}
+				available(t, f.clock != 0)
+				lease, err := time.ParseDuration(setup)
+				require.NoError(t, err)
+				r := f.run(t, lease)
+				rows.set(i*len(setups)+j, r)
+				if *every {
+					assert.Empty(t, r.misses(f))
+					return
+				}
+				assert.Empty(t, r.broken(f))
+				assert.NotZero(t, r.first)
+				assert.Less(t, r.first, r.mended+10*time.Second,
+					"the first grant; by itself the client asks for the map once a minute")
+				assert.NotZero(t, r.handover, "handovers afterwards")
+			})
+		}
+	}
+}
+
+// An act is an event of process 1, at a millisecond.
+type act struct {
+	ms   int
+	what history.What
+	hold int
+	err  string
+	last time.Duration
+}
+
+func eventsAt(begin time.Time, acts []act) (events []history.Event) {
+	for _, a := range acts {
+		events = append(events, history.Event{
+			At: begin.Add(time.Duration(a.ms) * time.Millisecond).UnixNano(), What: a.what, Hold: a.hold, Name: "a",
+			Process: 1, Error: a.err, For: int64(a.last),
+		})
+	}
+	return events
+}
+
+// What measures the faults of servers that vote sees what it is there for.
+func TestMeasure(t *testing.T) {
+	t.Parallel()
+	const asks, has, loses, left = history.Asks, history.Has, history.Loses, history.Left
+	begin := time.Now()
+	strikes := []strike{{fault: "it", at: begin.Add(100 * time.Millisecond), over: begin.Add(time.Second)}}
+	for what, c := range map[string]struct {
+		fault votersFault
+		acts  []act
+		seen  func(r votersResult) bool
+	}{
+		"the first grant to a call that came after": {
+			votersFault{}, []act{{50, asks, 1, "", 0}, {150, has, 1, "", 0}, {200, asks, 2, "", 0}, {300, has, 2, "", 0}},
+			func(r votersResult) bool { return r.first == 200*time.Millisecond },
+		},
+		"the first grant when enough servers are back": {
+			votersFault{beyond: true}, []act{{200, asks, 2, "", 0}, {1300, has, 2, "", 0}},
+			func(r votersResult) bool { return r.first == 300*time.Millisecond },
+		},
+		"the longest call, then and at other times": {
+			votersFault{}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {91, asks, 2, "", 0}, {500, history.Quits, 2, "", 0}},
+			func(r votersResult) bool { return r.usual == 90*time.Millisecond && r.longest == 409*time.Millisecond },
+		},
+		"a loss without cause, once": {
+			votersFault{}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0}, {210, left, 1, "lost", 0}},
+			func(r votersResult) bool { return r.lost == 1 && r.causes == 1 },
+		},
+		"a loss as the others had not been asked again": {
+			votersFault{}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {200, loses, 1, "", 0}},
+			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
+		},
+		"a loss as too many servers failed": {
+			votersFault{beyond: true}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0}},
+			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
+		},
+		"a loss as the process stood still": {
+			votersFault{},
+			[]act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {100, history.Stalls, 0, "", usual}, {200, loses, 1, "", 0}},
+			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
+		},
+	} {
+		assert.True(t, c.seen(c.fault.measure(eventsAt(begin, c.acts), strikes)), what)
+	}
+}
+
+// The judge of clusters sees each thing that it is there for.
+func TestCheckerSees(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	fault := nodesFault{focus: victim, loses: time.Second}
+	s := struck{fault, 30 * time.Second, begin, begin, begin.Add(3 * time.Second)}
+	// A call is granted at once, and its holder relies on it until a moment, in seconds.
+	type call struct {
+		process  int
+		write    bool
+		from, to int
+		token    int64
+		ends     string // what Unlock says
+		fails    string // what the call says
+	}
+	for what, c := range map[string]struct {
+		calls []call
+		seen  func(r nodesResult) bool
+	}{
+		"nothing": {
+			[]call{{0, false, 1, 9, 1, "", ""}, {1, false, 2, 3, 1, "", ""}, {1, true, 9, 10, 2, "", ""}},
+			func(r nodesResult) bool { return len(r.overlaps)+len(r.tokens)+r.lost == 0 && len(r.failed) == 1 },
+		},
+		"waiters that got nothing": {nil, func(r nodesResult) bool { return r.failed[0] == "40 waiters got nothing" }},
+		"an overlap with a reader": {
+			[]call{{0, false, 1, 9, 1, "", ""}, {1, false, 2, 3, 1, "", ""}, {1, true, 8, 10, 2, "", ""}},
+			func(r nodesResult) bool { return len(r.overlaps) == 1 && len(r.tokens) == 0 },
+		},
+		"an overlap of writers": {
+			[]call{{1, true, 8, 10, 2, "", ""}, {0, true, 1, 9, 1, "", ""}},
+			func(r nodesResult) bool { return len(r.overlaps) == 1 },
+		},
+		"a token given twice": {
+			[]call{{0, true, 1, 2, 7, "", ""}, {1, true, 3, 4, 7, "", ""}},
+			func(r nodesResult) bool { return len(r.tokens) == 1 },
+		},
+		"a reader's token before that of an earlier writer": {
+			[]call{{0, true, 1, 2, 7, "", ""}, {1, false, 3, 4, 6, "", ""}},
+			func(r nodesResult) bool { return len(r.tokens) == 1 },
+		},
+		"a call that fails": {
+			[]call{{0, true, 1, 2, 7, "", "x"}}, func(r nodesResult) bool { return len(r.failed) == 2 },
+		},
+		"a release that fails": {
+			[]call{{0, true, 1, 2, 7, "x", ""}}, func(r nodesResult) bool { return len(r.failed) == 2 },
+		},
+		"a hold lost that the servers may have lost": {
+			[]call{{0, true, 0, 2, 7, "lost", ""}},
+			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 0 },
+		},
+		"a hold lost that they had": {
+			[]call{{0, true, -2, 2, 7, "lost", ""}},
+			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 1 },
+		},
+		"the first grant": {
+			[]call{{0, true, -2, -1, 1, "", ""}, {0, true, 4, 5, 2, "", ""}},
+			func(r nodesResult) bool { return r.first == 4*time.Second },
+		},
+	} {
+		var events []history.Event
+		for i, c := range c.calls {
+			add := func(at int, what history.What, err string) {
+				events = append(events, history.Event{
+					At: begin.Add(time.Duration(at) * time.Second).UnixNano(), What: what, Hold: 1 + i, Name: "a", Process: c.process,
+					Write: c.write, Token: c.token, Error: err, Role: probe,
+				})
+			}
+			add(c.from, history.Asks, "")
+			if c.fails != "" {
+				add(c.to, history.Fails, c.fails)
+				continue
+			}
+			add(c.from, history.Has, "")
+			add(c.to, history.Leaves, "")
+			add(c.to, history.Left, c.ends)
+		}
+		assert.True(t, c.seen(judge(events, map[string]string{"a": focus}, s, nil)), what)
+	}
 }

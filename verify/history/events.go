@@ -19,6 +19,7 @@ type Event struct {
 	Error string `json:",omitempty"`
 	For   int64  `json:",omitempty"` // ns
 	UUID  string `json:",omitempty"`
+	Role  string `json:",omitempty"` // of the job that the call is part of
 
 	Process int `json:"-"`
 }
@@ -34,7 +35,7 @@ const (
 	Fails  What = "fails"  // it returns an error
 	Quits  What = "quits"  // it returns an error, as it had little time, was cancelled, or only tried
 	Loses  What = "loses"  // the hold's context is cancelled by a loss
-	Leaves What = "leaves" // Unlock begins
+	Leaves What = "leaves" // Unlock begins; the holder relied on the hold until then
 	Left   What = "left"   // Unlock has returned
 	Stalls What = "stalls" // the process finds that it did not run for a while
 	Killed What = "killed" // the process is about to be killed; reported by who does it
@@ -62,10 +63,54 @@ type tried struct {
 	lossObserved       bool
 }
 
+func inOrder(events []Event) []Event {
+	return slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+}
+
+// A Call is what became of a lock call. Times are zero for what has not happened.
+type Call struct {
+	Event          // its Asks, with the token and the last error
+	Answered int64 // when it returned
+	Granted  bool  // it returned a hold
+	Quit     bool  // it did not, and was not to
+	Relied   int64 // until when the holder relied on the hold
+	Gone     int64 // when the process knew that the hold was lost
+}
+
+// Calls returns what became of all lock calls, in the order in which they returned.
+func Calls(events []Event) (calls []Call) {
+	type key struct{ process, hold int }
+	at := map[key]int{}
+	open := map[key]Event{}
+	for _, e := range inOrder(events) {
+		k := key{e.Process, e.Hold}
+		i, answered := at[k]
+		switch {
+		case e.Hold == 0:
+		case e.What == Asks:
+			open[k] = e
+		case e.What == Has || e.What == Fails || e.What == Quits:
+			c := Call{Event: open[k], Answered: e.At, Granted: e.What == Has, Quit: e.What == Quits}
+			c.Token, c.Error = e.Token, e.Error
+			at[k] = len(calls)
+			calls = append(calls, c)
+		case !answered:
+		case e.What == Loses:
+			calls[i].Gone = e.At
+		case e.What == Leaves:
+			calls[i].Relied = e.At
+		case e.What == Left && e.Error == "lost":
+			calls[i].Gone = cmp.Or(calls[i].Gone, e.At)
+		case e.What == Left:
+			calls[i].Error = e.Error
+		}
+	}
+	return calls
+}
+
 // Assemble makes a history of the events of all processes, and returns what is wrong with them already.
 func Assemble(events []Event, known Known) (ops []Op, broken []string) {
-	events = slices.Clone(events)
-	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	events = inOrder(events)
 	for _, e := range events {
 		if e.What == Stalls {
 			known.Pauses[e.Process] = append(known.Pauses[e.Process], Span{e.At - e.For, e.At})
@@ -167,8 +212,7 @@ func (known Known) earliest(t *tried, noticed int64) int64 {
 // Disorder returns the grants whose tokens do not grow: a writer's must be larger than that of every grant
 // that was known before it was asked for, and a reader's no smaller than that of any writer.
 func Disorder(events []Event) (broken []string) {
-	events = slices.Clone(events)
-	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	events = inOrder(events)
 	type key struct{ process, hold int }
 	type tokens struct{ largest, written int64 }
 	type own struct {

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -32,14 +31,10 @@ func main() {
 	limit := flag.Duration("limit", 5*time.Minute, "for how long the tests of a change may run")
 	flag.Parse()
 	all, err := choose(root(), *match, *sample, *seed)
-	switch {
-	case err != nil:
-	case *list:
-		for _, m := range all {
-			fmt.Println(m)
-		}
-		fmt.Println(len(all), "changes")
-	default:
+	for i := 0; *list && i < len(all); i++ {
+		fmt.Println(all[i])
+	}
+	if err == nil && !*list {
 		err = run(all, *limit)
 	}
 	if err != nil {
@@ -51,27 +46,23 @@ func main() {
 // root is the directory of the library.
 func root() string {
 	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+	return filepath.Join(filepath.Dir(file), "..", "..")
 }
 
 // choose makes the mutants whose descriptions match: all, or as many as the sample takes.
-func choose(root, match string, sample int, seed uint64) (chosen []mutant, err error) {
+func choose(root, match string, sample int, seed uint64) ([]mutant, error) {
 	re, err := regexp.Compile(match)
 	if err != nil {
 		return nil, err
 	}
 	all, err := mutants(root)
-	for _, m := range all {
-		if re.MatchString(m.String()) {
-			chosen = append(chosen, m)
-		}
-	}
-	if sample > 0 && sample < len(chosen) {
+	all = slices.DeleteFunc(all, func(m mutant) bool { return !re.MatchString(m.String()) })
+	if sample > 0 && sample < len(all) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		r.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
-		chosen = chosen[:sample]
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:sample]
 	}
-	return chosen, err
+	return all, err
 }
 
 // A killer is a package of tests, and which of them fail on mutants. They are built once.
@@ -92,8 +83,6 @@ var killers = []killer{
 	{name: "sim", dir: "verify/sim", args: `-test.run OverAQuorum -quorums 40`, quorum: true},
 }
 
-var errSurvivors = errors.New("there are survivors")
-
 // run tries mutants, and prints what becomes of them.
 func run(all []mutant, limit time.Duration) error {
 	temp, err := os.MkdirTemp("", "mutate")
@@ -111,7 +100,7 @@ func run(all []mutant, limit time.Duration) error {
 	count := map[string]int{}
 	for _, m := range all {
 		by := equivalent
-		if reason := m.reason(); reason != "" {
+		if reason := reasons()[[2]string{m.file, m.after}]; reason != "" {
 			fmt.Printf("equivalent %s\n    since %s\n", m, reason)
 		} else if by, err = w.try(m, limit); err != nil {
 			return err
@@ -122,7 +111,7 @@ func run(all []mutant, limit time.Duration) error {
 	}
 	fmt.Println(len(all), "changes:", count)
 	if count[survived] > 0 {
-		return errSurvivors
+		return errors.New("there are survivors")
 	}
 	return nil
 }
@@ -134,85 +123,70 @@ const (
 	hangs      = "time limit"
 )
 
-// A workshop is a copy of the repository, with the tests built.
-type workshop struct{ at string }
-
-// withoutHistory is a repository without .git.
-type withoutHistory struct{ fs.FS }
-
-func (f withoutHistory) ReadDir(name string) ([]fs.DirEntry, error) {
-	list, err := fs.ReadDir(f.FS, name)
-	return slices.DeleteFunc(list, func(d fs.DirEntry) bool { return d.Name() == ".git" }), err
-}
-
 var embedded = regexp.MustCompile(`//go:embed .*\nvar files embed\.FS\n`)
 
+// A workshop is the folder of a copy of the repository, with the tests built.
+type workshop string
+
 // newWorkshop copies the repository, and has the copy read its scripts when they are needed.
-func newWorkshop(root, at string) (*workshop, error) {
-	if err := os.CopyFS(at, withoutHistory{os.DirFS(root)}); err != nil {
-		return nil, err
+func newWorkshop(root, at string) (workshop, error) {
+	if out, err := exec.Command("cp", "-r", root+"/.", at).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cp: %w: %s", err, out)
 	}
 	path := filepath.Join(at, "lua", "lua.go")
 	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	if !embedded.Match(text) {
-		return nil, fmt.Errorf("%s embeds the scripts in some other way", path)
+	if err != nil || !embedded.Match(text) {
+		return "", fmt.Errorf("%s embeds the scripts in some other way: %w", path, err)
 	}
 	code := embedded.ReplaceAllString(string(text), "var files = os.DirFS(os.Getenv(\"RWLOCK_LUA\"))\n")
 	if err := os.WriteFile(path, []byte(strings.Replace(code, `"embed"`, `"os"`, 1)), 0o644); err != nil {
-		return nil, err
+		return "", err
 	}
-	w := &workshop{at}
+	w := workshop(at)
 	for _, k := range killers {
 		if out, err := w.command(context.Background(), k.dir, "go", "test", "-c", "-o", w.binary(k), ".").CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", k.name, err, out)
+			return "", fmt.Errorf("%s: %w\n%s", k.name, err, out)
 		}
 	}
 	return w, nil
 }
 
-func (w *workshop) binary(k killer) string {
-	return filepath.Join(w.at, strings.ReplaceAll(k.dir, "/", "-")+".test")
+func (w workshop) binary(k killer) string {
+	return filepath.Join(string(w), strings.ReplaceAll(k.dir, "/", "-")+".test")
 }
 
-func (w *workshop) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
+func (w workshop) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = filepath.Join(w.at, dir)
-	cmd.Env = append(os.Environ(), "RWLOCK_LUA="+filepath.Join(w.at, "lua"))
+	cmd.Dir = filepath.Join(string(w), dir)
+	cmd.Env = append(os.Environ(), "RWLOCK_LUA="+filepath.Join(string(w), "lua"))
 	cmd.WaitDelay = time.Second
 	return cmd
 }
 
 // try returns what killed a mutant, or survived.
-func (w *workshop) try(m mutant, limit time.Duration) (by string, err error) {
-	path := filepath.Join(w.at, filepath.FromSlash(m.file))
+func (w workshop) try(m mutant, limit time.Duration) (by string, err error) {
+	path := filepath.Join(string(w), filepath.FromSlash(m.file))
 	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(m.text), 0o644)
+	}
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(path, []byte(m.text), 0o644); err != nil {
-		return "", err
-	}
 	defer func() { err = errors.Join(err, os.WriteFile(path, text, 0o644)) }()
-	if checkLua(w.at) != nil {
+	if checkLua(string(w)) != nil {
 		return invalid, nil
 	}
-	var able []killer
-	for _, k := range killers {
-		if k.quorum == strings.HasPrefix(m.file, "lua/quorum/") || k.name == "protocol" {
-			able = append(able, k)
-		}
-	}
-	by, _ = w.kill(able, limit)
+	by, _ = w.kill(slices.DeleteFunc(slices.Clone(killers), func(k killer) bool {
+		return k.quorum != strings.HasPrefix(m.file, "lua/quorum/") && k.name != "protocol"
+	}), limit)
 	return by, nil
 }
 
 // kill runs tests one after the other, within a time, and returns the name of the first that fails, and what
 // it says. Tests also fail by chance on a machine that has other things to do, so that one counts that fails
 // twice.
-func (w *workshop) kill(list []killer, limit time.Duration) (by, output string) {
+func (w workshop) kill(list []killer, limit time.Duration) (by, output string) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	for _, k := range list {
@@ -236,18 +210,15 @@ func (w *workshop) kill(list []killer, limit time.Duration) (by, output string) 
 //go:embed equivalent.txt
 var equivalents string
 
-// reason says why a mutant is as good as the original, or "".
-func (m mutant) reason() (reason string) {
+// reasons says why some mutants are as good as the original, by their files and what they make of a line.
+func reasons() map[[2]string]string {
+	all, file, why := map[[2]string]string{}, "", ""
 	for line := range strings.Lines(equivalents) {
-		after, indented := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "\t")
-		if !indented {
-			file, why, _ := strings.Cut(after, ": ")
-			if reason = ""; file == m.file {
-				reason = why
-			}
-		} else if reason != "" && after == m.after {
-			return reason
+		if after, indented := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "\t"); indented {
+			all[[2]string{file, after}] = why
+		} else {
+			file, why, _ = strings.Cut(after, ": ")
 		}
 	}
-	return ""
+	return all
 }

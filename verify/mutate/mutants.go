@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,7 +24,7 @@ var (
 	connective = regexp.MustCompile(` (and|or) `)
 	// A statement that stands alone on its line, and can be left out.
 	statement = regexp.MustCompile(`^\s*((redis\.)?p?call\(.*\)|[a-z_.]+\(.*\)|[a-z_]+(\[[^=]*\])?(, [a-z_]+(\[[^=]*\])?)* = .*|return)$`)
-	answer    = regexp.MustCompile(`^(\s*return )(-?\d)$`)
+	answer    = regexp.MustCompile(`^\s*return (-?\d)$`)
 	extremum  = regexp.MustCompile(`math\.(max|min|floor|ceil)\(`)
 )
 
@@ -42,33 +44,18 @@ func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d\n    %s\n  → %s", m.file, m.line, m.before, m.after)
 }
 
-// unmutated decides nothing: it only reads.
-const unmutated = "inspect.lua"
-
-// mutants makes every mutant of the scripts of a repository.
-func mutants(root string) ([]mutant, error) {
-	var all []mutant
-	for _, pattern := range []string{"lua/*.lua", "lua/shared/*.lua", "lua/quorum/*.lua"} {
-		files, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			return nil, err
+// mutants makes every mutant of the scripts of a repository that decide anything: inspect.lua only reads.
+func mutants(root string) (all []mutant, err error) {
+	dir := os.DirFS(root)
+	err = fs.WalkDir(dir, "lua", func(file string, _ fs.DirEntry, err error) error {
+		if err != nil || path.Ext(file) != ".lua" || path.Base(file) == "inspect.lua" {
+			return err
 		}
-		for _, path := range files {
-			if filepath.Base(path) == unmutated {
-				continue
-			}
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return nil, err
-			}
-			file, err := filepath.Rel(root, path)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, mutateLua(filepath.ToSlash(file), string(text))...)
-		}
-	}
-	return all, nil
+		text, err := fs.ReadFile(dir, file)
+		all = append(all, mutateLua(file, string(text))...)
+		return err
+	})
+	return all, err
 }
 
 // mutateLua makes every mutant of a script, or of a part of scripts.
@@ -115,17 +102,15 @@ func changeLua(code string) []string {
 	}
 	simple := false // a condition of one part, which it is enough to turn round
 	// Conditions: the other way round, and without each of their parts.
+	before, expr, after := "", code, ""
 	if m := condition.FindStringSubmatch(code); m != nil {
-		simple = !connective.MatchString(m[2])
-		out = append(out, m[1]+"not ("+m[2]+")"+m[3])
-		for _, part := range without(m[2]) {
-			out = append(out, m[1]+part+m[3])
-		}
-	} else {
-		for _, part := range without(code) {
-			if balanced(part) {
-				out = append(out, part)
-			}
+		before, expr, after = m[1], m[2], m[3]
+		simple = !connective.MatchString(expr)
+		out = append(out, before+"not ("+expr+")"+after)
+	}
+	for _, part := range without(expr) {
+		if balanced(part) {
+			out = append(out, before+part+after)
 		}
 	}
 	// Comparisons: off by one, or the other way round.
@@ -135,13 +120,14 @@ func changeLua(code string) []string {
 		}
 		return map[string][]string{"<": {"<="}, ">": {">="}, "<=": {"<"}, ">=": {">"}, "==": {"~="}, "~=": {"=="}}[op]
 	})
-	replaceEach(literal, 2, func(n string) []string {
+	increment := func(n string) []string {
 		v, err := strconv.Atoi(n)
 		if err != nil || v >= 1000 { // a limit or a time of which the last one makes no difference
 			return nil
 		}
 		return []string{strconv.Itoa(v + 1)}
-	})
+	}
+	replaceEach(literal, 2, increment)
 	replaceEach(regexp.MustCompile(`'(\()0'`), 1, func(string) []string { return []string{""} })
 	replaceEach(extremum, 1, func(f string) []string {
 		return []string{map[string]string{"max": "min", "min": "max", "floor": "ceil", "ceil": "floor"}[f]}
@@ -150,11 +136,7 @@ func changeLua(code string) []string {
 	if statement.MatchString(code) && balanced(code) {
 		out = append(out, code[:len(code)-len(strings.TrimLeft(code, " "))]+"do end")
 	}
-	// Answers.
-	if m := answer.FindStringSubmatch(code); m != nil {
-		n, _ := strconv.Atoi(m[2])
-		out = append(out, m[1]+strconv.Itoa(n+1))
-	}
+	replaceEach(answer, 1, increment)
 	return out
 }
 
@@ -185,26 +167,18 @@ func without(code string) []string {
 }
 
 func balanced(code string) bool {
-	depth := 0
-	for _, c := range code {
-		switch c {
-		case '(', '{', '[':
-			depth++
-		case ')', '}', ']':
-			depth--
-		}
-	}
-	return depth == 0
+	return strings.Count(code, "(")+strings.Count(code, "{")+strings.Count(code, "[") ==
+		strings.Count(code, ")")+strings.Count(code, "}")+strings.Count(code, "]")
 }
 
 // checkLua returns why one of the scripts of a repository is no Lua, if so.
 func checkLua(root string) error {
 	for _, script := range slices.Concat(lua.All, lua.Quorum) {
 		composed, err := lua.Compose(os.DirFS(filepath.Join(root, "lua")), script.Name)
-		if err == nil {
-			_, err = parse.Parse(strings.NewReader(composed.Source), script.Name+".lua")
-		}
 		if err != nil {
+			return err
+		}
+		if _, err := parse.Parse(strings.NewReader(composed.Source), script.Name+".lua"); err != nil {
 			return err
 		}
 	}

@@ -1,10 +1,9 @@
 package bank
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"net"
+	"net/rpc"
 	"strings"
 	"sync"
 )
@@ -16,8 +15,6 @@ type Server struct {
 
 	mu       sync.Mutex
 	accounts map[string]*[2]*Account
-	conns    map[net.Conn]struct{}
-	wg       sync.WaitGroup
 }
 
 // Serve listens on a Unix socket at path.
@@ -26,21 +23,25 @@ func Serve(path string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, accounts: map[string]*[2]*Account{}, conns: map[net.Conn]struct{}{}}
-	s.wg.Go(s.accept)
+	s := &Server{ln: ln, accounts: map[string]*[2]*Account{}}
+	server := rpc.NewServer()
+	if err := server.RegisterName("Bank", &counter{s}); err != nil {
+		return nil, err
+	}
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go server.ServeConn(conn)
+		}
+	}()
 	return s, nil
 }
 
-// Close ends the server and its connections.
-func (s *Server) Close() {
-	_ = s.ln.Close()
-	s.mu.Lock()
-	for c := range s.conns {
-		_ = c.Close()
-	}
-	s.mu.Unlock()
-	s.wg.Wait()
-}
+// Close has the server take no more clients.
+func (s *Server) Close() { _ = s.ln.Close() }
 
 // Counts returns what became of all accesses so far, behind the fence and without one; money that is gone, or
 // came out of nothing, is a violation.
@@ -53,19 +54,14 @@ func (s *Server) Counts() (fenced, unfenced Counts) {
 			if !sound {
 				c.Violations++
 			}
-			sum.Add(c)
+			sum.Reads += c.Reads
+			sum.Writes += c.Writes
+			sum.Refused += c.Refused
+			sum.Violations += c.Violations
+			sum.Late += c.Late
 		}
 	}
 	return fenced, unfenced
-}
-
-// Add adds other counts.
-func (c *Counts) Add(o Counts) {
-	c.Reads += o.Reads
-	c.Writes += o.Writes
-	c.Refused += o.Refused
-	c.Violations += o.Violations
-	c.Late += o.Late
 }
 
 func (s *Server) account(name string, fenced bool) *Account {
@@ -82,8 +78,8 @@ func (s *Server) account(name string, fenced bool) *Account {
 	return pair[0]
 }
 
-// A request is one step, as it goes over the wire.
-type request struct {
+// A Request is one step, as it goes over the wire.
+type Request struct {
 	Access
 	Name     string
 	Fenced   bool
@@ -91,62 +87,29 @@ type request struct {
 	Balances *[2]int64 // to put
 }
 
-type reply struct {
-	Balance, Seen int64
-	Error         string
-}
+// A Reply is what comes of it.
+type Reply struct{ Balance, Seen int64 }
 
-func (s *Server) accept() {
-	for {
-		conn, err := s.ln.Accept()
-		if err != nil {
-			return
-		}
-		s.mu.Lock()
-		s.conns[conn] = struct{}{}
-		s.mu.Unlock()
-		s.wg.Go(func() { s.serve(conn) })
+// A counter is where other processes take their steps.
+type counter struct{ s *Server }
+
+// Step takes one.
+func (c *counter) Step(q Request, r *Reply) (err error) {
+	a := c.s.account(q.Name, q.Fenced)
+	if q.Balances != nil {
+		return a.Put(q.Access, *q.Balances)
 	}
+	r.Balance, r.Seen, err = a.Get(q.Access, q.Which)
+	return err
 }
 
-func (s *Server) serve(conn net.Conn) {
-	defer func() { _ = conn.Close() }()
-	in, out := json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)
-	for {
-		var q request
-		if in.Decode(&q) != nil {
-			return
-		}
-		var r reply
-		var err error
-		if a := s.account(q.Name, q.Fenced); q.Balances != nil {
-			err = a.Put(q.Access, *q.Balances)
-		} else {
-			r.Balance, r.Seen, err = a.Get(q.Access, q.Which)
-		}
-		if err != nil {
-			r.Error = err.Error()
-		}
-		if out.Encode(r) != nil {
-			return
-		}
-	}
-}
-
-// A Client is a process's connection to a Server. It is for one goroutine.
-type Client struct {
-	conn net.Conn
-	in   *json.Decoder
-	out  *json.Encoder
-}
+// A Client is a process's connection to a Server.
+type Client struct{ conn *rpc.Client }
 
 // Dial connects to the server at path.
 func Dial(path string) (*Client, error) {
-	conn, err := net.Dial("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	return &Client{conn, json.NewDecoder(bufio.NewReader(conn)), json.NewEncoder(conn)}, nil
+	conn, err := rpc.Dial("unix", path)
+	return &Client{conn}, err
 }
 
 // Close ends the connection.
@@ -154,28 +117,20 @@ func (c *Client) Close() { _ = c.conn.Close() }
 
 // Get returns one of an account's balances, and the version of both that the holder met at its first step.
 func (c *Client) Get(name string, fenced bool, x Access, which int) (balance, seen int64, err error) {
-	r, err := c.do(request{Access: x, Name: name, Fenced: fenced, Which: which})
+	r, err := c.step(Request{Access: x, Name: name, Fenced: fenced, Which: which})
 	return r.Balance, r.Seen, err
 }
 
 // Put sets an account's balances.
 func (c *Client) Put(name string, fenced bool, x Access, balances [2]int64) error {
-	_, err := c.do(request{Access: x, Name: name, Fenced: fenced, Balances: &balances})
+	_, err := c.step(Request{Access: x, Name: name, Fenced: fenced, Balances: &balances})
 	return err
 }
 
-func (c *Client) do(q request) (r reply, err error) {
-	if err := c.out.Encode(q); err != nil {
-		return r, err
-	}
-	if err := c.in.Decode(&r); err != nil {
-		return r, err
-	}
-	switch {
-	case strings.HasPrefix(r.Error, ErrRefused.Error()):
+func (c *Client) step(q Request) (r Reply, err error) {
+	err = c.conn.Call("Bank.Step", q, &r)
+	if failed := rpc.ServerError(""); errors.As(err, &failed) && strings.HasPrefix(string(failed), ErrRefused.Error()) {
 		err = ErrRefused
-	case r.Error != "":
-		err = errors.New(r.Error)
 	}
 	return r, err
 }

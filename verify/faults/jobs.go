@@ -1,0 +1,143 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/verify/history"
+)
+
+const (
+	// perQueue is how many calls of each process wait for a lock of the queue.
+	perQueue = 10
+	// patience bounds the wait of each call: nothing that the servers mend takes as long.
+	patience = 2 * time.Minute
+	pause    = 5 * time.Millisecond
+)
+
+// The roles that a job can have.
+const (
+	held     = "held"     // for as long as the process works
+	queue    = "queue"    // behind a writer that unlocks as soon as the fault has struck
+	probe    = "probe"    // by one process alone, again and again
+	handover = "handover" // by both processes in turns, one of which writes
+)
+
+// A job is something to do with a lock.
+type job struct {
+	Role, Name string
+	Write      bool
+}
+
+// subscribe has a call wait, so that the process subscribes to its messages.
+func (w *worker) subscribe() {
+	name := fmt.Sprint("warm up ", w.Process)
+	ctx := context.Background()
+	h, err := w.rw.Lock(ctx, name)
+	if err == nil {
+		if _, err = w.rw.Lock(ctx, name, rwlock.MaxWait(time.Second)); errors.Is(err, context.DeadlineExceeded) {
+			err = h.Unlock(ctx)
+		}
+	}
+	if err != nil {
+		log.Fatal("a lock that is held: ", err)
+	}
+}
+
+// start begins a job. A lock that is held all the time is taken before it returns.
+func (w *worker) start(j job) {
+	e := history.Event{Role: j.Role, Name: j.Name, Write: j.Write}
+	switch j.Role {
+	case held:
+		w.keep(e, w.ctx.Done())
+	case queue:
+		if w.Process == 0 {
+			first := e
+			first.Role, first.Write = held, true
+			w.keep(first, w.struck)
+		}
+		for range perQueue {
+			w.wg.Go(func() {
+				w.await(e.Name)
+				w.once(e)
+			})
+		}
+	case probe:
+		w.wg.Go(func() {
+			for w.ctx.Err() == nil {
+				w.once(e)
+				w.rest(pause)
+			}
+		})
+	case handover:
+		e.Write = e.Write || w.Process == 0
+		w.wg.Go(func() {
+			for w.ctx.Err() == nil {
+				w.once(e)
+			}
+		})
+	}
+}
+
+// await waits until somebody holds a lock.
+func (w *worker) await(name string) {
+	for w.ctx.Err() == nil {
+		if s, err := w.rw.Inspect(w.ctx, name); err == nil && s.Mode != rwlock.None {
+			return
+		}
+		w.rest(pause)
+	}
+}
+
+// keep takes a lock, and keeps it until done.
+func (w *worker) keep(e history.Event, done <-chan struct{}) {
+	if h := w.take(&e); h != nil {
+		w.wg.Go(func() { w.release(e, h, done) })
+	}
+}
+
+// once takes a lock, keeps it for a moment, and releases it.
+func (w *worker) once(e history.Event) {
+	if h := w.take(&e); h != nil {
+		ctx, cancel := context.WithTimeout(w.ctx, pause)
+		defer cancel()
+		w.release(e, h, ctx.Done())
+	}
+}
+
+// take makes the call. It returns nil if that failed, or the process was told to end.
+func (w *worker) take(e *history.Event) *rwlock.Hold {
+	e.Hold = int(w.holds.Add(1))
+	w.tell(*e, history.Asks)
+	h, err := w.lockCall(e.Write)(rwlock.WithOwner(w.ctx, rwlock.NewOwner()), e.Name, rwlock.MaxWait(patience))
+	switch {
+	case err == nil:
+		e.Token = h.Token()
+		w.tell(*e, history.Has)
+	case errors.Is(err, context.Canceled):
+		w.tell(*e, history.Quits)
+	default:
+		e.Error = err.Error()
+		w.tell(*e, history.Fails)
+		w.rest(pause)
+	}
+	return h
+}
+
+// release keeps a hold until done, or until it is lost, and releases it.
+func (w *worker) release(e history.Event, h *rwlock.Hold, done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-h.Context().Done():
+	}
+	relied := time.Now()
+	if d := h.Deadline(); errors.Is(context.Cause(h.Context()), rwlock.ErrLost) && d.Before(relied) {
+		relied = d // this goroutine did not run at once
+	}
+	e.At = relied.UnixNano()
+	w.unlock(e, h)
+}

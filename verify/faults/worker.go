@@ -1,0 +1,438 @@
+package faults
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
+	"github.com/seed-7e8842f7/rwlock/verify/history"
+)
+
+// A config is what a worker process is told when it starts.
+type config struct {
+	Addrs    []string // of the server, of all that are a quorum, or of nodes
+	Cluster  bool     // the nodes are of a cluster
+	Sentinel string   // the name of the master, if the nodes are sentinels
+	Prefix   string
+	Process  int
+	Lease    time.Duration
+	Pool     int // the size of the client's connection pool; 0 for the usual
+
+	// Owners move money, from the start on.
+	Owners   int // each is a goroutine
+	First    int // the number of the first
+	Bank     string
+	Names    []string
+	Reads    int           // per cent of the lock calls
+	Hold     time.Duration // the longest that a hold is kept
+	Wait     time.Duration // the longest wait for a lock
+	Hasty    int           // per cent of the calls that end early: little time, cancelled, or a try
+	Careless bool          // go on with a hold that is lost
+	Hog      bool          // take all connections of the pool every now and then
+	Broken   bool          // use a lock without exclusion, for the checks to find
+	Seed     uint64
+}
+
+// An order is what a worker process is told later, on its standard input. It ends with that.
+type order struct {
+	Jobs   []job
+	Struck bool // what is kept until a fault strikes is released
+}
+
+// variable is how a process is told that it is a worker, and its config.
+const variable = "RWLOCK_VERIFY_WORKER"
+
+// maybeWork makes this process a worker if it was started as one, and then does not return. A worker locks and
+// unlocks, and reports events on its standard output, one a line.
+func maybeWork() {
+	text, ok := os.LookupEnv(variable)
+	if !ok {
+		return
+	}
+	var c config
+	err := json.Unmarshal([]byte(text), &c)
+	if err == nil {
+		err = c.work()
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	os.Exit(0)
+}
+
+// A worker is the state of a worker process.
+type worker struct {
+	config
+	rw      *rwlock.RWLock
+	ctx     context.Context // ends when the process is told to end
+	struck  chan struct{}   // closed when the fault has struck
+	holds   atomic.Int64
+	pulse   atomic.Int64 // when the process was last seen to run
+	stalled atomic.Int64 // when it last found that it had not
+	wg      sync.WaitGroup
+
+	mu  sync.Mutex
+	out *json.Encoder
+}
+
+func now() int64 { return time.Now().UnixNano() }
+
+func (w *worker) report(e history.Event) {
+	if e.At == 0 {
+		e.At = now()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.out.Encode(e) != nil {
+		os.Exit(1) // nobody listens
+	}
+}
+
+func (w *worker) tell(e history.Event, what history.What) {
+	e.What = what
+	w.report(e)
+}
+
+func (c config) work() error {
+	redis.SetLogger(silence{})
+	clients := c.dial()
+	opts := []rwlock.Option{rwlock.WithLease(c.Lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
+	if c.Prefix != "" {
+		opts = append(opts, rwlock.WithPrefix(c.Prefix))
+	}
+	rw, err := over(clients, opts...)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	w := &worker{config: c, rw: rw, ctx: ctx, struck: make(chan struct{}), out: json.NewEncoder(os.Stdout)}
+	go w.beat()
+	if c.Hog {
+		go w.hog(clients[0])
+	}
+	if c.Owners == 0 {
+		w.subscribe()
+	}
+	w.report(history.Event{What: history.Starts, UUID: rwlock.NewOwner().String()[:36]})
+	for i := range c.Owners {
+		w.wg.Go(func() { w.owner(c.First + i) })
+	}
+	var o order
+	for in := json.NewDecoder(os.Stdin); in.Decode(&o) == nil; o = (order{}) {
+		if o.Struck {
+			close(w.struck)
+		}
+		for _, j := range o.Jobs {
+			w.start(j)
+		}
+	}
+	stop()
+	w.wg.Wait()
+	if err := rw.Close(); err != nil && c.Owners == 0 {
+		w.report(history.Event{What: history.Broken, Error: fmt.Sprint("Close: ", err)})
+	}
+	for _, client := range clients {
+		err = errors.Join(err, client.Close())
+	}
+	return err
+}
+
+// dial returns the clients of the worker.
+func (c config) dial() (clients []redis.UniversalClient) {
+	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	switch {
+	case c.Sentinel != "":
+		return append(clients, redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: c.Sentinel, SentinelAddrs: c.Addrs,
+		}))
+	case c.Cluster:
+		return append(clients, redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: c.Addrs, MaintNotificationsConfig: quiet,
+		}))
+	}
+	for _, addr := range c.Addrs {
+		clients = append(clients, redis.NewClient(&redis.Options{
+			Addr: addr, PoolSize: c.Pool, MaintNotificationsConfig: quiet,
+		}))
+	}
+	return clients
+}
+
+// over returns an RWLock over one client, or over several servers that vote.
+func over(clients []redis.UniversalClient, opts ...rwlock.Option) (*rwlock.RWLock, error) {
+	if len(clients) == 1 {
+		return rwlock.New(clients[0], opts...)
+	}
+	return rwlock.NewQuorum(clients, opts...)
+}
+
+type silence struct{}
+
+func (silence) Printf(context.Context, string, ...any) {}
+
+const (
+	beat = 2 * time.Millisecond
+	// A holder that has not run for this long may act on a hold that it lost meanwhile.
+	stall = bank.Fresh
+	// For so long after a stall the library may not have got round to the contexts of holds that ended
+	// meanwhile: the thread that was about to cancel them may have to wait for a processor.
+	settle = 50 * time.Millisecond
+)
+
+// beat notices when the process does not run, because it is stopped or because the machine has better things
+// to do. After a stall it waits for one more beat, in which whatever else was due gets done.
+func (w *worker) beat() {
+	w.pulse.Store(now())
+	last := now()
+	for {
+		time.Sleep(beat) // a ticker may have another tick ready at once: a stall would be over before it began
+		at := now()
+		if gap := at - last; gap > int64(stall) {
+			w.stalled.Store(at)
+			w.report(history.Event{At: at, What: history.Stalls, For: gap})
+		} else {
+			w.pulse.Store(at)
+		}
+		last = at
+	}
+}
+
+// hog takes all connections of the client's pool for longer than a lease, again and again.
+func (w *worker) hog(client redis.UniversalClient) {
+	for w.ctx.Err() == nil {
+		var wg sync.WaitGroup
+		for range w.Pool {
+			wg.Go(func() { client.BLPop(context.Background(), w.Lease*5/4, "nothing") })
+		}
+		wg.Wait()
+		w.rest(w.Lease)
+	}
+}
+
+// rest lets time pass, until the process is told to end.
+func (w *worker) rest(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-w.ctx.Done():
+	}
+}
+
+// lockCall returns the library's call for a mode.
+func (w *worker) lockCall(write bool) func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error) {
+	if write {
+		return w.rw.Lock
+	}
+	return w.rw.RLock
+}
+
+// unlock releases a hold, on which the holder has relied until now, or until e.At if that is set.
+func (w *worker) unlock(e history.Event, h *rwlock.Hold) {
+	w.tell(e, history.Leaves)
+	e.At = 0
+	switch err := h.Unlock(context.Background()); {
+	case errors.Is(err, rwlock.ErrLost):
+		e.Error = "lost"
+	case err != nil:
+		e.Error = err.Error()
+	}
+	w.tell(e, history.Left)
+}
+
+// owner locks, moves money and unlocks until the process is told to end.
+func (w *worker) owner(n int) {
+	client, err := bank.Dial(w.Bank)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	o := &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
+	o.ctx = rwlock.WithOwner(context.Background(), rwlock.NewOwner())
+	for w.ctx.Err() == nil {
+		w.rest(o.upTo(w.Hold))
+		if w.ctx.Err() == nil {
+			o.round()
+		}
+	}
+}
+
+type owner struct {
+	*worker
+	n      int
+	ctx    context.Context
+	client *bank.Client
+	rng    *rand.Rand
+}
+
+func (o *owner) upTo(d time.Duration) time.Duration { return time.Duration(o.rng.Int64N(int64(d))) }
+
+// A hold is what a worker has of a lock.
+type hold struct {
+	history.Event
+	*rwlock.Hold
+	ctx context.Context
+}
+
+func (o *owner) round() {
+	name := o.Names[o.rng.IntN(len(o.Names))]
+	h := o.lock(name, o.rng.IntN(100) >= o.Reads)
+	if h == nil {
+		return
+	}
+	o.move(h)
+	if o.rng.IntN(4) == 0 {
+		// Again, and out in any order. A writer may come back as a reader, and downgrade by that.
+		if again := o.lock(name, h.Write && o.rng.IntN(2) == 0); again != nil {
+			if o.rng.IntN(2) == 0 {
+				h, again = again, h
+			}
+			defer o.unlock(again.Event, again.Hold)
+		}
+	}
+	o.unlock(h.Event, h.Hold)
+}
+
+func (o *owner) lock(name string, write bool) *hold {
+	e := history.Event{Owner: o.n, Hold: int(o.holds.Add(1)), Name: name, Write: write}
+	o.tell(e, history.Asks)
+	if o.Broken { // each call has a lock of its own
+		name += fmt.Sprint("-", e.Hold)
+	}
+	c := o.call(write)
+	start := time.Now()
+	h, err := c.lock(c.ctx, name, rwlock.MaxWait(c.wait))
+	c.returned()
+	if err != nil {
+		c.cancel()
+		took := time.Since(start)
+		ran := o.stalled.Load() < start.UnixNano() && now()-o.pulse.Load() < int64(stall)
+		if took > c.most+50*time.Millisecond && ran {
+			late := fmt.Sprintf("a call with %v to wait took %v: %v", c.most, took, err)
+			o.report(history.Event{What: history.Broken, Error: late})
+		}
+		e.Error = err.Error()
+		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.Canceled) ||
+			errors.Is(err, context.DeadlineExceeded)
+		if c.hasty && early {
+			o.tell(e, history.Quits)
+		} else {
+			o.tell(e, history.Fails)
+		}
+		return nil
+	}
+	e.Token = h.Token()
+	o.tell(e, history.Has)
+	ctx := h.Context()
+	context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
+			o.tell(e, history.Loses)
+		}
+		c.cancel()
+	})
+	return &hold{e, h, ctx}
+}
+
+// A call is how an owner asks for a lock.
+type call struct {
+	ctx      context.Context
+	cancel   context.CancelFunc
+	lock     func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+	wait     time.Duration
+	most     time.Duration // that it may take, however it ends
+	hasty    bool
+	returned func()
+}
+
+// tries bounds a call that does not wait.
+const tries = 5 * time.Second
+
+// call returns how to ask the next time.
+func (o *owner) call(write bool) call {
+	c := call{lock: o.lockCall(write), wait: o.Wait, most: o.Wait, returned: func() {}}
+	c.hasty = o.rng.IntN(100) < o.Hasty
+	c.ctx, c.cancel = context.WithCancel(o.ctx)
+	if !c.hasty {
+		return c
+	}
+	little := o.upTo(2 * o.Hold)
+	switch o.rng.IntN(3) {
+	case 0:
+		c.wait, c.most = little, little
+	case 1:
+		timer := time.AfterFunc(little, c.cancel)
+		c.most, c.returned = little, func() { timer.Stop() }
+	case 2:
+		c.most, c.lock = tries, o.rw.TryRLock
+		if write {
+			c.lock = o.rw.TryLock
+		}
+	}
+	return c
+}
+
+// move transfers money in the fenced account and the other, or counts it.
+func (o *owner) move(h *hold) {
+	for _, fenced := range []bool{true, false} {
+		x := bank.Access{Token: h.Event.Token, Write: h.Write}
+		var b [2]int64
+		for i := range b {
+			if !o.good(h, &x) {
+				return
+			}
+			var err error
+			if b[i], x.Seen, err = o.client.Get(h.Event.Name, fenced, x, i); err != nil {
+				return
+			}
+			if i == 0 {
+				o.think(h)
+			}
+		}
+		o.think(h)
+		if !h.Write || !o.good(h, &x) {
+			continue
+		}
+		amount := o.rng.Int64N(10)
+		_ = o.client.Put(h.Event.Name, fenced, x, [2]int64{b[0] - amount, b[1] + amount})
+	}
+}
+
+// good makes sure of the hold before a step. A step is late if the process cannot have been sure.
+func (o *owner) good(h *hold, x *bank.Access) bool {
+	x.Looked = time.Now()
+	at := x.Looked.UnixNano()
+	x.Late = at-o.pulse.Load() > int64(stall) || at-o.stalled.Load() < int64(settle) && time.Since(h.Deadline()) >= 0
+	if h.ctx.Err() == nil {
+		return true
+	}
+	x.Late = true
+	return o.Careless
+}
+
+// think passes time under a hold: a little, or now and then enough for renewals to matter.
+func (o *owner) think(h *hold) {
+	d := o.upTo(o.Hold / 5)
+	if o.rng.IntN(300) == 0 {
+		d = o.upTo(o.Lease)
+	}
+	if o.Careless {
+		time.Sleep(d)
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-h.ctx.Done():
+	}
+}
