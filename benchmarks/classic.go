@@ -18,13 +18,9 @@ var classic = &Contender{
 	Commands: []string{"evalsha"},
 	Polls:    true,
 	Reads:    true,
-	Open: func(_ context.Context, o Options) (Locker, error) {
-		client, closeClient, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		return &classicLocker{client: client, lease: o.Lease.Milliseconds(), close: closeClient}, nil
-	},
+	Over: scripted(scripts{classicLock, classicUnlock, classicRLock, classicRUnlock, func(name string) []string {
+		return []string{name + ":writer", name + ":count", name + ":readers"}
+	}}),
 }
 
 // KEYS are writer, count and readers; ARGV are the owner and the lease in ms.
@@ -60,39 +56,72 @@ if redis.call('HINCRBY', KEYS[3], ARGV[1], -1) < 1 then redis.call('HDEL', KEYS[
 return 1`)
 )
 
-type classicLocker struct {
+// bare is the least that is called a lock: SET NX PX, and a deletion if the value is still one's own.
+var bare = &Contender{
+	Name:     "bare",
+	About:    "SET NX PX and compare-and-delete, each run as a script; where others read, it takes the same mutex",
+	Commands: []string{"evalsha"},
+	Polls:    true,
+	Over: scripted(scripts{bareLock, bareUnlock, bareLock, bareUnlock, func(name string) []string {
+		return []string{name}
+	}}),
+}
+
+var (
+	bareLock = redis.NewScript(`
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
+return 0`)
+
+	bareUnlock = redis.NewScript(`
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0`)
+)
+
+// scripts are a lock that is taken and released by one script each; keys are those of a name.
+type scripts struct {
+	lock, unlock, rlock, runlock *redis.Script
+	keys                         func(name string) []string
+}
+
+// scripted returns what opens such a lock, which polls while it waits.
+func scripted(s scripts) func(context.Context, []redis.UniversalClient, Options) (Locker, error) {
+	return func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
+		return &scriptedLocker{scripts: s, client: clients[0], lease: o.Lease.Milliseconds()}, nil
+	}
+}
+
+type scriptedLocker struct {
+	scripts
+	noClose
 	client redis.UniversalClient
 	lease  int64
 	owners atomic.Int64
-	close  func() error
 }
 
-type classicHold struct {
+type scriptedHold struct {
 	client redis.UniversalClient
 	unlock *redis.Script
 	keys   []string
 	owner  string
 }
 
-func (l *classicLocker) Lock(ctx context.Context, name string) (Hold, error) {
-	return poll(ctx, pollInterval, l.try(ctx, name, classicLock, classicUnlock))
+func (l *scriptedLocker) Lock(ctx context.Context, name string) (Hold, error) {
+	return poll(ctx, pollInterval, l.try(ctx, name, l.lock, l.unlock))
 }
 
-func (l *classicLocker) TryLock(ctx context.Context, name string) (Hold, error) {
-	return l.try(ctx, name, classicLock, classicUnlock)()
+func (l *scriptedLocker) TryLock(ctx context.Context, name string) (Hold, error) {
+	return l.try(ctx, name, l.lock, l.unlock)()
 }
 
-func (l *classicLocker) RLock(ctx context.Context, name string) (Hold, error) {
-	return poll(ctx, pollInterval, l.try(ctx, name, classicRLock, classicRUnlock))
+func (l *scriptedLocker) RLock(ctx context.Context, name string) (Hold, error) {
+	return poll(ctx, pollInterval, l.try(ctx, name, l.rlock, l.runlock))
 }
 
 // try returns what asks for the lock once, always for the same new owner.
-func (l *classicLocker) try(ctx context.Context, name string, lock, unlock *redis.Script) func() (Hold, error) {
-	h := &classicHold{
-		client: l.client,
-		unlock: unlock,
-		keys:   []string{name + ":writer", name + ":count", name + ":readers"},
-		owner:  "owner:" + strconv.FormatInt(l.owners.Add(1), 10),
+func (l *scriptedLocker) try(ctx context.Context, name string, lock, unlock *redis.Script) func() (Hold, error) {
+	h := &scriptedHold{
+		client: l.client, unlock: unlock, keys: l.keys(name),
+		owner: "owner:" + strconv.FormatInt(l.owners.Add(1), 10),
 	}
 	return func() (Hold, error) {
 		switch n, err := lock.Run(ctx, l.client, h.keys, h.owner, l.lease).Int(); {
@@ -105,7 +134,7 @@ func (l *classicLocker) try(ctx context.Context, name string, lock, unlock *redi
 	}
 }
 
-func (h *classicHold) Unlock(ctx context.Context) error {
+func (h *scriptedHold) Unlock(ctx context.Context) error {
 	switch n, err := h.unlock.Run(ctx, h.client, h.keys, h.owner).Int(); {
 	case err != nil:
 		return err
@@ -114,5 +143,3 @@ func (h *classicHold) Unlock(ctx context.Context) error {
 	}
 	return nil
 }
-
-func (l *classicLocker) Close() error { return l.close() }

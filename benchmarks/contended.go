@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
+// measured measures a contender that is open.
+type measured = func(context.Context, *Env, Locker) (Metrics, error)
+
 // outcome is what goroutines did together.
 type outcome struct {
 	turns   []float64 // how often each goroutine did it
@@ -75,13 +78,8 @@ func together(ctx context.Context, goroutines int, span time.Duration, op func(w
 
 // handover measures goroutines that all want the same write lock; lockOnce locks and unlocks it once, and
 // returns how long the lock call took.
-func handover(lockOnce func(ctx, waiting context.Context, l Locker) (time.Duration, error)) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer closing(l, &err)
+func handover(lockOnce func(ctx, waiting context.Context, l Locker) (time.Duration, error)) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 		longest := make([]time.Duration, e.Param)
 		o, err := e.hammer(ctx, e.Param, 2*time.Second, func(waiting context.Context, g int) error {
 			wait, err := lockOnce(ctx, waiting, l)
@@ -118,13 +116,8 @@ func withTimeout(ctx, waiting context.Context, l Locker) (time.Duration, error) 
 }
 
 // mixed measures goroutines of which some operations write and the others read.
-func mixed(ctx context.Context, e *Env) (_ Metrics, err error) {
+func mixed(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	const goroutines = 64
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
 	var (
 		dice  = make([]*rand.Rand, goroutines)
 		reads = make([][]time.Duration, goroutines)
@@ -162,20 +155,15 @@ func mixed(ctx context.Context, e *Env) (_ Metrics, err error) {
 }
 
 // readerAmongWriters measures how long a reader waits where writers never cease.
-func readerAmongWriters(ctx context.Context, e *Env) (_ Metrics, err error) {
+func readerAmongWriters(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	const (
 		writers = 8
 		hold    = 2 * time.Millisecond
 		pause   = 5 * time.Millisecond
 	)
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
 	var waits []time.Duration
 	holds := make([][]time.Duration, writers+1)
-	_, err = e.hammer(ctx, writers+1, 2*time.Second, func(waiting context.Context, g int) error {
+	_, err := e.hammer(ctx, writers+1, 2*time.Second, func(waiting context.Context, g int) error {
 		if g < writers {
 			h, err := l.Lock(waiting, "name")
 			if err != nil {
@@ -208,12 +196,7 @@ func readerAmongWriters(ctx context.Context, e *Env) (_ Metrics, err error) {
 }
 
 // crowd measures how waiting readers come in once the writer leaves.
-func crowd(ctx context.Context, e *Env) (_ Metrics, err error) {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
+func crowd(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	writer, err := l.Lock(ctx, "name")
 	if err != nil {
 		return nil, err
@@ -263,17 +246,12 @@ func crowd(ctx context.Context, e *Env) (_ Metrics, err error) {
 type watcher func(e *Env, ctx context.Context, lease, window time.Duration) (Metrics, error)
 
 // idleWaiters measures what it costs that goroutines wait for a lock that nobody releases.
-func idleWaiters(waiters int, watch watcher) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+func idleWaiters(waiters int, watch watcher) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 		lease, window := e.lease(20 * time.Second)
 		if e.Contender.Polls {
 			window = min(window, 3*time.Second)
 		}
-		l, err := e.Open(ctx, func(o *Options) { o.Lease = lease })
-		if err != nil {
-			return nil, err
-		}
-		defer closing(l, &err)
 		h, err := l.Lock(ctx, "name")
 		if err != nil {
 			return nil, err
@@ -303,14 +281,9 @@ func idleWaiters(waiters int, watch watcher) func(context.Context, *Env) (Metric
 }
 
 // renewal measures what it costs to keep many holds alive.
-func renewal(ctx context.Context, e *Env) (_ Metrics, err error) {
+func renewal(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	const holds = 10000
 	lease, window := e.lease(30 * time.Second)
-	l, err := e.Open(ctx, func(o *Options) { o.Lease = lease })
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
 	before, err := e.requests(ctx)
 	if err != nil {
 		return nil, err
@@ -324,11 +297,14 @@ func renewal(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return e.watch(ctx, lease, window)
 }
 
+// watched opens contenders whose holds and waiters are watched.
+func watched(e *Env, o *Options) { o.Lease, _ = e.lease(0) }
+
 // lease returns the lease of holds that are watched, and how long to watch them where a full run takes d. A
 // quick run shortens both alike.
 func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
-	if e.Quick {
-		return 3 * time.Second, d / 10
+	if e.Less > 1 {
+		return 3 * time.Second, d / e.Less / 2
 	}
 	return usualLease, d
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Contender is one way to lock. To add one, write its Open and list it in contenders.
+// Contender is one way to lock. To add one, write its Over and list it in contenders.
 type Contender struct {
 	Name  string
 	About string // one line for the report
@@ -20,7 +20,9 @@ type Contender struct {
 	Polls bool // while it waits
 	Reads bool // knows a read mode; where others read, the mutex of one that does not stands in
 
-	Open func(ctx context.Context, o Options) (Locker, error)
+	// Over opens it over a go-redis client for each server, or, with Own, over its own.
+	Over func(ctx context.Context, clients []redis.UniversalClient, o Options) (Locker, error)
+	Own  bool
 }
 
 // contenders are all that take part, in the order of their turns and of the tables. A workload names those it
@@ -29,30 +31,62 @@ var contenders = []*Contender{ours, classic, redislockContender, redsyncContende
 
 // Options say how to open a contender.
 type Options struct {
-	Addr         string
-	Addrs        []string // of all servers, if there are several
+	Addrs        []string // of the servers
 	Lease        time.Duration
 	AutoPipeline bool       // on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
 	Connections  int        // if set, how many go-redis opens at the start, and no more than them
-	Hook         redis.Hook // if set, go-redis's client has it
+	Hook         redis.Hook // if set, the first go-redis client has it
 	Floor        map[Mode]pairShape
 }
 
-// client returns the go-redis client that o asks for, with default settings beside that, and what closes it.
-func (o Options) client() (client redis.UniversalClient, closeClient func() error, err error) {
-	plain := redis.NewClient(&redis.Options{Addr: o.Addr, PoolSize: o.Connections, MinIdleConns: o.Connections})
-	if o.Hook != nil {
-		plain.AddHook(o.Hook)
+// Open opens c with go-redis clients that have default settings beside what o asks for.
+func (c *Contender) Open(ctx context.Context, o Options) (_ Locker, err error) {
+	if c.Own {
+		return c.Over(ctx, nil, o)
 	}
-	if !o.AutoPipeline {
-		return plain, plain.Close, nil
+	opened := &opened{}
+	clients := make([]redis.UniversalClient, len(o.Addrs))
+	for i, addr := range o.Addrs {
+		plain := redis.NewClient(&redis.Options{Addr: addr, PoolSize: o.Connections, MinIdleConns: o.Connections})
+		opened.clients = append(opened.clients, plain)
+		clients[i] = plain
+		if o.Hook != nil && i == 0 {
+			plain.AddHook(o.Hook)
+		}
+		if o.AutoPipeline && err == nil {
+			clients[i], err = plain.AutoPipeline()
+		}
 	}
-	auto, err := plain.AutoPipeline()
+	if err == nil {
+		opened.Locker, err = c.Over(ctx, clients, o)
+	}
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("opening the autopipeline: %w", err), plain.Close())
+		return nil, errors.Join(fmt.Errorf("opening %s: %w", c.Name, err), opened.closeClients())
 	}
-	return auto, plain.Close, nil
+	return opened, nil
 }
+
+// opened is a contender with its clients.
+type opened struct {
+	Locker
+	clients []*redis.Client
+}
+
+// Close closes both.
+func (o *opened) Close() error { return errors.Join(o.Locker.Close(), o.closeClients()) }
+
+func (o *opened) closeClients() (err error) {
+	for _, client := range o.clients {
+		err = errors.Join(err, client.Close())
+	}
+	return err
+}
+
+// noClose is embedded by contenders that need no closing beside their clients'.
+type noClose struct{}
+
+// Close does nothing.
+func (noClose) Close() error { return nil }
 
 // Locker is an opened contender. The wrappers that make a library one add no allocation to what is measured.
 type Locker interface {

@@ -2,83 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
-
-// bare is the least that is called a lock: SET NX PX, and a deletion if the value is still one's own.
-var bare = &Contender{
-	Name:     "bare",
-	About:    "SET NX PX and compare-and-delete, each run as a script; where others read, it takes the same mutex",
-	Commands: []string{"evalsha"},
-	Polls:    true,
-	Open: func(_ context.Context, o Options) (Locker, error) {
-		client, closeClient, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		return &bareLocker{client: client, lease: o.Lease.Milliseconds(), close: closeClient}, nil
-	},
-}
-
-var (
-	bareLock = redis.NewScript(`
-if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 1 end
-return 0`)
-
-	bareUnlock = redis.NewScript(`
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0`)
-)
-
-type bareLocker struct {
-	client redis.UniversalClient
-	lease  int64
-	owners atomic.Int64
-	close  func() error
-}
-
-type bareHold struct {
-	client redis.UniversalClient
-	keys   []string
-	owner  string
-}
-
-func (l *bareLocker) Lock(ctx context.Context, name string) (Hold, error) {
-	return poll(ctx, pollInterval, func() (Hold, error) { return l.TryLock(ctx, name) })
-}
-
-func (l *bareLocker) RLock(ctx context.Context, name string) (Hold, error) {
-	return l.Lock(ctx, name)
-}
-
-func (l *bareLocker) TryLock(ctx context.Context, name string) (Hold, error) {
-	h := &bareHold{client: l.client, keys: []string{name}, owner: "owner:" + strconv.FormatInt(l.owners.Add(1), 10)}
-	switch n, err := bareLock.Run(ctx, l.client, h.keys, h.owner, l.lease).Int(); {
-	case err != nil:
-		return nil, err
-	case n == 0:
-		return nil, errHeld
-	}
-	return h, nil
-}
-
-func (h *bareHold) Unlock(ctx context.Context) error {
-	switch n, err := bareUnlock.Run(ctx, h.client, h.keys, h.owner).Int(); {
-	case err != nil:
-		return err
-	case n == 0:
-		return fmt.Errorf("unlocking %q: not held any more", h.keys[0])
-	}
-	return nil
-}
-
-func (l *bareLocker) Close() error { return l.close() }
 
 // floor is what no lock of two scripts can undercut: it sends the very keys and arguments that ours sends for
 // an uncontended pair, made beforehand, to a script that does nothing.
@@ -87,35 +16,32 @@ var floor = &Contender{
 	About:    "two EVALSHA of `return 1` with the same KEYS and ARGV as ours; excludes nobody",
 	Commands: []string{"evalsha"},
 	Reads:    true,
-	Open: func(ctx context.Context, o Options) (Locker, error) {
-		client, closeClient, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		l, err := newFloor(ctx, client, o.Floor)
-		if err != nil {
-			return nil, errors.Join(err, closeClient())
-		}
-		l.close = closeClient
-		return l, nil
-	},
+	Over:     openFloor,
 }
 
-// newFloor returns the floor over one server.
-func newFloor(ctx context.Context, client redis.UniversalClient, shapes map[Mode]pairShape) (l *floorLocker, err error) {
-	l = &floorLocker{client: client}
-	l.read, l.write = &floorHold{l, shapes[Read]}, &floorHold{l, shapes[Write]}
-	if l.sha, err = client.ScriptLoad(ctx, `return 1`).Result(); err != nil {
-		return nil, fmt.Errorf("loading the floor's script: %w", err)
+// openFloor opens the floor, over one server or several.
+func openFloor(ctx context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
+	each := make([]*floorLocker, len(clients))
+	for i, client := range clients {
+		l := &floorLocker{client: client}
+		l.read, l.write = &floorHold{l, o.Floor[Read]}, &floorHold{l, o.Floor[Write]}
+		var err error
+		if l.sha, err = client.ScriptLoad(ctx, `return 1`).Result(); err != nil {
+			return nil, fmt.Errorf("loading the floor's script: %w", err)
+		}
+		each[i] = l
 	}
-	return l, nil
+	if len(each) > 1 {
+		return &manyFloor{each: each}, nil
+	}
+	return each[0], nil
 }
 
 type floorLocker struct {
+	noClose
 	client      redis.UniversalClient
 	sha         string
 	read, write *floorHold
-	close       func() error
 }
 
 type floorHold struct {
@@ -128,7 +54,6 @@ func (l *floorLocker) TryLock(ctx context.Context, _ string) (Hold, error) {
 	return l.write.tryLock(ctx)
 }
 func (l *floorLocker) RLock(ctx context.Context, _ string) (Hold, error) { return l.read.lock(ctx) }
-func (l *floorLocker) Close() error                                      { return l.close() }
 
 func (l *floorLocker) hold(mode Mode) *floorHold {
 	if mode == Read {
@@ -186,15 +111,8 @@ type shapes struct{ first, again map[Mode]pairShape }
 
 // recordPairs returns what ours sends to one server, or to the first of several.
 func recordPairs(ctx context.Context, addrs ...string) (all shapes, err error) {
-	clients, closeClients := Options{Addrs: addrs}.clients()
 	t := newTape("evalsha")
-	clients[0].AddHook(t)
-	var l Locker
-	if len(clients) == 1 {
-		l, err = openOurs(clients[0], usualLease, closeClients)
-	} else {
-		l, err = openQuorum(clients, usualLease, closeClients)
-	}
+	l, err := ours.Open(ctx, Options{Addrs: addrs, Lease: usualLease, Hook: t})
 	if err != nil {
 		return all, err
 	}

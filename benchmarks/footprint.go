@@ -10,13 +10,8 @@ import (
 )
 
 // footprint measures the memory that a name takes at the server, and for how long.
-func footprint(ctx context.Context, e *Env) (_ Metrics, err error) {
+func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	const waiters, processes = 100, 10
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
 	m := Metrics{}
 
 	// held returns the bytes of a name while it is held in mode.

@@ -5,7 +5,6 @@ go 1.26.0
 replace github.com/seed-7e8842f7/rwlock => ../
 
 require (
-	github.com/alecthomas/kong v1.17.0
 	github.com/bsm/redislock v0.9.4
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/redis/go-redis/v9 v9.23.0

@@ -11,71 +11,54 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
 )
 
-type cli struct {
-	Bench benchCmd `cmd:"" default:"withargs" help:"Measure every contender at every workload (the default)."`
-	Proxy proxyCmd `cmd:"" hidden:""`
-
-	Worker workerCmd `cmd:"" hidden:""`
-}
-
-type benchCmd struct {
-	Quick       bool   `help:"Fewer rounds, shorter ones, and a shorter lease where one is watched."`
-	Only        string `help:"Run only the workloads whose name matches this regular expression." placeholder:"REGEXP"`
-	Quorum      bool   `help:"Run only the workloads over a quorum of servers, and renew only that section of the report."`
-	Out         string `help:"Directory for performance.md and its charts (default ../docs; none for a partial or quick run)." placeholder:"DIR"`
-	RedisServer string `help:"Server to run, Redis or Valkey." env:"RWLOCK_REDIS_SERVER" default:"redis-server"`
+// flags are those of the command.
+type flags struct {
+	quick, quorum     bool
+	only, out, binary string
 }
 
 func main() {
-	var flags cli
-	parser, err := kong.New(&flags, kong.Name("benchmarks"), kong.UsageOnError(),
-		kong.Description("Measures rwlock beside other distributed locks over Redis."))
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "benchmarks:", err)
-		os.Exit(1)
-	}
-	command, err := parser.Parse(twoDashes(os.Args[1:]))
-	parser.FatalIfErrorf(err)
-	parser.FatalIfErrorf(command.Run())
+	playRole()
+	var f flags
+	flag.BoolVar(&f.quick, "quick", false, "fewer rounds, shorter ones, and a shorter lease where one is watched")
+	flag.StringVar(&f.only, "only", "", "run only the workloads whose name matches this regular expression")
+	flag.BoolVar(&f.quorum, "quorum", false, "only the workloads over a quorum of servers, and only that section of the report")
+	flag.StringVar(&f.out, "out", "",
+		"directory for performance.md and its charts (default ../docs; none for a partial or quick run)")
+	flag.StringVar(&f.binary, "redis-server", cmp.Or(os.Getenv("RWLOCK_REDIS_SERVER"), "redis-server"),
+		"server to run, Redis or Valkey")
+	flag.Parse()
+	exit(f.run())
 }
 
-// twoDashes lets long flags be written as the go command writes them, with one dash.
-func twoDashes(args []string) []string {
-	long := make([]string, len(args))
-	for i, arg := range args {
-		if len(arg) > 2 && arg[0] == '-' && arg[1] != '-' {
-			arg = "-" + arg
-		}
-		long[i] = arg
-	}
-	return long
-}
-
-// Run measures and reports.
-func (b *benchCmd) Run() error {
+// run measures and reports.
+func (f flags) run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	only, err := regexp.Compile(b.Only)
+	only, err := regexp.Compile(f.only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	r := &runner{binary: b.RedisServer, quick: b.Quick, out: newProgress(os.Stdout)}
+	r := &runner{binary: f.binary, less: 1, out: os.Stdout}
+	if f.quick {
+		r.less = 4
+	}
 	defer r.stop()
 	if err := r.start(ctx); err != nil {
 		return err
@@ -89,7 +72,7 @@ func (b *benchCmd) Run() error {
 
 	var chosen []*Workload
 	for _, w := range allWorkloads() {
-		if only.MatchString(w.Name) && (w.Quorum || !b.Quorum) {
+		if only.MatchString(w.Name) && (w.Quorum || !f.quorum) {
 			chosen = append(chosen, w)
 		}
 	}
@@ -99,14 +82,14 @@ func (b *benchCmd) Run() error {
 	}
 	fmt.Print("\n", targetsTable(targets, r.results).text(), "\n", targetsTable(quorumTargets, r.results).text())
 
-	out := b.Out
-	if out == "" && !b.Quick && b.Only == "" {
+	out := f.out
+	if out == "" && !f.quick && f.only == "" {
 		out = filepath.Join("..", "docs")
 	}
 	if out != "" {
-		rep := &report{results: r.results, machine: here, shapes: r.shapes, command: "cd benchmarks && go run ." + b.flags()}
+		rep := &report{results: r.results, machine: here, shapes: r.shapes, command: "cd benchmarks && go run ." + f.String()}
 		write := rep.write
-		if b.Quorum {
+		if f.quorum {
 			write = rep.renewQuorum
 		}
 		if e := write(out); e != nil {
@@ -117,19 +100,18 @@ func (b *benchCmd) Run() error {
 	return err
 }
 
-// flags returns the command line that led to the figures.
-func (b *benchCmd) flags() string {
-	var s strings.Builder
-	if b.Quick {
-		s.WriteString(" -quick")
+// String returns the flags that led to the figures.
+func (f flags) String() (s string) {
+	if f.quick {
+		s += " -quick"
 	}
-	if b.Quorum {
-		s.WriteString(" -quorum")
+	if f.quorum {
+		s += " -quorum"
 	}
-	if b.Only != "" {
-		fmt.Fprintf(&s, " -only '%s'", b.Only)
+	if f.only != "" {
+		s += fmt.Sprintf(" -only '%s'", f.only)
 	}
-	return s.String()
+	return s
 }
 
 // silent is a go-redis logger that drops what it is told: errors come back from the calls.
@@ -143,10 +125,10 @@ type runner struct {
 	servers []*Server      // as many as were needed
 	shapes  shapes         // over the first
 	quorums map[int]shapes // over so many
-	quick   bool
-	once    bool // a single round of everything
-	first   bool // at the first of its settings only
-	out     *progress
+	less    time.Duration  // see Env
+	once    bool           // a single round of everything
+	first   bool           // at the first of its settings only
+	out     io.Writer
 	results *Results
 }
 
@@ -157,33 +139,27 @@ const turnLimit = time.Minute
 // fails leaves a gap in the results and does not stop the others.
 func (r *runner) run(ctx context.Context, chosen []*Workload) error {
 	r.results = newResults()
-	for _, w := range chosen {
-		r.out.total += r.roundsOf(w) * len(r.paramsOf(w)) * len(w.Contenders)
-	}
 	var failures error
 	for _, w := range chosen {
 		start := time.Now()
-		for round := range r.roundsOf(w) {
+		for range r.roundsOf(w) {
 			for _, param := range r.paramsOf(w) {
 				for _, c := range w.Contenders {
-					r.out.turn("%s: round %d of %d, %s", w.label(param), round+1, r.roundsOf(w), c.Name)
 					m, err := r.turn(ctx, w, param, c)
 					if ctx.Err() != nil {
-						r.out.clear()
 						return errors.Join(failures, errors.New("interrupted"))
 					}
 					if err != nil {
 						err = fmt.Errorf("%s, %s: %w", w.label(param), c.Name, err)
-						r.out.print("failed: %v\n", err)
+						fmt.Fprintf(r.out, "failed: %v\n", err)
 						failures = errors.Join(failures, err)
 					}
 					r.results.add(cell{w.Name, param, c.Name}, m)
 				}
 			}
 		}
-		r.out.print("%s  (%v)\n%s\n", w.Title, time.Since(start).Round(time.Second), w.table(r.results).text())
+		fmt.Fprintf(r.out, "%s  (%v)\n%s\n", w.Title, time.Since(start).Round(time.Second), w.table(r.results).text())
 	}
-	r.out.clear()
 	return failures
 }
 
@@ -198,7 +174,7 @@ func (r *runner) roundsOf(w *Workload) int {
 	switch {
 	case r.once:
 		return 1
-	case r.quick:
+	case r.less > 1:
 		return (w.Rounds + 2) / 3
 	}
 	return w.Rounds
@@ -284,7 +260,11 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 	if w.First {
 		floor = recorded.first
 	}
-	m, err := w.Run(ctx, &Env{Server: servers[0], Servers: servers, Contender: c, Param: param, Quick: r.quick, Floor: floor})
+	e := &Env{Server: servers[0], Servers: servers, Contender: c, Param: param, Less: r.less, Floor: floor}
+	for _, s := range servers {
+		e.addrs = append(e.addrs, s.Addr)
+	}
+	m, err := w.measure(ctx, e)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = errors.Join(cause, err)
@@ -292,39 +272,4 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 		return nil, err
 	}
 	return m, nil
-}
-
-// progress shows what is going on: on a terminal in one line that is written over, elsewhere not at all, so
-// that only the tables are kept.
-type progress struct {
-	w           io.Writer
-	live        bool
-	start       time.Time
-	done, total int
-}
-
-func newProgress(f *os.File) *progress {
-	stat, err := f.Stat()
-	return &progress{w: f, live: err == nil && stat.Mode()&os.ModeCharDevice != 0, start: time.Now()}
-}
-
-// turn announces the next turn.
-func (p *progress) turn(format string, args ...any) {
-	p.done++
-	p.clear()
-	if p.live {
-		fmt.Fprintf(p.w, "%s  %d/%d  %s", time.Since(p.start).Round(time.Second), p.done, p.total, fmt.Sprintf(format, args...))
-	}
-}
-
-// print writes what stays.
-func (p *progress) print(format string, args ...any) {
-	p.clear()
-	fmt.Fprintf(p.w, format, args...)
-}
-
-func (p *progress) clear() {
-	if p.live {
-		fmt.Fprint(p.w, "\r\033[K")
-	}
 }

@@ -7,12 +7,7 @@ import (
 )
 
 // once measures goroutines that never lock a name twice.
-func once(ctx context.Context, e *Env) (_ Metrics, err error) {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
+func once(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	name := newNames()
 	calls := make([][]time.Duration, e.Param)
 	o, err := e.hammer(ctx, e.Param, 700*time.Millisecond, func(_ context.Context, g int) error {

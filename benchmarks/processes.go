@@ -47,7 +47,7 @@ func processes(names, reads int) func(context.Context, *Env) (Metrics, error) {
 func turns(mode Mode) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		names, rounds := 2000, 4
-		if e.Quick {
+		if e.Less > 1 {
 			names, rounds = 1000, 2
 		}
 		all, err := e.startWorkers(ctx, e.Param, true)

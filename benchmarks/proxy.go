@@ -8,23 +8,22 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 )
 
-// proxyCmd relays TCP connections with a delay. It runs as a process of its own, started by startProxy: its
+// A relayer relays TCP connections with a delay. It runs as a process of its own, started by startProxy: its
 // precise sleeping keeps threads busy that the measured process would miss.
-type proxyCmd struct {
-	To    string        `help:"Address to relay to."`
-	Delay time.Duration `help:"Delay in each direction."`
+type relayer struct {
+	To    string
+	Delay time.Duration // in each direction
 }
 
-// Run prints the address it listens on and serves until its standard input ends, which it does with its
+// run prints the address it listens on and serves until its standard input ends, which it does with its
 // parent.
-func (p *proxyCmd) Run() error {
+func (p relayer) run() error {
 	runtime.GOMAXPROCS(4 * runtime.NumCPU())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,7 +45,7 @@ func (p *proxyCmd) Run() error {
 	}
 }
 
-func (p *proxyCmd) serve(client net.Conn) {
+func (p relayer) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", p.To)
 	if err != nil {
@@ -95,45 +94,22 @@ func relay(dst, src net.Conn, delay time.Duration) {
 	}
 }
 
-// proxy is a running proxyCmd.
+// proxy is a running relayer.
 type proxy struct {
-	Addr  string
-	cmd   *exec.Cmd
-	stdin io.Closer
+	*child
+	Addr string
 }
 
 // startProxy starts a process that relays to an address and adds roundTrip to every exchange.
 func startProxy(ctx context.Context, to string, roundTrip time.Duration) (*proxy, error) {
-	self, err := os.Executable()
+	c, err := startChild(ctx, relayer{To: to, Delay: roundTrip / 2})
 	if err != nil {
-		return nil, fmt.Errorf("starting the proxy: %w", err)
+		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, self, "proxy", "--to", to, "--delay", (roundTrip / 2).String())
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
+	addr, err := bufio.NewReader(c.stdout).ReadString('\n')
 	if err != nil {
-		return nil, fmt.Errorf("starting the proxy: %w", err)
+		c.Stop()
+		return nil, fmt.Errorf("starting a proxy: %w", err)
 	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("starting the proxy: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the proxy: %w", err)
-	}
-	p := &proxy{cmd: cmd, stdin: stdin}
-	addr, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		p.Stop()
-		return nil, fmt.Errorf("starting the proxy: %w", err)
-	}
-	p.Addr = strings.TrimSpace(addr)
-	return p, nil
-}
-
-// Stop ends the proxy.
-func (p *proxy) Stop() {
-	_ = p.stdin.Close()
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	return &proxy{c, strings.TrimSpace(addr)}, nil
 }

@@ -4,89 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/go-redsync/redsync/v4"
-	redsyncredis "github.com/go-redsync/redsync/v4/redis"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
-	"github.com/redis/go-redis/v9"
-
-	"github.com/seed-7e8842f7/rwlock"
 )
 
 // The contenders over several servers. They have the names of those over one: no workload has both.
 var (
-	oursOverMany = &Contender{
-		Name: ours.Name, About: "`NewQuorum`", Commands: []string{"evalsha"}, Reads: true,
-		Open: func(_ context.Context, o Options) (Locker, error) {
-			clients, closeClients := o.clients()
-			return openQuorum(clients, o.Lease, closeClients)
-		},
-	}
-	redsyncOverMany = &Contender{
-		Name: redsyncContender.Name, About: "with a pool for each server, that is, Redlock", Commands: redsyncContender.Commands, Polls: true,
-		Open: func(_ context.Context, o Options) (Locker, error) {
-			clients, closeClients := o.clients()
-			var pools []redsyncredis.Pool
-			for _, client := range clients {
-				pools = append(pools, goredis.NewPool(client))
-			}
-			return &redsyncLocker{redsync: redsync.New(pools...), lease: o.Lease, close: closeClients}, nil
-		},
-	}
-	floorOverMany = &Contender{
-		Name: floor.Name, Commands: []string{"evalsha"}, Reads: true,
-		About: "EVALSHA of `return 1` to all servers at the same time, with the KEYS and ARGV that rwlock sends to each, once to lock and once to " +
-			"unlock; the caller's goroutine sends to one of them",
-		Open: openFloorOverMany,
-	}
+	oursOverMany    = overSeveral(ours, "`NewQuorum`")
+	redsyncOverMany = overSeveral(redsyncContender, "with a pool for each server, that is, Redlock")
+	floorOverMany   = overSeveral(floor, "EVALSHA of `return 1` to all servers at the same time, with the KEYS and ARGV that rwlock sends to "+
+		"each, once to lock and once to unlock; the caller's goroutine sends to one of them")
 	overMany = []*Contender{oursOverMany, redsyncOverMany, floorOverMany}
 )
 
-// clients returns a client for each server, with default settings, and what closes them.
-func (o Options) clients() (clients []redis.UniversalClient, closeAll func() error) {
-	for _, addr := range o.Addrs {
-		clients = append(clients, redis.NewClient(&redis.Options{Addr: addr}))
-	}
-	return clients, func() (err error) {
-		for _, client := range clients {
-			err = errors.Join(err, client.Close())
-		}
-		return err
-	}
-}
-
-func openQuorum(clients []redis.UniversalClient, lease time.Duration, closeClients func() error) (Locker, error) {
-	rw, err := rwlock.NewQuorum(clients, rwlock.WithLease(lease), rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening rwlock: %w", err), closeClients())
-	}
-	return &ourLocker{rw: rw, close: closeClients}, nil
+func overSeveral(c *Contender, about string) *Contender {
+	several := *c
+	several.About = about
+	return &several
 }
 
 // manyFloor does on several servers what floor does on one.
 type manyFloor struct {
-	each  []*floorLocker
-	close func() error
-}
-
-func openFloorOverMany(ctx context.Context, o Options) (Locker, error) {
-	clients, closeClients := o.clients()
-	l := &manyFloor{close: closeClients}
-	for _, client := range clients {
-		one, err := newFloor(ctx, client, o.Floor)
-		if err != nil {
-			return nil, errors.Join(err, closeClients())
-		}
-		l.each = append(l.each, one)
-	}
-	return l, nil
+	noClose
+	each []*floorLocker
 }
 
 type manyFloorHold struct {
@@ -111,7 +55,6 @@ func (l *manyFloor) TryLock(ctx context.Context, _ string) (Hold, error) {
 	_, err := l.lock(ctx, Write)
 	return nil, errors.Join(err, errHeld)
 }
-func (l *manyFloor) Close() error { return l.close() }
 
 // all does the same at every server at the same time.
 func (l *manyFloor) all(do func(*floorLocker) error) error {
@@ -125,34 +68,10 @@ func (l *manyFloor) all(do func(*floorLocker) error) error {
 	return errors.Join(failures...)
 }
 
-// distantPair measures a write pair through a delaying proxy for each server.
-func distantPair(ctx context.Context, e *Env) (_ Metrics, err error) {
-	var addrs []string
-	for _, s := range e.Servers {
-		p, err := startProxy(ctx, s.Addr, time.Millisecond)
-		if err != nil {
-			return nil, err
-		}
-		defer p.Stop()
-		addrs = append(addrs, p.Addr)
-	}
-	l, err := e.Open(ctx, func(o *Options) { o.Addrs = addrs })
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
-	return e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l, Write, "name"))
-}
-
 // handoverOverMany measures goroutines that all want the same write lock. A handover is a change of the
 // holder: whoever unlocks and at once locks again, before anybody else has asked, hands nothing over.
-func handoverOverMany(ctx context.Context, e *Env) (_ Metrics, err error) {
+func handoverOverMany(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	const goroutines = 16
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
 	var holder, handovers atomic.Int64
 	longest := make([]time.Duration, goroutines)
 	o, err := e.hammer(ctx, goroutines, 2*time.Second, func(waiting context.Context, g int) error {
@@ -183,14 +102,9 @@ func handoverOverMany(ctx context.Context, e *Env) (_ Metrics, err error) {
 // frozen measures what it costs that as many servers are stopped as a quorum can do without. The same
 // goroutines, on names of their own, work while all servers are well; from the moment on when some are
 // stopped; and over a quorum of which those never were there.
-func frozen(ctx context.Context, e *Env) (_ Metrics, err error) {
+func frozen(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	const goroutines = 64
 	stopped := e.Servers[:len(e.Servers)/2]
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
 	well, err := e.calls(ctx, l, goroutines)
 	if err != nil {
 		return nil, err
@@ -306,7 +220,7 @@ var quorumWorkloads = []*Workload{
 		Name: "quorum-distant-pair", Quorum: true, Title: "Uncontended write pair over a quorum, a millisecond away",
 		About:     "As the write pair, through a proxy for each server that delays every byte by half a millisecond each way.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 5,
-		Contenders: overMany, Columns: []Metric{Latency, LatencyP99}, Against: []*Contender{floorOverMany, redsyncOverMany}, Run: distantPair,
+		Contenders: overMany, Columns: []Metric{Latency, LatencyP99}, Against: []*Contender{floorOverMany, redsyncOverMany}, Far: away(time.Millisecond), Run: roundTrip,
 	}, {
 		Name: "quorum-handover", Quorum: true, First: true, Title: "One write lock over a quorum, 16 goroutines",
 		About: "16 goroutines lock and unlock one name as fast as they can for two seconds, with contexts that have a timeout. A handover is " +
@@ -327,7 +241,8 @@ var quorumWorkloads = []*Workload{
 		About: "Goroutines wait for a lock that is not released. The home is the server that keeps the queue of the name; of the others, the " +
 			"figures are for the one that is asked most. Commands are the requests and what their scripts call.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 1,
-		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests, OtherCommands}, Run: idleWaiters(1000, (*Env).watchEach),
+		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests, OtherCommands},
+		Run: idleWaiters(1000, (*Env).watchEach), Open: watched,
 	},
 }
 

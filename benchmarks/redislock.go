@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
 )
 
 // pollInterval is how often the contenders that poll at a fixed rate ask again. None of them has a default.
@@ -16,20 +17,16 @@ var redislockContender = &Contender{
 	About:    "github.com/bsm/redislock: a mutex that polls, every 10 ms here",
 	Commands: []string{"evalsha"},
 	Polls:    true,
-	Open: func(_ context.Context, o Options) (Locker, error) {
-		client, closeClient, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		return &redislockLocker{client: redislock.New(client), lease: o.Lease, close: closeClient}, nil
+	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
+		return &redislockLocker{client: redislock.New(clients[0]), lease: o.Lease}, nil
 	},
 }
 
 type redislockLocker struct {
 	mutex
+	noClose
 	client *redislock.Client
 	lease  time.Duration
-	close  func() error
 }
 
 type redislockHold struct{ *redislock.Lock }
@@ -50,5 +47,3 @@ func (l *redislockLocker) TryLock(ctx context.Context, name string) (Hold, error
 	}
 	return redislockHold{h}, err
 }
-
-func (l *redislockLocker) Close() error { return l.close() }

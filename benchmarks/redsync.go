@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
 )
 
 var redsyncContender = &Contender{
@@ -15,20 +17,22 @@ var redsyncContender = &Contender{
 	About:    "github.com/go-redsync/redsync: a mutex that polls, every 50 to 250 ms by default, on one server here",
 	Commands: []string{"set", "evalsha"},
 	Polls:    true,
-	Open: func(_ context.Context, o Options) (Locker, error) {
-		client, closeClient, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		return &redsyncLocker{redsync: redsync.New(goredis.NewPool(client)), lease: o.Lease, close: closeClient}, nil
-	},
+	Over:     openRedsync,
+}
+
+func openRedsync(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
+	var pools []redsyncredis.Pool
+	for _, client := range clients {
+		pools = append(pools, goredis.NewPool(client))
+	}
+	return &redsyncLocker{redsync: redsync.New(pools...), lease: o.Lease}, nil
 }
 
 type redsyncLocker struct {
 	mutex
+	noClose
 	redsync *redsync.Redsync
 	lease   time.Duration
-	close   func() error
 }
 
 type redsyncHold struct{ *redsync.Mutex }
@@ -51,5 +55,3 @@ func (l *redsyncLocker) TryLock(ctx context.Context, name string) (Hold, error) 
 	}
 	return redsyncHold{m}, err
 }
-
-func (l *redsyncLocker) Close() error { return l.close() }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
 )
@@ -15,9 +16,10 @@ var rueidislockContender = &Contender{
 	About: "github.com/redis/rueidis/rueidislock: a mutex of one key that waits for client-side caching to tell of a change, " +
 		"on a client of its own that always pipelines",
 	Commands: []string{"evalsha"},
-	Open: func(_ context.Context, o Options) (Locker, error) {
+	Own:      true,
+	Over: func(_ context.Context, _ []redis.UniversalClient, o Options) (Locker, error) {
 		l, err := rueidislock.NewLocker(rueidislock.LockerOption{
-			ClientOption:   rueidis.ClientOption{InitAddress: []string{o.Addr}, ForceSingleClient: true},
+			ClientOption:   rueidis.ClientOption{InitAddress: o.Addrs, ForceSingleClient: true},
 			KeyValidity:    o.Lease,
 			KeyMajority:    1,
 			NoLoopTracking: true,

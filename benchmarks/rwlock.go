@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,28 +15,21 @@ var ours = &Contender{
 	About:    "this library: a reentrant read-write lock with a fair queue, per-hold leases that renew themselves, and fencing tokens",
 	Commands: []string{"evalsha"},
 	Reads:    true,
-	Open: func(_ context.Context, o Options) (Locker, error) {
-		client, closeClient, err := o.client()
-		if err != nil {
-			return nil, err
-		}
-		return openOurs(client, o.Lease, closeClient)
-	},
+	Over:     openOurs,
 }
 
 // openOurs opens ours with a logger that drops what it is told: one workload loses its holds on purpose.
-func openOurs(client redis.UniversalClient, lease time.Duration, closeClient func() error) (Locker, error) {
-	rw, err := rwlock.New(client, rwlock.WithLease(lease), rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening rwlock: %w", err), closeClient())
+func openOurs(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
+	opts := []rwlock.Option{rwlock.WithLease(o.Lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
+	if len(clients) > 1 {
+		rw, err := rwlock.NewQuorum(clients, opts...)
+		return &ourLocker{rw}, err
 	}
-	return &ourLocker{rw: rw, close: closeClient}, nil
+	rw, err := rwlock.New(clients[0], opts...)
+	return &ourLocker{rw}, err
 }
 
-type ourLocker struct {
-	rw    *rwlock.RWLock
-	close func() error
-}
+type ourLocker struct{ rw *rwlock.RWLock }
 
 func (l *ourLocker) Lock(ctx context.Context, name string) (Hold, error) { return l.rw.Lock(ctx, name) }
 
@@ -54,4 +45,4 @@ func (l *ourLocker) TryLock(ctx context.Context, name string) (Hold, error) {
 	return h, err
 }
 
-func (l *ourLocker) Close() error { return errors.Join(l.rw.Close(), l.close()) }
+func (l *ourLocker) Close() error { return l.rw.Close() }

@@ -5,7 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+	"text/tabwriter"
 )
 
 // table is text in rows and columns; the first columns are names, the others figures.
@@ -16,20 +16,12 @@ type table struct {
 
 // text returns the table for a terminal.
 func (t table) text() string {
-	width := make([]int, len(t.header))
-	for _, row := range append([][]string{t.header}, t.rows...) {
-		for i, field := range row {
-			width[i] = max(width[i], utf8.RuneCountInString(field))
-		}
-	}
 	var s strings.Builder
+	w := tabwriter.NewWriter(&s, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{t.header}, t.rows...) {
-		var line strings.Builder
-		for i, field := range row {
-			line.WriteString("  " + field + strings.Repeat(" ", width[i]-utf8.RuneCountInString(field)))
-		}
-		s.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
+	_ = w.Flush()
 	return s.String()
 }
 

@@ -12,20 +12,17 @@ import (
 )
 
 // pairOf measures one goroutine that locks and unlocks one name.
-func pairOf(mode Mode) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
-		l, err := e.Open(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer closing(l, &err)
+func pairOf(mode Mode) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 		return e.series(ctx, e.span(120*time.Millisecond), pair(ctx, l, mode, "name"))
 	}
 }
 
-// endless runs what run measures with a context that cannot end.
-func endless(run func(context.Context, *Env) (Metrics, error)) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (Metrics, error) { return run(context.WithoutCancel(ctx), e) }
+// endless measures the same with a context that cannot end.
+func endless(mode Mode) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+		return pairOf(mode)(context.WithoutCancel(ctx), e, l)
+	}
 }
 
 // serverTime measures what a pair costs the server when 256 arrive in one pipeline; naming returns what names
@@ -41,14 +38,9 @@ func serverTime(mode Mode, naming func() func(g int) string) func(context.Contex
 }
 
 // distinct measures goroutines that each lock and unlock a name of their own.
-func distinct(autoPipeline bool) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
-		l, err := e.Open(ctx, func(o *Options) { o.AutoPipeline = autoPipeline })
-		if err != nil {
-			return nil, err
-		}
-		defer closing(l, &err)
-		o, err := e.hammer(ctx, e.Param, 700*time.Millisecond, pairOn(ctx, l, Write, ownNames()))
+func distinct(span time.Duration) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+		o, err := e.hammer(ctx, e.Param, span, pairOn(ctx, l, Write, ownNames()))
 		if err != nil {
 			return nil, err
 		}
@@ -88,12 +80,7 @@ var names = func() []string {
 }()
 
 // reentry measures an owner that locks again what it holds.
-func reentry(ctx context.Context, e *Env) (_ Metrics, err error) {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
+func reentry(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	outer, err := l.Lock(ctx, "name")
 	if err != nil {
 		return nil, err
@@ -107,12 +94,7 @@ func reentry(ctx context.Context, e *Env) (_ Metrics, err error) {
 }
 
 // tryHeld measures calls that fail because somebody else holds the lock.
-func tryHeld(ctx context.Context, e *Env) (_ Metrics, err error) {
-	l, err := e.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
+func tryHeld(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	h, err := l.Lock(ctx, "name")
 	if err != nil {
 		return nil, err
@@ -129,12 +111,7 @@ func tryHeld(ctx context.Context, e *Env) (_ Metrics, err error) {
 // amongReaders measures a read pair while many others hold the lock for reading. In between it does the same
 // on a name that nobody else has to do with, so that what disturbs the machine for a while disturbs both
 // alike.
-func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
-	l, err := e.Open(ctx, func(o *Options) { o.Lease = 10 * time.Minute }) // no renewal meanwhile
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
+func amongReaders(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	if e.Contender != floor {
 		holds, err := holdAll(ctx, e.Param, func(int) (Hold, error) { return l.RLock(ctx, "name") })
 		if err != nil {
@@ -160,23 +137,13 @@ func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
 	return Metrics{ServerTime: median(times), Latency: median(latencies), AgainstNone: median(ratios)}, nil
 }
 
-// roundTrip measures a write pair through the delaying proxy.
-func roundTrip(ctx context.Context, e *Env) (_ Metrics, err error) {
-	p, err := startProxy(ctx, e.Server.Addr, time.Duration(e.Param)*time.Microsecond)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Stop()
-	l, err := e.Open(ctx, func(o *Options) { o.Addr = p.Addr })
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
+// roundTrip measures a write pair through the delaying proxies.
+func roundTrip(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	m, err := e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l, Write, "name"))
 	if err != nil {
 		return nil, err
 	}
-	m[RoundTrip], err = measurePing(ctx, p.Addr, 20)
+	m[RoundTrip], err = measurePing(ctx, e.addrs[0], 20)
 	return m, err
 }
 

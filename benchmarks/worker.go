@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -17,14 +16,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// workerCmd locks as it is told on its standard input, with a contender of its own. It runs as another
+// A labourer locks as it is told on its standard input, with a contender of its own. It runs as another
 // process, started by startWorkers: processes that share locks are what a distributed lock is for.
-type workerCmd struct {
-	Contender    string        `help:"Contender to open."`
-	Addr         string        `help:"Address of the server."`
-	Lease        time.Duration `help:"Lease of the locks."`
-	AutoPipeline bool          `help:"Use go-redis's AutoPipeline."`
-	Seed         uint64        `help:"Seed of what is drawn at random."`
+type labourer struct {
+	Contender    string
+	Addrs        []string // of the server
+	Lease        time.Duration
+	AutoPipeline bool
+	Seed         uint64
 }
 
 // job is what a worker does at a time, on the names whose numbers are from From up to, but without, To.
@@ -44,15 +43,15 @@ type done struct {
 	Waits   []time.Duration // of the lock calls, where names were drawn
 }
 
-// Run does one job after the other until its standard input ends, which it does with its parent.
-func (w *workerCmd) Run() (err error) {
+// run does one job after the other until its standard input ends, which it does with its parent.
+func (w labourer) run() (err error) {
 	redis.SetLogger(silent{})
 	i := slices.IndexFunc(contenders, func(c *Contender) bool { return c.Name == w.Contender })
 	if i < 0 {
 		return fmt.Errorf("no contender %q", w.Contender)
 	}
 	c, ctx := contenders[i], context.Background()
-	l, err := c.Open(ctx, Options{Addr: w.Addr, Lease: w.Lease, AutoPipeline: w.AutoPipeline})
+	l, err := c.Open(ctx, Options{Addrs: w.Addrs, Lease: w.Lease, AutoPipeline: w.AutoPipeline})
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", w.Contender, err)
 	}
@@ -113,12 +112,11 @@ func (j job) sweep(ctx context.Context, c *Contender, l Locker, _ uint64) (done,
 // workerName returns the name with number i, the same in every process.
 func workerName(i int) string { return "name:" + strconv.Itoa(i) }
 
-// worker is a running workerCmd.
+// worker is a running labourer.
 type worker struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	jobs  *gob.Encoder
-	done  *gob.Decoder
+	*child
+	jobs *gob.Encoder
+	done *gob.Decoder
 }
 
 // workers are processes that lock together.
@@ -148,30 +146,11 @@ func (e *Env) startWorkers(ctx context.Context, n int, autoPipeline bool) (_ wor
 }
 
 func (e *Env) startWorker(ctx context.Context, i int, autoPipeline bool) (*worker, error) {
-	self, err := os.Executable()
+	c, err := startChild(ctx, labourer{e.Contender.Name, e.addrs, usualLease, autoPipeline, uint64(i)})
 	if err != nil {
-		return nil, fmt.Errorf("starting a worker: %w", err)
+		return nil, err
 	}
-	args := []string{
-		"worker", "--contender", e.Contender.Name, "--addr", e.Server.Addr, "--lease", usualLease.String(), "--seed", strconv.Itoa(i),
-	}
-	if autoPipeline {
-		args = append(args, "--auto-pipeline")
-	}
-	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("starting a worker: %w", err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("starting a worker: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting a worker: %w", err)
-	}
-	return &worker{cmd: cmd, stdin: stdin, jobs: gob.NewEncoder(stdin), done: gob.NewDecoder(stdout)}, nil
+	return &worker{c, gob.NewEncoder(c.stdin), gob.NewDecoder(c.stdout)}, nil
 }
 
 // do has w do a job, and returns when it is done.
@@ -204,16 +183,11 @@ func (all workers) do(j job) ([]done, error) {
 
 // Stop ends all, who close their contenders first.
 func (all workers) Stop() {
+	var group errgroup.Group
 	for _, w := range all {
 		if w != nil {
-			_ = w.stdin.Close()
+			group.Go(func() error { w.child.Stop(); return nil })
 		}
 	}
-	for _, w := range all {
-		if w != nil {
-			limit := time.AfterFunc(10*time.Second, func() { _ = w.cmd.Process.Kill() })
-			_ = w.cmd.Wait()
-			limit.Stop()
-		}
-	}
+	_ = group.Wait()
 }

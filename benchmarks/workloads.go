@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -25,7 +26,41 @@ type Workload struct {
 	Against []*Contender // with whom the first column is compared, round by round
 	Rounds  int          // many short ones, where the machine's noise would hide a small difference
 
-	Run func(ctx context.Context, e *Env) (Metrics, error)
+	// Run measures a contender that is open already: as Open asks for, if that is set, and on servers that are
+	// Far away, there and back, if that is. Alone opens what it needs itself.
+	Run   func(ctx context.Context, e *Env, l Locker) (Metrics, error)
+	Alone func(ctx context.Context, e *Env) (Metrics, error)
+	Open  func(e *Env, o *Options)
+	Far   func(e *Env) time.Duration
+}
+
+// measure runs w for one turn.
+func (w *Workload) measure(ctx context.Context, e *Env) (_ Metrics, err error) {
+	if w.Alone != nil {
+		return w.Alone(ctx, e)
+	}
+	o := func(o *Options) {
+		if w.Open != nil {
+			w.Open(e, o)
+		}
+	}
+	if w.Far != nil && w.Far(e) > 0 {
+		e.addrs = nil
+		for _, s := range e.Servers {
+			p, err := startProxy(ctx, s.Addr, w.Far(e))
+			if err != nil {
+				return nil, err
+			}
+			defer p.Stop()
+			e.addrs = append(e.addrs, p.Addr)
+		}
+	}
+	l, err := e.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	return w.Run(ctx, e, l)
 }
 
 // Env is what a workload runs in: one turn of one contender.
@@ -34,8 +69,9 @@ type Env struct {
 	Servers   []*Server // more than one in workloads of a quorum
 	Contender *Contender
 	Param     int
-	Quick     bool
+	Less      time.Duration // by so much what is done goes on for less than in a full run; 1 for a full run
 	Floor     map[Mode]pairShape
+	addrs     []string // by which contenders reach the servers
 }
 
 var (
@@ -65,13 +101,13 @@ var workloads = []*Workload{
 		Rounds:     21,
 		About:      "As the write pair, with a context that has no cancellation, as context.Background(): the caller's goroutine sends.",
 		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
-		Run: endless(pairOf(Write)),
+		Run: endless(Write),
 	}, {
 		Name: "read-pair-endless", Title: "Uncontended read pair, context that cannot end",
 		Rounds:     21,
 		About:      "As above, for reading.",
 		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
-		Run: endless(pairOf(Read)),
+		Run: endless(Read),
 	}, {
 		Name: "write-server", Title: "Server time of a write pair in large pipelines",
 		Rounds: 15,
@@ -79,14 +115,14 @@ var workloads = []*Workload{
 			"to the emptied server, in pipelines of 256 requests, by a client that sleeps meanwhile: what is left is the time of the scripts. " +
 			"rueidislock's own client cannot be recorded.",
 		Contenders: overGoRedis, Columns: []Metric{ServerTime, Calls, Bytes}, Against: []*Contender{bare, floor},
-		Run: serverTime(Write, ownNames),
+		Alone: serverTime(Write, ownNames),
 	}, {
 		Name: "read-server", Title: "Server time of a read pair in large pipelines",
 		Rounds:     15,
 		About:      "As above, for reading; the bare mutex stands beside as the yardstick.",
 		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: []Metric{ServerTime, Calls, Bytes},
 		Against: []*Contender{bare, floor},
-		Run:     serverTime(Read, ownNames),
+		Alone:   serverTime(Read, ownNames),
 	}, {
 		Name: "reentry", First: true, Title: "Re-entry",
 		Rounds:     15,
@@ -106,7 +142,8 @@ var workloads = []*Workload{
 		ParamName: "other readers", Params: []int{0, 10, 100, 1000, 10000},
 		Contenders: append(slices.Clone(withReadMode), floor),
 		Columns:    []Metric{ServerTime, AgainstNone, Latency}, Against: []*Contender{floor},
-		Run: amongReaders,
+		Open: func(_ *Env, o *Options) { o.Lease = 10 * time.Minute }, // no renewal meanwhile
+		Run:  amongReaders,
 	}, {
 		Name: "handover", First: true, Title: "One write lock, many goroutines",
 		About: "Goroutines lock and unlock one name as fast as they can for a fixed time. The floor excludes nobody: it shows what " +
@@ -127,7 +164,7 @@ var workloads = []*Workload{
 			"more to the emptied server, in pipelines of 64 requests. The bare mutex is the yardstick, with uncontended pairs of 64 names.",
 		ParamName: "waiters", Params: []int{2, 16, 64, 256}, Rounds: 11,
 		Contenders: []*Contender{ours, bare}, Columns: []Metric{ServerTime, Calls}, Against: []*Contender{bare},
-		Run: queued,
+		Alone: queued,
 	}, {
 		Name: "mixed", First: true, Title: "Readers and writers mixed",
 		About:     "64 goroutines on one name; each operation is a write with the given chance, and a read otherwise.",
@@ -147,13 +184,13 @@ var workloads = []*Workload{
 		Rounds:     15,
 		About:      "As above, with names that were never used before.",
 		Contenders: overGoRedis, Columns: []Metric{ServerTime, Calls, Bytes}, Against: []*Contender{bare, floor},
-		Run: serverTime(Write, newNames),
+		Alone: serverTime(Write, newNames),
 	}, {
 		Name: "read-server-once", First: true, Title: "Server time of a name's first read pair in large pipelines",
 		Rounds:     15,
 		About:      "As above, for reading; the bare mutex is the yardstick.",
 		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: []Metric{ServerTime, Calls, Bytes},
-		Against: []*Contender{bare, floor}, Run: serverTime(Read, newNames),
+		Against: []*Contender{bare, floor}, Alone: serverTime(Read, newNames),
 	}, {
 		Name: "turns", Title: "Server time of a write pair on names that processes take in turns",
 		About: "Each process in turn locks and unlocks the same 2,000 names once, with 256 goroutines over go-redis's AutoPipeline. Only " +
@@ -161,26 +198,26 @@ var workloads = []*Workload{
 			"first pairs.",
 		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
 		Contenders: append(slices.Clone(withReadMode), bare), Columns: []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
-		Against: []*Contender{bare}, Run: turns(Write),
+		Against: []*Contender{bare}, Alone: turns(Write),
 	}, {
 		Name: "turns-read", Title: "Server time of a read pair on names that processes take in turns",
 		About:     "As above, for reading.",
 		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
 		Contenders: append(slices.Clone(withReadMode), bare), Columns: []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
-		Against: []*Contender{bare}, Run: turns(Read),
+		Against: []*Contender{bare}, Alone: turns(Read),
 	}, {
 		Name: "processes", Title: "Processes that share 100 names",
 		About: "Each process has 16 goroutines. They lock and unlock names drawn at random, over the plain client (rueidislock: its own), " +
 			"with contexts that have a timeout. The waits are the times of the lock calls.",
 		ParamName: "processes", Params: []int{2, 4}, Rounds: 3,
 		Contenders: withoutFloor, Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Run: processes(100, 0),
+		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(100, 0),
 	}, {
 		Name: "processes-reads", Title: "Processes that share 1,000 names, 90 % reads",
 		About:     "As above. The contenders without a read mode take their mutex for reading, too.",
 		ParamName: "processes", Params: []int{2, 4}, Rounds: 3,
 		Contenders: withoutFloor, Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Run: processes(1000, 90),
+		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(1000, 90),
 	}, {
 		Name: "zipf", First: true, Title: "100,000 names, a few of them much wanted",
 		About: "64 goroutines lock and unlock names drawn from Zipf's distribution with exponent 1.1, with contexts that have a timeout: " +
@@ -198,14 +235,14 @@ var workloads = []*Workload{
 		ParamName: "goroutines", Params: []int{1, 64, 512}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare, floor},
 		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislockContender},
-		Run: distinct(false),
+		Run: distinct(700 * time.Millisecond),
 	}, {
 		Name: "distinct-autopipeline", Title: "Distinct names, AutoPipeline",
 		About:     "As above, over go-redis's AutoPipeline (rueidislock: its own client, which always pipelines).",
 		ParamName: "goroutines", Params: []int{1, 64, 512}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare, floor},
 		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislockContender},
-		Run: distinct(true),
+		Open: func(_ *Env, o *Options) { o.AutoPipeline = true }, Run: distinct(700 * time.Millisecond),
 	}, {
 		Name: "reader-among-writers", Title: "A reader among 8 writers",
 		About: "8 goroutines lock one name for writing, hold it for 2 ms, and ask again at once, while one more locks it for reading " +
@@ -225,44 +262,44 @@ var workloads = []*Workload{
 		About:     "As the uncontended write pair, through a proxy that delays every byte by half of the given time each way.",
 		ParamName: "µs added", Params: []int{200, 1000, 5000}, Rounds: 3,
 		Contenders: contenders, Columns: []Metric{Latency, LatencyP99, RoundTrip}, Against: []*Contender{floor},
-		Run: roundTrip,
+		Far: func(e *Env) time.Duration { return time.Duration(e.Param) * time.Microsecond }, Run: roundTrip,
 	}, {
 		Name: "busy", Title: "A lock per order in a program that computes",
 		About: "One goroutine locks and unlocks one new name after the other. Beside it the given number of goroutines compute, 200 µs at " +
 			"a time.",
 		ParamName: "computing", Params: []int{0, 2, 8}, Rounds: 5,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
-		Against: []*Contender{redislockContender}, Run: busy(0),
+		Against: []*Contender{redislockContender}, Run: busy,
 	}, {
 		Name: "busy-far", Title: "A lock per order in a program that computes, the server 1 ms away",
 		About:     "As above, through a proxy that delays every byte by 1 ms each way.",
 		ParamName: "computing", Params: []int{2, 8}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
-		Against: []*Contender{redislockContender}, Run: busy(2 * time.Millisecond),
+		Against: []*Contender{redislockContender}, Far: away(2 * time.Millisecond), Run: busy,
 	}, {
 		Name: "far", Title: "Distinct names, the server 4 ms away",
 		About:     "As the distinct names over the plain client, through a proxy that delays every byte by 4 ms each way.",
 		ParamName: "goroutines", Params: []int{256}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender}, Columns: []Metric{Rate},
-		Against: []*Contender{rueidislockContender}, Run: far(8 * time.Millisecond),
+		Against: []*Contender{rueidislockContender}, Far: away(8 * time.Millisecond), Run: distinct(2 * time.Second),
 	}, {
 		Name: "waiters", Title: "100 idle waiters behind a holder, lease 30 s",
 		About:      "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
 		Contenders: []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare}, Rounds: 1,
 		Columns: []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:     idleWaiters(100, (*Env).watch),
+		Run:     idleWaiters(100, (*Env).watch), Open: watched,
 	}, {
 		Name: "many-waiters", Title: "1,000 idle waiters behind a holder, lease 30 s",
 		About:      "As above.",
 		Contenders: []*Contender{ours}, Rounds: 1,
 		Columns: []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:     idleWaiters(1000, (*Env).watch),
+		Run:     idleWaiters(1000, (*Env).watch), Open: watched,
 	}, {
 		Name: "renewal", Title: "10,000 holds kept alive by one process, lease 30 s",
 		About:      "Holds on distinct names are renewed by their library for 30 s; nothing else runs.",
 		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 1,
 		Columns: []Metric{ClientCPU, ServerCPU, RequestRate},
-		Run:     renewal,
+		Run:     renewal, Open: watched,
 	}, {
 		Name: "footprint", Title: "Memory at the server for one name",
 		About: "MEMORY USAGE, summed over the keys that contain the name: while it is held, for each of 100 waiters, after one pair, and " +
@@ -277,46 +314,38 @@ var workloads = []*Workload{
 			"names were locked, lost by the server, and unlocked.",
 		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 5,
 		Columns: []Metric{PerHold, AfterHolds, AfterWaiters, LeftFew, LeftMany, LostFew, LostMany},
-		Run:     clientMemory,
+		Alone:   clientMemory,
 	},
 }
 
 // allWorkloads are those over one server and those over several.
 func allWorkloads() []*Workload { return slices.Concat(workloads, quorumWorkloads) }
 
+// away is how far away servers are, there and back.
+func away(roundTrip time.Duration) func(*Env) time.Duration {
+	return func(*Env) time.Duration { return roundTrip }
+}
+
 // usualLease is the lease where a workload asks for no other.
 const usualLease = 30 * time.Second
 
 // Open opens the contender of this turn with the usual lease, unless adjust asks for something else.
 func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (Locker, error) {
-	o := Options{Addr: e.Server.Addr, Lease: usualLease, Floor: e.Floor}
-	for _, s := range e.Servers {
-		o.Addrs = append(o.Addrs, s.Addr)
-	}
+	o := Options{Addrs: e.addrs, Lease: usualLease, Floor: e.Floor}
 	for _, f := range adjust {
 		f(&o)
 	}
-	l, err := e.Contender.Open(ctx, o)
-	if err != nil {
-		return nil, fmt.Errorf("opening %s: %w", e.Contender.Name, err)
-	}
-	return l, nil
+	return e.Contender.Open(ctx, o)
 }
 
 // span returns how long to go on where a full run goes on for d.
 func (e *Env) span(d time.Duration) time.Duration {
-	if e.Quick {
-		return d / 4
-	}
-	return d
+	return d / e.Less
 }
 
 // rounds returns how often to do what a full run does n times.
 func (e *Env) rounds(n int) int {
-	if e.Quick {
-		return n / 4
-	}
-	return n
+	return max(n/int(e.Less), 2)
 }
 
 // usage runs do and returns what it cost the servers.

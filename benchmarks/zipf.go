@@ -27,14 +27,9 @@ var ranked = sync.OnceValue(func() []string {
 
 // zipf measures goroutines that draw from many names, a few of them much more often than the others. So many
 // percent of the operations read.
-func zipf(reads int) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (_ Metrics, err error) {
+func zipf(reads int) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 		const goroutines = 64
-		l, err := e.Open(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer closing(l, &err)
 		var (
 			names = ranked()
 			ranks = make([]*rand.Zipf, goroutines)
