@@ -1,13 +1,14 @@
 package rwlock
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
 // The errors that callers can distinguish with [errors.Is]. Each returned error names the call and the lock,
@@ -51,6 +52,10 @@ var (
 	// not to release what it held when it began to. The search for a deadlock is limited to 10,000 holds and
 	// calls: one that involves more may go unnoticed.
 	ErrDeadlock = engine.ErrDeadlock
+
+	// ErrNoMajority is what a call over several servers fails with if it ends while fewer than a majority of
+	// them vote. The error's text says how many do, and the last reason why others do not.
+	ErrNoMajority = quorum.ErrNoMajority
 )
 
 // A BlockedError describes who blocked a Try call, or a wait that ended. [errors.As] finds it in errors that
@@ -90,6 +95,13 @@ func (e *BlockedError) Error() string {
 	return b.String()
 }
 
+// blocked returns the error that says who is in the way of a call.
+func blocked(h *engine.Hold, o protocol.Obstacle, ours bool) error {
+	return &BlockedError{
+		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Ours: ours, Ahead: o.Ahead, RetryAfter: o.Again,
+	}
+}
+
 // join returns an error that matches both, on one line; or the one that is not nil.
 func join(a, b error) error {
 	switch {
@@ -122,9 +134,8 @@ func wrap(op, name string, err error) error {
 	return &callError{op, name, err}
 }
 
-// The errors of calls make their text when it is read: thousands of calls may fail together.
-
-// A callError is an error of a call, with the lock.
+// A callError is an error of a call, with the lock. It makes its text when that is read: thousands of calls may
+// fail together.
 type callError struct {
 	op, name string
 	err      error
@@ -132,45 +143,3 @@ type callError struct {
 
 func (e *callError) Error() string { return fmt.Sprintf("rwlock: %s %q: %v", e.op, e.name, e.err) }
 func (e *callError) Unwrap() error { return e.err }
-
-// An overError is what has ended a wait, and when.
-type overError struct {
-	err    error
-	waited time.Duration
-	ctx    context.Context // that has ended it, or nil. Its cause takes a lock to read that all calls with it share
-}
-
-// cause returns the cause of the end of the context, or nil if there is none but that.
-func (e *overError) cause() error {
-	if e.ctx == nil {
-		return nil
-	}
-	if cause := context.Cause(e.ctx); !errors.Is(e.err, cause) {
-		return cause
-	}
-	return nil
-}
-
-func (e *overError) Error() string {
-	text := fmt.Sprintf("%v after %v", e.err, e.waited)
-	if cause := e.cause(); cause != nil {
-		text += ": " + cause.Error()
-	}
-	return text
-}
-
-// Is spares those who look for the context's error the cause.
-func (e *overError) Is(target error) bool { return errors.Is(e.err, target) }
-
-func (e *overError) Unwrap() []error {
-	if cause := e.cause(); cause != nil {
-		return []error{e.err, cause}
-	}
-	return []error{e.err}
-}
-
-// A because is an error with its reason.
-type because struct{ err, why error }
-
-func (e *because) Error() string   { return e.err.Error() + ": " + e.why.Error() }
-func (e *because) Unwrap() []error { return []error{e.err, e.why} }

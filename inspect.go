@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
 // State is the state of a lock at one moment, by the server's clock. It does not include holds and waiters
@@ -52,88 +51,38 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 	if err := rw.check(ctx, name); err != nil {
 		return State{}, err
 	}
-	w := wait{ctx: ctx, start: time.Now()}
-	if err := ctx.Err(); err != nil {
-		return State{}, w.over(err)
+	state, labels, err := rw.client.Inspect(ctx, name)
+	if err != nil {
+		return State{}, err
 	}
-	if rw.ends.Err() != nil {
-		return State{}, ErrClosed
-	}
-	done := make(chan *quorum.Inspection, 1)
-	rw.mu.Lock()
-	rw.servers.Inspect(time.Now(), name, done)
-	rw.flush()
-	select {
-	case x := <-done:
-		if x.Err != nil {
-			return State{}, x.Err
-		}
-		return publicState(name, x.State, rw.labelsOf(ctx, instancesOf(x.State))), nil
-	case <-ctx.Done():
-		return State{}, rw.unanswered(&w, nil)
-	case <-rw.ends.Done():
-		return State{}, ErrClosed
-	}
+	return publicState(name, state, labels), nil
 }
 
 func publicState(name string, p protocol.State, labels map[string]string) State {
-	s := State{Name: name, Mode: Mode(p.Mode), Token: p.Token}
+	s := State{Name: name, Mode: p.Mode, Token: p.Token}
 	for _, h := range p.Holders {
-		holder := Holder{Owner: h.Owner.String(), Label: labels[h.Instance], Mode: Mode(h.Known.Mode), Count: h.Count, Lease: h.Lease}
+		holder := Holder{Owner: h.Owner.String(), Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count, Lease: h.Lease}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
 		}
 		s.Holders = append(s.Holders, holder)
 	}
 	for _, w := range p.Waiters {
-		s.Waiters = append(s.Waiters, Waiter{w.Owner.String(), labels[w.Instance], Mode(w.Known.Mode), w.Lease})
+		s.Waiters = append(s.Waiters, Waiter{w.Owner.String(), labels[w.Instance], w.Known.Mode, w.Lease})
 	}
 	return s
-}
-
-// instancesOf returns the RWLocks that hold a lock or wait for it.
-func instancesOf(p protocol.State) map[string]bool {
-	all := make(map[string]bool)
-	for _, h := range p.Holders {
-		all[h.Instance] = true
-	}
-	for _, w := range p.Waiters {
-		all[w.Instance] = true
-	}
-	return all
 }
 
 // ForceUnlock ends every hold on name, and the next in line gets the lock. The holders find out at their next
 // renewal or call, which reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock
 // returns an error, the holds may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
-	if err := rw.forceUnlock(ctx, name); err != nil {
+	err := rw.check(ctx, name)
+	if err == nil {
+		err = rw.client.Force(ctx, name)
+	}
+	if err != nil {
 		return wrap("force unlock", name, err)
 	}
 	return nil
-}
-
-func (rw *RWLock) forceUnlock(ctx context.Context, name string) error {
-	if err := rw.check(ctx, name); err != nil {
-		return err
-	}
-	w := wait{ctx: ctx, start: time.Now()}
-	if err := ctx.Err(); err != nil {
-		return w.over(err)
-	}
-	done := make(chan error, 1)
-	rw.mu.Lock()
-	if err := rw.engine.Force(time.Now(), name, done); err != nil {
-		rw.mu.Unlock()
-		return err
-	}
-	rw.flush()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return rw.unanswered(&w, nil)
-	case <-rw.ends.Done():
-		return ErrClosed
-	}
 }

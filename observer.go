@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/client"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
@@ -81,150 +82,54 @@ type Event struct {
 	Dropped int
 }
 
-// An EventKind says what has happened. Later versions may have others.
-type EventKind int
+// An EventKind says what has happened. Its method String returns a text such as "acquired". Later versions may
+// have others.
+type EventKind = engine.EventKind
 
 // The kinds of events.
 const (
-	EventAcquired      EventKind = iota + 1 // a call has got the lock
-	EventRefused                            // a call that asked for the lock has failed
-	EventWaiting                            // a call has to wait; EventAcquired or EventRefused follows
-	EventEnded                              // a hold has ended
-	EventRenewed                            // the lease of an owner's holds was renewed
-	EventRenewalFailed                      // a renewal has failed, and is tried again
-	EventWoken                              // a waiting call was told of its grant: see Event.Path
-	EventWithdrawn                          // the server knows that a call has given up
-	EventVoting                             // fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
+	EventAcquired      EventKind = engine.Acquired      // a call has got the lock
+	EventRefused       EventKind = engine.Refused       // a call that asked for the lock has failed
+	EventWaiting       EventKind = engine.Queueing      // a call has to wait; EventAcquired or EventRefused follows
+	EventEnded         EventKind = engine.Ended         // a hold has ended
+	EventRenewed       EventKind = engine.Renewed       // the lease of an owner's holds was renewed
+	EventRenewalFailed EventKind = engine.RenewalFailed // a renewal has failed, and is tried again
+	EventWoken         EventKind = engine.Woken         // a waiting call was told of its grant: see Event.Path
+	EventWithdrawn     EventKind = engine.Withdrawn     // the server knows that a call has given up
+	EventVoting        EventKind = engine.Voting        // fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
 )
 
-var eventKinds = [...]string{
-	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "withdrawn",
-	"voting",
-}
-
-// String returns a text such as "acquired".
-func (k EventKind) String() string { return textOf(eventKinds[:], int(k)) }
-
-// A Path is how a call got the lock. Later versions may have others.
-type Path int
+// A Path is how a call got the lock. Its method String returns a text such as "direct". Later versions may have
+// others.
+type Path = engine.Path
 
 // The paths.
 const (
-	PathDirect    Path = iota + 1 // the lock was free, or held by readers that it could join
-	PathReentry                   // the owner held the lock
-	PathLocal                     // it waited, and a release by the same RWLock let it in
-	PathMessage                   // it waited, and another process let it in, with a message
-	PathHeartbeat                 // it waited, and found out by asking again
+	PathDirect    Path = engine.AtOnce      // the lock was free, or held by readers that it could join
+	PathReentry   Path = engine.ByReentry   // the owner held the lock
+	PathLocal     Path = engine.ByReply     // it waited, and a release by the same RWLock let it in
+	PathMessage   Path = engine.ByMessage   // it waited, and another process let it in, with a message
+	PathHeartbeat Path = engine.ByHeartbeat // it waited, and found out by asking again
 )
 
-var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat"}
-
-// String returns a text such as "direct".
-func (p Path) String() string { return textOf(paths[:], int(p)) }
-
-// A Reason is why a hold ended. Later versions may have others.
-type Reason int
+// A Reason is why a hold ended. Its method String returns a text such as "released". Later versions may have
+// others.
+type Reason = engine.Cause
 
 // The reasons. After all but ReasonReleased and ReasonClosed, the hold was lost.
 const (
-	ReasonReleased  Reason = iota + 1 // by Unlock
-	ReasonExpired                     // it was not renewed in time, or ended by NoRenew or MaxHold
-	ReasonGone                        // the server does not know the hold: ForceUnlock, or a loss of data
-	ReasonClosed                      // by Close
-	ReasonForgotten                   // nothing referred to the hold any more, and it has expired
+	ReasonReleased  Reason = engine.Released  // by Unlock
+	ReasonExpired   Reason = engine.Expired   // it was not renewed in time, or ended by NoRenew or MaxHold
+	ReasonGone      Reason = engine.Gone      // the server does not know the hold: ForceUnlock, or a loss of data
+	ReasonClosed    Reason = engine.Closed    // by Close
+	ReasonForgotten Reason = engine.Forgotten // nothing referred to the hold any more, and it has expired
 )
 
-var reasons = [...]string{"", "released", "expired", "gone", "closed", "forgotten"}
-
-// String returns a text such as "released".
-func (r Reason) String() string { return textOf(reasons[:], int(r)) }
-
-func textOf(texts []string, i int) string {
-	if i < 0 || i >= len(texts) {
-		return ""
+func eventOf(e client.Event) Event {
+	return Event{
+		Kind: e.Kind, Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token, Path: e.Path, Try: e.Try,
+		Reason: e.Cause, Context: e.Context, Duration: e.Took, Err: e.Err, Servers: e.Servers, Voting: e.Voting, Dropped: e.Dropped,
 	}
-	return texts[i]
-}
-
-// A trace is what is kept of a lock call for the tracer.
-type trace struct {
-	call  context.Context // the tracer's for the call
-	hold  bool            // holding.parent is the tracer's for the hold
-	known bool            // so it is, or there will be no hold
-	ended []Event         // of the hold, until then
-}
-
-// observe queues what the engine has put out for the observer. RWLock.mu is locked, so that the order is
-// right.
-func (rw *RWLock) observe(events []engine.Event) {
-	now := time.Now()
-	for _, ev := range events {
-		event := Event{
-			Kind: EventKind(ev.Kind), Time: now, Name: ev.Name, Mode: Mode(ev.Mode), Owner: Owner{ev.Owner}, Token: ev.Token,
-			Path: Path(ev.Path), Reason: Reason(ev.Cause), Duration: ev.Took, Err: ev.Err, Servers: ev.Servers, Voting: ev.Voting,
-		}
-		if ev.Hold == nil {
-			rw.observer.report(event)
-			continue
-		}
-		held, ofHold := ev.Hold.Tag.(*holding), false
-		switch event.Kind {
-		case EventEnded, EventRenewed, EventRenewalFailed:
-			ofHold = true
-		case EventAcquired, EventRefused:
-			event.Try = ev.Hold.Try
-		}
-		if ofHold && held.trace != nil && !held.trace.known {
-			held.trace.ended = append(held.trace.ended, event)
-			continue
-		}
-		event.Context = held.parent
-		if held.trace != nil && !ofHold && event.Kind != EventWithdrawn { // which comes after the end of the call
-			event.Context = held.trace.call
-		}
-		rw.observer.report(event)
-	}
-}
-
-// traceHold has the tracer give a hold its context.
-func (rw *RWLock) traceHold(h *Hold) {
-	ctx := rw.tracer.TraceHold(h.held.parent, h)
-	rw.mu.Lock()
-	defer rw.mu.Unlock()
-	rw.traced(h.held, orElse(ctx, h.held.parent))
-}
-
-// traced sets the context of a hold, or with nil notes that there will be no hold, and queues the events that
-// waited for that. RWLock.mu is locked.
-func (rw *RWLock) traced(held *holding, ctx context.Context) {
-	if held.trace == nil {
-		return
-	}
-	if ctx != nil {
-		held.parent, held.trace.hold = ctx, true
-	}
-	for _, event := range held.trace.ended {
-		event.Context = held.parent
-		rw.observer.report(event)
-	}
-	held.trace.known, held.trace.ended = true, nil
-}
-
-// traceOf returns the context whose values a request is sent with: the tracer's for the hold, or else for the
-// call.
-func (rw *RWLock) traceOf(r *engine.Request) any {
-	if rw.tracer == nil || r == nil {
-		return nil
-	}
-	h := r.Hold()
-	if h == nil {
-		return nil
-	}
-	held := h.Tag.(*holding)
-	if held.trace.hold && !r.Asks() {
-		return held.parent
-	}
-	return held.trace.call
 }
 
 func orElse(ctx, other context.Context) context.Context {

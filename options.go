@@ -4,9 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
+	"github.com/seed-7e8842f7/rwlock/internal/client"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -18,6 +23,8 @@ const (
 	minLease = 100 * time.Millisecond
 	// maxLease keeps every deadline, in microseconds since 1970, an integer that a Lua number holds exactly.
 	maxLease = 10 * 365 * 24 * time.Hour
+	// maxLabel is how many bytes a label may have.
+	maxLabel = 256
 )
 
 // An Option configures an RWLock. New returns an error if an option is invalid.
@@ -35,6 +42,33 @@ type config struct {
 	monitor  Monitor
 	replicas int
 	confirm  time.Duration
+}
+
+// configure returns what the options say.
+func configure(opts []Option) (config, error) {
+	c := config{lease: defaultLease, prefix: defaultPrefix}
+	for _, opt := range opts {
+		if opt == nil {
+			return c, errors.New("nil option")
+		}
+		if err := opt(&c); err != nil {
+			return c, err
+		}
+	}
+	if c.label == "" {
+		c.label = defaultLabel()
+	}
+	return c, nil
+}
+
+// client returns what the running client is made of.
+func (c config) client() client.Config {
+	running := client.Config{Prefix: c.prefix, Label: c.label, Lease: c.lease, Strict: c.strict, Replicas: c.replicas,
+		Confirm: c.confirm, Logger: c.logger, Traced: c.tracer != nil, Blocked: blocked}
+	if c.observer != nil {
+		running.Observe = func(e client.Event) { c.observer.Observe(eventOf(e)) }
+	}
+	return running
 }
 
 // WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server
@@ -174,7 +208,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // takes about two microseconds (see BenchmarkStrictOwners). Without the option it costs nothing.
 func WithStrictOwners() Option {
 	return func(c *config) error {
-		if goroutine() == 0 {
+		if client.Goroutine() == 0 {
 			return errors.New("strict owners: this Go runtime does not number goroutines")
 		}
 		c.strict = true
@@ -264,9 +298,9 @@ func checkLease(d time.Duration) (time.Duration, error) {
 
 func (rw *RWLock) request(opts []LockOption) (request, error) {
 	if len(opts) == 0 {
-		return request{lease: rw.lease}, nil
+		return request{lease: rw.config.lease}, nil
 	}
-	r := request{lease: rw.lease}
+	r := request{lease: rw.config.lease}
 	for _, opt := range opts {
 		if opt == nil {
 			return r, errors.New("nil option")
@@ -282,4 +316,30 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 		return r, fmt.Errorf("at least %v is more than the hold lasts", r.atLeast)
 	}
 	return r, nil
+}
+
+// defaultLabel returns "<program>@<host>:<pid>".
+func defaultLabel() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "?"
+	}
+	return fmt.Sprintf("%s@%s:%d", filepath.Base(os.Args[0]), host, os.Getpid())
+}
+
+func checkLabel(text string) error {
+	switch {
+	case text == "":
+		return errors.New("the label is empty")
+	case len(text) > maxLabel:
+		return fmt.Errorf("the label has %d bytes, %d are allowed", len(text), maxLabel)
+	case !utf8.ValidString(text):
+		return errors.New("the label is not valid UTF-8")
+	}
+	for _, r := range text {
+		if !unicode.IsPrint(r) {
+			return fmt.Errorf("the label has a character that is not printable: %q", r)
+		}
+	}
+	return nil
 }

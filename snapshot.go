@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/client"
 )
 
 // A Snapshot is what an RWLock holds and waits for at one moment, as far as this process knows: see
@@ -33,11 +33,11 @@ type LocalHold struct {
 	Deadline  time.Time // until when the hold can be relied on at the moment: see [Hold.Deadline]
 	Renewed   bool      // renewals keep it until Unlock; false with NoRenew or MaxHold, and once it is forgotten
 	Forgotten bool      // nothing refers to the Hold any more: it ends at Deadline
-	held      *holding
+	held      *client.Hold
 }
 
 // Caller returns where the program asked for the lock, or a zero Source if that is not known.
-func (h LocalHold) Caller() slog.Source { return callerOf(h.held) }
+func (h LocalHold) Caller() slog.Source { return h.held.Caller() }
 
 // A LocalWait is a lock call of this process that has not returned yet: it waits for its turn, or just for
 // the server's answer.
@@ -47,18 +47,11 @@ type LocalWait struct {
 	Owner   Owner
 	Since   time.Time     // when the call began
 	Blocked *BlockedError // who is in the way, as the server has said last; nil if it has not answered yet
-	held    *holding
+	held    *client.Hold
 }
 
 // Caller returns where the program asked for the lock, or a zero Source if that is not known.
-func (w LocalWait) Caller() slog.Source { return callerOf(w.held) }
-
-func callerOf(h *holding) slog.Source {
-	if h == nil {
-		return slog.Source{}
-	}
-	return h.where()
-}
+func (w LocalWait) Caller() slog.Source { return w.held.Caller() }
 
 // Snapshot returns what this RWLock holds and waits for. It does not use the network: unlike
 // [RWLock.Inspect], it knows all names that this RWLock has to do with, and nothing of other RWLocks. Holds
@@ -69,8 +62,20 @@ func (rw *RWLock) Snapshot() Snapshot {
 	if rw.made() != nil {
 		return s
 	}
-	s.Prefix, s.Label = rw.prefix, rw.label.text
-	rw.snapshot(&s)
+	s.Prefix, s.Label = rw.config.prefix, rw.config.label
+	known := rw.client.Snapshot(func(l client.Local) {
+		if l.Waits {
+			w := LocalWait{Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Since: l.Begun(), held: l.Call}
+			w.Blocked, _ = l.Blocked.(*BlockedError)
+			s.Waits = append(s.Waits, w)
+			return
+		}
+		s.Holds = append(s.Holds, LocalHold{
+			Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Token: l.Token(), Since: l.Since(), Deadline: l.Deadline(),
+			Renewed: l.Renewed(), Forgotten: l.Forgotten(), held: l.Call,
+		})
+	})
+	s.Time, s.Servers, s.Voting = known.Time, known.Servers, known.Voting
 	slices.SortFunc(s.Holds, func(a, b LocalHold) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
@@ -78,29 +83,4 @@ func (rw *RWLock) Snapshot() Snapshot {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
 	return s
-}
-
-// snapshot adds what the engine knows.
-func (rw *RWLock) snapshot(s *Snapshot) {
-	rw.mu.Lock()
-	defer rw.mu.Unlock()
-	s.Time = time.Now()
-	s.Servers, s.Voting = rw.servers.Voting()
-	for _, h := range rw.engine.Current() {
-		held := h.Tag.(*holding)
-		switch {
-		case held.gaveUp != nil: // it has returned
-		case held.waits():
-			w := LocalWait{Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner}, Since: h.Begun(), held: held}
-			if h.State() == engine.Wanted {
-				w.Blocked, _ = rw.blocked(held).(*BlockedError)
-			}
-			s.Waits = append(s.Waits, w)
-		case s.Time.Before(h.Deadline()):
-			s.Holds = append(s.Holds, LocalHold{
-				Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner}, Token: h.Token(), Since: h.Since(), Deadline: h.Deadline(),
-				Renewed: h.Renewed(), Forgotten: h.Forgotten(), held: held,
-			})
-		}
-	}
 }

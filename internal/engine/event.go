@@ -19,7 +19,7 @@ type Event struct {
 }
 
 // EventKind is what has happened.
-type EventKind uint8
+type EventKind int8
 
 // The kinds of events.
 const (
@@ -34,8 +34,15 @@ const (
 	Voting                             // another number of the servers of a quorum vote
 )
 
+var eventKinds = [...]string{
+	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "withdrawn", "voting",
+}
+
+// String returns a text such as "acquired".
+func (k EventKind) String() string { return textOf(eventKinds[:], int(k)) }
+
 // Path is how a call got the lock.
-type Path uint8
+type Path int8
 
 // The paths.
 const (
@@ -46,8 +53,13 @@ const (
 	ByHeartbeat                 // it found out by asking again
 )
 
+var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat"}
+
+// String returns a text such as "direct".
+func (p Path) String() string { return textOf(paths[:], int(p)) }
+
 // Cause is why a hold ended.
-type Cause uint8
+type Cause int8
 
 // The causes.
 const (
@@ -57,6 +69,18 @@ const (
 	Closed          // the RWLock was closed
 	Forgotten       // nobody refers to the hold any more
 )
+
+var causes = [...]string{"", "released", "expired", "gone", "closed", "forgotten"}
+
+// String returns a text such as "released".
+func (c Cause) String() string { return textOf(causes[:], int(c)) }
+
+func textOf(texts []string, i int) string {
+	if i < 0 || i >= len(texts) {
+		return ""
+	}
+	return texts[i]
+}
 
 // woken tells of a message that granted the lock to a claim, which is nil if nobody waits for it any more.
 func (e *Engine) woken(c *claim) {

@@ -11,7 +11,7 @@ import (
 )
 
 // Mode is how a lock is held or asked for.
-type Mode uint8
+type Mode int8
 
 // The modes.
 const (
@@ -19,6 +19,17 @@ const (
 	Read
 	Write
 )
+
+// String returns "none", "read" or "write".
+func (m Mode) String() string {
+	switch m {
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	}
+	return "none"
+}
 
 // An Owner is who holds a lock: a process and a handle within it. The zero Owner is nobody.
 type Owner struct {

@@ -1,4 +1,4 @@
-package rwlock
+package client
 
 import (
 	"runtime"
@@ -18,35 +18,35 @@ const mostQuit = 32
 // thousands which give up together neither wait for each other nor hold up anything else.
 type quitters struct {
 	mu   sync.Mutex
-	list []*holding
+	list []*Hold
 	busy atomic.Bool // a goroutine tells the engine of them
 }
 
 // quit returns what a call fails with that err has ended, and has the engine told of it later. It returns nil
 // if the call has come to an end otherwise. Nothing else can depend on what becomes of the call, since it is
 // the only one of its owner.
-func (rw *RWLock) quit(w *wait, held *holding, err error) error {
-	rw.mu.RLock()
-	if held.hold.State() != engine.Wanted || rw.closing {
-		rw.mu.RUnlock()
+func (c *Client) quit(w *wait, held *Hold, err error) error {
+	c.mu.RLock()
+	if held.hold.State() != engine.Wanted || c.closing {
+		c.mu.RUnlock()
 		return nil
 	}
 	held.gaveUp = err
-	fails := w.explain(rw, held, err)
-	rw.mu.RUnlock()
-	q := &rw.quitters
+	fails := w.explain(held, err)
+	c.mu.RUnlock()
+	q := &c.quitters
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.list = append(q.list, held)
 	if q.busy.CompareAndSwap(false, true) {
-		go rw.tellQuitters()
+		go c.tellQuitters()
 	}
 	return fails
 }
 
 // tellQuitters tells the engine of the calls that gave up, until there are none left.
-func (rw *RWLock) tellQuitters() {
-	q := &rw.quitters
+func (c *Client) tellQuitters() {
+	q := &c.quitters
 	for {
 		for n := 0; n != q.len(); runtime.Gosched() { // calls that return go first
 			n = q.len()
@@ -60,12 +60,12 @@ func (rw *RWLock) tellQuitters() {
 			return
 		}
 		for some := range slices.Chunk(list, mostQuit) {
-			rw.mu.Lock()
+			c.mu.Lock()
 			now := time.Now()
 			for _, held := range some {
-				rw.leave(now, held)
+				c.leave(now, held)
 			}
-			rw.flush()
+			c.flush()
 			runtime.Gosched()
 		}
 	}
@@ -78,11 +78,11 @@ func (q *quitters) len() int {
 }
 
 // leave ends a call that its caller has left. If it has been granted the lock meanwhile, it passes it on.
-// RWLock.mu is locked.
-func (rw *RWLock) leave(now time.Time, held *holding) {
+// Client.mu is locked.
+func (c *Client) leave(now time.Time, held *Hold) {
 	if held.waits() {
-		rw.engine.GiveUp(now, &held.hold, held.gaveUp)
+		c.engine.GiveUp(now, &held.hold, held.gaveUp)
 	}
-	rw.traced(held, nil)
-	_, _ = rw.engine.Release(now, &held.hold)
+	held.traced(nil)
+	_, _ = c.engine.Release(now, &held.hold)
 }

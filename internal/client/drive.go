@@ -1,4 +1,4 @@
-package rwlock
+package client
 
 import (
 	"time"
@@ -8,7 +8,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// effects are what is to be done for the engine, once RWLock.mu is unlocked.
+// effects are what is to be done for the engine, once Client.mu is unlocked.
 type effects struct {
 	engine.Effects
 	send    [][]*protocol.Request // to each server
@@ -21,29 +21,29 @@ type cancel struct {
 	cause error
 }
 
-// flush unlocks RWLock.mu, and does what the engine wants done.
-func (rw *RWLock) flush() { rw.run(rw.unlock()) }
+// flush unlocks Client.mu, and does what the engine wants done.
+func (c *Client) flush() { c.run(c.unlock()) }
 
-// unlock unlocks RWLock.mu, and returns what the engine wants done.
-func (rw *RWLock) unlock() *effects {
-	fx, ok := rw.effects.Get().(*effects)
+// unlock unlocks Client.mu, and returns what the engine wants done.
+func (c *Client) unlock() *effects {
+	fx, ok := c.effects.Get().(*effects)
 	if !ok {
-		fx = &effects{send: make([][]*protocol.Request, len(rw.dispatch))}
+		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
 	}
-	if rw.labels() {
-		rw.tellLabel(fx)
+	if c.labels() {
+		c.tellLabel(fx)
 	}
-	rw.servers.Flush(time.Now(), fx)
-	if rw.observed {
-		rw.observe(fx.Events)
+	c.servers.Flush(time.Now(), fx)
+	if c.config.Observe != nil {
+		c.observe(fx.Events)
 	}
 	for _, h := range fx.Cancel {
-		if held := h.Tag.(*holding); held.done != nil {
+		if held := h.Tag.(*Hold); held.done != nil {
 			fx.cancels = append(fx.cancels, cancel{held.end, h.Err()})
 		}
 	}
 	for _, h := range fx.Wake {
-		h.Tag.(*holding).wake()
+		h.Tag.(*Hold).wake()
 	}
 	for _, x := range fx.Extended {
 		_, err := x.Over()
@@ -52,43 +52,43 @@ func (rw *RWLock) unlock() *effects {
 	for _, f := range fx.Forced {
 		f.Tag.(chan error) <- f.Err
 	}
-	rw.arm()
-	if rw.closing && rw.engine.Drained() {
-		rw.drained.give()
+	c.arm()
+	if c.closing && c.engine.Drained() {
+		c.drained.give()
 	}
-	if rw.closed && rw.servers.Idle() {
-		rw.idle.give()
+	if c.closed && c.servers.Idle() {
+		c.idle.give()
 	}
-	rw.mu.Unlock()
+	c.mu.Unlock()
 	return fx
 }
 
 // run does what the engine wants done. Code of the user's, which may be called when a context is cancelled or
 // the log is written, runs on other goroutines: it delays no renewal.
-func (rw *RWLock) run(fx *effects) {
+func (c *Client) run(fx *effects) {
 	for i, requests := range fx.send {
 		if len(requests) > 0 {
-			rw.dispatch[i].Send(requests...)
+			c.dispatch[i].Send(requests...)
 		}
 	}
-	for _, c := range fx.cancels {
-		rw.cancels.Go(func() { c.fn(c.cause) })
+	for _, x := range fx.cancels {
+		c.cancels.Go(func() { x.fn(x.cause) })
 	}
 	for _, rec := range fx.Log {
-		rw.reporter.report(rec)
+		c.log.report(rec)
 	}
 	if fx.Listen {
-		for i, d := range rw.dispatch {
-			d.Listen(rw.engine.Channel(), &ear{rw, i})
+		for i, d := range c.dispatch {
+			d.Listen(c.engine.Channel(), &ear{c, i})
 		}
 	}
 	for _, i := range fx.deaf {
-		rw.dispatch[i].Relisten()
+		c.dispatch[i].Relisten()
 	}
-	rw.release(fx)
+	c.release(fx)
 }
 
-func (rw *RWLock) release(fx *effects) {
+func (c *Client) release(fx *effects) {
 	fx.Effects.Reset()
 	fx.deaf = fx.deaf[:0]
 	for i := range fx.send {
@@ -97,70 +97,70 @@ func (rw *RWLock) release(fx *effects) {
 	}
 	clear(fx.cancels)
 	fx.cancels = fx.cancels[:0]
-	rw.effects.Put(fx)
+	c.effects.Put(fx)
 }
 
 // received takes what a server has answered.
-func (rw *RWLock) received(results []dispatch.Result) {
-	rw.mu.Lock()
+func (c *Client) received(results []dispatch.Result) {
+	c.mu.Lock()
 	now := time.Now()
 	for _, result := range results {
 		if r := result.Request; r.From != nil { // or else nobody waits for the answer
 			r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
 		}
 	}
-	rw.flush()
+	c.flush()
 }
 
 // rerouted has the engine try again at once what other servers have not answered.
-func (rw *RWLock) rerouted() {
-	rw.mu.Lock()
-	rw.engine.Resume(time.Now())
-	rw.flush()
+func (c *Client) rerouted() {
+	c.mu.Lock()
+	c.engine.Resume(time.Now())
+	c.flush()
 }
 
 // wanted reports whether a request that replicas are to confirm is still to be sent.
-func (rw *RWLock) wanted(r *protocol.Request) bool {
-	rw.mu.Lock()
-	defer rw.mu.Unlock()
+func (c *Client) wanted(r *protocol.Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return r.From.(*engine.Request).Wanted()
 }
 
 // tick has the engine do what is due.
-func (rw *RWLock) tick() {
-	rw.mu.Lock()
-	rw.armed = time.Time{}
-	if !rw.stopped {
-		rw.servers.Tick(time.Now())
+func (c *Client) tick() {
+	c.mu.Lock()
+	c.armed = time.Time{}
+	if !c.stopped {
+		c.servers.Tick(time.Now())
 	}
-	rw.flush()
+	c.flush()
 }
 
 // arm sets the timer for when the engine wants to look again. A timer that fires in vain does no harm, and is
 // cheaper than one that is set for every hold.
-func (rw *RWLock) arm() {
-	at, ok := rw.servers.Next()
-	if !ok || rw.stopped || !rw.armed.IsZero() && !at.Before(rw.armed) {
+func (c *Client) arm() {
+	at, ok := c.servers.Next()
+	if !ok || c.stopped || !c.armed.IsZero() && !at.Before(c.armed) {
 		return
 	}
-	rw.armed = at
-	if rw.timer == nil {
-		rw.timer = time.AfterFunc(time.Until(at), rw.tick)
+	c.armed = at
+	if c.timer == nil {
+		c.timer = time.AfterFunc(time.Until(at), c.tick)
 	} else {
-		rw.timer.Reset(time.Until(at))
+		c.timer.Reset(time.Until(at))
 	}
 }
 
 // An ear hears what the subscription to a server brings.
 type ear struct {
-	rw     *RWLock
+	client *Client
 	server int
 }
 
 func (e *ear) do(fn func(s servers, now time.Time)) {
-	e.rw.mu.Lock()
-	fn(e.rw.servers, time.Now())
-	e.rw.flush()
+	e.client.mu.Lock()
+	fn(e.client.servers, time.Now())
+	e.client.flush()
 }
 
 func (e *ear) Subscribed() {
@@ -172,9 +172,9 @@ func (e *ear) Unsubscribed(err error) {
 }
 
 func (e *ear) Awaited() bool {
-	e.rw.mu.Lock()
-	defer e.rw.mu.Unlock()
-	return e.rw.engine.Waiting()
+	e.client.mu.Lock()
+	defer e.client.mu.Unlock()
+	return e.client.engine.Waiting()
 }
 
 func (e *ear) Heard(message string) {

@@ -1,4 +1,4 @@
-package rwlock
+package client
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// servers are what is below the lowest layer: one server, or a quorum of several. RWLock.mu is locked. The
-// RWLock has a dispatcher for each server; i says which one it is about.
+// servers are what is below the lowest layer: one server, or a quorum of several. Client.mu is locked. The
+// Client has a dispatcher for each server; i says which one it is about.
 type servers interface {
 	Flush(now time.Time, fx *effects)             // takes what is to be done
 	Subscribed(now time.Time, i int)              // the subscription stands
@@ -29,7 +29,7 @@ type servers interface {
 // oneServer is a server, a Sentinel group or a cluster.
 type oneServer struct {
 	engine.Layer // the lowest
-	rw           *RWLock
+	client       *Client
 	inspects     []*protocol.Request
 }
 
@@ -42,7 +42,7 @@ func (s *oneServer) Voting() (of, n int)                          { return 0, 0 
 func (s *oneServer) Flush(now time.Time, fx *effects) {
 	s.Layer.Flush(now, &fx.Effects)
 	for _, r := range fx.Send {
-		r.Layer, r.From, r.Trace = s.Layer, r, s.rw.traceOf(r)
+		r.Layer, r.From, r.Trace = s.Layer, r, s.client.traceOf(r)
 		fx.send[0] = append(fx.send[0], &r.Request)
 	}
 	if fx.Relisten {
@@ -53,7 +53,7 @@ func (s *oneServer) Flush(now time.Time, fx *effects) {
 }
 
 func (s *oneServer) Inspect(_ time.Time, name string, done chan *quorum.Inspection) {
-	r := s.rw.engine.Inspect(name)
+	r := s.client.engine.Inspect(name)
 	r.From = inspection(done)
 	s.inspects = append(s.inspects, &r)
 }
@@ -72,18 +72,18 @@ func (done inspection) Received(_ time.Time, _ *protocol.Request, reply any, _ i
 // A quorumOf is several servers that vote.
 type quorumOf struct {
 	*quorum.Quorum
-	rw    *RWLock
-	taken quorum.Effects // memory
+	client *Client
+	taken  quorum.Effects // memory
 }
 
-func (s *quorumOf) Voting() (of, n int) { return len(s.rw.dispatch), s.Quorum.Voting() }
+func (s *quorumOf) Voting() (of, n int) { return len(s.client.dispatch), s.Quorum.Voting() }
 
 func (s *quorumOf) Flush(now time.Time, fx *effects) {
 	s.taken.Reset()
 	s.Quorum.Flush(now, &s.taken)
 	fx.Effects, s.taken.Effects = s.taken.Effects, fx.Effects
 	for _, r := range s.taken.Requests {
-		r.From, r.Trace = vote{s.Quorum, r}, s.rw.traceOf(r.For)
+		r.From, r.Trace = vote{s.Quorum, r}, s.client.traceOf(r.For)
 		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
 	}
 	fx.deaf = append(fx.deaf, s.taken.Deaf...)
@@ -121,20 +121,20 @@ func (b inbox) Received(_ time.Time, r *protocol.Request, value any, _ int, err 
 
 // read returns what the keys hold, as far as a majority of the servers has said so before ctx ends. It asks
 // by one command, or by one each where keys may be on different servers.
-func (rw *RWLock) read(ctx context.Context, keys []string) []any {
+func (c *Client) read(ctx context.Context, keys []string) []any {
 	values := make([]any, len(keys))
-	done := make(inbox, len(rw.dispatch)+len(keys))
+	done := make(inbox, len(c.dispatch)+len(keys))
 	places := map[*protocol.Request]int{}
-	sent, enough := len(rw.dispatch), len(rw.dispatch)/2+1
-	if rw.apart {
+	sent, enough := len(c.dispatch), len(c.dispatch)/2+1
+	if c.apart {
 		sent, enough = len(keys), len(keys)
 		for i, key := range keys {
 			r := command("get", key)
 			r.From, places[r] = done, i
-			rw.dispatch[0].Send(r)
+			c.dispatch[0].Send(r)
 		}
 	} else {
-		for _, d := range rw.dispatch {
+		for _, d := range c.dispatch {
 			r := command("mget", keys...)
 			r.From = done
 			d.Send(r)
@@ -146,12 +146,12 @@ func (rw *RWLock) read(ctx context.Context, keys []string) []any {
 			if list, ok := answer.value.([]any); ok && len(list) == len(values) {
 				n++
 				fill(values, list)
-			} else if rw.apart && answer.err == nil {
+			} else if c.apart && answer.err == nil {
 				values[places[answer.to]] = answer.value
 			}
 		case <-ctx.Done():
 			return values
-		case <-rw.ends.Done():
+		case <-c.ends.Done():
 			return values
 		}
 	}

@@ -1,4 +1,4 @@
-package rwlock
+package client
 
 import (
 	"bytes"
@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// goroutine returns the number of the calling goroutine, or 0 if the runtime does not tell. Numbers are not
+// Goroutine returns the number of the calling goroutine, or 0 if the runtime does not tell. Numbers are not
 // used again while the process lives, unlike the address of a goroutine.
-func goroutine() uint64 {
+func Goroutine() uint64 {
 	var buf [64]byte // for "goroutine <number> [running]:"
 	text, ok := bytes.CutPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))
 	digits, _, found := bytes.Cut(text, []byte(" "))

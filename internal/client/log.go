@@ -1,4 +1,4 @@
-package rwlock
+package client
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 const mostReports = 8192
 
 // A reporter hands reports to code of the user's, on a goroutine of its own while there are any: code that
-// blocks, or calls the RWLock, holds nothing else up.
+// blocks, or calls the library, holds nothing else up.
 type reporter[T any] struct {
 	handle func(report T, dropped int)
 
@@ -76,24 +76,24 @@ func (r *reporter[T]) close() <-chan struct{} {
 	return done
 }
 
-// log writes a record to the logger.
-func log(l *slog.Logger, label string, rec engine.Record, dropped int) {
+// write writes a record to the logger.
+func write(l *slog.Logger, label string, rec engine.Record, dropped int) {
 	if l == nil {
 		l = slog.Default()
 	}
 	args := []any{"lock", rec.Name, "label", label}
 	if rec.Owner != (engine.Owner{}) {
-		args = append(args, "owner", rec.Owner.String(), "mode", Mode(rec.Mode).String())
+		args = append(args, "owner", rec.Owner.String(), "mode", rec.Mode.String())
 	}
 	if rec.Token != 0 {
 		args = append(args, "token", rec.Token)
 	}
 	if rec.Hold != nil {
-		if where := rec.Hold.Tag.(*holding).where(); where.File != "" {
+		if where := rec.Hold.Tag.(*Hold).Caller(); where.File != "" {
 			args = append(args, "taken at", fmt.Sprintf("%s:%d", where.File, where.Line))
 		}
 	}
-	if reason := Reason(rec.Cause).String(); rec.Cause != 0 && reason != "" {
+	if reason := rec.Cause.String(); rec.Cause != 0 && reason != "" {
 		args = append(args, "reason", reason)
 	}
 	if dropped > 0 {

@@ -1,0 +1,259 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+)
+
+// A Call is a lock call: what it asks for, and how.
+type Call struct {
+	Name     string
+	Mode     protocol.Mode
+	Owner    protocol.Owner
+	NewOwner bool // nobody else knows the owner: it holds nothing
+	Try      bool // fail rather than wait
+	Lease    time.Duration
+	NoRenew  bool
+	MaxHold  time.Duration    // or 0
+	AtLeast  time.Duration    // or 0
+	Expired  <-chan time.Time // ends the wait; or nil
+	// Trace, if calls are traced, returns the context for the call whenever it begins.
+	Trace func() context.Context
+}
+
+// mostTries is how often a call begins anew whose process has slept through the lease of what it was granted.
+const mostTries = 10
+
+// A wait is what can end a lock call before it has the lock.
+type wait struct {
+	ctx     context.Context
+	start   time.Time
+	expired <-chan time.Time // of MaxWait
+}
+
+// Acquire is the one path on which both modes try, wait and give up.
+func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
+	w := wait{ctx: ctx, start: time.Now(), expired: call.Expired}
+	if err := ctx.Err(); err != nil {
+		return nil, w.over(err)
+	}
+	for tries := 1; ; tries++ {
+		h, err := c.try(&w, &call)
+		if err != engine.ErrAgain || tries == mostTries {
+			return h, err
+		}
+	}
+}
+
+// try makes one attempt at a call.
+func (c *Client) try(w *wait, call *Call) (*Hold, error) {
+	h := &Hold{client: c, scope: scope{parent: w.ctx}}
+	if c.config.Traced {
+		h.trace = &trace{call: call.Trace()}
+	}
+	h.hold = engine.Hold{
+		Name: call.Name, Owner: call.Owner, Mode: call.Mode, Try: call.Try, Lease: call.Lease, NoRenew: call.NoRenew,
+		MaxHold: call.MaxHold, Bounded: w.expired != nil || w.ctx.Done() != nil, NewOwner: call.NewOwner, Tag: h,
+	}
+	if c.config.Strict {
+		h.hold.Caller = Goroutine()
+	}
+	runtime.Callers(5, h.pcs[:]) // without those that only lead here
+
+	c.mu.Lock()
+	c.engine.Acquire(time.Now(), &h.hold)
+	if h.waits() {
+		h.ended = make(chan struct{}, 1)
+		c.flush()
+		if err := c.await(w, h); err != nil {
+			return nil, err
+		}
+	}
+	now := time.Now()
+	// A call whose context has ended returns its error, also if the lock was granted meanwhile: which was
+	// first, nobody can tell.
+	if w.ctx.Err() == nil && h.hold.State() == engine.Live && now.Before(h.hold.Deadline()) {
+		if call.AtLeast > 0 {
+			h.keptTill = now.Add(call.AtLeast)
+		}
+		c.flush()
+		return h, nil
+	}
+	h.traced(nil)
+	err := w.failed(h)
+	_, _ = c.engine.Release(now, &h.hold) // of what the caller does not get
+	c.flush()
+	return nil, err
+}
+
+// await waits until a call has come to an end, or gives up. It returns with Client.mu locked, or with what
+// the call fails with.
+func (c *Client) await(w *wait, h *Hold) error {
+	var gaveUp error
+	select {
+	case <-h.ended:
+		c.mu.Lock()
+		return nil
+	case <-w.ctx.Done():
+		gaveUp = w.ctx.Err()
+	case <-w.expired:
+		gaveUp = context.DeadlineExceeded
+	case <-c.ends.Done():
+		gaveUp = engine.ErrClosed
+	}
+	switch {
+	case !h.hold.NewOwner:
+		c.mu.Lock()
+	case !c.quitters.busy.Load() && c.mu.TryLock():
+	default: // many give up together
+		if err := c.quit(w, h, gaveUp); err != nil {
+			return err
+		}
+		c.mu.Lock()
+	}
+	if h.waits() {
+		// Should the server grant the lock in this very moment, it is told to pass it on.
+		c.engine.GiveUp(time.Now(), &h.hold, gaveUp)
+	}
+	return nil
+}
+
+// waits reports whether the call has yet to come to an end.
+func (h *Hold) waits() bool {
+	return h.hold.State() == engine.Wanted || h.hold.State() == engine.Entering
+}
+
+// over returns what the call fails with when err ended the wait.
+func (w *wait) over(err error) error {
+	over := &overError{err: err, waited: time.Since(w.start).Round(time.Millisecond)}
+	if ended := w.ctx.Err(); ended != nil && errors.Is(err, ended) {
+		over.ctx = w.ctx
+	}
+	return over
+}
+
+// failed returns what a call fails with: what ended it, who was in the way, and what the server has said
+// last.
+func (w *wait) failed(h *Hold) error {
+	err := h.hold.Err()
+	switch {
+	case h.hold.State() == engine.Failed:
+	case errors.Is(err, engine.ErrClosed):
+		return engine.ErrClosed
+	case w.ctx.Err() != nil:
+		return w.over(w.ctx.Err())
+	default: // the process slept through the lease of what it was granted
+		return engine.ErrAgain
+	}
+	return w.explain(h, err)
+}
+
+// explain returns what a call fails with that err has ended. Client.mu is locked, for reading at least.
+func (w *wait) explain(h *Hold, err error) error {
+	c := h.client
+	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	unanswered := errors.Is(err, engine.ErrUnanswered)
+	if !ended && !unanswered && !errors.Is(err, engine.ErrLocked) {
+		return err
+	}
+	if ended {
+		err = w.over(err)
+		if h.hold.Unanswered() {
+			err = &because{err, engine.ErrUnanswered}
+		}
+	}
+	if ended || unanswered {
+		if why := c.why(h.hold.LastError()); why != nil && !errors.Is(err, why) {
+			return &because{err, why}
+		}
+	}
+	if blocked := h.blocked(); blocked != nil {
+		return &because{err, blocked}
+	}
+	return err
+}
+
+// unanswered returns what a call fails with whose context ended before the server had answered; h is the hold
+// that it is about, or nil.
+func (c *Client) unanswered(w *wait, h *engine.Hold) error {
+	var err error = &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var last error
+	if h != nil {
+		last = h.LastError()
+	}
+	if why := c.why(last); why != nil {
+		return &because{err, why}
+	}
+	return err
+}
+
+// why returns why a call was not answered whose last request failed with last, or nil if that is not known.
+// Client.mu is locked.
+func (c *Client) why(last error) error {
+	if trouble := c.servers.Trouble(); trouble != nil && (last == nil || errors.Is(last, quorum.ErrNoMajority)) {
+		return trouble
+	}
+	return last
+}
+
+// blocked returns who is in the way, or nil if that is not known.
+func (h *Hold) blocked() error {
+	o, known, ours := h.client.engine.Obstacle(time.Now(), &h.hold)
+	if !known {
+		return nil
+	}
+	return h.client.config.Blocked(&h.hold, o, ours)
+}
+
+// The errors of calls make their text when it is read: thousands of calls may fail together.
+
+// An overError is what has ended a wait, and when.
+type overError struct {
+	err    error
+	waited time.Duration
+	ctx    context.Context // that has ended it, or nil. Its cause takes a lock to read that all calls with it share
+}
+
+// cause returns the cause of the end of the context, or nil if there is none but that.
+func (e *overError) cause() error {
+	if e.ctx == nil {
+		return nil
+	}
+	if cause := context.Cause(e.ctx); !errors.Is(e.err, cause) {
+		return cause
+	}
+	return nil
+}
+
+func (e *overError) Error() string {
+	text := fmt.Sprintf("%v after %v", e.err, e.waited)
+	if cause := e.cause(); cause != nil {
+		text += ": " + cause.Error()
+	}
+	return text
+}
+
+// Is spares those who look for the context's error the cause.
+func (e *overError) Is(target error) bool { return errors.Is(e.err, target) }
+
+func (e *overError) Unwrap() []error {
+	if cause := e.cause(); cause != nil {
+		return []error{e.err, cause}
+	}
+	return []error{e.err}
+}
+
+// A because is an error with its reason.
+type because struct{ err, why error }
+
+func (e *because) Error() string   { return e.err.Error() + ": " + e.why.Error() }
+func (e *because) Unwrap() []error { return []error{e.err, e.why} }

@@ -1,0 +1,258 @@
+// Package client runs an engine: it has the mutex that guards it, the goroutines that send and receive for
+// it, its timer, and whatever calls code of the user's. The package rwlock is its face.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+)
+
+const (
+	// endTimeout bounds how long Unlock and Close wait for a server that does not answer.
+	endTimeout = engine.EndTimeout
+	// lateTimeout bounds how long Close waits for requests that are about no hold, such as the one that
+	// removes the label: a server that does not answer need not know that they are of no use any more.
+	lateTimeout = 500 * time.Millisecond
+)
+
+// Config is what a Client is made of.
+type Config struct {
+	Prefix   string
+	Label    string
+	Lease    time.Duration
+	Strict   bool          // only the goroutine that took a hold may re-enter
+	Replicas int           // how many are to confirm a hold; for at most Confirm they are waited for
+	Confirm  time.Duration // likewise
+	Logger   *slog.Logger  // nil for the default one
+	Observe  func(Event)   // called for one event at a time; or nil
+	Traced   bool          // calls and holds have contexts of their own: see Call.Trace and Hold.Trace
+	// Blocked returns the error that says who is in the way of a call.
+	Blocked func(h *engine.Hold, o protocol.Obstacle, ours bool) error
+}
+
+// A Client runs one engine over one server, or over a quorum of several.
+type Client struct {
+	Closed func() // called at the end of Close; or nil. It is set before anything else is called
+
+	config   Config
+	servers  servers
+	dispatch []*dispatch.Dispatcher // one for each server
+	apart    bool                   // keys may be on different servers, behind one dispatcher
+	log      reporter[engine.Record]
+	observer reporter[Event]
+	instance string
+	cancels  sync.WaitGroup // of contexts
+	ends     signal         // Close was called
+	drained  signal         // nothing is held or waited for, and no call begins any more: by Close or Shutdown
+	idle     signal         // nothing is to be released either, after Close
+	over     signal         // Close has come to an end
+	effects  sync.Pool      // of *effects, empty
+	timeouts sync.Pool      // of *time.Timer, stopped
+
+	quitters quitters // calls that have returned
+
+	mu      sync.RWMutex // guards what follows
+	engine  *engine.Engine
+	label   label
+	timer   *time.Timer
+	armed   time.Time // when the timer fires; zero if it does not
+	stopped bool      // the timer is not armed any more
+	closed  bool
+	closing bool // by Close or Shutdown
+}
+
+// A signal is given once; more often makes no difference.
+type signal struct {
+	context.Context // until then
+	give            context.CancelFunc
+}
+
+func newSignal() signal {
+	ctx, cancel := context.WithCancel(context.Background())
+	return signal{ctx, cancel}
+}
+
+// New returns a Client over one server, a Sentinel group or a cluster.
+func New(client redis.UniversalClient, config Config) *Client {
+	c := build(config)
+	c.servers, c.apart = &oneServer{Layer: c.engine, client: c}, !dispatch.OneServer(client)
+	c.dispatch = []*dispatch.Dispatcher{
+		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: c.rerouted, Wanted: c.wanted})}
+	return c
+}
+
+// NewQuorum returns a Client over several servers, which vote.
+func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
+	c := build(config)
+	q := quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}
+	c.servers = &quorumOf{Quorum: quorum.New(q, c.engine), client: c}
+	for _, client := range clients {
+		c.dispatch = append(c.dispatch, dispatch.New(client, dispatch.Calls{Receive: c.received}))
+	}
+	return c
+}
+
+// build returns a Client that has no server yet.
+func build(config Config) *Client {
+	c := &Client{config: config, instance: protocol.NewInstance(),
+		ends: newSignal(), drained: newSignal(), idle: newSignal(), over: newSignal()}
+	c.label = newLabel(config.Label, protocol.LabelKey(config.Prefix, c.instance), config.Lease)
+	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
+		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm})
+	c.log.handle = func(r engine.Record, dropped int) { write(config.Logger, config.Label, r, dropped) }
+	c.observer.handle = func(e Event, dropped int) {
+		e.Dropped = dropped
+		config.Observe(e)
+	}
+	return c
+}
+
+// Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. A second call
+// waits for the first. It returns an error if not all could be released in time.
+func (c *Client) Close() error { return c.close(false, nil) }
+
+// Shutdown ends every waiting call with ErrClosed, waits until every hold was released, and closes the
+// Client. If ctx ends first, it closes it at once, and why says so. err is that of Close.
+func (c *Client) Shutdown(ctx context.Context) (why, err error) {
+	w := wait{ctx: ctx, start: time.Now()}
+	c.mu.Lock()
+	c.closing = true
+	c.engine.Drain(time.Now())
+	c.flush()
+	select {
+	case <-c.drained.Done():
+	case <-c.ends.Done(): // somebody calls Close
+	case <-ctx.Done():
+		why = c.undrained(w.over(ctx.Err()))
+	}
+	if why != nil {
+		return why, c.close(false, nil)
+	}
+	if err = c.close(true, ctx.Done()); err != nil && ctx.Err() != nil {
+		why = w.over(ctx.Err())
+	}
+	return why, err
+}
+
+// undrained says that Shutdown closes the Client while there are holds, because of err; unless there are none
+// after all.
+func (c *Client) undrained(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.engine.Drained() {
+		return nil
+	}
+	return fmt.Errorf("%w: %d holds were not released", err, c.engine.Holds())
+}
+
+// close is Close. If nothing is held, it does not wait for what was lost, waits for at most half a second for
+// what the server was never heard to have, and also for the rest once hurry is closed.
+func (c *Client) close(drained bool, hurry <-chan struct{}) error {
+	start := time.Now()
+	timeout, late := time.NewTimer(endTimeout), time.NewTimer(lateTimeout)
+	defer timeout.Stop()
+	defer late.Stop()
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.over.Done()
+		return nil
+	}
+	defer c.over.give()
+	c.closed, c.closing = true, true
+	c.engine.Close(time.Now())
+	if drained {
+		c.engine.AbandonLost(time.Now())
+	} else {
+		late.Stop()
+	}
+	c.flush()
+	c.dropLabel()
+	c.ends.give()
+
+	for over := false; c.idle.Err() == nil && !over; {
+		select {
+		case <-c.idle.Done():
+		case <-hurry:
+			hurry = nil
+			timeout.Reset(lateTimeout)
+		case <-late.C:
+			c.mu.Lock()
+			c.engine.AbandonUnheard()
+			c.flush()
+		case <-timeout.C:
+			over = true
+			timeout.Reset(0)
+		}
+	}
+	err := c.unreleased()
+	c.mu.Lock()
+	c.stopped = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.mu.Unlock()
+	stopped, cancelled := make(chan struct{}), make(chan struct{})
+	var dispatched []<-chan struct{}
+	for _, d := range c.dispatch {
+		dispatched = append(dispatched, d.Close())
+	}
+	go func() {
+		for _, done := range dispatched {
+			<-done
+		}
+		close(stopped)
+	}()
+	late.Reset(lateTimeout)
+	select {
+	case <-stopped:
+	case <-late.C:
+	case <-timeout.C:
+		timeout.Reset(0)
+	}
+	go func() {
+		c.cancels.Wait()
+		close(cancelled)
+	}()
+	timeout.Reset(max(endTimeout-time.Since(start), lateTimeout))
+	for _, ended := range []<-chan struct{}{cancelled, c.log.close(), c.observer.close()} {
+		select {
+		case <-ended:
+		case <-timeout.C:
+			timeout.Reset(0)
+			if err == nil {
+				err = errors.New("a logger, an observer or what runs when a context ends does not return")
+			}
+		}
+	}
+	if c.Closed != nil {
+		c.Closed()
+	}
+	return err
+}
+
+// unreleased says that Close could not release everything, and why. It returns nil if there is nothing left
+// to release.
+func (c *Client) unreleased() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, err := c.engine.Unreleased()
+	switch {
+	case n == 0:
+		return nil
+	case err == nil:
+		err = errors.New("the server does not answer")
+	}
+	return fmt.Errorf("%d holds end with their leases: %w", n, err)
+}

@@ -1,0 +1,201 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A Hold is what the Client refers to of a hold, or of a call that asks for one. The user's handle refers to
+// it, and not the other way round, so that a handle that nobody else refers to can be noticed.
+type Hold struct {
+	hold     engine.Hold
+	client   *Client
+	ended    chan struct{} // has a signal when a call or a release has ended that somebody waits for
+	released bool          // by Unlock
+	trace    *trace        // nil without a tracer
+	pcs      [6]uintptr    // of the calls that took it
+	keptTill time.Time     // with AtLeast: when Unlock may release it
+	gaveUp   error         // why the call has returned, though the engine does not know yet; set while Client.mu is locked for reading
+
+	scope
+}
+
+// Name returns the name of the lock.
+func (h *Hold) Name() string { return h.hold.Name }
+
+// Mode returns the mode of the hold.
+func (h *Hold) Mode() protocol.Mode { return h.hold.Mode }
+
+// Owner returns the owner of the hold.
+func (h *Hold) Owner() protocol.Owner { return h.hold.Owner }
+
+// Token returns the fencing token.
+func (h *Hold) Token() int64 { return h.hold.Token() }
+
+// Deadline returns until when the hold may be relied on, or could be.
+func (h *Hold) Deadline() time.Time {
+	h.client.mu.Lock()
+	defer h.client.mu.Unlock()
+	return h.hold.Deadline()
+}
+
+// Lost reports whether the hold was lost before it was released.
+func (h *Hold) Lost() bool {
+	h.client.mu.Lock()
+	defer h.client.mu.Unlock()
+	return errors.Is(h.hold.Err(), engine.ErrLost)
+}
+
+// Caller returns the place in the program that asked for the hold, or a zero Source if that is not known.
+func (h *Hold) Caller() slog.Source {
+	if h == nil {
+		return slog.Source{}
+	}
+	frames := runtime.CallersFrames(h.pcs[:])
+	for {
+		f, more := frames.Next()
+		in, _ := strings.CutPrefix(f.Function, "github.com/seed-7e8842f7/rwlock")
+		if f.File != "" && !strings.HasPrefix(in, ".") && !strings.HasPrefix(in, "/internal/client.") {
+			return slog.Source{Function: f.Function, File: f.File, Line: f.Line}
+		}
+		if !more {
+			return slog.Source{}
+		}
+	}
+}
+
+// Forget stops renewing a hold whose handle became unreachable without Unlock.
+func (h *Hold) Forget() {
+	h.client.mu.Lock()
+	h.client.engine.Forget(time.Now(), &h.hold)
+	h.client.flush()
+}
+
+// wake signals that the engine has come to an end with what somebody waits for.
+func (h *Hold) wake() {
+	if h.ended != nil {
+		select {
+		case h.ended <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Unlock releases the hold, and waits for the server's answer until ctx ends, for five seconds at most.
+func (h *Hold) Unlock(ctx context.Context) error {
+	c := h.client
+	c.mu.Lock()
+	if h.released {
+		c.mu.Unlock()
+		return engine.ErrNotHeld
+	}
+	h.released = true
+	now := time.Now()
+	begun := h.done != nil
+	if rest := h.keptTill.Sub(now); rest > 0 && h.hold.State() == engine.Live {
+		c.mu.Unlock()
+		time.AfterFunc(rest, h.release)
+		if begun {
+			h.end(nil)
+		}
+		return nil
+	}
+	known, err := c.engine.Release(now, &h.hold)
+	fx := c.unlock()
+	if begun {
+		h.end(err)
+	}
+	c.run(fx)
+	if known {
+		return err
+	}
+	if ctx == nil || ctx.Err() != nil {
+		ctx = context.Background()
+	}
+	return h.await(ctx, now.Add(endTimeout))
+}
+
+// release releases a hold that Unlock has kept for AtLeast. Nobody waits for the answer.
+func (h *Hold) release() {
+	h.client.mu.Lock()
+	_, _ = h.client.engine.Release(time.Now(), &h.hold)
+	h.client.flush()
+}
+
+// await waits until the server has answered a release, ctx is done, or end has come.
+func (h *Hold) await(ctx context.Context, end time.Time) error {
+	c := h.client
+	c.mu.Lock()
+	if h.hold.State() == engine.Finished {
+		defer c.mu.Unlock()
+		return h.hold.Err()
+	}
+	if h.ended == nil {
+		h.ended = make(chan struct{}, 1)
+	}
+	select {
+	case <-h.ended: // that the call had ended
+	default:
+	}
+	c.mu.Unlock()
+
+	timeout, ok := c.timeouts.Get().(*time.Timer)
+	if ok {
+		timeout.Reset(time.Until(end))
+	} else {
+		timeout = time.NewTimer(time.Until(end))
+	}
+	defer func() {
+		timeout.Stop()
+		c.timeouts.Put(timeout)
+	}()
+	var gaveUp error
+	select {
+	case <-h.ended:
+	case <-ctx.Done():
+		gaveUp = fmt.Errorf("no answer yet, the release goes on: %w", ctx.Err())
+	case <-timeout.C:
+		gaveUp = fmt.Errorf("no answer for %v, the release goes on: %w", endTimeout, context.DeadlineExceeded)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h.hold.State() == engine.Finished {
+		return h.hold.Err()
+	}
+	if cause := h.hold.LastError(); cause != nil {
+		return fmt.Errorf("%w: %w", gaveUp, cause)
+	}
+	return gaveUp
+}
+
+// Extend has the hold last for d from now, at least.
+func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
+	w := wait{ctx: ctx, start: time.Now()}
+	if err := ctx.Err(); err != nil {
+		return w.over(err)
+	}
+	c := h.client
+	done := make(chan error, 1)
+	x := engine.Extension{Tag: done}
+	c.mu.Lock()
+	c.engine.Extend(time.Now(), &h.hold, d, &x)
+	c.flush()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	err := c.unanswered(&w, &h.hold)
+	c.mu.Lock()
+	c.engine.GiveUpExtension(&x, err)
+	c.flush()
+	return <-done
+}

@@ -1,0 +1,112 @@
+package client
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+const (
+	// labelTime is for how long at least a label stays at the server. It is set again after half of that, if
+	// it is still needed.
+	labelTime = 4 * time.Minute
+	// mostLabelTime is for how long at most, whatever the lease is.
+	mostLabelTime = 24 * time.Hour
+	// labelRetry is when to try again if the server did not take the label.
+	labelRetry = 30 * time.Second
+	// labelPatience is how long to wait for the labels of others. They may be on a server that does not
+	// answer, though that of the lock does.
+	labelPatience = time.Second
+)
+
+// A label is what the server keeps of the Client for people. Client.mu guards it.
+type label struct {
+	text  string
+	key   string
+	ttl   time.Duration
+	known bool        // the server was told, and need not be for a while
+	timer *time.Timer // for when that is over; nil if the server was never told
+}
+
+func newLabel(text, key string, lease time.Duration) label {
+	return label{text: text, key: key, ttl: min(max(labelTime, 2*lease), mostLabelTime)}
+}
+
+// labels reports whether something is held or waited for and the server is to be told the label. The first
+// request of a Client takes that along; then it is a matter of the label's timer.
+func (c *Client) labels() bool { return !c.label.known && !c.closed && !c.engine.Idle() }
+
+// tellLabel has every server told the label.
+func (c *Client) tellLabel(fx *effects) {
+	l := &c.label
+	l.known = true
+	if l.timer == nil {
+		l.timer = time.AfterFunc(l.ttl/2, c.labelOver)
+	} else {
+		l.timer.Reset(l.ttl / 2)
+	}
+	for i := range fx.send {
+		r := command("set", l.key, l.text, "px", strconv.FormatInt(l.ttl.Milliseconds(), 10))
+		r.From = labelled{c}
+		fx.send[i] = append(fx.send[i], r)
+	}
+}
+
+// labelOver has the label told again if anything is held or waited for, and otherwise when that is so again.
+func (c *Client) labelOver() {
+	c.mu.Lock()
+	c.label.known = false
+	c.flush()
+}
+
+// labelled takes a server's answer. Client.mu is locked.
+type labelled struct{ *Client }
+
+func (c labelled) Received(_ time.Time, _ *protocol.Request, _ any, _ int, err error) {
+	if err != nil && !c.closed {
+		c.label.timer.Reset(labelRetry)
+	}
+}
+
+// dropLabel has the server forget the label, when the Client is closed. What is lost of that, its time to
+// live does.
+func (c *Client) dropLabel() {
+	c.mu.Lock()
+	told := c.label.timer != nil
+	if told {
+		c.label.timer.Stop()
+	}
+	c.mu.Unlock()
+	if told {
+		for _, d := range c.dispatch {
+			d.Send(command("del", c.label.key))
+		}
+	}
+}
+
+// labelsOf returns the labels of instances, as far as the server knows them and says so soon, and before ctx
+// ends.
+func (c *Client) labelsOf(ctx context.Context, instances map[string]bool) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, labelPatience)
+	defer cancel()
+	labels := make(map[string]string)
+	var keys, names []string
+	for i := range instances {
+		if key := protocol.LabelKey(c.config.Prefix, i); key == c.label.key {
+			labels[i] = c.label.text
+		} else {
+			keys, names = append(keys, key), append(names, i)
+		}
+	}
+	if len(keys) == 0 {
+		return labels
+	}
+	for i, text := range c.read(ctx, keys) {
+		if s, ok := text.(string); ok {
+			labels[names[i]] = s
+		}
+	}
+	return labels
+}

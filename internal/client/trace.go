@@ -1,0 +1,98 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+)
+
+// An Event is what an observer is told.
+type Event struct {
+	engine.Event
+	Time    time.Time
+	Try     bool            // of Acquired and Refused
+	Context context.Context // that was given to the lock call; or the tracer's
+	Dropped int             // events before this one that were dropped
+}
+
+// A trace is what is kept of a lock call for the tracer.
+type trace struct {
+	call  context.Context // the tracer's for the call
+	hold  bool            // scope.parent is the tracer's for the hold
+	known bool            // so it is, or there will be no hold
+	ended []Event         // of the hold, until then
+}
+
+// observe queues what the engine has put out for the observer. Client.mu is locked, so that the order is
+// right.
+func (c *Client) observe(events []engine.Event) {
+	now := time.Now()
+	for _, ev := range events {
+		event := Event{Event: ev, Time: now}
+		if ev.Hold == nil {
+			c.observer.report(event)
+			continue
+		}
+		held, ofHold := ev.Hold.Tag.(*Hold), false
+		event.Hold = nil // the queue keeps no holds
+		switch event.Kind {
+		case engine.Ended, engine.Renewed, engine.RenewalFailed:
+			ofHold = true
+		case engine.Acquired, engine.Refused:
+			event.Try = ev.Hold.Try
+		}
+		if ofHold && held.trace != nil && !held.trace.known {
+			held.trace.ended = append(held.trace.ended, event)
+			continue
+		}
+		event.Context = held.parent
+		if held.trace != nil && !ofHold && event.Kind != engine.Withdrawn { // which comes after the end of the call
+			event.Context = held.trace.call
+		}
+		c.observer.report(event)
+	}
+}
+
+// Trace gives a hold its context.
+func (h *Hold) Trace(ctx context.Context) {
+	h.client.mu.Lock()
+	defer h.client.mu.Unlock()
+	h.traced(ctx)
+}
+
+// Parent returns the context that was given to the lock call.
+func (h *Hold) Parent() context.Context { return h.parent }
+
+// traced sets the context of a hold, or with nil notes that there will be no hold, and queues the events that
+// waited for that. Client.mu is locked.
+func (h *Hold) traced(ctx context.Context) {
+	if h.trace == nil {
+		return
+	}
+	if ctx != nil {
+		h.parent, h.trace.hold = ctx, true
+	}
+	for _, event := range h.trace.ended {
+		event.Context = h.parent
+		h.client.observer.report(event)
+	}
+	h.trace.known, h.trace.ended = true, nil
+}
+
+// traceOf returns the context whose values a request is sent with: the tracer's for the hold, or else for the
+// call.
+func (c *Client) traceOf(r *engine.Request) any {
+	if !c.config.Traced || r == nil {
+		return nil
+	}
+	h := r.Hold()
+	if h == nil {
+		return nil
+	}
+	held := h.Tag.(*Hold)
+	if held.trace.hold && !r.Asks() {
+		return held.parent
+	}
+	return held.trace.call
+}
