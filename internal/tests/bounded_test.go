@@ -684,7 +684,7 @@ func TestEndOfTheContextIsNoticedAfterTheGrant(t *testing.T) {
 func TestDoneContext(t *testing.T) {
 	everywhere(t, func(w *world) {
 		sent := &counter{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) })
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) })
 		cause := errors.New("the cause")
 		cancelled, cancel := context.WithCancelCause(context.Background())
 		cancel(cause)
@@ -785,7 +785,7 @@ func TestBadOptions(t *testing.T) {
 			require.ErrorContains(w, err, "rwlock: new: ")
 			require.ErrorContains(w, err, text)
 		}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) }, rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
 		for text, opt := range map[string]rwlock.LockOption{
 			"lease 99ms": rwlock.Lease(99 * time.Millisecond), "lease 0s": rwlock.Lease(0), "lease -1s": rwlock.Lease(-time.Second),
 			"lease " + century.String(): rwlock.Lease(century), "max wait 0s": rwlock.MaxWait(0), "max wait -1s": rwlock.MaxWait(-time.Second), "nil option": nil,

@@ -32,7 +32,7 @@ func TestCallsOfScripts(t *testing.T) {
 	for _, w := range workloads {
 		t.Run(w.name, func(t *testing.T) {
 			sent := &counter{}
-			op := w.prepare(t, newLockOn(t, g.client(t, sent)))
+			op := w.prepare(t, newLockOn(t, g.client(t, onEach(sent.count))))
 			loadScripts(t, g.asks)
 			require.NoError(t, op()) // from now on, the lock is all in one key
 			const n = 20

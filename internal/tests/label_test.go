@@ -99,7 +99,7 @@ func TestLabelKey(t *testing.T) {
 func TestLabelStaysWhileItIsNeeded(t *testing.T) {
 	bubbled(t, func(w *world) {
 		sets := &setCounter{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sets) })
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sets.note)) })
 		h := take(w, newOwner(), rw, write, "n", rwlock.Lease(10*time.Hour), rwlock.NoRenew())
 		for range 60 {
 			time.Sleep(time.Minute)
@@ -159,27 +159,9 @@ func TestRecordsShowTheLabel(t *testing.T) {
 // A setCounter counts how often a label is told.
 type setCounter struct{ n atomic.Int64 }
 
-func (s *setCounter) note(cmds ...redis.Cmder) {
-	for _, cmd := range cmds {
-		if cmd.Name() == "set" {
-			s.n.Add(1)
-		}
-	}
-}
-
-func (s *setCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *setCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.note(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (s *setCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		s.note(cmds...)
-		return next(ctx, cmds)
+func (s *setCounter) note(cmd redis.Cmder) {
+	if cmd.Name() == "set" {
+		s.n.Add(1)
 	}
 }
 

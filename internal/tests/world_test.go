@@ -846,7 +846,7 @@ func (g *gauge) of(tb testing.TB, fn func()) cost {
 func (g *gauge) floor(tb testing.TB, c redis.UniversalClient, prepare prepare) func() error {
 	tb.Helper()
 	rec := &recorder{}
-	op := prepare(tb, newLockOn(tb, g.client(tb, rec)))
+	op := prepare(tb, newLockOn(tb, g.client(tb, onEach(rec.note))))
 	require.NoError(tb, op()) // loads the scripts
 	scripts := rec.record(func() { require.NoError(tb, op()) })
 	sha, err := g.asks.ScriptLoad(context.Background(), "return 1").Result()
@@ -909,24 +909,6 @@ func text(arg any) string {
 		return string(b)
 	}
 	return fmt.Sprint(arg)
-}
-
-func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		r.note(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			r.note(cmd)
-		}
-		return next(ctx, cmds)
-	}
 }
 
 // scriptHash returns what EVALSHA names a script by.

@@ -240,7 +240,7 @@ func needs(clocks bool) string {
 }
 
 // run has workers work while the fault happens, several times.
-func (f fault) run(tb testing.TB, times int, seed uint64) summary {
+func (f fault) run(tb testing.TB, times int, seed uint64) *mint {
 	tb.Helper()
 	f.plan.Seed = seed
 	m := newMint(tb, f.plan)
@@ -249,7 +249,7 @@ func (f fault) run(tb testing.TB, times int, seed uint64) summary {
 		m.suffer(f)
 		m.work(30)
 	}
-	return m.finish()
+	return m
 }
 
 // chaos has workers work for about d, while one after the other of the faults happens that fit into a mint of
@@ -279,6 +279,9 @@ func (m *mint) suffer(f fault) {
 	f.inject(m)
 	m.struckOver()
 	m.progress(2*m.lease + 5*time.Second)
+	if len(m.nodes) > 1 {
+		m.pass(heal)
+	}
 }
 
 // A summary is what came of a run.

@@ -71,7 +71,7 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			available(t, f.plan.clock)
-			s := f.run(t, max(*times, 2), *seed)
+			s := f.run(t, max(*times, 2), *seed).finish()
 			t.Log(s)
 			assert.Zero(t, s.Fenced.Violations, "behind the fence")
 			if f.exact {

@@ -159,16 +159,7 @@ const heal = usual
 // run has workers work while the fault happens, to other servers each time.
 func (f votersFault) run(tb testing.TB, servers, times int, seed uint64) votersResult {
 	tb.Helper()
-	fault := f.on(servers)
-	fault.plan.Seed = seed
-	m := newMint(tb, fault.plan)
-	m.work(20)
-	for range times {
-		m.suffer(fault)
-		m.work(30)
-		m.pass(heal)
-	}
-	return f.finish(m)
+	return f.finish(f.on(servers).run(tb, times, seed))
 }
 
 // several has one of several faults after the other happen for about d.
@@ -181,7 +172,6 @@ func several(tb testing.TB, list []votersFault, servers int, seed uint64, d time
 	for start, i := time.Now(), 0; time.Since(start) < d; i++ {
 		m.work(10)
 		m.suffer(list[i%len(list)].on(servers))
-		m.pass(heal)
 	}
 	return all.finish(m)
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
-	"github.com/seed-7e8842f7/rwlock/verify/sim/resp"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/resp"
 )
 
 func TestMain(m *testing.M) {
@@ -239,7 +239,10 @@ func valid(lease int64) bool {
 
 // The splitter of the tests' own servers takes no more and no less than a value.
 func FuzzRESP(f *testing.F) {
-	for _, s := range []string{"+OK\r\n", "*2\r\n:1\r\n$3\r\nfoo\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n"} {
+	for _, s := range []string{
+		"+OK\r\n", "*2\r\n:1\r\n$3\r\nfoo\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n", "$3\r\nfoo\r\n", "*-1\r\n", "!3\r\nERR\r\n",
+		">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", "|1\r\n+a\r\n+b\r\n,1.5\r\n", "~1\r\n=5\r\ntxt:a\r\n",
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -248,7 +251,7 @@ func FuzzRESP(f *testing.F) {
 		}
 		in := bytes.NewReader(raw)
 		if got, err := resp.Read(bufio.NewReader(in)); err == nil {
-			require.True(t, bytes.HasPrefix(raw, got))
+			require.True(t, bytes.HasPrefix(raw, got.Raw))
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/verify/sim/resp"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/resp"
 )
 
 // A liar is a server that greets its clients as Redis does and then answers any script with the same bytes.
@@ -60,12 +60,12 @@ func (s *liar) serve(conn net.Conn) {
 	})
 	in := bufio.NewReader(conn)
 	for {
-		raw, err := resp.Read(in)
+		f, err := resp.Read(in)
 		if err != nil {
 			return
 		}
-		switch cmd := resp.Strings(raw); {
-		case resp.IsScript(raw):
+		switch cmd := f.Vals; {
+		case f.IsScript():
 			s.scripts.Add(1)
 			time.Sleep(time.Millisecond)
 			replies <- s.answer

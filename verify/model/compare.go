@@ -11,29 +11,24 @@ func Compare(expected, actual *Lock, slack int64) error {
 	if expected.Token != actual.Token {
 		return fmt.Errorf("the last token is %d, not %d", actual.Token-actual.Now, expected.Token-actual.Now)
 	}
-	sameHold := func(a, b Hold) bool {
-		near := near(a.Until, b.Until, slack)
-		a.Until = b.Until
-		return near && a == b
+	near := func(a *int64, b int64) bool { // from then on, they are the same
+		d := *a - b
+		*a = b
+		return d <= slack && -d <= slack
 	}
-	if e, a := expected.holds(), actual.holds(); !slices.EqualFunc(e, a, sameHold) {
+	e, a := expected.holds(), actual.holds()
+	if !slices.EqualFunc(e, a, func(a, b Hold) bool { return near(&a.Until, b.Until) && a == b }) {
 		return fmt.Errorf("the holds are %v, not %v", a, e)
 	}
-	sameWaiter := func(a, b Waiter) bool {
-		near := near(a.Until, b.Until, slack)
-		a.Until = b.Until
-		return near && a == b
-	}
-	if e, a := expected.line(), actual.line(); !slices.EqualFunc(e, a, sameWaiter) {
-		return fmt.Errorf("the queue is %v, not %v", a, e)
+	line, seen := expected.line(), actual.line()
+	if !slices.EqualFunc(line, seen, func(a, b Waiter) bool { return near(&a.Until, b.Until) && a == b }) {
+		return fmt.Errorf("the queue is %v, not %v", seen, line)
 	}
 	return nil
 }
 
 // Slack is by how many ms deadlines may be rounded.
 const Slack = 2
-
-func near(a, b, slack int64) bool { return a-b <= slack && b-a <= slack }
 
 func (l *Lock) holds() []Hold {
 	list := slices.Clone(l.Holds)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 
-	"github.com/seed-7e8842f7/rwlock/verify/sim/resp"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/resp"
 )
 
 // A network is between a whole RWLock's client and the server.
@@ -124,7 +124,7 @@ type link struct {
 
 // A frame is a value on its way, and when it is there.
 type frame struct {
-	raw    []byte
+	*resp.Frame
 	due    time.Time
 	atOnce bool
 }
@@ -141,10 +141,10 @@ func (l *link) queue(conn net.Conn) <-chan frame {
 			if err != nil {
 				return
 			}
-			f := frame{raw: raw}
+			f := frame{Frame: raw}
 			l.n.mu.Lock()
-			l.busy = l.busy || resp.IsScript(raw)
-			if f.atOnce = !l.busy && !resp.IsMessage(raw); !f.atOnce {
+			l.busy = l.busy || raw.IsScript()
+			if f.atOnce = !l.busy && !raw.IsMessage(); !f.atOnce {
 				last = later(time.Now().Add(l.n.delay()), last)
 				f.due = last
 			}
@@ -189,7 +189,7 @@ func (l *link) requests(frames <-chan frame) {
 			_ = l.client.Close()
 			time.Sleep(late)
 		}
-		if _, err := l.server.Write(f.raw); err != nil {
+		if _, err := l.server.Write(f.Raw); err != nil {
 			break
 		}
 	}
@@ -206,10 +206,10 @@ func (l *link) requests(frames <-chan frame) {
 func (l *link) replies(frames <-chan frame) {
 	for f := range frames {
 		l.arrive(f)
-		raw := f.raw
+		raw := f.Raw
 		l.n.mu.Lock()
 		w := l.n.weather
-		message, fate := resp.IsMessage(raw), 0
+		message, fate := f.IsMessage(), 0
 		if message {
 			fate = l.n.draw(w.Swallow, w.Twice, w.Tardy)
 		} else {

@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,35 +40,43 @@ func env(name string, otherwise uint64) uint64 {
 	return otherwise
 }
 
+// everyWorld lives through the worlds of so many seeds, on all processors. What live returns is called on one
+// at a time. It ends with the fifth world in which a promise is broken.
+func everyWorld(t *testing.T, worlds int, live func(seed uint64) (tally func(), report string)) {
+	var mu sync.Mutex
+	var next, failed int
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			for next < worlds && failed < 5 {
+				seed := *first + uint64(next)
+				next++
+				mu.Unlock()
+				tally, report := live(seed)
+				mu.Lock()
+				tally()
+				if report != "" {
+					failed++
+					t.Error(report)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // Every promise that one process, or all of them together, can see holds in every world:
 //
 //	go test ./sim -run EveryWorld -seed 42 -seeds 1 -v
 func TestPromisesHoldInEveryWorld(t *testing.T) {
 	start := time.Now()
 	var sum Tally
-	var mu sync.Mutex
-	var next, failed atomic.Int64
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for {
-				i := next.Add(1)
-				if i > int64(*seeds) || failed.Load() >= 5 {
-					return
-				}
-				seed := *first + uint64(i-1)
-				tally, report := Simulate(seed, *climate)
-				mu.Lock()
-				sum.Add(tally)
-				if report != "" {
-					failed.Add(1)
-					t.Error(report)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
+	everyWorld(t, *seeds, func(seed uint64) (tally func(), report string) {
+		one, report := Simulate(seed, *climate)
+		return func() { sum.Add(one) }, report
+	})
 	took := time.Since(start)
 	t.Logf("%d worlds from seed %d in %v, %.0f a second: %v",
 		*seeds, *first, took.Round(time.Millisecond), float64(*seeds)/took.Seconds(), &sum)
@@ -109,4 +116,27 @@ func TestPromisesHoldForWholeRWLocks(t *testing.T) {
 		}
 	})
 	t.Logf("%d worlds from seed %d in %v: %v", *wholes, *first, time.Since(start).Round(time.Millisecond), &sum)
+}
+
+var parliaments = flag.Int("quorums", 1000, "how many worlds to simulate in which several servers vote")
+
+// Exclusion and the order of tokens hold over three and five servers, of which a minority fails, and every
+// call ends:
+//
+//	go test ./sim -run OverAQuorum -seed 42 -quorums 1 -v
+func TestPromisesHoldOverAQuorum(t *testing.T) {
+	start := time.Now()
+	var holds, gaveUp, faults, losses int
+	everyWorld(t, *parliaments, func(seed uint64) (tally func(), report string) {
+		p, report := SimulateQuorum(seed)
+		if testing.Verbose() && *parliaments < 10 {
+			t.Logf("%v after %v", p.Requests, p.at.Sub(genesis))
+		}
+		return func() {
+			holds, gaveUp, faults, losses = holds+p.Holds, gaveUp+p.GaveUp, faults+p.Faults, losses+p.Losses
+		}, report
+	})
+	t.Logf("%d worlds from seed %d in %v: %d holds, %d calls without, %d lost, %d faults", *parliaments, *first,
+		time.Since(start).Round(time.Millisecond), holds, gaveUp, losses, faults)
+	require.NotZero(t, holds)
 }

@@ -298,24 +298,19 @@ func (w *world) trouble(rng *rand.Rand) {
 			w.declare(n)
 		}
 	}
-	add(c.Stalls, func() {
-		h := some()
-		p := h.current()
-		w.Note("the network of process %d stalls", h.id)
-		p.stall()
-		w.sleep(upTo(2 * w.lease))
-		w.Note("the network of process %d goes on", h.id)
-		p.resume()
-	})
-	add(c.Freezes, func() {
-		h := some()
-		p := h.current()
-		w.Note("process %d stands still", h.id)
-		p.freeze()
-		w.sleep(upTo(2 * w.lease))
-		w.Note("process %d goes on", h.id)
-		p.thaw()
-	})
+	lasting := func(on bool, what string, begin, end func(process)) {
+		add(on, func() {
+			h := some()
+			p := h.current()
+			w.Note("%s %d stands still", what, h.id)
+			begin(p)
+			w.sleep(upTo(2 * w.lease))
+			w.Note("%s %d goes on", what, h.id)
+			end(p)
+		})
+	}
+	lasting(c.Stalls, "the network of process", process.stall, process.resume)
+	lasting(c.Freezes, "process", process.freeze, process.thaw)
 	add(c.Cuts, func() {
 		h := some()
 		w.Note("connections of process %d break", h.id)

@@ -6,10 +6,13 @@ package times
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -238,4 +241,205 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 			unlock(t, mine)
 		})
 	}
+}
+
+var (
+	crowd  = flag.Int("crowd", 20_000, "how many calls give up together")
+	rounds = flag.Int("rounds", 5, "how often they do")
+)
+
+// giveUpWithin bounds how much later than bare contexts a crowd of calls ends, and how long it delays a lock of
+// another name. On a quiet machine it is less than half of it.
+const giveUpWithin = 100 * time.Millisecond
+
+// Calls that give up together return soon after as many that wait for a bare context, and hardly delay a lock
+// of another name.
+func TestManyGiveUpTogether(t *testing.T) {
+	testredis.Need(t)
+	t.Run("one server", func(t *testing.T) {
+		s := testredis.Start(t)
+		giveUpTogether(t, newLock(t, s), newLock(t, s))
+	})
+	t.Run("quorum", func(t *testing.T) {
+		servers := []*testredis.Server{testredis.Start(t), testredis.Start(t), testredis.Start(t)}
+		open := func() *rwlock.RWLock {
+			var clients []redis.UniversalClient
+			for _, s := range servers {
+				clients = append(clients, s.Client())
+			}
+			rw, err := rwlock.NewQuorum(clients)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, rw.Close()) })
+			return rw
+		}
+		giveUpTogether(t, open(), open())
+	})
+}
+
+func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
+	var bare, calls, before, beside []time.Duration
+	for range *rounds {
+		bare = append(bare, untilAllReturn(t, func(context.Context) {}, func(ctx context.Context) { <-ctx.Done() }, func() {}))
+		h, err := other.Lock(t.Context(), "n")
+		require.NoError(t, err)
+		before = append(before, slowest(t, rw, 50))
+		var busy time.Duration
+		calls = append(calls, untilAllReturn(t, func(context.Context) {
+			require.Eventually(t, func() bool {
+				waits := rw.Snapshot().Waits
+				return len(waits) == *crowd && !slices.ContainsFunc(waits, func(w rwlock.LocalWait) bool { return w.Blocked == nil })
+			}, 5*time.Minute, 100*time.Millisecond)
+		}, func(ctx context.Context) {
+			if _, err := rw.Lock(ctx, "n"); err == nil {
+				t.Error("the lock is held")
+			}
+		}, func() { busy = slowest(t, rw, 50) }))
+		beside = append(beside, busy)
+		require.Eventually(t, func() bool {
+			s, err := other.Inspect(t.Context(), "n")
+			return err == nil && len(s.Waiters) == 0
+		}, time.Minute, 100*time.Millisecond)
+		unlock(t, h)
+	}
+	for _, list := range [][]time.Duration{bare, calls, before, beside} {
+		slices.Sort(list)
+	}
+	i := *rounds / 2
+	t.Logf("%d bare contexts: %v, as many calls: %v; a lock and unlock: %v, meanwhile: %v (medians; all: %v %v %v %v)",
+		*crowd, bare[i], calls[i], before[i], beside[i], bare, calls, before, beside)
+	require.Less(t, calls[i]-bare[i], giveUpWithin, "returns")
+	require.Less(t, beside[i]-before[i], giveUpWithin, "a lock of another name")
+}
+
+// untilAllReturn returns how long after the end of their context the last of a crowd of calls returns. during
+// is called meanwhile.
+func untilAllReturn(t *testing.T, begun, call func(ctx context.Context), during func()) time.Duration {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var ready, over sync.WaitGroup
+	var mu sync.Mutex
+	var last time.Time
+	ready.Add(*crowd)
+	for range *crowd {
+		over.Go(func() {
+			ready.Done()
+			call(ctx)
+			now := time.Now()
+			mu.Lock()
+			defer mu.Unlock()
+			if now.After(last) {
+				last = now
+			}
+		})
+	}
+	ready.Wait()
+	begun(ctx)
+	start := time.Now()
+	cancel()
+	during()
+	over.Wait()
+	return last.Sub(start)
+}
+
+// slowest returns how long the slowest of some pairs of Lock and Unlock takes.
+func slowest(t *testing.T, rw *rwlock.RWLock, pairs int) (most time.Duration) {
+	for range pairs {
+		start := time.Now()
+		h, err := rw.Lock(t.Context(), "free")
+		require.NoError(t, err)
+		unlock(t, h)
+		most = max(most, time.Since(start))
+	}
+	return most
+}
+
+// A read pair costs the server the same among few readers and many.
+func TestCostOfManyReaders(t *testing.T) {
+	testredis.Need(t)
+	s := testredis.Start(t)
+	op := func(readers int) func() {
+		rw, name := newLock(t, s), fmt.Sprint(readers)
+		holds := make([]*rwlock.Hold, readers)
+		t.Cleanup(func() { runtime.KeepAlive(holds) })
+		for i := range holds {
+			var err error
+			holds[i], err = rw.RLock(t.Context(), name, rwlock.NoRenew(), rwlock.Lease(time.Hour))
+			require.NoError(t, err)
+		}
+		return func() {
+			for range 10 {
+				h, err := rw.RLock(t.Context(), name)
+				require.NoError(t, err)
+				unlock(t, h)
+			}
+		}
+	}
+	requireSame(t, s, op(10), op(3000))
+}
+
+// A handover costs the server the same before few waiters and many.
+func TestCostOfManyWaiters(t *testing.T) {
+	testredis.Need(t)
+	s := testredis.Start(t)
+	op := func(waiters int) func() {
+		rw, name := newLock(t, s, rwlock.WithLease(time.Hour)), fmt.Sprint(waiters)
+		next := make(chan *rwlock.Hold, waiters+1)
+		join := func() {
+			go func() {
+				h, _ := rw.Lock(context.Background(), name)
+				next <- h
+			}()
+		}
+		join()
+		holder := <-next
+		for range waiters {
+			join()
+		}
+		waiting(t, rw, name, waiters)
+		return func() {
+			for range 10 {
+				join()
+				unlock(t, holder)
+				holder = <-next
+				require.NotNil(t, holder)
+			}
+			waiting(t, rw, name, waiters)
+		}
+	}
+	requireSame(t, s, op(10), op(1000))
+}
+
+// requireSame ends the test if the scripts of big take much longer than those of small.
+func requireSame(t *testing.T, s *testredis.Server, small, big func()) {
+	t.Helper()
+	const rounds, most = 30, 2.0
+	c := s.Client()
+	read := func() (calls, micros float64) {
+		text, err := c.Info(context.Background(), "commandstats").Result()
+		require.NoError(t, err)
+		for line := range strings.Lines(text) {
+			var n, usec float64
+			if command, stats, _ := strings.Cut(line, ":"); command == "cmdstat_eval" || command == "cmdstat_evalsha" {
+				_, err := fmt.Sscanf(stats, "calls=%g,usec=%g", &n, &usec)
+				require.NoError(t, err, line)
+				calls, micros = calls+n, micros+usec
+			}
+		}
+		return calls, micros
+	}
+	var cost [2][]float64
+	for range rounds { // in turns, so that what disturbs the machine for a while disturbs both
+		for i, fn := range []func(){small, big} {
+			calls, micros := read()
+			fn()
+			callsAfter, microsAfter := read()
+			cost[i] = append(cost[i], (microsAfter-micros)/(callsAfter-calls))
+		}
+	}
+	for i := range cost {
+		slices.Sort(cost[i])
+	}
+	few, many := cost[0][rounds/2], cost[1][rounds/2]
+	t.Logf("%.1f µs, and %.1f: %.2f times as much", few, many, many/few)
+	require.LessOrEqual(t, many, most*few)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/resp"
 )
 
 // link is a client's connection and the one to the server that belongs to it.
@@ -45,19 +47,19 @@ func subscribing(name string) (sort string, ok bool) {
 // requests takes the client's commands to the server.
 func (l *link) requests(frames <-chan arrival) {
 	for f := range frames {
-		if !f.is("*") || len(f.vals) == 0 {
+		if !f.Is("*") || len(f.Vals) == 0 {
 			_ = l.client.Close() // an inline command
 			return
 		}
-		if !l.p.pass(f, Requests) || !l.request(f.frame) {
+		if !l.p.pass(f, Requests) || !l.request(f.Frame) {
 			return
 		}
 	}
 }
 
 // request takes one command to the server; it reports whether there may be a next one.
-func (l *link) request(f *frame) bool {
-	c := &call{cmd: f.vals}
+func (l *link) request(f *resp.Frame) bool {
+	c := &call{cmd: f.Vals}
 	l.p.take(c)
 	switch c.action {
 	case reset:
@@ -72,14 +74,14 @@ func (l *link) request(f *frame) bool {
 			return false
 		}
 	case duplicate:
-		l.send(&call{cmd: f.vals, copy: true}, f)
+		l.send(&call{cmd: f.Vals, copy: true}, f)
 	}
 	l.send(c, f)
 	return true
 }
 
 // send writes a command to the server, noting first that a reply will come.
-func (l *link) send(c *call, f *frame) {
+func (l *link) send(c *call, f *resp.Frame) {
 	c.frames = l.replyFrames(c.cmd)
 	l.mu.Lock()
 	ended := l.ended
@@ -91,7 +93,7 @@ func (l *link) send(c *call, f *frame) {
 		c.settle()
 		return
 	}
-	_, _ = l.server.Write(f.raw) // if it fails, replies ends and settles the call
+	_, _ = l.server.Write(f.Raw) // if it fails, replies ends and settles the call
 }
 
 // replyFrames returns how many frames the server will answer with: subscribing gives one for each channel.
@@ -131,13 +133,13 @@ func (l *link) replies(frames <-chan arrival) {
 		if !l.p.pass(f, Replies) {
 			return
 		}
-		if l.isMessage(f.frame) {
+		if l.isMessage(f.Frame) {
 			if l.p.swallows() {
 				continue
 			}
-		} else if c := l.answered(f.frame); c != nil {
+		} else if c := l.answered(f.Frame); c != nil {
 			done := c.frames == 0
-			deliver := l.apply(c, f.frame)
+			deliver := l.apply(c, f.Frame)
 			if done {
 				c.settle()
 			}
@@ -146,14 +148,14 @@ func (l *link) replies(frames <-chan arrival) {
 			}
 		}
 		if !l.mute {
-			_, _ = l.client.Write(f.raw) // the client may have gone
+			_, _ = l.client.Write(f.Raw) // the client may have gone
 		}
 	}
 }
 
 // isMessage reports whether f is a message published to a subscriber.
-func (l *link) isMessage(f *frame) bool {
-	if f.is("*") {
+func (l *link) isMessage(f *resp.Frame) bool {
+	if f.Is("*") {
 		l.mu.Lock()
 		subscribed := l.subscribed
 		l.mu.Unlock()
@@ -161,7 +163,7 @@ func (l *link) isMessage(f *frame) bool {
 			return false
 		}
 	}
-	return slices.Contains([]string{"message", "pmessage", "smessage"}, f.kind())
+	return slices.Contains([]string{"message", "pmessage", "smessage"}, f.Kind())
 }
 
 func (p *Proxy) swallows() bool {
@@ -174,7 +176,7 @@ func (p *Proxy) swallows() bool {
 }
 
 // answered returns the call that f belongs to, or nil if the server sent it unasked.
-func (l *link) answered(f *frame) *call {
+func (l *link) answered(f *resp.Frame) *call {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) == 0 {
@@ -183,9 +185,9 @@ func (l *link) answered(f *frame) *call {
 	c := l.pending[0]
 	_, isSubscribing := subscribing(c.cmd[0])
 	switch {
-	case isSubscribing && strings.EqualFold(f.kind(), c.cmd[0]):
+	case isSubscribing && strings.EqualFold(f.Kind(), c.cmd[0]):
 		c.frames--
-	case f.is(">"):
+	case f.Is(">"):
 		return nil
 	default: // of a command that subscribes: an error
 		c.frames = 0
@@ -193,14 +195,14 @@ func (l *link) answered(f *frame) *call {
 	if c.frames == 0 {
 		l.pending = l.pending[1:]
 	}
-	if strings.EqualFold(c.cmd[0], "HELLO") && len(c.cmd) > 1 && !f.is("-") {
+	if strings.EqualFold(c.cmd[0], "HELLO") && len(c.cmd) > 1 && !f.Is("-") {
 		l.resp3 = c.cmd[1] == "3"
 	}
 	return c
 }
 
 // apply does to a reply what the rule says; it reports whether the reply goes on to the client.
-func (l *link) apply(c *call, f *frame) bool {
+func (l *link) apply(c *call, f *resp.Frame) bool {
 	if c.copy {
 		return false
 	}
@@ -217,7 +219,7 @@ func (l *link) apply(c *call, f *frame) bool {
 		c.rule.hit()
 	case cutMidReply:
 		l.mute = true
-		_, _ = l.client.Write(f.raw[:len(f.raw)/2])
+		_, _ = l.client.Write(f.Raw[:len(f.Raw)/2])
 		_ = l.client.Close()
 		c.rule.hit()
 	case delayReply:

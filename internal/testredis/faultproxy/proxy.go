@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/resp"
 )
 
 // Direction is a way, or both, that data takes through the proxy.
@@ -169,7 +171,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 
 // arrival is a frame and the time when it may go on.
 type arrival struct {
-	*frame
+	*resp.Frame
 	due time.Time
 }
 
@@ -180,7 +182,7 @@ func (p *Proxy) read(conn net.Conn) <-chan arrival {
 		defer close(frames)
 		r := bufio.NewReader(conn)
 		for {
-			f, err := readFrame(r)
+			f, err := resp.Read(r)
 			if err != nil {
 				return
 			}

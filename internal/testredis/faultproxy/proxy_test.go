@@ -1,8 +1,6 @@
 package faultproxy
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"net"
 	"os"
@@ -389,23 +387,6 @@ func TestWaitEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, New(t, "127.0.0.1:1").On(Any).WaitHit(ctx), context.Canceled)
-}
-
-func FuzzReadFrame(f *testing.F) {
-	for _, raw := range []string{
-		"+OK\r\n", "$3\r\nfoo\r\n", "$-1\r\n", "*2\r\n:1\r\n_\r\n", ">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n",
-		"%1\r\n+a\r\n#t\r\n", "|1\r\n+a\r\n+b\r\n,1.5\r\n", "~1\r\n=5\r\ntxt:a\r\n", "*-1\r\n", "!3\r\nERR\r\n",
-	} {
-		f.Add([]byte(raw))
-	}
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		if len(raw) > 1<<10 {
-			t.Skip()
-		}
-		if got, err := readFrame(bufio.NewReader(bytes.NewReader(raw))); err == nil {
-			require.True(t, bytes.HasPrefix(raw, got.raw), "what is passed on is what came")
-		}
-	})
 }
 
 // closed returns an open gate.
