@@ -185,7 +185,7 @@ func series(families map[string]*dto.MetricFamily) map[string][]string {
 			names = []string{name + "_bucket", name + "_count", name + "_sum"}
 		}
 		for _, name := range names {
-			known[name] = []string{"job", "instance"}
+			known[name] = []string{"job", "instance", "lock"} // the last with WithLockNames
 			if strings.HasSuffix(name, "_bucket") {
 				known[name] = append(known[name], "le")
 			}
