@@ -26,7 +26,7 @@ func StartReplicated(tb testing.TB, n int, args ...string) (master *Server, repl
 	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
 	master = Start(tb, args...)
 	for range n {
-		replicas = append(replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.port)}, args...)...))
+		replicas = append(replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1", strconv.Itoa(master.port)}, args...)...))
 	}
 	for _, r := range replicas {
 		if err := poll(startTimeout, r.synced); err != nil {

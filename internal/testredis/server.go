@@ -321,6 +321,23 @@ func (s *Server) Pause() {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		s.tb.Errorf("pause redis-server: %v", err)
 	}
+	if err := poll(startTimeout, s.stopped); err != nil {
+		s.tb.Errorf("pause redis-server: %v", err)
+	}
+}
+
+// stopped returns an error while a thread of the server still runs, as far as the system shows that: those of
+// a server with several stop one after the other.
+func (s *Server) stopped() error {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", s.PID()))
+	for _, file := range threads {
+		stat, err := os.ReadFile(file)
+		_, state, _ := bytes.Cut(stat, []byte(") "))
+		if err == nil && !bytes.HasPrefix(state, []byte("T")) {
+			return fmt.Errorf("%s is in state %.1s", file, state)
+		}
+	}
+	return nil
 }
 
 // Resume ends a Pause.
@@ -353,6 +370,28 @@ func (s *Server) Restart() {
 		s.tb.Fatalf("restart redis-server: %v", err)
 	}
 }
+
+// WithDebug returns the arguments by which a server takes the command DEBUG. Before Redis 7.0, which asks for
+// them, servers take it anyway.
+func WithDebug() []string {
+	if before7() {
+		return nil
+	}
+	return []string{"--enable-debug-command", "yes"}
+}
+
+// Before7 reports whether the server is older than Redis 7.0, or like one that is.
+func (*Server) Before7() bool { return before7() }
+
+var before7 = sync.OnceValue(func() bool {
+	bin, err := binary()
+	if err != nil {
+		return false
+	}
+	out, _ := exec.Command(bin, "--version").Output() // Redis server v=6.2.14 sha=…
+	_, version, _ := bytes.Cut(out, []byte("v="))
+	return len(version) > 1 && version[0] < '7' && version[1] == '.'
+})
 
 // Version returns the version of Redis that the server is, or is compatible with.
 func (s *Server) Version() string {

@@ -187,7 +187,7 @@ func grant(t *testing.T, s *testredis.Server, user, without string, more ...stri
 	rules, commands := documentedRights(t)
 	args := append([]any{"ACL", "SETUSER", user}, rules...)
 	for _, command := range append(more, commands...) {
-		if command != without {
+		if command != without && !(strings.HasSuffix(command, "_ro") && s.Before7()) {
 			args = append(args, "+"+command)
 		}
 	}
@@ -200,6 +200,9 @@ func requireNothingDenied(t *testing.T, s *testredis.Server, user string) {
 	denied, err := s.Client().ACLLog(t.Context(), 100).Result()
 	require.NoError(t, err)
 	for _, entry := range denied {
+		if strings.HasPrefix(entry.Object, "client") { // by which go-redis introduces itself; a refusal makes no difference
+			continue
+		}
 		require.NotEqual(t, user, entry.Username, "%+v", entry)
 	}
 }

@@ -1011,7 +1011,7 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 		args  []string
 		votes bool // at once
 	}{
-		"snapshots":           {[]string{"--save", "3600 1"}, false},
+		"snapshots":           {[]string{"--save", "3600", "1"}, false},
 		"fsync every second":  {[]string{"--appendonly", "yes"}, false},
 		"fsync at each write": {[]string{"--appendonly", "yes", "--appendfsync", "always"}, true},
 	} {

@@ -261,7 +261,7 @@ type node struct {
 func (m *mint) serve(dir string) *node {
 	m.tb.Helper()
 	n := &node{mint: m}
-	conf := testredis.Config{Args: append([]string{"--enable-debug-command", "yes"}, m.plan.args...)}
+	conf := testredis.Config{Args: append(testredis.WithDebug(), m.plan.args...)}
 	if m.plan.clock {
 		dir = filepath.Join(dir, fmt.Sprint("clock", len(m.nodes)))
 		m.must(os.Mkdir(dir, 0o700))

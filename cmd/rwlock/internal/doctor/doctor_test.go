@@ -163,7 +163,7 @@ func TestServersOfAQuorumAreCheckedAsSuch(t *testing.T) {
 		want   Status
 		detail string
 	}{
-		"as installed":   {[]string{"--save", "3600 1 300 100 60 10000"}, Warning, "snapshots, save 3600 1 300 100 60 10000"},
+		"as installed":   {[]string{"--save", "3600", "1"}, Warning, "snapshots, save 3600 1"},
 		"everysec":       {[]string{"--appendonly", "yes"}, Warning, "append-only file, appendfsync everysec"},
 		"always":         {[]string{"--appendonly", "yes", "--appendfsync", "always"}, OK, "append-only file, appendfsync always"},
 		"in memory only": {nil, OK, "none"},
