@@ -254,7 +254,8 @@ func FuzzText(f *testing.F) {
 		_, _ = protocol.ParseClaim(s)
 		for _, script := range lua.All {
 			_, _ = protocol.Decode(script, s)
-			_, _ = protocol.Decode(script, []any{s, int64(1), s, s, int64(-1), int64(1), s, s})
+			_, _ = protocol.Decode(script, []any{"", int64(1), s, s, int64(-1), int64(1), s, s, s})
+			_, _ = protocol.Decode(script, []any{s, int64(1), s, s, int64(-1), int64(1), "held", s, ""})
 			_, _ = protocol.Decode(script, []any{int64(1), int64(1), s, s})
 			_ = script.Explain(s)
 		}

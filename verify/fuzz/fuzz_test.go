@@ -38,13 +38,13 @@ func FuzzReplies(f *testing.F) {
 		"-NOSCRIPT no\r\n", "-OOM no\r\n", "-LOADING no\r\n", "-READONLY no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "-BUSY no\r\n", "$-1\r\n", "*-1\r\n", "_\r\n",
 		"$1\r\n5\r\n", "*0\r\n", "*1\r\n:5\r\n", "%1\r\n+a\r\n:1\r\n", ",1.5\r\n", "#t\r\n", "(12345678901234567890\r\n", "~1\r\n:1\r\n", "=5\r\ntxt:a\r\n",
 		">2\r\n+a\r\n+b\r\n", "|1\r\n+a\r\n+b\r\n:5\r\n",
-		blocked("0", "", "1", "0", "read", "x:1:2"),
-		blocked("1", "5 1:1 1:2", "-1", "-1", "write", ""),
-		blocked("1", "9223372036854775808 1:1", "9223372036854775807", "9223372036854775807", "", "::"),
-		"*3\r\n:1\r\n:1\r\n$0\r\n\r\n", "*3\r\n:2\r\n:1\r\n$5\r\n5 1:2\r\n", "*3\r\n:0\r\n:0\r\n$-1\r\n", "*3\r\n:7\r\n:1\r\n:1\r\n",
-		":1", ":1\r", "*7\r\n:0\r\n", "$10\r\nabc", "", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x00\xff\x00\r\n",
-		"$7\r\n5 sole \r\n", "$12\r\n5 sole x:1:2\r\n", "$14\r\n5 sole x:1:2 y\r\n", "+5 sole\r\n", "$7\r\n0 sole \r\n", "$6\r\n sole \r\n", ":3\r\n",
-		"5 1:1 1:2 1:3 1:4 1:5 1:6 1:7 1:8 1:9 1:10\r\n",
+		"$16\r\n1795440313993728\r\n", "$2\r\n-5\r\n",
+		queued("", "0", "", "1", "0", "read", "r:k3J9x0aQ2bZ:5:000000000042:AAAAAAAAAAAAAAAAAAAAAA:7", "1795440313993728"),
+		queued("", "1", "5 1 000000000001 000000000002", "-1", "-1", "write", "", ""),
+		queued("5", "1", "9223372036854775808 000000000001", "9223372036854775807", "9223372036854775807", "held", "::", "x"),
+		"*4\r\n:1\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n", "*4\r\n:2\r\n:1\r\n$16\r\n5 1 000000000002\r\n$4\r\nmute\r\n",
+		"*4\r\n:0\r\n:0\r\n$-1\r\n$-1\r\n", "*4\r\n:7\r\n:1\r\n:1\r\n:1\r\n", "*3\r\n:1\r\n:1\r\n$0\r\n\r\n",
+		":1", ":1\r", "*9\r\n:0\r\n", "$10\r\nabc", "", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x00\xff\x00\r\n", ":2\r\n", ":3\r\n",
 	} {
 		f.Add([]byte(s), false)
 		f.Add([]byte(s), true)
@@ -57,9 +57,10 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// blocked is the answer to a lock call that has to wait.
-func blocked(more, wake, again, ahead, mode, hold string) string {
-	return "*7\r\n:0\r\n:" + more + "\r\n" + bulk(wake) + ":" + again + "\r\n:" + ahead + "\r\n" + bulk(mode) + bulk(hold)
+// queued is the answer to a lock call that says more than a token.
+func queued(token, more, wake, left, ahead, mode, whose, last string) string {
+	return "*9\r\n" + bulk(token) + ":" + more + "\r\n" + bulk(wake) + bulk("") + ":" + left + "\r\n:" + ahead + "\r\n" +
+		bulk(mode) + bulk(whose) + bulk(last)
 }
 
 // declared returns the largest number of elements or bytes that an answer announces.
