@@ -62,17 +62,21 @@ var (
 // match ErrLocked, and in those that match the context's error or context.DeadlineExceeded if the server has
 // reported who holds the lock. The report to a call that waits is at most a third of its lease old, unless
 // the server has stopped answering. A hold of this RWLock that has ended since then is not named.
+//
+// RetryAfter is an upper bound: it is when the holder's lease ends if it is not renewed. Most holders release
+// the lock earlier, so cap it at what the work usually takes.
 type BlockedError struct {
 	Name       string
 	Mode       Mode          // the mode that was requested
 	HeldIn     Mode          // the mode in which the lock is held; None if the lock is free but others are queued ahead
 	Holder     Owner         // one of the holders; zero if HeldIn is None
+	Label      string        // of the holder's RWLock: see WithLabel; "" if this RWLock does not know it yet
 	Ours       bool          // whether Holder belongs to this RWLock; often the call did not get the hold's context
 	Ahead      int           // how many waiters are served before this call
 	RetryAfter time.Duration // after which a retry may succeed, from when the call returned
 }
 
-// Error returns a text such as "held for writing by <owner>, 3 waiting ahead".
+// Error returns a text such as "held for writing by <label> (<owner>), 3 waiting ahead".
 func (e *BlockedError) Error() string {
 	var b strings.Builder
 	switch e.HeldIn {
@@ -84,21 +88,26 @@ func (e *BlockedError) Error() string {
 		b.WriteString("others are served first")
 	}
 	if e.HeldIn != None {
-		b.WriteString(e.Holder.String())
+		if e.Label != "" && !e.Ours {
+			fmt.Fprintf(&b, "%s (%v)", e.Label, e.Holder)
+		} else {
+			b.WriteString(e.Holder.String())
+		}
 	}
 	if e.Ahead > 0 {
 		fmt.Fprintf(&b, ", %d waiting ahead", e.Ahead)
 	}
 	if e.Ours {
-		b.WriteString(" (held by this process; was the call given the hold's Context?)")
+		b.WriteString(" (another owner of this process; if it is the caller itself, pass it the hold's Context)")
 	}
 	return b.String()
 }
 
 // blocked returns the error that says who is in the way of a call.
-func blocked(h *engine.Hold, o protocol.Obstacle, ours bool) error {
+func blocked(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error {
 	return &BlockedError{
-		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Ours: ours, Ahead: o.Ahead, RetryAfter: o.Again,
+		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Label: label, Ours: ours, Ahead: o.Ahead,
+		RetryAfter: o.Again,
 	}
 }
 

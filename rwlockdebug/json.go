@@ -52,6 +52,7 @@ type wait struct {
 type blocked struct {
 	HeldIn string `json:"held_in"`
 	Holder string `json:"holder,omitempty"`
+	Label  string `json:"label,omitempty"` // of the holder's RWLock, if that is known
 	Ours   bool   `json:"ours"`
 	Ahead  int    `json:"ahead"`
 }
@@ -91,7 +92,7 @@ func blockedOf(e *rwlock.BlockedError) *blocked {
 	}
 	b := &blocked{HeldIn: e.HeldIn.String(), Ours: e.Ours, Ahead: e.Ahead}
 	if e.HeldIn != rwlock.None {
-		b.Holder = e.Holder.String()
+		b.Holder, b.Label = e.Holder.String(), e.Label
 	}
 	return b
 }

@@ -26,6 +26,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 
 // A pageData is what the page is made of.
 type pageData struct {
+	Title     string
 	Sections  []section
 	Refresh   int   // seconds; 0 for never
 	Refreshes []int // that the page offers
@@ -38,7 +39,10 @@ type section struct {
 }
 
 func pageOf(snapshots []rwlock.Snapshot, refresh int) pageData {
-	p := pageData{Refresh: refresh, Refreshes: []int{0, 1, 5, 30}}
+	p := pageData{Title: "rwlock", Refresh: refresh, Refreshes: []int{0, 1, 5, 30}}
+	if len(snapshots) > 0 && snapshots[0].Label != "" {
+		p.Title = snapshots[0].Label + ": rwlock" // which tells the tabs of a browser apart
+	}
 	for _, s := range snapshots {
 		sec := section{s, len(s.Holds), len(s.Waits)}
 		sec.Holds = s.Holds[:min(sec.AllHolds, mostRows)]

@@ -119,6 +119,35 @@ func TestPage(t *testing.T) {
 	})
 }
 
+// If another RWLock is in the way, the page and the JSON have its label.
+func TestLabelOfTheHolder(t *testing.T) {
+	inBubble(t, func(t *testing.T, rw *rwlock.RWLock) {
+		m := testredis.Mem(t)
+		var locks []*rwlock.RWLock
+		for _, label := range []string{"holder <2>", "waiter"} {
+			l, err := rwlock.New(testredis.MemClient(t, m), rwlock.WithLabel(label))
+			require.NoError(t, err)
+			defer l.Close()
+			locks = append(locks, l)
+		}
+		_, err := locks[0].Lock(t.Context(), "b")
+		require.NoError(t, err)
+		waiting, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = locks[1].Lock(waiting, "b")
+		}()
+		time.Sleep(time.Second)
+		body := get(t, rwlockdebug.Handler(locks[1]), "/").Body.String()
+		require.Contains(t, body, "<title>waiter: rwlock</title>")
+		require.Contains(t, body, `<div class="muted">holder &lt;2&gt;</div>`)
+		require.Contains(t, get(t, rwlockdebug.Handler(locks[1]), "/?format=json").Body.String(), `"label": "holder \u003c2\u003e"`)
+		cancel()
+		<-done
+	})
+}
+
 // The JSON has what the page has. Names that are not UTF-8 are there in base64, too.
 func TestJSON(t *testing.T) {
 	inBubble(t, func(t *testing.T, rw *rwlock.RWLock) {

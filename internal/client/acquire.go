@@ -211,7 +211,11 @@ func (h *Hold) blocked() error {
 	if !known {
 		return nil
 	}
-	return h.client.config.Blocked(&h.hold, o, ours)
+	label := h.client.label.text
+	if !ours {
+		label = h.client.strangerLabel(o.Claim)
+	}
+	return h.client.config.Blocked(&h.hold, o, label, ours)
 }
 
 // The errors of calls make their text when it is read: thousands of calls may fail together.

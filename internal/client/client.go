@@ -38,7 +38,7 @@ type Config struct {
 	Observe  func(Event)   // called for one event at a time; or nil
 	Traced   bool          // calls and holds have contexts of their own: see Call.Trace and Hold.Trace
 	// Blocked returns the error that says who is in the way of a call.
-	Blocked func(h *engine.Hold, o protocol.Obstacle, ours bool) error
+	Blocked func(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error
 }
 
 // A Client runs one engine over one server, or over a quorum of several.
@@ -65,6 +65,7 @@ type Client struct {
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	label   label
+	others  map[string]*stranger // that calls have found in their way, by instance
 	timer   *time.Timer
 	armed   time.Time // when the timer fires; zero if it does not
 	stopped bool      // the timer is not armed any more

@@ -34,6 +34,7 @@ func (c *Client) unlock() *effects {
 		c.tellLabel(fx)
 	}
 	c.servers.Flush(time.Now(), fx)
+	c.askLabels(fx)
 	if c.config.Observe != nil {
 		c.observe(fx.Events)
 	}

@@ -19,6 +19,8 @@ const (
 	// labelPatience is how long to wait for the labels of others. They may be on a server that does not
 	// answer, though that of the lock does.
 	labelPatience = time.Second
+	// mostStrangers is how many other Clients are remembered.
+	mostStrangers = 1024
 )
 
 // A label is what the server keeps of the Client for people. Client.mu guards it.
@@ -84,6 +86,53 @@ func (c *Client) dropLabel() {
 			d.Send(command("del", c.label.key))
 		}
 	}
+}
+
+// A stranger is another Client. Client.mu guards it.
+type stranger struct {
+	label string
+	asked time.Time // when the server was last asked for its label
+}
+
+// Received takes the server's answer.
+func (s *stranger) Received(_ time.Time, _ *protocol.Request, reply any, _ int, _ error) {
+	if list, ok := reply.([]any); ok && len(list) == 1 {
+		if text, ok := list[0].(string); ok {
+			s.label = text
+		}
+	}
+}
+
+// askLabels has the servers asked for the labels of those who are in the way of calls, so that errors and
+// snapshots can name them.
+func (c *Client) askLabels(fx *effects) {
+	for _, instance := range fx.Blockers {
+		s, now := c.others[instance], time.Now()
+		switch {
+		case s == nil:
+			if c.others == nil || len(c.others) >= mostStrangers {
+				c.others = make(map[string]*stranger)
+			}
+			s = new(stranger)
+			c.others[instance] = s
+		case s.label != "" || now.Before(s.asked.Add(labelRetry)):
+			continue
+		}
+		s.asked = now
+		for i := range fx.send {
+			r := command("mget", protocol.LabelKey(c.config.Prefix, instance))
+			r.From = s
+			fx.send[i] = append(fx.send[i], r)
+		}
+	}
+}
+
+// strangerLabel returns the label of the Client that a claim is of, or "" if that is not known.
+func (c *Client) strangerLabel(claim string) string {
+	if s := c.others[protocol.InstanceOf(claim)]; s != nil {
+		return s.label
+	}
+	return ""
 }
 
 // labelsOf returns the labels of instances, as far as the server knows them and says so soon, and before ctx

@@ -436,6 +436,9 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		return
 	}
 	c.kept(now, r)
+	if i := protocol.InstanceOf(reply.Claim); i != "" && i != e.instance && reply.Claim != c.obstacle.Claim {
+		e.out.Blockers = append(e.out.Blockers, i)
+	}
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
 	if !r.Sent.Before(c.lock.ended) { // or else the one in the way may have ended since
 		e.bury(now, c.lock, reply.Claim)

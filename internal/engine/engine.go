@@ -163,8 +163,9 @@ type Effects struct {
 	Forced   []Forced     // likewise
 	Log      []Record
 	Events   []Event
-	Listen   bool // open the subscription, and call Subscribed whenever it stands
-	Relisten bool // drop the subscription, which is deaf, and open another, elsewhere if possible
+	Blockers []string // other instances that calls have found in their way
+	Listen   bool     // open the subscription, and call Subscribed whenever it stands
+	Relisten bool     // drop the subscription, which is deaf, and open another, elsewhere if possible
 }
 
 // Reset empties the effects and keeps their memory.
@@ -176,9 +177,10 @@ func (o *Effects) Reset() {
 	clear(o.Forced)
 	clear(o.Log)
 	clear(o.Events)
+	clear(o.Blockers)
 	*o = Effects{
 		Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0], Forced: o.Forced[:0],
-		Log: o.Log[:0], Events: o.Events[:0],
+		Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0],
 	}
 }
 

@@ -116,6 +116,16 @@ type Known struct {
 	Owner    Owner
 }
 
+// InstanceOf returns the instance of a claim, or "" if the text is not one.
+func InstanceOf(claim string) string {
+	_, rest, _ := strings.Cut(claim, ":")
+	instance, _, found := strings.Cut(rest, ":")
+	if !found {
+		return ""
+	}
+	return instance
+}
+
 // ParseClaim reads the name of a claim.
 func ParseClaim(id string) (Known, error) {
 	f := strings.Split(id, ":")

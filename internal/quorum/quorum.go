@@ -184,6 +184,7 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 		o.Forced = append(o.Forced, q.taken.Forced...)
 		o.Log = append(o.Log, q.taken.Log...)
 		o.Events = append(o.Events, q.taken.Events...)
+		o.Blockers = append(o.Blockers, q.taken.Blockers...)
 		o.Listen = o.Listen || q.taken.Listen
 		if len(q.taken.Send) == 0 {
 			break

@@ -206,6 +206,41 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 	}
 }
 
+// A call that finds another RWLock in its way asks for its label, so that errors and snapshots name it; of
+// one that the server has no label of, they have the owner alone.
+func TestErrorsNameTheLabelOfTheHolder(t *testing.T) {
+	everywhere(t, func(w *world) {
+		w.ours("what errors say")
+		var asked atomic.Int64
+		count := onEach(func(cmd redis.Cmder) {
+			if cmd.Name() == "mget" {
+				asked.Add(1)
+			}
+		})
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(count) }, rwlock.WithLease(w.lease))
+		far := w.newLock(rwlock.WithLabel("report@web-1:7"), rwlock.WithLease(w.lease))
+		h := take(w, newOwner(), far, write, "n")
+		waits := w.enqueue(newOwner(), rw, write, "n")
+		eventually(w, func() bool { return rw.Snapshot().Waits[0].Blocked.Label == "report@web-1:7" }, "the label of the holder")
+		_, err := rw.TryLock(newOwner(), "n")
+		require.ErrorContains(w, err, "held for writing by report@web-1:7 ("+h.Owner().String()+"), 1 waiting ahead")
+		before := asked.Load()
+		for range 10 {
+			_, err := rw.TryRLock(newOwner(), "n")
+			require.ErrorContains(w, err, "report@web-1:7")
+		}
+		require.Equal(w, before, asked.Load(), "it is not asked for again")
+		unlock(w, h)
+		unlock(w, waits.granted())
+
+		silent := w.newLockVia(func(c *redis.Client) { c.AddHook(noLabels) }, rwlock.WithLease(w.lease))
+		h = take(w, newOwner(), silent, read, "n")
+		_, err = rw.Lock(newOwner(), "n", rwlock.MaxWait(w.lease/5))
+		require.ErrorContains(w, err, "held for reading by "+h.Owner().String())
+		unlock(w, h)
+	})
+}
+
 // requireUntouched ends the test if fn changes anything at the server. What waits sends heartbeats beside, so
 // fn has more than one try.
 func (w *world) requireUntouched(c *redis.Client, fn func()) {

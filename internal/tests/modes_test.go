@@ -448,7 +448,7 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 		lockErr := func(_ *rwlock.Hold, err error) error { return err }
 
 		by := " by " + regexp.QuoteMeta(h.Owner().String())
-		ours := regexp.QuoteMeta(" (held by this process; was the call given the hold's Context?)")
+		ours := regexp.QuoteMeta(" (another owner of this process; if it is the caller itself, pass it the hold's Context)")
 		for _, c := range []struct {
 			err  error
 			is   error

@@ -65,7 +65,11 @@ func TestPageInABrowser(t *testing.T) {
 	s.shipOrder()
 	s.readPrices()
 	s.pause()
-	s.begin(s.updatePrices, s.showPrices, s.cancelOrder)
+	other, err := rwlock.New(client, rwlock.WithLabel("import@web-2:815"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = other.Close() })
+	s.keep(other.Lock(life, "stock"))
+	s.begin(s.updatePrices, s.showPrices, s.cancelOrder, s.countStock)
 	t.Cleanup(cancel) // before the calls that wait are waited for
 
 	if *picture != "" {
@@ -75,9 +79,9 @@ func TestPageInABrowser(t *testing.T) {
 	page := httptest.NewServer(rwlockdebug.Handler(rw))
 	t.Cleanup(page.Close)
 	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(page.URL+"/?refresh=3600"), chromedp.WaitVisible("table.waits")))
-	require.Equal(t, "rwlock", result(t, ctx, chromedp.Title()))
+	require.Equal(t, "shop@web-1:4711: rwlock", result(t, ctx, chromedp.Title()))
 	for selector, n := range map[string]int{
-		"table.holds tr:has(td)": 5, "table.waits tr:has(td)": 3, "img, script": 0, `a[href="?format=json"]`: 1,
+		"table.holds tr:has(td)": 5, "table.waits tr:has(td)": 4, "img, script": 0, `a[href="?format=json"]`: 1,
 	} {
 		count := chromedp.Evaluate[int]("document.querySelectorAll('" + selector + "').length")
 		require.Equal(t, n, result(t, ctx, count), selector)

@@ -25,6 +25,7 @@ func (s shop) nightlyReport() {
 func (s shop) importFeed()   { s.keep(s.rw.Lock(s.ctx, "feed <draft> \xff")) }
 func (s shop) updatePrices() { s.await(s.rw.Lock(s.ctx, "prices")) }
 func (s shop) showPrices()   { s.await(s.rw.RLock(s.ctx, "prices")) }
+func (s shop) countStock()   { s.await(s.rw.RLock(s.ctx, "stock")) }
 func (s shop) cancelOrder()  { s.await(s.rw.Lock(s.ctx, "orders:42")) }
 
 // attack has a lock whose name sets the title of a page that takes it for a part of itself.
@@ -57,7 +58,7 @@ func (s shop) begin(calls ...func()) {
 		s.Cleanup(func() { <-done })
 		require.Eventually(s, func() bool {
 			waits := s.rw.Snapshot().Waits
-			return len(waits) == i+1 && waits[i].Blocked != nil
+			return len(waits) == i+1 && waits[i].Blocked != nil && waits[i].Blocked.Label != ""
 		}, 30*time.Second, 5*time.Millisecond)
 	}
 }
