@@ -296,7 +296,7 @@ func ExampleRWLock_Inspect() {
 	state, err := rw.Inspect(ctx, "orders:42")
 	check(err)
 	fmt.Println(state.Mode, len(state.Holders), len(state.Waiters))
-	fmt.Println(state.Holders[0].Mode, state.Holders[0].Count, state.Holders[0].Owner == h.Owner().String())
+	fmt.Println(state.Holders[0].Mode, state.Holders[0].Count, state.Holders[0].Owner == h.Owner())
 	fmt.Println(state.Token == h.Token())
 	check(again.Unlock(ctx))
 	check(h.Unlock(ctx))

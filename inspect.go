@@ -19,7 +19,7 @@ type State struct {
 
 // Holder is an owner that holds a lock. An owner that holds it in both modes is listed twice.
 type Holder struct {
-	Owner string // the result of Owner.String
+	Owner Owner
 	Label string // of the owner's RWLock: see WithLabel; "" if the server does not know it
 	Mode  Mode
 	Count int           // how many holds the owner has in this mode
@@ -29,10 +29,11 @@ type Holder struct {
 
 // Waiter is an owner that waits for a lock.
 type Waiter struct {
-	Owner string // the result of Owner.String
+	Owner Owner
 	Label string // of the owner's RWLock: see WithLabel; "" if the server does not know it
 	Mode  Mode
 	Lease time.Duration // how much of the lease is left
+	Since time.Time     // when its call began, by this process's clock; zero if it is not of this RWLock
 }
 
 // Inspect returns the state of a lock. It does not change the lock, whatever its state. Its cost at the
@@ -61,14 +62,14 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 func publicState(name string, p protocol.State, labels map[string]string) State {
 	s := State{Name: name, Mode: p.Mode, Token: p.Token}
 	for _, h := range p.Holders {
-		holder := Holder{Owner: h.Owner.String(), Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count, Lease: h.Lease}
+		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count, Lease: h.Lease}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
 		}
 		s.Holders = append(s.Holders, holder)
 	}
 	for _, w := range p.Waiters {
-		s.Waiters = append(s.Waiters, Waiter{w.Owner.String(), labels[w.Instance], w.Known.Mode, w.Lease})
+		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Since})
 	}
 	return s
 }

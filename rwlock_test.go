@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"reflect"
 	"regexp"
 	"testing"
 	"time"
@@ -135,4 +136,38 @@ func TestEventsHaveTexts(t *testing.T) {
 	require.Len(t, texts, int(rwlock.EventVoting)+int(rwlock.PathHeartbeat)+int(rwlock.ReasonForgotten))
 	require.Equal(t, "released", fmt.Sprint(rwlock.ReasonReleased))
 	require.Empty(t, rwlock.Path(99).String()+rwlock.EventKind(-1).String())
+}
+
+// Each method of a nil or zero Hold, RWLock, State, Snapshot, LocalHold and LocalWait returns. None panics, and
+// a lock call returns an error.
+func TestZeroValuesAreSafe(t *testing.T) {
+	t.Parallel()
+	for _, zero := range []any{(*rwlock.Hold)(nil), new(rwlock.Hold), (*rwlock.RWLock)(nil), new(rwlock.RWLock),
+		rwlock.Owner{}, rwlock.LocalHold{}, rwlock.LocalWait{}, new(rwlock.BlockedError)} {
+		v := reflect.ValueOf(zero)
+		for i := range v.NumMethod() {
+			method, name := v.Method(i), fmt.Sprintf("%T.%s", zero, v.Type().Method(i).Name)
+			for _, ctx := range []context.Context{context.Background(), nil} {
+				var args []reflect.Value
+				for k := range method.Type().NumIn() {
+					arg := reflect.Zero(method.Type().In(k))
+					if ctx != nil && reflect.TypeFor[context.Context]().AssignableTo(arg.Type()) {
+						arg = reflect.ValueOf(ctx)
+					}
+					args = append(args, arg)
+				}
+				call := method.Call
+				if method.Type().IsVariadic() {
+					call = method.CallSlice
+				}
+				var results []reflect.Value
+				require.NotPanics(t, func() { results = call(args) }, name)
+				for _, r := range results {
+					if r.Type() == reflect.TypeFor[error]() {
+						require.False(t, r.IsNil(), "%s returns an error", name)
+					}
+				}
+			}
+		}
+	}
 }

@@ -328,13 +328,13 @@ func (f *execFlags) announce(ctx context.Context, s *session, name string) (stop
 // inTheWay says who holds a lock, and how many wait for it: ahead of an owner, if that waits, too.
 func inTheWay(s rwlock.State, owner string) string {
 	ahead := len(s.Waiters)
-	if i := slices.IndexFunc(s.Waiters, func(w rwlock.Waiter) bool { return w.Owner == owner }); i >= 0 {
+	if i := slices.IndexFunc(s.Waiters, func(w rwlock.Waiter) bool { return w.Owner.String() == owner }); i >= 0 {
 		ahead = i
 	}
 	text := "others are served first"
 	if len(s.Holders) > 0 {
 		doing := map[rwlock.Mode]string{rwlock.Read: "reading", rwlock.Write: "writing"}[s.Mode]
-		text = fmt.Sprintf("held for %s by %s", doing, cmp.Or(s.Holders[0].Label, s.Holders[0].Owner))
+		text = fmt.Sprintf("held for %s by %s", doing, cmp.Or(s.Holders[0].Label, s.Holders[0].Owner.String()))
 		if since := s.Holders[0].Since; !since.IsZero() {
 			text += " for " + age(since)
 		}

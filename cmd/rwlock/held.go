@@ -122,7 +122,7 @@ func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode,
 func (e *environment) heldOutside(state rwlock.State) rwlock.Mode {
 	mode := rwlock.None
 	for _, h := range state.Holders {
-		if slices.ContainsFunc(e.outer, func(o holdJSON) bool { return o.Owner == h.Owner && o.is(state.Name) }) {
+		if slices.ContainsFunc(e.outer, func(o holdJSON) bool { return o.Owner == h.Owner.String() && o.is(state.Name) }) {
 			mode = max(mode, h.Mode)
 		}
 	}

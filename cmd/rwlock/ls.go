@@ -84,7 +84,7 @@ func (a *app) list(states []rwlock.State) error {
 // oldest returns the holder that has had the lock for longest.
 func oldest(s rwlock.State) (first rwlock.Holder) {
 	for _, h := range s.Holders {
-		if first.Owner == "" || h.Since.Before(first.Since) {
+		if first.Owner == (rwlock.Owner{}) || h.Since.Before(first.Since) {
 			first = h
 		}
 	}

@@ -59,7 +59,7 @@ type waiterJSON struct {
 func toJSON(s rwlock.State) stateJSON {
 	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
-		holder := holderJSON{h.Owner, h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil}
+		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil}
 		if !h.Since.IsZero() {
 			since := h.Since.UTC()
 			holder.Since = &since
@@ -67,7 +67,7 @@ func toJSON(s rwlock.State) stateJSON {
 		j.Holders = append(j.Holders, holder)
 	}
 	for _, w := range s.Waiters {
-		j.Waiters = append(j.Waiters, waiterJSON{w.Owner, w.Label, w.Mode.String(), w.Lease.Milliseconds()})
+		j.Waiters = append(j.Waiters, waiterJSON{w.Owner.String(), w.Label, w.Mode.String(), w.Lease.Milliseconds()})
 	}
 	return j
 }

@@ -28,11 +28,23 @@ func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[
 		if x.Err != nil {
 			return protocol.State{}, nil, x.Err
 		}
+		c.addSince(name, x.State.Waiters)
 		return x.State, c.labelsOf(ctx, instancesOf(x.State)), nil
 	case <-ctx.Done():
 		return protocol.State{}, nil, c.unanswered(&w, nil)
 	case <-c.ends.Done():
 		return protocol.State{}, nil, engine.ErrClosed
+	}
+}
+
+// addSince says since when the waiters wait that are calls of this Client.
+func (c *Client) addSince(name string, waiters []protocol.Waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, w := range waiters {
+		if w.Instance == c.instance {
+			waiters[i].Since = c.engine.AsksSince(name, w.Owner)
+		}
 	}
 }
 

@@ -513,6 +513,14 @@ func (e *Engine) Current() (list []*Hold) {
 	return list
 }
 
+// AsksSince returns when the call began with which an owner asks for a lock; zero if it does not.
+func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
+	if lk := e.locks[name]; lk != nil && lk.owners[o] != nil && lk.owners[o].asking != nil {
+		since = lk.owners[o].asking.begun
+	}
+	return since
+}
+
 // Drained reports whether nothing is held or waited for. Releases may still be under way.
 func (e *Engine) Drained() bool { return e.claims == e.ending }
 

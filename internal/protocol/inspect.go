@@ -29,6 +29,7 @@ type Holder struct {
 type Waiter struct {
 	Known
 	Lease time.Duration // what is left
+	Since time.Time     // when its call began, if it is of this process: the server does not say
 }
 
 // DecodeState reads the reply of Inspect.

@@ -115,7 +115,7 @@ func (j *join) inCharge(home *State) bool {
 func (j *join) waiters(queue *State) {
 	for _, h := range queue.Holders {
 		if !j.holds(partyOf(h.Known)) {
-			j.joined.Waiters = append(j.joined.Waiters, Waiter{h.Known, h.Lease})
+			j.joined.Waiters = append(j.joined.Waiters, Waiter{Known: h.Known, Lease: h.Lease})
 		}
 	}
 	for _, w := range queue.Waiters {

@@ -581,7 +581,7 @@ func raceCancel(a, b *rwlock.RWLock, modes [2]rwlock.Mode, name string) error {
 		case err != nil:
 			return err
 		case r.err == nil:
-			if len(s.Holders) != 1 || s.Holders[0].Owner != owner.String() {
+			if len(s.Holders) != 1 || s.Holders[0].Owner != owner {
 				return fmt.Errorf("the lock was granted, but %+v", s)
 			}
 			return r.hold.Unlock(context.Background())

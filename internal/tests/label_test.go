@@ -60,11 +60,11 @@ func TestInspectShowsLabels(t *testing.T) {
 		waiting := w.enqueue(newOwner(), one, write, "n")
 		for _, rw := range []*rwlock.RWLock{one, two, third} {
 			s := inspect(w, rw, "n")
-			labels := map[string]string{}
+			labels := map[rwlock.Owner]string{}
 			for _, h := range s.Holders {
 				labels[h.Owner] = h.Label
 			}
-			require.Equal(w, map[string]string{a.Owner().String(): "first worker", b.Owner().String(): plain}, labels)
+			require.Equal(w, map[rwlock.Owner]string{a.Owner(): "first worker", b.Owner(): plain}, labels)
 			require.Equal(w, "first worker", s.Waiters[0].Label)
 		}
 		unlock(w, a, b)
@@ -262,18 +262,22 @@ func (w *world) snapshot(c *redis.Client) map[string]string {
 	return all
 }
 
+// owned returns the owner that a context carries.
+func owned(ctx context.Context) rwlock.Owner {
+	o, _ := rwlock.OwnerFromContext(ctx)
+	return o
+}
+
 // Inspect tells who holds a lock, how often, and who waits, in any state of the lock, and changes nothing.
 func TestInspectTellsTheState(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, far, c, name := w.newLock(), w.newLock(), w.dial(), "n"
 		a, b, z := newOwner(), newOwner(), newOwner()
 		holder := func(ctx context.Context, mode rwlock.Mode, count int) rwlock.Holder {
-			o, _ := rwlock.OwnerFromContext(ctx)
-			return rwlock.Holder{Owner: o.String(), Mode: mode, Count: count}
+			return rwlock.Holder{Owner: owned(ctx), Mode: mode, Count: count}
 		}
 		waiter := func(ctx context.Context, mode rwlock.Mode) rwlock.Waiter {
-			o, _ := rwlock.OwnerFromContext(ctx)
-			return rwlock.Waiter{Owner: o.String(), Mode: mode}
+			return rwlock.Waiter{Owner: owned(ctx), Mode: mode}
 		}
 		token := int64(0)
 		check := func(mode rwlock.Mode, holders []rwlock.Holder, waiters ...rwlock.Waiter) {
@@ -295,7 +299,13 @@ func TestInspectTellsTheState(t *testing.T) {
 					require.Greater(w, s.Waiters[i].Lease, 20*time.Second)
 					require.LessOrEqual(w, s.Waiters[i].Lease, 30*time.Second)
 					require.NotEmpty(w, s.Waiters[i].Label)
-					s.Waiters[i].Lease, s.Waiters[i].Label = 0, ""
+					of := map[bool]*rwlock.RWLock{true: rw, false: far}[s.Waiters[i].Owner == owned(b)]
+					if since := s.Waiters[i].Since; from == of {
+						require.WithinDuration(w, time.Now(), since, 20*time.Second)
+					} else {
+						require.Zero(w, since, "nobody tells since when another RWLock waits")
+					}
+					s.Waiters[i].Lease, s.Waiters[i].Label, s.Waiters[i].Since = 0, "", time.Time{}
 				}
 				require.ElementsMatch(w, holders, s.Holders)
 				require.Equal(w, waiters, s.Waiters)
@@ -348,11 +358,11 @@ func TestInspectListsWaitersAsTheyAreServed(t *testing.T) {
 					modes = append([]rwlock.Mode{write}, modes...)
 				}
 				h := take(w, newOwner(), rw, first, name)
-				calls := map[string]*call{}
+				calls := map[rwlock.Owner]*call{}
 				for _, mode := range modes {
 					ctx := newOwner()
 					o, _ := rwlock.OwnerFromContext(ctx)
-					calls[o.String()] = w.enqueue(ctx, rw, mode, name)
+					calls[o] = w.enqueue(ctx, rw, mode, name)
 				}
 				said := inspect(w, rw, name).Waiters
 				require.Len(w, said, len(modes))
@@ -379,8 +389,8 @@ func TestInspectListsWaitersAsTheyAreServed(t *testing.T) {
 	})
 }
 
-func owners(waiters []rwlock.Waiter) []string {
-	list := []string{}
+func owners(waiters []rwlock.Waiter) []rwlock.Owner {
+	list := []rwlock.Owner{}
 	for _, w := range waiters {
 		list = append(list, w.Owner)
 	}
@@ -399,7 +409,7 @@ func TestInspectLeavesOutTheDead(t *testing.T) {
 		w.lostWhen(dead)
 		eventually(w, func() bool {
 			s := inspect(w, rw, "n")
-			return len(s.Holders) == 1 && s.Holders[0].Owner == live.Owner().String() && len(s.Waiters) == 0
+			return len(s.Holders) == 1 && s.Holders[0].Owner == live.Owner() && len(s.Waiters) == 0
 		}, "only the live one")
 		w.requireUntouched(c, func() { inspect(w, rw, "n") })
 		unlock(w, live)
@@ -456,7 +466,7 @@ func TestForceUnlock(t *testing.T) {
 			}
 			s := inspect(w, far, name)
 			require.Len(w, s.Holders, 1)
-			require.Equal(w, next.hold.Owner().String(), s.Holders[0].Owner)
+			require.Equal(w, next.hold.Owner(), s.Holders[0].Owner)
 			unlock(w, next.hold)
 		}
 	})

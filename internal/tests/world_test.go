@@ -528,7 +528,7 @@ func waitFree(t testing.TB, rw *rwlock.RWLock, name string) {
 func held(t testing.TB, rw *rwlock.RWLock, name string, o rwlock.Owner, mode rwlock.Mode) rwlock.Holder {
 	t.Helper()
 	for _, h := range inspect(t, rw, name).Holders {
-		if h.Owner == o.String() && h.Mode == mode {
+		if h.Owner == o && h.Mode == mode {
 			return h
 		}
 	}

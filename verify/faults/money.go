@@ -225,11 +225,11 @@ func (m *mint) who(ctx context.Context, name string, role role) *process {
 	switch {
 	case role == holder && len(s.Holders) > 0, role == writeHolder && s.Mode == rwlock.Write,
 		role == lastReader && s.Mode == rwlock.Read && len(s.Holders) == 1:
-		owner = s.Holders[0].Owner
+		owner = s.Holders[0].Owner.String()
 	case role == firstWaiter && len(s.Waiters) > 0:
-		owner = s.Waiters[0].Owner
+		owner = s.Waiters[0].Owner.String()
 	case role == middleWaiter && len(s.Waiters) > 2:
-		owner = s.Waiters[len(s.Waiters)/2].Owner
+		owner = s.Waiters[len(s.Waiters)/2].Owner.String()
 	}
 	uuid, _, _ := strings.Cut(owner, ":")
 	m.mu.Lock()
@@ -244,7 +244,7 @@ func (m *mint) who(ctx context.Context, name string, role role) *process {
 func (m *mint) holds(p *process, name string) bool {
 	s, err := m.witness.Inspect(context.Background(), name)
 	return err == nil && slices.ContainsFunc(s.Holders, func(h rwlock.Holder) bool {
-		return strings.HasPrefix(h.Owner, p.uuid)
+		return strings.HasPrefix(h.Owner.String(), p.uuid)
 	})
 }
 
