@@ -190,7 +190,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 			timeout.Reset(lateTimeout)
 		case <-late.C:
 			c.mu.Lock()
-			c.engine.AbandonUnheard()
+			c.engine.AbandonUnheard(time.Now())
 			c.flush()
 		case <-timeout.C:
 			over = true

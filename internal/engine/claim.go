@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -56,9 +57,10 @@ func (e *Engine) step(c *claim, ch change) {
 	if c.state != to {
 		switch Ending {
 		case to:
-			e.ending++
+			e.endings[c.number] = c
+			e.endMax = max(e.endMax, len(e.endings))
 		case c.state:
-			e.ending--
+			delete(e.endings, c.number)
 		}
 		e.leaveState(c)
 		c.state = to
@@ -67,8 +69,11 @@ func (e *Engine) step(c *claim, ch change) {
 	if len(e.waiting) == 0 && e.waitMax > peak {
 		e.waiting, e.waitMax = make(map[uint64]*claim), 0
 	}
+	if len(e.endings) == 0 && e.endMax > peak {
+		e.endings, e.endMax = make(map[uint64]*claim), 0
+	}
 	if to == Over {
-		e.timeline.remove(c)
+		e.timeline.Remove(c)
 		if ch != expires { // or else nobody knows what the slot says at the server
 			c.lock.free = append(c.lock.free, c.slot)
 		}
@@ -143,8 +148,7 @@ type claim struct {
 	err     error     // of the last attempt
 	giveUp  time.Time // when an ending claim is left to its lease
 
-	next  time.Time // when the timeline looks at it
-	place int       // in the timeline, from 1
+	order.Place // in the timeline
 
 	ask, end Request       // memory for the first of their kind: most claims have one each
 	vertex   deadlock.Node // memory for node
@@ -208,6 +212,7 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	*c = claim{tenure: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
 		wire: e.newClaim(h.Mode, slot, t.owner)}
 	c.number = e.numbers
+	c.Tie = c.number
 	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
 	c.node = &c.vertex
 	h.claim, t.asking = c, h
@@ -630,12 +635,12 @@ func (e *Engine) conclude(c *claim, err error) {
 
 // lookAll has every waiter of a lock ask for news.
 func (e *Engine) lookAll(now time.Time, lk *lock) {
-	for _, c := range e.timeline.snapshot() {
+	e.each(now, func(now time.Time, c *claim) {
 		if c.lock == lk && c.state == Queued {
 			c.look = now
 			e.schedule(now, c)
 		}
-	}
+	})
 }
 
 func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
@@ -652,7 +657,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		e.lose(now, c, Gone)
 		return
 	default:
-		due := c.sent.Add(r.Lease.Duration / renewAfter)
+		due := c.sent.Add(c.period(r.Lease.Duration))
 		c.kept(now, r)
 		c.doubtful = false
 		for _, h := range c.holds {
@@ -793,7 +798,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 	default:
 		return
 	}
-	e.timeline.set(c, at)
+	e.timeline.Set(c, at)
 }
 
 // unanswered is when a call gives up that no answer comes to; zero if something else bounds it.
@@ -816,7 +821,7 @@ func (c *claim) askAt() time.Time {
 	if !c.asked.IsZero() || c.failures > 0 {
 		return c.again(c.lease)
 	}
-	at := c.sent.Add(c.lease / renewAfter)
+	at := c.sent.Add(c.period(c.lease))
 	if !c.look.IsZero() {
 		at = earlier(at, c.look)
 	}
@@ -860,7 +865,7 @@ func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 	case fresh, c.doubtful:
 		at = now
 	default:
-		at = c.sent.Add(longest / renewAfter)
+		at = c.sent.Add(c.period(longest))
 	}
 	return lease, at
 }
@@ -883,7 +888,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 	switch c.state {
 	case Asking, Queued:
 		if end := c.unanswered(); !end.IsZero() && !now.Before(end) {
-			if now.Sub(c.next) < max(c.lease/resendAfter, firstRetry) {
+			if now.Sub(e.timeline.Due(c)) < max(c.lease/resendAfter, firstRetry) {
 				e.withdraw(now, c, unanswered(c.err))
 				return
 			}

@@ -9,10 +9,12 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -90,6 +92,8 @@ type Config struct {
 
 	Replicas int           // a call has the lock once so many replicas have its grant
 	Confirm  time.Duration // for so long they are waited for
+
+	AtOnce int // how many claims a call looks at, at most: the others are looked at by Tick; 0 for 64
 }
 
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
@@ -99,6 +103,7 @@ type Engine struct {
 	channels any // string
 	lease    protocol.Lease
 	observe  bool
+	atOnce   int
 	replicas int
 	confirm  time.Duration
 
@@ -108,11 +113,13 @@ type Engine struct {
 	graph     deadlock.Graph
 	locksMax  int // since the map was made
 	waitMax   int
-	timeline  timeline
+	timeline  order.Timeline[*claim] // all that have not ended, by when they are to be looked at
+	sweeps    []sweep                // begun by each, and not done for all claims yet
 	numbers   uint64
-	firstSlot int // of the locks that are made from now on: see forget
-	claims    int // that have not ended
-	ending    int // of them, those that are Ending
+	firstSlot int               // of the locks that are made from now on: see forget
+	claims    int               // that have not ended
+	endings   map[uint64]*claim // of them, those that are Ending, by number
+	endMax    int
 	serving   int // requests for further steps that are under way
 	draining  bool
 	closed    bool
@@ -144,10 +151,12 @@ func New(c Config) *Engine {
 		channels: protocol.Channels(c.Prefix),
 		lease:    protocol.NewLease(c.Lease),
 		observe:  c.Observe,
+		atOnce:   cmp.Or(c.AtOnce, atOnce),
 		replicas: c.Replicas,
 		confirm:  c.Confirm,
 		locks:    make(map[string]*lock),
 		waiting:  make(map[uint64]*claim),
+		endings:  make(map[uint64]*claim),
 	}
 }
 
@@ -393,23 +402,23 @@ func (e *Engine) Subscribed(now time.Time) {
 
 // askAll has every waiter ask for news that is not asking.
 func (e *Engine) askAll(now time.Time) {
-	for _, c := range e.timeline.snapshot() {
+	e.each(now, func(now time.Time, c *claim) {
 		if c.state == Queued && c.asked.IsZero() {
 			c.look = now
 			e.schedule(now, c)
 		}
-	}
+	})
 }
 
 // Resume says that other servers answer requests than before: whatever pauses after failures is tried again
 // now.
 func (e *Engine) Resume(now time.Time) {
-	for _, c := range e.timeline.snapshot() {
+	e.each(now, func(now time.Time, c *claim) {
 		paused, counting := c.resume(now), c.recount.resume(now)
 		if paused || counting {
 			e.schedule(now, c)
 		}
-	}
+	})
 }
 
 // Unsubscribed says that the subscription does not stand any more, or could not be had. If the client was
@@ -441,7 +450,7 @@ func (e *Engine) Close(now time.Time) {
 		return
 	}
 	e.closed = true
-	for _, c := range e.timeline.snapshot() {
+	e.each(now, func(now time.Time, c *claim) {
 		switch c.state {
 		case Asking, Queued:
 			e.withdraw(now, c, ErrClosed)
@@ -457,36 +466,36 @@ func (e *Engine) Close(now time.Time) {
 				e.schedule(now, c)
 			}
 		}
-	}
+	})
 }
 
 // AbandonLost leaves to their leases the claims of lost holds, whose leases are over.
 func (e *Engine) AbandonLost(now time.Time) {
-	e.abandonAll(func(c *claim) bool { return !c.deadline.IsZero() && !now.Before(c.deadline) })
+	e.abandonAll(now, func(c *claim) bool { return !c.deadline.IsZero() && !now.Before(c.deadline) })
 }
 
 // AbandonUnheard leaves to their leases the claims that no reply or message has ever said the server has.
-func (e *Engine) AbandonUnheard() {
-	e.abandonAll(func(c *claim) bool { return c.deadline.IsZero() })
+func (e *Engine) AbandonUnheard(now time.Time) {
+	e.abandonAll(now, func(c *claim) bool { return c.deadline.IsZero() })
 }
 
-func (e *Engine) abandonAll(which func(*claim) bool) {
-	for _, c := range e.timeline.snapshot() {
+func (e *Engine) abandonAll(now time.Time, which func(*claim) bool) {
+	e.each(now, func(_ time.Time, c *claim) {
 		if c.state == Ending && which(c) {
 			e.abandon(c)
 		}
-	}
+	})
 }
 
 // Drain withdraws every waiting call, and has every call from now on end with ErrClosed, but for those of
 // owners that hold the lock: they may re-enter.
 func (e *Engine) Drain(now time.Time) {
 	e.draining = true
-	for _, c := range e.timeline.snapshot() {
+	e.each(now, func(now time.Time, c *claim) {
 		if c.state <= Queued && !e.admits(c.tenure) {
 			e.withdraw(now, c, ErrClosed)
 		}
-	}
+	})
 }
 
 // admits reports whether an owner may get a claim.
@@ -496,7 +505,7 @@ func (e *Engine) admits(t *tenure) bool {
 
 // Holds returns how many holds there are that were not released or lost.
 func (e *Engine) Holds() (n int) {
-	for _, c := range e.timeline.claims {
+	for _, c := range e.timeline.All() {
 		n += len(c.holds)
 	}
 	return n
@@ -504,7 +513,7 @@ func (e *Engine) Holds() (n int) {
 
 // Current returns, in no order, the holds that may be relied on, and the calls that have not come to an end.
 func (e *Engine) Current() (list []*Hold) {
-	for _, c := range e.timeline.claims {
+	for _, c := range e.timeline.All() {
 		if c.state <= Queued {
 			list = append(append(list, c.caller), c.tenure.behind...)
 		}
@@ -522,7 +531,7 @@ func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 }
 
 // Drained reports whether nothing is held or waited for. Releases may still be under way.
-func (e *Engine) Drained() bool { return e.claims == e.ending }
+func (e *Engine) Drained() bool { return e.claims == len(e.endings) }
 
 // Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
@@ -531,15 +540,12 @@ func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 // client was closed; and why the end of one of them failed, if it did.
 func (e *Engine) Unreleased() (n int, err error) {
 	n, err = e.stranded, e.strandedBy
-	for _, c := range e.timeline.claims {
-		if c.state == Ending {
-			n++
-			if c.err != nil {
-				err = c.err
-			}
+	for _, c := range e.endings {
+		if c.err != nil {
+			err = c.err
 		}
 	}
-	return n, err
+	return n + len(e.endings), err
 }
 
 // Waiting reports whether any call waits for the lock.

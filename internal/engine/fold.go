@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -30,7 +29,7 @@ type View struct {
 // Views returns all claims that have not ended.
 func (e *Engine) Views() []View {
 	var list []View
-	for _, c := range e.timeline.claims {
+	for _, c := range e.timeline.All() {
 		list = append(list, c.view())
 	}
 	return list
@@ -72,16 +71,15 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 			*t = now.Add((t.Sub(now) + tick - 1) / tick * tick)
 		}
 	}
-	for _, c := range e.timeline.claims {
-		up(&c.next)
+	for _, c := range e.timeline.All() {
+		next := e.timeline.Due(c)
+		up(&next)
+		e.timeline.Set(c, next)
 		up(&c.look)
 		up(&c.retry)
 		up(&c.recount.retry)
 	}
-	slices.SortFunc(e.timeline.claims, func(a, b *claim) int { return cmp.Or(a.next.Compare(b.next), cmp.Compare(a.number, b.number)) })
-	for i, c := range e.timeline.claims {
-		c.place = i + 1
-	}
+	e.timeline.Sort()
 	if e.deaf.number != 0 {
 		up(&e.deaf.at)
 	}
@@ -92,7 +90,7 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 // The holds and requests are those that the engine may be handed again; several says that there may be locks
 // of more than one name. The engine must have been Coarsened, and have put out what it has to send.
 func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several bool) {
-	claims := slices.Clone(e.timeline.claims)
+	claims := e.timeline.All()
 	for _, r := range requests {
 		if !several {
 			r.number = 0
@@ -127,7 +125,7 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several
 			lk.ended = time.Time{}
 		}
 	}
-	e.locksMax, e.waitMax = 0, 0
+	e.locksMax, e.waitMax, e.endMax = 0, 0, 0
 	if !several {
 		e.graph = deadlock.Graph{} // over one name there is no deadlock
 	}

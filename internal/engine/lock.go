@@ -198,7 +198,7 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 	if err == nil {
 		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run
 	}
-	for _, c := range e.timeline.snapshot() {
+	e.each(now, func(now time.Time, c *claim) {
 		switch {
 		case c.lock != r.lock:
 		case c.state == Held && err == nil:
@@ -207,7 +207,7 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 			c.look = now // the reply is lost that named whom that run let in
 			e.schedule(now, c)
 		}
-	}
+	})
 	e.out.Forced = append(e.out.Forced, Forced{r.Tag, err})
 	e.drop(r.lock)
 }

@@ -1,25 +1,63 @@
 package engine
 
-import (
-	"container/heap"
-	"slices"
-	"time"
-)
+import "time"
 
-// A timeline has all claims that have not ended, by when they are to be looked at.
-type timeline struct{ claims claimHeap }
+// atOnce is how many claims a call looks at, unless Config says otherwise: that takes a tenth of a
+// millisecond where many are held. Who calls locks a mutex meanwhile.
+const atOnce = 64
+
+// A sweep is something to be done for each of many claims, some of them at a time.
+type sweep struct {
+	since  time.Time
+	claims []*claim // left
+	do     func(now time.Time, c *claim)
+}
+
+// each has something done for all claims there are: for the first at once, and for the others by the next
+// calls of Tick. By then a claim may have changed, or ended.
+func (e *Engine) each(now time.Time, do func(now time.Time, c *claim)) {
+	e.sweeps = append(e.sweeps, sweep{now, e.timeline.All(), do})
+	e.goOn(now, e.atOnce)
+}
+
+// goOn does the next n of what is to be done for many claims, and returns how many there were less.
+func (e *Engine) goOn(now time.Time, n int) (left int) {
+	for len(e.sweeps) > 0 && n > 0 {
+		s := &e.sweeps[0]
+		some := s.claims[:min(n, len(s.claims))]
+		s.claims = s.claims[len(some):]
+		n -= len(some)
+		do := s.do
+		if len(s.claims) == 0 {
+			e.sweeps = e.sweeps[1:]
+		}
+		for _, c := range some {
+			do(now, c)
+		}
+	}
+	if len(e.sweeps) == 0 {
+		e.sweeps = nil
+	}
+	return n
+}
 
 // Next returns when Tick is due, and whether it is at all.
 func (e *Engine) Next() (time.Time, bool) {
-	at, ok := e.timeline.next()
+	if len(e.sweeps) > 0 {
+		return e.sweeps[0].since, true
+	}
+	at, ok := e.timeline.Next()
 	if e.deaf.number != 0 && (!ok || e.deaf.at.Before(at)) {
 		return e.deaf.at, true
 	}
 	return at, ok
 }
 
-// Tick does what is due: it sends renewals, heartbeats and what failed before, and ends what can no longer be
-// relied on, whether or not the server answers.
+// Tick does some of what is due: it sends renewals, heartbeats and what failed before, and ends what can no
+// longer be relied on, whether or not the server answers. If that was not all, Next says that Tick is due.
+//
+// Events may come before all is done. So what is due for a claim is also looked at where its own events are
+// handled, as far as it matters to them: see Replied, Release and Extend.
 func (e *Engine) Tick(now time.Time) {
 	if e.deaf.number != 0 && !now.Before(e.deaf.at) {
 		e.deaf = deafness{}
@@ -28,87 +66,35 @@ func (e *Engine) Tick(now time.Time) {
 			e.out.Relisten = true
 		}
 	}
-	for {
-		t := &e.timeline
-		if len(t.claims) == 0 {
+	t := &e.timeline
+	for range e.goOn(now, e.atOnce) {
+		before, ok := t.Next()
+		if !ok {
 			return
 		}
-		c := t.claims[0]
-		late := !c.next.After(now)
-		if !late && (len(e.out.Send) == 0 || c.next.After(now.Add(c.lease/alongPart))) {
+		c := t.First()
+		late := !before.After(now)
+		if !late && (len(e.out.Send) == 0 || before.After(now.Add(c.lease/alongPart))) {
 			return
 		}
-		before := c.next
 		e.due(now, c)
 		switch {
-		case c.place == 0:
-		case !late && c.next.Equal(before):
+		case !c.Placed():
+		case !late && t.Due(c).Equal(before):
 			return // the next thing is an end, which is not to come early
-		case !c.next.After(now):
-			t.set(c, now.Add(time.Millisecond)) // once a tick is enough
+		case !t.Due(c).After(now):
+			t.Set(c, now.Add(time.Millisecond)) // once a tick is enough
 		}
 	}
 }
 
-func (t *timeline) next() (time.Time, bool) {
-	if len(t.claims) == 0 {
-		return time.Time{}, false
-	}
-	return t.claims[0].next, true
-}
-
-// snapshot returns the claims, which then may be changed.
-func (t *timeline) snapshot() []*claim { return slices.Clone(t.claims) }
-
-func (t *timeline) set(c *claim, at time.Time) {
-	c.next = at
-	if c.place == 0 {
-		heap.Push(&t.claims, c)
-	} else {
-		heap.Fix(&t.claims, c.place-1)
-	}
-}
-
-func (t *timeline) remove(c *claim) {
-	if c.place == 0 {
-		return
-	}
-	heap.Remove(&t.claims, c.place-1)
-	if len(t.claims) == 0 && cap(t.claims) > peak {
-		t.claims = nil
-	}
-}
-
-// claimHeap is a heap of claims by next; each knows its place, from 1.
-type claimHeap []*claim
-
-func (h claimHeap) Len() int { return len(h) }
-
-func (h claimHeap) Less(i, j int) bool {
-	if h[i].next.Equal(h[j].next) {
-		return h[i].number < h[j].number
-	}
-	return h[i].next.Before(h[j].next)
-}
-
-func (h claimHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i+1, j+1
-}
-
-func (h *claimHeap) Push(x any) {
-	c := x.(*claim)
-	*h = append(*h, c)
-	c.place = len(*h)
-}
-
-func (h *claimHeap) Pop() any {
-	old := *h
-	c := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
-	c.place = 0
-	return c
+// period returns after which part of a lease the server is to hear of the claim again. The periods of claims
+// are spread over a tenth, so that claims which began together do not go on together.
+func (c *claim) period(lease time.Duration) time.Duration {
+	p := lease / renewAfter
+	const golden, part = 0x9e3779b97f4a7c15, 20 // multiples of the golden ratio lie evenly between whole numbers
+	less := (c.number - 1) * golden >> (64 - part)
+	return p - time.Duration(less)*(p/10>>part)
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -40,16 +39,13 @@ func (e *Engine) bury(now time.Time, lk *lock, id string) {
 	})
 }
 
-// knows reports whether a claim of this engine has not ended. The last look is the only long one; it is for a
-// claim whose release is under way, or one to bury.
+// knows reports whether a claim of this engine has not ended.
 func (e *Engine) knows(lk *lock, k protocol.Known) bool {
-	if e.waiting[k.Number] != nil {
+	if e.waiting[k.Number] != nil || e.endings[k.Number] != nil {
 		return true
 	}
-	if t := lk.owners[k.Owner]; t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
-		return true
-	}
-	return slices.ContainsFunc(e.timeline.claims, func(c *claim) bool { return c.number == k.Number })
+	t := lk.owners[k.Owner]
+	return t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number
 }
 
 // buried takes the reply to the release of a claim that had come back. Others may have, so that every waiter

@@ -44,6 +44,7 @@ var meanings = map[string]meaning{
 	"Engine.instance":    plain, // the same for all: an engine does not know which of them it is
 	"Engine.channels":    plain,
 	"Engine.waiting":     number,
+	"Engine.endings":     number,
 	"Engine.numbers":     counter,
 	"deafness.number":    number,
 	"lock.name":          plain,
@@ -53,6 +54,7 @@ var meanings = map[string]meaning{
 	"lock.free":          slotList,
 	"claim.slot":         slotNumber,
 	"claim.number":       number,
+	"Place.Tie":          number,
 	"claim.vertex":       skip, // memory
 	"Node.Name":          plain,
 	"Node.Number":        number,

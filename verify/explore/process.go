@@ -184,7 +184,7 @@ func (e *explorer) newProcess(i int) *node {
 	for o := range p.Asks {
 		p.Asks[o] = e.asks
 	}
-	p.Engine = engine.New(engine.Config{Prefix: prefix, Instance: nobody, Lease: e.lease[i]})
+	p.Engine = engine.New(engine.Config{Prefix: prefix, Instance: nobody, Lease: e.lease[i], AtOnce: 1})
 	return e.node(p)
 }
 

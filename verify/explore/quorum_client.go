@@ -102,7 +102,7 @@ const quorumLease = 30 * time.Second
 
 func (e *parliament) newClient(i int) *client {
 	c := &client{Cut: make([]bool, e.servers)}
-	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: quorumLease})
+	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: quorumLease, AtOnce: 1})
 	c.Quorum = quorum.New(quorum.Config{Servers: e.servers, Prefix: prefix, Instance: instanceOf(i)}, c.Engine)
 	return c
 }
