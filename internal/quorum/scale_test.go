@@ -61,7 +61,7 @@ func TestNothingTakesLongerAmongManyHoldsAndWaiters(t *testing.T) {
 			})
 		}
 		r.now = r.now.Add(lease / 3)
-		for range 100 {
+		for at, ok := r.quorum.Next(); ok && !at.After(r.now); at, ok = r.quorum.Next() {
 			r.do(func() { r.quorum.Tick(r.now) })
 		}
 		require.GreaterOrEqual(t, len(r.quorum.servers[0].open()), many, "all holds are being renewed")
@@ -137,7 +137,8 @@ func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
 func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.held()
-	r.pass(lease/3 - 100*time.Millisecond)
+	renewal, _ := r.engine.Next()
+	r.pass(renewal.Sub(r.now) - 100*time.Millisecond)
 	r.acquire(protocol.Write, false)
 	changed := r.inOrder()[0]
 	r.reply(r.next(changed, lua.Vote), int64(-2))
