@@ -52,9 +52,9 @@ const (
 	renewAfter  = 3
 	resendAfter = 6
 
-	// What is due within a small part of its lease is sent along with what is due now: few large pipelines
-	// cost less than many small ones.
-	alongPart = 32
+	// What is due within a small part of its lease is sent along with what is due now: few pipelines cost less
+	// than many small ones. A larger part would have more sent than is needed, most of it before its time.
+	alongPart = 128
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
