@@ -340,6 +340,10 @@ func votes() *story {
 	s.does("C has it, too", vote(c, 1, "g1"))
 	mark("a client says that it rests", "rest", "30000", fmt.Sprint(dawn+2000, ":first"), "g1", "second")
 	s.does("it votes for nobody", vote(a, 5, "g1"))
-	mark("a client admits it", "admit", "30000", fmt.Sprint(s.now, ":second"), "g2", fmt.Sprint(dawn+2_000_000))
+	second := fmt.Sprint(s.now, ":second")
+	mark("a client admits it", "admit", "30000", second, "g2", fmt.Sprint(dawn+2_000_000))
+	mark("a client asks what the others' marks say", "ask", "0", second)
+	mark("another tells it", "tell", "0", second, "1", "g2", "30000", fmt.Sprint(dawn+3_000_000))
+	mark("a third tells it late", "tell", "0", second, "1", "g2", "60000", fmt.Sprint(dawn+2_000_000))
 	return s
 }

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -55,12 +56,23 @@ type Mark struct {
 	Top        int64         // token, 0 for none
 	Now        int64         // µs of the server's clock
 	Run        string        // of the server process; "" if it is not known
+	Asked      int64         // how often clients have asked what the others' marks say
+	Told       Told
+}
+
+// Told is what a client has found in the marks of a majority of one generation. It has read them after
+// clients had asked for that so often.
+type Told struct {
+	Asked      int64 // 0 if nothing was told
+	Generation string
+	Longest    time.Duration
+	Top        int64
 }
 
 // DecodeMark reads the reply of Mark.
 func DecodeMark(reply any) (Mark, error) {
 	v, ok := reply.([]any)
-	if !ok || len(v) != 7 {
+	if !ok || len(v) != 9 {
 		return Mark{}, badReply(reply)
 	}
 	id, ok0 := v[0].(string)
@@ -70,11 +82,12 @@ func DecodeMark(reply any) (Mark, error) {
 	top, ok4 := v[4].(string)
 	now, ok5 := v[5].(string)
 	run, ok6 := v[6].(string)
-	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || id == "" {
+	asked, ok7 := v[7].(int64)
+	told, ok8 := v[8].(string)
+	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 || !ok8 || id == "" {
 		return Mark{}, badReply(reply)
 	}
-	m := Mark{ID: id, Generation: generation, Resting: rest != 0, Run: run}
-	m.Longest = time.Duration(min(max(longest, 0), maxAgain.Milliseconds())) * time.Millisecond
+	m := Mark{ID: id, Generation: generation, Resting: rest != 0, Longest: leaseInUse(longest), Run: run, Asked: asked}
 	var err error
 	if top != "" {
 		if m.Top, err = strconv.ParseInt(top, 10, 64); err != nil {
@@ -84,7 +97,18 @@ func DecodeMark(reply any) (Mark, error) {
 	if m.Now, err = strconv.ParseInt(now, 10, 64); err != nil {
 		return Mark{}, badReply(reply)
 	}
+	if told != "" {
+		if _, err = fmt.Sscanf(told, "%d %s %d %d", &m.Told.Asked, &m.Told.Generation, &longest, &m.Told.Top); err != nil {
+			return Mark{}, badReply(reply)
+		}
+		m.Told.Longest = leaseInUse(longest)
+	}
 	return m, nil
+}
+
+// leaseInUse returns the lease that a mark says is in use, in ms.
+func leaseInUse(ms int64) time.Duration {
+	return time.Duration(min(max(ms, 0), maxAgain.Milliseconds())) * time.Millisecond
 }
 
 // Milliseconds returns a duration as the scripts take it.

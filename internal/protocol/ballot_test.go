@@ -289,16 +289,19 @@ func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
 	}
 	for _, bad := range []any{
-		nil, "5", list(), list("", "", int64(0), int64(0), "", "1", ""), list("id", "", int64(0), int64(0), "x", "1", ""),
-		list("id", "", int64(0), int64(0), "", "x", ""), list("id", nil, int64(0), int64(0), "", "1", ""),
-		list("id", "", "0", int64(0), "", "1", ""), list("id", "", int64(0), int64(0), "", "1", nil),
+		nil, "5", list(), list("", "", int64(0), int64(0), "", "1", "", int64(0), ""), list("id", "", int64(0), int64(0), "x", "1", "", int64(0), ""),
+		list("id", "", int64(0), int64(0), "", "x", "", int64(0), ""), list("id", nil, int64(0), int64(0), "", "1", "", int64(0), ""),
+		list("id", "", "0", int64(0), "", "1", "", int64(0), ""), list("id", "", int64(0), int64(0), "", "1", nil, int64(0), ""),
+		list("id", "", int64(0), int64(0), "", "1", "", "0", ""), list("id", "", int64(0), int64(0), "", "1", "", int64(1), "1 g 5"),
+		list("id", "", int64(0), int64(0), "", "1", ""),
 	} {
 		_, err := protocol.DecodeMark(bad)
 		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
 	}
-	m, err := protocol.DecodeMark(list("id", "g", int64(0), int64(60000), "5", "7", "run"))
+	m, err := protocol.DecodeMark(list("id", "g", int64(0), int64(60000), "5", "7", "run", int64(3), "2 h 1000 9"))
 	require.NoError(t, err)
-	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run"}, m)
+	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run", Asked: 3,
+		Told: protocol.Told{Asked: 2, Generation: "h", Longest: time.Second, Top: 9}}, m)
 	_, err = protocol.Decode(lua.Vote, redis.Nil)
 	require.ErrorIs(t, err, protocol.ErrReply)
 }
@@ -317,5 +320,25 @@ func TestSweepLeavesTokens(t *testing.T) {
 			last = r.Vote
 			p.run(protocol.Request{Script: lua.Unlock, Claim: w.Claim})
 		}
+	})
+}
+
+// What a client tells is there for those that have asked before it looked. Neither what was told late, nor
+// what is for data that the server has lost, takes its place.
+func TestWhatMarksSayIsPassedOn(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		p := newPoller(t, s).started()
+		id := p.id
+		require.Zero(t, p.asks("see", "0", "me").Asked)
+		require.EqualValues(t, 1, p.asks("ask", "0", id).Asked)
+		require.EqualValues(t, 2, p.asks("ask", "0", id).Asked)
+		require.Equal(t, protocol.Told{Asked: 2, Generation: "g", Longest: time.Second, Top: 5}, p.asks("tell", "0", id, "2", "g", "1000", "5").Told)
+		require.EqualValues(t, 2, p.asks("tell", "0", id, "1", "h", "1000", "6").Told.Asked, "it comes late")
+		require.EqualValues(t, 2, p.asks("ask", "0", "another").Asked)
+		require.EqualValues(t, 2, p.asks("tell", "0", "another", "3", "g", "1000", "5").Told.Asked)
+		m := p.asks("tell", "0", id, "10", "h", "2000", "7")
+		require.Equal(t, protocol.Told{Asked: 10, Generation: "h", Longest: 2 * time.Second, Top: 7}, m.Told)
+		require.Equal(t, "g", m.Generation)
 	})
 }

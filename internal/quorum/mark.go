@@ -69,7 +69,9 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		s.lease = max(s.lease, s.noted)
 		s.met, s.resting, s.forgot, s.noted = now, time.Time{}, -1, 0
 		s.waited = s.mark.Generation != "" || s.mark.Resting // no other client is starting it
+		s.question, s.news = question{}, news{}
 	}
+	q.noteQuestions(now, s, r, m)
 	started := m.Generation != "" && m.Generation != s.mark.Generation
 	s.known, s.mark, s.asked = true, m, r.sent
 	if r.lease > 0 {
@@ -143,6 +145,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		for _, s := range q.servers {
 			q.updateMark(now, s, longest, top)
 		}
+		q.tell(now, longest, top)
 		return
 	case q.generation != "":
 		q.generation = "" // the servers have lost their data
@@ -160,8 +163,11 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.readUnstarted(now) // other clients may be starting the servers
 		return
 	}
-	// A majority has lost its data, or was not started. All rest but the servers of the generation that goes
-	// on.
+	// A majority has lost its data, was not started, or cannot be reached. All rest but the servers of the
+	// generation that goes on.
+	if n := q.newest(now); n != nil {
+		best, longest, top = n.Generation, max(longest, n.Longest), max(top, n.Top)
+	}
 	if best == "" {
 		best = q.newGeneration()
 	}
@@ -195,14 +201,25 @@ func (q *Quorum) newGeneration() string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// start begins a generation at the servers that have none.
+// start begins a generation at the servers that have none. If it does not know all servers, it begins at one
+// after the other, in the order of their ids: of three clients that each miss another server, one then has a
+// majority.
 func (q *Quorum) start(now time.Time, generation string) {
-	for _, s := range q.servers {
-		if s.known && !s.asking && !s.suspected && !now.Before(s.retry) && !s.mark.Resting && s.mark.Generation == "" {
+	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
+	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
+		if !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" {
+			continue
+		}
+		if !s.asking && !now.Before(s.retry) {
 			q.askMark(now, s, "start", s.lease, s.mark.ID, generation)
+		}
+		if partly {
+			return
 		}
 	}
 }
+
+func byID(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 
 // noteStart notes that a server was found to have a generation. The marks of those without one, known or
 // under way, may be older.
@@ -247,23 +264,36 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 }
 
 // marksRead reports whether what a server has forgotten is known, if it has lost its data by a time: a
-// majority that votes was asked for its marks after that, or, where too many have lost their data, all others
-// were. It asks those that were not.
+// majority that votes was asked for its marks after that, by this client or another; or, where too many have
+// lost their data, all others were. It asks those that were not.
 func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
-	members, answered := 0, 1
+	members, answered := q.readSince(now, lost, since)
+	if members >= q.majority || answered == len(q.servers)-1 {
+		return true
+	}
+	if n := q.newest(now); n != nil && n.Generation == q.generation && !n.since.Before(since) {
+		return true
+	}
+	q.ask(now, since)
+	return false
+}
+
+// readSince returns how many of the servers that vote, and how many of all but one, were asked for their marks
+// at a time or later. It asks the others.
+func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (members, all int) {
 	for _, s := range q.servers {
 		switch {
-		case s == lost || !s.known || s.suspected:
+		case s == except || !s.known || s.suspected:
 		case s.asked.Before(since):
 			q.readMark(now, s)
 		default:
-			answered++
+			all++
 			if s.mark.Generation == q.generation {
 				members++
 			}
 		}
 	}
-	return members >= q.majority || answered == len(q.servers)
+	return members, all
 }
 
 // majorityPossible reports whether a majority votes, or may vote once the marks under way are known.

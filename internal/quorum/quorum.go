@@ -83,6 +83,7 @@ type Quorum struct {
 	generation string        // of the servers that vote; "" while no majority is known to have one
 	patience   time.Duration // how long a server may leave a request without an answer: twice what a majority takes
 	since      time.Time     // when the servers were first asked for their marks, or were found to have lost their data
+	looked     time.Time     // when this client last looked for questions
 	reads      uint64        // how often a mark was requested: no two requests make the same mark
 
 	locks   map[any]*lock               // by key
@@ -452,6 +453,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 		note(q.changed)
 	}
 	note(q.reportDue())
+	note(q.lookDue())
 	return at, ok
 }
 
@@ -459,6 +461,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 func (q *Quorum) Tick(now time.Time) {
 	q.engine.Tick(now)
 	q.sweep(now)
+	q.look(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
 			q.check(now, s)

@@ -228,5 +228,5 @@ func markOf(i int, generation string, rests bool, top string) any {
 
 // markWith is the reply of a server of that id.
 func markWith(id, generation string, rests bool, longest time.Duration, top string) any {
-	return []any{id, generation, map[bool]int64{true: 1}[rests], longest.Milliseconds(), top, fmt.Sprint(someToken - 1000), ""}
+	return []any{id, generation, map[bool]int64{true: 1}[rests], longest.Milliseconds(), top, fmt.Sprint(someToken - 1000), "", int64(0), ""}
 }

@@ -21,6 +21,9 @@ type server struct {
 	waited    bool          // startPatience has passed since then, or it has lost its data
 	resting   time.Time     // when it was first seen to rest; zero if it does not
 	forgot    time.Duration // the longest lease that it may have voted for before that; negative if that is not known
+	question  question      // that this client has asked there
+	news      news          // that another client has left there for this one
+	wondered  time.Time     // when the last question was first seen
 	asking    bool          // a request about the mark is under way
 	retry     time.Time     // when the mark may be changed again, after a failure
 	suspected bool          // it has not answered for a while, or a request failed: no call waits for it while enough others answer

@@ -24,6 +24,7 @@ type client struct {
 	Listens bool
 	Cut     []bool // by server
 	Crashed bool
+	Stalled bool
 }
 
 // A call is one of Lock, RLock or their tries, and the hold that it brings.
@@ -33,13 +34,15 @@ type call struct {
 	Try     bool
 	Granted bool
 	GaveUp  bool
+	Dropped bool // by force, perhaps
 }
 
 // A journey is a request to a server that the quorum waits for.
 type journey struct {
-	R    *quorum.Request
-	Late bool // it may run at any time, or fail
-	Lost bool // it has run, and its reply is lost
+	R     *quorum.Request
+	Late  bool   // it may run at any time, or fail
+	Lost  bool   // it has run, and its reply is lost
+	Reply string // names the reply that waits for a client that stands still; or ""
 }
 
 // A stray is a request to a server whose reply nobody waits for.
@@ -96,6 +99,11 @@ const (
 	reconnects // a: server
 	parts      // a: server; it cannot reach it
 	meets      // a: server; it can reach it again
+	orders     // ForceUnlock
+	drops      // what it has is dropped by force
+	sleeps     // it stands still
+	rises      // it goes on
+	takes      // a: flight; its reply, which has waited
 )
 
 const quorumLease = 30 * time.Second
@@ -165,10 +173,13 @@ func (p *client) doAndSettle(d deed, raw any, e *parliament, c *outcome) {
 		}
 	}()
 	p.do(d, raw, e)
-	if !p.Crashed {
+	if p.runs() {
 		p.settle(d.at, e, c)
 	}
 }
+
+// runs reports whether a client neither is dead nor stands still.
+func (p *client) runs() bool { return !p.Crashed && !p.Stalled }
 
 func (p *client) do(d deed, raw any, e *parliament) {
 	switch d.do {
@@ -220,6 +231,21 @@ func (p *client) do(d deed, raw any, e *parliament) {
 		p.Quorum.Tick(d.at)
 	case dies:
 		p.die()
+	case orders:
+		_ = p.Engine.Force(d.at, names[0], nil)
+	case drops:
+		for _, l := range p.Calls {
+			l.Dropped = l.Dropped || l.Hold != nil && !l.over()
+		}
+	case sleeps:
+		p.Stalled = true
+	case rises:
+		p.Stalled = false
+		if d.a == 0 { // or else what comes is first, and then what is due
+			p.Quorum.Tick(d.at)
+		}
+	case comes:
+		p.Flights[d.a].Reply = d.reply
 	case reconnects:
 		for i := 0; i < len(p.Flights); {
 			if f := p.Flights[i]; f.R.Server == d.a && !f.Late {
@@ -269,7 +295,7 @@ func (p *client) subscribeAnew(d deed) {
 func (p *client) die() {
 	left := &client{Copies: p.Copies, Cut: p.Cut, Crashed: true}
 	for _, f := range p.Flights {
-		if !f.Lost {
+		if !f.Lost && f.Reply == "" {
 			left.Copies = append(left.Copies, stray{f.R.Server, f.R.Request})
 		}
 	}

@@ -14,7 +14,7 @@ func (e *parliament) fairMove(w *world) (move, bool) {
 	for _, m := range e.moves(w) {
 		r := 100
 		switch m.do {
-		case meets:
+		case meets, rises, takes:
 			r = 0
 		case wanders:
 			r = 1
@@ -27,6 +27,8 @@ func (e *parliament) fairMove(w *world) (move, bool) {
 			if w.clients[m.client].p.Flights[m.a].Lost {
 				r = 2
 			}
+		case comes:
+			r = 3
 		case hears:
 			r = 4
 		case leaves:
@@ -57,7 +59,7 @@ const (
 // fair checks that a fair run comes to an end in which nobody waits.
 func (e *parliament) fair(w *world) ([]move, error) {
 	end := w.at.Add(longestRun)
-	if !w.faulty {
+	if !w.faulty && !e.apart {
 		end = w.at.Add(shortRun)
 	}
 	var path []fingerprint
@@ -176,6 +178,7 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 var doings = map[verb]string{
 	begins: "asks", leaves: "releases", withdraws: "gives up", delays: "is slow", goes: "runs", goesMute: "runs; its reply is lost",
 	goesOnce: "runs, and will again", fails: "fails", hears: "hears", misses: "never hears", dies: "dies", parts: "cannot reach server",
+	comes: "runs; its reply waits", takes: "is answered", orders: "drops all holds", sleeps: "stands still", rises: "goes on",
 	meets: "reaches server", wanders: "late, runs", vanishes: "late, is lost",
 }
 
@@ -194,7 +197,7 @@ func (e *parliament) describe(w *world, m move) string {
 	case begins, leaves, withdraws:
 		mode := []string{"", "read", "write"}[p.Calls[m.a].Mode]
 		return fmt.Sprintf("%s %s to %s (call %d)", who, doings[m.do], mode, m.a)
-	case goes, goesMute, goesOnce, delays, fails:
+	case goes, goesMute, goesOnce, comes, takes, delays, fails:
 		f := p.Flights[m.a]
 		return fmt.Sprintf("%s's %s %v at server %d %s", who, f.R.Script.Name, f.R.Claim.Number, f.R.Server, doings[m.do])
 	case wanders, vanishes:

@@ -32,6 +32,7 @@ var plans, largePlans = []string{
 	"W cold restarts 1 late 1",
 	"w r cold",
 	"w w cold passes 1",
+	"W W W cold apart",
 }, []string{
 	"W W five",
 	"W r r",
@@ -46,6 +47,8 @@ var plans, largePlans = []string{
 	"w w late 1 lost 1",
 	"w w late 1 restarts 1",
 	"w w lost 1 crashes 1",
+	"W W W cold apart passes 1",
+	"W W stalls 1",
 }
 
 // Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world
@@ -195,6 +198,8 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		}, "W W", "does not come to an end"},
 		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil,
 			"W W", "does not come to an end"},
+		{"nobody tells what the marks say that others cannot read", edit{"what == 'tell' and", "what == 'nobody tells' and"}, nil,
+			"W W W cold apart", "does not come to an end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A world is the servers of a quorum, its clients, and what may still go wrong.
@@ -38,6 +39,8 @@ type allowance struct {
 	cuts     uint8 // a client cannot reach a server, for as long as may be
 	passes   uint8 // time passes until the next timer of a client
 	gives    uint8 // a call gives up
+	forces   uint8 // a client drops all holds
+	stalls   uint8 // a client stands still, for as long as it likes
 }
 
 // A plan is what is explored.
@@ -45,6 +48,7 @@ type plan struct {
 	calls []string // of each client: W for Lock, w for TryLock, R and r likewise for reading
 	cold  bool     // the servers are new, and the clients do not know them
 	five  bool     // there are five servers
+	apart bool     // each client misses another server from the start on, for ever
 	allowance
 }
 
@@ -59,6 +63,7 @@ type parliament struct {
 	peers    map[fingerprint]*peer
 	outcomes map[doing]*outcome
 	changes  int                  // how many outcomes were worked out
+	replies  map[string]any       // by what names them
 	ended    map[fingerprint]bool // worlds from which a fair run comes to a good end
 	seeds    [2]maphash.Seed
 	visit    func(*world) // sees each world that is reached; or nil
@@ -80,7 +85,7 @@ func newParliament(sources scripts, p plan) (*parliament, error) {
 		servers = 5
 	}
 	return &parliament{rack: k, plan: p, servers: servers, tries: tries, offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
-		ids: map[fingerprint]int{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{}, ended: map[fingerprint]bool{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
+		ids: map[fingerprint]int{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{}, replies: map[string]any{}, ended: map[fingerprint]bool{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
 }
 
 // A move is one step of a world.
@@ -105,6 +110,7 @@ const (
 	goesOnce                  // a flight runs, and is answered; it is to run once more
 	wanders                   // a stray runs
 	vanishes                  // a stray is lost
+	comes                     // a flight runs, and its answer waits for a client that stands still
 	restarts                  // a server, without data
 	advances                  // the time, to the next timer
 )
@@ -121,6 +127,7 @@ func (e *parliament) start() (*world, error) {
 		if e.alter != nil {
 			e.alter(c.Quorum)
 		}
+		c.Cut[i] = e.apart
 		if !e.cold {
 			c.Calls = []*call{{Mode: engine.Mode(protocol.Read), Try: true}}
 		}
@@ -177,7 +184,7 @@ func (w *world) key() []byte {
 	for _, n := range []int64{w.at.Sub(epoch).Microseconds(), w.wrote, w.read} {
 		b = binary.AppendVarint(b, n)
 	}
-	return append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, bit(w.faulty))
+	return append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, w.forces, w.stalls, bit(w.faulty))
 }
 
 // A fingerprint stands for the key of a world or client: keys take too much memory.
@@ -203,11 +210,20 @@ func (e *parliament) moves(w *world) []move {
 		first := true // what a client has sent runs in this order, but for what is late
 		for k, f := range p.Flights {
 			s := f.R.Server
+			if f.Reply != "" {
+				add(!p.Stalled, takes, i, k)
+				busy = busy || !p.Stalled
+				continue
+			}
 			ready := !f.Lost && !p.Cut[s]
 			if !f.Late && !f.Lost {
 				ready = ready && first
 				first = first && !ready
 				busy = busy || ready
+			}
+			if p.Stalled {
+				add(ready, comes, i, k)
+				continue
 			}
 			add(ready, goes, i, k)
 			add(ready && w.lost > 0, goesMute, i, k)
@@ -222,6 +238,13 @@ func (e *parliament) moves(w *world) []move {
 		if p.Crashed {
 			continue
 		}
+		add(w.stalls > 0 && !p.Stalled, sleeps, i, 0)
+		add(p.Stalled, rises, i, 0)
+		add(p.Stalled, rises, i, 1)
+		if p.Stalled {
+			continue
+		}
+		add(w.forces > 0, orders, i, 0)
 		add(len(p.Inbox) > 0, hears, i, 0)
 		add(len(p.Inbox) > 0 && w.lost > 0, misses, i, 0)
 		busy = busy || len(p.Inbox) > 0
@@ -238,7 +261,7 @@ func (e *parliament) moves(w *world) []move {
 		add(w.crashes > 0, dies, i, 0)
 		for s := range w.stores {
 			add(w.cuts > 0 && !p.Cut[s], parts, i, s)
-			add(p.Cut[s], meets, i, s)
+			add(p.Cut[s] && !(e.apart && s == i), meets, i, s)
 		}
 	}
 	for s := range w.stores {
@@ -259,7 +282,7 @@ func (m move) patient() bool { return m.do == advances || m.do == fails || m.do 
 // next returns when the next timer is due.
 func (w *world) next() (at time.Time, ok bool) {
 	for _, n := range w.clients {
-		if !n.p.Crashed && !n.next.IsZero() && (!ok || n.next.Before(at)) {
+		if n.p.runs() && !n.next.IsZero() && (!ok || n.next.Before(at)) {
 			at, ok = n.next, true
 		}
 	}
@@ -271,8 +294,8 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 	w = w.clone()
 	i := m.client
 	var err error
-	tell := func(client int, do verb, a int) {
-		err = cmp.Or(err, e.tell(w, client, deed{do: do, a: a}, nil))
+	tell := func(client int, do verb, a int, reply ...string) {
+		err = cmp.Or(err, e.tell(w, client, deed{do: do, a: a, reply: strings.Join(reply, "")}, nil))
 	}
 	switch m.do {
 	case goes, goesOnce:
@@ -285,7 +308,7 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 		if res.err != nil {
 			return w, res.err
 		}
-		err = cmp.Or(err, e.tell(w, i, deed{do: answers, a: m.a, reply: fmt.Sprintf("%#v", res.reply)}, res.reply))
+		err = cmp.Or(err, e.tell(w, i, deed{do: answers, a: m.a, reply: e.name(res.reply)}, res.reply))
 	case goesMute:
 		w.lost--
 		w.faulty = true
@@ -294,6 +317,24 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 			return w, res.err
 		}
 		tell(i, loses, m.a)
+	case comes:
+		f := w.clients[i].p.Flights[m.a]
+		res := e.runOn(w, f.R.Server, &f.R.Request)
+		if res.err != nil {
+			return w, res.err
+		}
+		tell(i, comes, m.a, e.name(res.reply))
+	case takes:
+		name := w.clients[i].p.Flights[m.a].Reply
+		err = cmp.Or(err, e.tell(w, i, deed{do: answers, a: m.a, reply: name}, e.replies[name]))
+	case sleeps:
+		w.stalls--
+		w.faulty = true
+		tell(i, sleeps, 0)
+	case orders:
+		w.forces--
+		w.faulty = true
+		tell(i, orders, 0)
 	case delays:
 		w.late--
 		w.faulty = true
@@ -323,7 +364,7 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 		w.faulty = true
 		w.stores[m.a] = e.intern(map[string]entry{})
 		for k, n := range w.clients {
-			if !n.p.Crashed {
+			if n.p.runs() {
 				tell(k, reconnects, m.a)
 			}
 		}
@@ -333,7 +374,7 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 			w.at = at
 		}
 		for k, n := range w.clients {
-			if !n.p.Crashed && !n.next.IsZero() && !n.next.After(w.at) {
+			if n.p.runs() && !n.next.IsZero() && !n.next.After(w.at) {
 				tell(k, wakes, 0)
 			}
 		}
@@ -353,6 +394,11 @@ func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
 		return res
 	}
 	w.stores[s] = res.store
+	if r.Script == lua.Force {
+		for k := range w.clients {
+			_ = e.tell(w, k, deed{do: drops}, nil)
+		}
+	}
 	for _, msg := range res.published {
 		for k := range w.clients {
 			if strings.HasSuffix(msg[0], instanceOf(k)) && !w.clients[k].p.Crashed {
@@ -375,6 +421,9 @@ func (e *parliament) tell(w *world, i int, d deed, raw any) error {
 		return errors.New("a call ends without the lock, or a hold is lost, though nothing went wrong")
 	}
 	for _, l := range c.granted {
+		if l.Dropped {
+			continue
+		}
 		token := l.Hold.Token()
 		if l.Mode == engine.Mode(protocol.Write) {
 			if token <= w.wrote || token <= w.read {
@@ -391,13 +440,21 @@ func (e *parliament) tell(w *world, i int, d deed, raw any) error {
 	return nil
 }
 
-// exclusive checks that nobody relies on the lock beside a writer.
+// name returns what names a reply.
+func (e *parliament) name(reply any) string {
+	s := fmt.Sprintf("%#v", reply)
+	e.replies[s] = reply
+	return s
+}
+
+// exclusive checks that nobody relies on the lock beside a writer. A hold that was dropped by force does not
+// count: its holder finds out when it renews it, and the fence refuses it.
 func (w *world) exclusive() error {
 	readers, writers := 0, 0
 	for _, n := range w.clients {
 		for _, l := range n.p.Calls {
 			switch {
-			case n.p.Crashed || !l.relies(w.at):
+			case n.p.Crashed || l.Dropped || !l.relies(w.at):
 			case l.Mode == engine.Mode(protocol.Write):
 				writers++
 			default:
@@ -411,7 +468,7 @@ func (w *world) exclusive() error {
 	return nil
 }
 
-// parsePlan reads a plan: the calls of each client, "cold" and "five" or not, and how often something may
+// parsePlan reads a plan: the calls of each client, "cold", "five" and "apart" or not, and how often something may
 // happen, as in "W R late 1 passes 2".
 func parsePlan(text string) (p plan, err error) {
 	f := strings.Fields(text)
@@ -432,6 +489,8 @@ func parsePlan(text string) (p plan, err error) {
 			p.cold = true
 		case f[i] == "five":
 			p.five = true
+		case f[i] == "apart":
+			p.apart = true
 		case strings.Trim(f[i], "WwRr") == "":
 			p.calls = append(p.calls, f[i])
 		default:
@@ -446,5 +505,5 @@ func parsePlan(text string) (p plan, err error) {
 
 func (a *allowance) of(name string) *uint8 {
 	return map[string]*uint8{"late": &a.late, "twice": &a.twice, "lost": &a.lost, "crashes": &a.crashes, "restarts": &a.restarts,
-		"cuts": &a.cuts, "passes": &a.passes, "gives": &a.gives}[name]
+		"cuts": &a.cuts, "passes": &a.passes, "gives": &a.gives, "forces": &a.forces, "stalls": &a.stalls}[name]
 }

@@ -1,0 +1,114 @@
+package quorum
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A client that reaches no majority cannot admit a server, as it does not know what the others' marks say. It
+// asks that at a server that votes. Another client that reaches that server, and a majority, reads the marks
+// and leaves there what they say. To the first it is as if it had read them itself, and the replies had taken
+// so long. docs/quorum.md has the argument.
+
+const (
+	// lookEvery is how often a client that misses a server looks for questions at the others.
+	lookEvery = 2 * time.Second
+	// newsLast is how long a client waits for what it has asked, and relies on it.
+	newsLast = 30 * time.Second
+)
+
+// A question is the last one that this client has asked at a server.
+type question struct {
+	sent   time.Time
+	number int64 // 0 until the server has answered
+}
+
+// News are what another client has found in the marks of a majority.
+type news struct {
+	protocol.Told
+	since time.Time // it has read the marks after this
+}
+
+// ask asks what the marks of a majority say, as of a time or later, if this client cannot find out by itself.
+func (q *Quorum) ask(now, since time.Time) {
+	voting := 0
+	for _, s := range q.servers {
+		if s.known && !s.suspected && s.mark.Generation == q.generation {
+			voting++
+		}
+	}
+	if voting >= q.majority {
+		return // their replies are under way
+	}
+	for _, s := range q.servers {
+		old := s.question.sent.Before(since) || now.Sub(s.question.sent) > newsLast
+		if old && s.known && !s.suspected && !s.asking && s.mark.Generation != "" && !now.Before(s.retry) {
+			q.askMark(now, s, "ask", 0, s.mark.ID)
+		}
+	}
+}
+
+// noteQuestions notes what a reply about a mark says of questions, this client's and others'.
+func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.Mark) {
+	if r.Ballot.Args[0] == "ask" && r.Ballot.Args[2] == m.ID {
+		s.question = question{r.sent, m.Asked}
+	}
+	if s.question.number > 0 && m.Told.Asked >= s.question.number {
+		s.news = news{m.Told, s.question.sent}
+	}
+	if m.Asked != s.mark.Asked || m.ID != s.mark.ID {
+		s.wondered = now
+	}
+}
+
+// newest returns what was last found in the marks of the servers of a generation, or nil. What was left at a
+// server of another generation does not count.
+func (q *Quorum) newest(now time.Time) (last *news) {
+	for _, s := range q.servers {
+		n := &s.news
+		if s.known && n.Asked > 0 && n.Generation == s.mark.Generation && now.Sub(n.since) <= newsLast &&
+			(last == nil || n.since.After(last.since)) {
+			last = n
+		}
+	}
+	return last
+}
+
+// lookDue returns when to look for the questions of clients that reach no majority: while this one does, and
+// misses a server, which they may reach. It is zero for never.
+func (q *Quorum) lookDue() time.Time {
+	if q.generation == "" || !slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known || s.suspected }) {
+		return time.Time{}
+	}
+	return later(q.looked.Add(lookEvery), q.since)
+}
+
+// look reads the marks of the servers that vote, for questions.
+func (q *Quorum) look(now time.Time) {
+	if at := q.lookDue(); at.IsZero() || now.Before(at) {
+		return
+	}
+	q.looked = now
+	for _, s := range q.servers {
+		if s.answers(q) {
+			q.readMark(now, s)
+		}
+	}
+}
+
+// tell answers the questions that were asked at servers that vote, once a majority was read since they were
+// seen.
+func (q *Quorum) tell(now time.Time, longest time.Duration, top int64) {
+	for _, s := range q.servers {
+		if !s.answers(q) || s.asking || now.Before(s.retry) || s.mark.Asked <= s.mark.Told.Asked {
+			continue
+		}
+		if members, _ := q.readSince(now, nil, s.wondered); members >= q.majority && !s.asking {
+			q.askMark(now, s, "tell", 0, s.mark.ID, strconv.FormatInt(s.mark.Asked, 10), q.generation,
+				protocol.Milliseconds(longest), protocol.TokenArg(top))
+		}
+	}
+}
