@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 2000, "how many worlds to simulate with engines")
-	wholes  = flag.Int("wholes", 40, "how many worlds to simulate with whole RWLocks")
+	seeds   = flag.Int("seeds", 1000, "how many worlds to simulate with engines")
+	wholes  = flag.Int("wholes", 20, "how many worlds to simulate with whole RWLocks")
 	first   = flag.Uint64("seed", env("RWLOCK_SEED", 1), "the first world's seed")
 	climate = flag.String("climate", "", "simulate only this climate")
 )
@@ -118,7 +118,7 @@ func TestPromisesHoldForWholeRWLocks(t *testing.T) {
 	t.Logf("%d worlds from seed %d in %v: %v", *wholes, *first, time.Since(start).Round(time.Millisecond), &sum)
 }
 
-var parliaments = flag.Int("quorums", 1000, "how many worlds to simulate in which several servers vote")
+var parliaments = flag.Int("quorums", 500, "how many worlds to simulate in which several servers vote")
 
 // Exclusion and the order of tokens hold over three and five servers, of which a minority fails, and every
 // call ends:
