@@ -15,15 +15,15 @@ import (
 // The documented commands, and what this test runs in their place: the same with less of it.
 var documented = map[string]string{
 	`go run ./explore`: `go run ./explore -states 2000 -q`,
-	`go run ./explore -reenter -forces 1 -faults 0`:                                             `go run ./explore -reenter -forces 1 -faults 0 -states 2000 -q`,
-	`go test ./sim -seeds 100000 -timeout 12h`:                                                  `go test ./sim -run Promises -seeds 2 -wholes 1 -quorums 1`,
-	`go test ./sim -seed 42 -seeds 1 -v`:                                                        `go test ./sim -run Promises -seed 42 -seeds 1 -wholes 1 -quorums 1 -v`,
-	`go test ./sim -climate storm -seeds 10000 -timeout 2h`:                                     `go test ./sim -run Promises -climate storm -seeds 2 -wholes 1 -quorums 1`,
-	`go test ./faults -times 20 -timeout 6h`:                                                    `go test ./faults -run '^$' -times 20 -timeout 6h`,
-	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`:                               `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
-	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:                                  `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
-	`go run ./mutate -sample 200`:                                                               `go run ./mutate -list -sample 5`,
-	`go test ./faults -run TestNothingIsBrokenByAFailover -every -leases 3s,10s,30s -v -timeout 2h`:        `go test ./faults -every -leases 3s,10s,30s -list TestNothingIsBrokenByAFailover | grep ^Test`,
+	`go run ./explore -reenter -forces 1 -faults 0`:                                                    `go run ./explore -reenter -forces 1 -faults 0 -states 2000 -q`,
+	`go test ./sim -seeds 100000 -timeout 12h`:                                                         `go test ./sim -run Promises -seeds 2 -wholes 1 -quorums 1`,
+	`go test ./sim -seed 42 -seeds 1 -v`:                                                               `go test ./sim -run Promises -seed 42 -seeds 1 -wholes 1 -quorums 1 -v`,
+	`go test ./sim -climate storm -seeds 10000 -timeout 2h`:                                            `go test ./sim -run Promises -climate storm -seeds 2 -wholes 1 -quorums 1`,
+	`go test ./faults -times 20 -timeout 6h`:                                                           `go test ./faults -run '^$' -times 20 -timeout 6h`,
+	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`:                                      `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
+	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:                                         `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
+	`go run ./mutate -sample 200`:                                                                      `go run ./mutate -list -sample 5`,
+	`go test ./faults -run TestNothingIsBrokenByAFailover -every -leases 3s,10s,30s -v -timeout 2h`:    `go test ./faults -every -leases 3s,10s,30s -list TestNothingIsBrokenByAFailover | grep ^Test`,
 	`go test ./faults -run TestFaultsOfQuorumServers -servers 3,5 -times 3 -parallel 1 -v -timeout 2h`: `go test ./faults -servers 3,5 -times 3 -list TestFaultsOfQuorumServers | grep ^Test`,
 }
 
