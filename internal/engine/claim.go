@@ -150,9 +150,7 @@ type claim struct {
 
 	order.Place // in the timeline
 
-	ask, end Request       // memory for the first of their kind: most claims have one each
-	vertex   deadlock.Node // memory for node
-	used     [2]bool
+	vertex deadlock.Node // memory for node
 }
 
 // An attempt is to get something done at the server that is tried until it works.
@@ -225,20 +223,10 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	e.schedule(now, c)
 }
 
-// request returns memory for a request about the claim.
+// request returns a request about the claim.
 func (c *claim) request(k kind) *Request {
-	var r *Request
-	switch {
-	case k == asks && !c.used[0]:
-		r, c.used[0] = &c.ask, true
-	case k == ends && !c.used[1]:
-		r, c.used[1] = &c.end, true
-	default:
-		r = new(Request)
-	}
 	again := !c.asked.IsZero() || c.failures > 0
-	*r = Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock, claim: c, kind: k}
-	return r
+	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock, claim: c, kind: k}
 }
 
 func (e *Engine) leaseOf(d time.Duration) protocol.Lease {

@@ -524,8 +524,10 @@ func (e *Engine) Current() (list []*Hold) {
 
 // AsksSince returns when the call began with which an owner asks for a lock; zero if it does not.
 func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
-	if lk := e.locks[name]; lk != nil && lk.owners[o] != nil && lk.owners[o].asking != nil {
-		since = lk.owners[o].asking.begun
+	if lk := e.locks[name]; lk != nil {
+		if t := lk.owners.of(o); t != nil && t.asking != nil {
+			since = t.asking.begun
+		}
 	}
 	return since
 }
