@@ -123,6 +123,7 @@ var meanings = map[string]meaning{
 	"Reply.Mute":         plain,
 	"Obstacle.Claim":     claimID,
 	"fate.number":        number,
+	"Effects.Blockers":   plain,
 	"Record.Message":     plain,
 	"Record.Name":        plain,
 	"Record.Token":       token,
