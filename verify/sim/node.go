@@ -406,8 +406,8 @@ func (n *node) close() (err error) {
 	n.stopped = true
 	n.wire.unsubscribe()
 	if !n.engine.Idle() {
-		left, cause := n.engine.Unreleased()
-		err = fmt.Errorf("%d holds end with their leases: %v", left, cause)
+		holds, places, cause := n.engine.Unreleased()
+		err = fmt.Errorf("%d holds and %d places in queues end with their leases: %v", holds, places, cause)
 	}
 	return err
 }
