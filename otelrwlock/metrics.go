@@ -147,8 +147,7 @@ func (o *Telemetry) startCounters() {
 type level struct {
 	holds, waits int64
 	oldest       time.Duration
-	renewed      int64         // of the holds
-	lease        time.Duration // the shortest, if any is renewed
+	lease        time.Duration // the shortest, if there are holds
 }
 
 // collect has the gauges read. They say nothing when no RWLock is open.
@@ -159,7 +158,7 @@ func (o *Telemetry) collect(_ context.Context, to metric.Observer) error {
 		to.ObserveInt64(o.holdCount, l.holds, with)
 		to.ObserveInt64(o.waitCount, l.waits, with)
 		to.ObserveFloat64(o.holdOldest, l.oldest.Seconds(), with)
-		if l.renewed > 0 {
+		if l.holds > 0 {
 			to.ObserveFloat64(o.leaseRemaining, l.lease.Seconds(), with)
 		}
 	}
@@ -193,11 +192,9 @@ func (o *Telemetry) levels() (levels map[series]*level, quorum rwlock.Snapshot) 
 		}
 		for _, h := range snapshot.Holds {
 			l := at(o.series(h.Mode, h.Name))
-			if lease := h.Deadline.Sub(snapshot.Time); h.Renewed {
-				if l.renewed == 0 || lease < l.lease {
-					l.lease = lease
-				}
-				l.renewed++
+			lease := h.Deadline.Sub(snapshot.Time)
+			if l.holds == 0 || lease < l.lease {
+				l.lease = lease
 			}
 			l.holds++
 			l.oldest = max(l.oldest, snapshot.Time.Sub(h.Since))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -11,11 +12,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/examples/internal/connect/connecttest"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
 func newLock(t *testing.T) *rwlock.RWLock {
-	_, rw := connecttest.Open(t)
+	client, closeAll, err := connect.Redis(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(closeAll)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
+	require.NoError(t, err)
+	t.Cleanup(func() { rw.Close() })
 	return rw
 }
 

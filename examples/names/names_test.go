@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"sync"
 	"testing"
 
@@ -8,11 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/examples/internal/connect/connecttest"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
 )
 
 func newBank(t *testing.T) *bank {
-	_, rw := connecttest.Open(t)
+	client, closeAll, err := connect.Redis(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(closeAll)
+	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
+	require.NoError(t, err)
+	t.Cleanup(func() { rw.Close() })
 	return &bank{rw, map[string]*int{"alice": new(100), "bob": new(100), "limit": new(50)}}
 }
 

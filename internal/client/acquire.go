@@ -71,7 +71,11 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	c.engine.Acquire(time.Now(), &h.hold)
 	if h.waits() {
 		h.ended = make(chan struct{}, 1)
-		c.flush()
+		if fx := c.unlock(); w.expired == nil {
+			c.runFor(w.ctx, fx)
+		} else {
+			c.run(fx)
+		}
 		if err := c.await(w, h); err != nil {
 			return nil, err
 		}

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -67,9 +68,23 @@ func (c *Client) unlock() *effects {
 
 // run does what the engine wants done. Code of the user's, which may be called when a context is cancelled or
 // the log is written, runs on other goroutines: it delays no renewal.
-func (c *Client) run(fx *effects) {
+func (c *Client) run(fx *effects) { c.perform(fx, false) }
+
+// runFor is run for a caller that then waits until ctx ends: it may send a lone request itself, after all
+// else.
+func (c *Client) runFor(ctx context.Context, fx *effects) {
+	if own := c.perform(fx, true); own != nil {
+		c.dispatch[0].SendFrom(ctx, own)
+	}
+}
+
+// perform is run, but returns a lone request to one server if it is the caller's own.
+func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 	for i, requests := range fx.send {
-		if len(requests) > 0 {
+		switch {
+		case callers && len(requests) == 1 && len(fx.send) == 1:
+			own = requests[0]
+		case len(requests) > 0:
 			c.dispatch[i].Send(requests...)
 		}
 	}
@@ -88,6 +103,7 @@ func (c *Client) run(fx *effects) {
 		c.dispatch[i].Relisten()
 	}
 	c.release(fx)
+	return own
 }
 
 func (c *Client) release(fx *effects) {

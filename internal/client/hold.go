@@ -113,13 +113,14 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if begun {
 		h.end(err)
 	}
-	c.run(fx)
 	if known {
+		c.run(fx)
 		return err
 	}
 	if ctx == nil || ctx.Err() != nil {
 		ctx = context.Background()
 	}
+	c.runFor(ctx, fx)
 	return h.await(ctx, now.Add(endTimeout))
 }
 

@@ -31,7 +31,6 @@ const (
 	waiters   = 4
 	longWait  = time.Second
 	shortWait = 100 * time.Millisecond
-	waitBytes = 1 << 16 // the most bytes that travel in front of one WAIT
 
 	patience = 10 * time.Millisecond
 	// A few connections are left to others that use the client.
@@ -46,7 +45,16 @@ const (
 	// miniredis in memory does, takes in this much before it answers; with more, both sides would wait for
 	// the other to read.
 	batchBytes = 4096
+	// The longer a round trip takes, the more requests come meanwhile: over far away servers, which are not in
+	// memory, that many bytes travel together for each near of it.
+	near      = 500 * time.Microsecond
+	mostBytes = 1 << 16
+	// mostQueued is how many requests may wait to be sent. While a server does not answer, what waits is sent
+	// again and again.
+	mostQueued = 1 << 16
 )
+
+var errFull = fmt.Errorf("%d requests wait to be sent", mostQueued)
 
 // A Result is the reply to a request, or the error with which it failed.
 type Result struct {
@@ -70,7 +78,7 @@ type Dispatcher struct {
 	calls       Calls
 	workers     int           // how many goroutines send at a time, as a rule
 	most        int           // and when they do not come back; no more than the client has connections
-	batch       int           // the most bytes that travel together, unless one request has more
+	batch       int           // the most bytes that travel together to a server nearby, unless one request has more
 	pool        int           // how many connections the client has
 	readTimeout time.Duration // of the client; or 0
 	wait        time.Duration // the longest WAIT, of a dispatcher for what replicas are to confirm; or 0
@@ -83,9 +91,11 @@ type Dispatcher struct {
 	overtook int                 // how many exchanges in a row did
 	idle     int
 	running  int
-	sending  int       // exchanges under way
-	roused   bool      // a goroutine that waited, or a new one, is about to look at the queue
-	returned time.Time // when a goroutine last came back from the server
+	sending  int           // exchanges under way
+	roused   bool          // a goroutine that waited, or a new one, is about to look at the queue
+	returned time.Time     // when a goroutine last came back from the server
+	trip     time.Duration // what the exchange of one request takes at least, of late
+	callers  callers
 	closed   bool
 	stopped  chan struct{} // closed when the last goroutine has stopped after Close
 	confirms *Dispatcher   // for what replicas are to confirm; or nil
@@ -112,6 +122,7 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 		d.bound(c.Options().PoolSize)
 		d.readTimeout = c.Options().ReadTimeout
 		d.listener.follow = watched(c)
+		d.callers.client = c.WithTimeout(callerTimeout)
 	case *redis.ClusterClient:
 		d.cluster = newCluster(c, calls, &d.listener)
 	case *redis.AutoPipeliner:
@@ -151,7 +162,7 @@ func (d *Dispatcher) bound(poolSize int) {
 // reply for that long.
 func (d *Dispatcher) waits(poolSize int, readTimeout time.Duration) {
 	d.workers = min(max(poolSize/waiters, 1), waiters)
-	d.most, d.batch, d.wait = d.workers, waitBytes, longWait
+	d.most, d.batch, d.wait = d.workers, mostBytes, longWait
 	if poolSize < waiters {
 		d.wait = shortWait
 	}
@@ -167,11 +178,18 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 		return
 	}
 	d.mu.Lock()
-	if d.closed {
+	var refused error
+	switch {
+	case d.closed:
+		refused = net.ErrClosed
+	case d.queued() >= mostQueued:
+		refused = errFull
+	}
+	if refused != nil {
 		d.mu.Unlock()
 		results := make([]Result, len(requests))
 		for i, r := range requests {
-			results[i] = Result{Request: r, Err: net.ErrClosed}
+			results[i] = Result{Request: r, Err: refused}
 		}
 		d.calls.Receive(results)
 		return
@@ -216,17 +234,17 @@ func (d *Dispatcher) rouse() {
 
 func (d *Dispatcher) work() {
 	var x exchange
+	crowd := false
 	for {
-		// Goroutines that are ready to run may have requests to add.
-		runtime.Gosched()
+		if crowd { // goroutines that are ready to run may have requests to add
+			runtime.Gosched()
+		}
 		d.mu.Lock()
 		for d.queued() == 0 {
 			d.roused = false
 			if d.closed || d.running > d.workers {
 				d.running--
-				if d.closed && d.running == 0 {
-					close(d.stopped)
-				}
+				d.stop()
 				d.mu.Unlock()
 				return
 			}
@@ -246,13 +264,27 @@ func (d *Dispatcher) work() {
 		d.roused = false
 		d.rouse()
 		d.sending++
+		x.begun = time.Now()
+		alone := d.sending == 1 && len(x.requests) == 1
+		crowd = !alone && d.trip <= 2*near
+		x.alone = false
+		if x.checks = alone && d.callers.client != nil && x.begun.Sub(d.callers.checked) > trust/2; x.checks {
+			d.callers.checked, d.callers.may = x.begun, false
+		}
 		if d.of != nil {
-			x.since = time.Now().Add(d.wait)
+			x.since = x.begun.Add(d.wait)
 			d.flying[&x] = struct{}{}
 			d.of.arm()
 		}
 		d.mu.Unlock()
 		d.exchange(&x)
+	}
+}
+
+// stop notes that the last goroutine has stopped after Close. d.mu is locked.
+func (d *Dispatcher) stop() {
+	if d.closed && d.running == 0 {
+		close(d.stopped)
 	}
 }
 
@@ -278,9 +310,10 @@ func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 		d.overtook++
 	}
 	all := *queue
+	room := min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
 	n, bytes := 1, size(all[0])
 	for n < len(all) {
-		if bytes += size(all[n]); bytes > d.batch {
+		if bytes += size(all[n]); bytes > room {
 			break
 		}
 		n++
@@ -315,8 +348,11 @@ type exchange struct {
 	cmds      []*redis.Cmd
 	ways      []way
 	results   []Result
-	confirmed int       // how many replicas have what was written, if the requests ask for that
+	confirmed int // how many replicas have what was written, if the requests ask for that
+	begun     time.Time
 	since     time.Time // of a lane of a cluster: when it began, or a WAIT in it ends
+	checks    bool      // whether callers may send
+	alone     bool      // no hook has handled it
 }
 
 // reset empties the exchange and keeps its memory.
@@ -360,6 +396,12 @@ func (d *Dispatcher) exchange(x *exchange) {
 	// sends what they have to send.
 	d.returned = time.Now()
 	d.roused = true
+	if took := d.returned.Sub(x.begun); len(x.cmds) == 1 && isAnswer(x.cmds[0].Err()) && d.wait == 0 {
+		if d.trip = min(took, d.trip+d.trip/64); d.trip == 0 {
+			d.trip = took
+		}
+		d.callers.may = d.callers.may || x.alone && took < prompt
+	}
 	_, wanted := d.flying[x]
 	delete(d.flying, x)
 	d.mu.Unlock()
@@ -417,9 +459,9 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	case d.wait > 0:
 		d.replicate(ctx, x, cmds)
 	case probe == nil:
-		d.process(ctx, cmds)
+		d.process(ctx, x, cmds)
 	default:
-		d.process(ctx, append(slices.Clip(cmds), probe))
+		d.process(ctx, x, append(slices.Clip(cmds), probe))
 		old := probe.Err() != nil && strings.Contains(probe.Err().Error(), "unknown command")
 		d.old.Store(old)
 		for i, r := range x.requests {
@@ -525,7 +567,11 @@ func isClosed(client redis.UniversalClient) bool {
 	return errors.Is(err, redis.ErrClosed)
 }
 
-func (d *Dispatcher) process(ctx context.Context, cmds []*redis.Cmd) {
+func (d *Dispatcher) process(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
+	if len(cmds) == 1 && x.checks {
+		x.checks, x.alone = false, d.processAlone(ctx, cmds[0])
+		return
+	}
 	if len(cmds) == 1 && !d.piped {
 		_ = d.client.Process(ctx, cmds[0])
 		return

@@ -76,6 +76,8 @@ var meanings = map[string]meaning{
 	"claim.sequence":     number,
 	"claim.confirmed":    number,
 	"claim.one":          skip, // memory
+	"claim.ask":          skip, // memory
+	"claim.end":          skip, // memory
 	"claim.shortened":    number,
 	"told.sequence":      number,
 	"Extension.sequence": number,
@@ -123,7 +125,6 @@ var meanings = map[string]meaning{
 	"Reply.Mute":         plain,
 	"Obstacle.Claim":     claimID,
 	"fate.number":        number,
-	"Effects.Blockers":   plain,
 	"Record.Message":     plain,
 	"Record.Name":        plain,
 	"Record.Token":       token,

@@ -1,0 +1,114 @@
+package dispatch
+
+import (
+	"context"
+	"reflect"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+const (
+	// callerTimeout is how long a caller that sends its own request waits for the reply. With what a busy
+	// program adds, the caller still returns within 50 ms of its context's end.
+	callerTimeout = 30 * time.Millisecond
+	// prompt is what an exchange may take with a server that callers send to.
+	prompt = callerTimeout / 3
+	// trust is for how long callers send after an exchange has shown that they may.
+	trust = time.Second
+)
+
+// A callers says whether the goroutines of callers may send. They use a copy of the client with a short
+// timeout, since the client does not give up a command when a context ends. The copy shares the client's
+// connections, but does not run its hooks. So an ordinary exchange shows from time to time that there is no
+// hook, and that the server answers promptly.
+type callers struct {
+	client  *redis.Client // the copy, or nil
+	may     bool
+	checked time.Time // when that was found out
+}
+
+// SendFrom sends a request from the goroutine of its caller, which is about to wait for the result until ctx
+// ends, if nothing else is under way. Otherwise it does what Send does. It returns soon after ctx has ended.
+func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
+	if !d.sendsFrom(r) {
+		d.Send(r)
+		return
+	}
+	cmd := redis.NewCmd(ctx, args(r, d.first)...)
+	err := d.callers.client.Process(ctx, once{cmd})
+	d.mu.Lock()
+	d.sending--
+	d.running--
+	d.returned = time.Now()
+	d.callers.may = d.callers.may && err == nil
+	d.rouse()
+	d.stop()
+	d.mu.Unlock()
+	if err != nil {
+		d.Send(r) // to run it twice does no harm
+		return
+	}
+	d.answered()
+	d.calls.Receive([]Result{{Request: r, Reply: cmd.Val()}})
+}
+
+// sendsFrom reports whether the caller is to send a request, which then is under way.
+func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
+	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.callers.may || time.Since(d.callers.checked) > trust || d.closed || d.roused || d.sending+d.queued() > 0 {
+		return false
+	}
+	if d.callers.client.PoolStats().IdleConns == 0 { // to connect may take long
+		return false
+	}
+	d.sending++
+	d.running++
+	return true
+}
+
+// processAlone sends a command, and reports whether a copy of the client would have done the same, but for its
+// timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
+func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
+	w := &witness{Cmd: cmd}
+	_ = d.client.Process(ctx, w)
+	return w.seen && !w.hooked && d.client.(*redis.Client).GetMaintNotificationsManager() == nil
+}
+
+// A witness is a command that finds out whether hooks of the client handle it.
+type witness struct {
+	*redis.Cmd
+	seen, hooked bool
+}
+
+// Args is called by whatever handles the command. It notes whether that is the client alone, by the functions
+// between the dispatcher's and this one.
+func (w *witness) Args() []any {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for more := true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if strings.HasSuffix(f.Function, "/dispatch.(*Dispatcher).processAlone") {
+			w.seen = true
+			return w.Cmd.Args()
+		}
+		rest, ok := strings.CutPrefix(f.Function, clientPath)
+		if !ok || !strings.HasPrefix(rest, ".") && !strings.HasPrefix(rest, "/internal/") {
+			break
+		}
+	}
+	w.hooked = true
+	return w.Cmd.Args()
+}
+
+// clientPath is the path of the client's package.
+var clientPath = reflect.TypeFor[redis.Client]().PkgPath()
