@@ -43,7 +43,7 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want, fn func(ctx context
 	taken := make([]*Hold, 0, len(order))
 	defer func() {
 		for _, h := range slices.Backward(taken) {
-			err = join(err, h.finish(ctx))
+			err = h.finish(ctx, err)
 		}
 	}()
 	inner, end := ctx, time.Now().Add(req.maxWait)

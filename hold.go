@@ -156,7 +156,7 @@ func (h *Hold) extend(ctx context.Context, d time.Duration) error {
 
 // with is the body of WithLock and WithRLock.
 func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) error) (err error) {
-	defer func() { err = join(err, h.finish(ctx)) }()
+	defer func() { err = h.finish(ctx, err) }()
 	if fn == nil {
 		return wrap(opOf(h.Mode()), h.Name(), errNoFunc)
 	}
@@ -166,15 +166,23 @@ func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) e
 // errNoFunc is what a call fails with that was given no function to run.
 var errNoFunc = errors.New("the function is nil")
 
-// finish releases the hold after a function has run under it. It returns ErrLost if the hold was lost before
-// it was released, by finish or by the function.
-func (h *Hold) finish(ctx context.Context) error {
-	err := h.Unlock(ctx)
-	if !errors.Is(err, ErrNotHeld) {
-		return err
+// finish releases the hold after a function has run under it, and returns the function's error, joined with
+// what went wrong. That is ErrLost if the hold was lost before it was released, by finish or by the function,
+// unless the function's error says so already.
+func (h *Hold) finish(ctx context.Context, err error) error {
+	end := h.Unlock(ctx)
+	if errors.Is(end, ErrNotHeld) {
+		if end = nil; h.held.Lost() {
+			end = wrap("unlock", h.Name(), ErrLost)
+		}
 	}
-	if h.held.Lost() {
-		return wrap("unlock", h.Name(), ErrLost)
+	switch of := (*callError)(nil); {
+	case !errors.Is(end, ErrLost) || !errors.Is(err, ErrLost):
+		return join(err, end)
+	case err == ErrLost: // as the context's cause is
+		return end
+	case errors.As(err, &of) && of.name != h.Name():
+		return join(err, end) // another lock was lost, too
 	}
-	return nil
+	return err
 }

@@ -147,7 +147,8 @@ func (o *Telemetry) startCounters() {
 type level struct {
 	holds, waits int64
 	oldest       time.Duration
-	lease        time.Duration // the shortest, if there are holds
+	renewed      int64         // of the holds
+	lease        time.Duration // the shortest, if any is renewed
 }
 
 // collect has the gauges read. They say nothing when no RWLock is open.
@@ -158,7 +159,7 @@ func (o *Telemetry) collect(_ context.Context, to metric.Observer) error {
 		to.ObserveInt64(o.holdCount, l.holds, with)
 		to.ObserveInt64(o.waitCount, l.waits, with)
 		to.ObserveFloat64(o.holdOldest, l.oldest.Seconds(), with)
-		if l.holds > 0 {
+		if l.renewed > 0 {
 			to.ObserveFloat64(o.leaseRemaining, l.lease.Seconds(), with)
 		}
 	}
@@ -192,9 +193,11 @@ func (o *Telemetry) levels() (levels map[series]*level, quorum rwlock.Snapshot) 
 		}
 		for _, h := range snapshot.Holds {
 			l := at(o.series(h.Mode, h.Name))
-			lease := h.Deadline.Sub(snapshot.Time)
-			if l.holds == 0 || lease < l.lease {
-				l.lease = lease
+			if lease := h.Deadline.Sub(snapshot.Time); h.Renewed {
+				if l.renewed == 0 || lease < l.lease {
+					l.lease = lease
+				}
+				l.renewed++
 			}
 			l.holds++
 			l.oldest = max(l.oldest, snapshot.Time.Sub(h.Since))

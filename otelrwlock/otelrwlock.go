@@ -15,7 +15,7 @@
 //	rwlock.hold.count         gauge      how many holds there are
 //	rwlock.wait.count         gauge      how many lock calls have not returned yet
 //	rwlock.hold.oldest        gauge      the age of the oldest hold; 0 if there is none
-//	rwlock.lease.remaining    gauge      for how long all holds can be relied on without a renewal; not reported without holds
+//	rwlock.lease.remaining    gauge      for how long all holds that are renewed can be relied on without a renewal; not reported without any
 //	rwlock.hold.lost          counter    holds that ended before they were released, by reason
 //	rwlock.renewal.failures   counter    renewals that failed, and were tried again
 //	rwlock.wakeup.missed      counter    waits that ended with a heartbeat because no message arrived

@@ -209,7 +209,7 @@ func TestDurationsOfCallsAndHolds(t *testing.T) {
 }
 
 // The gauges show how many holds and waiting calls there are, how old the oldest hold is, and how long the
-// shortest lease still runs; over all RWLocks that the observer has, until they are closed.
+// shortest lease of those that are renewed still runs; over all RWLocks that the observer has, until they are closed.
 func TestGauges(t *testing.T) {
 	inBubble(t, func(w *world) {
 		require.Empty(w, w.collect(), "there is no RWLock")
@@ -231,14 +231,16 @@ func TestGauges(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		brief := w.lock(ctx, two, "b", rwlock.NoRenew())
-		time.Sleep(5 * time.Second)
+		time.Sleep(2 * time.Second)
+		renewed := w.lock(ctx, one, "c", rwlock.Lease(time.Minute))
+		time.Sleep(3 * time.Second)
 		require.Equal(w, map[string]string{
-			"rwlock.hold.count{mode=read}": "0", "rwlock.hold.count{mode=write}": "2",
+			"rwlock.hold.count{mode=read}": "0", "rwlock.hold.count{mode=write}": "3",
 			"rwlock.wait.count{mode=read}": "3", "rwlock.wait.count{mode=write}": "0",
 			"rwlock.hold.oldest{mode=read}": "0", "rwlock.hold.oldest{mode=write}": "10",
-			"rwlock.lease.remaining{mode=write}": "4.9", // 10 s, less 5 s and the margin
+			"rwlock.lease.remaining{mode=write}": "56.4", // a minute, less 3 s and the margin; the others are not renewed
 		}, only(w.collect(), gauges...))
-		w.unlock(brief, h)
+		w.unlock(brief, h, renewed)
 		calls.Wait()
 		require.Equal(w, none, only(w.collect(), gauges...))
 		require.NoError(w, errors.Join(one.Close(), two.Close()))

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,34 @@ func (r *rig) do(t testing.TB, s step) protocol.Reply {
 	t.Helper()
 	reply, _ := r.run(t, &s.Request)
 	return reply
+}
+
+// play runs what a text says: "w1/30" has writer 1 ask for 30 s, "r3-9/30" readers 3 to 9, "-w1" is writer 1's
+// release, or its withdrawal, and "+10" lets 10 s pass.
+func (r *rig) play(t testing.TB, text string) {
+	t.Helper()
+	for _, token := range strings.Fields(text) {
+		who := map[byte]func(int) protocol.Claim{'w': writer, 'r': reader}
+		var kind byte
+		var first, last, seconds int
+		switch {
+		case sscanf(token, "+%d", &seconds):
+			r.pass(t, int64(seconds)*1000)
+		case sscanf(token, "-%c%d", &kind, &first):
+			r.do(t, release(who[kind](first), 0))
+		case sscanf(token, "%c%d-%d/%d", &kind, &first, &last, &seconds), sscanf(token, "%c%d/%d", &kind, &first, &seconds):
+			for owner := first; owner <= max(first, last); owner++ {
+				r.do(t, askFor(who[kind](owner), int64(seconds)*1000, false))
+			}
+		default:
+			t.Fatalf("what is %q?", token)
+		}
+	}
+}
+
+func sscanf(text, format string, into ...any) bool {
+	n, err := fmt.Sscanf(text, format, into...)
+	return err == nil && n == len(into)
 }
 
 // finish takes the steps that are left.
@@ -41,11 +70,7 @@ func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 	t.Parallel()
 	const late = 10 // the reader that comes too late for this phase
 	r := newRedisRig(t, true)
-	r.do(t, askFor(writer(1), 30_000, false))
-	r.do(t, askFor(writer(2), 30_000, false))
-	for owner := 3; owner < late; owner++ {
-		r.do(t, askFor(reader(owner), 30_000, false))
-	}
+	r.play(t, "w1/30 w2/30 r3-9/30")
 	first := r.do(t, release(writer(1), 0))
 	if holds := r.state(t).Holds; len(holds) != 2 || !first.More {
 		t.Fatalf("the first step lets in %v", holds)
@@ -76,11 +101,7 @@ func TestCrowdIsLetInByStepsBeforeTheNextWriter(t *testing.T) {
 func TestCrowdBehindAWriterThatWithdrewIsLetInBeforeTheNext(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
-	r.do(t, askFor(reader(1), 60_000, false))
-	r.do(t, askFor(writer(2), 60_000, false))
-	for owner := 3; owner < 10; owner++ {
-		r.do(t, askFor(reader(owner), 60_000, false))
-	}
+	r.play(t, "r1/60 w2/60 r3-9/60")
 	if reply := r.do(t, release(writer(2), 0)); !reply.More {
 		t.Fatalf("one step lets in all: %+v", reply)
 	}
@@ -95,11 +116,7 @@ func TestCrowdBehindAWriterThatWithdrewIsLetInBeforeTheNext(t *testing.T) {
 func TestReleaseThatRunsAgainBetweenSteps(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
-	r.do(t, askFor(writer(1), 30_000, false))
-	for owner := 2; owner < 8; owner++ {
-		r.do(t, askFor(reader(owner), 30_000, false))
-	}
-	r.do(t, release(writer(1), 0))
+	r.play(t, "w1/30 r2-7/30 -w1")
 	if again := r.do(t, release(writer(1), 0)); again.Code != protocol.DoneBefore || !again.More {
 		t.Errorf("the second run replies %+v", again)
 	}
@@ -133,11 +150,7 @@ func TestReplyNamesWhoElseIsLetIn(t *testing.T) {
 func TestFirstOfACrowdIsToldThatThereAreMore(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
-	r.do(t, askFor(writer(1), 1_000, false))
-	for owner := 2; owner < 8; owner++ {
-		r.do(t, askFor(reader(owner), 60_000, false))
-	}
-	r.pass(t, 10_000)
+	r.play(t, "w1/1 r2-7/60 +10")
 	first := r.do(t, askFor(reader(2), 60_000, false))
 	if first.Token == 0 || !first.More {
 		t.Errorf("%+v", first)
@@ -154,10 +167,7 @@ func TestCrowdOfDeadIsClearedAwayBySteps(t *testing.T) {
 	r := newRedisRig(t, true)
 	for _, c := range []protocol.Claim{writer(10), reader(10)} {
 		r.reset(t)
-		r.do(t, askFor(writer(1), 60_000, false))
-		for owner := 2; owner < 10; owner++ {
-			r.do(t, askFor(writer(owner), 1_000, false))
-		}
+		r.play(t, "w1/60 w2-9/1")
 		r.do(t, askFor(c, 60_000, false))
 		r.pass(t, 10_000)
 		first := r.do(t, release(writer(1), 0))
@@ -178,13 +188,7 @@ func TestCrowdOfDeadIsClearedAwayBySteps(t *testing.T) {
 func TestCrowdOfDeadDoesNotHideAWriterBetweenSteps(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
-	r.do(t, askFor(reader(1), 60_000, false))
-	for owner := 2; owner < 10; owner++ {
-		r.do(t, askFor(writer(owner), 1_000, false))
-	}
-	r.do(t, askFor(writer(10), 60_000, false))
-	r.do(t, askFor(reader(11), 60_000, false))
-	r.pass(t, 10_000)
+	r.play(t, "r1/60 w2-9/1 w10/60 r11/60 +10")
 	r.finish(t, r.do(t, askFor(reader(12), 60_000, false)))
 	r.finish(t, r.do(t, serve))
 	if s := r.state(t); len(s.Holds) != 1 || len(s.Queue) != 3 {
@@ -196,12 +200,7 @@ func TestCrowdOfDeadDoesNotHideAWriterBetweenSteps(t *testing.T) {
 func TestCrowdOfDeadReadersIsClearedAwayBySteps(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
-	r.do(t, askFor(writer(1), 60_000, false))
-	for owner := 2; owner < 9; owner++ {
-		r.do(t, askFor(reader(owner), 1_000, false))
-	}
-	r.do(t, askFor(writer(9), 60_000, false))
-	r.pass(t, 10_000)
+	r.play(t, "w1/60 r2-8/1 w9/60 +10")
 	r.finish(t, r.do(t, release(writer(1), 0)))
 	if s := r.state(t); len(s.Holds) != 1 || held(s, 9) == nil || len(s.Queue) != 0 {
 		t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
@@ -215,8 +214,7 @@ func TestWaiterBehindAShortLease(t *testing.T) {
 	for _, first := range []protocol.Claim{writer(1), reader(1)} {
 		r.reset(t)
 		r.do(t, askFor(first, 60_000, false))
-		r.do(t, askFor(writer(2), 60_000, false))
-		r.do(t, askFor(writer(3), 10_000, false))
+		r.play(t, "w2/60 w3/10")
 		for range 2 {
 			reply := r.do(t, askFor(writer(4), 60_000, false))
 			if again := reply.Again.Milliseconds(); again > 10_000 || again < 9_000 {
@@ -356,10 +354,7 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 		t.Fatal("readers are let in some other way")
 	}
 	r.load(t, lua.Unlock, strings.Replace(text, enter, enter+"    call('DEL', KEYS[2])\n", 1))
-	r.do(t, askFor(writer(1), 60_000, false))
-	r.do(t, askFor(reader(2), 60_000, false))
-	r.do(t, askFor(reader(3), 60_000, false))
-	r.do(t, askFor(writer(4), 60_000, false))
+	r.play(t, "w1/60 r2/60 r3/60 w4/60")
 	reply := r.do(t, release(writer(1), 0))
 	if s := r.glance(t); len(s.Holders) != 0 || !waits(s, writer(4)) {
 		t.Errorf("%+v: %+v", reply, s)
@@ -415,9 +410,7 @@ func TestClockStepsBackBetweenScripts(t *testing.T) {
 func TestManySlotsAreATable(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	for owner := 1; owner < 12; owner++ {
-		r.do(t, askFor(writer(owner), 60_000, false))
-	}
+	r.play(t, "w1-11/60")
 	if kind := r.client.ObjectEncoding(ctx, r.keys.Lock.(string)).Val(); kind != "hashtable" {
 		t.Errorf("they are a %s", kind)
 	}
@@ -485,8 +478,7 @@ func TestHandoverPassesTheDead(t *testing.T) {
 	for _, token := range []int64{0, began} {
 		for _, next := range []protocol.Claim{writer(3), reader(3)} {
 			r.reset(t)
-			r.do(t, askFor(writer(1), 60_000, false))
-			r.do(t, askFor(writer(2), 1_000, false))
+			r.play(t, "w1/60 w2/1")
 			r.do(t, askFor(next, 60_000, false))
 			r.pass(t, 10_000)
 			end := release(writer(1), token)
@@ -577,10 +569,7 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	}
 
 	r.reset(t)
-	r.do(t, askFor(writer(1), 1_000, false))
-	r.do(t, askFor(reader(2), 60_000, false))
-	r.do(t, askFor(reader(3), 60_000, false))
-	r.pass(t, 10_000)
+	r.play(t, "w1/1 r2/60 r3/60 +10")
 	if reply := r.do(t, askFor(reader(2), 60_000, false)); reply.Token == 0 || reply.Mute == "" {
 		t.Errorf("%+v", reply)
 	}
@@ -623,9 +612,7 @@ func TestDeadAheadDoNotCount(t *testing.T) {
 	r := newRedisRig(t, false)
 	for dead := range 3 {
 		r.reset(t)
-		r.do(t, askFor(writer(1), 90_000, false))
-		r.do(t, askFor(writer(2), 80_000, false))
-		r.do(t, askFor(writer(3), 40_000, false))
+		r.play(t, "w1/90 w2/80 w3/40")
 		for i := range dead {
 			r.do(t, askFor(writer(4+i), 1_000, false))
 		}
@@ -636,10 +623,7 @@ func TestDeadAheadDoNotCount(t *testing.T) {
 	}
 
 	r.reset(t)
-	r.do(t, askFor(reader(1), 90_000, false))
-	r.do(t, askFor(writer(2), 1_000, false))
-	r.do(t, askFor(writer(3), 40_000, false))
-	r.pass(t, 10_000)
+	r.play(t, "r1/90 w2/1 w3/40 +10")
 	if reply := r.do(t, askFor(reader(4), 60_000, false)); reply.Ahead != 1 || reply.Again.Round(time.Second) != 30*time.Second {
 		t.Errorf("a reader: %+v", reply)
 	}
@@ -656,9 +640,7 @@ func TestAheadBetweenSteps(t *testing.T) {
 		if written {
 			r.do(t, askFor(writer(2), 60_000, false))
 		}
-		for owner := 3; owner < 12; owner++ {
-			r.do(t, askFor(reader(owner), 60_000, false))
-		}
+		r.play(t, "r3-11/60")
 		r.do(t, release(writer(1), 0)) // lets in 3 and 4
 		if reply := r.do(t, askFor(reader(11), 60_000, false)); reply.Token != 0 || reply.Ahead != 0 {
 			t.Errorf("a writer waits (%v): who is owed the phase is told %+v", written, reply)
@@ -678,11 +660,9 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	r.do(t, askFor(reader(1), long, false))
 	r.do(t, askFor(reader(2), long, false))
 	r.client.Del(ctx, r.keys.Lock.(string))
-	r.do(t, askFor(reader(3), 10_000, false))
-	r.do(t, askFor(reader(4), 10_000, false))
+	r.play(t, "r3/10 r4/10")
 	r.ttls(t) // fails if a key has none
-	r.do(t, release(reader(3), 0))
-	r.do(t, release(reader(4), 0))
+	r.play(t, "-r3 -r4")
 	if reply := r.do(t, askFor(writer(5), 10_000, true)); reply.Token == 0 {
 		t.Errorf("the lock is not free: %+v", reply)
 	}
@@ -745,8 +725,7 @@ func TestDroppedReadersLeaveOneKey(t *testing.T) {
 		"forced": func() { r.do(t, force) },
 	} {
 		r.reset(t)
-		r.do(t, askFor(reader(1), 1_000, false))
-		r.do(t, askFor(reader(2), 1_000, false))
+		r.play(t, "r1/1 r2/1")
 		drop()
 		if reply := r.do(t, askFor(writer(3), 10_000, false)); reply.Token == 0 {
 			t.Errorf("%s: %+v", name, reply)
@@ -765,10 +744,7 @@ func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 		askFor(writer(10), 60_000, true), askFor(reader(10), 60_000, true), askFor(writer(10), 60_000, false), askFor(reader(10), 60_000, false),
 	} {
 		r.reset(t)
-		for owner := 1; owner < 10; owner++ {
-			r.do(t, askFor(writer(owner), 1_000, false))
-		}
-		r.pass(t, 10_000)
+		r.play(t, "w1-9/1 +10")
 		reply := r.do(t, s)
 		if reply.Token != 0 || !reply.More || reply.Mode != protocol.None || reply.Claim != "" || reply.Again != 0 {
 			t.Errorf("%s: %+v", s.name, reply)
@@ -803,13 +779,7 @@ func TestReleaseOfALostHoldWhoseSlotHasGoneOn(t *testing.T) {
 func TestWithdrawalTellsTheWriterBehind(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	r.do(t, askFor(writer(1), 60_000, false))
-	r.do(t, askFor(writer(2), 10_000, false))
-	r.do(t, askFor(writer(3), 60_000, false))
-	r.do(t, askFor(writer(4), 60_000, false))
-	r.do(t, askFor(reader(5), 60_000, false))
-	r.do(t, askFor(reader(6), 60_000, false))
-	r.do(t, askFor(reader(7), 60_000, false))
+	r.play(t, "w1/60 w2/10 w3/60 w4/60 r5/60 r6/60 r7/60")
 
 	s := release(writer(3), 0)
 	_, told := r.run(t, &s.Request)
@@ -861,9 +831,7 @@ func TestReleaseOfTheLongestLeaseTellsTheFirst(t *testing.T) {
 	r := newRedisRig(t, false)
 	for _, token := range []int64{0, began} {
 		r.reset(t)
-		r.do(t, askFor(reader(1), 60_000, false))
-		r.do(t, askFor(reader(2), 10_000, false))
-		r.do(t, askFor(writer(3), 60_000, false))
+		r.play(t, "r1/60 r2/10 w3/60")
 		end := release(reader(1), token)
 		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(3)].Look, 3) {
 			t.Errorf("told %v", told)

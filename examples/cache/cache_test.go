@@ -12,17 +12,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect/connecttest"
 )
 
 // newCache returns a cache, and the key of an entry of the test's own.
 func newCache(t *testing.T) (c cache, key string) {
-	client, closeAll, err := connect.Redis(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
-	require.NoError(t, err)
-	t.Cleanup(func() { rw.Close() })
+	client, rw := connecttest.Open(t)
 	return cache{client, rw}, t.Name() + rand.Text()
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -12,16 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect/connecttest"
 )
 
 func newLock(t *testing.T) *rwlock.RWLock {
-	client, closeAll, err := connect.Redis(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
-	require.NoError(t, err)
-	t.Cleanup(func() { rw.Close() })
+	_, rw := connecttest.Open(t)
 	return rw
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/rand"
 	"sync"
 	"testing"
 
@@ -9,16 +8,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect/connecttest"
 )
 
 func newBank(t *testing.T) *bank {
-	client, closeAll, err := connect.Redis(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
-	require.NoError(t, err)
-	t.Cleanup(func() { rw.Close() })
+	_, rw := connecttest.Open(t)
 	return &bank{rw, map[string]*int{"alice": new(100), "bob": new(100), "limit": new(50)}}
 }
 

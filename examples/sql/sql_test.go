@@ -1,24 +1,18 @@
 package main
 
 import (
-	"crypto/rand"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/examples/internal/connect"
+	"github.com/seed-7e8842f7/rwlock/examples/internal/connect/connecttest"
 )
 
 func TestWriterThatLostItsLockChangesNothing(t *testing.T) {
 	t.Parallel()
-	client, closeAll, err := connect.Redis(t.Context())
-	require.NoError(t, err)
-	t.Cleanup(closeAll)
-	rw, err := rwlock.New(client, rwlock.WithPrefix("test-"+rand.Text()))
-	require.NoError(t, err)
-	t.Cleanup(func() { rw.Close() })
+	_, rw := connecttest.Open(t)
 	db, err := open(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { db.Close() })

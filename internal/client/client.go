@@ -248,12 +248,15 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 func (c *Client) unreleased() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, err := c.engine.Unreleased()
-	switch {
-	case n == 0:
-		return nil
-	case err == nil:
+	holds, places, err := c.engine.Unreleased()
+	if err == nil {
 		err = errors.New("the server does not answer")
 	}
-	return fmt.Errorf("%d holds end with their leases: %w", n, err)
+	switch {
+	case holds == 0 && places == 0:
+		return nil
+	case places == 0:
+		return fmt.Errorf("%d holds end with their leases: %w", holds, err)
+	}
+	return fmt.Errorf("%d holds and %d places in queues end with their leases: %w", holds, places, err)
 }

@@ -81,7 +81,10 @@ func write(l *slog.Logger, label string, rec engine.Record, dropped int) {
 	if l == nil {
 		l = slog.Default()
 	}
-	args := []any{"lock", rec.Name, "label", label}
+	args := []any{"label", label}
+	if rec.Name != "" { // or else it is about a server
+		args = append([]any{"lock", rec.Name}, args...)
+	}
 	if rec.Owner != (engine.Owner{}) {
 		args = append(args, "owner", rec.Owner.String(), "mode", rec.Mode.String())
 	}

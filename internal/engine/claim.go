@@ -150,9 +150,7 @@ type claim struct {
 
 	order.Place // in the timeline
 
-	ask, end Request       // memory for the first of their kind: most claims have one each
-	vertex   deadlock.Node // memory for node
-	used     [2]bool
+	vertex deadlock.Node // memory for node
 }
 
 // An attempt is to get something done at the server that is tried until it works.
@@ -225,20 +223,10 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	e.schedule(now, c)
 }
 
-// request returns memory for a request about the claim.
+// request returns a request about the claim.
 func (c *claim) request(k kind) *Request {
-	var r *Request
-	switch {
-	case k == asks && !c.used[0]:
-		r, c.used[0] = &c.ask, true
-	case k == ends && !c.used[1]:
-		r, c.used[1] = &c.end, true
-	default:
-		r = new(Request)
-	}
 	again := !c.asked.IsZero() || c.failures > 0
-	*r = Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock, claim: c, kind: k}
-	return r
+	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock, claim: c, kind: k}
 }
 
 func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
@@ -621,16 +609,28 @@ func (e *Engine) abandon(c *claim) {
 
 // conclude tells the releases that wait for the server how they went.
 func (e *Engine) conclude(c *claim, err error) {
-	for _, h := range c.leaving {
-		h.conclude(err)
-		e.wake(h)
-	}
-	c.leaving = nil
+	e.concludeUpTo(c, c.sequence, err)
 	if c.last != nil {
 		c.last.conclude(err)
 		e.wake(c.last)
 		c.last = nil
 	}
+}
+
+// concludeUpTo does that for those of which a change of the number of holds, or one before it, tells the server
+// while others remain.
+func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
+	rest := c.leaving[:0]
+	for _, h := range c.leaving {
+		if h.sequence > sequence {
+			rest = append(rest, h)
+			continue
+		}
+		h.conclude(err)
+		e.wake(h)
+	}
+	clear(c.leaving[len(rest):])
+	c.leaving = rest
 }
 
 // lookAll has every waiter of a lock ask for news.
@@ -709,17 +709,7 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 			c.longest = r.Lease.Duration
 		}
 	}
-	rest := c.leaving[:0]
-	for _, h := range c.leaving {
-		if h.sequence > c.confirmed {
-			rest = append(rest, h)
-			continue
-		}
-		h.conclude(nil)
-		e.wake(h)
-	}
-	clear(c.leaving[len(rest):])
-	c.leaving = rest
+	e.concludeUpTo(c, c.confirmed, nil)
 	if c.state != Held {
 		return
 	}
@@ -741,7 +731,7 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 		}
 	}
 	e.extendNone(c, func(x *Extension) bool { return x.sequence <= sequence }, err)
-	e.conclude(c, err)
+	e.concludeUpTo(c, sequence, err)
 	if len(c.holds) == 0 && c.state == Held {
 		e.end(now, c)
 	}

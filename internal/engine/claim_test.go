@@ -234,8 +234,9 @@ func TestEndIsTriedAgain(t *testing.T) {
 	r := d.sent(t)
 	for _, after := range []time.Duration{50, 100, 200, 400, 500, 500} { // up to a sixth of the lease
 		d.Replied(d.now, r, protocol.Reply{}, errPassing)
-		n, err := d.Unreleased()
+		n, places, err := d.Unreleased()
 		require.Equal(t, 1, n)
+		require.Zero(t, places)
 		require.Equal(t, errPassing, err)
 		r = d.resent(t, lua.Unlock, after*time.Millisecond)
 	}
@@ -831,6 +832,41 @@ func TestExtensionsHaveRequestsOfTheirOwn(t *testing.T) {
 	d.Replied(d.now, r2, done, nil)
 	over, err = second.Over()
 	require.True(t, over)
+	require.NoError(t, err)
+}
+
+// An extension that the server refuses ends no release of its hold that came after it, whether or not others
+// remain.
+func TestRefusedExtensionEndsNoRelease(t *testing.T) {
+	for _, others := range []bool{false, true} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{})
+		if others {
+			_, r := d.reenter(t, lease)
+			d.done(r)
+		}
+		x := new(engine.Extension)
+		d.Extend(d.now, h, time.Minute, x)
+		extends := d.sent(t)
+		_, _ = d.Release(d.now, h)
+		releases := d.sent(t)
+		d.Replied(d.now, extends, protocol.Reply{}, errForGood)
+		require.Equal(t, engine.Releasing, h.State(), "others remain: %v", others)
+		d.Replied(d.now, releases, done, nil)
+		require.Equal(t, engine.Finished, h.State())
+		require.NoError(t, h.Err())
+	}
+}
+
+// A call that gives up is no hold that was not released: it may leave a place in a queue.
+func TestUnreleasedTellsHoldsFromPlaces(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	waiter := d.queued(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
+	_, _ = d.Release(d.now, h)
+	d.GiveUp(d.now, waiter, errors.New("gave up"))
+	holds, places, err := d.Unreleased()
+	require.Equal(t, [...]int{1, 1}, [...]int{holds, places})
 	require.NoError(t, err)
 }
 

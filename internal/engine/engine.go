@@ -524,8 +524,10 @@ func (e *Engine) Current() (list []*Hold) {
 
 // AsksSince returns when the call began with which an owner asks for a lock; zero if it does not.
 func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
-	if lk := e.locks[name]; lk != nil && lk.owners[o] != nil && lk.owners[o].asking != nil {
-		since = lk.owners[o].asking.begun
+	if lk := e.locks[name]; lk != nil {
+		if t := lk.owners.of(o); t != nil && t.asking != nil {
+			since = t.asking.begun
+		}
 	}
 	return since
 }
@@ -536,16 +538,21 @@ func (e *Engine) Drained() bool { return e.claims == len(e.endings) }
 // Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 
-// Unreleased returns how many claims have not ended, or were left to their leases since Close because the
-// client was closed; and why the end of one of them failed, if it did.
-func (e *Engine) Unreleased() (n int, err error) {
-	n, err = e.stranded, e.strandedBy
+// Unreleased returns how many holds, and how many places in queues, have not ended, or were left to their
+// leases since Close because the client was closed; and why the end of one of them failed, if it did.
+func (e *Engine) Unreleased() (holds, places int, err error) {
+	holds, err = e.stranded, e.strandedBy
 	for _, c := range e.endings {
 		if c.err != nil {
 			err = c.err
 		}
+		if c.token != 0 {
+			holds++
+		} else {
+			places++
+		}
 	}
-	return n + len(e.endings), err
+	return holds, places, err
 }
 
 // Waiting reports whether any call waits for the lock.

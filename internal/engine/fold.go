@@ -159,7 +159,6 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 	}
 	c.obstacle = protocol.Obstacle{}
 	c.err = nil
-	c.used = [2]bool{true, true}
 	c.attempt.fold(c.state == Ending)
 	c.recount.fold(false)
 	if !c.answered.IsZero() {

@@ -112,7 +112,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	if o.Mode == protocol.None || err == nil && k.Instance != e.instance {
 		return o, true, false
 	}
-	if t := c.lock.owners[k.Owner]; t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
+	if t := c.lock.owners.of(k.Owner); t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
 		return o, true, true
 	}
 	// The holder that the server has named has left since. The lock may have gone to a writer of the

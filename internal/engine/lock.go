@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"bytes"
+	"cmp"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -13,7 +16,7 @@ type lock struct {
 	name    string
 	keys    protocol.Keys
 	refs    int // claims that have not ended, tenures, requests about no claim
-	owners  map[Owner]*tenure
+	owners  tenures
 	writer  *claim    // Held; or nil
 	first   int       // slot
 	slots   int       // how many there are, with those before the first
@@ -46,7 +49,7 @@ func (e *Engine) use(name string) *lock {
 }
 
 func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
-	return &lock{name: name, keys: keys, owners: make(map[Owner]*tenure), first: e.firstSlot, slots: e.firstSlot}
+	return &lock{name: name, keys: keys, first: e.firstSlot, slots: e.firstSlot}
 }
 
 // forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late
@@ -133,13 +136,43 @@ type tenure struct {
 	behind []*Hold                    // calls of the owner that wait for that one
 }
 
+// tenures are in the order of their owners' handles, the last of which is most often the latest. Most locks
+// have one owner, for which a map would take as much memory as the rest of the lock.
+type tenures []*tenure
+
+func (l tenures) find(o Owner) (i int, found bool) {
+	return slices.BinarySearchFunc(l, o, func(t *tenure, o Owner) int {
+		return cmp.Or(cmp.Compare(t.owner.Handle, o.Handle), bytes.Compare(t.owner.Process[:], o.Process[:]))
+	})
+}
+
+// of returns what an owner has, or nil.
+func (l tenures) of(o Owner) *tenure {
+	if i, found := l.find(o); found {
+		return l[i]
+	}
+	return nil
+}
+
+func (l *tenures) add(t *tenure) {
+	i, _ := l.find(t.owner)
+	*l = slices.Insert(*l, i, t)
+}
+
+func (l *tenures) remove(t *tenure) {
+	i, _ := l.find(t.owner)
+	if *l = slices.Delete(*l, i, i+1); len(*l) == 0 && cap(*l) > mostIdle {
+		*l = nil
+	}
+}
+
 // tenure returns what an owner has of a lock; memory is for a new one.
 func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
-	t := lk.owners[o]
+	t := lk.owners.of(o)
 	if t == nil {
 		t = memory
 		*t = tenure{lock: lk, owner: o}
-		lk.owners[o] = t
+		lk.owners.add(t)
 		lk.refs++
 	}
 	return t
@@ -159,8 +192,8 @@ func (t *tenure) takenBy(h *Hold) bool {
 // settle forgets a tenure that is over.
 func (e *Engine) settle(t *tenure) {
 	if t.claim[protocol.Read] == nil && t.claim[protocol.Write] == nil && t.lost == 0 && t.asking == nil && len(t.behind) == 0 &&
-		t.lock.owners[t.owner] == t {
-		delete(t.lock.owners, t.owner)
+		t.lock.owners.of(t.owner) == t {
+		t.lock.owners.remove(t)
 		e.drop(t.lock)
 	}
 }

@@ -120,7 +120,7 @@ func TestManyClaimsAreLookedAtInSlices(t *testing.T) {
 		require.Len(t, d.flush().Wake, slice)
 		d.AbandonUnheard(d.now)
 		d.rest(t)
-		n, _ := d.Unreleased()
+		_, n, _ := d.Unreleased()
 		require.Equal(t, many, n, "the server was heard of all of them")
 	})
 }

@@ -44,7 +44,7 @@ func (e *Engine) knows(lk *lock, k protocol.Known) bool {
 	if e.waiting[k.Number] != nil || e.endings[k.Number] != nil {
 		return true
 	}
-	t := lk.owners[k.Owner]
+	t := lk.owners.of(k.Owner)
 	return t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number
 }
 

@@ -625,7 +625,7 @@ func TestManyGiveUpTogether(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(context.Background())
 				cause := errors.New("the cause")
 				var crowd sync.WaitGroup
-				for range 300 {
+				for range 100 {
 					crowd.Go(func() {
 						got, err := acquire(ctx, rw, mode, "n")
 						if err == nil { // before the end of the context
@@ -635,7 +635,7 @@ func TestManyGiveUpTogether(t *testing.T) {
 						}
 					})
 				}
-				waitQueued(w, rw, "n", 300)
+				waitQueued(w, rw, "n", 100)
 				last := w.enqueue(newOwner(), rw, write, "n")
 				if release {
 					go cancel(cause)

@@ -426,6 +426,20 @@ func TestWithJoinsErrLost(t *testing.T) {
 					}
 				}
 			}
+			// What fn itself says of the loss is not said again.
+			for _, says := range []func(ctx context.Context, h *rwlock.Hold) error{
+				func(ctx context.Context, _ *rwlock.Hold) error { return context.Cause(ctx) },
+				func(ctx context.Context, h *rwlock.Hold) error { return fmt.Errorf("at work: %w", context.Cause(ctx)) },
+				func(_ context.Context, h *rwlock.Hold) error { return h.Unlock(context.Background()) },
+			} {
+				err := with(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) error {
+					require.NoError(w, rw.ForceUnlock(context.Background(), "n"))
+					w.lostWhen(h)
+					return says(ctx, h)
+				})
+				require.ErrorIs(w, err, rwlock.ErrLost)
+				require.Equal(w, 1, strings.Count(err.Error(), rwlock.ErrLost.Error()), err)
+			}
 			// Released in time by fn, nothing was lost.
 			require.NoError(w, with(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) error {
 				return h.Unlock(ctx)

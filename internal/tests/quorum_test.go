@@ -738,6 +738,7 @@ func TestTwoClientsOfOneServerAreOneServer(t *testing.T) {
 		}
 		require.Len(t, said.list(), 1)
 		require.Contains(t, said.list()[0], same)
+		require.NotContains(t, said.list()[0], "lock=", "it is about no lock")
 		plugs[0].pull()
 		_, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(5*time.Second))
 		require.ErrorIs(t, err, rwlock.ErrNoMajority)

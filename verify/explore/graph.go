@@ -76,8 +76,6 @@ var meanings = map[string]meaning{
 	"claim.sequence":     number,
 	"claim.confirmed":    number,
 	"claim.one":          skip, // memory
-	"claim.ask":          skip, // memory
-	"claim.end":          skip, // memory
 	"claim.shortened":    number,
 	"told.sequence":      number,
 	"Extension.sequence": number,
@@ -125,6 +123,7 @@ var meanings = map[string]meaning{
 	"Reply.Mute":         plain,
 	"Obstacle.Claim":     claimID,
 	"fate.number":        number,
+	"Effects.Blockers":   plain,
 	"Record.Message":     plain,
 	"Record.Name":        plain,
 	"Record.Token":       token,

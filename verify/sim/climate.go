@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"time"
 )
 
@@ -45,6 +46,33 @@ type Weather struct {
 	Swallow int // a published message is lost
 	Twice   int // a published message comes twice
 	Tardy   int // a published message comes long after
+}
+
+// A chance draws what becomes of what is sent.
+type chance struct {
+	rng     *rand.Rand
+	weather Weather
+}
+
+// delay draws how long a frame takes: whole microseconds, as the server's clock counts.
+func (c *chance) delay() time.Duration {
+	n := int64(c.weather.Latency / time.Microsecond)
+	return time.Duration(n/4+c.rng.Int64N(n*3/4)+1) * time.Microsecond
+}
+
+func (c *chance) long() time.Duration {
+	return time.Duration(c.rng.Int64N(int64(long/time.Microsecond))) * time.Microsecond
+}
+
+// draw picks one of the outcomes whose chances are given, or none of them: 0.
+func (c *chance) draw(chances ...int) int {
+	n := c.rng.IntN(1000)
+	for i, per := range chances {
+		if n -= per; n < 0 {
+			return i + 1
+		}
+	}
+	return 0
 }
 
 // Climates are the worlds that a seed chooses from.

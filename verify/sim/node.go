@@ -163,7 +163,7 @@ func (t *table) newProcess(seed uint64, c Climate) process {
 	if c.Drift {
 		n.ppm = rng.Int64N(20_000) - 10_000
 	}
-	n.wire = &wire{n: n, rng: rng, weather: c.Weather, retries: 3 * rng.IntN(2)}
+	n.wire = &wire{n: n, chance: chance{rng, c.Weather}, retries: 3 * rng.IntN(2)}
 	n.wire.weather.Latency = time.Duration(20+rng.IntN(980)) * time.Microsecond
 	n.engine = engine.New(engine.Config{
 		Prefix: prefix, Instance: fmt.Sprintf("instance%03d", len(t.nodes)), Lease: t.w.lease, Observe: true,
@@ -406,8 +406,8 @@ func (n *node) close() (err error) {
 	n.stopped = true
 	n.wire.unsubscribe()
 	if !n.engine.Idle() {
-		left, cause := n.engine.Unreleased()
-		err = fmt.Errorf("%d holds end with their leases: %v", left, cause)
+		holds, places, cause := n.engine.Unreleased()
+		err = fmt.Errorf("%d holds and %d places in queues end with their leases: %v", holds, places, cause)
 	}
 	return err
 }

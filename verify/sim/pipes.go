@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -18,13 +17,12 @@ import (
 type network struct {
 	server *miniredis.Miniredis
 
-	mu      sync.Mutex
-	rng     *rand.Rand
-	weather Weather
-	gate    chan struct{} // nil while data flows
-	down    bool          // for good
-	links   map[*link]struct{}
-	wg      sync.WaitGroup
+	mu sync.Mutex
+	chance
+	gate  chan struct{} // nil while data flows
+	down  bool          // for good
+	links map[*link]struct{}
+	wg    sync.WaitGroup
 }
 
 var errUnreachable = errors.New("simulated network: unreachable")
@@ -94,23 +92,6 @@ func (n *network) end() {
 		_ = l.client.Close()
 		_ = l.server.Close()
 	}
-}
-
-// delay draws how long a frame takes: whole microseconds, as the server's clock counts.
-func (n *network) delay() time.Duration {
-	m := int64(n.weather.Latency / time.Microsecond)
-	return time.Duration(m/4+n.rng.Int64N(m*3/4)+1) * time.Microsecond
-}
-
-// draw picks one of the outcomes whose chances are given, or none of them: 0.
-func (n *network) draw(chances ...int) int {
-	k := n.rng.IntN(1000)
-	for i, c := range chances {
-		if k -= c; k < 0 {
-			return i + 1
-		}
-	}
-	return 0
 }
 
 // A link is one connection of a network. The client connects and subscribes, and sometimes waits, under a

@@ -20,6 +20,7 @@ import (
 // and no two clocks agree.
 type Parliament struct {
 	*loop
+	*referee
 	seed    uint64
 	rng     *rand.Rand
 	lease   time.Duration
@@ -31,16 +32,10 @@ type Parliament struct {
 	busy    int // workers
 	calm    bool
 
-	stays      map[string][]*visit
-	lastWrite  map[string]int64
-	lastRead   map[string]int64
-	violations []string
-	log        []line
-	Holds      int
-	GaveUp     int
-	Faults     int
-	Losses     int
-	Requests   map[string]int // by script
+	stays     map[string][]*visit
+	lastWrite map[string]int64
+	lastRead  map[string]int64
+	Scripts   map[string]int // how often each ran
 }
 
 // A member is a server.
@@ -99,8 +94,9 @@ func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 		loop: &loop{at: genesis}, seed: seed, rng: rng, lease: []time.Duration{time.Second, 3 * time.Second, 30 * time.Second}[rng.IntN(3)],
 		names: []string{"a", "b"}[:1+rng.IntN(2)], latency: time.Duration(100+rng.IntN(20_000)) * time.Microsecond,
 		stays: map[string][]*visit{}, lastWrite: map[string]int64{}, lastRead: map[string]int64{},
-		Requests: map[string]int{},
+		Scripts: map[string]int{},
 	}
+	p.referee = newReferee(p.loop.now, p.names, limits{})
 	if rng.IntN(2) == 0 {
 		p.loss = rng.IntN(50)
 	}
@@ -133,29 +129,15 @@ func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 	p.spawn(g, p.trouble)
 	limit := genesis.Add(2000*p.lease + 2*time.Hour)
 	if !p.loop.run(func() bool { return p.busy == 0 || p.at.After(limit) || len(p.violations) > 0 }) {
-		p.violate("there is no end to what happens at one moment")
+		p.Violation("there is no end to what happens at one moment")
 	} else if p.busy > 0 && len(p.violations) == 0 {
-		p.violate("a call never ends: %s", p.dump())
+		p.Violation("a call never ends: %s", p.dump())
 	}
-	if len(p.violations) == 0 {
-		return p, ""
+	if report = p.Report(); report != "" {
+		report = fmt.Sprintf("seed %d, %d servers, lease %v, latency %v, loss %d: %s", seed, len(p.members), p.lease, p.latency,
+			p.loss, report)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %d servers, lease %v, latency %v, loss %d: %s\n\n", seed, len(p.members), p.lease, p.latency, p.loss,
-		strings.Join(p.violations, "\n"))
-	for _, l := range p.log[max(0, len(p.log)-300):] {
-		fmt.Fprintf(&b, "%12.6fs "+l.format+"\n", append([]any{l.at.Sub(genesis).Seconds()}, l.args...)...)
-	}
-	return p, b.String()
-}
-
-func (p *Parliament) note(format string, args ...any) {
-	p.log = append(p.log, line{p.at, format, args})
-}
-
-func (p *Parliament) violate(format string, args ...any) {
-	p.violations = append(p.violations, fmt.Sprintf("%.6fs ", p.at.Sub(genesis).Seconds())+fmt.Sprintf(format, args...))
-	p.note("VIOLATION "+format, args...)
+	return p, report
 }
 
 func (p *Parliament) dump() string {
@@ -195,8 +177,8 @@ func (c *client) do(fn func(now time.Time)) {
 	for _, h := range fx.Cancel {
 		v := h.Tag.(*visit)
 		v.lost = true
-		c.p.Losses++
-		c.p.note("client %d loses %v of %v", c.id, h.Name, v.owner.Handle)
+		c.p.Lost++
+		c.p.Note("client %d loses %v of %v", c.id, h.Name, v.owner.Handle)
 		c.p.leave(v)
 		v.wake()
 	}
@@ -287,10 +269,10 @@ func (c *client) send(r *quorum.Request, tries int) {
 
 // execute runs a script, and sends out what it publishes.
 func (m *member) execute(p *Parliament, r *quorum.Request) (any, error) {
-	p.Requests[r.Script.Name]++
+	p.Scripts[r.Script.Name]++
 	raw, err := m.run(m.clock(p.at), &r.Request)
 	if err != nil {
-		p.violate("server: %s fails: %v", r.Script.Name, err)
+		p.Violation("server: %s fails: %v", r.Script.Name, err)
 	}
 	for _, msg := range m.Published {
 		for _, c := range p.clients {
@@ -300,7 +282,7 @@ func (m *member) execute(p *Parliament, r *quorum.Request) (any, error) {
 		}
 	}
 	if r.Script == scripts.Vote || r.Script == scripts.RVote || r.Script == scripts.Unlock || r.Script == scripts.RUnlock {
-		p.note("server %d: %s %v: %v", r.Server, r.Script.Name, r.Claim.ID, raw)
+		p.Note("server %d: %s %v: %v", r.Server, r.Script.Name, r.Claim.ID, raw)
 	}
 	return raw, err
 }
@@ -431,7 +413,7 @@ func (c *client) enter(r *rand.Rand, name string, o engine.Owner, inside *visit)
 		end = p.at.Add(c.upTo(r, 4*p.lease))
 	}
 	h.Bounded = !end.IsZero()
-	p.note("client %d: %d asks %v %q try=%v", c.id, o.Handle, h.Mode, name, h.Try)
+	p.Note("client %d: %d asks %v %q try=%v", c.id, o.Handle, h.Mode, name, h.Try)
 	ended := func() bool { return h.State() != engine.Wanted && h.State() != engine.Entering }
 	c.do(func(now time.Time) { c.engine.Acquire(now, h) })
 	v.await(end, ended)
@@ -439,7 +421,7 @@ func (c *client) enter(r *rand.Rand, name string, o engine.Owner, inside *visit)
 		c.do(func(now time.Time) { c.engine.GiveUp(now, h, context.Canceled) })
 	}
 	if h.State() != engine.Live || !c.clock().Before(h.Deadline()) {
-		p.note("client %d: %d has not got %q: %v", c.id, o.Handle, name, h.Err())
+		p.Note("client %d: %d has not got %q: %v", c.id, o.Handle, name, h.Err())
 		c.do(func(now time.Time) { _, _ = c.engine.Release(now, h) })
 		p.GaveUp++
 		return nil
@@ -453,26 +435,26 @@ func (p *Parliament) enters(v *visit, inside *visit) {
 	h := &v.hold
 	name, token := h.Name, h.Token()
 	p.Holds++
-	p.note("client %d: %d holds %v %q, token %d until %v", v.c.id, v.owner.Handle, h.Mode, name, token, v.c.global(h.Deadline()).Sub(genesis).Seconds())
+	p.Note("client %d: %d holds %v %q, token %d until %v", v.c.id, v.owner.Handle, h.Mode, name, token, v.c.global(h.Deadline()).Sub(genesis).Seconds())
 	for _, other := range p.stays[name] {
 		if other.owner != v.owner && (h.Mode == protocol.Write || other.hold.Mode == protocol.Write) {
-			p.violate("exclusion: %v of client %d enters %q in mode %v beside %v of client %d", v.owner.Handle, v.c.id, name, h.Mode, other.owner.Handle, other.c.id)
+			p.Violation("exclusion: %v of client %d enters %q in mode %v beside %v of client %d", v.owner.Handle, v.c.id, name, h.Mode, other.owner.Handle, other.c.id)
 		}
 	}
 	p.stays[name] = append(p.stays[name], v)
 	switch {
 	case inside != nil && (inside.hold.Mode == h.Mode || inside.hold.Mode == protocol.Write):
 		if token != inside.hold.Token() {
-			p.violate("tokens: re-entry has %d inside %d", token, inside.hold.Token())
+			p.Violation("tokens: re-entry has %d inside %d", token, inside.hold.Token())
 		}
 	case h.Mode == protocol.Write:
 		if token <= p.lastWrite[name] || token <= p.lastRead[name] {
-			p.violate("tokens: a writer of %q has %d after a writer's %d and a reader's %d", name, token, p.lastWrite[name], p.lastRead[name])
+			p.Violation("tokens: a writer of %q has %d after a writer's %d and a reader's %d", name, token, p.lastWrite[name], p.lastRead[name])
 		}
 		p.lastWrite[name] = token
 	default:
 		if token < p.lastWrite[name] {
-			p.violate("tokens: a reader of %q has %d after a writer's %d", name, token, p.lastWrite[name])
+			p.Violation("tokens: a reader of %q has %d after a writer's %d", name, token, p.lastWrite[name])
 		}
 		p.lastRead[name] = max(p.lastRead[name], token)
 	}
@@ -496,14 +478,14 @@ func (p *Parliament) leave(v *visit) {
 // leave releases a hold.
 func (c *client) leave(v *visit) {
 	h := &v.hold
-	c.p.note("client %d: %d releases %v %q", c.id, v.owner.Handle, h.Mode, h.Name)
+	c.p.Note("client %d: %d releases %v %q", c.id, v.owner.Handle, h.Mode, h.Name)
 	c.p.leave(v)
 	known := false
 	c.do(func(now time.Time) { known, _ = c.engine.Release(now, h) })
 	if !known {
 		v.await(c.p.at.Add(engine.EndTimeout), func() bool { return h.State() == engine.Finished })
 	}
-	c.p.note("client %d: %d has released %q: %v", c.id, v.owner.Handle, h.Name, h.Err())
+	c.p.Note("client %d: %d has released %q: %v", c.id, v.owner.Handle, h.Name, h.Err())
 }
 
 // whole reports whether all servers vote: then one of them may lose its data.
@@ -537,30 +519,30 @@ func (p *Parliament) trouble() {
 		case kinds&(1<<k) == 0:
 		case k == 0: // restarted, with data
 			for _, i := range some {
-				p.note("server %d is down", i)
+				p.Note("server %d is down", i)
 				p.members[i].restart(p, i, false)
 				p.members[i].down = true
 			}
 			p.sleep(for0)
 			for _, i := range some {
-				p.note("server %d is up", i)
+				p.Note("server %d is up", i)
 				p.members[i].down = false
 			}
 		case k == 1: // restarted, without data, once all have voted
 			if p.whole() {
 				for _, i := range some {
-					p.note("server %d loses its data", i)
+					p.Note("server %d loses its data", i)
 					p.members[i].restart(p, i, true)
 				}
 			}
 		case k == 2:
 			for _, i := range some {
-				p.note("server %d stands still", i)
+				p.Note("server %d stands still", i)
 				p.members[i].frozen = true
 			}
 			p.sleep(for0)
 			for _, i := range some {
-				p.note("server %d goes on", i)
+				p.Note("server %d goes on", i)
 				m := p.members[i]
 				m.frozen = false
 				gate := m.gate
@@ -573,7 +555,7 @@ func (p *Parliament) trouble() {
 			c := p.clients[r.IntN(len(p.clients))]
 			one, way := r.IntN(2) == 0, r.IntN(2) == 0
 			for _, i := range r.Perm(len(p.members))[:1+r.IntN(len(p.members)-1)] {
-				p.note("client %d and server %d: one way %v, up %v", c.id, i, one, way)
+				p.Note("client %d and server %d: one way %v, up %v", c.id, i, one, way)
 				c.links[i].up, c.links[i].down = !one || way, !one || !way
 			}
 			p.sleep(for0)
@@ -583,11 +565,11 @@ func (p *Parliament) trouble() {
 					c.hangUp(i) // nothing can be relied on that came meanwhile
 				}
 			}
-			p.note("client %d can reach all", c.id)
+			p.Note("client %d can reach all", c.id)
 		}
 	}
 	p.calm = true
-	p.note("no more trouble")
+	p.Note("no more trouble")
 }
 
 // restart breaks all connections to a server.

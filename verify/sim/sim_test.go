@@ -126,17 +126,14 @@ var parliaments = flag.Int("quorums", 500, "how many worlds to simulate in which
 //	go test ./sim -run OverAQuorum -seed 42 -quorums 1 -v
 func TestPromisesHoldOverAQuorum(t *testing.T) {
 	start := time.Now()
-	var holds, gaveUp, faults, losses int
+	var sum Tally
 	everyWorld(t, *parliaments, func(seed uint64) (tally func(), report string) {
 		p, report := SimulateQuorum(seed)
 		if testing.Verbose() && *parliaments < 10 {
-			t.Logf("%v after %v", p.Requests, p.at.Sub(genesis))
+			t.Logf("%v after %v", p.Scripts, p.at.Sub(genesis))
 		}
-		return func() {
-			holds, gaveUp, faults, losses = holds+p.Holds, gaveUp+p.GaveUp, faults+p.Faults, losses+p.Losses
-		}, report
+		return func() { sum.Add(p.Tally) }, report
 	})
-	t.Logf("%d worlds from seed %d in %v: %d holds, %d calls without, %d lost, %d faults", *parliaments, *first,
-		time.Since(start).Round(time.Millisecond), holds, gaveUp, losses, faults)
-	require.NotZero(t, holds)
+	t.Logf("%d worlds from seed %d in %v: %v", *parliaments, *first, time.Since(start).Round(time.Millisecond), &sum)
+	require.NotZero(t, sum.Holds)
 }

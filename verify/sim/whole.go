@@ -97,10 +97,9 @@ func (b *bubble) newProcess(seed uint64, c Climate) process {
 	protocol := 2 + b.count%2
 	b.mu.Unlock()
 	p := &whole{b: b, network: &network{
-		server:  b.server,
-		rng:     rand.New(rand.NewPCG(seed, 2)),
-		weather: c.Weather,
-		links:   map[*link]struct{}{},
+		server: b.server,
+		chance: chance{rand.New(rand.NewPCG(seed, 2)), c.Weather},
+		links:  map[*link]struct{}{},
 	}}
 	p.weather.Latency = time.Duration(20+p.rng.IntN(980)) * time.Microsecond
 	p.client = testredis.NewClient(b.t, "127.0.0.1:1", func(o *redis.Options) {

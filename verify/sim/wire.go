@@ -2,7 +2,6 @@ package sim
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -13,9 +12,8 @@ import (
 
 // A wire is a node's client and its network.
 type wire struct {
-	n       *node
-	rng     *rand.Rand
-	weather Weather
+	n *node
+	chance
 	retries int // of the client, which sends again what has failed
 
 	stalled bool
@@ -39,27 +37,6 @@ var (
 	errSilence  = errors.New("simulated network: i/o timeout")
 	answerLines = []script.Error{"LOADING the server starts", "READONLY a replica", "OOM no memory", "ERR no"}
 )
-
-// delay draws how long a frame takes: whole microseconds, as the server's clock counts.
-func (w *wire) delay() time.Duration {
-	n := int64(w.weather.Latency / time.Microsecond)
-	return time.Duration(n/4+w.rng.Int64N(n*3/4)+1) * time.Microsecond
-}
-
-func (w *wire) long() time.Duration {
-	return time.Duration(w.rng.Int64N(int64(long/time.Microsecond))) * time.Microsecond
-}
-
-// draw picks one of the outcomes whose chances are given, or none of them: 0.
-func (w *wire) draw(chances ...int) int {
-	n := w.rng.IntN(1000)
-	for i, c := range chances {
-		if n -= c; n < 0 {
-			return i + 1
-		}
-	}
-	return 0
-}
 
 // pass lets something through that is not held back.
 func (w *wire) pass(fn func()) {
