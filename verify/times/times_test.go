@@ -245,7 +245,7 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 
 var (
 	crowd  = flag.Int("crowd", 20_000, "how many calls give up together")
-	rounds = flag.Int("rounds", 5, "how often they do")
+	rounds = flag.Int("rounds", 3, "how often they do")
 )
 
 // giveUpWithin bounds how much later than bare contexts a crowd of calls ends, and how long it delays a lock of
