@@ -95,6 +95,7 @@ func (e *Engine) leaveState(c *claim) {
 
 func (e *Engine) enterState(c *claim) {
 	if c.state == Held {
+		c.wanted = wanted{}
 		e.graph.Hold(c.node, e.numbers)
 		if c.mode == protocol.Write {
 			c.lock.writer = c
@@ -111,46 +112,59 @@ type claim struct {
 	slot    int
 	number  uint64
 	wire    protocol.Claim
-	state   State
 	node    *deadlock.Node
+	state   State
+	caller  *Hold         // whose call asks for it
 	lease   time.Duration // that it asks for, or is renewed for
 	longest time.Duration // that the server may keep it for
 
-	caller   *Hold // whose call asks for it
-	last     *Hold // whose release ends it; or nil
+	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
+	answered time.Time // when the server has answered last
+	deadline time.Time // until when it may be relied on
+
+	attempt       // to ask, to renew or to end
+	err     error // of the last one
+
+	wanted           // until the grant
+	grant            // from then on
+	giveUp time.Time // when an Ending claim is left to its lease
+
+	order.Place               // in the timeline
+	vertex      deadlock.Node // memory for node
+}
+
+// wanted is what is known of a claim that waits.
+type wanted struct {
 	obstacle protocol.Obstacle
+	floor    int64     // the last token when the server had it wait: a grant with a smaller one was lost before
+	look     time.Time // when there is reason to ask again; zero for none before the heartbeat
+	prompted time.Time // when a message last had it ask again
+	resumed  time.Time // when the process was last seen to have stood still
+}
+
+// grant is what a claim that was granted the lock holds.
+type grant struct {
 	token    int64
 	granted  time.Time // not after the token was handed out
 	brief    bool      // its release may take the short path: the token is as old as the grant, and no count or long lease was asked for
-	floor    int64     // the last token when the server had it wait: a grant with a smaller one was lost before
 	doubtful bool      // its server may have been replaced since: to be renewed at once
 
-	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
-	deadline time.Time // until when it may be relied on
-	resumed  time.Time // when the process was last seen to have stood still
-	answered time.Time // when the server has answered last
-	look     time.Time // when a waiter has reason to ask again; zero for none before its heartbeat
-	prompted time.Time // when a message last had it ask again
+	holds      []*Hold // live ones, and those of calls that re-enter
+	one        [1]*Hold
+	leaving    []*Hold // released, while others remain: until the server has confirmed it
+	last       *Hold   // whose release ends the claim; or nil
+	extensions []*Extension
 
-	holds []*Hold // live ones, and those of calls that re-enter
-	one   [1]*Hold
+	counting
+}
 
-	sequence  uint64 // of the last change of the number of holds that is to be told the server; zero for none
+// counting is how far the server knows how many holds there are.
+type counting struct {
+	sequence  uint64 // of the last change that is to be told the server; zero for none
 	confirmed uint64 // of the last that it has confirmed
 	shortened uint64 // of the last that may have shortened the lease
 	told      []told // not confirmed
 	recount   attempt
-	leaving   []*Hold // released, while others remain: until the server has confirmed it
-
-	extensions []*Extension // of its holds, under way
-
-	attempt           // to ask, to renew or to end
-	err     error     // of the last attempt
-	giveUp  time.Time // when an ending claim is left to its lease
-
-	order.Place // in the timeline
-
-	vertex deadlock.Node // memory for node
 }
 
 // An attempt is to get something done at the server that is tried until it works.

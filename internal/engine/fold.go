@@ -179,8 +179,7 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 		c.prompted = time.Time{}
 	}
 	if c.state >= Held {
-		c.floor = 0
-		c.caller, c.look, c.resumed = nil, time.Time{}, time.Time{}
+		c.caller, c.wanted = nil, wanted{}
 	}
 	if c.state == Ending {
 		c.sent, c.granted, c.brief, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)

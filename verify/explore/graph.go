@@ -54,8 +54,8 @@ var meanings = map[string]meaning{
 	"lock.free":          slotList,
 	"claim.slot":         slotNumber,
 	"claim.number":       number,
-	"Place.Tie":          number,
 	"claim.vertex":       skip, // memory
+	"Place.Tie":          number,
 	"Node.Name":          plain,
 	"Node.Number":        number,
 	"Node.since":         number,
@@ -71,12 +71,12 @@ var meanings = map[string]meaning{
 	"mark.searched":      skip,
 	"search.round":       skip,
 	"search.events":      skip,
-	"claim.token":        token,
-	"claim.floor":        token,
-	"claim.sequence":     number,
-	"claim.confirmed":    number,
-	"claim.one":          skip, // memory
-	"claim.shortened":    number,
+	"wanted.floor":       token,
+	"grant.token":        token,
+	"grant.one":          skip, // memory
+	"counting.sequence":  number,
+	"counting.confirmed": number,
+	"counting.shortened": number,
 	"told.sequence":      number,
 	"Extension.sequence": number,
 	"Extension.Tag":      skip,
