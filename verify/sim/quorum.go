@@ -31,6 +31,7 @@ type Parliament struct {
 	loss    int // of 1,000 frames
 	busy    int // workers
 	calm    bool
+	apart   bool // each client misses another server
 
 	stays     map[string][]*visit
 	lastWrite map[string]int64
@@ -116,6 +117,11 @@ func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 		c.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: p.lease})
 		c.quorum = quorum.New(quorum.Config{Servers: len(p.members), Prefix: prefix, Instance: instance}, c.engine)
 		p.clients = append(p.clients, c)
+	}
+	if p.apart = rng.IntN(4) == 0; p.apart {
+		for _, c := range p.clients {
+			c.links[c.misses()] = path{up: true, down: true}
+		}
 	}
 	defer p.loop.close()
 	g := &loopGroup{loop: p.loop}
@@ -270,6 +276,9 @@ func (c *client) send(r *quorum.Request, tries int) {
 // execute runs a script, and sends out what it publishes.
 func (m *member) execute(p *Parliament, r *quorum.Request) (any, error) {
 	p.Scripts[r.Script.Name]++
+	if r.Script == scripts.Mark {
+		p.Scripts[fmt.Sprint(r.Ballot.Args[0])]++
+	}
 	raw, err := m.run(m.clock(p.at), &r.Request)
 	if err != nil {
 		p.Violation("server: %s fails: %v", r.Script.Name, err)
@@ -559,18 +568,30 @@ func (p *Parliament) trouble() {
 				c.links[i].up, c.links[i].down = !one || way, !one || !way
 			}
 			p.sleep(for0)
-			for i := range c.links {
-				c.links[i].up, c.links[i].down = false, false
-				if c.links[i].sub != nil {
-					c.hangUp(i) // nothing can be relied on that came meanwhile
-				}
-			}
-			p.Note("client %d can reach all", c.id)
+			c.mend()
 		}
 	}
-	p.calm = true
+	p.calm, p.apart = true, false
+	for _, c := range p.clients {
+		c.mend()
+	}
 	p.Note("no more trouble")
 }
+
+// mend has a client reach all servers, or, while clients are apart, all but one.
+func (c *client) mend() {
+	for i := range c.links {
+		missed := c.p.apart && i == c.misses()
+		c.links[i].up, c.links[i].down = missed, missed
+		if c.links[i].sub != nil {
+			c.hangUp(i) // nothing can be relied on that came meanwhile
+		}
+	}
+	c.p.Note("client %d can reach all, apart: %v", c.id, c.p.apart)
+}
+
+// misses returns the server that a client cannot reach while clients are apart.
+func (c *client) misses() int { return c.id % len(c.p.members) }
 
 // restart breaks all connections to a server.
 func (m *member) restart(p *Parliament, i int, empty bool) {
