@@ -367,7 +367,7 @@ func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
 // the two others, so that who admits it hears from another process what the marks of these say.
 func TestProcessesThatEachMissAServerFromTheStartAllMakeProgress(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(30) {
+	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, seed, 4*time.Millisecond, 3, 1)

@@ -34,7 +34,9 @@ type call struct {
 	Try     bool
 	Granted bool
 	GaveUp  bool
-	Dropped bool // by force, perhaps
+	Dropped bool      // by force, perhaps
+	Drops   int       // how many servers have dropped it by force at one moment, while it was relied on
+	DropsAt time.Time // then
 }
 
 // A journey is a request to a server that the quorum waits for.
@@ -236,6 +238,13 @@ func (p *client) do(d deed, raw any, e *parliament) {
 	case drops:
 		for _, l := range p.Calls {
 			l.Dropped = l.Dropped || l.Hold != nil && !l.over()
+			switch {
+			case !l.relies(d.at):
+			case d.at.Equal(l.DropsAt):
+				l.Drops++
+			default:
+				l.Drops, l.DropsAt = 1, d.at
+			}
 		}
 	case sleeps:
 		p.Stalled = true
@@ -334,6 +343,8 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 	for _, l := range p.Calls {
 		switch {
 		case l.Hold == nil:
+		case l.Drops == e.servers && l.relies(at) && l.Hold.Deadline().After(l.DropsAt.Add(quorumLease)):
+			c.flaw = cmp.Or(c.flaw, errors.New("a client goes on to rely on a hold that was dropped"))
 		case l.Hold.State() == engine.Live && !l.Granted:
 			l.Granted = true
 			if !at.Before(l.Hold.Deadline()) {

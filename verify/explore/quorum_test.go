@@ -49,6 +49,7 @@ var plans, largePlans = []string{
 	"w w lost 1 crashes 1",
 	"W W W cold apart passes 1",
 	"W W stalls 1",
+	"W w lost 1 crashes 1",
 }
 
 // Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world
@@ -97,6 +98,9 @@ func TestFoldingOfAQuorumIsSound(t *testing.T) {
 		{"W cuts 1", edit{}},
 		{"W gives 1 late 1", edit{}},
 		{"W five", edit{}},
+		{"W stalls 1", edit{}},
+		{"W stalls 1 passes 3", edit{}},
+		{"W forces 1", edit{}},
 		{"R R", edit{}},
 		{"W w", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"}},
 	} {
@@ -141,15 +145,15 @@ func (e *parliament) look(w *world) string {
 	}
 	for _, n := range w.clients {
 		p := n.p
-		fmt.Fprintln(&b, p.Crashed, p.Listens, p.Cut, p.Inbox, n.next.UnixNano())
+		fmt.Fprintln(&b, p.Crashed, p.Stalled, p.Listens, p.Cut, p.Inbox, n.next.UnixNano())
 		for _, f := range p.Flights {
-			fmt.Fprintln(&b, f.R.Server, f.R.Script.Name, f.R.Argv(nil), f.Late, f.Lost)
+			fmt.Fprintln(&b, f.R.Server, f.R.Script.Name, f.R.Argv(nil), f.Late, f.Lost, f.Reply)
 		}
 		for _, s := range p.Copies {
 			fmt.Fprintln(&b, s.Server, s.R.Script.Name, s.R.Argv(nil))
 		}
 		for _, l := range p.Calls {
-			fmt.Fprintln(&b, l.Granted, l.GaveUp)
+			fmt.Fprintln(&b, l.Granted, l.GaveUp, l.Dropped)
 			if l.Hold != nil {
 				fmt.Fprintln(&b, l.Hold.State(), l.Hold.Err(), l.Hold.Token(), l.Hold.Deadline().UnixNano())
 			}
@@ -198,6 +202,8 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		}, "W W", "does not come to an end"},
 		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil,
 			"W W", "does not come to an end"},
+		{"a hold that was dropped is renewed", edit{"if not held() then\n  return 0", "if not held() then\n  return 1"}, nil,
+			"W forces 1 passes 2", "goes on to rely"},
 		{"nobody tells what the marks say that others cannot read", edit{"what == 'tell' and", "what == 'nobody tells' and"}, nil,
 			"W W W cold apart", "does not come to an end"},
 	} {
