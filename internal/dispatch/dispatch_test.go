@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -808,4 +809,106 @@ func TestLateRequestsAreOvertaken(t *testing.T) {
 		}
 		time.Sleep(time.Minute) // for what is under way
 	})
+}
+
+// sentinels makes a client one for a server that sentinels watch.
+func sentinels(o *redis.Options) {
+	o.Addr = redis.NewFailoverClient(&redis.FailoverOptions{}).Options().Addr
+}
+
+// A subscription is left if its server answers, but is not the one that requests go to any more. While it is,
+// it is only called.
+func TestSubscriptionFollowsTheRequests(t *testing.T) {
+	s := &station{}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		time.Sleep(6*quiet + quiet/2)
+		require.Equal(t, []string{"subscribed"}, a.next())
+		s.with(func() {
+			require.Len(t, s.calls, 6)
+			require.Empty(t, s.pings)
+		})
+		s.say("hello")
+		begun := time.Now()
+		s.with(func() { s.ears = nil })
+		time.Sleep(quiet + echo + firstRetry)
+		require.Equal(t, []string{"hello", "unsubscribed", "subscribed"}, a.next())
+		require.Equal(t, quiet+echo+firstRetry, a.last().Sub(begun))
+		require.Equal(t, errElsewhere, a.firstError())
+		time.Sleep(time.Minute)
+		require.Empty(t, a.next())
+	}, sentinels)
+}
+
+// Where calls are refused, a subscription stands for as long as it gives signs of life.
+func TestSubscriptionOfWhoMayNotPublish(t *testing.T) {
+	s := &station{private: true}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"subscribed"}, a.next())
+		s.with(func() {
+			require.NotEmpty(t, s.pings)
+			s.mute = true
+		})
+		time.Sleep(quiet + echo + grace)
+		require.Contains(t, a.next(), "unsubscribed")
+	}, sentinels)
+}
+
+// Nobody calls a server that no sentinels watch.
+func TestServerThatNobodyWatches(t *testing.T) {
+	s := &station{}
+	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
+		time.Sleep(time.Minute)
+		s.with(func() { require.Empty(t, s.calls) })
+	})
+}
+
+// A message that tells of a grant is new once, however many nodes bring it; one that asks to look again is
+// new each time.
+func TestEchoes(t *testing.T) {
+	t.Parallel()
+	var e echoes
+	grant := func(i int) string { return fmt.Sprint("1753000000000000 0 ", i) }
+	require.False(t, e.again(grant(1)))
+	require.True(t, e.again(grant(1)))
+	require.False(t, e.again("1753000000000001 0 1"), "the same claim, later")
+	for range 3 {
+		require.False(t, e.again(",1"))
+		require.False(t, e.again("no message"))
+	}
+	for i := range 3 * mostEchoes {
+		require.False(t, e.again(grant(10+i)))
+		require.True(t, e.again(grant(10+i)))
+		require.True(t, e.again(grant(10+max(0, i-mostEchoes+1))), "the last %d are known", mostEchoes)
+	}
+	require.Len(t, e.known, mostEchoes)
+	require.Len(t, e.order, mostEchoes)
+}
+
+// Why the dispatcher uses the client itself, and no copy with a shorter timeout: a copy does not run the
+// client's hooks, so one that edits keys would be left out. If this fails, the client has changed, and
+// docs/design.md may, too.
+func TestCopyWithATimeoutLosesTheHooks(t *testing.T) {
+	t.Parallel()
+	dials := 0
+	client := redis.NewClient(&redis.Options{
+		Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
+		Dialer: func(context.Context, string, string) (net.Conn, error) {
+			dials++
+			return nil, errDown
+		},
+	})
+	defer client.Close()
+	hook := &server{} // it answers in place of a server
+	client.AddHook(hook)
+
+	require.NoError(t, client.Do(t.Context(), "PING").Err())
+	require.Len(t, hook.came, 1)
+	require.Zero(t, dials)
+
+	short := client.WithTimeout(time.Second)
+	require.ErrorIs(t, short.Do(t.Context(), "PING").Err(), errDown)
+	_, err := short.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Do(t.Context(), "PING").Err() })
+	require.ErrorIs(t, err, errDown)
+	require.Len(t, hook.came, 1, "the copy has run the hook")
 }

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -1322,4 +1323,160 @@ func TestInspectSaysWhatAMajorityHas(t *testing.T) {
 	require.Equal(t, "tag", x.Tag)
 	require.Len(t, x.State.Holders, 1)
 	require.Equal(t, protocol.Owner{Handle: 6}, x.State.Holders[0].Owner)
+}
+
+// Whatever servers there are, the names of a family, such as those that end in a number, have homes that are
+// spread evenly.
+func TestHomesAreSpreadEvenly(t *testing.T) {
+	t.Parallel()
+	families := map[string][2]int{"n%d": {0, 10}, "orders:%d": {1000, 2000}, "a%d:lock": {0, 300}, "%036d": {0, 300}}
+	for _, servers := range []int{3, 5} {
+		for family, of := range families {
+			names, largest := of[1]-of[0], 0
+			for set := range 200 {
+				homes := make([]int, servers)
+				for n := of[0]; n < of[1]; n++ {
+					key := protocol.KeysOf("rwlock", fmt.Sprintf(family, n)).Lock.(string)
+					best, home := uint64(0), 0
+					for i := range servers {
+						id := fmt.Sprintf("%d:aBcDeFgHiJ-%02d:%d", 1_763_763_763_000_000+int64(set)*1_000_003+int64(i)*17, set%7, 1+i)
+						if w := weigh(id, key); w.hash > best {
+							best, home = w.hash, i
+						}
+					}
+					homes[home]++
+					largest = max(largest, homes[home])
+				}
+			}
+			// The largest of so many random shares is about four standard deviations above the mean.
+			mean := float64(names) / float64(servers)
+			require.Less(t, float64(largest), min(mean+5*math.Sqrt(mean), float64(names)), "%s over %d servers", family, servers)
+		}
+	}
+}
+
+// Clients of all versions agree on the order of homes.
+func TestOrderOfHomesIsPinned(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, weight{"1763763763000000:me:1", 0xbc34dad36f0f5095}, weigh("1763763763000000:me:1", "rwlock:{n}"))
+}
+
+// A message about the vote of one server that comes over the subscription of another, whose address leads to
+// the first for a while, is no vote of the other.
+func TestMessageAboutAnotherServersVoteIsNoVote(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	order := r.inOrder()
+	home := r.next(order[0], lua.Vote)
+	r.reply(home, waits(time.Second))
+	message := fmt.Sprintf("%d 0 %d", someToken, home.number)
+	r.do(func() { r.quorum.Heard(r.now, order[0], message) })
+	r.do(func() { r.quorum.Heard(r.now, order[1], message) })
+	require.Equal(t, engine.Wanted, h.State())
+	for i, v := range r.quorum.ballots[home.ballot.claim].votes {
+		require.Equal(t, i == order[0], v.state == cast)
+	}
+}
+
+// No two servers have a slot in common, so that a request that reaches the wrong one ends none of its votes.
+func TestSlotsOfServersDiffer(t *testing.T) {
+	r := newVotingRig(t)
+	seen := map[any]bool{}
+	for range 3 {
+		r.acquire(protocol.Read, false)
+	}
+	for _, q := range r.sent {
+		require.False(t, seen[q.Claim.Slot])
+		seen[q.Claim.Slot] = true
+	}
+	require.Len(t, seen, 9)
+}
+
+// How many servers vote is reported once when the number falls, and once when it rises again.
+func TestNumberOfServersThatVoteIsReported(t *testing.T) {
+	r := newVotingRig(t)
+	require.Equal(t, 3, r.quorum.Voting())
+	r.answers = r.healthy(1)
+	r.fail(r.probe(1))
+	r.answer()
+	require.Equal(t, 2, r.quorum.Voting())
+	r.pass(fallen - 1)
+	require.Empty(t, r.logged, "it may be back")
+	r.pass(time.Minute)
+	require.Equal(t, []string{"2 of 3 servers of the quorum vote: client 1: i/o timeout"}, r.logged)
+	healthy := r.healthy(1)
+	r.answers = func(q *Request) any {
+		if q.Server == 2 {
+			return nil
+		}
+		return healthy(q)
+	}
+	r.fail(r.probe(2))
+	r.pass(fallen)
+	require.Len(t, r.logged, 2)
+	require.Equal(t, "1 of 3 servers of the quorum vote: client 1: i/o timeout; client 2: i/o timeout", r.logged[1])
+
+	r.answers = r.healthy(-1)
+	r.answer()
+	r.pass(time.Minute)
+	require.Equal(t, 3, r.quorum.Voting())
+	require.Equal(t, "3 of 3 servers of the quorum vote: <nil>", r.logged[len(r.logged)-1])
+	require.Len(t, r.logged, 3)
+	var voting []int
+	for _, e := range r.events {
+		if e.Kind == engine.Voting {
+			require.Equal(t, 3, e.Servers)
+			voting = append(voting, e.Voting)
+		}
+	}
+	require.Equal(t, []int{2, 1, 3}, voting)
+}
+
+// A server that answers late again and again is reported once.
+func TestServerThatComesAndGoesIsReportedOnce(t *testing.T) {
+	r := newVotingRig(t)
+	for range 20 {
+		r.answers = r.healthy(0)
+		r.fail(r.probe(0))
+		r.pass(2 * fallen)
+		r.answers = r.healthy(-1)
+		r.answer()
+		r.pass(2 * probeSlowly)
+		require.Equal(t, 3, r.quorum.Voting())
+	}
+	require.Len(t, r.logged, 1)
+	r.pass(risen)
+	require.Len(t, r.logged, 2)
+}
+
+// A server that is slow for a moment is not reported, nor is one before it was asked.
+func TestShortDelayIsNotReported(t *testing.T) {
+	r := newRig(t)
+	require.Equal(t, 3, r.quorum.Voting())
+	r.known()
+	for range 20 {
+		r.answers = r.healthy(2)
+		r.acquire(protocol.Write, true)
+		r.pass(2 * shortestPatience)
+		require.Equal(t, 2, r.quorum.Voting())
+		r.answers = r.healthy(-1)
+		r.answer()
+		r.pass(2 * probeSlowly)
+	}
+	require.Empty(t, r.logged)
+}
+
+// While a server does not vote, it is asked for its mark though no call is made, so that its return is known.
+func TestReturnOfAServerIsFoundWithoutACall(t *testing.T) {
+	r := newVotingRig(t)
+	r.answers = r.healthy(1)
+	r.fail(r.probe(1))
+	r.pass(time.Hour)
+	r.answers = r.healthy(-1)
+	r.answer()
+	r.pass(2 * probeSlowly)
+	require.Equal(t, 3, r.quorum.Voting())
+	r.pass(time.Minute)
+	_, due := r.quorum.Next()
+	require.False(t, due, "there is nothing to do")
 }

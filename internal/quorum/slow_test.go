@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/puretest"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
@@ -190,4 +191,186 @@ func TestSilentServerIsNotSentEveryRenewal(t *testing.T) {
 	}
 	r.answer()
 	require.Equal(t, 2, counts[len(counts)-1])
+}
+
+func TestQuorumIsPure(t *testing.T) {
+	t.Parallel()
+	puretest.Check(t, "internal/engine", "internal/order", "internal/protocol", "lua")
+}
+
+// call begins a call of a new owner for a name.
+func (r *rig) call(name string) *engine.Hold {
+	return r.begin(&engine.Hold{Name: name, Mode: protocol.Write})
+}
+
+// replyAll answers all that was sent, and what is sent because of that.
+func (r *rig) replyAll(reply func(*Request) any) {
+	for len(r.sent) > 0 {
+		sent := r.sent
+		r.sent = nil
+		for _, q := range sent {
+			r.reply(q, reply(q))
+		}
+	}
+}
+
+// A renewal, and a call with its release, take no longer while thousands of holds are being renewed and
+// thousands of calls wait.
+func TestNothingTakesLongerAmongManyHoldsAndWaiters(t *testing.T) {
+	t.Parallel()
+	yes := func(q *Request) any {
+		if q.Script == lua.Vote {
+			return "1763763763000000 1763763763000000"
+		}
+		return done
+	}
+	among := func(many int) time.Duration {
+		r := makeRig(t).known()
+		for i := range many {
+			r.call(fmt.Sprint("held ", i))
+			r.replyAll(yes)
+		}
+		for i := range many {
+			r.call(fmt.Sprint("busy ", i%10))
+			r.replyAll(func(q *Request) any {
+				if q.Script == lua.Unlock {
+					return done
+				}
+				return waits(time.Hour)
+			})
+		}
+		r.now = r.now.Add(lease / 3)
+		for at, ok := r.quorum.Next(); ok && !at.After(r.now); at, ok = r.quorum.Next() {
+			r.do(func() { r.quorum.Tick(r.now) })
+		}
+		require.GreaterOrEqual(t, len(r.quorum.servers[0].open()), many, "all holds are being renewed")
+		next := func() { _, _ = r.quorum.Next() }
+		renewal := fastest(func() {
+			for range 3 {
+				q := r.sent[0]
+				r.sent = r.sent[1:]
+				r.reply(q, done)
+				next()
+			}
+		})
+		r.replyAll(yes)
+		pair := fastest(func() {
+			h := r.call("n")
+			r.replyAll(yes)
+			require.Equal(t, engine.Live, h.State())
+			r.do(func() { _, _ = r.engine.Release(r.now, h) })
+			r.replyAll(yes)
+			next()
+		})
+		return renewal + pair
+	}
+	few, many := among(50), among(10_000)
+	t.Log(few, many)
+	require.Less(t, many, 8*few)
+}
+
+// fastest returns the shortest time that a function takes.
+func fastest(fn func()) time.Duration {
+	shortest := time.Hour
+	for range 50 {
+		start := time.Now()
+		fn()
+		shortest = min(shortest, time.Since(start))
+	}
+	return shortest
+}
+
+// open returns what a server has not answered, and what waits for that.
+func (s *server) open() []*Request {
+	return slices.Concat(slices.Collect(s.flying.All()), slices.Collect(s.unsent.All()))
+}
+
+// A busy name takes one place among those that are remembered, however often it is used.
+func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
+	r := newVotingRig(t)
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Vote {
+			return r.vote(someToken)
+		}
+		return done
+	}
+	use := func(name string) {
+		h := r.call(name)
+		r.answer()
+		r.do(func() { _, _ = r.engine.Release(r.now, h) })
+		r.answer()
+	}
+	use("other")
+	for range 3 * mostIdle {
+		use("busy")
+	}
+	require.Contains(t, r.quorum.locks, protocol.KeysOf("p", "other").Lock)
+	for i := range mostIdle {
+		use(fmt.Sprint(i))
+	}
+	require.NotContains(t, r.quorum.locks, protocol.KeysOf("p", "other").Lock)
+	require.Len(t, r.quorum.locks, mostIdle)
+}
+
+// While a mark is read, a renewal does not take the place of a call that re-enters.
+func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.held()
+	renewal, _ := r.engine.Next()
+	r.pass(renewal.Sub(r.now) - 100*time.Millisecond)
+	r.acquire(protocol.Write, false)
+	changed := r.inOrder()[0]
+	r.reply(r.next(changed, lua.Vote), int64(-2))
+	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
+	r.do(func() { r.engine.Acquire(r.now, inner) })
+	r.pass(100 * time.Millisecond)
+	for i := range 3 {
+		require.Zero(t, r.sends(i, lua.Reenter)+r.sends(i, lua.Renew), "the mark is not known")
+	}
+	r.reply(r.next(changed, lua.Mark), markOf(changed, "g", false, ""))
+	for i := range 3 {
+		require.Equal(t, 1, r.sends(i, lua.Reenter))
+		require.Equal(t, 1, r.sends(i, lua.Renew))
+	}
+}
+
+// Thousands of waiters go on to another server in slices, so that nothing else waits for all of them.
+func TestWaitersGoOnInSlices(t *testing.T) {
+	const many = 3 * atOnce
+	r := newVotingRig(t)
+	order := r.inOrder()
+	for range many {
+		r.acquire(protocol.Write, false)
+		r.replyAll(func(q *Request) any {
+			if q.Script == lua.Unlock {
+				return done
+			}
+			return waits(time.Hour)
+		})
+	}
+	r.fail(r.probe(order[0]))
+	moved := 0
+	for range many {
+		n := 0
+		for _, q := range r.quorum.servers[order[1]].open() {
+			if q.Script == lua.Vote {
+				n++
+			}
+		}
+		require.LessOrEqual(t, n-moved, atOnce)
+		if moved = n; moved == many {
+			break
+		}
+		at, ok := r.quorum.Next()
+		require.True(t, ok)
+		require.False(t, at.After(r.now))
+		r.do(func() { r.quorum.Tick(r.now) })
+	}
+	require.Equal(t, many, moved)
+}
+
+// probe has a server asked for something.
+func (r *rig) probe(i int) *Request {
+	r.do(func() { r.quorum.Inspect(r.now, "other", nil) })
+	return r.next(i, lua.Inspect)
 }
