@@ -39,13 +39,13 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 		d.Send(r)
 		return
 	}
-	cmd := redis.NewCmd(ctx, args(r, d.first)...)
+	cmd, begun := redis.NewCmd(ctx, args(r, d.first)...), time.Now()
 	err := d.callers.client.Process(ctx, once{cmd})
 	d.mu.Lock()
 	d.sending--
 	d.running--
 	d.returned = time.Now()
-	d.callers.may = d.callers.may && err == nil
+	d.callers.may = d.callers.may && err == nil && d.returned.Sub(begun) < prompt
 	d.rouse()
 	d.stop()
 	d.mu.Unlock()
