@@ -34,32 +34,32 @@ func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 		case q.Ballot.Args[0] == "ask":
 			asked++
 		}
-		return append(markOf(2, "g", false, "5").([]any)[:7], asked, told)
+		return append(markWith("1763763763000000:2", "g", false, time.Second, "5").([]any)[:7], asked, told)
 	}
-	tells := func(n int64, generation string, top int) { told = fmt.Sprintf("%d %s 90000 %d", n, generation, top) }
+	tells := func(n int64, generation string, top int) { told = fmt.Sprintf("%d %s 10000 %d", n, generation, top) }
 	r.acquire(protocol.Write, false)
 	r.answer()
 	r.pass(5 * time.Second)
 	require.EqualValues(t, 1, asked)
 	tells(0, "g", 5)
-	r.pass(5 * time.Second)
+	r.pass(2 * time.Second)
 	require.Zero(t, mark[2], "it was told before")
 	tells(1, "other", 6)
-	r.pass(5 * time.Second)
+	r.pass(2 * time.Second)
 	require.Zero(t, mark[2], "it is of another generation")
 	tells(1, "g", 7)
 	r.pass(2 * time.Second)
 	require.EqualValues(t, 1, mark[2], "it rests")
 	rests := r.now
-	r.pass(85 * time.Second) // met it 17 s ago; the longest lease is of 90 s
+	r.pass(7 * time.Second) // the longest lease is of 10 s
 	require.Nil(t, admits)
-	r.pass(10 * time.Second)
+	r.pass(5 * time.Second)
 	require.Greater(t, asked, int64(1), "it asks again once the server has rested")
 	require.Nil(t, admits, "what it was told is from before")
 	tells(asked, "g", 9)
 	r.pass(2 * time.Second)
-	require.Equal(t, []any{"admit", "90000", "1763763763000000:1", "g", "9"}, admits)
-	require.GreaterOrEqual(t, r.now.Sub(rests), 90*time.Second)
+	require.Equal(t, []any{"admit", "10000", "1763763763000000:1", "g", "9"}, admits)
+	require.GreaterOrEqual(t, r.now.Sub(rests), 10*time.Second)
 }
 
 // A client that misses a server looks for questions at the others, and answers each once, by what a majority
