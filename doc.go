@@ -13,7 +13,7 @@
 // # Readers and writers
 //
 // A lock can be held by any number of readers or by a single writer. A name that nobody uses is an unlocked
-// lock; it needs no creation, and everything that it leaves at the server expires.
+// lock; it needs no creation, and everything that it leaves on the server expires.
 //
 // If an owner calls [RWLock.Lock] while readers hold the lock, concurrent calls to [RWLock.RLock] block until
 // the writer has acquired and released the lock, so that the lock eventually becomes available to the writer.
@@ -22,7 +22,7 @@
 // one writer, and a writer waits for the writers ahead of it and for the phases of readers between them.
 // [RWLock.TryLock] and [RWLock.TryRLock] never overtake a waiter.
 //
-// Waiting does not poll. The call that releases a lock hands it over to the next in line, in the same step at
+// Waiting does not poll. The call that releases a lock hands it over to the next in line, in the same step on
 // the server.
 //
 // # Owners and contexts
@@ -44,7 +44,7 @@
 // An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write
 // holds before its read holds, the lock is downgraded, and waiting readers enter. An owner that holds a lock
 // for reading may lock it for reading, even while a writer waits. It cannot upgrade: Lock returns
-// [ErrUpgrade] at once, because two readers that waited to upgrade would deadlock. The holds of an owner may
+// [ErrUpgrade] immediately, because two readers that waited to upgrade would deadlock. The holds of an owner may
 // be released in any order.
 //
 // # Several names
@@ -53,8 +53,8 @@
 // keep a deadlock alive for ever. [RWLock.WithAll] takes several names in the order of their names.
 //
 // A deadlock among the owners of one RWLock is detected: the call that would wait for itself fails with
-// [ErrDeadlock] at once, and the error says who holds what and waits for what. A reader that has to wait
-// behind a waiting writer counts as well. For this, calls must show whose they are: give them the context of
+// [ErrDeadlock] immediately, and the error says who holds what and waits for what. A reader that has to wait
+// behind a waiting writer counts too. For this, calls must show whose they are: give them the context of
 // the holds that they are made under. A deadlock between processes is not detected, so limit waits with
 // [MaxWait] where names are not taken in one order.
 //
@@ -68,8 +68,9 @@
 // shortens a lease. When an inner hold with a longer lease is released, the lease of the outer hold applies
 // again.
 //
-// A hold is renewed until it is released, or until neither its Hold nor a context made from [Hold.Context]
-// can be reached by the program. It then ends with its lease, and the logger is told where it was taken.
+// A hold is renewed until it is released, or until the program has leaked it: neither the Hold nor any context
+// derived from [Hold.Context] is reachable. It then ends with its lease, and a warning names the line that
+// took it.
 //
 // [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a
 // worker that should keep the lock only while it makes progress takes it so, and calls [Hold.Extend].
@@ -77,7 +78,7 @@
 // # Loss
 //
 // A hold can be lost: its process was paused, or cut off from the server, for longer than the lease; the
-// server lost its data; or somebody called [RWLock.ForceUnlock]. The context of a lost hold is cancelled with
+// server lost its data; or someone called [RWLock.ForceUnlock]. The context of a lost hold is cancelled with
 // the cause [ErrLost] as soon as a reply reports the loss. Without any reply, it is cancelled at
 // [Hold.Deadline]: one lease after the moment before the last successful request was sent, less a margin of 1
 // % and 2 ms for clocks that run at different rates. After that, [Hold.Unlock], re-entry, WithLock and
@@ -86,12 +87,12 @@
 // When you get ErrLost:
 //
 //   - Stop the work. If it uses the hold's context, it stops by itself.
-//   - Do not rely on what was done under the hold. Other owners may have held the lock in the meantime. WithLock and WithRLock
-//     return ErrLost even if the function returned nil.
-//   - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost, so that a lost lock
-//     is never acquired again in the middle of the work that it should have protected.
-//   - Then start over, beginning with reading the protected data. Use a context that is not cancelled: the one that was given to
-//     the lock call, not the hold's.
+//   - Do not rely on what was done under the hold. Other owners may have held the lock in the meantime.
+//     WithLock and WithRLock return ErrLost even if the function returned nil.
+//   - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost, so
+//     that a lost lock is never acquired again in the middle of the work that it should have protected.
+//   - Then start over, beginning with reading the protected data. Use a context that is not cancelled: the one
+//     that was given to the lock call, not the hold's.
 //
 // # Fencing
 //
@@ -115,9 +116,9 @@
 // function panics. [Do] and [RDo] do the same for a function that returns a value, and [RWLock.WithAll] for
 // several locks.
 //
-// With an errgroup, give the group's goroutines the function's context if the lock protects what they do
-// together, and have the function wait for them: when the lock is lost, the context ends for all of them.
-// They have one owner; a goroutine that takes locks against the others needs one of its own:
+// If the lock protects what the goroutines of an errgroup do together, pass them the function's context, and
+// wait for them before the function returns. If the lock is lost, all of them are cancelled. They share one
+// owner. A goroutine that must exclude the others needs an owner of its own:
 //
 //	err := rw.WithLock(ctx, "import", func(ctx context.Context, _ *rwlock.Hold) error {
 //		g, ctx := errgroup.WithContext(ctx)
@@ -129,7 +130,7 @@
 //
 // # Shutdown
 //
-// [RWLock.Close] releases every hold at once, so another process may get a lock while the function under it
+// [RWLock.Close] releases every hold immediately, so another process may get a lock while the function under it
 // still runs here. [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first, then
 // shut the RWLock down, then close the client:
 //
@@ -139,7 +140,7 @@
 // # Observation
 //
 // [RWLock.Inspect] shows who holds a lock and who waits for it, with the label of each process: see
-// [WithLabel]. An [Observer] is told of acquisitions, ends of holds, renewals and wake-ups: see
+// [WithLabel]. An [Observer] is notified of acquisitions, ends of holds, renewals and wake-ups: see
 // [WithObserver]. [RWLock.Snapshot] returns what this process holds and waits for; package rwlockdebug serves
 // it as a page.
 //
@@ -149,7 +150,7 @@
 // context's error, or [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError]
 // in it, which says who held the lock; or the error says that the server has not answered, and why. A call
 // whose context ended before it was granted the lock never gets it. A lock call that fails leaves nothing
-// behind: anything that the server granted, or may still grant to a request on its way, is withdrawn in the
+// behind: anything that the server granted, or may still grant to a request in flight, is withdrawn in the
 // background.
 //
 // While the server cannot be reached, a lock call retries until its context or MaxWait ends. If neither is

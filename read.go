@@ -3,13 +3,18 @@ package rwlock
 import "context"
 
 // RLock locks name for reading. It waits while a writer holds the lock or waits for it. If the owner already
-// holds the lock, in either mode, RLock succeeds at once.
+// holds the lock, in either mode, RLock succeeds immediately.
 //
-// RLock returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after Close, an
-// error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the wait;
-// [errors.As] then finds a [*BlockedError] if another owner held the lock. While the server cannot be
-// reached, RLock retries until ctx or MaxWait ends; without either, it returns the client's error after one
-// lease. An RLock that fails leaves nothing behind: it withdraws a request on its way in the background.
+// RLock returns
+//
+//   - ErrLost if the owner lost a hold on name and has not released it.
+//   - ErrClosed after Close.
+//   - An error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the
+//     wait. [errors.As] then finds a [*BlockedError] if another owner held the lock.
+//
+// While the server cannot be reached, RLock retries until ctx or MaxWait ends. If neither is set, it returns the
+// client's error after one lease. If RLock fails, it leaves nothing behind: a request that is still in flight is
+// withdrawn in the background.
 //
 // An uncontended RLock takes one round trip.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {

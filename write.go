@@ -4,14 +4,19 @@ import "context"
 
 // Lock locks name for writing, so that no other owner holds it. It waits while others hold the lock, and is
 // served after the writers that came before. If the owner already holds the lock for writing, Lock succeeds
-// at once.
+// immediately.
 //
-// If the owner holds the lock for reading only, Lock returns ErrUpgrade at once, and the read hold remains
-// valid. Lock returns ErrLost if the owner lost a hold on name and has not released it, ErrClosed after
-// Close, an error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends
-// the wait; [errors.As] then finds a [*BlockedError] if another owner held the lock. While the server cannot
-// be reached, Lock retries until ctx or MaxWait ends; without either, it returns the client's error after one
-// lease. A Lock that fails leaves nothing behind: it withdraws a request on its way in the background.
+// Lock returns
+//
+//   - ErrUpgrade immediately if the owner holds the lock for reading only. That hold remains valid.
+//   - ErrLost if the owner lost a hold on name and has not released it.
+//   - ErrClosed after Close.
+//   - An error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the
+//     wait. [errors.As] then finds a [*BlockedError] if another owner held the lock.
+//
+// While the server cannot be reached, Lock retries until ctx or MaxWait ends. If neither is set, it returns the
+// client's error after one lease. If Lock fails, it leaves nothing behind: a request that is still in flight is
+// withdrawn in the background.
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
