@@ -27,7 +27,8 @@ type Want struct {
 // with ErrLost for each hold that was lost before it was released. If a want is invalid, or fn is nil, it
 // returns an error before it takes any lock. If it cannot have one of the locks, it releases those that it
 // has, does not run fn, and returns the error of RLock or Lock. Without wants it just runs fn.
-func (rw *RWLock) WithAll(ctx context.Context, wants []Want, fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
+func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
+	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
 	order, req, err := rw.plan(ctx, wants, opts)
 	if err == nil && fn == nil {
 		err = errNoFunc

@@ -66,12 +66,14 @@ var (
 // RetryAfter is an upper bound: it is when the holder's lease ends if it is not renewed. Most holders release
 // the lock earlier, so cap it at what the work usually takes.
 type BlockedError struct {
-	Name       string
-	Mode       Mode          // the mode that was requested
-	HeldIn     Mode          // the mode in which the lock is held; None if the lock is free but others are queued ahead
-	Holder     Owner         // one of the holders; zero if HeldIn is None
-	Label      string        // of the holder's RWLock: see WithLabel; "" if this RWLock does not know it yet
-	Ours       bool          // whether Holder belongs to this RWLock; often the call did not get the hold's context
+	Name string
+	Mode Mode // the mode that was requested
+	// the mode in which the lock is held; None if the lock is free but others are queued ahead
+	HeldIn Mode
+	Holder Owner  // one of the holders; zero if HeldIn is None
+	Label  string // of the holder's RWLock: see WithLabel; "" if this RWLock does not know it yet
+	// whether Holder belongs to this RWLock; often the call did not get the hold's context
+	Ours       bool
 	Ahead      int           // how many waiters are served before this call
 	RetryAfter time.Duration // after which a retry may succeed, from when the call returned
 }
@@ -106,7 +108,8 @@ func (e *BlockedError) Error() string {
 // blocked returns the error that says who is in the way of a call.
 func blocked(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error {
 	return &BlockedError{
-		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Label: label, Ours: ours, Ahead: o.Ahead,
+		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Label: label, Ours: ours,
+		Ahead:      o.Ahead,
 		RetryAfter: o.Again,
 	}
 }
@@ -143,8 +146,8 @@ func wrap(op, name string, err error) error {
 	return &callError{op, name, err}
 }
 
-// A callError is an error of a call, with the lock. It makes its text when that is read: thousands of calls may
-// fail together.
+// A callError is an error of a call, with the lock. It makes its text when that is read: thousands of calls
+// may fail together.
 type callError struct {
 	op, name string
 	err      error

@@ -62,7 +62,8 @@ func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
 func publicState(name string, p protocol.State, labels map[string]string) State {
 	s := State{Name: name, Mode: p.Mode, Token: p.Token}
 	for _, h := range p.Holders {
-		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count, Lease: h.Lease}
+		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count,
+			Lease: h.Lease}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
 		}

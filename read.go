@@ -36,7 +36,8 @@ func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption)
 // that fn gets is cancelled when the hold is lost. WithRLock returns fn's error, joined with ErrLost if the
 // hold was lost before it was released. If WithRLock cannot acquire the lock, it does not call fn, and
 // returns RLock's error.
-func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error, opts ...LockOption) error {
+func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
+	opts ...LockOption) error {
 	h, err := rw.RLock(ctx, name, opts...)
 	if err != nil {
 		return err

@@ -71,8 +71,9 @@ func (rw *RWLock) Snapshot() Snapshot {
 			return
 		}
 		s.Holds = append(s.Holds, LocalHold{
-			Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Token: l.Token(), Since: l.Since(), Deadline: l.Deadline(),
-			Renewed: l.Renewed(), Forgotten: l.Forgotten(), held: l.Call,
+			Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Token: l.Token(), Since: l.Since(),
+			Deadline: l.Deadline(),
+			Renewed:  l.Renewed(), Forgotten: l.Forgotten(), held: l.Call,
 		})
 	})
 	s.Time, s.Servers, s.Voting = known.Time, known.Servers, known.Voting

@@ -38,7 +38,8 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) 
 // that fn gets is cancelled when the hold is lost. WithLock returns fn's error, joined with ErrLost if the
 // hold was lost before it was released. If WithLock cannot acquire the lock, it does not call fn, and returns
 // Lock's error.
-func (rw *RWLock) WithLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error, opts ...LockOption) error {
+func (rw *RWLock) WithLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
+	opts ...LockOption) error {
 	h, err := rw.Lock(ctx, name, opts...)
 	if err != nil {
 		return err

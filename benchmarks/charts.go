@@ -44,15 +44,22 @@ var charts = []*chart{
 			series{"write", figure("write-server-once", 0, ServerTime)},
 			series{"read", figure("read-server-once", 0, ServerTime)}),
 	},
-	metricChart("turns", "Server time of a write pair on names that processes take in turns", "turns", ServerTime, "µs", fromZero),
-	lineChart("round-trip", "Latency of a write pair over a slower network, in relation to the floor", "round-trip", "× floor", fromZero,
+	metricChart("turns", "Server time of a write pair on names that processes take in turns", "turns",
+		ServerTime, "µs", fromZero),
+	lineChart("round-trip", "Latency of a write pair over a slower network, in relation to the floor",
+		"round-trip", "× floor", fromZero,
 		func(param int) of { return against(floor, "round-trip", param, Latency) }),
-	metricChart("handover", "Throughput of one write lock", "handover", Rate, "locks taken per second", fromZero),
+	metricChart("handover", "Throughput of one write lock", "handover", Rate, "locks taken per second",
+		fromZero),
 	metricChart("longest-wait", "Longest wait for one write lock", "handover", LongestWait, "ms", logarithmic),
-	metricChart("fairness", "Fairness among the goroutines on one write lock", "handover", Fairness, "Jain's index", fromZero),
-	metricChart("distinct", "Throughput on distinct names, AutoPipeline", "distinct-autopipeline", Rate, "pairs per second", fromZero),
-	metricChart("readers", "Server time of a read pair among other readers", "readers", ServerTime, "µs", fromZero),
-	metricChart("waiters", "Server time of a handover among waiting goroutines", "handover", ServerTime, "µs", logarithmic),
+	metricChart("fairness", "Fairness among the goroutines on one write lock", "handover", Fairness,
+		"Jain's index", fromZero),
+	metricChart("distinct", "Throughput on distinct names, AutoPipeline", "distinct-autopipeline", Rate,
+		"pairs per second", fromZero),
+	metricChart("readers", "Server time of a read pair among other readers", "readers", ServerTime, "µs",
+		fromZero),
+	metricChart("waiters", "Server time of a handover among waiting goroutines", "handover", ServerTime, "µs",
+		logarithmic),
 	metricChart("queued", "Server time of a handover in large pipelines", "queued", ServerTime, "µs", fromZero),
 	{
 		file: "idle-waiters", title: "Commands at the server while goroutines wait for a lock that is not released",
@@ -77,7 +84,8 @@ var look = map[*Contender]draw.LineStyle{
 	redsyncContender:     {Color: color.RGBA{R: 130, G: 80, B: 223, A: 255}, Width: vg.Points(1.2)},
 	rueidislockContender: {Color: color.RGBA{R: 207, G: 34, B: 46, A: 255}, Width: vg.Points(1.2)},
 	bare:                 {Color: color.RGBA{R: 120, G: 90, B: 60, A: 255}, Width: vg.Points(1.2)},
-	floor:                {Color: color.Gray{Y: 130}, Width: vg.Points(1.2), Dashes: []vg.Length{vg.Points(4), vg.Points(3)}},
+	floor: {Color: color.Gray{Y: 130}, Width: vg.Points(1.2),
+		Dashes: []vg.Length{vg.Points(4), vg.Points(3)}},
 }
 
 // allCharts are the charts of the scenes and the others.
@@ -125,7 +133,8 @@ func (c *chart) write(r *Results, path string) (drawn bool, err error) {
 		return false, err
 	}
 	// The fonts named beside have the same measures.
-	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"), []byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
+	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"),
+		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
 	return true, os.WriteFile(path, text, 0o644)
 }
 
@@ -167,7 +176,9 @@ func (decades) Ticks(low, high float64) []plot.Tick {
 
 // metricChart is a lineChart of a metric as measured.
 func metricChart(file, title, workload string, metric Metric, label string, scale scale) *chart {
-	return lineChart(file, title, workload, label, scale, func(param int) of { return figure(workload, param, metric) })
+	return lineChart(file, title, workload, label, scale, func(param int) of {
+		return figure(workload, param, metric)
+	})
 }
 
 // lineChart draws a workload's figures over its parameter, one line for each contender. The settings stand at
@@ -207,7 +218,8 @@ func lineChart(file, title, workload, label string, scale scale, at func(param i
 				return false, err
 			}
 			line.LineStyle = look[c]
-			dots.GlyphStyle = draw.GlyphStyle{Color: look[c].Color, Radius: look[c].Width + vg.Points(0.8), Shape: draw.CircleGlyph{}}
+			dots.GlyphStyle = draw.GlyphStyle{Color: look[c].Color, Radius: look[c].Width + vg.Points(0.8),
+				Shape: draw.CircleGlyph{}}
 			p.Add(line, dots)
 			legend[c] = []plot.Thumbnailer{line, dots}
 		}
@@ -288,10 +300,12 @@ type bar struct {
 func (b bar) Plot(c draw.Canvas, p *plot.Plot) {
 	toX, toY := p.Transforms(&c)
 	left, right, base, top := toX(b.x-b.width/2), toX(b.x+b.width/2), toY(p.Y.Min), toY(max(b.y, p.Y.Min))
-	c.FillPolygon(b.fill, []vg.Point{{X: left, Y: base}, {X: right, Y: base}, {X: right, Y: top}, {X: left, Y: top}})
+	c.FillPolygon(b.fill, []vg.Point{{X: left, Y: base}, {X: right, Y: base}, {X: right, Y: top},
+		{X: left, Y: top}})
 	small := chartFont
 	small.Size = vg.Points(8)
-	style := draw.TextStyle{Color: color.Black, Font: small, XAlign: draw.XCenter, YAlign: draw.YBottom, Handler: plot.DefaultTextHandler}
+	style := draw.TextStyle{Color: color.Black, Font: small, XAlign: draw.XCenter, YAlign: draw.YBottom,
+		Handler: plot.DefaultTextHandler}
 	c.FillText(style, vg.Point{X: (left + right) / 2, Y: top + vg.Points(2)}, number(b.y))
 }
 

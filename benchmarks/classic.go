@@ -119,7 +119,8 @@ func (l *scriptedLocker) RLock(ctx context.Context, name string) (Hold, error) {
 }
 
 // try returns what asks for the lock once, always for the same new owner.
-func (l *scriptedLocker) try(ctx context.Context, name string, lock, unlock *redis.Script) func() (Hold, error) {
+func (l *scriptedLocker) try(ctx context.Context, name string, lock, unlock *redis.Script) func() (Hold,
+	error) {
 	h := &scriptedHold{
 		client: l.client, unlock: unlock, keys: l.keys(name),
 		owner: "owner:" + strconv.FormatInt(l.owners.Add(1), 10),

@@ -29,7 +29,8 @@ type outcome struct {
 func (o outcome) rate() float64 { return o.n / o.elapsed.Seconds() }
 
 // hammer has goroutines repeat op as together does, and measures what that costs the server.
-func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration, op func(waiting context.Context, g int) error) (outcome, error) {
+func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration,
+	op func(waiting context.Context, g int) error) (outcome, error) {
 	if err := op(ctx, 0); err != nil { // loads the scripts
 		return outcome{}, err
 	}
@@ -44,7 +45,8 @@ func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration, op
 
 // together has goroutines repeat op until the time is over. The context that op gets ends with the time, for
 // it to end its waits: an error of op's after that is no failure.
-func together(ctx context.Context, goroutines int, span time.Duration, op func(waiting context.Context, g int) error) (outcome, error) {
+func together(ctx context.Context, goroutines int, span time.Duration,
+	op func(waiting context.Context, g int) error) (outcome, error) {
 	o := outcome{turns: make([]float64, goroutines)}
 	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
 	waiting, cancel := context.WithCancel(ctx)

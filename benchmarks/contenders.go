@@ -27,13 +27,15 @@ type Contender struct {
 
 // contenders are all that take part, in the order of their turns and of the tables. A workload names those it
 // is for.
-var contenders = []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare, floor}
+var contenders = []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare,
+	floor}
 
 // Options say how to open a contender.
 type Options struct {
-	Addrs        []string // of the servers
-	Lease        time.Duration
-	AutoPipeline bool       // on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
+	Addrs []string // of the servers
+	Lease time.Duration
+	// on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
+	AutoPipeline bool
 	Connections  int        // if set, how many go-redis opens at the start, and no more than them
 	Hook         redis.Hook // if set, the first go-redis client has it
 	Floor        map[Mode]pairShape

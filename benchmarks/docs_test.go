@@ -22,7 +22,8 @@ func TestDocumentedCommandsRun(t *testing.T) {
 	dir := t.TempDir()
 	run := func(args ...string) string {
 		t.Helper()
-		if out, err := exec.Command("go", append([]string{"run", "."}, append(args, "-quick", "-out", dir)...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", append([]string{"run", "."},
+			append(args, "-quick", "-out", dir)...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
 		text, err := os.ReadFile(filepath.Join(dir, "performance.md"))

@@ -66,7 +66,8 @@ func (f flags) run() error {
 	here := describeMachine(r.servers[0].Version)
 	fmt.Println(here)
 	for _, mode := range []Mode{Write, Read} {
-		fmt.Printf("A %s pair sends %v, then %v.\n", mode, r.shapes.again[mode].acquire, r.shapes.again[mode].release)
+		fmt.Printf("A %s pair sends %v, then %v.\n", mode, r.shapes.again[mode].acquire,
+			r.shapes.again[mode].release)
 	}
 	fmt.Println()
 
@@ -87,7 +88,8 @@ func (f flags) run() error {
 		out = filepath.Join("..", "docs")
 	}
 	if out != "" {
-		rep := &report{results: r.results, machine: here, shapes: r.shapes, command: "cd benchmarks && go run ." + f.String()}
+		rep := &report{results: r.results, machine: here, shapes: r.shapes,
+			command: "cd benchmarks && go run ." + f.String()}
 		write := rep.write
 		if f.quorum {
 			write = rep.renewQuorum
@@ -158,7 +160,8 @@ func (r *runner) run(ctx context.Context, chosen []*Workload) error {
 				}
 			}
 		}
-		fmt.Fprintf(r.out, "%s  (%v)\n%s\n", w.Title, time.Since(start).Round(time.Second), w.table(r.results).text())
+		fmt.Fprintf(r.out, "%s  (%v)\n%s\n", w.Title, time.Since(start).Round(time.Second),
+			w.table(r.results).text())
 	}
 	return failures
 }

@@ -14,7 +14,9 @@ func processes(names, reads int) func(context.Context, *Env) (Metrics, error) {
 			return nil, err
 		}
 		defer all.Stop()
-		if _, err := all.do(job{Goroutines: 16, To: names, Reads: reads, Span: e.span(time.Second) / 4}); err != nil { // opens connections
+		// opens connections
+		if _, err := all.do(job{Goroutines: 16, To: names, Reads: reads,
+			Span: e.span(time.Second) / 4}); err != nil {
 			return nil, err
 		}
 		var results []done

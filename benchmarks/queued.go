@@ -44,7 +44,8 @@ func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 // recordHandovers has the contender hand over a number of locks, each with as many waiters, a number of
 // times. It returns what is sent for that, in one pipeline for the setup and one for each time that all are
 // handed over, and the channels that it listens on.
-func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (pipelines [][]*sent, channels []string, err error) {
+func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (pipelines [][]*sent,
+	channels []string, err error) {
 	t := newTape(e.Contender.Commands...)
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
 	if err != nil {

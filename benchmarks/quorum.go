@@ -141,7 +141,8 @@ func frozen(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	}
 	return Metrics{
 		Rate: without.rate, AgainstWell: without.rate / well.rate, AgainstFew: without.rate / alone.rate,
-		CallP50: quantile(without.took, 0.5), CallP99: quantile(without.took, 0.99), CallMax: slices.Max(without.took),
+		CallP50: quantile(without.took, 0.5), CallP99: quantile(without.took, 0.99),
+		CallMax: slices.Max(without.took),
 		WellP99: quantile(well.took, 0.99), FewP99: quantile(alone.took, 0.99),
 		P99AgainstFew: quantile(without.took, 0.99) / quantile(alone.took, 0.99),
 	}, nil
@@ -210,24 +211,28 @@ var quorumWorkloads = []*Workload{
 		Name: "quorum-write-pair", Quorum: true, Title: "Uncontended write pair over a quorum",
 		About:     "One goroutine locks and unlocks one name again and again. Server time and requests are those of all servers together.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 15,
-		Contenders: overMany, Columns: quorumColumns, Against: []*Contender{floorOverMany, redsyncOverMany}, Run: pairOf(Write),
+		Contenders: overMany, Columns: quorumColumns, Against: []*Contender{floorOverMany, redsyncOverMany},
+		Run: pairOf(Write),
 	}, {
 		Name: "quorum-read-pair", Quorum: true, Title: "Uncontended read pair over a quorum",
 		About:     "As above, for reading. Redsync has no read mode.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 15,
-		Contenders: []*Contender{oursOverMany, floorOverMany}, Columns: quorumColumns, Against: []*Contender{floorOverMany}, Run: pairOf(Read),
+		Contenders: []*Contender{oursOverMany, floorOverMany}, Columns: quorumColumns,
+		Against: []*Contender{floorOverMany}, Run: pairOf(Read),
 	}, {
 		Name: "quorum-distant-pair", Quorum: true, Title: "Uncontended write pair over a quorum, a millisecond away",
 		About:     "As the write pair, through a proxy for each server that delays every byte by half a millisecond each way.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 5,
-		Contenders: overMany, Columns: []Metric{Latency, LatencyP99}, Against: []*Contender{floorOverMany, redsyncOverMany}, Far: away(time.Millisecond), Run: roundTrip,
+		Contenders: overMany, Columns: []Metric{Latency, LatencyP99},
+		Against: []*Contender{floorOverMany, redsyncOverMany}, Far: away(time.Millisecond), Run: roundTrip,
 	}, {
 		Name: "quorum-handover", Quorum: true, First: true, Title: "One write lock over a quorum, 16 goroutines",
 		About: "16 goroutines lock and unlock one name as fast as they can for two seconds, with contexts that have a timeout. A handover is " +
 			"a change of the holder; \"per second\" are the locks taken, again and again by the same goroutine included.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 3,
-		Contenders: []*Contender{oursOverMany, redsyncOverMany}, Columns: []Metric{Handovers, Rate, Fairness, LongestWait, ServerTime, Requests},
-		Against: []*Contender{redsyncOverMany}, Run: handoverOverMany,
+		Contenders: []*Contender{oursOverMany, redsyncOverMany},
+		Columns:    []Metric{Handovers, Rate, Fairness, LongestWait, ServerTime, Requests},
+		Against:    []*Contender{redsyncOverMany}, Run: handoverOverMany,
 	}, {
 		Name: "quorum-frozen", Quorum: true, Title: "A minority of the servers frozen (SIGSTOP), 64 goroutines on names of their own",
 		About: "Of three servers one is stopped, of five two, while the goroutines work; the figures are for the 1.5 s from then on. \"× all " +
@@ -235,13 +240,15 @@ var quorumWorkloads = []*Workload{
 			"start. A call is a Lock or an Unlock.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 5,
 		Contenders: []*Contender{oursOverMany},
-		Columns:    []Metric{Rate, AgainstWell, AgainstFew, CallP50, CallP99, CallMax, WellP99, FewP99, P99AgainstFew}, Run: frozen,
+		Columns: []Metric{Rate, AgainstWell, AgainstFew, CallP50, CallP99, CallMax, WellP99, FewP99,
+			P99AgainstFew}, Run: frozen,
 	}, {
 		Name: "quorum-waiters", Quorum: true, Title: "1,000 idle waiters over a quorum, lease 30 s",
 		About: "Goroutines wait for a lock that is not released. The home is the server that keeps the queue of the name; of the others, the " +
 			"figures are for the one that is asked most. Commands are the requests and what their scripts call.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 1,
-		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests, OtherCommands},
+		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests,
+			OtherCommands},
 		Run: idleWaiters(1000, (*Env).watchEach), Open: watched,
 	},
 }
@@ -253,14 +260,22 @@ func quorumTargetsOver(n int) []Target {
 	return []Target{
 		atMost(1.3, "× floor", "latency of a write pair"+servers, against(floor, "quorum-write-pair", n, Latency)),
 		atMost(1.3, "× floor", "latency of a read pair"+servers, against(floor, "quorum-read-pair", n, Latency)),
-		atMost(1, "× redsync", "latency of a write pair"+servers, against(redsyncContender, "quorum-write-pair", n, Latency)),
-		atMost(1.3, "× floor", "latency of a write pair, servers 1 ms away"+servers, against(floor, "quorum-distant-pair", n, Latency)),
-		atMost(1, "× redsync", "latency of a write pair, servers 1 ms away"+servers, against(redsyncContender, "quorum-distant-pair", n, Latency)),
-		atLeast(3, "× redsync", "handovers/s, 16 goroutines"+servers, against(redsyncContender, "quorum-handover", n, Handovers)),
-		atLeast(1, "× redsync", "locks/s, 16 goroutines on one name"+servers, against(redsyncContender, "quorum-handover", n, Rate)),
+		atMost(1, "× redsync", "latency of a write pair"+servers,
+			against(redsyncContender, "quorum-write-pair", n, Latency)),
+		atMost(1.3, "× floor", "latency of a write pair, servers 1 ms away"+servers,
+			against(floor, "quorum-distant-pair", n, Latency)),
+		atMost(1, "× redsync", "latency of a write pair, servers 1 ms away"+servers,
+			against(redsyncContender, "quorum-distant-pair", n, Latency)),
+		atLeast(3, "× redsync", "handovers/s, 16 goroutines"+servers,
+			against(redsyncContender, "quorum-handover", n, Handovers)),
+		atLeast(1, "× redsync", "locks/s, 16 goroutines on one name"+servers,
+			against(redsyncContender, "quorum-handover", n, Rate)),
 		atLeast(0.99, "", "Jain's index, 16 goroutines"+servers, figure("quorum-handover", n, Fairness)),
-		atLeast(0.8, "× all well", fmt.Sprintf("pairs/s, %d of %d servers frozen", n/2, n), figure("quorum-frozen", n, AgainstWell)),
-		atMost(1.1, "× the others alone", fmt.Sprintf("p99 of a call, %d of %d servers frozen", n/2, n), figure("quorum-frozen", n, P99AgainstFew)),
-		atMost(1, "requests/s", "1,000 idle waiters: at each server but the home"+servers, figure("quorum-waiters", n, OtherRequests)),
+		atLeast(0.8, "× all well", fmt.Sprintf("pairs/s, %d of %d servers frozen", n/2, n),
+			figure("quorum-frozen", n, AgainstWell)),
+		atMost(1.1, "× the others alone", fmt.Sprintf("p99 of a call, %d of %d servers frozen", n/2, n),
+			figure("quorum-frozen", n, P99AgainstFew)),
+		atMost(1, "requests/s", "1,000 idle waiters: at each server but the home"+servers,
+			figure("quorum-waiters", n, OtherRequests)),
 	}
 }

@@ -123,7 +123,8 @@ func (t *tape) take() []*sent {
 
 // recordRounds has the contender lock n names at a time and then unlock them, a number of times over, and
 // returns what it sends for that: in turns what locks and what unlocks.
-func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, name func(g int) string) (_ [][]*sent, err error) {
+func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int,
+	name func(g int) string) (_ [][]*sent, err error) {
 	t := newTape(e.Contender.Commands...)
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
 	if err != nil {
@@ -165,7 +166,8 @@ func replay(ctx context.Context, e *Env, pipelines [][]*sent, first int) (_ Metr
 	if err := e.Server.Clear(ctx); err != nil {
 		return nil, err
 	}
-	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr, PoolSize: 1, MaxRetries: -1, ReadTimeout: time.Minute})
+	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr, PoolSize: 1, MaxRetries: -1,
+		ReadTimeout: time.Minute})
 	defer func() { err = errors.Join(err, client.Close()) }()
 	send := func(pipelines [][]*sent) error {
 		for _, p := range pipelines {
@@ -207,7 +209,8 @@ func sendAgain(ctx context.Context, client *redis.Client, recorded []*sent) erro
 			same = now == n
 		}
 		if !same {
-			return fmt.Errorf("sending recorded commands: %v was answered with %v, and before with %v", s.args[3:], now, s.reply)
+			return fmt.Errorf("sending recorded commands: %v was answered with %v, and before with %v", s.args[3:],
+				now, s.reply)
 		}
 	}
 	return nil

@@ -84,7 +84,8 @@ func (r *report) markdown(drawn []*chart) string {
 	m := r.machine
 	fmt.Fprintf(&s, "| | |\n|---|---|\n| cores | %d |\n| CPU | %s |\n| kernel | %s |\n| Go | %s |\n| Redis | %s, on loopback, without persistence |\n",
 		m.Cores, m.CPU, m.Kernel, m.Go, m.Redis)
-	for _, module := range moduleVersions("github.com/redis/go-redis/v9", "github.com/bsm/redislock", "github.com/go-redsync/redsync/v4", "github.com/redis/rueidis") {
+	for _, module := range moduleVersions("github.com/redis/go-redis/v9", "github.com/bsm/redislock",
+		"github.com/go-redsync/redsync/v4", "github.com/redis/rueidis") {
 		name, version, _ := strings.Cut(module, " ")
 		fmt.Fprintf(&s, "| %s | %s |\n", name, version)
 	}

@@ -6,10 +6,11 @@ import "math"
 type Metric string
 
 const (
-	Latency     Metric = "latency µs"       // median of a lock call and its release
-	LatencyP99  Metric = "p99 µs"           // its 99th percentile
-	Allocs      Metric = "allocs"           // heap allocations of the client process per pair
-	ServerTime  Metric = "server µs"        // spent by the server in the requests of a pair, inner calls included
+	Latency    Metric = "latency µs" // median of a lock call and its release
+	LatencyP99 Metric = "p99 µs"     // its 99th percentile
+	Allocs     Metric = "allocs"     // heap allocations of the client process per pair
+	// spent by the server in the requests of a pair, inner calls included
+	ServerTime  Metric = "server µs"
 	Requests    Metric = "requests"         // commands that the client sent, per pair
 	Calls       Metric = "redis.calls"      // commands that scripts called, per pair
 	Bytes       Metric = "bytes"            // that the server received and sent, per pair
@@ -48,7 +49,8 @@ const (
 
 	FirstPair    Metric = "first pair µs" // as the server time, of a name's first pair
 	AgainstFirst Metric = "× first pair"  // server time, in relation to a name's first pair in the same turn
-	AgainstNone  Metric = "× among none"  // server time, in relation to a pair on a name that nobody else reads, in the same turn
+	// server time, in relation to a pair on a name that nobody else reads, in the same turn
+	AgainstNone Metric = "× among none"
 
 	// The bytes that the keys of one name take at the server.
 	HeldWriting Metric = "held for writing B"

@@ -23,16 +23,19 @@ var scenes = []*scene{
 		column{"orders/s", figure("once", 64, Rate)},
 		column{"server µs per order", figure("once", 64, ServerTime)},
 		column{"one lock call, µs", figure("once", 1, LockCall)}),
-	newScene("processes", "Many processes on a hundred names", "Processes that share 100 names", "pairs per second",
+	newScene("processes", "Many processes on a hundred names", "Processes that share 100 names",
+		"pairs per second",
 		"Several processes with 16 goroutines each share 100 accounts. Each goroutine locks an account, unlocks it, and goes on with "+
 			"another one. The wait is the time that the lock call takes.",
 		pairsOf("processes"), waitsOf("processes")...),
-	newScene("processes-reads", "Many processes that mostly read a thousand names", "Processes that share 1,000 names, 90 % reads",
+	newScene("processes-reads", "Many processes that mostly read a thousand names",
+		"Processes that share 1,000 names, 90 % reads",
 		"pairs per second",
 		"The same processes share 1,000 documents. Nine of ten operations read. A library that has no read mode locks the document "+
 			"against the other readers, too.",
 		pairsOf("processes-reads"), waitsOf("processes-reads")...),
-	newScene("zipf", "A few popular names among a hundred thousand", "A few popular names among 100,000, 64 goroutines",
+	newScene("zipf", "A few popular names among a hundred thousand",
+		"A few popular names among 100,000, 64 goroutines",
 		"pairs per second",
 		"64 goroutines lock 100,000 items, some of which everyone wants: every seventh operation is on the same item. In the one case "+
 			"all operations write, in the other nine of ten read.",
@@ -41,11 +44,13 @@ var scenes = []*scene{
 		column{"p99 of the wait, ms", figure("zipf", 0, WaitP99)},
 		column{"90 % read, pairs/s", figure("zipf-reads", 0, Rate)},
 		column{"p99 of the wait, ms", figure("zipf-reads", 0, WaitP99)}),
-	newScene("one-name", "One name that everyone wants", "One name that everyone wants", "locks taken per second",
+	newScene("one-name", "One name that everyone wants", "One name that everyone wants",
+		"locks taken per second",
 		"16 or 256 goroutines lock the same name, with contexts that have a timeout. Jain's index is 1 if all of them get the lock "+
 			"equally often. The longest wait is that of the unluckiest goroutine within two seconds.",
 		[]series{
-			{"16 goroutines", figure("handover-timeout", 16, Rate)}, {"256 goroutines", figure("handover-timeout", 256, Rate)},
+			{"16 goroutines", figure("handover-timeout", 16, Rate)},
+			{"256 goroutines", figure("handover-timeout", 256, Rate)},
 		},
 		column{"16 goroutines, locks/s", figure("handover-timeout", 16, Rate)},
 		column{"longest wait, ms", figure("handover-timeout", 16, LongestWait)},
@@ -61,7 +66,8 @@ var scenes = []*scene{
 		"The bytes are those of the name's keys at the server. A name that was used once leaves some of them there for the given time "+
 			"after its lease.",
 		[]series{
-			{"held for writing", figure("footprint", 0, HeldWriting)}, {"used once", figure("footprint", 0, LeftBytes)},
+			{"held for writing", figure("footprint", 0, HeldWriting)},
+			{"used once", figure("footprint", 0, LeftBytes)},
 		},
 		column{"held for writing, B", figure("footprint", 0, HeldWriting)},
 		column{"held for reading, B", figure("footprint", 0, HeldReading)},

@@ -172,7 +172,8 @@ func (s *Server) snapshot(ctx context.Context) (snapshot, error) {
 		}
 	}
 	snap.bytes = number(fields["total_net_input_bytes"]) + number(fields["total_net_output_bytes"])
-	snap.cpu = time.Duration((number(fields["used_cpu_user"]) + number(fields["used_cpu_sys"])) * float64(time.Second))
+	snap.cpu = time.Duration((number(fields["used_cpu_user"]) +
+		number(fields["used_cpu_sys"])) * float64(time.Second))
 	return snap, nil
 }
 
@@ -196,8 +197,10 @@ func (u *Usage) add(other Usage) {
 
 // bystanders are commands that open a connection or ask a question; they belong to no lock.
 var bystanders = map[string]bool{
-	"info": true, "hello": true, "ping": true, "client|setinfo": true, "client|tracking": true, "client|id": true,
-	"client|maint_notifications": true, "slowlog|get": true, "slowlog|reset": true, "flushall": true, "script|load": true,
+	"info": true, "hello": true, "ping": true, "client|setinfo": true, "client|tracking": true,
+	"client|id":                  true,
+	"client|maint_notifications": true, "slowlog|get": true, "slowlog|reset": true, "flushall": true,
+	"script|load": true,
 }
 
 // usage runs do and returns what it cost the server. requests names the commands that clients send, as

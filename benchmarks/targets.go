@@ -27,64 +27,96 @@ const heapNoise = 100
 
 var targets = slices.Concat(
 	[]Target{
-		atMost(2.4, "× bare", "server time of a name's first write pair, in large pipelines", against(bare, "write-server-once", 0, ServerTime)),
-		atMost(2.7, "× bare", "server time of a name's first read pair, in large pipelines", against(bare, "read-server-once", 0, ServerTime)),
-		atMost(2.0, "× bare", "server time of a write pair again and again, in large pipelines", against(bare, "write-server", 0, ServerTime)),
-		atMost(2.2, "× bare", "server time of a read pair again and again, in large pipelines", against(bare, "read-server", 0, ServerTime)),
-		atMost(1.15, "× first pair", "server time of a write pair on names that 2 processes take in turns", figure("turns", 2, AgainstFirst)),
-		atMost(1.15, "× first pair", "server time of a write pair on names that 4 processes take in turns", figure("turns", 4, AgainstFirst)),
-		atMost(1.15, "× first pair", "server time of a read pair on names that 2 processes take in turns", figure("turns-read", 2, AgainstFirst)),
-		atMost(1.15, "× first pair", "server time of a read pair on names that 4 processes take in turns", figure("turns-read", 4, AgainstFirst)),
-		atMost(1.25, "× among none", "server time of a read pair among 10 readers", figure("readers", 10, AgainstNone)),
-		atMost(1.25, "× among none", "server time of a read pair among 1,000 readers", figure("readers", 1000, AgainstNone)),
-		atMost(1.25, "× among none", "server time of a read pair among 10,000 readers", figure("readers", 10_000, AgainstNone)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 2 waiters", against(bare, "queued", 2, ServerTime)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 16 waiters", against(bare, "queued", 16, ServerTime)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 64 waiters", against(bare, "queued", 64, ServerTime)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 256 waiters", against(bare, "queued", 256, ServerTime)),
-		atMost(1.2, "× the least", "server time of a handover, the most of 2 to 256 waiters", spread("queued", ServerTime, 2, 16, 64, 256)),
-		atLeast(1, "× rueidislock", "each name once, 64 goroutines", against(rueidislockContender, "once", 64, Rate)),
+		atMost(2.4, "× bare", "server time of a name's first write pair, in large pipelines",
+			against(bare, "write-server-once", 0, ServerTime)),
+		atMost(2.7, "× bare", "server time of a name's first read pair, in large pipelines",
+			against(bare, "read-server-once", 0, ServerTime)),
+		atMost(2.0, "× bare", "server time of a write pair again and again, in large pipelines",
+			against(bare, "write-server", 0, ServerTime)),
+		atMost(2.2, "× bare", "server time of a read pair again and again, in large pipelines",
+			against(bare, "read-server", 0, ServerTime)),
+		atMost(1.15, "× first pair", "server time of a write pair on names that 2 processes take in turns",
+			figure("turns", 2, AgainstFirst)),
+		atMost(1.15, "× first pair", "server time of a write pair on names that 4 processes take in turns",
+			figure("turns", 4, AgainstFirst)),
+		atMost(1.15, "× first pair", "server time of a read pair on names that 2 processes take in turns",
+			figure("turns-read", 2, AgainstFirst)),
+		atMost(1.15, "× first pair", "server time of a read pair on names that 4 processes take in turns",
+			figure("turns-read", 4, AgainstFirst)),
+		atMost(1.25, "× among none", "server time of a read pair among 10 readers",
+			figure("readers", 10, AgainstNone)),
+		atMost(1.25, "× among none", "server time of a read pair among 1,000 readers",
+			figure("readers", 1000, AgainstNone)),
+		atMost(1.25, "× among none", "server time of a read pair among 10,000 readers",
+			figure("readers", 10_000, AgainstNone)),
+		atMost(6, "× bare", "server time of a handover's two scripts, 2 waiters",
+			against(bare, "queued", 2, ServerTime)),
+		atMost(6, "× bare", "server time of a handover's two scripts, 16 waiters",
+			against(bare, "queued", 16, ServerTime)),
+		atMost(6, "× bare", "server time of a handover's two scripts, 64 waiters",
+			against(bare, "queued", 64, ServerTime)),
+		atMost(6, "× bare", "server time of a handover's two scripts, 256 waiters",
+			against(bare, "queued", 256, ServerTime)),
+		atMost(1.2, "× the least", "server time of a handover, the most of 2 to 256 waiters",
+			spread("queued", ServerTime, 2, 16, 64, 256)),
+		atLeast(1, "× rueidislock", "each name once, 64 goroutines",
+			against(rueidislockContender, "once", 64, Rate)),
 		atLeast(1.3, "× redislock", "each name once, 64 goroutines", against(redislockContender, "once", 64, Rate)),
-		atLeast(1, "× redislock", "pairs/s of 4 processes on 100 names", against(redislockContender, "processes", 4, Rate)),
-		atMost(1, "× rueidislock", "p99 of the wait of 4 processes on 100 names", against(rueidislockContender, "processes", 4, WaitP99)),
+		atLeast(1, "× redislock", "pairs/s of 4 processes on 100 names",
+			against(redislockContender, "processes", 4, Rate)),
+		atMost(1, "× rueidislock", "p99 of the wait of 4 processes on 100 names",
+			against(rueidislockContender, "processes", 4, WaitP99)),
 	},
 	handovers("handover", ""),
 	handovers("handover-timeout", ", contexts with a timeout"),
 	[]Target{
-		atMost(1.2, "× floor", "latency of a write pair, context that can be cancelled", against(floor, "write-pair", 0, Latency)),
-		atMost(1.2, "× floor", "latency of a read pair, context that can be cancelled", against(floor, "read-pair", 0, Latency)),
+		atMost(1.2, "× floor", "latency of a write pair, context that can be cancelled",
+			against(floor, "write-pair", 0, Latency)),
+		atMost(1.2, "× floor", "latency of a read pair, context that can be cancelled",
+			against(floor, "read-pair", 0, Latency)),
 		atMost(12, "", "allocations of a write pair, beyond the floor's", allocsBeyondFloor("write-pair")),
 		atMost(12, "", "allocations of a read pair, beyond the floor's", allocsBeyondFloor("read-pair")),
 		atMost(1, "", "keys left behind by a name used once", figure("footprint", 0, LeftKeys)),
 		atMost(200, "B", "left behind by a name used once", figure("footprint", 0, LeftBytes)),
 		atMost(240, "s", "how long that stays after the lease", figure("footprint", 0, Stays)),
 		{
-			What: "client memory after 20,000 names were used and released", Unit: "KB", Goal: "≤ after 1,000 + 100 KB", Explain: true,
+			What: "client memory after 20,000 names were used and released", Unit: "KB",
+			Goal: "≤ after 1,000 + 100 KB", Explain: true,
 			Limit: beyond(heapNoise, LeftFew), Of: figure("client-memory", 0, LeftMany),
 		}, {
-			What: "client memory after 20,000 names were lost and released", Unit: "KB", Goal: "≤ after 1,000 + 100 KB", Explain: true,
+			What: "client memory after 20,000 names were lost and released", Unit: "KB",
+			Goal: "≤ after 1,000 + 100 KB", Explain: true,
 			Limit: beyond(heapNoise, LostFew), Of: figure("client-memory", 0, LostMany),
 		},
-		atMost(10, "% of the peak", "client memory after 10,000 holds were released", figure("client-memory", 0, AfterHolds)),
-		atMost(10, "% of the peak", "client memory after 10,000 waiters gave up", figure("client-memory", 0, AfterWaiters)),
-		atLeast(1, "× rueidislock", "distinct names, 64 goroutines, AutoPipeline", against(rueidislockContender, "distinct-autopipeline", 64, Rate)),
+		atMost(10, "% of the peak", "client memory after 10,000 holds were released",
+			figure("client-memory", 0, AfterHolds)),
+		atMost(10, "% of the peak", "client memory after 10,000 waiters gave up",
+			figure("client-memory", 0, AfterWaiters)),
+		atLeast(1, "× rueidislock", "distinct names, 64 goroutines, AutoPipeline",
+			against(rueidislockContender, "distinct-autopipeline", 64, Rate)),
 		atMost(120, "scripts/s", "1,000 idle waiters, lease 30 s", figure("many-waiters", 0, RequestRate)),
 		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: client", figure("renewal", 0, ClientCPU)),
 		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: server", figure("renewal", 0, ServerCPU)),
 		atMost(5, "ms", "10,000 waiting readers let in: longest script", figure("crowd", 10_000, LongestRun)),
 		atMost(500, "ms", "10,000 waiting readers let in: all in", figure("crowd", 10_000, AllIn)),
-		atMost(1.6, "× redislock", "latency of a pair on new names", against(redislockContender, "busy", 0, Latency)),
-		atMost(1.6, "× redislock", "the same beside 2 goroutines that compute", against(redislockContender, "busy", 2, Latency)),
+		atMost(1.6, "× redislock", "latency of a pair on new names",
+			against(redislockContender, "busy", 0, Latency)),
+		atMost(1.6, "× redislock", "the same beside 2 goroutines that compute",
+			against(redislockContender, "busy", 2, Latency)),
 		atLeast(0.6, "× redislock", "its pairs/s", against(redislockContender, "busy", 2, Rate)),
 		atMost(1.6, "× redislock", "the same beside 8", against(redislockContender, "busy", 8, Latency)),
 		atLeast(0.6, "× redislock", "its pairs/s", against(redislockContender, "busy", 8, Rate)),
-		atMost(1.15, "× redislock", "beside 2, the server 1 ms away", against(redislockContender, "busy-far", 2, Latency)),
+		atMost(1.15, "× redislock", "beside 2, the server 1 ms away",
+			against(redislockContender, "busy-far", 2, Latency)),
 		atLeast(0.87, "× redislock", "its pairs/s", against(redislockContender, "busy-far", 2, Rate)),
-		atMost(1.15, "× redislock", "beside 8, the server 1 ms away", against(redislockContender, "busy-far", 8, Latency)),
+		atMost(1.15, "× redislock", "beside 8, the server 1 ms away",
+			against(redislockContender, "busy-far", 8, Latency)),
 		atLeast(0.87, "× redislock", "its pairs/s", against(redislockContender, "busy-far", 8, Rate)),
-		atLeast(1, "× rueidislock", "pairs/s on distinct names, 256 goroutines, the server 4 ms away", against(rueidislockContender, "far", 256, Rate)),
+		atLeast(1, "× rueidislock", "pairs/s on distinct names, 256 goroutines, the server 4 ms away",
+			against(rueidislockContender, "far", 256, Rate)),
 		{
-			What: "reader's wait among 8 writers that hold for 2 ms", Unit: "ms", Goal: "≤ 1.3 × one hold + 1 ms", Explain: true,
+			What: "reader's wait among 8 writers that hold for 2 ms", Unit: "ms", Goal: "≤ 1.3 × one hold + 1 ms",
+			Explain: true,
 			Limit: func(r *Results) float64 {
 				return 1.3*r.median(cell{"reader-among-writers", 0, ours.Name}, HoldTime) + 1
 			},
@@ -95,13 +127,15 @@ var targets = slices.Concat(
 
 // atMost is a target that a figure does not exceed a limit.
 func atMost(limit float64, unit, what string, of of) Target {
-	return Target{What: what, Unit: unit, Goal: strings.TrimSpace("≤ " + number(limit) + " " + unit), Limit: fixed(limit), Of: of}
+	return Target{What: what, Unit: unit, Goal: strings.TrimSpace("≤ " + number(limit) + " " + unit),
+		Limit: fixed(limit), Of: of}
 }
 
 // atLeast is a target that a figure reaches a limit.
 func atLeast(limit float64, unit, what string, of of) Target {
 	return Target{
-		What: what, Unit: unit, AtLeast: true, Goal: strings.TrimSpace("≥ " + number(limit) + " " + unit), Limit: fixed(limit), Of: of,
+		What: what, Unit: unit, AtLeast: true, Goal: strings.TrimSpace("≥ " + number(limit) + " " + unit),
+		Limit: fixed(limit), Of: of,
 	}
 }
 
@@ -192,7 +226,8 @@ func targetsTable(targets []Target, r *Results) table {
 			}
 		}
 		t.rows = append(t.rows, []string{
-			target.What, goal, strings.TrimSpace(number(got) + " " + target.Unit), verdict(got, limit, target.AtLeast), strings.Join(others, ", "),
+			target.What, goal, strings.TrimSpace(number(got) + " " + target.Unit), verdict(got, limit, target.AtLeast),
+			strings.Join(others, ", "),
 		})
 	}
 	return t

@@ -50,7 +50,8 @@ func distinct(span time.Duration) measured {
 
 // pairOn returns what a goroutine of hammer does to lock and unlock the name it is given, which nobody else
 // uses at the time. As nobody waits, no call is cut short when the time is over.
-func pairOn(ctx context.Context, l Locker, mode Mode, name func(g int) string) func(context.Context, int) error {
+func pairOn(ctx context.Context, l Locker, mode Mode, name func(g int) string) func(context.Context,
+	int) error {
 	lock := lockIn(l, mode)
 	return func(_ context.Context, g int) error {
 		h, err := lock(ctx, name(g))

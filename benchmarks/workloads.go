@@ -77,7 +77,9 @@ type Env struct {
 var (
 	withReadMode = []*Contender{ours, classic}
 	withoutFloor = contenders[:len(contenders)-1]
-	overGoRedis  = slices.DeleteFunc(slices.Clone(contenders), func(c *Contender) bool { return c == rueidislockContender })
+	overGoRedis  = slices.DeleteFunc(slices.Clone(contenders), func(c *Contender) bool {
+		return c == rueidislockContender
+	})
 
 	pairColumns = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
 )
@@ -94,8 +96,9 @@ var workloads = []*Workload{
 		Name: "read-pair", Title: "Uncontended read pair",
 		Rounds:     21,
 		About:      "One goroutine locks and unlocks one name for reading again and again.",
-		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: pairColumns, Against: []*Contender{floor},
-		Run: pairOf(Read),
+		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: pairColumns,
+		Against: []*Contender{floor},
+		Run:     pairOf(Read),
 	}, {
 		Name: "write-pair-endless", Title: "Uncontended write pair, context that cannot end",
 		Rounds:     21,
@@ -149,14 +152,16 @@ var workloads = []*Workload{
 		About: "Goroutines lock and unlock one name as fast as they can for a fixed time. The floor excludes nobody: it shows what " +
 			"the client and the server could do at most.",
 		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 5,
-		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
-		Run: handover(cancellable),
+		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests},
+		Against: []*Contender{floor},
+		Run:     handover(cancellable),
 	}, {
 		Name: "handover-timeout", First: true, Title: "One write lock, many goroutines, contexts with a timeout",
 		About:     "As above; each lock call has a context with a timeout.",
 		ParamName: "goroutines", Params: []int{16, 256}, Rounds: 5,
-		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests}, Against: []*Contender{floor},
-		Run: handover(withTimeout),
+		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests},
+		Against: []*Contender{floor},
+		Run:     handover(withTimeout),
 	}, {
 		Name: "queued", First: true, Title: "Server time of a handover in large pipelines",
 		About: "32 names, each of which always has the given number of waiters, are handed over again and again. A handover is two scripts: " +
@@ -197,14 +202,16 @@ var workloads = []*Workload{
 			"one process works at a time, so nobody waits. Before or after each turn the process does the same with new names: these are the " +
 			"first pairs.",
 		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
-		Contenders: append(slices.Clone(withReadMode), bare), Columns: []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
-		Against: []*Contender{bare}, Alone: turns(Write),
+		Contenders: append(slices.Clone(withReadMode), bare),
+		Columns:    []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
+		Against:    []*Contender{bare}, Alone: turns(Write),
 	}, {
 		Name: "turns-read", Title: "Server time of a read pair on names that processes take in turns",
 		About:     "As above, for reading.",
 		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
-		Contenders: append(slices.Clone(withReadMode), bare), Columns: []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
-		Against: []*Contender{bare}, Alone: turns(Read),
+		Contenders: append(slices.Clone(withReadMode), bare),
+		Columns:    []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
+		Against:    []*Contender{bare}, Alone: turns(Read),
 	}, {
 		Name: "processes", Title: "Processes that share 100 names",
 		About: "Each process has 16 goroutines. They lock and unlock names drawn at random, over the plain client (rueidislock: its own), " +
@@ -222,13 +229,15 @@ var workloads = []*Workload{
 		Name: "zipf", First: true, Title: "100,000 names, a few of them much wanted",
 		About: "64 goroutines lock and unlock names drawn from Zipf's distribution with exponent 1.1, with contexts that have a timeout: " +
 			"every seventh operation is on the first name.",
-		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime}, Against: []*Contender{floor},
-		Run: zipf(0),
+		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime},
+		Against: []*Contender{floor},
+		Run:     zipf(0),
 	}, {
 		Name: "zipf-reads", First: true, Title: "100,000 names, a few of them much wanted, 90 % reads",
 		About:  "As above. The contenders without a read mode take their mutex for reading, too.",
-		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime}, Against: []*Contender{floor},
-		Run: zipf(90),
+		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime},
+		Against: []*Contender{floor},
+		Run:     zipf(90),
 	}, {
 		Name: "distinct", Title: "Distinct names, plain client",
 		About:     "Every goroutine locks and unlocks a name of its own over go-redis's plain client (rueidislock: its own).",
@@ -268,26 +277,30 @@ var workloads = []*Workload{
 		About: "One goroutine locks and unlocks one new name after the other. Beside it the given number of goroutines compute, 200 µs at " +
 			"a time.",
 		ParamName: "computing", Params: []int{0, 2, 8}, Rounds: 5,
-		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
-		Against: []*Contender{redislockContender}, Run: busy,
+		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare},
+		Columns:    []Metric{Latency, LatencyP99, Rate},
+		Against:    []*Contender{redislockContender}, Run: busy,
 	}, {
 		Name: "busy-far", Title: "A lock per order in a program that computes, the server 1 ms away",
 		About:     "As above, through a proxy that delays every byte by 1 ms each way.",
 		ParamName: "computing", Params: []int{2, 8}, Rounds: 3,
-		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
-		Against: []*Contender{redislockContender}, Far: away(2 * time.Millisecond), Run: busy,
+		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare},
+		Columns:    []Metric{Latency, LatencyP99, Rate},
+		Against:    []*Contender{redislockContender}, Far: away(2 * time.Millisecond), Run: busy,
 	}, {
 		Name: "far", Title: "Distinct names, the server 4 ms away",
 		About:     "As the distinct names over the plain client, through a proxy that delays every byte by 4 ms each way.",
 		ParamName: "goroutines", Params: []int{256}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender}, Columns: []Metric{Rate},
-		Against: []*Contender{rueidislockContender}, Far: away(8 * time.Millisecond), Run: distinct(2 * time.Second),
+		Against: []*Contender{rueidislockContender}, Far: away(8 * time.Millisecond),
+		Run: distinct(2 * time.Second),
 	}, {
 		Name: "waiters", Title: "100 idle waiters behind a holder, lease 30 s",
 		About:      "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
-		Contenders: []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare}, Rounds: 1,
-		Columns: []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:     idleWaiters(100, (*Env).watch), Open: watched,
+		Contenders: []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare},
+		Rounds:     1,
+		Columns:    []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
+		Run:        idleWaiters(100, (*Env).watch), Open: watched,
 	}, {
 		Name: "many-waiters", Title: "1,000 idle waiters behind a holder, lease 30 s",
 		About:      "As above.",
@@ -410,7 +423,8 @@ const patience = 10 * time.Second
 // pairWithin locks and unlocks name once with contexts that have a timeout, and returns how long the lock
 // call took. The end of waiting ends the lock call, but not the unlocking: the lock would stay behind, and be
 // in the way of what comes next.
-func pairWithin(ctx, waiting context.Context, lock func(context.Context, string) (Hold, error), name string) (time.Duration, error) {
+func pairWithin(ctx, waiting context.Context, lock func(context.Context, string) (Hold, error),
+	name string) (time.Duration, error) {
 	waiting, cancel := context.WithTimeout(waiting, patience)
 	defer cancel()
 	start := time.Now()

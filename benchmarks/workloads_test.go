@@ -34,7 +34,8 @@ func TestWorkloads(t *testing.T) {
 		for _, param := range r.paramsOf(w) {
 			for _, c := range w.Contenders {
 				for _, metric := range w.Columns {
-					if v := r.results.median(cell{w.Name, param, c.Name}, metric); !(v >= 0) && (metric != HeldReading || c.Reads) {
+					if v := r.results.median(cell{w.Name, param, c.Name}, metric); !(v >= 0) &&
+						(metric != HeldReading || c.Reads) {
 						t.Errorf("%s, %s: %s = %v", w.label(param), c.Name, metric, v)
 					}
 				}

@@ -23,7 +23,8 @@ import (
 // imports are the packages that the code in the documents uses. A program, which begins with "package", has
 // imports of its own, from among these.
 var imports = []string{
-	"context", "database/sql", "errors", "fmt", "log", "log/slog", "net", "net/http", "os", "os/signal", "sync", "syscall", "testing",
+	"context", "database/sql", "errors", "fmt", "log", "log/slog", "net", "net/http", "os", "os/signal", "sync",
+	"syscall", "testing",
 	"testing/synctest", "time",
 	"github.com/alicebob/miniredis/v2", "github.com/redis/go-redis/v9", "github.com/seed-7e8842f7/rwlock",
 	"github.com/seed-7e8842f7/rwlock/rwlockdebug",
@@ -98,7 +99,9 @@ func exports(t *testing.T, fset *token.FileSet) types.Importer {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		files[path] = file
 	}
-	return importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(files[path]) })
+	return importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+		return os.Open(files[path])
+	})
 }
 
 // Every Go block of the documents compiles. Variables that a fragment does not use, and its imports, do not

@@ -52,7 +52,8 @@ func TestExplainNamesTheFileAndLine(t *testing.T) {
 			for _, script := range lua.All {
 				s.Flush(t.Context())
 				require.NoError(t, c.RPush(t.Context(), s.Prefix+other, "x").Err())
-				_, err := c.Eval(t.Context(), script.Source, []string{s.Prefix, s.Prefix + ":leases", s.Prefix + ":queue"}, argv...).Result()
+				_, err := c.Eval(t.Context(), script.Source, []string{s.Prefix, s.Prefix + ":leases",
+					s.Prefix + ":queue"}, argv...).Result()
 				if err == nil {
 					require.NotEmpty(t, other, "%s does not look at the lock", script.Name)
 					continue
@@ -76,20 +77,25 @@ func TestExplainCountsLines(t *testing.T) {
 	at := places(t, "call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count'") // in shared/state.lua alone
 	require.Len(t, at, 1)
 	const text = "call('HMGET', KEYS[1], 'owner', 'lease', 'fence', 'count'"
-	for _, script := range []*lua.Script{lua.Lock, lua.RLock, lua.Unlock, lua.RUnlock, lua.Renew, lua.Reenter, lua.Serve, lua.Force} {
+	for _, script := range []*lua.Script{lua.Lock, lua.RLock, lua.Unlock, lua.RUnlock, lua.Renew, lua.Reenter,
+		lua.Serve, lua.Force} {
 		before, _, found := strings.Cut(script.Source, text)
 		require.True(t, found, script.Name)
 		n := strconv.Itoa(strings.Count(before, "\n") + 1)
 		for said, want := range map[string]string{
-			"ERR user_script:" + n + ": x script: 6c4c25, on @user_script:" + n + ".": "ERR " + at[0] + ": x script: 6c4c25, on " + at[0] + ".",
-			"ERR Error compiling script (new function): :" + n + ": x stack traceback:\n\t[G]: in function 'call'\n\t:" + n + ": in main chunk": "ERR Error compiling script (new function): " +
+			"ERR user_script:" + n + ": x script: 6c4c25, on @user_script:" + n + ".": "ERR " + at[0] +
+				": x script: 6c4c25, on " + at[0] + ".",
+			"ERR Error compiling script (new function): :" + n +
+				": x stack traceback:\n\t[G]: in function 'call'\n\t:" + n +
+				": in main chunk": "ERR Error compiling script (new function): " +
 				at[0] + ": x stack traceback:\n\t[G]: in function 'call'\n\t" + at[0] + ": in main chunk",
-			"ERR Error compiling script (new function): :0: x":              "ERR Error compiling script (new function): :0: x",
-			"ERR Error compiling script (new function): :99999: x":          "ERR Error compiling script (new function): :99999: x",
-			"ERR user_script:0: x":                                          "ERR user_script:0: x",
-			"ERR user_script:99999999999999999999: x":                       "ERR user_script:99999999999999999999: x",
-			"NOPERM No permissions to access the 'p:{a :" + n + ": b}' key": "NOPERM No permissions to access the 'p:{a :" + n + ": b}' key",
-			"OOM command not allowed when used memory > 'maxmemory'.":       "OOM command not allowed when used memory > 'maxmemory'.",
+			"ERR Error compiling script (new function): :0: x":     "ERR Error compiling script (new function): :0: x",
+			"ERR Error compiling script (new function): :99999: x": "ERR Error compiling script (new function): :99999: x",
+			"ERR user_script:0: x":                                 "ERR user_script:0: x",
+			"ERR user_script:99999999999999999999: x":              "ERR user_script:99999999999999999999: x",
+			"NOPERM No permissions to access the 'p:{a :" + n +
+				": b}' key": "NOPERM No permissions to access the 'p:{a :" + n + ": b}' key",
+			"OOM command not allowed when used memory > 'maxmemory'.": "OOM command not allowed when used memory > 'maxmemory'.",
 		} {
 			require.Equal(t, want, script.Explain(said), script.Name)
 		}

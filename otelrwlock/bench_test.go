@@ -18,13 +18,15 @@ import (
 func BenchmarkReported(b *testing.B) {
 	testredis.Need(b)
 	server := testredis.Start(b)
-	meters := otelrwlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())))
+	meters := otelrwlock.WithMeterProvider(sdkmetric.NewMeterProvider(
+		sdkmetric.WithReader(sdkmetric.NewManualReader())))
 	noSpans := otelrwlock.WithTracerProvider(tracenoop.NewTracerProvider())
 	spans := otelrwlock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(discard{})))
 	for _, c := range []struct {
 		name string
 		opts []otelrwlock.Option
-	}{{"not", nil}, {"metrics", []otelrwlock.Option{meters, noSpans}}, {"metrics and spans", []otelrwlock.Option{meters, spans}}} {
+	}{{"not", nil}, {"metrics", []otelrwlock.Option{meters, noSpans}},
+		{"metrics and spans", []otelrwlock.Option{meters, spans}}} {
 		b.Run(c.name, func(b *testing.B) {
 			var opts []rwlock.Option
 			if c.opts != nil {

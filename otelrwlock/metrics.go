@@ -61,7 +61,8 @@ func (o *Telemetry) instrument(m metric.Meter) error {
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	_, errs[11] = m.RegisterCallback(o.collect, o.holdCount, o.waitCount, o.holdOldest, o.leaseRemaining, o.quorumServers, o.quorumVoting)
+	_, errs[11] = m.RegisterCallback(o.collect, o.holdCount, o.waitCount, o.holdOldest, o.leaseRemaining,
+		o.quorumServers, o.quorumVoting)
 	return errs[11]
 }
 

@@ -142,7 +142,8 @@ func (o *Telemetry) Observe(e rwlock.Event) {
 		e.Context = context.Background()
 	}
 	if e.Dropped > 0 {
-		otel.Handle(fmt.Errorf("otelrwlock: %d events were dropped: there are more than can be recorded", e.Dropped))
+		otel.Handle(fmt.Errorf("otelrwlock: %d events were dropped: there are more than can be recorded",
+			e.Dropped))
 	}
 	o.count(e)
 	traceEvent(e)

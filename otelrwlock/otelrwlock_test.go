@@ -54,9 +54,11 @@ func inBubble(t *testing.T, fn func(w *world), opts ...otelrwlock.Option) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, server: testredis.Mem(t), reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+		w := &world{T: t, server: testredis.Mem(t), reader: sdkmetric.NewManualReader(),
+			spans: tracetest.NewSpanRecorder()}
 		w.tracers = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans))
-		opts = append(opts, otelrwlock.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader))),
+		opts = append(opts, otelrwlock.WithMeterProvider(
+			sdkmetric.NewMeterProvider(sdkmetric.WithReader(w.reader))),
 			otelrwlock.WithTracerProvider(w.tracers))
 		var err error
 		w.observer, err = otelrwlock.New(opts...)
@@ -81,7 +83,8 @@ func (w *world) lockOn(c *redis.Client, opts ...rwlock.Option) *rwlock.RWLock {
 	return rw
 }
 
-func (w *world) lock(ctx context.Context, rw *rwlock.RWLock, name string, opts ...rwlock.LockOption) *rwlock.Hold {
+func (w *world) lock(ctx context.Context, rw *rwlock.RWLock, name string,
+	opts ...rwlock.LockOption) *rwlock.Hold {
 	w.Helper()
 	h, err := rw.Lock(ctx, name, opts...)
 	require.NoError(w, err)
@@ -209,7 +212,8 @@ func TestDurationsOfCallsAndHolds(t *testing.T) {
 }
 
 // The gauges show how many holds and waiting calls there are, how old the oldest hold is, and how long the
-// shortest lease of those that are renewed still runs; over all RWLocks that the observer has, until they are closed.
+// shortest lease of those that are renewed still runs; over all RWLocks that the observer has, until they are
+// closed.
 func TestGauges(t *testing.T) {
 	inBubble(t, func(w *world) {
 		require.Empty(w, w.collect(), "there is no RWLock")
@@ -238,7 +242,8 @@ func TestGauges(t *testing.T) {
 			"rwlock.hold.count{mode=read}": "0", "rwlock.hold.count{mode=write}": "3",
 			"rwlock.wait.count{mode=read}": "3", "rwlock.wait.count{mode=write}": "0",
 			"rwlock.hold.oldest{mode=read}": "0", "rwlock.hold.oldest{mode=write}": "10",
-			"rwlock.lease.remaining{mode=write}": "56.4", // a minute, less 3 s and the margin; the others are not renewed
+			// a minute, less 3 s and the margin; the others are not renewed
+			"rwlock.lease.remaining{mode=write}": "56.4",
 		}, only(w.collect(), gauges...))
 		w.unlock(brief, h, renewed)
 		calls.Wait()
@@ -257,7 +262,8 @@ func TestServersOfAQuorum(t *testing.T) {
 				only(w.collect(), "rwlock.quorum.servers", "rwlock.quorum.voting"))
 		}
 		w.newLock()
-		require.Empty(w, only(w.collect(), "rwlock.quorum.servers", "rwlock.quorum.voting"), "one server is no quorum")
+		require.Empty(w, only(w.collect(), "rwlock.quorum.servers", "rwlock.quorum.voting"),
+			"one server is no quorum")
 		for _, down := range []bool{false, true} {
 			var clients []redis.UniversalClient
 			for range 3 {
@@ -324,7 +330,8 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 func TestEventsAreCounted(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for kind := rwlock.EventAcquired; kind <= rwlock.EventVoting+1; kind++ { // one more than there are
-			w.observer.Observe(rwlock.Event{Kind: kind, Name: "a", Mode: rwlock.Read, Duration: time.Second, Err: errors.New("x"),
+			w.observer.Observe(rwlock.Event{Kind: kind, Name: "a", Mode: rwlock.Read, Duration: time.Second,
+				Err:  errors.New("x"),
 				Path: rwlock.PathHeartbeat, Reason: rwlock.ReasonForgotten})
 		}
 		w.observer.Observe(rwlock.Event{Kind: rwlock.EventWoken})
@@ -344,11 +351,14 @@ func TestOutcomes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		want := map[string]string{}
 		for outcome, err := range map[string]error{
-			"locked": rwlock.ErrLocked, "timeout": context.DeadlineExceeded, "canceled": context.Canceled, "closed": rwlock.ErrClosed,
-			"upgrade": rwlock.ErrUpgrade, "lost": rwlock.ErrLost, "owner": rwlock.ErrOwner, "deadlock": rwlock.ErrDeadlock,
+			"locked": rwlock.ErrLocked, "timeout": context.DeadlineExceeded, "canceled": context.Canceled,
+			"closed":  rwlock.ErrClosed,
+			"upgrade": rwlock.ErrUpgrade, "lost": rwlock.ErrLost, "owner": rwlock.ErrOwner,
+			"deadlock":       rwlock.ErrDeadlock,
 			"not_replicated": rwlock.ErrNotReplicated, "error": redis.ErrClosed,
 		} {
-			w.observer.Observe(rwlock.Event{Kind: rwlock.EventRefused, Mode: rwlock.Write, Err: fmt.Errorf("call: %w", err)})
+			w.observer.Observe(rwlock.Event{Kind: rwlock.EventRefused, Mode: rwlock.Write,
+				Err: fmt.Errorf("call: %w", err)})
 			want["rwlock.acquire.duration{mode=write,outcome="+outcome+"}"] = "1: 0"
 		}
 		require.Equal(w, want, w.collect())
@@ -427,7 +437,8 @@ type refusingMeter struct {
 	callbacks bool
 }
 
-func (m refusingMeter) Float64Histogram(name string, _ ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
+func (m refusingMeter) Float64Histogram(name string,
+	_ ...metric.Float64HistogramOption) (metric.Float64Histogram, error) {
 	if m.callbacks || name != "rwlock.acquire.duration" {
 		return noop.Float64Histogram{}, nil
 	}
@@ -441,5 +452,7 @@ func (m refusingMeter) RegisterCallback(metric.Callback, ...metric.Observable) (
 // named returns the ended spans of that name, the first that ended first.
 func (w *world) named(name string) []sdktrace.ReadOnlySpan {
 	synctest.Wait()
-	return slices.DeleteFunc(slices.Clone(w.spans.Ended()), func(s sdktrace.ReadOnlySpan) bool { return s.Name() != name })
+	return slices.DeleteFunc(slices.Clone(w.spans.Ended()), func(s sdktrace.ReadOnlySpan) bool {
+		return s.Name() != name
+	})
 }

@@ -12,12 +12,14 @@ import (
 
 // TraceCall begins the span of a lock call.
 func (o *Telemetry) TraceCall(ctx context.Context, name string, mode rwlock.Mode) context.Context {
-	return o.begin(ctx, callSpan, attribute.String("rwlock.name", text(name)), attribute.String("rwlock.mode", mode.String()))
+	return o.begin(ctx, callSpan, attribute.String("rwlock.name", text(name)),
+		attribute.String("rwlock.mode", mode.String()))
 }
 
 // TraceHold begins the span of a hold.
 func (o *Telemetry) TraceHold(ctx context.Context, h *rwlock.Hold) context.Context {
-	return o.begin(ctx, holdSpan, attribute.String("rwlock.name", text(h.Name())), attribute.String("rwlock.mode", h.Mode().String()),
+	return o.begin(ctx, holdSpan, attribute.String("rwlock.name", text(h.Name())),
+		attribute.String("rwlock.mode", h.Mode().String()),
 		attribute.String("rwlock.owner", h.Owner().String()), attribute.Int64("rwlock.token", h.Token()))
 }
 
@@ -52,9 +54,11 @@ func traceEvent(e rwlock.Event) {
 	case rwlock.EventWaiting, rwlock.EventWoken:
 		s.AddEvent(e.Kind.String(), trace.WithTimestamp(e.Time))
 	case rwlock.EventRenewalFailed:
-		s.AddEvent(e.Kind.String(), trace.WithTimestamp(e.Time), trace.WithAttributes(attribute.String("error", e.Err.Error())))
+		s.AddEvent(e.Kind.String(), trace.WithTimestamp(e.Time),
+			trace.WithAttributes(attribute.String("error", e.Err.Error())))
 	case rwlock.EventAcquired:
-		s.SetAttributes(attribute.String("rwlock.outcome", outcomeOf(e)), attribute.String("rwlock.path", e.Path.String()),
+		s.SetAttributes(attribute.String("rwlock.outcome", outcomeOf(e)),
+			attribute.String("rwlock.path", e.Path.String()),
 			attribute.String("rwlock.owner", e.Owner.String()), attribute.Int64("rwlock.token", e.Token))
 		s.End(trace.WithTimestamp(e.Time))
 	case rwlock.EventRefused:
@@ -73,7 +77,8 @@ func traceEvent(e rwlock.Event) {
 // was not wanted any more: neither is an error.
 func (s span) refuse(e rwlock.Event) {
 	outcome := outcomeOf(e)
-	s.SetAttributes(attribute.String("rwlock.outcome", outcome), attribute.String("rwlock.owner", e.Owner.String()))
+	s.SetAttributes(attribute.String("rwlock.outcome", outcome),
+		attribute.String("rwlock.owner", e.Owner.String()))
 	if outcome != "locked" && outcome != "canceled" {
 		s.SetStatus(codes.Error, e.Err.Error())
 	}

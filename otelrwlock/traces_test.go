@@ -65,7 +65,8 @@ func TestSpansOfCallAndHold(t *testing.T) {
 		require.NotEmpty(w, owner)
 		require.NotEmpty(w, token)
 		require.Equal(w, map[string]string{
-			"rwlock.name": "orders:\uFFFD", "rwlock.mode": "write", "rwlock.outcome": "acquired", "rwlock.path": "local",
+			"rwlock.name": "orders:\uFFFD", "rwlock.mode": "write", "rwlock.outcome": "acquired",
+			"rwlock.path":  "local",
 			"rwlock.owner": owner, "rwlock.token": token,
 		}, attrs)
 		require.Equal(w, map[string]string{
@@ -84,7 +85,8 @@ func TestWorkUnderALockIsBelowItsHold(t *testing.T) {
 		work.End()
 		w.unlock(w.lock(outer.Context(), rw, "a"), outer)
 		hold := w.named("rwlock.hold")[1]
-		for _, s := range []sdktrace.ReadOnlySpan{w.named("work")[0], w.named("rwlock.acquire")[1], w.named("rwlock.hold")[0]} {
+		for _, s := range []sdktrace.ReadOnlySpan{w.named("work")[0], w.named("rwlock.acquire")[1],
+			w.named("rwlock.hold")[0]} {
 			require.Equal(w, hold.SpanContext().SpanID(), s.Parent().SpanID(), s.Name())
 		}
 	})
@@ -140,7 +142,8 @@ func TestStatusOfCalls(t *testing.T) {
 			outcome string
 			code    codes.Code
 			text    string
-		}{{"locked", codes.Unset, ""}, {"canceled", codes.Unset, ""}, {"timeout", codes.Error, "context deadline exceeded"}} {
+		}{{"locked", codes.Unset, ""}, {"canceled", codes.Unset, ""},
+			{"timeout", codes.Error, "context deadline exceeded"}} {
 			require.Equal(w, want.outcome, attributesOf(calls[i])["rwlock.outcome"])
 			require.Equal(w, sdktrace.Status{Code: want.code, Description: want.text}, calls[i].Status())
 		}
@@ -184,7 +187,8 @@ func TestSpanOfALostHold(t *testing.T) {
 		w.lose(h)
 		w.server.SetError("")
 		hold := w.named("rwlock.hold")[0]
-		require.Equal(w, sdktrace.Status{Code: codes.Error, Description: "the hold was lost: expired"}, hold.Status())
+		require.Equal(w, sdktrace.Status{Code: codes.Error, Description: "the hold was lost: expired"},
+			hold.Status())
 		require.Contains(w, eventsOf(hold), "renewal failed")
 		require.Contains(w, hold.Events()[0].Attributes[0].Value.AsString(), "LOADING")
 	})

@@ -26,8 +26,9 @@ type locks struct {
 
 // A call is what a hold and a wait have in common.
 type call struct {
-	Name   string       `json:"name"`
-	Bytes  []byte       `json:"name_base64,omitempty"` // of a name that is not UTF-8, and that Name therefore is not all of
+	Name string `json:"name"`
+	// of a name that is not UTF-8, and that Name therefore is not all of
+	Bytes  []byte       `json:"name_base64,omitempty"`
 	Mode   string       `json:"mode"`
 	Owner  string       `json:"owner"`
 	Since  time.Time    `json:"since"`
@@ -60,23 +61,28 @@ type blocked struct {
 func documentOf(snapshots []rwlock.Snapshot) document {
 	doc := document{RWLocks: []locks{}}
 	for _, s := range snapshots {
-		l := locks{Time: s.Time, Label: s.Label, Prefix: s.Prefix, Holds: []hold{}, Waits: []wait{}, Servers: s.Servers, Voting: s.Voting}
+		l := locks{Time: s.Time, Label: s.Label, Prefix: s.Prefix, Holds: []hold{}, Waits: []wait{},
+			Servers: s.Servers, Voting: s.Voting}
 		for _, h := range s.Holds {
 			l.Holds = append(l.Holds, hold{
 				call:  callOf(s, h.Name, h.Mode, h.Owner, h.Since, h.Caller()),
-				Token: h.Token, Deadline: h.Deadline, Lease: h.Deadline.Sub(s.Time).Seconds(), Renewed: h.Renewed, Forgotten: h.Forgotten,
+				Token: h.Token, Deadline: h.Deadline, Lease: h.Deadline.Sub(s.Time).Seconds(), Renewed: h.Renewed,
+				Forgotten: h.Forgotten,
 			})
 		}
 		for _, w := range s.Waits {
-			l.Waits = append(l.Waits, wait{callOf(s, w.Name, w.Mode, w.Owner, w.Since, w.Caller()), blockedOf(w.Blocked)})
+			l.Waits = append(l.Waits, wait{callOf(s, w.Name, w.Mode, w.Owner, w.Since, w.Caller()),
+				blockedOf(w.Blocked)})
 		}
 		doc.RWLocks = append(doc.RWLocks, l)
 	}
 	return doc
 }
 
-func callOf(s rwlock.Snapshot, name string, mode rwlock.Mode, owner rwlock.Owner, since time.Time, caller slog.Source) call {
-	c := call{Name: name, Mode: mode.String(), Owner: owner.String(), Since: since, Age: s.Time.Sub(since).Seconds()}
+func callOf(s rwlock.Snapshot, name string, mode rwlock.Mode, owner rwlock.Owner, since time.Time,
+	caller slog.Source) call {
+	c := call{Name: name, Mode: mode.String(), Owner: owner.String(), Since: since,
+		Age: s.Time.Sub(since).Seconds()}
 	if !utf8.ValidString(name) {
 		c.Bytes = []byte(name)
 	}

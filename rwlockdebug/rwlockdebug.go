@@ -95,7 +95,8 @@ func write(w http.ResponseWriter, kind string, body []byte) {
 	h := w.Header()
 	h.Set("Content-Type", kind)
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'") // no scripts, whatever the names are
+	// no scripts, whatever the names are
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	_, _ = w.Write(body) // the client is gone if that fails
 }

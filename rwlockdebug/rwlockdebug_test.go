@@ -47,7 +47,8 @@ func inBubble(t *testing.T, fn func(t *testing.T, rw *rwlock.RWLock)) {
 		hold(rw.RLock(ctx, "a"))
 		waiting, cancel := context.WithCancel(ctx)
 		ended := make(chan error, 2)
-		for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock, rw.RLock} {
+		for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock,
+			rw.RLock} {
 			go func() {
 				_, err := lock(waiting, "a")
 				ended <- err
@@ -106,7 +107,8 @@ func TestPage(t *testing.T) {
 		for _, part := range []string{
 			"<h2>test &lt;1&gt;</h2>", "2 holds", "2 waiting calls",
 			`&lt;/td&gt;&lt;script&gt;document.title=&#39;evil&#39;&lt;/script&gt;&#39;\&#34;&amp;\xff\x00&#34;`,
-			"1 min 32 s", "57 min 51 s", "not renewed", "2.0 s", "1.0 s", ">reader ", "of this process, 1 waiting ahead", "of this process",
+			"1 min 32 s", "57 min 51 s", "not renewed", "2.0 s", "1.0 s", ">reader ",
+			"of this process, 1 waiting ahead", "of this process",
 			"rwlockdebug/rwlockdebug_test.go:", "rwlockdebug_test.inBubble",
 		} {
 			require.Contains(t, body, part)
@@ -142,7 +144,8 @@ func TestLabelOfTheHolder(t *testing.T) {
 		body := get(t, rwlockdebug.Handler(locks[1]), "/").Body.String()
 		require.Contains(t, body, "<title>waiter: rwlock</title>")
 		require.Contains(t, body, `<div class="muted">holder &lt;2&gt;</div>`)
-		require.Contains(t, get(t, rwlockdebug.Handler(locks[1]), "/?format=json").Body.String(), `"label": "holder \u003c2\u003e"`)
+		require.Contains(t, get(t, rwlockdebug.Handler(locks[1]), "/?format=json").Body.String(),
+			`"label": "holder \u003c2\u003e"`)
 		cancel()
 		<-done
 	})

@@ -59,13 +59,15 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 		p.model.Advance(p.now)
 	}
 	if p.few && (q.Script == lua.Lock || q.Script == lua.RLock) && !p.waits(q.of) {
-		p.finish(t) // who comes while a step is left to be taken may be queued, or go, before those whose turn it was
+		// who comes while a step is left to be taken may be queued, or go, before those whose turn it was
+		p.finish(t)
 		p.compare(t, "serve")
 	}
 	expected := q.on(p.model)
 	entered := slices.Clone(p.model.Entered)
 	reply, told := p.run(t, &q.Request)
-	if u := p.model.Unserved; q.Script == lua.RUnlock && len(entered) > 0 && u != nil && model.Compare(u, p.state(t), slack) == nil {
+	if u := p.model.Unserved; q.Script == lua.RUnlock && len(entered) > 0 && u != nil &&
+		model.Compare(u, p.state(t), slack) == nil {
 		*p.model, entered = *u, nil
 	}
 	actual := p.note(t, q, reply, again)
@@ -137,7 +139,8 @@ func (p *pair) note(t *rapid.T, q *request, reply protocol.Reply, again bool) st
 }
 
 // hear takes in what a step told the caller's instance and others. It returns who was let in.
-func (p *pair) hear(t *rapid.T, q *request, mine protocol.Message, told map[string]protocol.Message) (let []model.Claim) {
+func (p *pair) hear(t *rapid.T, q *request, mine protocol.Message,
+	told map[string]protocol.Message) (let []model.Claim) {
 	told = maps.Clone(told)
 	own := instance(q.of.Owner)
 	if _, twice := told[own]; twice {
@@ -179,7 +182,9 @@ func (p *pair) compare(t *rapid.T, after string) {
 	fields := p.fields(t)
 	// The dead may be forgotten at any time, and what is forgotten, or was lost, may be refused from then on.
 	p.model.Queue = slices.DeleteFunc(p.model.Queue, func(w model.Waiter) bool {
-		return !p.model.Lives(w) && !slices.ContainsFunc(actual.Queue, func(a model.Waiter) bool { return a.Claim == w.Claim })
+		return !p.model.Lives(w) && !slices.ContainsFunc(actual.Queue, func(a model.Waiter) bool {
+			return a.Claim == w.Claim
+		})
 	})
 	for c, known := range p.claims {
 		var number, stamp int
@@ -211,7 +216,9 @@ func (p *pair) compare(t *rapid.T, after string) {
 		}
 		last = max(last, w.Until)
 		// Each writer, and the first of the readers, look again in time.
-		if i := slices.IndexFunc(p.model.Queue, func(w model.Waiter) bool { return w.Mode == model.Read }); w.Mode == model.Write || w.Claim == p.model.Queue[i].Claim {
+		if i := slices.IndexFunc(p.model.Queue, func(w model.Waiter) bool {
+			return w.Mode == model.Read
+		}); w.Mode == model.Write || w.Claim == p.model.Queue[i].Claim {
 			p.looks(t, after, w.Claim)
 		}
 	}
@@ -236,7 +243,8 @@ func (p *pair) looks(t *rapid.T, after string, c model.Claim) {
 		}
 	}
 	if look := p.claims[c].look - p.now/1000; next >= 0 && look > next+p.back+slack {
-		t.Fatalf("after %s: %v could be let in in %d ms, and looks again in %d: %v", after, c, next, look, p.fields(t))
+		t.Fatalf("after %s: %v could be let in in %d ms, and looks again in %d: %v", after, c, next, look,
+			p.fields(t))
 	}
 }
 
@@ -299,12 +307,14 @@ func (p *pair) ask(t *rapid.T) {
 	mode := rapid.SampledFrom([]model.Mode{model.Read, model.Write}).Draw(t, "mode")
 	ms := rapid.SampledFrom([]int64{10_000, 20_000, 30_000, 10_000, 20_000, 60_000, 90_000_000}).Draw(t, "lease")
 	try := rapid.IntRange(0, 3).Draw(t, "try") == 0
-	if p.current(owner, mode) != (model.Claim{}) || mode == model.Write && p.current(owner, model.Read) != (model.Claim{}) {
+	if p.current(owner, mode) != (model.Claim{}) || mode == model.Write &&
+		p.current(owner, model.Read) != (model.Claim{}) {
 		t.Skip("it has, or may not")
 	}
 	within := p.current(owner, model.Write)
 	c := p.next(owner, mode)
-	q := &request{of: c, Request: protocol.Request{Script: lua.Lock, Claim: p.claims[c].Claim, Lease: lease(ms), Try: try}}
+	q := &request{of: c, Request: protocol.Request{Script: lua.Lock, Claim: p.claims[c].Claim, Lease: lease(ms),
+		Try: try}}
 	if mode == model.Read {
 		q.Script = lua.RLock
 		if p.model.Hold(within) != nil {
@@ -340,7 +350,8 @@ func (p *pair) end(t *rapid.T, c model.Claim) {
 	if known.mode == model.Write {
 		q.Script = lua.Unlock
 	}
-	if known.token > 0 && !known.again && p.passed-known.told < 60_000 && rapid.IntRange(0, 3).Draw(t, "clock") > 0 {
+	if known.token > 0 && !known.again && p.passed-known.told < 60_000 &&
+		rapid.IntRange(0, 3).Draw(t, "clock") > 0 {
 		q.Record = protocol.Released(known.Claim, known.token)
 	}
 	q.on = func(l *model.Lock) string {
@@ -404,7 +415,8 @@ func (p *pair) actions() map[string]func(*rapid.T) {
 			}
 			p.number++
 			c := model.Claim{Owner: 0, Number: p.number}
-			q := &request{of: c, Request: protocol.Request{Script: lua.Force, Claim: claimOf(0, p.number, 99, model.Write)}}
+			q := &request{of: c, Request: protocol.Request{Script: lua.Force,
+				Claim: claimOf(0, p.number, 99, model.Write)}}
 			q.on = func(l *model.Lock) string { return strconv.Itoa(int(l.Force(c))) }
 			p.send(t, q)
 		},

@@ -26,7 +26,8 @@ var record = flag.String("vectors", "",
 const (
 	dawn    = 1_700_000_000_000_000 // µs: when each story begins
 	longest = 150_000_000           // µs: no story lasts longer, so that no script clears away at random
-	worth   = 8                     // a story at random shows so many kinds of outcomes that no earlier one shows
+	// a story at random shows so many kinds of outcomes that no earlier one shows
+	worth = 8
 )
 
 func stepOf(now int64, q *protocol.Request) vectors.Step {
@@ -96,7 +97,9 @@ var (
 func news(s vectors.Step, before *vectors.State) string {
 	plain := func(v any) string {
 		text, _ := json.Marshal(v)
-		return digits.ReplaceAllString(names.ReplaceAllStringFunc(string(text), func(id string) string { return id[:1] }), "#")
+		return digits.ReplaceAllString(names.ReplaceAllStringFunc(string(text), func(id string) string {
+			return id[:1]
+		}), "#")
 	}
 	what := []string{s.Script, fmt.Sprint(len(s.Argv)), plain(s.Reply)}
 	for _, m := range slices.Sorted(maps.Values(s.Messages)) {
@@ -180,7 +183,8 @@ func (p *person) releasesOfLate() protocol.Request {
 }
 
 func (p *person) reenters(count, sequence int, shorten bool) protocol.Request {
-	return protocol.Request{Script: lua.Reenter, Claim: p.Claim, Lease: lease(20_000), Count: count, Sequence: uint64(sequence), Shorten: shorten}
+	return protocol.Request{Script: lua.Reenter, Claim: p.Claim, Lease: lease(20_000), Count: count,
+		Sequence: uint64(sequence), Shorten: shorten}
 }
 
 func (p *person) renews() protocol.Request {
@@ -218,7 +222,8 @@ func alone() *story {
 
 func queue() *story {
 	s := newStory("readers and writers wait")
-	a, b, c, d, e := s.person(model.Write), s.person(model.Write), s.person(model.Read), s.person(model.Read), s.person(model.Write)
+	a, b, c, d, e := s.person(model.Write), s.person(model.Write), s.person(model.Read), s.person(model.Read),
+		s.person(model.Write)
 	s.does("A writes", s.asks(a))
 	s.does("B waits to write", s.asks(b))
 	s.does("C waits to read", s.asks(c))
@@ -321,7 +326,8 @@ func votes() *story {
 	vote := func(p *person, wanted int64, generation string) protocol.Request {
 		q := s.asks(p)
 		q.Ballot = &protocol.Ballot{
-			Mark: "p:mark", Generation: generation, ID: fmt.Sprint(dawn+2000, ":first"), Wanted: protocol.TokenArg(wanted),
+			Mark: "p:mark", Generation: generation, ID: fmt.Sprint(dawn+2000, ":first"),
+			Wanted: protocol.TokenArg(wanted),
 		}
 		if q.Script = lua.Vote; p.mode == model.Read {
 			q.Script = lua.RVote

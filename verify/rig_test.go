@@ -203,7 +203,8 @@ func instance(owner int) string { return "instance-" + strconv.Itoa(owner%proces
 func claimOf(owner, number, slot int, mode model.Mode) protocol.Claim {
 	modes := map[model.Mode]protocol.Mode{model.Read: protocol.Read, model.Write: protocol.Write}
 	process := uuid.UUID{15: byte(owner % processes)}
-	return protocol.NewClaim(modes[mode], instance(owner), slot, uint64(number), protocol.Owner{Process: process, Handle: uint64(owner)})
+	return protocol.NewClaim(modes[mode], instance(owner), slot, uint64(number),
+		protocol.Owner{Process: process, Handle: uint64(owner)})
 }
 
 func known(t rapid.TB, id string) (model.Claim, protocol.Known) {
@@ -238,11 +239,13 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 	seen.Now, seen.Token = l.Now, s.Token
 	for _, h := range s.Holders {
 		c, _ := known(t, id(h.Known))
-		seen.Holds = append(seen.Holds, model.Hold{Claim: c, Mode: modeOf(h.Mode), Until: r.now/1000 + h.Lease.Milliseconds(), Count: h.Count})
+		seen.Holds = append(seen.Holds, model.Hold{Claim: c, Mode: modeOf(h.Mode),
+			Until: r.now/1000 + h.Lease.Milliseconds(), Count: h.Count})
 	}
 	for _, w := range s.Waiters {
 		c, _ := known(t, id(w.Known))
-		seen.Queue = append(seen.Queue, model.Waiter{Claim: c, Mode: modeOf(w.Mode), Until: r.now/1000 + w.Lease.Milliseconds()})
+		seen.Queue = append(seen.Queue, model.Waiter{Claim: c, Mode: modeOf(w.Mode),
+			Until: r.now/1000 + w.Lease.Milliseconds()})
 	}
 	plain := l.Clone()
 	for i := range plain.Holds {

@@ -20,8 +20,8 @@ func (r *rig) do(t testing.TB, s step) protocol.Reply {
 	return reply
 }
 
-// play runs what a text says: "w1/30" has writer 1 ask for 30 s, "r3-9/30" readers 3 to 9, "-w1" is writer 1's
-// release, or its withdrawal, and "+10" lets 10 s pass.
+// play runs what a text says: "w1/30" has writer 1 ask for 30 s, "r3-9/30" readers 3 to 9, "-w1" is writer
+// 1's release, or its withdrawal, and "+10" lets 10 s pass.
 func (r *rig) play(t testing.TB, text string) {
 	t.Helper()
 	for _, token := range strings.Fields(text) {
@@ -33,7 +33,8 @@ func (r *rig) play(t testing.TB, text string) {
 			r.pass(t, int64(seconds)*1000)
 		case sscanf(token, "-%c%d", &kind, &first):
 			r.do(t, release(who[kind](first), 0))
-		case sscanf(token, "%c%d-%d/%d", &kind, &first, &last, &seconds), sscanf(token, "%c%d/%d", &kind, &first, &seconds):
+		case sscanf(token, "%c%d-%d/%d", &kind, &first, &last, &seconds),
+			sscanf(token, "%c%d/%d", &kind, &first, &seconds):
 			for owner := first; owner <= max(first, last); owner++ {
 				r.do(t, askFor(who[kind](owner), int64(seconds)*1000, false))
 			}
@@ -261,7 +262,8 @@ func TestLastMillisecond(t *testing.T) {
 		of    protocol.Claim
 		build func(protocol.Claim) []step
 	}{
-		"a writer": {writer(1), alone}, "a reader": {reader(1), alone}, "a reader beside another": {reader(1), beside},
+		"a writer": {writer(1), alone}, "a reader": {reader(1), alone},
+		"a reader beside another": {reader(1), beside},
 	} {
 		hold := way.of
 		write := hold.ID.(string)[0] == 'w'
@@ -316,7 +318,8 @@ func TestRenewalsKeepTheKeys(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
 	const lease = 10_000 // ms
-	for name, others := range map[string][]protocol.Claim{"alone": nil, "beside a reader": {reader(2)}, "before a writer": {writer(2)}} {
+	for name, others := range map[string][]protocol.Claim{"alone": nil, "beside a reader": {reader(2)},
+		"before a writer": {writer(2)}} {
 		for _, hold := range []protocol.Claim{writer(1), reader(1)} {
 			r.reset(t)
 			claims := append([]protocol.Claim{hold}, others...)
@@ -432,17 +435,24 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 		claim  func(owner int) protocol.Claim
 		use    func(protocol.Claim) []step
 	}{
-		"writers":                 {nil, writer, write},
-		"readers":                 {nil, reader, write},
-		"readers beside another":  {[]step{askFor(reader(1), long, false)}, reader, write},
-		"readers beside others":   {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader, write},
-		"readers that die":        {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader, die},
-		"writers that try":        {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer, try},
-		"readers that try":        {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader, try},
-		"writers that wait":       {[]step{askFor(writer(1), long, false)}, writer, withdraw},
-		"writers behind another":  {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer, withdraw},
-		"writers behind a reader": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, writer, withdraw},
-		"readers that wait":       {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader, withdraw},
+		"writers":                {nil, writer, write},
+		"readers":                {nil, reader, write},
+		"readers beside another": {[]step{askFor(reader(1), long, false)}, reader, write},
+		"readers beside others": {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader,
+			write},
+		"readers that die": {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader,
+			die},
+		"writers that try": {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer,
+			try},
+		"readers that try": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader,
+			try},
+		"writers that wait": {[]step{askFor(writer(1), long, false)}, writer, withdraw},
+		"writers behind another": {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer,
+			withdraw},
+		"writers behind a reader": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, writer,
+			withdraw},
+		"readers that wait": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader,
+			withdraw},
 	} {
 		r.reset(t)
 		for _, s := range way.before {
@@ -548,7 +558,8 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
 	for _, s := range []*lua.Script{lua.Unlock, lua.RLock} {
-		r.load(t, s, strings.ReplaceAll(source(t, s.Name, false), "redis.call('RPUSH', '{told}',", "redis.pcall('PUBLISH',"))
+		r.load(t, s, strings.ReplaceAll(source(t, s.Name, false), "redis.call('RPUSH', '{told}',",
+			"redis.pcall('PUBLISH',"))
 	}
 	if err := r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
@@ -559,7 +570,8 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 			r.do(t, askFor(writer(1), 60_000, false))
 			r.do(t, askFor(next, 60_000, false))
 			r.pass(t, 10)
-			if reply := r.do(t, release(writer(1), token)); reply.Code != protocol.Done || reply.More || reply.Mute == "" {
+			if reply := r.do(t, release(writer(1), token)); reply.Code != protocol.Done || reply.More ||
+				reply.Mute == "" {
 				t.Errorf("%+v", reply)
 			}
 			if s := r.state(t); len(s.Holds) != 1 || held(s, 2) == nil || len(s.Queue) != 0 {
@@ -598,7 +610,8 @@ func TestAheadCountsWhoIsServedBefore(t *testing.T) {
 		for _, w := range waiters {
 			ahead = append(ahead, r.do(t, askFor(w, 60_000, false)).Ahead)
 		}
-		ahead = append(ahead, r.do(t, askFor(writer(6), 60_000, true)).Ahead, r.do(t, askFor(reader(7), 60_000, true)).Ahead)
+		ahead = append(ahead, r.do(t, askFor(writer(6), 60_000, true)).Ahead,
+			r.do(t, askFor(reader(7), 60_000, true)).Ahead)
 		if !slices.Equal(first, c.first) || !slices.Equal(ahead, c.ahead) {
 			t.Errorf("%s: first %v and later %v are ahead, of %v and %v", name, first, ahead, c.first, c.ahead)
 		}
@@ -617,14 +630,16 @@ func TestDeadAheadDoNotCount(t *testing.T) {
 			r.do(t, askFor(writer(4+i), 1_000, false))
 		}
 		r.pass(t, 10_000)
-		if reply := r.do(t, askFor(writer(9), 60_000, false)); reply.Ahead != 2 || reply.Again.Round(time.Second) != 30*time.Second {
+		if reply := r.do(t, askFor(writer(9), 60_000, false)); reply.Ahead != 2 ||
+			reply.Again.Round(time.Second) != 30*time.Second {
 			t.Errorf("a writer behind %d dead: %+v", dead, reply)
 		}
 	}
 
 	r.reset(t)
 	r.play(t, "r1/90 w2/1 w3/40 +10")
-	if reply := r.do(t, askFor(reader(4), 60_000, false)); reply.Ahead != 1 || reply.Again.Round(time.Second) != 30*time.Second {
+	if reply := r.do(t, askFor(reader(4), 60_000, false)); reply.Ahead != 1 ||
+		reply.Again.Round(time.Second) != 30*time.Second {
 		t.Errorf("a reader: %+v", reply)
 	}
 }
@@ -683,7 +698,8 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 		"a writer": hold(writer(1)), "a reader": hold(reader(1)), "readers": hold(reader(1), reader(2)),
 		"a writer that reads": append(hold(writer(1)), askUnder(1)),
 	} {
-		for _, left := range [][]step{hold(writer(3)), hold(reader(3)), hold(writer(3), reader(4)), hold(reader(4), writer(3))} {
+		for _, left := range [][]step{hold(writer(3)), hold(reader(3)), hold(writer(3), reader(4)),
+			hold(reader(4), writer(3))} {
 			for _, next := range []protocol.Claim{writer(5), reader(5)} {
 				r.reset(t)
 				r.do(t, askFor(writer(9), 60_000, false))
@@ -741,7 +757,8 @@ func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, true)
 	for _, s := range []step{
-		askFor(writer(10), 60_000, true), askFor(reader(10), 60_000, true), askFor(writer(10), 60_000, false), askFor(reader(10), 60_000, false),
+		askFor(writer(10), 60_000, true), askFor(reader(10), 60_000, true), askFor(writer(10), 60_000, false),
+		askFor(reader(10), 60_000, false),
 	} {
 		r.reset(t)
 		r.play(t, "w1-9/1 +10")
@@ -749,7 +766,8 @@ func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 		if reply.Token != 0 || !reply.More || reply.Mode != protocol.None || reply.Claim != "" || reply.Again != 0 {
 			t.Errorf("%s: %+v", s.name, reply)
 		}
-		r.do(t, askFor(reader(11), 60_000, false)) // is answered, too, though the hash says only that somebody waits
+		// is answered, too, though the hash says only that somebody waits
+		r.do(t, askFor(reader(11), 60_000, false))
 	}
 }
 
@@ -805,12 +823,14 @@ func TestWithdrawalOfTheFirstTellsTheNext(t *testing.T) {
 	}{
 		// The hold ends earlier than the readers were told when they came. The first of them was told since.
 		"the first reader": {[]step{
-			askFor(writer(1), 60_000, false), askFor(reader(2), 60_000, false), askFor(reader(3), 60_000, false), shorten,
+			askFor(writer(1), 60_000, false), askFor(reader(2), 60_000, false), askFor(reader(3), 60_000, false),
+			shorten,
 		}, reader(2), 3},
 		// Readers look again when the lease of the writer ends that is in their way, which now is one with a
 		// shorter lease.
 		"the first writer": {[]step{
-			askFor(reader(1), 60_000, false), askFor(writer(2), 60_000, false), askFor(writer(3), 5_000, false), askFor(reader(4), 60_000, false),
+			askFor(reader(1), 60_000, false), askFor(writer(2), 60_000, false), askFor(writer(3), 5_000, false),
+			askFor(reader(4), 60_000, false),
 		}, writer(2), 4},
 	} {
 		r.reset(t)

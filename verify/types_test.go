@@ -52,11 +52,13 @@ func release(c protocol.Claim, token int64) step {
 }
 
 func renew(c protocol.Claim) step {
-	return step{protocol.Request{Script: lua.Renew, Claim: c, Lease: lease(30_000)}, fmt.Sprintf("renews %s", c.ID)}
+	return step{protocol.Request{Script: lua.Renew, Claim: c, Lease: lease(30_000)},
+		fmt.Sprintf("renews %s", c.ID)}
 }
 
 func reenter(c protocol.Claim, shorten bool) step {
-	q := protocol.Request{Script: lua.Reenter, Claim: c, Lease: lease(30_000), Count: 2, Sequence: 9, Shorten: shorten}
+	q := protocol.Request{Script: lua.Reenter, Claim: c, Lease: lease(30_000), Count: 2, Sequence: 9,
+		Shorten: shorten}
 	return step{q, fmt.Sprintf("re-enters %s (to shorten: %v)", c.ID, shorten)}
 }
 
@@ -95,13 +97,16 @@ func situations() (states map[string][]step, runs []step) {
 	for owner := 1; owner <= 5; owner++ {
 		for _, c := range []protocol.Claim{writer(owner), reader(owner)} {
 			if owner == 5 { // nobody has heard of it
-				runs = append(runs, askFor(c, 10_000, false), askFor(c, 10_000, true), askFor(c, 90_000_000, false), release(c, 0))
+				runs = append(runs, askFor(c, 10_000, false), askFor(c, 10_000, true), askFor(c, 90_000_000, false),
+					release(c, 0))
 			} else if owner != 4 {
-				runs = append(runs, askFor(c, 10_000, false), release(c, 0), release(c, began), renew(c), reenter(c, false), reenter(c, true))
+				runs = append(runs, askFor(c, 10_000, false), release(c, 0), release(c, began), renew(c),
+					reenter(c, false), reenter(c, true))
 			}
 		}
 	}
-	runs = append(runs, askUnder(1), release(within(1), 0), release(within(1), began), renew(within(1)), force, serve)
+	runs = append(runs, askUnder(1), release(within(1), 0), release(within(1), began), renew(within(1)), force,
+		serve)
 	return states, runs
 }
 
@@ -161,7 +166,8 @@ func waits(s protocol.State, c protocol.Claim) bool {
 func exclusive(t testing.TB, s protocol.State, after string) {
 	for _, w := range s.Holders {
 		for _, h := range s.Holders {
-			if w.Known.Mode == protocol.Write && h.Known != w.Known && (h.Known.Mode == protocol.Write || h.Owner != w.Owner) {
+			if w.Known.Mode == protocol.Write && h.Known != w.Known &&
+				(h.Known.Mode == protocol.Write || h.Owner != w.Owner) {
 				t.Errorf("%s: %s writes, and %s has the lock, too", after, id(w.Known), id(h.Known))
 			}
 		}
@@ -198,7 +204,8 @@ func TestLostKeys(t *testing.T) {
 				if reply.Token > 0 && has(after, run.Claim) == nil {
 					t.Errorf("%s: it is told that it has the lock, and has not", what)
 				}
-				if reply.Token > 0 && !reply.Before && has(before, run.Claim) == nil && run.Writer == nil && reply.Token < r.now {
+				if reply.Token > 0 && !reply.Before && has(before, run.Claim) == nil && run.Writer == nil &&
+					reply.Token < r.now {
 					t.Errorf("%s: its token is %d, and the time is %d", what, reply.Token, r.now)
 				}
 				r.ttls(t)
@@ -365,10 +372,12 @@ func TestFullServer(t *testing.T) {
 		before := begin()
 		reply, err := full(force)
 		after := r.glance(t)
-		if err != nil || reply.Code != protocol.Done || slices.ContainsFunc(before.Holders, func(h protocol.Holder) bool { return has(after, claims(h.Known)) != nil }) {
+		if err != nil || reply.Code != protocol.Done || slices.ContainsFunc(before.Holders,
+			func(h protocol.Holder) bool { return has(after, claims(h.Known)) != nil }) {
 			t.Errorf("%s, force: %+v, %v, %+v", state, reply, err, after)
 		}
-		for _, s := range []step{askFor(writer(5), 10_000, false), askFor(reader(5), 10_000, false), askFor(writer(5), 10_000, true)} {
+		for _, s := range []step{askFor(writer(5), 10_000, false), askFor(reader(5), 10_000, false),
+			askFor(writer(5), 10_000, true)} {
 			begin()
 			before := r.contents()
 			reply, err := full(s)

@@ -47,8 +47,9 @@ one name, and all for writing with one name. It loads the server, and uses locks
 // A scene is one of the things that bench measures.
 type scene struct {
 	title string
-	lock  func(rw *rwlock.RWLock, ctx context.Context, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error)
-	own   bool // whether each goroutine has a name of its own
+	lock  func(rw *rwlock.RWLock, ctx context.Context, name string, opts ...rwlock.LockOption) (*rwlock.Hold,
+		error)
+	own bool // whether each goroutine has a name of its own
 }
 
 var scenes = []scene{
@@ -92,13 +93,15 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 	t.Header("PAIRS", "CLIENTS", "PAIRS/S", "P50", "P90", "P99", "MAX")
 	us := func(v float64) output.Cell { return leaseCell(time.Duration(v * float64(time.Microsecond))) }
 	for _, m := range all {
-		t.Add(text("%s", m.Scene), text("%d", m.Clients), text("%.0f", m.Rate), us(m.P50), us(m.P90), us(m.P99), us(m.Max))
+		t.Add(text("%s", m.Scene), text("%d", m.Clients), text("%.0f", m.Rate), us(m.P50), us(m.P90), us(m.P99),
+			us(m.Max))
 	}
 	return t.Print(os.Stdout, output.Color(os.Stdout))
 }
 
 // run locks and unlocks with all clients for d.
-func (sc scene) run(ctx context.Context, s *session, name string, clients int, d time.Duration) (measured, error) {
+func (sc scene) run(ctx context.Context, s *session, name string, clients int, d time.Duration) (measured,
+	error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	took := make([][]time.Duration, clients)
@@ -170,7 +173,8 @@ func progress(title string, done, all time.Duration) (stop func()) {
 		defer ticker.Stop()
 		for {
 			full := min(width, int(width*(done+time.Since(start))/all))
-			fmt.Fprintf(os.Stderr, "\r\x1b[K[%s%s] %s", strings.Repeat("█", full), strings.Repeat("░", width-full), title)
+			fmt.Fprintf(os.Stderr, "\r\x1b[K[%s%s] %s", strings.Repeat("█", full), strings.Repeat("░", width-full),
+				title)
 			select {
 			case <-ticker.C:
 			case <-end:

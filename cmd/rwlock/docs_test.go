@@ -81,7 +81,8 @@ func runAll(t *testing.T, url string, commands []string) []string {
 		} else {
 			script += "2>/dev/null &\n"
 			background++
-			script += fmt.Sprintf("until [ $(rwlock ls --json | grep -o owner | wc -l) = %d ]; do sleep 0.05; done\n", background)
+			script += fmt.Sprintf("until [ $(rwlock ls --json | grep -o owner | wc -l) = %d ]; do sleep 0.05; done\n",
+				background)
 		}
 		script += "echo '" + strings.TrimSuffix(end, "\n") + "'\n"
 	}
@@ -108,7 +109,8 @@ func normal(text string) string {
 		{`\d\d:\d\d:\d\d`, "TIME"},
 		{` {2,}`, "  "},
 		{`  8  \d+  `, "  8  RATE  "}, // of bench with eight clients
-		{`(?m)^(ok|warn)  (round trip|handover)  .*$(\n  → (each lock|notifications).*)?`, "ok  $2"}, // on a machine that is busy
+		// on a machine that is busy
+		{`(?m)^(ok|warn)  (round trip|handover)  .*$(\n  → (each lock|notifications).*)?`, "ok  $2"},
 	} {
 		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
 	}

@@ -72,7 +72,8 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 }
 
 // checkServer checks a server, or each master of a cluster, and the locks there.
-func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, []doctor.Peer, error) {
+func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding,
+	[]doctor.Peer, error) {
 	findings, peers, err := a.checkNodes(ctx, url, client)
 	if err != nil {
 		return nil, nil, err
@@ -83,7 +84,8 @@ func (a *app) checkServer(ctx context.Context, url string, client redis.Universa
 }
 
 // checkNodes checks each master on its own, and returns them.
-func (a *app) checkNodes(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding, []doctor.Peer, error) {
+func (a *app) checkNodes(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding,
+	[]doctor.Peer, error) {
 	var mu sync.Mutex
 	var findings []doctor.Finding
 	var peers []doctor.Peer
@@ -97,7 +99,9 @@ func (a *app) checkNodes(ctx context.Context, url string, client redis.Universal
 	var err error
 	switch c := client.(type) {
 	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return check(ctx, c.Options().Addr, c) })
+		err = c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			return check(ctx, c.Options().Addr, c)
+		})
 		slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(a.Server, b.Server) })
 	case *redis.Client:
 		err = check(ctx, url, c)
@@ -112,7 +116,8 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 		return output.JSON(os.Stdout, findings)
 	}
 	styles := map[doctor.Status]output.Style{
-		doctor.OK: output.Green, doctor.Warning: output.Yellow, doctor.Failed: output.Red, doctor.Unknown: output.Dim}
+		doctor.OK: output.Green, doctor.Warning: output.Yellow, doctor.Failed: output.Red,
+		doctor.Unknown: output.Dim}
 	t := &output.Table{}
 	server := ""
 	for _, f := range findings {
@@ -120,7 +125,8 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 			server = f.Server
 			t.Add(output.Cell{Text: server, Style: output.Bold})
 		}
-		t.Add(output.Cell{Text: string(f.Status), Style: styles[f.Status]}, text("%s", f.Check), text("%s", f.Detail))
+		t.Add(output.Cell{Text: string(f.Status), Style: styles[f.Status]}, text("%s", f.Check),
+			text("%s", f.Detail))
 		if f.Advice != "" {
 			t.Add(output.Cell{}, output.Cell{}, output.Cell{Text: "→ " + f.Advice, Style: styles[f.Status]})
 		}

@@ -27,7 +27,8 @@ import (
 )
 
 // passedOn are the signals that the command is sent when this process gets them.
-var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1,
+	syscall.SIGUSR2}
 
 // execFlags are the flags of exec.
 type execFlags struct {
@@ -93,10 +94,12 @@ Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server
 	flags.Lookup("grace").DefValue = ""
 	flags.Var(&f.atLeast, "at-least", "keep the lock for this long, though the command ends earlier")
 	flags.Lookup("at-least").DefValue = ""
-	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitLocked, "exit with `CODE` if the lock is not acquired")
+	flags.IntVarP(&f.conflict, "conflict-exit-code", "E", exitLocked,
+		"exit with `CODE` if the lock is not acquired")
 	flags.StringVar(&f.label, "label", "", "`TEXT` that inspect and watch show beside the owner (default COMMAND@HOST:PID)")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "say what exec waits for; on a terminal it does so anyway")
-	flags.BoolVar(&f.keepPassword, "keep-password", false, "leave the server's password in the environment of the command")
+	flags.BoolVar(&f.keepPassword, "keep-password", false,
+		"leave the server's password in the environment of the command")
 	return cmd
 }
 
@@ -155,7 +158,8 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		return err
 	}
 	label := cmp.Or(f.label, defaultLabel(argv[0]))
-	s, err := a.open(rwlock.WithLease(time.Duration(f.lease)), rwlock.WithLogger(logger()), rwlock.WithLabel(label))
+	s, err := a.open(rwlock.WithLease(time.Duration(f.lease)), rwlock.WithLogger(logger()),
+		rwlock.WithLabel(label))
 	if err != nil {
 		return err
 	}
@@ -328,7 +332,9 @@ func (f *execFlags) announce(ctx context.Context, s *session, name string) (stop
 // inTheWay says who holds a lock, and how many wait for it: ahead of an owner, if that waits, too.
 func inTheWay(s rwlock.State, owner string) string {
 	ahead := len(s.Waiters)
-	if i := slices.IndexFunc(s.Waiters, func(w rwlock.Waiter) bool { return w.Owner.String() == owner }); i >= 0 {
+	if i := slices.IndexFunc(s.Waiters, func(w rwlock.Waiter) bool {
+		return w.Owner.String() == owner
+	}); i >= 0 {
 		ahead = i
 	}
 	text := "others are served first"

@@ -23,7 +23,8 @@ import (
 func TestSignalsArePassedOnToTheCommandAndItsChildren(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
 			if signal.Ignored(s) { // as under nohup, which the tool would inherit; what is caught here, it does not
@@ -73,7 +74,8 @@ func TestIgnoredSignalStaysIgnored(t *testing.T) {
 	p := prepare(t, url)
 	nohup, err := filepath.Abs("/usr/bin/nohup")
 	require.NoError(t, err)
-	p.cmd.Args = []string{"nohup", "rwlock", "exec", t.Name(), "--", "sh", "-c", "echo ready; read line; echo $line"}
+	p.cmd.Args = []string{"nohup", "rwlock", "exec", t.Name(), "--", "sh", "-c",
+		"echo ready; read line; echo $line"}
 	p.cmd.Path = nohup
 	in, err := p.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -120,13 +122,15 @@ func TestCommandIsGoneBeforeAnybodyElseHasTheLock(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr())
 	rw := newLock(t, server.Client())
 	dir := t.TempDir()
-	p := prepare(t, "redis://"+proxy.Addr(), "exec", "--lease", "2s", "--grace", "500ms", t.Name(), "--", "sh", "-c",
+	p := prepare(t, "redis://"+proxy.Addr(), "exec", "--lease", "2s", "--grace", "500ms", t.Name(), "--", "sh",
+		"-c",
 		`run() { trap "date +%s.%N > $1-told" TERM; while :; do date +%s.%N > $1-next; mv $1-next $1; sleep 0.01; done; }
 		(run inner) & run outer`)
 	p.cmd.Dir = dir
 	p.launch()
 	for _, name := range []string{"inner", "outer"} {
-		eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil }, "a sign of %s", name)
+		eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, name)); return err == nil },
+			"a sign of %s", name)
 	}
 	proxy.Blackhole(faultproxy.Both)
 
@@ -161,7 +165,8 @@ func timeIn(t *testing.T, file string) time.Time {
 func TestLossWinsOverTheCommandsExitCode(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
-	p := start(t, url, "exec", "--lease", "600ms", t.Name(), "--", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.01; done")
+	p := start(t, url, "exec", "--lease", "600ms", t.Name(), "--", "sh", "-c",
+		"trap 'exit 0' TERM; while :; do sleep 0.01; done")
 	awaitState(t, rw, t.Name(), 1, 0)
 	require.NoError(t, rw.ForceUnlock(context.Background(), t.Name()))
 	require.Equal(t, exitLost, p.exit())
@@ -181,7 +186,8 @@ func TestForceUnlockEndsTheCommandBeforeTheNextRenewal(t *testing.T) {
 func TestServerGoneAtTheEnd(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
-	p := prepare(t, "redis://"+server.Addr(), "exec", "--lease", "60s", t.Name(), "--", "sh", "-c", "echo ready; read line; exit 3")
+	p := prepare(t, "redis://"+server.Addr(), "exec", "--lease", "60s", t.Name(), "--", "sh", "-c",
+		"echo ready; read line; exit 3")
 	in, err := p.cmd.StdinPipe()
 	require.NoError(t, err)
 	p.launch()

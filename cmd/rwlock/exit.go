@@ -64,7 +64,8 @@ func hint(err error) error {
 		if os.Getenv(holdsVariable) != "" {
 			return fmt.Errorf("%w (exec leaves the password out of its command's environment; see exec --keep-password)", err)
 		}
-		return fmt.Errorf("%w (no password was given: put it into RWLOCK_PASSWORD, a --password-file or REDIS_URL)", err)
+		return fmt.Errorf("%w (no password was given: put it into RWLOCK_PASSWORD, a --password-file or REDIS_URL)",
+			err)
 	case strings.Contains(text, "READONLY"):
 		return fmt.Errorf("%w (the server is a replica: use its master, or redis+sentinel://)", err)
 	}
@@ -87,8 +88,9 @@ func (a *app) report(err error) int {
 	if e.err == nil {
 		return e.code
 	}
-	text := credentials.ReplaceAllString(e.err.Error(), "://…@")                     // cobra quotes arguments
-	fmt.Fprintf(os.Stderr, "rwlock: %s\n", strings.ReplaceAll(text, "rwlock: ", "")) // the library's errors begin with it
+	text := credentials.ReplaceAllString(e.err.Error(), "://…@") // cobra quotes arguments
+	// the library's errors begin with it
+	fmt.Fprintf(os.Stderr, "rwlock: %s\n", strings.ReplaceAll(text, "rwlock: ", ""))
 	if e.code == exitUsage {
 		fmt.Fprintf(os.Stderr, "See '%s --help'.\n", a.running)
 	}

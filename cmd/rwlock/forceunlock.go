@@ -28,7 +28,9 @@ Without --yes, force-unlock shows the holders and asks; if the answer is no, it 
 		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.with(cmd, func(ctx context.Context, s *session) error { return a.forceUnlock(ctx, s, args[0], yes) })
+			return a.with(cmd, func(ctx context.Context, s *session) error {
+				return a.forceUnlock(ctx, s, args[0], yes)
+			})
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")

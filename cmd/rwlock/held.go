@@ -93,7 +93,8 @@ type environment struct {
 }
 
 // missing returns the names that are not held outside, in the order in which to take them.
-func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode, names []string) ([]string, error) {
+func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode, names []string) ([]string,
+	error) {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	if len(e.outer) == 0 {
@@ -122,7 +123,9 @@ func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode,
 func (e *environment) heldOutside(state rwlock.State) rwlock.Mode {
 	mode := rwlock.None
 	for _, h := range state.Holders {
-		if slices.ContainsFunc(e.outer, func(o holdJSON) bool { return o.Owner == h.Owner.String() && o.is(state.Name) }) {
+		if slices.ContainsFunc(e.outer, func(o holdJSON) bool {
+			return o.Owner == h.Owner.String() && o.is(state.Name)
+		}) {
 			mode = max(mode, h.Mode)
 		}
 	}

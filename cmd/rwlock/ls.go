@@ -75,7 +75,8 @@ func (a *app) list(states []rwlock.State) error {
 			t.Add(text("%s", output.Name(s.Name)), modeCell(rwlock.None))
 			continue
 		}
-		t.Add(text("%s", output.Name(s.Name)), modeCell(s.Mode), text("%d", len(s.Holders)), text("%d", len(s.Waiters)),
+		t.Add(text("%s", output.Name(s.Name)), modeCell(s.Mode), text("%d", len(s.Holders)),
+			text("%d", len(s.Waiters)),
 			ageCell(oldest(s).Since), leaseCell(longestLease(s)), labelCell(oldest(s).Label))
 	}
 	return t.Print(os.Stdout, output.Color(os.Stdout))

@@ -99,7 +99,9 @@ func (p *tool) exit() int {
 // says waits until the process has written the text to standard output.
 func (p *tool) says(text string) {
 	p.t.Helper()
-	eventually(p.t, func() bool { return strings.Contains(p.out.String(), text) }, "%q from %v; it says %q", text, p.cmd.Args, &p.out)
+	eventually(p.t, func() bool {
+		return strings.Contains(p.out.String(), text)
+	}, "%q from %v; it says %q", text, p.cmd.Args, &p.out)
 }
 
 // A buffer can be read while it is written.

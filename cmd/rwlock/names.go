@@ -40,7 +40,8 @@ func patternOf(args []string) string {
 }
 
 // completeName suggests the names of locks that are held or waited for.
-func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]string,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
@@ -104,7 +105,8 @@ func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, 
 
 // states returns those states of the locks whose names match the pattern that keep keeps, those with the most
 // waiters first.
-func (a *app) states(ctx context.Context, s *session, pattern string, keep func(rwlock.State) bool) ([]rwlock.State, error) {
+func (a *app) states(ctx context.Context, s *session, pattern string,
+	keep func(rwlock.State) bool) ([]rwlock.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	list, err := a.names(ctx, s, pattern)

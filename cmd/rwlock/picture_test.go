@@ -51,7 +51,8 @@ var sgr = regexp.MustCompile(`\x1b\[([\d;]*)m`)
 
 // picture draws what a terminal shows as an SVG.
 func picture(frame string) string {
-	looks := map[string]string{"0": "</tspan>", "1": `<tspan font-weight="bold">`, "2": `<tspan opacity="0.6">`, "31": `<tspan fill="#ff6b6b">`,
+	looks := map[string]string{"0": "</tspan>", "1": `<tspan font-weight="bold">`, "2": `<tspan opacity="0.6">`,
+		"31": `<tspan fill="#ff6b6b">`,
 		"32": `<tspan fill="#6bd968">`, "33": `<tspan fill="#e5c07b">`}
 	frame = strings.NewReplacer("\x1b[K", "", "\r", "").Replace(frame)
 	lines := strings.Split(strings.TrimSuffix(frame, "\n"), "\n")
@@ -60,7 +61,9 @@ func picture(frame string) string {
 		20*len(lines)+24)
 	b.WriteString(`<rect width="100%" height="100%" rx="6" fill="#1e1e1e"/>` + "\n")
 	for i, line := range lines {
-		line = sgr.ReplaceAllStringFunc(html.EscapeString(line), func(s string) string { return looks[sgr.FindStringSubmatch(s)[1]] })
+		line = sgr.ReplaceAllStringFunc(html.EscapeString(line), func(s string) string {
+			return looks[sgr.FindStringSubmatch(s)[1]]
+		})
 		fmt.Fprintf(&b, `<text x="16" y="%d" fill="#dddddd" xml:space="preserve">%s</text>`+"\n", 20*i+26, line)
 	}
 	return b.String() + "</svg>\n"

@@ -212,7 +212,8 @@ func (s *session) disconnect() {
 
 // most runs fn with each client at a time, and returns once it has succeeded with a majority of them. Its
 // error names a server.
-func (s *session) most(ctx context.Context, fn func(ctx context.Context, c redis.UniversalClient) error) error {
+func (s *session) most(ctx context.Context, fn func(ctx context.Context,
+	c redis.UniversalClient) error) error {
 	start := time.Now()
 	results := make(chan error, len(s.clients))
 	for i, c := range s.clients {
@@ -259,7 +260,8 @@ func (s *session) reach(ctx context.Context) error {
 }
 
 // with runs fn with a session, and with a context that a signal ends.
-func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) error, opts ...rwlock.Option) error {
+func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) error,
+	opts ...rwlock.Option) error {
 	s, err := a.open(opts...)
 	if err != nil {
 		return err
@@ -267,7 +269,9 @@ func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) 
 	defer s.close()
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	return unavailable(untilSignal(cmd.Context(), signals, func(ctx context.Context) error { return fn(ctx, s) }))
+	return unavailable(untilSignal(cmd.Context(), signals, func(ctx context.Context) error {
+		return fn(ctx, s)
+	}))
 }
 
 // untilSignal runs fn with a context that ends with the next signal. If there was one, it returns it as an

@@ -117,7 +117,8 @@ func TestTLS(t *testing.T) {
 	addr := freeAddress(t)
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
-	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert,
+	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
+		cert,
 		"--tls-auth-clients", "no")
 
 	p := prepare(t, "rediss://"+addr, "exec", "a", "--", "echo", "ran")
@@ -141,7 +142,8 @@ func TestClientCertificate(t *testing.T) {
 	addr := freeAddress(t)
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
-	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
+		cert)
 	p := start(t, "rediss://"+addr, "exec", "--cacert", cert, "--cert", cert, "--key", key, "a", "true")
 	require.Zero(t, p.exit())
 	p = start(t, "rediss://"+addr, "exec", "-n", "--cacert", cert, "a", "true")
@@ -201,7 +203,8 @@ func TestQuorum(t *testing.T) {
 
 	servers[0].Kill()
 	require.Equal(t, exitLocked, start(t, url, "exec", "--try", "a", "--", "true").exit())
-	require.Zero(t, start(t, "", "exec", "--redis", urls[0], "--redis", urls[1], "--redis", urls[2], "b", "--", "true").exit())
+	require.Zero(t, start(t, "", "exec", "--redis", urls[0], "--redis", urls[1], "--redis", urls[2], "b", "--",
+		"true").exit())
 	require.Zero(t, start(t, url, "ls").exit())
 
 	servers[1].Kill()

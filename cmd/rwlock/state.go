@@ -57,7 +57,8 @@ type waiterJSON struct {
 }
 
 func toJSON(s rwlock.State) stateJSON {
-	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{}, Waiters: []waiterJSON{}}
+	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{},
+		Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
 		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil}
 		if !h.Since.IsZero() {
@@ -67,7 +68,8 @@ func toJSON(s rwlock.State) stateJSON {
 		j.Holders = append(j.Holders, holder)
 	}
 	for _, w := range s.Waiters {
-		j.Waiters = append(j.Waiters, waiterJSON{w.Owner.String(), w.Label, w.Mode.String(), w.Lease.Milliseconds()})
+		j.Waiters = append(j.Waiters, waiterJSON{w.Owner.String(), w.Label, w.Mode.String(),
+			w.Lease.Milliseconds()})
 	}
 	return j
 }
@@ -106,12 +108,14 @@ func ownersTable(states []rwlock.State) *output.Table {
 			continue
 		}
 		for _, h := range s.Holders {
-			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), ageCell(h.Since), leaseCell(h.Lease), labelCell(h.Label), text("%s", h.Owner))
+			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), ageCell(h.Since), leaseCell(h.Lease),
+				labelCell(h.Label), text("%s", h.Owner))
 			name = output.Cell{}
 		}
 		for i, w := range s.Waiters {
 			waits := output.Cell{Text: "waits " + strconv.Itoa(i+1), Style: output.Dim}
-			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, output.Cell{}, leaseCell(w.Lease), labelCell(w.Label), text("%s", w.Owner))
+			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, output.Cell{}, leaseCell(w.Lease), labelCell(w.Label),
+				text("%s", w.Owner))
 			name = output.Cell{}
 		}
 	}

@@ -116,7 +116,8 @@ func TestForceUnlockAsks(t *testing.T) {
 	for _, c := range []struct {
 		answer        string
 		code, holders int
-	}{{"\n", exitFailed, 1}, {"n\n", exitFailed, 1}, {"\x04", exitFailed, 1}, {"\x03", 128 + 2, 1}, {"y\n", 0, 0}} {
+	}{{"\n", exitFailed, 1}, {"n\n", exitFailed, 1}, {"\x04", exitFailed, 1}, {"\x03", 128 + 2, 1},
+		{"y\n", 0, 0}} {
 		h, err := rw.Lock(t.Context(), t.Name())
 		require.NoError(t, err)
 		p := prepare(t, url, "force-unlock", t.Name())
@@ -143,7 +144,8 @@ func TestBenchDrawsABar(t *testing.T) {
 func TestCommandOnATerminal(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
-	p := prepare(t, url, "exec", t.Name(), "--", "sh", "-c", "echo ready; read line; echo got $line; exec sleep 100")
+	p := prepare(t, url, "exec", t.Name(), "--", "sh", "-c",
+		"echo ready; read line; echo got $line; exec sleep 100")
 	keyboard := onTerminal(t, p)
 	p.says("ready")
 	press(t, keyboard, "hello\n")

@@ -49,7 +49,8 @@ type look struct {
 	err    error
 }
 
-func (a *app) watch(ctx context.Context, interval time.Duration, states func() ([]rwlock.State, error)) error {
+func (a *app) watch(ctx context.Context, interval time.Duration,
+	states func() ([]rwlock.State, error)) error {
 	show, screen := a.showLines, false
 	switch {
 	case a.json:

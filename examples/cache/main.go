@@ -34,7 +34,8 @@ type cache struct {
 }
 
 // get returns the entry of key. If there is none, it stores what query returns.
-func (c cache) get(ctx context.Context, key string, query func(ctx context.Context) (string, error)) (string, error) {
+func (c cache) get(ctx context.Context, key string, query func(ctx context.Context) (string, error)) (string,
+	error) {
 	if value, err := c.cached(ctx, key); !errors.Is(err, redis.Nil) {
 		return value, err // a hit takes no lock
 	}

@@ -28,14 +28,16 @@ type machine struct {
 // once runs job if no machine has run it for this slot, such as a day, and says what became of it. A lock
 // alone does not tell: the machine whose clock is late finds it free again, so the job is marked as done. If
 // the machine that runs it dies in the middle, there is no mark, and whoever tries next runs the job.
-func (m machine) once(ctx context.Context, lock, slot string, job func(ctx context.Context) error) (outcome string, err error) {
+func (m machine) once(ctx context.Context, lock, slot string,
+	job func(ctx context.Context) error) (outcome string, err error) {
 	h, err := m.rw.TryLock(ctx, lock)
 	if errors.Is(err, rwlock.ErrLocked) {
 		return "left to " + m.runner(ctx, lock), nil
 	} else if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, h.Unlock(ctx)) }() // ErrLost: perhaps another machine has begun as well
+	// ErrLost: perhaps another machine has begun as well
+	defer func() { err = errors.Join(err, h.Unlock(ctx)) }()
 	mark := lock + ":" + slot
 	if by, err := m.client.Get(h.Context(), mark).Result(); err == nil {
 		return "was done by " + by, nil

@@ -62,11 +62,12 @@ func TestHandlerMayLockItsTenantAgain(t *testing.T) {
 	t.Parallel()
 	rw := newLock(t)
 	handler := http.NewServeMux()
-	handler.Handle("/{tenant}", lockTenant(rw, time.Second, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h, err := rw.TryLock(r.Context(), "tenant:"+r.PathValue("tenant"))
-		if assert.NoError(t, err) {
-			assert.NoError(t, h.Unlock(r.Context()))
-		}
-	})))
+	handler.Handle("/{tenant}", lockTenant(rw, time.Second,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			h, err := rw.TryLock(r.Context(), "tenant:"+r.PathValue("tenant"))
+			if assert.NoError(t, err) {
+				assert.NoError(t, h.Unlock(r.Context()))
+			}
+		})))
 	assert.Equal(t, http.StatusOK, answer(handler, "POST", "/acme").StatusCode)
 }

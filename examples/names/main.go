@@ -26,7 +26,8 @@ type bank struct {
 // transfer moves amount from one account to another, if limit allows it. It changes the accounts and only
 // reads the limit.
 func (b *bank) transfer(ctx context.Context, from, to string, amount int) error {
-	wants := []rwlock.Want{{Name: from, Mode: rwlock.Write}, {Name: to, Mode: rwlock.Write}, {Name: "limit", Mode: rwlock.Read}}
+	wants := []rwlock.Want{{Name: from, Mode: rwlock.Write}, {Name: to, Mode: rwlock.Write},
+		{Name: "limit", Mode: rwlock.Read}}
 	return b.rw.WithAll(ctx, wants, func(ctx context.Context, holds []*rwlock.Hold) error {
 		if amount > *b.balances["limit"] {
 			return errors.New("the amount is above the limit")

@@ -29,11 +29,13 @@ import (
 // observed returns an RWLock, and what serves its metrics to Prometheus.
 func observed(client redis.UniversalClient) (*rwlock.RWLock, http.Handler, error) {
 	registry := prometheus.NewRegistry()
-	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithoutTargetInfo())
+	reader, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(),
+		exporter.WithoutTargetInfo())
 	if err != nil {
 		return nil, nil, err
 	}
-	telemetry, err := otelrwlock.New(otelrwlock.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))
+	telemetry, err := otelrwlock.New(otelrwlock.WithMeterProvider(
+		metric.NewMeterProvider(metric.WithReader(reader))))
 	if err != nil {
 		return nil, nil, err
 	}

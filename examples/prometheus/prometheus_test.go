@@ -66,7 +66,8 @@ func scraped(t *testing.T) (text string, families map[string]*dto.MetricFamily) 
 		require.Equal(t, 200, response.Code)
 		text = response.Body.String()
 		for _, part := range []string{
-			`_count{mode="read",outcome="acquired",path="local"}`, `_count{mode="write",outcome="acquired",path="local"}`,
+			`_count{mode="read",outcome="acquired",path="local"}`,
+			`_count{mode="write",outcome="acquired",path="local"}`,
 			`_count{mode="read",outcome="locked"} 1`, `lost_total{mode="write",reason="gone"} 1`,
 		} {
 			if !strings.Contains(text, part) {
@@ -93,7 +94,8 @@ func TestScrape(t *testing.T) {
 	}
 	assert.ElementsMatch(t, names, []string{
 		"rwlock_acquire_duration_seconds", "rwlock_hold_duration_seconds", "rwlock_hold_count", "rwlock_wait_count",
-		"rwlock_hold_oldest_seconds", "rwlock_hold_lost_total", "rwlock_renewal_failures_total", "rwlock_lease_remaining_seconds",
+		"rwlock_hold_oldest_seconds", "rwlock_hold_lost_total", "rwlock_renewal_failures_total",
+		"rwlock_lease_remaining_seconds",
 		"rwlock_wakeup_missed_total",
 	})
 	assert.NotContains(t, text, t.Name(), "the names of locks")
@@ -170,7 +172,8 @@ func TestAlertsAskForWhatIsScraped(t *testing.T) {
 			require.NoError(t, err, rule.Alert)
 		}
 		require.Contains(t, []string{"page", "ticket"}, rule.Labels["severity"], rule.Alert)
-		for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(rule.Annotations["summary"], -1) {
+		for _, m := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(rule.Annotations["summary"],
+			-1) {
 			require.Contains(t, q.kept, m[1], rule.Alert)
 		}
 	}

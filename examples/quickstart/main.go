@@ -94,7 +94,9 @@ func run() error {
 		{title: "one paused", play: onePaused},
 	}
 	if len(servers) > 1 {
-		show = append(show, &act{title: "server stopped", play: func(c *crew) error { return serverStopped(c, servers[0]) }})
+		show = append(show, &act{title: "server stopped", play: func(c *crew) error {
+			return serverStopped(c, servers[0])
+		}})
 	}
 	for _, a := range show {
 		if err := a.perform(ctx, urls, ledger{filepath.Join(dir, "ledger")}); err != nil {
@@ -261,7 +263,8 @@ func takeover(c *crew, held event) error {
 		return fmt.Errorf("nobody took over from %s: %w", held.Worker, err)
 	}
 	c.recovery = time.Since(since)
-	say("%s writes with token %d, %s later: the lease of %v had run out", next.Worker, next.Token, seconds(c.recovery), lease)
+	say("%s writes with token %d, %s later: the lease of %v had run out", next.Worker, next.Token,
+		seconds(c.recovery), lease)
 	if c.recovery > 2*lease {
 		c.problem("it took %s to go on without %s", seconds(c.recovery), held.Worker)
 	}

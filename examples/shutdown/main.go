@@ -26,7 +26,8 @@ import (
 // serve serves requests until ctx ends. Then it waits, for at most grace, until all requests and all locks
 // are done with. It returns nil if they were, and otherwise an error that matches context.DeadlineExceeded;
 // what was still locked has been released by then.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler, rw *rwlock.RWLock, grace time.Duration) error {
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, rw *rwlock.RWLock,
+	grace time.Duration) error {
 	server := &http.Server{Handler: handler}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -40,7 +41,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, rw 
 	defer cancel()
 	// The order matters: requests need the lock until the last of them has been served.
 	serverErr := server.Shutdown(graceCtx)
-	lockErr := rw.Shutdown(graceCtx) // if the time is up, this cancels the contexts of the holds, and with them what runs under them
+	// if the time is up, this cancels the contexts of the holds, and with them what runs under them
+	lockErr := rw.Shutdown(graceCtx)
 	return errors.Join(serverErr, lockErr, server.Close())
 }
 
@@ -48,9 +50,12 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, rw 
 // shuts down, so work that has begun can finish.
 func orders(rw *rwlock.RWLock, work func(ctx context.Context) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := rw.WithLock(r.Context(), "orders", func(ctx context.Context, _ *rwlock.Hold) error { return work(ctx) })
+		err := rw.WithLock(r.Context(), "orders", func(ctx context.Context, _ *rwlock.Hold) error {
+			return work(ctx)
+		})
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable) // ErrClosed: it was waiting when Shutdown was called
+			// ErrClosed: it was waiting when Shutdown was called
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "done")
@@ -68,7 +73,8 @@ func work(ctx context.Context) error {
 }
 
 func main() {
-	connect.Main(func(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error { // it closes the client last
+	// it closes the client last
+	connect.Main(func(ctx context.Context, _ *redis.Client, rw *rwlock.RWLock) error {
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		listener, err := net.Listen("tcp", "localhost:8080")

@@ -41,7 +41,8 @@ func fenced(ctx context.Context, db *sql.DB, statement string, args ...any) (bal
 }
 
 // deposit adds amount to an account. pause is called between reading and writing.
-func deposit(ctx context.Context, rw *rwlock.RWLock, db *sql.DB, id string, amount int64, pause func()) error {
+func deposit(ctx context.Context, rw *rwlock.RWLock, db *sql.DB, id string, amount int64,
+	pause func()) error {
 	return rw.WithLock(ctx, "account:"+id, func(lockCtx context.Context, h *rwlock.Hold) error {
 		balance, err := fenced(lockCtx, db, begin, h.Token(), id)
 		if err != nil {

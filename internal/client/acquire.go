@@ -59,8 +59,16 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		h.trace = &trace{call: call.Trace()}
 	}
 	h.hold = engine.Hold{
-		Name: call.Name, Owner: call.Owner, Mode: call.Mode, Try: call.Try, Lease: call.Lease, NoRenew: call.NoRenew,
-		MaxHold: call.MaxHold, Bounded: w.expired != nil || w.ctx.Done() != nil, NewOwner: call.NewOwner, Tag: h,
+		Name:     call.Name,
+		Owner:    call.Owner,
+		Mode:     call.Mode,
+		Try:      call.Try,
+		Lease:    call.Lease,
+		NoRenew:  call.NoRenew,
+		MaxHold:  call.MaxHold,
+		Bounded:  w.expired != nil || w.ctx.Done() != nil,
+		NewOwner: call.NewOwner,
+		Tag:      h,
 	}
 	if c.config.Strict {
 		h.hold.Caller = Goroutine()

@@ -86,7 +86,9 @@ func (c *crowd) stuck(certain bool) map[*Node]bool {
 					return false
 				}
 				calls++
-				return !slices.ContainsFunc(c.nodes, func(other *Node) bool { return stuck[other] && c.blocks(other, call, certain) })
+				return !slices.ContainsFunc(c.nodes, func(other *Node) bool {
+					return stuck[other] && c.blocks(other, call, certain)
+				})
 			})
 			if free || calls == 0 {
 				delete(stuck, h)
@@ -104,7 +106,8 @@ func (c *crowd) reaches(from, to *Node, stuck map[*Node]bool, seen map[*Node]boo
 		}
 		seen[h] = true
 		for _, call := range c.nodes {
-			if call.state == waits && call.Owner == h.Owner && call.Number > h.since && (call == to || c.reaches(call, to, stuck, seen)) {
+			if call.state == waits && call.Owner == h.Owner && call.Number > h.since &&
+				(call == to || c.reaches(call, to, stuck, seen)) {
 				return true
 			}
 		}
@@ -125,7 +128,9 @@ func TestSearchFindsDeadlocksExactly(t *testing.T) {
 			switch n := r.IntN(10); {
 			case n < 6:
 				o, name := 1+r.IntN(owners), fmt.Sprint("n", r.IntN(names))
-				if slices.ContainsFunc(c.nodes, func(n *Node) bool { return n.Owner.Handle == uint64(o) && n.Name == name }) {
+				if slices.ContainsFunc(c.nodes, func(n *Node) bool {
+					return n.Owner.Handle == uint64(o) && n.Name == name
+				}) {
 					continue
 				}
 				node := c.node(o, name, protocol.Mode(1+r.IntN(2)))
@@ -162,7 +167,8 @@ func TestSearchFindsDeadlocksExactly(t *testing.T) {
 						again = true
 					}
 					for _, number := range doubtful {
-						c.asks(c.nodes[slices.IndexFunc(c.nodes, func(n *Node) bool { return n.Number == number })], r.IntN(3) > 0)
+						c.asks(c.nodes[slices.IndexFunc(c.nodes, func(n *Node) bool { return n.Number == number })],
+							r.IntN(3) > 0)
 						again = true
 					}
 				}

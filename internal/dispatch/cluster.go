@@ -237,7 +237,9 @@ func (c *cluster) reload() {
 		c.loaded = c.loaded || err == nil
 		changed := false
 		if err == nil && len(masters) > 0 {
-			changed = c.masters != nil && !maps.EqualFunc(c.masters, masters, func(_, _ *redis.Client) bool { return true })
+			changed = c.masters != nil && !maps.EqualFunc(c.masters, masters, func(_, _ *redis.Client) bool {
+				return true
+			})
 			c.masters = masters
 		}
 		if changed {

@@ -68,7 +68,8 @@ type fakeCluster struct {
 }
 
 // inFakeCluster runs fn, in a bubble, with a dispatcher over a cluster of these masters.
-func inFakeCluster(t *testing.T, masters []string, fn func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver)) {
+func inFakeCluster(t *testing.T, masters []string,
+	fn func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeCluster{masters: masters, nodes: map[string]*server{}}
@@ -91,7 +92,8 @@ func (f *fakeCluster) slots() (list []redis.ClusterSlot) {
 	f.asked++
 	for i, addr := range f.masters {
 		list = append(list, redis.ClusterSlot{
-			Start: i * 16384 / len(f.masters), End: (i+1)*16384/len(f.masters) - 1, Nodes: []redis.ClusterNode{{Addr: addr}}})
+			Start: i * 16384 / len(f.masters), End: (i+1)*16384/len(f.masters) - 1,
+			Nodes: []redis.ClusterNode{{Addr: addr}}})
 	}
 	return list
 }

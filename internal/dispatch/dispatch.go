@@ -68,17 +68,19 @@ type Result struct {
 // Calls are what a dispatcher calls, from goroutines of its own. None may block.
 type Calls struct {
 	Receive func([]Result)
-	Changed func()                       // other servers are the masters of a cluster than before
-	Wanted  func(*protocol.Request) bool // reports whether a request that replicas are to confirm is still to be sent
+	Changed func() // other servers are the masters of a cluster than before
+	// reports whether a request that replicas are to confirm is still to be sent
+	Wanted func(*protocol.Request) bool
 }
 
 // A Dispatcher sends requests, and hands on their results.
 type Dispatcher struct {
-	client      redis.UniversalClient
-	calls       Calls
-	workers     int           // how many goroutines send at a time, as a rule
-	most        int           // and when they do not come back; no more than the client has connections
-	batch       int           // the most bytes that travel together to a server nearby, unless one request has more
+	client  redis.UniversalClient
+	calls   Calls
+	workers int // how many goroutines send at a time, as a rule
+	most    int // and when they do not come back; no more than the client has connections
+	// the most bytes that travel together to a server nearby, unless one request has more
+	batch       int
 	pool        int           // how many connections the client has
 	readTimeout time.Duration // of the client; or 0
 	wait        time.Duration // the longest WAIT, of a dispatcher for what replicas are to confirm; or 0
@@ -222,7 +224,8 @@ func (d *Dispatcher) rouse() {
 	case d.idle > 0:
 		d.roused = true
 		d.wake.Signal()
-	case d.running < d.workers, d.running < d.most && time.Since(d.returned) > patience, len(d.urgent) > 0 && d.running < d.most+extra:
+	case d.running < d.workers, d.running < d.most && time.Since(d.returned) > patience,
+		len(d.urgent) > 0 && d.running < d.most+extra:
 		// If none has come back for a while, perhaps all wait for one server of several, or on connections
 		// that are dead: so one more tries.
 		d.returned = time.Now()
@@ -334,7 +337,8 @@ func size(r *protocol.Request) int {
 	for _, arg := range r.Command {
 		n += 8 + len(arg.(string))
 	}
-	for _, s := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Claim.ID, r.Claim.Number, r.Claim.Slot, r.Channels, r.Writer, r.Record} {
+	for _, s := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Claim.ID, r.Claim.Number,
+		r.Claim.Slot, r.Channels, r.Writer, r.Record} {
 		if s, ok := s.(string); ok {
 			n += 8 + len(s)
 		}
@@ -376,7 +380,8 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
-			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) && !d.clientClosed(cmd.Err()) {
+			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) &&
+				!d.clientClosed(cmd.Err()) {
 				list := args(x.requests[i], x.ways[i])
 				if x.ways[i].text && slices.Contains(lua.Quorum, x.requests[i].Script) {
 					list = append(list, d.durable(ctx))
@@ -628,7 +633,8 @@ func (w *way) next(r *protocol.Request, err error) bool {
 	case !w.text && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		w.text = true
 		return true
-	case w.keys+1 < len(keyWays) && (redis.IsTryAgainError(err) || w.keys > 0 && strings.Contains(err.Error(), "WRONGTYPE")):
+	case w.keys+1 < len(keyWays) && (redis.IsTryAgainError(err) ||
+		w.keys > 0 && strings.Contains(err.Error(), "WRONGTYPE")):
 		if w.moved == nil {
 			w.moved = err
 		}

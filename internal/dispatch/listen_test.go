@@ -33,7 +33,8 @@ type station struct {
 	pings   []time.Time
 	calls   []time.Time
 	conns   []net.Conn
-	ears    []net.Conn // that have subscribed, and to which PUBLISH goes: none once another server has taken over
+	// that have subscribed, and to which PUBLISH goes: none once another server has taken over
+	ears []net.Conn
 }
 
 func (s *station) dial(context.Context, string, string) (net.Conn, error) {
@@ -186,7 +187,8 @@ func (a *audience) firstError() error {
 }
 
 // listening runs fn with a dispatcher that listens, and stops it.
-func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a *audience), opts ...func(*redis.Options)) {
+func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a *audience),
+	opts ...func(*redis.Options)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) {

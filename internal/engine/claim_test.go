@@ -605,7 +605,8 @@ func TestCallsOfOneOwnerGoOneAfterTheOther(t *testing.T) {
 	fx = d.flush()
 	require.Equal(t, lua.Unlock, fx.Send[0].Script)
 	require.Equal(t, lua.Lock, fx.Send[1].Script)
-	require.NotEqual(t, r.Claim.Slot, fx.Send[1].Claim.Slot, "the first one's slot is in use until the server knows its end")
+	require.NotEqual(t, r.Claim.Slot, fx.Send[1].Claim.Slot,
+		"the first one's slot is in use until the server knows its end")
 	d.Replied(d.now, fx.Send[1], protocol.Reply{Token: 7}, nil)
 	require.Equal(t, engine.Live, second.State())
 	_, _ = d.Release(d.now, second)
@@ -725,7 +726,8 @@ func TestReplyToTheFirstOfTwoRequests(t *testing.T) {
 // Only one request for a further step is under way for a lock.
 func TestOneStepAtATime(t *testing.T) {
 	d := newDriver()
-	a, b := d.live(t, &engine.Hold{Mode: protocol.Read}), d.live(t, &engine.Hold{Mode: protocol.Read, Owner: engine.Owner{Handle: 2}})
+	a, b := d.live(t, &engine.Hold{Mode: protocol.Read}),
+		d.live(t, &engine.Hold{Mode: protocol.Read, Owner: engine.Owner{Handle: 2}})
 	var ends []*engine.Request
 	for _, h := range []*engine.Hold{a, b} {
 		_, _ = d.Release(d.now, h)
@@ -782,7 +784,10 @@ func TestExtensions(t *testing.T) {
 
 	// It ends with the hold, with its caller's wait, and when the server refuses it.
 	for want, end := range map[error]func(d *driver, h *engine.Hold, x *engine.Extension, r *engine.Request){
-		engine.ErrNotHeld: func(d *driver, h *engine.Hold, _ *engine.Extension, _ *engine.Request) { _, _ = d.Release(d.now, h) },
+		engine.ErrNotHeld: func(d *driver, h *engine.Hold, _ *engine.Extension, _ *engine.Request) {
+			_,
+				_ = d.Release(d.now, h)
+		},
 		engine.ErrLost: func(d *driver, _ *engine.Hold, _ *engine.Extension, r *engine.Request) {
 			d.Replied(d.now, r, gone, nil)
 		},
@@ -793,7 +798,10 @@ func TestExtensions(t *testing.T) {
 			d.GiveUpExtension(x, errPassing)
 			d.GiveUpExtension(x, errForGood)
 		},
-		engine.ErrClosed: func(d *driver, _ *engine.Hold, _ *engine.Extension, _ *engine.Request) { d.Close(d.now) },
+		engine.ErrClosed: func(d *driver, _ *engine.Hold, _ *engine.Extension,
+			_ *engine.Request) {
+			d.Close(d.now)
+		},
 	} {
 		d = newDriver()
 		h = d.live(t, &engine.Hold{})
@@ -894,7 +902,8 @@ func TestDrain(t *testing.T) {
 	under, _ = d.call(t, &engine.Hold{Mode: protocol.Read})
 	require.Equal(t, engine.Wanted, under.State())
 	for _, other := range []*engine.Hold{
-		{Name: "a", Owner: engine.Owner{Handle: 2}, Mode: protocol.Read, Lease: lease}, {Name: "c", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease},
+		{Name: "a", Owner: engine.Owner{Handle: 2}, Mode: protocol.Read, Lease: lease},
+		{Name: "c", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease},
 	} {
 		d.Acquire(d.now, other)
 		require.Equal(t, engine.ErrClosed, other.Err())
@@ -1072,7 +1081,8 @@ func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
 	require.Nil(t, record(d.live(t, &engine.Hold{Mode: protocol.Read}), d), "under a write hold")
 
 	d = newDriver()
-	require.Nil(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d), "the keys are kept for longer than is needed then")
+	require.Nil(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d),
+		"the keys are kept for longer than is needed then")
 }
 
 // When other servers answer than before, all that pauses after failures is sent again: calls, waits,

@@ -42,7 +42,9 @@ func (l *toyLock) nextWriter() int {
 }
 
 func (l *toyLock) readers() []protocol.Known {
-	return slices.DeleteFunc(slices.Clone(l.queue), func(k protocol.Known) bool { return k.Mode == protocol.Write })
+	return slices.DeleteFunc(slices.Clone(l.queue), func(k protocol.Known) bool {
+		return k.Mode == protocol.Write
+	})
 }
 
 // ask grants the lock, or queues the claim.

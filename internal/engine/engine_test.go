@@ -139,7 +139,8 @@ func (l *lottery) step() {
 	switch n := l.IntN(12); {
 	case n < 3:
 		h := &Hold{
-			Name: fmt.Sprint("n", l.IntN(2)), Owner: l.owners[l.IntN(3)], Mode: Mode(1 + l.IntN(2)), Try: l.IntN(4) == 0,
+			Name: fmt.Sprint("n", l.IntN(2)), Owner: l.owners[l.IntN(3)], Mode: Mode(1 + l.IntN(2)),
+			Try:   l.IntN(4) == 0,
 			Lease: time.Duration(1+l.IntN(60)) * time.Second, NoRenew: l.IntN(3) == 0, Bounded: l.IntN(2) == 0,
 			MaxHold: time.Duration(l.IntN(3)*l.IntN(100)) * time.Second,
 		}

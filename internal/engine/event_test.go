@@ -40,7 +40,8 @@ func TestEvents(t *testing.T) {
 	d.Replied(d.now, r, wait, nil)
 	require.Empty(t, d.events(&sent), "it waits already")
 	d.Heard(d.now, fmt.Sprintf("7 0 %s", r.Claim.Number))
-	require.Equal(t, []string{event(engine.Woken, engine.ByMessage, 0, 0), event(engine.Acquired, engine.ByMessage, 0, lease/3)}, d.events(&sent))
+	require.Equal(t, []string{event(engine.Woken, engine.ByMessage, 0, 0),
+		event(engine.Acquired, engine.ByMessage, 0, lease/3)}, d.events(&sent))
 	require.Empty(t, sent)
 
 	inner, r := d.call(t, &engine.Hold{})
@@ -89,7 +90,8 @@ func TestMessageThatOvertakesTheReply(t *testing.T) {
 	d.Replied(d.now, r, protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Second}}, nil)
 	d.now = d.now.Add(time.Second / 2)
 	d.Heard(d.now, fmt.Sprintf("7 0 %s", r.Claim.Number))
-	require.Equal(t, heartbeat.Add(lease-margin), h.Deadline(), "since the heartbeat, the server keeps it for longer")
+	require.Equal(t, heartbeat.Add(lease-margin), h.Deadline(),
+		"since the heartbeat, the server keeps it for longer")
 
 	// The process stood still, and the lease of what it was granted is over: it asks anew.
 	d = newDriver()

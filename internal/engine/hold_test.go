@@ -28,7 +28,8 @@ const confirm = 700 * time.Millisecond
 
 // newReplicated is newDriver for grants that a replica has to confirm.
 func newReplicated() *driver {
-	e := engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: 3 * time.Second, Replicas: 1, Confirm: confirm})
+	e := engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: 3 * time.Second, Replicas: 1,
+		Confirm: confirm})
 	return &driver{e, time.Unix(1000, 0)}
 }
 
@@ -41,7 +42,8 @@ func (d *driver) flush() (fx engine.Effects) {
 // hold returns a hold that was granted at once.
 func (d *driver) hold(t *testing.T, owner uint64) *engine.Hold {
 	t.Helper()
-	h := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: owner}, Mode: protocol.Write, Lease: 3 * time.Second}
+	h := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: owner}, Mode: protocol.Write,
+		Lease: 3 * time.Second}
 	d.Acquire(d.now, h)
 	fx := d.flush()
 	require.Len(t, fx.Send, 1)
@@ -55,7 +57,8 @@ func (d *driver) hold(t *testing.T, owner uint64) *engine.Hold {
 func TestTickWhileACallReentersWithoutRenewal(t *testing.T) {
 	d := newDriver()
 	d.hold(t, 1)
-	inner := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: 3 * time.Second, NoRenew: true}
+	inner := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write,
+		Lease: 3 * time.Second, NoRenew: true}
 	d.Acquire(d.now, inner)
 	require.Equal(t, engine.Entering, inner.State())
 	at, ok := d.Next()
@@ -131,7 +134,8 @@ func TestReadUnderALostWriteHold(t *testing.T) {
 func TestReentryBesideALostHold(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
-	lost := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: time.Second, NoRenew: true}
+	lost := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: time.Second,
+		NoRenew: true}
 	d.Acquire(d.now, lost)
 	fx := d.flush()
 	d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.Done}, nil)
@@ -379,7 +383,8 @@ func TestRenewalIsForWhatAllHoldsNeed(t *testing.T) {
 	}
 	d.Acquire(d.now, long)
 	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Token: 1}, nil)
-	short := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: 3 * time.Second}
+	short := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write,
+		Lease: 3 * time.Second}
 	d.Acquire(d.now, short)
 	for _, r := range d.flush().Send {
 		d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil)

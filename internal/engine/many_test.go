@@ -27,7 +27,8 @@ func crowded(t *testing.T, waiting bool) (*driver, []*engine.Hold) {
 	var holds []*engine.Hold
 	for i := range many {
 		h := &engine.Hold{
-			Name: fmt.Sprint("n", i), Owner: engine.Owner{Process: uuid.UUID{1}, Handle: uint64(i + 1)}, Mode: protocol.Write, Lease: lease, Bounded: true,
+			Name: fmt.Sprint("n", i), Owner: engine.Owner{Process: uuid.UUID{1}, Handle: uint64(i + 1)},
+			Mode: protocol.Write, Lease: lease, Bounded: true,
 		}
 		d.Acquire(d.now, h)
 		r := d.sent(t)

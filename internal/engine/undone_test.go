@@ -18,7 +18,8 @@ import (
 func (d *driver) ask(t *testing.T, owner uint64, name string) (*engine.Hold, *engine.Request) {
 	t.Helper()
 	h := &engine.Hold{
-		Name: name, Owner: engine.Owner{Process: uuid.UUID{1}, Handle: owner}, Mode: protocol.Write, Lease: 3 * time.Second, Bounded: true,
+		Name: name, Owner: engine.Owner{Process: uuid.UUID{1}, Handle: owner}, Mode: protocol.Write,
+		Lease: 3 * time.Second, Bounded: true,
 	}
 	d.Acquire(d.now, h)
 	fx := d.flush()
@@ -28,7 +29,8 @@ func (d *driver) ask(t *testing.T, owner uint64, name string) (*engine.Hold, *en
 
 // blocked is the reply to a claim that has to wait for another.
 func blocked(by protocol.Claim) protocol.Reply {
-	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID.(string), Again: time.Second}}
+	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID.(string),
+		Again: time.Second}}
 }
 
 // A claim of the engine that was released, and is back because a server has taken over that missed its
@@ -84,7 +86,8 @@ func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 	d.Replied(d.now, fourth, blocked(asked.Claim), nil)
 	require.Empty(t, d.flush().Send, "its release is under way")
 	_, fifth := d.ask(t, 5, "a")
-	d.Replied(d.now, fifth, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9, engine.Owner{Handle: 1})), nil)
+	d.Replied(d.now, fifth, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9,
+		engine.Owner{Handle: 1})), nil)
 	require.Empty(t, d.flush().Send, "it is another's")
 }
 
@@ -136,7 +139,8 @@ func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
-	deaf, stranger := false, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9, engine.Owner{Handle: 1}))
+	deaf, stranger := false, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9,
+		engine.Owner{Handle: 1}))
 	for i := range 10 {
 		name := string(rune('a' + i))
 		_, asked := d.ask(t, 1, name)

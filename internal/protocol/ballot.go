@@ -87,7 +87,8 @@ func DecodeMark(reply any) (Mark, error) {
 	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 || !ok8 || id == "" {
 		return Mark{}, badReply(reply)
 	}
-	m := Mark{ID: id, Generation: generation, Resting: rest != 0, Longest: leaseInUse(longest), Run: run, Asked: asked}
+	m := Mark{ID: id, Generation: generation, Resting: rest != 0, Longest: leaseInUse(longest), Run: run,
+		Asked: asked}
 	var err error
 	if top != "" {
 		if m.Top, err = strconv.ParseInt(top, 10, 64); err != nil {
@@ -98,7 +99,8 @@ func DecodeMark(reply any) (Mark, error) {
 		return Mark{}, badReply(reply)
 	}
 	if told != "" {
-		if _, err = fmt.Sscanf(told, "%d %s %d %d", &m.Told.Asked, &m.Told.Generation, &longest, &m.Told.Top); err != nil {
+		if _, err = fmt.Sscanf(told, "%d %s %d %d", &m.Told.Asked, &m.Told.Generation, &longest,
+			&m.Told.Top); err != nil {
 			return Mark{}, badReply(reply)
 		}
 		m.Told.Longest = leaseInUse(longest)

@@ -50,7 +50,8 @@ func (p *poller) votes(of *party, generation string, wanted int64) protocol.Requ
 	if of.mode == protocol.Read {
 		q.Script = lua.RVote
 	}
-	q.Ballot = &protocol.Ballot{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted), ID: p.id}
+	q.Ballot = &protocol.Ballot{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted),
+		ID: p.id}
 	return q
 }
 
@@ -71,7 +72,8 @@ func TestVotesArePinned(t *testing.T) {
 		q.Keys, q.Channels, q.Lease = protocol.KeysOf("p", "l"), "p:wake:", protocol.NewLease(30*time.Second)
 		q.Ballot.Mark = protocol.MarkOf("p")
 		require.Equal(t, []any{
-			"4", "p:{l}", "p:{l}:leases", "p:{l}:queue", "p:mark", w.ID, w.Number, w.Slot, "30000", "p:wake:", "240000", "wait", "", "g", "1763763763763763", p.id,
+			"4", "p:{l}", "p:{l}:leases", "p:{l}:queue", "p:mark", w.ID, w.Number, w.Slot, "30000", "p:wake:",
+			"240000", "wait", "", "g", "1763763763763763", p.id,
 		}, q.Argv(nil))
 		require.LessOrEqual(t, len(q.Argv(nil))+2, protocol.MaxArgs)
 
@@ -87,7 +89,8 @@ func TestVotesArePinned(t *testing.T) {
 		for _, field := range []string{"id", "turned", "since", "run"} {
 			delete(mark, field)
 		}
-		require.Equal(t, map[string]string{"generation": "g", "longest": "60000", "top": "1763763763773763", "old": ""}, mark)
+		require.Equal(t, map[string]string{"generation": "g", "longest": "60000", "top": "1763763763773763",
+			"old": ""}, mark)
 	})
 }
 
@@ -157,12 +160,15 @@ func TestTokensOfVotesGrow(t *testing.T) {
 		require.EqualValues(t, someToken, take(p.writer(), someToken))
 		require.EqualValues(t, someToken+1, take(p.writer(), someToken))
 		require.EqualValues(t, someToken+2, take(p.writer(), 0))
-		require.EqualValues(t, someToken+2, take(p.reader(), someToken), "a reader has that of the writer before it")
+		require.EqualValues(t, someToken+2, take(p.reader(), someToken),
+			"a reader has that of the writer before it")
 		require.EqualValues(t, someToken+9, take(p.reader(), someToken+9))
-		require.EqualValues(t, someToken+10, take(p.writer(), someToken+5), "a writer's is larger than that of a reader before it")
+		require.EqualValues(t, someToken+10, take(p.writer(), someToken+5),
+			"a writer's is larger than that of a reader before it")
 		require.EqualValues(t, someToken+20, take(p.reader(), someToken+20))
 		require.EqualValues(t, someToken+15, take(p.reader(), someToken+15))
-		require.EqualValues(t, someToken+21, take(p.writer(), someToken+16), "it is larger than that of any reader before it")
+		require.EqualValues(t, someToken+21, take(p.writer(), someToken+16),
+			"it is larger than that of any reader before it")
 	})
 }
 
@@ -192,7 +198,8 @@ func TestTokenIsWrittenBackAfterAReadUnderTheHold(t *testing.T) {
 		require.EqualValues(t, someToken+7, p.vote(w, someToken+7).Vote)
 		p.run(r.releases())
 		p.run(w.releases())
-		require.EqualValues(t, someToken+7, p.vote(p.reader(), someToken+1).Vote, "a reader's is no smaller than the writer's before it")
+		require.EqualValues(t, someToken+7, p.vote(p.reader(), someToken+1).Vote,
+			"a reader's is no smaller than the writer's before it")
 	})
 }
 
@@ -226,7 +233,8 @@ func TestServerKeepsItsGeneration(t *testing.T) {
 		require.Empty(t, m.Generation)
 		require.True(t, m.Resting)
 		require.NotEqual(t, id, m.ID)
-		require.True(t, p.asks("admit", "0", id, "g", protocol.TokenArg(someToken)).Resting, "a request that comes late")
+		require.True(t, p.asks("admit", "0", id, "g", protocol.TokenArg(someToken)).Resting,
+			"a request that comes late")
 		require.False(t, p.asks("admit", "0", p.id, "g", protocol.TokenArg(someToken)).Resting)
 	})
 }
@@ -246,7 +254,8 @@ func TestServerThatLostItsDataRests(t *testing.T) {
 		}
 		require.Empty(t, p.asks("start", "0", m.ID, "g").Generation)
 		require.True(t, p.run(p.votes(p.writer(), "", someToken)).Unmarked)
-		require.Empty(t, p.asks("admit", "0", "before it lost its data", "g", protocol.TokenArg(someToken)).Generation)
+		require.Empty(t, p.asks("admit", "0", "before it lost its data", "g",
+			protocol.TokenArg(someToken)).Generation)
 
 		m = p.asks("admit", "0", m.ID, "g", protocol.TokenArg(someToken))
 		require.Equal(t, "g", m.Generation)
@@ -282,26 +291,34 @@ func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	list := func(v ...any) any { return v }
 	for _, bad := range []any{
-		nil, "5", "5 ", " 5", "5 x", "5 5 5", int64(-3), list(), list("5", int64(0), "", "", int64(0), int64(0), "", "", "x"),
-		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"), list("5", int64(0), "", "", int64(0), int64(0), "", "", int64(5)),
+		nil, "5", "5 ", " 5", "5 x", "5 5 5", int64(-3), list(),
+		list("5", int64(0), "", "", int64(0), int64(0), "", "", "x"),
+		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"),
+		list("5", int64(0), "", "", int64(0), int64(0), "", "", int64(5)),
 	} {
 		_, err := protocol.Decode(lua.Vote, bad)
 		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
 	}
 	for _, bad := range []any{
-		nil, "5", list(), list("", "", int64(0), int64(0), "", "1", "", int64(0), ""), list("id", "", int64(0), int64(0), "x", "1", "", int64(0), ""),
-		list("id", "", int64(0), int64(0), "", "x", "", int64(0), ""), list("id", nil, int64(0), int64(0), "", "1", "", int64(0), ""),
-		list("id", "", "0", int64(0), "", "1", "", int64(0), ""), list("id", "", int64(0), int64(0), "", "1", nil, int64(0), ""),
-		list("id", "", int64(0), int64(0), "", "1", "", "0", ""), list("id", "", int64(0), int64(0), "", "1", "", int64(1), "1 g 5"),
+		nil, "5", list(), list("", "", int64(0), int64(0), "", "1", "", int64(0), ""),
+		list("id", "", int64(0), int64(0), "x", "1", "", int64(0), ""),
+		list("id", "", int64(0), int64(0), "", "x", "", int64(0), ""),
+		list("id", nil, int64(0), int64(0), "", "1", "", int64(0), ""),
+		list("id", "", "0", int64(0), "", "1", "", int64(0), ""),
+		list("id", "", int64(0), int64(0), "", "1", nil, int64(0), ""),
+		list("id", "", int64(0), int64(0), "", "1", "", "0", ""),
+		list("id", "", int64(0), int64(0), "", "1", "", int64(1), "1 g 5"),
 		list("id", "", int64(0), int64(0), "", "1", ""),
 	} {
 		_, err := protocol.DecodeMark(bad)
 		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
 	}
-	m, err := protocol.DecodeMark(list("id", "g", int64(0), int64(60000), "5", "7", "run", int64(3), "2 h 1000 9"))
+	m, err := protocol.DecodeMark(list("id", "g", int64(0), int64(60000), "5", "7", "run", int64(3),
+		"2 h 1000 9"))
 	require.NoError(t, err)
-	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run", Asked: 3,
-		Told: protocol.Told{Asked: 2, Generation: "h", Longest: time.Second, Top: 9}}, m)
+	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run",
+		Asked: 3,
+		Told:  protocol.Told{Asked: 2, Generation: "h", Longest: time.Second, Top: 9}}, m)
 	_, err = protocol.Decode(lua.Vote, redis.Nil)
 	require.ErrorIs(t, err, protocol.ErrReply)
 }
@@ -333,7 +350,8 @@ func TestWhatMarksSayIsPassedOn(t *testing.T) {
 		require.Zero(t, p.asks("see", "0", "me").Asked)
 		require.EqualValues(t, 1, p.asks("ask", "0", id).Asked)
 		require.EqualValues(t, 2, p.asks("ask", "0", id).Asked)
-		require.Equal(t, protocol.Told{Asked: 2, Generation: "g", Longest: time.Second, Top: 5}, p.asks("tell", "0", id, "2", "g", "1000", "5").Told)
+		require.Equal(t, protocol.Told{Asked: 2, Generation: "g", Longest: time.Second, Top: 5},
+			p.asks("tell", "0", id, "2", "g", "1000", "5").Told)
 		require.EqualValues(t, 2, p.asks("tell", "0", id, "1", "h", "1000", "6").Told.Asked, "it comes late")
 		require.EqualValues(t, 2, p.asks("ask", "0", "another").Asked)
 		require.EqualValues(t, 2, p.asks("tell", "0", "another", "3", "g", "1000", "5").Told.Asked)

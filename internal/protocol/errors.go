@@ -30,7 +30,8 @@ var classes = []class{
 	{code: "MISCONF", advice: "the server refuses to write because it cannot save its data: see its log, and its disk"},
 	{code: "OOM", advice: "the server has reached maxmemory: raise it, or have the server hold less"},
 	{code: "NOPERM", advice: "grant the right to the client's user: docs/operations.md lists all that are needed"},
-	{code: "The user executing the script can't run", advice: "grant the right to the client's user: docs/operations.md lists all that are needed"},
+	{code: "The user executing the script can't run",
+		advice: "grant the right to the client's user: docs/operations.md lists all that are needed"},
 	{code: "NOAUTH", advice: "give the client a user name and a password"},
 	{code: "WRONGPASS", advice: "the server refuses the client's user name or password"},
 	{code: "WRONGTYPE", advice: "another program uses a key of the lock: give the locks a prefix of their own, by WithPrefix"},
@@ -50,7 +51,8 @@ func classOf(a answer) class {
 	text := a.Error()
 	for _, c := range classes {
 		// Before Redis 7.0, the error of a command in a script comes behind that of the script.
-		if strings.HasPrefix(text, c.code) || strings.HasPrefix(text, "ERR "+c.code) || strings.Contains(text, ": "+c.code) || strings.Contains(text, ": -"+c.code) {
+		if strings.HasPrefix(text, c.code) || strings.HasPrefix(text, "ERR "+c.code) ||
+			strings.Contains(text, ": "+c.code) || strings.Contains(text, ": -"+c.code) {
 			return c
 		}
 	}

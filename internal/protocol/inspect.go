@@ -83,7 +83,8 @@ func (d *decoder) state() (State, error) {
 		for _, p := range d.leases {
 			k, err := ParseClaim(p[0])
 			deadline, _ := strconv.ParseFloat(p[1], 64)
-			left := time.Duration(min(deadline*1000-float64(d.now), float64(maxAgain.Microseconds()))) * time.Microsecond
+			left := time.Duration(min(deadline*1000-float64(d.now),
+				float64(maxAgain.Microseconds()))) * time.Microsecond
 			f := strings.Fields(d.fields[k.Slot])
 			if err != nil || left <= 0 || len(f) < 4 || f[2] != "held" || !k.is(f[0]) {
 				continue

@@ -86,7 +86,9 @@ func (j *join) holders() {
 		j.joined.Holders = append(j.joined.Holders, h)
 		j.joined.Mode = max(j.joined.Mode, p.mode)
 	}
-	slices.SortStableFunc(j.joined.Holders, func(a, b Holder) int { return cmp.Compare(b.Known.Mode, a.Known.Mode) })
+	slices.SortStableFunc(j.joined.Holders, func(a, b Holder) int {
+		return cmp.Compare(b.Known.Mode, a.Known.Mode)
+	})
 }
 
 // queue returns the state of the server that keeps the queue.
@@ -105,9 +107,12 @@ func (j *join) queue(home int) (longest *State) {
 // inCharge reports whether others queue up at the home: it has let in somebody who holds the lock, if anybody
 // does, or has a queue.
 func (j *join) inCharge(home *State) bool {
-	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 || slices.ContainsFunc(j.joined.Holders, func(h Holder) bool {
-		return slices.ContainsFunc(home.Holders, func(v Holder) bool { return partyOf(v.Known) == partyOf(h.Known) })
-	})
+	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 ||
+		slices.ContainsFunc(j.joined.Holders, func(h Holder) bool {
+			return slices.ContainsFunc(home.Holders, func(v Holder) bool {
+				return partyOf(v.Known) == partyOf(h.Known)
+			})
+		})
 }
 
 // waiters lists who waits: those that are next, and collect the votes of the others; and those in the queue,

@@ -11,9 +11,11 @@ import (
 // has two of the owner's votes. Together they are one server's.
 func TestTwoVotesOfOneServerAreNoMajority(t *testing.T) {
 	vote := func(number uint64, lease time.Duration, count int) Holder {
-		return Holder{Known: Known{Mode: Read, Instance: "i", Number: number, Owner: Owner{Handle: 1}}, Lease: lease, Count: count}
+		return Holder{Known: Known{Mode: Read, Instance: "i", Number: number, Owner: Owner{Handle: 1}},
+			Lease: lease, Count: count}
 	}
-	none, both := &State{Mode: None}, &State{Mode: Read, Holders: []Holder{vote(4, time.Second, 1), vote(7, time.Minute, 2)}}
+	none, both := &State{Mode: None}, &State{Mode: Read,
+		Holders: []Holder{vote(4, time.Second, 1), vote(7, time.Minute, 2)}}
 	later := &State{Mode: Read, Holders: []Holder{vote(8, time.Hour, 2)}}
 
 	require.Empty(t, Join([]*State{none, both, none}, 0).Holders)
@@ -47,7 +49,8 @@ func TestQueueIsTheLongestIfTheHomeDoesNotVote(t *testing.T) {
 	}{
 		{[]*State{state(0), state(9, 1), state(9, 1, 2)}, 0, []uint64{1, 2}},
 		{[]*State{state(0, 1), state(9, 1), state(9, 1, 2)}, 0, []uint64{1}},
-		{[]*State{state(9), state(9, 1), state(8, 9)}, 0, nil}, // 8 was released, and 9 has the lock: the third is late
+		// 8 was released, and 9 has the lock: the third is late
+		{[]*State{state(9), state(9, 1), state(8, 9)}, 0, nil},
 		{[]*State{state(0), state(7), state(8, 9)}, 0, nil},
 		{[]*State{state(9, 1, 2), nil, state(9, 1)}, 1, []uint64{1, 2}},
 		{[]*State{state(9, 1), state(9, 1, 2), state(9)}, -1, []uint64{1, 2}},

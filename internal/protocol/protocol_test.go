@@ -52,7 +52,8 @@ func TestNamesArePinned(t *testing.T) {
 func TestKeysAreDistinct(t *testing.T) {
 	t.Parallel()
 	seen := map[any]string{}
-	for _, name := range []string{"a", "a}", "a%7D", "a%257D", "{a}", "%7Ba%7D", "a}:leases", "a:leases", "a:queue", "%", "%25"} {
+	for _, name := range []string{"a", "a}", "a%7D", "a%257D", "{a}", "%7Ba%7D", "a}:leases", "a:leases",
+		"a:queue", "%", "%25"} {
 		k := protocol.KeysOf("p", name)
 		for _, key := range []any{k.Lock, k.Leases, k.Queue} {
 			require.Empty(t, seen[key], "%q and %q share %q", seen[key], name, key)
@@ -82,15 +83,19 @@ func TestClaimsAreReadBack(t *testing.T) {
 				c := protocol.NewClaim(mode, protocol.NewInstance(), slot, number, owner)
 				k, err := protocol.ParseClaim(c.ID.(string))
 				require.NoError(t, err)
-				require.Equal(t, protocol.Known{Mode: mode, Instance: strings.Split(c.Slot.(string), ":")[0], Slot: c.Slot.(string), Number: number, Owner: owner}, k)
+				require.Equal(t, protocol.Known{Mode: mode, Instance: strings.Split(c.Slot.(string), ":")[0],
+					Slot: c.Slot.(string), Number: number, Owner: owner}, k)
 			}
 		}
 	}
-	big := protocol.NewClaim(protocol.Read, protocol.NewInstance(), 99, 1, protocol.Owner{Process: owner.Process, Handle: 99_999_999_999})
+	big := protocol.NewClaim(protocol.Read, protocol.NewInstance(), 99, 1,
+		protocol.Owner{Process: owner.Process, Handle: 99_999_999_999})
 	require.Less(t, len(big.ID.(string)), 65) // a small hash keeps values of up to 64 bytes compact
 	for _, bad := range []string{
-		"", "shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1", "w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
-		"w:i:0:1:VQ6E:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:x", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1:2",
+		"", "shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1",
+		"w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
+		"w:i:0:1:VQ6E:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:x",
+		"w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1:2",
 	} {
 		_, err := protocol.ParseClaim(bad)
 		require.Error(t, err, bad)
@@ -121,7 +126,8 @@ func TestRequestsArePinned(t *testing.T) {
 		if s == lua.Unlock || s == lua.RUnlock {
 			about[1] = "000000000042 1763763763 ended"
 		}
-		want := append([]any{"EVALSHA", "sha", "3", "p:{l}", "p:{l}:leases", "p:{l}:queue"}, append(append([]any{}, about...), rest...)...)
+		want := append([]any{"EVALSHA", "sha", "3", "p:{l}", "p:{l}:leases", "p:{l}:queue"},
+			append(append([]any{}, about...), rest...)...)
 		got := q.Argv([]any{"EVALSHA", "sha"})
 		require.Equal(t, want, got, s.Name)
 		require.LessOrEqual(t, len(got), protocol.MaxArgs, s.Name)
@@ -167,7 +173,8 @@ const claimText = "w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17"
 
 func TestRepliesAreRead(t *testing.T) {
 	t.Parallel()
-	held := protocol.Obstacle{Mode: protocol.Write, Holder: owner, Claim: claimText, Ahead: 3, Again: 1500 * time.Millisecond}
+	held := protocol.Obstacle{Mode: protocol.Write, Holder: owner, Claim: claimText, Ahead: 3,
+		Again: 1500 * time.Millisecond}
 	for _, c := range []struct {
 		script *lua.Script
 		reply  any
@@ -175,18 +182,24 @@ func TestRepliesAreRead(t *testing.T) {
 	}{
 		{lua.Lock, "1763763763763763", protocol.Reply{Token: 1763763763763763}},
 		{lua.RLock, int64(-1), protocol.Reply{Refused: true}},
-		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", "", "7"}, protocol.Reply{Token: 5, Before: true}},
-		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0), "", "", "5"}, protocol.Reply{
-			Token: 5, More: true, Mute: "NOPERM", Told: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8}, Look: []uint64{9}},
+		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", "", "7"},
+			protocol.Reply{Token: 5, Before: true}},
+		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0),
+			"", "", "5"}, protocol.Reply{
+			Token: 5, More: true, Mute: "NOPERM", Told: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8},
+				Look: []uint64{9}},
 		}},
-		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText, "6"}, protocol.Reply{Obstacle: held, Last: 6}},
-		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", "", ""}, protocol.Reply{Told: protocol.Message{Look: []uint64{9}}}},
+		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText, "6"},
+			protocol.Reply{Obstacle: held, Last: 6}},
+		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", "", ""},
+			protocol.Reply{Told: protocol.Message{Look: []uint64{9}}}},
 		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x", ""}, protocol.Reply{
 			Obstacle: protocol.Obstacle{Mode: protocol.Read, Claim: "x", Again: 10 * 365 * 24 * time.Hour},
 		}},
 		{lua.Unlock, int64(1), protocol.Reply{Code: protocol.Done}},
 		{lua.RUnlock, []any{int64(2), int64(1), "", ""}, protocol.Reply{Code: protocol.DoneBefore, More: true}},
-		{lua.Force, []any{int64(1), int64(0), "5 0 000000000007", ""}, protocol.Reply{Code: protocol.Done, Told: protocol.Message{Token: 5, Granted: []uint64{7}}}},
+		{lua.Force, []any{int64(1), int64(0), "5 0 000000000007", ""},
+			protocol.Reply{Code: protocol.Done, Told: protocol.Message{Token: 5, Granted: []uint64{7}}}},
 		{lua.Renew, int64(0), protocol.Reply{}},
 		{lua.Renew, int64(1), protocol.Reply{Code: protocol.Done}},
 		{lua.Reenter, []any{int64(0), int64(0), "", ""}, protocol.Reply{}},
@@ -202,13 +215,20 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 	list := func(v ...any) any { return v }
 	for _, bad := range []any{
 		nil, "", "x", "-5", "0", int64(7), int64(-2), 1.5, true, list(), list("5"), list("5", int64(0), "", ""),
-		list("x", int64(0), "", "", int64(0), int64(0), "", "", "5"), list(int64(5), int64(0), "", "", int64(0), int64(0), "", "", "5"),
-		list("5", "0", "", "", int64(0), int64(0), "", "", "5"), list("5", int64(0), "5 2 7", "", int64(0), int64(0), "", "", "5"),
-		list("5", int64(0), "", "", "0", int64(0), "", "", "5"), list("5", int64(0), "", "", int64(0), "0", "", "", "5"),
-		list("5", int64(0), "", "", int64(0), int64(0), nil, "", "5"), list("5", int64(0), "", "", int64(0), int64(0), "", nil, "5"),
-		list("5", int64(0), nil, "", int64(0), int64(0), "", "", "5"), list("5", int64(0), "", nil, int64(0), int64(0), "", "", "5"),
-		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"), list("", int64(0), "", "", int64(0), int64(0), "", "", nil),
-		list(int64(3), int64(0), "", ""), list(int64(-1), int64(0), "", ""), list("1", int64(0), "", ""), list(int64(1), int64(0), "x", ""),
+		list("x", int64(0), "", "", int64(0), int64(0), "", "", "5"),
+		list(int64(5), int64(0), "", "", int64(0), int64(0), "", "", "5"),
+		list("5", "0", "", "", int64(0), int64(0), "", "", "5"),
+		list("5", int64(0), "5 2 7", "", int64(0), int64(0), "", "", "5"),
+		list("5", int64(0), "", "", "0", int64(0), "", "", "5"),
+		list("5", int64(0), "", "", int64(0), "0", "", "", "5"),
+		list("5", int64(0), "", "", int64(0), int64(0), nil, "", "5"),
+		list("5", int64(0), "", "", int64(0), int64(0), "", nil, "5"),
+		list("5", int64(0), nil, "", int64(0), int64(0), "", "", "5"),
+		list("5", int64(0), "", nil, int64(0), int64(0), "", "", "5"),
+		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"),
+		list("", int64(0), "", "", int64(0), int64(0), "", "", nil),
+		list(int64(3), int64(0), "", ""), list(int64(-1), int64(0), "", ""), list("1", int64(0), "", ""),
+		list(int64(1), int64(0), "x", ""),
 		strings.Repeat("long", 1000), errors.New("an error"),
 	} {
 		for _, s := range lua.All {
@@ -260,7 +280,8 @@ func FuzzText(f *testing.F) {
 			_ = script.Explain(s)
 		}
 		for _, owner := range []string{s, claimText, "shared", claimText + " +"} {
-			hash := []any{"owner", owner, "lease", s, "fence", s, "count", s, "readers", s, "pending", s, "owed", s, "k3J9x0aQ2bZ:5", s}
+			hash := []any{"owner", owner, "lease", s, "fence", s, "count", s, "readers", s, "pending", s, "owed", s,
+				"k3J9x0aQ2bZ:5", s}
 			_, _ = protocol.DecodeState([]any{s, hash, []any{claimText, s, s, s}, []any{claimText, s, s, s}})
 			_, _ = protocol.DecodeState([]any{"1763763763763763", hash, []any{claimText, s}, []any{claimText, s}})
 		}
@@ -275,15 +296,18 @@ func (serverError) RedisError()     {}
 
 func TestPassingErrors(t *testing.T) {
 	t.Parallel()
-	for _, code := range []string{"LOADING x", "READONLY x", "MASTERDOWN x", "CLUSTERDOWN x", "TRYAGAIN x", "MOVED 1 a:1", "ASK 1 a:1", "NOREPLICAS x", "BUSY x", "NOSCRIPT x"} {
+	for _, code := range []string{"LOADING x", "READONLY x", "MASTERDOWN x", "CLUSTERDOWN x", "TRYAGAIN x",
+		"MOVED 1 a:1", "ASK 1 a:1", "NOREPLICAS x", "BUSY x", "NOSCRIPT x"} {
 		require.True(t, protocol.Passing(serverError(code)), code)
 		require.True(t, protocol.Passing(fmt.Errorf("in a pipeline: %w", serverError(code))), code)
 	}
-	for _, err := range []error{io.EOF, context.DeadlineExceeded, &net.OpError{Op: "dial", Err: errors.New("refused")}} {
+	for _, err := range []error{io.EOF, context.DeadlineExceeded,
+		&net.OpError{Op: "dial", Err: errors.New("refused")}} {
 		require.True(t, protocol.Passing(err), "%v", err)
 	}
 	for _, err := range []error{
-		serverError("WRONGTYPE x"), serverError("OOM x"), serverError("ERR user_script:1: x"), serverError("NOPERM x"),
+		serverError("WRONGTYPE x"), serverError("OOM x"), serverError("ERR user_script:1: x"),
+		serverError("NOPERM x"),
 		fmt.Errorf("%w: x", protocol.ErrReply),
 	} {
 		require.False(t, protocol.Passing(err), "%v", err)
@@ -326,7 +350,8 @@ func TestStateIsRead(t *testing.T) {
 	require.Equal(t, protocol.State{Token: 7}, decode([]any{"owner", "", "fence", "7"}, nil, nil))
 
 	s := decode([]any{"owner", w1, "lease", "30000", "fence", since(10 * time.Second)}, nil, nil)
-	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000, Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Since: now - 10_000_000}}}, s)
+	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000,
+		Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Since: now - 10_000_000}}}, s)
 	s = decode([]any{"owner", w1, "lease", "30000", "fence", since(30 * time.Second)}, nil, nil)
 	require.Empty(t, s.Holders)
 	// A token that is ahead of the clock does not say since when.
@@ -335,22 +360,28 @@ func TestStateIsRead(t *testing.T) {
 
 	// The writer reads, too, and was entered again; all sorts wait.
 	queue := []any{r3, "-999999999998", r6, "-999999999995", w4, "3", w5, "4"}
-	waiting := join(slot(kr3, since(0)+" waits 30000"), slot(kr6, since(0)+" waits 30000"), slot(kw4, since(time.Second)+" waits 30000"), slot(kw5, since(time.Minute)+" waits 30000"))
-	hash := join([]any{"owner", w1 + " +", "lease", "30000 " + since(time.Second), "fence", "7", "count", "3 9", "readers", "1", "pending", "2"},
+	waiting := join(slot(kr3, since(0)+" waits 30000"), slot(kr6, since(0)+" waits 30000"),
+		slot(kw4, since(time.Second)+" waits 30000"), slot(kw5, since(time.Minute)+" waits 30000"))
+	hash := join([]any{"owner", w1 + " +", "lease", "30000 " + since(time.Second), "fence", "7", "count", "3 9",
+		"readers", "1", "pending", "2"},
 		slot(kr2, "7 held 2 8"), waiting)
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{
 		Mode: protocol.Write, Token: 7,
-		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Since: 7}, {Known: kr2, Count: 2, Lease: 5 * time.Second, Since: 7}},
-		Waiters: []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kr6, Lease: 30 * time.Second}, {Known: kw4, Lease: 29 * time.Second}},
+		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Since: 7},
+			{Known: kr2, Count: 2, Lease: 5 * time.Second, Since: 7}},
+		Waiters: []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kr6, Lease: 30 * time.Second},
+			{Known: kw4, Lease: 29 * time.Second}},
 	}, s)
 
 	// Several read. One of the readers that wait is owed the next phase.
-	hash = join([]any{"owner", "shared +", "lease", "30000", "fence", "7", "pending", "2", "owed", "2"}, slot(kr2, "7 held 1"), waiting)
+	hash = join([]any{"owner", "shared +", "lease", "30000", "fence", "7", "pending", "2", "owed", "2"},
+		slot(kr2, "7 held 1"), waiting)
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000), w1, "x", r3, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, []protocol.Holder{{Known: kr2, Count: 1, Lease: 5 * time.Second, Since: 7}}, s.Holders)
 	require.Equal(t, protocol.Read, s.Mode)
-	require.Equal(t, []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kw4, Lease: 29 * time.Second}, {Known: kr6, Lease: 30 * time.Second}}, s.Waiters)
+	require.Equal(t, []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second},
+		{Known: kw4, Lease: 29 * time.Second}, {Known: kr6, Lease: 30 * time.Second}}, s.Waiters)
 
 	// Ordered sets that the hash does not mention do not count.
 	s = decode([]any{"owner", "", "fence", "7"}, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)

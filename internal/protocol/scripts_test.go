@@ -56,7 +56,8 @@ type party struct {
 }
 
 func (b *bench) party(m protocol.Mode) *party {
-	p := &party{bench: b, mode: m, instance: protocol.NewInstance(), owner: protocol.Owner{Process: uuid.New(), Handle: 1}}
+	p := &party{bench: b, mode: m, instance: protocol.NewInstance(),
+		owner: protocol.Owner{Process: uuid.New(), Handle: 1}}
 	p.number()
 	return p
 }
@@ -98,7 +99,8 @@ func (b *bench) run(q protocol.Request) protocol.Reply {
 
 // named returns the next claim of an instance, on a slot of its own.
 func (b *bench) named(m protocol.Mode, instance string) *party {
-	p := &party{bench: b, mode: m, instance: instance, owner: protocol.Owner{Process: uuid.UUID{15: instance[8]}, Handle: 1}}
+	p := &party{bench: b, mode: m, instance: instance,
+		owner: protocol.Owner{Process: uuid.UUID{15: instance[8]}, Handle: 1}}
 	b.numbers++
 	p.Claim = protocol.NewClaim(m, instance, int(b.numbers), b.numbers, p.owner)
 	return p
@@ -369,7 +371,13 @@ var states = []struct {
 	}},
 	{"I wait, and am dead", true, func(b *bench, me *party) { b.writer().ask(); me.ask(); me.kill() }},
 	{"mine, and over", false, func(b *bench, me *party) { me.ask(); b.die() }},
-	{"mine with others, and over", false, func(b *bench, me *party) { b.reader().ask(); me.ask(); b.reader().ask(); b.die() }},
+	{"mine with others, and over", false, func(b *bench,
+		me *party) {
+		b.reader().ask()
+		me.ask()
+		b.reader().ask()
+		b.die()
+	}},
 	{"ended", false, func(_ *bench, me *party) { me.ask(); me.release() }},
 	{"ended, and others have it", false, func(b *bench, me *party) {
 		me.ask()
@@ -417,10 +425,30 @@ var states = []struct {
 		b.writer().ask()
 		me.writer = w.ID
 	}},
-	{"leases evicted", false, func(b *bench, _ *party) { b.reader().ask(); b.reader().ask(); b.drop(b.keys.Leases) }},
-	{"queue evicted", false, func(b *bench, _ *party) { b.writer().ask(); b.writer().ask(); b.drop(b.keys.Queue) }},
-	{"all but the queue evicted", true, func(b *bench, me *party) { b.writer().ask(); me.ask(); b.drop(b.keys.Lock, b.keys.Leases) }},
-	{"all but the leases evicted", false, func(b *bench, me *party) { b.reader().ask(); me.ask(); b.drop(b.keys.Lock, b.keys.Queue) }},
+	{"leases evicted", false, func(b *bench, _ *party) {
+		b.reader().ask()
+		b.reader().ask()
+		b.drop(
+			b.keys.Leases)
+	}},
+	{"queue evicted", false, func(b *bench, _ *party) {
+		b.writer().ask()
+		b.writer().ask()
+		b.drop(
+			b.keys.Queue)
+	}},
+	{"all but the queue evicted", true, func(b *bench,
+		me *party) {
+		b.writer().ask()
+		me.ask()
+		b.drop(b.keys.Lock, b.keys.Leases)
+	}},
+	{"all but the leases evicted", false, func(b *bench,
+		me *party) {
+		b.reader().ask()
+		me.ask()
+		b.drop(b.keys.Lock, b.keys.Queue)
+	}},
 	{"flushed", true, func(b *bench, me *party) {
 		b.writer().ask()
 		me.ask()
@@ -452,7 +480,8 @@ var requests = map[string]func(p *party) protocol.Request{
 
 // everyMeeting runs fn for every state and every script that can meet it, or for one in so many of these, on
 // a lock of its own.
-func everyMeeting(t *testing.T, c *redis.Client, prefix string, oneIn int, fn func(b *bench, me *party, q protocol.Request)) {
+func everyMeeting(t *testing.T, c *redis.Client, prefix string, oneIn int,
+	fn func(b *bench, me *party, q protocol.Request)) {
 	n := 0
 	for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
 		for _, try := range []bool{false, true} {
@@ -491,7 +520,8 @@ func TestEveryScriptMayRunTwice(t *testing.T) {
 			first := b.run(q)
 			want := b.look()
 			second := b.run(q)
-			if q.Try && first.Token == 0 { // a claim that was only to try ends as it is told that it cannot have the lock
+			// a claim that was only to try ends as it is told that it cannot have the lock
+			if q.Try && first.Token == 0 {
 				require.Zero(b.t, second.Token)
 			} else {
 				require.Equal(b.t, meaning(first), meaning(second))
@@ -743,7 +773,8 @@ func TestScriptsTouchDeclaredKeysOnly(t *testing.T) {
 	require.True(t, lines.Scan())
 	require.Equal(t, "+OK", lines.Text())
 
-	seen := make(chan map[string][]string, 1) // a command that a script ran, its name and keys -> the keys declared for it
+	// a command that a script ran, its name and keys -> the keys declared for it
+	seen := make(chan map[string][]string, 1)
 	go func() {
 		ran := map[string][]string{}
 		var declared []string
@@ -826,14 +857,18 @@ func TestNumberIsGrantedOnce(t *testing.T) {
 		gets func(b *bench, p *party) // p gets the lock
 		ends func(b *bench)           // and loses it
 	}{
-		"a writer's lease ends":              {protocol.Write, func(_ *bench, p *party) { p.ask() }, expire},
-		"a writer is dropped":                {protocol.Write, func(_ *bench, p *party) { p.ask() }, force},
-		"a reader's lease ends":              {protocol.Read, func(_ *bench, p *party) { p.ask() }, expire},
-		"a reader is dropped":                {protocol.Read, func(_ *bench, p *party) { p.ask() }, force},
-		"the lease of one of readers ends":   {protocol.Read, func(b *bench, p *party) { b.reader().ask(); p.ask() }, expire},
-		"one of readers is dropped":          {protocol.Read, func(b *bench, p *party) { b.reader().ask(); p.ask() }, force},
-		"one of a crowd is dropped":          {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) }, force},
-		"the lease of one of a crowd ends":   {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) }, expire},
+		"a writer's lease ends": {protocol.Write, func(_ *bench, p *party) { p.ask() }, expire},
+		"a writer is dropped":   {protocol.Write, func(_ *bench, p *party) { p.ask() }, force},
+		"a reader's lease ends": {protocol.Read, func(_ *bench, p *party) { p.ask() }, expire},
+		"a reader is dropped":   {protocol.Read, func(_ *bench, p *party) { p.ask() }, force},
+		"the lease of one of readers ends": {protocol.Read,
+			func(b *bench, p *party) { b.reader().ask(); p.ask() }, expire},
+		"one of readers is dropped": {protocol.Read,
+			func(b *bench, p *party) { b.reader().ask(); p.ask() }, force},
+		"one of a crowd is dropped": {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) },
+			force},
+		"the lease of one of a crowd ends": {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) },
+			expire},
 		"one who had waited is dropped":      {protocol.Write, waited, force},
 		"the lease of one who waited ends":   {protocol.Write, waited, expire},
 		"the lease of a waiting reader ends": {protocol.Read, waited, expire},
@@ -856,7 +891,8 @@ func TestNumberIsGrantedOnce(t *testing.T) {
 						require.True(t, p.run(p.asks()).Refused, later)
 					}
 					b.drop(b.keys.Leases, b.keys.Queue)
-					require.NotZero(t, p.next().ask().Token+p.next().ask().Last, "the next claim of its slot is not refused: %s", later)
+					require.NotZero(t, p.next().ask().Token+p.next().ask().Last,
+						"the next claim of its slot is not refused: %s", later)
 				}
 			})
 		})
@@ -946,9 +982,12 @@ func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
 			for what, look := range map[string]func(b *bench, p *party){
-				"a writer asks":        func(b *bench, _ *party) { b.writer().ask() },
-				"a reader asks":        func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() },
-				"the holder renews":    func(b *bench, p *party) { b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) },
+				"a writer asks": func(b *bench, _ *party) { b.writer().ask() },
+				"a reader asks": func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() },
+				"the holder renews": func(b *bench, p *party) {
+					b.run(
+						protocol.Request{Script: lua.Renew, Claim: p.Claim})
+				},
 				"the holder re-enters": func(_ *bench, p *party) { p.reenter(2, 1) },
 				"the holder renews for less": func(b *bench, p *party) {
 					b.lease /= 2

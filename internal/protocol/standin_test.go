@@ -54,8 +54,14 @@ func TestHashStandsInForOrderedSets(t *testing.T) {
 			r.ask()
 			return []*party{w, r}
 		},
-		"read":        func(b *bench) []*party { r := b.reader(); r.ask(); return []*party{r} },
-		"read by two": func(b *bench) []*party { l := []*party{b.reader(), b.reader()}; l[0].ask(); l[1].ask(); return l },
+		"read": func(b *bench) []*party { r := b.reader(); r.ask(); return []*party{r} },
+		"read by two": func(b *bench) []*party {
+			l := []*party{b.reader(),
+				b.reader()}
+			l[0].ask()
+			l[1].ask()
+			return l
+		},
 		"read by two, with waiters": func(b *bench) []*party {
 			list := []*party{b.reader(), b.reader(), b.writer(), b.reader()}
 			for _, p := range list {
@@ -65,7 +71,8 @@ func TestHashStandsInForOrderedSets(t *testing.T) {
 		},
 	}
 	requests := func(b *bench, there []*party) []protocol.Request {
-		list := []protocol.Request{{Script: lua.Force, Claim: b.writer().Claim}, {Script: lua.Serve, Claim: b.reader().Claim}}
+		list := []protocol.Request{{Script: lua.Force, Claim: b.writer().Claim},
+			{Script: lua.Serve, Claim: b.reader().Claim}}
 		for _, p := range append(there, b.writer(), b.reader()) {
 			list = append(list, p.asks(), p.releases(), protocol.Request{Script: lua.Renew, Claim: p.Claim},
 				protocol.Request{Script: lua.Reenter, Claim: p.Claim, Count: 2, Sequence: 1 << 30})
@@ -93,7 +100,8 @@ func TestHashStandsInForOrderedSets(t *testing.T) {
 						b.keys.Queue = b.keys.Lock
 					}
 					_, err := b.send(list[i])
-					what := fmt.Sprintf("%s for %v, the hash for %s: %v", list[i].Script.Name, list[i].Claim.ID, standIn, err)
+					what := fmt.Sprintf("%s for %v, the hash for %s: %v", list[i].Script.Name, list[i].Claim.ID, standIn,
+						err)
 					b.keys = keys
 					after := b.everything()
 					if err != nil {

@@ -21,7 +21,8 @@ const module = "github.com/seed-7e8842f7/rwlock/"
 // those of this module that are named; it starts no goroutine, and does not read the clock.
 func Check(t *testing.T, of ...string) {
 	t.Helper()
-	allowed := []string{"bytes", "cmp", "container/heap", "crypto/sha256", "encoding/base64", "errors", "fmt", "hash/fnv", "iter",
+	allowed := []string{"bytes", "cmp", "container/heap", "crypto/sha256", "encoding/base64", "errors", "fmt",
+		"hash/fnv", "iter",
 		"maps", "slices", "sort", "strconv", "strings", "time"}
 	for _, name := range of {
 		allowed = append(allowed, module+name)

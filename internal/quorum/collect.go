@@ -55,7 +55,8 @@ func (b *ballot) collect(now time.Time) {
 	b.wanted = max(b.wanted, top)
 	for i, s := range b.q.servers {
 		// The largest token is written back to servers that have voted with a smaller one.
-		if v := &b.votes[i]; v.state == cast && s.usable(b.q) && (v.token != top || v.token == 0 || v.sent.Before(b.told)) {
+		if v := &b.votes[i]; v.state == cast && s.usable(b.q) &&
+			(v.token != top || v.token == 0 || v.sent.Before(b.told)) {
 			b.requestVote(now, i, true)
 		}
 	}

@@ -34,7 +34,8 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	lk := q.locks[keys.Lock]
 	if lk == nil {
 		n := len(q.servers)
-		lk = &lock{key: keys.Lock.(string), keys: keys, slots: make([]slots, n), serving: make([]bool, n), weights: make([]weight, n)}
+		lk = &lock{key: keys.Lock.(string), keys: keys, slots: make([]slots, n), serving: make([]bool, n),
+			weights: make([]weight, n)}
 		for i := range lk.slots {
 			lk.slots[i] = slots{next: i, step: n}
 		}

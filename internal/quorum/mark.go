@@ -47,7 +47,8 @@ func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duratio
 	s.asking, s.older = true, false
 	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
 	q.send(now, s.index, &Request{
-		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}}, kind: marks, lease: lease})
+		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}},
+		kind:    marks, lease: lease})
 }
 
 // marked handles the reply to a request about a mark.
@@ -105,7 +106,8 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 			other.known = false
 			q.forgetVotes(other)
 		default:
-			s.err = fmt.Errorf("clients %d and %d of the quorum are of the same server", min(s.index, other.index), max(s.index, other.index))
+			s.err = fmt.Errorf("clients %d and %d of the quorum are of the same server", min(s.index, other.index),
+				max(s.index, other.index))
 			s.known, s.failing = false, true
 			q.suspect(now, s)
 			return s.err
@@ -278,8 +280,8 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	return false
 }
 
-// readSince returns how many of the servers that vote, and how many of all but one, were asked for their marks
-// at a time or later. It asks the others.
+// readSince returns how many of the servers that vote, and how many of all but one, were asked for their
+// marks at a time or later. It asks the others.
 func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (members, all int) {
 	for _, s := range q.servers {
 		switch {

@@ -80,11 +80,13 @@ type Quorum struct {
 	majority int
 
 	servers    []*server
-	generation string        // of the servers that vote; "" while no majority is known to have one
-	patience   time.Duration // how long a server may leave a request without an answer: twice what a majority takes
-	since      time.Time     // when the servers were first asked for their marks, or were found to have lost their data
-	looked     time.Time     // when this client last looked for questions
-	reads      uint64        // how often a mark was requested: no two requests make the same mark
+	generation string // of the servers that vote; "" while no majority is known to have one
+	// how long a server may leave a request without an answer: twice what a majority takes
+	patience time.Duration
+	// when the servers were first asked for their marks, or were found to have lost their data
+	since  time.Time
+	looked time.Time // when this client last looked for questions
+	reads  uint64    // how often a mark was requested: no two requests make the same mark
 
 	locks   map[any]*lock               // by key
 	idle    order.List[lock, *lock]     // without references, in the order in which they were released
@@ -162,9 +164,11 @@ func New(c Config, e *engine.Engine) *Quorum {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Instance))
 	q := &Quorum{
-		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix), channels: protocol.Channels(c.Prefix),
-		random: h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
-		voting: c.Servers, locks: make(map[any]*lock), ballots: make(map[any]*ballot), voters: make(map[uint64]*ballot),
+		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix),
+		channels: protocol.Channels(c.Prefix),
+		random:   h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
+		voting: c.Servers, locks: make(map[any]*lock), ballots: make(map[any]*ballot),
+		voters: make(map[uint64]*ballot),
 	}
 	for i := range c.Servers {
 		q.servers = append(q.servers, &server{index: i})
@@ -342,7 +346,8 @@ func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Rep
 	if reply.Mute != "" && !s.mute {
 		s.mute = true
 		q.out.Log = append(q.out.Log, engine.Record{
-			Message: "a server may not publish: others hear of its votes by their heartbeats alone", Err: errors.New(reply.Mute)})
+			Message: "a server may not publish: others hear of its votes by their heartbeats alone",
+			Err:     errors.New(reply.Mute)})
 	}
 	q.proceed(now, s, lk, reply.More)
 }
@@ -426,7 +431,8 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	} else if err != nil && !protocol.Passing(err) && !s.unheard {
 		s.unheard = true
 		q.out.Log = append(q.out.Log, engine.Record{
-			Message: "a server refuses the subscription: waiters hear of its votes by their heartbeats alone", Err: err})
+			Message: "a server refuses the subscription: waiters hear of its votes by their heartbeats alone",
+			Err:     err})
 	}
 	if q.concerned(s) {
 		q.readMark(now, s) // the server may be gone
@@ -587,7 +593,8 @@ func (q *Quorum) Describe() string {
 	for bl := range q.all.All() {
 		fmt.Fprintf(&b, "\n  %v: phase %d home %d asking %v", bl.claim, bl.phase, bl.home, bl.pending != nil)
 		for i, v := range bl.votes {
-			fmt.Fprintf(&b, "\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token, v.request != nil, v.blocked)
+			fmt.Fprintf(&b, "\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token,
+				v.request != nil, v.blocked)
 		}
 	}
 	return b.String()

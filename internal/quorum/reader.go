@@ -43,7 +43,8 @@ func (b *ballot) readUnder(now time.Time) {
 		}
 	}
 	for i := range b.votes {
-		if n+open < q.majority && w.votes[i].state != cast && w.seek(now, i) && !(b.try && w.votes[i].state == waiting) {
+		if n+open < q.majority && w.votes[i].state != cast && w.seek(now, i) &&
+			!(b.try && w.votes[i].state == waiting) {
 			open++
 		}
 	}

@@ -47,7 +47,8 @@ func (b *ballot) giveBack(now time.Time, i int) {
 		r.Script = lua.Unlock
 	}
 	r.Late = b.phase == closing && b.token == 0 // its call has given up
-	if v.state == cast && v.local != 0 && !v.entered && v.lease <= protocol.ShortLease && now.Sub(v.granted) < recordFresh {
+	if v.state == cast && v.local != 0 && !v.entered && v.lease <= protocol.ShortLease &&
+		now.Sub(v.granted) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}
 	b.lock.refs++

@@ -48,7 +48,8 @@ func (q *Quorum) report(now time.Time) {
 	err := q.missing()
 	q.out.Log = append(q.out.Log, engine.Record{
 		Message: fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), Err: err})
-	q.out.Events = append(q.out.Events, engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n, Err: err})
+	q.out.Events = append(q.out.Events, engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n,
+		Err: err})
 }
 
 // reportDue returns when to report that the number of servers that vote has changed; zero for never.

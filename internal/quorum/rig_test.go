@@ -102,7 +102,8 @@ func (r *rig) begin(h *engine.Hold) *engine.Hold {
 // acquireFor begins a call of a new owner for a write hold with a lease.
 func (r *rig) acquireFor(d time.Duration) *engine.Hold {
 	r.handles++
-	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: r.handles}, Mode: protocol.Write, Lease: d, Bounded: true, NewOwner: true}
+	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: r.handles}, Mode: protocol.Write, Lease: d,
+		Bounded: true, NewOwner: true}
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h
 }
@@ -207,7 +208,8 @@ func waits(again time.Duration) any { return waitsFor(protocol.Write, 77, again)
 // waitsFor is that reply, where the lock is held by an owner.
 func waitsFor(m protocol.Mode, handle uint64, again time.Duration) any {
 	other := protocol.NewClaim(m, "instance-02", 0, 7, protocol.Owner{Handle: handle})
-	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0), []string{protocol.Read: "read", protocol.Write: "write"}[m], other.ID, ""}
+	return []any{"", int64(0), "", "", again.Milliseconds(), int64(0),
+		[]string{protocol.Read: "read", protocol.Write: "write"}[m], other.ID, ""}
 }
 
 var (
@@ -228,5 +230,6 @@ func markOf(i int, generation string, rests bool, top string) any {
 
 // markWith is the reply of a server of that id.
 func markWith(id, generation string, rests bool, longest time.Duration, top string) any {
-	return []any{id, generation, map[bool]int64{true: 1}[rests], longest.Milliseconds(), top, fmt.Sprint(someToken - 1000), "", int64(0), ""}
+	return []any{id, generation, map[bool]int64{true: 1}[rests], longest.Milliseconds(), top,
+		fmt.Sprint(someToken - 1000), "", int64(0), ""}
 }

@@ -171,7 +171,8 @@ func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Reque
 	if k == counts {
 		v.entered = true
 	}
-	b.q.send(now, i, &Request{Request: copied, kind: k, ballot: b, number: v.number, lease: r.Lease.Duration, round: x, lock: b.lock})
+	b.q.send(now, i, &Request{Request: copied, kind: k, ballot: b, number: v.number, lease: r.Lease.Duration,
+		round: x, lock: b.lock})
 }
 
 // recover asks a server for its vote that has not voted for the claim, which holds the lock, or has lost

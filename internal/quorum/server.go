@@ -9,31 +9,34 @@ import (
 
 // A server is what the quorum knows of one server.
 type server struct {
-	index     int
-	lease     time.Duration // the longest that was asked for since the server last noted one
-	noted     time.Duration // the longest that this client has had the server note
-	notedAt   time.Time     // when the request was sent that did
-	known     bool          // mark is what the server has said
-	mark      protocol.Mark
-	asked     time.Time     // when the request was sent that brought the mark
-	older     bool          // another server was found to have a generation after that, and this one was not
-	met       time.Time     // when it first showed the mark's id: what it has forgotten is from before
-	waited    bool          // startPatience has passed since then, or it has lost its data
-	resting   time.Time     // when it was first seen to rest; zero if it does not
-	forgot    time.Duration // the longest lease that it may have voted for before that; negative if that is not known
-	question  question      // that this client has asked there
-	news      news          // that another client has left there for this one
-	wondered  time.Time     // when the last question was first seen
-	asking    bool          // a request about the mark is under way
-	retry     time.Time     // when the mark may be changed again, after a failure
-	suspected bool          // it has not answered for a while, or a request failed: no call waits for it while enough others answer
-	failing   bool          // the last request failed
-	closed    bool          // the client for it was closed
-	probed    time.Time     // when its mark was last requested
-	probes    int           // how many requests for the mark in a row have no answer
-	heard     time.Time     // when it last answered
-	trip      time.Duration // how long a round trip takes, at least shortestPatience/2; 0 if it has not answered yet
-	err       error         // the last that it replied, or that a request failed with
+	index   int
+	lease   time.Duration // the longest that was asked for since the server last noted one
+	noted   time.Duration // the longest that this client has had the server note
+	notedAt time.Time     // when the request was sent that did
+	known   bool          // mark is what the server has said
+	mark    protocol.Mark
+	asked   time.Time // when the request was sent that brought the mark
+	older   bool      // another server was found to have a generation after that, and this one was not
+	met     time.Time // when it first showed the mark's id: what it has forgotten is from before
+	waited  bool      // startPatience has passed since then, or it has lost its data
+	resting time.Time // when it was first seen to rest; zero if it does not
+	// the longest lease that it may have voted for before that; negative if that is not known
+	forgot   time.Duration
+	question question  // that this client has asked there
+	news     news      // that another client has left there for this one
+	wondered time.Time // when the last question was first seen
+	asking   bool      // a request about the mark is under way
+	retry    time.Time // when the mark may be changed again, after a failure
+	// it has not answered for a while, or a request failed: no call waits for it while enough others answer
+	suspected bool
+	failing   bool      // the last request failed
+	closed    bool      // the client for it was closed
+	probed    time.Time // when its mark was last requested
+	probes    int       // how many requests for the mark in a row have no answer
+	heard     time.Time // when it last answered
+	// how long a round trip takes, at least shortestPatience/2; 0 if it has not answered yet
+	trip time.Duration
+	err  error // the last that it replied, or that a request failed with
 
 	unsent        order.List[Request, *Request] // requests that wait until others are answered
 	late          order.List[Request, *Request] // the same, of those that others overtake
@@ -42,10 +45,11 @@ type server struct {
 	owed          order.List[Request, *Request] // votes that were not given back; the next to try again first
 	listening     time.Time                     // since when the subscription stands; zero if it does not
 	subscriptions int                           // how often the subscription was opened
-	deaf          uint64                        // the number of a vote that a reply told of, and no message; or 0
-	deafAt        time.Time                     // when the subscription is taken for deaf
-	mute          bool                          // the log has been told that the server may not publish
-	unheard       bool                          // the log was told that the server refuses the subscription
+	// the number of a vote that a reply told of, and no message; or 0
+	deaf    uint64
+	deafAt  time.Time // when the subscription is taken for deaf
+	mute    bool      // the log has been told that the server may not publish
+	unheard bool      // the log was told that the server refuses the subscription
 }
 
 // votes reports whether the server belongs to the generation that votes.

@@ -38,12 +38,13 @@ type vote struct {
 	granted    time.Time         // a moment not after the vote was cast
 	confirming int               // requests without an answer that confirm the vote
 	recount    bool              // the server is to be told the number of holds once it answers
-	entered    bool              // the server was told the number of holds, or local is when the owner's write began
-	told       bool              // a message says that the vote was cast, and overtook the reply to a request
-	again      time.Time         // when to ask again, if the claim waits
-	asked      int               // how often the subscription had been opened when the server was last asked
-	late       bool              // a request was under way when there was reason to ask again
-	sought     time.Time         // when a hold that lacks the vote last asked for it
+	// the server was told the number of holds, or local is when the owner's write began
+	entered bool
+	told    bool      // a message says that the vote was cast, and overtook the reply to a request
+	again   time.Time // when to ask again, if the claim waits
+	asked   int       // how often the subscription had been opened when the server was last asked
+	late    bool      // a request was under way when there was reason to ask again
+	sought  time.Time // when a hold that lacks the vote last asked for it
 }
 
 // waits reports whether the claim waits in the server's queue, and nothing is under way.
@@ -58,7 +59,8 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	}
 	if v.state == absent {
 		q.numbers++
-		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, refused: v.refused, sought: v.sought}
+		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, refused: v.refused,
+			sought: v.sought}
 		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 		q.voters[v.number] = b
 	}
@@ -84,7 +86,8 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 // requestOthers asks the servers other than the home that have not been asked.
 func (b *ballot) requestOthers(now time.Time, queue bool) {
 	for i, s := range b.q.servers {
-		if v := &b.votes[i]; i != b.home && v.state == absent && s.usable(b.q) && v.refused == nil && (queue || !v.blocked) {
+		if v := &b.votes[i]; i != b.home && v.state == absent && s.usable(b.q) && v.refused == nil &&
+			(queue || !v.blocked) {
 			b.requestVote(now, i, queue)
 		}
 	}

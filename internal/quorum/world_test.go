@@ -69,7 +69,8 @@ type place struct {
 }
 
 func newWorld(t *testing.T, seed uint64, trip time.Duration, processes, callers int) *world {
-	w := &world{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), rng: rand.New(rand.NewPCG(seed, 0)), trip: trip}
+	w := &world{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), rng: rand.New(rand.NewPCG(seed, 0)),
+		trip: trip}
 	for i := range processes {
 		instance := fmt.Sprintf("instance-%02d", i)
 		r := &rig{t: t, now: w.now, token: someToken}
@@ -209,7 +210,8 @@ func (w *world) serve(p *process, i int, q *Request) any {
 		return s.marked(i, q.Ballot.Args)
 	case q.Script == lua.Mark:
 		return markOf(i, "g", false, "")
-	case q.Script == lua.Vote && w.cold && (s.mark.ID != q.Ballot.ID || s.mark.Generation != q.Ballot.Generation || s.mark.Generation == ""):
+	case q.Script == lua.Vote && w.cold && (s.mark.ID != q.Ballot.ID ||
+		s.mark.Generation != q.Ballot.Generation || s.mark.Generation == ""):
 		return int64(-2)
 	case q.Script == lua.Vote:
 		return s.vote(w, p, i, q)

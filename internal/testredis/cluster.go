@@ -36,7 +36,10 @@ func StartCluster(tb testing.TB, n int, args ...string) *Cluster {
 // StartReplicatedCluster starts a cluster of n masters, with a replica each, for this test.
 func StartReplicatedCluster(tb testing.TB, n int, args ...string) *Cluster {
 	tb.Helper()
-	return StartReplicatedClusterWith(tb, n, func(_ int, conf *Config) { conf.Args = append(conf.Args, args...) })
+	return StartReplicatedClusterWith(tb, n, func(_ int,
+		conf *Config) {
+		conf.Args = append(conf.Args, args...)
+	})
 }
 
 // StartReplicatedClusterWith is StartReplicatedCluster for nodes that differ: each is called with a node's
@@ -46,7 +49,8 @@ func StartReplicatedClusterWith(tb testing.TB, n int, each func(node int, conf *
 	timeout := strconv.FormatInt(NodeTimeout.Milliseconds(), 10)
 	return startCluster(tb, n, 2*n, func(node int, conf *Config) {
 		conf.Args = append(conf.Args,
-			"--cluster-node-timeout", timeout, "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
+			"--cluster-node-timeout", timeout, "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay",
+			"0")
 		each(node, conf)
 	})
 }
@@ -75,7 +79,8 @@ func startCluster(tb testing.TB, masters, nodes int, each func(node int, conf *C
 	for i, s := range cluster.Nodes {
 		cluster.await(s, func(c *redis.Client) error {
 			info, err := c.ClusterInfo(ctx).Result()
-			if line := fmt.Sprintf("cluster_known_nodes:%d", nodes); err == nil && !strings.Contains(info, line+"\r\n") {
+			if line := fmt.Sprintf("cluster_known_nodes:%d", nodes); err == nil &&
+				!strings.Contains(info, line+"\r\n") {
 				err = fmt.Errorf("no %s in %q", line, info)
 			}
 			if err == nil && i >= masters {
@@ -106,7 +111,8 @@ func startCluster(tb testing.TB, masters, nodes int, each func(node int, conf *C
 // introduce makes a node known to the first, and so to all.
 func (c *Cluster) introduce(node *redis.Client) error {
 	first := c.Nodes[0]
-	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", cmp.Or(first.conf.known, first.port)).Err()
+	return node.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1",
+		cmp.Or(first.conf.known, first.port)).Err()
 }
 
 // await waits until a node is ready. Nodes give up an introduction that takes long, as it may on a busy

@@ -26,7 +26,8 @@ func StartReplicated(tb testing.TB, n int, args ...string) (master *Server, repl
 	args = append([]string{"--repl-diskless-sync-delay", "0"}, args...)
 	master = Start(tb, args...)
 	for range n {
-		replicas = append(replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1", strconv.Itoa(master.port)}, args...)...))
+		replicas = append(replicas, Start(tb, append([]string{"--replicaof", "127.0.0.1",
+			strconv.Itoa(master.port)}, args...)...))
 	}
 	for _, r := range replicas {
 		if err := poll(startTimeout, r.synced); err != nil {
@@ -54,7 +55,8 @@ func StartSentinels(tb testing.TB, args ...string) *Sentinels {
 		err := poll(startTimeout, func() error {
 			state, err := c.Master(ctx, MasterName).Result()
 			if err == nil && (state["num-slaves"] != "2" || state["num-other-sentinels"] != "2") {
-				err = fmt.Errorf("the sentinel knows of %s replicas and %s other sentinels", state["num-slaves"], state["num-other-sentinels"])
+				err = fmt.Errorf("the sentinel knows of %s replicas and %s other sentinels", state["num-slaves"],
+					state["num-other-sentinels"])
 			}
 			return err
 		})
@@ -99,7 +101,8 @@ func (s *Sentinels) Failover() *Server {
 	err = poll(3*startTimeout, func() error {
 		addr, err := c.GetMasterAddrByName(ctx, MasterName).Result()
 		if err == nil && addr[1] == before[1] {
-			err = fmt.Errorf("the master is still at %s: %v", addr, c.Failover(ctx, MasterName).Err()) // which it may give up
+			// which it may give up
+			err = fmt.Errorf("the master is still at %s: %v", addr, c.Failover(ctx, MasterName).Err())
 		}
 		for _, node := range append([]*Server{s.Master}, s.Replicas...) {
 			if err == nil && strconv.Itoa(node.port) == addr[1] {

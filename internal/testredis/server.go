@@ -247,7 +247,8 @@ func (p *process) start() error {
 
 // await waits until the process, and no other on its port, answers.
 func (p *process) await() error {
-	c := redis.NewClient(&redis.Options{Addr: p.addr(), Protocol: 2, MaxRetries: -1, DialerRetries: 1, DisableIdentity: true})
+	c := redis.NewClient(&redis.Options{Addr: p.addr(), Protocol: 2, MaxRetries: -1, DialerRetries: 1,
+		DisableIdentity: true})
 	defer func() { _ = c.Close() }()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

@@ -129,7 +129,8 @@ func TestCluster(t *testing.T) {
 			for i := range 50 {
 				require.NoError(t, c.Set(t.Context(), "k"+strconv.Itoa(i), i, time.Minute).Err())
 			}
-			require.ErrorContains(t, cluster.Nodes[0].Client().Eval(t.Context(), "return 1", []string{"a", "b"}).Err(), "CROSSSLOT")
+			require.ErrorContains(t, cluster.Nodes[0].Client().Eval(t.Context(), "return 1", []string{"a", "b"}).Err(),
+				"CROSSSLOT")
 		})
 	}
 }

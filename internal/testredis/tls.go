@@ -36,7 +36,8 @@ func StartTLSCluster(tb testing.TB, n int) (addrs []string, client *tls.Config) 
 	startCluster(tb, n, n, func(_ int, conf *Config) {
 		conf.known = tlsPort(tb)
 		addrs = append(addrs, local(conf.known))
-		conf.Args = append(append(conf.Args, args...), "--tls-port", strconv.Itoa(conf.known), "--tls-cluster", "yes")
+		conf.Args = append(append(conf.Args, args...), "--tls-port", strconv.Itoa(conf.known), "--tls-cluster",
+			"yes")
 	})
 	return addrs, client
 }
@@ -58,7 +59,8 @@ func certify(tb testing.TB) (server []string, client *tls.Config) {
 		tb.Fatalf("make a key: %v", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:    time.Now().Add(24 * time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)

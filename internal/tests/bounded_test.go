@@ -144,7 +144,8 @@ func (w *world) underOutage(outage string, readTimeout time.Duration) (rw *rwloc
 // newLockWith returns an RWLock over a client with that read timeout. It need not close without an error.
 func (w *world) newLockWith(readTimeout time.Duration, opts ...func(*redis.Options)) *rwlock.RWLock {
 	w.Helper()
-	c := w.dial(append([]func(*redis.Options){func(o *redis.Options) { o.ReadTimeout = readTimeout }}, opts...)...)
+	c := w.dial(append([]func(*redis.Options){func(o *redis.Options) { o.ReadTimeout = readTimeout }},
+		opts...)...)
 	rw, err := rwlock.New(c, w.options(nil)...)
 	require.NoError(w, err)
 	w.Cleanup(func() { _ = rw.Close() })
@@ -398,10 +399,16 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 				again := rwlock.WithOwner(context.Background(), held.Owner())
 				begin()
 				for name, call := range map[string]func() error{
-					"Lock":                  func() error { return errOf(rw.Lock(aSecond(w), "n")) },
-					"RLock":                 func() error { return errOf(rw.RLock(newOwner(), "n", rwlock.MaxWait(time.Second))) },
-					"Lock, which re-enters": func() error { return errOf(rw.Lock(again, "held", rwlock.MaxWait(time.Second))) },
-					"Extend":                func() error { return held.Extend(aSecond(w), time.Hour) },
+					"Lock": func() error { return errOf(rw.Lock(aSecond(w), "n")) },
+					"RLock": func() error {
+						return errOf(
+							rw.RLock(newOwner(), "n", rwlock.MaxWait(time.Second)))
+					},
+					"Lock, which re-enters": func() error {
+						return errOf(
+							rw.Lock(again, "held", rwlock.MaxWait(time.Second)))
+					},
+					"Extend": func() error { return held.Extend(aSecond(w), time.Hour) },
 				} {
 					err := call()
 					require.ErrorIs(w, err, context.DeadlineExceeded, name)
@@ -690,10 +697,13 @@ func TestDoneContext(t *testing.T) {
 		cancel(cause)
 		expired, cancelExpired := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 		defer cancelExpired()
-		for ctx, want := range map[context.Context]error{cancelled: context.Canceled, expired: context.DeadlineExceeded} {
+		for ctx, want := range map[context.Context]error{cancelled: context.Canceled,
+			expired: context.DeadlineExceeded} {
 			for _, err := range []error{
-				errOf(rw.Lock(ctx, "n")), errOf(rw.RLock(ctx, "n")), errOf(rw.TryLock(ctx, "n")), errOf(rw.TryRLock(ctx, "n")),
-				rw.WithLock(ctx, "n", nil), rw.WithRLock(ctx, "n", nil), errOf(rw.Inspect(ctx, "n")), rw.ForceUnlock(ctx, "n"),
+				errOf(rw.Lock(ctx, "n")), errOf(rw.RLock(ctx, "n")), errOf(rw.TryLock(ctx, "n")),
+				errOf(rw.TryRLock(ctx, "n")),
+				rw.WithLock(ctx, "n", nil), rw.WithRLock(ctx, "n", nil), errOf(rw.Inspect(ctx, "n")),
+				rw.ForceUnlock(ctx, "n"),
 			} {
 				require.ErrorIs(w, err, want)
 				require.ErrorContains(w, err, `"n"`)
@@ -717,8 +727,12 @@ func TestEndOfAWait(t *testing.T) {
 				ctx  func() (context.Context, context.CancelFunc)
 				opts []rwlock.LockOption
 			}{
-				{"MaxWait", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) { return newOwner(), func() {} }, []rwlock.LockOption{rwlock.MaxWait(u)}},
-				{"deadline", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) { return context.WithTimeout(newOwner(), u) }, nil},
+				{"MaxWait", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) {
+					return newOwner(), func() {}
+				}, []rwlock.LockOption{rwlock.MaxWait(u)}},
+				{"deadline", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) {
+					return context.WithTimeout(newOwner(), u)
+				}, nil},
 				{"cancel", context.Canceled, func() (context.Context, context.CancelFunc) {
 					ctx, cancel := context.WithCancel(newOwner())
 					return ctx, context.CancelFunc(func() { time.AfterFunc(u, cancel) })
@@ -777,7 +791,8 @@ func TestBadOptions(t *testing.T) {
 		c, sent := w.dial(), &counter{}
 		const century = 100 * 365 * 24 * time.Hour
 		for text, opt := range map[string]rwlock.Option{
-			"lease 99ms": rwlock.WithLease(99 * time.Millisecond), "lease 0s": rwlock.WithLease(0), "lease -1s": rwlock.WithLease(-time.Second),
+			"lease 99ms": rwlock.WithLease(99 * time.Millisecond), "lease 0s": rwlock.WithLease(0),
+			"lease -1s":                 rwlock.WithLease(-time.Second),
 			"lease " + century.String(): rwlock.WithLease(century), "prefix": rwlock.WithPrefix(""), "nil option": nil,
 		} {
 			rw, err := rwlock.New(c, opt)
@@ -785,10 +800,13 @@ func TestBadOptions(t *testing.T) {
 			require.ErrorContains(w, err, "rwlock: new: ")
 			require.ErrorContains(w, err, text)
 		}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) }, rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) },
+			rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
 		for text, opt := range map[string]rwlock.LockOption{
-			"lease 99ms": rwlock.Lease(99 * time.Millisecond), "lease 0s": rwlock.Lease(0), "lease -1s": rwlock.Lease(-time.Second),
-			"lease " + century.String(): rwlock.Lease(century), "max wait 0s": rwlock.MaxWait(0), "max wait -1s": rwlock.MaxWait(-time.Second), "nil option": nil,
+			"lease 99ms": rwlock.Lease(99 * time.Millisecond), "lease 0s": rwlock.Lease(0),
+			"lease -1s":                 rwlock.Lease(-time.Second),
+			"lease " + century.String(): rwlock.Lease(century), "max wait 0s": rwlock.MaxWait(0),
+			"max wait -1s": rwlock.MaxWait(-time.Second), "nil option": nil,
 		} {
 			for _, mode := range []rwlock.Mode{read, write} {
 				for _, lock := range []lockFunc{acquire, try} {
@@ -851,7 +869,8 @@ func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 					unlock(w, next.granted())
 					w.within(30*time.Second, start.Add(outage), next.at)
 				}
-				time.Sleep(time.Minute) // until the client gives up what was sent into the outage, or Close would wait for that
+				// until the client gives up what was sent into the outage, or Close would wait for that
+				time.Sleep(time.Minute)
 			})
 		})
 	}

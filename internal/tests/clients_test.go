@@ -131,7 +131,10 @@ func TestFirstCallWithAFrozenNode(t *testing.T) {
 	t.Cleanup(cluster.Nodes[0].Resume)
 	for sort, readOnly := range map[string]bool{"plain": false, "read only": true} {
 		open := func(readTimeout time.Duration) *rwlock.RWLock {
-			return newLockOn(t, cluster.Client(func(o *redis.ClusterOptions) { o.ReadOnly, o.ReadTimeout = readOnly, readTimeout }))
+			return newLockOn(t, cluster.Client(func(o *redis.ClusterOptions) {
+				o.ReadOnly, o.ReadTimeout = readOnly,
+					readTimeout
+			}))
 		}
 		for i := range 6 {
 			rw := open(2 * hang)
@@ -139,7 +142,11 @@ func TestFirstCallWithAFrozenNode(t *testing.T) {
 			defer cancel()
 			frozen := cluster.On(0, "frozen")
 			for what, first := range map[string]func() error{
-				"MaxWait": func() error { _, err := rw.Lock(t.Context(), frozen, rwlock.MaxWait(100*time.Millisecond)); return err },
+				"MaxWait": func() error {
+					_, err := rw.Lock(t.Context(), frozen,
+						rwlock.MaxWait(100*time.Millisecond))
+					return err
+				},
 				"context": func() error { _, err := rw.Lock(ctx, frozen); return err },
 			} {
 				start := time.Now()
@@ -176,7 +183,8 @@ func documentedRights(t *testing.T) (setUser []any, commands []string) {
 
 // spare are rights that locks work without, but for what is said of them.
 var spare = map[string]string{
-	"evalsha_ro": "Inspect falls back", "eval_ro": "likewise", "publish": "others hear of grants by their heartbeats",
+	"evalsha_ro": "Inspect falls back", "eval_ro": "likewise",
+	"publish":   "others hear of grants by their heartbeats",
 	"subscribe": "likewise", "ping": "a subscription that is silent is taken for dead",
 	"set": "Inspect shows no labels", "mget": "likewise", "del": "a label stays for some minutes",
 }
@@ -200,7 +208,8 @@ func requireNothingDenied(t *testing.T, s *testredis.Server, user string) {
 	denied, err := s.Client().ACLLog(t.Context(), 100).Result()
 	require.NoError(t, err)
 	for _, entry := range denied {
-		if strings.HasPrefix(entry.Object, "client") { // by which go-redis introduces itself; a refusal makes no difference
+		// by which go-redis introduces itself; a refusal makes no difference
+		if strings.HasPrefix(entry.Object, "client") {
 			continue
 		}
 		require.NotEqual(t, user, entry.Username, "%+v", entry)
@@ -340,7 +349,8 @@ func TestRightsThatAreNeededOnACluster(t *testing.T) {
 	said := &records{}
 	lock := func() *rwlock.RWLock {
 		c := cluster.Client(func(o *redis.ClusterOptions) { o.Username, o.Password = "locks", "secret" })
-		return newLockOn(t, c, rwlock.WithLogger(said.logger()), rwlock.WithReplicas(1, 20*time.Second), rwlock.WithLabel(t.Name()))
+		return newLockOn(t, c, rwlock.WithLogger(said.logger()), rwlock.WithReplicas(1, 20*time.Second),
+			rwlock.WithLabel(t.Name()))
 	}
 	rw, other := lock(), lock()
 	for i := range 3 {
@@ -514,7 +524,8 @@ func brake(names string, hold func()) onEach {
 
 // codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to
 // take that hold with.
-var codePlaces = map[string]func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context){
+var codePlaces = map[string]func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock,
+	ctx context.Context){
 	"logger": func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock, ctx context.Context) {
 		rw = w.newLock(rwlock.WithLogger(newLogger(func(slog.Record) { code(rw) })))
 		return rw, newOwner()
@@ -587,7 +598,8 @@ func TestUserCodeDelaysNoRenewal(t *testing.T) {
 			eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
 				var kept []*rwlock.Hold
 				for i := range 4 {
-					kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i), rwlock.Lease(3*time.Second)))
+					kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i),
+						rwlock.Lease(3*time.Second)))
 				}
 				time.Sleep(400 * time.Millisecond) // so that the renewals do not all travel together
 				h := lose(w, rw, ctx)
@@ -639,7 +651,8 @@ func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 		defer cancel()
 		var calls []*call
 		for i := range 30 {
-			calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, fmt.Sprint("held up ", i)))
+			calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write,
+				fmt.Sprint("held up ", i)))
 			time.Sleep(970 * time.Millisecond)
 		}
 		for _, c := range calls {

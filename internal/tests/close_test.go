@@ -29,7 +29,8 @@ func TestClose(t *testing.T) {
 		short := take(w, newOwner(), rw, read, "short", rwlock.NoRenew())
 		w.lostWhen(short)
 		foreign := take(w, newOwner(), other, write, "foreign")
-		ended := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign"), w.enqueue(newOwner(), rw, write, "r")}
+		ended := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign"),
+			w.enqueue(newOwner(), rw, write, "r")}
 		follow := []*call{w.enqueue(newOwner(), other, write, "w"), w.enqueue(newOwner(), other, write, "r")}
 		time.Sleep(w.lease) // renewals and heartbeats are under way
 
@@ -54,7 +55,8 @@ func TestClose(t *testing.T) {
 
 		require.NoError(w, rw.Close())
 		for _, err := range []error{
-			errOf(rw.Lock(ctx, "n")), errOf(rw.RLock(ctx, "n")), errOf(rw.TryLock(ctx, "n")), errOf(rw.TryRLock(ctx, "n")),
+			errOf(rw.Lock(ctx, "n")), errOf(rw.RLock(ctx, "n")), errOf(rw.TryLock(ctx, "n")),
+			errOf(rw.TryRLock(ctx, "n")),
 			errOf(rw.Lock(owner, "w")), rw.WithLock(ctx, "n", nil), rw.WithRLock(ctx, "n", nil),
 			errOf(rw.Inspect(ctx, "n")), rw.ForceUnlock(ctx, "n"),
 		} {
@@ -144,7 +146,8 @@ func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
 			var clients []redis.UniversalClient
 			for range n {
 				servers = append(servers, testredis.Start(t))
-				clients = append(clients, servers[len(servers)-1].Client(func(o *redis.Options) { o.ReadTimeout = 2 * hang }))
+				clients = append(clients, servers[len(servers)-1].Client(
+					func(o *redis.Options) { o.ReadTimeout = 2 * hang }))
 			}
 			rw, err := rwlock.New(clients[0])
 			if n > 1 {
@@ -242,13 +245,15 @@ func TestShutdownWaitsForTheHolds(t *testing.T) {
 			}
 		}
 		require.NoError(w, wr.Context().Err())
-		unlock(w, take(w, wr.Context(), rw, write, "w"), take(w, wr.Context(), rw, read, "w"), take(w, r.Context(), rw, read, "r"))
+		unlock(w, take(w, wr.Context(), rw, write, "w"), take(w, wr.Context(), rw, read, "w"),
+			take(w, r.Context(), rw, read, "r"))
 		require.ErrorIs(w, errOf(rw.Lock(r.Context(), "r")), rwlock.ErrUpgrade)
 		require.ErrorIs(w, errOf(rw.Lock(r.Context(), "w")), rwlock.ErrClosed)
 		require.NoError(w, wr.Extend(context.Background(), 2*w.lease))
 		unlock(w, wr)
 		unlock(w, behind[0].granted())
-		require.ErrorIs(w, errOf(rw.Lock(rwlock.WithOwner(context.Background(), wr.Owner()), "w")), rwlock.ErrClosed)
+		require.ErrorIs(w, errOf(rw.Lock(rwlock.WithOwner(context.Background(), wr.Owner()), "w")),
+			rwlock.ErrClosed)
 		w.waits(down)
 		unlock(w, r)
 		_, err := down.wait()
@@ -286,7 +291,8 @@ func TestShutdownThatRunsOutOfTime(t *testing.T) {
 		defer cancel()
 		err := rw.Shutdown(ctx)
 		require.ErrorIs(w, err, context.DeadlineExceeded)
-		require.Regexp(w, `^rwlock: shutdown: context deadline exceeded after [0-9.]+s: 1 holds were not released$`, err.Error())
+		require.Regexp(w, `^rwlock: shutdown: context deadline exceeded after [0-9.]+s: 1 holds were not released$`,
+			err.Error())
 		w.within(w.lease+w.prompt, start, time.Now())
 		require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrClosed)
 		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrClosed)

@@ -482,7 +482,8 @@ func playHoarder() {
 		each(n, func(i int) {
 			name := fmt.Sprint("name ", names+i)
 			for err := errors.New("not yet"); err != nil; { // the lease is short
-				holds[i], err = acquire(newOwner(), rw, bothModes[i%2], name, rwlock.Lease(300*time.Millisecond), rwlock.NoRenew())
+				holds[i], err = acquire(newOwner(), rw, bothModes[i%2], name, rwlock.Lease(300*time.Millisecond),
+					rwlock.NoRenew())
 			}
 		})
 		names += n
@@ -570,7 +571,8 @@ func playHoarder() {
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	const little = 128_000 // bytes: a few for each name, reader or waiter
-	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000, "waiters": 3_000} {
+	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000,
+		"waiters": 3_000} {
 		t.Run(work, func(t *testing.T) {
 			t.Parallel()
 			w, _ := alone(t)

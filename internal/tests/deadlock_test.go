@@ -55,7 +55,8 @@ func TestDeadlockOfManyFailsAtOnce(t *testing.T) {
 		for i := range n - 1 {
 			calls = append(calls, w.enqueue(holds[i].Context(), rw, bothModes[i%2], fmt.Sprint(i+1)))
 		}
-		err := rw.WithAll(holds[n-1].Context(), []rwlock.Want{{Name: "0", Mode: read}, {Name: "free", Mode: write}}, nothingWithAll)
+		err := rw.WithAll(holds[n-1].Context(), []rwlock.Want{{Name: "0", Mode: read}, {Name: "free", Mode: write}},
+			nothingWithAll)
 		require.ErrorIs(w, err, rwlock.ErrDeadlock)
 		for _, h := range holds {
 			require.ErrorContains(w, err, fmt.Sprintf("%v holds %q", h.Owner(), h.Name()))
@@ -123,7 +124,8 @@ func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
 			unlock(w, waiting.granted())
 		})
 		t.Run("a second call of the owner that is not stuck", func(*testing.T) {
-			ha, hb, hc := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "b"), take(w, newOwner(), rw, write, "c")
+			ha, hb, hc := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "b"),
+				take(w, newOwner(), rw, write, "c")
 			free := w.enqueue(ha.Context(), rw, write, "c")
 			waiting := w.enqueue(ha.Context(), rw, write, "b")
 			other := w.enqueue(hb.Context(), rw, write, "a")
@@ -224,7 +226,8 @@ func TestStrictOwnersRefuseAnotherGoroutine(t *testing.T) {
 								return err
 							})
 							require.ErrorIs(w, err, rwlock.ErrOwner)
-							require.ErrorContains(w, err, "rwlock: "+op+map[rwlock.Mode]string{read: "rlock", write: "lock"}[mode]+` "n": `)
+							require.ErrorContains(w, err, "rwlock: "+op+map[rwlock.Mode]string{read: "rlock", write: "lock"}[mode]+
+								` "n": `)
 						}
 					}
 				}
@@ -325,13 +328,16 @@ func TestStrictOwnersUnderFunctions(t *testing.T) {
 		}
 		require.NoError(w, rw.WithLock(context.Background(), "a", body))
 		require.NoError(w, rw.WithRLock(context.Background(), "a", body))
-		_, err := rwlock.Do(context.Background(), rw, "a", func(ctx context.Context, h *rwlock.Hold) (int, error) { return 0, body(ctx, h) })
+		_, err := rwlock.Do(context.Background(), rw, "a", func(ctx context.Context, h *rwlock.Hold) (int, error) {
+			return 0, body(ctx, h)
+		})
 		require.NoError(w, err)
 		wants := []rwlock.Want{{Name: "b", Mode: read}, {Name: "a", Mode: write}, {Name: "b", Mode: write}}
-		require.NoError(w, rw.WithAll(context.Background(), wants, func(ctx context.Context, holds []*rwlock.Hold) error {
-			require.NoError(w, rw.WithAll(ctx, wants, nothingWithAll))
-			return body(ctx, holds[1])
-		}))
+		require.NoError(w, rw.WithAll(context.Background(), wants,
+			func(ctx context.Context, holds []*rwlock.Hold) error {
+				require.NoError(w, rw.WithAll(ctx, wants, nothingWithAll))
+				return body(ctx, holds[1])
+			}))
 		require.Equal(w, 4, ran)
 	})
 }

@@ -52,7 +52,8 @@ func TestExtendOutlastsTheServer(t *testing.T) {
 	bubbled(t, func(w *world) {
 		other := w.newLock()
 		for _, opts := range [][]rwlock.LockOption{nil, {rwlock.NoRenew()}} {
-			for _, d := range []time.Duration{40 * time.Second, 20 * time.Minute} { // all the time, servers are asked again
+			// all the time, servers are asked again
+			for _, d := range []time.Duration{40 * time.Second, 20 * time.Minute} {
 				mortal, plug := w.newMortal()
 				h := take(w, newOwner(), mortal, write, "n", opts...)
 				start := time.Now()
@@ -90,7 +91,8 @@ func TestExtendNeverShortens(t *testing.T) {
 func TestMaxHoldEndsAnExtendedHold(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
-		for _, opts := range [][]rwlock.LockOption{{rwlock.MaxHold(time.Minute)}, {rwlock.MaxHold(time.Minute), rwlock.NoRenew()}} {
+		for _, opts := range [][]rwlock.LockOption{{rwlock.MaxHold(time.Minute)},
+			{rwlock.MaxHold(time.Minute), rwlock.NoRenew()}} {
 			h := take(w, newOwner(), rw, write, "n", opts...)
 			start := time.Now()
 			require.NoError(w, h.Extend(context.Background(), time.Hour))

@@ -108,7 +108,8 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 	}
 	rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
 	for _, rw := range rws {
-		unlock(w, take(w, newOwner(), rw, many, "n")) // a call of a client that is still connecting has not come yet
+		// a call of a client that is still connecting has not come yet
+		unlock(w, take(w, newOwner(), rw, many, "n"))
 	}
 	var grants atomic.Int64
 	var wg sync.WaitGroup
@@ -236,7 +237,8 @@ func TestHolderAndFirstWaitersDie(t *testing.T) {
 			}
 			third.granted()
 			w.within(longest+w.slack, died, third.at)
-			require.False(w, third.at.Before(died.Add(s.Holders[0].Lease-2*time.Millisecond)), "the holder was still alive")
+			require.False(w, third.at.Before(died.Add(s.Holders[0].Lease-2*time.Millisecond)),
+				"the holder was still alive")
 			for _, c := range []*call{first, second} {
 				if h, err := c.wait(); err == nil { // it was granted to the dead
 					w.lostWhen(h)
@@ -275,7 +277,8 @@ func TestTryDoesNotOvertake(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
 		for _, m := range some(w, [][]rwlock.Mode{
-			{write, write, write}, {read, write, read}, {read, write, write}, {write, read, read}, {write, read, write}, {write, write, read},
+			{write, write, write}, {read, write, read}, {read, write, write}, {write, read, read},
+			{write, read, write}, {write, write, read},
 		}) {
 			name := fmt.Sprint(m)
 			queue := protocol.KeysOf(w.prefix, name).Queue
@@ -290,7 +293,8 @@ func TestTryDoesNotOvertake(t *testing.T) {
 			h, err := try(newOwner(), rw, m[2], name)
 			if err == nil {
 				require.Equal(w, []rwlock.Mode{read, read}, m[1:])
-				if w.quorum == nil { // or else the waiter that was let in may still collect the votes of the other servers
+				// or else the waiter that was let in may still collect the votes of the other servers
+				if w.quorum == nil {
 					require.Empty(w, inspect(w, rw, name).Waiters, "let in before the waiter")
 				}
 				require.NotContains(w, w.keys(), queue, "let in before the waiter")
@@ -375,8 +379,8 @@ func TestWaitersQueueAgain(t *testing.T) {
 }
 
 // Waiting costs no commands but one heartbeat per third of a lease, or up to a tenth more of them, and no
-// message is needed for it. Beside it, each server is told the client's label every two minutes, and, if there are several, that the lease is
-// in use, every two minutes and a half or less often.
+// message is needed for it. Beside it, each server is told the client's label every two minutes, and, if
+// there are several, that the lease is in use, every two minutes and a half or less often.
 func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 	bubbled(t, func(w *world) {
 		const waiters, leases = 20, 10

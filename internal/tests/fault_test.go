@@ -331,7 +331,8 @@ func TestLostRepliesAndDuplicatesChangeNothing(t *testing.T) {
 				other := w.newLock()
 				rules := map[string]*faultproxy.Rule{}
 				for script, match := range map[string]faultproxy.Match{
-					"ask": askScript(mode), "reenter": script("reenter"), "renew": script("renew"), "release": releaseScript(mode),
+					"ask": askScript(mode), "reenter": script("reenter"), "renew": script("renew"),
+					"release": releaseScript(mode),
 				} {
 					rules[script] = p.On(match).Times(1)
 					fault(rules[script])
@@ -404,7 +405,8 @@ func TestRequestDelayedPastItsWithdrawal(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		other := w.newLock(rwlock.WithLease(quiet))
-		for name, ask := range map[string]func(context.Context, *rwlock.RWLock, rwlock.Mode, string, ...rwlock.LockOption) (*rwlock.Hold, error){
+		for name, ask := range map[string]func(context.Context, *rwlock.RWLock, rwlock.Mode, string,
+			...rwlock.LockOption) (*rwlock.Hold, error){
 			"wait": acquire, "try": try,
 		} {
 			for _, taken := range []bool{false, true} {
@@ -674,7 +676,8 @@ func TestBrokenConnectionsAreNotNoticed(t *testing.T) {
 		rw := newLockOn(w, p.Client(stubborn), rwlock.WithPrefix(w.prefix), rwlock.WithObserver(&j))
 		held := 0
 		during(func() { w.work(rw, 40) }, 100*time.Millisecond, func() {
-			if n := len(j.of(rwlock.EventAcquired)); n > held+10 { // or else nothing would get through on a slow machine
+			// or else nothing would get through on a slow machine
+			if n := len(j.of(rwlock.EventAcquired)); n > held+10 {
 				held = n
 				p.CloseAll()
 			}
@@ -731,7 +734,8 @@ func TestServerThatLosesItsData(t *testing.T) {
 func TestOutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 	t.Parallel()
 	test := func(w *world, rw *rwlock.RWLock, lease time.Duration, begin, end func()) {
-		holds := []*rwlock.Hold{take(w, newOwner(), rw, rwlock.Write, "a"), take(w, newOwner(), rw, rwlock.Read, "b")}
+		holds := []*rwlock.Hold{take(w, newOwner(), rw, rwlock.Write, "a"),
+			take(w, newOwner(), rw, rwlock.Read, "b")}
 		begin()
 		time.Sleep(lease * 2 / 5)
 		end()
@@ -757,7 +761,8 @@ func TestOutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 func TestLongerOutageCancelsAtTheLocalDeadline(t *testing.T) {
 	t.Parallel()
 	for _, mode := range bothModes {
-		for name, held := range map[string]time.Duration{"before the first renewal": 0, "after a renewal": 11 * time.Second} {
+		for name, held := range map[string]time.Duration{"before the first renewal": 0,
+			"after a renewal": 11 * time.Second} {
 			t.Run(mode.String()+" "+name, func(t *testing.T) {
 				t.Parallel()
 				inBubble(t, func(w *world) {
@@ -923,7 +928,9 @@ func TestGrantThatWasLostIsNotBelieved(t *testing.T) {
 		got <- h
 	}()
 	waiting(1)
-	require.Eventually(t, func() bool { return messages.passed.Load() > 0 }, 10*time.Second, time.Millisecond, "no subscription")
+	require.Eventually(t, func() bool {
+		return messages.passed.Load() > 0
+	}, 10*time.Second, time.Millisecond, "no subscription")
 	commands.shut()
 	messages.shut()
 	require.NoError(t, ha.Unlock(t.Context())) // grants the lock to b, which does not hear of it

@@ -134,7 +134,8 @@ func TestLabelThatTheServerDoesNotHave(t *testing.T) {
 func TestBadLabelsAreRefused(t *testing.T) {
 	bubbled(t, func(w *world) {
 		for text, want := range map[string]string{
-			"": "the label is empty", strings.Repeat("x", 257): "257 bytes", "a\nb": "not printable", "\x1b[2J": "not printable", "\xff": "UTF-8",
+			"": "the label is empty", strings.Repeat("x", 257): "257 bytes", "a\nb": "not printable",
+			"\x1b[2J": "not printable", "\xff": "UTF-8",
 		} {
 			require.ErrorContains(w, errOf(rwlock.New(w.dial(), rwlock.WithLabel(text))), want)
 		}
@@ -221,9 +222,11 @@ func TestErrorsNameTheLabelOfTheHolder(t *testing.T) {
 		far := w.newLock(rwlock.WithLabel("report@web-1:7"), rwlock.WithLease(w.lease))
 		h := take(w, newOwner(), far, write, "n")
 		waits := w.enqueue(newOwner(), rw, write, "n")
-		eventually(w, func() bool { return rw.Snapshot().Waits[0].Blocked.Label == "report@web-1:7" }, "the label of the holder")
+		eventually(w, func() bool { return rw.Snapshot().Waits[0].Blocked.Label == "report@web-1:7" },
+			"the label of the holder")
 		_, err := rw.TryLock(newOwner(), "n")
-		require.ErrorContains(w, err, "held for writing by report@web-1:7 ("+h.Owner().String()+"), 1 waiting ahead")
+		require.ErrorContains(w, err, "held for writing by report@web-1:7 ("+h.Owner().String()+
+			"), 1 waiting ahead")
 		before := asked.Load()
 		for range 10 {
 			_, err := rw.TryRLock(newOwner(), "n")
@@ -379,7 +382,8 @@ func TestInspectListsWaitersAsTheyAreServed(t *testing.T) {
 					said = said[n:]
 					s := inspect(w, rw, name)
 					require.Len(w, s.Holders, n)
-					require.Equal(w, owners(said), owners(s.Waiters), "after each phase the rest comes in the order that was said")
+					require.Equal(w, owners(said), owners(s.Waiters),
+						"after each phase the rest comes in the order that was said")
 					for _, holder := range s.Holders {
 						unlock(w, calls[holder.Owner].hold)
 					}
@@ -425,7 +429,8 @@ func TestInspectNeedsNoRightToWrite(t *testing.T) {
 	}
 	h := take(t, newOwner(), newLockOn(t, s.Client()), write, "n")
 	ctx, admin := context.Background(), s.Client()
-	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "guest", "on", "nopass", "~*", "&*", "+@read", "+@connection", "+@scripting", "+time", "-eval", "-evalsha").Err())
+	require.NoError(t, admin.Do(ctx, "ACL", "SETUSER", "guest", "on", "nopass", "~*", "&*", "+@read",
+		"+@connection", "+@scripting", "+time", "-eval", "-evalsha").Err())
 	guest := newLockOn(t, s.Client(func(o *redis.Options) { o.Username, o.Password = "guest", "x" }))
 	state := inspect(t, guest, "n")
 	require.Equal(t, write, state.Mode)

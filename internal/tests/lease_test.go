@@ -186,7 +186,8 @@ func TestReaderLosesItsHoldBesideOthers(t *testing.T) {
 		}
 		require.ErrorIs(w, a.Unlock(owner), rwlock.ErrLost)
 		require.ErrorIs(w, a.Unlock(owner), rwlock.ErrNotHeld)
-		eventually(w, func() bool { return held(w, rw, "n", a.Owner(), read).Count == 0 }, "the end of the lost hold")
+		eventually(w, func() bool { return held(w, rw, "n", a.Owner(), read).Count == 0 },
+			"the end of the lost hold")
 		require.Equal(w, 1, held(w, rw, "n", b.Owner(), read).Count)
 
 		// The owner has settled its loss, and may start anew.
@@ -239,7 +240,10 @@ func TestNestedHoldsInAnyOrder(t *testing.T) {
 	orders := map[string]func([]*rwlock.Hold){
 		"first in, first out": func([]*rwlock.Hold) {},
 		"last in, first out":  slices.Reverse[[]*rwlock.Hold],
-		"random":              func(h []*rwlock.Hold) { rand.Shuffle(n, func(i, j int) { h[i], h[j] = h[j], h[i] }) },
+		"random": func(h []*rwlock.Hold) {
+			rand.Shuffle(n,
+				func(i, j int) { h[i], h[j] = h[j], h[i] })
+		},
 	}
 	onServers(t, func(w *world) {
 		rw := w.newLock()
@@ -472,7 +476,8 @@ func TestForgottenHold(t *testing.T) {
 	onServers(t, func(w *world) {
 		log := &syncBuffer{}
 		rw := w.newLock(rwlock.WithLease(w.lease), rwlock.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
-		for name, lock := range map[string]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){"r": rw.RLock, "w": rw.Lock} {
+		for name, lock := range map[string]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold,
+			error){"r": rw.RLock, "w": rw.Lock} {
 			h, err := lock(newOwner(), "released")
 			require.NoError(w, err)
 			unlock(w, h)
@@ -648,7 +653,11 @@ func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	children := map[string]func(ctx context.Context) (done <-chan struct{}){
-		"AfterFunc": func(ctx context.Context) <-chan struct{} { context.AfterFunc(ctx, func() {}); return ctx.Done() },
+		"AfterFunc": func(ctx context.Context) <-chan struct{} {
+			context.AfterFunc(ctx,
+				func() {})
+			return ctx.Done()
+		},
 		"WithValue": func(ctx context.Context) <-chan struct{} { return context.WithValue(ctx, key{}, 1).Done() },
 		"WithCancel": func(ctx context.Context) <-chan struct{} {
 			child, cancel := context.WithCancel(ctx)
@@ -671,7 +680,8 @@ func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 		alive, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		done := map[string]<-chan struct{}{}
-		for parent, ctx := range map[string]context.Context{"of none": context.Background(), "of one that lives on": alive} {
+		for parent, ctx := range map[string]context.Context{"of none": context.Background(),
+			"of one that lives on": alive} {
 			for name, child := range children {
 				name += " " + parent
 				done[name] = child(take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name).Context())
@@ -787,7 +797,8 @@ func TestDeadlineStaysOnceTheHoldHasEnded(t *testing.T) {
 		rw := w.newLock()
 		for _, mode := range bothModes {
 			outer := take(w, newOwner(), rw, mode, "n")
-			released, lost := take(w, outer.Context(), rw, mode, "n"), take(w, outer.Context(), rw, mode, "n", rwlock.MaxHold(time.Second))
+			released, lost := take(w, outer.Context(), rw, mode, "n"),
+				take(w, outer.Context(), rw, mode, "n", rwlock.MaxHold(time.Second))
 			unlock(w, released)
 			at := released.Deadline()
 			w.lostWhen(lost)

@@ -156,7 +156,8 @@ func TestDowngrade(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, far, name := w.newLock(), w.newLock(), "n"
 		owner := newOwner()
-		outer, inner, own := take(w, owner, rw, write, name), take(w, owner, rw, write, name), take(w, owner, rw, read, name)
+		outer, inner, own := take(w, owner, rw, write, name), take(w, owner, rw, write, name),
+			take(w, owner, rw, read, name)
 		writer := w.enqueue(newOwner(), far, write, name)
 		near := w.enqueue(newOwner(), rw, read, name)
 		distant := w.enqueue(newOwner(), far, read, name)
@@ -188,7 +189,8 @@ func TestUpgradeIsRefused(t *testing.T) {
 		rw, name := w.newLock(), "n"
 		h := take(w, newOwner(), rw, read, name)
 		refused := func() {
-			for _, f := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock, rw.TryLock} {
+			for _, f := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock,
+				rw.TryLock} {
 				start := time.Now()
 				_, err := f(h.Context(), name)
 				require.ErrorIs(w, err, rwlock.ErrUpgrade)
@@ -244,7 +246,9 @@ func TestGoroutinesOfOneOwner(t *testing.T) {
 				holds = append(holds, c.granted())
 				require.Equal(w, holds[0].Token(), c.hold.Token())
 			}
-			eventually(w, func() bool { return held(w, rw, name, holds[0].Owner(), mode).Count == 10 }, "a count of 10")
+			eventually(w, func() bool {
+				return held(w, rw, name, holds[0].Owner(), mode).Count == 10
+			}, "a count of 10")
 			unlock(w, holds...)
 			waitFree(w, rw, name)
 		}
@@ -333,7 +337,8 @@ func TestHoldAndItsContext(t *testing.T) {
 	})
 }
 
-type with func(ctx context.Context, name string, fn func(context.Context, *rwlock.Hold) error, opts ...rwlock.LockOption) error
+type with func(ctx context.Context, name string, fn func(context.Context, *rwlock.Hold) error,
+	opts ...rwlock.LockOption) error
 
 func withs(rw *rwlock.RWLock) map[rwlock.Mode]with {
 	return map[rwlock.Mode]with{read: rw.WithRLock, write: rw.WithLock}
@@ -469,13 +474,17 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 			text string
 		}{
 			{lockErr(rw.Lock(newOwner(), name, wait)), context.DeadlineExceeded,
-				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `, 3 waiting ahead` + ours},
+				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by +
+					`, 3 waiting ahead` + ours},
 			{lockErr(rw.RLock(newOwner(), name, wait)), context.DeadlineExceeded,
 				`rlock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `.*`},
 			{lockErr(rw.Lock(newOwner(), "read", wait)), context.DeadlineExceeded,
-				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` + regexp.QuoteMeta(reader.Owner().String()) + ours},
-			{lockErr(rw.TryLock(newOwner(), name)), rwlock.ErrLocked, `trylock "orders:42": locked by another owner: held for writing` + by + `.*`},
-			{lockErr(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked, `tryrlock "orders:42": locked by another owner: held for writing` + by + `.*`},
+				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` +
+					regexp.QuoteMeta(reader.Owner().String()) + ours},
+			{lockErr(rw.TryLock(newOwner(), name)), rwlock.ErrLocked,
+				`trylock "orders:42": locked by another owner: held for writing` + by + `.*`},
+			{lockErr(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked,
+				`tryrlock "orders:42": locked by another owner: held for writing` + by + `.*`},
 			{lockErr(rw.Lock(reader.Context(), "read")), rwlock.ErrUpgrade, `lock "read": .*`},
 			{lockErr(rw.TryLock(reader.Context(), "read")), rwlock.ErrUpgrade, `trylock "read": .*`},
 			{rw.WithLock(newOwner(), name, nil, wait), context.DeadlineExceeded, `lock "orders:42": .*`},
@@ -506,8 +515,12 @@ var everyCall = map[string]func(ctx context.Context, rw *rwlock.RWLock) error{
 	"WithAll": func(ctx context.Context, rw *rwlock.RWLock) error {
 		return rw.WithAll(ctx, []rwlock.Want{{Name: "n", Mode: write}}, nothingWithAll)
 	},
-	"Do":          func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rwlock.Do(ctx, rw, "n", doNothing)) },
-	"RDo":         func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rwlock.RDo(ctx, rw, "n", doNothing)) },
+	"Do": func(ctx context.Context, rw *rwlock.RWLock) error {
+		return errOf(rwlock.Do(ctx, rw, "n", doNothing))
+	},
+	"RDo": func(ctx context.Context, rw *rwlock.RWLock) error {
+		return errOf(rwlock.RDo(ctx, rw, "n", doNothing))
+	},
 	"Inspect":     func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.Inspect(ctx, "n")) },
 	"ForceUnlock": func(ctx context.Context, rw *rwlock.RWLock) error { return rw.ForceUnlock(ctx, "n") },
 }
@@ -532,7 +545,8 @@ func TestNilContextAndUnmadeRWLock(t *testing.T) {
 		}
 		for _, unmade := range []*rwlock.RWLock{nil, {}} {
 			require.EqualError(w, unmade.Close(), "rwlock: close: the RWLock was not made by New")
-			require.EqualError(w, unmade.Shutdown(context.Background()), "rwlock: shutdown: the RWLock was not made by New")
+			require.EqualError(w, unmade.Shutdown(context.Background()),
+				"rwlock: shutdown: the RWLock was not made by New")
 			require.Empty(w, unmade.Snapshot().Holds)
 		}
 		var none context.Context
@@ -631,7 +645,8 @@ func TestInnerUnlockThatFindsTheLossEndsTheOuterHold(t *testing.T) {
 		rw, other := w.newLock(rwlock.WithLease(quiet)), w.newLock()
 		for _, mode := range bothModes {
 			ctx := newOwner()
-			outer, inner, again := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n")
+			outer, inner, again := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n"),
+				take(w, ctx, rw, mode, "n")
 			require.NoError(w, other.ForceUnlock(context.Background(), "n"))
 			taken := take(w, newOwner(), other, write, "n")
 			require.NoError(w, outer.Context().Err())
@@ -655,7 +670,8 @@ func nothingWithAll(context.Context, []*rwlock.Hold) error { return nil }
 func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, failure := w.newLock(), errors.New("failure")
-		wants := []rwlock.Want{need("c", read), need("a", read), need("b", write), need("a", write), need("c", read), need("a", read)}
+		wants := []rwlock.Want{need("c", read), need("a", read), need("b", write), need("a", write),
+			need("c", read), need("a", read)}
 		modes := map[string]rwlock.Mode{"a": write, "b": write, "c": read}
 		for _, want := range []error{nil, failure} {
 			for _, ctx := range []context.Context{context.Background(), newOwner()} {
@@ -683,11 +699,12 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 			}
 		}
 		ran := false
-		require.NoError(w, rw.WithAll(context.Background(), nil, func(_ context.Context, holds []*rwlock.Hold) error {
-			ran = true
-			require.Empty(w, holds)
-			return nil
-		}))
+		require.NoError(w, rw.WithAll(context.Background(), nil,
+			func(_ context.Context, holds []*rwlock.Hold) error {
+				ran = true
+				require.Empty(w, holds)
+				return nil
+			}))
 		require.True(w, ran)
 	})
 }
@@ -709,7 +726,8 @@ func TestWithAllHasOneOrder(t *testing.T) {
 		}
 		rw := newLockOn(w, c)
 		loadScripts(w.T, c)
-		wants := []rwlock.Want{need("a", read), need("aa", write), need("b", read), need("c", write), need("a", write)}
+		wants := []rwlock.Want{need("a", read), need("aa", write), need("b", read), need("c", write),
+			need("a", write)}
 		for range 10 {
 			order = nil
 			rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
@@ -730,26 +748,28 @@ func TestWithAllDoesNotDeadlock(t *testing.T) {
 		for i := range 8 {
 			wg.Go(func() {
 				for range 10 {
-					wants := []rwlock.Want{need("a", bothModes[rand.IntN(2)]), need("b", bothModes[rand.IntN(2)]), need("c", bothModes[rand.IntN(2)])}
+					wants := []rwlock.Want{need("a", bothModes[rand.IntN(2)]), need("b", bothModes[rand.IntN(2)]),
+						need("c", bothModes[rand.IntN(2)])}
 					rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
-					err := rws[i%2].WithAll(context.Background(), wants[:2+rand.IntN(2)], func(_ context.Context, holds []*rwlock.Hold) error {
-						for _, h := range holds {
-							m := writers[h.Name()]
-							ok, end := m.TryRLock(), m.RUnlock
-							if h.Mode() == write {
-								if ok {
-									end()
+					err := rws[i%2].WithAll(context.Background(), wants[:2+rand.IntN(2)],
+						func(_ context.Context, holds []*rwlock.Hold) error {
+							for _, h := range holds {
+								m := writers[h.Name()]
+								ok, end := m.TryRLock(), m.RUnlock
+								if h.Mode() == write {
+									if ok {
+										end()
+									}
+									ok, end = m.TryLock(), m.Unlock
 								}
-								ok, end = m.TryLock(), m.Unlock
+								if !ok {
+									return fmt.Errorf("%s is held by somebody else", h.Name())
+								}
+								defer end()
 							}
-							if !ok {
-								return fmt.Errorf("%s is held by somebody else", h.Name())
-							}
-							defer end()
-						}
-						time.Sleep(100 * time.Microsecond)
-						return nil
-					}, rwlock.MaxWait(hang))
+							time.Sleep(100 * time.Microsecond)
+							return nil
+						}, rwlock.MaxWait(hang))
 					if err != nil {
 						w.Error(err)
 					}
@@ -766,12 +786,16 @@ func TestWithAllRefusesBadWants(t *testing.T) {
 		rw, ctx := w.newLock(), newOwner()
 		good := rwlock.Want{Name: "a", Mode: write}
 		for want, err := range map[string]error{
-			`want 1: the name is empty`:                         rw.WithAll(ctx, []rwlock.Want{good, need("", read)}, nothingWithAll),
-			`want 1: the name has 1025 bytes, 1024 are allowed`: rw.WithAll(ctx, []rwlock.Want{good, need(strings.Repeat("x", 1025), read)}, nothingWithAll),
-			`want 2: the mode is neither Read nor Write`:        rw.WithAll(ctx, []rwlock.Want{good, good, need("b", rwlock.None)}, nothingWithAll),
-			`want 0: the mode is neither Read nor Write`:        rw.WithAll(ctx, []rwlock.Want{need("b", 3), good}, nothingWithAll),
-			`the function is nil`:                               rw.WithAll(ctx, []rwlock.Want{good}, nil),
-			`nil option`:                                        rw.WithAll(ctx, []rwlock.Want{good}, nothingWithAll, nil),
+			`want 1: the name is empty`: rw.WithAll(ctx, []rwlock.Want{good, need("", read)},
+				nothingWithAll),
+			`want 1: the name has 1025 bytes, 1024 are allowed`: rw.WithAll(ctx,
+				[]rwlock.Want{good, need(strings.Repeat("x", 1025), read)}, nothingWithAll),
+			`want 2: the mode is neither Read nor Write`: rw.WithAll(ctx,
+				[]rwlock.Want{good, good, need("b", rwlock.None)}, nothingWithAll),
+			`want 0: the mode is neither Read nor Write`: rw.WithAll(ctx, []rwlock.Want{need("b", 3), good},
+				nothingWithAll),
+			`the function is nil`: rw.WithAll(ctx, []rwlock.Want{good}, nil),
+			`nil option`:          rw.WithAll(ctx, []rwlock.Want{good}, nothingWithAll, nil),
 		} {
 			require.EqualError(w, err, "rwlock: lock all: "+want)
 		}
@@ -787,10 +811,11 @@ func TestWithAllGivesBackWhatItHas(t *testing.T) {
 		a, c := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "c")
 		time.AfterFunc(time.Minute, func() { unlock(w, a) })
 		start := time.Now()
-		err := rw.WithAll(context.Background(), []rwlock.Want{need("c", read), need("b", write), need("a", read)}, func(context.Context, []*rwlock.Hold) error {
-			w.Error("the function ran")
-			return nil
-		}, rwlock.MaxWait(2*time.Minute))
+		err := rw.WithAll(context.Background(), []rwlock.Want{need("c", read), need("b", write), need("a", read)},
+			func(context.Context, []*rwlock.Hold) error {
+				w.Error("the function ran")
+				return nil
+			}, rwlock.MaxWait(2*time.Minute))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		require.ErrorContains(w, err, `rwlock: rlock "c": `)
 		require.Equal(w, 2*time.Minute, time.Since(start))
@@ -805,14 +830,15 @@ func TestWithAllGivesBackWhatItHas(t *testing.T) {
 func TestWithAllTellsOfEachLoss(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, far, failure := w.newLock(rwlock.WithLease(w.lease)), w.newLock(), errors.New("failure")
-		err := rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read), need("c", write)}, func(ctx context.Context, holds []*rwlock.Hold) error {
-			require.NoError(w, far.ForceUnlock(context.Background(), "a"))
-			<-ctx.Done()
-			require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
-			require.NoError(w, far.ForceUnlock(context.Background(), "c"))
-			w.lostWhen(holds[2])
-			return failure
-		})
+		err := rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read), need("c", write)},
+			func(ctx context.Context, holds []*rwlock.Hold) error {
+				require.NoError(w, far.ForceUnlock(context.Background(), "a"))
+				<-ctx.Done()
+				require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
+				require.NoError(w, far.ForceUnlock(context.Background(), "c"))
+				w.lostWhen(holds[2])
+				return failure
+			})
 		require.ErrorIs(w, err, failure)
 		require.ErrorIs(w, err, rwlock.ErrLost)
 		require.EqualError(w, err, `failure; rwlock: unlock "c": hold lost before it was released; rwlock: unlock "a": hold lost before it was released`)
@@ -842,7 +868,8 @@ func TestWithAllPanics(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
 		require.PanicsWithValue(w, "panic", func() {
-			_ = rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read)}, func(context.Context, []*rwlock.Hold) error { panic("panic") })
+			_ = rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read)},
+				func(context.Context, []*rwlock.Hold) error { panic("panic") })
 		})
 		for _, name := range []string{"a", "b"} {
 			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
@@ -851,7 +878,8 @@ func TestWithAllPanics(t *testing.T) {
 }
 
 // doFunc is Do or RDo for a string.
-type doFunc = func(context.Context, *rwlock.RWLock, string, func(context.Context, *rwlock.Hold) (string, error), ...rwlock.LockOption) (string, error)
+type doFunc = func(context.Context, *rwlock.RWLock, string,
+	func(context.Context, *rwlock.Hold) (string, error), ...rwlock.LockOption) (string, error)
 
 var doFuncs = map[rwlock.Mode]doFunc{read: rwlock.RDo[string], write: rwlock.Do[string]}
 
@@ -908,7 +936,10 @@ func TestDoUnderALostLockOrAPanic(t *testing.T) {
 			waitFree(w, rw, "n")
 
 			require.PanicsWithValue(w, "panic", func() {
-				_, _ = do(context.Background(), rw, "n", func(context.Context, *rwlock.Hold) (string, error) { panic("panic") })
+				_, _ = do(context.Background(), rw, "n", func(context.Context, *rwlock.Hold) (string,
+					error) {
+					panic("panic")
+				})
 			})
 			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
 		}

@@ -76,7 +76,8 @@ func TestObserverIsToldOfHolds(t *testing.T) {
 			path rwlock.Path
 			took time.Duration
 		}{
-			{outer, rwlock.PathDirect, 0}, {inner, rwlock.PathDirect, 0}, {again, rwlock.PathReentry, 0}, {local, rwlock.PathLocal, time.Second},
+			{outer, rwlock.PathDirect, 0}, {inner, rwlock.PathDirect, 0}, {again, rwlock.PathReentry, 0},
+			{local, rwlock.PathLocal, time.Second},
 		} {
 			e := j.of(rwlock.EventAcquired)[i]
 			require.Equal(w, "n", e.Name)
@@ -252,7 +253,8 @@ func TestTracerGivesContexts(t *testing.T) {
 	everywhere(t, func(w *world) {
 		tr := &tracer{}
 		sent := &sentWith{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr), rwlock.WithTracer(tr))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr),
+			rwlock.WithTracer(tr))
 		h := take(w, newOwner(), rw, write, "n")
 		require.Equal(w, "hold n", h.Context().Value(spanKey{}))
 		_, err := rw.TryLock(context.Background(), "n")
@@ -274,13 +276,15 @@ func TestTracerOfACallThatFails(t *testing.T) {
 		tr := &tracer{}
 		h := take(w, newOwner(), w.newLock(), write, "n")
 		sent := &sentWith{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr), rwlock.WithTracer(tr))
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(sent) }, rwlock.WithObserver(tr),
+			rwlock.WithTracer(tr))
 		_, err := rw.Lock(context.Background(), "n", rwlock.MaxWait(w.lease))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		tr.next(w, 1, rwlock.EventWithdrawn)
 		require.GreaterOrEqual(w, len(sent.values()), 3)
 		for _, span := range sent.values() {
-			require.Contains(w, []any{"call n", nil}, span) // nil: the handshake of a connection, or the loading of a script
+			// nil: the handshake of a connection, or the loading of a script
+			require.Contains(w, []any{"call n", nil}, span)
 		}
 		values := sent.values()
 		require.Equal(w, "call n", values[len(values)-1])
@@ -331,7 +335,8 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 		}
 		const calls, holds = 11, 3
 		eventually(w, func() bool {
-			return len(tr.of(rwlock.EventAcquired, rwlock.EventRefused)) >= calls && len(tr.of(rwlock.EventEnded)) >= holds
+			return len(tr.of(rwlock.EventAcquired, rwlock.EventRefused)) >= calls &&
+				len(tr.of(rwlock.EventEnded)) >= holds
 		}, "%d calls and %d holds", calls, holds)
 		begun := tr.spans()
 		require.Len(w, begun, calls+holds)
@@ -343,7 +348,8 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 				if span.hold {
 					ends = []rwlock.EventKind{rwlock.EventEnded}
 				}
-				require.Equal(w, i == len(events)-1, slices.Contains(ends, e.Kind), "%+v: %v, %d of %d", *span, e.Kind, i+1, len(events))
+				require.Equal(w, i == len(events)-1, slices.Contains(ends, e.Kind), "%+v: %v, %d of %d", *span, e.Kind,
+					i+1, len(events))
 			}
 		}
 		unlock(w, foreign)
@@ -442,9 +448,11 @@ func (s *sentWith) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 func TestNilObserverIsRefused(t *testing.T) {
 	bubbled(t, func(w *world) {
 		require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithTracer(nil))), "rwlock: new: the tracer is nil")
-		require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithMonitor(nil))), "rwlock: new: the monitor is nil")
+		require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithMonitor(nil))),
+			"rwlock: new: the monitor is nil")
 		for _, o := range []rwlock.Observer{nil, rwlock.ObserverFunc(nil)} {
-			require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithObserver(o))), "rwlock: new: the observer is nil")
+			require.EqualError(w, errOf(rwlock.New(w.dial(), rwlock.WithObserver(o))),
+				"rwlock: new: the observer is nil")
 		}
 	})
 }
@@ -571,7 +579,8 @@ func TestBytesPerLock(t *testing.T) {
 		waitQueued(t, rw, name, more)
 		queued, _ := bytesOf(t, c)
 		require.Less(t, (queued-shared)/more, int64(400))
-		t.Logf("%v: idle %d bytes, held %d, each reader more %d, each waiter %d", mode, idle, held, (shared-held)/more, (queued-shared)/more)
+		t.Logf("%v: idle %d bytes, held %d, each reader more %d, each waiter %d", mode, idle, held,
+			(shared-held)/more, (queued-shared)/more)
 		unlock(t, append(readers, h)...)
 		for _, call := range waiting {
 			go func() {
@@ -609,7 +618,8 @@ func TestSnapshotListsHolds(t *testing.T) {
 			age     time.Duration
 			renewed bool
 		}{
-			{outer, 2 * time.Second, true}, {inner, time.Second, true}, {again, 0, true}, {brief, 0, false}, {limited, 0, false},
+			{outer, 2 * time.Second, true}, {inner, time.Second, true}, {again, 0, true}, {brief, 0, false},
+			{limited, 0, false},
 		} {
 			got := s.Holds[i]
 			require.Equal(w, want.h.Name(), got.Name, "%d", i)
@@ -649,7 +659,8 @@ func TestSnapshotListsWaits(t *testing.T) {
 		for i, mode := range []rwlock.Mode{write, read, write} {
 			require.Equal(w, "a", s.Waits[i].Name)
 			require.Equal(w, mode, s.Waits[i].Mode)
-			require.Equal(w, time.Duration(i)*time.Second, s.Waits[i].Since.Sub(s.Waits[0].Since).Truncate(time.Second))
+			require.Equal(w, time.Duration(i)*time.Second, s.Waits[i].Since.Sub(s.Waits[0].Since).Truncate(
+				time.Second))
 		}
 		require.Equal(w, s.Waits[0].Owner, s.Waits[2].Owner)
 		require.Equal(w, h.Owner(), s.Waits[0].Blocked.Holder)
@@ -676,16 +687,17 @@ func TestSnapshotSaysWhereALockWasAskedFor(t *testing.T) {
 		require.NoError(w, err)
 		require.NoError(w, rw.WithLock(ctx, "with", func(ctx context.Context, _ *rwlock.Hold) error {
 			_, err := rwlock.RDo(ctx, rw, "do", func(ctx context.Context, _ *rwlock.Hold) (int, error) {
-				return 0, rw.WithAll(ctx, []rwlock.Want{{Name: "all", Mode: read}}, func(context.Context, []*rwlock.Hold) error {
-					lines := map[string]int{}
-					for _, h := range rw.Snapshot().Holds {
-						require.Equal(w, "observer_test.go", filepath.Base(h.Caller().File))
-						require.Contains(w, h.Caller().Function, "tests.TestSnapshotSaysWhereALockWasAskedFor")
-						lines[h.Name] = h.Caller().Line - line
-					}
-					require.Equal(w, map[string]int{"lock": 1, "rlock": 3, "with": 5, "do": 6, "all": 7}, lines)
-					return nil
-				})
+				return 0, rw.WithAll(ctx, []rwlock.Want{{Name: "all", Mode: read}},
+					func(context.Context, []*rwlock.Hold) error {
+						lines := map[string]int{}
+						for _, h := range rw.Snapshot().Holds {
+							require.Equal(w, "observer_test.go", filepath.Base(h.Caller().File))
+							require.Contains(w, h.Caller().Function, "tests.TestSnapshotSaysWhereALockWasAskedFor")
+							lines[h.Name] = h.Caller().Line - line
+						}
+						require.Equal(w, map[string]int{"lock": 1, "rlock": 3, "with": 5, "do": 6, "all": 7}, lines)
+						return nil
+					})
 			})
 			return err
 		}))

@@ -394,7 +394,8 @@ func playCrowd() {
 	for _, wrong := range y.wrong[:min(len(y.wrong), 5)] {
 		fmt.Println("wrong:", wrong)
 	}
-	fmt.Println("done", len(y.wrong), y.entered[rwlock.Write].Load(), y.entered[rwlock.Read].Load(), y.gaveUp.Load())
+	fmt.Println("done", len(y.wrong), y.entered[rwlock.Write].Load(), y.entered[rwlock.Read].Load(),
+		y.gaveUp.Load())
 }
 
 // Two processes of 64 goroutines each, with random modes, names, tries, re-entries and cancellations, never
@@ -434,7 +435,9 @@ func TestWitnessCatchesBrokenLocks(t *testing.T) {
 		c := w.dial()
 		var writing [3]sync.Mutex
 		for name, broken := range map[string]locker{
-			"excludes nobody": func(context.Context, rwlock.Mode, string) (func() error, error) { return release, nil },
+			"excludes nobody": func(context.Context, rwlock.Mode, string) (func() error, error) {
+				return release, nil
+			},
 			"excludes writers only": func(_ context.Context, mode rwlock.Mode, name string) (func() error, error) {
 				if mode == rwlock.Read {
 					return release, nil

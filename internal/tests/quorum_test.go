@@ -69,7 +69,8 @@ func TestQuorumOutlivesAMinority(t *testing.T) {
 // be the home of. If two of three do, a call fails with what they say.
 func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"OOM command not allowed when used memory > 'maxmemory'.", "MISCONF Redis is configured to save RDB snapshots",
+	for _, text := range []string{"OOM command not allowed when used memory > 'maxmemory'.",
+		"MISCONF Redis is configured to save RDB snapshots",
 		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR something else"} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
@@ -89,7 +90,8 @@ func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
 				require.NoError(t, err)
 				for _, f := range servers {
 					f.set(answer(text))
-					for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // of which some have each server for their home
+					// of which some have each server for their home
+					for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 						for _, mode := range bothModes {
 							h, err := try(ctx, rw, mode, name)
 							require.NoError(t, err)
@@ -179,7 +181,8 @@ func TestServerThatLostItsDataVotesAgain(t *testing.T) {
 					use(rw)
 					time.Sleep(time.Second)
 				}
-				require.Equal(t, servers[0].HGet("rwlock:mark", "generation"), servers[1].HGet("rwlock:mark", "generation"))
+				require.Equal(t, servers[0].HGet("rwlock:mark", "generation"),
+					servers[1].HGet("rwlock:mark", "generation"))
 				require.NoError(t, rw.Close())
 			})
 		})
@@ -517,7 +520,8 @@ func TestManyClientsStartAQuorum(t *testing.T) {
 				for range 6 {
 					var clients []redis.UniversalClient
 					for _, m := range servers {
-						clients = append(clients, testredis.MemClient(t, m, slowly(randomly(rng.Uint64(), 150*time.Millisecond))))
+						clients = append(clients, testredis.MemClient(t, m,
+							slowly(randomly(rng.Uint64(), 150*time.Millisecond))))
 					}
 					rw, err := rwlock.NewQuorum(clients)
 					require.NoError(t, err)
@@ -594,7 +598,8 @@ func (c *slowConn) Close() error {
 // not refused, a hold is renewed, a waiter is let in, and no server is started without the others.
 func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 	t.Parallel()
-	for _, trip := range []time.Duration{200 * time.Millisecond, 260 * time.Millisecond, 400 * time.Millisecond} {
+	for _, trip := range []time.Duration{200 * time.Millisecond, 260 * time.Millisecond,
+		400 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -918,7 +923,8 @@ func TestClockThatIsSetEndsNoRest(t *testing.T) {
 }
 
 // reals starts servers, and returns a function that returns a quorum over them.
-func reals(t *testing.T, args ...string) ([]*testredis.Server, func(plugs []*plug, opts ...rwlock.Option) *rwlock.RWLock) {
+func reals(t *testing.T, args ...string) ([]*testredis.Server,
+	func(plugs []*plug, opts ...rwlock.Option) *rwlock.RWLock) {
 	var servers []*testredis.Server
 	for range 3 {
 		servers = append(servers, testredis.Start(t, args...))
@@ -962,7 +968,8 @@ func failInTurn(t *testing.T, fail, mend func(s *testredis.Server)) {
 	tokens := map[string]int64{}
 	works := func() {
 		for _, rw := range []*rwlock.RWLock{rw, other} {
-			for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // of which some have each server for their home
+			// of which some have each server for their home
+			for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 				h, err := rw.Lock(ctx, name, rwlock.MaxWait(10*time.Second))
 				require.NoError(t, err)
 				require.Greater(t, h.Token(), tokens[name])
@@ -987,7 +994,8 @@ func failInTurn(t *testing.T, fail, mend func(s *testredis.Server)) {
 			return generation(s) != "" && s.Client().HGet(ctx, "rwlock:mark", "id").Val() != before
 		}, "a server that votes again")
 		sent := time.Now()
-		eventually(t, func() bool { // the hold gets the vote of the server with a renewal, which counts with the next
+		// the hold gets the vote of the server with a renewal, which counts with the next
+		eventually(t, func() bool {
 			return held.Deadline().After(sent.Add(lease + lease/2))
 		}, "two renewals")
 	}

@@ -123,10 +123,13 @@ func inQuorum(t *testing.T, fn func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
 		w := &world{
-			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
+			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond,
+			while: 2 * time.Minute,
 		}
 		for _, m := range servers {
-			w.quorum = append(w.quorum, func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) })
+			w.quorum = append(w.quorum, func(opts ...func(*redis.Options)) *redis.Client {
+				return testredis.MemClient(t, m, opts...)
+			})
 		}
 		w.dial = w.quorum[0]
 		w.keys = func() (keys []string) {
@@ -250,7 +253,9 @@ func onVoters(t *testing.T) *world {
 
 // ofLocks returns the keys that are no labels, and no marks of servers.
 func ofLocks(keys []string) []string {
-	return slices.DeleteFunc(keys, func(key string) bool { return strings.Contains(key, ":label:") || strings.HasSuffix(key, ":mark") })
+	return slices.DeleteFunc(keys, func(key string) bool {
+		return strings.Contains(key, ":label:") || strings.HasSuffix(key, ":mark")
+	})
 }
 
 // leftovers returns the keys that do not outlive the leases. What does is one hash for a name, which says
@@ -269,7 +274,8 @@ func (w *world) leftovers() []string {
 // inUse reports whether a lock's hash says that somebody holds the lock or waits for it.
 func (w *world) inUse(key string) bool {
 	for _, dial := range w.servers() {
-		reply, err := dial().Eval(context.Background(), lua.Inspect.Source, []string{key, key + ":leases", key + ":queue"}).Result()
+		reply, err := dial().Eval(context.Background(), lua.Inspect.Source,
+			[]string{key, key + ":leases", key + ":queue"}).Result()
 		if err != nil {
 			return !strings.Contains(err.Error(), "WRONGTYPE") // which a test has put there
 		}
@@ -536,10 +542,12 @@ func held(t testing.TB, rw *rwlock.RWLock, name string, o rwlock.Owner, mode rwl
 }
 
 // lockFunc is acquire or try.
-type lockFunc func(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error)
+type lockFunc func(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) (*rwlock.Hold, error)
 
 // acquire calls RLock or Lock.
-func acquire(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error) {
+func acquire(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) (*rwlock.Hold, error) {
 	if mode == rwlock.Write {
 		return rw.Lock(ctx, name, opts...)
 	}
@@ -547,7 +555,8 @@ func acquire(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name stri
 }
 
 // try calls TryRLock or TryLock.
-func try(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) (*rwlock.Hold, error) {
+func try(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) (*rwlock.Hold, error) {
 	if mode == rwlock.Write {
 		return rw.TryLock(ctx, name, opts...)
 	}
@@ -555,7 +564,8 @@ func try(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, 
 }
 
 // take has the lock, or ends the test.
-func take(t testing.TB, ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *rwlock.Hold {
+func take(t testing.TB, ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) *rwlock.Hold {
 	t.Helper()
 	h, err := acquire(ctx, rw, mode, name, append([]rwlock.LockOption{rwlock.MaxWait(hang)}, opts...)...)
 	require.NoError(t, err)
@@ -592,7 +602,8 @@ type call struct {
 }
 
 // launch makes a lock call.
-func (w *world) launch(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *call {
+func (w *world) launch(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) *call {
 	c := &call{w: w, done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
@@ -603,7 +614,8 @@ func (w *world) launch(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode,
 }
 
 // enqueue makes a lock call and waits until it is in the queue, behind the others that wait.
-func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string, opts ...rwlock.LockOption) *call {
+func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
+	opts ...rwlock.LockOption) *call {
 	w.Helper()
 	n := len(inspect(w, rw, name).Waiters)
 	c := w.launch(ctx, rw, mode, name, opts...)
@@ -933,8 +945,10 @@ func loadScripts(t *testing.T, c redis.Cmdable) {
 func takeAsStranger(t *testing.T, c *redis.Client, prefix, name string) (release func()) {
 	t.Helper()
 	r := protocol.Request{
-		Script: lua.Lock, Keys: protocol.KeysOf(prefix, name), Channels: protocol.Channels(prefix), Lease: protocol.NewLease(30 * time.Second),
-		Claim: protocol.NewClaim(protocol.Write, protocol.NewInstance(), 0, 1, protocol.Owner{Process: uuid.New(), Handle: 1}),
+		Script: lua.Lock, Keys: protocol.KeysOf(prefix, name), Channels: protocol.Channels(prefix),
+		Lease: protocol.NewLease(30 * time.Second),
+		Claim: protocol.NewClaim(protocol.Write, protocol.NewInstance(), 0, 1,
+			protocol.Owner{Process: uuid.New(), Handle: 1}),
 	}
 	run := func() {
 		t.Helper()

@@ -37,7 +37,8 @@ func browse(t *testing.T) context.Context {
 		t.Skip("there is no chromium")
 	}
 	// The sandbox needs rights that a container does not give. The browser only loads the page of this test.
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1100, 760))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.WindowSize(1100, 760))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
@@ -78,7 +79,8 @@ func TestPageInABrowser(t *testing.T) {
 	s.attack()
 	page := httptest.NewServer(rwlockdebug.Handler(rw))
 	t.Cleanup(page.Close)
-	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(page.URL+"/?refresh=3600"), chromedp.WaitVisible("table.waits")))
+	require.NoError(t, chromedp.Do(ctx, chromedp.Navigate(page.URL+"/?refresh=3600"),
+		chromedp.WaitVisible("table.waits")))
 	require.Equal(t, "shop@web-1:4711: rwlock", result(t, ctx, chromedp.Title()))
 	for selector, n := range map[string]int{
 		"table.holds tr:has(td)": 5, "table.waits tr:has(td)": 4, "img, script": 0, `a[href="?format=json"]`: 1,
@@ -88,7 +90,8 @@ func TestPageInABrowser(t *testing.T) {
 	}
 	text := result(t, ctx, chromedp.Text("html > body"))
 	for _, part := range []string{
-		"shop@web-1:4711", "reports:nightly", "orders:42", "<script>", `"feed <draft> \xff"`, "not renewed", "reader ",
+		"shop@web-1:4711", "reports:nightly", "orders:42", "<script>", `"feed <draft> \xff"`, "not renewed",
+		"reader ",
 		"1 waiting ahead", "browsertest/shop_test.go:", "browsertest.shop.cancelOrder",
 	} {
 		require.Contains(t, text, part)

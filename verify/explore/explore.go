@@ -98,7 +98,8 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 				if progress != nil && time.Since(said) > 5*time.Second {
 					said = time.Now()
 					fmt.Fprintf(progress, "%8.0fs  %d states  %d transitions  depth %d  frontier %d  %d server states  %d script runs\n",
-						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next), len(e.states), len(e.runs))
+						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next),
+						len(e.states), len(e.runs))
 				}
 			}
 			for via, a := range e.actions(at.x) {
@@ -182,7 +183,8 @@ func allows(a, b [9]byte) bool {
 
 func (r report) String() string {
 	return fmt.Sprintf("%d states, %d transitions, depth %d, %v; %d server states, %d script runs, %d process states, %d changes; complete: %v; bugs: %d",
-		r.States, r.Transitions, r.Depth, r.Time.Round(time.Millisecond), r.ServerStates, r.Runs, r.Processes, r.Changes, r.Complete, len(r.Bugs))
+		r.States, r.Transitions, r.Depth, r.Time.Round(time.Millisecond), r.ServerStates, r.Runs, r.Processes,
+		r.Changes, r.Complete, len(r.Bugs))
 }
 
 // kindOf tells errors apart by their words, not their numbers.

@@ -227,12 +227,13 @@ func TestTracesFailOnMistakes(t *testing.T) {
 		})
 	}
 	for name, d := range map[string]edit{
-		"asks-after-release-told-late":      {"again and 2 or 0", "0"},
-		"released-before-two-others":        {"what == 'ended' or what == 'void'", "false"},
-		"granted-once":                      requeues,
-		"granted-twice-told":                {"of == its_number and alive(from, for_ms)", "of == its_number"},
-		"late-copy-of-force":                {"return {2, unfinished(), '', ''}", "time[1] = time[1]"},
-		"late-reader-before-waiting-writer": {"waits or waiting > 0 or is_write(holder) then", "is_write(holder) then"},
+		"asks-after-release-told-late": {"again and 2 or 0", "0"},
+		"released-before-two-others":   {"what == 'ended' or what == 'void'", "false"},
+		"granted-once":                 requeues,
+		"granted-twice-told":           {"of == its_number and alive(from, for_ms)", "of == its_number"},
+		"late-copy-of-force":           {"return {2, unfinished(), '', ''}", "time[1] = time[1]"},
+		"late-reader-before-waiting-writer": {"waits or waiting > 0 or is_write(holder) then",
+			"is_write(holder) then"},
 		"late-reader-beside-owed-one":       {"owed = f[7]", "owed = ''"},
 		"late-writer-before-waiting-reader": {"grant(writer)", "granted[writer] = 'let in'"},
 		"try-lets-in-untold":                {"note(grants, id)", "grants[id] = nil"},
@@ -310,16 +311,23 @@ func TestMistakesAreFound(t *testing.T) {
 		setup  string
 		what   string // that is found
 	}{
-		{"requests of claims that have ended are not refused", noTombstones, nil, "owners 11 leases 33 asks 1 faults 1", ""},
+		{"requests of claims that have ended are not refused", noTombstones, nil,
+			"owners 11 leases 33 asks 1 faults 1", ""},
 		{"a hold is granted to a waiter that is dead", edit{"and since + lease * 1000 - now > 0", ""}, nil,
 			"owners 11 leases 32 asks 1 crashes 1", ""},
-		{"a writer lines up behind itself", edit{"if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] then", "if string.sub(owner, 1, 1) == 'w' then"}, nil, "owners 11 leases 33 asks 1", ""},
-		{"readers overtake writers", edit{"(not writer or owed ~= '')", "true"}, nil, "owners 111 leases 333 asks 1", ""},
+		{"a writer lines up behind itself", edit{"if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] then",
+			"if string.sub(owner, 1, 1) == 'w' then"}, nil, "owners 11 leases 33 asks 1", ""},
+		{"readers overtake writers", edit{"(not writer or owed ~= '')", "true"}, nil,
+			"owners 111 leases 333 asks 1", ""},
 		{"readers are owed nothing", edit{"owed = f[7]", "owed = ''"}, nil, "owners 111 leases 333 asks 1", ""},
-		{"nobody hears of a grant", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil, "owners 11 leases 33 asks 1", ""},
-		{"a lost hold is renewed", edit{"if not held() then\n  return 0", "if not held() then\n  return 1"}, nil, "owners 11 leases 33 asks 1 forces 1", ""},
-		{"a token is used twice", edit{"string.format('%.0f', fence + 1)", "fence"}, nil, "owners 11 leases 33 asks 1 stands", ""},
-		{"a key lives for ever", edit{"if new_queue or short and waiting > 0 then", "if false then"}, nil, "owners 111 leases 333 asks 1", ""},
+		{"nobody hears of a grant", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil,
+			"owners 11 leases 33 asks 1", ""},
+		{"a lost hold is renewed", edit{"if not held() then\n  return 0", "if not held() then\n  return 1"}, nil,
+			"owners 11 leases 33 asks 1 forces 1", ""},
+		{"a token is used twice", edit{"string.format('%.0f', fence + 1)", "fence"}, nil,
+			"owners 11 leases 33 asks 1 stands", ""},
+		{"a key lives for ever", edit{"if new_queue or short and waiting > 0 then", "if false then"}, nil,
+			"owners 111 leases 333 asks 1", ""},
 		{"the engine ignores that it is refused", edit{}, func(e *explorer) {
 			e.deafen = func(_ *engine.Request, r *protocol.Reply) {
 				if r.Refused {
@@ -330,8 +338,10 @@ func TestMistakesAreFound(t *testing.T) {
 		{"the engine ignores that a hold is gone", edit{}, func(e *explorer) {
 			e.deafen = saysDone(lua.Renew)
 		}, "owners 11 leases 33 asks 1 forces 1", ""},
-		{"the engine does not withdraw", edit{}, func(e *explorer) { e.mute = withdraws }, "owners 11 leases 33 asks 1", ""},
-		{"the engine sends no heartbeats", edit{}, func(e *explorer) { e.mute = heartbeat }, "owners 11 leases 33 asks 1", ""},
+		{"the engine does not withdraw", edit{}, func(e *explorer) { e.mute = withdraws },
+			"owners 11 leases 33 asks 1", ""},
+		{"the engine sends no heartbeats", edit{}, func(e *explorer) { e.mute = heartbeat },
+			"owners 11 leases 33 asks 1", ""},
 		{"the engine does not renew", edit{}, func(e *explorer) {
 			e.mute = func(r *engine.Request) bool { return r.Script == lua.Renew }
 		}, "owners 11 leases 33 asks 1", ""},
@@ -345,7 +355,10 @@ func TestMistakesAreFound(t *testing.T) {
 		{"a hold that is gone is extended", edit{}, func(e *explorer) {
 			e.deafen = saysDone(lua.Reenter)
 		}, "owners 11 leases 33 asks 1 extends 1 forces 1", "rely on a hold that was dropped"},
-		{"the engine knows of no MaxHold", edit{}, func(e *explorer) { e.alter = func(h *engine.Hold) { h.MaxHold = 0 } },
+		{"the engine knows of no MaxHold", edit{}, func(
+			e *explorer) {
+			e.alter = func(h *engine.Hold) { h.MaxHold = 0 }
+		},
 			"owners 11 leases 33 asks 1 maxhold 2", "longer than its MaxHold"},
 		{"a reply is handled before what is due", edit{}, func(e *explorer) { e.behind = true },
 			"owners 1 leases 2 asks 1 faults 1 stalls 1 ticks 3", "may be relied on again"},
@@ -359,8 +372,14 @@ func TestMistakesAreFound(t *testing.T) {
 				return ok && (r.Script == lua.Unlock || r.Script == lua.RUnlock) && v.Token != 0 && r.Hold() == nil
 			}
 		}, "owners 11 leases 33 asks 1 closes 1", "though nothing went wrong"},
-		{"Close is not heeded", edit{}, func(e *explorer) { e.lazy = true }, "owners 11 leases 33 asks 1 closes 1", "although its RWLock is closed"},
-		{"no deadlock is looked for", edit{}, func(e *explorer) { e.alter = func(h *engine.Hold) { h.NewOwner = true } },
+		{"Close is not heeded", edit{}, func(e *explorer) { e.lazy = true }, "owners 11 leases 33 asks 1 closes 1",
+			"although its RWLock is closed"},
+		{"no deadlock is looked for", edit{}, func(e *explorer) {
+			e.alter = func(
+				h *engine.Hold) {
+				h.NewOwner = true
+			}
+		},
 			"owners 2 leases 3 asks 2 names 2 ticks 0", "fair run"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {

@@ -72,7 +72,8 @@ func newMachine(sources scripts, stands bool) (*machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &machine{redis: redis, stands: stands, runs: map[execution]*result{}, states: map[string]*server{}, terms: map[string]request{}, wired: map[wired]string{}}, nil
+	return &machine{redis: redis, stands: stands, runs: map[execution]*result{}, states: map[string]*server{},
+		terms: map[string]request{}, wired: map[wired]string{}}, nil
 }
 
 // request returns what an engine's request is on the wire, and its text.
@@ -112,8 +113,9 @@ func (m *machine) wire(inst int, r *protocol.Request) (request, string) {
 		}
 		return c
 	}
-	q := request{script: r.Script, of: claim(r.Claim.ID), argv: argv[4:], lease: r.Lease.Duration, try: r.Try, within: claim(r.Writer),
-		count: r.Count, seq: int(r.Sequence), shorten: r.Shorten}
+	q := request{script: r.Script, of: claim(r.Claim.ID), argv: argv[4:], lease: r.Lease.Duration, try: r.Try,
+		within: claim(r.Writer),
+		count:  r.Count, seq: int(r.Sequence), shorten: r.Shorten}
 	m.terms[text] = q
 	return q, text
 }
@@ -164,11 +166,14 @@ func (m *machine) execute(r execution, q request) *result {
 
 // siteOf returns which lock a request is about.
 func siteOf(r *protocol.Request) int {
-	return slices.IndexFunc(names, func(name string) bool { return r.Keys.Lock == protocol.KeysOf(prefix, name).Lock })
+	return slices.IndexFunc(names, func(name string) bool {
+		return r.Keys.Lock == protocol.KeysOf(prefix, name).Lock
+	})
 }
 
 // executeRaw runs a request on what Redis has.
-func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited bool, tokens func(int64) int64) *result {
+func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited bool,
+	tokens func(int64) int64) *result {
 	after, reply, published, err := m.redis.execute(before, q.script.Name, keyNames, q.argv)
 	if err != nil {
 		return &result{err: err}
@@ -212,7 +217,8 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 func same(t int64) int64 { return t }
 
 // check holds a run against the model, and reads its reply.
-func (m *machine) check(before, after *raw, q request, ended model.Ending, waited bool, reply any, published [][2]string, res *result) error {
+func (m *machine) check(before, after *raw, q request, ended model.Ending, waited bool, reply any,
+	published [][2]string, res *result) error {
 	s, err := before.parse(same)
 	if err != nil {
 		return fmt.Errorf("before: %w", err)
@@ -246,7 +252,8 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	switch q.script {
 	case lua.Lock, lua.RLock:
 		// A waiter that was dead may be refused, or come again.
-		if r := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && r != nil && int(r.number) == c.Number && r.what == 'v' {
+		if r := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && r != nil &&
+			int(r.number) == c.Number && r.what == 'v' {
 			expected.Ended[c] = model.Withdrawn
 		}
 		answer = expected.Ask(c, mode, leaseMS, q.try, q.within.model())
@@ -328,7 +335,8 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 		return fmt.Errorf("the token is %d, not %d", parsed.Token, expected.Hold(c).Token)
 	}
 	res.flaw = m.told(q, res, published, expected, answer == model.Granted)
-	if answer == model.Blocked && res.flaw == nil && !s.undone { // or else it also counts whom goOn takes for dead
+	// or else it also counts whom goOn takes for dead
+	if answer == model.Blocked && res.flaw == nil && !s.undone {
 		res.flaw = blocked(expected, c, parsed)
 	}
 	return nil
@@ -384,7 +392,9 @@ func (m *machine) told(q request, res *result, published [][2]string, l *model.L
 	var told []model.Claim
 	read := func(inst int, msg protocol.Message) error {
 		for _, n := range msg.Granted {
-			i := slices.IndexFunc(l.Entered, func(c model.Claim) bool { return c.Owner>>4 == inst && c.Number == int(n) })
+			i := slices.IndexFunc(l.Entered, func(c model.Claim) bool {
+				return c.Owner>>4 == inst && c.Number == int(n)
+			})
 			if i < 0 {
 				return fmt.Errorf("claim %d of %c is told that it has the lock", n, 'A'+inst)
 			}
@@ -510,7 +520,8 @@ func (m *machine) again(r execution, q request, first *result) error {
 	}
 	res.server.ttl = first.server.ttl // it may live for longer
 	if res.server.key() != first.server.key() {
-		return fmt.Errorf("a second run of %s changes more: %+v, then %+v", q.script.Name, *first.server, *res.server)
+		return fmt.Errorf("a second run of %s changes more: %+v, then %+v", q.script.Name, *first.server,
+			*res.server)
 	}
 	a, b := *first.reply, *res.reply
 	if b.Code == protocol.DoneBefore {

@@ -195,7 +195,8 @@ func (e *explorer) node(p *process) *node {
 		return n
 	}
 	n := &node{id: len(e.nodes), p: p}
-	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening || slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
+	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening ||
+		slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
 	if e.fold {
 		p.references(n)
 	}
@@ -359,8 +360,10 @@ func (p *process) past() (list []*engine.Hold) {
 func (p *process) happen(ev event, e *explorer, c *change) {
 	switch ev.do {
 	case acquire:
-		h := &engine.Hold{Name: names[ev.name], Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read), Try: ev.try,
-			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded, NewOwner: e.names == 1, MaxHold: time.Duration(e.maxHold) * tick}
+		h := &engine.Hold{Name: names[ev.name], Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read),
+			Try:   ev.try,
+			Lease: p.Lease, NoRenew: e.noRenew, Bounded: e.bounded, NewOwner: e.names == 1,
+			MaxHold: time.Duration(e.maxHold) * tick}
 		if ev.write {
 			h.Mode = engine.Mode(protocol.Write)
 		}
@@ -477,7 +480,8 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 				p.Copies = append(p.Copies, f.R.Request)
 			}
 		}
-		*p = process{Now: p.Now, Lease: p.Lease, Copies: p.Copies, Asks: make([]uint8, len(p.Asks)), Fates: p.Fates, Crashed: true, Abandoned: true}
+		*p = process{Now: p.Now, Lease: p.Lease, Copies: p.Copies, Asks: make([]uint8, len(p.Asks)), Fates: p.Fates,
+			Crashed: true, Abandoned: true}
 	case sleep:
 		p.Asleep = true
 	case wake:
@@ -673,7 +677,9 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *change) {
 }
 
 func (p *process) lapsed(o engine.Owner) bool {
-	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Owner == o && h.State() == engine.Lapsed })
+	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
+		return h.Owner == o && h.State() == engine.Lapsed
+	})
 }
 
 // reads reports whether the owner of a call has the lock for reading.
@@ -689,8 +695,11 @@ func (p *process) reads(call *engine.Hold) bool {
 func (p *process) stuck(first, call *engine.Hold, seen []*engine.Hold) bool {
 	writes := func(h *engine.Hold) bool { return h.Mode == engine.Mode(protocol.Write) }
 	for _, hold := range p.Holds {
-		if hold.State() != engine.Live || hold.Name != call.Name || hold.Owner == call.Owner || !writes(hold) && !writes(call) &&
-			!slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Name == call.Name && h.State() == engine.Wanted && writes(h) }) {
+		if hold.State() != engine.Live || hold.Name != call.Name || hold.Owner == call.Owner ||
+			!writes(hold) && !writes(call) &&
+				!slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
+					return h.Name == call.Name && h.State() == engine.Wanted && writes(h)
+				}) {
 			continue
 		}
 		if hold.Owner == first.Owner {
@@ -758,10 +767,12 @@ func (p *process) pledge(h *engine.Hold) *pledge {
 func (p *process) closes(c *change) {
 	for _, h := range p.Holds {
 		waits := h.State() == engine.Wanted && !slices.ContainsFunc(p.Holds, func(o *engine.Hold) bool {
-			return o.Owner == h.Owner && o.Name == h.Name && o.Mode == engine.Mode(protocol.Write) && o.State() == engine.Live
+			return o.Owner == h.Owner && o.Name == h.Name && o.Mode == engine.Mode(protocol.Write) &&
+				o.State() == engine.Live
 		})
 		switch {
-		case p.Closing == closed && (h.State() <= engine.Entering || h.State() == engine.Live), p.Closing == draining && waits:
+		case p.Closing == closed && (h.State() <= engine.Entering || h.State() == engine.Live),
+			p.Closing == draining && waits:
 			c.flaw = cmp.Or(c.flaw, errors.New("a call or a hold goes on although its RWLock is closed"))
 		}
 	}
@@ -806,7 +817,8 @@ func (p *process) foldAll(several bool) {
 		if a.Stage == due && b.Stage == due {
 			return 0 // they are about to run in this order
 		}
-		return cmp.Or(cmp.Compare(a.Stage, b.Stage), compareRequests(&a.R.Request, &b.R.Request), a.R.Sent.Compare(b.R.Sent))
+		return cmp.Or(cmp.Compare(a.Stage, b.Stage), compareRequests(&a.R.Request, &b.R.Request),
+			a.R.Sent.Compare(b.R.Sent))
 	})
 	for i := range p.Copies {
 		if c := &p.Copies[i]; c.Script != lua.Reenter {
@@ -814,7 +826,9 @@ func (p *process) foldAll(several bool) {
 		}
 	}
 	slices.SortStableFunc(p.Copies, func(a, b protocol.Request) int { return compareRequests(&a, &b) })
-	p.Copies = slices.CompactFunc(p.Copies, func(a, b protocol.Request) bool { return compareRequests(&a, &b) == 0 })
+	p.Copies = slices.CompactFunc(p.Copies, func(a, b protocol.Request) bool {
+		return compareRequests(&a, &b) == 0
+	})
 	byText := func(a, b protocol.Message) int { return strings.Compare(messageText(a), messageText(b)) }
 	slices.SortFunc(p.Delayed, byText)
 	p.Delayed = slices.CompactFunc(p.Delayed, func(a, b protocol.Message) bool { return byText(a, b) == 0 })
@@ -843,7 +857,8 @@ func (p *process) foldAll(several bool) {
 
 // compareRequests sorts requests by what they say.
 func compareRequests(a, b *protocol.Request) int {
-	return cmp.Or(strings.Compare(a.Claim.Number.(string), b.Claim.Number.(string)), strings.Compare(a.Script.Name, b.Script.Name),
+	return cmp.Or(strings.Compare(a.Claim.Number.(string), b.Claim.Number.(string)),
+		strings.Compare(a.Script.Name, b.Script.Name),
 		bytes.Compare(argText(a), argText(b)))
 }
 

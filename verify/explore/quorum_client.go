@@ -187,7 +187,8 @@ func (p *client) do(d deed, raw any, e *parliament) {
 	switch d.do {
 	case begins:
 		c := p.Calls[d.a]
-		c.Hold = &engine.Hold{Name: names[0], Owner: owner(uint8(d.a)), Mode: c.Mode, Try: c.Try, Lease: quorumLease, Bounded: true, NewOwner: true}
+		c.Hold = &engine.Hold{Name: names[0], Owner: owner(uint8(d.a)), Mode: c.Mode, Try: c.Try,
+			Lease: quorumLease, Bounded: true, NewOwner: true}
 		p.Engine.Acquire(d.at, c.Hold)
 	case leaves:
 		_, _ = p.Engine.Release(d.at, p.Calls[d.a].Hold)

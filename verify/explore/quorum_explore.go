@@ -126,7 +126,8 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 	}
 	frontier := []item{{first, 0}}
 	stop := func() bool {
-		return l.states > 0 && len(nodes) >= l.states || l.time > 0 && time.Since(began) > l.time || l.bugs > 0 && len(r.Bugs) >= l.bugs
+		return l.states > 0 && len(nodes) >= l.states || l.time > 0 && time.Since(began) > l.time ||
+			l.bugs > 0 && len(r.Bugs) >= l.bugs
 	}
 	said := began
 	for len(frontier) > 0 && !stop() {
@@ -141,7 +142,8 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 				if progress != nil && time.Since(said) > 5*time.Second {
 					said = time.Now()
 					progress(fmt.Sprintf("%8.0fs  %d worlds  %d transitions  depth %d  frontier %d  %d stores  %d runs  %d clients  %d outcomes",
-						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next), len(e.stores), len(e.runs),
+						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next),
+						len(e.stores), len(e.runs),
 						len(e.ids), e.changes))
 				}
 			}
@@ -170,15 +172,19 @@ func (e *parliament) explore(l limits, progress func(string)) (report, error) {
 			r.Depth++
 		}
 	}
-	r.States, r.ServerStates, r.Runs, r.Processes, r.Changes = len(nodes), len(e.stores), len(e.runs), len(e.ids), e.changes
+	r.States, r.ServerStates, r.Runs, r.Processes, r.Changes = len(nodes), len(e.stores), len(e.runs),
+		len(e.ids), e.changes
 	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
 	return r, nil
 }
 
 var doings = map[verb]string{
-	begins: "asks", leaves: "releases", withdraws: "gives up", delays: "is slow", goes: "runs", goesMute: "runs; its reply is lost",
-	goesOnce: "runs, and will again", fails: "fails", hears: "hears", misses: "never hears", dies: "dies", parts: "cannot reach server",
-	comes: "runs; its reply waits", takes: "is answered", orders: "drops all holds", sleeps: "stands still", rises: "goes on",
+	begins: "asks", leaves: "releases", withdraws: "gives up", delays: "is slow", goes: "runs",
+	goesMute: "runs; its reply is lost",
+	goesOnce: "runs, and will again", fails: "fails", hears: "hears", misses: "never hears", dies: "dies",
+	parts: "cannot reach server",
+	comes: "runs; its reply waits", takes: "is answered", orders: "drops all holds", sleeps: "stands still",
+	rises: "goes on",
 	meets: "reaches server", wanders: "late, runs", vanishes: "late, is lost",
 }
 
@@ -199,10 +205,12 @@ func (e *parliament) describe(w *world, m move) string {
 		return fmt.Sprintf("%s %s to %s (call %d)", who, doings[m.do], mode, m.a)
 	case goes, goesMute, goesOnce, comes, takes, delays, fails:
 		f := p.Flights[m.a]
-		return fmt.Sprintf("%s's %s %v at server %d %s", who, f.R.Script.Name, f.R.Claim.Number, f.R.Server, doings[m.do])
+		return fmt.Sprintf("%s's %s %v at server %d %s", who, f.R.Script.Name, f.R.Claim.Number, f.R.Server,
+			doings[m.do])
 	case wanders, vanishes:
 		c := p.Copies[m.a]
-		return fmt.Sprintf("%s's %s %v at server %d, %s", who, c.R.Script.Name, c.R.Claim.Number, c.Server, doings[m.do])
+		return fmt.Sprintf("%s's %s %v at server %d, %s", who, c.R.Script.Name, c.R.Claim.Number, c.Server,
+			doings[m.do])
 	case hears, misses:
 		return fmt.Sprintf("%s %s of server %d: %s", who, doings[m.do], p.Inbox[m.a].Server, p.Inbox[m.a].Text)
 	case parts, meets:

@@ -102,7 +102,8 @@ func TestFoldingOfAQuorumIsSound(t *testing.T) {
 		{"W stalls 1 passes 3", edit{}},
 		{"W forces 1", edit{}},
 		{"R R", edit{}},
-		{"W w", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"}},
+		{"W w", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)",
+			"token = wanted"}},
 	} {
 		t.Run(strings.ReplaceAll(c.plan, " ", "_"), func(t *testing.T) {
 			t.Parallel()
@@ -191,9 +192,15 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 	}{
 		{"a server that has lost its data votes", edit{"return mark[1] == ", "return true or '' == "}, nil,
 			"W W restarts 1", "a writer has the token"},
-		{"one vote is enough", edit{}, func(e *parliament) { e.alter = func(q *quorum.Quorum) { setMajority(q, 1) } },
+		{"one vote is enough", edit{}, func(e *parliament) {
+			e.alter = func(
+				q *quorum.Quorum) {
+				setMajority(q, 1)
+			}
+		},
 			"W W restarts 1", "writer"},
-		{"a writer's vote has the token that is wanted", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"},
+		{"a writer's vote has the token that is wanted",
+			edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"},
 			nil, "W W", "a writer has the token"},
 		{"a reader's vote has the token that is wanted", edit{"elseif token < written then", "elseif false then"},
 			nil, "W R", "a reader has the token"},
@@ -202,9 +209,11 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		}, "W W", "does not come to an end"},
 		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil,
 			"W W", "does not come to an end"},
-		{"a hold that was dropped is renewed", edit{"if not held() then\n  return 0", "if not held() then\n  return 1"}, nil,
+		{"a hold that was dropped is renewed", edit{"if not held() then\n  return 0",
+			"if not held() then\n  return 1"}, nil,
 			"W forces 1 passes 2", "goes on to rely"},
-		{"nobody tells what the marks say that others cannot read", edit{"what == 'tell' and", "what == 'nobody tells' and"}, nil,
+		{"nobody tells what the marks say that others cannot read",
+			edit{"what == 'tell' and", "what == 'nobody tells' and"}, nil,
 			"W W W cold apart", "does not come to an end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -84,8 +84,11 @@ func newParliament(sources scripts, p plan) (*parliament, error) {
 	if p.five {
 		servers = 5
 	}
-	return &parliament{rack: k, plan: p, servers: servers, tries: tries, offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
-		ids: map[fingerprint]int{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{}, replies: map[string]any{}, ended: map[fingerprint]bool{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
+	return &parliament{rack: k, plan: p, servers: servers, tries: tries,
+		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
+		ids:     map[fingerprint]int{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{},
+		replies: map[string]any{}, ended: map[fingerprint]bool{},
+		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
 }
 
 // A move is one step of a world.
@@ -184,7 +187,8 @@ func (w *world) key() []byte {
 	for _, n := range []int64{w.at.Sub(epoch).Microseconds(), w.wrote, w.read} {
 		b = binary.AppendVarint(b, n)
 	}
-	return append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, w.forces, w.stalls, bit(w.faulty))
+	return append(b, w.late, w.twice, w.lost, w.crashes, w.restarts, w.cuts, w.passes, w.gives, w.forces,
+		w.stalls, bit(w.faulty))
 }
 
 // A fingerprint stands for the key of a world or client: keys take too much memory.
@@ -427,7 +431,8 @@ func (e *parliament) tell(w *world, i int, d deed, raw any) error {
 		token := l.Hold.Token()
 		if l.Mode == engine.Mode(protocol.Write) {
 			if token <= w.wrote || token <= w.read {
-				return fmt.Errorf("a writer has the token %d after a writer's %d and a reader's %d", token, w.wrote, w.read)
+				return fmt.Errorf("a writer has the token %d after a writer's %d and a reader's %d", token, w.wrote,
+					w.read)
 			}
 			w.wrote = token
 			continue
@@ -468,8 +473,8 @@ func (w *world) exclusive() error {
 	return nil
 }
 
-// parsePlan reads a plan: the calls of each client, "cold", "five" and "apart" or not, and how often something may
-// happen, as in "W R late 1 passes 2".
+// parsePlan reads a plan: the calls of each client, "cold", "five" and "apart" or not, and how often
+// something may happen, as in "W R late 1 passes 2".
 func parsePlan(text string) (p plan, err error) {
 	f := strings.Fields(text)
 	for i := 0; i < len(f); i++ {
@@ -504,6 +509,7 @@ func parsePlan(text string) (p plan, err error) {
 }
 
 func (a *allowance) of(name string) *uint8 {
-	return map[string]*uint8{"late": &a.late, "twice": &a.twice, "lost": &a.lost, "crashes": &a.crashes, "restarts": &a.restarts,
-		"cuts": &a.cuts, "passes": &a.passes, "gives": &a.gives, "forces": &a.forces, "stalls": &a.stalls}[name]
+	return map[string]*uint8{"late": &a.late, "twice": &a.twice, "lost": &a.lost, "crashes": &a.crashes,
+		"restarts": &a.restarts,
+		"cuts":     &a.cuts, "passes": &a.passes, "gives": &a.gives, "forces": &a.forces, "stalls": &a.stalls}[name]
 }

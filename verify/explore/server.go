@@ -121,17 +121,18 @@ type server struct {
 	left     int32
 	n, seq   uint16 // count
 	fence    int64
-	fresh    bool  // the fence is of this tick
-	floor    int64 // a token handed out by a server that this one has taken over from: later ones are greater. Or 0
-	undone   bool  // it has forgotten something that it did: it may keep claims that nobody knows of any more
-	ttl      int32 // of the hash; if the fence is not fresh, no more than usualMS after the last lease
-	readers  int16 // -1 if the field has no number; likewise the next ones
-	pending  int16
-	ticket   int32
-	owed     int32
-	slots    []record
-	leases   []member
-	queue    []member
+	fresh    bool // the fence is of this tick
+	// a token handed out by a server that this one has taken over from: later ones are greater. Or 0
+	floor   int64
+	undone  bool  // it has forgotten something that it did: it may keep claims that nobody knows of any more
+	ttl     int32 // of the hash; if the fence is not fresh, no more than usualMS after the last lease
+	readers int16 // -1 if the field has no number; likewise the next ones
+	pending int16
+	ticket  int32
+	owed    int32
+	slots   []record
+	leases  []member
+	queue   []member
 }
 
 // A record is what a slot says.
@@ -345,7 +346,8 @@ func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 		case n > 0 && r.ttl[i] <= 0:
 			return nil, fmt.Errorf("key %s has no time to live", keyNames[i])
 		case i > 0 && n > 0 && r.ttl[i] < r.ttl[0]-20_000:
-			return nil, fmt.Errorf("key %s lives for %d ms, less than the lock's, %d ms", keyNames[i], r.ttl[i], r.ttl[0])
+			return nil, fmt.Errorf("key %s lives for %d ms, less than the lock's, %d ms", keyNames[i], r.ttl[i],
+				r.ttl[0])
 		}
 	}
 	if len(r.hash) > 0 {
@@ -544,12 +546,14 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 		}
 	}
 	if s.holder.number != 0 {
-		has(s.left, model.Hold{Claim: s.holder.model(), Mode: mode(s.holder.write), Until: at(s.left), Token: s.fence,
+		has(s.left, model.Hold{Claim: s.holder.model(), Mode: mode(s.holder.write), Until: at(s.left),
+			Token: s.fence,
 			Count: max(int(s.n), 1), Asked: int(s.seq)})
 	}
 	if s.counts() {
 		if s.readers > 0 && (!s.holder.write || len(s.leases) != int(s.readers)) {
-			return nil, fmt.Errorf("the writer is %v, and has %d read holds; there are %d", s.holder, s.readers, len(s.leases))
+			return nil, fmt.Errorf("the writer is %v, and has %d read holds; there are %d", s.holder, s.readers,
+				len(s.leases))
 		}
 		for _, m := range s.leases {
 			r := s.find(m.inst, m.slot)
@@ -560,7 +564,8 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 				}
 				return nil, fmt.Errorf("%v has a lease, but its slot does not say so", m)
 			}
-			has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at), Token: r.token, Count: int(r.n), Asked: int(r.seq)})
+			has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at), Token: r.token, Count: int(r.n),
+				Asked: int(r.seq)})
 		}
 	}
 	if !s.plus {
@@ -615,7 +620,8 @@ func (s *server) key() string {
 		b = append(b, c.inst, c.handle, bit(c.write), c.slot)
 		num(int64(c.number))
 	}
-	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(s.fresh)<<5|bit(s.undone)<<6)
+	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(
+		s.fresh)<<5|bit(s.undone)<<6)
 	claim(s.holder)
 	fence := int64(0)
 	if s.fence != 0 {
@@ -625,7 +631,8 @@ func (s *server) key() string {
 	if s.floor != 0 {
 		floor = s.floor - firstToken
 	}
-	num(int64(s.left), int64(s.n), int64(s.seq), fence, floor, int64(s.ttl), int64(s.readers), int64(s.pending), int64(s.ticket), int64(s.owed))
+	num(int64(s.left), int64(s.n), int64(s.seq), fence, floor, int64(s.ttl), int64(s.readers), int64(s.pending),
+		int64(s.ticket), int64(s.owed))
 	num(int64(len(s.slots)))
 	for _, r := range s.slots {
 		b = append(b, r.inst, r.slot, r.what)

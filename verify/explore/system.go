@@ -40,7 +40,8 @@ const unlimited = 255
 
 // left writes a budget as bytes, of which a larger one never allows less.
 func (b *budget) left() [9]byte {
-	return [...]byte{b.faults, b.crashes, b.forces, b.stalls, b.undos, b.extends, b.closes, b.ticks, bit(!b.faulty)}
+	return [...]byte{b.faults, b.crashes, b.forces, b.stalls, b.undos, b.extends, b.closes, b.ticks,
+		bit(!b.faulty)}
 }
 
 // An action is one step of a system.
@@ -61,7 +62,8 @@ const (
 	replyLost            // it runs; the reply is lost, so that it is sent again, and runs late
 	late                 // it is slow
 	replyLate            // it runs, and the reply is slow
-	undone               // it runs, and the reply comes, as do messages; then the server forgets it. That costs an undo
+	// it runs, and the reply comes, as do messages; then the server forgets it. That costs an undo
+	undone
 )
 
 // Actions that are not events of a process.
@@ -101,7 +103,8 @@ type explorer struct {
 
 // start is the system before anything has happened.
 func (e *explorer) start() *system {
-	x := &system{budget: budget{faults: e.faults, crashes: e.crashes, forces: e.forces, stalls: e.stalls, undos: e.undos,
+	x := &system{budget: budget{faults: e.faults, crashes: e.crashes, forces: e.forces, stalls: e.stalls,
+		undos:   e.undos,
 		extends: e.extends, closes: e.closes, ticks: e.ticks}}
 	for range e.names {
 		at := site{s: newServer()}
@@ -316,7 +319,9 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 
 // busy reports whether a call of an owner is under way.
 func (p *process) busy(handle uint64) bool {
-	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool { return h.Owner.Handle == handle && h.State() < engine.Failed })
+	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
+		return h.Owner.Handle == handle && h.State() < engine.Failed
+	})
 }
 
 // waitsFor reports whether a hold is not released before a call of its owner for another name has ended.
@@ -849,7 +854,8 @@ func (e *explorer) canonical(x *system) (*system, string) {
 // forgetFaults forgets that something has gone wrong when it can have no consequences any more.
 func (x *system) forgetFaults() {
 	for _, n := range x.procs {
-		if n.p.Crashed || len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.p.Holds) > 0 || len(n.p.Engine.Views()) > 0 {
+		if n.p.Crashed || len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.p.Holds) > 0 ||
+			len(n.p.Engine.Views()) > 0 {
 			return
 		}
 	}
@@ -867,7 +873,8 @@ func (e *explorer) trim(x *system, s *server) *server {
 	s = s.clone()
 	s.slots = slices.DeleteFunc(s.slots, func(r record) bool {
 		at := func(m member) bool { return m.inst == r.inst && m.number == r.number }
-		if s.holder.number == r.number && s.holder.inst == r.inst || slices.ContainsFunc(s.leases, at) || slices.ContainsFunc(s.queue, at) {
+		if s.holder.number == r.number && s.holder.inst == r.inst || slices.ContainsFunc(s.leases, at) ||
+			slices.ContainsFunc(s.queue, at) {
 			return false
 		}
 		// A number is of one slot.
@@ -1065,11 +1072,14 @@ func (e *explorer) permutations(x *system, each func(perm []int)) {
 }
 
 var verbs = map[verb]string{
-	giveUp: "gives up", hear: "hears", hearLater: "will hear later", hearTwice: "hears, and will again", miss: "never hears",
-	stand: "the subscription stands", standLater: "the subscription takes its time", drop: "the subscription breaks",
+	giveUp: "gives up", hear: "hears", hearLater: "will hear later", hearTwice: "hears, and will again",
+	miss:  "never hears",
+	stand: "the subscription stands", standLater: "the subscription takes its time",
+	drop: "the subscription breaks",
 }
 
-var hows = []string{"", ", and will again", "; the reply is lost, so it will again", "", "; the reply is slow", ", and the server forgets it"}
+var hows = []string{"", ", and will again", "; the reply is lost, so it will again", "",
+	"; the reply is slow", ", and the server forgets it"}
 
 // describe says what an action is, by the names of the system that it is taken in.
 func (e *explorer) describe(x *system, a action) string {

@@ -30,7 +30,8 @@ type setup struct {
 }
 
 func (s setup) String() string {
-	t := fmt.Sprintf("owners %s leases %s asks %s faults %d crashes %d forces %d stalls %d", s.owners, s.leases, count(s.asks), s.faults, s.crashes, s.forces, s.stalls)
+	t := fmt.Sprintf("owners %s leases %s asks %s faults %d crashes %d forces %d stalls %d", s.owners, s.leases,
+		count(s.asks), s.faults, s.crashes, s.forces, s.stalls)
 	for _, n := range s.further() {
 		if *n.value != n.usual {
 			t += fmt.Sprintf(" %s %d", n.name, *n.value)
@@ -65,12 +66,14 @@ type setting struct {
 }
 
 func (o *options) further() []setting {
-	return []setting{{"undos", &o.undos, 0}, {"extends", &o.extends, 0}, {"closes", &o.closes, 0}, {"maxhold", &o.maxHold, 0}, {"names", &o.names, 1},
+	return []setting{{"undos", &o.undos, 0}, {"extends", &o.extends, 0}, {"closes", &o.closes, 0},
+		{"maxhold", &o.maxHold, 0}, {"names", &o.names, 1},
 		{"ticks", &o.ticks, unlimited}}
 }
 
 func (o *options) flags() []option {
-	return []option{{"reenter", &o.reenter}, {"norenew", &o.noRenew}, {"bounded", &o.bounded}, {"stands", &o.stands}}
+	return []option{{"reenter", &o.reenter}, {"norenew", &o.noRenew}, {"bounded", &o.bounded},
+		{"stands", &o.stands}}
 }
 
 // parseSetup reads what String has written.

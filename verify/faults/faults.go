@@ -33,13 +33,17 @@ const slack = 800 * time.Millisecond
 func faults() []fault {
 	const lease = usual
 	crowded := plan{procs: 5, names: 1}
-	appends := func(fsync string) plan { return plan{args: []string{"--appendonly", "yes", "--appendfsync", fsync}} }
+	appends := func(fsync string) plan {
+		return plan{args: []string{"--appendonly", "yes", "--appendfsync",
+			fsync}}
+	}
 	clocks := plan{clock: true}
 
 	list := []fault{
 		{name: "none", exact: true, inject: func(m *mint) { m.work(50) }},
 		{name: "SIGKILL of a middle waiter", plan: crowded, exact: true, inject: kills(middleWaiter)},
-		{name: "SIGSTOP of a middle waiter past its lease", plan: crowded, exact: true, inject: stops(middleWaiter)},
+		{name: "SIGSTOP of a middle waiter past its lease", plan: crowded, exact: true,
+			inject: stops(middleWaiter)},
 		{name: "SIGKILL between grant and wake-up", exact: true, inject: func(m *mint) { m.crash(m.granted()) }},
 		{name: "SIGSTOP between grant and wake-up", exact: true, inject: func(m *mint) {
 			p := m.granted()
@@ -66,7 +70,10 @@ func faults() []fault {
 		{name: "CLIENT KILL normal", exact: true, inject: func(m *mint) {
 			m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		}},
-		{name: "CLIENT KILL pubsub", exact: true, inject: func(m *mint) { m.do("CLIENT", "KILL", "TYPE", "pubsub") }},
+		{name: "CLIENT KILL pubsub", exact: true, inject: func(
+			m *mint) {
+			m.do("CLIENT", "KILL", "TYPE", "pubsub")
+		}},
 		{name: "SCRIPT FLUSH", exact: true, inject: func(m *mint) { m.do("SCRIPT", "FLUSH") }},
 		{name: "FLUSHALL", inject: func(m *mint) { m.flushAll() }},
 		{name: "maxmemory, noeviction", exact: true, inject: during(3, func(n *node) { n.limit("1") },
@@ -115,7 +122,8 @@ func faults() []fault {
 		list = append(list, fault{name: name, exact: true, inject: inject})
 	}
 	for what, role := range map[string]role{
-		"a holder": holder, "a write holder": writeHolder, "the last reader": lastReader, "the first waiter": firstWaiter,
+		"a holder": holder, "a write holder": writeHolder, "the last reader": lastReader,
+		"the first waiter": firstWaiter,
 	} {
 		add("SIGKILL of "+what, kills(role))
 		add("SIGSTOP of "+what+" past its lease", stops(role))
@@ -124,14 +132,16 @@ func faults() []fault {
 		dirs   faultproxy.Direction
 		halves int
 	}{
-		"requests dropped past a lease": {faultproxy.Requests, 3}, "replies dropped past a lease": {faultproxy.Replies, 3},
+		"requests dropped past a lease":    {faultproxy.Requests, 3},
+		"replies dropped past a lease":     {faultproxy.Replies, 3},
 		"black hole for less than a lease": {faultproxy.Both, 1}, "black hole past a lease": {faultproxy.Both, 3},
 	} {
 		add("network: "+what, cuts(c.dirs, c.halves))
 	}
 	for what, act := range map[string]func(*faultproxy.Rule) *faultproxy.Rule{
 		"connections reset": (*faultproxy.Rule).Reset, "replies lost": (*faultproxy.Rule).DropReply,
-		"cut in the middle of replies": (*faultproxy.Rule).CutMidReply, "requests executed twice": (*faultproxy.Rule).Duplicate,
+		"cut in the middle of replies": (*faultproxy.Rule).CutMidReply,
+		"requests executed twice":      (*faultproxy.Rule).Duplicate,
 	} {
 		add("network: "+what, rules(act))
 	}
@@ -212,8 +222,8 @@ func (m *mint) survive() {
 	m.HandoverAfterCrash = max(m.HandoverAfterCrash, took)
 }
 
-// granted stops the first waiter, and returns it when it has the lock without knowing it, or does not wait any
-// more.
+// granted stops the first waiter, and returns it when it has the lock without knowing it, or does not wait
+// any more.
 func (m *mint) granted() *process {
 	p, name := m.freeze(firstWaiter)
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -269,7 +279,8 @@ func chaos(tb testing.TB, list []fault, d time.Duration, procs int, seed uint64)
 
 // fits reports whether what is planned can happen in a mint of another plan.
 func (p plan) fits(o plan) bool {
-	return p.clock == o.clock && slices.Equal(p.args, o.args) && p.servers == o.servers && p.Pool == o.Pool && p.names == o.names
+	return p.clock == o.clock && slices.Equal(p.args, o.args) && p.servers == o.servers && p.Pool == o.Pool &&
+		p.names == o.names
 }
 
 // suffer injects the fault, and waits until the workers have got over it.
@@ -308,7 +319,10 @@ func (s summary) String() string {
 	}
 	return fmt.Sprintf("%d holds, %d calls failed, %d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
 		"unfenced: %d steps, %d violations, %d late; longest wait: read %v, write %v, after a crash %v; %d operations; %s",
-		s.Acquired, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused, s.Fenced.Violations,
-		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late, s.LongestRead.Round(time.Millisecond),
-		s.LongestWrite.Round(time.Millisecond), s.HandoverAfterCrash.Round(time.Millisecond), s.HistoryOps, strings.Join(kinds, ", "))
+		s.Acquired, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused,
+		s.Fenced.Violations,
+		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late,
+		s.LongestRead.Round(time.Millisecond),
+		s.LongestWrite.Round(time.Millisecond), s.HandoverAfterCrash.Round(time.Millisecond), s.HistoryOps,
+		strings.Join(kinds, ", "))
 }

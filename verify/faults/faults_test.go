@@ -269,7 +269,8 @@ func TestMeasure(t *testing.T) {
 		seen  func(r votersResult) bool
 	}{
 		"the first grant to a call that came after": {
-			votersFault{}, []act{{50, asks, 1, "", 0}, {150, has, 1, "", 0}, {200, asks, 2, "", 0}, {300, has, 2, "", 0}},
+			votersFault{}, []act{{50, asks, 1, "", 0}, {150, has, 1, "", 0}, {200, asks, 2, "", 0},
+				{300, has, 2, "", 0}},
 			func(r votersResult) bool { return r.first == 200*time.Millisecond },
 		},
 		"the first grant when enough servers are back": {
@@ -277,11 +278,13 @@ func TestMeasure(t *testing.T) {
 			func(r votersResult) bool { return r.first == 300*time.Millisecond },
 		},
 		"the longest call, then and at other times": {
-			votersFault{}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {91, asks, 2, "", 0}, {500, history.Quits, 2, "", 0}},
+			votersFault{}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {91, asks, 2, "", 0},
+				{500, history.Quits, 2, "", 0}},
 			func(r votersResult) bool { return r.usual == 90*time.Millisecond && r.longest == 409*time.Millisecond },
 		},
 		"a loss without cause, once": {
-			votersFault{}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0}, {210, left, 1, "lost", 0}},
+			votersFault{}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0},
+				{210, left, 1, "lost", 0}},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 1 },
 		},
 		"a loss as the others had not been asked again": {
@@ -294,7 +297,8 @@ func TestMeasure(t *testing.T) {
 		},
 		"a loss as the process stood still": {
 			votersFault{},
-			[]act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {100, history.Stalls, 0, "", usual}, {200, loses, 1, "", 0}},
+			[]act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {100, history.Stalls, 0, "", usual},
+				{200, loses, 1, "", 0}},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
 		},
 	} {
@@ -325,7 +329,9 @@ func TestCheckerSees(t *testing.T) {
 			[]call{{0, false, 1, 9, 1, "", ""}, {1, false, 2, 3, 1, "", ""}, {1, true, 9, 10, 2, "", ""}},
 			func(r nodesResult) bool { return len(r.overlaps)+len(r.tokens)+r.lost == 0 && len(r.failed) == 1 },
 		},
-		"waiters that got nothing": {nil, func(r nodesResult) bool { return r.failed[0] == "40 waiters got nothing" }},
+		"waiters that got nothing": {nil, func(r nodesResult) bool {
+			return r.failed[0] == "40 waiters got nothing"
+		}},
 		"an overlap with a reader": {
 			[]call{{0, false, 1, 9, 1, "", ""}, {1, false, 2, 3, 1, "", ""}, {1, true, 8, 10, 2, "", ""}},
 			func(r nodesResult) bool { return len(r.overlaps) == 1 && len(r.tokens) == 0 },
@@ -365,8 +371,9 @@ func TestCheckerSees(t *testing.T) {
 		for i, c := range c.calls {
 			add := func(at int, what history.What, err string) {
 				events = append(events, history.Event{
-					At: begin.Add(time.Duration(at) * time.Second).UnixNano(), What: what, Hold: 1 + i, Name: "a", Process: c.process,
-					Write: c.write, Token: c.token, Error: err, Role: probe,
+					At: begin.Add(time.Duration(at) * time.Second).UnixNano(), What: what, Hold: 1 + i, Name: "a",
+					Process: c.process,
+					Write:   c.write, Token: c.token, Error: err, Role: probe,
 				})
 			}
 			add(c.from, history.Asks, "")

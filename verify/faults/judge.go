@@ -83,7 +83,8 @@ func judge(events []history.Event, place map[string]string, s struck, broken []s
 		if c.Gone != 0 {
 			r.lost++
 			if !s.cause(c) {
-				r.causeless = append(r.causeless, fmt.Sprintf("%s %s of process %d, granted %v and lost %v after the fault",
+				r.causeless = append(r.causeless, fmt.Sprintf(
+					"%s %s of process %d, granted %v and lost %v after the fault",
 					c.Role, c.Name, c.Process, since, time.Duration(c.Relied-at)))
 			}
 		}
@@ -206,7 +207,8 @@ func (r nodesResult) String() string {
 		}
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 	}
-	return fmt.Sprintf("| %s | %v | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.fault, r.lease,
+	return fmt.Sprintf("| %s | %v | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.fault,
+		r.lease,
 		s(r.mended), s(r.first), s(r.last), r.calls, len(r.failed), r.late, r.lost, len(r.causeless),
 		len(r.overlaps), len(r.tokens), ms(r.handover), ms(r.slowestTurn), ms(r.elsewhere))
 }

@@ -31,8 +31,8 @@ type plan struct {
 	clock   bool     // the rig sets the servers' clocks
 }
 
-// usual is the lease of a plan that names none. One per cent of it, and 2 ms, is what a holder keeps away from
-// its end.
+// usual is the lease of a plan that names none. One per cent of it, and 2 ms, is what a holder keeps away
+// from its end.
 const usual = 1500 * time.Millisecond
 
 // A mint is one server or several, proxies in front of them, a bank, and worker processes that move money

@@ -62,7 +62,8 @@ func votersFaults() []votersFault {
 		{name: "clock 60 s forward", clock: true, early: true, inject: forward},
 		{name: "clock 60 s back", clock: true, inject: during(0, func(n *node) { n.step(-time.Minute) }, nothing)},
 
-		{name: "too many killed, restarted with the data", keeps: true, beyond: true, inject: refused(killed, restart)},
+		{name: "too many killed, restarted with the data", keeps: true, beyond: true,
+			inject: refused(killed, restart)},
 		{name: "too many frozen for 2 leases", beyond: true, inject: refused(freeze, thaw)},
 		{name: "too many cut off for 2 leases", beyond: true,
 			inject: refused(func(n *node) { n.cut(faultproxy.Both) }, join)},
@@ -213,7 +214,8 @@ func (f votersFault) finish(m *mint) votersResult {
 type votersResult struct {
 	fault   string
 	servers int
-	first   time.Duration // from when the fault had struck, or was over if too many failed, to a lock's next grant
+	// from when the fault had struck, or was over if too many failed, to a lock's next grant
+	first   time.Duration
 	longest time.Duration // that a call took while the fault lasted, whatever it came to
 	usual   time.Duration // that a call took at other times
 	calls   int
@@ -320,7 +322,8 @@ func (r votersResult) String() string {
 		fits = "no"
 	}
 	ms := func(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
-	return fmt.Sprintf("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s |", r.fault, r.servers, ms(r.first),
+	return fmt.Sprintf("| %s | %d | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s |", r.fault, r.servers,
+		ms(r.first),
 		ms(r.longest), ms(r.usual), r.calls, r.Failed, r.lost, r.causes, r.Unfenced.Violations, r.Fenced.Violations,
 		r.HistoryOps, fits)
 }

@@ -62,7 +62,8 @@ func nodesFaults() []nodesFault {
 		{name: "CLUSTER FAILOVER TAKEOVER", loses: lag, inject: failsOver("TAKEOVER")},
 		{name: "master killed", loses: lag, inject: (*deployment).kill},
 		{name: "master frozen for 10 s", loses: lag, inject: (*deployment).freeze},
-		sub("killed", (*deployment).kill), sub("frozen for 10 s", (*deployment).freeze), sub("failed over", failsOver()),
+		sub("killed", (*deployment).kill), sub("frozen for 10 s", (*deployment).freeze),
+		sub("failed over", failsOver()),
 		sub("removed, del-node", func(d *deployment) {
 			d.remove(func(s *testredis.Server) { d.manage("del-node", d.replica().Addr(), s.ID()) })
 		}),

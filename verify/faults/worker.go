@@ -55,8 +55,8 @@ type order struct {
 // variable is how a process is told that it is a worker, and its config.
 const variable = "RWLOCK_VERIFY_WORKER"
 
-// maybeWork makes this process a worker if it was started as one, and then does not return. A worker locks and
-// unlocks, and reports events on its standard output, one a line.
+// maybeWork makes this process a worker if it was started as one, and then does not return. A worker locks
+// and unlocks, and reports events on its standard output, one a line.
 func maybeWork() {
 	text, ok := os.LookupEnv(variable)
 	if !ok {
@@ -232,7 +232,8 @@ func (w *worker) rest(d time.Duration) {
 }
 
 // lockCall returns the library's call for a mode.
-func (w *worker) lockCall(write bool) func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error) {
+func (w *worker) lockCall(write bool) func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold,
+	error) {
 	if write {
 		return w.rw.Lock
 	}
@@ -413,7 +414,8 @@ func (o *owner) move(h *hold) {
 func (o *owner) good(h *hold, x *bank.Access) bool {
 	x.Looked = time.Now()
 	at := x.Looked.UnixNano()
-	x.Late = at-o.pulse.Load() > int64(stall) || at-o.stalled.Load() < int64(settle) && time.Since(h.Deadline()) >= 0
+	x.Late = at-o.pulse.Load() > int64(stall) || at-o.stalled.Load() < int64(settle) &&
+		time.Since(h.Deadline()) >= 0
 	if h.ctx.Err() == nil {
 		return true
 	}

@@ -34,17 +34,23 @@ func (silence) Printf(context.Context, string, ...any) {}
 // no panic, no call that outlives its context, no hold without a token, no flood of requests.
 func FuzzReplies(f *testing.F) {
 	for _, s := range []string{
-		":5\r\n", ":0\r\n", ":-1\r\n", ":-9223372036854775808\r\n", ":9223372036854775807\r\n", "+OK\r\n", "-ERR no\r\n",
-		"-NOSCRIPT no\r\n", "-OOM no\r\n", "-LOADING no\r\n", "-READONLY no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "-BUSY no\r\n", "$-1\r\n", "*-1\r\n", "_\r\n",
-		"$1\r\n5\r\n", "*0\r\n", "*1\r\n:5\r\n", "%1\r\n+a\r\n:1\r\n", ",1.5\r\n", "#t\r\n", "(12345678901234567890\r\n", "~1\r\n:1\r\n", "=5\r\ntxt:a\r\n",
+		":5\r\n", ":0\r\n", ":-1\r\n", ":-9223372036854775808\r\n", ":9223372036854775807\r\n", "+OK\r\n",
+		"-ERR no\r\n",
+		"-NOSCRIPT no\r\n", "-OOM no\r\n", "-LOADING no\r\n", "-READONLY no\r\n", "-MOVED 1 127.0.0.1:1\r\n",
+		"-BUSY no\r\n", "$-1\r\n", "*-1\r\n", "_\r\n",
+		"$1\r\n5\r\n", "*0\r\n", "*1\r\n:5\r\n", "%1\r\n+a\r\n:1\r\n", ",1.5\r\n", "#t\r\n",
+		"(12345678901234567890\r\n", "~1\r\n:1\r\n", "=5\r\ntxt:a\r\n",
 		">2\r\n+a\r\n+b\r\n", "|1\r\n+a\r\n+b\r\n:5\r\n",
 		"$16\r\n1795440313993728\r\n", "$2\r\n-5\r\n",
-		queued("", "0", "", "1", "0", "read", "r:k3J9x0aQ2bZ:5:000000000042:AAAAAAAAAAAAAAAAAAAAAA:7", "1795440313993728"),
+		queued("", "0", "", "1", "0", "read", "r:k3J9x0aQ2bZ:5:000000000042:AAAAAAAAAAAAAAAAAAAAAA:7",
+			"1795440313993728"),
 		queued("", "1", "5 1 000000000001 000000000002", "-1", "-1", "write", "", ""),
-		queued("5", "1", "9223372036854775808 000000000001", "9223372036854775807", "9223372036854775807", "held", "::", "x"),
+		queued("5", "1", "9223372036854775808 000000000001", "9223372036854775807", "9223372036854775807", "held",
+			"::", "x"),
 		"*4\r\n:1\r\n:1\r\n$0\r\n\r\n$0\r\n\r\n", "*4\r\n:2\r\n:1\r\n$16\r\n5 1 000000000002\r\n$4\r\nmute\r\n",
 		"*4\r\n:0\r\n:0\r\n$-1\r\n$-1\r\n", "*4\r\n:7\r\n:1\r\n:1\r\n:1\r\n", "*3\r\n:1\r\n:1\r\n$0\r\n\r\n",
-		":1", ":1\r", "*9\r\n:0\r\n", "$10\r\nabc", "", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x00\xff\x00\r\n", ":2\r\n", ":3\r\n",
+		":1", ":1\r", "*9\r\n:0\r\n", "$10\r\nabc", "", "\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n",
+		"\x00\xff\x00\r\n", ":2\r\n", ":3\r\n",
 	} {
 		f.Add([]byte(s), false)
 		f.Add([]byte(s), true)
@@ -59,7 +65,8 @@ func FuzzReplies(f *testing.F) {
 
 // queued is the answer to a lock call that says more than a token.
 func queued(token, more, wake, left, ahead, mode, whose, last string) string {
-	return "*9\r\n" + bulk(token) + ":" + more + "\r\n" + bulk(wake) + bulk("") + ":" + left + "\r\n:" + ahead + "\r\n" +
+	return "*9\r\n" + bulk(token) + ":" + more + "\r\n" + bulk(wake) + bulk("") + ":" + left + "\r\n:" + ahead +
+		"\r\n" +
 		bulk(mode) + bulk(whose) + bulk(last)
 }
 
@@ -80,13 +87,15 @@ func declared(answer []byte) (most int64) {
 
 func believe(t *testing.T, answer []byte, once bool) {
 	server := &liar{answer: answer, once: once}
-	client := redis.NewClient(&redis.Options{Dialer: server.dial, Addr: "127.0.0.1:1", Protocol: 2, DisableIdentity: true, DialerRetries: 1})
+	client := redis.NewClient(&redis.Options{Dialer: server.dial, Addr: "127.0.0.1:1", Protocol: 2,
+		DisableIdentity: true, DialerRetries: 1})
 	rw, err := rwlock.New(client)
 	require.NoError(t, err)
 	defer server.close()
 	defer func() { _ = rw.Close() }()
 	var holds []*rwlock.Hold
-	for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock, rw.RLock, rw.TryLock, rw.TryRLock} {
+	for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock,
+		rw.RLock, rw.TryLock, rw.TryRLock} {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		h, err := lock(ctx, "a")
 		late := time.Until(deadline(ctx))
@@ -98,7 +107,8 @@ func believe(t *testing.T, answer []byte, once bool) {
 		}
 		token := h.Token()
 		require.Positive(t, token, "a hold without a token")
-		require.True(t, bytes.Contains(answer, []byte(strconv.FormatInt(token, 10))), "a token %d that no answer has", token)
+		require.True(t, bytes.Contains(answer, []byte(strconv.FormatInt(token, 10))),
+			"a token %d that no answer has", token)
 		holds = append(holds, h)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -131,7 +141,8 @@ func deadline(ctx context.Context) time.Time {
 // one slot.
 func FuzzNames(f *testing.F) {
 	for _, pair := range [][2]string{
-		{"a", "b"}, {"", "a"}, {"{", "}"}, {"{}", "%7B%7D"}, {"a}:writer", "a"}, {"%", "%25"}, {"a:{b}", "b"}, {"\x00", "\xff"}, {"a\r\nb", "a b"},
+		{"a", "b"}, {"", "a"}, {"{", "}"}, {"{}", "%7B%7D"}, {"a}:writer", "a"}, {"%", "%25"}, {"a:{b}", "b"},
+		{"\x00", "\xff"}, {"a\r\nb", "a b"},
 		{strings.Repeat("x", 1024), strings.Repeat("x", 1025)}, {strings.Repeat("{", 1024), "é"}, {"*", "?"},
 	} {
 		f.Add(pair[0], pair[1])
@@ -185,8 +196,10 @@ func tag(t *testing.T, key string) string {
 
 // A lease is between 100 ms and ten years and works, or is an error.
 func FuzzLeases(f *testing.F) {
-	for _, d := range []int64{0, 1, -1, math.MinInt64, math.MaxInt64, math.MaxInt64 - 1, int64(100 * time.Millisecond), int64(100*time.Millisecond) - 1,
-		int64(100*time.Millisecond) + 1, int64(10 * 365 * 24 * time.Hour), int64(10*365*24*time.Hour) + 1, int64(time.Second), int64(290 * 365 * 24 * time.Hour)} {
+	for _, d := range []int64{0, 1, -1, math.MinInt64, math.MaxInt64, math.MaxInt64 - 1,
+		int64(100 * time.Millisecond), int64(100*time.Millisecond) - 1,
+		int64(100*time.Millisecond) + 1, int64(10 * 365 * 24 * time.Hour), int64(10*365*24*time.Hour) + 1,
+		int64(time.Second), int64(290 * 365 * 24 * time.Hour)} {
 		f.Add(d, int64(time.Second))
 		f.Add(int64(time.Second), d)
 	}
@@ -202,7 +215,8 @@ func FuzzLeases(f *testing.F) {
 			require.NoError(t, err)
 			defer func() { require.NoError(t, rw.Close()) }()
 			ctx := t.Context()
-			for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock, rw.RLock} {
+			for _, lock := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock,
+				rw.RLock} {
 				h, err := lock(ctx, "a", rwlock.Lease(time.Duration(own)))
 				if !valid(own) {
 					require.Error(t, err)
@@ -241,7 +255,8 @@ func valid(lease int64) bool {
 // The splitter of the tests' own servers takes no more and no less than a value.
 func FuzzRESP(f *testing.F) {
 	for _, s := range []string{
-		"+OK\r\n", "*2\r\n:1\r\n$3\r\nfoo\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n", "$3\r\nfoo\r\n", "*-1\r\n", "!3\r\nERR\r\n",
+		"+OK\r\n", "*2\r\n:1\r\n$3\r\nfoo\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n", "$3\r\nfoo\r\n", "*-1\r\n",
+		"!3\r\nERR\r\n",
 		">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$0\r\n\r\n", "|1\r\n+a\r\n+b\r\n,1.5\r\n", "~1\r\n=5\r\ntxt:a\r\n",
 	} {
 		f.Add([]byte(s))

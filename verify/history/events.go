@@ -64,7 +64,9 @@ type tried struct {
 }
 
 func inOrder(events []Event) []Event {
-	return slices.SortedStableFunc(slices.Values(events), func(a, b Event) int { return cmp.Compare(a.At, b.At) })
+	return slices.SortedStableFunc(slices.Values(events), func(a, b Event) int {
+		return cmp.Compare(a.At, b.At)
+	})
 }
 
 // A Call is what became of a lock call. Times are zero for what has not happened.
@@ -125,7 +127,8 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 	lose := func(t *tried, call, ret int64) {
 		op(t, Lose, known.earliest(t, call), ret)
 		for _, other := range open {
-			if other.has && other.ask.Owner == t.ask.Owner && other.ask.Name == t.ask.Name && other.ask.Write == t.ask.Write {
+			if other.has && other.ask.Owner == t.ask.Owner && other.ask.Name == t.ask.Name &&
+				other.ask.Write == t.ask.Write {
 				other.gone = true
 			}
 		}
@@ -230,7 +233,8 @@ func Disorder(events []Event) (broken []string) {
 			delete(asked, k)
 			again := writes[o] > 0
 			if e.Write && !again && e.Token <= before.largest || e.Token < before.written {
-				broken = append(broken, fmt.Sprintf("owner %d: token %d of %q came after %d, a writer's %d", e.Owner, e.Token, e.Name, before.largest, before.written))
+				broken = append(broken, fmt.Sprintf("owner %d: token %d of %q came after %d, a writer's %d", e.Owner,
+					e.Token, e.Name, before.largest, before.written))
 			}
 			t.largest = max(t.largest, e.Token)
 			if e.Write {

@@ -115,7 +115,8 @@ var Model = porcupine.Model{
 	},
 	DescribeState: func(s any) string {
 		st := s.(state)
-		return fmt.Sprintf("writer %d ×%d, readers %v, last token %d", st.writer, st.writes, []rune(st.readers), st.last)
+		return fmt.Sprintf("writer %d ×%d, readers %v, last token %d", st.writer, st.writes, []rune(st.readers),
+			st.last)
 	},
 }
 
@@ -154,7 +155,8 @@ func Check(ops []Op) error {
 		return err
 	}
 	if result == porcupine.Unknown {
-		return fmt.Errorf("no decision on a history of %d operations in %v: see %s", len(ops), checkTimeout, page.Name())
+		return fmt.Errorf("no decision on a history of %d operations in %v: see %s", len(ops), checkTimeout,
+			page.Name())
 	}
 	return fmt.Errorf("a history of %d operations fits no lock: see %s", len(ops), page.Name())
 }

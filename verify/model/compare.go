@@ -32,7 +32,9 @@ const Slack = 2
 
 func (l *Lock) holds() []Hold {
 	list := slices.Clone(l.Holds)
-	slices.SortFunc(list, func(a, b Hold) int { return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Number, b.Number)) })
+	slices.SortFunc(list, func(a, b Hold) int {
+		return cmp.Or(cmp.Compare(a.Owner, b.Owner), cmp.Compare(a.Number, b.Number))
+	})
 	return list
 }
 

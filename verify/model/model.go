@@ -156,7 +156,9 @@ func (l *Lock) enter(c Claim, mode Mode, until int64) {
 	case l.Writer() == nil || l.Token == 0:
 		l.Token = max(l.Token, l.Now)
 	}
-	l.Over = slices.DeleteFunc(l.Over, func(h Hold) bool { return h.Claim == c || h.Mode == Write || mode == Write })
+	l.Over = slices.DeleteFunc(l.Over, func(h Hold) bool {
+		return h.Claim == c || h.Mode == Write || mode == Write
+	})
 	l.Holds = append(l.Holds, Hold{Claim: c, Mode: mode, Until: until, Token: l.Token, Count: 1})
 	l.dequeue(c)
 	l.Entered = append(l.Entered, c)
@@ -356,7 +358,8 @@ func (l *Lock) Next(c Claim) int64 {
 // Clone returns a copy.
 func (l *Lock) Clone() *Lock {
 	c := *l
-	c.Holds, c.Queue, c.Entered, c.Over = slices.Clone(l.Holds), slices.Clone(l.Queue), slices.Clone(l.Entered), slices.Clone(l.Over)
+	c.Holds, c.Queue, c.Entered, c.Over = slices.Clone(l.Holds), slices.Clone(l.Queue), slices.Clone(l.Entered),
+		slices.Clone(l.Over)
 	c.Ended = make(map[Claim]Ending, len(l.Ended))
 	for k, v := range l.Ended {
 		c.Ended[k] = v

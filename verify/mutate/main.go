@@ -79,7 +79,8 @@ var killers = []killer{
 	{name: "differential", dir: "verify", args: `-test.run Differential -test.skip /miniredis -rapid.checks 40 -rapid.nofailfile -rapid.shrinktime 1ms`},
 	{name: "costs", dir: "internal/tests", args: `-test.run ^Test(Calls|Cost|Memory|Name|WrongType)`},
 	{name: "situations", dir: "verify", args: `-test.run ^(TestKeysOfAnotherType|TestLostKeys|TestSlotsOfThePastAreSwept) -test.skip /miniredis`},
-	{name: "quorum", dir: "internal/tests", args: `-test.run Quorum|Server(That|Rests|s)|FirstStart`, quorum: true},
+	{name: "quorum", dir: "internal/tests", args: `-test.run Quorum|Server(That|Rests|s)|FirstStart`,
+		quorum: true},
 	{name: "sim", dir: "verify/sim", args: `-test.run OverAQuorum -quorums 40`, quorum: true},
 }
 
@@ -144,7 +145,8 @@ func newWorkshop(root, at string) (workshop, error) {
 	}
 	w := workshop(at)
 	for _, k := range killers {
-		if out, err := w.command(context.Background(), k.dir, "go", "test", "-c", "-o", w.binary(k), ".").CombinedOutput(); err != nil {
+		if out, err := w.command(context.Background(), k.dir, "go", "test", "-c", "-o", w.binary(k),
+			".").CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w\n%s", k.name, err, out)
 		}
 	}

@@ -118,7 +118,8 @@ func changeLua(code string) []string {
 		if simple && (op == "==" || op == "~=") {
 			return nil
 		}
-		return map[string][]string{"<": {"<="}, ">": {">="}, "<=": {"<"}, ">=": {">"}, "==": {"~="}, "~=": {"=="}}[op]
+		return map[string][]string{"<": {"<="}, ">": {">="}, "<=": {"<"}, ">=": {">"}, "==": {"~="},
+			"~=": {"=="}}[op]
 	})
 	increment := func(n string) []string {
 		v, err := strconv.Atoi(n)

@@ -65,7 +65,8 @@ func TestMutantsAreKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	defer func(before []killer) { killers = before }(killers)
-	killers = []killer{{name: "protocol", dir: "internal/protocol", args: "-test.skip /miniredis -test.run Release"}}
+	killers = []killer{{name: "protocol", dir: "internal/protocol",
+		args: "-test.skip /miniredis -test.run Release"}}
 	w, err := newWorkshop(root(), t.TempDir())
 	require.NoError(t, err)
 	by, output := w.kill(killers, time.Minute)

@@ -108,7 +108,8 @@ func count() {
 	check(err)
 	defer os.RemoveAll(tmp)
 	program := filepath.Join(tmp, "path")
-	run("go", "build", "-cover", "-covermode=atomic", "-coverpkg="+library+"/...", "-o", program, library+"/verify/path")
+	run("go", "build", "-cover", "-covermode=atomic", "-coverpkg="+library+"/...", "-o", program,
+		library+"/verify/path")
 	for _, what := range []string{"lock", "unlock", "wait"} {
 		dir := filepath.Join(tmp, what)
 		check(os.Mkdir(dir, 0o755))
@@ -150,7 +151,8 @@ func covered(program, dir, what string) (functions []string) {
 	_ = call.Wait()
 	for _, line := range strings.Split(run("go", "tool", "covdata", "func", "-i="+dir), "\n") {
 		f := strings.Fields(line)
-		if len(f) == 3 && strings.HasPrefix(f[0], library) && f[2] != "0.0%" && !strings.Contains(f[0], "/verify/") {
+		if len(f) == 3 && strings.HasPrefix(f[0], library) && f[2] != "0.0%" &&
+			!strings.Contains(f[0], "/verify/") {
 			file, _, _ := strings.Cut(strings.TrimPrefix(f[0], library+"/"), ":")
 			functions = append(functions, file+":"+f[1])
 		}

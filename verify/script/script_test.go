@@ -16,7 +16,8 @@ import (
 func TestRunIsEval(t *testing.T) {
 	t.Parallel()
 	sources := map[string]string{
-		"nothing": ``, "nil": `return nil`, "false": `return false`, "true": `return true`, "number": `return 3.7`, "text": "return 'a\\0b'",
+		"nothing": ``, "nil": `return nil`, "false": `return false`, "true": `return true`, "number": `return 3.7`,
+		"text": "return 'a\\0b'",
 		"list": `return {1, 'two', {3, false}, nil, 5}`, "empty list": `return {}`,
 		"keys":          `return {KEYS[1], ARGV[1], #KEYS, #ARGV}`,
 		"hash":          `redis.call('HSET', KEYS[1], 'f', 1) return redis.call('HMGET', KEYS[1], 'f', 'g')`,
@@ -54,7 +55,8 @@ func TestRunIsEval(t *testing.T) {
 // Messages are those of the last run. A user who may not publish gets the error of the server.
 func TestPublished(t *testing.T) {
 	t.Parallel()
-	s, err := script.NewServer(map[string]string{"publish": `redis.call('PUBLISH', ARGV[1], ARGV[2])`, "not": ``})
+	s, err := script.NewServer(map[string]string{"publish": `redis.call('PUBLISH', ARGV[1], ARGV[2])`,
+		"not": ``})
 	require.NoError(t, err)
 	t.Cleanup(s.Mini.Close)
 	_, err = s.Run("publish", nil, []string{"c", "m"})

@@ -92,7 +92,8 @@ type visit struct {
 func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	p = &Parliament{
-		loop: &loop{at: genesis}, seed: seed, rng: rng, lease: []time.Duration{time.Second, 3 * time.Second, 30 * time.Second}[rng.IntN(3)],
+		loop: &loop{at: genesis}, seed: seed, rng: rng, lease: []time.Duration{time.Second, 3 * time.Second,
+			30 * time.Second}[rng.IntN(3)],
 		names: []string{"a", "b"}[:1+rng.IntN(2)], latency: time.Duration(100+rng.IntN(20_000)) * time.Microsecond,
 		stays: map[string][]*visit{}, lastWrite: map[string]int64{}, lastRead: map[string]int64{},
 		Scripts: map[string]int{},
@@ -105,14 +106,16 @@ func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 		s := servers.Get().(*server)
 		defer servers.Put(s)
 		s.reset(genesis, rng.Uint64())
-		m := &member{server: s, offset: time.Duration(rng.Int64N(int64(10*time.Hour))) - 5*time.Hour, ppm: rng.Int64N(10_000) - 5_000}
+		m := &member{server: s, offset: time.Duration(rng.Int64N(int64(10*time.Hour))) - 5*time.Hour,
+			ppm: rng.Int64N(10_000) - 5_000}
 		if rng.IntN(3) == 0 {
 			m.offset /= 1_000_000
 		}
 		p.members = append(p.members, m)
 	}
 	for i := range 2 + rng.IntN(3) {
-		c := &client{p: p, id: i, ppm: rng.Int64N(10_000) - 5_000, links: make([]path, len(p.members)), process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, i))}
+		c := &client{p: p, id: i, ppm: rng.Int64N(10_000) - 5_000, links: make([]path, len(p.members)),
+			process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, i))}
 		instance := fmt.Sprintf("instance%03d", i)
 		c.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: p.lease})
 		c.quorum = quorum.New(quorum.Config{Servers: len(p.members), Prefix: prefix, Instance: instance}, c.engine)
@@ -140,7 +143,8 @@ func SimulateQuorum(seed uint64) (p *Parliament, report string) {
 		p.Violation("a call never ends: %s", p.dump())
 	}
 	if report = p.Report(); report != "" {
-		report = fmt.Sprintf("seed %d, %d servers, lease %v, latency %v, loss %d: %s", seed, len(p.members), p.lease, p.latency,
+		report = fmt.Sprintf("seed %d, %d servers, lease %v, latency %v, loss %d: %s", seed, len(p.members),
+			p.lease, p.latency,
 			p.loss, report)
 	}
 	return p, report
@@ -164,7 +168,8 @@ func (c *client) local(at time.Time) time.Time {
 }
 
 func (c *client) global(local time.Time) time.Time {
-	at := genesis.Add(time.Duration(float64(local.Sub(genesis)) / (1 + float64(c.ppm)/1e6))).Add(-2 * time.Microsecond)
+	at := genesis.Add(time.Duration(float64(local.Sub(genesis)) / (1 + float64(c.ppm)/1e6))).Add(
+		-2 * time.Microsecond)
 	for c.local(at).Before(local) {
 		at = at.Add(time.Microsecond)
 	}
@@ -205,12 +210,13 @@ func (c *client) do(fn func(now time.Time)) {
 		return
 	}
 	c.armed = at
-	c.p.when(later(c.global(at).Add(time.Duration(c.p.rng.Int64N(int64(500*time.Microsecond)))), c.p.at), func() {
-		if c.armed.Equal(at) {
-			c.armed = time.Time{}
-			c.do(c.quorum.Tick)
-		}
-	})
+	c.p.when(later(c.global(at).Add(time.Duration(c.p.rng.Int64N(int64(500*time.Microsecond)))), c.p.at),
+		func() {
+			if c.armed.Equal(at) {
+				c.armed = time.Time{}
+				c.do(c.quorum.Tick)
+			}
+		})
 }
 
 func (p *Parliament) delay() time.Duration {
@@ -230,7 +236,8 @@ func (c *client) send(r *quorum.Request, tries int) {
 		}
 		over = true
 		if err != nil && tries > 1 {
-			p.after(8*time.Millisecond+time.Duration(p.rng.Int64N(int64(500*time.Millisecond))), func() { c.send(r, tries-1) })
+			p.after(8*time.Millisecond+time.Duration(p.rng.Int64N(int64(500*time.Millisecond))),
+				func() { c.send(r, tries-1) })
 			return
 		}
 		c.do(func(now time.Time) { c.quorum.Replied(now, r, raw, err) })
@@ -290,7 +297,8 @@ func (m *member) execute(p *Parliament, r *quorum.Request) (any, error) {
 			}
 		}
 	}
-	if r.Script == scripts.Vote || r.Script == scripts.RVote || r.Script == scripts.Unlock || r.Script == scripts.RUnlock {
+	if r.Script == scripts.Vote || r.Script == scripts.RVote || r.Script == scripts.Unlock ||
+		r.Script == scripts.RUnlock {
 		p.Note("server %d: %s %v: %v", r.Server, r.Script.Name, r.Claim.ID, raw)
 	}
 	return raw, err
@@ -444,10 +452,12 @@ func (p *Parliament) enters(v *visit, inside *visit) {
 	h := &v.hold
 	name, token := h.Name, h.Token()
 	p.Holds++
-	p.Note("client %d: %d holds %v %q, token %d until %v", v.c.id, v.owner.Handle, h.Mode, name, token, v.c.global(h.Deadline()).Sub(genesis).Seconds())
+	p.Note("client %d: %d holds %v %q, token %d until %v", v.c.id, v.owner.Handle, h.Mode, name, token,
+		v.c.global(h.Deadline()).Sub(genesis).Seconds())
 	for _, other := range p.stays[name] {
 		if other.owner != v.owner && (h.Mode == protocol.Write || other.hold.Mode == protocol.Write) {
-			p.Violation("exclusion: %v of client %d enters %q in mode %v beside %v of client %d", v.owner.Handle, v.c.id, name, h.Mode, other.owner.Handle, other.c.id)
+			p.Violation("exclusion: %v of client %d enters %q in mode %v beside %v of client %d", v.owner.Handle,
+				v.c.id, name, h.Mode, other.owner.Handle, other.c.id)
 		}
 	}
 	p.stays[name] = append(p.stays[name], v)
@@ -458,7 +468,8 @@ func (p *Parliament) enters(v *visit, inside *visit) {
 		}
 	case h.Mode == protocol.Write:
 		if token <= p.lastWrite[name] || token <= p.lastRead[name] {
-			p.Violation("tokens: a writer of %q has %d after a writer's %d and a reader's %d", name, token, p.lastWrite[name], p.lastRead[name])
+			p.Violation("tokens: a writer of %q has %d after a writer's %d and a reader's %d", name, token,
+				p.lastWrite[name], p.lastRead[name])
 		}
 		p.lastWrite[name] = token
 	default:

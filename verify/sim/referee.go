@@ -189,7 +189,8 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 			continue
 		}
 		alone = false
-		if (other.mode == rwlock.Write || u.mode == rwlock.Write) && !(other.on == u.on && other.hold.owner() == h.owner()) &&
+		if (other.mode == rwlock.Write || u.mode == rwlock.Write) &&
+			!(other.on == u.on && other.hold.owner() == h.owner()) &&
 			s.hold.good() && s.on.awake() && !r.excused(lk, other) && !r.excused(lk, s) {
 			r.violation("exclusion: %s has %v %q (token %d) while %s has %v (token %d)",
 				u.who, u.mode, u.name, h.token(), other.who, other.mode, other.hold.token())
@@ -201,7 +202,8 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 // excused reports whether a hold was asked for before a loss of data that its holder need not know of yet: it
 // hears of that by the next renewal, if there is one.
 func (r *referee) excused(lk *watched, s *stay) bool {
-	return !lk.lossAt.IsZero() && !s.asked.After(lk.lossAt) && (s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
+	return !lk.lossAt.IsZero() && !s.asked.After(lk.lossAt) &&
+		(s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
 }
 
 // unsettled reports whether somebody who lost a hold with the data may still believe in it.
@@ -219,7 +221,8 @@ func (r *referee) checkToken(lk *watched, s *stay) {
 	if s.mode == rwlock.Write {
 		// A read hold that was lost in a loss of data may have a token from before it.
 		if t <= lk.lastWrit || t <= lk.lastRead {
-			r.violation("tokens: %s writes %q with token %d after writer %d and reader %d", s.who, s.name, t, lk.lastWrit, lk.lastRead)
+			r.violation("tokens: %s writes %q with token %d after writer %d and reader %d", s.who, s.name, t,
+				lk.lastWrit, lk.lastRead)
 		}
 		lk.lastWrit = t
 		return
@@ -260,8 +263,10 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 		case waits && u.mode == rwlock.Read && v.mode == rwlock.Write && u.try:
 			r.violation("try: %s reads %q before %s, who waits", u.who, u.name, v.who)
 		}
-		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && !v.over() && lk.written.Sub(v.asked) > r.slack {
-			r.violation("phases: %s writes %q, though %s waited to read when the last writer left", u.who, u.name, v.who)
+		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && !v.over() &&
+			lk.written.Sub(v.asked) > r.slack {
+			r.violation("phases: %s writes %q, though %s waited to read when the last writer left", u.who, u.name,
+				v.who)
 		}
 		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && now.Sub(v.asked) > r.slack {
 			if v.overrun++; v.overrun > r.overrun && !v.over() {

@@ -134,6 +134,7 @@ func TestPromisesHoldOverAQuorum(t *testing.T) {
 		}
 		return func() { sum.Add(p.Tally) }, report
 	})
-	t.Logf("%d worlds from seed %d in %v: %v", *parliaments, *first, time.Since(start).Round(time.Millisecond), &sum)
+	t.Logf("%d worlds from seed %d in %v: %v", *parliaments, *first, time.Since(start).Round(time.Millisecond),
+		&sum)
 	require.NotZero(t, sum.Holds)
 }

@@ -15,7 +15,8 @@ type Tally struct {
 	Calls, Holds, Reentries, Lost, GaveUp, Faults int
 	Requests                                      int // scripts that ran
 	Simulated                                     time.Duration
-	Seen                                          map[string]int // events of the engines, by kind, path and cause
+	// events of the engines, by kind, path and cause
+	Seen map[string]int
 }
 
 // Add adds what happened in another.
@@ -57,17 +58,20 @@ func (t *Tally) String() string {
 }
 
 var kinds = map[engine.EventKind]string{
-	engine.Acquired: "acquired", engine.Refused: "refused", engine.Queueing: "queueing", engine.Ended: "ended", engine.Renewed: "renewed",
+	engine.Acquired: "acquired", engine.Refused: "refused", engine.Queueing: "queueing", engine.Ended: "ended",
+	engine.Renewed:       "renewed",
 	engine.RenewalFailed: "renewal failed", engine.Woken: "woken", engine.Withdrawn: "withdrawn",
 }
 
 var paths = map[engine.Path]string{
-	engine.AtOnce: "at once", engine.ByReentry: "by re-entry", engine.ByReply: "by reply", engine.ByMessage: "by message",
+	engine.AtOnce: "at once", engine.ByReentry: "by re-entry", engine.ByReply: "by reply",
+	engine.ByMessage:   "by message",
 	engine.ByHeartbeat: "by heartbeat",
 }
 
 var causes = map[engine.Cause]string{
-	engine.Released: "released", engine.Expired: "expired", engine.Gone: "gone", engine.Closed: "closed", engine.Forgotten: "forgotten",
+	engine.Released: "released", engine.Expired: "expired", engine.Gone: "gone", engine.Closed: "closed",
+	engine.Forgotten: "forgotten",
 }
 
 func describe(e engine.Event) string {

@@ -37,7 +37,8 @@ func SimulateWhole(t *testing.T, seed uint64, climate string) (tally Tally) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, server: testredis.Mem(t)}
 		b.admin = testredis.MemClient(t, b.server, func(o *redis.Options) { o.DisableIdentity = true })
-		w := newWorld(func(w *world) stage { b.w = w; return b }, seed, of(func(c Climate) bool { return !c.engines }), climate)
+		w := newWorld(func(w *world) stage { b.w = w; return b }, seed,
+			of(func(c Climate) bool { return !c.engines }), climate)
 		w.slop = 51 * time.Millisecond // promised are 50
 		w.live()
 		b.keep = nil
@@ -108,7 +109,8 @@ func (b *bubble) newProcess(seed uint64, c Climate) process {
 		o.DialerRetries = 1 // it waits between them under a mutex
 		o.Protocol = protocol
 	})
-	rw, err := rwlock.New(p.client, rwlock.WithLease(b.w.lease), rwlock.WithLogger(slog.New(slog.DiscardHandler)))
+	rw, err := rwlock.New(p.client, rwlock.WithLease(b.w.lease),
+		rwlock.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -144,9 +146,11 @@ func (p *whole) acquire(c call) (hold, error) {
 			}
 		}
 	}
-	lock := map[bool]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){true: p.rw.TryRLock, false: p.rw.RLock}
+	lock := map[bool]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold,
+		error){true: p.rw.TryRLock, false: p.rw.RLock}
 	if c.mode == rwlock.Write {
-		lock = map[bool]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){true: p.rw.TryLock, false: p.rw.Lock}
+		lock = map[bool]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold,
+			error){true: p.rw.TryLock, false: p.rw.Lock}
 	}
 	h, err := lock[c.try](ctx, c.name, opts...)
 	if err != nil {

@@ -192,7 +192,8 @@ func (k *worker) expected(u *waiter, err error) {
 			k.Violation("errors: %s had no limit: %v", k.who, err)
 		}
 	case errors.Is(err, rwlock.ErrClosed) && k.climate.Closes:
-	case errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost), errors.Is(err, rwlock.ErrUpgrade), errors.Is(err, rwlock.ErrNotHeld):
+	case errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost), errors.Is(err, rwlock.ErrUpgrade),
+		errors.Is(err, rwlock.ErrNotHeld):
 		k.Violation("errors: %s: an outermost call fails with %v", k.who, err)
 	default:
 		if k.climate.Strict {

@@ -181,7 +181,8 @@ func (w *world) live() {
 			n = 90 + w.rng.IntN(40)
 		}
 		for j := range n {
-			k := &worker{world: w, h: h, who: fmt.Sprintf("%d.%d", h.id, j), rng: rand.New(rand.NewPCG(w.rng.Uint64(), 3))}
+			k := &worker{world: w, h: h, who: fmt.Sprintf("%d.%d", h.id, j),
+				rng: rand.New(rand.NewPCG(w.rng.Uint64(), 3))}
 			if w.climate.Shared && h.id < 2 {
 				k.owner = w.owners[j]
 			}
@@ -233,12 +234,14 @@ func (w *world) end() {
 		from = w.now()
 	}
 	for _, name := range w.names {
-		h, err := probe.acquire(call{name: name, mode: rwlock.Write, limit: w.longest + 200*time.Millisecond - w.now().Sub(from), maxWait: true})
+		h, err := probe.acquire(call{name: name, mode: rwlock.Write,
+			limit: w.longest + 200*time.Millisecond - w.now().Sub(from), maxWait: true})
 		if err != nil {
 			w.Violation("orphan: nobody uses %q, and yet: %v; the server has %s", name, err, w.mini().Dump())
 			continue
 		}
-		if took := w.now().Sub(from); w.climate.Strict && !w.climate.Crashes && !w.climate.Forgets && took > 50*time.Millisecond {
+		if took := w.now().Sub(from); w.climate.Strict && !w.climate.Crashes && !w.climate.Forgets &&
+			took > 50*time.Millisecond {
 			w.Violation("orphan: all have released %q, and yet it took %v to lock", name, took)
 		}
 		if err := h.unlock(0); err != nil {

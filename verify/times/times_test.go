@@ -57,7 +57,8 @@ func median(t *testing.T, what string, promised time.Duration, took []time.Durat
 	t.Helper()
 	require.Len(t, took, tries)
 	slices.Sort(took)
-	t.Logf("%s: median %v, at most %v", what, took[tries/2].Round(time.Microsecond), took[tries-1].Round(time.Microsecond))
+	t.Logf("%s: median %v, at most %v", what, took[tries/2].Round(time.Microsecond),
+		took[tries-1].Round(time.Microsecond))
 	require.LessOrEqual(t, took[tries/2], promised, "%s: %v", what, took)
 }
 
@@ -248,8 +249,8 @@ var (
 	rounds = flag.Int("rounds", 3, "how often they do")
 )
 
-// giveUpWithin bounds how much later than bare contexts a crowd of calls ends, and how long it delays a lock of
-// another name. On a quiet machine it is less than half of it.
+// giveUpWithin bounds how much later than bare contexts a crowd of calls ends, and how long it delays a lock
+// of another name. On a quiet machine it is less than half of it.
 const giveUpWithin = 100 * time.Millisecond
 
 // Calls that give up together return soon after as many that wait for a bare context, and hardly delay a lock
@@ -279,7 +280,8 @@ func TestManyGiveUpTogether(t *testing.T) {
 func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
 	var bare, calls, before, beside []time.Duration
 	for range *rounds {
-		bare = append(bare, untilAllReturn(t, func(context.Context) {}, func(ctx context.Context) { <-ctx.Done() }, func() {}))
+		bare = append(bare, untilAllReturn(t, func(context.Context) {}, func(ctx context.Context) { <-ctx.Done() },
+			func() {}))
 		h, err := other.Lock(t.Context(), "n")
 		require.NoError(t, err)
 		before = append(before, slowest(t, rw, 50))
@@ -287,7 +289,9 @@ func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
 		calls = append(calls, untilAllReturn(t, func(context.Context) {
 			require.Eventually(t, func() bool {
 				waits := rw.Snapshot().Waits
-				return len(waits) == *crowd && !slices.ContainsFunc(waits, func(w rwlock.LocalWait) bool { return w.Blocked == nil })
+				return len(waits) == *crowd && !slices.ContainsFunc(waits, func(w rwlock.LocalWait) bool {
+					return w.Blocked == nil
+				})
 			}, 5*time.Minute, 100*time.Millisecond)
 		}, func(ctx context.Context) {
 			if _, err := rw.Lock(ctx, "n"); err == nil {

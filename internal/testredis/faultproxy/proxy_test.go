@@ -336,7 +336,8 @@ func TestDroppedSubscription(t *testing.T) {
 	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
 		ctx := soon(t)
 		r := p.On(IsCommand("SUBSCRIBE")).Times(1).DropReply()
-		again := p.On(IsCommand("SUBSCRIBE")).DelayReply(closed()) // before it is needed: go-redis connects again at once
+		// before it is needed: go-redis connects again at once
+		again := p.On(IsCommand("SUBSCRIBE")).DelayReply(closed())
 		sub := p.Client(opts...).Subscribe(ctx, s.Prefix)
 		t.Cleanup(func() { _ = sub.Close() })
 		messages := sub.Channel()

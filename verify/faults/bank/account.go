@@ -38,7 +38,9 @@ type Counts struct {
 	Reads, Writes int64
 	Refused       int64 // by the fence
 	Violations    int64 // by holders that had reason to believe in their hold
-	Late          int64 // violations by holders that had not looked at their hold for too long, or knew better, and what came of their writes
+	// violations by holders that had not looked at their hold for too long, or knew better, and what came of
+	// their writes
+	Late int64
 }
 
 // New returns an account; a fenced one refuses tokens that are out of date.

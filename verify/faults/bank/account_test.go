@@ -23,7 +23,8 @@ func TestHarmIsLateIfItsCauseIs(t *testing.T) {
 			require.NoError(t, a.Put(Access{Token: 1, Write: true, Seen: seen, Late: late}, [2]int64{Total - 5, 5}))
 			_, seen, err = a.Get(Access{Token: 2, Write: true, Seen: seen}, 1)
 			require.NoError(t, err)
-			require.NoError(t, a.Put(Access{Token: 2, Write: true, Seen: seen}, [2]int64{Total, 5})) // nothing adds up any more
+			// nothing adds up any more
+			require.NoError(t, a.Put(Access{Token: 2, Write: true, Seen: seen}, [2]int64{Total, 5}))
 			c, sound := a.State()
 			assert.Equal(t, late, sound, "money")
 			if late {
@@ -61,7 +62,8 @@ func TestOldLookIsLate(t *testing.T) {
 	_, seen, err := c.Get("n", false, Access{Token: 1, Write: true, Looked: time.Now()}, 0)
 	require.NoError(t, err)
 	require.NoError(t, c.Put("n", false, Access{Token: 2, Write: true, Looked: time.Now()}, [2]int64{Total, 0}))
-	require.NoError(t, c.Put("n", false, Access{Token: 1, Write: true, Seen: seen, Looked: time.Now().Add(-time.Minute)}, [2]int64{Total, 0}))
+	require.NoError(t, c.Put("n", false, Access{Token: 1, Write: true, Seen: seen,
+		Looked: time.Now().Add(-time.Minute)}, [2]int64{Total, 0}))
 	_, counts := s.Counts()
 	assert.Equal(t, Counts{Reads: 1, Writes: 2, Late: 1}, counts)
 }

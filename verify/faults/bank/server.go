@@ -129,7 +129,8 @@ func (c *Client) Put(name string, fenced bool, x Access, balances [2]int64) erro
 
 func (c *Client) step(q Request) (r Reply, err error) {
 	err = c.conn.Call("Bank.Step", q, &r)
-	if failed := rpc.ServerError(""); errors.As(err, &failed) && strings.HasPrefix(string(failed), ErrRefused.Error()) {
+	if failed := rpc.ServerError(""); errors.As(err, &failed) &&
+		strings.HasPrefix(string(failed), ErrRefused.Error()) {
 		err = ErrRefused
 	}
 	return r, err

@@ -13,7 +13,8 @@ func TestOpenReadsHostsCredentialsAndParameters(t *testing.T) {
 	for url, check := range map[string]func(t *testing.T, c redis.UniversalClient){
 		"redis://user:p%40ss@example.com/3?dial_timeout=2s": func(t *testing.T, c redis.UniversalClient) {
 			o := c.(*redis.Client).Options()
-			require.Equal(t, []any{"example.com:6379", "user", "p@ss", 3, "2s"}, []any{o.Addr, o.Username, o.Password, o.DB, o.DialTimeout.String()})
+			require.Equal(t, []any{"example.com:6379", "user", "p@ss", 3, "2s"},
+				[]any{o.Addr, o.Username, o.Password, o.DB, o.DialTimeout.String()})
 			require.Nil(t, o.TLSConfig)
 		},
 		"rediss://example.com:7000": func(t *testing.T, c redis.UniversalClient) {
@@ -25,13 +26,15 @@ func TestOpenReadsHostsCredentialsAndParameters(t *testing.T) {
 			o := c.(*redis.Client).Options()
 			require.Equal(t, []any{"unix", "/run/redis.sock", 2}, []any{o.Network, o.Addr, o.DB})
 		},
-		"rediss+cluster://user:secret@a:7000,b,[::1]:7002?max_retries=5": func(t *testing.T, c redis.UniversalClient) {
+		"rediss+cluster://user:secret@a:7000,b,[::1]:7002?max_retries=5": func(t *testing.T,
+			c redis.UniversalClient) {
 			o := c.(*redis.ClusterClient).Options()
 			require.Equal(t, []string{"a:7000", "b:6379", "[::1]:7002"}, o.Addrs)
 			require.Equal(t, []any{"user", "secret", 5}, []any{o.Username, o.Password, o.MaxRetries})
 			require.Empty(t, o.TLSConfig.ServerName, "each node has its own")
 		},
-		"redis+sentinel://user:secret@a,b:5000/mymaster/4?sentinel_password=other": func(t *testing.T, c redis.UniversalClient) {
+		"redis+sentinel://user:secret@a,b:5000/mymaster/4?sentinel_password=other": func(t *testing.T,
+			c redis.UniversalClient) {
 			o := c.(*redis.Client).Options()
 			require.Equal(t, []any{"user", "secret", 4}, []any{o.Username, o.Password, o.DB})
 		},
@@ -48,7 +51,8 @@ func TestOpenReadsHostsCredentialsAndParameters(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"", "localhost:6379", "http://localhost", "redis+foo://localhost", "redis://a,b", "redis+sentinel://a",
+	for _, url := range []string{"", "localhost:6379", "http://localhost", "redis+foo://localhost",
+		"redis://a,b", "redis+sentinel://a",
 		"redis://localhost/x", "redis://localhost?no_such_option=1", "redis://user:secret@host:port"} {
 		_, err := Open(url, Options{})
 		require.Error(t, err, url)
@@ -61,12 +65,15 @@ func TestNoPartOfAPasswordIsShown(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{
 		"redis://user:%s@127.0.0.1:1", "redis://%s@127.0.0.1:1/2", "rediss://:%s@127.0.0.1:1?no_such_option=1",
-		"unix://:%s@/run/redis.sock?no_such_option=1", "redis+cluster://user:%s@a:1,b:2", "redis+sentinel://:%s@a,b:2/main/0",
+		"unix://:%s@/run/redis.sock?no_such_option=1", "redis+cluster://user:%s@a:1,b:2",
+		"redis+sentinel://:%s@a,b:2/main/0",
 		"redis+sentinel://a/main?sentinel_password=%s", "redis+sentinel://a/main/x?sentinel_password=%s&no_such_option=1",
-		"redis://a?sentinel_password=%s", "redis://a?password=%s", "redis://:%s@host:port", "redis://:%s@a,b", ":%s@a", "http://:%s@a",
+		"redis://a?sentinel_password=%s", "redis://a?password=%s", "redis://:%s@host:port", "redis://:%s@a,b",
+		":%s@a", "http://:%s@a",
 		"redis+cluster://:%s@a/secret/x", "%s", "x%s",
 	} {
-		for _, between := range []string{"", "/", "#", "?", "%", "%zz", "@", "&", ":", " ", ",", "[", `"`, "=", "://", "é"} {
+		for _, between := range []string{"", "/", "#", "?", "%", "%zz", "@", "&", ":", " ", ",", "[", `"`, "=",
+			"://", "é"} {
 			url := fmt.Sprintf(format, ":QQfirst"+between+"QQsecond")
 			shown := Display(url)
 			c, err := Open(url, Options{})
@@ -97,7 +104,8 @@ func TestWithoutPasswordsLeavesTheRest(t *testing.T) {
 
 func TestPasswordOfTheOptionsIsForURLsWithoutOne(t *testing.T) {
 	t.Parallel()
-	for url, want := range map[string]string{"redis://localhost": "other", "redis://me@localhost": "other", "redis://me:own@localhost": "own"} {
+	for url, want := range map[string]string{"redis://localhost": "other", "redis://me@localhost": "other",
+		"redis://me:own@localhost": "own"} {
 		c, err := Open(url, Options{Password: "other"})
 		require.NoError(t, err)
 		require.Equal(t, want, c.(*redis.Client).Options().Password)

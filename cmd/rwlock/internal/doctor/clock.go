@@ -40,7 +40,8 @@ func clock(ctx context.Context, c *redis.Client) Finding {
 		offset := server.Sub(start.Round(0))
 		least, most = max(least, offset-time.Since(start)), min(most, offset-asked)
 	}
-	f.Detail = fmt.Sprintf("steady for %v, %s from this machine's", clockTime, output.Duration((least + (most-least)/2).Abs()))
+	f.Detail = fmt.Sprintf("steady for %v, %s from this machine's", clockTime,
+		output.Duration((least + (most-least)/2).Abs()))
 	if moved := least - most; moved > clockStep {
 		f.Status, f.Detail = Failed, fmt.Sprintf("moved by %s within %v", output.Duration(moved), clockTime)
 		f.Advice = "leases end by this clock: have it slewed rather than stepped (chrony: makestep at start only)"

@@ -112,7 +112,8 @@ func role(i info) Finding {
 
 // eviction: a server that evicts keys evicts locks, too, as each of their keys has a time to live.
 func eviction(i info) Finding {
-	policy, limit, used := i.get("memory", "maxmemory_policy"), i.number("memory", "maxmemory"), i.number("memory", "used_memory")
+	policy, limit, used := i.get("memory", "maxmemory_policy"), i.number("memory", "maxmemory"),
+		i.number("memory", "used_memory")
 	f := Finding{Check: "eviction", Status: OK, Detail: fmt.Sprintf("%s, no limit", policy)}
 	if limit > 0 {
 		f.Detail = fmt.Sprintf("%s, %d %% of %d MiB used", policy, 100*used/limit, limit>>20)
@@ -147,7 +148,8 @@ var failedWrite = Finding{Check: "persistence", Status: Failed, Detail: "the las
 	Advice: "the server may refuse all writes until that is mended: look into its log"}
 
 func diskFails(i info) bool {
-	return i.get("persistence", "aof_last_write_status") == "err" || i.get("persistence", "rdb_last_bgsave_status") == "err"
+	return i.get("persistence", "aof_last_write_status") == "err" ||
+		i.get("persistence", "rdb_last_bgsave_status") == "err"
 }
 
 func replicas(i info) Finding {
@@ -174,7 +176,8 @@ func roundTrip(ctx context.Context, c *redis.Client) Finding {
 		all = append(all, time.Since(start))
 	}
 	median, longest := medianAndLongest(all)
-	f.Detail = fmt.Sprintf("%s, the longest of %d %s", output.Duration(median), len(all), output.Duration(longest))
+	f.Detail = fmt.Sprintf("%s, the longest of %d %s", output.Duration(median), len(all),
+		output.Duration(longest))
 	if median > 20*time.Millisecond {
 		f.Status, f.Advice = Warning, "each lock and unlock takes a round trip: use a server that is nearer"
 	}

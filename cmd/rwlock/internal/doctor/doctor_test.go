@@ -20,7 +20,8 @@ import (
 
 func TestVersionsBefore62Fail(t *testing.T) {
 	t.Parallel()
-	for v, want := range map[string]Status{"5.0.14": Failed, "6.0.20": Failed, "6.2.0": OK, "7.0.15": OK, "10.1": OK, "": Failed} {
+	for v, want := range map[string]Status{"5.0.14": Failed, "6.0.20": Failed, "6.2.0": OK, "7.0.15": OK,
+		"10.1": OK, "": Failed} {
 		require.Equal(t, want, version(info{"server": {"redis_version": v}}).Status, v)
 	}
 	f := version(info{"server": {"redis_version": "7.2.4", "valkey_version": "8.1.0"}})
@@ -62,7 +63,8 @@ func TestPersistenceThatFailsFails(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, OK, persistence(info{"persistence": {"aof_enabled": "1"}}).Status)
 	require.Equal(t, Warning, persistence(info{"persistence": {"aof_enabled": "0"}}).Status)
-	require.Equal(t, Failed, persistence(info{"persistence": {"aof_enabled": "1", "aof_last_write_status": "err"}}).Status)
+	require.Equal(t, Failed, persistence(info{"persistence": {"aof_enabled": "1",
+		"aof_last_write_status": "err"}}).Status)
 	require.Equal(t, Failed, persistence(info{"persistence": {"rdb_last_bgsave_status": "err"}}).Status)
 }
 
@@ -75,8 +77,9 @@ func TestNodeReadsARealServer(t *testing.T) {
 		require.Equal(t, "here", f.Server)
 		got[f.Check] = f.Status
 	}
-	require.Equal(t, map[string]Status{"round trip": OK, "version": OK, "role": OK, "eviction": Failed, "persistence": OK,
-		"replicas": Warning, "clock": OK}, got)
+	require.Equal(t, map[string]Status{"round trip": OK, "version": OK, "role": OK, "eviction": Failed,
+		"persistence": OK,
+		"replicas":    Warning, "clock": OK}, got)
 }
 
 // serverWith returns a client of a server whose clock differs from this machine's.
@@ -131,8 +134,10 @@ func TestClocksOfReplicasAreComparedWithTheMasters(t *testing.T) {
 		advice string
 	}{
 		{0, OK, `^replicas at most \d+ms from the master$`, `^$`},
-		{300 * time.Millisecond, Warning, `^replica .* is \d+ms ahead of the master$`, `leases end so much too early`},
-		{20 * time.Second, Failed, `^replica .* is (20|19)\S*s ahead of the master$`, `leases end so much too early`},
+		{300 * time.Millisecond, Warning, `^replica .* is \d+ms ahead of the master$`,
+			`leases end so much too early`},
+		{20 * time.Second, Failed, `^replica .* is (20|19)\S*s ahead of the master$`,
+			`leases end so much too early`},
 		{-20 * time.Second, Failed, `^replica .* is (20|21)\S*s behind the master$`, `stays held so much longer`},
 	} {
 		near, far := serverWith(t, 0), serverWith(t, c.ahead)
@@ -140,7 +145,8 @@ func TestClocksOfReplicasAreComparedWithTheMasters(t *testing.T) {
 		for n, replica := range []*redis.Client{near, far} {
 			host, port, err := net.SplitHostPort(replica.Options().Addr)
 			require.NoError(t, err)
-			i["replication"][fmt.Sprint("slave", n)] = fmt.Sprintf("ip=%s,port=%s,state=online,offset=14,lag=0", host, port)
+			i["replication"][fmt.Sprint("slave", n)] = fmt.Sprintf("ip=%s,port=%s,state=online,offset=14,lag=0", host,
+				port)
 		}
 		f := replicaClocks(t.Context(), serverWith(t, 0), i)
 		require.Equal(t, c.status, f.Status, "%v: %+v", c.ahead, f)
@@ -163,9 +169,10 @@ func TestServersOfAQuorumAreCheckedAsSuch(t *testing.T) {
 		want   Status
 		detail string
 	}{
-		"as installed":   {[]string{"--save", "3600", "1"}, Warning, "snapshots, save 3600 1"},
-		"everysec":       {[]string{"--appendonly", "yes"}, Warning, "append-only file, appendfsync everysec"},
-		"always":         {[]string{"--appendonly", "yes", "--appendfsync", "always"}, OK, "append-only file, appendfsync always"},
+		"as installed": {[]string{"--save", "3600", "1"}, Warning, "snapshots, save 3600 1"},
+		"everysec":     {[]string{"--appendonly", "yes"}, Warning, "append-only file, appendfsync everysec"},
+		"always": {[]string{"--appendonly", "yes", "--appendfsync", "always"}, OK,
+			"append-only file, appendfsync always"},
 		"in memory only": {nil, OK, "none"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -189,7 +196,8 @@ func TestServersOfAQuorumAreCheckedAsSuch(t *testing.T) {
 		})
 	}
 	require.Equal(t, Warning, votingReplicas(info{"replication": {"connected_slaves": "1"}}).Status)
-	require.Equal(t, Failed, memory(t.Context(), nil, info{"persistence": {"aof_last_write_status": "err"}}).Status)
+	require.Equal(t, Failed, memory(t.Context(), nil,
+		info{"persistence": {"aof_last_write_status": "err"}}).Status)
 }
 
 // Which servers of a quorum vote can be seen, and that two of them are one.

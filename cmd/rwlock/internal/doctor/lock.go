@@ -15,7 +15,8 @@ import (
 
 // Lock checks what the locks do, with a lock of its own: whether this user may, and whether notifications
 // arrive. A New makes the RWLocks.
-func Lock(ctx context.Context, client redis.UniversalClient, open func() (*rwlock.RWLock, error), prefix string) []Finding {
+func Lock(ctx context.Context, client redis.UniversalClient, open func() (*rwlock.RWLock, error),
+	prefix string) []Finding {
 	a, err := open()
 	if err != nil {
 		return []Finding{{Check: "rights", Status: Failed, Detail: err.Error()}}
@@ -43,16 +44,21 @@ func rights(ctx context.Context, rw *rwlock.RWLock, name, prefix string) Finding
 	f := Finding{Check: "rights", Status: OK, Detail: "lock, extend, inspect, unlock and force-unlock work"}
 	if err := useLock(ctx, rw, name); err != nil {
 		f.Status, f.Detail = Failed, strings.TrimPrefix(err.Error(), "rwlock: ")
-		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* +@read +@write +@scripting +@pubsub +time", prefix)
+		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* +@read +@write +@scripting +@pubsub +time",
+			prefix)
 	}
 	return f
 }
 
 func useLock(ctx context.Context, rw *rwlock.RWLock, name string) error {
-	if err := rw.WithRLock(ctx, name, func(ctx context.Context, h *rwlock.Hold) error { return nil }); err != nil {
+	if err := rw.WithRLock(ctx, name, func(ctx context.Context, h *rwlock.Hold) error {
+		return nil
+	}); err != nil {
 		return err
 	}
-	err := rw.WithLock(ctx, name, func(ctx context.Context, h *rwlock.Hold) error { return h.Extend(ctx, time.Minute) })
+	err := rw.WithLock(ctx, name, func(ctx context.Context, h *rwlock.Hold) error {
+		return h.Extend(ctx, time.Minute)
+	})
 	if err != nil {
 		return err
 	}
@@ -102,7 +108,8 @@ func handover(ctx context.Context, a, b *rwlock.RWLock, name string) Finding {
 		all = append(all, took)
 	}
 	median, longest := medianAndLongest(all)
-	f.Detail = fmt.Sprintf("%s from unlock to the next holder, the longest of %d %s", output.Duration(median), len(all), output.Duration(longest))
+	f.Detail = fmt.Sprintf("%s from unlock to the next holder, the longest of %d %s", output.Duration(median),
+		len(all), output.Duration(longest))
 	if median > time.Second {
 		f.Status, f.Advice = Warning, "notifications do not arrive; a proxy between here and the server may drop them"
 	}

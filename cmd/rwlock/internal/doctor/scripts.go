@@ -15,7 +15,8 @@ import (
 // Scripts checks what the locks need of scripts, beyond that they run: that a script sees no other at work,
 // that Lua calculates as in Redis, and that a message of a script arrives.
 func Scripts(ctx context.Context, client redis.UniversalClient, prefix string) []Finding {
-	return []Finding{isolation(ctx, client, prefix), arithmetic(ctx, client, prefix), announcement(ctx, client, prefix)}
+	return []Finding{isolation(ctx, client, prefix), arithmetic(ctx, client, prefix),
+		announcement(ctx, client, prefix)}
 }
 
 // keyOfDoctor returns a key that nobody uses, and that the user of a lock may use.
@@ -55,7 +56,8 @@ func isolation(ctx context.Context, client redis.UniversalClient, prefix string)
 	}
 	if counted != 2*runsOfIsolation {
 		f.Status = Failed
-		f.Detail = fmt.Sprintf("scripts run at the same time: %d of %d counts were lost", 2*runsOfIsolation-counted, 2*runsOfIsolation)
+		f.Detail = fmt.Sprintf("scripts run at the same time: %d of %d counts were lost", 2*runsOfIsolation-counted,
+			2*runsOfIsolation)
 		f.Advice = "two writers can have a lock: make the server run scripts one at a time, or use another; " +
 			"see docs/servers.md"
 	}
@@ -102,7 +104,8 @@ func announcement(ctx context.Context, client redis.UniversalClient, prefix stri
 	if _, err := sub.Receive(ctx); err != nil {
 		return couldNotRun(f, err)
 	}
-	err := client.Eval(ctx, "return redis.call('PUBLISH', ARGV[1], 'hello')", []string{keyOfDoctor(prefix)}, channel).Err()
+	err := client.Eval(ctx, "return redis.call('PUBLISH', ARGV[1], 'hello')", []string{keyOfDoctor(prefix)},
+		channel).Err()
 	if err == nil {
 		_, err = sub.ReceiveMessage(ctx)
 	}
@@ -123,6 +126,8 @@ func replication(i info) (Finding, bool) {
 	case strings.Contains(fmt.Sprint(i["modules"]), "crdt"):
 		active = "active-active database"
 	}
-	return Finding{Check: "replication", Status: Failed, Detail: active + ": several servers take writes of the same keys",
-		Advice: "two writers can have a lock: use a server that has one master for each key; see docs/servers.md"}, active != ""
+	return Finding{Check: "replication", Status: Failed,
+			Detail: active + ": several servers take writes of the same keys",
+			Advice: "two writers can have a lock: use a server that has one master for each key; see docs/servers.md"},
+		active != ""
 }

@@ -58,7 +58,10 @@ func TestOtherArithmeticIsAWarning(t *testing.T) {
 // A script that may not send messages fails, and so do messages that get lost.
 func TestScriptsThatDoNotPublishFail(t *testing.T) {
 	t.Parallel()
-	refused := answering(t, "EVAL", func(c *server.Peer) { c.WriteError("ERR PUBLISH is not allowed in scripts") })
+	refused := answering(t, "EVAL", func(c *server.Peer) {
+		c.WriteError(
+			"ERR PUBLISH is not allowed in scripts")
+	})
 	lost := answering(t, "EVAL", func(c *server.Peer) { c.WriteInt(0) })
 	for _, client := range []*redis.Client{refused, lost} {
 		f := announcement(t.Context(), client, "rwlock")

@@ -54,7 +54,8 @@ func replicaClocks(ctx context.Context, c *redis.Client, i info) Finding {
 	peers := []Peer{{"the master", c}}
 	for _, addr := range replicasIn(i) {
 		o := c.Options()
-		replica := redis.NewClient(&redis.Options{Addr: addr, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
+		replica := redis.NewClient(&redis.Options{Addr: addr, Username: o.Username, Password: o.Password,
+			TLSConfig:   o.TLSConfig,
 			DialTimeout: 2 * time.Second, MaxRetries: -1, ContextTimeoutEnabled: true})
 		defer replica.Close()
 		peers = append(peers, Peer{"replica " + addr, replica})

@@ -14,13 +14,15 @@ func TestTableAlignsColumnsWhateverTheirColors(t *testing.T) {
 	table.Header("A", "BC", "D")
 	table.Add(Cell{"größer", Red}, Cell{}, Cell{"x", Plain})
 	table.Add(Cell{"s", Plain}, Cell{"t", Plain})
-	require.Equal(t, []string{"a title that is longer than all else", "A       BC  D", "größer      x", "s       t"}, table.Lines(false))
+	require.Equal(t, []string{"a title that is longer than all else", "A       BC  D", "größer      x",
+		"s       t"}, table.Lines(false))
 	require.Equal(t, "\x1b[31mgrößer\x1b[0m      x", table.Lines(true)[2])
 }
 
 func TestNamesThatATerminalWouldActOnAreQuoted(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]string{"orders:42": "orders:42", "größe/1": "größe/1", "": `""`, "a b": `"a b"`,
+	for name, want := range map[string]string{"orders:42": "orders:42", "größe/1": "größe/1", "": `""`,
+		"a b":     `"a b"`,
 		"\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`, `"`: `"\""`, "line\nline": `"line\nline"`} {
 		require.Equal(t, want, Name(name))
 	}
@@ -28,7 +30,8 @@ func TestNamesThatATerminalWouldActOnAreQuoted(t *testing.T) {
 
 func TestDurationHasThreeDigits(t *testing.T) {
 	t.Parallel()
-	for d, want := range map[time.Duration]string{0: "0s", 29876 * time.Millisecond: "29.9s", 1234567: "1.23ms", 456789: "457µs",
+	for d, want := range map[time.Duration]string{0: "0s", 29876 * time.Millisecond: "29.9s", 1234567: "1.23ms",
+		456789:           "457µs",
 		90 * time.Second: "1m30s", 2340: "2.34µs", 12: "12ns"} {
 		require.Equal(t, want, Duration(d))
 	}
