@@ -3,12 +3,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,7 +38,7 @@ func (t tests) Run() int {
 type tool struct {
 	t        *testing.T
 	cmd      *exec.Cmd
-	out, err buffer
+	out, err testredis.Output
 	exited   chan struct{}
 }
 
@@ -102,24 +100,6 @@ func (p *tool) says(text string) {
 	eventually(p.t, func() bool {
 		return strings.Contains(p.out.String(), text)
 	}, "%q from %v; it says %q", text, p.cmd.Args, &p.out)
-}
-
-// A buffer can be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // eventually waits for what is bound to come about.

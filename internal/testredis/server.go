@@ -47,7 +47,7 @@ type process struct {
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
-	out    *output
+	out    *Output
 	exited chan struct{} // closed when cmd has ended
 }
 
@@ -202,7 +202,7 @@ func (p *process) start() error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.out = &output{}
+	p.out = &Output{}
 	p.exited = make(chan struct{})
 	var args []string
 	if p.conf.File != "" {
@@ -404,19 +404,21 @@ func (s *Server) Version() string {
 	return info["Server"]["redis_version"]
 }
 
-// output keeps what a process prints.
-type output struct {
+// Output keeps what is written, also while it is read.
+type Output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (o *output) Write(p []byte) (int, error) {
+// Write adds to it.
+func (o *Output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.Write(p)
 }
 
-func (o *output) String() string {
+// String returns all of it.
+func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.buf.String()

@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // margin is what a client's deadline is short of the server's.
@@ -474,7 +474,7 @@ func TestUnlockWithDoneContext(t *testing.T) {
 func TestForgottenHold(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
-		log := &syncBuffer{}
+		log := &testredis.Output{}
 		rw := w.newLock(rwlock.WithLease(w.lease), rwlock.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
 		for name, lock := range map[string]func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold,
 			error){"r": rw.RLock, "w": rw.Lock} {
@@ -498,24 +498,6 @@ func TestForgottenHold(t *testing.T) {
 		require.NotContains(w, out, "lock=kept")
 		unlock(w, kept)
 	})
-}
-
-// syncBuffer is a buffer for many goroutines.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // An owner that lost a hold is told so whatever it asks for, until it has released what it lost.
