@@ -168,7 +168,7 @@ func WithMonitor(m Monitor) Option {
 
 // WithReplicas has a lock call succeed only when n replicas of the server have confirmed its hold. If they do
 // not within timeout, the hold is given back, and the call returns an error that matches ErrNotReplicated and
-// says how many have. A re-entry is confirmed likewise. n must be at least one, and timeout at least a
+// says how many have. A re-entry is confirmed too. n must be at least one, and timeout at least a
 // millisecond.
 //
 // It narrows what a failover can undo: a grant that was returned is at n replicas, so if one of those takes
