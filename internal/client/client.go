@@ -86,8 +86,9 @@ func newSignal() signal {
 
 // New returns a Client over one server, a Sentinel group or a cluster.
 func New(client redis.UniversalClient, config Config) *Client {
-	c := build(config)
-	c.servers, c.apart = &oneServer{Layer: c.engine, client: c}, !dispatch.OneServer(client)
+	apart := !dispatch.OneServer(client)
+	c := build(config, apart)
+	c.servers, c.apart = &oneServer{Layer: c.engine, client: c}, apart
 	c.dispatch = []*dispatch.Dispatcher{
 		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: c.rerouted, Wanted: c.wanted})}
 	return c
@@ -95,7 +96,7 @@ func New(client redis.UniversalClient, config Config) *Client {
 
 // NewQuorum returns a Client over several servers, which vote.
 func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
-	c := build(config)
+	c := build(config, false)
 	q := quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}
 	c.servers = &quorumOf{Quorum: quorum.New(q, c.engine), client: c}
 	for _, client := range clients {
@@ -104,13 +105,13 @@ func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
 	return c
 }
 
-// build returns a Client that has no server yet.
-func build(config Config) *Client {
+// build returns a Client that has no server yet. In a cluster, locks are apart.
+func build(config Config, apart bool) *Client {
 	c := &Client{config: config, instance: protocol.NewInstance(),
 		ends: newSignal(), drained: newSignal(), idle: newSignal(), over: newSignal()}
 	c.label = newLabel(config.Label, protocol.LabelKey(config.Prefix, c.instance), config.Lease)
 	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
-		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm})
+		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: apart})
 	c.log.handle = func(r engine.Record, dropped int) { write(config.Logger, config.Label, r, dropped) }
 	c.observer.handle = func(e Event, dropped int) {
 		e.Dropped = dropped

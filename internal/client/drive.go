@@ -99,6 +99,9 @@ func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 			d.Listen(c.engine.Channel(), &ear{c, i})
 		}
 	}
+	if len(fx.Shards) > 0 {
+		c.dispatch[0].ListenIn(fx.Shards)
+	}
 	for _, i := range fx.deaf {
 		c.dispatch[i].Relisten()
 	}

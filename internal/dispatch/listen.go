@@ -60,6 +60,8 @@ type listener struct {
 	stand   int                      // how many of them stand
 	missing atomic.Int32             // how many do not, for a reason that may have passed
 	heard   echoes
+	shards  map[string]*shard // by the channel
+	room    time.Time         // when it was last tried to make room for more
 	closed  bool
 
 	working sync.WaitGroup // goroutines that keep subscriptions
@@ -76,6 +78,7 @@ type subscription struct {
 	stands bool
 	stood  bool // now, or before
 	lost   bool // it does not stand, for a reason that may have passed
+	global bool // the master has refused a shard channel: it is older than Redis 7, or does not permit it
 }
 
 // Listen opens the subscriptions to a channel, and keeps them open.
@@ -219,7 +222,8 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	if stood {
 		l.stand--
 	}
-	s.stands, s.pubsub = false, nil
+	s.stands, s.pubsub, s.global = false, nil, false
+	l.forget(s)
 	l.lose(s, protocol.Passing(err) && l.subs[s.node] == s)
 	none := l.stand == 0 && !l.closed
 	l.mu.Unlock()
@@ -345,6 +349,9 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 			own.heard()
 			switch e := event.(type) {
 			case *redis.Subscription:
+				if l.sharded(s, e) {
+					continue
+				}
 				stands = true
 				l.rose(s)
 			case *redis.Message:
@@ -352,6 +359,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 					l.hears(e.Payload)
 				}
 			}
+		case stands && l.refused(s, err):
 		case !errors.As(err, &timeout) || !timeout.Timeout() || asked:
 			return err
 		case stands && !own.made && !l.to.Awaited():

@@ -93,14 +93,17 @@ type Config struct {
 	Replicas int           // a call has the lock once so many replicas have its grant
 	Confirm  time.Duration // for so long they are waited for
 
-	AtOnce int // how many claims a call looks at, at most: the others are looked at by Tick; 0 for 64
+	Sharded bool // the server is a cluster
+	AtOnce  int  // how many claims a call looks at, at most: the others are looked at by Tick; 0 for 64
 }
 
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
 type Engine struct {
 	prefix   string
 	instance string
-	channels any // string
+	channels any    // string
+	channel  string // its own
+	sharded  bool
 	lease    protocol.Lease
 	observe  bool
 	atOnce   int
@@ -145,10 +148,12 @@ type deafness struct {
 
 // New returns an engine that knows of no lock.
 func New(c Config) *Engine {
-	return &Engine{
+	e := &Engine{
 		prefix:   c.Prefix,
 		instance: c.Instance,
 		channels: protocol.Channels(c.Prefix),
+		channel:  protocol.Channels(c.Prefix) + c.Instance,
+		sharded:  c.Sharded,
 		lease:    protocol.NewLease(c.Lease),
 		observe:  c.Observe,
 		atOnce:   cmp.Or(c.AtOnce, atOnce),
@@ -158,10 +163,14 @@ func New(c Config) *Engine {
 		waiting:  make(map[uint64]*claim),
 		endings:  make(map[uint64]*claim),
 	}
+	if e.sharded {
+		e.channels = protocol.Channels(c.Prefix) + protocol.Sharded
+	}
+	return e
 }
 
 // Channel returns the name of the channel that the engine's messages come by.
-func (e *Engine) Channel() string { return e.channels.(string) + e.instance }
+func (e *Engine) Channel() string { return e.channel }
 
 // Effects are what is to be done, in the order in which they are listed.
 type Effects struct {
@@ -173,6 +182,7 @@ type Effects struct {
 	Log      []Record
 	Events   []Event
 	Blockers []string // other instances that calls have found in their way
+	Shards   []string // shard channels, of locks that messages are about again and again
 	Listen   bool     // open the subscription, and call Subscribed whenever it stands
 	Relisten bool     // drop the subscription, which is deaf, and open another, elsewhere if possible
 }
@@ -187,9 +197,10 @@ func (o *Effects) Reset() {
 	clear(o.Log)
 	clear(o.Events)
 	clear(o.Blockers)
+	clear(o.Shards)
 	*o = Effects{
 		Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0], Forced: o.Forced[:0],
-		Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0],
+		Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0], Shards: o.Shards[:0],
 	}
 }
 
@@ -349,7 +360,19 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	e.deliver(now, m, ByMessage)
 	if lk != nil {
 		e.proceed(now, lk, m.More)
+		if e.sharded {
+			e.toldOf(lk)
+		}
 	}
+}
+
+// toldOf notes that a message was about a lock. One that others hand over again and again is worth a channel
+// of its own.
+func (e *Engine) toldOf(lk *lock) {
+	if lk.told {
+		e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
+	}
+	lk.told = true
 }
 
 // Grant says that a claim which waits has the lock, as a message or a reply does, where that is not for one

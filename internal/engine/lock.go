@@ -24,6 +24,7 @@ type lock struct {
 	serving bool      // a request for a further step is under way
 	steps   int       // in a row that were not enough
 	ended   time.Time // when the server last confirmed the end of a claim
+	told    bool      // a message was about it
 	burying bool      // a claim that had ended, and came back, is being released
 
 	older, newer *lock // of the idle ones

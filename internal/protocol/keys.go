@@ -38,5 +38,16 @@ const DefaultPrefix = "rwlock"
 // listens there: it hears of grants to its claims.
 func Channels(prefix string) string { return prefix + ":wake:" }
 
+// Sharded follows what the names of the channels begin with where a request tells it to a cluster: a message
+// goes to the shard channel of its instance and lock, if that is listened to.
+const Sharded = "{}"
+
+// ShardChannel returns the name of the shard channel of a lock, in the lock's own slot, for an instance that
+// listens to a channel.
+func (k Keys) ShardChannel(channel string) string {
+	lock := k.Lock.(string)
+	return channel + lock[strings.IndexByte(lock, '{'):]
+}
+
 // MarkOf returns the key of a server's mark, for quorums: see lua/quorum/mark.lua. It is a string.
 func MarkOf(prefix string) any { return prefix + ":mark" }

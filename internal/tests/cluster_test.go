@@ -596,3 +596,45 @@ func TestSubscriptionFollowsTheSentinels(t *testing.T) {
 		return next.at.Sub(start) < 7*time.Second
 	}, "a subscription that has moved in time")
 }
+
+// Where a name is handed over again and again, its node alone is told of it: no message goes to the others,
+// wherever its slot moves to.
+func TestHandoversCostTheOtherNodesNothing(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	if v := cluster.Nodes[0].Version(); v < "7" {
+		t.Skip("Redis", v, "has no shard channels")
+	}
+	lease := rwlock.WithLease(4 * time.Minute)
+	one, other := onCluster(t, cluster, lease), onCluster(t, cluster, lease)
+	name := cluster.On(0, "name")
+	next := func() { one, other = other, one; handover(t, one, other, name) }
+	published := func() (n int) {
+		for _, s := range cluster.Nodes {
+			info, err := s.Client().InfoMap(t.Context(), "commandstats").Result()
+			require.NoError(t, err)
+			var calls int
+			if _, err := fmt.Sscanf(info["Commandstats"]["cmdstat_publish"], "calls=%d", &calls); err == nil {
+				n += calls
+			}
+		}
+		return n
+	}
+	sharded := func(what string) {
+		eventually(t, func() bool {
+			before := published()
+			for range 6 {
+				next()
+			}
+			return published() == before
+		}, "%s: no message to all nodes", what)
+	}
+	sharded("at first")
+	slot := testredis.Slot(name)
+	from, to := cluster.Nodes[0], cluster.Nodes[1]
+	cluster.BeginMove(slot, from, to)
+	next()
+	cluster.EndMove(slot, from, to)
+	sharded("after the slot has moved")
+}

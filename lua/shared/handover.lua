@@ -15,7 +15,8 @@ if instance then
     if instance .. ':' == string.sub(ARGV[3], 1, #instance + 1) then
       return {1, 0, message, ''}
     end
-    local told = redis.pcall('PUBLISH', (ARGV[4] or WAKE) .. instance, message)
+    --#include publish.lua
+    local told = publish(ARGV[4] or WAKE, instance, message)
     return type(told) == 'table' and {1, 0, '', told.err} or 1
   end
 end

@@ -1,5 +1,7 @@
 -- How waiters are notified.
 
+--#include publish.lua
+
 local more = 0              -- 1 if this step could not grant the lock to all waiters whose turn it is
 local granted = {}          -- by claim: whether this step granted it the lock, or asked it to look again
 local grants, asks = {}, {} -- by instance: the numbers of the claims that were granted the lock, and that are to look again
@@ -46,7 +48,7 @@ local function wake()
   local mine = string.match(claim, '^%l:([^:]+)')
   for instance, message in pairs(messages) do
     if instance ~= mine then
-      local done = redis.pcall('PUBLISH', CHANNELS .. instance, message)
+      local done = publish(CHANNELS, instance, message)
       if type(done) == 'table' then
         mute = done.err
       end

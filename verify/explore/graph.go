@@ -43,6 +43,8 @@ var meanings = map[string]meaning{
 	"Engine.prefix":      plain,
 	"Engine.instance":    plain, // the same for all: an engine does not know which of them it is
 	"Engine.channels":    plain,
+	"Engine.channel":     plain,
+	"Effects.Shards":     plain,
 	"Engine.waiting":     number,
 	"Engine.endings":     number,
 	"Engine.numbers":     counter,
