@@ -609,7 +609,10 @@ func TestHandoversCostTheOtherNodesNothing(t *testing.T) {
 	lease := rwlock.WithLease(4 * time.Minute)
 	one, other := onCluster(t, cluster, lease), onCluster(t, cluster, lease)
 	name := cluster.On(0, "name")
-	next := func() { one, other = other, one; handover(t, one, other, name) }
+	next := func() {
+		handover(t, one, other, name)
+		one, other = other, one
+	}
 	published := func() (n int) {
 		for _, s := range cluster.Nodes {
 			info, err := s.Client().InfoMap(t.Context(), "commandstats").Result()
@@ -634,7 +637,6 @@ func TestHandoversCostTheOtherNodesNothing(t *testing.T) {
 	slot := testredis.Slot(name)
 	from, to := cluster.Nodes[0], cluster.Nodes[1]
 	cluster.BeginMove(slot, from, to)
-	next()
 	cluster.EndMove(slot, from, to)
 	sharded("after the slot has moved")
 }
