@@ -343,8 +343,12 @@ func TestRightsThatAreNeededOnACluster(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartReplicatedCluster(t, 3)
+	rights := []string{"cluster|slots", "asking", "wait", "get"}
+	if cluster.Nodes[0].Version() >= "7" {
+		rights = append(rights, "spublish", "ssubscribe", "sunsubscribe")
+	}
 	for _, s := range cluster.Nodes {
-		grant(t, s, "locks", "", "cluster|slots", "asking", "wait", "get")
+		grant(t, s, "locks", "", rights...)
 	}
 	said := &records{}
 	lock := func() *rwlock.RWLock {
