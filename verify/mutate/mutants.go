@@ -16,12 +16,15 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
+const leftOut = " => left out" // follows a statement that a mutant does not have
+
 var (
 	condition  = regexp.MustCompile(`^(\s*(?:else)?if )(.*)( then\b.*)$`)
 	comparison = regexp.MustCompile(` (<|>|<=|>=|==|~=) `)
 	literal    = regexp.MustCompile(`(^|[ ,(])(\d+)([ ,)]|$)`)
 	expression = regexp.MustCompile(`[^=~<>]= |\breturn `) // what one begins after
 	connective = regexp.MustCompile(` (and|or) `)
+	bracket    = regexp.MustCompile(`'(\()0'`)
 	// A statement that stands alone on its line, and can be left out.
 	statement = regexp.MustCompile(`^\s*((redis\.)?p?call\(.*\)|[a-z_.]+\(.*\)|[a-z_]+(\[[^=]*\])?(, [a-z_]+(\[[^=]*\])?)* = .*|return)$`)
 	answer    = regexp.MustCompile(`^\s*return (-?\d)$`)
@@ -36,9 +39,6 @@ type mutant struct {
 	after  string // the line, trimmed; leftOut behind what it was if a statement is left out
 	text   string // of the file
 }
-
-// leftOut follows a statement that a mutant does not have.
-const leftOut = " => left out"
 
 func (m mutant) String() string {
 	return fmt.Sprintf("%s:%d\n    %s\n  → %s", m.file, m.line, m.before, m.after)
@@ -118,8 +118,7 @@ func changeLua(code string) []string {
 		if simple && (op == "==" || op == "~=") {
 			return nil
 		}
-		return map[string][]string{"<": {"<="}, ">": {">="}, "<=": {"<"}, ">=": {">"}, "==": {"~="},
-			"~=": {"=="}}[op]
+		return []string{map[string]string{"<": "<=", ">": ">=", "<=": "<", ">=": ">", "==": "~=", "~=": "=="}[op]}
 	})
 	increment := func(n string) []string {
 		v, err := strconv.Atoi(n)
@@ -129,7 +128,7 @@ func changeLua(code string) []string {
 		return []string{strconv.Itoa(v + 1)}
 	}
 	replaceEach(literal, 2, increment)
-	replaceEach(regexp.MustCompile(`'(\()0'`), 1, func(string) []string { return []string{""} })
+	replaceEach(bracket, 1, func(string) []string { return []string{""} })
 	replaceEach(extremum, 1, func(f string) []string {
 		return []string{map[string]string{"max": "min", "min": "max", "floor": "ceil", "ceil": "floor"}[f]}
 	})
