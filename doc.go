@@ -44,8 +44,8 @@
 // An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write
 // holds before its read holds, the lock is downgraded, and waiting readers enter. An owner that holds a lock
 // for reading may lock it for reading, even while a writer waits. It cannot upgrade: Lock returns
-// [ErrUpgrade] immediately, because two readers that waited to upgrade would deadlock. The holds of an owner may
-// be released in any order.
+// [ErrUpgrade] immediately, because two readers that waited to upgrade would deadlock. The holds of an owner
+// may be released in any order.
 //
 // # Several names
 //
@@ -68,9 +68,9 @@
 // shortens a lease. When an inner hold with a longer lease is released, the lease of the outer hold applies
 // again.
 //
-// A hold is renewed until it is released, or until the program has leaked it: neither the Hold nor any context
-// derived from [Hold.Context] is reachable. It then ends with its lease, and a warning names the line that
-// took it.
+// A hold is renewed until it is released, or until the program has leaked it: neither the Hold nor any
+// context derived from [Hold.Context] is reachable. It then ends with its lease, and a warning names the line
+// that took it.
 //
 // [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a
 // worker that should keep the lock only while it makes progress takes it so, and calls [Hold.Extend].
@@ -89,10 +89,11 @@
 //   - Stop the work. If it uses the hold's context, it stops by itself.
 //   - Do not rely on what was done under the hold. Other owners may have held the lock in the meantime.
 //     WithLock and WithRLock return ErrLost even if the function returned nil.
-//   - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost, so
-//     that a lost lock is never acquired again in the middle of the work that it should have protected.
-//   - Then start over, beginning with reading the protected data. Use a context that is not cancelled: the one
-//     that was given to the lock call, not the hold's.
+//
+// - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost, so
+// that a lost lock is never acquired again in the middle of the work that it should have protected. - Then
+// start over, beginning with reading the protected data. Use a context that is not cancelled: the one that
+// was given to the lock call, not the hold's.
 //
 // # Fencing
 //
@@ -130,9 +131,9 @@
 //
 // # Shutdown
 //
-// [RWLock.Close] releases every hold immediately, so another process may get a lock while the function under it
-// still runs here. [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first, then
-// shut the RWLock down, then close the client:
+// [RWLock.Close] releases every hold immediately, so another process may get a lock while the function under
+// it still runs here. [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first,
+// then shut the RWLock down, then close the client:
 //
 //	err := server.Shutdown(ctx) // http.Server: no new requests; waits for those under way
 //	err = errors.Join(err, rw.Shutdown(ctx), client.Close())

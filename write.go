@@ -14,9 +14,9 @@ import "context"
 //   - An error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the
 //     wait. [errors.As] then finds a [*BlockedError] if another owner held the lock.
 //
-// While the server cannot be reached, Lock retries until ctx or MaxWait ends. If neither is set, it returns the
-// client's error after one lease. If Lock fails, it leaves nothing behind: a request that is still in flight is
-// withdrawn in the background.
+// While the server cannot be reached, Lock retries until ctx or MaxWait ends. If neither is set, it returns
+// the client's error after one lease. If Lock fails, it leaves nothing behind: a request that is still in
+// flight is withdrawn in the background.
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {

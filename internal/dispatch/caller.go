@@ -64,7 +64,8 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.callers.may || time.Since(d.callers.checked) > trust || d.closed || d.roused || d.sending+d.queued() > 0 {
+	if !d.callers.may || time.Since(d.callers.checked) > trust || d.closed || d.roused ||
+		d.sending+d.queued() > 0 {
 		return false
 	}
 	if d.callers.client.PoolStats().IdleConns == 0 { // to connect may take long
@@ -75,8 +76,8 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	return true
 }
 
-// processAlone sends a command, and reports whether a copy of the client would have done the same, but for its
-// timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
+// processAlone sends a command, and reports whether a copy of the client would have done the same, but for
+// its timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
 func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
 	w := &witness{Cmd: cmd}
 	_ = d.client.Process(ctx, w)

@@ -123,7 +123,8 @@ func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
 
 func request(s *lua.Script, name string) *protocol.Request {
 	return &protocol.Request{
-		Script: s, Keys: protocol.KeysOf("p", name), Claim: protocol.NewClaim(protocol.Write, "instance-01", 0, 1, protocol.Owner{Handle: 1}),
+		Script: s, Keys: protocol.KeysOf("p", name), Claim: protocol.NewClaim(protocol.Write, "instance-01", 0, 1,
+			protocol.Owner{Handle: 1}),
 		Channels: "p:wake:", Lease: protocol.NewLease(time.Second),
 	}
 }
@@ -199,7 +200,8 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 			}
 			for _, result := range r.all() {
 				require.NoError(t, result.Err)
-				require.Equal(t, map[*lua.Script]any{lua.Lock: "7", lua.Unlock: int64(1)}[result.Request.Script], result.Reply)
+				require.Equal(t, map[*lua.Script]any{lua.Lock: "7", lua.Unlock: int64(1)}[result.Request.Script],
+					result.Reply)
 			}
 			stop(t, d)
 		})
@@ -253,15 +255,20 @@ func TestScriptThatOnlyReads(t *testing.T) {
 		errs []string // of each time that it is sent
 		came []string
 	}{
-		"it knows":                     {[]string{""}, []string{"evalsha_ro"}},
-		"it has not got the script":    {[]string{lacks, ""}, []string{"evalsha_ro", "eval_ro"}},
-		"before Redis 7.0":             {[]string{"ERR unknown command 'evalsha_ro'", ""}, []string{"evalsha_ro", "evalsha"}},
-		"miniredis":                    {[]string{"ERR write commands are not allowed from read-only scripts", ""}, []string{"evalsha_ro", "evalsha"}},
-		"neither":                      {[]string{"ERR unknown command 'evalsha_ro'", lacks, ""}, []string{"evalsha_ro", "evalsha", "eval"}},
-		"it forgets, and then neither": {[]string{lacks, "ERR unknown command 'eval_ro'", ""}, []string{"evalsha_ro", "eval_ro", "eval"}},
-		"it fails":                     {[]string{"ERR else"}, []string{"evalsha_ro"}},
-		"it never has it":              {[]string{lacks, lacks}, []string{"evalsha_ro", "eval_ro"}},
-		"it never knows":               {[]string{"ERR unknown command", "ERR unknown command"}, []string{"evalsha_ro", "evalsha"}},
+		"it knows":                  {[]string{""}, []string{"evalsha_ro"}},
+		"it has not got the script": {[]string{lacks, ""}, []string{"evalsha_ro", "eval_ro"}},
+		"before Redis 7.0": {[]string{"ERR unknown command 'evalsha_ro'", ""},
+			[]string{"evalsha_ro", "evalsha"}},
+		"miniredis": {[]string{"ERR write commands are not allowed from read-only scripts", ""},
+			[]string{"evalsha_ro", "evalsha"}},
+		"neither": {[]string{"ERR unknown command 'evalsha_ro'", lacks, ""},
+			[]string{"evalsha_ro", "evalsha", "eval"}},
+		"it forgets, and then neither": {[]string{lacks, "ERR unknown command 'eval_ro'", ""},
+			[]string{"evalsha_ro", "eval_ro", "eval"}},
+		"it fails":        {[]string{"ERR else"}, []string{"evalsha_ro"}},
+		"it never has it": {[]string{lacks, lacks}, []string{"evalsha_ro", "eval_ro"}},
+		"it never knows": {[]string{"ERR unknown command", "ERR unknown command"},
+			[]string{"evalsha_ro", "evalsha"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -560,11 +567,13 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 		require.LessOrEqual(t, cap(d.queue), 1024)
 		d.mu.Unlock()
 
-		x := exchange{requests: requests(2), cmds: make([]*redis.Cmd, 2), ways: make([]way, 2), results: make([]Result, 2)}
+		x := exchange{requests: requests(2), cmds: make([]*redis.Cmd, 2), ways: make([]way, 2),
+			results: make([]Result, 2)}
 		x.results[1].Request = x.requests[0]
 		x.cmds[1] = redis.NewCmd(t.Context())
 		x.reset()
-		require.Equal(t, exchange{requests: x.requests[:0], cmds: x.cmds[:0], ways: x.ways[:0], results: x.results[:0]}, x)
+		require.Equal(t, exchange{requests: x.requests[:0], cmds: x.cmds[:0], ways: x.ways[:0],
+			results: x.results[:0]}, x)
 		require.Equal(t, make([]*protocol.Request, 2), x.requests[:2])
 		require.Equal(t, make([]*redis.Cmd, 2), x.cmds[:2])
 		require.Equal(t, make([]Result, 2), x.results[:2])
@@ -908,7 +917,9 @@ func TestCopyWithATimeoutLosesTheHooks(t *testing.T) {
 
 	short := client.WithTimeout(time.Second)
 	require.ErrorIs(t, short.Do(t.Context(), "PING").Err(), errDown)
-	_, err := short.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Do(t.Context(), "PING").Err() })
+	_, err := short.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		return p.Do(t.Context(), "PING").Err()
+	})
 	require.ErrorIs(t, err, errDown)
 	require.Len(t, hook.came, 1, "the copy has run the hook")
 }

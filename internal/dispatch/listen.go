@@ -46,11 +46,13 @@ type Listener interface {
 // cluster passes each message on to all of its nodes, in its own time, so that one subscription would do. The
 // node that has a lock tells of it at once.
 type listener struct {
-	tell sync.Mutex // is locked while the Listener is told whether a subscription stands, so that it learns that in order
+	// is locked while the Listener is told whether a subscription stands, so that it learns that in order
+	tell sync.Mutex
 
 	mu      sync.Mutex
-	cluster *cluster              // or nil
-	follow  bool                  // sentinels, which may have requests go to another server; or what cannot be seen
+	cluster *cluster // or nil
+	// sentinels, which may have requests go to another server; or what cannot be seen
+	follow  bool
 	client  redis.UniversalClient // the dispatcher's
 	to      Listener              // nil before Listen
 	channel string
@@ -89,7 +91,8 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	if l.closed || l.to != nil {
 		return
 	}
-	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel, make(map[string]*subscription)
+	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel,
+		make(map[string]*subscription)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if l.cluster == nil {
 		l.open("", d.client)

@@ -80,7 +80,9 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 // lookDue returns when to look for the questions of clients that reach no majority: while this one does, and
 // misses a server, which they may reach. It is zero for never.
 func (q *Quorum) lookDue() time.Time {
-	if q.generation == "" || !slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known || s.suspected }) {
+	if q.generation == "" || !slices.ContainsFunc(q.servers, func(s *server) bool {
+		return !s.known || s.suspected
+	}) {
 		return time.Time{}
 	}
 	return later(q.looked.Add(lookEvery), q.since)

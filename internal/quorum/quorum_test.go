@@ -352,7 +352,8 @@ func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 			require.Equal(t, []any{"rest", "0", "1763763763000000:2", ""}, q.Ballot.Args[:4])
 			rests = r.now
 		case q.Script == lua.Mark && q.Server == 2 && q.Ballot.Args[0] == "admit":
-			require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "11"}, q.Ballot.Args, "the tokens of marks read after the rest")
+			require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "11"}, q.Ballot.Args,
+				"the tokens of marks read after the rest")
 			admitted = r.now
 		case q.Script == lua.Renew:
 			return done
@@ -881,7 +882,8 @@ func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
 	r := newVotingRig(t)
 	r.acquireFor(time.Hour)
 	for i := range 2 {
-		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers know the lease", i)
+		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers know the lease",
+			i)
 		q := r.next(i, lua.Mark)
 		require.Equal(t, []any{"see", "3600000"}, q.Ballot.Args[:2])
 		r.reply(q, markWith(fmt.Sprintf("1763763763000000:%d", i), "g", false, time.Hour, ""))
@@ -923,7 +925,8 @@ func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
 
 	r.pass(time.Hour)
 	h := r.acquireFor(lease)
-	require.Equal(t, []int{0, 0, 0}, []int{r.sends(0, lua.Vote), r.sends(1, lua.Vote), r.sends(2, lua.Vote)}, "the servers may have forgotten it")
+	require.Equal(t, []int{0, 0, 0}, []int{r.sends(0, lua.Vote), r.sends(1, lua.Vote), r.sends(2, lua.Vote)},
+		"the servers may have forgotten it")
 	r.answer()
 	require.Equal(t, engine.Live, h.State())
 }
@@ -1310,7 +1313,8 @@ func TestInspectSaysWhatAMajorityHas(t *testing.T) {
 	r := newVotingRig(t)
 	state := func(handle uint64) any {
 		c := protocol.NewClaim(protocol.Write, "instance-02", 0, 7, protocol.Owner{Handle: handle})
-		return []any{fmt.Sprint(someToken + 1), []any{"owner", c.ID, "lease", "30000", "fence", fmt.Sprint(someToken)}, []any{}, []any{}}
+		return []any{fmt.Sprint(someToken + 1), []any{"owner", c.ID, "lease", "30000", "fence",
+			fmt.Sprint(someToken)}, []any{}, []any{}}
 	}
 	r.do(func() { r.quorum.Inspect(r.now, name, "tag") })
 	r.reply(r.next(0, lua.Inspect), state(5))
@@ -1329,7 +1333,8 @@ func TestInspectSaysWhatAMajorityHas(t *testing.T) {
 // spread evenly.
 func TestHomesAreSpreadEvenly(t *testing.T) {
 	t.Parallel()
-	families := map[string][2]int{"n%d": {0, 10}, "orders:%d": {1000, 2000}, "a%d:lock": {0, 300}, "%036d": {0, 300}}
+	families := map[string][2]int{"n%d": {0, 10}, "orders:%d": {1000, 2000}, "a%d:lock": {0, 300},
+		"%036d": {0, 300}}
 	for _, servers := range []int{3, 5} {
 		for family, of := range families {
 			names, largest := of[1]-of[0], 0
@@ -1339,7 +1344,8 @@ func TestHomesAreSpreadEvenly(t *testing.T) {
 					key := protocol.KeysOf("rwlock", fmt.Sprintf(family, n)).Lock.(string)
 					best, home := uint64(0), 0
 					for i := range servers {
-						id := fmt.Sprintf("%d:aBcDeFgHiJ-%02d:%d", 1_763_763_763_000_000+int64(set)*1_000_003+int64(i)*17, set%7, 1+i)
+						id := fmt.Sprintf("%d:aBcDeFgHiJ-%02d:%d", 1_763_763_763_000_000+int64(set)*1_000_003+int64(i)*17,
+							set%7, 1+i)
 						if w := weigh(id, key); w.hash > best {
 							best, home = w.hash, i
 						}
@@ -1350,7 +1356,8 @@ func TestHomesAreSpreadEvenly(t *testing.T) {
 			}
 			// The largest of so many random shares is about four standard deviations above the mean.
 			mean := float64(names) / float64(servers)
-			require.Less(t, float64(largest), min(mean+5*math.Sqrt(mean), float64(names)), "%s over %d servers", family, servers)
+			require.Less(t, float64(largest), min(mean+5*math.Sqrt(mean), float64(names)), "%s over %d servers",
+				family, servers)
 		}
 	}
 }
@@ -1358,7 +1365,8 @@ func TestHomesAreSpreadEvenly(t *testing.T) {
 // Clients of all versions agree on the order of homes.
 func TestOrderOfHomesIsPinned(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, weight{"1763763763000000:me:1", 0xbc34dad36f0f5095}, weigh("1763763763000000:me:1", "rwlock:{n}"))
+	require.Equal(t, weight{"1763763763000000:me:1", 0xbc34dad36f0f5095},
+		weigh("1763763763000000:me:1", "rwlock:{n}"))
 }
 
 // A message about the vote of one server that comes over the subscription of another, whose address leads to
@@ -1414,7 +1422,8 @@ func TestNumberOfServersThatVoteIsReported(t *testing.T) {
 	r.fail(r.probe(2))
 	r.pass(fallen)
 	require.Len(t, r.logged, 2)
-	require.Equal(t, "1 of 3 servers of the quorum vote: client 1: i/o timeout; client 2: i/o timeout", r.logged[1])
+	require.Equal(t, "1 of 3 servers of the quorum vote: client 1: i/o timeout; client 2: i/o timeout",
+		r.logged[1])
 
 	r.answers = r.healthy(-1)
 	r.answer()

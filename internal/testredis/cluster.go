@@ -138,7 +138,9 @@ func (c *Cluster) await(s *Server, ready func(*redis.Client) error) {
 // Client returns a new client of the cluster, closed when the test ends.
 func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	c.tb.Helper()
-	o := &redis.ClusterOptions{MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}}
+	o := &redis.ClusterOptions{
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
 	for _, s := range c.Nodes {
 		o.Addrs = append(o.Addrs, s.Addr())
 	}

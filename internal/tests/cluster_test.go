@@ -23,7 +23,8 @@ import (
 
 // eachClusterClient runs fn with the clients that a cluster can be used by.
 func eachClusterClient(
-	t *testing.T, cluster *testredis.Cluster, fn func(t *testing.T, c redis.UniversalClient), opts ...func(*redis.ClusterOptions),
+	t *testing.T, cluster *testredis.Cluster, fn func(t *testing.T, c redis.UniversalClient),
+	opts ...func(*redis.ClusterOptions),
 ) {
 	t.Helper()
 	t.Run("plain", func(t *testing.T) { fn(t, cluster.Client(opts...)) })
@@ -48,9 +49,12 @@ func TestCluster(t *testing.T) {
 		}
 		wg.Wait()
 		for i := range 6 { // labels are on all nodes, too
-			other := newLockOn(t, cluster.Client(), rwlock.WithPrefix(t.Name()), rwlock.WithLabel(fmt.Sprint("worker ", i)))
+			other := newLockOn(t, cluster.Client(), rwlock.WithPrefix(t.Name()),
+				rwlock.WithLabel(fmt.Sprint("worker ", i)))
 			h := take(t, newOwner(), other, write, "labelled")
-			eventually(t, func() bool { return inspect(t, rw, "labelled").Holders[0].Label == fmt.Sprint("worker ", i) }, "a label")
+			eventually(t, func() bool {
+				return inspect(t, rw, "labelled").Holders[0].Label == fmt.Sprint("worker ", i)
+			}, "a label")
 			unlock(t, h)
 		}
 		for i, node := range cluster.Nodes {
@@ -93,7 +97,8 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 		ctx := context.Background()
 		var held []*rwlock.Hold
 		for i := range 60 {
-			held = append(held, take(t, newOwner(), rw, bothModes[i%2], cluster.On(1+i%2, fmt.Sprint(t.Name(), "held", i))))
+			held = append(held, take(t, newOwner(), rw, bothModes[i%2],
+				cluster.On(1+i%2, fmt.Sprint(t.Name(), "held", i))))
 		}
 		cluster.Nodes[0].Pause()
 		defer cluster.Nodes[0].Resume()
@@ -102,7 +107,8 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {
-				_, err := rw.Lock(rwlock.WithOwner(stuck, rwlock.NewOwner()), cluster.On(0, fmt.Sprint(t.Name(), "stuck", i)))
+				_, err := rw.Lock(rwlock.WithOwner(stuck, rwlock.NewOwner()),
+					cluster.On(0, fmt.Sprint(t.Name(), "stuck", i)))
 				assert.ErrorIs(t, err, context.Canceled)
 			})
 		}
@@ -120,7 +126,8 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 		wg.Wait()
 		cluster.Nodes[0].Resume()
 		unlock(t, held...)
-	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang }) // what waits for the frozen node waits for long
+		// What waits for the frozen node waits for long.
+	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang })
 }
 
 // Inspect shows a lock at a healthy node without its holder's label while the node that has the label is
@@ -204,7 +211,8 @@ func TestClusterFailover(t *testing.T) {
 // calls, waits, releases and renewals go on there within half a second, however long that has taken.
 func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
 	t.Parallel()
-	for _, outage := range []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond, 4700 * time.Millisecond} {
+	for _, outage := range []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond,
+		4700 * time.Millisecond} {
 		t.Run(outage.String(), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -218,7 +226,8 @@ func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
 						Addrs: []string{former, next}, Dialer: dial, PoolSize: 1024, PipelinePoolSize: 1024,
 						MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 						ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-							return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: master.Load().(string)}}}}, nil
+							return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: master.Load().(string)}}}},
+								nil
 						},
 					})
 					c.OnNewNode(func(node *redis.Client) {
@@ -315,7 +324,8 @@ func TestHalfMovedSlot(t *testing.T) {
 		}
 	}
 	for _, h := range held {
-		eventually(t, func() bool { return h.Deadline().After(moved.Add(9 * time.Second)) }, "a renewal of %q", h.Name())
+		eventually(t, func() bool { return h.Deadline().After(moved.Add(9 * time.Second)) }, "a renewal of %q",
+			h.Name())
 	}
 	unlock(t, held...)
 	unlock(t, waiting.granted())
@@ -380,7 +390,8 @@ func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 			t.Parallel()
 			cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
 			const lease = 4 * time.Minute
-			holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)), onCluster(t, cluster, rwlock.WithLease(lease))
+			holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)),
+				onCluster(t, cluster, rwlock.WithLease(lease))
 			at := subscribed(t, cluster, holder, waiter)
 			fault(cluster, cluster.Nodes[at])
 			healthy := cluster.On((at+1)%3, "healthy")
@@ -450,14 +461,16 @@ func TestWaitersAskAgainAfterAFailover(t *testing.T) {
 	cluster := testredis.StartReplicatedCluster(t, 3)
 	const lease = 4 * time.Minute
 	w := &world{T: t}
-	holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)), onCluster(t, cluster, rwlock.WithLease(lease))
+	holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)),
+		onCluster(t, cluster, rwlock.WithLease(lease))
 	at := subscribed(t, cluster, holder, waiter)
 	shard := (at + 1) % 3
 	name := cluster.On(shard, "name")
 	h := take(t, newOwner(), holder, write, name)
 	next := w.enqueue(newOwner(), waiter, write, name)
 	master, replica := cluster.Nodes[shard].Client(), cluster.Nodes[shard+3].Client()
-	require.NoError(t, master.Do(t.Context(), "ACL", "SETUSER", "default", "resetchannels").Err()) // so that there is no message
+	// so that there is no message
+	require.NoError(t, master.Do(t.Context(), "ACL", "SETUSER", "default", "resetchannels").Err())
 	unlock(t, h)
 	start := time.Now()
 	require.NoError(t, replica.ClusterFailover(t.Context()).Err())
@@ -592,7 +605,8 @@ func TestSubscriptionFollowsTheSentinels(t *testing.T) {
 		channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
 		require.NoError(t, err)
 		require.Len(t, channels, 1)
-		s.Master, s.Replicas = master, slices.DeleteFunc(append(s.Replicas, s.Master), func(r *testredis.Server) bool { return r == master })
+		s.Master, s.Replicas = master, slices.DeleteFunc(append(s.Replicas, s.Master),
+			func(r *testredis.Server) bool { return r == master })
 		return next.at.Sub(start) < 7*time.Second
 	}, "a subscription that has moved in time")
 }

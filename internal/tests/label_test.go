@@ -587,8 +587,10 @@ func TestBlockedErrorIsNotOfTheCallersOwn(t *testing.T) {
 }
 
 var names = []string{
-	"a", "A", "a ", " ", "a:b", "a:writer", "{", "}", "}{", "{}", "{a}", "a}", "{a", "a}:writer", "{}a", "}a{", "%", "%7B", "%7b", "%257B",
-	"%7D%7B", "%%", "\x00", "a\x00b", "a\x00", "\r\n", "*", "?[a]\\", "\xff\xfe", "🔒", "ключ", strings.Repeat("x", 1024),
+	"a", "A", "a ", " ", "a:b", "a:writer", "{", "}", "}{", "{}", "{a}", "a}", "{a", "a}:writer", "{}a", "}a{",
+	"%", "%7B", "%7b", "%257B",
+	"%7D%7B", "%%", "\x00", "a\x00b", "a\x00", "\r\n", "*", "?[a]\\", "\xff\xfe", "🔒", "ключ",
+	strings.Repeat("x", 1024),
 	strings.Repeat("x", 1023), strings.Repeat("{", 1024), strings.Repeat("\x00", 1024), strings.Repeat("🔒", 256),
 }
 
@@ -676,7 +678,8 @@ func occupy(w *world, rw *rwlock.RWLock, name string) []string {
 // The names of keys and channels are a contract between versions of the library that run side by side.
 func TestKeyAndChannelNames(t *testing.T) {
 	everywhere(t, func(w *world) {
-		for name, tag := range map[string]string{"orders:42": "{orders:42}", "{a}%": "{%7Ba%7D%25}", "\x00🔒": "{\x00🔒}"} {
+		for name, tag := range map[string]string{"orders:42": "{orders:42}", "{a}%": "{%7Ba%7D%25}",
+			"\x00🔒": "{\x00🔒}"} {
 			rw := w.newLock()
 			var keys []string
 			for _, key := range occupy(w, rw, name) {

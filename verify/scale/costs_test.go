@@ -79,7 +79,8 @@ func TestCosts(t *testing.T) {
 		ops := float64(do())
 		after := read(t, meters)
 		us := func(d time.Duration) float64 { return float64(d.Microseconds()) / ops }
-		fmt.Printf("| %s | %.1f | %.1f | %.0f | %.0f | %.2f |\n", what, us(after.server-before.server), us(after.client-before.client),
+		fmt.Printf("| %s | %.1f | %.1f | %.0f | %.0f | %.2f |\n", what, us(after.server-before.server),
+			us(after.client-before.client),
 			(after.in-before.in)/ops, (after.out-before.out)/ops, (after.scripts-before.scripts)/ops)
 	}
 	open := func(lease time.Duration) *rwlock.RWLock {

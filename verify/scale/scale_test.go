@@ -25,8 +25,10 @@ func cost(name string, told int) time.Duration {
 func plan() Plan {
 	p := Plan{
 		Masters: 20, Processes: 2000, Duration: time.Hour, Think: 20 * time.Second, Work: 200 * time.Millisecond,
-		Names: 1_000_000, Hot: 20, HotShare: 0.4, Keepers: 1000, Trip: time.Millisecond, Cost: cost, Lease: 30 * time.Second,
-		FailAt: 20 * time.Minute, FailFor: 15 * time.Second, RestartAt: 35 * time.Minute, RestartIn: 15 * time.Minute,
+		Names: 1_000_000, Hot: 20, HotShare: 0.4, Keepers: 1000, Trip: time.Millisecond, Cost: cost,
+		Lease:  30 * time.Second,
+		FailAt: 20 * time.Minute, FailFor: 15 * time.Second, RestartAt: 35 * time.Minute,
+		RestartIn: 15 * time.Minute,
 	}
 	if !*whole {
 		p.Processes, p.Keepers, p.Masters, p.Hot, p.Names = 100, 50, 4, 2, 50_000
@@ -80,7 +82,8 @@ func predict(p Plan, r *Report) []line {
 	return []line{
 		{"pairs/s", pairs, float64(r.Pairs) / seconds, 0.05},
 		{"renewals/s", renewals, total("renew"), 0.1},
-		{"scripts/s of one master", perMaster, (total("lock", "rlock", "unlock", "runlock", "renew", "reenter")) / float64(p.Masters), 0.15},
+		{"scripts/s of one master", perMaster, (total("lock", "rlock", "unlock", "runlock", "renew",
+			"reenter")) / float64(p.Masters), 0.15},
 		{"a master is busy, %", 100 * busy, 100 * used.Seconds() / seconds / float64(p.Masters), 0.15},
 		{"messages/s", load * hot * float64(p.Hot), float64(r.Messages) / seconds, 0.25},
 		{"mean wait for a name that is free, ms", 1000 * (trips + script + wait), ms(Mean(r.Waits)), 0.15},
@@ -108,6 +111,7 @@ func TestWhatIsPredictedComesToPass(t *testing.T) {
 			missed = append(missed, l.what)
 		}
 	}
-	fmt.Println(r.Scripts, "p99", Quantile(r.Waits, 0.99), Quantile(r.HotWaits, 0.99), "outage mean", Mean(r.Outage), "most busy", slices.Max(r.Busy), "took", time.Since(begun))
+	fmt.Println(r.Scripts, "p99", Quantile(r.Waits, 0.99), Quantile(r.HotWaits, 0.99), "outage mean",
+		Mean(r.Outage), "most busy", slices.Max(r.Busy), "took", time.Since(begun))
 	require.Empty(t, missed)
 }

@@ -34,8 +34,9 @@ type Plan struct {
 	Cost               func(script string, told int) time.Duration
 	Lease              time.Duration
 	FailAt, FailFor    time.Duration // when a master fails, and for how long
-	RestartAt          time.Duration // when processes begin to be started again, one after the other, for RestartIn
-	RestartIn          time.Duration
+	// when processes begin to be started again, one after the other, for RestartIn
+	RestartAt time.Duration
+	RestartIn time.Duration
 }
 
 // A Report is what came out.
@@ -436,7 +437,8 @@ func (p *process) lock(name string, mode protocol.Mode, granted func(*call)) *ca
 	p.handle++
 	c := &call{p: p, life: p.life, granted: granted}
 	c.hold = engine.Hold{
-		Name: name, Owner: engine.Owner{Process: uuid.UUID{byte(p.index), byte(p.index >> 8), byte(p.life)}, Handle: p.handle}, Mode: mode,
+		Name: name, Owner: engine.Owner{Process: uuid.UUID{byte(p.index), byte(p.index >> 8), byte(p.life)},
+			Handle: p.handle}, Mode: mode,
 		Lease: p.sim.Lease, Bounded: true, NewOwner: true, Tag: c,
 	}
 	p.do(func(e *engine.Engine) { e.Acquire(p.sim.now, &c.hold) })
