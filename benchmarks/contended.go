@@ -84,23 +84,30 @@ func together(ctx context.Context, goroutines int, span time.Duration,
 // returns how long the lock call took.
 func handover(lockOnce func(ctx, waiting context.Context, l Locker) (time.Duration, error)) measured {
 	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		longest := make([]time.Duration, e.Param)
-		o, err := e.hammer(ctx, e.Param, 2*time.Second, func(waiting context.Context, g int) error {
-			wait, err := lockOnce(ctx, waiting, l)
-			longest[g] = max(longest[g], wait)
-			return err
+		_, m, err := e.contend(ctx, e.Param, func(waiting context.Context, _ int) (time.Duration, error) {
+			return lockOnce(ctx, waiting, l)
 		})
-		if err != nil {
-			return nil, err
-		}
-		return Metrics{
-			Rate:        o.rate(),
-			Fairness:    jain(o.turns),
-			LongestWait: millis(slices.Max(longest)),
-			ServerTime:  o.usage.Micros / o.n,
-			Requests:    o.usage.Requests / o.n,
-		}, nil
+		return m, err
 	}
+}
+
+// contend has goroutines want the same lock; lockOnce is as that of handover.
+func (e *Env) contend(
+	ctx context.Context, goroutines int, lockOnce func(waiting context.Context, g int) (time.Duration, error),
+) (outcome, Metrics, error) {
+	longest := make([]time.Duration, goroutines)
+	o, err := e.hammer(ctx, goroutines, 2*time.Second, func(waiting context.Context, g int) error {
+		wait, err := lockOnce(waiting, g)
+		longest[g] = max(longest[g], wait)
+		return err
+	})
+	return o, Metrics{
+		Rate:        o.rate(),
+		Fairness:    jain(o.turns),
+		LongestWait: millis(slices.Max(longest)),
+		ServerTime:  o.usage.Micros / o.n,
+		Requests:    o.usage.Requests / o.n,
+	}, err
 }
 
 // cancellable locks with a context that can be cancelled and has no deadline.

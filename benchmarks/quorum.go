@@ -71,32 +71,21 @@ func (l *manyFloor) all(do func(*floorLocker) error) error {
 // handoverOverMany measures goroutines that all want the same write lock. A handover is a change of the
 // holder: whoever unlocks and at once locks again, before anybody else has asked, hands nothing over.
 func handoverOverMany(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	const goroutines = 16
 	var holder, handovers atomic.Int64
-	longest := make([]time.Duration, goroutines)
-	o, err := e.hammer(ctx, goroutines, 2*time.Second, func(waiting context.Context, g int) error {
-		lock := func(ctx context.Context, name string) (Hold, error) {
+	o, m, err := e.contend(ctx, 16, func(waiting context.Context, g int) (time.Duration, error) {
+		return pairWithin(ctx, waiting, func(ctx context.Context, name string) (Hold, error) {
 			h, err := l.Lock(ctx, name)
 			if err == nil && holder.Swap(int64(g)) != int64(g) {
 				handovers.Add(1)
 			}
 			return h, err
-		}
-		wait, err := pairWithin(ctx, waiting, lock, "name")
-		longest[g] = max(longest[g], wait)
-		return err
+		}, "name")
 	})
 	if err != nil {
 		return nil, err
 	}
-	return Metrics{
-		Handovers:   float64(handovers.Load()) / o.elapsed.Seconds(),
-		Rate:        o.rate(),
-		Fairness:    jain(o.turns),
-		LongestWait: millis(slices.Max(longest)),
-		ServerTime:  o.usage.Micros / o.n,
-		Requests:    o.usage.Requests / o.n,
-	}, nil
+	m[Handovers] = float64(handovers.Load()) / o.elapsed.Seconds()
+	return m, nil
 }
 
 // frozen measures what it costs that as many servers are stopped as a quorum can do without. The same

@@ -146,37 +146,33 @@ func TestDelayReply(t *testing.T) {
 	})
 }
 
-func TestCutMidReply(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		r := p.On(IsCommand("INCR")).Times(1).CutMidReply()
-		require.Error(t, c.Incr(ctx, s.Prefix).Err())
-		require.NoError(t, r.WaitHit(ctx))
-		require.EqualValues(t, 2, c.Incr(ctx, s.Prefix).Val())
-	})
-}
-
-func TestDuplicate(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		r := p.On(IsCommand("INCR")).Times(1).Duplicate()
-		require.EqualValues(t, 2, c.Incr(ctx, s.Prefix).Val())
-		require.EqualValues(t, 3, c.Incr(ctx, s.Prefix).Val())
-		require.Equal(t, 1, r.Hits())
-	})
-}
-
-func TestReset(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		r := p.On(IsCommand("INCR")).Times(1).Reset()
-		require.Error(t, c.Incr(ctx, s.Prefix).Err())
-		require.NoError(t, r.WaitDone(ctx))
-		require.EqualValues(t, 1, c.Incr(ctx, s.Prefix).Val())
-	})
+// What becomes of the first of two INCRs, and what the second finds.
+func TestWhatRulesDo(t *testing.T) {
+	for name, c := range map[string]struct {
+		act    func(*Rule) *Rule
+		done   func(*Rule, context.Context) error
+		fails  bool  // the first
+		second int64 // the reply
+	}{
+		"cut in the middle of the reply": {(*Rule).CutMidReply, (*Rule).WaitHit, true, 2},
+		"run twice":                      {(*Rule).Duplicate, (*Rule).WaitHit, false, 3},
+		"reset":                          {(*Rule).Reset, (*Rule).WaitDone, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
+				ctx, client := soon(t), p.Client(opts...)
+				r := c.act(p.On(IsCommand("INCR")).Times(1))
+				first, err := client.Incr(ctx, s.Prefix).Result()
+				require.Equal(t, c.fails, err != nil, "%v", err)
+				require.NoError(t, c.done(r, ctx))
+				require.Equal(t, c.second, client.Incr(ctx, s.Prefix).Val())
+				require.Equal(t, 1, r.Hits())
+				if !c.fails {
+					require.EqualValues(t, 2, first)
+				}
+			})
+		})
+	}
 }
 
 func TestResetIsNoOrderlyEnd(t *testing.T) {
