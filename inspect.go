@@ -25,6 +25,9 @@ type Holder struct {
 	Count int           // how many holds the owner has in this mode
 	Lease time.Duration // how much of the lease is left
 	Since time.Time     // when the lock was granted, by the server's clock; zero if that was set back since
+	// Delegated says that the lock is delegated to an RWLock, which grants it to its own callers: see
+	// WithDelegation. Owner stands for all of them, and Token of the State is the last that is reserved for them.
+	Delegated bool
 }
 
 // Waiter is an owner that waits for a lock.
@@ -63,7 +66,7 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 	s := State{Name: name, Mode: p.Mode, Token: p.Token}
 	for _, h := range p.Holders {
 		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count,
-			Lease: h.Lease}
+			Lease: h.Lease, Delegated: h.Delegated()}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
 		}
@@ -75,8 +78,9 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 	return s
 }
 
-// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders find out at their next
-// renewal or call, which reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock
+// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders are told by a message if
+// their RWLock has a subscription, because calls of it have waited or locks are delegated to it; the others find
+// out at their next renewal or call, which reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock
 // returns an error, the holds may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
 	err := rw.check(ctx, name)

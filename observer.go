@@ -97,6 +97,8 @@ const (
 	EventWoken         EventKind = engine.Woken         // a waiting call was told of its grant: see Event.Path
 	EventWithdrawn     EventKind = engine.Withdrawn     // the server knows that a call has given up
 	EventVoting        EventKind = engine.Voting        // fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
+	EventDelegated     EventKind = engine.Delegated     // the server has delegated a lock to the RWLock: see WithDelegation; Name and Mode are set
+	EventReturned      EventKind = engine.Returned      // the RWLock has returned it: Duration is how long others had to wait for that, or 0
 )
 
 // A Path is how a call got the lock. Its method String returns a text such as "direct". Later versions may have
@@ -105,11 +107,12 @@ type Path = engine.Path
 
 // The paths.
 const (
-	PathDirect    Path = engine.AtOnce      // the lock was free, or held by readers that it could join
-	PathReentry   Path = engine.ByReentry   // the owner held the lock
-	PathLocal     Path = engine.ByReply     // it waited, and a release by the same RWLock let it in
-	PathMessage   Path = engine.ByMessage   // it waited, and another process let it in, with a message
-	PathHeartbeat Path = engine.ByHeartbeat // it waited, and found out by asking again
+	PathDirect    Path = engine.AtOnce       // the lock was free, or held by readers that it could join
+	PathReentry   Path = engine.ByReentry    // the owner held the lock
+	PathLocal     Path = engine.ByReply      // it waited, and a release by the same RWLock let it in
+	PathMessage   Path = engine.ByMessage    // it waited, and another process let it in, with a message
+	PathHeartbeat Path = engine.ByHeartbeat  // it waited, and found out by asking again
+	PathDelegated Path = engine.ByDelegation // the lock is delegated to the RWLock, which granted it without a request
 )
 
 // A Reason is why a hold ended. Its method String returns a text such as "released". Later versions may have

@@ -42,6 +42,7 @@ type config struct {
 	monitor  Monitor
 	replicas int
 	confirm  time.Duration
+	delegate time.Duration // the lease of delegations; 0 for none
 }
 
 // configure returns what the options say.
@@ -55,6 +56,9 @@ func configure(opts []Option) (config, error) {
 			return c, err
 		}
 	}
+	if c.delegate > c.lease {
+		return c, fmt.Errorf("delegation: its lease of %v is longer than that of holds, %v", c.delegate, c.lease)
+	}
 	if c.label == "" {
 		c.label = defaultLabel()
 	}
@@ -64,7 +68,7 @@ func configure(opts []Option) (config, error) {
 // client returns what the running client is made of.
 func (c config) client() client.Config {
 	running := client.Config{Prefix: c.prefix, Label: c.label, Lease: c.lease, Strict: c.strict, Replicas: c.replicas,
-		Confirm: c.confirm, Logger: c.logger, Traced: c.tracer != nil, Blocked: blocked}
+		Confirm: c.confirm, Process: processID, Delegate: c.delegate, Logger: c.logger, Traced: c.tracer != nil, Blocked: blocked}
 	if c.observer != nil {
 		running.Observe = func(e client.Event) { c.observer.Observe(eventOf(e)) }
 	}
@@ -188,6 +192,29 @@ func WithReplicas(n int, timeout time.Duration) Option {
 		}
 		c.replicas, c.confirm = n, timeout
 		return nil
+	}
+}
+
+// WithDelegation lets locks stay with this RWLock while no other wants them. It has the server delegate a lock
+// that it uses again and again: for reading, which several RWLocks may have at the same time, or for reading
+// and writing. Lock and Unlock then send no request. They are granted in this process, by the same rules:
+// phase-fair, in order of arrival, with fencing tokens that grow. When another RWLock asks for the lock, the
+// server recalls the delegation. The RWLock lets nobody new in then, and returns it when the last hold that
+// was taken under it has been released.
+//
+// Everybody else pays for it: if this process dies, or is cut off, others wait for each lock that was
+// delegated to it until the delegation's lease is over, although nobody held the lock. So lease should be
+// short, of two to five seconds; it must be between 100 ms and the lease of WithLease. It bounds how long a
+// hold can be relied on while the server does not answer, and how late the loss of a hold is noticed.
+//
+// A lock is not delegated while anyone waits for it, on its first use, or soon after others wanted it back.
+// A delegation that is not used for its lease is returned, and so is the least recently used one when the
+// RWLock has more than 1,024 that nobody uses at the moment. Calls with NoRenew, or a lease of their own, go
+// to the server, and so do all calls of an RWLock with WithReplicas. NewQuorum refuses this option.
+func WithDelegation(lease time.Duration) Option {
+	return func(c *config) (err error) {
+		c.delegate, err = checkLease(lease)
+		return err
 	}
 }
 

@@ -63,6 +63,9 @@ func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error)
 	if err == nil {
 		err = client.CheckQuorum(clients, config.replicas)
 	}
+	if err == nil && config.delegate > 0 {
+		err = errors.New("WithDelegation is for one server: a quorum does not delegate locks")
+	}
 	if err != nil {
 		return nil, prefix("new quorum", err)
 	}

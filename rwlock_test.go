@@ -123,17 +123,17 @@ func TestNoHold(t *testing.T) {
 func TestEventsHaveTexts(t *testing.T) {
 	t.Parallel()
 	texts := map[string]bool{}
-	for i := 1; i <= int(rwlock.EventVoting); i++ {
+	for i := 1; i <= int(rwlock.EventReturned); i++ {
 		texts[rwlock.EventKind(i).String()] = true
 	}
-	for i := 1; i <= int(rwlock.PathHeartbeat); i++ {
+	for i := 1; i <= int(rwlock.PathDelegated); i++ {
 		texts[rwlock.Path(i).String()] = true
 	}
 	for i := 1; i <= int(rwlock.ReasonForgotten); i++ {
 		texts[rwlock.Reason(i).String()] = true
 	}
 	require.NotContains(t, texts, "")
-	require.Len(t, texts, int(rwlock.EventVoting)+int(rwlock.PathHeartbeat)+int(rwlock.ReasonForgotten))
+	require.Len(t, texts, int(rwlock.EventReturned)+int(rwlock.PathDelegated)+int(rwlock.ReasonForgotten))
 	require.Equal(t, "released", fmt.Sprint(rwlock.ReasonReleased))
 	require.Empty(t, rwlock.Path(99).String()+rwlock.EventKind(-1).String())
 }

@@ -1,4 +1,4 @@
--- Drops every hold, and grants the lock to the next in line.
+-- Drops every hold, notifies the holders, up to one step's worth, and grants the lock to the next in line.
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 a claim of the caller's, for this request alone  2 its number  3 its slot  optional: 4 as in unlock.lua
@@ -18,7 +18,20 @@ end
 -- This fails on a key of another type, before anything has changed.
 call('ZCARD', QUEUE)
 call('ZCARD', LEASES)
+-- Notifies a holder of another instance: the caller's own learns of it from the reply.
+local function drop(id)
+  if string.match(id, '^%l:([^:]+)') ~= string.match(claim, '^%l:([^:]+)') then
+    note(drops, id)
+  end
+end
+
 local until_ms = ends()
+if holder ~= '' and holder ~= 'shared' then
+  drop(holder)
+end
+for _, id in ipairs(several() and call('ZRANGE', LEASES, 0, STEP - 1) or {}) do
+  drop(id)
+end
 if is_write(holder) then
   owe()
 end

@@ -45,10 +45,13 @@ var (
 	Serve   = load("serve")
 	Force   = load("force")
 	Inspect = load("inspect")
+	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
+	Delegate = load("delegate")
+	Return   = load("return")
 )
 
 // All are all scripts of a lock on one server.
-var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect}
+var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect, Delegate, Return}
 
 // The scripts that a lock over several servers uses instead of Lock and RLock, and the one for a server's
 // mark.

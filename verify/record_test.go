@@ -192,7 +192,7 @@ func (p *person) renews() protocol.Request {
 }
 
 func told() []*story {
-	return []*story{alone(), queue(), phases(), crowd(), lost(), forced(), inspected(), votes()}
+	return []*story{alone(), queue(), phases(), crowd(), lost(), forced(), inspected(), delegations(), votes()}
 }
 
 func newStory(name string) *story { return &story{name: name, now: dawn} }
@@ -314,6 +314,37 @@ func inspected() *story {
 	s.does("B reads", s.asks(b))
 	s.does("C waits to write", s.asks(c))
 	s.does("an inspection", protocol.Request{Script: lua.Inspect})
+	return s
+}
+
+func delegations() *story {
+	s := newStory("locks are delegated")
+	d, b, c := delegate(1, 50, protocol.Write), s.person(model.Write), s.person(model.Read)
+	s.does("A has the lock delegated for writing", *take(d))
+	s.does("A's request comes again", *take(d))
+	s.does("A renews", *keepOn(d))
+	s.does("B waits to write: A's delegation is recalled", s.asks(b))
+	s.does("an inspection", protocol.Request{Script: lua.Inspect})
+	s.does("A renews, and hears of it", *keepOn(d))
+	s.does("B's heartbeat recalls it again", s.asks(b))
+	s.does("A returns it: B writes", *giveBack(d, s.now))
+	s.does("A returns it again", *giveBack(d, s.now))
+	s.does("A's request comes late", *take(d))
+	e, f := delegate(2, 60, protocol.Read), delegate(4, 70, protocol.Read)
+	s.does("E's request for a delegation is refused", *take(e))
+	s.does("B releases", b.releases())
+	e = delegate(2, 61, protocol.Read)
+	s.does("E has the lock delegated for reading", *take(e))
+	s.does("and so has F", *take(f))
+	s.does("C reads, too", s.asks(c))
+	g := s.person(model.Write)
+	s.does("G waits to write: both are recalled", s.asks(g))
+	s.does("E renews, and hears of it", *keepOn(e))
+	s.does("E returns it", *giveBack(e, 0))
+	s.does("C releases", c.releases())
+	s.does("F returns it: G writes", *giveBack(f, 0))
+	h := s.person(model.Write)
+	s.does("H drops every hold, and G is told", protocol.Request{Script: lua.Force, Claim: h.Claim})
 	return s
 }
 

@@ -47,6 +47,8 @@ type holderJSON struct {
 	LeaseMS int64  `json:"lease_ms"`
 	// When the lock was granted, by the server's clock, if that is known.
 	Since *time.Time `json:"since,omitempty"`
+	// The lock is delegated to an RWLock, which grants it to its own callers.
+	Delegated bool `json:"delegated,omitempty"`
 }
 
 type waiterJSON struct {
@@ -60,7 +62,7 @@ func toJSON(s rwlock.State) stateJSON {
 	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{},
 		Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
-		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil}
+		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil, h.Delegated}
 		if !h.Since.IsZero() {
 			since := h.Since.UTC()
 			holder.Since = &since

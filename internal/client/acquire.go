@@ -76,7 +76,9 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	runtime.Callers(5, h.pcs[:]) // without those that only lead here
 
 	c.mu.Lock()
-	c.engine.Acquire(time.Now(), &h.hold)
+	now := time.Now()
+	c.engine.Acquire(now, &h.hold)
+	c.answer(now)
 	if h.waits() {
 		h.ended = make(chan struct{}, 1)
 		if fx := c.unlock(); w.expired == nil {
@@ -87,8 +89,8 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		if err := c.await(w, h); err != nil {
 			return nil, err
 		}
+		now = time.Now()
 	}
-	now := time.Now()
 	// A call whose context has ended returns its error, also if the lock was granted meanwhile: which was
 	// first, nobody can tell.
 	if w.ctx.Err() == nil && h.hold.State() == engine.Live && now.Before(h.hold.Deadline()) {

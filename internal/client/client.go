@@ -10,8 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/seed-7e8842f7/rwlock/internal/delegation"
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -30,12 +32,14 @@ const (
 type Config struct {
 	Prefix   string
 	Label    string
+	Process  uuid.UUID // of the owners
 	Lease    time.Duration
 	Strict   bool          // only the goroutine that took a hold may re-enter
 	Replicas int           // how many are to confirm a hold; for at most Confirm they are waited for
 	Confirm  time.Duration // likewise
 	Logger   *slog.Logger  // nil for the default one
 	Observe  func(Event)   // called for one event at a time; or nil
+	Delegate time.Duration // the lease of delegations; 0 for none
 	Traced   bool          // calls and holds have contexts of their own: see Call.Trace and Hold.Trace
 	// Blocked returns the error that says who is in the way of a call.
 	Blocked func(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error
@@ -64,6 +68,7 @@ type Client struct {
 
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
+	local   *delegation.Layer // or nil
 	label   label
 	others  map[string]*stranger // that calls have found in their way, by instance
 	timer   *time.Timer
@@ -88,7 +93,13 @@ func newSignal() signal {
 func New(client redis.UniversalClient, config Config) *Client {
 	apart := !dispatch.OneServer(client)
 	c := build(config, apart)
-	c.servers, c.apart = &oneServer{Layer: c.engine, client: c}, apart
+	lowest := engine.Layer(c.engine)
+	if config.Delegate > 0 && config.Replicas == 0 {
+		c.local = delegation.New(delegation.Config{Instance: c.instance, Owner: protocol.Owner{Process: config.Process},
+			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
+		lowest = c.local
+	}
+	c.servers, c.apart = &oneServer{Layer: lowest, client: c}, apart
 	c.dispatch = []*dispatch.Dispatcher{
 		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: c.rerouted, Wanted: c.wanted})}
 	return c
@@ -174,6 +185,9 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	defer c.over.give()
 	c.closed, c.closing = true, true
 	c.engine.Close(time.Now())
+	if c.local != nil {
+		c.local.Close(time.Now())
+	}
 	if drained {
 		c.engine.AbandonLost(time.Now())
 	} else {
@@ -250,6 +264,9 @@ func (c *Client) unreleased() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	holds, places, err := c.engine.Unreleased()
+	if c.local != nil {
+		holds += c.local.Unreturned()
+	}
 	if err == nil {
 		err = errors.New("the server does not answer")
 	}

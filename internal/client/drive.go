@@ -145,8 +145,19 @@ func (c *Client) digest(results []dispatch.Result) {
 // rerouted has the engine try again at once what other servers have not answered.
 func (c *Client) rerouted() {
 	c.mu.Lock()
-	c.engine.Resume(time.Now())
+	if c.local != nil {
+		c.local.Resume(time.Now())
+	} else {
+		c.engine.Resume(time.Now())
+	}
 	c.flush()
+}
+
+// answer has the process's own memory answer what it can, before anybody waits for that.
+func (c *Client) answer(now time.Time) {
+	if c.local != nil {
+		c.local.Work(now)
+	}
 }
 
 // wanted reports whether a request that replicas are to confirm is still to be sent.
@@ -204,6 +215,9 @@ func (e *ear) Unsubscribed(err error) {
 func (e *ear) Awaited() bool {
 	e.client.mu.Lock()
 	defer e.client.mu.Unlock()
+	if l := e.client.local; l != nil {
+		return l.Awaits()
+	}
 	return e.client.engine.Waiting()
 }
 

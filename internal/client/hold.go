@@ -109,6 +109,9 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		return nil
 	}
 	known, err := c.engine.Release(now, &h.hold)
+	if c.answer(now); !known && h.hold.State() == engine.Finished {
+		known, err = true, h.hold.Err()
+	}
 	fx := c.unlock()
 	if begun {
 		h.end(err)

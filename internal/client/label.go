@@ -38,7 +38,7 @@ func newLabel(text, key string, lease time.Duration) label {
 
 // labels reports whether something is held or waited for and the server is to be told the label. The first
 // request of a Client takes that along; then it is a matter of the label's timer.
-func (c *Client) labels() bool { return !c.label.known && !c.closed && !c.engine.Idle() }
+func (c *Client) labels() bool { return !c.label.known && !c.closed && !c.servers.Idle() }
 
 // tellLabel has every server told the label.
 func (c *Client) tellLabel(fx *effects) {

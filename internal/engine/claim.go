@@ -117,6 +117,8 @@ type claim struct {
 	caller  *Hold         // whose call asks for it
 	lease   time.Duration // that it asks for, or is renewed for
 	longest time.Duration // that the server may keep it for
+	lent    time.Duration // the lease of the delegation that it is granted under; 0 for none
+	below   any           // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	answered time.Time // when the server has answered last
@@ -204,8 +206,8 @@ func (a *attempt) again(lease time.Duration) time.Time {
 // margin is what a client's deadline is short of the server's: clocks may drift apart by one percent.
 func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
-// leaseFor returns the shortest lease, in whole milliseconds, that a client may rely on for d.
-func leaseFor(d time.Duration) time.Duration {
+// LeaseFor returns the shortest lease, in whole milliseconds, that a client may rely on for d.
+func LeaseFor(d time.Duration) time.Duration {
 	lease := max(d, 0) + margin(0)
 	lease += lease / 99
 	return (lease + time.Millisecond - 1).Truncate(time.Millisecond)
@@ -301,6 +303,9 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	r := c.request(counts)
 	r.Script, r.Lease, r.Channels = lua.Reenter, e.leaseOf(lease), e.channels
 	r.Count, r.Sequence, r.Shorten = len(c.holds), c.sequence, shorten
+	for _, x := range c.extensions {
+		r.Extend = max(r.Extend, LeaseFor(x.until.Sub(now)))
+	}
 	until := now.Add(lease - margin(lease))
 	c.told = append(c.told, told{c.sequence, until})
 	if shorten {
@@ -328,7 +333,7 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 		}
 	}
 	for _, x := range c.extensions {
-		lease = max(lease, leaseFor(x.until.Sub(now)))
+		lease = max(lease, LeaseFor(x.until.Sub(now)))
 	}
 	return lease
 }
@@ -358,15 +363,16 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 
 // kept notes that the server keeps the claim for the lease that a request asked for, from a moment not before
 // it was sent.
-func (c *claim) kept(now time.Time, r *Request) {
+func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	c.succeed()
 	c.answered, c.err = now, nil
 	if r.Sent.After(c.sent) {
 		c.sent = r.Sent
 	}
 	if r.Sequence >= c.shortened { // or else the lease may have been shortened since
-		c.rely(r.until())
+		c.rely(r.until(lent))
 	}
+	c.lent = lent.Lease
 }
 
 // rely notes until when the claim can be relied on.
@@ -376,8 +382,19 @@ func (c *claim) rely(until time.Time) {
 	}
 }
 
-// until is when the lease ends that a request asks for, by a client's clock.
-func (r *Request) until() time.Time { return r.Sent.Add(r.Lease.Duration - margin(r.Lease.Duration)) }
+// until is when the lease ends that a request asks for, by a client's clock; under a delegation, no later than
+// that ends.
+func (r *Request) until(lent protocol.Lent) time.Time {
+	until := r.Sent.Add(r.Lease.Duration - margin(r.Lease.Duration))
+	if lent.Lease > 0 {
+		until = earlier(until, Deadline(lent.Sent, lent.Lease))
+	}
+	return until
+}
+
+// Deadline returns until when a client may rely on a lease that the server counts from a moment not before
+// sent.
+func Deadline(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - margin(lease)) }
 
 // asked takes the reply to a request for the lock, or a heartbeat.
 func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
@@ -388,7 +405,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		case reply.Refused, reply.Token > c.token: // in the second case the server had forgotten the claim, and took it for a new one
 			e.lose(now, c, Gone)
 		case reply.Token == c.token: // any other answer is of before the grant
-			c.kept(now, r)
+			c.kept(now, r, reply.Lent)
 			e.schedule(now, c)
 		}
 	case Asking, Queued:
@@ -402,12 +419,15 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		case reply.Token != 0 && reply.Token < c.floor && r.Sent.Before(c.answered): // it has lost that grant
 		case reply.Token != 0:
 			by := AtOnce
-			if c.state == Queued {
+			switch {
+			case reply.Lent.Lease > 0:
+				by = ByDelegation
+			case c.state == Queued:
 				by = ByHeartbeat
 				e.suspect(now, c, reply, r)
 			}
-			c.doubtful = c.troubled(now)
-			c.kept(now, r)
+			c.doubtful = by != ByDelegation && c.troubled(now)
+			c.kept(now, r, reply.Lent)
 			e.granted(now, c, reply.Token, by)
 		default:
 			e.queued(now, c, r, reply)
@@ -442,7 +462,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.lose(now, w, Gone) // or else it need not wait
 		return
 	}
-	c.kept(now, r)
+	c.kept(now, r, reply.Lent)
 	if i := protocol.InstanceOf(reply.Claim); i != "" && i != e.instance && reply.Claim != c.obstacle.Claim {
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
@@ -511,7 +531,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		c.deadline = c.sent.Add(c.lease - margin(c.lease))
 	}
 	h, t := c.caller, c.tenure
-	c.doubtful = c.doubtful || c.troubled(now)
+	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
 	c.succeed()
 	c.token, c.granted, c.brief = token, c.sent, c.under() == nil // it was granted since
 	e.step(c, grants)
@@ -523,7 +543,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	}
 	t.claim[c.mode] = c
 	c.holds = append(c.one[:0], h)
-	h.fresh = by != AtOnce && h.NoRenew // its lease counts from a renewal that is yet to come
+	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew // its lease counts from a renewal that is yet to come
 	if h.path = by; e.replicas > 0 {
 		e.enter(now, c, h)
 	} else {
@@ -672,7 +692,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		return
 	default:
 		due := c.sent.Add(c.period(r.Lease.Duration))
-		c.kept(now, r)
+		c.kept(now, r, reply.Lent)
 		c.doubtful = false
 		for _, h := range c.holds {
 			if h.fresh {
@@ -711,7 +731,7 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		c.confirmed = r.Sequence
 		c.told = slices.DeleteFunc(c.told, func(t told) bool { return t.sequence <= r.Sequence })
 		// A later request may have overtaken this one: then the server has not heeded it.
-		until := r.until()
+		until := r.until(reply.Lent)
 		for _, t := range c.told {
 			until = earlier(until, t.until)
 		}
@@ -868,6 +888,8 @@ func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 		at = c.again(longest)
 	case fresh, c.doubtful:
 		at = now
+	case c.lent > 0:
+		at = c.deadline.Add(-c.lent / lentPart)
 	default:
 		at = c.sent.Add(c.period(longest))
 	}

@@ -51,6 +51,9 @@ const (
 	// sent again, beside the one that is under way, after a sixth.
 	renewAfter  = 3
 	resendAfter = 6
+	// What is granted under a delegation asks for the delegation's new deadline so much before its own: by then
+	// the delegation has been renewed, if the server answers.
+	lentPart = 4
 
 	// What is due within a small part of its lease is sent along with what is due now: few pipelines cost less
 	// than many small ones. A larger part would have more sent than is needed, most of it before its time.
@@ -229,8 +232,11 @@ type Forced struct {
 type Request struct {
 	protocol.Request
 	Sent  time.Time
-	Tag   any   // of Force's caller
+	Tag   any   // of Force's caller, or of the layer below
 	Layer Layer // that put it out, for Received
+	// Extend is for how long the claim is to last from now, of a request that counts its holds because of
+	// calls of Extend; or 0.
+	Extend time.Duration
 
 	lock   *lock
 	claim  *claim // or nil
@@ -271,6 +277,7 @@ const (
 	serves
 	forces
 	buries
+	belows // of the layer below
 )
 
 // Replied takes the reply of a request, or the error with which it failed.
@@ -299,6 +306,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.forced(now, r, reply, err)
 	case buries:
 		e.buried(now, r.lock, err)
+	case belows:
+		e.drop(r.lock)
 	case serves:
 		e.drop(r.lock) // if it failed, the waiters' heartbeats go on from there
 	}
@@ -337,6 +346,12 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 func (e *Engine) send(now time.Time, r *Request) {
 	r.Sent = now
 	e.out.Send = append(e.out.Send, r)
+}
+
+// NewClaim names a claim of the layer below, and returns its number.
+func (e *Engine) NewClaim(m Mode, slot int, o Owner) (protocol.Claim, uint64) {
+	c := e.newClaim(m, slot, o)
+	return c, e.numbers
 }
 
 // newClaim names a claim.
@@ -404,6 +419,9 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 		if c != nil && m.Token >= c.floor { // or else the message is of a grant that was lost
 			e.granted(now, c, m.Token, by)
 		}
+	}
+	if len(m.Dropped) > 0 {
+		e.verify(now, m.Dropped)
 	}
 	for _, n := range m.Look {
 		if c := e.waiting[n]; c != nil {

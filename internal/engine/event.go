@@ -11,7 +11,7 @@ type Event struct {
 	Token int64
 	Path  Path          // of Acquired, and of Woken: ByMessage; ByHeartbeat if no message came; 0 if the call had given up
 	Cause Cause         // of Ended
-	Hold  *Hold         // of all but Voting, and Woken without a Path
+	Hold  *Hold         // of all but Voting, Delegated, Returned, and Woken without a Path
 	Took  time.Duration // of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
 	Err   error         // of Refused, RenewalFailed and Voting
 
@@ -32,10 +32,13 @@ const (
 	Woken                              // a call that waits was granted the lock, or would have been
 	Withdrawn                          // the server knows that a call has given up
 	Voting                             // another number of the servers of a quorum vote
+	Delegated                          // the server has delegated a lock to the RWLock
+	Returned                           // it was returned; Took since others wanted it, or 0
 )
 
 var eventKinds = [...]string{
 	"", "acquired", "refused", "waiting", "ended", "renewed", "renewal failed", "woken", "withdrawn", "voting",
+	"delegated", "returned",
 }
 
 // String returns a text such as "acquired".
@@ -46,14 +49,15 @@ type Path int8
 
 // The paths.
 const (
-	AtOnce      Path = iota + 1 // the first reply granted the lock
-	ByReentry                   // the owner held it
-	ByReply                     // a request of the same RWLock let it in, a release most often
-	ByMessage                   // another process let it in, and said so
-	ByHeartbeat                 // it found out by asking again
+	AtOnce       Path = iota + 1 // the first reply granted the lock
+	ByReentry                    // the owner held it
+	ByReply                      // a request of the same RWLock let it in, a release most often
+	ByMessage                    // another process let it in, and said so
+	ByHeartbeat                  // it found out by asking again
+	ByDelegation                 // the process's own memory granted it
 )
 
-var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat"}
+var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat", "delegated"}
 
 // String returns a text such as "direct".
 func (p Path) String() string { return textOf(paths[:], int(p)) }

@@ -134,7 +134,7 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several
 func (h *Hold) fold(now time.Time) {
 	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
 	h.path, h.confirmBy = 0, time.Time{}                                           // the latter matters to calls that wait for replicas alone
-	if h.state != Live || !h.NoRenew && leaseFor(h.deadline.Sub(now)) <= h.Lease { // or else it was extended
+	if h.state != Live || !h.NoRenew && LeaseFor(h.deadline.Sub(now)) <= h.Lease { // or else it was extended
 		h.deadline = time.Time{}
 	}
 	if h.state > Live && (h.state != Releasing || !now.Before(h.end)) {

@@ -397,10 +397,10 @@ func (h *Hold) need(now time.Time) time.Duration {
 		if h.NoRenew && !h.fresh {
 			lease = min(lease, max(left+margin(h.Lease), time.Millisecond).Round(time.Millisecond))
 		}
-		lease = max(lease, leaseFor(left)) // it may have been extended
+		lease = max(lease, LeaseFor(left)) // it may have been extended
 	}
 	if !h.end.IsZero() {
-		lease = min(lease, leaseFor(h.end.Sub(now)))
+		lease = min(lease, LeaseFor(h.end.Sub(now)))
 	}
 	return lease
 }

@@ -228,6 +228,15 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 	return nil
 }
 
+// verify renews the holds of the claims with these numbers, which somebody has dropped by force.
+func (e *Engine) verify(now time.Time, numbers []uint64) {
+	for _, c := range e.timeline.All() {
+		if c.state == Held && slices.Contains(numbers, c.number) {
+			e.renew(now, c)
+		}
+	}
+}
+
 func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
 	if err == nil {
 		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run

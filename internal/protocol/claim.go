@@ -126,6 +126,9 @@ func InstanceOf(claim string) string {
 	return instance
 }
 
+// Delegated reports whether the claim is a delegation: it belongs to an RWLock, not to an owner.
+func (k Known) Delegated() bool { return k.Owner.Handle == 0 }
+
 // ParseClaim reads the name of a claim.
 func ParseClaim(id string) (Known, error) {
 	f := strings.Split(id, ":")

@@ -23,6 +23,13 @@ type Reply struct {
 	Last int64
 	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
 	Vote int64
+	// Top, of Delegate, is the last token that is reserved for local writers; 0 for a read delegation.
+	Top int64
+	// Recalled, of Delegate, says that others wait for the delegation's end.
+	Recalled bool
+	// Lent is not zero if the reply comes from the process's own memory: what it grants, or confirms, lasts no
+	// longer than the delegation.
+	Lent Lent
 	// Unmarked says that the server's mark is not the one that the request knows: it votes for nobody.
 	Unmarked bool
 	// Of Lock and RLock that were not granted the lock: what is in the way.
@@ -40,6 +47,12 @@ type Reply struct {
 	Told Message
 	// Mute is why the server could not tell others what it has granted them, or "".
 	Mute string
+}
+
+// Lent is until when a delegation lasts, by its last renewal.
+type Lent struct {
+	Sent  time.Time // the request
+	Lease time.Duration
 }
 
 // What Unlock, RUnlock, Renew, Reenter, Force and Serve reply.
@@ -79,6 +92,8 @@ func Decode(s *lua.Script, reply any) (Reply, error) {
 		return decodeGrant(reply)
 	case lua.Vote, lua.RVote:
 		return decodeVote(reply)
+	case lua.Delegate:
+		return decodeDelegation(reply)
 	case lua.Renew:
 		if n, ok := reply.(int64); ok && (n == NotThere || n == Done) {
 			return Reply{Code: int(n)}, nil
@@ -140,6 +155,32 @@ func decodeGrant(reply any) (r Reply, err error) {
 	return Reply{}, badReply(reply)
 }
 
+func decodeDelegation(reply any) (r Reply, err error) {
+	v, ok := reply.([]any)
+	if !ok || len(v) != 7 || !r.told(v) {
+		return Reply{}, badReply(reply)
+	}
+	code, ok0 := v[0].(int64)
+	token, ok4 := v[4].(string)
+	top, ok5 := v[5].(string)
+	recalled, ok6 := v[6].(int64)
+	if !ok0 || !ok4 || !ok5 || !ok6 || code != NotThere && code != Done {
+		return Reply{}, badReply(reply)
+	}
+	r.Code, r.Recalled = int(code), recalled == 1
+	if code == Done {
+		if r.Token, err = parseToken(token); err != nil {
+			return Reply{}, badReply(reply)
+		}
+	}
+	if top != "" {
+		if r.Top, err = parseToken(top); err != nil {
+			return Reply{}, badReply(reply)
+		}
+	}
+	return r, nil
+}
+
 func decodeCode(reply any) (r Reply, err error) {
 	code, ok := reply.(int64)
 	if v, many := reply.([]any); many && len(v) == 4 && r.told(v) {
@@ -174,14 +215,17 @@ func parseToken(s string) (int64, error) {
 	return n, nil
 }
 
-// A Message tells an instance what a step has granted its waiters: "<token> <more> <number> …", and behind a
+// A Message tells an instance what a step has granted its waiters: "<token> <more> <number> …"; behind a
 // comma the numbers of those that are to look again, since what is in front of them ends earlier than they
-// know.
+// know; behind a semicolon those of delegations that are recalled; and behind an exclamation mark those of
+// claims that were dropped by force.
 type Message struct {
-	Token   int64
-	More    bool // as in Reply
-	Granted []uint64
-	Look    []uint64
+	Token    int64
+	More     bool // as in Reply
+	Granted  []uint64
+	Look     []uint64
+	Recalled []uint64
+	Dropped  []uint64
 }
 
 // ParseMessage reads a message, and reports whether it is one. An empty message grants nothing.
@@ -189,7 +233,15 @@ func ParseMessage(s string) (m Message, ok bool) {
 	if s == "" {
 		return m, true
 	}
+	s, dropped, _ := strings.Cut(s, "!")
+	s, recalled, _ := strings.Cut(s, ";")
 	grants, looks, _ := strings.Cut(s, ",")
+	if m.Dropped, ok = parseNumbers(dropped); !ok {
+		return Message{}, false
+	}
+	if m.Recalled, ok = parseNumbers(recalled); !ok {
+		return Message{}, false
+	}
 	if m.Look, ok = parseNumbers(looks); !ok {
 		return Message{}, false
 	}

@@ -28,6 +28,8 @@ type Request struct {
 	// lease was set so, it is lengthened by another Reenter, not by Renew: the request that set it may run
 	// again.
 	Shorten bool
+	Keep    bool  // of Delegate: renew the delegation, and never begin one
+	Used    int64 // of Return: the last token that was used of a write delegation; 0 for a read delegation
 	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most
 	// Confirm they are waited for.
 	Replicas int
@@ -80,6 +82,8 @@ var (
 	boxedOneKey    any = "1"
 	boxedWait      any = "wait"
 	boxedTry       any = "try"
+	boxedTake      any = "take"
+	boxedKeep      any = "keep"
 	boxedShorten   any = "set"
 	boxedLengthen  any = "longer"
 	boxedNone      any = ""
@@ -127,6 +131,18 @@ func (r *Request) Argv(args []any) []any {
 			how = boxedTry
 		}
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation, r.Ballot.Wanted, orNone(r.Ballot.ID))
+	case lua.Delegate:
+		how := boxedTake
+		if r.Keep {
+			how = boxedKeep
+		}
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how)
+	case lua.Return:
+		used := boxedNone
+		if r.Used > 0 {
+			used = TokenArg(r.Used)
+		}
+		args = append(args, r.Channels, used)
 	case lua.Renew:
 		args = append(args, r.Lease.ms, r.Lease.keep)
 	case lua.Reenter:

@@ -51,6 +51,17 @@ local function readers_next()
   return owed ~= '' and call('ZCOUNT', QUEUE, '-inf', owed - READERS_FIRST) or 0
 end
 
+-- Recalls the delegations that are in the way.
+local function recall()
+  if holder == 'shared' then
+    for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
+      note(recalls, id)
+    end
+  elseif is_delegation(holder) then
+    note(recalls, holder)
+  end
+end
+
 local rank
 if waits then
   rank = call('ZRANK', QUEUE, claim)
@@ -75,6 +86,14 @@ if is_write(claim) then
 elseif pending > 0 and not is_write(holder) and (rank or waiting) >= first then
   ahead = 1
 end
+if is_write(claim) or is_write(holder) then
+  recall()
+end
+-- The next token is larger than the last, but that a delegation reserves some, and may give them back: it is not smaller than the time.
+local last = fence or ''
+if is_write(holder) and is_delegation(holder) and last > now then
+  last = now
+end
 local told, mute = conclude()
 local mode = is_write(holder) and 'write' or holder ~= '' and 'read' or ''
-return {'', more, told, mute, math.ceil(left), ahead, mode, whose, fence or ''}
+return {'', more, told, mute, math.ceil(left), ahead, mode, whose, last}

@@ -7,6 +7,7 @@ QUEUE = KEYS[3]
 WAKE = 'rwlock:wake:' -- what the names of the channels begin with, with the default prefix
 STEP = 250         -- the most waiters that one script grants the lock to, or removes
 NEARBY = 10        -- the most dead waiters that a waiter removes ahead of itself
+DELEGATES = 64     -- the most read delegations of a lock
 DEAD = 100         -- the most dead readers that a renewal removes
 SAMPLE = 4         -- how many fields sweep looks at
 SHORT = '240000'   -- the time to live that suffices for most leases, ms

@@ -1,9 +1,9 @@
--- Queues a reader in the common case: a live writer holds the lock; or live readers hold it, and a live writer is first in line.
+-- Queues a reader in the common case: a live writer, no delegation, holds the lock; or live readers hold it, and a live writer is first in line.
 -- shared/blocked.lua handles all other cases.
 local holder, plus = string.match(owner, '^(%S+) ?(%+?)$')
 local kind = holder and string.sub(holder, 1, 1)
 local written, shared = kind == 'w', holder == 'shared'
-if holder ~= ARGV[1] and (written and holder ~= ARGV[8] or (shared or kind == 'r') and plus == '+') then
+if holder ~= ARGV[1] and (written and holder ~= ARGV[8] and string.sub(holder, -2) ~= ':0' or (shared or kind == 'r') and plus == '+') then
   local last = shared and call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES') or {}
   local first = not written and call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1] or ''
   local its_slot, its_number = string.match(first, '^w:([^:]+:%d+):(%d+)')

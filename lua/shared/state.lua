@@ -13,6 +13,7 @@
 --   readers   how many read holds the writer has
 --   pending   how many writers wait
 --   ticket    the last ticket that was given out
+--   delegated the claims of read delegations, each followed by a space, and perhaps of some that have ended
 --   owed      the ticket up to which waiting readers go before the next writer, while a step has left some of them
 --   <slot>    the last claim of that slot, and its state:
 --               "<number> <s> ended"             a tombstone: it was released
@@ -124,6 +125,11 @@ end
 
 local function is_write(id)
   return string.sub(id, 1, 1) == 'w'
+end
+
+-- Whether a claim is a delegation: it belongs to no owner, but to an RWLock.
+local function is_delegation(id)
+  return string.sub(id, -2) == ':0'
 end
 
 -- The slot of a claim, and its number.

@@ -4,7 +4,9 @@
 
 local more = 0              -- 1 if this step could not grant the lock to all waiters whose turn it is
 local granted = {}          -- by claim: whether this step granted it the lock, or asked it to look again
-local grants, asks = {}, {} -- by instance: the numbers of the claims that were granted the lock, and that are to look again
+-- By instance: the numbers of the claims that were granted the lock, that are to look again, that are delegations which are recalled, and
+-- that were dropped by force.
+local grants, asks, recalls, drops = {}, {}, {}, {}
 local answered              -- the claim that the reply itself informs
 
 local function note(list, id)
@@ -34,17 +36,25 @@ local function ask_first()
   end
 end
 
--- Notifies the waiters, with one message to each instance: "<token> <more> <number> …" for those that were granted the lock, then
--- ",<number> …" for those that are to look again. Returns the message for the caller's own instance, which goes into the reply, and
--- why other instances could not be notified.
+-- Adds numbers to the messages to their instances, behind a mark.
+local function add(messages, mark, list)
+  for instance, numbers in pairs(list) do
+    messages[instance] = (messages[instance] or '') .. mark .. string.sub(numbers, 2)
+  end
+end
+
+-- Notifies those that it concerns, with one message to each instance: "<token> <more> <number> …" for those that were granted the lock,
+-- then ",<number> …" for those that are to look again, ";<number> …" for delegations that are recalled, and "!<number> …" for what was
+-- dropped by force. Returns the message for the caller's own instance, which goes into the reply, and why other instances could not be
+-- notified.
 local function wake()
   local messages, mute = {}, ''
   for instance, numbers in pairs(grants) do
     messages[instance] = fence .. ' ' .. more .. numbers
   end
-  for instance, numbers in pairs(asks) do
-    messages[instance] = (messages[instance] or '') .. ',' .. string.sub(numbers, 2)
-  end
+  add(messages, ',', asks)
+  add(messages, ';', recalls)
+  add(messages, '!', drops)
   local mine = string.match(claim, '^%l:([^:]+)')
   for instance, message in pairs(messages) do
     if instance ~= mine then

@@ -27,6 +27,7 @@ type Climate struct {
 	Drift     bool // clocks run at rates up to one percent apart
 	Shared    bool // RWLocks whose owners are the same
 	Crowd     bool // of more readers than one step lets in
+	Delegates bool // locks are delegated
 	Strict    bool // nothing keeps a request from the server for long: turns can be checked
 
 	whole, engines bool // for whole RWLocks, or engines, alone
@@ -101,6 +102,16 @@ var Climates = []Climate{
 	{Name: "storm", Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50},
 		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true, Failovers: true,
 		Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+	{Name: "delegated", Delegates: true, Strict: true, engines: true},
+	{Name: "delegated, crashes", Delegates: true, Crashes: true, Closes: true, Dozes: true, Forgets: true},
+	{Name: "delegated, lossy", Delegates: true, Drift: true, Deafness: true,
+		Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}},
+	{Name: "delegated, stalls", Delegates: true, Stalls: true, Freezes: true, Cuts: true, Dozes: true},
+	{Name: "delegated, flushes", Delegates: true, Flushes: true, Evicts: true, Failovers: true, Forces: true, engines: true},
+	{Name: "delegated storm", Delegates: true,
+		Weather:  Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50},
+		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true, Failovers: true,
+		Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
 }
 
 const (
@@ -118,13 +129,14 @@ var leases = []time.Duration{150 * time.Millisecond, time.Second, 5 * time.Secon
 
 // limits are the bounds that a referee holds the library to; they depend on what goes wrong in the world.
 type limits struct {
-	slop    time.Duration // how late a call may return after its end
-	notice  time.Duration // from a loss of data until all holders know of it
-	steady  bool          // nothing happens that a hold which is renewed could be lost by
-	slack   time.Duration // from a call until its request is surely at the server; 0: no bound is known
-	gap     time.Duration // the longest that a lock lies free while somebody waits, after a release
-	lapse   time.Duration // the same after the loss of a hold
-	overrun int           // the most writers that enter while a reader waits
+	slop      time.Duration // how late a call may return after its end
+	notice    time.Duration // from a loss of data until all holders know of it
+	steady    bool          // nothing happens that a hold which is renewed could be lost by
+	slack     time.Duration // from a call until its request is surely at the server; 0: no bound is known
+	gap       time.Duration // the longest that a lock lies free while somebody waits, after a release
+	lapse     time.Duration // the same after the loss of a hold
+	unordered bool          // the order of arrival is that of each process
+	overrun   int           // the most writers that enter while a reader waits
 }
 
 // limits returns the bounds where no lease is longer than longest.
@@ -143,6 +155,10 @@ func (c Climate) limits(longest time.Duration) limits {
 	l.lapse = margin + handover
 	if c.Crowd {
 		l.gap += 25 * maxLatency // several steps
+	}
+	if c.Delegates {
+		l.unordered = true // who waits in a process goes behind who waits at the server, once the lock is recalled
+		l.gap += 20 * time.Millisecond
 	}
 	if c.Drift {
 		l.lapse += longest / 25

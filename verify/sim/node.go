@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/delegation"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
@@ -139,6 +140,7 @@ func (t *table) check(r *protocol.Request) {
 type node struct {
 	*table
 	engine  *engine.Engine
+	layer   engine.Layer // the engine, or what delegates locks to it
 	wire    *wire
 	process uuid.UUID
 	ppm     int64 // by so many millionths its clock is fast
@@ -168,6 +170,13 @@ func (t *table) newProcess(seed uint64, c Climate) process {
 	n.engine = engine.New(engine.Config{
 		Prefix: prefix, Instance: fmt.Sprintf("instance%03d", len(t.nodes)), Lease: t.w.lease, Observe: true,
 	})
+	n.layer = n.engine
+	if c.Delegates {
+		n.layer = delegation.New(delegation.Config{
+			Instance: fmt.Sprintf("instance%03d", len(t.nodes)), Owner: protocol.Owner{Process: n.process},
+			Lease: max(t.w.lease/10, 150*time.Millisecond), Hold: t.w.lease, Observe: true, Eager: rng.IntN(2) == 0,
+		}, n.engine)
+	}
 	t.nodes = append(t.nodes, n)
 	return n
 }
@@ -193,8 +202,18 @@ func (n *node) global(local time.Time) time.Time {
 // do has the engine do something, and does what it wants done.
 func (n *node) do(fn func(e *engine.Engine, now time.Time)) {
 	fn(n.engine, n.clock())
+	n.flush()
+}
+
+// hand hands something to the lowest layer, and does what is to be done.
+func (n *node) hand(fn func(l engine.Layer, now time.Time)) {
+	fn(n.layer, n.clock())
+	n.flush()
+}
+
+func (n *node) flush() {
 	var fx engine.Effects
-	n.engine.Flush(n.clock(), &fx)
+	n.layer.Flush(n.clock(), &fx)
 	for _, r := range fx.Send {
 		n.wire.send(r)
 	}
@@ -215,7 +234,7 @@ func (n *node) do(fn func(e *engine.Engine, now time.Time)) {
 		n.wire.relisten()
 	}
 	n.arm()
-	if n.closing != nil && n.engine.Idle() {
+	if n.closing != nil && n.layer.Idle() {
 		n.closing.wake()
 	}
 }
@@ -233,7 +252,7 @@ func (n *node) later(fn func()) {
 
 // arm sets the timer, which fires a little late.
 func (n *node) arm() {
-	at, ok := n.engine.Next()
+	at, ok := n.layer.Next()
 	if !ok || n.stopped || !n.armed.IsZero() && !at.Before(n.armed) {
 		return
 	}
@@ -249,7 +268,7 @@ func (n *node) arm() {
 func (n *node) tick() {
 	n.armed = time.Time{}
 	if !n.stopped {
-		n.do((*engine.Engine).Tick)
+		n.hand(engine.Layer.Tick)
 	}
 }
 
@@ -397,15 +416,20 @@ func (n *node) close() (err error) {
 	for n.frozen {
 		n.sleep(10 * time.Millisecond)
 	}
-	n.do((*engine.Engine).Close)
+	n.do(func(e *engine.Engine, now time.Time) {
+		e.Close(now)
+		if d, ok := n.layer.(*delegation.Layer); ok {
+			d.Close(now)
+		}
+	})
 	n.closing = n.current
-	for end := n.at.Add(engine.EndTimeout); !n.engine.Idle() && n.at.Before(end); {
+	for end := n.at.Add(engine.EndTimeout); !n.layer.Idle() && n.at.Before(end); {
 		n.park(end)
 	}
 	n.closing = nil
 	n.stopped = true
 	n.wire.unsubscribe()
-	if !n.engine.Idle() {
+	if !n.layer.Idle() {
 		holds, places, cause := n.engine.Unreleased()
 		err = fmt.Errorf("%d holds and %d places in queues end with their leases: %v", holds, places, cause)
 	}
@@ -414,7 +438,7 @@ func (n *node) close() (err error) {
 
 // settled reports whether the engine has forgotten everything that is over.
 func (n *node) settled() error {
-	if n.killed || !n.engine.Idle() {
+	if n.killed || !n.layer.Idle() {
 		return nil
 	}
 	for _, g := range n.holds {

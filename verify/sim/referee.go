@@ -252,7 +252,7 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 		}
 	}
 	for _, v := range lk.waiters {
-		waits := !v.try && v.asked.Add(r.slack).Before(u.asked) && !v.over()
+		waits := !(r.unordered && v.on != u.on) && !v.try && v.asked.Add(r.slack).Before(u.asked) && !v.over()
 		switch {
 		case v.on.dead():
 			continue
@@ -262,6 +262,9 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 				u.who, u.asked.Sub(r.start), u.name, v.who, v.asked.Sub(r.start))
 		case waits && u.mode == rwlock.Read && v.mode == rwlock.Write && u.try:
 			r.violation("try: %s reads %q before %s, who waits", u.who, u.name, v.who)
+		}
+		if r.unordered {
+			continue
 		}
 		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && !v.over() &&
 			lk.written.Sub(v.asked) > r.slack {

@@ -61,12 +61,13 @@ var kinds = map[engine.EventKind]string{
 	engine.Acquired: "acquired", engine.Refused: "refused", engine.Queueing: "queueing", engine.Ended: "ended",
 	engine.Renewed:       "renewed",
 	engine.RenewalFailed: "renewal failed", engine.Woken: "woken", engine.Withdrawn: "withdrawn",
+	engine.Delegated: "delegated", engine.Returned: "returned",
 }
 
 var paths = map[engine.Path]string{
 	engine.AtOnce: "at once", engine.ByReentry: "by re-entry", engine.ByReply: "by reply",
 	engine.ByMessage:   "by message",
-	engine.ByHeartbeat: "by heartbeat",
+	engine.ByHeartbeat: "by heartbeat", engine.ByDelegation: "by delegation",
 }
 
 var causes = map[engine.Cause]string{

@@ -159,7 +159,7 @@ func (x *exchange) fail(try int, err error) {
 func (x *exchange) end(reply protocol.Reply, err error) {
 	x.failed = x.try
 	x.w.flying = slices.DeleteFunc(x.w.flying, func(other *exchange) bool { return other == x })
-	x.w.n.do(func(e *engine.Engine, now time.Time) { e.Replied(now, x.r, reply, err) })
+	x.w.n.hand(func(l engine.Layer, now time.Time) { l.Replied(now, x.r, reply, err) })
 }
 
 // A subscription is to the channel of the node's engine.
@@ -201,7 +201,7 @@ func (w *wire) subscribe() {
 			s.registered = true
 			w.deliver(s, func() {
 				w.wait = firstWait
-				n.do((*engine.Engine).Subscribed)
+				n.hand(engine.Layer.Subscribed)
 			})
 		})
 	})
@@ -228,7 +228,7 @@ func (w *wire) publish(message string) {
 	if s == nil || !s.registered {
 		return
 	}
-	hear := func() { w.n.do(func(e *engine.Engine, now time.Time) { e.Heard(now, message) }) }
+	hear := func() { w.n.hand(func(l engine.Layer, now time.Time) { l.Heard(now, message) }) }
 	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
 	case 1:
 		return
@@ -249,7 +249,7 @@ func (w *wire) lose(err error) {
 	}
 	w.sub = nil
 	n.later(func() {
-		n.do(func(e *engine.Engine, now time.Time) { e.Unsubscribed(now, err) })
+		n.hand(func(l engine.Layer, now time.Time) { l.Unsubscribed(now, err) })
 		wait := w.wait
 		w.wait = min(2*w.wait, lastWait)
 		n.after(wait, func() {

@@ -1,0 +1,674 @@
+package delegation
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/puretest"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+const (
+	hold      = 30 * time.Second
+	lease     = 3 * time.Second
+	block     = int64(lease / time.Microsecond)
+	someToken = int64(1_763_763_763_000_000)
+)
+
+var errSilence = fmt.Errorf("%w", errors.New("i/o timeout"))
+
+// A rig is an engine and a layer below it whose server is the test.
+type rig struct {
+	t       *testing.T
+	now     time.Time
+	engine  *engine.Engine
+	layer   *Layer
+	sent    []*engine.Request // without an answer
+	events  []engine.Event
+	listens bool
+	handles uint64
+	token   int64
+}
+
+func newRig(t *testing.T) *rig {
+	t.Parallel()
+	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), token: someToken}
+	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: hold})
+	r.layer = New(Config{Instance: "instance-01", Lease: lease, Hold: hold, Observe: true}, r.engine)
+	r.do(func() { r.layer.Subscribed(r.now) })
+	return r
+}
+
+// do has something happen, and takes what is sent.
+func (r *rig) do(fn func()) {
+	r.t.Helper()
+	fn()
+	var fx engine.Effects
+	r.layer.Flush(r.now, &fx)
+	r.sent = append(r.sent, fx.Send...)
+	r.events = append(r.events, fx.Events...)
+	r.listens = r.listens || fx.Listen
+	for _, h := range r.engine.Current() {
+		if n := r.layer.names[protocol.KeysOf("p", h.Name).Lock]; h.State() == engine.Live && n != nil && n.table.holders.Len() > 0 {
+			require.False(r.t, h.Deadline().After(n.until), "D1: a hold outlasts its delegation")
+		}
+	}
+}
+
+// call begins a call.
+func (r *rig) call(h engine.Hold) *engine.Hold {
+	r.t.Helper()
+	if h.Owner == (engine.Owner{}) {
+		r.handles++
+		h.Owner = engine.Owner{Handle: r.handles}
+	}
+	if h.Name == "" {
+		h.Name = "n"
+	}
+	if h.Lease == 0 {
+		h.Lease = hold
+	}
+	h.Bounded = true
+	c := &h
+	r.do(func() { r.engine.Acquire(r.now, c) })
+	return c
+}
+
+func (r *rig) read() *engine.Hold  { return r.call(engine.Hold{Mode: protocol.Read}) }
+func (r *rig) write() *engine.Hold { return r.call(engine.Hold{Mode: protocol.Write}) }
+
+// release ends a hold, and returns whether it was there, which must be known at once.
+func (r *rig) release(h *engine.Hold) error {
+	r.t.Helper()
+	var known bool
+	var err error
+	r.do(func() { known, err = r.engine.Release(r.now, h) })
+	if known {
+		return err
+	}
+	require.Equal(r.t, engine.Finished, h.State(), "the release is under way")
+	return h.Err()
+}
+
+// next takes out the first request without an answer of a script.
+func (r *rig) next(s *lua.Script) *engine.Request {
+	r.t.Helper()
+	k := slices.IndexFunc(r.sent, func(q *engine.Request) bool { return q.Script == s })
+	require.GreaterOrEqual(r.t, k, 0, "no %s is sent", s.Name)
+	q := r.sent[k]
+	r.sent = slices.Delete(r.sent, k, k+1)
+	return q
+}
+
+// sends returns how many requests without an answer there are of a script.
+func (r *rig) sends(s *lua.Script) (n int) {
+	for _, q := range r.sent {
+		if q.Script == s {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rig) reply(q *engine.Request, reply protocol.Reply) {
+	r.t.Helper()
+	r.do(func() { r.layer.Replied(r.now, q, reply, nil) })
+}
+
+func (r *rig) fail(q *engine.Request) {
+	r.do(func() { r.layer.Replied(r.now, q, protocol.Reply{}, errSilence) })
+}
+
+// granted is the reply that grants a request.
+func (r *rig) granted(q *engine.Request) protocol.Reply {
+	r.token += 10
+	switch q.Script {
+	case lua.Lock, lua.RLock:
+		return protocol.Reply{Token: r.token}
+	case lua.Delegate:
+		reply := protocol.Reply{Code: protocol.Done, Token: r.token}
+		if q.Claim.ID.(string)[0] == 'w' {
+			reply.Top = r.token + block
+		}
+		return reply
+	}
+	return protocol.Reply{Code: protocol.Done}
+}
+
+// answer grants the first request of a script.
+func (r *rig) answer(s *lua.Script) *engine.Request {
+	r.t.Helper()
+	q := r.next(s)
+	r.reply(q, r.granted(q))
+	return q
+}
+
+// use locks and unlocks a name at the server.
+func (r *rig) use(name string, m protocol.Mode) {
+	r.t.Helper()
+	h := r.call(engine.Hold{Name: name, Mode: m})
+	lock, unlock := lua.Lock, lua.Unlock
+	if m == protocol.Read {
+		lock, unlock = lua.RLock, lua.RUnlock
+	}
+	r.answer(lock)
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.answer(unlock)
+}
+
+// delegate has a name delegated, and returns the number of the delegation.
+func (r *rig) delegate(name string, m protocol.Mode) (number uint64) {
+	r.t.Helper()
+	r.use(name, m)
+	h := r.call(engine.Hold{Name: name, Mode: m})
+	q := r.answer(lua.Delegate)
+	require.Equal(r.t, engine.Live, h.State())
+	require.NoError(r.t, r.release(h))
+	require.Empty(r.t, r.sent)
+	k, err := protocol.ParseClaim(q.Claim.ID.(string))
+	require.NoError(r.t, err)
+	require.True(r.t, k.Delegated())
+	return k.Number
+}
+
+func (r *rig) hear(format string, args ...any) {
+	r.t.Helper()
+	r.do(func() { r.layer.Heard(r.now, fmt.Sprintf(format, args...)) })
+}
+
+// pass lets time pass, and does what comes due.
+func (r *rig) pass(d time.Duration) {
+	r.t.Helper()
+	end := r.now.Add(d)
+	for {
+		at, ok := r.layer.Next()
+		if !ok || at.After(end) {
+			break
+		}
+		if at.After(r.now) {
+			r.now = at
+		}
+		r.do(func() { r.layer.Tick(r.now) })
+	}
+	r.now = end
+}
+
+func TestPure(t *testing.T) {
+	t.Parallel()
+	puretest.Check(t, "internal/engine", "internal/order", "internal/protocol", "lua")
+}
+
+// While a lock is delegated, its pairs cost no request.
+func TestPairsUnderADelegationSendNothing(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	for range 100 {
+		for _, h := range []*engine.Hold{r.read(), r.write()} {
+			_ = h
+		}
+		for _, h := range r.engine.Current() {
+			if h.State() == engine.Live {
+				require.NoError(t, r.release(h))
+			}
+		}
+		for _, h := range r.engine.Current() {
+			require.Equal(t, engine.Live, h.State(), "what was released lets in who waited")
+			require.NoError(t, r.release(h))
+		}
+	}
+	require.Empty(t, r.sent)
+}
+
+// D1: a call is granted only while the delegation is live by the local deadline, which counts from when the
+// last request that was answered was sent; and what is held then is lost.
+func TestNothingIsGrantedAfterTheDeadline(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	begun := r.now
+	q := r.next(lua.Delegate)
+	r.now = r.now.Add(100 * time.Millisecond) // while the request is under way
+	r.reply(q, r.granted(q))
+	require.Equal(t, engine.Live, h.State())
+	deadline := engine.Deadline(begun, lease)
+	require.Equal(t, deadline, h.Deadline())
+
+	r.now = deadline.Add(-1)
+	require.Equal(t, engine.Live, r.call(engine.Hold{Mode: protocol.Write, Owner: h.Owner}).State(), "it re-enters")
+	r.now = deadline
+	other := r.read()
+	require.NotEqual(t, engine.Live, other.State())
+	require.Equal(t, 1, r.sends(lua.RLock), "the server answers it")
+	require.Equal(t, 1, r.sends(lua.Return))
+	r.do(func() { r.layer.Tick(r.now) })
+	require.ErrorIs(t, h.Err(), engine.ErrLost)
+}
+
+// D1: a renewal moves the deadlines of the delegation, and with it those of the holds under it.
+func TestHoldsLastAsLongAsTheirDelegationIsRenewed(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	h := r.write()
+	for range 50 {
+		r.pass(lease / 3)
+		for r.sends(lua.Delegate) > 0 {
+			q := r.next(lua.Delegate)
+			require.True(t, q.Keep)
+			r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + 2*block})
+		}
+		require.Equal(t, engine.Live, h.State())
+	}
+	require.Empty(t, r.sent)
+	r.pass(lease)
+	require.Equal(t, engine.Lapsed, h.State(), "nothing renews it any more")
+}
+
+// D1: a hold under a delegation can be made longer than the delegation's lease: the delegation is renewed for
+// that long.
+func TestExtendedHoldExtendsTheDelegation(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	h := r.write()
+	var x engine.Extension
+	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
+	over, _ := x.Over()
+	require.False(t, over)
+	q := r.next(lua.Delegate)
+	require.GreaterOrEqual(t, q.Lease.Duration, time.Minute)
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token})
+	over, err := x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	require.False(t, h.Deadline().Before(r.now.Add(time.Minute)))
+	require.NoError(t, r.release(h))
+	require.Equal(t, 1, r.sends(lua.Return), "nobody is to wait for a minute if the process dies now")
+}
+
+// D3: after a recall nobody new is let in, but those that hold the lock re-enter. Who waited goes on at the
+// server, in order of arrival, and so does who comes.
+func TestNothingNewAfterARecall(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	holder := r.write()
+	var waiting []*engine.Hold
+	for i := range 6 {
+		m := protocol.Read
+		if i%2 == 0 {
+			m = protocol.Write
+		}
+		waiting = append(waiting, r.call(engine.Hold{Mode: m}))
+	}
+	require.Empty(t, r.sent)
+	r.hear(";%d", number)
+	require.Len(t, r.sent, 6)
+	for i, h := range waiting {
+		require.Equal(t, h, r.sent[i].Hold(), "in order of arrival")
+	}
+	late := r.read()
+	require.Equal(t, late, r.sent[6].Hold())
+	for _, m := range []protocol.Mode{protocol.Write, protocol.Read} {
+		again := r.call(engine.Hold{Mode: m, Owner: holder.Owner})
+		require.Equal(t, engine.Live, again.State(), "re-entry")
+		require.Zero(t, r.sends(lua.Return))
+		require.NoError(t, r.release(again))
+	}
+	require.Zero(t, r.sends(lua.Return), "D4: it is not returned while somebody holds the lock")
+	require.NoError(t, r.release(holder))
+	require.Equal(t, 1, r.sends(lua.Return), "D4: it is returned by the last release")
+	for _, h := range append(waiting, late) {
+		require.Equal(t, engine.Wanted, h.State())
+	}
+}
+
+// D4: an idle delegation is returned at once, and one that is used with its last release, in whatever mode.
+func TestReturnedOnceNobodyIsInside(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Read)
+	r.hear(";%d", number)
+	require.Equal(t, 1, r.sends(lua.Return))
+	r.answer(lua.Return)
+
+	number = r.delegate("m", protocol.Write)
+	writer := r.call(engine.Hold{Name: "m", Mode: protocol.Write})
+	reads := r.call(engine.Hold{Name: "m", Mode: protocol.Read, Owner: writer.Owner})
+	r.hear(";%d", number)
+	require.NoError(t, r.release(writer))
+	require.Empty(t, r.sent, "the downgraded hold is inside")
+	require.NoError(t, r.release(reads))
+	require.Equal(t, 1, r.sends(lua.Return))
+}
+
+// D5: a recall names the delegation. One of another number is void, late or doubled.
+func TestRecallOfAnotherNumberIsVoid(t *testing.T) {
+	r := newRig(t)
+	first := r.delegate("n", protocol.Write)
+	r.hear(";%d", first)
+	r.hear(";%d", first)
+	require.Equal(t, 1, r.sends(lua.Return))
+	r.answer(lua.Return)
+	r.now = r.now.Add(time.Second)
+	for range 3 { // it has answered few calls, so more of them are needed before the next
+		r.use("n", protocol.Write)
+	}
+	h := r.write()
+	r.answer(lua.Delegate)
+	require.Equal(t, engine.Live, h.State())
+	r.hear(";%d !%d", first, first)
+	r.hear(";%d", first)
+	require.NoError(t, r.release(h))
+	require.Empty(t, r.sent)
+}
+
+// A recall may overtake the reply that grants the delegation.
+func TestRecallBeforeTheGrantIsKnown(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	q := r.next(lua.Delegate)
+	k, err := protocol.ParseClaim(q.Claim.ID.(string))
+	require.NoError(t, err)
+	r.hear(";%d", k.Number)
+	r.reply(q, r.granted(q))
+	require.Equal(t, engine.Wanted, h.State())
+	require.Equal(t, []*engine.Hold{nil, h}, []*engine.Hold{r.sent[0].Hold(), r.sent[1].Hold()})
+	require.Equal(t, lua.Return, r.sent[0].Script)
+}
+
+// D6: the tokens of local writers grow, and stay within what is reserved; a reader's is that of the writer
+// before it. A renewal reserves more. The return says which was the last.
+func TestLocalTokens(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	q := r.next(lua.Delegate)
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1000, Top: 1003})
+	require.EqualValues(t, 1001, h.Token())
+	require.NoError(t, r.release(h))
+	for _, want := range []int64{1002, 1003} {
+		w := r.write()
+		require.Equal(t, want, w.Token())
+		require.NoError(t, r.release(w))
+		reader := r.read()
+		require.Equal(t, want, reader.Token())
+		require.NoError(t, r.release(reader))
+	}
+	w := r.write()
+	require.Equal(t, engine.Wanted, w.State(), "there is no token left")
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1000, Top: 1013})
+	require.EqualValues(t, 1004, w.Token())
+
+	queued := r.write()
+	require.NoError(t, r.release(w))
+	require.EqualValues(t, 1005, queued.Token())
+	require.NoError(t, r.release(queued))
+	r.do(func() { r.layer.Close(r.now) })
+	require.EqualValues(t, 1005, r.next(lua.Return).Used)
+}
+
+// D7: delegations are asked for and used only while the subscription stands. If it fell, they are returned;
+// if it stands again, each is renewed before it is used.
+func TestUsedOnlyWhileTheSubscriptionStands(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	r.do(func() { r.layer.Subscribed(r.now) })
+	h := r.write()
+	require.Equal(t, engine.Wanted, h.State())
+	q := r.next(lua.Delegate)
+	require.True(t, q.Keep)
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+	require.Equal(t, engine.Live, h.State())
+
+	r.do(func() { r.layer.Unsubscribed(r.now, errSilence) })
+	other := r.write()
+	require.Equal(t, engine.Wanted, other.State())
+	require.Equal(t, other, r.next(lua.Lock).Hold())
+	require.NoError(t, r.release(h))
+	r.answer(lua.Return)
+	for range 5 {
+		r.use("m", protocol.Write) // no delegation is asked for
+	}
+}
+
+// D7: the subscription is asked for before the first delegation.
+func TestSubscribesBeforeTheFirstDelegation(t *testing.T) {
+	r := newRig(t)
+	r.layer.listening = false
+	r.use("n", protocol.Read)
+	require.False(t, r.listens)
+	r.use("n", protocol.Read)
+	require.True(t, r.listens)
+	r.do(func() { r.layer.Subscribed(r.now) })
+	r.read()
+	r.answer(lua.Delegate)
+}
+
+// D8: if the message is lost, a renewal's reply says that the delegation is recalled.
+func TestRenewalTellsOfARecall(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	r.pass(lease / 3)
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block, Recalled: true})
+	require.Equal(t, 1, r.sends(lua.Return))
+}
+
+// D9: a delegation is not asked for on a name's first use, nor for nine times the duration of a return after a
+// recall.
+func TestWhenToAskForADelegation(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Read)
+	for range fewShare { // so that it has paid
+		require.NoError(t, r.release(r.read()))
+	}
+	h := r.read()
+	r.hear(";%d", number)
+	r.now = r.now.Add(20 * time.Millisecond)
+	require.NoError(t, r.release(h))
+	r.answer(lua.Return)
+	for range 8 {
+		r.now = r.now.Add(20 * time.Millisecond)
+		r.use("n", protocol.Read)
+	}
+	r.now = r.now.Add(20 * time.Millisecond)
+	r.read()
+	r.answer(lua.Delegate)
+}
+
+// D9: a request that is refused is not made again soon, and the call goes to the server.
+func TestRefusedDelegation(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.NotThere})
+	r.answer(lua.Lock)
+	require.Equal(t, engine.Live, h.State())
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.answer(lua.Unlock)
+	for range 3 {
+		r.use("n", protocol.Write)
+	}
+	r.write()
+	r.answer(lua.Delegate)
+}
+
+// D9: a delegation that is not used for its lease is returned, and of more than 1,024 idle ones the least
+// recently used.
+func TestIdleDelegationsAreReturned(t *testing.T) {
+	r := newRig(t)
+	for i := range mostIdle {
+		r.delegate(fmt.Sprint("n", i), protocol.Read)
+	}
+	require.NoError(t, r.release(r.call(engine.Hold{Name: "n0", Mode: protocol.Read})))
+	r.use("more", protocol.Read)
+	h := r.call(engine.Hold{Name: "more", Mode: protocol.Read})
+	r.answer(lua.Delegate)
+	require.Empty(t, r.sent)
+	require.NoError(t, r.release(h))
+	require.Equal(t, "n1", r.next(lua.Return).Name())
+
+	r = newRig0(t)
+	r.delegate("n", protocol.Write)
+	begun := r.now
+	for r.sends(lua.Return) == 0 {
+		r.pass(lease / 30)
+		for r.sends(lua.Delegate) > 0 {
+			r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+		}
+	}
+	require.InDelta(t, lease.Seconds(), r.now.Sub(begun).Seconds(), lease.Seconds()/2)
+}
+
+// newRig0 returns another rig of the same test.
+func newRig0(t *testing.T) *rig {
+	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), token: someToken}
+	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: hold})
+	r.layer = New(Config{Instance: "instance-01", Lease: lease, Hold: hold}, r.engine)
+	r.do(func() { r.layer.Subscribed(r.now) })
+	return r
+}
+
+// Calls that are to be renewed otherwise than the delegation go to the server, and so does what re-enters
+// under them.
+func TestSpecialCallsGoToTheServer(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Read)
+	for _, h := range []engine.Hold{{Mode: protocol.Read, NoRenew: true}, {Mode: protocol.Read, Lease: hold / 2}} {
+		c := r.call(h)
+		r.answer(lua.RLock)
+		require.Equal(t, engine.Live, c.State())
+	}
+	w := r.call(engine.Hold{Name: "m", Mode: protocol.Write, NoRenew: true})
+	r.answer(lua.Lock)
+	r.call(engine.Hold{Name: "m", Mode: protocol.Read, Owner: w.Owner})
+	require.Equal(t, w.Owner, r.next(lua.RLock).Hold().Owner)
+}
+
+// A writer among callers that only read has the delegation returned: it waits at the server, behind it. From
+// then on the lock is delegated for writing, too.
+func TestWriterEndsAReadDelegation(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Read)
+	reader := r.read()
+	w := r.write()
+	require.Equal(t, w, r.next(lua.Lock).Hold())
+	require.NoError(t, r.release(reader))
+	r.answer(lua.Return)
+	r.do(func() { r.engine.GiveUp(r.now, w, errSilence) })
+	r.answer(lua.Unlock)
+	r.read()
+	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID.(string)[0])
+}
+
+// Where calls of the RWLock itself are in the way at the server, new ones wait for a moment, so that the lock
+// can be delegated.
+func TestCallsWaitForThoseAtTheServer(t *testing.T) {
+	r := newRig(t)
+	first := r.write()
+	r.answer(lua.Lock)
+	second := r.write()
+	require.Empty(t, r.sent)
+	require.Equal(t, engine.Failed, r.call(engine.Hold{Mode: protocol.Write, Try: true, Owner: engine.Owner{Handle: 99}}).State()|engine.Failed)
+	r.next(lua.Lock) // a Try does not wait
+	r.do(func() { _, _ = r.engine.Release(r.now, first) })
+	r.answer(lua.Unlock)
+	require.Zero(t, r.sends(lua.Delegate), "the Try is at the server")
+	r.pass(gatePatience)
+	require.Equal(t, second, r.next(lua.Lock).Hold(), "it has waited for long enough")
+}
+
+// D10: what the server has lost is told by the next renewal; what was dropped by force, by a message at once.
+func TestLossIsTold(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"by a renewal", "by a message"} {
+		number := r.delegate(name, protocol.Write)
+		h := r.call(engine.Hold{Name: name, Mode: protocol.Write})
+		if name == "by a message" {
+			r.hear("!%d", number)
+		} else {
+			r.pass(lease / 3)
+		}
+		r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.NotThere})
+		require.Equal(t, engine.Lapsed, h.State())
+		require.ErrorIs(t, r.release(h), engine.ErrLost)
+		r.answer(lua.Return)
+		r.answer(lua.Unlock)
+		require.Empty(t, r.sent)
+	}
+	require.True(t, r.layer.Idle())
+}
+
+// A request for a delegation that fails, or is not answered, is given up, and returned in case it was
+// granted. The calls go to the server.
+func TestUnansweredDelegation(t *testing.T) {
+	r := newRig(t)
+	for name, fails := range map[string]bool{"fails": true, "unanswered": false} {
+		r.use(name, protocol.Write)
+		h := r.call(engine.Hold{Name: name, Mode: protocol.Write})
+		q := r.next(lua.Delegate)
+		if fails {
+			r.fail(q)
+		} else {
+			r.pass(lease / resendAfter)
+			defer r.reply(q, r.granted(q)) // too late
+		}
+		require.Equal(t, h, r.next(lua.Lock).Hold())
+		r.fail(r.next(lua.Return))
+		r.pass(firstRetry)
+		r.answer(lua.Return)
+	}
+}
+
+// Close returns all delegations in one go, and those that are used with the holds under them.
+func TestCloseReturnsEverything(t *testing.T) {
+	r := newRig(t)
+	for i := range 5 {
+		r.delegate(fmt.Sprint("n", i), protocol.Write)
+	}
+	r.call(engine.Hold{Name: "n0", Mode: protocol.Write})
+	r.do(func() {
+		r.engine.Close(r.now)
+		r.layer.Close(r.now)
+	})
+	require.Equal(t, 5, r.sends(lua.Return))
+	for range 5 {
+		require.False(t, r.layer.Idle())
+		r.answer(lua.Return)
+	}
+	require.True(t, r.layer.Idle())
+	require.Zero(t, r.layer.Unreturned())
+}
+
+// A delegation that was returned, and that a failover has brought back, is returned again.
+func TestDelegationThatCameBackIsReturned(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	claim := r.layer.numbers[number].claim.ID.(string)
+	r.hear(";%d", number)
+	r.answer(lua.Return)
+	r.write()
+	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: claim, Again: time.Second}})
+	require.Equal(t, claim, r.next(lua.Return).Claim.ID)
+	require.Zero(t, r.sends(lua.Unlock), "the engine does not take it for a claim of its own")
+}
+
+// A call that waits at the server behind the RWLock's own delegation is told of a hold under it.
+func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	claim := r.layer.numbers[number].claim.ID.(string)
+	holder := r.write()
+	w := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
+	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: claim, Again: time.Second},
+		Told: protocol.Message{Recalled: []uint64{number}}})
+	o, known, ours := r.engine.Obstacle(r.now, w)
+	require.True(t, known && ours)
+	require.Equal(t, holder.Owner, o.Holder)
+	require.NoError(t, r.release(holder))
+	require.Equal(t, 1, r.sends(lua.Return))
+}

@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// This file serves the layer between the engine and the server that answers some requests from memory: see
+// internal/delegation.
+
+// Below returns where the layer below keeps what it knows of the claim that a request is about, for as long
+// as the engine knows the claim; nil if the request is about none.
+func (r *Request) Below() *any {
+	if r.claim == nil {
+		return nil
+	}
+	return &r.claim.below
+}
+
+// Again has a claim that waits ask again at once, which a request of it has asked for before.
+func (e *Engine) Again(now time.Time, r *Request) {
+	if c := r.claim; c.state == Queued {
+		e.sendAsk(now, c)
+		e.schedule(now, c)
+	}
+}
+
+// Lose says that a claim is gone that a request has asked for.
+func (e *Engine) Lose(now time.Time, r *Request) {
+	if c := r.claim; c.state == Held {
+		e.lose(now, c, Gone)
+	}
+}
+
+// Request returns a request of the layer below about a lock. Its reply is to be handed to Replied.
+func (e *Engine) Request(now time.Time, name string, p protocol.Request, tag any) *Request {
+	lk := e.use(name)
+	p.Keys, p.Channels = lk.keys, e.channels
+	return &Request{Request: p, Sent: now, Tag: tag, lock: lk, kind: belows}
+}
+
+// Name returns the name of the lock that the request is about.
+func (r *Request) Name() string { return r.lock.name }
+
+// Mode returns the mode of the claim that the request is about.
+func (r *Request) Mode() Mode { return r.claim.mode }
+
+// Owner returns the owner of the claim that the request is about.
+func (r *Request) Owner() Owner { return r.claim.tenure.owner }

@@ -1,0 +1,97 @@
+-- Delegates the lock to the caller's RWLock, which then grants it in its own process; or renews a delegation. Nothing is queued: a
+-- delegation is refused while others are in its way, or wait.
+--
+-- KEYS   1 lock  2 leases  3 queue
+-- ARGV   1 claim, with handle 0  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels  6 time to live of the keys, ms
+--        7 "take", or "keep": renew it, and never begin one
+-- Reply  {code, more, wake, mute, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: of the grant, or "";
+--        top: the last token that is reserved for local writers, or ""; recalled: 1 if others wait for its end
+
+--#include clock.lua
+local CHANNELS = ARGV[5]
+--#include state.lua
+--#include leases.lua
+--#include holders.lua
+--#include hold.lua
+--#include serve.lua
+--#include sweep.lua
+
+-- The read delegations that stand, each followed by a space.
+local function delegated()
+  local ids, n = '', 0
+  for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
+    if id == holder or several() and tonumber(call('ZSCORE', LEASES, id) or 0) > ms then
+      ids, n = ids .. id .. ' ', n + 1
+    end
+  end
+  return ids, n
+end
+
+-- Begins the delegation, unless something is in its way. Returns its token.
+local function take()
+  if waiting > 0 or holder ~= '' and (is_write(holder) or is_write(claim)) then
+    return
+  end
+  if is_write(claim) then
+    enter(claim, next_token(), ARGV[4], now)
+    live_for(ARGV[4]) -- counted from now, since the last token is to run ahead
+    return token
+  end
+  local ids, n = delegated()
+  if n >= DELEGATES then
+    return
+  end
+  put('delegated', ids .. claim .. ' ')
+  if holder == '' then
+    enter(claim, read_token(), ARGV[4], now)
+  else
+    share({claim}, {ms + ARGV[4]}, read_token())
+  end
+  return fence
+end
+
+if ended() then
+  return {0, unfinished(), '', '', '', '', 0}
+end
+local its_token = held()
+local from = now -- the tokens that are reserved begin here
+if its_token and ARGV[7] == 'keep' then
+  if holder ~= claim and fence - now > BACK then
+    live_for(ARGV[4]) -- as in renew.lua
+  else
+    extend(ARGV[4])
+  end
+elseif its_token then -- the request has run before
+  from = its_token
+  extend(ARGV[4])
+elseif ARGV[7] == 'keep' then
+  return {0, unfinished(), '', '', '', '', 0}
+else
+  local was = holder == claim or string.match(record, '^' .. number .. ' %d+ held')
+  expire()
+  serve()
+  its_token = not was and take()
+  from = its_token
+end
+if not its_token then
+  leave_leases()
+  tombstone(slot, number, 'void')
+  commit(ARGV[6])
+  local told, mute = wake()
+  return {0, more, told, mute, '', '', 0}
+end
+local top = ''
+if is_write(claim) then
+  top = string.format('%.0f', from + ARGV[4] * 1000)
+  if top > fence then
+    fence = top
+    put('fence', fence)
+  end
+  top = fence
+end
+commit(ARGV[6])
+if record == '' then
+  sweep(several())
+end
+local told, mute = wake()
+return {1, more, told, mute, its_token, top, (is_write(claim) and waiting or pending) > 0 and 1 or 0}
