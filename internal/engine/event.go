@@ -57,7 +57,7 @@ const (
 	ByDelegation                 // the process's own memory granted it
 )
 
-var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat", "delegated"}
+var paths = [...]string{"", "direct", "reentry", "local", "message", "heartbeat", "delegation"}
 
 // String returns a text such as "direct".
 func (p Path) String() string { return textOf(paths[:], int(p)) }
