@@ -167,6 +167,7 @@ func (d *Layer) Work(now time.Time) {
 		o.Extended = append(o.Extended, t.Extended...)
 		o.Forced = append(o.Forced, t.Forced...)
 		o.Blockers = append(o.Blockers, t.Blockers...)
+		o.Shards = append(o.Shards, t.Shards...)
 		o.Forced = append(o.Forced, t.Forced...)
 		o.Log = append(o.Log, t.Log...)
 		o.Events = append(o.Events, t.Events...)
@@ -526,7 +527,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		e.name.out[e.mode]--
 		d.open(now, e.name)
 	}
-	if n := d.names[r.Keys.Lock]; n != nil && r.Script == lua.Force && n.until.After(now) && (n.state == Live || n.state == Recalled) {
+	if n := d.names[r.Keys.Lock]; n != nil && r.Script == lua.Force && (n.state == Live || n.state == Recalled) {
 		d.doubt(now, n) // it was dropped, most likely
 	}
 }

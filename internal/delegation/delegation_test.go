@@ -56,7 +56,8 @@ func (r *rig) do(fn func()) {
 	r.events = append(r.events, fx.Events...)
 	r.listens = r.listens || fx.Listen
 	for _, h := range r.engine.Current() {
-		if n := r.layer.names[protocol.KeysOf("p", h.Name).Lock]; h.State() == engine.Live && n != nil && n.table.holders.Len() > 0 {
+		n := r.layer.names[protocol.KeysOf("p", h.Name).Lock]
+		if h.State() == engine.Live && n != nil && n.table.holders.Len() > 0 {
 			require.False(r.t, h.Deadline().After(n.until), "D1: a hold outlasts its delegation")
 		}
 	}
@@ -241,7 +242,8 @@ func TestNothingIsGrantedAfterTheDeadline(t *testing.T) {
 	require.Equal(t, deadline, h.Deadline())
 
 	r.now = deadline.Add(-1)
-	require.Equal(t, engine.Live, r.call(engine.Hold{Mode: protocol.Write, Owner: h.Owner}).State(), "it re-enters")
+	require.Equal(t, engine.Live, r.call(engine.Hold{Mode: protocol.Write, Owner: h.Owner}).State(),
+		"it re-enters")
 	r.now = deadline
 	other := r.read()
 	require.NotEqual(t, engine.Live, other.State())
@@ -454,7 +456,8 @@ func TestRenewalTellsOfARecall(t *testing.T) {
 	r := newRig(t)
 	r.delegate("n", protocol.Write)
 	r.pass(lease / 3)
-	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block, Recalled: true})
+	r.reply(r.next(lua.Delegate),
+		protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block, Recalled: true})
 	require.Equal(t, 1, r.sends(lua.Return))
 }
 
@@ -573,8 +576,8 @@ func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	r.answer(lua.Lock)
 	second := r.write()
 	require.Empty(t, r.sent)
-	require.Equal(t, engine.Failed, r.call(engine.Hold{Mode: protocol.Write, Try: true, Owner: engine.Owner{Handle: 99}}).State()|engine.Failed)
-	r.next(lua.Lock) // a Try does not wait
+	try := r.call(engine.Hold{Mode: protocol.Write, Try: true})
+	require.Equal(t, try, r.next(lua.Lock).Hold(), "a Try does not wait")
 	r.do(func() { _, _ = r.engine.Release(r.now, first) })
 	r.answer(lua.Unlock)
 	require.Zero(t, r.sends(lua.Delegate), "the Try is at the server")
@@ -652,7 +655,7 @@ func TestDelegationThatCameBackIsReturned(t *testing.T) {
 	r.hear(";%d", number)
 	r.answer(lua.Return)
 	r.write()
-	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: claim, Again: time.Second}})
+	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})
 	require.Equal(t, claim, r.next(lua.Return).Claim.ID)
 	require.Zero(t, r.sends(lua.Unlock), "the engine does not take it for a claim of its own")
 }
@@ -664,11 +667,16 @@ func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
 	claim := r.layer.numbers[number].claim.ID.(string)
 	holder := r.write()
 	w := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
-	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: claim, Again: time.Second},
+	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim),
 		Told: protocol.Message{Recalled: []uint64{number}}})
 	o, known, ours := r.engine.Obstacle(r.now, w)
 	require.True(t, known && ours)
 	require.Equal(t, holder.Owner, o.Holder)
 	require.NoError(t, r.release(holder))
 	require.Equal(t, 1, r.sends(lua.Return))
+}
+
+// inTheWay says that a claim holds the lock for writing.
+func inTheWay(claim string) protocol.Obstacle {
+	return protocol.Obstacle{Mode: protocol.Write, Claim: claim, Again: time.Second}
 }
