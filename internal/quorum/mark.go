@@ -209,10 +209,10 @@ func (q *Quorum) newGeneration() string {
 func (q *Quorum) start(now time.Time, generation string) {
 	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
-		if !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" {
+		if !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry) {
 			continue
 		}
-		if !s.asking && !now.Before(s.retry) {
+		if !s.asking {
 			q.askMark(now, s, "start", s.lease, s.mark.ID, generation)
 		}
 		if partly {

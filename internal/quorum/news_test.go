@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -95,4 +96,28 @@ func TestQuestionsAreAnswered(t *testing.T) {
 	asked = 3
 	r.pass(time.Minute)
 	require.Equal(t, 1, told2)
+}
+
+// A client that starts the servers one after the other, as it misses one, goes on without one that refuses.
+func TestServerThatRefusesToStartHoldsUpNoOther(t *testing.T) {
+	r := newRig(t)
+	r.quorum = New(Config{Servers: 5, Prefix: "p", Instance: "instance-01"}, r.engine)
+	var generation [5]string
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Server == 4: // it is silent
+			return nil
+		case q.Script != lua.Mark:
+			return r.vote(someToken)
+		case q.Ballot.Args[0] == "start" && q.Server == 0: // its id is the first
+			return refusal("OOM command not allowed")
+		case q.Ballot.Args[0] == "start":
+			generation[q.Server] = q.Ballot.Args[3].(string)
+		}
+		return markOf(q.Server, generation[q.Server], false, "")
+	}
+	h := r.acquire(protocol.Write, false)
+	r.answer()
+	r.pass(3 * time.Second)
+	require.Equal(t, engine.Live, h.State())
 }

@@ -36,7 +36,7 @@ type rig struct {
 	events  []engine.Event
 	handles uint64
 	token   int64
-	answers func(*Request) any // what requests are answered with at once while time passes; nil for no answer
+	answers func(*Request) any // what requests are answered with at once while time passes, or an error; nil for no answer
 }
 
 func newRig(t *testing.T) *rig {
@@ -180,7 +180,8 @@ func (r *rig) answer() {
 		q := r.sent[k]
 		if raw := r.answers(q); raw != nil {
 			r.sent = slices.Delete(r.sent, k, k+1)
-			r.reply(q, raw)
+			err, _ := raw.(error)
+			r.do(func() { r.quorum.Replied(r.now, q, raw, err) })
 		} else {
 			k++
 		}

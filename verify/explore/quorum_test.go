@@ -33,6 +33,8 @@ var plans, largePlans = []string{
 	"w r cold",
 	"w w cold passes 1",
 	"W W W cold apart",
+	"w w forces 1",
+	"w w stalls 1 crashes 1",
 }, []string{
 	"W W five",
 	"W r r",
@@ -49,6 +51,11 @@ var plans, largePlans = []string{
 	"w w lost 1 crashes 1",
 	"W W W cold apart passes 1",
 	"W W stalls 1",
+	"W W forces 1",
+	"W w stalls 1",
+	"W R stalls 1",
+	"w w stalls 1 passes 1",
+	"w w stalls 1 late 1",
 	"W w lost 1 crashes 1",
 }
 
