@@ -48,6 +48,7 @@ const (
 	// The longer a round trip takes, the more requests come meanwhile: over far away servers, which are not in
 	// memory, that many bytes travel together for each near of it.
 	near      = 500 * time.Microsecond
+	far       = 2 * near
 	mostBytes = 1 << 16
 	// mostQueued is how many requests may wait to be sent. While a server does not answer, what waits is sent
 	// again and again.
@@ -255,6 +256,15 @@ func (d *Dispatcher) work() {
 			d.wake.Wait()
 			d.idle--
 		}
+		if d.trip > far && d.sending > 0 { // what is about to be added would wait for another goroutine
+			d.mu.Unlock()
+			runtime.Gosched()
+			d.mu.Lock()
+			if d.queued() == 0 {
+				d.mu.Unlock()
+				continue
+			}
+		}
 		x.requests = d.take(x.requests)
 		if d.wait > 0 {
 			d.mu.Unlock()
@@ -269,7 +279,7 @@ func (d *Dispatcher) work() {
 		d.sending++
 		x.begun = time.Now()
 		alone := d.sending == 1 && len(x.requests) == 1
-		crowd = !alone && d.trip <= 2*near
+		crowd = !alone && d.trip <= far
 		x.alone = false
 		if x.checks = alone && d.callers.client != nil && x.begun.Sub(d.callers.checked) > trust/2; x.checks {
 			d.callers.checked, d.callers.may = x.begun, false
