@@ -84,15 +84,7 @@ type world struct {
 // servers.
 func everywhere(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	t.Parallel()
-	t.Run("bubble", func(t *testing.T) {
-		t.Parallel()
-		inBubble(t, fn)
-	})
-	t.Run("quorum", func(t *testing.T) {
-		t.Parallel()
-		inQuorum(t, fn)
-	})
+	bubbled(t, fn)
 	if testing.Short() {
 		return
 	}
