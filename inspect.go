@@ -26,7 +26,8 @@ type Holder struct {
 	Lease time.Duration // how much of the lease is left
 	Since time.Time     // when the lock was granted, by the server's clock; zero if that was set back since
 	// Delegated says that the lock is delegated to an RWLock, which grants it to its own callers: see
-	// WithDelegation. Owner stands for all of them, and Token of the State is the last that is reserved for them.
+	// WithDelegation. Owner stands for all of them, and Token of the State is the last that is reserved for
+	// them.
 	Delegated bool
 }
 
@@ -78,10 +79,10 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 	return s
 }
 
-// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders are told by a message if
-// their RWLock has a subscription, because calls of it have waited or locks are delegated to it; the others find
-// out at their next renewal or call, which reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock
-// returns an error, the holds may have ended, or may end later.
+// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders are told by a message
+// if their RWLock has a subscription, because calls of it have waited or locks are delegated to it; the
+// others find out at their next renewal or call, which reports ErrLost. Until then, only the fencing token
+// stops them. If ForceUnlock returns an error, the holds may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
 	err := rw.check(ctx, name)
 	if err == nil {

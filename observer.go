@@ -82,37 +82,42 @@ type Event struct {
 	Dropped int
 }
 
-// An EventKind says what has happened. Its method String returns a text such as "acquired". Later versions may
-// have others.
+// An EventKind says what has happened. Its method String returns a text such as "acquired". Later versions
+// may have others.
 type EventKind = engine.EventKind
 
 // The kinds of events.
 const (
-	EventAcquired      EventKind = engine.Acquired      // a call has got the lock
-	EventRefused       EventKind = engine.Refused       // a call that asked for the lock has failed
-	EventWaiting       EventKind = engine.Queueing      // a call has to wait; EventAcquired or EventRefused follows
+	EventAcquired EventKind = engine.Acquired // a call has got the lock
+	EventRefused  EventKind = engine.Refused  // a call that asked for the lock has failed
+	// a call has to wait; EventAcquired or EventRefused follows
+	EventWaiting       EventKind = engine.Queueing
 	EventEnded         EventKind = engine.Ended         // a hold has ended
 	EventRenewed       EventKind = engine.Renewed       // the lease of an owner's holds was renewed
 	EventRenewalFailed EventKind = engine.RenewalFailed // a renewal has failed, and is tried again
 	EventWoken         EventKind = engine.Woken         // a waiting call was told of its grant: see Event.Path
 	EventWithdrawn     EventKind = engine.Withdrawn     // the server knows that a call has given up
-	EventVoting        EventKind = engine.Voting        // fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
-	EventDelegated     EventKind = engine.Delegated     // the server has delegated a lock to the RWLock: see WithDelegation; Name and Mode are set
-	EventReturned      EventKind = engine.Returned      // the RWLock has returned it: Duration is how long others had to wait for that, or 0
+	// fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
+	EventVoting EventKind = engine.Voting
+	// the server has delegated a lock to the RWLock: see WithDelegation; Name and Mode are set
+	EventDelegated EventKind = engine.Delegated
+	// the RWLock has returned it: Duration is how long others had to wait for that, or 0
+	EventReturned EventKind = engine.Returned
 )
 
-// A Path is how a call got the lock. Its method String returns a text such as "direct". Later versions may have
-// others.
+// A Path is how a call got the lock. Its method String returns a text such as "direct". Later versions may
+// have others.
 type Path = engine.Path
 
 // The paths.
 const (
-	PathDirect    Path = engine.AtOnce       // the lock was free, or held by readers that it could join
-	PathReentry   Path = engine.ByReentry    // the owner held the lock
-	PathLocal     Path = engine.ByReply      // it waited, and a release by the same RWLock let it in
-	PathMessage   Path = engine.ByMessage    // it waited, and another process let it in, with a message
-	PathHeartbeat Path = engine.ByHeartbeat  // it waited, and found out by asking again
-	PathDelegated Path = engine.ByDelegation // the lock is delegated to the RWLock, which granted it without a request
+	PathDirect    Path = engine.AtOnce      // the lock was free, or held by readers that it could join
+	PathReentry   Path = engine.ByReentry   // the owner held the lock
+	PathLocal     Path = engine.ByReply     // it waited, and a release by the same RWLock let it in
+	PathMessage   Path = engine.ByMessage   // it waited, and another process let it in, with a message
+	PathHeartbeat Path = engine.ByHeartbeat // it waited, and found out by asking again
+	// the lock is delegated to the RWLock, which granted it without a request
+	PathDelegated Path = engine.ByDelegation
 )
 
 // A Reason is why a hold ended. Its method String returns a text such as "released". Later versions may have
@@ -121,17 +126,20 @@ type Reason = engine.Cause
 
 // The reasons. After all but ReasonReleased and ReasonClosed, the hold was lost.
 const (
-	ReasonReleased  Reason = engine.Released  // by Unlock
-	ReasonExpired   Reason = engine.Expired   // it was not renewed in time, or ended by NoRenew or MaxHold
-	ReasonGone      Reason = engine.Gone      // the server does not know the hold: ForceUnlock, or a loss of data
+	ReasonReleased Reason = engine.Released // by Unlock
+	ReasonExpired  Reason = engine.Expired  // it was not renewed in time, or ended by NoRenew or MaxHold
+	// the server does not know the hold: ForceUnlock, or a loss of data
+	ReasonGone      Reason = engine.Gone
 	ReasonClosed    Reason = engine.Closed    // by Close
 	ReasonForgotten Reason = engine.Forgotten // nothing referred to the hold any more, and it has expired
 )
 
 func eventOf(e client.Event) Event {
 	return Event{
-		Kind: e.Kind, Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token, Path: e.Path, Try: e.Try,
-		Reason: e.Cause, Context: e.Context, Duration: e.Took, Err: e.Err, Servers: e.Servers, Voting: e.Voting, Dropped: e.Dropped,
+		Kind: e.Kind, Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token, Path: e.Path,
+		Try:    e.Try,
+		Reason: e.Cause, Context: e.Context, Duration: e.Took, Err: e.Err, Servers: e.Servers, Voting: e.Voting,
+		Dropped: e.Dropped,
 	}
 }
 

@@ -67,8 +67,10 @@ func configure(opts []Option) (config, error) {
 
 // client returns what the running client is made of.
 func (c config) client() client.Config {
-	running := client.Config{Prefix: c.prefix, Label: c.label, Lease: c.lease, Strict: c.strict, Replicas: c.replicas,
-		Confirm: c.confirm, Process: processID, Delegate: c.delegate, Logger: c.logger, Traced: c.tracer != nil, Blocked: blocked}
+	running := client.Config{Prefix: c.prefix, Label: c.label, Lease: c.lease, Strict: c.strict,
+		Replicas: c.replicas,
+		Confirm:  c.confirm, Process: processID, Delegate: c.delegate, Logger: c.logger, Traced: c.tracer != nil,
+		Blocked: blocked}
 	if c.observer != nil {
 		running.Observe = func(e client.Event) { c.observer.Observe(eventOf(e)) }
 	}
@@ -195,12 +197,12 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	}
 }
 
-// WithDelegation lets locks stay with this RWLock while no other wants them. It has the server delegate a lock
-// that it uses again and again: for reading, which several RWLocks may have at the same time, or for reading
-// and writing. Lock and Unlock then send no request. They are granted in this process, by the same rules:
-// phase-fair, in order of arrival, with fencing tokens that grow. When another RWLock asks for the lock, the
-// server recalls the delegation. The RWLock lets nobody new in then, and returns it when the last hold that
-// was taken under it has been released.
+// WithDelegation lets locks stay with this RWLock while no other wants them. It has the server delegate a
+// lock that it uses again and again: for reading, which several RWLocks may have at the same time, or for
+// reading and writing. Lock and Unlock then send no request. They are granted in this process, by the same
+// rules: phase-fair, in order of arrival, with fencing tokens that grow. When another RWLock asks for the
+// lock, the server recalls the delegation. The RWLock lets nobody new in then, and returns it when the last
+// hold that was taken under it has been released.
 //
 // Everybody else pays for it: if this process dies, or is cut off, others wait for each lock that was
 // delegated to it until the delegation's lease is over, although nobody held the lock. So lease should be

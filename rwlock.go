@@ -130,7 +130,8 @@ func prefix(op string, err error) error {
 }
 
 // acquire is what all lock calls do.
-func (rw *RWLock) acquire(ctx context.Context, op string, mode Mode, name string, try bool, opts []LockOption) (*Hold, error) {
+func (rw *RWLock) acquire(ctx context.Context, op string, mode Mode, name string, try bool,
+	opts []LockOption) (*Hold, error) {
 	if err := rw.check(ctx, name); err != nil {
 		return nil, wrap(op, name, err)
 	}
@@ -142,7 +143,8 @@ func (rw *RWLock) acquire(ctx context.Context, op string, mode Mode, name string
 }
 
 // take is acquire with what was checked.
-func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, try bool, req request) (*Hold, error) {
+func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, try bool, req request) (*Hold,
+	error) {
 	owner, known := OwnerFromContext(ctx)
 	if !known {
 		owner = NewOwner()

@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 // A nil client is refused, also one that is nil in a type of its own, and New asks the network nothing.
 func TestNew(t *testing.T) {
 	t.Parallel()
-	for _, c := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil)} {
+	for _, c := range []redis.UniversalClient{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil),
+		(*redis.Ring)(nil)} {
 		rw, err := rwlock.New(c)
 		require.Nil(t, rw)
 		require.ErrorContains(t, err, "client is nil")
@@ -67,7 +68,8 @@ func TestNewQuorumRefusesBadInput(t *testing.T) {
 		require.ErrorContains(t, err, "rwlock: new quorum: ")
 		require.ErrorContains(t, err, text)
 	}
-	_, err := rwlock.NewQuorum([]redis.UniversalClient{client(), client(), client()}, rwlock.WithLease(time.Millisecond))
+	_, err := rwlock.NewQuorum([]redis.UniversalClient{client(), client(), client()},
+		rwlock.WithLease(time.Millisecond))
 	require.ErrorContains(t, err, "lease")
 }
 
@@ -138,8 +140,8 @@ func TestEventsHaveTexts(t *testing.T) {
 	require.Empty(t, rwlock.Path(99).String()+rwlock.EventKind(-1).String())
 }
 
-// Each method of a nil or zero Hold, RWLock, State, Snapshot, LocalHold and LocalWait returns. None panics, and
-// a lock call returns an error.
+// Each method of a nil or zero Hold, RWLock, State, Snapshot, LocalHold and LocalWait returns. None panics,
+// and a lock call returns an error.
 func TestZeroValuesAreSafe(t *testing.T) {
 	t.Parallel()
 	for _, zero := range []any{(*rwlock.Hold)(nil), new(rwlock.Hold), (*rwlock.RWLock)(nil), new(rwlock.RWLock),

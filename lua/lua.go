@@ -115,7 +115,9 @@ func (f *folder) read(file string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	code := capitals.ReplaceAllStringFunc(string(text), func(name string) string { return cmp.Or(f.constants[name], name) })
+	code := capitals.ReplaceAllStringFunc(string(text), func(name string) string {
+		return cmp.Or(f.constants[name], name)
+	})
 	f.lines[file] = strings.Split(strings.TrimSuffix(code, "\n"), "\n")
 	return f.lines[file], nil
 }
@@ -132,8 +134,9 @@ func (f *folder) compose(name string) (*Script, error) {
 }
 
 type composer struct {
-	folder   *folder
-	included map[string]bool // by the script itself, outside of its functions and branches: what is there holds for the rest of it
+	folder *folder
+	// by the script itself, outside of its functions and branches: what is there holds for the rest of it
+	included map[string]bool
 	script   *Script
 	source   strings.Builder
 }
@@ -175,12 +178,14 @@ func (s *Script) Explain(message string) string {
 	return position.ReplaceAllStringFunc(message, func(at string) string {
 		before, line, _ := strings.Cut(at, ":")
 		n, err := strconv.Atoi(line)
-		if err != nil || n < 1 || n > len(s.origins) || before == "" && !strings.Contains(message, "Error compiling script") {
+		if err != nil || n < 1 || n > len(s.origins) || before == "" &&
+			!strings.Contains(message, "Error compiling script") {
 			return at
 		}
 		o := s.origins[n-1]
 		place := fmt.Sprintf("lua/%s:%d", o.file, o.line)
-		if m := command.FindStringSubmatch(strings.Split(s.Source, "\n")[n-1]); m != nil && strings.Contains(message, "can't run this command") {
+		if m := command.FindStringSubmatch(strings.Split(s.Source, "\n")[n-1]); m != nil &&
+			strings.Contains(message, "can't run this command") {
 			place += ", " + m[1] // which the server does not say
 		}
 		return place

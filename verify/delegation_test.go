@@ -36,7 +36,8 @@ func newMemory(t rapid.TB) *memory {
 		model: &model.Lock{Now: delegated, Token: delegated, Ended: map[model.Claim]model.Ending{}}}
 	const lease = time.Hour
 	m.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-1_", Lease: lease})
-	m.layer = delegation.New(delegation.Config{Instance: "instance-1_", Lease: lease, Hold: lease, Eager: true}, m.engine)
+	m.layer = delegation.New(delegation.Config{Instance: "instance-1_", Lease: lease, Hold: lease, Eager: true},
+		m.engine)
 	m.layer.Subscribed(m.now)
 	h := &engine.Hold{Name: "l", Owner: engine.Owner{Handle: 100}, Mode: protocol.Write, Lease: lease}
 	m.engine.Acquire(m.now, h)
@@ -45,7 +46,8 @@ func newMemory(t rapid.TB) *memory {
 	if len(fx.Send) != 1 || fx.Send[0].Script != lua.Delegate {
 		t.Fatalf("no delegation is asked for: %v", fx.Send)
 	}
-	m.layer.Replied(m.now, fx.Send[0], protocol.Reply{Code: protocol.Done, Token: delegated - 1, Top: delegated + 1_000_000}, nil)
+	m.layer.Replied(m.now, fx.Send[0], protocol.Reply{Code: protocol.Done, Token: delegated - 1,
+		Top: delegated + 1_000_000}, nil)
 	_, _ = m.engine.Release(m.now, h)
 	m.flush(t)
 	return m
@@ -81,7 +83,8 @@ func (m *memory) ask(t *rapid.T) {
 	}
 	m.number++
 	c := model.Claim{Owner: owner, Number: m.number}
-	h := &engine.Hold{Name: "l", Owner: engine.Owner{Handle: uint64(owner)}, Mode: mode, Try: try, Lease: time.Hour, Bounded: true}
+	h := &engine.Hold{Name: "l", Owner: engine.Owner{Handle: uint64(owner)}, Mode: mode, Try: try,
+		Lease: time.Hour, Bounded: true}
 	m.holds[c] = h
 	m.engine.Acquire(m.now, h)
 	m.flush(t)
@@ -154,21 +157,23 @@ func (m *memory) compare(t *rapid.T, after string) {
 	}
 }
 
-// While a lock is delegated, the process's memory grants it as the model does: to the same claims, in the same
-// order, with the same tokens. It asks no server.
+// While a lock is delegated, the process's memory grants it as the model does: to the same claims, in the
+// same order, with the same tokens. It asks no server.
 func TestDelegatedLockIsTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory(t)
 		t.Repeat(map[string]func(*rapid.T){
-			"ask": m.ask, "askMore": m.ask, "release": m.release, "releaseMore": m.release, "giveUp": m.giveUp, "": func(*rapid.T) {},
+			"ask": m.ask, "askMore": m.ask, "release": m.release, "releaseMore": m.release, "giveUp": m.giveUp,
+			"": func(*rapid.T) {},
 		})
 	})
 }
 
 // A delegate is a delegation of a process: the claim of the number, on a slot of its own.
 func delegate(process, number int, mode protocol.Mode) protocol.Claim {
-	return protocol.NewClaim(mode, instance(process), 1_000_000, uint64(number), protocol.Owner{Process: uuid.UUID{15: byte(process)}})
+	return protocol.NewClaim(mode, instance(process), 1_000_000, uint64(number),
+		protocol.Owner{Process: uuid.UUID{15: byte(process)}})
 }
 
 func take(c protocol.Claim) *protocol.Request {
@@ -199,16 +204,20 @@ func TestDelegationIsRefusedWhileOthersAreInItsWay(t *testing.T) {
 		before      []step
 		write, read int
 	}{
-		"nothing":                    {nil, 1, 1},
-		"a writer":                   {[]step{askFor(writer(3), 10_000, false)}, 0, 0},
-		"a reader":                   {[]step{askFor(reader(3), 10_000, false)}, 0, 1},
-		"readers":                    {[]step{askFor(reader(3), 10_000, false), askFor(reader(4), 10_000, false)}, 0, 1},
-		"a reader and a writer":      {[]step{askFor(reader(3), 10_000, false), askFor(writer(4), 10_000, false)}, 0, 0},
-		"a read delegation":          {[]step{{*take(delegate(2, 40, protocol.Read)), ""}}, 0, 1},
-		"a write delegation":         {[]step{{*take(delegate(2, 40, protocol.Write)), ""}}, 0, 0},
-		"a delegation that is over":  {[]step{{*take(delegate(2, 40, protocol.Write)), ""}, {*giveBack(delegate(2, 40, protocol.Write), 1), ""}}, 1, 1},
-		"its own that it gave back":  {[]step{{*take(read), ""}, {*giveBack(read, 0), ""}}, 0, 0},
-		"a refused one of its own":   {[]step{askFor(writer(3), 10_000, false), {*take(read), ""}, release(writer(3), 0)}, 0, 0},
+		"nothing":  {nil, 1, 1},
+		"a writer": {[]step{askFor(writer(3), 10_000, false)}, 0, 0},
+		"a reader": {[]step{askFor(reader(3), 10_000, false)}, 0, 1},
+		"readers": {[]step{askFor(reader(3), 10_000, false), askFor(reader(4), 10_000, false)},
+			0, 1},
+		"a reader and a writer": {[]step{askFor(reader(3), 10_000, false), askFor(writer(4), 10_000, false)},
+			0, 0},
+		"a read delegation":  {[]step{{*take(delegate(2, 40, protocol.Read)), ""}}, 0, 1},
+		"a write delegation": {[]step{{*take(delegate(2, 40, protocol.Write)), ""}}, 0, 0},
+		"a delegation that is over": {[]step{{*take(delegate(2, 40, protocol.Write)), ""},
+			{*giveBack(delegate(2, 40, protocol.Write), 1), ""}}, 1, 1},
+		"its own that it gave back": {[]step{{*take(read), ""}, {*giveBack(read, 0), ""}}, 0, 0},
+		"a refused one of its own": {[]step{askFor(writer(3), 10_000, false), {*take(read), ""},
+			release(writer(3), 0)}, 0, 0},
 		"a return that came earlier": {[]step{{*giveBack(w, 0), ""}}, 0, 0},
 	} {
 		for mode, q := range map[int]*protocol.Request{c.write: take(w), c.read: take(read)} {
@@ -233,11 +242,16 @@ func TestWaitersRecallDelegations(t *testing.T) {
 		ask       step
 		told      []int
 	}{
-		"a writer behind a write delegation": {[]protocol.Claim{delegate(1, 50, protocol.Write)}, askFor(writer(3), 10_000, false), []int{1}},
-		"a reader behind a write delegation": {[]protocol.Claim{delegate(1, 50, protocol.Write)}, askFor(reader(3), 10_000, false), []int{1}},
-		"a try behind a write delegation":    {[]protocol.Claim{delegate(1, 50, protocol.Write)}, askFor(reader(3), 10_000, true), []int{1}},
-		"a writer behind a read delegation":  {[]protocol.Claim{delegate(1, 50, protocol.Read)}, askFor(writer(3), 10_000, false), []int{1}},
-		"a writer behind read delegations": {[]protocol.Claim{delegate(1, 50, protocol.Read), delegate(2, 50, protocol.Read)},
+		"a writer behind a write delegation": {[]protocol.Claim{delegate(1, 50, protocol.Write)},
+			askFor(writer(3), 10_000, false), []int{1}},
+		"a reader behind a write delegation": {[]protocol.Claim{delegate(1, 50, protocol.Write)},
+			askFor(reader(3), 10_000, false), []int{1}},
+		"a try behind a write delegation": {[]protocol.Claim{delegate(1, 50, protocol.Write)},
+			askFor(reader(3), 10_000, true), []int{1}},
+		"a writer behind a read delegation": {[]protocol.Claim{delegate(1, 50, protocol.Read)},
+			askFor(writer(3), 10_000, false), []int{1}},
+		"a writer behind read delegations": {[]protocol.Claim{delegate(1, 50, protocol.Read),
+			delegate(2, 50, protocol.Read)},
 			askFor(writer(3), 10_000, false), []int{1, 2}},
 	} {
 		var steps []step
@@ -359,16 +373,20 @@ func TestForceTellsWhomItDrops(t *testing.T) {
 		before []step
 		told   map[int]uint64
 	}{
-		"a write delegation":      {[]step{{*take(delegate(1, 50, protocol.Write)), ""}}, map[int]uint64{1: 50}},
-		"a read delegation":       {[]step{{*take(delegate(1, 50, protocol.Read)), ""}, askFor(reader(2), 10_000, false)}, map[int]uint64{1: 50, 2: 2}},
-		"a writer":                {[]step{askFor(writer(1), 10_000, false)}, map[int]uint64{1: 1}},
-		"a reader":                {[]step{askFor(reader(1), 10_000, false)}, map[int]uint64{1: 1}},
-		"the caller's":            {[]step{askFor(writer(3), 10_000, false)}, nil},
-		"nothing":                 {nil, nil},
-		"a writer that reads":     {[]step{askFor(writer(1), 10_000, false), askUnder(1)}, map[int]uint64{1: 1}},
-		"a writer, and a waiter":  {[]step{askFor(writer(1), 10_000, false), askFor(writer(2), 10_000, false)}, map[int]uint64{1: 1}},
-		"readers, and a waiter":   {[]step{askFor(reader(1), 10_000, false), askFor(reader(2), 10_000, false)}, map[int]uint64{1: 1, 2: 2}},
-		"a hold that was dropped": {[]step{askFor(writer(1), 10_000, false), {protocol.Request{Script: lua.Force, Claim: claimOf(0, 97, 97, model.Write)}, ""}}, nil},
+		"a write delegation": {[]step{{*take(delegate(1, 50, protocol.Write)), ""}}, map[int]uint64{1: 50}},
+		"a read delegation": {[]step{{*take(delegate(1, 50, protocol.Read)), ""},
+			askFor(reader(2), 10_000, false)}, map[int]uint64{1: 50, 2: 2}},
+		"a writer":            {[]step{askFor(writer(1), 10_000, false)}, map[int]uint64{1: 1}},
+		"a reader":            {[]step{askFor(reader(1), 10_000, false)}, map[int]uint64{1: 1}},
+		"the caller's":        {[]step{askFor(writer(3), 10_000, false)}, nil},
+		"nothing":             {nil, nil},
+		"a writer that reads": {[]step{askFor(writer(1), 10_000, false), askUnder(1)}, map[int]uint64{1: 1}},
+		"a writer, and a waiter": {[]step{askFor(writer(1), 10_000, false), askFor(writer(2), 10_000, false)},
+			map[int]uint64{1: 1}},
+		"readers, and a waiter": {[]step{askFor(reader(1), 10_000, false), askFor(reader(2), 10_000, false)},
+			map[int]uint64{1: 1, 2: 2}},
+		"a hold that was dropped": {[]step{askFor(writer(1), 10_000, false),
+			{protocol.Request{Script: lua.Force, Claim: claimOf(0, 97, 97, model.Write)}, ""}}, nil},
 	} {
 		r.build(t, c.before)
 		_, told := r.run(t, &protocol.Request{Script: lua.Force, Claim: claimOf(0, 99, 99, model.Write)})

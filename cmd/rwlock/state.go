@@ -62,7 +62,8 @@ func toJSON(s rwlock.State) stateJSON {
 	j := stateJSON{nameJSON: newNameJSON(s.Name), Mode: s.Mode.String(), Token: s.Token, Holders: []holderJSON{},
 		Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
-		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil, h.Delegated}
+		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil,
+			h.Delegated}
 		if !h.Since.IsZero() {
 			since := h.Since.UTC()
 			holder.Since = &since

@@ -238,7 +238,8 @@ func (h *Hold) blocked() error {
 type overError struct {
 	err    error
 	waited time.Duration
-	ctx    context.Context // that has ended it, or nil. Its cause takes a lock to read that all calls with it share
+	// that has ended it, or nil. Its cause takes a lock to read that all calls with it share
+	ctx context.Context
 }
 
 // cause returns the cause of the end of the context, or nil if there is none but that.

@@ -95,7 +95,8 @@ func New(client redis.UniversalClient, config Config) *Client {
 	c := build(config, apart)
 	lowest := engine.Layer(c.engine)
 	if config.Delegate > 0 && config.Replicas == 0 {
-		c.local = delegation.New(delegation.Config{Instance: c.instance, Owner: protocol.Owner{Process: config.Process},
+		c.local = delegation.New(delegation.Config{Instance: c.instance,
+			Owner: protocol.Owner{Process: config.Process},
 			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
 		lowest = c.local
 	}

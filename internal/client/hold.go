@@ -23,7 +23,8 @@ type Hold struct {
 	trace    *trace        // nil without a tracer
 	pcs      [6]uintptr    // of the calls that took it
 	keptTill time.Time     // with AtLeast: when Unlock may release it
-	gaveUp   error         // why the call has returned, though the engine does not know yet; set while Client.mu is locked for reading
+	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for reading
+	gaveUp error
 
 	scope
 }

@@ -357,7 +357,8 @@ func (d *Layer) grant(now time.Time, e *entry) {
 
 // queued tells the engine that an entry waits, or has tried in vain.
 func (d *Layer) queued(now time.Time, e *entry) {
-	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Lent: e.name.lent, Obstacle: e.name.table.obstacle(e)})
+	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Lent: e.name.lent,
+		Obstacle: e.name.table.obstacle(e)})
 }
 
 // serve grants the lock to those whose turn it is.

@@ -461,8 +461,8 @@ func TestRenewalTellsOfARecall(t *testing.T) {
 	require.Equal(t, 1, r.sends(lua.Return))
 }
 
-// D9: a delegation is not asked for on a name's first use, nor for nine times the duration of a return after a
-// recall.
+// D9: a delegation is not asked for on a name's first use, nor for nine times the duration of a return after
+// a recall.
 func TestWhenToAskForADelegation(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Read)
@@ -541,7 +541,8 @@ func newRig0(t *testing.T) *rig {
 func TestSpecialCallsGoToTheServer(t *testing.T) {
 	r := newRig(t)
 	r.delegate("n", protocol.Read)
-	for _, h := range []engine.Hold{{Mode: protocol.Read, NoRenew: true}, {Mode: protocol.Read, Lease: hold / 2}} {
+	for _, h := range []engine.Hold{{Mode: protocol.Read, NoRenew: true},
+		{Mode: protocol.Read, Lease: hold / 2}} {
 		c := r.call(h)
 		r.answer(lua.RLock)
 		require.Equal(t, engine.Live, c.State())

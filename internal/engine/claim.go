@@ -146,10 +146,12 @@ type wanted struct {
 
 // grant is what a claim that was granted the lock holds.
 type grant struct {
-	token    int64
-	granted  time.Time // not after the token was handed out
-	brief    bool      // its release may take the short path: the token is as old as the grant, and no count or long lease was asked for
-	doubtful bool      // its server may have been replaced since: to be renewed at once
+	token   int64
+	granted time.Time // not after the token was handed out
+	// its release may take the short path: the token is as old as the grant, and no count or long lease was
+	// asked for
+	brief    bool
+	doubtful bool // its server may have been replaced since: to be renewed at once
 
 	holds      []*Hold // live ones, and those of calls that re-enter
 	one        [1]*Hold
@@ -242,7 +244,8 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 // request returns a request about the claim.
 func (c *claim) request(k kind) *Request {
 	again := !c.asked.IsZero() || c.failures > 0
-	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock, claim: c, kind: k}
+	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock,
+		claim: c, kind: k}
 }
 
 func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
@@ -382,8 +385,8 @@ func (c *claim) rely(until time.Time) {
 	}
 }
 
-// until is when the lease ends that a request asks for, by a client's clock; under a delegation, no later than
-// that ends.
+// until is when the lease ends that a request asks for, by a client's clock; under a delegation, no later
+// than that ends.
 func (r *Request) until(lent protocol.Lent) time.Time {
 	until := r.Sent.Add(r.Lease.Duration - margin(r.Lease.Duration))
 	if lent.Lease > 0 {
@@ -402,7 +405,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 	case Held:
 		switch {
 		case err != nil:
-		case reply.Refused, reply.Token > c.token: // in the second case the server had forgotten the claim, and took it for a new one
+		// in the second case the server had forgotten the claim, and took it for a new one
+		case reply.Refused, reply.Token > c.token:
 			e.lose(now, c, Gone)
 		case reply.Token == c.token: // any other answer is of before the grant
 			c.kept(now, r, reply.Lent)
@@ -543,7 +547,8 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	}
 	t.claim[c.mode] = c
 	c.holds = append(c.one[:0], h)
-	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew // its lease counts from a renewal that is yet to come
+	// its lease counts from a renewal that is yet to come
+	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
 	if h.path = by; e.replicas > 0 {
 		e.enter(now, c, h)
 	} else {
@@ -651,8 +656,8 @@ func (e *Engine) conclude(c *claim, err error) {
 	}
 }
 
-// concludeUpTo does that for those of which a change of the number of holds, or one before it, tells the server
-// while others remain.
+// concludeUpTo does that for those of which a change of the number of holds, or one before it, tells the
+// server while others remain.
 func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
 	rest := c.leaving[:0]
 	for _, h := range c.leaving {
@@ -799,7 +804,8 @@ func (e *Engine) endLost(now time.Time, c *claim) {
 
 func (e *Engine) record(message string, c *claim, h *Hold, err error) {
 	e.out.Log = append(e.out.Log, Record{
-		Message: message, Name: c.lock.name, Owner: c.tenure.owner, Mode: c.mode, Token: c.token, Hold: h, Err: err})
+		Message: message, Name: c.lock.name, Owner: c.tenure.owner, Mode: c.mode, Token: c.token, Hold: h,
+		Err: err})
 }
 
 func (c *claim) remove(h *Hold) {

@@ -320,7 +320,8 @@ func (e *Engine) heed(now time.Time, lk *lock, r protocol.Reply) {
 	if r.Mute != "" && !e.muted {
 		e.muted = true
 		e.out.Log = append(e.out.Log, Record{
-			Message: "the server may not publish: others hear of grants by their heartbeats alone", Name: lk.name, Err: errors.New(r.Mute)})
+			Message: "the server may not publish: others hear of grants by their heartbeats alone", Name: lk.name,
+			Err: errors.New(r.Mute)})
 	}
 	e.proceed(now, lk, r.More)
 }
@@ -336,9 +337,10 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 		lk.refs++
 		e.serving++
 		e.send(now, &Request{
-			Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Claim: e.newClaim(Mode(protocol.Read), 0, Owner{}), Channels: e.channels},
-			lock:    lk,
-			kind:    serves,
+			Request: protocol.Request{Script: lua.Serve, Keys: lk.keys,
+				Claim: e.newClaim(Mode(protocol.Read), 0, Owner{}), Channels: e.channels},
+			lock: lk,
+			kind: serves,
 		})
 	}
 }
@@ -473,7 +475,8 @@ func (e *Engine) Unsubscribed(now time.Time, err error) {
 	if err != nil && !protocol.Passing(err) && !e.unheard {
 		e.unheard = true
 		e.out.Log = append(e.out.Log, Record{
-			Message: "the server refuses the subscription: waiters hear of grants by their heartbeats alone", Err: err})
+			Message: "the server refuses the subscription: waiters hear of grants by their heartbeats alone",
+			Err:     err})
 	}
 }
 

@@ -9,11 +9,13 @@ type Event struct {
 	Owner Owner
 	Mode  Mode
 	Token int64
-	Path  Path          // of Acquired, and of Woken: ByMessage; ByHeartbeat if no message came; 0 if the call had given up
-	Cause Cause         // of Ended
-	Hold  *Hold         // of all but Voting, Delegated, Returned, and Woken without a Path
-	Took  time.Duration // of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
-	Err   error         // of Refused, RenewalFailed and Voting
+	// of Acquired, and of Woken: ByMessage; ByHeartbeat if no message came; 0 if the call had given up
+	Path  Path
+	Cause Cause // of Ended
+	Hold  *Hold // of all but Voting, Delegated, Returned, and Woken without a Path
+	// of Acquired and Refused since the call, of Ended since Acquired, of Renewed since it was due
+	Took time.Duration
+	Err  error // of Refused, RenewalFailed and Voting
 
 	Servers, Voting int // of Voting: how many there are, and how many of them vote
 }

@@ -37,7 +37,8 @@ func (e *Engine) Views() []View {
 
 func (c *claim) view() View {
 	return View{
-		Name: c.lock.name, Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token, Sent: c.sent, Deadline: c.deadline,
+		Name: c.lock.name, Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token,
+		Sent: c.sent, Deadline: c.deadline,
 		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence,
 	}
 }
@@ -133,7 +134,8 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several
 
 func (h *Hold) fold(now time.Time) {
 	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
-	h.path, h.confirmBy = 0, time.Time{}                                           // the latter matters to calls that wait for replicas alone
+	// the latter matters to calls that wait for replicas alone
+	h.path, h.confirmBy = 0, time.Time{}
 	if h.state != Live || !h.NoRenew && LeaseFor(h.deadline.Sub(now)) <= h.Lease { // or else it was extended
 		h.deadline = time.Time{}
 	}

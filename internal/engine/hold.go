@@ -23,17 +23,18 @@ type Hold struct {
 	NewOwner bool          // nobody else knows the owner: it holds nothing
 	Tag      any           // the caller's own
 
-	state     HoldState
-	err       error // of Failed; of Over, and of Ended, which says how the release went
-	trouble   error // of a call that has failed: what the last request failed with
-	tenure    *tenure
-	claim     *claim
-	tries     int
-	begun     time.Time
-	since     time.Time // Live
-	fresh     bool      // not renewed, and its lease counts from a renewal that is yet to come
-	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
-	end       time.Time // by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
+	state    HoldState
+	err      error // of Failed; of Over, and of Ended, which says how the release went
+	trouble  error // of a call that has failed: what the last request failed with
+	tenure   *tenure
+	claim    *claim
+	tries    int
+	begun    time.Time
+	since    time.Time // Live
+	fresh    bool      // not renewed, and its lease counts from a renewal that is yet to come
+	deadline time.Time // until which the hold is to last at least, and a hold that is not renewed at most
+	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
+	end       time.Time
 	path      Path      // how the call got the lock
 	replicas  uint16    // how many have confirmed the hold, as of the last reply; this small, it takes no memory
 	confirmBy time.Time // until when replicas may confirm the hold; or zero

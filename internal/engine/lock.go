@@ -129,12 +129,13 @@ func (lk *lock) takeSlot() int {
 
 // A tenure is what one owner has of one lock.
 type tenure struct {
-	lock   *lock
-	owner  Owner
-	claim  [protocol.Write + 1]*claim // by mode: Held; or nil
-	lost   int                        // holds that were lost and are not released: the owner is told until they are
-	asking *Hold                      // a call of the owner that has a claim Asking or Queued
-	behind []*Hold                    // calls of the owner that wait for that one
+	lock  *lock
+	owner Owner
+	claim [protocol.Write + 1]*claim // by mode: Held; or nil
+	// holds that were lost and are not released: the owner is told until they are
+	lost   int
+	asking *Hold   // a call of the owner that has a claim Asking or Queued
+	behind []*Hold // calls of the owner that wait for that one
 }
 
 // tenures are in the order of their owners' handles, the last of which is most often the latest. Most locks
@@ -192,7 +193,8 @@ func (t *tenure) takenBy(h *Hold) bool {
 
 // settle forgets a tenure that is over.
 func (e *Engine) settle(t *tenure) {
-	if t.claim[protocol.Read] == nil && t.claim[protocol.Write] == nil && t.lost == 0 && t.asking == nil && len(t.behind) == 0 &&
+	if t.claim[protocol.Read] == nil && t.claim[protocol.Write] == nil && t.lost == 0 && t.asking == nil &&
+		len(t.behind) == 0 &&
 		t.lock.owners.of(t.owner) == t {
 		t.lock.owners.remove(t)
 		e.drop(t.lock)

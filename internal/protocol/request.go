@@ -130,7 +130,8 @@ func (r *Request) Argv(args []any) []any {
 		if r.Try {
 			how = boxedTry
 		}
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation, r.Ballot.Wanted, orNone(r.Ballot.ID))
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation,
+			r.Ballot.Wanted, orNone(r.Ballot.ID))
 	case lua.Delegate:
 		how := boxedTake
 		if r.Keep {
@@ -150,7 +151,8 @@ func (r *Request) Argv(args []any) []any {
 		if r.Shorten {
 			how = boxedShorten
 		}
-		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count), strconv.FormatUint(r.Sequence, 10), how)
+		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count),
+			strconv.FormatUint(r.Sequence, 10), how)
 	case lua.Unlock, lua.RUnlock, lua.Serve, lua.Force:
 		if r.Channels != boxedWake {
 			args = append(args, r.Channels)

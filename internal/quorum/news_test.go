@@ -13,8 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A client that misses a server has another one rest, and admits it, by what was found after it had asked, each
-// time: not by what was told before, nor by what was found at the servers of another generation.
+// A client that misses a server has another one rest, and admits it, by what was found after it had asked,
+// each time: not by what was told before, nor by what was found at the servers of another generation.
 func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 	r := newRig(t)
 	asked, told, mark := int64(0), "", markWith("1763763763000000:1", "", false, 0, "").([]any)
@@ -37,7 +37,10 @@ func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 		}
 		return append(markWith("1763763763000000:2", "g", false, time.Second, "5").([]any)[:7], asked, told)
 	}
-	tells := func(n int64, generation string, top int) { told = fmt.Sprintf("%d %s 10000 %d", n, generation, top) }
+	tells := func(n int64, generation string, top int) {
+		told = fmt.Sprintf("%d %s 10000 %d", n, generation,
+			top)
+	}
 	r.acquire(protocol.Write, false)
 	r.answer()
 	r.pass(5 * time.Second)

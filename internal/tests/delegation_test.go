@@ -26,7 +26,8 @@ type delegate struct {
 }
 
 // newDelegate returns an RWLock to which locks are delegated.
-func newDelegate(t *testing.T, s testredis.Backend, client redis.UniversalClient, lease time.Duration, opts ...rwlock.Option) *delegate {
+func newDelegate(t *testing.T, s testredis.Backend, client redis.UniversalClient, lease time.Duration,
+	opts ...rwlock.Option) *delegate {
 	d := &delegate{}
 	observe := rwlock.ObserverFunc(func(e rwlock.Event) {
 		switch {
@@ -36,7 +37,8 @@ func newDelegate(t *testing.T, s testredis.Backend, client redis.UniversalClient
 			d.returned.Add(1)
 		}
 	})
-	rw, err := rwlock.New(client, append(opts, rwlock.WithPrefix(s.Prefix), rwlock.WithDelegation(lease), rwlock.WithObserver(observe))...)
+	rw, err := rwlock.New(client, append(opts, rwlock.WithPrefix(s.Prefix), rwlock.WithDelegation(lease),
+		rwlock.WithObserver(observe))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rw.Close()) })
 	d.RWLock = rw
@@ -317,6 +319,7 @@ func TestDelegationOption(t *testing.T) {
 		_, err := rwlock.New(client, opts...)
 		require.ErrorContains(t, err, "lease")
 	}
-	_, err := rwlock.NewQuorum([]redis.UniversalClient{client, client, client}, rwlock.WithDelegation(time.Second))
+	_, err := rwlock.NewQuorum([]redis.UniversalClient{client, client, client},
+		rwlock.WithDelegation(time.Second))
 	require.Error(t, err)
 }

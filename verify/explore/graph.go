@@ -24,19 +24,20 @@ import (
 type meaning uint8
 
 const (
-	plain      meaning = iota
-	skip               // makes no difference, and is not copied
-	folded             // likewise, unless everything is told apart
-	moment             // a time.Time
-	number             // of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
-	counter            // the last number that was given out
-	token              // an int64; up to 1 it is none
-	claimID            // a string that has a number of a claim in it
-	numText            // a string that begins with the number of a claim
-	slotNumber         // an int; -1 for none
-	slotCount          // an int: how many slots there are
-	slotList           // of ints
-	slotText           // a string that ends with the number of a slot
+	plain  meaning = iota
+	skip           // makes no difference, and is not copied
+	folded         // likewise, unless everything is told apart
+	moment         // a time.Time
+	// of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
+	number
+	counter    // the last number that was given out
+	token      // an int64; up to 1 it is none
+	claimID    // a string that has a number of a claim in it
+	numText    // a string that begins with the number of a claim
+	slotNumber // an int; -1 for none
+	slotCount  // an int: how many slots there are
+	slotList   // of ints
+	slotText   // a string that ends with the number of a slot
 )
 
 var meanings = map[string]meaning{
@@ -142,7 +143,8 @@ var meanings = map[string]meaning{
 // and traces say, and hashes that it computes again. TestFoldingOfAQuorumIsSound explores with them, too.
 var quorumMemory = map[string]meaning{
 	"Quorum.taken": skip, "Quorum.out": skip,
-	"Request.For": folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded, "weight.hash": folded,
+	"Request.For": folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded,
+	"weight.hash": folded,
 }
 
 var quorumPath = reflect.TypeFor[quorum.Quorum]().PkgPath()
@@ -220,7 +222,8 @@ func shapeOf(t reflect.Type) *shape {
 		}
 	case reflect.Func: // a poll has one, and there are no polls
 		s.opaque = true
-	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32,
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8,
+		reflect.Uint16, reflect.Uint32,
 		reflect.Uint64, reflect.String, reflect.Interface:
 	default:
 		panic(fmt.Sprintf("graph.go does not know what to do with %s", t))

@@ -90,7 +90,8 @@ var Climates = []Climate{
 	{Name: "drift", Strict: true, Drift: true, engines: true},
 	{Name: "shared", Strict: true, Shared: true},
 	{Name: "crowd", Strict: true, Crowd: true, engines: true},
-	{Name: "lossy", Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}},
+	{Name: "lossy", Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50,
+		Tardy: 50}},
 	{Name: "refusals", Weather: Weather{Refuse: 60}, engines: true},
 	{Name: "stalls", Stalls: true, Cuts: true, Dozes: true},
 	{Name: "freezes", Freezes: true, Dozes: true, engines: true},
@@ -99,19 +100,24 @@ var Climates = []Climate{
 	{Name: "failovers", Failovers: true, engines: true},
 	{Name: "steps", Steps: true, engines: true},
 	{Name: "forced", Forces: true},
-	{Name: "storm", Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50},
-		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true, Failovers: true,
-		Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+	{Name: "storm", Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100,
+		Twice: 50, Tardy: 50},
+		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
+		Failovers: true,
+		Crashes:   true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
 	{Name: "delegated", Delegates: true, Strict: true, engines: true},
 	{Name: "delegated, crashes", Delegates: true, Crashes: true, Closes: true, Dozes: true, Forgets: true},
 	{Name: "delegated, lossy", Delegates: true, Drift: true, Deafness: true,
 		Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}},
 	{Name: "delegated, stalls", Delegates: true, Stalls: true, Freezes: true, Cuts: true, Dozes: true},
-	{Name: "delegated, flushes", Delegates: true, Flushes: true, Evicts: true, Failovers: true, Forces: true, engines: true},
+	{Name: "delegated, flushes", Delegates: true, Flushes: true, Evicts: true, Failovers: true, Forces: true,
+		engines: true},
 	{Name: "delegated storm", Delegates: true,
-		Weather:  Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50},
-		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true, Failovers: true,
-		Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+		Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50,
+			Tardy: 50},
+		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
+		Failovers: true,
+		Crashes:   true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
 }
 
 const (
@@ -125,7 +131,8 @@ const (
 	handover = 225 * time.Millisecond
 )
 
-var leases = []time.Duration{150 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second, 5 * time.Minute}
+var leases = []time.Duration{150 * time.Millisecond, time.Second, 5 * time.Second, 30 * time.Second,
+	5 * time.Minute}
 
 // limits are the bounds that a referee holds the library to; they depend on what goes wrong in the world.
 type limits struct {

@@ -53,7 +53,8 @@ func simulate(seed uint64, climate string) *world {
 	defer servers.Put(s)
 	s.reset(genesis, seed)
 	t := &table{loop: &loop{at: genesis}, server: s}
-	w := newWorld(func(w *world) stage { t.w = w; return t }, seed, of(func(c Climate) bool { return !c.whole }), climate)
+	w := newWorld(func(w *world) stage { t.w = w; return t }, seed, of(func(c Climate) bool { return !c.whole }),
+		climate)
 	defer t.loop.close()
 	done := false
 	t.spawn(&loopGroup{loop: t.loop}, func() {
@@ -332,7 +333,8 @@ func (n *node) acquire(c call) (hold, error) {
 	for tries := 1; ; tries++ {
 		g := &grip{n: n}
 		g.hold = engine.Hold{
-			Name: c.name, Owner: c.owner.(engine.Owner), Mode: engine.Mode(c.mode), Try: c.try, Lease: lease, NoRenew: c.noRenew,
+			Name: c.name, Owner: c.owner.(engine.Owner), Mode: engine.Mode(c.mode), Try: c.try, Lease: lease,
+			NoRenew: c.noRenew,
 			Bounded: c.limit > 0, Tag: g,
 		}
 		h := &g.hold
