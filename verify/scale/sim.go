@@ -45,7 +45,8 @@ type Report struct {
 	Scripts                 map[string]int
 	Messages                int
 	Busy                    []time.Duration // of each master
-	Waits, HotWaits         []time.Duration // from call to grant
+	Waits, HotWaits         []time.Duration // from call to grant, before anything fails
+	HotAfter                []time.Duration // since then
 	Outage                  []time.Duration // of calls at the failed master
 	Lost                    int             // holds of processes that had not crashed
 	Flaws                   []string        // broken promises
@@ -344,9 +345,11 @@ func (p *process) pair() {
 		switch failed := s.start.Add(s.FailAt); {
 		case s.of(name).index == s.Masters/3 && begun.Before(failed.Add(s.FailFor)) && s.now.After(failed):
 			s.Outage = append(s.Outage, wait)
+		case hot && !begun.Before(failed):
+			s.HotAfter = append(s.HotAfter, wait)
 		case hot:
 			s.HotWaits = append(s.HotWaits, wait)
-		default:
+		case begun.Before(failed):
 			s.Waits = append(s.Waits, wait)
 		}
 		s.Pairs++
