@@ -681,3 +681,22 @@ func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
 func inTheWay(claim string) protocol.Obstacle {
 	return protocol.Obstacle{Mode: protocol.Write, Claim: claim, Again: time.Second}
 }
+
+// D5: a late reply about a delegation that has ended is void for the next one.
+func TestLateReplyOfAnotherNumberIsVoid(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	r.pass(lease / 3)
+	late := r.next(lua.Delegate)
+	r.hear(";%d", number)
+	r.answer(lua.Return)
+	r.now = r.now.Add(time.Second)
+	for range 3 {
+		r.use("n", protocol.Write)
+	}
+	h := r.write()
+	r.answer(lua.Delegate)
+	r.reply(late, protocol.Reply{Code: protocol.NotThere})
+	require.Equal(t, engine.Live, h.State())
+	require.Empty(t, r.sent)
+}
