@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var whole = flag.Duration("whole", 0, "simulate what docs/scale.md says, 2,000 processes and 20 masters, for so long")
+var whole = flag.Duration("whole", 0, "simulate 2,000 processes and 20 masters, for so long")
 
 // slower is by how much the simulated masters are slower than measured, so that calls which take minutes to
 // simulate load them as much as calls would that take days.
@@ -25,8 +25,8 @@ func cost(name string, told int) time.Duration {
 func plan() Plan {
 	p := Plan{
 		Masters: 20, Processes: 2000, Duration: *whole, Think: 20 * time.Second, Work: 200 * time.Millisecond,
-		Names: 5000, Hot: 20, HotShare: 0.4, Keepers: 1000, Trip: time.Millisecond, Cost: cost, Lease: 30 * time.Second,
-		FailFor: 15 * time.Second,
+		Names: 5000, Hot: 20, HotShare: 0.4, Keepers: 1000, Trip: time.Millisecond, Cost: cost,
+		Lease: 30 * time.Second, FailFor: 15 * time.Second,
 	}
 	if *whole == 0 {
 		p.Processes, p.Keepers, p.Masters, p.Hot, p.Names, p.Duration = 100, 50, 4, 2, 50_000, 4*time.Minute
@@ -109,7 +109,8 @@ func TestWhatIsPredictedComesToPass(t *testing.T) {
 			missed = append(missed, l.what)
 		}
 	}
-	t.Logf("%v, took %v; a hot name since the failure: mean %v, p50 %v, p99 %v", r.Scripts, time.Since(begun).Round(time.Second),
+	t.Logf("%v, took %v; a hot name since the failure: mean %v, p50 %v, p99 %v",
+		r.Scripts, time.Since(begun).Round(time.Second),
 		Mean(r.HotAfter), Quantile(r.HotAfter, 0.5), Quantile(r.HotAfter, 0.99))
 	require.Empty(t, missed)
 }
