@@ -36,7 +36,8 @@ type rig struct {
 	events  []engine.Event
 	handles uint64
 	token   int64
-	answers func(*Request) any // what requests are answered with at once while time passes, or an error; nil for no answer
+	// what requests are answered with at once while time passes, or an error; nil for no answer
+	answers func(*Request) any
 }
 
 func newRig(t *testing.T) *rig {
