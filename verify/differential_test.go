@@ -388,7 +388,10 @@ func (p *pair) keep(t *rapid.T, again bool) {
 // late copy of it sets the lease anew to its own: docs/semantics.md has the limit, under Loss.
 func (p *pair) cuts(q *request) bool {
 	h := p.model.Hold(q.of)
-	return p.back > 0 && q.Script == lua.Renew && h != nil && h.Until-p.now/1000 > q.Lease.Duration.Milliseconds()+p.back
+	if p.back == 0 || q.Script != lua.Renew || h == nil {
+		return false
+	}
+	return h.Until-p.now/1000 > q.Lease.Duration.Milliseconds()+p.back
 }
 
 func (p *pair) actions() map[string]func(*rapid.T) {
