@@ -26,8 +26,8 @@ type Holder struct {
 	Lease time.Duration // how much of the lease is left
 	Since time.Time     // when the lock was granted, by the server's clock; zero if that was set back since
 	// Delegated says that the lock is delegated to an RWLock, which grants it to its own callers: see
-	// WithDelegation. Owner stands for all of them, and Token of the State is the last that is reserved for
-	// them.
+	// WithDelegation. That RWLock lists the callers that hold it. Elsewhere, and while none does, Owner stands
+	// for all of them, and Token of the State is the last that is reserved for them.
 	Delegated bool
 }
 
@@ -67,7 +67,7 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 	s := State{Name: name, Mode: p.Mode, Token: p.Token}
 	for _, h := range p.Holders {
 		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count,
-			Lease: h.Lease, Delegated: h.Delegated()}
+			Lease: h.Lease, Delegated: h.Under || h.Delegated()}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
 		}

@@ -100,7 +100,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		c.flush()
 		return h, nil
 	}
-	h.traced(nil)
+	h.traced()
 	err := w.failed(h)
 	_, _ = c.engine.Release(now, &h.hold) // of what the caller does not get
 	c.flush()

@@ -28,7 +28,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[
 		if x.Err != nil {
 			return protocol.State{}, nil, x.Err
 		}
-		c.addSince(name, x.State.Waiters)
+		c.addOwn(name, &x.State)
 		return x.State, c.labelsOf(ctx, instancesOf(x.State)), nil
 	case <-ctx.Done():
 		return protocol.State{}, nil, c.unanswered(&w, nil)
@@ -37,13 +37,17 @@ func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[
 	}
 }
 
-// addSince says since when the waiters wait that are calls of this Client.
-func (c *Client) addSince(name string, waiters []protocol.Waiter) {
+// addOwn adds to the state of a lock what this Client alone knows: who holds it and who waits for it under its
+// delegation, and since when its calls wait.
+func (c *Client) addOwn(name string, s *protocol.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, w := range waiters {
+	if c.local != nil {
+		c.local.Reveal(time.Now(), name, s)
+	}
+	for i, w := range s.Waiters {
 		if w.Instance == c.instance {
-			waiters[i].Since = c.engine.AsksSince(name, w.Owner)
+			s.Waiters[i].Since = c.engine.AsksSince(name, w.Owner)
 		}
 	}
 }

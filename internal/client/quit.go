@@ -83,6 +83,6 @@ func (c *Client) leave(now time.Time, held *Hold) {
 	if held.waits() {
 		c.engine.GiveUp(now, &held.hold, held.gaveUp)
 	}
-	held.traced(nil)
+	held.traced()
 	_, _ = c.engine.Release(now, &held.hold)
 }

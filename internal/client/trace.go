@@ -58,20 +58,20 @@ func (c *Client) observe(events []engine.Event) {
 func (h *Hold) Trace(ctx context.Context) {
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
-	h.traced(ctx)
+	if h.trace != nil {
+		h.parent, h.trace.hold = ctx, true
+	}
+	h.traced()
 }
 
 // Parent returns the context that was given to the lock call.
 func (h *Hold) Parent() context.Context { return h.parent }
 
-// traced sets the context of a hold, or with nil notes that there will be no hold, and queues the events that
+// traced notes that the hold has its context, or that there will be no hold, and queues the events that
 // waited for that. Client.mu is locked.
-func (h *Hold) traced(ctx context.Context) {
+func (h *Hold) traced() {
 	if h.trace == nil {
 		return
-	}
-	if ctx != nil {
-		h.parent, h.trace.hold = ctx, true
 	}
 	for _, event := range h.trace.ended {
 		event.Context = h.parent

@@ -159,20 +159,10 @@ func (d *Layer) Flush(now time.Time, to *engine.Effects) {
 // Work handles the engine's requests.
 func (d *Layer) Work(now time.Time) {
 	for {
-		t, o := &d.taken, &d.out
+		t := &d.taken
 		t.Reset()
 		d.engine.Flush(now, t)
-		o.Cancel = append(o.Cancel, t.Cancel...)
-		o.Wake = append(o.Wake, t.Wake...)
-		o.Extended = append(o.Extended, t.Extended...)
-		o.Forced = append(o.Forced, t.Forced...)
-		o.Blockers = append(o.Blockers, t.Blockers...)
-		o.Shards = append(o.Shards, t.Shards...)
-		o.Forced = append(o.Forced, t.Forced...)
-		o.Log = append(o.Log, t.Log...)
-		o.Events = append(o.Events, t.Events...)
-		o.Listen = o.Listen || t.Listen
-		o.Relisten = o.Relisten || t.Relisten
+		d.out.Add(t)
 		if len(t.Send) == 0 {
 			return
 		}
@@ -573,6 +563,42 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 		h := n.table.holders.First().ask
 		reply.Claim, reply.Holder = h.Claim.ID.(string), h.Owner()
 	}
+}
+
+// Reveal puts into the state of a lock, in place of the delegation, who holds the lock and who waits for it
+// under it.
+func (d *Layer) Reveal(now time.Time, name string, s *protocol.State) {
+	n := d.names[d.engine.Inspect(name).Keys.Lock]
+	if n == nil || n.table.empty() || !now.Before(n.until) {
+		return
+	}
+	known := func(e *entry) protocol.Known {
+		return protocol.Known{Mode: e.mode, Instance: d.config.Instance, Owner: e.ask.Owner()}
+	}
+	left := n.until.Sub(now)
+	var holders []protocol.Holder
+	for e := range n.table.holders.All() {
+		h := protocol.Holder{Known: known(e), Count: e.ask.Holds(), Lease: left, Under: true}
+		if e == n.table.writer {
+			holders = slices.Insert(holders, 0, h)
+			continue
+		}
+		holders = append(holders, h)
+	}
+	var waiters []protocol.Waiter
+	for _, e := range n.table.line() {
+		waiters = append(waiters, protocol.Waiter{Known: known(e), Lease: left})
+	}
+	if len(holders) > 0 {
+		holders = append(holders, slices.DeleteFunc(s.Holders, func(h protocol.Holder) bool {
+			return h.Delegated() && h.Instance == d.config.Instance
+		})...)
+		s.Holders, s.Mode = holders, holders[0].Known.Mode
+		if n.mode == protocol.Write {
+			s.Token = n.token
+		}
+	}
+	s.Waiters = append(waiters, s.Waiters...)
 }
 
 // granted takes the reply to the request for a delegation.

@@ -700,3 +700,13 @@ func TestLateReplyOfAnotherNumberIsVoid(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 	require.Empty(t, r.sent)
 }
+
+// What the engine wants done is handed on, once.
+func TestEffectsAreHandedOnOnce(t *testing.T) {
+	r := newRig(t)
+	r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", "a call")) })
+	var fx engine.Effects
+	r.layer.Replied(r.now, r.next(lua.Force), protocol.Reply{Code: protocol.Done}, nil)
+	r.layer.Flush(r.now, &fx)
+	require.Equal(t, []engine.Forced{{Tag: "a call"}}, fx.Forced)
+}

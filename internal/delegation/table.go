@@ -1,6 +1,7 @@
 package delegation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -179,4 +180,15 @@ func (t *table) obstacle(e *entry) (o protocol.Obstacle) {
 		o.Ahead = 1
 	}
 	return o
+}
+
+// line returns those who wait, in the order in which they will be served: the readers that are owed the next
+// phase, a writer, the other readers, the other writers.
+func (t *table) line() []*entry {
+	readers, writers := slices.Collect(t.readers.All()), slices.Collect(t.writers.All())
+	owed, one := t.owed, min(len(writers), 1)
+	if t.writer != nil {
+		owed = len(readers)
+	}
+	return slices.Concat(readers[:owed], writers[:one], readers[owed:], writers[one:])
 }

@@ -48,3 +48,6 @@ func (r *Request) Mode() Mode { return r.claim.mode }
 
 // Owner returns the owner of the claim that the request is about.
 func (r *Request) Owner() Owner { return r.claim.tenure.owner }
+
+// Holds returns how many holds there are of the claim that the request is about.
+func (r *Request) Holds() int { return len(r.claim.holds) }

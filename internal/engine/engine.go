@@ -207,6 +207,20 @@ func (o *Effects) Reset() {
 	}
 }
 
+// Add adds what another layer wants done, but for the requests to send, which each layer handles.
+func (o *Effects) Add(above *Effects) {
+	o.Cancel = append(o.Cancel, above.Cancel...)
+	o.Wake = append(o.Wake, above.Wake...)
+	o.Extended = append(o.Extended, above.Extended...)
+	o.Forced = append(o.Forced, above.Forced...)
+	o.Log = append(o.Log, above.Log...)
+	o.Events = append(o.Events, above.Events...)
+	o.Blockers = append(o.Blockers, above.Blockers...)
+	o.Shards = append(o.Shards, above.Shards...)
+	o.Listen = o.Listen || above.Listen
+	o.Relisten = o.Relisten || above.Relisten
+}
+
 // Flush exchanges what is to be done with to, which must be empty.
 func (e *Engine) Flush(_ time.Time, to *Effects) { e.out, *to = *to, e.out }
 

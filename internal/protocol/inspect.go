@@ -23,6 +23,7 @@ type Holder struct {
 	Count int
 	Lease time.Duration // what is left
 	Since int64         // when the lock was granted, µs of the server's clock; 0 if that is not known
+	Under bool          // it holds the lock under a delegation: the server does not know it
 }
 
 // A Waiter is a claim that waits for a lock.
@@ -76,7 +77,7 @@ func (d *decoder) state() (State, error) {
 			since = d.fields["fence"]
 		}
 		if left := d.left(since, lease); left > 0 {
-			s.Holders = append(s.Holders, Holder{k, countOf(d.fields["count"]), left, d.time(d.fields["fence"])})
+			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(d.fields["count"]), Lease: left, Since: d.time(d.fields["fence"])})
 		}
 	}
 	if owner == "shared" || d.fields["readers"] != "" {
@@ -89,7 +90,7 @@ func (d *decoder) state() (State, error) {
 			if err != nil || left <= 0 || len(f) < 4 || f[2] != "held" || !k.is(f[0]) {
 				continue
 			}
-			s.Holders = append(s.Holders, Holder{k, countOf(f[3]), left, d.time(f[1])})
+			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(f[3]), Lease: left, Since: d.time(f[1])})
 		}
 	}
 	for _, h := range s.Holders {

@@ -108,7 +108,7 @@ type Quorum struct {
 	out   Effects
 }
 
-// Effects are what is to be done. Send and Relisten of the engine's effects are empty.
+// Effects are what is to be done. Send and Relisten of the engine's effects say nothing here.
 type Effects struct {
 	engine.Effects
 	Requests  []*Request
@@ -182,15 +182,7 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 	for {
 		q.taken.Reset()
 		q.engine.Flush(now, &q.taken)
-		o := &q.out
-		o.Cancel = append(o.Cancel, q.taken.Cancel...)
-		o.Wake = append(o.Wake, q.taken.Wake...)
-		o.Extended = append(o.Extended, q.taken.Extended...)
-		o.Forced = append(o.Forced, q.taken.Forced...)
-		o.Log = append(o.Log, q.taken.Log...)
-		o.Events = append(o.Events, q.taken.Events...)
-		o.Blockers = append(o.Blockers, q.taken.Blockers...)
-		o.Listen = o.Listen || q.taken.Listen
+		q.out.Add(&q.taken)
 		if len(q.taken.Send) == 0 {
 			break
 		}

@@ -219,8 +219,9 @@ func TestForceUnlockIsToldAtOnce(t *testing.T) {
 		under := d.lock(t, rwlock.Write, "n")
 		plain, err := d.Lock(t.Context(), "m")
 		require.NoError(t, err)
-		for _, h := range []*rwlock.Hold{under, plain} {
-			require.NoError(t, other.ForceUnlock(t.Context(), h.Name()))
+		for i, h := range []*rwlock.Hold{under, plain} {
+			by := []*rwlock.RWLock{other, d.RWLock}[i]
+			require.NoError(t, by.ForceUnlock(t.Context(), h.Name()))
 			select {
 			case <-h.Context().Done():
 				require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrLost)
@@ -304,6 +305,40 @@ func TestInspectShowsDelegations(t *testing.T) {
 		require.Equal(t, rwlock.Write, holder.Mode)
 		require.Equal(t, "its label", holder.Label)
 		require.True(t, strings.HasSuffix(holder.Owner.String(), ":0"))
+
+		h := d.lock(t, rwlock.Write, "n")
+		own := rwlock.WithOwner(t.Context(), h.Owner())
+		again, err := d.Lock(own, "n")
+		require.NoError(t, err)
+		read, err := d.RLock(own, "n")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := make(chan error, 1)
+		go func() {
+			_, err := d.Lock(ctx, "n")
+			waiting <- err
+		}()
+		require.Eventually(t, func() bool {
+			state, err = d.Inspect(t.Context(), "n")
+			require.NoError(t, err)
+			return len(state.Waiters) == 1
+		}, 20*time.Second, time.Millisecond)
+		require.False(t, state.Waiters[0].Since.IsZero())
+		require.Equal(t, rwlock.Write, state.Mode)
+		require.Equal(t, h.Token(), state.Token)
+		require.Len(t, state.Holders, 2)
+		for i, mode := range []rwlock.Mode{rwlock.Write, rwlock.Read} {
+			require.Equal(t, h.Owner(), state.Holders[i].Owner)
+			require.Equal(t, mode, state.Holders[i].Mode)
+			require.Equal(t, 2-i, state.Holders[i].Count)
+			require.True(t, state.Holders[i].Delegated)
+			require.Equal(t, "its label", state.Holders[i].Label)
+		}
+		cancel()
+		require.ErrorIs(t, <-waiting, context.Canceled)
+		for _, h := range []*rwlock.Hold{read, again, h} {
+			require.NoError(t, h.Unlock(t.Context()))
+		}
 	})
 }
 
