@@ -111,7 +111,11 @@ func ownersTable(states []rwlock.State) *output.Table {
 			continue
 		}
 		for _, h := range s.Holders {
-			t.Add(name, text("held"), modeCell(h.Mode), text("%d", h.Count), ageCell(h.Since), leaseCell(h.Lease),
+			state := "held"
+			if h.Delegated {
+				state = "delegated"
+			}
+			t.Add(name, text("%s", state), modeCell(h.Mode), text("%d", h.Count), ageCell(h.Since), leaseCell(h.Lease),
 				labelCell(h.Label), text("%s", h.Owner))
 			name = output.Cell{}
 		}

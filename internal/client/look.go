@@ -37,8 +37,8 @@ func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[
 	}
 }
 
-// addOwn adds to the state of a lock what this Client alone knows: who holds it and who waits for it under its
-// delegation, and since when its calls wait.
+// addOwn adds to the state of a lock what this Client alone knows: who holds it and who waits for it under
+// its delegation, and since when its calls wait.
 func (c *Client) addOwn(name string, s *protocol.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
