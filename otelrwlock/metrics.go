@@ -20,6 +20,7 @@ var (
 type instruments struct {
 	acquireDuration metric.Float64Histogram
 	holdDuration    metric.Float64Histogram
+	recallDuration  metric.Float64Histogram
 	holdLost        metric.Int64Counter
 	renewalFailures metric.Int64Counter
 	wakeupMissed    metric.Int64Counter
@@ -34,7 +35,7 @@ type instruments struct {
 
 // instrument makes the instruments.
 func (o *Telemetry) instrument(m metric.Meter) error {
-	var errs [12]error
+	var errs [13]error
 	o.acquireDuration, errs[0] = m.Float64Histogram("rwlock.acquire.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long lock calls took."), metric.WithExplicitBucketBoundaries(acquireBuckets...))
 	o.holdDuration, errs[1] = m.Float64Histogram("rwlock.hold.duration", metric.WithUnit("s"),
@@ -58,12 +59,15 @@ func (o *Telemetry) instrument(m metric.Meter) error {
 		metric.WithDescription("How many servers a quorum has."))
 	o.quorumVoting, errs[10] = m.Int64ObservableGauge("rwlock.quorum.voting", metric.WithUnit("{server}"),
 		metric.WithDescription("How many servers of a quorum vote."))
+	o.recallDuration, errs[11] = m.Float64Histogram("rwlock.delegation.recall.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long others waited until a delegated lock was returned."),
+		metric.WithExplicitBucketBoundaries(acquireBuckets...))
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	_, errs[11] = m.RegisterCallback(o.collect, o.holdCount, o.waitCount, o.holdOldest, o.leaseRemaining,
+	_, errs[12] = m.RegisterCallback(o.collect, o.holdCount, o.waitCount, o.holdOldest, o.leaseRemaining,
 		o.quorumServers, o.quorumVoting)
-	return errs[11]
+	return errs[12]
 }
 
 // count records an event in the metrics. The context of the event is that of the span, which may become an
@@ -88,6 +92,10 @@ func (o *Telemetry) count(e rwlock.Event) {
 	case rwlock.EventWoken:
 		if e.Path == rwlock.PathHeartbeat {
 			o.wakeupMissed.Add(e.Context, 1, with())
+		}
+	case rwlock.EventReturned:
+		if e.Duration > 0 {
+			o.recallDuration.Record(context.Background(), e.Duration.Seconds(), with())
 		}
 	}
 }

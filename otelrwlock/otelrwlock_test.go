@@ -329,12 +329,13 @@ func TestFailedRenewalsAreCounted(t *testing.T) {
 // Events of each kind, as the observer may be told of them in any order, are counted where they belong.
 func TestEventsAreCounted(t *testing.T) {
 	inBubble(t, func(w *world) {
-		for kind := rwlock.EventAcquired; kind <= rwlock.EventVoting+1; kind++ { // one more than there are
+		for kind := rwlock.EventAcquired; kind <= rwlock.EventReturned+1; kind++ { // one more than there are
 			w.observer.Observe(rwlock.Event{Kind: kind, Name: "a", Mode: rwlock.Read, Duration: time.Second,
 				Err:  errors.New("x"),
 				Path: rwlock.PathHeartbeat, Reason: rwlock.ReasonForgotten})
 		}
 		w.observer.Observe(rwlock.Event{Kind: rwlock.EventWoken})
+		w.observer.Observe(rwlock.Event{Kind: rwlock.EventReturned, Mode: rwlock.Write}) // nobody waited for it
 		require.Equal(w, map[string]string{
 			"rwlock.acquire.duration{mode=read,outcome=acquired,path=heartbeat}": "1: 1",
 			"rwlock.acquire.duration{mode=read,outcome=error}":                   "1: 1",
@@ -342,6 +343,7 @@ func TestEventsAreCounted(t *testing.T) {
 			"rwlock.hold.lost{mode=read,reason=forgotten}":                       "1",
 			"rwlock.renewal.failures{mode=read}":                                 "1",
 			"rwlock.wakeup.missed{mode=read}":                                    "1",
+			"rwlock.delegation.recall.duration{mode=read}":                       "1: 1",
 		}, w.collect())
 	})
 }
