@@ -56,9 +56,7 @@ func configure(opts []Option) (config, error) {
 			return c, err
 		}
 	}
-	if c.delegate > c.lease {
-		return c, fmt.Errorf("delegation: its lease of %v is longer than that of holds, %v", c.delegate, c.lease)
-	}
+	c.delegate = min(c.delegate, c.lease)
 	if c.label == "" {
 		c.label = defaultLabel()
 	}
@@ -206,8 +204,9 @@ func WithReplicas(n int, timeout time.Duration) Option {
 //
 // Everybody else pays for it: if this process dies, or is cut off, others wait for each lock that was
 // delegated to it until the delegation's lease is over, although nobody held the lock. So lease should be
-// short, of two to five seconds; it must be between 100 ms and the lease of WithLease. It bounds how long a
-// hold can be relied on while the server does not answer, and how late the loss of a hold is noticed.
+// short, of two to five seconds; it must be at least 100 ms, and counts as that of WithLease if it is longer.
+// It bounds how long a hold can be relied on while the server does not answer, and how late the loss of a
+// hold is noticed.
 //
 // A lock is not delegated while anyone waits for it, on its first use, or soon after others wanted it back.
 // A delegation that is not used for its lease is returned, and so is the least recently used one when the

@@ -342,19 +342,27 @@ func TestInspectShowsDelegations(t *testing.T) {
 	})
 }
 
+// A delegation whose lease would be longer than that of holds has that of holds: a crash costs no more.
+func TestDelegationIsNotLongerThanHolds(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		d := newDelegate(t, s, s.Client(), time.Hour, rwlock.WithLease(30*time.Second))
+		d.delegated(t, rwlock.Write, "n")
+		state, err := d.Inspect(t.Context(), "n")
+		require.NoError(t, err)
+		require.Len(t, state.Holders, 1)
+		require.LessOrEqual(t, state.Holders[0].Lease, 30*time.Second)
+	})
+}
+
 // The option is checked.
 func TestDelegationOption(t *testing.T) {
 	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
-	for _, opts := range [][]rwlock.Option{
-		{rwlock.WithDelegation(99 * time.Millisecond)},
-		{rwlock.WithLease(time.Second), rwlock.WithDelegation(2 * time.Second)},
-	} {
-		_, err := rwlock.New(client, opts...)
-		require.ErrorContains(t, err, "lease")
-	}
-	_, err := rwlock.NewQuorum([]redis.UniversalClient{client, client, client},
+	_, err := rwlock.New(client, rwlock.WithDelegation(99*time.Millisecond))
+	require.ErrorContains(t, err, "lease")
+	_, err = rwlock.NewQuorum([]redis.UniversalClient{client, client, client},
 		rwlock.WithDelegation(time.Second))
 	require.Error(t, err)
 }
