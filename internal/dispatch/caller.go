@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -54,8 +55,15 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 		return
 	}
 	d.answered()
-	d.calls.Receive([]Result{{Request: r, Reply: cmd.Val()}})
+	results := singles.Get().(*[1]Result)
+	results[0] = Result{Request: r, Reply: cmd.Val()}
+	d.calls.Receive(results[:])
+	results[0] = Result{}
+	singles.Put(results)
 }
+
+// singles are memory for the results of callers.
+var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
 // sendsFrom reports whether the caller is to send a request, which then is under way.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
@@ -64,11 +72,13 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.callers.may || time.Since(d.callers.checked) > trust || d.closed || d.roused ||
+	now := time.Now()
+	if !d.callers.may || now.Sub(d.callers.checked) > trust || d.closed || d.roused ||
 		d.sending+d.queued() > 0 {
 		return false
 	}
-	if d.callers.client.PoolStats().IdleConns == 0 { // to connect may take long
+	// To connect may take long. The connection of an exchange that is just over is still there.
+	if now.Sub(d.returned) > patience && d.callers.client.PoolStats().IdleConns == 0 {
 		return false
 	}
 	d.sending++

@@ -144,7 +144,7 @@ func (l *line) handOver(n int) {
 // observer, it is as much as before there were any.
 func TestAllocations(t *testing.T) {
 	testredis.Need(t) // miniredis allocates too
-	more, moreObserved := 3.0, 3.0+3
+	more, moreObserved := 5.0, 5.0+3
 	if raceDetector() { // then a sync.Pool forgets some of what is put into it
 		more, moreObserved = 12, 12+6
 	}
