@@ -106,6 +106,7 @@ func TestCallerSendsForItself(t *testing.T) {
 			require.NoError(t, other.Ping(t.Context()).Err())
 			defer other.Close()
 		}
+		time.Sleep(2 * patience)
 		require.False(t, d.sendsFrom(request(lua.Lock, "x")), "it would have to connect")
 		require.NoError(t, conn.Close())
 		require.True(t, d.send(t, t.Context()))
