@@ -214,7 +214,7 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		{"votes are not given back", edit{}, func(e *parliament) {
 			e.mute = func(r *quorum.Request) bool { return r.Script == lua.Unlock }
 		}, "W W", "does not come to an end"},
-		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', CHANNELS .. instance, message)", "true"}, nil,
+		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', channels .. instance, message)", "true"}, nil,
 			"W W", "does not come to an end"},
 		{"a hold that was dropped is renewed", edit{"if not held() then\n  return 0",
 			"if not held() then\n  return 1"}, nil,

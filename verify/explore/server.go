@@ -54,9 +54,12 @@ var instances = []string{"instance000", "instance001", "instance002", "instance0
 
 const nobody = "instance---"
 
+// Handles on the wire begin with 1: a claim with handle 0 is a delegation.
 func owner(handle uint8) protocol.Owner {
-	return protocol.Owner{Process: uuids, Handle: uint64(handle)}
+	return protocol.Owner{Process: uuids, Handle: uint64(handle) + 1}
 }
+
+func handleOf(o protocol.Owner) uint8 { return uint8(o.Handle - 1) }
 
 // A claimName is what the server knows a claim by.
 type claimName struct {
@@ -87,7 +90,7 @@ func parseClaim(id string) (c claimName, err error) {
 		return c, err
 	}
 	_, err1 := fmt.Sscanf(k.Slot, "instance%03d:%d", &c.inst, &c.slot)
-	c.handle, c.write, c.number = uint8(k.Owner.Handle), k.Mode == protocol.Write, uint16(k.Number)
+	c.handle, c.write, c.number = handleOf(k.Owner), k.Mode == protocol.Write, uint16(k.Number)
 	if k.Owner == (protocol.Owner{}) {
 		c.handle = noOwner
 	}

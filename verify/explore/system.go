@@ -266,7 +266,7 @@ func (x *system) over() bool {
 // calls lists what the owners of a process can do.
 func (e *explorer) calls(x *system, p *process, each func(event)) {
 	for o := range p.Asks {
-		if p.Asks[o] == 0 || p.busy(uint64(o)) && !e.reenter {
+		if p.Asks[o] == 0 || p.busy(owner(uint8(o)).Handle) && !e.reenter {
 			continue
 		}
 		most := 1
@@ -277,7 +277,7 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 			reads, writes := 0, 0
 			for _, h := range p.Holds {
 				switch {
-				case h.Owner.Handle != uint64(o) || h.Name != names[k]:
+				case h.Owner != owner(uint8(o)) || h.Name != names[k]:
 				case h.Mode == engine.Mode(protocol.Write):
 					writes++
 				default:
@@ -701,7 +701,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 			if v.Name != names[k] {
 				continue
 			}
-			c := claimName{inst: uint8(i), handle: uint8(v.Owner.Handle), number: uint16(v.Number)}.model()
+			c := claimName{inst: uint8(i), handle: handleOf(v.Owner), number: uint16(v.Number)}.model()
 			known[c] = true
 			if f := p.knownFate(v.Number); f.excused(p.Now) || !p.Now.Before(v.Deadline) {
 				if f.Dropped && !f.Anew && !f.Late && v.State == engine.Held && v.Deadline.After(f.Until) {
@@ -1089,7 +1089,7 @@ func (e *explorer) describe(x *system, a action) string {
 		if len(p.Asks) == 1 {
 			return engineName
 		}
-		return engineName + string(rune('a'+o.Handle))
+		return engineName + string(rune('a'+handleOf(o)))
 	}
 	modes := []string{"", "read", "write"}
 	holdName := func(h *engine.Hold) string {
@@ -1122,6 +1122,9 @@ func (e *explorer) describe(x *system, a action) string {
 		}
 		for _, n := range m.Look {
 			parts = append(parts, fmt.Sprintf("%d is to look", n))
+		}
+		for _, n := range m.Dropped {
+			parts = append(parts, fmt.Sprintf("%d was dropped", n))
 		}
 		return strings.Join(parts, ", ")
 	}
