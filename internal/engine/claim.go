@@ -271,6 +271,9 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	e.numbers++
 	r.number = e.numbers
 	c.look = time.Time{}
+	if c.prompted.After(now) {
+		c.prompted = now // this one is not older
+	}
 	c.start(now)
 	e.send(now, r)
 }

@@ -478,6 +478,22 @@ func TestMessages(t *testing.T) {
 	require.Equal(t, engine.Event{Kind: engine.Woken}, d.flush().Events[0])
 }
 
+// A message that overtakes the reply of the request under way has the call ask once more, also in the instant
+// in which that was sent.
+func TestMessageOvertakesTheReply(t *testing.T) {
+	d := newDriver()
+	_, r := d.call(t, &engine.Hold{})
+	waits := protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}
+	d.Heard(d.now, ","+r.Claim.Number.(string))
+	d.Replied(d.now, r, waits, nil)
+	d.flush()
+	asks := d.due(t, 0)
+	require.Len(t, asks.Send, 1)
+	d.Replied(d.now, asks.Send[0], waits, nil)
+	d.flush()
+	require.Positive(t, d.next(t))
+}
+
 // While a step says that there is more, the next is asked for: one at a time, and not for ever.
 func TestStepsAreTakenOneAfterTheOther(t *testing.T) {
 	d := newDriver()

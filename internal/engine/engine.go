@@ -442,6 +442,9 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	for _, n := range m.Look {
 		if c := e.waiting[n]; c != nil {
 			c.prompted = now
+			if c.asked.Equal(now) { // the reply under way is older all the same
+				c.prompted = now.Add(1)
+			}
 			if c.state == Queued {
 				c.look = now
 				e.schedule(now, c)
