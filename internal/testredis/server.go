@@ -394,16 +394,6 @@ var before7 = sync.OnceValue(func() bool {
 	return len(version) > 1 && version[0] < '7' && version[1] == '.'
 })
 
-// Version returns the version of Redis that the server is, or is compatible with.
-func (s *Server) Version() string {
-	s.tb.Helper()
-	info, err := s.Client().InfoMap(context.Background(), "server").Result()
-	if err != nil {
-		s.tb.Fatalf("info: %v", err)
-	}
-	return info["Server"]["redis_version"]
-}
-
 // Output keeps what is written, also while it is read.
 type Output struct {
 	mu  sync.Mutex

@@ -344,7 +344,7 @@ func TestRightsThatAreNeededOnACluster(t *testing.T) {
 	testredis.Need(t)
 	cluster := testredis.StartReplicatedCluster(t, 3)
 	rights := []string{"cluster|slots", "asking", "wait", "get"}
-	if cluster.Nodes[0].Version() >= "7" {
+	if !cluster.Nodes[0].Before7() {
 		rights = append(rights, "spublish", "ssubscribe", "sunsubscribe")
 	}
 	for _, s := range cluster.Nodes {

@@ -617,8 +617,8 @@ func TestHandoversCostTheOtherNodesNothing(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartCluster(t, 3)
-	if v := cluster.Nodes[0].Version(); v < "7" {
-		t.Skip("Redis", v, "has no shard channels")
+	if cluster.Nodes[0].Before7() {
+		t.Skip("it has no shard channels")
 	}
 	lease := rwlock.WithLease(4 * time.Minute)
 	one, other := onCluster(t, cluster, lease), onCluster(t, cluster, lease)
