@@ -246,11 +246,12 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 
 var (
 	crowd  = flag.Int("crowd", 20_000, "how many calls give up together")
-	rounds = flag.Int("rounds", 3, "how often they do")
+	rounds = flag.Int("rounds", 5, "how often they do")
 )
 
 // giveUpWithin bounds how much later than bare contexts a crowd of calls ends, and how long it delays a lock
-// of another name. On a quiet machine it is less than half of it.
+// of another name, in the best of the rounds: what else the machine does only adds to that. On a quiet
+// machine it is less than half of it.
 const giveUpWithin = 100 * time.Millisecond
 
 // Calls that give up together return soon after as many that wait for a bare context, and hardly delay a lock
@@ -305,14 +306,10 @@ func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
 		}, time.Minute, 100*time.Millisecond)
 		unlock(t, h)
 	}
-	for _, list := range [][]time.Duration{bare, calls, before, beside} {
-		slices.Sort(list)
-	}
-	i := *rounds / 2
-	t.Logf("%d bare contexts: %v, as many calls: %v; a lock and unlock: %v, meanwhile: %v (medians; all: %v %v %v %v)",
-		*crowd, bare[i], calls[i], before[i], beside[i], bare, calls, before, beside)
-	require.Less(t, calls[i]-bare[i], giveUpWithin, "returns")
-	require.Less(t, beside[i]-before[i], giveUpWithin, "a lock of another name")
+	t.Logf("%d bare contexts: %v, as many calls: %v; a lock and unlock: %v, meanwhile: %v",
+		*crowd, bare, calls, before, beside)
+	require.Less(t, slices.Min(calls)-slices.Min(bare), giveUpWithin, "returns")
+	require.Less(t, slices.Min(beside)-slices.Min(before), giveUpWithin, "a lock of another name")
 }
 
 // untilAllReturn returns how long after the end of their context the last of a crowd of calls returns. during
