@@ -9,7 +9,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A phase is how far a ballot has come.
+// A phase is the progress of a ballot.
 type phase uint8
 
 const (
@@ -32,16 +32,16 @@ type ballot struct {
 	mode    protocol.Mode
 	lease   protocol.Lease
 	try     bool
-	under   any     // the ID of the write claim of the same owner, of a read under a write hold; or nil
+	under   any     // of a read under a write hold: the ID of the owner's write claim; or nil
 	reader  *ballot // of a read under this write hold, or nil
 	votes   []vote  // by server
 	phase   phase
 	home    int               // the index of the server, or -1
 	by      engine.Path       // how the vote of the home became known
-	parked  []*engine.Request // wait until the marks are known, and allow their leases
+	parked  []*engine.Request // requests that wait until the marks are known and allow their leases
 	pending *engine.Request   // the request for the lock that the engine waits for, or nil
-	latest  *engine.Request   // the last about the claim
-	told    time.Time         // when the engine sent the last request to which it was told that the claim waits
+	latest  *engine.Request   // the last request about the claim
+	told    time.Time         // when the engine sent the last request that was answered with "waits"
 	wanted  int64             // the token to ask for
 	token   int64             // of the hold; 0 until the ballot is won
 
@@ -50,7 +50,7 @@ type ballot struct {
 	pause           time.Time // when the ballot collects again after a retreat
 	attempts        int       // retreats so far
 
-	count *engine.Request // the last that sets the number of holds
+	count *engine.Request // the last request that sets the number of holds
 
 	release *round    // of the release, or withdrawal, that the engine waits for
 	giveUp  time.Time // when the ballot is forgotten without an answer
@@ -70,8 +70,8 @@ func (q *Quorum) newBallot(r *engine.Request) *ballot {
 	return b
 }
 
-// park keeps a request until the marks are known and allow its lease. It takes the place of an earlier
-// one of its kind. The request fails if no majority can vote.
+// park keeps a request until the marks are known and allow its lease. It replaces an earlier parked request
+// of the same kind. The request fails if no majority can vote.
 func (b *ballot) park(now time.Time, r *engine.Request) {
 	q := b.q
 	q.readMarks(now)
@@ -88,8 +88,8 @@ func (b *ballot) park(now time.Time, r *engine.Request) {
 	}
 }
 
-// unpark handles the parked requests again if the servers are known now, and fails them if no majority can
-// vote.
+// unpark handles the parked requests again if the servers are known now, and makes them fail if no majority
+// can vote.
 func (b *ballot) unpark(now time.Time) {
 	q := b.q
 	known := q.generation != "" && !q.awaitsMarks()
@@ -118,8 +118,8 @@ func (b *ballot) ask(now time.Time, r *engine.Request) {
 		return
 	}
 	b.pending, b.latest, b.lease, b.under = r, r, r.Lease, r.Writer
-	// As long as others suffice, a server that has refused is not asked again: the claim would leave the
-	// queue that it waits in.
+	// While the other servers are enough, a server that has refused is not asked again: the claim would leave
+	// the queue that it waits in.
 	n, _ := b.mayVote()
 	for i := range b.votes {
 		v := &b.votes[i]
@@ -143,7 +143,7 @@ func (b *ballot) advance(now time.Time) {
 	}
 	switch {
 	case b.phase >= won:
-	case b.phase == requesting && len(b.parked) > 0: // perhaps the servers do not vote for such a lease yet
+	case b.phase == requesting && len(b.parked) > 0: // the servers may not vote for such a lease yet
 	case b.writer() != nil:
 		b.readUnder(now)
 	default:
@@ -153,7 +153,8 @@ func (b *ballot) advance(now time.Time) {
 	b.schedule()
 }
 
-// askWhereDue asks again where the claim waits, if that is due, or the subscription was opened since.
+// askWhereDue asks again on each server where the claim waits, if that is due or the subscription was
+// renewed.
 func (b *ballot) askWhereDue(now time.Time) {
 	for i, s := range b.q.servers {
 		v := &b.votes[i]
@@ -164,7 +165,7 @@ func (b *ballot) askWhereDue(now time.Time) {
 	}
 }
 
-// fail ends the pending request for the lock, if there is one, with an error.
+// fail ends the pending request for the lock, if any, with an error.
 func (b *ballot) fail(now time.Time, err error) {
 	if r := b.pending; r != nil {
 		b.pending = nil
@@ -172,7 +173,7 @@ func (b *ballot) fail(now time.Time, err error) {
 	}
 }
 
-// close notes that the claim ends.
+// close marks the claim as ending.
 func (b *ballot) close() {
 	if b.phase == won {
 		b.lock.held[b.mode]--
@@ -191,7 +192,7 @@ func (b *ballot) forget() {
 	}
 }
 
-// due returns when tick has something to do; zero for never.
+// due returns when tick has something to do, or zero for never.
 func (b *ballot) due() (at time.Time) {
 	switch {
 	case b.phase == closing:
@@ -210,7 +211,7 @@ func (b *ballot) due() (at time.Time) {
 	return at
 }
 
-// schedule keeps the set of ballots that have something due.
+// schedule updates the ballot's place among those that have something due.
 func (b *ballot) schedule() {
 	if at := b.due(); at.IsZero() || b.q.ballots[b.claim] != b {
 		b.q.timed.Remove(b)

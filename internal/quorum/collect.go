@@ -6,7 +6,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// startCollecting begins to collect the votes of the others, after the home has voted for the claim.
+// startCollecting begins to collect the votes of the other servers, after the home has voted for the claim.
 func (b *ballot) startCollecting(now time.Time) {
 	if b.phase == queued || b.votes[b.home].token == 0 {
 		b.wanted = b.q.nextToken(now)
@@ -17,8 +17,8 @@ func (b *ballot) startCollecting(now time.Time) {
 	b.patience = now.Add(b.collectingTime())
 }
 
-// collectingTime returns for how long to collect before a retreat. It is random and grows, so that one of two
-// claims that block each other wins in the end. A try only waits for votes that are being given back.
+// collectingTime returns how long to collect before a retreat. It is random and grows, so that one of two
+// claims that block each other eventually wins. A try waits only for votes that are being given back.
 func (b *ballot) collectingTime() time.Duration {
 	shortest := shortestCollecting + b.q.patience - shortestPatience
 	base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)
@@ -28,12 +28,13 @@ func (b *ballot) collectingTime() time.Duration {
 	return base + b.q.randomBelow(base)
 }
 
-// collect asks the other servers for their votes, and wins if a majority has voted with one token.
+// collect asks the other servers for their votes. The claim wins if a majority has voted with the same token.
 func (b *ballot) collect(now time.Time) {
 	if now.Before(b.pause) {
 		return
 	}
-	// It waits in the queues of the others only if it needs their votes: some may be about to be free.
+	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
+	// to be free.
 	if b.requestOthers(now, false); b.possibleVotes() < b.q.majority {
 		b.requestOthers(now, true)
 	}
@@ -54,7 +55,7 @@ func (b *ballot) collect(now time.Time) {
 	}
 	b.wanted = max(b.wanted, top)
 	for i, s := range b.q.servers {
-		// The largest token is written back to servers that have voted with a smaller one.
+		// Servers that have voted with a smaller token are asked again with the largest one.
 		if v := &b.votes[i]; v.state == cast && s.usable(b.q) &&
 			(v.token != top || v.token == 0 || v.sent.Before(b.told)) {
 			b.requestVote(now, i, true)
@@ -67,7 +68,7 @@ func (b *ballot) collect(now time.Time) {
 	}
 }
 
-// possibleVotes returns how many servers have voted for the claim, or may, since they have not answered.
+// possibleVotes returns how many servers have voted for the claim or have not answered yet.
 func (b *ballot) possibleVotes() (n int) {
 	for i := range b.votes {
 		if s := b.votes[i].state; s == cast || s == asked {
@@ -77,7 +78,7 @@ func (b *ballot) possibleVotes() (n int) {
 	return n
 }
 
-// obstacle returns what is in the way at the others, of a claim for which the home has voted.
+// obstacle returns what is in the way on the other servers of a claim that has the home's vote.
 func (b *ballot) obstacle() protocol.Obstacle {
 	for i := range b.votes {
 		if v := &b.votes[i]; i != b.home && (v.state == waiting || v.blocked) {
@@ -87,8 +88,8 @@ func (b *ballot) obstacle() protocol.Obstacle {
 	return protocol.Obstacle{}
 }
 
-// win tells the engine that the claim has the lock: by the reply to the pending request if a majority has
-// voted since it was sent, or else as a message does.
+// win grants the claim. It answers the pending request if a majority voted after it was sent; otherwise it
+// delivers the grant like a message.
 func (b *ballot) win(now time.Time, token int64) {
 	b.phase, b.token = won, token
 	b.lock.held[b.mode]++
@@ -109,9 +110,8 @@ func (b *ballot) win(now time.Time, token int64) {
 	b.q.engine.Grant(now, b.number, token, b.by)
 }
 
-// retreat gives back the votes that were collected, since another claim may be collecting the rest. Every
-// third time it gives back the vote of the home, too: the other claim may have another home, and wait for
-// this one.
+// retreat gives back the collected votes, since another claim may be collecting the rest. Every third time it
+// also gives back the vote of the home: the other claim may have another home, and wait on this server.
 func (b *ballot) retreat(now time.Time) {
 	b.attempts++
 	if b.try {

@@ -6,8 +6,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// elect asks the home of the name, and the others along with it unless the claim most likely has to wait. A
-// claim for which the home has voted collects the votes of the others.
+// elect asks the home of the name for its vote. It asks the other servers at the same time, unless the claim
+// probably has to wait. Once the home has voted, it collects their votes.
 func (b *ballot) elect(now time.Time) {
 	q := b.q
 	if !b.majorityPossible(now) {
@@ -58,7 +58,7 @@ func (b *ballot) majorityPossible(now time.Time) bool {
 	return false
 }
 
-// mayVote returns how many servers may vote for the claim, and an error with which another has refused to.
+// mayVote returns how many servers may vote for the claim, and an error of a server that has refused.
 func (b *ballot) mayVote() (n int, refused error) {
 	for i, s := range b.q.servers {
 		switch v := &b.votes[i]; {
@@ -67,14 +67,14 @@ func (b *ballot) mayVote() (n int, refused error) {
 		case s.usable(b.q):
 			n++
 		case s.asking && !s.known && !s.failing:
-			n++ // it may say that it votes
+			n++ // its answer may be that it votes
 		}
 	}
 	return n, refused
 }
 
-// waitAtHome gives back what other servers have voted, keeps the place in the queue of the home, and tells
-// the engine that the claim waits.
+// waitAtHome gives back the votes of other servers, keeps the place in the queue of the home, and tells the
+// engine that the claim waits.
 func (b *ballot) waitAtHome(now time.Time, v *vote) {
 	b.phase, b.lock.contended = queued, true
 	for i := range b.votes {
@@ -86,7 +86,7 @@ func (b *ballot) waitAtHome(now time.Time, v *vote) {
 }
 
 // tellWaiting answers the pending request with the obstacle, once the home has answered a request that was
-// sent after it: the engine may rely on its place from then on.
+// sent after it. From then on the engine may rely on its place.
 func (b *ballot) tellWaiting(now time.Time, v *vote) {
 	if r := b.pending; r != nil && !v.sent.Before(r.Sent) {
 		b.pending, b.told = nil, later(b.told, r.Sent)
@@ -94,7 +94,7 @@ func (b *ballot) tellWaiting(now time.Time, v *vote) {
 	}
 }
 
-// refuseTry tells the engine that a try would have to wait, gives back all votes, and forgets the ballot.
+// refuseTry answers a try that would have to wait, gives back all votes, and forgets the ballot.
 func (b *ballot) refuseTry(now time.Time, o protocol.Obstacle) {
 	b.lock.contended = true
 	r := b.pending
@@ -107,8 +107,8 @@ func (b *ballot) refuseTry(now time.Time, o protocol.Obstacle) {
 	b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 }
 
-// toEngine translates an obstacle for the engine: instead of a vote of this client, it names the claim that
-// the vote is for.
+// toEngine translates an obstacle for the engine: it replaces a vote of this client by the claim that the
+// vote is for.
 func (q *Quorum) toEngine(o protocol.Obstacle) protocol.Obstacle {
 	k, err := protocol.ParseClaim(o.Claim)
 	if err != nil || k.Instance != q.instance {

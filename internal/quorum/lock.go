@@ -7,11 +7,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// mostIdle is how many locks are remembered after their last use.
+// mostIdle is the number of unused locks that are remembered.
 const mostIdle = 64
 
-// A lock is what the quorum knows of one name: which of its slots are taken at each server, and which server
-// keeps its queue.
+// A lock is what the quorum knows of one name: which of its slots are used on each server, and which server
+// is the home.
 type lock struct {
 	order.Link[lock]
 	key       string
@@ -47,7 +47,7 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	return lk
 }
 
-// release drops a reference to a lock. The locks that were released last are remembered.
+// release drops a reference to a lock. The most recently used locks are remembered.
 func (q *Quorum) release(lk *lock) {
 	if lk.refs--; lk.refs > 0 {
 		return
@@ -60,9 +60,9 @@ func (q *Quorum) release(lk *lock) {
 	}
 }
 
-// slots are those of a lock at one server. Each belongs to one vote at a time. No two servers have a slot in
-// common: a release that another server gets, since the address leads there for a while, ends none of that
-// server's votes.
+// slots are the slots of a lock on one server. Each belongs to one vote at a time. No two servers have a slot
+// in common: if an address leads to another server for a while, a release that arrives there ends none of
+// that server's votes.
 type slots struct {
 	free       []int
 	next, step int
@@ -88,8 +88,8 @@ type weight struct {
 	hash uint64
 }
 
-// weigh returns the weight of a server for a lock. Names that differ in their last bytes alone have hashes
-// that hardly differ in their first bits; mixed, each bit depends on every byte.
+// weigh returns the weight of a server for a lock. FNV hashes of names that differ only in the last bytes
+// hardly differ in their first bits. After mix, each bit depends on every byte.
 func weigh(id, key string) weight {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id))
@@ -98,9 +98,9 @@ func weigh(id, key string) weight {
 	return weight{id, mix(h.Sum64())}
 }
 
-// home returns the index of the server that keeps the queue of a name: the first one that votes, in an order
-// on which all clients agree. It passes over servers that have refused the votes given, of which there may be
-// none. It returns -1 if none is left.
+// home returns the index of the home of a name: the first server that votes, in an order that all clients
+// use. votes may be nil; otherwise home passes over servers that have refused their vote. It returns -1 if no
+// server is left.
 func (q *Quorum) home(lk *lock, votes []vote) int {
 	best := -1
 	for _, s := range q.servers {

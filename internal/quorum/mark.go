@@ -13,8 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// readMarks asks for their marks the servers that are not known to vote, or do not answer, but none more
-// often than is due.
+// readMarks requests the marks of servers that are not known to vote, or do not answer, unless their next
+// request is not due yet.
 func (q *Quorum) readMarks(now time.Time) {
 	if q.since.IsZero() {
 		q.since = now
@@ -26,7 +26,7 @@ func (q *Quorum) readMarks(now time.Time) {
 	}
 }
 
-// readMark asks a server for its mark, unless a request about the mark is under way.
+// readMark requests the mark of a server, unless a request about the mark is in flight.
 func (q *Quorum) readMark(now time.Time, s *server) {
 	if s.asking {
 		return
@@ -36,13 +36,13 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 	q.askMark(now, s, "see", s.lease, q.name())
 }
 
-// name returns what the id of a server may end with: no two requests have the same.
+// name returns the end of a server's new id, different for each request.
 func (q *Quorum) name() string {
 	q.reads++
 	return fmt.Sprintf("%s:%d", q.instance, q.reads)
 }
 
-// askMark sends a request that reads or changes the mark of a server, and has it note a lease that is in use.
+// askMark sends a request that reads or changes the mark of a server, and that records a lease in use.
 func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duration, args ...any) {
 	s.asking, s.older = true, false
 	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
@@ -59,7 +59,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 	}
 	if err != nil {
 		s.retry = now.Add(probeEvery)
-		s.known = s.known && !errors.Is(err, protocol.ErrReply) // it has lost its data: there is no id
+		s.known = s.known && !errors.Is(err, protocol.ErrReply) // no id: the server has lost its data
 		q.evaluateMarks(now)
 		q.settleParked(now)
 		return
@@ -69,7 +69,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		q.forgetVotes(s)
 		s.lease = max(s.lease, s.noted)
 		s.met, s.resting, s.forgot, s.noted = now, time.Time{}, -1, 0
-		s.waited = s.mark.Generation != "" || s.mark.Resting // no other client is starting it
+		s.waited = s.mark.Generation != "" || s.mark.Resting // if so, no other client is starting it
 		s.question, s.news = question{}, news{}
 	}
 	q.noteQuestions(now, s, r, m)
@@ -96,13 +96,13 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 	q.settleParked(now)
 }
 
-// exclude returns an error if another client leads to the server that a mark is of. The client that turned
-// out to last counts as one of a server that fails, until it leads to another.
+// exclude returns an error if another client leads to the server with this mark. The client that was noticed
+// last then counts as failed, until it leads to another server.
 func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 	for _, other := range q.servers {
 		switch {
 		case other == s || !other.known || other.mark.ID != m.ID && (m.Run == "" || other.mark.Run != m.Run):
-		case other.suspected: // it may lead elsewhere by now
+		case other.suspected: // its address may lead elsewhere by now
 			other.known = false
 			q.forgetVotes(other)
 		default:
@@ -116,8 +116,8 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 	return nil
 }
 
-// evaluateMarks decides from the marks which generation votes, and which servers are to start, to rest, or to
-// be admitted. docs/quorum.md says why no server votes that may have forgotten a vote.
+// evaluateMarks decides from the marks which generation votes, and which servers have to start, to rest, or
+// to be admitted. docs/quorum.md argues why a server that may have forgotten a vote does not vote.
 func (q *Quorum) evaluateMarks(now time.Time) {
 	members := map[string]int{}
 	answered, voted, top, longest := 0, false, int64(0), time.Duration(0)
@@ -142,7 +142,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	case best != "" && members[best] >= q.majority:
 		q.generation = best
 		if best == q.newGeneration() {
-			q.start(now, best) // it is named after all of them, none of which has lost its data since
+			q.start(now, best) // its name is a hash of these ids, so none of them has lost its data since
 		}
 		for _, s := range q.servers {
 			q.updateMark(now, s, longest, top)
@@ -165,8 +165,8 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.readUnstarted(now) // other clients may be starting the servers
 		return
 	}
-	// A majority has lost its data, was not started, or cannot be reached. All rest but the servers of the
-	// generation that goes on.
+	// A majority has lost its data, was not started, or cannot be reached. All servers rest except those of
+	// the generation that continues.
 	if n := q.newest(now); n != nil {
 		best, longest, top = n.Generation, max(longest, n.Longest), max(top, n.Top)
 	}
@@ -180,7 +180,8 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	q.generation = ""
 }
 
-// readyToDecide reports whether the marks of all servers are known, or those of the others are not to be had.
+// readyToDecide reports whether all marks are known, or the client has waited long enough for the missing
+// ones.
 func (q *Quorum) readyToDecide(now time.Time) bool {
 	waited := now.Sub(q.since)
 	return !slices.ContainsFunc(q.servers, func(s *server) bool {
@@ -188,9 +189,9 @@ func (q *Quorum) readyToDecide(now time.Time) bool {
 	})
 }
 
-// newGeneration returns the name of a generation that begins with the servers that are known. It follows from
-// their ids: all clients that know the same servers give it the same name; and after one of the servers has
-// lost its data it is another.
+// newGeneration returns the name of a generation that begins with the known servers. It is a hash of their
+// ids. So all clients that know the same servers use the same name, and the name changes after one of the
+// servers has lost its data.
 func (q *Quorum) newGeneration() string {
 	var ids []string
 	for _, s := range q.servers {
@@ -203,9 +204,9 @@ func (q *Quorum) newGeneration() string {
 	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
-// start begins a generation at the servers that have none. If it does not know all servers, it begins at one
-// after the other, in the order of their ids: of three clients that each miss another server, one then has a
-// majority.
+// start begins a generation on the servers that have none. If this client does not know all servers, it
+// starts one after the other, in the order of their ids. So if three clients each miss a different server,
+// one of them gets a majority.
 func (q *Quorum) start(now time.Time, generation string) {
 	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
@@ -223,16 +224,16 @@ func (q *Quorum) start(now time.Time, generation string) {
 
 func byID(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 
-// noteStart notes that a server was found to have a generation. The marks of those without one, known or
-// under way, may be older.
+// noteStart records that a server was found to have a generation. Marks without a generation, known or in
+// flight, may be older than that.
 func (q *Quorum) noteStart() {
 	for _, s := range q.servers {
 		s.older = !s.known || s.mark.Generation == ""
 	}
 }
 
-// readUnstarted asks again the servers that had no generation when they were asked, if that was before
-// another server was found to have one: they may have been started since.
+// readUnstarted requests marks again that had no generation before another server was found to have one:
+// those servers may have been started since.
 func (q *Quorum) readUnstarted(now time.Time) {
 	for _, s := range q.servers {
 		if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
@@ -241,7 +242,7 @@ func (q *Quorum) readUnstarted(now time.Time) {
 	}
 }
 
-// updateMark has a server that does not vote rest, and admits it after that.
+// updateMark makes a server that does not vote rest, and admits it afterwards.
 func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top int64) {
 	switch {
 	case s.votes(q) || !s.known || s.asking || s.suspected || now.Before(s.retry):
@@ -249,8 +250,8 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 	case !s.mark.Resting && !s.waited: // another client may be starting it
 		return
 	case s.forgot < 0:
-		// A lease that it may have voted for may be longer than those that were in use when this client read
-		// the others' marks.
+		// The server may have voted for a longer lease than those that were in use when this client read the
+		// other marks.
 		if !q.marksRead(now, s, s.met) {
 			return
 		}
@@ -265,9 +266,9 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 	}
 }
 
-// marksRead reports whether what a server has forgotten is known, if it has lost its data by a time: a
-// majority that votes was asked for its marks after that, by this client or another; or, where too many have
-// lost their data, all others were. It asks those that were not.
+// marksRead reports whether enough marks were read after a server may have lost its data. That is so if this
+// client or another has read the marks of a majority that votes since then; or, if too many servers have lost
+// their data, of all other servers. It requests the missing marks.
 func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	members, answered := q.readSince(now, lost, since)
 	if members >= q.majority || answered == len(q.servers)-1 {
@@ -280,8 +281,8 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	return false
 }
 
-// readSince returns how many of the servers that vote, and how many of all but one, were asked for their
-// marks at a time or later. It asks the others.
+// readSince returns how many of the servers that vote, and how many of all servers but one, have sent marks
+// that were requested at since or later. It requests the marks of the others.
 func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (members, all int) {
 	for _, s := range q.servers {
 		switch {
@@ -298,15 +299,15 @@ func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (memb
 	return members, all
 }
 
-// majorityPossible reports whether a majority votes, or may vote once the marks under way are known.
+// majorityPossible reports whether a majority votes, or may vote once the requested marks are known.
 func (q *Quorum) majorityPossible() bool {
 	return q.agreeing(func(s *server) bool {
 		return s.usable(q) || s.asking && !s.failing && !s.known || q.generation == "" && s.mayVote()
 	}) >= q.majority
 }
 
-// agreeing returns how many of the servers for which counts returns true may vote together: those whose marks
-// name one generation, and those that may come to have it.
+// agreeing returns how many of the servers for which counts returns true may vote together: they have the
+// same generation, or may still get it.
 func (q *Quorum) agreeing(counts func(s *server) bool) (most int) {
 	for _, with := range q.servers {
 		if !counts(with) {
@@ -323,12 +324,12 @@ func (q *Quorum) agreeing(counts func(s *server) bool) (most int) {
 	return most
 }
 
-// mayVote reports whether a server may turn out to vote once a generation stands: it has said what its mark
-// is, and has not failed since.
+// mayVote reports whether a server may vote once a generation is valid: its mark is known, and it has not
+// failed since.
 func (s *server) mayVote() bool { return s.known && !s.failing && (s.asking || !s.mark.Resting) }
 
-// settleParked handles the parked requests if the servers are known now, and fails them if no majority can
-// vote.
+// settleParked handles the parked requests if the servers are known now, and makes them fail if no majority
+// can vote.
 func (q *Quorum) settleParked(now time.Time) {
 	known := q.generation != "" && !q.awaitsMarks()
 	if q.parked > 0 && (known || !q.majorityPossible()) {
@@ -336,17 +337,17 @@ func (q *Quorum) settleParked(now time.Time) {
 	}
 }
 
-// awaitsMarks reports whether a request for a mark is under way to a server that may turn out to vote, and is
-// not suspected. Until it has answered, this client would choose another home for some names than clients do
-// that know the server.
+// awaitsMarks reports whether the mark of a server is requested that may turn out to vote, and is not
+// suspected. Before it has answered, this client would choose another home for some names than clients that
+// know the server.
 func (q *Quorum) awaitsMarks() bool {
 	return slices.ContainsFunc(q.servers, func(s *server) bool {
 		return s.asking && !s.suspected && !s.votes(q) && !(s.known && s.mark.Resting)
 	})
 }
 
-// ready reports whether a majority votes, and remembers that such a lease is in use for as long as a vote for
-// it may last. It asks those that do not, and early enough those that will soon forget it.
+// ready reports whether a majority votes and has recorded that a lease is in use, for as long as a vote for
+// it may last. It asks the servers that have not recorded the lease, and those that will soon forget it.
 func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
 	n := 0
 	for _, s := range q.servers {

@@ -8,19 +8,19 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A client that reaches no majority cannot admit a server, as it does not know what the others' marks say. It
-// asks that at a server that votes. Another client that reaches that server, and a majority, reads the marks
-// and leaves there what they say. To the first it is as if it had read them itself, and the replies had taken
-// so long. docs/quorum.md has the argument.
+// A client that reaches no majority does not know the other marks, so it cannot admit a server. It asks a
+// question on a server that votes. Another client that reaches this server and a majority reads the marks and
+// leaves an answer on the server. The first client uses the answer as if it had read the marks itself, with
+// slow replies. docs/quorum.md has the argument.
 
 const (
-	// lookEvery is how often a client that misses a server looks for questions at the others.
+	// lookEvery is how often a client that misses a server looks for questions on the others.
 	lookEvery = 2 * time.Second
-	// newsLast is how long a client waits for what it has asked, and relies on it.
+	// newsLast is how long a client waits for an answer, and how long it relies on one.
 	newsLast = 30 * time.Second
 )
 
-// A question is the last one that this client has asked at a server.
+// A question is the last one that this client has asked on a server.
 type question struct {
 	sent   time.Time
 	number int64 // 0 until the server has answered
@@ -32,7 +32,7 @@ type news struct {
 	since time.Time // it has read the marks after this
 }
 
-// ask asks what the marks of a majority say, as of a time or later, if this client cannot find out by itself.
+// ask asks what the marks of a majority say, as of since or later, if this client cannot read them itself.
 func (q *Quorum) ask(now, since time.Time) {
 	voting := 0
 	for _, s := range q.servers {
@@ -51,7 +51,7 @@ func (q *Quorum) ask(now, since time.Time) {
 	}
 }
 
-// noteQuestions notes what a reply about a mark says of questions, this client's and others'.
+// noteQuestions records what a reply about a mark says of questions, both this client's and those of others.
 func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.Mark) {
 	if r.Ballot.Args[0] == "ask" && r.Ballot.Args[2] == m.ID {
 		s.question = question{r.sent, m.Asked}
@@ -64,8 +64,8 @@ func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.
 	}
 }
 
-// newest returns what was last found in the marks of the servers of a generation, or nil. What was left at a
-// server of another generation does not count.
+// newest returns the latest answer about the servers of a generation, or nil. An answer on a server of
+// another generation does not count.
 func (q *Quorum) newest(now time.Time) (last *news) {
 	for _, s := range q.servers {
 		n := &s.news
@@ -77,8 +77,8 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 	return last
 }
 
-// lookDue returns when to look for the questions of clients that reach no majority: while this one does, and
-// misses a server, which they may reach. It is zero for never.
+// lookDue returns when to look for questions, or zero for never. A client looks for them while it reaches a
+// majority but misses a server, which the asking client may reach.
 func (q *Quorum) lookDue() time.Time {
 	if q.generation == "" || !slices.ContainsFunc(q.servers, func(s *server) bool {
 		return !s.known || s.suspected
@@ -101,8 +101,8 @@ func (q *Quorum) look(now time.Time) {
 	}
 }
 
-// tell answers the questions that were asked at servers that vote, once a majority was read since they were
-// seen.
+// tell answers the questions on servers that vote, once a majority of the marks was read after the questions
+// were seen.
 func (q *Quorum) tell(now time.Time, longest time.Duration, top int64) {
 	for _, s := range q.servers {
 		if !s.answers(q) || s.asking || now.Before(s.retry) || s.mark.Asked <= s.mark.Told.Asked {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// noteTrip notes how long an answer took. The shortest shows what a round trip takes. One that took longer
-// may have waited for something else; if more of them do, the server is farther away than it was.
+// noteTrip records how long an answer took. The shortest answer shows the round trip. A longer one may have
+// waited for something else. If many are longer, the server is farther away than before.
 func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
 	before := s.trip
 	d = min(max(d, shortestPatience/2), longestTrip)
@@ -28,8 +28,8 @@ func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
 	}
 }
 
-// tripOfMajority returns how long a round trip takes at most to a majority, or to all that have answered if
-// they are fewer.
+// tripOfMajority returns the longest round trip to the nearest majority, or to all servers that have answered
+// if they are fewer.
 func (q *Quorum) tripOfMajority() time.Duration {
 	var trips []time.Duration
 	for _, s := range q.servers {

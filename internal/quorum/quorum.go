@@ -1,7 +1,6 @@
-// Package quorum makes several servers look like one to an engine. It stands between the engine and the
-// servers: it takes the engine's requests, asks the servers for their votes, and answers when a majority has
-// voted. Like the engine it is pure: requests, replies, messages and the time go in, and Effects come out.
-// docs/quorum.md argues why it is right.
+// Package quorum makes several servers look like one to an engine. It takes the engine's requests, asks the
+// servers for their votes, and answers when a majority has voted. Like the engine it is pure: requests,
+// replies, messages and the time go in, and Effects come out. docs/quorum.md argues why it is correct.
 package quorum
 
 import (
@@ -21,43 +20,42 @@ import (
 var ErrNoMajority = errors.New("no majority of the servers")
 
 const (
-	// shortestPatience is how long at least a server may leave a request without an answer before it is
-	// suspected.
+	// shortestPatience is the shortest time after which a server with an unanswered request is suspected.
 	shortestPatience = 250 * time.Millisecond
-	// longestTrip bounds what is taken for a round trip.
+	// longestTrip is the longest round trip that is assumed.
 	longestTrip = 2 * time.Second
-	// shortestStart is how long at least the first start waits for a server that says nothing. Without it,
-	// clients may start different sets of servers, and some of them have to rest.
+	// shortestStart is the shortest time that the first start waits for a silent server. Without it, clients
+	// might start different sets of servers, and some servers would have to rest.
 	shortestStart = time.Second
-	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote;
-	// it doubles up to probeSlowly.
+	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote.
+	// The pause doubles up to probeSlowly.
 	probeEvery  = 500 * time.Millisecond
 	probeSlowly = time.Second
-	// shortestCollecting and longestCollecting bound for how long a claim collects before its first retreat,
-	// if the servers are near.
+	// shortestCollecting and longestCollecting are the bounds of how long a claim collects votes before its
+	// first retreat, if the servers are near.
 	shortestCollecting = 200 * time.Millisecond
 	longestCollecting  = 2 * time.Second
-	// inUse is IN_USE of lua/shared/constants.lua: a server remembers a lease for so long, and for twice the
+	// inUse is IN_USE of lua/shared/constants.lua: a server remembers a lease for that long plus twice the
 	// lease.
 	inUse = 10 * time.Minute
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
-	// deafAfter is how much later than a reply that tells of a grant its message may come, or the
-	// subscription is taken for deaf.
+	// deafAfter is how much later than a reply with a grant the message about it may arrive. After that, the
+	// subscription counts as broken.
 	deafAfter = 250 * time.Millisecond
-	// recordFresh is for how long after its grant a vote may be given back by a script that does not read the
+	// recordFresh is how long after its grant a vote may be given back by a script that does not read the
 	// server's clock.
 	recordFresh = 45 * time.Second
-	// mostFlying is how many requests at most a server is sent before it has answered the first. A server
-	// that answers a thousand a second is not slow for that.
+	// mostFlying is the largest number of requests in flight to one server. It is small enough that a server
+	// with a thousand answers a second does not count as slow.
 	mostFlying = 256
-	// mostLate is how many others at most are sent that nobody waits for.
+	// mostLate is the same for requests that nobody waits for.
 	mostLate = 64
 )
 
-// atOnce is how many ballots a call of Tick, or of what changes the servers, looks at. The others are due
-// at once.
+// atOnce is the largest number of ballots that one call of Tick, or of a method that reports a change of the
+// servers, advances. The others are due immediately after.
 const atOnce = 250
 
 // Config configures a Quorum.
@@ -68,8 +66,8 @@ type Config struct {
 }
 
 // A Quorum answers the requests of one engine with the votes of several servers. It is not safe for
-// concurrent use. Calls of the lock's users go to the engine itself. The Quorum's own methods replace those
-// of the engine that have the same names.
+// concurrent use. Users of the lock call the engine itself. Methods of the Quorum replace the engine's
+// methods of the same name.
 type Quorum struct {
 	engine   *engine.Engine
 	prefix   string
@@ -80,40 +78,40 @@ type Quorum struct {
 	majority int
 
 	servers    []*server
-	generation string // of the servers that vote; "" while no majority is known to have one
-	// how long a server may leave a request without an answer: twice what a majority takes
+	generation string // of the servers that vote; "" while no majority is known to share one
+	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	// when the servers were first asked for their marks, or were found to have lost their data
 	since  time.Time
 	looked time.Time // when this client last looked for questions
-	reads  uint64    // how often a mark was requested: no two requests make the same mark
+	reads  uint64    // how often a mark was requested; makes the names of new marks distinct
 
 	locks   map[any]*lock               // by key
 	idle    order.List[lock, *lock]     // without references, in the order in which they were released
 	ballots map[any]*ballot             // by the ID of the claim
-	all     order.List[ballot, *ballot] // the same ones
-	stale   int                         // the first ones were not advanced since the servers changed
-	changed time.Time                   // when they did
+	all     order.List[ballot, *ballot] // the same ballots
+	stale   int                         // how many at the front of all have not advanced since the servers changed
+	changed time.Time                   // when the servers changed
 	parked  int                         // requests that wait until the marks are known and allow them
 	voters  map[uint64]*ballot          // by the numbers of their votes
-	timed   order.Timeline[*ballot]     // those that have something due
-	numbers uint64                      // of votes, the last that was given out
-	voting  int                         // servers, as reported last
-	changes time.Time                   // since when fewer vote, or more; zero if as many do
-	rises   bool                        // more do
-	token   int64                       // the largest that was seen
-	seen    time.Time                   // when it was
+	timed   order.Timeline[*ballot]     // ballots that have something due
+	numbers uint64                      // the last number given to a vote
+	voting  int                         // how many servers vote, as last reported
+	changes time.Time                   // since when fewer or more vote; zero if as many do
+	rises   bool                        // whether more vote
+	token   int64                       // the largest token seen
+	seen    time.Time                   // when that was
 
 	taken engine.Effects // memory
 	out   Effects
 }
 
-// Effects are what is to be done. Send and Relisten of the engine's effects say nothing here.
+// Effects are what the caller has to do. Send and Relisten of the engine's effects are not used.
 type Effects struct {
 	engine.Effects
 	Requests  []*Request
-	Deaf      []int         // servers whose subscriptions are to be closed and opened anew
-	Inspected []*Inspection // that have come to an end
+	Deaf      []int         // servers whose subscriptions have to be closed and opened again
+	Inspected []*Inspection // those that have ended
 }
 
 // Reset empties the effects and keeps their memory.
@@ -124,13 +122,13 @@ func (o *Effects) Reset() {
 	o.Requests, o.Deaf, o.Inspected = o.Requests[:0], o.Deaf[:0], o.Inspected[:0]
 }
 
-// A Request is to be sent to a server. Its reply or error is to be handed to Replied.
+// A Request has to be sent to a server. The caller passes its reply or error to Replied.
 type Request struct {
 	protocol.Request
 	Server int
 	For    *engine.Request // the last request of the engine about the same claim, or nil
 
-	order.Link[Request] // of what the server has not answered, or what failed
+	order.Link[Request] // in a list of the server: unsent, late, flying or owed
 
 	sent   time.Time
 	kind   kind
@@ -138,7 +136,7 @@ type Request struct {
 	number uint64        // of the vote
 	lease  time.Duration // of the vote, or the one that the mark is to note
 	round  *round        // or nil
-	lock   *lock         // or nil, if it is about a mark
+	lock   *lock         // nil if the request is about a mark
 	slot   int           // of givesBack and forces
 	// Of givesBack:
 	after   time.Time // when to try again, after a failure
@@ -159,7 +157,7 @@ const (
 	inspects
 )
 
-// New returns the quorum of an engine. It knows nothing of the servers yet.
+// New returns the quorum of an engine. It knows nothing about the servers yet.
 func New(c Config, e *engine.Engine) *Quorum {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Instance))
@@ -176,7 +174,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 	return q
 }
 
-// Flush handles the engine's requests, and exchanges what is to be done with to, which must be empty.
+// Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
 	for {
@@ -225,8 +223,8 @@ func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, 
 	q.engine.Replied(now, r, reply, err)
 }
 
-// send sends a request to a server, as soon as the server has answered enough of those before it. One for
-// a mark does not wait for others: it shows whether the server answers.
+// send sends a request to a server, or queues it while mostFlying requests are in flight there. A request for
+// a mark is never queued: it shows whether the server answers.
 func (q *Quorum) send(now time.Time, i int, r *Request) {
 	s := q.servers[i]
 	r.Server = i
@@ -245,7 +243,7 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 	q.sendNext(now, s)
 }
 
-// sendNext sends what waits, as far as the server has answered enough.
+// sendNext sends queued requests until mostFlying requests are in flight.
 func (q *Quorum) sendNext(now time.Time, s *server) {
 	for r := s.unsent.First(); r != nil && s.flying.Len() < mostFlying; r = s.unsent.First() {
 		s.unsent.Remove(r)
@@ -270,7 +268,7 @@ func (q *Quorum) transmit(now time.Time, s *server, r *Request) {
 	q.out.Requests = append(q.out.Requests, r)
 }
 
-// Replied takes the reply of a server, undecoded, or the error with which the request failed.
+// Replied takes the undecoded reply of a server, or the error of the request.
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
 	s.flying.Remove(r)
@@ -297,7 +295,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		if r.kind != marks {
 			q.trust(now, s, r)
 		}
-	case protocol.IsClientClosed(err): // the others may suffice
+	case protocol.IsClientClosed(err): // the other servers may be enough
 		err = q.closed(now, s, err)
 	case protocol.Passing(err):
 		s.err = err
@@ -331,7 +329,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	q.sendNext(now, s)
 }
 
-// followUp does what follows from a reply whatever its request was: it delivers grants, and asks for the next
+// followUp does what follows from a reply of any kind of request: it delivers grants, and requests the next
 // step.
 func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Reply) {
 	q.deliver(now, s, reply.Told, false)
@@ -344,7 +342,7 @@ func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Rep
 	q.proceed(now, s, lk, reply.More)
 }
 
-// proceed asks a server for the next step of letting in a crowd, if there is more.
+// proceed requests the next step from a server if more readers have to be let in.
 func (q *Quorum) proceed(now time.Time, s *server, lk *lock, more bool) {
 	if !more || lk.serving[s.index] {
 		return
@@ -359,15 +357,15 @@ func (q *Quorum) proceed(now time.Time, s *server, lk *lock, more bool) {
 	})
 }
 
-// Heard takes a message of a server's channel.
+// Heard takes a message from a server's channel.
 func (q *Quorum) Heard(now time.Time, i int, payload string) {
 	if m, ok := protocol.ParseMessage(payload); ok {
 		q.deliver(now, q.servers[i], m, true)
 	}
 }
 
-// deliver notes the votes that a message or reply says were cast, and asks again where it says so. heard says
-// that it is a message.
+// deliver records the votes that a message or reply reports, and asks again for those claims that it says
+// should ask. heard reports whether it is a message.
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard bool) {
 	for _, n := range m.Granted {
 		if heard && n == s.deaf {
@@ -375,7 +373,7 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 		}
 		b := q.voters[n]
 		if b == nil || b.votes[s.index].number != n || b.votes[s.index].state == cast {
-			continue // the vote was given back, is known, or is that of a server that another client leads to
+			continue // the vote was given back, is known, or belongs to a server that another client leads to
 		}
 		if heard && m.More {
 			q.proceed(now, s, b.lock, true)
@@ -405,8 +403,8 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 	}
 }
 
-// Subscribed says that the subscription to a server's channel stands, for the first time or again: what was
-// sent before is gone.
+// Subscribed says that the subscription to a server's channel is established, for the first time or again.
+// Messages sent before that are lost.
 func (q *Quorum) Subscribed(now time.Time, i int) {
 	s := q.servers[i]
 	s.listening, s.unheard = now, false
@@ -414,7 +412,7 @@ func (q *Quorum) Subscribed(now time.Time, i int) {
 	q.advanceAll(now)
 }
 
-// Unsubscribed says that the subscription does not stand any more, or could not be had.
+// Unsubscribed says that the subscription is broken, or could not be established.
 func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	s := q.servers[i]
 	s.listening = time.Time{}
@@ -475,8 +473,8 @@ func (q *Quorum) Tick(now time.Time) {
 	}
 }
 
-// Idle reports whether the engine is idle and no vote is being given back to a server that answers, unless
-// the server refuses that.
+// Idle reports whether the engine is idle and no vote is being given back. Votes do not count if their server
+// does not answer, or refuses to take them back.
 func (q *Quorum) Idle() bool {
 	if !q.engine.Idle() {
 		return false
@@ -489,8 +487,8 @@ func (q *Quorum) Idle() bool {
 	return true
 }
 
-// nextToken returns the token to ask for: larger, most likely, than all that the servers have seen. It is 0
-// if nothing is known.
+// nextToken returns the token to ask for, which is probably larger than all that the servers have seen. It is
+// 0 if no token is known.
 func (q *Quorum) nextToken(now time.Time) int64 {
 	if q.token == 0 {
 		return 0
@@ -498,7 +496,7 @@ func (q *Quorum) nextToken(now time.Time) int64 {
 	return q.token + max(now.Sub(q.seen).Microseconds(), 0)
 }
 
-// noteToken notes a token, or the time of a server, from which nextToken goes on.
+// noteToken records a token, or the time of a server. nextToken continues from the larger of these.
 func (q *Quorum) noteToken(now time.Time, token int64) {
 	if token > q.nextToken(now) {
 		q.token, q.seen = token, now
@@ -518,7 +516,7 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// Trouble returns the error that too few servers vote, or nil if that is not known.
+// Trouble returns an error if too few servers are known to vote, and nil otherwise.
 func (q *Quorum) Trouble() error {
 	if q.Voting() >= q.majority {
 		return nil
@@ -526,7 +524,7 @@ func (q *Quorum) Trouble() error {
 	return q.noMajority()
 }
 
-// noMajority returns the error that too few servers vote, and why.
+// noMajority returns the error for too few servers that vote, with the reason.
 func (q *Quorum) noMajority() error {
 	voting := q.agreeing(func(s *server) bool {
 		return s.answers(q) || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
@@ -558,8 +556,8 @@ func (q *Quorum) noMajority() error {
 	return err
 }
 
-// closed notes that the client for a server was closed: the server is one that fails, for ever. It returns
-// the error that its requests fail with. Calls end once too few servers are left.
+// closed records that the client for a server was closed. The server then counts as failed for good. closed
+// returns the error for its requests. Calls end once too few servers are left.
 func (q *Quorum) closed(now time.Time, s *server, err error) error {
 	for protocol.IsClientClosed(err) {
 		err = errors.Unwrap(err)
@@ -574,7 +572,7 @@ func (q *Quorum) closed(now time.Time, s *server, err error) error {
 	return err
 }
 
-// Describe returns what is known of the servers and of every claim, for the reports of failed simulations.
+// Describe returns a description of the servers and of every claim, for reports of failed simulations.
 func (q *Quorum) Describe() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "generation %q, %d parked", q.generation, q.parked)

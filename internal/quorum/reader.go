@@ -6,7 +6,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// writer returns the ballot of the write claim that this one reads under, or nil.
+// writer returns the ballot of the write claim that this ballot reads under, or nil.
 func (b *ballot) writer() *ballot {
 	if b.under == nil {
 		return nil
@@ -15,8 +15,8 @@ func (b *ballot) writer() *ballot {
 }
 
 // readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for
-// the write hold count, and the read has the token of the write hold. If they are too few, the write hold
-// asks the others for the votes that it lacks.
+// the write hold count, and the read has the token of the write hold. If there are too few such servers, the
+// write hold asks the others for their votes.
 func (b *ballot) readUnder(now time.Time) {
 	q, w := b.q, b.writer()
 	if b.pending == nil {

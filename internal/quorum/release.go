@@ -11,10 +11,10 @@ import (
 // end handles the engine's request to release the claim, or to withdraw it.
 func (b *ballot) end(now time.Time, r *engine.Request) {
 	q := b.q
-	b.takeParked() // the claim ends, and the engine waits for no answer to them
+	b.takeParked() // the claim ends, so the engine waits for no answer
 	b.latest = r
 	if x := b.release; x != nil {
-		x.request, x.over, x.err = r, false, nil // what failed is tried again meanwhile
+		x.request, x.over, x.err = r, false, nil // failed requests are retried meanwhile
 		q.decide(now, x)
 		return
 	}
@@ -30,8 +30,8 @@ func (b *ballot) end(now time.Time, r *engine.Request) {
 	b.schedule()
 }
 
-// giveBack begins to give back the vote of a server. The reply to the first request, or a later attempt,
-// frees its slot.
+// giveBack begins to give back the vote of a server. The slot is free when a reply has arrived, to the first
+// request or to a later attempt.
 func (b *ballot) giveBack(now time.Time, i int) {
 	q, v := b.q, &b.votes[i]
 	r := &Request{
@@ -46,7 +46,7 @@ func (b *ballot) giveBack(now time.Time, i int) {
 	if b.mode == protocol.Write {
 		r.Script = lua.Unlock
 	}
-	r.Late = b.phase == closing && b.token == 0 // its call has given up
+	r.Late = b.phase == closing && b.token == 0 // the call has given up
 	if v.state == cast && v.local != 0 && !v.entered && v.lease <= protocol.ShortLease &&
 		now.Sub(v.granted) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
@@ -63,7 +63,7 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 	} else {
 		r.lock.slots[s.index].put(r.slot)
 		if reply.Code == protocol.DoneBefore {
-			// The reply to the first run, which may have granted them the lock, is lost.
+			// The reply to the first run is lost. It may have contained grants to claims of this client.
 			for b := range q.all.All() {
 				if b.lock == r.lock {
 					b.askAgain(now, s.index)
@@ -77,8 +77,8 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 	}
 }
 
-// settleOwed tries again to give votes back for which that has failed, after a pause, if the server
-// answers. It leaves to their leases those for which it was tried for long enough.
+// settleOwed retries to give back votes after a failure and a pause, if the server answers. After enough
+// attempts it leaves a vote to its lease.
 func (q *Quorum) settleOwed(now time.Time, s *server) {
 	for r := s.owed.First(); r != nil && !now.Before(r.after); r = s.owed.First() {
 		over := !now.Before(r.giveUp)
@@ -90,7 +90,7 @@ func (q *Quorum) settleOwed(now time.Time, s *server) {
 			q.release(r.lock)
 			continue
 		}
-		again := *r // the first may run late
+		again := *r // the first request may still run
 		again.Record, again.refused = nil, false
 		q.send(now, s.index, &again)
 	}

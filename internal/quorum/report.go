@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// fallen and risen are for how long fewer servers vote, or more, before that is reported: a server that
-	// answers late now and then is reported once.
+	// fallen and risen are how long fewer or more servers have to vote before the change is reported. So a
+	// server that sometimes answers late is reported once.
 	fallen = time.Second
 	risen  = 5 * time.Second
 )
@@ -21,16 +21,15 @@ var (
 	errUnready = errors.New("it was not started along with the others")
 )
 
-// Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as one
-// that does.
+// Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as voting.
 func (q *Quorum) Voting() int { return q.agreeing(q.mayBeVoting) }
 
 func (q *Quorum) mayBeVoting(s *server) bool {
 	return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
 }
 
-// report notes whether the number of servers that vote has changed. A change that lasts is logged, and an
-// event.
+// report checks whether the number of servers that vote has changed. A lasting change is logged and becomes
+// an event.
 func (q *Quorum) report(now time.Time) {
 	n := q.Voting()
 	rises := n > q.voting
@@ -52,7 +51,7 @@ func (q *Quorum) report(now time.Time) {
 		Err: err})
 }
 
-// reportDue returns when to report that the number of servers that vote has changed; zero for never.
+// reportDue returns when to report a changed number of voting servers, or zero for never.
 func (q *Quorum) reportDue() time.Time {
 	switch {
 	case q.changes.IsZero():

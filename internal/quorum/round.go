@@ -9,21 +9,21 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A round is a request for which several servers are asked, and which a majority of them decides: a
-// renewal, a change of the number of holds, a release, ForceUnlock or Inspect.
+// A round is a request of the engine that several servers are asked to carry out, and that a majority
+// decides: a renewal, a change of the number of holds, a release, ForceUnlock or Inspect.
 type round struct {
 	kind    kind            // of the requests to the servers
-	request *engine.Request // that it answers; nil for Inspect
+	request *engine.Request // the request that it answers; nil for Inspect
 	ballot  *ballot         // of a release, or a change of the number of holds
 	view    *Inspection     // of Inspect
-	home    int             // whose answer matters if it answers: it lets in the next claim. Or -1
+	home    int             // a server whose answer is awaited, since it lets in the next claim; or -1
 	answers []answer        // by server
 	asked   []*Request      // by server, of a round to all
-	err     error           // that a request failed with: one that does not pass, if there is one
+	err     error           // of a failed request, preferably one that is not temporary
 	over    bool
 }
 
-// An answer is what has become of a request of a round.
+// An answer is the state of one request of a round.
 type answer uint8
 
 const (
@@ -38,7 +38,7 @@ func (q *Quorum) newRound(k kind, r *engine.Request) *round {
 	return &round{kind: k, request: r, home: -1, answers: make([]answer, len(q.servers))}
 }
 
-// counted counts a server's answer.
+// counted records a server's answer.
 func (q *Quorum) counted(now time.Time, x *round, i int, reply protocol.Reply, err error) {
 	switch {
 	case err != nil:
@@ -54,14 +54,14 @@ func (q *Quorum) counted(now time.Time, x *round, i int, reply protocol.Reply, e
 	q.decide(now, x)
 }
 
-// decide ends a round if enough is known.
+// decide ends a round if the outcome is known.
 //
-//   - Done: a majority has done it, and the home if it answers.
+//   - Done: a majority has done it, and the home has answered or is suspected.
 //   - Not there: so many servers have no vote for the claim that the others are not a majority.
 //   - A failure: a majority cannot do it any more.
 //
-// A request to all servers, or a withdrawal, waits for every server that is not suspected. A release does
-// not wait for suspected servers: their votes end with their leases.
+// A request to all servers, or a withdrawal, waits for every server that is not suspected. A release does not
+// wait for suspected servers: their votes end with their leases.
 func (q *Quorum) decide(now time.Time, x *round) {
 	if x.over {
 		return
@@ -93,7 +93,7 @@ func (q *Quorum) decide(now time.Time, x *round) {
 	case release && n[open] > 0:
 		return
 	case release:
-		fails = held-n[agreed] >= q.majority // or else what the others have is not a majority
+		fails = held-n[agreed] >= q.majority // otherwise the remaining votes are not a majority
 	case n[agreed]+n[open]+silent >= q.majority:
 		return
 	default:
@@ -105,7 +105,7 @@ func (q *Quorum) decide(now time.Time, x *round) {
 	switch {
 	case !fails:
 	case x.kind == counts && x.ballot.seekAll(now):
-		err = fmt.Errorf("%w: %v", ErrNoMajority, x.err) // which passes: the next round has those votes
+		err = fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next round has those votes
 	case x.err != nil && !protocol.Passing(x.err):
 		err = x.err
 	default:
@@ -122,9 +122,8 @@ func (q *Quorum) decide(now time.Time, x *round) {
 }
 
 // broadcast sends a renewal, or a change of the number of holds, to all servers that have voted for the
-// claim, suspected ones included. A renewal asks the other servers for their votes again. These votes do not
-// count in this round: if it took them to complete a majority, another claim may have had the lock in
-// between.
+// claim, even suspected ones. A renewal also asks the other servers for their votes. These votes do not count
+// in this round: if the majority depended on them, another claim may have had the lock in between.
 func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 	q := b.q
 	if b.phase != won {
@@ -150,12 +149,12 @@ func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 	q.decide(now, x)
 }
 
-// mostConfirming is how many of these requests about one vote a server is sent that does not answer. Some may
-// be held up by others that they travel with, though the server is well.
+// mostConfirming is the largest number of unanswered requests about one vote to a suspected server. Several
+// are allowed, since a request may be delayed by others in its pipeline although the server is well.
 const mostConfirming = 4
 
 // confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim. If
-// the server has not answered enough of them, this round does without it.
+// too many such requests are unanswered, this round goes on without the server.
 func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Request) {
 	v := &b.votes[i]
 	if b.q.servers[i].suspected && v.confirming >= mostConfirming {
@@ -175,9 +174,9 @@ func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Reque
 		round: x, lock: b.lock})
 }
 
-// recover asks a server for its vote that has not voted for the claim, which holds the lock, or has lost
-// its vote. The claim waits there: with the votes of a majority alone, it would be lost with one of those
-// servers.
+// recover asks a server for its vote for a claim that holds the lock, if the server has not voted or has lost
+// its vote. The claim waits in the server's queue: a hold with the votes of a bare majority would be lost
+// with one of these servers.
 func (b *ballot) recover(now time.Time, i int, lease protocol.Lease) {
 	if w := b.writer(); w != nil && w.votes[i].state != cast {
 		return
@@ -188,8 +187,8 @@ func (b *ballot) recover(now time.Time, i int, lease protocol.Lease) {
 	b.lease, b.votes[i].sought = before, now
 }
 
-// seek asks a server for its vote that the hold lacks, unless it has done so of late, and reports whether the
-// vote may come.
+// seek asks a server for a vote that the hold lacks, unless it has asked within probeEvery. It reports
+// whether the vote may come.
 func (b *ballot) seek(now time.Time, i int) bool {
 	v, s := &b.votes[i], b.q.servers[i]
 	if v.state == absent && s.usable(b.q) && now.Sub(v.sought) >= probeEvery {
@@ -206,8 +205,8 @@ func (b *ballot) seekAll(now time.Time) (may bool) {
 	return may
 }
 
-// settleLateVote handles what a server has answered after the ballot was won: a vote, after which the server
-// is told the number of holds; or that the claim would have to wait.
+// settleLateVote handles a server's answer after the ballot was won. If the answer is a vote, the server gets
+// the number of holds. If the claim would have to wait, it waits.
 func (b *ballot) settleLateVote(now time.Time, i int, number uint64) {
 	if b.phase != won {
 		return
@@ -244,8 +243,8 @@ func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.
 	}
 }
 
-// askAll sends all servers what request returns for each. It also asks for the marks that are not known:
-// they say which server is the home of a name, and how many servers vote.
+// askAll sends each server the request that request returns for it. It also requests unknown marks: they
+// decide which server is the home of a name, and how many servers vote.
 func (q *Quorum) askAll(now time.Time, x *round, request func(i int) *Request) {
 	q.readMarks(now)
 	for i := range q.servers {
@@ -256,7 +255,7 @@ func (q *Quorum) askAll(now time.Time, x *round, request func(i int) *Request) {
 	}
 }
 
-// cancel does not send those requests of a round to all that were not sent yet.
+// cancel removes those requests of a round to all servers that were not sent yet.
 func (q *Quorum) cancel(x *round) {
 	for _, r := range x.asked {
 		if !r.sent.IsZero() {
@@ -270,7 +269,7 @@ func (q *Quorum) cancel(x *round) {
 	}
 }
 
-// force drops every hold on all servers. It waits for every server that is not suspected, so that no
+// force drops every hold on all servers. It waits for every server that is not suspected, so that no late
 // request drops later holds.
 func (q *Quorum) force(now time.Time, r *engine.Request) {
 	lk := q.use(r.Keys)
@@ -296,14 +295,14 @@ func (q *Quorum) forced(now time.Time, r *Request, reply protocol.Reply, err err
 	q.counted(now, r.round, r.Server, reply, err)
 }
 
-// An Inspection is a call that asks what the servers know of a lock.
+// An Inspection is a call that reads what the servers know of a lock.
 type Inspection struct {
 	Tag   any // the caller's own
 	State protocol.State
 	Err   error
 
 	lock   *lock
-	states []*protocol.State // by server; nil of one that has not said
+	states []*protocol.State // by server; nil if it has not answered
 }
 
 // Inspect asks all servers what they know of a lock.

@@ -10,46 +10,47 @@ import (
 // A server is what the quorum knows of one server.
 type server struct {
 	index   int
-	lease   time.Duration // the longest that was asked for since the server last noted one
-	noted   time.Duration // the longest that this client has had the server note
-	notedAt time.Time     // when the request was sent that did
+	lease   time.Duration // the longest lease asked for since the server last recorded one
+	noted   time.Duration // the longest lease that the server recorded for this client
+	notedAt time.Time     // when that request was sent
 	known   bool          // mark is what the server has said
 	mark    protocol.Mark
-	asked   time.Time // when the request was sent that brought the mark
-	older   bool      // another server was found to have a generation after that, and this one was not
-	met     time.Time // when it first showed the mark's id: what it has forgotten is from before
-	waited  bool      // startPatience has passed since then, or it has lost its data
+	asked   time.Time // when the request for this mark was sent
+	older   bool      // the mark has no generation, and may be older than the start of another server
+	met     time.Time // when it first showed the mark's id; it has forgotten only earlier votes
+	waited  bool      // startPatience has passed since met, or the server has lost its data
 	resting time.Time // when it was first seen to rest; zero if it does not
 	// the longest lease that it may have voted for before that; negative if that is not known
 	forgot   time.Duration
-	question question  // that this client has asked there
-	news     news      // that another client has left there for this one
+	question question  // of this client
+	news     news      // for this client
 	wondered time.Time // when the last question was first seen
-	asking   bool      // a request about the mark is under way
+	asking   bool      // a request about the mark is in flight
 	retry    time.Time // when the mark may be changed again, after a failure
-	// it has not answered for a while, or a request failed: no call waits for it while enough others answer
+	// it has not answered for a while, or a request failed: calls do not wait for it while enough others
+	// answer
 	suspected bool
 	failing   bool      // the last request failed
 	closed    bool      // the client for it was closed
 	probed    time.Time // when its mark was last requested
-	probes    int       // how many requests for the mark in a row have no answer
+	probes    int       // consecutive unanswered requests for the mark
 	heard     time.Time // when it last answered
-	// how long a round trip takes, at least shortestPatience/2; 0 if it has not answered yet
+	// the round trip, at least shortestPatience/2; 0 if the server has not answered yet
 	trip time.Duration
-	err  error // the last that it replied, or that a request failed with
+	err  error // the last error, of the server or of a request
 
-	unsent        order.List[Request, *Request] // requests that wait until others are answered
-	late          order.List[Request, *Request] // the same, of those that others overtake
-	flyingLate    int                           // how many of them are under way
-	flying        order.List[Request, *Request] // those without an answer, oldest first
-	owed          order.List[Request, *Request] // votes that were not given back; the next to try again first
-	listening     time.Time                     // since when the subscription stands; zero if it does not
+	unsent        order.List[Request, *Request] // requests that are not sent yet
+	late          order.List[Request, *Request] // the same, of requests that nobody waits for
+	flyingLate    int                           // how many late requests are in flight
+	flying        order.List[Request, *Request] // requests in flight, oldest first
+	owed          order.List[Request, *Request] // votes that could not be given back, in the order of the next attempt
+	listening     time.Time                     // when the subscription was established; zero if there is none
 	subscriptions int                           // how often the subscription was opened
-	// the number of a vote that a reply told of, and no message; or 0
+	// the number of a vote that a reply reported before any message did; or 0
 	deaf    uint64
-	deafAt  time.Time // when the subscription is taken for deaf
-	mute    bool      // the log has been told that the server may not publish
-	unheard bool      // the log was told that the server refuses the subscription
+	deafAt  time.Time // when the subscription counts as broken
+	mute    bool      // it was logged that the server may not publish
+	unheard bool      // it was logged that the server refuses the subscription
 }
 
 // votes reports whether the server belongs to the generation that votes.
@@ -60,8 +61,8 @@ func (s *server) votes(q *Quorum) bool {
 // answers reports whether the server votes and is not suspected.
 func (s *server) answers(q *Quorum) bool { return s.votes(q) && !s.suspected }
 
-// usable reports whether to ask the server for votes: it answers, or too few do and its last request has not
-// failed.
+// usable reports whether to ask the server for votes. It answers; or too few servers do, and its last request
+// has not failed.
 func (s *server) usable(q *Quorum) bool {
 	return s.answers(q) || s.votes(q) && !s.failing && q.shortOfServers()
 }
@@ -85,13 +86,13 @@ func (s *server) oldest() time.Time {
 	return time.Time{}
 }
 
-// slow reports whether a request has been without an answer for too long, whatever else the server answers.
+// slow reports whether a request has been unanswered for too long, even if the server answers others.
 func (q *Quorum) slow(now time.Time, s *server) bool {
 	at := s.oldest()
 	return !at.IsZero() && now.Sub(at) >= q.patience
 }
 
-// givesBack reports whether a vote is being given back to the server that it does not refuse to take.
+// givesBack reports whether a vote is being given back to the server, unless the server has refused it.
 func (s *server) givesBack() bool {
 	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late} {
 		for r := range list.All() {
@@ -108,12 +109,12 @@ func (s *server) givesBack() bool {
 	return false
 }
 
-// probePause returns how long after one request for the mark the next is due.
+// probePause returns the pause between two requests for the mark.
 func (s *server) probePause() time.Duration {
 	return min(probeEvery<<min(max(s.probes-1, 0), 10), probeSlowly)
 }
 
-// due returns when check has something to do about a server; zero for never.
+// due returns when check has something to do for a server, or zero for never.
 func (q *Quorum) due(s *server) (at time.Time) {
 	note := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
@@ -145,14 +146,14 @@ func (q *Quorum) due(s *server) (at time.Time) {
 	return at
 }
 
-// concerned reports whether to ask a server that does not vote for its mark: something waits for it, or the
-// others vote, and this client is to say when it does, too.
+// concerned reports whether to request the mark of a server that does not vote: either something waits for
+// the server, or the others vote and this client has to notice when the server votes too.
 func (q *Quorum) concerned(s *server) bool {
 	return len(q.ballots) > 0 || s.owed.Len() > 0 || q.generation != "" && !s.answers(q)
 }
 
-// rested returns until when the server rests, by this client's clock: for the longest lease that it may have
-// forgotten, from when it was first seen to rest. It is zero if it does not rest, or that lease is not known.
+// rested returns when the server's rest ends, by this client's clock: one longest lease after this client
+// first saw it rest. It is zero if the server does not rest, or the longest lease is not known.
 func (s *server) rested() time.Time {
 	if s.resting.IsZero() || s.forgot < 0 {
 		return time.Time{}
@@ -160,7 +161,7 @@ func (s *server) rested() time.Time {
 	return s.resting.Add(s.forgot + s.forgot/100 + grace)
 }
 
-// check does what is due about a server: it takes the subscription for deaf, suspects the server, or asks for
+// check does what is due for a server: it declares the subscription broken, suspects the server, or requests
 // its mark.
 func (q *Quorum) check(now time.Time, s *server) {
 	if s.deaf != 0 && !now.Before(s.deafAt) {
@@ -188,8 +189,8 @@ func (q *Quorum) check(now time.Time, s *server) {
 	}
 }
 
-// trust notes that a server has answered a request. A server that was suspected is trusted again once it
-// answers in time, and has answered all that is old.
+// trust records that a server has answered a request. A suspected server is trusted again when it has
+// answered in time, and has no old requests.
 func (q *Quorum) trust(now time.Time, s *server, r *Request) {
 	s.failing = false
 	if s.suspected && (now.Sub(r.sent) >= q.patience || q.slow(now, s)) {
@@ -205,7 +206,7 @@ func (q *Quorum) trust(now time.Time, s *server, r *Request) {
 	}
 }
 
-// suspect notes that a server does not answer. Whatever waited for it goes on without it.
+// suspect records that a server does not answer. Everything that waits for it continues without it.
 func (q *Quorum) suspect(now time.Time, s *server) {
 	if s.suspected {
 		return
@@ -231,14 +232,14 @@ func (q *Quorum) forgetVotes(s *server) {
 	}
 }
 
-// advanceAll advances all ballots, since the servers have changed: some now, and the others as soon as
-// others had their turn.
+// advanceAll advances all ballots after a change of the servers: atOnce of them now, and the others in later
+// calls of Tick.
 func (q *Quorum) advanceAll(now time.Time) {
 	q.stale, q.changed = q.all.Len(), now
 	q.sweep(now)
 }
 
-// sweep advances ballots that have not been since the servers have changed.
+// sweep advances ballots that have not advanced since the servers changed.
 func (q *Quorum) sweep(now time.Time) {
 	for range min(q.stale, atOnce) {
 		q.stale--

@@ -8,7 +8,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A state is how far a vote has come.
+// A state is the progress of a vote.
 type state uint8
 
 const (
@@ -18,40 +18,39 @@ const (
 	cast                 // the server has voted for the claim
 )
 
-// A vote is that of one server for a claim. To the server, each vote is a claim with a number and a slot of
-// its own.
+// A vote is one server's vote for a claim. To the server, each vote is a claim with its own number and slot.
 type vote struct {
 	state      state
 	wire       protocol.Claim
 	slot       int
 	number     uint64
-	request    *Request          // under way
-	queues     bool              // the last request asks to wait, and is no try
+	request    *Request          // in flight
+	queues     bool              // the last request asks to wait: it is not a try
 	blocked    bool              // a try was refused, because the claim would have had to wait
 	obstacle   protocol.Obstacle // if it waits or was blocked
-	refused    error             // that the server has replied, and would again: the claim does without it
-	token      int64             // of the vote; 0 if it is not known
+	refused    error             // the server's permanent error: the claim does without its vote
+	token      int64             // of the vote; 0 if not known
 	local      int64             // the time of the grant by the server's clock, in µs
 	first      time.Time         // when the first request was sent
-	sent       time.Time         // when the last request was sent that is known to have set the lease
-	lease      time.Duration     // that it has set
+	sent       time.Time         // when the last request was sent that certainly set the lease
+	lease      time.Duration     // the lease that it set
 	granted    time.Time         // a moment not after the vote was cast
-	confirming int               // requests without an answer that confirm the vote
-	recount    bool              // the server is to be told the number of holds once it answers
-	// the server was told the number of holds, or local is when the owner's write began
+	confirming int               // unanswered requests that confirm the vote
+	recount    bool              // the server needs the number of holds once it answers
+	// the server knows the number of holds, or local is the time of the owner's write claim
 	entered bool
-	told    bool      // a message says that the vote was cast, and overtook the reply to a request
+	told    bool      // a message reported the vote before the reply to a request did
 	again   time.Time // when to ask again, if the claim waits
 	asked   int       // how often the subscription had been opened when the server was last asked
-	late    bool      // a request was under way when there was reason to ask again
+	late    bool      // a request was in flight when there was reason to ask again
 	sought  time.Time // when a hold that lacks the vote last asked for it
 }
 
-// waits reports whether the claim waits in the server's queue, and nothing is under way.
+// waits reports whether the claim waits in the server's queue, with no request in flight.
 func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
-// requestVote asks a server for its vote, or asks again. queue says that the claim is to wait if it cannot
-// have the vote.
+// requestVote asks a server for its vote, or asks again. queue says whether the claim should wait if it
+// cannot have the vote.
 func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	q, v := b.q, &b.votes[i]
 	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
@@ -83,7 +82,7 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	q.send(now, i, r)
 }
 
-// requestOthers asks the servers other than the home that have not been asked.
+// requestOthers asks the servers other than the home that were not asked yet.
 func (b *ballot) requestOthers(now time.Time, queue bool) {
 	for i, s := range b.q.servers {
 		if v := &b.votes[i]; i != b.home && v.state == absent && s.usable(b.q) && v.refused == nil &&
@@ -98,7 +97,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	b := r.ballot
 	v := &b.votes[s.index]
 	if err == nil && reply.Unmarked && r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation {
-		s.known = false // the server has probably lost its data, whether or not this vote is still wanted
+		s.known = false // the server has probably lost its data
 		q.readMark(now, s)
 	}
 	if v.number != r.number || v.state == absent {
@@ -137,7 +136,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		v.state, v.token, v.local, v.sent, v.lease = cast, reply.Vote, reply.Token, later(v.sent, r.sent), r.lease
 	case v.queues:
 		if v.state == cast {
-			if v.told { // the message overtook this reply, or the vote was lost since: the next reply tells which
+			if v.told { // the message overtook this reply, or the vote was lost since: the next reply shows which
 				v.told = false
 				break
 			}
@@ -149,7 +148,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 			v.again = now
 		}
 		v.late = false
-		if b.phase != won { // a hold needs no subscription: its renewals tell it of a vote that it lacked
+		if b.phase != won { // a hold needs no subscription: its renewals return the votes that it lacked
 			q.out.Listen = true
 		}
 	default:
@@ -164,15 +163,15 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	}
 }
 
-// suspectDeaf notes that a reply brought a vote of which a message should have told, since the subscription
-// stood.
+// suspectDeaf records that a reply brought a vote that a message should have reported, since the subscription
+// was established.
 func (q *Quorum) suspectDeaf(now time.Time, s *server, v *vote, reply protocol.Reply) {
 	if v.state == waiting && reply.Before && !s.listening.IsZero() && s.listening.Before(v.sent) {
 		s.deaf, s.deafAt = v.number, now.Add(deafAfter)
 	}
 }
 
-// askAgain sends the request for a vote that waits once more.
+// askAgain asks again for a vote that the claim waits for.
 func (b *ballot) askAgain(now time.Time, i int) {
 	if v := &b.votes[i]; v.state == waiting {
 		v.late = v.request != nil
@@ -180,7 +179,7 @@ func (b *ballot) askAgain(now time.Time, i int) {
 	}
 }
 
-// free forgets a vote of which the server keeps nothing. Its slot may be used again.
+// free forgets a vote that the server does not keep. Its slot may be used again.
 func (b *ballot) free(i int) {
 	v := &b.votes[i]
 	delete(b.q.voters, v.number)
@@ -188,8 +187,7 @@ func (b *ballot) free(i int) {
 	*v = vote{refused: v.refused, sought: v.sought}
 }
 
-// drop gives a vote back, or withdraws the request for it, if there is either. A request that was not sent
-// yet is not sent.
+// drop gives a vote back, or withdraws the request for it. A request that was not sent yet is removed.
 func (b *ballot) drop(now time.Time, i int) {
 	v := &b.votes[i]
 	if v.state == absent {
