@@ -90,7 +90,7 @@ type Quorum struct {
 	idle    order.List[lock, *lock]     // without references, in the order in which they were released
 	ballots map[any]*ballot             // by the ID of the claim
 	all     order.List[ballot, *ballot] // the same ballots
-	stale   int                         // how many at the front of all have not advanced since the servers changed
+	stale   int                         // how many at the front of all have not advanced since changed
 	changed time.Time                   // when the servers changed
 	parked  int                         // requests that wait until the marks are known and allow them
 	voters  map[uint64]*ballot          // by the numbers of their votes

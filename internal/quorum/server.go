@@ -43,7 +43,7 @@ type server struct {
 	late          order.List[Request, *Request] // the same, of requests that nobody waits for
 	flyingLate    int                           // how many late requests are in flight
 	flying        order.List[Request, *Request] // requests in flight, oldest first
-	owed          order.List[Request, *Request] // votes that could not be given back, in the order of the next attempt
+	owed          order.List[Request, *Request] // votes that could not be given back, next attempt first
 	listening     time.Time                     // when the subscription was established; zero if there is none
 	subscriptions int                           // how often the subscription was opened
 	// the number of a vote that a reply reported before any message did; or 0
