@@ -70,7 +70,7 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 	var r report
 	kinds := map[string]bool{}
 	start, key := e.canonical(e.start())
-	visited.add(e.print(key), start.left())
+	visited.add(e.fingerprint(key), start.left())
 	nodes = append(nodes, step{parent: -1})
 	if e.visit != nil {
 		e.visit(start)
@@ -95,6 +95,7 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 					next = append(next, frontier[i:]...)
 					break
 				}
+				e.forget()
 				if progress != nil && time.Since(said) > 5*time.Second {
 					said = time.Now()
 					fmt.Fprintf(progress, "%8.0fs  %d states  %d transitions  depth %d  frontier %d  %d server states  %d script runs\n",
@@ -112,7 +113,7 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 					continue
 				}
 				y, key := e.canonical(y)
-				if !visited.add(e.print(key), y.left()) {
+				if !visited.add(e.fingerprint(key), y.left()) {
 					continue
 				}
 				nodes = append(nodes, step{parent: at.index, via: uint16(via)})
@@ -132,13 +133,21 @@ func (e *explorer) explore(l limits, progress io.Writer) report {
 		}
 	}
 	r.States, r.ServerStates, r.Runs = len(nodes), len(e.states), len(e.runs)
-	r.Processes, r.Changes = len(e.nodes), len(e.changes)
+	r.Processes, r.Changes = len(e.ids), e.worked
 	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
 	return r
 }
 
-func (e *explorer) print(key string) fingerprint {
-	return fingerprint{maphash.String(e.seeds[0], key), maphash.String(e.seeds[1], key)}
+// A fingerprint stands for a key: keys take too much memory.
+type fingerprint [2]uint64
+
+// seeds are what an exploration makes fingerprints with.
+type seeds [2]maphash.Seed
+
+func newSeeds() seeds { return seeds{maphash.MakeSeed(), maphash.MakeSeed()} }
+
+func (s *seeds) fingerprint(key string) fingerprint {
+	return fingerprint{maphash.String(s[0], key), maphash.String(s[1], key)}
 }
 
 // seen remembers the systems that were visited. Two systems may be equal but for what may still go wrong.

@@ -24,7 +24,7 @@ func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 	var passes []bool
 	base := uint8(0)
 	for {
-		at := fair{e.print(key), x.faulty}
+		at := fair{e.fingerprint(key), x.faulty}
 		if t, ok := e.served[at]; ok {
 			base = t
 			break
@@ -44,7 +44,7 @@ func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {
 		x, key = e.canonical(y)
 	}
 	t := base
-	e.served[fair{e.print(key), x.faulty}] = base
+	e.served[fair{e.fingerprint(key), x.faulty}] = base
 	for k := len(path) - 1; k >= 0; k-- {
 		if passes[k] {
 			t++

@@ -190,11 +190,11 @@ func (e *explorer) newProcess(i int) *node {
 
 // node returns the one node of a process.
 func (e *explorer) node(p *process) *node {
-	key := string(write(p, epoch))
+	key := e.fingerprint(string(write(p, epoch)))
 	if n, ok := e.nodes[key]; ok {
 		return n
 	}
-	n := &node{id: len(e.nodes), p: p}
+	n := &node{id: e.ids.of(key), p: p}
 	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening ||
 		slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
 	if e.fold {
@@ -202,6 +202,32 @@ func (e *explorer) node(p *process) *node {
 	}
 	e.nodes[key] = n
 	return n
+}
+
+// forget lets go of the memory of what happened, if there is much of it. It is worked out again when it is
+// needed: an equal process has the same id then.
+func (e *explorer) forget() {
+	if len(e.nodes) > mostNodes {
+		clear(e.nodes)
+		clear(e.changes)
+		clear(e.renamed)
+		clear(e.wired)
+	}
+}
+
+// mostNodes bounds the processes that are remembered: each takes about 6 KB, with what happens to it.
+const mostNodes = 300_000
+
+// ids number what has a fingerprint.
+type ids map[fingerprint]int
+
+func (all ids) of(key fingerprint) int {
+	id, known := all[key]
+	if !known {
+		id = len(all)
+		all[key] = id
+	}
+	return id
 }
 
 // references notes the numbers, tokens and slots in a process.
@@ -341,6 +367,7 @@ func (e *explorer) happen(n *node, ev event) *change {
 	}
 	c.to = e.node(p)
 	e.changes[key] = c
+	e.worked++
 	return c
 }
 

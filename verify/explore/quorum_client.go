@@ -119,16 +119,11 @@ func (e *parliament) newClient(i int) *client {
 
 // peer returns the peer of a client.
 func (e *parliament) peer(p *client) *peer {
-	key := e.printOf(writeOf(p, epoch, e.plain))
+	key := e.fingerprint(string(writeOf(p, epoch, e.plain)))
 	if n, ok := e.peers[key]; ok {
 		return n
 	}
-	id, known := e.ids[key]
-	if !known {
-		id = len(e.ids)
-		e.ids[key] = id
-	}
-	n := &peer{id: id, p: p}
+	n := &peer{id: e.ids.of(key), p: p}
 	if !p.Crashed {
 		n.next, _ = p.Quorum.Next()
 	}
@@ -136,8 +131,7 @@ func (e *parliament) peer(p *client) *peer {
 	return n
 }
 
-// forget lets go of the memory of what was done, if there is much of it. It is done again when it is needed:
-// an equal client has the same id then.
+// forget is as that of an explorer.
 func (e *parliament) forget() {
 	if len(e.peers) > mostPeers {
 		clear(e.peers)

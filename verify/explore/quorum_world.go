@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,17 +55,17 @@ type plan struct {
 type parliament struct {
 	*rack
 	plan
-	servers  int
-	tries    bool                // there are tries among the calls
-	offsets  []time.Duration     // of the servers' clocks
-	ids      map[fingerprint]int // of all clients
+	servers int
+	tries   bool            // there are tries among the calls
+	offsets []time.Duration // of the servers' clocks
+	seeds
+	ids      ids // of all clients
 	peers    map[fingerprint]*peer
 	outcomes map[doing]*outcome
 	changes  int                  // how many outcomes were worked out
 	replies  map[string]any       // by what names them
 	ended    map[fingerprint]bool // worlds from which a fair run comes to a good end
-	seeds    [2]maphash.Seed
-	visit    func(*world) // sees each world that is reached; or nil
+	visit    func(*world)         // sees each world that is reached; or nil
 
 	// Mistakes made on purpose, to see that they are found.
 	mute  func(*quorum.Request) bool     // whether a request is lost
@@ -86,9 +85,9 @@ func newParliament(sources scripts, p plan) (*parliament, error) {
 	}
 	return &parliament{rack: k, plan: p, servers: servers, tries: tries,
 		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
-		ids:     map[fingerprint]int{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{},
+		ids:     ids{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{},
 		replies: map[string]any{}, ended: map[fingerprint]bool{},
-		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}, nil
+		seeds: newSeeds()}, nil
 }
 
 // A move is one step of a world.
@@ -191,14 +190,7 @@ func (w *world) key() []byte {
 		w.stalls, bit(w.faulty))
 }
 
-// A fingerprint stands for the key of a world or client: keys take too much memory.
-type fingerprint [2]uint64
-
-func (e *parliament) print(w *world) fingerprint { return e.printOf(w.key()) }
-
-func (e *parliament) printOf(key []byte) fingerprint {
-	return fingerprint{maphash.Bytes(e.seeds[0], key), maphash.Bytes(e.seeds[1], key)}
-}
+func (e *parliament) print(w *world) fingerprint { return e.fingerprint(string(w.key())) }
 
 // moves lists all that can happen next.
 func (e *parliament) moves(w *world) []move {

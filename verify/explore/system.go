@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math/bits"
 	"slices"
 	"strings"
@@ -78,13 +77,15 @@ const (
 type explorer struct {
 	*machine
 	setup
+	seeds
 	owners  []int // of each process
 	lease   []time.Duration
 	fold    bool
-	nodes   map[string]*node
+	ids     ids // of all processes
+	nodes   map[fingerprint]*node
 	changes map[happening]*change
 	renamed map[renamed]*node
-	seeds   [2]maphash.Seed
+	worked  int            // how many changes were worked out
 	served  map[fair]uint8 // how many ticks until all is over, if nothing else happens: see fair
 	flaw    error          // in the last action
 	tracing bool

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,9 +138,9 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 		return nil, err
 	}
 	m.several = s.names > 1
-	e := &explorer{machine: m, setup: s, fold: true, nodes: map[string]*node{}, changes: map[happening]*change{},
+	e := &explorer{machine: m, setup: s, fold: true, ids: ids{}, nodes: map[fingerprint]*node{}, changes: map[happening]*change{},
 		renamed: map[renamed]*node{}, served: map[fair]uint8{},
-		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+		seeds: newSeeds()}
 	for i := range s.owners {
 		if s.owners[i] < '1' || s.owners[i] > '4' || s.leases[i] < '1' || s.leases[i] > '9' {
 			return nil, errors.New("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
