@@ -7,6 +7,7 @@
 package delegation
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -778,7 +779,7 @@ func (d *Layer) giveBack(now time.Time, n *name) {
 func (d *Layer) sendReturn(now time.Time, n *name) {
 	p := protocol.Request{Script: lua.Return}
 	if n.mode == protocol.Write {
-		p.Used = max(n.token, 1)
+		p.Used = cmp.Or(n.token, allTokens) // larger ones may be noted than those of a grant that is not known
 	}
 	d.request(now, n, p, false)
 	d.schedule(n)

@@ -628,6 +628,35 @@ func TestUnansweredDelegation(t *testing.T) {
 	}
 }
 
+// D6: the return of a delegation whose grant is not known gives no tokens back: the server may have handed out
+// larger ones than it knows of.
+func TestReturnOfAnUnknownGrantGivesNothingBack(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	r.write()
+	r.fail(r.next(lua.Delegate))
+	require.Equal(t, allTokens, int(r.next(lua.Return).Used))
+}
+
+// A call that waited in memory, and goes on at the server, is granted the lock there for the lease that it
+// asked for, not for what was left of the delegation, though the reply to its request is lost.
+func TestGrantAfterTheDelegationLastsForItsOwnLease(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	holder, waiter := r.write(), r.read()
+	r.hear(";%d", number)
+	asked := r.now
+	q := r.next(lua.RLock)
+	require.NoError(t, r.release(holder))
+	r.answer(lua.Return)
+	r.pass(lease + time.Second)
+	k, err := protocol.ParseClaim(q.Claim.ID.(string))
+	require.NoError(t, err)
+	r.hear("%d 0 %d", r.token, k.Number)
+	require.Equal(t, engine.Live, waiter.State())
+	require.Equal(t, engine.Deadline(asked, hold), waiter.Deadline())
+}
+
 // Close returns all delegations in one go, and those that are used with the holds under them.
 func TestCloseReturnsEverything(t *testing.T) {
 	r := newRig(t)

@@ -18,9 +18,11 @@ func (r *Request) Below() *any {
 	return &r.claim.below
 }
 
-// Again has a claim that waits ask again at once, which a request of it has asked for before.
+// Again has a claim that waits ask the server at once, which does not know it yet: a request of it was
+// answered from memory.
 func (e *Engine) Again(now time.Time, r *Request) {
 	if c := r.claim; c.state == Queued {
+		c.sent, c.deadline, c.lent = now, time.Time{}, 0
 		e.sendAsk(now, c)
 		e.schedule(now, c)
 	}
