@@ -628,8 +628,8 @@ func TestUnansweredDelegation(t *testing.T) {
 	}
 }
 
-// D6: the return of a delegation whose grant is not known gives no tokens back: the server may have handed out
-// larger ones than it knows of.
+// D6: the return of a delegation whose grant is not known gives no tokens back: the server may have handed
+// out larger ones than the process knows of.
 func TestReturnOfAnUnknownGrantGivesNothingBack(t *testing.T) {
 	r := newRig(t)
 	r.use("n", protocol.Write)

@@ -138,8 +138,8 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 		return nil, err
 	}
 	m.several = s.names > 1
-	e := &explorer{machine: m, setup: s, fold: true, ids: ids{}, nodes: map[fingerprint]*node{}, changes: map[happening]*change{},
-		renamed: map[renamed]*node{}, served: map[fair]uint8{},
+	e := &explorer{machine: m, setup: s, fold: true, ids: ids{}, nodes: map[fingerprint]*node{},
+		changes: map[happening]*change{}, renamed: map[renamed]*node{}, served: map[fair]uint8{},
 		seeds: newSeeds()}
 	for i := range s.owners {
 		if s.owners[i] < '1' || s.owners[i] > '4' || s.leases[i] < '1' || s.leases[i] > '9' {
