@@ -3,13 +3,15 @@
 //
 //	http.Handle("/debug/rwlock", rwlockdebug.Handler(rw))
 //
-// For each hold and each waiting call, the page has the name of the lock, the mode, the owner, since when,
-// for how long the lease still runs or who is in the way, and where the program asked for the lock. It is
-// HTML, or JSON if the request has the parameter format=json, or accepts application/json but not text/html.
-// With the parameter refresh=5, a browser loads it every five seconds.
+// The page lists holds and waiting calls. Each has the name of the lock, the mode, the owner, how long it has
+// lasted, and where the program asked for the lock. A hold also has its token and the rest of its lease, a
+// waiting call what is in its way. A click on an owner or a file shows the whole text.
+//
+// The page is HTML, or JSON if the request has the parameter format=json, or accepts application/json but not
+// text/html. With the parameter refresh=5, a browser loads it every five seconds.
 //
 // The page shows names of locks and files, so serve it where only the program's developers can reach it. It
-// sends nothing to the Redis server, and costs nothing until it is asked for: see [rwlock.RWLock.Snapshot].
+// sends nothing to the Redis server, and costs nothing until it is requested: see [rwlock.RWLock.Snapshot].
 package rwlockdebug
 
 import (
@@ -27,7 +29,7 @@ import (
 const mostRefresh = 3600
 
 // Handler returns a handler that shows what rws hold and wait for, one after the other. It answers GET and
-// HEAD requests, and works under any path.
+// HEAD requests, and works under any path. A bad parameter gets the status 400.
 func Handler(rws ...*rwlock.RWLock) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -113,6 +113,10 @@ func TestPage(t *testing.T) {
 		} {
 			require.Contains(t, body, part)
 		}
+		h := rw.Snapshot().Holds[0]
+		require.Contains(t, body, ">"+h.Owner.String()+"</div></details>")
+		require.Contains(t, body, fmt.Sprintf(">token %d</div>", h.Token))
+		require.NotContains(t, body, "title=\"", "a telephone does not show it")
 		require.NotContains(t, body, "<script")
 		require.NotContains(t, body, "http-equiv")
 		require.Contains(t, w.Header().Get("Content-Security-Policy"), "default-src 'none'")
