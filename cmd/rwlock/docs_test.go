@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -43,6 +44,31 @@ func TestDocumentedCommands(t *testing.T) {
 		return
 	}
 	require.Equal(t, normal(blocks(string(text))), normal(blocks(actual)))
+}
+
+// The line of a crontab in docs/cli.md, which cron gives to sh, runs the report once on two machines.
+func TestDocumentedCrontab(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
+	line := regexp.MustCompile("```crontab\n(?:\\S+ +){5}(.*)\n```").FindStringSubmatch(string(text))
+	require.NotNil(t, line)
+	dir := t.TempDir()
+	report := filepath.Join(dir, "report.sh")
+	require.NoError(t, os.WriteFile(report, []byte("#!/bin/sh\necho report\n"), 0o700))
+	program, err := exec.LookPath("rwlock")
+	require.NoError(t, err)
+	job := strings.NewReplacer("redis://redis.internal", "redis://"+testredis.Start(t).Addr(),
+		"/usr/local/bin/rwlock", program, "/opt/report.sh", report).Replace(line[1])
+	var printed string
+	for range 2 {
+		cmd := exec.Command("/bin/sh", "-c", job)
+		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + dir} // as cron has it
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		printed += string(out)
+	}
+	require.Regexp(t, `^report\nrwlock: "nightly" is locked: held for writing by .*\n$`, printed)
 }
 
 // anonymous returns a text without the names of this machine and its server.
