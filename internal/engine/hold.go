@@ -1,11 +1,11 @@
 package engine
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A Hold is one acquisition of a lock, from the call that asks for it to its release. Whoever calls Acquire
@@ -125,105 +125,6 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	return protocol.Obstacle{}, false, false
 }
 
-// Acquire begins a call. It has come to an end when the hold's state is Live or Failed.
-func (e *Engine) Acquire(now time.Time, h *Hold) {
-	h.begun = now
-	if e.closed {
-		e.fail(now, h, ErrClosed)
-		return
-	}
-	lk := e.use(h.Name)
-	h.tenure = e.tenure(lk, h.Owner, &h.own)
-	e.start(now, h)
-	e.drop(lk)
-}
-
-// start goes on with a call that no other of the owner is in front of.
-func (e *Engine) start(now time.Time, h *Hold) {
-	t := h.tenure
-	c := t.claim[h.Mode]
-	switch {
-	case e.closed:
-		e.fail(now, h, ErrClosed)
-	case !t.takenBy(h):
-		e.fail(now, h, ErrOwner)
-	case t.lost > 0:
-		e.fail(now, h, ErrLost)
-	case c != nil:
-		e.reenter(now, c, h)
-	case t.asking != nil && h.Try:
-		e.fail(now, h, ErrLocked)
-	case t.asking != nil:
-		t.behind = append(t.behind, h)
-	case h.Mode == protocol.Write && t.claim[protocol.Read] != nil:
-		e.fail(now, h, ErrUpgrade)
-	case !e.admits(t):
-		e.fail(now, h, ErrClosed)
-	default:
-		e.newAttempt(now, h)
-	}
-	if h.state == Failed {
-		e.settle(t)
-	}
-}
-
-// live begins a hold that was granted, and that is good until its own deadline if it is not renewed.
-func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
-	h.state, h.since, h.deadline = Live, now, deadline
-	if h.MaxHold > 0 {
-		h.end = now.Add(h.MaxHold)
-	}
-	e.holdEvent(h, Event{Kind: Acquired, Path: by, Token: h.claim.token, Took: now.Sub(h.begun)})
-	e.wake(h)
-}
-
-// reenter adds a hold to a claim that its owner has.
-func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
-	h.claim, h.path = c, ByReentry
-	c.holds = append(c.holds, h)
-	e.enter(now, c, h)
-}
-
-// enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always
-// writes, so that they confirm what is there now: a grant, or a repetition of it, or what another has
-// granted.
-func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
-	h.state = Entering
-	if e.replicas > 0 {
-		h.confirmBy = now.Add(e.confirm)
-	}
-	e.recountNow(now, c, h)
-}
-
-// entered ends the calls whose holds the server knows of, and enough replicas.
-func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	for _, h := range slices.Clone(c.holds) {
-		switch {
-		case h.state != Entering || h.sequence > c.confirmed:
-		case reply.Confirmed >= e.replicas:
-			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), h.path)
-		default:
-			if r.Replicas > 0 {
-				h.replicas = uint16(reply.Confirmed)
-			}
-			if r.Sequence == c.sequence {
-				e.recountNow(now, c, h)
-			}
-		}
-	}
-}
-
-// unconfirmed reports whether the replicas have not confirmed a hold in time.
-func (h *Hold) unconfirmed(now time.Time) bool {
-	return h.state == Entering && !h.confirmBy.IsZero() && !now.Before(h.confirmBy)
-}
-
-// giveBack ends a call whose hold the replicas have not confirmed in time.
-func (e *Engine) giveBack(now time.Time, h *Hold) {
-	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.replicas, e.replicas, e.confirm))
-	e.leave(now, h.claim, h)
-}
-
 func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {
 	h.sequence = e.renumber(c)
 	e.tell(now, c)
@@ -236,138 +137,8 @@ func (e *Engine) renumber(c *claim) uint64 {
 	return c.sequence
 }
 
-// GiveUp ends a call whose wait has ended. It reports whether the hold is there nonetheless: then the caller
-// has it.
-func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
-	switch h.state {
-	case Wanted:
-		t := h.tenure
-		if i := slices.Index(t.behind, h); i >= 0 {
-			t.behind = slices.Delete(t.behind, i, i+1)
-			e.fail(now, h, err)
-			e.settle(t)
-			break
-		}
-		e.withdraw(now, h.claim, err)
-	case Entering:
-		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
-		c := h.claim
-		if h.trouble = c.err; h.trouble == nil && e.replicas > 0 {
-			h.trouble = ErrNotReplicated
-		}
-		e.fail(now, h, err)
-		e.leave(now, c, h)
-	}
-	return h.state == Live
-}
-
-// Release ends a hold. It returns true if the end is known at once, and false if the hold's Err says how it
-// went once the state is Finished.
-func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
-	if h.state == Live && !now.Before(h.until()) {
-		e.lapse(now, h) // Tick was about to find out
-	}
-	switch h.state {
-	case Live:
-		c := h.claim
-		h.end, h.state = h.until(), Releasing
-		e.extendNone(c, h.owns, ErrNotHeld)
-		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
-		e.leave(now, c, h)
-		return false, nil
-	case Lapsed:
-		err := h.err
-		h.state = Finished
-		e.forgive(h)
-		return true, err
-	}
-	return true, ErrNotHeld
-}
-
-// leave takes off a hold that its owner has released, or given up. If others remain, the server is told of
-// the new count.
-func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
-	c.remove(h)
-	if len(c.holds) > 0 {
-		if h.state == Releasing {
-			c.leaving = append(c.leaving, h)
-		}
-		e.recountNow(now, c, h)
-		return
-	}
-	if h.state == Releasing {
-		c.last = h
-	}
-	e.end(now, c)
-	e.settle(c.tenure)
-}
-
-// forgive notes that an owner has released, or forgotten, a hold that it had lost.
-func (e *Engine) forgive(h *Hold) {
-	h.tenure.lost--
-	e.settle(h.tenure)
-}
-
-// Forget stops renewing a hold that nobody refers to any more: it is left to its lease.
-func (e *Engine) Forget(now time.Time, h *Hold) {
-	switch h.state {
-	case Live:
-		h.forgotten = true
-		e.record("hold forgotten without Unlock: it ends with its lease", h.claim, h, nil)
-		if !h.NoRenew {
-			h.NoRenew, h.deadline = true, h.claim.deadline
-			e.schedule(now, h.claim)
-		}
-	case Lapsed:
-		h.state = Finished
-		e.forgive(h)
-	}
-}
-
-// lapse ends one hold of a claim, whose own lease is over.
-func (e *Engine) lapse(now time.Time, h *Hold) {
-	c := h.claim
-	e.over(now, h, ErrLost, Expired)
-	if len(c.holds) > 0 {
-		e.recountNow(now, c, h)
-		return
-	}
-	e.endLost(now, c)
-}
-
-// over takes a hold off its claim that can no longer be relied on, or fails a call that re-enters.
-func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
-	h.claim.remove(h)
-	if h.state == Entering {
-		e.fail(now, h, cause)
-		return
-	}
-	h.end, h.state, h.err = h.until(), Lapsed, cause
-	e.extendNone(h.claim, h.owns, cause)
-	if cause == ErrLost {
-		e.record("hold lost", h.claim, h, nil)
-		e.out.Log[len(e.out.Log)-1].Cause = why
-	}
-	e.out.Cancel = append(e.out.Cancel, h)
-	if h.forgotten {
-		h.state, why = Finished, Forgotten
-	} else {
-		h.tenure.lost++
-	}
-	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
-}
-
-// fail ends a call.
-func (e *Engine) fail(now time.Time, h *Hold, err error) {
-	h.state, h.err = Failed, err
-	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.begun)})
-	e.wake(h)
-}
-
 // conclude notes how a release went.
 func (h *Hold) conclude(err error) { h.state, h.err = Finished, err }
-
-func (e *Engine) wake(h *Hold) { e.out.Wake = append(e.out.Wake, h) }
 
 // until is the moment up to which the hold may be relied on.
 func (h *Hold) until() time.Time {
@@ -416,4 +187,262 @@ func (h *Hold) renewable() bool {
 		return h.claim.doubtful
 	}
 	return h.end.IsZero() || h.claim.deadline.Before(h.end)
+}
+
+// kept notes that the server keeps the claim for the lease that a request asked for, from a moment not before
+// it was sent.
+func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
+	c.succeed()
+	c.answered, c.err = now, nil
+	if r.Sent.After(c.sent) {
+		c.sent = r.Sent
+	}
+	if r.Sequence >= c.shortened { // or else the lease may have been shortened since
+		c.rely(r.until(lent))
+	}
+	c.lent = lent.Lease
+}
+
+// rely notes until when the claim can be relied on.
+func (c *claim) rely(until time.Time) {
+	if until.After(c.deadline) {
+		c.deadline = until
+	}
+}
+
+// until is when the lease ends that a request asks for, by a client's clock; under a delegation, no later
+// than that ends.
+func (r *Request) until(lent protocol.Lent) time.Time {
+	until := r.Sent.Add(r.Lease.Duration - margin(r.Lease.Duration))
+	if lent.Lease > 0 {
+		until = earlier(until, Deadline(lent.Sent, lent.Lease))
+	}
+	return until
+}
+
+// Deadline returns until when a client may rely on a lease that the server counts from a moment not before
+// sent.
+func Deadline(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - margin(lease)) }
+
+// margin is what a client's deadline is short of the server's: clocks may drift apart by one percent.
+func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
+
+// LeaseFor returns the shortest lease, in whole milliseconds, that a client may rely on for d.
+func LeaseFor(d time.Duration) time.Duration {
+	lease := max(d, 0) + margin(0)
+	lease += lease / 99
+	return (lease + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
+	if d == e.lease.Duration {
+		return e.lease
+	}
+	return protocol.NewLease(d)
+}
+
+func (e *Engine) renew(now time.Time, c *claim) {
+	lease, _ := c.renewAt(now)
+	if lease == 0 {
+		lease, _ = c.needs(now)
+	}
+	r := c.request(renews)
+	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.sequence
+	c.longest = max(c.longest, lease)
+	c.start(now)
+	e.send(now, r)
+	e.schedule(now, c)
+}
+
+func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+	if c.state != Held {
+		return
+	}
+	switch {
+	case err != nil:
+		c.fail(now, c.lease)
+		c.err = err
+		e.record("renewal failed", c, c.holds[0], err)
+		e.holdEvent(c.holds[0], Event{Kind: RenewalFailed, Err: err})
+	case reply.Code == protocol.NotThere:
+		e.lose(now, c, Gone)
+		return
+	default:
+		due := c.sent.Add(c.period(r.Lease.Duration))
+		c.kept(now, r, reply.Lent)
+		c.doubtful = false
+		for _, h := range c.holds {
+			if h.fresh {
+				h.fresh, h.deadline = false, c.deadline
+			}
+		}
+		e.extendAll(c)
+		e.holdEvent(c.holds[0], Event{Kind: Renewed, Took: max(now.Sub(due), 0)})
+	}
+	e.schedule(now, c)
+}
+
+// tell tells the server how many holds the claim has. The number is absolute and the request numbered, so
+// that it may run twice, or late. shorten has the lease end with what the remaining holds need.
+func (e *Engine) tell(now time.Time, c *claim) {
+	c.brief = false
+	lease, shorten := c.needs(now)
+	if asked := c.asks(now); asked > 0 {
+		lease, shorten = asked, false
+	}
+	r := c.request(counts)
+	r.Script, r.Lease, r.Channels = lua.Reenter, e.leaseOf(lease), e.channels
+	r.Count, r.Sequence, r.Shorten = len(c.holds), c.sequence, shorten
+	for _, x := range c.extensions {
+		r.Extend = max(r.Extend, LeaseFor(x.until.Sub(now)))
+	}
+	until := now.Add(lease - margin(lease))
+	c.told = append(c.told, told{c.sequence, until})
+	if shorten {
+		c.shortened = c.sequence
+		c.deadline = earlier(c.deadline, until) // the request may run and its reply be lost
+	} else {
+		c.longest = max(c.longest, lease)
+	}
+	for _, h := range c.holds {
+		// What a release or an extension waits for does not wait for replicas: they are asked after it.
+		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
+			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmBy.Sub(now), mostConfirm))
+		}
+	}
+	c.recount.start(now.Add(r.Confirm))
+	e.send(now, r)
+	e.schedule(now, c)
+}
+
+// asks returns the longest lease that a call asks for that re-enters, or extends a hold; or 0 if none does.
+func (c *claim) asks(now time.Time) (lease time.Duration) {
+	for _, h := range c.holds {
+		if h.state == Entering {
+			lease = max(lease, h.Lease)
+		}
+	}
+	for _, x := range c.extensions {
+		lease = max(lease, LeaseFor(x.until.Sub(now)))
+	}
+	return lease
+}
+
+// needs returns for how long the holds need the claim, and whether the server may keep it for longer than
+// that.
+func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
+	for _, h := range c.holds {
+		lease = max(lease, h.need(now))
+	}
+	return lease, lease < c.longest
+}
+
+// counted takes the reply to a change of the number of holds.
+func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+	if c.state == Held {
+		c.err = err
+	}
+	if err == nil && reply.Code == protocol.NotThere {
+		if c.state == Held {
+			e.lose(now, c, Gone)
+		} // or else the end of the claim has overtaken the request, and its reply tells
+		return
+	}
+	if err != nil {
+		passing := protocol.Passing(err)
+		c.recount.fail(now, c.lease)
+		if !passing {
+			e.uncount(now, c, r.Sequence, err)
+		}
+		if c.state == Held {
+			e.schedule(now, c)
+		}
+		return
+	}
+	if r.Sequence >= c.confirmed {
+		c.confirmed = r.Sequence
+		c.told = slices.DeleteFunc(c.told, func(t told) bool { return t.sequence <= r.Sequence })
+		// A later request may have overtaken this one: then the server has not heeded it.
+		until := r.until(reply.Lent)
+		for _, t := range c.told {
+			until = earlier(until, t.until)
+		}
+		c.rely(until)
+	}
+	if c.confirmed == c.sequence {
+		c.recount.succeed()
+		if r.Shorten && r.Sequence == c.sequence { // a later request may have lengthened the lease again
+			c.longest = r.Lease.Duration
+		}
+	}
+	e.concludeUpTo(c, c.confirmed, nil)
+	if c.state != Held {
+		return
+	}
+	e.entered(now, c, r, reply)
+	if c.state != Held {
+		return
+	}
+	e.extendAll(c)
+	e.schedule(now, c)
+}
+
+// uncount ends the calls that the server did not let re-enter or leave.
+func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
+	for _, h := range slices.Clone(c.holds) {
+		if h.state == Entering && h.sequence <= sequence {
+			c.remove(h)
+			e.fail(now, h, err)
+			e.renumber(c) // told when the attempt is repeated
+		}
+	}
+	e.extendNone(c, func(x *Extension) bool { return x.sequence <= sequence }, err)
+	e.concludeUpTo(c, sequence, err)
+	if len(c.holds) == 0 && c.state == Held {
+		e.end(now, c)
+	}
+}
+
+// holdUntil is when a held claim is renewed, or one of its holds ends.
+func (c *claim) holdUntil(now time.Time) time.Time {
+	at := c.deadline
+	for _, h := range c.holds {
+		at = earlier(at, h.until())
+		if h.state == Entering && !h.confirmBy.IsZero() {
+			at = earlier(at, h.confirmBy)
+		}
+	}
+	if lease, renew := c.renewAt(now); lease > 0 {
+		at = earlier(at, renew)
+	}
+	if c.confirmed < c.sequence {
+		at = earlier(at, c.recount.again(c.lease))
+	}
+	return at
+}
+
+// renewAt returns the lease to renew the claim for, and when; zero if it is not renewed. The lease is the
+// longest that any of its holds needs, renewed or not: a server whose clock was set back lets it count anew.
+func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
+	var longest time.Duration
+	renewed, fresh := false, false
+	for _, h := range c.holds {
+		if lease = max(lease, h.need(now)); h.renewable() {
+			renewed, longest = true, max(longest, h.Lease)
+		}
+		fresh = fresh || h.fresh
+	}
+	switch {
+	case !renewed:
+		return 0, time.Time{}
+	case !c.asked.IsZero() || c.failures > 0:
+		at = c.again(longest)
+	case fresh, c.doubtful:
+		at = now
+	case c.lent > 0:
+		at = c.deadline.Add(-c.lent / lentPart)
+	default:
+		at = c.sent.Add(c.period(longest))
+	}
+	return lease, at
 }

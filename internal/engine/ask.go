@@ -1,0 +1,406 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// How a call asks for the lock, until it is granted, gives up or fails.
+
+// Acquire begins a call. It has come to an end when the hold's state is Live or Failed.
+func (e *Engine) Acquire(now time.Time, h *Hold) {
+	h.begun = now
+	if e.closed {
+		e.fail(now, h, ErrClosed)
+		return
+	}
+	lk := e.use(h.Name)
+	h.tenure = e.tenure(lk, h.Owner, &h.own)
+	e.start(now, h)
+	e.drop(lk)
+}
+
+// start goes on with a call that no other of the owner is in front of.
+func (e *Engine) start(now time.Time, h *Hold) {
+	t := h.tenure
+	c := t.claim[h.Mode]
+	switch {
+	case e.closed:
+		e.fail(now, h, ErrClosed)
+	case !t.takenBy(h):
+		e.fail(now, h, ErrOwner)
+	case t.lost > 0:
+		e.fail(now, h, ErrLost)
+	case c != nil:
+		e.reenter(now, c, h)
+	case t.asking != nil && h.Try:
+		e.fail(now, h, ErrLocked)
+	case t.asking != nil:
+		t.behind = append(t.behind, h)
+	case h.Mode == protocol.Write && t.claim[protocol.Read] != nil:
+		e.fail(now, h, ErrUpgrade)
+	case !e.admits(t):
+		e.fail(now, h, ErrClosed)
+	default:
+		e.newAttempt(now, h)
+	}
+	if h.state == Failed {
+		e.settle(t)
+	}
+}
+
+// newAttempt begins a claim for a call.
+func (e *Engine) newAttempt(now time.Time, h *Hold) {
+	t := h.tenure
+	lk := t.lock
+	c := &h.first
+	if h.tries > 0 {
+		c = new(claim)
+	}
+	h.tries++
+	slot := lk.takeSlot()
+	*c = claim{tenure: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
+		wire: e.newClaim(h.Mode, slot, t.owner)}
+	c.number = e.numbers
+	c.Tie = c.number
+	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
+	c.node = &c.vertex
+	h.claim, t.asking = c, h
+	lk.refs++
+	e.claims++
+	// A message may overtake the reply, so the claim is known before the request is sent.
+	e.waiting[c.number] = c
+	e.waitMax = max(e.waitMax, len(e.waiting))
+	e.sendAsk(now, c)
+	e.schedule(now, c)
+}
+
+// sendAsk asks for the lock; sent again by a waiter, it is the heartbeat.
+func (e *Engine) sendAsk(now time.Time, c *claim) {
+	r := c.request(asks)
+	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
+	if c.mode == protocol.Read {
+		r.Script = lua.RLock
+		if w := c.tenure.claim[protocol.Write]; w != nil {
+			r.Writer = w.wire.ID
+		}
+	}
+	if c.sent.IsZero() {
+		c.sent = now
+	}
+	e.numbers++
+	r.number = e.numbers
+	c.look = time.Time{}
+	if c.prompted.After(now) {
+		c.prompted = now // this one is not older
+	}
+	c.start(now)
+	e.send(now, r)
+}
+
+// asked takes the reply to a request for the lock, or a heartbeat.
+func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+	switch c.state {
+	case Held:
+		switch {
+		case err != nil:
+		// in the second case the server had forgotten the claim, and took it for a new one
+		case reply.Refused, reply.Token > c.token:
+			e.lose(now, c, Gone)
+		case reply.Token == c.token: // any other answer is of before the grant
+			c.kept(now, r, reply.Lent)
+			e.schedule(now, c)
+		}
+	case Asking, Queued:
+		switch {
+		case err != nil:
+			e.askFailed(now, c, err)
+		case reply.Refused && c.caller.Try:
+			e.queued(now, c, r, reply) // it has run before, and had to wait
+		case reply.Refused:
+			e.turnAway(now, c)
+		case reply.Token != 0 && reply.Token < c.floor && r.Sent.Before(c.answered): // it has lost that grant
+		case reply.Token != 0:
+			by := AtOnce
+			switch {
+			case reply.Lent.Lease > 0:
+				by = ByDelegation
+			case c.state == Queued:
+				by = ByHeartbeat
+				e.suspect(now, c, reply, r)
+			}
+			c.doubtful = by != ByDelegation && c.troubled(now)
+			c.kept(now, r, reply.Lent)
+			e.granted(now, c, reply.Token, by)
+		default:
+			e.queued(now, c, r, reply)
+		}
+	}
+}
+
+// suspect notes that a heartbeat brought a grant though the subscription stood when the grant was made. If
+// the message is only late, it still comes.
+func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
+	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
+		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
+		if e.deaf.number == 0 { // or else one suspicion after the other would put off the end of the first
+			e.deaf = deafness{c.number, now.Add(deafAfter)}
+		}
+	}
+}
+
+func (e *Engine) askFailed(now time.Time, c *claim, err error) {
+	c.err = err
+	if c.caller.Try || !protocol.Passing(err) {
+		e.withdraw(now, c, err)
+		return
+	}
+	c.fail(now, c.lease)
+	e.schedule(now, c)
+}
+
+// queued notes that the claim has to wait.
+func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Reply) {
+	if w := c.under(); w != nil && w.wire.ID == r.Writer {
+		e.lose(now, w, Gone) // or else it need not wait
+		return
+	}
+	c.kept(now, r, reply.Lent)
+	if i := protocol.InstanceOf(reply.Claim); i != "" && i != e.instance && reply.Claim != c.obstacle.Claim {
+		e.out.Blockers = append(e.out.Blockers, i)
+	}
+	c.floor, c.obstacle = reply.Last, reply.Obstacle
+	if !r.Sent.Before(c.lock.ended) { // or else the one in the way may have ended since
+		e.bury(now, c.lock, reply.Claim)
+	}
+	if c.caller.Try {
+		h := c.caller
+		e.step(c, turnedAway) // the server has noted its end
+		e.fail(now, h, ErrLocked)
+		e.advance(now, c.tenure)
+		return
+	}
+	if c.state == Asking {
+		e.holdEvent(c.caller, Event{Kind: Queueing})
+	}
+	e.step(c, queues)
+	e.graph.Wait(c.node, e.numbers, r.number, reply.Ahead > 0)
+	doubtful, err := e.graph.Search(now, c.node)
+	if err != nil {
+		e.withdraw(now, c, err)
+		return
+	}
+	e.listen()
+	c.look = now.Add(max(reply.Again+grace, soonest))
+	if !e.listening.IsZero() && r.Sent.Before(e.listening) || r.Sent.Before(c.prompted) {
+		c.look = now // the reply may be older than what was told before the subscription stood, or than the message
+	}
+	e.schedule(now, c)
+	for _, n := range doubtful {
+		c := e.waiting[n]
+		c.look = now
+		e.schedule(now, c)
+	}
+}
+
+// under returns the write claim of the owner of a read claim, or nil. What its owner reads under it has its
+// token.
+func (c *claim) under() *claim {
+	if c.mode == protocol.Write {
+		return nil
+	}
+	return c.tenure.claim[protocol.Write]
+}
+
+// turnAway begins the call anew: the server refuses the claim, because it was cleared away after its process
+// had stood still, or since the server has forgotten its last writes.
+func (e *Engine) turnAway(now time.Time, c *claim) {
+	h, t := c.caller, c.tenure
+	t.lock.refs++ // past the end of the claim
+	e.step(c, turnedAway)
+	e.retry(now, h)
+	e.drop(t.lock)
+}
+
+// granted makes a waiting claim Held. Its lease runs from the last request that the server processed before
+// it granted the lock. That is no earlier than the last one with a reply: the server never has a claim wait
+// that was granted, or lost, before (I4).
+func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
+	if w := c.under(); w != nil && w.token != token {
+		e.lose(now, w, Gone) // the server took the call for one of an owner that holds nothing
+		return
+	}
+	if c.deadline.IsZero() { // a message has overtaken the first reply
+		c.deadline = c.sent.Add(c.lease - margin(c.lease))
+	}
+	h, t := c.caller, c.tenure
+	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
+	c.succeed()
+	c.token, c.granted, c.brief = token, c.sent, c.under() == nil // it was granted since
+	e.step(c, grants)
+	if !now.Before(c.deadline) {
+		// The process has slept through the lease of what it was granted.
+		e.end(now, c)
+		e.retry(now, h)
+		return
+	}
+	t.claim[c.mode] = c
+	c.holds = append(c.one[:0], h)
+	// its lease counts from a renewal that is yet to come
+	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
+	if h.path = by; e.replicas > 0 {
+		e.enter(now, c, h)
+	} else {
+		e.live(now, h, c.deadline, by)
+	}
+	e.schedule(now, c)
+	e.advance(now, t)
+}
+
+// retry begins a call anew that came to nothing though nobody is in its way.
+func (e *Engine) retry(now time.Time, h *Hold) {
+	switch {
+	case !e.admits(h.tenure):
+		e.fail(now, h, ErrClosed)
+	case h.tries < mostTries:
+		e.newAttempt(now, h)
+		return
+	default:
+		e.fail(now, h, ErrAgain)
+	}
+	e.advance(now, h.tenure)
+}
+
+// live begins a hold that was granted, and that is good until its own deadline if it is not renewed.
+func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
+	h.state, h.since, h.deadline = Live, now, deadline
+	if h.MaxHold > 0 {
+		h.end = now.Add(h.MaxHold)
+	}
+	e.holdEvent(h, Event{Kind: Acquired, Path: by, Token: h.claim.token, Took: now.Sub(h.begun)})
+	e.wake(h)
+}
+
+// GiveUp ends a call whose wait has ended. It reports whether the hold is there nonetheless: then the caller
+// has it.
+func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
+	switch h.state {
+	case Wanted:
+		t := h.tenure
+		if i := slices.Index(t.behind, h); i >= 0 {
+			t.behind = slices.Delete(t.behind, i, i+1)
+			e.fail(now, h, err)
+			e.settle(t)
+			break
+		}
+		e.withdraw(now, h.claim, err)
+	case Entering:
+		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
+		c := h.claim
+		if h.trouble = c.err; h.trouble == nil && e.replicas > 0 {
+			h.trouble = ErrNotReplicated
+		}
+		e.fail(now, h, err)
+		e.leave(now, c, h)
+	}
+	return h.state == Live
+}
+
+// withdraw ends a claim that waits, with the error of its call. Should the server grant it in this very
+// moment, it is told to pass the lock on.
+func (e *Engine) withdraw(now time.Time, c *claim, err error) {
+	h, t := c.caller, c.tenure
+	h.trouble = c.err
+	e.step(c, gives)
+	e.fail(now, h, err)
+	e.finish(now, c)
+	e.advance(now, t)
+}
+
+// fail ends a call.
+func (e *Engine) fail(now time.Time, h *Hold, err error) {
+	h.state, h.err = Failed, err
+	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.begun)})
+	e.wake(h)
+}
+
+func (e *Engine) wake(h *Hold) { e.out.Wake = append(e.out.Wake, h) }
+
+// askAt is when the claim asks next: again, or, waiting, for news or with its heartbeat.
+func (c *claim) askAt() time.Time {
+	if !c.asked.IsZero() || c.failures > 0 {
+		return c.again(c.lease)
+	}
+	at := c.sent.Add(c.period(c.lease))
+	if !c.look.IsZero() {
+		at = earlier(at, c.look)
+	}
+	return at
+}
+
+// unanswered is when a call gives up that no answer comes to; zero if something else bounds it.
+func (c *claim) unanswered() time.Time {
+	from := c.sent
+	if c.resumed.After(from) {
+		from = c.resumed
+	}
+	switch {
+	case c.caller.Try:
+		return from.Add(min(c.lease, EndTimeout))
+	case c.caller.Bounded:
+		return time.Time{}
+	}
+	return from.Add(c.lease)
+}
+
+// reenter adds a hold to a claim that its owner has.
+func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
+	h.claim, h.path = c, ByReentry
+	c.holds = append(c.holds, h)
+	e.enter(now, c, h)
+}
+
+// enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always
+// writes, so that they confirm what is there now: a grant, or a repetition of it, or what another has
+// granted.
+func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
+	h.state = Entering
+	if e.replicas > 0 {
+		h.confirmBy = now.Add(e.confirm)
+	}
+	e.recountNow(now, c, h)
+}
+
+// entered ends the calls whose holds the server knows of, and enough replicas.
+func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
+	for _, h := range slices.Clone(c.holds) {
+		switch {
+		case h.state != Entering || h.sequence > c.confirmed:
+		case reply.Confirmed >= e.replicas:
+			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), h.path)
+		default:
+			if r.Replicas > 0 {
+				h.replicas = uint16(reply.Confirmed)
+			}
+			if r.Sequence == c.sequence {
+				e.recountNow(now, c, h)
+			}
+		}
+	}
+}
+
+// giveBack ends a call whose hold the replicas have not confirmed in time.
+func (e *Engine) giveBack(now time.Time, h *Hold) {
+	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.replicas, e.replicas, e.confirm))
+	e.leave(now, h.claim, h)
+}
+
+// unconfirmed reports whether the replicas have not confirmed a hold in time.
+func (h *Hold) unconfirmed(now time.Time) bool {
+	return h.state == Entering && !h.confirmBy.IsZero() && !now.Before(h.confirmBy)
+}

@@ -1,0 +1,274 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// How a hold ends, and how the server is told.
+
+// Release ends a hold. It returns true if the end is known at once, and false if the hold's Err says how it
+// went once the state is Finished.
+func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
+	if h.state == Live && !now.Before(h.until()) {
+		e.lapse(now, h) // Tick was about to find out
+	}
+	switch h.state {
+	case Live:
+		c := h.claim
+		h.end, h.state = h.until(), Releasing
+		e.extendNone(c, h.owns, ErrNotHeld)
+		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
+		e.leave(now, c, h)
+		return false, nil
+	case Lapsed:
+		err := h.err
+		h.state = Finished
+		e.forgive(h)
+		return true, err
+	}
+	return true, ErrNotHeld
+}
+
+// leave takes off a hold that its owner has released, or given up. If others remain, the server is told of
+// the new count.
+func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
+	c.remove(h)
+	if len(c.holds) > 0 {
+		if h.state == Releasing {
+			c.leaving = append(c.leaving, h)
+		}
+		e.recountNow(now, c, h)
+		return
+	}
+	if h.state == Releasing {
+		c.last = h
+	}
+	e.end(now, c)
+	e.settle(c.tenure)
+}
+
+func (c *claim) remove(h *Hold) {
+	c.holds = slices.DeleteFunc(c.holds, func(other *Hold) bool { return other == h })
+}
+
+// forgive notes that an owner has released, or forgotten, a hold that it had lost.
+func (e *Engine) forgive(h *Hold) {
+	h.tenure.lost--
+	e.settle(h.tenure)
+}
+
+// Forget stops renewing a hold that nobody refers to any more: it is left to its lease.
+func (e *Engine) Forget(now time.Time, h *Hold) {
+	switch h.state {
+	case Live:
+		h.forgotten = true
+		e.record("hold forgotten without Unlock: it ends with its lease", h.claim, h, nil)
+		if !h.NoRenew {
+			h.NoRenew, h.deadline = true, h.claim.deadline
+			e.schedule(now, h.claim)
+		}
+	case Lapsed:
+		h.state = Finished
+		e.forgive(h)
+	}
+}
+
+// lapse ends one hold of a claim, whose own lease is over.
+func (e *Engine) lapse(now time.Time, h *Hold) {
+	c := h.claim
+	e.over(now, h, ErrLost, Expired)
+	if len(c.holds) > 0 {
+		e.recountNow(now, c, h)
+		return
+	}
+	e.endLost(now, c)
+}
+
+// over takes a hold off its claim that can no longer be relied on, or fails a call that re-enters.
+func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
+	h.claim.remove(h)
+	if h.state == Entering {
+		e.fail(now, h, cause)
+		return
+	}
+	h.end, h.state, h.err = h.until(), Lapsed, cause
+	e.extendNone(h.claim, h.owns, cause)
+	if cause == ErrLost {
+		e.record("hold lost", h.claim, h, nil)
+		e.out.Log[len(e.out.Log)-1].Cause = why
+	}
+	e.out.Cancel = append(e.out.Cancel, h)
+	if h.forgotten {
+		h.state, why = Finished, Forgotten
+	} else {
+		h.tenure.lost++
+	}
+	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
+}
+
+// lose ends a held claim that can no longer be relied on.
+func (e *Engine) lose(now time.Time, c *claim, why Cause) {
+	for len(c.holds) > 0 {
+		e.over(now, c.holds[0], ErrLost, why)
+	}
+	e.conclude(c, ErrLost)
+	e.endLost(now, c)
+}
+
+// endLost ends a claim that was lost. A call that was to read under it has nothing to re-enter any more.
+func (e *Engine) endLost(now time.Time, c *claim) {
+	e.end(now, c)
+	if h := c.tenure.asking; h != nil && c.mode == protocol.Write {
+		e.withdraw(now, h.claim, ErrLost)
+	}
+	e.settle(c.tenure)
+}
+
+// end ends a held claim that has no holds left.
+func (e *Engine) end(now time.Time, c *claim) {
+	e.step(c, leaves)
+	if c.tenure.claim[c.mode] == c {
+		c.tenure.claim[c.mode] = nil
+	}
+	e.finish(now, c)
+}
+
+// finish sends the end of a claim, and goes on for as long as the server may keep it.
+func (e *Engine) finish(now time.Time, c *claim) {
+	c.succeed()
+	c.err = nil
+	c.giveUp = now.Add(max(c.longest, EndTimeout))
+	e.sendEnd(now, c)
+	e.schedule(now, c)
+}
+
+func (e *Engine) sendEnd(now time.Time, c *claim) {
+	r := c.request(ends)
+	r.Script, r.Channels = lua.RUnlock, e.channels
+	if c.mode == protocol.Write {
+		r.Script = lua.Unlock
+	}
+	if c.brief && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
+		r.Record = protocol.Released(c.wire, c.token)
+	}
+	r.Late = c.token == 0
+	c.start(now)
+	e.send(now, r)
+}
+
+func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+	if c.state != Ending {
+		return
+	}
+	if err != nil {
+		c.fail(now, c.lease)
+		c.err = err
+		if !protocol.Passing(err) {
+			e.conclude(c, err)
+		}
+		if protocol.IsClientClosed(err) {
+			if e.closed && c.token != 0 {
+				e.stranded, e.strandedBy = e.stranded+1, err
+			}
+			e.abandon(c)
+			return
+		}
+		if e.closed && c.deadline.IsZero() {
+			e.abandon(c) // the server was never heard to have it
+			return
+		}
+		e.schedule(now, c)
+		return
+	}
+	c.lock.ended = now
+	if reply.Code == protocol.DoneBefore {
+		e.lookAll(now, c.lock) // the reply that named whom that run let in is lost
+	}
+	if c.token == 0 {
+		e.holdEvent(c.caller, Event{Kind: Withdrawn})
+	}
+	if reply.Code == protocol.NotThere {
+		e.conclude(c, ErrLost)
+	} else {
+		e.conclude(c, nil)
+	}
+	e.step(c, ceases)
+}
+
+// conclude tells the releases that wait for the server how they went.
+func (e *Engine) conclude(c *claim, err error) {
+	e.concludeUpTo(c, c.sequence, err)
+	if c.last != nil {
+		c.last.conclude(err)
+		e.wake(c.last)
+		c.last = nil
+	}
+}
+
+// concludeUpTo does that for those of which a change of the number of holds, or one before it, tells the
+// server while others remain.
+func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
+	rest := c.leaving[:0]
+	for _, h := range c.leaving {
+		if h.sequence > sequence {
+			rest = append(rest, h)
+			continue
+		}
+		h.conclude(err)
+		e.wake(h)
+	}
+	clear(c.leaving[len(rest):])
+	c.leaving = rest
+}
+
+// abandon leaves an ending claim to its lease.
+func (e *Engine) abandon(c *claim) {
+	e.conclude(c, unanswered(c.err))
+	e.step(c, expires)
+}
+
+// lookAll has every waiter of a lock ask for news.
+func (e *Engine) lookAll(now time.Time, lk *lock) {
+	e.each(now, func(now time.Time, c *claim) {
+		if c.lock == lk && c.state == Queued {
+			c.look = now
+			e.schedule(now, c)
+		}
+	})
+}
+
+// endAt is when to try again to end the claim.
+func (c *claim) endAt() time.Time {
+	if c.asked.IsZero() {
+		return c.retry
+	}
+	patience := endPatience
+	if c.token == 0 {
+		patience = withdrawPatience
+	}
+	return c.asked.Add(patience << min(c.failures, 5))
+}
+
+// expire ends a Held claim whose local deadline has come, or those of its holds whose time is over.
+func (e *Engine) expire(now time.Time, c *claim) {
+	if !now.Before(c.deadline) {
+		e.lose(now, c, Expired)
+		return
+	}
+	over := func(h *Hold) bool { return h.state == Live && !now.Before(h.until()) || h.unconfirmed(now) }
+	if slices.ContainsFunc(c.holds, over) {
+		for _, h := range slices.Clone(c.holds) {
+			switch {
+			case !over(h):
+			case h.state == Live:
+				e.lapse(now, h)
+			default:
+				e.giveBack(now, h)
+			}
+		}
+	}
+}
