@@ -64,8 +64,8 @@ var charts = []*chart{
 	{
 		file: "idle-waiters", title: "Commands at the server while goroutines wait for a lock that is not released",
 		draw: bars("per second",
-			series{"100 waiters", figure("waiters", 0, CommandRate)},
-			series{"1,000 waiters", figure("many-waiters", 0, CommandRate)}),
+			series{"100 waiters", figure("waiters", 100, CommandRate)},
+			series{"1,000 waiters", figure("many-waiters", 1000, CommandRate)}),
 	},
 }
 
@@ -79,6 +79,7 @@ var chartFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 // look is how a contender is drawn.
 var look = map[*Contender]draw.LineStyle{
 	ours:                 {Color: color.RGBA{R: 9, G: 105, B: 218, A: 255}, Width: vg.Points(2.5)},
+	delegated:            {Color: color.RGBA{R: 0, G: 158, B: 170, A: 255}, Width: vg.Points(2.5)},
 	classic:              {Color: color.RGBA{R: 230, G: 134, B: 0, A: 255}, Width: vg.Points(1.2)},
 	redislockContender:   {Color: color.RGBA{R: 26, G: 140, B: 71, A: 255}, Width: vg.Points(1.2)},
 	redsyncContender:     {Color: color.RGBA{R: 130, G: 80, B: 223, A: 255}, Width: vg.Points(1.2)},

@@ -80,18 +80,16 @@ func together(ctx context.Context, goroutines int, span time.Duration,
 	return o, err
 }
 
-// handover measures goroutines that all want the same write lock; lockOnce locks and unlocks it once, and
-// returns how long the lock call took.
-func handover(lockOnce func(ctx, waiting context.Context, l Locker) (time.Duration, error)) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		_, m, err := e.contend(ctx, e.Param, func(waiting context.Context, _ int) (time.Duration, error) {
-			return lockOnce(ctx, waiting, l)
-		})
-		return m, err
-	}
+// handover measures goroutines that all want the same write lock, with contexts that have a timeout.
+func handover(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+	_, m, err := e.contend(ctx, e.Param, func(waiting context.Context, _ int) (time.Duration, error) {
+		return pairWithin(ctx, waiting, l.Lock, "name")
+	})
+	return m, err
 }
 
-// contend has goroutines want the same lock; lockOnce is as that of handover.
+// contend has goroutines want the same lock; lockOnce locks and
+// unlocks it once, and returns how long the lock call took.
 func (e *Env) contend(
 	ctx context.Context, goroutines int, lockOnce func(waiting context.Context, g int) (time.Duration, error),
 ) (outcome, Metrics, error) {
@@ -108,61 +106,6 @@ func (e *Env) contend(
 		ServerTime:  o.usage.Micros / o.n,
 		Requests:    o.usage.Requests / o.n,
 	}, err
-}
-
-// cancellable locks with a context that can be cancelled and has no deadline.
-func cancellable(ctx, waiting context.Context, l Locker) (time.Duration, error) {
-	start := time.Now()
-	h, err := l.Lock(waiting, "name")
-	wait := time.Since(start)
-	if err != nil {
-		return wait, err
-	}
-	return wait, h.Unlock(ctx)
-}
-
-// withTimeout locks and unlocks with contexts that have a timeout.
-func withTimeout(ctx, waiting context.Context, l Locker) (time.Duration, error) {
-	return pairWithin(ctx, waiting, l.Lock, "name")
-}
-
-// mixed measures goroutines of which some operations write and the others read.
-func mixed(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	const goroutines = 64
-	var (
-		dice  = make([]*rand.Rand, goroutines)
-		reads = make([][]time.Duration, goroutines)
-		write = make([]time.Duration, goroutines)
-	)
-	for g := range dice {
-		dice[g] = rand.New(rand.NewPCG(uint64(g), 1))
-	}
-	o, err := e.hammer(ctx, goroutines, time.Second, func(waiting context.Context, g int) error {
-		start := time.Now()
-		if dice[g].IntN(100) < e.Param {
-			h, err := l.Lock(waiting, "name")
-			write[g] = max(write[g], time.Since(start))
-			if err != nil {
-				return err
-			}
-			return h.Unlock(ctx)
-		}
-		h, err := l.RLock(waiting, "name")
-		reads[g] = append(reads[g], time.Since(start))
-		if err != nil {
-			return err
-		}
-		return h.Unlock(ctx)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return Metrics{
-		Rate:       o.rate(),
-		ReaderWait: median(inMillis(slices.Concat(reads...))),
-		WriterWait: millis(slices.Max(write)),
-		ServerTime: o.usage.Micros / o.n,
-	}, nil
 }
 
 // readerAmongWriters measures how long a reader waits where writers never cease.
@@ -256,9 +199,13 @@ func crowd(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 // A watcher returns what is done for a while with locks of that lease, as if the lease were 30 s.
 type watcher func(e *Env, ctx context.Context, lease, window time.Duration) (Metrics, error)
 
-// idleWaiters measures what it costs that goroutines wait for a lock that nobody releases.
+// idleWaiters measures what it costs that goroutines wait for a lock that nobody releases, as many as the
+// parameter says unless waiters does.
 func idleWaiters(waiters int, watch watcher) measured {
 	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+		if waiters == 0 {
+			waiters = e.Param
+		}
 		lease, window := e.lease(20 * time.Second)
 		if e.Contender.Polls {
 			window = min(window, 3*time.Second)
@@ -285,27 +232,38 @@ func idleWaiters(waiters int, watch watcher) measured {
 		if err == nil {
 			m, err = watch(e, ctx, lease, window)
 		}
-		cancel()
-		wg.Wait()
+		held := mutexHeld(l, func() {
+			cancel()
+			wg.Wait()
+		})
+		if m != nil {
+			m[Mutex] = held
+		}
 		return m, errors.Join(err, h.Unlock(ctx))
 	}
 }
 
 // renewal measures what it costs to keep many holds alive.
 func renewal(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	const holds = 10000
+	holds := e.Param
 	lease, window := e.lease(30 * time.Second)
 	before, err := e.requests(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := holdAll(ctx, holds, func(i int) (Hold, error) { return l.Lock(ctx, names[i]) }); err != nil {
+	_, err = holdAll(ctx, holds, func(i int) (Hold, error) { return l.Lock(ctx, workerName(i)) })
+	if err != nil {
 		return nil, err
 	}
-	if err := e.settle(ctx, before+holds); err != nil {
+	if err := e.settle(ctx, before+float64(holds)); err != nil {
 		return nil, err
 	}
-	return e.watch(ctx, lease, window)
+	m, err := e.watch(ctx, lease, window)
+	if err != nil {
+		return nil, err
+	}
+	m[Mutex] = mutexHeld(l, func() { time.Sleep(window / 3) })
+	return m, nil
 }
 
 // watched opens contenders whose holds and waiters are watched.
@@ -462,33 +420,47 @@ var ranked = sync.OnceValue(func() []string {
 	return all
 })
 
-// zipf measures goroutines that draw from many names, a few of them much more often than the others. So many
-// percent of the operations read.
+// zipf has goroutines draw from many names, a few of them much more often than the others. So many percent of
+// the operations read.
 func zipf(reads int) measured {
 	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		const goroutines = 64
-		var (
-			names = ranked()
-			ranks = make([]*rand.Zipf, goroutines)
-			d     = newDraws(e.Contender, l, goroutines, reads, 0)
-		)
+		names, d := ranked(), newDraws(e.Contender, l, 64, reads, 0)
+		ranks := make([]*rand.Zipf, len(d.dice))
 		for g := range ranks {
 			ranks[g] = rand.NewZipf(d.dice[g], zipfExponent, 1, zipfNames-1)
 		}
-		o, err := e.hammer(ctx, goroutines, time.Second, func(waiting context.Context, g int) error {
-			return d.pair(ctx, waiting, g, names[ranks[g].Uint64()])
-		})
-		if err != nil {
-			return nil, err
-		}
-		waits := inMillis(slices.Concat(d.waits...))
-		return Metrics{
-			Rate:       o.rate(),
-			WaitP50:    median(waits),
-			WaitP99:    quantile(waits, 0.99),
-			ServerTime: o.usage.Micros / o.n,
-		}, nil
+		return d.measure(ctx, e, func(g int) string { return names[ranks[g].Uint64()] })
 	}
+}
+
+// shared has goroutines want one name, most of them for reading. A mutex would let in one after the other, so
+// that its users would rather lock parts: a contender without a read mode has 1,000 names.
+func shared(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+	d := newDraws(e.Contender, l, 16, 100-e.Param, 0)
+	return d.measure(ctx, e, func(g int) string {
+		if e.Contender.Reads {
+			return "name"
+		}
+		return names[d.dice[g].IntN(1000)]
+	})
+}
+
+// measure has the goroutines lock names drawn for them.
+func (d *draws) measure(ctx context.Context, e *Env, draw func(g int) string) (Metrics, error) {
+	o, err := e.hammer(ctx, len(d.dice), time.Second, func(waiting context.Context, g int) error {
+		return d.pair(ctx, waiting, g, draw(g))
+	})
+	if err != nil {
+		return nil, err
+	}
+	waits := inMillis(slices.Concat(d.waits...))
+	return Metrics{
+		Rate:       o.rate(),
+		WaitP50:    median(waits),
+		WaitP99:    quantile(waits, 0.99),
+		ServerTime: o.usage.Micros / o.n,
+		Requests:   o.usage.Requests / o.n,
+	}, nil
 }
 
 // draws is what goroutines need that lock names drawn at random, some of them for reading.
@@ -497,12 +469,15 @@ type draws struct {
 	reads       int // percent
 	dice        []*rand.Rand
 	waits       [][]time.Duration // how long each lock call took, the unfinished ones at the end included
+	hold        time.Duration     // how long to hold a name
+	longest     []time.Duration   // how long each goroutine held one at most
 }
 
 func newDraws(c *Contender, l Locker, goroutines, reads int, seed uint64) *draws {
 	d := &draws{
 		read: c.lockIn(l, Read), write: l.Lock, reads: reads,
 		dice: make([]*rand.Rand, goroutines), waits: make([][]time.Duration, goroutines),
+		longest: make([]time.Duration, goroutines),
 	}
 	for g := range d.dice {
 		d.dice[g] = rand.New(rand.NewPCG(uint64(g), seed))
@@ -516,9 +491,36 @@ func (d *draws) pair(ctx, waiting context.Context, g int, name string) error {
 	if d.dice[g].IntN(100) < d.reads {
 		lock = d.read
 	}
+	if d.hold > 0 {
+		lock = d.linger(g, lock)
+	}
 	wait, err := pairWithin(ctx, waiting, lock, name)
 	d.waits[g] = append(d.waits[g], wait)
 	return err
+}
+
+// linger returns lock with holds that goroutine g keeps for a while.
+func (d *draws) linger(g int, lock func(context.Context, string) (Hold, error)) func(context.Context,
+	string) (Hold, error) {
+	return func(ctx context.Context, name string) (Hold, error) {
+		h, err := lock(ctx, name)
+		return &lingering{h, time.Now(), d.hold, &d.longest[g]}, err
+	}
+}
+
+// lingering is a hold that lasts.
+type lingering struct {
+	Hold
+	since   time.Time
+	span    time.Duration
+	longest *time.Duration
+}
+
+// Unlock waits, and notes how long the hold has lasted.
+func (h *lingering) Unlock(ctx context.Context) error {
+	time.Sleep(h.span)
+	*h.longest = max(*h.longest, time.Since(h.since))
+	return h.Hold.Unlock(ctx)
 }
 
 // busy measures one goroutine that locks new names while others of its process compute.

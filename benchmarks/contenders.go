@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,17 +24,20 @@ type Contender struct {
 	// Over opens it over a go-redis client for each server, or, with Own, over its own.
 	Over func(ctx context.Context, clients []redis.UniversalClient, o Options) (Locker, error)
 	Own  bool
+
+	User string // as whom its client logs in to a cluster; the password is the same
 }
 
 // contenders are all that take part, in the order of their turns and of the tables. A workload names those it
 // is for.
-var contenders = []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare,
-	floor}
+var contenders = []*Contender{ours, delegated, classic, redislockContender, redsyncContender,
+	rueidislockContender, bare, floor}
 
 // Options say how to open a contender.
 type Options struct {
-	Addrs []string // of the servers
-	Lease time.Duration
+	Addrs   []string // of the servers
+	Cluster bool     // they are one
+	Lease   time.Duration
 	// on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis
 	AutoPipeline bool
 	Connections  int        // if set, how many go-redis opens at the start, and no more than them
@@ -47,6 +51,12 @@ func (c *Contender) Open(ctx context.Context, o Options) (_ Locker, err error) {
 		return c.Over(ctx, nil, o)
 	}
 	opened := &opened{}
+	if o.Cluster {
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: o.Addrs, Username: c.User, Password: c.User})
+		opened.clients = append(opened.clients, client)
+		opened.Locker, err = c.Over(ctx, []redis.UniversalClient{client}, o)
+		return opened.or(c, err)
+	}
 	clients := make([]redis.UniversalClient, len(o.Addrs))
 	for i, addr := range o.Addrs {
 		plain := redis.NewClient(&redis.Options{Addr: addr, PoolSize: o.Connections, MinIdleConns: o.Connections})
@@ -62,16 +72,21 @@ func (c *Contender) Open(ctx context.Context, o Options) (_ Locker, err error) {
 	if err == nil {
 		opened.Locker, err = c.Over(ctx, clients, o)
 	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening %s: %w", c.Name, err), opened.closeClients())
-	}
-	return opened, nil
+	return opened.or(c, err)
 }
 
 // opened is a contender with its clients.
 type opened struct {
 	Locker
-	clients []*redis.Client
+	clients []io.Closer
+}
+
+// or returns o, or closes it if c could not be opened because of err.
+func (o *opened) or(c *Contender, err error) (Locker, error) {
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening %s: %w", c.Name, err), o.closeClients())
+	}
+	return o, nil
 }
 
 // Close closes both.

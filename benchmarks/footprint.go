@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -257,4 +259,41 @@ func clientBytes() float64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return float64(stats.HeapAlloc + stats.StackInuse)
+}
+
+// mutexHeld returns for how many milliseconds at most ours has its mutex locked while do runs; NaN for
+// others. A thread looks at the mutex all the time. What passes while the thread itself does not run is not
+// counted.
+func mutexHeld(l Locker, do func()) float64 {
+	if o, ok := l.(*opened); ok {
+		l = o.Locker
+	}
+	mine, ok := l.(*ourLocker)
+	if !ok {
+		do()
+		return math.NaN()
+	}
+	field := reflect.ValueOf(mine.rw)
+	for _, name := range []string{"client", "mu", "w", "mu", "state"} {
+		field = reflect.Indirect(field).FieldByName(name)
+	}
+	state := (*int32)(field.Addr().UnsafePointer())
+	var over atomic.Bool
+	longest := make(chan time.Duration)
+	go func() {
+		runtime.LockOSThread()
+		var most time.Duration
+		last := time.Now()
+		for since := last; !over.Load(); {
+			locked, now := atomic.LoadInt32(state)&1 != 0, time.Now()
+			if !locked || now.Sub(last) > 20*time.Microsecond {
+				since = now
+			}
+			most, last = max(most, now.Sub(since)), now
+		}
+		longest <- most
+	}()
+	do()
+	over.Store(true)
+	return millis(<-longest)
 }

@@ -24,18 +24,35 @@ var ours = &Contender{
 	About:    "this library: a reentrant read-write lock with a fair queue, per-hold leases that renew themselves, and fencing tokens",
 	Commands: []string{"evalsha"},
 	Reads:    true,
-	Over:     openOurs,
+	Over:     openOurs(),
+}
+
+// delegated is ours where locks stay with the process that uses them.
+var delegated = func() *Contender {
+	c := variant(ours, "rwlock, delegated", "with `WithDelegation(3*time.Second)`")
+	c.Over = openOurs(rwlock.WithDelegation(3 * time.Second))
+	return c
+}()
+
+// variant returns a copy of a contender, to be opened in another way.
+func variant(c *Contender, name, about string) *Contender {
+	other := *c
+	other.Name, other.About = name, about
+	return &other
 }
 
 // openOurs opens ours with a logger that drops what it is told: one workload loses its holds on purpose.
-func openOurs(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
-	opts := []rwlock.Option{rwlock.WithLease(o.Lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
-	if len(clients) > 1 {
-		rw, err := rwlock.NewQuorum(clients, opts...)
+func openOurs(more ...rwlock.Option) func(context.Context, []redis.UniversalClient, Options) (Locker, error) {
+	return func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
+		opts := append([]rwlock.Option{rwlock.WithLease(o.Lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))},
+			more...)
+		if len(clients) > 1 {
+			rw, err := rwlock.NewQuorum(clients, opts...)
+			return &ourLocker{rw}, err
+		}
+		rw, err := rwlock.New(clients[0], opts...)
 		return &ourLocker{rw}, err
 	}
-	rw, err := rwlock.New(clients[0], opts...)
-	return &ourLocker{rw}, err
 }
 
 type ourLocker struct{ rw *rwlock.RWLock }

@@ -21,6 +21,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
@@ -81,7 +82,10 @@ func (f flags) run() error {
 	if ctx.Err() != nil {
 		return err
 	}
-	fmt.Print("\n", targetsTable(targets, r.results).text(), "\n", targetsTable(quorumTargets, r.results).text())
+	for _, t := range []table{targetsTable(targets, r.results, ours),
+		targetsTable(delegatedTargets, r.results, delegated), targetsTable(quorumTargets, r.results, ours)} {
+		fmt.Print("\n", t.text())
+	}
 
 	out := f.out
 	if out == "" && !f.quick && f.only == "" {
@@ -125,6 +129,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 type runner struct {
 	binary  string
 	servers []*Server      // as many as were needed
+	cluster []*Server      // if it was needed
 	shapes  shapes         // over the first
 	quorums map[int]shapes // over so many
 	less    time.Duration  // see Env
@@ -231,7 +236,7 @@ func (r *runner) shapesOver(ctx context.Context, servers []*Server) (shapes, err
 }
 
 func (r *runner) stop() {
-	for _, s := range r.servers {
+	for _, s := range slices.Concat(r.servers, r.cluster) {
 		s.Stop()
 	}
 }
@@ -247,6 +252,9 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 		return nil, err
 	}
 	recorded, err := r.shapesOver(ctx, servers)
+	if err == nil && w.Cluster {
+		servers, err = r.asCluster(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +271,8 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 	if w.First {
 		floor = recorded.first
 	}
-	e := &Env{Server: servers[0], Servers: servers, Contender: c, Param: param, Less: r.less, Floor: floor}
+	e := &Env{Server: servers[0], Servers: servers, Contender: c, Param: param, Cluster: w.Cluster, Less: r.less,
+		Floor: floor}
 	for _, s := range servers {
 		e.addrs = append(e.addrs, s.Addr)
 	}

@@ -14,18 +14,12 @@ import (
 
 // The contenders over several servers. They have the names of those over one: no workload has both.
 var (
-	oursOverMany    = overSeveral(ours, "`NewQuorum`")
-	redsyncOverMany = overSeveral(redsyncContender, "with a pool for each server, that is, Redlock")
-	floorOverMany   = overSeveral(floor, "EVALSHA of `return 1` to all servers at the same time, with the KEYS and ARGV that rwlock sends to "+
+	oursOverMany    = variant(ours, ours.Name, "`NewQuorum`")
+	redsyncOverMany = variant(redsyncContender, redsyncContender.Name, "with a pool for each server, that is, Redlock")
+	floorOverMany   = variant(floor, floor.Name, "EVALSHA of `return 1` to all servers at the same time, with the KEYS and ARGV that rwlock sends to "+
 		"each, once to lock and once to unlock; the caller's goroutine sends to one of them")
 	overMany = []*Contender{oursOverMany, redsyncOverMany, floorOverMany}
 )
-
-func overSeveral(c *Contender, about string) *Contender {
-	several := *c
-	several.About = about
-	return &several
-}
 
 // manyFloor does on several servers what floor does on one.
 type manyFloor struct {

@@ -74,9 +74,14 @@ func (r *report) markdown(drawn []*chart) string {
 		p("%s", strings.TrimSpace(t.markdown()))
 	}
 
-	if t := targetsTable(targets, r.results); len(t.rows) > 0 {
+	if t := targetsTable(targets, r.results, ours); len(t.rows) > 0 {
 		p("## Targets")
 		p("Each target is checked in the same run. The last column has the same figure for the other contenders.")
+		p("%s", strings.TrimSpace(t.markdown()))
+	}
+	if t := targetsTable(delegatedTargets, r.results, delegated); len(t.rows) > 0 {
+		p("### With delegations")
+		p("These are the targets of an RWLock that locks are delegated to, with a lease of three seconds.")
 		p("%s", strings.TrimSpace(t.markdown()))
 	}
 
@@ -150,7 +155,7 @@ func (r *report) quorum() string {
 		fmt.Fprintf(&s, "- **%s**: %s\n", c.Name, c.About)
 	}
 	p("")
-	p("%s", strings.TrimSpace(targetsTable(quorumTargets, r.results).markdown()))
+	p("%s", strings.TrimSpace(targetsTable(quorumTargets, r.results, ours).markdown()))
 	s.WriteString(figures)
 	p("%s", quorumEnd)
 	return s.String()

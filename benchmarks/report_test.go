@@ -60,9 +60,12 @@ func TestReport(t *testing.T) {
 // TestFiguresAreMeasured holds that what a target or a scene looks at is what a workload measures.
 func TestFiguresAreMeasured(t *testing.T) {
 	r := everything()
-	for _, target := range slices.Concat(targets, quorumTargets) {
-		if got, limit := target.Of(r, ours.Name), target.Limit(r); math.IsNaN(got) || math.IsNaN(limit) {
-			t.Errorf("target %q: got %v, limit %v", target.What, got, limit)
+	for c, targets := range map[*Contender][]Target{ours: slices.Concat(targets, quorumTargets),
+		delegated: delegatedTargets} {
+		for _, target := range targets {
+			if got, limit := target.Of(r, c.Name), target.Limit(r); math.IsNaN(got) || math.IsNaN(limit) {
+				t.Errorf("target %q: got %v, limit %v", target.What, got, limit)
+			}
 		}
 	}
 	for _, s := range scenes {

@@ -18,7 +18,6 @@ const (
 	LongestWait Metric = "longest wait ms"  // of any goroutine, the unfinished waits at the end included
 	ReaderWait  Metric = "reader's wait ms" // median
 	ReaderP95   Metric = "p95 ms"           // 95th percentile of the reader's wait
-	WriterWait  Metric = "writer's wait ms" // longest
 	HoldTime    Metric = "hold ms"          // how long one hold really lasted, median
 	Fairness    Metric = "Jain's index"     // of the locks that each goroutine got
 	RequestRate Metric = "requests/s"       // commands that clients sent
@@ -33,7 +32,11 @@ const (
 	WaitP50       Metric = "median wait ms" // of the lock calls
 	WaitP99       Metric = "p99 wait ms"    // of the lock calls
 	Handovers     Metric = "handovers/s"    // changes of the holder
-	CallP50       Metric = "median call ms" // of the lock and unlock calls
+	HandoverP99   Metric = "p99 handover ms"
+	LongestHold   Metric = "longest hold ms"
+	Between       Metric = "bytes between nodes" // of a cluster, per pair
+	Mutex         Metric = "mutex held ms"       // the longest time that an RWLock's mutex is locked
+	CallP50       Metric = "median call ms"      // of the lock and unlock calls
 	CallP99       Metric = "p99 call ms"
 	CallMax       Metric = "longest call ms"
 	AgainstWell   Metric = "× all well" // rate, in relation to that with all servers

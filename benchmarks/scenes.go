@@ -23,17 +23,26 @@ var scenes = []*scene{
 		column{"orders/s", figure("once", 64, Rate)},
 		column{"server µs per order", figure("once", 64, ServerTime)},
 		column{"one lock call, µs", figure("once", 1, LockCall)}),
-	newScene("processes", "Many processes on a hundred names", "Processes that share 100 names",
+	newScene("processes", "Many processes on a hundred names", "Four processes that share 100 names",
 		"pairs per second",
-		"Several processes with 16 goroutines each share 100 accounts. Each goroutine locks an account, unlocks it, and goes on with "+
+		"Four processes with 16 goroutines each share 100 accounts. Each goroutine locks an account, unlocks it, and goes on with "+
 			"another one. The wait is the time that the lock call takes.",
-		pairsOf("processes"), waitsOf("processes")...),
+		[]series{{"all write", figure("processes", 0, Rate)}}, waitsOf("processes", 0)...),
 	newScene("processes-reads", "Many processes that mostly read a thousand names",
-		"Processes that share 1,000 names, 90 % reads",
+		"Four processes that share 1,000 names",
 		"pairs per second",
-		"The same processes share 1,000 documents. Nine of ten operations read. A library that has no read mode locks the document "+
-			"against the other readers, too.",
-		pairsOf("processes-reads"), waitsOf("processes-reads")...),
+		"The same processes share 1,000 documents. Of a hundred operations, 90 or 99 read; the other columns are for 90. A library that has no "+
+			"read mode locks the document against the other readers, too.",
+		[]series{{"90 % read", figure("processes-reads", 90, Rate)}, {"99 % read", figure("processes-reads", 99, Rate)}},
+		append([]column{{"99 % read, pairs/s", figure("processes-reads", 99, Rate)}}, waitsOf("processes-reads", 90)...)...),
+	newScene("own", "Names that stay with one process", "Names that stay with one process", "pairs per second",
+		"In the one case each of four processes has 250 accounts of its own, and all operations write. In the other, 16 goroutines of one "+
+			"process read the same configuration; for a library that has no read mode, it is in 1,000 parts, of which each operation locks one.",
+		[]series{{"250 names each", figure("processes-own", 0, Rate)}, {"one name, read", figure("shared", 0, Rate)}},
+		column{"250 names each, pairs/s", figure("processes-own", 0, Rate)},
+		column{"p99 of the wait, ms", figure("processes-own", 0, WaitP99)},
+		column{"one name, reads/s", figure("shared", 0, Rate)},
+		column{"p99 of the wait, ms", figure("shared", 0, WaitP99)}),
 	newScene("zipf", "A few popular names among a hundred thousand",
 		"A few popular names among 100,000, 64 goroutines",
 		"pairs per second",
@@ -49,14 +58,14 @@ var scenes = []*scene{
 		"16 or 256 goroutines lock the same name, with contexts that have a timeout. Jain's index is 1 if all of them get the lock "+
 			"equally often. The longest wait is that of the unluckiest goroutine within two seconds.",
 		[]series{
-			{"16 goroutines", figure("handover-timeout", 16, Rate)},
-			{"256 goroutines", figure("handover-timeout", 256, Rate)},
+			{"16 goroutines", figure("handover", 16, Rate)},
+			{"256 goroutines", figure("handover", 256, Rate)},
 		},
-		column{"16 goroutines, locks/s", figure("handover-timeout", 16, Rate)},
-		column{"longest wait, ms", figure("handover-timeout", 16, LongestWait)},
-		column{"256 goroutines, locks/s", figure("handover-timeout", 256, Rate)},
-		column{"longest wait, ms", figure("handover-timeout", 256, LongestWait)},
-		column{"Jain's index", figure("handover-timeout", 256, Fairness)}),
+		column{"16 goroutines, locks/s", figure("handover", 16, Rate)},
+		column{"longest wait, ms", figure("handover", 16, LongestWait)},
+		column{"256 goroutines, locks/s", figure("handover", 256, Rate)},
+		column{"longest wait, ms", figure("handover", 256, LongestWait)},
+		column{"Jain's index", figure("handover", 256, Fairness)}),
 	newScene("pair", "One goroutine, one name", "Latency of one lock and unlock", "µs",
 		"One goroutine locks and unlocks the same name again and again. Nobody else wants it.",
 		[]series{{"write", figure("write-pair", 0, Latency)}, {"read", figure("read-pair", 0, Latency)}},
@@ -82,17 +91,12 @@ func newScene(file, title, chartTitle, unit, text string, sets []series, columns
 	return &scene{title, text, &chart{file: file, title: chartTitle, draw: bars(unit, sets...)}, columns}
 }
 
-func pairsOf(workload string) []series {
-	return []series{{"2 processes", figure(workload, 2, Rate)}, {"4 processes", figure(workload, 4, Rate)}}
-}
-
-func waitsOf(workload string) []column {
+func waitsOf(workload string, reads int) []column {
 	return []column{
-		{"2 processes, pairs/s", figure(workload, 2, Rate)},
-		{"4 processes, pairs/s", figure(workload, 4, Rate)},
-		{"server µs per pair", figure(workload, 4, ServerTime)},
-		{"median wait, ms", figure(workload, 4, WaitP50)},
-		{"p99 of the wait, ms", figure(workload, 4, WaitP99)},
+		{"pairs/s", figure(workload, reads, Rate)},
+		{"server µs per pair", figure(workload, reads, ServerTime)},
+		{"median wait, ms", figure(workload, reads, WaitP50)},
+		{"p99 of the wait, ms", figure(workload, reads, WaitP99)},
 	}
 }
 

@@ -29,7 +29,7 @@ type Server struct {
 }
 
 // startServer runs binary, without persistence, on a free loopback port, and waits until it answers.
-func startServer(ctx context.Context, binary string) (_ *Server, err error) {
+func startServer(ctx context.Context, binary string, args ...string) (_ *Server, err error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -39,9 +39,10 @@ func startServer(ctx context.Context, binary string) (_ *Server, err error) {
 		return nil, fmt.Errorf("making the server's directory: %w", err)
 	}
 	s := &Server{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir}
-	s.cmd = exec.Command(binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
+	s.cmd = exec.Command(binary, append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
 		"--save", "", "--appendonly", "no", "--loglevel", "warning",
-		"--slowlog-log-slower-than", strconv.FormatInt(slowScript.Microseconds(), 10), "--slowlog-max-len", "1024")
+		"--slowlog-log-slower-than", strconv.FormatInt(slowScript.Microseconds(), 10),
+		"--slowlog-max-len", "1024"}, args...)...)
 	if err := s.cmd.Start(); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("starting %s: %w", binary, err)
@@ -74,8 +75,11 @@ func freePort() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("looking for a free port: %w", err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	port, err := l.Addr().(*net.TCPAddr).Port, l.Close()
+	if err == nil && port > 55_535 { // the nodes of a cluster listen on a port that is 10,000 higher, too
+		return freePort()
+	}
+	return port, err
 }
 
 // Stop ends the server and removes what it left.
@@ -152,10 +156,6 @@ func (s *Server) snapshot(ctx context.Context) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	number := func(text string) float64 {
-		n, _ := strconv.ParseFloat(text, 64)
-		return n
-	}
 	snap := snapshot{calls: make(map[string]float64), usec: make(map[string]float64)}
 	for name, value := range fields {
 		command, ok := strings.CutPrefix(name, "cmdstat_")
@@ -165,16 +165,22 @@ func (s *Server) snapshot(ctx context.Context) (snapshot, error) {
 		for _, pair := range strings.Split(value, ",") {
 			switch k, v, _ := strings.Cut(pair, "="); k {
 			case "calls":
-				snap.calls[command] = number(v)
+				snap.calls[command] = parsed(v)
 			case "usec":
-				snap.usec[command] = number(v)
+				snap.usec[command] = parsed(v)
 			}
 		}
 	}
-	snap.bytes = number(fields["total_net_input_bytes"]) + number(fields["total_net_output_bytes"])
-	snap.cpu = time.Duration((number(fields["used_cpu_user"]) +
-		number(fields["used_cpu_sys"])) * float64(time.Second))
+	snap.bytes = parsed(fields["total_net_input_bytes"]) + parsed(fields["total_net_output_bytes"])
+	snap.cpu = time.Duration((parsed(fields["used_cpu_user"]) +
+		parsed(fields["used_cpu_sys"])) * float64(time.Second))
 	return snap, nil
+}
+
+// parsed returns a number that the server wrote.
+func parsed(text string) float64 {
+	n, _ := strconv.ParseFloat(text, 64)
+	return n
 }
 
 // Usage is what something cost the server.

@@ -63,13 +63,15 @@ var targets = slices.Concat(
 			against(rueidislockContender, "once", 64, Rate)),
 		atLeast(1.3, "× redislock", "each name once, 64 goroutines", against(redislockContender, "once", 64, Rate)),
 		atLeast(1, "× redislock", "pairs/s of 4 processes on 100 names",
-			against(redislockContender, "processes", 4, Rate)),
+			against(redislockContender, "processes", 0, Rate)),
 		atMost(1, "× rueidislock", "p99 of the wait of 4 processes on 100 names",
-			against(rueidislockContender, "processes", 4, WaitP99)),
+			against(rueidislockContender, "processes", 0, WaitP99)),
 	},
-	handovers("handover", ""),
-	handovers("handover-timeout", ", contexts with a timeout"),
 	[]Target{
+		atLeast(1, fastestPeer, "handovers/s, 16 goroutines", againstFastest("handover", 16, Rate)),
+		atLeast(1, fastestPeer, "handovers/s, 256 goroutines", againstFastest("handover", 256, Rate)),
+		atLeast(0.99, "", "Jain's index, 16 goroutines", figure("handover", 16, Fairness)),
+		atLeast(0.99, "", "Jain's index, 256 goroutines", figure("handover", 256, Fairness)),
 		atMost(1.2, "× floor", "latency of a write pair, context that can be cancelled",
 			against(floor, "write-pair", 0, Latency)),
 		atMost(1.2, "× floor", "latency of a read pair, context that can be cancelled",
@@ -92,11 +94,22 @@ var targets = slices.Concat(
 			figure("client-memory", 0, AfterHolds)),
 		atMost(10, "% of the peak", "client memory after 10,000 waiters gave up",
 			figure("client-memory", 0, AfterWaiters)),
+		atMost(1536, "B", "client memory of a name held", figure("client-memory", 0, PerHold)),
 		atLeast(1, "× rueidislock", "distinct names, 64 goroutines, AutoPipeline",
 			against(rueidislockContender, "distinct-autopipeline", 64, Rate)),
-		atMost(120, "scripts/s", "1,000 idle waiters, lease 30 s", figure("many-waiters", 0, RequestRate)),
-		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: client", figure("renewal", 0, ClientCPU)),
-		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: server", figure("renewal", 0, ServerCPU)),
+		atMost(120, "scripts/s", "1,000 idle waiters, lease 30 s", figure("many-waiters", 1000, RequestRate)),
+		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: client", figure("renewal", 10_000, ClientCPU)),
+		atMost(2, "% of a core", "10,000 holds renewed, lease 30 s: server", figure("renewal", 10_000, ServerCPU)),
+		atMost(10, "% of a core", "100,000 holds renewed, lease 30 s: client", figure("renewal", 100_000, ClientCPU)),
+		atMost(10, "% of a core", "100,000 holds renewed, lease 30 s: server", figure("renewal", 100_000, ServerCPU)),
+		atMost(1, "ms", "the longest time that the mutex is locked: 100,000 holds renewed",
+			figure("renewal", 100_000, Mutex)),
+		atMost(5, "ms", "the longest time that the mutex is locked: 20,000 waiters give up",
+			figure("many-waiters", 20_000, Mutex)),
+		atLeast(1.4, "× by PUBLISH", "pairs/s of 4 processes on 12 names of a cluster, grants by SPUBLISH",
+			against(oursByPublish, "cluster", 0, Rate)),
+		atMost(0.01, "× by PUBLISH", "bytes between the nodes for each of them",
+			against(oursByPublish, "cluster", 0, Between)),
 		atMost(5, "ms", "10,000 waiting readers let in: longest script", figure("crowd", 10_000, LongestRun)),
 		atMost(500, "ms", "10,000 waiting readers let in: all in", figure("crowd", 10_000, AllIn)),
 		atMost(1.6, "× redislock", "latency of a pair on new names",
@@ -125,6 +138,41 @@ var targets = slices.Concat(
 	},
 )
 
+// delegatedTargets are those of ours with delegations.
+var delegatedTargets = []Target{
+	atMost(0.1, fastestPeer, "latency of a write pair", againstFastest("write-pair", 0, Latency)),
+	atMost(0.1, fastestPeer, "latency of a read pair", againstFastest("read-pair", 0, Latency)),
+	atMost(0.05, withoutDelegation, "latency of a write pair", against(ours, "write-pair", 0, Latency)),
+	atMost(0.05, withoutDelegation, "latency of a read pair", against(ours, "read-pair", 0, Latency)),
+	atLeast(5, fastestPeer+" on 1,000 names", "pairs/s, 16 goroutines read one name",
+		againstFastest("shared", 0, Rate)),
+	atMost(0.001, "", "requests for each of them", figure("shared", 0, Requests)),
+	atLeast(10, fastestPeer, "handovers/s, 16 goroutines", againstFastest("handover", 16, Rate)),
+	atLeast(0.99, "", "Jain's index, 16 goroutines", figure("handover", 16, Fairness)),
+	atLeast(3, "× rueidislock", "pairs/s of 4 processes on 1,000 names, 99 % reads",
+		against(rueidislockContender, "processes-reads", 99, Rate)),
+	atLeast(5, "× rueidislock", "pairs/s of 4 processes with 250 names each",
+		against(rueidislockContender, "processes-own", 0, Rate)),
+	atLeast(0.9, withoutDelegation, "pairs/s of 4 processes on 100 names", against(ours, "processes", 0, Rate)),
+	atMost(1.2, withoutDelegation, "p99 of the wait of 4 processes on 100 names", against(ours, "processes", 0, WaitP99)),
+	atLeast(0.97, withoutDelegation, "each name once, 1 goroutine", against(ours, "once", 1, Rate)),
+	atLeast(0.97, withoutDelegation, "each name once, 64 goroutines", against(ours, "once", 64, Rate)),
+	{
+		What: "p99 of a writer's wait behind 4 processes that read without a pause", Unit: "ms",
+		Goal: "≤ two handovers + the longest hold", Explain: true,
+		Limit: func(r *Results) float64 {
+			at := cell{"recalls", 0, delegated.Name}
+			return 2*r.median(at, HandoverP99) + r.median(at, LongestHold)
+		},
+		Of: figure("recalls", 0, WaitP99),
+	},
+}
+
+const (
+	fastestPeer       = "× the fastest peer"
+	withoutDelegation = "× without"
+)
+
 // atMost is a target that a figure does not exceed a limit.
 func atMost(limit float64, unit, what string, of of) Target {
 	return Target{What: what, Unit: unit, Goal: strings.TrimSpace("≤ " + number(limit) + " " + unit),
@@ -136,17 +184,6 @@ func atLeast(limit float64, unit, what string, of of) Target {
 	return Target{
 		What: what, Unit: unit, AtLeast: true, Goal: strings.TrimSpace("≥ " + number(limit) + " " + unit),
 		Limit: fixed(limit), Of: of,
-	}
-}
-
-// handovers are the targets for goroutines that all want one name.
-func handovers(workload, contexts string) []Target {
-	const fastest = "× the fastest unfair peer"
-	return []Target{
-		atLeast(1, fastest, "handovers/s, 16 goroutines"+contexts, againstFastest(workload, 16)),
-		atLeast(1, fastest, "handovers/s, 256 goroutines"+contexts, againstFastest(workload, 256)),
-		atLeast(0.99, "", "Jain's index, 16 goroutines"+contexts, figure(workload, 16, Fairness)),
-		atLeast(0.99, "", "Jain's index, 256 goroutines"+contexts, figure(workload, 256, Fairness)),
 	}
 }
 
@@ -192,26 +229,28 @@ func allocsBeyondFloor(workload string) of {
 	}
 }
 
-// againstFastest is a rate in relation to that of the fastest peer.
-func againstFastest(workload string, goroutines int) of {
+// againstFastest is a metric in relation to that of the fastest peer, which has the highest rate or the least
+// latency.
+func againstFastest(workload string, param int, metric Metric) of {
 	return func(r *Results, c string) float64 {
 		var fastest cell
-		for _, peer := range contenders {
-			at := cell{workload, goroutines, peer.Name}
-			if peer != ours && peer != floor && !(r.median(at, Rate) <= r.median(fastest, Rate)) && r.has(at) {
-				fastest = at
+		best := math.NaN()
+		for _, peer := range without(without(asking, ours), floor) {
+			at := cell{workload, param, peer.Name}
+			if v := r.median(at, metric); math.IsNaN(best) || (v > best) == (metric == Rate) && v != best {
+				fastest, best = at, v
 			}
 		}
-		return r.ratio(cell{workload, goroutines, c}, fastest, Rate)
+		return r.ratio(cell{workload, param, c}, fastest, metric)
 	}
 }
 
-// targetsTable returns those of some targets that were measured: what was asked, what ours reached, and what
-// the others did.
-func targetsTable(targets []Target, r *Results) table {
-	t := table{header: []string{"what", "target", "rwlock", "", "the others"}}
+// targetsTable returns those of some targets that were measured: what was asked, what c reached, and what the
+// others did.
+func targetsTable(targets []Target, r *Results, c *Contender) table {
+	t := table{header: []string{"what", "target", c.Name, "", "the others"}}
 	for _, target := range targets {
-		got, limit := target.Of(r, ours.Name), target.Limit(r)
+		got, limit := target.Of(r, c.Name), target.Limit(r)
 		if math.IsNaN(got) {
 			continue
 		}
@@ -220,9 +259,9 @@ func targetsTable(targets []Target, r *Results) table {
 			goal += fmt.Sprintf(": %s here", strings.TrimSpace(number(limit)+" "+target.Unit))
 		}
 		var others []string
-		for _, c := range contenders {
-			if v := target.Of(r, c.Name); c != ours && !math.IsNaN(v) {
-				others = append(others, c.Name+" "+number(v))
+		for _, other := range append(slices.Clone(contenders), oursByPublish) {
+			if v := target.Of(r, other.Name); other != c && !math.IsNaN(v) {
+				others = append(others, other.Name+" "+number(v))
 			}
 		}
 		t.rows = append(t.rows, []string{

@@ -18,13 +18,6 @@ func pairOf(mode Mode) measured {
 	}
 }
 
-// endless measures the same with a context that cannot end.
-func endless(mode Mode) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		return pairOf(mode)(context.WithoutCancel(ctx), e, l)
-	}
-}
-
 // serverTime measures what a pair costs the server when 256 arrive in one pipeline; naming returns what names
 // the locks of one turn.
 func serverTime(mode Mode, naming func() func(g int) string) func(context.Context, *Env) (Metrics, error) {

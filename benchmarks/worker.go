@@ -20,7 +20,8 @@ import (
 // process, started by startWorkers: processes that share locks are what a distributed lock is for.
 type labourer struct {
 	Contender    string
-	Addrs        []string // of the server
+	Addrs        []string // of the servers
+	Cluster      bool
 	Lease        time.Duration
 	AutoPipeline bool
 	Seed         uint64
@@ -33,6 +34,7 @@ type job struct {
 	Mode       Mode          // in which it locks each name once, if there is no Span
 	Span       time.Duration // for so long it locks names drawn at random
 	Reads      int           // of which so many percent for reading
+	Hold       time.Duration // for so long it holds each of them
 }
 
 // done is what a worker did.
@@ -41,17 +43,20 @@ type done struct {
 	Pairs   float64
 	Elapsed time.Duration
 	Waits   []time.Duration // of the lock calls, where names were drawn
+	Longest time.Duration   // for so long a name was held at most, likewise
 }
 
 // run does one job after the other until its standard input ends, which it does with its parent.
 func (w labourer) run() (err error) {
 	redis.SetLogger(silent{})
-	i := slices.IndexFunc(contenders, func(c *Contender) bool { return c.Name == w.Contender })
+	all := append(slices.Clone(contenders), oursByPublish)
+	i := slices.IndexFunc(all, func(c *Contender) bool { return c.Name == w.Contender })
 	if i < 0 {
 		return fmt.Errorf("no contender %q", w.Contender)
 	}
-	c, ctx := contenders[i], context.Background()
-	l, err := c.Open(ctx, Options{Addrs: w.Addrs, Lease: w.Lease, AutoPipeline: w.AutoPipeline})
+	c, ctx := all[i], context.Background()
+	l, err := c.Open(ctx, Options{Addrs: w.Addrs, Cluster: w.Cluster, Lease: w.Lease,
+		AutoPipeline: w.AutoPipeline})
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", w.Contender, err)
 	}
@@ -80,10 +85,12 @@ func (w labourer) run() (err error) {
 // draw locks names drawn at random for a while.
 func (j job) draw(ctx context.Context, c *Contender, l Locker, seed uint64) (done, error) {
 	d := newDraws(c, l, j.Goroutines, j.Reads, seed)
+	d.hold = j.Hold
 	o, err := together(ctx, j.Goroutines, j.Span, func(waiting context.Context, g int) error {
 		return d.pair(ctx, waiting, g, workerName(j.From+d.dice[g].IntN(j.To-j.From)))
 	})
-	return done{Pairs: o.n, Elapsed: o.elapsed, Waits: slices.Concat(d.waits...)}, err
+	return done{Pairs: o.n, Elapsed: o.elapsed, Waits: slices.Concat(d.waits...),
+		Longest: slices.Max(d.longest)}, err
 }
 
 // sweep locks and unlocks each name once.
@@ -146,7 +153,8 @@ func (e *Env) startWorkers(ctx context.Context, n int, autoPipeline bool) (_ wor
 }
 
 func (e *Env) startWorker(ctx context.Context, i int, autoPipeline bool) (*worker, error) {
-	c, err := startChild(ctx, labourer{e.Contender.Name, e.addrs, usualLease, autoPipeline, uint64(i)})
+	c, err := startChild(ctx, labourer{e.Contender.Name, e.addrs, e.Cluster, usualLease, autoPipeline,
+		uint64(i)})
 	if err != nil {
 		return nil, err
 	}
@@ -168,13 +176,13 @@ func (w *worker) do(j job) (done, error) {
 	return d, nil
 }
 
-// do has all do the same job at the same time.
-func (all workers) do(j job) ([]done, error) {
+// do has each do its job at the same time.
+func (all workers) do(jobOf func(i int) job) ([]done, error) {
 	results := make([]done, len(all))
 	var group errgroup.Group
 	for i, w := range all {
 		group.Go(func() (err error) {
-			results[i], err = w.do(j)
+			results[i], err = w.do(jobOf(i))
 			return err
 		})
 	}

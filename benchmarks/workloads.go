@@ -17,6 +17,7 @@ type Workload struct {
 	About string // what is measured, and how
 
 	Quorum     bool   // Params are over how many servers
+	Cluster    bool   // over a cluster
 	First      bool   // the floor carries what ours sends for a name's first pair, and not for the ones after
 	ParamName  string // what Params are, empty if there is but one setting
 	Params     []int
@@ -66,7 +67,8 @@ func (w *Workload) measure(ctx context.Context, e *Env) (_ Metrics, err error) {
 // Env is what a workload runs in: one turn of one contender.
 type Env struct {
 	Server    *Server   // the first of them
-	Servers   []*Server // more than one in workloads of a quorum
+	Servers   []*Server // more than one in workloads of a quorum or a cluster
+	Cluster   bool
 	Contender *Contender
 	Param     int
 	Less      time.Duration // by so much what is done goes on for less than in a full run; 1 for a full run
@@ -77,14 +79,17 @@ type Env struct {
 var (
 	withReadMode = []*Contender{ours, classic}
 	withoutFloor = contenders[:len(contenders)-1]
-	overGoRedis  = slices.DeleteFunc(slices.Clone(contenders), func(c *Contender) bool {
-		return c == rueidislockContender
-	})
+	asking       = without(contenders, delegated) // the server, each time
+	overGoRedis  = without(asking, rueidislockContender)
 
 	pairColumns = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
 )
 
-// workloads are those over one server, in the order in which they run.
+func without(all []*Contender, one *Contender) []*Contender {
+	return slices.DeleteFunc(slices.Clone(all), func(c *Contender) bool { return c == one })
+}
+
+// workloads are those over one server or one cluster, in the order in which they run.
 var workloads = []*Workload{
 	{
 		Name: "write-pair", Title: "Uncontended write pair",
@@ -96,21 +101,9 @@ var workloads = []*Workload{
 		Name: "read-pair", Title: "Uncontended read pair",
 		Rounds:     21,
 		About:      "One goroutine locks and unlocks one name for reading again and again.",
-		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: pairColumns,
+		Contenders: []*Contender{ours, delegated, classic, bare, floor}, Columns: pairColumns,
 		Against: []*Contender{floor},
 		Run:     pairOf(Read),
-	}, {
-		Name: "write-pair-endless", Title: "Uncontended write pair, context that cannot end",
-		Rounds:     21,
-		About:      "As the write pair, with a context that has no cancellation, as context.Background(): the caller's goroutine sends.",
-		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
-		Run: endless(Write),
-	}, {
-		Name: "read-pair-endless", Title: "Uncontended read pair, context that cannot end",
-		Rounds:     21,
-		About:      "As above, for reading.",
-		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
-		Run: endless(Read),
 	}, {
 		Name: "write-server", Title: "Server time of a write pair in large pipelines",
 		Rounds: 15,
@@ -136,7 +129,7 @@ var workloads = []*Workload{
 		Name: "try-held", First: true, Title: "TryLock on a held lock",
 		Rounds:     9,
 		About:      "One goroutine tries for a lock that somebody else holds, again and again. Figures are per call.",
-		Contenders: contenders, Columns: []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls},
+		Contenders: asking, Columns: []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls},
 		Against: []*Contender{floor}, Run: tryHeld,
 	}, {
 		Name: "readers", First: true, Title: "Read pair among other readers",
@@ -149,19 +142,12 @@ var workloads = []*Workload{
 		Run:  amongReaders,
 	}, {
 		Name: "handover", First: true, Title: "One write lock, many goroutines",
-		About: "Goroutines lock and unlock one name as fast as they can for a fixed time. The floor excludes nobody: it shows what " +
+		About: "Goroutines lock and unlock one name as fast as they can for a fixed time, with contexts that have a timeout. The floor excludes nobody: it shows what " +
 			"the client and the server could do at most.",
 		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 5,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests},
 		Against: []*Contender{floor},
-		Run:     handover(cancellable),
-	}, {
-		Name: "handover-timeout", First: true, Title: "One write lock, many goroutines, contexts with a timeout",
-		About:     "As above; each lock call has a context with a timeout.",
-		ParamName: "goroutines", Params: []int{16, 256}, Rounds: 5,
-		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests},
-		Against: []*Contender{floor},
-		Run:     handover(withTimeout),
+		Run:     handover,
 	}, {
 		Name: "queued", First: true, Title: "Server time of a handover in large pipelines",
 		About: "32 names, each of which always has the given number of waiters, are handed over again and again. A handover is two scripts: " +
@@ -171,12 +157,12 @@ var workloads = []*Workload{
 		Contenders: []*Contender{ours, bare}, Columns: []Metric{ServerTime, Calls}, Against: []*Contender{bare},
 		Alone: queued,
 	}, {
-		Name: "mixed", First: true, Title: "Readers and writers mixed",
-		About:     "64 goroutines on one name; each operation is a write with the given chance, and a read otherwise.",
-		ParamName: "% writers", Params: []int{1, 10, 50}, Rounds: 3,
-		Contenders: append(slices.Clone(withReadMode), floor),
-		Columns:    []Metric{Rate, ReaderWait, WriterWait, ServerTime}, Against: []*Contender{floor},
-		Run: mixed,
+		Name: "shared", First: true, Title: "One name that 16 goroutines read, and few write",
+		About: "Each operation of a goroutine writes with the given chance, and reads otherwise. Contenders without a read mode would let " +
+			"in one after the other: they have 1,000 names, of which each operation draws one.",
+		ParamName: "% writers", Params: []int{0, 1, 10}, Rounds: 3,
+		Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime, Requests},
+		Against: []*Contender{redislockContender, rueidislockContender}, Run: shared,
 	}, {
 		Name: "once", First: true, Title: "Each name once, plain client",
 		About: "Every goroutine locks and unlocks one new name after the other, as a service does that locks each order once. The " +
@@ -213,18 +199,39 @@ var workloads = []*Workload{
 		Columns:    []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
 		Against:    []*Contender{bare}, Alone: turns(Read),
 	}, {
-		Name: "processes", Title: "Processes that share 100 names",
+		Name: "processes", Title: "Four processes that share 100 names",
 		About: "Each process has 16 goroutines. They lock and unlock names drawn at random, over the plain client (rueidislock: its own), " +
 			"with contexts that have a timeout. The waits are the times of the lock calls.",
-		ParamName: "processes", Params: []int{2, 4}, Rounds: 3,
-		Contenders: withoutFloor, Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(100, 0),
+		Contenders: withoutFloor, Rounds: 5,
+		Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
+		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(100, false),
 	}, {
-		Name: "processes-reads", Title: "Processes that share 1,000 names, 90 % reads",
+		Name: "processes-reads", Title: "Four processes that share 1,000 names, and mostly read",
 		About:     "As above. The contenders without a read mode take their mutex for reading, too.",
-		ParamName: "processes", Params: []int{2, 4}, Rounds: 3,
-		Contenders: withoutFloor, Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(1000, 90),
+		ParamName: "% reads", Params: []int{90, 99}, Rounds: 3, Contenders: withoutFloor,
+		Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
+		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(1000, false),
+	}, {
+		Name: "processes-own", Title: "Four processes with 250 names each",
+		About:      "As above, but nobody uses the names of another process. All operations write.",
+		Contenders: withoutFloor, Rounds: 3,
+		Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
+		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(250, true),
+	}, {
+		Name: "recalls", Title: "A writer behind four processes that read without a pause",
+		About: "Each process has 16 goroutines that lock one name for reading, hold it for a millisecond, and lock it again. Every 100 ms " +
+			"another process locks it for writing, and before that has a handover on a name that nobody else uses, from one client of its to " +
+			"another. The waits are the writer's; reads per second and requests are those of the readers.",
+		Contenders: []*Contender{ours, delegated}, Rounds: 5,
+		Columns: []Metric{WaitP99, WaitP50, HandoverP99, LongestHold, Rate, Requests}, Run: recalls,
+	}, {
+		Name: "cluster", Cluster: true, Title: "Four processes that share 12 names of a cluster with six masters",
+		About: "As the processes that share 100 names. Names that are handed over often have shard channels, through which messages " +
+			"go by SPUBLISH. A user without the right to use them has its grants by PUBLISH, as on servers older than Redis 7. The bytes are " +
+			"what the nodes write beside what they send to clients, for each pair, their gossip included.",
+		Contenders: []*Contender{ours, oursByPublish}, Rounds: 5,
+		Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime, Between}, Against: []*Contender{oursByPublish},
+		Alone: processes(12, false),
 	}, {
 		Name: "zipf", First: true, Title: "100,000 names, a few of them much wanted",
 		About: "64 goroutines lock and unlock names drawn from Zipf's distribution with exponent 1.1, with contexts that have a timeout: " +
@@ -239,15 +246,8 @@ var workloads = []*Workload{
 		Against: []*Contender{floor},
 		Run:     zipf(90),
 	}, {
-		Name: "distinct", Title: "Distinct names, plain client",
-		About:     "Every goroutine locks and unlocks a name of its own over go-redis's plain client (rueidislock: its own).",
-		ParamName: "goroutines", Params: []int{1, 64, 512}, Rounds: 3,
-		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare, floor},
-		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislockContender},
-		Run: distinct(700 * time.Millisecond),
-	}, {
 		Name: "distinct-autopipeline", Title: "Distinct names, AutoPipeline",
-		About:     "As above, over go-redis's AutoPipeline (rueidislock: its own client, which always pipelines).",
+		About:     "Every goroutine locks and unlocks a name of its own over go-redis's AutoPipeline (rueidislock: its own client).",
 		ParamName: "goroutines", Params: []int{1, 64, 512}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare, floor},
 		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislockContender},
@@ -270,7 +270,7 @@ var workloads = []*Workload{
 		Name: "round-trip", Title: "Uncontended write pair over a slower network",
 		About:     "As the uncontended write pair, through a proxy that delays every byte by half of the given time each way.",
 		ParamName: "µs added", Params: []int{200, 1000, 5000}, Rounds: 3,
-		Contenders: contenders, Columns: []Metric{Latency, LatencyP99, RoundTrip}, Against: []*Contender{floor},
+		Contenders: asking, Columns: []Metric{Latency, LatencyP99, RoundTrip}, Against: []*Contender{floor},
 		Far: func(e *Env) time.Duration { return time.Duration(e.Param) * time.Microsecond }, Run: roundTrip,
 	}, {
 		Name: "busy", Title: "A lock per order in a program that computes",
@@ -289,35 +289,39 @@ var workloads = []*Workload{
 		Against:    []*Contender{redislockContender}, Far: away(2 * time.Millisecond), Run: busy,
 	}, {
 		Name: "far", Title: "Distinct names, the server 4 ms away",
-		About:     "As the distinct names over the plain client, through a proxy that delays every byte by 4 ms each way.",
+		About:     "As above, over the plain client, through a proxy that delays every byte by 4 ms each way.",
 		ParamName: "goroutines", Params: []int{256}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender}, Columns: []Metric{Rate},
 		Against: []*Contender{rueidislockContender}, Far: away(8 * time.Millisecond),
 		Run: distinct(2 * time.Second),
 	}, {
-		Name: "waiters", Title: "100 idle waiters behind a holder, lease 30 s",
-		About:      "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
-		Contenders: []*Contender{ours, classic, redislockContender, redsyncContender, rueidislockContender, bare},
-		Rounds:     1,
+		Name: "waiters", Title: "Idle waiters behind a holder, lease 30 s",
+		About:     "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
+		ParamName: "waiters", Params: []int{100}, Rounds: 1,
+		Contenders: without(asking, floor),
 		Columns:    []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:        idleWaiters(100, (*Env).watch), Open: watched,
+		Run:        idleWaiters(0, (*Env).watch), Open: watched,
 	}, {
-		Name: "many-waiters", Title: "1,000 idle waiters behind a holder, lease 30 s",
-		About:      "As above.",
-		Contenders: []*Contender{ours}, Rounds: 1,
-		Columns: []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:     idleWaiters(1000, (*Env).watch), Open: watched,
+		Name: "many-waiters", Title: "Many idle waiters behind a holder, lease 30 s",
+		About: "As above. In the end all of them give up; meanwhile a thread watches rwlock's mutex. The last column is the longest time that " +
+			"it is locked.",
+		ParamName: "waiters", Params: []int{1000, 20_000}, Rounds: 1,
+		Contenders: []*Contender{ours},
+		Columns:    []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU, Mutex},
+		Run:        idleWaiters(0, (*Env).watch), Open: watched,
 	}, {
-		Name: "renewal", Title: "10,000 holds kept alive by one process, lease 30 s",
-		About:      "Holds on distinct names are renewed by their library for 30 s; nothing else runs.",
+		Name: "renewal", Title: "Holds kept alive by one process, lease 30 s",
+		About: "Holds on distinct names are renewed by their library for 30 s; nothing else runs. For another 10 s, a thread watches " +
+			"rwlock's mutex: the last column is the longest time that it is locked.",
+		ParamName: "holds", Params: []int{10_000, 100_000},
 		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 1,
-		Columns: []Metric{ClientCPU, ServerCPU, RequestRate},
+		Columns: []Metric{ClientCPU, ServerCPU, RequestRate, Mutex},
 		Run:     renewal, Open: watched,
 	}, {
 		Name: "footprint", Title: "Memory at the server for one name",
 		About: "MEMORY USAGE, summed over the keys that contain the name: while it is held, for each of 100 waiters, after one pair, and " +
 			"after one pair by each of 10 processes. \"stays\" is the time to live of what one pair left, less the lease of 30 s.",
-		Contenders: withoutFloor, Rounds: 1,
+		Contenders: without(asking, floor), Rounds: 1,
 		Columns: []Metric{HeldWriting, HeldReading, PerWaiter, LeftBytes, LeftKeys, Stays, LeftByTen},
 		Run:     footprint,
 	}, {
@@ -344,7 +348,7 @@ const usualLease = 30 * time.Second
 
 // Open opens the contender of this turn with the usual lease, unless adjust asks for something else.
 func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (Locker, error) {
-	o := Options{Addrs: e.addrs, Lease: usualLease, Floor: e.Floor}
+	o := Options{Addrs: e.addrs, Cluster: e.Cluster, Lease: usualLease, Floor: e.Floor}
 	for _, f := range adjust {
 		f(&o)
 	}
