@@ -16,17 +16,17 @@ type Want struct {
 }
 
 // WithAll runs fn while it holds several locks. It takes them one after the other in the order of their
-// names, so two calls of WithAll never wait for each other in a circle, unless they hold other locks
-// meanwhile. It takes a name that is wanted twice only once, in the stronger mode.
+// names. So two calls of WithAll never wait for each other in a circle, unless they hold other locks
+// meanwhile. If a name is wanted twice, WithAll takes it once, in the stronger mode.
 //
-// fn's context is cancelled when one of the holds is lost, and carries their owner: ctx's, or a new one.
+// fn's context is cancelled when one of the holds is lost. It carries their owner: ctx's owner, or a new one.
 // holds has the hold of each want, in the order of wants, so a name that is wanted twice has its hold there
 // twice. The options apply to each hold, but MaxWait limits all waits together.
 //
 // When fn returns or panics, WithAll releases all holds, the last one first. It returns fn's error, joined
 // with ErrLost for each hold that was lost before it was released. If a want is invalid, or fn is nil, it
-// returns an error before it takes any lock. If it cannot have one of the locks, it releases those that it
-// has, does not run fn, and returns the error of RLock or Lock. Without wants it just runs fn.
+// returns an error before it takes any lock. If it cannot get one of the locks, it releases those that it
+// has, does not run fn, and returns the error of RLock or Lock. Without wants it only runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
 	order, req, err := rw.plan(ctx, wants, opts)
@@ -67,7 +67,7 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	return fn(inner, holds)
 }
 
-// plan returns the locks to take, each once, in the order in which to take them.
+// plan returns the locks to take, without duplicates, in the order in which to take them.
 func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]Want, request, error) {
 	if err := rw.made(); err != nil {
 		return nil, request{}, err

@@ -2,9 +2,9 @@ package rwlock
 
 import "context"
 
-// Do runs fn while it holds name for writing, as [RWLock.WithLock] does, and returns fn's value with the
-// error of WithLock. If the lock cannot be had, fn is not run, and the value is T's zero value. An error
-// beside another value means that fn failed, or that the value was obtained under a lock that was lost.
+// Do runs fn while it holds name for writing, as [RWLock.WithLock] does, and returns fn's value and the error
+// of WithLock. If the lock cannot be acquired, fn does not run, and the value is T's zero value. If there is
+// an error beside fn's value, then fn failed, or the lock was lost while fn ran.
 func Do[T any](ctx context.Context, rw *RWLock, name string, fn func(ctx context.Context, h *Hold) (T, error),
 	opts ...LockOption) (T, error) {
 	return value(rw.WithLock, ctx, name, fn, opts)

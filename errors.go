@@ -41,20 +41,18 @@ var (
 	// another goroutine took it. Nothing has changed.
 	ErrOwner = engine.ErrOwner
 
-	// ErrDeadlock is returned by Lock and RLock instead of a wait that would not end by itself: the owner
-	// holds a lock that other owners of this RWLock wait for, while they hold what the call wants. The error
-	// names the owners and the locks. The owner keeps what it holds; when it has released that, it may try
-	// again.
+	// ErrDeadlock is returned by Lock and RLock instead of a wait that would not end by itself: other owners
+	// of this RWLock hold the lock, and wait for a lock that the owner holds. The error names the owners and
+	// the locks. The owner keeps what it holds. It may try again after it has released that.
 	//
-	// Only the locks of one RWLock are looked at, so a deadlock between processes is not noticed, and neither
-	// is one in which a goroutine waits for something else than a lock. Waits and holds that are limited in
-	// time count like others. An owner is taken for one goroutine: while it waits for a lock, it is expected
-	// not to release what it held when it began to. The search for a deadlock is limited to 10,000 holds and
-	// calls: one that involves more may go unnoticed.
+	// Only deadlocks among the owners of one RWLock are detected, and only if each of them waits for a lock.
+	// Waits and holds with a time limit count too. An owner is assumed to be one goroutine, which does not
+	// release its holds while it waits. The search is limited to 10,000 holds and calls: a larger deadlock
+	// may go unnoticed.
 	ErrDeadlock = engine.ErrDeadlock
 
-	// ErrNoMajority is what a call over several servers fails with if it ends while fewer than a majority of
-	// them vote. The error's text says how many do, and the last reason why others do not.
+	// ErrNoMajority means that fewer than a majority of the servers of a quorum vote. A call that ends
+	// meanwhile returns it. The error says how many servers vote, and why others do not.
 	ErrNoMajority = quorum.ErrNoMajority
 )
 
@@ -114,7 +112,7 @@ func blocked(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error
 	}
 }
 
-// join returns an error that matches both, on one line; or the one that is not nil.
+// join returns an error that matches both errors, on one line. If one of them is nil, it returns the other.
 func join(a, b error) error {
 	switch {
 	case a == nil:
@@ -146,7 +144,7 @@ func wrap(op, name string, err error) error {
 	return &callError{op, name, err}
 }
 
-// A callError is an error of a call, with the lock. It makes its text when that is read: thousands of calls
+// A callError is an error of a call. It formats its text only when the text is read, since thousands of calls
 // may fail together.
 type callError struct {
 	op, name string

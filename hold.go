@@ -13,20 +13,22 @@ import (
 // A Hold is one acquisition of a lock. Release it once, with Unlock. An owner may release its holds in any
 // order. A Hold is safe for concurrent use.
 //
-// A hold is renewed until Unlock, or until neither the Hold nor a context made from its Context is reachable.
-// In the latter case it ends with its lease, and the logger is told where it was taken. A context with a
-// deadline is reachable until then. A function given to [context.AfterFunc] keeps no hold, and is not called
-// if the hold is forgotten.
+// A hold is renewed until Unlock, or until neither the Hold nor a context derived from its Context is
+// reachable. In the latter case it ends with its lease, and a log record says where it was taken. A context
+// with a deadline stays reachable until the deadline. A function given to [context.AfterFunc] does not keep
+// the hold, and is not called if the hold is forgotten.
 type Hold struct {
 	held    *client.Hold
 	cleanup runtime.Cleanup
 	work    *client.Work // or nil, before Context is called
 }
 
-// Context returns the context for work under the hold. It is derived from the context that was given to the
-// lock call, and carries the owner, so that lock calls with it re-enter. It is cancelled with the cause
-// ErrLost when the hold can no longer be relied on, which is before another owner can get the lock; with the
-// cause ErrClosed by Close; and by Unlock. The context of a nil Hold is cancelled with the cause ErrNotHeld.
+// Context returns the context for work under the hold. It is derived from the context of the lock call and
+// carries the owner, so lock calls with it re-enter.
+//
+// It is cancelled with the cause ErrLost when the hold can no longer be relied on. That is before another
+// owner can get the lock, unless the server itself loses the hold. It is also cancelled by Unlock, and by
+// Close with the cause ErrClosed. The context of a nil Hold is cancelled with the cause ErrNotHeld.
 func (h *Hold) Context() context.Context {
 	if h.none() {
 		return notHeld
@@ -50,7 +52,7 @@ type holdContext struct {
 	hold *Hold
 }
 
-// Value returns the owner for its key, and otherwise what the context that the hold was taken with does.
+// Value returns the owner for the owner's key, and otherwise the value of the lock call's context.
 func (c *holdContext) Value(key any) any {
 	if key == (ownerKey{}) {
 		return c.hold.Owner()
@@ -58,11 +60,11 @@ func (c *holdContext) Value(key any) any {
 	return c.Work.Value(key)
 }
 
-// Token returns the fencing token. The tokens of the write holds on a name strictly increase, even if the
-// server loses its data, so a resource that remembers the largest token can refuse a holder that has not
-// noticed the loss of its lock. The token of a read hold is at least that of every earlier writer, and less
-// than that of every later one. A hold that re-entered has the token of the outer hold. The token of a nil
-// Hold is 0.
+// Token returns the fencing token, a positive number. The tokens of the write holds on a name strictly
+// increase, even if the server loses its data, so a resource that remembers the largest token can refuse a
+// holder that has not noticed the loss of its lock. The token of a read hold is at least that of every
+// earlier writer, and less than that of every later one. A hold that re-entered has the token of the outer
+// hold. The token of a nil Hold is 0.
 func (h *Hold) Token() int64 {
 	if h.none() {
 		return 0
@@ -126,13 +128,17 @@ func (h *Hold) Unlock(ctx context.Context) error {
 
 // Extend makes the hold last for at least d from now, whether or not it is renewed, and even if the server
 // cannot be reached meanwhile. A worker that holds a lock with NoRenew can call it whenever it makes
-// progress. Extend never shortens a hold. It does not extend a hold beyond its MaxHold; [Hold.Deadline]
-// returns until when the hold lasts.
+// progress. Extend never shortens a hold. It does not extend a hold beyond its MaxHold. [Hold.Deadline]
+// returns until when the hold lasts. d must be positive and at most ten years.
 //
-// Extend returns nil when the server has confirmed the extension, or at once if none is needed. It returns
-// ErrLost if the hold was lost; ErrNotHeld if the hold was released, or if h is nil; ErrClosed after Close;
-// an error that matches ctx's if ctx ends first; or the server's error. In the last two cases the hold is
-// still there, and lasts at least until its Deadline. d must be positive and at most ten years.
+// Extend returns nil when the server has confirmed the extension, or immediately if none is needed. Otherwise
+// it returns
+//
+//   - ErrLost if the hold was lost.
+//   - ErrNotHeld if the hold was released, or if h is nil.
+//   - ErrClosed after Close.
+//   - An error that matches ctx's error if ctx ends first, or the server's error. The hold is then still
+//     valid, and lasts at least until its Deadline.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	if h.none() {
 		return fmt.Errorf("rwlock: extend: %w", ErrNotHeld)
@@ -166,9 +172,9 @@ func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) e
 // errNoFunc is what a call fails with that was given no function to run.
 var errNoFunc = errors.New("the function is nil")
 
-// finish releases the hold after a function has run under it, and returns the function's error, joined with
-// what went wrong. That is ErrLost if the hold was lost before it was released, by finish or by the function,
-// unless the function's error says so already.
+// finish releases the hold after a function has run under it. It returns the function's error, joined with
+// the error of the release. That is ErrLost if the hold was lost before it was released, by finish or by the
+// function, unless the function's error already matches ErrLost.
 func (h *Hold) finish(ctx context.Context, err error) error {
 	end := h.Unlock(ctx)
 	if errors.Is(end, ErrNotHeld) {

@@ -26,8 +26,9 @@ type Holder struct {
 	Lease time.Duration // how much of the lease is left
 	Since time.Time     // when the lock was granted, by the server's clock; zero if that was set back since
 	// Delegated says that the lock is delegated to an RWLock, which grants it to its own callers: see
-	// WithDelegation. That RWLock lists the callers that hold it. Elsewhere, and while none does, Owner stands
-	// for all of them, and Token of the State is the last that is reserved for them.
+	// WithDelegation. Inspect of that RWLock lists the callers that hold the lock. Other RWLocks see one
+	// Holder for all of them, and so does that RWLock while no caller holds the lock. Token of the State is
+	// then the last token that is reserved for them.
 	Delegated bool
 }
 
@@ -40,9 +41,9 @@ type Waiter struct {
 	Since time.Time     // when its call began, by this process's clock; zero if it is not of this RWLock
 }
 
-// Inspect returns the state of a lock. It does not change the lock, whatever its state. Its cost at the
-// server is proportional to the number of holders and waiters. If other RWLocks hold the lock or wait for it,
-// Inspect then reads their labels. Inspect returns an error if ctx ends first or the server cannot be
+// Inspect returns the state of a lock, of any name. It does not change the lock. The server's work is
+// proportional to the number of holders and waiters. If other RWLocks hold the lock or wait for it, Inspect
+// then reads their labels. Inspect returns an error, and no state, if ctx ends first or the server cannot be
 // reached.
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	s, err := rw.inspect(ctx, name)
@@ -79,10 +80,13 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 	return s
 }
 
-// ForceUnlock ends every hold on name, and the next in line gets the lock. The holders are told by a message
-// if their RWLock has a subscription, because calls of it have waited or locks are delegated to it; the
-// others find out at their next renewal or call, which reports ErrLost. Until then, only the fencing token
-// stops them. If ForceUnlock returns an error, the holds may have ended, or may end later.
+// ForceUnlock ends every hold on name, and the next in line gets the lock. It returns nil when the server has
+// done so, also if nobody held the lock.
+//
+// A holder whose RWLock has a subscription is notified by a message. An RWLock has one once a call of it has
+// waited, or while locks are delegated to it. Other holders find out at their next renewal or call, which
+// reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock returns an error, the holds
+// may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
 	err := rw.check(ctx, name)
 	if err == nil {

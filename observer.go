@@ -8,15 +8,14 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// An Observer is told what happens to the locks of an RWLock: see [WithObserver]. It has one method, which
-// gets a value of one type, rather than a method for each kind of event: an observer handles the kinds that
-// it knows and ignores the others, so kinds and fields can be added without breaking it; and an event can be
-// counted, logged, sent on a channel or passed on to other observers as it is.
+// An Observer is notified of what happens to the locks of an RWLock: see [WithObserver]. It has one method
+// with one type of value, instead of a method for each kind of event. So kinds and fields can be added
+// without breaking observers, which ignore kinds that they do not know. An event can also be counted, logged,
+// sent on a channel or passed on as it is.
 type Observer interface {
-	// Observe is called for one event at a time, in the order in which they happened, on a goroutine of the
-	// RWLock's own. An observer that takes long delays no lock, and no renewal, but events that it has no
-	// time for are dropped: see [Event.Dropped]. It may call the RWLock, except for Close and Shutdown, which
-	// wait for it.
+	// Observe is called for one event at a time, in the order of the events, on a goroutine of the RWLock. A
+	// slow observer delays no lock and no renewal, but events may be dropped: see [Event.Dropped]. Observe
+	// may call the RWLock, except for Close and Shutdown, which wait for it.
 	Observe(Event)
 }
 
@@ -27,28 +26,27 @@ type ObserverFunc func(Event)
 func (f ObserverFunc) Observe(e Event) { f(e) }
 
 // A Tracer gives lock calls and holds contexts of their own, for example with the span of a trace: see
-// [WithTracer]. Its methods are called on the goroutine of the lock call, which they delay. The contexts that
-// they return must be derived from those that they get; their values are those of the commands that go-redis
-// sends for the call and for the hold. Commands for several calls travel together, with the values of the
-// first. The ends of their contexts do not count.
+// [WithTracer]. Its methods run on the goroutine of the lock call, and delay it. They must return a context
+// that is derived from the one that they get. The commands that go-redis sends for the call and for the hold
+// have the values of these contexts. Commands of several calls share a pipeline, which has the values of the
+// first. Cancelling these contexts ends nothing.
 type Tracer interface {
-	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is that of the call.
-	// The context that it returns is the Context of the events of the call, the last of which is
-	// EventAcquired or EventRefused, also after Close. It is called again if the call begins again, because
-	// the process has slept through the lease that it was granted.
+	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is the context of
+	// the call. The events of the call have the context that TraceCall returns. The last of them is
+	// EventAcquired or EventRefused, even after Close. TraceCall is called again if the call has to begin
+	// again, because the process was paused for longer than the lease of the grant.
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
-	// TraceHold is called when a call has got the lock, before it returns. ctx is that of the call, without
-	// TraceCall's. The context that it returns is the Context of the events of the hold, the last of which is
-	// EventEnded, and what [Hold.Context] is derived from; TraceHold must not call that. The events of a hold
-	// that the call has lost before it could return it have the context that was given to the call.
+	// TraceHold is called when a call has got the lock, before the call returns. ctx is the context of the
+	// call, without TraceCall's values. The events of the hold have the context that TraceHold returns, and
+	// [Hold.Context] is derived from it. The last event is EventEnded. TraceHold must not call Hold.Context.
+	// If a hold is lost before its call could return, its events have the context of the call.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
-// A Monitor looks at what an RWLock holds and waits for, when it likes, with [RWLock.Snapshot]: see
-// [WithMonitor].
+// A Monitor reads what an RWLock holds and waits for, at any time, with [RWLock.Snapshot]: see [WithMonitor].
 type Monitor interface {
-	// Attach is called by New and NewQuorum, before they return, with their RWLock. Close calls the function
-	// that Attach returns, unless that is nil, after the last event.
+	// Attach is called by New and NewQuorum with their RWLock, before they return. Close calls the function
+	// that Attach returns, unless it is nil, after the last event.
 	Attach(rw *RWLock) (detach func())
 }
 
@@ -60,25 +58,25 @@ type Event struct {
 	Mode  Mode
 	Owner Owner
 	Token int64 // of EventAcquired
-	// Path is, of EventAcquired, how the call got the lock. Of EventWoken, it is PathMessage; or
-	// PathHeartbeat if the call found out by asking again, since no message came; or zero if the call had
-	// given up: then only Kind and Time are set.
+	// Path is, for EventAcquired, how the call got the lock. For EventWoken it is PathMessage, or
+	// PathHeartbeat if the call found out by its heartbeat because no message arrived. It is zero if the call
+	// had given up; then only Kind and Time are set.
 	Path    Path
 	Try     bool            // of EventAcquired and EventRefused: TryLock or TryRLock
 	Reason  Reason          // of EventEnded
 	Context context.Context // that was given to the lock call; or the Tracer's, except for EventWithdrawn
 
-	// Duration is, of EventAcquired and EventRefused, how long the call took; of EventEnded, how long the
-	// hold lasted; and of EventRenewed, how much later than planned the renewal succeeded.
+	// Duration is, for EventAcquired and EventRefused, how long the call took; for EventEnded, how long the
+	// hold lasted; and for EventRenewed, how much later than planned the renewal succeeded.
 	Duration time.Duration
-	// Err is, of EventRefused, what the call failed with, without what its error says beside: ErrLocked, the
-	// context's error, …; and of EventRenewalFailed, the client's error; and of EventVoting, why servers do
-	// not vote, or nil if all do.
+	// Err is, for EventRefused, what the call failed with, without details: ErrLocked, the context's error,
+	// and so on. For EventRenewalFailed it is the client's error. For EventVoting it says why servers do not
+	// vote, or is nil if all do.
 	Err error
-	// Servers and Voting are, of EventVoting, how many servers there are, and how many of them vote.
+	// Servers and Voting are, for EventVoting, the number of servers, and how many of them vote.
 	Servers, Voting int
-	// Dropped is how many events before this one were dropped, since the last one, because the observer was
-	// too slow. The events of each RWLock are kept in a queue of 8,192.
+	// Dropped is the number of events that were dropped since the previous one because the observer was too
+	// slow. Each RWLock queues up to 8,192 events.
 	Dropped int
 }
 
@@ -101,7 +99,7 @@ const (
 	EventVoting EventKind = engine.Voting
 	// the server has delegated a lock to the RWLock: see WithDelegation; Name and Mode are set
 	EventDelegated EventKind = engine.Delegated
-	// the RWLock has returned it: Duration is how long others had to wait for that, or 0
+	// the RWLock has returned a delegation; Duration is how long others had to wait for that, or 0
 	EventReturned EventKind = engine.Returned
 )
 

@@ -19,7 +19,8 @@ const (
 	defaultLease  = 30 * time.Second
 	defaultPrefix = protocol.DefaultPrefix
 
-	// minLease leaves a renewal, due after a third of it, time to reach the server and be tried again.
+	// minLease leaves enough time for a renewal, due after a third of the lease, to reach the server and be
+	// retried.
 	minLease = 100 * time.Millisecond
 	// maxLease keeps every deadline, in microseconds since 1970, an integer that a Lua number holds exactly.
 	maxLease = 10 * 365 * 24 * time.Hour
@@ -76,8 +77,8 @@ func (c config) client() client.Config {
 }
 
 // WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server
-// keeps a hold, or a place in a queue, without hearing from its process. Holds are renewed every third of it.
-// The default is 30 s. The lease must be between 100 ms and ten years; it is rounded up to whole
+// keeps a hold, or a place in a queue, without a request from its process. Holds are renewed every third of
+// it. The default is 30 s. The lease must be between 100 ms and ten years; it is rounded up to whole
 // milliseconds.
 func WithLease(d time.Duration) Option {
 	return func(c *config) (err error) {
@@ -86,9 +87,9 @@ func WithLease(d time.Duration) Option {
 	}
 }
 
-// WithPrefix sets the prefix of the names of all keys and channels. The default is "rwlock". RWLocks with
-// different prefixes are independent of each other. The prefix must not be empty, and must not contain "{}",
-// which would spread the keys of a lock over a cluster.
+// WithPrefix sets the prefix of all keys and channels. The default is "rwlock". RWLocks with different
+// prefixes are independent of each other. The prefix must not be empty, and must not contain "{}", which
+// would spread the keys of a lock over a cluster.
 func WithPrefix(p string) Option {
 	return func(c *config) error {
 		switch {
@@ -113,13 +114,13 @@ func WithLogger(l *slog.Logger) Option {
 	}
 }
 
-// WithLabel sets what people see of this RWLock: [RWLock.Inspect] shows it beside each owner, in any process,
-// and so do the records of the logger. The default is "<program>@<host>:<pid>". A label has 1 to 256 bytes of
-// printable characters.
+// WithLabel sets what people see of this RWLock. In every process, [RWLock.Inspect] shows it beside each
+// owner, and BlockedError contains it. Log records have it too. The default is "<program>@<host>:<pid>". A
+// label has 1 to 256 bytes of printable characters.
 //
-// The server keeps the label under a key of its own, "<prefix>:label:<instance>", for at least four minutes.
-// The first lock call takes it along; while the RWLock holds or waits for locks, it is set again in good
-// time; Close removes it. If the server has lost it, or refuses it, Inspect shows no label.
+// The server keeps the label under a separate key, "<prefix>:label:<instance>", for at least four minutes.
+// The first lock call sets it. While the RWLock holds or waits for locks, it is set again before it expires.
+// Close removes it. If the server has lost it, or refuses it, Inspect shows no label.
 func WithLabel(label string) Option {
 	return func(c *config) error {
 		c.label = label
@@ -127,10 +128,9 @@ func WithLabel(label string) Option {
 	}
 }
 
-// WithObserver has the RWLock tell o what happens: acquisitions and how long they took, ends of holds,
-// renewals, wake-ups. Without an observer, nothing of this is kept or costs anything. Package otelrwlock, a
-// module of its own, has an Observer that records OpenTelemetry metrics and spans. Close waits for the
-// observer, for at most five seconds.
+// WithObserver notifies o of what happens: acquisitions and how long they took, ends of holds, renewals,
+// wake-ups. Without an observer, this costs nothing. Package otelrwlock, a separate module, has an Observer
+// that records OpenTelemetry metrics and spans. Close waits for the observer for at most five seconds.
 //
 // New returns an error if o is nil.
 func WithObserver(o Observer) Option {
@@ -143,7 +143,7 @@ func WithObserver(o Observer) Option {
 	}
 }
 
-// WithTracer has t give lock calls and holds contexts of their own. The Observer's events have these
+// WithTracer lets t give lock calls and holds contexts of their own. The Observer's events have these
 // contexts.
 //
 // New returns an error if t is nil.
@@ -170,21 +170,21 @@ func WithMonitor(m Monitor) Option {
 	}
 }
 
-// WithReplicas has a lock call succeed only when n replicas of the server have confirmed its hold. If they do
-// not within timeout, the hold is given back, and the call returns an error that matches ErrNotReplicated and
-// says how many have. A re-entry is confirmed too. n must be at least one, and timeout at least a
+// WithReplicas makes a lock call succeed only when n replicas of the server have confirmed its hold. If they
+// do not within timeout, the hold is given back, and the call returns an error that matches ErrNotReplicated
+// and says how many have. A re-entry is confirmed too. n must be at least one, and timeout at least a
 // millisecond.
 //
-// It narrows what a failover can undo: a grant that was returned is at n replicas, so if one of those takes
-// over, the hold is still there. It does not promise that one of those does, unless n is the number of all
-// replicas, and it does not cover releases and renewals. A server that was cut off and goes on answering may
-// still grant a lock a second time. Only the fencing token covers all of that.
+// This limits what a failover can undo. A grant that was returned is on n replicas, so the hold survives if
+// one of these is promoted. Another replica may be promoted, unless n is the number of all replicas. Releases
+// and renewals are not covered. A server that was cut off and continues to answer may still grant a lock a
+// second time. Only the fencing token covers all of that.
 //
-// A replica that does not answer costs lock calls alone: holds are renewed and released meanwhile.
+// Replicas that do not answer delay only lock calls: holds are renewed and released meanwhile.
 //
-// Each call costs one more round trip, during which the server waits for its replicas, and each Unlock a
-// longer script. With a [*redis.ClusterClient], that request goes past the hooks that were added to it, to
-// its client for the master. New refuses other clients for a cluster with this option.
+// Each call costs another round trip, during which the server waits for its replicas, and each Unlock a
+// longer script. A [*redis.ClusterClient] sends that request through its client for the master, without the
+// hooks of the ClusterClient. New refuses other clients for a cluster with this option.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(c *config) error {
 		if n < 1 || timeout < time.Millisecond {
@@ -195,23 +195,22 @@ func WithReplicas(n int, timeout time.Duration) Option {
 	}
 }
 
-// WithDelegation lets locks stay with this RWLock while no other wants them. It has the server delegate a
-// lock that it uses again and again: for reading, which several RWLocks may have at the same time, or for
-// reading and writing. Lock and Unlock then send no request. They are granted in this process, by the same
-// rules: phase-fair, in order of arrival, with fencing tokens that grow. When another RWLock asks for the
-// lock, the server recalls the delegation. The RWLock lets nobody new in then, and returns it when the last
-// hold that was taken under it has been released.
+// WithDelegation lets locks stay with this RWLock while no other wants them. The server delegates a lock that
+// the RWLock uses again and again, either for reading and writing, or for reading only, which several RWLocks
+// can have at the same time. Lock and Unlock then send no request: this process grants the lock by the same
+// rules, phase-fair, in order of arrival, with increasing fencing tokens. When another RWLock asks for the
+// lock, the server recalls the delegation. The RWLock then lets nobody new in, and returns the delegation
+// when the last hold under it is released.
 //
-// Everybody else pays for it: if this process dies, or is cut off, others wait for each lock that was
-// delegated to it until the delegation's lease is over, although nobody held the lock. So lease should be
-// short, of two to five seconds; it must be at least 100 ms, and counts as that of WithLease if it is longer.
-// It bounds how long a hold can be relied on while the server does not answer, and how late the loss of a
-// hold is noticed.
+// The cost falls on others. If this process dies, or is cut off, others wait for each delegated lock until
+// the delegation's lease ends, although nobody held the lock. So lease should be short, two to five seconds.
+// It must be at least 100 ms, and is limited by the lease of WithLease. It also limits how long a hold can be
+// relied on while the server does not answer, and how late a loss is noticed.
 //
-// A lock is not delegated while anyone waits for it, on its first use, or soon after others wanted it back.
-// A delegation that is not used for its lease is returned, and so is the least recently used one when the
-// RWLock has more than 1,024 that nobody uses at the moment. Calls with NoRenew, or a lease of their own, go
-// to the server, and so do all calls of an RWLock with WithReplicas. NewQuorum refuses this option.
+// A lock is not delegated while anyone waits for it, on its first use, or soon after others wanted it back. A
+// delegation that is not used for its lease is returned. If more than 1,024 are unused, the least recently
+// used one is returned. Calls with NoRenew, or with a lease of their own, go to the server, and so do all
+// calls of an RWLock with WithReplicas. NewQuorum refuses this option.
 func WithDelegation(lease time.Duration) Option {
 	return func(c *config) (err error) {
 		c.delegate, err = checkLease(lease)
@@ -219,20 +218,19 @@ func WithDelegation(lease time.Duration) Option {
 	}
 }
 
-// WithStrictOwners makes re-entry a matter of one goroutine: a lock call whose owner holds the lock fails
-// with ErrOwner if another goroutine took it. Without this option, all goroutines that share the context of a
-// hold share the hold, and do not exclude each other. With it, a goroutine that is started with such a
-// context gets an error instead of a lock that it does not have alone, until it is given an owner of its own:
+// WithStrictOwners limits re-entry to one goroutine: a lock call whose owner holds the lock fails with
+// ErrOwner if another goroutine took it. Without this option, all goroutines that share the context of a hold
+// share the hold, and do not exclude each other. With it, a goroutine that is started with such a context
+// gets an error instead of a lock that it would share. It needs an owner of its own:
 //
 //	go work(rwlock.WithOwner(ctx, rwlock.NewOwner()))
 //
 // Only lock calls are checked, and only against holds on the same name. Any goroutine may release a hold,
-// extend it, and use its context for other work: what a goroutine does without calling the lock,
-// WithStrictOwners cannot see. The goroutine that took the lock is the one that called Lock or RLock; if it
-// passes the Hold to another goroutine, that one cannot re-enter. The functions given to WithLock, WithAll
-// and Do run on the caller's goroutine.
+// extend it, and use its context for other work. The goroutine that took the lock is the one that called Lock
+// or RLock; if it passes the Hold to another goroutine, that one cannot re-enter. The functions given to
+// WithLock, WithAll and Do run on the caller's goroutine.
 //
-// Each lock call then asks the runtime for the number of its goroutine, which [runtime.Stack] returns: it
+// Each lock call then asks the runtime for the number of its goroutine, which [runtime.Stack] returns. That
 // takes about two microseconds (see BenchmarkStrictOwners). Without the option it costs nothing.
 func WithStrictOwners() Option {
 	return func(c *config) error {
@@ -264,8 +262,8 @@ func Lease(d time.Duration) LockOption {
 	}
 }
 
-// NoRenew makes the hold end with its lease, which counts from the grant, unless it is released earlier. The
-// hold is then lost: its context is cancelled with the cause ErrLost.
+// NoRenew makes the hold end with its lease, which counts from the grant, unless it is released earlier. A
+// hold that ends so is lost: its context is cancelled with the cause ErrLost.
 func NoRenew() LockOption {
 	return func(r *request) error {
 		r.noRenew = true
@@ -274,10 +272,9 @@ func NoRenew() LockOption {
 }
 
 // MaxHold limits the hold to d. The hold is renewed, but it ends with ErrLost at most d after the RWLock has
-// learned that the lock was granted, unless it is released before. The server keeps the hold no longer than
-// that, except for the margin of 1 % and 2 ms by which a client is ahead of the server. If d is shorter than
-// the lease, the lease is d. d must be between 100 ms and ten years. A hold that re-enters has a limit of its
-// own.
+// learned of the grant, unless it is released before. The server keeps the hold no longer than that, except
+// for the margin of 1 % and 2 ms by which a client is ahead of the server. If d is shorter than the lease,
+// the lease is d. d must be between 100 ms and ten years. A hold that re-enters has its own limit.
 func MaxHold(d time.Duration) LockOption {
 	return func(r *request) error {
 		if d < minLease || d > maxLease {
@@ -301,12 +298,13 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// AtLeast keeps the lock for at least d after the call got it: an Unlock before that ends the hold for its
-// user, returns nil, and the RWLock goes on renewing the lock until d is over, and then releases it. A job
-// that several machines start at the same time, by clocks that differ by less than d, then runs on one of
-// them, however short it is, if they use TryLock. Until d is over, the owner may re-enter the lock, and
-// [RWLock.Shutdown] waits for it; [RWLock.Close] releases it. d must be positive, and not more than the hold
-// can last, with NoRenew or MaxHold.
+// AtLeast keeps the lock for at least d after the call got it. An earlier Unlock returns nil and ends the
+// hold for its user, but the RWLock goes on renewing the lock, and releases it when d is over.
+//
+// Suppose that several machines start a job at the same time, by clocks that differ by less than d. With
+// TryLock and AtLeast, the job runs on one of them, however short it is. Until d is over, the owner may
+// re-enter the lock, and [RWLock.Shutdown] waits for it; [RWLock.Close] releases it. d must be positive, and
+// not more than the hold can last with NoRenew or MaxHold.
 func AtLeast(d time.Duration) LockOption {
 	return func(r *request) error {
 		if d <= 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// processID identifies this process among all that ever use the server. A restarted process is another one:
-// it does not inherit what its predecessor held.
+// processID identifies this process among all that ever use the server. A restarted process has another one:
+// it does not inherit the holds of its predecessor.
 var processID = uuid.New()
 
 var lastHandle atomic.Uint64

@@ -31,9 +31,9 @@ type RWLock struct {
 	config config
 }
 
-// New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster. The
-// caller closes client, after it has closed the RWLock. New returns an error if client is nil, or is a
-// redis.Ring or a type around one, or if an option is invalid. It does not use the network.
+// New returns an RWLock that uses client, which may stand for one server, a Sentinel group or a cluster.
+// Close the RWLock before the client. New returns an error if client is nil, or is a redis.Ring or a type
+// around one, or if an option is invalid. It does not use the network.
 func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	config, err := configure(opts)
 	if err == nil {
@@ -45,19 +45,19 @@ func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	return config.open(client.New(c, config.client())), nil
 }
 
-// NewQuorum returns an RWLock over an odd number of independent servers, three at least. It works, and keeps
-// its promises, while a majority of them does: of three servers one, of five two, may be down, cut off,
-// frozen, or restarted without their data. Each client stands for one server, a master that is no replica of
-// another; all RWLocks that share locks must be given the same servers, in any order. The caller closes the
-// clients, after it has closed the RWLock.
+// NewQuorum returns an RWLock over an odd number of independent servers, at least three. It keeps its
+// promises while a majority of them works: one of three servers, or two of five, may be down, cut off,
+// frozen, or restarted without their data. Each client stands for one server, a master that is not a replica
+// of another. All RWLocks that share locks must be given the same servers, in any order. Close the RWLock
+// before the clients.
 //
-// A server that comes back without its data, or with old data, takes part again when the longest lease in use
-// is over. Servers must not evict keys, and their clocks must not be set: see docs/quorum.md.
+// A server that comes back without its data, or with old data, votes again when the longest lease in use is
+// over. Servers must not evict keys, and their clocks must not be set: see docs/quorum.md.
 //
 // NewQuorum returns an error if the number of clients is even or less than three; if a client is nil, is
 // given twice, or is a redis.Ring or a redis.ClusterClient; or if an option is invalid. It does not use the
-// network: that two clients lead to the same server is found when a lock is first used. One of them then
-// counts as a server that has failed. The log says how many vote.
+// network. If two clients lead to the same server, that is found when a lock is first used: one of them then
+// counts as a failed server, and the log says how many servers vote.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	config, err := configure(opts)
 	if err == nil {
@@ -86,9 +86,9 @@ func (c config) open(running *client.Client) *RWLock {
 // for the first and returns nil. To wait for the holds instead, use [RWLock.Shutdown].
 //
 // Close waits for the server for at most five seconds. If some holds could not be released by then, it
-// returns an error, and those holds end with their leases. It waits for at most half a second for a request
-// that is not about a hold, such as the one that removes the label. The goroutine that sends it ends when the
-// client gives the request up, or is closed.
+// returns an error, and those holds end with their leases. For a request that is not about a hold, such as
+// the one that removes the label, it waits for at most half a second. The goroutine of such a request ends
+// when the client abandons it or is closed.
 func (rw *RWLock) Close() error {
 	err := rw.made()
 	if err == nil {
@@ -97,18 +97,18 @@ func (rw *RWLock) Close() error {
 	return prefix("close", err)
 }
 
-// Shutdown closes the RWLock gracefully. Lock calls return ErrClosed from now on, and those that wait return
-// it immediately. Shutdown then waits until every hold was released, which it keeps renewing, and closes the
-// RWLock as [RWLock.Close] does. What runs under a lock can finish: an owner that holds a lock may still
-// re-enter it, extend it and release it, and Inspect and ForceUnlock work. Shutdown does not wait for holds
-// that were lost, and returns immediately if nothing is held.
+// Shutdown closes the RWLock gracefully. Lock calls that wait, and later ones, return ErrClosed immediately.
+// Shutdown goes on renewing the holds, waits until all were released, and then closes the RWLock as
+// [RWLock.Close] does. Work under a lock can finish: an owner that holds a lock may still re-enter it, extend
+// it and release it, and Inspect and ForceUnlock work. Shutdown does not wait for lost holds, and returns
+// immediately if nothing is held.
 //
-// If ctx ends first, Shutdown closes the RWLock immediately, which releases what is still held, and returns
-// an error that matches ctx's. Like Close, it then waits for the server for at most five seconds; half a
-// second if nothing was held any more. Otherwise it returns the error of Close. After Close it only waits for
-// that, and returns nil.
+// If ctx ends first, Shutdown closes the RWLock immediately, which releases the remaining holds, and returns
+// an error that matches ctx's error. Like Close, it then waits for the server for at most five seconds, or
+// half a second if nothing was held any more. Otherwise it returns the error of Close. If the RWLock is
+// closed already, it waits for Close and returns nil.
 //
-// Call it after whatever takes locks was told to stop: after [net/http.Server.Shutdown], for example.
+// Call it after you have stopped whatever takes locks, for example after [net/http.Server.Shutdown].
 func (rw *RWLock) Shutdown(ctx context.Context) error {
 	err := rw.made()
 	if err == nil {

@@ -18,8 +18,9 @@ type Snapshot struct {
 	Holds  []LocalHold // that can be relied on at Time; the oldest first
 	Waits  []LocalWait // the oldest first
 
-	// Servers is how many servers there are, and Voting how many of them vote, as far as this RWLock knows:
-	// servers that it has not asked yet count as voting. Both are zero unless the RWLock is of NewQuorum.
+	// Servers is the number of servers, and Voting how many of them vote, as far as this RWLock knows.
+	// Servers that it has not asked yet count as voting. Both are zero unless the RWLock was made by
+	// NewQuorum.
 	Servers, Voting int
 }
 
@@ -39,7 +40,7 @@ type LocalHold struct {
 // Caller returns where the program asked for the lock, or a zero Source if that is not known.
 func (h LocalHold) Caller() slog.Source { return h.held.Caller() }
 
-// A LocalWait is a lock call of this process that has not returned yet: it waits for its turn, or just for
+// A LocalWait is a lock call of this process that has not returned yet. It waits for its turn, or only for
 // the server's answer.
 type LocalWait struct {
 	Name    string
@@ -53,10 +54,10 @@ type LocalWait struct {
 // Caller returns where the program asked for the lock, or a zero Source if that is not known.
 func (w LocalWait) Caller() slog.Source { return w.held.Caller() }
 
-// Snapshot returns what this RWLock holds and waits for. It does not use the network: unlike
-// [RWLock.Inspect], it knows all names that this RWLock has to do with, and nothing of other RWLocks. Holds
-// that were lost are not listed. Its cost grows with the number of holds and waiting calls; there is none
-// until it is called. After Close, it is empty but for Time, Prefix and Label.
+// Snapshot returns what this RWLock holds and waits for. It does not use the network. Unlike
+// [RWLock.Inspect], it covers all names that this RWLock holds or waits for, and nothing of other RWLocks.
+// Lost holds are not listed. Its cost is proportional to the number of holds and waiting calls. After Close,
+// only Time, Prefix and Label are set.
 func (rw *RWLock) Snapshot() Snapshot {
 	s := Snapshot{Time: time.Now()}
 	if rw.made() != nil {
