@@ -6,11 +6,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// This file serves the layer between the engine and the server that answers some requests from memory: see
+// This file is for the layer between the engine and the server that answers some requests from memory: see
 // internal/delegation.
 
-// Below returns where the layer below keeps what it knows of the claim that a request is about, for as long
-// as the engine knows the claim; nil if the request is about none.
+// Below returns the place where the layer below keeps its data about a request's claim, for as long as the
+// engine knows the claim. It returns nil if the request is not about a claim.
 func (r *Request) Below() *any {
 	if r.claim == nil {
 		return nil
@@ -35,7 +35,7 @@ func (e *Engine) Lose(now time.Time, r *Request) {
 	}
 }
 
-// Request returns a request of the layer below about a lock. Its reply is to be handed to Replied.
+// Request returns a request of the layer below about a lock. Pass its reply to Replied.
 func (e *Engine) Request(now time.Time, name string, p protocol.Request, tag any) *Request {
 	lk := e.use(name)
 	p.Keys, p.Channels = lk.keys, e.channels

@@ -34,7 +34,7 @@ const (
 	expires                  // its end was tried for as long as the server may keep it
 )
 
-// transitions are all that there are. Whatever else is tried is a mistake in this package.
+// transitions are all allowed transitions. Any other is a bug in this package.
 var transitions = map[State]map[change]State{
 	Asking: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
 	Queued: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
@@ -80,7 +80,7 @@ func (e *Engine) step(c *claim, ch change) {
 	}
 }
 
-// leaveState and enterState tell the graph that deadlocks are found by. queued tells it of calls that wait.
+// leaveState and enterState report to the graph of deadlocks. queued reports calls that wait.
 func (e *Engine) leaveState(c *claim) {
 	e.graph.Leave(c.node)
 	if c.lock.writer == c {
@@ -101,8 +101,8 @@ func (e *Engine) enterState(c *claim) {
 	}
 }
 
-// A claim is what the server knows an owner's holds in one mode by, from the request that asks for it until
-// its end is known there.
+// A claim is what the server knows of one owner's holds in one mode. It exists from the request for it until
+// its end is confirmed.
 type claim struct {
 	tenure  *tenure
 	lock    *lock
@@ -169,7 +169,7 @@ type counting struct {
 	recount   attempt
 }
 
-// An attempt is to get something done at the server that is tried until it works.
+// An attempt is a request that is repeated until the server has carried it out.
 type attempt struct {
 	asked    time.Time // when the request under way was sent; zero if there is none
 	failures int       // since the last that succeeded
@@ -210,14 +210,14 @@ func (c *claim) request(k kind) *Request {
 		claim: c, kind: k}
 }
 
-// told is a change of the number of holds that the server was told of, and until when the claim can be relied
-// on once the server has heeded it.
+// told is a change of the number of holds that was sent to the server, and until when the claim can be relied
+// on once the server has processed it.
 type told struct {
 	sequence uint64
 	until    time.Time
 }
 
-// unanswered is the error of what nobody has answered in time; the last failure is its cause.
+// unanswered is the error of a request without an answer in time. Its cause is the last failure.
 func unanswered(cause error) error {
 	if cause == nil {
 		return ErrUnanswered

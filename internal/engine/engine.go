@@ -1,11 +1,11 @@
-// Package engine is the client's side of the lock: all that one RWLock knows of the locks that its owners
-// hold and wait for, and what follows from what happens. It is pure: calls, replies, messages and the time go
-// in, and Effects come out: what to send, whom to wake, which holds can no longer be relied on, when to look
-// again. It has no goroutine, mutex, clock, context or network. The library drives one under a mutex;
-// simulation and exploration drive many.
+// Package engine is the client's side of the lock. An engine knows which locks the owners of one RWLock hold
+// and wait for, and decides what follows from each event. It is pure: calls, replies, messages and the time
+// go in, and Effects come out. Effects say what to send, whom to wake, which holds can no longer be relied
+// on, and when to call Tick. An engine has no goroutine, mutex, clock, context or network. The library runs
+// one under a mutex; simulation and exploration run many.
 //
-// Every method that takes the time expects it not to go back. After a call of any method, Flush returns what
-// is to be done.
+// Every method with a time expects that time does not go back. After a call of any method, Flush returns what
+// has to be done.
 package engine
 
 import (
@@ -38,47 +38,48 @@ var (
 	ErrNotReplicated = errors.New("not confirmed by enough replicas")
 	ErrOwner         = errors.New("held by the same owner in another goroutine")
 
-	// ErrUnanswered ends a wait that nothing else bounds, when no answer has come for a lease, and a Try
+	// ErrUnanswered ends a wait without another limit, when there was no answer for a lease. It ends a Try
 	// after [EndTimeout] at most.
 	ErrUnanswered = errors.New("the server has not answered in time")
-	// ErrAgain ends a call whose claims the server keeps refusing, as one does that forgot its last writes in
-	// a failover.
+	// ErrAgain ends a call whose claims the server keeps refusing, which may happen after the server has
+	// forgotten its last writes in a failover.
 	ErrAgain = errors.New("the server keeps refusing the request")
 )
 
 const (
-	// Renewals and heartbeats are due after a third of a lease. A request that stays without an answer is
-	// sent again, beside the one that is under way, after a sixth.
+	// Renewals and heartbeats are due after a third of a lease. A request without an answer is sent again
+	// after a sixth, beside the first one.
 	renewAfter  = 3
 	resendAfter = 6
-	// What is granted under a delegation asks for the delegation's new deadline so much before its own: by then
-	// the delegation has been renewed, if the server answers.
+	// A grant under a delegation asks for the delegation's new deadline this long before its own. By then the
+	// delegation has been renewed, if the server answers.
 	lentPart = 4
 
-	// What is due within a small part of its lease is sent along with what is due now: few pipelines cost less
-	// than many small ones. A larger part would have more sent than is needed, most of it before its time.
+	// Requests that are due within this part of their lease are sent along with those that are due now: few
+	// pipelines cost less than many small ones. If the part were larger, more requests would be sent than
+	// necessary.
 	alongPart = 128
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
-	// endPatience is for how long the first request to end a claim may stay without an answer.
+	// endPatience is how long the first request to end a claim may be unanswered.
 	endPatience = time.Second
-	// withdrawPatience is the same for a call that has given up. Many may do so together, and other requests
-	// go first.
+	// withdrawPatience is the same for a call that has given up. Many calls may give up together, and other
+	// requests go first.
 	withdrawPatience = 3 * time.Second
 	// EndTimeout is for how long at least the end of a claim is tried.
 	EndTimeout = 5 * time.Second
-	// mostConfirm is for how long one request waits for replicas. Others share its connection, so that it is
-	// sent again instead.
+	// mostConfirm is how long one request waits for replicas. Other requests share its connection, so it is
+	// sent again instead of waiting longer.
 	mostConfirm = time.Second
-	// grace is added to a deadline that a reply tells of: it counts from a moment before the reply came.
+	// grace is added to a deadline in a reply, which counts from a moment before the reply arrived.
 	grace = 2 * time.Millisecond
 	// soonest keeps a waiter from asking without a pause.
 	soonest = 10 * time.Millisecond
-	// deafAfter is how much later than a heartbeat's reply the message of a grant may come. If it does not
-	// come at all, the subscription is deaf.
+	// deafAfter is how much later than a heartbeat's reply the message about the grant may arrive. If none
+	// arrives, the subscription does not work.
 	deafAfter = 250 * time.Millisecond
-	// tokenFresh is for how long after its grant a hold may be released without a look at the server's clock.
+	// tokenFresh is how long after its grant a hold may be released without reading the server's clock.
 	tokenFresh = 45 * time.Second
 
 	mostTries = 10   // of a call, with a new claim each
@@ -142,8 +143,8 @@ type Engine struct {
 	out Effects
 }
 
-// A deafness is the suspicion that the subscription is deaf: a heartbeat brought a grant that no message
-// told.
+// A deafness is the suspicion that the subscription does not work: a heartbeat returned a grant that no
+// message reported.
 type deafness struct {
 	number uint64 // of the claim
 	at     time.Time
@@ -207,7 +208,7 @@ func (o *Effects) Reset() {
 	}
 }
 
-// Add adds what another layer wants done, but for the requests to send, which each layer handles.
+// Add adds the effects of another layer, except for requests to send, which each layer handles.
 func (o *Effects) Add(above *Effects) {
 	o.Cancel = append(o.Cancel, above.Cancel...)
 	o.Wake = append(o.Wake, above.Wake...)
@@ -242,14 +243,14 @@ type Forced struct {
 	Err error
 }
 
-// A Request is one to send. Its reply or error is to be handed to Replied.
+// A Request has to be sent. Pass its reply or error to Replied.
 type Request struct {
 	protocol.Request
 	Sent  time.Time
 	Tag   any   // of Force's caller, or of the layer below
 	Layer Layer // that put it out, for Received
-	// Extend is for how long the claim is to last from now, of a request that counts its holds because of
-	// calls of Extend; or 0.
+	// Extend is, for a request that counts holds because of calls of Extend, how long the claim should last
+	// from now; otherwise 0.
 	Extend time.Duration
 
 	lock   *lock
@@ -259,8 +260,8 @@ type Request struct {
 	number uint64 // of one that asks: when it was sent
 }
 
-// Hold returns the hold, or the call, that a request is for, or nil if it is for none: one of them if it is
-// for several.
+// Hold returns the hold, or the call, that a request is for. It returns one of them if there are several, and
+// nil if there is none.
 func (r *Request) Hold() *Hold {
 	switch c := r.claim; {
 	case c == nil:
@@ -274,8 +275,8 @@ func (r *Request) Hold() *Hold {
 	}
 }
 
-// Wanted reports whether a request that replicas are to confirm is still of use: its claim is held, and no
-// later request says the same.
+// Wanted reports whether a request that replicas should confirm is still needed: its claim is held, and no
+// later request replaces it.
 func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == r.claim.sequence }
 
 // Asks reports whether a request asks for the lock.
@@ -327,8 +328,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 }
 
-// heed does what a reply asks for beside what it answers: it delivers what a step has granted, and asks for
-// the next step if that one was not enough, whoever made it.
+// heed does what else a reply asks for: it delivers the grants of a step, whoever requested the step, and
+// requests the next step if there is one.
 func (e *Engine) heed(now time.Time, lk *lock, r protocol.Reply) {
 	e.deliver(now, r.Told, ByReply)
 	if r.Mute != "" && !e.muted {
@@ -397,8 +398,8 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	}
 }
 
-// toldOf notes that a message was about a lock. One that others hand over again and again is worth a channel
-// of its own.
+// toldOf records that a message was about a lock. A lock that others hand over again and again gets its own
+// channel.
 func (e *Engine) toldOf(lk *lock) {
 	if lk.told {
 		e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
@@ -406,13 +407,13 @@ func (e *Engine) toldOf(lk *lock) {
 	lk.told = true
 }
 
-// Grant says that a claim which waits has the lock, as a message or a reply does, where that is not for one
-// server to say.
+// Grant grants the lock to a waiting claim, as a message or a reply does. A quorum calls it, since no single
+// server decides there.
 func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 	e.deliver(now, protocol.Message{Token: token, Granted: []uint64{number}}, by)
 }
 
-// lockOf returns the lock that a message is about, if a claim that waits shows it.
+// lockOf returns the lock that a message is about, if a waiting claim identifies it.
 func (e *Engine) lockOf(m protocol.Message) *lock {
 	for _, list := range [...][]uint64{m.Granted, m.Look} {
 		for _, n := range list {
@@ -424,8 +425,8 @@ func (e *Engine) lockOf(m protocol.Message) *lock {
 	return nil
 }
 
-// deliver grants the lock to the claims that a message names, and has others look again. Those that are not
-// known any more were given up: their withdrawal passes the lock on.
+// deliver grants the lock to the claims that a message names, and makes others ask again. Unknown claims were
+// given up: their withdrawal passes the lock on.
 func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	for _, n := range m.Granted {
 		c := e.waiting[n]
@@ -453,8 +454,8 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	}
 }
 
-// Subscribed says that the subscription stands, for the first time or again: whatever was sent before is
-// gone, so every waiter asks for news once.
+// Subscribed says that the subscription is established, for the first time or again. Earlier messages are
+// lost, so every waiter asks once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
 	e.askAll(now)
@@ -470,7 +471,7 @@ func (e *Engine) askAll(now time.Time) {
 	})
 }
 
-// Resume says that other servers answer requests than before: whatever pauses after failures is tried again
+// Resume says that other servers answer requests than before: requests that pause after failures are retried
 // now.
 func (e *Engine) Resume(now time.Time) {
 	e.each(now, func(now time.Time, c *claim) {
@@ -481,8 +482,8 @@ func (e *Engine) Resume(now time.Time) {
 	})
 }
 
-// Unsubscribed says that the subscription does not stand any more, or could not be had. If the client was
-// closed, every waiter asks once, and so finds out.
+// Unsubscribed says that the subscription is broken, or could not be established. If the client was closed,
+// every waiter asks once, and so learns of it.
 func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
@@ -504,8 +505,8 @@ func (e *Engine) listen() {
 	}
 }
 
-// Close releases every hold and withdraws every waiting call. Their ends are ErrClosed, as that of every call
-// from now on.
+// Close releases every hold and withdraws every waiting call. They end with ErrClosed, and so does every
+// later call.
 func (e *Engine) Close(now time.Time) {
 	if e.closed {
 		return
@@ -535,7 +536,7 @@ func (e *Engine) AbandonLost(now time.Time) {
 	e.abandonAll(now, func(c *claim) bool { return !c.deadline.IsZero() && !now.Before(c.deadline) })
 }
 
-// AbandonUnheard leaves to their leases the claims that no reply or message has ever said the server has.
+// AbandonUnheard leaves to their leases the claims that no reply or message has ever confirmed.
 func (e *Engine) AbandonUnheard(now time.Time) {
 	e.abandonAll(now, func(c *claim) bool { return c.deadline.IsZero() })
 }
@@ -548,8 +549,8 @@ func (e *Engine) abandonAll(now time.Time, which func(*claim) bool) {
 	})
 }
 
-// Drain withdraws every waiting call, and has every call from now on end with ErrClosed, but for those of
-// owners that hold the lock: they may re-enter.
+// Drain withdraws every waiting call, and makes every later call end with ErrClosed. Owners that hold the
+// lock may still re-enter.
 func (e *Engine) Drain(now time.Time) {
 	e.draining = true
 	e.each(now, func(now time.Time, c *claim) {
@@ -572,7 +573,7 @@ func (e *Engine) Holds() (n int) {
 	return n
 }
 
-// Current returns, in no order, the holds that may be relied on, and the calls that have not come to an end.
+// Current returns, in no order, the holds that may be relied on, and the calls that have not ended.
 func (e *Engine) Current() (list []*Hold) {
 	for _, c := range e.timeline.All() {
 		if c.state <= Queued {
@@ -583,7 +584,7 @@ func (e *Engine) Current() (list []*Hold) {
 	return list
 }
 
-// AsksSince returns when the call began with which an owner asks for a lock; zero if it does not.
+// AsksSince returns when the call began with which an owner asks for a lock; zero if there is none.
 func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 	if lk := e.locks[name]; lk != nil {
 		if t := lk.owners.of(o); t != nil && t.asking != nil {
@@ -596,11 +597,12 @@ func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 // Drained reports whether nothing is held or waited for. Releases may still be under way.
 func (e *Engine) Drained() bool { return e.claims == len(e.endings) }
 
-// Idle reports whether nothing is held, waited for, or to be released, and no crowd is to be let in further.
+// Idle reports whether nothing is held, waited for or to be released, and no further step is to be requested.
 func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
 
 // Unreleased returns how many holds, and how many places in queues, have not ended, or were left to their
-// leases since Close because the client was closed; and why the end of one of them failed, if it did.
+// leases since Close because the client was closed. It also returns why the end of one of them failed, if it
+// did.
 func (e *Engine) Unreleased() (holds, places int, err error) {
 	holds, err = e.stranded, e.strandedBy
 	for _, c := range e.endings {
@@ -619,6 +621,5 @@ func (e *Engine) Unreleased() (holds, places int, err error) {
 // Waiting reports whether any call waits for the lock.
 func (e *Engine) Waiting() bool { return len(e.waiting) > 0 }
 
-// InUse returns how many names there is something about: a call, a hold, a request. Once all is over there is
-// none.
+// InUse returns the number of names with a call, a hold or a request. It is zero once everything has ended.
 func (e *Engine) InUse() int { return len(e.locks) - e.idle.n }

@@ -2,7 +2,7 @@ package engine
 
 import "time"
 
-// An Event is something that an observer may want to know. Which fields it has follows from its kind.
+// An Event is something that may interest an observer. Its kind determines which fields are set.
 type Event struct {
 	Kind  EventKind
 	Name  string
@@ -88,7 +88,7 @@ func textOf(texts []string, i int) string {
 	return texts[i]
 }
 
-// woken tells of a message that granted the lock to a claim, which is nil if nobody waits for it any more.
+// woken reports a message that granted the lock to a claim. The claim is nil if nobody waits for it any more.
 func (e *Engine) woken(c *claim) {
 	if c == nil {
 		e.out.Events = append(e.out.Events, Event{Kind: Woken})

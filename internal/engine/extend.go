@@ -19,7 +19,7 @@ type Extension struct {
 // Over reports whether the call has come to an end, and with what error.
 func (x *Extension) Over() (bool, error) { return x.over, x.err }
 
-// Extend has a hold last for d from now, or until its MaxHold ends it. It never shortens the hold.
+// Extend makes a hold last for d from now, or until its MaxHold ends it. It never shortens the hold.
 func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	x.hold, x.until = h, now.Add(d)
 	if h.state == Live && !now.Before(h.until()) {
@@ -47,8 +47,8 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	e.schedule(now, c)
 }
 
-// GiveUpExtension ends a call whose wait has ended. The hold lasts for as long as it did, or as the call
-// wanted.
+// GiveUpExtension ends a call of Extend that has given up. The hold lasts as long as before, or as long as
+// the call wanted.
 func (e *Engine) GiveUpExtension(x *Extension, err error) {
 	if !x.over {
 		c := x.hold.claim
@@ -57,7 +57,7 @@ func (e *Engine) GiveUpExtension(x *Extension, err error) {
 	}
 }
 
-// extendAll ends the calls that have got what they want: the claim can be relied on for so long.
+// extendAll ends the calls of Extend that have succeeded: the claim can be relied on for long enough.
 func (e *Engine) extendAll(c *claim) {
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
 		if c.deadline.Before(x.until) {
@@ -71,7 +71,7 @@ func (e *Engine) extendAll(c *claim) {
 	})
 }
 
-// extendNone ends the calls that cannot have what they want: those of a hold that has ended, or all up to a
+// extendNone ends the calls of Extend that have failed: those of a hold that has ended, or all up to a
 // request that the server has refused.
 func (e *Engine) extendNone(c *claim, which func(*Extension) bool, err error) {
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {

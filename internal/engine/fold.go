@@ -8,8 +8,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// This file serves those who look at an engine from outside, and compare engines: the exploration of all that
-// can happen.
+// This file is for code that compares engines from outside: the exploration of all reachable states.
 
 // A View is what a claim that has not ended has come to.
 type View struct {
@@ -54,8 +53,8 @@ func (r *Request) View() (View, bool) {
 // Buries reports whether a request releases a claim that has ended, and came back.
 func (r *Request) Buries() bool { return r.kind == buries }
 
-// ClaimNumber returns the number of the claim that a hold is of, or of the last one that its call has asked
-// for; 0 if there is none.
+// ClaimNumber returns the number of a hold's claim, or of the last claim that a call has asked for; 0 if
+// there is none.
 func (h *Hold) ClaimNumber() uint64 {
 	if h.claim == nil {
 		return 0
@@ -63,9 +62,9 @@ func (h *Hold) ClaimNumber() uint64 {
 	return h.claim.number
 }
 
-// Coarsen puts off what the engine has timed to the next of the moments now, now and a tick, now and two
-// ticks, …: for those who tell it the time at these alone, and do not want it to think that its process had
-// stood still.
+// Coarsen moves all times at which the engine has something due to the next of the moments now, now + tick,
+// now + 2 ticks, and so on. It is for callers that report the time only at these moments, and do not want the
+// engine to conclude that its process was paused.
 func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 	up := func(t *time.Time) {
 		if t.After(now) {
@@ -86,10 +85,10 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 	}
 }
 
-// Fold changes what makes no difference to what the engine does from now on, so that engines that will do the
-// same are the same. What an observer is told of durations, and what errors say of the past, does make none.
-// The holds and requests are those that the engine may be handed again; several says that there may be locks
-// of more than one name. The engine must have been Coarsened, and have put out what it has to send.
+// Fold removes differences that do not affect what the engine does from now on, so that engines that will do
+// the same are equal. Durations in events and the texts of errors are such differences. holds and requests
+// are those that may be passed to the engine again. several says whether there may be locks of more than one
+// name. The engine must have been Coarsened and flushed.
 func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several bool) {
 	claims := e.timeline.All()
 	for _, r := range requests {
@@ -192,8 +191,8 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 	}
 }
 
-// foldSequences forgets the sequences that no request or hold of the claim can be compared with any more.
-// Later ones are greater.
+// foldSequences forgets sequence numbers that no request or hold of the claim can be compared with any more.
+// Later numbers are greater.
 func (c *claim) foldSequences(requests []*Request) {
 	overtaken := false // a request for a lease, sent before the lease was shortened, is under way
 	counting := false  // a request that is not newer than the last that was confirmed is under way
@@ -233,8 +232,7 @@ func (c *claim) foldSequences(requests []*Request) {
 	}
 }
 
-// fold changes what makes no difference of an attempt. Only a claim that ends counts its failures further
-// than the first.
+// fold removes differences between attempts. Only a claim that ends counts more failures than the first.
 func (a *attempt) fold(counts bool) {
 	if most := 1; !counts {
 		a.failures = min(a.failures, most)

@@ -8,8 +8,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A Hold is one acquisition of a lock, from the call that asks for it to its release. Whoever calls Acquire
-// fills in the first fields, and changes nothing later.
+// A Hold is one acquisition of a lock, from the call that asks for it to its release. The caller of Acquire
+// sets the first fields, and does not change them later.
 type Hold struct {
 	Name     string
 	Owner    Owner
@@ -62,7 +62,7 @@ const (
 // State returns what the hold has come to.
 func (h *Hold) State() HoldState { return h.state }
 
-// Err returns why a call failed; why a hold was lost; or how its release went.
+// Err returns why a call failed, why a hold was lost, or why its release failed.
 func (h *Hold) Err() error { return h.err }
 
 // Token returns the fencing token of a hold that was acquired.
@@ -78,13 +78,13 @@ func (h *Hold) Begun() time.Time { return h.begun }
 // Since returns when the call got the lock.
 func (h *Hold) Since() time.Time { return h.since }
 
-// Renewed reports whether a Live hold goes on until its release: it is renewed, and nothing else ends it.
+// Renewed reports whether a Live hold lasts until its release: it is renewed, and nothing else ends it.
 func (h *Hold) Renewed() bool { return !h.NoRenew && h.end.IsZero() }
 
 // Forgotten reports whether nobody refers to a Live hold any more.
 func (h *Hold) Forgotten() bool { return h.forgotten }
 
-// LastError returns what the last request for the hold failed with, or nil if it did not.
+// LastError returns the error of the last request for the hold, or nil if it succeeded.
 func (h *Hold) LastError() error {
 	if h.claim == nil || h.trouble != nil {
 		return h.trouble
@@ -92,16 +92,16 @@ func (h *Hold) LastError() error {
 	return h.claim.err
 }
 
-// Unanswered reports whether the server has not answered a call that has ended without the lock: neither the
-// request for the lock, nor that to re-enter it.
+// Unanswered reports whether a call has ended without the lock and without an answer, either to its request
+// for the lock or to its request to re-enter.
 func (h *Hold) Unanswered() bool {
 	c := h.claim
 	return c != nil && (c.caller != h || c.token == 0 && c.answered.IsZero())
 }
 
-// Obstacle returns what is in the way of a call, as far as the server has said so; and whether that is the
-// engine's own. A call that has the lock has nothing in its way. Neither has one whose obstacle was a hold of
-// the engine's that has ended.
+// Obstacle returns what is in the way of a call, as last reported by the server, and whether that belongs to
+// this engine. Nothing is in the way of a call that has the lock, or whose obstacle was a hold of this engine
+// that has ended.
 func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, ours bool) {
 	c := h.claim
 	if c == nil || c.caller != h || c.token != 0 || c.answered.IsZero() {
@@ -116,8 +116,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	if t := c.lock.owners.of(k.Owner); t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
 		return o, true, true
 	}
-	// The holder that the server has named has left since. The lock may have gone to a writer of the
-	// engine's.
+	// The holder that the server named has released the lock since. A writer of this engine may have it now.
 	if w := c.lock.writer; w != nil {
 		o.Mode, o.Holder = protocol.Write, w.tenure.owner
 		return o, true, true
@@ -177,8 +176,8 @@ func (h *Hold) need(now time.Time) time.Duration {
 	return lease
 }
 
-// renewable reports whether the hold is to be renewed: its claim does not last until its end yet, or may not
-// be there, of which a renewal that does not lengthen it tells.
+// renewable reports whether the hold has to be renewed: its claim does not yet last until the hold's end, or
+// may have been lost. In the latter case, a renewal shows it.
 func (h *Hold) renewable() bool {
 	switch {
 	case h.fresh:

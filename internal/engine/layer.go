@@ -6,21 +6,21 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A Layer puts out requests, and takes what becomes of them. Layers stack: the uppermost is an [Engine], and
-// each other one stands between the one above it and what answers requests. It takes the requests of the one
-// above by Flush; it hands the reply to a request to the one above by Replied, whether a server has given it
-// or the layer itself, which then does not put out the request; and it hands on what it hears. It may put out
-// requests of its own, whose replies it keeps. A layer is pure, like an engine, and most often embeds the one
+// A Layer produces requests and takes their results. Layers are stacked: the top one is an [Engine], and each
+// other layer is between the one above it and what answers requests. It takes the requests of the layer above
+// with Flush. It passes each reply to the layer above with Replied, whether a server or the layer itself has
+// answered; in the latter case it does not pass on the request. It passes on messages. It may produce
+// requests of its own, and keeps their replies. A layer is pure, like an engine, and usually embeds the layer
 // above it.
 //
-// What is below the lowest layer is a server, or a quorum of several.
+// Below the lowest layer is a server, or a quorum of several.
 type Layer interface {
 	// Flush exchanges what is to be done with to, which must be empty.
 	Flush(now time.Time, to *Effects)
-	// Replied takes the reply to a request that Flush has put out, or the error with which it failed.
+	// Replied takes the reply to a request that Flush has returned, or the error of the request.
 	Replied(now time.Time, r *Request, reply protocol.Reply, err error)
-	// Heard takes a message of the channel, Subscribed that the subscription stands, for the first time or
-	// again, and Unsubscribed that it does not.
+	// Heard takes a message from the channel. Subscribed says that the subscription is established, for the
+	// first time or again. Unsubscribed says that it is broken.
 	Heard(now time.Time, payload string)
 	Subscribed(now time.Time)
 	Unsubscribed(now time.Time, err error)
@@ -31,8 +31,8 @@ type Layer interface {
 	Idle() bool
 }
 
-// Received takes the answer to a request that was put out by r.Layer, undecoded, with how many replicas have
-// confirmed it, or the error with which it failed.
+// Received takes the undecoded reply to a request of r.Layer and the number of replicas that have confirmed
+// it, or the error of the request.
 func (r *Request) Received(now time.Time, _ *protocol.Request, answer any, confirmed int, err error) {
 	var reply protocol.Reply
 	if err == nil {

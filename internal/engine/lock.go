@@ -11,7 +11,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A lock is what an engine knows of one name while anybody has to do with it, and for a while after.
+// A lock is what an engine knows of one name, while the name is in use and for a while after.
 type lock struct {
 	name    string
 	keys    protocol.Keys
@@ -30,11 +30,10 @@ type lock struct {
 	older, newer *lock // of the idle ones
 }
 
-// mostIdle is how many names an engine remembers that nobody has to do with: it saves making their keys
-// again.
+// mostIdle is the number of unused names that an engine remembers, which saves building their keys again.
 const mostIdle = 64
 
-// use returns the lock of that name, with one reference more, which is to be dropped.
+// use returns the lock of that name with another reference, which the caller has to drop.
 func (e *Engine) use(name string) *lock {
 	lk := e.locks[name]
 	switch {
@@ -54,7 +53,7 @@ func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
 }
 
 // forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late
-// request of it may still come, so that no lock uses its slot again.
+// request about it may still arrive, so no later lock uses its slot.
 func (e *Engine) forget(lk *lock) {
 	if lk.first+len(lk.free) < lk.slots {
 		e.firstSlot = max(e.firstSlot, lk.slots)
@@ -84,7 +83,7 @@ func (e *Engine) drop(lk *lock) {
 	}
 }
 
-// idleLocks are the names that nobody has to do with, in the order in which they were used last.
+// idleLocks are the unused names, in the order of their last use.
 type idleLocks struct {
 	n              int
 	oldest, newest *lock
@@ -138,8 +137,8 @@ type tenure struct {
 	behind []*Hold // calls of the owner that wait for that one
 }
 
-// tenures are in the order of their owners' handles, the last of which is most often the latest. Most locks
-// have one owner, for which a map would take as much memory as the rest of the lock.
+// tenures are in the order of their owners' handles. The last one is usually the latest. Most locks have one
+// owner, for which a map would take as much memory as the rest of the lock.
 type tenures []*tenure
 
 func (l tenures) find(o Owner) (i int, found bool) {
@@ -180,8 +179,8 @@ func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
 	return t
 }
 
-// takenBy reports whether the caller of h took what the owner holds, all of which was taken by one goroutine;
-// or is not asked.
+// takenBy reports whether the goroutine of h took everything that the owner holds, or whether this is not
+// checked.
 func (t *tenure) takenBy(h *Hold) bool {
 	for _, c := range t.claim {
 		if c != nil && c.holds[0].Caller != h.Caller {
@@ -211,8 +210,8 @@ func (e *Engine) advance(now time.Time, t *tenure) {
 	e.settle(t)
 }
 
-// Force drops every hold of a name, whoever has it; tag is the request's. When it is done, the holds here are
-// renewed at once, and find out.
+// Force drops every hold on a name, of any RWLock. tag identifies the request. Afterwards, the holds of this
+// engine are renewed immediately, which shows that they are lost.
 func (e *Engine) Force(now time.Time, name string, tag any) error {
 	if e.closed {
 		return ErrClosed
@@ -230,7 +229,7 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 	return nil
 }
 
-// verify renews the holds of the claims with these numbers, which somebody has dropped by force.
+// verify renews the holds of the claims with these numbers, which someone has dropped by force.
 func (e *Engine) verify(now time.Time, numbers []uint64) {
 	for _, c := range e.timeline.All() {
 		if c.state == Held && slices.Contains(numbers, c.number) {
@@ -257,7 +256,7 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 	e.drop(r.lock)
 }
 
-// Inspect returns a request that reads a lock's state. Its reply is no matter of the engine's.
+// Inspect returns a request that reads a lock's state. The engine does not need its reply.
 func (e *Engine) Inspect(name string) protocol.Request {
 	return protocol.Request{Script: lua.Inspect, Keys: protocol.KeysOf(e.prefix, name)}
 }

@@ -2,25 +2,25 @@ package engine
 
 import "time"
 
-// atOnce is how many claims a call looks at, unless Config says otherwise: that takes a tenth of a
-// millisecond where many are held. Who calls locks a mutex meanwhile.
+// atOnce is the number of claims that one call processes, unless Config says otherwise. With many holds that
+// takes a tenth of a millisecond, during which the caller has a mutex locked.
 const atOnce = 64
 
-// A sweep is something to be done for each of many claims, some of them at a time.
+// A sweep is work for each of many claims, done in parts.
 type sweep struct {
 	since  time.Time
 	claims []*claim // left
 	do     func(now time.Time, c *claim)
 }
 
-// each has something done for all claims there are: for the first at once, and for the others by the next
-// calls of Tick. By then a claim may have changed, or ended.
+// each does something for all claims: for the first ones now, and for the others in later calls of Tick. By
+// then a claim may have changed or ended.
 func (e *Engine) each(now time.Time, do func(now time.Time, c *claim)) {
 	e.sweeps = append(e.sweeps, sweep{now, e.timeline.All(), do})
 	e.goOn(now, e.atOnce)
 }
 
-// goOn does the next n of what is to be done for many claims, and returns how many there were less.
+// goOn does the work for the next n claims, and returns how much of n is left.
 func (e *Engine) goOn(now time.Time, n int) (left int) {
 	for len(e.sweeps) > 0 && n > 0 {
 		s := &e.sweeps[0]
@@ -53,11 +53,11 @@ func (e *Engine) Next() (time.Time, bool) {
 	return at, ok
 }
 
-// Tick does some of what is due: it sends renewals, heartbeats and what failed before, and ends what can no
-// longer be relied on, whether or not the server answers. If that was not all, Next says that Tick is due.
+// Tick does some of what is due: it sends renewals, heartbeats and retries, and ends what can no longer be
+// relied on, whether or not the server answers. If more is due, Next says that Tick is due.
 //
-// Events may come before all is done. So what is due for a claim is also looked at where its own events are
-// handled, as far as it matters to them: see Replied, Release and Extend.
+// Events may come before all due work is done. So the methods that handle a claim's own events also check
+// what is due for that claim, as far as it matters to them: see Replied, Release and Extend.
 func (e *Engine) Tick(now time.Time) {
 	if e.deaf.number != 0 && !now.Before(e.deaf.at) {
 		e.deaf = deafness{}
@@ -88,8 +88,8 @@ func (e *Engine) Tick(now time.Time) {
 	}
 }
 
-// period returns after which part of a lease the server is to hear of the claim again. The periods of claims
-// are spread over a tenth, so that claims which began together do not go on together.
+// period returns the part of a lease after which the server has to get another request for the claim. The
+// periods of claims are spread over a tenth, so that claims which began together do not stay together.
 func (c *claim) period(lease time.Duration) time.Duration {
 	p := lease / renewAfter
 	const golden, part = 0x9e3779b97f4a7c15, 20 // multiples of the golden ratio lie evenly between whole numbers

@@ -7,20 +7,20 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A server that takes over from another may have missed what that one did last, or the other may come back
-// from a pause and go on for a moment as if it were still in charge. This file deals with what that undoes: a
-// hold may be there again that was released, and a grant may not be there any more.
+// A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a
+// pause, and continue for a moment as if it were still the master. This file handles the consequences: a
+// released hold may exist again, and a grant may be gone.
 
-// slowReply is how late a reply is that may come from a server which was replaced in the meantime.
+// slowReply is the delay after which a reply may come from a server that has been replaced.
 const slowReply = time.Second
 
-// troubled reports whether the request that the claim waits for an answer to, or one before, failed, or was
-// long under way. What it is granted then is verified by a renewal at once.
+// troubled reports whether the current request of the claim, or an earlier one, failed or took long. Its
+// grant is then verified by a renewal immediately.
 func (c *claim) troubled(now time.Time) bool {
 	return c.failures > 0 || !c.asked.IsZero() && now.Sub(c.asked) >= slowReply
 }
 
-// bury releases a claim of this engine that stands in the way of another although it has ended.
+// bury releases a claim of this engine that blocks another although it has ended.
 func (e *Engine) bury(now time.Time, lk *lock, id string) {
 	wire, k, err := protocol.ClaimOf(id)
 	if err != nil || k.Instance != e.instance || lk.burying || e.knows(lk, k) {
@@ -48,8 +48,9 @@ func (e *Engine) knows(lk *lock, k protocol.Known) bool {
 	return t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number
 }
 
-// buried takes the reply to the release of a claim that had come back. Others may have, so that every waiter
-// looks again; and the slot may be that of one of them, whose place the release has taken away.
+// buried takes the reply to the release of a claim that had come back. Other claims may have come back too,
+// so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost its
+// place.
 func (e *Engine) buried(now time.Time, lk *lock, err error) {
 	lk.burying = false
 	if err == nil {
