@@ -1,5 +1,5 @@
-// Package lua holds the scripts that are the lock's protocol at the server, one file each, and composes them.
-// It is part of rwlock, and not for use by others.
+// Package lua has the scripts that implement the lock on the server, one file each, and composes them. It is
+// part of rwlock, and not for use by others.
 package lua
 
 import (
@@ -18,8 +18,8 @@ import (
 //go:embed *.lua shared/*.lua quorum/*.lua
 var files embed.FS
 
-// A Script is a file of this folder with what it includes. Any of them may run again, or late, and leaves
-// what it left the first time.
+// A Script is a file of this folder with its includes. Any script may run again, or late, without a further
+// effect.
 type Script struct {
 	Name   string // of the file, without its extension
 	Source string // what the server runs
@@ -53,8 +53,7 @@ var (
 // All are all scripts of a lock on one server.
 var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect, Delegate, Return}
 
-// The scripts that a lock over several servers uses instead of Lock and RLock, and the one for a server's
-// mark.
+// The scripts that a quorum uses instead of Lock and RLock, and the script for a server's mark.
 var (
 	Vote  = load("quorum/vote")
 	RVote = load("quorum/rvote")
@@ -64,11 +63,11 @@ var (
 // Quorum are these.
 var Quorum = []*Script{Vote, RVote, Mark}
 
-// include stands for a file, relative to shared/. It stands where a script first needs the file, since Lua
-// that is not reached costs nothing.
+// include is replaced by a file, relative to shared/. It is placed where a script first needs the file, since
+// Lua code that is not reached costs nothing.
 const include = "--#include "
 
-// own is read once for all scripts: each program that imports this composes them when it starts.
+// own is read once for all scripts: each program that imports this package composes them when it starts.
 var own = folder{FS: files}
 
 func load(name string) *Script {
@@ -79,8 +78,8 @@ func load(name string) *Script {
 	return s
 }
 
-// Compose returns a script of a folder that is laid out as this one. It returns the error of a file that
-// cannot be read.
+// Compose returns a script of a folder with the same layout as this one, or the error of a file that cannot
+// be read.
 func Compose(files fs.FS, name string) (*Script, error) { return (&folder{FS: files}).compose(name) }
 
 // A folder has the files that scripts are composed of.
@@ -95,8 +94,8 @@ var (
 	capitals = regexp.MustCompile(`\b[A-Z_]+\b`)
 )
 
-// read returns the lines of a file. What the names of shared/constants.lua stand for is written in their
-// place: a local variable would cost each script, and each function in it that uses the variable.
+// read returns the lines of a file. It replaces the names of shared/constants.lua by their values: a local
+// variable would cost each script, and each function in it that uses the variable.
 func (f *folder) read(file string) ([]string, error) {
 	if lines, ok := f.lines[file]; ok {
 		return lines, nil
@@ -165,15 +164,15 @@ func (c *composer) add(file string) error {
 	return nil
 }
 
-// position matches a line of a script, as Redis names it, and as miniredis does: with nothing before the
+// position matches the line of a script in an error of Redis, or of miniredis, which has nothing before the
 // colon.
 var position = regexp.MustCompile(`@?user_script:(\d+)|\B:(\d+)\b`)
 
 // command matches the command that a line of a script has the server run.
 var command = regexp.MustCompile(`call\('(\w+)'`)
 
-// Explain returns what a server says of an error in the script, with the places in this folder instead of
-// those in the composed text. Where the user may not run a command, it names that.
+// Explain returns a server's error in the script, with positions in this folder instead of the composed text.
+// If the user may not run a command, it names the command.
 func (s *Script) Explain(message string) string {
 	return position.ReplaceAllStringFunc(message, func(at string) string {
 		before, line, _ := strings.Cut(at, ":")

@@ -70,8 +70,7 @@ func (o *Telemetry) instrument(m metric.Meter) error {
 	return errs[12]
 }
 
-// count records an event in the metrics. The context of the event is that of the span, which may become an
-// exemplar.
+// count records an event in the metrics. The event's context has the span, which may become an exemplar.
 func (o *Telemetry) count(e rwlock.Event) {
 	with := func(attrs ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributes(append(o.series(e.Mode, e.Name).attributes(o.names), attrs...)...)
@@ -136,7 +135,7 @@ func (o *Telemetry) Attach(rw *rwlock.RWLock) (detach func()) {
 	}
 }
 
-// startCounters has the counters begin at zero: where they began at one, a rate would not show the first
+// startCounters makes the counters start at zero. If they started at one, a rate would not show the first
 // loss.
 func (o *Telemetry) startCounters() {
 	ctx := context.Background()
@@ -179,8 +178,8 @@ func (o *Telemetry) collect(_ context.Context, to metric.Observer) error {
 	return nil
 }
 
-// levels adds up the snapshots of all RWLocks. It also returns the snapshot of the quorum that lacks most
-// servers.
+// levels adds up the snapshots of all RWLocks. It also returns the snapshot of the quorum with most servers
+// missing.
 func (o *Telemetry) levels() (levels map[series]*level, quorum rwlock.Snapshot) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

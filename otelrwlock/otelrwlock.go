@@ -67,7 +67,7 @@ type config struct {
 	names   bool
 }
 
-// WithMeterProvider sets where metrics are reported to. The default is the global provider of package otel.
+// WithMeterProvider sets the provider for metrics. The default is the global provider of package otel.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -78,7 +78,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithTracerProvider sets where spans are reported to. The default is the global provider of package otel.
+// WithTracerProvider sets the provider for spans. The default is the global provider of package otel.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) error {
 		if p == nil {
@@ -89,9 +89,9 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithLockNames adds the name of the lock to each metric, as the attribute lock. Each name is then a time
-// series of its own in each metric: use it only if there are few names. Without it, metrics are totals over
-// all names. Spans have the name in any case.
+// WithLockNames adds the name of the lock to each metric, as the attribute lock. Each name is then a separate
+// time series in each metric, so use it only for few names. Without it, metrics are totals over all names.
+// Spans always have the name.
 func WithLockNames() Option {
 	return func(c *config) error {
 		c.names = true
@@ -99,8 +99,8 @@ func WithLockNames() Option {
 	}
 }
 
-// New returns a Telemetry. One may serve several RWLocks of a process, and its metrics are then totals over
-// them. Use one for each pair of providers: the gauges of two would overwrite each other.
+// New returns a Telemetry. One Telemetry may serve several RWLocks of a process; its metrics are then totals
+// over them. Use only one for each pair of providers, because the gauges of two would overwrite each other.
 //
 // New returns an error if an option is nil or invalid, or if a provider refuses an instrument.
 func New(opts ...Option) (*Telemetry, error) {
@@ -120,8 +120,7 @@ func New(opts ...Option) (*Telemetry, error) {
 	return o, nil
 }
 
-// Options returns what [rwlock.New] and [rwlock.NewQuorum] are to be given: an observer, a tracer and a
-// monitor.
+// Options returns the options for [rwlock.New] and [rwlock.NewQuorum]: an observer, a tracer and a monitor.
 func (o *Telemetry) Options() []rwlock.Option {
 	return []rwlock.Option{rwlock.WithObserver(o), rwlock.WithTracer(o), rwlock.WithMonitor(o)}
 }
@@ -182,5 +181,6 @@ func outcomeOf(e rwlock.Event) string {
 // lost reports whether a hold that ended for that reason was lost.
 func lost(r rwlock.Reason) bool { return r != rwlock.ReasonReleased && r != rwlock.ReasonClosed }
 
-// text returns a name as exporters take it: some refuse a whole batch for a byte that is not UTF-8.
+// text returns a name in a form that every exporter accepts: some refuse a whole batch because of one byte
+// that is not UTF-8.
 func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }

@@ -29,8 +29,8 @@ const (
 	holdSpan = "rwlock.hold"
 )
 
-// A span is one that this package began. The context of an event may carry others within, such as that of an
-// outer hold.
+// A span is a span of this package. The context of an event may contain other spans, such as that of an outer
+// hold.
 type span struct {
 	trace.Span
 	about string
@@ -43,8 +43,7 @@ func (o *Telemetry) begin(ctx context.Context, about string, attrs ...attribute.
 	return context.WithValue(ctx, spanKey{}, span{s, about})
 }
 
-// traceEvent records an event in its span. Events come later than they happen, so they bring their time
-// along.
+// traceEvent records an event in its span, with the time of the event, since it is reported later.
 func traceEvent(e rwlock.Event) {
 	s, ok := e.Context.Value(spanKey{}).(span)
 	if !ok || s.about != aboutOf(e.Kind) {
@@ -73,8 +72,8 @@ func traceEvent(e rwlock.Event) {
 	}
 }
 
-// refuse says why a call failed. To be locked is what a Try call is made to find out, and a cancelled call
-// was not wanted any more: neither is an error.
+// refuse sets the status of a failed call. A Try call that did not get the lock, and a cancelled call, are
+// not errors.
 func (s span) refuse(e rwlock.Event) {
 	outcome := outcomeOf(e)
 	s.SetAttributes(attribute.String("rwlock.outcome", outcome),

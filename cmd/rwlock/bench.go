@@ -134,8 +134,8 @@ func (sc scene) run(ctx context.Context, s *session, name string, clients int, d
 	return summary(sc.title, clients, time.Since(start), slices.Concat(took...)), nil
 }
 
-// forget deletes what the server keeps of the locks, which nobody uses again. It closes the RWLock first: a
-// request that is still under way would bring a lock back.
+// forget deletes the keys of the locks, which nobody uses again. It closes the RWLock first: a request in
+// flight would create keys again.
 func (s *session) forget(prefix, name string, clients int) {
 	_ = s.rw.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

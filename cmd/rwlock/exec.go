@@ -206,8 +206,8 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	return &exit{code: command.ExitCode()}
 }
 
-// leave keeps the locks for the rest of --at-least, and reports whether the server will end them: because the
-// rest is longer than a lease, or because a signal ended the wait for it.
+// leave keeps the locks for the rest of --at-least. It reports whether the server will end them, because the
+// rest is longer than a lease, or because a signal ended the wait.
 func (f *execFlags) leave(holds held, start time.Time, signals <-chan os.Signal) bool {
 	rest := time.Until(start.Add(time.Duration(f.atLeast)))
 	if rest <= 0 {
@@ -256,8 +256,7 @@ func printable(r rune) rune {
 	return '?'
 }
 
-// notify has signals delivered, except for those that this process was started to ignore, by nohup(1) for
-// example.
+// notify delivers signals, except for those that this process was started to ignore, for example by nohup(1).
 func notify(signals chan os.Signal, list ...os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {
@@ -266,7 +265,7 @@ func notify(signals chan os.Signal, list ...os.Signal) {
 	}
 }
 
-// acquire takes the locks, in the order of their names, as all do that take several.
+// acquire takes the locks in the order of their names, which all callers that take several use.
 func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (held, error) {
 	if !f.try && f.wait == 0 {
 		if err := s.reach(ctx); err != nil {
@@ -301,7 +300,7 @@ func (f *execFlags) acquire(ctx context.Context, s *session, names []string) (he
 	return holds, nil
 }
 
-// announce says who is in the way once a lock call has taken a second, until stop is called.
+// announce prints what blocks a lock call that has waited for a second, until stop is called.
 func (f *execFlags) announce(ctx context.Context, s *session, name string) (stop func()) {
 	if !f.verbose {
 		return func() {}
@@ -329,7 +328,8 @@ func (f *execFlags) announce(ctx context.Context, s *session, name string) (stop
 	return func() { cancel(); <-stopped }
 }
 
-// inTheWay says who holds a lock, and how many wait for it: ahead of an owner, if that waits, too.
+// inTheWay describes who holds a lock, and how many wait for it. If owner waits too, it counts the waiters
+// ahead of it.
 func inTheWay(s rwlock.State, owner string) string {
 	ahead := len(s.Waiters)
 	if i := slices.IndexFunc(s.Waiters, func(w rwlock.Waiter) bool {
@@ -354,8 +354,8 @@ func inTheWay(s rwlock.State, owner string) string {
 	return text
 }
 
-// notAcquired is what the error of a lock call comes to. A wait that ended without word of who held the lock
-// is the server's fault.
+// notAcquired returns the exit for the error of a lock call. If a wait ended and the server had not reported
+// who held the lock, the server counts as unavailable.
 func (f *execFlags) notAcquired(s *session, err error) error {
 	var blocked *rwlock.BlockedError
 	if !errors.As(err, &blocked) {

@@ -75,8 +75,8 @@ func hint(err error) error {
 // credentials matches what may be those of a URL, escaped or not.
 var credentials = regexp.MustCompile(`(?s)://.*@`)
 
-// report prints err, unless it speaks for itself, and returns the exit code. Errors that no command has
-// classified are cobra's, about the command line.
+// report prints err, unless it is only an exit code, and returns the exit code. Errors without a code are
+// cobra's, about the command line.
 func (a *app) report(err error) int {
 	if err == nil {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/child"
 )
 
-// guard passes signals on to the command until it has ended, and ends it before a lock is lost. It reports
-// whether the command has ended by itself, with all locks.
+// guard passes signals on to the command until it has ended, and ends the command before a lock is lost. It
+// reports whether the command has ended by itself while all locks were held.
 func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFlags) bool {
 	grace := time.Duration(f.grace)
 	doom := time.NewTimer(time.Until(holds.deadline()) - grace)
@@ -55,8 +55,8 @@ func passOn(command *child.Child, s syscall.Signal) {
 	command.Signal(s)
 }
 
-// end ends the command and all that is left in its process group: with SIGTERM now, and with SIGKILL after
-// the grace period or at the deadline, whichever is first.
+// end ends all processes of the command's group: with SIGTERM now, and with SIGKILL after the grace period or
+// at the deadline, whichever is first.
 func end(deadline time.Time, command *child.Child, grace time.Duration) {
 	if d := time.Now().Add(grace); d.Before(deadline) {
 		deadline = d

@@ -16,8 +16,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/conn"
 )
 
-// held are the holds of one exec, in the order in which they were taken. Each has the context of the one
-// before.
+// held are the holds of one exec, in the order in which they were taken. The context of each is derived from
+// the one before.
 type held []*rwlock.Hold
 
 // context ends when one of the holds is lost.
@@ -34,8 +34,8 @@ func (holds held) deadline() time.Time {
 	return first
 }
 
-// watch asks the server every second whether the holds are still there, until ctx ends. Renewals alone would
-// learn of a force-unlock only after a third of the lease.
+// watch asks the server every second whether the holds still exist, until ctx ends. Renewals alone would
+// notice a force-unlock only after a third of the lease.
 func (holds held) watch(ctx context.Context, lease time.Duration) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -51,8 +51,8 @@ func (holds held) watch(ctx context.Context, lease time.Duration) {
 	}
 }
 
-// release releases the locks, and reports whether the server has confirmed that. It sets kept to false if one
-// was lost before the command had ended.
+// release releases the locks, and reports whether the server has confirmed that. It sets kept to false if a
+// lock was lost before the command had ended.
 func (holds held) release(kept *bool) bool {
 	confirmed := true
 	for _, h := range slices.Backward(holds) {
@@ -68,7 +68,8 @@ func (holds held) release(kept *bool) bool {
 	return confirmed
 }
 
-// holdsVariable has the locks that a command runs under: those of all exec commands around it.
+// holdsVariable names the environment variable with the locks that a command runs under, including those of
+// outer exec commands.
 const holdsVariable = "RWLOCK_HOLDS"
 
 // A holdJSON is a lock in RWLOCK_HOLDS.
@@ -79,7 +80,7 @@ type holdJSON struct {
 	Owner string `json:"owner"`
 }
 
-// outerHolds returns the locks that this process was started under, though some may have ended since.
+// outerHolds returns the locks that this process was started under. Some may have ended since.
 func outerHolds() (list []holdJSON) {
 	_ = json.Unmarshal([]byte(os.Getenv(holdsVariable)), &list) // what somebody else has set is no such list
 	return list
@@ -92,7 +93,7 @@ type environment struct {
 	source string // the variable that has the URLs, if one has
 }
 
-// missing returns the names that are not held outside, in the order in which to take them.
+// missing returns the names that are not held by an outer exec, in the order in which to take them.
 func (e *environment) missing(ctx context.Context, s *session, mode rwlock.Mode, names []string) ([]string,
 	error) {
 	slices.Sort(names)
@@ -132,8 +133,8 @@ func (e *environment) heldOutside(state rwlock.State) rwlock.Mode {
 	return mode
 }
 
-// with returns the environment of a command that runs under these holds, and under those outside. The name is
-// one of them.
+// with returns the environment of a command that runs under these holds and the outer ones. name is one of
+// their names.
 func (e *environment) with(name string, holds held) []string {
 	for _, h := range holds {
 		e.outer = append(e.outer, holdJSON{newNameJSON(h.Name()), h.Mode().String(), h.Token(), h.Owner().String()})

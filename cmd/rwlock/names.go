@@ -70,10 +70,10 @@ var (
 	globEscape  = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 )
 
-// key returns the key of a lock; a pattern for the keys, if the name is one and the prefix is escaped.
+// key returns the key of a lock, or a pattern for keys if the name is a pattern and the prefix is escaped.
 func key(prefix, name string) string { return prefix + ":{" + keyEscape.Replace(name) + "}" }
 
-// names returns the names that match the pattern, of locks that are in use or were lately.
+// names returns the names that match the pattern, of locks that are in use or were used recently.
 func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, error) {
 	match := key(globEscape.Replace(a.prefix), pattern)
 	var mu sync.Mutex
@@ -103,8 +103,8 @@ func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, 
 	return list, err
 }
 
-// states returns those states of the locks whose names match the pattern that keep keeps, those with the most
-// waiters first.
+// states returns the states of locks whose names match the pattern, if keep returns true for them. Those with
+// the most waiters come first.
 func (a *app) states(ctx context.Context, s *session, pattern string,
 	keep func(rwlock.State) bool) ([]rwlock.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -119,7 +119,7 @@ func (a *app) states(ctx context.Context, s *session, pattern string,
 	return states, err
 }
 
-// inspectAll inspects many locks, several at a time: those that are asked for together share a round trip.
+// inspectAll inspects many locks, several at a time, so that their requests share a round trip.
 func inspectAll(ctx context.Context, rw *rwlock.RWLock, list []string) ([]rwlock.State, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -91,8 +91,8 @@ func (a *app) args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// complete sets the flags that only the environment has: --wait from RWLOCK_WAIT. A flag on the command line
-// takes precedence over those that it excludes.
+// complete sets flags that only the environment has, such as --wait from RWLOCK_WAIT. A flag on the command
+// line takes precedence over flags that it excludes.
 func (a *app) complete(flags *pflag.FlagSet) error {
 	switch {
 	case flags.Changed("redis"):
@@ -141,8 +141,8 @@ type session struct {
 	rw      *rwlock.RWLock
 }
 
-// open returns a session with the server, or the servers of a quorum. It does not use the network, so all its
-// errors are the user's.
+// open returns a session with the server, or the servers of a quorum. It does not use the network, so every
+// error is the user's.
 func (a *app) open(opts ...rwlock.Option) (_ *session, err error) {
 	s := &session{}
 	defer func() {
@@ -210,8 +210,8 @@ func (s *session) disconnect() {
 	}
 }
 
-// most runs fn with each client at a time, and returns once it has succeeded with a majority of them. Its
-// error names a server.
+// most runs fn with one client after the other until it has succeeded with a majority of them. Its error
+// names a server.
 func (s *session) most(ctx context.Context, fn func(ctx context.Context,
 	c redis.UniversalClient) error) error {
 	start := time.Now()
@@ -251,8 +251,8 @@ func (s *session) inspect(ctx context.Context, name string) (state rwlock.State,
 	return s.rw.Inspect(ctx, name)
 }
 
-// reach fails if the server does not answer, or a majority of a quorum. Lock calls that a signal can end
-// would try again until it does.
+// reach fails if the server, or a majority of a quorum, does not answer. Lock calls would retry until a
+// signal ends them.
 func (s *session) reach(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
-// nameJSON is the name of a lock in JSON, which has no bytes but those of UTF-8 texts.
+// nameJSON is the name of a lock in JSON, which can only contain valid UTF-8.
 type nameJSON struct {
 	Name  string `json:"name"`
 	Bytes []byte `json:"name_base64,omitempty"` // if the name is not UTF-8

@@ -41,8 +41,8 @@ standard output is not a terminal, it prints them one after the other; with --js
 	return cmd
 }
 
-// A look is what one look at the server has found; or what the one before has, and why there is nothing
-// newer.
+// A look is the result of one request to the server. If the request failed, it is the last result, with the
+// error.
 type look struct {
 	states []rwlock.State
 	at     time.Time
@@ -102,8 +102,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration,
 	}
 }
 
-// showJSON prints what one look has found. A look that failed is reported on standard error, and the next may
-// succeed.
+// showJSON prints one look. A failed look is reported on standard error, and the next may succeed.
 func (a *app) showJSON(l look) error {
 	if l.err != nil {
 		fmt.Fprintln(os.Stderr, "rwlock:", l.err)
@@ -117,8 +116,7 @@ func (a *app) showLines(l look) error {
 	return err
 }
 
-// showScreen writes over what the terminal shows, line by line, which does not flicker as clearing it first
-// would.
+// showScreen overwrites the terminal's contents line by line. Clearing them first would flicker.
 func (a *app) showScreen(l look) error {
 	_, height := output.Size(os.Stdout)
 	lines := a.frame(l, output.Color(os.Stdout))
@@ -130,7 +128,7 @@ func (a *app) showScreen(l look) error {
 	return err
 }
 
-// frame is what one look has found, line by line. It says if that is old.
+// frame returns the lines that show one look, and says if it is old.
 func (a *app) frame(l look, color bool) []string {
 	holders, waiters := 0, 0
 	for _, s := range l.states {

@@ -28,7 +28,7 @@ type Call struct {
 	Trace func() context.Context
 }
 
-// mostTries is how often a call begins anew whose process has slept through the lease of what it was granted.
+// mostTries is how often a call begins again whose process was paused for longer than the lease of its grant.
 const mostTries = 10
 
 // A wait is what can end a lock call before it has the lock.
@@ -91,8 +91,8 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		}
 		now = time.Now()
 	}
-	// A call whose context has ended returns its error, also if the lock was granted meanwhile: which was
-	// first, nobody can tell.
+	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
+	// tell which was first.
 	if w.ctx.Err() == nil && h.hold.State() == engine.Live && now.Before(h.hold.Deadline()) {
 		if call.AtLeast > 0 {
 			h.keptTill = now.Add(call.AtLeast)
@@ -107,8 +107,8 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	return nil, err
 }
 
-// await waits until a call has come to an end, or gives up. It returns with Client.mu locked, or with what
-// the call fails with.
+// await waits until a call has ended or gives up. It returns with Client.mu locked, or with the error of the
+// call.
 func (c *Client) await(w *wait, h *Hold) error {
 	var gaveUp error
 	select {
@@ -133,7 +133,7 @@ func (c *Client) await(w *wait, h *Hold) error {
 		c.mu.Lock()
 	}
 	if h.waits() {
-		// Should the server grant the lock in this very moment, it is told to pass it on.
+		// If the server grants the lock at this moment, the request passes it on.
 		c.engine.GiveUp(time.Now(), &h.hold, gaveUp)
 	}
 	return nil
@@ -153,8 +153,7 @@ func (w *wait) over(err error) error {
 	return over
 }
 
-// failed returns what a call fails with: what ended it, who was in the way, and what the server has said
-// last.
+// failed returns the error of a call: what ended it, who was in the way, and the last error of the server.
 func (w *wait) failed(h *Hold) error {
 	err := h.hold.Err()
 	switch {
@@ -169,7 +168,7 @@ func (w *wait) failed(h *Hold) error {
 	return w.explain(h, err)
 }
 
-// explain returns what a call fails with that err has ended. Client.mu is locked, for reading at least.
+// explain returns the error of a call that err has ended. Client.mu is locked, for reading at least.
 func (w *wait) explain(h *Hold, err error) error {
 	c := h.client
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -194,8 +193,8 @@ func (w *wait) explain(h *Hold, err error) error {
 	return err
 }
 
-// unanswered returns what a call fails with whose context ended before the server had answered; h is the hold
-// that it is about, or nil.
+// unanswered returns the error of a call whose context ended before the server had answered. h is the call's
+// hold, or nil.
 func (c *Client) unanswered(w *wait, h *engine.Hold) error {
 	var err error = &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
 	c.mu.Lock()
@@ -232,7 +231,7 @@ func (h *Hold) blocked() error {
 	return h.client.config.Blocked(&h.hold, o, label, ours)
 }
 
-// The errors of calls make their text when it is read: thousands of calls may fail together.
+// The errors of calls format their text only when it is read: thousands of calls may fail together.
 
 // An overError is what has ended a wait, and when.
 type overError struct {
@@ -242,7 +241,7 @@ type overError struct {
 	ctx context.Context
 }
 
-// cause returns the cause of the end of the context, or nil if there is none but that.
+// cause returns the cause of the context's end, or nil if it is only the context's error.
 func (e *overError) cause() error {
 	if e.ctx == nil {
 		return nil

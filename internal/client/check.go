@@ -9,7 +9,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 )
 
-// Check refuses a client that cannot be used, or not with replicas that are to confirm holds.
+// Check returns an error for a client that cannot be used, or cannot be used with WithReplicas.
 func Check(client redis.UniversalClient, replicas int) error {
 	if isNil(client) {
 		return errors.New("the client is nil")
@@ -49,7 +49,7 @@ func CheckQuorum(clients []redis.UniversalClient, replicas int) error {
 }
 
 // isRing reports whether a client is a redis.Ring, or a type around one. The options are invalid, so no other
-// client makes an AutoPipeliner.
+// client would make an AutoPipeliner.
 func isRing(client redis.UniversalClient) bool {
 	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
 	return errors.Is(err, redis.ErrRingAutoPipelineUnsupported)

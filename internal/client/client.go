@@ -1,5 +1,5 @@
 // Package client runs an engine: it has the mutex that guards it, the goroutines that send and receive for
-// it, its timer, and whatever calls code of the user's. The package rwlock is its face.
+// it, its timer, and the calls of user code. Package rwlock is its public API.
 package client
 
 import (
@@ -23,8 +23,8 @@ import (
 const (
 	// endTimeout bounds how long Unlock and Close wait for a server that does not answer.
 	endTimeout = engine.EndTimeout
-	// lateTimeout bounds how long Close waits for requests that are about no hold, such as the one that
-	// removes the label: a server that does not answer need not know that they are of no use any more.
+	// lateTimeout limits how long Close waits for requests that are not about a hold, such as the one that
+	// removes the label. They are not important enough to wait longer for a server that does not answer.
 	lateTimeout = 500 * time.Millisecond
 )
 
@@ -133,11 +133,11 @@ func build(config Config, apart bool) *Client {
 }
 
 // Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. A second call
-// waits for the first. It returns an error if not all could be released in time.
+// waits for the first. It returns an error if some holds could not be released in time.
 func (c *Client) Close() error { return c.close(false, nil) }
 
 // Shutdown ends every waiting call with ErrClosed, waits until every hold was released, and closes the
-// Client. If ctx ends first, it closes it at once, and why says so. err is that of Close.
+// Client. If ctx ends first, it closes the Client immediately, and why says so. err is the error of Close.
 func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	w := wait{ctx: ctx, start: time.Now()}
 	c.mu.Lock()
@@ -159,8 +159,8 @@ func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	return why, err
 }
 
-// undrained says that Shutdown closes the Client while there are holds, because of err; unless there are none
-// after all.
+// undrained returns an error which says that Shutdown closes the Client because of err while there are holds.
+// It returns nil if there are none by now.
 func (c *Client) undrained(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,8 +170,8 @@ func (c *Client) undrained(err error) error {
 	return fmt.Errorf("%w: %d holds were not released", err, c.engine.Holds())
 }
 
-// close is Close. If nothing is held, it does not wait for what was lost, waits for at most half a second for
-// what the server was never heard to have, and also for the rest once hurry is closed.
+// close is Close. If nothing is held, it does not wait for lost holds. It then waits for at most half a
+// second for what the server never confirmed, and for everything else too once hurry is closed.
 func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	start := time.Now()
 	timeout, late := time.NewTimer(endTimeout), time.NewTimer(lateTimeout)
@@ -259,8 +259,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	return err
 }
 
-// unreleased says that Close could not release everything, and why. It returns nil if there is nothing left
-// to release.
+// unreleased returns an error which says what Close could not release, and why, or nil if nothing is left.
 func (c *Client) unreleased() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

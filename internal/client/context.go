@@ -21,16 +21,17 @@ type scope struct {
 	detach func() bool     // from the parent, or nil
 }
 
-// A Work has the context that contexts for work under a hold are made from. It leads to all of them, and each
-// of them leads to the user's handle. So the Client does not keep it, and neither does the parent.
+// A Work has the context that contexts for work under a hold are derived from. It refers to all of them, and
+// each of them refers to the user's handle. So the Client does not refer to the Work, and neither does the
+// parent context.
 type Work struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	parent context.Context // that cancels it by scope.end; or nil
 }
 
-// Work returns the context for work under the hold, of which there is one: the user's handle keeps it at a
-// place that is nil before the first call.
+// Work returns the only Work of the hold. The user's handle stores it at place, which is nil before the first
+// call.
 func (h *Hold) Work(place **Work) *Work {
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
@@ -73,7 +74,8 @@ func (s *scope) cancel(cause error) {
 	if w := s.work.Value(); w != nil {
 		w.cancel(cause)
 	} else if s.closed.CompareAndSwap(false, true) {
-		// The handle is gone, and all contexts made from this one. But somebody may wait for the channel.
+		// The handle is unreachable, and so are all contexts derived from this one. But someone may still
+		// wait for the channel.
 		select {
 		case <-s.done:
 		default:
@@ -82,7 +84,7 @@ func (s *scope) cancel(cause error) {
 	}
 }
 
-// Done, Err and Value know of the end of the parent as soon as that has ended.
+// Done, Err and Value report the end of the parent as soon as the parent has ended.
 
 // Done is that of the context.
 func (w *Work) Done() <-chan struct{} {

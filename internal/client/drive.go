@@ -66,19 +66,19 @@ func (c *Client) unlock() *effects {
 	return fx
 }
 
-// run does what the engine wants done. Code of the user's, which may be called when a context is cancelled or
-// the log is written, runs on other goroutines: it delays no renewal.
+// run carries out the engine's effects. User code, which may run when a context is cancelled or a record is
+// logged, runs on other goroutines, so it delays no renewal.
 func (c *Client) run(fx *effects) { c.perform(fx, false) }
 
-// runFor is run for a caller that then waits until ctx ends: it may send a lone request itself, after all
-// else.
+// runFor is run for a caller that then waits until ctx ends. It may send a single request itself, after
+// everything else.
 func (c *Client) runFor(ctx context.Context, fx *effects) {
 	if own := c.perform(fx, true); own != nil {
 		c.dispatch[0].SendFrom(ctx, own)
 	}
 }
 
-// perform is run, but returns a lone request to one server if it is the caller's own.
+// perform is run, except that it returns a single request to one server if it belongs to the caller.
 func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 	for i, requests := range fx.send {
 		switch {
@@ -121,7 +121,8 @@ func (c *Client) release(fx *effects) {
 	c.effects.Put(fx)
 }
 
-// atOnce is how many answers are taken while the mutex is locked: that takes less than a millisecond.
+// atOnce is the number of answers that are processed while the mutex is locked, which takes less than a
+// millisecond.
 const atOnce = 64
 
 // received takes what a server has answered.
@@ -177,8 +178,8 @@ func (c *Client) tick() {
 	c.flush()
 }
 
-// arm sets the timer for when the engine wants to look again. A timer that fires in vain does no harm, and is
-// cheaper than one that is set for every hold.
+// arm sets the timer to when the engine has something due. A timer that fires too early does no harm, and is
+// cheaper than one timer for each hold.
 func (c *Client) arm() {
 	at, ok := c.servers.Next()
 	if !ok || c.stopped || !c.armed.IsZero() && !at.Before(c.armed) {

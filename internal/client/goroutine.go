@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// Goroutine returns the number of the calling goroutine, or 0 if the runtime does not tell. Numbers are not
-// used again while the process lives, unlike the address of a goroutine.
+// Goroutine returns the number of the calling goroutine, or 0 if the runtime does not report it. Unlike the
+// address of a goroutine, a number is never reused while the process lives.
 func Goroutine() uint64 {
 	var buf [64]byte // for "goroutine <number> [running]:"
 	text, ok := bytes.CutPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))

@@ -13,8 +13,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A Hold is what the Client refers to of a hold, or of a call that asks for one. The user's handle refers to
-// it, and not the other way round, so that a handle that nobody else refers to can be noticed.
+// A Hold is the Client's part of a hold, or of a call that asks for one. The user's handle refers to the
+// Hold, but the Hold does not refer to the handle. So the Client can notice that the handle is unreachable.
 type Hold struct {
 	hold     engine.Hold
 	client   *Client

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// labelTime is for how long at least a label stays at the server. It is set again after half of that, if
-	// it is still needed.
+	// labelTime is the shortest time that the server keeps a label. It is set again after half of that, if it
+	// is still needed.
 	labelTime = 4 * time.Minute
 	// mostLabelTime is for how long at most, whatever the lease is.
 	mostLabelTime = 24 * time.Hour
 	// labelRetry is when to try again if the server did not take the label.
 	labelRetry = 30 * time.Second
 	// labelPatience is how long to wait for the labels of others. They may be on a server that does not
-	// answer, though that of the lock does.
+	// answer, although the lock's server does.
 	labelPatience = time.Second
 	// mostStrangers is how many other Clients are remembered.
 	mostStrangers = 1024
@@ -36,8 +36,8 @@ func newLabel(text, key string, lease time.Duration) label {
 	return label{text: text, key: key, ttl: min(max(labelTime, 2*lease), mostLabelTime)}
 }
 
-// labels reports whether something is held or waited for and the server is to be told the label. The first
-// request of a Client takes that along; then it is a matter of the label's timer.
+// labels reports whether something is held or waited for and the label has to be sent. The first request of a
+// Client includes it; later ones are sent by the label's timer.
 func (c *Client) labels() bool { return !c.label.known && !c.closed && !c.servers.Idle() }
 
 // tellLabel has every server told the label.
@@ -56,7 +56,8 @@ func (c *Client) tellLabel(fx *effects) {
 	}
 }
 
-// labelOver has the label told again if anything is held or waited for, and otherwise when that is so again.
+// labelOver sends the label again if anything is held or waited for, and otherwise as soon as that is the
+// case.
 func (c *Client) labelOver() {
 	c.mu.Lock()
 	c.label.known = false
@@ -72,8 +73,8 @@ func (c labelled) Received(_ time.Time, _ *protocol.Request, _ any, _ int, err e
 	}
 }
 
-// dropLabel has the server forget the label, when the Client is closed. What is lost of that, its time to
-// live does.
+// dropLabel removes the label from the server when the Client is closed. If the request is lost, the label
+// expires.
 func (c *Client) dropLabel() {
 	c.mu.Lock()
 	told := c.label.timer != nil
@@ -103,8 +104,7 @@ func (s *stranger) Received(_ time.Time, _ *protocol.Request, reply any, _ int, 
 	}
 }
 
-// askLabels has the servers asked for the labels of those who are in the way of calls, so that errors and
-// snapshots can name them.
+// askLabels requests the labels of the RWLocks that block calls, so that errors and snapshots can name them.
 func (c *Client) askLabels(fx *effects) {
 	for _, instance := range fx.Blockers {
 		s, now := c.others[instance], time.Now()
@@ -127,7 +127,7 @@ func (c *Client) askLabels(fx *effects) {
 	}
 }
 
-// strangerLabel returns the label of the Client that a claim is of, or "" if that is not known.
+// strangerLabel returns the label of the Client that a claim belongs to, or "" if it is not known.
 func (c *Client) strangerLabel(claim string) string {
 	if s := c.others[protocol.InstanceOf(claim)]; s != nil {
 		return s.label
@@ -135,8 +135,7 @@ func (c *Client) strangerLabel(claim string) string {
 	return ""
 }
 
-// labelsOf returns the labels of instances, as far as the server knows them and says so soon, and before ctx
-// ends.
+// labelsOf returns the labels of instances, as far as the server knows them and answers in time.
 func (c *Client) labelsOf(ctx context.Context, instances map[string]bool) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, labelPatience)
 	defer cancel()

@@ -8,11 +8,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// mostReports bounds how many reports wait for a logger or an observer that is slow. Others are left out.
+// mostReports limits how many reports wait for a slow logger or observer. Further reports are dropped.
 const mostReports = 8192
 
-// A reporter hands reports to code of the user's, on a goroutine of its own while there are any: code that
-// blocks, or calls the library, holds nothing else up.
+// A reporter passes reports to user code, on a separate goroutine that runs while there are any. So user code
+// that blocks, or calls the library, delays nothing else.
 type reporter[T any] struct {
 	handle func(report T, dropped int)
 

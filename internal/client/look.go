@@ -9,8 +9,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// Inspect returns the state of a lock, and the labels that are known of those who hold it or wait for it, by
-// instance.
+// Inspect returns the state of a lock, and the known labels of its holders and waiters, by instance.
 func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[string]string, error) {
 	w := wait{ctx: ctx, start: time.Now()}
 	if err := ctx.Err(); err != nil {
@@ -37,7 +36,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[
 	}
 }
 
-// addOwn adds to the state of a lock what this Client alone knows: who holds it and who waits for it under
+// addOwn adds to the state of a lock what only this Client knows: who holds the lock and waits for it under
 // its delegation, and since when its calls wait.
 func (c *Client) addOwn(name string, s *protocol.State) {
 	c.mu.Lock()
@@ -93,7 +92,7 @@ type Snapshot struct {
 	Servers, Voting int // of a quorum
 }
 
-// A Local is a hold or a call of this process. The engine's part must only be read while it is shown.
+// A Local is a hold or a call of this process. Read the engine's part only while it is shown.
 type Local struct {
 	*engine.Hold
 	Call    *Hold

@@ -10,21 +10,21 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// mostQuit is how many calls that gave up the engine is told of at a time: that takes less than a
-// millisecond.
+// mostQuit is the number of abandoned calls that are reported to the engine at a time, which takes less than
+// a millisecond.
 const mostQuit = 32
 
-// quitters are calls that gave up, and have returned: the engine is told of them a few at a time, so that
-// thousands which give up together neither wait for each other nor hold up anything else.
+// quitters are calls that gave up and have returned. They are reported to the engine a few at a time, so that
+// thousands of calls that give up together neither wait for each other nor delay anything else.
 type quitters struct {
 	mu   sync.Mutex
 	list []*Hold
 	busy atomic.Bool // a goroutine tells the engine of them
 }
 
-// quit returns what a call fails with that err has ended, and has the engine told of it later. It returns nil
-// if the call has come to an end otherwise. Nothing else can depend on what becomes of the call, since it is
-// the only one of its owner.
+// quit returns the error of a call that err has ended, and queues the call for the report to the engine. It
+// returns nil if the call has ended otherwise. Since the call is the only one of its owner, nothing else can
+// depend on it.
 func (c *Client) quit(w *wait, held *Hold, err error) error {
 	c.mu.RLock()
 	if held.hold.State() != engine.Wanted || c.closing {
@@ -77,8 +77,8 @@ func (q *quitters) len() int {
 	return len(q.list)
 }
 
-// leave ends a call that its caller has left. If it has been granted the lock meanwhile, it passes it on.
-// Client.mu is locked.
+// leave ends a call whose caller has returned. If it has been granted the lock meanwhile, it passes the lock
+// on. Client.mu is locked.
 func (c *Client) leave(now time.Time, held *Hold) {
 	if held.waits() {
 		c.engine.GiveUp(now, &held.hold, held.gaveUp)

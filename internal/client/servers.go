@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// servers are what is below the lowest layer: one server, or a quorum of several. Client.mu is locked. The
-// Client has a dispatcher for each server; i says which one it is about.
+// servers are what is below the lowest layer: one server, or a quorum. Client.mu is locked. The Client has a
+// dispatcher for each server, with the index i.
 type servers interface {
 	Flush(now time.Time, fx *effects)             // takes what is to be done
 	Subscribed(now time.Time, i int)              // the subscription stands
@@ -106,7 +106,7 @@ func (v vote) Received(now time.Time, _ *protocol.Request, reply any, _ int, err
 	v.quorum.Replied(now, v.request, reply, err)
 }
 
-// An inbox takes the replies to requests that have nothing to do with the engine. It has room for all.
+// An inbox takes the replies to requests that do not concern the engine. Its buffer has room for all of them.
 type inbox chan reply
 
 type reply struct {
@@ -119,8 +119,8 @@ func (b inbox) Received(_ time.Time, r *protocol.Request, value any, _ int, err 
 	b <- reply{r, value, err}
 }
 
-// read returns what the keys hold, as far as a majority of the servers has said so before ctx ends. It asks
-// by one command, or by one each where keys may be on different servers.
+// read returns the contents of the keys, as far as a majority of the servers has sent them before ctx ends.
+// It sends one command, or one for each key if keys may be on different servers.
 func (c *Client) read(ctx context.Context, keys []string) []any {
 	values := make([]any, len(keys))
 	done := make(inbox, len(c.dispatch)+len(keys))

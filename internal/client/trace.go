@@ -24,8 +24,7 @@ type trace struct {
 	ended []Event         // of the hold, until then
 }
 
-// observe queues what the engine has put out for the observer. Client.mu is locked, so that the order is
-// right.
+// observe queues the engine's events for the observer. Client.mu is locked, so that the order is right.
 func (c *Client) observe(events []engine.Event) {
 	now := time.Now()
 	for _, ev := range events {
@@ -67,7 +66,7 @@ func (h *Hold) Trace(ctx context.Context) {
 // Parent returns the context that was given to the lock call.
 func (h *Hold) Parent() context.Context { return h.parent }
 
-// traced notes that the hold has its context, or that there will be no hold, and queues the events that
+// traced records that the hold has its context, or that there will be no hold, and queues the events that
 // waited for that. Client.mu is locked.
 func (h *Hold) traced() {
 	if h.trace == nil {
@@ -80,8 +79,8 @@ func (h *Hold) traced() {
 	h.trace.known, h.trace.ended = true, nil
 }
 
-// traceOf returns the context whose values a request is sent with: the tracer's for the hold, or else for the
-// call.
+// traceOf returns the context whose values a request is sent with: the tracer's context for the hold, or else
+// for the call.
 func (c *Client) traceOf(r *engine.Request) any {
 	if !c.config.Traced || r == nil {
 		return nil

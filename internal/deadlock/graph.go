@@ -1,6 +1,6 @@
-// Package deadlock finds deadlocks among the owners of one RWLock. It is told which owners hold which locks
-// and which calls wait, and searches the graph of these for cycles. It is pure: it has no goroutine, mutex,
-// clock or network, and it knows nothing of servers.
+// Package deadlock finds deadlocks among the owners of one RWLock. Its caller reports which owners hold which
+// locks and which calls wait. The package searches the resulting graph for cycles. It is pure: it has no
+// goroutine, mutex, clock or network, and it knows nothing of servers.
 //
 // A hold blocks a call of another owner for the same lock, and it is not released while a call of its own
 // owner waits. A cycle of these never ends by itself.
@@ -8,11 +8,11 @@
 //   - A write hold blocks every call, and every hold blocks a call for writing.
 //   - A read hold blocks a call for reading if a writer waits and goes first.
 //
-// An owner is taken for one goroutine. Where it seems to have several, the doubt counts against the deadlock:
-// a call that began before a hold was granted does not keep the hold from being released, and of several
-// calls that do, all must be stuck.
+// An owner is assumed to be one goroutine. If an owner seems to have several, the search reports no deadlock
+// in case of doubt. A call that began before a hold was granted does not keep the hold from being released.
+// If several calls do, all of them must be stuck.
 //
-// Events are ordered by numbers that the caller of the package gives out. Numbers never decrease.
+// Events are ordered by numbers that the caller assigns. The numbers never decrease.
 package deadlock
 
 import (
@@ -65,7 +65,7 @@ type owner struct {
 	left         uint64 // when one of its calls last stopped waiting, by search.events
 }
 
-// A lock is one that a call waits for, or that an owner holds whose call waits.
+// A lock is a lock that a call waits for, or that an owner with a waiting call holds.
 type lock struct {
 	name    string
 	refs    int
@@ -77,8 +77,8 @@ type lock struct {
 	mark gates
 }
 
-// Hold says that the call of a node has got its lock, if it waited or not. Said again of a hold, it dates the
-// hold anew: others may have been let in with it.
+// Hold says that the call of a node has got its lock, whether or not it waited. If it is called again for a
+// hold, the hold gets a new date: others may have been let in with it.
 func (g *Graph) Hold(n *Node, now uint64) {
 	if n.state != holds {
 		g.Leave(n)
@@ -95,9 +95,9 @@ func (g *Graph) Hold(n *Node, now uint64) {
 	}
 }
 
-// Wait says that the call of a node waits: a reply has said so to a request that was sent at the time asked.
-// behind says that by the reply a writer goes first, which tells of a call for reading whether the present
-// readers block it.
+// Wait says that the call of a node waits, as reported by the reply to a request that was sent at the time
+// asked. behind is whether that reply says that a writer goes first: then the present readers block a call
+// for reading.
 func (g *Graph) Wait(n *Node, now, asked uint64, behind bool) {
 	switch {
 	case n.state != waits:
@@ -129,7 +129,7 @@ func (g *Graph) wait(n *Node, now uint64) {
 	n.of.calls.add(n, byOwner)
 }
 
-// Leave says that a call does not wait any more, or that a hold has ended.
+// Leave says that a call no longer waits, or that a hold has ended.
 func (g *Graph) Leave(n *Node) {
 	switch n.state {
 	case waits:
@@ -164,7 +164,7 @@ func (g *Graph) Leave(n *Node) {
 	n.state, n.of, n.mark = gone, nil, mark{}
 }
 
-// peak is the size of a map that is made anew when it has emptied, since a map does not shrink.
+// peak is the size from which an empty map is replaced, since a map does not shrink.
 const peak = 1024
 
 func (g *Graph) enter(n *Node) {

@@ -14,17 +14,16 @@ import (
 var ErrDeadlock = errors.New("deadlock")
 
 const (
-	// mostVisits is how many holds and calls one search looks at. A search for which that is too few finds
-	// nothing.
+	// mostVisits is the largest number of holds and calls that one search visits. A search that needs more
+	// finds nothing.
 	mostVisits = 10_000
-	// pause follows such a search, so that they take a small part of the time however many calls have to be
-	// searched from.
+	// pause follows a search that was too large. So such searches take a small part of the time, however many
+	// calls have to be searched from.
 	pause = 20 * time.Millisecond
 )
 
-// A search is the memory of the search under way. In it, the calls that wait for one lock and are blocked by
-// the same holds wait at one gate, so that each hold is looked at once for each of the two gates of its lock,
-// and not for each call.
+// A search is the memory of the current search. Calls for one lock that are blocked by the same holds share a
+// gate. So each hold is visited once for each of the two gates of its lock, and not for each call.
 type search struct {
 	round  uint64
 	visits int // that are left
@@ -58,13 +57,13 @@ type gates struct {
 	write gate
 }
 
-// Search looks for a cycle through a call that waits, and returns an error that describes it. If there may be
-// one, but that is not certain, it returns the numbers of the calls that have to ask again. Call it after
-// each Wait. It does nothing if no cycle can have come about since it last found none: a new cycle goes
-// through a call that is new, or has been told more, or is of an owner of which another call has ended.
+// Search looks for a cycle through a waiting call, and returns an error that describes it. If there may be a
+// cycle, but that is not certain, it returns the numbers of the calls that have to ask again. Call it after
+// each Wait. It does nothing if no cycle can have formed since the last search: a new cycle contains a new
+// call, a call with a new reply, or a call whose owner's other call has ended.
 //
-// A search visits at most mostVisits holds and calls. If these are too few it finds nothing, and the next
-// call of Search for the node tries again, but not within the next 20 ms.
+// A search visits at most mostVisits holds and calls. If that is not enough, it finds nothing, and the next
+// Search for the node tries again, but not within the next 20 ms.
 func (g *Graph) Search(now time.Time, n *Node) (doubtful []uint64, err error) {
 	s := &g.search
 	if n.mark.searched != 0 && (n.of == nil || n.mark.searched > n.of.left) || now.Before(g.rest) {
@@ -102,8 +101,8 @@ func (s *search) visit() bool {
 	return s.visits >= 0
 }
 
-// mayClose reports whether a cycle through a call is possible: somebody waits for its owner, or readers for
-// the call itself.
+// mayClose reports whether a cycle through a call is possible: someone waits for its owner, or readers wait
+// for the call itself.
 func (s *search) mayClose(n *Node) bool {
 	if n.lock.writers.first == n && n.lock.calls > 1 {
 		return true
@@ -122,16 +121,16 @@ func (s *search) mayClose(n *Node) bool {
 // after reports whether a call of an owner keeps a hold of it from being released.
 func (n *Node) after(h *Node) bool { return n.Number > h.since }
 
-// inDoubt reports whether a call may have been let in with the present readers, and the grant be on its way
-// here. It is not, if when it last asked those readers were there, and a writer waited who still does: the
-// reply says who goes first.
+// inDoubt reports whether a call may have been let in with the present readers, with the grant still in
+// flight. That is excluded if the readers held the lock, and a writer waited that still waits, when the call
+// last asked: the reply says who goes first.
 func (n *Node) inDoubt() bool {
 	w := n.lock.writers.first
 	return n.Mode == protocol.Read && w != nil && n.asked <= max(w.since, n.lock.newest)
 }
 
-// gate returns the gate that a call waits at, and whether all holds block it. What is in doubt counts if it
-// need not be certain.
+// gate returns the gate that a call waits at, and whether all holds block it. Unless certain is set,
+// uncertain blocks count.
 func (s *search) gate(n *Node, certain bool) (at *gate, all bool) {
 	all = n.Mode == protocol.Write
 	if !all && n.lock.writers.first != nil {
@@ -173,7 +172,7 @@ func (s *search) cycle(from *Node, certain bool) []*Node {
 	return s.path(from, certain)
 }
 
-// spread takes for stuck all holds that block a call, directly or not, and whose owners wait.
+// spread marks as stuck all holds that block a call, directly or not, and whose owners wait.
 func (s *search) spread(from *Node, certain bool) {
 	s.reach(from)
 	s.work, s.zeros = append(s.work[:0], from), s.zeros[:0]
@@ -227,7 +226,7 @@ func (s *search) count(h *Node, d int) {
 	}
 }
 
-// free takes back which holds are stuck, until each call of their owners waits for one that is.
+// free unmarks stuck holds until each call of their owners waits for a stuck hold.
 func (s *search) free() {
 	for i := 0; i < len(s.zeros); i++ {
 		for c := s.zeros[i].calls; c != nil && s.visits >= 0; c = c.mark.peer {
@@ -244,7 +243,7 @@ func (s *search) free() {
 	}
 }
 
-// path returns the shortest path of stuck holds from a call to where it may end.
+// path returns the shortest path of stuck holds from a call to a possible end.
 func (s *search) path(from *Node, certain bool) []*Node {
 	s.work = append(s.work[:0], from)
 	for i := 0; i < len(s.work) && s.visits >= 0; i++ {

@@ -1,9 +1,9 @@
-// Package delegation lets a lock stay with the RWLock that uses it. It stands between an engine and the
-// server: it has the server delegate locks to the RWLock, and while a lock is delegated it answers the
-// engine's requests from memory, phase-fair and in order of arrival, as the scripts would. All other requests
-// it passes on. When another RWLock wants the lock, the server recalls the delegation, and the layer returns
-// it as soon as nobody holds the lock under it. Like the engine it is pure: requests, replies, messages and
-// the time go in, and Effects come out. docs/design.md has the states of a delegation, and why it is right.
+// Package delegation lets a lock stay with the RWLock that uses it. It is a layer between an engine and the
+// server. It requests delegations of locks from the server. While a lock is delegated, it answers the
+// engine's requests from memory, phase-fair and in order of arrival, as the scripts would. It passes all
+// other requests on. When another RWLock wants the lock, the server recalls the delegation, and the layer
+// returns it as soon as nobody holds the lock under it. Like the engine it is pure: requests, replies,
+// messages and the time go in, and Effects come out. docs/design.md has the states of a delegation.
 package delegation
 
 import (
@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	// mostIdle is how many delegations are kept that nobody uses at the moment, and mostKnown how many names
-	// are remembered that are not delegated.
+	// mostIdle is the number of unused delegations that are kept, and mostKnown the number of names without a
+	// delegation that are remembered.
 	mostIdle  = 1024
 	mostKnown = 4096
-	// pause is for how many times the duration of a return, counted from the recall, no delegation is asked
-	// for: so recalls slow a name down by a tenth at most, as revocations do in BRAVO.
+	// pause is how many times the duration of a return, counted from the recall, must pass before the next
+	// request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in BRAVO.
 	pause = 9
-	// mostNeed bounds how many calls on a name must go to the server before a delegation is asked for. It
-	// grows while delegations are refused, or recalled before they have answered fewShare calls: a recall
-	// costs others about as much as that many calls cost.
+	// mostNeed limits how many calls on a name must go to the server before a delegation is requested. The
+	// number grows while delegations are refused, or recalled before they have answered fewShare calls: a
+	// recall costs others about as much as that many calls.
 	mostNeed = 1023
 	fewShare = 8
-	// gatePatience is for how long at most calls wait for those of the RWLock that the server knows to end, so
-	// that it can delegate the lock; gatePause is how long the next such wait is off if that was in vain.
+	// gatePatience is how long calls wait for this RWLock's claims on the server to end, so that the server
+	// can delegate the lock. If that was in vain, gatePause is the time until the next such wait.
 	gatePatience = 20 * time.Millisecond
 	gatePause    = time.Second
 
@@ -60,9 +60,8 @@ type Config struct {
 	Eager    bool           // ask for a delegation whenever a call comes that it would answer: for suites
 }
 
-// A Layer answers an engine's requests, from memory as far as it can. It is not safe for concurrent use.
-// Calls of the lock's users go to the engine itself. The Layer's methods replace those of the engine that
-// have the same names.
+// A Layer answers an engine's requests from memory where it can. It is not safe for concurrent use. Users of
+// the lock call the engine itself. The Layer's methods replace the engine's methods of the same name.
 type Layer struct {
 	engine *engine.Engine
 	config Config
@@ -151,7 +150,7 @@ type own struct {
 	keeps  bool
 }
 
-// Flush handles the engine's requests, and exchanges what is to be done with to, which must be empty.
+// Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (d *Layer) Flush(now time.Time, to *engine.Effects) {
 	d.Work(now)
 	d.out, *to = *to, d.out
@@ -250,8 +249,8 @@ func (d *Layer) use(r *engine.Request) *name {
 func (d *Layer) route(now time.Time, e *entry) {
 	n := e.name
 	if w := e.ask.Writer; w != nil && w != "" {
-		// The owner has a write hold, and this is granted where that is. The delegation need not allow anything
-		// new for it.
+		// The owner has a write hold. The layer that granted it also grants this request, and the delegation
+		// need not allow anything new for that.
 		if within := n.table.writer; within != nil && within.ask.Claim.ID == w && now.Before(n.until) {
 			n.table.ask(e, within, false)
 			d.grant(now, e)
@@ -398,7 +397,7 @@ func (d *Layer) emptied(now time.Time, n *name) {
 	}
 }
 
-// keep handles a renewal of a hold, or a change of how often it was entered.
+// keep handles a renewal of a hold, or a change of its reentrancy count.
 func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 	n := e.name
 	switch {
@@ -441,12 +440,12 @@ func (d *Layer) modeFor(e *entry) protocol.Mode {
 	return e.mode
 }
 
-// blocked reports whether claims of the RWLock that the server knows are in the way of a delegation.
+// blocked reports whether claims of this RWLock on the server block a delegation.
 func (d *Layer) blocked(n *name, m protocol.Mode) bool {
 	return n.out[protocol.Write] > 0 || m == protocol.Write && n.out[protocol.Read] > 0
 }
 
-// begin asks for a delegation, or waits until nothing of the RWLock's is in its way.
+// begin asks for a delegation, or waits until no claim of this RWLock blocks it.
 func (d *Layer) begin(now time.Time, e *entry) {
 	n := e.name
 	d.known.Remove(n)
@@ -475,7 +474,7 @@ func (d *Layer) request(now time.Time, n *name, p protocol.Request, keeps bool) 
 	d.pass(d.engine.Request(now, n.name, p, &own{n, n.number, keeps}))
 }
 
-// renew renews a delegation for at least d, or for as long as it is relied on.
+// renew renews a delegation for at least d, or for as long as the layer relies on it.
 func (d *Layer) renew(now time.Time, n *name, atLeast time.Duration) {
 	lease := d.lease
 	if need := max(atLeast, engine.LeaseFor(n.until.Sub(now))); need > lease.Duration {
@@ -535,14 +534,14 @@ func (d *Layer) ends(r *engine.Request, reply protocol.Reply) bool {
 	return false
 }
 
-// open asks for a delegation that calls wait for, once nothing of the RWLock's is in its way.
+// open asks for a delegation that calls wait for, once no claim of this RWLock blocks it.
 func (d *Layer) open(now time.Time, n *name) {
 	if n.state == Gated && !d.blocked(n, n.mode) {
 		d.take(now, n)
 	}
 }
 
-// unmask has a reply name a local hold where the server names the delegation that it is under.
+// unmask replaces, in a reply, the delegation by a local hold under it.
 func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) {
 	if reply.Claim == "" {
 		return
@@ -566,8 +565,7 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 	}
 }
 
-// Reveal puts into the state of a lock, in place of the delegation, who holds the lock and who waits for it
-// under it.
+// Reveal replaces, in the state of a lock, the delegation by the holders and waiters under it.
 func (d *Layer) Reveal(now time.Time, name string, s *protocol.State) {
 	n := d.names[d.engine.Inspect(name).Keys.Lock]
 	if n == nil || n.table.empty() || !now.Before(n.until) {
@@ -716,8 +714,8 @@ func (d *Layer) recallNumber(now time.Time, number uint64) {
 	}
 }
 
-// recall lets nobody new in under a delegation, and returns it when nobody holds the lock under it. Who waits
-// goes on at the server, in order. others says that another RWLock wants the lock.
+// recall grants nothing new under a delegation, and returns it when nobody holds the lock under it. Waiting
+// calls go on waiting on the server, in order. others reports whether another RWLock wants the lock.
 func (d *Layer) recall(now time.Time, n *name, others bool) {
 	if n.state == Recalled && others && n.recalled.IsZero() {
 		n.recalled = now
@@ -738,7 +736,7 @@ func (d *Layer) recall(now time.Time, n *name, others bool) {
 	d.handOver(now, n)
 }
 
-// handOver has those that wait for a local hold, or for an answer, wait at the server.
+// handOver makes the claims that wait for a local hold, or for an answer, wait on the server.
 func (d *Layer) handOver(now time.Time, n *name) {
 	n.more = false
 	for e := n.table.first(); e != nil; e = n.table.first() {
@@ -750,8 +748,8 @@ func (d *Layer) handOver(now time.Time, n *name) {
 	d.unpark(now, n)
 }
 
-// lapse ends a delegation whose deadline has come, or that the server does not know any more: what is held
-// under it is lost.
+// lapse ends a delegation whose deadline has come, or that the server no longer knows. All holds under it are
+// lost.
 func (d *Layer) lapse(now time.Time, n *name) {
 	if n.state == Live && n.table.empty() {
 		d.idle.Remove(n)
@@ -798,8 +796,7 @@ func (d *Layer) returned(now time.Time, n *name, err error) {
 	}
 }
 
-// ended ends a return, which the server has confirmed or which was tried for as long as it may keep
-// the delegation.
+// ended ends a return, after the server has confirmed it or can no longer keep the delegation.
 func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	if !confirmed {
 		d.slot++ // a late request may come for this one
@@ -835,8 +832,8 @@ func (d *Layer) event(n *name, ev engine.Event) {
 	}
 }
 
-// Subscribed says that the subscription stands, for the first time or again: recalls that were sent before
-// are gone, so each delegation is renewed before it is used again.
+// Subscribed says that the subscription is established, for the first time or again. Earlier recalls are
+// lost, so each delegation is renewed before it is used again.
 func (d *Layer) Subscribed(now time.Time) {
 	d.listening = true
 	for _, n := range d.delegated() {
@@ -850,8 +847,8 @@ func (d *Layer) Subscribed(now time.Time) {
 	d.engine.Subscribed(now)
 }
 
-// Unsubscribed says that the subscription does not stand any more, or could not be had. Recalls would not be
-// heard, so the delegations are returned.
+// Unsubscribed says that the subscription is broken, or could not be established. Recalls would be missed, so
+// the delegations are returned.
 func (d *Layer) Unsubscribed(now time.Time, err error) {
 	d.listening = false
 	for _, n := range d.delegated() {
@@ -860,7 +857,7 @@ func (d *Layer) Unsubscribed(now time.Time, err error) {
 	d.engine.Unsubscribed(now, err)
 }
 
-// delegated returns the names with a delegation, or a request for one under way, in the order of the
+// delegated returns the names with a delegation, or with a request for one in flight, in the order of the
 // requests.
 func (d *Layer) delegated() []*name {
 	list := make([]*name, 0, len(d.numbers))
@@ -871,7 +868,7 @@ func (d *Layer) delegated() []*name {
 	return list
 }
 
-// Resume says that other servers answer requests than before: whatever pauses after failures is tried again
+// Resume says that other servers answer requests than before: requests that pause after failures are retried
 // now.
 func (d *Layer) Resume(now time.Time) {
 	d.engine.Resume(now)
@@ -883,7 +880,7 @@ func (d *Layer) Resume(now time.Time) {
 	}
 }
 
-// Close returns all delegations, as soon as nobody holds a lock under them. None is asked for any more.
+// Close returns all delegations as soon as nobody holds a lock under them. No new ones are requested.
 func (d *Layer) Close(now time.Time) {
 	d.closed = true
 	for _, n := range d.delegated() {

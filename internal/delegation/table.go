@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A table is a lock in the memory of one process: what the scripts keep at a server, by the same rules. Its
-// claims do not die: their process is the table's own.
+// A table is a lock in the memory of one process. It keeps what the scripts keep on a server, by the same
+// rules. Its claims cannot die alone, since they share the process of the table.
 type table struct {
 	writer  *entry
 	holders order.List[entry, *entry] // the writer, too
@@ -49,7 +49,7 @@ func (t *table) empty() bool { return t.holders.Len() == 0 && !t.waited() }
 
 func (t *table) waited() bool { return t.readers.Len()+t.writers.Len() > 0 }
 
-// ask grants the lock to an entry, or has it wait unless it only tries. It reports whether the lock was
+// ask grants the lock to an entry, or queues the entry unless it is a try. It reports whether the lock was
 // granted. within is the writer of the same owner, or nil.
 func (t *table) ask(e, within *entry, try bool) bool {
 	blocked := t.waited() || t.writer != nil || e.mode == protocol.Write && t.holders.Len() > 0
@@ -82,8 +82,7 @@ func (t *table) enter(e *entry) {
 	}
 }
 
-// leave removes a holder, or one that waits. When a write hold ends, the readers that wait are owed the next
-// phase.
+// leave removes a holder or a waiter. When a write hold ends, the readers that wait are owed the next phase.
 func (t *table) leave(e *entry) {
 	switch e.place {
 	case holds:
@@ -100,8 +99,7 @@ func (t *table) leave(e *entry) {
 	e.place = over
 }
 
-// before returns how many of its mode wait in front of an entry, as far as that is less than the readers that
-// are owed the phase.
+// before returns how many readers wait in front of an entry, up to the number that is owed the phase.
 func (t *table) before(e *entry) (n int) {
 	for other := range t.readers.All() {
 		if other == e || n >= t.owed {
@@ -112,7 +110,7 @@ func (t *table) before(e *entry) (n int) {
 	return n
 }
 
-// serve grants the lock to those whose turn it is, at most a step of them, and calls grant for each. It
+// serve grants the lock to the entries whose turn it is, at most a step of them, and calls grant for each. It
 // reports whether there are more. A writer enters only if there is a token for it.
 func (t *table) serve(token bool, grant func(*entry)) (more bool) {
 	if t.writer != nil {
@@ -182,7 +180,7 @@ func (t *table) obstacle(e *entry) (o protocol.Obstacle) {
 	return o
 }
 
-// line returns those who wait, in the order in which they will be served: the readers that are owed the next
+// line returns the waiters in the order in which they will be served: the readers that are owed the next
 // phase, a writer, the other readers, the other writers.
 func (t *table) line() []*entry {
 	readers, writers := slices.Collect(t.readers.All()), slices.Collect(t.writers.All())

@@ -12,7 +12,7 @@ import (
 
 // How a call asks for the lock, until it is granted, gives up or fails.
 
-// Acquire begins a call. It has come to an end when the hold's state is Live or Failed.
+// Acquire begins a call. The call has ended when the hold's state is Live or Failed.
 func (e *Engine) Acquire(now time.Time, h *Hold) {
 	h.begun = now
 	if e.closed {
@@ -25,7 +25,7 @@ func (e *Engine) Acquire(now time.Time, h *Hold) {
 	e.drop(lk)
 }
 
-// start goes on with a call that no other of the owner is in front of.
+// start continues a call that is not behind another call of its owner.
 func (e *Engine) start(now time.Time, h *Hold) {
 	t := h.tenure
 	c := t.claim[h.Mode]
@@ -143,8 +143,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 }
 
-// suspect notes that a heartbeat brought a grant though the subscription stood when the grant was made. If
-// the message is only late, it still comes.
+// suspect records that a heartbeat returned a grant although the subscription was established when the grant
+// was made. A late message may still arrive.
 func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
 	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
 		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
@@ -208,8 +208,8 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 }
 
-// under returns the write claim of the owner of a read claim, or nil. What its owner reads under it has its
-// token.
+// under returns the write claim of a read claim's owner, or nil. A read under a write claim has the write
+// claim's token.
 func (c *claim) under() *claim {
 	if c.mode == protocol.Write {
 		return nil
@@ -217,8 +217,8 @@ func (c *claim) under() *claim {
 	return c.tenure.claim[protocol.Write]
 }
 
-// turnAway begins the call anew: the server refuses the claim, because it was cleared away after its process
-// had stood still, or since the server has forgotten its last writes.
+// turnAway begins the call again after the server has refused the claim. The claim was cleared away while its
+// process was paused, or the server has forgotten its last writes.
 func (e *Engine) turnAway(now time.Time, c *claim) {
 	h, t := c.caller, c.tenure
 	t.lock.refs++ // past the end of the claim
@@ -286,8 +286,8 @@ func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
 	e.wake(h)
 }
 
-// GiveUp ends a call whose wait has ended. It reports whether the hold is there nonetheless: then the caller
-// has it.
+// GiveUp ends a call that has given up. It reports whether the hold exists nevertheless: then the caller has
+// it.
 func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	switch h.state {
 	case Wanted:
@@ -300,7 +300,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 		}
 		e.withdraw(now, h.claim, err)
 	case Entering:
-		// The request may yet run, so the count is set right, or the claim ended if this was its last hold.
+		// The request may still run. So the count is corrected, or the claim ended if this was its last hold.
 		c := h.claim
 		if h.trouble = c.err; h.trouble == nil && e.replicas > 0 {
 			h.trouble = ErrNotReplicated
@@ -311,8 +311,8 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	return h.state == Live
 }
 
-// withdraw ends a claim that waits, with the error of its call. Should the server grant it in this very
-// moment, it is told to pass the lock on.
+// withdraw ends a waiting claim with the error of its call. If the server grants the lock at that moment, the
+// request passes it on.
 func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 	h, t := c.caller, c.tenure
 	h.trouble = c.err
@@ -331,7 +331,7 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 
 func (e *Engine) wake(h *Hold) { e.out.Wake = append(e.out.Wake, h) }
 
-// askAt is when the claim asks next: again, or, waiting, for news or with its heartbeat.
+// askAt returns when the claim asks next: to retry, or, if it waits, for its turn or with its heartbeat.
 func (c *claim) askAt() time.Time {
 	if !c.asked.IsZero() || c.failures > 0 {
 		return c.again(c.lease)
@@ -343,7 +343,7 @@ func (c *claim) askAt() time.Time {
 	return at
 }
 
-// unanswered is when a call gives up that no answer comes to; zero if something else bounds it.
+// unanswered returns when a call without an answer gives up, or zero if something else limits it.
 func (c *claim) unanswered() time.Time {
 	from := c.sent
 	if c.resumed.After(from) {
@@ -365,9 +365,9 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 	e.enter(now, c, h)
 }
 
-// enter tells the server of a hold, and has replicas confirm it if it is to be replicated. The request always
-// writes, so that they confirm what is there now: a grant, or a repetition of it, or what another has
-// granted.
+// enter reports a new hold to the server, and has replicas confirm it if it is to be replicated. The request
+// always writes. So the replicas confirm the present state: a grant, its repetition, or a grant by another
+// request.
 func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
 	h.state = Entering
 	if e.replicas > 0 {

@@ -10,8 +10,8 @@ import (
 
 // How a hold ends, and how the server is told.
 
-// Release ends a hold. It returns true if the end is known at once, and false if the hold's Err says how it
-// went once the state is Finished.
+// Release ends a hold. It returns true if the end is known immediately. Otherwise the hold's Err says how it
+// went, once the state is Finished.
 func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	if h.state == Live && !now.Before(h.until()) {
 		e.lapse(now, h) // Tick was about to find out
@@ -33,8 +33,8 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	return true, ErrNotHeld
 }
 
-// leave takes off a hold that its owner has released, or given up. If others remain, the server is told of
-// the new count.
+// leave removes a hold that its owner has released or given up. If other holds remain, the server gets the
+// new count.
 func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 	c.remove(h)
 	if len(c.holds) > 0 {
@@ -61,7 +61,7 @@ func (e *Engine) forgive(h *Hold) {
 	e.settle(h.tenure)
 }
 
-// Forget stops renewing a hold that nobody refers to any more: it is left to its lease.
+// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease.
 func (e *Engine) Forget(now time.Time, h *Hold) {
 	switch h.state {
 	case Live:
@@ -88,7 +88,7 @@ func (e *Engine) lapse(now time.Time, h *Hold) {
 	e.endLost(now, c)
 }
 
-// over takes a hold off its claim that can no longer be relied on, or fails a call that re-enters.
+// over removes a hold that can no longer be relied on from its claim, or makes a call that re-enters fail.
 func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	h.claim.remove(h)
 	if h.state == Entering {
@@ -119,7 +119,7 @@ func (e *Engine) lose(now time.Time, c *claim, why Cause) {
 	e.endLost(now, c)
 }
 
-// endLost ends a claim that was lost. A call that was to read under it has nothing to re-enter any more.
+// endLost ends a lost claim. A call that wanted to read under it has nothing to re-enter any more.
 func (e *Engine) endLost(now time.Time, c *claim) {
 	e.end(now, c)
 	if h := c.tenure.asking; h != nil && c.mode == protocol.Write {
@@ -137,7 +137,7 @@ func (e *Engine) end(now time.Time, c *claim) {
 	e.finish(now, c)
 }
 
-// finish sends the end of a claim, and goes on for as long as the server may keep it.
+// finish sends the end of a claim, and repeats it for as long as the server may keep the claim.
 func (e *Engine) finish(now time.Time, c *claim) {
 	c.succeed()
 	c.err = nil
@@ -209,8 +209,8 @@ func (e *Engine) conclude(c *claim, err error) {
 	}
 }
 
-// concludeUpTo does that for those of which a change of the number of holds, or one before it, tells the
-// server while others remain.
+// concludeUpTo does the same for the holds whose release the server learns from one change of the number of
+// holds, or from an earlier one.
 func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
 	rest := c.leaving[:0]
 	for _, h := range c.leaving {
@@ -253,7 +253,7 @@ func (c *claim) endAt() time.Time {
 	return c.asked.Add(patience << min(c.failures, 5))
 }
 
-// expire ends a Held claim whose local deadline has come, or those of its holds whose time is over.
+// expire ends a Held claim at its local deadline, or those of its holds whose time is over.
 func (e *Engine) expire(now time.Time, c *claim) {
 	if !now.Before(c.deadline) {
 		e.lose(now, c, Expired)

@@ -188,8 +188,8 @@ func (h *Hold) renewable() bool {
 	return h.end.IsZero() || h.claim.deadline.Before(h.end)
 }
 
-// kept notes that the server keeps the claim for the lease that a request asked for, from a moment not before
-// it was sent.
+// kept records that the server keeps the claim for a request's lease, from a moment not before the request
+// was sent.
 func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	c.succeed()
 	c.answered, c.err = now, nil
@@ -209,8 +209,8 @@ func (c *claim) rely(until time.Time) {
 	}
 }
 
-// until is when the lease ends that a request asks for, by a client's clock; under a delegation, no later
-// than that ends.
+// until returns when the lease of a request ends, by the client's clock. Under a delegation, that is no later
+// than the delegation's end.
 func (r *Request) until(lent protocol.Lent) time.Time {
 	until := r.Sent.Add(r.Lease.Duration - margin(r.Lease.Duration))
 	if lent.Lease > 0 {
@@ -223,7 +223,8 @@ func (r *Request) until(lent protocol.Lent) time.Time {
 // sent.
 func Deadline(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - margin(lease)) }
 
-// margin is what a client's deadline is short of the server's: clocks may drift apart by one percent.
+// margin is how much earlier than the server's deadline a client's deadline is: clocks may drift apart by 1
+// %.
 func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
 // LeaseFor returns the shortest lease, in whole milliseconds, that a client may rely on for d.
@@ -281,8 +282,8 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	e.schedule(now, c)
 }
 
-// tell tells the server how many holds the claim has. The number is absolute and the request numbered, so
-// that it may run twice, or late. shorten has the lease end with what the remaining holds need.
+// tell sends the number of the claim's holds to the server. The number is absolute and the request numbered,
+// so that it may run twice, or late. shorten sets the lease to what the remaining holds need.
 func (e *Engine) tell(now time.Time, c *claim) {
 	c.brief = false
 	lease, shorten := c.needs(now)
@@ -304,7 +305,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 		c.longest = max(c.longest, lease)
 	}
 	for _, h := range c.holds {
-		// What a release or an extension waits for does not wait for replicas: they are asked after it.
+		// A release or an extension that waits for this does not wait for replicas: they are asked after it.
 		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
 			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmBy.Sub(now), mostConfirm))
 		}
@@ -314,7 +315,8 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	e.schedule(now, c)
 }
 
-// asks returns the longest lease that a call asks for that re-enters, or extends a hold; or 0 if none does.
+// asks returns the longest lease that a call which re-enters, or extends a hold, asks for; or 0 if there is
+// none.
 func (c *claim) asks(now time.Time) (lease time.Duration) {
 	for _, h := range c.holds {
 		if h.state == Entering {
@@ -327,8 +329,7 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 	return lease
 }
 
-// needs returns for how long the holds need the claim, and whether the server may keep it for longer than
-// that.
+// needs returns how long the holds need the claim, and whether the server may keep it for longer.
 func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
 	for _, h := range c.holds {
 		lease = max(lease, h.need(now))
@@ -420,8 +421,9 @@ func (c *claim) holdUntil(now time.Time) time.Time {
 	return at
 }
 
-// renewAt returns the lease to renew the claim for, and when; zero if it is not renewed. The lease is the
-// longest that any of its holds needs, renewed or not: a server whose clock was set back lets it count anew.
+// renewAt returns the lease to renew the claim for, and when; zero if the claim is not renewed. The lease is
+// the longest that any of its holds needs, renewed or not: a server whose clock was set back counts the lease
+// from the start again.
 func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 	var longest time.Duration
 	renewed, fresh := false, false

@@ -1,5 +1,5 @@
 // Package order keeps items in order: a Timeline by the times when they are due, a List as they were added.
-// Both link the items themselves, so that any of them is found and removed without a search.
+// Both link the items themselves, so that an item is found and removed without a search.
 package order
 
 import (
@@ -25,7 +25,7 @@ func (p *Place) Placed() bool { return p.index > 0 }
 type Timeline[T interface{ place() *Place }] struct{ heap []entry[T] }
 
 // An entry has the time beside the item, so that most comparisons do not touch the items: a hundred thousand
-// of them are in no processor's cache.
+// items do not fit into a processor's cache.
 type entry[T interface{ place() *Place }] struct {
 	at   time.Time
 	item T
@@ -34,7 +34,8 @@ type entry[T interface{ place() *Place }] struct {
 const (
 	// most is how many items a Timeline keeps memory for once it is empty.
 	most = 1024
-	// children is how many an item of the heap has: with four in place of two, half as many items move.
+	// children is the number of children of an item in the heap. With four instead of two, half as many items
+	// move.
 	children = 4
 )
 

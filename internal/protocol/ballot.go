@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Ballot is what a request has beside the rest if it is one to several servers.
+// A Ballot is the additional part of a request to the servers of a quorum.
 type Ballot struct {
 	Mark       any   // the key of the server's mark, a string
 	Generation any   // of Vote and RVote: that of the mark, a string
@@ -60,8 +60,8 @@ type Mark struct {
 	Told       Told
 }
 
-// Told is what a client has found in the marks of a majority of one generation. It has read them after
-// clients had asked for that so often.
+// Told is what a client has found in the marks of a majority of one generation. It read them after Asked
+// questions had been counted.
 type Told struct {
 	Asked      int64 // 0 if nothing was told
 	Generation string

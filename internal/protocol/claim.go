@@ -31,7 +31,7 @@ func (m Mode) String() string {
 	return "none"
 }
 
-// An Owner is who holds a lock: a process and a handle within it. The zero Owner is nobody.
+// An Owner identifies who holds a lock: a process and a handle within it. The zero Owner is nobody.
 type Owner struct {
 	Process uuid.UUID
 	Handle  uint64
@@ -57,12 +57,13 @@ const (
 	numberLen   = 12
 )
 
-// A Claim is what the server knows a hold by: <mode>:<instance>:<slot>:<number>:<process>:<handle>, less than
-// 64 bytes, so that a small hash stays compact (hash-max-listpack-value).
+// A Claim is what the server knows of one owner's holds in one mode:
+// <mode>:<instance>:<slot>:<number>:<process>:<handle>. It has less than 64 bytes, so that a small hash stays
+// compact (hash-max-listpack-value).
 //
-// An instance numbers its claims, and gives each a slot of the lock's that none of its other claims on that
-// lock has. The server notes for each slot which claim ended last, and refuses requests of that claim and all
-// before it: those that come late.
+// An instance numbers its claims, and gives each a slot of the lock that none of its other claims on that
+// lock uses. For each slot, the server remembers which claim ended last, and refuses late requests of that
+// claim and of all before it.
 type Claim struct {
 	ID     any // strings; boxed once
 	Number any

@@ -12,9 +12,8 @@ type class struct {
 	advice string // to people, if it does not pass
 }
 
-// classes are all that there is to say of servers' errors. One that is not here does not pass. Whatever is no
-// answer of a server does: a connection that was refused or broke, a timeout, a pool without a connection to
-// spare.
+// classes are the known errors of servers. An unknown error is permanent. An error that is not a server's
+// answer is temporary: a connection that was refused or broke, a timeout, a pool without a free connection.
 var classes = []class{
 	{code: "LOADING", passes: true},
 	{code: "READONLY", passes: true},
@@ -50,7 +49,7 @@ type answer interface {
 func classOf(a answer) class {
 	text := a.Error()
 	for _, c := range classes {
-		// Before Redis 7.0, the error of a command in a script comes behind that of the script.
+		// Before Redis 7.0, the error of a command in a script follows the error of the script.
 		if strings.HasPrefix(text, c.code) || strings.HasPrefix(text, "ERR "+c.code) ||
 			strings.Contains(text, ": "+c.code) || strings.Contains(text, ": -"+c.code) {
 			return c
@@ -72,8 +71,8 @@ func Passing(err error) bool {
 	return !errors.Is(err, ErrReply)
 }
 
-// OneNode returns what err is to a client for one server. A node of a cluster has redirected the request if
-// it does not serve the slot; the client does not follow, so the error does not pass.
+// OneNode returns err as it applies to a client for one server. A node of a cluster redirects a request if it
+// does not serve the slot. The client does not follow, so the error is permanent.
 func OneNode(err error) error {
 	var a answer
 	if errors.As(err, &a) {
@@ -84,7 +83,7 @@ func OneNode(err error) error {
 	return err
 }
 
-// Advise returns err with a word on what to do about it, if there is any.
+// Advise returns err with advice on what to do about it, if there is any.
 func Advise(err error) error {
 	var a answer
 	if errors.As(err, &a) {
@@ -110,11 +109,11 @@ type clientClosed struct{ err error }
 func (e *clientClosed) Error() string { return e.err.Error() }
 func (e *clientClosed) Unwrap() error { return e.err }
 
-// ClientClosed returns err, of a request that was not sent because its client was closed, as one that
-// IsClientClosed knows.
+// ClientClosed returns err, of a request that was not sent because its client was closed, as an error that
+// IsClientClosed recognizes.
 func ClientClosed(err error) error { return &clientClosed{err} }
 
-// IsClientClosed reports whether no request can be sent any more: the program has closed the client.
+// IsClientClosed reports whether no request can be sent any more, because the program has closed the client.
 func IsClientClosed(err error) bool {
 	var closed *clientClosed
 	return errors.As(err, &closed)

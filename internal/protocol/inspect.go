@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// State is a lock at one moment, by the server's clock. Holds and waiters whose lease is over are left out.
+// State is the state of a lock at one moment, by the server's clock. Holds and waiters whose leases have
+// ended are left out.
 type State struct {
 	Mode    Mode
 	Holders []Holder
@@ -97,7 +98,7 @@ func (d *decoder) state() (State, error) {
 		s.Mode = max(s.Mode, h.Known.Mode)
 	}
 	if more {
-		// A write hold that is over, which nobody has noticed, owes the readers the next phase all the same.
+		// Even if nobody has noticed the end of a write hold, the readers are owed the next phase.
 		s.Waiters = d.waiters(strings.HasPrefix(owner, "w:"))
 	}
 	return s, nil
@@ -149,7 +150,7 @@ func (d *decoder) waiters(written bool) []Waiter {
 	return list
 }
 
-// readersFirst is by how much the place of a reader in the queue is less than its ticket.
+// readersFirst is how much less the place of a reader in the queue is than its ticket.
 const readersFirst = 1e12
 
 // left returns what is left of a lease, ms, that counts from a time, µs.
@@ -159,8 +160,8 @@ func (d *decoder) left(since, lease string) time.Duration {
 	return time.Duration(min(from+ms*1000-d.now, maxAgain.Microseconds())) * time.Microsecond
 }
 
-// time returns the time of a grant: its token, unless the server's clock was set back and tokens run ahead of
-// it. Several grants within a microsecond run ahead by that many.
+// time returns the time of a grant. That is the grant's token, unless the server's clock was set back and
+// tokens are ahead of it. Several grants within a microsecond are ahead by that many.
 func (d *decoder) time(token string) int64 {
 	if n, err := strconv.ParseInt(token, 10, 64); err == nil && n <= d.now+time.Second.Microseconds() {
 		return min(n, d.now)

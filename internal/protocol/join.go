@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Join returns what several servers together say of a lock; a state is nil of a server that has not answered.
-// A hold counts that a majority may have voted for, with what a majority says of it. The queue is that of the
-// home; or the longest, if the home is not known, which is less than zero, or has not answered, or has voted
-// for none of the holders and has no queue.
+// Join combines what several servers say of a lock. A state is nil if its server has not answered. A hold
+// counts if a majority may have voted for it, with what a majority says of it. The queue is the home's. It is
+// the longest queue instead if home is negative, has not answered, or has no queue and has voted for none of
+// the holders.
 func Join(states []*State, home int) State {
 	j := join{states: states, majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
 	j.count()
@@ -104,8 +104,8 @@ func (j *join) queue(home int) (longest *State) {
 	return longest
 }
 
-// inCharge reports whether others queue up at the home: it has let in somebody who holds the lock, if anybody
-// does, or has a queue.
+// inCharge reports whether claims queue at the home: it has a queue, or has voted for a holder, or nobody
+// holds the lock.
 func (j *join) inCharge(home *State) bool {
 	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 ||
 		slices.ContainsFunc(j.joined.Holders, func(h Holder) bool {
@@ -115,8 +115,8 @@ func (j *join) inCharge(home *State) bool {
 		})
 }
 
-// waiters lists who waits: those that are next, and collect the votes of the others; and those in the queue,
-// unless they have a majority without it.
+// waiters returns the waiters: claims that are next and collect votes, and claims in the queue, unless they
+// have a majority without the home.
 func (j *join) waiters(queue *State) {
 	for _, h := range queue.Holders {
 		if !j.holds(partyOf(h.Known)) {

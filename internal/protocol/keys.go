@@ -1,6 +1,6 @@
-// Package protocol is what goes over the wire, as Go values: the names of keys, channels and claims, requests
-// with their arguments, replies and messages. It sends nothing. Keys, claims, replies and messages are a
-// contract between versions of the library that run side by side.
+// Package protocol represents what goes over the wire as Go values: the names of keys, channels and claims,
+// requests with their arguments, replies and messages. It sends nothing. Keys, claims, replies and messages
+// are a contract between versions of the library that run side by side.
 package protocol
 
 import (
@@ -24,25 +24,25 @@ func KeysOf(prefix, name string) Keys {
 	return Keys{Lock: leases[:len(lock)], Leases: leases, Queue: lock + ":queue"}
 }
 
-// LabelKey returns the key under which an instance says who it is, for people: a string, while it holds or
-// waits for something.
+// LabelKey returns the key of an instance's label: a string that exists while the instance holds or waits for
+// something.
 func LabelKey(prefix, instance string) string { return prefix + ":label:" + instance }
 
-// escape keeps a name from closing the hash tag early, or opening another, while two names stay two.
+// escape prevents a name from closing the hash tag early, or opening another. Different names stay different.
 var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
 // DefaultPrefix is that of the names of keys and channels, unless the user sets another.
 const DefaultPrefix = "rwlock"
 
-// Channels returns what the names of the channels begin with. A channel's name ends with the instance that
-// listens there: it hears of grants to its claims.
+// Channels returns the prefix of the channels. A channel's name ends with the instance that listens there for
+// grants to its claims.
 func Channels(prefix string) string { return prefix + ":wake:" }
 
-// Sharded follows what the names of the channels begin with where a request tells it to a cluster: a message
-// goes to the shard channel of its instance and lock, if that is listened to.
+// Sharded follows the prefix of the channels in a request to a cluster. Messages then go to the shard channel
+// of their instance and lock, if someone listens there.
 const Sharded = "{}"
 
-// ShardChannel returns the name of the shard channel of a lock, in the lock's own slot, for an instance that
+// ShardChannel returns the name of the shard channel of a lock, in the lock's slot, for an instance that
 // listens to a channel.
 func (k Keys) ShardChannel(channel string) string {
 	lock := k.Lock.(string)

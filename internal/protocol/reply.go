@@ -18,7 +18,7 @@ type Reply struct {
 	Before bool
 	// Refused says that the claim, or its grant, had ended before the request ran.
 	Refused bool
-	// Last is the last token that was handed out, if the claim waits. A grant of a smaller token was made
+	// Last is the last token that was given out, if the claim waits. A grant with a smaller token was made
 	// before the request ran.
 	Last int64
 	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
@@ -30,7 +30,7 @@ type Reply struct {
 	// Lent is not zero if the reply comes from the process's own memory: what it grants, or confirms, lasts no
 	// longer than the delegation.
 	Lent Lent
-	// Unmarked says that the server's mark is not the one that the request knows: it votes for nobody.
+	// Unmarked says that the server's mark differs from the one in the request, so the server has not voted.
 	Unmarked bool
 	// Of Lock and RLock that were not granted the lock: what is in the way.
 	Obstacle
@@ -38,14 +38,14 @@ type Reply struct {
 	// Of the others: NotThere, Done or DoneBefore.
 	Code int
 
-	// Confirmed is how many replicas have what was written, of a request that asks for it.
+	// Confirmed is, for a request that asks for it, how many replicas have its writes.
 	Confirmed int
 
-	// More says that a step has left some whose turn it is: somebody has to ask for the next.
+	// More says that a step has left readers whose turn it is: the client has to request the next step.
 	More bool
 	// Told is what the step has granted to this instance's waiters.
 	Told Message
-	// Mute is why the server could not tell others what it has granted them, or "".
+	// Mute is why the server could not notify others of their grants, or "".
 	Mute string
 }
 
@@ -82,7 +82,7 @@ func badReply(reply any) error {
 	return fmt.Errorf("%w: %q", ErrReply, s)
 }
 
-// maxAgain bounds what a server may have a waiter believe: a lease is no longer than ten years.
+// maxAgain limits the wait that a server may ask for: a lease is no longer than ten years.
 const maxAgain = 10 * 365 * 24 * time.Hour
 
 // Decode reads the reply of a script, but for Inspect's.
@@ -215,10 +215,10 @@ func parseToken(s string) (int64, error) {
 	return n, nil
 }
 
-// A Message tells an instance what a step has granted its waiters: "<token> <more> <number> …"; behind a
-// comma the numbers of those that are to look again, since what is in front of them ends earlier than they
-// know; behind a semicolon those of delegations that are recalled; and behind an exclamation mark those of
-// claims that were dropped by force.
+// A Message tells an instance what a step has done for its claims. It consists of "<token> <more> <number> …"
+// for granted claims; after a comma, the numbers of claims that should ask again, since what is in front of
+// them ends earlier than they know; after a semicolon, the numbers of recalled delegations; and after an
+// exclamation mark, the numbers of claims that ForceUnlock dropped.
 type Message struct {
 	Token    int64
 	More     bool // as in Reply

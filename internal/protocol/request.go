@@ -7,8 +7,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A Request is one run of a script. It may run again, or late: what it leaves, and replies, is what one run
-// would have.
+// A Request is one run of a script. It may run again, or late, with the effect and the reply of one run.
 type Request struct {
 	Script *lua.Script
 	Keys   Keys
@@ -18,20 +17,18 @@ type Request struct {
 	Lease    Lease // of Lock, RLock, Renew and Reenter
 	Try      bool  // of Lock and RLock: do not queue
 	Writer   any   // of RLock, a string: the write claim of the same owner, or ""
-	// Record, of Unlock and RUnlock, is what Released returns, a string; or "". It must be "" if a Reenter of
-	// the claim was ever sent, answered or not; if the claim's token is older than a minute, or of a writer
+	// Record is, for Unlock and RUnlock, the result of Released, a string; or "". It must be "" if any
+	// Reenter of the claim was sent; if the claim's token is older than a minute, or is that of a write hold
 	// that it was granted under; or if the claim had a lease of more than ShortLease.
 	Record   any
 	Count    int    // of Reenter: how many holds the claim has now
 	Sequence uint64 // of Reenter: grows with each
-	// Shorten, of Reenter, says that the lease is to be this long even if it was longer. Where a claim's
-	// lease was set so, it is lengthened by another Reenter, not by Renew: the request that set it may run
-	// again.
+	// Shorten says, for Reenter, that the lease is set even if it was longer. After that, another Reenter
+	// lengthens the lease, not Renew: the request that shortened it may run again.
 	Shorten bool
 	Keep    bool  // of Delegate: renew the delegation, and never begin one
 	Used    int64 // of Return: the last token that was used of a write delegation; 0 for a read delegation
-	// Replicas is how many replicas are to confirm what the request, a Reenter, has written; for at most
-	// Confirm they are waited for.
+	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
 	Replicas int
 	Confirm  time.Duration
 	Ballot   *Ballot // of Vote, RVote and Mark
@@ -42,28 +39,28 @@ type Request struct {
 	Late     bool    // nobody waits for the reply: other requests go first
 }
 
-// A Sender takes the reply to its request, undecoded, with how many replicas have confirmed what the request
-// has written, or the error with which it failed.
+// A Sender takes the undecoded reply to its request and the number of replicas that have confirmed the
+// request's writes, or the error of the request.
 type Sender interface {
 	Received(now time.Time, r *Request, reply any, confirmed int, err error)
 }
 
-// A Lease is a duration as the scripts take it, and the time to live of the keys that goes with it.
+// A Lease is a duration as an argument of the scripts, with the time to live of the keys that goes with it.
 type Lease struct {
 	Duration time.Duration
 	ms, keep any // strings; boxed once
 }
 
 const (
-	// rest is for how long the keys of a lock stay after a lease: longer than a request lives in the buffers
-	// of a connection that its client has closed, so that what comes late is refused.
+	// rest is how long the keys of a lock stay after a lease. It is longer than a request can stay in the
+	// buffers of a connection that its client has closed, so that late requests are refused.
 	rest = 3 * time.Minute
-	// keepShort is for how long the keys stay that is enough for leases of up to a minute: with one time to
-	// live for all of them, the scripts know by the last token whether it was set of late.
+	// keepShort is the time to live of the keys for all leases of up to a minute. With one value for all of
+	// them, the last token shows the scripts whether it was set recently.
 	keepShort = "240000"
 )
 
-// ShortLease is the longest lease for which the keys are kept for one time alone, four minutes.
+// ShortLease is the longest lease with keepShort, which is four minutes.
 const ShortLease = time.Minute
 
 // NewLease returns a lease of that many whole milliseconds.
@@ -161,7 +158,8 @@ func (r *Request) Argv(args []any) []any {
 	return args
 }
 
-// MaxArgs is how many arguments a request has at most, with the command, the script and the number of keys.
+// MaxArgs is the largest number of arguments of a request, including the command, the script and the number
+// of keys.
 const MaxArgs = 3 + 4 + 12
 
 func orNone(s any) any {
@@ -171,8 +169,8 @@ func orNone(s any) any {
 	return s
 }
 
-// Released returns what the server is to note of a claim that was granted with that token, of late, and is
-// released: so that its script need not read the clock.
+// Released returns the tombstone of a claim that was granted with that token recently, and is released. With
+// it, the script need not read the clock.
 func Released(c Claim, token int64) any {
 	b := make([]byte, 0, 32)
 	b = append(append(b, c.Number.(string)...), ' ')

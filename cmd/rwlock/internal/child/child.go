@@ -19,7 +19,7 @@ type Child struct {
 }
 
 // Start starts the program at path with the standard files of this process. If standard input is a terminal
-// that belongs to this process, it belongs to the command from now on.
+// with this process in the foreground, the command gets the foreground.
 func Start(path string, argv, env []string) (*Child, error) {
 	c := &Child{terminal: inForeground(), done: make(chan struct{}), stopped: make(chan struct{}, 1)}
 	started := make(chan error)
@@ -27,7 +27,7 @@ func Start(path string, argv, env []string) (*Child, error) {
 	return c, <-started
 }
 
-// run starts the command and waits for it, on one thread: the kernel kills the child when the thread that
+// run starts the command and waits for it on one thread: the kernel kills the child when the thread that
 // started it ends.
 func (c *Child) run(started chan<- error, path string, argv, env []string) {
 	runtime.LockOSThread()

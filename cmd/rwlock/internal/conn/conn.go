@@ -95,8 +95,8 @@ type address struct {
 	url          url.URL // with the first host, and without the kind
 }
 
-// errSyntax does not quote the URL: a character that is not escaped may make part of a password look like a
-// host or a path.
+// errSyntax does not quote the URL: with an unescaped character, part of a password may look like a host or a
+// path.
 var errSyntax = errors.New("cannot be parsed; in user names, passwords and parameters " +
 	"write / as %2F, ? as %3F, # as %23, @ as %40, & as %26 and % as %25")
 
@@ -142,7 +142,7 @@ func parse(rawURL string) (*address, error) {
 	return a, nil
 }
 
-// invalid returns what to say of a URL that go-redis refuses. Its error may quote parameters.
+// invalid returns an error for a URL that go-redis refuses. go-redis's own error may quote parameters.
 func (a *address) invalid(err error) error {
 	if strings.Contains(a.url.RawQuery, "password") {
 		return errSyntax

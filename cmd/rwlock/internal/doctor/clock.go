@@ -18,8 +18,8 @@ const (
 	clockStep  = 10 * time.Millisecond // in that time, beyond what the round trips explain
 )
 
-// clock watches the server's clock: leases end by it, so a step ends them early or late. How far it is from
-// this machine's clock does no harm.
+// clock watches the server's clock: a step ends leases early or late. Its difference from this machine's
+// clock does no harm.
 func clock(ctx context.Context, c *redis.Client) Finding {
 	f := Finding{Check: "clock", Status: OK}
 	start := time.Now()

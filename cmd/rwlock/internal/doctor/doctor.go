@@ -44,8 +44,8 @@ func (i info) number(section, field string) int64 {
 	return n
 }
 
-// Node checks one server: what it is, and what it does with the data. The findings name it as server. votes
-// says that it is one of several that vote.
+// Node checks one server and its configuration. The findings call it server. votes is whether it is one of
+// several servers that vote.
 func Node(ctx context.Context, server string, c *redis.Client, votes bool) []Finding {
 	latency := roundTrip(ctx, c)
 	all, err := c.InfoMap(ctx).Result()
@@ -110,7 +110,7 @@ func role(i info) Finding {
 	return f
 }
 
-// eviction: a server that evicts keys evicts locks, too, as each of their keys has a time to live.
+// eviction: a server that evicts keys also evicts locks, since each of their keys has a time to live.
 func eviction(i info) Finding {
 	policy, limit, used := i.get("memory", "maxmemory_policy"), i.number("memory", "maxmemory"),
 		i.number("memory", "used_memory")

@@ -13,8 +13,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
-// Lock checks what the locks do, with a lock of its own: whether this user may, and whether notifications
-// arrive. A New makes the RWLocks.
+// Lock checks with a lock of its own whether this user may use locks, and whether notifications arrive.
 func Lock(ctx context.Context, client redis.UniversalClient, open func() (*rwlock.RWLock, error),
 	prefix string) []Finding {
 	a, err := open()

@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Scripts checks what the locks need of scripts, beyond that they run: that a script sees no other at work,
-// that Lua calculates as in Redis, and that a message of a script arrives.
+// Scripts checks what the locks need of scripts: that a script runs alone, that Lua calculates as in Redis,
+// and that a message from a script arrives.
 func Scripts(ctx context.Context, client redis.UniversalClient, prefix string) []Finding {
 	return []Finding{isolation(ctx, client, prefix), arithmetic(ctx, client, prefix),
 		announcement(ctx, client, prefix)}
@@ -34,8 +34,7 @@ for _ = 1, 100 do redis.call('EXISTS', KEYS[1]) end
 redis.call('SET', KEYS[1], string.format('%d', n + 1), 'PX', '60000')
 return n + 1`
 
-// isolation has scripts count over two connections. If one runs while another does, some of the counts are
-// lost.
+// isolation runs scripts that count over two connections. If one runs while another does, counts are lost.
 func isolation(ctx context.Context, client redis.UniversalClient, prefix string) Finding {
 	f := Finding{Check: "isolation", Status: OK, Detail: "a script sees no other at work"}
 	key := keyOfDoctor(prefix)
@@ -64,14 +63,14 @@ func isolation(ctx context.Context, client redis.UniversalClient, prefix string)
 	return f
 }
 
-// couldNotRun says that a check found nothing out. The check of rights reports what a user may not do.
+// couldNotRun reports that a check found nothing. The check of rights reports what a user may not do.
 func couldNotRun(f Finding, err error) Finding {
 	f.Status, f.Detail = Unknown, strings.TrimSpace(err.Error())
 	return f
 }
 
-// sums are calculations that the scripts rely on, and their results in Redis, whose Lua is 5.1: numbers that
-// are whole have no point, times in µs are exact, and a text counts as a number.
+// sums are calculations that the scripts rely on, with their results in Redis, whose Lua is 5.1. Whole
+// numbers are printed without a point, times in µs are exact, and a numeric string counts as a number.
 const sums = `
 local us = tonumber('1763763763763763')
 return table.concat({10 / 2 .. '', string.format('%.0f', us + 1), string.format('%d', 3 * 1.0), '10' + 1 .. '',

@@ -28,7 +28,7 @@ type Peer struct {
 }
 
 // Clocks compares the clocks of the masters of a cluster, or of the servers of a quorum. A lock depends on
-// how fast they run, and not on what they show, but clocks that are far apart are clocks that nobody keeps.
+// their rates, not on the times that they show. But clocks that are far apart are probably not synchronized.
 func Clocks(ctx context.Context, peers []Peer) Finding {
 	f := Finding{Check: "clocks", Status: OK}
 	read, unread := readClocks(ctx, peers)
@@ -47,8 +47,8 @@ func Clocks(ctx context.Context, peers []Peer) Finding {
 	return f
 }
 
-// replicaClocks compares the clocks of a master's replicas with the master's: a replica that is promoted goes
-// on with the leases that it has, by its own clock.
+// replicaClocks compares the clocks of a master's replicas with the master's clock: a promoted replica
+// continues the existing leases by its own clock.
 func replicaClocks(ctx context.Context, c *redis.Client, i info) Finding {
 	f := Finding{Check: "failover clock", Status: OK}
 	peers := []Peer{{"the master", c}}

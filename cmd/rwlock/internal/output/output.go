@@ -128,8 +128,8 @@ func JSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// Name returns the name of a lock for people. A name that could not be told from the text around it, or that
-// would move a terminal's cursor, is quoted.
+// Name returns the name of a lock for people. It quotes a name that could be confused with the text around
+// it, or that would move a terminal's cursor.
 func Name(name string) string {
 	odd := func(r rune) bool { return r == utf8.RuneError || r == '"' || r == ' ' || !unicode.IsPrint(r) }
 	if name == "" || strings.ContainsFunc(name, odd) {
