@@ -135,7 +135,7 @@ func (h *Hold) release() {
 	h.client.flush()
 }
 
-// await waits until the server has answered a release, ctx is done, or end has come.
+// await waits until the server has answered a release, or until ctx or end is done.
 func (h *Hold) await(ctx context.Context, end time.Time) error {
 	c := h.client
 	c.mu.Lock()

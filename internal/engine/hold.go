@@ -305,7 +305,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 		c.longest = max(c.longest, lease)
 	}
 	for _, h := range c.holds {
-		// A release or an extension that waits for this does not wait for replicas: they are asked after it.
+		// Releases and extensions do not wait for replicas, which are asked afterwards.
 		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
 			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmBy.Sub(now), mostConfirm))
 		}

@@ -150,7 +150,7 @@ func (d *decoder) waiters(written bool) []Waiter {
 	return list
 }
 
-// readersFirst is how much less the place of a reader in the queue is than its ticket.
+// readersFirst is the difference between a reader's ticket and its place in the queue.
 const readersFirst = 1e12
 
 // left returns what is left of a lease, ms, that counts from a time, µs.

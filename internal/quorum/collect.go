@@ -78,7 +78,7 @@ func (b *ballot) possibleVotes() (n int) {
 	return n
 }
 
-// obstacle returns what is in the way on the other servers of a claim that has the home's vote.
+// obstacle returns what blocks a claim with the home's vote on the other servers.
 func (b *ballot) obstacle() protocol.Obstacle {
 	for i := range b.votes {
 		if v := &b.votes[i]; i != b.home && (v.state == waiting || v.blocked) {

@@ -1,3 +1,3 @@
-// Package browsertest has the test that looks at the page of rwlockdebug with a browser. It is a module of
-// its own, so that users of the library do not download what controls the browser.
+// Package browsertest tests the page of rwlockdebug in a browser. It is a separate module, so that users of
+// the library do not download the packages that control the browser.
 package browsertest
