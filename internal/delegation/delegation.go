@@ -340,8 +340,9 @@ func (d *Layer) grant(now time.Time, e *entry) {
 	if e.mode == protocol.Write {
 		n.token++
 	}
-	n.used, e.until = now, n.until
+	n.used = now
 	n.served++
+	e.rely(e.ask)
 	d.answer(now, e.ask, protocol.Reply{Token: n.token, Lent: n.lent})
 }
 
@@ -413,9 +414,9 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 	}
 }
 
-// confirm tells the engine that a hold lasts for as long as the delegation does.
+// confirm tells the engine that a hold lasts for its lease, or for as long as the delegation does.
 func (d *Layer) confirm(now time.Time, e *entry, r *engine.Request) {
-	e.until = e.name.until
+	e.rely(r)
 	d.answer(now, r, protocol.Reply{Code: protocol.Done, Lent: e.name.lent})
 }
 

@@ -272,6 +272,40 @@ func TestHoldsLastAsLongAsTheirDelegationIsRenewed(t *testing.T) {
 	require.Equal(t, engine.Lapsed, h.State(), "nothing renews it any more")
 }
 
+// D1: a hold under a delegation whose own lease is shorter than the delegation's is renewed at its own pace.
+func TestShorterLeaseUnderADelegationIsRenewed(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	outer := r.write()
+	again := r.call(engine.Hold{Mode: protocol.Write, Owner: outer.Owner, Lease: lease / 10})
+	require.NoError(t, r.release(outer))
+	for range 50 {
+		r.pass(lease / 20)
+		for r.sends(lua.Delegate) > 0 {
+			r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + 2*block})
+		}
+		require.Equal(t, engine.Live, again.State())
+	}
+	require.NoError(t, r.release(again))
+}
+
+// D1: who enters again for less than what is left of the delegation does not shorten the hold.
+func TestReentryForAShortTimeLeavesTheHoldAlone(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Read)
+	h := r.read()
+	for i := range 300 {
+		if i == 138 { // the delegation has been renewed, and what the engine knows of is about to end
+			r.call(engine.Hold{Mode: protocol.Read, Owner: h.Owner, Lease: lease / 4})
+		}
+		r.pass(lease / 100)
+		for r.sends(lua.Delegate) > 0 {
+			r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1})
+		}
+		require.Equal(t, engine.Live, h.State())
+	}
+}
+
 // D1: a hold under a delegation can be made longer than the delegation's lease: the delegation is renewed for
 // that long.
 func TestExtendedHoldExtendsTheDelegation(t *testing.T) {

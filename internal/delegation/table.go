@@ -34,6 +34,15 @@ type entry struct {
 	until  time.Time // of a holder: until when the engine was told that it may rely on the hold
 }
 
+// rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before
+// the delegation.
+func (e *entry) rely(r *engine.Request) {
+	e.until = e.name.until
+	if until := engine.Deadline(r.Sent, r.Lease.Duration); until.Before(e.until) {
+		e.until = until
+	}
+}
+
 // place is where a claim is.
 type place uint8
 

@@ -441,7 +441,7 @@ func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
 	case fresh, c.doubtful:
 		at = now
 	case c.lent > 0:
-		at = c.deadline.Add(-c.lent / lentPart)
+		at = c.deadline.Add(-min(c.lent, longest) / lentPart)
 	default:
 		at = c.sent.Add(c.period(longest))
 	}
