@@ -175,11 +175,19 @@ func (t *table) newProcess(seed uint64, c Climate) process {
 	if c.Delegates {
 		n.layer = delegation.New(delegation.Config{
 			Instance: fmt.Sprintf("instance%03d", len(t.nodes)), Owner: protocol.Owner{Process: n.process},
-			Lease: max(t.w.lease/10, 150*time.Millisecond), Hold: t.w.lease, Observe: true, Eager: rng.IntN(2) == 0,
+			Lease: delegationLease(rng, t.w.lease), Hold: t.w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
 	}
 	t.nodes = append(t.nodes, n)
 	return n
+}
+
+// delegationLease draws the lease of a process's delegations: that of holds, or a tenth of it.
+func delegationLease(rng *rand.Rand, lease time.Duration) time.Duration {
+	if rng.IntN(2) == 0 {
+		return lease
+	}
+	return max(lease/10, 150*time.Millisecond)
 }
 
 // clock is the time by the process's own clock.
@@ -225,6 +233,10 @@ func (n *node) flush() {
 		h.Tag.(*grip).wake()
 	}
 	for _, e := range fx.Events {
+		if e.Kind == engine.Acquired {
+			g := e.Hold.Tag.(*grip)
+			g.under = e.Path == engine.ByDelegation || e.Path == engine.ByReentry && g.joins()
+		}
 		n.w.see(describe(e), 1)
 	}
 	if fx.Listen {
@@ -286,6 +298,7 @@ type grip struct {
 	hold     engine.Hold
 	waits    *task
 	over     bool // released, or lost
+	under    bool // it is under a delegation
 	released bool
 	lost     func(error)
 }
@@ -362,6 +375,14 @@ func (n *node) acquire(c call) (hold, error) {
 func (g *grip) token() int64 { return g.hold.Token() }
 func (g *grip) owner() any   { return g.hold.Owner }
 func (g *grip) good() bool   { return !g.over }
+func (g *grip) lent() bool   { return g.under }
+
+// joins reports whether the owner has a hold under a delegation.
+func (g *grip) joins() bool {
+	return slices.ContainsFunc(g.n.holds, func(other *grip) bool {
+		return other.under && !other.over && other.hold.Name == g.hold.Name && other.hold.Owner == g.hold.Owner
+	})
+}
 
 func (g *grip) whenLost(fn func(error)) {
 	g.lost = fn

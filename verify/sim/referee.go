@@ -200,9 +200,9 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 }
 
 // excused reports whether a hold was asked for before a loss of data that its holder need not know of yet: it
-// hears of that by the next renewal, if there is one.
+// hears of that by the next renewal, if there is one. A delegation that was lost is used until its renewal.
 func (r *referee) excused(lk *watched, s *stay) bool {
-	return !lk.lossAt.IsZero() && !s.asked.After(lk.lossAt) &&
+	return !lk.lossAt.IsZero() && (!s.asked.After(lk.lossAt) || s.hold.lent()) &&
 		(s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
 }
 
@@ -218,6 +218,9 @@ func (r *referee) unsettled(lk *watched) bool {
 
 func (r *referee) checkToken(lk *watched, s *stay) {
 	t := s.hold.token()
+	if s.hold.lent() && r.excused(lk, s) {
+		return
+	}
 	if s.mode == rwlock.Write {
 		// A read hold that was lost in a loss of data may have a token from before it.
 		if t <= lk.lastWrit || t <= lk.lastRead {

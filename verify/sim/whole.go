@@ -109,8 +109,11 @@ func (b *bubble) newProcess(seed uint64, c Climate) process {
 		o.DialerRetries = 1 // it waits between them under a mutex
 		o.Protocol = protocol
 	})
-	rw, err := rwlock.New(p.client, rwlock.WithLease(b.w.lease),
-		rwlock.WithLogger(slog.New(slog.DiscardHandler)))
+	opts := []rwlock.Option{rwlock.WithLease(b.w.lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
+	if c.Delegates {
+		opts = append(opts, rwlock.WithDelegation(delegationLease(p.rng, b.w.lease)))
+	}
+	rw, err := rwlock.New(p.client, opts...)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -159,18 +162,20 @@ func (p *whole) acquire(c call) (hold, error) {
 	p.b.mu.Lock()
 	defer p.b.mu.Unlock()
 	p.b.keep = append(p.b.keep, h)
-	return &held{h, h.Context()}, nil
+	return &held{h, h.Context(), p.b.w.climate.Delegates}, nil
 }
 
 // A held is a hold of a whole RWLock.
 type held struct {
-	h   *rwlock.Hold
-	ctx context.Context
+	h         *rwlock.Hold
+	ctx       context.Context
+	delegates bool
 }
 
 func (h *held) token() int64 { return h.h.Token() }
 func (h *held) owner() any   { return h.h.Owner() }
 func (h *held) good() bool   { return h.ctx.Err() == nil }
+func (h *held) lent() bool   { return h.delegates }
 
 func (h *held) whenLost(fn func(error)) {
 	context.AfterFunc(h.ctx, func() { fn(context.Cause(h.ctx)) })

@@ -84,6 +84,7 @@ type hold interface {
 	token() int64
 	owner() any
 	good() bool                       // its context is not cancelled
+	lent() bool                       // it is under a delegation, or may be
 	whenLost(fn func(cause error))    // unless it is released before
 	linger(d time.Duration)           // for d, or until it is lost
 	unlock(limit time.Duration) error // as call.limit
