@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -76,6 +77,7 @@ func faults() []fault {
 		}},
 		{name: "SCRIPT FLUSH", exact: true, inject: func(m *mint) { m.do("SCRIPT", "FLUSH") }},
 		{name: "FLUSHALL", inject: func(m *mint) { m.flushAll() }},
+		{name: "ForceUnlock", inject: (*mint).force},
 		{name: "maxmemory, noeviction", exact: true, inject: during(3, func(n *node) { n.limit("1") },
 			func(n *node) { n.limit("0") })},
 		{name: "maxmemory, volatile-lru", inject: func(m *mint) {
@@ -241,6 +243,19 @@ func (n *node) stand(d time.Duration) {
 	n.server.Resume()
 }
 
+// force drops the holds of every lock.
+func (m *mint) force() {
+	m.tb.Helper()
+	for _, name := range m.names {
+		m.lossy()
+		m.must(m.witness.ForceUnlock(context.Background(), name))
+		m.lossy()
+	}
+	// What was reserved for a delegation that was dropped is ahead of the clock until its lease would have ended.
+	// Tokens do not outlive a loss of data until then.
+	m.pass(m.plan.Delegate)
+}
+
 // needs returns why a fault cannot be had on this machine, or "".
 func needs(clocks bool) string {
 	if clocks {
@@ -280,7 +295,7 @@ func chaos(tb testing.TB, list []fault, d time.Duration, procs int, seed uint64)
 // fits reports whether what is planned can happen in a mint of another plan.
 func (p plan) fits(o plan) bool {
 	return p.clock == o.clock && slices.Equal(p.args, o.args) && p.servers == o.servers && p.Pool == o.Pool &&
-		p.names == o.names
+		p.names == o.names && p.cluster == o.cluster
 }
 
 // suffer injects the fault, and waits until the workers have got over it.
@@ -290,7 +305,7 @@ func (m *mint) suffer(f fault) {
 	f.inject(m)
 	m.struckOver()
 	m.progress(2*m.lease + 5*time.Second)
-	if len(m.nodes) > 1 {
+	if m.plan.servers > 1 {
 		m.pass(heal)
 	}
 }
@@ -299,6 +314,7 @@ func (m *mint) suffer(f fault) {
 type summary struct {
 	Acquired, Failed int
 	Quit             int // calls that had little time, were cancelled, or only tried
+	Local, Unsure    int // holds that were granted from memory, and those of them that are left out
 	LongestRead      time.Duration
 	LongestWrite     time.Duration
 	Faults           map[string]int
@@ -311,15 +327,36 @@ type summary struct {
 	HandoverAfterCrash time.Duration // the longest
 }
 
+// add adds up runs.
+func (s *summary) add(o summary) {
+	if s.Faults == nil {
+		s.Faults = map[string]int{}
+	}
+	for name, n := range o.Faults {
+		s.Faults[name] += n
+	}
+	for _, n := range []struct{ to, of *int }{
+		{&s.Acquired, &o.Acquired}, {&s.Failed, &o.Failed}, {&s.Quit, &o.Quit}, {&s.Lost, &o.Lost},
+		{&s.Local, &o.Local}, {&s.Unsure, &o.Unsure}, {&s.HistoryOps, &o.HistoryOps}, {&s.Processes, &o.Processes},
+	} {
+		*n.to += *n.of
+	}
+	s.Fenced.Add(o.Fenced)
+	s.Unfenced.Add(o.Unfenced)
+	s.LongestRead, s.LongestWrite = max(s.LongestRead, o.LongestRead), max(s.LongestWrite, o.LongestWrite)
+	s.HandoverAfterCrash = max(s.HandoverAfterCrash, o.HandoverAfterCrash)
+	s.Broken = append(s.Broken, o.Broken...)
+}
+
 // String describes a run in one line.
 func (s summary) String() string {
 	var kinds []string
 	for _, k := range slices.Sorted(maps.Keys(s.Faults)) {
 		kinds = append(kinds, fmt.Sprintf("%s ×%d", k, s.Faults[k]))
 	}
-	return fmt.Sprintf("%d holds, %d calls failed, %d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
+	return fmt.Sprintf("%d holds (%d from memory, of which %d are left out of the history), %d calls failed, %d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
 		"unfenced: %d steps, %d violations, %d late; longest wait: read %v, write %v, after a crash %v; %d operations; %s",
-		s.Acquired, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused,
+		s.Acquired, s.Local, s.Unsure, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused,
 		s.Fenced.Violations,
 		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late,
 		s.LongestRead.Round(time.Millisecond),

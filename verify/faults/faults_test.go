@@ -1,11 +1,13 @@
 package faults
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,6 +29,7 @@ var (
 	seed    = flag.Uint64("seed", 1, "what random choices follow from")
 	servers = flag.String("servers", "3", "how many servers vote")
 	leases  = flag.String("leases", "10s", "the leases on clusters and behind sentinels")
+	lends   = flag.Duration("delegate", 0, "the lease of delegations, in the tests of single servers and clusters")
 	every   = flag.Bool("every", false, "every fault of clusters and sentinels, on a machine that is quiet")
 )
 
@@ -67,7 +70,7 @@ func (t *table) set(i int, row fmt.Stringer) {
 // promises say so, a holder that looks at its context needs no fence.
 func TestNoFaultGetsPastTheFence(t *testing.T) {
 	testredis.Need(t)
-	for _, f := range faults() {
+	for _, f := range delegated(faults(), *lends) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			available(t, f.plan.clock)
@@ -132,6 +135,39 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 		})
 	}
 }
+
+// The same while locks are delegated to the processes: over one server with every fault, over one with those
+// that lose no data, where holders need no fence, and over a cluster.
+func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
+	testredis.Need(t)
+	lossless := slices.DeleteFunc(faults(), func(f fault) bool { return !f.exact })
+	for name, list := range map[string][]fault{
+		"one server": faults(), "without loss": lossless, "cluster": clusterFaults(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			list := delegated(list, cmp.Or(*lends, time.Second))
+			var sum summary
+			for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
+				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+					s := chaos(t, list, min(*length, round), *procs, seed)
+					assert.Empty(t, s.Broken)
+					assert.Zero(t, s.Fenced.Violations)
+					if name == "without loss" {
+						assert.Zero(t, s.Unfenced.Violations)
+					}
+					assert.Positive(t, s.HistoryOps)
+					sum.add(s)
+				})
+			}
+			t.Log(sum)
+			assert.Greater(t, sum.Local, sum.Acquired/6, "holds that were granted from memory")
+		})
+	}
+}
+
+// round bounds how long a history is that is looked at.
+const round = 20 * time.Second
 
 // Where nothing excludes anybody, the money and the history both show it, and the history can be looked at.
 func TestALockWithoutExclusionIsFoundOut(t *testing.T) {

@@ -25,6 +25,7 @@ type plan struct {
 	config
 	procs   int      // worker processes; 0 for 4
 	servers int      // 0 for 1; several are a quorum
+	cluster bool     // instead of servers, a cluster of three masters with a replica each
 	sides   int      // proxies before each server, to break what some of the workers see; 0 for 1
 	args    []string // of the servers
 	names   int      // locks; 0 for 2
@@ -41,6 +42,7 @@ type mint struct {
 	*rig
 	*node   // the first
 	nodes   []*node
+	cluster *testredis.Cluster
 	plan    plan
 	lease   time.Duration
 	bank    *bank.Server
@@ -65,10 +67,19 @@ func newMint(tb testing.TB, p plan) *mint {
 	m.must(err)
 	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 	var direct []redis.UniversalClient
+	if p.cluster {
+		m.cluster = testredis.StartReplicatedCluster(tb, masters)
+		for _, s := range m.cluster.Nodes {
+			m.nodes = append(m.nodes, m.reach(&node{mint: m, server: s}))
+		}
+		direct = append(direct, m.cluster.Client())
+	}
 	for range p.servers {
-		n := m.serve(dir)
-		m.nodes = append(m.nodes, n)
-		direct = append(direct, n.server.Client())
+		if !p.cluster {
+			n := m.serve(dir)
+			m.nodes = append(m.nodes, n)
+			direct = append(direct, n.server.Client())
+		}
 	}
 	m.node, m.broken = m.nodes[0], m.nodes[:1]
 	m.plan.Bank = filepath.Join(dir, "s")
@@ -79,7 +90,11 @@ func newMint(tb testing.TB, p plan) *mint {
 	m.must(err)
 	tb.Cleanup(func() { _ = m.witness.Close() })
 	for i := range p.names {
-		m.names = append(m.names, fmt.Sprint("lock ", i))
+		name := fmt.Sprint("lock ", i)
+		if p.cluster {
+			name = m.cluster.On(i%masters, name)
+		}
+		m.names = append(m.names, name)
 	}
 	for range p.procs {
 		m.spawn()
@@ -94,8 +109,10 @@ func (m *mint) spawn() *process {
 	c.Names, c.Lease, c.Hold, c.Wait = m.names, m.lease, m.lease/75, 8*m.lease
 	c.Owners, c.First = 3, 3*id
 	c.Seed += uint64(id)
+	c.Process, c.Cluster, c.Via = id, m.plan.cluster, map[string]string{}
 	for _, n := range m.nodes {
-		c.Addrs = append(c.Addrs, n.proxies[id%m.plan.sides].Addr())
+		proxy := n.proxies[id%m.plan.sides].Addr()
+		c.Addrs, c.Via[n.server.Addr()] = append(c.Addrs, proxy), proxy
 	}
 	return m.start(c)
 }
@@ -129,13 +146,26 @@ func (m *mint) work(n int) {
 	m.await(30*time.Second+20*m.lease, "the workers work", func() bool { return m.Acquired >= n })
 }
 
-// progress waits until somebody has got each lock anew; it returns how long that took.
+// progress waits until somebody has got each lock anew, or nobody has wanted it for a lease although each process
+// has a lock that it uses most; it returns how long that took.
 func (m *mint) progress(within time.Duration) time.Duration {
 	m.tb.Helper()
 	start := time.Now()
 	return m.await(within, "every lock is had again", func() bool {
-		return !slices.ContainsFunc(m.names, func(name string) bool { return m.last[name].Before(start) })
+		return !slices.ContainsFunc(m.names, func(name string) bool {
+			return m.last[name].Before(start) && (m.plan.Delegate == 0 || time.Since(start) < m.lease || m.wanted(name))
+		})
 	})
+}
+
+// wanted reports whether a process that runs waits for a lock. It is called with mu held.
+func (m *mint) wanted(name string) bool {
+	for k, e := range m.asked {
+		if p := m.procs[k[0]-1]; e.Name == name && !p.killed && p.stops.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // endWorkers ends the workers in good order.
@@ -174,6 +204,8 @@ const mark = "rwlock:mark"
 // check has porcupine look at the history, and takes stock of the money. The workers must have ended.
 func (m *mint) check() {
 	events, _ := m.seen()
+	m.known.Delegation = m.plan.Delegate
+	events, m.Unsure = m.known.Sure(events)
 	ops, broken := history.Assemble(events, m.known)
 	m.Broken = append(m.Broken, append(broken, history.Disorder(events)...)...)
 	if err := history.Check(ops); err != nil {
@@ -271,6 +303,12 @@ func (m *mint) serve(dir string) *node {
 		conf.Env = n.clock.Env
 	}
 	n.server = testredis.StartWith(m.tb, conf)
+	return m.reach(n)
+}
+
+// reach puts proxies before a server.
+func (m *mint) reach(n *node) *node {
+	m.tb.Helper()
 	for range m.plan.sides {
 		n.proxies = append(n.proxies, faultproxy.New(m.tb, n.server.Addr()))
 	}
@@ -284,10 +322,10 @@ func (n *node) do(args ...any) {
 	n.mint.must(n.admin.Do(context.Background(), args...).Err())
 }
 
-// loses notes that the server loses data, or time. One of several may lose its data: the others make up for
-// it.
+// loses notes that the server loses data, or time. One of several that vote may lose its data: the others make
+// up for it.
 func (n *node) loses() {
-	if len(n.mint.nodes) == 1 {
+	if len(n.mint.nodes) == 1 || n.mint.cluster != nil {
 		n.mint.lossy()
 	}
 }

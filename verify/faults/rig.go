@@ -151,6 +151,8 @@ func (r *rig) take(p *process, e history.Event) {
 		}
 		*longest = max(*longest, time.Duration(e.At-r.asked[k].At))
 		delete(r.asked, k)
+	case history.Local:
+		r.Local++
 	case history.Loses:
 		r.Lost++
 	}

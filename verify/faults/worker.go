@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"log"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -23,13 +25,15 @@ import (
 
 // A config is what a worker process is told when it starts.
 type config struct {
-	Addrs    []string // of the server, of all that are a quorum, or of nodes
-	Cluster  bool     // the nodes are of a cluster
-	Sentinel string   // the name of the master, if the nodes are sentinels
+	Addrs    []string          // of the server, of all that are a quorum, or of nodes
+	Cluster  bool              // the nodes are of a cluster
+	Via      map[string]string // addresses of proxies, by those of the cluster's nodes
+	Sentinel string            // the name of the master, if the nodes are sentinels
 	Prefix   string
 	Process  int
 	Lease    time.Duration
-	Pool     int // the size of the client's connection pool; 0 for the usual
+	Delegate time.Duration // the lease of delegations; 0 for none
+	Pool     int           // the size of the client's connection pool; 0 for the usual
 
 	// Owners move money, from the start on.
 	Owners   int // each is a goroutine
@@ -83,6 +87,7 @@ type worker struct {
 	pulse   atomic.Int64 // when the process was last seen to run
 	stalled atomic.Int64 // when it last found that it had not
 	wg      sync.WaitGroup
+	owners  sync.Map // the numbers of owners
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -113,13 +118,17 @@ func (c config) work() error {
 	if c.Prefix != "" {
 		opts = append(opts, rwlock.WithPrefix(c.Prefix))
 	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	w := &worker{config: c, ctx: ctx, struck: make(chan struct{}), out: json.NewEncoder(os.Stdout)}
+	if c.Delegate > 0 {
+		opts = append(opts, rwlock.WithDelegation(c.Delegate), rwlock.WithObserver(rwlock.ObserverFunc(w.observe)))
+	}
 	rw, err := over(clients, opts...)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	w := &worker{config: c, rw: rw, ctx: ctx, struck: make(chan struct{}), out: json.NewEncoder(os.Stdout)}
+	w.rw = rw
 	go w.beat()
 	if c.Hog {
 		go w.hog(clients[0])
@@ -151,6 +160,15 @@ func (c config) work() error {
 	return err
 }
 
+// observe reports what is granted from memory.
+func (w *worker) observe(e rwlock.Event) {
+	if e.Kind == rwlock.EventAcquired && e.Path == rwlock.PathDelegated {
+		n, _ := w.owners.Load(e.Owner)
+		owner, _ := n.(int)
+		w.report(history.Event{At: e.Time.UnixNano(), What: history.Local, Owner: owner, Name: e.Name})
+	}
+}
+
 // dial returns the clients of the worker.
 func (c config) dial() (clients []redis.UniversalClient) {
 	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
@@ -161,7 +179,11 @@ func (c config) dial() (clients []redis.UniversalClient) {
 		}))
 	case c.Cluster:
 		return append(clients, redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: c.Addrs, MaintNotificationsConfig: quiet,
+			Addrs: c.Addrs, PoolSize: c.Pool, MaintNotificationsConfig: quiet,
+			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, network, cmp.Or(c.Via[addr], addr))
+			},
 		}))
 	}
 	for _, addr := range c.Addrs {
@@ -261,7 +283,9 @@ func (w *worker) owner(n int) {
 	}
 	defer client.Close()
 	o := &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
-	o.ctx = rwlock.WithOwner(context.Background(), rwlock.NewOwner())
+	self := rwlock.NewOwner()
+	w.owners.Store(self, n)
+	o.ctx = rwlock.WithOwner(context.Background(), self)
 	for w.ctx.Err() == nil {
 		w.rest(o.upTo(w.Hold))
 		if w.ctx.Err() == nil {
@@ -288,8 +312,17 @@ type hold struct {
 }
 
 func (o *owner) round() {
-	name := o.Names[o.rng.IntN(len(o.Names))]
-	h := o.lock(name, o.rng.IntN(100) >= o.Reads)
+	name, write := o.Names[o.rng.IntN(len(o.Names))], o.rng.IntN(100) >= o.Reads
+	if last := len(o.Names) - 1; o.Delegate > 0 {
+		// Most often it is the lock of the process, or one that all read.
+		switch n := o.rng.IntN(100); {
+		case n < 70:
+			name = o.Names[o.Process%last]
+		case n < 90:
+			name, write = o.Names[last], o.rng.IntN(100) < 2
+		}
+	}
+	h := o.lock(name, write)
 	if h == nil {
 		return
 	}

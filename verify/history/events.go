@@ -31,6 +31,7 @@ type What string
 const (
 	Starts What = "starts" // the process is ready
 	Asks   What = "asks"   // a lock call begins
+	Local  What = "local"  // the owner's call is granted from memory, since the lock is delegated to the process
 	Has    What = "has"    // it returns a hold
 	Fails  What = "fails"  // it returns an error
 	Quits  What = "quits"  // it returns an error, as it had little time, was cancelled, or only tried
@@ -49,16 +50,24 @@ type Span struct{ From, To int64 }
 type Known struct {
 	Pauses map[int][]Span // by process
 	Losses []int64        // when the server lost data, or its clock jumped
+
+	// Delegation is the lease of delegations. A process may grant locks from memory for as long after a loss,
+	// until it renews its delegation, and a release under it says nothing of the loss.
+	Delegation time.Duration
 }
 
 // wakes is how long after a pause a process may take to notice what it slept through.
 const wakes = int64(500 * time.Millisecond)
+
+// returns is how long after a grant from memory the call may return.
+const returns = 100 * time.Millisecond
 
 // Tried is a hold, or the attempt to get one.
 type tried struct {
 	process            int
 	ask                Event
 	has, leaving, gone bool
+	local              bool
 	leavesAt           int64
 	lossObserved       bool
 }
@@ -146,6 +155,10 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 			open[k] = &tried{process: e.Process, ask: e}
 		case Fails, Quits:
 			delete(open, k)
+		case Local:
+			for _, t := range open {
+				t.local = t.local || !t.has && t.process == e.Process && t.ask.Owner == e.Owner
+			}
 		case Has:
 			t.has, t.ask.Token = true, e.Token
 			op(t, Acquire, t.ask.At, e.At)
@@ -161,6 +174,8 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 			case t.gone && e.Error == "" && t.lossObserved:
 				broken = append(broken, fmt.Sprintf("owner %d: Unlock says nothing of the loss of %q", e.Owner, e.Name))
 			case t.gone:
+			case e.Error == "" && t.local:
+				op(t, Release, known.lost(t, t.leavesAt), e.At)
 			case e.Error == "":
 				op(t, Release, t.leavesAt, e.At)
 			case e.Error == "lost":
@@ -204,12 +219,57 @@ func (known Known) earliest(t *tried, noticed int64) int64 {
 			at = min(at, p.From)
 		}
 	}
+	return max(known.lost(t, at), t.ask.At)
+}
+
+// lost returns when the server first lost data after a hold was asked for, or a time if it did not until then.
+func (known Known) lost(t *tried, at int64) int64 {
 	for _, loss := range known.Losses {
-		if t.ask.At <= loss && loss <= noticed {
-			at = min(at, loss)
+		if t.ask.At <= loss && loss <= at {
+			at = loss
 		}
 	}
-	return max(at, t.ask.At)
+	return at
+}
+
+// Sure returns the events without those of holds that a process has granted from memory when it may have lost
+// the delegation and need not have known of it yet: only the fence is sure to exclude others then. It also
+// returns how many such holds there are.
+func (known Known) Sure(events []Event) (sure []Event, left int) {
+	events = inOrder(events)
+	type owner struct {
+		process, owner int
+		name           string
+	}
+	type key struct{ process, hold int }
+	inside, local, drop := map[owner]int{}, map[owner]bool{}, map[key]bool{}
+	for _, e := range events {
+		o := owner{e.Process, e.Owner, e.Name}
+		switch e.What {
+		case Local:
+			local[o] = true
+		case Has:
+			lost := slices.ContainsFunc(known.Losses, func(loss int64) bool {
+				return loss <= e.At && e.At-loss <= int64(known.Delegation+returns)
+			})
+			if local[o] && lost {
+				drop[key{e.Process, e.Hold}] = true
+			}
+			inside[o]++
+		case Left:
+			if inside[o]--; inside[o] <= 0 {
+				delete(inside, o)
+				delete(local, o)
+			}
+		case Fails, Quits:
+			if inside[o] == 0 {
+				delete(local, o)
+			}
+		}
+	}
+	return slices.DeleteFunc(events, func(e Event) bool {
+		return e.Hold != 0 && drop[key{e.Process, e.Hold}]
+	}), len(drop)
 }
 
 // Disorder returns the grants whose tokens do not grow: a writer's must be larger than that of every grant

@@ -43,6 +43,12 @@ type Counts struct {
 	Late int64
 }
 
+// Add adds up counts.
+func (c *Counts) Add(o Counts) {
+	c.Reads, c.Writes, c.Refused = c.Reads+o.Reads, c.Writes+o.Writes, c.Refused+o.Refused
+	c.Violations, c.Late = c.Violations+o.Violations, c.Late+o.Late
+}
+
 // New returns an account; a fenced one refuses tokens that are out of date.
 func New(fenced bool) *Account {
 	return &Account{fenced: fenced, balances: [2]int64{Total, 0}, total: Total, version: 1}
