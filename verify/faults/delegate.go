@@ -73,7 +73,9 @@ func (m *mint) masterOf(name string) *node {
 		client, err = c.MasterForKey(context.Background(), name)
 		return err == nil && client.Ping(context.Background()).Err() == nil
 	})
-	return m.nodes[slices.IndexFunc(m.nodes, func(n *node) bool { return n.server.Addr() == client.Options().Addr })]
+	return m.nodes[slices.IndexFunc(m.nodes, func(n *node) bool {
+		return n.server.Addr() == client.Options().Addr
+	})]
 }
 
 // master returns the master of a lock, at random.

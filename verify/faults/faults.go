@@ -354,7 +354,8 @@ func (s summary) String() string {
 	for _, k := range slices.Sorted(maps.Keys(s.Faults)) {
 		kinds = append(kinds, fmt.Sprintf("%s ×%d", k, s.Faults[k]))
 	}
-	return fmt.Sprintf("%d holds (%d from memory, of which %d are left out of the history), %d calls failed, %d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
+	return fmt.Sprintf("%d holds (%d from memory, of which %d are left out of the history), %d calls failed, "+
+		"%d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
 		"unfenced: %d steps, %d violations, %d late; longest wait: read %v, write %v, after a crash %v; %d operations; %s",
 		s.Acquired, s.Local, s.Unsure, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused,
 		s.Fenced.Violations,

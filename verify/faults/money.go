@@ -146,8 +146,8 @@ func (m *mint) work(n int) {
 	m.await(30*time.Second+20*m.lease, "the workers work", func() bool { return m.Acquired >= n })
 }
 
-// progress waits until somebody has got each lock anew, or nobody has wanted it for a lease although each process
-// has a lock that it uses most; it returns how long that took.
+// progress waits until somebody has got each lock again, and returns how long that took. A lock that is delegated
+// may be used by one process only: after a lease it counts if nobody waits for it.
 func (m *mint) progress(within time.Duration) time.Duration {
 	m.tb.Helper()
 	start := time.Now()
