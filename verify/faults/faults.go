@@ -251,8 +251,8 @@ func (m *mint) force() {
 		m.must(m.witness.ForceUnlock(context.Background(), name))
 		m.lossy()
 	}
-	// What was reserved for a delegation that was dropped is ahead of the clock until its lease would have ended.
-	// Tokens do not outlive a loss of data until then.
+	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended. If the
+	// server lost its data before, tokens would start again from the clock.
 	m.pass(m.plan.Delegate)
 }
 
@@ -357,8 +357,8 @@ func (s summary) String() string {
 	return fmt.Sprintf("%d holds (%d from memory, of which %d are left out of the history), %d calls failed, "+
 		"%d holds lost, %d processes; fenced: %d steps, %d refused, %d violations; "+
 		"unfenced: %d steps, %d violations, %d late; longest wait: read %v, write %v, after a crash %v; %d operations; %s",
-		s.Acquired, s.Local, s.Unsure, s.Failed, s.Lost, s.Processes, s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused,
-		s.Fenced.Violations,
+		s.Acquired, s.Local, s.Unsure, s.Failed, s.Lost, s.Processes,
+		s.Fenced.Reads+s.Fenced.Writes, s.Fenced.Refused, s.Fenced.Violations,
 		s.Unfenced.Reads+s.Unfenced.Writes, s.Unfenced.Violations, s.Unfenced.Late,
 		s.LongestRead.Round(time.Millisecond),
 		s.LongestWrite.Round(time.Millisecond), s.HandoverAfterCrash.Round(time.Millisecond), s.HistoryOps,

@@ -146,14 +146,15 @@ func (m *mint) work(n int) {
 	m.await(30*time.Second+20*m.lease, "the workers work", func() bool { return m.Acquired >= n })
 }
 
-// progress waits until somebody has got each lock again, and returns how long that took. A lock that is delegated
-// may be used by one process only: after a lease it counts if nobody waits for it.
+// progress waits until somebody has got each lock again, and returns how long that took. A lock that is
+// delegated may be used by one process only: after a lease, it is enough that nobody waits for it.
 func (m *mint) progress(within time.Duration) time.Duration {
 	m.tb.Helper()
 	start := time.Now()
 	return m.await(within, "every lock is had again", func() bool {
 		return !slices.ContainsFunc(m.names, func(name string) bool {
-			return m.last[name].Before(start) && (m.plan.Delegate == 0 || time.Since(start) < m.lease || m.wanted(name))
+			rests := m.plan.Delegate > 0 && time.Since(start) > m.lease && !m.wanted(name)
+			return m.last[name].Before(start) && !rests
 		})
 	})
 }
@@ -322,8 +323,8 @@ func (n *node) do(args ...any) {
 	n.mint.must(n.admin.Do(context.Background(), args...).Err())
 }
 
-// loses notes that the server loses data, or time. One of several that vote may lose its data: the others make
-// up for it.
+// loses notes that the server loses data, or time. One of several that vote may lose its data: the others
+// make up for it.
 func (n *node) loses() {
 	if len(n.mint.nodes) == 1 || n.mint.cluster != nil {
 		n.mint.lossy()

@@ -222,7 +222,8 @@ func (known Known) earliest(t *tried, noticed int64) int64 {
 	return max(known.lost(t, at), t.ask.At)
 }
 
-// lost returns when the server first lost data after a hold was asked for, or a time if it did not until then.
+// lost returns when the server first lost data after a hold was asked for, or a time if it did not until
+// then.
 func (known Known) lost(t *tried, at int64) int64 {
 	for _, loss := range known.Losses {
 		if t.ask.At <= loss && loss <= at {
