@@ -93,8 +93,9 @@ const (
 	EventEnded         EventKind = engine.Ended         // a hold has ended
 	EventRenewed       EventKind = engine.Renewed       // the lease of an owner's holds was renewed
 	EventRenewalFailed EventKind = engine.RenewalFailed // a renewal has failed, and is tried again
-	EventWoken         EventKind = engine.Woken         // a waiting call was notified of its grant: see Event.Path
-	EventWithdrawn     EventKind = engine.Withdrawn     // the server knows that a call has given up
+	// a waiting call was notified of its grant: see Event.Path
+	EventWoken     EventKind = engine.Woken
+	EventWithdrawn EventKind = engine.Withdrawn // the server knows that a call has given up
 	// fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
 	EventVoting EventKind = engine.Voting
 	// the server has delegated a lock to the RWLock: see WithDelegation; Name and Mode are set

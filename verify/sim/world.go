@@ -342,6 +342,13 @@ func (w *world) trouble(rng *rand.Rand) {
 			w.mini().Del(key)
 		}
 	})
+	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended, if it
+	// was dropped, or is back. If the server lost its data before, tokens would start again from the clock.
+	catchUp := func() {
+		if c.Delegates {
+			w.sleep(w.lease)
+		}
+	}
 	add(c.Failovers, func() {
 		becomes := w.copy()
 		lag := upTo(50 * maxLatency)
@@ -349,6 +356,7 @@ func (w *world) trouble(rng *rand.Rand) {
 		declareAll()
 		w.Note("a replica takes over that is %v behind", lag)
 		becomes()
+		catchUp()
 	})
 	var ahead time.Duration // of the true time: the server's clock
 	add(c.Steps, func() {
@@ -388,6 +396,7 @@ func (w *world) trouble(rng *rand.Rand) {
 		err := h.current().force(n, w.lease)
 		w.Note("process %d has forced %q: %v", h.id, n, err)
 		w.declare(n)
+		catchUp()
 	})
 	if len(acts) == 0 {
 		return
