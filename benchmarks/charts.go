@@ -26,47 +26,16 @@ type chart struct {
 // markdown returns c as a picture of performance.md.
 func (c *chart) markdown() string { return fmt.Sprintf("![%s](performance/%s.svg)", c.title, c.file) }
 
-// charts are those beside the scenes' own.
+// charts are those beside the scenes' own: what changes with a parameter.
 var charts = []*chart{
-	{
-		file: "latency", title: "Latency of an uncontended pair, in relation to the floor",
-		draw: bars("× floor",
-			series{"write", against(floor, "write-pair", 0, Latency)},
-			series{"read", against(floor, "read-pair", 0, Latency)}),
-	}, {
-		file: "server-time", title: "Server time of an uncontended pair in large pipelines",
-		draw: bars("µs",
-			series{"write", figure("write-server", 0, ServerTime)},
-			series{"read", figure("read-server", 0, ServerTime)}),
-	}, {
-		file: "first-pair", title: "Server time of a name's first pair in large pipelines",
-		draw: bars("µs",
-			series{"write", figure("write-server-once", 0, ServerTime)},
-			series{"read", figure("read-server-once", 0, ServerTime)}),
-	},
-	metricChart("turns", "Server time of a write pair on names that processes take in turns", "turns",
-		ServerTime, "µs", fromZero),
-	lineChart("round-trip", "Latency of a write pair over a slower network, in relation to the floor",
-		"round-trip", "× floor", fromZero,
-		func(param int) of { return against(floor, "round-trip", param, Latency) }),
 	metricChart("handover", "Throughput of one write lock", "handover", Rate, "locks taken per second",
 		fromZero),
 	metricChart("longest-wait", "Longest wait for one write lock", "handover", LongestWait, "ms", logarithmic),
-	metricChart("fairness", "Fairness among the goroutines on one write lock", "handover", Fairness,
-		"Jain's index", fromZero),
-	metricChart("distinct", "Throughput on distinct names, AutoPipeline", "distinct-autopipeline", Rate,
-		"pairs per second", fromZero),
 	metricChart("readers", "Server time of a read pair among other readers", "readers", ServerTime, "µs",
 		fromZero),
-	metricChart("waiters", "Server time of a handover among waiting goroutines", "handover", ServerTime, "µs",
-		logarithmic),
-	metricChart("queued", "Server time of a handover in large pipelines", "queued", ServerTime, "µs", fromZero),
-	{
-		file: "idle-waiters", title: "Commands at the server while goroutines wait for a lock that is not released",
-		draw: bars("per second",
-			series{"100 waiters", figure("waiters", 100, CommandRate)},
-			series{"1,000 waiters", figure("many-waiters", 1000, CommandRate)}),
-	},
+	lineChart("round-trip", "Latency of a write pair over a slower network, in relation to the floor",
+		"round-trip", "× floor", fromZero,
+		func(param int) of { return against(floor, "round-trip", param, Latency) }),
 }
 
 const (

@@ -144,7 +144,7 @@ var workloads = []*Workload{
 		Name: "handover", First: true, Title: "One write lock, many goroutines",
 		About: "Goroutines lock and unlock one name as fast as they can for a fixed time, with contexts that have a timeout. The floor excludes nobody: it shows what " +
 			"the client and the server could do at most.",
-		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 5,
+		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 3,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests},
 		Against: []*Contender{floor},
 		Run:     handover,
