@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -203,9 +204,7 @@ type watcher func(e *Env, ctx context.Context, lease, window time.Duration) (Met
 // parameter says unless waiters does.
 func idleWaiters(waiters int, watch watcher) measured {
 	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		if waiters == 0 {
-			waiters = e.Param
-		}
+		waiters := cmp.Or(waiters, e.Param)
 		lease, window := e.lease(20 * time.Second)
 		if e.Contender.Polls {
 			window = min(window, 3*time.Second)
