@@ -625,7 +625,10 @@ func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode
 	w.Helper()
 	n := len(inspect(w, rw, name).Waiters)
 	c := w.launch(ctx, rw, mode, name, opts...)
-	waitQueued(w, rw, name, n+1)
+	eventually(w, func() bool { // while servers of a quorum are slow, not all who wait may be seen
+		s, err := rw.Inspect(context.Background(), name)
+		return err == nil && len(s.Waiters) > n
+	}, "more than %d waiters for %q", n, name)
 	return c
 }
 
