@@ -249,8 +249,8 @@ func (d *Layer) use(r *engine.Request) *name {
 func (d *Layer) route(now time.Time, e *entry) {
 	n := e.name
 	if w := e.ask.Writer; w != nil && w != "" {
-		// The owner has a write hold. The layer that granted it also grants this request, and the delegation
-		// need not allow anything new for that.
+		// The owner has a write hold. What granted that, this layer or the server, also grants this request.
+		// The delegation need not allow anything new for it.
 		if within := n.table.writer; within != nil && within.ask.Claim.ID == w && now.Before(n.until) {
 			n.table.ask(e, within, false)
 			d.grant(now, e)

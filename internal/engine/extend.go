@@ -71,8 +71,8 @@ func (e *Engine) extendAll(c *claim) {
 	})
 }
 
-// extendNone ends the calls of Extend that have failed: those of a hold that has ended, or all up to a
-// request that the server has refused.
+// extendNone ends the calls of Extend that have failed: either those of a hold that has ended, or those of
+// all requests up to one that the server has refused.
 func (e *Engine) extendNone(c *claim, which func(*Extension) bool, err error) {
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
 		if which(x) {
