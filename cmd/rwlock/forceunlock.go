@@ -20,9 +20,9 @@ func (a *app) forceUnlockCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "force-unlock NAME",
 		Short: "End every hold on a lock",
-		Long: `Force-unlock ends every hold on a lock, and the next in line gets it. The holders find out at their next renewal,
-which is due after a third of their lease. Until then they go on as if they held the lock, and only a resource that checks
-fencing tokens is safe from them.
+		Long: `Force-unlock ends every hold on a lock, and the next in line gets it. A holder whose process
+waits for locks is notified. Other holders find out at their next renewal, after at most a third of their lease. Until then
+they continue as if they held the lock, and only a resource that checks fencing tokens is safe from them.
 
 Without --yes, force-unlock shows the holders and asks; if the answer is no, it exits with 1.`,
 		Args:              a.args(oneName),
