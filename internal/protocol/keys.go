@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string;
-// an any, so that it need not be made one for every request.
+// Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string,
+// stored as an any so that requests need not convert it.
 //
 //	<prefix>:{<name>}         HASH  all of the lock: see lua/shared/state.lua
-//	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several read, or the writer reads
-//	<prefix>:{<name>}:queue   ZSET  waiter -> place; while somebody waits
+//	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several owners read, or the writer also reads
+//	<prefix>:{<name>}:queue   ZSET  waiter -> place; while someone waits
 type Keys struct {
 	Lock, Leases, Queue any
 }
