@@ -15,7 +15,7 @@ import (
 )
 
 // The manual page says what the help of the commands says, and groff has nothing to complain of.
-func TestManualPage(t *testing.T) {
+func TestDocumentedManual(t *testing.T) {
 	t.Parallel()
 	const file = "../../docs/rwlock.1"
 	page := manualPage((&app{}).root())
