@@ -869,6 +869,21 @@ func (d *Layer) delegated() []*name {
 	return list
 }
 
+// A View is what a delegation has come to, for suites that look at a Layer from outside.
+type View struct {
+	Number uint64
+	State  State
+	Until  time.Time // the local deadline
+}
+
+// Views returns all delegations that have not ended.
+func (d *Layer) Views() (list []View) {
+	for _, n := range d.delegated() {
+		list = append(list, View{n.number, n.state, n.until})
+	}
+	return list
+}
+
 // Resume says that other servers answer requests than before: requests that pause after failures are retried
 // now.
 func (d *Layer) Resume(now time.Time) {

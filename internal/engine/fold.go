@@ -23,6 +23,7 @@ type View struct {
 	Caller   *Hold     // whose call asks for it, while it waits
 	Holds    []*Hold
 	Telling  bool // the server does not know yet how many holds there are
+	Lent     bool // it was granted under a delegation
 }
 
 // Views returns all claims that have not ended.
@@ -38,7 +39,7 @@ func (c *claim) view() View {
 	return View{
 		Name: c.lock.name, Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token,
 		Sent: c.sent, Deadline: c.deadline,
-		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence,
+		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence, Lent: c.lent > 0,
 	}
 }
 

@@ -84,6 +84,7 @@ var setups, largeSetups = []string{
 	"owners 2 leases 3 asks 1 closes 1",
 	"owners 2 leases 3 asks 2 names 2 ticks 0",
 }, []string{
+	"owners 11 leases 22 asks 1 faults 1 stalls 1 forces 1",
 	"owners 11 leases 22 asks 1 faults 1 stalls 1 forces 1 ticks 5",
 	"owners 11 leases 22 asks 1 faults 1 stalls 1 crashes 1",
 	"owners 11 leases 33 asks 1 faults 1 stalls 1",

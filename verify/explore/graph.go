@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/seed-7e8842f7/rwlock/internal/delegation"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -27,6 +28,7 @@ const (
 	plain  meaning = iota
 	skip           // makes no difference, and is not copied
 	folded         // likewise, unless everything is told apart
+	inner          // an interface that has a pointer, or nothing
 	moment         // a time.Time
 	// of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
 	number
@@ -80,7 +82,7 @@ var meanings = map[string]meaning{
 	"counting.sequence":  number,
 	"counting.confirmed": number,
 	"counting.shortened": number,
-	"claim.below":        skip, // the layer's below, of which there is none
+	"claim.below":        inner, // of the layer below
 	"told.sequence":      number,
 	"Extension.sequence": number,
 	"Extension.Tag":      skip,
@@ -91,7 +93,7 @@ var meanings = map[string]meaning{
 	"Hold.first":         skip, // memory
 	"Hold.own":           skip, // memory
 	"Request.slot":       slotNumber,
-	"Request.Tag":        skip,
+	"Request.Tag":        inner, // likewise
 	"Request.From":       skip,
 	"Request.Layer":      skip,
 	"Request.Used":       token,
@@ -137,17 +139,22 @@ var meanings = map[string]meaning{
 	"Record.Token":       token,
 	"Event.Name":         plain,
 	"Event.Token":        token,
+	"client.Layer":       inner,
 }
 
-// quorumMemory are the fields of internal/quorum that make no difference to what it does: memory, what errors
-// and traces say, and hashes that it computes again. TestFoldingOfAQuorumIsSound explores with them, too.
-var quorumMemory = map[string]meaning{
-	"Quorum.taken": skip, "Quorum.out": skip,
-	"Request.For": folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded,
+// layerMemory are the fields of internal/quorum and internal/delegation that make no difference to what these
+// do: memory, what errors and traces say, hashes that are computed again, and when to ask for a delegation,
+// which an eager layer does always. TestFoldingOfAQuorumIsSound explores with them, too.
+var layerMemory = map[string]meaning{
+	"Quorum.taken": skip, "Quorum.out": skip, "Layer.taken": skip, "Layer.out": skip,
+	"name.uses": folded, "name.need": folded, "name.served": folded, "name.recalled": folded,
+	"name.notBefore": folded,
+	"Request.For":    folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded,
 	"weight.hash": folded,
 }
 
-var quorumPath = reflect.TypeFor[quorum.Quorum]().PkgPath()
+var layerPaths = []string{reflect.TypeFor[quorum.Quorum]().PkgPath(),
+	reflect.TypeFor[delegation.Layer]().PkgPath()}
 
 // A shape is how to copy, write and look through values of one type.
 type shape struct {
@@ -180,6 +187,9 @@ func init() {
 	shapeOf(reflect.TypeFor[process]())
 	renames = false
 	shapeOf(reflect.TypeFor[client]())
+	shapeOf(reflect.TypeFor[quorum.Quorum]())
+	shapeOf(reflect.TypeFor[memory]())
+	shapeOf(tagType())
 }
 
 var (
@@ -209,13 +219,13 @@ func shapeOf(t reflect.Type) *shape {
 			f := t.Field(i)
 			name := t.Name() + "." + f.Name
 			mean, known := meanings[name]
-			if t.PkgPath() == quorumPath {
-				mean = quorumMemory[name]
+			if slices.Contains(layerPaths, t.PkgPath()) {
+				mean = layerMemory[name]
 			}
 			if renames && !known && mayMean(f.Type) {
 				panic(fmt.Sprintf("graph.go does not say what %s is (%s)", name, f.Type))
 			}
-			if f.Type == timeType {
+			if f.Type == timeType && mean == plain {
 				mean = moment
 			}
 			s.fields = append(s.fields, field{name, f.Offset, mean, shapeOf(f.Type)})
@@ -262,7 +272,7 @@ func (s *shape) isFlat() bool {
 			return true
 		}
 		for _, f := range s.fields {
-			if f.mean == skip || f.mean == folded || !f.shape.flat && !f.shape.opaque {
+			if f.mean == skip || f.mean == folded || f.mean == inner || !f.shape.flat && !f.shape.opaque {
 				return false
 			}
 		}
@@ -277,6 +287,15 @@ func deepCopy[T any](p *T) *T { return copyOf(p, false) }
 func copyOf[T any](p *T, whole bool) *T {
 	c := copier{whole: whole}
 	return (*T)(c.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
+}
+
+// innerAt returns an interface, and the shape of what it points to; or nil.
+func (s *shape) innerAt(p unsafe.Pointer) (reflect.Value, *shape) {
+	v := reflect.NewAt(s.typ, p).Elem()
+	if v.IsNil() {
+		return v, nil
+	}
+	return v, shapeOf(v.Elem().Type().Elem())
 }
 
 type copied struct {
@@ -317,10 +336,16 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 		*p = c.pointer(s.elem, *p)
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if f.mean == skip || f.mean == folded && !c.whole {
-				reflect.NewAt(f.shape.typ, unsafe.Add(q, f.offset)).Elem().SetZero()
-			} else {
-				c.fix(f.shape, unsafe.Add(q, f.offset))
+			at := unsafe.Add(q, f.offset)
+			switch {
+			case f.mean == skip || f.mean == folded && !c.whole:
+				reflect.NewAt(f.shape.typ, at).Elem().SetZero()
+			case f.mean == inner:
+				if v, s := f.shape.innerAt(at); s != nil {
+					v.Set(reflect.NewAt(s.typ, c.pointer(s, v.Elem().UnsafePointer())))
+				}
+			default:
+				c.fix(f.shape, at)
 			}
 		}
 	case reflect.Array:
@@ -489,8 +514,15 @@ func (w *writer) value(s *shape, p unsafe.Pointer) {
 		w.pointer(s.elem, *(*unsafe.Pointer)(p))
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if f.mean != skip && (f.mean != folded || w.whole) {
-				w.value(f.shape, unsafe.Add(p, f.offset))
+			switch at := unsafe.Add(p, f.offset); {
+			case f.mean == inner:
+				if v, s := f.shape.innerAt(at); s != nil {
+					w.pointer(s, v.Elem().UnsafePointer())
+				} else {
+					w.num(0)
+				}
+			case f.mean != skip && (f.mean != folded || w.whole):
+				w.value(f.shape, at)
 			}
 		}
 	case reflect.Array:

@@ -44,7 +44,7 @@ func main() {
 	save := flag.String("save", "", "a directory to save the traces of bugs in")
 	replayed := flag.String("replay", "", "a trace to take the steps of, instead of exploring")
 	quiet := flag.Bool("q", false, "do not tell of progress")
-	several := flag.String("quorum", "", `explore three servers instead: the calls of each client and what may happen, as in "W R late 1 passes 2"`)
+	several := flag.String("quorum", "", `explore three servers instead, or one that delegates: the calls of each client and what may happen, as in "W R late 1 passes 2" or "WR W delegated together"`)
 	flag.Parse()
 	if *several != "" {
 		os.Exit(showQuorum(*several, limits{*states, *limit, *bugs}, *quiet))

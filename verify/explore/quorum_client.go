@@ -12,11 +12,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// A client is an engine over several servers, and what of the network concerns it. As a process, it changes
-// by events, each of which makes another client of it.
+// A client is an engine and the layer below it, and what of the network concerns them. As a process, it
+// changes by events, each of which makes another client of it.
 type client struct {
 	Engine  *engine.Engine
-	Quorum  *quorum.Quorum
+	Layer   layer
 	Calls   []*call
 	Flights []*journey // requests that the quorum waits for, in the order in which they were sent
 	Copies  []stray    // requests under way that it does not wait for
@@ -25,6 +25,17 @@ type client struct {
 	Cut     []bool // by server
 	Crashed bool
 	Stalled bool
+}
+
+// A layer is what an engine has below it: a [quorum.Quorum], or a memory.
+type layer interface {
+	Flush(now time.Time, to *quorum.Effects)
+	Replied(now time.Time, r *quorum.Request, reply any, err error)
+	Heard(now time.Time, server int, payload string)
+	Subscribed(now time.Time, server int)
+	Unsubscribed(now time.Time, server int, err error)
+	Tick(now time.Time)
+	Next() (at time.Time, ok bool)
 }
 
 // A call is one of Lock, RLock or their tries, and the hold that it brings.
@@ -57,6 +68,7 @@ type stray struct {
 type letter struct {
 	Server int
 	Text   string
+	Late   bool // it may be heard at any time
 }
 
 // A peer is a client that all that is known of is remembered of. Peers of one id are equal.
@@ -96,24 +108,28 @@ const (
 	publishes                  // a: server; text
 	hears                      // a: letter
 	misses                     // a: letter
+	waits                      // a: letter; it is heard later
+	repeats                    // a: letter; it is heard, and once more later
 	wakes                      // its timers
 	dies
 	reconnects // a: server
 	parts      // a: server; it cannot reach it
 	meets      // a: server; it can reach it again
 	orders     // ForceUnlock
-	drops      // what it has is dropped by force
+	drops      // a: the delegation's number, or 0; what it has is dropped by force
 	sleeps     // it stands still
 	rises      // it goes on
 	takes      // a: flight; its reply, which has waited
 )
 
-const quorumLease = 30 * time.Second
-
 func (e *parliament) newClient(i int) *client {
 	c := &client{Cut: make([]bool, e.servers)}
-	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: quorumLease, AtOnce: 1})
-	c.Quorum = quorum.New(quorum.Config{Servers: e.servers, Prefix: prefix, Instance: instanceOf(i)}, c.Engine)
+	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: e.lease, AtOnce: 1})
+	if e.delegated {
+		c.Layer = newMemory(c.Engine, i)
+	} else {
+		c.Layer = quorum.New(quorum.Config{Servers: e.servers, Prefix: prefix, Instance: instanceOf(i)}, c.Engine)
+	}
 	return c
 }
 
@@ -125,7 +141,7 @@ func (e *parliament) peer(p *client) *peer {
 	}
 	n := &peer{id: e.ids.of(key), p: p}
 	if !p.Crashed {
-		n.next, _ = p.Quorum.Next()
+		n.next, _ = p.Layer.Next()
 	}
 	e.peers[key] = n
 	return n
@@ -168,9 +184,15 @@ func (p *client) doAndSettle(d deed, raw any, e *parliament, c *outcome) {
 			c.flaw = fmt.Errorf("a panic: %v", r)
 		}
 	}()
+	if e.spoil != nil {
+		e.spoil(p, d)
+	}
 	p.do(d, raw, e)
 	if p.runs() {
 		p.settle(d.at, e, c)
+		if m, ok := p.Layer.(*memory); ok {
+			c.flaw = cmp.Or(c.flaw, m.check(p, c.granted, d.at))
+		}
 	}
 }
 
@@ -181,8 +203,12 @@ func (p *client) do(d deed, raw any, e *parliament) {
 	switch d.do {
 	case begins:
 		c := p.Calls[d.a]
-		c.Hold = &engine.Hold{Name: names[0], Owner: owner(uint8(d.a)), Mode: c.Mode, Try: c.Try,
-			Lease: quorumLease, Bounded: true, NewOwner: true}
+		handle := uint8(d.a)
+		if e.reenter {
+			handle = 0
+		}
+		c.Hold = &engine.Hold{Name: names[0], Owner: owner(handle), Mode: c.Mode, Try: c.Try,
+			Lease: e.lease, Bounded: true, NewOwner: !e.reenter}
 		p.Engine.Acquire(d.at, c.Hold)
 	case leaves:
 		_, _ = p.Engine.Release(d.at, p.Calls[d.a].Hold)
@@ -198,13 +224,13 @@ func (p *client) do(d deed, raw any, e *parliament) {
 		if e.hears != nil {
 			raw = e.hears(f.R, raw)
 		}
-		p.Quorum.Replied(d.at, f.R, raw, nil)
+		p.Layer.Replied(d.at, f.R, raw, nil)
 	case fails:
 		f := p.land(d.a)
 		if f.Late {
 			p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
 		}
-		p.Quorum.Replied(d.at, f.R, nil, errNetwork)
+		p.Layer.Replied(d.at, f.R, nil, errNetwork)
 	case delays:
 		p.Flights[d.a].Late = true
 	case loses:
@@ -216,21 +242,29 @@ func (p *client) do(d deed, raw any, e *parliament) {
 		p.Copies = slices.Delete(p.Copies, d.a, d.a+1)
 	case publishes:
 		if p.Listens && !p.Cut[d.a] && !p.Crashed {
-			p.Inbox = append(p.Inbox, letter{d.a, d.text})
+			p.Inbox = append(p.Inbox, letter{Server: d.a, Text: d.text})
 		}
 	case hears:
 		l := p.Inbox[d.a]
 		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
-		p.Quorum.Heard(d.at, l.Server, l.Text)
+		p.Layer.Heard(d.at, l.Server, l.Text)
+	case waits:
+		p.Inbox[d.a].Late = true
+	case repeats:
+		p.Inbox[d.a].Late = true
+		p.Layer.Heard(d.at, p.Inbox[d.a].Server, p.Inbox[d.a].Text)
 	case misses:
 		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
 	case wakes:
-		p.Quorum.Tick(d.at)
+		p.Layer.Tick(d.at)
 	case dies:
 		p.die()
 	case orders:
 		_ = p.Engine.Force(d.at, names[0], nil)
 	case drops:
+		if m, ok := p.Layer.(*memory); ok {
+			m.Dropped, m.At = uint64(d.a), d.at
+		}
 		for _, l := range p.Calls {
 			l.Dropped = l.Dropped || l.Hold != nil && !l.over()
 			switch {
@@ -246,7 +280,7 @@ func (p *client) do(d deed, raw any, e *parliament) {
 	case rises:
 		p.Stalled = false
 		if d.a == 0 { // or else what comes is first, and then what is due
-			p.Quorum.Tick(d.at)
+			p.Layer.Tick(d.at)
 		}
 	case comes:
 		p.Flights[d.a].Reply = d.reply
@@ -254,7 +288,7 @@ func (p *client) do(d deed, raw any, e *parliament) {
 		for i := 0; i < len(p.Flights); {
 			if f := p.Flights[i]; f.R.Server == d.a && !f.Late {
 				p.land(i)
-				p.Quorum.Replied(d.at, f.R, nil, errNetwork)
+				p.Layer.Replied(d.at, f.R, nil, errNetwork)
 			} else {
 				i++
 			}
@@ -290,8 +324,8 @@ func (p *client) land(i int) *journey {
 func (p *client) subscribeAnew(d deed) {
 	p.Inbox = slices.DeleteFunc(p.Inbox, func(l letter) bool { return l.Server == d.a })
 	if p.Listens {
-		p.Quorum.Unsubscribed(d.at, d.a, nil)
-		p.Quorum.Subscribed(d.at, d.a)
+		p.Layer.Unsubscribed(d.at, d.a, nil)
+		p.Layer.Subscribed(d.at, d.a)
 	}
 }
 
@@ -311,7 +345,7 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 	for again := true; again; {
 		again = false
 		var fx quorum.Effects
-		p.Quorum.Flush(at, &fx)
+		p.Layer.Flush(at, &fx)
 		for _, r := range fx.Requests {
 			if e.mute == nil || !e.mute(r) {
 				p.Flights = append(p.Flights, &journey{R: r})
@@ -323,7 +357,7 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 			p.Listens, again = true, true
 			for i := range p.Cut {
 				if !p.Cut[i] {
-					p.Quorum.Subscribed(at, i)
+					p.Layer.Subscribed(at, i)
 				}
 			}
 		}
@@ -338,14 +372,20 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 	for _, l := range p.Calls {
 		switch {
 		case l.Hold == nil:
-		case l.Drops == e.servers && l.relies(at) && l.Hold.Deadline().After(l.DropsAt.Add(quorumLease)):
+		case l.Drops == e.servers && l.relies(at) && l.Hold.Deadline().After(l.DropsAt.Add(e.lease)):
 			c.flaw = cmp.Or(c.flaw, errors.New("a client goes on to rely on a hold that was dropped"))
 		case l.Hold.State() == engine.Live && !l.Granted:
+			entered := slices.ContainsFunc(p.Calls, func(o *call) bool {
+				return o != l && o.Hold != nil && (o.Hold.ClaimNumber() == l.Hold.ClaimNumber() ||
+					o.Hold.Owner == l.Hold.Owner && o.relies(at))
+			})
 			l.Granted = true
 			if !at.Before(l.Hold.Deadline()) {
 				c.flaw = cmp.Or(c.flaw, errors.New("a call returns a hold that is over"))
 			}
-			c.granted = append(c.granted, l)
+			if !entered { // or else it has the outer one's token, and needs no new grant
+				c.granted = append(c.granted, l)
+			}
 		case l.Hold.State() == engine.Failed && !l.GaveUp && !(l.Try && errors.Is(l.Hold.Err(), engine.ErrLocked)):
 			c.failed = true
 		case l.Hold.State() == engine.Finished && l.Hold.Err() != nil:

@@ -10,6 +10,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/seed-7e8842f7/rwlock/internal/delegation"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -35,6 +36,21 @@ var plans, largePlans = []string{
 	"W W W cold apart",
 	"w w forces 1",
 	"w w stalls 1 crashes 1",
+	"WR WR delegated together",
+	"W R delegated passes 4",
+	"WW W delegated gives 1 passes 1",
+	"WR W delegated together late 1",
+	"WR W delegated together lost 1 passes 1",
+	"WR R delegated together twice 1",
+	"W W delegated stalls 1 passes 2",
+	"W R delegated crashes 1 passes 2",
+	"WR W delegated together forces 1",
+	"WR W delegated together cuts 1",
+	"R R W delegated late 1",
+	"WWR W delegated reenter late 1",
+	"WR WR delegated together late 1",
+	"W W delegated forces 1 stalls 1",
+	"WR w delegated together stalls 1 late 1",
 }, []string{
 	"W W five",
 	"W r r",
@@ -59,8 +75,9 @@ var plans, largePlans = []string{
 	"W w lost 1 crashes 1",
 }
 
-// Over three servers nobody relies on the lock beside a writer, tokens have their order, and from every world
-// that can be reached all comes to a good end: every call gets the lock, or gives up.
+// Over three servers, and over one that delegates, nobody relies on the lock beside a writer, tokens have
+// their order, and from every world that can be reached all comes to a good end: every call gets the lock, or
+// gives up.
 func TestExploreQuorum(t *testing.T) {
 	list := plans
 	if *large {
@@ -109,6 +126,12 @@ func TestFoldingOfAQuorumIsSound(t *testing.T) {
 		{"W stalls 1 passes 3", edit{}},
 		{"W forces 1", edit{}},
 		{"R R", edit{}},
+		{"W R delegated", edit{}},
+		{"WR W delegated together", edit{}},
+		{"W delegated passes 4", edit{}},
+		{"W W delegated late 1", edit{}},
+		{"W W delegated stalls 1", edit{}},
+		{"W R delegated forces 1", edit{}},
 		{"W w", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)",
 			"token = wanted"}},
 	} {
@@ -188,6 +211,47 @@ func setMajority(q *quorum.Quorum, n int) {
 	*(*int)(unsafe.Pointer(f.UnsafeAddr())) = n
 }
 
+// spoilNames changes what a client's layer knows of each name.
+func spoilNames(p *client, spoil func(field func(string) reflect.Value)) {
+	all := reflect.ValueOf(p.Layer.(*memory).Layer).Elem().FieldByName("names")
+	for it := all.MapRange(); it.Next(); {
+		n := it.Value().Elem()
+		spoil(func(name string) reflect.Value {
+			f := n.FieldByName(name)
+			return reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem()
+		})
+	}
+}
+
+// forgetsHolders has a client hear of a recall as if nobody held the lock under the delegation.
+func forgetsHolders(p *client, d deed) {
+	if d.do == hears {
+		spoilNames(p, func(field func(string) reflect.Value) { field("table").SetZero() })
+	}
+}
+
+// forgetsRecalls has a client begin a call as if the delegation had not been recalled.
+func forgetsRecalls(p *client, d deed) {
+	if d.do == begins {
+		spoilNames(p, func(field func(string) reflect.Value) {
+			if s := field("state"); s.Uint() == uint64(delegation.Recalled) {
+				s.SetUint(uint64(delegation.Live))
+			}
+		})
+	}
+}
+
+// countsFromReplies has a client take a reply for one to a request that was sent now.
+func countsFromReplies(p *client, d deed) {
+	if d.do == answers {
+		for _, a := range p.Layer.(*memory).Asked {
+			if a.R.Script == lua.Delegate {
+				a.Of.Sent = d.at
+			}
+		}
+	}
+}
+
 // Mistakes made on purpose are found.
 func TestQuorumMistakesAreFound(t *testing.T) {
 	for _, c := range []struct {
@@ -222,6 +286,28 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		{"nobody tells what the marks say that others cannot read",
 			edit{"what == 'tell' and", "what == 'nobody tells' and"}, nil,
 			"W W W cold apart", "does not come to an end"},
+		{"a delegation is returned before it is drained", edit{}, func(e *parliament) { e.spoil = forgetsHolders },
+			"W W delegated", "returned while a hold is left"},
+		{"a delegation lasts from the reply", edit{}, func(e *parliament) { e.spoil = countsFromReplies },
+			"WW W delegated stalls 1 passes 4", "the server does not keep"},
+		{"a call is granted after a recall", edit{}, func(e *parliament) { e.spoil = forgetsRecalls },
+			"RR W delegated together", "after its recall"},
+		{"a recall is not heeded", edit{}, func(e *parliament) {
+			e.spoil = func(p *client, d deed) {
+				if d.do == hears {
+					p.Inbox[d.a].Text = ""
+				}
+			}
+		}, "W W delegated", "does not come to an end"},
+		{"a delegation that has ended is given again", noTombstones, nil, "W W delegated late 1",
+			"does not come to an end"},
+		{"no tokens are reserved", edit{"  if top > fence then\n    fence = top\n    put('fence', fence)\n  end\n" +
+			"  top = fence\n", ""}, nil, "WW W delegated", "has the token"},
+		{"tokens are given back of a delegation that has ended",
+			edit{"if holder == claim then\n  if is_write(claim) and alive(since, lease) and ARGV[5] < fence then\n" +
+				"    fence = ARGV[5]\n    put('fence', fence)\n  end\n",
+				"if is_write(claim) and ARGV[5] < fence then\n  fence = ARGV[5]\n  call('HSET', KEYS[1], 'fence', fence)\nend\n" +
+					"if holder == claim then\n"}, nil, "WW W delegated twice 1", "has the token"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -47,7 +47,11 @@ type plan struct {
 	calls []string // of each client: W for Lock, w for TryLock, R and r likewise for reading
 	cold  bool     // the servers are new, and the clients do not know them
 	five  bool     // there are five servers
-	apart bool     // each client misses another server from the start on, for ever
+	// there is one server, which delegates the lock to clients
+	delegated bool
+	together  bool // the calls of a client do not wait for each other
+	reenter   bool // nor do those of a client's owner, who is the same, once it has the lock
+	apart     bool // each client misses another server from the start on, for ever
 	allowance
 }
 
@@ -55,11 +59,12 @@ type plan struct {
 type parliament struct {
 	*rack
 	plan
-	servers int
-	tries   bool            // there are tries among the calls
-	offsets []time.Duration // of the servers' clocks
 	seeds
-	ids      ids // of all clients
+	servers  int
+	lease    time.Duration
+	tries    bool            // there are tries among the calls
+	offsets  []time.Duration // of the servers' clocks
+	ids      ids             // of all clients
 	peers    map[fingerprint]*peer
 	outcomes map[doing]*outcome
 	changes  int                  // how many outcomes were worked out
@@ -71,6 +76,7 @@ type parliament struct {
 	mute  func(*quorum.Request) bool     // whether a request is lost
 	hears func(*quorum.Request, any) any // changes what a quorum hears
 	alter func(*quorum.Quorum)           // changes a quorum at the start
+	spoil func(*client, deed)            // changes a client before something happens to it
 }
 
 func newParliament(sources scripts, p plan) (*parliament, error) {
@@ -79,11 +85,14 @@ func newParliament(sources scripts, p plan) (*parliament, error) {
 		return nil, err
 	}
 	tries := strings.ContainsAny(strings.Join(p.calls, ""), "wr")
-	servers := 3
+	servers, lease := 3, 30*time.Second
 	if p.five {
 		servers = 5
 	}
-	return &parliament{rack: k, plan: p, servers: servers, tries: tries,
+	if p.delegated {
+		servers, lease = 1, delegationLease
+	}
+	return &parliament{rack: k, plan: p, servers: servers, lease: lease, tries: tries,
 		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
 		ids:     ids{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{},
 		replies: map[string]any{}, ended: map[fingerprint]bool{},
@@ -127,9 +136,11 @@ func (e *parliament) start() (*world, error) {
 	for i, calls := range e.calls {
 		c := e.newClient(i)
 		if e.alter != nil {
-			e.alter(c.Quorum)
+			e.alter(c.Layer.(*quorum.Quorum))
 		}
-		c.Cut[i] = e.apart
+		if e.apart {
+			c.Cut[i] = true
+		}
 		if !e.cold {
 			c.Calls = []*call{{Mode: engine.Mode(protocol.Read), Try: true}}
 		}
@@ -241,16 +252,23 @@ func (e *parliament) moves(w *world) []move {
 			continue
 		}
 		add(w.forces > 0, orders, i, 0)
-		add(len(p.Inbox) > 0, hears, i, 0)
-		add(len(p.Inbox) > 0 && w.lost > 0, misses, i, 0)
-		busy = busy || len(p.Inbox) > 0
+		first = true
+		for k, l := range p.Inbox {
+			ready := first || l.Late
+			first = first && l.Late
+			add(ready, hears, i, k)
+			add(ready && w.lost > 0, misses, i, k)
+			add(ready && e.delegated && w.late > 0 && !l.Late, waits, i, k)
+			add(ready && e.delegated && w.twice > 0 && !l.Late, repeats, i, k)
+			busy = busy || !l.Late
+		}
 		idle := true
 		for k, l := range p.Calls {
 			if l.Hold == nil {
 				add(idle, begins, i, k)
 				break
 			}
-			idle = l.over()
+			idle = e.together || l.over() || e.reenter && l.Granted
 			add(l.relies(w.at), leaves, i, k)
 			add(w.gives > 0 && l.Hold.State() == engine.Wanted && !l.GaveUp, withdraws, i, k)
 		}
@@ -331,10 +349,13 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 		w.forces--
 		w.faulty = true
 		tell(i, orders, 0)
-	case delays:
+	case delays, waits:
 		w.late--
 		w.faulty = true
-		tell(i, delays, m.a)
+		tell(i, m.do, m.a)
+	case repeats:
+		w.twice--
+		tell(i, m.do, m.a)
 	case wanders:
 		c := w.clients[i].p.Copies[m.a]
 		if res := e.runOn(w, c.Server, &c.R); res.err != nil {
@@ -380,19 +401,20 @@ func (e *parliament) step(w *world, m move) (*world, error) {
 	default:
 		tell(i, m.do, m.a)
 	}
-	return w, cmp.Or(err, w.exclusive())
+	return w, cmp.Or(err, w.exclusive(), e.kept(w))
 }
 
 // runOn runs a request on a server.
 func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
-	res := e.run(w.stores[s], r, w.at.Add(e.offsets[s]))
+	before := w.stores[s]
+	res := e.run(before, r, w.at.Add(e.offsets[s]))
 	if res.err != nil {
 		return res
 	}
 	w.stores[s] = res.store
 	if r.Script == lua.Force {
 		for k := range w.clients {
-			_ = e.tell(w, k, deed{do: drops}, nil)
+			_ = e.tell(w, k, deed{do: drops, a: e.delegate(before, w.at, k)}, nil)
 		}
 	}
 	for _, msg := range res.published {
@@ -444,29 +466,37 @@ func (e *parliament) name(reply any) string {
 	return s
 }
 
-// exclusive checks that nobody relies on the lock beside a writer. A hold that was dropped by force does not
-// count: its holder finds out when it renews it, and the fence refuses it.
+// exclusive checks that no other owner relies on the lock beside a writer. A hold that was dropped by force
+// does not count: its holder finds out when it renews it, and the fence refuses it.
 func (w *world) exclusive() error {
-	readers, writers := 0, 0
-	for _, n := range w.clients {
+	readers, writers := map[relier]bool{}, map[relier]bool{}
+	for i, n := range w.clients {
 		for _, l := range n.p.Calls {
 			switch {
 			case n.p.Crashed || l.Dropped || !l.relies(w.at):
 			case l.Mode == engine.Mode(protocol.Write):
-				writers++
+				writers[relier{i, l.Hold.Owner}] = true
 			default:
-				readers++
+				readers[relier{i, l.Hold.Owner}] = true
 			}
 		}
 	}
-	if writers > 1 || writers > 0 && readers > 0 {
-		return fmt.Errorf("%d writers and %d readers rely on the lock", writers, readers)
+	for r := range writers {
+		delete(readers, r)
+	}
+	if len(writers) > 1 || len(writers) > 0 && len(readers) > 0 {
+		return fmt.Errorf("%d writers and %d readers rely on the lock", len(writers), len(readers))
 	}
 	return nil
 }
 
-// parsePlan reads a plan: the calls of each client, "cold", "five" and "apart" or not, and how often
-// something may happen, as in "W R late 1 passes 2".
+// A relier is an owner who relies on the lock.
+type relier struct {
+	client int
+	owner  engine.Owner
+}
+
+// parsePlan reads a plan: the calls of each client, words of a plan, and how often something may happen, as in "W R late 1 passes 2".
 func parsePlan(text string) (p plan, err error) {
 	f := strings.Fields(text)
 	for i := 0; i < len(f); i++ {
@@ -488,6 +518,12 @@ func parsePlan(text string) (p plan, err error) {
 			p.five = true
 		case f[i] == "apart":
 			p.apart = true
+		case f[i] == "delegated":
+			p.delegated = true
+		case f[i] == "together":
+			p.together = true
+		case f[i] == "reenter":
+			p.reenter = true
 		case strings.Trim(f[i], "WwRr") == "":
 			p.calls = append(p.calls, f[i])
 		default:
