@@ -218,17 +218,17 @@ func TestDelegationIsRefusedWhileOthersAreInItsWay(t *testing.T) {
 		"its own that it gave back": {[]step{{*take(read), ""}, {*giveBack(read, 0), ""}}, 0, 0},
 		"a refused one of its own": {[]step{askFor(writer(3), 10_000, false), {*take(read), ""},
 			release(writer(3), 0)}, 0, 0},
-		"a return that came earlier": {[]step{{*giveBack(w, 0), ""}}, 0, 0},
+		"a return that came earlier":                      {[]step{{*giveBack(w, 0), ""}}, 0, 0},
+		"a return of a read delegation that came earlier": {[]step{{*giveBack(read, 0), ""}}, 0, 0},
 	} {
-		for mode, q := range map[int]*protocol.Request{c.write: take(w), c.read: take(read)} {
-			if c.write == c.read && q.Claim == read {
-				continue
-			}
+		for d, code := range map[protocol.Claim]int{w: c.write, read: c.read} {
 			r.build(t, c.before)
-			reply, told := r.run(t, q)
-			require.Equal(t, mode, reply.Code, "%s: %s", name, q.Claim.ID)
+			reply, told := r.run(t, take(d))
+			require.Equal(t, code, reply.Code, "%s: %s", name, d.ID)
 			require.Empty(t, told, "a delegation that is refused recalls no other")
-			require.Empty(t, r.glance(t).Waiters)
+			for _, w := range r.glance(t).Waiters {
+				require.False(t, w.Delegated(), name)
+			}
 		}
 	}
 }
@@ -277,6 +277,19 @@ func TestWaitersRecallDelegations(t *testing.T) {
 	r.build(t, []step{{*take(delegate(1, 50, protocol.Write)), ""}})
 	queued, _ := r.run(t, requestOf(askFor(writer(3), 10_000, false)))
 	require.Less(t, queued.Last, r.now+1, "what is given back may be granted again: a grant is to be believed")
+	for _, gone := range []int{0, 1, 2} {
+		steps := []step{{*take(delegate(0, 50, protocol.Read)), ""}, {*take(delegate(1, 50, protocol.Read)), ""},
+			{*take(delegate(2, 50, protocol.Read)), ""}, {*giveBack(delegate(gone, 50, protocol.Read), 0), ""}}
+		r.build(t, steps)
+		_, told := r.run(t, requestOf(askFor(writer(3), 10_000, false)))
+		for p := range 3 {
+			if p == gone || instance(p) == instance(3) {
+				require.Empty(t, told[instance(p)].Recalled)
+				continue
+			}
+			require.Equal(t, []uint64{50}, told[instance(p)].Recalled)
+		}
+	}
 	r.build(t, []step{{*take(delegate(1, 50, protocol.Read)), ""}})
 	_, told := r.run(t, requestOf(askFor(reader(3), 10_000, false)))
 	require.Empty(t, told, "a reader is not in the way of a read delegation")
@@ -335,9 +348,24 @@ func TestReservedTokens(t *testing.T) {
 	r.pass(t, 10_000)
 	grant, _ = r.run(t, take(next))
 	r.pass(t, 3001) // its lease is over
+	before := r.fields(t)["fence"]
 	_, _ = r.run(t, giveBack(next, grant.Token))
+	require.Equal(t, before, r.fields(t)["fence"])
 	reply, _ = r.run(t, requestOf(askFor(writer(5), 10_000, false)))
 	require.Greater(t, reply.Token, grant.Top, "its process may have used all of them")
+
+	r.build(t, []step{askFor(writer(3), 10_000, false), release(writer(3), 0)})
+	r.setClock(t, r.now-500_000) // behind the last token
+	grant, _ = r.run(t, take(d))
+	require.Equal(t, grant.Token+3_000_000, grant.Top)
+
+	for d, used := range map[protocol.Claim]int64{delegate(1, 60, protocol.Read): 0,
+		delegate(1, 60, protocol.Write): 9_999_999_999_999_999} { // of which nothing is to be given back
+		r.build(t, []step{{*take(d), ""}})
+		before := r.fields(t)["fence"]
+		_, _ = r.run(t, giveBack(d, used))
+		require.Equal(t, before, r.fields(t)["fence"])
+	}
 }
 
 // The server keeps a delegation for its lease, and nothing that conflicts is granted meanwhile (D2). After it
@@ -399,6 +427,67 @@ func TestForceTellsWhomItDrops(t *testing.T) {
 	}
 }
 
+// A delegation is given once (promise 6): what asks for it again renews it while it stands, and is refused
+// after that. What renews it never begins it.
+func TestDelegationIsGivenOnce(t *testing.T) {
+	r := onRedis(t)
+	for name, all := range map[string][]protocol.Claim{
+		"write": {delegate(1, 50, protocol.Write)},
+		"read":  {delegate(1, 50, protocol.Read)},
+		"reads": {delegate(1, 50, protocol.Read), delegate(2, 50, protocol.Read)},
+	} {
+		d := all[0]
+		for _, ask := range []*protocol.Request{take(d), keepOn(d)} {
+			r.build(t, nil)
+			for _, other := range all {
+				_, _ = r.run(t, take(other))
+			}
+			r.pass(t, 2000)
+			reply, _ := r.run(t, ask)
+			require.Equal(t, protocol.Done, reply.Code, name)
+			r.pass(t, 2900)
+			reply, _ = r.run(t, ask)
+			require.Equal(t, protocol.Done, reply.Code, "%s: it lasts for a lease from the last request", name)
+			r.pass(t, 3001)
+			reply, _ = r.run(t, ask)
+			require.Equal(t, protocol.NotThere, reply.Code, "%s: it has ended", name)
+			reply, _ = r.run(t, requestOf(askFor(writer(3), 10_000, true)))
+			require.NotZero(t, reply.Token, "%s: it blocks nobody", name)
+		}
+	}
+}
+
+// A delegation is given once the leases of those in its way are over. If someone waits behind these, the
+// lock is theirs.
+func TestDelegationAfterTheLeasesOfOthers(t *testing.T) {
+	r := onRedis(t)
+	r.build(t, []step{askFor(writer(3), 10_000, false)})
+	r.pass(t, 10_001)
+	reply, _ := r.run(t, take(delegate(1, 50, protocol.Write)))
+	require.Equal(t, protocol.Done, reply.Code)
+
+	r.build(t, []step{askFor(writer(3), 10_000, false), askFor(writer(4), 20_000, false)})
+	r.pass(t, 10_001)
+	reply, _ = r.run(t, take(delegate(1, 50, protocol.Write)))
+	require.Equal(t, protocol.NotThere, reply.Code)
+	require.Equal(t, []uint64{4}, reply.Told.Granted, "a waiter of the same instance")
+}
+
+// After the server's clock was set back, a read delegation lasts for a lease from its renewal, as any hold.
+func TestReadDelegationAfterTheClockWasSetBack(t *testing.T) {
+	r := onRedis(t)
+	first, second := delegate(1, 50, protocol.Read), delegate(2, 50, protocol.Read)
+	r.build(t, []step{{*take(first), ""}, {*take(second), ""}})
+	r.setClock(t, r.now-3_600_000_000)
+	for _, d := range []protocol.Claim{first, second} {
+		reply, _ := r.run(t, keepOn(d))
+		require.Equal(t, protocol.Done, reply.Code)
+	}
+	r.pass(t, 3001)
+	reply, _ := r.run(t, requestOf(askFor(writer(3), 10_000, true)))
+	require.NotZero(t, reply.Token)
+}
+
 // The list of a lock's read delegations is bounded, and loses those that have ended.
 func TestReadDelegationsAreBounded(t *testing.T) {
 	r := onRedis(t)
@@ -421,6 +510,20 @@ func TestReadDelegationsAreBounded(t *testing.T) {
 	require.Equal(t, protocol.Done, reply.Code)
 	_, told = r.run(t, requestOf(askFor(writer(2), 10_000, true)))
 	require.Len(t, told, 2)
+}
+
+// What the slots of past delegations say does not pile up in a hash that lives on.
+func TestSlotsOfPastDelegationsAreSwept(t *testing.T) {
+	r := onRedis(t)
+	r.build(t, []step{askFor(reader(3), 10_000_000, false)})
+	for i := range 300 {
+		d := protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", i), 1_000_000, 50, protocol.Owner{})
+		reply, _ := r.run(t, take(d))
+		require.Equal(t, protocol.Done, reply.Code)
+		_, _ = r.run(t, giveBack(d, 0))
+		r.pass(t, 30_000)
+	}
+	require.Less(t, len(r.fields(t)), 100)
 }
 
 // requestOf returns the request of a step.

@@ -63,6 +63,9 @@ func (h *Hold) ClaimNumber() uint64 {
 	return h.claim.number
 }
 
+// Sweeping reports whether work for many claims is left for later calls of Tick, which do nothing else then.
+func (e *Engine) Sweeping() bool { return len(e.sweeps) > 0 }
+
 // Coarsen moves all times at which the engine has something due to the next of the moments now, now + tick,
 // now + 2 ticks, and so on. It is for callers that report the time only at these moments, and do not want the
 // engine to conclude that its process was paused.

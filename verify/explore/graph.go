@@ -230,7 +230,7 @@ func shapeOf(t reflect.Type) *shape {
 			}
 			s.fields = append(s.fields, field{name, f.Offset, mean, shapeOf(f.Type)})
 		}
-	case reflect.Func: // a poll has one, and there are no polls
+	case reflect.Func: // a sweep has one, and there are none between events
 		s.opaque = true
 	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8,
 		reflect.Uint16, reflect.Uint32,
@@ -544,6 +544,10 @@ func (w *writer) value(s *shape, p unsafe.Pointer) {
 			elem.Elem().Set(v.MapIndex(k))
 			w.value(s.key, key.UnsafePointer())
 			w.value(s.elem, elem.UnsafePointer())
+		}
+	case reflect.Func:
+		if *(*unsafe.Pointer)(p) != nil {
+			panic("a function may refer to what the graph was copied from")
 		}
 	case reflect.String:
 		w.text(*(*string)(p))

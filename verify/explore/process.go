@@ -631,7 +631,7 @@ func (p *process) settle(e *explorer, c *change) {
 		}
 		p.Engine.Coarsen(p.Now, tick)
 		at, ok := p.Engine.Next()
-		if !ok || at.After(p.Now) || p.Overdue {
+		if !ok || at.After(p.Now) || p.Overdue && !p.Engine.Sweeping() {
 			return
 		}
 		if i == 100 {

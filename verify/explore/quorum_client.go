@@ -124,7 +124,7 @@ const (
 
 func (e *parliament) newClient(i int) *client {
 	c := &client{Cut: make([]bool, e.servers)}
-	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: e.lease, AtOnce: 1})
+	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: e.lease})
 	if e.delegated {
 		c.Layer = newMemory(c.Engine, i)
 	} else {

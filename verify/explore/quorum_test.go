@@ -73,6 +73,11 @@ var plans, largePlans = []string{
 	"w w stalls 1 passes 1",
 	"w w stalls 1 late 1",
 	"W w lost 1 crashes 1",
+	"WR W delegated together cuts 1 passes 1",
+	"RW RW delegated together crashes 1 passes 2",
+	"WR R delegated together twice 1 passes 3",
+	"WR W delegated together forces 1 passes 2",
+	"W W delegated twice 1 late 1 passes 3",
 }
 
 // Over three servers, and over one that delegates, nobody relies on the lock beside a writer, tokens have
