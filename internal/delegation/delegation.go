@@ -548,7 +548,13 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 		return
 	}
 	wire, k, err := protocol.ClaimOf(reply.Claim)
-	if err != nil || !k.Delegated() || k.Instance != d.config.Instance {
+	if err != nil {
+		return
+	}
+	if n := d.names[r.Keys.Lock]; n != nil && k.Instance != d.config.Instance {
+		n.notGated = now.Add(gatePause) // calls that waited here would be overtaken by those of others
+	}
+	if !k.Delegated() || k.Instance != d.config.Instance {
 		return
 	}
 	reply.Claim = ""

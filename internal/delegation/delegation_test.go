@@ -620,6 +620,24 @@ func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	require.Equal(t, second, r.next(lua.Lock).Hold(), "it has waited for long enough")
 }
 
+// Where others are in the way, calls queue at the server at once: who waited in memory would be overtaken.
+func TestCallsDoNotWaitWhileOthersAreInTheWay(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	r.layer.names[protocol.KeysOf("p", "n").Lock].need = 3
+	r.write()
+	claim := "w:instance-02:1:000000000009:AAAAAAAAAAAAAAAAAAAAAA:1"
+	_, _, err := protocol.ClaimOf(claim)
+	require.NoError(t, err)
+	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})
+	r.layer.names[protocol.KeysOf("p", "n").Lock].need = 1
+	second := r.read()
+	require.Equal(t, second, r.next(lua.RLock).Hold())
+	r.now = r.now.Add(gatePause)
+	r.write()
+	require.Empty(t, r.sent)
+}
+
 // D10: what the server has lost is told by the next renewal; what was dropped by force, by a message at once.
 func TestLossIsTold(t *testing.T) {
 	r := newRig(t)
