@@ -368,6 +368,30 @@ func TestReservedTokens(t *testing.T) {
 	}
 }
 
+// Where tokens are ahead of the clock, a return that comes after the delegation's lease gives no tokens back,
+// whether or not another has had the lock since (D6).
+func TestLateReturnGivesNoTokensBack(t *testing.T) {
+	r := onRedis(t)
+	for _, taken := range []bool{false, true} {
+		r.build(t, nil)
+		_, _ = r.run(t, take(delegate(1, 50, protocol.Write)))
+		_, _ = r.run(t, &protocol.Request{Script: lua.Force, Claim: claimOf(0, 99, 99, model.Write)})
+		late := delegate(1, 51, protocol.Write)
+		grant, _ := r.run(t, take(late))
+		require.Greater(t, grant.Token, r.now, "ahead of the clock")
+		r.pass(t, 3001)
+		last := grant.Top
+		if taken {
+			reply, _ := r.run(t, requestOf(askFor(writer(5), 10_000, false)))
+			last = reply.Token
+			_, _ = r.run(t, requestOf(release(writer(5), 0)))
+		}
+		_, _ = r.run(t, giveBack(late, grant.Token))
+		reply, _ := r.run(t, requestOf(askFor(writer(6), 10_000, false)))
+		require.Greater(t, reply.Token, last)
+	}
+}
+
 // The server keeps a delegation for its lease, and nothing that conflicts is granted meanwhile (D2). After it
 // the lock goes to who waits.
 func TestDelegationLastsForItsLease(t *testing.T) {

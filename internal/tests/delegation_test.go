@@ -366,3 +366,62 @@ func TestDelegationOption(t *testing.T) {
 		rwlock.WithDelegation(time.Second))
 	require.Error(t, err)
 }
+
+// While servers fail over, or a slot moves, holds under a delegation whose lease is longer stay, tokens grow,
+// and others still have the delegation recalled.
+func TestDelegationsOutliveAFailover(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const lease = 15 * time.Second
+	slot := testredis.Slot("n")
+	master := slot * 3 / 16384
+	for name, strike := range map[string]func(c *testredis.Cluster){
+		"failover": func(c *testredis.Cluster) {
+			c.Nodes[master].AwaitReplicas(c.Nodes[master+3])
+			require.NoError(t, c.Nodes[master+3].Client().Do(t.Context(), "CLUSTER", "FAILOVER").Err())
+			c.Nodes[master+3].AwaitRole("master")
+		},
+		"slot move": func(c *testredis.Cluster) {
+			from, to := c.Nodes[master], c.Nodes[(master+1)%3]
+			c.BeginMove(slot, from, to)
+			time.Sleep(100 * time.Millisecond)
+			c.EndMove(slot, from, to)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := testredis.StartReplicatedCluster(t, 3)
+			outlives(t, cluster.Client(), cluster.Client(), lease, func() { strike(cluster) })
+		})
+	}
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		s := testredis.StartSentinels(t)
+		outlives(t, s.Client(), s.Client(), lease, func() { s.Failover() })
+	})
+}
+
+// outlives has a lock delegated while something happens to the servers that loses none of its data.
+func outlives(t *testing.T, one, two redis.UniversalClient, lease time.Duration, strike func()) {
+	d := newDelegate(t, testredis.Backend{Prefix: "p"}, one, lease)
+	other := newDelegate(t, testredis.Backend{Prefix: "p"}, two, lease)
+	d.delegated(t, rwlock.Write, "n")
+	h := d.lock(t, rwlock.Write, "n")
+	waiting := make(chan *rwlock.Hold, 1)
+	strike()
+	require.NoError(t, h.Context().Err())
+	require.NoError(t, h.Unlock(t.Context()))
+	next := d.lock(t, rwlock.Write, "n")
+	require.Greater(t, next.Token(), h.Token())
+	go func() { waiting <- other.lock(t, rwlock.Write, "n") }()
+	select {
+	case <-waiting:
+		t.Error("two hold the lock")
+	case <-time.After(time.Second):
+	}
+	require.NoError(t, next.Unlock(t.Context()))
+	last := <-waiting
+	require.Greater(t, last.Token(), next.Token())
+	require.NoError(t, last.Unlock(t.Context()))
+	require.Eventually(t, func() bool { return d.returned.Load() > 0 }, 10*time.Second, time.Millisecond)
+}

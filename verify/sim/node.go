@@ -15,6 +15,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/delegation"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A table is the stage of engines: a loop, the server, and nodes that have an engine each.
@@ -97,6 +98,13 @@ func (t *table) mute() { t.server.Mute = true }
 // execute runs a script, and sends out what it publishes.
 func (t *table) execute(r *protocol.Request) (any, error) {
 	t.ran++
+	if r.Script == lua.Force { // it may come late
+		for _, name := range t.w.names {
+			if protocol.KeysOf(prefix, name).Lock == r.Keys.Lock {
+				t.w.declare(name)
+			}
+		}
+	}
 	reply, err := t.server.run(t.serverTime(), r)
 	if err != nil {
 		t.w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, t.server.Mini.Dump())
