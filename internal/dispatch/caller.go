@@ -17,8 +17,9 @@ const (
 	// callerTimeout is how long a caller that sends its own request waits for the reply. With what a busy
 	// program adds, the caller still returns within 50 ms of its context's end.
 	callerTimeout = 30 * time.Millisecond
-	// prompt is what an exchange may take with a server that callers send to.
-	prompt = callerTimeout / 3
+	// prompt is what an exchange may take that shows that callers may send. A busy program adds to it: with
+	// less, its callers would not send again once one had waited in vain.
+	prompt = callerTimeout * 2 / 3
 	// trust is for how long callers send after an exchange has shown that they may.
 	trust = time.Second
 )
@@ -40,13 +41,13 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 		d.Send(r)
 		return
 	}
-	cmd, begun := redis.NewCmd(ctx, args(r, d.first)...), time.Now()
+	cmd := redis.NewCmd(ctx, args(r, d.first)...)
 	err := d.callers.client.Process(ctx, once{cmd})
 	d.mu.Lock()
 	d.sending--
 	d.running--
 	d.returned = time.Now()
-	d.callers.may = d.callers.may && err == nil && d.returned.Sub(begun) < prompt
+	d.callers.may = d.callers.may && err == nil
 	d.rouse()
 	d.stop()
 	d.mu.Unlock()
