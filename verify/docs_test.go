@@ -19,6 +19,8 @@ var documented = map[string]string{
 	`go test ./sim -seeds 100000 -timeout 12h`:                                                         `go test ./sim -run Promises -seeds 2 -wholes 1 -quorums 1`,
 	`go test ./sim -seed 42 -seeds 1 -v`:                                                               `go test ./sim -run Promises -seed 42 -seeds 1 -wholes 1 -quorums 1 -v`,
 	`go test ./sim -climate storm -seeds 10000 -timeout 2h`:                                            `go test ./sim -run Promises -climate storm -seeds 2 -wholes 1 -quorums 1`,
+	`go test ./sim -climate 'delegated storm' -seeds 2000 -timeout 2h`:                                 `go test ./sim -run Promises -climate 'delegated storm' -seeds 2 -wholes 1 -quorums 1`,
+	`go test ./faults -run TestHistoriesOfDelegatedLocksFitOneLock -for 10m -v -timeout 2h`:            `go test ./faults -for 10m -list TestHistoriesOfDelegatedLocksFitOneLock | grep ^Test`,
 	`go test ./faults -times 20 -timeout 6h`:                                                           `go test ./faults -run '^$' -times 20 -timeout 6h`,
 	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`:                                      `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
 	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:                                         `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
