@@ -281,9 +281,11 @@ func TestWaitersRecallDelegations(t *testing.T) {
 		steps := []step{{*take(delegate(0, 50, protocol.Read)), ""}, {*take(delegate(1, 50, protocol.Read)), ""},
 			{*take(delegate(2, 50, protocol.Read)), ""}, {*giveBack(delegate(gone, 50, protocol.Read), 0), ""}}
 		r.build(t, steps)
-		_, told := r.run(t, requestOf(askFor(writer(3), 10_000, false)))
+		q := requestOf(askFor(writer(3), 10_000, false))
+		q.Claim = protocol.NewClaim(protocol.Write, "instance-other", 3, 3, protocol.Owner{Handle: 3})
+		_, told := r.run(t, q)
 		for p := range 3 {
-			if p == gone || instance(p) == instance(3) {
+			if p == gone {
 				require.Empty(t, told[instance(p)].Recalled)
 				continue
 			}
