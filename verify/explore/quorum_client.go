@@ -218,7 +218,7 @@ func (p *client) do(d deed, raw any, e *parliament) {
 		p.Engine.GiveUp(d.at, p.Calls[d.a].Hold, errGaveUp)
 	case answers:
 		f := p.land(d.a)
-		if !e.tries && !e.plain {
+		if !e.tries && !e.delegated && !e.plain { // who is in the way makes no difference
 			raw = withoutObstacle(raw)
 		}
 		if e.hears != nil {
