@@ -347,7 +347,7 @@ func TestCheckerSees(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
 	fault := nodesFault{focus: victim, loses: time.Second}
-	s := struck{fault, 30 * time.Second, begin, begin, begin.Add(3 * time.Second)}
+	s := struck{fault, 30 * time.Second, begin, begin, begin.Add(3 * time.Second), false}
 	// A call is granted at once, and its holder relies on it until a moment, in seconds.
 	type call struct {
 		process  int

@@ -41,6 +41,7 @@ type struck struct {
 	at     time.Time // when it was about to strike
 	begun  time.Time // when it had struck
 	mended time.Time
+	again  bool // the sentinels replaced the new master, too: one that stands still for a second seems dead
 }
 
 // judge looks at what the processes have seen; place says where the lock of each name is.
@@ -123,6 +124,7 @@ func (s struck) cause(c history.Call) bool {
 	from, mended := time.Unix(0, c.Answered), s.mended
 	switch {
 	case s.fault.focus == victim && s.lease <= mended.Sub(s.at)+settled && !from.After(mended):
+	case s.again && !from.Before(mended):
 	case s.fault.clock != 0 && !from.After(mended):
 	case s.fault.loses > 0 && from.After(s.at.Add(-s.fault.loses)) && from.Before(mended.Add(settled)):
 	default:

@@ -185,6 +185,8 @@ type deployment struct {
 	at       time.Time // when the fault was about to strike
 	begun    time.Time // when it had struck
 	mendedAt time.Time
+	promoted *testredis.Server // by sentinels, by themselves; or nil
+	line     string            // of what it has written since
 }
 
 // run has the fault happen once, to servers and processes of its own.
@@ -234,7 +236,19 @@ func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 	}
 	d.end(time.Minute)
 	events, _ := d.seen()
-	return judge(events, places, struck{f, lease, d.at, d.begun, d.mendedAt}, d.Broken)
+	again := d.promoted != nil && d.lineOf(d.promoted) != d.line
+	return judge(events, places, struck{f, lease, d.at, d.begun, d.mendedAt, again}, d.Broken)
+}
+
+// lineOf returns the id of what a master has written since it became one.
+func (d *deployment) lineOf(s *testredis.Server) string {
+	info, err := s.Client().InfoMap(context.Background(), "replication").Result()
+	d.must(err)
+	id := info["Replication"]["master_replid"]
+	if id == "" {
+		d.tb.Fatalf("INFO has no master_replid: %v", info)
+	}
+	return id
 }
 
 // serve starts the servers, and returns how processes reach them.
@@ -382,7 +396,8 @@ func (d *deployment) do(s *testredis.Server, args ...any) {
 func (d *deployment) takeOver() {
 	d.tb.Helper()
 	if d.sentinels != nil {
-		d.sentinels.AwaitFailover()
+		d.promoted = d.sentinels.AwaitFailover()
+		d.line = d.lineOf(d.promoted)
 	} else {
 		d.replica().AwaitRole("master")
 	}
