@@ -41,7 +41,7 @@ type struck struct {
 	at     time.Time // when it was about to strike
 	begun  time.Time // when it had struck
 	mended time.Time
-	again  bool // the sentinels replaced the new master, too: one that stands still for a second seems dead
+	again  bool // the sentinels replaced the new master, too, as they do at times
 }
 
 // judge looks at what the processes have seen; place says where the lock of each name is.

@@ -3,8 +3,10 @@ package faults
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -186,7 +188,6 @@ type deployment struct {
 	begun    time.Time // when it had struck
 	mendedAt time.Time
 	promoted *testredis.Server // by sentinels, by themselves; or nil
-	line     string            // of what it has written since
 }
 
 // run has the fault happen once, to servers and processes of its own.
@@ -236,19 +237,17 @@ func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 	}
 	d.end(time.Minute)
 	events, _ := d.seen()
-	again := d.promoted != nil && d.lineOf(d.promoted) != d.line
-	return judge(events, places, struck{f, lease, d.at, d.begun, d.mendedAt, again}, d.Broken)
+	return judge(events, places, struck{f, lease, d.at, d.begun, d.mendedAt, d.replaced()}, d.Broken)
 }
 
-// lineOf returns the id of what a master has written since it became one.
-func (d *deployment) lineOf(s *testredis.Server) string {
-	info, err := s.Client().InfoMap(context.Background(), "replication").Result()
-	d.must(err)
-	id := info["Replication"]["master_replid"]
-	if id == "" {
-		d.tb.Fatalf("INFO has no master_replid: %v", info)
-	}
-	return id
+// replaced reports whether a sentinel has another master than the one that was promoted.
+func (d *deployment) replaced() bool {
+	return d.promoted != nil && slices.ContainsFunc(d.sentinels.Sentinels, func(s *testredis.Server) bool {
+		addr, err := s.Client().Do(context.Background(), "SENTINEL", "GET-MASTER-ADDR-BY-NAME",
+			testredis.MasterName).StringSlice()
+		d.must(err)
+		return net.JoinHostPort(addr[0], addr[1]) != d.promoted.Addr()
+	})
 }
 
 // serve starts the servers, and returns how processes reach them.
@@ -397,7 +396,6 @@ func (d *deployment) takeOver() {
 	d.tb.Helper()
 	if d.sentinels != nil {
 		d.promoted = d.sentinels.AwaitFailover()
-		d.line = d.lineOf(d.promoted)
 	} else {
 		d.replica().AwaitRole("master")
 	}
