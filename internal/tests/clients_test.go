@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -330,10 +331,16 @@ func TestRightsThatAreNeeded(t *testing.T) {
 				s = testredis.Start(t) // which has not got the scripts
 			}
 			rw, other, said := lockAs(t, s, right)
-			err := useEverything(t, rw, other, fmt.Sprint("needed ", i))
-			_, closing := rw.Close(), other.Close()
-			text := fmt.Sprint(err, said.list(), closing)
-			require.Regexp(t, "(?i)\\b"+right+"\\b", text)
+			named := regexp.MustCompile("(?i)\\b" + right + "\\b")
+			var errs []error
+			for try := range 3 { // the first that fails may do so for what an earlier one has left undone
+				errs = append(errs, useEverything(t, rw, other, fmt.Sprint("needed ", i, " ", try)))
+				if named.MatchString(fmt.Sprint(errs, said.list())) {
+					break
+				}
+			}
+			errs = append(errs, rw.Close(), other.Close())
+			require.Regexp(t, named, fmt.Sprint(errs, said.list()))
 		})
 	}
 }
