@@ -30,9 +30,11 @@ const (
 	// recall costs others about as much as that many calls.
 	mostNeed = 1023
 	fewShare = 8
-	// gatePatience is how long calls wait for this RWLock's claims on the server to end, so that the server
-	// can delegate the lock. If that was in vain, gatePause is the time until the next such wait.
+	// gatePatience is how long calls wait for the next of this RWLock's claims on the server to end, and
+	// gateMost for all, so that the server can delegate the lock. If that was in vain, gatePause is the time
+	// until the next such wait.
 	gatePatience = 20 * time.Millisecond
+	gateMost     = 100 * time.Millisecond
 	gatePause    = time.Second
 
 	renewAfter  = 3 // a delegation is renewed after a third of its lease,
@@ -130,8 +132,8 @@ type name struct {
 	// Of the request under way, or the next:
 	asked    time.Time // zero if there is none
 	failures int
-	retry    time.Time // or, Gated, when the wait ends
-	giveUp   time.Time // of a return
+	retry    time.Time // or, Gated, when the wait ends unless a claim does
+	giveUp   time.Time // of a return, or, Gated, when the wait ends at the latest
 
 	// When to delegate:
 	out        [protocol.Write + 1]int // claims that the server knows, by mode
@@ -453,7 +455,7 @@ func (d *Layer) begin(now time.Time, e *entry) {
 	n.mode = d.modeFor(e)
 	d.park(e)
 	if d.blocked(n, n.mode) {
-		n.state, n.retry = Gated, now.Add(gatePatience)
+		n.state, n.retry, n.giveUp = Gated, now.Add(gatePatience), now.Add(gateMost)
 		d.schedule(n)
 		return
 	}
@@ -535,10 +537,18 @@ func (d *Layer) ends(r *engine.Request, reply protocol.Reply) bool {
 	return false
 }
 
-// open asks for a delegation that calls wait for, once no claim of this RWLock blocks it.
+// open is called when a claim on the server has ended. It asks for a delegation that calls wait for, once no
+// claim of this RWLock blocks it.
 func (d *Layer) open(now time.Time, n *name) {
-	if n.state == Gated && !d.blocked(n, n.mode) {
+	switch {
+	case n.state != Gated:
+	case !d.blocked(n, n.mode):
 		d.take(now, n)
+	default:
+		if n.retry = now.Add(gatePatience); n.giveUp.Before(n.retry) {
+			n.retry = n.giveUp
+		}
+		d.schedule(n)
 	}
 }
 

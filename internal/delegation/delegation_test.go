@@ -620,6 +620,34 @@ func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	require.Equal(t, second, r.next(lua.Lock).Hold(), "it has waited for long enough")
 }
 
+// While one hold of a crowd after the other ends, new calls wait for the next, but not for long.
+func TestCallsWaitForACrowdAtTheServer(t *testing.T) {
+	t.Parallel()
+	const pace = gatePatience / 2
+	for crowd, script := range map[int]*lua.Script{
+		int(gateMost/pace) - 1: lua.Delegate, // all have ended
+		int(gateMost/pace) + 1: lua.Lock,
+	} {
+		t.Run(script.Name, func(t *testing.T) {
+			r := newRig(t)
+			holds := make([]*engine.Hold, crowd)
+			for i := range holds {
+				holds[i] = r.call(engine.Hold{Mode: protocol.Read, Lease: hold / 2}) // the server grants it
+				r.answer(lua.RLock)
+			}
+			r.write()
+			require.Empty(t, r.sent)
+			for i := 0; i < len(holds) && r.sends(lua.Lock) == 0; i++ {
+				r.pass(pace)
+				r.do(func() { _, _ = r.engine.Release(r.now, holds[i]) })
+				r.answer(lua.RUnlock)
+			}
+			require.Equal(t, 1, r.sends(script))
+			require.Len(t, r.sent, 1)
+		})
+	}
+}
+
 // Where others are in the way, calls queue at the server at once: who waited in memory would be overtaken.
 func TestCallsDoNotWaitWhileOthersAreInTheWay(t *testing.T) {
 	r := newRig(t)
