@@ -26,10 +26,17 @@ const (
 	// request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in BRAVO.
 	pause = 9
 	// mostNeed limits how many calls on a name must go to the server before a delegation is requested. The
-	// number grows while delegations are refused, or recalled before they have answered fewShare calls: a
-	// recall costs others about as much as that many calls.
+	// number grows while delegations are refused, or are recalled before they have answered fewShare calls,
+	// on average: a recall costs others about as much as that many calls. It begins as newNeed, or as poorNeed
+	// if the delegations of other names have answered fewer.
 	mostNeed = 1023
+	newNeed  = 1
+	poorNeed = 63
 	fewShare = 8
+	// A mean moves by one part in nameMoves, or of all names in allMoves, and counts up to mostShare calls.
+	nameMoves = 4
+	allMoves  = 32
+	mostShare = 4 * fewShare
 	// gatePatience is how long calls wait for the next of this RWLock's claims on the server to end, and
 	// gateMost for all, so that the server can delegate the lock. If that was in vain, gatePause is the time
 	// until the next such wait.
@@ -78,6 +85,7 @@ type Layer struct {
 	listening bool
 	listens   bool // the subscription was asked for
 	closed    bool
+	share     float64 // calls that a delegation has answered, of late
 
 	taken engine.Effects // memory
 	out   engine.Effects
@@ -86,7 +94,7 @@ type Layer struct {
 // New returns the layer below an engine. Nothing is delegated yet.
 func New(c Config, e *engine.Engine) *Layer {
 	return &Layer{
-		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot,
+		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, share: mostShare,
 		names: make(map[any]*name), numbers: make(map[uint64]*name),
 	}
 }
@@ -139,6 +147,7 @@ type name struct {
 	out        [protocol.Write + 1]int // claims that the server knows, by mode
 	uses       int                     // calls since the last delegation ended, or was refused
 	need       int                     // as many are needed before the next is asked for
+	share      float64                 // calls that a delegation has answered, of late
 	recalled   time.Time               // by others; zero if it was not
 	notBefore  time.Time
 	notGated   time.Time
@@ -232,7 +241,10 @@ func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 func (d *Layer) use(r *engine.Request) *name {
 	n := d.names[r.Keys.Lock]
 	if n == nil {
-		n = &name{name: r.Name(), key: r.Keys.Lock, need: 1}
+		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, share: fewShare}
+		if d.share < fewShare {
+			n.need = poorNeed
+		}
 		d.names[n.key] = n
 		d.known.PushBack(n)
 		if d.known.Len() > mostKnown {
@@ -563,6 +575,7 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 	}
 	if n := d.names[r.Keys.Lock]; n != nil && k.Instance != d.config.Instance {
 		n.notGated = now.Add(gatePause) // calls that waited here would be overtaken by those of others
+		n.alternates = false
 	}
 	if !k.Delegated() || k.Instance != d.config.Instance {
 		return
@@ -820,13 +833,16 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	}
 	delete(d.numbers, n.number)
 	var took time.Duration
+	share := float64(min(n.served, mostShare))
+	n.share += (share - n.share) / nameMoves
+	d.share += (share - d.share) / allMoves
 	if !n.recalled.IsZero() {
 		took = now.Sub(n.recalled)
 		n.notBefore = now.Add(pause * took)
-		if n.served < fewShare {
+		if n.share < fewShare {
 			n.need = min(2*n.need+1, mostNeed)
 		} else {
-			n.need = max(n.need/2, 1)
+			n.need /= 2
 		}
 		n.uses = 0
 	}

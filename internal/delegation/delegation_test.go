@@ -517,6 +517,77 @@ func TestWhenToAskForADelegation(t *testing.T) {
 	r.answer(lua.Delegate)
 }
 
+// recalled has others recall the delegation of a name after it has answered some calls, and returns it.
+func (r *rig) recalled(number uint64, name string, calls int) {
+	r.t.Helper()
+	for range calls {
+		require.NoError(r.t, r.release(r.call(engine.Hold{Name: name, Mode: protocol.Read})))
+	}
+	r.hear(";%d", number)
+	r.answer(lua.Return)
+}
+
+// D9: where delegations have paid, the next is asked for by the first call after a recall. One that is
+// recalled early changes nothing yet.
+func TestDelegationThatHasPaidIsAskedForAtOnce(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Read)
+	for _, calls := range []int{mostShare, 0, mostShare} {
+		r.recalled(number, "n", calls)
+		h := r.read()
+		k, err := protocol.ParseClaim(r.answer(lua.Delegate).Claim.ID.(string))
+		require.NoError(t, err)
+		number = k.Number
+		require.NoError(t, r.release(h))
+	}
+}
+
+// D9: if the delegations of some names have been of no use, those of others are asked for later.
+func TestUselessDelegationsAreAskedForLate(t *testing.T) {
+	r := newRig(t)
+	for i := 0; r.layer.share >= fewShare; i++ {
+		require.Less(t, i, 2*allMoves)
+		name := fmt.Sprint("n", i)
+		r.recalled(r.delegate(name, protocol.Read), name, 0)
+	}
+	for range poorNeed {
+		r.use("another", protocol.Read)
+	}
+	r.call(engine.Hold{Name: "another", Mode: protocol.Read})
+	r.answer(lua.Delegate)
+}
+
+// An RWLock that reads and writes a name asks for a write delegation of it, unless others use the name, too.
+func TestWriteDelegationsAreForOneUser(t *testing.T) {
+	for others, mode := range map[bool]byte{false: 'w', true: 'r'} {
+		t.Run(string(mode), func(t *testing.T) {
+			r := newRig(t)
+			r.delegate("n", protocol.Read)
+			w := r.write()
+			r.answer(lua.Return)
+			if others {
+				r.reply(r.next(lua.Lock), protocol.Reply{Last: 1,
+					Obstacle: inTheWay("r:instance-02:1:000000000009:AAAAAAAAAAAAAAAAAAAAAA:0")})
+				r.do(func() { r.engine.GiveUp(r.now, w, errSilence) })
+			} else {
+				r.answer(lua.Lock)
+				r.do(func() { _, _ = r.engine.Release(r.now, w) })
+			}
+			r.answer(lua.Unlock)
+			r.now = r.now.Add(gatePause)
+			for r.sends(lua.Delegate) == 0 {
+				h := r.read()
+				if r.sends(lua.RLock) > 0 {
+					r.answer(lua.RLock)
+					r.do(func() { _, _ = r.engine.Release(r.now, h) })
+					r.answer(lua.RUnlock)
+				}
+			}
+			require.Equal(t, mode, r.next(lua.Delegate).Claim.ID.(string)[0])
+		})
+	}
+}
+
 // D9: a request that is refused is not made again soon, and the call goes to the server.
 func TestRefusedDelegation(t *testing.T) {
 	r := newRig(t)

@@ -2,8 +2,8 @@ package tests
 
 import (
 	"context"
-	"errors"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
