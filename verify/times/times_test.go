@@ -312,7 +312,9 @@ func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
 }
 
 // middle returns the median.
-func middle(took []time.Duration) time.Duration { return slices.Sorted(slices.Values(took))[len(took)/2] }
+func middle(took []time.Duration) time.Duration {
+	return slices.Sorted(slices.Values(took))[len(took)/2]
+}
 
 // untilAllReturn returns how long after the end of their context the last of a crowd of calls returns. during
 // is called meanwhile.
