@@ -504,7 +504,8 @@ func playHoarder() {
 		})
 		each(n, func(i int) { check(holds[i].Unlock(context.Background())) })
 	}
-	// wait has n owners wait for one lock at a time.
+	// wait has n owners wait for one lock at a time, or for as many channels as a call.
+	never := make(chan struct{})
 	wait := func(n int, acquire bool) {
 		var wg sync.WaitGroup
 		gate := make(chan struct{})
@@ -513,7 +514,10 @@ func playHoarder() {
 		for range n {
 			wg.Go(func() {
 				if !acquire {
-					<-gate
+					select {
+					case <-gate:
+					case <-never:
+					}
 					return
 				}
 				h, err := rw.RLock(newOwner(), "waited for")
@@ -557,7 +561,7 @@ func playHoarder() {
 		fmt.Println("heap", leastHeap())
 		hold(n, func(int) string { return "read" })
 	case "waiters":
-		wait(n, false) // the runtime keeps what it needs for so many goroutines
+		wait(n, false) // the runtime keeps what it needs for so many goroutines and channels
 		fmt.Println("heap", leastHeap())
 		wait(n, true)
 	}
@@ -570,7 +574,7 @@ func playHoarder() {
 // that were lost or used, and what a peak of readers or waiters needed.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	const little = 180_000 // bytes: at most 60 for each waiter, and fewer for each name or reader
+	const little = 128_000 // bytes: at most 43 for each waiter, and fewer for each name or reader
 	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000,
 		"waiters": 3_000} {
 		t.Run(work, func(t *testing.T) {
