@@ -624,20 +624,25 @@ func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode
 	opts ...rwlock.LockOption) *call {
 	w.Helper()
 	n := len(inspect(w, rw, name).Waiters)
-	own := func() (n int) {
+	own := func() (calls, answered int) {
 		for _, wait := range rw.Snapshot().Waits {
-			if wait.Name == name && wait.Blocked != nil {
-				n++
+			if wait.Name == name {
+				calls++
+				if wait.Blocked != nil {
+					answered++
+				}
 			}
 		}
-		return n
+		return calls, answered
 	}
-	before := own()
+	before, _ := own()
 	c := w.launch(ctx, rw, mode, name, opts...)
 	eventually(w, func() bool {
 		s, err := rw.Inspect(context.Background(), name)
+		calls, answered := own()
 		// Beside a slow server of a quorum, a claim may wait at another than its home, and be seen later.
-		return err == nil && own() == before+1 && (len(s.Waiters) == n+1 || w.quorum != nil && len(s.Waiters) > n)
+		return err == nil && calls == before+1 && answered == calls &&
+			(len(s.Waiters) == n+1 || w.quorum != nil && len(s.Waiters) > n)
 	}, "%d waiters for %q", n+1, name)
 	return c
 }
