@@ -33,10 +33,12 @@ const (
 	newNeed  = 1
 	poorNeed = 63
 	fewShare = 8
-	// A mean moves by one part in nameMoves, or of all names in allMoves, and counts up to mostShare calls.
+	// A mean counts up to mostShare calls, in parts of one call. It moves by one part in nameMoves, that of all
+	// names by one in allMoves.
+	mostShare = 4 * fewShare
+	parts     = 256
 	nameMoves = 4
 	allMoves  = 32
-	mostShare = 4 * fewShare
 	// gatePatience is how long calls wait for the next of this RWLock's claims on the server to end, and
 	// gateMost for all, so that the server can delegate the lock. If that was in vain, gatePause is the time
 	// until the next such wait.
@@ -85,7 +87,7 @@ type Layer struct {
 	listening bool
 	listens   bool // the subscription was asked for
 	closed    bool
-	share     float64 // calls that a delegation has answered, of late
+	share     int // calls that a delegation has answered, of late, in parts of one
 
 	taken engine.Effects // memory
 	out   engine.Effects
@@ -94,7 +96,7 @@ type Layer struct {
 // New returns the layer below an engine. Nothing is delegated yet.
 func New(c Config, e *engine.Engine) *Layer {
 	return &Layer{
-		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, share: mostShare,
+		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, share: mostShare * parts,
 		names: make(map[any]*name), numbers: make(map[uint64]*name),
 	}
 }
@@ -147,7 +149,7 @@ type name struct {
 	out        [protocol.Write + 1]int // claims that the server knows, by mode
 	uses       int                     // calls since the last delegation ended, or was refused
 	need       int                     // as many are needed before the next is asked for
-	share      float64                 // calls that a delegation has answered, of late
+	share      int                     // calls that a delegation has answered, of late, in parts of one
 	recalled   time.Time               // by others; zero if it was not
 	notBefore  time.Time
 	notGated   time.Time
@@ -241,8 +243,8 @@ func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 func (d *Layer) use(r *engine.Request) *name {
 	n := d.names[r.Keys.Lock]
 	if n == nil {
-		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, share: fewShare}
-		if d.share < fewShare {
+		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, share: fewShare * parts}
+		if d.share < fewShare*parts {
 			n.need = poorNeed
 		}
 		d.names[n.key] = n
@@ -833,13 +835,14 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	}
 	delete(d.numbers, n.number)
 	var took time.Duration
-	share := float64(min(n.served, mostShare))
-	n.share += (share - n.share) / nameMoves
-	d.share += (share - d.share) / allMoves
+	if share := min(n.served, mostShare) * parts; !d.config.Eager {
+		n.share += (share - n.share) / nameMoves
+		d.share += (share - d.share) / allMoves
+	}
 	if !n.recalled.IsZero() {
 		took = now.Sub(n.recalled)
 		n.notBefore = now.Add(pause * took)
-		if n.share < fewShare {
+		if n.share < fewShare*parts {
 			n.need = min(2*n.need+1, mostNeed)
 		} else {
 			n.need /= 2

@@ -545,7 +545,7 @@ func TestDelegationThatHasPaidIsAskedForAtOnce(t *testing.T) {
 // D9: if the delegations of some names have been of no use, those of others are asked for later.
 func TestUselessDelegationsAreAskedForLate(t *testing.T) {
 	r := newRig(t)
-	for i := 0; r.layer.share >= fewShare; i++ {
+	for i := 0; r.layer.share >= fewShare*parts; i++ {
 		require.Less(t, i, 2*allMoves)
 		name := fmt.Sprint("n", i)
 		r.recalled(r.delegate(name, protocol.Read), name, 0)
