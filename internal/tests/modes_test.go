@@ -598,6 +598,7 @@ func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
 				unlock(w, inner)
 				require.LessOrEqual(w, w.left(rw, outer), w.lease)
 				require.NoError(w, outer.Context().Err())
+				w.atMost(w.lease, name)
 
 				plug.pull()
 				died := time.Now()

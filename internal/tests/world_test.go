@@ -270,18 +270,39 @@ func (w *world) leftovers() []string {
 // inUse reports whether a lock's hash says that somebody holds the lock or waits for it.
 func (w *world) inUse(key string) bool {
 	for _, dial := range w.servers() {
-		reply, err := dial().Eval(context.Background(), lua.Inspect.Source,
-			[]string{key, key + ":leases", key + ":queue"}).Result()
+		state, err := w.stateAt(dial(), key)
 		if err != nil {
 			return !strings.Contains(err.Error(), "WRONGTYPE") // which a test has put there
 		}
-		state, err := protocol.DecodeState(reply)
-		require.NoError(w, err)
 		if state.Mode != protocol.None || len(state.Waiters) > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// stateAt returns what a server knows of the lock whose hash is key.
+func (w *world) stateAt(server *redis.Client, key string) (protocol.State, error) {
+	reply, err := server.Eval(context.Background(), lua.Inspect.Source,
+		[]string{key, key + ":leases", key + ":queue"}).Result()
+	if err != nil {
+		return protocol.State{}, err
+	}
+	state, err := protocol.DecodeState(reply)
+	require.NoError(w, err)
+	return state, nil
+}
+
+// atMost waits until no server keeps a hold for longer than a lease. The last server of a quorum may learn
+// of a shorter lease after Unlock has returned.
+func (w *world) atMost(lease time.Duration, name string) {
+	w.Helper()
+	for _, dial := range w.servers() {
+		eventually(w, func() bool {
+			state, err := w.stateAt(dial(), protocol.KeysOf(w.prefix, name).Lock.(string))
+			return err == nil && !slices.ContainsFunc(state.Holders, func(h protocol.Holder) bool { return h.Lease > lease })
+		}, "the lease of %q is at most %v everywhere", name, lease)
+	}
 }
 
 // servers returns what dials each of the servers.
