@@ -534,6 +534,10 @@ func playHoarder() {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
+		} else {
+			for text := make([]byte, 4<<20); strings.Count(string(text[:runtime.Stack(text, true)]), "[select") < n; {
+				time.Sleep(10 * time.Millisecond) // goroutines that do not run yet wait for no channel
+			}
 		}
 		close(gate)
 		check(h.Unlock(context.Background()))
