@@ -40,8 +40,9 @@ type wait struct {
 
 // Acquire is the one path on which both modes try, wait and give up.
 func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
-	w := wait{ctx: ctx, start: time.Now(), expired: call.Expired}
+	w := wait{ctx: ctx, expired: call.Expired}
 	if err := ctx.Err(); err != nil {
+		w.start = time.Now()
 		return nil, w.over(err)
 	}
 	for tries := 1; ; tries++ {
@@ -77,11 +78,14 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 
 	c.mu.Lock()
 	now := time.Now()
+	if w.start.IsZero() {
+		w.start = now
+	}
 	c.engine.Acquire(now, &h.hold)
 	c.answer(now)
 	if h.waits() {
 		h.ended = make(chan struct{}, 1)
-		if fx := c.unlock(); w.expired == nil {
+		if fx := c.unlock(now); w.expired == nil {
 			c.runFor(w.ctx, fx)
 		} else {
 			c.run(fx)
@@ -97,7 +101,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		if call.AtLeast > 0 {
 			h.keptTill = now.Add(call.AtLeast)
 		}
-		c.flush()
+		c.run(c.unlock(now))
 		return h, nil
 	}
 	h.traced()

@@ -24,10 +24,10 @@ type cancel struct {
 }
 
 // flush unlocks Client.mu, and does what the engine wants done.
-func (c *Client) flush() { c.run(c.unlock()) }
+func (c *Client) flush() { c.run(c.unlock(time.Now())) }
 
 // unlock unlocks Client.mu, and returns what the engine wants done.
-func (c *Client) unlock() *effects {
+func (c *Client) unlock(now time.Time) *effects {
 	fx, ok := c.effects.Get().(*effects)
 	if !ok {
 		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
@@ -35,7 +35,7 @@ func (c *Client) unlock() *effects {
 	if c.labels() {
 		c.tellLabel(fx)
 	}
-	c.servers.Flush(time.Now(), fx)
+	c.servers.Flush(now, fx)
 	c.askLabels(fx)
 	if c.config.Observe != nil {
 		c.observe(fx.Events)

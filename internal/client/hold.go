@@ -21,7 +21,7 @@ type Hold struct {
 	ended    chan struct{} // has a signal when a call or a release has ended that somebody waits for
 	released bool          // by Unlock
 	trace    *trace        // nil without a tracer
-	pcs      [6]uintptr    // of the calls that took it
+	pcs      [5]uintptr    // of the calls that took it
 	keptTill time.Time     // with AtLeast: when Unlock may release it
 	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for reading
 	gaveUp error
@@ -113,7 +113,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if c.answer(now); !known && h.hold.State() == engine.Finished {
 		known, err = true, h.hold.Err()
 	}
-	fx := c.unlock()
+	fx := c.unlock(now)
 	if begun {
 		h.end(err)
 	}

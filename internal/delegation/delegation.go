@@ -89,8 +89,8 @@ type Layer struct {
 	closed    bool
 	share     int // calls that a delegation has answered, of late, in parts of one
 
-	taken engine.Effects // memory
-	out   engine.Effects
+	taken  []*engine.Request // memory
+	passed []*engine.Request // that the server is to answer
 }
 
 // New returns the layer below an engine. Nothing is delegated yet.
@@ -163,29 +163,30 @@ type own struct {
 	keeps  bool
 }
 
-// Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
+// Flush handles the engine's requests. It exchanges what is to be done with to, which must be empty.
 func (d *Layer) Flush(now time.Time, to *engine.Effects) {
 	d.Work(now)
-	d.out, *to = *to, d.out
+	d.engine.Flush(now, to)
+	to.Send = append(to.Send, d.passed...)
+	clear(d.passed)
+	d.passed = d.passed[:0]
 }
 
 // Work handles the engine's requests.
 func (d *Layer) Work(now time.Time) {
 	for {
-		t := &d.taken
-		t.Reset()
-		d.engine.Flush(now, t)
-		d.out.Add(t)
-		if len(t.Send) == 0 {
+		d.taken = d.engine.Requests(d.taken[:0])
+		if len(d.taken) == 0 {
 			return
 		}
-		for _, r := range t.Send {
+		for _, r := range d.taken {
 			d.handle(now, r)
 		}
+		clear(d.taken)
 	}
 }
 
-func (d *Layer) pass(r *engine.Request) { d.out.Send = append(d.out.Send, r) }
+func (d *Layer) pass(r *engine.Request) { d.passed = append(d.passed, r) }
 
 // entryOf returns what is known of the claim that a request is about, or nil.
 func entryOf(r *engine.Request) *entry {
@@ -443,7 +444,10 @@ func (d *Layer) wants(now time.Time, e *entry) bool {
 		return false
 	}
 	if !d.listening {
-		d.out.Listen, d.listens = d.out.Listen || !d.listens, true
+		if !d.listens {
+			d.listens = true
+			d.engine.Listen()
+		}
 		return false
 	}
 	return !d.blocked(n, d.modeFor(e)) || !e.ask.Try && !now.Before(n.notGated)
@@ -864,7 +868,7 @@ func (d *Layer) forget(n *name) {
 func (d *Layer) event(n *name, ev engine.Event) {
 	if d.config.Observe {
 		ev.Name, ev.Mode = n.name, n.mode
-		d.out.Events = append(d.out.Events, ev)
+		d.engine.Report(ev)
 	}
 }
 

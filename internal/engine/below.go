@@ -9,6 +9,20 @@ import (
 // This file is for the layer between the engine and the server that answers some requests from memory: see
 // internal/delegation.
 
+// Requests adds the requests that are to be sent to the slice. It leaves the other effects for Flush.
+func (e *Engine) Requests(to []*Request) []*Request {
+	to = append(to, e.out.Send...)
+	clear(e.out.Send)
+	e.out.Send = e.out.Send[:0]
+	return to
+}
+
+// Report has an observer told of an event of the layer below.
+func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
+
+// Listen has the subscription opened.
+func (e *Engine) Listen() { e.out.Listen = true }
+
 // Below returns the place where the layer below keeps its data about a request's claim, for as long as the
 // engine knows the claim. It returns nil if the request is not about a claim.
 func (r *Request) Below() *any {

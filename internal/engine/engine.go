@@ -193,18 +193,22 @@ type Effects struct {
 
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
-	clear(o.Send)
-	clear(o.Cancel)
-	clear(o.Wake)
-	clear(o.Extended)
-	clear(o.Forced)
-	clear(o.Log)
-	clear(o.Events)
-	clear(o.Blockers)
-	clear(o.Shards)
-	*o = Effects{
-		Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0], Forced: o.Forced[:0],
-		Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0], Shards: o.Shards[:0],
+	empty(&o.Send)
+	empty(&o.Cancel)
+	empty(&o.Wake)
+	empty(&o.Extended)
+	empty(&o.Forced)
+	empty(&o.Log)
+	empty(&o.Events)
+	empty(&o.Blockers)
+	empty(&o.Shards)
+	o.Listen, o.Relisten = false, false
+}
+
+func empty[T any](list *[]T) {
+	if len(*list) > 0 {
+		clear(*list)
+		*list = (*list)[:0]
 	}
 }
 

@@ -146,7 +146,7 @@ var meanings = map[string]meaning{
 // do: memory, what errors and traces say, hashes that are computed again, and when to ask for a delegation,
 // which an eager layer does always. TestFoldingOfAQuorumIsSound explores with them, too.
 var layerMemory = map[string]meaning{
-	"Quorum.taken": skip, "Quorum.out": skip, "Layer.taken": skip, "Layer.out": skip,
+	"Quorum.taken": skip, "Quorum.out": skip, "Layer.taken": skip, "Layer.passed": skip,
 	"name.uses": folded, "name.need": folded, "name.served": folded, "name.recalled": folded,
 	"name.notBefore": folded,
 	"Request.For":    folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded,
