@@ -300,7 +300,8 @@ func (w *world) atMost(lease time.Duration, name string) {
 	for _, dial := range w.servers() {
 		eventually(w, func() bool {
 			state, err := w.stateAt(dial(), protocol.KeysOf(w.prefix, name).Lock.(string))
-			return err == nil && !slices.ContainsFunc(state.Holders, func(h protocol.Holder) bool { return h.Lease > lease })
+			longer := func(h protocol.Holder) bool { return h.Lease > lease }
+			return err == nil && !slices.ContainsFunc(state.Holders, longer)
 		}, "the lease of %q is at most %v everywhere", name, lease)
 	}
 }
