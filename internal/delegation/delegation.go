@@ -391,6 +391,11 @@ func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 		code, n.used = protocol.Done, now
 	}
 	d.answer(now, r, protocol.Reply{Code: code})
+	d.engine.Recycle(r)
+	if held {
+		d.engine.Recycle(e.ask)
+		e.ask = nil
+	}
 	if queued {
 		d.serve(now, n)
 	}

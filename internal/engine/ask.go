@@ -82,7 +82,7 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 
 // sendAsk asks for the lock; sent again by a waiter, it is the heartbeat.
 func (e *Engine) sendAsk(now time.Time, c *claim) {
-	r := c.request(asks)
+	r := e.request(c, asks)
 	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
 	if c.mode == protocol.Read {
 		r.Script = lua.RLock
@@ -241,7 +241,8 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	h, t := c.caller, c.tenure
 	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
 	c.succeed()
-	c.token, c.granted, c.brief = token, c.sent, c.under() == nil // it was granted since
+	c.token, c.granted = token, c.sent // it was granted since
+	c.brief = c.under() == nil && c.lent == 0
 	e.step(c, grants)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.

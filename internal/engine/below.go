@@ -17,6 +17,18 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
+// mostSpare is how many requests an engine keeps memory of.
+const mostSpare = 32
+
+// Recycle takes back the memory of a request that was answered from memory, and that nothing refers to any
+// more.
+func (e *Engine) Recycle(r *Request) {
+	if len(e.spare) < mostSpare {
+		*r = Request{}
+		e.spare = append(e.spare, r)
+	}
+}
+
 // Report has an observer told of an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
 

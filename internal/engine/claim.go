@@ -34,18 +34,19 @@ const (
 	expires                  // its end was tried for as long as the server may keep it
 )
 
-// transitions are all allowed transitions. Any other is a bug in this package.
-var transitions = map[State]map[change]State{
+// transitions are all allowed transitions. Any other is Asking here, and a bug in this package.
+var transitions = [...][expires + 1]State{
 	Asking: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
 	Queued: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
 	Held:   {leaves: Ending},
 	Ending: {ceases: Over, expires: Over},
+	Over:   {},
 }
 
 // step is the only place where a claim changes its state.
 func (e *Engine) step(c *claim, ch change) {
-	to, ok := transitions[c.state][ch]
-	if !ok {
+	to := transitions[c.state][ch]
+	if to == Asking {
 		panic("engine: a claim cannot go on that way")
 	}
 	if c.state <= Queued && to > Queued {
@@ -146,8 +147,8 @@ type wanted struct {
 type grant struct {
 	token   int64
 	granted time.Time // not after the token was handed out
-	// its release may take the short path: the token is as old as the grant, and no count or long lease was
-	// asked for
+	// its release may take the short path: the server knows the grant, the token is as old as that, and no count
+	// or long lease was asked for
 	brief    bool
 	doubtful bool // its server may have been replaced since: to be renewed at once
 
@@ -204,10 +205,22 @@ func (a *attempt) again(lease time.Duration) time.Time {
 }
 
 // request returns a request about the claim.
-func (c *claim) request(k kind) *Request {
-	again := !c.asked.IsZero() || c.failures > 0
-	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again}, lock: c.lock,
-		claim: c, kind: k}
+func (e *Engine) request(c *claim, k kind) *Request {
+	r := e.newRequest()
+	r.Keys, r.Claim, r.Again = c.lock.keys, c.wire, !c.asked.IsZero() || c.failures > 0
+	r.lock, r.claim, r.kind = c.lock, c, k
+	return r
+}
+
+func (e *Engine) newRequest() *Request {
+	n := len(e.spare)
+	if n == 0 {
+		return new(Request)
+	}
+	r := e.spare[n-1]
+	e.spare[n-1] = nil
+	e.spare = e.spare[:n-1]
+	return r
 }
 
 // told is a change of the number of holds that was sent to the server, and until when the claim can be relied

@@ -147,7 +147,7 @@ func (e *Engine) finish(now time.Time, c *claim) {
 }
 
 func (e *Engine) sendEnd(now time.Time, c *claim) {
-	r := c.request(ends)
+	r := e.request(c, ends)
 	r.Script, r.Channels = lua.RUnlock, e.channels
 	if c.mode == protocol.Write {
 		r.Script = lua.Unlock

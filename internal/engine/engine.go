@@ -140,7 +140,8 @@ type Engine struct {
 	muted       bool // the log has been told that the server may not publish
 	unheard     bool // the log has been told that the server refuses the subscription
 
-	out Effects
+	spare []*Request // memory: see Recycle
+	out   Effects
 }
 
 // A deafness is the suspicion that the subscription does not work: a heartbeat returned a grant that no

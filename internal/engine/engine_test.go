@@ -38,23 +38,16 @@ func TestTransitionsAreDrawn(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^ *(\w+) --> (\w+):`).FindAllStringSubmatch(diagram, -1) {
 		drawn[m[1]+" "+m[2]] = true
 	}
-	names := map[State]string{Asking: "Asking", Queued: "Queued", Held: "Held", Ending: "Ending", Over: "Over"}
+	names := []string{Asking: "Asking", Queued: "Queued", Held: "Held", Ending: "Ending", Over: "Over"}
+	allowed := map[string]bool{}
 	for from, changes := range transitions {
 		for _, to := range changes {
-			arrow := names[from] + " " + names[to]
-			require.Contains(t, drawn, arrow)
-		}
-	}
-	for arrow := range drawn {
-		from, to, _ := strings.Cut(arrow, " ")
-		found := false
-		for state, changes := range transitions {
-			for _, next := range changes {
-				found = found || names[state] == from && names[next] == to
+			if to != Asking {
+				allowed[names[from]+" "+names[to]] = true
 			}
 		}
-		require.True(t, found, "%s is drawn, and is no transition", arrow)
 	}
+	require.Equal(t, drawn, allowed)
 }
 
 // A lottery is a server that answers anything that a server may answer, by chance.

@@ -246,7 +246,7 @@ func (e *Engine) renew(now time.Time, c *claim) {
 	if lease == 0 {
 		lease, _ = c.needs(now)
 	}
-	r := c.request(renews)
+	r := e.request(c, renews)
 	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.sequence
 	c.longest = max(c.longest, lease)
 	c.start(now)
@@ -290,7 +290,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	if asked := c.asks(now); asked > 0 {
 		lease, shorten = asked, false
 	}
-	r := c.request(counts)
+	r := e.request(c, counts)
 	r.Script, r.Lease, r.Channels = lua.Reenter, e.leaseOf(lease), e.channels
 	r.Count, r.Sequence, r.Shorten = len(c.holds), c.sequence, shorten
 	for _, x := range c.extensions {

@@ -59,7 +59,8 @@ var meanings = map[string]meaning{
 	"lock.free":          slotList,
 	"claim.slot":         slotNumber,
 	"claim.number":       number,
-	"claim.vertex":       skip, // memory
+	"Engine.spare":       skip, // memory
+	"claim.vertex":       skip, // likewise
 	"Place.Tie":          number,
 	"Node.Name":          plain,
 	"Node.Number":        number,
