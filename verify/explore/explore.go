@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"hash/maphash"
 	"io"
-	"time"
 )
 
 // options say what is explored.
@@ -27,115 +25,36 @@ type options struct {
 	stands  bool  // the server's clock stands still within a tick
 }
 
-// limits end an exploration early; 0 is no limit.
-type limits struct {
-	states int
-	time   time.Duration
-	bugs   int
-}
-
-// A report says how far an exploration came.
-type report struct {
-	States, Transitions, Depth int
-	ServerStates, Runs         int
-	Processes, Changes         int
-	Complete                   bool
-	Time                       time.Duration
-	Bugs                       []bug
-}
-
-// A bug is something wrong after a trace.
-type bug struct {
-	what  string
-	trace trace
-}
-
-// A step is how a state was reached first.
-type step struct {
-	parent int32
-	via    uint16 // the index of the action
-}
-
 // explore visits every system that can be reached, those with the shortest traces first. A system with
 // something wrong is reported and not followed; each kind of wrong only once.
 func (e *explorer) explore(l limits, progress io.Writer) report {
-	began := time.Now()
-
-	type entry struct {
-		x     *system
-		index int32
-	}
 	visited := seen{last: map[fingerprint]int32{}, exact: e.exact}
-	var nodes []step
-	var r report
-	kinds := map[string]bool{}
+	w := &walk[*system, uint16]{limits: l, progress: progress, visit: e.visit, rest: e.rest} // by the index of the action
 	start, key := e.canonical(e.start())
 	visited.add(e.fingerprint(key), start.left())
-	nodes = append(nodes, step{parent: -1})
-	if e.visit != nil {
-		e.visit(start)
-	}
-	frontier := []entry{{start, 0}}
 	found := func(at int32, flaw error, fair bool) {
-		if !kinds[kindOf(flaw)] {
-			kinds[kindOf(flaw)] = true
-			r.Bugs = append(r.Bugs, bug{flaw.Error(), e.retrace(nodes, at, flaw, fair)})
-		}
+		w.found(at, flaw, func(way []uint16) trace { return e.retrace(way, flaw, fair) })
 	}
-	stop := func() bool {
-		return l.states > 0 && len(nodes) >= l.states || l.time > 0 && time.Since(began) > l.time ||
-			l.bugs > 0 && len(r.Bugs) >= l.bugs
-	}
-	said := began
-	for len(frontier) > 0 && !stop() {
-		var next []entry
-		for i, at := range frontier {
-			if i%1024 == 0 {
-				if stop() {
-					next = append(next, frontier[i:]...)
-					break
-				}
-				e.forget()
-				if progress != nil && time.Since(said) > 5*time.Second {
-					said = time.Now()
-					fmt.Fprintf(progress, "%8.0fs  %d states  %d transitions  depth %d  frontier %d  %d server states  %d script runs\n",
-						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next),
-						len(e.states), len(e.runs))
-				}
+	return w.from(start, func(at int32, x *system) {
+		for via, a := range e.actions(x) {
+			w.report.Transitions++
+			y, err := e.take(x, a)
+			if flaw := cmp.Or(err, e.flaw); flaw != nil {
+				found(at, flaw, false)
 			}
-			for via, a := range e.actions(at.x) {
-				r.Transitions++
-				y, err := e.take(at.x, a)
-				if flaw := cmp.Or(err, e.flaw); flaw != nil {
-					found(at.index, flaw, false)
-				}
-				if err != nil {
-					continue
-				}
-				y, key := e.canonical(y)
-				if !visited.add(e.fingerprint(key), y.left()) {
-					continue
-				}
-				nodes = append(nodes, step{parent: at.index, via: uint16(via)})
-				next = append(next, entry{y, int32(len(nodes) - 1)})
-				if e.visit != nil {
-					e.visit(y)
-				}
-				if _, err := e.fair(y, key); err != nil {
-					found(int32(len(nodes)-1), err, true)
-				}
+			if err != nil {
+				continue
 			}
-			frontier[i].x = nil
+			y, key := e.canonical(y)
+			if !visited.add(e.fingerprint(key), y.left()) {
+				continue
+			}
+			reached := w.reach(at, uint16(via), y)
+			if _, err := e.fair(y, key); err != nil {
+				found(reached, err, true)
+			}
 		}
-		frontier = next
-		if len(frontier) > 0 {
-			r.Depth++
-		}
-	}
-	r.States, r.ServerStates, r.Runs = len(nodes), len(e.states), len(e.runs)
-	r.Processes, r.Changes = len(e.ids), e.worked
-	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
-	return r
+	})
 }
 
 // A fingerprint stands for a key: keys take too much memory.
@@ -188,21 +107,4 @@ func allows(a, b [9]byte) bool {
 		}
 	}
 	return true
-}
-
-func (r report) String() string {
-	return fmt.Sprintf("%d states, %d transitions, depth %d, %v; %d server states, %d script runs, %d process states, %d changes; complete: %v; bugs: %d",
-		r.States, r.Transitions, r.Depth, r.Time.Round(time.Millisecond), r.ServerStates, r.Runs, r.Processes,
-		r.Changes, r.Complete, len(r.Bugs))
-}
-
-// kindOf tells errors apart by their words, not their numbers.
-func kindOf(err error) string {
-	kind := []byte{}
-	for _, c := range []byte(err.Error()) {
-		if c >= 'a' && c <= 'z' {
-			kind = append(kind, c)
-		}
-	}
-	return string(kind)
 }

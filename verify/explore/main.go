@@ -11,6 +11,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -46,8 +47,12 @@ func main() {
 	quiet := flag.Bool("q", false, "do not tell of progress")
 	several := flag.String("quorum", "", `explore three servers instead, or one that delegates: the calls of each client and what may happen, as in "W R late 1 passes 2" or "WR W delegated together"`)
 	flag.Parse()
+	var progress io.Writer = os.Stderr
+	if *quiet {
+		progress = nil
+	}
 	if *several != "" {
-		os.Exit(showQuorum(*several, limits{*states, *limit, *bugs}, *quiet))
+		os.Exit(showQuorum(*several, limits{*states, *limit, *bugs}, progress))
 	}
 
 	number := func(name, text string) uint8 {
@@ -82,7 +87,7 @@ func main() {
 			if *replayed != "" {
 				os.Exit(showReplay(e, t))
 			}
-			os.Exit(show(e, limits{*states, *limit, *bugs}, *save, *quiet))
+			os.Exit(show(e, limits{*states, *limit, *bugs}, *save, progress))
 		}
 	}
 	fmt.Fprintln(os.Stderr, "explore:", err)
@@ -90,11 +95,7 @@ func main() {
 }
 
 // show explores, and prints what comes of it. It returns the exit code.
-func show(e *explorer, l limits, save string, quiet bool) int {
-	progress := os.Stderr
-	if quiet {
-		progress = nil
-	}
+func show(e *explorer, l limits, save string, progress io.Writer) int {
 	r := e.explore(l, progress)
 	for _, b := range r.Bugs {
 		fmt.Printf("BUG: %s\n  %s\n\n", b.what, strings.Join(b.trace.steps, "\n  "))
@@ -115,16 +116,12 @@ func show(e *explorer, l limits, save string, quiet bool) int {
 }
 
 // showQuorum explores a lock over three servers, and prints what comes of it. It returns the exit code.
-func showQuorum(text string, l limits, quiet bool) int {
+func showQuorum(text string, l limits, progress io.Writer) int {
 	p, err := parsePlan(text)
 	var r report
 	if err == nil {
 		var e *parliament
 		if e, err = newParliament(quorumScripts(), p); err == nil {
-			progress := func(s string) { fmt.Fprintln(os.Stderr, s) }
-			if quiet {
-				progress = nil
-			}
 			r, err = e.explore(l, progress)
 		}
 	}

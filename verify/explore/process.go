@@ -204,9 +204,10 @@ func (e *explorer) node(p *process) *node {
 	return n
 }
 
-// forget lets go of the memory of what happened, if there is much of it. It is worked out again when it is
-// needed: an equal process has the same id then.
-func (e *explorer) forget() {
+// rest reports how much was worked out, and lets go of the memory of what happened, if there is much of it.
+// It is worked out again when it is needed: an equal process has the same id then.
+func (e *explorer) rest(r *report) {
+	r.ServerStates, r.Runs, r.Processes, r.Changes = len(e.states), len(e.runs), len(e.ids), e.worked
 	if len(e.nodes) > mostNodes {
 		clear(e.nodes)
 		clear(e.changes)

@@ -147,8 +147,9 @@ func (e *parliament) peer(p *client) *peer {
 	return n
 }
 
-// forget is as that of an explorer.
-func (e *parliament) forget() {
+// rest is as that of an explorer.
+func (e *parliament) rest(r *report) {
+	r.ServerStates, r.Runs, r.Processes, r.Changes = len(e.stores), len(e.runs), len(e.ids), e.changes
 	if len(e.peers) > mostPeers {
 		clear(e.peers)
 		clear(e.outcomes)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -95,93 +96,41 @@ func (e *parliament) fair(w *world) ([]move, error) {
 }
 
 // explore visits every world that can be reached, those with the shortest traces first.
-func (e *parliament) explore(l limits, progress func(string)) (report, error) {
-	type node struct {
-		parent int32
-		via    shortMove
-	}
-	type item struct {
-		w     *world
-		index int32
-	}
-	began := time.Now()
+func (e *parliament) explore(l limits, progress io.Writer) (report, error) {
 	first, err := e.start()
 	if err != nil {
 		return report{}, err
 	}
 	visited := map[fingerprint]struct{}{e.print(first): {}}
-	visit := func(w *world) {
-		if e.visit != nil {
-			e.visit(w)
-		}
-	}
-	visit(first)
-	nodes := []node{{parent: -1}}
-	var r report
-	kinds := map[string]bool{}
+	w := &walk[*world, shortMove]{limits: l, progress: progress, visit: e.visit, rest: e.rest}
 	found := func(at int32, last []move, flaw error) {
-		if kinds[kindOf(flaw)] {
-			return
-		}
-		kinds[kindOf(flaw)] = true
-		var moves []move
-		for ; nodes[at].parent >= 0; at = nodes[at].parent {
-			moves = append([]move{nodes[at].via.long()}, moves...)
-		}
-		r.Bugs = append(r.Bugs, bug{what: flaw.Error(), trace: trace{steps: e.describeAll(append(moves, last...))}})
-	}
-	frontier := []item{{first, 0}}
-	stop := func() bool {
-		return l.states > 0 && len(nodes) >= l.states || l.time > 0 && time.Since(began) > l.time ||
-			l.bugs > 0 && len(r.Bugs) >= l.bugs
-	}
-	said := began
-	for len(frontier) > 0 && !stop() {
-		var next []item
-		for i, at := range frontier {
-			if i%256 == 0 {
-				if stop() {
-					next = append(next, frontier[i:]...)
-					break
-				}
-				e.forget()
-				if progress != nil && time.Since(said) > 5*time.Second {
-					said = time.Now()
-					progress(fmt.Sprintf("%8.0fs  %d worlds  %d transitions  depth %d  frontier %d  %d stores  %d runs  %d clients  %d outcomes",
-						time.Since(began).Seconds(), len(nodes), r.Transitions, r.Depth, len(frontier)-i+len(next),
-						len(e.stores), len(e.runs),
-						len(e.ids), e.changes))
-				}
+		w.found(at, flaw, func(way []shortMove) trace {
+			var moves []move
+			for _, m := range way {
+				moves = append(moves, m.long())
 			}
-			for _, m := range e.moves(at.w) {
-				r.Transitions++
-				y, err := e.step(at.w, m)
-				if err != nil {
-					found(at.index, []move{m}, err)
-					continue
-				}
-				p := e.print(y)
-				if _, known := visited[p]; known {
-					continue
-				}
-				visited[p] = struct{}{}
-				nodes = append(nodes, node{at.index, m.short()})
-				visit(y)
-				next = append(next, item{y, int32(len(nodes) - 1)})
-				if taken, err := e.fair(y); err != nil {
-					found(int32(len(nodes)-1), taken, err)
-				}
-			}
-			frontier[i].w = nil
-		}
-		if frontier = next; len(frontier) > 0 {
-			r.Depth++
-		}
+			return trace{steps: e.describeAll(append(moves, last...))}
+		})
 	}
-	r.States, r.ServerStates, r.Runs, r.Processes, r.Changes = len(nodes), len(e.stores), len(e.runs),
-		len(e.ids), e.changes
-	r.Complete, r.Time = len(frontier) == 0, time.Since(began)
-	return r, nil
+	return w.from(first, func(at int32, x *world) {
+		for _, m := range e.moves(x) {
+			w.report.Transitions++
+			y, err := e.step(x, m)
+			if err != nil {
+				found(at, []move{m}, err)
+				continue
+			}
+			p := e.print(y)
+			if _, known := visited[p]; known {
+				continue
+			}
+			visited[p] = struct{}{}
+			reached := w.reach(at, m.short(), y)
+			if taken, err := e.fair(y); err != nil {
+				found(reached, taken, err)
+			}
+		}
+	}), nil
 }
 
 var doings = map[verb]string{

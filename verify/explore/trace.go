@@ -151,17 +151,13 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 	return e, nil
 }
 
-// retrace finds the actions that lead to a node, and from there to an error.
-func (e *explorer) retrace(nodes []step, i int32, flaw error, fair bool) trace {
-	var path []uint16
-	for ; nodes[i].parent >= 0; i = nodes[i].parent {
-		path = append(path, nodes[i].via)
-	}
+// retrace finds the actions on a way, by their indices, and from its end to an error.
+func (e *explorer) retrace(way []uint16, flaw error, fair bool) trace {
 	t := trace{setup: e.setup}
 	x := e.start()
 	folded, _ := e.canonical(x)
-	for k := len(path) - 1; k >= 0; k-- {
-		next, _ := e.take(folded, e.actions(folded)[path[k]])
+	for _, via := range way {
+		next, _ := e.take(folded, e.actions(folded)[via])
 		var key string
 		folded, key = e.canonical(next)
 		x = e.step(&t, x, func(y *system, err error) bool {
