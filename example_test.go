@@ -29,6 +29,14 @@ func check(err error) {
 	}
 }
 
+// open returns an RWLock over a server of its own, and a function that closes both.
+func open() (rw *rwlock.RWLock, closeAll func()) {
+	client, done := connect()
+	rw, err := rwlock.New(client)
+	check(err)
+	return rw, func() { check(rw.Close()); done() }
+}
+
 func Example() {
 	client, done := connect() // redis.NewClient(&redis.Options{Addr: "redis:6379"})
 	defer done()
@@ -82,14 +90,11 @@ func ExampleNewQuorum() {
 // WithLock releases the lock when the function returns or panics. It cancels the context of the function when
 // the lock is lost.
 func ExampleRWLock_WithLock() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 
 	stock := 3
-	err = rw.WithLock(context.Background(), "stock", func(ctx context.Context, h *rwlock.Hold) error {
+	err := rw.WithLock(context.Background(), "stock", func(ctx context.Context, h *rwlock.Hold) error {
 		if stock == 0 {
 			return errors.New("sold out")
 		}
@@ -102,11 +107,8 @@ func ExampleRWLock_WithLock() {
 
 // TryLock does not wait.
 func ExampleRWLock_TryLock() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := context.Background()
 
 	h, err := rw.TryLock(ctx, "nightly-report")
@@ -119,11 +121,8 @@ func ExampleRWLock_TryLock() {
 
 // Code that is called with the context of a hold acts for the same owner, and may lock the same name again.
 func ExampleHold_Context_reentry() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 
 	audit := func(ctx context.Context) error { // takes the lock itself, whether its caller has it or not
 		return rw.WithLock(ctx, "account", func(_ context.Context, h *rwlock.Hold) error {
@@ -140,11 +139,8 @@ func ExampleHold_Context_reentry() {
 
 // The context of a hold is cancelled as soon as the hold can no longer be relied on.
 func ExampleHold_Context_loss() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := context.Background()
 
 	h, err := rw.Lock(ctx, "migration")
@@ -161,11 +157,8 @@ func ExampleHold_Context_loss() {
 // A writer downgrades by locking for reading and then releasing its write hold: readers enter, and writers
 // still wait.
 func ExampleRWLock_RLock_downgrade() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := rwlock.WithOwner(context.Background(), rwlock.NewOwner())
 
 	w, err := rw.Lock(ctx, "config")
@@ -188,11 +181,8 @@ func ExampleRWLock_RLock_downgrade() {
 
 // A goroutine that gets the context of another has the same owner, unless it gets an owner of its own.
 func ExampleWithOwner() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 
 	h, err := rw.Lock(context.Background(), "cache")
 	check(err)
@@ -222,11 +212,8 @@ func (s *store) write(body string, token int64) error {
 // No lock can stop a process that was paused and lost its lock from writing afterwards. A resource that
 // checks tokens can.
 func ExampleHold_Token() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := context.Background()
 	var document store
 
@@ -247,11 +234,8 @@ func ExampleHold_Token() {
 
 // MaxWait limits the wait, but not the hold. The deadline of a context would limit both.
 func ExampleMaxWait() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := context.Background()
 
 	h, err := rw.Lock(ctx, "printer")
@@ -265,11 +249,8 @@ func ExampleMaxWait() {
 // A hold that is not renewed ends with its lease, even if it is never released. Use it for work that must not
 // take longer.
 func ExampleNoRenew() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := context.Background()
 
 	h, err := rw.Lock(ctx, "rate-limit", rwlock.NoRenew(), rwlock.Lease(100*time.Millisecond))
@@ -282,11 +263,8 @@ func ExampleNoRenew() {
 
 // Inspect returns the holders of a lock and its waiters.
 func ExampleRWLock_Inspect() {
-	client, done := connect()
+	rw, done := open() // rwlock.New(client), see the first example
 	defer done()
-	rw, err := rwlock.New(client)
-	check(err)
-	defer rw.Close()
 	ctx := context.Background()
 
 	h, err := rw.Lock(ctx, "orders:42")
