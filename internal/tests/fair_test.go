@@ -362,12 +362,7 @@ func TestWaitersQueueAgain(t *testing.T) {
 		start := time.Now()
 		w.within(w.lease/3+w.prompt, start, w.lostWhen(h))
 		for _, c := range append(writers, reader) {
-			go func() {
-				<-c.done
-				if c.err == nil {
-					_ = c.hold.Unlock(context.Background())
-				}
-			}()
+			c.releases()
 		}
 		for _, c := range append(writers, reader) {
 			c.granted()

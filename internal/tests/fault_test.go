@@ -486,6 +486,19 @@ func TestRequestDelayedPastTheNextHold(t *testing.T) {
 	})
 }
 
+// grantedWithALateHeartbeat returns a hold that was waited for while another RWLock wrote. A heartbeat of the
+// wait is under way until gate is closed.
+func grantedWithALateHeartbeat(w *world, rw, other *rwlock.RWLock, mode rwlock.Mode, p *faultproxy.Proxy) (
+	h *rwlock.Hold, gate chan struct{}, late *faultproxy.Rule) {
+	before := take(w, newOwner(), other, write, "n")
+	c := w.enqueue(newOwner(), rw, mode, "n")
+	gate = make(chan struct{})
+	late = p.On(askScript(mode)).Times(1).DelayRequest(gate)
+	require.NoError(w, late.WaitHit(soon(w)))
+	unlock(w, before)
+	return c.granted(), gate, late
+}
+
 // A waiter's heartbeat that comes when the waiter has long been let in, and others after it, takes nothing
 // from it.
 func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
@@ -493,13 +506,7 @@ func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		other := w.newLock()
 		rw, p := w.behindProxy(rwlock.WithLease(3 * time.Second))
-		before := take(w, newOwner(), other, write, "n")
-		c := w.enqueue(newOwner(), rw, mode, "n")
-		gate := make(chan struct{})
-		late := p.On(askScript(mode)).Times(1).DelayRequest(gate)
-		require.NoError(w, late.WaitHit(soon(w)))
-		unlock(w, before)
-		h := c.granted()
+		h, gate, late := grantedWithALateHeartbeat(w, rw, other, mode, p)
 		if mode == read {
 			defer unlock(w, take(w, newOwner(), other, read, "n"))
 		}
@@ -523,13 +530,7 @@ func TestHeartbeatDelayedPastADroppedHold(t *testing.T) {
 		_, p := w.behindProxy()
 		patient := p.Client(func(o *redis.Options) { o.ReadTimeout = hang })
 		rw := newLockOn(w, patient, rwlock.WithPrefix(w.prefix), rwlock.WithLease(3*time.Second))
-		before := take(w, newOwner(), other, write, "n")
-		c := w.enqueue(newOwner(), rw, mode, "n")
-		gate := make(chan struct{})
-		late := p.On(askScript(mode)).Times(1).DelayRequest(gate)
-		require.NoError(w, late.WaitHit(soon(w)))
-		unlock(w, before)
-		h := c.granted()
+		h, gate, _ := grantedWithALateHeartbeat(w, rw, other, mode, p)
 		require.NoError(w, other.ForceUnlock(context.Background(), "n"))
 		unlock(w, take(w, newOwner(), other, write, "n"))
 		close(gate)
@@ -1261,11 +1262,7 @@ func (w *world) warmUp() {
 			calls := []*call{w.enqueue(newOwner(), rw, write, name), w.enqueue(newOwner(), rw, mode, name)}
 			unlock(w, h)
 			for _, c := range calls {
-				go func() {
-					if <-c.done; c.err == nil {
-						_ = c.hold.Unlock(context.Background())
-					}
-				}()
+				c.releases()
 			}
 			waitFree(w, rw, name)
 		}

@@ -583,11 +583,7 @@ func TestBytesPerLock(t *testing.T) {
 			(shared-held)/more, (queued-shared)/more)
 		unlock(t, append(readers, h)...)
 		for _, call := range waiting {
-			go func() {
-				if <-call.done; call.err == nil {
-					_ = call.hold.Unlock(context.Background())
-				}
-			}()
+			call.releases()
 		}
 		waitFree(t, rw, name)
 	}

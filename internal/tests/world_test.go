@@ -692,6 +692,15 @@ func (c *call) granted() *rwlock.Hold {
 	return h
 }
 
+// releases has the lock released as soon as the call has it.
+func (c *call) releases() {
+	go func() {
+		if <-c.done; c.err == nil {
+			_ = c.hold.Unlock(context.Background())
+		}
+	}()
+}
+
 // returned reports whether the call has returned.
 func (c *call) returned() bool {
 	select {
