@@ -22,13 +22,15 @@ const (
 	// delegation that are remembered.
 	mostIdle  = 1024
 	mostKnown = 4096
-	// pause is how many times the duration of a return, counted from the recall, must pass before the next
-	// request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in BRAVO.
+	// A recall costs others about as much as fewShare calls. If the delegations of a name answer fewer, on
+	// average, pause is how many times the duration of a return, counted from the recall, must pass before the
+	// next request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in
+	// BRAVO.
 	pause = 9
 	// mostNeed limits how many calls on a name must go to the server before a delegation is requested. The
-	// number grows while delegations are refused, or are recalled before they have answered fewShare calls,
-	// on average: a recall costs others about as much as that many calls. It begins as newNeed, or as poorNeed
-	// if the delegations of other names have answered fewer.
+	// number grows while delegations are refused, or answer fewer than fewShare calls, and is 0 after a recall
+	// if they answer more. It begins as newNeed, or as poorNeed if the delegations of other names have
+	// answered fewer.
 	mostNeed = 1023
 	newNeed  = 1
 	poorNeed = 63
@@ -37,7 +39,7 @@ const (
 	// names by one in allMoves.
 	mostShare = 4 * fewShare
 	parts     = 256
-	nameMoves = 4
+	nameMoves = 8
 	allMoves  = 32
 	// gatePatience is how long calls wait for the next of this RWLock's claims on the server to end, and
 	// gateMost for all, so that the server can delegate the lock. If that was in vain, gatePause is the time
@@ -544,7 +546,10 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		e.name.out[e.mode]--
 		d.open(now, e.name)
 	}
-	if n := d.names[r.Keys.Lock]; n != nil && r.Script == lua.Force && (n.state == Live || n.state == Recalled) {
+	if r.Script != lua.Force {
+		return
+	}
+	if n := d.names[r.Keys.Lock]; n != nil && (n.state == Live || n.state == Recalled) {
 		d.doubt(now, n) // it was dropped, most likely
 	}
 }
@@ -850,11 +855,11 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	}
 	if !n.recalled.IsZero() {
 		took = now.Sub(n.recalled)
-		n.notBefore = now.Add(pause * took)
 		if n.share < fewShare*parts {
+			n.notBefore = now.Add(pause * took)
 			n.need = min(2*n.need+1, mostNeed)
 		} else {
-			n.need /= 2
+			n.need = 0
 		}
 		n.uses = 0
 	}
