@@ -29,7 +29,8 @@ type options struct {
 // something wrong is reported and not followed; each kind of wrong only once.
 func (e *explorer) explore(l limits, progress io.Writer) report {
 	visited := seen{last: map[fingerprint]int32{}, exact: e.exact}
-	w := &walk[*system, uint16]{limits: l, progress: progress, visit: e.visit, rest: e.rest} // by the index of the action
+	// An action is told from others by its index.
+	w := &walk[*system, uint16]{limits: l, progress: progress, visit: e.visit, rest: e.rest}
 	start, key := e.canonical(e.start())
 	visited.add(e.fingerprint(key), start.left())
 	found := func(at int32, flaw error, fair bool) {

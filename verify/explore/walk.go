@@ -42,7 +42,7 @@ type walk[X, V any] struct {
 	limits
 	progress io.Writer     // or nil
 	visit    func(X)       // sees each X; or nil
-	rest     func(*report) // is called from time to time, to note what the report says of the caller's, and to tidy up
+	rest     func(*report) // is called from time to time: to add to the report, and to tidy up
 
 	report report
 	steps  []step[V]
@@ -62,7 +62,8 @@ type place[X any] struct {
 	at int32
 }
 
-// from goes on from each X with expand, which calls reach for what the X leads to and found for what is wrong.
+// from goes on from each X with expand, which calls reach for what the X leads to, and found for what is
+// wrong.
 func (w *walk[X, V]) from(first X, expand func(at int32, x X)) report {
 	began := time.Now()
 	said, r := began, &w.report
