@@ -313,7 +313,7 @@ type hold struct {
 
 func (o *owner) round() {
 	name, write := o.Names[o.rng.IntN(len(o.Names))], o.rng.IntN(100) >= o.Reads
-	if last := len(o.Names) - 1; o.Delegate > 0 {
+	if last := len(o.Names) - 1; o.Delegate > 0 && last > 0 {
 		// Most often it is the lock of the process, or one that all read.
 		switch n := o.rng.IntN(100); {
 		case n < 70:
