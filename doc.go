@@ -135,7 +135,7 @@
 // it still runs here. [RWLock.Shutdown] waits until all holds were released. Stop what takes locks first,
 // then shut the RWLock down, then close the client:
 //
-//	err := server.Shutdown(ctx) // http.Server: no new requests; waits for those under way
+//	err := server.Shutdown(ctx) // http.Server: no new requests; waits for those in flight
 //	err = errors.Join(err, rw.Shutdown(ctx), client.Close())
 //
 // # Observation

@@ -90,7 +90,7 @@ func ExampleNewQuorum() {
 // WithLock releases the lock when the function returns or panics. It cancels the context of the function when
 // the lock is lost.
 func ExampleRWLock_WithLock() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 
 	stock := 3
@@ -107,7 +107,7 @@ func ExampleRWLock_WithLock() {
 
 // TryLock does not wait.
 func ExampleRWLock_TryLock() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := context.Background()
 
@@ -121,7 +121,7 @@ func ExampleRWLock_TryLock() {
 
 // Code that is called with the context of a hold acts for the same owner, and may lock the same name again.
 func ExampleHold_Context_reentry() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 
 	audit := func(ctx context.Context) error { // takes the lock itself, whether its caller has it or not
@@ -139,7 +139,7 @@ func ExampleHold_Context_reentry() {
 
 // The context of a hold is cancelled as soon as the hold can no longer be relied on.
 func ExampleHold_Context_loss() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := context.Background()
 
@@ -157,7 +157,7 @@ func ExampleHold_Context_loss() {
 // A writer downgrades by locking for reading and then releasing its write hold: readers enter, and writers
 // still wait.
 func ExampleRWLock_RLock_downgrade() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := rwlock.WithOwner(context.Background(), rwlock.NewOwner())
 
@@ -181,7 +181,7 @@ func ExampleRWLock_RLock_downgrade() {
 
 // A goroutine that gets the context of another has the same owner, unless it gets an owner of its own.
 func ExampleWithOwner() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 
 	h, err := rw.Lock(context.Background(), "cache")
@@ -212,7 +212,7 @@ func (s *store) write(body string, token int64) error {
 // No lock can stop a process that was paused and lost its lock from writing afterwards. A resource that
 // checks tokens can.
 func ExampleHold_Token() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := context.Background()
 	var document store
@@ -234,7 +234,7 @@ func ExampleHold_Token() {
 
 // MaxWait limits the wait, but not the hold. The deadline of a context would limit both.
 func ExampleMaxWait() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := context.Background()
 
@@ -249,7 +249,7 @@ func ExampleMaxWait() {
 // A hold that is not renewed ends with its lease, even if it is never released. Use it for work that must not
 // take longer.
 func ExampleNoRenew() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := context.Background()
 
@@ -263,7 +263,7 @@ func ExampleNoRenew() {
 
 // Inspect returns the holders of a lock and its waiters.
 func ExampleRWLock_Inspect() {
-	rw, done := open() // rwlock.New(client), see the first example
+	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
 	ctx := context.Background()
 

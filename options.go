@@ -157,7 +157,7 @@ func WithTracer(t Tracer) Option {
 	}
 }
 
-// WithMonitor lets m look at the RWLock as long as it is open.
+// WithMonitor lets m inspect the RWLock as long as it is open.
 //
 // New returns an error if m is nil.
 func WithMonitor(m Monitor) Option {

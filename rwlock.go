@@ -72,7 +72,7 @@ func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error)
 	return config.open(client.NewQuorum(clients, config.client())), nil
 }
 
-// open returns an RWLock that a Monitor may look at.
+// open returns an RWLock that a Monitor may inspect.
 func (c config) open(running *client.Client) *RWLock {
 	rw := &RWLock{client: running, config: c}
 	if c.monitor != nil {

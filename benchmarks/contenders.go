@@ -118,7 +118,7 @@ type Hold interface {
 	Unlock(ctx context.Context) error
 }
 
-// errHeld is what TryLock returns for a lock that somebody holds.
+// errHeld is what TryLock returns for a lock that someone holds.
 var errHeld = errors.New("held by another owner")
 
 // Mode is how a lock is taken.

@@ -27,7 +27,7 @@ func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// The server publishes to somebody.
+	// The server publishes to someone.
 	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr})
 	defer func() { err = errors.Join(err, client.Close()) }()
 	listener := client.Subscribe(ctx, channels...)

@@ -87,7 +87,7 @@ func reentry(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	return m, errors.Join(err, outer.Unlock(ctx))
 }
 
-// tryHeld measures calls that fail because somebody else holds the lock.
+// tryHeld measures calls that fail because someone else holds the lock.
 func tryHeld(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	h, err := l.Lock(ctx, "name")
 	if err != nil {

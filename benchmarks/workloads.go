@@ -27,8 +27,8 @@ type Workload struct {
 	Against []*Contender // with whom the first column is compared, round by round
 	Rounds  int          // many short ones, where the machine's noise would hide a small difference
 
-	// Run measures a contender that is open already: as Open asks for, if that is set, and on servers that are
-	// Far away, there and back, if that is. Alone opens what it needs itself.
+	// Run measures a contender that is open already: as Open asks for, if that is set, and on servers that
+	// are Far away, there and back, if that is. Alone opens what it needs itself.
 	Run   func(ctx context.Context, e *Env, l Locker) (Metrics, error)
 	Alone func(ctx context.Context, e *Env) (Metrics, error)
 	Open  func(e *Env, o *Options)

@@ -4,7 +4,7 @@
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim, with handle 0  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels  6 time to live of the keys, ms
 --        7 "take", or "keep": renew it, and never begin one
--- Reply  {code, more, wake, mute, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: of the grant, or "";
+-- Reply  {code, more, wake, failure, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: of the grant, or "";
 --        top: the last token that is reserved for local writers, or ""; recalled: 1 if others wait for its end
 
 --#include clock.lua
@@ -77,8 +77,8 @@ if not its_token then
   leave_leases()
   tombstone(slot, number, 'void')
   commit(ARGV[6])
-  local told, mute = wake()
-  return {0, more, told, mute, '', '', 0}
+  local message, failure = wake()
+  return {0, more, message, failure, '', '', 0}
 end
 local top = ''
 if is_write(claim) then
@@ -93,5 +93,5 @@ commit(ARGV[6])
 if record == '' then
   sweep(several())
 end
-local told, mute = wake()
-return {1, more, told, mute, its_token, top, (is_write(claim) and waiting or pending) > 0 and 1 or 0}
+local message, failure = wake()
+return {1, more, message, failure, its_token, top, (is_write(claim) and waiting or pending) > 0 and 1 or 0}

@@ -2,7 +2,7 @@
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 a claim of the caller's, for this request alone  2 its number  3 its slot  optional: 4 as in unlock.lua
--- Reply  {code, more, wake, mute}, see shared/reply.lua; code: 1 dropped  2 dropped by an earlier run
+-- Reply  {code, more, wake, failure}, see shared/reply.lua; code: 1 dropped  2 dropped by an earlier run
 
 --#include clock.lua
 local CHANNELS = ARGV[4] or WAKE

@@ -3,7 +3,7 @@
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms  6 prefix of the wake channels
 --        7 count  8 number of this request, which grows  9 "longer": never shorten the lease; "set": shorten it, too
--- Reply  {code, 0, wake, mute}; code: 1, or 0 if there is no such hold
+-- Reply  {code, 0, wake, failure}; code: 1, or 0 if there is no such hold
 
 --#include clock.lua
 local CHANNELS = ARGV[6]

@@ -13,7 +13,7 @@ if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
   if left <= 0 then
     return 0
   end
-  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts anew
+  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts again
   local for_ms = back and math.max(lease, ARGV[4]) or ARGV[4]
   -- If the server is out of memory, this fails, and the general path renews the lease.
   if left >= ARGV[4] * 1000 and not back or type(redis.pcall('HSET', LOCK, 'lease', for_ms .. ' ' .. now)) == 'number' then

@@ -2,7 +2,7 @@
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 a claim of the caller  2 its number  3 its slot  optional: 4 as in unlock.lua
--- Reply  {1, more, wake, mute}, see shared/reply.lua
+-- Reply  {1, more, wake, failure}, see shared/reply.lua
 
 --#include clock.lua
 local CHANNELS = ARGV[4] or WAKE

@@ -6,7 +6,7 @@
 --        2 its tombstone "<number> <s> ended", with the server's time of the grant, if that was less than a minute ago and the hold was
 --        not re-entered; otherwise its number
 --        3 its slot  optional: 4 prefix of the wake channels, default "rwlock:wake:"
--- Reply  code or {code, more, wake, mute}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
+-- Reply  code or {code, more, wake, failure}, see shared/reply.lua; code: 1 released  2 released by an earlier run  0 there was no hold
 
 local owner, record
 if #ARGV[2] > 12 then

@@ -496,7 +496,7 @@ func TestDelegationAfterTheLeasesOfOthers(t *testing.T) {
 	r.pass(t, 10_001)
 	reply, _ = r.run(t, take(delegate(1, 50, protocol.Write)))
 	require.Equal(t, protocol.NotThere, reply.Code)
-	require.Equal(t, []uint64{4}, reply.Told.Granted, "a waiter of the same instance")
+	require.Equal(t, []uint64{4}, reply.Message.Granted, "a waiter of the same instance")
 }
 
 // After the server's clock was set back, a read delegation lasts for a lease from its renewal, as any hold.

@@ -49,7 +49,7 @@ type pair struct {
 	back   int64 // ms: by so much the clock has stepped back, and who waits may look late
 }
 
-// late is for how long a request may be under way, in ms.
+// late is for how long a request may be in flight, in ms.
 const late = 150_000
 
 // do runs a request on both, and compares. It returns the answer.
@@ -75,7 +75,7 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 	switch {
 	case expected == "either" && (actual == "0" || actual == "1"):
 		if actual == "1" {
-			p.model.Settle(q.of)
+			p.model.NoteReleased(q.of)
 		}
 	case expected == "2" && actual == "0" && again: // its slot has gone on
 	case actual != expected && !p.few:
@@ -87,7 +87,7 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 	if reply.Token > 0 {
 		entered = slices.DeleteFunc(entered, func(c model.Claim) bool { return c == q.of })
 	}
-	let := p.hear(t, q, reply.Told, told)
+	let := p.hear(t, q, reply.Message, told)
 	if reply.More {
 		e, l := p.finish(t)
 		entered, let = append(entered, e...), append(let, l...)
@@ -113,7 +113,7 @@ func (p *pair) finish(t *rapid.T) (entered, let []model.Claim) {
 		entered = append(entered, p.model.Entered...)
 		q := &request{Request: protocol.Request{Script: lua.Serve, Claim: claimOf(0, 1, 99, model.Write)}}
 		reply, told := p.run(t, &q.Request)
-		let = append(let, p.hear(t, q, reply.Told, told)...)
+		let = append(let, p.hear(t, q, reply.Message, told)...)
 		more = reply.More
 	}
 	return entered, let
@@ -167,7 +167,7 @@ func (p *pair) hear(t *rapid.T, q *request, mine protocol.Message,
 			}
 			p.claims[c].token, p.claims[c].told = m.Token, p.passed
 		}
-		for _, n := range m.Look {
+		for _, n := range m.AskAgain {
 			p.claims[find(n)].look = p.now / 1000
 		}
 		if m.More && !p.few {
@@ -194,7 +194,7 @@ func (p *pair) compare(t *rapid.T, after string) {
 			p.model.Ended[c] = model.Withdrawn
 		}
 	}
-	// A lease that the step back of a clock has made longer counts anew: it ends by so much sooner, at most.
+	// A lease that the step back of a clock has made longer counts again: it ends by so much sooner, at most.
 	for i := range p.model.Holds {
 		h := &p.model.Holds[i]
 		for _, a := range actual.Holds {
@@ -385,7 +385,7 @@ func (p *pair) keep(t *rapid.T, again bool) {
 }
 
 // cuts reports whether a renewal is of before the hold was extended, and of before the clock stepped back. A
-// late copy of it sets the lease anew to its own: docs/semantics.md has the limit, under Loss.
+// late copy of it sets the lease again to its own: docs/semantics.md has the limit, under Loss.
 func (p *pair) cuts(q *request) bool {
 	h := p.model.Hold(q.of)
 	if p.back == 0 || q.Script != lua.Renew || h == nil {

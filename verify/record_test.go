@@ -351,12 +351,12 @@ func delegations() *story {
 func votes() *story {
 	s := newStory("a server of several votes")
 	mark := func(what string, args ...any) {
-		s.does(what, protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: "p:mark", Args: args}})
+		s.does(what, protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: "p:mark", Args: args}})
 	}
 	a, b, c := s.person(model.Write), s.person(model.Read), s.person(model.Read)
 	vote := func(p *person, wanted int64, generation string) protocol.Request {
 		q := s.asks(p)
-		q.Ballot = &protocol.Ballot{
+		q.VoteArgs = &protocol.VoteArgs{
 			Mark: "p:mark", Generation: generation, ID: fmt.Sprint(dawn+2000, ":first"),
 			Wanted: protocol.TokenArg(wanted),
 		}

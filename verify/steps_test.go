@@ -141,7 +141,7 @@ func TestReplyNamesWhoElseIsLetIn(t *testing.T) {
 	r.do(t, askFor(beside, 60_000, false))
 	r.pass(t, 10_000)
 	reply := r.do(t, askFor(caller, 60_000, false))
-	if reply.Token == 0 || !slices.Equal(reply.Told.Granted, []uint64{2 + processes}) {
+	if reply.Token == 0 || !slices.Equal(reply.Message.Granted, []uint64{2 + processes}) {
 		t.Errorf("%+v", reply)
 	}
 }
@@ -493,7 +493,7 @@ func TestHandoverPassesTheDead(t *testing.T) {
 			r.pass(t, 10_000)
 			end := release(writer(1), token)
 			reply, told := r.run(t, &end.Request)
-			if len(reply.Told.Granted)+len(told) == 0 {
+			if len(reply.Message.Granted)+len(told) == 0 {
 				t.Errorf("%s is not told: %+v", next.ID, reply)
 			}
 			if s := r.state(t); len(s.Holds) != 1 || held(s, 3) == nil || len(s.Queue) != 0 {
@@ -571,7 +571,7 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 			r.do(t, askFor(next, 60_000, false))
 			r.pass(t, 10)
 			if reply := r.do(t, release(writer(1), token)); reply.Code != protocol.Done || reply.More ||
-				reply.Mute == "" {
+				reply.PublishError == "" {
 				t.Errorf("%+v", reply)
 			}
 			if s := r.state(t); len(s.Holds) != 1 || held(s, 2) == nil || len(s.Queue) != 0 {
@@ -582,7 +582,7 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 
 	r.reset(t)
 	r.play(t, "w1/1 r2/60 r3/60 +10")
-	if reply := r.do(t, askFor(reader(2), 60_000, false)); reply.Token == 0 || reply.Mute == "" {
+	if reply := r.do(t, askFor(reader(2), 60_000, false)); reply.Token == 0 || reply.PublishError == "" {
 		t.Errorf("%+v", reply)
 	}
 }
@@ -766,7 +766,7 @@ func TestAskWhileNobodyHoldsTheLock(t *testing.T) {
 		if reply.Token != 0 || !reply.More || reply.Mode != protocol.None || reply.Claim != "" || reply.Again != 0 {
 			t.Errorf("%s: %+v", s.name, reply)
 		}
-		// is answered, too, though the hash says only that somebody waits
+		// is answered, too, though the hash says only that someone waits
 		r.do(t, askFor(reader(11), 60_000, false))
 	}
 }
@@ -801,7 +801,7 @@ func TestWithdrawalTellsTheWriterBehind(t *testing.T) {
 
 	s := release(writer(3), 0)
 	_, told := r.run(t, &s.Request)
-	if m := told[instance(4)]; len(told) != 1 || !slices.Equal(m.Look, []uint64{4}) || len(m.Granted) > 0 {
+	if m := told[instance(4)]; len(told) != 1 || !slices.Equal(m.AskAgain, []uint64{4}) || len(m.Granted) > 0 {
 		t.Errorf("told: %v", told)
 	}
 	s = release(reader(6), 0)
@@ -838,7 +838,7 @@ func TestWithdrawalOfTheFirstTellsTheNext(t *testing.T) {
 			r.do(t, s)
 		}
 		end := release(c.first, 0)
-		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(c.told)].Look, uint64(c.told)) {
+		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(c.told)].AskAgain, uint64(c.told)) {
 			t.Errorf("%s withdraws: told %v", name, told)
 		}
 	}
@@ -853,7 +853,7 @@ func TestReleaseOfTheLongestLeaseTellsTheFirst(t *testing.T) {
 		r.reset(t)
 		r.play(t, "r1/60 r2/10 w3/60")
 		end := release(reader(1), token)
-		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(3)].Look, 3) {
+		if _, told := r.run(t, &end.Request); !slices.Contains(told[instance(3)].AskAgain, 3) {
 			t.Errorf("told %v", told)
 		}
 	}

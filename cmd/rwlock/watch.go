@@ -41,9 +41,9 @@ standard output is not a terminal, it prints them one after the other; with --js
 	return cmd
 }
 
-// A look is the result of one request to the server. If the request failed, it is the last result, with the
+// A sample is the result of one request to the server. If the request failed, it is the last result, with the
 // error.
-type look struct {
+type sample struct {
 	states []rwlock.State
 	at     time.Time
 	err    error
@@ -67,7 +67,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration,
 		fmt.Print("\x1b[?1049h\x1b[?7l\x1b[?25l")
 		defer fmt.Print("\x1b[?25h\x1b[?7h\x1b[?1049l")
 	}
-	last, looks, looking := look{states: first, at: time.Now()}, make(chan look, 1), false
+	last, samples, sampling := sample{states: first, at: time.Now()}, make(chan sample, 1), false
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -78,18 +78,18 @@ func (a *app) watch(ctx context.Context, interval time.Duration,
 		for {
 			select {
 			case <-ticker.C:
-				if looking && screen {
+				if sampling && screen {
 					break wait // the clock goes on
 				}
-				if !looking {
-					looking = true
+				if !sampling {
+					sampling = true
 					go func() {
 						states, err := states()
-						looks <- look{states, time.Now(), err}
+						samples <- sample{states, time.Now(), err}
 					}()
 				}
-			case l := <-looks:
-				looking = false
+			case l := <-samples:
+				sampling = false
 				if l.err != nil {
 					l.states, l.at = last.states, last.at
 				}
@@ -102,8 +102,8 @@ func (a *app) watch(ctx context.Context, interval time.Duration,
 	}
 }
 
-// showJSON prints one look. A failed look is reported on standard error, and the next may succeed.
-func (a *app) showJSON(l look) error {
+// showJSON prints one sample. A failed sample is reported on standard error, and the next may succeed.
+func (a *app) showJSON(l sample) error {
 	if l.err != nil {
 		fmt.Fprintln(os.Stderr, "rwlock:", l.err)
 		return nil
@@ -111,13 +111,13 @@ func (a *app) showJSON(l look) error {
 	return output.JSON(os.Stdout, allToJSON(l.states))
 }
 
-func (a *app) showLines(l look) error {
+func (a *app) showLines(l sample) error {
 	_, err := io.WriteString(os.Stdout, strings.Join(a.frame(l, false), "\n")+"\n\n")
 	return err
 }
 
 // showScreen overwrites the terminal's contents line by line. Clearing them first would flicker.
-func (a *app) showScreen(l look) error {
+func (a *app) showScreen(l sample) error {
 	_, height := output.Size(os.Stdout)
 	lines := a.frame(l, output.Color(os.Stdout))
 	if len(lines) > height-1 {
@@ -128,8 +128,8 @@ func (a *app) showScreen(l look) error {
 	return err
 }
 
-// frame returns the lines that show one look, and says if it is old.
-func (a *app) frame(l look, color bool) []string {
+// frame returns the lines that show one sample, and says if it is old.
+func (a *app) frame(l sample, color bool) []string {
 	holders, waiters := 0, 0
 	for _, s := range l.states {
 		holders += len(s.Holders)
@@ -148,5 +148,5 @@ func (a *app) frame(l look, color bool) []string {
 	return append(lines, ownersTable(l.states).Lines(color)...)
 }
 
-// oldAfter is how long a look may take before what is shown counts as old.
+// oldAfter is how long a sample may take before what is shown counts as old.
 const oldAfter = 3 * time.Second

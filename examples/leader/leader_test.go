@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 }
 
 // play campaigns until standard input ends. While it leads, it writes all the time, until it reads a line: it
-// resigns then. Having lost the leadership, it writes once more, as a write does that was already under way.
+// resigns then. Having lost the leadership, it writes once more, as a write does that was already in flight.
 func play(name string) {
 	ctx, stop := context.WithCancel(context.Background())
 	resign := make(chan struct{}, 1)

@@ -49,7 +49,7 @@ func (b *book) sum() int64 {
 // moment in between. Whoever reads while another writes finds half of the old and half of the new.
 //
 // It also has a fence. A lock service can tell that a lease is over, but not stop the process that had it:
-// that may be paused just before its write, and finish it long after somebody else took over. No lock can
+// that may be paused just before its write, and finish it long after someone else took over. No lock can
 // prevent this; only the resource can, by remembering the highest token that it was shown and refusing a
 // lower one. In a database, this is a column and "UPDATE … WHERE fence <= $token".
 //
@@ -90,7 +90,7 @@ func (l ledger) begin(token int64) (b book, err error) {
 	return b, err
 }
 
-// commit replaces the book, unless somebody with a newer token was here in the meantime.
+// commit replaces the book, unless someone with a newer token was here in the meantime.
 func (l ledger) commit(token int64, b book) error {
 	return l.fenced(token, func(current *book) { *current = b })
 }

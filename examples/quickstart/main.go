@@ -148,7 +148,7 @@ func (a *act) perform(ctx context.Context, urls []string, l ledger) error {
 		return err
 	}
 	// Every transfer has added one to the ledger's own count. One that is missing there was overwritten by
-	// somebody who had not seen it.
+	// someone who had not seen it.
 	c.lost = c.writes - int(end.Transfers)
 	say("%d transfers were made, and %d are in the ledger", c.writes, end.Transfers)
 	if end.sum() != total {
@@ -255,7 +255,7 @@ func serverStopped(c *crew, server *miniredis.Miniredis) error {
 	return nil
 }
 
-// takeover waits until somebody writes in place of the one that held the lock, and takes the time.
+// takeover waits until someone writes in place of the one that held the lock, and takes the time.
 func takeover(c *crew, held event) error {
 	since := time.Now()
 	next, err := c.watch(patience, func(e event) bool { return e.Kind == wrote && e.Token > held.Token })

@@ -36,7 +36,7 @@ type Config struct {
 	Lease    time.Duration
 	Strict   bool          // only the goroutine that took a hold may re-enter
 	Replicas int           // how many are to confirm a hold; for at most Confirm they are waited for
-	Confirm  time.Duration // likewise
+	Confirm  time.Duration // see Replicas
 	Logger   *slog.Logger  // nil for the default one
 	Observe  func(Event)   // called for one event at a time; or nil
 	Delegate time.Duration // the lease of delegations; 0 for none
@@ -146,7 +146,7 @@ func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	c.flush()
 	select {
 	case <-c.drained.Done():
-	case <-c.ends.Done(): // somebody calls Close
+	case <-c.ends.Done(): // someone calls Close
 	case <-ctx.Done():
 		why = c.undrained(w.over(ctx.Err()))
 	}

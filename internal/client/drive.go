@@ -13,9 +13,9 @@ import (
 // effects are what is to be done for the engine, once Client.mu is unlocked.
 type effects struct {
 	engine.Effects
-	send    [][]*protocol.Request // to each server
-	deaf    []int                 // servers whose subscriptions are to be closed and opened anew
-	cancels []cancel
+	send        [][]*protocol.Request // to each server
+	resubscribe []int                 // servers whose subscriptions are to be closed and opened again
+	cancels     []cancel
 }
 
 type cancel struct {
@@ -96,13 +96,13 @@ func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 	}
 	if fx.Listen {
 		for i, d := range c.dispatch {
-			d.Listen(c.engine.Channel(), &ear{c, i})
+			d.Listen(c.engine.Channel(), &subscriber{c, i})
 		}
 	}
 	if len(fx.Shards) > 0 {
 		c.dispatch[0].ListenIn(fx.Shards)
 	}
-	for _, i := range fx.deaf {
+	for _, i := range fx.resubscribe {
 		c.dispatch[i].Relisten()
 	}
 	c.release(fx)
@@ -111,7 +111,7 @@ func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 
 func (c *Client) release(fx *effects) {
 	fx.Effects.Reset()
-	fx.deaf = fx.deaf[:0]
+	fx.resubscribe = fx.resubscribe[:0]
 	for i := range fx.send {
 		clear(fx.send[i])
 		fx.send[i] = fx.send[i][:0]
@@ -143,7 +143,7 @@ func (c *Client) digest(results []dispatch.Result) {
 	c.flush()
 }
 
-// rerouted has the engine try again at once what other servers have not answered.
+// rerouted has the engine retry immediately what other servers have not answered.
 func (c *Client) rerouted() {
 	c.mu.Lock()
 	if c.local != nil {
@@ -193,27 +193,27 @@ func (c *Client) arm() {
 	}
 }
 
-// An ear hears what the subscription to a server brings.
-type ear struct {
+// A subscriber passes to the engine what the subscription to a server brings.
+type subscriber struct {
 	client *Client
 	server int
 }
 
-func (e *ear) do(fn func(s servers, now time.Time)) {
+func (e *subscriber) do(fn func(s servers, now time.Time)) {
 	e.client.mu.Lock()
 	fn(e.client.servers, time.Now())
 	e.client.flush()
 }
 
-func (e *ear) Subscribed() {
+func (e *subscriber) Subscribed() {
 	e.do(func(s servers, now time.Time) { s.Subscribed(now, e.server) })
 }
 
-func (e *ear) Unsubscribed(err error) {
+func (e *subscriber) Unsubscribed(err error) {
 	e.do(func(s servers, now time.Time) { s.Unsubscribed(now, e.server, err) })
 }
 
-func (e *ear) Awaited() bool {
+func (e *subscriber) Awaited() bool {
 	e.client.mu.Lock()
 	defer e.client.mu.Unlock()
 	if l := e.client.local; l != nil {
@@ -222,6 +222,6 @@ func (e *ear) Awaited() bool {
 	return e.client.engine.Waiting()
 }
 
-func (e *ear) Heard(message string) {
+func (e *subscriber) Heard(message string) {
 	e.do(func(s servers, now time.Time) { s.Heard(now, e.server, message) })
 }

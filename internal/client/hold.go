@@ -18,12 +18,13 @@ import (
 type Hold struct {
 	hold     engine.Hold
 	client   *Client
-	ended    chan struct{} // has a signal when a call or a release has ended that somebody waits for
+	ended    chan struct{} // has a signal when a call or a release has ended that someone waits for
 	released bool          // by Unlock
 	trace    *trace        // nil without a tracer
 	pcs      [5]uintptr    // of the calls that took it
 	keptTill time.Time     // with AtLeast: when Unlock may release it
-	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for reading
+	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
+	// reading
 	gaveUp error
 
 	scope
@@ -80,7 +81,7 @@ func (h *Hold) Forget() {
 	h.client.flush()
 }
 
-// wake signals that the engine has come to an end with what somebody waits for.
+// wake signals that the engine has come to an end with what someone waits for.
 func (h *Hold) wake() {
 	if h.ended != nil {
 		select {

@@ -28,8 +28,8 @@ type label struct {
 	text  string
 	key   string
 	ttl   time.Duration
-	known bool        // the server was told, and need not be for a while
-	timer *time.Timer // for when that is over; nil if the server was never told
+	known bool        // the server has it, and need not get it again for a while
+	timer *time.Timer // for when that is over; nil if the server never got it
 }
 
 func newLabel(text, key string, lease time.Duration) label {
@@ -40,7 +40,7 @@ func newLabel(text, key string, lease time.Duration) label {
 // Client includes it; later ones are sent by the label's timer.
 func (c *Client) labels() bool { return !c.label.known && !c.closed && !c.servers.Idle() }
 
-// tellLabel has every server told the label.
+// tellLabel sends the label to every server.
 func (c *Client) tellLabel(fx *effects) {
 	l := &c.label
 	l.known = true

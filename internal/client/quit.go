@@ -19,7 +19,7 @@ const mostQuit = 32
 type quitters struct {
 	mu   sync.Mutex
 	list []*Hold
-	busy atomic.Bool // a goroutine tells the engine of them
+	busy atomic.Bool // a goroutine reports them to the engine
 }
 
 // quit returns the error of a call that err has ended, and queues the call for the report to the engine. It
@@ -44,7 +44,7 @@ func (c *Client) quit(w *wait, held *Hold, err error) error {
 	return fails
 }
 
-// tellQuitters tells the engine of the calls that gave up, until there are none left.
+// tellQuitters reports the calls that gave up to the engine, until there are none left.
 func (c *Client) tellQuitters() {
 	q := &c.quitters
 	for {

@@ -46,7 +46,7 @@ func (s *oneServer) Flush(now time.Time, fx *effects) {
 		fx.send[0] = append(fx.send[0], &r.Request)
 	}
 	if fx.Relisten {
-		fx.deaf = append(fx.deaf, 0)
+		fx.resubscribe = append(fx.resubscribe, 0)
 	}
 	fx.send[0] = append(fx.send[0], s.inspects...)
 	s.inspects = nil
@@ -86,7 +86,7 @@ func (s *quorumOf) Flush(now time.Time, fx *effects) {
 		r.From, r.Trace = vote{s.Quorum, r}, s.client.traceOf(r.For)
 		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
 	}
-	fx.deaf = append(fx.deaf, s.taken.Deaf...)
+	fx.resubscribe = append(fx.resubscribe, s.taken.Resubscribe...)
 	for _, x := range s.taken.Inspected {
 		x.Tag.(chan *quorum.Inspection) <- x
 	}

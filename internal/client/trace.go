@@ -7,7 +7,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
-// An Event is what an observer is told.
+// An Event is what an observer gets.
 type Event struct {
 	engine.Event
 	Time    time.Time

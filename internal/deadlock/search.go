@@ -25,7 +25,7 @@ const (
 // A search is the memory of the current search. Calls for one lock that are blocked by the same holds share a
 // gate. So each hold is visited once for each of the two gates of its lock, and not for each call.
 type search struct {
-	round  uint64
+	pass   uint64
 	visits int // that are left
 	work   []*Node
 	zeros  []*gate // which no stuck hold blocks
@@ -36,7 +36,7 @@ type search struct {
 
 // A mark is what a search notes of a node.
 type mark struct {
-	round    uint64
+	pass     uint64
 	stuck    bool  // of a hold: it is never released unless a call gives up
 	seen     bool  // of a call: from and by are known
 	from, by *Node // the call from which the path came, and the hold that it went by
@@ -52,7 +52,7 @@ type gate struct {
 }
 
 type gates struct {
-	round uint64
+	pass  uint64
 	all   gate
 	write gate
 }
@@ -147,18 +147,18 @@ func (s *search) gate(n *Node, certain bool) (at *gate, all bool) {
 }
 
 func (s *search) marks(l *lock) *gates {
-	if l.mark.round != s.round {
-		l.mark = gates{round: s.round}
+	if l.mark.pass != s.pass {
+		l.mark = gates{pass: s.pass}
 	}
 	return &l.mark
 }
 
 // reach reports whether the search has come to a node for the first time.
 func (s *search) reach(n *Node) bool {
-	if n.mark.round == s.round {
+	if n.mark.pass == s.pass {
 		return false
 	}
-	n.mark = mark{round: s.round, searched: n.mark.searched}
+	n.mark = mark{pass: s.pass, searched: n.mark.searched}
 	return true
 }
 
@@ -166,7 +166,7 @@ func (s *search) reach(n *Node) bool {
 // or nil if there is none. If it need not be certain, the path may end at a reader that waits behind the
 // call.
 func (s *search) cycle(from *Node, certain bool) []*Node {
-	s.round++
+	s.pass++
 	s.spread(from, certain)
 	s.free()
 	return s.path(from, certain)
@@ -234,7 +234,7 @@ func (s *search) free() {
 				continue
 			}
 			for h := c.of.holds.first; h != nil && s.visit(); h = h.links[byOwner].next {
-				if h.mark.round == s.round && h.mark.stuck && c.after(h) {
+				if h.mark.pass == s.pass && h.mark.stuck && c.after(h) {
 					h.mark.stuck = false
 					s.count(h, -1)
 				}
@@ -254,7 +254,7 @@ func (s *search) path(from *Node, certain bool) []*Node {
 		}
 		at.walked = true
 		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.links[byLock].next {
-			if h.mark.round != s.round || !h.mark.stuck || !all && h.Mode != protocol.Write {
+			if h.mark.pass != s.pass || !h.mark.stuck || !all && h.Mode != protocol.Write {
 				continue
 			}
 			for c := h.of.calls.first; c != nil && s.visit(); c = c.links[byOwner].next {

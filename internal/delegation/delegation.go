@@ -23,20 +23,20 @@ const (
 	mostIdle  = 1024
 	mostKnown = 4096
 	// A recall costs others about as much as fewShare calls. If the delegations of a name answer fewer, on
-	// average, pause is how many times the duration of a return, counted from the recall, must pass before the
-	// next request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in
+	// average, pause is how many times the duration of a return, counted from the recall, must pass before
+	// the next request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in
 	// BRAVO.
 	pause = 9
 	// mostNeed limits how many calls on a name must go to the server before a delegation is requested. The
-	// number grows while delegations are refused, or answer fewer than fewShare calls, and is 0 after a recall
-	// if they answer more. It begins as newNeed, or as poorNeed if the delegations of other names have
+	// number grows while delegations are refused, or answer fewer than fewShare calls, and is 0 after a
+	// recall if they answer more. It begins as newNeed, or as poorNeed if the delegations of other names have
 	// answered fewer.
 	mostNeed = 1023
 	newNeed  = 1
 	poorNeed = 63
 	fewShare = 8
-	// A mean counts up to mostShare calls, in parts of one call. It moves by one part in nameMoves, that of all
-	// names by one in allMoves.
+	// A mean counts up to mostShare calls, in parts of one call. It moves by one part in nameMoves, that of
+	// all names by one in allMoves.
 	mostShare = 4 * fewShare
 	parts     = 256
 	nameMoves = 8
@@ -59,7 +59,7 @@ const (
 	allTokens = 9_999_999_999_999_999
 	// firstSlot is larger than any slot of the engine's.
 	firstSlot = 1_000_000
-	// atOnce is how many names a Tick looks at.
+	// atOnce is how many names a Tick handles.
 	atOnce = 250
 )
 
@@ -110,10 +110,10 @@ type State uint8
 const (
 	None      State = iota // the server answers
 	Gated                  // calls wait until those that the server knows have ended
-	Asked                  // the request for it is under way; calls wait
+	Asked                  // the request for it is in flight; calls wait
 	Live                   // calls are answered from memory
 	Recalled               // nobody new is let in; it is returned when nobody holds the lock under it any more
-	Returning              // the return is under way; the server answers
+	Returning              // the return is in flight; the server answers
 )
 
 // A name is what the layer knows of a lock.
@@ -141,7 +141,7 @@ type name struct {
 	early   bool      // it was recalled before it was known to be granted
 	more    bool      // a step has left readers whose turn it is
 
-	// Of the request under way, or the next:
+	// Of the request in flight, or the next:
 	asked    time.Time // zero if there is none
 	failures int
 	retry    time.Time // or, Gated, when the wait ends unless a claim does
@@ -432,7 +432,7 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 		n.waits = append(n.waits, r)
 		d.renew(now, n, r.Extend)
 	case !n.doubted.IsZero(), r.Script == lua.Renew && !n.until.After(e.until):
-		n.waits = append(n.waits, r) // the delegation's own renewal is under way, or fails
+		n.waits = append(n.waits, r) // the delegation's own renewal is in flight, or fails
 	default:
 		d.confirm(now, e, r)
 	}
@@ -520,7 +520,7 @@ func (d *Layer) doubt(now time.Time, n *name) {
 
 // Replied takes the reply of the server, or the error with which a request failed.
 func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
-	for _, number := range reply.Told.Recalled {
+	for _, number := range reply.Message.Recalled {
 		d.recallNumber(now, number)
 	}
 	if o, ok := r.Tag.(*own); ok {
@@ -918,7 +918,7 @@ func (d *Layer) delegated() []*name {
 	return list
 }
 
-// A View is what a delegation has come to, for suites that look at a Layer from outside.
+// A View is what a delegation has come to, for suites that compare Layers.
 type View struct {
 	Number uint64
 	State  State
@@ -985,7 +985,7 @@ func (d *Layer) Idle() bool { return len(d.numbers) == 0 && d.engine.Idle() }
 // Unreturned returns how many delegations there are.
 func (d *Layer) Unreturned() int { return len(d.numbers) }
 
-// schedule says when a name is looked at next.
+// schedule sets when Tick handles a name next.
 func (d *Layer) schedule(n *name) {
 	at := n.retry
 	switch n.state {

@@ -235,7 +235,7 @@ func TestNothingIsGrantedAfterTheDeadline(t *testing.T) {
 	h := r.write()
 	begun := r.now
 	q := r.next(lua.Delegate)
-	r.now = r.now.Add(100 * time.Millisecond) // while the request is under way
+	r.now = r.now.Add(100 * time.Millisecond) // while the request is in flight
 	r.reply(q, r.granted(q))
 	require.Equal(t, engine.Live, h.State())
 	deadline := engine.Deadline(begun, lease)
@@ -847,7 +847,7 @@ func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
 	holder := r.write()
 	w := r.call(engine.Hold{Mode: protocol.Write, NoRenew: true})
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim),
-		Told: protocol.Message{Recalled: []uint64{number}}})
+		Message: protocol.Message{Recalled: []uint64{number}}})
 	o, known, ours := r.engine.Obstacle(r.now, w)
 	require.True(t, known && ours)
 	require.Equal(t, holder.Owner, o.Holder)

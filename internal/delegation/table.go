@@ -31,7 +31,7 @@ type entry struct {
 	mode   protocol.Mode
 	place  place
 	ticket uint64    // of one that waits: when it came
-	until  time.Time // of a holder: until when the engine was told that it may rely on the hold
+	until  time.Time // of a holder: until when the engine may rely on the hold, by the last reply
 }
 
 // rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before

@@ -35,7 +35,7 @@ type callers struct {
 }
 
 // SendFrom sends a request from the goroutine of its caller, which is about to wait for the result until ctx
-// ends, if nothing else is under way. Otherwise it does what Send does. It returns soon after ctx has ended.
+// ends, if nothing else is in flight. Otherwise it does what Send does. It returns soon after ctx has ended.
 func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 	if !d.sendsFrom(r) {
 		d.Send(r)
@@ -66,7 +66,7 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 // singles are memory for the results of callers.
 var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
-// sendsFrom reports whether the caller is to send a request, which then is under way.
+// sendsFrom reports whether the caller is to send a request, which then is in flight.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
 		return false

@@ -78,7 +78,7 @@ func (f *freezer) Write(b []byte) (int, error) {
 	return f.Conn.Write(b)
 }
 
-// A caller sends for itself if nothing else is under way. A second request beside it goes the usual way.
+// A caller sends for itself if nothing else is in flight. A second request beside it goes the usual way.
 func TestCallerSendsForItself(t *testing.T) {
 	t.Parallel()
 	atDesk(t, func(t *testing.T, d *desk) {

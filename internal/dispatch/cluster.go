@@ -21,7 +21,7 @@ const (
 	// troubled is for how long that goes on after a request has failed: longer than it takes until it is sent
 	// again.
 	troubled = 2 * time.Second
-	// slow is for how long a request may be under way before that begins.
+	// slow is for how long a request may be in flight before that begins.
 	slow = 500 * time.Millisecond
 	// A node that is frozen answers no question for the map either, so others are asked beside it.
 	mostReloads = 8
@@ -37,7 +37,7 @@ const (
 type cluster struct {
 	client   *redis.ClusterClient
 	calls    Calls
-	listener *listener   // is told of each new map
+	listener *listener   // gets each new map
 	armed    atomic.Bool // the timer will fire
 
 	mu       sync.Mutex
@@ -47,7 +47,7 @@ type cluster struct {
 	stranger bool                     // a request went to a master that is not among these
 	failing  time.Time                // when a request last failed that another server might have answered
 	early    []*protocol.Request      // handed over before the client had a map
-	reloads  int                      // under way
+	reloads  int                      // in flight
 	reloaded time.Time                // when the last was begun
 	timer    *time.Timer
 	sweeper  *time.Timer
@@ -223,7 +223,7 @@ func (c *cluster) failed(err error) {
 }
 
 // reload has the client ask some node for the map of the cluster: after close too, since what is still under
-// way may be for a master that was replaced. c.mu must be locked.
+// form may be for a master that was replaced. c.mu must be locked.
 func (c *cluster) reload() {
 	if c.stopped || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery {
 		return
@@ -294,9 +294,9 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	return masters, err
 }
 
-// look has the map reloaded if that was not begun of late, since a node may have been removed from it that
-// goes on answering.
-func (c *cluster) look(late time.Duration) {
+// reloadIfStale has the map reloaded if that was not begun of late, since a node may have been removed from
+// it that goes on answering.
+func (c *cluster) reloadIfStale(late time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if time.Since(c.reloaded) >= late {
@@ -335,7 +335,7 @@ func (c *cluster) close() <-chan struct{} {
 	return done
 }
 
-// oldest returns since when the oldest exchange of a lane is under way, and whether there is one.
+// oldest returns since when the oldest exchange of a lane is in flight, and whether there is one.
 func (d *Dispatcher) oldest() (since time.Time, some bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -347,7 +347,7 @@ func (d *Dispatcher) oldest() (since time.Time, some bool) {
 	return since, some
 }
 
-// rests reports whether a lane has nothing to send, and nothing under way.
+// rests reports whether a lane has nothing to send, and nothing in flight.
 func (d *Dispatcher) rests() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -355,7 +355,7 @@ func (d *Dispatcher) rests() bool {
 }
 
 // leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under
-// way fail with err, since the server that they went to may never answer.
+// form fail with err, since the server that they went to may never answer.
 func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []*protocol.Request {
 	var left, failed []*protocol.Request
 	take := func(queue []*protocol.Request) (rest []*protocol.Request) {

@@ -45,8 +45,8 @@ const (
 	// miniredis in memory does, takes in this much before it answers; with more, both sides would wait for
 	// the other to read.
 	batchBytes = 4096
-	// The longer a round trip takes, the more requests come meanwhile: over far away servers, which are not in
-	// memory, that many bytes travel together for each near of it.
+	// The longer a round trip takes, the more requests come meanwhile: over far away servers, which are not
+	// in memory, that many bytes travel together for each near of it.
 	near      = 500 * time.Microsecond
 	far       = 2 * near
 	mostBytes = 1 << 16
@@ -94,8 +94,8 @@ type Dispatcher struct {
 	overtook int                 // how many exchanges in a row did
 	idle     int
 	running  int
-	sending  int           // exchanges under way
-	roused   bool          // a goroutine that waited, or a new one, is about to look at the queue
+	sending  int           // exchanges in flight
+	roused   bool          // a goroutine that waited, or a new one, is about to check the queue
 	returned time.Time     // when a goroutine last came back from the server
 	trip     time.Duration // what the exchange of one request takes at least, of late
 	callers  callers
@@ -108,9 +108,9 @@ type Dispatcher struct {
 	mapping mapping                // of a client that is for a cluster, and does not show it
 	cluster *cluster               // that requests are handed to; nil if the client is for one server
 	of      *cluster               // of a lane of a cluster
-	node    string                 // likewise: the master's address
-	flying  map[*exchange]struct{} // likewise: what is under way
-	first   way                    // that is tried
+	node    string                 // the master's address, of a lane of a cluster
+	flying  map[*exchange]struct{} // of a lane of a cluster: what is in flight
+	first   form                   // that is tried
 	old     atomic.Bool            // the server turned out to be older than Redis 6.2
 
 	listener listener
@@ -174,7 +174,7 @@ func (d *Dispatcher) waits(poolSize int, readTimeout time.Duration) {
 	}
 }
 
-// Send hands requests over, and returns at once. Their results are received even after Close.
+// Send queues requests, and returns immediately. Their results are received even after Close.
 func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	if d.cluster != nil {
 		d.cluster.send(requests)
@@ -341,7 +341,7 @@ func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 	return requests
 }
 
-// size is about, and not less than, what a request has in bytes on its way to the server.
+// size returns an upper bound of the request's size on the wire, in bytes.
 func size(r *protocol.Request) int {
 	n := 128
 	for _, arg := range r.Command {
@@ -360,7 +360,7 @@ func size(r *protocol.Request) int {
 type exchange struct {
 	requests  []*protocol.Request
 	cmds      []*redis.Cmd
-	ways      []way
+	forms     []form
 	results   []Result
 	confirmed int // how many replicas have what was written, if the requests ask for that
 	begun     time.Time
@@ -374,14 +374,14 @@ func (x *exchange) reset() {
 	clear(x.requests)
 	clear(x.cmds)
 	clear(x.results)
-	x.requests, x.cmds, x.ways, x.results = x.requests[:0], x.cmds[:0], x.ways[:0], x.results[:0]
+	x.requests, x.cmds, x.forms, x.results = x.requests[:0], x.cmds[:0], x.forms[:0], x.results[:0]
 }
 
 // exchange sends requests together and hands on their results.
 func (d *Dispatcher) exchange(x *exchange) {
 	ctx := contextOf(x.requests)
 	for _, r := range x.requests {
-		x.cmds, x.ways = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.ways, d.first)
+		x.cmds, x.forms = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.forms, d.first)
 	}
 	if x.confirmed = 0; d.wait > 0 {
 		x.confirmed = math.MaxInt
@@ -390,10 +390,10 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for {
 		var again []*redis.Cmd
 		for i, cmd := range x.cmds {
-			if x.ways[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.ways[i].retry(cmd.Err()) &&
+			if x.forms[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.forms[i].retry(cmd.Err()) &&
 				!d.clientClosed(cmd.Err()) {
-				list := args(x.requests[i], x.ways[i])
-				if x.ways[i].text && slices.Contains(lua.Quorum, x.requests[i].Script) {
+				list := args(x.requests[i], x.forms[i])
+				if x.forms[i].text && slices.Contains(lua.Quorum, x.requests[i].Script) {
 					list = append(list, d.durable(ctx))
 				}
 				x.cmds[i] = redis.NewCmd(ctx, list...)
@@ -431,10 +431,10 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for i, cmd := range x.cmds {
 		reply, err := cmd.Result()
 		if err != nil {
-			err = protocol.Advise(explain(x.requests[i], x.ways[i].failure(err)))
+			err = protocol.Advise(explain(x.requests[i], x.forms[i].failure(err)))
 			switch {
 			case d.clientClosed(err):
-				if !errors.Is(err, redis.ErrClosed) { // it was under way
+				if !errors.Is(err, redis.ErrClosed) { // it was in flight
 					err = fmt.Errorf("%w: %w", redis.ErrClosed, err)
 				}
 				err = protocol.ClientClosed(err)
@@ -493,7 +493,7 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 func (d *Dispatcher) probe(ctx context.Context, x *exchange) *redis.Cmd {
 	old := d.old.Load()
 	for i, r := range x.requests {
-		if (old || x.ways[i].text) && acquires(r) {
+		if (old || x.forms[i].text) && acquires(r) {
 			return redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
 		}
 	}
@@ -617,24 +617,24 @@ func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient,
 // answered reports whether a command has a reply or an error of its own.
 func answered(cmd *redis.Cmd) bool { return cmd.Err() != nil || cmd.Val() != nil }
 
-// A way is how a script is run.
-type way struct {
-	text  bool  // with its text: a server that was restarted, or told to forget its scripts, has not got it
+// A form is how a script is run.
+type form struct {
+	text  bool  // with its text: a server that was restarted, or whose scripts were flushed, does not have it
 	write bool  // by a command for scripts that write, though it only reads
 	again bool  // once more
-	keys  int   // which keys the server is told of: see keyWays
-	moved error // why it is not told of all
+	keys  int   // which keys the request names: see keyForms
+	moved error // why it does not name all
 }
 
-// keyWays are the keys that a script is run with, by their places among those that it has. A cluster that
+// keyForms are the keys that a script is run with, by their places among those that it has. A cluster that
 // moves a slot refuses a script if some of its keys are at one node and some at another, or nowhere: most
 // locks have only one or two of theirs. So the key that is always there takes the place of others. A script
 // that turns out to need one of those fails, since the key has another type, and has changed nothing.
-var keyWays = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
+var keyForms = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 
-// next finds another way after err, and reports whether there is one. In a pipeline nothing else sees to
+// next finds another form after err, and reports whether there is one. In a pipeline nothing else sees to
 // that.
-func (w *way) next(r *protocol.Request, err error) bool {
+func (w *form) next(r *protocol.Request, err error) bool {
 	switch {
 	case err == nil:
 	case r.Script == lua.Inspect && !w.write && lacksReadOnly(err):
@@ -643,7 +643,7 @@ func (w *way) next(r *protocol.Request, err error) bool {
 	case !w.text && redis.HasErrorPrefix(err, "NOSCRIPT"):
 		w.text = true
 		return true
-	case w.keys+1 < len(keyWays) && (redis.IsTryAgainError(err) ||
+	case w.keys+1 < len(keyForms) && (redis.IsTryAgainError(err) ||
 		w.keys > 0 && strings.Contains(err.Error(), "WRONGTYPE")):
 		if w.moved == nil {
 			w.moved = err
@@ -656,7 +656,7 @@ func (w *way) next(r *protocol.Request, err error) bool {
 
 // retry reports whether to send a request once more that no server has answered, as the client does with all
 // but pipelines to a cluster.
-func (w *way) retry(err error) bool {
+func (w *form) retry(err error) bool {
 	if w.again || isAnswer(err) {
 		return false
 	}
@@ -673,8 +673,8 @@ func isAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// failure returns what a request has failed with whose last way ended with err.
-func (w *way) failure(err error) error {
+// failure returns the error of a request whose last form failed with err.
+func (w *form) failure(err error) error {
 	if w.moved != nil {
 		return w.moved
 	}
@@ -703,9 +703,9 @@ var (
 	}()
 )
 
-// args returns the arguments of a request, made anew for each time that it is sent: the client's hooks may
+// args returns the arguments of a request, made again each time that it is sent: the client's hooks may
 // change them.
-func args(r *protocol.Request, w way) []any {
+func args(r *protocol.Request, w form) []any {
 	if r.Script == nil {
 		return slices.Clone(r.Command)
 	}
@@ -723,7 +723,7 @@ func args(r *protocol.Request, w way) []any {
 	}
 	keys := len(list) + 1
 	list = r.Argv(list)
-	for i, use := range keyWays[w.keys] {
+	for i, use := range keyForms[w.keys] {
 		list[keys+1+i] = list[keys+use] // a place is only taken by the key itself, or by the first
 	}
 	return list

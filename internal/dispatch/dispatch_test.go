@@ -567,12 +567,12 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 		require.LessOrEqual(t, cap(d.queue), 1024)
 		d.mu.Unlock()
 
-		x := exchange{requests: requests(2), cmds: make([]*redis.Cmd, 2), ways: make([]way, 2),
+		x := exchange{requests: requests(2), cmds: make([]*redis.Cmd, 2), forms: make([]form, 2),
 			results: make([]Result, 2)}
 		x.results[1].Request = x.requests[0]
 		x.cmds[1] = redis.NewCmd(t.Context())
 		x.reset()
-		require.Equal(t, exchange{requests: x.requests[:0], cmds: x.cmds[:0], ways: x.ways[:0],
+		require.Equal(t, exchange{requests: x.requests[:0], cmds: x.cmds[:0], forms: x.forms[:0],
 			results: x.results[:0]}, x)
 		require.Equal(t, make([]*protocol.Request, 2), x.requests[:2])
 		require.Equal(t, make([]*redis.Cmd, 2), x.cmds[:2])
@@ -816,7 +816,7 @@ func TestLateRequestsAreOvertaken(t *testing.T) {
 			d.Send(requests(20)...)
 			time.Sleep(5 * time.Millisecond)
 		}
-		time.Sleep(time.Minute) // for what is under way
+		time.Sleep(time.Minute) // for what is in flight
 	})
 }
 

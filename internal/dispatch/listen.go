@@ -31,7 +31,7 @@ const (
 
 var errNoSubscription = errors.New("no answer to the request for a subscription")
 
-// A Listener is told what the subscriptions bring, on goroutines of the dispatcher's. It must not block.
+// A Listener gets what the subscriptions bring, on goroutines of the dispatcher's. It must not block.
 type Listener interface {
 	Subscribed()            // one stands, for the first time or again: what was sent before may be gone
 	Unsubscribed(err error) // none stands any more, or could be had
@@ -44,9 +44,9 @@ type Listener interface {
 
 // A listener keeps the subscriptions to a channel: one at the server, or one at each master of a cluster. A
 // cluster passes each message on to all of its nodes, in its own time, so that one subscription would do. The
-// node that has a lock tells of it at once.
+// node that has a lock reports it immediately.
 type listener struct {
-	// is locked while the Listener is told whether a subscription stands, so that it learns that in order
+	// is locked while the Listener learns whether a subscription stands, so that it learns that in order
 	tell sync.Mutex
 
 	mu      sync.Mutex
@@ -76,7 +76,7 @@ type subscription struct {
 	client redis.UniversalClient
 	cancel context.CancelFunc
 	wake   chan struct{} // a request was answered by the same server, while the subscription is missing
-	pubsub *redis.PubSub // under way, or nil
+	pubsub *redis.PubSub // in flight, or nil
 	stands bool
 	stood  bool // now, or before
 	lost   bool // it does not stand, for a reason that may have passed
@@ -112,7 +112,7 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 }
 
 // retry calls try until it is done, or ctx ends: again after 50 ms, and ever more rarely, unless try begins
-// anew; but soon after it is woken, and not before anyone waits.
+// again; but soon after it is woken, and not before anyone waits.
 func (l *listener) retry(ctx context.Context, wake <-chan struct{}, try func() (anew, done bool)) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		anew, done := try()
@@ -193,9 +193,9 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 	})
 }
 
-// rose tells the Listener that a subscription stands. What a further one of a cluster might have brought
-// before, the others have brought.
-func (l *listener) rose(s *subscription) {
+// established tells the Listener that a subscription stands. What a further one of a cluster might have
+// brought before, the others have brought.
+func (l *listener) established(s *subscription) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
 	l.mu.Lock()
@@ -237,8 +237,8 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 }
 
 // mapped keeps a subscription at each of the masters of the cluster, and at no other node: one that was
-// removed answers on, and is told nothing. A master that was replaced may have gone before it had told all
-// that its replica knows, so that whoever waits has to ask again.
+// removed goes on answering, and gets no messages. A master that was replaced may have gone before it had
+// told all that its replica knows, so that whoever waits has to ask again.
 func (l *listener) mapped(masters map[string]*redis.Client) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
@@ -281,7 +281,7 @@ func (d *Dispatcher) Relisten() {
 	}
 }
 
-// hangUp has a subscription under way fail. It does not wait: while the client connects, to close a
+// hangUp has a subscription in flight fail. It does not wait: while the client connects, to close a
 // subscription takes as long. l.mu must be locked.
 func (l *listener) hangUp(s *subscription) {
 	if pubsub := s.pubsub; pubsub != nil && !l.closed {
@@ -356,7 +356,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 					continue
 				}
 				stands = true
-				l.rose(s)
+				l.established(s)
 			case *redis.Message:
 				if e.Payload != calling {
 					l.hears(e.Payload)
@@ -373,7 +373,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 		default:
 			asked = true
 			if l.cluster != nil {
-				l.cluster.look(silence)
+				l.cluster.reloadIfStale(silence)
 			}
 			if err := pubsub.Ping(ctx); err != nil {
 				return err

@@ -157,7 +157,7 @@ func (a *audience) Awaited() bool {
 	return !a.gone
 }
 
-// leave has nobody wait any more, or, with false, somebody again.
+// leave has nobody wait any more, or, with false, someone again.
 func (a *audience) leave(gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -392,7 +392,7 @@ func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 }
 
 // While nobody waits, nothing is sent: no sign of life is asked for, and a subscription that was lost is not
-// tried again until somebody waits.
+// tried again until someone waits.
 func TestNothingIsSentWhileNobodyWaits(t *testing.T) {
 	for name, opts := range map[string][]func(*redis.Options){"server": nil, "sentinels": {sentinels}} {
 		t.Run(name, func(t *testing.T) {

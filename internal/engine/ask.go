@@ -20,14 +20,14 @@ func (e *Engine) Acquire(now time.Time, h *Hold) {
 		return
 	}
 	lk := e.use(h.Name)
-	h.tenure = e.tenure(lk, h.Owner, &h.own)
+	h.ownership = e.ownership(lk, h.Owner, &h.own)
 	e.start(now, h)
 	e.drop(lk)
 }
 
 // start continues a call that is not behind another call of its owner.
 func (e *Engine) start(now time.Time, h *Hold) {
-	t := h.tenure
+	t := h.ownership
 	c := t.claim[h.Mode]
 	switch {
 	case e.closed:
@@ -50,13 +50,13 @@ func (e *Engine) start(now time.Time, h *Hold) {
 		e.newAttempt(now, h)
 	}
 	if h.state == Failed {
-		e.settle(t)
+		e.dropIfOver(t)
 	}
 }
 
 // newAttempt begins a claim for a call.
 func (e *Engine) newAttempt(now time.Time, h *Hold) {
-	t := h.tenure
+	t := h.ownership
 	lk := t.lock
 	c := &h.first
 	if h.tries > 0 {
@@ -64,7 +64,7 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	}
 	h.tries++
 	slot := lk.takeSlot()
-	*c = claim{tenure: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
+	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
 		wire: e.newClaim(h.Mode, slot, t.owner)}
 	c.number = e.numbers
 	c.Tie = c.number
@@ -86,7 +86,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
 	if c.mode == protocol.Read {
 		r.Script = lua.RLock
-		if w := c.tenure.claim[protocol.Write]; w != nil {
+		if w := c.ownership.claim[protocol.Write]; w != nil {
 			r.Writer = w.wire.ID
 		}
 	}
@@ -95,7 +95,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	}
 	e.numbers++
 	r.number = e.numbers
-	c.look = time.Time{}
+	c.askAgain = time.Time{}
 	if c.prompted.After(now) {
 		c.prompted = now // this one is not older
 	}
@@ -148,8 +148,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
 	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
 		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
-		if e.deaf.number == 0 { // or else one suspicion after the other would put off the end of the first
-			e.deaf = deafness{c.number, now.Add(deafAfter)}
+		if e.suspicion.number == 0 { // or else one suspicion after the other would put off the end of the first
+			e.suspicion = suspicion{c.number, now.Add(suspectAfter)}
 		}
 	}
 }
@@ -176,13 +176,13 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
 	if !r.Sent.Before(c.lock.ended) { // or else the one in the way may have ended since
-		e.bury(now, c.lock, reply.Claim)
+		e.releaseStale(now, c.lock, reply.Claim)
 	}
 	if c.caller.Try {
 		h := c.caller
 		e.step(c, turnedAway) // the server has noted its end
 		e.fail(now, h, ErrLocked)
-		e.advance(now, c.tenure)
+		e.advance(now, c.ownership)
 		return
 	}
 	if c.state == Asking {
@@ -196,14 +196,14 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		return
 	}
 	e.listen()
-	c.look = now.Add(max(reply.Again+grace, soonest))
+	c.askAgain = now.Add(max(reply.Again+grace, soonest))
 	if !e.listening.IsZero() && r.Sent.Before(e.listening) || r.Sent.Before(c.prompted) {
-		c.look = now // the reply may be older than what was told before the subscription stood, or than the message
+		c.askAgain = now // the reply may be older than a message, received or missed
 	}
 	e.schedule(now, c)
 	for _, n := range doubtful {
 		c := e.waiting[n]
-		c.look = now
+		c.askAgain = now
 		e.schedule(now, c)
 	}
 }
@@ -214,13 +214,13 @@ func (c *claim) under() *claim {
 	if c.mode == protocol.Write {
 		return nil
 	}
-	return c.tenure.claim[protocol.Write]
+	return c.ownership.claim[protocol.Write]
 }
 
 // turnAway begins the call again after the server has refused the claim. The claim was cleared away while its
 // process was paused, or the server has forgotten its last writes.
 func (e *Engine) turnAway(now time.Time, c *claim) {
-	h, t := c.caller, c.tenure
+	h, t := c.caller, c.ownership
 	t.lock.refs++ // past the end of the claim
 	e.step(c, turnedAway)
 	e.retry(now, h)
@@ -238,10 +238,10 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	if c.deadline.IsZero() { // a message has overtaken the first reply
 		c.deadline = c.sent.Add(c.lease - margin(c.lease))
 	}
-	h, t := c.caller, c.tenure
+	h, t := c.caller, c.ownership
 	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
 	c.succeed()
-	c.token, c.granted = token, c.sent // it was granted since
+	c.token, c.granted = token, c.sent // it was granted after that
 	c.brief = c.under() == nil && c.lent == 0
 	e.step(c, grants)
 	if !now.Before(c.deadline) {
@@ -263,10 +263,10 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	e.advance(now, t)
 }
 
-// retry begins a call anew that came to nothing though nobody is in its way.
+// retry begins a call again that came to nothing though nobody is in its way.
 func (e *Engine) retry(now time.Time, h *Hold) {
 	switch {
-	case !e.admits(h.tenure):
+	case !e.admits(h.ownership):
 		e.fail(now, h, ErrClosed)
 	case h.tries < mostTries:
 		e.newAttempt(now, h)
@@ -274,7 +274,7 @@ func (e *Engine) retry(now time.Time, h *Hold) {
 	default:
 		e.fail(now, h, ErrAgain)
 	}
-	e.advance(now, h.tenure)
+	e.advance(now, h.ownership)
 }
 
 // live begins a hold that was granted, and that is good until its own deadline if it is not renewed.
@@ -292,11 +292,11 @@ func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
 func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	switch h.state {
 	case Wanted:
-		t := h.tenure
+		t := h.ownership
 		if i := slices.Index(t.behind, h); i >= 0 {
 			t.behind = slices.Delete(t.behind, i, i+1)
 			e.fail(now, h, err)
-			e.settle(t)
+			e.dropIfOver(t)
 			break
 		}
 		e.withdraw(now, h.claim, err)
@@ -315,7 +315,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 // withdraw ends a waiting claim with the error of its call. If the server grants the lock at that moment, the
 // request passes it on.
 func (e *Engine) withdraw(now time.Time, c *claim, err error) {
-	h, t := c.caller, c.tenure
+	h, t := c.caller, c.ownership
 	h.trouble = c.err
 	e.step(c, gives)
 	e.fail(now, h, err)
@@ -338,8 +338,8 @@ func (c *claim) askAt() time.Time {
 		return c.again(c.lease)
 	}
 	at := c.sent.Add(c.period(c.lease))
-	if !c.look.IsZero() {
-		at = earlier(at, c.look)
+	if !c.askAgain.IsZero() {
+		at = earlier(at, c.askAgain)
 	}
 	return at
 }

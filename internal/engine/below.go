@@ -17,10 +17,10 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
-// mostSpare is how many requests an engine keeps memory of.
+// mostSpare is the number of requests whose memory an engine keeps.
 const mostSpare = 32
 
-// Recycle takes back the memory of a request that was answered from memory, and that nothing refers to any
+// Recycle takes back the memory of a request. The layer below has answered it, and nothing refers to it any
 // more.
 func (e *Engine) Recycle(r *Request) {
 	if len(e.spare) < mostSpare {
@@ -29,7 +29,7 @@ func (e *Engine) Recycle(r *Request) {
 	}
 }
 
-// Report has an observer told of an event of the layer below.
+// Report puts out an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
 
 // Listen has the subscription opened.
@@ -44,7 +44,7 @@ func (r *Request) Below() *any {
 	return &r.claim.below
 }
 
-// Again has a claim that waits ask the server at once, which does not know it yet: a request of it was
+// Again has a claim that waits ask the server immediately, which does not know it yet: a request of it was
 // answered from memory.
 func (e *Engine) Again(now time.Time, r *Request) {
 	if c := r.claim; c.state == Queued {
@@ -75,7 +75,7 @@ func (r *Request) Name() string { return r.lock.name }
 func (r *Request) Mode() Mode { return r.claim.mode }
 
 // Owner returns the owner of the claim that the request is about.
-func (r *Request) Owner() Owner { return r.claim.tenure.owner }
+func (r *Request) Owner() Owner { return r.claim.ownership.owner }
 
 // Holds returns how many holds there are of the claim that the request is about.
 func (r *Request) Holds() int { return len(r.claim.holds) }

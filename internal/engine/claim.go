@@ -14,10 +14,10 @@ type State uint8
 
 // The states of a claim. A claim begins as Asking.
 const (
-	Asking State = iota // the first request is under way
+	Asking State = iota // the first request is in flight
 	Queued              // the server has said that it waits
 	Held                // it was granted the lock
-	Ending              // its release, or its withdrawal, is under way
+	Ending              // its release, or its withdrawal, is in flight
 	Over                // the server knows its end, or will by the end of its lease
 )
 
@@ -34,7 +34,7 @@ const (
 	expires                  // its end was tried for as long as the server may keep it
 )
 
-// transitions are all allowed transitions. Any other is Asking here, and a bug in this package.
+// transitions are the allowed transitions. The others lead to Asking, to which no claim returns: step panics.
 var transitions = [...][expires + 1]State{
 	Asking: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
 	Queued: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
@@ -51,7 +51,7 @@ func (e *Engine) step(c *claim, ch change) {
 	}
 	if c.state <= Queued && to > Queued {
 		delete(e.waiting, c.number)
-		c.tenure.asking = nil
+		c.ownership.asking = nil
 	}
 	if c.state != to {
 		switch Ending {
@@ -87,7 +87,7 @@ func (e *Engine) leaveState(c *claim) {
 	if c.lock.writer == c {
 		c.lock.writer = nil
 	}
-	if r := c.tenure.claim[protocol.Read]; c.state == Held && c.mode == protocol.Write && r != nil {
+	if r := c.ownership.claim[protocol.Read]; c.state == Held && c.mode == protocol.Write && r != nil {
 		e.graph.Hold(r.node, e.numbers) // a downgrade ends a write hold, and lets readers in
 	}
 }
@@ -105,19 +105,19 @@ func (e *Engine) enterState(c *claim) {
 // A claim is what the server knows of one owner's holds in one mode. It exists from the request for it until
 // its end is confirmed.
 type claim struct {
-	tenure  *tenure
-	lock    *lock
-	mode    Mode
-	slot    int
-	number  uint64
-	wire    protocol.Claim
-	node    *deadlock.Node
-	state   State
-	caller  *Hold         // whose call asks for it
-	lease   time.Duration // that it asks for, or is renewed for
-	longest time.Duration // that the server may keep it for
-	lent    time.Duration // the lease of the delegation that it is granted under; 0 for none
-	below   any           // what the layer below keeps of it
+	ownership *ownership
+	lock      *lock
+	mode      Mode
+	slot      int
+	number    uint64
+	wire      protocol.Claim
+	node      *deadlock.Node
+	state     State
+	caller    *Hold         // whose call asks for it
+	lease     time.Duration // that it asks for, or is renewed for
+	longest   time.Duration // that the server may keep it for
+	lent      time.Duration // the lease of the delegation that it is granted under; 0 for none
+	below     any           // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	answered time.Time // when the server has answered last
@@ -138,7 +138,7 @@ type claim struct {
 type wanted struct {
 	obstacle protocol.Obstacle
 	floor    int64     // the last token when the server had it wait: a grant with a smaller one was lost before
-	look     time.Time // when there is reason to ask again; zero for none before the heartbeat
+	askAgain time.Time // when there is reason to ask again; zero for none before the heartbeat
 	prompted time.Time // when a message last had it ask again
 	resumed  time.Time // when the process was last seen to have stood still
 }
@@ -147,10 +147,10 @@ type wanted struct {
 type grant struct {
 	token   int64
 	granted time.Time // not after the token was handed out
-	// its release may take the short path: the server knows the grant, the token is as old as that, and no count
-	// or long lease was asked for
+	// whether its release may take the script's short path: the server granted the claim, the token is the time
+	// of the grant, and no request has set a count or a longer lease
 	brief    bool
-	doubtful bool // its server may have been replaced since: to be renewed at once
+	doubtful bool // its server may have been replaced since: to be renewed immediately
 
 	holds      []*Hold // live ones, and those of calls that re-enter
 	one        [1]*Hold
@@ -163,16 +163,16 @@ type grant struct {
 
 // counting is how far the server knows how many holds there are.
 type counting struct {
-	sequence  uint64 // of the last change that is to be told the server; zero for none
-	confirmed uint64 // of the last that it has confirmed
-	shortened uint64 // of the last that may have shortened the lease
-	told      []told // not confirmed
-	recount   attempt
+	sequence   uint64      // of the last change that the server has to know; zero for none
+	confirmed  uint64      // of the last that it has confirmed
+	shortened  uint64      // of the last that may have shortened the lease
+	sentCounts []sentCount // not confirmed
+	recount    attempt
 }
 
 // An attempt is a request that is repeated until the server has carried it out.
 type attempt struct {
-	asked    time.Time // when the request under way was sent; zero if there is none
+	asked    time.Time // when the request in flight was sent; zero if there is none
 	failures int       // since the last that succeeded
 	retry    time.Time // when to try again, after failures
 }
@@ -204,28 +204,24 @@ func (a *attempt) again(lease time.Duration) time.Time {
 	return a.retry
 }
 
-// request returns a request about the claim.
+// request returns a request about the claim, in memory that Recycle has taken back if there is some.
 func (e *Engine) request(c *claim, k kind) *Request {
-	r := e.newRequest()
+	var r *Request
+	if n := len(e.spare); n > 0 {
+		r = e.spare[n-1]
+		e.spare[n-1] = nil
+		e.spare = e.spare[:n-1]
+	} else {
+		r = new(Request)
+	}
 	r.Keys, r.Claim, r.Again = c.lock.keys, c.wire, !c.asked.IsZero() || c.failures > 0
 	r.lock, r.claim, r.kind = c.lock, c, k
 	return r
 }
 
-func (e *Engine) newRequest() *Request {
-	n := len(e.spare)
-	if n == 0 {
-		return new(Request)
-	}
-	r := e.spare[n-1]
-	e.spare[n-1] = nil
-	e.spare = e.spare[:n-1]
-	return r
-}
-
-// told is a change of the number of holds that was sent to the server, and until when the claim can be relied
-// on once the server has processed it.
-type told struct {
+// A sentCount is a change of the number of holds that was sent to the server, and until when the claim can be
+// relied on once the server has processed it.
+type sentCount struct {
 	sequence uint64
 	until    time.Time
 }
@@ -240,11 +236,11 @@ func unanswered(cause error) error {
 
 func (e *Engine) record(message string, c *claim, h *Hold, err error) {
 	e.out.Log = append(e.out.Log, Record{
-		Message: message, Name: c.lock.name, Owner: c.tenure.owner, Mode: c.mode, Token: c.token, Hold: h,
+		Message: message, Name: c.lock.name, Owner: c.ownership.owner, Mode: c.mode, Token: c.token, Hold: h,
 		Err: err})
 }
 
-// schedule says when the timeline looks at the claim next.
+// schedule sets when Tick handles the claim next.
 func (e *Engine) schedule(now time.Time, c *claim) {
 	var at time.Time
 	switch c.state {
@@ -265,7 +261,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 
 // due does what is due by now, or nearly, and schedules what comes next.
 func (e *Engine) due(now time.Time, c *claim) {
-	along := now.Add(c.lease / alongPart)
+	batchUntil := now.Add(c.lease / batchPart)
 	switch c.state {
 	case Asking, Queued:
 		if end := c.unanswered(); !end.IsZero() && !now.Before(end) {
@@ -275,7 +271,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 			}
 			c.resumed = now // the process stood still: the answer may be there already
 		}
-		if !c.askAt().After(along) {
+		if !c.askAt().After(batchUntil) {
 			if !c.asked.IsZero() {
 				c.failures++
 			}
@@ -285,7 +281,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 		if e.expire(now, c); c.state != Held {
 			return
 		}
-		if lease, at := c.renewAt(now); lease > 0 && !at.After(along) {
+		if lease, at := c.renewAt(now); lease > 0 && !at.After(batchUntil) {
 			e.renew(now, c)
 		}
 		if c.confirmed < c.sequence && !c.recount.again(c.lease).After(now) {

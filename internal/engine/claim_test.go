@@ -253,7 +253,7 @@ func TestEndIsTriedAgain(t *testing.T) {
 	require.ErrorIs(t, h.Err(), errPassing)
 }
 
-// A call that gets no answer asks again, beside the request under way, after a sixth of the lease; one whose
+// A call that gets no answer asks again, beside the request in flight, after a sixth of the lease; one whose
 // request fails, after 50 ms, 100 ms and so on. It fails a lease after it began, if nothing else ends it.
 func TestCallWithoutAnAnswer(t *testing.T) {
 	for _, bounded := range []bool{false, true} {
@@ -478,7 +478,7 @@ func TestMessages(t *testing.T) {
 	require.Equal(t, engine.Event{Kind: engine.Woken}, d.flush().Events[0])
 }
 
-// A message that overtakes the reply of the request under way has the call ask once more, also in the instant
+// A message that overtakes the reply of the request in flight has the call ask once more, also in the instant
 // in which that was sent.
 func TestMessageOvertakesTheReply(t *testing.T) {
 	d := newDriver()
@@ -546,7 +546,7 @@ func TestSlotsAreUsedAgain(t *testing.T) {
 	require.Equal(t, second, slot(true))
 }
 
-// A claim that the server refuses is asked for anew, with another number, ten times.
+// A claim that the server refuses is asked for again, with another number, ten times.
 func TestRefusedClaims(t *testing.T) {
 	d := newDriver()
 	h, r := d.call(t, &engine.Hold{})
@@ -574,7 +574,7 @@ func (d *driver) wait(t *testing.T, h *engine.Hold) *engine.Hold {
 	return h
 }
 
-// settled says that the engine knows of nothing any more, once the server has confirmed what is under way.
+// settled says that the engine knows of nothing any more, once the server has confirmed what is in flight.
 func (d *driver) settled(t *testing.T, requests ...*engine.Request) {
 	t.Helper()
 	for _, r := range append(requests, d.flush().Send...) {
@@ -739,7 +739,7 @@ func TestReplyToTheFirstOfTwoRequests(t *testing.T) {
 	}
 }
 
-// Only one request for a further step is under way for a lock.
+// Only one request for a further step is in flight for a lock.
 func TestOneStepAtATime(t *testing.T) {
 	d := newDriver()
 	a, b := d.live(t, &engine.Hold{Mode: protocol.Read}),
@@ -1102,7 +1102,7 @@ func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
 }
 
 // When other servers answer than before, all that pauses after failures is sent again: calls, waits,
-// renewals, counts and releases. What is under way, or never failed, is not.
+// renewals, counts and releases. What is in flight, or never failed, is not.
 func TestResumeEndsPauses(t *testing.T) {
 	d := newDriver()
 	begin := map[string]func() *engine.Request{

@@ -187,8 +187,8 @@ func (g *tangle) execute(r *Request) (reply protocol.Reply) {
 		in = lk.serve()
 	}
 	for _, other := range in {
-		reply.Told.Token = 1
-		reply.Told.Granted = append(reply.Told.Granted, other.Number)
+		reply.Message.Token = 1
+		reply.Message.Granted = append(reply.Message.Granted, other.Number)
 	}
 	reply.More = len(lk.owed) > 0
 	return reply

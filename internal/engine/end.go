@@ -8,7 +8,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// How a hold ends, and how the server is told.
+// How a hold ends, and how the server learns of it.
 
 // Release ends a hold. It returns true if the end is known immediately. Otherwise the hold's Err says how it
 // went, once the state is Finished.
@@ -27,7 +27,7 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	case Lapsed:
 		err := h.err
 		h.state = Finished
-		e.forgive(h)
+		e.acknowledgeLoss(h)
 		return true, err
 	}
 	return true, ErrNotHeld
@@ -48,17 +48,17 @@ func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 		c.last = h
 	}
 	e.end(now, c)
-	e.settle(c.tenure)
+	e.dropIfOver(c.ownership)
 }
 
 func (c *claim) remove(h *Hold) {
 	c.holds = slices.DeleteFunc(c.holds, func(other *Hold) bool { return other == h })
 }
 
-// forgive notes that an owner has released, or forgotten, a hold that it had lost.
-func (e *Engine) forgive(h *Hold) {
-	h.tenure.lost--
-	e.settle(h.tenure)
+// acknowledgeLoss notes that an owner has released, or forgotten, a hold that it had lost.
+func (e *Engine) acknowledgeLoss(h *Hold) {
+	h.ownership.lost--
+	e.dropIfOver(h.ownership)
 }
 
 // Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease.
@@ -73,7 +73,7 @@ func (e *Engine) Forget(now time.Time, h *Hold) {
 		}
 	case Lapsed:
 		h.state = Finished
-		e.forgive(h)
+		e.acknowledgeLoss(h)
 	}
 }
 
@@ -105,7 +105,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	if h.forgotten {
 		h.state, why = Finished, Forgotten
 	} else {
-		h.tenure.lost++
+		h.ownership.lost++
 	}
 	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
 }
@@ -122,17 +122,17 @@ func (e *Engine) lose(now time.Time, c *claim, why Cause) {
 // endLost ends a lost claim. A call that wanted to read under it has nothing to re-enter any more.
 func (e *Engine) endLost(now time.Time, c *claim) {
 	e.end(now, c)
-	if h := c.tenure.asking; h != nil && c.mode == protocol.Write {
+	if h := c.ownership.asking; h != nil && c.mode == protocol.Write {
 		e.withdraw(now, h.claim, ErrLost)
 	}
-	e.settle(c.tenure)
+	e.dropIfOver(c.ownership)
 }
 
 // end ends a held claim that has no holds left.
 func (e *Engine) end(now time.Time, c *claim) {
 	e.step(c, leaves)
-	if c.tenure.claim[c.mode] == c {
-		c.tenure.claim[c.mode] = nil
+	if c.ownership.claim[c.mode] == c {
+		c.ownership.claim[c.mode] = nil
 	}
 	e.finish(now, c)
 }
@@ -186,7 +186,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
-		e.lookAll(now, c.lock) // the reply that named whom that run let in is lost
+		e.askAllAgain(now, c.lock) // the reply that named whom that run let in is lost
 	}
 	if c.token == 0 {
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})
@@ -199,7 +199,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	e.step(c, ceases)
 }
 
-// conclude tells the releases that wait for the server how they went.
+// conclude ends the releases that wait for the server.
 func (e *Engine) conclude(c *claim, err error) {
 	e.concludeUpTo(c, c.sequence, err)
 	if c.last != nil {
@@ -231,11 +231,11 @@ func (e *Engine) abandon(c *claim) {
 	e.step(c, expires)
 }
 
-// lookAll has every waiter of a lock ask for news.
-func (e *Engine) lookAll(now time.Time, lk *lock) {
+// askAllAgain has every waiter of a lock ask for news.
+func (e *Engine) askAllAgain(now time.Time, lk *lock) {
 	e.each(now, func(now time.Time, c *claim) {
 		if c.lock == lk && c.state == Queued {
-			c.look = now
+			c.askAgain = now
 			e.schedule(now, c)
 		}
 	})

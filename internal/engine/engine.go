@@ -58,7 +58,7 @@ const (
 	// Requests that are due within this part of their lease are sent along with those that are due now: few
 	// pipelines cost less than many small ones. If the part were larger, more requests would be sent than
 	// necessary.
-	alongPart = 128
+	batchPart = 128
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
@@ -76,15 +76,15 @@ const (
 	grace = 2 * time.Millisecond
 	// soonest keeps a waiter from asking without a pause.
 	soonest = 10 * time.Millisecond
-	// deafAfter is how much later than a heartbeat's reply the message about the grant may arrive. If none
+	// suspectAfter is how much later than a heartbeat's reply the message about the grant may arrive. If none
 	// arrives, the subscription does not work.
-	deafAfter = 250 * time.Millisecond
+	suspectAfter = 250 * time.Millisecond
 	// tokenFresh is how long after its grant a hold may be released without reading the server's clock.
 	tokenFresh = 45 * time.Second
 
 	mostTries = 10   // of a call, with a new claim each
 	mostSteps = 1000 // in a row that a server is believed when it says that there is more to do
-	peak      = 1024 // entries of a map that is made anew when it has emptied, since a map does not shrink
+	peak      = 1024 // entries of a map that is replaced when it has emptied, since a map does not shrink
 )
 
 // Config is what an engine is made of.
@@ -98,7 +98,7 @@ type Config struct {
 	Confirm  time.Duration // for so long they are waited for
 
 	Sharded bool // the server is a cluster
-	AtOnce  int  // how many claims a call looks at, at most: the others are looked at by Tick; 0 for 64
+	AtOnce  int  // how many claims a call handles, at most: Tick handles the others; 0 for 64
 }
 
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
@@ -120,33 +120,33 @@ type Engine struct {
 	graph     deadlock.Graph
 	locksMax  int // since the map was made
 	waitMax   int
-	timeline  order.Timeline[*claim] // all that have not ended, by when they are to be looked at
+	timeline  order.Timeline[*claim] // all that have not ended, by when they are due
 	sweeps    []sweep                // begun by each, and not done for all claims yet
 	numbers   uint64
 	firstSlot int               // of the locks that are made from now on: see forget
 	claims    int               // that have not ended
 	endings   map[uint64]*claim // of them, those that are Ending, by number
 	endMax    int
-	serving   int // requests for further steps that are under way
+	serving   int // requests for further steps that are in flight
 	draining  bool
 	closed    bool
 
 	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
 	strandedBy error // the last error of one
 
-	subscribing bool
-	listening   time.Time // since when the subscription stands; zero if it does not
-	deaf        deafness
-	muted       bool // the log has been told that the server may not publish
-	unheard     bool // the log has been told that the server refuses the subscription
+	subscribing        bool
+	listening          time.Time // since when the subscription stands; zero if it does not
+	suspicion          suspicion
+	publishErrorLogged bool // the log says that the server may not publish
+	unheard            bool // the log says that the server refuses the subscription
 
 	spare []*Request // memory: see Recycle
 	out   Effects
 }
 
-// A deafness is the suspicion that the subscription does not work: a heartbeat returned a grant that no
+// A suspicion is the suspicion that the subscription does not work: a heartbeat returned a grant that no
 // message reported.
-type deafness struct {
+type suspicion struct {
 	number uint64 // of the claim
 	at     time.Time
 }
@@ -183,13 +183,13 @@ type Effects struct {
 	Cancel   []*Hold      // that can no longer be relied on: see Cause
 	Wake     []*Hold      // whose Acquire or Release has come to an end
 	Extended []*Extension // that have come to an end
-	Forced   []Forced     // likewise
+	Forced   []Forced     // calls of Force that have come to an end
 	Log      []Record
 	Events   []Event
 	Blockers []string // other instances that calls have found in their way
 	Shards   []string // shard channels, of locks that messages are about again and again
 	Listen   bool     // open the subscription, and call Subscribed whenever it stands
-	Relisten bool     // drop the subscription, which is deaf, and open another, elsewhere if possible
+	Relisten bool     // drop the subscription, which does not work, and open another, elsewhere if possible
 }
 
 // Reset empties the effects and keeps their memory.
@@ -296,7 +296,7 @@ const (
 	ends
 	serves
 	forces
-	buries
+	releasesStale
 	belows // of the layer below
 )
 
@@ -307,7 +307,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		r.lock.serving = false
 	}
 	if err == nil {
-		e.heed(now, r.lock, reply)
+		e.followUp(now, r.lock, reply)
 	}
 	c := r.claim
 	if c != nil && c.state == Held {
@@ -324,8 +324,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.ended(now, c, r, reply, err)
 	case forces:
 		e.forced(now, r, reply, err)
-	case buries:
-		e.buried(now, r.lock, err)
+	case releasesStale:
+		e.staleReleased(now, r.lock, err)
 	case belows:
 		e.drop(r.lock)
 	case serves:
@@ -333,15 +333,15 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 }
 
-// heed does what else a reply asks for: it delivers the grants of a step, whoever requested the step, and
+// followUp does what else a reply asks for: it delivers the grants of a step, whoever requested the step, and
 // requests the next step if there is one.
-func (e *Engine) heed(now time.Time, lk *lock, r protocol.Reply) {
-	e.deliver(now, r.Told, ByReply)
-	if r.Mute != "" && !e.muted {
-		e.muted = true
+func (e *Engine) followUp(now time.Time, lk *lock, r protocol.Reply) {
+	e.deliver(now, r.Message, ByReply)
+	if r.PublishError != "" && !e.publishErrorLogged {
+		e.publishErrorLogged = true
 		e.out.Log = append(e.out.Log, Record{
 			Message: "the server may not publish: others hear of grants by their heartbeats alone", Name: lk.name,
-			Err: errors.New(r.Mute)})
+			Err: errors.New(r.PublishError)})
 	}
 	e.proceed(now, lk, r.More)
 }
@@ -389,8 +389,8 @@ func (e *Engine) Heard(now time.Time, payload string) {
 		return
 	}
 	for _, n := range m.Granted {
-		if n == e.deaf.number {
-			e.deaf = deafness{}
+		if n == e.suspicion.number {
+			e.suspicion = suspicion{}
 		}
 	}
 	lk := e.lockOf(m)
@@ -398,18 +398,18 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	if lk != nil {
 		e.proceed(now, lk, m.More)
 		if e.sharded {
-			e.toldOf(lk)
+			e.noteMessageAbout(lk)
 		}
 	}
 }
 
-// toldOf records that a message was about a lock. A lock that others hand over again and again gets its own
-// channel.
-func (e *Engine) toldOf(lk *lock) {
-	if lk.told {
+// noteMessageAbout records that a message was about a lock. A lock that others hand over again and again gets
+// its own channel.
+func (e *Engine) noteMessageAbout(lk *lock) {
+	if lk.notified {
 		e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
 	}
-	lk.told = true
+	lk.notified = true
 }
 
 // Grant grants the lock to a waiting claim, as a message or a reply does. A quorum calls it, since no single
@@ -420,7 +420,7 @@ func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 
 // lockOf returns the lock that a message is about, if a waiting claim identifies it.
 func (e *Engine) lockOf(m protocol.Message) *lock {
-	for _, list := range [...][]uint64{m.Granted, m.Look} {
+	for _, list := range [...][]uint64{m.Granted, m.AskAgain} {
 		for _, n := range list {
 			if c := e.waiting[n]; c != nil {
 				return c.lock
@@ -445,14 +445,14 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	if len(m.Dropped) > 0 {
 		e.verify(now, m.Dropped)
 	}
-	for _, n := range m.Look {
+	for _, n := range m.AskAgain {
 		if c := e.waiting[n]; c != nil {
 			c.prompted = now
-			if c.asked.Equal(now) { // the reply under way is older all the same
+			if c.asked.Equal(now) { // the reply in flight is older all the same
 				c.prompted = now.Add(1)
 			}
 			if c.state == Queued {
-				c.look = now
+				c.askAgain = now
 				e.schedule(now, c)
 			}
 		}
@@ -470,7 +470,7 @@ func (e *Engine) Subscribed(now time.Time) {
 func (e *Engine) askAll(now time.Time) {
 	e.each(now, func(now time.Time, c *claim) {
 		if c.state == Queued && c.asked.IsZero() {
-			c.look = now
+			c.askAgain = now
 			e.schedule(now, c)
 		}
 	})
@@ -526,7 +526,7 @@ func (e *Engine) Close(now time.Time) {
 				e.over(now, c.holds[0], ErrClosed, Closed)
 			}
 			e.end(now, c)
-			e.settle(c.tenure)
+			e.dropIfOver(c.ownership)
 		case Ending:
 			if c.failures > 0 {
 				c.asked, c.retry = time.Time{}, now
@@ -559,14 +559,14 @@ func (e *Engine) abandonAll(now time.Time, which func(*claim) bool) {
 func (e *Engine) Drain(now time.Time) {
 	e.draining = true
 	e.each(now, func(now time.Time, c *claim) {
-		if c.state <= Queued && !e.admits(c.tenure) {
+		if c.state <= Queued && !e.admits(c.ownership) {
 			e.withdraw(now, c, ErrClosed)
 		}
 	})
 }
 
 // admits reports whether an owner may get a claim.
-func (e *Engine) admits(t *tenure) bool {
+func (e *Engine) admits(t *ownership) bool {
 	return !e.closed && (!e.draining || t.claim[protocol.Write] != nil)
 }
 
@@ -582,7 +582,7 @@ func (e *Engine) Holds() (n int) {
 func (e *Engine) Current() (list []*Hold) {
 	for _, c := range e.timeline.All() {
 		if c.state <= Queued {
-			list = append(append(list, c.caller), c.tenure.behind...)
+			list = append(append(list, c.caller), c.ownership.behind...)
 		}
 		list = append(list, c.holds...)
 	}
@@ -599,7 +599,7 @@ func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 	return since
 }
 
-// Drained reports whether nothing is held or waited for. Releases may still be under way.
+// Drained reports whether nothing is held or waited for. Releases may still be in flight.
 func (e *Engine) Drained() bool { return e.claims == len(e.endings) }
 
 // Idle reports whether nothing is held, waited for or to be released, and no further step is to be requested.

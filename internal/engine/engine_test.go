@@ -123,7 +123,7 @@ func (l *lottery) answer(r *Request) {
 	reply.More = l.IntN(8) == 0
 	for n := range l.e.numbers {
 		if l.IntN(40) == 0 {
-			reply.Told.Token, reply.Told.Granted = l.now.UnixMicro(), append(reply.Told.Granted, n+1)
+			reply.Message.Token, reply.Message.Granted = l.now.UnixMicro(), append(reply.Message.Granted, n+1)
 		}
 	}
 	l.e.Replied(l.now, r, reply, err)

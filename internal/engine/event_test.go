@@ -93,7 +93,7 @@ func TestMessageThatOvertakesTheReply(t *testing.T) {
 	require.Equal(t, heartbeat.Add(lease-margin), h.Deadline(),
 		"since the heartbeat, the server keeps it for longer")
 
-	// The process stood still, and the lease of what it was granted is over: it asks anew.
+	// The process stood still, and the lease of what it was granted is over: it asks again.
 	d = newDriver()
 	h, r = d.call(t, &engine.Hold{})
 	d.now = d.now.Add(lease)

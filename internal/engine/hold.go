@@ -23,16 +23,16 @@ type Hold struct {
 	NewOwner bool          // nobody else knows the owner: it holds nothing
 	Tag      any           // the caller's own
 
-	state    HoldState
-	err      error // of Failed; of Over, and of Ended, which says how the release went
-	trouble  error // of a call that has failed: what the last request failed with
-	tenure   *tenure
-	claim    *claim
-	tries    int
-	begun    time.Time
-	since    time.Time // Live
-	fresh    bool      // not renewed, and its lease counts from a renewal that is yet to come
-	deadline time.Time // until which the hold is to last at least, and a hold that is not renewed at most
+	state     HoldState
+	err       error // of Failed; of Over, and of Ended, which says how the release went
+	trouble   error // of a call that has failed: what the last request failed with
+	ownership *ownership
+	claim     *claim
+	tries     int
+	begun     time.Time
+	since     time.Time // Live
+	fresh     bool      // not renewed, and its lease counts from a renewal that is yet to come
+	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
 	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
 	end       time.Time
 	path      Path      // how the call got the lock
@@ -41,8 +41,8 @@ type Hold struct {
 	sequence  uint64    // of the request that counts it in, or out
 	forgotten bool
 
-	first claim  // memory for its claim
-	own   tenure // memory for its owner's tenure
+	first claim     // memory for its claim
+	own   ownership // memory for its owner's ownership
 }
 
 // HoldState is what a hold has come to.
@@ -51,11 +51,11 @@ type HoldState uint8
 // The states of a hold. A hold begins as Wanted.
 const (
 	Wanted    HoldState = iota // its claim waits, or another call of the owner is in front
-	Entering                   // its owner has the lock already; the server is being told of one more hold
+	Entering                   // its owner has the lock; the server has yet to confirm one more hold
 	Failed                     // there is no hold: see Err
 	Live                       // it may be relied on
 	Lapsed                     // it was lost or closed, and is not released: see Err
-	Releasing                  // the server is being told
+	Releasing                  // the server has yet to confirm that
 	Finished                   // it was released: see Err for how that went
 )
 
@@ -118,7 +118,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	}
 	// The holder that the server named has released the lock since. A writer of this engine may have it now.
 	if w := c.lock.writer; w != nil {
-		o.Mode, o.Holder = protocol.Write, w.tenure.owner
+		o.Mode, o.Holder = protocol.Write, w.ownership.owner
 		return o, true, true
 	}
 	return protocol.Obstacle{}, false, false
@@ -129,7 +129,7 @@ func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {
 	e.tell(now, c)
 }
 
-// renumber returns the number of what is to be told the server of a claim.
+// renumber returns the number of the next change of a claim that the server has to know.
 func (e *Engine) renumber(c *claim) uint64 {
 	e.numbers++
 	c.sequence = e.numbers
@@ -297,7 +297,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 		r.Extend = max(r.Extend, LeaseFor(x.until.Sub(now)))
 	}
 	until := now.Add(lease - margin(lease))
-	c.told = append(c.told, told{c.sequence, until})
+	c.sentCounts = append(c.sentCounts, sentCount{c.sequence, until})
 	if shorten {
 		c.shortened = c.sequence
 		c.deadline = earlier(c.deadline, until) // the request may run and its reply be lost
@@ -361,10 +361,10 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 	}
 	if r.Sequence >= c.confirmed {
 		c.confirmed = r.Sequence
-		c.told = slices.DeleteFunc(c.told, func(t told) bool { return t.sequence <= r.Sequence })
-		// A later request may have overtaken this one: then the server has not heeded it.
+		c.sentCounts = slices.DeleteFunc(c.sentCounts, func(t sentCount) bool { return t.sequence <= r.Sequence })
+		// A later request may have overtaken this one: then the server has ignored it.
 		until := r.until(reply.Lent)
-		for _, t := range c.told {
+		for _, t := range c.sentCounts {
 			until = earlier(until, t.until)
 		}
 		c.rely(until)
@@ -393,7 +393,7 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 		if h.state == Entering && h.sequence <= sequence {
 			c.remove(h)
 			e.fail(now, h, err)
-			e.renumber(c) // told when the attempt is repeated
+			e.renumber(c) // sent when the attempt is repeated
 		}
 	}
 	e.extendNone(c, func(x *Extension) bool { return x.sequence <= sequence }, err)

@@ -101,7 +101,7 @@ func (d *driver) read(t *testing.T, owner uint64) (*engine.Hold, *engine.Request
 }
 
 // A writer that reads re-enters. If the server knows nothing of the write hold, that is lost, and the call
-// does not start anew.
+// does not start again.
 func TestReadUnderALostWriteHold(t *testing.T) {
 	for name, reply := range map[string]protocol.Reply{
 		"others hold the lock": {Obstacle: protocol.Obstacle{Mode: protocol.Write}},
@@ -374,7 +374,7 @@ func TestReleaseDoesNotWaitForReplicas(t *testing.T) {
 	require.Equal(t, engine.Live, inner.State())
 }
 
-// A server whose clock was set back lets a lease count anew from a renewal, so a renewal is for as long as
+// A server whose clock was set back lets a lease count again from a renewal, so a renewal is for as long as
 // any hold of the claim relies on, renewed or not.
 func TestRenewalIsForWhatAllHoldsNeed(t *testing.T) {
 	d := newDriver()

@@ -13,19 +13,19 @@ import (
 
 // A lock is what an engine knows of one name, while the name is in use and for a while after.
 type lock struct {
-	name    string
-	keys    protocol.Keys
-	refs    int // claims that have not ended, tenures, requests about no claim
-	owners  tenures
-	writer  *claim    // Held; or nil
-	first   int       // slot
-	slots   int       // how many there are, with those before the first
-	free    []int     // of them, those of claims whose end the server has confirmed
-	serving bool      // a request for a further step is under way
-	steps   int       // in a row that were not enough
-	ended   time.Time // when the server last confirmed the end of a claim
-	told    bool      // a message was about it
-	burying bool      // a claim that had ended, and came back, is being released
+	name           string
+	keys           protocol.Keys
+	refs           int // claims that have not ended, ownerships, requests about no claim
+	owners         ownerships
+	writer         *claim    // Held; or nil
+	first          int       // slot
+	slots          int       // how many there are, with those before the first
+	free           []int     // of them, those of claims whose end the server has confirmed
+	serving        bool      // a request for a further step is in flight
+	steps          int       // in a row that were not enough
+	ended          time.Time // when the server last confirmed the end of a claim
+	notified       bool      // a message was about it
+	releasingStale bool      // a claim that had ended, and came back, is being released
 
 	older, newer *lock // of the idle ones
 }
@@ -126,53 +126,53 @@ func (lk *lock) takeSlot() int {
 	return lk.slots - 1
 }
 
-// A tenure is what one owner has of one lock.
-type tenure struct {
+// An ownership is what one owner has of one lock.
+type ownership struct {
 	lock  *lock
 	owner Owner
 	claim [protocol.Write + 1]*claim // by mode: Held; or nil
-	// holds that were lost and are not released: the owner is told until they are
+	// holds that were lost and are not released: the owner's calls fail until they are
 	lost   int
 	asking *Hold   // a call of the owner that has a claim Asking or Queued
 	behind []*Hold // calls of the owner that wait for that one
 }
 
-// tenures are in the order of their owners' handles. The last one is usually the latest. Most locks have one
-// owner, for which a map would take as much memory as the rest of the lock.
-type tenures []*tenure
+// ownerships are in the order of their owners' handles. The last one is usually the latest. Most locks have
+// one owner, for which a map would take as much memory as the rest of the lock.
+type ownerships []*ownership
 
-func (l tenures) find(o Owner) (i int, found bool) {
-	return slices.BinarySearchFunc(l, o, func(t *tenure, o Owner) int {
+func (l ownerships) find(o Owner) (i int, found bool) {
+	return slices.BinarySearchFunc(l, o, func(t *ownership, o Owner) int {
 		return cmp.Or(cmp.Compare(t.owner.Handle, o.Handle), bytes.Compare(t.owner.Process[:], o.Process[:]))
 	})
 }
 
 // of returns what an owner has, or nil.
-func (l tenures) of(o Owner) *tenure {
+func (l ownerships) of(o Owner) *ownership {
 	if i, found := l.find(o); found {
 		return l[i]
 	}
 	return nil
 }
 
-func (l *tenures) add(t *tenure) {
+func (l *ownerships) add(t *ownership) {
 	i, _ := l.find(t.owner)
 	*l = slices.Insert(*l, i, t)
 }
 
-func (l *tenures) remove(t *tenure) {
+func (l *ownerships) remove(t *ownership) {
 	i, _ := l.find(t.owner)
 	if *l = slices.Delete(*l, i, i+1); len(*l) == 0 && cap(*l) > mostIdle {
 		*l = nil
 	}
 }
 
-// tenure returns what an owner has of a lock; memory is for a new one.
-func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
+// ownership returns what an owner has of a lock; memory is for a new one.
+func (e *Engine) ownership(lk *lock, o Owner, memory *ownership) *ownership {
 	t := lk.owners.of(o)
 	if t == nil {
 		t = memory
-		*t = tenure{lock: lk, owner: o}
+		*t = ownership{lock: lk, owner: o}
 		lk.owners.add(t)
 		lk.refs++
 	}
@@ -181,7 +181,7 @@ func (e *Engine) tenure(lk *lock, o Owner, memory *tenure) *tenure {
 
 // takenBy reports whether the goroutine of h took everything that the owner holds, or whether this is not
 // checked.
-func (t *tenure) takenBy(h *Hold) bool {
+func (t *ownership) takenBy(h *Hold) bool {
 	for _, c := range t.claim {
 		if c != nil && c.holds[0].Caller != h.Caller {
 			return false
@@ -190,8 +190,8 @@ func (t *tenure) takenBy(h *Hold) bool {
 	return true
 }
 
-// settle forgets a tenure that is over.
-func (e *Engine) settle(t *tenure) {
+// dropIfOver forgets an ownership that is over.
+func (e *Engine) dropIfOver(t *ownership) {
 	if t.claim[protocol.Read] == nil && t.claim[protocol.Write] == nil && t.lost == 0 && t.asking == nil &&
 		len(t.behind) == 0 &&
 		t.lock.owners.of(t.owner) == t {
@@ -201,13 +201,13 @@ func (e *Engine) settle(t *tenure) {
 }
 
 // advance lets the calls go on that waited for the owner's call in progress.
-func (e *Engine) advance(now time.Time, t *tenure) {
+func (e *Engine) advance(now time.Time, t *ownership) {
 	behind := t.behind
 	t.behind = nil
 	for _, h := range behind {
 		e.start(now, h)
 	}
-	e.settle(t)
+	e.dropIfOver(t)
 }
 
 // Force drops every hold on a name, of any RWLock. tag identifies the request. Afterwards, the holds of this
@@ -248,7 +248,7 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 		case c.state == Held && err == nil:
 			e.renew(now, c)
 		case c.state == Queued && reply.Code == protocol.DoneBefore:
-			c.look = now // the reply is lost that named whom that run let in
+			c.askAgain = now // the reply is lost that named whom that run let in
 			e.schedule(now, c)
 		}
 	})

@@ -47,8 +47,8 @@ func (e *Engine) Next() (time.Time, bool) {
 		return e.sweeps[0].since, true
 	}
 	at, ok := e.timeline.Next()
-	if e.deaf.number != 0 && (!ok || e.deaf.at.Before(at)) {
-		return e.deaf.at, true
+	if e.suspicion.number != 0 && (!ok || e.suspicion.at.Before(at)) {
+		return e.suspicion.at, true
 	}
 	return at, ok
 }
@@ -59,8 +59,8 @@ func (e *Engine) Next() (time.Time, bool) {
 // Events may come before all due work is done. So the methods that handle a claim's own events also check
 // what is due for that claim, as far as it matters to them: see Replied, Release and Extend.
 func (e *Engine) Tick(now time.Time) {
-	if e.deaf.number != 0 && !now.Before(e.deaf.at) {
-		e.deaf = deafness{}
+	if e.suspicion.number != 0 && !now.Before(e.suspicion.at) {
+		e.suspicion = suspicion{}
 		if !e.listening.IsZero() {
 			e.listening = time.Time{}
 			e.out.Relisten = true
@@ -74,7 +74,7 @@ func (e *Engine) Tick(now time.Time) {
 		}
 		c := t.First()
 		late := !before.After(now)
-		if !late && (len(e.out.Send) == 0 || before.After(now.Add(c.lease/alongPart))) {
+		if !late && (len(e.out.Send) == 0 || before.After(now.Add(c.lease/batchPart))) {
 			return
 		}
 		e.due(now, c)

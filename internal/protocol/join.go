@@ -64,7 +64,7 @@ func (j *join) count() {
 	}
 }
 
-// holds reports whether a majority may have voted for somebody.
+// holds reports whether a majority may have voted for someone.
 func (j *join) holds(p party) bool {
 	return len(j.votes[p])+j.missing >= j.majority && len(j.votes[p]) > 0
 }

@@ -186,20 +186,20 @@ func TestRepliesAreRead(t *testing.T) {
 			protocol.Reply{Token: 5, Before: true}},
 		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0),
 			"", "", "5"}, protocol.Reply{
-			Token: 5, More: true, Mute: "NOPERM", Told: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8},
-				Look: []uint64{9}},
+			Token: 5, More: true, PublishError: "NOPERM", Message: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8},
+				AskAgain: []uint64{9}},
 		}},
 		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText, "6"},
 			protocol.Reply{Obstacle: held, Last: 6}},
 		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", "", ""},
-			protocol.Reply{Told: protocol.Message{Look: []uint64{9}}}},
+			protocol.Reply{Message: protocol.Message{AskAgain: []uint64{9}}}},
 		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x", ""}, protocol.Reply{
 			Obstacle: protocol.Obstacle{Mode: protocol.Read, Claim: "x", Again: 10 * 365 * 24 * time.Hour},
 		}},
 		{lua.Unlock, int64(1), protocol.Reply{Code: protocol.Done}},
 		{lua.RUnlock, []any{int64(2), int64(1), "", ""}, protocol.Reply{Code: protocol.DoneBefore, More: true}},
 		{lua.Force, []any{int64(1), int64(0), "5 0 000000000007", ""},
-			protocol.Reply{Code: protocol.Done, Told: protocol.Message{Token: 5, Granted: []uint64{7}}}},
+			protocol.Reply{Code: protocol.Done, Message: protocol.Message{Token: 5, Granted: []uint64{7}}}},
 		{lua.Renew, int64(0), protocol.Reply{}},
 		{lua.Renew, int64(1), protocol.Reply{Code: protocol.Done}},
 		{lua.Reenter, []any{int64(0), int64(0), "", ""}, protocol.Reply{}},
@@ -249,8 +249,8 @@ func TestMessagesAreRead(t *testing.T) {
 	for text, want := range map[string]protocol.Message{
 		"":                                  {},
 		"1763763763763763 0 000000000042":   {Token: 1763763763763763, Granted: []uint64{42}},
-		"5 1 000000000001 000000000002,3 4": {Token: 5, More: true, Granted: []uint64{1, 2}, Look: []uint64{3, 4}},
-		",000000000003":                     {Look: []uint64{3}},
+		"5 1 000000000001 000000000002,3 4": {Token: 5, More: true, Granted: []uint64{1, 2}, AskAgain: []uint64{3, 4}},
+		",000000000003":                     {AskAgain: []uint64{3}},
 	} {
 		m, ok := protocol.ParseMessage(text)
 		require.True(t, ok, text)

@@ -27,8 +27,8 @@ type Reply struct {
 	Top int64
 	// Recalled, of Delegate, says that others wait for the delegation's end.
 	Recalled bool
-	// Lent is not zero if the reply comes from the process's own memory: what it grants, or confirms, lasts no
-	// longer than the delegation.
+	// Lent is not zero if the reply comes from the process's own memory: what it grants, or confirms, lasts
+	// no longer than the delegation.
 	Lent Lent
 	// Unmarked says that the server's mark differs from the one in the request, so the server has not voted.
 	Unmarked bool
@@ -43,10 +43,10 @@ type Reply struct {
 
 	// More says that a step has left readers whose turn it is: the client has to request the next step.
 	More bool
-	// Told is what the step has granted to this instance's waiters.
-	Told Message
-	// Mute is why the server could not notify others of their grants, or "".
-	Mute string
+	// Message is what the step has granted to this instance's waiters.
+	Message Message
+	// PublishError is why the server could not notify others of their grants, or "".
+	PublishError string
 }
 
 // Lent is until when a delegation lasts, by its last renewal.
@@ -115,7 +115,7 @@ func decodeGrant(reply any) (r Reply, err error) {
 			return Reply{Refused: true}, nil
 		}
 	case []any:
-		if len(v) != 9 || !r.told(v) {
+		if len(v) != 9 || !r.decodeStep(v) {
 			return Reply{}, badReply(reply)
 		}
 		token, ok0 := v[0].(string)
@@ -157,7 +157,7 @@ func decodeGrant(reply any) (r Reply, err error) {
 
 func decodeDelegation(reply any) (r Reply, err error) {
 	v, ok := reply.([]any)
-	if !ok || len(v) != 7 || !r.told(v) {
+	if !ok || len(v) != 7 || !r.decodeStep(v) {
 		return Reply{}, badReply(reply)
 	}
 	code, ok0 := v[0].(int64)
@@ -183,7 +183,7 @@ func decodeDelegation(reply any) (r Reply, err error) {
 
 func decodeCode(reply any) (r Reply, err error) {
 	code, ok := reply.(int64)
-	if v, many := reply.([]any); many && len(v) == 4 && r.told(v) {
+	if v, many := reply.([]any); many && len(v) == 4 && r.decodeStep(v) {
 		code, ok = v[0].(int64)
 	}
 	if !ok || code < NotThere || code > DoneBefore {
@@ -193,17 +193,17 @@ func decodeCode(reply any) (r Reply, err error) {
 	return r, nil
 }
 
-// told reads the elements that say whom the step let in.
-func (r *Reply) told(v []any) bool {
+// decodeStep reads the elements that say what the step has granted.
+func (r *Reply) decodeStep(v []any) bool {
 	more, ok1 := v[1].(int64)
-	told, ok2 := v[2].(string)
-	mute, ok3 := v[3].(string)
+	message, ok2 := v[2].(string)
+	publishError, ok3 := v[3].(string)
 	if !ok1 || !ok2 || !ok3 {
 		return false
 	}
 	var ok bool
-	r.More, r.Mute = more == 1, mute
-	r.Told, ok = ParseMessage(told)
+	r.More, r.PublishError = more == 1, publishError
+	r.Message, ok = ParseMessage(message)
 	return ok
 }
 
@@ -223,7 +223,7 @@ type Message struct {
 	Token    int64
 	More     bool // as in Reply
 	Granted  []uint64
-	Look     []uint64
+	AskAgain []uint64
 	Recalled []uint64
 	Dropped  []uint64
 }
@@ -235,14 +235,14 @@ func ParseMessage(s string) (m Message, ok bool) {
 	}
 	s, dropped, _ := strings.Cut(s, "!")
 	s, recalled, _ := strings.Cut(s, ";")
-	grants, looks, _ := strings.Cut(s, ",")
+	grants, asks, _ := strings.Cut(s, ",")
 	if m.Dropped, ok = parseNumbers(dropped); !ok {
 		return Message{}, false
 	}
 	if m.Recalled, ok = parseNumbers(recalled); !ok {
 		return Message{}, false
 	}
-	if m.Look, ok = parseNumbers(looks); !ok {
+	if m.AskAgain, ok = parseNumbers(asks); !ok {
 		return Message{}, false
 	}
 	if grants == "" {

@@ -31,12 +31,12 @@ type Request struct {
 	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
 	Replicas int
 	Confirm  time.Duration
-	Ballot   *Ballot // of Vote, RVote and Mark
-	Command  []any   // instead of a script: the command and its arguments
-	From     Sender  // or nil
-	Trace    any     // a context.Context whose values the request is sent with, or nil
-	Again    bool    // another request for the same is under way, or has failed
-	Late     bool    // nobody waits for the reply: other requests go first
+	VoteArgs *VoteArgs // of Vote, RVote and Mark
+	Command  []any     // instead of a script: the command and its arguments
+	From     Sender    // or nil
+	Trace    any       // a context.Context whose values the request is sent with, or nil
+	Again    bool      // another request for the same is in flight, or has failed
+	Late     bool      // nobody waits for the reply: other requests go first
 }
 
 // A Sender takes the undecoded reply to its request and the number of replicas that have confirmed the
@@ -91,9 +91,9 @@ var (
 func (r *Request) Argv(args []any) []any {
 	switch r.Script {
 	case lua.Mark:
-		return append(append(args, boxedOneKey, r.Ballot.Mark), r.Ballot.Args...)
+		return append(append(args, boxedOneKey, r.VoteArgs.Mark), r.VoteArgs.Args...)
 	case lua.Vote, lua.RVote:
-		args = append(args, boxedFourKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Ballot.Mark)
+		args = append(args, boxedFourKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.VoteArgs.Mark)
 	default:
 		args = append(args, boxedNumKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
 	}
@@ -127,8 +127,8 @@ func (r *Request) Argv(args []any) []any {
 		if r.Try {
 			how = boxedTry
 		}
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.Ballot.Generation,
-			r.Ballot.Wanted, orNone(r.Ballot.ID))
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.VoteArgs.Generation,
+			r.VoteArgs.Wanted, orNone(r.VoteArgs.ID))
 	case lua.Delegate:
 		how := boxedTake
 		if r.Keep {

@@ -185,7 +185,7 @@ func (p *party) kill() {
 	p.set(p.Slot.(string), fmt.Sprintf("%s 1000000000000000 waits 1", p.Number))
 }
 
-// A snapshot is what a lock's keys hold: exactly, and the times, µs or ms, which a later run may set anew.
+// A snapshot is what a lock's keys hold: exactly, and the times, µs or ms, which a later run may set again.
 type snapshot struct {
 	exact map[string]string
 	until map[string]float64 // ms since 1970, or to live
@@ -526,8 +526,8 @@ func TestEveryScriptMayRunTwice(t *testing.T) {
 			} else {
 				require.Equal(b.t, meaning(first), meaning(second))
 			}
-			require.Empty(b.t, second.Mute)
-			require.Empty(b.t, second.Told.Granted)
+			require.Empty(b.t, second.PublishError)
+			require.Empty(b.t, second.Message.Granted)
 			requireSame(b.t, want, b.look(), "the second run")
 		})
 	})

@@ -1,4 +1,4 @@
-// Package puretest checks that a package does no I/O, and knows no time but what it is told.
+// Package puretest checks that a package does no I/O, and has no clock.
 package puretest
 
 import (

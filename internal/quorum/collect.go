@@ -7,7 +7,7 @@ import (
 )
 
 // startCollecting begins to collect the votes of the other servers, after the home has voted for the claim.
-func (b *ballot) startCollecting(now time.Time) {
+func (b *bid) startCollecting(now time.Time) {
 	if b.phase == queued || b.votes[b.home].token == 0 {
 		b.wanted = b.q.nextToken(now)
 	} else {
@@ -19,7 +19,7 @@ func (b *ballot) startCollecting(now time.Time) {
 
 // collectingTime returns how long to collect before a retreat. It is random and grows, so that one of two
 // claims that block each other eventually wins. A try waits only for votes that are being given back.
-func (b *ballot) collectingTime() time.Duration {
+func (b *bid) collectingTime() time.Duration {
 	shortest := shortestCollecting + b.q.patience - shortestPatience
 	base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)
 	if b.try {
@@ -29,7 +29,7 @@ func (b *ballot) collectingTime() time.Duration {
 }
 
 // collect asks the other servers for their votes. The claim wins if a majority has voted with the same token.
-func (b *ballot) collect(now time.Time) {
+func (b *bid) collect(now time.Time) {
 	if now.Before(b.pause) {
 		return
 	}
@@ -45,7 +45,7 @@ func (b *ballot) collect(now time.Time) {
 		}
 	}
 	for i := range b.votes {
-		if v := &b.votes[i]; v.state == cast && v.token == top && top > 0 && !v.sent.Before(b.told) {
+		if v := &b.votes[i]; v.state == cast && v.token == top && top > 0 && !v.sent.Before(b.waitsAt) {
 			n++
 		}
 	}
@@ -57,7 +57,7 @@ func (b *ballot) collect(now time.Time) {
 	for i, s := range b.q.servers {
 		// Servers that have voted with a smaller token are asked again with the largest one.
 		if v := &b.votes[i]; v.state == cast && s.usable(b.q) &&
-			(v.token != top || v.token == 0 || v.sent.Before(b.told)) {
+			(v.token != top || v.token == 0 || v.sent.Before(b.waitsAt)) {
 			b.requestVote(now, i, true)
 		}
 	}
@@ -69,7 +69,7 @@ func (b *ballot) collect(now time.Time) {
 }
 
 // possibleVotes returns how many servers have voted for the claim or have not answered yet.
-func (b *ballot) possibleVotes() (n int) {
+func (b *bid) possibleVotes() (n int) {
 	for i := range b.votes {
 		if s := b.votes[i].state; s == cast || s == asked {
 			n++
@@ -79,7 +79,7 @@ func (b *ballot) possibleVotes() (n int) {
 }
 
 // obstacle returns what blocks a claim with the home's vote on the other servers.
-func (b *ballot) obstacle() protocol.Obstacle {
+func (b *bid) obstacle() protocol.Obstacle {
 	for i := range b.votes {
 		if v := &b.votes[i]; i != b.home && (v.state == waiting || v.blocked) {
 			return v.obstacle
@@ -90,7 +90,7 @@ func (b *ballot) obstacle() protocol.Obstacle {
 
 // win grants the claim. It answers the pending request if a majority voted after it was sent; otherwise it
 // delivers the grant like a message.
-func (b *ballot) win(now time.Time, token int64) {
+func (b *bid) win(now time.Time, token int64) {
 	b.phase, b.token = won, token
 	b.lock.held[b.mode]++
 	r := b.pending
@@ -101,7 +101,7 @@ func (b *ballot) win(now time.Time, token int64) {
 		if r != nil && v.state == cast && v.token == token && !v.sent.Before(r.Sent) {
 			n++
 		}
-		b.settleLateVote(now, i, 0)
+		b.handleLateVote(now, i, 0)
 	}
 	if n >= b.q.majority {
 		b.q.answer(now, r, protocol.Reply{Token: token}, nil)
@@ -112,7 +112,7 @@ func (b *ballot) win(now time.Time, token int64) {
 
 // retreat gives back the collected votes, since another claim may be collecting the rest. Every third time it
 // also gives back the vote of the home: the other claim may have another home, and wait on this server.
-func (b *ballot) retreat(now time.Time) {
+func (b *bid) retreat(now time.Time) {
 	b.attempts++
 	if b.try {
 		if trouble := b.q.Trouble(); trouble != nil {

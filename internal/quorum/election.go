@@ -8,7 +8,7 @@ import (
 
 // elect asks the home of the name for its vote. It asks the other servers at the same time, unless the claim
 // probably has to wait. Once the home has voted, it collects their votes.
-func (b *ballot) elect(now time.Time) {
+func (b *bid) elect(now time.Time) {
 	q := b.q
 	if !b.majorityPossible(now) {
 		return
@@ -46,7 +46,7 @@ func (b *ballot) elect(now time.Time) {
 
 // majorityPossible reports whether a majority may still vote for the claim. If not, the pending request
 // fails, and the engine asks again later.
-func (b *ballot) majorityPossible(now time.Time) bool {
+func (b *bid) majorityPossible(now time.Time) bool {
 	n, refused := b.mayVote()
 	if n >= b.q.majority {
 		return b.q.home(b.lock, b.votes) >= 0
@@ -59,7 +59,7 @@ func (b *ballot) majorityPossible(now time.Time) bool {
 }
 
 // mayVote returns how many servers may vote for the claim, and an error of a server that has refused.
-func (b *ballot) mayVote() (n int, refused error) {
+func (b *bid) mayVote() (n int, refused error) {
 	for i, s := range b.q.servers {
 		switch v := &b.votes[i]; {
 		case v.refused != nil:
@@ -75,7 +75,7 @@ func (b *ballot) mayVote() (n int, refused error) {
 
 // waitAtHome gives back the votes of other servers, keeps the place in the queue of the home, and tells the
 // engine that the claim waits.
-func (b *ballot) waitAtHome(now time.Time, v *vote) {
+func (b *bid) waitAtHome(now time.Time, v *vote) {
 	b.phase, b.lock.contended = queued, true
 	for i := range b.votes {
 		if i != b.home {
@@ -87,15 +87,15 @@ func (b *ballot) waitAtHome(now time.Time, v *vote) {
 
 // tellWaiting answers the pending request with the obstacle, once the home has answered a request that was
 // sent after it. From then on the engine may rely on its place.
-func (b *ballot) tellWaiting(now time.Time, v *vote) {
+func (b *bid) tellWaiting(now time.Time, v *vote) {
 	if r := b.pending; r != nil && !v.sent.Before(r.Sent) {
-		b.pending, b.told = nil, later(b.told, r.Sent)
+		b.pending, b.waitsAt = nil, later(b.waitsAt, r.Sent)
 		b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(v.obstacle)}, nil)
 	}
 }
 
-// refuseTry answers a try that would have to wait, gives back all votes, and forgets the ballot.
-func (b *ballot) refuseTry(now time.Time, o protocol.Obstacle) {
+// refuseTry answers a try that would have to wait, gives back all votes, and forgets the bid.
+func (b *bid) refuseTry(now time.Time, o protocol.Obstacle) {
 	b.lock.contended = true
 	r := b.pending
 	if r == nil {

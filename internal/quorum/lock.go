@@ -16,12 +16,12 @@ type lock struct {
 	order.Link[lock]
 	key       string
 	keys      protocol.Keys
-	refs      int // by ballots, endings and requests
+	refs      int // by bids, endings and requests
 	slots     []slots
-	serving   []bool                  // by server: a request for a further step is under way
+	serving   []bool                  // by server: a request for a further step is in flight
 	weights   []weight                // by server
 	contended bool                    // the last claim had to wait, so the next asks the home alone first
-	held      [protocol.Write + 1]int // by mode: ballots that are won
+	held      [protocol.Write + 1]int // by mode: bids that are won
 }
 
 // taken reports whether a claim has to wait for a hold of this client.

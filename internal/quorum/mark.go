@@ -47,7 +47,7 @@ func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duratio
 	s.asking, s.older = true, false
 	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
 	q.send(now, s.index, &Request{
-		Request: protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: q.mark, Args: args}},
+		Request: protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: q.mark, Args: args}},
 		kind:    marks, lease: lease})
 }
 
@@ -61,7 +61,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		s.retry = now.Add(probeEvery)
 		s.known = s.known && !errors.Is(err, protocol.ErrReply) // no id: the server has lost its data
 		q.evaluateMarks(now)
-		q.settleParked(now)
+		q.handleParked(now)
 		return
 	}
 	answered := s.answers(q)
@@ -93,7 +93,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 	if s.answers(q) && !answered {
 		q.advanceAll(now)
 	}
-	q.settleParked(now)
+	q.handleParked(now)
 }
 
 // exclude returns an error if another client leads to the server with this mark. The client that was noticed
@@ -328,9 +328,9 @@ func (q *Quorum) agreeing(counts func(s *server) bool) (most int) {
 // failed since.
 func (s *server) mayVote() bool { return s.known && !s.failing && (s.asking || !s.mark.Resting) }
 
-// settleParked handles the parked requests if the servers are known now, and makes them fail if no majority
+// handleParked handles the parked requests if the servers are known now, and makes them fail if no majority
 // can vote.
-func (q *Quorum) settleParked(now time.Time) {
+func (q *Quorum) handleParked(now time.Time) {
 	known := q.generation != "" && !q.awaitsMarks()
 	if q.parked > 0 && (known || !q.majorityPossible()) {
 		q.advanceAll(now)

@@ -14,8 +14,8 @@ import (
 // slow replies. docs/quorum.md has the argument.
 
 const (
-	// lookEvery is how often a client that misses a server looks for questions on the others.
-	lookEvery = 2 * time.Second
+	// questionsEvery is how often a client that misses a server looks for questions on the others.
+	questionsEvery = 2 * time.Second
 	// newsLast is how long a client waits for an answer, and how long it relies on one.
 	newsLast = 30 * time.Second
 )
@@ -28,7 +28,7 @@ type question struct {
 
 // News are what another client has found in the marks of a majority.
 type news struct {
-	protocol.Told
+	protocol.Survey
 	since time.Time // it has read the marks after this
 }
 
@@ -41,7 +41,7 @@ func (q *Quorum) ask(now, since time.Time) {
 		}
 	}
 	if voting >= q.majority {
-		return // their replies are under way
+		return // their replies are in flight
 	}
 	for _, s := range q.servers {
 		old := s.question.sent.Before(since) || now.Sub(s.question.sent) > newsLast
@@ -53,11 +53,11 @@ func (q *Quorum) ask(now, since time.Time) {
 
 // noteQuestions records what a reply about a mark says of questions, both this client's and those of others.
 func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.Mark) {
-	if r.Ballot.Args[0] == "ask" && r.Ballot.Args[2] == m.ID {
+	if r.VoteArgs.Args[0] == "ask" && r.VoteArgs.Args[2] == m.ID {
 		s.question = question{r.sent, m.Asked}
 	}
-	if s.question.number > 0 && m.Told.Asked >= s.question.number {
-		s.news = news{m.Told, s.question.sent}
+	if s.question.number > 0 && m.Survey.Asked >= s.question.number {
+		s.news = news{m.Survey, s.question.sent}
 	}
 	if m.Asked != s.mark.Asked || m.ID != s.mark.ID {
 		s.wondered = now
@@ -77,23 +77,23 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 	return last
 }
 
-// lookDue returns when to look for questions, or zero for never. A client looks for them while it reaches a
-// majority but misses a server, which the asking client may reach.
-func (q *Quorum) lookDue() time.Time {
+// questionsDue returns when to look for questions, or zero for never. A client looks for them while it
+// reaches a majority but misses a server, which the asking client may reach.
+func (q *Quorum) questionsDue() time.Time {
 	if q.generation == "" || !slices.ContainsFunc(q.servers, func(s *server) bool {
 		return !s.known || s.suspected
 	}) {
 		return time.Time{}
 	}
-	return later(q.looked.Add(lookEvery), q.since)
+	return later(q.questionsChecked.Add(questionsEvery), q.since)
 }
 
-// look reads the marks of the servers that vote, for questions.
-func (q *Quorum) look(now time.Time) {
-	if at := q.lookDue(); at.IsZero() || now.Before(at) {
+// checkQuestions reads the marks of the servers that vote, for questions.
+func (q *Quorum) checkQuestions(now time.Time) {
+	if at := q.questionsDue(); at.IsZero() || now.Before(at) {
 		return
 	}
-	q.looked = now
+	q.questionsChecked = now
 	for _, s := range q.servers {
 		if s.answers(q) {
 			q.readMark(now, s)
@@ -105,7 +105,7 @@ func (q *Quorum) look(now time.Time) {
 // were seen.
 func (q *Quorum) tell(now time.Time, longest time.Duration, top int64) {
 	for _, s := range q.servers {
-		if !s.answers(q) || s.asking || now.Before(s.retry) || s.mark.Asked <= s.mark.Told.Asked {
+		if !s.answers(q) || s.asking || now.Before(s.retry) || s.mark.Asked <= s.mark.Survey.Asked {
 			continue
 		}
 		if members, _ := q.readSince(now, nil, s.wondered); members >= q.majority && !s.asking {

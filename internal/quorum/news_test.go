@@ -24,15 +24,15 @@ func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 		case q.Script != lua.Mark || q.Server == 0: // it is silent
 			return nil
 		case q.Server == 1:
-			switch q.Ballot.Args[0] {
+			switch q.VoteArgs.Args[0] {
 			case "rest":
 				mark[2] = int64(1)
 			case "admit":
-				admits = q.Ballot.Args
+				admits = q.VoteArgs.Args
 				mark[1], mark[2] = admits[3], int64(0)
 			}
 			return slices.Clone(mark)
-		case q.Ballot.Args[0] == "ask":
+		case q.VoteArgs.Args[0] == "ask":
 			asked++
 		}
 		return append(markWith("1763763763000000:2", "g", false, time.Second, "5").([]any)[:7], asked, told)
@@ -77,8 +77,8 @@ func TestQuestionsAreAnswered(t *testing.T) {
 			return done
 		case q.Server == 0:
 			return nil // it is silent
-		case q.Ballot.Args[0] == "tell":
-			require.Equal(t, []any{"tell", "0", "1763763763000000:2", "3", "g", "60000", "7"}, q.Ballot.Args)
+		case q.VoteArgs.Args[0] == "tell":
+			require.Equal(t, []any{"tell", "0", "1763763763000000:2", "3", "g", "60000", "7"}, q.VoteArgs.Args)
 			told, told2 = "3 g 60000 7", told2+1
 		default:
 			reads[q.Server]++
@@ -112,10 +112,10 @@ func TestServerThatRefusesToStartHoldsUpNoOther(t *testing.T) {
 			return nil
 		case q.Script != lua.Mark:
 			return r.vote(someToken)
-		case q.Ballot.Args[0] == "start" && q.Server == 0: // its id is the first
+		case q.VoteArgs.Args[0] == "start" && q.Server == 0: // its id is the first
 			return refusal("OOM command not allowed")
-		case q.Ballot.Args[0] == "start":
-			generation[q.Server] = q.Ballot.Args[3].(string)
+		case q.VoteArgs.Args[0] == "start":
+			generation[q.Server] = q.VoteArgs.Args[3].(string)
 		}
 		return markOf(q.Server, generation[q.Server], false, "")
 	}

@@ -1,4 +1,4 @@
-// Package quorum makes several servers look like one to an engine. It takes the engine's requests, asks the
+// Package quorum makes several servers appear as one to an engine. It takes the engine's requests, asks the
 // servers for their votes, and answers when a majority has voted. Like the engine it is pure: requests,
 // replies, messages and the time go in, and Effects come out. docs/quorum.md argues why it is correct.
 package quorum
@@ -41,9 +41,9 @@ const (
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
-	// deafAfter is how much later than a reply with a grant the message about it may arrive. After that, the
-	// subscription counts as broken.
-	deafAfter = 250 * time.Millisecond
+	// suspectAfter is how much later than a reply with a grant the message about it may arrive. After that,
+	// the subscription counts as broken.
+	suspectAfter = 250 * time.Millisecond
 	// recordFresh is how long after its grant a vote may be given back by a script that does not read the
 	// server's clock.
 	recordFresh = 45 * time.Second
@@ -54,7 +54,7 @@ const (
 	mostLate = 64
 )
 
-// atOnce is the largest number of ballots that one call of Tick, or of a method that reports a change of the
+// atOnce is the largest number of bids that one call of Tick, or of a method that reports a change of the
 // servers, advances. The others are due immediately after.
 const atOnce = 250
 
@@ -82,25 +82,25 @@ type Quorum struct {
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	// when the servers were first asked for their marks, or were found to have lost their data
-	since  time.Time
-	looked time.Time // when this client last looked for questions
-	reads  uint64    // how often a mark was requested; makes the names of new marks distinct
+	since            time.Time
+	questionsChecked time.Time // when this client last looked for questions
+	reads            uint64    // how often a mark was requested; makes the names of new marks distinct
 
-	locks   map[any]*lock               // by key
-	idle    order.List[lock, *lock]     // without references, in the order in which they were released
-	ballots map[any]*ballot             // by the ID of the claim
-	all     order.List[ballot, *ballot] // the same ballots
-	stale   int                         // how many at the front of all have not advanced since changed
-	changed time.Time                   // when the servers changed
-	parked  int                         // requests that wait until the marks are known and allow them
-	voters  map[uint64]*ballot          // by the numbers of their votes
-	timed   order.Timeline[*ballot]     // ballots that have something due
-	numbers uint64                      // the last number given to a vote
-	voting  int                         // how many servers vote, as last reported
-	changes time.Time                   // since when fewer or more vote; zero if as many do
-	rises   bool                        // whether more vote
-	token   int64                       // the largest token seen
-	seen    time.Time                   // when that was
+	locks   map[any]*lock           // by key
+	idle    order.List[lock, *lock] // without references, in the order in which they were released
+	bids    map[any]*bid            // by the ID of the claim
+	all     order.List[bid, *bid]   // the same bids
+	stale   int                     // how many at the front of all have not advanced since changed
+	changed time.Time               // when the servers changed
+	parked  int                     // requests that wait until the marks are known and allow them
+	voters  map[uint64]*bid         // by the numbers of their votes
+	timed   order.Timeline[*bid]    // bids that have something due
+	numbers uint64                  // the last number given to a vote
+	voting  int                     // how many servers vote, as last reported
+	changes time.Time               // since when fewer or more vote; zero if as many do
+	rises   bool                    // whether more vote
+	token   int64                   // the largest token seen
+	seen    time.Time               // when that was
 
 	taken engine.Effects // memory
 	out   Effects
@@ -109,9 +109,9 @@ type Quorum struct {
 // Effects are what the caller has to do. Send and Relisten of the engine's effects are not used.
 type Effects struct {
 	engine.Effects
-	Requests  []*Request
-	Deaf      []int         // servers whose subscriptions have to be closed and opened again
-	Inspected []*Inspection // those that have ended
+	Requests    []*Request
+	Resubscribe []int         // servers whose subscriptions have to be closed and opened again
+	Inspected   []*Inspection // those that have ended
 }
 
 // Reset empties the effects and keeps their memory.
@@ -119,7 +119,7 @@ func (o *Effects) Reset() {
 	o.Effects.Reset()
 	clear(o.Requests)
 	clear(o.Inspected)
-	o.Requests, o.Deaf, o.Inspected = o.Requests[:0], o.Deaf[:0], o.Inspected[:0]
+	o.Requests, o.Resubscribe, o.Inspected = o.Requests[:0], o.Resubscribe[:0], o.Inspected[:0]
 }
 
 // A Request has to be sent to a server. The caller passes its reply or error to Replied.
@@ -132,10 +132,10 @@ type Request struct {
 
 	sent   time.Time
 	kind   kind
-	ballot *ballot
+	bid    *bid
 	number uint64        // of the vote
 	lease  time.Duration // of the vote, or the one that the mark is to note
-	round  *round        // or nil
+	fanout *fanout       // or nil
 	lock   *lock         // nil if the request is about a mark
 	slot   int           // of givesBack and forces
 	// Of givesBack:
@@ -165,8 +165,8 @@ func New(c Config, e *engine.Engine) *Quorum {
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix),
 		channels: protocol.Channels(c.Prefix),
 		random:   h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
-		voting: c.Servers, locks: make(map[any]*lock), ballots: make(map[any]*ballot),
-		voters: make(map[uint64]*ballot),
+		voting: c.Servers, locks: make(map[any]*lock), bids: make(map[any]*bid),
+		voters: make(map[uint64]*bid),
 	}
 	for i := range c.Servers {
 		q.servers = append(q.servers, &server{index: i})
@@ -197,14 +197,14 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 		q.force(now, r)
 		return
 	}
-	b := q.ballots[r.Claim.ID]
+	b := q.bids[r.Claim.ID]
 	asks := r.Script == lua.Lock || r.Script == lua.RLock
 	if b == nil {
 		if !asks {
 			q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 			return
 		}
-		b = q.newBallot(r)
+		b = q.newBid(r)
 	}
 	switch {
 	case r.Script == lua.Unlock || r.Script == lua.RUnlock:
@@ -228,8 +228,8 @@ func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, 
 func (q *Quorum) send(now time.Time, i int, r *Request) {
 	s := q.servers[i]
 	r.Server = i
-	if r.round != nil {
-		r.round.answers[i] = open
+	if r.fanout != nil {
+		r.fanout.answers[i] = open
 	}
 	if r.kind == marks {
 		q.transmit(now, s, r)
@@ -247,8 +247,8 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 func (q *Quorum) sendNext(now time.Time, s *server) {
 	for r := s.unsent.First(); r != nil && s.flying.Len() < mostFlying; r = s.unsent.First() {
 		s.unsent.Remove(r)
-		if r.kind == votes && r.ballot.votes[s.index].first.IsZero() {
-			r.ballot.votes[s.index].first = now
+		if r.kind == votes && r.bid.votes[s.index].first.IsZero() {
+			r.bid.votes[s.index].first = now
 		}
 		q.transmit(now, s, r)
 	}
@@ -261,8 +261,8 @@ func (q *Quorum) sendNext(now time.Time, s *server) {
 
 func (q *Quorum) transmit(now time.Time, s *server, r *Request) {
 	r.sent = now
-	if r.ballot != nil {
-		r.For = r.ballot.latest
+	if r.bid != nil {
+		r.For = r.bid.latest
 	}
 	s.flying.PushBack(r)
 	q.out.Requests = append(q.out.Requests, r)
@@ -332,12 +332,12 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 // followUp does what follows from a reply of any kind of request: it delivers grants, and requests the next
 // step.
 func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Reply) {
-	q.deliver(now, s, reply.Told, false)
-	if reply.Mute != "" && !s.mute {
-		s.mute = true
+	q.deliver(now, s, reply.Message, false)
+	if reply.PublishError != "" && !s.publishErrorLogged {
+		s.publishErrorLogged = true
 		q.out.Log = append(q.out.Log, engine.Record{
 			Message: "a server may not publish: others hear of its votes by their heartbeats alone",
-			Err:     errors.New(reply.Mute)})
+			Err:     errors.New(reply.PublishError)})
 	}
 	q.proceed(now, s, lk, reply.More)
 }
@@ -368,8 +368,8 @@ func (q *Quorum) Heard(now time.Time, i int, payload string) {
 // should ask. heard reports whether it is a message.
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard bool) {
 	for _, n := range m.Granted {
-		if heard && n == s.deaf {
-			s.deaf = 0
+		if heard && n == s.missedGrant {
+			s.missedGrant = 0
 		}
 		b := q.voters[n]
 		if b == nil || b.votes[s.index].number != n || b.votes[s.index].state == cast {
@@ -383,20 +383,20 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 		if v.granted.IsZero() {
 			v.granted = v.first
 		}
-		v.state, v.told = cast, v.request != nil
+		v.state, v.reported = cast, v.request != nil
 		if s.index == b.home {
 			b.by = engine.ByReply
 			if heard {
 				b.by = engine.ByMessage
 			}
 		}
-		b.settleLateVote(now, s.index, n)
+		b.handleLateVote(now, s.index, n)
 		b.advance(now)
 		if b.reader != nil {
 			b.reader.advance(now)
 		}
 	}
-	for _, n := range m.Look {
+	for _, n := range m.AskAgain {
 		if b := q.voters[n]; b != nil {
 			b.askAgain(now, s.index)
 		}
@@ -449,7 +449,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 		note(q.changed)
 	}
 	note(q.reportDue())
-	note(q.lookDue())
+	note(q.questionsDue())
 	return at, ok
 }
 
@@ -457,7 +457,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 func (q *Quorum) Tick(now time.Time) {
 	q.engine.Tick(now)
 	q.sweep(now)
-	q.look(now)
+	q.checkQuestions(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
 			q.check(now, s)

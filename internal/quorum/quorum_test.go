@@ -190,7 +190,7 @@ func TestEveryThirdRetreatGivesBackTheVoteOfTheHome(t *testing.T) {
 
 func TestPatienceGrowsFromRetreatToRetreat(t *testing.T) {
 	r := newVotingRig(t)
-	b := &ballot{q: r.quorum, lease: protocol.NewLease(lease)}
+	b := &bid{q: r.quorum, lease: protocol.NewLease(lease)}
 	for range 4 {
 		most := 2 * shortestBase(b)
 		require.Less(t, b.collectingTime(), most)
@@ -199,7 +199,7 @@ func TestPatienceGrowsFromRetreatToRetreat(t *testing.T) {
 	}
 }
 
-func shortestBase(b *ballot) time.Duration { return longestCollecting << b.attempts }
+func shortestBase(b *bid) time.Duration { return longestCollecting << b.attempts }
 
 func TestLargestTokenIsWrittenBackBeforeTheCallReturns(t *testing.T) {
 	r := newVotingRig(t)
@@ -210,7 +210,7 @@ func TestLargestTokenIsWrittenBackBeforeTheCallReturns(t *testing.T) {
 	r.reply(r.next(order[1], lua.Vote), r.vote(larger))
 	require.Equal(t, engine.Wanted, h.State())
 	again := r.next(order[0], lua.Vote)
-	require.Equal(t, protocol.TokenArg(larger), again.Ballot.Wanted)
+	require.Equal(t, protocol.TokenArg(larger), again.VoteArgs.Wanted)
 	r.reply(again, r.vote(larger))
 	require.Equal(t, engine.Live, h.State())
 	require.Equal(t, larger, h.Token())
@@ -226,16 +226,16 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 	var generation any
 	for i := range 3 {
 		q := r.next(i, lua.Mark)
-		require.Equal(t, "start", q.Ballot.Args[0])
+		require.Equal(t, "start", q.VoteArgs.Args[0])
 		if generation == nil {
-			generation = q.Ballot.Args[3]
+			generation = q.VoteArgs.Args[3]
 		}
-		require.Equal(t, generation, q.Ballot.Args[3])
+		require.Equal(t, generation, q.VoteArgs.Args[3])
 		r.reply(q, markOf(i, generation.(string), false, ""))
 	}
 	for _, i := range r.inOrder() {
 		q := r.next(i, lua.Vote)
-		require.Equal(t, generation, q.Ballot.Generation)
+		require.Equal(t, generation, q.VoteArgs.Generation)
 		r.reply(q, r.vote(someToken))
 	}
 	require.Equal(t, engine.Live, h.State())
@@ -243,7 +243,7 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 }
 
 // A client that asks the servers for their marks while another client starts them does not wait for its next
-// look at those that were not started yet: it would be overtaken by all that lock meanwhile.
+// checkQuestions at those that were not started yet: it would be overtaken by all that lock meanwhile.
 func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)
@@ -281,7 +281,7 @@ func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
 	}
 }
 
-// The first call of a client does not fail while the mark that completes a majority is under way, whatever
+// The first call of a client does not fail while the mark that completes a majority is in flight, whatever
 // became of another server.
 func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
 	for what, of := range map[string]func(r *rig, q *Request){
@@ -321,7 +321,7 @@ func TestServersThatRestAreNoMajority(t *testing.T) {
 	require.ErrorIs(t, r.quorum.Trouble(), ErrNoMajority)
 }
 
-// It fails at once if what is under way cannot complete a majority.
+// It fails at once if what is in flight cannot complete a majority.
 func TestFirstTryFailsWithoutAMajority(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, true)
@@ -348,11 +348,11 @@ func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
 	slow := 0
 	r.answers = func(q *Request) any {
 		switch {
-		case q.Script == lua.Mark && q.Server == 2 && q.Ballot.Args[0] == "rest":
-			require.Equal(t, []any{"rest", "0", "1763763763000000:2", ""}, q.Ballot.Args[:4])
+		case q.Script == lua.Mark && q.Server == 2 && q.VoteArgs.Args[0] == "rest":
+			require.Equal(t, []any{"rest", "0", "1763763763000000:2", ""}, q.VoteArgs.Args[:4])
 			rests = r.now
-		case q.Script == lua.Mark && q.Server == 2 && q.Ballot.Args[0] == "admit":
-			require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "11"}, q.Ballot.Args,
+		case q.Script == lua.Mark && q.Server == 2 && q.VoteArgs.Args[0] == "admit":
+			require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "11"}, q.VoteArgs.Args,
 				"the tokens of marks read after the rest")
 			admitted = r.now
 		case q.Script == lua.Renew:
@@ -793,11 +793,11 @@ func TestClientFindsThatAServerWasReplacedByAskingForItsVote(t *testing.T) {
 	r.acquire(protocol.Write, false)
 	changed := r.inOrder()[2]
 	q := r.next(changed, lua.Vote)
-	require.Equal(t, "1763763763000000:"+fmt.Sprint(changed), q.Ballot.ID)
+	require.Equal(t, "1763763763000000:"+fmt.Sprint(changed), q.VoteArgs.ID)
 	r.reply(q, int64(-2))
 	r.reply(r.next(changed, lua.Mark), markWith("1763763769000000:x", "g", false, longestInUse, ""))
 	r.acquire(protocol.Write, false)
-	require.Equal(t, "1763763769000000:x", r.next(changed, lua.Vote).Ballot.ID)
+	require.Equal(t, "1763763769000000:x", r.next(changed, lua.Vote).VoteArgs.ID)
 }
 
 // coldRig returns a rig with a call whose servers are new, and of which one has failed to start.
@@ -813,7 +813,7 @@ func coldRig(t *testing.T) (*rig, *engine.Hold) {
 func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
 	r, h := coldRig(t)
 	first, generation := r.next(0, lua.Mark), ""
-	started := first.Ballot.Args[3].(string)
+	started := first.VoteArgs.Args[3].(string)
 	r.reply(first, markOf(0, started, false, ""))
 	r.fail(r.next(1, lua.Mark))
 	r.fail(r.next(2, lua.Mark))
@@ -823,8 +823,8 @@ func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
 			return r.vote(someToken)
 		case q.Server == 0:
 			return markOf(0, started, false, "")
-		case q.Ballot.Args[0] == "start":
-			generation = q.Ballot.Args[3].(string)
+		case q.VoteArgs.Args[0] == "start":
+			generation = q.VoteArgs.Args[3].(string)
 		}
 		return markOf(q.Server, generation, false, "")
 	}
@@ -838,7 +838,7 @@ func TestServerThatRefusesToChangeItsMarkIsNotAskedWithoutAPause(t *testing.T) {
 	asked := 0
 	r.answers = func(q *Request) any {
 		asked++
-		if q.Ballot.Args[0] == "start" {
+		if q.VoteArgs.Args[0] == "start" {
 			return markWith("", "", false, 0, "") // it has lost its data
 		}
 		return markOf(q.Server, "", false, "")
@@ -857,8 +857,8 @@ func started(t *testing.T, ids ...int) (generation any) {
 	}
 	for i := range ids {
 		q := r.next(i, lua.Mark)
-		require.Equal(t, "start", q.Ballot.Args[0])
-		generation = q.Ballot.Args[3]
+		require.Equal(t, "start", q.VoteArgs.Args[0])
+		generation = q.VoteArgs.Args[3]
 	}
 	return generation
 }
@@ -885,7 +885,7 @@ func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
 		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers know the lease",
 			i)
 		q := r.next(i, lua.Mark)
-		require.Equal(t, []any{"see", "3600000"}, q.Ballot.Args[:2])
+		require.Equal(t, []any{"see", "3600000"}, q.VoteArgs.Args[:2])
 		r.reply(q, markWith(fmt.Sprintf("1763763763000000:%d", i), "g", false, time.Hour, ""))
 	}
 	require.Equal(t, 1, r.sends(0, lua.Vote))
@@ -901,7 +901,7 @@ func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
 	r.answers = func(q *Request) any {
 		switch q.Script {
 		case lua.Mark:
-			said[q.Ballot.Args[1]]++
+			said[q.VoteArgs.Args[1]]++
 			return markOf(q.Server, "g", false, "7")
 		case lua.Vote:
 			return r.vote(someToken)
@@ -952,7 +952,7 @@ func TestClientAdmitsAServerThatItHasSeenAtRestItself(t *testing.T) {
 			return done
 		case q.Server < 2:
 			return markOf(q.Server, "g", false, top)
-		case q.Ballot.Args[0] == "see":
+		case q.VoteArgs.Args[0] == "see":
 			return markOf(2, "", true, "")
 		}
 		return nil
@@ -963,7 +963,7 @@ func TestClientAdmitsAServerThatItHasSeenAtRestItself(t *testing.T) {
 	}
 	top = "9"
 	r.pass(5 * time.Second)
-	require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "9"}, r.next(2, lua.Mark).Ballot.Args)
+	require.Equal(t, []any{"admit", "60000", "1763763763000000:2", "g", "9"}, r.next(2, lua.Mark).VoteArgs.Args)
 }
 
 // A server that has lost its data again rests again, whole.
@@ -973,7 +973,7 @@ func TestServerThatLosesItsDataAtRestRestsAgain(t *testing.T) {
 	id, state, rests, admitted := "1763763763000000:2", "voting", time.Time{}, time.Time{}
 	r.answers = func(q *Request) any {
 		switch {
-		case q.Script == lua.Vote && q.Server == 2 && (state != "voting" || q.Ballot.ID != id):
+		case q.Script == lua.Vote && q.Server == 2 && (state != "voting" || q.VoteArgs.ID != id):
 			return int64(-2)
 		case q.Script == lua.Vote:
 			return r.vote(someToken)
@@ -983,9 +983,9 @@ func TestServerThatLosesItsDataAtRestRestsAgain(t *testing.T) {
 			return gone
 		case q.Script != lua.Mark:
 			return done
-		case q.Ballot.Args[0] == "rest":
+		case q.VoteArgs.Args[0] == "rest":
 			state, rests = "resting", r.now
-		case q.Ballot.Args[0] == "admit" && q.Ballot.Args[2] == id:
+		case q.VoteArgs.Args[0] == "admit" && q.VoteArgs.Args[2] == id:
 			state, admitted = "voting", r.now
 		}
 		if state == "voting" {
@@ -1018,9 +1018,9 @@ func TestServerIsAdmittedThoughNoCallComes(t *testing.T) {
 			return done
 		case q.Server < 2:
 			return markOf(q.Server, "g", false, "7")
-		case q.Ballot.Args[0] == "rest":
+		case q.VoteArgs.Args[0] == "rest":
 			state = "resting"
-		case q.Ballot.Args[0] == "admit":
+		case q.VoteArgs.Args[0] == "admit":
 			state = "voting"
 			return markWith(id, "g", false, longestInUse, "7")
 		}
@@ -1381,7 +1381,7 @@ func TestMessageAboutAnotherServersVoteIsNoVote(t *testing.T) {
 	r.do(func() { r.quorum.Heard(r.now, order[0], message) })
 	r.do(func() { r.quorum.Heard(r.now, order[1], message) })
 	require.Equal(t, engine.Wanted, h.State())
-	for i, v := range r.quorum.ballots[home.ballot.claim].votes {
+	for i, v := range r.quorum.bids[home.bid.claim].votes {
 		require.Equal(t, i == order[0], v.state == cast)
 	}
 }

@@ -6,18 +6,18 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// writer returns the ballot of the write claim that this ballot reads under, or nil.
-func (b *ballot) writer() *ballot {
+// writer returns the bid of the write claim that this bid reads under, or nil.
+func (b *bid) writer() *bid {
 	if b.under == nil {
 		return nil
 	}
-	return b.q.ballots[b.under]
+	return b.q.bids[b.under]
 }
 
 // readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for
 // the write hold count, and the read has the token of the write hold. If there are too few such servers, the
 // write hold asks the others for their votes.
-func (b *ballot) readUnder(now time.Time) {
+func (b *bid) readUnder(now time.Time) {
 	q, w := b.q, b.writer()
 	if b.pending == nil {
 		return

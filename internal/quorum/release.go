@@ -9,7 +9,7 @@ import (
 )
 
 // end handles the engine's request to release the claim, or to withdraw it.
-func (b *ballot) end(now time.Time, r *engine.Request) {
+func (b *bid) end(now time.Time, r *engine.Request) {
 	q := b.q
 	b.takeParked() // the claim ends, so the engine waits for no answer
 	b.latest = r
@@ -18,8 +18,8 @@ func (b *ballot) end(now time.Time, r *engine.Request) {
 		q.decide(now, x)
 		return
 	}
-	x := q.newRound(givesBack, r)
-	x.ballot, x.home = b, b.home
+	x := q.newFanout(givesBack, r)
+	x.bid, x.home = b, b.home
 	b.close()
 	b.release = x
 	b.giveUp = now.Add(2 * max(b.lease.Duration, engine.EndTimeout))
@@ -32,13 +32,13 @@ func (b *ballot) end(now time.Time, r *engine.Request) {
 
 // giveBack begins to give back the vote of a server. The slot is free when a reply has arrived, to the first
 // request or to a later attempt.
-func (b *ballot) giveBack(now time.Time, i int) {
+func (b *bid) giveBack(now time.Time, i int) {
 	q, v := b.q, &b.votes[i]
 	r := &Request{
 		Request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
 		kind:    givesBack,
-		ballot:  b,
-		round:   b.release,
+		bid:     b,
+		fanout:  b.release,
 		lock:    b.lock,
 		slot:    v.slot,
 		giveUp:  now.Add(max(b.lease.Duration, v.lease, engine.EndTimeout)),
@@ -72,14 +72,14 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 		}
 		q.release(r.lock)
 	}
-	if r.round != nil {
-		q.counted(now, r.round, s.index, reply, err)
+	if r.fanout != nil {
+		q.counted(now, r.fanout, s.index, reply, err)
 	}
 }
 
-// settleOwed retries to give back votes after a failure and a pause, if the server answers. After enough
+// retryOwed retries to give back votes after a failure and a pause, if the server answers. After enough
 // attempts it leaves a vote to its lease.
-func (q *Quorum) settleOwed(now time.Time, s *server) {
+func (q *Quorum) retryOwed(now time.Time, s *server) {
 	for r := s.owed.First(); r != nil && !now.Before(r.after); r = s.owed.First() {
 		over := !now.Before(r.giveUp)
 		if s.suspected && !over {

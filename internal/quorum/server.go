@@ -47,10 +47,10 @@ type server struct {
 	listening     time.Time                     // when the subscription was established; zero if there is none
 	subscriptions int                           // how often the subscription was opened
 	// the number of a vote that a reply reported before any message did; or 0
-	deaf    uint64
-	deafAt  time.Time // when the subscription counts as broken
-	mute    bool      // it was logged that the server may not publish
-	unheard bool      // it was logged that the server refuses the subscription
+	missedGrant        uint64
+	missedGrantAt      time.Time // when the subscription counts as broken
+	publishErrorLogged bool      // it was logged that the server may not publish
+	unheard            bool      // it was logged that the server refuses the subscription
 }
 
 // votes reports whether the server belongs to the generation that votes.
@@ -121,8 +121,8 @@ func (q *Quorum) due(s *server) (at time.Time) {
 			at = t
 		}
 	}
-	if s.deaf != 0 {
-		note(s.deafAt)
+	if s.missedGrant != 0 {
+		note(s.missedGrantAt)
 	}
 	if t := s.oldest(); !t.IsZero() && !s.suspected {
 		note(t.Add(q.patience))
@@ -149,7 +149,7 @@ func (q *Quorum) due(s *server) (at time.Time) {
 // concerned reports whether to request the mark of a server that does not vote: either something waits for
 // the server, or the others vote and this client has to notice when the server votes too.
 func (q *Quorum) concerned(s *server) bool {
-	return len(q.ballots) > 0 || s.owed.Len() > 0 || q.generation != "" && !s.answers(q)
+	return len(q.bids) > 0 || s.owed.Len() > 0 || q.generation != "" && !s.answers(q)
 }
 
 // rested returns when the server's rest ends, by this client's clock: one longest lease after this client
@@ -164,17 +164,17 @@ func (s *server) rested() time.Time {
 // check does what is due for a server: it declares the subscription broken, suspects the server, or requests
 // its mark.
 func (q *Quorum) check(now time.Time, s *server) {
-	if s.deaf != 0 && !now.Before(s.deafAt) {
-		s.deaf = 0
+	if s.missedGrant != 0 && !now.Before(s.missedGrantAt) {
+		s.missedGrant = 0
 		if !s.listening.IsZero() {
 			s.listening = time.Time{}
-			q.out.Deaf = append(q.out.Deaf, s.index)
+			q.out.Resubscribe = append(q.out.Resubscribe, s.index)
 		}
 	}
 	if q.slow(now, s) {
 		q.suspect(now, s)
 	}
-	q.settleOwed(now, s)
+	q.retryOwed(now, s)
 	if !s.asking && q.concerned(s) && !s.answers(q) && now.Sub(s.probed) >= s.probePause() {
 		q.readMark(now, s)
 	}
@@ -185,7 +185,7 @@ func (q *Quorum) check(now time.Time, s *server) {
 	if q.generation == "" {
 		s.probed = later(s.probed, now)
 		q.evaluateMarks(now)
-		q.settleParked(now)
+		q.handleParked(now)
 	}
 }
 
@@ -214,13 +214,13 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 	s.suspected = true
 	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late} {
 		for r := range list.All() {
-			if r.round != nil {
-				q.decide(now, r.round)
+			if r.fanout != nil {
+				q.decide(now, r.fanout)
 			}
 		}
 	}
 	q.advanceAll(now)
-	q.settleParked(now)
+	q.handleParked(now)
 }
 
 // forgetVotes forgets the votes of a server that has lost its data.
@@ -232,14 +232,14 @@ func (q *Quorum) forgetVotes(s *server) {
 	}
 }
 
-// advanceAll advances all ballots after a change of the servers: atOnce of them now, and the others in later
+// advanceAll advances all bids after a change of the servers: atOnce of them now, and the others in later
 // calls of Tick.
 func (q *Quorum) advanceAll(now time.Time) {
 	q.stale, q.changed = q.all.Len(), now
 	q.sweep(now)
 }
 
-// sweep advances ballots that have not advanced since the servers changed.
+// sweep advances bids that have not advanced since the servers changed.
 func (q *Quorum) sweep(now time.Time) {
 	for range min(q.stale, atOnce) {
 		q.stale--

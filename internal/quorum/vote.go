@@ -38,12 +38,12 @@ type vote struct {
 	confirming int               // unanswered requests that confirm the vote
 	recount    bool              // the server needs the number of holds once it answers
 	// the server knows the number of holds, or local is the time of the owner's write claim
-	entered bool
-	told    bool      // a message reported the vote before the reply to a request did
-	again   time.Time // when to ask again, if the claim waits
-	asked   int       // how often the subscription had been opened when the server was last asked
-	late    bool      // a request was in flight when there was reason to ask again
-	sought  time.Time // when a hold that lacks the vote last asked for it
+	entered  bool
+	reported bool      // a message reported the vote before the reply to a request did
+	again    time.Time // when to ask again, if the claim waits
+	asked    int       // how often the subscription had been opened when the server was last asked
+	late     bool      // a request was in flight when there was reason to ask again
+	sought   time.Time // when a hold that lacks the vote last asked for it
 }
 
 // waits reports whether the claim waits in the server's queue, with no request in flight.
@@ -51,7 +51,7 @@ func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
 
 // requestVote asks a server for its vote, or asks again. queue says whether the claim should wait if it
 // cannot have the vote.
-func (b *ballot) requestVote(now time.Time, i int, queue bool) {
+func (b *bid) requestVote(now time.Time, i int, queue bool) {
 	q, v := b.q, &b.votes[i]
 	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
 		return
@@ -67,10 +67,10 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 	r := &Request{
 		Request: protocol.Request{
 			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
-			Ballot: &protocol.Ballot{Mark: q.mark, Generation: q.generation, ID: q.servers[i].mark.ID,
+			VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: q.servers[i].mark.ID,
 				Wanted: protocol.TokenArg(max(b.wanted, b.token))},
 		},
-		kind: votes, ballot: b, number: v.number, lease: b.lease.Duration, lock: b.lock,
+		kind: votes, bid: b, number: v.number, lease: b.lease.Duration, lock: b.lock,
 	}
 	if b.mode == protocol.Read {
 		r.Script = lua.RVote
@@ -83,7 +83,7 @@ func (b *ballot) requestVote(now time.Time, i int, queue bool) {
 }
 
 // requestOthers asks the servers other than the home that were not asked yet.
-func (b *ballot) requestOthers(now time.Time, queue bool) {
+func (b *bid) requestOthers(now time.Time, queue bool) {
 	for i, s := range b.q.servers {
 		if v := &b.votes[i]; i != b.home && v.state == absent && s.usable(b.q) && v.refused == nil &&
 			(queue || !v.blocked) {
@@ -94,9 +94,9 @@ func (b *ballot) requestOthers(now time.Time, queue bool) {
 
 // voted handles the reply to a request for a vote.
 func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
-	b := r.ballot
+	b := r.bid
 	v := &b.votes[s.index]
-	if err == nil && reply.Unmarked && r.Ballot.ID == s.mark.ID && r.Ballot.Generation == s.mark.Generation {
+	if err == nil && reply.Unmarked && r.VoteArgs.ID == s.mark.ID && r.VoteArgs.Generation == s.mark.Generation {
 		s.known = false // the server has probably lost its data
 		q.readMark(now, s)
 	}
@@ -122,7 +122,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		b.votes[s.index].blocked = was == asked && !v.queues
 	case reply.Vote != 0:
 		q.noteToken(now, reply.Vote)
-		q.suspectDeaf(now, s, v, reply)
+		q.suspectSubscription(now, s, v, reply)
 		if v.state != cast {
 			if s.index == b.home {
 				b.by = engine.ByHeartbeat
@@ -132,12 +132,12 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 				v.granted = r.sent
 			}
 		}
-		v.told = false
+		v.reported = false
 		v.state, v.token, v.local, v.sent, v.lease = cast, reply.Vote, reply.Token, later(v.sent, r.sent), r.lease
 	case v.queues:
 		if v.state == cast {
-			if v.told { // the message overtook this reply, or the vote was lost since: the next reply shows which
-				v.told = false
+			if v.reported { // the message overtook this reply, or the vote was lost since: the next reply shows which
+				v.reported = false
 				break
 			}
 			v.token = 0
@@ -156,23 +156,23 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		v := &b.votes[s.index]
 		v.blocked, v.obstacle = true, reply.Obstacle
 	}
-	b.settleLateVote(now, s.index, r.number)
+	b.handleLateVote(now, s.index, r.number)
 	b.advance(now)
 	if b.reader != nil {
 		b.reader.advance(now)
 	}
 }
 
-// suspectDeaf records that a reply brought a vote that a message should have reported, since the subscription
-// was established.
-func (q *Quorum) suspectDeaf(now time.Time, s *server, v *vote, reply protocol.Reply) {
+// suspectSubscription records that a reply brought a vote that a message should have reported, since the
+// subscription was established.
+func (q *Quorum) suspectSubscription(now time.Time, s *server, v *vote, reply protocol.Reply) {
 	if v.state == waiting && reply.Before && !s.listening.IsZero() && s.listening.Before(v.sent) {
-		s.deaf, s.deafAt = v.number, now.Add(deafAfter)
+		s.missedGrant, s.missedGrantAt = v.number, now.Add(suspectAfter)
 	}
 }
 
 // askAgain asks again for a vote that the claim waits for.
-func (b *ballot) askAgain(now time.Time, i int) {
+func (b *bid) askAgain(now time.Time, i int) {
 	if v := &b.votes[i]; v.state == waiting {
 		v.late = v.request != nil
 		b.requestVote(now, i, true)
@@ -180,7 +180,7 @@ func (b *ballot) askAgain(now time.Time, i int) {
 }
 
 // free forgets a vote that the server does not keep. Its slot may be used again.
-func (b *ballot) free(i int) {
+func (b *bid) free(i int) {
 	v := &b.votes[i]
 	delete(b.q.voters, v.number)
 	b.lock.slots[i].put(v.slot)
@@ -188,7 +188,7 @@ func (b *ballot) free(i int) {
 }
 
 // drop gives a vote back, or withdraws the request for it. A request that was not sent yet is removed.
-func (b *ballot) drop(now time.Time, i int) {
+func (b *bid) drop(now time.Time, i int) {
 	v := &b.votes[i]
 	if v.state == absent {
 		return
@@ -207,7 +207,7 @@ func (b *ballot) drop(now time.Time, i int) {
 }
 
 // dropAll gives back all votes.
-func (b *ballot) dropAll(now time.Time) {
+func (b *bid) dropAll(now time.Time) {
 	for i := range b.votes {
 		b.drop(now, i)
 	}

@@ -207,11 +207,11 @@ func (w *world) serve(p *process, i int, q *Request) any {
 	held := s.holder != nil && s.holder.claim == id
 	switch {
 	case q.Script == lua.Mark && w.cold:
-		return s.marked(i, q.Ballot.Args)
+		return s.marked(i, q.VoteArgs.Args)
 	case q.Script == lua.Mark:
 		return markOf(i, "g", false, "")
-	case q.Script == lua.Vote && w.cold && (s.mark.ID != q.Ballot.ID ||
-		s.mark.Generation != q.Ballot.Generation || s.mark.Generation == ""):
+	case q.Script == lua.Vote && w.cold && (s.mark.ID != q.VoteArgs.ID ||
+		s.mark.Generation != q.VoteArgs.Generation || s.mark.Generation == ""):
 		return int64(-2)
 	case q.Script == lua.Vote:
 		return s.vote(w, p, i, q)
@@ -252,14 +252,14 @@ func (s *standIn) marked(i int, args []any) any {
 	case what == "ask":
 		m.Asked++
 	case what == "tell":
-		if n, _ := strconv.ParseInt(args[3].(string), 10, 64); n > m.Told.Asked {
-			m.Told = protocol.Told{Asked: n, Generation: args[4].(string), Longest: ms(args[5])}
+		if n, _ := strconv.ParseInt(args[3].(string), 10, 64); n > m.Survey.Asked {
+			m.Survey = protocol.Survey{Asked: n, Generation: args[4].(string), Longest: ms(args[5])}
 		}
 	}
 	m.Longest = max(m.Longest, ms(args[1]))
 	told := ""
-	if m.Told.Asked > 0 {
-		told = fmt.Sprintf("%d %s %d 1", m.Told.Asked, m.Told.Generation, m.Told.Longest.Milliseconds())
+	if m.Survey.Asked > 0 {
+		told = fmt.Sprintf("%d %s %d 1", m.Survey.Asked, m.Survey.Generation, m.Survey.Longest.Milliseconds())
 	}
 	reply := markWith(m.ID, m.Generation, m.Resting, m.Longest, "").([]any)
 	return append(reply[:7], m.Asked, told)
@@ -267,7 +267,7 @@ func (s *standIn) marked(i int, args []any) any {
 
 func (s *standIn) vote(w *world, p *process, i int, q *Request) any {
 	id := q.Claim.ID.(string)
-	wanted, _ := strconv.ParseInt(q.Ballot.Wanted.(string), 10, 64)
+	wanted, _ := strconv.ParseInt(q.VoteArgs.Wanted.(string), 10, 64)
 	at := slices.IndexFunc(s.queue, func(o *place) bool { return o.claim == id })
 	switch {
 	case s.holder != nil && s.holder.claim == id:

@@ -136,7 +136,7 @@ func (w *world) underOutage(outage string, readTimeout time.Duration) (rw *rwloc
 	rw = w.newLockWith(readTimeout, h.into)
 	w.Cleanup(func() {
 		h.set(false, false)
-		h.endConns() // on which somebody may wait for ever
+		h.endConns() // on which someone may wait for ever
 	})
 	return rw, func() { outages[outage](h) }, func() { h.set(false, false) }
 }
@@ -185,7 +185,7 @@ func (w *world) returnsIn(d time.Duration, what string, fn func()) {
 }
 
 // Close returns in bounded time on a server that does not answer, in whatever state it finds the RWLock, and
-// so do the calls that were under way, with an error.
+// so do the calls that were in flight, with an error.
 func TestCloseIsBoundedInEveryState(t *testing.T) {
 	t.Parallel()
 	states := map[string]func(w *world, rw *rwlock.RWLock, begin func()) []*call{

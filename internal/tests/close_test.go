@@ -32,7 +32,7 @@ func TestClose(t *testing.T) {
 		ended := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign"),
 			w.enqueue(newOwner(), rw, write, "r")}
 		follow := []*call{w.enqueue(newOwner(), other, write, "w"), w.enqueue(newOwner(), other, write, "r")}
-		time.Sleep(w.lease) // renewals and heartbeats are under way
+		time.Sleep(w.lease) // renewals and heartbeats are in flight
 
 		start := time.Now()
 		require.NoError(w, rw.Close())
@@ -164,7 +164,7 @@ func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
 	}
 }
 
-// A Close, or Shutdown, while another one is under way returns when that does: the client may be closed then.
+// A Close, or Shutdown, while another one is in flight returns when that does: the client may be closed then.
 func TestSecondCloseWaitsForTheFirst(t *testing.T) {
 	bubbled(t, func(w *world) {
 		mortal, plug := w.newMortal()
@@ -496,7 +496,7 @@ func (w *world) closed() time.Duration {
 	return 3 * time.Second
 }
 
-// requireClosedClient has calls under way when the client of an RWLock is closed, and makes others after
+// requireClosedClient has calls in flight when the client of an RWLock is closed, and makes others after
 // that. other is an RWLock of the same server.
 func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other *rwlock.RWLock) {
 	ctx := context.Background()

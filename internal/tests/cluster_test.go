@@ -265,7 +265,7 @@ func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
 	}
 }
 
-// Close does not wait for a master that was replaced while nothing was under way to it, though the client has
+// Close does not wait for a master that was replaced while nothing was in flight to it, though the client has
 // not heard of that: here the one that has the RWLock's label.
 func TestCloseAfterAFailover(t *testing.T) {
 	t.Parallel()

@@ -270,7 +270,7 @@ func TestUnlockWhileServerIsFrozen(t *testing.T) {
 }
 
 // A context that is done already does not keep Unlock from waiting for the answer, nor does what else is
-// under way.
+// in flight.
 func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
@@ -487,7 +487,7 @@ func TestRequestDelayedPastTheNextHold(t *testing.T) {
 }
 
 // grantedWithALateHeartbeat returns a hold that was waited for while another RWLock wrote. A heartbeat of the
-// wait is under way until gate is closed.
+// wait is in flight until gate is closed.
 func grantedWithALateHeartbeat(w *world, rw, other *rwlock.RWLock, mode rwlock.Mode, p *faultproxy.Proxy) (
 	h *rwlock.Hold, gate chan struct{}, late *faultproxy.Rule) {
 	before := take(w, newOwner(), other, write, "n")
@@ -521,7 +521,7 @@ func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
 	})
 }
 
-// A waiter's heartbeat that comes when its hold was long dropped takes the lock anew: the holder hears that
+// A waiter's heartbeat that comes when its hold was long dropped takes the lock again: the holder hears that
 // it was lost in between.
 func TestHeartbeatDelayedPastADroppedHold(t *testing.T) {
 	t.Parallel()

@@ -190,7 +190,7 @@ func TestReaderLosesItsHoldBesideOthers(t *testing.T) {
 			"the end of the lost hold")
 		require.Equal(w, 1, held(w, rw, "n", b.Owner(), read).Count)
 
-		// The owner has settled its loss, and may start anew.
+		// The owner has settled its loss, and may start again.
 		again := take(w, owner, rw, read, "n")
 		require.Equal(w, 1, held(w, rw, "n", again.Owner(), read).Count)
 		unlock(w, again, b)
@@ -373,7 +373,7 @@ func TestRenewalsMayFailForLessThanALease(t *testing.T) {
 	})
 }
 
-// A hold that the server has lost is lost as soon as a renewal tells, and nothing starts it anew: not a
+// A hold that the server has lost is lost as soon as a renewal tells, and nothing starts it again: not a
 // re-entry, not the renewal, and not the Unlock.
 func TestServerLosesTheHold(t *testing.T) {
 	everywhere(t, func(w *world) {
@@ -576,7 +576,7 @@ func TestUnlockAtTheLocalDeadline(t *testing.T) {
 	})
 }
 
-// A hold whose context somebody keeps, or a context made from it, is not forgotten though nobody keeps the
+// A hold whose context someone keeps, or a context made from it, is not forgotten though nobody keeps the
 // Hold: it is renewed, and its lock stays held. Once the context is gone as well, it ends with its lease.
 func TestLiveContextKeepsItsHold(t *testing.T) {
 	t.Parallel()

@@ -306,7 +306,7 @@ func TestTracerEndsNoCall(t *testing.T) {
 }
 
 // Each call and each hold that a tracer has given a context has one end, which is its last event: also those
-// that are under way when the RWLock is closed, and calls that begin after that.
+// that are in flight when the RWLock is closed, and calls that begin after that.
 func TestEachCallAndHoldEndsOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what observers hear")

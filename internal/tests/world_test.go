@@ -267,7 +267,7 @@ func (w *world) leftovers() []string {
 	return keys
 }
 
-// inUse reports whether a lock's hash says that somebody holds the lock or waits for it.
+// inUse reports whether a lock's hash says that someone holds the lock or waits for it.
 func (w *world) inUse(key string) bool {
 	for _, dial := range w.servers() {
 		state, err := w.stateAt(dial(), key)

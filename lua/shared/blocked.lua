@@ -94,6 +94,6 @@ local last = fence or ''
 if is_write(holder) and is_delegation(holder) and last > now then
   last = now
 end
-local told, mute = conclude()
+local message, failure = conclude()
 local mode = is_write(holder) and 'write' or holder ~= '' and 'read' or ''
-return {'', more, told, mute, math.ceil(left), ahead, mode, whose, last}
+return {'', more, message, failure, math.ceil(left), ahead, mode, whose, last}

@@ -16,7 +16,7 @@ if instance then
       return {1, 0, message, ''}
     end
     --#include publish.lua
-    local told = publish(ARGV[4] or WAKE, instance, message)
-    return type(told) == 'table' and {1, 0, '', told.err} or 1
+    local published = publish(ARGV[4] or WAKE, instance, message)
+    return type(published) == 'table' and {1, 0, '', published.err} or 1
   end
 end

@@ -1,6 +1,6 @@
 -- Queues a writer in the common case: a live writer, no delegation, holds the lock, and the last waiter, if there is one, is a live writer.
 -- shared/blocked.lua handles all other cases.
-local queued = string.sub(owner, -1) == '+' -- somebody waits, or the writer also reads
+local queued = string.sub(owner, -1) == '+' -- someone waits, or the writer also reads
 local writer = queued and string.sub(owner, 1, -3) or owner
 if string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] and string.sub(writer, -2) ~= ':0' then
   local last = queued and call('ZRANGE', QUEUE, -1, -1)[1] or ''

@@ -3,7 +3,7 @@
 --   token  "" if the caller waits, or would have to
 --   more   1 if this step left some waiters whose turn it is: serve.lua takes the next step
 --   wake   what the step granted to the caller's instance, in the form of a message: see wake in serve.lua
---   mute   why other instances could not be notified, or ""
+--   failure   why other instances could not be notified, or ""
 --   left   ms until it may pay to ask again
 --   ahead  how many waiters are served before the caller
 --   mode   "write", "read" or "": how the lock is held; or "held": the claim was granted before
@@ -23,7 +23,7 @@ local function conclude()
   return wake()
 end
 
--- Refuses a claim whose grant is over, now and for ever: the call begins anew under another number. A claim that held the lock alone is
+-- Refuses a claim whose grant is over, now and for ever: the call begins again under another number. A claim that held the lock alone is
 -- removed by that request, or by any other.
 local function refuse()
   leave_leases()
@@ -39,14 +39,14 @@ local function let_in_before(its_token)
 end
 
 local function entered()
-  local told, mute = conclude()
-  if more == 0 and told == '' and mute == '' then
+  local message, failure = conclude()
+  if more == 0 and message == '' and failure == '' then
     return fence
   end
-  return {fence, more, told, mute, 0, 0, '', '', fence}
+  return {fence, more, message, failure, 0, 0, '', '', fence}
 end
 
--- Returns whether the caller is queued. If it is, its lease starts anew.
+-- Returns whether the caller is queued. If it is, its lease starts again.
 local function heartbeat()
   if has_place() then
     keeps = number .. ' ' .. now .. ' waits ' .. ARGV[4]

@@ -2,7 +2,7 @@
 
 --#include wake.lua
 
-local keeps -- the new value of the caller's slot, if it waits: its lease starts anew
+local keeps -- the new value of the caller's slot, if it waits: its lease starts again
 
 -- The start and the length of a waiter's lease, or nil if it has ended. last is the value of its slot.
 local function lives(id, its_number, last)

@@ -5,7 +5,7 @@
 -- The fields of the hash:
 --
 --   owner     the write claim, or the read claim of a reader that is alone; "shared" when several read; "" when nobody holds
---             the lock. " +" follows when somebody waits, or the writer also reads. A later version of the layout must always
+--             the lock. " +" follows when someone waits, or the writer also reads. A later version of the layout must always
 --             begin it with its number, so that no script of this version takes the lock for free or for its own
 --   lease     of that claim, ms, counted from the time in fence; or "<ms> <µs>", from that time
 --   count     its reentrancy count, and the number of the request that set it; none until it is re-entered

@@ -3,8 +3,8 @@
 --#include publish.lua
 
 local more = 0              -- 1 if this step could not grant the lock to all waiters whose turn it is
-local granted = {}          -- by claim: whether this step granted it the lock, or asked it to look again
--- By instance: the numbers of the claims that were granted the lock, that are to look again, that are delegations which are recalled, and
+local granted = {}          -- by claim: whether this step granted it the lock, or has it ask again
+-- By instance: the numbers of the claims that were granted the lock, that are to ask again, that are delegations which are recalled, and
 -- that were dropped by force.
 local grants, asks, recalls, drops = {}, {}, {}, {}
 local answered              -- the claim that the reply itself informs
@@ -14,7 +14,7 @@ local function note(list, id)
   list[instance] = (list[instance] or '') .. ' ' .. its_number
 end
 
--- Asks a waiter to look again: what blocks it ends earlier than it knows.
+-- Has a waiter ask again: what blocks it ends earlier than it knows.
 local function ask(id)
   if id and id ~= answered and not granted[id] then
     granted[id] = 'asked'
@@ -26,7 +26,7 @@ local function next_writer()
   return call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)[1]
 end
 
--- Asks the first in line to look again.
+-- Has the first in line ask again.
 local function ask_first()
   if waiting > 0 then
     ask(call('ZRANGE', QUEUE, 0, 0)[1])
@@ -44,11 +44,11 @@ local function add(messages, mark, list)
 end
 
 -- Notifies those that it concerns, with one message to each instance: "<token> <more> <number> …" for those that were granted the lock,
--- then ",<number> …" for those that are to look again, ";<number> …" for delegations that are recalled, and "!<number> …" for what was
+-- then ",<number> …" for those that are to ask again, ";<number> …" for delegations that are recalled, and "!<number> …" for what was
 -- dropped by force. Returns the message for the caller's own instance, which goes into the reply, and why other instances could not be
 -- notified.
 local function wake()
-  local messages, mute = {}, ''
+  local messages, failure = {}, ''
   for instance, numbers in pairs(grants) do
     messages[instance] = fence .. ' ' .. more .. numbers
   end
@@ -60,9 +60,9 @@ local function wake()
     if instance ~= mine then
       local done = publish(CHANNELS, instance, message)
       if type(done) == 'table' then
-        mute = done.err
+        failure = done.err
       end
     end
   end
-  return messages[mine] or '', mute
+  return messages[mine] or '', failure
 end

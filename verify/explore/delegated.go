@@ -63,7 +63,7 @@ func (m *memory) Replied(now time.Time, r *quorum.Request, raw any, err error) {
 	if err == nil {
 		reply, err = protocol.Decode(r.Script, raw)
 	}
-	m.Recalled = append(m.Recalled, reply.Told.Recalled...)
+	m.Recalled = append(m.Recalled, reply.Message.Recalled...)
 	if reply.Recalled {
 		_, k, _ := protocol.ClaimOf(r.Claim.ID.(string))
 		m.Recalled = append(m.Recalled, k.Number)

@@ -30,13 +30,13 @@ type options struct {
 func (e *explorer) explore(l limits, progress io.Writer) report {
 	visited := seen{last: map[fingerprint]int32{}, exact: e.exact}
 	// An action is told from others by its index.
-	w := &walk[*system, uint16]{limits: l, progress: progress, visit: e.visit, rest: e.rest}
+	w := &walk[*system, uint16]{limits: l, progress: progress, visit: e.visit, tidy: e.tidy}
 	start, key := e.canonical(e.start())
 	visited.add(e.fingerprint(key), start.left())
 	found := func(at int32, flaw error, fair bool) {
 		w.found(at, flaw, func(way []uint16) trace { return e.retrace(way, flaw, fair) })
 	}
-	return w.from(start, func(at int32, x *system) {
+	return w.run(start, func(at int32, x *system) {
 		for via, a := range e.actions(x) {
 			w.report.Transitions++
 			y, err := e.take(x, a)

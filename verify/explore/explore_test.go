@@ -161,7 +161,7 @@ func TestFiguresAreDocumented(t *testing.T) {
 }
 
 // What was found once does not come back. A trace that can no longer be followed shows nothing, and is to be
-// recorded anew.
+// recorded again.
 func TestTraces(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.trace")
 	if err != nil {
@@ -206,7 +206,7 @@ func TestTraceThatCannotBeFollowedFails(t *testing.T) {
 
 // A trace fails when what it guards is broken.
 func TestTracesFailOnMistakes(t *testing.T) {
-	buries := func(e *explorer) { e.mute = (*engine.Request).Buries }
+	releasesStale := func(e *explorer) { e.mute = (*engine.Request).ReleasesStale }
 	extends := func(e *explorer) { e.deafen = saysDone(lua.Reenter) }
 	half := func(e *explorer) { e.shorten = true }
 	forever := func(e *explorer) { e.alter = func(h *engine.Hold) { h.MaxHold = 0 } }
@@ -214,7 +214,7 @@ func TestTracesFailOnMistakes(t *testing.T) {
 	behind := func(e *explorer) { e.behind = true }
 	alone := func(e *explorer) { e.alter = func(h *engine.Hold) { h.NewOwner = true } }
 	for name, breaks := range map[string]func(*explorer){
-		"released-hold-comes-back":       buries,
+		"released-hold-comes-back":       releasesStale,
 		"extended-after-it-was-dropped":  extends,
 		"extended-and-renewed":           half,
 		"ends-by-max-hold":               forever,
@@ -350,7 +350,7 @@ func TestMistakesAreFound(t *testing.T) {
 		{"a release says nothing of a loss", edit{}, func(e *explorer) {
 			e.deafen = saysDone(lua.Unlock)
 		}, "owners 11 leases 33 asks 1 forces 1", ""},
-		{"a claim that came back is not released", edit{}, func(e *explorer) { e.mute = (*engine.Request).Buries },
+		{"a claim that came back is not released", edit{}, func(e *explorer) { e.mute = (*engine.Request).ReleasesStale },
 			"owners 2 leases 6 asks 1 undos 1", "ticks until all have had the lock"},
 		{"a hold is extended for less than it should be", edit{}, func(e *explorer) { e.shorten = true },
 			"owners 11 leases 33 asks 1 extends 1", "than it was extended for"},
@@ -406,8 +406,8 @@ func TestMistakesAreFound(t *testing.T) {
 	}
 }
 
-// Folding makes no difference: without it, the same states are reached, and the same is found.
-func TestFoldingIsSound(t *testing.T) {
+// Normalization makes no difference: without it, the same states are reached, and the same is found.
+func TestNormalizingIsSound(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		setup string
@@ -438,36 +438,36 @@ func TestFoldingIsSound(t *testing.T) {
 			if c.edit.from != "" {
 				s = c.edit.in(t, s)
 			}
-			folded, plain := explorerOf(t, s, c.setup), explorerOf(t, s, c.setup)
-			plain.fold = false
-			folded.exact, plain.exact = true, true
+			normalized, plain := explorerOf(t, s, c.setup), explorerOf(t, s, c.setup)
+			plain.normalize = false
+			normalized.exact, plain.exact = true, true
 			states, images := map[string]bool{}, map[string]bool{}
-			folded.visit = func(x *system) { states[folded.withoutTTL(x)] = true }
-			plain.visit = func(x *system) { images[folded.withoutTTL(folded.image(t, x))] = true }
-			a, b := folded.explore(limits{}, nil), plain.explore(limits{}, nil)
-			t.Logf("folded: %v\nnot folded: %v", a, b)
+			normalized.visit = func(x *system) { states[normalized.withoutTTL(x)] = true }
+			plain.visit = func(x *system) { images[normalized.withoutTTL(normalized.image(t, x))] = true }
+			a, b := normalized.explore(limits{}, nil), plain.explore(limits{}, nil)
+			t.Logf("normalized: %v\nnot normalized: %v", a, b)
 			found := a.kinds()
 			if !maps.Equal(found, b.kinds()) {
-				t.Errorf("folded, it finds\n%v\nand otherwise\n%v", found, b.kinds())
+				t.Errorf("normalized, it finds\n%v\nand otherwise\n%v", found, b.kinds())
 			}
 			if len(found) > 0 != (c.edit.from != "") {
 				t.Errorf("it finds %v", found)
 			}
 			for k := range images {
 				if !states[k] {
-					t.Fatal("a state is not reached once it is folded")
+					t.Fatal("a state is not reached once it is normalized")
 				}
 			}
 			for k := range states {
 				if !images[k] {
-					t.Fatal("a state is reached only if it is folded")
+					t.Fatal("a state is reached only if it is normalized")
 				}
 			}
 		})
 	}
 }
 
-// kinds returns the kinds of bugs, but for what second runs show: those are made only of what is folded.
+// kinds returns the kinds of bugs, but for what second runs show: those are made only of what is normalized.
 func (r report) kinds() map[string]bool {
 	kinds := map[string]bool{}
 	for _, b := range r.Bugs {
@@ -478,8 +478,8 @@ func (r report) kinds() map[string]bool {
 	return kinds
 }
 
-// withoutTTL is the key of a state but for the time to live, of which folding takes the least that is
-// allowed, and for the ms that pass where nothing is folded.
+// withoutTTL is the key of a state but for the time to live, of which normalization takes the least that is
+// allowed, and for the ms that pass where nothing is normalized.
 func (e *explorer) withoutTTL(x *system) string {
 	y := x.clone()
 	for k := range y.sites {
@@ -498,7 +498,7 @@ func (e *explorer) withoutTTL(x *system) string {
 
 func round(left *int32) { *left = (*left + 500) / 1000 * 1000 }
 
-// image folds a state that was reached without folding.
+// image normalizes a state that was reached without normalization.
 func (e *explorer) image(t *testing.T, x *system) *system {
 	y := x.clone()
 	var tokens []int64
@@ -544,7 +544,7 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 				*v = name(*v)
 			}
 		})
-		p.foldAll(e.names > 1)
+		p.normalizeAll(e.names > 1)
 		y.procs[i] = e.node(p)
 	}
 	for k, at := range x.sites {

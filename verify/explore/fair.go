@@ -15,7 +15,7 @@ type fair struct {
 	faulty bool
 }
 
-// fair lets a system run to its end in which nothing goes wrong any more: whatever is under way arrives,
+// fair lets a system run to its end in which nothing goes wrong any more: whatever is in flight arrives,
 // holds are released at once, and nobody asks. It returns how many ticks that takes. Nobody waits for longer
 // than the longest lease, and a tick or two for what is timed to take notice.
 func (e *explorer) fair(x *system, key string) (ticks uint8, err error) {

@@ -25,11 +25,11 @@ import (
 type meaning uint8
 
 const (
-	plain  meaning = iota
-	skip           // makes no difference, and is not copied
-	folded         // likewise, unless everything is told apart
-	inner          // an interface that has a pointer, or nothing
-	moment         // a time.Time
+	plain      meaning = iota
+	skip               // makes no difference, and is not copied
+	normalized         // likewise, unless everything is told apart
+	inner              // an interface that has a pointer, or nothing
+	moment             // a time.Time
 	// of a claim, or of a request that counts its holds: a uint64, or a slice of them, or the keys of a map
 	number
 	counter    // the last number that was given out
@@ -43,115 +43,115 @@ const (
 )
 
 var meanings = map[string]meaning{
-	"Engine.prefix":      plain,
-	"Engine.instance":    plain, // the same for all: an engine does not know which of them it is
-	"Engine.channels":    plain,
-	"Engine.channel":     plain,
-	"Effects.Shards":     plain,
-	"Engine.waiting":     number,
-	"Engine.endings":     number,
-	"Engine.numbers":     counter,
-	"deafness.number":    number,
-	"lock.name":          plain,
-	"lock.slots":         slotCount,
-	"lock.first":         plain, // 0: so few names are never forgotten
-	"Engine.firstSlot":   plain,
-	"lock.free":          slotList,
-	"claim.slot":         slotNumber,
-	"claim.number":       number,
-	"Engine.spare":       skip, // memory
-	"claim.vertex":       skip, // likewise
-	"Place.Tie":          number,
-	"Node.Name":          plain,
-	"Node.Number":        number,
-	"Node.since":         number,
-	"Node.asked":         number,
-	"Node.mark":          skip, // without it, a search is made that finds nothing
-	"Node.own":           skip, // memory
-	"owner.left":         skip, // as Node.mark
-	"lock.newest":        number,
-	"lock.mark":          skip, // as Node.mark
-	"Graph.search":       skip, // as Node.mark
-	"gates.round":        skip,
-	"mark.round":         skip,
-	"mark.searched":      skip,
-	"search.round":       skip,
-	"search.events":      skip,
-	"wanted.floor":       token,
-	"grant.token":        token,
-	"grant.one":          skip, // memory
-	"counting.sequence":  number,
-	"counting.confirmed": number,
-	"counting.shortened": number,
-	"claim.below":        inner, // of the layer below
-	"told.sequence":      number,
-	"Extension.sequence": number,
-	"Extension.Tag":      skip,
-	"Hold.Name":          plain,
-	"Hold.Tag":           skip,
-	"Hold.Caller":        plain,
-	"Hold.sequence":      number,
-	"Hold.first":         skip, // memory
-	"Hold.own":           skip, // memory
-	"Request.slot":       slotNumber,
-	"Request.Tag":        inner, // likewise
-	"Request.From":       skip,
-	"Request.Layer":      skip,
-	"Request.Used":       token,
-	"Forced.Tag":         skip,
-	"Request.Command":    skip,
-	"Request.Ballot":     plain,
-	"Ballot.Mark":        plain,
-	"Ballot.Generation":  plain,
-	"Ballot.ID":          plain,
-	"Ballot.Wanted":      plain,
-	"Ballot.Args":        plain,
-	"Request.Trace":      skip,
-	"Request.Again":      skip, // for the dispatcher
-	"Request.Channels":   plain,
-	"Request.Writer":     claimID,
-	"Request.Record":     numText,
-	"Request.Sequence":   number,
-	"Request.number":     number,
-	"Owner.Handle":       plain,
-	"Claim.ID":           claimID,
-	"Claim.Number":       numText,
-	"Claim.Slot":         slotText,
-	"Keys.Lock":          plain,
-	"Keys.Leases":        plain,
-	"Keys.Queue":         plain,
-	"Lease.ms":           plain,
-	"Lease.keep":         plain,
-	"Message.Token":      token,
-	"Message.Granted":    number,
-	"Message.Look":       number,
-	"Message.Recalled":   number,
-	"Message.Dropped":    number,
-	"Reply.Token":        token,
-	"Reply.Last":         token,
-	"Reply.Top":          token,
-	"Reply.Vote":         token,
-	"Reply.Mute":         plain,
-	"Obstacle.Claim":     claimID,
-	"fate.number":        number,
-	"Effects.Blockers":   plain,
-	"Record.Message":     plain,
-	"Record.Name":        plain,
-	"Record.Token":       token,
-	"Event.Name":         plain,
-	"Event.Token":        token,
-	"client.Layer":       inner,
+	"Engine.prefix":       plain,
+	"Engine.instance":     plain, // the same for all: an engine does not know which of them it is
+	"Engine.channels":     plain,
+	"Engine.channel":      plain,
+	"Effects.Shards":      plain,
+	"Engine.waiting":      number,
+	"Engine.endings":      number,
+	"Engine.numbers":      counter,
+	"suspicion.number":    number,
+	"lock.name":           plain,
+	"lock.slots":          slotCount,
+	"lock.first":          plain, // 0: so few names are never forgotten
+	"Engine.firstSlot":    plain,
+	"lock.free":           slotList,
+	"claim.slot":          slotNumber,
+	"claim.number":        number,
+	"Engine.spare":        skip, // memory
+	"claim.vertex":        skip, // memory
+	"Place.Tie":           number,
+	"Node.Name":           plain,
+	"Node.Number":         number,
+	"Node.since":          number,
+	"Node.asked":          number,
+	"Node.mark":           skip, // without it, a search is made that finds nothing
+	"Node.own":            skip, // memory
+	"owner.left":          skip, // as Node.mark
+	"lock.newest":         number,
+	"lock.mark":           skip, // as Node.mark
+	"Graph.search":        skip, // as Node.mark
+	"gates.pass":          skip,
+	"mark.pass":           skip,
+	"mark.searched":       skip,
+	"search.pass":         skip,
+	"search.events":       skip,
+	"wanted.floor":        token,
+	"grant.token":         token,
+	"grant.one":           skip, // memory
+	"counting.sequence":   number,
+	"counting.confirmed":  number,
+	"counting.shortened":  number,
+	"claim.below":         inner, // of the layer below
+	"sentCount.sequence":  number,
+	"Extension.sequence":  number,
+	"Extension.Tag":       skip,
+	"Hold.Name":           plain,
+	"Hold.Tag":            skip,
+	"Hold.Caller":         plain,
+	"Hold.sequence":       number,
+	"Hold.first":          skip, // memory
+	"Hold.own":            skip, // memory
+	"Request.slot":        slotNumber,
+	"Request.Tag":         inner, // of the layer below
+	"Request.From":        skip,
+	"Request.Layer":       skip,
+	"Request.Used":        token,
+	"Forced.Tag":          skip,
+	"Request.Command":     skip,
+	"Request.VoteArgs":    plain,
+	"VoteArgs.Mark":       plain,
+	"VoteArgs.Generation": plain,
+	"VoteArgs.ID":         plain,
+	"VoteArgs.Wanted":     plain,
+	"VoteArgs.Args":       plain,
+	"Request.Trace":       skip,
+	"Request.Again":       skip, // for the dispatcher
+	"Request.Channels":    plain,
+	"Request.Writer":      claimID,
+	"Request.Record":      numText,
+	"Request.Sequence":    number,
+	"Request.number":      number,
+	"Owner.Handle":        plain,
+	"Claim.ID":            claimID,
+	"Claim.Number":        numText,
+	"Claim.Slot":          slotText,
+	"Keys.Lock":           plain,
+	"Keys.Leases":         plain,
+	"Keys.Queue":          plain,
+	"Lease.ms":            plain,
+	"Lease.keep":          plain,
+	"Message.Token":       token,
+	"Message.Granted":     number,
+	"Message.AskAgain":    number,
+	"Message.Recalled":    number,
+	"Message.Dropped":     number,
+	"Reply.Token":         token,
+	"Reply.Last":          token,
+	"Reply.Top":           token,
+	"Reply.Vote":          token,
+	"Reply.PublishError":  plain,
+	"Obstacle.Claim":      claimID,
+	"fate.number":         number,
+	"Effects.Blockers":    plain,
+	"Record.Message":      plain,
+	"Record.Name":         plain,
+	"Record.Token":        token,
+	"Event.Name":          plain,
+	"Event.Token":         token,
+	"client.Layer":        inner,
 }
 
 // layerMemory are the fields of internal/quorum and internal/delegation that make no difference to what these
 // do: memory, what errors and traces say, hashes that are computed again, and when to ask for a delegation,
-// which an eager layer does always. TestFoldingOfAQuorumIsSound explores with them, too.
+// which an eager layer does always. TestNormalizingOfAQuorumIsSound explores with them, too.
 var layerMemory = map[string]meaning{
 	"Quorum.taken": skip, "Quorum.out": skip, "Layer.taken": skip, "Layer.passed": skip,
-	"name.uses": folded, "name.need": folded, "name.served": folded, "name.recalled": folded,
-	"name.notBefore": folded,
-	"Request.For":    folded, "ballot.latest": folded, "server.err": folded, "weight.id": folded,
-	"weight.hash": folded,
+	"name.uses": normalized, "name.need": normalized, "name.served": normalized, "name.recalled": normalized,
+	"name.notBefore": normalized,
+	"Request.For":    normalized, "bid.latest": normalized, "server.err": normalized, "weight.id": normalized,
+	"weight.hash": normalized,
 }
 
 var layerPaths = []string{reflect.TypeFor[quorum.Quorum]().PkgPath(),
@@ -273,7 +273,7 @@ func (s *shape) isFlat() bool {
 			return true
 		}
 		for _, f := range s.fields {
-			if f.mean == skip || f.mean == folded || f.mean == inner || !f.shape.flat && !f.shape.opaque {
+			if f.mean == skip || f.mean == normalized || f.mean == inner || !f.shape.flat && !f.shape.opaque {
 				return false
 			}
 		}
@@ -284,7 +284,7 @@ func (s *shape) isFlat() bool {
 // deepCopy returns a copy of the graph that *p is the root of.
 func deepCopy[T any](p *T) *T { return copyOf(p, false) }
 
-// copyOf is deepCopy; whole says whether what is folded is copied, too.
+// copyOf is deepCopy; whole says whether what is normalized is copied, too.
 func copyOf[T any](p *T, whole bool) *T {
 	c := copier{whole: whole}
 	return (*T)(c.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
@@ -339,7 +339,7 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 		for _, f := range s.fields {
 			at := unsafe.Add(q, f.offset)
 			switch {
-			case f.mean == skip || f.mean == folded && !c.whole:
+			case f.mean == skip || f.mean == normalized && !c.whole:
 				reflect.NewAt(f.shape.typ, at).Elem().SetZero()
 			case f.mean == inner:
 				if v, s := f.shape.innerAt(at); s != nil {
@@ -413,10 +413,10 @@ func (l *look) value(s *shape, p unsafe.Pointer) {
 		l.pointer(s.elem, *(*unsafe.Pointer)(p))
 	case reflect.Struct:
 		for _, f := range s.fields {
-			if f.mean > folded {
+			if f.mean > normalized {
 				l.on(f.mean, f.shape, unsafe.Add(p, f.offset))
 			}
-			if f.mean != skip && f.mean != folded {
+			if f.mean != skip && f.mean != normalized {
 				l.value(f.shape, unsafe.Add(p, f.offset))
 			}
 		}
@@ -461,7 +461,7 @@ type writer struct {
 
 func write[T any](p *T, now time.Time) []byte { return writeOf(p, now, false) }
 
-// writeOf is write; whole says whether what is folded is written, too.
+// writeOf is write; whole says whether what is normalized is written, too.
 func writeOf[T any](p *T, now time.Time, whole bool) []byte {
 	w := writer{b: make([]byte, 0, 1024), now: now, whole: whole}
 	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
@@ -522,7 +522,7 @@ func (w *writer) value(s *shape, p unsafe.Pointer) {
 				} else {
 					w.num(0)
 				}
-			case f.mean != skip && (f.mean != folded || w.whole):
+			case f.mean != skip && (f.mean != normalized || w.whole):
 				w.value(f.shape, at)
 			}
 		}

@@ -50,7 +50,7 @@ type execution struct {
 // A result is what a run comes to.
 type result struct {
 	server  *server
-	raw     *raw // only where nothing is folded
+	raw     *raw // only where nothing is normalized
 	reply   *protocol.Reply
 	sent    []sent
 	entered []claimName // that have the lock now, and had not
@@ -136,7 +136,7 @@ func (m *machine) run(s *server, q request, text string, ended model.Ending, wai
 	return res
 }
 
-// execute runs a request on a state in which times, tokens and tickets were folded.
+// execute runs a request on a state in which times, tokens and tickets were normalized.
 func (m *machine) execute(r execution, q request) *result {
 	before := r.s.raw(m.stands)
 	base := now - 1
@@ -193,8 +193,8 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 	if res.reply.Last != 0 {
 		res.reply.Last = tokens(res.reply.Last)
 	}
-	if res.reply.Told.Token != 0 {
-		res.reply.Told.Token = tokens(res.reply.Told.Token)
+	if res.reply.Message.Token != 0 {
+		res.reply.Message.Token = tokens(res.reply.Message.Token)
 	}
 	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own. Whether a
 	// writer goes first matters to deadlocks, of which there are none over one name.
@@ -263,7 +263,7 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 		if outcome == model.Either {
 			// Its lease is over, but nobody has come since.
 			if outcome = model.Outcome(parsed.Code); outcome == model.ReleasedNow {
-				expected.Settle(c)
+				expected.NoteReleased(c)
 			}
 		}
 		code = int(outcome)
@@ -405,7 +405,7 @@ func (m *machine) told(q request, res *result, published [][2]string, l *model.L
 		}
 		return nil
 	}
-	err := read(int(q.of.inst), res.reply.Told)
+	err := read(int(q.of.inst), res.reply.Message)
 	for _, p := range published {
 		inst := -1
 		if name, ok := strings.CutPrefix(p[0], protocol.Channels(prefix)); ok {
@@ -444,7 +444,7 @@ func (m *machine) told(q request, res *result, published [][2]string, l *model.L
 }
 
 // blocked checks what a reply says of what is in the way: the truth, and to ask again not after the moment
-// from which time alone lets somebody in.
+// from which time alone lets someone in.
 func blocked(l *model.Lock, c model.Claim, p protocol.Reply) error {
 	again := p.Again.Milliseconds()
 	if next := wakesAt(l, c); next >= 0 && again > next+1 {

@@ -27,7 +27,7 @@ type process struct {
 	Engine  *engine.Engine
 	Holds   []*engine.Hold     // calls that have not ended, and what they have brought that is not released
 	Flights []*flight          // requests that the engine waits for
-	Copies  []protocol.Request // requests under way that it does not wait for
+	Copies  []protocol.Request // requests in flight that it does not wait for
 	Inbox   []protocol.Message // about to be heard
 	Delayed []protocol.Message
 	Sub     subscription
@@ -91,7 +91,7 @@ const (
 	stands
 )
 
-// A fate is what has become of a claim at the server, as far as it matters to requests that are under way.
+// A fate is what has become of a claim at the server, as far as it matters to requests that are in flight.
 type fate struct {
 	number  uint64
 	Ended   model.Ending
@@ -197,16 +197,16 @@ func (e *explorer) node(p *process) *node {
 	n := &node{id: e.ids.of(key), p: p}
 	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening ||
 		slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
-	if e.fold {
+	if e.normalize {
 		p.references(n)
 	}
 	e.nodes[key] = n
 	return n
 }
 
-// rest reports how much was worked out, and lets go of the memory of what happened, if there is much of it.
-// It is worked out again when it is needed: an equal process has the same id then.
-func (e *explorer) rest(r *report) {
+// tidy reports how much was computed, and frees the memory of what happened, if there is much of it.
+// That is computed again when it is needed: an equal process then has the same id.
+func (e *explorer) tidy(r *report) {
 	r.ServerStates, r.Runs, r.Processes, r.Changes = len(e.states), len(e.runs), len(e.ids), e.worked
 	if len(e.nodes) > mostNodes {
 		clear(e.nodes)
@@ -363,8 +363,8 @@ func (e *explorer) happen(n *node, ev event) *change {
 			c.flaw = cmp.Or(c.flaw, errors.New("a hold whose deadline had come may be relied on again"))
 		}
 	}
-	if e.fold {
-		p.foldAll(e.names > 1)
+	if e.normalize {
+		p.normalizeAll(e.names > 1)
 	}
 	c.to = e.node(p)
 	e.changes[key] = c
@@ -434,7 +434,7 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 		r := f.Reply
 		if ev.reply != nil {
 			r = *ev.reply
-			r.Told.Granted, r.Told.Look = slices.Clone(r.Told.Granted), slices.Clone(r.Told.Look)
+			r.Message.Granted, r.Message.AskAgain = slices.Clone(r.Message.Granted), slices.Clone(r.Message.AskAgain)
 		}
 		if e.deafen != nil {
 			e.deafen(f.R, &r)
@@ -489,7 +489,7 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 			p.Abandoned = true
 			break
 		}
-		if e.fold {
+		if e.normalize {
 			lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
 				if t := (*time.Time)(q); m == moment && !t.IsZero() {
 					*t = t.Add(-tick)
@@ -827,14 +827,14 @@ func (p *process) keepsPledges(c *change) {
 
 const oldest = 8 * tick // by then whatever is timed has happened
 
-// foldAll changes what makes no difference.
-func (p *process) foldAll(several bool) {
+// normalizeAll changes what makes no difference.
+func (p *process) normalizeAll(several bool) {
 	if !p.Crashed {
 		var requests []*engine.Request
 		for _, f := range p.Flights {
 			requests = append(requests, f.R)
 		}
-		p.Engine.Fold(p.Now, p.Holds, requests, several)
+		p.Engine.Normalize(p.Now, p.Holds, requests, several)
 	}
 	lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
 		if t := (*time.Time)(q); m == moment && !t.IsZero() && p.Now.Sub(*t) > oldest {
@@ -901,7 +901,7 @@ func messageText(m protocol.Message) string {
 			fmt.Fprintf(&b, " %d", n)
 		}
 	}
-	for i, n := range m.Look {
+	for i, n := range m.AskAgain {
 		if i == 0 {
 			b.WriteString(",")
 		} else {

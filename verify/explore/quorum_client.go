@@ -19,8 +19,8 @@ type client struct {
 	Layer   layer
 	Calls   []*call
 	Flights []*journey // requests that the quorum waits for, in the order in which they were sent
-	Copies  []stray    // requests under way that it does not wait for
-	Inbox   []letter   // messages under way
+	Copies  []stray    // requests in flight that it does not wait for
+	Inbox   []letter   // messages in flight
 	Listens bool
 	Cut     []bool // by server
 	Crashed bool
@@ -147,8 +147,8 @@ func (e *parliament) peer(p *client) *peer {
 	return n
 }
 
-// rest is as that of an explorer.
-func (e *parliament) rest(r *report) {
+// tidy is as that of an explorer.
+func (e *parliament) tidy(r *report) {
 	r.ServerStates, r.Runs, r.Processes, r.Changes = len(e.stores), len(e.runs), len(e.ids), e.changes
 	if len(e.peers) > mostPeers {
 		clear(e.peers)

@@ -11,7 +11,7 @@ import (
 )
 
 // fairMove is what happens next where nothing goes wrong any more, and whether anything has to: whatever is
-// under way arrives, links work again, holds are released, and time passes.
+// in flight arrives, links work again, holds are released, and time passes.
 func (e *parliament) fairMove(w *world) (move, bool) {
 	var best move
 	rank := 100
@@ -102,7 +102,7 @@ func (e *parliament) explore(l limits, progress io.Writer) (report, error) {
 		return report{}, err
 	}
 	visited := map[fingerprint]struct{}{e.print(first): {}}
-	w := &walk[*world, shortMove]{limits: l, progress: progress, visit: e.visit, rest: e.rest}
+	w := &walk[*world, shortMove]{limits: l, progress: progress, visit: e.visit, tidy: e.tidy}
 	found := func(at int32, last []move, flaw error) {
 		w.found(at, flaw, func(way []shortMove) trace {
 			var moves []move
@@ -112,7 +112,7 @@ func (e *parliament) explore(l limits, progress io.Writer) (report, error) {
 			return trace{steps: e.describeAll(append(moves, last...))}
 		})
 	}
-	return w.from(first, func(at int32, x *world) {
+	return w.run(first, func(at int32, x *world) {
 		for _, m := range e.moves(x) {
 			w.report.Transitions++
 			y, err := e.step(x, m)

@@ -36,7 +36,7 @@ type answer struct {
 
 // A rack runs requests on stores, and remembers all runs.
 type rack struct {
-	plain  bool // nothing is folded, and all is done again
+	plain  bool // nothing is normalized, and all is done again
 	redis  *redisServer
 	stores map[string]*store
 	runs   map[string]*answer

@@ -109,9 +109,9 @@ func TestExploreQuorum(t *testing.T) {
 	}
 }
 
-// What is folded makes no difference to what is reached: an exploration that folds nothing, and does every
-// step anew, reaches worlds that look the same from outside, and finds the same.
-func TestFoldingOfAQuorumIsSound(t *testing.T) {
+// Normalization does not change what is reached. An exploration that normalizes nothing, and computes each
+// step again, reaches worlds that appear the same from outside, and finds the same errors.
+func TestNormalizingOfAQuorumIsSound(t *testing.T) {
 	for _, c := range []struct {
 		plan string
 		edit edit
@@ -157,20 +157,20 @@ func TestFoldingOfAQuorumIsSound(t *testing.T) {
 				}
 				return seen, r
 			}
-			folded, a := looks(false)
+			normalized, a := looks(false)
 			plain, b := looks(true)
-			t.Logf("%d looks\nfolded: %v\nnot folded: %v", len(folded), a, b)
-			if !maps.Equal(folded, plain) {
-				t.Errorf("%d looks once it is folded, %d otherwise", len(folded), len(plain))
+			t.Logf("%d looks\nfolded: %v\nnot normalized: %v", len(normalized), a, b)
+			if !maps.Equal(normalized, plain) {
+				t.Errorf("%d looks once it is normalized, %d otherwise", len(normalized), len(plain))
 			}
 			if found := a.kinds(); !maps.Equal(found, b.kinds()) || len(found) > 0 != (c.edit.from != "") {
-				t.Errorf("folded, it finds\n%v\nand otherwise\n%v", found, b.kinds())
+				t.Errorf("normalized, it finds\n%v\nand otherwise\n%v", found, b.kinds())
 			}
 		})
 	}
 }
 
-// look returns what a world looks like from outside: what the servers have, what is under way, what callers
+// look returns what a world looks like from outside: what the servers have, what is in flight, what callers
 // have been told, when the next timer is due, and what may yet happen. It does not ask how the clients store
 // what they know.
 func (e *parliament) look(w *world) string {

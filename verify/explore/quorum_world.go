@@ -496,7 +496,8 @@ type relier struct {
 	owner  engine.Owner
 }
 
-// parsePlan reads a plan: the calls of each client, words of a plan, and how often something may happen, as in "W R late 1 passes 2".
+// parsePlan reads a plan: the calls of each client, words of a plan, and how often something may happen, as
+// in "W R late 1 passes 2".
 func parsePlan(text string) (p plan, err error) {
 	f := strings.Fields(text)
 	for i := 0; i < len(f); i++ {

@@ -25,7 +25,7 @@ type system struct {
 // A site is where the server has the lock of a name.
 type site struct {
 	s   *server
-	raw *raw // where nothing is folded
+	raw *raw // where nothing is normalized
 }
 
 type budget struct {
@@ -78,20 +78,20 @@ type explorer struct {
 	*machine
 	setup
 	seeds
-	owners  []int // of each process
-	lease   []time.Duration
-	fold    bool
-	ids     ids // of all processes
-	nodes   map[fingerprint]*node
-	changes map[happening]*change
-	renamed map[renamed]*node
-	worked  int            // how many changes were worked out
-	served  map[fair]uint8 // how many ticks until all is over, if nothing else happens: see fair
-	flaw    error          // in the last action
-	tracing bool
-	since   []string // what followed from the last action, if tracing
-	visit   func(*system)
-	exact   bool // systems that differ in what may still go wrong are all visited: see seen
+	owners    []int // of each process
+	lease     []time.Duration
+	normalize bool
+	ids       ids // of all processes
+	nodes     map[fingerprint]*node
+	changes   map[happening]*change
+	renamed   map[renamed]*node
+	worked    int            // how many changes were worked out
+	served    map[fair]uint8 // how many ticks until all is over, if nothing else happens: see fair
+	flaw      error          // in the last action
+	tracing   bool
+	since     []string // what followed from the last action, if tracing
+	visit     func(*system)
+	exact     bool // systems that differ in what may still go wrong are all visited: see seen
 
 	// Mistakes made on purpose, to see that they are found.
 	mute    func(*engine.Request) bool             // whether a request is not sent
@@ -109,7 +109,7 @@ func (e *explorer) start() *system {
 		extends: e.extends, closes: e.closes, ticks: e.ticks}}
 	for range e.names {
 		at := site{s: newServer()}
-		if !e.fold {
+		if !e.normalize {
 			at.raw = &raw{now: now}
 		}
 		x.sites = append(x.sites, at)
@@ -229,7 +229,7 @@ func (e *explorer) actions(x *system) []action {
 	if x.ticks > 0 && !slices.ContainsFunc(x.procs, overdue) {
 		list = append(list, action{do: pass})
 	}
-	if e.fold && x.ticks == unlimited && x.used() && x.over() && x.idle() {
+	if e.normalize && x.ticks == unlimited && x.used() && x.over() && x.idle() {
 		list = append(list, action{do: expire})
 	}
 	return list
@@ -253,7 +253,7 @@ func (x *system) idle() bool {
 	return !slices.ContainsFunc(x.sites, func(at site) bool { return !at.s.idle(x.now()) })
 }
 
-// over reports whether no process has anything to do with the lock, and nothing is under way.
+// over reports whether no process has anything to do with the lock, and nothing is in flight.
 func (x *system) over() bool {
 	for _, n := range x.procs {
 		p := n.p
@@ -318,7 +318,7 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 	}
 }
 
-// busy reports whether a call of an owner is under way.
+// busy reports whether a call of an owner is in flight.
 func (p *process) busy(handle uint64) bool {
 	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
 		return h.Owner.Handle == handle && h.State() < engine.Failed
@@ -473,7 +473,7 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if err := e.releasedInTime(x, i, f, res); err != nil {
 		return err
 	}
-	if f.R.Buries() && !x.sites[siteOf(&f.R.Request)].s.undone {
+	if f.R.ReleasesStale() && !x.sites[siteOf(&f.R.Request)].s.undone {
 		e.flaw = cmp.Or(e.flaw, errors.New("a claim is released once more that has not come back"))
 	}
 	if how == twice {
@@ -559,7 +559,7 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 	q, text := e.request(i, r)
 	ended := x.procs[i].p.knownFate(uint64(q.of.number)).Ended
 	var res *result
-	if at := x.sites[siteOf(r)]; e.fold {
+	if at := x.sites[siteOf(r)]; e.normalize {
 		if len(x.sites) > 1 {
 			at.s = at.s.clone()
 			at.s.floor = x.latest()
@@ -580,7 +580,7 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 	at := &x.sites[siteOf(r)]
 	at.s = res.server
-	if !e.fold {
+	if !e.normalize {
 		at.raw = res.raw
 		for k := range x.sites { // they have one clock
 			if x.sites[k].raw.now < at.raw.now {
@@ -753,7 +753,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 	return e.unknown(x, l, known)
 }
 
-// counting reports whether a request is under way that sets the count of a claim.
+// counting reports whether a request is in flight that sets the count of a claim.
 func (x *system) counting(i int, n uint64) bool {
 	number := fmt.Sprintf("%012d", n)
 	for _, r := range x.procs[i].p.Copies {
@@ -765,7 +765,7 @@ func (x *system) counting(i int, n uint64) bool {
 }
 
 // unknown checks that whoever has the lock, or waits for it, is known to a process, or to a request that is
-// under way.
+// in flight.
 func (e *explorer) unknown(x *system, l *model.Lock, known map[model.Claim]bool) error {
 	check := func(c model.Claim) error {
 		i := c.Owner >> 4
@@ -822,7 +822,7 @@ func (r *raw) key() string {
 
 // canonical returns the one system of all that differ in names alone, and its key.
 func (e *explorer) canonical(x *system) (*system, string) {
-	if !e.fold {
+	if !e.normalize {
 		return x, x.key()
 	}
 	x = x.clone()
@@ -1121,7 +1121,7 @@ func (e *explorer) describe(x *system, a action) string {
 		for _, n := range m.Granted {
 			parts = append(parts, fmt.Sprintf("%d has the lock", n))
 		}
-		for _, n := range m.Look {
+		for _, n := range m.AskAgain {
 			parts = append(parts, fmt.Sprintf("%d is to look", n))
 		}
 		for _, n := range m.Dropped {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A trace is a start and what happens from there, in words, and without folding: so that an owner, a claim or
+// A trace is a start and what happens from there, in words, and not normalized: so that an owner, a claim or
 // a request has one name throughout.
 type trace struct {
 	setup
@@ -138,7 +138,7 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 		return nil, err
 	}
 	m.several = s.names > 1
-	e := &explorer{machine: m, setup: s, fold: true, ids: ids{}, nodes: map[fingerprint]*node{},
+	e := &explorer{machine: m, setup: s, normalize: true, ids: ids{}, nodes: map[fingerprint]*node{},
 		changes: map[happening]*change{}, renamed: map[renamed]*node{}, served: map[fair]uint8{},
 		seeds: newSeeds()}
 	for i := range s.owners {
@@ -155,17 +155,17 @@ func newExplorer(sources scripts, s setup) (*explorer, error) {
 func (e *explorer) retrace(way []uint16, flaw error, fair bool) trace {
 	t := trace{setup: e.setup}
 	x := e.start()
-	folded, _ := e.canonical(x)
+	normalized, _ := e.canonical(x)
 	for _, via := range way {
-		next, _ := e.take(folded, e.actions(folded)[via])
+		next, _ := e.take(normalized, e.actions(normalized)[via])
 		var key string
-		folded, key = e.canonical(next)
+		normalized, key = e.canonical(next)
 		x = e.step(&t, x, func(y *system, err error) bool {
 			if err != nil {
 				return false
 			}
 			y, k := e.canonical(y)
-			return k == key && y.budget == folded.budget
+			return k == key && y.budget == normalized.budget
 		})
 	}
 	if fair {

@@ -36,35 +36,35 @@ type bug struct {
 	trace trace
 }
 
-// A walk goes to every X that can be reached from one, those with the shortest way first. A V says how one X
-// leads to another.
+// A walk visits every X that can be reached from a first one, in the order of their distance. A V is a step
+// from one X to another.
 type walk[X, V any] struct {
 	limits
 	progress io.Writer     // or nil
 	visit    func(X)       // sees each X; or nil
-	rest     func(*report) // is called from time to time: to add to the report, and to tidy up
+	tidy     func(*report) // is called regularly: it completes the report, and frees memory
 
 	report report
 	steps  []step[V]
-	next   []place[X] // to go on from
+	next   []reached[X] // to be expanded
 	kinds  map[string]bool
 }
 
-// A step is how an X was reached first.
+// A step says how an X was reached for the first time.
 type step[V any] struct {
 	parent int32 // -1 for the first
 	via    V
 }
 
-// A place is an X with its step.
-type place[X any] struct {
+// A reached is an X with its step.
+type reached[X any] struct {
 	x  X
 	at int32
 }
 
-// from goes on from each X with expand, which calls reach for what the X leads to, and found for what is
-// wrong.
-func (w *walk[X, V]) from(first X, expand func(at int32, x X)) report {
+// run calls expand for each X that is reached. expand calls reach for each X that its argument leads to, and
+// found for each error.
+func (w *walk[X, V]) run(first X, expand func(at int32, x X)) report {
 	began := time.Now()
 	said, r := began, &w.report
 	stop := func() bool {
@@ -83,7 +83,7 @@ func (w *walk[X, V]) from(first X, expand func(at int32, x X)) report {
 					w.next = append(w.next, frontier[i:]...)
 					break
 				}
-				w.rest(r)
+				w.tidy(r)
 				if w.progress != nil && time.Since(said) > 5*time.Second {
 					said = time.Now()
 					r.States, r.Time = len(w.steps), time.Since(began)
@@ -91,13 +91,13 @@ func (w *walk[X, V]) from(first X, expand func(at int32, x X)) report {
 				}
 			}
 			expand(p.at, p.x)
-			frontier[i] = place[X]{}
+			frontier[i] = reached[X]{}
 		}
 		if len(w.next) > 0 {
 			r.Depth++
 		}
 	}
-	w.rest(r)
+	w.tidy(r)
 	r.States, r.Complete, r.Time = len(w.steps), len(w.next) == 0, time.Since(began)
 	return *r
 }
@@ -106,14 +106,15 @@ func (w *walk[X, V]) from(first X, expand func(at int32, x X)) report {
 func (w *walk[X, V]) reach(parent int32, via V, x X) int32 {
 	at := int32(len(w.steps))
 	w.steps = append(w.steps, step[V]{parent, via})
-	w.next = append(w.next, place[X]{x, at})
+	w.next = append(w.next, reached[X]{x, at})
 	if w.visit != nil {
 		w.visit(x)
 	}
 	return at
 }
 
-// found reports what is wrong, each kind of it only once. trace gets the way to the step at.
+// found adds an error to the report, each kind of error once. trace gets the steps from the first X to the
+// one at which the error was found.
 func (w *walk[X, V]) found(at int32, flaw error, trace func(way []V) trace) {
 	if w.kinds[kindOf(flaw)] {
 		return

@@ -251,8 +251,8 @@ func (m *mint) force() {
 		m.must(m.witness.ForceUnlock(context.Background(), name))
 		m.lossy()
 	}
-	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended. If the
-	// server lost its data before, tokens would start again from the clock.
+	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended. If
+	// the server lost its data before, tokens would start again from the clock.
 	m.pass(m.plan.Delegate)
 }
 

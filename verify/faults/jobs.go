@@ -83,7 +83,7 @@ func (w *worker) start(j job) {
 	}
 }
 
-// await waits until somebody holds a lock.
+// await waits until someone holds a lock.
 func (w *worker) await(name string) {
 	for w.ctx.Err() == nil {
 		if s, err := w.rw.Inspect(w.ctx, name); err == nil && s.Mode != rwlock.None {

@@ -48,7 +48,7 @@ type mint struct {
 	bank    *bank.Server
 	witness *rwlock.RWLock
 	names   []string
-	broken  []*node // by the fault under way
+	broken  []*node // by the fault in flight
 }
 
 // newMint starts everything; it ends with the test.
@@ -146,7 +146,7 @@ func (m *mint) work(n int) {
 	m.await(30*time.Second+20*m.lease, "the workers work", func() bool { return m.Acquired >= n })
 }
 
-// progress waits until somebody has got each lock again, and returns how long that took. A lock that is
+// progress waits until someone has got each lock again, and returns how long that took. A lock that is
 // delegated may be used by one process only: after a lease, it is enough that nobody waits for it.
 func (m *mint) progress(within time.Duration) time.Duration {
 	m.tb.Helper()

@@ -32,7 +32,7 @@ type rig struct {
 	events  []history.Event
 	known   history.Known
 	strikes []strike
-	last    map[string]time.Time // when somebody last got a lock
+	last    map[string]time.Time // when someone last got a lock
 	asked   map[[2]int]history.Event
 	changed chan struct{} // closed at each event
 	summary
@@ -194,7 +194,7 @@ func (r *rig) poll(d time.Duration, what string, ok func() bool) {
 	}
 }
 
-// strikesNow notes that a fault begins, or that the one under way has struck by now.
+// strikesNow notes that a fault begins, or that the one in flight has struck by now.
 func (r *rig) strikesNow(fault string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +205,7 @@ func (r *rig) strikesNow(fault string) {
 	r.strikes[len(r.strikes)-1].at = time.Now()
 }
 
-// struckOver notes that the fault under way is over.
+// struckOver notes that the fault in flight is over.
 func (r *rig) struckOver() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

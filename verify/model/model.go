@@ -85,7 +85,7 @@ const (
 	NotThere Outcome = iota
 	ReleasedNow
 	ReleasedBefore
-	Either // NotThere or ReleasedNow: its lease had run out, but nobody had followed. Settle notes which
+	Either // NotThere or ReleasedNow: its lease had run out, but nobody had followed. NoteReleased notes which
 )
 
 func (l *Lock) ms() int64 { return l.Now / 1000 }
@@ -229,7 +229,7 @@ func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool, within Claim) Answ
 	return Blocked
 }
 
-// crowded reports whether one that tries has somebody in its way: a hold, or anyone who waits.
+// crowded reports whether one that tries has someone in its way: a hold, or anyone who waits.
 func (l *Lock) crowded(mode Mode) bool {
 	return l.Writer() != nil || mode == Write && len(l.Holds) > 0 || slices.ContainsFunc(l.Queue, l.Lives)
 }
@@ -280,8 +280,8 @@ func (l *Lock) serveUnlessOutlasted(released Hold) {
 	l.serve()
 }
 
-// Settle notes that a claim whose release came to Either was told that it was released.
-func (l *Lock) Settle(c Claim) { l.Ended[c] = Released }
+// NoteReleased notes that a claim whose release came to Either was told that it was released.
+func (l *Lock) NoteReleased(c Claim) { l.Ended[c] = Released }
 
 // Renew makes a hold live for at least another lease, and reports whether it is there.
 func (l *Lock) Renew(c Claim, lease int64) bool {

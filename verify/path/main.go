@@ -57,7 +57,7 @@ func newLock(addr string) *rwlock.RWLock {
 	return rw
 }
 
-// server prints its address, holds the lock "held", and releases it when somebody waits for it.
+// server prints its address, holds the lock "held", and releases it when someone waits for it.
 func server() {
 	m, err := miniredis.Run()
 	check(err)

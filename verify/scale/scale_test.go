@@ -55,7 +55,7 @@ func predict(p Plan, r *Report) []line {
 	pairs := alive * float64(p.Processes) / cycle
 	hot := pairs * p.HotShare / float64(p.Hot) // of one name, a second
 	// A hot name is a queue with one server: M/G/1. The work is exponential; to hand over takes the release,
-	// its way there, the script, and the message. That is when somebody waits.
+	// its way there, the script, and the message. That is when someone waits.
 	handover := trips + script + cost("unlock", 1).Seconds()
 	service := p.Work.Seconds() + handover
 	load := hot * service

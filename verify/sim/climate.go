@@ -140,7 +140,7 @@ type limits struct {
 	notice    time.Duration // from a loss of data until all holders know of it
 	steady    bool          // nothing happens that a hold which is renewed could be lost by
 	slack     time.Duration // from a call until its request is surely at the server; 0: no bound is known
-	gap       time.Duration // the longest that a lock lies free while somebody waits, after a release
+	gap       time.Duration // the longest that a lock lies free while someone waits, after a release
 	lapse     time.Duration // the same after the loss of a hold
 	unordered bool          // the order of arrival is that of each process
 	overrun   int           // the most writers that enter while a reader waits

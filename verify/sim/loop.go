@@ -123,7 +123,7 @@ func (t *task) kill() {
 	}
 }
 
-// park waits until somebody wakes the task that calls it, but not beyond a time, unless that is zero. It may
+// park waits until someone wakes the task that calls it, but not beyond a time, unless that is zero. It may
 // return for nothing.
 func (l *loop) park(end time.Time) {
 	t := l.current
@@ -150,7 +150,7 @@ func (l *loop) close() {
 
 func (l *loop) newGroup() group { return &loopGroup{loop: l} }
 
-// A loopGroup is tasks that somebody waits for.
+// A loopGroup is tasks that someone waits for.
 type loopGroup struct {
 	loop    *loop
 	running int

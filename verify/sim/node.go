@@ -280,7 +280,7 @@ func (n *node) arm() {
 	n.armed = at
 	late := time.Duration(n.wire.rng.Int64N(int64(500 * time.Microsecond)))
 	n.when(later(n.global(at).Add(late), n.at), func() {
-		if n.armed.Equal(at) { // it was not set anew
+		if n.armed.Equal(at) { // it was not set again
 			n.later(n.tick)
 		}
 	})

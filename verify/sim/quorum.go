@@ -202,7 +202,7 @@ func (c *client) do(fn func(now time.Time)) {
 			c.subscribe(i)
 		}
 	}
-	for _, i := range fx.Deaf {
+	for _, i := range fx.Resubscribe {
 		c.hangUp(i)
 	}
 	at, ok := c.quorum.Next()
@@ -284,7 +284,7 @@ func (c *client) send(r *quorum.Request, tries int) {
 func (m *member) execute(p *Parliament, r *quorum.Request) (any, error) {
 	p.Scripts[r.Script.Name]++
 	if r.Script == scripts.Mark {
-		p.Scripts[fmt.Sprint(r.Ballot.Args[0])]++
+		p.Scripts[fmt.Sprint(r.VoteArgs.Args[0])]++
 	}
 	raw, err := m.run(m.clock(p.at), &r.Request)
 	if err != nil {

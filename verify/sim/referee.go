@@ -25,7 +25,7 @@ type referee struct {
 	Tally
 }
 
-// A line of the log is put into words when somebody reads it.
+// A line of the log is put into words when someone reads it.
 type line struct {
 	at     time.Time
 	format string
@@ -52,7 +52,7 @@ type stay struct {
 	ended bool
 }
 
-// A waiter is a lock call that is under way.
+// A waiter is a lock call that is in flight.
 type waiter struct {
 	call
 	on      process
@@ -206,7 +206,7 @@ func (r *referee) excused(lk *watched, s *stay) bool {
 		(s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
 }
 
-// unsettled reports whether somebody who lost a hold with the data may still believe in it.
+// unsettled reports whether someone who lost a hold with the data may still believe in it.
 func (r *referee) unsettled(lk *watched) bool {
 	for _, s := range lk.stays {
 		if s.believed() && r.excused(lk, s) {

@@ -36,7 +36,7 @@ type stage interface {
 	mute()
 }
 
-// A group is tasks that somebody waits for.
+// A group is tasks that someone waits for.
 type group interface {
 	spawn(fn func())
 	wait(d time.Duration) bool // until all have ended, but not longer
@@ -261,7 +261,7 @@ func (w *world) end() {
 	for _, p := range processes {
 		p.bury()
 	}
-	// What comes late may set the time to live anew.
+	// What comes late may set the time to live again.
 	w.sleep(w.longest + 4*time.Minute + long)
 	if keys := w.mini().Keys(); len(keys) > 0 {
 		w.Violation("orphan: keys remain: %q", keys)
@@ -342,8 +342,9 @@ func (w *world) trouble(rng *rand.Rand) {
 			w.mini().Del(key)
 		}
 	})
-	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended, if it
-	// was dropped, or is back. If the server lost its data before, tokens would start again from the clock.
+	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended, if
+	// it was dropped, or is back. If the server lost its data before, tokens would start again from the
+	// clock.
 	catchUp := func() {
 		if c.Delegates {
 			w.sleep(w.lease)

@@ -28,7 +28,7 @@ func (f *Frame) Kind() string {
 	return strings.ToLower(f.Vals[0])
 }
 
-// IsMessage reports whether a frame is what a subscriber gets when somebody publishes.
+// IsMessage reports whether a frame is what a subscriber gets when someone publishes.
 func (f *Frame) IsMessage() bool { return len(f.Vals) == 3 && f.Kind() == "message" }
 
 // IsScript reports whether a frame is a command that runs a script.

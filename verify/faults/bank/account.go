@@ -94,7 +94,7 @@ func (a *Account) Put(x Access, balances [2]int64) error {
 	return nil
 }
 
-// admit applies the fence, and notes whether somebody wrote since the holder's first step. A read hold's
+// admit applies the fence, and notes whether someone wrote since the holder's first step. A read hold's
 // token is not less than any earlier writer's and less than any later one's: so a writer is out of date as
 // soon as a reader has shown a token that is not less than its own. Without a fence, admit reports whether
 // the access is late, or follows a write that was: whoever has the lock meets what a late holder has written.

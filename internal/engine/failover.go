@@ -20,22 +20,22 @@ func (c *claim) troubled(now time.Time) bool {
 	return c.failures > 0 || !c.asked.IsZero() && now.Sub(c.asked) >= slowReply
 }
 
-// bury releases a claim of this engine that blocks another although it has ended.
-func (e *Engine) bury(now time.Time, lk *lock, id string) {
+// releaseStale releases a claim of this engine that blocks another although it has ended.
+func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 	wire, k, err := protocol.ClaimOf(id)
-	if err != nil || k.Instance != e.instance || lk.burying || e.knows(lk, k) {
+	if err != nil || k.Instance != e.instance || lk.releasingStale || e.knows(lk, k) {
 		return
 	}
 	script := lua.RUnlock
 	if k.Mode == protocol.Write {
 		script = lua.Unlock
 	}
-	lk.burying = true
+	lk.releasingStale = true
 	lk.refs++
 	e.send(now, &Request{
 		Request: protocol.Request{Script: script, Keys: lk.keys, Claim: wire, Channels: e.channels, Again: true},
 		lock:    lk,
-		kind:    buries,
+		kind:    releasesStale,
 	})
 }
 
@@ -48,13 +48,13 @@ func (e *Engine) knows(lk *lock, k protocol.Known) bool {
 	return t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number
 }
 
-// buried takes the reply to the release of a claim that had come back. Other claims may have come back too,
-// so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost its
-// place.
-func (e *Engine) buried(now time.Time, lk *lock, err error) {
-	lk.burying = false
+// staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back
+// too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost
+// its place.
+func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
+	lk.releasingStale = false
 	if err == nil {
-		e.lookAll(now, lk)
+		e.askAllAgain(now, lk)
 	}
 	e.drop(lk)
 }

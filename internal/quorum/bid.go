@@ -9,7 +9,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A phase is the progress of a ballot.
+// A phase is the progress of a bid.
 type phase uint8
 
 const (
@@ -20,9 +20,9 @@ const (
 	closing                 // the votes are being given back
 )
 
-// A ballot collects the votes of the servers for one claim of the engine.
-type ballot struct {
-	order.Link[ballot]
+// A bid collects the votes of the servers for one claim of the engine.
+type bid struct {
+	order.Link[bid]
 	order.Place
 	q       *Quorum
 	lock    *lock
@@ -32,47 +32,47 @@ type ballot struct {
 	mode    protocol.Mode
 	lease   protocol.Lease
 	try     bool
-	under   any     // of a read under a write hold: the ID of the owner's write claim; or nil
-	reader  *ballot // of a read under this write hold, or nil
-	votes   []vote  // by server
+	under   any    // of a read under a write hold: the ID of the owner's write claim; or nil
+	reader  *bid   // of a read under this write hold, or nil
+	votes   []vote // by server
 	phase   phase
 	home    int               // the index of the server, or -1
 	by      engine.Path       // how the vote of the home became known
 	parked  []*engine.Request // requests that wait until the marks are known and allow their leases
 	pending *engine.Request   // the request for the lock that the engine waits for, or nil
 	latest  *engine.Request   // the last request about the claim
-	told    time.Time         // when the engine sent the last request that was answered with "waits"
+	waitsAt time.Time         // when the engine sent the last request that was answered with "waits"
 	wanted  int64             // the token to ask for
-	token   int64             // of the hold; 0 until the ballot is won
+	token   int64             // of the hold; 0 until the bid is won
 
 	collectingSince time.Time
-	patience        time.Time // when the ballot retreats if it has no majority
-	pause           time.Time // when the ballot collects again after a retreat
+	patience        time.Time // when the bid retreats if it has no majority
+	pause           time.Time // when the bid collects again after a retreat
 	attempts        int       // retreats so far
 
 	count *engine.Request // the last request that sets the number of holds
 
-	release *round    // of the release, or withdrawal, that the engine waits for
-	giveUp  time.Time // when the ballot is forgotten without an answer
+	release *fanout   // of the release, or withdrawal, that the engine waits for
+	giveUp  time.Time // when the bid is forgotten without an answer
 }
 
-// newBallot begins the ballot for the claim of a request.
-func (q *Quorum) newBallot(r *engine.Request) *ballot {
+// newBid begins the bid for the claim of a request.
+func (q *Quorum) newBid(r *engine.Request) *bid {
 	view, _ := r.View()
 	q.numbers++
-	b := &ballot{
+	b := &bid{
 		q: q, lock: q.use(r.Keys), claim: r.Claim.ID, number: view.Number, owner: view.Owner, mode: view.Mode,
 		lease: r.Lease, try: r.Try, under: r.Writer, votes: make([]vote, len(q.servers)), home: -1,
 	}
 	b.Tie = q.numbers
-	q.ballots[b.claim] = b
+	q.bids[b.claim] = b
 	q.all.PushBack(b)
 	return b
 }
 
 // park keeps a request until the marks are known and allow its lease. It replaces an earlier parked request
 // of the same kind. The request fails if no majority can vote.
-func (b *ballot) park(now time.Time, r *engine.Request) {
+func (b *bid) park(now time.Time, r *engine.Request) {
 	q := b.q
 	q.readMarks(now)
 	if !q.majorityPossible() {
@@ -90,7 +90,7 @@ func (b *ballot) park(now time.Time, r *engine.Request) {
 
 // unpark handles the parked requests again if the servers are known now, and makes them fail if no majority
 // can vote.
-func (b *ballot) unpark(now time.Time) {
+func (b *bid) unpark(now time.Time) {
 	q := b.q
 	known := q.generation != "" && !q.awaitsMarks()
 	if !known && q.majorityPossible() {
@@ -105,14 +105,14 @@ func (b *ballot) unpark(now time.Time) {
 	}
 }
 
-func (b *ballot) takeParked() (parked []*engine.Request) {
+func (b *bid) takeParked() (parked []*engine.Request) {
 	parked, b.parked = b.parked, nil
 	b.q.parked -= len(parked)
 	return parked
 }
 
 // ask handles the engine's request for the lock, or its heartbeat.
-func (b *ballot) ask(now time.Time, r *engine.Request) {
+func (b *bid) ask(now time.Time, r *engine.Request) {
 	if b.phase == closing {
 		b.q.answer(now, r, protocol.Reply{Refused: true}, nil)
 		return
@@ -136,8 +136,8 @@ func (b *ballot) ask(now time.Time, r *engine.Request) {
 	b.advance(now)
 }
 
-// advance takes every step that the ballot can take now.
-func (b *ballot) advance(now time.Time) {
+// advance takes every step that the bid can take now.
+func (b *bid) advance(now time.Time) {
 	if len(b.parked) > 0 {
 		b.unpark(now)
 	}
@@ -155,7 +155,7 @@ func (b *ballot) advance(now time.Time) {
 
 // askWhereDue asks again on each server where the claim waits, if that is due or the subscription was
 // renewed.
-func (b *ballot) askWhereDue(now time.Time) {
+func (b *bid) askWhereDue(now time.Time) {
 	for i, s := range b.q.servers {
 		v := &b.votes[i]
 		due := v.asked != s.subscriptions || !v.again.IsZero() && !now.Before(v.again)
@@ -166,7 +166,7 @@ func (b *ballot) askWhereDue(now time.Time) {
 }
 
 // fail ends the pending request for the lock, if any, with an error.
-func (b *ballot) fail(now time.Time, err error) {
+func (b *bid) fail(now time.Time, err error) {
 	if r := b.pending; r != nil {
 		b.pending = nil
 		b.q.answer(now, r, protocol.Reply{}, err)
@@ -174,26 +174,26 @@ func (b *ballot) fail(now time.Time, err error) {
 }
 
 // close marks the claim as ending.
-func (b *ballot) close() {
+func (b *bid) close() {
 	if b.phase == won {
 		b.lock.held[b.mode]--
 	}
 	b.phase = closing
 }
 
-// forget removes the ballot from the quorum. Its votes have been given back, or are being given back.
-func (b *ballot) forget() {
+// forget removes the bid from the quorum. Its votes have been given back, or are being given back.
+func (b *bid) forget() {
 	b.close()
 	b.q.timed.Remove(b)
-	if b.q.ballots[b.claim] == b {
-		delete(b.q.ballots, b.claim)
+	if b.q.bids[b.claim] == b {
+		delete(b.q.bids, b.claim)
 		b.q.all.Remove(b)
 		b.q.release(b.lock)
 	}
 }
 
 // due returns when tick has something to do, or zero for never.
-func (b *ballot) due() (at time.Time) {
+func (b *bid) due() (at time.Time) {
 	switch {
 	case b.phase == closing:
 		return b.giveUp
@@ -211,9 +211,9 @@ func (b *ballot) due() (at time.Time) {
 	return at
 }
 
-// schedule updates the ballot's place among those that have something due.
-func (b *ballot) schedule() {
-	if at := b.due(); at.IsZero() || b.q.ballots[b.claim] != b {
+// schedule updates the bid's place among those that have something due.
+func (b *bid) schedule() {
+	if at := b.due(); at.IsZero() || b.q.bids[b.claim] != b {
 		b.q.timed.Remove(b)
 	} else {
 		b.q.timed.Set(b, at)
@@ -221,7 +221,7 @@ func (b *ballot) schedule() {
 }
 
 // tick does what is due: it asks again where the claim waits, retreats, and resumes after a retreat.
-func (b *ballot) tick(now time.Time) {
+func (b *bid) tick(now time.Time) {
 	if b.phase == closing {
 		b.forget()
 		return

@@ -27,7 +27,7 @@ func newPoller(t *testing.T, s testredis.Backend) *poller {
 // asks runs the script of the mark.
 func (p *poller) asks(args ...any) protocol.Mark {
 	p.t.Helper()
-	r := protocol.Request{Script: lua.Mark, Ballot: &protocol.Ballot{Mark: p.mark, Args: args}}
+	r := protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: p.mark, Args: args}}
 	raw, err := p.c.Do(p.t.Context(), append(r.Argv([]any{"EVAL", r.Script.Source}), "")...).Result()
 	require.NoError(p.t, err)
 	m, err := protocol.DecodeMark(raw)
@@ -50,7 +50,7 @@ func (p *poller) votes(of *party, generation string, wanted int64) protocol.Requ
 	if of.mode == protocol.Read {
 		q.Script = lua.RVote
 	}
-	q.Ballot = &protocol.Ballot{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted),
+	q.VoteArgs = &protocol.VoteArgs{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted),
 		ID: p.id}
 	return q
 }
@@ -70,7 +70,7 @@ func TestVotesArePinned(t *testing.T) {
 		w := p.named(protocol.Write, "layout-01AA")
 		q := p.votes(w, "g", someToken)
 		q.Keys, q.Channels, q.Lease = protocol.KeysOf("p", "l"), "p:wake:", protocol.NewLease(30*time.Second)
-		q.Ballot.Mark = protocol.MarkOf("p")
+		q.VoteArgs.Mark = protocol.MarkOf("p")
 		require.Equal(t, []any{
 			"4", "p:{l}", "p:{l}:leases", "p:{l}:queue", "p:mark", w.ID, w.Number, w.Slot, "30000", "p:wake:",
 			"240000", "wait", "", "g", "1763763763763763", p.id,
@@ -219,7 +219,7 @@ func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 	})
 }
 
-// A server leaves its generation only to rest, and under another id: it may have voted for somebody.
+// A server leaves its generation only to rest, and under another id: it may have voted for someone.
 func TestServerKeepsItsGeneration(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
@@ -317,8 +317,8 @@ func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 		"2 h 1000 9"))
 	require.NoError(t, err)
 	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run",
-		Asked: 3,
-		Told:  protocol.Told{Asked: 2, Generation: "h", Longest: time.Second, Top: 9}}, m)
+		Asked:  3,
+		Survey: protocol.Survey{Asked: 2, Generation: "h", Longest: time.Second, Top: 9}}, m)
 	_, err = protocol.Decode(lua.Vote, redis.Nil)
 	require.ErrorIs(t, err, protocol.ErrReply)
 }
@@ -350,13 +350,13 @@ func TestWhatMarksSayIsPassedOn(t *testing.T) {
 		require.Zero(t, p.asks("see", "0", "me").Asked)
 		require.EqualValues(t, 1, p.asks("ask", "0", id).Asked)
 		require.EqualValues(t, 2, p.asks("ask", "0", id).Asked)
-		require.Equal(t, protocol.Told{Asked: 2, Generation: "g", Longest: time.Second, Top: 5},
-			p.asks("tell", "0", id, "2", "g", "1000", "5").Told)
-		require.EqualValues(t, 2, p.asks("tell", "0", id, "1", "h", "1000", "6").Told.Asked, "it comes late")
+		require.Equal(t, protocol.Survey{Asked: 2, Generation: "g", Longest: time.Second, Top: 5},
+			p.asks("tell", "0", id, "2", "g", "1000", "5").Survey)
+		require.EqualValues(t, 2, p.asks("tell", "0", id, "1", "h", "1000", "6").Survey.Asked, "it comes late")
 		require.EqualValues(t, 2, p.asks("ask", "0", "another").Asked)
-		require.EqualValues(t, 2, p.asks("tell", "0", "another", "3", "g", "1000", "5").Told.Asked)
+		require.EqualValues(t, 2, p.asks("tell", "0", "another", "3", "g", "1000", "5").Survey.Asked)
 		m := p.asks("tell", "0", id, "10", "h", "2000", "7")
-		require.Equal(t, protocol.Told{Asked: 10, Generation: "h", Longest: 2 * time.Second, Top: 7}, m.Told)
+		require.Equal(t, protocol.Survey{Asked: 10, Generation: "h", Longest: 2 * time.Second, Top: 7}, m.Survey)
 		require.Equal(t, "g", m.Generation)
 	})
 }

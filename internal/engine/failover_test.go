@@ -68,7 +68,7 @@ func TestReleasedHoldThatIsBackIsReleasedAgain(t *testing.T) {
 }
 
 // A claim of the engine that stands in the way rightly is not released: one that is held, one whose call
-// waits for the reply, one whose release is under way, and one of another engine.
+// waits for the reply, one whose release is in flight, and one of another engine.
 func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
@@ -139,7 +139,7 @@ func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
-	deaf, stranger := false, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9,
+	suspicion, stranger := false, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9,
 		engine.Owner{Handle: 1}))
 	for i := range 10 {
 		name := string(rune('a' + i))
@@ -162,10 +162,10 @@ func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
 		d.now = d.now.Add(100 * time.Millisecond)
 		d.Tick(d.now)
 		fx := d.flush()
-		deaf = deaf || fx.Relisten
+		suspicion = suspicion || fx.Relisten
 		d.Replied(d.now, r, protocol.Reply{Token: int64(i + 1), Before: true}, nil)
 	}
-	require.True(t, deaf)
+	require.True(t, suspicion)
 }
 
 // A reply to a request that was sent before a claim ended names it rightly: nothing has come back.

@@ -37,7 +37,7 @@ func (e *Engine) Views() []View {
 
 func (c *claim) view() View {
 	return View{
-		Name: c.lock.name, Number: c.number, Owner: c.tenure.owner, Mode: c.mode, State: c.state, Token: c.token,
+		Name: c.lock.name, Number: c.number, Owner: c.ownership.owner, Mode: c.mode, State: c.state, Token: c.token,
 		Sent: c.sent, Deadline: c.deadline,
 		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence, Lent: c.lent > 0,
 	}
@@ -51,8 +51,8 @@ func (r *Request) View() (View, bool) {
 	return r.claim.view(), true
 }
 
-// Buries reports whether a request releases a claim that has ended, and came back.
-func (r *Request) Buries() bool { return r.kind == buries }
+// ReleasesStale reports whether a request releases a claim that has ended, and came back.
+func (r *Request) ReleasesStale() bool { return r.kind == releasesStale }
 
 // ClaimNumber returns the number of a hold's claim, or of the last claim that a call has asked for; 0 if
 // there is none.
@@ -79,21 +79,21 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 		next := e.timeline.Due(c)
 		up(&next)
 		e.timeline.Set(c, next)
-		up(&c.look)
+		up(&c.askAgain)
 		up(&c.retry)
 		up(&c.recount.retry)
 	}
 	e.timeline.Sort()
-	if e.deaf.number != 0 {
-		up(&e.deaf.at)
+	if e.suspicion.number != 0 {
+		up(&e.suspicion.at)
 	}
 }
 
-// Fold removes differences that do not affect what the engine does from now on, so that engines that will do
-// the same are equal. Durations in events and the texts of errors are such differences. holds and requests
-// are those that may be passed to the engine again. several says whether there may be locks of more than one
-// name. The engine must have been Coarsened and flushed.
-func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several bool) {
+// Normalize removes differences that do not affect what the engine does from now on, so that engines that
+// will do the same are equal. Durations in events and the texts of errors are such differences. holds and
+// requests are those that may be passed to the engine again. several says whether there may be locks of more
+// than one name. The engine must have been Coarsened and flushed.
+func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, several bool) {
 	claims := e.timeline.All()
 	for _, r := range requests {
 		if !several {
@@ -107,13 +107,13 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several
 		if h.claim != nil {
 			claims = append(claims, h.claim)
 		}
-		h.fold(now)
+		h.normalize(now)
 	}
 	for _, c := range claims {
 		for _, h := range c.holds {
-			h.fold(now)
+			h.normalize(now)
 		}
-		e.foldClaim(now, c, requests, several)
+		e.normalizeClaim(now, c, requests, several)
 	}
 	for _, r := range requests {
 		if r.kind != forces {
@@ -135,7 +135,7 @@ func (e *Engine) Fold(now time.Time, holds []*Hold, requests []*Request, several
 	}
 }
 
-func (h *Hold) fold(now time.Time) {
+func (h *Hold) normalize(now time.Time) {
 	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
 	// the latter matters to calls that wait for replicas alone
 	h.path, h.confirmBy = 0, time.Time{}
@@ -153,7 +153,7 @@ func (h *Hold) fold(now time.Time) {
 	}
 }
 
-func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several bool) {
+func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, several bool) {
 	if c.state == Over {
 		*c = claim{state: Over, slot: -1, vertex: c.vertex}
 		return
@@ -164,8 +164,8 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 	}
 	c.obstacle = protocol.Obstacle{}
 	c.err = nil
-	c.attempt.fold(c.state == Ending)
-	c.recount.fold(false)
+	c.attempt.normalize(c.state == Ending)
+	c.recount.normalize(false)
 	if !c.answered.IsZero() {
 		if e.listening.IsZero() || e.listening.Before(c.answered) {
 			c.answered = now
@@ -189,17 +189,17 @@ func (e *Engine) foldClaim(now time.Time, c *claim, requests []*Request, several
 	if c.state == Ending {
 		c.sent, c.granted, c.brief, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
 	}
-	c.foldSequences(requests)
+	c.normalizeSequences(requests)
 	if c.last != nil {
 		c.last.sequence = 0
 	}
 }
 
-// foldSequences forgets sequence numbers that no request or hold of the claim can be compared with any more.
-// Later numbers are greater.
-func (c *claim) foldSequences(requests []*Request) {
-	overtaken := false // a request for a lease, sent before the lease was shortened, is under way
-	counting := false  // a request that is not newer than the last that was confirmed is under way
+// normalizeSequences forgets sequence numbers that no request or hold of the claim can be compared with any
+// more. Later numbers are greater.
+func (c *claim) normalizeSequences(requests []*Request) {
+	overtaken := false // a request for a lease, sent before the lease was shortened, is in flight
+	counting := false  // a request that is not newer than the last that was confirmed is in flight
 	for _, r := range requests {
 		if r.claim == c {
 			lease := r.kind == asks || r.kind == renews
@@ -236,8 +236,8 @@ func (c *claim) foldSequences(requests []*Request) {
 	}
 }
 
-// fold removes differences between attempts. Only a claim that ends counts more failures than the first.
-func (a *attempt) fold(counts bool) {
+// normalize removes differences between attempts. Only a claim that ends counts more failures than the first.
+func (a *attempt) normalize(counts bool) {
 	if most := 1; !counts {
 		a.failures = min(a.failures, most)
 	}

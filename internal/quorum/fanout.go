@@ -9,21 +9,21 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A round is a request of the engine that several servers are asked to carry out, and that a majority
+// A fanout is a request of the engine that several servers are asked to carry out, and that a majority
 // decides: a renewal, a change of the number of holds, a release, ForceUnlock or Inspect.
-type round struct {
+type fanout struct {
 	kind    kind            // of the requests to the servers
 	request *engine.Request // the request that it answers; nil for Inspect
-	ballot  *ballot         // of a release, or a change of the number of holds
+	bid     *bid            // of a release, or a change of the number of holds
 	view    *Inspection     // of Inspect
 	home    int             // a server whose answer is awaited, since it lets in the next claim; or -1
 	answers []answer        // by server
-	asked   []*Request      // by server, of a round to all
+	asked   []*Request      // by server, of a fan-out to all
 	err     error           // of a failed request, preferably one that is not temporary
 	over    bool
 }
 
-// An answer is the state of one request of a round.
+// An answer is the state of one request of a fan-out.
 type answer uint8
 
 const (
@@ -34,12 +34,12 @@ const (
 	failed
 )
 
-func (q *Quorum) newRound(k kind, r *engine.Request) *round {
-	return &round{kind: k, request: r, home: -1, answers: make([]answer, len(q.servers))}
+func (q *Quorum) newFanout(k kind, r *engine.Request) *fanout {
+	return &fanout{kind: k, request: r, home: -1, answers: make([]answer, len(q.servers))}
 }
 
 // counted records a server's answer.
-func (q *Quorum) counted(now time.Time, x *round, i int, reply protocol.Reply, err error) {
+func (q *Quorum) counted(now time.Time, x *fanout, i int, reply protocol.Reply, err error) {
 	switch {
 	case err != nil:
 		x.answers[i] = failed
@@ -54,7 +54,7 @@ func (q *Quorum) counted(now time.Time, x *round, i int, reply protocol.Reply, e
 	q.decide(now, x)
 }
 
-// decide ends a round if the outcome is known.
+// decide ends a fan-out if the outcome is known.
 //
 //   - Done: a majority has done it, and the home has answered or is suspected.
 //   - Not there: so many servers have no vote for the claim that the others are not a majority.
@@ -62,7 +62,7 @@ func (q *Quorum) counted(now time.Time, x *round, i int, reply protocol.Reply, e
 //
 // A request to all servers, or a withdrawal, waits for every server that is not suspected. A release does not
 // wait for suspected servers: their votes end with their leases.
-func (q *Quorum) decide(now time.Time, x *round) {
+func (q *Quorum) decide(now time.Time, x *fanout) {
 	if x.over {
 		return
 	}
@@ -76,7 +76,7 @@ func (q *Quorum) decide(now time.Time, x *round) {
 		}
 	}
 	release := x.kind == givesBack
-	withdrawal := release && x.ballot.token == 0
+	withdrawal := release && x.bid.token == 0
 	held := len(x.answers) - n[unasked] - n[lacking] // servers that may have a vote
 	code, fails := protocol.Done, false
 	switch {
@@ -104,8 +104,8 @@ func (q *Quorum) decide(now time.Time, x *round) {
 	var err error
 	switch {
 	case !fails:
-	case x.kind == counts && x.ballot.seekAll(now):
-		err = fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next round has those votes
+	case x.kind == counts && x.bid.seekAll(now):
+		err = fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes
 	case x.err != nil && !protocol.Passing(x.err):
 		err = x.err
 	default:
@@ -116,24 +116,24 @@ func (q *Quorum) decide(now time.Time, x *round) {
 		q.inspected(x.view, err)
 		return
 	case release && err == nil:
-		x.ballot.forget()
+		x.bid.forget()
 	}
 	q.answer(now, x.request, protocol.Reply{Code: code}, err)
 }
 
 // broadcast sends a renewal, or a change of the number of holds, to all servers that have voted for the
 // claim, even suspected ones. A renewal also asks the other servers for their votes. These votes do not count
-// in this round: if the majority depended on them, another claim may have had the lock in between.
-func (b *ballot) broadcast(now time.Time, r *engine.Request) {
+// in this fan-out: if the majority depended on them, another claim may have had the lock in between.
+func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	q := b.q
 	if b.phase != won {
 		q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 		return
 	}
 	b.latest = r
-	x := q.newRound(renews, r)
+	x := q.newFanout(renews, r)
 	if r.Script == lua.Reenter {
-		x.kind, x.ballot, b.count = counts, b, r
+		x.kind, x.bid, b.count = counts, b, r
 	}
 	for i, s := range q.servers {
 		switch v := &b.votes[i]; {
@@ -154,8 +154,8 @@ func (b *ballot) broadcast(now time.Time, r *engine.Request) {
 const mostConfirming = 4
 
 // confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim. If
-// too many such requests are unanswered, this round goes on without the server.
-func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Request) {
+// too many such requests are unanswered, this fan-out goes on without the server.
+func (b *bid) confirm(now time.Time, i int, k kind, x *fanout, r *engine.Request) {
 	v := &b.votes[i]
 	if b.q.servers[i].suspected && v.confirming >= mostConfirming {
 		v.recount = v.recount || k == counts
@@ -170,14 +170,14 @@ func (b *ballot) confirm(now time.Time, i int, k kind, x *round, r *engine.Reque
 	if k == counts {
 		v.entered = true
 	}
-	b.q.send(now, i, &Request{Request: copied, kind: k, ballot: b, number: v.number, lease: r.Lease.Duration,
-		round: x, lock: b.lock})
+	b.q.send(now, i, &Request{Request: copied, kind: k, bid: b, number: v.number, lease: r.Lease.Duration,
+		fanout: x, lock: b.lock})
 }
 
 // recover asks a server for its vote for a claim that holds the lock, if the server has not voted or has lost
 // its vote. The claim waits in the server's queue: a hold with the votes of a bare majority would be lost
 // with one of these servers.
-func (b *ballot) recover(now time.Time, i int, lease protocol.Lease) {
+func (b *bid) recover(now time.Time, i int, lease protocol.Lease) {
 	if w := b.writer(); w != nil && w.votes[i].state != cast {
 		return
 	}
@@ -189,7 +189,7 @@ func (b *ballot) recover(now time.Time, i int, lease protocol.Lease) {
 
 // seek asks a server for a vote that the hold lacks, unless it has asked within probeEvery. It reports
 // whether the vote may come.
-func (b *ballot) seek(now time.Time, i int) bool {
+func (b *bid) seek(now time.Time, i int) bool {
 	v, s := &b.votes[i], b.q.servers[i]
 	if v.state == absent && s.usable(b.q) && now.Sub(v.sought) >= probeEvery {
 		b.recover(now, i, b.lease)
@@ -198,16 +198,16 @@ func (b *ballot) seek(now time.Time, i int) bool {
 }
 
 // seekAll seeks all votes that the hold lacks, and reports whether one may come.
-func (b *ballot) seekAll(now time.Time) (may bool) {
+func (b *bid) seekAll(now time.Time) (may bool) {
 	for i := range b.votes {
 		may = b.seek(now, i) || may
 	}
 	return may
 }
 
-// settleLateVote handles a server's answer after the ballot was won. If the answer is a vote, the server gets
+// handleLateVote handles a server's answer after the bid was won. If the answer is a vote, the server gets
 // the number of holds. If the claim would have to wait, it waits.
-func (b *ballot) settleLateVote(now time.Time, i int, number uint64) {
+func (b *bid) handleLateVote(now time.Time, i int, number uint64) {
 	if b.phase != won {
 		return
 	}
@@ -221,7 +221,7 @@ func (b *ballot) settleLateVote(now time.Time, i int, number uint64) {
 
 // confirmed handles the reply to a renewal, or to a change of the number of holds.
 func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
-	b := r.ballot
+	b := r.bid
 	v := &b.votes[s.index]
 	if v.number == r.number {
 		v.confirming--
@@ -238,25 +238,25 @@ func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.
 			b.confirm(now, s.index, counts, nil, b.count)
 		}
 	}
-	if r.round != nil {
-		q.counted(now, r.round, s.index, reply, err)
+	if r.fanout != nil {
+		q.counted(now, r.fanout, s.index, reply, err)
 	}
 }
 
 // askAll sends each server the request that request returns for it. It also requests unknown marks: they
 // decide which server is the home of a name, and how many servers vote.
-func (q *Quorum) askAll(now time.Time, x *round, request func(i int) *Request) {
+func (q *Quorum) askAll(now time.Time, x *fanout, request func(i int) *Request) {
 	q.readMarks(now)
 	for i := range q.servers {
 		r := request(i)
-		r.kind, r.round = x.kind, x
+		r.kind, r.fanout = x.kind, x
 		x.asked = append(x.asked, r)
 		q.send(now, i, r)
 	}
 }
 
-// cancel removes those requests of a round to all servers that were not sent yet.
-func (q *Quorum) cancel(x *round) {
+// cancel removes those requests of a fan-out to all servers that were not sent yet.
+func (q *Quorum) cancel(x *fanout) {
 	for _, r := range x.asked {
 		if !r.sent.IsZero() {
 			continue
@@ -273,7 +273,7 @@ func (q *Quorum) cancel(x *round) {
 // request drops later holds.
 func (q *Quorum) force(now time.Time, r *engine.Request) {
 	lk := q.use(r.Keys)
-	q.askAll(now, q.newRound(forces, r), func(i int) *Request {
+	q.askAll(now, q.newFanout(forces, r), func(i int) *Request {
 		q.numbers++
 		slot := lk.slots[i].take()
 		lk.refs++
@@ -292,7 +292,7 @@ func (q *Quorum) forced(now time.Time, r *Request, reply protocol.Reply, err err
 		r.lock.slots[r.Server].put(r.slot)
 	}
 	q.release(r.lock)
-	q.counted(now, r.round, r.Server, reply, err)
+	q.counted(now, r.fanout, r.Server, reply, err)
 }
 
 // An Inspection is a call that reads what the servers know of a lock.
@@ -308,7 +308,7 @@ type Inspection struct {
 // Inspect asks all servers what they know of a lock.
 func (q *Quorum) Inspect(now time.Time, name string, tag any) {
 	lk := q.use(protocol.KeysOf(q.prefix, name))
-	x := q.newRound(inspects, nil)
+	x := q.newFanout(inspects, nil)
 	x.view = &Inspection{Tag: tag, lock: lk, states: make([]*protocol.State, len(q.servers))}
 	q.askAll(now, x, func(int) *Request {
 		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: lk.keys}}
@@ -318,9 +318,9 @@ func (q *Quorum) Inspect(now time.Time, name string, tag any) {
 // viewed handles the reply to Inspect.
 func (q *Quorum) viewed(now time.Time, r *Request, state *protocol.State, err error) {
 	if err == nil {
-		r.round.view.states[r.Server] = state
+		r.fanout.view.states[r.Server] = state
 	}
-	q.counted(now, r.round, r.Server, protocol.Reply{}, err)
+	q.counted(now, r.fanout, r.Server, protocol.Reply{}, err)
 }
 
 // inspected ends an Inspection.

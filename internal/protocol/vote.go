@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A Ballot is the additional part of a request to the servers of a quorum.
-type Ballot struct {
+// A VoteArgs is the additional part of a request to the servers of a quorum.
+type VoteArgs struct {
 	Mark       any   // the key of the server's mark, a string
 	Generation any   // of Vote and RVote: that of the mark, a string
-	ID         any   // likewise
+	ID         any   // of Vote and RVote: that of the mark, a string
 	Wanted     any   // of Vote and RVote: the token that is wanted, as TokenArg returns it
 	Args       []any // of Mark
 }
@@ -57,13 +57,13 @@ type Mark struct {
 	Now        int64         // µs of the server's clock
 	Run        string        // of the server process; "" if it is not known
 	Asked      int64         // how often clients have asked what the others' marks say
-	Told       Told
+	Survey     Survey
 }
 
-// Told is what a client has found in the marks of a majority of one generation. It read them after Asked
+// Message is what a client has found in the marks of a majority of one generation. It read them after Asked
 // questions had been counted.
-type Told struct {
-	Asked      int64 // 0 if nothing was told
+type Survey struct {
+	Asked      int64 // 0 if there is none
 	Generation string
 	Longest    time.Duration
 	Top        int64
@@ -83,7 +83,7 @@ func DecodeMark(reply any) (Mark, error) {
 	now, ok5 := v[5].(string)
 	run, ok6 := v[6].(string)
 	asked, ok7 := v[7].(int64)
-	told, ok8 := v[8].(string)
+	survey, ok8 := v[8].(string)
 	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 || !ok8 || id == "" {
 		return Mark{}, badReply(reply)
 	}
@@ -98,12 +98,12 @@ func DecodeMark(reply any) (Mark, error) {
 	if m.Now, err = strconv.ParseInt(now, 10, 64); err != nil {
 		return Mark{}, badReply(reply)
 	}
-	if told != "" {
-		if _, err = fmt.Sscanf(told, "%d %s %d %d", &m.Told.Asked, &m.Told.Generation, &longest,
-			&m.Told.Top); err != nil {
+	if survey != "" {
+		if _, err = fmt.Sscanf(survey, "%d %s %d %d", &m.Survey.Asked, &m.Survey.Generation, &longest,
+			&m.Survey.Top); err != nil {
 			return Mark{}, badReply(reply)
 		}
-		m.Told.Longest = leaseInUse(longest)
+		m.Survey.Longest = leaseInUse(longest)
 	}
 	return m, nil
 }
