@@ -45,7 +45,7 @@ func (e *Env) hammer(ctx context.Context, goroutines int, span time.Duration,
 }
 
 // together has goroutines repeat op until the time is over. The context that op gets ends with the time, for
-// it to end its waits: an error of op's after that is no failure.
+// it to end its waits: an error of op's after that is not a failure.
 func together(ctx context.Context, goroutines int, span time.Duration,
 	op func(waiting context.Context, g int) error) (outcome, error) {
 	o := outcome{turns: make([]float64, goroutines)}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// footprint measures the memory that a name takes at the server, and for how long.
+// footprint measures the memory that a name takes on the server, and for how long.
 func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	const waiters, processes = 100, 10
 	m := Metrics{}

@@ -258,7 +258,7 @@ func quorumTargetsOver(n int) []Target {
 			figure("quorum-frozen", n, AgainstWell)),
 		atMost(1.1, "× the others alone", fmt.Sprintf("p99 of a call, %d of %d servers frozen", n/2, n),
 			figure("quorum-frozen", n, P99AgainstFew)),
-		atMost(1, "requests/s", "1,000 idle waiters: at each server but the home"+servers,
+		atMost(1, "requests/s", "1,000 idle waiters: on each server but the home"+servers,
 			figure("quorum-waiters", n, OtherRequests)),
 	}
 }

@@ -59,7 +59,7 @@ func (r *report) markdown(drawn []*chart) string {
 	p("```sh\n%s\n```", r.command)
 
 	p("## What a user sees")
-	p("The [contenders](#contenders) are described below. The bare mutex and the floor are no libraries: the one is the least that is " +
+	p("The [contenders](#contenders) are described below. The bare mutex and the floor are not libraries: the one is the least that is " +
 		"called a lock, and the other shows what client and server could do at most.")
 	for _, scene := range scenes {
 		t := scene.table(r.results)

@@ -55,7 +55,7 @@ const (
 	// server time, in relation to a pair on a name that nobody else reads, in the same turn
 	AgainstNone Metric = "× among none"
 
-	// The bytes that the keys of one name take at the server.
+	// The bytes that the keys of one name take on the server.
 	HeldWriting Metric = "held for writing B"
 	HeldReading Metric = "held for reading B"
 	PerWaiter   Metric = "per waiter B"

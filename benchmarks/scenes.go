@@ -71,8 +71,8 @@ var scenes = []*scene{
 		[]series{{"write", figure("write-pair", 0, Latency)}, {"read", figure("read-pair", 0, Latency)}},
 		column{"write, µs", figure("write-pair", 0, Latency)},
 		column{"read, µs", figure("read-pair", 0, Latency)}),
-	newScene("footprint", "What a lock takes and leaves behind", "Bytes of one name at the server", "bytes",
-		"The bytes are those of the name's keys at the server. A name that was used once leaves some of them there for the given time "+
+	newScene("footprint", "What a lock takes and leaves behind", "Bytes of one name on the server", "bytes",
+		"The bytes are those of the name's keys on the server. A name that was used once leaves some of them there for the given time "+
 			"after its lease.",
 		[]series{
 			{"held for writing", figure("footprint", 0, HeldWriting)},

@@ -318,7 +318,7 @@ var workloads = []*Workload{
 		Columns: []Metric{ClientCPU, ServerCPU, RequestRate, Mutex},
 		Run:     renewal, Open: watched,
 	}, {
-		Name: "footprint", Title: "Memory at the server for one name",
+		Name: "footprint", Title: "Memory on the server for one name",
 		About: "MEMORY USAGE, summed over the keys that contain the name: while it is held, for each of 100 waiters, after one pair, and " +
 			"after one pair by each of 10 processes. \"stays\" is the time to live of what one pair left, less the lease of 30 s.",
 		Contenders: without(asking, floor), Rounds: 1,

@@ -82,7 +82,7 @@ type holdJSON struct {
 
 // outerHolds returns the locks that this process was started under. Some may have ended since.
 func outerHolds() (list []holdJSON) {
-	_ = json.Unmarshal([]byte(os.Getenv(holdsVariable)), &list) // what someone else has set is no such list
+	_ = json.Unmarshal([]byte(os.Getenv(holdsVariable)), &list) // what someone else has set is not such a list
 	return list
 }
 

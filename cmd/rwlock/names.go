@@ -15,7 +15,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// checkName refuses what is no name of a lock.
+// checkName returns an error if the text cannot be the name of a lock.
 func checkName(name string) error {
 	if name == "" || len(name) > 1024 {
 		return exitf(exitUsage, "the name of a lock has 1 to 1024 bytes, not %d", len(name))

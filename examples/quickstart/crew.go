@@ -25,7 +25,7 @@ type crew struct {
 type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	doomed bool // its end is no surprise
+	doomed bool // its end is expected
 }
 
 var errTooLong = errors.New("waited too long")

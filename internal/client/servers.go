@@ -167,7 +167,7 @@ func fill(values, list []any) {
 	}
 }
 
-// command returns a request that is no script. The first argument is a key.
+// command returns a request that is not a script. The first argument is a key.
 func command(name string, args ...string) *protocol.Request {
 	r := &protocol.Request{Command: []any{name}, Keys: protocol.Keys{Lock: args[0]}}
 	for _, arg := range args {

@@ -151,7 +151,7 @@ func (r *rig) answer(s *lua.Script) *engine.Request {
 	return q
 }
 
-// use locks and unlocks a name at the server.
+// use locks and unlocks a name on the server.
 func (r *rig) use(name string, m protocol.Mode) {
 	r.t.Helper()
 	h := r.call(engine.Hold{Name: name, Mode: m})
@@ -656,7 +656,7 @@ func TestSpecialCallsGoToTheServer(t *testing.T) {
 	require.Equal(t, w.Owner, r.next(lua.RLock).Hold().Owner)
 }
 
-// A writer among callers that only read has the delegation returned: it waits at the server, behind it. From
+// A writer among callers that only read has the delegation returned: it waits on the server, behind it. From
 // then on the lock is delegated for writing, too.
 func TestWriterEndsAReadDelegation(t *testing.T) {
 	r := newRig(t)
@@ -672,7 +672,7 @@ func TestWriterEndsAReadDelegation(t *testing.T) {
 	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID.(string)[0])
 }
 
-// Where calls of the RWLock itself are in the way at the server, new ones wait for a moment, so that the lock
+// Where calls of the RWLock itself are in the way on the server, new ones wait for a moment, so that the lock
 // can be delegated.
 func TestCallsWaitForThoseAtTheServer(t *testing.T) {
 	r := newRig(t)
@@ -717,7 +717,8 @@ func TestCallsWaitForACrowdAtTheServer(t *testing.T) {
 	}
 }
 
-// Where others are in the way, calls queue at the server at once: who waited in memory would be overtaken.
+// Where others are in the way, calls queue on the server immediately: who waited in memory would be
+// overtaken.
 func TestCallsDoNotWaitWhileOthersAreInTheWay(t *testing.T) {
 	r := newRig(t)
 	r.use("n", protocol.Write)
@@ -787,7 +788,7 @@ func TestReturnOfAnUnknownGrantGivesNothingBack(t *testing.T) {
 	require.Equal(t, allTokens, int(r.next(lua.Return).Used))
 }
 
-// A call that waited in memory, and goes on at the server, is granted the lock there for the lease that it
+// A call that waited in memory, and then waits on the server, is granted the lock there for the lease that it
 // asked for, not for what was left of the delegation, though the reply to its request is lost.
 func TestGrantAfterTheDelegationLastsForItsOwnLease(t *testing.T) {
 	r := newRig(t)
@@ -839,7 +840,7 @@ func TestDelegationThatCameBackIsReturned(t *testing.T) {
 	require.Zero(t, r.sends(lua.Unlock), "the engine does not take it for a claim of its own")
 }
 
-// A call that waits at the server behind the RWLock's own delegation is told of a hold under it.
+// A call that waits on the server behind the RWLock's own delegation is told of a hold under it.
 func TestObstacleIsTheHoldUnderTheDelegation(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Write)

@@ -17,10 +17,10 @@ const (
 	// callerTimeout is how long a caller that sends its own request waits for the reply. With what a busy
 	// program adds, the caller still returns within 50 ms of its context's end.
 	callerTimeout = 30 * time.Millisecond
-	// prompt is what an exchange may take that shows that callers may send. A busy program adds to it: with
-	// less, its callers would not send again once one had waited in vain.
+	// prompt is the longest exchange after which callers may send. A busy program makes exchanges longer: if
+	// prompt were shorter, its callers would never send again after one had waited in vain.
 	prompt = callerTimeout * 2 / 3
-	// trust is for how long callers send after an exchange has shown that they may.
+	// trust is how long callers may send after such an exchange.
 	trust = time.Second
 )
 
@@ -31,7 +31,7 @@ const (
 type callers struct {
 	client  *redis.Client // the copy, or nil
 	may     bool
-	checked time.Time // when that was found out
+	checked time.Time // when an exchange last showed whether they may
 }
 
 // SendFrom sends a request from the goroutine of its caller, which is about to wait for the result until ctx
@@ -66,7 +66,7 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 // singles are memory for the results of callers.
 var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
-// sendsFrom reports whether the caller is to send a request, which then is in flight.
+// sendsFrom reports whether the caller has to send a request. If so, the request counts as in flight.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
 		return false
@@ -78,7 +78,7 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 		d.sending+d.queued() > 0 {
 		return false
 	}
-	// To connect may take long. The connection of an exchange that is just over is still there.
+	// Connecting may take long. The connection of an exchange that has just ended is still open.
 	if now.Sub(d.returned) > patience && d.callers.client.PoolStats().IdleConns == 0 {
 		return false
 	}

@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	// While requests stay without an answer, or fail without one, the client is made to ask for the map of
-	// the cluster this often. By itself it does that only when a server redirects it, and once a minute.
+	// reloadEvery is how often the client requests the map of the cluster while requests get no answer. By
+	// itself, the client does so once a minute, and when a server redirects it.
 	reloadEvery = 250 * time.Millisecond
 	// troubled is for how long that goes on after a request has failed: longer than it takes until it is sent
 	// again.
 	troubled = 2 * time.Second
-	// slow is for how long a request may be in flight before that begins.
+	// slow is how long a request may be in flight before the map is requested.
 	slow = 500 * time.Millisecond
-	// A node that is frozen answers no question for the map either, so others are asked beside it.
+	// mostReloads is the number of requests for the map at a time. A frozen node answers none, so other nodes
+	// are asked meanwhile.
 	mostReloads = 8
 	// A node that was removed from the cluster, and that the client does not know to be, answers with an
 	// empty map. It takes so many in a row to be believed.
 	emptyMaps = 10
-	// A lane that was not used for so long is dropped: its master may be gone.
+	// A lane that is unused for this long is dropped: its master may be gone.
 	laneIdle = 10 * time.Second
 )
 
-// A cluster is what a Dispatcher over a cluster sends through: a lane for each master, so that no request
-// waits for another's server.
+// A cluster has a lane for each master, so that no request waits for another's server.
 type cluster struct {
 	client   *redis.ClusterClient
 	calls    Calls
@@ -44,7 +44,7 @@ type cluster struct {
 	lanes    map[destination]*lane
 	loaded   bool                     // the client has a map
 	masters  map[string]*redis.Client // of the last map, by their addresses
-	stranger bool                     // a request went to a master that is not among these
+	stranger bool                     // a request went to a master that is not in the map
 	failing  time.Time                // when a request last failed that another server might have answered
 	early    []*protocol.Request      // handed over before the client had a map
 	reloads  int                      // in flight
@@ -188,7 +188,7 @@ func (c *cluster) tick() {
 	}
 }
 
-// sweep drops the lanes that are not used.
+// sweep drops the unused lanes.
 func (c *cluster) sweep() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -207,8 +207,7 @@ func (c *cluster) sweep() {
 	}
 }
 
-// failed takes the error of a request, which may have gone to a server that is no more, or is cut off from
-// the others.
+// failed takes the error of a request. Its server may be gone, or cut off from the others.
 func (c *cluster) failed(err error) {
 	if !protocol.Passing(err) {
 		return
@@ -222,8 +221,8 @@ func (c *cluster) failed(err error) {
 	c.reload()
 }
 
-// reload has the client ask some node for the map of the cluster: after close too, since what is still under
-// form may be for a master that was replaced. c.mu must be locked.
+// reload has the client request the map of the cluster from some node. It works after close, too: requests in
+// flight may be for a master that was replaced. c.mu must be locked.
 func (c *cluster) reload() {
 	if c.stopped || c.reloads >= mostReloads || time.Since(c.reloaded) < reloadEvery {
 		return
@@ -354,8 +353,8 @@ func (d *Dispatcher) rests() bool {
 	return d.queued()+d.sending == 0
 }
 
-// leave takes from a lane the requests that belong elsewhere by now, and returns them. Those that are under
-// form fail with err, since the server that they went to may never answer.
+// leave removes the requests that belong to another lane by now, and returns them. Requests in flight fail
+// with err, since their server may never answer.
 func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []*protocol.Request {
 	var left, failed []*protocol.Request
 	take := func(queue []*protocol.Request) (rest []*protocol.Request) {

@@ -1,8 +1,8 @@
-// Package dispatch sends requests through a go-redis client and listens to a channel. It knows nothing of
-// what they mean.
+// Package dispatch sends requests through a go-redis client, and subscribes to channels. It does not know
+// what the requests and messages mean.
 //
-// The client does not give up a command when a context ends, so requests are sent by goroutines of the
-// dispatcher's own. Those that come while others are on their way travel together.
+// The client does not interrupt a command when its context ends. So the dispatcher's own goroutines send the
+// requests. Requests that arrive while a batch is in flight are sent as the next batch.
 package dispatch
 
 import (
@@ -26,32 +26,32 @@ import (
 
 const (
 	lanes = 8
-	// WAIT occupies a connection for as long as the replicas take. So few connections wait, a quarter of them
-	// at most; if the client has fewer than four, each WAIT is short. Many requests are confirmed by one.
+	// WAIT occupies a connection until the replicas have answered. So at most a quarter of the connections
+	// wait. If the client has fewer than four, each WAIT is short. One WAIT confirms many requests.
 	waiters   = 4
 	longWait  = time.Second
 	shortWait = 100 * time.Millisecond
 
 	patience = 10 * time.Millisecond
-	// A few connections are left to others that use the client.
+	// A few connections are left for other users of the client.
 	spare = 2
-	// Late requests are overtaken only if so many requests wait.
+	// Late requests are overtaken only if this many requests wait.
 	someLate = 64
-	// So many exchanges in a row may overtake late requests.
+	// This many exchanges in a row may overtake late requests.
 	mostOvertake = 3
-	// So many more goroutines may send renewals that are sent again.
+	// This many more goroutines may send renewals that are sent again.
 	extra = 16
 	// A server that answers each command before it reads the next, over a connection that buffers nothing, as
 	// miniredis in memory does, takes in this much before it answers; with more, both sides would wait for
 	// the other to read.
 	batchBytes = 4096
-	// The longer a round trip takes, the more requests come meanwhile: over far away servers, which are not
-	// in memory, that many bytes travel together for each near of it.
+	// The longer a round trip takes, the more requests arrive meanwhile. To a server that is far away, and so
+	// not in memory, a batch has up to this many bytes for each near of the round trip.
 	near      = 500 * time.Microsecond
 	far       = 2 * near
 	mostBytes = 1 << 16
-	// mostQueued is how many requests may wait to be sent. While a server does not answer, what waits is sent
-	// again and again.
+	// mostQueued is how many requests may wait to be sent. While a server does not answer, the engine repeats
+	// its requests.
 	mostQueued = 1 << 16
 )
 
@@ -66,7 +66,7 @@ type Result struct {
 	Confirmed int // how many replicas have what the request wrote, if it asks for that
 }
 
-// Calls are what a dispatcher calls, from goroutines of its own. None may block.
+// Calls are the functions that a dispatcher calls, from its own goroutines. They must not block.
 type Calls struct {
 	Receive func([]Result)
 	Changed func() // other servers are the masters of a cluster than before
@@ -74,13 +74,13 @@ type Calls struct {
 	Wanted func(*protocol.Request) bool
 }
 
-// A Dispatcher sends requests, and hands on their results.
+// A Dispatcher sends requests, and delivers their results.
 type Dispatcher struct {
 	client  redis.UniversalClient
 	calls   Calls
-	workers int // how many goroutines send at a time, as a rule
-	most    int // and when they do not come back; no more than the client has connections
-	// the most bytes that travel together to a server nearby, unless one request has more
+	workers int // how many goroutines usually send at a time
+	most    int // how many may, if the server does not answer: at most the number of the client's connections
+	// the most bytes of a batch to a server nearby, unless one request has more
 	batch       int
 	pool        int           // how many connections the client has
 	readTimeout time.Duration // of the client; or 0
@@ -97,7 +97,7 @@ type Dispatcher struct {
 	sending  int           // exchanges in flight
 	roused   bool          // a goroutine that waited, or a new one, is about to check the queue
 	returned time.Time     // when a goroutine last came back from the server
-	trip     time.Duration // what the exchange of one request takes at least, of late
+	trip     time.Duration // the shortest of the last exchanges of one request
 	callers  callers
 	closed   bool
 	stopped  chan struct{} // closed when the last goroutine has stopped after Close
@@ -218,7 +218,7 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	d.mu.Unlock()
 }
 
-// rouse sees to it that a goroutine is about to send what is queued.
+// rouse has a goroutine send what is queued.
 func (d *Dispatcher) rouse() {
 	switch {
 	case d.roused || d.queued() == 0:
@@ -227,8 +227,8 @@ func (d *Dispatcher) rouse() {
 		d.wake.Signal()
 	case d.running < d.workers, d.running < d.most && time.Since(d.returned) > patience,
 		len(d.urgent) > 0 && d.running < d.most+extra:
-		// If none has come back for a while, perhaps all wait for one server of several, or on connections
-		// that are dead: so one more tries.
+		// If none has come back for a while, all may be waiting for one server of several, or on dead
+		// connections. So one more goroutine tries.
 		d.returned = time.Now()
 		d.roused = true
 		d.running++
@@ -304,9 +304,9 @@ func (d *Dispatcher) stop() {
 // queued returns how many requests wait to be sent.
 func (d *Dispatcher) queued() int { return len(d.queue) + len(d.urgent) + len(d.late) }
 
-// take moves the requests at the head of the queue that travel together. A renewal that is sent again comes
-// first, and travels alone: it may have been held up by what it travelled with. Late requests come last, but
-// have a turn after every few others.
+// take moves the requests of the next batch from the queue. A renewal that is sent again is the first, and
+// has a batch of its own: other requests of its batch may have delayed it. Late requests come last, but have
+// a turn after every few batches.
 func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
 	if n := len(d.urgent); n > 0 {
 		requests = append(requests, d.urgent[n-1])
@@ -356,7 +356,7 @@ func size(r *protocol.Request) int {
 	return n
 }
 
-// An exchange is what a goroutine works with: requests that travel together, and what becomes of them.
+// An exchange is a batch of requests with their results.
 type exchange struct {
 	requests  []*protocol.Request
 	cmds      []*redis.Cmd
@@ -377,7 +377,7 @@ func (x *exchange) reset() {
 	x.requests, x.cmds, x.forms, x.results = x.requests[:0], x.cmds[:0], x.forms[:0], x.results[:0]
 }
 
-// exchange sends requests together and hands on their results.
+// exchange sends a batch, and delivers the results.
 func (d *Dispatcher) exchange(x *exchange) {
 	ctx := contextOf(x.requests)
 	for _, r := range x.requests {
@@ -407,8 +407,8 @@ func (d *Dispatcher) exchange(x *exchange) {
 	}
 	d.mu.Lock()
 	d.sending--
-	// This goroutine looks at the queue again as soon as those that the results wake have had their turn: it
-	// sends what they have to send.
+	// The goroutines that the results wake may queue requests. This goroutine checks the queue again after
+	// they have had their turn, and sends these.
 	d.returned = time.Now()
 	d.roused = true
 	if took := d.returned.Sub(x.begun); len(x.cmds) == 1 && isAnswer(x.cmds[0].Err()) && d.wait == 0 {
@@ -469,7 +469,7 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 		}
 		return
 	}
-	probe := d.probe(ctx, x)
+	probe := d.versionProbe(ctx, x)
 	switch {
 	case d.wait > 0:
 		d.replicate(ctx, x, cmds)
@@ -487,10 +487,10 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	}
 }
 
-// probe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock that the
-// server has not run the script of before, or nil. The first lock on a name needs no such command, and others
-// could not wait for it.
-func (d *Dispatcher) probe(ctx context.Context, x *exchange) *redis.Cmd {
+// versionProbe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock
+// that the server has not run the script of before, or nil. The first lock on a name needs no such command,
+// and others could not wait for it.
+func (d *Dispatcher) versionProbe(ctx context.Context, x *exchange) *redis.Cmd {
 	old := d.old.Load()
 	for i, r := range x.requests {
 		if (old || x.forms[i].text) && acquires(r) {
@@ -522,7 +522,7 @@ func (d *Dispatcher) flies(x *exchange) bool {
 	return wanted
 }
 
-// contextOf returns what requests are sent with that travel together. No context ends what is sent.
+// contextOf returns the context for a batch. Its end does not interrupt the batch.
 func contextOf(requests []*protocol.Request) context.Context {
 	for _, r := range requests {
 		if ctx, ok := r.Trace.(context.Context); ok {
@@ -594,7 +594,7 @@ func (d *Dispatcher) process(ctx context.Context, x *exchange, cmds []*redis.Cmd
 	d.pipeline(ctx, d.client, cmds)
 }
 
-// pipeline sends commands together.
+// pipeline sends commands in one batch.
 func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient, cmds []*redis.Cmd) {
 	pipeline := client.Pipeline()
 	for _, cmd := range cmds {
@@ -627,13 +627,13 @@ type form struct {
 }
 
 // keyForms are the keys that a script is run with, by their places among those that it has. A cluster that
-// moves a slot refuses a script if some of its keys are at one node and some at another, or nowhere: most
+// moves a slot refuses a script if some of its keys are on one node and some at another, or nowhere: most
 // locks have only one or two of theirs. So the key that is always there takes the place of others. A script
 // that turns out to need one of those fails, since the key has another type, and has changed nothing.
 var keyForms = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 
-// next finds another form after err, and reports whether there is one. In a pipeline nothing else sees to
-// that.
+// next changes the form after err, and reports whether there is another one. For a pipeline, the client does
+// not do that.
 func (w *form) next(r *protocol.Request, err error) bool {
 	switch {
 	case err == nil:

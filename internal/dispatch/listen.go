@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// A subscription is asked for a sign of life when nothing has come for so long, and given up when none
-	// comes for this long more.
+	// A subscription that has brought nothing for this long gets a PING. If no answer comes for as long again,
+	// it is dropped.
 	silence    = 1500 * time.Millisecond
 	grace      = 2 * time.Second
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
-	// soonRetry is the shortest time between two tries for the reason that requests are answered.
+	// soonRetry is the shortest time between two attempts that are made because requests are answered.
 	soonRetry = 250 * time.Millisecond
 	// A client whose subscription has failed connects again before it says so. That connection is not used,
 	// so it is cut short.
 	reconnect = 500 * time.Millisecond
-	// In a cluster other nodes tell the same, so that one is given up sooner.
+	// In a cluster, other nodes bring the same messages, so a subscription is dropped sooner.
 	nodePatience = time.Second
 )
 
@@ -33,18 +33,17 @@ var errNoSubscription = errors.New("no answer to the request for a subscription"
 
 // A Listener gets what the subscriptions bring, on goroutines of the dispatcher's. It must not block.
 type Listener interface {
-	Subscribed()            // one stands, for the first time or again: what was sent before may be gone
-	Unsubscribed(err error) // none stands any more, or could be had
+	Subscribed()            // one is established, for the first time or again: earlier messages may be lost
+	Unsubscribed(err error) // none is established
 	Heard(message string)
 
-	// Awaited reports whether anyone waits for a message. While nobody does, nothing is sent to keep a
-	// subscription open, or to find out that it is not.
+	// Awaited reports whether anyone waits for a message. While nobody does, no PING or probe is sent.
 	Awaited() bool
 }
 
-// A listener keeps the subscriptions to a channel: one at the server, or one at each master of a cluster. A
-// cluster passes each message on to all of its nodes, in its own time, so that one subscription would do. The
-// node that has a lock reports it immediately.
+// A listener keeps the subscriptions to a channel: one on the server, or one on each master of a cluster. A
+// cluster forwards each message to all its nodes, so one subscription would do. But the message comes first
+// from the node that has the lock.
 type listener struct {
 	// is locked while the Listener learns whether a subscription stands, so that it learns that in order
 	tell sync.Mutex
@@ -59,8 +58,8 @@ type listener struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	subs    map[string]*subscription // by the master's address; "" for a server
-	stand   int                      // how many of them stand
-	missing atomic.Int32             // how many do not, for a reason that may have passed
+	stand   int                      // how many of them are established
+	missing atomic.Int32             // how many failed, for a reason that may have passed
 	heard   echoes
 	shards  map[string]*shard // by the channel
 	room    time.Time         // when it was last tried to make room for more
@@ -78,8 +77,8 @@ type subscription struct {
 	wake   chan struct{} // a request was answered by the same server, while the subscription is missing
 	pubsub *redis.PubSub // in flight, or nil
 	stands bool
-	stood  bool // now, or before
-	lost   bool // it does not stand, for a reason that may have passed
+	stood  bool // it was established
+	lost   bool // it failed, for a reason that may have passed
 	global bool // the master has refused a shard channel: it is older than Redis 7, or does not permit it
 }
 
@@ -111,8 +110,8 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	})
 }
 
-// retry calls try until it is done, or ctx ends: again after 50 ms, and ever more rarely, unless try begins
-// again; but soon after it is woken, and not before anyone waits.
+// retry calls try until it is done, or ctx ends. The first pause is 50 ms, and each is longer than the last,
+// unless try makes progress. A wake-up ends the pause soon. It also waits until someone awaits a message.
 func (l *listener) retry(ctx context.Context, wake <-chan struct{}, try func() (anew, done bool)) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		anew, done := try()
@@ -148,7 +147,7 @@ func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan st
 	}
 }
 
-// answered notes that a server has answered a request: a subscription that is missing there may be had again.
+// answered notes that a server has answered a request: a subscription that failed there may succeed now.
 func (l *listener) answered(node string) {
 	if l.missing.Load() == 0 {
 		return
@@ -174,7 +173,7 @@ func (l *listener) lose(s *subscription, lost bool) {
 	s.lost = lost
 }
 
-// open opens the subscription at a server or master. l.mu must be locked.
+// open opens the subscription on a server or master. l.mu must be locked.
 func (l *listener) open(node string, client redis.UniversalClient) {
 	s := &subscription{node: node, client: client, wake: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -193,8 +192,8 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 	})
 }
 
-// established tells the Listener that a subscription stands. What a further one of a cluster might have
-// brought before, the others have brought.
+// established notes that a subscription is established, and reports the first one to the Listener. If it is
+// another one of a cluster, the others have brought the messages that it missed.
 func (l *listener) established(s *subscription) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
@@ -212,8 +211,8 @@ func (l *listener) established(s *subscription) {
 	}
 }
 
-// fell notes that a subscription has failed, and tells the Listener if none stands. It reports whether this
-// one stood, and whether there will be none any more, since the client was closed.
+// fell notes that a subscription has failed, and reports to the Listener if none is left. It returns whether
+// this one was established, and whether the client is closed, so that there will be no other.
 func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	if over = isClosed(l.client); over {
 		err = protocol.ClientClosed(redis.ErrClosed)
@@ -236,9 +235,9 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	return stood, over
 }
 
-// mapped keeps a subscription at each of the masters of the cluster, and at no other node: one that was
-// removed goes on answering, and gets no messages. A master that was replaced may have gone before it had
-// told all that its replica knows, so that whoever waits has to ask again.
+// mapped keeps a subscription on each master of the cluster, and on no other node. A node that was removed
+// goes on answering, but gets no messages. A master that was replaced may have failed before it published
+// what its replica knows, so every waiter has to ask again.
 func (l *listener) mapped(masters map[string]*redis.Client) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
@@ -330,7 +329,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	l.mu.Unlock()
 	late := time.AfterFunc(silence, cancel)
 	defer late.Stop()
-	var own call
+	var own probe
 	for asked, stands := false, false; ; {
 		wait := silence
 		switch {
@@ -358,7 +357,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 				stands = true
 				l.established(s)
 			case *redis.Message:
-				if e.Payload != calling {
+				if e.Payload != probeMessage {
 					l.hears(e.Payload)
 				}
 			}
@@ -405,7 +404,7 @@ func (l *listener) subscribe(ctx context.Context, s *subscription, pubsub *redis
 	}
 }
 
-// hears passes a message on, unless another node of the cluster was quicker.
+// hears delivers a message, unless another node of the cluster has brought it.
 func (l *listener) hears(message string) {
 	if l.cluster != nil {
 		l.mu.Lock()
@@ -418,17 +417,17 @@ func (l *listener) hears(message string) {
 	l.to.Heard(message)
 }
 
-// mostEchoes is more than what nodes of a cluster may be behind each other by.
+// mostEchoes is more messages than one node of a cluster may be behind another.
 const mostEchoes = 1024
 
-// echoes are the last messages that tell of grants. No two grants have the same.
+// echoes are the last messages about grants. No two grants have the same message.
 type echoes struct {
 	known  map[string]bool
 	order  []string
 	oldest int
 }
 
-// again reports whether a message tells of a grant, and has come before.
+// again reports whether a message about a grant has come before.
 func (e *echoes) again(message string) bool {
 	if m, ok := protocol.ParseMessage(message); !ok || len(m.Granted) == 0 {
 		return false

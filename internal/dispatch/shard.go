@@ -13,22 +13,21 @@ import (
 const (
 	// mostShards is how many shard channels a listener has at most.
 	mostShards = 1024
-	// shardIdle is for how long a shard channel is kept that nothing comes by, if there are many.
+	// shardIdle is how long a shard channel without messages is kept, if there are many.
 	shardIdle = time.Minute
-	// shardRetry is for how long a shard channel is not asked for again that could not be had.
+	// shardRetry is the pause after a shard channel was refused.
 	shardRetry = time.Second
 )
 
 // A shard is a shard channel in the slot of one lock, beside the channel of its listener. A message to it
-// costs the other nodes of a cluster nothing. It is of use, and never needed: what nobody hears there is sent
-// to all nodes.
+// costs the other nodes of a cluster nothing. If nobody has subscribed to it, the message goes to all nodes.
 type shard struct {
 	at   *subscription // where it was asked for, or nil
 	used time.Time     // when it was last wanted
 }
 
-// ListenIn has messages come by shard channels as well, each at the master that has its slot. Dispatchers
-// that see no cluster ignore it.
+// ListenIn subscribes to shard channels, too, each on the master that has its slot. A dispatcher for one
+// server ignores it.
 func (d *Dispatcher) ListenIn(channels []string) {
 	l := &d.listener
 	if d.cluster == nil {
@@ -56,7 +55,7 @@ func (d *Dispatcher) ListenIn(channels []string) {
 	}
 }
 
-// openShard asks for a shard channel where its slot is, if the subscription there stands.
+// openShard subscribes to a shard channel where its slot is, if the subscription there is established.
 func (l *listener) openShard(channel string, x *shard) {
 	node, err := l.cluster.client.MasterForKey(l.ctx, channel)
 	if err != nil {
@@ -74,8 +73,8 @@ func (l *listener) openShard(channel string, x *shard) {
 	_ = pubsub.SSubscribe(l.ctx, channel) // if this fails, so does the subscription
 }
 
-// makeRoom drops the shard channels that nothing has come by for a while, and reports whether there is room
-// then. l.mu must be locked.
+// makeRoom drops the shard channels that have brought nothing for a while, and reports whether there is room
+// now. l.mu must be locked.
 func (l *listener) makeRoom(now time.Time) bool {
 	if now.Sub(l.room) < shardRetry {
 		return false

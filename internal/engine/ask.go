@@ -263,7 +263,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	e.advance(now, t)
 }
 
-// retry begins a call again that came to nothing though nobody is in its way.
+// retry begins a call again whose claim was refused, or came to its deadline, though nobody blocks it.
 func (e *Engine) retry(now time.Time, h *Hold) {
 	switch {
 	case !e.admits(h.ownership):

@@ -73,7 +73,7 @@ func (e *Engine) step(c *claim, ch change) {
 	}
 	if to == Over {
 		e.timeline.Remove(c)
-		if ch != expires { // or else nobody knows what the slot says at the server
+		if ch != expires { // or else nobody knows what the slot says on the server
 			c.lock.free = append(c.lock.free, c.slot)
 		}
 		e.claims--

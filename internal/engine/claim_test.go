@@ -134,7 +134,7 @@ func TestReleaseIsAnsweredOnce(t *testing.T) {
 	require.Equal(t, engine.ErrNotHeld, err)
 }
 
-// A release says how it went at the server.
+// A release says how it went on the server.
 func TestReleaseIsToldHowItWent(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply protocol.Reply
@@ -1059,7 +1059,7 @@ func TestGrantOfBeforeAWaitIsNotBelieved(t *testing.T) {
 	}
 }
 
-// A slot whose claim may not have ended at the server is used for no other claim, though the lock was
+// A slot whose claim may not have ended on the server is used for no other claim, though the lock was
 // forgotten meanwhile: a late release would end that one.
 func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 	d := newDriver()

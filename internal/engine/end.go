@@ -231,7 +231,7 @@ func (e *Engine) abandon(c *claim) {
 	e.step(c, expires)
 }
 
-// askAllAgain has every waiter of a lock ask for news.
+// askAllAgain has every waiter of a lock ask again.
 func (e *Engine) askAllAgain(now time.Time, lk *lock) {
 	e.each(now, func(now time.Time, c *claim) {
 		if c.lock == lk && c.state == Queued {

@@ -144,8 +144,8 @@ type Engine struct {
 	out   Effects
 }
 
-// A suspicion is the suspicion that the subscription does not work: a heartbeat returned a grant that no
-// message reported.
+// A suspicion says that the subscription may not work: a heartbeat returned a grant that no message has
+// reported.
 type suspicion struct {
 	number uint64 // of the claim
 	at     time.Time
@@ -333,8 +333,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 }
 
-// followUp does what else a reply asks for: it delivers the grants of a step, whoever requested the step, and
-// requests the next step if there is one.
+// followUp delivers the grants that a reply reports, whoever requested the step, and requests the next step
+// if there is one.
 func (e *Engine) followUp(now time.Time, lk *lock, r protocol.Reply) {
 	e.deliver(now, r.Message, ByReply)
 	if r.PublishError != "" && !e.publishErrorLogged {

@@ -104,7 +104,7 @@ func (j *join) queue(home int) (longest *State) {
 	return longest
 }
 
-// inCharge reports whether claims queue at the home: it has a queue, or has voted for a holder, or nobody
+// inCharge reports whether claims queue on the home: it has a queue, or has voted for a holder, or nobody
 // holds the lock.
 func (j *join) inCharge(home *State) bool {
 	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 ||

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A VoteArgs is the additional part of a request to the servers of a quorum.
+// VoteArgs are the additional arguments of a request to the servers of a quorum.
 type VoteArgs struct {
 	Mark       any   // the key of the server's mark, a string
 	Generation any   // of Vote and RVote: that of the mark, a string
@@ -60,7 +60,7 @@ type Mark struct {
 	Survey     Survey
 }
 
-// Message is what a client has found in the marks of a majority of one generation. It read them after Asked
+// A Survey is what a client has found in the marks of a majority of one generation. It read them after Asked
 // questions had been counted.
 type Survey struct {
 	Asked      int64 // 0 if there is none

@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A fanout is a request of the engine that several servers are asked to carry out, and that a majority
-// decides: a renewal, a change of the number of holds, a release, ForceUnlock or Inspect.
+// A fanout is a request of the engine that goes to several servers, and that a majority decides: a renewal, a
+// change of the number of holds, a release, ForceUnlock or Inspect.
 type fanout struct {
 	kind    kind            // of the requests to the servers
 	request *engine.Request // the request that it answers; nil for Inspect

@@ -14,7 +14,7 @@ import (
 )
 
 // A client that misses a server has another one rest, and admits it, by what was found after it had asked,
-// each time: not by what was told before, nor by what was found at the servers of another generation.
+// each time: not by what was told before, nor by what was found on the servers of another generation.
 func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 	r := newRig(t)
 	asked, told, mark := int64(0), "", markWith("1763763763000000:1", "", false, 0, "").([]any)

@@ -243,7 +243,7 @@ func TestFirstStartWorksAtOnce(t *testing.T) {
 }
 
 // A client that asks the servers for their marks while another client starts them does not wait for its next
-// checkQuestions at those that were not started yet: it would be overtaken by all that lock meanwhile.
+// look at those that were not started yet: it would be overtaken by all that lock meanwhile.
 func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
 	r := newRig(t)
 	h := r.acquire(protocol.Write, false)

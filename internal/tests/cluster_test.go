@@ -286,8 +286,8 @@ func TestCloseAfterAFailover(t *testing.T) {
 	require.NoError(t, there.Close())
 }
 
-// While a slot is half moved, some of whose keys are at one node and some at another, locks in it are taken,
-// renewed and released, wherever their hashes are; a lock that others wait for stays at the node where all of
+// While a slot is half moved, some of whose keys are on one node and some at another, locks in it are taken,
+// renewed and released, wherever their hashes are; a lock that others wait for stays on the node where all of
 // its keys are.
 func TestHalfMovedSlot(t *testing.T) {
 	t.Parallel()
@@ -335,7 +335,7 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 }
 
-// A slot whose owner is told that nothing is being moved, while keys are at another node, as redis-cli
+// A slot whose owner is told that nothing is being moved, while keys are on another node, as redis-cli
 // --cluster fix does for a moment, has its locks free: what was moved is out of reach. Their holders are
 // notified at the next renewal, and a fence tells them from the next ones.
 func TestLockThatAMoveHasLeftBehind(t *testing.T) {

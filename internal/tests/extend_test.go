@@ -24,7 +24,7 @@ func (w *world) extended(rw *rwlock.RWLock, h *rwlock.Hold, d time.Duration, fro
 	require.LessOrEqual(w, left, most)
 }
 
-// A hold that is not renewed lasts for as long as Extend says, here and at the server, and no longer.
+// A hold that is not renewed lasts for as long as Extend says, here and on the server, and no longer.
 func TestExtendMovesTheEndOfAHold(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()

@@ -244,7 +244,7 @@ func TestErrorsNameTheLabelOfTheHolder(t *testing.T) {
 	})
 }
 
-// requireUntouched ends the test if fn changes anything at the server. What waits sends heartbeats beside, so
+// requireUntouched ends the test if fn changes anything on the server. What waits sends heartbeats beside, so
 // fn has more than one try.
 func (w *world) requireUntouched(c *redis.Client, fn func()) {
 	w.Helper()

@@ -315,7 +315,7 @@ func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
 }
 
 // ended reports whether a key has only leases that are over. One of a process that has died stays, for as
-// long as the key lives, at a server of a quorum that nobody asks again: the next holder needs a majority.
+// long as the key lives, on a server of a quorum that nobody asks again: the next holder needs a majority.
 func (w *world) ended(key string) bool {
 	now := fmt.Sprint(time.Now().UnixMilli())
 	return w.quorum != nil && strings.HasSuffix(key, "}:leases") && !slices.ContainsFunc(w.servers(),
@@ -908,7 +908,7 @@ func (g *gauge) of(tb testing.TB, fn func()) cost {
 	return g.read(tb).minus(before)
 }
 
-// floor returns what does nothing at the server, but with the same KEYS and ARGV as a workload, made
+// floor returns what does nothing on the server, but with the same KEYS and ARGV as a workload, made
 // beforehand.
 func (g *gauge) floor(tb testing.TB, c redis.UniversalClient, prepare prepare) func() error {
 	tb.Helper()

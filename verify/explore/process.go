@@ -91,7 +91,7 @@ const (
 	stands
 )
 
-// A fate is what has become of a claim at the server, as far as it matters to requests that are in flight.
+// A fate is what has become of a claim on the server, as far as it matters to requests that are in flight.
 type fate struct {
 	number  uint64
 	Ended   model.Ending
@@ -105,7 +105,7 @@ type fate struct {
 // excused reports whether a hold may be found to be gone before its deadline.
 func (f fate) excused(now time.Time) bool { return f.Dropped || now.Before(f.Short) }
 
-// A node is a process that all that is known of is remembered of.
+// A node is a simulated process together with everything it has observed.
 type node struct {
 	id      int
 	p       *process
@@ -158,8 +158,8 @@ const (
 	sleep
 	wake
 	catchUp // it does what is overdue
-	note    // a: number of a claim; how it has ended at the server
-	unnote  // a: number of a claim; how it has ended at a server that has forgotten what it did last
+	note    // a: number of a claim; how it has ended on the server
+	unnote  // a: number of a claim; how it has ended on a server that has forgotten what it did last
 	dropped // a: number; by force
 	anew    // a: number; it has the lock
 	// What a server comes to that takes over from another, and has not heard of its last run.

@@ -71,7 +71,7 @@ type letter struct {
 	Late   bool // it may be heard at any time
 }
 
-// A peer is a client that all that is known of is remembered of. Peers of one id are equal.
+// A peer is a simulated client together with everything it has observed. Peers of one id are equal.
 type peer struct {
 	id   int
 	p    *client

@@ -112,7 +112,7 @@ func (c claimName) String() string {
 	return fmt.Sprintf("%c:%c%d", mode, 'A'+c.inst, c.number)
 }
 
-// A server is the state of the lock at the server. It keeps of times what is left of them, in ms, and of the
+// A server is the state of the lock on the server. It keeps of times what is left of them, in ms, and of the
 // tokens and tickets their order.
 type server struct {
 	hash     bool // there is one

@@ -625,7 +625,7 @@ func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) erro
 	return nil
 }
 
-// later lets a tick pass at the server.
+// later lets a tick pass on the server.
 func (e *explorer) later(x *system) error {
 	for k := range x.sites {
 		if err := x.sites[k].later(); err != nil {

@@ -161,7 +161,7 @@ func faults() []fault {
 	return list
 }
 
-// during has something begin at each server that is broken, and end after so many halves of a lease.
+// during has something begin on each server that is broken, and end after so many halves of a lease.
 func during(halves int, begin, end func(*node)) func(*mint) {
 	return func(m *mint) {
 		for _, n := range m.broken {

@@ -273,7 +273,7 @@ func (m *mint) who(ctx context.Context, name string, role role) *process {
 	return nil
 }
 
-// holds reports whether the process has the lock at the server.
+// holds reports whether the process has the lock on the server.
 func (m *mint) holds(p *process, name string) bool {
 	s, err := m.witness.Inspect(context.Background(), name)
 	return err == nil && slices.ContainsFunc(s.Holders, func(h rwlock.Holder) bool {

@@ -317,7 +317,7 @@ func (d *deployment) places(process int) map[string][]job {
 	return all
 }
 
-// name returns a name whose lock is at a master; if at the first, among the slots that may be moved.
+// name returns a name whose lock is on a master; if at the first, among the slots that may be moved.
 func (d *deployment) name(at int, base string) string {
 	switch {
 	case d.cluster == nil || d.fault.oneSlot:

@@ -139,7 +139,7 @@ type limits struct {
 	slop      time.Duration // how late a call may return after its end
 	notice    time.Duration // from a loss of data until all holders know of it
 	steady    bool          // nothing happens that a hold which is renewed could be lost by
-	slack     time.Duration // from a call until its request is surely at the server; 0: no bound is known
+	slack     time.Duration // from a call until its request is surely on the server; 0: no bound is known
 	gap       time.Duration // the longest that a lock lies free while someone waits, after a release
 	lapse     time.Duration // the same after the loss of a hold
 	unordered bool          // the order of arrival is that of each process
@@ -164,7 +164,7 @@ func (c Climate) limits(longest time.Duration) limits {
 		l.gap += 25 * maxLatency // several steps
 	}
 	if c.Delegates {
-		l.unordered = true // who waits in a process goes behind who waits at the server, once the lock is recalled
+		l.unordered = true // who waits in a process goes behind who waits on the server, once the lock is recalled
 		l.gap += 20 * time.Millisecond
 	}
 	if c.Drift {
