@@ -61,7 +61,10 @@ if its_token and ARGV[7] == 'keep' then
   else
     extend(ARGV[4])
   end
-elseif its_token then -- the request has run before
+elseif its_token then -- the request has run before, and nobody has used a token
+  if is_write(claim) then
+    its_token = unreserved()
+  end
   from = its_token
   extend(ARGV[4])
 elseif ARGV[7] == 'keep' then

@@ -2,8 +2,8 @@
 -- but only while the delegation stands: others may have larger ones since.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels  5 the last token that a local writer was given, or its own; of
---        a read delegation ""
+-- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels  5 the last token that a local writer was given, or its own; ""
+--        if the reply to its grant is not known, and for a read delegation
 -- Reply  as unlock.lua
 
 --#include clock.lua
@@ -21,9 +21,12 @@ if at then
 end
 local until_ms = ends()
 if holder == claim then
-  if is_write(claim) and alive(since, lease) and ARGV[5] < fence then
-    fence = ARGV[5]
-    put('fence', fence)
+  if is_write(claim) and alive(since, lease) then
+    local used = ARGV[5] ~= '' and ARGV[5] or unreserved()
+    if used < fence then
+      fence = used
+      put('fence', fence)
+    end
   end
   vacate()
 elseif not leave_leases() then

@@ -7,7 +7,6 @@
 package delegation
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -823,7 +822,7 @@ func (d *Layer) giveBack(now time.Time, n *name) {
 func (d *Layer) sendReturn(now time.Time, n *name) {
 	p := protocol.Request{Script: lua.Return}
 	if n.mode == protocol.Write {
-		p.Used = cmp.Or(n.token, allTokens) // larger ones may be noted than those of a grant that is not known
+		p.Used = n.token // 0 if the reply to its grant is not known
 	}
 	d.request(now, n, p, false)
 	d.schedule(n)

@@ -27,7 +27,7 @@ type Request struct {
 	// lengthens the lease, not Renew: the request that shortened it may run again.
 	Shorten bool
 	Keep    bool  // of Delegate: renew the delegation, and never begin one
-	Used    int64 // of Return: the last token that was used of a write delegation; 0 for a read delegation
+	Used    int64 // of Return: the last token that was used of a write delegation; or 0, see lua/return.lua
 	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
 	Replicas int
 	Confirm  time.Duration

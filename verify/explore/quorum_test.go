@@ -309,10 +309,11 @@ func TestQuorumMistakesAreFound(t *testing.T) {
 		{"no tokens are reserved", edit{"  if top > fence then\n    fence = top\n    put('fence', fence)\n  end\n" +
 			"  top = fence\n", ""}, nil, "WW W delegated", "has the token"},
 		{"tokens are given back of a delegation that has ended",
-			edit{"if holder == claim then\n  if is_write(claim) and alive(since, lease) and ARGV[5] < fence then\n" +
-				"    fence = ARGV[5]\n    put('fence', fence)\n  end\n",
-				"if is_write(claim) and ARGV[5] < fence then\n  fence = ARGV[5]\n  call('HSET', KEYS[1], 'fence', fence)\nend\n" +
-					"if holder == claim then\n"}, nil, "WW W delegated twice 1", "has the token"},
+			edit{"if holder == claim then\n  if is_write(claim) and alive(since, lease) then\n" +
+				"    local used = ARGV[5] ~= '' and ARGV[5] or unreserved()\n" +
+				"    if used < fence then\n      fence = used\n      put('fence', fence)\n    end\n  end\n",
+				"if is_write(claim) and ARGV[5] ~= '' and ARGV[5] < fence then\n" +
+					"  fence = ARGV[5]\n  call('HSET', KEYS[1], 'fence', fence)\nend\nif holder == claim then\n"}, nil, "WW W delegated twice 1", "has the token"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -90,10 +90,10 @@ func (m *mint) failover(strike func(master, replica *node)) {
 	master := m.master()
 	i := slices.Index(m.nodes, master)
 	replica := m.nodes[(i+masters)%len(m.nodes)]
-	m.lossy()
-	strike(master, replica)
-	replica.server.AwaitRole("master")
-	m.lossy()
+	m.lossy(func() {
+		strike(master, replica)
+		replica.server.AwaitRole("master")
+	})
 	if master.admin.Ping(context.Background()).Err() != nil {
 		master.server.Restart()
 	}

@@ -82,11 +82,11 @@ func faults() []fault {
 			func(n *node) { n.limit("0") })},
 		{name: "maxmemory, volatile-lru", inject: func(m *mint) {
 			m.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
-			m.lossy()
-			m.limit("1")
-			m.pass(lease / 10)
-			m.lossy()
-			m.limit("0")
+			m.lossy(func() {
+				m.limit("1")
+				m.pass(lease / 10)
+				m.limit("0")
+			})
 			m.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 		}},
 		{name: "active expiry off", exact: true, inject: func(m *mint) {
@@ -152,8 +152,7 @@ func faults() []fault {
 	for _, key := range []string{"writer", "queue", "fence", "readers", "leases", "waiters", "count"} {
 		list = append(list, fault{name: "key deleted: " + key, inject: func(m *mint) {
 			for _, name := range m.names {
-				m.lossy()
-				m.do("DEL", "rwlock:{"+name+"}:"+key)
+				m.lossy(func() { m.do("DEL", "rwlock:{"+name+"}:"+key) })
 			}
 		}})
 	}
@@ -247,9 +246,7 @@ func (n *node) stand(d time.Duration) {
 func (m *mint) force() {
 	m.tb.Helper()
 	for _, name := range m.names {
-		m.lossy()
-		m.must(m.witness.ForceUnlock(context.Background(), name))
-		m.lossy()
+		m.lossy(func() { m.must(m.witness.ForceUnlock(context.Background(), name)) })
 	}
 	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended. If
 	// the server lost its data before, tokens would start again from the clock.

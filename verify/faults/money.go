@@ -323,12 +323,14 @@ func (n *node) do(args ...any) {
 	n.mint.must(n.admin.Do(context.Background(), args...).Err())
 }
 
-// loses notes that the server loses data, or time. One of several that vote may lose its data: the others
-// make up for it.
-func (n *node) loses() {
+// loses runs do, and notes that the server loses data, or time, meanwhile. One of several that vote may lose
+// its data: the others make up for it.
+func (n *node) loses(do func()) {
 	if len(n.mint.nodes) == 1 || n.mint.cluster != nil {
-		n.mint.lossy()
+		n.mint.lossy(do)
+		return
 	}
+	do()
 }
 
 // cut holds back what goes through the proxies in these directions, until it is called again.
@@ -348,47 +350,53 @@ func (n *node) delay(d time.Duration) {
 // flushAll removes the server's data.
 func (n *node) flushAll() {
 	n.mint.tb.Helper()
-	n.loses()
-	n.do("FLUSHALL")
+	n.loses(func() { n.do("FLUSHALL") })
 }
 
 // kill kills the server. If it is to lose its data, nothing is left of what it has persisted.
 func (n *node) kill(lossy bool) {
 	n.mint.tb.Helper()
-	if lossy {
-		n.loses()
+	if !lossy {
+		n.server.Kill()
+		return
 	}
-	n.server.Kill()
-	if lossy {
+	n.loses(func() {
+		n.server.Kill()
 		n.server.Erase()
-		n.loses()
-	}
+	})
 }
 
 // restart kills the server and starts it again.
 func (n *node) restart(lossy bool) {
 	n.mint.tb.Helper()
-	n.kill(lossy)
-	n.server.Restart()
+	start := func() {
+		n.kill(lossy)
+		n.server.Restart()
+	}
 	if lossy {
-		n.loses()
+		n.loses(start)
+	} else {
+		start()
 	}
 }
 
 // step moves the server's clock. Forward, it ends every lease early; back, it ends none.
 func (n *node) step(d time.Duration) {
 	n.mint.tb.Helper()
-	if d > 0 {
-		n.loses()
+	var at time.Time
+	move := func() {
+		n.mint.must(n.clock.Move(d))
+		var err error
+		at, err = n.admin.Time(context.Background()).Result()
+		n.mint.must(err)
 	}
-	n.mint.must(n.clock.Move(d))
-	at, err := n.admin.Time(context.Background()).Result()
-	n.mint.must(err)
+	if d > 0 {
+		n.loses(move)
+	} else {
+		move()
+	}
 	if off := time.Until(at) - n.clock.Offset(); off.Abs() > 5*time.Second {
 		n.mint.tb.Fatalf("the server's clock is off by %v", off)
-	}
-	if d > 0 {
-		n.loses()
 	}
 }
 

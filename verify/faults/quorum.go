@@ -74,9 +74,7 @@ func votersFaults() []votersFault {
 // over, as its holder finds out when it renews it; the history is told when that was, as it is of a single
 // server.
 func forward(m *mint) {
-	m.lossy()
-	during(0, func(n *node) { n.step(+time.Minute) }, func(*node) {})(m)
-	m.lossy()
+	m.lossy(func() { during(0, func(n *node) { n.step(+time.Minute) }, func(*node) {})(m) })
 }
 
 // split cuts each half of the clients off from as many servers as may fail, and not from the same ones: they

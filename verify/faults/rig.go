@@ -212,11 +212,13 @@ func (r *rig) struckOver() {
 	r.strikes[len(r.strikes)-1].over = time.Now()
 }
 
-// lossy notes that the server loses data, or time, at this moment.
-func (r *rig) lossy() {
+// lossy runs do, and notes that the server loses data, or time, meanwhile.
+func (r *rig) lossy(do func()) {
+	from := time.Now().UnixNano()
+	do()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.known.Losses = append(r.known.Losses, time.Now().UnixNano())
+	r.known.Losses = append(r.known.Losses, history.Span{From: from, To: time.Now().UnixNano()})
 }
 
 // breach notes that a promise was broken.

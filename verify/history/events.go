@@ -49,7 +49,7 @@ type Span struct{ From, To int64 }
 // Known is what is known beside the events.
 type Known struct {
 	Pauses map[int][]Span // by process
-	Losses []int64        // when the server lost data, or its clock jumped
+	Losses []Span         // during each, the server lost data, or its clock jumped
 
 	// Delegation is the lease of delegations. A process may grant locks from memory for as long after a loss,
 	// until it renews its delegation, and a release under it says nothing of the loss.
@@ -222,12 +222,12 @@ func (known Known) earliest(t *tried, noticed int64) int64 {
 	return max(known.lost(t, at), t.ask.At)
 }
 
-// lost returns when the server first lost data after a hold was asked for, or a time if it did not until
+// lost returns when the server may first have lost data after a hold was asked for, or at if it did not until
 // then.
 func (known Known) lost(t *tried, at int64) int64 {
 	for _, loss := range known.Losses {
-		if t.ask.At <= loss && loss <= at {
-			at = loss
+		if t.ask.At <= loss.To {
+			at = min(at, max(loss.From, t.ask.At))
 		}
 	}
 	return at
@@ -250,8 +250,8 @@ func (known Known) Sure(events []Event) (sure []Event, left int) {
 		case Local:
 			local[o] = true
 		case Has:
-			lost := slices.ContainsFunc(known.Losses, func(loss int64) bool {
-				return loss <= e.At && e.At-loss <= int64(known.Delegation+returns)
+			lost := slices.ContainsFunc(known.Losses, func(loss Span) bool {
+				return loss.From <= e.At && e.At-loss.To <= int64(known.Delegation+returns)
 			})
 			if local[o] && lost {
 				drop[key{e.Process, e.Hold}] = true

@@ -59,3 +59,31 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+// A server that loses data does so at some moment of the fault. A hold that was granted meanwhile may be gone
+// before its holder learns of that, and others may have the lock.
+func TestLossDuringAFault(t *testing.T) {
+	t.Parallel()
+	events := []Event{
+		{At: 100, What: Asks, Owner: 1, Hold: 1, Name: "a", Write: true, Process: 1},
+		{At: 200, What: Has, Owner: 1, Hold: 1, Name: "a", Write: true, Token: 10, Process: 1},
+		{At: 240, What: Asks, Owner: 2, Hold: 1, Name: "a", Process: 2},
+		{At: 280, What: Has, Owner: 2, Hold: 1, Name: "a", Token: 11, Process: 2},
+		{At: 300, What: Leaves, Owner: 1, Hold: 1, Name: "a", Write: true, Process: 1},
+		{At: 400, What: Left, Owner: 1, Hold: 1, Name: "a", Write: true, Error: "lost", Process: 1},
+		{At: 500, What: Leaves, Owner: 2, Hold: 1, Name: "a", Process: 2},
+		{At: 550, What: Left, Owner: 2, Hold: 1, Name: "a", Process: 2},
+	}
+	for loss, fits := range map[Span]bool{
+		{From: 50, To: 350}: true, {From: 250, To: 260}: true,
+		{From: 20, To: 90}: false, {From: 600, To: 700}: false,
+	} {
+		ops, broken := Assemble(events, Known{Pauses: map[int][]Span{}, Losses: []Span{loss}})
+		require.Empty(t, broken)
+		if err := Check(ops); fits {
+			require.NoError(t, err, "%v", loss)
+		} else {
+			require.Error(t, err, "%v", loss)
+		}
+	}
+}
