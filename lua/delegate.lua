@@ -61,7 +61,7 @@ if its_token and ARGV[7] == 'keep' then
   else
     extend(ARGV[4])
   end
-elseif its_token then -- the request has run before, and nobody has used a token
+elseif its_token then -- the request has run before; a client that has that reply ignores this one
   if is_write(claim) then
     its_token = unreserved()
   end

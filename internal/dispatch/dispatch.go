@@ -45,8 +45,8 @@ const (
 	// miniredis in memory does, takes in this much before it answers; with more, both sides would wait for
 	// the other to read.
 	batchBytes = 4096
-	// The longer a round trip takes, the more requests arrive meanwhile. To a server that is far away, and so
-	// not in memory, a batch has up to this many bytes for each near of the round trip.
+	// The longer a round trip takes, the more requests arrive meanwhile. A batch for a server far away has up
+	// to this many bytes for each near of the round trip. Such a server is not in memory.
 	near      = 500 * time.Microsecond
 	far       = 2 * near
 	mostBytes = 1 << 16

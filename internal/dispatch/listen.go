@@ -111,7 +111,7 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 }
 
 // retry calls try until it is done, or ctx ends. The first pause is 50 ms, and each is longer than the last,
-// unless try makes progress. A wake-up ends the pause soon. It also waits until someone awaits a message.
+// unless try makes progress. A wake-up ends a pause early. While nobody waits for a message, it does not try.
 func (l *listener) retry(ctx context.Context, wake <-chan struct{}, try func() (anew, done bool)) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		anew, done := try()
@@ -417,7 +417,7 @@ func (l *listener) hears(message string) {
 	l.to.Heard(message)
 }
 
-// mostEchoes is more messages than one node of a cluster may be behind another.
+// mostEchoes is larger than the number of messages by which one node of a cluster may be behind another.
 const mostEchoes = 1024
 
 // echoes are the last messages about grants. No two grants have the same message.

@@ -198,7 +198,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	e.listen()
 	c.askAgain = now.Add(max(reply.Again+grace, soonest))
 	if !e.listening.IsZero() && r.Sent.Before(e.listening) || r.Sent.Before(c.prompted) {
-		c.askAgain = now // the reply may be older than a message, received or missed
+		c.askAgain = now // a message, received or missed, may be newer than the reply
 	}
 	e.schedule(now, c)
 	for _, n := range doubtful {
@@ -263,7 +263,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	e.advance(now, t)
 }
 
-// retry begins a call again whose claim was refused, or came to its deadline, though nobody blocks it.
+// retry begins a call again after its claim was refused, or after its grant has expired.
 func (e *Engine) retry(now time.Time, h *Hold) {
 	switch {
 	case !e.admits(h.ownership):

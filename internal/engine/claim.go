@@ -34,7 +34,7 @@ const (
 	expires                  // its end was tried for as long as the server may keep it
 )
 
-// transitions are the allowed transitions. The others lead to Asking, to which no claim returns: step panics.
+// transitions has the allowed transitions. All others are Asking, and make step panic.
 var transitions = [...][expires + 1]State{
 	Asking: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
 	Queued: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},

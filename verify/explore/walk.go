@@ -46,7 +46,7 @@ type walk[X, V any] struct {
 
 	report report
 	steps  []step[V]
-	next   []reached[X] // to be expanded
+	next   []item[X] // to be expanded
 	kinds  map[string]bool
 }
 
@@ -56,8 +56,8 @@ type step[V any] struct {
 	via    V
 }
 
-// A reached is an X with its step.
-type reached[X any] struct {
+// An item is an X that was reached, with its step.
+type item[X any] struct {
 	x  X
 	at int32
 }
@@ -91,7 +91,7 @@ func (w *walk[X, V]) run(first X, expand func(at int32, x X)) report {
 				}
 			}
 			expand(p.at, p.x)
-			frontier[i] = reached[X]{}
+			frontier[i] = item[X]{}
 		}
 		if len(w.next) > 0 {
 			r.Depth++
@@ -106,7 +106,7 @@ func (w *walk[X, V]) run(first X, expand func(at int32, x X)) report {
 func (w *walk[X, V]) reach(parent int32, via V, x X) int32 {
 	at := int32(len(w.steps))
 	w.steps = append(w.steps, step[V]{parent, via})
-	w.next = append(w.next, reached[X]{x, at})
+	w.next = append(w.next, item[X]{x, at})
 	if w.visit != nil {
 		w.visit(x)
 	}

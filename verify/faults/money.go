@@ -369,15 +369,8 @@ func (n *node) kill(lossy bool) {
 // restart kills the server and starts it again.
 func (n *node) restart(lossy bool) {
 	n.mint.tb.Helper()
-	start := func() {
-		n.kill(lossy)
-		n.server.Restart()
-	}
-	if lossy {
-		n.loses(start)
-	} else {
-		start()
-	}
+	n.kill(lossy)
+	n.server.Restart()
 }
 
 // step moves the server's clock. Forward, it ends every lease early; back, it ends none.
