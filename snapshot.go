@@ -66,7 +66,7 @@ func (rw *RWLock) Snapshot() Snapshot {
 	s.Prefix, s.Label = rw.config.prefix, rw.config.label
 	known := rw.client.Snapshot(func(l client.Local) {
 		if l.Waits {
-			w := LocalWait{Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Since: l.Begun(), held: l.Call}
+			w := LocalWait{Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Since: l.Since(), held: l.Call}
 			w.Blocked, _ = l.Blocked.(*BlockedError)
 			s.Waits = append(s.Waits, w)
 			return

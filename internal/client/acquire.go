@@ -55,7 +55,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 
 // try makes one attempt at a call.
 func (c *Client) try(w *wait, call *Call) (*Hold, error) {
-	h := &Hold{client: c, scope: scope{parent: w.ctx}}
+	h := &Hold{client: c, atLeast: call.AtLeast, scope: scope{parent: w.ctx}}
 	if c.config.Traced {
 		h.trace = &trace{call: call.Trace()}
 	}
@@ -98,9 +98,6 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
 	// tell which was first.
 	if w.ctx.Err() == nil && h.hold.State() == engine.Live && now.Before(h.hold.Deadline()) {
-		if call.AtLeast > 0 {
-			h.keptTill = now.Add(call.AtLeast)
-		}
 		c.run(c.unlock(now))
 		return h, nil
 	}

@@ -22,7 +22,7 @@ type Hold struct {
 	released bool          // by Unlock
 	trace    *trace        // nil without a tracer
 	pcs      [5]uintptr    // of the calls that took it
-	keptTill time.Time     // with AtLeast: when Unlock may release it
+	atLeast  time.Duration // how long after it was granted Unlock may release it
 	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
 	// reading
 	gaveUp error
@@ -102,7 +102,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	h.released = true
 	now := time.Now()
 	begun := h.done != nil
-	if rest := h.keptTill.Sub(now); rest > 0 && h.hold.State() == engine.Live {
+	if rest := h.hold.Since().Add(h.atLeast).Sub(now); rest > 0 && h.hold.State() == engine.Live {
 		c.mu.Unlock()
 		time.AfterFunc(rest, h.release)
 		if begun {

@@ -35,20 +35,26 @@ type Graph struct {
 type Node struct {
 	Owner    protocol.Owner
 	Name     string
-	Mode     protocol.Mode
 	Number   uint64 // of the call: those that begin later have larger ones
-	NewOwner bool   // while the call waits, no other call has its owner
+	Mode     protocol.Mode
+	NewOwner bool // while the call waits, no other call has its owner
 
-	state  state
-	since  uint64 // when it came to that
+	state   state
+	since   uint64 // when it came to that
+	of      *owner // nil for a waiting call of a new owner
+	byOwner links
+	*blocking
+
+	own owner // memory
+}
+
+// A blocking is what is known of a call, and of a hold whose owner waits. No search meets any other hold.
+type blocking struct {
+	lock   *lock
 	asked  uint64 // when the last request was sent whose reply is known
 	behind bool   // that reply said that a writer goes first
-	of     *owner // nil for a waiting call of a new owner
-	lock   *lock  // of a call, and of a hold whose owner waits
-	links  [2]links
-
-	mark mark
-	own  owner // memory
+	byLock links
+	mark   mark
 }
 
 type state uint8
@@ -84,13 +90,13 @@ func (g *Graph) Hold(n *Node, now uint64) {
 		g.Leave(n)
 		n.state = holds
 		g.enter(n)
-		n.of.holds.add(n, byOwner)
+		n.of.holds.add(n, ofOwner)
 		if n.of.calls.first != nil {
 			g.block(n)
 		}
 	}
 	n.since = now
-	if n.lock != nil {
+	if n.blocking != nil {
 		n.lock.newest = max(n.lock.newest, now)
 	}
 }
@@ -111,22 +117,21 @@ func (g *Graph) Wait(n *Node, now, asked uint64, behind bool) {
 }
 
 func (g *Graph) wait(n *Node, now uint64) {
-	n.state, n.since, n.mark = waits, now, mark{}
-	n.lock = g.use(n.Name)
+	n.state, n.since, n.blocking = waits, now, &blocking{lock: g.use(n.Name)}
 	n.lock.calls++
 	if n.Mode == protocol.Write {
-		n.lock.writers.add(n, byLock)
+		n.lock.writers.add(n, ofLock)
 	}
 	if n.NewOwner {
 		return
 	}
 	g.enter(n)
 	if n.of.calls.first == nil {
-		for h := n.of.holds.first; h != nil; h = h.links[byOwner].next {
+		for h := n.of.holds.first; h != nil; h = h.byOwner.next {
 			g.block(h)
 		}
 	}
-	n.of.calls.add(n, byOwner)
+	n.of.calls.add(n, ofOwner)
 }
 
 // Leave says that a call no longer waits, or that a hold has ended.
@@ -135,25 +140,25 @@ func (g *Graph) Leave(n *Node) {
 	case waits:
 		n.lock.calls--
 		if n.Mode == protocol.Write {
-			n.lock.writers.remove(n, byLock)
+			n.lock.writers.remove(n, ofLock)
 		}
 		g.drop(n)
 		if n.of == nil {
 			break
 		}
-		n.of.calls.remove(n, byOwner)
+		n.of.calls.remove(n, ofOwner)
 		g.search.events++
 		n.of.left = g.search.events
 		if n.of.calls.first == nil {
-			for h := n.of.holds.first; h != nil; h = h.links[byOwner].next {
+			for h := n.of.holds.first; h != nil; h = h.byOwner.next {
 				g.unblock(h)
 			}
 		}
 	case holds:
-		if n.lock != nil {
+		if n.blocking != nil {
 			g.unblock(n)
 		}
-		n.of.holds.remove(n, byOwner)
+		n.of.holds.remove(n, ofOwner)
 	}
 	if o := n.of; o != nil && o.holds.first == nil && o.calls.first == nil {
 		delete(g.owners, n.Owner)
@@ -161,7 +166,7 @@ func (g *Graph) Leave(n *Node) {
 			g.owners, g.search.owners = nil, 0
 		}
 	}
-	n.state, n.of, n.mark = gone, nil, mark{}
+	n.state, n.of = gone, nil
 }
 
 // peak is the size from which an empty map is replaced, since a map does not shrink.
@@ -182,13 +187,13 @@ func (g *Graph) enter(n *Node) {
 }
 
 func (g *Graph) block(h *Node) {
-	h.lock = g.use(h.Name)
-	h.lock.blocked.add(h, byLock)
+	h.blocking = &blocking{lock: g.use(h.Name)}
+	h.lock.blocked.add(h, ofLock)
 	h.lock.newest = max(h.lock.newest, h.since)
 }
 
 func (g *Graph) unblock(h *Node) {
-	h.lock.blocked.remove(h, byLock)
+	h.lock.blocked.remove(h, ofLock)
 	g.drop(h)
 }
 
@@ -214,7 +219,7 @@ func (g *Graph) drop(n *Node) {
 			g.locks, g.search.locks = nil, 0
 		}
 	}
-	n.lock = nil
+	n.blocking = nil
 }
 
 // A list is of nodes: of one owner, or of one lock.
@@ -222,32 +227,30 @@ type list struct{ first, last *Node }
 
 type links struct{ prev, next *Node }
 
-const (
-	byOwner = iota
-	byLock
-)
+func ofOwner(n *Node) *links { return &n.byOwner }
+func ofLock(n *Node) *links  { return &n.byLock }
 
-func (l *list) add(n *Node, by int) {
-	n.links[by] = links{prev: l.last}
+func (l *list) add(n *Node, of func(*Node) *links) {
+	*of(n) = links{prev: l.last}
 	if l.last != nil {
-		l.last.links[by].next = n
+		of(l.last).next = n
 	} else {
 		l.first = n
 	}
 	l.last = n
 }
 
-func (l *list) remove(n *Node, by int) {
-	at := n.links[by]
+func (l *list) remove(n *Node, of func(*Node) *links) {
+	at := *of(n)
 	if at.prev != nil {
-		at.prev.links[by].next = at.next
+		of(at.prev).next = at.next
 	} else {
 		l.first = at.next
 	}
 	if at.next != nil {
-		at.next.links[by].prev = at.prev
+		of(at.next).prev = at.prev
 	} else {
 		l.last = at.prev
 	}
-	n.links[by] = links{}
+	*of(n) = links{}
 }

@@ -110,7 +110,7 @@ func (s *search) mayClose(n *Node) bool {
 	if n.of == nil {
 		return false
 	}
-	for h := n.of.holds.first; h != nil && s.visit(); h = h.links[byOwner].next {
+	for h := n.of.holds.first; h != nil && s.visit(); h = h.byOwner.next {
 		if h.lock.calls > 0 && n.after(h) {
 			return true
 		}
@@ -184,7 +184,7 @@ func (s *search) spread(from *Node, certain bool) {
 			continue
 		}
 		at.reached = true
-		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.links[byLock].next {
+		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.byLock.next {
 			if (all || h.Mode == protocol.Write) && s.reach(h) {
 				s.spreadFrom(h)
 			}
@@ -197,7 +197,7 @@ func (s *search) spread(from *Node, certain bool) {
 
 // spreadFrom takes a hold for stuck if its owner waits.
 func (s *search) spreadFrom(h *Node) {
-	for c := h.of.calls.first; c != nil && s.visit(); c = c.links[byOwner].next {
+	for c := h.of.calls.first; c != nil && s.visit(); c = c.byOwner.next {
 		if !c.after(h) {
 			continue
 		}
@@ -233,7 +233,7 @@ func (s *search) free() {
 			if c.of == nil {
 				continue
 			}
-			for h := c.of.holds.first; h != nil && s.visit(); h = h.links[byOwner].next {
+			for h := c.of.holds.first; h != nil && s.visit(); h = h.byOwner.next {
 				if h.mark.pass == s.pass && h.mark.stuck && c.after(h) {
 					h.mark.stuck = false
 					s.count(h, -1)
@@ -253,11 +253,11 @@ func (s *search) path(from *Node, certain bool) []*Node {
 			continue
 		}
 		at.walked = true
-		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.links[byLock].next {
+		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.byLock.next {
 			if h.mark.pass != s.pass || !h.mark.stuck || !all && h.Mode != protocol.Write {
 				continue
 			}
-			for c := h.of.calls.first; c != nil && s.visit(); c = c.links[byOwner].next {
+			for c := h.of.calls.first; c != nil && s.visit(); c = c.byOwner.next {
 				switch {
 				case !c.after(h):
 				case c == from, !certain && c.Mode == protocol.Read && from.Mode == protocol.Write && c.lock == from.lock:

@@ -14,7 +14,7 @@ import (
 
 // Acquire begins a call. The call has ended when the hold's state is Live or Failed.
 func (e *Engine) Acquire(now time.Time, h *Hold) {
-	h.begun = now
+	h.since = now
 	if e.closed {
 		e.fail(now, h, ErrClosed)
 		return
@@ -65,7 +65,7 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	h.tries++
 	slot := lk.takeSlot()
 	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
-		wire: e.newClaim(h.Mode, slot, t.owner)}
+		wire: e.newClaim(h.Mode, slot, t.owner), wanted: e.newWanted()}
 	c.number = e.numbers
 	c.Tie = c.number
 	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
@@ -279,11 +279,12 @@ func (e *Engine) retry(now time.Time, h *Hold) {
 
 // live begins a hold that was granted, and that is good until its own deadline if it is not renewed.
 func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
+	took := now.Sub(h.since)
 	h.state, h.since, h.deadline = Live, now, deadline
 	if h.MaxHold > 0 {
 		h.end = now.Add(h.MaxHold)
 	}
-	e.holdEvent(h, Event{Kind: Acquired, Path: by, Token: h.claim.token, Took: now.Sub(h.begun)})
+	e.holdEvent(h, Event{Kind: Acquired, Path: by, Token: h.claim.token, Took: took})
 	e.wake(h)
 }
 
@@ -326,7 +327,7 @@ func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 // fail ends a call.
 func (e *Engine) fail(now time.Time, h *Hold, err error) {
 	h.state, h.err = Failed, err
-	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.begun)})
+	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.since)})
 	e.wake(h)
 }
 
@@ -372,7 +373,7 @@ func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
 	h.state = Entering
 	if e.replicas > 0 {
-		h.confirmBy = now.Add(e.confirm)
+		h.confirmation = &confirmation{until: now.Add(e.confirm)}
 	}
 	e.recountNow(now, c, h)
 }
@@ -386,7 +387,7 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), h.path)
 		default:
 			if r.Replicas > 0 {
-				h.replicas = uint16(reply.Confirmed)
+				h.confirmation.n = reply.Confirmed
 			}
 			if r.Sequence == c.sequence {
 				e.recountNow(now, c, h)
@@ -397,11 +398,11 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 
 // giveBack ends a call whose hold the replicas have not confirmed in time.
 func (e *Engine) giveBack(now time.Time, h *Hold) {
-	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.replicas, e.replicas, e.confirm))
+	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.replicas, e.confirm))
 	e.leave(now, h.claim, h)
 }
 
 // unconfirmed reports whether the replicas have not confirmed a hold in time.
 func (h *Hold) unconfirmed(now time.Time) bool {
-	return h.state == Entering && !h.confirmBy.IsZero() && !now.Before(h.confirmBy)
+	return h.state == Entering && h.confirmation != nil && !now.Before(h.confirmation.until)
 }

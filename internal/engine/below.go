@@ -17,7 +17,7 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
-// mostSpare is the number of requests whose memory an engine keeps.
+// mostSpare is the number of requests whose memory an engine keeps, and of claims that have waited.
 const mostSpare = 32
 
 // Recycle takes back the memory of a request. The layer below has answered it, and nothing refers to it any

@@ -94,7 +94,7 @@ func (e *Engine) leaveState(c *claim) {
 
 func (e *Engine) enterState(c *claim) {
 	if c.state == Held {
-		c.wanted = wanted{}
+		e.recycle(c)
 		e.graph.Hold(c.node, e.numbers)
 		if c.mode == protocol.Write {
 			c.lock.writer = c
@@ -108,11 +108,11 @@ type claim struct {
 	ownership *ownership
 	lock      *lock
 	mode      Mode
+	state     State
 	slot      int
 	number    uint64
 	wire      protocol.Claim
 	node      *deadlock.Node
-	state     State
 	caller    *Hold         // whose call asks for it
 	lease     time.Duration // that it asks for, or is renewed for
 	longest   time.Duration // that the server may keep it for
@@ -120,15 +120,15 @@ type claim struct {
 	below     any           // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
-	answered time.Time // when the server has answered last
 	deadline time.Time // until when it may be relied on
 
 	attempt       // to ask, to renew or to end
 	err     error // of the last one
 
-	wanted           // until the grant
-	grant            // from then on
-	giveUp time.Time // when an Ending claim is left to its lease
+	*wanted             // until the grant
+	grant               // from then on
+	*counting           // nil until its holds are counted for the first time
+	giveUp    time.Time // when an Ending claim is left to its lease
 
 	order.Place               // in the timeline
 	vertex      deadlock.Node // memory for node
@@ -136,11 +136,32 @@ type claim struct {
 
 // wanted is what is known of a claim that waits.
 type wanted struct {
+	answered time.Time // when the server has answered last
 	obstacle protocol.Obstacle
 	floor    int64     // the last token when the server had it wait: a grant with a smaller one was lost before
 	askAgain time.Time // when there is reason to ask again; zero for none before the heartbeat
 	prompted time.Time // when a message last had it ask again
 	resumed  time.Time // when the process was last seen to have stood still
+}
+
+// newWanted returns memory for a new claim, which recycle has taken back if there is some.
+func (e *Engine) newWanted() *wanted {
+	n := len(e.spareWanted)
+	if n == 0 {
+		return new(wanted)
+	}
+	w := e.spareWanted[n-1]
+	e.spareWanted = e.spareWanted[:n-1]
+	return w
+}
+
+// recycle takes back what was known of a claim while it waited.
+func (e *Engine) recycle(c *claim) {
+	if len(e.spareWanted) < mostSpare {
+		*c.wanted = wanted{}
+		e.spareWanted = append(e.spareWanted, c.wanted)
+	}
+	c.wanted = nil
 }
 
 // grant is what a claim that was granted the lock holds.
@@ -152,13 +173,9 @@ type grant struct {
 	brief    bool
 	doubtful bool // its server may have been replaced since: to be renewed immediately
 
-	holds      []*Hold // live ones, and those of calls that re-enter
-	one        [1]*Hold
-	leaving    []*Hold // released, while others remain: until the server has confirmed it
-	last       *Hold   // whose release ends the claim; or nil
-	extensions []*Extension
-
-	counting
+	holds []*Hold // live ones, and those of calls that re-enter
+	one   [1]*Hold
+	last  *Hold // whose release ends the claim; or nil
 }
 
 // counting is how far the server knows how many holds there are.
@@ -168,7 +185,28 @@ type counting struct {
 	shortened  uint64      // of the last that may have shortened the lease
 	sentCounts []sentCount // not confirmed
 	recount    attempt
+	leaving    []*Hold // released, while others remain: until the server has confirmed it
+	extensions []*Extension
 }
+
+// count returns the claim's counting, which begins with the first change.
+func (c *claim) count() *counting {
+	if c.counting == nil {
+		c.counting = new(counting)
+	}
+	return c.counting
+}
+
+// latest returns the number of the last change that the server has to know; 0 for none.
+func (c *claim) latest() uint64 {
+	if c.counting == nil {
+		return 0
+	}
+	return c.sequence
+}
+
+// uncounted reports whether the server has yet to confirm a change.
+func (c *claim) uncounted() bool { return c.counting != nil && c.confirmed < c.sequence }
 
 // An attempt is a request that is repeated until the server has carried it out.
 type attempt struct {
@@ -284,7 +322,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 		if lease, at := c.renewAt(now); lease > 0 && !at.After(batchUntil) {
 			e.renew(now, c)
 		}
-		if c.confirmed < c.sequence && !c.recount.again(c.lease).After(now) {
+		if c.uncounted() && !c.recount.again(c.lease).After(now) {
 			e.tell(now, c)
 		}
 	case Ending:

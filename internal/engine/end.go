@@ -39,7 +39,8 @@ func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 	c.remove(h)
 	if len(c.holds) > 0 {
 		if h.state == Releasing {
-			c.leaving = append(c.leaving, h)
+			n := c.count()
+			n.leaving = append(n.leaving, h)
 		}
 		e.recountNow(now, c, h)
 		return
@@ -201,7 +202,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 
 // conclude ends the releases that wait for the server.
 func (e *Engine) conclude(c *claim, err error) {
-	e.concludeUpTo(c, c.sequence, err)
+	e.concludeUpTo(c, c.latest(), err)
 	if c.last != nil {
 		c.last.conclude(err)
 		e.wake(c.last)
@@ -212,6 +213,9 @@ func (e *Engine) conclude(c *claim, err error) {
 // concludeUpTo does the same for the holds whose release the server learns from one change of the number of
 // holds, or from an earlier one.
 func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
+	if c.counting == nil {
+		return
+	}
 	rest := c.leaving[:0]
 	for _, h := range c.leaving {
 		if h.sequence > sequence {

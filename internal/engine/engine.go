@@ -140,8 +140,9 @@ type Engine struct {
 	publishErrorLogged bool // the log says that the server may not publish
 	unheard            bool // the log says that the server refuses the subscription
 
-	spare []*Request // memory: see Recycle
-	out   Effects
+	spare       []*Request // memory: see Recycle
+	spareWanted []*wanted  // likewise: see recycle
+	out         Effects
 }
 
 // A suspicion says that the subscription may not work: a heartbeat returned a grant that no message has
@@ -282,7 +283,7 @@ func (r *Request) Hold() *Hold {
 
 // Wanted reports whether a request that replicas should confirm is still needed: its claim is held, and no
 // later request replaces it.
-func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == r.claim.sequence }
+func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == r.claim.latest() }
 
 // Asks reports whether a request asks for the lock.
 func (r *Request) Asks() bool { return r.kind == asks }
@@ -480,8 +481,8 @@ func (e *Engine) askAll(now time.Time) {
 // now.
 func (e *Engine) Resume(now time.Time) {
 	e.each(now, func(now time.Time, c *claim) {
-		paused, counting := c.resume(now), c.recount.resume(now)
-		if paused || counting {
+		paused := c.resume(now)
+		if c.counting != nil && c.recount.resume(now) || paused {
 			e.schedule(now, c)
 		}
 	})
@@ -593,7 +594,7 @@ func (e *Engine) Current() (list []*Hold) {
 func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 	if lk := e.locks[name]; lk != nil {
 		if t := lk.owners.of(o); t != nil && t.asking != nil {
-			since = t.asking.begun
+			since = t.asking.since
 		}
 	}
 	return since

@@ -38,7 +38,8 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 		x.until = earlier(x.until, h.end)
 	}
 	c := h.claim
-	c.extensions = append(c.extensions, x)
+	n := c.count()
+	n.extensions = append(n.extensions, x)
 	e.extendAll(c)
 	if !x.over {
 		x.sequence = e.renumber(c)
@@ -59,6 +60,9 @@ func (e *Engine) GiveUpExtension(x *Extension, err error) {
 
 // extendAll ends the calls of Extend that have succeeded: the claim can be relied on for long enough.
 func (e *Engine) extendAll(c *claim) {
+	if c.counting == nil {
+		return
+	}
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
 		if c.deadline.Before(x.until) {
 			return false
@@ -74,6 +78,9 @@ func (e *Engine) extendAll(c *claim) {
 // extendNone ends the calls of Extend that have failed: either those of a hold that has ended, or those of
 // all requests up to one that the server has refused.
 func (e *Engine) extendNone(c *claim, which func(*Extension) bool, err error) {
+	if c.counting == nil {
+		return
+	}
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
 		if which(x) {
 			e.extended(x, err)

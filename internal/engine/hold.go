@@ -13,36 +13,40 @@ import (
 type Hold struct {
 	Name     string
 	Owner    Owner
-	Mode     Mode
-	Try      bool          // fail rather than wait
 	Lease    time.Duration // whole milliseconds
-	NoRenew  bool
 	MaxHold  time.Duration // the hold ends so long after it was granted, at the latest; 0 for no such bound
-	Bounded  bool          // something else ends the wait if no answer comes
 	Caller   uint64        // the goroutine that calls, if only that one may re-enter; or else 0
-	NewOwner bool          // nobody else knows the owner: it holds nothing
 	Tag      any           // the caller's own
+	Mode     Mode
+	Try      bool // fail rather than wait
+	NoRenew  bool
+	Bounded  bool // something else ends the wait if no answer comes
+	NewOwner bool // nobody else knows the owner: it holds nothing
 
 	state     HoldState
+	path      Path // how the call got the lock
+	fresh     bool // not renewed, and its lease counts from a renewal that is yet to come
+	forgotten bool
 	err       error // of Failed; of Over, and of Ended, which says how the release went
 	trouble   error // of a call that has failed: what the last request failed with
 	ownership *ownership
 	claim     *claim
 	tries     int
-	begun     time.Time
-	since     time.Time // Live
-	fresh     bool      // not renewed, and its lease counts from a renewal that is yet to come
+	since     time.Time // when the call began; once it has the lock, when it got that
 	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
 	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
-	end       time.Time
-	path      Path      // how the call got the lock
-	replicas  uint16    // how many have confirmed the hold, as of the last reply; this small, it takes no memory
-	confirmBy time.Time // until when replicas may confirm the hold; or zero
-	sequence  uint64    // of the request that counts it in, or out
-	forgotten bool
+	end          time.Time
+	sequence     uint64 // of the request that counts it in, or out
+	confirmation *confirmation
 
 	first claim     // memory for its claim
 	own   ownership // memory for its owner's ownership
+}
+
+// A confirmation is what is known of the replicas that are to confirm a hold.
+type confirmation struct {
+	until time.Time // when the call fails
+	n     int       // how many have confirmed it, as of the last reply
 }
 
 // HoldState is what a hold has come to.
@@ -72,10 +76,7 @@ func (h *Hold) Token() int64 { return h.claim.token }
 // then.
 func (h *Hold) Deadline() time.Time { return h.until() }
 
-// Begun returns when the call began.
-func (h *Hold) Begun() time.Time { return h.begun }
-
-// Since returns when the call got the lock.
+// Since returns when the call got the lock; while it waits, when it began.
 func (h *Hold) Since() time.Time { return h.since }
 
 // Renewed reports whether a Live hold lasts until its release: it is renewed, and nothing else ends it.
@@ -96,7 +97,7 @@ func (h *Hold) LastError() error {
 // for the lock or to its request to re-enter.
 func (h *Hold) Unanswered() bool {
 	c := h.claim
-	return c != nil && (c.caller != h || c.token == 0 && c.answered.IsZero())
+	return c != nil && (c.caller != h || c.wanted != nil && c.answered.IsZero())
 }
 
 // Obstacle returns what is in the way of a call, as last reported by the server, and whether that belongs to
@@ -104,7 +105,7 @@ func (h *Hold) Unanswered() bool {
 // that has ended.
 func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, ours bool) {
 	c := h.claim
-	if c == nil || c.caller != h || c.token != 0 || c.answered.IsZero() {
+	if c == nil || c.caller != h || c.wanted == nil || c.answered.IsZero() {
 		return o, false, false
 	}
 	o = c.obstacle
@@ -132,8 +133,8 @@ func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {
 // renumber returns the number of the next change of a claim that the server has to know.
 func (e *Engine) renumber(c *claim) uint64 {
 	e.numbers++
-	c.sequence = e.numbers
-	return c.sequence
+	c.count().sequence = e.numbers
+	return e.numbers
 }
 
 // conclude notes how a release went.
@@ -192,11 +193,14 @@ func (h *Hold) renewable() bool {
 // was sent.
 func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	c.succeed()
-	c.answered, c.err = now, nil
+	c.err = nil
+	if c.wanted != nil {
+		c.answered = now
+	}
 	if r.Sent.After(c.sent) {
 		c.sent = r.Sent
 	}
-	if r.Sequence >= c.shortened { // or else the lease may have been shortened since
+	if c.counting == nil || r.Sequence >= c.shortened { // or else the lease may have been shortened since
 		c.rely(r.until(lent))
 	}
 	c.lent = lent.Lease
@@ -247,7 +251,7 @@ func (e *Engine) renew(now time.Time, c *claim) {
 		lease, _ = c.needs(now)
 	}
 	r := e.request(c, renews)
-	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.sequence
+	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.latest()
 	c.longest = max(c.longest, lease)
 	c.start(now)
 	e.send(now, r)
@@ -307,7 +311,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	for _, h := range c.holds {
 		// Releases and extensions do not wait for replicas, which are asked afterwards.
 		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
-			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmBy.Sub(now), mostConfirm))
+			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
 		}
 	}
 	c.recount.start(now.Add(r.Confirm))
@@ -323,7 +327,7 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 			lease = max(lease, h.Lease)
 		}
 	}
-	for _, x := range c.extensions {
+	for _, x := range c.count().extensions {
 		lease = max(lease, LeaseFor(x.until.Sub(now)))
 	}
 	return lease
@@ -339,6 +343,9 @@ func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
 
 // counted takes the reply to a change of the number of holds.
 func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+	if c.state == Over { // everything that waited for the reply has ended
+		return
+	}
 	if c.state == Held {
 		c.err = err
 	}
@@ -408,14 +415,14 @@ func (c *claim) holdUntil(now time.Time) time.Time {
 	at := c.deadline
 	for _, h := range c.holds {
 		at = earlier(at, h.until())
-		if h.state == Entering && !h.confirmBy.IsZero() {
-			at = earlier(at, h.confirmBy)
+		if h.state == Entering && h.confirmation != nil {
+			at = earlier(at, h.confirmation.until)
 		}
 	}
 	if lease, renew := c.renewAt(now); lease > 0 {
 		at = earlier(at, renew)
 	}
-	if c.confirmed < c.sequence {
+	if c.uncounted() {
 		at = earlier(at, c.recount.again(c.lease))
 	}
 	return at

@@ -39,7 +39,7 @@ func (c *claim) view() View {
 	return View{
 		Name: c.lock.name, Number: c.number, Owner: c.ownership.owner, Mode: c.mode, State: c.state, Token: c.token,
 		Sent: c.sent, Deadline: c.deadline,
-		Caller: c.caller, Holds: c.holds, Telling: c.confirmed < c.sequence, Lent: c.lent > 0,
+		Caller: c.caller, Holds: c.holds, Telling: c.uncounted(), Lent: c.lent > 0,
 	}
 }
 
@@ -79,9 +79,13 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 		next := e.timeline.Due(c)
 		up(&next)
 		e.timeline.Set(c, next)
-		up(&c.askAgain)
 		up(&c.retry)
-		up(&c.recount.retry)
+		if c.wanted != nil {
+			up(&c.askAgain)
+		}
+		if c.counting != nil {
+			up(&c.recount.retry)
+		}
 	}
 	e.timeline.Sort()
 	if e.suspicion.number != 0 {
@@ -136,9 +140,9 @@ func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, se
 }
 
 func (h *Hold) normalize(now time.Time) {
-	h.begun, h.since, h.trouble = time.Time{}, time.Time{}, nil
+	h.since, h.trouble = time.Time{}, nil
 	// the latter matters to calls that wait for replicas alone
-	h.path, h.confirmBy = 0, time.Time{}
+	h.path, h.confirmation = 0, nil
 	if h.state != Live || !h.NoRenew && LeaseFor(h.deadline.Sub(now)) <= h.Lease { // or else it was extended
 		h.deadline = time.Time{}
 	}
@@ -162,29 +166,16 @@ func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, se
 		n := c.node
 		*n = deadlock.Node{Owner: n.Owner, Name: n.Name, Mode: n.Mode, Number: n.Number, NewOwner: n.NewOwner}
 	}
-	c.obstacle = protocol.Obstacle{}
 	c.err = nil
 	c.attempt.normalize(c.state == Ending)
-	c.recount.normalize(false)
-	if !c.answered.IsZero() {
-		if e.listening.IsZero() || e.listening.Before(c.answered) {
-			c.answered = now
-		} else {
-			c.answered = e.listening
-		}
-	}
+	c.count().recount.normalize(false)
 	if now.Sub(c.granted) >= tokenFresh && !c.granted.IsZero() {
 		c.granted = now.Add(-tokenFresh)
 	}
-	if c.caller != nil && c.caller.Bounded && !c.caller.Try {
-		c.resumed = time.Time{}
-	}
-	older := func(r *Request) bool { return r.claim == c && r.kind == asks && r.Sent.Before(c.prompted) }
-	if c.state >= Held || !slices.ContainsFunc(requests, older) {
-		c.prompted = time.Time{}
-	}
 	if c.state >= Held {
-		c.caller, c.wanted = nil, wanted{}
+		c.caller, c.wanted = nil, nil
+	} else {
+		e.normalizeWanted(now, c, requests)
 	}
 	if c.state == Ending {
 		c.sent, c.granted, c.brief, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
@@ -192,6 +183,24 @@ func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, se
 	c.normalizeSequences(requests)
 	if c.last != nil {
 		c.last.sequence = 0
+	}
+}
+
+func (e *Engine) normalizeWanted(now time.Time, c *claim, requests []*Request) {
+	c.obstacle = protocol.Obstacle{}
+	if !c.answered.IsZero() {
+		if e.listening.IsZero() || e.listening.Before(c.answered) {
+			c.answered = now
+		} else {
+			c.answered = e.listening
+		}
+	}
+	if c.caller.Bounded && !c.caller.Try {
+		c.resumed = time.Time{}
+	}
+	older := func(r *Request) bool { return r.claim == c && r.kind == asks && r.Sent.Before(c.prompted) }
+	if !slices.ContainsFunc(requests, older) {
+		c.prompted = time.Time{}
 	}
 }
 
@@ -233,6 +242,9 @@ func (c *claim) normalizeSequences(requests []*Request) {
 	c.confirmed = 0
 	if settled {
 		c.sequence = 0
+		if c.recount == (attempt{}) {
+			c.counting = nil
+		}
 	}
 }
 

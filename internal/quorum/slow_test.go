@@ -102,7 +102,7 @@ func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
 		r.answer()
 		r.pass(time.Second / perSecond)
 		for h.State() != engine.Live {
-			require.Less(t, r.now.Sub(h.Begun()), 2*shortestPatience)
+			require.Less(t, r.now.Sub(h.Since()), 2*shortestPatience)
 			r.pass(10 * time.Millisecond)
 		}
 		r.do(func() { _, _ = r.engine.Release(r.now, h) })

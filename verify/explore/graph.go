@@ -60,18 +60,19 @@ var meanings = map[string]meaning{
 	"claim.slot":          slotNumber,
 	"claim.number":        number,
 	"Engine.spare":        skip, // memory
+	"Engine.spareWanted":  skip, // likewise
 	"claim.vertex":        skip, // memory
 	"Place.Tie":           number,
 	"Node.Name":           plain,
 	"Node.Number":         number,
 	"Node.since":          number,
-	"Node.asked":          number,
-	"Node.mark":           skip, // without it, a search is made that finds nothing
+	"blocking.asked":      number,
+	"blocking.mark":       skip, // without it, a search is made that finds nothing
 	"Node.own":            skip, // memory
-	"owner.left":          skip, // as Node.mark
+	"owner.left":          skip, // as blocking.mark
 	"lock.newest":         number,
-	"lock.mark":           skip, // as Node.mark
-	"Graph.search":        skip, // as Node.mark
+	"lock.mark":           skip, // as blocking.mark
+	"Graph.search":        skip, // as blocking.mark
 	"gates.pass":          skip,
 	"mark.pass":           skip,
 	"mark.searched":       skip,
