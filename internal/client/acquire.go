@@ -84,7 +84,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	c.engine.Acquire(now, &h.hold)
 	c.answer(now)
 	if h.waits() {
-		h.ended = make(chan struct{}, 1)
+		c.expect(h)
 		if fx := c.unlock(now); w.expired == nil {
 			c.runFor(w.ctx, fx)
 		} else {
@@ -115,6 +115,7 @@ func (c *Client) await(w *wait, h *Hold) error {
 	select {
 	case <-h.ended:
 		c.mu.Lock()
+		c.expected(h)
 		return nil
 	case <-w.ctx.Done():
 		gaveUp = w.ctx.Err()

@@ -63,6 +63,7 @@ type Client struct {
 	over     signal         // Close has come to an end
 	effects  sync.Pool      // of *effects, empty
 	timeouts sync.Pool      // of *time.Timer, stopped
+	signals  sync.Pool      // of chan struct{}, empty: see Hold.ended
 
 	quitters quitters // calls that have returned
 

@@ -81,6 +81,25 @@ func (h *Hold) Forget() {
 	h.client.flush()
 }
 
+// expect has wake send a signal on h.ended. Client.mu is locked.
+func (c *Client) expect(h *Hold) {
+	var ok bool
+	if h.ended, ok = c.signals.Get().(chan struct{}); !ok {
+		h.ended = make(chan struct{}, 1)
+	}
+}
+
+// expected takes the channel back after its signal has come. A hold that is not waited for has none.
+// Client.mu is locked.
+func (c *Client) expected(h *Hold) {
+	select {
+	case <-h.ended: // wake may have been called again
+	default:
+	}
+	c.signals.Put(h.ended)
+	h.ended = nil
+}
+
 // wake signals that the engine has come to an end with what someone waits for.
 func (h *Hold) wake() {
 	if h.ended != nil {
@@ -144,13 +163,7 @@ func (h *Hold) await(ctx context.Context, end time.Time) error {
 		defer c.mu.Unlock()
 		return h.hold.Err()
 	}
-	if h.ended == nil {
-		h.ended = make(chan struct{}, 1)
-	}
-	select {
-	case <-h.ended: // that the call had ended
-	default:
-	}
+	c.expect(h)
 	c.mu.Unlock()
 
 	timeout, ok := c.timeouts.Get().(*time.Timer)
@@ -174,6 +187,7 @@ func (h *Hold) await(ctx context.Context, end time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h.hold.State() == engine.Finished {
+		c.expected(h)
 		return h.hold.Err()
 	}
 	if cause := h.hold.LastError(); cause != nil {

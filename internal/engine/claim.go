@@ -109,15 +109,19 @@ type claim struct {
 	lock      *lock
 	mode      Mode
 	state     State
-	slot      int
-	number    uint64
-	wire      protocol.Claim
-	node      *deadlock.Node
-	caller    *Hold         // whose call asks for it
-	lease     time.Duration // that it asks for, or is renewed for
-	longest   time.Duration // that the server may keep it for
-	lent      time.Duration // the lease of the delegation that it is granted under; 0 for none
-	below     any           // what the layer below keeps of it
+	// brief: the release may take the script's short path. The server granted the claim, the token is the time of
+	// the grant, and no request has set a count or a longer lease
+	brief    bool
+	doubtful bool // its server may have been replaced since the grant: to be renewed immediately
+	slot     int
+	number   uint64
+	wire     protocol.Claim
+	node     *deadlock.Node
+	caller   *Hold         // whose call asks for it
+	lease    time.Duration // that it asks for, or is renewed for
+	longest  time.Duration // that the server may keep it for
+	lent     time.Duration // the lease of the delegation that it is granted under; 0 for none
+	below    any           // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	deadline time.Time // until when it may be relied on
@@ -168,10 +172,6 @@ func (e *Engine) recycle(c *claim) {
 type grant struct {
 	token   int64
 	granted time.Time // not after the token was handed out
-	// whether its release may take the script's short path: the server granted the claim, the token is the time
-	// of the grant, and no request has set a count or a longer lease
-	brief    bool
-	doubtful bool // its server may have been replaced since: to be renewed immediately
 
 	holds []*Hold // live ones, and those of calls that re-enter
 	one   [1]*Hold

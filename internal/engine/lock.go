@@ -21,9 +21,9 @@ type lock struct {
 	first          int       // slot
 	slots          int       // how many there are, with those before the first
 	free           []int     // of them, those of claims whose end the server has confirmed
-	serving        bool      // a request for a further step is in flight
 	steps          int       // in a row that were not enough
 	ended          time.Time // when the server last confirmed the end of a claim
+	serving        bool      // a request for a further step is in flight
 	notified       bool      // a message was about it
 	releasingStale bool      // a claim that had ended, and came back, is being released
 
