@@ -115,8 +115,8 @@ type Engine struct {
 	confirm  time.Duration
 
 	locks     map[string]*lock
-	idle      idleLocks         // of them
-	waiting   map[uint64]*claim // Asking or Queued, by number
+	idle      order.List[lock, *lock] // of them: unused, in the order of their last use
+	waiting   map[uint64]*claim       // Asking or Queued, by number
 	graph     deadlock.Graph
 	locksMax  int // since the map was made
 	waitMax   int
@@ -628,4 +628,4 @@ func (e *Engine) Unreleased() (holds, places int, err error) {
 func (e *Engine) Waiting() bool { return len(e.waiting) > 0 }
 
 // InUse returns the number of names with a call, a hold or a request. It is zero once everything has ended.
-func (e *Engine) InUse() int { return len(e.locks) - e.idle.n }
+func (e *Engine) InUse() int { return len(e.locks) - e.idle.Len() }

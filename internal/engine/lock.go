@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -27,7 +28,7 @@ type lock struct {
 	notified       bool      // a message was about it
 	releasingStale bool      // a claim that had ended, and came back, is being released
 
-	older, newer *lock // of the idle ones
+	order.Link[lock] // in Engine.idle
 }
 
 // mostIdle is the number of unused names that an engine remembers, which saves building their keys again.
@@ -42,7 +43,7 @@ func (e *Engine) use(name string) *lock {
 		e.locks[name] = lk
 		e.locksMax = max(e.locksMax, len(e.locks))
 	case lk.refs == 0:
-		e.idle.remove(lk)
+		e.idle.Remove(lk)
 	}
 	lk.refs++
 	return lk
@@ -69,50 +70,18 @@ func (e *Engine) drop(lk *lock) {
 		e.forget(lk)
 		*lk = *e.newLock(lk.name, lk.keys)
 	}
-	e.idle.add(lk)
-	if e.idle.n > mostIdle {
-		oldest := e.idle.oldest
-		e.idle.remove(oldest)
+	e.idle.PushBack(lk)
+	if e.idle.Len() > mostIdle {
+		oldest := e.idle.First()
+		e.idle.Remove(oldest)
 		e.forget(oldest)
 		delete(e.locks, oldest.name)
 	}
-	if len(e.locks) == e.idle.n && e.locksMax > peak {
+	if len(e.locks) == e.idle.Len() && e.locksMax > peak {
 		locks := make(map[string]*lock, len(e.locks)) // maps.Clone keeps what the old one has room for
 		maps.Copy(locks, e.locks)
 		e.locks, e.locksMax = locks, len(locks)
 	}
-}
-
-// idleLocks are the unused names, in the order of their last use.
-type idleLocks struct {
-	n              int
-	oldest, newest *lock
-}
-
-func (l *idleLocks) add(lk *lock) {
-	lk.older, lk.newer = l.newest, nil
-	if l.newest != nil {
-		l.newest.newer = lk
-	} else {
-		l.oldest = lk
-	}
-	l.newest = lk
-	l.n++
-}
-
-func (l *idleLocks) remove(lk *lock) {
-	if lk.older != nil {
-		lk.older.newer = lk.newer
-	} else {
-		l.oldest = lk.newer
-	}
-	if lk.newer != nil {
-		lk.newer.older = lk.older
-	} else {
-		l.newest = lk.older
-	}
-	lk.older, lk.newer = nil, nil
-	l.n--
 }
 
 // takeSlot returns a slot that no other claim of the engine on the lock has.
