@@ -1,0 +1,255 @@
+package delegation
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// How calls are answered from memory, or passed on to the server.
+
+// handle answers a request of the engine, or passes it on.
+func (d *Layer) handle(now time.Time, r *engine.Request) {
+	e := entryOf(r)
+	switch {
+	case r.Script == lua.Lock || r.Script == lua.RLock:
+		d.ask(now, e, r)
+	case e == nil || e.place == remote:
+		d.pass(r)
+	case r.Script == lua.Unlock || r.Script == lua.RUnlock:
+		d.end(now, e, r)
+	default:
+		d.keep(now, e, r)
+	}
+}
+
+// ask handles a request for the lock, or a heartbeat.
+func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
+	switch {
+	case e == nil:
+		below := r.Below()
+		if below == nil { // it is the layer's own, or about no claim
+			d.pass(r)
+			return
+		}
+		e = &entry{name: d.use(r), ask: r, mode: r.Mode()}
+		*below = e
+		e.name.uses++
+		d.route(now, e)
+	case e.place == remote:
+		e.ask = r
+		d.pass(r)
+	case e.place == parked:
+		e.ask = r
+	case e.place == waits:
+		e.ask = r
+		d.queued(now, e)
+	case e.place == holds:
+		e.ask = r
+		d.answer(now, r, protocol.Reply{Token: e.name.token, Lent: e.name.lent})
+	}
+}
+
+// use returns the name that a request is about.
+func (d *Layer) use(r *engine.Request) *name {
+	n := d.names[r.Keys.Lock]
+	if n == nil {
+		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, share: fewShare * parts}
+		if d.share < fewShare*parts {
+			n.need = poorNeed
+		}
+		d.names[n.key] = n
+		d.known.PushBack(n)
+		if d.known.Len() > mostKnown {
+			oldest := d.known.First()
+			d.known.Remove(oldest)
+			delete(d.names, oldest.key)
+		}
+	} else if n.state == None && d.names[n.key] == n {
+		d.known.Remove(n)
+		d.known.PushBack(n)
+	}
+	return n
+}
+
+// route decides who answers a call.
+func (d *Layer) route(now time.Time, e *entry) {
+	n := e.name
+	if w := e.ask.Writer; w != nil && w != "" {
+		// The owner has a write hold. What granted that, this layer or the server, also grants this request.
+		// The delegation need not allow anything new for it.
+		if within := n.table.writer; within != nil && within.ask.Claim.ID == w && now.Before(n.until) {
+			n.table.ask(e, within, false)
+			d.grant(now, e)
+			return
+		}
+		d.send(e)
+		return
+	}
+	if n.state == Live && !now.Before(n.until) {
+		d.lapse(now, n)
+	}
+	switch special := d.special(e); {
+	case special, n.state > Live:
+		d.send(e)
+	case n.state == Live && n.mode == protocol.Read && e.mode == protocol.Write:
+		n.alternates = true
+		d.recall(now, n, false)
+		d.send(e)
+	case n.state == Live && n.doubted.IsZero() && (e.mode == protocol.Read || n.token < n.top):
+		d.local(now, e)
+	case n.state == Live:
+		if n.doubted.IsZero() {
+			d.doubt(now, n) // all tokens are used up
+		}
+		d.park(e)
+	case n.state == Asked, n.state == Gated && !e.ask.Try:
+		d.park(e)
+	case n.state == None && d.wants(now, e):
+		d.begin(now, e)
+	default:
+		d.send(e)
+	}
+}
+
+// special reports whether a call asks for what a delegation does not give.
+func (d *Layer) special(e *entry) bool {
+	h := e.ask.Hold()
+	return h.NoRenew || h.Lease != d.config.Hold
+}
+
+// park has a call wait until it is decided who answers it.
+func (d *Layer) park(e *entry) {
+	e.place = parked
+	e.name.calls = append(e.name.calls, e)
+}
+
+// unpark decides it.
+func (d *Layer) unpark(now time.Time, n *name) {
+	calls := n.calls
+	n.calls = nil
+	for _, e := range calls {
+		if e.place == parked {
+			d.route(now, e)
+		}
+	}
+}
+
+// send passes a call on to the server.
+func (d *Layer) send(e *entry) {
+	e.place = remote
+	e.name.out[e.mode]++
+	d.pass(e.ask)
+}
+
+// local answers a call from memory.
+func (d *Layer) local(now time.Time, e *entry) {
+	n := e.name
+	idle := n.table.empty()
+	switch {
+	case n.table.ask(e, nil, e.ask.Try):
+		if idle {
+			d.idle.Remove(n)
+		}
+		d.grant(now, e)
+	default:
+		d.queued(now, e)
+	}
+}
+
+func (d *Layer) answer(now time.Time, r *engine.Request, reply protocol.Reply) {
+	d.engine.Replied(now, r, reply, nil)
+}
+
+// grant tells the engine that an entry has the lock.
+func (d *Layer) grant(now time.Time, e *entry) {
+	n := e.name
+	if e.mode == protocol.Write {
+		n.token++
+	}
+	n.used = now
+	n.served++
+	e.rely(e.ask)
+	d.answer(now, e.ask, protocol.Reply{Token: n.token, Lent: n.lent})
+}
+
+// queued tells the engine that an entry waits, or has tried in vain.
+func (d *Layer) queued(now time.Time, e *entry) {
+	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Lent: e.name.lent,
+		Obstacle: e.name.table.obstacle(e)})
+}
+
+// serve grants the lock to those whose turn it is.
+func (d *Layer) serve(now time.Time, n *name) {
+	if n.state != Live || !n.doubted.IsZero() || !now.Before(n.until) {
+		return
+	}
+	n.more = n.table.serve(n.token < n.top, func(e *entry) { d.grant(now, e) })
+	if w := n.table.writers.First(); w != nil && n.table.holders.Len() == 0 && n.token >= n.top {
+		d.doubt(now, n)
+	}
+	d.schedule(n)
+}
+
+// end handles the end of a claim that the server does not know.
+func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
+	n, held := e.name, e.place == holds
+	queued, used := n.table.waited(), !n.table.empty()
+	n.table.leave(e)
+	code := protocol.NotThere
+	if held {
+		code, n.used = protocol.Done, now
+	}
+	d.answer(now, r, protocol.Reply{Code: code})
+	d.engine.Recycle(r)
+	if held {
+		d.engine.Recycle(e.ask)
+		e.ask = nil
+	}
+	if queued {
+		d.serve(now, n)
+	}
+	if used && n.table.empty() {
+		d.emptied(now, n)
+	}
+}
+
+// emptied is called when the last hold has left, and nobody waits.
+func (d *Layer) emptied(now time.Time, n *name) {
+	switch n.state {
+	case Live:
+		d.idle.PushBack(n)
+		switch {
+		case n.lent.Lease > d.lease.Duration: // for a hold that was extended
+			d.recall(now, n, false)
+		case d.idle.Len() > mostIdle:
+			d.recall(now, d.idle.First(), false)
+		}
+	case Recalled:
+		d.giveBack(now, n)
+	}
+}
+
+// keep handles a renewal of a hold, or a change of its reentrancy count.
+func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
+	n := e.name
+	switch {
+	case e.place != holds:
+		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
+	case r.Extend > 0 && engine.Deadline(now, r.Extend).After(n.until):
+		n.waits = append(n.waits, r)
+		d.renew(now, n, r.Extend)
+	case !n.doubted.IsZero(), r.Script == lua.Renew && !n.until.After(e.until):
+		n.waits = append(n.waits, r) // the delegation's own renewal is in flight, or fails
+	default:
+		d.confirm(now, e, r)
+	}
+}
+
+// confirm tells the engine that a hold lasts for its lease, or for as long as the delegation does.
+func (d *Layer) confirm(now time.Time, e *entry, r *engine.Request) {
+	e.rely(r)
+	d.answer(now, r, protocol.Reply{Code: protocol.Done, Lent: e.name.lent})
+}

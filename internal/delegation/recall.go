@@ -1,0 +1,137 @@
+package delegation
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// How a delegation ends: by a recall, or by the end of its lease.
+
+// recallNumber recalls the delegation of a number, if there is one.
+func (d *Layer) recallNumber(now time.Time, number uint64) {
+	switch n := d.numbers[number]; {
+	case n == nil:
+	case n.state == Asked:
+		n.early = true
+	default:
+		d.recall(now, n, true)
+	}
+}
+
+// recall grants nothing new under a delegation, and returns it when nobody holds the lock under it. Waiting
+// calls go on waiting on the server, in order. others reports whether another RWLock wants the lock.
+func (d *Layer) recall(now time.Time, n *name, others bool) {
+	if n.state == Recalled && others && n.recalled.IsZero() {
+		n.recalled = now
+	}
+	if n.state != Live {
+		return
+	}
+	if others {
+		n.recalled, n.alternates = now, false
+	}
+	if n.table.empty() {
+		d.idle.Remove(n)
+	}
+	n.state = Recalled
+	if n.table.holders.Len() == 0 {
+		d.giveBack(now, n)
+	}
+	d.handOver(now, n)
+}
+
+// handOver makes the claims that wait for a local hold, or for an answer, wait on the server.
+func (d *Layer) handOver(now time.Time, n *name) {
+	n.more = false
+	for e := n.table.first(); e != nil; e = n.table.first() {
+		e.place = remote
+		n.out[e.mode]++
+		d.engine.Again(now, e.ask)
+	}
+	n.table.owed = 0
+	d.unpark(now, n)
+}
+
+// lapse ends a delegation whose deadline has come, or that the server no longer knows. All holds under it are
+// lost.
+func (d *Layer) lapse(now time.Time, n *name) {
+	if n.state == Live && n.table.empty() {
+		d.idle.Remove(n)
+	}
+	n.state = Recalled
+	n.waits = nil
+	for e := n.table.holders.First(); e != nil; e = n.table.holders.First() {
+		n.table.leave(e)
+		e.place = remote // the server knows nothing of it, and says so
+		n.out[e.mode]++
+		d.engine.Lose(now, e.ask)
+	}
+	d.giveBack(now, n)
+	d.handOver(now, n)
+}
+
+// giveBack returns a delegation.
+func (d *Layer) giveBack(now time.Time, n *name) {
+	n.state, n.waits, n.doubted = Returning, nil, time.Time{}
+	n.asked, n.failures = time.Time{}, 0
+	n.giveUp = now.Add(max(n.lent.Lease, d.lease.Duration, engine.EndTimeout))
+	d.sendReturn(now, n)
+}
+
+func (d *Layer) sendReturn(now time.Time, n *name) {
+	p := protocol.Request{Script: lua.Return}
+	if n.mode == protocol.Write {
+		p.Used = n.token // 0 if the reply to its grant is not known
+	}
+	d.request(now, n, p, false)
+	d.schedule(n)
+}
+
+// returned takes the reply to a return.
+func (d *Layer) returned(now time.Time, n *name, err error) {
+	switch {
+	case protocol.IsClientClosed(err):
+		d.ended(now, n, false)
+	case err != nil:
+		d.fail(now, n)
+		d.schedule(n)
+	default:
+		d.ended(now, n, true)
+	}
+}
+
+// ended ends a return, after the server has confirmed it or can no longer keep the delegation.
+func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
+	if !confirmed {
+		d.slot++ // a late request may come for this one
+	}
+	delete(d.numbers, n.number)
+	var took time.Duration
+	if share := min(n.served, mostShare) * parts; !d.config.Eager {
+		n.share += (share - n.share) / nameMoves
+		d.share += (share - d.share) / allMoves
+	}
+	if !n.recalled.IsZero() {
+		took = now.Sub(n.recalled)
+		if n.share < fewShare*parts {
+			n.notBefore = now.Add(pause * took)
+			n.need = min(2*n.need+1, mostNeed)
+		} else {
+			n.need = 0
+		}
+		n.uses = 0
+	}
+	d.event(n, engine.Event{Kind: engine.Returned, Took: took})
+	n.recalled, n.lent, n.until, n.token, n.top = time.Time{}, protocol.Lent{}, time.Time{}, 0, 0
+	d.forget(n)
+}
+
+// forget notes that there is no delegation.
+func (d *Layer) forget(n *name) {
+	n.state, n.asked, n.failures, n.early = None, time.Time{}, 0, false
+	d.timed.Remove(n)
+	d.known.PushBack(n)
+}

@@ -1,0 +1,224 @@
+package delegation
+
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// When the layer requests a delegation, how it gets it, and how it renews it.
+
+// An own is what a request of the layer's is for.
+type own struct {
+	name   *name // nil for the return of one that came back
+	number uint64
+	keeps  bool
+}
+
+// wants reports whether a call is reason to ask for a delegation.
+func (d *Layer) wants(now time.Time, e *entry) bool {
+	n := e.name
+	if d.closed || d.names[n.key] != n || !d.config.Eager && (n.uses <= n.need || now.Before(n.notBefore)) {
+		return false
+	}
+	if !d.listening {
+		if !d.listens {
+			d.listens = true
+			d.engine.Listen()
+		}
+		return false
+	}
+	return !d.blocked(n, d.modeFor(e)) || !e.ask.Try && !now.Before(n.notGated)
+}
+
+// modeFor returns the mode in which a call wants the lock delegated.
+func (d *Layer) modeFor(e *entry) protocol.Mode {
+	if e.name.alternates {
+		return protocol.Write
+	}
+	return e.mode
+}
+
+// blocked reports whether claims of this RWLock on the server block a delegation.
+func (d *Layer) blocked(n *name, m protocol.Mode) bool {
+	return n.out[protocol.Write] > 0 || m == protocol.Write && n.out[protocol.Read] > 0
+}
+
+// begin asks for a delegation, or waits until no claim of this RWLock blocks it.
+func (d *Layer) begin(now time.Time, e *entry) {
+	n := e.name
+	d.known.Remove(n)
+	n.mode = d.modeFor(e)
+	d.park(e)
+	if d.blocked(n, n.mode) {
+		n.state, n.retry, n.giveUp = Gated, now.Add(gatePatience), now.Add(gateMost)
+		d.schedule(n)
+		return
+	}
+	d.take(now, n)
+}
+
+// open is called when a claim on the server has ended. It asks for a delegation that calls wait for, once no
+// claim of this RWLock blocks it.
+func (d *Layer) open(now time.Time, n *name) {
+	switch {
+	case n.state != Gated:
+	case !d.blocked(n, n.mode):
+		d.take(now, n)
+	default:
+		if n.retry = now.Add(gatePatience); n.giveUp.Before(n.retry) {
+			n.retry = n.giveUp
+		}
+		d.schedule(n)
+	}
+}
+
+// ungate has the server answer the calls that wait for a delegation.
+func (d *Layer) ungate(now time.Time, n *name) {
+	n.notGated = now.Add(gatePause)
+	d.forget(n)
+	d.sendCalls(n)
+}
+
+// sendCalls passes the calls on to the server that waited for a delegation.
+func (d *Layer) sendCalls(n *name) {
+	calls := n.calls
+	n.calls = nil
+	for _, e := range calls {
+		if e.place == parked {
+			d.send(e)
+		}
+	}
+}
+
+// take asks for the delegation.
+func (d *Layer) take(now time.Time, n *name) {
+	n.state, n.early, n.doubted = Asked, false, time.Time{}
+	n.claim, n.number = d.engine.NewClaim(n.mode, d.slot, d.config.Owner)
+	d.numbers[n.number] = n
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: d.lease}, false)
+	d.schedule(n)
+}
+
+// granted takes the reply to the request for a delegation.
+func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protocol.Reply, err error) {
+	n.asked, n.failures = time.Time{}, 0
+	switch {
+	case err != nil:
+		d.giveBack(now, n) // it may have been granted
+	case reply.Code != protocol.Done:
+		delete(d.numbers, n.number)
+		n.alternates = false
+		n.need, n.uses = min(2*n.need+1, mostNeed), 0
+		d.forget(n)
+		d.sendCalls(n)
+	default:
+		n.state, n.served, n.used, n.recalled = Live, 0, now, time.Time{}
+		n.token, n.top, n.until = reply.Token, reply.Top, time.Time{}
+		d.extend(n, r)
+		d.idle.PushBack(n)
+		d.event(n, engine.Event{Kind: engine.Delegated, Took: now.Sub(r.Sent)})
+		switch {
+		case !now.Before(n.until):
+			d.lapse(now, n)
+		case n.early || reply.Recalled:
+			d.recall(now, n, true)
+		case d.closed || !d.listening:
+			d.recall(now, n, false)
+		case !n.doubted.IsZero():
+			d.renew(now, n, 0)
+			return
+		}
+		d.schedule(n)
+	}
+	d.unpark(now, n)
+}
+
+// extend notes until when a delegation lasts by a request that has succeeded.
+func (d *Layer) extend(n *name, r *engine.Request) {
+	if until := engine.Deadline(r.Sent, r.Lease.Duration); !until.Before(n.until) {
+		n.lent, n.until = protocol.Lent{Sent: r.Sent, Lease: r.Lease.Duration}, until
+	}
+}
+
+// renew renews a delegation for at least d, or for as long as the layer relies on it.
+func (d *Layer) renew(now time.Time, n *name, atLeast time.Duration) {
+	lease := d.lease
+	if need := max(atLeast, engine.LeaseFor(n.until.Sub(now))); need > lease.Duration {
+		lease = protocol.NewLease(need)
+	}
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease}, true)
+	d.schedule(n)
+}
+
+// doubt has a delegation renewed before it is used again.
+func (d *Layer) doubt(now time.Time, n *name) {
+	n.doubted = now
+	d.renew(now, n, 0)
+}
+
+// kept takes the reply to a renewal.
+func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.Reply, err error) {
+	if !now.Before(n.until) {
+		d.lapse(now, n) // what is due comes first
+		return
+	}
+	n.asked = time.Time{}
+	if err != nil {
+		d.fail(now, n)
+		d.schedule(n)
+		return
+	}
+	n.failures = 0
+	if reply.Code != protocol.Done {
+		d.lapse(now, n)
+		return
+	}
+	d.extend(n, r)
+	n.top = max(n.top, reply.Top)
+	if !n.doubted.IsZero() && !r.Sent.Before(n.doubted) {
+		n.doubted = time.Time{}
+	}
+	waits := n.waits
+	n.waits = nil
+	for _, r := range waits {
+		if e := entryOf(r); e != nil && e.place == holds {
+			d.keep(now, e, r)
+		}
+	}
+	if reply.Recalled {
+		d.recall(now, n, true)
+	}
+	if n.state == Live && n.doubted.IsZero() {
+		d.unpark(now, n)
+		d.serve(now, n)
+	}
+	d.schedule(n)
+}
+
+func (d *Layer) request(now time.Time, n *name, p protocol.Request, keeps bool) {
+	p.Claim, p.Keep, p.Again = n.claim, keeps, !n.asked.IsZero() || n.failures > 0
+	n.asked = now
+	d.pass(d.engine.Request(now, n.name, p, &own{n, n.number, keeps}))
+}
+
+func (d *Layer) fail(now time.Time, n *name) {
+	n.asked = time.Time{}
+	n.failures++
+	n.retry = now.Add(min(firstRetry<<min(n.failures-1, 10), lastRetry))
+}
+
+func (d *Layer) renewAt(n *name) time.Time {
+	switch {
+	case !n.asked.IsZero():
+		return n.asked.Add(d.patience())
+	case n.failures > 0:
+		return n.retry
+	}
+	return n.lent.Sent.Add(d.lease.Duration / renewAfter)
+}
+
+// patience is for how long a request may stay without an answer.
+func (d *Layer) patience() time.Duration { return max(d.lease.Duration/resendAfter, firstRetry) }
