@@ -20,8 +20,8 @@ func (e *Engine) Requests(to []*Request) []*Request {
 // mostSpare is the number of requests whose memory an engine keeps, and of claims that have waited.
 const mostSpare = 32
 
-// Recycle takes back the memory of a request. The layer below has answered it, and nothing refers to it any
-// more.
+// Recycle takes back the memory of a request that the layer below has answered. Nothing refers to the request
+// any more.
 func (e *Engine) Recycle(r *Request) {
 	if len(e.spare) < mostSpare {
 		*r = Request{}
@@ -29,7 +29,7 @@ func (e *Engine) Recycle(r *Request) {
 	}
 }
 
-// Report puts out an event of the layer below.
+// Report emits an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
 
 // Listen has the subscription opened.
@@ -44,8 +44,8 @@ func (r *Request) Below() *any {
 	return &r.claim.below
 }
 
-// Again has a claim that waits ask the server immediately, which does not know it yet: a request of it was
-// answered from memory.
+// Again makes a waiting claim ask the server immediately. The server does not know the claim yet, since its
+// request was answered from memory.
 func (e *Engine) Again(now time.Time, r *Request) {
 	if c := r.claim; c.state == Queued {
 		c.sent, c.deadline, c.lent = now, time.Time{}, 0
@@ -54,7 +54,7 @@ func (e *Engine) Again(now time.Time, r *Request) {
 	}
 }
 
-// Lose says that a claim is gone that a request has asked for.
+// Lose says that the claim of a request is gone.
 func (e *Engine) Lose(now time.Time, r *Request) {
 	if c := r.claim; c.state == Held {
 		e.lose(now, c, Gone)

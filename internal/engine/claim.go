@@ -25,7 +25,7 @@ const (
 type change uint8
 
 const (
-	queues     change = iota // the server has it wait
+	queues     change = iota // the server makes it wait
 	grants                   // the server grants it the lock
 	turnedAway               // the server refuses it, and keeps nothing of it
 	gives                    // its call gives up, or fails
@@ -148,7 +148,7 @@ type wanted struct {
 	resumed  time.Time // when the process was last seen to have stood still
 }
 
-// newWanted returns memory for a new claim, which recycle has taken back if there is some.
+// newWanted returns memory for a new claim. It prefers memory that recycle has taken back.
 func (e *Engine) newWanted() *wanted {
 	n := len(e.spareWanted)
 	if n == 0 {
@@ -242,7 +242,7 @@ func (a *attempt) again(lease time.Duration) time.Time {
 	return a.retry
 }
 
-// request returns a request about the claim, in memory that Recycle has taken back if there is some.
+// request returns a request about the claim. It prefers memory that Recycle has taken back.
 func (e *Engine) request(c *claim, k kind) *Request {
 	var r *Request
 	if n := len(e.spare); n > 0 {

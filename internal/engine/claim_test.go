@@ -105,7 +105,7 @@ func (d *driver) resent(t *testing.T, s *lua.Script, after time.Duration) *engin
 	return fx.Send[0]
 }
 
-// A second release of a hold is none, however the first went.
+// A second release of a hold does nothing, however the first one went.
 func TestReleaseIsAnsweredOnce(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})

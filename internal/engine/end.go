@@ -138,7 +138,7 @@ func (e *Engine) end(now time.Time, c *claim) {
 	e.finish(now, c)
 }
 
-// finish sends the end of a claim, and repeats it for as long as the server may keep the claim.
+// finish sends the end of a claim. It is repeated for as long as the server may keep the claim.
 func (e *Engine) finish(now time.Time, c *claim) {
 	c.succeed()
 	c.err = nil

@@ -92,10 +92,10 @@ type Config struct {
 	Prefix   string
 	Instance string // names the engine among all that ever use the server: see protocol.NewInstance
 	Lease    time.Duration
-	Observe  bool // put out Events
+	Observe  bool // emit Events
 
-	Replicas int           // a call has the lock once so many replicas have its grant
-	Confirm  time.Duration // for so long they are waited for
+	Replicas int           // how many replicas must have a grant before its call has the lock
+	Confirm  time.Duration // how long a call waits for them
 
 	Sharded bool // the server is a cluster
 	AtOnce  int  // how many claims a call handles, at most: Tick handles the others; 0 for 64
@@ -254,7 +254,7 @@ type Request struct {
 	protocol.Request
 	Sent  time.Time
 	Tag   any   // of Force's caller, or of the layer below
-	Layer Layer // that put it out, for Received
+	Layer Layer // that sent it, for Received
 	// Extend is, for a request that counts holds because of calls of Extend, how long the claim should last
 	// from now; otherwise 0.
 	Extend time.Duration
@@ -467,7 +467,7 @@ func (e *Engine) Subscribed(now time.Time) {
 	e.askAll(now)
 }
 
-// askAll has every waiter ask for news that is not asking.
+// askAll makes every waiter ask again that has no request in flight.
 func (e *Engine) askAll(now time.Time) {
 	e.each(now, func(now time.Time, c *claim) {
 		if c.state == Queued && c.asked.IsZero() {

@@ -189,7 +189,7 @@ func (h *Hold) renewable() bool {
 	return h.end.IsZero() || h.claim.deadline.Before(h.end)
 }
 
-// kept records that the server keeps the claim for a request's lease, from a moment not before the request
+// kept records that the server keeps the claim for a request's lease, which begins no earlier than the request
 // was sent.
 func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	c.succeed()
