@@ -29,7 +29,7 @@ type Want struct {
 // has, does not run fn, and returns the error of RLock or Lock. Without wants it only runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
-	order, req, err := rw.plan(ctx, wants, opts)
+	order, call, err := rw.plan(ctx, wants, opts)
 	if err == nil && fn == nil {
 		err = errNoFunc
 	}
@@ -47,12 +47,13 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 			err = h.finish(ctx, err)
 		}
 	}()
-	inner, end := ctx, time.Now().Add(req.maxWait)
+	inner, end := ctx, time.Now().Add(call.MaxWait)
 	for _, want := range order {
-		if req.maxWait > 0 {
-			req.maxWait = max(time.Until(end), 1)
+		if call.MaxWait > 0 {
+			call.MaxWait = max(time.Until(end), 1)
 		}
-		h, err := rw.take(inner, opOf(want.Mode), want.Mode, want.Name, false, req)
+		call.Name, call.Mode = want.Name, want.Mode
+		h, err := rw.take(inner, call)
 		if err != nil {
 			return err
 		}
@@ -93,6 +94,6 @@ func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]
 		return int(b.Mode - a.Mode) // the stronger mode first: it stays
 	})
 	order = slices.CompactFunc(order, func(a, b Want) bool { return a.Name == b.Name })
-	req, err := rw.request(opts)
-	return order, req, err
+	call, err := rw.request(opts)
+	return order, call, err
 }

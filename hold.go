@@ -164,7 +164,7 @@ func (h *Hold) extend(ctx context.Context, d time.Duration) error {
 func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) error) (err error) {
 	defer func() { err = h.finish(ctx, err) }()
 	if fn == nil {
-		return wrap(opOf(h.Mode()), h.Name(), errNoFunc)
+		return wrap(opOf(&request{Mode: h.Mode()}), h.Name(), errNoFunc)
 	}
 	return fn(h.Context(), h)
 }

@@ -1,6 +1,7 @@
 package rwlock
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,9 +17,7 @@ import (
 )
 
 const (
-	defaultLease  = 30 * time.Second
-	defaultPrefix = protocol.DefaultPrefix
-
+	defaultLease = 30 * time.Second
 	// minLease leaves enough time for a renewal, due after a third of the lease, to reach the server and be
 	// retried.
 	minLease = 100 * time.Millisecond
@@ -32,23 +31,15 @@ const (
 type Option func(*config) error
 
 type config struct {
-	lease  time.Duration
-	prefix string
-	logger *slog.Logger
-	strict bool
-	label  string
-
-	observer Observer
-	tracer   Tracer
-	monitor  Monitor
-	replicas int
-	confirm  time.Duration
-	delegate time.Duration // the lease of delegations; 0 for none
+	client.Config
+	tracer  Tracer
+	monitor Monitor
 }
 
 // configure returns what the options say.
 func configure(opts []Option) (config, error) {
-	c := config{lease: defaultLease, prefix: defaultPrefix}
+	c := config{Config: client.Config{Lease: defaultLease, Prefix: protocol.DefaultPrefix, Process: processID,
+		Blocked: blocked}}
 	for _, opt := range opts {
 		if opt == nil {
 			return c, errors.New("nil option")
@@ -57,23 +48,11 @@ func configure(opts []Option) (config, error) {
 			return c, err
 		}
 	}
-	c.delegate = min(c.delegate, c.lease)
-	if c.label == "" {
-		c.label = defaultLabel()
+	c.Delegate = min(c.Delegate, c.Lease)
+	if c.Label == "" {
+		c.Label = defaultLabel()
 	}
 	return c, nil
-}
-
-// client returns what the running client is made of.
-func (c config) client() client.Config {
-	running := client.Config{Prefix: c.prefix, Label: c.label, Lease: c.lease, Strict: c.strict,
-		Replicas: c.replicas,
-		Confirm:  c.confirm, Process: processID, Delegate: c.delegate, Logger: c.logger, Traced: c.tracer != nil,
-		Blocked: blocked}
-	if c.observer != nil {
-		running.Observe = func(e client.Event) { c.observer.Observe(eventOf(e)) }
-	}
-	return running
 }
 
 // WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server
@@ -82,7 +61,7 @@ func (c config) client() client.Config {
 // milliseconds.
 func WithLease(d time.Duration) Option {
 	return func(c *config) (err error) {
-		c.lease, err = checkLease(d)
+		c.Lease, err = checkLease(d)
 		return err
 	}
 }
@@ -98,7 +77,7 @@ func WithPrefix(p string) Option {
 		case strings.Contains(p, "{}"):
 			return fmt.Errorf("prefix %q contains an empty hash tag", p)
 		}
-		c.prefix = p
+		c.Prefix = p
 		return nil
 	}
 }
@@ -109,7 +88,7 @@ func WithPrefix(p string) Option {
 // goroutine of its own, so a slow handler delays no renewal.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
-		c.logger = l
+		c.Logger = l
 		return nil
 	}
 }
@@ -123,7 +102,7 @@ func WithLogger(l *slog.Logger) Option {
 // Close removes it. If the server has lost it, or refuses it, Inspect shows no label.
 func WithLabel(label string) Option {
 	return func(c *config) error {
-		c.label = label
+		c.Label = label
 		return checkLabel(label)
 	}
 }
@@ -138,7 +117,7 @@ func WithObserver(o Observer) Option {
 		if f, ok := o.(ObserverFunc); o == nil || ok && f == nil {
 			return errors.New("the observer is nil")
 		}
-		c.observer = o
+		c.Observe = func(e client.Event) { o.Observe(eventOf(e)) }
 		return nil
 	}
 }
@@ -153,6 +132,9 @@ func WithTracer(t Tracer) Option {
 			return errors.New("the tracer is nil")
 		}
 		c.tracer = t
+		c.Trace = func(ctx context.Context, name string, mode Mode) context.Context {
+			return orElse(t.TraceCall(ctx, name, mode), ctx)
+		}
 		return nil
 	}
 }
@@ -190,7 +172,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 		if n < 1 || timeout < time.Millisecond {
 			return fmt.Errorf("replicas: %d within %v make no sense", n, timeout)
 		}
-		c.replicas, c.confirm = n, timeout
+		c.Replicas, c.Confirm = n, timeout
 		return nil
 	}
 }
@@ -213,7 +195,7 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // calls of an RWLock with WithReplicas. NewQuorum refuses this option.
 func WithDelegation(lease time.Duration) Option {
 	return func(c *config) (err error) {
-		c.delegate, err = checkLease(lease)
+		c.Delegate, err = checkLease(lease)
 		return err
 	}
 }
@@ -237,7 +219,7 @@ func WithStrictOwners() Option {
 		if client.Goroutine() == 0 {
 			return errors.New("strict owners: this Go runtime does not number goroutines")
 		}
-		c.strict = true
+		c.Strict = true
 		return nil
 	}
 }
@@ -245,19 +227,13 @@ func WithStrictOwners() Option {
 // A LockOption configures one lock call. The call returns an error if the option is invalid.
 type LockOption func(*request) error
 
-type request struct {
-	lease   time.Duration
-	noRenew bool
-	maxHold time.Duration // 0 for none
-	maxWait time.Duration // 0 for none
-	atLeast time.Duration
-}
+type request = client.Call
 
 // Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. The lease
 // of a hold that re-enters can lengthen the owner's lease until that hold is released, but never shortens it.
 func Lease(d time.Duration) LockOption {
 	return func(r *request) (err error) {
-		r.lease, err = checkLease(d)
+		r.Lease, err = checkLease(d)
 		return err
 	}
 }
@@ -266,7 +242,7 @@ func Lease(d time.Duration) LockOption {
 // hold that ends so is lost: its context is cancelled with the cause ErrLost.
 func NoRenew() LockOption {
 	return func(r *request) error {
-		r.noRenew = true
+		r.NoRenew = true
 		return nil
 	}
 }
@@ -280,7 +256,7 @@ func MaxHold(d time.Duration) LockOption {
 		if d < minLease || d > maxLease {
 			return fmt.Errorf("max hold %v is not between %v and %v", d, minLease, maxLease)
 		}
-		r.maxHold = d
+		r.MaxHold = d
 		return nil
 	}
 }
@@ -293,7 +269,7 @@ func MaxWait(d time.Duration) LockOption {
 		if d <= 0 {
 			return fmt.Errorf("max wait %v is not more than zero", d)
 		}
-		r.maxWait = d
+		r.MaxWait = d
 		return nil
 	}
 }
@@ -310,7 +286,7 @@ func AtLeast(d time.Duration) LockOption {
 		if d <= 0 {
 			return fmt.Errorf("at least %v is not more than zero", d)
 		}
-		r.atLeast = d
+		r.AtLeast = d
 		return nil
 	}
 }
@@ -322,11 +298,12 @@ func checkLease(d time.Duration) (time.Duration, error) {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond), nil
 }
 
+// request returns what the options of a lock call say.
 func (rw *RWLock) request(opts []LockOption) (request, error) {
-	if len(opts) == 0 {
-		return request{lease: rw.config.lease}, nil
+	if len(opts) == 0 { // which costs no memory
+		return request{Lease: rw.config.Lease}, nil
 	}
-	r := request{lease: rw.config.lease}
+	r := request{Lease: rw.config.Lease}
 	for _, opt := range opts {
 		if opt == nil {
 			return r, errors.New("nil option")
@@ -335,11 +312,11 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 			return r, err
 		}
 	}
-	if r.maxHold > 0 {
-		r.lease = min(r.lease, (r.maxHold + time.Millisecond - 1).Truncate(time.Millisecond))
+	if r.MaxHold > 0 {
+		r.Lease = min(r.Lease, (r.MaxHold + time.Millisecond - 1).Truncate(time.Millisecond))
 	}
-	if r.maxHold > 0 && r.atLeast > r.maxHold || r.noRenew && r.atLeast > r.lease {
-		return r, fmt.Errorf("at least %v is more than the hold lasts", r.atLeast)
+	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
+		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
 	}
 	return r, nil
 }

@@ -24,7 +24,7 @@ import "context"
 //
 // An uncontended RLock takes one round trip.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, "rlock", Read, name, false, opts)
+	return rw.acquire(ctx, Read, name, false, opts)
 }
 
 // TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does
@@ -35,7 +35,7 @@ func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*
 // returns the client's first error, or an error after five seconds without an answer, or after one lease if
 // that is shorter.
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, "tryrlock", Read, name, true, opts)
+	return rw.acquire(ctx, Read, name, true, opts)
 }
 
 // WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. The context

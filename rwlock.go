@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -37,12 +36,12 @@ type RWLock struct {
 func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	config, err := configure(opts)
 	if err == nil {
-		err = client.Check(c, config.replicas)
+		err = client.Check(c, config.Replicas)
 	}
 	if err != nil {
 		return nil, prefix("new", err)
 	}
-	return config.open(client.New(c, config.client())), nil
+	return config.open(client.New(c, config.Config)), nil
 }
 
 // NewQuorum returns an RWLock over an odd number of independent servers, at least three. It keeps its
@@ -61,15 +60,15 @@ func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	config, err := configure(opts)
 	if err == nil {
-		err = client.CheckQuorum(clients, config.replicas)
+		err = client.CheckQuorum(clients, config.Replicas)
 	}
-	if err == nil && config.delegate > 0 {
+	if err == nil && config.Delegate > 0 {
 		err = errors.New("WithDelegation is for one server: a quorum does not delegate locks")
 	}
 	if err != nil {
 		return nil, prefix("new quorum", err)
 	}
-	return config.open(client.NewQuorum(clients, config.client())), nil
+	return config.open(client.NewQuorum(clients, config.Config)), nil
 }
 
 // open returns an RWLock that a Monitor may inspect.
@@ -130,45 +129,34 @@ func prefix(op string, err error) error {
 }
 
 // acquire is what all lock calls do.
-func (rw *RWLock) acquire(ctx context.Context, op string, mode Mode, name string, try bool,
-	opts []LockOption) (*Hold, error) {
-	if err := rw.check(ctx, name); err != nil {
-		return nil, wrap(op, name, err)
+func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption) (*Hold,
+	error) {
+	var call request
+	err := rw.check(ctx, name)
+	if err == nil {
+		call, err = rw.request(opts)
 	}
-	req, err := rw.request(opts)
+	call.Name, call.Mode, call.Try = name, mode, try
 	if err != nil {
-		return nil, wrap(op, name, err)
+		return nil, wrap(opOf(&call), name, err)
 	}
-	return rw.take(ctx, op, mode, name, try, req)
+	return rw.take(ctx, call)
 }
 
 // take is acquire with what was checked.
-func (rw *RWLock) take(ctx context.Context, op string, mode Mode, name string, try bool, req request) (*Hold,
-	error) {
+func (rw *RWLock) take(ctx context.Context, call request) (*Hold, error) {
 	owner, known := OwnerFromContext(ctx)
 	if !known {
 		owner = NewOwner()
 	}
-	call := client.Call{
-		Name: name, Mode: mode, Owner: owner.id, NewOwner: !known, Try: try,
-		Lease: req.lease, NoRenew: req.noRenew, MaxHold: req.maxHold, AtLeast: req.atLeast,
-	}
-	if req.maxWait > 0 {
-		timer := time.NewTimer(req.maxWait)
-		defer timer.Stop()
-		call.Expired = timer.C
-	}
-	tracer := rw.config.tracer
-	if tracer != nil {
-		call.Trace = func() context.Context { return orElse(tracer.TraceCall(ctx, name, mode), ctx) }
-	}
+	call.Owner, call.NewOwner = owner.id, !known
 	held, err := rw.client.Acquire(ctx, call)
 	if err != nil {
-		return nil, wrap(op, name, err)
+		return nil, wrap(opOf(&call), call.Name, err)
 	}
 	h := &Hold{held: held}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
-	if tracer != nil {
+	if tracer := rw.config.tracer; tracer != nil {
 		held.Trace(orElse(tracer.TraceHold(ctx, h), ctx))
 	}
 	return h, nil
@@ -199,10 +187,14 @@ func checkContext(ctx context.Context) error {
 	return nil
 }
 
-// opOf names a call that waits for a lock in a mode.
-func opOf(mode Mode) string {
-	if mode == Read {
-		return "rlock"
+// opOf names a lock call.
+func opOf(call *request) string {
+	op := "lock"
+	if call.Mode == Read {
+		op = "rlock"
 	}
-	return "lock"
+	if call.Try {
+		op = "try" + op
+	}
+	return op
 }

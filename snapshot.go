@@ -63,7 +63,7 @@ func (rw *RWLock) Snapshot() Snapshot {
 	if rw.made() != nil {
 		return s
 	}
-	s.Prefix, s.Label = rw.config.prefix, rw.config.label
+	s.Prefix, s.Label = rw.config.Prefix, rw.config.Label
 	known := rw.client.Snapshot(func(l client.Local) {
 		if l.Waits {
 			w := LocalWait{Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Since: l.Since(), held: l.Call}

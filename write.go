@@ -26,7 +26,7 @@ import "context"
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, "lock", Write, name, false, opts)
+	return rw.acquire(ctx, Write, name, false, opts)
 }
 
 // TryLock locks name for writing if that is possible without waiting, and returns ErrLocked if not. It does
@@ -37,7 +37,7 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*H
 // the client's first error, or an error after five seconds without an answer, or after one lease if that is
 // shorter.
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, "trylock", Write, name, true, opts)
+	return rw.acquire(ctx, Write, name, true, opts)
 }
 
 // WithLock locks name for writing, calls fn, and releases the lock when fn returns or panics. The context

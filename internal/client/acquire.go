@@ -21,11 +21,9 @@ type Call struct {
 	Try      bool // fail rather than wait
 	Lease    time.Duration
 	NoRenew  bool
-	MaxHold  time.Duration    // or 0
-	AtLeast  time.Duration    // or 0
-	Expired  <-chan time.Time // ends the wait; or nil
-	// Trace, if calls are traced, returns the context for the call whenever it begins.
-	Trace func() context.Context
+	MaxHold  time.Duration // or 0
+	MaxWait  time.Duration // or 0
+	AtLeast  time.Duration // Unlock keeps the hold until then; or 0
 }
 
 // mostTries is how often a call begins again whose process was paused for longer than the lease of its grant.
@@ -40,10 +38,15 @@ type wait struct {
 
 // Acquire is the one path on which both modes try, wait and give up.
 func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
-	w := wait{ctx: ctx, expired: call.Expired}
+	w := wait{ctx: ctx}
 	if err := ctx.Err(); err != nil {
 		w.start = time.Now()
 		return nil, w.over(err)
+	}
+	if call.MaxWait > 0 {
+		timer := time.NewTimer(call.MaxWait)
+		defer timer.Stop()
+		w.expired = timer.C
 	}
 	for tries := 1; ; tries++ {
 		h, err := c.try(&w, &call)
@@ -56,8 +59,8 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 // try makes one attempt at a call.
 func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	h := &Hold{client: c, atLeast: call.AtLeast, scope: scope{parent: w.ctx}}
-	if c.config.Traced {
-		h.trace = &trace{call: call.Trace()}
+	if c.config.Trace != nil {
+		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
 	}
 	h.hold = engine.Hold{
 		Name:     call.Name,
@@ -228,7 +231,7 @@ func (h *Hold) blocked() error {
 	}
 	label := h.client.label.text
 	if !ours {
-		label = h.client.strangerLabel(o.Claim)
+		label = h.client.others[protocol.InstanceOf(o.Claim)].label
 	}
 	return h.client.config.Blocked(&h.hold, o, label, ours)
 }

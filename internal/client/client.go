@@ -40,7 +40,9 @@ type Config struct {
 	Logger   *slog.Logger  // nil for the default one
 	Observe  func(Event)   // called for one event at a time; or nil
 	Delegate time.Duration // the lease of delegations; 0 for none
-	Traced   bool          // calls and holds have contexts of their own: see Call.Trace and Hold.Trace
+	// Trace returns the context for a call whenever it begins; or is nil. Holds then have one too: see
+	// Hold.Trace.
+	Trace func(ctx context.Context, name string, mode protocol.Mode) context.Context
 	// Blocked returns the error that says who is in the way of a call.
 	Blocked func(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error
 }
@@ -71,7 +73,7 @@ type Client struct {
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
 	label   label
-	others  map[string]*stranger // that calls have found in their way, by instance
+	others  map[string]stranger // that calls have found in their way, by instance
 	timer   *time.Timer
 	armed   time.Time // when the timer fires; zero if it does not
 	stopped bool      // the timer is not armed any more
@@ -175,9 +177,6 @@ func (c *Client) undrained(err error) error {
 // second for what the server never confirmed, and for everything else too once hurry is closed.
 func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	start := time.Now()
-	timeout, late := time.NewTimer(endTimeout), time.NewTimer(lateTimeout)
-	defer timeout.Stop()
-	defer late.Stop()
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -192,28 +191,12 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	}
 	if drained {
 		c.engine.AbandonLost(time.Now())
-	} else {
-		late.Stop()
 	}
 	c.flush()
 	c.dropLabel()
 	c.ends.give()
 
-	for over := false; c.idle.Err() == nil && !over; {
-		select {
-		case <-c.idle.Done():
-		case <-hurry:
-			hurry = nil
-			timeout.Reset(lateTimeout)
-		case <-late.C:
-			c.mu.Lock()
-			c.engine.AbandonUnheard(time.Now())
-			c.flush()
-		case <-timeout.C:
-			over = true
-			timeout.Reset(0)
-		}
-	}
+	end := c.awaitIdle(start.Add(endTimeout), drained, hurry)
 	err := c.unreleased()
 	c.mu.Lock()
 	c.stopped = true
@@ -221,43 +204,64 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 		c.timer.Stop()
 	}
 	c.mu.Unlock()
-	stopped, cancelled := make(chan struct{}), make(chan struct{})
-	var dispatched []<-chan struct{}
+	var stopped []<-chan struct{}
 	for _, d := range c.dispatch {
-		dispatched = append(dispatched, d.Close())
+		stopped = append(stopped, d.Close())
 	}
-	go func() {
-		for _, done := range dispatched {
-			<-done
-		}
-		close(stopped)
-	}()
-	late.Reset(lateTimeout)
-	select {
-	case <-stopped:
-	case <-late.C:
-	case <-timeout.C:
-		timeout.Reset(0)
-	}
+	within(min(time.Until(end), lateTimeout), stopped...)
+	cancelled := make(chan struct{})
 	go func() {
 		c.cancels.Wait()
 		close(cancelled)
 	}()
-	timeout.Reset(max(endTimeout-time.Since(start), lateTimeout))
-	for _, ended := range []<-chan struct{}{cancelled, c.log.close(), c.observer.close()} {
-		select {
-		case <-ended:
-		case <-timeout.C:
-			timeout.Reset(0)
-			if err == nil {
-				err = errors.New("a logger, an observer or what runs when a context ends does not return")
-			}
-		}
+	rest := max(endTimeout-time.Since(start), lateTimeout)
+	if !within(rest, cancelled, c.log.close(), c.observer.close()) && err == nil {
+		err = errors.New("a logger, an observer or what runs when a context ends does not return")
 	}
 	if c.Closed != nil {
 		c.Closed()
 	}
 	return err
+}
+
+// awaitIdle waits until nothing is to be released any more, or until end. It returns end, which hurry makes
+// earlier.
+func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) time.Time {
+	timeout := time.NewTimer(time.Until(end))
+	defer timeout.Stop()
+	var late <-chan time.Time
+	if drained {
+		late = time.After(lateTimeout)
+	}
+	for {
+		select {
+		case <-c.idle.Done():
+			return end
+		case <-hurry:
+			hurry, end = nil, time.Now().Add(lateTimeout)
+			timeout.Reset(lateTimeout)
+		case <-late:
+			c.mu.Lock()
+			c.engine.AbandonUnheard(time.Now())
+			c.flush()
+		case <-timeout.C:
+			return end
+		}
+	}
+}
+
+// within waits for some channels to be closed, for d at most, and reports whether all were.
+func within(d time.Duration, all ...<-chan struct{}) bool {
+	timeout := time.NewTimer(d)
+	defer timeout.Stop()
+	for _, ended := range all {
+		select {
+		case <-ended:
+		case <-timeout.C:
+			return false
+		}
+	}
+	return true
 }
 
 // unreleased returns an error which says what Close could not release, and why, or nil if nothing is left.

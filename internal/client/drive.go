@@ -32,11 +32,10 @@ func (c *Client) unlock(now time.Time) *effects {
 	if !ok {
 		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
 	}
-	if c.labels() {
-		c.tellLabel(fx)
+	if !c.label.known && !c.closed && !c.servers.Idle() {
+		c.sendLabel(fx)
 	}
 	c.servers.Flush(now, fx)
-	c.askLabels(fx)
 	if c.config.Observe != nil {
 		c.observe(fx.Events)
 	}
@@ -104,6 +103,9 @@ func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 	}
 	for _, i := range fx.resubscribe {
 		c.dispatch[i].Relisten()
+	}
+	if len(fx.Blockers) > 0 {
+		c.learn(fx.Blockers)
 	}
 	c.release(fx)
 	return own

@@ -2,7 +2,10 @@ package client
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -23,6 +26,15 @@ const (
 	mostStrangers = 1024
 )
 
+// command returns a request that is not a script. The first argument is a key.
+func command(name string, args ...string) *protocol.Request {
+	r := &protocol.Request{Command: []any{name}, Keys: protocol.Keys{Lock: args[0]}}
+	for _, arg := range args {
+		r.Command = append(r.Command, arg)
+	}
+	return r
+}
+
 // A label is what the server keeps of the Client for people. Client.mu guards it.
 type label struct {
 	text  string
@@ -36,12 +48,9 @@ func newLabel(text, key string, lease time.Duration) label {
 	return label{text: text, key: key, ttl: min(max(labelTime, 2*lease), mostLabelTime)}
 }
 
-// labels reports whether something is held or waited for and the label has to be sent. The first request of a
-// Client includes it; later ones are sent by the label's timer.
-func (c *Client) labels() bool { return !c.label.known && !c.closed && !c.servers.Idle() }
-
-// tellLabel sends the label to every server.
-func (c *Client) tellLabel(fx *effects) {
+// sendLabel sends the label to every server. The first request of a Client includes it; later ones are sent by
+// the label's timer.
+func (c *Client) sendLabel(fx *effects) {
 	l := &c.label
 	l.known = true
 	if l.timer == nil {
@@ -89,72 +98,112 @@ func (c *Client) dropLabel() {
 	}
 }
 
-// A stranger is another Client. Client.mu guards it.
+// A stranger is another Client.
 type stranger struct {
-	label string
-	asked time.Time // when the server was last asked for its label
+	label string    // or "" if it is not known
+	asked time.Time // when the servers were last asked for it
 }
 
-// Received takes the server's answer.
-func (s *stranger) Received(_ time.Time, _ *protocol.Request, reply any, _ int, _ error) {
-	if list, ok := reply.([]any); ok && len(list) == 1 {
-		if text, ok := list[0].(string); ok {
-			s.label = text
-		}
-	}
-}
-
-// askLabels requests the labels of the RWLocks that block calls, so that errors and snapshots can name them.
-func (c *Client) askLabels(fx *effects) {
-	for _, instance := range fx.Blockers {
+// learn asks for the labels of other Clients that block calls, so that errors can name them.
+func (c *Client) learn(instances []string) {
+	c.mu.Lock()
+	instances = slices.DeleteFunc(instances, func(instance string) bool {
 		s, now := c.others[instance], time.Now()
-		switch {
-		case s == nil:
-			if c.others == nil || len(c.others) >= mostStrangers {
-				c.others = make(map[string]*stranger)
+		if s.label != "" || now.Before(s.asked.Add(labelRetry)) {
+			return true
+		}
+		if c.others == nil || len(c.others) >= mostStrangers {
+			c.others = make(map[string]stranger)
+		}
+		c.others[instance] = stranger{asked: now}
+		return false
+	})
+	c.mu.Unlock()
+	if len(instances) > 0 {
+		c.readLabels(instances)
+	}
+}
+
+// A labelRead takes the labels of other Clients. Client.mu guards it.
+type labelRead struct {
+	client *Client
+	labels map[string]string // that are known, by instance
+	left   int               // requests that are in flight
+	enough int               // how many more have to succeed; 0 once done is closed
+	done   chan struct{}     // closed when enough have, or none is left
+}
+
+// readLabels asks the servers for labels. It sends a request for each label if keys may be on different
+// servers.
+func (c *Client) readLabels(instances []string) *labelRead {
+	r := &labelRead{client: c, labels: make(map[string]string), done: make(chan struct{})}
+	together := len(instances)
+	if r.left, r.enough = len(c.dispatch), len(c.dispatch)/2+1; c.apart {
+		r.left, r.enough, together = len(instances), len(instances), 1
+	}
+	for some := range slices.Chunk(instances, together) {
+		keys := make([]string, len(some))
+		for i, instance := range some {
+			keys[i] = protocol.LabelKey(c.config.Prefix, instance)
+		}
+		for _, d := range c.dispatch {
+			request := command("mget", keys...)
+			request.From = r
+			d.Send(request)
+		}
+	}
+	return r
+}
+
+// Received takes the labels that a server has.
+func (r *labelRead) Received(_ time.Time, request *protocol.Request, reply any, _ int, err error) {
+	keys, prefix := request.Command[1:], protocol.LabelKey(r.client.config.Prefix, "")
+	list, ok := reply.([]any)
+	for i, label := range list {
+		if text, is := label.(string); is && len(list) == len(keys) {
+			instance := strings.TrimPrefix(keys[i].(string), prefix)
+			r.labels[instance] = text
+			if s, asked := r.client.others[instance]; asked {
+				r.client.others[instance] = stranger{text, s.asked}
 			}
-			s = new(stranger)
-			c.others[instance] = s
-		case s.label != "" || now.Before(s.asked.Add(labelRetry)):
-			continue
 		}
-		s.asked = now
-		for i := range fx.send {
-			r := command("mget", protocol.LabelKey(c.config.Prefix, instance))
-			r.From = s
-			fx.send[i] = append(fx.send[i], r)
-		}
+	}
+	if r.left--; r.enough == 0 { // done is closed
+		return
+	}
+	if err == nil && ok {
+		r.enough--
+	}
+	if r.left == 0 || r.enough == 0 {
+		r.enough = 0
+		close(r.done)
 	}
 }
 
-// strangerLabel returns the label of the Client that a claim belongs to, or "" if it is not known.
-func (c *Client) strangerLabel(claim string) string {
-	if s := c.others[protocol.InstanceOf(claim)]; s != nil {
-		return s.label
+// labelsOf returns the labels of those who hold a lock or wait for it, by instance, as far as the servers
+// know them and answer in time.
+func (c *Client) labelsOf(ctx context.Context, s protocol.State) map[string]string {
+	labels, others := map[string]string{c.instance: c.label.text}, map[string]bool{}
+	for _, h := range s.Holders {
+		others[h.Instance] = true
 	}
-	return ""
-}
-
-// labelsOf returns the labels of instances, as far as the server knows them and answers in time.
-func (c *Client) labelsOf(ctx context.Context, instances map[string]bool) map[string]string {
-	ctx, cancel := context.WithTimeout(ctx, labelPatience)
-	defer cancel()
-	labels := make(map[string]string)
-	var keys, names []string
-	for i := range instances {
-		if key := protocol.LabelKey(c.config.Prefix, i); key == c.label.key {
-			labels[i] = c.label.text
-		} else {
-			keys, names = append(keys, key), append(names, i)
-		}
+	for _, w := range s.Waiters {
+		others[w.Instance] = true
 	}
-	if len(keys) == 0 {
+	delete(others, c.instance)
+	if len(others) == 0 {
 		return labels
 	}
-	for i, text := range c.read(ctx, keys) {
-		if s, ok := text.(string); ok {
-			labels[names[i]] = s
-		}
+	ctx, cancel := context.WithTimeout(ctx, labelPatience)
+	defer cancel()
+	r := c.readLabels(slices.Collect(maps.Keys(others)))
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+	case <-c.ends.Done():
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.Copy(labels, r.labels)
 	return labels
 }

@@ -39,21 +39,23 @@ func (c *Client) quit(w *wait, held *Hold, err error) error {
 	defer q.mu.Unlock()
 	q.list = append(q.list, held)
 	if q.busy.CompareAndSwap(false, true) {
-		go c.tellQuitters()
+		go c.reportQuitters()
 	}
 	return fails
 }
 
-// tellQuitters reports the calls that gave up to the engine, until there are none left.
-func (c *Client) tellQuitters() {
+// reportQuitters reports the calls that gave up to the engine, until there are none left.
+func (c *Client) reportQuitters() {
 	q := &c.quitters
-	for {
-		for n := 0; n != q.len(); runtime.Gosched() { // calls that return go first
-			n = q.len()
-		}
+	for known := 0; ; runtime.Gosched() { // calls that return go first
 		q.mu.Lock()
+		if n := len(q.list); n > known {
+			known = n
+			q.mu.Unlock()
+			continue
+		}
 		list := q.list
-		q.list = nil
+		q.list, known = nil, 0
 		q.busy.Store(len(list) > 0)
 		q.mu.Unlock()
 		if len(list) == 0 {
@@ -63,26 +65,14 @@ func (c *Client) tellQuitters() {
 			c.mu.Lock()
 			now := time.Now()
 			for _, held := range some {
-				c.leave(now, held)
+				if held.waits() {
+					c.engine.GiveUp(now, &held.hold, held.gaveUp)
+				}
+				held.traced()
+				_, _ = c.engine.Release(now, &held.hold) // if it was granted the lock meanwhile
 			}
 			c.flush()
 			runtime.Gosched()
 		}
 	}
-}
-
-func (q *quitters) len() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.list)
-}
-
-// leave ends a call whose caller has returned. If it has been granted the lock meanwhile, it passes the lock
-// on. Client.mu is locked.
-func (c *Client) leave(now time.Time, held *Hold) {
-	if held.waits() {
-		c.engine.GiveUp(now, &held.hold, held.gaveUp)
-	}
-	held.traced()
-	_, _ = c.engine.Release(now, &held.hold)
 }

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -104,74 +103,4 @@ type vote struct {
 
 func (v vote) Received(now time.Time, _ *protocol.Request, reply any, _ int, err error) {
 	v.quorum.Replied(now, v.request, reply, err)
-}
-
-// An inbox takes the replies to requests that do not concern the engine. Its buffer has room for all of them.
-type inbox chan reply
-
-type reply struct {
-	to    *protocol.Request
-	value any
-	err   error
-}
-
-func (b inbox) Received(_ time.Time, r *protocol.Request, value any, _ int, err error) {
-	b <- reply{r, value, err}
-}
-
-// read returns the contents of the keys, as far as a majority of the servers has sent them before ctx ends.
-// It sends one command, or one for each key if keys may be on different servers.
-func (c *Client) read(ctx context.Context, keys []string) []any {
-	values := make([]any, len(keys))
-	done := make(inbox, len(c.dispatch)+len(keys))
-	places := map[*protocol.Request]int{}
-	sent, enough := len(c.dispatch), len(c.dispatch)/2+1
-	if c.apart {
-		sent, enough = len(keys), len(keys)
-		for i, key := range keys {
-			r := command("get", key)
-			r.From, places[r] = done, i
-			c.dispatch[0].Send(r)
-		}
-	} else {
-		for _, d := range c.dispatch {
-			r := command("mget", keys...)
-			r.From = done
-			d.Send(r)
-		}
-	}
-	for n := 0; n < enough && sent > 0; sent-- {
-		select {
-		case answer := <-done:
-			if list, ok := answer.value.([]any); ok && len(list) == len(values) {
-				n++
-				fill(values, list)
-			} else if c.apart && answer.err == nil {
-				values[places[answer.to]] = answer.value
-			}
-		case <-ctx.Done():
-			return values
-		case <-c.ends.Done():
-			return values
-		}
-	}
-	return values
-}
-
-// fill takes from a list what is not known yet.
-func fill(values, list []any) {
-	for i := range values {
-		if values[i] == nil {
-			values[i] = list[i]
-		}
-	}
-}
-
-// command returns a request that is not a script. The first argument is a key.
-func command(name string, args ...string) *protocol.Request {
-	r := &protocol.Request{Command: []any{name}, Keys: protocol.Keys{Lock: args[0]}}
-	for _, arg := range args {
-		r.Command = append(r.Command, arg)
-	}
-	return r
 }

@@ -28,7 +28,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[
 			return protocol.State{}, nil, x.Err
 		}
 		c.addOwn(name, &x.State)
-		return x.State, c.labelsOf(ctx, instancesOf(x.State)), nil
+		return x.State, c.labelsOf(ctx, x.State), nil
 	case <-ctx.Done():
 		return protocol.State{}, nil, c.unanswered(&w, nil)
 	case <-c.ends.Done():
@@ -49,18 +49,6 @@ func (c *Client) addOwn(name string, s *protocol.State) {
 			s.Waiters[i].Since = c.engine.AsksSince(name, w.Owner)
 		}
 	}
-}
-
-// instancesOf returns the instances that hold a lock or wait for it.
-func instancesOf(s protocol.State) map[string]bool {
-	all := make(map[string]bool)
-	for _, h := range s.Holders {
-		all[h.Instance] = true
-	}
-	for _, w := range s.Waiters {
-		all[w.Instance] = true
-	}
-	return all
 }
 
 // Force ends every hold on a name.

@@ -340,7 +340,7 @@ func TestRightsThatAreNeededOnACluster(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartReplicatedCluster(t, 3)
-	rights := []string{"cluster|slots", "asking", "wait", "get"}
+	rights := []string{"cluster|slots", "asking", "wait"}
 	if !cluster.Nodes[0].Before7() {
 		rights = append(rights, "spublish", "ssubscribe", "sunsubscribe")
 	}
@@ -392,7 +392,7 @@ func tenant(prefix string) onEach {
 	return func(cmd redis.Cmder) {
 		args := cmd.Args()
 		switch strings.ToLower(argument(args[0])) {
-		case "set", "del", "get", "mget": // of labels
+		case "set", "del", "mget": // of labels
 			args[1] = prefix + argument(args[1])
 		}
 		if len(args) < 3 || !strings.HasPrefix(strings.ToLower(argument(args[0])), "eval") {
