@@ -57,8 +57,7 @@ type result struct {
 	lost    []claimName // that had the lock, and have it no more, but for the one that the request is about
 	dropped []claimName // of them, by force
 	ended   model.Ending
-	flaw    error // something wrong that leaves the lock as it has to be
-	err     error // anything else
+	err     error // something wrong
 }
 
 // A sent message is one to an engine.
@@ -67,12 +66,13 @@ type sent struct {
 	message *protocol.Message
 }
 
-func newMachine(sources scripts, stands bool) (*machine, error) {
+func newMachine(sources scripts, s setup) (*machine, error) {
 	redis, err := newRedisServer(sources)
 	if err != nil {
 		return nil, err
 	}
-	return &machine{redis: redis, stands: stands, runs: map[execution]*result{}, states: map[string]*server{},
+	return &machine{redis: redis, stands: s.stands, several: s.names > 1, runs: map[execution]*result{},
+		states: map[string]*server{},
 		terms: map[string]request{}, wired: map[wired]string{}}, nil
 }
 
@@ -130,8 +130,8 @@ func (m *machine) run(s *server, q request, text string, ended model.Ending, wai
 	m.runs[key] = res
 	// A claim that came back may share its slot with another: then the later of what a run notes of them
 	// stays, and what the next run finds there is of the wrong one.
-	if res.err == nil && res.flaw == nil && !s.undone {
-		res.flaw = m.again(key, q, res)
+	if res.err == nil && !s.undone {
+		res.err = m.again(key, q, res)
 	}
 	return res
 }
@@ -174,12 +174,13 @@ func siteOf(r *protocol.Request) int {
 // executeRaw runs a request on what Redis has.
 func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited bool,
 	tokens func(int64) int64) *result {
-	after, reply, published, err := m.redis.execute(before, q.script.Name, keyNames, q.argv)
+	run, err := m.redis.execute(before.keys, before.now, q.script.Name, keyNames, q.argv)
 	if err != nil {
 		return &result{err: err}
 	}
+	after := &raw{now: before.now, undone: before.undone, keys: run.keys}
 	res := &result{raw: after, ended: ended}
-	if err := m.check(before, after, q, ended, waited, reply, published, res); err != nil {
+	if err := m.check(before, after, q, ended, waited, run, res); err != nil {
 		res.err = fmt.Errorf("%s: %w", q.script.Name, err)
 		return res
 	}
@@ -187,14 +188,14 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 		res.err = fmt.Errorf("%s leaves what makes no sense: %w", q.script.Name, err)
 		return res
 	}
-	if res.reply.Token != 0 {
-		res.reply.Token = tokens(res.reply.Token)
+	all := []*int64{&res.reply.Token, &res.reply.Last, &res.reply.Message.Token}
+	for _, s := range res.sent {
+		all = append(all, &s.message.Token)
 	}
-	if res.reply.Last != 0 {
-		res.reply.Last = tokens(res.reply.Last)
-	}
-	if res.reply.Message.Token != 0 {
-		res.reply.Message.Token = tokens(res.reply.Message.Token)
+	for _, t := range all {
+		if *t != 0 {
+			*t = tokens(*t)
+		}
 	}
 	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own. Whether a
 	// writer goes first matters to deadlocks, of which there are none over one name.
@@ -206,19 +207,14 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 		obstacle.Claim = strings.Replace(id, instanceOf(int(q.of.inst)), nobody, 1)
 	}
 	res.reply.Obstacle = obstacle
-	for _, s := range res.sent {
-		if s.message.Token != 0 {
-			s.message.Token = tokens(s.message.Token)
-		}
-	}
 	return res
 }
 
 func same(t int64) int64 { return t }
 
 // check holds a run against the model, and reads its reply.
-func (m *machine) check(before, after *raw, q request, ended model.Ending, waited bool, reply any,
-	published [][2]string, res *result) error {
+func (m *machine) check(before, after *raw, q request, ended model.Ending, waited bool, run ranScript,
+	res *result) error {
 	s, err := before.parse(same)
 	if err != nil {
 		return fmt.Errorf("before: %w", err)
@@ -235,7 +231,7 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	if err != nil {
 		return err
 	}
-	parsed, err := protocol.Decode(q.script, reply)
+	parsed, err := protocol.Decode(q.script, run.reply)
 	if err != nil {
 		return err
 	}
@@ -330,16 +326,16 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 			return fmt.Errorf("the reply is %d, not %d", parsed.Code, code)
 		}
 	case parsed.Refused != (answer == model.Refused) || (parsed.Token != 0) != (answer == model.Granted):
-		return fmt.Errorf("it is answered %v, not %d", reply, answer)
+		return fmt.Errorf("it is answered %v, not %d", run.reply, answer)
 	case answer == model.Granted && parsed.Token != expected.Hold(c).Token:
 		return fmt.Errorf("the token is %d, not %d", parsed.Token, expected.Hold(c).Token)
 	}
-	res.flaw = m.told(q, res, published, expected, answer == model.Granted)
+	err = m.told(q, res, run.published, expected, answer == model.Granted)
 	// or else it also counts whom goOn takes for dead
-	if answer == model.Blocked && res.flaw == nil && !s.undone {
-		res.flaw = blocked(expected, c, parsed)
+	if answer == model.Blocked && err == nil && !s.undone {
+		err = blocked(expected, c, parsed)
 	}
-	return nil
+	return err
 }
 
 // goOn has the model know of slots that have gone on although the claims in them, which came back, have not

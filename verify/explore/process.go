@@ -130,30 +130,31 @@ type event struct {
 type verb uint8
 
 const (
-	acquire       verb = iota
-	giveUp             // a: hold
-	release            // a: hold
-	force              // the engine sends ForceUnlock
-	extend             // a: hold
-	stopExtending      // a: extending
-	drain              // Shutdown begins
-	shut               // Close, or the end of Shutdown
-	reply              // a: flight; reply, or the one that was on the way
-	fail               // a: flight; from now on it is a copy
-	keep               // a: flight that ran, and is to run once more: a copy is on the way, too
-	slowDown           // a: flight; it will run later
-	holdReply          // a: flight that ran; its reply is slow
-	ran                // a: copy
-	send               // message, which arrives
-	hear               // the first message in the inbox
-	hearLater          // it is delayed
-	hearTwice          // it is heard, and once more later
-	miss               // it is lost
-	hearDelayed        // a: message
-	stand              // the subscription
-	standLater         // it takes longer
-	drop               // the subscription breaks
-	pass               // time
+	acquire       verb = iota // a: owner, or call
+	giveUp                    // a: hold
+	release                   // a: hold
+	force                     // the engine sends ForceUnlock
+	extend                    // a: hold
+	stopExtending             // a: extending
+	drain                     // Shutdown begins
+	shut                      // Close, or the end of Shutdown
+	reply                     // a: flight; reply, or the one that was on the way
+	fail                      // a: flight; from now on it is a copy
+	keep                      // a: flight that ran, and is to run once more: a copy is on the way, too
+	slowDown                  // a: flight; it will run later
+	holdReply                 // a: flight that ran; its reply is slow
+	loseReply                 // a: flight that ran
+	ran                       // a: copy
+	send                      // message, which arrives
+	hear                      // the first message in the inbox
+	hearLater                 // it is delayed
+	hearTwice                 // it is heard, and once more later
+	miss                      // it is lost
+	hearDelayed               // a: message
+	stand                     // the subscription
+	standLater                // it takes longer
+	drop                      // the subscription breaks
+	pass                      // time
 	crash
 	sleep
 	wake
@@ -165,6 +166,11 @@ const (
 	// What a server comes to that takes over from another, and has not heard of its last run.
 	ungranted // a: number; it does not have the lock any more
 	shortened // a: number; its lease is that of before
+	// In a quorum.
+	doDue     // what is due
+	reconnect // a: server
+	cut       // a: server, which cannot be reached
+	mend      // a: server, which can be reached again
 )
 
 // A change is what an event comes to.
@@ -180,7 +186,7 @@ var (
 )
 
 func (e *explorer) newProcess(i int) *node {
-	p := &process{Now: epoch, Lease: e.lease[i], Asks: make([]uint8, e.owners[i])}
+	p := &process{Now: epoch, Lease: e.lease[i], Asks: make([]uint8, e.owners[i]-'0')}
 	for o := range p.Asks {
 		p.Asks[o] = e.asks
 	}
@@ -197,17 +203,16 @@ func (e *explorer) node(p *process) *node {
 	n := &node{id: e.ids.of(key), p: p}
 	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening ||
 		slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
-	if e.normalize {
+	if !e.plain {
 		p.references(n)
 	}
 	e.nodes[key] = n
 	return n
 }
 
-// tidy reports how much was computed, and frees the memory of what happened, if there is much of it.
-// That is computed again when it is needed: an equal process then has the same id.
-func (e *explorer) tidy(r *report) {
-	r.ServerStates, r.Runs, r.Processes, r.Changes = len(e.states), len(e.runs), len(e.ids), e.worked
+// tidy frees the memory of what happened, if there is much of it. That is computed again when it is needed: an
+// equal process then has the same id.
+func (e *explorer) tidy() {
 	if len(e.nodes) > mostNodes {
 		clear(e.nodes)
 		clear(e.changes)
@@ -363,12 +368,11 @@ func (e *explorer) happen(n *node, ev event) *change {
 			c.flaw = cmp.Or(c.flaw, errors.New("a hold whose deadline had come may be relied on again"))
 		}
 	}
-	if e.normalize {
+	if !e.plain {
 		p.normalizeAll(e.names > 1)
 	}
 	c.to = e.node(p)
 	e.changes[key] = c
-	e.worked++
 	return c
 }
 
@@ -489,7 +493,7 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 			p.Abandoned = true
 			break
 		}
-		if e.normalize {
+		if !e.plain {
 			lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
 				if t := (*time.Time)(q); m == moment && !t.IsZero() {
 					*t = t.Add(-tick)

@@ -95,33 +95,6 @@ type outcome struct {
 	flaw    error
 }
 
-const (
-	begins    verb = 50 + iota // a: call
-	leaves                     // a: call
-	withdraws                  // a: call
-	answers                    // a: flight
-	fails                      // a: flight
-	delays                     // a: flight
-	loses                      // a: flight; it has run
-	doubles                    // a: flight; it is to run once more, late
-	strays                     // a: stray; it has run
-	publishes                  // a: server; text
-	hears                      // a: letter
-	misses                     // a: letter
-	waits                      // a: letter; it is heard later
-	repeats                    // a: letter; it is heard, and once more later
-	wakes                      // its timers
-	dies
-	reconnects // a: server
-	parts      // a: server; it cannot reach it
-	meets      // a: server; it can reach it again
-	orders     // ForceUnlock
-	drops      // a: the delegation's number, or 0; what it has is dropped by force
-	sleeps     // it stands still
-	rises      // it goes on
-	takes      // a: flight; its reply, which has waited
-)
-
 func (e *parliament) newClient(i int) *client {
 	c := &client{Cut: make([]bool, e.servers)}
 	c.Engine = engine.New(engine.Config{Prefix: prefix, Instance: instanceOf(i), Lease: e.lease})
@@ -148,8 +121,7 @@ func (e *parliament) peer(p *client) *peer {
 }
 
 // tidy is as that of an explorer.
-func (e *parliament) tidy(r *report) {
-	r.ServerStates, r.Runs, r.Processes, r.Changes = len(e.stores), len(e.runs), len(e.ids), e.changes
+func (e *parliament) tidy() {
 	if len(e.peers) > mostPeers {
 		clear(e.peers)
 		clear(e.outcomes)
@@ -164,22 +136,21 @@ type doing struct {
 	d  deed
 }
 
-// happens returns what a deed makes of a client. raw is the reply that it names.
-func (e *parliament) happens(n *peer, d deed, raw any) *outcome {
+// happens returns what a deed makes of a client.
+func (e *parliament) happens(n *peer, d deed) (c *outcome) {
 	key := doing{n.id, d}
 	if c, ok := e.outcomes[key]; ok && !e.plain {
 		return c
 	}
+	c = &outcome{}
 	p := copyOf(n.p, e.plain)
-	c := &outcome{}
-	p.doAndSettle(d, raw, e, c)
+	p.doAndSettle(d, e, c)
 	c.to = e.peer(p)
 	e.outcomes[key] = c
-	e.changes++
 	return c
 }
 
-func (p *client) doAndSettle(d deed, raw any, e *parliament, c *outcome) {
+func (p *client) doAndSettle(d deed, e *parliament, c *outcome) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.flaw = fmt.Errorf("a panic: %v", r)
@@ -188,7 +159,7 @@ func (p *client) doAndSettle(d deed, raw any, e *parliament, c *outcome) {
 	if e.spoil != nil {
 		e.spoil(p, d)
 	}
-	p.do(d, raw, e)
+	p.do(d, e)
 	if p.runs() {
 		p.settle(d.at, e, c)
 		if m, ok := p.Layer.(*memory); ok {
@@ -200,9 +171,9 @@ func (p *client) doAndSettle(d deed, raw any, e *parliament, c *outcome) {
 // runs reports whether a client neither is dead nor stands still.
 func (p *client) runs() bool { return !p.Crashed && !p.Stalled }
 
-func (p *client) do(d deed, raw any, e *parliament) {
+func (p *client) do(d deed, e *parliament) {
 	switch d.do {
-	case begins:
+	case acquire:
 		c := p.Calls[d.a]
 		handle := uint8(d.a)
 		if e.reenter {
@@ -211,58 +182,55 @@ func (p *client) do(d deed, raw any, e *parliament) {
 		c.Hold = &engine.Hold{Name: names[0], Owner: owner(handle), Mode: c.Mode, Try: c.Try,
 			Lease: e.lease, Bounded: true, NewOwner: !e.reenter}
 		p.Engine.Acquire(d.at, c.Hold)
-	case leaves:
+	case release:
 		_, _ = p.Engine.Release(d.at, p.Calls[d.a].Hold)
 		p.Calls[d.a].Granted = false
-	case withdraws:
+	case giveUp:
 		p.Calls[d.a].GaveUp = true
 		p.Engine.GiveUp(d.at, p.Calls[d.a].Hold, errGaveUp)
-	case answers:
-		f := p.land(d.a)
+	case reply:
+		f, raw := p.land(d.a), e.replies[d.reply]
 		if !e.tries && !e.delegated && !e.plain { // who is in the way makes no difference
 			raw = withoutObstacle(raw)
 		}
-		if e.hears != nil {
-			raw = e.hears(f.R, raw)
-		}
 		p.Layer.Replied(d.at, f.R, raw, nil)
-	case fails:
+	case fail:
 		f := p.land(d.a)
 		if f.Late {
 			p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
 		}
 		p.Layer.Replied(d.at, f.R, nil, errNetwork)
-	case delays:
+	case slowDown:
 		p.Flights[d.a].Late = true
-	case loses:
+	case loseReply:
 		p.Flights[d.a].Lost = true
-	case doubles:
+	case keep:
 		f := p.Flights[d.a]
 		p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
-	case strays:
+	case ran:
 		p.Copies = slices.Delete(p.Copies, d.a, d.a+1)
-	case publishes:
+	case send:
 		if p.Listens && !p.Cut[d.a] && !p.Crashed {
 			p.Inbox = append(p.Inbox, letter{Server: d.a, Text: d.text})
 		}
-	case hears:
+	case hear:
 		l := p.Inbox[d.a]
 		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
 		p.Layer.Heard(d.at, l.Server, l.Text)
-	case waits:
+	case hearLater:
 		p.Inbox[d.a].Late = true
-	case repeats:
+	case hearTwice:
 		p.Inbox[d.a].Late = true
 		p.Layer.Heard(d.at, p.Inbox[d.a].Server, p.Inbox[d.a].Text)
-	case misses:
+	case miss:
 		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
-	case wakes:
+	case doDue:
 		p.Layer.Tick(d.at)
-	case dies:
+	case crash:
 		p.die()
-	case orders:
+	case force:
 		_ = p.Engine.Force(d.at, names[0], nil)
-	case drops:
+	case dropped:
 		if m, ok := p.Layer.(*memory); ok {
 			m.Dropped, m.At = uint64(d.a), d.at
 		}
@@ -276,16 +244,16 @@ func (p *client) do(d deed, raw any, e *parliament) {
 				l.Drops, l.DropsAt = 1, d.at
 			}
 		}
-	case sleeps:
+	case sleep:
 		p.Stalled = true
-	case rises:
+	case wake:
 		p.Stalled = false
 		if d.a == 0 { // or else what comes is first, and then what is due
 			p.Layer.Tick(d.at)
 		}
-	case comes:
+	case holdReply:
 		p.Flights[d.a].Reply = d.reply
-	case reconnects:
+	case reconnect:
 		for i := 0; i < len(p.Flights); {
 			if f := p.Flights[i]; f.R.Server == d.a && !f.Late {
 				p.land(i)
@@ -295,10 +263,10 @@ func (p *client) do(d deed, raw any, e *parliament) {
 			}
 		}
 		p.subscribeAnew(d)
-	case parts:
+	case cut:
 		p.Cut[d.a] = true
 		p.Inbox = slices.DeleteFunc(p.Inbox, func(l letter) bool { return l.Server == d.a })
-	case meets:
+	case mend:
 		p.Cut[d.a] = false
 		p.subscribeAnew(d)
 	}
@@ -348,11 +316,7 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 		var fx quorum.Effects
 		p.Layer.Flush(at, &fx)
 		for _, r := range fx.Requests {
-			if e.mute == nil || !e.mute(r) {
-				p.Flights = append(p.Flights, &journey{R: r})
-			} else {
-				p.Flights = append(p.Flights, &journey{R: r, Lost: true})
-			}
+			p.Flights = append(p.Flights, &journey{R: r, Lost: e.lose != nil && e.lose(r)})
 		}
 		if fx.Listen && !p.Listens {
 			p.Listens, again = true, true

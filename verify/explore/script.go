@@ -21,7 +21,7 @@ type scripts map[string]string
 // embedded returns the scripts of the library.
 func embedded() scripts {
 	all := scripts{}
-	for _, s := range library.All {
+	for _, s := range slices.Concat(library.All, library.Quorum) {
 		all[s.Name] = s.Source
 	}
 	return all
@@ -30,7 +30,7 @@ func embedded() scripts {
 // scriptsIn returns the scripts of a directory.
 func scriptsIn(dir string) (scripts, error) {
 	all := scripts{}
-	for _, s := range library.All {
+	for _, s := range slices.Concat(library.All, library.Quorum) {
 		composed, err := library.Compose(os.DirFS(dir), s.Name)
 		if err != nil {
 			return nil, err
@@ -49,62 +49,63 @@ func newRedisServer(sources scripts) (*redisServer, error) {
 	return &redisServer{s}, nil
 }
 
-// execute runs a script on what Redis has, and returns what it has then, the reply and what was published.
-func (r *redisServer) execute(before *raw, name string, keys, argv []string) (*raw, any, [][2]string, error) {
-	m := r.Mini
-	m.FlushAll()
-	m.SetTime(time.UnixMicro(before.now))
-	for f, v := range before.hash {
-		m.HSet(keyNames[0], f, v)
-	}
-	for i, set := range []map[string]float64{before.leases, before.queue} {
-		for member, score := range set {
-			_, _ = m.ZAdd(keyNames[i+1], score, member)
-		}
-	}
-	for i, ttl := range before.ttl {
-		if ttl > 0 && m.Exists(keyNames[i]) {
-			m.SetTTL(keyNames[i], time.Duration(ttl)*time.Millisecond)
-		}
-	}
-	reply, err := r.run(name, keys, argv)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	after := &raw{now: before.now, undone: before.undone}
-	for _, key := range m.Keys() {
-		i := slices.Index(keyNames, key)
-		if i < 0 {
-			return nil, nil, nil, fmt.Errorf("%s.lua leaves a key that is not the lock's: %s", name, key)
-		}
-		after.ttl[i] = m.TTL(key).Milliseconds()
-		switch i {
-		case 0:
-			after.hash = map[string]string{}
-			fields, err := m.HKeys(key)
-			if err != nil {
-				return nil, nil, nil, err
-			}
-			for _, f := range fields {
-				after.hash[f] = m.HGet(key, f)
-			}
-		case 1:
-			after.leases, err = m.SortedSet(key)
-		case 2:
-			after.queue, err = m.SortedSet(key)
-		}
-		if err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	return after, reply, r.Published, nil
+// An entry is a key's value.
+type entry struct {
+	hash map[string]string
+	set  map[string]float64
+	end  int64 // µs of the server's clock; 0 for never
 }
 
-// run runs a script on what the server holds.
-func (r *redisServer) run(name string, keys, argv []string) (any, error) {
-	reply, err := r.Run(name, keys, argv)
-	if err != nil {
-		return nil, fmt.Errorf("%s.lua fails: %w", name, err)
+// A ranScript is what a run of a script comes to.
+type ranScript struct {
+	keys      map[string]entry // that the server has then
+	reply     any
+	published [][2]string
+}
+
+// execute runs a script on what a server has at a moment of its clock, in µs.
+func (r *redisServer) execute(before map[string]entry, at int64, name string, keys, argv []string) (
+	o ranScript, err error) {
+	m := r.Mini
+	m.FlushAll()
+	m.SetTime(time.UnixMicro(at))
+	for key, e := range before {
+		if e.end != 0 && e.end <= at {
+			continue
+		}
+		for f, v := range e.hash {
+			m.HSet(key, f, v)
+		}
+		for member, score := range e.set {
+			_, _ = m.ZAdd(key, score, member)
+		}
+		if e.end != 0 {
+			m.SetTTL(key, time.Duration(e.end-at)*time.Microsecond)
+		}
 	}
-	return reply, nil
+	if o.reply, err = r.Run(name, keys, argv); err != nil {
+		return o, fmt.Errorf("%s.lua fails: %w", name, err)
+	}
+	o.keys, o.published = map[string]entry{}, r.Published
+	for _, key := range m.Keys() {
+		var e entry
+		if m.Type(key) == "zset" {
+			e.set, err = m.SortedSet(key)
+		} else {
+			var fields []string
+			fields, err = m.HKeys(key)
+			e.hash = map[string]string{}
+			for _, f := range fields {
+				e.hash[f] = m.HGet(key, f)
+			}
+		}
+		if err != nil {
+			return o, err
+		}
+		if ttl := m.TTL(key); ttl > 0 {
+			e.end = at + ttl.Microseconds()
+		}
+		o.keys[key] = e
+	}
+	return o, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -140,12 +141,11 @@ type server struct {
 
 // A record is what a slot says.
 type record struct {
-	inst, slot uint8
-	number     uint16
-	what       byte // e: ended, v: void, h: held, w: waits
-	token      int64
-	n, seq     uint16
-	left       int32
+	claimName      // but for its owner and its mode
+	what      byte // e: ended, v: void, h: held, w: waits
+	token     int64
+	n, seq    uint16
+	left      int32
 }
 
 // A member of an ordered set. What it says is what is left of the lease, or the place in the queue.
@@ -160,10 +160,7 @@ const readersFirst = 1_000_000_000_000
 type raw struct {
 	now    int64 // µs
 	undone bool
-	hash   map[string]string
-	leases map[string]float64
-	queue  map[string]float64
-	ttl    [3]int64 // ms
+	keys   map[string]entry
 }
 
 func newServer() *server { return &server{readers: -1, pending: -1, ticket: -1, owed: -1} }
@@ -204,10 +201,9 @@ func (s *server) least() int32 { return s.longest() + restMS }
 func (s *server) raw(stands bool) *raw {
 	r := &raw{now: now, undone: s.undone}
 	if !s.hash {
-		r.ttl = [3]int64{}
 		return r
 	}
-	r.hash = make(map[string]string)
+	hash := map[string]string{}
 	latest := now - tickMS*1000
 	if s.fresh {
 		latest = now
@@ -217,7 +213,7 @@ func (s *server) raw(stands bool) *raw {
 	}
 	put := func(field string, v int64) {
 		if v >= 0 {
-			r.hash[field] = strconv.FormatInt(v, 10)
+			hash[field] = strconv.FormatInt(v, 10)
 		}
 	}
 	if s.fence != 0 {
@@ -234,7 +230,7 @@ func (s *server) raw(stands bool) *raw {
 	if s.plus {
 		o += " +"
 	}
-	r.hash["owner"] = o
+	hash["owner"] = o
 	if s.lease {
 		since, lease := now-tickMS*1000, int64(s.left)+tickMS
 		if s.implicit {
@@ -246,13 +242,13 @@ func (s *server) raw(stands bool) *raw {
 		if s.left == 0 {
 			lease = 1
 		}
-		r.hash["lease"] = strconv.FormatInt(lease, 10)
+		hash["lease"] = strconv.FormatInt(lease, 10)
 		if !s.implicit {
-			r.hash["lease"] += " " + strconv.FormatInt(since, 10)
+			hash["lease"] += " " + strconv.FormatInt(since, 10)
 		}
 	}
 	if s.n != 0 {
-		r.hash["count"] = fmt.Sprintf("%d %d", s.n, s.seq)
+		hash["count"] = fmt.Sprintf("%d %d", s.n, s.seq)
 	}
 	put("readers", int64(s.readers))
 	put("pending", int64(s.pending))
@@ -277,14 +273,11 @@ func (s *server) raw(stands bool) *raw {
 			}
 			text += fmt.Sprintf("%d waits %d", now-tickMS*1000, lease)
 		}
-		r.hash[fmt.Sprintf("%s:%d", instanceOf(int(rec.inst)), rec.slot)] = text
+		hash[fmt.Sprintf("%s:%d", instanceOf(int(rec.inst)), rec.slot)] = text
 	}
 	set := func(list []member, base float64) map[string]float64 {
-		var m map[string]float64
+		m := map[string]float64{}
 		for _, e := range list {
-			if m == nil {
-				m = map[string]float64{}
-			}
 			at := float64(e.at)
 			if base == 0 && !e.write {
 				at -= readersFirst
@@ -293,14 +286,13 @@ func (s *server) raw(stands bool) *raw {
 		}
 		return m
 	}
-	r.leases, r.queue = set(s.leases, float64(now/1000)), set(s.queue, 0)
-	ttl := int64(s.ttl)
-	r.ttl = [3]int64{ttl, 0, 0}
-	if r.leases != nil {
-		r.ttl[1] = ttl
+	end := now + int64(s.ttl)*1000
+	r.keys = map[string]entry{keyNames[0]: {hash: hash, end: end}}
+	if len(s.leases) > 0 {
+		r.keys[keyNames[1]] = entry{set: set(s.leases, float64(now/1000)), end: end}
 	}
-	if r.queue != nil {
-		r.ttl[2] = ttl
+	if len(s.queue) > 0 {
+		r.keys[keyNames[2]] = entry{set: set(s.queue, 0), end: end}
 	}
 	return r
 }
@@ -344,20 +336,22 @@ func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 	x := &reader{raw: r, tokens: tokens}
 	s := newServer()
 	s.undone = r.undone
-	for i, n := range []int{len(r.hash), len(r.leases), len(r.queue)} {
+	lock := r.keys[keyNames[0]]
+	for key, e := range r.keys {
 		switch {
-		case n > 0 && r.ttl[i] <= 0:
-			return nil, fmt.Errorf("key %s has no time to live", keyNames[i])
-		case i > 0 && n > 0 && r.ttl[i] < r.ttl[0]-20_000:
-			return nil, fmt.Errorf("key %s lives for %d ms, less than the lock's, %d ms", keyNames[i], r.ttl[i],
-				r.ttl[0])
+		case !slices.Contains(keyNames, key):
+			return nil, fmt.Errorf("key %s is not the lock's", key)
+		case e.end == 0:
+			return nil, fmt.Errorf("key %s has no time to live", key)
+		case e.end < lock.end-20_000_000:
+			return nil, fmt.Errorf("key %s ends %d ms before the lock's", key, (lock.end-e.end)/1000)
 		}
 	}
-	if len(r.hash) > 0 {
-		s.hash, s.ttl = true, int32(r.ttl[0])
+	if lock.hash != nil {
+		s.hash, s.ttl = true, int32((lock.end-r.now)/1000)
 	}
 	since := ""
-	for field, v := range r.hash {
+	for field, v := range lock.hash {
 		opt := func() int64 {
 			if v == "" {
 				return -1
@@ -375,7 +369,7 @@ func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 			var lease string
 			lease, since, _ = strings.Cut(v, " ")
 			if s.implicit = since == ""; s.implicit {
-				since = r.hash["fence"]
+				since = lock.hash["fence"]
 			}
 			s.left = x.left(x.int(since), x.int(lease))
 		case "count":
@@ -398,10 +392,10 @@ func (r *raw) parse(tokens func(int64) int64) (*server, error) {
 			s.slots = append(s.slots, x.record(field, v))
 		}
 	}
-	for id, at := range r.leases {
+	for id, at := range r.keys[keyNames[1]].set {
 		s.leases = append(s.leases, member{x.claim(id), int32(max(math.Round(at-float64(r.now)/1000), 0))})
 	}
-	for id, at := range r.queue {
+	for id, at := range r.keys[keyNames[2]].set {
 		c := x.claim(id)
 		if !c.write {
 			at += readersFirst
@@ -468,6 +462,29 @@ func (s *server) clone() *server {
 	return &c
 }
 
+// claims calls each for every claim in a state, with the number of the request that its count is of.
+func (s *server) claims(each func(c *claimName, seq *uint16)) {
+	none := uint16(0)
+	each(&s.holder, &s.seq)
+	for i := range s.slots {
+		each(&s.slots[i].claimName, &s.slots[i].seq)
+	}
+	for _, list := range [...][]member{s.leases, s.queue} {
+		for i := range list {
+			each(&list[i].claimName, &none)
+		}
+	}
+}
+
+// tokens calls each for every token in a state.
+func (s *server) tokens(each func(*int64)) {
+	each(&s.fence)
+	each(&s.floor)
+	for i := range s.slots {
+		each(&s.slots[i].token)
+	}
+}
+
 func compareClaims(a, b claimName) int {
 	return cmp.Or(cmp.Compare(a.inst, b.inst), cmp.Compare(a.number, b.number))
 }
@@ -504,18 +521,8 @@ func (s *server) later() *server {
 func (r *raw) later() *raw {
 	c := *r
 	c.now += tickMS*1000 + 1_000 // what ends in this moment has ended
-	for i := range c.ttl {
-		c.ttl[i] = max(c.ttl[i]-tickMS, 0)
-	}
-	if c.ttl[0] == 0 {
-		c.hash = nil
-	}
-	if c.ttl[1] == 0 {
-		c.leases = nil
-	}
-	if c.ttl[2] == 0 {
-		c.queue = nil
-	}
+	c.keys = maps.Clone(r.keys)
+	maps.DeleteFunc(c.keys, func(_ string, e entry) bool { return e.end <= c.now })
 	return &c
 }
 
@@ -626,24 +633,13 @@ func (s *server) key() string {
 	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(
 		s.fresh)<<5|bit(s.undone)<<6)
 	claim(s.holder)
-	fence := int64(0)
-	if s.fence != 0 {
-		fence = s.fence - firstToken
-	}
-	floor := int64(0)
-	if s.floor != 0 {
-		floor = s.floor - firstToken
-	}
-	num(int64(s.left), int64(s.n), int64(s.seq), fence, floor, int64(s.ttl), int64(s.readers), int64(s.pending),
-		int64(s.ticket), int64(s.owed))
-	num(int64(len(s.slots)))
+	token := func(t int64) int64 { return max(t-firstToken, 0) }
+	num(int64(s.left), int64(s.n), int64(s.seq), token(s.fence), token(s.floor), int64(s.ttl), int64(s.readers),
+		int64(s.pending), int64(s.ticket), int64(s.owed), int64(len(s.slots)))
 	for _, r := range s.slots {
-		b = append(b, r.inst, r.slot, r.what)
-		t := int64(0)
-		if r.token != 0 {
-			t = r.token - firstToken
-		}
-		num(int64(r.number), t, int64(r.n), int64(r.seq), int64(r.left))
+		claim(r.claimName)
+		b = append(b, r.what)
+		num(token(r.token), int64(r.n), int64(r.seq), int64(r.left))
 	}
 	for _, list := range [...][]member{s.leases, s.queue} {
 		num(int64(len(list)))

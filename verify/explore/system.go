@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
@@ -19,7 +18,7 @@ import (
 type system struct {
 	sites []site // one for each name
 	procs []*node
-	budget
+	demands
 }
 
 // A site is where the server has the lock of a name.
@@ -28,28 +27,11 @@ type site struct {
 	raw *raw // where nothing is normalized
 }
 
-type budget struct {
-	faults, crashes, forces, stalls, undos, extends, closes uint8
-
-	ticks  uint8 // that may pass, or unlimited
-	faulty bool  // something has gone wrong, by which a hold may be lost
-}
-
-const unlimited = 255
-
-// left writes a budget as bytes, of which a larger one never allows less.
-func (b *budget) left() [9]byte {
-	return [...]byte{b.faults, b.crashes, b.forces, b.stalls, b.undos, b.extends, b.closes, b.ticks,
-		bit(!b.faulty)}
-}
-
 // An action is one step of a system.
 type action struct {
-	do   verb
-	proc uint8
-	a    int16
 	event
-	how how
+	proc uint8
+	how  how
 }
 
 // how is what becomes of a request that is sent. Each but the first costs a fault.
@@ -71,45 +53,57 @@ const (
 	deliver                   // a: flight that has replied
 	again                     // a: copy
 	expire                    // of the keys
+	vanish                    // a: copy, which is lost
+	restart                   // a: server, which has no data then
 )
 
 // explorer knows what all systems have in common.
 type explorer struct {
 	*machine
 	setup
+	variant
 	seeds
-	owners    []int // of each process
-	lease     []time.Duration
-	normalize bool
-	ids       ids // of all processes
-	nodes     map[fingerprint]*node
-	changes   map[happening]*change
-	renamed   map[renamed]*node
-	worked    int            // how many changes were worked out
-	served    map[fair]uint8 // how many ticks until all is over, if nothing else happens: see fair
-	flaw      error          // in the last action
-	tracing   bool
-	since     []string // what followed from the last action, if tracing
-	visit     func(*system)
-	exact     bool // systems that differ in what may still go wrong are all visited: see seen
+	lease   []time.Duration
+	ids     ids // of all processes
+	nodes   map[fingerprint]*node
+	changes map[happening]*change
+	renamed map[renamed]*node
+	flaw    error // in the last action
+}
 
-	// Mistakes made on purpose, to see that they are found.
+// A variant is an exploration that is not as usual: it normalizes nothing, or makes mistakes on purpose, to see
+// that they are found.
+type variant struct {
+	plain bool
+
 	mute    func(*engine.Request) bool             // whether a request is not sent
 	alter   func(*engine.Hold)                     // changes what a call asks for
 	shorten bool                                   // a call of Extend asks for half
 	lazy    bool                                   // an engine is not told that it is closed
 	behind  bool                                   // an overdue engine takes a reply for one of before
 	deafen  func(*engine.Request, *protocol.Reply) // changes what an engine hears
+
+	lose  func(*quorum.Request) bool // whether a request of a quorum is lost
+	spoil func(*client, deed)        // changes a client before something happens to it
+}
+
+// newExplorer makes an explorer of the scripts.
+func newExplorer(sources scripts, s setup, v variant) (*explorer, error) {
+	m, err := newMachine(sources, s)
+	e := &explorer{machine: m, setup: s, variant: v, ids: ids{}, nodes: map[fingerprint]*node{},
+		changes: map[happening]*change{}, renamed: map[renamed]*node{}, seeds: newSeeds()}
+	for _, ticks := range s.leases {
+		e.lease = append(e.lease, time.Duration(ticks-'0')*tick)
+	}
+	return e, err
 }
 
 // start is the system before anything has happened.
 func (e *explorer) start() *system {
-	x := &system{budget: budget{faults: e.faults, crashes: e.crashes, forces: e.forces, stalls: e.stalls,
-		undos:   e.undos,
-		extends: e.extends, closes: e.closes, ticks: e.ticks}}
+	x := &system{demands: demands{budget: e.budget}}
 	for range e.names {
 		at := site{s: newServer()}
-		if !e.normalize {
+		if e.plain {
 			at.raw = &raw{now: now}
 		}
 		x.sites = append(x.sites, at)
@@ -129,20 +123,16 @@ func (x *system) clone() *system {
 // actions lists all that can happen next.
 func (e *explorer) actions(x *system) []action {
 	var list []action
-	add := func(i int, ev event, hows ...how) {
-		if len(hows) == 0 {
-			hows = []how{arrives}
-		}
+	faulty := func(i int, ev event, hows ...how) {
 		for _, h := range hows {
-			if h == arrives || h == undone && x.undos > 0 || h != undone && x.faults > 0 {
-				list = append(list, action{do: ev.do, proc: uint8(i), a: ev.a, event: ev, how: h})
+			if h == undone && x.budget[mayUndo] > 0 || h != undone && x.budget[mayFault] > 0 {
+				list = append(list, action{ev, uint8(i), h})
 			}
 		}
 	}
-	faulty := func(i int, ev event) {
-		if x.faults > 0 {
-			list = append(list, action{do: ev.do, proc: uint8(i), a: ev.a, event: ev, how: late})
-		}
+	add := func(i int, ev event, hows ...how) {
+		list = append(list, action{event: ev, proc: uint8(i)})
+		faulty(i, ev, hows...)
 	}
 	// What is about to happen happens first, each process's in order.
 	for i, n := range x.procs {
@@ -156,14 +146,14 @@ func (e *explorer) actions(x *system) []action {
 		switch ev := p.next(i).event; ev.do {
 		case hear:
 			add(i, ev)
-			faulty(i, event{do: hearLater})
-			faulty(i, event{do: hearTwice})
-			faulty(i, event{do: miss})
+			faulty(i, event{do: hearLater}, late)
+			faulty(i, event{do: hearTwice}, late)
+			faulty(i, event{do: miss}, late)
 		case stand:
 			add(i, ev)
-			faulty(i, event{do: standLater})
+			faulty(i, event{do: standLater}, late)
 		default:
-			add(i, ev, arrives, twice, replyLost, late, replyLate, undone)
+			add(i, ev, twice, replyLost, late, replyLate, undone)
 		}
 	}
 	if len(list) > 0 {
@@ -189,7 +179,7 @@ func (e *explorer) actions(x *system) []action {
 		if p.Overdue {
 			add(i, event{do: catchUp})
 		}
-		if x.stalls > 0 && len(p.Engine.Views()) > 0 { // or else it has nothing to do
+		if x.budget[mayStall] > 0 && len(p.Engine.Views()) > 0 { // or else it has nothing to do
 			add(i, event{do: sleep})
 		}
 		e.calls(x, p, func(ev event) { add(i, ev) })
@@ -197,7 +187,7 @@ func (e *explorer) actions(x *system) []action {
 			if f.Stage == replied {
 				add(i, event{do: deliver, a: int16(k)})
 			} else {
-				add(i, event{do: run, a: int16(k)}, arrives, twice, replyLost, replyLate, undone)
+				add(i, event{do: run, a: int16(k)}, twice, replyLost, replyLate, undone)
 			}
 			add(i, event{do: fail, a: int16(k)})
 		}
@@ -208,29 +198,29 @@ func (e *explorer) actions(x *system) []action {
 		case lost:
 			add(i, event{do: stand})
 		case stands:
-			faulty(i, event{do: drop})
+			faulty(i, event{do: drop}, late)
 		}
-		if x.crashes > 0 {
+		if x.budget[mayCrash] > 0 {
 			add(i, event{do: crash})
 		}
-		if x.forces > 0 {
+		if x.budget[mayForce] > 0 {
 			for k := range x.sites {
 				add(i, event{do: force, name: uint8(k)})
 			}
 		}
-		if x.closes > 0 && p.Closing == open {
+		if x.budget[mayClose] > 0 && p.Closing == open {
 			add(i, event{do: drain})
 		}
-		if x.closes > 0 && p.Closing == open || p.Closing == draining {
+		if x.budget[mayClose] > 0 && p.Closing == open || p.Closing == draining {
 			add(i, event{do: shut})
 		}
 	}
 	overdue := func(n *node) bool { return n.p.Overdue && !n.p.Asleep }
-	if x.ticks > 0 && !slices.ContainsFunc(x.procs, overdue) {
-		list = append(list, action{do: pass})
+	if x.budget[mayTick] > 0 && !slices.ContainsFunc(x.procs, overdue) {
+		list = append(list, action{event: event{do: pass}})
 	}
-	if e.normalize && x.ticks == unlimited && x.used() && x.over() && x.idle() {
-		list = append(list, action{do: expire})
+	if !e.plain && x.budget[mayTick] == unlimited && x.used() && x.over() && x.idle() {
+		list = append(list, action{event: event{do: expire}})
 	}
 	return list
 }
@@ -308,7 +298,7 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 				continue
 			}
 			each(event{do: release, a: int16(k)})
-			if x.extends > 0 && h.State() == engine.Live {
+			if x.budget[mayExtend] > 0 && h.State() == engine.Live {
 				each(event{do: extend, a: int16(k)})
 			}
 		}
@@ -335,22 +325,25 @@ func (e *explorer) waitsFor(p *process, h *engine.Hold) bool {
 // take returns the system after an action, and after what follows from it when nothing else can happen; and
 // the first thing that is wrong with it.
 func (e *explorer) take(x *system, a action) (*system, error) {
-	e.flaw, e.since = nil, e.since[:0]
-	x, err := e.take1(x, a)
-	for err == nil {
-		next, ok := x.only()
-		if !ok {
-			break
-		}
-		if e.tracing {
-			e.since = append(e.since, e.describe(x, next))
-		}
-		x, err = e.take1(x, next)
+	e.flaw = nil
+	x, err := e.takeOne(x, a)
+	for next, ok := x.only(); ok && err == nil; next, ok = x.only() {
+		x, err = e.takeOne(x, next)
 	}
 	if err == nil {
 		x.forgetFaults()
 	}
-	return x, err
+	return x, cmp.Or(err, e.flaw)
+}
+
+// follows says what follows from an action when nothing else can happen.
+func (e *explorer) follows(x *system, a action) (steps []string) {
+	x, err := e.takeOne(x, a)
+	for next, ok := x.only(); ok && err == nil; next, ok = x.only() {
+		steps = append(steps, e.describe(x, next))
+		x, err = e.takeOne(x, next)
+	}
+	return steps
 }
 
 // only returns the action that has to follow, if there is one.
@@ -359,7 +352,7 @@ func (x *system) only() (action, bool) {
 	for i, n := range x.procs {
 		switch {
 		case !n.urgent:
-		case which >= 0 || x.faults > 0 || x.undos > 0 || n.p.Overdue:
+		case which >= 0 || x.budget[mayFault] > 0 || x.budget[mayUndo] > 0 || n.p.Overdue:
 			return action{}, false
 		default:
 			which = i
@@ -382,19 +375,23 @@ func (p *process) next(i int) action {
 		ev.do = run
 		ev.a = int16(slices.IndexFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
 	}
-	return action{do: ev.do, proc: uint8(i), a: ev.a, event: ev}
+	return action{event: ev, proc: uint8(i)}
 }
 
-func (e *explorer) take1(x *system, a action) (*system, error) {
+// costs say what kind of event each action is whose number is limited.
+var costs = map[verb]int{crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend, drain: mayClose,
+	shut: mayClose}
+
+func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	x = x.clone()
 	i := int(a.proc)
 	switch a.how {
 	case arrives:
 	case undone:
-		x.undos--
+		x.budget[mayUndo]--
 		x.faulty = true
 	default:
-		x.faults--
+		x.budget[mayFault]--
 		x.faulty = true
 	}
 	var err error
@@ -411,8 +408,8 @@ func (e *explorer) take1(x *system, a action) (*system, error) {
 			e.ran(x, i, r, res)
 		}
 	case pass:
-		if x.ticks != unlimited && x.ticks > 0 {
-			x.ticks--
+		if x.budget[mayTick] != unlimited && x.budget[mayTick] > 0 {
+			x.budget[mayTick]--
 		}
 		err = e.later(x)
 		for k := range x.procs {
@@ -423,22 +420,10 @@ func (e *explorer) take1(x *system, a action) (*system, error) {
 			x.sites[k].s = newServer()
 		}
 	default:
-		switch a.do {
-		case crash:
-			x.crashes--
-			x.faulty = true
-		case sleep:
-			x.stalls--
-			x.faulty = true
-		case force:
-			x.forces--
-		case extend:
-			x.extends--
-		case drain, shut:
-			if x.procs[i].p.Closing == open {
-				x.closes--
-			}
+		if kind, ok := costs[a.do]; ok && (kind != mayClose || x.procs[i].p.Closing == open) {
+			x.budget[kind]--
 		}
+		x.faulty = x.faulty || a.do == crash || a.do == sleep
 		e.tell(x, i, a.event)
 	}
 	if err == nil {
@@ -559,7 +544,7 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 	q, text := e.request(i, r)
 	ended := x.procs[i].p.knownFate(uint64(q.of.number)).Ended
 	var res *result
-	if at := x.sites[siteOf(r)]; e.normalize {
+	if at := x.sites[siteOf(r)]; !e.plain {
 		if len(x.sites) > 1 {
 			at.s = at.s.clone()
 			at.s.floor = x.latest()
@@ -567,12 +552,11 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 		res = e.run(e.intern(at.s), q, text, ended, waited)
 	} else {
 		before := *at.raw
-		if !e.stands {
+		if !e.setup.stands {
 			before.now++
 		}
 		res = e.executeRaw(&before, q, ended, waited, same)
 	}
-	e.flaw = cmp.Or(e.flaw, res.flaw)
 	return res, res.err
 }
 
@@ -580,7 +564,7 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 	at := &x.sites[siteOf(r)]
 	at.s = res.server
-	if !e.normalize {
+	if e.plain {
 		at.raw = res.raw
 		for k := range x.sites { // they have one clock
 			if x.sites[k].raw.now < at.raw.now {
@@ -800,58 +784,6 @@ func queued(l *model.Lock, c model.Claim) bool {
 	return slices.ContainsFunc(l.Queue, func(w model.Waiter) bool { return w.Claim == c && l.Lives(w) })
 }
 
-// key is the same for systems that are equal but for what may still go wrong.
-func (x *system) key() string {
-	b := make([]byte, 0, 64)
-	for _, n := range x.procs {
-		b = append(b, byte(n.id), byte(n.id>>8), byte(n.id>>16), byte(n.id>>24))
-	}
-	for _, at := range x.sites {
-		if at.raw != nil {
-			b = append(b, at.raw.key()...)
-		} else {
-			b = append(b, at.s.key()...)
-		}
-	}
-	return string(b)
-}
-
-func (r *raw) key() string {
-	return fmt.Sprint(r.now, r.undone, r.hash, r.leases, r.queue, r.ttl)
-}
-
-// canonical returns the one system of all that differ in names alone, and its key.
-func (e *explorer) canonical(x *system) (*system, string) {
-	if !e.normalize {
-		return x, x.key()
-	}
-	x = x.clone()
-	for k := range x.sites {
-		x.sites[k].s = e.trim(x, x.sites[k].s)
-	}
-	x = e.renameAll(x)
-	var best *system
-	var bestKey string
-	e.permutations(x, func(perm []int) {
-		y := *x
-		y.procs = make([]*node, len(x.procs))
-		for i, n := range x.procs {
-			y.procs[perm[i]] = n
-		}
-		y.sites = slices.Clone(x.sites)
-		for k, at := range x.sites {
-			y.sites[k].s = at.s.permute(perm)
-		}
-		if key := y.key(); best == nil || key < bestKey {
-			best, bestKey = &y, key
-		}
-	})
-	for k := range best.sites {
-		best.sites[k].s = e.intern(best.sites[k].s)
-	}
-	return best, bestKey
-}
-
 // forgetFaults forgets that something has gone wrong when it can have no consequences any more.
 func (x *system) forgetFaults() {
 	for _, n := range x.procs {
@@ -868,324 +800,45 @@ func (x *system) forgetFaults() {
 	}
 }
 
-// trim returns the server without what makes no difference: what slots say that no request can come for any
-// more, and the leases of records that are not in line.
-func (e *explorer) trim(x *system, s *server) *server {
-	s = s.clone()
-	s.slots = slices.DeleteFunc(s.slots, func(r record) bool {
-		at := func(m member) bool { return m.inst == r.inst && m.number == r.number }
-		if s.holder.number == r.number && s.holder.inst == r.inst || slices.ContainsFunc(s.leases, at) ||
-			slices.ContainsFunc(s.queue, at) {
-			return false
+// patience is how long a fair run may take. A lease has to end only if nobody is left who could release what
+// the server keeps: the process has died, or has given it up, or is another's that does not know that the
+// server has it again. Otherwise there is only a heartbeat to wait for. One tick each is for the look and for
+// what is timed.
+func (e *explorer) patience(x *system) time.Duration {
+	longest := slices.Max(e.lease)
+	left := slices.ContainsFunc(x.procs, func(n *node) bool { return n.p.Crashed || n.p.Abandoned }) ||
+		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(at site) bool { return at.s.undone })
+	if !left {
+		longest = (longest + 2*tick) / (3 * tick) * tick
+	}
+	return longest + 2*tick
+}
+
+// next is what happens next in a fair run, how long it takes, and whether anything has to happen.
+func (e *explorer) next(x *system) (action, time.Duration, bool) {
+	var rest []action
+	for _, a := range e.actions(x) {
+		if a.how != arrives {
+			continue
 		}
-		// A number is of one slot.
-		return x.procs[r.inst].numbers&(1<<(r.number+1)-1) == 0
+		switch a.do {
+		case run, hear, stand, deliver, again, hearDelayed, wake, catchUp:
+			return a, 0, true
+		case release:
+			p := x.procs[a.proc].p
+			if !slices.ContainsFunc(p.Extending, func(c *extending) bool { return c.Hold == p.Holds[a.a] }) {
+				rest = append(rest, a)
+			}
+		}
+	}
+	if len(rest) > 0 {
+		return rest[0], 0, true
+	}
+	waits := slices.ContainsFunc(x.procs, func(n *node) bool {
+		return !n.p.Crashed && len(n.p.Engine.Views()) > 0 ||
+			slices.ContainsFunc(n.p.Holds, func(h *engine.Hold) bool { return h.State() != engine.Lapsed })
 	})
-	for i := range s.slots {
-		if r := &s.slots[i]; r.what == 'w' && !s.waits(*r) {
-			r.left = 0
-		}
-	}
-	if s.holder.number == 0 {
-		s.lease, s.implicit, s.left = false, false, 0
-	}
-	if !s.plus || len(s.queue) == 0 {
-		s.pending, s.owed, s.ticket = -1, -1, -1
-	}
-	// Of tickets, the order counts.
-	var all []int32
-	for _, m := range s.queue {
-		all = append(all, m.at)
-	}
-	if s.owed >= 0 {
-		all = append(all, s.owed)
-	}
-	slices.Sort(all)
-	all = slices.Compact(all)
-	place := func(at int32) int32 { k, _ := slices.BinarySearch(all, at); return int32(k + 1) }
-	for i := range s.queue {
-		s.queue[i].at = place(s.queue[i].at)
-	}
-	if s.owed >= 0 {
-		s.owed = place(s.owed)
-	}
-	if s.ticket >= 0 {
-		s.ticket = int32(len(all)) // the last that was given out is not less than any
-	}
-	if len(x.sites) > 1 {
-		s.floor = x.latest()
-	}
-	known := func(n *node) bool { return n.tokens>>(max(s.fence, firstToken)-firstToken+1) != 0 }
-	if s.floor <= s.fence || len(x.sites) == 1 && !slices.ContainsFunc(x.procs, known) {
-		s.floor = 0
-	}
-	return s
+	return action{event: event{do: pass}}, tick, waits
 }
 
-// renameAll gives the numbers and slots of each process, and the tokens, the least names that keep the order
-// of numbers and tokens.
-func (e *explorer) renameAll(x *system) *system {
-	var numbers [8]uint64
-	var slots [8]slots
-	tokens := uint64(0)
-	for i, n := range x.procs {
-		numbers[i], slots[i] = n.numbers, n.slots
-		tokens |= n.tokens
-	}
-	use := func(c claimName) {
-		if c.number > 0 {
-			numbers[c.inst] |= 1 << c.number
-			slots[c.inst].use(int(c.slot), c.number)
-		}
-	}
-	useToken := func(t int64) {
-		if t != 0 {
-			tokens |= 1 << (t - firstToken)
-		}
-	}
-	for _, at := range x.sites {
-		s := at.s
-		use(s.holder)
-		if s.seq > 0 {
-			numbers[s.holder.inst] |= 1 << s.seq
-		}
-		useToken(s.fence)
-		useToken(s.floor)
-		for _, r := range s.slots {
-			use(claimName{inst: r.inst, slot: r.slot, number: r.number})
-			if r.seq > 0 {
-				numbers[r.inst] |= 1 << r.seq
-			}
-			useToken(r.token)
-		}
-		for _, list := range [...][]member{s.leases, s.queue} {
-			for _, m := range list {
-				use(m.claimName)
-			}
-		}
-	}
-	dense := func(set uint64) bool { return set>>1&(set>>1+1) == 0 }
-	allTokens := dense(tokens)
-	changed := !allTokens
-	var names [8]slotNames
-	for i, n := range x.procs {
-		names[i] = slots[i].names()
-		if len(x.sites) > 1 || !names[i].change(n) { // several locks have slots of their own each
-			names[i] = sameSlots
-		}
-		if names[i] != sameSlots || !dense(numbers[i]) || !allTokens && n.tokens != 0 ||
-			n.last != uint64(bits.OnesCount64(numbers[i])) && !n.p.Crashed {
-			x.procs[i] = e.rename(n, naming{numbers[i], tokens, names[i]})
-			changed = true
-		}
-	}
-	if !changed {
-		return x
-	}
-	number := func(inst uint8, n *uint16) {
-		if *n > 0 {
-			*n = uint16(rank(numbers[inst], uint64(*n)))
-		}
-	}
-	name := func(c *claimName) {
-		if c.number > 0 {
-			number(c.inst, &c.number)
-			c.slot = uint8(names[c.inst].name[c.slot])
-		}
-	}
-	nameToken := func(t *int64) {
-		if *t != 0 {
-			*t = firstToken + int64(rank(tokens, uint64(*t-firstToken)))
-		}
-	}
-	for k := range x.sites {
-		s := x.sites[k].s.clone()
-		x.sites[k].s = s
-		number(s.holder.inst, &s.seq)
-		name(&s.holder)
-		nameToken(&s.fence)
-		nameToken(&s.floor)
-		for i := range s.slots {
-			r := &s.slots[i]
-			number(r.inst, &r.number)
-			number(r.inst, &r.seq)
-			nameToken(&r.token)
-			r.slot = uint8(names[r.inst].name[r.slot])
-		}
-		for _, list := range [...][]member{s.leases, s.queue} {
-			for i := range list {
-				name(&list[i].claimName)
-			}
-		}
-		s.sort()
-	}
-	return x
-}
-
-// permute returns the state in which each engine has the place perm gives it.
-func (s *server) permute(perm []int) *server {
-	if slices.IsSorted(perm) {
-		return s
-	}
-	s = s.clone()
-	to := func(inst *uint8) { *inst = uint8(perm[*inst]) }
-	if s.holder.number > 0 {
-		to(&s.holder.inst)
-	}
-	for i := range s.slots {
-		to(&s.slots[i].inst)
-	}
-	for _, list := range [...][]member{s.leases, s.queue} {
-		for i := range list {
-			to(&list[i].inst)
-		}
-	}
-	s.sort()
-	return s
-}
-
-// permutations calls each with the orders of the processes of which one is canonical: by what they look like.
-func (e *explorer) permutations(x *system, each func(perm []int)) {
-	order := make([]int, len(x.procs))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(x.procs[a].id, x.procs[b].id) })
-	perm := make([]int, len(order))
-	var place func(k int)
-	used := make([]bool, len(order))
-	place = func(k int) {
-		if k == len(order) {
-			each(perm)
-			return
-		}
-		for _, i := range order {
-			// Those that look alike may each have the place.
-			if !used[i] && x.procs[i].id == x.procs[order[k]].id {
-				used[i] = true
-				perm[i] = k
-				place(k + 1)
-				used[i] = false
-			}
-		}
-	}
-	place(0)
-}
-
-var verbs = map[verb]string{
-	giveUp: "gives up", hear: "hears", hearLater: "will hear later", hearTwice: "hears, and will again",
-	miss:  "never hears",
-	stand: "the subscription stands", standLater: "the subscription takes its time",
-	drop: "the subscription breaks",
-}
-
-var hows = []string{"", ", and will again", "; the reply is lost, so it will again", "",
-	"; the reply is slow", ", and the server forgets it"}
-
-// describe says what an action is, by the names of the system that it is taken in.
-func (e *explorer) describe(x *system, a action) string {
-	engineName := string(rune('A' + a.proc))
-	p := x.procs[a.proc].p
-	ownerName := func(o protocol.Owner) string {
-		if len(p.Asks) == 1 {
-			return engineName
-		}
-		return engineName + string(rune('a'+handleOf(o)))
-	}
-	modes := []string{"", "read", "write"}
-	holdName := func(h *engine.Hold) string {
-		s := fmt.Sprintf("%s's %s", ownerName(h.Owner), modes[h.Mode])
-		if n := h.ClaimNumber(); n != 0 {
-			s += fmt.Sprintf(" %d", n)
-		}
-		if k := slices.Index(p.Holds, h); slices.ContainsFunc(p.Holds[:k], func(o *engine.Hold) bool {
-			return o.Owner == h.Owner && o.Mode == h.Mode && o.ClaimNumber() == h.ClaimNumber()
-		}) {
-			s += " (inner)"
-		}
-		if e.names > 1 {
-			s += " of " + h.Name
-		}
-		return s
-	}
-	requestName := func(r *protocol.Request) string {
-		q, _ := e.request(int(a.proc), r)
-		s := fmt.Sprintf("%s's %s %d", engineName, r.Script.Name, q.of.number)
-		if r.Script == lua.Reenter {
-			s += fmt.Sprintf(" (count %d, request %d)", q.count, q.seq)
-		}
-		return s
-	}
-	messageName := func(m protocol.Message) string {
-		var parts []string
-		for _, n := range m.Granted {
-			parts = append(parts, fmt.Sprintf("%d has the lock", n))
-		}
-		for _, n := range m.AskAgain {
-			parts = append(parts, fmt.Sprintf("%d is to look", n))
-		}
-		for _, n := range m.Dropped {
-			parts = append(parts, fmt.Sprintf("%d was dropped", n))
-		}
-		return strings.Join(parts, ", ")
-	}
-	switch a.do {
-	case acquire:
-		s := ownerName(owner(uint8(a.a)))
-		how := " asks to "
-		if a.try {
-			how = " tries to "
-		}
-		s += how + map[bool]string{true: "write", false: "read"}[a.write]
-		if e.names > 1 {
-			s += " " + names[a.name]
-		}
-		return s
-	case giveUp:
-		return holdName(p.Holds[a.a]) + " is given up"
-	case release:
-		return holdName(p.Holds[a.a]) + " is released"
-	case force:
-		if e.names > 1 {
-			return engineName + " drops all holds of " + names[a.name]
-		}
-		return engineName + " drops all holds"
-	case extend:
-		return holdName(p.Holds[a.a]) + " is extended"
-	case stopExtending:
-		return holdName(p.Extending[a.a].Hold) + " is not extended any more"
-	case drain:
-		return engineName + " shuts down"
-	case shut:
-		return engineName + " is closed"
-	case run:
-		f := p.Flights[a.a]
-		if a.how == late {
-			return requestName(&f.R.Request) + " is slow"
-		}
-		return requestName(&f.R.Request) + " runs" + hows[a.how]
-	case deliver:
-		return requestName(&p.Flights[a.a].R.Request) + " is answered"
-	case fail:
-		return requestName(&p.Flights[a.a].R.Request) + " fails"
-	case again:
-		return requestName(&p.Copies[a.a]) + ", late, runs"
-	case hear, hearLater, hearTwice, miss:
-		return engineName + " " + verbs[a.do] + " that " + messageName(p.Inbox[0])
-	case hearDelayed:
-		return engineName + " hears, late, that " + messageName(p.Delayed[a.a])
-	case stand, standLater, drop:
-		return engineName + ": " + verbs[a.do]
-	case crash:
-		return engineName + " dies"
-	case sleep:
-		return engineName + " stands still"
-	case wake:
-		return engineName + " goes on"
-	case catchUp:
-		return engineName + " does what is due"
-	case expire:
-		return "the keys expire"
-	}
-	return "time passes"
-}
+func (e *explorer) demands(x *system) demands { return x.demands }

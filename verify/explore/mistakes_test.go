@@ -1,0 +1,263 @@
+package main
+
+import (
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/seed-7e8842f7/rwlock/internal/delegation"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// saysDone has an engine hear that what a script was to do is done, whatever the server replies.
+func saysDone(s *lua.Script) func(*engine.Request, *protocol.Reply) {
+	return func(r *engine.Request, reply *protocol.Reply) {
+		if r.Script == s {
+			reply.Code = protocol.Done
+		}
+	}
+}
+
+// An edit breaks a script.
+type edit struct{ from, to string }
+
+func (d edit) in(t *testing.T, s scripts) scripts {
+	if d.from == "" {
+		return s
+	}
+	s = maps.Clone(s)
+	found := false
+	for name, text := range s {
+		s[name] = strings.ReplaceAll(text, d.from, d.to)
+		found = found || s[name] != text
+	}
+	if !found {
+		t.Fatalf("no script has %q", d.from)
+	}
+	return s
+}
+
+// requeues lets a lone holder whose lease has ended queue again under its number.
+var requeues = edit{"not alive(since, lease) then\n    void_holder()", "not alive(since, lease) then"}
+
+// renewsLost has a server renew holds that it does not keep.
+var renewsLost = edit{"if not held() then\n  return 0", "if not held() then\n  return 1"}
+
+var noTombstones = edit{"what == 'ended' or what == 'void'", "false"}
+
+// forgetsMaxHold and isNew change what a call asks for.
+func forgetsMaxHold(h *engine.Hold) { h.MaxHold = 0 }
+func isNew(h *engine.Hold)          { h.NewOwner = true }
+
+func sends(s *lua.Script) func(*engine.Request) bool {
+	return func(r *engine.Request) bool { return r.Script == s }
+}
+
+func releases(r *engine.Request) bool { return r.Script == lua.Unlock || r.Script == lua.RUnlock }
+
+// withdraws, closes and isHeartbeat tell requests of an engine apart.
+func withdraws(r *engine.Request) bool {
+	v, ok := r.View()
+	return ok && releases(r) && v.Token == 0
+}
+
+func closes(r *engine.Request) bool {
+	v, ok := r.View()
+	return ok && releases(r) && v.Token != 0 && r.Hold() == nil
+}
+
+func isHeartbeat(r *engine.Request) bool {
+	v, ok := r.View()
+	return ok && (r.Script == lua.Lock || r.Script == lua.RLock) && v.State == engine.Queued
+}
+
+func ignoresRefusals(_ *engine.Request, r *protocol.Reply) {
+	if r.Refused {
+		*r = protocol.Reply{}
+	}
+}
+
+// gives reports whether a request gives a vote back.
+func gives(r *quorum.Request) bool { return r.Script == lua.Unlock }
+
+// takesOneVote has a quorum take one vote for a majority.
+func takesOneVote(p *client, _ deed) {
+	f := reflect.ValueOf(p.Layer).Elem().FieldByName("majority")
+	*(*int)(unsafe.Pointer(f.UnsafeAddr())) = 1
+}
+
+// ignoresMessages has a client hear nothing of what its messages say.
+func ignoresMessages(p *client, d deed) {
+	if d.do == hear {
+		p.Inbox[d.a].Text = ""
+	}
+}
+
+// spoilNames changes what a client's layer knows of each name.
+func spoilNames(p *client, spoil func(field func(string) reflect.Value)) {
+	all := reflect.ValueOf(p.Layer.(*memory).Layer).Elem().FieldByName("names")
+	for it := all.MapRange(); it.Next(); {
+		n := it.Value().Elem()
+		spoil(func(name string) reflect.Value {
+			f := n.FieldByName(name)
+			return reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem()
+		})
+	}
+}
+
+// forgetsHolders has a client hear of a recall as if nobody held the lock under the delegation.
+func forgetsHolders(p *client, d deed) {
+	if d.do == hear {
+		spoilNames(p, func(field func(string) reflect.Value) { field("table").SetZero() })
+	}
+}
+
+// forgetsRecalls has a client begin a call as if the delegation had not been recalled.
+func forgetsRecalls(p *client, d deed) {
+	if d.do == acquire {
+		spoilNames(p, func(field func(string) reflect.Value) {
+			if s := field("state"); s.Uint() == uint64(delegation.Recalled) {
+				s.SetUint(uint64(delegation.Live))
+			}
+		})
+	}
+}
+
+// countsFromReplies has a client take a reply for one to a request that was sent now.
+func countsFromReplies(p *client, d deed) {
+	if d.do == reply {
+		for _, a := range p.Layer.(*memory).Asked {
+			if a.R.Script == lua.Delegate {
+				a.Of.Sent = d.at
+			}
+		}
+	}
+}
+
+// Mistakes made on purpose are found.
+func TestMistakesAreFound(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		edit  edit
+		setup string
+		what  string // that is found
+	}{
+		{"requests of claims that have ended are not refused", noTombstones,
+			"owners 11 leases 33 asks 1 faults 1", ""},
+		{"a hold is granted to a waiter that is dead", edit{"and since + lease * 1000 - now > 0", ""},
+			"owners 11 leases 32 asks 1 crashes 1", ""},
+		{"a writer lines up behind itself",
+			edit{"string.sub(owner, 1, 1) == 'w' and writer ~= ARGV[1] and", "string.sub(owner, 1, 1) == 'w' and"},
+			"owners 11 leases 33 asks 1", ""},
+		{"readers overtake writers", edit{"(not writer or owed ~= '')", "true"},
+			"owners 111 leases 333 asks 1", ""},
+		{"readers are owed nothing", edit{"owed = f[7]", "owed = ''"}, "owners 111 leases 333 asks 1", ""},
+		{"nobody hears of a grant", edit{"redis.pcall('PUBLISH', channels .. instance, message)", "true"},
+			"owners 11 leases 33 asks 1", ""},
+		{"a lost hold is renewed", renewsLost, "owners 11 leases 33 asks 1 forces 1", ""},
+		{"a token is used twice", edit{"string.format('%.0f', fence + 1)", "fence"},
+			"owners 11 leases 33 asks 1 stands", ""},
+		{"a key lives for ever", edit{"if new_queue or short and waiting > 0 then", "if false then"},
+			"owners 111 leases 333 asks 1", ""},
+		{"a claim whose lease has ended may queue again", requeues,
+			"owners 11 leases 22 asks 1 faults 1 stalls 1 ticks 3", ""},
+		{"a claim that was dropped by force may queue again", edit{"\nvoid_holder()\n", "\n"},
+			"owners 11 leases 22 asks 1 faults 1 forces 1 ticks 2", ""},
+		{"a server that has lost its data votes", edit{"return mark[1] == ", "return true or '' == "},
+			"W W restarts 1", "a writer has the token"},
+		{"a writer's vote has the token that is wanted",
+			edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"},
+			"W W", "a writer has the token"},
+		{"a reader's vote has the token that is wanted",
+			edit{"elseif token < written then", "elseif false then"},
+			"W R", "a reader has the token"},
+		{"nobody hears of a vote", edit{"redis.pcall('PUBLISH', channels .. instance, message)", "true"},
+			"W W", "does not come to an end"},
+		{"a hold that was dropped is renewed", renewsLost, "W forces 1 passes 2", "goes on to rely"},
+		{"nobody tells what the marks say that others cannot read",
+			edit{"what == 'tell' and", "what == 'nobody tells' and"},
+			"W W W cold apart", "does not come to an end"},
+		{"a delegation that has ended is given again", noTombstones,
+			"W W delegated late 1", "does not come to an end"},
+		{"no tokens are reserved",
+			edit{"  if top > fence then\n    fence = top\n    put('fence', fence)\n  end\n" +
+				"  top = fence\n",
+				""},
+			"WW W delegated", "has the token"},
+		{"tokens are given back of a delegation that has ended",
+			edit{"if holder == claim then\n  if is_write(claim) and alive(since, lease) then\n" +
+				"    local used = ARGV[5] ~= '' and ARGV[5] or unreserved()\n" +
+				"    if used < fence then\n      fence = used\n      put('fence', fence)\n    end\n  end\n",
+				"if is_write(claim) and ARGV[5] ~= '' and ARGV[5] < fence then\n" +
+					"  fence = ARGV[5]\n  call('HSET', KEYS[1], 'fence', fence)\nend\nif holder == claim then\n"},
+			"WW W delegated twice 1", "has the token"},
+	} {
+		testMistake(t, c.name, c.edit, variant{}, c.setup, c.what)
+	}
+	for _, c := range []struct {
+		name string
+		variant
+		setup string
+		what  string
+	}{
+		{"the engine ignores that it is refused", variant{deafen: ignoresRefusals},
+			"owners 11 leases 33 asks 1 stalls 1", ""},
+		{"the engine ignores that a hold is gone", variant{deafen: saysDone(lua.Renew)},
+			"owners 11 leases 33 asks 1 forces 1", ""},
+		{"the engine does not withdraw", variant{mute: withdraws}, "owners 11 leases 33 asks 1", ""},
+		{"the engine sends no heartbeats", variant{mute: isHeartbeat}, "owners 11 leases 33 asks 1", ""},
+		{"the engine does not renew", variant{mute: sends(lua.Renew)}, "owners 11 leases 33 asks 1", ""},
+		{"a release says nothing of a loss", variant{deafen: saysDone(lua.Unlock)},
+			"owners 11 leases 33 asks 1 forces 1", ""},
+		{"a claim that came back is not released", variant{mute: (*engine.Request).ReleasesStale},
+			"owners 2 leases 6 asks 1 undos 1", "does not come to an end"},
+		{"a hold is extended for less than it should be", variant{shorten: true},
+			"owners 11 leases 33 asks 1 extends 1", "than it was extended for"},
+		{"a hold that is gone is extended", variant{deafen: saysDone(lua.Reenter)},
+			"owners 11 leases 33 asks 1 extends 1 forces 1", "rely on a hold that was dropped"},
+		{"the engine knows of no MaxHold", variant{alter: forgetsMaxHold},
+			"owners 11 leases 33 asks 1 maxhold 2", "longer than its MaxHold"},
+		{"a reply is handled before what is due", variant{behind: true},
+			"owners 1 leases 2 asks 1 faults 1 stalls 1 ticks 3", "may be relied on again"},
+		{"Close releases nothing", variant{mute: closes},
+			"owners 11 leases 33 asks 1 closes 1", "though nothing went wrong"},
+		{"Close is not heeded", variant{lazy: true},
+			"owners 11 leases 33 asks 1 closes 1", "although its RWLock is closed"},
+		{"no deadlock is looked for", variant{alter: isNew},
+			"owners 2 leases 3 asks 2 names 2 ticks 0", "fair run"},
+		{"one vote is enough", variant{spoil: takesOneVote}, "W W restarts 1", "writer"},
+		{"votes are not given back",
+			variant{lose: gives},
+			"W W", "does not come to an end"},
+		{"a delegation is returned before it is drained", variant{spoil: forgetsHolders},
+			"W W delegated", "returned while a hold is left"},
+		{"a delegation lasts from the reply", variant{spoil: countsFromReplies},
+			"WW W delegated stalls 1 passes 4", "the server does not keep"},
+		{"a call is granted after a recall", variant{spoil: forgetsRecalls},
+			"RR W delegated together", "after its recall"},
+		{"a recall is not heeded", variant{spoil: ignoresMessages}, "W W delegated", "does not come to an end"},
+	} {
+		testMistake(t, c.name, edit{}, c.variant, c.setup, c.what)
+	}
+}
+
+func testMistake(t *testing.T, name string, d edit, v variant, setup, what string) {
+	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+		t.Parallel()
+		e := explorationOf(t, d.in(t, embedded()), setupOf(t, setup), v)
+		r := e.explore(limits{bugs: 1, states: 300_000, time: 5 * time.Minute}, nil)
+		if len(r.Bugs) == 0 {
+			t.Fatal("it is not found: ", r)
+		}
+		t.Log(r, r.Bugs[0].what, "\n", r.Bugs[0].trace)
+		if !strings.Contains(r.Bugs[0].what, what) {
+			t.Errorf("something else is found, not %q", what)
+		}
+	})
+}

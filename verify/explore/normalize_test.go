@@ -1,0 +1,232 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// A soundCase is a set-up that is explored with normalization and without it.
+type soundCase struct {
+	setup string
+	edit  edit // of the scripts, so that something is found; or none
+}
+
+// testSound checks that normalization makes no difference: without it, the same states are reached, and the
+// same is found. look returns what is to be the same of a state.
+func testSound[X any](t *testing.T, cases []soundCase,
+	newSpace func(scripts, setup, variant) (space[X], error),
+	look func(t *testing.T, usual space[X], x X, plain bool) string) {
+	for _, c := range cases {
+		t.Run(strings.ReplaceAll(c.setup, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			from, s := c.edit.in(t, sources(t)), setupOf(t, c.setup)
+			usual, err := newSpace(from, s, variant{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			explore := func(of space[X], plain bool) (looks, kinds map[string]bool) {
+				e := newSearch(s, of)
+				looks, kinds, e.exact = map[string]bool{}, map[string]bool{}, true
+				e.visit = func(x X) { looks[look(t, usual, x, plain)] = true }
+				r := e.explore(limits{}, nil)
+				for _, b := range r.Bugs {
+					kinds[kindOf(errors.New(b.what))] = true
+				}
+				t.Log(len(looks), "looks,", r)
+				return looks, kinds
+			}
+			looks, kinds := explore(usual, false)
+			plain, err := newSpace(from, s, variant{plain: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			plainLooks, plainKinds := explore(plain, true)
+			if !maps.Equal(looks, plainLooks) {
+				t.Errorf("%d states are reached once they are normalized, %d otherwise", len(looks), len(plainLooks))
+			}
+			if !maps.Equal(kinds, plainKinds) || len(kinds) > 0 != (c.edit.from != "") {
+				t.Errorf("normalized, it finds\n%v\nand otherwise\n%v", kinds, plainKinds)
+			}
+		})
+	}
+}
+
+// Normalization makes no difference over one server.
+func TestNormalizingIsSound(t *testing.T) {
+	testSound(t, []soundCase{
+		{"owners 11 leases 22 asks 1 ticks 3", edit{}},
+		{"owners 2 leases 2 asks 1 ticks 2", edit{}},
+		{"owners 111 leases 222 asks 1 ticks 0", edit{}},
+		{"owners 1 leases 2 asks 2 faults 1 ticks 1", edit{}},
+		{"owners 1 leases 2 asks 2 faults 1 reenter ticks 1", edit{}},
+		{"owners 11 leases 32 asks 1 norenew ticks 4", edit{}},
+		{"owners 11 leases 22 asks 1 faults 1 ticks 0", edit{}},
+		{"owners 11 leases 22 asks 1 crashes 1 ticks 2", edit{}},
+		{"owners 11 leases 22 asks 1 stalls 1 ticks 2", edit{}},
+		{"owners 11 leases 22 asks 1 forces 1 ticks 1", edit{}},
+		{"owners 11 leases 22 asks 1 undos 1 ticks 1", edit{}},
+		{"owners 2 leases 2 asks 1 undos 1 ticks 1", edit{}},
+		{"owners 1 leases 2 asks 1 extends 2 ticks 3", edit{}},
+		{"owners 1 leases 2 asks 1 extends 1 maxhold 3 ticks 3", edit{}},
+		{"owners 11 leases 22 asks 1 closes 1 ticks 1", edit{}},
+		{"owners 2 leases 2 asks 1 names 2 ticks 1", edit{}},
+		{"owners 1 leases 2 asks 2 names 2 ticks 1", edit{}},
+		{"owners 1 leases 2 asks 1 forces 1 ticks 2", renewsLost},
+	}, func(from scripts, s setup, v variant) (space[*system], error) { return newExplorer(from, s, v) },
+		func(t *testing.T, usual space[*system], x *system, plain bool) string {
+			e := usual.(*explorer)
+			if plain {
+				x = e.image(t, x)
+			}
+			return e.withoutTTL(x)
+		})
+}
+
+// Normalization makes no difference over a quorum. An exploration that normalizes nothing, and computes each
+// step again, reaches worlds that appear the same from outside.
+func TestNormalizingOfAQuorumIsSound(t *testing.T) {
+	testSound(t, []soundCase{
+		{"W w", edit{}},
+		{"W cold", edit{}},
+		{"W passes 2", edit{}},
+		{"W late 1", edit{}},
+		{"W lost 1", edit{}},
+		{"W twice 1", edit{}},
+		{"W crashes 1", edit{}},
+		{"W restarts 1", edit{}},
+		{"W cuts 1", edit{}},
+		{"W gives 1 late 1", edit{}},
+		{"W five", edit{}},
+		{"W stalls 1", edit{}},
+		{"W stalls 1 passes 3", edit{}},
+		{"W forces 1", edit{}},
+		{"R R", edit{}},
+		{"W R delegated", edit{}},
+		{"WR W delegated together", edit{}},
+		{"W delegated passes 4", edit{}},
+		{"W W delegated late 1", edit{}},
+		{"W W delegated stalls 1", edit{}},
+		{"W R delegated forces 1", edit{}},
+		{"W w", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"}},
+	}, func(from scripts, s setup, v variant) (space[*world], error) { return newParliament(from, s, v) },
+		func(_ *testing.T, _ space[*world], w *world, _ bool) string { return appearance(w) })
+}
+
+// withoutTTL is the key of a state but for the time to live, of which normalization takes the least that is
+// allowed, and for the ms that pass where nothing is normalized.
+func (e *explorer) withoutTTL(x *system) string {
+	y := x.clone()
+	for k := range y.sites {
+		s := y.sites[k].s.clone()
+		y.sites[k].s, s.ttl = s, 0
+		round(&s.left)
+		for i := range s.slots {
+			round(&s.slots[i].left)
+		}
+		for i := range s.leases {
+			round(&s.leases[i].at)
+		}
+	}
+	return y.key()
+}
+
+func round(left *int32) { *left = (*left + 500) / 1000 * 1000 }
+
+// image normalizes a state that was reached without normalization.
+func (e *explorer) image(t *testing.T, x *system) *system {
+	y := x.clone()
+	var tokens []int64
+	see := func(v int64) int64 {
+		if v > 1 {
+			tokens = append(tokens, v)
+		}
+		return v
+	}
+	for _, at := range x.sites {
+		if _, err := at.raw.parse(see); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var procs []*process
+	for _, n := range x.procs {
+		p := deepCopy(n.p)
+		back := epoch.Sub(p.Now)
+		lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
+			switch at := (*time.Time)(q); {
+			case m == moment && !at.IsZero():
+				*at = at.Add(back)
+			case m == token:
+				see(*(*int64)(q))
+			case m == numText: // when a claim was granted makes no difference to what its slot says
+				if text, _ := (*(*any)(q)).(string); strings.HasSuffix(text, " ended") {
+					*(*any)(q) = protocol.Released(protocol.Claim{Number: text[:12]}, firstToken)
+				}
+			}
+		})
+		p.Now = epoch
+		procs = append(procs, p)
+	}
+	slices.Sort(tokens)
+	tokens = slices.Compact(tokens)
+	name := func(v int64) int64 {
+		k, _ := slices.BinarySearch(tokens, v)
+		return firstToken + 1 + int64(k)
+	}
+	for i, p := range procs {
+		lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
+			if v := (*int64)(q); m == token && *v > 1 {
+				*v = name(*v)
+			}
+		})
+		p.normalizeAll(e.names > 1)
+		y.procs[i] = e.node(p)
+	}
+	for k, at := range x.sites {
+		s, err := at.raw.parse(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := tokens[max(len(tokens)-1, 0):]; s.undone && len(last) > 0 {
+			s.floor = name(last[0])
+		}
+		y.sites[k] = site{s: s}
+	}
+	y, _ = e.canonical(y)
+	return y
+}
+
+// appearance returns what a world looks like from outside: what the servers have, what is in flight, what
+// callers have been told, when the next timer is due, and what may yet happen. It does not ask how the clients store
+// what they know.
+func appearance(w *world) string {
+	var b strings.Builder
+	fmt.Fprintln(&b, w.at.UnixNano(), w.demands, w.wrote, w.read)
+	for _, s := range w.stores {
+		fmt.Fprintln(&b, s.text)
+	}
+	for _, n := range w.clients {
+		p := n.p
+		fmt.Fprintln(&b, p.Crashed, p.Stalled, p.Listens, p.Cut, p.Inbox, n.next.UnixNano())
+		for _, f := range p.Flights {
+			fmt.Fprintln(&b, f.R.Server, f.R.Script.Name, f.R.Argv(nil), f.Late, f.Lost, f.Reply)
+		}
+		for _, s := range p.Copies {
+			fmt.Fprintln(&b, s.Server, s.R.Script.Name, s.R.Argv(nil))
+		}
+		for _, l := range p.Calls {
+			fmt.Fprintln(&b, l.Granted, l.GaveUp, l.Dropped)
+			if l.Hold != nil {
+				fmt.Fprintln(&b, l.Hold.State(), l.Hold.Err(), l.Hold.Token(), l.Hold.Deadline().UnixNano())
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A setup is what an exploration begins with, and what may happen in it.
+type setup struct {
+	text   string
+	owners string   // of each process of one server, how many: a digit each
+	leases string   // of each process, in ticks
+	calls  []string // of each client of a quorum: W for Lock, w for TryLock, R and r likewise for reading
+
+	asks    uint8 // calls that each owner may make
+	names   uint8 // of locks
+	maxHold uint8 // of each hold, in ticks; 0 for none
+	reenter bool  // owners make a second call beside the first, and enter again
+	noRenew bool  // holds end with their leases
+	bounded bool  // calls do not end by themselves
+	stands  bool  // the server's clock stands still within a tick
+
+	cold      bool // the servers are new, and the clients do not know them
+	five      bool // there are five servers
+	delegated bool // there is one server, which delegates the lock to clients
+	together  bool // the calls of a client do not wait for each other
+	apart     bool // each client misses another server from the start on, for ever
+
+	budget
+}
+
+// A budget is how often each kind of event may still happen.
+type budget [kinds]uint8
+
+const (
+	mayFault   = iota // a request or a message is late, comes twice or not at all
+	mayCrash          // a process dies
+	mayForce          // all holds are dropped
+	mayStall          // a process stands still, for as long as it likes
+	mayUndo           // the server forgets a run, as one does that has taken over from another
+	mayExtend         // a call of Extend
+	mayClose          // a call of Close, or of Shutdown
+	mayTick           // a tick passes
+	mayDelay          // a request of a quorum runs after any others, or fails and runs then
+	mayRepeat         // a request of a quorum runs once more, later
+	mayLose           // a reply or a message of a quorum is lost
+	mayRestart        // a server loses its data
+	mayCut            // a client cannot reach a server, for as long as may be
+	mayPass           // time passes until the next timer of a client
+	mayGiveUp         // a call gives up
+	kinds
+)
+
+var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "closes", "ticks",
+	"late", "twice", "lost", "restarts", "cuts", "passes", "gives"}
+
+const unlimited = 255
+
+// parseSetup reads a set-up: words, and words with a number, as in "owners 11 leases 33 asks any reenter" for
+// one server, or "W R late 1 passes 2" for a quorum.
+func parseSetup(text string) (s setup, err error) {
+	s = setup{text: text, asks: 1, names: 1}
+	s.budget[mayTick] = unlimited
+	flags := map[string]*bool{"reenter": &s.reenter, "norenew": &s.noRenew, "bounded": &s.bounded, "stands": &s.stands,
+		"cold": &s.cold, "five": &s.five, "delegated": &s.delegated, "together": &s.together, "apart": &s.apart}
+	numbers := map[string]*uint8{"asks": &s.asks, "names": &s.names, "maxhold": &s.maxHold}
+	for i, word := range budgetWords {
+		numbers[word] = &s.budget[i]
+	}
+	texts := map[string]*string{"owners": &s.owners, "leases": &s.leases}
+	words := strings.Fields(text)
+	for len(words) > 0 {
+		word := words[0]
+		words = words[1:]
+		if on := flags[word]; on != nil {
+			*on = true
+			continue
+		}
+		if strings.Trim(word, "WwRr") == "" {
+			s.calls = append(s.calls, word)
+			continue
+		}
+		number, digits := numbers[word], texts[word]
+		switch {
+		case number == nil && digits == nil:
+			return s, fmt.Errorf("no such option: %q", word)
+		case len(words) == 0:
+			return s, fmt.Errorf("%q needs a value", word)
+		case digits != nil:
+			*digits = words[0]
+		case words[0] == "any":
+			*number = unlimited
+		default:
+			n, err := strconv.ParseUint(words[0], 10, 7)
+			if err != nil {
+				return s, err
+			}
+			*number = uint8(n)
+		}
+		words = words[1:]
+	}
+	if s.leases == "" {
+		s.leases = strings.Repeat("3", len(s.owners))
+	}
+	return s, s.check()
+}
+
+func (s setup) check() error {
+	outside := func(text string, most rune) bool {
+		return strings.ContainsFunc(text, func(c rune) bool { return c < '1' || c > most })
+	}
+	switch processes := len(s.owners) + len(s.calls); {
+	case processes == 0 || processes > len(instances) || s.owners != "" && s.calls != nil:
+		return fmt.Errorf("there are 1 to %d processes, of one server or of a quorum", len(instances))
+	case len(s.leases) != len(s.owners):
+		return fmt.Errorf("%d processes have owners, and %d leases", len(s.owners), len(s.leases))
+	case outside(s.owners, '4') || outside(s.leases, '9'):
+		return fmt.Errorf("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
+	case s.names < 1 || int(s.names) > len(names):
+		return fmt.Errorf("there are 1 to %d names", len(names))
+	}
+	return nil
+}
+
+// allows reports whether none of b is less than of other.
+func (b *budget) allows(other *budget) bool {
+	for i := range b {
+		if b[i] < other[i] {
+			return false
+		}
+	}
+	return true
+}
