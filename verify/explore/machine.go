@@ -73,7 +73,7 @@ func newMachine(sources scripts, s setup) (*machine, error) {
 	}
 	return &machine{redis: redis, stands: s.stands, several: s.names > 1, runs: map[execution]*result{},
 		states: map[string]*server{},
-		terms: map[string]request{}, wired: map[wired]string{}}, nil
+		terms:  map[string]request{}, wired: map[wired]string{}}, nil
 }
 
 // request returns what an engine's request is on the wire, and its text.

@@ -204,8 +204,8 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 }
 
 // appearance returns what a world looks like from outside: what the servers have, what is in flight, what
-// callers have been told, when the next timer is due, and what may yet happen. It does not ask how the clients store
-// what they know.
+// callers have been told, when the next timer is due, and what may yet happen. It does not ask how the
+// clients store what they know.
 func appearance(w *world) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, w.at.UnixNano(), w.demands, w.wrote, w.read)

@@ -210,8 +210,8 @@ func (e *explorer) node(p *process) *node {
 	return n
 }
 
-// tidy frees the memory of what happened, if there is much of it. That is computed again when it is needed: an
-// equal process then has the same id.
+// tidy frees the memory of what happened, if there is much of it. That is computed again when it is needed:
+// an equal process then has the same id.
 func (e *explorer) tidy() {
 	if len(e.nodes) > mostNodes {
 		clear(e.nodes)

@@ -71,8 +71,8 @@ type explorer struct {
 	flaw    error // in the last action
 }
 
-// A variant is an exploration that is not as usual: it normalizes nothing, or makes mistakes on purpose, to see
-// that they are found.
+// A variant is an exploration that is not as usual: it normalizes nothing, or makes mistakes on purpose, to
+// see that they are found.
 type variant struct {
 	plain bool
 
@@ -379,8 +379,8 @@ func (p *process) next(i int) action {
 }
 
 // costs say what kind of event each action is whose number is limited.
-var costs = map[verb]int{crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend, drain: mayClose,
-	shut: mayClose}
+var costs = map[verb]int{crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
+	drain: mayClose, shut: mayClose}
 
 func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	x = x.clone()
