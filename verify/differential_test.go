@@ -15,7 +15,6 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
-	"github.com/seed-7e8842f7/rwlock/verify/vectors"
 )
 
 // A request is a run of a script that may be repeated.
@@ -496,7 +495,6 @@ func TestDifferential(t *testing.T) {
 		for _, few := range []bool{false, true} {
 			t.Run(fmt.Sprintf("few=%v", few), func(t *testing.T) {
 				r := newRig(t, client, few)
-				var logs [][]vectors.Step
 				rapid.Check(t, func(t *rapid.T) {
 					r.reset(t)
 					p := &pair{
@@ -504,11 +502,7 @@ func TestDifferential(t *testing.T) {
 						owners: rapid.IntRange(2, 10).Draw(t, "owners"), claims: map[model.Claim]*claim{},
 					}
 					t.Repeat(p.actions())
-					logs = append(logs, r.log)
 				})
-				if *record != "" && s.Real() && !few {
-					writeVectors(t, client, logs)
-				}
 			})
 		}
 	})

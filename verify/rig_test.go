@@ -18,7 +18,6 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
-	"github.com/seed-7e8842f7/rwlock/verify/vectors"
 )
 
 // scripts is the directory of the scripts under test.
@@ -68,8 +67,7 @@ type rig struct {
 	now    int64
 	passed int64     // ms, wherever the clock has stepped back to
 	real   time.Time // up to when times to live were made longer
-	log    []vectors.Step
-	over   bool // a hold whose lease is over is still there
+	over   bool      // a hold whose lease is over is still there
 }
 
 const (
@@ -102,7 +100,7 @@ func (r *rig) reset(t rapid.TB) {
 		t.Fatal(err)
 	}
 	r.setClock(t, 1_700_000_000_000_000)
-	r.real, r.passed, r.over, r.log = time.Now(), 0, false, nil
+	r.real, r.passed, r.over = time.Now(), 0, false
 }
 
 func (r *rig) setClock(t rapid.TB, us int64) {
@@ -159,9 +157,6 @@ func (r *rig) try(q *protocol.Request) (any, error) {
 	q.Keys = r.keys
 	if q.Channels == nil {
 		q.Channels = wakes
-	}
-	if *record != "" && q.Script != lua.Inspect {
-		r.log = append(r.log, stepOf(r.now, q))
 	}
 	return r.client.Do(ctx, q.Argv([]any{"EVALSHA", r.shas[q.Script]})...).Result()
 }

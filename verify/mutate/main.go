@@ -75,6 +75,7 @@ type killer struct {
 var killers = []killer{
 	{name: "traces", dir: "verify/explore", args: `-test.run TestTraces$`},
 	{name: "steps", dir: "verify", args: `-test.skip ^(TestDifferential|TestKeysOfAnotherType|TestLostKeys|TestSlotsOfThePastAreSwept|TestDocumented)`},
+	{name: "vectors", dir: "verify/vectors", args: `-test.skip /miniredis`},
 	{name: "protocol", dir: "internal/protocol", args: `-test.skip /miniredis`},
 	{name: "differential", dir: "verify", args: `-test.run Differential -test.skip /miniredis -rapid.checks 40 -rapid.nofailfile -rapid.shrinktime 1ms`},
 	{name: "costs", dir: "internal/tests", args: `-test.run ^Test(Calls|Cost|Memory|Name|WrongType)`},
@@ -176,7 +177,7 @@ func (w workshop) try(m mutant, limit time.Duration) (by string, err error) {
 		return invalid, nil
 	}
 	by, _ = w.kill(slices.DeleteFunc(slices.Clone(killers), func(k killer) bool {
-		return k.quorum != strings.HasPrefix(m.file, "lua/quorum/") && k.name != "protocol"
+		return k.quorum != strings.HasPrefix(m.file, "lua/quorum/") && k.name != "protocol" && k.name != "vectors"
 	}), limit)
 	return by, nil
 }
