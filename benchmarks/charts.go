@@ -24,7 +24,9 @@ type chart struct {
 }
 
 // markdown returns c as a picture of performance.md.
-func (c *chart) markdown() string { return fmt.Sprintf("![%s](performance/%s.svg)", c.title, c.file) }
+func (c *chart) markdown() string {
+	return fmt.Sprintf("![%s](performance/%s.svg)\n\n", c.title, c.file)
+}
 
 // charts are those beside the scenes' own: what changes with a parameter.
 var charts = []*chart{
@@ -45,17 +47,28 @@ const (
 
 var chartFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
 
-// look is how a contender is drawn.
-var look = map[*Contender]draw.LineStyle{
-	ours:                 {Color: color.RGBA{R: 9, G: 105, B: 218, A: 255}, Width: vg.Points(2.5)},
-	delegated:            {Color: color.RGBA{R: 0, G: 158, B: 170, A: 255}, Width: vg.Points(2.5)},
-	classic:              {Color: color.RGBA{R: 230, G: 134, B: 0, A: 255}, Width: vg.Points(1.2)},
-	redislockContender:   {Color: color.RGBA{R: 26, G: 140, B: 71, A: 255}, Width: vg.Points(1.2)},
-	redsyncContender:     {Color: color.RGBA{R: 130, G: 80, B: 223, A: 255}, Width: vg.Points(1.2)},
-	rueidislockContender: {Color: color.RGBA{R: 207, G: 34, B: 46, A: 255}, Width: vg.Points(1.2)},
-	bare:                 {Color: color.RGBA{R: 120, G: 90, B: 60, A: 255}, Width: vg.Points(1.2)},
-	floor: {Color: color.Gray{Y: 130}, Width: vg.Points(1.2),
-		Dashes: []vg.Length{vg.Points(4), vg.Points(3)}},
+// colours are those in which the contenders are drawn.
+var colours = map[*Contender]color.RGBA{
+	ours:                 {R: 9, G: 105, B: 218, A: 255},
+	delegated:            {R: 0, G: 158, B: 170, A: 255},
+	classic:              {R: 230, G: 134, B: 0, A: 255},
+	redislockContender:   {R: 26, G: 140, B: 71, A: 255},
+	redsyncContender:     {R: 130, G: 80, B: 223, A: 255},
+	rueidislockContender: {R: 207, G: 34, B: 46, A: 255},
+	bare:                 {R: 120, G: 90, B: 60, A: 255},
+	floor:                {R: 130, G: 130, B: 130, A: 255},
+}
+
+// lineOf returns how a contender's line is drawn.
+func lineOf(c *Contender) draw.LineStyle {
+	style := draw.LineStyle{Color: colours[c], Width: vg.Points(1.2)}
+	switch c {
+	case ours, delegated:
+		style.Width = vg.Points(2.5)
+	case floor:
+		style.Dashes = []vg.Length{vg.Points(4), vg.Points(3)}
+	}
+	return style
 }
 
 // allCharts are the charts of the scenes and the others.
@@ -67,17 +80,18 @@ func allCharts() []*chart {
 	return append(all, charts...)
 }
 
-// drawCharts writes an SVG of every chart for which there are figures to dir, and returns those.
-func drawCharts(r *Results, dir string) ([]*chart, error) {
+// drawCharts writes an SVG of every chart for which there are figures to dir, and returns these charts as pictures
+// of performance.md.
+func drawCharts(r *Results, dir string) (map[*chart]string, error) {
 	plot.DefaultFont, plotter.DefaultFont = chartFont, chartFont
-	var done []*chart
+	done := make(map[*chart]string)
 	for _, c := range allCharts() {
 		drawn, err := c.write(r, filepath.Join(dir, c.file+".svg"))
 		if err != nil {
 			return nil, fmt.Errorf("drawing the chart %q: %w", c.file, err)
 		}
 		if drawn {
-			done = append(done, c)
+			done[c] = c.markdown()
 		}
 	}
 	return done, nil
@@ -113,32 +127,24 @@ type scale func(p *plot.Plot, top float64)
 
 func fromZero(p *plot.Plot, top float64) {
 	p.Y.Min, p.Y.Max = 0, 1.05*top
-	p.Y.Tick.Marker = plot.TickerFunc(func(low, high float64) []plot.Tick {
-		ticks := plot.DefaultTicks{}.Ticks(low, high)
-		for i, t := range ticks {
-			if t.Label != "" {
-				ticks[i].Label = number(t.Value)
-			}
-		}
-		return ticks
-	})
+	p.Y.Tick.Marker = numbers{plot.DefaultTicks{}}
 }
 
 func logarithmic(p *plot.Plot, top float64) {
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, decades{}
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, numbers{plot.LogTicks{}}
 	p.Y.Min = math.Pow(10, math.Floor(math.Log10(p.Y.Min)))
 	p.Y.Max = max(math.Pow(10, math.Ceil(math.Log10(top))), 10*p.Y.Min)
 }
 
-// decades marks the powers of ten.
-type decades struct{}
+// numbers writes the figures beside the ticks as the tables do.
+type numbers struct{ plot.Ticker }
 
-func (decades) Ticks(low, high float64) []plot.Tick {
-	var ticks []plot.Tick
-	for v := math.Pow(10, math.Floor(math.Log10(low))); v <= high*1.001; v *= 10 {
-		ticks = append(ticks, plot.Tick{Value: v, Label: number(v)})
-		for i := 2.0; i < 10 && v*i < high; i++ {
-			ticks = append(ticks, plot.Tick{Value: v * i})
+// Ticks returns the ticks from low to high.
+func (n numbers) Ticks(low, high float64) []plot.Tick {
+	ticks := n.Ticker.Ticks(low, high)
+	for i, t := range ticks {
+		if t.Label != "" {
+			ticks[i].Label = number(t.Value)
 		}
 	}
 	return ticks
@@ -155,15 +161,7 @@ func metricChart(file, title, workload string, metric Metric, label string, scal
 // equal distances, as each is several times the one before.
 func lineChart(file, title, workload, label string, scale scale, at func(param int) of) *chart {
 	return &chart{file: file, title: title, draw: func(r *Results, p *plot.Plot) (bool, error) {
-		var w *Workload
-		for _, candidate := range workloads {
-			if candidate.Name == workload {
-				w = candidate
-			}
-		}
-		if w == nil {
-			return false, fmt.Errorf("no workload %q", workload)
-		}
+		w := workloads[slices.IndexFunc(workloads, func(w *Workload) bool { return w.Name == workload })]
 		p.X.Label.Text, p.Y.Label.Text = w.ParamName, label
 		var ticks plot.ConstantTicks
 		for i, param := range w.Params {
@@ -187,8 +185,8 @@ func lineChart(file, title, workload, label string, scale scale, at func(param i
 			if err != nil {
 				return false, err
 			}
-			line.LineStyle = look[c]
-			dots.GlyphStyle = draw.GlyphStyle{Color: look[c].Color, Radius: look[c].Width + vg.Points(0.8),
+			line.LineStyle = lineOf(c)
+			dots.GlyphStyle = draw.GlyphStyle{Color: line.Color, Radius: line.Width + vg.Points(0.8),
 				Shape: draw.CircleGlyph{}}
 			p.Add(line, dots)
 			legend[c] = []plot.Thumbnailer{line, dots}
@@ -231,7 +229,7 @@ func bars(label string, sets ...series) func(*Results, *plot.Plot) (bool, error)
 					bottom = min(bottom, v)
 				}
 				x := float64(len(names)) + (float64(i)-float64(len(sets)-1)/2)*thick
-				fill := color.NRGBAModel.Convert(look[c].Color).(color.NRGBA)
+				fill := color.NRGBA(colours[c])
 				fill.A = uint8(255 - 110*i)
 				p.Add(bar{x: x, width: 0.9 * thick, y: v, fill: fill})
 			}

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 )
 
 // classic is the design that every text book has: the writer's owner and its reentrancy count in two keys,
@@ -158,25 +160,20 @@ var floor = &Contender{
 
 // openFloor opens the floor, over one server or several.
 func openFloor(ctx context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
-	each := make([]*floorLocker, len(clients))
-	for i, client := range clients {
-		l := &floorLocker{client: client}
-		l.read, l.write = &floorHold{l, o.Floor[Read]}, &floorHold{l, o.Floor[Write]}
+	l := &floorLocker{clients: clients}
+	l.read, l.write = &floorHold{l, o.Floor[Read]}, &floorHold{l, o.Floor[Write]}
+	for _, client := range clients {
 		var err error
 		if l.sha, err = client.ScriptLoad(ctx, `return 1`).Result(); err != nil {
 			return nil, fmt.Errorf("loading the floor's script: %w", err)
 		}
-		each[i] = l
 	}
-	if len(each) > 1 {
-		return &manyFloor{each: each}, nil
-	}
-	return each[0], nil
+	return l, nil
 }
 
 type floorLocker struct {
 	noClose
-	client      redis.UniversalClient
+	clients     []redis.UniversalClient
 	sha         string
 	read, write *floorHold
 }
@@ -186,38 +183,42 @@ type floorHold struct {
 	pairShape
 }
 
-func (l *floorLocker) Lock(ctx context.Context, _ string) (Hold, error) { return l.write.lock(ctx) }
+func (l *floorLocker) Lock(ctx context.Context, _ string) (Hold, error) {
+	return l.write, l.send(ctx, l.write.acquire)
+}
+
+func (l *floorLocker) RLock(ctx context.Context, _ string) (Hold, error) {
+	return l.read, l.send(ctx, l.read.acquire)
+}
+
 func (l *floorLocker) TryLock(ctx context.Context, _ string) (Hold, error) {
-	return l.write.tryLock(ctx)
-}
-func (l *floorLocker) RLock(ctx context.Context, _ string) (Hold, error) { return l.read.lock(ctx) }
-
-func (l *floorLocker) hold(mode Mode) *floorHold {
-	if mode == Read {
-		return l.read
-	}
-	return l.write
-}
-
-func (h *floorHold) lock(ctx context.Context) (Hold, error) {
-	return h, h.client.EvalSha(ctx, h.sha, h.acquire.keys, h.acquire.args...).Err()
-}
-
-func (h *floorHold) tryLock(ctx context.Context) (Hold, error) {
-	if _, err := h.lock(ctx); err != nil {
+	if err := l.send(ctx, l.write.acquire); err != nil {
 		return nil, err
 	}
 	return nil, errHeld
 }
 
-func (h *floorHold) Unlock(ctx context.Context) error {
-	return h.client.EvalSha(ctx, h.sha, h.release.keys, h.release.args...).Err()
+func (h *floorHold) Unlock(ctx context.Context) error { return h.send(ctx, h.release) }
+
+// send sends the same to every server at the same time, to the first from the caller's own goroutine.
+func (l *floorLocker) send(ctx context.Context, s script) error {
+	if len(l.clients) == 1 {
+		return l.clients[0].EvalSha(ctx, l.sha, s.keys, s.args...).Err()
+	}
+	var group errgroup.Group
+	for _, client := range l.clients[1:] {
+		group.Go(func() error { return client.EvalSha(ctx, l.sha, s.keys, s.args...).Err() })
+	}
+	err := l.clients[0].EvalSha(ctx, l.sha, s.keys, s.args...).Err()
+	return errors.Join(err, group.Wait())
 }
 
 // pairShape is what a contender sends for one uncontended pair.
 type pairShape struct {
 	acquire, release script
 }
+
+func (s pairShape) String() string { return fmt.Sprintf("%v, then %v", s.acquire, s.release) }
 
 // script is what one EVALSHA carries beside the script itself.
 type script struct {
@@ -228,18 +229,15 @@ type script struct {
 func (s script) String() string { return fmt.Sprintf("%d KEYS and %d ARGV", len(s.keys), len(s.args)) }
 
 // scriptOf returns the keys and arguments of an EVALSHA.
-func scriptOf(evalsha *sent) (script, error) {
-	if len(evalsha.args) < 3 {
-		return script{}, fmt.Errorf("recording: %v is no script", evalsha.args)
+func scriptOf(evalsha *sent) (s script, err error) {
+	keys, err := strconv.Atoi(fmt.Sprint(evalsha.args[2]))
+	if err != nil || 3+keys > len(evalsha.args) {
+		return s, fmt.Errorf("recording: %v is no script", evalsha.args)
 	}
-	numKeys, err := strconv.Atoi(fmt.Sprint(evalsha.args[2]))
-	if err != nil || numKeys < 0 || 3+numKeys > len(evalsha.args) {
-		return script{}, fmt.Errorf("recording: %v is no script", evalsha.args)
-	}
-	s := script{args: evalsha.args[3+numKeys:]}
-	for _, key := range evalsha.args[3 : 3+numKeys] {
+	for _, key := range evalsha.args[3 : 3+keys] {
 		s.keys = append(s.keys, fmt.Sprint(key))
 	}
+	s.args = evalsha.args[3+keys:]
 	return s, nil
 }
 
@@ -247,52 +245,41 @@ func scriptOf(evalsha *sent) (script, error) {
 type shapes struct{ first, again map[Mode]pairShape }
 
 // recordPairs returns what ours sends to one server, or to the first of several.
-func recordPairs(ctx context.Context, addrs ...string) (all shapes, err error) {
-	t := newTape("evalsha")
+func recordPairs(ctx context.Context, addrs ...string) (_ shapes, err error) {
+	t := &tape{names: []string{"evalsha"}}
 	l, err := ours.Open(ctx, Options{Addrs: addrs, Lease: usualLease, Hook: t})
 	if err != nil {
-		return all, err
+		return shapes{}, err
 	}
-	defer func() {
-		if closed := l.Close(); err == nil && closed != nil {
-			err = fmt.Errorf("closing after the recording: %w", closed)
-		}
-	}()
-	record := func(mode Mode, name string) (pairShape, error) {
+	defer closing(l, &err)
+	record := func(mode Mode, name string) (shape pairShape, err error) {
 		t.take()
-		h, err := lockIn(l, mode)(ctx, name)
-		if err == nil {
-			err = h.Unlock(ctx)
-		}
-		if err != nil {
-			return pairShape{}, fmt.Errorf("recording a %s pair: %w", mode, err)
+		if err := pair(ctx, lockIn(l, mode), name)(); err != nil {
+			return shape, err
 		}
 		// To one of several servers the last may be on its way still.
-		for deadline := time.Now().Add(time.Second); t.count() < 2 && time.Now().Before(deadline); {
-			time.Sleep(time.Millisecond)
+		limit, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := t.wait(limit, 2); err != nil {
+			return shape, fmt.Errorf("the client sent %d scripts: %w", t.count(), err)
 		}
-		scripts := t.take()
-		if len(scripts) < 2 {
-			return pairShape{}, fmt.Errorf("recording a %s pair: the client sent %d scripts", mode, len(scripts))
+		sent := t.take()
+		if shape.acquire, err = scriptOf(sent[0]); err == nil {
+			shape.release, err = scriptOf(sent[len(sent)-1])
 		}
-		acquire, err := scriptOf(scripts[0])
-		if err != nil {
-			return pairShape{}, err
-		}
-		release, err := scriptOf(scripts[len(scripts)-1])
-		return pairShape{acquire, release}, err
+		return shape, err
 	}
-	all = shapes{map[Mode]pairShape{}, map[Mode]pairShape{}}
+	all := shapes{map[Mode]pairShape{}, map[Mode]pairShape{}}
 	for _, mode := range []Mode{Write, Read} {
-		if _, err = record(mode, fmt.Sprintf("loads the scripts, %v", mode)); err != nil {
-			return all, err
-		}
 		name := fmt.Sprintf("name, %v", mode)
-		if all.first[mode], err = record(mode, name); err != nil {
-			return all, err
+		_, err := record(mode, "loads the scripts, "+name)
+		for _, of := range []map[Mode]pairShape{all.first, all.again} {
+			if err == nil {
+				of[mode], err = record(mode, name)
+			}
 		}
-		if all.again[mode], err = record(mode, name); err != nil {
-			return all, err
+		if err != nil {
+			return all, fmt.Errorf("recording a %s pair: %w", mode, err)
 		}
 	}
 	return all, nil

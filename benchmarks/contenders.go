@@ -129,8 +129,11 @@ const (
 	Write Mode = "write"
 )
 
+// A lockFunc waits for a lock.
+type lockFunc = func(ctx context.Context, name string) (Hold, error)
+
 // lockIn returns l's method that waits for a lock in mode.
-func lockIn(l Locker, mode Mode) func(context.Context, string) (Hold, error) {
+func lockIn(l Locker, mode Mode) lockFunc {
 	if mode == Read {
 		return l.RLock
 	}
@@ -138,7 +141,7 @@ func lockIn(l Locker, mode Mode) func(context.Context, string) (Hold, error) {
 }
 
 // lockIn returns l's method that waits for a lock in mode, in the only mode there is if c knows no other.
-func (c *Contender) lockIn(l Locker, mode Mode) func(context.Context, string) (Hold, error) {
+func (c *Contender) lockIn(l Locker, mode Mode) lockFunc {
 	if !c.Reads {
 		mode = Write
 	}
@@ -170,4 +173,9 @@ func poll(ctx context.Context, interval time.Duration, try func() (Hold, error))
 			return h, err
 		}
 	}
+}
+
+// closing closes l and adds what goes wrong to *err.
+func closing(l Locker, err *error) {
+	*err = errors.Join(*err, l.Close())
 }

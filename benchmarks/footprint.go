@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"runtime"
-	"sync"
-	"sync/atomic"
+	"slices"
 	"time"
 )
 
@@ -16,30 +14,38 @@ import (
 func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	const waiters, processes = 100, 10
 	m := Metrics{}
-
-	// held returns the bytes of a name while it is held in mode.
-	held := func(mode Mode) (float64, error) {
+	for mode, metric := range map[Mode]Metric{Write: HeldWriting, Read: HeldReading} {
+		if mode == Read && !e.Contender.Reads {
+			continue
+		}
 		name := "held:" + string(mode)
 		h, err := lockIn(l, mode)(ctx, name)
 		if err != nil {
-			return 0, err
-		}
-		t, err := e.Server.traces(ctx, name)
-		return t.bytes, errors.Join(err, h.Unlock(ctx))
-	}
-	if m[HeldWriting], err = held(Write); err != nil {
-		return nil, err
-	}
-	if e.Contender.Reads {
-		if m[HeldReading], err = held(Read); err != nil {
 			return nil, err
 		}
-	}
-	if m[PerWaiter], err = e.perWaiter(ctx, l, waiters); err != nil {
-		return nil, err
+		t, err := e.Server.traces(ctx, name)
+		if err := errors.Join(err, h.Unlock(ctx)); err != nil {
+			return nil, err
+		}
+		m[metric] = t.bytes
 	}
 
-	if err := pair(ctx, l, Write, "once")(); err != nil {
+	var bytes []float64 // of a name that nobody waits for, and of one that many do
+	for _, n := range []int{0, waiters} {
+		name := fmt.Sprintf("waited for by %03d", n)
+		giveUp, err := e.behind(ctx, l, name, n)
+		if err != nil {
+			return nil, err
+		}
+		t, err := e.Server.traces(ctx, name)
+		if err := errors.Join(err, giveUp()); err != nil {
+			return nil, err
+		}
+		bytes = append(bytes, t.bytes)
+	}
+	m[PerWaiter] = (bytes[1] - bytes[0]) / waiters
+
+	if err := pair(ctx, l.Lock, "once")(); err != nil {
 		return nil, err
 	}
 	left, err := e.Server.traces(ctx, "once")
@@ -58,44 +64,13 @@ func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 	}
 	defer all.Stop()
 	for _, w := range all {
-		if _, err := w.do(job{Goroutines: 1, From: 0, To: 1, Mode: Write}); err != nil {
+		if _, err := w.do(Load{Goroutines: 1, Draw: sweep}); err != nil {
 			return nil, err
 		}
 	}
-	left, err = e.Server.traces(ctx, workerName(0))
+	left, err = e.Server.traces(ctx, nameOf(0))
 	m[LeftByTen] = left.bytes
 	return m, err
-}
-
-// perWaiter returns the bytes that each of n goroutines adds that wait for a name.
-func (e *Env) perWaiter(ctx context.Context, l Locker, n int) (float64, error) {
-	const name = "waited for"
-	h, err := l.Lock(ctx, name)
-	if err != nil {
-		return 0, err
-	}
-	without, err := e.Server.traces(ctx, name)
-	if err != nil {
-		return 0, err
-	}
-	before, err := e.requests(ctx)
-	if err != nil {
-		return 0, err
-	}
-	waiting, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	for range n {
-		wg.Go(func() {
-			if h, err := l.Lock(waiting, name); err == nil { // the cancellation came too late
-				_ = h.Unlock(ctx)
-			}
-		})
-	}
-	err = e.settle(ctx, before+float64(n))
-	with, failed := e.Server.traces(ctx, name)
-	cancel()
-	wg.Wait()
-	return (with.bytes - without.bytes) / float64(n), errors.Join(err, failed, h.Unlock(ctx))
 }
 
 // traces are what the server keeps for a name.
@@ -132,77 +107,49 @@ func (s *Server) traces(ctx context.Context, name string) (traces, error) {
 // clientMemory measures what a contender keeps in this process: for names in use, after many were used, and
 // after a peak.
 func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
-	const (
-		peak      = 10_000
-		few, many = 1000, 20_000
-	)
-	m := Metrics{}
-
-	err := e.growth(ctx, func(l Locker, grown, lowest func() float64) error {
-		holds, err := holdAll(ctx, peak, func(i int) (Hold, error) { return l.Lock(ctx, names[i]) })
-		if err != nil {
-			return err
-		}
-		top := grown()
-		m[PerHold] = top / peak
-		if err := releaseAll(ctx, holds); err != nil {
-			return err
-		}
-		clear(holds)
-		m[AfterHolds] = 100 * lowest() / top
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	const peak, few, many = 10_000, 1000, 20_000
+	m, names := Metrics{}, numbered(0, many)
+	lockAll := func(l Locker, names []string) ([]Hold, error) {
+		return holdAll(ctx, len(names), func(i int) (Hold, error) { return l.Lock(ctx, names[i]) })
 	}
-
-	err = e.growth(ctx, func(l Locker, grown, lowest func() float64) error {
-		h, err := l.Lock(ctx, "name")
-		if err != nil {
+	type phase = func(l Locker, grown, lowest func() float64) error
+	phases := []phase{
+		func(l Locker, grown, lowest func() float64) error {
+			holds, err := lockAll(l, names[:peak])
+			top := grown()
+			m[PerHold] = top / peak
+			if err == nil {
+				err = releaseAll(ctx, holds)
+			}
+			clear(holds)
+			m[AfterHolds] = 100 * lowest() / top
 			return err
-		}
-		waiting, cancel := context.WithCancel(ctx)
-		var wg sync.WaitGroup
-		for range peak {
-			wg.Go(func() {
-				if h, err := l.Lock(waiting, "name"); err == nil { // the cancellation came too late
-					_ = h.Unlock(ctx)
-				}
-			})
-		}
-		time.Sleep(time.Second) // all wait
-		top := grown()
-		cancel()
-		wg.Wait()
-		err = h.Unlock(ctx)
-		m[AfterWaiters] = 100 * lowest() / top
-		return err
-	})
-	if err != nil {
-		return nil, err
+		},
+		func(l Locker, grown, lowest func() float64) error {
+			giveUp, err := e.behind(ctx, l, "name", peak)
+			if err != nil {
+				return err
+			}
+			top := grown()
+			err = giveUp()
+			m[AfterWaiters] = 100 * lowest() / top
+			return err
+		},
 	}
-
 	for _, batch := range []struct {
 		n          int
 		left, lost Metric
 	}{{few, LeftFew, LostFew}, {many, LeftMany, LostMany}} {
-		err := e.growth(ctx, func(l Locker, _, lowest func() float64) error {
+		phases = append(phases, func(l Locker, _, lowest func() float64) error {
 			_, err := holdAll(ctx, batch.n, func(i int) (Hold, error) {
-				return nil, pair(ctx, l, Write, workerName(i))()
+				return nil, pair(ctx, l.Lock, names[i])()
 			})
 			m[batch.left] = lowest() / 1024
 			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		err = e.growth(ctx, func(l Locker, _, lowest func() float64) error {
-			for i := 0; i < batch.n; i += few {
-				holds, err := holdAll(ctx, few, func(j int) (Hold, error) { return l.Lock(ctx, workerName(i+j)) })
-				if err != nil {
-					return err
-				}
-				if err := e.Server.Clear(ctx); err != nil {
+		}, func(l Locker, _, lowest func() float64) error {
+			for some := range slices.Chunk(names[:batch.n], few) {
+				holds, err := lockAll(l, some)
+				if err := errors.Join(err, e.Server.Clear(ctx)); err != nil {
 					return err
 				}
 				_ = releaseAll(ctx, holds) // says that they are lost
@@ -210,7 +157,9 @@ func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
 			m[batch.lost] = lowest() / 1024
 			return nil
 		})
-		if err != nil {
+	}
+	for _, do := range phases {
+		if err := e.growth(ctx, do); err != nil {
 			return nil, err
 		}
 	}
@@ -230,7 +179,7 @@ func (e *Env) growth(ctx context.Context, do func(l Locker, grown, lowest func()
 		return err
 	}
 	defer closing(l, &err)
-	holds, err := holdAll(ctx, 256, func(i int) (Hold, error) { return l.Lock(ctx, names[i]) })
+	holds, err := holdAll(ctx, 256, func(i int) (Hold, error) { return l.Lock(ctx, nameOf(i)) })
 	if err == nil {
 		err = releaseAll(ctx, holds)
 	}
@@ -259,41 +208,4 @@ func clientBytes() float64 {
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
 	return float64(stats.HeapAlloc + stats.StackInuse)
-}
-
-// mutexHeld returns for how many milliseconds at most ours has its mutex locked while do runs; NaN for
-// others. A thread looks at the mutex all the time. What passes while the thread itself does not run is not
-// counted.
-func mutexHeld(l Locker, do func()) float64 {
-	if o, ok := l.(*opened); ok {
-		l = o.Locker
-	}
-	mine, ok := l.(*ourLocker)
-	if !ok {
-		do()
-		return math.NaN()
-	}
-	field := reflect.ValueOf(mine.rw)
-	for _, name := range []string{"client", "mu", "w", "mu", "state"} {
-		field = reflect.Indirect(field).FieldByName(name)
-	}
-	state := (*int32)(field.Addr().UnsafePointer())
-	var over atomic.Bool
-	longest := make(chan time.Duration)
-	go func() {
-		runtime.LockOSThread()
-		var most time.Duration
-		last := time.Now()
-		for since := last; !over.Load(); {
-			locked, now := atomic.LoadInt32(state)&1 != 0, time.Now()
-			if !locked || now.Sub(last) > 20*time.Microsecond {
-				since = now
-			}
-			most, last = max(most, now.Sub(since)), now
-		}
-		longest <- most
-	}()
-	do()
-	over.Store(true)
-	return millis(<-longest)
 }

@@ -44,19 +44,16 @@ func describeMachine(redisVersion string) machine {
 	return m
 }
 
-// moduleVersions returns the versions of the given modules that the command was built with.
-func moduleVersions(paths ...string) []string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return nil
-	}
-	var versions []string
-	for _, path := range paths {
+// Modules returns the other libraries that the command was built with, and their versions.
+func (machine) Modules() (modules []*debug.Module) {
+	info, _ := debug.ReadBuildInfo()
+	for _, path := range []string{"github.com/redis/go-redis/v9", "github.com/bsm/redislock",
+		"github.com/go-redsync/redsync/v4", "github.com/redis/rueidis"} {
 		for _, dep := range info.Deps {
 			if dep.Path == path {
-				versions = append(versions, path+" "+dep.Version)
+				modules = append(modules, dep)
 			}
 		}
 	}
-	return versions
+	return modules
 }

@@ -56,19 +56,19 @@ func (f flags) run() error {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	r := &runner{binary: f.binary, less: 1, out: os.Stdout}
+	r := newRunner(f.binary, os.Stdout)
 	if f.quick {
 		r.less = 4
 	}
 	defer r.stop()
-	if err := r.start(ctx); err != nil {
+	servers, recorded, err := r.over(ctx, 1)
+	if err != nil {
 		return err
 	}
-	here := describeMachine(r.servers[0].Version)
+	here := describeMachine(servers[0].Version)
 	fmt.Println(here)
 	for _, mode := range []Mode{Write, Read} {
-		fmt.Printf("A %s pair sends %v, then %v.\n", mode, r.shapes.again[mode].acquire,
-			r.shapes.again[mode].release)
+		fmt.Printf("A %s pair sends %v.\n", mode, recorded.again[mode])
 	}
 	fmt.Println()
 
@@ -92,13 +92,9 @@ func (f flags) run() error {
 		out = filepath.Join("..", "docs")
 	}
 	if out != "" {
-		rep := &report{results: r.results, machine: here, shapes: r.shapes,
+		rep := &report{results: r.results, machine: here, shapes: recorded,
 			command: "cd benchmarks && go run ." + f.String()}
-		write := rep.write
-		if f.quorum {
-			write = rep.renewQuorum
-		}
-		if e := write(out); e != nil {
+		if e := rep.write(out, f.quorum); e != nil {
 			return errors.Join(err, e)
 		}
 		fmt.Println("\nWritten to", filepath.Join(out, "performance.md"))
@@ -130,13 +126,17 @@ type runner struct {
 	binary  string
 	servers []*Server      // as many as were needed
 	cluster []*Server      // if it was needed
-	shapes  shapes         // over the first
-	quorums map[int]shapes // over so many
+	shapes  map[int]shapes // what ours sends over so many servers
 	less    time.Duration  // see Env
 	once    bool           // a single round of everything
 	first   bool           // at the first of its settings only
 	out     io.Writer
 	results *Results
+}
+
+func newRunner(binary string, out io.Writer) *runner {
+	redis.SetLogger(silent{})
+	return &runner{binary: binary, less: 1, out: out, shapes: map[int]shapes{}}
 }
 
 // turnLimit bounds one turn of one contender.
@@ -188,51 +188,30 @@ func (r *runner) roundsOf(w *Workload) int {
 	return w.Rounds
 }
 
-// start starts the first server, and records what ours sends to it.
-func (r *runner) start(ctx context.Context) error {
-	redis.SetLogger(silent{})
-	servers, err := r.over(ctx, 1)
-	if err != nil {
-		return err
-	}
-	r.quorums = make(map[int]shapes)
-	r.shapes, err = recordPairs(ctx, servers[0].Addr)
-	return err
-}
-
-// over returns so many servers, and starts those that there are not yet.
-func (r *runner) over(ctx context.Context, n int) ([]*Server, error) {
+// over returns so many servers, and what ours sends to them. It starts those that there are not yet.
+func (r *runner) over(ctx context.Context, n int) (_ []*Server, recorded shapes, err error) {
 	for len(r.servers) < n {
 		s, err := startServer(ctx, r.binary)
 		if err != nil {
-			return nil, err
+			return nil, recorded, err
 		}
 		r.servers = append(r.servers, s)
 	}
-	return r.servers[:n], nil
+	servers := r.servers[:n]
+	recorded, known := r.shapes[n]
+	for try := 0; try < 5 && !known; try++ { // a server that is slow to answer is passed over
+		if recorded, err = recordPairs(ctx, addrsOf(servers)...); err == nil {
+			r.shapes[n], known = recorded, true
+		}
+	}
+	return servers, recorded, err
 }
 
-// shapesOver returns what ours sends to each of the servers.
-func (r *runner) shapesOver(ctx context.Context, servers []*Server) (shapes, error) {
-	if len(servers) == 1 {
-		return r.shapes, nil
-	}
-	if known, ok := r.quorums[len(servers)]; ok {
-		return known, nil
-	}
-	var addrs []string
+func addrsOf(servers []*Server) (addrs []string) {
 	for _, s := range servers {
 		addrs = append(addrs, s.Addr)
 	}
-	var recorded shapes
-	var err error
-	for range 5 { // a server that is slow to answer is passed over
-		if recorded, err = recordPairs(ctx, addrs...); err == nil {
-			r.quorums[len(servers)] = recorded
-			break
-		}
-	}
-	return recorded, err
+	return addrs
 }
 
 func (r *runner) stop() {
@@ -247,11 +226,7 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 	if w.Quorum {
 		n = param
 	}
-	servers, err := r.over(ctx, n)
-	if err != nil {
-		return nil, err
-	}
-	recorded, err := r.shapesOver(ctx, servers)
+	servers, recorded, err := r.over(ctx, n)
 	if err == nil && w.Cluster {
 		servers, err = r.asCluster(ctx)
 	}
@@ -272,16 +247,10 @@ func (r *runner) turn(ctx context.Context, w *Workload, param int, c *Contender)
 		floor = recorded.first
 	}
 	e := &Env{Server: servers[0], Servers: servers, Contender: c, Param: param, Cluster: w.Cluster, Less: r.less,
-		Floor: floor}
-	for _, s := range servers {
-		e.addrs = append(e.addrs, s.Addr)
-	}
+		Floor: floor, addrs: addrsOf(servers)}
 	m, err := w.measure(ctx, e)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = errors.Join(cause, err)
-		}
-		return nil, err
+		return nil, errors.Join(context.Cause(ctx), err)
 	}
 	return m, nil
 }

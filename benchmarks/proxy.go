@@ -23,7 +23,7 @@ type relayer struct {
 
 // run prints the address it listens on and serves until its standard input ends, which it does with its
 // parent.
-func (p relayer) run() error {
+func (p *relayer) run() error {
 	runtime.GOMAXPROCS(4 * runtime.NumCPU())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -45,7 +45,7 @@ func (p relayer) run() error {
 	}
 }
 
-func (p relayer) serve(client net.Conn) {
+func (p *relayer) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", p.To)
 	if err != nil {
@@ -102,11 +102,11 @@ type proxy struct {
 
 // startProxy starts a process that relays to an address and adds roundTrip to every exchange.
 func startProxy(ctx context.Context, to string, roundTrip time.Duration) (*proxy, error) {
-	c, err := startChild(ctx, relayer{To: to, Delay: roundTrip / 2})
+	c, err := startChild(ctx, relayerRole, relayer{To: to, Delay: roundTrip / 2})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("starting a proxy: %w", err)
 	}
-	addr, err := bufio.NewReader(c.stdout).ReadString('\n')
+	addr, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
 		c.Stop()
 		return nil, fmt.Errorf("starting a proxy: %w", err)

@@ -17,7 +17,7 @@ func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 	const locks = 32
 	rounds := e.rounds(80)
 	if e.Contender == bare {
-		recorded, err := recordRounds(ctx, e, Write, rounds/2, 2*locks, ownNames())
+		recorded, err := recordRounds(ctx, e, Write, rounds/2, 2*locks, false)
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +46,7 @@ func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 // handed over, and the channels that it listens on.
 func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (pipelines [][]*sent,
 	channels []string, err error) {
-	t := newTape(e.Contender.Commands...)
+	t := &tape{names: e.Contender.Commands}
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
 	if err != nil {
 		return nil, nil, err
@@ -66,7 +66,7 @@ func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (p
 	queueUp := func(g int) error {
 		n := t.count() + 1
 		calls.Go(func() error {
-			h, err := l.Lock(waiting, names[g])
+			h, err := l.Lock(waiting, nameOf(g))
 			if err == nil {
 				granted[g] <- h
 			} else if waiting.Err() == nil {
@@ -85,7 +85,7 @@ func recordHandovers(ctx context.Context, e *Env, rounds, locks, waiters int) (p
 		return h, err
 	}
 
-	if err := pair(ctx, l, Write, "loads the scripts")(); err != nil {
+	if err := pair(ctx, l.Lock, "loads the scripts")(); err != nil {
 		return nil, nil, err
 	}
 	// A waiter that stays keeps the subscription open. It asks again once that stands.

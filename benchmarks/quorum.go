@@ -1,14 +1,8 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,171 +14,6 @@ var (
 		"each, once to lock and once to unlock; the caller's goroutine sends to one of them")
 	overMany = []*Contender{oursOverMany, redsyncOverMany, floorOverMany}
 )
-
-// manyFloor does on several servers what floor does on one.
-type manyFloor struct {
-	noClose
-	each []*floorLocker
-}
-
-type manyFloorHold struct {
-	*manyFloor
-	mode Mode
-}
-
-func (l *manyFloor) lock(ctx context.Context, mode Mode) (Hold, error) {
-	return manyFloorHold{l, mode}, l.all(func(one *floorLocker) error {
-		_, err := lockIn(one, mode)(ctx, "")
-		return err
-	})
-}
-
-func (h manyFloorHold) Unlock(ctx context.Context) error {
-	return h.all(func(one *floorLocker) error { return one.hold(h.mode).Unlock(ctx) })
-}
-
-func (l *manyFloor) Lock(ctx context.Context, _ string) (Hold, error)  { return l.lock(ctx, Write) }
-func (l *manyFloor) RLock(ctx context.Context, _ string) (Hold, error) { return l.lock(ctx, Read) }
-func (l *manyFloor) TryLock(ctx context.Context, _ string) (Hold, error) {
-	_, err := l.lock(ctx, Write)
-	return nil, errors.Join(err, errHeld)
-}
-
-// all does the same at every server at the same time.
-func (l *manyFloor) all(do func(*floorLocker) error) error {
-	failures := make([]error, len(l.each))
-	var wg sync.WaitGroup
-	for i, one := range l.each[1:] {
-		wg.Go(func() { failures[i+1] = do(one) })
-	}
-	failures[0] = do(l.each[0])
-	wg.Wait()
-	return errors.Join(failures...)
-}
-
-// handoverOverMany measures goroutines that all want the same write lock. A handover is a change of the
-// holder: whoever unlocks and at once locks again, before anybody else has asked, hands nothing over.
-func handoverOverMany(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	var holder, handovers atomic.Int64
-	o, m, err := e.contend(ctx, 16, func(waiting context.Context, g int) (time.Duration, error) {
-		return pairWithin(ctx, waiting, func(ctx context.Context, name string) (Hold, error) {
-			h, err := l.Lock(ctx, name)
-			if err == nil && holder.Swap(int64(g)) != int64(g) {
-				handovers.Add(1)
-			}
-			return h, err
-		}, "name")
-	})
-	if err != nil {
-		return nil, err
-	}
-	m[Handovers] = float64(handovers.Load()) / o.elapsed.Seconds()
-	return m, nil
-}
-
-// frozen measures what it costs that as many servers are stopped as a quorum can do without. The same
-// goroutines, on names of their own, work while all servers are well; from the moment on when some are
-// stopped; and over a quorum of which those never were there.
-func frozen(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
-	const goroutines = 64
-	stopped := e.Servers[:len(e.Servers)/2]
-	well, err := e.calls(ctx, l, goroutines)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range stopped {
-		if err := s.Freeze(); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, s.Thaw()) }()
-	}
-	without, err := e.calls(ctx, l, goroutines)
-	if err != nil {
-		return nil, err
-	}
-
-	absent := make([]string, 0, len(stopped))
-	for range stopped {
-		port, err := freePort()
-		if err != nil {
-			return nil, err
-		}
-		absent = append(absent, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	}
-	few, err := e.Open(ctx, func(o *Options) {
-		o.Addrs = append(absent, o.Addrs[len(stopped):]...)
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer closing(few, &err)
-	alone, err := e.calls(ctx, few, goroutines)
-	if err != nil {
-		return nil, err
-	}
-	return Metrics{
-		Rate: without.rate, AgainstWell: without.rate / well.rate, AgainstFew: without.rate / alone.rate,
-		CallP50: quantile(without.took, 0.5), CallP99: quantile(without.took, 0.99),
-		CallMax: slices.Max(without.took),
-		WellP99: quantile(well.took, 0.99), FewP99: quantile(alone.took, 0.99),
-		P99AgainstFew: quantile(without.took, 0.99) / quantile(alone.took, 0.99),
-	}, nil
-}
-
-// manyCalls is what goroutines did.
-type manyCalls struct {
-	rate float64   // pairs per second
-	took []float64 // ms, of each call of a pair
-}
-
-// calls has goroutines lock and unlock names of their own.
-func (e *Env) calls(ctx context.Context, l Locker, goroutines int) (manyCalls, error) {
-	took := make([][]time.Duration, goroutines)
-	o, err := together(ctx, goroutines, e.span(1500*time.Millisecond), func(_ context.Context, g int) error {
-		start := time.Now()
-		h, err := l.Lock(ctx, names[g])
-		if err != nil {
-			return err
-		}
-		locked := time.Now()
-		err = h.Unlock(ctx)
-		took[g] = append(took[g], locked.Sub(start), time.Since(locked))
-		return err
-	})
-	if err != nil {
-		return manyCalls{}, err
-	}
-	return manyCalls{o.rate(), inMillis(slices.Concat(took...))}, nil
-}
-
-// watchEach returns what the servers are asked for a while, as if the lease were 30 s. The home is the one
-// that is asked most.
-func (e *Env) watchEach(ctx context.Context, lease, window time.Duration) (Metrics, error) {
-	each := make([]Usage, len(e.Servers))
-	watch := func() error {
-		select {
-		case <-ctx.Done():
-		case <-time.After(window):
-		}
-		return ctx.Err()
-	}
-	for i, s := range e.Servers {
-		inner := watch
-		watch = func() (err error) {
-			each[i], err = s.usage(ctx, e.Contender.Commands, inner)
-			return err
-		}
-	}
-	if err := watch(); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(each, func(a, b Usage) int { return int(b.Requests - a.Requests) })
-	scale := lease.Seconds() / 30 / window.Seconds()
-	return Metrics{
-		HomeRequests: each[0].Requests * scale, HomeCommands: (each[0].Requests + each[0].Calls) * scale,
-		OtherRequests: each[1].Requests * scale, OtherCommands: (each[1].Requests + each[1].Calls) * scale,
-	}, nil
-}
 
 var quorumColumns = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests}
 
@@ -215,7 +44,7 @@ var quorumWorkloads = []*Workload{
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 3,
 		Contenders: []*Contender{oursOverMany, redsyncOverMany},
 		Columns:    []Metric{Handovers, Rate, Fairness, LongestWait, ServerTime, Requests},
-		Against:    []*Contender{redsyncOverMany}, Run: handoverOverMany,
+		Against:    []*Contender{redsyncOverMany}, Run: together(Load{Goroutines: 16, Span: 2 * time.Second}),
 	}, {
 		Name: "quorum-frozen", Quorum: true, Title: "A minority of the servers frozen (SIGSTOP), 64 goroutines on names of their own",
 		About: "Of three servers one is stopped, of five two, while the goroutines work; the figures are for the 1.5 s from then on. \"× all " +
@@ -232,7 +61,7 @@ var quorumWorkloads = []*Workload{
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 1,
 		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests,
 			OtherCommands},
-		Run: idleWaiters(1000, (*Env).watchEach), Open: watched,
+		Run: idleWaiters(1000), Open: watched,
 	},
 }
 

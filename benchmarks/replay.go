@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 )
 
 // A tape is a go-redis hook that keeps the commands of some names that a client sends, in their order, so
@@ -17,22 +16,15 @@ import (
 type tape struct {
 	names []string
 
-	mu       sync.Mutex
-	answered sync.Cond
-	open     int
-	sent     []*sent
+	mu   sync.Mutex
+	open int
+	sent []*sent
 }
 
 // sent is a command that a client has sent.
 type sent struct {
 	args  []any
 	reply any // nil if it was no plain reply of a script
-}
-
-func newTape(names ...string) *tape {
-	t := &tape{names: names}
-	t.answered.L = &t.mu
-	return t
 }
 
 func (t *tape) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -82,27 +74,21 @@ func (t *tape) keep(cmds ...redis.Cmder) (done func()) {
 			}
 		}
 		t.open--
-		t.answered.Broadcast()
 	}
 }
 
 // wait waits until n commands have been kept since the last take, and all that were sent have their replies.
 func (t *tape) wait(ctx context.Context, n int) error {
-	stop := context.AfterFunc(ctx, func() {
+	for ctx.Err() == nil {
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.answered.Broadcast()
-	})
-	defer stop()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for len(t.sent) < n || t.open > 0 {
-		if ctx.Err() != nil {
-			return ctx.Err()
+		done := len(t.sent) >= n && t.open == 0
+		t.mu.Unlock()
+		if done {
+			return nil
 		}
-		t.answered.Wait()
+		time.Sleep(50 * time.Microsecond)
 	}
-	return nil
+	return ctx.Err()
 }
 
 // count returns how many commands have been kept since the last take.
@@ -121,40 +107,48 @@ func (t *tape) take() []*sent {
 	return taken
 }
 
+// serverTime measures what a pair costs the server when 256 arrive in one pipeline, of names that are the same
+// each time, or new.
+func serverTime(mode Mode, unused bool) func(context.Context, *Env) (Metrics, error) {
+	return func(ctx context.Context, e *Env) (Metrics, error) {
+		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, unused)
+		if err != nil {
+			return nil, err
+		}
+		return replay(ctx, e, recorded, 2)
+	}
+}
+
 // recordRounds has the contender lock n names at a time and then unlock them, a number of times over, and
 // returns what it sends for that: in turns what locks and what unlocks.
-func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int,
-	name func(g int) string) (_ [][]*sent, err error) {
-	t := newTape(e.Contender.Commands...)
+func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, unused bool) (_ [][]*sent, err error) {
+	t := &tape{names: e.Contender.Commands}
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
 	if err != nil {
 		return nil, err
 	}
 	defer closing(l, &err)
-	if err := pair(ctx, l, mode, "loads the scripts")(); err != nil {
+	lock := lockIn(l, mode)
+	if err := pair(ctx, lock, "loads the scripts")(); err != nil {
 		return nil, err
 	}
 	t.take()
 	var pipelines [][]*sent
-	lock, holds := lockIn(l, mode), make([]Hold, n)
 	for range rounds {
-		for _, op := range []func(g int) error{
-			func(g int) (err error) {
-				holds[g], err = lock(ctx, name(g))
-				return err
-			},
-			func(g int) error { return holds[g].Unlock(ctx) },
-		} {
-			var group errgroup.Group
-			group.SetLimit(32)
-			for g := range n {
-				group.Go(func() error { return op(g) })
+		holds, err := holdAll(ctx, n, func(i int) (Hold, error) {
+			if unused {
+				return lock(ctx, newName())
 			}
-			if err := group.Wait(); err != nil {
-				return nil, err
-			}
-			pipelines = append(pipelines, t.take())
+			return lock(ctx, nameOf(i))
+		})
+		pipelines = append(pipelines, t.take())
+		if err == nil {
+			err = releaseAll(ctx, holds)
 		}
+		if err != nil {
+			return nil, err
+		}
+		pipelines = append(pipelines, t.take())
 	}
 	return pipelines, nil
 }

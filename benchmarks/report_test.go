@@ -36,7 +36,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	rep := &report{results: everything(), machine: describeMachine("7"), shapes: shapes{}, command: "go test"}
-	if err := rep.write(dir); err != nil {
+	if err := rep.write(dir, false); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -130,15 +131,13 @@ func (s *Server) longestScript(ctx context.Context) (time.Duration, error) {
 
 // info returns the fields of INFO's sections.
 func (s *Server) info(ctx context.Context, sections ...string) (map[string]string, error) {
-	text, err := s.client.Info(ctx, sections...).Result()
+	fields := make(map[string]string)
+	all, err := s.client.InfoMap(ctx, sections...).Result()
 	if err != nil {
 		return nil, fmt.Errorf("asking the server for INFO: %w", err)
 	}
-	fields := make(map[string]string)
-	for line := range strings.Lines(text) {
-		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			fields[name] = value
-		}
+	for _, section := range all {
+		maps.Copy(fields, section)
 	}
 	return fields, nil
 }
@@ -201,11 +200,18 @@ func (u *Usage) add(other Usage) {
 	u.CPU += other.CPU
 }
 
+// sum adds up what several things cost.
+func sum(each []Usage) (all Usage) {
+	for _, u := range each {
+		all.add(u)
+	}
+	return all
+}
+
 // bystanders are commands that open a connection or ask a question; they belong to no lock.
 var bystanders = map[string]bool{
 	"info": true, "hello": true, "ping": true, "client|setinfo": true, "client|tracking": true,
-	"client|id":                  true,
-	"client|maint_notifications": true, "slowlog|get": true, "slowlog|reset": true, "flushall": true,
+	"client|id": true, "client|maint_notifications": true, "slowlog|get": true, "slowlog|reset": true, "flushall": true,
 	"script|load": true,
 }
 

@@ -25,9 +25,12 @@ func (t table) text() string {
 	return s.String()
 }
 
-// markdown returns the table for a document.
+// markdown returns the table for a document, or "" if it has no rows.
 func (t table) markdown() string {
 	var s strings.Builder
+	if len(t.rows) == 0 {
+		return ""
+	}
 	line := func(row []string) { s.WriteString("| " + strings.Join(row, " | ") + " |\n") }
 	line(t.header)
 	s.WriteString(strings.Repeat("|---", len(t.header)) + "|\n")

@@ -35,28 +35,24 @@ var targets = slices.Concat(
 			against(bare, "write-server", 0, ServerTime)),
 		atMost(2.2, "× bare", "server time of a read pair again and again, in large pipelines",
 			against(bare, "read-server", 0, ServerTime)),
-		atMost(1.15, "× first pair", "server time of a write pair on names that 2 processes take in turns",
-			figure("turns", 2, AgainstFirst)),
-		atMost(1.15, "× first pair", "server time of a write pair on names that 4 processes take in turns",
-			figure("turns", 4, AgainstFirst)),
-		atMost(1.15, "× first pair", "server time of a read pair on names that 2 processes take in turns",
-			figure("turns-read", 2, AgainstFirst)),
-		atMost(1.15, "× first pair", "server time of a read pair on names that 4 processes take in turns",
-			figure("turns-read", 4, AgainstFirst)),
-		atMost(1.25, "× among none", "server time of a read pair among 10 readers",
-			figure("readers", 10, AgainstNone)),
-		atMost(1.25, "× among none", "server time of a read pair among 1,000 readers",
-			figure("readers", 1000, AgainstNone)),
-		atMost(1.25, "× among none", "server time of a read pair among 10,000 readers",
-			figure("readers", 10_000, AgainstNone)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 2 waiters",
-			against(bare, "queued", 2, ServerTime)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 16 waiters",
-			against(bare, "queued", 16, ServerTime)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 64 waiters",
-			against(bare, "queued", 64, ServerTime)),
-		atMost(6, "× bare", "server time of a handover's two scripts, 256 waiters",
-			against(bare, "queued", 256, ServerTime)),
+	},
+	forEach([]int{2, 4}, "server time of a write pair on names that %s processes take in turns",
+		func(n int, what string) Target {
+			return atMost(1.15, "× first pair", what, figure("turns", n, AgainstFirst))
+		}),
+	forEach([]int{2, 4}, "server time of a read pair on names that %s processes take in turns",
+		func(n int, what string) Target {
+			return atMost(1.15, "× first pair", what, figure("turns-read", n, AgainstFirst))
+		}),
+	forEach([]int{10, 1000, 10_000}, "server time of a read pair among %s readers",
+		func(n int, what string) Target {
+			return atMost(1.25, "× among none", what, figure("readers", n, AgainstNone))
+		}),
+	forEach([]int{2, 16, 64, 256}, "server time of a handover's two scripts, %s waiters",
+		func(n int, what string) Target {
+			return atMost(6, "× bare", what, against(bare, "queued", n, ServerTime))
+		}),
+	[]Target{
 		atMost(1.2, "× the least", "server time of a handover, the most of 2 to 256 waiters",
 			spread("queued", ServerTime, 2, 16, 64, 256)),
 		atLeast(1, "× rueidislock", "each name once, 64 goroutines",
@@ -66,8 +62,6 @@ var targets = slices.Concat(
 			against(redislockContender, "processes", 0, Rate)),
 		atMost(1, "× rueidislock", "p99 of the wait of 4 processes on 100 names",
 			against(rueidislockContender, "processes", 0, WaitP99)),
-	},
-	[]Target{
 		atLeast(1, fastestPeer, "handovers/s, 16 goroutines", againstFastest("handover", 16, Rate)),
 		atLeast(1, fastestPeer, "handovers/s, 256 goroutines", againstFastest("handover", 256, Rate)),
 		atLeast(0.99, "", "Jain's index, 16 goroutines", figure("handover", 16, Fairness)),
@@ -173,22 +167,25 @@ const (
 	withoutDelegation = "× without"
 )
 
+// forEach returns a target for each setting. Its text names the setting.
+func forEach(params []int, what string, target func(param int, what string) Target) (all []Target) {
+	for _, param := range params {
+		all = append(all, target(param, fmt.Sprintf(what, number(float64(param)))))
+	}
+	return all
+}
+
 // atMost is a target that a figure does not exceed a limit.
 func atMost(limit float64, unit, what string, of of) Target {
 	return Target{What: what, Unit: unit, Goal: strings.TrimSpace("≤ " + number(limit) + " " + unit),
-		Limit: fixed(limit), Of: of}
+		Limit: func(*Results) float64 { return limit }, Of: of}
 }
 
 // atLeast is a target that a figure reaches a limit.
 func atLeast(limit float64, unit, what string, of of) Target {
-	return Target{
-		What: what, Unit: unit, AtLeast: true, Goal: strings.TrimSpace("≥ " + number(limit) + " " + unit),
-		Limit: fixed(limit), Of: of,
-	}
-}
-
-func fixed(limit float64) func(*Results) float64 {
-	return func(*Results) float64 { return limit }
+	t := atMost(limit, unit, what, of)
+	t.AtLeast, t.Goal = true, strings.Replace(t.Goal, "≤", "≥", 1)
+	return t
 }
 
 // beyond is a limit that is by so much above what ours measured of a metric of the client's memory.

@@ -4,50 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"sync/atomic"
+	"runtime"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// pairOf measures one goroutine that locks and unlocks one name.
-func pairOf(mode Mode) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		return e.series(ctx, e.span(120*time.Millisecond), pair(ctx, l, mode, "name"))
-	}
-}
-
-// serverTime measures what a pair costs the server when 256 arrive in one pipeline; naming returns what names
-// the locks of one turn.
-func serverTime(mode Mode, naming func() func(g int) string) func(context.Context, *Env) (Metrics, error) {
-	return func(ctx context.Context, e *Env) (Metrics, error) {
-		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, naming())
-		if err != nil {
-			return nil, err
-		}
-		return replay(ctx, e, recorded, 2)
-	}
-}
-
-// distinct measures goroutines that each lock and unlock a name of their own.
-func distinct(span time.Duration) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		o, err := e.hammer(ctx, e.Param, span, pairOn(ctx, l, Write, ownNames()))
-		if err != nil {
-			return nil, err
-		}
-		return Metrics{Rate: o.rate()}, nil
-	}
-}
-
-// pairOn returns what a goroutine of hammer does to lock and unlock the name it is given, which nobody else
-// uses at the time. As nobody waits, no call is cut short when the time is over.
-func pairOn(ctx context.Context, l Locker, mode Mode, name func(g int) string) func(context.Context,
-	int) error {
-	lock := lockIn(l, mode)
-	return func(_ context.Context, g int) error {
-		h, err := lock(ctx, name(g))
+// pair returns what locks and unlocks name once.
+func pair(ctx context.Context, lock lockFunc, name string) func() error {
+	return func() error {
+		h, err := lock(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -55,23 +21,50 @@ func pairOn(ctx context.Context, l Locker, mode Mode, name func(g int) string) f
 	}
 }
 
-// ownNames gives each goroutine one name for good.
-func ownNames() func(g int) string { return func(g int) string { return names[g] } }
-
-// newNames gives a name that was never used to each call.
-func newNames() func(g int) string {
-	var used atomic.Int64
-	return func(int) string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
+// series runs op again and again for the given time, after a quarter of it unmeasured, and returns how long
+// each run took and what a run cost on average.
+func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (Metrics, error) {
+	for warm := time.Now().Add(span / 4); time.Now().Before(warm); {
+		if err := op(); err != nil {
+			return nil, err
+		}
+	}
+	took := make([]time.Duration, 0, 1<<17)
+	var before, after runtime.MemStats
+	usage, err := e.usage(ctx, func() error {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		defer runtime.ReadMemStats(&after)
+		for end := time.Now().Add(span); ; {
+			start := time.Now()
+			if err := op(); err != nil {
+				return err
+			}
+			now := time.Now()
+			took = append(took, now.Sub(start))
+			if now.After(end) || ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	})
+	n, latencies := float64(len(took)), inMicros(took)
+	return Metrics{
+		Latency:    median(latencies),
+		LatencyP99: quantile(latencies, 0.99),
+		Allocs:     float64(after.Mallocs-before.Mallocs) / n,
+		ServerTime: usage.Micros / n,
+		Requests:   usage.Requests / n,
+		Calls:      usage.Calls / n,
+		Bytes:      usage.Bytes / n,
+	}, err
 }
 
-// names are distinct names for as many goroutines or holds as any workload has.
-var names = func() []string {
-	all := make([]string, 10000)
-	for i := range all {
-		all[i] = fmt.Sprintf("name:%d", i)
+// pairOf measures one goroutine that locks and unlocks one name.
+func pairOf(mode Mode) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+		return e.series(ctx, e.span(120*time.Millisecond), pair(ctx, e.Contender.lockIn(l, mode), "name"))
 	}
-	return all
-}()
+}
 
 // reentry measures an owner that locks again what it holds.
 func reentry(ctx context.Context, e *Env, l Locker) (Metrics, error) {
@@ -83,7 +76,7 @@ func reentry(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	if h, ok := outer.(interface{ Context() context.Context }); ok {
 		inside = h.Context()
 	}
-	m, err := e.series(ctx, e.span(120*time.Millisecond), pair(inside, l, Write, "name"))
+	m, err := e.series(ctx, e.span(120*time.Millisecond), pair(inside, l.Lock, "name"))
 	return m, errors.Join(err, outer.Unlock(ctx))
 }
 
@@ -113,14 +106,13 @@ func amongReaders(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) 
 		}
 		defer func() { err = errors.Join(err, releaseAll(ctx, holds)) }()
 	}
-	const slices = 5
 	var times, latencies, ratios []float64
-	for range slices {
-		among, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l, Read, "name"))
+	for range 5 {
+		among, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l.RLock, "name"))
 		if err != nil {
 			return nil, err
 		}
-		alone, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l, Read, "nobody else's"))
+		alone, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l.RLock, "nobody else's"))
 		if err != nil {
 			return nil, err
 		}
@@ -133,32 +125,45 @@ func amongReaders(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) 
 
 // roundTrip measures a write pair through the delaying proxies.
 func roundTrip(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	m, err := e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l, Write, "name"))
+	m, err := e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l.Lock, "name"))
 	if err != nil {
 		return nil, err
 	}
-	m[RoundTrip], err = measurePing(ctx, e.addrs[0], 20)
-	return m, err
-}
-
-// measurePing returns the median time, in µs, of n PINGs to addr over one connection.
-func measurePing(ctx context.Context, addr string, n int) (_ float64, err error) {
-	client := redis.NewClient(&redis.Options{Addr: addr})
-	defer func() { err = errors.Join(err, client.Close()) }()
-	took := make([]time.Duration, 0, n)
-	for i := range n + 1 {
+	client := redis.NewClient(&redis.Options{Addr: e.addrs[0]})
+	var took []time.Duration
+	for range 21 {
 		start := time.Now()
-		if err := client.Ping(ctx).Err(); err != nil {
-			return 0, fmt.Errorf("pinging %s: %w", addr, err)
-		}
-		if i > 0 { // the first opens the connection
-			took = append(took, time.Since(start))
-		}
+		err = errors.Join(err, client.Ping(ctx).Err())
+		took = append(took, time.Since(start))
 	}
-	return median(inMicros(took)), nil
+	m[RoundTrip] = median(inMicros(took[1:])) // the first opens the connection
+	return m, errors.Join(err, client.Close())
 }
 
-// closing closes l and adds what goes wrong to *err.
-func closing(l Locker, err *error) {
-	*err = errors.Join(*err, l.Close())
+// busy measures one goroutine that locks new names while others of its process compute.
+func busy(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+	computing, done := context.WithCancel(ctx)
+	defer done()
+	for range e.Param {
+		go compute(computing)
+	}
+	span, pairs := e.span(time.Second), 0.0
+	m, err := e.series(ctx, span, func() error {
+		pairs++
+		return pair(ctx, l.Lock, newName())()
+	})
+	if err != nil {
+		return nil, err
+	}
+	m[Rate] = pairs / (span + span/4).Seconds() // series begins with a quarter unmeasured
+	return m, nil
+}
+
+// compute occupies a processor for 200 µs at a time.
+func compute(ctx context.Context) {
+	for ctx.Err() == nil {
+		for start := time.Now(); time.Since(start) < 200*time.Microsecond; {
+		}
+		runtime.Gosched()
+	}
 }

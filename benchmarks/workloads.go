@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 )
@@ -29,11 +28,14 @@ type Workload struct {
 
 	// Run measures a contender that is open already: as Open asks for, if that is set, and on servers that
 	// are Far away, there and back, if that is. Alone opens what it needs itself.
-	Run   func(ctx context.Context, e *Env, l Locker) (Metrics, error)
+	Run   measured
 	Alone func(ctx context.Context, e *Env) (Metrics, error)
 	Open  func(e *Env, o *Options)
 	Far   func(e *Env) time.Duration
 }
+
+// measured measures a contender that is open.
+type measured = func(ctx context.Context, e *Env, l Locker) (Metrics, error)
 
 // measure runs w for one turn.
 func (w *Workload) measure(ctx context.Context, e *Env) (_ Metrics, err error) {
@@ -82,7 +84,16 @@ var (
 	asking       = without(contenders, delegated) // the server, each time
 	overGoRedis  = without(asking, rueidislockContender)
 
-	pairColumns = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
+	orBare    = append(slices.Clone(withReadMode), bare)
+	peers     = []*Contender{redislockContender, rueidislockContender}
+	justFloor = []*Contender{floor}
+
+	pairColumns  = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
+	loadColumns  = []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests}
+	zipfColumns  = []Metric{Rate, WaitP50, WaitP99, ServerTime}
+	pipeColumns  = []Metric{ServerTime, Calls, Bytes}
+	turnColumns  = []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls}
+	watchColumns = []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU}
 )
 
 func without(all []*Contender, one *Contender) []*Contender {
@@ -92,52 +103,41 @@ func without(all []*Contender, one *Contender) []*Contender {
 // workloads are those over one server or one cluster, in the order in which they run.
 var workloads = []*Workload{
 	{
-		Name: "write-pair", Title: "Uncontended write pair",
-		Rounds:     21,
+		Name: "write-pair", Title: "Uncontended write pair", Rounds: 21,
 		About:      "One goroutine locks and unlocks one name again and again, with a context that can be cancelled.",
-		Contenders: contenders, Columns: pairColumns, Against: []*Contender{floor},
-		Run: pairOf(Write),
+		Contenders: contenders, Columns: pairColumns, Against: justFloor, Run: pairOf(Write),
 	}, {
-		Name: "read-pair", Title: "Uncontended read pair",
-		Rounds:     21,
+		Name: "read-pair", Title: "Uncontended read pair", Rounds: 21,
 		About:      "One goroutine locks and unlocks one name for reading again and again.",
 		Contenders: []*Contender{ours, delegated, classic, bare, floor}, Columns: pairColumns,
-		Against: []*Contender{floor},
-		Run:     pairOf(Read),
+		Against: justFloor, Run: pairOf(Read),
 	}, {
-		Name: "write-server", Title: "Server time of a write pair in large pipelines",
-		Rounds: 15,
+		Name: "write-server", Title: "Server time of a write pair in large pipelines", Rounds: 15,
 		About: "256 names are locked and then unlocked, again and again. What a contender sends for that is recorded, and then sent once more " +
 			"to the emptied server, in pipelines of 256 requests, by a client that sleeps meanwhile: what is left is the time of the scripts. " +
 			"rueidislock's own client cannot be recorded.",
-		Contenders: overGoRedis, Columns: []Metric{ServerTime, Calls, Bytes}, Against: []*Contender{bare, floor},
-		Alone: serverTime(Write, ownNames),
+		Contenders: overGoRedis, Columns: pipeColumns, Against: []*Contender{bare, floor},
+		Alone: serverTime(Write, false),
 	}, {
-		Name: "read-server", Title: "Server time of a read pair in large pipelines",
-		Rounds:     15,
+		Name: "read-server", Title: "Server time of a read pair in large pipelines", Rounds: 15,
 		About:      "As above, for reading; the bare mutex stands beside as the yardstick.",
-		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: []Metric{ServerTime, Calls, Bytes},
-		Against: []*Contender{bare, floor},
-		Alone:   serverTime(Read, ownNames),
+		Contenders: append(slices.Clone(orBare), floor), Columns: pipeColumns,
+		Against: []*Contender{bare, floor}, Alone: serverTime(Read, false),
 	}, {
-		Name: "reentry", First: true, Title: "Re-entry",
-		Rounds:     15,
+		Name: "reentry", First: true, Title: "Re-entry", Rounds: 15,
 		About:      "The owner of a write hold locks and unlocks the same name for writing again and again.",
-		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: []*Contender{floor},
-		Run: reentry,
+		Contenders: []*Contender{ours, floor}, Columns: pairColumns, Against: justFloor, Run: reentry,
 	}, {
-		Name: "try-held", First: true, Title: "TryLock on a held lock",
-		Rounds:     9,
+		Name: "try-held", First: true, Title: "TryLock on a held lock", Rounds: 9,
 		About:      "One goroutine tries for a lock that somebody else holds, again and again. Figures are per call.",
 		Contenders: asking, Columns: []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls},
-		Against: []*Contender{floor}, Run: tryHeld,
+		Against: justFloor, Run: tryHeld,
 	}, {
-		Name: "readers", First: true, Title: "Read pair among other readers",
-		Rounds:    7,
+		Name: "readers", First: true, Title: "Read pair among other readers", Rounds: 7,
 		About:     "Other owners hold the same name for reading, from the same process, while one goroutine locks and unlocks it for reading.",
 		ParamName: "other readers", Params: []int{0, 10, 100, 1000, 10000},
 		Contenders: append(slices.Clone(withReadMode), floor),
-		Columns:    []Metric{ServerTime, AgainstNone, Latency}, Against: []*Contender{floor},
+		Columns:    []Metric{ServerTime, AgainstNone, Latency}, Against: justFloor,
 		Open: func(_ *Env, o *Options) { o.Lease = 10 * time.Minute }, // no renewal meanwhile
 		Run:  amongReaders,
 	}, {
@@ -146,8 +146,7 @@ var workloads = []*Workload{
 			"the client and the server could do at most.",
 		ParamName: "goroutines", Params: []int{2, 16, 64, 256}, Rounds: 3,
 		Contenders: contenders, Columns: []Metric{Rate, Fairness, LongestWait, ServerTime, Requests},
-		Against: []*Contender{floor},
-		Run:     handover,
+		Against: justFloor, Run: together(Load{Span: 2 * time.Second}),
 	}, {
 		Name: "queued", First: true, Title: "Server time of a handover in large pipelines",
 		About: "32 names, each of which always has the given number of waiters, are handed over again and again. A handover is two scripts: " +
@@ -162,61 +161,54 @@ var workloads = []*Workload{
 			"in one after the other: they have 1,000 names, of which each operation draws one.",
 		ParamName: "% writers", Params: []int{0, 1, 10}, Rounds: 3,
 		Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Run: shared,
+		Against: peers, Run: shared,
 	}, {
 		Name: "once", First: true, Title: "Each name once, plain client",
 		About: "Every goroutine locks and unlocks one new name after the other, as a service does that locks each order once. The " +
 			"contexts have a timeout.",
 		ParamName: "goroutines", Params: []int{1, 64}, Rounds: 9,
 		Contenders: contenders, Columns: []Metric{Rate, ServerTime, LockCall, Requests, Calls},
-		Against: []*Contender{redislockContender, rueidislockContender}, Run: once,
+		Against: peers, Run: together(Load{Draw: fresh, Span: 700 * time.Millisecond}),
 	}, {
 		Name: "write-server-once", First: true, Title: "Server time of a name's first write pair in large pipelines",
 		Rounds:     15,
 		About:      "As above, with names that were never used before.",
-		Contenders: overGoRedis, Columns: []Metric{ServerTime, Calls, Bytes}, Against: []*Contender{bare, floor},
-		Alone: serverTime(Write, newNames),
+		Contenders: overGoRedis, Columns: pipeColumns, Against: []*Contender{bare, floor},
+		Alone: serverTime(Write, true),
 	}, {
 		Name: "read-server-once", First: true, Title: "Server time of a name's first read pair in large pipelines",
 		Rounds:     15,
 		About:      "As above, for reading; the bare mutex is the yardstick.",
-		Contenders: append(slices.Clone(withReadMode), bare, floor), Columns: []Metric{ServerTime, Calls, Bytes},
-		Against: []*Contender{bare, floor}, Alone: serverTime(Read, newNames),
+		Contenders: append(slices.Clone(orBare), floor), Columns: pipeColumns,
+		Against: []*Contender{bare, floor}, Alone: serverTime(Read, true),
 	}, {
 		Name: "turns", Title: "Server time of a write pair on names that processes take in turns",
 		About: "Each process in turn locks and unlocks the same 2,000 names once, with 256 goroutines over go-redis's AutoPipeline. Only " +
 			"one process works at a time, so nobody waits. Before or after each turn the process does the same with new names: these are the " +
 			"first pairs.",
-		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
-		Contenders: append(slices.Clone(withReadMode), bare),
-		Columns:    []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
-		Against:    []*Contender{bare}, Alone: turns(Write),
+		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3, Contenders: orBare, Columns: turnColumns,
+		Against: []*Contender{bare}, Alone: turns(0),
 	}, {
 		Name: "turns-read", Title: "Server time of a read pair on names that processes take in turns",
 		About:     "As above, for reading.",
-		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3,
-		Contenders: append(slices.Clone(withReadMode), bare),
-		Columns:    []Metric{ServerTime, FirstPair, AgainstFirst, Requests, Calls},
-		Against:    []*Contender{bare}, Alone: turns(Read),
+		ParamName: "processes", Params: []int{1, 2, 4}, Rounds: 3, Contenders: orBare, Columns: turnColumns,
+		Against: []*Contender{bare}, Alone: turns(100),
 	}, {
 		Name: "processes", Title: "Four processes that share 100 names",
 		About: "Each process has 16 goroutines. They lock and unlock names drawn at random, over the plain client (rueidislock: its own), " +
 			"with contexts that have a timeout. The waits are the times of the lock calls.",
-		Contenders: withoutFloor, Rounds: 5,
-		Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(100, false),
+		Contenders: withoutFloor, Rounds: 5, Columns: loadColumns,
+		Against: peers, Alone: processes(100, false),
 	}, {
 		Name: "processes-reads", Title: "Four processes that share 1,000 names, and mostly read",
 		About:     "As above. The contenders without a read mode take their mutex for reading, too.",
 		ParamName: "% reads", Params: []int{90, 99}, Rounds: 3, Contenders: withoutFloor,
-		Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(1000, false),
+		Columns: loadColumns, Against: peers, Alone: processes(1000, false),
 	}, {
 		Name: "processes-own", Title: "Four processes with 250 names each",
 		About:      "As above, but nobody uses the names of another process. All operations write.",
-		Contenders: withoutFloor, Rounds: 3,
-		Columns: []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests},
-		Against: []*Contender{redislockContender, rueidislockContender}, Alone: processes(250, true),
+		Contenders: withoutFloor, Rounds: 3, Columns: loadColumns,
+		Against: peers, Alone: processes(250, true),
 	}, {
 		Name: "recalls", Title: "A writer behind four processes that read without a pause",
 		About: "Each process has 16 goroutines that lock one name for reading, hold it for a millisecond, and lock it again. Every 100 ms " +
@@ -236,41 +228,38 @@ var workloads = []*Workload{
 		Name: "zipf", First: true, Title: "100,000 names, a few of them much wanted",
 		About: "64 goroutines lock and unlock names drawn from Zipf's distribution with exponent 1.1, with contexts that have a timeout: " +
 			"every seventh operation is on the first name.",
-		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime},
-		Against: []*Contender{floor},
-		Run:     zipf(0),
+		Rounds: 3, Contenders: contenders, Columns: zipfColumns, Against: justFloor,
+		Run: together(Load{Goroutines: 64, Draw: popular, To: 100_000, Span: time.Second}),
 	}, {
 		Name: "zipf-reads", First: true, Title: "100,000 names, a few of them much wanted, 90 % reads",
 		About:  "As above. The contenders without a read mode take their mutex for reading, too.",
-		Rounds: 3, Contenders: contenders, Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime},
-		Against: []*Contender{floor},
-		Run:     zipf(90),
+		Rounds: 3, Contenders: contenders, Columns: zipfColumns, Against: justFloor,
+		Run: together(Load{Goroutines: 64, Draw: popular, To: 100_000, Reads: 90, Span: time.Second}),
 	}, {
 		Name: "distinct-autopipeline", Title: "Distinct names, AutoPipeline",
 		About:     "Every goroutine locks and unlocks a name of its own over go-redis's AutoPipeline (rueidislock: its own client).",
 		ParamName: "goroutines", Params: []int{1, 64, 512}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare, floor},
 		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislockContender},
-		Open: func(_ *Env, o *Options) { o.AutoPipeline = true }, Run: distinct(700 * time.Millisecond),
+		Open: func(_ *Env, o *Options) { o.AutoPipeline = true },
+		Run:  together(Load{Draw: own, Plain: true, Span: 700 * time.Millisecond}),
 	}, {
 		Name: "reader-among-writers", Title: "A reader among 8 writers",
 		About: "8 goroutines lock one name for writing, hold it for 2 ms, and ask again at once, while one more locks it for reading " +
 			"every 5 ms.",
 		Contenders: withReadMode, Rounds: 3,
-		Columns: []Metric{ReaderWait, ReaderP95, HoldTime, LongestWait},
-		Run:     readerAmongWriters,
+		Columns: []Metric{ReaderWait, ReaderP95, HoldTime, LongestWait}, Run: readerAmongWriters,
 	}, {
 		Name: "crowd", Title: "10,000 waiting readers let in at once",
 		About: fmt.Sprintf("Goroutines wait to read behind one writer; it unlocks. The longest script is read from the server's slow log, "+
 			"which starts at %v.", slowScript),
 		ParamName: "readers", Params: []int{1000, 10000}, Rounds: 3,
-		Contenders: []*Contender{ours}, Columns: []Metric{AllIn, LongestRun},
-		Run: crowd,
+		Contenders: []*Contender{ours}, Columns: []Metric{AllIn, LongestRun}, Run: crowd,
 	}, {
 		Name: "round-trip", Title: "Uncontended write pair over a slower network",
 		About:     "As the uncontended write pair, through a proxy that delays every byte by half of the given time each way.",
 		ParamName: "µs added", Params: []int{200, 1000, 5000}, Rounds: 3,
-		Contenders: asking, Columns: []Metric{Latency, LatencyP99, RoundTrip}, Against: []*Contender{floor},
+		Contenders: asking, Columns: []Metric{Latency, LatencyP99, RoundTrip}, Against: justFloor,
 		Far: func(e *Env) time.Duration { return time.Duration(e.Param) * time.Microsecond }, Run: roundTrip,
 	}, {
 		Name: "busy", Title: "A lock per order in a program that computes",
@@ -278,8 +267,7 @@ var workloads = []*Workload{
 			"a time.",
 		ParamName: "computing", Params: []int{0, 2, 8}, Rounds: 5,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare},
-		Columns:    []Metric{Latency, LatencyP99, Rate},
-		Against:    []*Contender{redislockContender}, Run: busy,
+		Columns:    []Metric{Latency, LatencyP99, Rate}, Against: []*Contender{redislockContender}, Run: busy,
 	}, {
 		Name: "busy-far", Title: "A lock per order in a program that computes, the server 1 ms away",
 		About:     "As above, through a proxy that delays every byte by 1 ms each way.",
@@ -293,30 +281,25 @@ var workloads = []*Workload{
 		ParamName: "goroutines", Params: []int{256}, Rounds: 3,
 		Contenders: []*Contender{ours, redislockContender, rueidislockContender}, Columns: []Metric{Rate},
 		Against: []*Contender{rueidislockContender}, Far: away(8 * time.Millisecond),
-		Run: distinct(2 * time.Second),
+		Run: together(Load{Draw: own, Plain: true, Span: 2 * time.Second}),
 	}, {
 		Name: "waiters", Title: "Idle waiters behind a holder, lease 30 s",
 		About:     "Goroutines wait for a lock that is not released. Polling contenders are watched for 3 s, those that are told for 20 s.",
-		ParamName: "waiters", Params: []int{100}, Rounds: 1,
-		Contenders: without(asking, floor),
-		Columns:    []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU},
-		Run:        idleWaiters(0, (*Env).watch), Open: watched,
+		ParamName: "waiters", Params: []int{100}, Rounds: 1, Contenders: without(asking, floor),
+		Columns: watchColumns, Run: idleWaiters(0), Open: watched,
 	}, {
 		Name: "many-waiters", Title: "Many idle waiters behind a holder, lease 30 s",
 		About: "As above. In the end all of them give up; meanwhile a thread watches rwlock's mutex. The last column is the longest time that " +
 			"it is locked.",
-		ParamName: "waiters", Params: []int{1000, 20_000}, Rounds: 1,
-		Contenders: []*Contender{ours},
-		Columns:    []Metric{RequestRate, CommandRate, ServerCPU, ClientCPU, Mutex},
-		Run:        idleWaiters(0, (*Env).watch), Open: watched,
+		ParamName: "waiters", Params: []int{1000, 20_000}, Rounds: 1, Contenders: []*Contender{ours},
+		Columns: append(slices.Clone(watchColumns), Mutex), Run: idleWaiters(0), Open: watched,
 	}, {
 		Name: "renewal", Title: "Holds kept alive by one process, lease 30 s",
 		About: "Holds on distinct names are renewed by their library for 30 s; nothing else runs. For another 10 s, a thread watches " +
 			"rwlock's mutex: the last column is the longest time that it is locked.",
 		ParamName: "holds", Params: []int{10_000, 100_000},
 		Contenders: []*Contender{ours, rueidislockContender}, Rounds: 1,
-		Columns: []Metric{ClientCPU, ServerCPU, RequestRate, Mutex},
-		Run:     renewal, Open: watched,
+		Columns: []Metric{ClientCPU, ServerCPU, RequestRate, Mutex}, Run: renewal, Open: watched,
 	}, {
 		Name: "footprint", Title: "Memory on the server for one name",
 		About: "MEMORY USAGE, summed over the keys that contain the name: while it is held, for each of 100 waiters, after one pair, and " +
@@ -348,7 +331,7 @@ const usualLease = 30 * time.Second
 
 // Open opens the contender of this turn with the usual lease, unless adjust asks for something else.
 func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (Locker, error) {
-	o := Options{Addrs: e.addrs, Cluster: e.Cluster, Lease: usualLease, Floor: e.Floor}
+	o := Options{Addrs: slices.Clone(e.addrs), Cluster: e.Cluster, Lease: usualLease, Floor: e.Floor}
 	for _, f := range adjust {
 		f(&o)
 	}
@@ -365,91 +348,22 @@ func (e *Env) rounds(n int) int {
 	return max(n/int(e.Less), 2)
 }
 
-// usage runs do and returns what it cost the servers.
-func (e *Env) usage(ctx context.Context, do func() error) (Usage, error) {
-	var all Usage
-	for _, s := range e.Servers {
+// usages runs do and returns what it cost each of the servers.
+func (e *Env) usages(ctx context.Context, do func() error) ([]Usage, error) {
+	each := make([]Usage, len(e.Servers))
+	for i, s := range e.Servers {
 		inner := do
-		do = func() error {
-			one, err := s.usage(ctx, e.Contender.Commands, inner)
-			all.add(one)
+		do = func() (err error) {
+			each[i], err = s.usage(ctx, e.Contender.Commands, inner)
 			return err
 		}
 	}
 	err := do()
-	return all, err
+	return each, err
 }
 
-// series runs op again and again for the given time, after a quarter of it unmeasured, and returns how long
-// each run took and what a run cost on average.
-func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (Metrics, error) {
-	for warm := time.Now().Add(span / 4); time.Now().Before(warm); {
-		if err := op(); err != nil {
-			return nil, err
-		}
-	}
-	took := make([]time.Duration, 0, 1<<17)
-	var before, after runtime.MemStats
-	usage, err := e.usage(ctx, func() error {
-		runtime.GC()
-		runtime.ReadMemStats(&before)
-		defer runtime.ReadMemStats(&after)
-		for end := time.Now().Add(span); ; {
-			start := time.Now()
-			if err := op(); err != nil {
-				return err
-			}
-			now := time.Now()
-			took = append(took, now.Sub(start))
-			if now.After(end) || ctx.Err() != nil {
-				return ctx.Err()
-			}
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	n, latencies := float64(len(took)), inMicros(took)
-	return Metrics{
-		Latency:    median(latencies),
-		LatencyP99: quantile(latencies, 0.99),
-		Allocs:     float64(after.Mallocs-before.Mallocs) / n,
-		ServerTime: usage.Micros / n,
-		Requests:   usage.Requests / n,
-		Calls:      usage.Calls / n,
-		Bytes:      usage.Bytes / n,
-	}, nil
-}
-
-// patience is the timeout of a context that has one. It is much longer than any wait.
-const patience = 10 * time.Second
-
-// pairWithin locks and unlocks name once with contexts that have a timeout, and returns how long the lock
-// call took. The end of waiting ends the lock call, but not the unlocking: the lock would stay behind, and be
-// in the way of what comes next.
-func pairWithin(ctx, waiting context.Context, lock func(context.Context, string) (Hold, error),
-	name string) (time.Duration, error) {
-	waiting, cancel := context.WithTimeout(waiting, patience)
-	defer cancel()
-	start := time.Now()
-	h, err := lock(waiting, name)
-	wait := time.Since(start)
-	if err != nil {
-		return wait, err
-	}
-	ctx, cancelUnlock := context.WithTimeout(ctx, patience)
-	defer cancelUnlock()
-	return wait, h.Unlock(ctx)
-}
-
-// pair returns what locks and unlocks name once.
-func pair(ctx context.Context, l Locker, mode Mode, name string) func() error {
-	lock := lockIn(l, mode)
-	return func() error {
-		h, err := lock(ctx, name)
-		if err != nil {
-			return err
-		}
-		return h.Unlock(ctx)
-	}
+// usage runs do and returns what it cost the servers together.
+func (e *Env) usage(ctx context.Context, do func() error) (Usage, error) {
+	each, err := e.usages(ctx, do)
+	return sum(each), err
 }

@@ -22,11 +22,9 @@ func TestWorkloads(t *testing.T) {
 	if _, err := exec.LookPath(binary); err != nil {
 		t.Skip(err)
 	}
-	r := &runner{binary: binary, less: 20, once: true, first: testing.Short(), out: io.Discard}
+	r := newRunner(binary, io.Discard)
+	r.less, r.once, r.first = 20, true, testing.Short()
 	t.Cleanup(r.stop)
-	if err := r.start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	if err := r.run(t.Context(), allWorkloads()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,322 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// A Load is goroutines that lock and unlock names, in this process or in a worker.
+type Load struct {
+	Goroutines int
+	From, To   int // the numbers of the names: From is one of them, To is not
+	Draw       choice
+	Span       time.Duration // for how long; 0 if the load ends when all names were drawn
+	Reads      int           // percent of the operations that read
+	Hold       time.Duration // for how long each name is held
+	Pause      time.Duration // before each lock call
+	Plain      bool          // contexts without a timeout
+}
+
+// A choice is how a goroutine comes by its next name.
+type choice int
+
+const (
+	uniform choice = iota // at random
+	popular               // at random, some much more often than others
+	own                   // each goroutine has a name of its own
+	fresh                 // a name that was never used
+	sweep                 // each name once
+)
+
+// Done is what came of a load.
+type Done struct {
+	Turns     []float64 // how often each goroutine had a lock
+	Elapsed   time.Duration
+	Waits     []time.Duration // of the lock calls, those that the end cut short included
+	Unlocks   []time.Duration // of the calls that unlock
+	Holds     []time.Duration // from a lock call's return to the call that unlocks
+	Handovers float64         // changes of the holder, where all want one name
+}
+
+// add adds what came of another load, which ran at the same time.
+func (d *Done) add(o Done) {
+	d.Turns = append(d.Turns, o.Turns...)
+	d.Elapsed = max(d.Elapsed, o.Elapsed)
+	d.Waits = append(d.Waits, o.Waits...)
+	d.Unlocks = append(d.Unlocks, o.Unlocks...)
+	d.Holds = append(d.Holds, o.Holds...)
+	d.Handovers += o.Handovers
+}
+
+// pairs returns how many pairs there were.
+func (d *Done) pairs() (n float64) {
+	for _, turns := range d.Turns {
+		n += turns
+	}
+	return n
+}
+
+func (d *Done) rate() float64 { return d.pairs() / d.Elapsed.Seconds() }
+
+// metrics returns what a load came to that cost the servers so much.
+func (d *Done) metrics(usage Usage) Metrics {
+	n, waits := d.pairs(), inMillis(d.Waits)
+	return Metrics{
+		Rate:        d.rate(),
+		Handovers:   d.Handovers / d.Elapsed.Seconds(),
+		Fairness:    jain(d.Turns),
+		LockCall:    1000 * median(waits),
+		WaitP50:     median(waits),
+		WaitP99:     quantile(waits, 0.99),
+		LongestWait: quantile(waits, 1),
+		ServerTime:  usage.Micros / n,
+		Requests:    usage.Requests / n,
+		Calls:       usage.Calls / n,
+	}
+}
+
+// nameOf returns the name with number i, the same in every process.
+func nameOf(i int) string { return "name:" + strconv.Itoa(i) }
+
+// numbered returns the names with the numbers from one up to another.
+func numbered(from, to int) []string {
+	names := make([]string, to-from)
+	for i := range names {
+		names[i] = nameOf(from + i)
+	}
+	return names
+}
+
+var used atomic.Int64
+
+// newName returns a name that was never used.
+func newName() string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
+
+// zipfExponent is that of popular names. Of 100,000 names, the first is drawn in every seventh operation, one
+// of the first hundred in half of all, and one of the last half in every thirtieth.
+const zipfExponent = 1.1
+
+// names returns what draws the names of one goroutine after the other. What that returns draws "" when there are
+// no more.
+func (j Load) names() func(g int, dice *rand.Rand) (next func() string) {
+	names := numbered(j.From, max(j.To, j.From+j.Goroutines))
+	var swept atomic.Int64
+	return func(g int, dice *rand.Rand) func() string {
+		switch n := max(j.To-j.From, 1); j.Draw {
+		case uniform:
+			return func() string { return names[dice.IntN(n)] }
+		case popular:
+			zipf := rand.NewZipf(dice, zipfExponent, 1, uint64(n-1))
+			return func() string { return names[zipf.Uint64()] }
+		case own:
+			return func() string { return names[g] }
+		case fresh:
+			return newName
+		default:
+			return func() string {
+				if i := int(swept.Add(1)) - 1; i < n {
+					return names[i]
+				}
+				return ""
+			}
+		}
+	}
+}
+
+// do has the goroutines work. The load's time also ends their waits: these errors are no failures.
+func (j Load) do(ctx context.Context, c *Contender, l Locker, seed uint64) (all Done, err error) {
+	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var (
+		names  = j.names()
+		mu     sync.Mutex
+		holder atomic.Int64
+		group  errgroup.Group
+		start  = time.Now()
+	)
+	if j.Span > 0 {
+		defer time.AfterFunc(j.Span, cancel).Stop()
+	}
+	for g := range j.Goroutines {
+		group.Go(func() error {
+			mine := Done{Turns: make([]float64, 1)}
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				all.add(mine)
+			}()
+			dice := rand.New(rand.NewPCG(uint64(g), seed))
+			next := names(g, dice)
+			for name := next(); name != "" && waiting.Err() == nil; name = next() {
+				mode := Write
+				if dice.IntN(100) < j.Reads {
+					mode = Read
+				}
+				time.Sleep(j.Pause)
+				if err := j.once(ctx, waiting, c.lockIn(l, mode), name, &mine); err != nil {
+					if waiting.Err() != nil {
+						break
+					}
+					cancel()
+					return err
+				}
+				mine.Turns[0]++
+				if holder.Swap(int64(g)) != int64(g) {
+					mine.Handovers++
+				}
+			}
+			return ctx.Err()
+		})
+	}
+	err = group.Wait()
+	all.Elapsed = time.Since(start)
+	switch {
+	case err != nil || all.pairs() > 0:
+		return all, err
+	case j.Span < time.Second: // the moment of a test, on a busy machine
+		j.Span *= 10
+		return j.do(ctx, c, l, seed)
+	}
+	return all, errors.New("nobody got the lock")
+}
+
+// patience is the timeout of a context that has one. It is much longer than any wait.
+const patience = 10 * time.Second
+
+// once locks and unlocks a name once. The end of waiting ends the lock call, but not the unlocking: the lock
+// would stay behind, and be in the way of what comes next.
+func (j Load) once(ctx, waiting context.Context, lock lockFunc, name string, d *Done) error {
+	if !j.Plain {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(waiting, patience)
+		defer cancel()
+	}
+	start := time.Now()
+	h, err := lock(waiting, name)
+	locked := time.Now()
+	d.Waits = append(d.Waits, locked.Sub(start))
+	if err != nil {
+		return err
+	}
+	time.Sleep(j.Hold)
+	if !j.Plain {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	unlocks := time.Now()
+	err = h.Unlock(ctx)
+	d.Holds, d.Unlocks = append(d.Holds, unlocks.Sub(locked)), append(d.Unlocks, time.Since(unlocks))
+	return err
+}
+
+// load has a load's goroutines work in this process, with the locks of a contender. A load that does not say how
+// many goroutines it has, has as many as the parameter says.
+func (e *Env) load(ctx context.Context, l Locker, j Load) (d Done, _ Metrics, err error) {
+	j.Goroutines, j.Span = cmp.Or(j.Goroutines, e.Param), e.span(j.Span)
+	for _, mode := range []Mode{Read, Write} {
+		if err := pair(ctx, e.Contender.lockIn(l, mode), "loads the scripts")(); err != nil {
+			return d, nil, err
+		}
+	}
+	usage, err := e.usage(ctx, func() (err error) {
+		d, err = j.do(ctx, e.Contender, l, 0)
+		return err
+	})
+	return d, d.metrics(usage), err
+}
+
+// together measures a load.
+func together(j Load) measured {
+	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+		_, m, err := e.load(ctx, l, j)
+		return m, err
+	}
+}
+
+// shared has goroutines want one name, most of them for reading. A mutex would let in one after the other, so
+// that its users would rather lock parts: a contender without a read mode has 1,000 names.
+func shared(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+	j := Load{Goroutines: 16, Reads: 100 - e.Param, Span: time.Second}
+	if !e.Contender.Reads {
+		j.To = 1000
+	}
+	_, m, err := e.load(ctx, l, j)
+	return m, err
+}
+
+// readerAmongWriters measures how long a reader waits where writers never cease.
+func readerAmongWriters(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+	var writers, reader Done
+	var group errgroup.Group
+	group.Go(func() (err error) {
+		writers, _, err = e.load(ctx, l, Load{Goroutines: 8, Hold: 2 * time.Millisecond, Span: 2 * time.Second})
+		return err
+	})
+	group.Go(func() (err error) {
+		reader, _, err = e.load(ctx, l, Load{Goroutines: 1, Reads: 100, Pause: 5 * time.Millisecond,
+			Span: 2 * time.Second})
+		return err
+	})
+	err := group.Wait()
+	waits := inMillis(reader.Waits)
+	return Metrics{
+		ReaderWait:  median(waits),
+		ReaderP95:   quantile(waits, 0.95),
+		LongestWait: quantile(waits, 1),
+		HoldTime:    median(inMillis(writers.Holds)),
+	}, err
+}
+
+// frozen measures what it costs that as many servers are stopped as a quorum can do without. The same
+// goroutines, on names of their own, work while all servers are well; from the moment on when some are
+// stopped; and over a quorum of which those never were there.
+func frozen(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
+	stopped := e.Servers[:len(e.Servers)/2]
+	calls := func(l Locker) (took []float64, rate float64, err error) {
+		j := Load{Goroutines: 64, Draw: own, Plain: true, Span: e.span(1500 * time.Millisecond)}
+		d, err := j.do(ctx, e.Contender, l, 0)
+		return inMillis(slices.Concat(d.Waits, d.Unlocks)), d.rate(), err
+	}
+	well, wellRate, err := calls(l)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range stopped {
+		if err := s.Freeze(); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, s.Thaw()) }()
+	}
+	without, rate, err := calls(l)
+	if err != nil {
+		return nil, err
+	}
+	few, err := e.Open(ctx, func(o *Options) {
+		for i := range stopped {
+			o.Addrs[i] = fmt.Sprint("127.0.0.1:", 1+i) // nobody listens there
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer closing(few, &err)
+	alone, aloneRate, err := calls(few)
+	p99, aloneP99 := quantile(without, 0.99), quantile(alone, 0.99)
+	return Metrics{
+		Rate: rate, AgainstWell: rate / wellRate, AgainstFew: rate / aloneRate,
+		CallP50: median(without), CallP99: p99, CallMax: quantile(without, 1),
+		WellP99: quantile(well, 0.99), FewP99: aloneP99, P99AgainstFew: p99 / aloneP99,
+	}, err
+}
