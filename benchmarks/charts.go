@@ -80,8 +80,8 @@ func allCharts() []*chart {
 	return append(all, charts...)
 }
 
-// drawCharts writes an SVG of every chart for which there are figures to dir, and returns these charts as pictures
-// of performance.md.
+// drawCharts writes an SVG of every chart for which there are figures to dir, and returns these charts as
+// pictures of performance.md.
 func drawCharts(r *Results, dir string) (map[*chart]string, error) {
 	plot.DefaultFont, plotter.DefaultFont = chartFont, chartFont
 	done := make(map[*chart]string)

@@ -221,8 +221,8 @@ func (j Load) once(ctx, waiting context.Context, lock lockFunc, name string, d *
 	return err
 }
 
-// load has a load's goroutines work in this process, with the locks of a contender. A load that does not say how
-// many goroutines it has, has as many as the parameter says.
+// load has a load's goroutines work in this process. A load that does not say how many they are has as many as
+// the parameter says.
 func (e *Env) load(ctx context.Context, l Locker, j Load) (d Done, _ Metrics, err error) {
 	j.Goroutines, j.Span = cmp.Or(j.Goroutines, e.Param), e.span(j.Span)
 	for _, mode := range []Mode{Read, Write} {

@@ -24,7 +24,8 @@ const (
 
 // playRole does what this process was started for, if it was started by startChild, and ends it.
 func playRole() {
-	for role, is := range map[string]interface{ run() error }{relayerRole: &relayer{}, labourerRole: &labourer{}} {
+	roles := map[string]interface{ run() error }{relayerRole: &relayer{}, labourerRole: &labourer{}}
+	for role, is := range roles {
 		if text, ok := os.LookupEnv(role); ok {
 			exit(errors.Join(json.Unmarshal([]byte(text), is), is.run()))
 		}
@@ -76,8 +77,8 @@ func (c *child) Stop() {
 	_ = c.cmd.Wait()
 }
 
-// A labourer is a process that has a contender of its own, and does loads: processes that share locks are what
-// a distributed lock is for.
+// A labourer is a process that has a contender of its own, and does loads: processes that share locks are
+// what a distributed lock is for.
 type labourer struct {
 	Contender string
 	Options   Options

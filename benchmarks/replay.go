@@ -107,8 +107,8 @@ func (t *tape) take() []*sent {
 	return taken
 }
 
-// serverTime measures what a pair costs the server when 256 arrive in one pipeline, of names that are the same
-// each time, or new.
+// serverTime measures what a pair costs the server when 256 arrive in one pipeline, of names that are the
+// same each time, or new.
 func serverTime(mode Mode, unused bool) func(context.Context, *Env) (Metrics, error) {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, unused)
@@ -121,7 +121,8 @@ func serverTime(mode Mode, unused bool) func(context.Context, *Env) (Metrics, er
 
 // recordRounds has the contender lock n names at a time and then unlock them, a number of times over, and
 // returns what it sends for that: in turns what locks and what unlocks.
-func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, unused bool) (_ [][]*sent, err error) {
+func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, unused bool) (pipelines [][]*sent,
+	err error) {
 	t := &tape{names: e.Contender.Commands}
 	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
 	if err != nil {
@@ -133,7 +134,6 @@ func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, unused 
 		return nil, err
 	}
 	t.take()
-	var pipelines [][]*sent
 	for range rounds {
 		holds, err := holdAll(ctx, n, func(i int) (Hold, error) {
 			if unused {

@@ -141,8 +141,8 @@ func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
 	return usualLease, d
 }
 
-// watch returns what the servers and this process do for a while, as if the lease were 30 s. Of several servers,
-// the home is the one that is asked most.
+// watch returns what the servers and this process do for a while, as if the lease were 30 s. Of several
+// servers, the home is the one that is asked most.
 func (e *Env) watch(ctx context.Context, lease, window time.Duration) (Metrics, error) {
 	before := processCPU()
 	each, err := e.usages(ctx, func() error {
