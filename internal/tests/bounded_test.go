@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,106 +23,13 @@ const bound = 6 * time.Second
 // readTimeouts are the read timeouts that clients have: the client's default, none, and a long one.
 var readTimeouts = map[string]time.Duration{"default": 0, "none": -1, "long": 30 * time.Second}
 
-// A host can freeze: what it is sent is swallowed. It can go out of reach: then whoever dials it waits in
-// vain, too. And its connections can end.
-type host struct {
-	mu           sync.Mutex
-	frozen, gone bool
-	conns        []*hosted
-}
-
-// hosted is a connection to a host.
-type hosted struct {
-	net.Conn
-	host *host
-	over atomic.Bool
-}
-
-// dialTimeout is for how long clients try to dial by default.
-const dialTimeout = 5 * time.Second
-
-func (h *host) into(o *redis.Options) {
-	dial := o.Dialer
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if _, gone := h.state(); gone {
-			timeout := time.NewTimer(dialTimeout)
-			defer timeout.Stop()
-			select {
-			case <-ctx.Done():
-			case <-timeout.C:
-			}
-			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ETIMEDOUT}
-		}
-		c, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		conn := &hosted{Conn: c, host: h}
-		h.conns = append(h.conns, conn)
-		return conn, nil
-	}
-}
-
-func (h *host) state() (frozen, gone bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.frozen, h.gone
-}
-
-// set freezes the host, has it go, or brings it back.
-func (h *host) set(frozen, gone bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.frozen, h.gone = frozen, gone
-}
-
-// endConns ends the connections.
-func (h *host) endConns() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range h.conns {
-		c.over.Store(true)
-		_ = c.Close()
-	}
-	h.conns = nil
-}
-
-func (c *hosted) Write(b []byte) (int, error) {
-	if frozen, gone := c.host.state(); frozen || gone {
-		return len(b), nil
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *hosted) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err != nil && c.over.Load() {
-		err = io.EOF
-	}
-	return n, err
-}
-
-// The client sets deadlines also on a connection that has ended.
-func (c *hosted) SetDeadline(t time.Time) error      { return c.ignore(c.Conn.SetDeadline(t)) }
-func (c *hosted) SetReadDeadline(t time.Time) error  { return c.ignore(c.Conn.SetReadDeadline(t)) }
-func (c *hosted) SetWriteDeadline(t time.Time) error { return c.ignore(c.Conn.SetWriteDeadline(t)) }
-
-func (c *hosted) ignore(err error) error {
-	if c.over.Load() {
-		return nil
-	}
-	return err
-}
-
 // outages are the ways in which a server stops to answer.
-var outages = map[string]func(*host){
-	"frozen":       func(h *host) { h.set(true, false) },
-	"out of reach": func(h *host) { h.set(false, true) },
-	"cut off": func(h *host) {
-		h.set(false, true)
-		h.endConns()
+var outages = map[string]func(*wire){
+	"frozen":       (*wire).freeze,
+	"out of reach": func(w *wire) { w.set(gone) },
+	"cut off": func(w *wire) {
+		w.set(gone)
+		w.endConns()
 	},
 }
 
@@ -132,13 +37,13 @@ var outages = map[string]func(*host){
 // an error.
 func (w *world) underOutage(outage string, readTimeout time.Duration) (rw *rwlock.RWLock, begin, end func()) {
 	w.Helper()
-	h := &host{}
-	rw = w.newLockWith(readTimeout, h.into)
+	wire := &wire{}
+	rw = w.newLockWith(readTimeout, wire.into)
 	w.Cleanup(func() {
-		h.set(false, false)
-		h.endConns() // on which someone may wait for ever
+		wire.mend()
+		wire.endConns() // on which someone may wait for ever
 	})
-	return rw, func() { outages[outage](h) }, func() { h.set(false, false) }
+	return rw, func() { outages[outage](wire) }, wire.mend
 }
 
 // newLockWith returns an RWLock over a client with that read timeout. It need not close without an error.
@@ -172,104 +77,131 @@ func eachOutage(t *testing.T, fn func(w *world, rw *rwlock.RWLock, begin, end fu
 // returnsIn ends the test if fn has not returned after d.
 func (w *world) returnsIn(d time.Duration, what string, fn func()) {
 	w.Helper()
-	start, done := time.Now(), make(chan struct{})
-	go func() {
-		defer close(done)
-		fn()
-	}()
+	done := w.start(func() error { fn(); return nil })
 	select {
-	case <-done:
+	case <-done.done:
 	case <-time.After(d):
-		w.Fatalf("%s has not returned after %v", what, time.Since(start))
+		w.Fatalf("%s has not returned after %v", what, d)
 	}
 }
 
-// Close returns in bounded time on a server that does not answer, in whatever state it finds the RWLock, and
-// so do the calls that were in flight, with an error.
+// Close returns in bounded time on a server that does not answer, in whatever state it finds the RWLock; the
+// lock calls that were in flight end at once with ErrClosed, and other calls with it. Shutdown returns at
+// once when nothing is held, though the server does not answer: neither what has become of lost holds and of
+// calls that failed matters, nor, for longer than Close waits or ctx lasts, a release that has no answer.
 func TestCloseIsBoundedInEveryState(t *testing.T) {
 	t.Parallel()
-	states := map[string]func(w *world, rw *rwlock.RWLock, begin func()) []*call{
-		"never used": func(_ *world, _ *rwlock.RWLock, begin func()) []*call {
+	type inFlight struct{ locks, releases []*call }
+	const (
+		holds    = iota // which Shutdown would wait for
+		holdsNot        // anything
+		releases        // what may not be released, or withdrawn: Close and Shutdown say so
+	)
+	states := map[string]struct {
+		kind  int
+		build func(w *world, rw *rwlock.RWLock, begin func()) inFlight
+	}{
+		"never used": {holdsNot, func(_ *world, _ *rwlock.RWLock, begin func()) (calls inFlight) {
 			begin()
-			return nil
-		},
-		"used": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+			return calls
+		}},
+		"used": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			w.haveWaited(rw)
 			unlock(w, take(w, newOwner(), rw, write, "n"), take(w, newOwner(), rw, read, "r"))
 			begin()
-			return nil
-		},
-		"held": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+			return calls
+		}},
+		"held": {holds, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			h := take(w, newOwner(), rw, write, "n")
 			take(w, h.Context(), rw, write, "n")
 			take(w, newOwner(), rw, read, "r")
 			begin()
-			return nil
-		},
-		"waiting": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+			return calls
+		}},
+		"waiting": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			take(w, newOwner(), w.newLock(), write, "n")
-			calls := []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")}
+			calls.locks = []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")}
 			begin()
 			return calls
-		},
-		"somebody has waited": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
-			w.haveWaited(rw)
+		}},
+		"lock calls in flight": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			begin()
-			return nil
-		},
-		"lock calls under way": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
-			begin()
-			var calls []*call
 			for i := range 10 {
-				calls = append(calls, w.launch(newOwner(), rw, bothModes[i%2], fmt.Sprint(i)))
+				calls.locks = append(calls.locks, w.launch(newOwner(), rw, bothModes[i%2], fmt.Sprint(i)))
 			}
 			time.Sleep(time.Second)
 			return calls
-		},
-		"lock calls given up": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+		}},
+		"lock calls given up": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			begin()
-			_, err := rw.Lock(newOwner(), "n", rwlock.MaxWait(time.Second))
-			require.Error(w, err)
-			return nil
-		},
-		"releases under way": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+			require.Error(w, errOf(rw.Lock(newOwner(), "n", rwlock.MaxWait(time.Second))))
+			return calls
+		}},
+		"releases in flight": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			w.haveWaited(rw)
 			a, b := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, read, "b")
 			begin()
-			calls := []*call{{w: w, done: make(chan struct{})}}
-			go func() {
-				defer close(calls[0].done)
-				calls[0].err = a.Unlock(context.Background())
-			}()
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			require.Error(w, b.Unlock(ctx))
+			calls.releases = []*call{w.start(func() error { return a.Unlock(context.Background()) })}
+			require.ErrorIs(w, b.Unlock(lasting(w, time.Second)), context.DeadlineExceeded)
 			return calls
-		},
-		"renewals under way": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+		}},
+		"a release given up": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			h := take(w, newOwner(), rw, write, "n", rwlock.Lease(quiet))
+			begin()
+			w.returnsIn(bound, "Unlock", func() { require.Error(w, h.Unlock(context.Background())) })
+			return calls
+		}},
+		"renewals in flight": {holds, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			w.haveWaited(rw)
 			take(w, newOwner(), rw, write, "n")
 			take(w, newOwner(), rw, read, "r")
 			begin()
 			time.Sleep(w.lease * 2 / 5)
-			return nil
-		},
-		"lost": func(w *world, rw *rwlock.RWLock, begin func()) []*call {
+			return calls
+		}},
+		"lost": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			w.haveWaited(rw)
-			h := take(w, newOwner(), rw, write, "n")
+			h, other := take(w, newOwner(), rw, write, "n"), take(w, newOwner(), rw, write, "m")
 			begin()
-			w.lostWhen(h)
-			return nil
-		},
+			w.isLost(h)
+			w.lostWhen(other)
+			return calls
+		}},
 	}
-	for name, build := range states {
+	for name, state := range states {
 		t.Run(name, func(t *testing.T) {
 			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
-				calls := build(w, rw, begin)
-				w.returnsIn(bound, "Close", func() { _ = rw.Close() })
-				for _, c := range calls {
-					w.returnsIn(bound, "a call", func() { <-c.done })
+				calls := state.build(w, rw, begin)
+				closed := w.start(rw.Close)
+				for _, c := range calls.locks {
+					w.returnsIn(time.Second, "a lock call", func() { <-c.done })
+					require.ErrorIs(w, c.err, rwlock.ErrClosed)
+				}
+				w.returnsIn(bound, "Close", func() { <-closed.done })
+				if state.kind == releases {
+					require.Error(w, closed.err)
+				}
+				for _, c := range calls.releases {
+					w.returnsIn(time.Second, "Unlock", func() { <-c.done })
 					require.Error(w, c.err)
 				}
+			})
+			if state.kind == holds {
+				return
+			}
+			t.Run("shutdown", func(t *testing.T) {
+				eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+					state.build(w, rw, begin)
+					start := time.Now()
+					err := rw.Shutdown(lasting(w, 3*time.Second))
+					if state.kind == releases {
+						requireError(w, err, context.DeadlineExceeded, "end with their leases")
+						w.within(4*time.Second, start, time.Now())
+					} else {
+						require.NoError(w, err)
+						w.within(time.Second, start, time.Now())
+					}
+				})
 			})
 		})
 	}
@@ -303,43 +235,8 @@ func TestCloseIsBoundedOnAFrozenServer(t *testing.T) {
 	}
 }
 
-// Unlock returns in bounded time on a server that does not answer, whatever its context and the client's read
-// timeout.
-func TestUnlockIsBoundedWhateverItsContext(t *testing.T) {
-	t.Parallel()
-	for name, newContext := range map[string]func() (context.Context, context.CancelFunc){
-		"background": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
-		"long": func() (context.Context, context.CancelFunc) {
-			return context.WithTimeout(context.Background(), time.Hour)
-		},
-		"done": func() (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(context.Background())
-			cancel()
-			return ctx, cancel
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
-				ctx, cancel := newContext()
-				defer cancel()
-				var holds []*rwlock.Hold
-				for _, mode := range bothModes {
-					outer := take(w, newOwner(), rw, mode, mode.String())
-					holds = append(holds, take(w, outer.Context(), rw, mode, mode.String()), outer)
-				}
-				begin()
-				for _, h := range holds {
-					var err error
-					w.returnsIn(bound, "Unlock", func() { err = h.Unlock(ctx) })
-					require.Error(w, err)
-				}
-			})
-		})
-	}
-}
-
 // Without a limit of its own, a lock call is tried again for a lease on a server that does not answer, and
-// then fails.
+// then fails with what the client said last.
 func TestLockCallIsBoundedByALease(t *testing.T) {
 	t.Parallel()
 	for name, used := range map[string]bool{"fresh": false, "used": true} {
@@ -358,59 +255,43 @@ func TestLockCallIsBoundedByALease(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A lock call that found no server for a lease says what the client said last.
-func TestLockCallSaysWhyThereIsNoServer(t *testing.T) {
-	bubbled(t, func(w *world) {
-		h := &host{}
-		h.set(false, true)
-		rw := w.newLockWith(0, h.into, func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
-		for _, mode := range bothModes {
-			start := time.Now()
-			_, err := acquire(newOwner(), rw, mode, "n")
-			require.ErrorIs(w, err, syscall.ETIMEDOUT)
-			require.ErrorContains(w, err, `lock "n"`)
-			require.GreaterOrEqual(w, time.Since(start), w.lease/2, "was not tried again")
-			w.within(w.lease+time.Second, start, time.Now())
-		}
+	t.Run("what the client says", func(t *testing.T) {
+		bubbled(t, func(w *world) {
+			rw := w.newLockWith(0, (&wire{state: gone}).into, withoutRetries)
+			for _, mode := range bothModes {
+				start := time.Now()
+				requireError(w, errOf(acquire(newOwner(), rw, mode, "n")), syscall.ETIMEDOUT, `lock "n"`)
+				require.GreaterOrEqual(w, time.Since(start), w.lease/2, "was not tried again")
+				w.within(w.lease+time.Second, start, time.Now())
+			}
+		})
 	})
 }
 
 // A call that ends while nobody has answered says so, with what the client said last.
 func TestUnansweredCallSaysSo(t *testing.T) {
-	outages := map[string]func(w *world) (rw *rwlock.RWLock, begin func(), cause string){
-		"frozen": func(w *world) (*rwlock.RWLock, func(), string) {
-			rw, begin, _ := w.underOutage("frozen", 0)
-			return rw, begin, ""
-		},
-		"cut off": func(w *world) (*rwlock.RWLock, func(), string) {
-			rw, plug := w.newMortal()
-			return rw, plug.pull, "the plug is pulled|closed pipe" // of a new connection, or of one that was there
-		},
-	}
 	t.Parallel()
-	for name, outage := range outages {
-		t.Run(name, func(t *testing.T) {
+	for outage, cause := range map[string]string{
+		"frozen": "", "cut": errCut.Error() + "|EOF|closed pipe", // of a new connection, or of one that was there
+	} {
+		t.Run(outage, func(t *testing.T) {
 			t.Parallel()
 			inBubble(t, func(w *world) {
-				rw, begin, cause := outage(w)
+				rw, wire := w.newMortal()
 				held := take(w, newOwner(), rw, write, "held")
 				again := rwlock.WithOwner(context.Background(), held.Owner())
-				begin()
-				for name, call := range map[string]func() error{
-					"Lock": func() error { return errOf(rw.Lock(aSecond(w), "n")) },
-					"RLock": func() error {
-						return errOf(
-							rw.RLock(newOwner(), "n", rwlock.MaxWait(time.Second)))
-					},
-					"Lock, which re-enters": func() error {
-						return errOf(
-							rw.Lock(again, "held", rwlock.MaxWait(time.Second)))
-					},
-					"Extend": func() error { return held.Extend(aSecond(w), time.Hour) },
+				if cause == "" {
+					wire.freeze()
+				} else {
+					wire.cut()
+				}
+				brief := rwlock.MaxWait(time.Second)
+				for name, err := range map[string]error{
+					"Lock":                  errOf(rw.Lock(lasting(w, time.Second), "n")),
+					"RLock":                 errOf(rw.RLock(newOwner(), "n", brief)),
+					"Lock, which re-enters": errOf(rw.Lock(again, "held", brief)),
+					"Extend":                held.Extend(lasting(w, time.Second), time.Hour),
 				} {
-					err := call()
 					require.ErrorIs(w, err, context.DeadlineExceeded, name)
 					require.ErrorContains(w, err, "after 1s: the server has not answered", name)
 					require.Regexp(w, cause, err.Error(), name)
@@ -420,7 +301,8 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 					return // what is not tried again fails with the client's error
 				}
 				for name, err := range map[string]error{
-					"Inspect": errOf(rw.Inspect(aSecond(w), "n")), "ForceUnlock": rw.ForceUnlock(aSecond(w), "n"),
+					"Inspect":     errOf(rw.Inspect(lasting(w, time.Second), "n")),
+					"ForceUnlock": rw.ForceUnlock(lasting(w, time.Second), "n"),
 				} {
 					require.ErrorIs(w, err, context.DeadlineExceeded, name)
 					require.ErrorContains(w, err, ": the server has not answered", name)
@@ -430,21 +312,13 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 	}
 }
 
-// aSecond returns a context that ends after a second.
-func aSecond(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // A lock call outlasts an outage that ends before its context, its MaxWait or, without either, one lease.
 func TestLockCallOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	for outage := range outages {
 		t.Run(outage, func(t *testing.T) {
 			bubbled(t, func(w *world) {
-				long, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-				defer cancel()
+				long := lasting(w, 10*time.Minute)
 				for _, mode := range bothModes {
 					for _, c := range []struct {
 						ctx  context.Context
@@ -478,54 +352,6 @@ func TestTryFailsSoonWithoutAServer(t *testing.T) {
 			require.Error(w, err)
 			require.NotErrorIs(w, err, rwlock.ErrLocked)
 		}
-	})
-}
-
-// Close ends the lock calls and releases that wait for a server that does not answer, though nothing else
-// does.
-func TestCloseEndsCallsThatWaitForTheServer(t *testing.T) {
-	eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
-		h := take(w, newOwner(), rw, write, "held")
-		begin()
-		calls := []*call{w.launch(newOwner(), rw, write, "n"), w.launch(newOwner(), rw, read, "r")}
-		released := make(chan struct{})
-		go func() {
-			defer close(released)
-			_ = h.Unlock(context.Background())
-		}()
-		time.Sleep(time.Second)
-
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			_ = rw.Close()
-		}()
-		for _, c := range calls {
-			w.returnsIn(time.Second, "a lock call", func() { <-c.done })
-			require.ErrorIs(w, c.err, rwlock.ErrClosed)
-		}
-		w.returnsIn(bound, "Close", func() { <-closed })
-		w.returnsIn(time.Second, "Unlock", func() { <-released })
-	})
-}
-
-// Where no server was ever there, nothing can have been left behind: Close after calls that failed is quick,
-// and has nothing to report.
-func TestCloseAfterFailedCallsOnADeadServer(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw, plug := w.newMortal()
-		plug.pull()
-		for _, mode := range bothModes {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-			defer cancel()
-			_, err := acquire(ctx, rw, mode, "n")
-			require.Error(w, err)
-			_, err = try(soon(w), rw, mode, "n")
-			require.Error(w, err)
-		}
-		start := time.Now()
-		require.NoError(w, rw.Close())
-		require.Less(w, time.Since(start), 2*time.Second)
 	})
 }
 
@@ -602,25 +428,6 @@ func raceCancel(a, b *rwlock.RWLock, modes [2]rwlock.Mode, name string) error {
 	}
 }
 
-// A call whose context ended before it was granted the lock returns the context's error, and the lock goes
-// on.
-func TestContextThatEndedBeforeTheGrant(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		rw := w.newLock()
-		for i := range 100 {
-			h := take(w, newOwner(), rw, write, "n")
-			ctx, cancel := context.WithCancel(newOwner())
-			waiting := w.enqueue(ctx, rw, bothModes[i%2], "n")
-			cancel()
-			unlock(w, h)
-			_, err := waiting.wait()
-			require.ErrorIs(w, err, context.Canceled)
-		}
-		waitFree(w, rw, "n")
-	})
-}
-
 // Many calls that give up together, while the lock is released, all return an error that says why, and leave
 // nothing behind: the lock goes to whoever waits on.
 func TestManyGiveUpTogether(t *testing.T) {
@@ -662,30 +469,38 @@ func TestManyGiveUpTogether(t *testing.T) {
 	})
 }
 
-// A drowsy context has its user notice its end late.
-type drowsy struct{ context.Context }
-
-func (drowsy) Done() <-chan struct{} { return nil }
-
-// So it is if the goroutine of the call runs only after the grant.
+// A call whose context ended before it was granted the lock returns the context's error, though its goroutine
+// learns of that only after the grant, and the lock goes on.
 func TestEndOfTheContextIsNoticedAfterTheGrant(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
-		for _, mode := range bothModes {
-			h := take(w, newOwner(), rw, write, "n")
-			ctx, cancel := context.WithCancelCause(newOwner())
-			waiting := w.enqueue(drowsy{ctx}, rw, mode, "n")
-			cause := errors.New("the cause")
-			cancel(cause)
-			unlock(w, h)
-			_, err := waiting.wait()
-			require.ErrorIs(w, err, context.Canceled)
-			require.ErrorIs(w, err, cause)
-			requireNotBlocked(w.T, err)
-			waitFree(w, rw, "n")
+		cause := errors.New("the cause")
+		for i := range 20 {
+			for _, late := range []bool{false, true} {
+				h := take(w, newOwner(), rw, write, "n")
+				ctx, cancel := context.WithCancelCause(newOwner())
+				calls := ctx
+				if late {
+					calls = lateContext{ctx}
+				}
+				waiting := w.enqueue(calls, rw, bothModes[i%2], "n")
+				cancel(cause)
+				unlock(w, h)
+				_, err := waiting.wait()
+				requireError(w, err, context.Canceled, cause)
+				if late {
+					requireNotBlocked(w.T, err)
+				}
+				waitFree(w, rw, "n")
+			}
 		}
 	})
 }
+
+// A lateContext has its user notice its end late.
+type lateContext struct{ context.Context }
+
+func (lateContext) Done() <-chan struct{} { return nil }
 
 // A call whose context is done already returns its error, and asks the server nothing.
 func TestDoneContext(t *testing.T) {
@@ -697,17 +512,11 @@ func TestDoneContext(t *testing.T) {
 		cancel(cause)
 		expired, cancelExpired := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 		defer cancelExpired()
-		for ctx, want := range map[context.Context]error{cancelled: context.Canceled,
-			expired: context.DeadlineExceeded} {
-			for _, err := range []error{
-				errOf(rw.Lock(ctx, "n")), errOf(rw.RLock(ctx, "n")), errOf(rw.TryLock(ctx, "n")),
-				errOf(rw.TryRLock(ctx, "n")),
-				rw.WithLock(ctx, "n", nil), rw.WithRLock(ctx, "n", nil), errOf(rw.Inspect(ctx, "n")),
-				rw.ForceUnlock(ctx, "n"),
-			} {
-				require.ErrorIs(w, err, want)
-				require.ErrorContains(w, err, `"n"`)
-			}
+		for name, call := range everyCall {
+			require.ErrorIs(w, call(expired, rw), context.DeadlineExceeded, name)
+			err := call(cancelled, rw)
+			require.ErrorIs(w, err, context.Canceled, name)
+			require.ErrorContains(w, err, `"n"`, name)
 		}
 		require.ErrorIs(w, errOf(rw.Lock(cancelled, "n")), cause)
 		require.Zero(w, sent.Load())
@@ -715,70 +524,49 @@ func TestDoneContext(t *testing.T) {
 }
 
 // Whatever ends a wait, the error matches it, comes at once, and leaves nothing behind; the next call gets
-// the lock.
+// the lock. MaxWait bounds the wait alone: neither the hold nor its context ends with it.
 func TestEndOfAWait(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, u := w.newLock(), w.lease/10
 		cause := errors.New("the cause")
-		for _, mode := range []rwlock.Mode{read, write} {
+		ends := func(cancel func()) func() { return func() { time.AfterFunc(u, cancel) } }
+		for _, mode := range bothModes {
 			for _, c := range []struct {
 				name string
 				want error
-				ctx  func() (context.Context, context.CancelFunc)
+				ctx  func() (ctx context.Context, launched func())
 				opts []rwlock.LockOption
 			}{
-				{"MaxWait", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) {
-					return newOwner(), func() {}
+				{"MaxWait", context.DeadlineExceeded, func() (context.Context, func()) {
+					return lasting(w, time.Hour), func() {}
 				}, []rwlock.LockOption{rwlock.MaxWait(u)}},
-				{"deadline", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) {
-					return context.WithTimeout(newOwner(), u)
+				{"deadline", context.DeadlineExceeded, func() (context.Context, func()) {
+					return lasting(w, u), func() {}
 				}, nil},
-				{"cancel", context.Canceled, func() (context.Context, context.CancelFunc) {
+				{"cancel", context.Canceled, func() (context.Context, func()) {
 					ctx, cancel := context.WithCancel(newOwner())
-					return ctx, context.CancelFunc(func() { time.AfterFunc(u, cancel) })
+					return ctx, ends(cancel)
 				}, nil},
-				{"cause", cause, func() (context.Context, context.CancelFunc) {
+				{"cause", cause, func() (context.Context, func()) {
 					ctx, cancel := context.WithCancelCause(newOwner())
-					return ctx, func() { time.AfterFunc(u, func() { cancel(cause) }) }
+					return ctx, ends(func() { cancel(cause) })
 				}, nil},
-				{"MaxWait before deadline", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) {
-					return context.WithTimeout(newOwner(), time.Hour)
-				}, []rwlock.LockOption{rwlock.MaxWait(u)}},
 			} {
 				h := take(w, newOwner(), rw, write, "n")
-				ctx, cancel := c.ctx()
 				start := time.Now()
+				ctx, launched := c.ctx()
 				waiter := w.launch(ctx, rw, mode, "n", c.opts...)
-				if c.name == "cancel" || c.name == "cause" {
-					cancel()
-				}
-				_, err := waiter.wait()
-				require.ErrorIs(w, err, c.want, c.name)
+				launched()
+				require.ErrorIs(w, errOf(waiter.wait()), c.want, c.name)
 				w.within(u+w.prompt, start, waiter.at)
 				require.False(w, waiter.at.Before(start.Add(u)))
-				eventually(w, func() bool { return len(inspect(w, rw, "n").Waiters) == 0 }, "nothing left of %s", c.name)
+				waitQueued(w, rw, "n", 0)
 				unlock(w, h)
-				if c.want != cause {
-					cancel()
-				}
 				waitFree(w, rw, "n")
 			}
-		}
-	})
-}
-
-// MaxWait bounds the wait alone: neither the hold nor its context ends with it.
-func TestMaxWaitDoesNotBoundTheHold(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		for _, mode := range []rwlock.Mode{read, write} {
-			var h *rwlock.Hold
-			eventually(w, func() bool { // the first time, unless the machine is busy
-				var err error
-				h, err = acquire(newOwner(), rw, mode, "n", rwlock.MaxWait(100*time.Millisecond))
-				return err == nil
-			}, "the lock")
-			time.Sleep(150*time.Millisecond + w.while)
+			waiting := w.launch(newOwner(), rw, mode, "n", rwlock.MaxWait(w.lease))
+			h := waiting.granted()
+			time.Sleep(w.lease + w.while)
 			require.NoError(w, h.Context().Err())
 			unlock(w, h)
 		}
@@ -790,32 +578,47 @@ func TestBadOptions(t *testing.T) {
 	everywhere(t, func(w *world) {
 		c, sent := w.dial(), &counter{}
 		const century = 100 * 365 * 24 * time.Hour
-		for text, opt := range map[string]rwlock.Option{
-			"lease 99ms": rwlock.WithLease(99 * time.Millisecond), "lease 0s": rwlock.WithLease(0),
-			"lease -1s":                 rwlock.WithLease(-time.Second),
-			"lease " + century.String(): rwlock.WithLease(century), "prefix": rwlock.WithPrefix(""), "nil option": nil,
+		for text, opts := range map[string][]rwlock.Option{
+			"nil option": {nil}, "prefix": {rwlock.WithPrefix("")}, "the tracer is nil": {rwlock.WithTracer(nil)},
+			"the monitor is nil":  {rwlock.WithMonitor(nil)},
+			"the observer is nil": {rwlock.WithObserver(nil), rwlock.WithObserver(rwlock.ObserverFunc(nil))},
+			"lease ": {rwlock.WithLease(99 * time.Millisecond), rwlock.WithLease(0), rwlock.WithLease(-time.Second),
+				rwlock.WithLease(century)},
+			"the label is empty": {rwlock.WithLabel("")}, "257 bytes": {rwlock.WithLabel(strings.Repeat("x", 257))},
+			"not printable": {rwlock.WithLabel("a\nb"), rwlock.WithLabel("\x1b[2J")}, "UTF-8": {rwlock.WithLabel("\xff")},
 		} {
-			rw, err := rwlock.New(c, opt)
-			require.Nil(w, rw)
-			require.ErrorContains(w, err, "rwlock: new: ")
-			require.ErrorContains(w, err, text)
+			for _, opt := range opts {
+				rw, err := rwlock.New(c, opt)
+				require.Nil(w, rw)
+				requireError(w, err, "rwlock: new: ", text)
+			}
 		}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) },
-			rwlock.WithLease(100*time.Millisecond), rwlock.WithLogger(nil))
-		for text, opt := range map[string]rwlock.LockOption{
-			"lease 99ms": rwlock.Lease(99 * time.Millisecond), "lease 0s": rwlock.Lease(0),
-			"lease -1s":                 rwlock.Lease(-time.Second),
-			"lease " + century.String(): rwlock.Lease(century), "max wait 0s": rwlock.MaxWait(0),
-			"max wait -1s": rwlock.MaxWait(-time.Second), "nil option": nil,
-		} {
-			for _, mode := range []rwlock.Mode{read, write} {
+		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) }, rwlock.WithLogger(nil),
+			rwlock.WithLease(100*time.Millisecond), rwlock.WithLabel(strings.Repeat("🔒", 64)))
+		bad := map[string][]rwlock.LockOption{
+			"nil option": {nil}, "max wait 0s": {rwlock.MaxWait(0)}, "max wait -1s": {rwlock.MaxWait(-time.Second)},
+			"at least": {rwlock.AtLeast(0), rwlock.AtLeast(-1)},
+		}
+		for _, d := range []time.Duration{99 * time.Millisecond, 0, -time.Second, century} {
+			bad["lease "+d.String()] = []rwlock.LockOption{rwlock.Lease(d)}
+			bad["max hold "+d.String()] = []rwlock.LockOption{rwlock.MaxHold(d)}
+		}
+		refused := func(text string, opts ...rwlock.LockOption) {
+			for _, mode := range bothModes {
 				for _, lock := range []lockFunc{acquire, try} {
-					h, err := lock(newOwner(), rw, mode, "n", opt)
+					h, err := lock(newOwner(), rw, mode, "n", opts...)
 					require.Nil(w, h)
 					require.Regexp(w, `^rwlock: (try)?r?lock "n": .*`+text, err.Error())
 				}
 			}
 		}
+		for text, opts := range bad {
+			for _, opt := range opts {
+				refused(text, opt)
+			}
+		}
+		refused("at least", rwlock.AtLeast(time.Minute), rwlock.MaxHold(59*time.Second))
+		refused("at least", rwlock.NoRenew(), rwlock.Lease(time.Second), rwlock.AtLeast(2*time.Second))
 		require.Zero(w, sent.Load())
 	})
 }
@@ -828,8 +631,7 @@ func TestRingIsRefusedWhereverItIs(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
 	for _, c := range []redis.UniversalClient{ring, embedded{ring}, hidden{ring}, &hidden{hidden{ring}}} {
-		_, err := rwlock.New(c)
-		require.ErrorContains(t, err, "a ring is not supported", "%T", c)
+		require.ErrorContains(t, errOf(rwlock.New(c)), "a ring is not supported", "%T", c)
 	}
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
@@ -846,25 +648,24 @@ func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 	for _, outage := range []time.Duration{9 * time.Second, time.Minute} {
 		t.Run(outage.String(), func(t *testing.T) {
 			bubbled(t, func(w *world) {
-				rw, hole := w.overHole(rwlock.WithLease(5 * time.Second))
+				rw, wire := w.overWire(rwlock.WithLease(5 * time.Second))
 				other := w.newLock()
 				for _, mode := range bothModes {
 					outer := take(w, newOwner(), rw, mode, mode.String())
 					inner := take(w, outer.Context(), rw, mode, mode.String(), rwlock.Lease(quiet))
-					hole.open.Store(true)
+					wire.freeze()
 					start := time.Now()
 					var wg sync.WaitGroup
 					for _, h := range []*rwlock.Hold{inner, outer} {
 						wg.Go(func() {
-							ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-							defer cancel()
+							ctx := lasting(w, time.Second)
 							_ = h.Unlock(ctx) // may say that it goes on in the background
 						})
 						time.Sleep(time.Millisecond)
 					}
 					wg.Wait()
 					time.Sleep(time.Until(start.Add(outage)))
-					hole.open.Store(false)
+					wire.mend()
 					next := w.launch(newOwner(), other, write, mode.String())
 					unlock(w, next.granted())
 					w.within(30*time.Second, start.Add(outage), next.at)
@@ -874,17 +675,4 @@ func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Close says so if the server may keep a hold that could not be released, though Unlock was called for it.
-func TestCloseSaysWhatItCouldNotRelease(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw, begin, _ := w.underOutage("frozen", 0)
-		h := take(w, newOwner(), rw, write, "n", rwlock.Lease(quiet))
-		begin()
-		w.returnsIn(bound, "Unlock", func() { _ = h.Unlock(context.Background()) })
-		var err error
-		w.returnsIn(bound, "Close", func() { err = rw.Close() })
-		require.Error(w, err)
-	})
 }

@@ -54,8 +54,7 @@ func TestEverySortOfClient(t *testing.T) {
 		addr, config := testredis.StartTLS(t)
 		useAll(t, newLockOn(t, testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = config })), "a")
 		stranger := testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = &tls.Config{} })
-		_, err := newLockOn(t, stranger).TryLock(t.Context(), "a")
-		require.ErrorContains(t, err, "certificate")
+		require.ErrorContains(t, errOf(newLockOn(t, stranger).TryLock(t.Context(), "a")), "certificate")
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
@@ -117,8 +116,7 @@ func TestClusterWithTLS(t *testing.T) {
 	for i := range 6 {
 		useAll(t, rw, fmt.Sprint("name ", i))
 	}
-	_, err := open(&tls.Config{}).TryLock(t.Context(), "a")
-	require.ErrorContains(t, err, "certificate")
+	require.ErrorContains(t, errOf(open(&tls.Config{}).TryLock(t.Context(), "a")), "certificate")
 }
 
 // The first call ever of a client for a cluster is bounded by MaxWait and by its context, and a call for a
@@ -139,8 +137,7 @@ func TestFirstCallWithAFrozenNode(t *testing.T) {
 		}
 		for i := range 6 {
 			rw := open(2 * hang)
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
+			ctx := lasting(t, 100*time.Millisecond)
 			frozen := cluster.On(0, "frozen")
 			for what, first := range map[string]func() error{
 				"MaxWait": func() error {
@@ -221,8 +218,7 @@ func requireNothingDenied(t *testing.T, s *testredis.Server, user string) {
 // which something did: a call may fail for what another one, which was refused a right, has left undone.
 func useEverything(t *testing.T, rw, other *rwlock.RWLock, name string) (err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), hang)
-	defer cancel()
+	ctx := lasting(t, hang)
 	note := func(e error) { err = errors.Join(err, e) }
 	for i := range 12 { // some of the scripts' commands are for hashes with many slots
 		readers := make([]*rwlock.Hold, 3)
@@ -365,52 +361,33 @@ func TestRightsThatAreNeededOnACluster(t *testing.T) {
 	}
 }
 
-// onEach is a hook of a client that is called with each command before it is sent.
-type onEach func(cmd redis.Cmder)
-
-func (onEach) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (fn onEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		fn(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (fn onEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
+// onEach returns a hook that calls fn with each command before it is sent.
+func onEach(fn func(cmd redis.Cmder)) redis.Hook {
+	return sending(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
 		for _, cmd := range cmds {
 			fn(cmd)
 		}
-		return next(ctx, cmds)
-	}
+		return send()
+	})
 }
 
 // tenant gives a client a part of the keys: it is put in front of each key of a script, in the arguments
 // themselves.
-func tenant(prefix string) onEach {
-	return func(cmd redis.Cmder) {
+func tenant(prefix string) redis.Hook {
+	return onEach(func(cmd redis.Cmder) {
 		args := cmd.Args()
-		switch strings.ToLower(argument(args[0])) {
+		switch strings.ToLower(text(args[0])) {
 		case "set", "del", "mget": // of labels
-			args[1] = prefix + argument(args[1])
+			args[1] = prefix + text(args[1])
 		}
-		if len(args) < 3 || !strings.HasPrefix(strings.ToLower(argument(args[0])), "eval") {
+		if len(args) < 3 || !strings.HasPrefix(strings.ToLower(text(args[0])), "eval") {
 			return
 		}
-		n, _ := strconv.Atoi(argument(args[2]))
+		n, _ := strconv.Atoi(text(args[2]))
 		for i := range n {
-			args[3+i] = prefix + argument(args[3+i])
+			args[3+i] = prefix + text(args[3+i])
 		}
-	}
-}
-
-// argument returns an argument of a command as the server gets it.
-func argument(arg any) string {
-	if b, ok := arg.([]byte); ok {
-		return string(b)
-	}
-	return fmt.Sprint(arg)
+	})
 }
 
 // A hook that edits the arguments of a command edits each request once, though the server does not know its
@@ -439,8 +416,7 @@ func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
 		for _, mode := range bothModes {
 			forget()
 			h := take(w, newOwner(), a, mode, mode.String())
-			_, err := b.TryLock(newOwner(), mode.String())
-			require.ErrorIs(w, err, rwlock.ErrLocked)
+			require.ErrorIs(w, errOf(b.TryLock(newOwner(), mode.String())), rwlock.ErrLocked)
 			requireMine()
 			for _, call := range []func(){
 				func() { unlock(w, take(w, h.Context(), a, mode, mode.String())) },
@@ -515,13 +491,16 @@ func (g guarded) Done() <-chan struct{}        { return g.done }
 func (g guarded) AfterFunc(func()) func() bool { return func() bool { g.leave(); return true } }
 
 // brake is a hook that holds up what is sent about some locks.
-func brake(names string, hold func()) onEach {
-	return func(cmd redis.Cmder) {
-		if slices.ContainsFunc(cmd.Args(), func(arg any) bool { return strings.Contains(argument(arg), names) }) {
+func brake(names string, hold func()) redis.Hook {
+	return onEach(func(cmd redis.Cmder) {
+		if slices.ContainsFunc(cmd.Args(), func(arg any) bool { return strings.Contains(text(arg), names) }) {
 			hold()
 		}
-	}
+	})
 }
+
+// roles are what the test binary plays instead of running tests.
+var roles = map[string]func(){"stranger": playStranger, "crowd": playCrowd, "hoarder": playHoarder}
 
 // codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to
 // take that hold with.
@@ -648,8 +627,7 @@ func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 		for i := range 10 {
 			kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i)))
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		defer cancel()
+		ctx := lasting(w, 2*time.Minute)
 		var calls []*call
 		for i := range 30 {
 			calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write,
@@ -682,9 +660,7 @@ func confirms(t *testing.T, c redis.UniversalClient, n int, freeze, thaw func())
 		h := take(t, newOwner(), rw, mode, name)
 		unlock(t, take(t, h.Context(), rw, mode, name), h)
 		for _, call := range []lockFunc{acquire, try} {
-			_, err := call(ctx, more, mode, name)
-			require.ErrorIs(t, err, rwlock.ErrNotReplicated)
-			require.ErrorContains(t, err, "of")
+			requireError(t, errOf(call(ctx, more, mode, name)), rwlock.ErrNotReplicated, "of")
 			waitFree(t, plain, name)
 		}
 		h = take(t, newOwner(), plain, write, name)
@@ -697,8 +673,7 @@ func confirms(t *testing.T, c redis.UniversalClient, n int, freeze, thaw func())
 	_, err := rw.Lock(ctx, name, rwlock.MaxWait(300*time.Millisecond))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	few := newLockOn(t, c, rwlock.WithReplicas(n, 1500*time.Millisecond)) // more than one request waits
-	_, err = few.Lock(ctx, name)
-	require.ErrorIs(t, err, rwlock.ErrNotReplicated)
+	require.ErrorIs(t, errOf(few.Lock(ctx, name)), rwlock.ErrNotReplicated)
 	waiting := w.launch(newOwner(), rw, write, name)
 	thaw()
 	unlock(t, waiting.granted(), h)

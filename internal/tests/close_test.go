@@ -38,8 +38,7 @@ func TestClose(t *testing.T) {
 		require.NoError(w, rw.Close())
 		w.within(w.prompt, start, time.Now())
 		for _, c := range ended {
-			_, err := c.wait()
-			require.ErrorIs(w, err, rwlock.ErrClosed)
+			require.ErrorIs(w, errOf(c.wait()), rwlock.ErrClosed)
 			w.within(w.prompt, start, c.at)
 		}
 		for _, c := range follow {
@@ -54,50 +53,53 @@ func TestClose(t *testing.T) {
 		require.ErrorIs(w, short.Unlock(ctx), rwlock.ErrLost)
 
 		require.NoError(w, rw.Close())
-		for _, err := range []error{
-			errOf(rw.Lock(ctx, "n")), errOf(rw.RLock(ctx, "n")), errOf(rw.TryLock(ctx, "n")),
-			errOf(rw.TryRLock(ctx, "n")),
-			errOf(rw.Lock(owner, "w")), rw.WithLock(ctx, "n", nil), rw.WithRLock(ctx, "n", nil),
-			errOf(rw.Inspect(ctx, "n")), rw.ForceUnlock(ctx, "n"),
-		} {
-			require.ErrorIs(w, err, rwlock.ErrClosed)
-			require.ErrorContains(w, err, "rwlock: ")
+		require.ErrorIs(w, errOf(rw.Lock(owner, "w")), rwlock.ErrClosed)
+		for name, call := range everyCall {
+			require.ErrorIs(w, call(ctx, rw), rwlock.ErrClosed, name)
+			require.ErrorContains(w, call(ctx, rw), "rwlock: ", name)
 		}
+		require.Empty(w, rw.Snapshot().Holds)
+		require.Empty(w, rw.Snapshot().Waits)
 		unlock(w, foreign, follow[0].hold, follow[1].hold)
 		w.requireClean()
 	})
 }
 
-// Calls that race Close get the lock, which Close then releases, or ErrClosed; many may close at a time.
+// Calls that race Close or Shutdown get the lock, which Close then releases and Shutdown waits for, or
+// ErrClosed; many may close at a time. Nothing is lost, and nothing stays.
 func TestCloseRacesCalls(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
-		for range 10 {
+		for i := range 15 {
+			shutdown := i%3 == 0
 			rw := w.newLock()
 			var wg sync.WaitGroup
 			for i := range 20 {
 				wg.Go(func() {
 					for {
-						h, err := acquire(newOwner(), rw, []rwlock.Mode{read, write}[i%2], "n")
+						h, err := acquire(newOwner(), rw, bothModes[i%2], "n")
+						if err == nil && shutdown {
+							unlock(w, take(w, h.Context(), rw, read, "n"))
+							require.NoError(w, h.Context().Err())
+						}
 						if err == nil {
 							err = h.Unlock(context.Background())
 						}
 						if errors.Is(err, rwlock.ErrClosed) {
 							return
 						}
-						if err != nil {
-							w.Error(err)
-							return
-						}
+						require.NoError(w, err)
 						time.Sleep(10 * time.Microsecond)
 					}
 				})
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Duration(1+i%5) * time.Millisecond)
 			for range 3 {
 				wg.Go(func() {
-					if err := rw.Close(); err != nil {
-						w.Error(err)
+					if shutdown {
+						require.NoError(w, rw.Shutdown(context.Background()))
+					} else {
+						require.NoError(w, rw.Close())
 					}
 				})
 			}
@@ -125,8 +127,7 @@ func TestCloseWithRequestsInFlight(t *testing.T) {
 		require.NoError(t, onTheWay.WaitHit(t.Context()))
 		closed := make(chan error)
 		go func() { closed <- rw.Close() }()
-		_, err := waiter.wait()
-		require.ErrorIs(t, err, rwlock.ErrClosed)
+		require.ErrorIs(t, errOf(waiter.wait()), rwlock.ErrClosed)
 		close(gate)
 		require.NoError(t, <-closed)
 		require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrClosed)
@@ -165,53 +166,43 @@ func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
 }
 
 // A Close, or Shutdown, while another one is in flight returns when that does: the client may be closed then.
+// If the server cannot be reached, Close is bounded in time, and says so if it releases nothing; calls that
+// wait end at once.
 func TestSecondCloseWaitsForTheFirst(t *testing.T) {
 	bubbled(t, func(w *world) {
-		mortal, plug := w.newMortal()
-		take(w, newOwner(), mortal, write, "n")
-		plug.pull()
-		start := time.Now()
-		first := make(chan time.Duration, 1)
-		go func() {
-			if err := mortal.Close(); err == nil {
-				w.Error("nothing was released, and Close says nothing")
-			}
-			first <- time.Since(start)
-		}()
-		time.Sleep(time.Second)
-		require.NoError(w, mortal.Close())
-		second := time.Since(start)
-		require.Greater(w, second, time.Second)
-		require.Equal(w, <-first, second)
-		require.NoError(w, mortal.Shutdown(context.Background()))
-	})
-}
-
-// Close is bounded in time, and says so, if the server cannot be reached; calls that wait still end at once.
-func TestCloseWithoutServer(t *testing.T) {
-	bubbled(t, func(w *world) {
-		mortal, plug := w.newMortal()
+		mortal, wire := w.newMortal()
 		h := take(w, newOwner(), mortal, write, "n")
 		waiter := w.enqueue(newOwner(), mortal, write, "n")
-		plug.pull()
+		wire.cut()
 		start := time.Now()
-		require.Error(w, mortal.Close())
-		w.within(10*time.Second, start, time.Now())
-		_, err := waiter.wait()
-		require.ErrorIs(w, err, rwlock.ErrClosed)
+		first := w.start(mortal.Close)
+		require.ErrorIs(w, errOf(waiter.wait()), rwlock.ErrClosed)
 		w.within(0, start, waiter.at)
 		require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrClosed)
+		time.Sleep(time.Second)
+		require.NoError(w, mortal.Close())
+		require.Greater(w, time.Since(start), time.Second)
+		require.Error(w, errOf(first.wait()), "nothing was released")
+		require.Equal(w, time.Now(), first.at)
+		w.within(10*time.Second, start, first.at)
+		require.NoError(w, mortal.Shutdown(context.Background()))
+
+		// Where no server was ever there, nothing can have been left behind.
+		mortal, wire = w.newMortal()
+		wire.cut()
+		for _, mode := range bothModes {
+			require.Error(w, errOf(acquire(lasting(w, 100*time.Millisecond), mortal, mode, "n")))
+			require.Error(w, errOf(try(soon(w), mortal, mode, "n")))
+		}
+		start = time.Now()
+		require.NoError(w, mortal.Close())
+		w.within(2*time.Second, start, time.Now())
 	})
 }
 
-// shutDown calls Shutdown on a goroutine of its own.
+// shutDown calls Shutdown, and returns when new calls are refused.
 func (w *world) shutDown(ctx context.Context, rw *rwlock.RWLock) *call {
-	c := &call{w: w, done: make(chan struct{})}
-	go func() {
-		defer close(c.done)
-		c.err = rw.Shutdown(ctx)
-		c.at = time.Now()
-	}()
+	c := w.start(func() error { return rw.Shutdown(ctx) })
 	eventually(w, func() bool {
 		h, err := rw.TryLock(newOwner(), "probe")
 		if err == nil {
@@ -234,8 +225,7 @@ func TestShutdownWaitsForTheHolds(t *testing.T) {
 		start := time.Now()
 		down := w.shutDown(context.Background(), rw)
 		for _, c := range waiting {
-			_, err := c.wait()
-			require.ErrorIs(w, err, rwlock.ErrClosed)
+			require.ErrorIs(w, errOf(c.wait()), rwlock.ErrClosed)
 			w.within(w.prompt, start, c.at)
 		}
 		time.Sleep(2 * w.lease)
@@ -256,8 +246,7 @@ func TestShutdownWaitsForTheHolds(t *testing.T) {
 			rwlock.ErrClosed)
 		w.waits(down)
 		unlock(w, r)
-		_, err := down.wait()
-		require.NoError(w, err)
+		require.NoError(w, errOf(down.wait()))
 		unlock(w, behind[1].granted())
 		require.ErrorIs(w, errOf(rw.Inspect(newOwner(), "n")), rwlock.ErrClosed)
 		require.NoError(w, rw.Shutdown(context.Background()))
@@ -287,8 +276,7 @@ func TestShutdownThatRunsOutOfTime(t *testing.T) {
 		h := take(w, newOwner(), rw, write, "n")
 		next := w.enqueue(newOwner(), other, write, "n")
 		start := time.Now()
-		ctx, cancel := context.WithTimeout(context.Background(), w.lease)
-		defer cancel()
+		ctx := lasting(w, w.lease)
 		err := rw.Shutdown(ctx)
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		require.Regexp(w, `^rwlock: shutdown: context deadline exceeded after [0-9.]+s: 1 holds were not released$`,
@@ -316,64 +304,6 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	})
 }
 
-// Shutdown returns at once when nothing is held, though the server does not answer: neither what has become
-// of lost holds and of calls that failed matters, nor, for longer than Close waits or ctx lasts, a release
-// that has no answer.
-func TestShutdownWithoutAServer(t *testing.T) {
-	t.Parallel()
-	states := map[string]struct {
-		build func(w *world, rw *rwlock.RWLock, begin func())
-		fails bool
-	}{
-		"lost": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
-			h := take(w, newOwner(), rw, write, "n")
-			begin()
-			w.lostWhen(h)
-		}},
-		"lost and unlocked": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
-			h := take(w, newOwner(), rw, write, "n")
-			begin()
-			w.lostWhen(h)
-			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
-		}},
-		"a call has failed": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
-			begin()
-			require.Error(w, errOf(rw.Lock(newOwner(), "n", rwlock.MaxWait(time.Second))))
-		}},
-		"a call waits": {build: func(w *world, rw *rwlock.RWLock, begin func()) {
-			begin()
-			w.launch(newOwner(), rw, write, "n")
-			time.Sleep(time.Second)
-		}},
-		"unlocked": {fails: true, build: func(w *world, rw *rwlock.RWLock, begin func()) {
-			h := take(w, newOwner(), rw, write, "n")
-			begin()
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			require.ErrorIs(w, h.Unlock(ctx), context.DeadlineExceeded)
-		}},
-	}
-	for name, state := range states {
-		t.Run(name, func(t *testing.T) {
-			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
-				state.build(w, rw, begin)
-				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-				defer cancel()
-				start := time.Now()
-				err := rw.Shutdown(ctx)
-				if state.fails {
-					require.ErrorIs(w, err, context.DeadlineExceeded)
-					require.ErrorContains(w, err, "1 holds end with their leases")
-					w.within(4*time.Second, start, time.Now())
-				} else {
-					require.NoError(w, err)
-					w.within(time.Second, start, time.Now())
-				}
-			})
-		})
-	}
-}
-
 // Close ends a Shutdown that waits, and several may shut down at a time.
 func TestCloseEndsShutdown(t *testing.T) {
 	bubbled(t, func(w *world) {
@@ -395,39 +325,9 @@ func TestCloseEndsShutdown(t *testing.T) {
 	})
 }
 
-// Calls that race Shutdown get the lock, for which it then waits, or ErrClosed; nothing is lost, and nothing
-// stays.
-func TestShutdownRacesCalls(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		for range 5 {
-			rw := w.newLock()
-			var wg sync.WaitGroup
-			for i := range 10 {
-				wg.Go(func() {
-					for {
-						err := rw.WithLock(newOwner(), "n", func(ctx context.Context, h *rwlock.Hold) error {
-							time.Sleep(10 * time.Microsecond)
-							unlock(w, take(w, ctx, rw, bothModes[i%2], "n"))
-							return context.Cause(ctx)
-						})
-						if err != nil {
-							require.ErrorIs(w, err, rwlock.ErrClosed)
-							return
-						}
-					}
-				})
-			}
-			time.Sleep(5 * time.Millisecond)
-			require.NoError(w, rw.Shutdown(context.Background()))
-			wg.Wait()
-			w.requireClean()
-		}
-	})
-}
-
 // Once the program has closed the client, every call returns an error that says so, and none tries again; a
-// call that waits ends, too. Close does not wait for holds that nothing can release any more.
+// call that waits ends, too. Close does not wait for holds that nothing can release any more. An RWLock that
+// has never used its client says the same.
 func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what the client says")
@@ -438,14 +338,8 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 				require.NoError(w, c.Close())
 			}
 		}, w.newLock())
-	})
-}
 
-// An RWLock that has never used its client says the same.
-func TestClientThatWasClosedBefore(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.ours("what the client says")
-		rw := w.lockVia(func(c *redis.Client) { require.NoError(w, c.Close()) })
+		rw = w.lockVia(func(c *redis.Client) { require.NoError(w, c.Close()) })
 		start := time.Now()
 		require.ErrorIs(w, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
 		require.ErrorIs(w, errOf(rw.Inspect(newOwner(), "n")), redis.ErrClosed)
@@ -530,8 +424,7 @@ func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other 
 	require.ErrorIs(w, b.Unlock(ctx), redis.ErrClosed)
 	w.within(w.closed(), start, time.Now())
 	for _, c := range waiting {
-		_, err := c.wait()
-		require.ErrorIs(w, err, redis.ErrClosed)
+		require.ErrorIs(w, errOf(c.wait()), redis.ErrClosed)
 	}
 
 	start = time.Now()
@@ -539,8 +432,7 @@ func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other 
 	w.within(w.closed(), start, time.Now())
 	if after := a.Unlock(ctx); w.fake || !errors.Is(after, rwlock.ErrLost) { // or else the machine is busy
 		require.ErrorIs(w, after, rwlock.ErrClosed)
-		require.ErrorIs(w, err, redis.ErrClosed)
-		require.ErrorContains(w, err, "holds end with their leases")
+		requireError(w, err, redis.ErrClosed, "holds end with their leases")
 	}
 	unlock(w, foreign)
 	for _, name := range []string{"a", "b", "n", "foreign"} {
@@ -569,8 +461,7 @@ func TestClosedClientOfAQuorum(t *testing.T) {
 			require.NoError(w, clients[1].Close())
 			start := time.Now()
 			err := errOf(rw.Lock(newOwner(), "n"))
-			require.ErrorIs(w, err, redis.ErrClosed)
-			require.ErrorIs(w, err, rwlock.ErrNoMajority)
+			requireError(w, err, redis.ErrClosed, rwlock.ErrNoMajority)
 			require.NoError(w, rw.Close())
 			w.within(w.closed(), start, time.Now())
 		})

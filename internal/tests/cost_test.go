@@ -65,7 +65,7 @@ func TestCallsOfAFirstPair(t *testing.T) {
 	g := newGauge(t)
 	rw := newLockOn(t, g.client(t))
 	loadScripts(t, g.asks)
-	for _, mode := range []rwlock.Mode{write, read} {
+	for _, mode := range bothModes {
 		const n = 20
 		names := 0
 		eventually(t, func() bool { // a busy machine may send a script again
@@ -260,7 +260,7 @@ func TestCrowdEntersInSteps(t *testing.T) {
 	}
 	g, largest := newGauge(t), &largestWake{}
 	loadScripts(t, g.asks)
-	rw := newLockOn(t, g.client(t, largest), rwlock.WithLease(quiet))
+	rw := newLockOn(t, g.client(t, largest.hook()), rwlock.WithLease(quiet))
 	holder := take(t, newOwner(), rw, write, "n")
 	listen(t, g, rw, "n")
 	type result struct {
@@ -321,36 +321,27 @@ func raceDetector() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// largestWake is a hook that keeps the largest number of waiters that a reply says were let in.
+// largestWake keeps the largest number of waiters that a reply says were let in.
 type largestWake struct {
 	mu sync.Mutex
 	n  int
+}
+
+// hook returns what reads the replies.
+func (l *largestWake) hook() redis.Hook {
+	return sending(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		err := send()
+		for _, cmd := range cmds {
+			l.note(cmd)
+		}
+		return err
+	})
 }
 
 func (l *largestWake) get() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.n
-}
-
-func (l *largestWake) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (l *largestWake) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		l.note(cmd)
-		return err
-	}
-}
-
-func (l *largestWake) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		for _, cmd := range cmds {
-			l.note(cmd)
-		}
-		return err
-	}
 }
 
 func (l *largestWake) note(cmd redis.Cmder) {
@@ -386,14 +377,14 @@ func TestOneMessagePerRWLock(t *testing.T) {
 		waitQueued(t, locks[0], "a", len(calls))
 		return calls
 	}
-	letIn := func(unlock func(), calls []*call, others ...*child) float64 {
+	letIn := func(unlock func(), calls []*call, others ...stranger) float64 {
 		spent := g.of(t, func() {
 			unlock()
 			for _, c := range calls {
 				c.granted()
 			}
 			for _, c := range others {
-				c.expect("held")
+				c.held("a")
 			}
 		})
 		return spent.by["publish"]
@@ -404,27 +395,14 @@ func TestOneMessagePerRWLock(t *testing.T) {
 	first, second := w.holder(read), w.holder(read)
 	waitQueued(t, locks[0], "a", len(calls)+2)
 	require.EqualValues(t, 3, letIn(func() { unlock(t, holder) }, calls, first, second))
-	for _, c := range calls {
-		unlock(t, c.granted())
-	}
-	for _, c := range []*child{first, second} {
-		c.send("unlock")
-		c.expect("unlocked")
-	}
+	finish(calls...)
+	first.unlock("a")
+	second.unlock("a")
 
 	release := takeAsStranger(t, w.dial(), w.prefix, "a")
 	calls = wait()
 	require.EqualValues(t, 2, letIn(release, calls))
-	for _, c := range calls {
-		unlock(t, c.granted())
-	}
-}
-
-func init() {
-	if os.Getenv(roleEnv) == "hoarder" {
-		playHoarder()
-		os.Exit(0)
-	}
+	finish(calls...)
 }
 
 // leastHeap returns how many bytes are in use at least, over some time.

@@ -154,9 +154,7 @@ func TestReaderThatIsAboutToGetInIsInNoDeadlock(t *testing.T) {
 	waiting := w.launch(x.Context(), rw, write, "y")
 	unlock(w, tail.granted(), y)
 	unlock(w, waiting.granted(), x)
-	for _, c := range crowd {
-		unlock(w, c.granted())
-	}
+	finish(crowd...)
 	unlock(w, next.granted())
 }
 
@@ -166,8 +164,7 @@ func TestDeadlockWithAnotherRWLockIsNotNoticed(t *testing.T) {
 		one, two := w.newLock(), w.newLock()
 		ha, hb := take(w, newOwner(), one, write, "a"), take(w, newOwner(), two, write, "b")
 		waiting := w.enqueue(ha.Context(), one, write, "b", rwlock.MaxWait(2*w.lease))
-		_, err := two.Lock(hb.Context(), "a", rwlock.MaxWait(w.lease))
-		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.ErrorIs(w, errOf(two.Lock(hb.Context(), "a", rwlock.MaxWait(w.lease))), context.DeadlineExceeded)
 		require.ErrorIs(w, errOf(waiting.wait()), context.DeadlineExceeded)
 		unlock(w, ha, hb)
 	})
@@ -243,22 +240,6 @@ func TestStrictOwnersRefuseAnotherGoroutine(t *testing.T) {
 				unlock(w, inner)
 			}
 		}
-	})
-}
-
-// Without the option, the goroutines that share a hold's context share the hold.
-func TestOwnersAreNotStrictUnlessAsked(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw := w.newLock()
-		outer := take(w, newOwner(), rw, write, "n")
-		require.NoError(w, elsewhere(func() error {
-			h, err := rw.TryLock(outer.Context(), "n")
-			if err != nil {
-				return err
-			}
-			return h.Unlock(context.Background())
-		}))
-		unlock(w, outer)
 	})
 }
 

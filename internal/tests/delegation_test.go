@@ -17,240 +17,179 @@ import (
 )
 
 // delegationLease is that of the delegations of tests in which it does not run out.
-const delegationLease = 3 * time.Second
+const delegationLease = 30 * time.Second
 
-// A delegate is an RWLock with delegations, and what its observer was told.
+// A delegate is an RWLock to which locks are delegated, and what its observer was told.
 type delegate struct {
 	*rwlock.RWLock
-	local, returned atomic.Int64
+	journal
 }
 
-// newDelegate returns an RWLock to which locks are delegated.
-func newDelegate(t *testing.T, s testredis.Backend, client redis.UniversalClient, lease time.Duration,
-	opts ...rwlock.Option) *delegate {
+// delegateOn returns a delegate that does not close, over a client.
+func delegateOn(
+	t testing.TB, client redis.UniversalClient, lease time.Duration, opts ...rwlock.Option,
+) *delegate {
+	t.Helper()
 	d := &delegate{}
-	observe := rwlock.ObserverFunc(func(e rwlock.Event) {
-		switch {
-		case e.Kind == rwlock.EventAcquired && e.Path == rwlock.PathDelegated:
-			d.local.Add(1)
-		case e.Kind == rwlock.EventReturned:
-			d.returned.Add(1)
-		}
-	})
-	rw, err := rwlock.New(client, append(opts, rwlock.WithPrefix(s.Prefix), rwlock.WithDelegation(lease),
-		rwlock.WithObserver(observe))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rw.Close()) })
-	d.RWLock = rw
+	opts = append(opts, rwlock.WithDelegation(lease), rwlock.WithObserver(&d.journal))
+	d.RWLock = newLockOn(t, client, opts...)
 	return d
 }
 
-func (d *delegate) lock(t *testing.T, mode rwlock.Mode, name string) *rwlock.Hold {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	lock := d.Lock
-	if mode == rwlock.Read {
-		lock = d.RLock
-	}
-	h, err := lock(context.WithoutCancel(ctx), name, rwlock.MaxWait(20*time.Second))
-	require.NoError(t, err)
-	return h
+// newDelegate returns a delegate, closed when the test ends.
+func (w *world) newDelegate(lease time.Duration, opts ...rwlock.Option) *delegate {
+	w.Helper()
+	return delegateOn(w, w.dial(), lease, w.options(opts)...)
 }
 
-// delegated has a name delegated to the RWLock.
-func (d *delegate) delegated(t *testing.T, mode rwlock.Mode, name string) {
+// granted returns how many holds it has granted from memory.
+func (d *delegate) granted() (n int) {
+	for _, e := range d.of(rwlock.EventAcquired) {
+		if e.Path == rwlock.PathDelegated {
+			n++
+		}
+	}
+	return n
+}
+
+// getsDelegated has a name delegated.
+func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 	t.Helper()
-	before := d.local.Load()
-	require.Eventually(t, func() bool {
-		require.NoError(t, d.lock(t, mode, name).Unlock(t.Context()))
-		return d.local.Load() > before
-	}, 20*time.Second, time.Millisecond)
+	before := d.granted()
+	eventually(t, func() bool {
+		unlock(t, take(t, newOwner(), d.RWLock, mode, name))
+		return d.granted() > before
+	}, "a delegation of %q", name)
+}
+
+// eachServer runs fn on a miniredis and on a real server, by TCP and a real clock.
+func eachServer(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, b testredis.Backend) { fn(onServer(t, b)) })
 }
 
 // While a lock is delegated, Lock and Unlock send nothing.
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		hook := &commandCount{}
-		client := s.Client()
-		client.AddHook(hook)
-		d := newDelegate(t, s, client, 30*time.Second)
-		d.delegated(t, rwlock.Write, "n")
-		before := hook.n.Load()
+	eachServer(t, func(w *world) {
+		client, sent := w.dial(), &counter{}
+		client.AddHook(onEach(sent.count))
+		d := delegateOn(w, client, delegationLease, w.options(nil)...)
+		d.getsDelegated(w, write, "n")
+		before := sent.Load()
 		for range 1000 {
-			for _, mode := range []rwlock.Mode{rwlock.Read, rwlock.Write} {
-				require.NoError(t, d.lock(t, mode, "n").Unlock(t.Context()))
+			for _, mode := range bothModes {
+				unlock(w, take(w, newOwner(), d.RWLock, mode, "n"))
 			}
 		}
-		require.LessOrEqual(t, hook.n.Load()-before, int64(20), "of 2,000 pairs")
+		require.LessOrEqual(w, sent.Load()-before, int64(20), "of 2,000 pairs")
 	})
-}
-
-// A commandCount counts commands.
-type commandCount struct {
-	redis.Hook
-	n atomic.Int64
-}
-
-func (c *commandCount) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *commandCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (c *commandCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.n.Add(int64(len(cmds)))
-		return next(ctx, cmds)
-	}
 }
 
 // D2, D4, D6: RWLocks that use a name in turns, with delegations or without, exclude each other, and tokens
 // grow; nobody waits for a lease.
 func TestDelegatesTakeTurns(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		var all []*delegate
+	eachServer(t, func(w *world) {
+		rws := []*rwlock.RWLock{w.newLock()}
 		for range 3 {
-			all = append(all, newDelegate(t, s, s.Client(), 30*time.Second))
+			rws = append(rws, w.newDelegate(delegationLease).RWLock)
 		}
-		plain, err := rwlock.New(s.Client(), rwlock.WithPrefix(s.Prefix))
-		require.NoError(t, err)
-		defer plain.Close()
-		var readers, writers, last, local atomic.Int64
-		var longest atomic.Int64
+		var readers, writers, last, longest atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
 				for k := range 60 {
-					mode := rwlock.Read
+					mode := read
 					if (i+k)%4 == 0 {
-						mode = rwlock.Write
+						mode = write
 					}
 					start := time.Now()
-					var h *rwlock.Hold
-					if i < 6 {
-						h = all[i/2].lock(t, mode, "n")
-					} else {
-						h = (&delegate{RWLock: plain}).lock(t, mode, "n")
-					}
+					h := take(w, newOwner(), rws[i/2], mode, "n")
 					longest.Store(max(longest.Load(), int64(time.Since(start))))
-					if mode == rwlock.Write {
+					if mode == write {
 						if writers.Add(1) != 1 || readers.Load() != 0 {
-							t.Error("a writer is not alone")
+							w.Error("a writer is not alone")
 						}
 						if before := last.Swap(h.Token()); before >= h.Token() {
-							t.Errorf("token %d after %d", h.Token(), before)
+							w.Errorf("token %d after %d", h.Token(), before)
 						}
 						writers.Add(-1)
 					} else {
 						readers.Add(1)
 						if writers.Load() != 0 {
-							t.Error("a reader beside a writer")
+							w.Error("a reader beside a writer")
 						}
 						if h.Token() < last.Load() {
-							t.Errorf("a reader's token %d after %d", h.Token(), last.Load())
+							w.Errorf("a reader's token %d after %d", h.Token(), last.Load())
 						}
 						readers.Add(-1)
 					}
-					require.NoError(t, h.Unlock(t.Context()))
+					unlock(w, h)
 				}
 			})
 		}
 		wg.Wait()
-		for _, d := range all {
-			local.Add(d.local.Load())
-		}
-		require.Less(t, time.Duration(longest.Load()), 10*time.Second, "nobody waits for the end of a lease")
+		require.Less(w, time.Duration(longest.Load()), 10*time.Second, "nobody waits for the end of a lease")
 	})
 }
 
 // D8: a waiter behind an idle delegation has it recalled, and is let in soon.
 func TestWaiterHasADelegationReturned(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		idle, other := newDelegate(t, s, s.Client(), 30*time.Second), newDelegate(t, s, s.Client(), 30*time.Second)
-		for _, mode := range []rwlock.Mode{rwlock.Read, rwlock.Write} {
+	eachServer(t, func(w *world) {
+		idle, other := w.newDelegate(delegationLease), w.newDelegate(delegationLease)
+		for i, mode := range bothModes {
 			name := fmt.Sprint("n", mode)
-			idle.delegated(t, mode, name)
+			idle.getsDelegated(w, mode, name)
 			start := time.Now()
-			require.NoError(t, other.lock(t, rwlock.Write, name).Unlock(t.Context()))
-			require.Less(t, time.Since(start), 5*time.Second, "a third of the lease is ten seconds")
+			unlock(w, take(w, newOwner(), other.RWLock, write, name))
+			require.Less(w, time.Since(start), 5*time.Second, "a third of the lease is ten seconds")
+			idle.next(w, i+1, rwlock.EventReturned)
 		}
-		require.Eventually(t, func() bool { return idle.returned.Load() == 2 }, 10*time.Second, time.Millisecond)
 	})
 }
 
 // D10: after a loss of the server's data, the holds under a delegation are lost by its next renewal.
-func TestDelegationLostWithTheData(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		client := s.Client()
-		d := newDelegate(t, s, client, delegationLease)
-		d.delegated(t, rwlock.Write, "n")
-		h := d.lock(t, rwlock.Write, "n")
-		keys, err := client.Keys(t.Context(), s.Prefix+"*{n}*").Result()
-		require.NoError(t, err)
-		require.NotEmpty(t, keys)
-		require.NoError(t, client.Del(t.Context(), keys...).Err())
-		select {
-		case <-h.Context().Done():
-			require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrLost)
-		case <-time.After(10 * delegationLease):
-			t.Fatal("the loss is not told")
-		}
-		require.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
-	})
-}
-
 // ForceUnlock reaches those who have a subscription at once: holds under delegations, and others.
-func TestForceUnlockIsToldAtOnce(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		d := newDelegate(t, s, s.Client(), 10*time.Minute, rwlock.WithLease(time.Hour))
-		other, err := rwlock.New(s.Client(), rwlock.WithPrefix(s.Prefix))
-		require.NoError(t, err)
-		defer other.Close()
-		d.delegated(t, rwlock.Write, "n")
-		under := d.lock(t, rwlock.Write, "n")
-		plain, err := d.Lock(t.Context(), "m")
-		require.NoError(t, err)
-		for i, h := range []*rwlock.Hold{under, plain} {
-			by := []*rwlock.RWLock{other, d.RWLock}[i]
-			require.NoError(t, by.ForceUnlock(t.Context(), h.Name()))
-			select {
-			case <-h.Context().Done():
-				require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrLost)
-			case <-time.After(20 * time.Second):
-				t.Fatalf("%s: the loss is not told", h.Name())
-			}
-			require.ErrorIs(t, h.Unlock(t.Context()), rwlock.ErrLost)
+func TestHoldsUnderADelegationAreLost(t *testing.T) {
+	eachServer(t, func(w *world) {
+		brief := w.newDelegate(3 * time.Second)
+		brief.getsDelegated(w, write, "brief")
+		long := w.newDelegate(10*time.Minute, rwlock.WithLease(time.Hour))
+		long.getsDelegated(w, write, "long")
+		forces := func(rw *rwlock.RWLock, name string) func() {
+			return func() { require.NoError(w, rw.ForceUnlock(w.Context(), name)) }
+		}
+		for _, c := range []struct {
+			name string
+			rw   *rwlock.RWLock
+			lose func()
+		}{
+			{"long", long.RWLock, forces(w.newLock(), "long")},
+			{"plain", long.RWLock, forces(long.RWLock, "plain")},
+			{"brief", brief.RWLock, w.removeKeys},
+		} {
+			h := take(w, newOwner(), c.rw, write, c.name)
+			c.lose()
+			w.isLost(h)
 		}
 	})
 }
 
 // Close and Shutdown return what is delegated: others get it at once.
 func TestCloseReturnsDelegations(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		other, err := rwlock.New(s.Client(), rwlock.WithPrefix(s.Prefix))
-		require.NoError(t, err)
-		defer other.Close()
+	eachServer(t, func(w *world) {
+		other := w.newLock()
 		for i, end := range []func(*rwlock.RWLock) error{
-			(*rwlock.RWLock).Close, func(rw *rwlock.RWLock) error { return rw.Shutdown(t.Context()) }} {
-			d := newDelegate(t, s, s.Client(), 30*time.Second)
+			(*rwlock.RWLock).Close, func(rw *rwlock.RWLock) error { return rw.Shutdown(w.Context()) }} {
+			d := w.newDelegate(delegationLease)
 			for k := range 10 {
-				d.delegated(t, rwlock.Write, fmt.Sprint(i, k))
+				d.getsDelegated(w, write, fmt.Sprint(i, k))
 			}
-			require.NoError(t, end(d.RWLock))
+			require.NoError(w, end(d.RWLock))
 			for k := range 10 {
-				h, err := other.TryLock(t.Context(), fmt.Sprint(i, k))
-				require.NoError(t, err)
-				require.NoError(t, h.Unlock(t.Context()))
+				h, err := other.TryLock(w.Context(), fmt.Sprint(i, k))
+				require.NoError(w, err)
+				unlock(w, h)
 			}
 		}
 	})
@@ -258,113 +197,79 @@ func TestCloseReturnsDelegations(t *testing.T) {
 
 // Re-entry, downgrade and the errors of misuse are under a delegation what they are without.
 func TestOwnersUnderADelegation(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		d := newDelegate(t, s, s.Client(), 30*time.Second)
-		d.delegated(t, rwlock.Write, "n")
-		h := d.lock(t, rwlock.Write, "n")
-		again, err := d.Lock(h.Context(), "n")
-		require.NoError(t, err)
-		require.Equal(t, h.Token(), again.Token())
-		read, err := d.RLock(h.Context(), "n")
-		require.NoError(t, err)
-		require.NoError(t, h.Unlock(t.Context()))
-		_, err = d.TryRLock(t.Context(), "n")
+	eachServer(t, func(w *world) {
+		d := w.newDelegate(delegationLease)
+		d.getsDelegated(w, write, "n")
+		h := take(w, newOwner(), d.RWLock, write, "n")
+		again, reads := take(w, h.Context(), d.RWLock, write, "n"), take(w, h.Context(), d.RWLock, read, "n")
+		require.Equal(w, h.Token(), again.Token())
+		unlock(w, h)
 		var blocked *rwlock.BlockedError
-		require.ErrorAs(t, err, &blocked)
-		require.True(t, blocked.Ours)
-		require.Equal(t, again.Owner(), blocked.Holder)
-		require.NoError(t, again.Unlock(t.Context()))
-		other, err := d.TryRLock(t.Context(), "n")
-		require.NoError(t, err, "the writer has downgraded")
-		_, err = d.Lock(rwlock.WithOwner(t.Context(), other.Owner()), "n")
-		require.ErrorIs(t, err, rwlock.ErrUpgrade)
-		require.NoError(t, read.Unlock(t.Context()))
-		require.NoError(t, other.Extend(t.Context(), time.Minute))
-		require.Greater(t, time.Until(other.Deadline()), 50*time.Second)
-		require.NoError(t, other.Unlock(t.Context()))
-		require.ErrorIs(t, other.Unlock(t.Context()), rwlock.ErrNotHeld)
-		require.Positive(t, d.local.Load())
+		require.ErrorAs(w, errOf(d.TryRLock(newOwner(), "n")), &blocked)
+		require.True(w, blocked.Ours)
+		require.Equal(w, again.Owner(), blocked.Holder)
+		unlock(w, again)
+		other, err := d.TryRLock(newOwner(), "n")
+		require.NoError(w, err, "the writer has downgraded")
+		require.ErrorIs(w, errOf(d.Lock(other.Context(), "n")), rwlock.ErrUpgrade)
+		unlock(w, reads)
+		require.NoError(w, other.Extend(w.Context(), time.Minute))
+		require.Greater(w, time.Until(other.Deadline()), 50*time.Second)
+		unlock(w, other)
+		require.ErrorIs(w, other.Unlock(w.Context()), rwlock.ErrNotHeld)
 	})
 }
 
 // Inspect says what is delegated, in any process.
 func TestInspectShowsDelegations(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		d := newDelegate(t, s, s.Client(), 30*time.Second, rwlock.WithLabel("its label"))
-		d.delegated(t, rwlock.Write, "n")
-		other, err := rwlock.New(s.Client(), rwlock.WithPrefix(s.Prefix))
-		require.NoError(t, err)
-		defer other.Close()
-		state, err := other.Inspect(t.Context(), "n")
-		require.NoError(t, err)
-		require.Len(t, state.Holders, 1)
-		holder := state.Holders[0]
-		require.True(t, holder.Delegated)
-		require.Equal(t, rwlock.Write, holder.Mode)
-		require.Equal(t, "its label", holder.Label)
-		require.True(t, strings.HasSuffix(holder.Owner.String(), ":0"))
+	eachServer(t, func(w *world) {
+		d := w.newDelegate(delegationLease, rwlock.WithLabel("its label"))
+		d.getsDelegated(w, write, "n")
+		holders := inspect(w, w.newLock(), "n").Holders
+		require.Len(w, holders, 1)
+		require.True(w, holders[0].Delegated)
+		require.Equal(w, write, holders[0].Mode)
+		require.Equal(w, "its label", holders[0].Label)
+		require.True(w, strings.HasSuffix(holders[0].Owner.String(), ":0"))
 
-		h := d.lock(t, rwlock.Write, "n")
-		own := rwlock.WithOwner(t.Context(), h.Owner())
-		again, err := d.Lock(own, "n")
-		require.NoError(t, err)
-		read, err := d.RLock(own, "n")
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		waiting := make(chan error, 1)
-		go func() {
-			_, err := d.Lock(ctx, "n")
-			waiting <- err
-		}()
-		require.Eventually(t, func() bool {
-			state, err = d.Inspect(t.Context(), "n")
-			require.NoError(t, err)
-			return len(state.Waiters) == 1
-		}, 20*time.Second, time.Millisecond)
-		require.False(t, state.Waiters[0].Since.IsZero())
-		require.Equal(t, rwlock.Write, state.Mode)
-		require.Equal(t, h.Token(), state.Token)
-		require.Len(t, state.Holders, 2)
-		for i, mode := range []rwlock.Mode{rwlock.Write, rwlock.Read} {
-			require.Equal(t, h.Owner(), state.Holders[i].Owner)
-			require.Equal(t, mode, state.Holders[i].Mode)
-			require.Equal(t, 2-i, state.Holders[i].Count)
-			require.True(t, state.Holders[i].Delegated)
-			require.Equal(t, "its label", state.Holders[i].Label)
+		h := take(w, newOwner(), d.RWLock, write, "n")
+		again, reads := take(w, h.Context(), d.RWLock, write, "n"), take(w, h.Context(), d.RWLock, read, "n")
+		ctx, cancel := context.WithCancel(newOwner())
+		waiting := w.launch(ctx, d.RWLock, write, "n")
+		waitQueued(w, d.RWLock, "n", 1)
+		state := inspect(w, d.RWLock, "n")
+		require.False(w, state.Waiters[0].Since.IsZero())
+		require.Equal(w, write, state.Mode)
+		require.Equal(w, h.Token(), state.Token)
+		require.Len(w, state.Holders, 2)
+		for i, mode := range bothModes {
+			require.Equal(w, h.Owner(), state.Holders[i].Owner)
+			require.Equal(w, mode, state.Holders[i].Mode)
+			require.Equal(w, 2-i, state.Holders[i].Count)
+			require.True(w, state.Holders[i].Delegated)
+			require.Equal(w, "its label", state.Holders[i].Label)
 		}
 		cancel()
-		require.ErrorIs(t, <-waiting, context.Canceled)
-		for _, h := range []*rwlock.Hold{read, again, h} {
-			require.NoError(t, h.Unlock(t.Context()))
-		}
+		require.ErrorIs(w, errOf(waiting.wait()), context.Canceled)
+		unlock(w, reads, again, h)
 	})
 }
 
-// A delegation whose lease would be longer than that of holds has that of holds: a crash costs no more.
-func TestDelegationIsNotLongerThanHolds(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		d := newDelegate(t, s, s.Client(), time.Hour, rwlock.WithLease(30*time.Second))
-		d.delegated(t, rwlock.Write, "n")
-		state, err := d.Inspect(t.Context(), "n")
-		require.NoError(t, err)
-		require.Len(t, state.Holders, 1)
-		require.LessOrEqual(t, state.Holders[0].Lease, 30*time.Second)
-	})
-}
+// A delegation whose lease would be longer than that of holds has that of holds: a crash costs no more. One
+// that is too short, or of a quorum, is refused.
+func TestLeaseOfADelegation(t *testing.T) {
+	eachServer(t, func(w *world) {
+		d := w.newDelegate(time.Hour, rwlock.WithLease(30*time.Second))
+		d.getsDelegated(w, write, "n")
+		holders := inspect(w, d.RWLock, "n").Holders
+		require.Len(w, holders, 1)
+		require.LessOrEqual(w, holders[0].Lease, 30*time.Second)
 
-// The option is checked.
-func TestDelegationOption(t *testing.T) {
-	t.Parallel()
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	defer client.Close()
-	_, err := rwlock.New(client, rwlock.WithDelegation(99*time.Millisecond))
-	require.ErrorContains(t, err, "lease")
-	_, err = rwlock.NewQuorum([]redis.UniversalClient{client, client, client},
-		rwlock.WithDelegation(time.Second))
-	require.Error(t, err)
+		client := w.dial()
+		require.ErrorContains(w, errOf(rwlock.New(client, rwlock.WithDelegation(99*time.Millisecond))), "lease")
+		require.Error(w, errOf(rwlock.NewQuorum([]redis.UniversalClient{client, client, client},
+			rwlock.WithDelegation(time.Second))))
+	})
 }
 
 // While servers fail over, or a slot moves, holds under a delegation whose lease is longer stay, tokens grow,
@@ -372,9 +277,7 @@ func TestDelegationOption(t *testing.T) {
 func TestDelegationsOutliveAFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	const lease = 15 * time.Second
-	slot := testredis.Slot("n")
-	master := slot * 3 / 16384
+	master := testredis.Slot("n") * 3 / 16384
 	for name, strike := range map[string]func(c *testredis.Cluster){
 		"failover": func(c *testredis.Cluster) {
 			c.Nodes[master].AwaitReplicas(c.Nodes[master+3])
@@ -383,45 +286,41 @@ func TestDelegationsOutliveAFailover(t *testing.T) {
 		},
 		"slot move": func(c *testredis.Cluster) {
 			from, to := c.Nodes[master], c.Nodes[(master+1)%3]
-			c.BeginMove(slot, from, to)
+			c.BeginMove(testredis.Slot("n"), from, to)
 			time.Sleep(100 * time.Millisecond)
-			c.EndMove(slot, from, to)
+			c.EndMove(testredis.Slot("n"), from, to)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := testredis.StartReplicatedCluster(t, 3)
-			outlives(t, cluster.Client(), cluster.Client(), lease, func() { strike(cluster) })
+			outlives(t, cluster.Client(), cluster.Client(), func() { strike(cluster) })
 		})
 	}
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := testredis.StartSentinels(t)
-		outlives(t, s.Client(), s.Client(), lease, func() { s.Failover() })
+		outlives(t, s.Client(), s.Client(), func() { s.Failover() })
 	})
 }
 
 // outlives has a lock delegated while something happens to the servers that loses none of its data.
-func outlives(t *testing.T, one, two redis.UniversalClient, lease time.Duration, strike func()) {
-	d := newDelegate(t, testredis.Backend{Prefix: "p"}, one, lease)
-	other := newDelegate(t, testredis.Backend{Prefix: "p"}, two, lease)
-	d.delegated(t, rwlock.Write, "n")
-	h := d.lock(t, rwlock.Write, "n")
-	waiting := make(chan *rwlock.Hold, 1)
+func outlives(t *testing.T, one, two redis.UniversalClient, strike func()) {
+	const lease = 15 * time.Second
+	w, d, other := &world{T: t}, delegateOn(t, one, lease), delegateOn(t, two, lease)
+	d.getsDelegated(t, write, "n")
+	h := take(t, newOwner(), d.RWLock, write, "n")
 	strike()
 	require.NoError(t, h.Context().Err())
-	require.NoError(t, h.Unlock(t.Context()))
-	next := d.lock(t, rwlock.Write, "n")
+	unlock(t, h)
+	next := take(t, newOwner(), d.RWLock, write, "n")
 	require.Greater(t, next.Token(), h.Token())
-	go func() { waiting <- other.lock(t, rwlock.Write, "n") }()
-	select {
-	case <-waiting:
-		t.Error("two hold the lock")
-	case <-time.After(time.Second):
-	}
-	require.NoError(t, next.Unlock(t.Context()))
-	last := <-waiting
+	waiting := w.launch(newOwner(), other.RWLock, write, "n")
+	time.Sleep(time.Second)
+	w.waits(waiting)
+	unlock(t, next)
+	last := waiting.granted()
 	require.Greater(t, last.Token(), next.Token())
-	require.NoError(t, last.Unlock(t.Context()))
-	require.Eventually(t, func() bool { return d.returned.Load() > 0 }, 10*time.Second, time.Millisecond)
+	unlock(t, last)
+	eventually(t, func() bool { return len(d.of(rwlock.EventReturned)) > 0 }, "the return of the delegation")
 }

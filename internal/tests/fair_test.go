@@ -51,9 +51,7 @@ func TestReadersEnterTogether(t *testing.T) {
 		h = next.granted()
 		w.waits(late...)
 		unlock(w, h)
-		for _, c := range late {
-			unlock(w, c.granted())
-		}
+		finish(late...)
 	})
 }
 
@@ -61,7 +59,7 @@ func TestReadersEnterTogether(t *testing.T) {
 func TestWritersAreServedInOrder(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock(), w.newLock()}, "n"
-		for _, first := range []rwlock.Mode{read, write} {
+		for _, first := range bothModes {
 			h := take(w, newOwner(), rws[0], first, name)
 			var calls []*call
 			for i := range 50 {
@@ -159,7 +157,7 @@ func TestWriterStopsWaiting(t *testing.T) {
 	everywhere(t, func(w *world) {
 		for _, how := range []string{"cancelled", "timed out", "killed"} {
 			rw := w.newLock(rwlock.WithLease(w.lease))
-			mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+			mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 			h := take(w, newOwner(), rw, read, how)
 			ctx, cancel := context.WithCancel(newOwner())
 			defer cancel()
@@ -168,10 +166,7 @@ func TestWriterStopsWaiting(t *testing.T) {
 				opts = append(opts, rwlock.MaxWait(2*w.lease)) // until the readers have queued behind it
 			}
 			writer := w.enqueue(ctx, mortal, write, how, opts...)
-			var readers []*call
-			for range 3 {
-				readers = append(readers, w.enqueue(newOwner(), rw, read, how))
-			}
+			readers := w.enqueueAll(3, rw, read, how)
 
 			var start time.Time
 			slack, want := w.prompt, context.Canceled
@@ -184,7 +179,7 @@ func TestWriterStopsWaiting(t *testing.T) {
 				start = writer.at
 				want = context.DeadlineExceeded
 			case "killed":
-				plug.pull()
+				wire.cut()
 				start = time.Now()
 				waiters := inspect(w, rw, how).Waiters
 				require.Equal(w, write, waiters[0].Mode)
@@ -224,12 +219,12 @@ func TestHolderAndFirstWaitersDie(t *testing.T) {
 		}) {
 			name := fmt.Sprint(modes)
 			rw := w.newLock(rwlock.WithLease(w.lease))
-			mortal, plug := w.newMortal()
+			mortal, wire := w.newMortal()
 			h := take(w, newOwner(), mortal, modes[0], name, rwlock.Lease(w.lease))
 			first := w.enqueue(newOwner(), mortal, modes[1], name, rwlock.Lease(w.lease*3/2))
 			second := w.enqueue(newOwner(), mortal, modes[2], name, rwlock.Lease(w.lease*5/4))
 			third := w.enqueue(newOwner(), rw, modes[3], name)
-			plug.pull()
+			wire.cut()
 			died, s := time.Now(), inspect(w, rw, name)
 			longest := s.Holders[0].Lease
 			for _, waiter := range s.Waiters[:2] {
@@ -255,11 +250,11 @@ func TestHolderAndFirstWaitersDie(t *testing.T) {
 func TestReadersGoFirstAfterAWriterDied(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
-		mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+		mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 		take(w, newOwner(), mortal, write, "n")
 		writer := w.enqueue(newOwner(), rw, write, "n")
 		readers := []*call{w.enqueue(newOwner(), rw, read, "n"), w.enqueue(newOwner(), rw, read, "n")}
-		plug.pull()
+		wire.cut()
 		over := time.Now().Add(inspect(w, rw, "n").Holders[0].Lease)
 		for _, c := range readers {
 			c.granted()
@@ -282,13 +277,12 @@ func TestTryDoesNotOvertake(t *testing.T) {
 		}) {
 			name := fmt.Sprint(m)
 			queue := protocol.KeysOf(w.prefix, name).Queue
-			mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+			mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 			take(w, newOwner(), mortal, m[0], name)
 			waiter := w.enqueue(newOwner(), rw, m[1], name)
 			require.Contains(w, w.keys(), queue)
-			_, err := try(newOwner(), rw, m[2], name)
-			require.ErrorIs(w, err, rwlock.ErrLocked)
-			plug.pull()
+			require.ErrorIs(w, errOf(try(newOwner(), rw, m[2], name)), rwlock.ErrLocked)
+			wire.cut()
 			time.Sleep(inspect(w, rw, name).Holders[0].Lease)
 			h, err := try(newOwner(), rw, m[2], name)
 			if err == nil {
@@ -312,10 +306,7 @@ func TestTriesDoNotBreakIntoHandovers(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, name := w.newLock(), "n"
 		h := take(w, newOwner(), rw, write, name)
-		var calls []*call
-		for range 20 {
-			calls = append(calls, w.enqueue(newOwner(), rw, write, name))
-		}
+		calls := w.enqueueAll(20, rw, write, name)
 		var wg sync.WaitGroup
 		tokens := make([]int64, 2)
 		for i := range tokens {
@@ -351,28 +342,6 @@ func TestTriesDoNotBreakIntoHandovers(t *testing.T) {
 	})
 }
 
-// When the server loses all it knows, waiters queue again by themselves.
-func TestWaitersQueueAgain(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock(rwlock.WithLease(w.lease))
-		h := take(w, newOwner(), rw, write, "n")
-		writers := []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, write, "n")}
-		reader := w.enqueue(newOwner(), rw, read, "n")
-		w.removeKeys()
-		start := time.Now()
-		w.within(w.lease/3+w.prompt, start, w.lostWhen(h))
-		for _, c := range append(writers, reader) {
-			c.releases()
-		}
-		for _, c := range append(writers, reader) {
-			c.granted()
-			w.within(w.lease+w.prompt, start, c.at)
-		}
-		waitFree(w, rw, "n")
-		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
-	})
-}
-
 // Waiting costs no commands but one heartbeat per third of a lease, or up to a tenth more of them, and no
 // message is needed for it. Beside it, each server is told the client's label every two minutes, and, if
 // there are several, that the lease is in use, every two minutes and a half or less often.
@@ -382,12 +351,9 @@ func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 		const beats = 3 * leases * 10 / 9
 		sent := &counter{but: []string{"hello", "client"}} // which set up a connection
 		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) })
-		for _, mode := range []rwlock.Mode{read, write} {
+		for _, mode := range bothModes {
 			h := take(w, newOwner(), rw, write, "n")
-			var calls []*call
-			for range waiters {
-				calls = append(calls, w.enqueue(newOwner(), rw, mode, "n"))
-			}
+			calls := w.enqueueAll(waiters, rw, mode, "n")
 			time.Sleep(w.lease + w.lease/6) // between two heartbeats, where the count is exact
 			before := sent.Load()
 			time.Sleep(leases * w.lease)
@@ -397,9 +363,7 @@ func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 			}
 			require.LessOrEqual(w, sent.Load()-before, int64(waiters*beats+len(w.servers())*(beats+others)))
 			unlock(w, h)
-			for _, c := range calls {
-				unlock(w, c.granted())
-			}
+			finish(calls...)
 		}
 	})
 }
@@ -427,25 +391,19 @@ func TestOneSubscription(t *testing.T) {
 		}
 		for range 10 {
 			h := take(w, newOwner(), rw, write, "n")
-			_, err := rw.TryLock(newOwner(), "n")
-			require.ErrorIs(w, err, rwlock.ErrLocked)
+			require.ErrorIs(w, errOf(rw.TryLock(newOwner(), "n")), rwlock.ErrLocked)
 			unlock(w, take(w, h.Context(), rw, read, "n"), h)
 		}
 		require.Empty(w, channels())
 
 		h := take(w, newOwner(), rw, write, "n")
-		var calls []*call
-		for range 10 {
-			calls = append(calls, w.enqueue(newOwner(), rw, read, "n"))
-		}
+		calls := w.enqueueAll(10, rw, read, "n")
 		eventually(w, func() bool { return len(channels()) == 1 }, "a subscription")
 		subscribers, err := c.PubSubNumSub(context.Background(), channels()...).Result()
 		require.NoError(w, err)
 		require.EqualValues(w, 1, subscribers[channels()[0]])
 		unlock(w, h)
-		for _, call := range calls {
-			unlock(w, call.granted())
-		}
+		finish(calls...)
 		require.NoError(w, rw.Close())
 		eventually(w, func() bool { return len(channels()) == 0 }, "the end of the subscription")
 	})
@@ -477,14 +435,14 @@ func (w *world) getInBy(at time.Time, calls []*call) {
 func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
 	t.Parallel()
 	inBubbleAndAlone(t, func(w *world) {
-		mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+		mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 		rws := []*rwlock.RWLock{w.newLock(rwlock.WithLease(quiet))}
 		for _, name := range []string{"one process", "two processes"} {
 			dead := take(w, newOwner(), mortal, write, name)
 			calls := w.queueUp(600, name, rws...)
-			plug.pull()
+			wire.cut()
 			w.getInBy(time.Now().Add(w.left(rws[0], dead)), calls)
-			plug.mend()
+			wire.mend()
 			rws = append(rws, w.newLock(rwlock.WithLease(quiet)))
 		}
 	})
@@ -541,7 +499,7 @@ func TestWithdrawalLeavesNoLateLook(t *testing.T) {
 		for i, c := range some(w, tests) {
 			for _, pause := range pauses {
 				name := fmt.Sprint(i, " ", pause)
-				mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+				mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 				dead := take(w, newOwner(), mortal, c.holder, name)
 				var leaving []*call
 				var cancels []context.CancelFunc
@@ -552,13 +510,12 @@ func TestWithdrawalLeavesNoLateLook(t *testing.T) {
 					time.Sleep(pause / 3)
 				}
 				next := w.enqueue(newOwner(), rw, c.next, name)
-				plug.pull()
+				wire.cut()
 				over := time.Now().Add(w.left(rw, dead))
 				for _, i := range c.order {
 					time.Sleep(pause)
 					cancels[i]()
-					_, err := leaving[i].wait()
-					require.ErrorIs(w, err, context.Canceled)
+					require.ErrorIs(w, errOf(leaving[i].wait()), context.Canceled)
 				}
 				unlock(w, next.granted())
 				require.WithinRange(w, next.at, over.Add(-2*time.Millisecond), over.Add(w.slack), name)
@@ -587,11 +544,9 @@ func TestStoppedWaiterQueuesUpAgain(t *testing.T) {
 				waitQueued(w, rw, "a", 1)
 				unlock(w, h)
 			}
-			c.expect("held")
-			_, err := rw.TryLock(context.Background(), "a")
-			require.ErrorIs(w, err, rwlock.ErrLocked)
-			c.send("unlock")
-			c.expect("unlocked")
+			c.held("a")
+			require.ErrorIs(w, errOf(rw.TryLock(context.Background(), "a")), rwlock.ErrLocked)
+			c.unlock("a")
 		}
 	})
 }

@@ -130,33 +130,6 @@ func TestLabelThatTheServerDoesNotHave(t *testing.T) {
 	})
 }
 
-// Labels that a person, or a terminal, cannot read are refused.
-func TestBadLabelsAreRefused(t *testing.T) {
-	bubbled(t, func(w *world) {
-		for text, want := range map[string]string{
-			"": "the label is empty", strings.Repeat("x", 257): "257 bytes", "a\nb": "not printable",
-			"\x1b[2J": "not printable", "\xff": "UTF-8",
-		} {
-			require.ErrorContains(w, errOf(rwlock.New(w.dial(), rwlock.WithLabel(text))), want)
-		}
-		rw := w.newLock(rwlock.WithLabel(strings.Repeat("🔒", 64)))
-		unlock(w, take(w, newOwner(), rw, write, "n"))
-	})
-}
-
-// A record of the log says whose it is.
-func TestRecordsShowTheLabel(t *testing.T) {
-	bubbled(t, func(w *world) {
-		said := &records{}
-		rw := w.newLock(rwlock.WithLabel("worker 7"), rwlock.WithLogger(said.logger()))
-		h := take(w, newOwner(), rw, write, "n", rwlock.NoRenew())
-		w.lostWhen(h)
-		eventually(w, func() bool { return len(said.list()) == 1 }, "a record")
-		require.Contains(w, said.list()[0], "worker 7")
-		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
-	})
-}
-
 // A setCounter counts how often a label is told.
 type setCounter struct{ n atomic.Int64 }
 
@@ -167,11 +140,11 @@ func (s *setCounter) note(cmd redis.Cmder) {
 }
 
 // noLabels is a hook that has the server refuse to set and to read labels, as one with narrow rights does.
-var noLabels onEach = func(cmd redis.Cmder) {
+var noLabels = onEach(func(cmd redis.Cmder) {
 	if name := cmd.Name(); name == "set" || name == "mget" {
 		cmd.Args()[0] = "no" + name
 	}
-}
+})
 
 // A label goes within a day after its RWLock has died, however long the lease is.
 func TestLabelOfALongLeaseGoesWithinADay(t *testing.T) {
@@ -192,7 +165,7 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 			inBubble(t, func(w *world) {
 				said := &records{}
 				slog.SetDefault(said.logger())
-				rw, err := rwlock.New(w.dial(), opts...)
+				rw, err := rwlock.New(w.dial(), append(opts, rwlock.WithLabel("worker 7"))...)
 				require.NoError(w, err)
 				w.Cleanup(func() { require.NoError(w, rw.Close()) })
 				h := take(w, newOwner(), rw, write, "orders:42", rwlock.NoRenew())
@@ -201,6 +174,7 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 				require.Contains(w, said.list()[0], "hold lost")
 				require.Regexp(w, `reason"?[=:]"?(gone|expired)`, said.list()[0])
 				require.Contains(w, said.list()[0], "lock=orders:42")
+				require.Contains(w, said.list()[0], "worker 7")
 				require.ErrorIs(w, h.Unlock(t.Context()), rwlock.ErrLost)
 			})
 		})
@@ -229,8 +203,7 @@ func TestErrorsNameTheLabelOfTheHolder(t *testing.T) {
 			"), 1 waiting ahead")
 		before := asked.Load()
 		for range 10 {
-			_, err := rw.TryRLock(newOwner(), "n")
-			require.ErrorContains(w, err, "report@web-1:7")
+			require.ErrorContains(w, errOf(rw.TryRLock(newOwner(), "n")), "report@web-1:7")
 		}
 		require.Equal(w, before, asked.Load(), "it is not asked for again")
 		unlock(w, h)
@@ -354,7 +327,7 @@ func TestInspectListsWaitersAsTheyAreServed(t *testing.T) {
 	}
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
-		for _, first := range []rwlock.Mode{read, write} {
+		for _, first := range bothModes {
 			for _, modes := range arrivals {
 				name := fmt.Sprint(first, modes)
 				if first == read {
@@ -405,11 +378,11 @@ func owners(waiters []rwlock.Waiter) []rwlock.Owner {
 func TestInspectLeavesOutTheDead(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, c := w.newLock(), w.dial()
-		mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+		mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 		dead := take(w, newOwner(), mortal, read, "n")
 		live := take(w, newOwner(), rw, read, "n")
 		w.enqueue(newOwner(), mortal, write, "n")
-		plug.pull()
+		wire.cut()
 		w.lostWhen(dead)
 		eventually(w, func() bool {
 			s := inspect(w, rw, "n")
@@ -478,24 +451,20 @@ func TestForceUnlock(t *testing.T) {
 }
 
 // The error of a Try call, and that of a wait that has ended, say who is in the way: in which mode, whether
-// it is an owner of the same RWLock, how many waiters go first, and when it may pay to ask again.
+// it is an owner of the same RWLock, how many waiters go first, and when it may pay to ask again. For a
+// reader that is no writer while one writes, since the readers that wait by then are let in first, and the
+// first writer alone while others read.
 func TestBlockedErrorSaysWhoIsInTheWay(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what errors say")
 		rw, far := w.newLock(rwlock.WithLease(w.lease)), w.newLock(rwlock.WithLease(w.lease))
+		ahead := map[[2]rwlock.Mode]int{{write, write}: 3, {write, read}: 0, {read, write}: 3, {read, read}: 1}
 		for _, holds := range bothModes {
 			for _, ours := range []bool{true, false} {
-				holder := far
-				if ours {
-					holder = rw
-				}
+				holder := map[bool]*rwlock.RWLock{true: rw, false: far}[ours]
 				h := take(w, newOwner(), holder, holds, "n")
-				waiter := w.enqueue(newOwner(), far, write, "n")
+				waiters := w.enqueueAll(3, far, write, "n")
 				for _, asks := range bothModes {
-					ahead := 1 // the writer; but when a write hold ends, readers go first
-					if holds == write && asks == read {
-						ahead = 0
-					}
 					_, tried := try(newOwner(), rw, asks, "n")
 					require.ErrorIs(w, tried, rwlock.ErrLocked)
 					_, waited := acquire(newOwner(), rw, asks, "n", rwlock.MaxWait(w.lease/2))
@@ -507,13 +476,13 @@ func TestBlockedErrorSaysWhoIsInTheWay(t *testing.T) {
 						require.Equal(w, holds, blocked.HeldIn)
 						require.Equal(w, h.Owner(), blocked.Holder)
 						require.Equal(w, ours, blocked.Ours)
-						require.Equal(w, ahead, blocked.Ahead)
+						require.Equal(w, ahead[[2]rwlock.Mode{holds, asks}], blocked.Ahead)
 						require.Positive(w, blocked.RetryAfter)
 						require.LessOrEqual(w, blocked.RetryAfter, w.lease+time.Second)
 					}
 				}
 				unlock(w, h)
-				unlock(w, waiter.granted())
+				finish(waiters...)
 			}
 		}
 	})
@@ -571,12 +540,10 @@ func TestBlockedErrorIsNotOfTheCallersOwn(t *testing.T) {
 		h := waiting.granted()
 		begin()
 		_, err := rw.Lock(h.Context(), "n", rwlock.MaxWait(time.Second))
-		require.ErrorIs(w, err, context.DeadlineExceeded)
-		require.ErrorContains(w, err, "the server has not answered")
+		requireError(w, err, context.DeadlineExceeded, "the server has not answered")
 		requireNotBlocked(w.T, err)
 
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second/2)
-		defer cancel()
+		ctx := lasting(w, time.Second/2)
 		require.ErrorIs(w, h.Unlock(ctx), context.DeadlineExceeded)
 		end()
 		_, err = rw.TryLock(rwlock.WithOwner(context.Background(), h.Owner()), "n")
@@ -622,9 +589,7 @@ func TestAnyStringIsAName(t *testing.T) {
 			require.Len(w, s.Waiters, 1)
 		}
 		unlock(w, holds...)
-		for _, c := range calls {
-			unlock(w, c.granted())
-		}
+		finish(calls...)
 	})
 }
 
@@ -641,8 +606,7 @@ func TestBadNamesAreRefused(t *testing.T) {
 				"inspect":      errOf(rw.Inspect(ctx, name)),
 				"force unlock": rw.ForceUnlock(ctx, name),
 			} {
-				require.ErrorContains(w, err, "rwlock: "+op+` "`)
-				require.ErrorContains(w, err, text)
+				requireError(w, err, "rwlock: "+op+` "`, text)
 				require.Less(w, len(err.Error()), 200)
 			}
 			require.Error(w, rw.WithLock(ctx, name, nil))
@@ -775,7 +739,7 @@ func (w *world) wrongType(suffix string, needy bool) {
 			require.Equal(w, "list[not yours]", content(w, c, key), append([]any{after}, args...)...)
 		}
 	}
-	for _, mode := range []rwlock.Mode{read, write} {
+	for _, mode := range bothModes {
 		for op, lock := range map[string]lockFunc{"r?lock": acquire, "tryr?lock": try} {
 			h, err := lock(newOwner(), rw, mode, name)
 			if err == nil {
@@ -805,9 +769,8 @@ func TestTwoRWLocksAreStrangers(t *testing.T) {
 	everywhere(t, func(w *world) {
 		a, b, ctx := w.newLock(), w.newLock(), newOwner()
 		h := take(w, ctx, a, write, "n")
-		for _, mode := range []rwlock.Mode{read, write} {
-			_, err := try(ctx, b, mode, "n")
-			require.ErrorIs(w, err, rwlock.ErrLocked)
+		for _, mode := range bothModes {
+			require.ErrorIs(w, errOf(try(ctx, b, mode, "n")), rwlock.ErrLocked)
 		}
 		waiting := w.enqueue(ctx, b, write, "n")
 		inner := take(w, ctx, a, write, "n")
@@ -822,53 +785,10 @@ func TestTwoRWLocksAreStrangers(t *testing.T) {
 		unlock(w, ra)
 		require.Len(w, inspect(w, a, "n").Holders, 1)
 		require.NoError(w, rb.Context().Err())
-		_, err := a.TryLock(ctx, "n")
-		require.ErrorIs(w, err, rwlock.ErrLocked)
-		_, err = b.TryLock(ctx, "n")
-		require.ErrorIs(w, err, rwlock.ErrUpgrade)
-		unlock(w, rb)
-	})
-}
-
-// RWLocks with different prefixes never meet.
-func TestPrefixesAreApart(t *testing.T) {
-	everywhere(t, func(w *world) {
-		a, b := w.newLock(rwlock.WithPrefix(w.prefix+"-a")), w.newLock(rwlock.WithPrefix(w.prefix+"-b"))
-		ha, hb := take(w, newOwner(), a, write, "n"), take(w, newOwner(), b, write, "n")
-		unlock(w, ha, hb)
-	})
-}
-
-// A try that is refused counts as ahead those that would go before it if it waited: for a reader that is no
-// writer while one writes, since the readers that wait by then are let in first, and the first writer alone
-// while others read.
-func TestTryCountsWhoWouldGoBefore(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		ahead := map[rwlock.Mode]map[rwlock.Mode]string{
-			write: {read: "", write: ", 3 waiting ahead"},
-			read:  {read: ", 1 waiting ahead", write: ", 3 waiting ahead"},
-		}
-		for _, held := range bothModes {
-			h := take(w, newOwner(), rw, held, held.String())
-			var calls []*call
-			for range 3 {
-				calls = append(calls, w.enqueue(newOwner(), rw, write, held.String()))
-			}
-			for mode, want := range ahead[held] {
-				_, err := try(newOwner(), rw, mode, held.String())
-				require.ErrorIs(w, err, rwlock.ErrLocked)
-				if want == "" {
-					require.NotRegexp(w, `[1-9]\d* waiting ahead`, err.Error())
-				} else {
-					require.ErrorContains(w, err, want)
-				}
-			}
-			unlock(w, h)
-			for _, c := range calls {
-				unlock(w, c.granted())
-			}
-		}
+		require.ErrorIs(w, errOf(a.TryLock(ctx, "n")), rwlock.ErrLocked)
+		require.ErrorIs(w, errOf(b.TryLock(ctx, "n")), rwlock.ErrUpgrade)
+		// Those with different prefixes never meet.
+		unlock(w, rb, take(w, newOwner(), w.newLock(rwlock.WithPrefix(w.prefix+"-a")), write, "n"))
 	})
 }
 

@@ -22,7 +22,8 @@ const (
 	write = rwlock.Write
 )
 
-// What each owner gets, whatever it and others hold.
+// What each owner gets, whatever it and others hold. A call that must wait does wait, as long as the holder
+// lives, and however many leases that takes.
 func TestModeMatrix(t *testing.T) {
 	const (
 		atOnce  = "at once"
@@ -41,7 +42,8 @@ func TestModeMatrix(t *testing.T) {
 	}
 	everywhere(t, func(w *world) {
 		rw, far := w.newLock(), w.newLock()
-		check := func(name string, holds []rwlock.Mode, asker string, mode rwlock.Mode, want string) {
+		check := func(holds []rwlock.Mode, asker string, mode rwlock.Mode, want string) {
+			name := fmt.Sprintf("%v held: %s asks to %v", holds, asker, mode)
 			owner, ctx, from := newOwner(), newOwner(), rw
 			switch asker {
 			case "the same owner":
@@ -62,15 +64,19 @@ func TestModeMatrix(t *testing.T) {
 				unlock(w, take(w, ctx, from, mode, name))
 			case upgrade:
 				require.ErrorIs(w, err, rwlock.ErrUpgrade, name)
-				_, err = acquire(ctx, from, mode, name)
-				require.ErrorIs(w, err, rwlock.ErrUpgrade, name)
+				require.ErrorIs(w, errOf(acquire(ctx, from, mode, name)), rwlock.ErrUpgrade, name)
 			case waits:
 				require.ErrorIs(w, err, rwlock.ErrLocked, name)
-				c := w.launch(ctx, from, mode, name)
-				waitQueued(w, from, name, 1)
-				unlock(w, held...)
+				c := w.enqueue(ctx, from, mode, name)
+				w.waits(c)
+				start := time.Now()
+				for _, h := range held {
+					require.NoError(w, h.Context().Err())
+					unlock(w, h)
+				}
 				held = nil
 				unlock(w, c.granted())
+				w.within(w.prompt, start, c.at)
 			}
 			if want != waits {
 				w.requireHolders(rw, name, len(before.Holders))
@@ -79,37 +85,18 @@ func TestModeMatrix(t *testing.T) {
 			w.requireHolders(rw, name, 0)
 		}
 		for _, row := range rows {
-			for _, asker := range []string{"the same owner", "another owner", "an owner elsewhere"} {
-				r, wr := row.otherRead, row.otherWrite
-				if asker == "the same owner" {
-					r, wr = row.ownRead, row.ownWrite
-				}
-				check(fmt.Sprintf("%v held: %s reads", row.holds, asker), row.holds, asker, read, r)
-				check(fmt.Sprintf("%v held: %s writes", row.holds, asker), row.holds, asker, write, wr)
+			check(row.holds, "the same owner", read, row.ownRead)
+			check(row.holds, "the same owner", write, row.ownWrite)
+			for _, asker := range []string{"another owner", "an owner elsewhere"} {
+				check(row.holds, asker, read, row.otherRead)
+				check(row.holds, asker, write, row.otherWrite)
 			}
 		}
 	})
 }
 
-// A call that must wait does wait, as long as the holder lives, and however many leases that takes.
-func TestWaitsAsLongAsTheHolderLives(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		for _, modes := range [][2]rwlock.Mode{{read, write}, {write, read}, {write, write}} {
-			name := fmt.Sprint(modes)
-			h := take(w, newOwner(), rw, modes[0], name)
-			c := w.enqueue(newOwner(), rw, modes[1], name)
-			w.waits(c)
-			require.NoError(w, h.Context().Err())
-			start := time.Now()
-			unlock(w, h)
-			unlock(w, c.granted())
-			w.within(w.prompt, start, c.at)
-		}
-	})
-}
-
-// A reader re-enters while a writer waits; a new reader waits behind that writer.
+// A reader re-enters while a writer waits, and a writer in both modes whoever waits. A new reader waits
+// behind the writer.
 func TestReaderReentersPastWaitingWriter(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, name := w.newLock(), "n"
@@ -119,34 +106,21 @@ func TestReaderReentersPastWaitingWriter(t *testing.T) {
 		inner := take(w, outer.Context(), rw, read, name)
 		third, err := rw.TryRLock(outer.Context(), name)
 		require.NoError(w, err)
-		_, err = rw.TryRLock(newOwner(), name)
-		require.ErrorIs(w, err, rwlock.ErrLocked)
+		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked)
 		reader := w.enqueue(newOwner(), rw, read, name)
 
 		unlock(w, outer, inner)
 		w.waits(writer, reader)
 		unlock(w, third)
 		h := writer.granted()
-		w.waits(reader)
+		second := w.enqueue(newOwner(), rw, write, name)
+		for _, mode := range []rwlock.Mode{write, read, write, read} {
+			unlock(w, take(w, h.Context(), rw, mode, name))
+		}
+		w.waits(reader, second)
 		unlock(w, h)
 		unlock(w, reader.granted())
-	})
-}
-
-// A writer re-enters in both modes though others wait.
-func TestWriterReentersPastWaiters(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, name := w.newLock(), "n"
-		outer := take(w, newOwner(), rw, write, name)
-		writer := w.enqueue(newOwner(), rw, write, name)
-		reader := w.enqueue(newOwner(), rw, read, name)
-		for _, mode := range []rwlock.Mode{write, read, write, read} {
-			unlock(w, take(w, outer.Context(), rw, mode, name))
-		}
-		w.waits(writer, reader)
-		unlock(w, outer)
-		unlock(w, reader.granted())
-		unlock(w, writer.granted())
+		unlock(w, second.granted())
 	})
 }
 
@@ -173,8 +147,7 @@ func TestDowngrade(t *testing.T) {
 		s := inspect(w, rw, name)
 		require.Equal(w, read, s.Mode)
 		require.Len(w, s.Holders, 3)
-		_, err := rw.Lock(own.Context(), name)
-		require.ErrorIs(w, err, rwlock.ErrUpgrade)
+		require.ErrorIs(w, errOf(rw.Lock(own.Context(), name)), rwlock.ErrUpgrade)
 
 		unlock(w, readers...)
 		w.waits(writer)
@@ -183,17 +156,16 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// An upgrade is refused at once, and the read hold stays as it was.
+// An upgrade is refused at once, and the read hold stays as it was. Two owners that upgrade together are both
+// refused, instead of waiting for each other for ever.
 func TestUpgradeIsRefused(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, name := w.newLock(), "n"
 		h := take(w, newOwner(), rw, read, name)
 		refused := func() {
-			for _, f := range []func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error){rw.Lock,
-				rw.TryLock} {
+			for _, lock := range []lockFunc{acquire, try} {
 				start := time.Now()
-				_, err := f(h.Context(), name)
-				require.ErrorIs(w, err, rwlock.ErrUpgrade)
+				require.ErrorIs(w, errOf(lock(h.Context(), rw, write, name)), rwlock.ErrUpgrade)
 				w.within(w.prompt, start, time.Now())
 			}
 			require.NoError(w, h.Context().Err())
@@ -201,6 +173,10 @@ func TestUpgradeIsRefused(t *testing.T) {
 		}
 		refused()
 		other := take(w, newOwner(), rw, read, name)
+		together := []*call{w.launch(h.Context(), rw, write, name), w.launch(other.Context(), rw, write, name)}
+		for _, c := range together {
+			require.ErrorIs(w, errOf(c.wait()), rwlock.ErrUpgrade)
+		}
 		refused()
 		writer := w.enqueue(newOwner(), rw, write, name)
 		refused()
@@ -209,27 +185,11 @@ func TestUpgradeIsRefused(t *testing.T) {
 	})
 }
 
-// Two owners that upgrade together are both refused, instead of waiting for each other for ever.
-func TestTwoOwnersUpgradeTogether(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, name := w.newLock(), "n"
-		a := take(w, newOwner(), rw, read, name)
-		b := take(w, newOwner(), rw, read, name)
-		calls := []*call{w.launch(a.Context(), rw, write, name), w.launch(b.Context(), rw, write, name)}
-		for _, c := range calls {
-			_, err := c.wait()
-			require.ErrorIs(w, err, rwlock.ErrUpgrade)
-		}
-		unlock(w, a, b)
-		unlock(w, take(w, newOwner(), rw, write, name))
-	})
-}
-
 // Calls of one owner that come together on different goroutines share what the first of them gets.
 func TestGoroutinesOfOneOwner(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, name := w.newLock(), "n"
-		for _, mode := range []rwlock.Mode{read, write} {
+		for _, mode := range bothModes {
 			ctx := newOwner()
 			blocker := take(w, newOwner(), rw, write, name)
 			var calls []*call
@@ -238,8 +198,7 @@ func TestGoroutinesOfOneOwner(t *testing.T) {
 			}
 			waitQueued(w, rw, name, 1)
 			w.waits(calls...)
-			_, err := try(ctx, rw, mode, name)
-			require.ErrorIs(w, err, rwlock.ErrLocked)
+			require.ErrorIs(w, errOf(try(ctx, rw, mode, name)), rwlock.ErrLocked)
 			unlock(w, blocker)
 			var holds []*rwlock.Hold
 			for _, c := range calls {
@@ -267,10 +226,8 @@ func TestOwnersOwnCallDoesNotHoldUpCancellation(t *testing.T) {
 		third := w.launch(owner, rw, write, name, rwlock.MaxWait(50*time.Millisecond))
 		w.waits(first, second)
 		cancel()
-		_, err := second.wait()
-		require.ErrorIs(w, err, context.Canceled)
-		_, err = third.wait()
-		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.ErrorIs(w, errOf(second.wait()), context.Canceled)
+		require.ErrorIs(w, errOf(third.wait()), context.DeadlineExceeded)
 		unlock(w, blocker)
 		unlock(w, first.granted())
 	})
@@ -306,12 +263,70 @@ func TestOwnerTravelsInContext(t *testing.T) {
 	})
 }
 
+// A body is a function that runs under a lock.
+type body = func(context.Context, *rwlock.Hold) error
+
+// A runner runs a function under the lock "n".
+type runner struct {
+	name string
+	mode rwlock.Mode
+	run  func(ctx context.Context, rw *rwlock.RWLock, fn body, opts ...rwlock.LockOption) error
+}
+
+// runners are all functions that run a function.
+var runners = []runner{
+	{"WithRLock", read, func(ctx context.Context, rw *rwlock.RWLock, fn body, opts ...rwlock.LockOption) error {
+		return rw.WithRLock(ctx, "n", fn, opts...)
+	}},
+	{"WithLock", write, func(ctx context.Context, rw *rwlock.RWLock, fn body, opts ...rwlock.LockOption) error {
+		return rw.WithLock(ctx, "n", fn, opts...)
+	}},
+	{"RDo", read, runDo(rwlock.RDo[string])},
+	{"Do", write, runDo(rwlock.Do[string])},
+	{"WithAll", write, func(ctx context.Context, rw *rwlock.RWLock, fn body, opts ...rwlock.LockOption) error {
+		return rw.WithAll(ctx, []rwlock.Want{need("n", write), need("m", read)},
+			func(ctx context.Context, holds []*rwlock.Hold) error { return fn(ctx, holds[0]) }, opts...)
+	}},
+}
+
+// runDo has a function return a value by Do or RDo. The value is returned if the function ran, or else the
+// zero value.
+func runDo(
+	do func(context.Context, *rwlock.RWLock, string, func(context.Context, *rwlock.Hold) (string, error),
+		...rwlock.LockOption) (string, error),
+) func(context.Context, *rwlock.RWLock, body, ...rwlock.LockOption) error {
+	return func(ctx context.Context, rw *rwlock.RWLock, fn body, opts ...rwlock.LockOption) error {
+		want := ""
+		got, err := do(ctx, rw, "n", func(ctx context.Context, h *rwlock.Hold) (string, error) {
+			want = "value"
+			return want, fn(ctx, h)
+		}, opts...)
+		if got != want {
+			return fmt.Errorf("%q was returned instead of %q", got, want)
+		}
+		return err
+	}
+}
+
+// eachRunner runs fn for each function that runs a function.
+func eachRunner(t *testing.T, fn func(w *world, rw *rwlock.RWLock, r runner)) {
+	t.Helper()
+	everywhere(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		for _, r := range runners {
+			fn(w, rw, r)
+			waitFree(w, rw, "m")
+			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode, r.name)
+		}
+	})
+}
+
 // A Hold says what it is, and its context has the values and the end of the context of the call.
 func TestHoldAndItsContext(t *testing.T) {
 	type key struct{}
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
-		for _, mode := range []rwlock.Mode{read, write} {
+		for _, mode := range bothModes {
 			parent, cancel := context.WithCancel(context.WithValue(newOwner(), key{}, "value"))
 			defer cancel()
 			h, other := take(w, parent, rw, mode, "n"), take(w, parent, rw, mode, "n")
@@ -337,119 +352,100 @@ func TestHoldAndItsContext(t *testing.T) {
 	})
 }
 
-type with func(ctx context.Context, name string, fn func(context.Context, *rwlock.Hold) error,
-	opts ...rwlock.LockOption) error
-
-func withs(rw *rwlock.RWLock) map[rwlock.Mode]with {
-	return map[rwlock.Mode]with{read: rw.WithRLock, write: rw.WithLock}
-}
-
-// WithLock and WithRLock run fn under the hold, return what it returns, and release.
+// A function runs under the hold, and may re-enter. What it returns is returned, and the lock is released.
 func TestWithReturnsWhatFnReturns(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, failure := w.newLock(), errors.New("failure")
-		for mode, with := range withs(rw) {
-			for _, want := range []error{nil, failure} {
-				err := with(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) error {
-					owner, _ := rwlock.OwnerFromContext(ctx)
-					require.Equal(w, h.Owner(), owner)
-					require.Equal(w, mode, inspect(w, rw, "n").Mode)
-					require.NoError(w, withs(rw)[mode](ctx, "n", func(_ context.Context, inner *rwlock.Hold) error {
-						require.Equal(w, h.Token(), inner.Token())
-						require.Equal(w, 2, held(w, rw, "n", owner, mode).Count)
-						return nil
-					}))
-					return want
-				})
-				require.Equal(w, want, err)
-				require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
-			}
-		}
-	})
-}
-
-// fn does not run if the lock cannot be had, and the error is the lock call's.
-func TestWithWithoutTheLock(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		h := take(w, newOwner(), rw, write, "n")
-		for _, with := range withs(rw) {
-			err := with(newOwner(), "n", func(context.Context, *rwlock.Hold) error {
-				t.Error("fn ran")
-				return nil
-			}, rwlock.MaxWait(10*time.Millisecond))
-			require.ErrorIs(w, err, context.DeadlineExceeded)
-		}
-		unlock(w, h)
-	})
-}
-
-// A panic in fn, and runtime.Goexit, release the lock and go on.
-func TestWithReleasesOnPanic(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		for _, with := range withs(rw) {
-			require.PanicsWithValue(w, "oh", func() {
-				_ = with(context.Background(), "n", func(context.Context, *rwlock.Hold) error { panic("oh") })
-			})
-			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
-
-			var wg sync.WaitGroup
-			wg.Go(func() {
-				_ = with(context.Background(), "n", func(context.Context, *rwlock.Hold) error {
-					runtime.Goexit()
+	eachRunner(t, func(w *world, rw *rwlock.RWLock, r runner) {
+		for _, want := range []error{nil, errors.New("failure")} {
+			require.Equal(w, want, r.run(context.Background(), rw, func(ctx context.Context, h *rwlock.Hold) error {
+				owner, _ := rwlock.OwnerFromContext(ctx)
+				require.Equal(w, h.Owner(), owner)
+				require.Equal(w, r.mode, h.Mode())
+				require.Equal(w, r.mode, inspect(w, rw, "n").Mode)
+				require.NoError(w, r.run(ctx, rw, func(_ context.Context, inner *rwlock.Hold) error {
+					require.Equal(w, h.Token(), inner.Token())
+					require.Equal(w, 2, held(w, rw, "n", owner, r.mode).Count)
 					return nil
-				})
-				t.Error("Goexit ended")
-			})
-			wg.Wait()
+				}))
+				return want
+			}))
 			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
 		}
 	})
 }
 
-// Work done under a lost lock is not taken for done: fn's error is joined with ErrLost, be it nil, and even
-// if fn has released the lock itself.
+// A function does not run if the lock cannot be had, and the error is the lock call's. One that is nil is an
+// error in words.
+func TestWithWithoutTheLock(t *testing.T) {
+	eachRunner(t, func(w *world, rw *rwlock.RWLock, r runner) {
+		h := take(w, newOwner(), rw, write, "n")
+		err := r.run(newOwner(), rw, func(context.Context, *rwlock.Hold) error {
+			w.Error("the function ran")
+			return nil
+		}, rwlock.MaxWait(10*time.Millisecond))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.ErrorContains(w, err, map[rwlock.Mode]string{read: `: rlock "n"`, write: `: lock "n"`}[r.mode])
+		unlock(w, h)
+		ctx := newOwner()
+		require.EqualError(w, rw.WithLock(ctx, "n", nil), `rwlock: lock "n": the function is nil`)
+		require.EqualError(w, rw.WithRLock(ctx, "n", nil), `rwlock: rlock "n": the function is nil`)
+		require.EqualError(w, errOf(rwlock.Do[int](ctx, rw, "n", nil)), `rwlock: lock "n": the function is nil`)
+		require.EqualError(w, errOf(rwlock.RDo[int](ctx, rw, "n", nil)), `rwlock: rlock "n": the function is nil`)
+	})
+}
+
+// A panic in the function, and runtime.Goexit, release the lock and go on.
+func TestWithReleasesOnPanic(t *testing.T) {
+	eachRunner(t, func(w *world, rw *rwlock.RWLock, r runner) {
+		require.PanicsWithValue(w, "oh", func() {
+			_ = r.run(context.Background(), rw, func(context.Context, *rwlock.Hold) error { panic("oh") })
+		})
+		require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = r.run(context.Background(), rw, func(context.Context, *rwlock.Hold) error {
+				runtime.Goexit()
+				return nil
+			})
+			w.Error("Goexit ended")
+		})
+		wg.Wait()
+	})
+}
+
+// Work done under a lost lock is not taken for done: the function's error is joined with ErrLost, be it nil,
+// and even if it has released the lock itself. What it says of the loss is not said again.
 func TestWithJoinsErrLost(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, failure := w.newLock(), errors.New("failure")
-		for _, with := range withs(rw) {
-			for _, want := range []error{nil, failure} {
-				for _, itself := range []bool{false, true} {
-					err := with(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) error {
-						require.NoError(w, rw.ForceUnlock(context.Background(), "n"))
-						w.lostWhen(h)
-						require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
-						if itself {
-							require.ErrorIs(w, h.Unlock(ctx), rwlock.ErrLost)
-						}
-						return want
-					})
-					require.ErrorIs(w, err, rwlock.ErrLost)
-					if want != nil {
-						require.ErrorIs(w, err, want)
-					}
-				}
+	failure := errors.New("failure")
+	says := []struct {
+		what func(ctx context.Context, h *rwlock.Hold) error
+		want error // beside ErrLost
+	}{
+		{func(context.Context, *rwlock.Hold) error { return nil }, nil},
+		{func(context.Context, *rwlock.Hold) error { return failure }, failure},
+		{func(ctx context.Context, h *rwlock.Hold) error { _ = h.Unlock(ctx); return nil }, nil},
+		{func(ctx context.Context, h *rwlock.Hold) error { _ = h.Unlock(ctx); return failure }, failure},
+		{func(ctx context.Context, _ *rwlock.Hold) error { return context.Cause(ctx) }, nil},
+		{func(ctx context.Context, _ *rwlock.Hold) error { return fmt.Errorf("at work: %w", context.Cause(ctx)) }, nil},
+		{func(ctx context.Context, h *rwlock.Hold) error { return h.Unlock(ctx) }, nil},
+	}
+	eachRunner(t, func(w *world, rw *rwlock.RWLock, r runner) {
+		for _, say := range says {
+			err := r.run(context.Background(), rw, func(ctx context.Context, h *rwlock.Hold) error {
+				require.NoError(w, rw.ForceUnlock(context.Background(), "n"))
+				w.lostWhen(h)
+				require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
+				return say.what(ctx, h)
+			})
+			require.ErrorIs(w, err, rwlock.ErrLost)
+			require.Equal(w, 1, strings.Count(err.Error(), rwlock.ErrLost.Error()), err)
+			if say.want != nil {
+				require.ErrorIs(w, err, say.want)
 			}
-			// What fn itself says of the loss is not said again.
-			for _, says := range []func(ctx context.Context, h *rwlock.Hold) error{
-				func(ctx context.Context, _ *rwlock.Hold) error { return context.Cause(ctx) },
-				func(ctx context.Context, h *rwlock.Hold) error { return fmt.Errorf("at work: %w", context.Cause(ctx)) },
-				func(_ context.Context, h *rwlock.Hold) error { return h.Unlock(context.Background()) },
-			} {
-				err := with(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) error {
-					require.NoError(w, rw.ForceUnlock(context.Background(), "n"))
-					w.lostWhen(h)
-					return says(ctx, h)
-				})
-				require.ErrorIs(w, err, rwlock.ErrLost)
-				require.Equal(w, 1, strings.Count(err.Error(), rwlock.ErrLost.Error()), err)
-			}
-			// Released in time by fn, nothing was lost.
-			require.NoError(w, with(context.Background(), "n", func(ctx context.Context, h *rwlock.Hold) error {
-				return h.Unlock(ctx)
-			}))
 		}
+		// Released in time by the function, nothing was lost.
+		require.NoError(w, r.run(context.Background(), rw, func(ctx context.Context, h *rwlock.Hold) error {
+			return h.Unlock(ctx)
+		}))
 	})
 }
 
@@ -556,32 +552,6 @@ func TestNilContextAndUnmadeRWLock(t *testing.T) {
 	})
 }
 
-// A function that is nil is an error in words, and the lock is left free.
-func TestNilFunction(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, ctx := w.newLock(), newOwner()
-		for want, err := range map[string]error{
-			`rwlock: lock "a": the function is nil`:  rw.WithLock(ctx, "a", nil),
-			`rwlock: rlock "b": the function is nil`: rw.WithRLock(ctx, "b", nil),
-			`rwlock: lock "c": the function is nil`:  errOf(rwlock.Do[int](ctx, rw, "c", nil)),
-			`rwlock: rlock "d": the function is nil`: errOf(rwlock.RDo[int](ctx, rw, "d", nil)),
-		} {
-			require.EqualError(w, err, want)
-		}
-		for _, name := range []string{"a", "b", "c", "d"} {
-			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
-		}
-	})
-}
-
-// Unlock takes a context that is nil for one that does not end.
-func TestUnlockWithNilContext(t *testing.T) {
-	bubbled(t, func(w *world) {
-		var none context.Context
-		require.NoError(w, take(w, newOwner(), w.newLock(), write, "n").Unlock(none))
-	})
-}
-
 // Once an inner hold with a longer lease is released, the server keeps what the outer one asked for: if the
 // process dies then, others wait for the outer hold's lease. The outer hold's context does not outlive it.
 func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
@@ -590,7 +560,7 @@ func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
 		for _, mode := range bothModes {
 			for name, opts := range map[string][]rwlock.LockOption{"renewed": nil, "not renewed": {rwlock.NoRenew()}} {
 				name := mode.String() + " " + name
-				mortal, plug := w.newMortal(rwlock.WithLease(w.lease))
+				mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 				start := time.Now()
 				outer := take(w, newOwner(), mortal, mode, name, opts...)
 				inner := take(w, outer.Context(), mortal, mode, name, rwlock.Lease(quiet))
@@ -600,7 +570,7 @@ func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
 				require.NoError(w, outer.Context().Err())
 				w.atMost(w.lease, name)
 
-				plug.pull()
+				wire.cut()
 				died := time.Now()
 				if opts != nil {
 					died = start
@@ -817,8 +787,7 @@ func TestWithAllGivesBackWhatItHas(t *testing.T) {
 				w.Error("the function ran")
 				return nil
 			}, rwlock.MaxWait(2*time.Minute))
-		require.ErrorIs(w, err, context.DeadlineExceeded)
-		require.ErrorContains(w, err, `rwlock: rlock "c": `)
+		requireError(w, err, context.DeadlineExceeded, `rwlock: rlock "c": `)
 		require.Equal(w, 2*time.Minute, time.Since(start))
 		for _, name := range []string{"a", "b"} {
 			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
@@ -828,121 +797,29 @@ func TestWithAllGivesBackWhatItHas(t *testing.T) {
 }
 
 // A function is told when any of its holds is lost, and WithAll joins its error with each loss, on one line.
+// While it waits for a lock, it gives up when one that it has already is lost.
 func TestWithAllTellsOfEachLoss(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, far, failure := w.newLock(rwlock.WithLease(w.lease)), w.newLock(), errors.New("failure")
-		err := rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read), need("c", write)},
-			func(ctx context.Context, holds []*rwlock.Hold) error {
-				require.NoError(w, far.ForceUnlock(context.Background(), "a"))
-				<-ctx.Done()
-				require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
-				require.NoError(w, far.ForceUnlock(context.Background(), "c"))
-				w.lostWhen(holds[2])
-				return failure
-			})
-		require.ErrorIs(w, err, failure)
-		require.ErrorIs(w, err, rwlock.ErrLost)
+		wants := []rwlock.Want{need("a", write), need("b", read), need("c", write)}
+		err := rw.WithAll(context.Background(), wants, func(ctx context.Context, holds []*rwlock.Hold) error {
+			require.NoError(w, far.ForceUnlock(context.Background(), "a"))
+			<-ctx.Done()
+			require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost)
+			require.NoError(w, far.ForceUnlock(context.Background(), "c"))
+			w.lostWhen(holds[2])
+			return failure
+		})
+		requireError(w, err, failure, rwlock.ErrLost)
 		require.EqualError(w, err, `failure; rwlock: unlock "c": hold lost before it was released; rwlock: unlock "a": hold lost before it was released`)
 		waitFree(w, rw, "b")
-	})
-}
 
-// While WithAll waits for a lock, it gives up when one that it has already is lost.
-func TestWithAllLosesALockWhileItWaits(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, far := w.newLock(rwlock.WithLease(w.lease)), w.newLock()
 		b := take(w, newOwner(), far, write, "b")
-		done := make(chan error)
-		go func() {
-			done <- rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", write)}, nothingWithAll)
-		}()
+		waiting := w.start(func() error { return rw.WithAll(context.Background(), wants, nothingWithAll) })
 		waitQueued(w, far, "b", 1)
 		require.NoError(w, far.ForceUnlock(context.Background(), "a"))
-		require.ErrorIs(w, <-done, rwlock.ErrLost)
+		require.ErrorIs(w, errOf(waiting.wait()), rwlock.ErrLost)
 		unlock(w, b)
 		waitFree(w, rw, "b")
-	})
-}
-
-// After a panic all locks are free.
-func TestWithAllPanics(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		require.PanicsWithValue(w, "panic", func() {
-			_ = rw.WithAll(context.Background(), []rwlock.Want{need("a", write), need("b", read)},
-				func(context.Context, []*rwlock.Hold) error { panic("panic") })
-		})
-		for _, name := range []string{"a", "b"} {
-			require.Equal(w, rwlock.None, inspect(w, rw, name).Mode)
-		}
-	})
-}
-
-// doFunc is Do or RDo for a string.
-type doFunc = func(context.Context, *rwlock.RWLock, string,
-	func(context.Context, *rwlock.Hold) (string, error), ...rwlock.LockOption) (string, error)
-
-var doFuncs = map[rwlock.Mode]doFunc{read: rwlock.RDo[string], write: rwlock.Do[string]}
-
-// Do and RDo run their function under the lock, return its value and its error, and release the lock.
-func TestDoReturnsTheFunctionsValue(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, failure := w.newLock(), errors.New("failure")
-		for mode, do := range doFuncs {
-			for _, want := range []error{nil, failure} {
-				v, err := do(context.Background(), rw, "n", func(ctx context.Context, h *rwlock.Hold) (string, error) {
-					require.Equal(w, mode, h.Mode())
-					require.Equal(w, mode, inspect(w, rw, "n").Mode)
-					unlock(w, take(w, ctx, rw, mode, "n")) // the same owner re-enters
-					return "value", want
-				})
-				require.Equal(w, "value", v)
-				require.Equal(w, want, err)
-				require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
-			}
-		}
-	})
-}
-
-// Do and RDo run nothing without the lock, and return the zero value.
-func TestDoWithoutTheLock(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw := w.newLock()
-		h := take(w, newOwner(), rw, write, "n")
-		for mode, do := range doFuncs {
-			v, err := do(context.Background(), rw, "n", func(context.Context, *rwlock.Hold) (string, error) {
-				w.Error("the function ran")
-				return "value", nil
-			}, rwlock.MaxWait(w.lease))
-			require.Zero(w, v)
-			require.ErrorIs(w, err, context.DeadlineExceeded)
-			require.ErrorContains(w, err, map[rwlock.Mode]string{read: `rlock "n"`, write: `lock "n"`}[mode])
-		}
-		unlock(w, h)
-	})
-}
-
-// A value that was made under a lost lock comes with ErrLost, and after a panic the lock is free.
-func TestDoUnderALostLockOrAPanic(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.ours("what Do returns")
-		rw := w.newLock()
-		for _, do := range doFuncs {
-			v, err := do(context.Background(), rw, "n", func(_ context.Context, h *rwlock.Hold) (string, error) {
-				w.lostWhen(h)
-				return "value", nil
-			}, rwlock.Lease(w.lease), rwlock.NoRenew())
-			require.Equal(w, "value", v)
-			require.ErrorIs(w, err, rwlock.ErrLost)
-			waitFree(w, rw, "n")
-
-			require.PanicsWithValue(w, "panic", func() {
-				_, _ = do(context.Background(), rw, "n", func(context.Context, *rwlock.Hold) (string,
-					error) {
-					panic("panic")
-				})
-			})
-			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
-		}
 	})
 }

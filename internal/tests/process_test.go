@@ -22,19 +22,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // The test binary is its own child: with this in the environment it plays that role, and runs no test.
 const roleEnv = "RWLOCK_TEST_ROLE"
-
-func init() {
-	roles := map[string]func(){"holder": playHolder, "crowd": playCrowd}
-	if play := roles[os.Getenv(roleEnv)]; play != nil {
-		play()
-		os.Exit(0)
-	}
-}
 
 // A child is a process of its own, which says what it does line by line, and does what the lines say that it
 // is sent.
@@ -108,49 +99,12 @@ func clientFromEnv() *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: os.Getenv("ADDR")})
 }
 
-// playHolder takes a lock, says so, says when it loses it, and unlocks it when it is told.
-func playHolder() {
-	lease, err := time.ParseDuration(os.Getenv("LEASE"))
-	if err != nil {
-		panic(err)
-	}
-	rw, err := rwlock.New(clientFromEnv(), rwlock.WithPrefix(os.Getenv("PREFIX")), rwlock.WithLease(lease))
-	if err != nil {
-		panic(err)
-	}
-	mode := rwlock.Read
-	if os.Getenv("MODE") == rwlock.Write.String() {
-		mode = rwlock.Write
-	}
-	ctx := context.Background()
-	h, err := acquire(ctx, rw, mode, "a")
-	if err != nil {
-		fmt.Println("failed", err)
-		return
-	}
-	fmt.Println("held", h.Token())
-	go func() {
-		<-h.Context().Done()
-		if errors.Is(context.Cause(h.Context()), rwlock.ErrLost) {
-			fmt.Println("lost")
-		}
-	}()
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		switch err := h.Unlock(ctx); {
-		case err == nil:
-			fmt.Println("unlocked")
-		case errors.Is(err, rwlock.ErrLost):
-			fmt.Println("unlock: lost")
-		default:
-			fmt.Println("unlock:", err)
-		}
-	}
-}
-
 // holder starts a process that takes lock "a", or waits for it.
-func (w *world) holder(mode rwlock.Mode) *child {
+func (w *world) holder(mode rwlock.Mode) stranger {
 	w.Helper()
-	return w.spawn("holder", map[string]string{"MODE": mode.String(), "LEASE": w.lease.String()})
+	s := w.stranger(w.lease)
+	s.asks(mode, "a")
+	return s
 }
 
 // The next in line gets the lock of a process that was killed when its lease is over: no later, and not
@@ -161,9 +115,8 @@ func TestKilledHolder(t *testing.T) {
 		w.lease = 2 * time.Second
 		rw := w.newLock() // whose own lease, and so its heartbeat, is much longer
 		c := w.holder(mode)
-		token, err := strconv.ParseInt(c.expect("held"), 10, 64)
-		require.NoError(w, err)
-		next := w.enqueue(newOwner(), rw, rwlock.Write, "a")
+		token := c.held("a")
+		next := w.enqueue(newOwner(), rw, write, "a")
 		seen := time.Now()
 		holders := inspect(w, rw, "a").Holders
 		require.Len(w, holders, 1)
@@ -184,18 +137,17 @@ func TestPausedHolder(t *testing.T) {
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		rw := w.newLock()
 		c := w.holder(mode)
-		token, err := strconv.ParseInt(c.expect("held"), 10, 64)
-		require.NoError(w, err)
+		token := c.held("a")
 		c.signal(syscall.SIGSTOP)
 		paused := time.Now()
-		next := w.launch(newOwner(), rw, rwlock.Write, "a")
+		next := w.launch(newOwner(), rw, write, "a")
 		h := next.granted()
 		w.within(w.lease+w.slack, paused, next.at)
 		require.Greater(w, h.Token(), token)
 		c.signal(syscall.SIGCONT)
-		c.expect("lost")
-		c.send("unlock")
-		c.expect("unlock: lost")
+		c.expect("lost a")
+		c.send("unlock a")
+		require.Contains(w, c.expect("unlocked a"), rwlock.ErrLost.Error())
 		require.NoError(w, h.Context().Err())
 		unlock(w, h)
 	})
@@ -207,8 +159,8 @@ func TestKilledWaiter(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		rw := w.newLock(rwlock.WithLease(quiet))
-		first := take(w, newOwner(), rw, rwlock.Write, "a")
-		c := w.holder(rwlock.Write)
+		first := take(w, newOwner(), rw, write, "a")
+		c := w.holder(write)
 		waitQueued(w, rw, "a", 1)
 		behind := w.enqueue(newOwner(), rw, mode, "a")
 		c.signal(syscall.SIGKILL)
@@ -217,9 +169,9 @@ func TestKilledWaiter(t *testing.T) {
 		h := behind.granted()
 		w.within(w.lease+w.slack, killed, behind.at)
 
-		c = w.holder(rwlock.Write)
+		c = w.holder(write)
 		waitQueued(w, rw, "a", 1)
-		behind = w.enqueue(newOwner(), rw, rwlock.Write, "a")
+		behind = w.enqueue(newOwner(), rw, write, "a")
 		c.signal(syscall.SIGKILL)
 		waitQueued(w, rw, "a", 1)
 		unlock(w, h)
@@ -227,22 +179,28 @@ func TestKilledWaiter(t *testing.T) {
 	})
 }
 
-// A lock that is held and waited for by others is handed on between processes without a heartbeat.
+// A lock that is held and waited for by others is handed on without a heartbeat, between RWLocks of a process
+// and between processes.
 func TestHandoverBetweenProcesses(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		w.lease = quiet
-		rw := w.newLock(rwlock.WithLease(quiet))
-		mine := take(w, newOwner(), rw, rwlock.Write, "a")
+		rw, near := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(quiet))
+		h := take(w, newOwner(), rw, write, "a")
+		next := w.enqueue(newOwner(), near, write, "a")
+		unlock(w, h)
+		h = next.granted()
 		c := w.holder(mode)
 		waitQueued(w, rw, "a", 1)
-		back := w.enqueue(newOwner(), rw, rwlock.Write, "a")
-		unlock(w, mine)
-		c.expect("held")
+		back := w.enqueue(newOwner(), rw, write, "a")
+		unlock(w, h)
+		c.held("a")
 		w.waits(back)
-		c.send("unlock")
-		c.expect("unlocked")
-		unlock(w, back.granted())
+		c.unlock("a")
+		h = back.granted()
+		next = w.enqueue(newOwner(), near, mode, "a")
+		unlock(w, h)
+		unlock(w, next.granted())
 	})
 }
 
@@ -406,8 +364,7 @@ func TestCrowdsOfTwoProcesses(t *testing.T) {
 		env := map[string]string{"DURATION": "5s"}
 		for _, c := range []*child{w.spawn("crowd", env), w.spawn("crowd", env)} {
 			var wrong, writes, reads, gaveUp int
-			_, err := fmt.Sscan(c.expect("done"), &wrong, &writes, &reads, &gaveUp)
-			require.NoError(w, err)
+			require.NoError(w, errOf(fmt.Sscan(c.expect("done"), &wrong, &writes, &reads, &gaveUp)))
 			w.Logf("%d writes, %d reads, %d gave up", writes, reads, gaveUp)
 			require.Zero(w, wrong, "things that went wrong")
 			require.Positive(w, writes)
@@ -497,7 +454,7 @@ func TestTokensIncreaseOverLossOfAllKeys(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, last := w.newLock(), int64(0)
 		for range 10 {
-			for _, mode := range []rwlock.Mode{write, read} {
+			for _, mode := range bothModes {
 				h := take(w, newOwner(), rw, mode, "n")
 				require.Greater(w, h.Token(), last)
 				last = h.Token()
@@ -511,21 +468,6 @@ func TestTokensIncreaseOverLossOfAllKeys(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A FLUSHALL does not reset the tokens.
-func TestTokensIncreaseOverFlush(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	rw, c := newLockOn(t, s.Client()), s.Client()
-	last := int64(0)
-	for range 10 {
-		h := take(t, newOwner(), rw, write, "n")
-		require.Greater(t, h.Token(), last)
-		last = h.Token()
-		require.NoError(t, c.FlushAll(context.Background()).Err())
-		require.ErrorIs(t, h.Unlock(context.Background()), rwlock.ErrLost)
-	}
 }
 
 // A server clock that is behind the last token does not make a smaller one.
@@ -564,7 +506,7 @@ func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
 func TestTokenIsEqualOnReentry(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, far := w.newLock(), w.newLock()
-		for _, mode := range []rwlock.Mode{read, write} {
+		for _, mode := range bothModes {
 			blocker := take(w, newOwner(), far, write, "n")
 			queued := w.enqueue(newOwner(), rw, mode, "n")
 			unlock(w, blocker)

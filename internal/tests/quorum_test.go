@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -16,51 +17,136 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/stretchr/testify/require"
 )
+
+// A connector opens a quorum over servers, by way of these wires, or of its own. It is closed when the test
+// ends.
+type connector = func(wires []*wire, opts ...rwlock.Option) *rwlock.RWLock
+
+// inMems runs fn in a bubble with servers in memory.
+func inMems(t *testing.T, n int, fn func(t *testing.T, servers []*miniredis.Miniredis, connect connector)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var servers []*miniredis.Miniredis
+		for range n {
+			servers = append(servers, testredis.Mem(t))
+		}
+		fn(t, servers, func(wires []*wire, opts ...rwlock.Option) *rwlock.RWLock {
+			return connect(t, wires, n, func(i int, with ...func(*redis.Options)) *redis.Client {
+				return testredis.MemClient(t, servers[i], with...)
+			}, opts)
+		})
+	})
+}
+
+func connect(t *testing.T, wires []*wire, n int, dial func(i int, with ...func(*redis.Options)) *redis.Client,
+	opts []rwlock.Option) *rwlock.RWLock {
+	if wires == nil {
+		wires = newWires(n)
+	}
+	var clients []redis.UniversalClient
+	for i, w := range wires {
+		clients = append(clients, dial(i, w.into, withoutRetries))
+	}
+	return openQuorum(t, clients, opts...)
+}
+
+func newWires(n int) (wires []*wire) {
+	for range n {
+		wires = append(wires, &wire{})
+	}
+	return wires
+}
+
+// openQuorum returns a quorum that is closed when the test ends.
+func openQuorum(t *testing.T, clients []redis.UniversalClient, opts ...rwlock.Option) *rwlock.RWLock {
+	rw, err := rwlock.NewQuorum(clients, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = rw.Close() })
+	return rw
+}
+
+// reals starts servers, and returns what opens a quorum over them.
+func reals(t *testing.T, args ...string) ([]*testredis.Server, connector) {
+	var servers []*testredis.Server
+	for range 3 {
+		servers = append(servers, testredis.Start(t, args...))
+	}
+	return servers, func(wires []*wire, opts ...rwlock.Option) *rwlock.RWLock {
+		return connect(t, wires, 3, func(i int, with ...func(*redis.Options)) *redis.Client {
+			return servers[i].Client(with...)
+		}, opts)
+	}
+}
+
+// homes are names of which some have each server for their home.
+var homes = []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+
+// use locks and unlocks names.
+func use(t *testing.T, rw *rwlock.RWLock, names []string, opts ...rwlock.LockOption) {
+	t.Helper()
+	for _, name := range names {
+		unlock(t, take(t, newOwner(), rw, write, name, append(opts, rwlock.MaxWait(5*time.Second))...))
+	}
+}
+
+// takeAll takes all names, and requireTaken requires that nobody else gets one.
+func takeAll(t *testing.T, rw *rwlock.RWLock, opts ...rwlock.LockOption) (holds []*rwlock.Hold) {
+	t.Helper()
+	for _, name := range homes {
+		holds = append(holds, take(t, newOwner(), rw, write, name, opts...))
+	}
+	return holds
+}
+
+func requireTaken(t *testing.T, rws ...*rwlock.RWLock) {
+	t.Helper()
+	for _, rw := range rws {
+		for _, name := range homes {
+			start := time.Now()
+			require.ErrorIs(t, errOf(rw.TryLock(t.Context(), name)), rwlock.ErrLocked, name)
+			require.Less(t, time.Since(start), time.Second, "a call that does not wait")
+		}
+	}
+}
+
+// mark returns what a server's mark says.
+func mark(m *miniredis.Miniredis, field string) string { return m.HGet("rwlock:mark", field) }
+
+// requireOneGeneration requires that all servers vote, under one generation, and that none has lost its data.
+func requireOneGeneration(t *testing.T, servers []*miniredis.Miniredis) {
+	t.Helper()
+	for i, m := range servers {
+		require.Empty(t, mark(m, "rest"), "server %d", i)
+		require.NotEmpty(t, mark(m, "generation"), "server %d", i)
+		require.Equal(t, mark(servers[0], "generation"), mark(m, "generation"))
+	}
+}
 
 // A lock over three servers works while two of them do, and a call says how many answer when one alone is
 // left.
 func TestQuorumOutlivesAMinority(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		plugs := newPlugs(3)
-		var clients []redis.UniversalClient
-		for _, p := range plugs {
-			clients = append(clients, testredis.MemClient(t, testredis.Mem(t), p.into))
-		}
-		rw, err := rwlock.NewQuorum(clients)
-		require.NoError(t, err)
-		ctx := context.Background()
-		held, err := rw.Lock(ctx, "held")
-		require.NoError(t, err)
-
-		plugs[1].pull()
+	inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
+		wires := newWires(3)
+		rw := connect(wires)
+		held := take(t, newOwner(), rw, write, "held")
+		wires[1].cut()
 		time.Sleep(5 * time.Minute)
 		require.NoError(t, held.Context().Err())
-		for _, name := range []string{"a", "b", "c", "d"} { // that have one home or another
-			h, err := rw.Lock(ctx, name, rwlock.MaxWait(hang))
-			require.NoError(t, err)
-			require.NoError(t, h.Unlock(ctx))
-		}
+		use(t, rw, homes)
 
-		plugs[2].pull()
-		_, err = rw.TryLock(ctx, "a")
-		require.ErrorIs(t, err, rwlock.ErrNoMajority)
-		require.ErrorContains(t, err, "1 of 3 vote, 2 are needed")
-		<-held.Context().Done()
-		require.ErrorIs(t, context.Cause(held.Context()), rwlock.ErrLost)
+		wires[2].cut()
+		requireError(t, errOf(rw.TryLock(t.Context(), "a")), rwlock.ErrNoMajority, "1 of 3 vote, 2 are needed")
+		(&world{T: t, fake: true}).lostWhen(held)
 
-		plugs[1].mend()
-		h, err := rw.Lock(ctx, "a", rwlock.MaxWait(hang))
-		require.NoError(t, err)
-		require.NoError(t, h.Unlock(ctx))
-		require.ErrorIs(t, held.Unlock(ctx), rwlock.ErrLost)
-		plugs[2].mend()
+		wires[1].mend()
+		unlock(t, take(t, newOwner(), rw, write, "a"))
+		require.ErrorIs(t, held.Unlock(t.Context()), rwlock.ErrLost)
+		wires[2].mend()
 		require.NoError(t, rw.Close())
 	})
 }
@@ -74,70 +160,42 @@ func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR something else"} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var clients []redis.UniversalClient
+			inQuorum(t, func(w *world) {
 				var servers []*weather
-				for range 3 {
+				rw := w.newLockVia(func(c *redis.Client) {
 					f := &weather{}
-					c := testredis.MemClient(t, testredis.Mem(t))
-					c.AddHook(f)
-					clients, servers = append(clients, c), append(servers, f)
-				}
-				rw, err := rwlock.NewQuorum(clients)
-				require.NoError(t, err)
-				ctx := context.Background()
-				held, err := rw.Lock(ctx, "held")
-				require.NoError(t, err)
+					f.over(c)
+					servers = append(servers, f)
+				})
+				held := take(w, newOwner(), rw, write, "held")
 				for _, f := range servers {
 					f.set(answer(text))
-					// of which some have each server for their home
-					for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+					for _, name := range homes {
 						for _, mode := range bothModes {
-							h, err := try(ctx, rw, mode, name)
-							require.NoError(t, err)
-							waiter := make(chan error, 1)
-							go func() {
-								h, err := rw.Lock(ctx, name, rwlock.MaxWait(hang))
-								if err == nil {
-									err = h.Unlock(ctx)
-								}
-								waiter <- err
-							}()
-							synctest.Wait()
-							state, err := rw.Inspect(ctx, name)
-							require.NoError(t, err)
-							require.Len(t, state.Waiters, 1)
-							require.NoError(t, h.Unlock(ctx))
-							require.NoError(t, <-waiter)
+							h, err := try(w.Context(), rw, mode, name)
+							require.NoError(w, err)
+							waiter := w.enqueue(newOwner(), rw, write, name)
+							unlock(w, h)
+							unlock(w, waiter.granted())
 						}
 					}
 					time.Sleep(5 * time.Minute)
-					require.NoError(t, held.Context().Err())
+					require.NoError(w, held.Context().Err())
 					f.set(nil)
 					time.Sleep(5 * time.Minute)
 				}
-				require.NoError(t, held.Unlock(ctx))
+				unlock(w, held)
 				servers[0].set(answer(text))
 				servers[2].set(answer(text))
 				for _, mode := range bothModes {
-					_, err = acquire(ctx, rw, mode, "a")
-					require.ErrorIs(t, err, answer(text))
+					require.ErrorIs(w, errOf(acquire(w.Context(), rw, mode, "a")), answer(text))
 				}
 				servers[0].set(nil)
-				h, err := rw.Lock(ctx, "a", rwlock.MaxWait(hang))
-				require.NoError(t, err)
-				require.NoError(t, h.Unlock(ctx))
-				require.NoError(t, rw.Close())
+				unlock(w, take(w, newOwner(), rw, write, "a"))
+				servers[2].set(nil)
 			})
 		})
 	}
-}
-
-func newPlugs(n int) (plugs []*plug) {
-	for range n {
-		plugs = append(plugs, &plug{conns: map[net.Conn]bool{}})
-	}
-	return plugs
 }
 
 // A server that has lost its data votes again as soon as it has rested, whether its clients saw it lose them
@@ -146,44 +204,25 @@ func TestServerThatLostItsDataVotesAgain(t *testing.T) {
 	t.Parallel()
 	for _, saw := range []bool{true, false} {
 		t.Run(fmt.Sprintf("its clients saw that: %v", saw), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-				connect := func() *rwlock.RWLock {
-					var clients []redis.UniversalClient
-					for _, m := range servers {
-						clients = append(clients, testredis.MemClient(t, m))
+			inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+				useFor := func(rw *rwlock.RWLock, seconds int) {
+					for range seconds {
+						use(t, rw, []string{"n"})
+						time.Sleep(time.Second)
 					}
-					rw, err := rwlock.NewQuorum(clients)
-					require.NoError(t, err)
-					return rw
 				}
-				use := func(rw *rwlock.RWLock) {
-					h, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(hang))
-					require.NoError(t, err)
-					require.NoError(t, h.Unlock(t.Context()))
-				}
-				rw := connect()
-				use(rw)
-				time.Sleep(time.Second) // or else the server's new id would be the one that it had
+				rw := connect(nil)
+				useFor(rw, 1) // or else the server's new id would be the one that it had
 				servers[1].FlushAll()
-				for range 5 {
-					use(rw)
-					time.Sleep(time.Second)
-				}
-				require.NotEmpty(t, servers[1].HGet("rwlock:mark", "rest"))
+				useFor(rw, 5)
+				require.NotEmpty(t, mark(servers[1], "rest"))
 				if !saw {
 					require.NoError(t, rw.Close())
 					time.Sleep(time.Hour)
-					rw = connect()
+					rw = connect(nil)
 				}
-				for range 70 {
-					use(rw)
-					time.Sleep(time.Second)
-				}
-				require.Equal(t, servers[0].HGet("rwlock:mark", "generation"),
-					servers[1].HGet("rwlock:mark", "generation"))
-				require.NoError(t, rw.Close())
+				useFor(rw, 70)
+				requireOneGeneration(t, servers)
 			})
 		})
 	}
@@ -192,86 +231,27 @@ func TestServerThatLostItsDataVotesAgain(t *testing.T) {
 // A server that has lost its data rests for the longest lease that it may have voted for, though the client
 // that finds the loss does not know of that lease: another has come since.
 func TestServerRestsForTheLeasesOfOthers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-		ctx := t.Context()
-		connect := func(plugs ...*plug) *rwlock.RWLock {
-			var clients []redis.UniversalClient
-			for i, p := range plugs {
-				clients = append(clients, testredis.MemClient(t, servers[i], p.into))
-			}
-			rw, err := rwlock.NewQuorum(clients)
-			require.NoError(t, err)
-			return rw
-		}
-		use := func(rw *rwlock.RWLock, name string) {
-			h, err := rw.Lock(ctx, name, rwlock.MaxWait(hang))
-			require.NoError(t, err)
-			require.NoError(t, h.Unlock(ctx))
-		}
-		finder := connect(newPlugs(3)...)
-		use(finder, "before")
-
-		plugs := newPlugs(3)
-		other := connect(plugs...)
-		use(other, "before")
-		plugs[0].pull()
-		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"} // of which some have each server for their home
-		var holds []*rwlock.Hold
-		for _, name := range names {
-			h, err := other.Lock(ctx, name, rwlock.Lease(time.Hour), rwlock.NoRenew()) // by the votes of two
-			require.NoError(t, err)
-			holds = append(holds, h)
-		}
-		plugs[1].pull() // only the finder finds the loss
-		plugs[2].pull()
+	inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+		finder, wires := connect(nil), newWires(3)
+		other := connect(wires)
+		use(t, finder, homes)
+		use(t, other, homes)
+		wires[0].cut()
+		holds := takeAll(t, other, rwlock.Lease(time.Hour), rwlock.NoRenew()) // by the votes of two
+		wires[1].cut()                                                        // only the finder finds the loss
+		wires[2].cut()
 		time.Sleep(time.Second)
 		servers[1].FlushAll()
 		for end := time.Now().Add(30 * time.Minute); time.Now().Before(end); time.Sleep(time.Minute) {
-			for _, name := range names {
-				start := time.Now()
-				_, err := finder.TryLock(ctx, name)
-				require.ErrorIs(t, err, rwlock.ErrLocked, name)
-				require.Less(t, time.Since(start), time.Second, "a call that does not wait")
-			}
+			requireTaken(t, finder)
 		}
-		for _, h := range holds {
-			require.NoError(t, h.Context().Err())
-		}
-		for _, p := range plugs {
-			p.mend()
+		requireHeld(t, holds...)
+		for _, wire := range wires {
+			wire.mend()
 		}
 		time.Sleep(time.Hour)
-		for _, name := range names {
-			use(finder, name)
-		}
-		require.NoError(t, finder.Close())
-		require.NoError(t, other.Close())
+		use(t, finder, homes)
 	})
-}
-
-// silent connects a client. While it is set, what the client sends goes nowhere.
-type silent struct{ atomic.Bool }
-
-func (s *silent) into(o *redis.Options) {
-	dial := o.Dialer
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
-		return &silentConn{c, s}, err
-	}
-}
-
-type silentConn struct {
-	net.Conn
-	silent *silent
-}
-
-func (c *silentConn) Write(b []byte) (int, error) {
-	if c.silent.Load() {
-		return len(b), nil
-	}
-	return c.Conn.Write(b)
 }
 
 // While too few servers answer, every call that ends says so, and how many do, whether the client knew the
@@ -280,121 +260,87 @@ func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
 	t.Parallel()
 	for _, knew := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the client knew the servers: %v", knew), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-				var network silent
-				connect := func() *rwlock.RWLock {
-					var clients []redis.UniversalClient
-					for i, m := range servers {
-						opts := []func(*redis.Options){network.into}
-						if i == 0 {
-							opts = nil
-						}
-						clients = append(clients, testredis.MemClient(t, m, opts...))
-					}
-					rw, err := rwlock.NewQuorum(clients)
-					require.NoError(t, err)
-					return rw
+			inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
+				network := &wire{}
+				wires := []*wire{{}, network, network}
+				rw := connect(wires)
+				held := take(t, newOwner(), rw, write, "held")
+				network.freeze()
+				calls := maps.Clone(everyCall)
+				calls["TryLock"], calls["TryRLock"] = nil, nil // which do not wait for the end of their contexts
+				if knew {
+					calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return held.Extend(ctx, time.Minute) }
+				} else {
+					rw = connect(wires)
 				}
-				rw, ctx := connect(), t.Context()
-				held, err := rw.Lock(ctx, "held")
-				require.NoError(t, err)
-				network.Store(true)
-				other := rw
-				if !knew {
-					other = connect()
-				}
-				limit := time.Second
-				for what, call := range map[string]func(ctx context.Context) error{
-					"Lock":        func(ctx context.Context) error { _, err := other.Lock(ctx, "a"); return err },
-					"RLock":       func(ctx context.Context) error { _, err := other.RLock(ctx, "b"); return err },
-					"Inspect":     func(ctx context.Context) error { _, err := other.Inspect(ctx, "n"); return err },
-					"ForceUnlock": func(ctx context.Context) error { return other.ForceUnlock(ctx, "n") },
-					"Extend":      func(ctx context.Context) error { return held.Extend(ctx, time.Minute) },
-				} {
-					if what == "Extend" && !knew {
+				for what, call := range calls {
+					if call == nil {
 						continue
 					}
-					ctx, cancel := context.WithTimeout(ctx, limit)
-					err := call(ctx)
+					err := call(lasting(t, time.Second), rw)
 					require.ErrorIs(t, err, rwlock.ErrNoMajority, what)
 					require.ErrorIs(t, err, context.DeadlineExceeded, what)
 					require.ErrorContains(t, err, "1 of 3 vote, 2 are needed", what)
-					cancel()
 				}
-				_, err = other.TryLock(ctx, "c")
+				require.ErrorIs(t, errOf(rw.TryLock(t.Context(), "c")), rwlock.ErrNoMajority)
+				_, err := rw.Lock(t.Context(), "d", rwlock.MaxWait(time.Minute), rwlock.Lease(time.Second))
 				require.ErrorIs(t, err, rwlock.ErrNoMajority)
-				_, err = other.Lock(ctx, "d", rwlock.MaxWait(time.Minute), rwlock.Lease(time.Second))
-				require.ErrorIs(t, err, rwlock.ErrNoMajority)
-				network.Store(false)
-				h, err := other.Lock(ctx, "n", rwlock.MaxWait(hang))
-				require.NoError(t, err)
-				require.NoError(t, h.Unlock(ctx))
-				_ = held.Unlock(ctx) // what was sent into the outage may have no answer yet
+				network.mend()
+				unlock(t, take(t, newOwner(), rw, write, "n"))
+				_ = held.Unlock(t.Context()) // what was sent into the outage may have no answer yet
 				_ = rw.Close()
-				_ = other.Close()
 				time.Sleep(hang) // until the client has given up what was sent into the outage
 			})
 		})
 	}
 }
 
-// However many clients come first at the same time, every server votes: none is taken for one that has lost
-// its data, and has to rest.
-func TestFirstStartByManyClients(t *testing.T) {
+// However many clients use new servers for the first time at once, and though each sees the others' steps
+// late, they agree on who votes: no server is taken for one that has lost its data, and has to rest.
+func TestManyClientsStartAQuorum(t *testing.T) {
 	t.Parallel()
-	for range 8 {
-		synctest.Test(t, func(t *testing.T) {
-			var servers []*miniredis.Miniredis
-			for range 5 {
-				servers = append(servers, testredis.Mem(t))
-			}
-			var wg sync.WaitGroup
-			for range 8 {
-				wg.Go(func() {
-					var clients []redis.UniversalClient
-					for _, m := range servers {
-						clients = append(clients, testredis.MemClient(t, m))
+	for _, c := range []struct {
+		clients, servers, runs int
+		late                   time.Duration // at most
+	}{{8, 5, 8, 0}, {6, 3, 20, 150 * time.Millisecond}} {
+		for seed := range c.runs {
+			t.Run(fmt.Sprint(c.servers, " servers ", seed), func(t *testing.T) {
+				inMems(t, c.servers, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+					rng := rand.New(rand.NewPCG(uint64(seed), 0))
+					var locks []*rwlock.RWLock
+					for range c.clients {
+						if c.late == 0 {
+							locks = append(locks, connect(nil))
+							continue
+						}
+						var clients []redis.UniversalClient
+						for _, m := range servers {
+							clients = append(clients, testredis.MemClient(t, m, slowly(randomly(rng.Uint64(), c.late))))
+						}
+						locks = append(locks, openQuorum(t, clients))
 					}
-					rw, err := rwlock.NewQuorum(clients)
-					require.NoError(t, err)
-					for range 3 {
-						h, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(hang))
-						require.NoError(t, err)
-						require.NoError(t, h.Unlock(t.Context()))
-						time.Sleep(time.Second)
+					var calls sync.WaitGroup
+					for i, rw := range locks {
+						calls.Go(func() { take(t, newOwner(), rw, write, fmt.Sprint(i)) })
 					}
-					require.NoError(t, rw.Close())
+					calls.Wait()
+					for _, rw := range locks {
+						_ = rw.Close() // it may be slow, too
+					}
+					requireOneGeneration(t, servers)
 				})
-			}
-			wg.Wait()
-			for i, m := range servers {
-				require.Empty(t, m.HGet("rwlock:mark", "rest"), "server %d", i)
-				require.NotEmpty(t, m.HGet("rwlock:mark", "generation"), "server %d", i)
-			}
-		})
+			})
+		}
 	}
 }
 
 // Of several tries for a free lock at the same time, one gets it.
 func TestOneOfSeveralTriesGetsAFreeLock(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-		ctx := t.Context()
+	inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
 		var locks []*rwlock.RWLock
 		for range 4 {
-			var clients []redis.UniversalClient
-			for _, m := range servers {
-				clients = append(clients, testredis.MemClient(t, m))
-			}
-			rw, err := rwlock.NewQuorum(clients)
-			require.NoError(t, err)
-			h, err := rw.Lock(ctx, "first", rwlock.MaxWait(hang))
-			require.NoError(t, err)
-			require.NoError(t, h.Unlock(ctx))
-			locks = append(locks, rw)
+			locks = append(locks, connect(nil))
+			use(t, locks[len(locks)-1], []string{"first"})
 		}
 		var won [5]int
 		for i := range 60 {
@@ -402,19 +348,15 @@ func TestOneOfSeveralTriesGetsAFreeLock(t *testing.T) {
 			var wg sync.WaitGroup
 			for _, rw := range locks {
 				wg.Go(func() {
-					h, err := rw.TryLock(ctx, fmt.Sprint(i))
-					if err == nil {
+					if h, err := rw.TryLock(t.Context(), fmt.Sprint(i)); err == nil {
 						n.Add(1)
 						time.Sleep(time.Second)
-						_ = h.Unlock(ctx)
+						_ = h.Unlock(t.Context())
 					}
 				})
 			}
 			wg.Wait()
 			won[n.Load()]++
-		}
-		for _, rw := range locks {
-			require.NoError(t, rw.Close())
 		}
 		require.Equal(t, [5]int{1: 60}, won)
 	})
@@ -423,16 +365,14 @@ func TestOneOfSeveralTriesGetsAFreeLock(t *testing.T) {
 // Three processes of which each misses another server all get the lock, once what they could not give back
 // has ended with its lease.
 func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
 		const lease = 2 * time.Second
-		_, connect := mems(t)
-		var plugs [3][]*plug
+		var wires [3][]*wire
 		var locks [3]*rwlock.RWLock
 		for i := range locks {
-			plugs[i] = newPlugs(3)
-			locks[i] = connect(plugs[i], rwlock.WithLease(lease))
-			eachHome(t, locks[i])
+			wires[i] = newWires(3)
+			locks[i] = connect(wires[i], rwlock.WithLease(lease))
+			use(t, locks[i], homes)
 		}
 		cut := time.Now().Add(300 * time.Millisecond)
 		counts, end := cut.Add(2*lease), cut.Add(4*lease)
@@ -442,20 +382,19 @@ func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
 			for c := range 2 {
 				wg.Go(func() {
 					for k := 0; time.Now().Before(end); k++ {
-						h, err := acquire(t.Context(), rw, bothModes[(c+k)%2], "n", rwlock.MaxWait(hang))
-						assert.NoError(t, err)
+						h := take(t, newOwner(), rw, bothModes[(c+k)%2], "n")
 						if time.Now().After(counts) {
 							holds[i].Add(1)
 						}
 						time.Sleep(20 * time.Millisecond)
-						assert.NoError(t, h.Unlock(t.Context()))
+						unlock(t, h)
 					}
 				})
 			}
 		}
 		time.Sleep(time.Until(cut))
 		for i := range 3 {
-			plugs[i][i].pull()
+			wires[i][i].cut()
 		}
 		wg.Wait()
 		for i := range 3 {
@@ -469,81 +408,28 @@ func TestProcessesThatReachDifferentMajoritiesAllMakeProgress(t *testing.T) {
 // hears from another what the marks say that it cannot read.
 func TestServersThatAreStartedApart(t *testing.T) {
 	t.Parallel()
-	apart := func(t *testing.T, client func(i int, p *plug) redis.UniversalClient) {
+	apart := func(t *testing.T, connect connector) {
 		var wg sync.WaitGroup
 		for missed := range 3 {
-			var clients []redis.UniversalClient
-			for i, p := range newPlugs(3) {
-				if i == missed {
-					p.pull()
-				}
-				clients = append(clients, client(i, p))
-			}
-			rw := openQuorum(t, clients, rwlock.WithLease(2*time.Second))
+			wires := newWires(3)
+			wires[missed].cut()
+			rw := connect(wires, rwlock.WithLease(2*time.Second))
 			wg.Go(func() {
 				for k := range 20 {
-					h, err := acquire(t.Context(), rw, bothModes[k%2], "n", rwlock.MaxWait(hang))
-					if !assert.NoError(t, err, "process %d", missed) {
-						return
-					}
-					assert.NoError(t, h.Unlock(t.Context()))
+					unlock(t, take(t, newOwner(), rw, bothModes[k%2], "n"))
 				}
 			})
 		}
 		wg.Wait()
 	}
 	t.Run("servers in memory", func(t *testing.T) {
-		t.Parallel()
-		synctest.Test(t, func(t *testing.T) {
-			servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-			apart(t, func(i int, p *plug) redis.UniversalClient { return testredis.MemClient(t, servers[i], p.into) })
-		})
+		inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) { apart(t, connect) })
 	})
 	t.Run("real servers", func(t *testing.T) {
 		t.Parallel()
-		servers := []*testredis.Server{testredis.Start(t), testredis.Start(t), testredis.Start(t)}
-		apart(t, func(i int, p *plug) redis.UniversalClient { return servers[i].Client(p.into) })
+		_, connect := reals(t)
+		apart(t, connect)
 	})
-}
-
-// Clients that use new servers for the first time at once agree on who votes, though each sees the others'
-// steps late.
-func TestManyClientsStartAQuorum(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(20) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rng := rand.New(rand.NewPCG(seed, 0))
-				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-				var locks []*rwlock.RWLock
-				for range 6 {
-					var clients []redis.UniversalClient
-					for _, m := range servers {
-						clients = append(clients, testredis.MemClient(t, m,
-							slowly(randomly(rng.Uint64(), 150*time.Millisecond))))
-					}
-					rw, err := rwlock.NewQuorum(clients)
-					require.NoError(t, err)
-					locks = append(locks, rw)
-				}
-				var calls sync.WaitGroup
-				errs := make([]error, len(locks))
-				for i, rw := range locks {
-					calls.Go(func() { _, errs[i] = rw.Lock(t.Context(), fmt.Sprint(i), rwlock.MaxWait(hang)) })
-				}
-				calls.Wait()
-				for i, rw := range locks {
-					assert.NoError(t, errs[i])
-					_ = rw.Close() // it may be slow, too
-				}
-				for _, m := range servers {
-					require.Empty(t, m.HGet("rwlock:mark", "rest"), "no server has lost its data")
-					require.Equal(t, servers[0].HGet("rwlock:mark", "generation"), m.HGet("rwlock:mark", "generation"))
-				}
-			})
-		})
-	}
 }
 
 // randomly returns times below a bound, one after the other.
@@ -601,56 +487,42 @@ func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 	for _, trip := range []time.Duration{200 * time.Millisecond, 260 * time.Millisecond,
 		400 * time.Millisecond} {
 		t.Run(trip.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
+			inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, _ connector) {
 				var locks []*rwlock.RWLock
-				for range 2 {
+				for i := range 2 {
 					var clients []redis.UniversalClient
 					for _, m := range servers {
 						clients = append(clients, testredis.MemClient(t, m, slowly(func() time.Duration { return trip })))
 					}
-					rw, err := rwlock.NewQuorum(clients)
-					require.NoError(t, err)
-					locks = append(locks, rw)
-				}
-				ctx := t.Context()
-				for i, rw := range locks {
-					h, err := rw.TryLock(ctx, fmt.Sprint("first of ", i))
+					locks = append(locks, openQuorum(t, clients))
+					h, err := locks[i].TryLock(newOwner(), fmt.Sprint("first of ", i))
 					require.NoError(t, err, "the client does not know how far away the servers are")
-					require.NoError(t, h.Unlock(ctx))
+					unlock(t, h)
 					var took [2]time.Duration
 					atBest := [...]time.Duration{trip, trip}
 					// until all connections stand, and the servers know the scripts
 					for try := 0; try < 20 && took != atBest; try++ {
 						start := time.Now()
-						h, err = rw.Lock(ctx, fmt.Sprint("second of ", i))
-						require.NoError(t, err)
+						h := take(t, newOwner(), locks[i], write, fmt.Sprint("second of ", i))
 						took[0] = time.Since(start)
-						require.NoError(t, h.Unlock(ctx))
+						unlock(t, h)
 						took[1] = time.Since(start) - took[0]
 					}
 					require.Equal(t, atBest, took)
 				}
-				held, err := locks[0].Lock(ctx, "n", rwlock.Lease(6*time.Second))
-				require.NoError(t, err)
-				var left time.Time
-				time.AfterFunc(2*time.Minute, func() {
-					left = time.Now()
-					assert.NoError(t, held.Unlock(ctx))
-				})
-				waiter, err := locks[1].Lock(ctx, "n")
-				require.NoError(t, err)
-				require.False(t, left.IsZero())
-				require.LessOrEqual(t, time.Since(left), 3*trip)
-				require.NoError(t, waiter.Unlock(ctx))
+				held := take(t, newOwner(), locks[0], write, "n", rwlock.Lease(6*time.Second))
+				waiting := (&world{T: t, fake: true}).launch(newOwner(), locks[1], write, "n")
+				time.Sleep(2 * time.Minute)
+				require.False(t, waiting.returned())
+				left := time.Now()
+				unlock(t, held)
+				unlock(t, waiting.granted())
+				require.LessOrEqual(t, waiting.at.Sub(left), 3*trip)
 				for _, rw := range locks {
 					require.NoError(t, rw.Close())
 				}
 				time.Sleep(hang) // until go-redis has set up the connections that it was about to
-				for _, m := range servers {
-					require.Equal(t, servers[0].HGet("rwlock:mark", "generation"), m.HGet("rwlock:mark", "generation"))
-				}
+				requireOneGeneration(t, servers)
 			})
 		})
 	}
@@ -659,120 +531,72 @@ func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 // A server that has never voted does not know whether others have. With one that has lost its data it is no
 // majority.
 func TestServerThatHasNotVotedIsNoEvidence(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-		ctx := t.Context()
-		connect := func(plugs []*plug) *rwlock.RWLock {
-			var clients []redis.UniversalClient
-			for i, p := range plugs {
-				clients = append(clients, testredis.MemClient(t, servers[i], p.into))
-			}
-			rw, err := rwlock.NewQuorum(clients)
-			require.NoError(t, err)
-			return rw
-		}
-		plugs := newPlugs(3)
-		first := connect(plugs)
-		h, err := first.Lock(ctx, "n") // starts the servers
-		require.NoError(t, err)
-		require.NoError(t, h.Unlock(ctx))
-		plugs[0].pull() // as if its votes had never reached it
+	inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+		wires := newWires(3)
+		first := connect(wires)
+		use(t, first, []string{"n"}) // starts the servers
+		wires[0].cut()               // as if its votes had never reached it
 		servers[0].Del("rwlock:{n}")
 		for _, field := range []string{"top", "old", "turned"} {
 			servers[0].HDel("rwlock:mark", field)
 		}
-		h, err = first.Lock(ctx, "n") // by the votes of the others
-		require.NoError(t, err)
+		h := take(t, newOwner(), first, write, "n") // by the votes of the others
 		servers[2].FlushAll()
 
-		plugs = newPlugs(3)
-		plugs[1].pull() // the one that remembers
-		second := connect(plugs)
-		other, err := second.Lock(ctx, "n", rwlock.MaxWait(5*time.Second))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Nil(t, other)
+		wires = newWires(3)
+		wires[1].cut() // the one that remembers
+		second := connect(wires)
+		require.ErrorIs(t, errOf(second.Lock(t.Context(), "n", rwlock.MaxWait(5*time.Second))),
+			context.DeadlineExceeded)
 		require.NoError(t, h.Context().Err(), "two hold the lock")
 		require.NoError(t, second.Close())
-		_ = h.Unlock(ctx)
+		_ = h.Unlock(t.Context())
 		require.NoError(t, first.Close())
 	})
 }
 
-// mems returns servers, and a function that returns a quorum over them.
-func mems(t *testing.T) ([]*miniredis.Miniredis, func(plugs []*plug, opts ...rwlock.Option) *rwlock.RWLock) {
-	servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-	return servers, func(plugs []*plug, opts ...rwlock.Option) *rwlock.RWLock {
-		var clients []redis.UniversalClient
-		for i, p := range plugs {
-			clients = append(clients, testredis.MemClient(t, servers[i], p.into))
-		}
-		return openQuorum(t, clients, opts...)
-	}
-}
-
-// openQuorum returns a quorum that is closed when the test ends.
-func openQuorum(t *testing.T, clients []redis.UniversalClient, opts ...rwlock.Option) *rwlock.RWLock {
-	rw, err := rwlock.NewQuorum(clients, opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = rw.Close() })
-	return rw
-}
-
-// eachHome locks and unlocks names of which some have each server for their home.
-func eachHome(t *testing.T, rw *rwlock.RWLock, opts ...rwlock.LockOption) {
-	t.Helper()
-	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-		h, err := rw.Lock(t.Context(), name, append(opts, rwlock.MaxWait(5*time.Second))...)
-		require.NoError(t, err)
-		require.NoError(t, h.Unlock(t.Context()))
-	}
-}
-
-// Two clients of one server count as one server, and one that has failed. The log says so.
+// Two clients of one server count as one server, and one that has failed. The log says so. The databases of a
+// server are one server, too.
 func TestTwoClientsOfOneServerAreOneServer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const same = "clients 0 and 2 of the quorum are of the same server"
-		twice, once, plugs := testredis.Mem(t), testredis.Mem(t), newPlugs(1)
-		said := &records{}
-		rw := openQuorum(t, []redis.UniversalClient{
-			testredis.MemClient(t, twice), testredis.MemClient(t, once, plugs[0].into), testredis.MemClient(t, twice)},
-			rwlock.WithLogger(said.logger()))
-		for range 3 {
-			eachHome(t, rw)
-			time.Sleep(10 * time.Second)
-		}
-		require.Len(t, said.list(), 1)
-		require.Contains(t, said.list()[0], same)
-		require.NotContains(t, said.list()[0], "lock=", "it is about no lock")
-		plugs[0].pull()
-		_, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(5*time.Second))
-		require.ErrorIs(t, err, rwlock.ErrNoMajority)
-		plugs[0].mend()
-		eachHome(t, rw)
+	t.Run("server", func(t *testing.T) {
+		inMems(t, 2, func(t *testing.T, servers []*miniredis.Miniredis, _ connector) {
+			wire, said := &wire{}, &records{}
+			rw := openQuorum(t, []redis.UniversalClient{
+				testredis.MemClient(t, servers[0]), testredis.MemClient(t, servers[1], wire.into, withoutRetries),
+				testredis.MemClient(t, servers[0])},
+				rwlock.WithLogger(said.logger()))
+			for range 3 {
+				use(t, rw, homes)
+				time.Sleep(10 * time.Second)
+			}
+			require.Len(t, said.list(), 1)
+			require.Contains(t, said.list()[0], "clients 0 and 2 of the quorum are of the same server")
+			require.NotContains(t, said.list()[0], "lock=", "it is about no lock")
+			wire.cut()
+			require.ErrorIs(t, errOf(rw.Lock(t.Context(), "n", rwlock.MaxWait(5*time.Second))), rwlock.ErrNoMajority)
+			wire.mend()
+			use(t, rw, homes)
+		})
 	})
-}
-
-// The databases of a server are one server.
-func TestDatabasesOfOneServerAreNoQuorum(t *testing.T) {
-	t.Parallel()
-	s := testredis.Start(t)
-	var clients []redis.UniversalClient
-	for db := range 3 {
-		clients = append(clients, s.Client(func(o *redis.Options) { o.DB = db }))
-	}
-	rw := openQuorum(t, clients, rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-	_, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(3*time.Second))
-	require.ErrorIs(t, err, rwlock.ErrNoMajority)
-	require.ErrorContains(t, err, "of the same server")
+	t.Run("databases", func(t *testing.T) {
+		t.Parallel()
+		s := testredis.Start(t)
+		var clients []redis.UniversalClient
+		for db := range 3 {
+			clients = append(clients, s.Client(func(o *redis.Options) { o.DB = db }))
+		}
+		rw := openQuorum(t, clients, rwlock.WithLogger(slog.New(slog.DiscardHandler)))
+		_, err := rw.Lock(t.Context(), "n", rwlock.MaxWait(3*time.Second))
+		requireError(t, err, rwlock.ErrNoMajority, "of the same server")
+	})
 }
 
 // A signpost connects a client with one server or another.
 type signpost struct {
 	mu   sync.Mutex
 	to   *redis.Options
-	plug *plug
+	wire *wire
 }
 
 func (s *signpost) into(o *redis.Options) {
@@ -782,7 +606,7 @@ func (s *signpost) into(o *redis.Options) {
 		s.mu.Unlock()
 		return dial(ctx, network, addr)
 	}
-	s.plug.into(o)
+	s.wire.into(o)
 }
 
 // turn has the client connect to another server.
@@ -790,35 +614,30 @@ func (s *signpost) turn(to *redis.Client) {
 	s.mu.Lock()
 	s.to = to.Options()
 	s.mu.Unlock()
-	s.plug.pull()
-	s.plug.mend()
+	s.wire.cut()
+	s.wire.mend()
 }
 
 // While the address of a server leads to another server of the quorum, that is one failure: locks work, holds
 // stay, and nobody holds a lock beside another. Once it leads to its own server again, another server may
 // fail.
 func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		servers, connect := mems(t)
+	inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
 		var direct []*redis.Client
 		var posts []*signpost
 		var clients []redis.UniversalClient
-		plugs := newPlugs(3)
+		wires := newWires(3)
 		for i, m := range servers {
 			direct = append(direct, testredis.MemClient(t, m))
-			posts = append(posts, &signpost{to: direct[i].Options(), plug: plugs[i]})
-			clients = append(clients, testredis.MemClient(t, m, posts[i].into))
+			posts = append(posts, &signpost{to: direct[i].Options(), wire: wires[i]})
+			clients = append(clients, testredis.MemClient(t, m, posts[i].into, withoutRetries))
 		}
-		rw := openQuorum(t, clients, rwlock.WithLease(3*time.Second))
-		other := connect(newPlugs(3), rwlock.WithLease(3*time.Second))
-		ctx := t.Context()
+		lease := rwlock.WithLease(3 * time.Second)
+		rw, other := openQuorum(t, clients, lease), connect(nil, lease)
 		var holds []*rwlock.Hold
 		hold := func(n int) {
 			for i := range 4 {
-				h, err := rw.Lock(ctx, fmt.Sprint("held", n, i), rwlock.MaxWait(5*time.Second))
-				require.NoError(t, err)
-				holds = append(holds, h)
+				holds = append(holds, take(t, newOwner(), rw, write, fmt.Sprint("held", n, i)))
 			}
 		}
 		hold(0)
@@ -826,27 +645,24 @@ func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 			from, to := n, (n+1+n%2)%3
 			posts[from].turn(direct[to])
 			hold(1 + n)
-			eachHome(t, rw)
-			eachHome(t, other)
+			use(t, rw, homes)
+			use(t, other, homes)
 			for range 4 {
 				for _, h := range holds {
 					require.NoError(t, h.Context().Err())
-					_, err := other.TryLock(ctx, h.Name())
-					require.ErrorIs(t, err, rwlock.ErrLocked)
+					require.ErrorIs(t, errOf(other.TryLock(t.Context(), h.Name())), rwlock.ErrLocked)
 				}
 				time.Sleep(2 * time.Second)
 			}
 			posts[from].turn(direct[from])
 			time.Sleep(10 * time.Second)
-			eachHome(t, rw)
-			plugs[to].pull()
-			eachHome(t, rw)
-			plugs[to].mend()
+			use(t, rw, homes)
+			wires[to].cut()
+			use(t, rw, homes)
+			wires[to].mend()
 			time.Sleep(10 * time.Second)
 		}
-		for _, h := range holds {
-			require.NoError(t, h.Unlock(ctx))
-		}
+		unlock(t, holds...)
 	})
 }
 
@@ -856,27 +672,22 @@ func TestServerRestsForTheLongestLeaseInUse(t *testing.T) {
 	t.Parallel()
 	for _, lease := range []time.Duration{500 * time.Millisecond, 4 * time.Second, time.Minute} {
 		t.Run(lease.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				servers, connect := mems(t)
-				plugs := newPlugs(3)
-				rw := connect(plugs)
-				held, err := rw.Lock(t.Context(), "held", rwlock.Lease(lease))
-				require.NoError(t, err)
-				for _, m := range servers {
-					eachHome(t, rw, rwlock.Lease(lease))
-					plug := plugs[0]
-					plugs = append(plugs[1:], plug)
-					plug.pull()
+			inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+				wires := newWires(3)
+				rw := connect(wires)
+				held := take(t, newOwner(), rw, write, "held", rwlock.Lease(lease))
+				for i, m := range servers {
+					use(t, rw, homes, rwlock.Lease(lease))
+					wires[i].cut()
 					m.FlushAll()
-					eachHome(t, rw, rwlock.Lease(lease))
-					plug.mend()
+					use(t, rw, homes, rwlock.Lease(lease))
+					wires[i].mend()
 					// The client notices within a second, and the hold gets the server's vote with its second
 					// renewal.
 					time.Sleep(lease + lease/50 + 2*lease/3 + 3*time.Second)
 					require.NoError(t, held.Context().Err())
 				}
-				require.NoError(t, held.Unlock(t.Context()))
+				unlock(t, held)
 			})
 		})
 	}
@@ -884,60 +695,29 @@ func TestServerRestsForTheLongestLeaseInUse(t *testing.T) {
 
 // No server's clock ends a rest: it may have shown another time when the rest began.
 func TestClockThatIsSetEndsNoRest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		servers, connect := mems(t)
-		ctx, plugs := t.Context(), newPlugs(3)
-		first := connect(plugs)
-		names := []string{"a", "b", "c", "d", "e", "f", "g", "h"} // of which some have each server for their home
-		eachHome(t, first)                                        // starts the servers
-		plugs[2].pull()
-		var holds []*rwlock.Hold
-		for _, name := range names {
-			h, err := first.Lock(ctx, name, rwlock.NoRenew()) // by the votes of 0 and 1
-			require.NoError(t, err)
-			holds = append(holds, h)
-		}
+	inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+		wires := newWires(3)
+		first := connect(wires)
+		use(t, first, homes) // starts the servers
+		wires[2].cut()
+		holds := takeAll(t, first, rwlock.NoRenew()) // by the votes of 0 and 1
 		time.Sleep(time.Second)
 		servers[1].FlushAll()
 		servers[1].SetTime(time.Now().Add(-time.Hour)) // it starts before its clock is set
-		plugs[2].mend()
-		finder := connect(newPlugs(3))
-		locked := func(rw *rwlock.RWLock) {
-			for _, name := range names {
-				_, err := rw.TryLock(ctx, name)
-				require.ErrorIs(t, err, rwlock.ErrLocked)
-			}
-		}
+		wires[2].mend()
+		finder := connect(nil)
 		for range 5 {
-			locked(finder)
+			requireTaken(t, finder)
 			time.Sleep(time.Second)
 		}
-		require.NotEmpty(t, servers[1].HGet("rwlock:mark", "rest"))
+		require.NotEmpty(t, mark(servers[1], "rest"))
 		servers[1].SetTime(time.Now().Add(time.Minute))
-		second := connect(newPlugs(3))
+		second := connect(nil)
 		for time.Until(holds[0].Deadline()) > 5*time.Second {
-			locked(finder)
-			locked(second)
+			requireTaken(t, finder, second)
 			time.Sleep(time.Second)
 		}
 	})
-}
-
-// reals starts servers, and returns a function that returns a quorum over them.
-func reals(t *testing.T, args ...string) ([]*testredis.Server,
-	func(plugs []*plug, opts ...rwlock.Option) *rwlock.RWLock) {
-	var servers []*testredis.Server
-	for range 3 {
-		servers = append(servers, testredis.Start(t, args...))
-	}
-	return servers, func(plugs []*plug, opts ...rwlock.Option) *rwlock.RWLock {
-		var clients []redis.UniversalClient
-		for i, p := range plugs {
-			clients = append(clients, servers[i].Client(p.into))
-		}
-		return openQuorum(t, clients, opts...)
-	}
 }
 
 // generation returns the generation under which a server votes.
@@ -966,42 +746,37 @@ func failInTurn(t *testing.T, fail, mend func(s *testredis.Server)) {
 	const lease = 3 * time.Second // more than a busy machine keeps a process waiting
 	servers, connect := reals(t)
 	opts := []rwlock.Option{rwlock.WithLease(lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
-	rw, other, ctx := connect(newPlugs(3), opts...), connect(newPlugs(3), opts...), t.Context()
+	rw, other, ctx := connect(nil, opts...), connect(nil, opts...), t.Context()
 	tokens := map[string]int64{}
 	works := func() {
 		for _, rw := range []*rwlock.RWLock{rw, other} {
-			// of which some have each server for their home
-			for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
-				h, err := rw.Lock(ctx, name, rwlock.MaxWait(10*time.Second))
-				require.NoError(t, err)
+			for _, name := range homes {
+				h := take(t, newOwner(), rw, write, name, rwlock.MaxWait(10*time.Second))
 				require.Greater(t, h.Token(), tokens[name])
 				tokens[name] = h.Token()
-				require.NoError(t, h.Unlock(ctx))
+				unlock(t, h)
 			}
 		}
 	}
 	works()
-	held, err := rw.Lock(ctx, "held")
-	require.NoError(t, err)
+	held := take(t, newOwner(), rw, write, "held")
 	for _, s := range append(servers, servers[0]) {
-		before := s.Client().HGet(ctx, "rwlock:mark", "id").Val()
+		id := func() string { return s.Client().HGet(ctx, "rwlock:mark", "id").Val() }
+		before := id()
 		fail(s)
 		works()
 		mend(s)
 		eventually(t, func() bool {
 			works()
 			require.NoError(t, held.Context().Err())
-			_, err := other.TryLock(ctx, "held")
-			require.ErrorIs(t, err, rwlock.ErrLocked)
-			return generation(s) != "" && s.Client().HGet(ctx, "rwlock:mark", "id").Val() != before
+			require.ErrorIs(t, errOf(other.TryLock(ctx, "held")), rwlock.ErrLocked)
+			return generation(s) != "" && id() != before
 		}, "a server that votes again")
 		sent := time.Now()
 		// the hold gets the vote of the server with a renewal, which counts with the next
-		eventually(t, func() bool {
-			return held.Deadline().After(sent.Add(lease + lease/2))
-		}, "two renewals")
+		eventually(t, func() bool { return held.Deadline().After(sent.Add(lease + lease/2)) }, "two renewals")
 	}
-	require.NoError(t, held.Unlock(ctx))
+	unlock(t, held)
 }
 
 // Locks work without the rights by which old data is found.
@@ -1011,7 +786,7 @@ func TestQuorumWithoutTheRightsToLookAtServers(t *testing.T) {
 	for _, s := range servers {
 		require.NoError(t, s.Client().Do(t.Context(), "ACL", "SETUSER", "default", "-info", "-config").Err())
 	}
-	eachHome(t, connect(newPlugs(3)))
+	use(t, connect(nil), homes)
 }
 
 // A server that is started again with old data has forgotten its last votes: it rests, unless it confirms
@@ -1029,33 +804,28 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			servers, connect := reals(t, c.args...)
-			ctx, plugs, names := t.Context(), newPlugs(3), []string{"1", "2", "3", "4", "5", "6", "7", "8"}
-			first, second := connect(plugs), connect(newPlugs(3))
-			eachHome(t, first)
-			eachHome(t, second)
+			wires := newWires(3)
+			first, second := connect(wires), connect(nil)
+			use(t, first, homes)
+			use(t, second, homes)
 			if !c.votes {
-				require.NoError(t, servers[1].Client().Save(ctx).Err())
+				require.NoError(t, servers[1].Client().Save(t.Context()).Err())
 			}
-			plugs[2].pull()
-			var holds []*rwlock.Hold
-			for _, name := range names {
-				h, err := first.Lock(ctx, name, rwlock.Lease(time.Minute), rwlock.NoRenew()) // by the votes of 0 and 1
-				require.NoError(t, err)
-				holds = append(holds, h)
-			}
+			wires[2].cut()
+			holds := takeAll(t, first, rwlock.Lease(time.Minute), rwlock.NoRenew()) // by the votes of 0 and 1
 			servers[1].Kill()
 			servers[1].Restart()
 			for range 3 {
-				for i, name := range names {
+				for _, h := range holds {
 					eventually(t, func() bool { // the server that was started again may not answer yet
-						_, err := second.TryLock(ctx, name)
+						_, err := second.TryLock(t.Context(), h.Name())
 						require.Error(t, err)
-						require.NoError(t, holds[i].Context().Err())
+						require.NoError(t, h.Context().Err())
 						return errors.Is(err, rwlock.ErrLocked)
 					}, "an answer to a try")
 				}
 			}
-			eachHome(t, second)
+			use(t, second, []string{"another", "of others"})
 			require.Equal(t, c.votes, generation(servers[1]) != "")
 		})
 	}
@@ -1064,20 +834,11 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 // How many servers vote shows in snapshots, and the log and an event say once when the number falls, and once
 // when it rises.
 func TestHowManyServersVoteCanBeSeen(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		servers, connect := mems(t)
-		said, plugs := &records{}, newPlugs(3)
-		var mu sync.Mutex
-		var events []rwlock.Event
-		rw := connect(plugs, rwlock.WithLogger(said.logger()), rwlock.WithLease(3*time.Second),
-			rwlock.WithObserver(rwlock.ObserverFunc(func(e rwlock.Event) {
-				if e.Kind == rwlock.EventVoting {
-					mu.Lock()
-					defer mu.Unlock()
-					events = append(events, e)
-				}
-			})))
+	inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+		said, wires := &records{}, newWires(3)
+		var j journal
+		rw := connect(wires, rwlock.WithLogger(said.logger()), rwlock.WithLease(3*time.Second),
+			rwlock.WithObserver(&j))
 		saw := func(voting int, why string) {
 			t.Helper()
 			snapshot := rw.Snapshot()
@@ -1087,29 +848,26 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 			last := list[len(list)-1]
 			require.Contains(t, last, fmt.Sprintf("%d of 3 servers of the quorum vote", voting))
 			require.Contains(t, last, why)
-			mu.Lock()
-			defer mu.Unlock()
-			require.Len(t, events, len(list), "each is said once")
-			e := events[len(events)-1]
+			e := j.next(t, len(list), rwlock.EventVoting) // each is said once
 			require.Equal(t, []int{3, voting}, []int{e.Servers, e.Voting})
 			require.Equal(t, voting == 3, e.Err == nil)
 		}
 		require.Equal(t, 3, rw.Snapshot().Voting, "none has been asked")
-		eachHome(t, rw)
+		use(t, rw, homes)
 		time.Sleep(time.Minute)
 		require.Empty(t, said.list())
 
-		plugs[1].pull()
-		eachHome(t, rw)
+		wires[1].cut()
+		use(t, rw, homes)
 		time.Sleep(time.Minute)
 		saw(2, "client 1: ")
-		plugs[1].mend()
+		wires[1].mend()
 		time.Sleep(time.Minute)
 		saw(3, "")
 		require.Len(t, said.list(), 2)
 
 		servers[2].FlushAll()
-		eachHome(t, rw)
+		use(t, rw, homes)
 		time.Sleep(2 * time.Second)
 		saw(2, "client 2: it has lost data, and rests")
 		time.Sleep(time.Minute)
@@ -1123,17 +881,12 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 // whichever it is and whichever was when the owner got the lock.
 func TestOwnerLocksAgainThoughAServerIsOutOfMemory(t *testing.T) {
 	t.Parallel()
-	var servers []*testredis.Server
-	var clients []redis.UniversalClient
-	for range 3 {
-		s := testredis.Start(t)
-		servers, clients = append(servers, s), append(clients, s.Client())
-	}
+	servers, connect := reals(t)
 	full := func(i int, memory string) {
 		require.NoError(t, servers[i].Client().ConfigSet(t.Context(), "maxmemory", memory).Err())
 	}
-	rw := openQuorum(t, clients, rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-	eachHome(t, rw)
+	rw := connect(nil, rwlock.WithLogger(slog.New(slog.DiscardHandler)))
+	use(t, rw, homes)
 	for before := range 3 {
 		for then := range 3 {
 			for i := range 4 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,6 +35,10 @@ import (
 
 // The tests of this package leave no goroutine behind.
 func TestMain(m *testing.M) {
+	if play := roles[os.Getenv(roleEnv)]; play != nil {
+		play()
+		return
+	}
 	logging.Disable()                              // go-redis reports each connection that a test breaks
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // tests lose many holds, and log them by t.Log: see logger
 	flag.Parse()
@@ -389,12 +396,7 @@ func (w *world) options(opts []rwlock.Option) []rwlock.Option {
 // newLock returns an RWLock with a client of its own, closed when the test ends.
 func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
 	w.Helper()
-	if w.quorum != nil {
-		rw := w.overQuorum(opts)
-		w.Cleanup(func() { require.NoError(w, rw.Close()) })
-		return rw
-	}
-	return newLockOn(w, w.dial(), w.options(opts)...)
+	return w.newLockVia(func(*redis.Client) {}, opts...)
 }
 
 // newLockVia is newLock with clients that are changed before.
@@ -413,23 +415,26 @@ func (w *world) lockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlo
 		change(c)
 		clients = append(clients, c)
 	}
+	return w.openOn(clients, opts)
+}
+
+// open returns an RWLock with clients of its own, which need not close without an error.
+func (w *world) open(opts []rwlock.Option, with ...func(*redis.Options)) *rwlock.RWLock {
+	w.Helper()
+	var clients []redis.UniversalClient
+	for _, dial := range w.servers() {
+		clients = append(clients, dial(with...))
+	}
+	return w.openOn(clients, opts)
+}
+
+func (w *world) openOn(clients []redis.UniversalClient, opts []rwlock.Option) *rwlock.RWLock {
+	w.Helper()
 	opts = w.options(opts)
 	rw, err := rwlock.New(clients[0], opts...)
 	if w.quorum != nil {
 		rw, err = rwlock.NewQuorum(clients, opts...)
 	}
-	require.NoError(w, err)
-	return rw
-}
-
-// overQuorum returns an RWLock over all servers, with clients of its own.
-func (w *world) overQuorum(opts []rwlock.Option, with ...func(*redis.Options)) *rwlock.RWLock {
-	w.Helper()
-	var clients []redis.UniversalClient
-	for _, dial := range w.quorum {
-		clients = append(clients, dial(with...))
-	}
-	rw, err := rwlock.NewQuorum(clients, w.options(opts)...)
 	require.NoError(w, err)
 	return rw
 }
@@ -443,67 +448,160 @@ func newLockOn(t testing.TB, c redis.UniversalClient, opts ...rwlock.Option) *rw
 	return rw
 }
 
-// newMortal returns an RWLock that can die, as all of a process does: the plug is all that connects it.
-func (w *world) newMortal(opts ...rwlock.Option) (*rwlock.RWLock, *plug) {
+// newMortal returns an RWLock that can die, as all of a process does: the wire is all that connects it.
+func (w *world) newMortal(opts ...rwlock.Option) (*rwlock.RWLock, *wire) {
 	w.Helper()
-	p := &plug{conns: map[net.Conn]bool{}}
-	var rw *rwlock.RWLock
-	if w.quorum != nil {
-		rw = w.overQuorum(opts, p.into)
-	} else {
-		var err error
-		rw, err = rwlock.New(w.dial(p.into), w.options(opts)...)
-		require.NoError(w, err)
-	}
+	wire := &wire{}
+	rw := w.open(opts, wire.into, withoutRetries)
 	w.Cleanup(func() {
-		p.mend() // so that Close need not wait for a server that does not answer
+		wire.mend() // so that Close need not wait for a server that does not answer
 		_ = rw.Close()
 	})
-	return rw, p
+	return rw, wire
 }
 
-// A plug connects a client. While it is pulled nothing gets through.
-type plug struct {
-	mu     sync.Mutex
-	pulled bool
-	conns  map[net.Conn]bool
+// withoutRetries has the client fail with what it meets first.
+func withoutRetries(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }
+
+// overWire returns an RWLock over one server whose requests a frozen wire swallows.
+func (w *world) overWire(opts ...rwlock.Option) (*rwlock.RWLock, *wire) {
+	w.Helper()
+	wire := &wire{}
+	rw := newLockOn(w, w.dial(wire.into), w.options(opts)...)
+	w.Cleanup(wire.mend)
+	return rw, wire
 }
 
-func (p *plug) into(o *redis.Options) {
+// A wire connects a client with its server.
+type wire struct {
+	mu    sync.Mutex
+	state wireState
+	conns []*wireConn
+}
+
+type wireState int
+
+const (
+	whole  wireState = iota
+	frozen           // what is sent is swallowed
+	gone             // and whoever dials waits in vain
+	cut              // nobody can dial
+)
+
+var errCut = errors.New("the wire is cut")
+
+func (w *wire) into(o *redis.Options) {
 	dial := o.Dialer
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
-	o.MaxRetries = -1
-	o.DialerRetries = 1
 	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.pulled {
-			return nil, errors.New("the plug is pulled")
+		if w.is(gone) {
+			timeout := time.NewTimer(5 * time.Second) // as clients do by default
+			defer timeout.Stop()
+			select {
+			case <-ctx.Done():
+			case <-timeout.C:
+			}
+			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ETIMEDOUT}
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.state == cut {
+			return nil, errCut
 		}
 		c, err := dial(ctx, network, addr)
-		if err == nil {
-			p.conns[c] = true
+		if err != nil {
+			return nil, err
 		}
-		return c, err
+		conn := &wireConn{Conn: c, wire: w}
+		w.conns = append(w.conns, conn)
+		return conn, nil
 	}
 }
 
-func (p *plug) pull() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pulled = true
-	for c := range p.conns {
+func (w *wire) is(s wireState) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state == s
+}
+
+func (w *wire) set(s wireState) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state = s
+}
+
+func (w *wire) freeze() { w.set(frozen) }
+
+func (w *wire) mend() { w.set(whole) }
+
+// cut ends all connections, and lets no other be made.
+func (w *wire) cut() {
+	w.set(cut)
+	w.endConns()
+}
+
+func (w *wire) endConns() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		c.over.Store(true)
 		_ = c.Close()
 	}
-	clear(p.conns)
+	w.conns = nil
 }
 
-func (p *plug) mend() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pulled = false
+type wireConn struct {
+	net.Conn
+	wire *wire
+	over atomic.Bool
+}
+
+func (c *wireConn) Write(b []byte) (int, error) {
+	if c.wire.is(frozen) || c.wire.is(gone) {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *wireConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil && c.over.Load() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// The client sets deadlines also on a connection that has ended.
+func (c *wireConn) SetDeadline(t time.Time) error { return c.ignore(c.Conn.SetDeadline(t)) }
+
+func (c *wireConn) SetReadDeadline(t time.Time) error { return c.ignore(c.Conn.SetReadDeadline(t)) }
+
+func (c *wireConn) SetWriteDeadline(t time.Time) error { return c.ignore(c.Conn.SetWriteDeadline(t)) }
+
+func (c *wireConn) ignore(err error) error {
+	if c.over.Load() {
+		return nil
+	}
+	return err
+}
+
+// A sending is a hook of a client: it is given the commands that are sent together, and what sends them.
+type sending func(ctx context.Context, cmds []redis.Cmder, send func() error) error
+
+func (sending) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (fn sending) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return fn(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
+	}
+}
+
+func (fn sending) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		return fn(ctx, cmds, func() error { return next(ctx, cmds) })
+	}
 }
 
 // some returns all cases in a bubble, and the first two where waiting for the end of leases takes its time.
@@ -620,6 +718,26 @@ func newOwner() context.Context {
 	return rwlock.WithOwner(context.Background(), rwlock.NewOwner())
 }
 
+// requireHeld requires that no hold was lost.
+func requireHeld(t testing.TB, holds ...*rwlock.Hold) {
+	t.Helper()
+	for _, h := range holds {
+		require.NoError(t, context.Cause(h.Context()), h.Name())
+	}
+}
+
+// requireError requires that an error matches others, and contains texts.
+func requireError(t testing.TB, err error, wants ...any) {
+	t.Helper()
+	for _, want := range wants {
+		if target, ok := want.(error); ok {
+			require.ErrorIs(t, err, target)
+		} else {
+			require.ErrorContains(t, err, want.(string))
+		}
+	}
+}
+
 // A call is a lock call that may have to wait, on a goroutine of its own.
 type call struct {
 	w    *world
@@ -633,9 +751,21 @@ type call struct {
 func (w *world) launch(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode, name string,
 	opts ...rwlock.LockOption) *call {
 	c := &call{w: w, done: make(chan struct{})}
+	return c.start(func() (err error) {
+		c.hold, err = acquire(ctx, rw, mode, name, opts...)
+		return err
+	})
+}
+
+// start makes a call of another kind.
+func (w *world) start(fn func() error) *call {
+	return (&call{w: w, done: make(chan struct{})}).start(fn)
+}
+
+func (c *call) start(fn func() error) *call {
 	go func() {
 		defer close(c.done)
-		c.hold, c.err = acquire(ctx, rw, mode, name, opts...)
+		c.err = fn()
 		c.at = time.Now()
 	}()
 	return c
@@ -667,6 +797,23 @@ func (w *world) enqueue(ctx context.Context, rw *rwlock.RWLock, mode rwlock.Mode
 			(len(s.Waiters) == n+1 || w.quorum != nil && len(s.Waiters) > n)
 	}, "%d waiters for %q", n+1, name)
 	return c
+}
+
+// enqueueAll makes n such calls, each of an owner of its own.
+func (w *world) enqueueAll(n int, rw *rwlock.RWLock, mode rwlock.Mode, name string) (calls []*call) {
+	w.Helper()
+	for range n {
+		calls = append(calls, w.enqueue(newOwner(), rw, mode, name))
+	}
+	return calls
+}
+
+// finish releases what the calls get, one after the other.
+func finish(calls ...*call) {
+	for _, c := range calls {
+		c.w.Helper()
+		unlock(c.w, c.granted())
+	}
 }
 
 // wait returns what the call returned.
@@ -740,6 +887,13 @@ func (w *world) lostWhen(h *rwlock.Hold) time.Time {
 	}
 	require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrLost)
 	return time.Now()
+}
+
+// isLost waits until a hold is lost, and releases it, which says so.
+func (w *world) isLost(h *rwlock.Hold) {
+	w.Helper()
+	w.lostWhen(h)
+	require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 }
 
 // A workload is what one goroutine does again and again without waiting.
@@ -878,8 +1032,7 @@ func (g *gauge) read(tb testing.TB) cost {
 			continue
 		}
 		var calls float64
-		_, err := fmt.Sscanf(value, "calls=%g", &calls)
-		require.NoError(tb, err, line)
+		require.NoError(tb, errOf(fmt.Sscanf(value, "calls=%g", &calls)), line)
 		c.by[command] = calls
 		switch name, _, _ := strings.Cut(command, "|"); name {
 		case "eval", "evalsha", "evalsha_ro":
