@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
-	"github.com/seed-7e8842f7/rwlock/verify/clock"
 	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
 )
 
@@ -22,6 +21,10 @@ type fault struct {
 	// exact says that a holder that believes in its hold may do so, the fault notwithstanding. Otherwise only
 	// the fence protects what the lock guards, until all holders know of the loss.
 	exact bool
+
+	// Of servers that vote: those it happens to lose their data, and rest; it happens to more than may fail; no
+	// client misses more than may fail, but all clients together do.
+	forgets, beyond, parted bool
 
 	// inject does it once. It returns when the fault is over, and the workers can be expected to go on.
 	inject func(m *mint)
@@ -35,8 +38,7 @@ func faults() []fault {
 	const lease = usual
 	crowded := plan{procs: 5, names: 1}
 	appends := func(fsync string) plan {
-		return plan{args: []string{"--appendonly", "yes", "--appendfsync",
-			fsync}}
+		return plan{args: []string{"--appendonly", "yes", "--appendfsync", fsync}}
 	}
 	clocks := plan{clock: true}
 
@@ -71,10 +73,7 @@ func faults() []fault {
 		{name: "CLIENT KILL normal", exact: true, inject: func(m *mint) {
 			m.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 		}},
-		{name: "CLIENT KILL pubsub", exact: true, inject: func(
-			m *mint) {
-			m.do("CLIENT", "KILL", "TYPE", "pubsub")
-		}},
+		{name: "CLIENT KILL pubsub", exact: true, inject: func(m *mint) { m.do("CLIENT", "KILL", "TYPE", "pubsub") }},
 		{name: "SCRIPT FLUSH", exact: true, inject: func(m *mint) { m.do("SCRIPT", "FLUSH") }},
 		{name: "FLUSHALL", inject: func(m *mint) { m.flushAll() }},
 		{name: "ForceUnlock", inject: (*mint).force},
@@ -253,14 +252,6 @@ func (m *mint) force() {
 	m.pass(m.plan.Delegate)
 }
 
-// needs returns why a fault cannot be had on this machine, or "".
-func needs(clocks bool) string {
-	if clocks {
-		return clock.Missing()
-	}
-	return ""
-}
-
 // run has workers work while the fault happens, several times.
 func (f fault) run(tb testing.TB, times int, seed uint64) *mint {
 	tb.Helper()
@@ -276,7 +267,7 @@ func (f fault) run(tb testing.TB, times int, seed uint64) *mint {
 
 // chaos has workers work for about d, while one after the other of the faults happens that fit into a mint of
 // the first.
-func chaos(tb testing.TB, list []fault, d time.Duration, procs int, seed uint64) summary {
+func chaos(tb testing.TB, list []fault, d time.Duration, procs int, seed uint64) *mint {
 	tb.Helper()
 	first := list[0].plan
 	first.procs, first.Seed = max(first.procs, procs), seed
@@ -286,7 +277,7 @@ func chaos(tb testing.TB, list []fault, d time.Duration, procs int, seed uint64)
 		m.work(10)
 		m.suffer(list[m.rng.IntN(len(list))])
 	}
-	return m.finish()
+	return m
 }
 
 // fits reports whether what is planned can happen in a mint of another plan.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/verify/clock"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
 
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // available skips the test of a fault that cannot be had on this machine, or fails it if it must be.
 func available(t *testing.T, clocks bool) {
 	t.Helper()
-	if why := needs(clocks); why != "" {
+	if why := clock.Missing(); clocks && why != "" {
 		require.Empty(t, os.Getenv("RWLOCK_REQUIRE_REDIS"), why)
 		t.Skip(why)
 	}
@@ -127,7 +127,7 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 					list = append(list, f)
 				}
 			}
-			s := chaos(t, list, *length, *procs, *seed)
+			s := chaos(t, list, *length, *procs, *seed).finish()
 			t.Log(s)
 			require.Empty(t, s.Broken)
 			require.Zero(t, s.Fenced.Violations)
@@ -150,7 +150,7 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 			var sum summary
 			for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					s := chaos(t, list, min(*length, round), *procs, seed)
+					s := chaos(t, list, min(*length, round), *procs, seed).finish()
 					assert.Empty(t, s.Broken)
 					assert.Zero(t, s.Fenced.Violations)
 					if name == "without loss" {
@@ -193,16 +193,16 @@ func TestALockWithoutExclusionIsFoundOut(t *testing.T) {
 // so, and all goes on afterwards.
 func TestFaultsOfQuorumServers(t *testing.T) {
 	testredis.Need(t)
-	list, setups := votersFaults(), strings.Split(*servers, ",")
-	rows := newTable(t, votersHead, len(list)*len(setups))
-	for i, f := range list {
-		for j, setup := range setups {
+	setups := strings.Split(*servers, ",")
+	rows := newTable(t, votersHead, len(votersFaults(3))*len(setups))
+	for j, setup := range setups {
+		n, err := strconv.Atoi(setup)
+		require.NoError(t, err)
+		for i, f := range votersFaults(n) {
 			t.Run(f.name, func(t *testing.T) {
 				t.Parallel()
-				available(t, f.clock)
-				n, err := strconv.Atoi(setup)
-				require.NoError(t, err)
-				r := f.run(t, n, max(*times, 1), *seed)
+				available(t, f.plan.clock)
+				r := f.run(t, max(*times, 1), *seed).votersResult(f)
 				t.Log(r.summary)
 				rows.set(i*len(setups)+j, r)
 				assert.Empty(t, r.misses(f))
@@ -215,19 +215,19 @@ func TestFaultsOfQuorumServers(t *testing.T) {
 func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	var list []votersFault
-	for _, f := range votersFaults() {
+	list := slices.DeleteFunc(votersFaults(5), func(f fault) bool {
 		// A clock that was set back lengthens what is left to leases: a vote that could not be given back is
 		// in the way for a minute more.
-		if !f.clock && !f.beyond {
-			list = append(list, f)
-		}
+		return f.plan.clock || f.beyond
+	})
+	for i := range list {
+		list[i].plan.args = persistent
 	}
-	rand.New(rand.NewPCG(*seed, 0)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	r := several(t, list, 5, *seed, *length)
+	all := fault{name: "one after the other", exact: true, parted: true}
+	r := chaos(t, list, *length, 0, *seed).votersResult(all)
 	t.Log(votersHead + "\n" + r.String())
 	t.Log(r.summary)
-	assert.Empty(t, r.misses(votersFault{parted: true}))
+	assert.Empty(t, r.misses(all))
 }
 
 // While servers fail over, calls wait for that, holds whose lease is longer go on, waiters are served, and no
@@ -300,39 +300,39 @@ func TestMeasure(t *testing.T) {
 	begin := time.Now()
 	strikes := []strike{{fault: "it", at: begin.Add(100 * time.Millisecond), over: begin.Add(time.Second)}}
 	for what, c := range map[string]struct {
-		fault votersFault
+		fault fault
 		acts  []act
 		seen  func(r votersResult) bool
 	}{
 		"the first grant to a call that came after": {
-			votersFault{}, []act{{50, asks, 1, "", 0}, {150, has, 1, "", 0}, {200, asks, 2, "", 0},
+			fault{exact: true}, []act{{50, asks, 1, "", 0}, {150, has, 1, "", 0}, {200, asks, 2, "", 0},
 				{300, has, 2, "", 0}},
 			func(r votersResult) bool { return r.first == 200*time.Millisecond },
 		},
 		"the first grant when enough servers are back": {
-			votersFault{beyond: true}, []act{{200, asks, 2, "", 0}, {1300, has, 2, "", 0}},
+			fault{exact: true, beyond: true}, []act{{200, asks, 2, "", 0}, {1300, has, 2, "", 0}},
 			func(r votersResult) bool { return r.first == 300*time.Millisecond },
 		},
 		"the longest call, then and at other times": {
-			votersFault{}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {91, asks, 2, "", 0},
+			fault{exact: true}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {91, asks, 2, "", 0},
 				{500, history.Quits, 2, "", 0}},
 			func(r votersResult) bool { return r.usual == 90*time.Millisecond && r.longest == 409*time.Millisecond },
 		},
 		"a loss without cause, once": {
-			votersFault{}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0},
+			fault{exact: true}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0},
 				{210, left, 1, "lost", 0}},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 1 },
 		},
 		"a loss as the others had not been asked again": {
-			votersFault{}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {200, loses, 1, "", 0}},
+			fault{exact: true}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {200, loses, 1, "", 0}},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
 		},
 		"a loss as too many servers failed": {
-			votersFault{beyond: true}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0}},
+			fault{exact: true, beyond: true}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0}},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
 		},
 		"a loss as the process stood still": {
-			votersFault{},
+			fault{exact: true},
 			[]act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {100, history.Stalls, 0, "", usual},
 				{200, loses, 1, "", 0}},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },

@@ -95,49 +95,38 @@ func (w *worker) await(name string) {
 
 // keep takes a lock, and keeps it until done.
 func (w *worker) keep(e history.Event, done <-chan struct{}) {
-	if h := w.take(&e); h != nil {
-		w.wg.Go(func() { w.release(e, h, done) })
+	if h := w.ask(e); h != nil {
+		w.wg.Go(func() { w.release(h, done) })
 	}
 }
 
 // once takes a lock, keeps it for a moment, and releases it.
 func (w *worker) once(e history.Event) {
-	if h := w.take(&e); h != nil {
+	if h := w.ask(e); h != nil {
 		ctx, cancel := context.WithTimeout(w.ctx, pause)
 		defer cancel()
-		w.release(e, h, ctx.Done())
+		w.release(h, ctx.Done())
+	} else {
+		w.rest(pause)
 	}
 }
 
-// take makes the call. It returns nil if that failed, or the process was told to end.
-func (w *worker) take(e *history.Event) *rwlock.Hold {
-	e.Hold = int(w.holds.Add(1))
-	w.tell(*e, history.Asks)
-	h, err := w.lockCall(e.Write)(rwlock.WithOwner(w.ctx, rwlock.NewOwner()), e.Name, rwlock.MaxWait(patience))
-	switch {
-	case err == nil:
-		e.Token = h.Token()
-		w.tell(*e, history.Has)
-	case errors.Is(err, context.Canceled):
-		w.tell(*e, history.Quits)
-	default:
-		e.Error = err.Error()
-		w.tell(*e, history.Fails)
-		w.rest(pause)
-	}
-	return h
+// ask takes a lock for a new owner. It returns nil if that failed, or the process was told to end.
+func (w *worker) ask(e history.Event) *hold {
+	c := call{lock: w.lockCall(e.Write), wait: patience, most: patience, returned: func() {}}
+	c.ctx, c.cancel = context.WithCancel(rwlock.WithOwner(w.ctx, rwlock.NewOwner()))
+	return w.take(e, c)
 }
 
 // release keeps a hold until done, or until it is lost, and releases it.
-func (w *worker) release(e history.Event, h *rwlock.Hold, done <-chan struct{}) {
+func (w *worker) release(h *hold, done <-chan struct{}) {
 	select {
 	case <-done:
-	case <-h.Context().Done():
+	case <-h.ctx.Done():
 	}
 	relied := time.Now()
-	if d := h.Deadline(); errors.Is(context.Cause(h.Context()), rwlock.ErrLost) && d.Before(relied) {
+	if d := h.Deadline(); errors.Is(context.Cause(h.ctx), rwlock.ErrLost) && d.Before(relied) {
 		relied = d // this goroutine did not run at once
 	}
-	e.At = relied.UnixNano()
-	w.unlock(e, h)
+	w.unlock(h, relied)
 }

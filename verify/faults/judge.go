@@ -122,15 +122,10 @@ func judge(events []history.Event, place map[string]string, s struck, broken []s
 // lost it.
 func (s struck) cause(c history.Call) bool {
 	from, mended := time.Unix(0, c.Answered), s.mended
-	switch {
-	case s.fault.focus == victim && s.lease <= mended.Sub(s.at)+settled && !from.After(mended):
-	case s.again && !from.Before(mended):
-	case s.fault.clock != 0 && !from.After(mended):
-	case s.fault.loses > 0 && from.After(s.at.Add(-s.fault.loses)) && from.Before(mended.Add(settled)):
-	default:
-		return false
-	}
-	return true
+	return s.fault.focus == victim && s.lease <= mended.Sub(s.at)+settled && !from.After(mended) ||
+		s.again && !from.Before(mended) ||
+		s.fault.clock != 0 && !from.After(mended) ||
+		s.fault.loses > 0 && from.After(s.at.Add(-s.fault.loses)) && from.Before(mended.Add(settled))
 }
 
 // overlaps returns the pairs of holds, in the order of their grants, that were relied on at one time though
@@ -209,8 +204,7 @@ func (r nodesResult) String() string {
 		}
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
 	}
-	return fmt.Sprintf("| %s | %v | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |", r.fault,
-		r.lease,
-		s(r.mended), s(r.first), s(r.last), r.calls, len(r.failed), r.late, r.lost, len(r.causeless),
-		len(r.overlaps), len(r.tokens), ms(r.handover), ms(r.slowestTurn), ms(r.elsewhere))
+	return fmt.Sprintf("| %s | %v | %s | %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s |",
+		r.fault, r.lease, s(r.mended), s(r.first), s(r.last), r.calls, len(r.failed), r.late, r.lost,
+		len(r.causeless), len(r.overlaps), len(r.tokens), ms(r.handover), ms(r.slowestTurn), ms(r.elsewhere))
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -15,31 +14,22 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
 
-// A votersFault is something that happens to servers of a quorum.
-type votersFault struct {
-	name string
+// persistent are the arguments of servers that come back with all their data.
+var persistent = []string{"--appendonly", "yes", "--appendfsync", "always"}
 
-	clock   bool // it sets clocks
-	keeps   bool // servers come back with their data
-	forgets bool // servers lose their data, and rest
-	early   bool // servers end leases early: then the fence alone protects what the locks guard
-	beyond  bool // it happens to more servers than may fail
-	parted  bool // no client misses more servers than may fail, but all clients together do
-
-	inject func(m *mint)
-}
-
-// votersFaults returns every fault of servers that vote.
-func votersFaults() []votersFault {
+// votersFaults returns every fault of servers that vote. Each happens to as many of them as may fail, or to
+// one more.
+func votersFaults(servers int) []fault {
 	nothing := func(*node) {}
 	killed, killedEmpty := func(n *node) { n.kill(false) }, func(n *node) { n.kill(true) }
 	restart := func(n *node) { n.server.Restart() }
 	freeze, thaw := func(n *node) { n.server.Pause() }, func(n *node) { n.server.Resume() }
 	join := func(n *node) { n.cut(faultproxy.None) }
-	return []votersFault{
+	keeps := plan{args: persistent}
+	list := []fault{
 		{name: "nothing", inject: during(2, nothing, nothing)},
-		{name: "killed, restarted with the data", keeps: true, inject: during(2, killed, restart)},
-		{name: "killed, restarted at once with the data", keeps: true, inject: during(0, killed, restart)},
+		{name: "killed, restarted with the data", plan: keeps, inject: during(2, killed, restart)},
+		{name: "killed, restarted at once with the data", plan: keeps, inject: during(0, killed, restart)},
 		{name: "killed, restarted without data", forgets: true, inject: during(2, killedEmpty, restart)},
 		{name: "killed, restarted at once without data", forgets: true, inject: during(0, killedEmpty, restart)},
 		{name: "FLUSHALL", forgets: true, inject: during(0, (*node).flushAll, nothing)},
@@ -59,15 +49,37 @@ func votersFaults() []votersFault {
 		{name: "half of the clients cut off", inject: during(3,
 			func(n *node) { n.proxies[0].Blackhole(faultproxy.Both) }, join)},
 		{name: "each half of the clients cut off from others", parted: true, inject: split},
-		{name: "clock 60 s forward", clock: true, early: true, inject: forward},
-		{name: "clock 60 s back", clock: true, inject: during(0, func(n *node) { n.step(-time.Minute) }, nothing)},
+		{name: "clock 60 s forward", plan: plan{clock: true}, inject: forward},
+		{name: "clock 60 s back", plan: plan{clock: true},
+			inject: during(0, func(n *node) { n.step(-time.Minute) }, nothing)},
 
-		{name: "too many killed, restarted with the data", keeps: true, beyond: true,
+		{name: "too many killed, restarted with the data", plan: keeps, beyond: true,
 			inject: refused(killed, restart)},
 		{name: "too many frozen for 2 leases", beyond: true, inject: refused(freeze, thaw)},
 		{name: "too many cut off for 2 leases", beyond: true,
 			inject: refused(func(n *node) { n.cut(faultproxy.Both) }, join)},
 	}
+	for i, f := range list {
+		to := &list[i]
+		to.exact = f.name != "clock 60 s forward" // then leases end early
+		to.plan.servers, to.plan.sides, to.plan.Hasty = servers, 2, 20
+		to.inject = func(m *mint) {
+			fail := (servers - 1) / 2
+			if f.beyond {
+				fail++
+			}
+			m.broken = m.some(fail)
+			f.inject(m)
+			for _, n := range m.broken {
+				if f.forgets {
+					m.poll(30*time.Second, "a server that has rested votes again", func() bool {
+						return n.admin.HGet(context.Background(), mark, "generation").Val() != ""
+					})
+				}
+			}
+		}
+	}
+	return list
 }
 
 // forward sets the clocks of servers forward, which ends their votes. A hold that had a bare majority is
@@ -155,59 +167,6 @@ func (m *mint) refuses(rw *rwlock.RWLock, who string) {
 // back what was lost, and counts it in the next. A fault of other servers may cost a hold before that.
 const heal = usual
 
-// run has workers work while the fault happens, to other servers each time.
-func (f votersFault) run(tb testing.TB, servers, times int, seed uint64) votersResult {
-	tb.Helper()
-	return f.finish(f.on(servers).run(tb, times, seed))
-}
-
-// several has one of several faults after the other happen for about d.
-func several(tb testing.TB, list []votersFault, servers int, seed uint64, d time.Duration) votersResult {
-	tb.Helper()
-	all := votersFault{name: "one after the other", keeps: true, parted: true}
-	plan := all.on(servers).plan
-	plan.Seed = seed
-	m := newMint(tb, plan)
-	for start, i := time.Now(), 0; time.Since(start) < d; i++ {
-		m.work(10)
-		m.suffer(list[i%len(list)].on(servers))
-	}
-	return all.finish(m)
-}
-
-// on returns the fault as it happens to some of the servers at a time.
-func (f votersFault) on(servers int) fault {
-	fail := (servers - 1) / 2
-	if f.beyond {
-		fail++
-	}
-	plan := plan{servers: servers, sides: 2, clock: f.clock, config: config{Hasty: 20}}
-	if f.keeps {
-		plan.args = []string{"--appendonly", "yes", "--appendfsync", "always"}
-	}
-	return fault{name: f.name, exact: !f.early, plan: plan, inject: func(m *mint) {
-		m.broken = m.some(fail)
-		f.inject(m)
-		for _, n := range m.broken {
-			if f.forgets {
-				m.poll(30*time.Second, "a server that has rested votes again", func() bool {
-					return n.admin.HGet(context.Background(), mark, "generation").Val() != ""
-				})
-			}
-		}
-	}}
-}
-
-// finish ends the workers, and returns what came of it.
-func (f votersFault) finish(m *mint) votersResult {
-	m.endWorkers()
-	events, strikes := m.seen()
-	result := f.measure(events, strikes)
-	result.servers = len(m.nodes)
-	result.summary = m.finish()
-	return result
-}
-
 // A votersResult is what came of a fault.
 type votersResult struct {
 	fault   string
@@ -222,8 +181,17 @@ type votersResult struct {
 	summary
 }
 
+// votersResult ends the workers, and returns what came of a fault.
+func (m *mint) votersResult(f fault) votersResult {
+	m.endWorkers()
+	r := f.measure(m.seen())
+	r.servers = len(m.nodes)
+	r.summary = m.finish()
+	return r
+}
+
 // measure looks at what the workers have reported.
-func (f votersFault) measure(events []history.Event, strikes []strike) votersResult {
+func (f fault) measure(events []history.Event, strikes []strike) votersResult {
 	r := votersResult{fault: f.name}
 	stalls := map[int][]history.Event{}
 	for _, e := range events {
@@ -267,11 +235,11 @@ func (f votersFault) measure(events []history.Event, strikes []strike) votersRes
 // cause reports whether a hold may have been lost because too many servers failed, or ended it early; or
 // because it was granted so shortly before that a majority had voted for it, and the others had not yet been
 // asked again.
-func (f votersFault) cause(c history.Call, strikes []strike) bool {
+func (f fault) cause(c history.Call, strikes []strike) bool {
 	return slices.ContainsFunc(strikes, func(s strike) bool {
 		at := s.at.UnixNano()
 		young := c.Answered <= at && c.Answered >= s.at.Add(-heal).UnixNano()
-		return (f.beyond || f.early || f.parted || young) && c.Gone >= at && c.Gone <= s.over.Add(usual).UnixNano()
+		return (f.beyond || !f.exact || f.parted || young) && c.Gone >= at && c.Gone <= s.over.Add(usual).UnixNano()
 	})
 }
 
@@ -287,12 +255,12 @@ func stalled(gone int64, stalls []history.Event) bool {
 }
 
 // misses returns where the result is short of what it should be.
-func (r votersResult) misses(f votersFault) []string {
+func (r votersResult) misses(f fault) []string {
 	var list misses
 	list.add(r.first == 0 && r.Acquired > 0, "no grant after the fault")
 	list.add(r.Failed > r.lost && !f.beyond, "%d calls failed", r.Failed)
 	list.add(r.causes > 0, "%d holds lost without cause", r.causes)
-	list.add(r.Unfenced.Violations > 0 && !f.early, "%d violations without a fence", r.Unfenced.Violations)
+	list.add(r.Unfenced.Violations > 0 && f.exact, "%d violations without a fence", r.Unfenced.Violations)
 	list.add(r.Fenced.Violations > 0, "%d violations behind the fence", r.Fenced.Violations)
 	list.add(r.Fenced.Writes == 0 || r.Unfenced.Writes == 0, "no money was moved")
 	return append(list, r.Broken...)

@@ -177,24 +177,20 @@ func (d *deployment) halfMove() (slot int) {
 // A deployment is servers, and processes that use them.
 type deployment struct {
 	*rig
-	fault     nodesFault
+	struck
 	cluster   *testredis.Cluster
 	sentinels *testredis.Sentinels
 	victim    int // the place among the masters of the one to which something happens
 	prefix    string
 	witness   *rwlock.RWLock
-
-	at       time.Time // when the fault was about to strike
-	begun    time.Time // when it had struck
-	mendedAt time.Time
-	promoted *testredis.Server // by sentinels, by themselves; or nil
+	promoted  *testredis.Server // by sentinels, by themselves; or nil
 }
 
 // run has the fault happen once, to servers and processes of its own.
 func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 	tb.Helper()
-	d := &deployment{rig: newRig(tb, 1), fault: f, prefix: "rwlock"}
-	c := d.serve(lease)
+	d := &deployment{rig: newRig(tb, 1), struck: struck{fault: f, lease: lease}, prefix: "rwlock"}
+	c := d.serve()
 	for c.Process = range processes {
 		d.start(c)
 	}
@@ -222,13 +218,13 @@ func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 	}
 	d.pass(2 * time.Second)
 	f.inject(d)
-	if d.mendedAt.IsZero() {
+	if d.mended.IsZero() {
 		tb.Fatal("the fault is not mended")
 	}
 	// Until then every hold whose lease is not renewed is lost, and handovers have been at work again for a
 	// while.
 	end := d.at.Add(lease + time.Second)
-	if e := d.mendedAt.Add(settled + 3*time.Second); e.After(end) {
+	if e := d.mended.Add(settled + 3*time.Second); e.After(end) {
 		end = e
 	}
 	d.pass(time.Until(end))
@@ -237,7 +233,8 @@ func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 	}
 	d.end(time.Minute)
 	events, _ := d.seen()
-	return judge(events, places, struck{f, lease, d.at, d.begun, d.mendedAt, d.replaced()}, d.Broken)
+	d.again = d.replaced()
+	return judge(events, places, d.struck, d.Broken)
 }
 
 // replaced reports whether a sentinel has another master than the one that was promoted.
@@ -251,8 +248,8 @@ func (d *deployment) replaced() bool {
 }
 
 // serve starts the servers, and returns how processes reach them.
-func (d *deployment) serve(lease time.Duration) config {
-	c := config{Lease: lease}
+func (d *deployment) serve() config {
+	c := config{Lease: d.lease}
 	if d.fault.sentinel {
 		d.sentinels = testredis.StartSentinels(d.tb)
 		c.Sentinel = testredis.MasterName
@@ -371,7 +368,7 @@ func (d *deployment) strike(fn func()) {
 }
 
 // heals notes that the servers have mended the fault.
-func (d *deployment) heals() { d.mendedAt = time.Now() }
+func (d *deployment) heals() { d.mended = time.Now() }
 
 // master and replica return the nodes of the shard to which something happens.
 func (d *deployment) master() *testredis.Server {

@@ -254,16 +254,66 @@ func (w *worker) rest(d time.Duration) {
 }
 
 // lockCall returns the library's call for a mode.
-func (w *worker) lockCall(write bool) func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold,
-	error) {
+func (w *worker) lockCall(write bool) lockFunc {
 	if write {
 		return w.rw.Lock
 	}
 	return w.rw.RLock
 }
 
-// unlock releases a hold, on which the holder has relied until now, or until e.At if that is set.
-func (w *worker) unlock(e history.Event, h *rwlock.Hold) {
+type lockFunc = func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+
+// A hold is what a worker has of a lock.
+type hold struct {
+	history.Event
+	*rwlock.Hold
+	ctx context.Context
+}
+
+// take makes a call, and reports it. It returns nil if that failed.
+func (w *worker) take(e history.Event, c call) *hold {
+	e.Hold = int(w.holds.Add(1))
+	w.tell(e, history.Asks)
+	name := e.Name
+	if w.Broken { // each call has a lock of its own
+		name += fmt.Sprint("-", e.Hold)
+	}
+	start := time.Now()
+	h, err := c.lock(c.ctx, name, rwlock.MaxWait(c.wait))
+	c.returned()
+	if err != nil {
+		c.cancel()
+		took := time.Since(start)
+		ran := w.stalled.Load() < start.UnixNano() && now()-w.pulse.Load() < int64(stall)
+		if took > c.most+50*time.Millisecond && ran {
+			late := fmt.Sprintf("a call with %v to wait took %v: %v", c.most, took, err)
+			w.report(history.Event{What: history.Broken, Error: late})
+		}
+		e.Error = err.Error()
+		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.DeadlineExceeded)
+		if errors.Is(err, context.Canceled) || c.hasty && early {
+			w.tell(e, history.Quits)
+		} else {
+			w.tell(e, history.Fails)
+		}
+		return nil
+	}
+	e.Token = h.Token()
+	w.tell(e, history.Has)
+	ctx := h.Context()
+	context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
+			w.tell(e, history.Loses)
+		}
+		c.cancel()
+	})
+	return &hold{e, h, ctx}
+}
+
+// unlock releases a hold, on which the holder has relied until a moment.
+func (w *worker) unlock(h *hold, relied time.Time) {
+	e := h.Event
+	e.At = relied.UnixNano()
 	w.tell(e, history.Leaves)
 	e.At = 0
 	switch err := h.Unlock(context.Background()); {
@@ -304,13 +354,6 @@ type owner struct {
 
 func (o *owner) upTo(d time.Duration) time.Duration { return time.Duration(o.rng.Int64N(int64(d))) }
 
-// A hold is what a worker has of a lock.
-type hold struct {
-	history.Event
-	*rwlock.Hold
-	ctx context.Context
-}
-
 func (o *owner) round() {
 	name, write := o.Names[o.rng.IntN(len(o.Names))], o.rng.IntN(100) >= o.Reads
 	if last := len(o.Names) - 1; o.Delegate > 0 && last > 0 {
@@ -333,57 +376,22 @@ func (o *owner) round() {
 			if o.rng.IntN(2) == 0 {
 				h, again = again, h
 			}
-			defer o.unlock(again.Event, again.Hold)
+			defer func() { o.unlock(again, time.Now()) }()
 		}
 	}
-	o.unlock(h.Event, h.Hold)
+	o.unlock(h, time.Now())
 }
 
+// lock takes a lock in one of the ways that an owner asks for one.
 func (o *owner) lock(name string, write bool) *hold {
-	e := history.Event{Owner: o.n, Hold: int(o.holds.Add(1)), Name: name, Write: write}
-	o.tell(e, history.Asks)
-	if o.Broken { // each call has a lock of its own
-		name += fmt.Sprint("-", e.Hold)
-	}
-	c := o.call(write)
-	start := time.Now()
-	h, err := c.lock(c.ctx, name, rwlock.MaxWait(c.wait))
-	c.returned()
-	if err != nil {
-		c.cancel()
-		took := time.Since(start)
-		ran := o.stalled.Load() < start.UnixNano() && now()-o.pulse.Load() < int64(stall)
-		if took > c.most+50*time.Millisecond && ran {
-			late := fmt.Sprintf("a call with %v to wait took %v: %v", c.most, took, err)
-			o.report(history.Event{What: history.Broken, Error: late})
-		}
-		e.Error = err.Error()
-		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.Canceled) ||
-			errors.Is(err, context.DeadlineExceeded)
-		if c.hasty && early {
-			o.tell(e, history.Quits)
-		} else {
-			o.tell(e, history.Fails)
-		}
-		return nil
-	}
-	e.Token = h.Token()
-	o.tell(e, history.Has)
-	ctx := h.Context()
-	context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
-			o.tell(e, history.Loses)
-		}
-		c.cancel()
-	})
-	return &hold{e, h, ctx}
+	return o.take(history.Event{Owner: o.n, Name: name, Write: write}, o.call(write))
 }
 
 // A call is how an owner asks for a lock.
 type call struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
-	lock     func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+	lock     lockFunc
 	wait     time.Duration
 	most     time.Duration // that it may take, however it ends
 	hasty    bool

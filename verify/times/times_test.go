@@ -62,12 +62,37 @@ func median(t *testing.T, what string, promised time.Duration, took []time.Durat
 	require.LessOrEqual(t, took[tries/2], promised, "%s: %v", what, took)
 }
 
-func newLock(t *testing.T, s *testredis.Server, opts ...rwlock.Option) *rwlock.RWLock {
+// start starts so many servers.
+func start(t *testing.T, n int) (servers []*testredis.Server) {
 	t.Helper()
-	rw, err := rwlock.New(s.Client(), opts...)
+	for range n {
+		servers = append(servers, testredis.Start(t))
+	}
+	return servers
+}
+
+// newLock returns an RWLock over a server, or over several that vote.
+func newLock(t *testing.T, servers []*testredis.Server, opts ...rwlock.Option) *rwlock.RWLock {
+	t.Helper()
+	var clients []redis.UniversalClient
+	for _, s := range servers {
+		clients = append(clients, s.Client())
+	}
+	rw, err := rwlock.New(clients[0], opts...)
+	if len(clients) > 1 {
+		rw, err = rwlock.NewQuorum(clients, opts...)
+	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rw.Close()) })
 	return rw
+}
+
+func lock(t *testing.T, call func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error),
+	name string, opts ...rwlock.LockOption) *rwlock.Hold {
+	t.Helper()
+	h, err := call(context.Background(), name, opts...)
+	require.NoError(t, err)
+	return h
 }
 
 func unlock(t *testing.T, h *rwlock.Hold) {
@@ -94,25 +119,22 @@ func TestSuccessorOfAKilledProcess(t *testing.T) {
 	for _, dead := range []string{"reader", "writer", "waiter"} {
 		t.Run(dead, func(t *testing.T) {
 			t.Parallel()
-			s := testredis.Start(t)
-			rw := newLock(t, s)
+			servers := start(t, 1)
+			rw := newLock(t, servers)
 			var late []time.Duration
 			for range tries {
 				var before *rwlock.Hold // of the one that is killed
+				ahead := 0
 				if dead == "waiter" {
-					var err error
-					before, err = rw.RLock(t.Context(), dead)
-					require.NoError(t, err)
+					before, ahead = lock(t, rw.RLock, dead), 1
 				}
 				child := exec.Command(os.Args[0])
-				child.Env = append(os.Environ(), roleEnv+"="+dead, "ADDR="+s.Addr(), "NAME="+dead)
+				child.Env = append(os.Environ(), roleEnv+"="+dead, "ADDR="+servers[0].Addr(), "NAME="+dead)
 				out, err := child.StdoutPipe()
 				require.NoError(t, err)
 				require.NoError(t, child.Start())
-				ahead := 0
 				if before != nil {
 					waiting(t, rw, dead, 1)
-					ahead = 1
 				} else {
 					line, err := bufio.NewReader(out).ReadString('\n')
 					require.NoError(t, err)
@@ -157,21 +179,9 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n, " servers"), func(t *testing.T) {
 			t.Parallel()
-			var servers []*testredis.Server
-			var clients []redis.UniversalClient
-			for i := range n {
-				servers = append(servers, testredis.Start(t))
-				clients = append(clients, servers[i].Client())
-			}
-			rw, err := rwlock.New(clients[0])
-			if n > 1 {
-				rw, err = rwlock.NewQuorum(clients)
-			}
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = rw.Close() })
-			owner := rwlock.WithOwner(context.Background(), rwlock.NewOwner())
-			mine, err := rw.Lock(owner, "mine")
-			require.NoError(t, err)
+			servers := start(t, n)
+			rw := newLock(t, servers)
+			mine := lock(t, rw.Lock, "mine")
 			none := func(context.Context, *rwlock.Hold) error { return nil }
 			var released *rwlock.Hold
 			calls := map[string]func(ctx context.Context) error{
@@ -198,8 +208,7 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 			var mu sync.Mutex
 			late := map[string][]time.Duration{}
 			for range tries {
-				released, err = rw.RLock(context.Background(), "released")
-				require.NoError(t, err)
+				released = lock(t, rw.RLock, "released")
 				queued, giveUp := context.WithCancel(context.Background())
 				gone := make(chan struct{})
 				go func() {
@@ -257,36 +266,22 @@ const giveUpWithin = 100 * time.Millisecond
 // of another name.
 func TestManyGiveUpTogether(t *testing.T) {
 	testredis.Need(t)
-	t.Run("one server", func(t *testing.T) {
-		s := testredis.Start(t)
-		giveUpTogether(t, newLock(t, s), newLock(t, s))
-	})
-	t.Run("quorum", func(t *testing.T) {
-		servers := []*testredis.Server{testredis.Start(t), testredis.Start(t), testredis.Start(t)}
-		open := func() *rwlock.RWLock {
-			var clients []redis.UniversalClient
-			for _, s := range servers {
-				clients = append(clients, s.Client())
-			}
-			rw, err := rwlock.NewQuorum(clients)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, rw.Close()) })
-			return rw
-		}
-		giveUpTogether(t, open(), open())
-	})
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n, " servers"), func(t *testing.T) {
+			servers := start(t, n)
+			giveUpTogether(t, newLock(t, servers), newLock(t, servers))
+		})
+	}
 }
 
 func giveUpTogether(t *testing.T, rw, other *rwlock.RWLock) {
 	var bare, calls, before, beside []time.Duration
 	for range *rounds {
-		bare = append(bare, untilAllReturn(t, func(context.Context) {}, func(ctx context.Context) { <-ctx.Done() },
-			func() {}))
-		h, err := other.Lock(t.Context(), "n")
-		require.NoError(t, err)
+		bare = append(bare, untilAllReturn(t, func() {}, func(ctx context.Context) { <-ctx.Done() }, func() {}))
+		h := lock(t, other.Lock, "n")
 		before = append(before, slowest(t, rw, 50))
 		var busy time.Duration
-		calls = append(calls, untilAllReturn(t, func(context.Context) {
+		calls = append(calls, untilAllReturn(t, func() {
 			require.Eventually(t, func() bool {
 				waits := rw.Snapshot().Waits
 				return len(waits) == *crowd && !slices.ContainsFunc(waits, func(w rwlock.LocalWait) bool {
@@ -318,41 +313,33 @@ func middle(took []time.Duration) time.Duration {
 
 // untilAllReturn returns how long after the end of their context the last of a crowd of calls returns. during
 // is called meanwhile.
-func untilAllReturn(t *testing.T, begun, call func(ctx context.Context), during func()) time.Duration {
+func untilAllReturn(t *testing.T, begun func(), call func(ctx context.Context), during func()) time.Duration {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var ready, over sync.WaitGroup
-	var mu sync.Mutex
-	var last time.Time
+	returned := make([]time.Time, *crowd)
 	ready.Add(*crowd)
-	for range *crowd {
+	for i := range returned {
 		over.Go(func() {
 			ready.Done()
 			call(ctx)
-			now := time.Now()
-			mu.Lock()
-			defer mu.Unlock()
-			if now.After(last) {
-				last = now
-			}
+			returned[i] = time.Now()
 		})
 	}
 	ready.Wait()
-	begun(ctx)
+	begun()
 	start := time.Now()
 	cancel()
 	during()
 	over.Wait()
-	return last.Sub(start)
+	return slices.MaxFunc(returned, time.Time.Compare).Sub(start)
 }
 
 // slowest returns how long the slowest of some pairs of Lock and Unlock takes.
 func slowest(t *testing.T, rw *rwlock.RWLock, pairs int) (most time.Duration) {
 	for range pairs {
 		start := time.Now()
-		h, err := rw.Lock(t.Context(), "free")
-		require.NoError(t, err)
-		unlock(t, h)
+		unlock(t, lock(t, rw.Lock, "free"))
 		most = max(most, time.Since(start))
 	}
 	return most
@@ -361,33 +348,29 @@ func slowest(t *testing.T, rw *rwlock.RWLock, pairs int) (most time.Duration) {
 // A read pair costs the server the same among few readers and many.
 func TestCostOfManyReaders(t *testing.T) {
 	testredis.Need(t)
-	s := testredis.Start(t)
+	servers := start(t, 1)
 	op := func(readers int) func() {
-		rw, name := newLock(t, s), fmt.Sprint(readers)
+		rw, name := newLock(t, servers), fmt.Sprint(readers)
 		holds := make([]*rwlock.Hold, readers)
 		t.Cleanup(func() { runtime.KeepAlive(holds) })
 		for i := range holds {
-			var err error
-			holds[i], err = rw.RLock(t.Context(), name, rwlock.NoRenew(), rwlock.Lease(time.Hour))
-			require.NoError(t, err)
+			holds[i] = lock(t, rw.RLock, name, rwlock.NoRenew(), rwlock.Lease(time.Hour))
 		}
 		return func() {
 			for range 10 {
-				h, err := rw.RLock(t.Context(), name)
-				require.NoError(t, err)
-				unlock(t, h)
+				unlock(t, lock(t, rw.RLock, name))
 			}
 		}
 	}
-	requireSame(t, s, op(10), op(3000))
+	requireSame(t, servers[0], op(10), op(3000))
 }
 
 // A handover costs the server the same before few waiters and many.
 func TestCostOfManyWaiters(t *testing.T) {
 	testredis.Need(t)
-	s := testredis.Start(t)
+	servers := start(t, 1)
 	op := func(waiters int) func() {
-		rw, name := newLock(t, s, rwlock.WithLease(time.Hour)), fmt.Sprint(waiters)
+		rw, name := newLock(t, servers, rwlock.WithLease(time.Hour)), fmt.Sprint(waiters)
 		next := make(chan *rwlock.Hold, waiters+1)
 		join := func() {
 			go func() {
@@ -411,7 +394,7 @@ func TestCostOfManyWaiters(t *testing.T) {
 			waiting(t, rw, name, waiters)
 		}
 	}
-	requireSame(t, s, op(10), op(1000))
+	requireSame(t, servers[0], op(10), op(1000))
 }
 
 // requireSame ends the test if the scripts of big take much longer than those of small.

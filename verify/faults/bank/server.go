@@ -25,7 +25,7 @@ func Serve(path string) (*Server, error) {
 	}
 	s := &Server{ln: ln, accounts: map[string]*[2]*Account{}}
 	server := rpc.NewServer()
-	if err := server.RegisterName("Bank", &counter{s}); err != nil {
+	if err := server.RegisterName("Bank", s); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -54,11 +54,7 @@ func (s *Server) Counts() (fenced, unfenced Counts) {
 			if !sound {
 				c.Violations++
 			}
-			sum.Reads += c.Reads
-			sum.Writes += c.Writes
-			sum.Refused += c.Refused
-			sum.Violations += c.Violations
-			sum.Late += c.Late
+			sum.Add(c)
 		}
 	}
 	return fenced, unfenced
@@ -90,12 +86,9 @@ type Request struct {
 // A Reply is what comes of it.
 type Reply struct{ Balance, Seen int64 }
 
-// A counter is where other processes take their steps.
-type counter struct{ s *Server }
-
-// Step takes one.
-func (c *counter) Step(q Request, r *Reply) (err error) {
-	a := c.s.account(q.Name, q.Fenced)
+// Step takes one step, for another process.
+func (s *Server) Step(q Request, r *Reply) (err error) {
+	a := s.account(q.Name, q.Fenced)
 	if q.Balances != nil {
 		return a.Put(q.Access, *q.Balances)
 	}
