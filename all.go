@@ -70,10 +70,7 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 
 // plan returns the locks to take, without duplicates, in the order in which to take them.
 func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]Want, request, error) {
-	if err := rw.made(); err != nil {
-		return nil, request{}, err
-	}
-	if err := checkContext(ctx); err != nil {
+	if err := rw.check(ctx); err != nil {
 		return nil, request{}, err
 	}
 	order := make([]Want, 0, len(wants))

@@ -1,7 +1,6 @@
 package rwlock
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -123,21 +122,11 @@ func join(a, b error) error {
 	return fmt.Errorf("%w; %w", a, b)
 }
 
-func checkName(name string) error {
-	if name == "" {
-		return errors.New("the name is empty")
-	}
-	if len(name) > maxName {
-		return fmt.Errorf("the name has %d bytes, %d are allowed", len(name), maxName)
-	}
-	return nil
-}
-
-// maxName is how many bytes a name may have.
-const maxName = 1024
-
-// wrap names the call and the lock in front of err: rwlock: lock "orders:42": …
+// wrap names the call and the lock in front of err: rwlock: lock "orders:42": … It returns nil for nil.
 func wrap(op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
 	if len(name) > maxName {
 		name = name[:32] + "…"
 	}

@@ -120,10 +120,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		return fmt.Errorf("rwlock: unlock: %w", ErrNotHeld)
 	}
 	h.cleanup.Stop()
-	if err := h.held.Unlock(ctx); err != nil {
-		return wrap("unlock", h.Name(), err)
-	}
-	return nil
+	return wrap("unlock", h.Name(), h.held.Unlock(ctx))
 }
 
 // Extend makes the hold last for at least d from now, whether or not it is renewed, and even if the server
@@ -144,20 +141,16 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 		return fmt.Errorf("rwlock: extend: %w", ErrNotHeld)
 	}
 	defer runtime.KeepAlive(h)
-	if err := h.extend(ctx, d); err != nil {
-		return wrap("extend", h.Name(), err)
+	var err error
+	switch {
+	case ctx == nil:
+		err = errNoContext
+	case d <= 0 || d > maxLease:
+		err = fmt.Errorf("extension %v is not more than zero and at most %v", d, maxLease)
+	default:
+		err = h.held.Extend(ctx, d)
 	}
-	return nil
-}
-
-func (h *Hold) extend(ctx context.Context, d time.Duration) error {
-	if err := checkContext(ctx); err != nil {
-		return err
-	}
-	if d <= 0 || d > maxLease {
-		return fmt.Errorf("extension %v is not more than zero and at most %v", d, maxLease)
-	}
-	return h.held.Extend(ctx, d)
+	return wrap("extend", h.Name(), err)
 }
 
 // with is the body of WithLock and WithRLock.

@@ -46,20 +46,16 @@ type Waiter struct {
 // then reads their labels. Inspect returns an error, and no state, if ctx ends first or the server cannot be
 // reached.
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
-	s, err := rw.inspect(ctx, name)
+	err := rw.check(ctx)
+	if err == nil {
+		err = checkName(name)
+	}
 	if err != nil {
 		return State{}, wrap("inspect", name, err)
 	}
-	return s, nil
-}
-
-func (rw *RWLock) inspect(ctx context.Context, name string) (State, error) {
-	if err := rw.check(ctx, name); err != nil {
-		return State{}, err
-	}
 	state, labels, err := rw.client.Inspect(ctx, name)
 	if err != nil {
-		return State{}, err
+		return State{}, wrap("inspect", name, err)
 	}
 	return publicState(name, state, labels), nil
 }
@@ -88,12 +84,12 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 // reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock returns an error, the holds
 // may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
-	err := rw.check(ctx, name)
+	err := rw.check(ctx)
+	if err == nil {
+		err = checkName(name)
+	}
 	if err == nil {
 		err = rw.client.Force(ctx, name)
 	}
-	if err != nil {
-		return wrap("force unlock", name, err)
-	}
-	return nil
+	return wrap("force unlock", name, err)
 }

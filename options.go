@@ -298,29 +298,6 @@ func checkLease(d time.Duration) (time.Duration, error) {
 	return (d + time.Millisecond - 1).Truncate(time.Millisecond), nil
 }
 
-// request returns what the options of a lock call say.
-func (rw *RWLock) request(opts []LockOption) (request, error) {
-	if len(opts) == 0 { // which costs no memory
-		return request{Lease: rw.config.Lease}, nil
-	}
-	r := request{Lease: rw.config.Lease}
-	for _, opt := range opts {
-		if opt == nil {
-			return r, errors.New("nil option")
-		}
-		if err := opt(&r); err != nil {
-			return r, err
-		}
-	}
-	if r.MaxHold > 0 {
-		r.Lease = min(r.Lease, (r.MaxHold + time.Millisecond - 1).Truncate(time.Millisecond))
-	}
-	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
-		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
-	}
-	return r, nil
-}
-
 // defaultLabel returns "<program>@<host>:<pid>".
 func defaultLabel() string {
 	host, err := os.Hostname()

@@ -5,22 +5,8 @@ import "context"
 // RLock locks name for reading. It waits while a writer holds the lock or waits for it. If the owner already
 // holds the lock, in either mode, RLock succeeds immediately.
 //
-// RLock returns
-//
-//   - ErrLost if the owner lost a hold on name and has not released it.
-//   - ErrDeadlock if the call would wait for itself.
-//   - ErrOwner, with WithStrictOwners, if another goroutine took the owner's hold.
-//   - ErrNotReplicated, with WithReplicas, if too few replicas confirm the hold in time.
-//   - ErrNoMajority, over a quorum, if the call ends while too few servers vote.
-//   - ErrClosed after Close.
-//   - An error that matches ctx's error if ctx ends first, and context.DeadlineExceeded if MaxWait ends the
-//     wait. [errors.As] then finds a [*BlockedError] if another owner held the lock.
-//   - Another error if name does not have 1 to 1,024 bytes, an option is invalid, or the server refuses the
-//     request.
-//
-// While the server cannot be reached, RLock retries until ctx or MaxWait ends. If neither is set, it returns
-// the client's error after one lease. If RLock fails, it leaves nothing behind: a request that is still in
-// flight is withdrawn in the background.
+// RLock fails with the errors that [RWLock.Lock] lists, except ErrUpgrade, and retries as Lock does while the
+// server cannot be reached. If RLock fails, it leaves nothing behind.
 //
 // An uncontended RLock takes one round trip.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
@@ -28,21 +14,13 @@ func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*
 }
 
 // TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does
-// not overtake a waiting writer. [errors.As] finds a [*BlockedError] in the error, unless a call or a release
-// of the same owner is in progress.
-//
-// Otherwise TryRLock fails as RLock does, but it does not retry while the server cannot be reached. It
-// returns the client's first error, or an error after five seconds without an answer, or after one lease if
-// that is shorter.
+// not overtake a waiting writer. It is otherwise like [RWLock.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
 	return rw.acquire(ctx, Read, name, true, opts)
 }
 
-// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. The context
-// that fn gets is cancelled when the hold is lost. WithRLock returns fn's error, joined with ErrLost if the
-// hold was lost before it was released. If the server does not confirm the release, WithRLock returns the
-// error of [Hold.Unlock] too. If WithRLock cannot acquire the lock, it does not call fn, and returns RLock's
-// error. A nil fn is an error.
+// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. It is otherwise
+// like [RWLock.WithLock].
 func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
 	opts ...LockOption) error {
 	h, err := rw.RLock(ctx, name, opts...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -89,7 +90,7 @@ func (c config) open(running *client.Client) *RWLock {
 // the one that removes the label, it waits for at most half a second. The goroutine of such a request ends
 // when the client abandons it or is closed.
 func (rw *RWLock) Close() error {
-	err := rw.made()
+	err := rw.check(context.Background())
 	if err == nil {
 		err = rw.client.Close()
 	}
@@ -109,11 +110,7 @@ func (rw *RWLock) Close() error {
 //
 // Call it after you have stopped whatever takes locks, for example after [net/http.Server.Shutdown].
 func (rw *RWLock) Shutdown(ctx context.Context) error {
-	err := rw.made()
-	if err == nil {
-		err = checkContext(ctx)
-	}
-	if err != nil {
+	if err := rw.check(ctx); err != nil {
 		return prefix("shutdown", err)
 	}
 	why, err := rw.client.Shutdown(ctx)
@@ -132,7 +129,10 @@ func prefix(op string, err error) error {
 func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption) (*Hold,
 	error) {
 	var call request
-	err := rw.check(ctx, name)
+	err := rw.check(ctx)
+	if err == nil {
+		err = checkName(name)
+	}
 	if err == nil {
 		call, err = rw.request(opts)
 	}
@@ -162,27 +162,51 @@ func (rw *RWLock) take(ctx context.Context, call request) (*Hold, error) {
 	return h, nil
 }
 
-// check refuses what no call can be made with.
-func (rw *RWLock) check(ctx context.Context, name string) error {
-	if err := rw.made(); err != nil {
-		return err
+// request returns what the options of a lock call say.
+func (rw *RWLock) request(opts []LockOption) (request, error) {
+	if len(opts) == 0 { // which costs no memory
+		return request{Lease: rw.config.Lease}, nil
 	}
-	if err := checkContext(ctx); err != nil {
-		return err
+	r := request{Lease: rw.config.Lease}
+	for _, opt := range opts {
+		if opt == nil {
+			return r, errors.New("nil option")
+		}
+		if err := opt(&r); err != nil {
+			return r, err
+		}
 	}
-	return checkName(name)
+	if r.MaxHold > 0 {
+		r.Lease = min(r.Lease, (r.MaxHold + time.Millisecond - 1).Truncate(time.Millisecond))
+	}
+	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
+		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
+	}
+	return r, nil
 }
 
-func (rw *RWLock) made() error {
+// check refuses an RWLock that New has not made, and a nil context.
+func (rw *RWLock) check(ctx context.Context) error {
 	if rw == nil || rw.client == nil {
 		return errors.New("the RWLock was not made by New")
+	}
+	if ctx == nil {
+		return errNoContext
 	}
 	return nil
 }
 
-func checkContext(ctx context.Context) error {
-	if ctx == nil {
-		return errors.New("the context is nil")
+var errNoContext = errors.New("the context is nil")
+
+// maxName is how many bytes a name may have.
+const maxName = 1024
+
+func checkName(name string) error {
+	if name == "" {
+		return errors.New("the name is empty")
+	}
+	if len(name) > maxName {
+		return fmt.Errorf("the name has %d bytes, %d are allowed", len(name), maxName)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package rwlock
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"slices"
 	"time"
@@ -60,7 +61,7 @@ func (w LocalWait) Caller() slog.Source { return w.held.Caller() }
 // only Time, Prefix and Label are set.
 func (rw *RWLock) Snapshot() Snapshot {
 	s := Snapshot{Time: time.Now()}
-	if rw.made() != nil {
+	if rw.check(context.Background()) != nil {
 		return s
 	}
 	s.Prefix, s.Label = rw.config.Prefix, rw.config.Label

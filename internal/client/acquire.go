@@ -85,14 +85,16 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		w.start = now
 	}
 	c.engine.Acquire(now, &h.hold)
-	c.answer(now)
+	if c.local != nil { // whose answer comes before anyone waits for it
+		c.local.Work(now)
+	}
 	if h.waits() {
 		c.expect(h)
-		if fx := c.unlock(now); w.expired == nil {
-			c.runFor(w.ctx, fx)
-		} else {
-			c.run(fx)
+		sender := w.ctx
+		if w.expired != nil {
+			sender = nil // which could not be back in time
 		}
+		c.run(c.unlock(now), sender)
 		if err := c.await(w, h); err != nil {
 			return nil, err
 		}
@@ -101,7 +103,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
 	// tell which was first.
 	if w.ctx.Err() == nil && h.hold.State() == engine.Live && now.Before(h.hold.Deadline()) {
-		c.run(c.unlock(now))
+		c.run(c.unlock(now), nil)
 		return h, nil
 	}
 	h.traced()
@@ -142,6 +144,25 @@ func (c *Client) await(w *wait, h *Hold) error {
 		c.engine.GiveUp(time.Now(), &h.hold, gaveUp)
 	}
 	return nil
+}
+
+// expect has unlock send a signal on h.ended when the engine wakes the hold. Client.mu is locked.
+func (c *Client) expect(h *Hold) {
+	var ok bool
+	if h.ended, ok = c.signals.Get().(chan struct{}); !ok {
+		h.ended = make(chan struct{}, 1)
+	}
+}
+
+// expected takes the channel back after its signal has come. A hold that is not waited for has none.
+// Client.mu is locked.
+func (c *Client) expected(h *Hold) {
+	select {
+	case <-h.ended: // the engine may have woken the hold again
+	default:
+	}
+	c.signals.Put(h.ended)
+	h.ended = nil
 }
 
 // waits reports whether the call has yet to come to an end.

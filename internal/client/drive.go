@@ -24,7 +24,7 @@ type cancel struct {
 }
 
 // flush unlocks Client.mu, and does what the engine wants done.
-func (c *Client) flush() { c.run(c.unlock(time.Now())) }
+func (c *Client) flush() { c.run(c.unlock(time.Now()), nil) }
 
 // unlock unlocks Client.mu, and returns what the engine wants done.
 func (c *Client) unlock(now time.Time) *effects {
@@ -45,7 +45,10 @@ func (c *Client) unlock(now time.Time) *effects {
 		}
 	}
 	for _, h := range fx.Wake {
-		h.Tag.(*Hold).wake()
+		select {
+		case h.Tag.(*Hold).ended <- struct{}{}:
+		default: // nobody waits, or the signal was given
+		}
 	}
 	for _, x := range fx.Extended {
 		_, err := x.Over()
@@ -66,26 +69,19 @@ func (c *Client) unlock(now time.Time) *effects {
 }
 
 // run carries out the engine's effects. User code, which may run when a context is cancelled or a record is
-// logged, runs on other goroutines, so it delays no renewal.
-func (c *Client) run(fx *effects) { c.perform(fx, false) }
-
-// runFor is run for a caller that then waits until ctx ends. It may send a single request itself, after
-// everything else.
-func (c *Client) runFor(ctx context.Context, fx *effects) {
-	if own := c.perform(fx, true); own != nil {
-		c.dispatch[0].SendFrom(ctx, own)
-	}
-}
-
-// perform is run, except that it returns a single request to one server if it belongs to the caller.
-func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
+// logged, runs on other goroutines, so it delays no renewal. If ctx is not nil, the caller is about to wait
+// until ctx ends. It then may send a single request itself, after everything else.
+func (c *Client) run(fx *effects, ctx context.Context) {
+	var own *protocol.Request
 	for i, requests := range fx.send {
 		switch {
-		case callers && len(requests) == 1 && len(fx.send) == 1:
+		case ctx != nil && len(requests) == 1 && len(fx.send) == 1:
 			own = requests[0]
 		case len(requests) > 0:
 			c.dispatch[i].Send(requests...)
 		}
+		clear(requests)
+		fx.send[i] = requests[:0]
 	}
 	for _, x := range fx.cancels {
 		c.cancels.Go(func() { x.fn(x.cause) })
@@ -107,20 +103,13 @@ func (c *Client) perform(fx *effects, callers bool) (own *protocol.Request) {
 	if len(fx.Blockers) > 0 {
 		c.learn(fx.Blockers)
 	}
-	c.release(fx)
-	return own
-}
-
-func (c *Client) release(fx *effects) {
-	fx.Effects.Reset()
-	fx.resubscribe = fx.resubscribe[:0]
-	for i := range fx.send {
-		clear(fx.send[i])
-		fx.send[i] = fx.send[i][:0]
-	}
 	clear(fx.cancels)
-	fx.cancels = fx.cancels[:0]
+	fx.cancels, fx.resubscribe = fx.cancels[:0], fx.resubscribe[:0]
+	fx.Effects.Reset()
 	c.effects.Put(fx)
+	if own != nil {
+		c.dispatch[0].SendFrom(ctx, own)
+	}
 }
 
 // atOnce is the number of answers that are processed while the mutex is locked, which takes less than a
@@ -130,19 +119,15 @@ const atOnce = 64
 // received takes what a server has answered.
 func (c *Client) received(results []dispatch.Result) {
 	for some := range slices.Chunk(results, atOnce) {
-		c.digest(some)
-	}
-}
-
-func (c *Client) digest(results []dispatch.Result) {
-	c.mu.Lock()
-	now := time.Now()
-	for _, result := range results {
-		if r := result.Request; r.From != nil { // or else nobody waits for the answer
-			r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
+		c.mu.Lock()
+		now := time.Now()
+		for _, result := range some {
+			if r := result.Request; r.From != nil { // or else nobody waits for the answer
+				r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
+			}
 		}
+		c.flush()
 	}
-	c.flush()
 }
 
 // rerouted has the engine retry immediately what other servers have not answered.
@@ -154,13 +139,6 @@ func (c *Client) rerouted() {
 		c.engine.Resume(time.Now())
 	}
 	c.flush()
-}
-
-// answer has the process's own memory answer what it can, before anybody waits for that.
-func (c *Client) answer(now time.Time) {
-	if c.local != nil {
-		c.local.Work(now)
-	}
 }
 
 // wanted reports whether a request that replicas are to confirm is still to be sent.

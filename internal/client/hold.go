@@ -81,35 +81,6 @@ func (h *Hold) Forget() {
 	h.client.flush()
 }
 
-// expect has wake send a signal on h.ended. Client.mu is locked.
-func (c *Client) expect(h *Hold) {
-	var ok bool
-	if h.ended, ok = c.signals.Get().(chan struct{}); !ok {
-		h.ended = make(chan struct{}, 1)
-	}
-}
-
-// expected takes the channel back after its signal has come. A hold that is not waited for has none.
-// Client.mu is locked.
-func (c *Client) expected(h *Hold) {
-	select {
-	case <-h.ended: // wake may have been called again
-	default:
-	}
-	c.signals.Put(h.ended)
-	h.ended = nil
-}
-
-// wake signals that the engine has come to an end with what someone waits for.
-func (h *Hold) wake() {
-	if h.ended != nil {
-		select {
-		case h.ended <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // Unlock releases the hold, and waits for the server's answer until ctx ends, for five seconds at most.
 func (h *Hold) Unlock(ctx context.Context) error {
 	c := h.client
@@ -130,7 +101,10 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		return nil
 	}
 	known, err := c.engine.Release(now, &h.hold)
-	if c.answer(now); !known && h.hold.State() == engine.Finished {
+	if c.local != nil {
+		c.local.Work(now)
+	}
+	if !known && h.hold.State() == engine.Finished {
 		known, err = true, h.hold.Err()
 	}
 	fx := c.unlock(now)
@@ -138,13 +112,13 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		h.end(err)
 	}
 	if known {
-		c.run(fx)
+		c.run(fx, nil)
 		return err
 	}
 	if ctx == nil || ctx.Err() != nil {
 		ctx = context.Background()
 	}
-	c.runFor(ctx, fx)
+	c.run(fx, ctx)
 	return h.await(ctx, now.Add(endTimeout))
 }
 

@@ -41,7 +41,10 @@ func (s *oneServer) Voting() (of, n int)                          { return 0, 0 
 func (s *oneServer) Flush(now time.Time, fx *effects) {
 	s.Layer.Flush(now, &fx.Effects)
 	for _, r := range fx.Send {
-		r.Layer, r.From, r.Trace = s.Layer, r, s.client.traceOf(r)
+		r.Layer, r.From = s.Layer, r
+		if s.client.config.Trace != nil {
+			r.Trace = traceOf(r)
+		}
 		fx.send[0] = append(fx.send[0], &r.Request)
 	}
 	if fx.Relisten {
@@ -82,7 +85,10 @@ func (s *quorumOf) Flush(now time.Time, fx *effects) {
 	s.Quorum.Flush(now, &s.taken)
 	fx.Effects, s.taken.Effects = s.taken.Effects, fx.Effects
 	for _, r := range s.taken.Requests {
-		r.From, r.Trace = vote{s.Quorum, r}, s.client.traceOf(r.For)
+		r.From = vote{s.Quorum, r}
+		if s.client.config.Trace != nil && r.For != nil {
+			r.Trace = traceOf(r.For)
+		}
 		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
 	}
 	fx.resubscribe = append(fx.resubscribe, s.taken.Resubscribe...)

@@ -81,10 +81,7 @@ func (h *Hold) traced() {
 
 // traceOf returns the context whose values a request is sent with: the tracer's context for the hold, or else
 // for the call.
-func (c *Client) traceOf(r *engine.Request) any {
-	if c.config.Trace == nil || r == nil {
-		return nil
-	}
+func traceOf(r *engine.Request) any {
 	h := r.Hold()
 	if h == nil {
 		return nil
