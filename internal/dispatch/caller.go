@@ -44,9 +44,8 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 	cmd := redis.NewCmd(ctx, args(r, d.first)...)
 	err := d.callers.client.Process(ctx, once{cmd})
 	d.mu.Lock()
-	d.sending--
 	d.running--
-	d.returned = time.Now()
+	d.active = time.Now()
 	d.callers.may = d.callers.may && err == nil
 	d.rouse()
 	d.stop()
@@ -74,15 +73,13 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	if !d.callers.may || now.Sub(d.callers.checked) > trust || d.closed || d.roused ||
-		d.sending+d.queued() > 0 {
+	if !d.callers.may || now.Sub(d.callers.checked) > trust || d.closed || d.running+d.queued() > 0 {
 		return false
 	}
 	// Connecting may take long. The connection of an exchange that has just ended is still open.
-	if now.Sub(d.returned) > patience && d.callers.client.PoolStats().IdleConns == 0 {
+	if now.Sub(d.active) > patience && d.callers.client.PoolStats().IdleConns == 0 {
 		return false
 	}
-	d.sending++
 	d.running++
 	return true
 }

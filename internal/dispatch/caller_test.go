@@ -93,11 +93,11 @@ func TestCallerSendsForItself(t *testing.T) {
 		r.Trace = t.Context()
 		require.False(t, d.sendsFrom(r), "the context is for hooks")
 		d.mu.Lock()
-		d.sending++
+		d.running++
 		d.mu.Unlock()
 		require.False(t, d.send(t, t.Context()))
 		d.mu.Lock()
-		d.sending--
+		d.running--
 		d.mu.Unlock()
 		conn := d.client.Conn()
 		require.NoError(t, conn.Ping(t.Context()).Err())

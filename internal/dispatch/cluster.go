@@ -84,7 +84,7 @@ func (c *cluster) send(requests []*protocol.Request) {
 	loaded, closed := c.loaded, c.closed
 	if !loaded && !closed && isClosed(c.client) {
 		c.mu.Unlock()
-		c.fail(protocol.ClientClosed(redis.ErrClosed), requests...)
+		c.calls.fail(protocol.ClientClosed(redis.ErrClosed), requests...)
 		return
 	}
 	if !loaded && !closed {
@@ -99,20 +99,12 @@ func (c *cluster) send(requests []*protocol.Request) {
 			if lane, err := c.lane(r); err == nil {
 				lane.Send(r)
 			} else {
-				c.fail(err, r)
+				c.calls.fail(err, r)
 			}
 		}
 	case closed:
-		c.fail(errLate, requests...)
+		c.calls.fail(errLate, requests...)
 	}
-}
-
-func (c *cluster) fail(err error, requests ...*protocol.Request) {
-	results := make([]Result, len(requests))
-	for i, r := range requests {
-		results[i] = Result{Request: r, Err: err}
-	}
-	c.calls.Receive(results)
 }
 
 // master returns the address of the master that has a request's lock, by the client's map.
@@ -252,7 +244,7 @@ func (c *cluster) reload() {
 			if isClosed(c.client) {
 				err = protocol.ClientClosed(err)
 			}
-			c.fail(err, early...)
+			c.calls.fail(err, early...)
 			return
 		}
 		c.send(early)
@@ -319,7 +311,7 @@ func (c *cluster) close() <-chan struct{} {
 	c.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
-		c.fail(errLate, early...)
+		c.calls.fail(errLate, early...)
 		for _, s := range stopped {
 			<-s
 		}
@@ -339,8 +331,8 @@ func (d *Dispatcher) oldest() (since time.Time, some bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for x := range d.flying {
-		if !some || x.since.Before(since) {
-			since, some = x.since, true
+		if begun := x.begun.Add(d.wait); !some || begun.Before(since) { // while a WAIT lasts, nothing is late
+			since, some = begun, true
 		}
 	}
 	return since, some
@@ -350,7 +342,7 @@ func (d *Dispatcher) oldest() (since time.Time, some bool) {
 func (d *Dispatcher) rests() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queued()+d.sending == 0
+	return d.queued()+d.running == 0
 }
 
 // leave removes the requests that belong to another lane by now, and returns them. Requests in flight fail
@@ -376,7 +368,7 @@ func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []
 		}
 	}
 	d.mu.Unlock()
-	d.of.fail(err, failed...)
+	d.calls.fail(err, failed...)
 	return left
 }
 

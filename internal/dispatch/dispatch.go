@@ -25,34 +25,38 @@ import (
 )
 
 const (
+	// lanes is how many batches are usually in flight at a time.
 	lanes = 8
-	// WAIT occupies a connection until the replicas have answered. So at most a quarter of the connections
-	// wait. If the client has fewer than four, each WAIT is short. One WAIT confirms many requests.
-	waiters   = 4
-	longWait  = time.Second
-	shortWait = 100 * time.Millisecond
-
+	// More batches, up to the number of connections, are sent if a round trip takes more than far and this
+	// many requests wait.
+	crowd = 32
+	far   = time.Millisecond
+	// One more batch is sent if none has come back for this long: all may be on dead connections, or wait for
+	// one server of several.
 	patience = 10 * time.Millisecond
 	// A few connections are left for other users of the client.
 	spare = 2
-	// Late requests are overtaken only if this many requests wait.
-	someLate = 64
-	// This many exchanges in a row may overtake late requests.
-	mostOvertake = 3
 	// This many more goroutines may send renewals that are sent again.
 	extra = 16
+	// Late requests are overtaken only if this many requests wait, and by this many batches in a row.
+	someLate     = 64
+	mostOvertake = 3
 	// A server that answers each command before it reads the next, over a connection that buffers nothing, as
 	// miniredis in memory does, takes in this much before it answers; with more, both sides would wait for
 	// the other to read.
 	batchBytes = 4096
 	// The longer a round trip takes, the more requests arrive meanwhile. A batch for a server far away has up
-	// to this many bytes for each near of the round trip. Such a server is not in memory.
+	// to batchBytes for each near of the round trip. Such a server is not in memory.
 	near      = 500 * time.Microsecond
-	far       = 2 * near
 	mostBytes = 1 << 16
 	// mostQueued is how many requests may wait to be sent. While a server does not answer, the engine repeats
 	// its requests.
 	mostQueued = 1 << 16
+	// WAIT occupies a connection until the replicas have answered. So at most a quarter of the connections
+	// wait. If the client has fewer than four, each WAIT is short. One WAIT confirms many requests.
+	waiters   = 4
+	longWait  = time.Second
+	shortWait = 100 * time.Millisecond
 )
 
 var errFull = fmt.Errorf("%d requests wait to be sent", mostQueued)
@@ -74,30 +78,36 @@ type Calls struct {
 	Wanted func(*protocol.Request) bool
 }
 
+// fail has requests fail.
+func (c Calls) fail(err error, requests ...*protocol.Request) {
+	results := make([]Result, len(requests))
+	for i, r := range requests {
+		results[i] = Result{Request: r, Err: err}
+	}
+	c.Receive(results)
+}
+
 // A Dispatcher sends requests, and delivers their results.
 type Dispatcher struct {
 	client  redis.UniversalClient
 	calls   Calls
-	workers int // how many goroutines usually send at a time
-	most    int // how many may, if the server does not answer: at most the number of the client's connections
-	// the most bytes of a batch to a server nearby, unless one request has more
-	batch       int
-	pool        int           // how many connections the client has
-	readTimeout time.Duration // of the client; or 0
+	workers int // how many batches are usually in flight at a time
+	most    int // how many may be, if many requests wait or the server does not answer
+	batch   int // the most bytes of a batch to a server nearby, unless one request has more
+	pool    int // how many connections the client has
+	// of the client; or 0
+	readTimeout time.Duration
 	wait        time.Duration // the longest WAIT, of a dispatcher for what replicas are to confirm; or 0
 
 	mu       sync.Mutex
-	wake     sync.Cond
 	queue    []*protocol.Request
 	urgent   []*protocol.Request // renewals that are sent again
 	late     []*protocol.Request // that others overtake
-	overtook int                 // how many exchanges in a row did
-	idle     int
-	running  int
-	sending  int           // exchanges in flight
-	roused   bool          // a goroutine that waited, or a new one, is about to check the queue
-	returned time.Time     // when a goroutine last came back from the server
-	trip     time.Duration // the shortest of the last exchanges of one request
+	overtook int                 // how many batches in a row did
+	running  int                 // goroutines that send
+	roused   bool                // one of them is about to check the queue
+	active   time.Time           // when one was last started, or came back from the server
+	trip     time.Duration       // the shortest of the last exchanges of one request
 	callers  callers
 	closed   bool
 	stopped  chan struct{} // closed when the last goroutine has stopped after Close
@@ -143,10 +153,10 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 // newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not
 // wait for the slowest of them, so only the requests for one server are sent together.
 func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
-	d := &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{})}
-	d.wake.L = &d.mu
-	d.pool = 10 * runtime.GOMAXPROCS(0) // the client's default
-	return d
+	return &Dispatcher{
+		client: client, calls: calls, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{}),
+		pool: 10 * runtime.GOMAXPROCS(0), // the client's default
+	}
 }
 
 // OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls
@@ -190,11 +200,7 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	}
 	if refused != nil {
 		d.mu.Unlock()
-		results := make([]Result, len(requests))
-		for i, r := range requests {
-			results[i] = Result{Request: r, Err: refused}
-		}
-		d.calls.Receive(results)
+		d.calls.fail(refused, requests...)
 		return
 	}
 	for _, r := range requests {
@@ -218,80 +224,68 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	d.mu.Unlock()
 }
 
-// rouse has a goroutine send what is queued.
+// rouse has a goroutine send what is queued, unless one is about to, or enough are in flight.
 func (d *Dispatcher) rouse() {
+	if d.roused || d.queued() == 0 {
+		return
+	}
+	most := d.workers
 	switch {
-	case d.roused || d.queued() == 0:
-	case d.idle > 0:
-		d.roused = true
-		d.wake.Signal()
-	case d.running < d.workers, d.running < d.most && time.Since(d.returned) > patience,
-		len(d.urgent) > 0 && d.running < d.most+extra:
-		// If none has come back for a while, all may be waiting for one server of several, or on dead
-		// connections. So one more goroutine tries.
-		d.returned = time.Now()
+	case d.running < most:
+	case len(d.urgent) > 0:
+		most = d.most + extra
+	case d.trip > far && d.queued() >= crowd, time.Since(d.active) > patience:
+		most = d.most
+	}
+	if d.running < most {
+		d.active = time.Now()
 		d.roused = true
 		d.running++
 		go d.work()
 	}
 }
 
+// work sends batches until nothing is queued.
 func (d *Dispatcher) work() {
-	var x exchange
-	crowd := false
-	for {
-		if crowd { // goroutines that are ready to run may have requests to add
-			runtime.Gosched()
-		}
-		d.mu.Lock()
-		for d.queued() == 0 {
-			d.roused = false
-			if d.closed || d.running > d.workers {
-				d.running--
-				d.stop()
-				d.mu.Unlock()
-				return
-			}
-			d.idle++
-			d.wake.Wait()
-			d.idle--
-		}
-		if d.trip > far && d.sending > 0 { // what is about to be added would wait for another goroutine
+	d.mu.Lock()
+	for crowded := false; ; {
+		if crowded || d.trip > far && d.running > 1 { // goroutines that are ready to run may have requests to add
 			d.mu.Unlock()
 			runtime.Gosched()
 			d.mu.Lock()
-			if d.queued() == 0 {
-				d.mu.Unlock()
-				continue
-			}
 		}
-		x.requests = d.take(x.requests)
+		if d.queued() == 0 {
+			break
+		}
+		x := &exchange{requests: d.take()}
 		if d.wait > 0 {
 			d.mu.Unlock()
 			x.requests = slices.DeleteFunc(x.requests, func(r *protocol.Request) bool { return !d.calls.Wanted(r) })
+			d.mu.Lock()
 			if len(x.requests) == 0 {
 				continue
 			}
-			d.mu.Lock()
 		}
 		d.roused = false
 		d.rouse()
-		d.sending++
 		x.begun = time.Now()
-		alone := d.sending == 1 && len(x.requests) == 1
-		crowd = !alone && d.trip <= far
-		x.alone = false
-		if x.checks = alone && d.callers.client != nil && x.begun.Sub(d.callers.checked) > trust/2; x.checks {
+		crowded = len(x.requests) > 1 || d.running > 1
+		if !crowded && d.callers.client != nil && x.begun.Sub(d.callers.checked) > trust/2 {
+			x.checks = true
 			d.callers.checked, d.callers.may = x.begun, false
 		}
 		if d.of != nil {
-			x.since = x.begun.Add(d.wait)
-			d.flying[&x] = struct{}{}
+			d.flying[x] = struct{}{}
 			d.of.arm()
 		}
 		d.mu.Unlock()
-		d.exchange(&x)
+		d.exchange(x)
+		d.mu.Lock()
 	}
+	d.roused = false
+	d.running--
+	d.stop()
+	d.mu.Unlock()
 }
 
 // stop notes that the last goroutine has stopped after Close. d.mu is locked.
@@ -307,38 +301,28 @@ func (d *Dispatcher) queued() int { return len(d.queue) + len(d.urgent) + len(d.
 // take moves the requests of the next batch from the queue. A renewal that is sent again is the first, and
 // has a batch of its own: other requests of its batch may have delayed it. Late requests come last, but have
 // a turn after every few batches.
-func (d *Dispatcher) take(requests []*protocol.Request) []*protocol.Request {
-	if n := len(d.urgent); n > 0 {
-		requests = append(requests, d.urgent[n-1])
-		d.urgent[n-1] = nil
-		d.urgent = d.urgent[:n-1]
-		return requests
-	}
-	queue := &d.queue
+func (d *Dispatcher) take() []*protocol.Request {
+	queue, room := &d.queue, min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
 	switch {
+	case len(d.urgent) > 0:
+		queue, room = &d.urgent, 0
 	case len(d.late) == 0:
 	case len(d.queue) == 0, d.overtook == mostOvertake:
 		queue, d.overtook = &d.late, 0
 	default:
 		d.overtook++
 	}
-	all := *queue
-	room := min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
-	n, bytes := 1, size(all[0])
-	for n < len(all) {
-		if bytes += size(all[n]); bytes > room {
+	n := 1
+	for bytes := size((*queue)[0]); n < len(*queue); n++ {
+		if bytes += size((*queue)[n]); bytes > room {
 			break
 		}
-		n++
 	}
-	requests = append(requests, all[:n]...)
-	rest := copy(all, all[n:])
-	clear(all[rest:])
-	*queue = all[:rest]
-	if rest == 0 && cap(all) > 1024 {
+	batch := slices.Clone((*queue)[:n])
+	if *queue = slices.Delete(*queue, 0, n); len(*queue) == 0 && cap(*queue) > 1024 {
 		*queue = nil
 	}
-	return requests
+	return batch
 }
 
 // size returns an upper bound of the request's size on the wire, in bytes.
@@ -356,25 +340,15 @@ func size(r *protocol.Request) int {
 	return n
 }
 
-// An exchange is a batch of requests with their results.
+// An exchange is a batch of requests in flight.
 type exchange struct {
 	requests  []*protocol.Request
 	cmds      []*redis.Cmd
 	forms     []form
-	results   []Result
 	confirmed int // how many replicas have what was written, if the requests ask for that
 	begun     time.Time
-	since     time.Time // of a lane of a cluster: when it began, or a WAIT in it ends
-	checks    bool      // whether callers may send
-	alone     bool      // no hook has handled it
-}
-
-// reset empties the exchange and keeps its memory.
-func (x *exchange) reset() {
-	clear(x.requests)
-	clear(x.cmds)
-	clear(x.results)
-	x.requests, x.cmds, x.forms, x.results = x.requests[:0], x.cmds[:0], x.forms[:0], x.results[:0]
+	checks    bool // whether callers may send
+	alone     bool // no hook has handled it
 }
 
 // exchange sends a batch, and delivers the results.
@@ -383,35 +357,19 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for _, r := range x.requests {
 		x.cmds, x.forms = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.forms, d.first)
 	}
-	if x.confirmed = 0; d.wait > 0 {
+	if d.wait > 0 {
 		x.confirmed = math.MaxInt
 	}
-	d.run(ctx, x, x.cmds)
-	for {
-		var again []*redis.Cmd
-		for i, cmd := range x.cmds {
-			if x.forms[i].next(x.requests[i], cmd.Err()) || d.of != nil && d.flies(x) && x.forms[i].retry(cmd.Err()) &&
-				!d.clientClosed(cmd.Err()) {
-				list := args(x.requests[i], x.forms[i])
-				if x.forms[i].text && slices.Contains(lua.Quorum, x.requests[i].Script) {
-					list = append(list, d.durable(ctx))
-				}
-				x.cmds[i] = redis.NewCmd(ctx, list...)
-				again = append(again, x.cmds[i])
-			}
-		}
-		if len(again) == 0 {
-			break
-		}
-		d.run(ctx, x, again)
+	for cmds := x.cmds; len(cmds) > 0; cmds = d.again(ctx, x) {
+		d.run(ctx, x, cmds)
 	}
+	answered := isAnswer(x.cmds[0].Err())
 	d.mu.Lock()
-	d.sending--
 	// The goroutines that the results wake may queue requests. This goroutine checks the queue again after
 	// they have had their turn, and sends these.
-	d.returned = time.Now()
+	d.active = time.Now()
 	d.roused = true
-	if took := d.returned.Sub(x.begun); len(x.cmds) == 1 && isAnswer(x.cmds[0].Err()) && d.wait == 0 {
+	if took := d.active.Sub(x.begun); len(x.cmds) == 1 && answered && d.wait == 0 {
 		if d.trip = min(took, d.trip+d.trip/64); d.trip == 0 {
 			d.trip = took
 		}
@@ -421,35 +379,56 @@ func (d *Dispatcher) exchange(x *exchange) {
 	delete(d.flying, x)
 	d.mu.Unlock()
 	if d.of != nil && !wanted {
-		*x = exchange{} // its requests have failed, and were sent elsewhere
-		return
+		return // its requests have failed, and were sent elsewhere
 	}
-
-	if isAnswer(x.cmds[0].Err()) {
+	if answered {
 		d.answered()
 	}
+	results := make([]Result, len(x.cmds))
 	for i, cmd := range x.cmds {
-		reply, err := cmd.Result()
-		if err != nil {
-			err = protocol.Advise(explain(x.requests[i], x.forms[i].failure(err)))
-			switch {
-			case d.clientClosed(err):
-				if !errors.Is(err, redis.ErrClosed) { // it was in flight
-					err = fmt.Errorf("%w: %w", redis.ErrClosed, err)
-				}
-				err = protocol.ClientClosed(err)
-			case d.single:
-				err = protocol.OneNode(err)
-			case d.of != nil:
-				d.of.failed(err)
-			case protocol.Passing(err):
-				d.mapping.reload(d.client)
-			}
-		}
-		x.results = append(x.results, Result{x.requests[i], reply, err, x.confirmed})
+		results[i] = Result{x.requests[i], cmd.Val(), d.failure(x, i), x.confirmed}
 	}
-	d.calls.Receive(x.results)
-	x.reset()
+	d.calls.Receive(results)
+}
+
+// again returns the commands that are to be sent once more, in another form.
+func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd) {
+	for i, r := range x.requests {
+		err := x.cmds[i].Err()
+		if x.forms[i].next(r, err) ||
+			d.of != nil && d.flies(x) && x.forms[i].retry(err) && !d.clientClosed(err) {
+			list := args(r, x.forms[i])
+			if x.forms[i].text && slices.Contains(lua.Quorum, r.Script) {
+				list = append(list, d.durable(ctx))
+			}
+			x.cmds[i] = redis.NewCmd(ctx, list...)
+			cmds = append(cmds, x.cmds[i])
+		}
+	}
+	return cmds
+}
+
+// failure returns the error of a request, as its sender gets it.
+func (d *Dispatcher) failure(x *exchange, i int) error {
+	err := x.cmds[i].Err()
+	if err == nil {
+		return nil
+	}
+	err = protocol.Advise(explain(x.requests[i], x.forms[i].failure(err)))
+	switch {
+	case d.clientClosed(err):
+		if !errors.Is(err, redis.ErrClosed) { // it was in flight
+			err = fmt.Errorf("%w: %w", redis.ErrClosed, err)
+		}
+		return protocol.ClientClosed(err)
+	case d.single:
+		return protocol.OneNode(err)
+	case d.of != nil:
+		d.of.failed(err)
+	case protocol.Passing(err):
+		d.mapping.reload(d.client)
+	}
+	return err
 }
 
 // answered notes that a server has answered.
@@ -759,10 +738,7 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	}
 	if !d.closed {
 		d.closed = true
-		d.wake.Broadcast()
-		if d.running == 0 {
-			close(d.stopped)
-		}
+		d.stop()
 	}
 	d.mu.Unlock()
 	done := make(chan struct{})
