@@ -285,6 +285,18 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	return masters, err
 }
 
+// listen returns the masters of the client's map, if it has one; if not, it has the map reloaded for a while.
+func (c *cluster) listen() map[string]*redis.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.masters == nil {
+		c.failing = time.Now()
+		c.reload()
+		c.arm()
+	}
+	return c.masters
+}
+
 // reloadIfStale has the map reloaded if that was not begun of late, since a node may have been removed from
 // it that goes on answering.
 func (c *cluster) reloadIfStale(late time.Duration) {

@@ -14,10 +14,15 @@ import (
 )
 
 const (
-	// A subscription that has brought nothing for this long gets a PING. If no answer comes for as long again,
-	// it is dropped.
-	silence    = 1500 * time.Millisecond
-	grace      = 2 * time.Second
+	// A subscription that has brought nothing for silence, or quiet if requests may go to another server by
+	// now, is checked. It is dropped if it brings nothing for grace, or nodePatience in a cluster, where other
+	// nodes bring the same messages.
+	silence      = 1500 * time.Millisecond
+	quiet        = 500 * time.Millisecond
+	grace        = 2 * time.Second
+	nodePatience = time.Second
+	// echo is how long a probe may take to come back.
+	echo       = 250 * time.Millisecond
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 10 * time.Second
 	// soonRetry is the shortest time between two attempts that are made because requests are answered.
@@ -25,11 +30,15 @@ const (
 	// A client whose subscription has failed connects again before it says so. That connection is not used,
 	// so it is cut short.
 	reconnect = 500 * time.Millisecond
-	// In a cluster, other nodes bring the same messages, so a subscription is dropped sooner.
-	nodePatience = time.Second
 )
 
-var errNoSubscription = errors.New("no answer to the request for a subscription")
+// probeMessage is the message of a probe. No script sends an empty one.
+const probeMessage = ""
+
+var (
+	errNoSubscription = errors.New("no answer to the request for a subscription")
+	errElsewhere      = errors.New("the subscription is on a different server from the one that handles requests")
+)
 
 // A Listener gets what the subscriptions bring, on goroutines of the dispatcher's. It must not block.
 type Listener interface {
@@ -51,19 +60,19 @@ type listener struct {
 	mu      sync.Mutex
 	cluster *cluster // or nil
 	// sentinels, which may have requests go to another server; or what cannot be seen
-	follow  bool
-	client  redis.UniversalClient // the dispatcher's
-	to      Listener              // nil before Listen
-	channel string
-	ctx     context.Context
-	cancel  context.CancelFunc
-	subs    map[string]*subscription // by the master's address; "" for a server
-	stand   int                      // how many of them are established
-	missing atomic.Int32             // how many failed, for a reason that may have passed
-	heard   echoes
-	shards  map[string]*shard // by the channel
-	room    time.Time         // when it was last tried to make room for more
-	closed  bool
+	follow         bool
+	silence, grace time.Duration
+	client         redis.UniversalClient // the dispatcher's
+	to             Listener              // nil before Listen
+	channel        string
+	ctx            context.Context
+	cancel         context.CancelFunc
+	subs           map[string]*subscription // by the master's address; "" for a server
+	stand          int                      // how many of them are established
+	echoes         [2]map[string]bool       // messages about grants: the last ones, and those before
+	shards         map[string]*shard        // by the channel
+	room           time.Time                // when it was last tried to make room for more
+	closed         bool
 
 	working sync.WaitGroup // goroutines that keep subscriptions
 	closing sync.WaitGroup // goroutines that open or close them, and may have to wait for a connection
@@ -93,38 +102,16 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel,
 		make(map[string]*subscription)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.silence, l.grace = silence, grace
+	if l.follow {
+		l.silence = quiet
+	}
 	if l.cluster == nil {
 		l.open("", d.client)
 		return
 	}
-	l.working.Go(func() {
-		l.retry(l.ctx, nil, func() (anew, done bool) {
-			masters, err := l.cluster.load()
-			if len(masters) > 0 {
-				l.mapped(masters)
-				return false, true
-			}
-			_, over := l.fell(new(subscription), err) // in place of those that could not be opened
-			return false, over
-		})
-	})
-}
-
-// retry calls try until it is done, or ctx ends. The first pause is 50 ms, and each is longer than the last,
-// unless try makes progress. A wake-up ends a pause early. While nobody waits for a message, it does not try.
-func (l *listener) retry(ctx context.Context, wake <-chan struct{}, try func() (anew, done bool)) {
-	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		anew, done := try()
-		if done || ctx.Err() != nil {
-			return
-		}
-		if anew {
-			wait = firstRetry
-		}
-		if !l.pause(ctx, wait, wake) {
-			return
-		}
-	}
+	l.grace = nodePatience
+	l.working.Go(func() { l.mapped(l.cluster.listen()) })
 }
 
 // pause returns when to try again, or, with false, when ctx has ended.
@@ -149,9 +136,6 @@ func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan st
 
 // answered notes that a server has answered a request: a subscription that failed there may succeed now.
 func (l *listener) answered(node string) {
-	if l.missing.Load() == 0 {
-		return
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s := l.subs[node]; s != nil && s.lost {
@@ -162,18 +146,9 @@ func (l *listener) answered(node string) {
 	}
 }
 
-// lose notes whether a subscription is missing for a reason that may have passed. l.mu must be locked.
-func (l *listener) lose(s *subscription, lost bool) {
-	switch {
-	case lost && !s.lost:
-		l.missing.Add(1)
-	case !lost && s.lost:
-		l.missing.Add(-1)
-	}
-	s.lost = lost
-}
-
-// open opens the subscription on a server or master. l.mu must be locked.
+// open keeps a subscription on a server or master, until it is cancelled or the client is closed. The first
+// pause between two attempts is 50 ms, and each is longer than the last, unless the subscription stood. A
+// wake-up ends a pause early. l.mu must be locked.
 func (l *listener) open(node string, client redis.UniversalClient) {
 	s := &subscription{node: node, client: client, wake: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -181,14 +156,22 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 	l.subs[node] = s
 	l.working.Go(func() {
 		defer cancel()
-		l.retry(ctx, s.wake, func() (anew, done bool) {
+		for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 			err := l.hear(ctx, s)
 			stood, over := l.fell(s, err)
-			if l.cluster != nil && ctx.Err() == nil && !over {
+			if over || ctx.Err() != nil {
+				return
+			}
+			if l.cluster != nil {
 				l.cluster.failed(err)
 			}
-			return stood, over
-		})
+			if stood {
+				wait = firstRetry
+			}
+			if !l.pause(ctx, wait, s.wake) {
+				return
+			}
+		}
 	})
 }
 
@@ -202,8 +185,7 @@ func (l *listener) established(s *subscription) {
 	if !s.stands {
 		l.stand++
 	}
-	s.stands, s.stood = true, true
-	l.lose(s, false)
+	s.stands, s.stood, s.lost = true, true, false
 	news = news && !l.closed
 	l.mu.Unlock()
 	if news {
@@ -226,7 +208,7 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	}
 	s.stands, s.pubsub, s.global = false, nil, false
 	l.forget(s)
-	l.lose(s, protocol.Passing(err) && l.subs[s.node] == s)
+	s.lost = protocol.Passing(err)
 	none := l.stand == 0 && !l.closed
 	l.mu.Unlock()
 	if none {
@@ -242,7 +224,7 @@ func (l *listener) mapped(masters map[string]*redis.Client) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
 	l.mu.Lock()
-	if l.to == nil || l.closed {
+	if l.to == nil || l.closed || len(masters) == 0 {
 		l.mu.Unlock()
 		return
 	}
@@ -251,7 +233,6 @@ func (l *listener) mapped(masters map[string]*redis.Client) {
 		if masters[node] == nil {
 			gone = true
 			delete(l.subs, node)
-			l.lose(s, false)
 			s.cancel()
 			l.hangUp(s)
 		}
@@ -315,9 +296,9 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	l.mu.Unlock()
 	pubsub := client.Subscribe(ctx)
 	defer l.closing.Go(func() { _ = pubsub.Close() })
-	ctx, cancel := context.WithCancel(ctx) // ends what connects, for which Close waits
-	defer cancel()
-	if err := l.subscribe(ctx, s, pubsub); err != nil {
+	ctx, cancel := context.WithCancelCause(ctx) // ends what connects, for which Close waits
+	defer cancel(nil)
+	if err := l.subscribe(ctx, pubsub); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -327,50 +308,40 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	}
 	s.pubsub = pubsub // and not before: hangUp would only wait for the connection
 	l.mu.Unlock()
-	late := time.AfterFunc(silence, cancel)
+	late := time.AfterFunc(l.grace, func() { cancel(nil) })
 	defer late.Stop()
-	var own probe
-	for asked, stands := false, false; ; {
-		wait := silence
-		switch {
-		case l.follow && stands && !asked && !own.made:
-			wait = quiet
-		case l.cluster != nil && (asked || !stands):
-			wait, asked = nodePatience, true
-		case asked:
-			wait = grace
-		case own.made:
-			wait = echo
+	own := &probe{pubsub: pubsub}
+	for checked, stands := true, false; ; {
+		wait := l.silence
+		if checked {
+			wait = l.grace
 		}
 		late.Reset(wait + reconnect)
 		event, err := pubsub.ReceiveTimeout(ctx, wait)
 		var timeout net.Error
 		switch {
 		case err == nil:
-			asked = false
-			own.heard()
+			checked = false
 			switch e := event.(type) {
 			case *redis.Subscription:
-				if l.sharded(s, e) {
-					continue
+				if !l.sharded(s, e) {
+					stands = true
+					l.established(s)
 				}
-				stands = true
-				l.established(s)
 			case *redis.Message:
-				if e.Payload != probeMessage {
-					l.hears(e.Payload)
-				}
+				own.heard.Store(true)
+				l.hears(e.Payload)
 			}
 		case stands && l.refused(s, err):
-		case !errors.As(err, &timeout) || !timeout.Timeout() || asked:
-			return err
-		case stands && !own.made && !l.to.Awaited():
-		case l.follow && stands && !own.made:
-			l.closing.Go(own.make(ctx, s.client, l.channel))
-		case own.unheard.Load():
+		case context.Cause(ctx) == errElsewhere:
 			return errElsewhere
-		default:
-			asked = true
+		case checked || !errors.As(err, &timeout) || !timeout.Timeout():
+			return err
+		case l.to.Awaited():
+			checked = true
+			if l.follow {
+				l.closing.Go(func() { own.send(ctx, s.client, l.channel, cancel) })
+			}
 			if l.cluster != nil {
 				l.cluster.reloadIfStale(silence)
 			}
@@ -381,69 +352,82 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	}
 }
 
-// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection:
-// in a cluster not for long, and elsewhere not for long once requests are answered.
-func (l *listener) subscribe(ctx context.Context, s *subscription, pubsub *redis.PubSub) error {
-	done, begun := make(chan error, 1), time.Now()
+// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection.
+func (l *listener) subscribe(ctx context.Context, pubsub *redis.PubSub) error {
+	done := make(chan error, 1)
 	l.closing.Go(func() { done <- pubsub.Subscribe(ctx, l.channel) })
-	var over <-chan time.Time
-	if l.cluster != nil {
-		over = time.After(nodePatience)
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(l.grace):
+		return errNoSubscription
 	}
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-over:
-			return errNoSubscription
-		case <-s.wake:
-			if over == nil {
-				over = time.After(grace - time.Since(begun))
-			}
+}
+
+// A probe is an empty message that a listener publishes to its own channel over the command connection. PING
+// does not show that the subscription is on a different server from the one that handles requests: a demoted
+// master keeps answering it but no longer receives grants, and the client does not report that it has
+// connected to another master.
+type probe struct {
+	pubsub  *redis.PubSub
+	sending atomic.Bool
+	heard   atomic.Bool // a message
+}
+
+// send publishes the probe, unless the last one is still in flight. It drops the subscription if the server
+// that handles requests says that nobody has subscribed, and no other node brings the message.
+func (p *probe) send(ctx context.Context, client redis.UniversalClient, channel string,
+	drop context.CancelCauseFunc) {
+	if !p.sending.CompareAndSwap(false, true) {
+		return
+	}
+	defer p.sending.Store(false)
+	p.heard.Store(false)
+	if n, err := client.Publish(ctx, channel, probeMessage).Result(); err != nil || n > 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(echo):
+		if !p.heard.Load() {
+			drop(errElsewhere)
+			_ = p.pubsub.Close()
 		}
 	}
 }
 
-// hears delivers a message, unless another node of the cluster has brought it.
+// hears delivers a message, unless it is a probe or another node of the cluster has brought it.
 func (l *listener) hears(message string) {
+	again := message == probeMessage
 	if l.cluster != nil {
 		l.mu.Lock()
-		again := l.heard.again(message)
+		again = again || l.again(message)
 		l.mu.Unlock()
-		if again {
-			return
-		}
 	}
-	l.to.Heard(message)
+	if !again {
+		l.to.Heard(message)
+	}
 }
 
 // mostEchoes is larger than the number of messages by which one node of a cluster may be behind another.
 const mostEchoes = 1024
 
-// echoes are the last messages about grants. No two grants have the same message.
-type echoes struct {
-	known  map[string]bool
-	order  []string
-	oldest int
-}
-
-// again reports whether a message about a grant has come before.
-func (e *echoes) again(message string) bool {
+// again reports whether a message about a grant has come before. No two grants have the same message. l.mu
+// must be locked.
+func (l *listener) again(message string) bool {
 	if m, ok := protocol.ParseMessage(message); !ok || len(m.Granted) == 0 {
 		return false
 	}
-	if e.known[message] {
+	if l.echoes[0][message] || l.echoes[1][message] {
 		return true
 	}
-	if e.known == nil {
-		e.known = make(map[string]bool)
+	if l.echoes[0] == nil || len(l.echoes[0]) == mostEchoes {
+		l.echoes = [2]map[string]bool{make(map[string]bool), l.echoes[0]}
 	}
-	if e.known[message] = true; len(e.order) < mostEchoes {
-		e.order = append(e.order, message)
-		return false
-	}
-	delete(e.known, e.order[e.oldest])
-	e.order[e.oldest] = message
-	e.oldest = (e.oldest + 1) % mostEchoes
+	l.echoes[0][message] = true
 	return false
 }
+
+// watched reports whether a client is for a Sentinel group. Only the name that the client gives itself shows
+// that.
+func watched(client *redis.Client) bool { return client.Options().Addr == "FailoverClient" }
