@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,11 +30,9 @@ const (
 	// A node that was removed from the cluster, and that the client does not know to be, answers with an
 	// empty map. It takes so many in a row to be believed.
 	emptyMaps = 10
-	// A lane that is unused for this long is dropped: its master may be gone.
-	laneIdle = 10 * time.Second
 )
 
-// A cluster has a lane for each master, so that no request waits for another's server.
+// A cluster has a lane, a dispatcher, for each master, so that no request waits for another's server.
 type cluster struct {
 	client   *redis.ClusterClient
 	calls    Calls
@@ -41,26 +40,17 @@ type cluster struct {
 	armed    atomic.Bool // the timer will fire
 
 	mu       sync.Mutex
-	lanes    map[destination]*lane
-	loaded   bool                     // the client has a map
-	masters  map[string]*redis.Client // of the last map, by their addresses
-	stranger bool                     // a request went to a master that is not in the map
-	failing  time.Time                // when a request last failed that another server might have answered
+	lanes    map[destination]*Dispatcher
+	masters  map[string]*redis.Client // of the last map, by their addresses; nil before there is one
+	failing  time.Time                // when something last showed that the map may be wrong
 	early    []*protocol.Request      // handed over before the client had a map
 	reloads  int                      // in flight
 	reloaded time.Time                // when the last was begun
 	timer    *time.Timer
-	sweeper  *time.Timer
 	closed   bool
 	stopped  bool // no lane sends any more
 
 	working sync.WaitGroup // goroutines that reload the map, or wait for the end of a lane
-}
-
-// A lane sends the requests for one master.
-type lane struct {
-	*Dispatcher
-	used time.Time // when it last got a request
 }
 
 // A destination is what a lane is for.
@@ -70,31 +60,32 @@ type destination struct {
 }
 
 func newCluster(client *redis.ClusterClient, calls Calls, l *listener) *cluster {
-	c := &cluster{client: client, calls: calls, listener: l, lanes: make(map[destination]*lane)}
+	c := &cluster{client: client, calls: calls, listener: l, lanes: make(map[destination]*Dispatcher)}
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	c.timer.Stop()
-	c.sweeper = time.AfterFunc(time.Hour, c.sweep)
-	c.sweeper.Stop()
 	return c
 }
 
 // send hands each request to the lane of the master that has its lock.
 func (c *cluster) send(requests []*protocol.Request) {
 	c.mu.Lock()
-	loaded, closed := c.loaded, c.closed
-	if !loaded && !closed && isClosed(c.client) {
-		c.mu.Unlock()
-		c.calls.fail(protocol.ClientClosed(redis.ErrClosed), requests...)
-		return
-	}
-	if !loaded && !closed {
+	early, err := c.masters == nil, error(nil)
+	switch {
+	case !early:
+	case c.closed:
+		err = errLate
+	case isClosed(c.client):
+		err = protocol.ClientClosed(redis.ErrClosed)
+	default:
 		c.early = append(c.early, requests...)
 		c.reload()
 		c.arm()
 	}
 	c.mu.Unlock()
 	switch {
-	case loaded:
+	case err != nil:
+		c.calls.fail(err, requests...)
+	case !early:
 		for _, r := range requests {
 			if lane, err := c.lane(r); err == nil {
 				lane.Send(r)
@@ -102,8 +93,6 @@ func (c *cluster) send(requests []*protocol.Request) {
 				c.calls.fail(err, r)
 			}
 		}
-	case closed:
-		c.calls.fail(errLate, requests...)
 	}
 }
 
@@ -116,7 +105,7 @@ func (c *cluster) master(r *protocol.Request) (string, error) {
 	return node.Options().Addr, nil
 }
 
-func (c *cluster) lane(r *protocol.Request) (*lane, error) {
+func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 	addr, err := c.master(r)
 	if err != nil {
 		return nil, err
@@ -124,32 +113,34 @@ func (c *cluster) lane(r *protocol.Request) (*lane, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.masters[addr] == nil {
-		c.stranger = true
-		c.arm()
+		c.doubt()
 	}
 	to := destination{addr, r.Replicas > 0}
-	l := c.lanes[to]
-	if l == nil {
-		l = &lane{Dispatcher: newDispatcher(c.client, c.calls)}
+	lane := c.lanes[to]
+	if lane == nil {
+		lane = newDispatcher(c.client, c.calls)
 		if o := c.client.Options(); to.confirms {
-			l.waits(o.PoolSize, o.ReadTimeout)
+			lane.waits(o.PoolSize, o.ReadTimeout)
 		} else {
-			l.bound(o.PoolSize)
+			lane.bound(o.PoolSize)
 		}
 		// For a command alone, the client first asks some node for what all commands are, though that be
 		// frozen.
-		l.of, l.node, l.flying, l.piped = c, addr, make(map[*exchange]struct{}), true
-		l.first.write = c.client.Options().ReadOnly // or else the client asks a replica
+		lane.of, lane.node, lane.flying, lane.piped = c, addr, make(map[*exchange]struct{}), true
+		lane.first.write = c.client.Options().ReadOnly // or else the client asks a replica
 		if c.closed {
-			l.Close()
+			lane.Close()
 		}
-		if len(c.lanes) == 0 {
-			c.sweeper.Reset(laneIdle)
-		}
-		c.lanes[to] = l
+		c.lanes[to] = lane
 	}
-	l.used = time.Now()
-	return l, nil
+	return lane, nil
+}
+
+// doubt has the map reloaded now, and for a while unless another one comes. c.mu must be locked.
+func (c *cluster) doubt() {
+	c.failing = time.Now()
+	c.reload()
+	c.arm()
 }
 
 // arm has tick called soon. c.mu need not be locked.
@@ -165,37 +156,18 @@ func (c *cluster) tick() {
 	c.armed.Store(false)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	busy := len(c.early) > 0 || c.stranger || time.Since(c.failing) < troubled
-	trouble := busy
+	trouble := len(c.early) > 0 || time.Since(c.failing) < troubled
+	busy := trouble
 	for _, lane := range c.lanes {
-		oldest, some := lane.oldest()
+		begun, some := lane.oldest()
 		busy = busy || some
-		trouble = trouble || some && time.Since(oldest) >= slow
+		trouble = trouble || some && time.Since(begun) >= slow
 	}
 	if trouble {
 		c.reload()
 	}
 	if busy && !c.stopped {
 		c.arm()
-	}
-}
-
-// sweep drops the unused lanes.
-func (c *cluster) sweep() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stopped {
-		return
-	}
-	for to, lane := range c.lanes {
-		if time.Since(lane.used) >= laneIdle && lane.rests() {
-			stopped := lane.Close()
-			c.working.Go(func() { <-stopped })
-			delete(c.lanes, to)
-		}
-	}
-	if len(c.lanes) > 0 {
-		c.sweeper.Reset(laneIdle)
 	}
 }
 
@@ -207,10 +179,10 @@ func (c *cluster) failed(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !isAnswer(err) || redis.HasErrorPrefix(err, "CLUSTERDOWN") || redis.HasErrorPrefix(err, "READONLY") {
-		c.failing = time.Now()
-		c.arm()
+		c.doubt()
+	} else {
+		c.reload()
 	}
-	c.reload()
 }
 
 // reload has the client request the map of the cluster from some node. It works after close, too: requests in
@@ -220,25 +192,21 @@ func (c *cluster) reload() {
 		return
 	}
 	c.reloads++
-	c.reloaded, c.stranger = time.Now(), false
+	c.reloaded = time.Now()
 	c.working.Go(func() {
 		masters, err := c.load()
 		c.mu.Lock()
 		c.reloads--
-		c.loaded = c.loaded || err == nil
 		changed := false
-		if err == nil && len(masters) > 0 {
-			changed = c.masters != nil && !maps.EqualFunc(c.masters, masters, func(_, _ *redis.Client) bool {
-				return true
-			})
+		if err == nil && (c.masters == nil || len(masters) > 0) {
+			if !maps.EqualFunc(c.masters, masters, func(_, _ *redis.Client) bool { return true }) {
+				changed = len(c.masters) > 0
+				c.failing = time.Time{}
+			}
 			c.masters = masters
-		}
-		if changed {
-			c.failing = time.Time{}
 		}
 		early := c.early
 		c.early = nil
-		lanes := maps.Clone(c.lanes)
 		c.mu.Unlock()
 		if err != nil {
 			if isClosed(c.client) {
@@ -252,16 +220,32 @@ func (c *cluster) reload() {
 			return
 		}
 		c.listener.mapped(masters)
-		for to, lane := range lanes {
-			c.send(lane.leave(func(r *protocol.Request) bool {
-				now, err := c.master(r)
-				return err == nil && now != to.master
-			}, fmt.Errorf("the server at %s was replaced", to.master)))
-		}
+		c.redistribute(masters)
 		if changed {
 			c.calls.Changed()
 		}
 	})
+}
+
+// redistribute moves requests to the lanes of the masters that have their locks by now, and drops lanes of
+// former masters. Requests in flight to a former master fail.
+func (c *cluster) redistribute(masters map[string]*redis.Client) {
+	c.mu.Lock()
+	lanes := maps.Clone(c.lanes)
+	c.mu.Unlock()
+	for to, lane := range lanes {
+		c.send(lane.leave(func(r *protocol.Request) bool {
+			now, err := c.master(r)
+			return err == nil && now != to.master
+		}, fmt.Errorf("the server at %s was replaced", to.master)))
+		if _, some := lane.oldest(); masters[to.master] == nil && !some && lane.rests() {
+			c.mu.Lock()
+			stopped := lane.Close()
+			c.working.Go(func() { <-stopped })
+			delete(c.lanes, to)
+			c.mu.Unlock()
+		}
+	}
 }
 
 // load has the client ask for the map, and returns the masters by their addresses. While the client has an
@@ -285,14 +269,12 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	return masters, err
 }
 
-// listen returns the masters of the client's map, if it has one; if not, it has the map reloaded for a while.
+// listen returns the masters of the map, if there is one. If not, it has the map reloaded for a while.
 func (c *cluster) listen() map[string]*redis.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.masters == nil {
-		c.failing = time.Now()
-		c.reload()
-		c.arm()
+	if len(c.masters) == 0 {
+		c.doubt()
 	}
 	return c.masters
 }
@@ -330,7 +312,6 @@ func (c *cluster) close() <-chan struct{} {
 		c.mu.Lock()
 		c.stopped = true
 		c.timer.Stop()
-		c.sweeper.Stop()
 		c.mu.Unlock()
 		c.working.Wait()
 		close(done)
@@ -338,41 +319,41 @@ func (c *cluster) close() <-chan struct{} {
 	return done
 }
 
-// oldest returns since when the oldest exchange of a lane is in flight, and whether there is one.
-func (d *Dispatcher) oldest() (since time.Time, some bool) {
+// oldest returns when the oldest exchange of a lane was begun, and whether there is one. While a WAIT in it
+// may last, it is not old.
+func (d *Dispatcher) oldest() (begun time.Time, some bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for x := range d.flying {
-		if begun := x.begun.Add(d.wait); !some || begun.Before(since) { // while a WAIT lasts, nothing is late
-			since, some = begun, true
+		if at := x.begun.Add(d.wait); !some || at.Before(begun) {
+			begun, some = at, true
 		}
 	}
-	return since, some
+	return begun, some
 }
 
-// rests reports whether a lane has nothing to send, and nothing in flight.
+// rests reports whether a lane has nothing to send.
 func (d *Dispatcher) rests() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queued()+d.running == 0
+	return d.queued() == 0
 }
 
 // leave removes the requests that belong to another lane by now, and returns them. Requests in flight fail
 // with err, since their server may never answer.
 func (d *Dispatcher) leave(elsewhere func(*protocol.Request) bool, err error) []*protocol.Request {
 	var left, failed []*protocol.Request
-	take := func(queue []*protocol.Request) (rest []*protocol.Request) {
-		for _, r := range queue {
-			if elsewhere(r) {
-				left = append(left, r)
-			} else {
-				rest = append(rest, r)
-			}
+	take := func(r *protocol.Request) bool {
+		gone := elsewhere(r)
+		if gone {
+			left = append(left, r)
 		}
-		return rest
+		return gone
 	}
 	d.mu.Lock()
-	d.queue, d.urgent, d.late = take(d.queue), take(d.urgent), take(d.late)
+	for _, queue := range []*[]*protocol.Request{&d.queue, &d.urgent, &d.late} {
+		*queue = slices.DeleteFunc(*queue, take)
+	}
 	for x := range d.flying {
 		if elsewhere(x.requests[0]) {
 			delete(d.flying, x)
@@ -392,29 +373,21 @@ type once struct{ *redis.Cmd }
 // NoRetry tells the client.
 func (once) NoRetry() bool { return true }
 
-// A mapping has a client ask for the map of a cluster that cannot be seen through it, such as an
-// AutoPipeliner's.
-type mapping struct {
-	mu        sync.Mutex
-	asking    int // how many times
-	asked     time.Time
-	reloading sync.WaitGroup
-}
-
-// reload has the client ask for the map, unless it was asked a moment ago. To count the keys of a cluster,
-// the client first asks for the map and then all masters.
-func (m *mapping) reload(client redis.UniversalClient) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.asking >= mostReloads || time.Since(m.asked) < reloadEvery {
+// remap has the client ask for the map of a cluster that cannot be seen through it, such as an
+// AutoPipeliner's, unless it was asked a moment ago. To count the keys of a cluster, the client first asks for
+// the map and then all masters.
+func (d *Dispatcher) remap() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.remaps >= mostReloads || time.Since(d.remapped) < reloadEvery {
 		return
 	}
-	m.asking++
-	m.asked = time.Now()
-	m.reloading.Go(func() {
-		_ = client.DBSize(context.Background()).Err()
-		m.mu.Lock()
-		m.asking--
-		m.mu.Unlock()
+	d.remaps++
+	d.remapped = time.Now()
+	d.remapping.Go(func() {
+		_ = d.client.DBSize(context.Background()).Err()
+		d.mu.Lock()
+		d.remaps--
+		d.mu.Unlock()
 	})
 }

@@ -115,13 +115,16 @@ type Dispatcher struct {
 
 	single  bool                   // the client is for one server
 	piped   bool                   // a request is sent in a pipeline even if it is alone
-	mapping mapping                // of a client that is for a cluster, and does not show it
 	cluster *cluster               // that requests are handed to; nil if the client is for one server
 	of      *cluster               // of a lane of a cluster
 	node    string                 // the master's address, of a lane of a cluster
 	flying  map[*exchange]struct{} // of a lane of a cluster: what is in flight
 	first   form                   // that is tried
-	old     atomic.Bool            // the server turned out to be older than Redis 6.2
+	// for a client that is for a cluster, and does not show it
+	remaps    int       // requests for the map in flight
+	remapped  time.Time // when the last was begun
+	remapping sync.WaitGroup
+	old       atomic.Bool // the server turned out to be older than Redis 6.2
 
 	listener listener
 }
@@ -426,7 +429,7 @@ func (d *Dispatcher) failure(x *exchange, i int) error {
 	case d.of != nil:
 		d.of.failed(err)
 	case protocol.Passing(err):
-		d.mapping.reload(d.client)
+		d.remap()
 	}
 	return err
 }
@@ -745,7 +748,7 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	listener := d.listener.close()
 	go func() {
 		<-d.stopped
-		d.mapping.reloading.Wait()
+		d.remapping.Wait()
 		<-listener
 		<-lanes
 		close(done)

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -101,6 +102,7 @@ func (d *Dispatcher) Listen(channel string, to Listener) {
 	}
 	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel,
 		make(map[string]*subscription)
+	l.shards = make(map[string]*shard)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.silence, l.grace = silence, grace
 	if l.follow {
@@ -207,7 +209,7 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 		l.stand--
 	}
 	s.stands, s.pubsub, s.global = false, nil, false
-	l.forget(s)
+	maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
 	s.lost = protocol.Passing(err)
 	none := l.stand == 0 && !l.closed
 	l.mu.Unlock()

@@ -1,8 +1,6 @@
 package dispatch
 
 import (
-	"errors"
-	"maps"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -38,17 +36,13 @@ func (d *Dispatcher) ListenIn(channels []string) {
 	if l.to == nil || l.closed {
 		return
 	}
-	now := time.Now()
 	for _, channel := range channels {
 		switch x := l.shards[channel]; {
 		case x != nil && x.at != nil:
-			x.used = now
-		case x != nil && now.Sub(x.used) < shardRetry:
-		case len(l.shards) < mostShards || l.makeRoom(now):
-			if l.shards == nil {
-				l.shards = make(map[string]*shard)
-			}
-			x := &shard{used: now}
+			x.used = time.Now()
+		case x != nil && time.Since(x.used) < shardRetry:
+		case len(l.shards) < mostShards || l.makeRoom():
+			x := &shard{used: time.Now()}
 			l.shards[channel] = x
 			l.closing.Go(func() { l.openShard(channel, x) })
 		}
@@ -63,7 +57,7 @@ func (l *listener) openShard(channel string, x *shard) {
 	}
 	l.mu.Lock()
 	s := l.subs[node.Options().Addr]
-	if l.shards[channel] != x || s == nil || s.pubsub == nil || !s.stands || s.global || l.closed {
+	if l.shards[channel] != x || s == nil || !s.stands || s.global || l.closed {
 		l.mu.Unlock()
 		return
 	}
@@ -75,35 +69,32 @@ func (l *listener) openShard(channel string, x *shard) {
 
 // makeRoom drops the shard channels that have brought nothing for a while, and reports whether there is room
 // now. l.mu must be locked.
-func (l *listener) makeRoom(now time.Time) bool {
-	if now.Sub(l.room) < shardRetry {
+func (l *listener) makeRoom() bool {
+	if time.Since(l.room) < shardRetry {
 		return false
 	}
-	l.room = now
-	dropped := map[*redis.PubSub][]string{}
+	l.room = time.Now()
 	for channel, x := range l.shards {
-		if now.Sub(x.used) > shardIdle {
+		if time.Since(x.used) > shardIdle {
 			delete(l.shards, channel)
-			if x.at != nil && x.at.pubsub != nil {
-				dropped[x.at.pubsub] = append(dropped[x.at.pubsub], channel)
+			if x.at != nil {
+				pubsub := x.at.pubsub
+				l.closing.Go(func() { _ = pubsub.SUnsubscribe(l.ctx, channel) })
 			}
 		}
-	}
-	for pubsub, channels := range dropped {
-		l.closing.Go(func() { _ = pubsub.SUnsubscribe(l.ctx, channels...) })
 	}
 	return len(l.shards) < mostShards
 }
 
-// sharded takes what a master says of its shard channels, and reports whether it is that. A master ends those
-// of a slot that it hands to another.
+// sharded takes the confirmation of a subscription, and reports whether it is that of a shard channel. A master
+// ends those of a slot that it hands to another.
 func (l *listener) sharded(s *subscription, said *redis.Subscription) bool {
 	if said.Kind == "sunsubscribe" {
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		if x := l.shards[said.Channel]; x != nil && x.at == s {
 			delete(l.shards, said.Channel)
 		}
-		l.mu.Unlock()
 	}
 	return said.Kind == "ssubscribe" || said.Kind == "sunsubscribe"
 }
@@ -112,8 +103,7 @@ func (l *listener) sharded(s *subscription, said *redis.Subscription) bool {
 // for again if it is wanted: the slot may be elsewhere. A master that does not know the command, or does not
 // permit it, is not asked again by this connection.
 func (l *listener) refused(s *subscription, err error) bool {
-	var answer redis.Error
-	if !errors.As(err, &answer) {
+	if !isAnswer(err) {
 		return false
 	}
 	l.mu.Lock()
@@ -126,9 +116,4 @@ func (l *listener) refused(s *subscription, err error) bool {
 	}
 	s.global = asked && !protocol.Passing(err)
 	return asked
-}
-
-// forget forgets the shard channels of a subscription that has failed. l.mu must be locked.
-func (l *listener) forget(s *subscription) {
-	maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
 }
