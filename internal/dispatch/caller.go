@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -55,19 +54,12 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 		return
 	}
 	d.answered()
-	results := singles.Get().(*[1]Result)
-	results[0] = Result{Request: r, Reply: cmd.Val()}
-	d.calls.Receive(results[:])
-	results[0] = Result{}
-	singles.Put(results)
+	d.calls.Receive([]Result{{Request: r, Reply: cmd.Val()}})
 }
-
-// singles are memory for the results of callers.
-var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
 // sendsFrom reports whether the caller has to send a request. If so, the request counts as in flight.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
-	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
+	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil {
 		return false
 	}
 	d.mu.Lock()
@@ -89,13 +81,13 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
 	w := &witness{Cmd: cmd}
 	_ = d.client.Process(ctx, w)
-	return w.seen && !w.hooked && d.client.(*redis.Client).GetMaintNotificationsManager() == nil
+	return w.alone && d.client.(*redis.Client).GetMaintNotificationsManager() == nil
 }
 
-// A witness is a command that finds out whether hooks of the client handle it.
+// A witness is a command that finds out whether the client handles it without hooks.
 type witness struct {
 	*redis.Cmd
-	seen, hooked bool
+	alone bool
 }
 
 // Args is called by whatever handles the command. It notes whether that is the client alone, by the functions
@@ -103,19 +95,13 @@ type witness struct {
 func (w *witness) Args() []any {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	for more := true; more; {
+	for more, client := true, true; more && client; {
 		var f runtime.Frame
 		f, more = frames.Next()
-		if strings.HasSuffix(f.Function, "/dispatch.(*Dispatcher).processAlone") {
-			w.seen = true
-			return w.Cmd.Args()
-		}
+		w.alone = strings.HasSuffix(f.Function, "/dispatch.(*Dispatcher).processAlone")
 		rest, ok := strings.CutPrefix(f.Function, clientPath)
-		if !ok || !strings.HasPrefix(rest, ".") && !strings.HasPrefix(rest, "/internal/") {
-			break
-		}
+		client = ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "/internal/"))
 	}
-	w.hooked = true
 	return w.Cmd.Args()
 }
 

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -124,7 +123,6 @@ type Dispatcher struct {
 	remaps    int       // requests for the map in flight
 	remapped  time.Time // when the last was begun
 	remapping sync.WaitGroup
-	old       atomic.Bool // the server turned out to be older than Redis 6.2
 
 	listener listener
 }
@@ -397,16 +395,23 @@ func (d *Dispatcher) exchange(x *exchange) {
 // again returns the commands that are to be sent once more, in another form.
 func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd) {
 	for i, r := range x.requests {
-		err := x.cmds[i].Err()
-		if x.forms[i].next(r, err) ||
-			d.of != nil && d.flies(x) && x.forms[i].retry(err) && !d.clientClosed(err) {
-			list := args(r, x.forms[i])
-			if x.forms[i].text && slices.Contains(lua.Quorum, r.Script) {
-				list = append(list, d.durable(ctx))
-			}
-			x.cmds[i] = redis.NewCmd(ctx, list...)
-			cmds = append(cmds, x.cmds[i])
+		err, form := x.cmds[i].Err(), &x.forms[i]
+		known := form.text
+		if !form.next(r, err) && (d.of == nil || !d.flies(x) || !form.retry(err) || d.clientClosed(err)) {
+			continue
 		}
+		if form.text && !known {
+			if err := d.tooOld(ctx, r); err != nil {
+				x.cmds[i].SetErr(err)
+				continue
+			}
+		}
+		list := args(r, *form)
+		if form.text && slices.Contains(lua.Quorum, r.Script) {
+			list = append(list, d.durable(ctx))
+		}
+		x.cmds[i] = redis.NewCmd(ctx, list...)
+		cmds = append(cmds, x.cmds[i])
 	}
 	return cmds
 }
@@ -451,39 +456,25 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 		}
 		return
 	}
-	probe := d.versionProbe(ctx, x)
-	switch {
-	case d.wait > 0:
+	if d.wait > 0 {
 		d.replicate(ctx, x, cmds)
-	case probe == nil:
+	} else {
 		d.process(ctx, x, cmds)
-	default:
-		d.process(ctx, x, append(slices.Clip(cmds), probe))
-		old := probe.Err() != nil && strings.Contains(probe.Err().Error(), "unknown command")
-		d.old.Store(old)
-		for i, r := range x.requests {
-			if old && acquires(r) {
-				x.cmds[i].SetErr(probe.Err()) // what it was granted is withdrawn
-			}
-		}
 	}
 }
 
-// versionProbe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock
-// that the server has not run the script of before, or nil. The first lock on a name needs no such command,
-// and others could not wait for it.
-func (d *Dispatcher) versionProbe(ctx context.Context, x *exchange) *redis.Cmd {
-	old := d.old.Load()
-	for i, r := range x.requests {
-		if (old || x.forms[i].text) && acquires(r) {
-			return redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
-		}
+// tooOld returns the answer of a server before Redis 6.2 to a command that some scripts use. Others answer it
+// once for each script for locking that they have not got. An old server never gets these.
+func (d *Dispatcher) tooOld(ctx context.Context, r *protocol.Request) error {
+	if s := r.Script; s != lua.Lock && s != lua.RLock && s != lua.Vote && s != lua.RVote {
+		return nil
+	}
+	cmd := redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
+	d.pipeline(ctx, d.client, []*redis.Cmd{cmd})
+	if err := cmd.Err(); err != nil && strings.Contains(err.Error(), "unknown command") {
+		return err
 	}
 	return nil
-}
-
-func acquires(r *protocol.Request) bool {
-	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
 }
 
 // durable returns "durable" if the server confirms nothing that it could forget, or "": see
@@ -671,20 +662,6 @@ func lacksReadOnly(err error) bool {
 		strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "_ro'")
 }
 
-var (
-	boxedEvalsha   any = "evalsha"
-	boxedEvalshaRO any = "evalsha_ro"
-	boxedSHA           = func() map[*lua.Script]any {
-		sums := make(map[*lua.Script]any)
-		for _, list := range [][]*lua.Script{lua.All, lua.Quorum} {
-			for _, s := range list {
-				sums[s] = s.SHA
-			}
-		}
-		return sums
-	}()
-)
-
 // args returns the arguments of a request, made again each time that it is sent: the client's hooks may
 // change them.
 func args(r *protocol.Request, w form) []any {
@@ -699,9 +676,9 @@ func args(r *protocol.Request, w form) []any {
 	case w.text:
 		list = append(list, "eval", r.Script.Source)
 	case reads:
-		list = append(list, boxedEvalshaRO, boxedSHA[r.Script])
+		list = append(list, "evalsha_ro", r.Script.SHA)
 	default:
-		list = append(list, boxedEvalsha, boxedSHA[r.Script])
+		list = append(list, "evalsha", r.Script.SHA)
 	}
 	keys := len(list) + 1
 	list = r.Argv(list)
