@@ -47,8 +47,8 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 	d.active = time.Now()
 	d.callers.may = d.callers.may && err == nil
 	d.rouse()
-	d.stop()
 	d.mu.Unlock()
+	d.working.Done()
 	if err != nil {
 		d.Send(r) // to run it twice does no harm
 		return
@@ -73,6 +73,7 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 		return false
 	}
 	d.running++
+	d.working.Add(1)
 	return true
 }
 

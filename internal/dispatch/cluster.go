@@ -384,7 +384,7 @@ func (d *Dispatcher) remap() {
 	}
 	d.remaps++
 	d.remapped = time.Now()
-	d.remapping.Go(func() {
+	d.working.Go(func() {
 		_ = d.client.DBSize(context.Background()).Err()
 		d.mu.Lock()
 		d.remaps--

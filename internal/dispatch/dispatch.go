@@ -93,10 +93,8 @@ type Dispatcher struct {
 	workers int // how many batches are usually in flight at a time
 	most    int // how many may be, if many requests wait or the server does not answer
 	batch   int // the most bytes of a batch to a server nearby, unless one request has more
-	pool    int // how many connections the client has
-	// of the client; or 0
-	readTimeout time.Duration
-	wait        time.Duration // the longest WAIT, of a dispatcher for what replicas are to confirm; or 0
+	// the longest WAIT, of a dispatcher for what replicas are to confirm; or 0
+	wait time.Duration
 
 	mu       sync.Mutex
 	queue    []*protocol.Request
@@ -109,20 +107,19 @@ type Dispatcher struct {
 	trip     time.Duration       // the shortest of the last exchanges of one request
 	callers  callers
 	closed   bool
-	stopped  chan struct{} // closed when the last goroutine has stopped after Close
-	confirms *Dispatcher   // for what replicas are to confirm; or nil
+	working  sync.WaitGroup // goroutines that send, or have the client ask for the map of a cluster
 
-	single  bool                   // the client is for one server
-	piped   bool                   // a request is sent in a pipeline even if it is alone
-	cluster *cluster               // that requests are handed to; nil if the client is for one server
-	of      *cluster               // of a lane of a cluster
-	node    string                 // the master's address, of a lane of a cluster
-	flying  map[*exchange]struct{} // of a lane of a cluster: what is in flight
-	first   form                   // that is tried
+	confirms *Dispatcher            // for what replicas are to confirm; or nil
+	single   bool                   // the client is for one server
+	piped    bool                   // a request is sent in a pipeline even if it is alone
+	cluster  *cluster               // that requests are handed to; nil if the client is for one server
+	of       *cluster               // of a lane of a cluster
+	node     string                 // the master's address, of a lane of a cluster
+	flying   map[*exchange]struct{} // of a lane of a cluster: what is in flight
+	first    form                   // that is tried
 	// for a client that is for a cluster, and does not show it
-	remaps    int       // requests for the map in flight
-	remapped  time.Time // when the last was begun
-	remapping sync.WaitGroup
+	remaps   int       // requests for the map in flight
+	remapped time.Time // when the last was begun
 
 	listener listener
 }
@@ -131,10 +128,11 @@ type Dispatcher struct {
 func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 	d := newDispatcher(client, calls)
 	d.single = OneServer(client)
+	poolSize, readTimeout := 10*runtime.GOMAXPROCS(0), time.Duration(0) // the client's default
 	switch c := client.(type) {
 	case *redis.Client:
-		d.bound(c.Options().PoolSize)
-		d.readTimeout = c.Options().ReadTimeout
+		poolSize, readTimeout = c.Options().PoolSize, c.Options().ReadTimeout
+		d.bound(poolSize)
 		d.listener.follow = watched(c)
 		d.callers.client = c.WithTimeout(callerTimeout)
 	case *redis.ClusterClient:
@@ -143,21 +141,21 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 		d.listener.follow = true
 		d.piped = true // its queues mix the commands for all nodes of a cluster, and send one batch after the other
 		if d.single {
-			d.bound(d.pool)
+			d.bound(poolSize)
 		}
 	default:
 		d.listener.follow = true
 	}
+	d.confirms = newDispatcher(client, calls)
+	d.confirms.single = d.single
+	d.confirms.waits(poolSize, readTimeout)
 	return d
 }
 
 // newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not
 // wait for the slowest of them, so only the requests for one server are sent together.
 func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
-	return &Dispatcher{
-		client: client, calls: calls, workers: 1 << 20, most: 1 << 20, stopped: make(chan struct{}),
-		pool: 10 * runtime.GOMAXPROCS(0), // the client's default
-	}
+	return &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20}
 }
 
 // OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls
@@ -169,7 +167,7 @@ func OneServer(client redis.UniversalClient) (one bool) {
 
 // bound makes a dispatcher one that sends to one server, to which the client has so many connections.
 func (d *Dispatcher) bound(poolSize int) {
-	d.workers, d.most, d.batch, d.pool = lanes, max(lanes, poolSize-spare), batchBytes, poolSize
+	d.workers, d.most, d.batch = lanes, max(lanes, poolSize-spare), batchBytes
 }
 
 // waits makes a dispatcher one that sends, to one server, what replicas are to confirm. The client reads a
@@ -206,12 +204,7 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	}
 	for _, r := range requests {
 		switch {
-		case r.Replicas > 0 && d.wait == 0:
-			if d.confirms == nil {
-				d.confirms = newDispatcher(d.client, d.calls)
-				d.confirms.single = d.single
-				d.confirms.waits(d.pool, d.readTimeout)
-			}
+		case r.Replicas > 0 && d.confirms != nil:
 			d.confirms.Send(r)
 		case r.Again && r.Script == lua.Renew:
 			d.urgent = append(d.urgent, r)
@@ -242,7 +235,7 @@ func (d *Dispatcher) rouse() {
 		d.active = time.Now()
 		d.roused = true
 		d.running++
-		go d.work()
+		d.working.Go(d.work)
 	}
 }
 
@@ -285,15 +278,7 @@ func (d *Dispatcher) work() {
 	}
 	d.roused = false
 	d.running--
-	d.stop()
 	d.mu.Unlock()
-}
-
-// stop notes that the last goroutine has stopped after Close. d.mu is locked.
-func (d *Dispatcher) stop() {
-	if d.closed && d.running == 0 {
-		close(d.stopped)
-	}
 }
 
 // queued returns how many requests wait to be sent.
@@ -394,15 +379,20 @@ func (d *Dispatcher) exchange(x *exchange) {
 
 // again returns the commands that are to be sent once more, in another form.
 func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd) {
+	var asked bool
+	var old error
 	for i, r := range x.requests {
 		err, form := x.cmds[i].Err(), &x.forms[i]
 		known := form.text
 		if !form.next(r, err) && (d.of == nil || !d.flies(x) || !form.retry(err) || d.clientClosed(err)) {
 			continue
 		}
-		if form.text && !known {
-			if err := d.tooOld(ctx, r); err != nil {
-				x.cmds[i].SetErr(err)
+		if form.text && !known && acquires(r) {
+			if !asked {
+				asked, old = true, d.tooOld(ctx, r)
+			}
+			if old != nil {
+				x.cmds[i].SetErr(old)
 				continue
 			}
 		}
@@ -463,12 +453,13 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	}
 }
 
-// tooOld returns the answer of a server before Redis 6.2 to a command that some scripts use. Others answer it
-// once for each script for locking that they have not got. An old server never gets these.
+func acquires(r *protocol.Request) bool {
+	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
+}
+
+// tooOld returns the error of a server before Redis 6.2 for a command that it does not know. It is asked before
+// it gets a script that acquires a lock, and so never has one.
 func (d *Dispatcher) tooOld(ctx context.Context, r *protocol.Request) error {
-	if s := r.Script; s != lua.Lock && s != lua.RLock && s != lua.Vote && s != lua.RVote {
-		return nil
-	}
 	cmd := redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
 	d.pipeline(ctx, d.client, []*redis.Cmd{cmd})
 	if err := cmd.Err(); err != nil && strings.Contains(err.Error(), "unknown command") {
@@ -708,33 +699,23 @@ func (e *scriptError) RedisError()   {}
 // Close sends what was handed over, and ends the subscription and all goroutines. The channel is closed when
 // they have ended.
 func (d *Dispatcher) Close() <-chan struct{} {
-	lanes := closedChan
+	others := []<-chan struct{}{d.listener.close()}
 	if d.cluster != nil {
-		lanes = d.cluster.close()
+		others = append(others, d.cluster.close())
+	}
+	if d.confirms != nil {
+		others = append(others, d.confirms.Close())
 	}
 	d.mu.Lock()
-	if d.confirms != nil {
-		lanes = d.confirms.Close()
-	}
-	if !d.closed {
-		d.closed = true
-		d.stop()
-	}
+	d.closed = true
 	d.mu.Unlock()
 	done := make(chan struct{})
-	listener := d.listener.close()
 	go func() {
-		<-d.stopped
-		d.remapping.Wait()
-		<-listener
-		<-lanes
+		d.working.Wait()
+		for _, other := range others {
+			<-other
+		}
 		close(done)
 	}()
 	return done
 }
-
-var closedChan = func() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()

@@ -746,7 +746,7 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 		d, r := start(t, s)
 		q := request(lua.Reenter, "n")
 		q.Replicas, q.Confirm = 2, time.Second
-		d.calls.Wanted = func(*protocol.Request) bool { return true }
+		d.confirms.calls.Wanted = func(*protocol.Request) bool { return true }
 		d.Send(q)
 		synctest.Wait()
 		require.Equal(t, 2, waits)
