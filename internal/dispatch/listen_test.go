@@ -261,6 +261,7 @@ func TestSilentSubscription(t *testing.T) {
 		time.Sleep(5*silence + silence/2)
 		require.Empty(t, a.next(), "it stands for as long as it answers")
 		s.with(func() {
+			require.Empty(t, s.calls, "no sentinels watch the server")
 			require.Len(t, s.pings, 5)
 			require.Equal(t, silence, s.pings[0].Sub(begun))
 		})
