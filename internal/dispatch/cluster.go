@@ -374,8 +374,8 @@ type once struct{ *redis.Cmd }
 func (once) NoRetry() bool { return true }
 
 // remap has the client ask for the map of a cluster that cannot be seen through it, such as an
-// AutoPipeliner's, unless it was asked a moment ago. To count the keys of a cluster, the client first asks for
-// the map and then all masters.
+// AutoPipeliner's, unless it was asked a moment ago. To count the keys of a cluster, the client first asks
+// for the map and then all masters.
 func (d *Dispatcher) remap() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

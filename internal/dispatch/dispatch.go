@@ -457,8 +457,8 @@ func acquires(r *protocol.Request) bool {
 	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
 }
 
-// tooOld returns the error of a server before Redis 6.2 for a command that it does not know. It is asked before
-// it gets a script that acquires a lock, and so never has one.
+// tooOld returns the error of a server before Redis 6.2 for a command that it does not know. It is asked
+// before it gets a script that acquires a lock, and so never has one.
 func (d *Dispatcher) tooOld(ctx context.Context, r *protocol.Request) error {
 	cmd := redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
 	d.pipeline(ctx, d.client, []*redis.Cmd{cmd})

@@ -86,8 +86,8 @@ func (l *listener) makeRoom() bool {
 	return len(l.shards) < mostShards
 }
 
-// sharded takes the confirmation of a subscription, and reports whether it is that of a shard channel. A master
-// ends those of a slot that it hands to another.
+// sharded takes the confirmation of a subscription, and reports whether it is that of a shard channel. A
+// master ends those of a slot that it hands to another.
 func (l *listener) sharded(s *subscription, said *redis.Subscription) bool {
 	if said.Kind == "sunsubscribe" {
 		l.mu.Lock()
