@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -54,8 +55,15 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 		return
 	}
 	d.answered()
-	d.calls.Receive([]Result{{Request: r, Reply: cmd.Val()}})
+	results := singles.Get().(*[1]Result)
+	results[0] = Result{Request: r, Reply: cmd.Val()}
+	d.calls.Receive(results[:])
+	results[0] = Result{}
+	singles.Put(results)
 }
+
+// singles are memory for the results of callers.
+var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
 // sendsFrom reports whether the caller has to send a request. If so, the request counts as in flight.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {

@@ -13,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -184,32 +183,4 @@ func inAnother(next redis.ProcessHook, ctx context.Context, cmd redis.Cmder) err
 	done := make(chan error)
 	go func() { done <- next(ctx, cmd) }()
 	return <-done
-}
-
-// What waits to be sent is bounded: more of it fails at once, with an error that passes.
-func TestQueueIsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{gate: make(chan struct{})}
-		d, r := start(t, s)
-		for range lanes {
-			d.Send(requests(1)...)
-			synctest.Wait()
-		}
-		q := request(lua.Lock, "n")
-		for range mostQueued {
-			d.Send(q)
-		}
-		require.Empty(t, r.all())
-		d.Send(requests(3)...)
-		require.Len(t, r.all(), 3)
-		for _, result := range r.all() {
-			require.ErrorIs(t, result.Err, errFull)
-			require.True(t, protocol.Passing(result.Err))
-		}
-		close(s.gate)
-		synctest.Wait()
-		require.Len(t, r.all(), lanes+mostQueued+3)
-		stop(t, d)
-	})
 }

@@ -653,6 +653,15 @@ func lacksReadOnly(err error) bool {
 		strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "_ro'")
 }
 
+// sums are the scripts' sums, boxed once.
+var sums = func() map[*lua.Script]any {
+	sums := make(map[*lua.Script]any)
+	for _, s := range slices.Concat(lua.All, lua.Quorum) {
+		sums[s] = s.SHA
+	}
+	return sums
+}()
+
 // args returns the arguments of a request, made again each time that it is sent: the client's hooks may
 // change them.
 func args(r *protocol.Request, w form) []any {
@@ -667,9 +676,9 @@ func args(r *protocol.Request, w form) []any {
 	case w.text:
 		list = append(list, "eval", r.Script.Source)
 	case reads:
-		list = append(list, "evalsha_ro", r.Script.SHA)
+		list = append(list, "evalsha_ro", sums[r.Script])
 	default:
-		list = append(list, "evalsha", r.Script.SHA)
+		list = append(list, "evalsha", sums[r.Script])
 	}
 	keys := len(list) + 1
 	list = r.Argv(list)

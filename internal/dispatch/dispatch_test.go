@@ -121,6 +121,12 @@ func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
 	return New(client, Calls{Receive: r.receive}), r
 }
 
+// held returns a dispatcher that sends nothing, for what it would take next.
+func held() (*Dispatcher, *receiver) {
+	r := &receiver{}
+	return &Dispatcher{calls: Calls{Receive: r.receive}, most: -extra, batch: batchBytes}, r
+}
+
 func request(s *lua.Script, name string) *protocol.Request {
 	return &protocol.Request{
 		Script: s, Keys: protocol.KeysOf("p", name), Claim: protocol.NewClaim(protocol.Write, "instance-01", 0, 1,
@@ -157,8 +163,7 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 5} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &server{gate: make(chan struct{})}
-			s.answer = func(args []any) (any, error) {
+			s := &server{answer: func(args []any) (any, error) {
 				switch {
 				case args[0] == "evalsha" && args[1] == lua.Unlock.SHA:
 					return nil, serverError("NOSCRIPT No matching script")
@@ -166,14 +171,8 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 					return int64(1), nil
 				}
 				return "7", nil
-			}
+			}}
 			d, r := start(t, s)
-			d.Send(requests(lanes - 1)...) // the last lane is for what follows
-			for range lanes - 1 {
-				d.Send(request(lua.Lock, "n"))
-				synctest.Wait()
-			}
-			before := len(s.exchanges())
 			var sent []*protocol.Request
 			for i := range n {
 				script := lua.Unlock
@@ -184,10 +183,8 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 			}
 			d.Send(sent...)
 			synctest.Wait()
-			close(s.gate)
-			synctest.Wait()
 
-			came := s.exchanges()[before:]
+			came := s.exchanges()
 			require.Len(t, came, 2)
 			require.Len(t, came[0], n)
 			require.Len(t, came[1], max(1, n-1))
@@ -330,68 +327,43 @@ func TestErrorsOfScriptsNameTheirFiles(t *testing.T) {
 	require.Equal(t, odd, explain(&protocol.Request{}, odd), "which is no script")
 }
 
-// Requests that come while all lanes are busy travel together when one is free, in order. To a server nearby
-// no more travel than it takes in, and the further away it is, the more.
+// Requests that wait travel together, in order. To a server nearby no more travel than it takes in, and the
+// further away it is, the more.
 func TestRequestsTravelTogether(t *testing.T) {
 	t.Parallel()
 	for trip, most := range map[time.Duration]int{
 		0: 4096, near / 2: 4096, 3 * near: 3 * 4096, time.Second: 1 << 16,
 	} {
-		travelTogether(t, trip, most)
-	}
-}
-
-func travelTogether(t *testing.T, trip time.Duration, atMost int) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{gate: make(chan struct{})}
-		d, r := start(t, s)
-		d.most = lanes
-		for i := range lanes {
-			d.Send(requests(1)...)
-			synctest.Wait()
-			require.Equal(t, i+1, s.busy())
-		}
-		var sent []*protocol.Request
+		d, _ := held()
+		d.trip = trip
+		var sent, taken []*protocol.Request
 		for i := range 100 {
-			size := 10 * i
+			length := 10 * i
 			if i == 50 {
-				size = 2 * batchBytes
+				length = 2 * batchBytes
 			}
-			sent = append(sent, request(lua.Lock, strings.Repeat("n", size+1)))
+			sent = append(sent, request(lua.Lock, strings.Repeat("n", length+1)))
 		}
 		d.Send(sent...)
-		synctest.Wait()
-		require.Len(t, s.exchanges(), lanes)
-		for len(r.all()) < 100 { // one lane does it all
-			time.Sleep(trip)
-			s.gate <- struct{}{}
-			synctest.Wait()
-		}
-		close(s.gate)
-		synctest.Wait()
-
-		next, most := 0, 0
-		for _, exchange := range s.exchanges()[lanes:] {
-			bytes := 0
-			for _, args := range exchange {
-				require.Equal(t, sent[next].Keys.Lock, args[3])
-				bytes += size(sent[next])
+		longest := 0
+		for len(d.queue) > 0 {
+			batch, bytes := d.take(), 0
+			for _, r := range batch {
+				bytes += size(r)
 				actual := 0
-				for _, arg := range args {
+				for _, arg := range args(r, form{}) {
 					actual += len("$100\r\n\r\n") + len(arg.(string))
 				}
-				require.LessOrEqual(t, actual, size(sent[next]))
-				next++
+				require.LessOrEqual(t, actual, size(r))
 			}
-			most = max(most, len(exchange))
-			require.True(t, bytes <= atMost+atMost/4 || len(exchange) == 1) // what is known of the trip grows a little
-			require.True(t, next == len(sent) || bytes+size(sent[next]) > atMost, "one more would have had room")
+			longest = max(longest, len(batch))
+			require.True(t, bytes <= most || len(batch) == 1)
+			require.True(t, len(d.queue) == 0 || bytes+size(d.queue[0]) > most, "one more would have had room")
+			taken = append(taken, batch...)
 		}
-		require.Equal(t, len(sent), next)
-		require.Greater(t, most, 5)
-		require.Len(t, r.all(), lanes+len(sent))
-		stop(t, d)
-	})
+		require.Equal(t, sent, taken)
+		require.Greater(t, longest, 5)
+	}
 }
 
 // If no goroutine comes back for a while, one more tries, as long as there are connections for all; renewals
@@ -451,44 +423,14 @@ func TestMoreLanesWhenNoneComesBack(t *testing.T) {
 // A renewal that is sent again goes first, and alone: it may have been held up by what it travelled with.
 func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{gate: make(chan struct{})}
-		d, r := start(t, s)
-		for range lanes {
-			d.Send(requests(1)...)
-			synctest.Wait()
-		}
-		first, again, ask := request(lua.Renew, "first"), request(lua.Renew, "again"), request(lua.Lock, "ask")
-		again.Again, ask.Again = true, true
-		other := request(lua.Renew, "other")
-		other.Again = true
-		d.mu.Lock() // or else they would have goroutines of their own
-		d.running += extra + pool
-		d.mu.Unlock()
-		d.Send(first, again, ask, other)
-		synctest.Wait()
-		require.Len(t, s.exchanges(), lanes)
-		d.mu.Lock()
-		d.running -= extra + pool
-		d.mu.Unlock()
-		for range 3 { // one lane does it all
-			s.gate <- struct{}{}
-			synctest.Wait()
-		}
-		came := s.exchanges()[lanes:]
-		require.Len(t, came, 3)
-		urgent := map[any]bool{came[0][0][3]: true, came[1][0][3]: true}
-		require.Equal(t, map[any]bool{again.Keys.Lock: true, other.Keys.Lock: true}, urgent)
-		require.Len(t, came[0], 1)
-		require.Len(t, came[1], 1)
-		require.Len(t, came[2], 2)
-		require.Equal(t, first.Keys.Lock, came[2][0][3])
-		require.Equal(t, ask.Keys.Lock, came[2][1][3])
-		close(s.gate)
-		synctest.Wait()
-		require.Len(t, r.all(), lanes+4)
-		stop(t, d)
-	})
+	d, _ := held()
+	first, again, ask := request(lua.Renew, "first"), request(lua.Renew, "again"), request(lua.Lock, "ask")
+	other := request(lua.Renew, "other")
+	again.Again, ask.Again, other.Again = true, true, true
+	d.Send(first, again, ask, other)
+	for _, batch := range [][]*protocol.Request{{again}, {other}, {first, ask}} {
+		require.Equal(t, batch, d.take())
+	}
 }
 
 // After Close, what was handed over before is sent and received, and what is handed over later fails. The
@@ -521,20 +463,6 @@ func TestCloseWithRequestsUnderWay(t *testing.T) {
 		<-again
 		require.Len(t, r.all(), 2*lanes+3)
 		stop(t, d) // once more
-	})
-}
-
-// A dispatcher that was never used, and one that has nothing to do, end at once.
-func TestCloseWithNothingToDo(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d, _ := start(t, &server{})
-		stop(t, d)
-		d, r := start(t, &server{})
-		d.Send(requests(20)...)
-		synctest.Wait()
-		require.Len(t, r.all(), 20)
-		stop(t, d)
 	})
 }
 
@@ -737,43 +665,42 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 // What nobody waits for is overtaken by other requests, if there is much of it, and yet gets its turn while
 // others come.
 func TestLateRequestsAreOvertaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: func([]any) (any, error) {
-			time.Sleep(time.Millisecond)
-			return "OK", nil
-		}}
-		d, r := start(t, s)
-		defer stop(t, d)
-		const crowd = 5000
-		late := requests(crowd)
-		for _, r := range late {
-			r.Late = true
-		}
-		d.Send(late...)
-		time.Sleep(100 * time.Millisecond)
-		results := func(late bool) (n int) {
-			for _, result := range r.all() {
-				if result.Request.Late == late {
-					n++
-				}
-			}
-			return n
-		}
-		for i := range 20 {
-			before := results(true)
-			d.Send(requests(1)...)
-			for results(false) == i {
-				time.Sleep(time.Millisecond)
-			}
-			require.Less(t, results(true)-before, crowd/10)
-		}
-		require.Less(t, results(true), crowd)
-		for results(true) < crowd {
+	t.Parallel()
+	d, _ := held()
+	const crowd = 1000
+	late := requests(crowd)
+	for _, r := range late {
+		r.Late = true
+	}
+	d.Send(late...)
+	require.Len(t, d.late, crowd-someLate)
+	for len(d.late) > 0 {
+		before := len(d.late)
+		d.Send(requests(1)...)
+		for range mostOvertake {
 			d.Send(requests(20)...)
-			time.Sleep(5 * time.Millisecond)
+			require.False(t, d.take()[0].Late && len(d.late) < before)
 		}
-		time.Sleep(time.Minute) // for what is in flight
-	})
+		d.take()
+		require.Less(t, len(d.late), before)
+	}
+}
+
+// What waits to be sent is bounded: more of it fails at once, with an error that passes.
+func TestQueueIsBounded(t *testing.T) {
+	t.Parallel()
+	d, r := held()
+	q := request(lua.Lock, "n")
+	for range mostQueued {
+		d.Send(q)
+	}
+	require.Empty(t, r.all())
+	d.Send(requests(3)...)
+	require.Len(t, r.all(), 3)
+	for _, result := range r.all() {
+		require.ErrorIs(t, result.Err, errFull)
+		require.True(t, protocol.Passing(result.Err))
+	}
 }
 
 // sentinels makes a client one for a server that sentinels watch.
