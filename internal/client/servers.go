@@ -91,7 +91,6 @@ func (s *quorumOf) Flush(now time.Time, fx *effects) {
 		}
 		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
 	}
-	fx.resubscribe = append(fx.resubscribe, s.taken.Resubscribe...)
 	for _, x := range s.taken.Inspected {
 		x.Tag.(chan *quorum.Inspection) <- x
 	}

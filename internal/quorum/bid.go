@@ -16,6 +16,7 @@ const (
 	requesting phase = iota // the home has not answered
 	queued                  // the claim waits in the queue of the home
 	collecting              // the home has voted for the claim, and the others are asked
+	paused                  // the same, but votes were given back, and the others are asked later
 	won                     // a majority has voted for the claim
 	closing                 // the votes are being given back
 )
@@ -46,14 +47,13 @@ type bid struct {
 	token   int64             // of the hold; 0 until the bid is won
 
 	collectingSince time.Time
-	patience        time.Time // when the bid retreats if it has no majority
-	pause           time.Time // when the bid collects again after a retreat
-	attempts        int       // retreats so far
+	// when collecting ends in a retreat, when paused ends, and when a closing bid is forgotten without an
+	// answer
+	until    time.Time
+	attempts int // retreats so far
 
-	count *engine.Request // the last request that sets the number of holds
-
-	release *fanout   // of the release, or withdrawal, that the engine waits for
-	giveUp  time.Time // when the bid is forgotten without an answer
+	count   *engine.Request // the last request that sets the number of holds
+	release *fanout         // of the release, or withdrawal, that the engine waits for
 }
 
 // newBid begins the bid for the claim of a request.
@@ -88,19 +88,12 @@ func (b *bid) park(now time.Time, r *engine.Request) {
 	}
 }
 
-// unpark handles the parked requests again if the servers are known now, and makes them fail if no majority
-// can vote.
+// unpark handles the parked requests again if the servers are known now, or no majority can vote.
 func (b *bid) unpark(now time.Time) {
 	q := b.q
-	known := q.generation != "" && !q.awaitsMarks()
-	if !known && q.majorityPossible() {
-		return
-	}
-	for _, r := range b.takeParked() {
-		if known {
+	if q.known() || !q.majorityPossible() {
+		for _, r := range b.takeParked() {
 			q.handle(now, r)
-		} else {
-			q.answer(now, r, protocol.Reply{}, q.noMajority())
 		}
 	}
 }
@@ -149,19 +142,18 @@ func (b *bid) advance(now time.Time) {
 	default:
 		b.elect(now)
 	}
+	if b.phase == won {
+		b.keep(now)
+	}
 	b.askWhereDue(now)
 	b.schedule()
 }
 
-// askWhereDue asks again on each server where the claim waits, if that is due or the subscription was
-// renewed.
-func (b *bid) askWhereDue(now time.Time) {
-	for i, s := range b.q.servers {
-		v := &b.votes[i]
-		due := v.asked != s.subscriptions || !v.again.IsZero() && !now.Before(v.again)
-		if due && v.waits() && s.usable(b.q) {
-			b.requestVote(now, i, true)
-		}
+// advanceBoth advances the bid, and the bid of a read under it.
+func (b *bid) advanceBoth(now time.Time) {
+	b.advance(now)
+	if b.reader != nil {
+		b.reader.advance(now)
 	}
 }
 
@@ -194,13 +186,11 @@ func (b *bid) forget() {
 
 // due returns when tick has something to do, or zero for never.
 func (b *bid) due() (at time.Time) {
-	switch {
-	case b.phase == closing:
-		return b.giveUp
-	case b.phase == collecting && b.pause.IsZero():
-		at = b.patience
-	case b.phase == collecting:
-		at = b.pause
+	switch b.phase {
+	case closing:
+		return b.until
+	case collecting, paused:
+		at = b.until
 	}
 	for i, s := range b.q.servers {
 		v := &b.votes[i]
@@ -222,20 +212,14 @@ func (b *bid) schedule() {
 
 // tick does what is due: it asks again where the claim waits, retreats, and resumes after a retreat.
 func (b *bid) tick(now time.Time) {
-	if b.phase == closing {
+	switch over := !now.Before(b.until); {
+	case b.phase == closing:
 		b.forget()
 		return
-	}
-	if b.phase == collecting {
-		switch {
-		case !b.pause.IsZero():
-			if !now.Before(b.pause) {
-				b.pause = time.Time{}
-				b.patience = now.Add(b.collectingTime())
-			}
-		case !now.Before(b.patience):
-			b.retreat(now)
-		}
+	case b.phase == collecting && over:
+		b.retreat(now)
+	case b.phase == paused && over:
+		b.phase, b.until = collecting, now.Add(b.collectingTime())
 	}
 	b.advance(now)
 }

@@ -14,7 +14,7 @@ func (b *bid) startCollecting(now time.Time) {
 		b.lock.contended = false
 	}
 	b.phase, b.collectingSince = collecting, now
-	b.patience = now.Add(b.collectingTime())
+	b.until = now.Add(b.collectingTime())
 }
 
 // collectingTime returns how long to collect before a retreat. It is random and grows, so that one of two
@@ -30,9 +30,6 @@ func (b *bid) collectingTime() time.Duration {
 
 // collect asks the other servers for their votes. The claim wins if a majority has voted with the same token.
 func (b *bid) collect(now time.Time) {
-	if now.Before(b.pause) {
-		return
-	}
 	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
 	// to be free.
 	if b.requestOthers(now, false); b.possibleVotes() < b.q.majority {
@@ -97,11 +94,9 @@ func (b *bid) win(now time.Time, token int64) {
 	b.pending = nil
 	n := 0
 	for i := range b.votes {
-		v := &b.votes[i]
-		if r != nil && v.state == cast && v.token == token && !v.sent.Before(r.Sent) {
+		if v := &b.votes[i]; r != nil && v.state == cast && v.token == token && !v.sent.Before(r.Sent) {
 			n++
 		}
-		b.handleLateVote(now, i, 0)
 	}
 	if n >= b.q.majority {
 		b.q.answer(now, r, protocol.Reply{Token: token}, nil)
@@ -128,8 +123,8 @@ func (b *bid) retreat(now time.Time) {
 			b.votes[i].blocked = false
 		}
 	}
+	b.phase, b.until = paused, now.Add(b.q.randomBelow(b.collectingTime()/4))
 	if b.attempts%3 == 0 {
 		b.phase, b.lock.contended = requesting, true
 	}
-	b.pause = now.Add(b.q.randomBelow(b.collectingTime() / 4))
 }

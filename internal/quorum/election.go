@@ -37,10 +37,12 @@ func (b *bid) elect(now time.Time) {
 	case waiting:
 		b.waitAtHome(now, v)
 	case cast:
-		if b.phase != collecting {
+		if b.phase < collecting {
 			b.startCollecting(now)
 		}
-		b.collect(now)
+		if b.phase == collecting {
+			b.collect(now)
+		}
 	}
 }
 

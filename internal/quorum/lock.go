@@ -1,8 +1,6 @@
 package quorum
 
 import (
-	"hash/fnv"
-
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
@@ -10,16 +8,13 @@ import (
 // mostIdle is the number of unused locks that are remembered.
 const mostIdle = 64
 
-// A lock is what the quorum knows of one name: which of its slots are used on each server, and which server
-// is the home.
+// A lock is what the quorum knows of one name.
 type lock struct {
 	order.Link[lock]
-	key       string
 	keys      protocol.Keys
-	refs      int // by bids, endings and requests
-	slots     []slots
+	refs      int                     // by bids, requests and fan-outs
+	slots     []slots                 // by server
 	serving   []bool                  // by server: a request for a further step is in flight
-	weights   []weight                // by server
 	contended bool                    // the last claim had to wait, so the next asks the home alone first
 	held      [protocol.Write + 1]int // by mode: bids that are won
 }
@@ -34,8 +29,7 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	lk := q.locks[keys.Lock]
 	if lk == nil {
 		n := len(q.servers)
-		lk = &lock{key: keys.Lock.(string), keys: keys, slots: make([]slots, n), serving: make([]bool, n),
-			weights: make([]weight, n)}
+		lk = &lock{keys: keys, slots: make([]slots, n), serving: make([]bool, n)}
 		for i := range lk.slots {
 			lk.slots[i] = slots{next: i, step: n}
 		}
@@ -82,37 +76,29 @@ func (s *slots) take() int {
 // put returns a slot that no vote uses any more.
 func (s *slots) put(slot int) { s.free = append(s.free, slot) }
 
-// A weight orders the servers that may be the home of a name: the largest comes first (rendezvous hashing).
-type weight struct {
-	id   string // of the server
-	hash uint64
+// weigh returns the weight of a server, of that id, for the key of a lock. After mix, each bit depends on
+// every byte: hashes of FNV-1a, of 64 bits, hardly differ in the first bits if the last bytes differ.
+func weigh(id, key string) uint64 {
+	h := uint64(14695981039346656037)
+	for _, s := range [...]string{id, "\x00", key} {
+		for i := range len(s) {
+			h = (h ^ uint64(s[i])) * 1099511628211
+		}
+	}
+	return mix(h)
 }
 
-// weigh returns the weight of a server for a lock. FNV hashes of names that differ only in the last bytes
-// hardly differ in their first bits. After mix, each bit depends on every byte.
-func weigh(id, key string) weight {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(id))
-	_, _ = h.Write([]byte{0})
-	_, _ = h.Write([]byte(key))
-	return weight{id, mix(h.Sum64())}
-}
-
-// home returns the index of the home of a name: the first server that votes, in an order that all clients
-// use. votes may be nil; otherwise home passes over servers that have refused their vote. It returns -1 if no
-// server is left.
+// home returns the index of the home of a name: of the servers that vote, the one with the largest weight
+// (rendezvous hashing). votes may be nil; otherwise home passes over servers that have refused their vote. It
+// returns -1 if no server is left.
 func (q *Quorum) home(lk *lock, votes []vote) int {
-	best := -1
-	for _, s := range q.servers {
-		if !s.usable(q) || votes != nil && votes[s.index].refused != nil {
+	best, largest := -1, uint64(0)
+	for i, s := range q.servers {
+		if !s.usable(q) || votes != nil && votes[i].refused != nil {
 			continue
 		}
-		w := &lk.weights[s.index]
-		if w.id != s.mark.ID {
-			*w = weigh(s.mark.ID, lk.key)
-		}
-		if best < 0 || w.hash > lk.weights[best].hash {
-			best = s.index
+		if w := weigh(s.mark.ID, lk.keys.Lock.(string)); best < 0 || w > largest {
+			best, largest = i, w
 		}
 	}
 	return best

@@ -20,7 +20,7 @@ func (q *Quorum) readMarks(now time.Time) {
 		q.since = now
 	}
 	for _, s := range q.servers {
-		if !s.answers(q) && (s.probed.IsZero() || now.Sub(s.probed) >= s.probePause()) {
+		if !s.answers(q) && (s.probed.IsZero() || now.Sub(s.probed) >= pause) {
 			q.readMark(now, s)
 		}
 	}
@@ -32,7 +32,6 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 		return
 	}
 	s.probed = now
-	s.probes++
 	q.askMark(now, s, "see", s.lease, q.name())
 }
 
@@ -48,7 +47,7 @@ func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duratio
 	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
 	q.send(now, s.index, &Request{
 		Request: protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: q.mark, Args: args}},
-		kind:    marks, lease: lease})
+		notes:   lease})
 }
 
 // marked handles the reply to a request about a mark.
@@ -58,7 +57,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		err = q.exclude(now, s, m)
 	}
 	if err != nil {
-		s.retry = now.Add(probeEvery)
+		s.retry = now.Add(pause)
 		s.known = s.known && !errors.Is(err, protocol.ErrReply) // no id: the server has lost its data
 		q.evaluateMarks(now)
 		q.handleParked(now)
@@ -69,15 +68,14 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 		q.forgetVotes(s)
 		s.lease = max(s.lease, s.noted)
 		s.met, s.resting, s.forgot, s.noted = now, time.Time{}, -1, 0
-		s.waited = s.mark.Generation != "" || s.mark.Resting // if so, no other client is starting it
 		s.question, s.news = question{}, news{}
 	}
 	q.noteQuestions(now, s, r, m)
 	started := m.Generation != "" && m.Generation != s.mark.Generation
 	s.known, s.mark, s.asked = true, m, r.sent
-	if r.lease > 0 {
-		s.noted, s.notedAt = r.lease, r.sent
-		if s.lease <= r.lease {
+	if r.notes > 0 {
+		s.noted, s.notedAt = r.notes, r.sent
+		if s.lease <= r.notes {
 			s.lease = 0
 		}
 	}
@@ -247,7 +245,7 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 	switch {
 	case s.votes(q) || !s.known || s.asking || s.suspected || now.Before(s.retry):
 		return
-	case !s.mark.Resting && !s.waited: // another client may be starting it
+	case !s.mark.Resting && now.Sub(s.met) < q.startPatience(): // another client may be starting it
 		return
 	case s.forgot < 0:
 		// The server may have voted for a longer lease than those that were in use when this client read the
@@ -301,48 +299,31 @@ func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (memb
 
 // majorityPossible reports whether a majority votes, or may vote once the requested marks are known.
 func (q *Quorum) majorityPossible() bool {
-	return q.agreeing(func(s *server) bool {
-		return s.usable(q) || s.asking && !s.failing && !s.known || q.generation == "" && s.mayVote()
+	return q.count(func(s *server) bool {
+		return s.usable(q) || !s.failing && (s.asking && !s.known || q.generation == "" && s.known && !s.mark.Resting)
 	}) >= q.majority
 }
 
-// agreeing returns how many of the servers for which counts returns true may vote together: they have the
-// same generation, or may still get it.
-func (q *Quorum) agreeing(counts func(s *server) bool) (most int) {
-	for _, with := range q.servers {
-		if !counts(with) {
-			continue
-		}
-		n := 0
-		for _, s := range q.servers {
-			if g := s.mark.Generation; counts(s) && (!s.known || g == "" || g == with.mark.Generation) {
-				n++
-			}
-		}
-		most = max(most, n)
-	}
-	return most
-}
-
-// mayVote reports whether a server may vote once a generation is valid: its mark is known, and it has not
-// failed since.
-func (s *server) mayVote() bool { return s.known && !s.failing && (s.asking || !s.mark.Resting) }
+// startPatience returns how long the first start waits for a silent server.
+func (q *Quorum) startPatience() time.Duration { return max(shortestStart, 2*q.patience) }
 
 // handleParked handles the parked requests if the servers are known now, and makes them fail if no majority
 // can vote.
 func (q *Quorum) handleParked(now time.Time) {
-	known := q.generation != "" && !q.awaitsMarks()
-	if q.parked > 0 && (known || !q.majorityPossible()) {
+	if q.parked > 0 && (q.known() || !q.majorityPossible()) {
 		q.advanceAll(now)
 	}
 }
+
+// known reports whether the servers that vote are known.
+func (q *Quorum) known() bool { return q.generation != "" && !q.awaitsMarks() }
 
 // awaitsMarks reports whether the mark of a server is requested that may turn out to vote, and is not
 // suspected. Before it has answered, this client would choose another home for some names than clients that
 // know the server.
 func (q *Quorum) awaitsMarks() bool {
 	return slices.ContainsFunc(q.servers, func(s *server) bool {
-		return s.asking && !s.suspected && !s.votes(q) && !(s.known && s.mark.Resting)
+		return s.asking && !s.suspected && !s.votes(q) && !s.rests()
 	})
 }
 

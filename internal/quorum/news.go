@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"slices"
 	"strconv"
 	"time"
 
@@ -34,13 +33,7 @@ type news struct {
 
 // ask asks what the marks of a majority say, as of since or later, if this client cannot read them itself.
 func (q *Quorum) ask(now, since time.Time) {
-	voting := 0
-	for _, s := range q.servers {
-		if s.known && !s.suspected && s.mark.Generation == q.generation {
-			voting++
-		}
-	}
-	if voting >= q.majority {
+	if q.count(func(s *server) bool { return s.answers(q) }) >= q.majority {
 		return // their replies are in flight
 	}
 	for _, s := range q.servers {
@@ -80,9 +73,7 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 // questionsDue returns when to look for questions, or zero for never. A client looks for them while it
 // reaches a majority but misses a server, which the asking client may reach.
 func (q *Quorum) questionsDue() time.Time {
-	if q.generation == "" || !slices.ContainsFunc(q.servers, func(s *server) bool {
-		return !s.known || s.suspected
-	}) {
+	if q.generation == "" || q.count(func(s *server) bool { return !s.known || s.suspected }) == 0 {
 		return time.Time{}
 	}
 	return later(q.questionsChecked.Add(questionsEvery), q.since)

@@ -5,9 +5,7 @@ package quorum
 
 import (
 	"errors"
-	"fmt"
 	"hash/fnv"
-	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -15,9 +13,6 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
-
-// ErrNoMajority says that too few servers vote.
-var ErrNoMajority = errors.New("no majority of the servers")
 
 const (
 	// shortestPatience is the shortest time after which a server with an unanswered request is suspected.
@@ -27,10 +22,9 @@ const (
 	// shortestStart is the shortest time that the first start waits for a silent server. Without it, clients
 	// might start different sets of servers, and some servers would have to rest.
 	shortestStart = time.Second
-	// probeEvery is the first pause between requests for the mark of a server that does not answer or vote.
-	// The pause doubles up to probeSlowly.
-	probeEvery  = 500 * time.Millisecond
-	probeSlowly = time.Second
+	// pause is the time between two requests for the same to a server that does not answer, refuses it, or
+	// does not vote.
+	pause = 500 * time.Millisecond
 	// shortestCollecting and longestCollecting are the bounds of how long a claim collects votes before its
 	// first retreat, if the servers are near.
 	shortestCollecting = 200 * time.Millisecond
@@ -41,22 +35,16 @@ const (
 	// grace and soonest are as in the engine.
 	grace   = 2 * time.Millisecond
 	soonest = 10 * time.Millisecond
-	// suspectAfter is how much later than a reply with a grant the message about it may arrive. After that,
-	// the subscription counts as broken.
-	suspectAfter = 250 * time.Millisecond
-	// recordFresh is how long after its grant a vote may be given back by a script that does not read the
-	// server's clock.
+	// recordFresh is how long after the first request for it a vote may be given back by a script that does
+	// not read the server's clock.
 	recordFresh = 45 * time.Second
-	// mostFlying is the largest number of requests in flight to one server. It is small enough that a server
-	// with a thousand answers a second does not count as slow.
+	// mostFlying is the largest number of requests in flight to one server that someone waits for. It is small
+	// enough that a server with a thousand answers a second does not count as slow.
 	mostFlying = 256
-	// mostLate is the same for requests that nobody waits for.
-	mostLate = 64
+	// atOnce is the largest number of bids that one call of Tick, or of a method that reports a change of the
+	// servers, advances. The others are due immediately after.
+	atOnce = 250
 )
-
-// atOnce is the largest number of bids that one call of Tick, or of a method that reports a change of the
-// servers, advances. The others are due immediately after.
-const atOnce = 250
 
 // Config configures a Quorum.
 type Config struct {
@@ -109,9 +97,8 @@ type Quorum struct {
 // Effects are what the caller has to do. Send and Relisten of the engine's effects are not used.
 type Effects struct {
 	engine.Effects
-	Requests    []*Request
-	Resubscribe []int         // servers whose subscriptions have to be closed and opened again
-	Inspected   []*Inspection // those that have ended
+	Requests  []*Request
+	Inspected []*Inspection // those that have ended
 }
 
 // Reset empties the effects and keeps their memory.
@@ -119,7 +106,7 @@ func (o *Effects) Reset() {
 	o.Effects.Reset()
 	clear(o.Requests)
 	clear(o.Inspected)
-	o.Requests, o.Resubscribe, o.Inspected = o.Requests[:0], o.Resubscribe[:0], o.Inspected[:0]
+	o.Requests, o.Inspected = o.Requests[:0], o.Inspected[:0]
 }
 
 // A Request has to be sent to a server. The caller passes its reply or error to Replied.
@@ -128,34 +115,25 @@ type Request struct {
 	Server int
 	For    *engine.Request // the last request of the engine about the same claim, or nil
 
-	order.Link[Request] // in a list of the server: unsent, late, flying or owed
+	order.Link[Request] // in a list of the server
 
 	sent   time.Time
-	kind   kind
 	bid    *bid
 	number uint64        // of the vote
-	lease  time.Duration // of the vote, or the one that the mark is to note
+	notes  time.Duration // the lease that the mark is to record
 	fanout *fanout       // or nil
 	lock   *lock         // nil if the request is about a mark
-	slot   int           // of givesBack and forces
-	// Of givesBack:
-	after   time.Time // when to try again, after a failure
-	giveUp  time.Time // when the vote is left to its lease
-	refused bool      // the server has refused, and would again
+	slot   int           // of a request that ends a vote, or of force
+	// Of a request that gives back a vote:
+	after  time.Time // when to try again, after a failure
+	giveUp time.Time // when the vote is left to its lease
 }
 
-type kind uint8
+// aboutMark reports whether the request is about the server's mark.
+func (r *Request) aboutMark() bool { return r.Script == lua.Mark }
 
-const (
-	marks kind = iota
-	votes
-	renews
-	counts
-	givesBack
-	forces
-	serves
-	inspects
-)
+// isVote reports whether the request is for a vote.
+func (r *Request) isVote() bool { return r.Script == lua.Vote || r.Script == lua.RVote }
 
 // New returns the quorum of an engine. It knows nothing about the servers yet.
 func New(c Config, e *engine.Engine) *Quorum {
@@ -224,65 +202,61 @@ func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, 
 }
 
 // send sends a request to a server, or queues it while mostFlying requests are in flight there. A request for
-// a mark is never queued: it shows whether the server answers.
+// a mark is never queued: it shows whether the server answers. Nor is one that nobody waits for: the
+// dispatcher sends the others first.
 func (q *Quorum) send(now time.Time, i int, r *Request) {
 	s := q.servers[i]
 	r.Server = i
 	if r.fanout != nil {
 		r.fanout.answers[i] = open
 	}
-	if r.kind == marks {
-		q.transmit(now, s, r)
-		return
-	}
-	if r.Late {
-		s.late.PushBack(r)
-	} else {
+	switch {
+	case r.Late:
+		q.transmit(now, r, &s.late)
+	case r.aboutMark():
+		q.transmit(now, r, &s.flying)
+	default:
 		s.unsent.PushBack(r)
+		q.sendNext(now, s)
 	}
-	q.sendNext(now, s)
 }
 
 // sendNext sends queued requests until mostFlying requests are in flight.
 func (q *Quorum) sendNext(now time.Time, s *server) {
 	for r := s.unsent.First(); r != nil && s.flying.Len() < mostFlying; r = s.unsent.First() {
 		s.unsent.Remove(r)
-		if r.kind == votes && r.bid.votes[s.index].first.IsZero() {
+		if r.isVote() && r.bid.votes[s.index].first.IsZero() {
 			r.bid.votes[s.index].first = now
 		}
-		q.transmit(now, s, r)
-	}
-	for r := s.late.First(); r != nil && s.flyingLate < mostLate; r = s.late.First() {
-		s.late.Remove(r)
-		s.flyingLate++
-		q.transmit(now, s, r)
+		q.transmit(now, r, &s.flying)
 	}
 }
 
-func (q *Quorum) transmit(now time.Time, s *server, r *Request) {
+func (q *Quorum) transmit(now time.Time, r *Request, flying *order.List[Request, *Request]) {
 	r.sent = now
 	if r.bid != nil {
 		r.For = r.bid.latest
 	}
-	s.flying.PushBack(r)
+	flying.PushBack(r)
 	q.out.Requests = append(q.out.Requests, r)
 }
 
 // Replied takes the undecoded reply of a server, or the error of the request.
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
-	s.flying.Remove(r)
 	if r.Late {
-		s.flyingLate--
+		s.late.Remove(r)
+	} else {
+		s.flying.Remove(r)
 	}
 	var reply protocol.Reply
 	var mark protocol.Mark
 	var state protocol.State
 	if err == nil {
-		switch r.kind {
-		case marks:
+		switch r.Script {
+		case lua.Mark:
 			mark, err = protocol.DecodeMark(raw)
-		case inspects:
+		case lua.Inspect:
 			state, err = protocol.DecodeState(raw)
 		default:
 			reply, err = protocol.Decode(r.Script, raw)
@@ -290,10 +264,11 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	}
 	switch {
 	case err == nil:
-		s.heard = now
+		s.heard, s.err = now, nil
 		q.noteTrip(now, s, now.Sub(r.sent))
-		if r.kind != marks {
+		if !r.aboutMark() {
 			q.trust(now, s, r)
+			q.followUp(now, s, r.lock, reply)
 		}
 	case protocol.IsClientClosed(err): // the other servers may be enough
 		err = q.closed(now, s, err)
@@ -306,25 +281,25 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	default:
 		s.err, s.heard = err, now
 	}
-	if err == nil && r.lock != nil {
-		q.followUp(now, s, r.lock, reply)
-	}
-	switch r.kind {
-	case marks:
+	switch r.Script {
+	case lua.Mark:
 		q.marked(now, s, r, mark, err)
-	case votes:
+	case lua.Vote, lua.RVote:
 		q.voted(now, s, r, reply, err)
-	case renews, counts:
+	case lua.Renew, lua.Reenter:
 		q.confirmed(now, s, r, reply, err)
-	case givesBack:
+	case lua.Unlock, lua.RUnlock:
 		q.gaveBack(now, s, r, reply, err)
-	case forces:
+	case lua.Force:
 		q.forced(now, r, reply, err)
-	case serves:
+	case lua.Serve:
 		r.lock.serving[s.index] = false
 		q.release(r.lock)
-	case inspects:
-		q.viewed(now, r, &state, err)
+	case lua.Inspect:
+		if err == nil {
+			r.fanout.view.states[s.index] = &state
+		}
+		q.counted(now, r.fanout, s.index, reply, err)
 	}
 	q.sendNext(now, s)
 }
@@ -332,19 +307,18 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 // followUp does what follows from a reply of any kind of request: it delivers grants, and requests the next
 // step.
 func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Reply) {
-	q.deliver(now, s, reply.Message, false)
-	if reply.PublishError != "" && !s.publishErrorLogged {
-		s.publishErrorLogged = true
-		q.out.Log = append(q.out.Log, engine.Record{
-			Message: "a server may not publish: others hear of its votes by their heartbeats alone",
-			Err:     errors.New(reply.PublishError)})
+	q.deliver(now, s, reply.Message, engine.ByReply)
+	if reply.PublishError != "" {
+		q.warn(s, errors.New(reply.PublishError))
 	}
-	q.proceed(now, s, lk, reply.More)
+	if reply.More {
+		q.proceed(now, s, lk)
+	}
 }
 
-// proceed requests the next step from a server if more readers have to be let in.
-func (q *Quorum) proceed(now time.Time, s *server, lk *lock, more bool) {
-	if !more || lk.serving[s.index] {
+// proceed requests the next step from a server, since more readers have to be let in.
+func (q *Quorum) proceed(now time.Time, s *server, lk *lock) {
+	if lk.serving[s.index] {
 		return
 	}
 	lk.serving[s.index] = true
@@ -353,48 +327,34 @@ func (q *Quorum) proceed(now time.Time, s *server, lk *lock, more bool) {
 	q.send(now, s.index, &Request{
 		Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Channels: q.channels,
 			Claim: protocol.NewClaim(protocol.Read, q.instance, 0, q.numbers, protocol.Owner{})},
-		kind: serves, lock: lk,
+		lock: lk,
 	})
 }
 
 // Heard takes a message from a server's channel.
 func (q *Quorum) Heard(now time.Time, i int, payload string) {
 	if m, ok := protocol.ParseMessage(payload); ok {
-		q.deliver(now, q.servers[i], m, true)
+		q.deliver(now, q.servers[i], m, engine.ByMessage)
 	}
 }
 
 // deliver records the votes that a message or reply reports, and asks again for those claims that it says
-// should ask. heard reports whether it is a message.
-func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard bool) {
+// should ask.
+func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine.Path) {
 	for _, n := range m.Granted {
-		if heard && n == s.missedGrant {
-			s.missedGrant = 0
-		}
 		b := q.voters[n]
 		if b == nil || b.votes[s.index].number != n || b.votes[s.index].state == cast {
 			continue // the vote was given back, is known, or belongs to a server that another client leads to
 		}
-		if heard && m.More {
-			q.proceed(now, s, b.lock, true)
+		if m.More && by == engine.ByMessage {
+			q.proceed(now, s, b.lock)
 		}
 		v := &b.votes[s.index]
-		v.granted = v.sent
-		if v.granted.IsZero() {
-			v.granted = v.first
-		}
 		v.state, v.reported = cast, v.request != nil
 		if s.index == b.home {
-			b.by = engine.ByReply
-			if heard {
-				b.by = engine.ByMessage
-			}
+			b.by = by
 		}
-		b.handleLateVote(now, s.index, n)
-		b.advance(now)
-		if b.reader != nil {
-			b.reader.advance(now)
-		}
+		b.advanceBoth(now)
 	}
 	for _, n := range m.AskAgain {
 		if b := q.voters[n]; b != nil {
@@ -406,25 +366,19 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, heard boo
 // Subscribed says that the subscription to a server's channel is established, for the first time or again.
 // Messages sent before that are lost.
 func (q *Quorum) Subscribed(now time.Time, i int) {
-	s := q.servers[i]
-	s.listening, s.unheard = now, false
-	s.subscriptions++
-	q.advanceAll(now)
+	q.servers[i].warned = false
+	q.messagesLost(now, q.servers[i])
 }
 
 // Unsubscribed says that the subscription is broken, or could not be established.
 func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	s := q.servers[i]
-	s.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
 		_ = q.closed(now, s, err)
-	} else if err != nil && !protocol.Passing(err) && !s.unheard {
-		s.unheard = true
-		q.out.Log = append(q.out.Log, engine.Record{
-			Message: "a server refuses the subscription: waiters hear of its votes by their heartbeats alone",
-			Err:     err})
+	} else if err != nil && !protocol.Passing(err) {
+		q.warn(s, err)
 	}
-	if q.concerned(s) {
+	if !s.answers(q) || len(q.bids) > 0 {
 		q.readMark(now, s) // the server may be gone
 	}
 }
@@ -474,17 +428,9 @@ func (q *Quorum) Tick(now time.Time) {
 }
 
 // Idle reports whether the engine is idle and no vote is being given back. Votes do not count if their server
-// does not answer, or refuses to take them back.
+// does not answer.
 func (q *Quorum) Idle() bool {
-	if !q.engine.Idle() {
-		return false
-	}
-	for _, s := range q.servers {
-		if !s.suspected && s.givesBack() {
-			return false
-		}
-	}
-	return true
+	return q.engine.Idle() && q.count(func(s *server) bool { return !s.suspected && s.ending > 0 }) == 0
 }
 
 // nextToken returns the token to ask for, which is probably larger than all that the servers have seen. It is
@@ -516,46 +462,6 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// Trouble returns an error if too few servers are known to vote, and nil otherwise.
-func (q *Quorum) Trouble() error {
-	if q.Voting() >= q.majority {
-		return nil
-	}
-	return q.noMajority()
-}
-
-// noMajority returns the error for too few servers that vote, with the reason.
-func (q *Quorum) noMajority() error {
-	voting := q.agreeing(func(s *server) bool {
-		return s.answers(q) || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
-	})
-	resting, closed := 0, 0
-	var last error
-	for _, s := range q.servers {
-		if s.closed {
-			closed++
-		}
-		switch {
-		case s.answers(q):
-		case s.known && s.mark.Resting && !s.suspected:
-			resting++
-		case s.err != nil:
-			last = s.err
-		}
-	}
-	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
-	if resting > 0 {
-		err = fmt.Errorf("%w; %d have lost their data, and vote again when all leases are over", err, resting)
-	}
-	if last != nil {
-		err = fmt.Errorf("%w: %w", err, last)
-	}
-	if closed > len(q.servers)-q.majority {
-		err = protocol.ClientClosed(err)
-	}
-	return err
-}
-
 // closed records that the client for a server was closed. The server then counts as failed for good. closed
 // returns the error for its requests. Calls end once too few servers are left.
 func (q *Quorum) closed(now time.Time, s *server, err error) error {
@@ -570,22 +476,4 @@ func (q *Quorum) closed(now time.Time, s *server, err error) error {
 		}
 	}
 	return err
-}
-
-// Describe returns a description of the servers and of every claim, for reports of failed simulations.
-func (q *Quorum) Describe() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "generation %q, %d parked", q.generation, q.parked)
-	for _, s := range q.servers {
-		fmt.Fprintf(&b, "\n  server %d: known %v suspected %v asking %v flying %d owed %d mark %+v",
-			s.index, s.known, s.suspected, s.asking, s.flying.Len(), s.owed.Len(), s.mark)
-	}
-	for bl := range q.all.All() {
-		fmt.Fprintf(&b, "\n  %v: phase %d home %d asking %v", bl.claim, bl.phase, bl.home, bl.pending != nil)
-		for i, v := range bl.votes {
-			fmt.Fprintf(&b, "\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token,
-				v.request != nil, v.blocked)
-		}
-	}
-	return b.String()
 }

@@ -504,10 +504,10 @@ func TestVoteIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
 		return nil
 	}
 	for r.sends(order[2], lua.Unlock) == 0 {
-		require.Less(t, r.now.Sub(failed), 2*probeSlowly)
+		require.Less(t, r.now.Sub(failed), 2*pause)
 		r.pass(10 * time.Millisecond)
 	}
-	require.GreaterOrEqual(t, r.now.Sub(failed), probeEvery)
+	require.GreaterOrEqual(t, r.now.Sub(failed), pause)
 }
 
 func TestReleaseDoesNotWaitForTheSlowestServer(t *testing.T) {
@@ -1236,9 +1236,8 @@ func TestReleaseThatAMajorityRefusesFailsWithWhatItSays(t *testing.T) {
 	order := r.inOrder()
 	r.do(func() { _, _ = r.engine.Release(r.now, h) })
 	r.reply(r.next(order[0], lua.Unlock), nonsense)
-	r.reply(r.next(order[1], lua.Unlock), nonsense)
 	require.Equal(t, engine.Releasing, h.State())
-	r.reply(r.next(order[2], lua.Unlock), done)
+	r.reply(r.next(order[1], lua.Unlock), nonsense)
 	require.ErrorIs(t, h.Err(), protocol.ErrReply)
 }
 
@@ -1346,8 +1345,8 @@ func TestHomesAreSpreadEvenly(t *testing.T) {
 					for i := range servers {
 						id := fmt.Sprintf("%d:aBcDeFgHiJ-%02d:%d", 1_763_763_763_000_000+int64(set)*1_000_003+int64(i)*17,
 							set%7, 1+i)
-						if w := weigh(id, key); w.hash > best {
-							best, home = w.hash, i
+						if w := weigh(id, key); w > best {
+							best, home = w, i
 						}
 					}
 					homes[home]++
@@ -1365,8 +1364,7 @@ func TestHomesAreSpreadEvenly(t *testing.T) {
 // Clients of all versions agree on the order of homes.
 func TestOrderOfHomesIsPinned(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, weight{"1763763763000000:me:1", 0xbc34dad36f0f5095},
-		weigh("1763763763000000:me:1", "rwlock:{n}"))
+	require.EqualValues(t, uint64(0xbc34dad36f0f5095), weigh("1763763763000000:me:1", "rwlock:{n}"))
 }
 
 // A message about the vote of one server that comes over the subscription of another, whose address leads to
@@ -1450,7 +1448,7 @@ func TestServerThatComesAndGoesIsReportedOnce(t *testing.T) {
 		r.pass(2 * fallen)
 		r.answers = r.healthy(-1)
 		r.answer()
-		r.pass(2 * probeSlowly)
+		r.pass(2 * pause)
 		require.Equal(t, 3, r.quorum.Voting())
 	}
 	require.Len(t, r.logged, 1)
@@ -1470,7 +1468,7 @@ func TestShortDelayIsNotReported(t *testing.T) {
 		require.Equal(t, 2, r.quorum.Voting())
 		r.answers = r.healthy(-1)
 		r.answer()
-		r.pass(2 * probeSlowly)
+		r.pass(2 * pause)
 	}
 	require.Empty(t, r.logged)
 }
@@ -1483,7 +1481,7 @@ func TestReturnOfAServerIsFoundWithoutACall(t *testing.T) {
 	r.pass(time.Hour)
 	r.answers = r.healthy(-1)
 	r.answer()
-	r.pass(2 * probeSlowly)
+	r.pass(2 * pause)
 	require.Equal(t, 3, r.quorum.Voting())
 	r.pass(time.Minute)
 	_, due := r.quorum.Next()

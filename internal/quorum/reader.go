@@ -42,11 +42,8 @@ func (b *bid) readUnder(now time.Time) {
 			refused = v.refused
 		}
 	}
-	for i := range b.votes {
-		if n+open < q.majority && w.votes[i].state != cast && w.seek(now, i) &&
-			!(b.try && w.votes[i].state == waiting) {
-			open++
-		}
+	if n+open < q.majority {
+		open += w.gains(now, !b.try)
 	}
 	switch r := b.pending; {
 	case n >= q.majority:

@@ -14,18 +14,15 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 	b.takeParked() // the claim ends, so the engine waits for no answer
 	b.latest = r
 	if x := b.release; x != nil {
-		x.request, x.over, x.err = r, false, nil // failed requests are retried meanwhile
+		x.request, x.over = r, false // failed requests are retried meanwhile
 		q.decide(now, x)
 		return
 	}
-	x := q.newFanout(givesBack, r)
-	x.bid, x.home = b, b.home
+	x := q.newFanout(r)
+	x.bid, x.home, x.ends, x.all = b, b.home, true, b.token == 0
 	b.close()
-	b.release = x
-	b.giveUp = now.Add(2 * max(b.lease.Duration, engine.EndTimeout))
-	for i := range b.votes {
-		b.drop(now, i)
-	}
+	b.release, b.until = x, now.Add(2*max(b.lease.Duration, engine.EndTimeout))
+	b.dropAll(now)
 	q.decide(now, x)
 	b.schedule()
 }
@@ -36,7 +33,6 @@ func (b *bid) giveBack(now time.Time, i int) {
 	q, v := b.q, &b.votes[i]
 	r := &Request{
 		Request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
-		kind:    givesBack,
 		bid:     b,
 		fanout:  b.release,
 		lock:    b.lock,
@@ -47,29 +43,29 @@ func (b *bid) giveBack(now time.Time, i int) {
 		r.Script = lua.Unlock
 	}
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
-	if v.state == cast && v.local != 0 && !v.entered && v.lease <= protocol.ShortLease &&
-		now.Sub(v.granted) < recordFresh {
+	if v.state == cast && v.local != 0 && v.count == nil && b.under == nil && v.lease <= protocol.ShortLease &&
+		now.Sub(v.first) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}
 	b.lock.refs++
+	q.servers[i].ending++
 	q.send(now, i, r)
 }
 
-// gaveBack handles the reply of a server to which a vote was given back.
+// gaveBack handles the reply of a server to which a vote was given back. If the server refuses that, the vote
+// ends with its lease.
 func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
-	if err != nil {
-		r.after, r.refused = now.Add(probeEvery), !protocol.Passing(err)
+	if err != nil && protocol.Passing(err) {
+		r.after = now.Add(pause)
 		s.owed.PushBack(r)
 	} else {
-		r.lock.slots[s.index].put(r.slot)
-		if reply.Code == protocol.DoneBefore {
-			// The reply to the first run is lost. It may have contained grants to claims of this client.
-			for b := range q.all.All() {
-				if b.lock == r.lock {
-					b.askAgain(now, s.index)
-				}
-			}
+		if err == nil {
+			r.lock.slots[s.index].put(r.slot)
 		}
+		if reply.Code == protocol.DoneBefore {
+			q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
+		}
+		s.ending--
 		q.release(r.lock)
 	}
 	if r.fanout != nil {
@@ -87,11 +83,12 @@ func (q *Quorum) retryOwed(now time.Time, s *server) {
 		}
 		s.owed.Remove(r)
 		if over {
+			s.ending--
 			q.release(r.lock)
 			continue
 		}
 		again := *r // the first request may still run
-		again.Record, again.refused = nil, false
+		again.Record = nil
 		q.send(now, s.index, &again)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 const (
@@ -15,17 +16,28 @@ const (
 	risen  = 5 * time.Second
 )
 
+// ErrNoMajority says that too few servers vote.
+var ErrNoMajority = errors.New("no majority of the servers")
+
 var (
 	errSilent  = errors.New("it does not answer")
-	errRests   = errors.New("it has lost data, and rests")
+	errRests   = errors.New("it has lost its data, and votes again when all leases are over")
 	errUnready = errors.New("it was not started along with the others")
 )
 
 // Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as voting.
-func (q *Quorum) Voting() int { return q.agreeing(q.mayBeVoting) }
+func (q *Quorum) Voting() int {
+	return q.count(func(s *server) bool {
+		return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
+	})
+}
 
-func (q *Quorum) mayBeVoting(s *server) bool {
-	return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
+// Trouble returns an error if too few servers are known to vote, and nil otherwise.
+func (q *Quorum) Trouble() error {
+	if q.Voting() >= q.majority {
+		return nil
+	}
+	return q.noMajority()
 }
 
 // report checks whether the number of servers that vote has changed. A lasting change is logged and becomes
@@ -45,8 +57,7 @@ func (q *Quorum) report(now time.Time) {
 	}
 	q.voting, q.changes = n, time.Time{}
 	err := q.missing()
-	q.out.Log = append(q.out.Log, engine.Record{
-		Message: fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), Err: err})
+	q.log(fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), err)
 	q.out.Events = append(q.out.Events, engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n,
 		Err: err})
 }
@@ -62,18 +73,18 @@ func (q *Quorum) reportDue() time.Time {
 	return q.changes.Add(fallen)
 }
 
-// missing returns why servers do not vote, or nil if all do.
+// missing returns why servers do not vote, or nil if none is known not to.
 func (q *Quorum) missing() (err error) {
 	for _, s := range q.servers {
 		why := errUnready
 		switch {
-		case q.mayBeVoting(s) && (q.generation != "" || q.Voting() == len(q.servers)):
+		case s.answers(q) || !s.known && !s.suspected && s.err == nil:
 			continue
-		case s.suspected && s.failing && s.err != nil:
+		case s.err != nil:
 			why = s.err
 		case s.suspected:
 			why = errSilent
-		case s.known && s.mark.Resting:
+		case s.rests():
 			why = errRests
 		}
 		why = fmt.Errorf("client %d: %w", s.index, why)
@@ -84,4 +95,48 @@ func (q *Quorum) missing() (err error) {
 		}
 	}
 	return err
+}
+
+// noMajority returns the error for too few servers that vote, with the reason.
+func (q *Quorum) noMajority() error {
+	voting := q.count(func(s *server) bool {
+		return s.answers(q) || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
+	})
+	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
+	if why := q.missing(); why != nil {
+		err = fmt.Errorf("%w: %w", err, why)
+	}
+	if q.count(func(s *server) bool { return s.closed }) >= q.majority {
+		err = protocol.ClientClosed(err)
+	}
+	return err
+}
+
+func (q *Quorum) log(message string, err error) {
+	q.out.Log = append(q.out.Log, engine.Record{Message: message, Err: err})
+}
+
+// warn logs, once, that waiters learn of a server's votes only from heartbeats.
+func (q *Quorum) warn(s *server, err error) {
+	if !s.warned {
+		s.warned = true
+		q.log("a server does not notify waiters: they learn of its votes only from heartbeats", err)
+	}
+}
+
+// Describe returns a description of the servers and of every claim, for reports of failed simulations.
+func (q *Quorum) Describe() string {
+	s := fmt.Sprintf("generation %q, %d parked", q.generation, q.parked)
+	for _, server := range q.servers {
+		s += fmt.Sprintf("\n  server %d: known %v suspected %v asking %v flying %d owed %d mark %+v", server.index,
+			server.known, server.suspected, server.asking, server.flying.Len(), server.owed.Len(), server.mark)
+	}
+	for b := range q.all.All() {
+		s += fmt.Sprintf("\n  %v: phase %d home %d asking %v", b.claim, b.phase, b.home, b.pending != nil)
+		for i, v := range b.votes {
+			s += fmt.Sprintf("\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token,
+				v.request != nil, v.blocked)
+		}
+	}
+	return s
 }

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -126,10 +127,8 @@ func (r *rig) inOrder() []int {
 	require.GreaterOrEqual(r.t, r.quorum.home(lk, nil), 0)
 	order := []int{0, 1, 2}
 	slices.SortFunc(order, func(a, b int) int {
-		if lk.weights[a].hash > lk.weights[b].hash {
-			return -1
-		}
-		return 1
+		weight := func(i int) uint64 { return weigh(r.quorum.servers[i].mark.ID, "p:{n}") }
+		return cmp.Compare(weight(b), weight(a))
 	})
 	return order
 }

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/order"
@@ -9,48 +10,43 @@ import (
 
 // A server is what the quorum knows of one server.
 type server struct {
-	index   int
-	lease   time.Duration // the longest lease asked for since the server last recorded one
-	noted   time.Duration // the longest lease that the server recorded for this client
-	notedAt time.Time     // when that request was sent
-	known   bool          // mark is what the server has said
+	index int
+
+	known   bool // mark is what the server has said
 	mark    protocol.Mark
 	asked   time.Time // when the request for this mark was sent
 	older   bool      // the mark has no generation, and may be older than the start of another server
 	met     time.Time // when it first showed the mark's id; it has forgotten only earlier votes
-	waited  bool      // startPatience has passed since met, or the server has lost its data
 	resting time.Time // when it was first seen to rest; zero if it does not
 	// the longest lease that it may have voted for before that; negative if that is not known
 	forgot   time.Duration
-	question question  // of this client
-	news     news      // for this client
-	wondered time.Time // when the last question was first seen
-	asking   bool      // a request about the mark is in flight
-	retry    time.Time // when the mark may be changed again, after a failure
+	asking   bool          // a request about the mark is in flight
+	probed   time.Time     // when its mark was last requested
+	retry    time.Time     // when the mark may be changed again, after a failure
+	lease    time.Duration // the longest lease asked for since the server last recorded one
+	noted    time.Duration // the longest lease that the server recorded for this client
+	notedAt  time.Time     // when that request was sent
+	question question      // of this client
+	news     news          // for this client
+	wondered time.Time     // when the last question was first seen
+
 	// it has not answered for a while, or a request failed: calls do not wait for it while enough others
 	// answer
 	suspected bool
-	failing   bool      // the last request failed
-	closed    bool      // the client for it was closed
-	probed    time.Time // when its mark was last requested
-	probes    int       // consecutive unanswered requests for the mark
-	heard     time.Time // when it last answered
-	// the round trip, at least shortestPatience/2; 0 if the server has not answered yet
-	trip time.Duration
-	err  error // the last error, of the server or of a request
+	failing   bool          // the last request failed
+	closed    bool          // the client for it was closed
+	err       error         // of the last request, if it failed
+	heard     time.Time     // when it last answered
+	trip      time.Duration // at least shortestPatience/2; 0 if the server has not answered yet
 
-	unsent        order.List[Request, *Request] // requests that are not sent yet
-	late          order.List[Request, *Request] // the same, of requests that nobody waits for
-	flyingLate    int                           // how many late requests are in flight
-	flying        order.List[Request, *Request] // requests in flight, oldest first
-	owed          order.List[Request, *Request] // votes that could not be given back, next attempt first
-	listening     time.Time                     // when the subscription was established; zero if there is none
-	subscriptions int                           // how often the subscription was opened
-	// the number of a vote that a reply reported before any message did; or 0
-	missedGrant        uint64
-	missedGrantAt      time.Time // when the subscription counts as broken
-	publishErrorLogged bool      // it was logged that the server may not publish
-	unheard            bool      // it was logged that the server refuses the subscription
+	flying order.List[Request, *Request] // requests in flight, oldest first
+	late   order.List[Request, *Request] // requests in flight that nobody waits for
+	unsent order.List[Request, *Request] // requests that are not sent yet
+	owed   order.List[Request, *Request] // votes that could not be given back, next attempt first
+	ending int                           // votes that are being given back
+
+	subscriptions int  // how often messages may have been lost
+	warned        bool // the log says that waiters learn of its votes only from heartbeats
 }
 
 // votes reports whether the server belongs to the generation that votes.
@@ -64,92 +60,33 @@ func (s *server) answers(q *Quorum) bool { return s.votes(q) && !s.suspected }
 // usable reports whether to ask the server for votes. It answers; or too few servers do, and its last request
 // has not failed.
 func (s *server) usable(q *Quorum) bool {
-	return s.answers(q) || s.votes(q) && !s.failing && q.shortOfServers()
+	return s.answers(q) || s.votes(q) && !s.failing &&
+		q.count(func(s *server) bool { return s.answers(q) }) < q.majority
 }
 
-// shortOfServers reports whether fewer than a majority answer.
-func (q *Quorum) shortOfServers() bool {
-	n := 0
+// rests reports whether the server is known to rest.
+func (s *server) rests() bool { return s.known && s.mark.Resting }
+
+// count returns the number of servers that a condition is true of.
+func (q *Quorum) count(of func(s *server) bool) (n int) {
 	for _, s := range q.servers {
-		if s.answers(q) {
+		if of(s) {
 			n++
 		}
 	}
-	return n < q.majority
-}
-
-// oldest returns when the oldest request was sent that has no answer; zero if there is none.
-func (s *server) oldest() time.Time {
-	if r := s.flying.First(); r != nil {
-		return r.sent
-	}
-	return time.Time{}
+	return n
 }
 
 // slow reports whether a request has been unanswered for too long, even if the server answers others.
 func (q *Quorum) slow(now time.Time, s *server) bool {
-	at := s.oldest()
-	return !at.IsZero() && now.Sub(at) >= q.patience
+	oldest := s.flying.First()
+	return oldest != nil && now.Sub(oldest.sent) >= q.patience
 }
 
-// givesBack reports whether a vote is being given back to the server, unless the server has refused it.
-func (s *server) givesBack() bool {
-	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late} {
-		for r := range list.All() {
-			if r.kind == givesBack {
-				return true
-			}
-		}
-	}
-	for r := range s.owed.All() {
-		if !r.refused {
-			return true
-		}
-	}
-	return false
-}
-
-// probePause returns the pause between two requests for the mark.
-func (s *server) probePause() time.Duration {
-	return min(probeEvery<<min(max(s.probes-1, 0), 10), probeSlowly)
-}
-
-// due returns when check has something to do for a server, or zero for never.
-func (q *Quorum) due(s *server) (at time.Time) {
-	note := func(t time.Time) {
-		if at.IsZero() || t.Before(at) {
-			at = t
-		}
-	}
-	if s.missedGrant != 0 {
-		note(s.missedGrantAt)
-	}
-	if t := s.oldest(); !t.IsZero() && !s.suspected {
-		note(t.Add(q.patience))
-	}
-	if s.known && !s.waited {
-		note(s.met.Add(q.startPatience()))
-	}
-	if !s.asking && q.concerned(s) && !s.answers(q) {
-		note(later(s.probed.Add(s.probePause()), s.rested()))
-	}
-	if r := s.owed.First(); r != nil && !s.suspected {
-		note(r.after)
-	}
-	if q.generation == "" && !q.since.IsZero() && q.parked > 0 {
-		for _, wait := range [...]time.Duration{q.patience, q.startPatience()} {
-			if t := q.since.Add(wait); t.After(s.probed) {
-				note(t)
-			}
-		}
-	}
-	return at
-}
-
-// concerned reports whether to request the mark of a server that does not vote: either something waits for
-// the server, or the others vote and this client has to notice when the server votes too.
-func (q *Quorum) concerned(s *server) bool {
-	return len(q.bids) > 0 || s.owed.Len() > 0 || q.generation != "" && !s.answers(q)
+// probes reports whether the mark of the server has to be requested now and then: the server does not vote or
+// does not answer, and others vote, or a call waits.
+func (q *Quorum) probes(s *server) bool {
+	return !s.asking && !s.answers(q) && (q.generation != "" || len(q.bids) > 0)
 }
 
 // rested returns when the server's rest ends, by this client's clock: one longest lease after this client
@@ -161,31 +98,37 @@ func (s *server) rested() time.Time {
 	return s.resting.Add(s.forgot + s.forgot/100 + grace)
 }
 
-// check does what is due for a server: it declares the subscription broken, suspects the server, or requests
-// its mark.
-func (q *Quorum) check(now time.Time, s *server) {
-	if s.missedGrant != 0 && !now.Before(s.missedGrantAt) {
-		s.missedGrant = 0
-		if !s.listening.IsZero() {
-			s.listening = time.Time{}
-			q.out.Resubscribe = append(q.out.Resubscribe, s.index)
+// due returns when check has something to do for a server, or zero for never.
+func (q *Quorum) due(s *server) (at time.Time) {
+	note := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
 		}
 	}
+	if q.probes(s) {
+		note(later(s.probed.Add(pause), s.rested()))
+	}
+	if s.suspected {
+		return at
+	}
+	if r := s.flying.First(); r != nil {
+		note(r.sent.Add(q.patience))
+	}
+	if r := s.owed.First(); r != nil {
+		note(r.after)
+	}
+	return at
+}
+
+// check does what is due for a server: it suspects the server, requests its mark, or retries to give votes
+// back.
+func (q *Quorum) check(now time.Time, s *server) {
 	if q.slow(now, s) {
 		q.suspect(now, s)
 	}
 	q.retryOwed(now, s)
-	if !s.asking && q.concerned(s) && !s.answers(q) && now.Sub(s.probed) >= s.probePause() {
+	if q.probes(s) && now.Sub(s.probed) >= pause {
 		q.readMark(now, s)
-	}
-	if s.known && !s.waited && now.Sub(s.met) >= q.startPatience() {
-		s.waited = true
-		q.evaluateMarks(now) // the server is not about to be started
-	}
-	if q.generation == "" {
-		s.probed = later(s.probed, now)
-		q.evaluateMarks(now)
-		q.handleParked(now)
 	}
 }
 
@@ -193,17 +136,14 @@ func (q *Quorum) check(now time.Time, s *server) {
 // answered in time, and has no old requests.
 func (q *Quorum) trust(now time.Time, s *server, r *Request) {
 	s.failing = false
-	if s.suspected && (now.Sub(r.sent) >= q.patience || q.slow(now, s)) {
+	if !s.suspected || now.Sub(r.sent) >= q.patience || q.slow(now, s) {
 		return
 	}
-	s.probes = 0
-	if s.suspected {
-		s.suspected = false
-		if r.kind != marks {
-			q.readMark(now, s) // the server may have lost its data
-		}
-		q.advanceAll(now)
+	s.suspected = false
+	if !r.aboutMark() {
+		q.readMark(now, s) // the server may have lost its data
 	}
+	q.advanceAll(now)
 }
 
 // suspect records that a server does not answer. Everything that waits for it continues without it.
@@ -212,7 +152,7 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 		return
 	}
 	s.suspected = true
-	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late} {
+	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.late, &s.unsent} {
 		for r := range list.All() {
 			if r.fanout != nil {
 				q.decide(now, r.fanout)
@@ -232,6 +172,12 @@ func (q *Quorum) forgetVotes(s *server) {
 	}
 }
 
+// messagesLost has every claim ask again that waits on a server.
+func (q *Quorum) messagesLost(now time.Time, s *server) {
+	s.subscriptions++
+	q.advanceAll(now)
+}
+
 // advanceAll advances all bids after a change of the servers: atOnce of them now, and the others in later
 // calls of Tick.
 func (q *Quorum) advanceAll(now time.Time) {
@@ -247,6 +193,37 @@ func (q *Quorum) sweep(now time.Time) {
 			q.all.Remove(b)
 			q.all.PushBack(b)
 			b.advance(now)
+		}
+	}
+}
+
+// noteTrip records how long an answer took. The shortest answer shows the round trip. A longer one may have
+// waited for something else. If many are longer, the server is farther away than before.
+func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
+	before := s.trip
+	d = min(max(d, shortestPatience/2), longestTrip)
+	if before == 0 || d < before {
+		s.trip = d
+	} else {
+		s.trip += (d - before) / 8
+	}
+	if s.trip == before {
+		return
+	}
+	// Twice the round trip to the nearest majority, or to all servers that have answered.
+	var trips []time.Duration
+	for _, s := range q.servers {
+		if s.trip > 0 {
+			trips = append(trips, s.trip)
+		}
+	}
+	slices.Sort(trips)
+	q.patience = 2 * trips[min(q.majority, len(trips))-1]
+	if before == 0 {
+		for _, other := range q.servers {
+			if other.trip == 0 && other.suspected && !other.failing {
+				other.suspected = q.slow(now, other) // it may be as far away
+			}
 		}
 	}
 }

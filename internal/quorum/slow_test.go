@@ -56,7 +56,7 @@ func TestServerIsSlowWhenItsOldestRequestIs(t *testing.T) {
 	require.False(t, r.quorum.servers[home].answers(r.quorum))
 	r.reply(stuck, r.vote(someToken))
 	r.answer()
-	r.pass(probeSlowly)
+	r.pass(pause)
 	require.True(t, r.quorum.servers[home].answers(r.quorum), "it has answered all that is old")
 }
 
@@ -80,7 +80,7 @@ func TestServerThatAnswersLateIsPassedOver(t *testing.T) {
 	}
 	r.answers = r.healthy(-1)
 	r.answer()
-	r.pass(2 * probeSlowly)
+	r.pass(2 * pause)
 	require.True(t, s.answers(r.quorum))
 }
 
@@ -190,6 +190,7 @@ func TestSilentServerIsNotSentEveryRenewal(t *testing.T) {
 		return answers(q)
 	}
 	r.answer()
+	r.pass(2 * pause)
 	require.Equal(t, 2, counts[len(counts)-1])
 }
 

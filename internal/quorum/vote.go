@@ -30,20 +30,16 @@ type vote struct {
 	obstacle   protocol.Obstacle // if it waits or was blocked
 	refused    error             // the server's permanent error: the claim does without its vote
 	token      int64             // of the vote; 0 if not known
-	local      int64             // the time of the grant by the server's clock, in µs
+	local      int64             // the time of the grant by the server's clock, in µs; 0 if not known
 	first      time.Time         // when the first request was sent
 	sent       time.Time         // when the last request was sent that certainly set the lease
 	lease      time.Duration     // the lease that it set
-	granted    time.Time         // a moment not after the vote was cast
 	confirming int               // unanswered requests that confirm the vote
-	recount    bool              // the server needs the number of holds once it answers
-	// the server knows the number of holds, or local is the time of the owner's write claim
-	entered  bool
-	reported bool      // a message reported the vote before the reply to a request did
-	again    time.Time // when to ask again, if the claim waits
-	asked    int       // how often the subscription had been opened when the server was last asked
-	late     bool      // a request was in flight when there was reason to ask again
-	sought   time.Time // when a hold that lacks the vote last asked for it
+	count      *engine.Request   // the last request with the number of holds that the server was sent; or nil
+	reported   bool              // a message reported the vote before the reply to a request did
+	again      time.Time         // when to ask again, if the claim waits
+	asked      int               // server.subscriptions when it was last asked; -1 to ask again
+	sought     time.Time         // when a hold that lacks the vote last asked for it
 }
 
 // waits reports whether the claim waits in the server's queue, with no request in flight.
@@ -70,12 +66,12 @@ func (b *bid) requestVote(now time.Time, i int, queue bool) {
 			VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: q.servers[i].mark.ID,
 				Wanted: protocol.TokenArg(max(b.wanted, b.token))},
 		},
-		kind: votes, bid: b, number: v.number, lease: b.lease.Duration, lock: b.lock,
+		bid: b, number: v.number, lock: b.lock,
 	}
 	if b.mode == protocol.Read {
 		r.Script = lua.RVote
 		if w := b.writer(); w != nil && w.votes[i].state == cast {
-			r.Writer, v.entered = w.votes[i].wire.ID, true
+			r.Writer = w.votes[i].wire.ID
 		}
 	}
 	v.request = r
@@ -109,7 +105,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	switch {
 	case err != nil:
 		if !protocol.Passing(err) {
-			v.refused = err
+			v.refused, v.sought = err, now
 		}
 		if v.state == asked || v.refused != nil {
 			b.drop(now, s.index) // the request may have run
@@ -117,65 +113,45 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	case reply.Unmarked:
 		b.drop(now, s.index)
 	case reply.Refused:
-		was := v.state
+		blocked := v.state == asked && !v.queues
 		b.free(s.index)
-		b.votes[s.index].blocked = was == asked && !v.queues
+		v.blocked = blocked
 	case reply.Vote != 0:
 		q.noteToken(now, reply.Vote)
-		q.suspectSubscription(now, s, v, reply)
-		if v.state != cast {
-			if s.index == b.home {
-				b.by = engine.ByHeartbeat
-			}
-			v.granted = v.sent
-			if v.granted.IsZero() {
-				v.granted = r.sent
-			}
+		if v.state != cast && s.index == b.home {
+			b.by = engine.ByHeartbeat
 		}
-		v.reported = false
-		v.state, v.token, v.local, v.sent, v.lease = cast, reply.Vote, reply.Token, later(v.sent, r.sent), r.lease
-	case v.queues:
-		if v.state == cast {
-			if v.reported { // the message overtook this reply, or the vote was lost since: the next reply shows which
-				v.reported = false
-				break
-			}
-			v.token = 0
-		}
-		v.state, v.obstacle, v.sent = waiting, reply.Obstacle, later(v.sent, r.sent)
+		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
+		v.sent, v.lease = later(v.sent, r.sent), r.Lease.Duration
+	case !v.queues:
+		b.free(s.index)
+		v.blocked, v.obstacle = true, reply.Obstacle
+	case v.state == cast && v.reported:
+		v.reported = false // the message overtook this reply, or the vote was lost since: the next reply shows which
+	default:
+		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, later(v.sent, r.sent)
 		v.again = now.Add(max(reply.Again+grace, soonest))
-		if v.late {
-			v.again = now
-		}
-		v.late = false
 		if b.phase != won { // a hold needs no subscription: its renewals return the votes that it lacked
 			q.out.Listen = true
 		}
-	default:
-		b.free(s.index)
-		v := &b.votes[s.index]
-		v.blocked, v.obstacle = true, reply.Obstacle
 	}
-	b.handleLateVote(now, s.index, r.number)
-	b.advance(now)
-	if b.reader != nil {
-		b.reader.advance(now)
-	}
+	b.advanceBoth(now)
 }
 
-// suspectSubscription records that a reply brought a vote that a message should have reported, since the
-// subscription was established.
-func (q *Quorum) suspectSubscription(now time.Time, s *server, v *vote, reply protocol.Reply) {
-	if v.state == waiting && reply.Before && !s.listening.IsZero() && s.listening.Before(v.sent) {
-		s.missedGrant, s.missedGrantAt = v.number, now.Add(suspectAfter)
-	}
-}
-
-// askAgain asks again for a vote that the claim waits for.
+// askAgain asks again for a vote that the claim waits for, as soon as no request for it is in flight.
 func (b *bid) askAgain(now time.Time, i int) {
-	if v := &b.votes[i]; v.state == waiting {
-		v.late = v.request != nil
-		b.requestVote(now, i, true)
+	b.votes[i].asked = -1
+	b.askWhereDue(now)
+}
+
+// askWhereDue asks again on each server where the claim waits, if there is reason to.
+func (b *bid) askWhereDue(now time.Time) {
+	for i, s := range b.q.servers {
+		v := &b.votes[i]
+		due := v.asked != s.subscriptions || !v.again.IsZero() && !now.Before(v.again)
+		if due && v.waits() && s.usable(b.q) {
+			b.requestVote(now, i, true)
+		}
 	}
 }
 

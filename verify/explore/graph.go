@@ -151,8 +151,7 @@ var layerMemory = map[string]meaning{
 	"Quorum.taken": skip, "Quorum.out": skip, "Layer.taken": skip, "Layer.passed": skip,
 	"name.uses": normalized, "name.need": normalized, "name.served": normalized, "name.recalled": normalized,
 	"name.notBefore": normalized,
-	"Request.For":    normalized, "bid.latest": normalized, "server.err": normalized, "weight.id": normalized,
-	"weight.hash": normalized,
+	"Request.For":    normalized, "bid.latest": normalized, "server.err": normalized,
 }
 
 var layerPaths = []string{reflect.TypeFor[quorum.Quorum]().PkgPath(),

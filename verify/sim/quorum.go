@@ -202,9 +202,6 @@ func (c *client) do(fn func(now time.Time)) {
 			c.subscribe(i)
 		}
 	}
-	for _, i := range fx.Resubscribe {
-		c.hangUp(i)
-	}
 	at, ok := c.quorum.Next()
 	if !ok || !c.armed.IsZero() && !at.Before(c.armed) {
 		return
