@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -20,7 +21,7 @@ func (q *Quorum) readMarks(now time.Time) {
 		q.since = now
 	}
 	for _, s := range q.servers {
-		if !s.answers(q) && (s.probed.IsZero() || now.Sub(s.probed) >= pause) {
+		if !s.answers(q) && now.Sub(s.probed) >= pause {
 			q.readMark(now, s)
 		}
 	}
@@ -37,8 +38,8 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 
 // name returns the end of a server's new id, different for each request.
 func (q *Quorum) name() string {
-	q.reads++
-	return fmt.Sprintf("%s:%d", q.instance, q.reads)
+	q.numbers++
+	return fmt.Sprintf("%s:%d", q.instance, q.numbers)
 }
 
 // askMark sends a request that reads or changes the mark of a server, and that records a lease in use.
@@ -53,17 +54,28 @@ func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duratio
 // marked handles the reply to a request about a mark.
 func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, err error) {
 	s.asking = false
+	answered := s.answers(q)
 	if err == nil {
 		err = q.exclude(now, s, m)
 	}
-	if err != nil {
+	if err == nil {
+		q.noteMark(now, s, r, m)
+	} else {
 		s.retry = now.Add(pause)
 		s.known = s.known && !errors.Is(err, protocol.ErrReply) // no id: the server has lost its data
-		q.evaluateMarks(now)
-		q.handleParked(now)
-		return
 	}
-	answered := s.answers(q)
+	q.evaluateMarks(now)
+	if err == nil {
+		q.trust(now, s, r)
+	}
+	if s.answers(q) && !answered {
+		q.advanceAll(now)
+	}
+	q.handleParked(now)
+}
+
+// noteMark records what a server says of itself.
+func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark) {
 	if s.mark.ID != m.ID {
 		q.forgetVotes(s)
 		s.lease = max(s.lease, s.noted)
@@ -79,19 +91,15 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 			s.lease = 0
 		}
 	}
-	if started {
-		q.noteStart()
+	if started { // marks without a generation, known or in flight, may be older than that
+		for _, other := range q.servers {
+			other.older = !other.known || other.mark.Generation == ""
+		}
 	}
 	if m.Resting && s.resting.IsZero() {
 		s.resting = now
 	}
 	q.noteToken(now, max(m.Top, m.Now))
-	q.evaluateMarks(now)
-	q.trust(now, s, r)
-	if s.answers(q) && !answered {
-		q.advanceAll(now)
-	}
-	q.handleParked(now)
 }
 
 // exclude returns an error if another client leads to the server with this mark. The client that was noticed
@@ -117,65 +125,59 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 // evaluateMarks decides from the marks which generation votes, and which servers have to start, to rest, or
 // to be admitted. docs/quorum.md argues why a server that may have forgotten a vote does not vote.
 func (q *Quorum) evaluateMarks(now time.Time) {
+	var survey protocol.Survey // of the marks that are known
 	members := map[string]int{}
-	answered, voted, top, longest := 0, false, int64(0), time.Duration(0)
+	answered, voted := 0, false
 	for _, s := range q.servers {
 		if !s.known {
 			continue
 		}
 		answered++
 		voted = voted || s.mark.Top != 0 || s.mark.Resting
-		top, longest = max(top, s.mark.Top), max(longest, s.mark.Longest)
+		survey.Top, survey.Longest = max(survey.Top, s.mark.Top), max(survey.Longest, s.mark.Longest)
 		if g := s.mark.Generation; g != "" {
 			members[g]++
 		}
 	}
-	best := ""
 	for g, n := range members {
-		if best == "" || n > members[best] || n == members[best] && g < best {
-			best = g
+		if most := members[survey.Generation]; n > most || n == most && g < survey.Generation {
+			survey.Generation = g
 		}
+	}
+	fresh := q.newGeneration()
+	if members[survey.Generation] >= q.majority {
+		q.generation = survey.Generation
+		if q.generation == fresh {
+			q.start(now, fresh) // its name is a hash of these ids, so none of them has lost its data since
+		}
+		q.updateMarks(now, survey)
+		q.tell(now, survey)
+		return
+	}
+	if q.generation != "" {
+		q.generation, q.since = "", now // the servers have lost their data
 	}
 	switch {
-	case best != "" && members[best] >= q.majority:
-		q.generation = best
-		if best == q.newGeneration() {
-			q.start(now, best) // its name is a hash of these ids, so none of them has lost its data since
-		}
+	case answered < q.majority || !q.readyToDecide(now):
+	case !voted && (len(members) == 0 || len(members) == 1 && members[fresh] > 0):
+		q.start(now, fresh)
+	case now.Sub(q.since) < q.patience: // other clients may be starting the servers
 		for _, s := range q.servers {
-			q.updateMark(now, s, longest, top)
+			if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
+				q.readMark(now, s)
+			}
 		}
-		q.tell(now, longest, top)
-		return
-	case q.generation != "":
-		q.generation = "" // the servers have lost their data
-		q.since = now
+	default:
+		// A majority has lost its data, was not started, or cannot be reached. All servers rest except those of
+		// the generation that continues.
+		if n := q.newest(now); n != nil {
+			survey.Generation = n.Generation
+			survey.Longest, survey.Top = max(survey.Longest, n.Longest), max(survey.Top, n.Top)
+		}
+		q.generation = cmp.Or(survey.Generation, fresh)
+		q.updateMarks(now, survey)
+		q.generation = ""
 	}
-	if answered < q.majority || !q.readyToDecide(now) {
-		return
-	}
-	generation := q.newGeneration()
-	if !voted && (len(members) == 0 || len(members) == 1 && members[generation] > 0) {
-		q.start(now, generation)
-		return
-	}
-	if now.Sub(q.since) < q.patience {
-		q.readUnstarted(now) // other clients may be starting the servers
-		return
-	}
-	// A majority has lost its data, was not started, or cannot be reached. All servers rest except those of
-	// the generation that continues.
-	if n := q.newest(now); n != nil {
-		best, longest, top = n.Generation, max(longest, n.Longest), max(top, n.Top)
-	}
-	if best == "" {
-		best = q.newGeneration()
-	}
-	q.generation = best
-	for _, s := range q.servers {
-		q.updateMark(now, s, longest, top)
-	}
-	q.generation = ""
 }
 
 // readyToDecide reports whether all marks are known, or the client has waited long enough for the missing
@@ -222,26 +224,14 @@ func (q *Quorum) start(now time.Time, generation string) {
 
 func byID(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 
-// noteStart records that a server was found to have a generation. Marks without a generation, known or in
-// flight, may be older than that.
-func (q *Quorum) noteStart() {
+// updateMarks makes servers that do not vote rest, and admits them afterwards.
+func (q *Quorum) updateMarks(now time.Time, survey protocol.Survey) {
 	for _, s := range q.servers {
-		s.older = !s.known || s.mark.Generation == ""
+		q.updateMark(now, s, survey)
 	}
 }
 
-// readUnstarted requests marks again that had no generation before another server was found to have one:
-// those servers may have been started since.
-func (q *Quorum) readUnstarted(now time.Time) {
-	for _, s := range q.servers {
-		if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
-			q.readMark(now, s)
-		}
-	}
-}
-
-// updateMark makes a server that does not vote rest, and admits it afterwards.
-func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top int64) {
+func (q *Quorum) updateMark(now time.Time, s *server, survey protocol.Survey) {
 	switch {
 	case s.votes(q) || !s.known || s.asking || s.suspected || now.Before(s.retry):
 		return
@@ -253,14 +243,15 @@ func (q *Quorum) updateMark(now time.Time, s *server, longest time.Duration, top
 		if !q.marksRead(now, s, s.met) {
 			return
 		}
-		s.forgot = longest
+		s.forgot = survey.Longest
 	}
 	switch {
 	case !s.mark.Resting:
 		q.askMark(now, s, "rest", 0, s.mark.ID, s.mark.Generation, q.name())
 	case now.Before(s.rested()):
 	case q.marksRead(now, s, s.rested()):
-		q.askMark(now, s, "admit", max(longest, s.lease), s.mark.ID, q.generation, protocol.TokenArg(top))
+		q.askMark(now, s, "admit", max(survey.Longest, s.lease), s.mark.ID, q.generation,
+			protocol.TokenArg(survey.Top))
 	}
 }
 

@@ -94,14 +94,14 @@ func (q *Quorum) checkQuestions(now time.Time) {
 
 // tell answers the questions on servers that vote, once a majority of the marks was read after the questions
 // were seen.
-func (q *Quorum) tell(now time.Time, longest time.Duration, top int64) {
+func (q *Quorum) tell(now time.Time, survey protocol.Survey) {
 	for _, s := range q.servers {
 		if !s.answers(q) || s.asking || now.Before(s.retry) || s.mark.Asked <= s.mark.Survey.Asked {
 			continue
 		}
 		if members, _ := q.readSince(now, nil, s.wondered); members >= q.majority && !s.asking {
 			q.askMark(now, s, "tell", 0, s.mark.ID, strconv.FormatInt(s.mark.Asked, 10), q.generation,
-				protocol.Milliseconds(longest), protocol.TokenArg(top))
+				protocol.Milliseconds(survey.Longest), protocol.TokenArg(survey.Top))
 		}
 	}
 }

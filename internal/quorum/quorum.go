@@ -5,7 +5,6 @@ package quorum
 
 import (
 	"errors"
-	"hash/fnv"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -72,7 +71,6 @@ type Quorum struct {
 	// when the servers were first asked for their marks, or were found to have lost their data
 	since            time.Time
 	questionsChecked time.Time // when this client last looked for questions
-	reads            uint64    // how often a mark was requested; makes the names of new marks distinct
 
 	locks   map[any]*lock           // by key
 	idle    order.List[lock, *lock] // without references, in the order in which they were released
@@ -83,7 +81,7 @@ type Quorum struct {
 	parked  int                     // requests that wait until the marks are known and allow them
 	voters  map[uint64]*bid         // by the numbers of their votes
 	timed   order.Timeline[*bid]    // bids that have something due
-	numbers uint64                  // the last number given to a vote
+	numbers uint64                  // the last number given to a vote, or to a request for a mark
 	voting  int                     // how many servers vote, as last reported
 	changes time.Time               // since when fewer or more vote; zero if as many do
 	rises   bool                    // whether more vote
@@ -137,12 +135,10 @@ func (r *Request) isVote() bool { return r.Script == lua.Vote || r.Script == lua
 
 // New returns the quorum of an engine. It knows nothing about the servers yet.
 func New(c Config, e *engine.Engine) *Quorum {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(c.Instance))
 	q := &Quorum{
 		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix),
 		channels: protocol.Channels(c.Prefix),
-		random:   h.Sum64(), majority: c.Servers/2 + 1, patience: shortestPatience,
+		random:   weigh(c.Instance, ""), majority: c.Servers/2 + 1, patience: shortestPatience,
 		voting: c.Servers, locks: make(map[any]*lock), bids: make(map[any]*bid),
 		voters: make(map[uint64]*bid),
 	}
@@ -265,7 +261,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	switch {
 	case err == nil:
 		s.heard, s.err = now, nil
-		q.noteTrip(now, s, now.Sub(r.sent))
+		q.noteTrip(s, now.Sub(r.sent))
 		if !r.aboutMark() {
 			q.trust(now, s, r)
 			q.followUp(now, s, r.lock, reply)

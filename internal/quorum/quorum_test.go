@@ -56,7 +56,7 @@ func TestClaimBehindAHoldOfTheSameClientAsksTheHomeAlone(t *testing.T) {
 			sends(1, 0, 0)
 		}
 	}
-	r.do(func() { _, _ = r.engine.Release(r.now, held) })
+	r.release(held)
 	r.sent = nil
 	r.acquire(protocol.Write, true)
 	sends(1, 1, 1)
@@ -454,7 +454,7 @@ func TestReleaseIsDoneWithAMajorityAndTheHome(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.held()
 	order := r.inOrder()
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.release(h)
 	r.reply(r.next(order[1], lua.Unlock), done)
 	r.reply(r.next(order[2], lua.Unlock), done)
 	require.False(t, r.engine.Idle(), "the next claim asks at the home")
@@ -475,7 +475,7 @@ func TestReleaseIsDoneIfTheServersThatAnswerHaveNoMoreVotes(t *testing.T) {
 				r.reply(r.next(i, lua.Vote), r.vote(someToken))
 			}
 			require.Equal(t, engine.Live, h.State())
-			r.do(func() { _, _ = r.engine.Release(r.now, h) })
+			r.release(h)
 			r.reply(r.next(order[2], lua.Unlock), gone) // its vote never came
 			r.reply(r.next(order[1], lua.Unlock), done)
 			r.fail(r.next(order[0], lua.Unlock))
@@ -490,7 +490,7 @@ func TestVoteIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.held()
 	order := r.inOrder()
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.release(h)
 	for _, i := range order[:2] {
 		r.reply(r.next(i, lua.Unlock), done)
 	}
@@ -510,16 +510,6 @@ func TestVoteIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
 	require.GreaterOrEqual(t, r.now.Sub(failed), pause)
 }
 
-func TestReleaseDoesNotWaitForTheSlowestServer(t *testing.T) {
-	r := newVotingRig(t)
-	h := r.held()
-	order := r.inOrder()
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
-	r.reply(r.next(order[0], lua.Unlock), done)
-	r.reply(r.next(order[1], lua.Unlock), done)
-	require.True(t, r.engine.Idle())
-}
-
 func TestRenewalDoesNotWaitForTheSlowestServer(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.held()
@@ -531,25 +521,10 @@ func TestRenewalDoesNotWaitForTheSlowestServer(t *testing.T) {
 	require.True(t, h.Deadline().After(deadline))
 }
 
-func TestSilentHomeIsPassedOverSoon(t *testing.T) {
-	r := newVotingRig(t)
-	h := r.acquire(protocol.Write, false)
-	order := r.inOrder()
-	r.reply(r.next(order[1], lua.Vote), r.vote(someToken))
-	r.reply(r.next(order[2], lua.Vote), r.vote(someToken))
-	require.Equal(t, engine.Wanted, h.State())
-	r.pass(shortestPatience)
-	require.Equal(t, engine.Live, h.State())
-}
-
 // A server that answers a vote with an error that does not pass, as for want of memory, is one of the f that
 // may fail: each claim does without it, and whoever has to wait does so in the queue of the next home.
 func TestClaimDoesWithoutAServerThatRefusesToVote(t *testing.T) {
-	full := refusal("OOM command not allowed")
-	refuse := func(r *rig, i int) {
-		q := r.next(i, lua.Vote)
-		r.do(func() { r.quorum.Replied(r.now, q, nil, full) })
-	}
+	refuse := func(r *rig, i int) { r.refuse(r.next(i, lua.Vote)) }
 	for k := range 3 {
 		t.Run(fmt.Sprintf("it would be the home after %d others", k), func(t *testing.T) {
 			r := newVotingRig(t)
@@ -612,15 +587,12 @@ func TestClaimDoesWithoutAServerThatRefusesToVote(t *testing.T) {
 }
 
 func TestReadUnderAWriteHoldFailsWithWhatTooManyServersSay(t *testing.T) {
-	full := refusal("OOM command not allowed")
 	r := newVotingRig(t)
 	w := r.held()
-	h := &engine.Hold{Name: "n", Owner: w.Owner, Mode: protocol.Read, Lease: lease, Bounded: true}
-	r.do(func() { r.engine.Acquire(r.now, h) })
+	h := r.again(w, protocol.Read)
 	for range 2 {
 		require.Equal(t, engine.Wanted, h.State())
-		q := r.next(r.sent[0].Server, lua.RVote)
-		r.do(func() { r.quorum.Replied(r.now, q, nil, full) })
+		r.refuse(r.next(r.sent[0].Server, lua.RVote))
 	}
 	require.ErrorIs(t, h.Err(), full)
 }
@@ -631,12 +603,10 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 	for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
 		for _, answers := range []bool{true, false} {
 			t.Run(fmt.Sprint(mode, answers), func(t *testing.T) {
-				full := refusal("OOM command not allowed")
 				r := newVotingRig(t)
 				order := r.inOrder()
 				w := r.acquire(protocol.Write, false)
-				q := r.next(order[2], lua.Vote)
-				r.do(func() { r.quorum.Replied(r.now, q, nil, full) }) // it is full
+				r.refuse(r.next(order[2], lua.Vote)) // it is full
 				r.answers = func(q *Request) any {
 					switch {
 					case q.Server == order[1] && (q.Script == lua.Reenter || q.Script == lua.RVote):
@@ -650,24 +620,21 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 				require.Equal(t, engine.Live, w.State())
 				r.pass(time.Second)
 
-				h := &engine.Hold{Name: "n", Owner: w.Owner, Mode: mode, Lease: lease, Bounded: true}
-				r.do(func() { r.engine.Acquire(r.now, h) })
+				h := r.again(w, mode)
 				r.answer()
 				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.RVote, protocol.Write: lua.Reenter}[mode]
-				refuse := r.next(order[1], script)
-				r.do(func() { r.quorum.Replied(r.now, refuse, nil, full) })
+				r.refuse(r.next(order[1], script))
 				r.answer()
 				late := r.next(order[2], lua.Vote)
 				if answers {
 					r.reply(late, r.vote(someToken))
 				} else {
-					r.do(func() { r.quorum.Replied(r.now, late, nil, full) })
+					r.refuse(late)
 				}
 				r.answer()
 				for range 100 {
 					if r.sends(order[1], script) > 0 {
-						refuse := r.next(order[1], script)
-						r.do(func() { r.quorum.Replied(r.now, refuse, nil, full) })
+						r.refuse(r.next(order[1], script))
 					}
 					r.pass(5 * time.Millisecond)
 					r.answer()
@@ -683,11 +650,6 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 		}
 	}
 }
-
-type refusal string
-
-func (e refusal) Error() string { return string(e) }
-func (refusal) RedisError()     {}
 
 // The others were asked without waiting. One of them becomes the home, and the call joins its queue there.
 func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
@@ -720,7 +682,7 @@ func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
 func TestPatienceFollowsWhatAMajorityTakes(t *testing.T) {
 	r := newVotingRig(t)
 	q := r.quorum
-	trip := func(i int, d time.Duration) { q.noteTrip(r.now, q.servers[i], d) }
+	trip := func(i int, d time.Duration) { q.noteTrip(q.servers[i], d) }
 	require.Equal(t, shortestPatience, q.patience)
 	for range 100 {
 		trip(0, time.Second)
@@ -735,30 +697,6 @@ func TestPatienceFollowsWhatAMajorityTakes(t *testing.T) {
 	require.LessOrEqual(t, q.patience, 2*time.Second)
 	trip(1, time.Millisecond)
 	require.Equal(t, shortestPatience, q.patience, "it is not")
-}
-
-func TestCallsGoOnWithoutASilentServer(t *testing.T) {
-	r := newVotingRig(t)
-	order := r.inOrder()
-	r.acquire(protocol.Write, true)
-	r.pass(shortestPatience) // nobody answers
-	for _, i := range order[1:] {
-		for r.sends(i, lua.Vote) > 0 {
-			r.reply(r.next(i, lua.Vote), waits(time.Second))
-		}
-		for r.sends(i, lua.Mark) > 0 {
-			r.reply(r.next(i, lua.Mark), markOf(i, "g", false, ""))
-		}
-	}
-	before := r.now
-	h := r.acquire(protocol.Write, false)
-	for _, i := range order[1:] {
-		for r.sends(i, lua.Vote) > 0 {
-			r.reply(r.next(i, lua.Vote), r.vote(someToken))
-		}
-	}
-	require.Equal(t, engine.Live, h.State())
-	require.Equal(t, before, r.now)
 }
 
 func TestWaitersSendHeartbeatsToTheHomeAlone(t *testing.T) {
@@ -912,7 +850,7 @@ func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
 		h := r.acquireFor(d)
 		r.answer()
 		require.Equal(t, engine.Live, h.State())
-		r.do(func() { r.engine.Release(r.now, h) })
+		r.release(h)
 		r.answer()
 	}
 	use(time.Hour)
@@ -1026,7 +964,7 @@ func TestServerIsAdmittedThoughNoCallComes(t *testing.T) {
 		}
 		return markWith(id, "", state == "resting", 0, "")
 	}
-	r.do(func() { r.engine.Release(r.now, h) })
+	r.release(h)
 	r.reply(r.next(2, lua.Unlock), done)
 	r.answer()
 	r.do(func() { r.quorum.readMark(r.now, r.quorum.servers[2]) }) // for whatever reason
@@ -1072,7 +1010,7 @@ func TestRecordOfAReleaseIsLeftOutOnceItIsReentered(t *testing.T) {
 			r := newVotingRig(t)
 			h := r.held()
 			c.before(r, h)
-			r.do(func() { _, _ = r.engine.Release(r.now, h) })
+			r.release(h)
 			for i := range 3 {
 				require.Equal(t, c.records, r.next(i, lua.Unlock).Record != nil)
 			}
@@ -1082,11 +1020,10 @@ func TestRecordOfAReleaseIsLeftOutOnceItIsReentered(t *testing.T) {
 
 // reenter has the owner of a hold lock again, and release that.
 func (r *rig) reenter(h *engine.Hold) {
-	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
-	r.do(func() { r.engine.Acquire(r.now, inner) })
+	inner := r.again(h, protocol.Write)
 	r.confirmCounts()
 	require.Equal(r.t, engine.Live, inner.State())
-	r.do(func() { _, _ = r.engine.Release(r.now, inner) })
+	r.release(inner)
 	r.confirmCounts()
 	require.Equal(r.t, engine.Finished, inner.State())
 }
@@ -1112,8 +1049,7 @@ func TestServersAreToldOfTheirOwnVotes(t *testing.T) {
 		r.reply(asked[i], r.vote(someToken))
 	}
 	require.Equal(t, engine.Live, h.State())
-	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
-	r.do(func() { r.engine.Acquire(r.now, inner) })
+	r.again(h, protocol.Write)
 	require.Zero(t, r.sends(order[2], lua.Reenter))
 	r.reply(asked[order[2]], r.vote(someToken))
 	for _, i := range order {
@@ -1225,7 +1161,7 @@ func TestWaitersAskAgainIfAReleaseHadRunBefore(t *testing.T) {
 	r.acquire(protocol.Write, false)
 	r.reply(r.next(home, lua.Vote), waits(time.Minute))
 	require.Zero(t, r.sends(home, lua.Vote))
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.release(h)
 	r.reply(r.next(home, lua.Unlock), doneBefore)
 	require.Equal(t, 1, r.sends(home, lua.Vote))
 }
@@ -1234,7 +1170,7 @@ func TestReleaseThatAMajorityRefusesFailsWithWhatItSays(t *testing.T) {
 	r := newVotingRig(t)
 	h := r.held()
 	order := r.inOrder()
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.release(h)
 	r.reply(r.next(order[0], lua.Unlock), nonsense)
 	require.Equal(t, engine.Releasing, h.State())
 	r.reply(r.next(order[1], lua.Unlock), nonsense)

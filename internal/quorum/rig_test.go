@@ -21,6 +21,14 @@ const (
 	someToken = int64(1_763_763_763_000_000)
 )
 
+// full is a permanent error of a server.
+const full = refusal("OOM command not allowed")
+
+type refusal string
+
+func (e refusal) Error() string { return string(e) }
+func (refusal) RedisError()     {}
+
 var errSilence = fmt.Errorf("%w", errors.New("i/o timeout"))
 
 // A rig is an engine and a quorum of three servers whose replies a test decides.
@@ -96,19 +104,24 @@ func (r *rig) acquire(m protocol.Mode, try bool) *engine.Hold {
 // begin begins a call of a new owner.
 func (r *rig) begin(h *engine.Hold) *engine.Hold {
 	r.handles++
-	h.Owner, h.Lease, h.Bounded, h.NewOwner = protocol.Owner{Handle: r.handles}, lease, true, true
+	h.Owner, h.Lease, h.Bounded, h.NewOwner = protocol.Owner{Handle: r.handles}, cmp.Or(h.Lease, lease), true, true
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h
 }
 
 // acquireFor begins a call of a new owner for a write hold with a lease.
 func (r *rig) acquireFor(d time.Duration) *engine.Hold {
-	r.handles++
-	h := &engine.Hold{Name: "n", Owner: protocol.Owner{Handle: r.handles}, Mode: protocol.Write, Lease: d,
-		Bounded: true, NewOwner: true}
+	return r.begin(&engine.Hold{Name: "n", Mode: protocol.Write, Lease: d})
+}
+
+// again begins another call of a hold's owner.
+func (r *rig) again(outer *engine.Hold, m protocol.Mode) *engine.Hold {
+	h := &engine.Hold{Name: "n", Owner: outer.Owner, Mode: m, Lease: lease, Bounded: true}
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h
 }
+
+func (r *rig) release(h *engine.Hold) { r.do(func() { _, _ = r.engine.Release(r.now, h) }) }
 
 // held returns a hold for which all servers have voted.
 func (r *rig) held() *engine.Hold {
@@ -154,6 +167,9 @@ func (r *rig) sends(i int, s *lua.Script) (n int) {
 }
 
 func (r *rig) reply(q *Request, raw any) { r.do(func() { r.quorum.Replied(r.now, q, raw, nil) }) }
+
+// refuse answers that the server is out of memory.
+func (r *rig) refuse(q *Request) { r.do(func() { r.quorum.Replied(r.now, q, nil, full) }) }
 
 func (r *rig) fail(q *Request) { r.do(func() { r.quorum.Replied(r.now, q, nil, errSilence) }) }
 

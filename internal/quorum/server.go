@@ -199,16 +199,15 @@ func (q *Quorum) sweep(now time.Time) {
 
 // noteTrip records how long an answer took. The shortest answer shows the round trip. A longer one may have
 // waited for something else. If many are longer, the server is farther away than before.
-func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
-	before := s.trip
+func (q *Quorum) noteTrip(s *server, d time.Duration) {
 	d = min(max(d, shortestPatience/2), longestTrip)
-	if before == 0 || d < before {
-		s.trip = d
-	} else {
-		s.trip += (d - before) / 8
-	}
-	if s.trip == before {
+	switch {
+	case d == s.trip:
 		return
+	case s.trip == 0 || d < s.trip:
+		s.trip = d
+	default:
+		s.trip += (d - s.trip) / 8
 	}
 	// Twice the round trip to the nearest majority, or to all servers that have answered.
 	var trips []time.Duration
@@ -219,13 +218,6 @@ func (q *Quorum) noteTrip(now time.Time, s *server, d time.Duration) {
 	}
 	slices.Sort(trips)
 	q.patience = 2 * trips[min(q.majority, len(trips))-1]
-	if before == 0 {
-		for _, other := range q.servers {
-			if other.trip == 0 && other.suspected && !other.failing {
-				other.suspected = q.slow(now, other) // it may be as far away
-			}
-		}
-	}
 }
 
 // later returns the later of two times.

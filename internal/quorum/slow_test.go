@@ -105,7 +105,7 @@ func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
 			require.Less(t, r.now.Sub(h.Since()), 2*shortestPatience)
 			r.pass(10 * time.Millisecond)
 		}
-		r.do(func() { _, _ = r.engine.Release(r.now, h) })
+		r.release(h)
 		r.answer()
 		if k%10 == 0 {
 			answerOne()
@@ -159,7 +159,7 @@ func TestVoteThatWasNotSentIsNotGivenBack(t *testing.T) {
 	r.answer()
 	require.Equal(t, engine.Live, h.State())
 	require.Equal(t, 1, s.unsent.Len())
-	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.release(h)
 	r.answer()
 	require.Zero(t, s.unsent.Len())
 	require.Equal(t, engine.Finished, h.State())
@@ -175,8 +175,7 @@ func TestSilentServerIsNotSentEveryRenewal(t *testing.T) {
 	r.answers = r.healthy(last)
 	r.pass(20 * lease)
 	r.reenter(h)
-	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
-	r.do(func() { r.engine.Acquire(r.now, inner) })
+	inner := r.again(h, protocol.Write)
 	r.answer()
 	require.Equal(t, engine.Live, inner.State())
 	require.LessOrEqual(t, s.flying.Len(), mostConfirming+2, "renewals, and a mark")
@@ -259,7 +258,7 @@ func TestNothingTakesLongerAmongManyHoldsAndWaiters(t *testing.T) {
 			h := r.call("n")
 			r.replyAll(yes)
 			require.Equal(t, engine.Live, h.State())
-			r.do(func() { _, _ = r.engine.Release(r.now, h) })
+			r.release(h)
 			r.replyAll(yes)
 			next()
 		})
@@ -298,7 +297,7 @@ func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
 	use := func(name string) {
 		h := r.call(name)
 		r.answer()
-		r.do(func() { _, _ = r.engine.Release(r.now, h) })
+		r.release(h)
 		r.answer()
 	}
 	use("other")
@@ -322,8 +321,7 @@ func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
 	r.acquire(protocol.Write, false)
 	changed := r.inOrder()[0]
 	r.reply(r.next(changed, lua.Vote), int64(-2))
-	inner := &engine.Hold{Name: "n", Owner: h.Owner, Mode: protocol.Write, Lease: lease, Bounded: true}
-	r.do(func() { r.engine.Acquire(r.now, inner) })
+	r.again(h, protocol.Write)
 	r.pass(100 * time.Millisecond)
 	for i := range 3 {
 		require.Zero(t, r.sends(i, lua.Reenter)+r.sends(i, lua.Renew), "the mark is not known")

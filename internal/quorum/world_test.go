@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
-	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
@@ -27,7 +26,6 @@ type world struct {
 	events    []event // in order of time
 	silent    bool    // a server that cannot be reached leaves requests without an answer
 	busy      bool    // calls begin
-	cold      bool    // the servers are new
 }
 
 // A process calls for the lock again and again.
@@ -57,7 +55,6 @@ type standIn struct {
 	holder *place
 	queue  []*place
 	last   int64
-	mark   protocol.Mark
 }
 
 type place struct {
@@ -206,13 +203,8 @@ func (w *world) serve(p *process, i int, q *Request) any {
 	id, _ := q.Claim.ID.(string)
 	held := s.holder != nil && s.holder.claim == id
 	switch {
-	case q.Script == lua.Mark && w.cold:
-		return s.marked(i, q.VoteArgs.Args)
 	case q.Script == lua.Mark:
 		return markOf(i, "g", false, "")
-	case q.Script == lua.Vote && w.cold && (s.mark.ID != q.VoteArgs.ID ||
-		s.mark.Generation != q.VoteArgs.Generation || s.mark.Generation == ""):
-		return int64(-2)
 	case q.Script == lua.Vote:
 		return s.vote(w, p, i, q)
 	case q.Script == lua.Renew && held:
@@ -225,44 +217,6 @@ func (w *world) serve(p *process, i int, q *Request) any {
 	}
 	s.queue = slices.DeleteFunc(s.queue, func(o *place) bool { return o.claim == id })
 	return gone
-}
-
-// marked does what lua/quorum/mark.lua does.
-func (s *standIn) marked(i int, args []any) any {
-	m := &s.mark
-	ms := func(a any) time.Duration {
-		n, _ := strconv.ParseInt(a.(string), 10, 64)
-		return time.Duration(n) * time.Millisecond
-	}
-	switch what := args[0].(string); {
-	case what == "see":
-		if m.ID == "" {
-			m.ID = fmt.Sprintf("%d:%s", i, args[2])
-		}
-	case args[2] != m.ID:
-	case what == "start" && !m.Resting && m.Generation == "":
-		m.Generation = args[3].(string)
-	case what == "rest" && !m.Resting && m.Generation == args[3]:
-		if m.Generation != "" {
-			m.ID = fmt.Sprintf("%d:%s", i, args[4])
-		}
-		m.Generation, m.Resting = "", true
-	case what == "admit" && m.Resting:
-		m.Generation, m.Resting = args[3].(string), false
-	case what == "ask":
-		m.Asked++
-	case what == "tell":
-		if n, _ := strconv.ParseInt(args[3].(string), 10, 64); n > m.Survey.Asked {
-			m.Survey = protocol.Survey{Asked: n, Generation: args[4].(string), Longest: ms(args[5])}
-		}
-	}
-	m.Longest = max(m.Longest, ms(args[1]))
-	told := ""
-	if m.Survey.Asked > 0 {
-		told = fmt.Sprintf("%d %s %d 1", m.Survey.Asked, m.Survey.Generation, m.Survey.Longest.Milliseconds())
-	}
-	reply := markWith(m.ID, m.Generation, m.Resting, m.Longest, "").([]any)
-	return append(reply[:7], m.Asked, told)
 }
 
 func (s *standIn) vote(w *world, p *process, i int, q *Request) any {
@@ -366,25 +320,5 @@ func (w *world) allMakeProgress(t *testing.T) {
 		t.Log(p.holds, "holds, the longest call", p.longest)
 		require.Greater(t, p.holds, all/10)
 		require.Less(t, p.longest, 2*time.Second)
-	}
-}
-
-// Three processes of which each has missed another server from the first start on all get the lock, once the
-// server that was not started along with the others has rested, and whichever that is. Nobody reaches it and
-// the two others, so that who admits it hears from another process what the marks of these say.
-func TestProcessesThatEachMissAServerFromTheStartAllMakeProgress(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(10) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, seed, 4*time.Millisecond, 3, 1)
-			w.silent, w.busy, w.cold = seed%2 == 0, true, true
-			for i, p := range w.processes {
-				p.cut[i] = true
-			}
-			w.goOn()
-			w.run(lease + 15*time.Second)
-			w.allMakeProgress(t)
-		})
 	}
 }
