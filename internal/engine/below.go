@@ -32,6 +32,11 @@ func (e *Engine) Recycle(r *Request) {
 // Report emits an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
 
+// Log puts out a record for the log.
+func (e *Engine) Log(message string, err error) {
+	e.out.Log = append(e.out.Log, Record{Message: message, Err: err})
+}
+
 // Listen has the subscription opened.
 func (e *Engine) Listen() { e.out.Listen = true }
 

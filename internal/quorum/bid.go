@@ -52,7 +52,7 @@ type bid struct {
 	until    time.Time
 	attempts int // retreats so far
 
-	count   *engine.Request // the last request that sets the number of holds
+	holds   *engine.Request // the last request that sets the number of holds
 	release *fanout         // of the release, or withdrawal, that the engine waits for
 }
 
@@ -76,7 +76,7 @@ func (b *bid) park(now time.Time, r *engine.Request) {
 	q := b.q
 	q.readMarks(now)
 	if !q.majorityPossible() {
-		q.answer(now, r, protocol.Reply{}, q.noMajority())
+		q.engine.Replied(now, r, protocol.Reply{}, q.noMajority())
 		return
 	}
 	same := func(other *engine.Request) bool { return other.Script == r.Script }
@@ -107,7 +107,7 @@ func (b *bid) takeParked() (parked []*engine.Request) {
 // ask handles the engine's request for the lock, or its heartbeat.
 func (b *bid) ask(now time.Time, r *engine.Request) {
 	if b.phase == closing {
-		b.q.answer(now, r, protocol.Reply{Refused: true}, nil)
+		b.q.engine.Replied(now, r, protocol.Reply{Refused: true}, nil)
 		return
 	}
 	b.pending, b.latest, b.lease, b.under = r, r, r.Lease, r.Writer
@@ -119,7 +119,7 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 		if n < b.q.majority {
 			v.refused = nil
 		}
-		if b.phase == won || b.phase == requesting && v.state == absent {
+		if b.phase == requesting && v.state == absent {
 			v.blocked = false
 		}
 		if v.state != absent && b.q.servers[i].usable(b.q) {
@@ -157,13 +157,16 @@ func (b *bid) advanceBoth(now time.Time) {
 	}
 }
 
-// fail ends the pending request for the lock, if any, with an error.
-func (b *bid) fail(now time.Time, err error) {
+// answer answers the pending request for the lock, if there is one.
+func (b *bid) answer(now time.Time, reply protocol.Reply, err error) {
 	if r := b.pending; r != nil {
 		b.pending = nil
-		b.q.answer(now, r, protocol.Reply{}, err)
+		b.q.engine.Replied(now, r, reply, err)
 	}
 }
+
+// fail answers the pending request with an error.
+func (b *bid) fail(now time.Time, err error) { b.answer(now, protocol.Reply{}, err) }
 
 // close marks the claim as ending.
 func (b *bid) close() {
@@ -184,12 +187,10 @@ func (b *bid) forget() {
 	}
 }
 
-// due returns when tick has something to do, or zero for never.
-func (b *bid) due() (at time.Time) {
-	switch b.phase {
-	case closing:
-		return b.until
-	case collecting, paused:
+// schedule updates the bid's place among those that have something due.
+func (b *bid) schedule() {
+	var at time.Time
+	if b.phase == collecting || b.phase == paused || b.phase == closing {
 		at = b.until
 	}
 	for i, s := range b.q.servers {
@@ -198,12 +199,7 @@ func (b *bid) due() (at time.Time) {
 			at = v.again
 		}
 	}
-	return at
-}
-
-// schedule updates the bid's place among those that have something due.
-func (b *bid) schedule() {
-	if at := b.due(); at.IsZero() || b.q.bids[b.claim] != b {
+	if at.IsZero() || b.q.bids[b.claim] != b {
 		b.q.timed.Remove(b)
 	} else {
 		b.q.timed.Set(b, at)

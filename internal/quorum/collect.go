@@ -35,44 +35,31 @@ func (b *bid) collect(now time.Time) {
 	if b.requestOthers(now, false); b.possibleVotes() < b.q.majority {
 		b.requestOthers(now, true)
 	}
-	top, n := int64(0), 0
+	top := int64(0)
 	for i := range b.votes {
-		if v := &b.votes[i]; v.state == cast {
-			top = max(top, v.token)
-		}
+		top = max(top, b.votes[i].token)
 	}
-	for i := range b.votes {
-		if v := &b.votes[i]; v.state == cast && v.token == top && top > 0 && !v.sent.Before(b.waitsAt) {
-			n++
-		}
-	}
-	if n >= b.q.majority {
+	if b.count(func(v *vote) bool { return v.counts(top, b.waitsAt) }) >= b.q.majority {
 		b.win(now, top)
 		return
 	}
 	b.wanted = max(b.wanted, top)
 	for i, s := range b.q.servers {
 		// Servers that have voted with a smaller token are asked again with the largest one.
-		if v := &b.votes[i]; v.state == cast && s.usable(b.q) &&
-			(v.token != top || v.token == 0 || v.sent.Before(b.waitsAt)) {
+		if v := &b.votes[i]; v.state == cast && !v.counts(top, b.waitsAt) && s.usable(b.q) {
 			b.requestVote(now, i, true)
 		}
 	}
 	home, slow := &b.votes[b.home], now.Sub(b.collectingSince) >= shortestCollecting
-	if slow && b.pending != nil && b.phase == collecting && !b.try {
+	if slow && b.pending != nil && !b.try {
 		home.obstacle = b.obstacle()
 		b.tellWaiting(now, home)
 	}
 }
 
 // possibleVotes returns how many servers have voted for the claim or have not answered yet.
-func (b *bid) possibleVotes() (n int) {
-	for i := range b.votes {
-		if s := b.votes[i].state; s == cast || s == asked {
-			n++
-		}
-	}
-	return n
+func (b *bid) possibleVotes() int {
+	return b.count(func(v *vote) bool { return v.state == cast || v.state == asked })
 }
 
 // obstacle returns what blocks a claim with the home's vote on the other servers.
@@ -91,17 +78,11 @@ func (b *bid) win(now time.Time, token int64) {
 	b.phase, b.token = won, token
 	b.lock.held[b.mode]++
 	r := b.pending
-	b.pending = nil
-	n := 0
-	for i := range b.votes {
-		if v := &b.votes[i]; r != nil && v.state == cast && v.token == token && !v.sent.Before(r.Sent) {
-			n++
-		}
-	}
-	if n >= b.q.majority {
-		b.q.answer(now, r, protocol.Reply{Token: token}, nil)
+	if r != nil && b.count(func(v *vote) bool { return v.counts(token, r.Sent) }) >= b.q.majority {
+		b.answer(now, protocol.Reply{Token: token}, nil)
 		return
 	}
+	b.pending = nil
 	b.q.engine.Grant(now, b.number, token, b.by)
 }
 

@@ -91,22 +91,19 @@ func (b *bid) waitAtHome(now time.Time, v *vote) {
 // sent after it. From then on the engine may rely on its place.
 func (b *bid) tellWaiting(now time.Time, v *vote) {
 	if r := b.pending; r != nil && !v.sent.Before(r.Sent) {
-		b.pending, b.waitsAt = nil, later(b.waitsAt, r.Sent)
-		b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(v.obstacle)}, nil)
+		b.waitsAt = later(b.waitsAt, r.Sent)
+		b.answer(now, protocol.Reply{Obstacle: b.q.toEngine(v.obstacle)}, nil)
 	}
 }
 
 // refuseTry answers a try that would have to wait, gives back all votes, and forgets the bid.
 func (b *bid) refuseTry(now time.Time, o protocol.Obstacle) {
 	b.lock.contended = true
-	r := b.pending
-	if r == nil {
-		return
+	if b.pending != nil {
+		b.dropAll(now)
+		b.forget()
+		b.answer(now, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 	}
-	b.pending = nil
-	b.dropAll(now)
-	b.forget()
-	b.q.answer(now, r, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 }
 
 // toEngine translates an obstacle for the engine: it replaces a vote of this client by the claim that the

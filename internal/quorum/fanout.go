@@ -102,7 +102,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	if x.ends && err == nil {
 		x.bid.forget()
 	}
-	q.answer(now, x.request, reply, err)
+	q.engine.Replied(now, x.request, reply, err)
 }
 
 // failure returns the error of a fan-out that a majority cannot do any more.
@@ -122,14 +122,14 @@ func (q *Quorum) failure(now time.Time, x *fanout) error {
 func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	q := b.q
 	if b.phase != won {
-		q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
+		q.engine.Replied(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 		return
 	}
 	b.latest = r
 	if r.Script == lua.Renew {
 		b.lease = r.Lease
 	} else {
-		b.count = r
+		b.holds = r
 	}
 	x := q.newFanout(r)
 	x.bid, x.home = b, b.home
@@ -158,7 +158,7 @@ func (b *bid) confirm(now time.Time, i int, r *engine.Request, x *fanout) {
 	}
 	v.confirming++
 	if r.Script == lua.Reenter {
-		v.count = r
+		v.holds = r
 	}
 	copied := r.Request
 	copied.Claim = v.wire
@@ -193,8 +193,8 @@ func (b *bid) keep(now time.Time) {
 	for i, s := range b.q.servers {
 		v := &b.votes[i]
 		switch {
-		case v.state == cast && v.count != b.count:
-			b.confirm(now, i, b.count, nil)
+		case v.state == cast && v.holds != b.holds:
+			b.confirm(now, i, b.holds, nil)
 		case v.state == absent && s.usable(b.q) && now.Sub(v.sought) >= pause &&
 			(w == nil || w.votes[i].state == cast):
 			v.sought = now

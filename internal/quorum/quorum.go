@@ -88,7 +88,7 @@ type Quorum struct {
 	token   int64                   // the largest token seen
 	seen    time.Time               // when that was
 
-	taken engine.Effects // memory
+	taken []*engine.Request // memory
 	out   Effects
 }
 
@@ -151,17 +151,13 @@ func New(c Config, e *engine.Engine) *Quorum {
 // Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
-	for {
-		q.taken.Reset()
-		q.engine.Flush(now, &q.taken)
-		q.out.Add(&q.taken)
-		if len(q.taken.Send) == 0 {
-			break
-		}
-		for _, r := range q.taken.Send {
+	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; q.taken = q.engine.Requests(q.taken[:0]) {
+		for _, r := range q.taken {
 			q.handle(now, r)
 		}
+		clear(q.taken)
 	}
+	q.engine.Flush(now, &q.out.Effects)
 	q.out, *to = *to, q.out
 }
 
@@ -175,7 +171,7 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 	asks := r.Script == lua.Lock || r.Script == lua.RLock
 	if b == nil {
 		if !asks {
-			q.answer(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
+			q.engine.Replied(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 			return
 		}
 		b = q.newBid(r)
@@ -190,11 +186,6 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 	default:
 		b.broadcast(now, r)
 	}
-}
-
-// answer answers a request of the engine.
-func (q *Quorum) answer(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
-	q.engine.Replied(now, r, reply, err)
 }
 
 // send sends a request to a server, or queues it while mostFlying requests are in flight there. A request for

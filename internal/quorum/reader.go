@@ -34,7 +34,7 @@ func (b *bid) readUnder(now time.Time) {
 			open++
 		case v.state == asked && s.usable(q), v.request != nil && s.usable(q):
 			open++
-		case v.state == cast && v.token == w.token && !v.sent.Before(b.pending.Sent):
+		case v.counts(w.token, b.pending.Sent):
 			n++
 		case v.blocked:
 			obstacle = v.obstacle
@@ -45,12 +45,10 @@ func (b *bid) readUnder(now time.Time) {
 	if n+open < q.majority {
 		open += w.gains(now, !b.try)
 	}
-	switch r := b.pending; {
+	switch {
 	case n >= q.majority:
 		b.home = w.home
-		b.phase, b.token, b.pending = won, w.token, nil
-		b.lock.held[b.mode]++
-		q.answer(now, r, protocol.Reply{Token: w.token}, nil)
+		b.win(now, w.token)
 	case n+open >= q.majority:
 	case obstacle != (protocol.Obstacle{}):
 		b.refuseTry(now, obstacle)

@@ -43,7 +43,7 @@ func (b *bid) giveBack(now time.Time, i int) {
 		r.Script = lua.Unlock
 	}
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
-	if v.state == cast && v.local != 0 && v.count == nil && b.under == nil && v.lease <= protocol.ShortLease &&
+	if v.state == cast && v.local != 0 && v.holds == nil && b.under == nil && v.lease <= protocol.ShortLease &&
 		now.Sub(v.first) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}

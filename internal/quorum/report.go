@@ -57,9 +57,8 @@ func (q *Quorum) report(now time.Time) {
 	}
 	q.voting, q.changes = n, time.Time{}
 	err := q.missing()
-	q.log(fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), err)
-	q.out.Events = append(q.out.Events, engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n,
-		Err: err})
+	q.engine.Log(fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), err)
+	q.engine.Report(engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n, Err: err})
 }
 
 // reportDue returns when to report a changed number of voting servers, or zero for never.
@@ -112,15 +111,11 @@ func (q *Quorum) noMajority() error {
 	return err
 }
 
-func (q *Quorum) log(message string, err error) {
-	q.out.Log = append(q.out.Log, engine.Record{Message: message, Err: err})
-}
-
 // warn logs, once, that waiters learn of a server's votes only from heartbeats.
 func (q *Quorum) warn(s *server, err error) {
 	if !s.warned {
 		s.warned = true
-		q.log("a server does not notify waiters: they learn of its votes only from heartbeats", err)
+		q.engine.Log("a server does not notify waiters: they learn of its votes only from heartbeats", err)
 	}
 }
 

@@ -35,7 +35,7 @@ type vote struct {
 	sent       time.Time         // when the last request was sent that certainly set the lease
 	lease      time.Duration     // the lease that it set
 	confirming int               // unanswered requests that confirm the vote
-	count      *engine.Request   // the last request with the number of holds that the server was sent; or nil
+	holds      *engine.Request   // the last request with the number of holds that the server was sent; or nil
 	reported   bool              // a message reported the vote before the reply to a request did
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // server.subscriptions when it was last asked; -1 to ask again
@@ -44,6 +44,22 @@ type vote struct {
 
 // waits reports whether the claim waits in the server's queue, with no request in flight.
 func (v *vote) waits() bool { return v.state == waiting && v.request == nil }
+
+// counts reports whether the server has voted with a token, and has set the lease by a request that was not
+// sent before a time.
+func (v *vote) counts(token int64, since time.Time) bool {
+	return v.state == cast && v.token == token && token > 0 && !v.sent.Before(since)
+}
+
+// count returns the number of votes that a condition is true of.
+func (b *bid) count(of func(v *vote) bool) (n int) {
+	for i := range b.votes {
+		if of(&b.votes[i]) {
+			n++
+		}
+	}
+	return n
+}
 
 // requestVote asks a server for its vote, or asks again. queue says whether the claim should wait if it
 // cannot have the vote.
@@ -132,7 +148,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, later(v.sent, r.sent)
 		v.again = now.Add(max(reply.Again+grace, soonest))
 		if b.phase != won { // a hold needs no subscription: its renewals return the votes that it lacked
-			q.out.Listen = true
+			q.engine.Listen()
 		}
 	}
 	b.advanceBoth(now)
