@@ -32,7 +32,8 @@ func (b *bid) collectingTime() time.Duration {
 func (b *bid) collect(now time.Time) {
 	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
 	// to be free.
-	if b.requestOthers(now, false); b.possibleVotes() < b.q.majority {
+	b.requestOthers(now, false)
+	if b.count(func(v *vote) bool { return v.state == cast || v.state == asked }) < b.q.majority {
 		b.requestOthers(now, true)
 	}
 	top := int64(0)
@@ -55,11 +56,6 @@ func (b *bid) collect(now time.Time) {
 		home.obstacle = b.obstacle()
 		b.tellWaiting(now, home)
 	}
-}
-
-// possibleVotes returns how many servers have voted for the claim or have not answered yet.
-func (b *bid) possibleVotes() int {
-	return b.count(func(v *vote) bool { return v.state == cast || v.state == asked })
 }
 
 // obstacle returns what blocks a claim with the home's vote on the other servers.

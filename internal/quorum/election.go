@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -10,13 +11,17 @@ import (
 // probably has to wait. Once the home has voted, it collects their votes.
 func (b *bid) elect(now time.Time) {
 	q := b.q
-	if !b.majorityPossible(now) {
+	if n, err := b.mayVote(); n < q.majority { // the engine asks again later
+		b.fail(now, cmp.Or(err, q.noMajority()))
+		return
+	}
+	home := q.home(b.lock, b.votes)
+	if home < 0 {
 		return
 	}
 	if b.wanted == 0 {
 		b.wanted = q.nextToken(now)
 	}
-	home := q.home(b.lock, b.votes)
 	if home != b.home {
 		if b.home >= 0 && b.votes[b.home].state == waiting {
 			b.drop(now, b.home)
@@ -44,20 +49,6 @@ func (b *bid) elect(now time.Time) {
 			b.collect(now)
 		}
 	}
-}
-
-// majorityPossible reports whether a majority may still vote for the claim. If not, the pending request
-// fails, and the engine asks again later.
-func (b *bid) majorityPossible(now time.Time) bool {
-	n, refused := b.mayVote()
-	if n >= b.q.majority {
-		return b.q.home(b.lock, b.votes) >= 0
-	}
-	if refused == nil {
-		refused = b.q.noMajority()
-	}
-	b.fail(now, refused)
-	return false
 }
 
 // mayVote returns how many servers may vote for the claim, and an error of a server that has refused.

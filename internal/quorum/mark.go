@@ -184,9 +184,9 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 // ones.
 func (q *Quorum) readyToDecide(now time.Time) bool {
 	waited := now.Sub(q.since)
-	return !slices.ContainsFunc(q.servers, func(s *server) bool {
+	return q.count(func(s *server) bool {
 		return !s.known && waited < q.startPatience() && !(s.failing && waited >= q.patience)
-	})
+	}) == 0
 }
 
 // newGeneration returns the name of a generation that begins with the known servers. It is a hash of their
@@ -208,7 +208,8 @@ func (q *Quorum) newGeneration() string {
 // starts one after the other, in the order of their ids. So if three clients each miss a different server,
 // one of them gets a majority.
 func (q *Quorum) start(now time.Time, generation string) {
-	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
+	partly := q.count(func(s *server) bool { return !s.known }) > 0
+	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
 		if !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry) {
 			continue
@@ -221,8 +222,6 @@ func (q *Quorum) start(now time.Time, generation string) {
 		}
 	}
 }
-
-func byID(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 
 // updateMarks makes servers that do not vote rest, and admits them afterwards.
 func (q *Quorum) updateMarks(now time.Time, survey protocol.Survey) {
@@ -306,16 +305,13 @@ func (q *Quorum) handleParked(now time.Time) {
 	}
 }
 
-// known reports whether the servers that vote are known.
-func (q *Quorum) known() bool { return q.generation != "" && !q.awaitsMarks() }
-
-// awaitsMarks reports whether the mark of a server is requested that may turn out to vote, and is not
-// suspected. Before it has answered, this client would choose another home for some names than clients that
-// know the server.
-func (q *Quorum) awaitsMarks() bool {
-	return slices.ContainsFunc(q.servers, func(s *server) bool {
+// known reports whether the servers that vote are known: no mark is requested of a server that may turn out to
+// vote, and is not suspected. Before such a server has answered, this client would choose another home for
+// some names than clients that know it.
+func (q *Quorum) known() bool {
+	return q.generation != "" && q.count(func(s *server) bool {
 		return s.asking && !s.suspected && !s.votes(q) && !s.rests()
-	})
+	}) == 0
 }
 
 // ready reports whether a majority votes and has recorded that a lease is in use, for as long as a vote for
@@ -334,5 +330,5 @@ func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
 			q.readMark(now, s)
 		}
 	}
-	return n >= q.majority && !q.awaitsMarks()
+	return n >= q.majority && q.known()
 }

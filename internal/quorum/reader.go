@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -52,9 +53,7 @@ func (b *bid) readUnder(now time.Time) {
 	case n+open >= q.majority:
 	case obstacle != (protocol.Obstacle{}):
 		b.refuseTry(now, obstacle)
-	case refused != nil:
-		b.fail(now, refused)
 	default:
-		b.fail(now, q.noMajority())
+		b.fail(now, cmp.Or(refused, q.noMajority()))
 	}
 }

@@ -126,9 +126,7 @@ func (r *rig) release(h *engine.Hold) { r.do(func() { _, _ = r.engine.Release(r.
 // held returns a hold for which all servers have voted.
 func (r *rig) held() *engine.Hold {
 	h := r.acquire(protocol.Write, false)
-	for _, i := range r.inOrder() {
-		r.reply(r.next(i, lua.Vote), r.vote(someToken))
-	}
+	r.votes(r.inOrder()...)
 	require.Equal(r.t, engine.Live, h.State())
 	return h
 }
@@ -210,6 +208,14 @@ func (r *rig) hear(i int) {
 		if b.votes[i].number == number {
 			r.do(func() { r.quorum.Heard(r.now, i, fmt.Sprintf("%d 0 %d", someToken, number)) })
 		}
+	}
+}
+
+// votes has servers vote that were asked to.
+func (r *rig) votes(servers ...int) {
+	r.t.Helper()
+	for _, i := range servers {
+		r.reply(r.next(i, lua.Vote), r.vote(someToken))
 	}
 }
 

@@ -205,13 +205,9 @@ func (r *rig) call(name string) *engine.Hold {
 
 // replyAll answers all that was sent, and what is sent because of that.
 func (r *rig) replyAll(reply func(*Request) any) {
-	for len(r.sent) > 0 {
-		sent := r.sent
-		r.sent = nil
-		for _, q := range sent {
-			r.reply(q, reply(q))
-		}
-	}
+	r.answers = reply
+	r.answer()
+	r.answers = nil
 }
 
 // A renewal, and a call with its release, take no longer while thousands of holds are being renewed and
