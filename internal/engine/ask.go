@@ -99,7 +99,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	if c.prompted.After(now) {
 		c.prompted = now // this one is not older
 	}
-	c.start(now)
+	c.asked = now
 	e.send(now, r)
 }
 
@@ -240,7 +240,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	}
 	h, t := c.caller, c.ownership
 	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
-	c.succeed()
+	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
 	c.brief = c.under() == nil && c.lent == 0
 	e.step(c, grants)

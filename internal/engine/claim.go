@@ -215,10 +215,6 @@ type attempt struct {
 	retry    time.Time // when to try again, after failures
 }
 
-func (a *attempt) start(now time.Time) { a.asked = now }
-
-func (a *attempt) succeed() { *a = attempt{} }
-
 func (a *attempt) fail(now time.Time, lease time.Duration) {
 	a.asked = time.Time{}
 	a.failures++

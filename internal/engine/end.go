@@ -13,13 +13,13 @@ import (
 // Release ends a hold. It returns true if the end is known immediately. Otherwise the hold's Err says how it
 // went, once the state is Finished.
 func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
-	if h.state == Live && !now.Before(h.until()) {
+	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h) // Tick was about to find out
 	}
 	switch h.state {
 	case Live:
 		c := h.claim
-		h.end, h.state = h.until(), Releasing
+		h.end, h.state = h.Deadline(), Releasing
 		e.extendNone(c, h.owns, ErrNotHeld)
 		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
 		e.leave(now, c, h)
@@ -96,7 +96,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 		e.fail(now, h, cause)
 		return
 	}
-	h.end, h.state, h.err = h.until(), Lapsed, cause
+	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
 	e.extendNone(h.claim, h.owns, cause)
 	if cause == ErrLost {
 		e.record("hold lost", h.claim, h, nil)
@@ -140,7 +140,7 @@ func (e *Engine) end(now time.Time, c *claim) {
 
 // finish sends the end of a claim. It is repeated for as long as the server may keep the claim.
 func (e *Engine) finish(now time.Time, c *claim) {
-	c.succeed()
+	c.attempt = attempt{}
 	c.err = nil
 	c.giveUp = now.Add(max(c.longest, EndTimeout))
 	e.sendEnd(now, c)
@@ -157,7 +157,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 		r.Record = protocol.Released(c.wire, c.token)
 	}
 	r.Late = c.token == 0
-	c.start(now)
+	c.asked = now
 	e.send(now, r)
 }
 
@@ -263,7 +263,7 @@ func (e *Engine) expire(now time.Time, c *claim) {
 		e.lose(now, c, Expired)
 		return
 	}
-	over := func(h *Hold) bool { return h.state == Live && !now.Before(h.until()) || h.unconfirmed(now) }
+	over := func(h *Hold) bool { return h.state == Live && !now.Before(h.Deadline()) || h.unconfirmed(now) }
 	if slices.ContainsFunc(c.holds, over) {
 		for _, h := range slices.Clone(c.holds) {
 			switch {

@@ -74,7 +74,22 @@ func (h *Hold) Token() int64 { return h.claim.token }
 
 // Deadline returns until when a Live hold may be relied on. Once the hold has ended, it stays what it was
 // then.
-func (h *Hold) Deadline() time.Time { return h.until() }
+func (h *Hold) Deadline() time.Time {
+	if h.state > Live {
+		return h.end
+	}
+	at := h.claim.deadline
+	if h.state == Entering {
+		return at
+	}
+	if h.NoRenew {
+		at = earlier(at, h.deadline)
+	}
+	if !h.end.IsZero() {
+		at = earlier(at, h.end)
+	}
+	return at
+}
 
 // Since returns when the call got the lock; while it waits, when it began.
 func (h *Hold) Since() time.Time { return h.since }
@@ -140,24 +155,6 @@ func (e *Engine) renumber(c *claim) uint64 {
 // conclude notes how a release went.
 func (h *Hold) conclude(err error) { h.state, h.err = Finished, err }
 
-// until is the moment up to which the hold may be relied on.
-func (h *Hold) until() time.Time {
-	if h.state > Live {
-		return h.end
-	}
-	at := h.claim.deadline
-	if h.state == Entering {
-		return at
-	}
-	if h.NoRenew {
-		at = earlier(at, h.deadline)
-	}
-	if !h.end.IsZero() {
-		at = earlier(at, h.end)
-	}
-	return at
-}
-
 // owns reports whether an extension is of the hold.
 func (h *Hold) owns(x *Extension) bool { return x.hold == h }
 
@@ -192,7 +189,7 @@ func (h *Hold) renewable() bool {
 // kept records that the server keeps the claim for a request's lease, which begins no earlier than the request
 // was sent.
 func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
-	c.succeed()
+	c.attempt = attempt{}
 	c.err = nil
 	if c.wanted != nil {
 		c.answered = now
@@ -253,7 +250,7 @@ func (e *Engine) renew(now time.Time, c *claim) {
 	r := e.request(c, renews)
 	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.latest()
 	c.longest = max(c.longest, lease)
-	c.start(now)
+	c.asked = now
 	e.send(now, r)
 	e.schedule(now, c)
 }
@@ -314,7 +311,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
 		}
 	}
-	c.recount.start(now.Add(r.Confirm))
+	c.recount.asked = now.Add(r.Confirm)
 	e.send(now, r)
 	e.schedule(now, c)
 }
@@ -377,7 +374,7 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		c.rely(until)
 	}
 	if c.confirmed == c.sequence {
-		c.recount.succeed()
+		c.recount = attempt{}
 		if r.Shorten && r.Sequence == c.sequence { // a later request may have lengthened the lease again
 			c.longest = r.Lease.Duration
 		}
@@ -414,7 +411,7 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 func (c *claim) holdUntil(now time.Time) time.Time {
 	at := c.deadline
 	for _, h := range c.holds {
-		at = earlier(at, h.until())
+		at = earlier(at, h.Deadline())
 		if h.state == Entering && h.confirmation != nil {
 			at = earlier(at, h.confirmation.until)
 		}
