@@ -34,7 +34,7 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 		err = errNoFunc
 	}
 	if err != nil {
-		return fmt.Errorf("rwlock: lock all: %w", err)
+		return prefix("lock all", err)
 	}
 	if _, ok := OwnerFromContext(ctx); !ok {
 		ctx = WithOwner(ctx, NewOwner())

@@ -80,8 +80,8 @@
 // A hold can be lost: its process was paused, or cut off from the server, for longer than the lease; the
 // server lost its data; or someone called [RWLock.ForceUnlock]. The context of a lost hold is cancelled with
 // the cause [ErrLost] as soon as a reply reports the loss. Without any reply, it is cancelled at
-// [Hold.Deadline]: one lease after the moment before the last successful request was sent, less a margin of 1
-// % and 2 ms for clocks that run at different rates. After that, [Hold.Unlock], re-entry, WithLock and
+// [Hold.Deadline]: one lease after the moment before the last successful request was sent, less a margin of
+// 1 % and 2 ms for clocks that run at different rates. After that, [Hold.Unlock], re-entry, WithLock and
 // WithRLock return ErrLost.
 //
 // When you get ErrLost:
@@ -89,11 +89,10 @@
 //   - Stop the work. If it uses the hold's context, it stops by itself.
 //   - Do not rely on what was done under the hold. Other owners may have held the lock in the meantime.
 //     WithLock and WithRLock return ErrLost even if the function returned nil.
-//
-// - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost, so
-// that a lost lock is never acquired again in the middle of the work that it should have protected. - Then
-// start over, beginning with reading the protected data. Use a context that is not cancelled: the one that
-// was given to the lock call, not the hold's.
+//   - Release all holds that the owner has on the name. Until then, its calls for that name return ErrLost,
+//     so that a lost lock is never acquired again in the middle of the work that it should have protected.
+//   - Then start over, beginning with reading the protected data. Use a context that is not cancelled: the
+//     one that was given to the lock call, not the hold's.
 //
 // # Fencing
 //
@@ -147,14 +146,8 @@
 //
 // # Errors
 //
-// Match errors with [errors.Is]. A call whose wait ended without the lock returns an error that matches the
-// context's error, or [context.DeadlineExceeded] if [MaxWait] ended it. [errors.As] finds a [*BlockedError]
-// in it, which says who held the lock; or the error says that the server has not answered, and why. A call
-// whose context ended before it was granted the lock never gets it. A lock call that fails leaves nothing
-// behind: anything that the server granted, or may still grant to a request in flight, is withdrawn in the
-// background.
-//
-// While the server cannot be reached, a lock call retries until its context or MaxWait ends. If neither is
-// set, it fails after one lease. TryLock and TryRLock fail soon. Unlock and [RWLock.Close] wait for the
-// server for at most five seconds.
+// Match errors with [errors.Is]. [RWLock.Lock] and [Hold.Unlock] list those of lock calls and releases. If a
+// wait ended without the lock, [errors.As] finds a [*BlockedError], which says who held the lock; or the error
+// says that the server has not answered, and why. A lock call that fails leaves nothing behind: a call whose
+// context ended before it was granted the lock never gets it.
 package rwlock

@@ -46,6 +46,14 @@ var notHeld = func() context.Context {
 // none reports whether no lock call returned the Hold: it is nil or zero.
 func (h *Hold) none() bool { return h == nil || h.held == nil }
 
+// orNone returns a client's hold, which is zero if no lock call returned h.
+func (h *Hold) orNone() *client.Hold {
+	if h.none() {
+		return new(client.Hold)
+	}
+	return h.held
+}
+
 // A holdContext carries the owner of a hold, and keeps the hold.
 type holdContext struct {
 	*client.Work
@@ -65,45 +73,20 @@ func (c *holdContext) Value(key any) any {
 // holder that has not noticed the loss of its lock. The token of a read hold is at least that of every
 // earlier writer, and less than that of every later one. A hold that re-entered has the token of the outer
 // hold. The token of a nil Hold is 0.
-func (h *Hold) Token() int64 {
-	if h.none() {
-		return 0
-	}
-	return h.held.Token()
-}
+func (h *Hold) Token() int64 { return h.orNone().Token() }
 
 // Name returns the name of the lock, or "" for a nil Hold.
-func (h *Hold) Name() string {
-	if h.none() {
-		return ""
-	}
-	return h.held.Name()
-}
+func (h *Hold) Name() string { return h.orNone().Name() }
 
 // Mode returns Read or Write, or None for a nil Hold.
-func (h *Hold) Mode() Mode {
-	if h.none() {
-		return None
-	}
-	return h.held.Mode()
-}
+func (h *Hold) Mode() Mode { return h.orNone().Mode() }
 
 // Owner returns the owner of the hold, or the zero Owner for a nil Hold.
-func (h *Hold) Owner() Owner {
-	if h.none() {
-		return Owner{}
-	}
-	return Owner{h.held.Owner()}
-}
+func (h *Hold) Owner() Owner { return Owner{h.orNone().Owner()} }
 
 // Deadline returns the time until which the hold can currently be relied on. Each renewal moves it forward.
 // After the hold has ended, Deadline returns the last such time. The deadline of a nil Hold is the zero Time.
-func (h *Hold) Deadline() time.Time {
-	if h.none() {
-		return time.Time{}
-	}
-	return h.held.Deadline()
-}
+func (h *Hold) Deadline() time.Time { return h.orNone().Deadline() }
 
 // Unlock releases the hold. When an owner releases its last write hold but keeps a read hold, waiting readers
 // enter.
@@ -117,7 +100,7 @@ func (h *Hold) Deadline() time.Time {
 // released before, or if h is nil; and ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if h.none() {
-		return fmt.Errorf("rwlock: unlock: %w", ErrNotHeld)
+		return prefix("unlock", ErrNotHeld)
 	}
 	h.cleanup.Stop()
 	return wrap("unlock", h.Name(), h.held.Unlock(ctx))
@@ -138,7 +121,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 //     valid, and lasts at least until its Deadline.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	if h.none() {
-		return fmt.Errorf("rwlock: extend: %w", ErrNotHeld)
+		return prefix("extend", ErrNotHeld)
 	}
 	defer runtime.KeepAlive(h)
 	var err error

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/client"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
 // A Snapshot is what an RWLock holds and waits for at one moment, as far as this process knows: see
@@ -65,20 +66,18 @@ func (rw *RWLock) Snapshot() Snapshot {
 		return s
 	}
 	s.Prefix, s.Label = rw.config.Prefix, rw.config.Label
-	known := rw.client.Snapshot(func(l client.Local) {
-		if l.Waits {
-			w := LocalWait{Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Since: l.Since(), held: l.Call}
-			w.Blocked, _ = l.Blocked.(*BlockedError)
-			s.Waits = append(s.Waits, w)
+	s.Time, s.Servers, s.Voting = rw.client.Snapshot(func(h *engine.Hold, blocked error) {
+		held := h.Tag.(*client.Hold)
+		if h.State() == engine.Live {
+			s.Holds = append(s.Holds, LocalHold{Name: h.Name, Mode: h.Mode, Owner: Owner{h.Owner},
+				Token: h.Token(), Since: h.Since(), Deadline: h.Deadline(), Renewed: h.Renewed(),
+				Forgotten: h.Forgotten(), held: held})
 			return
 		}
-		s.Holds = append(s.Holds, LocalHold{
-			Name: l.Name, Mode: l.Mode, Owner: Owner{l.Owner}, Token: l.Token(), Since: l.Since(),
-			Deadline: l.Deadline(),
-			Renewed:  l.Renewed(), Forgotten: l.Forgotten(), held: l.Call,
-		})
+		w := LocalWait{Name: h.Name, Mode: h.Mode, Owner: Owner{h.Owner}, Since: h.Since(), held: held}
+		w.Blocked, _ = blocked.(*BlockedError)
+		s.Waits = append(s.Waits, w)
 	})
-	s.Time, s.Servers, s.Voting = known.Time, known.Servers, known.Voting
 	slices.SortFunc(s.Holds, func(a, b LocalHold) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})

@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/redis/go-redis/v9"
 
@@ -55,18 +56,8 @@ func isRing(client redis.UniversalClient) bool {
 	return errors.Is(err, redis.ErrRingAutoPipelineUnsupported)
 }
 
+// isNil reports whether a client is nil, or a nil pointer.
 func isNil(client redis.UniversalClient) bool {
-	switch c := client.(type) {
-	case nil:
-		return true
-	case *redis.Client:
-		return c == nil
-	case *redis.ClusterClient:
-		return c == nil
-	case *redis.Ring:
-		return c == nil
-	case *redis.AutoPipeliner:
-		return c == nil
-	}
-	return false
+	v := reflect.ValueOf(client)
+	return client == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }

@@ -72,6 +72,7 @@ type Client struct {
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
+	lowest  engine.Layer      // local, or else the engine
 	label   label
 	others  map[string]stranger // that calls have found in their way, by instance
 	timer   *time.Timer
@@ -96,14 +97,13 @@ func newSignal() signal {
 func New(client redis.UniversalClient, config Config) *Client {
 	apart := !dispatch.OneServer(client)
 	c := build(config, apart)
-	lowest := engine.Layer(c.engine)
 	if config.Delegate > 0 && config.Replicas == 0 {
 		c.local = delegation.New(delegation.Config{Instance: c.instance,
 			Owner: protocol.Owner{Process: config.Process},
 			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
-		lowest = c.local
+		c.lowest = c.local
 	}
-	c.servers, c.apart = &oneServer{Layer: lowest, client: c}, apart
+	c.servers, c.apart = &oneServer{Layer: c.lowest, client: c}, apart
 	c.dispatch = []*dispatch.Dispatcher{
 		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: c.rerouted, Wanted: c.wanted})}
 	return c
@@ -127,6 +127,7 @@ func build(config Config, apart bool) *Client {
 	c.label = newLabel(config.Label, protocol.LabelKey(config.Prefix, c.instance), config.Lease)
 	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
 		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: apart})
+	c.lowest = c.engine
 	c.log.handle = func(r engine.Record, dropped int) { write(config.Logger, config.Label, r, dropped) }
 	c.observer.handle = func(e Event, dropped int) {
 		e.Dropped = dropped

@@ -133,11 +133,7 @@ func (c *Client) received(results []dispatch.Result) {
 // rerouted has the engine retry immediately what other servers have not answered.
 func (c *Client) rerouted() {
 	c.mu.Lock()
-	if c.local != nil {
-		c.local.Resume(time.Now())
-	} else {
-		c.engine.Resume(time.Now())
-	}
+	c.lowest.Resume(time.Now())
 	c.flush()
 }
 
@@ -196,10 +192,7 @@ func (e *subscriber) Unsubscribed(err error) {
 func (e *subscriber) Awaited() bool {
 	e.client.mu.Lock()
 	defer e.client.mu.Unlock()
-	if l := e.client.local; l != nil {
-		return l.Awaits()
-	}
-	return e.client.engine.Waiting()
+	return e.client.lowest.Waiting()
 }
 
 func (e *subscriber) Heard(message string) {

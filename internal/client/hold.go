@@ -39,11 +39,19 @@ func (h *Hold) Mode() protocol.Mode { return h.hold.Mode }
 // Owner returns the owner of the hold.
 func (h *Hold) Owner() protocol.Owner { return h.hold.Owner }
 
-// Token returns the fencing token.
-func (h *Hold) Token() int64 { return h.hold.Token() }
+// Token returns the fencing token, or 0 for a zero Hold.
+func (h *Hold) Token() int64 {
+	if h.client == nil {
+		return 0
+	}
+	return h.hold.Token()
+}
 
-// Deadline returns until when the hold may be relied on, or could be.
+// Deadline returns until when the hold may be relied on, or could be. It is zero for a zero Hold.
 func (h *Hold) Deadline() time.Time {
+	if h.client == nil {
+		return time.Time{}
+	}
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
 	return h.hold.Deadline()

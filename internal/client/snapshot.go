@@ -74,39 +74,23 @@ func (c *Client) Force(ctx context.Context, name string) error {
 	}
 }
 
-// A Snapshot is what the Client knows of itself, at one moment.
-type Snapshot struct {
-	Time            time.Time
-	Servers, Voting int // of a quorum
-}
-
-// A Local is a hold or a call of this process. Read the engine's part only while it is shown.
-type Local struct {
-	*engine.Hold
-	Call    *Hold
-	Waits   bool
-	Blocked error // what is in the way of one that waits, or nil
-}
-
-// Snapshot shows every hold that can be relied on, and every call that waits.
-func (c *Client) Snapshot(show func(Local)) Snapshot {
+// Snapshot shows every hold that can be relied on, and every call that waits, with what is in its way or nil.
+// The Tag of each is its Hold; the rest must be read while it is shown. Snapshot returns the time, how many
+// servers a quorum has, and how many of them vote.
+func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Time, servers, voting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := Snapshot{Time: time.Now()}
-	s.Servers, s.Voting = c.servers.Voting()
+	now = time.Now()
 	for _, h := range c.engine.Current() {
 		held := h.Tag.(*Hold)
 		switch {
 		case held.gaveUp != nil: // it has returned
-		case held.waits():
-			l := Local{Hold: h, Call: held, Waits: true}
-			if h.State() == engine.Wanted {
-				l.Blocked = held.blocked()
-			}
-			show(l)
-		case s.Time.Before(h.Deadline()):
-			show(Local{Hold: h, Call: held})
+		case h.State() == engine.Wanted:
+			show(h, held.blocked())
+		case h.State() == engine.Entering || now.Before(h.Deadline()):
+			show(h, nil)
 		}
 	}
-	return s
+	servers, voting = c.servers.Voting()
+	return now, servers, voting
 }

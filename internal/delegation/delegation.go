@@ -317,8 +317,8 @@ func (d *Layer) Close(now time.Time) {
 	}
 }
 
-// Awaits reports whether messages are waited for: there are delegations, or calls wait.
-func (d *Layer) Awaits() bool { return len(d.numbers) > 0 || d.engine.Waiting() }
+// Waiting reports whether messages are waited for: there are delegations, or calls wait.
+func (d *Layer) Waiting() bool { return len(d.numbers) > 0 || d.engine.Waiting() }
 
 // Idle reports whether the engine is idle, and nothing is delegated.
 func (d *Layer) Idle() bool { return len(d.numbers) == 0 && d.engine.Idle() }

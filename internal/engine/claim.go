@@ -208,7 +208,7 @@ func (c *claim) latest() uint64 {
 // uncounted reports whether the server has yet to confirm a change.
 func (c *claim) uncounted() bool { return c.counting != nil && c.confirmed < c.sequence }
 
-// An attempt is a request that is repeated until the server has carried it out.
+// An attempt is a request that is repeated until the server has carried it out. It is zero then.
 type attempt struct {
 	asked    time.Time // when the request in flight was sent; zero if there is none
 	failures int       // since the last that succeeded

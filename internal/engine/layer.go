@@ -27,6 +27,10 @@ type Layer interface {
 	// Tick does what is due; Next returns when something is, and whether it is at all.
 	Tick(now time.Time)
 	Next() (at time.Time, ok bool)
+	// Waiting reports whether a message may come that matters. Resume retries immediately what other servers
+	// have not answered.
+	Waiting() bool
+	Resume(now time.Time)
 	// Idle reports whether nothing is held, waited for or to be released.
 	Idle() bool
 }
