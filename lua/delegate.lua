@@ -10,9 +10,10 @@
 --#include clock.lua
 local CHANNELS = ARGV[5]
 --#include state.lua
+--#include lives.lua
+--#include commit.lua
 --#include leases.lua
 --#include holders.lua
---#include hold.lua
 --#include serve.lua
 --#include sweep.lua
 
@@ -29,10 +30,10 @@ end
 
 -- Begins the delegation, unless something is in its way. Returns its token.
 local function take()
-  if waiting > 0 or holder ~= '' and (is_write(holder) or is_write(claim)) then
+  if waiting > 0 or holder ~= '' and (is_write(holder) or writes) then
     return
   end
-  if is_write(claim) then
+  if writes then
     enter(claim, next_token(), ARGV[4], now)
     live_for(ARGV[4]) -- counted from now, since the last token is to run ahead
     return token
@@ -50,7 +51,7 @@ local function take()
   return fence
 end
 
-if ended() then
+if over(number, record) then
   return {0, unfinished(), '', '', '', '', 0}
 end
 local its_token = held()
@@ -62,7 +63,7 @@ if its_token and ARGV[7] == 'keep' then
     extend(ARGV[4])
   end
 elseif its_token then -- the request has run before; a client that has that reply ignores this one
-  if is_write(claim) then
+  if writes then
     its_token = unreserved()
   end
   from = its_token
@@ -84,7 +85,7 @@ if not its_token then
   return {0, more, message, failure, '', '', 0}
 end
 local top = ''
-if is_write(claim) then
+if writes then
   top = string.format('%.0f', from + ARGV[4] * 1000)
   if top > fence then
     fence = top
@@ -97,4 +98,4 @@ if record == '' then
   sweep(several())
 end
 local message, failure = wake()
-return {1, more, message, failure, its_token, top, (is_write(claim) and waiting or pending) > 0 and 1 or 0}
+return {1, more, message, failure, its_token, top, (writes and waiting or pending) > 0 and 1 or 0}

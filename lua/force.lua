@@ -2,17 +2,19 @@
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 a claim of the caller's, for this request alone  2 its number  3 its slot  optional: 4 as in unlock.lua
--- Reply  {code, more, wake, failure}, see shared/reply.lua; code: 1 dropped  2 dropped by an earlier run
+-- Reply  {code, more, wake, failure}, see docs/protocol.md; code: 1 dropped  2 dropped by an earlier run
 
 --#include clock.lua
 local CHANNELS = ARGV[4] or WAKE
 --#include state.lua
+--#include lives.lua
+--#include commit.lua
 --#include leases.lua
 --#include holders.lua
 --#include serve.lua
 --#include end.lua
 
-if ended() then
+if over(number, record) then
   return {2, unfinished(), '', ''}
 end
 -- This fails on a key of another type, before anything has changed.
@@ -21,7 +23,7 @@ call('ZCARD', LEASES)
 -- Notifies a holder of another instance: the caller's own learns of it from the reply.
 local function drop(id)
   if string.match(id, '^%l:([^:]+)') ~= string.match(claim, '^%l:([^:]+)') then
-    note(drops, id)
+    note('!', id)
   end
 end
 

@@ -123,7 +123,7 @@ func (f *folder) read(file string) ([]string, error) {
 
 func (f *folder) compose(name string) (*Script, error) {
 	c := composer{folder: f, script: &Script{Name: name}, included: make(map[string]bool)}
-	if err := c.add(name + ".lua"); err != nil {
+	if err := c.add(name+".lua", true); err != nil {
 		return nil, err
 	}
 	c.script.Source = c.source.String()
@@ -134,14 +134,14 @@ func (f *folder) compose(name string) (*Script, error) {
 
 type composer struct {
 	folder *folder
-	// by the script itself, outside of its functions and branches: what is there holds for the rest of it
+	// outside of functions and branches: what is there holds for the rest of the script
 	included map[string]bool
 	script   *Script
 	source   strings.Builder
 }
 
-// add appends a file.
-func (c *composer) add(file string) error {
+// add appends a file. top says that it is included outside of functions and branches.
+func (c *composer) add(file string, top bool) error {
 	lines, err := c.folder.read(file)
 	if err != nil {
 		return err
@@ -151,8 +151,8 @@ func (c *composer) add(file string) error {
 			if c.included[name] {
 				continue
 			}
-			c.included[name] = file == c.script.Name+".lua" && before == ""
-			if err := c.add(path.Join("shared", name)); err != nil {
+			c.included[name] = top && before == ""
+			if err := c.add(path.Join("shared", name), c.included[name]); err != nil {
 				return err
 			}
 			continue

@@ -8,8 +8,8 @@
 --#include clock.lua
 local CHANNELS = ARGV[6]
 --#include state.lua
+--#include commit.lua
 --#include leases.lua
---#include hold.lua
 --#include wake.lua
 
 local its_token = held()

@@ -5,18 +5,15 @@
 -- Reply  1, or 0 if there is no such hold
 
 --#include clock.lua
-local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence')
-if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
+--#include state.lua
+if holder == claim and not set_back then
   -- Nobody else holds the lock, unless its owner writes and reads: the hash alone says it.
-  local lease, since = string.match(seen[2], '^(%d+) ?(%d*)$')
-  local left = (since == '' and seen[3] or since) + lease * 1000 - (now - time[2] % 1000) -- a lease counts in whole ms
+  local left = since / 1000 + lease - ms
   if left <= 0 then
     return 0
   end
-  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts again
-  local for_ms = back and math.max(lease, ARGV[4]) or ARGV[4]
   -- If the server is out of memory, this fails, and the general path renews the lease.
-  if left >= ARGV[4] * 1000 and not back or type(redis.pcall('HSET', LOCK, 'lease', for_ms .. ' ' .. now)) == 'number' then
+  if left >= tonumber(ARGV[4]) or type(redis.pcall('HSET', LOCK, 'lease', ARGV[4] .. ' ' .. now)) == 'number' then
     if call('PTTL', LOCK) < ARGV[5] - SPARE then
       for _, key in ipairs(KEYS) do
         call('PEXPIRE', key, ARGV[5])
@@ -25,9 +22,8 @@ if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
     return 1
   end
 end
---#include state.lua
+--#include commit.lua
 --#include leases.lua
---#include hold.lua
 
 if not held() then
   return 0

@@ -9,27 +9,23 @@
 --#include clock.lua
 local CHANNELS = ARGV[4]
 --#include state.lua
+--#include lives.lua
+--#include commit.lua
 --#include leases.lua
 --#include holders.lua
 --#include serve.lua
 --#include end.lua
 
-local list = is_write(claim) and '' or call('HGET', LOCK, 'delegated') or ''
+local list = writes and '' or call('HGET', LOCK, 'delegated') or ''
 local at, to = string.find(list, claim .. ' ', 1, true)
 if at then
   put('delegated', string.sub(list, 1, at - 1) .. string.sub(list, to + 1))
 end
-local until_ms = ends()
-if holder == claim then
-  if is_write(claim) and alive(since, lease) then
-    local used = ARGV[5] ~= '' and ARGV[5] or unreserved()
-    if used < fence then
-      fence = used
-      put('fence', fence)
-    end
+if holder == claim and writes and alive(since, lease) then
+  local used = ARGV[5] ~= '' and ARGV[5] or unreserved()
+  if used < fence then
+    fence = used
+    put('fence', fence)
   end
-  vacate()
-elseif not leave_leases() then
-  return give_up()
 end
-return release(until_ms)
+return end_claim()

@@ -10,7 +10,7 @@ import (
 // Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string,
 // stored as an any so that requests need not convert it.
 //
-//	<prefix>:{<name>}         HASH  all of the lock: see lua/shared/state.lua
+//	<prefix>:{<name>}         HASH  all of the lock: see docs/protocol.md
 //	<prefix>:{<name>}:leases  ZSET  read hold -> deadline, ms; while several owners read, or the writer also reads
 //	<prefix>:{<name>}:queue   ZSET  waiter -> place; while someone waits
 type Keys struct {

@@ -1008,3 +1008,35 @@ func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 		}
 	})
 }
+
+// A refused try writes its tombstone, with one command, and nothing else. A copy that comes late writes nothing.
+func TestRefusedTryWritesOnce(t *testing.T) {
+	t.Parallel()
+	c := testredis.NewClient(t, testredis.Start(t).Addr())
+	writes := func() (n int) {
+		_, after, found := strings.Cut(c.Info(t.Context(), "persistence").Val(), "rdb_changes_since_last_save:")
+		require.True(t, found)
+		_, err := fmt.Sscan(after, &n)
+		require.NoError(t, err)
+		return n
+	}
+	for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+		b := newBench(t, c, "p", fmt.Sprint(mode))
+		b.writer().ask()
+		for range 3 {
+			p := b.party(mode)
+			p.try = true
+			for run, refused := range []bool{false, true, true} {
+				before := writes()
+				require.Equal(t, refused, p.ask().Refused)
+				require.Zero(t, p.token)
+				want := 1
+				if run > 0 {
+					want = 0
+				}
+				require.Equal(t, want, writes()-before)
+			}
+			require.Regexp(t, `^\d{12} \d{10} void$`, b.field(p.Slot.(string)))
+		}
+	}
+}

@@ -11,55 +11,13 @@ local function join()
   local ticket = (f[7] or 0) + 1
   put('ticket', ticket)
   keeps = number .. ' ' .. now .. ' waits ' .. ARGV[4]
-  local added = call('ZADD', QUEUE, is_write(claim) and ticket or ticket - READERS_FIRST, claim)
+  local added = call('ZADD', QUEUE, writes and ticket or ticket - READERS_FIRST, claim)
   waiting = waiting + added
-  if is_write(claim) then
+  if writes then
     pending = pending + added
     return waiting - 1
   end
   return waiting - pending - 1
-end
-
--- Returns the caller's rank, and how long the lease of the waiter directly ahead may last, ms, if the caller has to watch it: a writer
--- watches the writer ahead of it, and a reader that waits while others read watches the first writer. Removes dead waiters ahead.
-local function in_front(rank)
-  local _, from, for_ms
-  if not is_write(claim) then
-    if not is_write(holder) then
-      _, from, for_ms = first_writer()
-    end
-    return rank, from and from / 1000 + for_ms - ms
-  end
-  for _ = 1, NEARBY do
-    if rank <= waiting - pending then
-      return rank
-    end
-    from, for_ms = waiter(call('ZRANGE', QUEUE, rank - 1, rank - 1)[1])
-    if from then
-      return rank, from / 1000 + for_ms - ms
-    end
-    rank = rank - 1
-  end
-  return rank, 0
-end
-
--- How many of the waiting readers are served before the next writer.
-local function readers_next()
-  if is_write(holder) then
-    return waiting - pending
-  end
-  return owed ~= '' and call('ZCOUNT', QUEUE, '-inf', owed - READERS_FIRST) or 0
-end
-
--- Recalls the delegations that are in the way.
-local function recall()
-  if holder == 'shared' then
-    for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
-      note(recalls, id)
-    end
-  elseif is_delegation(holder) then
-    note(recalls, holder)
-  end
 end
 
 local rank
@@ -69,31 +27,53 @@ elseif not TRY then
   rank = join()
 end
 
-local left
-if rank then
-  rank, left = in_front(rank)
-  put(slot, keeps)
-else
+-- How long the waiter directly ahead lives, ms, if the caller has to watch it: a writer watches the writer ahead of it, and a reader that
+-- waits while others read watches the first writer. Dead waiters ahead are removed.
+local left, _, from, for_ms
+if not rank then
   tombstone(slot, number, 'void')
+else
+  put(slot, keeps)
+  if not writes then
+    if not is_write(holder) then
+      _, from, for_ms = first_writer()
+    end
+  else
+    local last = math.max(rank - NEARBY, waiting - pending) -- the last rank that is looked at
+    while not from and rank > last do
+      from, for_ms = waiter(call('ZRANGE', QUEUE, rank - 1, rank - 1)[1])
+      rank = from and rank or rank - 1
+    end
+    left = not from and rank > waiting - pending and 0
+  end
+  left = from and from / 1000 + for_ms - ms or left
 end
 local until_ms, whose = ends()
 left = left or holder ~= '' and until_ms - ms or 0
 
-local ahead, first = 0, readers_next()
-if is_write(claim) then
+-- How many of the waiting readers are served before the next writer.
+local first = is_write(holder) and waiting - pending or owed ~= '' and call('ZCOUNT', QUEUE, '-inf', owed - READERS_FIRST) or 0
+local ahead = 0
+if writes then
   ahead = rank and rank - (waiting - pending) or pending
   ahead = ahead + (ahead > 0 and waiting - pending or first)
 elseif pending > 0 and not is_write(holder) and (rank or waiting) >= first then
   ahead = 1
 end
-if is_write(claim) or is_write(holder) then
-  recall()
-end
 -- The next token is larger than the last, but that a delegation reserves some, and may give them back: it is not smaller than the time.
 local last = fence or ''
-if is_write(holder) and is_delegation(holder) and last > now then
-  last = now
+-- Delegations that are in the way are recalled.
+if holder == 'shared' and writes then
+  for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
+    note(';', id)
+  end
+elseif string.sub(holder, -2) == ':0' and (writes or is_write(holder)) then
+  note(';', holder)
+  if is_write(holder) and last > now then
+    last = now
+  end
 end
-local message, failure = conclude()
+conclude()
+local message, failure = wake()
 local mode = is_write(holder) and 'write' or holder ~= '' and 'read' or ''
 return {'', more, message, failure, math.ceil(left), ahead, mode, whose, last}

@@ -29,7 +29,7 @@ end
 
 -- Ends a claim that holds nothing: a waiter, or a claim whose request was already answered or has yet to arrive.
 local function give_up()
-  if ended() then
+  if over(number, record) then
     local again = string.sub(record, 1, 12) == number and string.match(record, '%l+') == 'ended'
     return {again and 2 or 0, unfinished(), '', ''}
   end
@@ -39,7 +39,7 @@ local function give_up()
     local rank = call('ZRANK', QUEUE, claim)
     was_first = rank == 0 or rank == waiting - pending
     leave_queue(claim)
-    if is_write(claim) then
+    if writes then
       behind = call('ZRANGE', QUEUE, rank, rank)[1]
     end
   end
@@ -54,4 +54,15 @@ local function give_up()
   end
   finish()
   return {0, more, wake()}
+end
+
+-- Ends the caller's claim, whatever it is.
+local function end_claim()
+  local until_ms = ends()
+  if holder == claim then
+    vacate()
+  elseif not leave_leases() then
+    return give_up()
+  end
+  return release(until_ms)
 end

@@ -73,15 +73,6 @@ local function share(ids, deadlines, their_token)
   end
 end
 
--- When the last lease ends, or ended, ms, not counting the read holds of a writer; and the claim that has that lease.
-local function ends()
-  if holder == 'shared' then
-    local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
-    return tonumber(last[2]) or 0, last[1] or ''
-  end
-  return since / 1000 + lease, holder
-end
-
 -- A write hold has ended: the readers that wait now are owed the next phase.
 local function owe()
   if waiting > pending then
@@ -117,15 +108,10 @@ local function drop_readers()
   holder, readers = '', 0
 end
 
--- Notes that the claim which holds the lock alone loses it, unless its slot was used again.
+-- Writes a tombstone for the claim that holds the lock alone, and loses it.
 local function void_holder()
-  if holder == '' or holder == 'shared' then
-    return
-  end
-  local its_slot, its_number = parts(holder)
-  local last = its_slot == slot and record or call('HGET', LOCK, its_slot) or ''
-  if string.sub(last, 1, 12) <= its_number then
-    tombstone(its_slot, its_number, 'void')
+  if holder ~= '' and holder ~= 'shared' then
+    lose(holder, call('HGET', LOCK, (parts(holder))))
   end
 end
 

@@ -1,16 +1,6 @@
--- The queue: who is next. Readers are queued before writers, each in order of arrival.
+-- The queue: who is next. Readers have places before writers, each in order of arrival.
 
 --#include wake.lua
-
-local keeps -- the new value of the caller's slot, if it waits: its lease starts again
-
--- The start and the length of a waiter's lease, or nil if it has ended. last is the value of its slot.
-local function lives(id, its_number, last)
-  local of, from, for_ms = string.match(id == answered and keeps or last or '', '^(%d+) (%d+) waits (%d+)$')
-  if of == its_number and alive(from, for_ms) then
-    return from, for_ms
-  end
-end
 
 -- Whether the caller's claim has a place in the queue.
 local function has_place()
@@ -27,11 +17,10 @@ end
 
 -- The lease of a queued waiter, as lives returns it. Removes the waiter if its lease has ended.
 local function waiter(id)
-  local its_slot, its_number = parts(id)
-  local last = call('HGET', LOCK, its_slot)
-  local from, for_ms = lives(id, its_number, last)
+  local last = call('HGET', LOCK, (parts(id))) or ''
+  local from, for_ms = lives(id, last)
   if not from then
-    lose(its_slot, its_number, last, 'waits')
+    lose(id, last)
     leave_queue(id)
   end
   return from, for_ms
@@ -57,7 +46,7 @@ end
 local function grant(id)
   granted[id] = 'let in'
   if id ~= answered then
-    note(grants, id)
+    note(' ', id)
   end
 end
 
@@ -68,18 +57,15 @@ local function admit(limit)
   if not ids[1] then
     return
   end
-  local entering, deadlines, slots, numbers, from, for_ms = {}, {}, {}, {}, nil, nil
-  for i, id in ipairs(ids) do
-    slots[i], numbers[i] = parts(id)
-  end
-  for i, last in ipairs(call('HMGET', LOCK, unpack(slots))) do
-    local its_since, its_lease = lives(ids[i], numbers[i], last)
+  local entering, deadlines, from, for_ms = {}, {}, nil, nil
+  for i, last in ipairs(records(ids)) do
+    local its_since, its_lease = lives(ids[i], last or '')
     if its_since then
       from, for_ms = its_since, its_lease
       entering[#entering + 1] = ids[i]
       deadlines[#deadlines + 1] = math.floor(its_since / 1000 + its_lease)
     else
-      lose(slots[i], numbers[i], last, 'waits')
+      lose(ids[i], last)
     end
   end
   insist()
@@ -122,4 +108,3 @@ local function serve()
     grant(writer)
   end
 end
-

@@ -284,12 +284,12 @@ func TestTracesFailOnMistakes(t *testing.T) {
 		{"granted-once", requeues, variant{}},
 		{"granted-twice-told", edit{"of == its_number and alive(from, for_ms)", "of == its_number"}, variant{}},
 		{"late-copy-of-force", edit{"return {2, unfinished(), '', ''}", "time[1] = time[1]"}, variant{}},
-		{"late-reader-before-waiting-writer", edit{"waits or waiting > 0 or is_write(holder) then",
-			"is_write(holder) then"}, variant{}},
+		{"late-reader-before-waiting-writer", edit{"(waits or waiting > 0 or is_write(holder)",
+			"(is_write(holder)"}, variant{}},
 		{"late-reader-beside-owed-one", edit{"owed = f[7]", "owed = ''"}, variant{}},
 		{"late-writer-before-waiting-reader", edit{"grant(writer)", "granted[writer] = 'let in'"}, variant{}},
-		{"try-lets-in-untold", edit{"note(grants, id)", "grants[id] = nil"}, variant{}},
-		{"waiter-under-own-write-hold", edit{"if holder == WRITER and holder ~= '' then", "if WRITER ~= '' then"},
+		{"try-lets-in-untold", edit{"note(' ', id)", "notes[id] = nil"}, variant{}},
+		{"waiter-under-own-write-hold", edit{"holder == WRITER and holder ~= ''", "WRITER ~= ''"},
 			variant{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func TestEquivalentMutantsAreMade(t *testing.T) {
 // A mutant is killed by the tests that are to do so. One that is no Lua, and one that hangs, are told apart,
 // and the copy is as before.
 func TestMutantsAreKilled(t *testing.T) {
-	all, err := choose(root(), `^lua/unlock\.lua.*\n.*\n.*→ if not \(holder ~= claim\) then`, 0, 1)
+	all, err := choose(root(), `^lua/shared/end\.lua.*\n.*\n.*→ if not \(holder == claim\) then`, 0, 1)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	defer func(before []killer) { killers = before }(killers)
