@@ -5,15 +5,18 @@
 -- Reply  1, or 0 if there is no such hold
 
 --#include clock.lua
---#include state.lua
-if holder == claim and not set_back then
+local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence')
+if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
   -- Nobody else holds the lock, unless its owner writes and reads: the hash alone says it.
-  local left = since / 1000 + lease - ms
+  local lease, since = string.match(seen[2], '^(%d+) ?(%d*)$')
+  local left = (since == '' and seen[3] or since) + lease * 1000 - (now - time[2] % 1000) -- a lease counts in whole ms
   if left <= 0 then
     return 0
   end
+  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts again
+  local for_ms = back and math.max(lease, ARGV[4]) or ARGV[4]
   -- If the server is out of memory, this fails, and the general path renews the lease.
-  if left >= tonumber(ARGV[4]) or type(redis.pcall('HSET', LOCK, 'lease', ARGV[4] .. ' ' .. now)) == 'number' then
+  if left >= ARGV[4] * 1000 and not back or type(redis.pcall('HSET', LOCK, 'lease', for_ms .. ' ' .. now)) == 'number' then
     if call('PTTL', LOCK) < ARGV[5] - SPARE then
       for _, key in ipairs(KEYS) do
         call('PEXPIRE', key, ARGV[5])
@@ -22,6 +25,7 @@ if holder == claim and not set_back then
     return 1
   end
 end
+--#include state.lua
 --#include commit.lua
 --#include leases.lua
 
