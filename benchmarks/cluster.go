@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strings"
-	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // masters is how many there are in a cluster.
@@ -20,46 +20,20 @@ var oursByPublish = func() *Contender {
 	return c
 }()
 
-// asCluster returns servers that are one cluster, each with an equal share of the slots, and starts them
-// unless they were.
+// asCluster returns servers that are one cluster, and starts them unless they were.
 func (r *runner) asCluster(ctx context.Context) ([]*Server, error) {
 	if r.cluster != nil {
 		return r.cluster, nil
 	}
-	const slots = 16384
-	var servers []*Server
-	for i := range masters {
-		s, err := startServer(ctx, r.binary, "--cluster-enabled", "yes")
-		if err != nil {
-			return nil, err
+	for _, node := range testredis.StartCluster(r.tb, masters, serverArgs...).Nodes {
+		s := newServer(node)
+		if err := s.client.Do(ctx, "ACL", "SETUSER", oursByPublish.User, "on", ">"+oursByPublish.User, "~*", "&*",
+			"+@all", "-ssubscribe", "-spublish").Err(); err != nil {
+			return nil, fmt.Errorf("adding a user: %w", err)
 		}
-		servers = append(servers, s)
-		r.cluster = servers // to be stopped, whatever comes
-		host, port, _ := strings.Cut(servers[0].Addr, ":")
-		for _, command := range [][]any{
-			{"CLUSTER", "SET-CONFIG-EPOCH", i + 1},
-			{"CLUSTER", "ADDSLOTSRANGE", i * slots / masters, (i+1)*slots/masters - 1},
-			{"CLUSTER", "MEET", host, port},
-			{"ACL", "SETUSER", oursByPublish.User, "on", ">" + oursByPublish.User, "~*", "&*", "+@all", "-ssubscribe", "-spublish"},
-		} {
-			if err := s.client.Do(ctx, command...).Err(); err != nil {
-				return nil, fmt.Errorf("making a cluster: %v: %w", command, err)
-			}
-		}
+		r.cluster = append(r.cluster, s)
 	}
-	for _, s := range servers {
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			info, err := s.client.ClusterInfo(ctx).Result()
-			if err == nil && strings.Contains(info, "cluster_state:ok\r\n") &&
-				strings.Contains(info, fmt.Sprintf("cluster_size:%d\r\n", masters)) {
-				break
-			}
-			if err != nil || time.Now().After(deadline) {
-				return nil, fmt.Errorf("waiting for a cluster: %q, %w", info, err)
-			}
-		}
-	}
-	return servers, nil
+	return r.cluster, nil
 }
 
 // bytesBetween returns how many bytes the nodes of the cluster have sent to each other: what their processes
@@ -70,7 +44,7 @@ func (e *Env) bytesBetween(ctx context.Context) (all float64, err error) {
 	}
 	for _, s := range e.Servers {
 		var read, written float64
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", s.cmd.Process.Pid))
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", s.PID()))
 		if err != nil {
 			return math.NaN(), nil
 		}

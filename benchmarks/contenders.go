@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -47,46 +47,40 @@ type Options struct {
 
 // Open opens c with go-redis clients that have default settings beside what o asks for.
 func (c *Contender) Open(ctx context.Context, o Options) (_ Locker, err error) {
-	if c.Own {
-		return c.Over(ctx, nil, o)
-	}
-	opened := &opened{}
-	if o.Cluster {
-		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: o.Addrs, Username: c.User, Password: c.User})
-		opened.clients = append(opened.clients, client)
-		opened.Locker, err = c.Over(ctx, []redis.UniversalClient{client}, o)
-		return opened.or(c, err)
-	}
-	clients := make([]redis.UniversalClient, len(o.Addrs))
-	for i, addr := range o.Addrs {
-		plain := redis.NewClient(&redis.Options{Addr: addr, PoolSize: o.Connections, MinIdleConns: o.Connections})
-		opened.clients = append(opened.clients, plain)
-		clients[i] = plain
-		if o.Hook != nil && i == 0 {
-			plain.AddHook(o.Hook)
+	var l opened
+	switch {
+	case c.Own:
+	case o.Cluster:
+		l.clients = append(l.clients, redis.NewClusterClient(&redis.ClusterOptions{Addrs: o.Addrs,
+			Username: c.User, Password: c.User}))
+	default:
+		for _, addr := range o.Addrs {
+			l.clients = append(l.clients, redis.NewClient(&redis.Options{Addr: addr, PoolSize: o.Connections,
+				MinIdleConns: o.Connections}))
 		}
-		if o.AutoPipeline && err == nil {
-			clients[i], err = plain.AutoPipeline()
+		if o.Hook != nil {
+			l.clients[0].AddHook(o.Hook)
+		}
+	}
+	over := slices.Clone(l.clients)
+	for i, client := range over {
+		if plain, ok := client.(*redis.Client); ok && o.AutoPipeline && err == nil {
+			over[i], err = plain.AutoPipeline()
 		}
 	}
 	if err == nil {
-		opened.Locker, err = c.Over(ctx, clients, o)
+		l.Locker, err = c.Over(ctx, over, o)
 	}
-	return opened.or(c, err)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening %s: %w", c.Name, err), l.closeClients())
+	}
+	return &l, nil
 }
 
 // opened is a contender with its clients.
 type opened struct {
 	Locker
-	clients []io.Closer
-}
-
-// or returns o, or closes it if c could not be opened because of err.
-func (o *opened) or(c *Contender, err error) (Locker, error) {
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening %s: %w", c.Name, err), o.closeClients())
-	}
-	return o, nil
+	clients []redis.UniversalClient
 }
 
 // Close closes both.

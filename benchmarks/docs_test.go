@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // TestDocumentedCommandsRun holds that the commands that write the report do so, and that -quorum leaves the
 // rest of it alone. They run with one workload, briefly.
 func TestDocumentedCommandsRun(t *testing.T) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip(err)
-	}
+	testredis.Need(t)
 	path := filepath.Join("..", "docs", "performance.md")
 	before, err := os.ReadFile(path)
 	if err != nil {

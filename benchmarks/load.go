@@ -294,10 +294,8 @@ func frozen(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 		return nil, err
 	}
 	for _, s := range stopped {
-		if err := s.Freeze(); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, s.Thaw()) }()
+		s.Pause()
+		defer s.Resume()
 	}
 	without, rate, err := calls(l)
 	if err != nil {

@@ -11,7 +11,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -21,11 +20,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // flags are those of the command.
@@ -42,8 +43,8 @@ func main() {
 	flag.BoolVar(&f.quorum, "quorum", false, "only the workloads over a quorum of servers, and only that section of the report")
 	flag.StringVar(&f.out, "out", "",
 		"directory for performance.md and its charts (default ../docs; none for a partial or quick run)")
-	flag.StringVar(&f.binary, "redis-server", cmp.Or(os.Getenv("RWLOCK_REDIS_SERVER"), "redis-server"),
-		"server to run, Redis or Valkey")
+	flag.StringVar(&f.binary, "redis-server", "",
+		"server to run, Redis or Valkey (default $RWLOCK_REDIS_SERVER, or redis-server)")
 	flag.Parse()
 	exit(f.run())
 }
@@ -56,16 +57,24 @@ func (f flags) run() error {
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
 	}
-	r := newRunner(f.binary, os.Stdout)
+	if f.binary != "" {
+		_ = os.Setenv("RWLOCK_REDIS_SERVER", f.binary)
+	}
+	lab := &lab{}
+	defer lab.stop()
+	r := newRunner(lab, os.Stdout)
 	if f.quick {
 		r.less = 4
 	}
-	defer r.stop()
 	servers, recorded, err := r.over(ctx, 1)
 	if err != nil {
 		return err
 	}
-	here := describeMachine(servers[0].Version)
+	info, err := servers[0].info(ctx, "server")
+	if err != nil {
+		return err
+	}
+	here := describeMachine(info["redis_version"])
 	fmt.Println(here)
 	for _, mode := range []Mode{Write, Read} {
 		fmt.Printf("A %s pair sends %v.\n", mode, recorded.again[mode])
@@ -123,7 +132,7 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 // runner takes the contenders through the workloads.
 type runner struct {
-	binary  string
+	tb      testing.TB     // starts the servers
 	servers []*Server      // as many as were needed
 	cluster []*Server      // if it was needed
 	shapes  map[int]shapes // what ours sends over so many servers
@@ -134,9 +143,9 @@ type runner struct {
 	results *Results
 }
 
-func newRunner(binary string, out io.Writer) *runner {
+func newRunner(tb testing.TB, out io.Writer) *runner {
 	redis.SetLogger(silent{})
-	return &runner{binary: binary, less: 1, out: out, shapes: map[int]shapes{}}
+	return &runner{tb: tb, less: 1, out: out, shapes: map[int]shapes{}}
 }
 
 // turnLimit bounds one turn of one contender.
@@ -191,11 +200,7 @@ func (r *runner) roundsOf(w *Workload) int {
 // over returns so many servers, and what ours sends to them. It starts those that there are not yet.
 func (r *runner) over(ctx context.Context, n int) (_ []*Server, recorded shapes, err error) {
 	for len(r.servers) < n {
-		s, err := startServer(ctx, r.binary)
-		if err != nil {
-			return nil, recorded, err
-		}
-		r.servers = append(r.servers, s)
+		r.servers = append(r.servers, newServer(testredis.Start(r.tb, serverArgs...)))
 	}
 	servers := r.servers[:n]
 	recorded, known := r.shapes[n]
@@ -209,15 +214,9 @@ func (r *runner) over(ctx context.Context, n int) (_ []*Server, recorded shapes,
 
 func addrsOf(servers []*Server) (addrs []string) {
 	for _, s := range servers {
-		addrs = append(addrs, s.Addr)
+		addrs = append(addrs, s.Addr())
 	}
 	return addrs
-}
-
-func (r *runner) stop() {
-	for _, s := range slices.Concat(r.servers, r.cluster) {
-		s.Stop()
-	}
 }
 
 // turn runs one contender at one workload, on empty servers.

@@ -28,7 +28,7 @@ func queued(ctx context.Context, e *Env) (_ Metrics, err error) {
 		return nil, err
 	}
 	// The server publishes to someone.
-	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr})
+	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr()})
 	defer func() { err = errors.Join(err, client.Close()) }()
 	listener := client.Subscribe(ctx, channels...)
 	defer func() { err = errors.Join(err, listener.Close()) }()

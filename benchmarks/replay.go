@@ -160,7 +160,7 @@ func replay(ctx context.Context, e *Env, pipelines [][]*sent, first int) (_ Metr
 	if err := e.Server.Clear(ctx); err != nil {
 		return nil, err
 	}
-	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr, PoolSize: 1, MaxRetries: -1,
+	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr(), PoolSize: 1, MaxRetries: -1,
 		ReadTimeout: time.Minute})
 	defer func() { err = errors.Join(err, client.Close()) }()
 	send := func(pipelines [][]*sent) error {

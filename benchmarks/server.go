@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
-	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // slowScript is the time from which on a script enters the server's slow log, from which the longest one is
@@ -21,81 +22,57 @@ const slowScript = 200 * time.Microsecond
 
 // Server is a Redis server that the benchmark started, and a connection of its own to ask it questions.
 type Server struct {
-	Addr    string
-	Version string
-
-	cmd    *exec.Cmd
-	dir    string
+	*testredis.Server
 	client *redis.Client
 }
 
-// startServer runs binary, without persistence, on a free loopback port, and waits until it answers.
-func startServer(ctx context.Context, binary string, args ...string) (_ *Server, err error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
+// serverArgs are those of every server.
+var serverArgs = []string{"--loglevel", "warning",
+	"--slowlog-log-slower-than", strconv.FormatInt(slowScript.Microseconds(), 10), "--slowlog-max-len", "1024"}
+
+func newServer(s *testredis.Server) *Server { return &Server{s, s.Client()} }
+
+// A lab is where internal/testredis starts servers, without a test.
+type lab struct {
+	testing.TB // for what testredis does not call
+	cleanups   []func()
+}
+
+// Helper does nothing.
+func (*lab) Helper() {}
+
+// Cleanup has stop call fn.
+func (l *lab) Cleanup(fn func()) { l.cleanups = append(l.cleanups, fn) }
+
+// TempDir makes a directory that stop removes.
+func (l *lab) TempDir() string {
 	dir, err := os.MkdirTemp("", "rwlock-benchmark-")
 	if err != nil {
-		return nil, fmt.Errorf("making the server's directory: %w", err)
+		l.Fatalf("%v", err)
 	}
-	s := &Server{Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), dir: dir}
-	s.cmd = exec.Command(binary, append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir,
-		"--save", "", "--appendonly", "no", "--loglevel", "warning",
-		"--slowlog-log-slower-than", strconv.FormatInt(slowScript.Microseconds(), 10),
-		"--slowlog-max-len", "1024"}, args...)...)
-	if err := s.cmd.Start(); err != nil {
-		_ = os.RemoveAll(dir)
-		return nil, fmt.Errorf("starting %s: %w", binary, err)
-	}
-	s.client = redis.NewClient(&redis.Options{Addr: s.Addr})
-	defer func() {
-		if err != nil {
-			s.Stop()
-		}
-	}()
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		if err := s.client.Ping(ctx).Err(); err == nil {
-			break
-		} else if time.Now().After(deadline) || ctx.Err() != nil {
-			return nil, fmt.Errorf("waiting for %s: %w", binary, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	info, err := s.info(ctx, "server")
-	if err != nil {
-		return nil, err
-	}
-	s.Version = info["redis_version"]
-	return s, nil
+	l.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
-// freePort returns a loopback port on which nobody listens at the moment.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("looking for a free port: %w", err)
-	}
-	port, err := l.Addr().(*net.TCPAddr).Port, l.Close()
-	if err == nil && port > 55_535 { // the nodes of a cluster listen on a port that is 10,000 higher, too
-		return freePort()
-	}
-	return port, err
+// Errorf says what went wrong.
+func (*lab) Errorf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// Skipf is called if there is no server binary.
+func (l *lab) Skipf(format string, args ...any) { l.Fatalf(format, args...) }
+
+// Fatalf ends the program.
+func (l *lab) Fatalf(format string, args ...any) {
+	l.stop()
+	exit(fmt.Errorf(format, args...))
 }
 
-// Stop ends the server and removes what it left.
-func (s *Server) Stop() {
-	_ = s.client.Close()
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
-	_ = os.RemoveAll(s.dir)
+// stop ends the servers, and removes what they left.
+func (l *lab) stop() {
+	for _, cleanup := range slices.Backward(l.cleanups) {
+		cleanup()
+	}
+	l.cleanups = nil
 }
-
-// Freeze stops the server's process until Thaw: it keeps its connections, and answers nothing.
-func (s *Server) Freeze() error { return s.cmd.Process.Signal(syscall.SIGSTOP) }
-
-// Thaw has the server's process go on.
-func (s *Server) Thaw() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Clear empties the server.
 func (s *Server) Clear(ctx context.Context) error {

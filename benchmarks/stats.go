@@ -35,22 +35,18 @@ func jain(shares []float64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// micros returns d in microseconds.
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
 // millis returns d in milliseconds.
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// inMicros returns every duration in microseconds.
-func inMicros(durations []time.Duration) []float64 { return each(durations, micros) }
+// inMicros returns durations in microseconds.
+func inMicros(durations []time.Duration) []float64 { return in(time.Microsecond, durations) }
 
-// inMillis returns every duration in milliseconds.
-func inMillis(durations []time.Duration) []float64 { return each(durations, millis) }
+// inMillis returns durations in milliseconds.
+func inMillis(durations []time.Duration) []float64 { return in(time.Millisecond, durations) }
 
-func each(durations []time.Duration, in func(time.Duration) float64) []float64 {
-	values := make([]float64, len(durations))
-	for i, d := range durations {
-		values[i] = in(d)
+func in(unit time.Duration, durations []time.Duration) (values []float64) {
+	for _, d := range durations {
+		values = append(values, float64(d)/float64(unit))
 	}
 	return values
 }

@@ -50,7 +50,7 @@ func (w *Workload) measure(ctx context.Context, e *Env) (_ Metrics, err error) {
 	if w.Far != nil && w.Far(e) > 0 {
 		e.addrs = nil
 		for _, s := range e.Servers {
-			p, err := startProxy(ctx, s.Addr, w.Far(e))
+			p, err := startProxy(ctx, s.Addr(), w.Far(e))
 			if err != nil {
 				return nil, err
 			}

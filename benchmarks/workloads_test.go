@@ -3,8 +3,9 @@ package main
 import (
 	"io"
 	"os"
-	"os/exec"
 	"testing"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // TestMain lets the test binary be what a workload starts as another process of the same binary.
@@ -15,16 +16,9 @@ func TestMain(m *testing.M) {
 
 // TestWorkloads runs every workload for a moment; with -short, only at the first of its settings.
 func TestWorkloads(t *testing.T) {
-	binary := os.Getenv("RWLOCK_REDIS_SERVER")
-	if binary == "" {
-		binary = "redis-server"
-	}
-	if _, err := exec.LookPath(binary); err != nil {
-		t.Skip(err)
-	}
-	r := newRunner(binary, io.Discard)
+	testredis.Need(t)
+	r := newRunner(t, io.Discard)
 	r.less, r.once, r.first = 20, true, testing.Short()
-	t.Cleanup(r.stop)
 	if err := r.run(t.Context(), allWorkloads()); err != nil {
 		t.Fatal(err)
 	}
