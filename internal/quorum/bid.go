@@ -143,7 +143,7 @@ func (b *bid) advance(now time.Time) {
 		b.elect(now)
 	}
 	if b.phase == won {
-		b.keep(now)
+		b.keep(now, false)
 	}
 	b.askWhereDue(now)
 	b.schedule()

@@ -58,8 +58,9 @@ func (q *Quorum) counted(now time.Time, x *fanout, i int, reply protocol.Reply, 
 // decide ends a fan-out if the outcome is known.
 //
 //   - A request to all servers, or a withdrawal, waits for every server that is not suspected.
-//   - Done: a majority has done it, and the home has answered or is suspected. A release is also done once no
-//     majority of votes may be left, whose servers are suspected or failed: these votes end with their leases.
+//   - Done: a majority has done it, and the home has answered or is suspected. A release is also done once
+//     nothing is awaited but suspected servers, and the votes left there and where it failed are no majority:
+//     they end with their leases.
 //   - Not there: so many servers have no vote for the claim that the others are not a majority.
 //   - A failure: a majority cannot do it any more.
 func (q *Quorum) decide(now time.Time, x *fanout) {
@@ -139,7 +140,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 		}
 	}
 	q.decide(now, x)
-	b.keep(now)
+	b.keep(now, true)
 }
 
 // mostConfirming is the largest number of unanswered requests about one vote to a suspected server. Several
@@ -185,17 +186,18 @@ func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.
 	}
 }
 
-// keep asks for the votes that a hold lacks, and tells servers that do not know it the number of holds. A hold
-// with the votes of a bare majority would be lost with one of these servers. The claim waits in the queues of
-// the others.
-func (b *bid) keep(now time.Time) {
+// keep asks for the votes that a hold lacks, at most every pause: a hold with the votes of a bare majority
+// would be lost with one of these servers. The claim waits in the queues of the others. keep also sends the
+// number of holds to servers that have voted and do not know it. all says whether to ask servers that have
+// refused to vote, too.
+func (b *bid) keep(now time.Time, all bool) {
 	w := b.writer()
 	for i, s := range b.q.servers {
 		v := &b.votes[i]
 		switch {
 		case v.state == cast && v.holds != b.holds:
 			b.confirm(now, i, b.holds, nil)
-		case v.state == absent && s.usable(b.q) && now.Sub(v.sought) >= pause &&
+		case v.state == absent && (all || v.refused == nil) && s.usable(b.q) && now.Sub(v.sought) >= pause &&
 			(w == nil || w.votes[i].state == cast):
 			v.sought = now
 			b.requestVote(now, i, true)
@@ -203,10 +205,10 @@ func (b *bid) keep(now time.Time) {
 	}
 }
 
-// gains asks for the votes that a hold lacks, and returns how many of them may come. waiting says whether those
-// count whose servers have the claim in their queues.
+// gains asks for the votes that a hold lacks, and returns how many of them may come. waits says whether votes
+// count that the claim has to wait for.
 func (b *bid) gains(now time.Time, waits bool) (n int) {
-	b.keep(now)
+	b.keep(now, true)
 	for i, s := range b.q.servers {
 		if v := &b.votes[i]; s.usable(b.q) && (v.state == asked || waits && v.state == waiting) {
 			n++

@@ -80,6 +80,7 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 		q.forgetVotes(s)
 		s.lease = max(s.lease, s.noted)
 		s.met, s.resting, s.forgot, s.noted = now, time.Time{}, -1, 0
+		s.lost = s.mark.Generation != "" || s.mark.Resting
 		s.question, s.news = question{}, news{}
 	}
 	q.noteQuestions(now, s, r, m)
@@ -234,7 +235,7 @@ func (q *Quorum) updateMark(now time.Time, s *server, survey protocol.Survey) {
 	switch {
 	case s.votes(q) || !s.known || s.asking || s.suspected || now.Before(s.retry):
 		return
-	case !s.mark.Resting && now.Sub(s.met) < q.startPatience(): // another client may be starting it
+	case !s.mark.Resting && !s.lost && now.Sub(s.met) < q.startPatience(): // another client may be starting it
 		return
 	case s.forgot < 0:
 		// The server may have voted for a longer lease than those that were in use when this client read the
@@ -290,7 +291,8 @@ func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (memb
 // majorityPossible reports whether a majority votes, or may vote once the requested marks are known.
 func (q *Quorum) majorityPossible() bool {
 	return q.count(func(s *server) bool {
-		return s.usable(q) || !s.failing && (s.asking && !s.known || q.generation == "" && s.known && !s.mark.Resting)
+		mayVote := s.asking && !s.known || q.generation == "" && s.known && !s.mark.Resting
+		return s.usable(q) || !s.failing && mayVote
 	}) >= q.majority
 }
 
@@ -305,9 +307,9 @@ func (q *Quorum) handleParked(now time.Time) {
 	}
 }
 
-// known reports whether the servers that vote are known: no mark is requested of a server that may turn out to
-// vote, and is not suspected. Before such a server has answered, this client would choose another home for
-// some names than clients that know it.
+// known reports whether the servers that vote are known. No mark is requested of a server that may turn out
+// to vote, and is not suspected: before it has answered, this client would choose another home for some names
+// than clients that know the server.
 func (q *Quorum) known() bool {
 	return q.generation != "" && q.count(func(s *server) bool {
 		return s.asking && !s.suspected && !s.votes(q) && !s.rests()

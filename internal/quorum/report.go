@@ -21,7 +21,7 @@ var ErrNoMajority = errors.New("no majority of the servers")
 
 var (
 	errSilent  = errors.New("it does not answer")
-	errRests   = errors.New("it has lost its data, and votes again when all leases are over")
+	errRests   = errors.New("it has lost data, and rests")
 	errUnready = errors.New("it was not started along with the others")
 )
 

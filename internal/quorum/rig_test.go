@@ -104,7 +104,8 @@ func (r *rig) acquire(m protocol.Mode, try bool) *engine.Hold {
 // begin begins a call of a new owner.
 func (r *rig) begin(h *engine.Hold) *engine.Hold {
 	r.handles++
-	h.Owner, h.Lease, h.Bounded, h.NewOwner = protocol.Owner{Handle: r.handles}, cmp.Or(h.Lease, lease), true, true
+	h.Owner, h.Bounded, h.NewOwner = protocol.Owner{Handle: r.handles}, true, true
+	h.Lease = cmp.Or(h.Lease, lease)
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h
 }

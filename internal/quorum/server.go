@@ -17,6 +17,7 @@ type server struct {
 	asked   time.Time // when the request for this mark was sent
 	older   bool      // the mark has no generation, and may be older than the start of another server
 	met     time.Time // when it first showed the mark's id; it has forgotten only earlier votes
+	lost    bool      // it has lost its data, so no other client is about to start it for the first time
 	resting time.Time // when it was first seen to rest; zero if it does not
 	// the longest lease that it may have voted for before that; negative if that is not known
 	forgot   time.Duration

@@ -121,7 +121,7 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	switch {
 	case err != nil:
 		if !protocol.Passing(err) {
-			v.refused, v.sought = err, now
+			v.refused = err
 		}
 		if v.state == asked || v.refused != nil {
 			b.drop(now, s.index) // the request may have run
@@ -143,7 +143,8 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		b.free(s.index)
 		v.blocked, v.obstacle = true, reply.Obstacle
 	case v.state == cast && v.reported:
-		v.reported = false // the message overtook this reply, or the vote was lost since: the next reply shows which
+		// The message overtook this reply, or the vote was lost since: the next reply shows which.
+		v.reported = false
 	default:
 		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, later(v.sent, r.sent)
 		v.again = now.Add(max(reply.Again+grace, soonest))
