@@ -111,16 +111,21 @@ func certificate(t *testing.T) (cert, key string) {
 	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", secret)
 }
 
-func TestTLS(t *testing.T) {
-	t.Parallel()
-	cert, key := certificate(t)
-	addr := freeAddress(t)
+// startTLS starts a server that speaks TLS at an address, and returns its certificate and key.
+func startTLS(t *testing.T, args ...string) (addr, cert, key string) {
+	t.Helper()
+	cert, key = certificate(t)
+	addr = freeAddress(t)
 	_, port, err := net.SplitHostPort(addr)
 	require.NoError(t, err)
-	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
-		cert,
-		"--tls-auth-clients", "no")
+	testredis.Start(t, append(args, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key,
+		"--tls-ca-cert-file", cert)...)
+	return addr, cert, key
+}
 
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	addr, cert, _ := startTLS(t, "--tls-auth-clients", "no")
 	p := prepare(t, "rediss://"+addr, "exec", "a", "--", "echo", "ran")
 	p.cmd.Env = append(p.cmd.Env, "SSL_CERT_FILE="+cert)
 	p.launch()
@@ -138,12 +143,7 @@ func TestTLS(t *testing.T) {
 // A server that asks for a certificate gets the one of --cert and --key, and is checked against --cacert.
 func TestClientCertificate(t *testing.T) {
 	t.Parallel()
-	cert, key := certificate(t)
-	addr := freeAddress(t)
-	_, port, err := net.SplitHostPort(addr)
-	require.NoError(t, err)
-	testredis.Start(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file",
-		cert)
+	addr, cert, key := startTLS(t)
 	p := start(t, "rediss://"+addr, "exec", "--cacert", cert, "--cert", cert, "--key", key, "a", "true")
 	require.Zero(t, p.exit())
 	p = start(t, "rediss://"+addr, "exec", "-n", "--cacert", cert, "a", "true")

@@ -27,10 +27,8 @@ func answer(handler http.Handler, method, path string) *http.Response {
 
 func TestRequestOfABusyTenantIsToldWhenToRetry(t *testing.T) {
 	t.Parallel()
-	rw := newLock(t)
-	handler := http.NewServeMux()
+	rw, handler := newLock(t), http.NewServeMux()
 	handler.Handle("/{tenant}", lockTenant(rw, time.Second, http.HandlerFunc(report)))
-
 	h, err := rw.Lock(t.Context(), "tenant:acme")
 	require.NoError(t, err)
 	refused := answer(handler, "GET", "/acme")
@@ -47,10 +45,8 @@ func TestRequestOfABusyTenantIsToldWhenToRetry(t *testing.T) {
 
 func TestRequestsThatReadShareTheLock(t *testing.T) {
 	t.Parallel()
-	rw := newLock(t)
-	handler := http.NewServeMux()
+	rw, handler := newLock(t), http.NewServeMux()
 	handler.Handle("/{tenant}", lockTenant(rw, time.Second, http.HandlerFunc(report)))
-
 	h, err := rw.RLock(t.Context(), "tenant:acme")
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusOK, answer(handler, "GET", "/acme").StatusCode)

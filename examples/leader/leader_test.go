@@ -201,14 +201,22 @@ func (r *race) terms() (leaders []string) {
 	return leaders
 }
 
+// eachRace runs fn on every server, with a candidate that leads.
+func eachRace(t *testing.T, lease time.Duration, fn func(t *testing.T, r *race, a *candidate)) {
+	t.Helper()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		r := newRace(t, s, lease)
+		a := r.enter("a")
+		a.expect("leads")
+		fn(t, r, a)
+	})
+}
+
 // A leader that resigns is replaced by the next in line without waiting for a lease or a heartbeat, and
 // stands again behind the others. No write of any leader is refused: none leads beside another.
 func TestResigningLeaderHandsOver(t *testing.T) {
 	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		r := newRace(t, s, long)
-		a := r.enter("a")
-		a.expect("leads")
+	eachRace(t, long, func(t *testing.T, r *race, a *candidate) {
 		b, c := r.enter("b"), r.enter("c")
 		for i, leader := range []*candidate{a, b, c} {
 			_, err := fmt.Fprintln(leader.in, "resign")
@@ -228,10 +236,7 @@ func TestResigningLeaderHandsOver(t *testing.T) {
 // A leader that is killed is replaced when its lease ends, no sooner and not much later.
 func TestKilledLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		r := newRace(t, s, lease)
-		a := r.enter("a")
-		a.expect("leads")
+	eachRace(t, lease, func(t *testing.T, r *race, a *candidate) {
 		b, c := r.enter("b"), r.enter("c")
 		seen := time.Now()
 		state, err := r.onlooker.Inspect(t.Context(), "leader")
@@ -252,10 +257,7 @@ func TestKilledLeaderIsReplaced(t *testing.T) {
 // is refused, and it stands again behind the others.
 func TestPausedLeaderIsFencedOff(t *testing.T) {
 	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		r := newRace(t, s, lease)
-		a := r.enter("a")
-		a.expect("leads")
+	eachRace(t, lease, func(t *testing.T, r *race, a *candidate) {
 		b := r.enter("b")
 		require.NoError(r, a.process.Signal(syscall.SIGSTOP))
 		b.expect("leads") // and has written

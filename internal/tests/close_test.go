@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -401,21 +405,13 @@ func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other 
 	time.Sleep(w.while)
 	closeClient()
 
-	for what, call := range map[string]func() error{
-		"Lock":     func() error { return errOf(rw.Lock(newOwner(), "n")) },
-		"RLock":    func() error { return errOf(rw.RLock(newOwner(), "n")) },
-		"TryLock":  func() error { return errOf(rw.TryLock(newOwner(), "n")) },
-		"re-entry": func() error { return errOf(rw.RLock(a.Context(), "a")) },
-		"WithLock": func() error {
-			return rw.WithLock(newOwner(), "n", func(context.Context, *rwlock.Hold) error { return nil })
-		},
-		"Extend":      func() error { return b.Extend(ctx, time.Hour) },
-		"inner":       func() error { return inner.Unlock(ctx) },
-		"Inspect":     func() error { return errOf(rw.Inspect(ctx, "n")) },
-		"ForceUnlock": func() error { return rw.ForceUnlock(ctx, "n") },
-	} {
+	calls := maps.Clone(everyCall)
+	calls["re-entry"] = func(_ context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(a.Context(), "a")) }
+	calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return b.Extend(ctx, time.Hour) }
+	calls["Unlock"] = func(ctx context.Context, _ *rwlock.RWLock) error { return inner.Unlock(ctx) }
+	for what, call := range calls {
 		start := time.Now()
-		err := call()
+		err := call(ctx, rw)
 		require.ErrorIs(w, err, redis.ErrClosed, what)
 		require.NotErrorIs(w, err, context.DeadlineExceeded, what)
 		w.within(w.closed(), start, time.Now())
@@ -466,4 +462,658 @@ func TestClosedClientOfAQuorum(t *testing.T) {
 			w.within(w.closed(), start, time.Now())
 		})
 	})
+}
+
+// bound is for how long Unlock and Close may wait for a server that does not answer, and a little.
+const bound = 6 * time.Second
+
+// readTimeouts are the read timeouts that clients have: the client's default, none, and a long one.
+var readTimeouts = map[string]time.Duration{"default": 0, "none": -1, "long": 30 * time.Second}
+
+// outages are the ways in which a server stops to answer.
+var outages = map[string]func(*wire){
+	"frozen":       (*wire).freeze,
+	"out of reach": func(w *wire) { w.set(gone) },
+	"cut off": func(w *wire) {
+		w.set(gone)
+		w.endConns()
+	},
+}
+
+// underOutage returns an RWLock, and what begins and ends an outage of its server. It need not close without
+// an error.
+func (w *world) underOutage(outage string, readTimeout time.Duration) (rw *rwlock.RWLock, begin, end func()) {
+	w.Helper()
+	wire := &wire{}
+	rw = w.newLockWith(readTimeout, wire.into)
+	w.Cleanup(func() {
+		wire.mend()
+		wire.endConns() // on which someone may wait for ever
+	})
+	return rw, func() { outages[outage](wire) }, wire.mend
+}
+
+// newLockWith returns an RWLock over a client with that read timeout. It need not close without an error.
+func (w *world) newLockWith(readTimeout time.Duration, opts ...func(*redis.Options)) *rwlock.RWLock {
+	w.Helper()
+	c := w.dial(append([]func(*redis.Options){func(o *redis.Options) { o.ReadTimeout = readTimeout }},
+		opts...)...)
+	rw, err := rwlock.New(c, w.options(nil)...)
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = rw.Close() })
+	return rw
+}
+
+// eachOutage runs fn in bubbles, for each outage and each read timeout.
+func eachOutage(t *testing.T, fn func(w *world, rw *rwlock.RWLock, begin, end func())) {
+	t.Helper()
+	t.Parallel()
+	for outage := range outages {
+		for name, readTimeout := range readTimeouts {
+			t.Run(fmt.Sprintf("%s, read timeout %s", outage, name), func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, func(w *world) {
+					rw, begin, end := w.underOutage(outage, readTimeout)
+					fn(w, rw, begin, end)
+				})
+			})
+		}
+	}
+}
+
+// returnsIn ends the test if fn has not returned after d.
+func (w *world) returnsIn(d time.Duration, what string, fn func()) {
+	w.Helper()
+	done := w.start(func() error { fn(); return nil })
+	select {
+	case <-done.done:
+	case <-time.After(d):
+		w.Fatalf("%s has not returned after %v", what, d)
+	}
+}
+
+// Close returns in bounded time on a server that does not answer, in whatever state it finds the RWLock; the
+// lock calls that were in flight end at once with ErrClosed, and other calls with it. Shutdown returns at
+// once when nothing is held, though the server does not answer: neither what has become of lost holds and of
+// calls that failed matters, nor, for longer than Close waits or ctx lasts, a release that has no answer.
+func TestCloseIsBoundedInEveryState(t *testing.T) {
+	t.Parallel()
+	type inFlight struct{ locks, releases []*call }
+	const (
+		holds    = iota // which Shutdown would wait for
+		holdsNot        // anything
+		releases        // what may not be released, or withdrawn: Close and Shutdown say so
+	)
+	states := map[string]struct {
+		kind  int
+		build func(w *world, rw *rwlock.RWLock, begin func()) inFlight
+	}{
+		"never used": {holdsNot, func(_ *world, _ *rwlock.RWLock, begin func()) (calls inFlight) {
+			begin()
+			return calls
+		}},
+		"used": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			w.haveWaited(rw)
+			unlock(w, take(w, newOwner(), rw, write, "n"), take(w, newOwner(), rw, read, "r"))
+			begin()
+			return calls
+		}},
+		"held": {holds, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			h := take(w, newOwner(), rw, write, "n")
+			take(w, h.Context(), rw, write, "n")
+			take(w, newOwner(), rw, read, "r")
+			begin()
+			return calls
+		}},
+		"waiting": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			take(w, newOwner(), w.newLock(), write, "n")
+			calls.locks = []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")}
+			begin()
+			return calls
+		}},
+		"lock calls in flight": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			begin()
+			for i := range 10 {
+				calls.locks = append(calls.locks, w.launch(newOwner(), rw, bothModes[i%2], fmt.Sprint(i)))
+			}
+			time.Sleep(time.Second)
+			return calls
+		}},
+		"lock calls given up": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			begin()
+			require.Error(w, errOf(rw.Lock(newOwner(), "n", rwlock.MaxWait(time.Second))))
+			return calls
+		}},
+		"releases in flight": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			w.haveWaited(rw)
+			a, b := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, read, "b")
+			begin()
+			calls.releases = []*call{w.start(func() error { return a.Unlock(context.Background()) })}
+			require.ErrorIs(w, b.Unlock(lasting(w, time.Second)), context.DeadlineExceeded)
+			return calls
+		}},
+		"a release given up": {releases, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			h := take(w, newOwner(), rw, write, "n", rwlock.Lease(quiet))
+			begin()
+			w.returnsIn(bound, "Unlock", func() { require.Error(w, h.Unlock(context.Background())) })
+			return calls
+		}},
+		"renewals in flight": {holds, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			w.haveWaited(rw)
+			take(w, newOwner(), rw, write, "n")
+			take(w, newOwner(), rw, read, "r")
+			begin()
+			time.Sleep(w.lease * 2 / 5)
+			return calls
+		}},
+		"lost": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+			w.haveWaited(rw)
+			h, other := take(w, newOwner(), rw, write, "n"), take(w, newOwner(), rw, write, "m")
+			begin()
+			w.isLost(h)
+			w.lostWhen(other)
+			return calls
+		}},
+	}
+	for name, state := range states {
+		t.Run(name, func(t *testing.T) {
+			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+				calls := state.build(w, rw, begin)
+				closed := w.start(rw.Close)
+				for _, c := range calls.locks {
+					w.returnsIn(time.Second, "a lock call", func() { <-c.done })
+					require.ErrorIs(w, c.err, rwlock.ErrClosed)
+				}
+				w.returnsIn(bound, "Close", func() { <-closed.done })
+				if state.kind == releases {
+					require.Error(w, closed.err)
+				}
+				for _, c := range calls.releases {
+					w.returnsIn(time.Second, "Unlock", func() { <-c.done })
+					require.Error(w, c.err)
+				}
+			})
+			if state.kind == holds {
+				return
+			}
+			t.Run("shutdown", func(t *testing.T) {
+				eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+					state.build(w, rw, begin)
+					start := time.Now()
+					err := rw.Shutdown(lasting(w, 3*time.Second))
+					if state.kind == releases {
+						requireError(w, err, context.DeadlineExceeded, "end with their leases")
+						w.within(4*time.Second, start, time.Now())
+					} else {
+						require.NoError(w, err)
+						w.within(time.Second, start, time.Now())
+					}
+				})
+			})
+		})
+	}
+}
+
+// haveWaited has one call wait for a lock, get it and release it.
+func (w *world) haveWaited(rw *rwlock.RWLock) {
+	w.Helper()
+	h := take(w, newOwner(), w.newLock(), write, "waited")
+	c := w.enqueue(newOwner(), rw, write, "waited")
+	unlock(w, h)
+	unlock(w, c.granted())
+}
+
+// Close is bounded on a server that is stopped in its tracks, whatever the client's read timeout.
+func TestCloseIsBoundedOnAFrozenServer(t *testing.T) {
+	t.Parallel()
+	for name, readTimeout := range readTimeouts {
+		t.Run("read timeout "+name, func(t *testing.T) {
+			t.Parallel()
+			w, s := alone(t)
+			rw := w.newLockWith(readTimeout)
+			w.haveWaited(rw)
+			take(w, newOwner(), rw, write, "n")
+			s.Pause()
+			w.Cleanup(s.Resume)
+			var err error
+			w.returnsIn(bound+w.slack, "Close", func() { err = rw.Close() })
+			require.Error(w, err)
+		})
+	}
+}
+
+// Without a limit of its own, a lock call is tried again for a lease on a server that does not answer, and
+// then fails with what the client said last. A Try fails soon, whatever its context and the client's read
+// timeout.
+func TestLockCallIsBoundedByALease(t *testing.T) {
+	t.Parallel()
+	for name, used := range map[string]bool{"fresh": false, "used": true} {
+		t.Run(name, func(t *testing.T) {
+			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+				if used {
+					w.haveWaited(rw)
+				}
+				begin()
+				for _, mode := range bothModes {
+					var err error
+					w.returnsIn(w.lease/2, "a try", func() { _, err = try(newOwner(), rw, mode, "n") })
+					require.Error(w, err)
+					require.NotErrorIs(w, err, rwlock.ErrLocked)
+				}
+				start := time.Now()
+				for _, c := range []*call{w.launch(newOwner(), rw, write, "n"), w.launch(newOwner(), rw, read, "r")} {
+					w.returnsIn(time.Until(start.Add(w.lease+time.Second)), "a lock call", func() { <-c.done })
+					require.Error(w, c.err)
+					require.NotErrorIs(w, c.err, rwlock.ErrClosed)
+				}
+			})
+		})
+	}
+	t.Run("what the client says", func(t *testing.T) {
+		bubbled(t, func(w *world) {
+			rw := w.newLockWith(0, (&wire{state: gone}).into, withoutRetries)
+			for _, mode := range bothModes {
+				start := time.Now()
+				requireError(w, errOf(acquire(newOwner(), rw, mode, "n")), syscall.ETIMEDOUT, `lock "n"`)
+				require.GreaterOrEqual(w, time.Since(start), w.lease/2, "was not tried again")
+				w.within(w.lease+time.Second, start, time.Now())
+			}
+		})
+	})
+}
+
+// A call that ends while nobody has answered says so, with what the client said last.
+func TestUnansweredCallSaysSo(t *testing.T) {
+	t.Parallel()
+	for outage, cause := range map[string]string{
+		"frozen": "", "cut": errCut.Error() + "|EOF|closed pipe", // of a new connection, or of one that was there
+	} {
+		t.Run(outage, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, func(w *world) {
+				rw, wire := w.newMortal()
+				held := take(w, newOwner(), rw, write, "held")
+				again := rwlock.WithOwner(context.Background(), held.Owner())
+				if cause == "" {
+					wire.freeze()
+				} else {
+					wire.cut()
+				}
+				brief := rwlock.MaxWait(time.Second)
+				for name, err := range map[string]error{
+					"Lock":                  errOf(rw.Lock(lasting(w, time.Second), "n")),
+					"RLock":                 errOf(rw.RLock(newOwner(), "n", brief)),
+					"Lock, which re-enters": errOf(rw.Lock(again, "held", brief)),
+					"Extend":                held.Extend(lasting(w, time.Second), time.Hour),
+				} {
+					require.ErrorIs(w, err, context.DeadlineExceeded, name)
+					require.ErrorContains(w, err, "after 1s: the server has not answered", name)
+					require.Regexp(w, cause, err.Error(), name)
+					requireNotBlocked(w.T, err)
+				}
+				if cause != "" {
+					return // what is not tried again fails with the client's error
+				}
+				for name, err := range map[string]error{
+					"Inspect":     errOf(rw.Inspect(lasting(w, time.Second), "n")),
+					"ForceUnlock": rw.ForceUnlock(lasting(w, time.Second), "n"),
+				} {
+					require.ErrorIs(w, err, context.DeadlineExceeded, name)
+					require.ErrorContains(w, err, ": the server has not answered", name)
+				}
+			})
+		})
+	}
+}
+
+// A lock call outlasts an outage that ends before its context, its MaxWait or, without either, one lease.
+func TestLockCallOutlastsAnOutage(t *testing.T) {
+	t.Parallel()
+	for outage := range outages {
+		t.Run(outage, func(t *testing.T) {
+			bubbled(t, func(w *world) {
+				long := lasting(w, 10*time.Minute)
+				for _, mode := range bothModes {
+					for _, c := range []struct {
+						ctx  context.Context
+						opts []rwlock.LockOption
+						out  time.Duration
+					}{
+						{context.Background(), nil, w.lease * 3 / 5},
+						{long, nil, 3 * w.lease / 2},
+						{context.Background(), []rwlock.LockOption{rwlock.MaxWait(2 * time.Minute)}, 2 * w.lease},
+					} {
+						rw, begin, end := w.underOutage(outage, 0)
+						begin()
+						waiting := w.launch(c.ctx, rw, mode, "n", c.opts...)
+						time.Sleep(c.out)
+						end()
+						unlock(w, waiting.granted())
+					}
+				}
+			})
+		})
+	}
+}
+
+// When the end of a wait races the grant, the call returns the lock, or an error and the lock goes on: it is
+// never owned by nobody, and never by an owner who was told that he has it not.
+func TestCancelRacesGrant(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		rounds := 3_000
+		if !w.real {
+			rounds = 500
+		}
+		const lanes = 4
+		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+		var wg sync.WaitGroup
+		for lane := range lanes {
+			wg.Go(func() {
+				for i := range rounds / lanes {
+					modes := [2]rwlock.Mode{write, []rwlock.Mode{read, write}[i%2]}
+					if err := raceCancel(rws[0], rws[rand.IntN(2)], modes, fmt.Sprint("n", lane)); err != nil {
+						w.Errorf("round %d, %v: %v", i, modes, err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func raceCancel(a, b *rwlock.RWLock, modes [2]rwlock.Mode, name string) error {
+	h, err := acquire(newOwner(), a, modes[0], name)
+	if err != nil {
+		return err
+	}
+	owner := rwlock.NewOwner()
+	ctx, cancel := context.WithCancel(rwlock.WithOwner(context.Background(), owner))
+	defer cancel()
+	type result struct {
+		hold *rwlock.Hold
+		err  error
+	}
+	got := make(chan result)
+	go func() {
+		h, err := acquire(ctx, b, modes[1], name)
+		got <- result{h, err}
+	}()
+	go func() {
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+		cancel()
+	}()
+	time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+	if err := h.Unlock(context.Background()); err != nil {
+		return err
+	}
+	r := <-got
+	for end := time.Now().Add(hang); ; {
+		s, err := b.Inspect(context.Background(), name)
+		switch {
+		case err != nil:
+			return err
+		case r.err == nil:
+			if len(s.Holders) != 1 || s.Holders[0].Owner != owner {
+				return fmt.Errorf("the lock was granted, but %+v", s)
+			}
+			return r.hold.Unlock(context.Background())
+		case !errors.Is(r.err, context.Canceled):
+			return r.err
+		case s.Mode == rwlock.None && len(s.Waiters) == 0:
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("orphan: %+v", s)
+		}
+	}
+}
+
+// Many calls that give up together, while the lock is released, all return an error that says why, and leave
+// nothing behind: the lock goes to whoever waits on.
+func TestManyGiveUpTogether(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for _, mode := range bothModes {
+			for _, release := range []bool{false, true} {
+				h := take(w, newOwner(), rw, write, "n")
+				ctx, cancel := context.WithCancelCause(context.Background())
+				cause := errors.New("the cause")
+				var crowd sync.WaitGroup
+				for range 100 {
+					crowd.Go(func() {
+						got, err := acquire(ctx, rw, mode, "n")
+						if err == nil { // before the end of the context
+							_ = got.Unlock(context.Background())
+						} else if !errors.Is(err, context.Canceled) || !errors.Is(err, cause) {
+							w.Error(err)
+						}
+					})
+				}
+				waitQueued(w, rw, "n", 100)
+				last := w.enqueue(newOwner(), rw, write, "n")
+				if release {
+					go cancel(cause)
+					unlock(w, h)
+				} else {
+					cancel(cause)
+				}
+				crowd.Wait()
+				require.LessOrEqual(w, len(rw.Snapshot().Waits), 1)
+				if !release {
+					unlock(w, h)
+				}
+				unlock(w, last.granted())
+				waitFree(w, rw, "n")
+			}
+		}
+	})
+}
+
+// A call whose context ended before it was granted the lock returns the context's error, though its goroutine
+// learns of that only after the grant, and the lock goes on.
+func TestEndOfTheContextIsNoticedAfterTheGrant(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		cause := errors.New("the cause")
+		for i := range 20 {
+			for _, late := range []bool{false, true} {
+				h := take(w, newOwner(), rw, write, "n")
+				ctx, cancel := context.WithCancelCause(newOwner())
+				calls := ctx
+				if late {
+					calls = lateContext{ctx}
+				}
+				waiting := w.enqueue(calls, rw, bothModes[i%2], "n")
+				cancel(cause)
+				unlock(w, h)
+				_, err := waiting.wait()
+				requireError(w, err, context.Canceled, cause)
+				if late {
+					requireNotBlocked(w.T, err)
+				}
+				waitFree(w, rw, "n")
+			}
+		}
+	})
+}
+
+// A lateContext has its user notice its end late.
+type lateContext struct{ context.Context }
+
+func (lateContext) Done() <-chan struct{} { return nil }
+
+// A call whose context is done already returns its error, and asks the server nothing.
+func TestDoneContext(t *testing.T) {
+	everywhere(t, func(w *world) {
+		sent := &counter{}
+		rw := w.newLockVia(sent.over)
+		cause := errors.New("the cause")
+		cancelled, cancel := context.WithCancelCause(context.Background())
+		cancel(cause)
+		expired, cancelExpired := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+		defer cancelExpired()
+		for name, call := range everyCall {
+			require.ErrorIs(w, call(expired, rw), context.DeadlineExceeded, name)
+			err := call(cancelled, rw)
+			require.ErrorIs(w, err, context.Canceled, name)
+			require.ErrorContains(w, err, `"n"`, name)
+		}
+		require.ErrorIs(w, errOf(rw.Lock(cancelled, "n")), cause)
+		require.Zero(w, sent.Load())
+	})
+}
+
+// Whatever ends a wait, the error matches it, comes at once, and leaves nothing behind; the next call gets
+// the lock. MaxWait bounds the wait alone: neither the hold nor its context ends with it.
+func TestEndOfAWait(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, u := w.newLock(), w.lease/10
+		cause := errors.New("the cause")
+		ends := func(cancel func()) func() { return func() { time.AfterFunc(u, cancel) } }
+		for _, mode := range bothModes {
+			for _, c := range []struct {
+				name string
+				want error
+				ctx  func() (ctx context.Context, launched func())
+				opts []rwlock.LockOption
+			}{
+				{"MaxWait", context.DeadlineExceeded, func() (context.Context, func()) {
+					return lasting(w, time.Hour), func() {}
+				}, []rwlock.LockOption{rwlock.MaxWait(u)}},
+				{"deadline", context.DeadlineExceeded, func() (context.Context, func()) {
+					return lasting(w, u), func() {}
+				}, nil},
+				{"cancel", context.Canceled, func() (context.Context, func()) {
+					ctx, cancel := context.WithCancel(newOwner())
+					return ctx, ends(cancel)
+				}, nil},
+				{"cause", cause, func() (context.Context, func()) {
+					ctx, cancel := context.WithCancelCause(newOwner())
+					return ctx, ends(func() { cancel(cause) })
+				}, nil},
+			} {
+				h := take(w, newOwner(), rw, write, "n")
+				start := time.Now()
+				ctx, launched := c.ctx()
+				waiter := w.launch(ctx, rw, mode, "n", c.opts...)
+				launched()
+				require.ErrorIs(w, errOf(waiter.wait()), c.want, c.name)
+				w.within(u+w.prompt, start, waiter.at)
+				require.False(w, waiter.at.Before(start.Add(u)))
+				waitQueued(w, rw, "n", 0)
+				unlock(w, h)
+				waitFree(w, rw, "n")
+			}
+			waiting := w.launch(newOwner(), rw, mode, "n", rwlock.MaxWait(w.lease))
+			h := waiting.granted()
+			time.Sleep(w.lease + w.while)
+			require.NoError(w, h.Context().Err())
+			unlock(w, h)
+		}
+	})
+}
+
+// A bad option is refused with an error that says what is wrong, and the server is asked nothing.
+func TestBadOptions(t *testing.T) {
+	everywhere(t, func(w *world) {
+		c, sent := w.dial(), &counter{}
+		const century = 100 * 365 * 24 * time.Hour
+		for text, opts := range map[string][]rwlock.Option{
+			"nil option": {nil}, "prefix": {rwlock.WithPrefix("")}, "the tracer is nil": {rwlock.WithTracer(nil)},
+			"the monitor is nil":  {rwlock.WithMonitor(nil)},
+			"the observer is nil": {rwlock.WithObserver(nil), rwlock.WithObserver(rwlock.ObserverFunc(nil))},
+			"lease ": {rwlock.WithLease(99 * time.Millisecond), rwlock.WithLease(0), rwlock.WithLease(-time.Second),
+				rwlock.WithLease(century)},
+			"the label is empty": {rwlock.WithLabel("")}, "257 bytes": {rwlock.WithLabel(strings.Repeat("x", 257))},
+			"not printable": {rwlock.WithLabel("a\nb"), rwlock.WithLabel("\x1b[2J")}, "UTF-8": {rwlock.WithLabel("\xff")},
+		} {
+			for _, opt := range opts {
+				rw, err := rwlock.New(c, opt)
+				require.Nil(w, rw)
+				requireError(w, err, "rwlock: new: ", text)
+			}
+		}
+		rw := w.newLockVia(sent.over, rwlock.WithLogger(nil),
+			rwlock.WithLease(100*time.Millisecond), rwlock.WithLabel(strings.Repeat("🔒", 64)))
+		bad := map[string][]rwlock.LockOption{
+			"nil option": {nil}, "max wait 0s": {rwlock.MaxWait(0)}, "max wait -1s": {rwlock.MaxWait(-time.Second)},
+			"at least": {rwlock.AtLeast(0), rwlock.AtLeast(-1)},
+		}
+		for _, d := range []time.Duration{99 * time.Millisecond, 0, -time.Second, century} {
+			bad["lease "+d.String()] = []rwlock.LockOption{rwlock.Lease(d)}
+			bad["max hold "+d.String()] = []rwlock.LockOption{rwlock.MaxHold(d)}
+		}
+		refused := func(text string, opts ...rwlock.LockOption) {
+			for _, mode := range bothModes {
+				for _, lock := range []lockFunc{acquire, try} {
+					h, err := lock(newOwner(), rw, mode, "n", opts...)
+					require.Nil(w, h)
+					require.Regexp(w, `^rwlock: (try)?r?lock "n": .*`+text, err.Error())
+				}
+			}
+		}
+		for text, opts := range bad {
+			for _, opt := range opts {
+				refused(text, opt)
+			}
+		}
+		refused("at least", rwlock.AtLeast(time.Minute), rwlock.MaxHold(59*time.Second))
+		refused("at least", rwlock.NoRenew(), rwlock.Lease(time.Second), rwlock.AtLeast(2*time.Second))
+		require.Zero(w, sent.Load())
+	})
+}
+
+// A ring is refused, and so are types around one; around other clients they work.
+func TestRingIsRefusedWhereverItIs(t *testing.T) {
+	t.Parallel()
+	type embedded struct{ *redis.Ring }
+	type hidden struct{ redis.UniversalClient }
+	ring := redis.NewRing(&redis.RingOptions{})
+	defer ring.Close()
+	for _, c := range []redis.UniversalClient{ring, embedded{ring}, hidden{ring}, &hidden{hidden{ring}}} {
+		require.ErrorContains(t, errOf(rwlock.New(c)), "a ring is not supported", "%T", c)
+	}
+	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer c.Close()
+	rw, err := rwlock.New(hidden{c})
+	require.NoError(t, err)
+	require.NoError(t, rw.Close())
+}
+
+// A release that meets an outage is tried again for as long as the server may keep the claim, which a
+// re-entry may have made longer than the lease that it began with: the lock is free soon after the outage,
+// not at the end of that lease.
+func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
+	t.Parallel()
+	for _, outage := range []time.Duration{9 * time.Second, time.Minute} {
+		t.Run(outage.String(), func(t *testing.T) {
+			bubbled(t, func(w *world) {
+				rw, wire := w.overWire(rwlock.WithLease(5 * time.Second))
+				other := w.newLock()
+				for _, mode := range bothModes {
+					outer := take(w, newOwner(), rw, mode, mode.String())
+					inner := take(w, outer.Context(), rw, mode, mode.String(), rwlock.Lease(quiet))
+					wire.freeze()
+					start := time.Now()
+					var wg sync.WaitGroup
+					for _, h := range []*rwlock.Hold{inner, outer} {
+						wg.Go(func() {
+							ctx := lasting(w, time.Second)
+							_ = h.Unlock(ctx) // may say that it goes on in the background
+						})
+						time.Sleep(time.Millisecond)
+					}
+					wg.Wait()
+					time.Sleep(time.Until(start.Add(outage)))
+					wire.mend()
+					next := w.launch(newOwner(), other, write, mode.String())
+					unlock(w, next.granted())
+					w.within(30*time.Second, start.Add(outage), next.at)
+				}
+				// until the client gives up what was sent into the outage, or Close would wait for that
+				time.Sleep(time.Minute)
+			})
+		})
+	}
 }

@@ -420,9 +420,7 @@ func TestGrantIsToldByTheNodeOfTheLock(t *testing.T) {
 	}
 	everywhere := func() bool { // is there a subscription
 		return !slices.ContainsFunc(cluster.Nodes, func(s *testredis.Server) bool {
-			channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
-			require.NoError(t, err)
-			return len(channels) != 1
+			return len(channels(t, s.Client(), "rwlock")) != 1
 		})
 	}
 	next(0)
@@ -492,9 +490,7 @@ func TestMasterThatTakesOverIsSubscribedTo(t *testing.T) {
 		master, replica = replica, master
 		eventually(t, func() bool {
 			handover(t, holder, waiter, name)
-			channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
-			require.NoError(t, err)
-			return len(channels) > 0
+			return len(channels(t, master.Client(), "rwlock")) > 0
 		}, "a subscription")
 	}
 }
@@ -514,9 +510,7 @@ func subscribed(t *testing.T, cluster *testredis.Cluster, holder, waiter *rwlock
 	handover(t, holder, waiter, cluster.On(0, "first"))
 	eventually(t, func() bool {
 		at = slices.IndexFunc(cluster.Nodes, func(s *testredis.Server) bool {
-			channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
-			require.NoError(t, err)
-			return len(channels) > 0
+			return len(channels(t, s.Client(), "rwlock")) > 0
 		})
 		return at >= 0
 	}, "a subscription")
@@ -601,9 +595,7 @@ func TestSubscriptionFollowsTheSentinels(t *testing.T) {
 		start := time.Now()
 		unlock(t, h)
 		unlock(t, next.granted())
-		channels, err := master.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
-		require.NoError(t, err)
-		require.Len(t, channels, 1)
+		require.Len(t, channels(t, master.Client(), "rwlock"), 1)
 		s.Master, s.Replicas = master, slices.DeleteFunc(append(s.Replicas, s.Master),
 			func(r *testredis.Server) bool { return r == master })
 		return next.at.Sub(start) < 7*time.Second

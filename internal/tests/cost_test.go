@@ -219,9 +219,7 @@ func TestUnusedRWLockSendsNothing(t *testing.T) {
 		for _, s := range nodes {
 			asking = append(asking, s.Client())
 			eventually(t, func() bool {
-				channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:wake:*").Result()
-				require.NoError(t, err)
-				return len(channels) == 2
+				return len(channels(t, s.Client(), "rwlock")) == 2
 			}, "two subscriptions at each node")
 		}
 		processed := func() (n int) {

@@ -73,7 +73,7 @@ func eachServer(t *testing.T, fn func(w *world)) {
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
 	eachServer(t, func(w *world) {
 		client, sent := w.dial(), &counter{}
-		client.AddHook(onEach(sent.count))
+		sent.over(client)
 		d := delegateOn(w, client, delegationLease, w.options(nil)...)
 		d.getsDelegated(w, write, "n")
 		before := sent.Load()

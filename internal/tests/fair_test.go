@@ -55,15 +55,25 @@ func TestReadersEnterTogether(t *testing.T) {
 	})
 }
 
-// Writers are served in the order in which they came, wherever they are, one at a time.
+// Writers are served in the order in which they came, wherever they are, one at a time; and those that try
+// again and again get the lock after all that wait.
 func TestWritersAreServedInOrder(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock(), w.newLock()}, "n"
 		for _, first := range bothModes {
 			h := take(w, newOwner(), rws[0], first, name)
-			var calls []*call
+			var calls, tries []*call
 			for i := range 50 {
 				calls = append(calls, w.enqueue(newOwner(), rws[i%3], write, name))
+			}
+			for range 2 {
+				c := &call{w: w, done: make(chan struct{})}
+				tries = append(tries, c.start(func() (err error) {
+					for err = rwlock.ErrLocked; errors.Is(err, rwlock.ErrLocked); time.Sleep(100 * time.Microsecond) {
+						c.hold, err = rws[0].TryLock(newOwner(), name)
+					}
+					return errors.Join(err, c.hold.Unlock(context.Background()))
+				}))
 			}
 			unlock(w, h)
 			token := int64(0)
@@ -74,25 +84,26 @@ func TestWritersAreServedInOrder(t *testing.T) {
 				if i+1 < len(calls) {
 					require.False(w, calls[i+1].returned())
 				}
+				time.Sleep(time.Millisecond)
 				unlock(w, h)
+			}
+			for _, c := range tries {
+				require.Greater(w, c.granted().Token(), token)
 			}
 		}
 	})
 }
 
-// A reader that comes in a storm of writers gets in after at most one write phase.
+// A reader that comes in a storm of writers gets in after at most one write phase; a writer that comes in a
+// storm of readers, after at most one read phase, in which each reader entered once.
 func TestReaderInAStormOfWriters(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.storm(write, read, 1)
-	})
-}
-
-// A writer that comes in a storm of readers gets in after at most one read phase, in which each reader
-// entered once.
-func TestWriterInAStormOfReaders(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.storm(read, write, stormers)
-	})
+	t.Parallel()
+	for name, storm := range map[string]func(w *world){
+		"of writers": func(w *world) { w.storm(write, read, 1) },
+		"of readers": func(w *world) { w.storm(read, write, stormers) },
+	} {
+		t.Run(name, func(t *testing.T) { everywhere(t, storm) })
+	}
 }
 
 const stormers = 8
@@ -301,47 +312,6 @@ func TestTryDoesNotOvertake(t *testing.T) {
 	})
 }
 
-// Of writers that wait and others that try again and again, those that wait get the lock first.
-func TestTriesDoNotBreakIntoHandovers(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, name := w.newLock(), "n"
-		h := take(w, newOwner(), rw, write, name)
-		calls := w.enqueueAll(20, rw, write, name)
-		var wg sync.WaitGroup
-		tokens := make([]int64, 2)
-		for i := range tokens {
-			wg.Go(func() {
-				for {
-					h, err := rw.TryLock(newOwner(), name)
-					switch {
-					case errors.Is(err, rwlock.ErrLocked):
-						time.Sleep(100 * time.Microsecond)
-						continue
-					case err == nil:
-						tokens[i] = h.Token()
-						err = h.Unlock(context.Background())
-					}
-					if err != nil {
-						w.Error(err)
-					}
-					return
-				}
-			})
-		}
-		unlock(w, h)
-		last := int64(0)
-		for _, c := range calls {
-			last = c.granted().Token()
-			time.Sleep(time.Millisecond)
-			unlock(w, c.hold)
-		}
-		wg.Wait()
-		for _, token := range tokens {
-			require.Greater(w, token, last)
-		}
-	})
-}
-
 // Waiting costs no commands but one heartbeat per third of a lease, or up to a tenth more of them, and no
 // message is needed for it. Beside it, each server is told the client's label every two minutes, and, if
 // there are several, that the lease is in use, every two minutes and a half or less often.
@@ -350,7 +320,7 @@ func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 		const waiters, leases = 20, 10
 		const beats = 3 * leases * 10 / 9
 		sent := &counter{but: []string{"hello", "client"}} // which set up a connection
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sent.count)) })
+		rw := w.newLockVia(sent.over)
 		for _, mode := range bothModes {
 			h := take(w, newOwner(), rw, write, "n")
 			calls := w.enqueueAll(waiters, rw, mode, "n")
@@ -371,24 +341,24 @@ func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 // counter counts the commands that a client sends.
 type counter struct {
 	atomic.Int64
-	but []string // the names of those that it leaves out
+	but  []string // the names of those that it leaves out
+	only string   // the name of those that count, if not all do
 }
 
 func (c *counter) count(cmd redis.Cmder) {
-	if !slices.Contains(c.but, cmd.Name()) {
+	if !slices.Contains(c.but, cmd.Name()) && (c.only == "" || c.only == cmd.Name()) {
 		c.Add(1)
 	}
 }
+
+// over counts the commands of a client.
+func (c *counter) over(client *redis.Client) { client.AddHook(onEach(c.count)) }
 
 // An RWLock opens no subscription until a call has to wait, and never more than one.
 func TestOneSubscription(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, c := w.newLock(), w.dial()
-		channels := func() []string {
-			list, err := c.PubSubChannels(context.Background(), w.prefix+":wake:*").Result()
-			require.NoError(w, err)
-			return list
-		}
+		channels := func() []string { return channels(w, c, w.prefix) }
 		for range 10 {
 			h := take(w, newOwner(), rw, write, "n")
 			require.ErrorIs(w, errOf(rw.TryLock(newOwner(), "n")), rwlock.ErrLocked)

@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,7 +72,7 @@ func TestInspectShowsLabels(t *testing.T) {
 }
 
 // The key of a label is a contract between versions of the library that run side by side. It has a time to
-// live, and Close removes it.
+// live, and Close removes it. It goes within a day after its RWLock has died, however long the lease is.
 func TestLabelKey(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.lockVia(func(*redis.Client) {}, rwlock.WithLabel("worker"))
@@ -82,15 +81,16 @@ func TestLabelKey(t *testing.T) {
 		w.requireLabels(1)
 		keys := w.labelKeys()
 		require.Regexp(w, "^"+regexp.QuoteMeta(w.prefix)+":label:[-_A-Za-z0-9]{11}$", keys[0])
-		text, err := w.dial().Get(context.Background(), keys[0]).Result()
-		require.NoError(w, err)
-		require.Equal(w, "worker", text)
-		ttl, err := w.dial().PTTL(context.Background(), keys[0]).Result()
-		require.NoError(w, err)
+		require.Equal(w, "worker", w.dial().Get(w.Context(), keys[0]).Val())
+		ttl := w.dial().PTTL(w.Context(), keys[0]).Val()
 		require.Positive(w, ttl)
 		require.LessOrEqual(w, ttl, 4*time.Minute)
 		require.NoError(w, rw.Close())
 		require.Empty(w, w.labelKeys())
+
+		take(w, newOwner(), w.newLock(rwlock.WithLease(10*365*24*time.Hour)), write, "n")
+		w.requireLabels(1)
+		require.LessOrEqual(w, w.dial().PTTL(w.Context(), w.labelKeys()[0]).Val(), 24*time.Hour)
 	})
 }
 
@@ -98,15 +98,15 @@ func TestLabelKey(t *testing.T) {
 // been for a while. It costs one command every two minutes, however many locks are taken.
 func TestLabelStaysWhileItIsNeeded(t *testing.T) {
 	bubbled(t, func(w *world) {
-		sets := &setCounter{}
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(onEach(sets.note)) })
+		sets := &counter{only: "set"} // by which a label is written
+		rw := w.newLockVia(sets.over)
 		h := take(w, newOwner(), rw, write, "n", rwlock.Lease(10*time.Hour), rwlock.NoRenew())
 		for range 60 {
 			time.Sleep(time.Minute)
 			w.requireLabels(1)
 			unlock(w, take(w, newOwner(), rw, write, "other"))
 		}
-		require.LessOrEqual(w, sets.n.Load(), int64(32*len(w.servers())))
+		require.LessOrEqual(w, sets.Load(), int64(32*len(w.servers())))
 		unlock(w, h)
 		time.Sleep(5 * time.Minute)
 		require.Empty(w, w.labelKeys())
@@ -130,30 +130,12 @@ func TestLabelThatTheServerDoesNotHave(t *testing.T) {
 	})
 }
 
-// A setCounter counts how often a label is told.
-type setCounter struct{ n atomic.Int64 }
-
-func (s *setCounter) note(cmd redis.Cmder) {
-	if cmd.Name() == "set" {
-		s.n.Add(1)
-	}
-}
-
 // noLabels is a hook that has the server refuse to set and to read labels, as one with narrow rights does.
 var noLabels = onEach(func(cmd redis.Cmder) {
 	if name := cmd.Name(); name == "set" || name == "mget" {
 		cmd.Args()[0] = "no" + name
 	}
 })
-
-// A label goes within a day after its RWLock has died, however long the lease is.
-func TestLabelOfALongLeaseGoesWithinADay(t *testing.T) {
-	everywhere(t, func(w *world) {
-		take(w, newOwner(), w.newLock(rwlock.WithLease(10*365*24*time.Hour)), write, "n")
-		w.requireLabels(1)
-		require.LessOrEqual(w, w.dial().PTTL(w.Context(), w.labelKeys()[0]).Val(), 24*time.Hour)
-	})
-}
 
 // Without WithLogger, or with a nil logger, a loss is logged to slog.Default(). This test is not parallel: it
 // sets that.
@@ -186,13 +168,8 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 func TestErrorsNameTheLabelOfTheHolder(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what errors say")
-		var asked atomic.Int64
-		count := onEach(func(cmd redis.Cmder) {
-			if cmd.Name() == "mget" {
-				asked.Add(1)
-			}
-		})
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(count) }, rwlock.WithLease(w.lease))
+		asked := &counter{only: "mget"} // by which labels are read
+		rw := w.newLockVia(asked.over, rwlock.WithLease(w.lease))
 		far := w.newLock(rwlock.WithLabel("report@web-1:7"), rwlock.WithLease(w.lease))
 		h := take(w, newOwner(), far, write, "n")
 		waits := w.enqueue(newOwner(), rw, write, "n")
@@ -654,15 +631,10 @@ func TestKeyAndChannelNames(t *testing.T) {
 				keys = append(keys, key)
 			}
 			require.Equal(w, []string{"", ":leases", ":queue"}, slices.Compact(keys), name)
-			var channels []string
-			eventually(w.T, func() bool {
-				var err error
-				channels, err = w.dial().PubSubChannels(context.Background(), w.prefix+":*").Result()
-				require.NoError(w, err)
-				return len(channels) > 0
-			}, "a subscription")
-			require.Len(w, channels, 1)
-			require.Regexp(w, "^"+regexp.QuoteMeta(w.prefix)+":wake:[-_A-Za-z0-9]{11}$", channels[0])
+			all := func() []string { return channels(w, w.dial(), w.prefix) }
+			eventually(w.T, func() bool { return len(all()) > 0 }, "a subscription")
+			require.Len(w, all(), 1)
+			require.Regexp(w, "^"+regexp.QuoteMeta(w.prefix)+":wake:[-_A-Za-z0-9]{11}$", all()[0])
 			require.NoError(w, rw.Close())
 		}
 	})
@@ -706,6 +678,14 @@ func content(t testing.TB, c *redis.Client, key string) string {
 	}
 	require.NoError(t, err)
 	return fmt.Sprint(typ, v)
+}
+
+// channels returns the channels that somebody subscribes to.
+func channels(t testing.TB, c *redis.Client, prefix string) []string {
+	t.Helper()
+	list, err := c.PubSubChannels(context.Background(), prefix+":wake:*").Result()
+	require.NoError(t, err)
+	return list
 }
 
 // A key of the wrong type under any of the lock's keys stays as it is, whatever is called; a call that needs

@@ -164,23 +164,16 @@ func TestObserverIsToldOfLossesAndRenewals(t *testing.T) {
 		require.NoError(w, rw.Close())
 		require.Equal(w, rwlock.ReasonClosed, j.next(w, ends+1, rwlock.EventEnded).Reason)
 		require.ErrorIs(w, kept.Unlock(context.Background()), rwlock.ErrClosed)
-	})
-}
 
-// An observer is told of renewals that fail, with the client's error.
-func TestObserverIsToldOfFailedRenewals(t *testing.T) {
-	bubbled(t, func(w *world) {
-		var j journal
-		rw, wire := w.newMortal(rwlock.WithObserver(&j))
-		h := take(w, newOwner(), rw, write, "n")
+		var of journal // an RWLock whose renewals fail, with the client's error
+		mortal, wire := w.newMortal(rwlock.WithObserver(&of), rwlock.WithLease(w.lease))
+		h := take(w, newOwner(), mortal, write, "n")
 		wire.cut()
-		w.lostWhen(h)
-		e := j.next(w, 1, rwlock.EventEnded)
-		require.Equal(w, rwlock.ReasonExpired, e.Reason)
-		failed := j.of(rwlock.EventRenewalFailed)
+		w.isLost(h)
+		require.Equal(w, rwlock.ReasonExpired, of.next(w, 1, rwlock.EventEnded).Reason)
+		failed := of.of(rwlock.EventRenewalFailed)
 		require.NotEmpty(w, failed)
 		require.Error(w, failed[0].Err)
-		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 	})
 }
 
@@ -193,9 +186,7 @@ func TestObserverIsToldOfWakeUps(t *testing.T) {
 		h := take(w, newOwner(), far, write, "n")
 		waiting := w.enqueue(newOwner(), rw, write, "n")
 		eventually(w, func() bool {
-			channels, err := w.dial().PubSubChannels(context.Background(), w.prefix+":*").Result()
-			require.NoError(w, err)
-			return len(channels) > 0
+			return len(channels(w, w.dial(), w.prefix)) > 0
 		}, "a subscription")
 		unlock(w, h)
 		unlock(w, waiting.granted())
@@ -263,6 +254,15 @@ func TestTracerGivesContexts(t *testing.T) {
 		require.Equal(w, "call n", tr.next(w, 1, rwlock.EventRefused).Context.Value(spanKey{}))
 		require.Equal(w, "hold n", tr.next(w, 1, rwlock.EventEnded).Context.Value(spanKey{}))
 		require.Subset(w, sent.values(), []any{"call n", "hold n"})
+
+		// A call ends with its own context, and not with the tracer's.
+		done := &tracer{done: true}
+		rw = w.newLock(rwlock.WithObserver(done), rwlock.WithTracer(done))
+		h = take(w, newOwner(), rw, write, "m")
+		require.NoError(w, h.Context().Err())
+		waiting := w.enqueue(newOwner(), rw, write, "m")
+		unlock(w, h)
+		unlock(w, waiting.granted())
 	})
 }
 
@@ -287,19 +287,6 @@ func TestTracerOfACallThatFails(t *testing.T) {
 		values := sent.values()
 		require.Equal(w, "call n", values[len(values)-1])
 		unlock(w, h)
-	})
-}
-
-// A call ends with its own context, and not with the tracer's.
-func TestTracerEndsNoCall(t *testing.T) {
-	bubbled(t, func(w *world) {
-		tr := &tracer{done: true}
-		rw := w.newLock(rwlock.WithObserver(tr), rwlock.WithTracer(tr))
-		h := take(w, newOwner(), rw, write, "n")
-		require.NoError(w, h.Context().Err())
-		waiting := w.enqueue(newOwner(), rw, write, "n")
-		unlock(w, h)
-		unlock(w, waiting.granted())
 	})
 }
 
@@ -672,22 +659,6 @@ func TestSnapshotSaysWhereALockWasAskedFor(t *testing.T) {
 		unlock(w, waiting.granted())
 		require.Zero(w, rwlock.LocalHold{}.Caller())
 		require.Zero(w, rwlock.LocalWait{}.Caller())
-	})
-}
-
-// A snapshot says of a hold that nothing refers to any more that it is forgotten.
-func TestSnapshotOfForgottenHold(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		rw := w.newLock()
-		_ = take(w, newOwner(), rw, write, "forgotten", rwlock.Lease(hang))
-		eventually(w, func() bool {
-			runtime.GC()
-			holds := rw.Snapshot().Holds
-			return len(holds) == 1 && holds[0].Forgotten && !holds[0].Renewed
-		}, "the forgotten hold")
-		require.NoError(w, rw.ForceUnlock(context.Background(), "forgotten"))
-		eventually(w, func() bool { return len(rw.Snapshot().Holds) == 0 }, "its end")
 	})
 }
 

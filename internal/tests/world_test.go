@@ -97,7 +97,7 @@ func everywhere(t *testing.T, fn func(w *world)) {
 	}
 	t.Run("quorum of servers", func(t *testing.T) {
 		t.Parallel()
-		fn(onVoters(t))
+		fn(onServer(t, testredis.Voters(t)...))
 	})
 	onServers(t, fn)
 }
@@ -119,39 +119,7 @@ func bubbled(t *testing.T, fn func(w *world)) {
 // inQuorum runs fn over three servers instead of one, in a bubble.
 func inQuorum(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		servers := []*miniredis.Miniredis{testredis.Mem(t), testredis.Mem(t), testredis.Mem(t)}
-		w := &world{
-			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond,
-			while: 2 * time.Minute,
-		}
-		for _, m := range servers {
-			w.quorum = append(w.quorum, func(opts ...func(*redis.Options)) *redis.Client {
-				return testredis.MemClient(t, m, opts...)
-			})
-		}
-		w.dial = w.quorum[0]
-		w.keys = func() (keys []string) {
-			for _, m := range servers {
-				for _, key := range ofLocks(m.Keys()) {
-					if !slices.Contains(keys, key) {
-						keys = append(keys, key)
-					}
-				}
-			}
-			return keys
-		}
-		t.Cleanup(func() {
-			if t.Skipped() {
-				return
-			}
-			time.Sleep(time.Hour)
-			w.requireClean()
-			time.Sleep(48 * time.Hour)
-			require.Empty(t, w.keys(), "keys that do not expire")
-		})
-		fn(w)
-	})
+	inMemory(t, 3, fn)
 }
 
 // alone skips a test over several servers that is about one, for a reason.
@@ -173,21 +141,57 @@ func (w *world) ours(subject string) {
 
 func inBubble(t *testing.T, fn func(w *world)) {
 	t.Helper()
+	inMemory(t, 1, fn)
+}
+
+// inMemory runs fn in a bubble, on miniredis: on one, or over several that are a quorum.
+func inMemory(t *testing.T, servers int, fn func(w *world)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		m := testredis.Mem(t)
 		w := &world{
-			T: t, fake: true, prefix: "rwlock", keys: func() []string { return ofLocks(m.Keys()) },
-			lease: 30 * time.Second, slack: 200 * time.Millisecond, while: 2 * time.Minute,
+			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond,
+			while: 2 * time.Minute,
 		}
-		w.dial = func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) }
+		var all []func() []string
+		for range servers {
+			m := testredis.Mem(t)
+			all = append(all, m.Keys)
+			dial := func(opts ...func(*redis.Options)) *redis.Client { return testredis.MemClient(t, m, opts...) }
+			w.add(dial, servers)
+		}
+		w.keys = func() []string { return ofLocks(union(all)) }
 		t.Cleanup(func() {
+			if t.Skipped() {
+				return
+			}
 			time.Sleep(time.Hour)
 			w.requireClean()
 			time.Sleep(48 * time.Hour)
-			require.Empty(t, m.Keys(), "keys that do not expire")
+			for _, key := range union(all) {
+				require.True(t, strings.HasSuffix(key, ":mark"), "key %q does not expire", key)
+			}
 		})
 		fn(w)
 	})
+}
+
+// add adds a server, one of so many.
+func (w *world) add(dial func(opts ...func(*redis.Options)) *redis.Client, servers int) {
+	if w.dial == nil {
+		w.dial = dial
+	}
+	if servers > 1 {
+		w.quorum = append(w.quorum, dial)
+	}
+}
+
+// union returns what is in any of the lists.
+func union(lists []func() []string) (all []string) {
+	for _, list := range lists {
+		all = append(all, list()...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // onServers runs fn on a real server, or on a miniredis if there is none, by TCP and a real clock.
@@ -199,42 +203,18 @@ func onServers(t *testing.T, fn func(w *world)) {
 	testredis.One(t, func(t *testing.T, b testredis.Backend) { fn(onServer(t, b)) })
 }
 
-func onServer(t *testing.T, b testredis.Backend) *world {
-	w := onBackend(t, b)
-	w.keys = func() []string { return ofLocks(b.Keys(context.Background())) }
-	t.Cleanup(func() {
-		if !t.Failed() {
-			eventually(t, func() bool { return len(w.leftovers()) == 0 }, "keys of locks that are over")
-			b.RequireTTLs(t)
-		}
-	})
-	return w
-}
-
-func onBackend(t *testing.T, b testredis.Backend) *world {
-	return &world{
-		T: t, real: b.Real(), prefix: b.Prefix, dial: b.Client,
+// onServer returns the world of a server, or of several that are a quorum.
+func onServer(t *testing.T, servers ...testredis.Backend) *world {
+	w := &world{
+		T: t, real: servers[0].Real(), prefix: servers[0].Prefix,
 		lease: 3 * time.Second, slack: hang, prompt: hang, while: 30 * time.Millisecond,
 	}
-}
-
-// onVoters returns the world of three real servers that are a quorum.
-func onVoters(t *testing.T) *world {
-	servers := testredis.Voters(t)
-	w := onBackend(t, servers[0])
-	w.keys = func() (keys []string) {
-		for _, b := range servers {
-			for _, key := range ofLocks(b.Keys(context.Background())) {
-				if !slices.Contains(keys, key) {
-					keys = append(keys, key)
-				}
-			}
-		}
-		return keys
-	}
+	var all []func() []string
 	for _, b := range servers {
-		w.quorum = append(w.quorum, b.Client)
+		all = append(all, func() []string { return b.Keys(context.Background()) })
+		w.add(b.Client, len(servers))
 	}
+	w.keys = func() []string { return ofLocks(union(all)) }
 	t.Cleanup(func() {
 		if t.Failed() || t.Skipped() {
 			return
@@ -244,10 +224,14 @@ func onVoters(t *testing.T) *world {
 			left = slices.DeleteFunc(w.leftovers(), w.ended)
 			return len(left) == 0
 		}, "keys of locks that are over: %q", &left)
-		ctx := context.Background()
 		for _, b := range servers {
-			for _, key := range ofLocks(b.Keys(ctx)) {
-				require.NotEqual(t, time.Duration(-1), b.Client().PTTL(ctx, key).Val(), "key %q has no time to live", key)
+			if w.quorum == nil {
+				b.RequireTTLs(t)
+				continue
+			}
+			for _, key := range ofLocks(b.Keys(context.Background())) {
+				ttl := b.Client().PTTL(context.Background(), key).Val()
+				require.NotEqual(t, time.Duration(-1), ttl, "key %q has no time to live", key)
 			}
 		}
 	})
@@ -1065,12 +1049,40 @@ func (g *gauge) of(tb testing.TB, fn func()) cost {
 // beforehand.
 func (g *gauge) floor(tb testing.TB, c redis.UniversalClient, prepare prepare) func() error {
 	tb.Helper()
-	rec := &recorder{}
-	op := prepare(tb, newLockOn(tb, g.client(tb, onEach(rec.note))))
+	var mu sync.Mutex
+	var sent [][]any
+	op := prepare(tb, newLockOn(tb, g.client(tb, onEach(func(cmd redis.Cmder) {
+		mu.Lock()
+		defer mu.Unlock()
+		if cmd.Name() == "evalsha" {
+			var args []any
+			for _, arg := range cmd.Args()[2:] {
+				args = append(args, text(arg))
+			}
+			sent = append(sent, args)
+		}
+	}))))
 	require.NoError(tb, op()) // loads the scripts
-	scripts := rec.record(func() { require.NoError(tb, op()) })
+	mu.Lock()
+	sent = nil
+	mu.Unlock()
+	require.NoError(tb, op())
 	sha, err := g.asks.ScriptLoad(context.Background(), "return 1").Result()
 	require.NoError(tb, err)
+	type script struct {
+		keys []string
+		args []any
+	}
+	var scripts []script
+	for _, args := range sent {
+		var s script
+		n, _ := strconv.Atoi(args[0].(string))
+		for _, key := range args[1 : 1+n] {
+			s.keys = append(s.keys, key.(string))
+		}
+		s.args = args[1+n:]
+		scripts = append(scripts, s)
+	}
 	return func() error {
 		for _, s := range scripts {
 			if err := c.EvalSha(context.Background(), sha, s.keys, s.args...).Err(); err != nil {
@@ -1078,48 +1090,6 @@ func (g *gauge) floor(tb testing.TB, c redis.UniversalClient, prepare prepare) f
 			}
 		}
 		return nil
-	}
-}
-
-// A recorder is a hook that keeps the scripts a client sends.
-type recorder struct {
-	mu      sync.Mutex
-	on      bool
-	scripts []sentScript
-}
-
-type sentScript struct {
-	keys []string
-	args []any
-}
-
-// record returns the scripts that are sent while fn runs.
-func (r *recorder) record(fn func()) []sentScript {
-	r.turn(true)
-	fn()
-	r.turn(false)
-	return r.scripts
-}
-
-func (r *recorder) turn(on bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.on = on
-}
-
-func (r *recorder) note(cmd redis.Cmder) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if args := cmd.Args(); r.on && cmd.Name() == "evalsha" {
-		n, _ := strconv.Atoi(fmt.Sprint(args[2]))
-		var s sentScript
-		for _, key := range args[3 : 3+n] {
-			s.keys = append(s.keys, text(key))
-		}
-		for _, arg := range args[3+n:] {
-			s.args = append(s.args, text(arg))
-		}
-		r.scripts = append(r.scripts, s)
 	}
 }
 
