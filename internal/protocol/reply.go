@@ -94,13 +94,20 @@ func Decode(s *lua.Script, reply any) (Reply, error) {
 		return decodeVote(reply)
 	case lua.Delegate:
 		return decodeDelegation(reply)
-	case lua.Renew:
-		if n, ok := reply.(int64); ok && (n == NotThere || n == Done) {
-			return Reply{Code: int(n)}, nil
-		}
+	}
+	r := Reply{}
+	e := elementsOf(reply, 4)
+	code, ok := reply.(int64)
+	if !ok && s != lua.Renew && e.ok {
+		code = e.number(0)
+		e.step(&r)
+		ok = e.ok
+	}
+	if !ok || code < NotThere || code > DoneBefore || code == DoneBefore && s == lua.Renew {
 		return Reply{}, badReply(reply)
 	}
-	return decodeCode(reply)
+	r.Code = int(code)
+	return r, nil
 }
 
 func decodeGrant(reply any) (r Reply, err error) {
@@ -114,97 +121,89 @@ func decodeGrant(reply any) (r Reply, err error) {
 		if v == -1 {
 			return Reply{Refused: true}, nil
 		}
-	case []any:
-		if len(v) != 9 || !r.decodeStep(v) {
-			return Reply{}, badReply(reply)
-		}
-		token, ok0 := v[0].(string)
-		again, ok4 := v[4].(int64)
-		ahead, ok5 := v[5].(int64)
-		mode, ok6 := v[6].(string)
-		claim, ok7 := v[7].(string)
-		last, ok8 := v[8].(string)
-		if !ok0 || !ok4 || !ok5 || !ok6 || !ok7 || !ok8 {
-			return Reply{}, badReply(reply)
-		}
-		if token != "" {
-			if r.Token, err = parseToken(token); err != nil {
-				return Reply{}, badReply(reply)
-			}
-			r.Before = mode == "held"
-			return r, nil
-		}
-		if last != "" {
-			if r.Last, err = parseToken(last); err != nil {
-				return Reply{}, badReply(reply)
-			}
-		}
-		r.Obstacle = Obstacle{Claim: claim, Ahead: int(max(ahead, 0))}
-		r.Again = time.Duration(min(max(again, 0), maxAgain.Milliseconds())) * time.Millisecond
-		switch mode {
-		case "read":
-			r.Mode = Read
-		case "write":
-			r.Mode = Write
-		}
-		if k, err := ParseClaim(claim); err == nil {
-			r.Holder = k.Owner
-		}
+	}
+	e := elementsOf(reply, 9)
+	e.step(&r)
+	r.Token = e.token(0)
+	again, ahead, mode, claim, last := e.number(4), e.number(5), e.text(6), e.text(7), e.token(8)
+	if !e.ok {
+		return Reply{}, badReply(reply)
+	}
+	if r.Token > 0 {
+		r.Before = mode == "held"
 		return r, nil
 	}
-	return Reply{}, badReply(reply)
+	r.Last = last
+	r.Obstacle = Obstacle{Claim: claim, Ahead: int(max(ahead, 0))}
+	r.Again = time.Duration(min(max(again, 0), maxAgain.Milliseconds())) * time.Millisecond
+	switch mode {
+	case "read":
+		r.Mode = Read
+	case "write":
+		r.Mode = Write
+	}
+	if k, err := ParseClaim(claim); err == nil {
+		r.Holder = k.Owner
+	}
+	return r, nil
 }
 
 func decodeDelegation(reply any) (r Reply, err error) {
-	v, ok := reply.([]any)
-	if !ok || len(v) != 7 || !r.decodeStep(v) {
+	e := elementsOf(reply, 7)
+	e.step(&r)
+	code := e.number(0)
+	r.Code, r.Token, r.Top, r.Recalled = int(code), e.token(4), e.token(5), e.number(6) == 1
+	if !e.ok || code != NotThere && code != Done || (code == Done) != (r.Token > 0) {
 		return Reply{}, badReply(reply)
-	}
-	code, ok0 := v[0].(int64)
-	token, ok4 := v[4].(string)
-	top, ok5 := v[5].(string)
-	recalled, ok6 := v[6].(int64)
-	if !ok0 || !ok4 || !ok5 || !ok6 || code != NotThere && code != Done {
-		return Reply{}, badReply(reply)
-	}
-	r.Code, r.Recalled = int(code), recalled == 1
-	if code == Done {
-		if r.Token, err = parseToken(token); err != nil {
-			return Reply{}, badReply(reply)
-		}
-	}
-	if top != "" {
-		if r.Top, err = parseToken(top); err != nil {
-			return Reply{}, badReply(reply)
-		}
 	}
 	return r, nil
 }
 
-func decodeCode(reply any) (r Reply, err error) {
-	code, ok := reply.(int64)
-	if v, many := reply.([]any); many && len(v) == 4 && r.decodeStep(v) {
-		code, ok = v[0].(int64)
-	}
-	if !ok || code < NotThere || code > DoneBefore {
-		return Reply{}, badReply(reply)
-	}
-	r.Code = int(code)
-	return r, nil
+// elements are those of a reply that is a list. ok is false from the first that is not as it should be.
+type elements struct {
+	list []any
+	ok   bool
 }
 
-// decodeStep reads the elements that say what the step has granted.
-func (r *Reply) decodeStep(v []any) bool {
-	more, ok1 := v[1].(int64)
-	message, ok2 := v[2].(string)
-	publishError, ok3 := v[3].(string)
-	if !ok1 || !ok2 || !ok3 {
-		return false
+// elementsOf returns the elements of a reply that should have n.
+func elementsOf(reply any, n int) *elements {
+	list, _ := reply.([]any)
+	if len(list) != n {
+		return &elements{list: make([]any, n)}
 	}
+	return &elements{list, true}
+}
+
+func (e *elements) text(i int) string {
+	s, ok := e.list[i].(string)
+	e.ok = e.ok && ok
+	return s
+}
+
+func (e *elements) number(i int) int64 {
+	n, ok := e.list[i].(int64)
+	e.ok = e.ok && ok
+	return n
+}
+
+// token returns a token, or 0 if the element is empty.
+func (e *elements) token(i int) int64 {
+	s := e.text(i)
+	if s == "" {
+		return 0
+	}
+	n, err := parseToken(s)
+	e.ok = e.ok && err == nil
+	return n
+}
+
+// step reads the elements that say what the step has granted.
+func (e *elements) step(r *Reply) {
 	var ok bool
-	r.More, r.PublishError = more == 1, publishError
-	r.Message, ok = ParseMessage(message)
-	return ok
+	r.More = e.number(1) == 1
+	r.Message, ok = ParseMessage(e.text(2))
+	r.PublishError = e.text(3)
+	e.ok = e.ok && ok
 }
 
 func parseToken(s string) (int64, error) {
@@ -236,27 +235,23 @@ func ParseMessage(s string) (m Message, ok bool) {
 	s, dropped, _ := strings.Cut(s, "!")
 	s, recalled, _ := strings.Cut(s, ";")
 	grants, asks, _ := strings.Cut(s, ",")
-	if m.Dropped, ok = parseNumbers(dropped); !ok {
-		return Message{}, false
+	numbers := ""
+	if grants != "" {
+		token, rest, _ := strings.Cut(grants, " ")
+		more, granted, _ := strings.Cut(rest, " ")
+		var err error
+		if m.Token, err = parseToken(token); err != nil || more != "0" && more != "1" {
+			return Message{}, false
+		}
+		m.More, numbers = more == "1", granted
 	}
-	if m.Recalled, ok = parseNumbers(recalled); !ok {
-		return Message{}, false
-	}
-	if m.AskAgain, ok = parseNumbers(asks); !ok {
-		return Message{}, false
-	}
-	if grants == "" {
-		return m, true
-	}
-	token, rest, _ := strings.Cut(grants, " ")
-	more, numbers, _ := strings.Cut(rest, " ")
-	var err error
-	if m.Token, err = parseToken(token); err != nil || more != "0" && more != "1" {
-		return Message{}, false
-	}
-	m.More = more == "1"
-	if m.Granted, ok = parseNumbers(numbers); !ok {
-		return Message{}, false
+	for _, part := range []struct {
+		list *[]uint64
+		text string
+	}{{&m.Granted, numbers}, {&m.AskAgain, asks}, {&m.Recalled, recalled}, {&m.Dropped, dropped}} {
+		if *part.list, ok = parseNumbers(part.text); !ok {
+			return Message{}, false
+		}
 	}
 	return m, true
 }
