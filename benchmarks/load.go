@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A Load is goroutines that lock and unlock names, in this process or in a worker.
+// A Load is goroutines that lock and unlock names, in this process or in a worker. Like Done, it is exported
+// for net/rpc.
 type Load struct {
 	Goroutines int
 	From, To   int // the numbers of the names: From is one of them, To is not
@@ -68,7 +69,7 @@ func (d *Done) pairs() (n float64) {
 
 func (d *Done) rate() float64 { return d.pairs() / d.Elapsed.Seconds() }
 
-// metrics returns what a load came to that cost the servers so much.
+// metrics returns the figures of a load. usage is what it cost the servers.
 func (d *Done) metrics(usage Usage) Metrics {
 	n, waits := d.pairs(), inMillis(d.Waits)
 	return Metrics{
@@ -106,8 +107,8 @@ func newName() string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
 // of the first hundred in half of all, and one of the last half in every thirtieth.
 const zipfExponent = 1.1
 
-// names returns what draws the names of one goroutine after the other. What that returns draws "" when there are
-// no more.
+// names returns a function that returns, for each goroutine, what draws its next name: "" when there are no
+// more.
 func (j Load) names() func(g int, dice *rand.Rand) (next func() string) {
 	names := numbered(j.From, max(j.To, j.From+j.Goroutines))
 	var swept atomic.Int64
@@ -221,8 +222,7 @@ func (j Load) once(ctx, waiting context.Context, lock lockFunc, name string, d *
 	return err
 }
 
-// load has a load's goroutines work in this process. A load that does not say how many they are has as many as
-// the parameter says.
+// load runs a load in this process. If it does not say how many goroutines it has, the parameter does.
 func (e *Env) load(ctx context.Context, l Locker, j Load) (d Done, _ Metrics, err error) {
 	j.Goroutines, j.Span = cmp.Or(j.Goroutines, e.Param), e.span(j.Span)
 	for _, mode := range []Mode{Read, Write} {

@@ -274,71 +274,56 @@ func TestNothingIsBrokenByAFailover(t *testing.T) {
 	}
 }
 
-// An act is an event of process 1, at a millisecond.
-type act struct {
-	ms   int
-	what history.What
-	hold int
-	err  string
-	last time.Duration
-}
-
-func eventsAt(begin time.Time, acts []act) (events []history.Event) {
-	for _, a := range acts {
-		events = append(events, history.Event{
-			At: begin.Add(time.Duration(a.ms) * time.Millisecond).UnixNano(), What: a.what, Hold: a.hold, Name: "a",
-			Process: 1, Error: a.err, For: int64(a.last),
-		})
-	}
-	return events
-}
-
 // What measures the faults of servers that vote sees what it is there for.
 func TestMeasure(t *testing.T) {
 	t.Parallel()
-	const asks, has, loses, left = history.Asks, history.Has, history.Loses, history.Left
 	begin := time.Now()
+	event := func(what history.What) func(ms, hold int) history.Event {
+		return func(ms, hold int) history.Event {
+			at := begin.Add(time.Duration(ms) * time.Millisecond).UnixNano()
+			return history.Event{At: at, What: what, Hold: hold, Name: "a", Process: 1}
+		}
+	}
+	asks, has, quits, loses := event(history.Asks), event(history.Has), event(history.Quits), event(history.Loses)
+	lost, stalled := event(history.Left)(210, 1), event(history.Stalls)(100, 0)
+	lost.Error, stalled.For = "lost", int64(usual)
 	strikes := []strike{{fault: "it", at: begin.Add(100 * time.Millisecond), over: begin.Add(time.Second)}}
+	few, many := fault{exact: true}, fault{exact: true, beyond: true}
 	for what, c := range map[string]struct {
-		fault fault
-		acts  []act
-		seen  func(r votersResult) bool
+		fault  fault
+		events []history.Event
+		seen   func(r votersResult) bool
 	}{
 		"the first grant to a call that came after": {
-			fault{exact: true}, []act{{50, asks, 1, "", 0}, {150, has, 1, "", 0}, {200, asks, 2, "", 0},
-				{300, has, 2, "", 0}},
+			few, []history.Event{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)},
 			func(r votersResult) bool { return r.first == 200*time.Millisecond },
 		},
 		"the first grant when enough servers are back": {
-			fault{exact: true, beyond: true}, []act{{200, asks, 2, "", 0}, {1300, has, 2, "", 0}},
+			many, []history.Event{asks(200, 2), has(1300, 2)},
 			func(r votersResult) bool { return r.first == 300*time.Millisecond },
 		},
 		"the longest call, then and at other times": {
-			fault{exact: true}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {91, asks, 2, "", 0},
-				{500, history.Quits, 2, "", 0}},
+			few, []history.Event{asks(0, 1), has(90, 1), asks(91, 2), quits(500, 2)},
 			func(r votersResult) bool { return r.usual == 90*time.Millisecond && r.longest == 409*time.Millisecond },
 		},
 		"a loss without cause, once": {
-			fault{exact: true}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0},
-				{210, left, 1, "lost", 0}},
+			few, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1), lost},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 1 },
 		},
 		"a loss as the others had not been asked again": {
-			fault{exact: true}, []act{{0, asks, 1, "", 0}, {90, has, 1, "", 0}, {200, loses, 1, "", 0}},
+			few, []history.Event{asks(0, 1), has(90, 1), loses(200, 1)},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
 		},
 		"a loss as too many servers failed": {
-			fault{exact: true, beyond: true}, []act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {200, loses, 1, "", 0}},
+			many, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1)},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
 		},
 		"a loss as the process stood still": {
-			fault{exact: true},
-			[]act{{-5000, asks, 1, "", 0}, {-4000, has, 1, "", 0}, {100, history.Stalls, 0, "", usual},
-				{200, loses, 1, "", 0}},
+			few, []history.Event{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)},
 			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
 		},
 	} {
-		assert.True(t, c.seen(c.fault.measure(eventsAt(begin, c.acts), strikes)), what)
+		assert.True(t, c.seen(c.fault.measure(c.events, strikes)), what)
 	}
 }
 
@@ -348,79 +333,79 @@ func TestCheckerSees(t *testing.T) {
 	begin := time.Now()
 	fault := nodesFault{focus: victim, loses: time.Second}
 	s := struck{fault, 30 * time.Second, begin, begin, begin.Add(3 * time.Second), false}
-	// A call is granted at once, and its holder relies on it until a moment, in seconds.
-	type call struct {
-		process  int
-		write    bool
-		from, to int
-		token    int64
-		ends     string // what Unlock says
-		fails    string // what the call says
+	holds := 0
+	// call returns the events of a call that is granted at once, and whose holder relies on it until a moment,
+	// in seconds. What Unlock says is ends; if the call fails, that is what it says.
+	call := func(write, fails bool, process, from, to int, token int64, ends string) (events []history.Event) {
+		holds++
+		add := func(at int, what history.What, err string) {
+			events = append(events, history.Event{
+				At: begin.Add(time.Duration(at) * time.Second).UnixNano(), What: what, Hold: holds, Name: "a",
+				Process: process, Write: write, Token: token, Error: err, Role: probe,
+			})
+		}
+		add(from, history.Asks, "")
+		if fails {
+			add(to, history.Fails, ends)
+			return events
+		}
+		add(from, history.Has, "")
+		add(to, history.Leaves, "")
+		add(to, history.Left, ends)
+		return events
+	}
+	reads := func(process, from, to int, token int64) []history.Event {
+		return call(false, false, process, from, to, token, "")
+	}
+	writes := func(process, from, to int, token int64) []history.Event {
+		return call(true, false, process, from, to, token, "")
 	}
 	for what, c := range map[string]struct {
-		calls []call
-		seen  func(r nodesResult) bool
+		events []history.Event
+		seen   func(r nodesResult) bool
 	}{
 		"nothing": {
-			[]call{{0, false, 1, 9, 1, "", ""}, {1, false, 2, 3, 1, "", ""}, {1, true, 9, 10, 2, "", ""}},
+			slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 9, 10, 2)),
 			func(r nodesResult) bool { return len(r.overlaps)+len(r.tokens)+r.lost == 0 && len(r.failed) == 1 },
 		},
-		"waiters that got nothing": {nil, func(r nodesResult) bool {
-			return r.failed[0] == "40 waiters got nothing"
-		}},
+		"waiters that got nothing": {
+			nil, func(r nodesResult) bool { return r.failed[0] == "40 waiters got nothing" },
+		},
 		"an overlap with a reader": {
-			[]call{{0, false, 1, 9, 1, "", ""}, {1, false, 2, 3, 1, "", ""}, {1, true, 8, 10, 2, "", ""}},
+			slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 8, 10, 2)),
 			func(r nodesResult) bool { return len(r.overlaps) == 1 && len(r.tokens) == 0 },
 		},
 		"an overlap of writers": {
-			[]call{{1, true, 8, 10, 2, "", ""}, {0, true, 1, 9, 1, "", ""}},
+			slices.Concat(writes(1, 8, 10, 2), writes(0, 1, 9, 1)),
 			func(r nodesResult) bool { return len(r.overlaps) == 1 },
 		},
 		"a token given twice": {
-			[]call{{0, true, 1, 2, 7, "", ""}, {1, true, 3, 4, 7, "", ""}},
+			slices.Concat(writes(0, 1, 2, 7), writes(1, 3, 4, 7)),
 			func(r nodesResult) bool { return len(r.tokens) == 1 },
 		},
 		"a reader's token before that of an earlier writer": {
-			[]call{{0, true, 1, 2, 7, "", ""}, {1, false, 3, 4, 6, "", ""}},
+			slices.Concat(writes(0, 1, 2, 7), reads(1, 3, 4, 6)),
 			func(r nodesResult) bool { return len(r.tokens) == 1 },
 		},
 		"a call that fails": {
-			[]call{{0, true, 1, 2, 7, "", "x"}}, func(r nodesResult) bool { return len(r.failed) == 2 },
+			call(true, true, 0, 1, 2, 7, "x"), func(r nodesResult) bool { return len(r.failed) == 2 },
 		},
 		"a release that fails": {
-			[]call{{0, true, 1, 2, 7, "x", ""}}, func(r nodesResult) bool { return len(r.failed) == 2 },
+			call(true, false, 0, 1, 2, 7, "x"), func(r nodesResult) bool { return len(r.failed) == 2 },
 		},
 		"a hold lost that the servers may have lost": {
-			[]call{{0, true, 0, 2, 7, "lost", ""}},
+			call(true, false, 0, 0, 2, 7, "lost"),
 			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 0 },
 		},
 		"a hold lost that they had": {
-			[]call{{0, true, -2, 2, 7, "lost", ""}},
+			call(true, false, 0, -2, 2, 7, "lost"),
 			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 1 },
 		},
 		"the first grant": {
-			[]call{{0, true, -2, -1, 1, "", ""}, {0, true, 4, 5, 2, "", ""}},
+			slices.Concat(writes(0, -2, -1, 1), writes(0, 4, 5, 2)),
 			func(r nodesResult) bool { return r.first == 4*time.Second },
 		},
 	} {
-		var events []history.Event
-		for i, c := range c.calls {
-			add := func(at int, what history.What, err string) {
-				events = append(events, history.Event{
-					At: begin.Add(time.Duration(at) * time.Second).UnixNano(), What: what, Hold: 1 + i, Name: "a",
-					Process: c.process,
-					Write:   c.write, Token: c.token, Error: err, Role: probe,
-				})
-			}
-			add(c.from, history.Asks, "")
-			if c.fails != "" {
-				add(c.to, history.Fails, c.fails)
-				continue
-			}
-			add(c.from, history.Has, "")
-			add(c.to, history.Leaves, "")
-			add(c.to, history.Left, c.ends)
-		}
-		assert.True(t, c.seen(judge(events, map[string]string{"a": focus}, s, nil)), what)
+		assert.True(t, c.seen(judge(c.events, map[string]string{"a": focus}, s, nil)), what)
 	}
 }
