@@ -54,7 +54,7 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 		d.Send(r) // to run it twice does no harm
 		return
 	}
-	d.answered()
+	d.listener.answered(d.node)
 	results := singles.Get().(*[1]Result)
 	results[0] = Result{Request: r, Reply: cmd.Val()}
 	d.calls.Receive(results[:])

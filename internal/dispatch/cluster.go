@@ -50,7 +50,7 @@ type cluster struct {
 	closed   bool
 	stopped  bool // no lane sends any more
 
-	working sync.WaitGroup // goroutines that reload the map, or wait for the end of a lane
+	working sync.WaitGroup // goroutines that reload the map
 }
 
 // A destination is what a lane is for.
@@ -127,6 +127,7 @@ func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 		// For a command alone, the client first asks some node for what all commands are, though that be
 		// frozen.
 		lane.of, lane.node, lane.flying, lane.piped = c, addr, make(map[*exchange]struct{}), true
+		lane.listener = c.listener
 		lane.first.write = c.client.Options().ReadOnly // or else the client asks a replica
 		if c.closed {
 			lane.Close()
@@ -238,10 +239,8 @@ func (c *cluster) redistribute(masters map[string]*redis.Client) {
 			now, err := c.master(r)
 			return err == nil && now != to.master
 		}, fmt.Errorf("the server at %s was replaced", to.master)))
-		if _, some := lane.oldest(); masters[to.master] == nil && !some && lane.rests() {
+		if masters[to.master] == nil && lane.rests() {
 			c.mu.Lock()
-			stopped := lane.Close()
-			c.working.Go(func() { <-stopped })
 			delete(c.lanes, to)
 			c.mu.Unlock()
 		}
@@ -332,11 +331,11 @@ func (d *Dispatcher) oldest() (begun time.Time, some bool) {
 	return begun, some
 }
 
-// rests reports whether a lane has nothing to send.
+// rests reports whether a lane has nothing to send, and nothing in flight.
 func (d *Dispatcher) rests() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queued() == 0
+	return d.queued()+len(d.flying) == 0
 }
 
 // leave removes the requests that belong to another lane by now, and returns them. Requests in flight fail

@@ -121,7 +121,7 @@ type Dispatcher struct {
 	remaps   int       // requests for the map in flight
 	remapped time.Time // when the last was begun
 
-	listener listener
+	listener *listener // of a lane: its cluster's
 }
 
 // New returns a dispatcher over client.
@@ -136,7 +136,7 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 		d.listener.follow = watched(c)
 		d.callers.client = c.WithTimeout(callerTimeout)
 	case *redis.ClusterClient:
-		d.cluster = newCluster(c, calls, &d.listener)
+		d.cluster = newCluster(c, calls, d.listener)
 	case *redis.AutoPipeliner:
 		d.listener.follow = true
 		d.piped = true // its queues mix the commands for all nodes of a cluster, and send one batch after the other
@@ -155,7 +155,7 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 // newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not
 // wait for the slowest of them, so only the requests for one server are sent together.
 func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
-	return &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20}
+	return &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20, listener: new(listener)}
 }
 
 // OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls
@@ -368,7 +368,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 		return // its requests have failed, and were sent elsewhere
 	}
 	if answered {
-		d.answered()
+		d.listener.answered(d.node)
 	}
 	results := make([]Result, len(x.cmds))
 	for i, cmd := range x.cmds {
@@ -429,21 +429,10 @@ func (d *Dispatcher) failure(x *exchange, i int) error {
 	return err
 }
 
-// answered notes that a server has answered.
-func (d *Dispatcher) answered() {
-	if d.of != nil {
-		d.of.listener.answered(d.node)
-		return
-	}
-	d.listener.answered("")
-}
-
 // run sends some of an exchange's commands.
 func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	if !d.single && isClosed(d.client) { // the client would look for another node, with pauses
-		for _, cmd := range cmds {
-			cmd.SetErr(redis.ErrClosed)
-		}
+		setErr(cmds, redis.ErrClosed)
 		return
 	}
 	if d.wait > 0 {
@@ -504,9 +493,7 @@ func (d *Dispatcher) replicate(ctx context.Context, x *exchange, cmds []*redis.C
 	if d.of != nil {
 		node, err := d.of.client.MasterForKey(ctx, x.requests[0].Keys.Lock.(string))
 		if err != nil {
-			for _, cmd := range cmds {
-				cmd.SetErr(err)
-			}
+			setErr(cmds, err)
 			return
 		}
 		client = node
@@ -519,11 +506,7 @@ func (d *Dispatcher) replicate(ctx context.Context, x *exchange, cmds []*redis.C
 	d.pipeline(ctx, client, append(slices.Clip(cmds), wait))
 	confirmed, err := wait.Int()
 	if err != nil {
-		for _, cmd := range cmds {
-			if cmd.Err() == nil {
-				cmd.SetErr(err)
-			}
-		}
+		setErr(slices.DeleteFunc(slices.Clone(cmds), func(cmd *redis.Cmd) bool { return cmd.Err() != nil }), err)
 	}
 	// Commands that were sent again came after all others: what was confirmed then covers these.
 	x.confirmed = min(x.confirmed, confirmed)
@@ -547,15 +530,14 @@ func isClosed(client redis.UniversalClient) bool {
 }
 
 func (d *Dispatcher) process(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
-	if len(cmds) == 1 && x.checks {
+	switch {
+	case len(cmds) > 1 || d.piped:
+		d.pipeline(ctx, d.client, cmds)
+	case x.checks:
 		x.checks, x.alone = false, d.processAlone(ctx, cmds[0])
-		return
-	}
-	if len(cmds) == 1 && !d.piped {
+	default:
 		_ = d.client.Process(ctx, cmds[0])
-		return
 	}
-	d.pipeline(ctx, d.client, cmds)
 }
 
 // pipeline sends commands in one batch.
@@ -571,15 +553,18 @@ func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient,
 	_, err := pipeline.Exec(ctx)
 	// A pipeline that gets no connection, for a wrong password say, does not tell its commands why. The error
 	// of one that was sent is that of the first command which failed, and the others have their own replies.
-	if err != nil && !slices.ContainsFunc(cmds, answered) {
-		for _, cmd := range cmds {
-			cmd.SetErr(err)
-		}
+	if err != nil && !slices.ContainsFunc(cmds, func(cmd *redis.Cmd) bool {
+		return cmd.Err() != nil || cmd.Val() != nil
+	}) {
+		setErr(cmds, err)
 	}
 }
 
-// answered reports whether a command has a reply or an error of its own.
-func answered(cmd *redis.Cmd) bool { return cmd.Err() != nil || cmd.Val() != nil }
+func setErr(cmds []*redis.Cmd, err error) {
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+}
 
 // A form is how a script is run.
 type form struct {
@@ -708,7 +693,10 @@ func (e *scriptError) RedisError()   {}
 // Close sends what was handed over, and ends the subscription and all goroutines. The channel is closed when
 // they have ended.
 func (d *Dispatcher) Close() <-chan struct{} {
-	others := []<-chan struct{}{d.listener.close()}
+	var others []<-chan struct{}
+	if d.of == nil {
+		others = append(others, d.listener.close())
+	}
 	if d.cluster != nil {
 		others = append(others, d.cluster.close())
 	}

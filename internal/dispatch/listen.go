@@ -94,7 +94,7 @@ type subscription struct {
 
 // Listen opens the subscriptions to a channel, and keeps them open.
 func (d *Dispatcher) Listen(channel string, to Listener) {
-	l := &d.listener
+	l := d.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.to != nil {
@@ -255,7 +255,7 @@ func (l *listener) mapped(masters map[string]*redis.Client) {
 
 // Relisten drops the subscriptions. Others are opened in their place.
 func (d *Dispatcher) Relisten() {
-	l := &d.listener
+	l := d.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.subs {
@@ -300,7 +300,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	defer l.closing.Go(func() { _ = pubsub.Close() })
 	ctx, cancel := context.WithCancelCause(ctx) // ends what connects, for which Close waits
 	defer cancel(nil)
-	if err := l.subscribe(ctx, pubsub); err != nil {
+	if err := l.subscribe(ctx, s, pubsub); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -354,15 +354,24 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	}
 }
 
-// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection.
-func (l *listener) subscribe(ctx context.Context, pubsub *redis.PubSub) error {
+// subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection:
+// in a cluster not for long, and elsewhere not for long once requests are answered.
+func (l *listener) subscribe(ctx context.Context, s *subscription, pubsub *redis.PubSub) error {
 	done := make(chan error, 1)
 	l.closing.Go(func() { done <- pubsub.Subscribe(ctx, l.channel) })
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(l.grace):
-		return errNoSubscription
+	late, answered := time.After(l.grace), l.cluster != nil
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-s.wake:
+			answered = true
+		case <-late:
+			late = nil
+		}
+		if answered && late == nil {
+			return errNoSubscription
+		}
 	}
 }
 

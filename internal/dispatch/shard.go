@@ -27,7 +27,7 @@ type shard struct {
 // ListenIn subscribes to shard channels, too, each on the master that has its slot. A dispatcher for one
 // server ignores it.
 func (d *Dispatcher) ListenIn(channels []string) {
-	l := &d.listener
+	l := d.listener
 	if d.cluster == nil {
 		return
 	}
