@@ -284,7 +284,8 @@ func TestMeasure(t *testing.T) {
 			return history.Event{At: at, What: what, Hold: hold, Name: "a", Process: 1}
 		}
 	}
-	asks, has, quits, loses := event(history.Asks), event(history.Has), event(history.Quits), event(history.Loses)
+	asks, has := event(history.Asks), event(history.Has)
+	quits, loses := event(history.Quits), event(history.Loses)
 	lost, stalled := event(history.Left)(210, 1), event(history.Stalls)(100, 0)
 	lost.Error, stalled.For = "lost", int64(usual)
 	strikes := []strike{{fault: "it", at: begin.Add(100 * time.Millisecond), over: begin.Add(time.Second)}}
