@@ -37,10 +37,7 @@ func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
 		}
 		return append(markWith("1763763763000000:2", "g", false, time.Second, "5").([]any)[:7], asked, told)
 	}
-	tells := func(n int64, generation string, top int) {
-		told = fmt.Sprintf("%d %s 10000 %d", n, generation,
-			top)
-	}
+	tells := func(n int64, generation string, top int) { told = fmt.Sprintf("%d %s 10000 %d", n, generation, top) }
 	r.acquire(protocol.Write, false)
 	r.answer()
 	r.pass(5 * time.Second)

@@ -237,9 +237,8 @@ func waitsFor(m protocol.Mode, handle uint64, again time.Duration) any {
 }
 
 var (
-	done any = int64(protocol.Done)
-	gone any = int64(protocol.NotThere)
-
+	done       any = int64(protocol.Done)
+	gone       any = int64(protocol.NotThere)
 	doneBefore any = int64(protocol.DoneBefore)
 	nonsense   any = "what no script replies"
 )

@@ -284,12 +284,7 @@ func (s *server) open() []*Request {
 // A busy name takes one place among those that are remembered, however often it is used.
 func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
 	r := newVotingRig(t)
-	r.answers = func(q *Request) any {
-		if q.Script == lua.Vote {
-			return r.vote(someToken)
-		}
-		return done
-	}
+	r.answers = r.healthy(-1)
 	use := func(name string) {
 		h := r.call(name)
 		r.answer()
