@@ -42,117 +42,59 @@ const (
 	slotText   // a string that ends with the number of a slot
 )
 
-var meanings = map[string]meaning{
-	"Engine.prefix":       plain,
-	"Engine.instance":     plain, // the same for all: an engine does not know which of them it is
-	"Engine.channels":     plain,
-	"Engine.channel":      plain,
-	"Effects.Shards":      plain,
-	"Engine.waiting":      number,
-	"Engine.endings":      number,
-	"Engine.numbers":      counter,
-	"suspicion.number":    number,
-	"lock.name":           plain,
-	"lock.slots":          slotCount,
-	"lock.first":          plain, // 0: so few names are never forgotten
-	"Engine.firstSlot":    plain,
-	"lock.free":           slotList,
-	"claim.slot":          slotNumber,
-	"claim.number":        number,
-	"Engine.spare":        skip, // memory
-	"Engine.spareWanted":  skip, // likewise
-	"claim.vertex":        skip, // memory
-	"Place.Tie":           number,
-	"Node.Name":           plain,
-	"Node.Number":         number,
-	"Node.since":          number,
-	"blocking.asked":      number,
-	"blocking.mark":       skip, // without it, a search is made that finds nothing
-	"Node.own":            skip, // memory
-	"owner.left":          skip, // as blocking.mark
-	"lock.newest":         number,
-	"lock.mark":           skip, // as blocking.mark
-	"Graph.search":        skip, // as blocking.mark
-	"gates.pass":          skip,
-	"mark.pass":           skip,
-	"mark.searched":       skip,
-	"search.pass":         skip,
-	"search.events":       skip,
-	"wanted.floor":        token,
-	"grant.token":         token,
-	"grant.one":           skip, // memory
-	"counting.sequence":   number,
-	"counting.confirmed":  number,
-	"counting.shortened":  number,
-	"claim.below":         inner, // of the layer below
-	"sentCount.sequence":  number,
-	"Extension.sequence":  number,
-	"Extension.Tag":       skip,
-	"Hold.Name":           plain,
-	"Hold.Tag":            skip,
-	"Hold.Caller":         plain,
-	"Hold.sequence":       number,
-	"Hold.first":          skip, // memory
-	"Hold.own":            skip, // memory
-	"Request.slot":        slotNumber,
-	"Request.Tag":         inner, // of the layer below
-	"Request.From":        skip,
-	"Request.Layer":       skip,
-	"Request.Used":        token,
-	"Forced.Tag":          skip,
-	"Request.Command":     skip,
-	"Request.VoteArgs":    plain,
-	"VoteArgs.Mark":       plain,
-	"VoteArgs.Generation": plain,
-	"VoteArgs.ID":         plain,
-	"VoteArgs.Wanted":     plain,
-	"VoteArgs.Args":       plain,
-	"Request.Trace":       skip,
-	"Request.Again":       skip, // for the dispatcher
-	"Request.Channels":    plain,
-	"Request.Writer":      claimID,
-	"Request.Record":      numText,
-	"Request.Sequence":    number,
-	"Request.number":      number,
-	"Owner.Handle":        plain,
-	"Claim.ID":            claimID,
-	"Claim.Number":        numText,
-	"Claim.Slot":          slotText,
-	"Keys.Lock":           plain,
-	"Keys.Leases":         plain,
-	"Keys.Queue":          plain,
-	"Lease.ms":            plain,
-	"Lease.keep":          plain,
-	"Message.Token":       token,
-	"Message.Granted":     number,
-	"Message.AskAgain":    number,
-	"Message.Recalled":    number,
-	"Message.Dropped":     number,
-	"Reply.Token":         token,
-	"Reply.Last":          token,
-	"Reply.Top":           token,
-	"Reply.Vote":          token,
-	"Reply.PublishError":  plain,
-	"Obstacle.Claim":      claimID,
-	"fate.number":         number,
-	"Effects.Blockers":    plain,
-	"Record.Message":      plain,
-	"Record.Name":         plain,
-	"Record.Token":        token,
-	"Event.Name":          plain,
-	"Event.Token":         token,
-	"client.Layer":        inner,
+// meanings are those of fields, by their structs. What is plain is a name, a text that never changes, or says
+// where a lock is. What is skipped is memory that is used again, what only an observer or the dispatcher sees,
+// and the marks of searches for deadlocks: without them, a search is made that finds nothing.
+var meanings = byField(map[meaning]string{
+	plain: `
+		Engine.prefix Engine.instance Engine.channels Engine.channel Effects.Shards lock.name
+		lock.first Engine.firstSlot Node.Name Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
+		VoteArgs.Generation VoteArgs.ID VoteArgs.Wanted VoteArgs.Args Request.Channels Owner.Handle
+		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
+		Record.Message Record.Name Event.Name`,
+	skip: `
+		server.text Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
+		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
+		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Forced.Tag
+		Request.Command Request.Trace Request.Again`,
+	inner: `claim.below Request.Tag client.Layer`,
+	number: `
+		Engine.waiting Engine.endings suspicion.number claim.number Place.Tie Node.Number Node.since
+		blocking.asked lock.newest counting.sequence counting.confirmed counting.shortened
+		sentCount.sequence Extension.sequence Hold.sequence Request.Sequence Request.number
+		Message.Granted Message.AskAgain Message.Recalled Message.Dropped fate.number`,
+	counter: `Engine.numbers`,
+	token: `
+		wanted.floor grant.token Request.Used Message.Token Reply.Token Reply.Last Reply.Top
+		Reply.Vote Record.Token Event.Token`,
+	claimID:    `Request.Writer Claim.ID Obstacle.Claim`,
+	numText:    `Request.Record Claim.Number`,
+	slotNumber: `claim.slot Request.slot`,
+	slotCount:  `lock.slots`,
+	slotList:   `lock.free`,
+	slotText:   `Claim.Slot`,
+})
+
+// byField returns the meaning of each field.
+func byField(lists map[meaning]string) map[string]meaning {
+	all := map[string]meaning{}
+	for m, list := range lists {
+		for _, name := range strings.Fields(list) {
+			all[name] = m
+		}
+	}
+	return all
 }
 
 // layerMemory are the fields of internal/quorum and internal/delegation that make no difference to what these
 // do: memory, what errors and traces say, hashes that are computed again, and when to ask for a delegation,
 // which an eager layer does always. TestNormalizingOfAQuorumIsSound explores with them, too.
-var layerMemory = map[string]meaning{
-	"Quorum.taken": skip, "Quorum.out": skip, "Layer.taken": skip, "Layer.passed": skip,
-	"name.uses": normalized, "name.need": normalized, "name.served": normalized, "name.recalled": normalized,
-	"name.notBefore": normalized,
-	"Request.For":    normalized, "bid.latest": normalized, "server.err": normalized,
-}
+var layerMemory = byField(map[meaning]string{
+	skip: "Quorum.taken Quorum.out Layer.taken Layer.passed",
+	normalized: `
+		name.uses name.need name.served name.recalled name.notBefore
+		Request.For bid.latest server.err`,
+})
 
 var layerPaths = []string{reflect.TypeFor[quorum.Quorum]().PkgPath(),
 	reflect.TypeFor[delegation.Layer]().PkgPath()}
@@ -191,6 +133,7 @@ func init() {
 	shapeOf(reflect.TypeFor[quorum.Quorum]())
 	shapeOf(reflect.TypeFor[memory]())
 	shapeOf(tagType())
+	shapeOf(reflect.TypeFor[server]())
 }
 
 var (
@@ -380,101 +323,37 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 	}
 }
 
-// A look goes through a graph, and calls on for each field that has a meaning, with its address.
-type look struct {
-	on   func(m meaning, s *shape, p unsafe.Pointer)
-	seen []copied
+// A walk goes through a graph, each object once. It writes the graph as bytes: equal for equal graphs. It calls
+// on, if there is one, for each field that has a meaning, with its address.
+type walk struct {
+	b     []byte
+	now   time.Time // moments are written relative to it
+	whole bool
+	seen  []copied
+	on    func(m meaning, s *shape, p unsafe.Pointer)
 }
 
 func lookThrough[T any](p *T, on func(m meaning, s *shape, p unsafe.Pointer)) {
-	l := look{on: on}
-	l.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
-}
-
-func (l *look) pointer(s *shape, p unsafe.Pointer) {
-	if p == nil {
-		return
-	}
-	for _, d := range l.seen {
-		if d.from == p && d.s == s {
-			return
-		}
-	}
-	l.seen = append(l.seen, copied{s: s, from: p})
-	l.value(s, p)
-}
-
-func (l *look) value(s *shape, p unsafe.Pointer) {
-	if s.opaque {
-		return
-	}
-	switch s.kind {
-	case reflect.Pointer:
-		l.pointer(s.elem, *(*unsafe.Pointer)(p))
-	case reflect.Struct:
-		for _, f := range s.fields {
-			if f.mean > normalized {
-				l.on(f.mean, f.shape, unsafe.Add(p, f.offset))
-			}
-			if f.mean != skip && f.mean != normalized {
-				l.value(f.shape, unsafe.Add(p, f.offset))
-			}
-		}
-	case reflect.Array:
-		for i := range s.typ.Len() {
-			l.value(s.elem, unsafe.Add(p, uintptr(i)*s.elem.size))
-		}
-	case reflect.Slice:
-		v := reflect.NewAt(s.typ, p).Elem()
-		for i := range v.Len() {
-			l.value(s.elem, unsafe.Add(v.UnsafePointer(), uintptr(i)*s.elem.size))
-		}
-	case reflect.Map:
-		if s.elem.kind == reflect.Pointer {
-			for _, k := range sortedKeys(reflect.NewAt(s.typ, p).Elem()) {
-				l.pointer(s.elem.elem, reflect.NewAt(s.typ, p).Elem().MapIndex(k).UnsafePointer())
-			}
-		}
-	}
-}
-
-func sortedKeys(v reflect.Value) []reflect.Value {
-	keys := v.MapKeys()
-	if len(keys) > 1 {
-		slices.SortFunc(keys, func(a, b reflect.Value) int {
-			if a.Kind() == reflect.Uint64 {
-				return cmp.Compare(a.Uint(), b.Uint())
-			}
-			return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) // names, or owners of one process
-		})
-	}
-	return keys
-}
-
-// A writer writes a graph as bytes: equal for equal graphs. Moments are relative to now.
-type writer struct {
-	b     []byte
-	now   time.Time
-	seen  []copied
-	whole bool
+	w := walk{on: on}
+	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
 }
 
 func write[T any](p *T, now time.Time) []byte { return writeOf(p, now, false) }
 
 // writeOf is write; whole says whether what is normalized is written, too.
 func writeOf[T any](p *T, now time.Time, whole bool) []byte {
-	w := writer{b: make([]byte, 0, 1024), now: now, whole: whole}
+	w := walk{b: make([]byte, 0, 1024), now: now, whole: whole}
 	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
 	return w.b
 }
 
-func (w *writer) num(n int64) { w.b = binary.AppendVarint(w.b, n) }
-func (w *writer) text(s string) {
+func (w *walk) num(n int64) { w.b = binary.AppendVarint(w.b, n) }
+func (w *walk) text(s string) {
 	w.num(int64(len(s)))
 	w.b = append(w.b, s...)
 }
 
-func (w *writer) pointer(s *shape, p unsafe.Pointer) {
+func (w *walk) pointer(s *shape, p unsafe.Pointer) {
 	if p == nil {
 		w.num(0)
 		return
@@ -490,7 +369,7 @@ func (w *writer) pointer(s *shape, p unsafe.Pointer) {
 	w.value(s, p)
 }
 
-func (w *writer) value(s *shape, p unsafe.Pointer) {
+func (w *walk) value(s *shape, p unsafe.Pointer) {
 	switch s.typ {
 	case timeType:
 		if t := (*time.Time)(p); t.IsZero() {
@@ -515,7 +394,11 @@ func (w *writer) value(s *shape, p unsafe.Pointer) {
 		w.pointer(s.elem, *(*unsafe.Pointer)(p))
 	case reflect.Struct:
 		for _, f := range s.fields {
-			switch at := unsafe.Add(p, f.offset); {
+			at := unsafe.Add(p, f.offset)
+			if w.on != nil && f.mean > normalized {
+				w.on(f.mean, f.shape, at)
+			}
+			switch {
 			case f.mean == inner:
 				if v, s := f.shape.innerAt(at); s != nil {
 					w.pointer(s, v.Elem().UnsafePointer())
@@ -567,4 +450,17 @@ func (w *writer) value(s *shape, p unsafe.Pointer) {
 	case reflect.Int16, reflect.Uint16:
 		w.num(int64(*(*int16)(p)))
 	}
+}
+
+func sortedKeys(v reflect.Value) []reflect.Value {
+	keys := v.MapKeys()
+	if len(keys) > 1 {
+		slices.SortFunc(keys, func(a, b reflect.Value) int {
+			if a.Kind() == reflect.Uint64 {
+				return cmp.Compare(a.Uint(), b.Uint())
+			}
+			return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) // names, or owners of one process
+		})
+	}
+	return keys
 }

@@ -514,6 +514,7 @@ func (m *machine) again(r execution, q request, first *result) error {
 	if res.err != nil {
 		return fmt.Errorf("a second run: %w", res.err)
 	}
+	res.server = res.server.clone()
 	res.server.ttl = first.server.ttl // it may live for longer
 	if res.server.key() != first.server.key() {
 		return fmt.Errorf("a second run of %s changes more: %+v, then %+v", q.script.Name, *first.server,

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -137,6 +136,7 @@ type server struct {
 	slots   []record
 	leases  []member
 	queue   []member
+	text    string // the key, once it was asked for: from then on, the state does not change
 }
 
 // A record is what a slot says.
@@ -458,6 +458,7 @@ func (x *reader) record(field, v string) (r record) {
 
 func (s *server) clone() *server {
 	c := *s
+	c.text = ""
 	c.slots, c.leases, c.queue = slices.Clone(s.slots), slices.Clone(s.leases), slices.Clone(s.queue)
 	return &c
 }
@@ -620,35 +621,10 @@ func (s *server) idle(now int64) bool {
 
 // key is the same for equal states.
 func (s *server) key() string {
-	b := make([]byte, 0, 128)
-	num := func(list ...int64) {
-		for _, n := range list {
-			b = binary.AppendVarint(b, n)
-		}
+	if s.text == "" {
+		s.text = string(write(s, epoch))
 	}
-	claim := func(c claimName) {
-		b = append(b, c.inst, c.handle, bit(c.write), c.slot)
-		num(int64(c.number))
-	}
-	b = append(b, bit(s.hash)|bit(s.shared)<<1|bit(s.plus)<<2|bit(s.lease)<<3|bit(s.implicit)<<4|bit(
-		s.fresh)<<5|bit(s.undone)<<6)
-	claim(s.holder)
-	token := func(t int64) int64 { return max(t-firstToken, 0) }
-	num(int64(s.left), int64(s.n), int64(s.seq), token(s.fence), token(s.floor), int64(s.ttl), int64(s.readers),
-		int64(s.pending), int64(s.ticket), int64(s.owed), int64(len(s.slots)))
-	for _, r := range s.slots {
-		claim(r.claimName)
-		b = append(b, r.what)
-		num(token(r.token), int64(r.n), int64(r.seq), int64(r.left))
-	}
-	for _, list := range [...][]member{s.leases, s.queue} {
-		num(int64(len(list)))
-		for _, m := range list {
-			claim(m.claimName)
-			num(int64(m.at))
-		}
-	}
-	return string(b)
+	return s.text
 }
 
 func bit(b bool) byte {
