@@ -191,6 +191,7 @@ func (s *server) permute(perm []int) *server {
 }
 
 // permutations calls each with the orders of the processes of which one is canonical: by what they look like.
+// Those that look alike may each have a place.
 func (e *explorer) permutations(x *system, each func(perm []int)) {
 	order := make([]int, len(x.procs))
 	for i := range order {
@@ -199,20 +200,18 @@ func (e *explorer) permutations(x *system, each func(perm []int)) {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(x.procs[a].id, x.procs[b].id) })
 	perm := make([]int, len(order))
 	var place func(k int)
-	used := make([]bool, len(order))
 	place = func(k int) {
 		if k == len(order) {
+			for to, i := range order {
+				perm[i] = to
+			}
 			each(perm)
 			return
 		}
-		for _, i := range order {
-			// Those that look alike may each have the place.
-			if !used[i] && x.procs[i].id == x.procs[order[k]].id {
-				used[i] = true
-				perm[i] = k
-				place(k + 1)
-				used[i] = false
-			}
+		for j := k; j < len(order) && x.procs[order[j]].id == x.procs[order[k]].id; j++ {
+			order[k], order[j] = order[j], order[k]
+			place(k + 1)
+			order[k], order[j] = order[j], order[k]
 		}
 	}
 	place(0)

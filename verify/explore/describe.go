@@ -51,7 +51,7 @@ func (e *explorer) describe(x *system, a action) string {
 		return s + ofName(h.Name)
 	}
 	request := func(r *protocol.Request) string {
-		q, _ := e.request(int(a.proc), r)
+		q := e.request(int(a.proc), r)
 		s := fmt.Sprintf("%s's %s %d", who, r.Script.Name, q.of.number)
 		if r.Script == lua.Reenter {
 			s += fmt.Sprintf(" (count %d, request %d)", q.count, q.seq)

@@ -15,13 +15,13 @@ import (
 
 // A machine runs requests on server states, holds each run against the model, and remembers them all.
 type machine struct {
-	redis   *redisServer
+	redis   redisServer
 	stands  bool // the server's clock does not move within a tick
 	several bool // there are locks of several names
 	runs    map[execution]*result
 	states  map[string]*server
-	terms   map[string]request
-	wired   map[wired]string // texts, by requests of processes, which do not change any more
+	terms   map[string]*request
+	wired   map[wired]*request // by requests of processes, which do not change any more
 }
 
 // A request is one run of a script.
@@ -39,8 +39,8 @@ type request struct {
 
 // An execution is a request on a server state.
 type execution struct {
-	s    *server
-	text string // of the request
+	s *server
+	q *request
 	// How the claim has ended, and whether the caller waits for the reply. If not, the claim's slot may have
 	// been used again, and the reply tells less.
 	ended  model.Ending
@@ -68,23 +68,41 @@ type sent struct {
 
 func newMachine(sources scripts, s setup) (*machine, error) {
 	redis, err := newRedisServer(sources)
-	if err != nil {
-		return nil, err
-	}
 	return &machine{redis: redis, stands: s.stands, several: s.names > 1, runs: map[execution]*result{},
-		states: map[string]*server{},
-		terms:  map[string]request{}, wired: map[wired]string{}}, nil
+		states: map[string]*server{}, terms: map[string]*request{}, wired: map[wired]*request{}}, err
 }
 
-// request returns what an engine's request is on the wire, and its text.
-func (m *machine) request(inst int, r *protocol.Request) (request, string) {
+// request returns what an engine's request is on the wire: one for all that say the same.
+func (m *machine) request(inst int, r *protocol.Request) *request {
 	key := wired{inst, r}
-	if t, ok := m.wired[key]; ok {
-		return m.terms[t], t
+	q := m.wired[key]
+	if q == nil {
+		named := func(text any) string {
+			s, _ := text.(string)
+			return strings.ReplaceAll(s, nobody, instanceOf(inst))
+		}
+		claim := func(id any) (c claimName) {
+			if text := named(id); text != "" {
+				var err error
+				if c, err = parseClaim(text); err != nil {
+					panic(err)
+				}
+			}
+			return c
+		}
+		var argv []string
+		for _, arg := range r.Argv(nil)[4:] {
+			argv = append(argv, named(arg))
+		}
+		text := r.Script.Name + " " + strings.Join(argv, " ")
+		if q = m.terms[text]; q == nil {
+			q = &request{script: r.Script, of: claim(r.Claim.ID), argv: argv, lease: r.Lease.Duration, try: r.Try,
+				within: claim(r.Writer), count: r.Count, seq: int(r.Sequence), shorten: r.Shorten}
+			m.terms[text] = q
+		}
+		m.wired[key] = q
 	}
-	q, text := m.wire(inst, r)
-	m.wired[key] = text
-	return q, text
+	return q
 }
 
 type wired struct {
@@ -92,52 +110,23 @@ type wired struct {
 	r    *protocol.Request
 }
 
-func (m *machine) wire(inst int, r *protocol.Request) (request, string) {
-	args := r.Argv(nil)
-	argv := make([]string, len(args))
-	for i, a := range args {
-		argv[i] = strings.ReplaceAll(a.(string), nobody, instanceOf(inst))
-	}
-	text := r.Script.Name + " " + strings.Join(argv[4:], " ")
-	if q, ok := m.terms[text]; ok {
-		return q, text
-	}
-	claim := func(id any) (c claimName) {
-		s, ok := id.(string)
-		if !ok || s == "" {
-			return c
-		}
-		c, err := parseClaim(strings.ReplaceAll(s, nobody, instanceOf(inst)))
-		if err != nil {
-			panic(err)
-		}
-		return c
-	}
-	q := request{script: r.Script, of: claim(r.Claim.ID), argv: argv[4:], lease: r.Lease.Duration, try: r.Try,
-		within: claim(r.Writer),
-		count:  r.Count, seq: int(r.Sequence), shorten: r.Shorten}
-	m.terms[text] = q
-	return q, text
-}
-
 // run runs a request on a server state that intern returned.
-func (m *machine) run(s *server, q request, text string, ended model.Ending, waited bool) *result {
-	key := execution{s, text, ended, waited}
-	if res, ok := m.runs[key]; ok {
+func (m *machine) run(r execution) *result {
+	if res, ok := m.runs[r]; ok {
 		return res
 	}
-	res := m.execute(key, q)
-	m.runs[key] = res
+	res := m.execute(r)
+	m.runs[r] = res
 	// A claim that came back may share its slot with another: then the later of what a run notes of them
 	// stays, and what the next run finds there is of the wrong one.
-	if res.err == nil && !s.undone {
-		res.err = m.again(key, q, res)
+	if res.err == nil && !r.s.undone {
+		res.err = m.again(r, res)
 	}
 	return res
 }
 
 // execute runs a request on a state in which times, tokens and tickets were normalized.
-func (m *machine) execute(r execution, q request) *result {
+func (m *machine) execute(r execution) *result {
 	before := r.s.raw(m.stands)
 	base := now - 1
 	if m.stands && r.s.fresh {
@@ -157,7 +146,7 @@ func (m *machine) execute(r execution, q request) *result {
 			return fence - (now - tickMS*1000 - t)
 		}
 	}
-	res := m.executeRaw(before, q, r.ended, r.waited, tokens)
+	res := m.executeRaw(before, r, tokens)
 	if res.server != nil && res.server.fence < r.s.floor {
 		res.server.floor = r.s.floor
 	}
@@ -172,15 +161,15 @@ func siteOf(r *protocol.Request) int {
 }
 
 // executeRaw runs a request on what Redis has.
-func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited bool,
-	tokens func(int64) int64) *result {
+func (m *machine) executeRaw(before *raw, r execution, tokens func(int64) int64) *result {
+	q := r.q
 	run, err := m.redis.execute(before.keys, before.now, q.script.Name, keyNames, q.argv)
 	if err != nil {
 		return &result{err: err}
 	}
 	after := &raw{now: before.now, undone: before.undone, keys: run.keys}
-	res := &result{raw: after, ended: ended}
-	if err := m.check(before, after, q, ended, waited, run, res); err != nil {
+	res := &result{raw: after, ended: r.ended}
+	if err := m.check(before, after, r, run, res); err != nil {
 		res.err = fmt.Errorf("%s: %w", q.script.Name, err)
 		return res
 	}
@@ -213,8 +202,8 @@ func (m *machine) executeRaw(before *raw, q request, ended model.Ending, waited 
 func same(t int64) int64 { return t }
 
 // check holds a run against the model, and reads its reply.
-func (m *machine) check(before, after *raw, q request, ended model.Ending, waited bool, run ranScript,
-	res *result) error {
+func (m *machine) check(before, after *raw, r execution, run ranScript, res *result) error {
+	q := r.q
 	s, err := before.parse(same)
 	if err != nil {
 		return fmt.Errorf("before: %w", err)
@@ -241,15 +230,15 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	if q.of.write {
 		mode = model.Write
 	}
-	expected.Ended[c] = max(expected.Ended[c], ended)
+	expected.Ended[c] = max(expected.Ended[c], r.ended)
 	had, over := slices.Clone(expected.Holds), slices.Clone(expected.Over)
 	var answer model.Answer
 	outcome, code := model.NotThere, -1 // of a reply that is a code
 	switch q.script {
 	case lua.Lock, lua.RLock:
 		// A waiter that was dead may be refused, or come again.
-		if r := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && r != nil &&
-			int(r.number) == c.Number && r.what == 'v' {
+		if slot := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && slot != nil &&
+			int(slot.number) == c.Number && slot.what == 'v' {
 			expected.Ended[c] = model.Withdrawn
 		}
 		answer = expected.Ask(c, mode, leaseMS, q.try, q.within.model())
@@ -322,7 +311,7 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 	}
 	switch {
 	case answer == 0:
-		if parsed.Code != code && (waited || q.script != lua.Unlock && q.script != lua.RUnlock) {
+		if parsed.Code != code && (r.waited || q.script != lua.Unlock && q.script != lua.RUnlock) {
 			return fmt.Errorf("the reply is %d, not %d", parsed.Code, code)
 		}
 	case parsed.Refused != (answer == model.Refused) || (parsed.Token != 0) != (answer == model.Granted):
@@ -340,7 +329,7 @@ func (m *machine) check(before, after *raw, q request, ended model.Ending, waite
 
 // goOn has the model know of slots that have gone on although the claims in them, which came back, have not
 // ended: nobody knows the token and the count of such a hold any more, and such a waiter is dead.
-func goOn(expected, actual *model.Lock, q request) {
+func goOn(expected, actual *model.Lock, q *request) {
 	for _, h := range actual.Holds {
 		if e := expected.Hold(h.Claim); h.Count == 0 && e != nil {
 			e.Token, e.Count, e.Asked = 0, 0, 0
@@ -384,7 +373,7 @@ func between(fence int64, h model.Hold, l *model.Lock) error {
 
 // told checks that each claim that was let in is told of it just once: the caller and its own by the reply,
 // the others by one message to each engine.
-func (m *machine) told(q request, res *result, published [][2]string, l *model.Lock, granted bool) error {
+func (m *machine) told(q *request, res *result, published [][2]string, l *model.Lock, granted bool) error {
 	var told []model.Claim
 	read := func(inst int, msg protocol.Message) error {
 		for _, n := range msg.Granted {
@@ -499,8 +488,8 @@ func wakesAt(l *model.Lock, c model.Claim) int64 {
 
 // again checks that a second run right after the first changes nothing more, and tells the caller the same,
 // but for a release, which is told that it was done before, and for whom the reply names.
-func (m *machine) again(r execution, q request, first *result) error {
-	second := r
+func (m *machine) again(r execution, first *result) error {
+	second, q := r, r.q
 	second.s = m.intern(first.server)
 	second.ended = first.ended
 	if second == r {
@@ -508,7 +497,7 @@ func (m *machine) again(r execution, q request, first *result) error {
 	}
 	res, ok := m.runs[second]
 	if !ok {
-		res = m.execute(second, q) // not by run: the chain of seconds ends here
+		res = m.execute(second) // not by run: the chain of seconds ends here
 		m.runs[second] = res
 	}
 	if res.err != nil {

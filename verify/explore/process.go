@@ -5,10 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/bits"
-	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unsafe"
@@ -234,118 +231,6 @@ func (all ids) of(key fingerprint) int {
 		all[key] = id
 	}
 	return id
-}
-
-// references notes the numbers, tokens and slots in a process.
-func (p *process) references(n *node) {
-	set := func(v uint64) {
-		if v >= 64 {
-			panic("a number that is too large")
-		}
-		if v > 0 {
-			n.numbers |= 1 << v
-		}
-	}
-	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
-		switch m {
-		case counter:
-			n.last = *(*uint64)(q)
-		case token:
-			if t := *(*int64)(q); t > 1 {
-				n.tokens |= 1 << (t - firstToken)
-			}
-		case slotCount:
-			n.slots.count = *(*int)(q)
-		case slotList:
-			n.slots.free = *(*[]int)(q)
-		case number, claimID, numText:
-			eachNumber(m, s, q, func(v uint64) uint64 { set(v); return v })
-		}
-		if m == claimID {
-			if id, _ := (*(*any)(q)).(string); id != "" {
-				n.slots.use(slotOf(id))
-			}
-		}
-	})
-}
-
-// eachNumber puts f(n) in the place of each number n that a field has.
-func eachNumber(m meaning, s *shape, q unsafe.Pointer, f func(uint64) uint64) {
-	text := func(n string) string {
-		v, err := strconv.ParseUint(n, 10, 64)
-		if err != nil {
-			panic(err)
-		}
-		if w := f(v); w != v {
-			return fmt.Sprintf("%012d", w)
-		}
-		return n
-	}
-	switch {
-	case m == number && s.kind == reflect.Uint64:
-		if n := (*uint64)(q); *n > 0 {
-			*n = f(*n)
-		}
-	case m == number && s.kind == reflect.Slice:
-		for i, list := 0, *(*[]uint64)(q); i < len(list); i++ {
-			list[i] = f(list[i])
-		}
-	case m == number && s.kind == reflect.Map:
-		v := reflect.NewAt(s.typ, q).Elem()
-		own := reflect.MakeMapWithSize(s.typ, v.Len())
-		for it := v.MapRange(); it.Next(); {
-			own.SetMapIndex(reflect.ValueOf(f(it.Key().Uint())), it.Value())
-		}
-		v.Set(own)
-	case m == claimID:
-		if id, _ := (*(*any)(q)).(string); id != "" {
-			parts := strings.Split(id, ":")
-			parts[3] = text(parts[3])
-			*(*any)(q) = strings.Join(parts, ":")
-		}
-	case m == numText:
-		if t, _ := (*(*any)(q)).(string); t != "" {
-			*(*any)(q) = text(t[:12]) + t[12:]
-		}
-	}
-}
-
-// A naming gives numbers and tokens other names, in the same order: that of a bit is how many are before it.
-type naming struct {
-	numbers, tokens uint64
-	slots           slotNames
-}
-
-func rank(set, n uint64) uint64 { return uint64(bits.OnesCount64(set&(1<<n-1))) + 1 }
-
-// rename returns a process under other names.
-func (e *explorer) rename(n *node, by naming) *node {
-	key := renamed{n, by}
-	if to, ok := e.renamed[key]; ok {
-		return to
-	}
-	p := deepCopy(n.p)
-	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
-		switch m {
-		case counter:
-			*(*uint64)(q) = uint64(bits.OnesCount64(by.numbers))
-		case token:
-			if t := (*int64)(q); *t > 1 {
-				*t = firstToken + int64(rank(by.tokens, uint64(*t-firstToken)))
-			}
-		case number, claimID, numText:
-			eachNumber(m, s, q, func(n uint64) uint64 { return rank(by.numbers, n) })
-		}
-		by.slots.rename(m, q)
-	})
-	to := e.node(p)
-	e.renamed[key] = to
-	return to
-}
-
-type renamed struct {
-	n  *node
-	by naming
 }
 
 type happening struct {
@@ -872,9 +757,7 @@ func (p *process) normalizeAll(several bool) {
 	fates := p.Fates
 	p.Fates = nil
 	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
-		if m == number || m == claimID || m == numText {
-			eachNumber(m, s, q, func(n uint64) uint64 { known[n] = true; return n })
-		}
+		rename(m, s, q, func(n uint64) uint64 { known[n] = true; return n }, sameSlot)
 	})
 	slices.SortFunc(fates, func(a, b fate) int { return cmp.Compare(a.number, b.number) })
 	for _, f := range fates {

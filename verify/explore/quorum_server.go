@@ -25,7 +25,7 @@ type answer struct {
 // A rack runs requests on stores, and remembers all runs.
 type rack struct {
 	forgets bool // all is done again
-	redis   *redisServer
+	redis   redisServer
 	stores  map[string]*store
 	runs    map[string]*answer
 }

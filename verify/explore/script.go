@@ -10,11 +10,6 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
 
-// A redisServer runs scripts at a moment at which its clock stands still.
-type redisServer struct {
-	*script.Server
-}
-
 // scripts are the sources by their names.
 type scripts map[string]string
 
@@ -40,15 +35,6 @@ func scriptsIn(dir string) (scripts, error) {
 	return all, nil
 }
 
-func newRedisServer(sources scripts) (*redisServer, error) {
-	s, err := script.NewServer(sources)
-	if err != nil {
-		return nil, err
-	}
-	s.Unlucky = true
-	return &redisServer{s}, nil
-}
-
 // An entry is a key's value.
 type entry struct {
 	hash map[string]string
@@ -63,8 +49,19 @@ type ranScript struct {
 	published [][2]string
 }
 
+// A redisServer runs scripts at a moment at which its clock stands still.
+type redisServer struct{ *script.Server }
+
+func newRedisServer(sources scripts) (redisServer, error) {
+	s, err := script.NewServer(sources)
+	if err == nil {
+		s.Unlucky = true
+	}
+	return redisServer{s}, err
+}
+
 // execute runs a script on what a server has at a moment of its clock, in µs.
-func (r *redisServer) execute(before map[string]entry, at int64, name string, keys, argv []string) (
+func (r redisServer) execute(before map[string]entry, at int64, name string, keys, argv []string) (
 	o ranScript, err error) {
 	m := r.Mini
 	m.FlushAll()

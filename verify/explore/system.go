@@ -464,7 +464,7 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if how == twice {
 		e.tell(x, i, event{do: keep, a: k})
 	}
-	q, _ := e.request(i, &f.R.Request)
+	q := e.request(i, &f.R.Request)
 	of, ended, before := siteOf(&f.R.Request), x.procs[i].p.knownFate(uint64(q.of.number)).Ended, x.clone()
 	e.ran(x, i, &f.R.Request, res)
 	if x.procs[i].p.Asleep {
@@ -541,21 +541,22 @@ func (at *site) set(undone bool) {
 
 // execute1 runs a request on the server.
 func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) (*result, error) {
-	q, text := e.request(i, r)
-	ended := x.procs[i].p.knownFate(uint64(q.of.number)).Ended
+	q := e.request(i, r)
+	run := execution{q: q, ended: x.procs[i].p.knownFate(uint64(q.of.number)).Ended, waited: waited}
 	var res *result
 	if at := x.sites[siteOf(r)]; !e.plain {
 		if len(x.sites) > 1 {
 			at.s = at.s.clone()
 			at.s.floor = x.latest()
 		}
-		res = e.run(e.intern(at.s), q, text, ended, waited)
+		run.s = e.intern(at.s)
+		res = e.run(run)
 	} else {
 		before := *at.raw
 		if !e.setup.stands {
 			before.now++
 		}
-		res = e.executeRaw(&before, q, ended, waited, same)
+		res = e.executeRaw(&before, run, same)
 	}
 	return res, res.err
 }
@@ -574,7 +575,7 @@ func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 			}
 		}
 	}
-	q, _ := e.request(i, r)
+	q := e.request(i, r)
 	for _, c := range res.lost {
 		e.tell(x, int(c.inst), event{do: note, a: int16(c.number), ended: model.Lost})
 	}
