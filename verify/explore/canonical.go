@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"math/bits"
 	"slices"
 )
@@ -13,17 +12,11 @@ func (x *system) key() string {
 	for _, n := range x.procs {
 		b = append(b, byte(n.id), byte(n.id>>8), byte(n.id>>16), byte(n.id>>24))
 	}
-	for _, at := range x.sites {
-		if at.raw != nil {
-			b = append(b, at.raw.key()...)
-		} else {
-			b = append(b, at.s.key()...)
-		}
+	for _, s := range x.sites {
+		b = append(b, s.key()...)
 	}
 	return string(b)
 }
-
-func (r *raw) key() string { return fmt.Sprint(r.now, r.undone, r.keys) }
 
 // canonical returns the one system of all that differ in names alone, and its key.
 func (e *explorer) canonical(x *system) (*system, string) {
@@ -32,7 +25,7 @@ func (e *explorer) canonical(x *system) (*system, string) {
 	}
 	x = x.clone()
 	for k := range x.sites {
-		x.sites[k].s = e.trim(x, x.sites[k].s)
+		x.sites[k] = e.trim(x, x.sites[k])
 	}
 	x = e.renameAll(x)
 	var best *system
@@ -45,14 +38,14 @@ func (e *explorer) canonical(x *system) (*system, string) {
 		}
 		y.sites = slices.Clone(x.sites)
 		for k, at := range x.sites {
-			y.sites[k].s = at.s.permute(perm)
+			y.sites[k] = at.permute(perm)
 		}
 		if key := y.key(); best == nil || key < bestKey {
 			best, bestKey = &y, key
 		}
 	})
 	for k := range best.sites {
-		best.sites[k].s = e.intern(best.sites[k].s)
+		best.sites[k] = e.intern(best.sites[k])
 	}
 	return best, bestKey
 }
@@ -121,7 +114,7 @@ func (e *explorer) renameAll(x *system) *system {
 		tokens |= n.tokens
 	}
 	for _, at := range x.sites {
-		at.s.claims(func(c *claimName, seq *uint16) {
+		at.claims(func(c *claimName, seq *uint16) {
 			if c.number > 0 {
 				numbers[c.inst] |= 1 << c.number
 				slots[c.inst].use(int(c.slot), c.number)
@@ -130,7 +123,7 @@ func (e *explorer) renameAll(x *system) *system {
 				numbers[c.inst] |= 1 << *seq
 			}
 		})
-		at.s.tokens(func(t *int64) {
+		at.tokens(func(t *int64) {
 			if *t != 0 {
 				tokens |= 1 << (*t - firstToken)
 			}
@@ -154,8 +147,8 @@ func (e *explorer) renameAll(x *system) *system {
 		return x
 	}
 	for k := range x.sites {
-		s := x.sites[k].s.clone()
-		x.sites[k].s = s
+		s := x.sites[k].clone()
+		x.sites[k] = s
 		s.claims(func(c *claimName, seq *uint16) {
 			if c.number > 0 {
 				c.number = uint16(rank(numbers[c.inst], uint64(c.number)))

@@ -53,7 +53,7 @@ var meanings = byField(map[meaning]string{
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
 		Record.Message Record.Name Event.Name`,
 	skip: `
-		server.text Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
+		server.raw server.text Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
 		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Forced.Tag
 		Request.Command Request.Trace Request.Again`,
@@ -112,7 +112,6 @@ type shape struct {
 }
 
 type field struct {
-	name   string
 	offset uintptr
 	mean   meaning
 	shape  *shape
@@ -172,7 +171,11 @@ func shapeOf(t reflect.Type) *shape {
 			if f.Type == timeType && mean == plain {
 				mean = moment
 			}
-			s.fields = append(s.fields, field{name, f.Offset, mean, shapeOf(f.Type)})
+			inside := &shape{typ: f.Type}
+			if mean != skip {
+				inside = shapeOf(f.Type)
+			}
+			s.fields = append(s.fields, field{f.Offset, mean, inside})
 		}
 	case reflect.Func: // a sweep has one, and there are none between events
 		s.opaque = true

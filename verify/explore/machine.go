@@ -50,7 +50,6 @@ type execution struct {
 // A result is what a run comes to.
 type result struct {
 	server  *server
-	raw     *raw // only where nothing is normalized
 	reply   *protocol.Reply
 	sent    []sent
 	entered []claimName // that have the lock now, and had not
@@ -127,7 +126,7 @@ func (m *machine) run(r execution) *result {
 
 // execute runs a request on a state in which times, tokens and tickets were normalized.
 func (m *machine) execute(r execution) *result {
-	before := r.s.raw(m.stands)
+	before := r.s.write(m.stands)
 	base := now - 1
 	if m.stands && r.s.fresh {
 		base = now
@@ -167,15 +166,18 @@ func (m *machine) executeRaw(before *raw, r execution, tokens func(int64) int64)
 	if err != nil {
 		return &result{err: err}
 	}
-	after := &raw{now: before.now, undone: before.undone, keys: run.keys}
-	res := &result{raw: after, ended: r.ended}
+	after := &raw{before.now, run.keys}
+	res := &result{ended: r.ended}
 	if err := m.check(before, after, r, run, res); err != nil {
 		res.err = fmt.Errorf("%s: %w", q.script.Name, err)
 		return res
 	}
-	if res.server, err = after.parse(tokens); err != nil {
+	if res.server, err = after.parse(tokens, r.s.undone); err != nil {
 		res.err = fmt.Errorf("%s leaves what makes no sense: %w", q.script.Name, err)
 		return res
+	}
+	if r.s.raw != nil {
+		res.server.raw = after
 	}
 	all := []*int64{&res.reply.Token, &res.reply.Last, &res.reply.Message.Token}
 	for _, s := range res.sent {
@@ -204,19 +206,19 @@ func same(t int64) int64 { return t }
 // check holds a run against the model, and reads its reply.
 func (m *machine) check(before, after *raw, r execution, run ranScript, res *result) error {
 	q := r.q
-	s, err := before.parse(same)
+	s, err := before.parse(same, r.s.undone)
 	if err != nil {
 		return fmt.Errorf("before: %w", err)
 	}
-	t, err := after.parse(same)
+	t, err := after.parse(same, r.s.undone)
 	if err != nil {
 		return err
 	}
-	expected, err := s.abstract(before.now)
+	expected, err := s.abstractAt(before.now)
 	if err != nil {
 		return fmt.Errorf("before: %w", err)
 	}
-	actual, err := t.abstract(after.now)
+	actual, err := t.abstractAt(after.now)
 	if err != nil {
 		return err
 	}

@@ -125,8 +125,8 @@ func TestNormalizingOfAQuorumIsSound(t *testing.T) {
 func (e *explorer) withoutTTL(x *system) string {
 	y := x.clone()
 	for k := range y.sites {
-		s := y.sites[k].s.clone()
-		y.sites[k].s, s.ttl = s, 0
+		s := y.sites[k].clone()
+		y.sites[k], s.ttl = s, 0
 		round(&s.left)
 		for i := range s.slots {
 			round(&s.slots[i].left)
@@ -150,8 +150,8 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 		}
 		return v
 	}
-	for _, at := range x.sites {
-		if _, err := at.raw.parse(see); err != nil {
+	for _, s := range x.sites {
+		if _, err := s.raw.parse(see, s.undone); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -189,15 +189,15 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 		p.normalizeAll(e.names > 1)
 		y.procs[i] = e.node(p)
 	}
-	for k, at := range x.sites {
-		s, err := at.raw.parse(name)
+	for k, plain := range x.sites {
+		s, err := plain.raw.parse(name, plain.undone)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if last := tokens[max(len(tokens)-1, 0):]; s.undone && len(last) > 0 {
 			s.floor = name(last[0])
 		}
-		y.sites[k] = site{s: s}
+		y.sites[k] = s
 	}
 	y, _ = e.canonical(y)
 	return y

@@ -136,6 +136,7 @@ type server struct {
 	slots   []record
 	leases  []member
 	queue   []member
+	raw     *raw   // what it was read from, where nothing is normalized
 	text    string // the key, once it was asked for: from then on, the state does not change
 }
 
@@ -158,9 +159,8 @@ const readersFirst = 1_000_000_000_000
 
 // A raw server is what Redis has, by the names and texts of the protocol.
 type raw struct {
-	now    int64 // µs
-	undone bool
-	keys   map[string]entry
+	now  int64 // µs
+	keys map[string]entry
 }
 
 func newServer() *server { return &server{readers: -1, pending: -1, ticket: -1, owed: -1} }
@@ -196,10 +196,10 @@ func (s *server) waits(r record) bool {
 // least is the shortest time to live that the hash may have.
 func (s *server) least() int32 { return s.longest() + restMS }
 
-// raw writes the state as Redis has it, at now. stands says that the clock has not moved on since the last
+// write returns the state as Redis has it, at now. stands says that the clock has not moved on since the last
 // run; or else it has, by a microsecond.
-func (s *server) raw(stands bool) *raw {
-	r := &raw{now: now, undone: s.undone}
+func (s *server) write(stands bool) *raw {
+	r := &raw{now: now}
 	if !s.hash {
 		return r
 	}
@@ -331,11 +331,11 @@ func (x *reader) left(since, lease int64) int32 {
 	return int32(max(math.Round(float64(since-x.now)/1000+float64(lease)), 0))
 }
 
-// parse returns the state that Redis has.
-func (r *raw) parse(tokens func(int64) int64) (*server, error) {
+// parse returns the state that Redis has. undone says whether it has forgotten something.
+func (r *raw) parse(tokens func(int64) int64, undone bool) (*server, error) {
 	x := &reader{raw: r, tokens: tokens}
 	s := newServer()
-	s.undone = r.undone
+	s.undone = undone
 	lock := r.keys[keyNames[0]]
 	for key, e := range r.keys {
 		switch {
@@ -499,8 +499,24 @@ func (s *server) sort() {
 	slices.SortFunc(s.queue, byClaim)
 }
 
+// now is the moment that times in a state are relative to, in µs.
+func (s *server) now() int64 {
+	if s.raw != nil {
+		return s.raw.now
+	}
+	return now
+}
+
 // later returns the state after a tick.
-func (s *server) later() *server {
+func (s *server) later() (*server, error) {
+	if s.raw != nil {
+		r := s.raw.later()
+		later, err := r.parse(same, s.undone)
+		if err == nil {
+			later.raw = r
+		}
+		return later, err
+	}
 	s = s.clone()
 	pass := func(left *int32) { *left = max(*left-tickMS, 0) }
 	pass(&s.left)
@@ -515,7 +531,7 @@ func (s *server) later() *server {
 		// The lock is not forgotten before all is over.
 		s.ttl = max(min(s.ttl-tickMS, s.longest()+usualMS), s.least())
 	}
-	return s
+	return s, nil
 }
 
 // later returns what Redis has after a tick.
@@ -539,7 +555,9 @@ func (s *server) find(inst, slot uint8) *record {
 
 // abstract returns the state of the model that a state stands for at a moment, but for the claims that have
 // ended and are not in it any more; and an error if it stands for none.
-func (s *server) abstract(now int64) (*model.Lock, error) {
+func (s *server) abstract() (*model.Lock, error) { return s.abstractAt(s.now()) }
+
+func (s *server) abstractAt(now int64) (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
 	mode := func(write bool) model.Mode {
 		if write {
@@ -611,8 +629,8 @@ func (s *server) abstract(now int64) (*model.Lock, error) {
 }
 
 // idle reports whether nobody holds the lock or waits for it.
-func (s *server) idle(now int64) bool {
-	l, err := s.abstract(now)
+func (s *server) idle() bool {
+	l, err := s.abstract()
 	if err != nil || len(l.Holds) > 0 {
 		return false
 	}
@@ -621,6 +639,9 @@ func (s *server) idle(now int64) bool {
 
 // key is the same for equal states.
 func (s *server) key() string {
+	if s.raw != nil {
+		return fmt.Sprint(s.raw.now, s.undone, s.raw.keys)
+	}
 	if s.text == "" {
 		s.text = string(write(s, epoch))
 	}

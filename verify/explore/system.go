@@ -16,15 +16,9 @@ import (
 
 // A system is a server, the processes that use it, and what may still go wrong.
 type system struct {
-	sites []site // one for each name
+	sites []*server // one for each name
 	procs []*node
 	demands
-}
-
-// A site is where the server has the lock of a name.
-type site struct {
-	s   *server
-	raw *raw // where nothing is normalized
 }
 
 // An action is one step of a system.
@@ -102,11 +96,11 @@ func newExplorer(sources scripts, s setup, v variant) (*explorer, error) {
 func (e *explorer) start() *system {
 	x := &system{demands: demands{budget: e.budget}}
 	for range e.names {
-		at := site{s: newServer()}
+		s := newServer()
 		if e.plain {
-			at.raw = &raw{now: now}
+			s.raw = &raw{now: now}
 		}
-		x.sites = append(x.sites, at)
+		x.sites = append(x.sites, s)
 	}
 	for i := range e.owners {
 		x.procs = append(x.procs, e.newProcess(i))
@@ -228,19 +222,19 @@ func (e *explorer) actions(x *system) []action {
 // latest returns the last token that was handed out, for whatever lock: it is a time.
 func (x *system) latest() (token int64) {
 	for _, at := range x.sites {
-		token = max(token, at.s.fence, at.s.floor)
+		token = max(token, at.fence, at.floor)
 	}
 	return token
 }
 
 // used reports whether the server has anything of a lock.
 func (x *system) used() bool {
-	return slices.ContainsFunc(x.sites, func(at site) bool { return at.s.hash })
+	return slices.ContainsFunc(x.sites, func(s *server) bool { return s.hash })
 }
 
 // idle reports whether nobody holds a lock or waits for it, as the server sees it.
 func (x *system) idle() bool {
-	return !slices.ContainsFunc(x.sites, func(at site) bool { return !at.s.idle(x.now()) })
+	return !slices.ContainsFunc(x.sites, func(s *server) bool { return !s.idle() })
 }
 
 // over reports whether no process has anything to do with the lock, and nothing is in flight.
@@ -417,7 +411,7 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 		}
 	case expire:
 		for k := range x.sites {
-			x.sites[k].s = newServer()
+			x.sites[k] = newServer()
 		}
 	default:
 		if kind, ok := costs[a.do]; ok && (kind != mayClose || x.procs[i].p.Closing == open) {
@@ -458,14 +452,15 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if err := e.releasedInTime(x, i, f, res); err != nil {
 		return err
 	}
-	if f.R.ReleasesStale() && !x.sites[siteOf(&f.R.Request)].s.undone {
+	if f.R.ReleasesStale() && !x.sites[siteOf(&f.R.Request)].undone {
 		e.flaw = cmp.Or(e.flaw, errors.New("a claim is released once more that has not come back"))
 	}
 	if how == twice {
 		e.tell(x, i, event{do: keep, a: k})
 	}
 	q := e.request(i, &f.R.Request)
-	of, ended, before := siteOf(&f.R.Request), x.procs[i].p.knownFate(uint64(q.of.number)).Ended, x.clone()
+	of, ended := siteOf(&f.R.Request), x.procs[i].p.knownFate(uint64(q.of.number)).Ended
+	before := x.sites[of]
 	e.ran(x, i, &f.R.Request, res)
 	if x.procs[i].p.Asleep {
 		how = replyLate
@@ -480,7 +475,7 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	}
 	if how == undone {
 		e.tell(x, i, event{do: unnote, a: int16(q.of.number), ended: ended})
-		return e.undo(x, before.sites[of], of)
+		return e.undo(x, before, of)
 	}
 	return nil
 }
@@ -489,23 +484,24 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 // gone. If it made the lease of a hold or of a waiter last longer, that lease is as before; if the waiter is
 // granted the lock, the grant ends with it. A server that replicates without waiting promises no more (I10):
 // clients may rely on what it has lost until their deadlines.
-func (e *explorer) undo(x *system, before site, of int) error {
-	at := &x.sites[of]
-	had, err := before.s.abstract(before.now())
+func (e *explorer) undo(x *system, before *server, of int) error {
+	after := x.sites[of]
+	had, err := before.abstract()
 	if err != nil {
 		return err
 	}
-	has, err := at.s.abstract(at.now())
+	has, err := after.abstract()
 	if err != nil {
 		return err
 	}
-	before.set(true)
-	if at.raw == nil {
-		before.s.floor = max(at.s.fence, at.s.floor)
+	before = before.clone()
+	before.undone = true
+	if after.raw == nil {
+		before.floor = max(after.fence, after.floor)
 	} else {
-		before.raw.now = at.raw.now
+		before.raw = &raw{after.raw.now, before.raw.keys}
 	}
-	*at = before
+	x.sites[of] = before
 	tell := func(c model.Claim, do verb) {
 		if n := x.procs[c.Owner>>4]; !n.p.Crashed {
 			e.tell(x, c.Owner>>4, event{do: do, a: int16(c.Number)})
@@ -528,51 +524,36 @@ func (e *explorer) undo(x *system, before site, of int) error {
 	return nil
 }
 
-// set notes whether the server has forgotten something that it did.
-func (at *site) set(undone bool) {
-	at.s = at.s.clone()
-	at.s.undone = undone
-	if at.raw != nil {
-		r := *at.raw
-		r.undone = undone
-		at.raw = &r
-	}
-}
-
 // execute1 runs a request on the server.
 func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) (*result, error) {
 	q := e.request(i, r)
 	run := execution{q: q, ended: x.procs[i].p.knownFate(uint64(q.of.number)).Ended, waited: waited}
+	run.s = x.sites[siteOf(r)]
 	var res *result
-	if at := x.sites[siteOf(r)]; !e.plain {
-		if len(x.sites) > 1 {
-			at.s = at.s.clone()
-			at.s.floor = x.latest()
-		}
-		run.s = e.intern(at.s)
-		res = e.run(run)
-	} else {
-		before := *at.raw
+	if e.plain {
+		before := *run.s.raw
 		if !e.setup.stands {
 			before.now++
 		}
 		res = e.executeRaw(&before, run, same)
+	} else {
+		if len(x.sites) > 1 {
+			run.s = run.s.clone()
+			run.s.floor = x.latest()
+		}
+		run.s = e.intern(run.s)
+		res = e.run(run)
 	}
 	return res, res.err
 }
 
 // ran notes what a run did.
 func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
-	at := &x.sites[siteOf(r)]
-	at.s = res.server
+	x.sites[siteOf(r)] = res.server
 	if e.plain {
-		at.raw = res.raw
-		for k := range x.sites { // they have one clock
-			if x.sites[k].raw.now < at.raw.now {
-				other := *x.sites[k].raw
-				other.now = at.raw.now
-				x.sites[k].raw = &other
-			}
+		for k, s := range x.sites { // they have one clock
+			x.sites[k] = s.clone()
+			x.sites[k].raw = &raw{max(s.raw.now, res.server.raw.now), s.raw.keys}
 		}
 	}
 	q := e.request(i, r)
@@ -612,44 +593,27 @@ func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) erro
 
 // later lets a tick pass on the server.
 func (e *explorer) later(x *system) error {
-	for k := range x.sites {
-		if err := x.sites[k].later(); err != nil {
+	for k, s := range x.sites {
+		expected, err := s.abstract()
+		if err != nil {
 			return err
+		}
+		if x.sites[k], err = s.later(); err != nil {
+			return err
+		}
+		if e.plain {
+			continue
+		}
+		expected.Advance(now + tickMS*1000)
+		actual, err := x.sites[k].abstractAt(now + tickMS*1000)
+		if err == nil {
+			err = model.Compare(expected, actual, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("after a tick: %w", err)
 		}
 	}
 	return nil
-}
-
-func (at *site) later() error {
-	if at.raw != nil {
-		at.raw = at.raw.later()
-		s, err := at.raw.parse(same)
-		at.s = s
-		return err
-	}
-	expected, err := at.s.abstract(now)
-	if err != nil {
-		return err
-	}
-	expected.Advance(now + tickMS*1000)
-	at.s = at.s.later()
-	actual, err := at.s.abstract(now + tickMS*1000)
-	if err != nil {
-		return fmt.Errorf("after a tick: %w", err)
-	}
-	if err := model.Compare(expected, actual, 0); err != nil {
-		return fmt.Errorf("after a tick: %w", err)
-	}
-	return nil
-}
-
-func (x *system) now() int64 { return x.sites[0].now() }
-
-func (at *site) now() int64 {
-	if at.raw != nil {
-		return at.raw.now
-	}
-	return now
 }
 
 // verify checks a system between two steps.
@@ -663,8 +627,8 @@ func (e *explorer) verify(x *system) error {
 }
 
 func (e *explorer) verifySite(x *system, k int) error {
-	undone := x.sites[k].s.undone
-	l, err := x.sites[k].s.abstract(x.now())
+	undone := x.sites[k].undone
+	l, err := x.sites[k].abstract()
 	if err != nil {
 		return err
 	}
@@ -795,8 +759,9 @@ func (x *system) forgetFaults() {
 	}
 	x.faulty = false
 	for k := range x.sites {
-		if at := &x.sites[k]; at.s.undone && at.s.idle(at.now()) && len(at.s.leases)+len(at.s.queue) == 0 {
-			at.set(false)
+		if s := x.sites[k]; s.undone && s.idle() && len(s.leases)+len(s.queue) == 0 {
+			x.sites[k] = s.clone()
+			x.sites[k].undone = false
 		}
 	}
 }
@@ -808,7 +773,7 @@ func (x *system) forgetFaults() {
 func (e *explorer) patience(x *system) time.Duration {
 	longest := slices.Max(e.lease)
 	left := slices.ContainsFunc(x.procs, func(n *node) bool { return n.p.Crashed || n.p.Abandoned }) ||
-		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(at site) bool { return at.s.undone })
+		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(s *server) bool { return s.undone })
 	if !left {
 		longest = (longest + 2*tick) / (3 * tick) * tick
 	}
