@@ -53,7 +53,8 @@ var meanings = byField(map[meaning]string{
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
 		Record.Message Record.Name Event.Name`,
 	skip: `
-		server.raw server.text Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
+		server.raw server.text
+		Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
 		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Forced.Tag
 		Request.Command Request.Trace Request.Again`,

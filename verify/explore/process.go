@@ -413,30 +413,19 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 		p.fate(uint64(ev.a)).Ended = ev.ended
 	case dropped, ungranted:
 		f := p.fate(uint64(ev.a))
-		f.Dropped, f.Anew, f.Until = true, false, p.Now.Add(p.Lease)
-		for _, v := range p.Engine.Views() {
-			if v.Number == f.number && v.Deadline.After(f.Until) {
-				f.Until = v.Deadline // it was extended
-			}
-			f.Late = f.Late || ev.do == ungranted && v.Number == f.number && v.State <= engine.Queued
-		}
+		v := p.view(f.number)
+		f.Dropped, f.Anew = true, false
+		f.Until = latest(p.Now.Add(p.Lease), v.Deadline) // it may have been extended
+		f.Late = f.Late || ev.do == ungranted && v.Number != 0 && v.State <= engine.Queued
 	case shortened:
 		f := p.fate(uint64(ev.a))
-		f.Short = p.Now.Add(p.Lease)
-		for _, v := range p.Engine.Views() {
-			if v.Number == f.number && v.Deadline.After(f.Short) {
-				f.Short = v.Deadline // it was extended
-			}
-		}
+		f.Short = latest(p.Now.Add(p.Lease), p.view(f.number).Deadline)
 	case anew:
-		if f := p.fate(uint64(ev.a)); f.Dropped {
-			f.Anew = true
-			for _, v := range p.Engine.Views() {
-				if v.Number == f.number && v.State <= engine.Queued {
-					// It does not know yet that it had the lock.
-					f.Dropped, f.Late, f.Until = false, false, time.Time{}
-				}
-			}
+		f := p.fate(uint64(ev.a))
+		f.Anew = f.Anew || f.Dropped
+		if v := p.view(f.number); f.Dropped && v.Number != 0 && v.State <= engine.Queued {
+			// It does not know yet that it had the lock.
+			f.Dropped, f.Late, f.Until = false, false, time.Time{}
 		}
 	}
 	if !p.Crashed && !p.Asleep {
@@ -453,12 +442,35 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 func (p *process) hearsLate() {
 	for i := range p.Fates {
 		f := &p.Fates[i]
-		for _, v := range p.Engine.Views() {
-			if f.Late && v.Number == f.number && v.State == engine.Held {
-				f.Late, f.Until = false, v.Deadline
-			}
+		if v := p.view(f.number); f.Late && v.Number != 0 && v.State == engine.Held {
+			f.Late, f.Until = false, v.Deadline
 		}
 	}
+}
+
+// view returns a claim of the engine that has not ended, or zero.
+func (p *process) view(number uint64) engine.View {
+	for _, v := range p.Engine.Views() {
+		if v.Number == number {
+			return v
+		}
+	}
+	return engine.View{}
+}
+
+// copies reports whether a request for a claim is in flight that the engine does not wait for.
+func (p *process) copies(number uint64, script *lua.Script) bool {
+	text := fmt.Sprintf("%012d", number)
+	return slices.ContainsFunc(p.Copies, func(r protocol.Request) bool {
+		return r.Claim.Number == text && (script == nil || r.Script == script)
+	})
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // tick has the engine do what is due.

@@ -676,7 +676,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 				if h == nil || (h.Mode == model.Write) != write {
 					return errors.New("a process relies on a hold that the server does not keep")
 				}
-				if h.Count != len(v.Holds) && !v.Telling && !x.counting(i, v.Number) && !undone {
+				if h.Count != len(v.Holds) && !v.Telling && !p.copies(v.Number, lua.Reenter) && !undone {
 					return fmt.Errorf("a hold's count is %d, not %d", h.Count, len(v.Holds))
 				}
 				if h.Token != v.Token {
@@ -702,44 +702,22 @@ func (e *explorer) verifySite(x *system, k int) error {
 	return e.unknown(x, l, known)
 }
 
-// counting reports whether a request is in flight that sets the count of a claim.
-func (x *system) counting(i int, n uint64) bool {
-	number := fmt.Sprintf("%012d", n)
-	for _, r := range x.procs[i].p.Copies {
-		if r.Script == lua.Reenter && r.Claim.Number == number {
-			return true
-		}
-	}
-	return false
-}
-
 // unknown checks that whoever has the lock, or waits for it, is known to a process, or to a request that is
 // in flight.
 func (e *explorer) unknown(x *system, l *model.Lock, known map[model.Claim]bool) error {
-	check := func(c model.Claim) error {
-		i := c.Owner >> 4
-		p := x.procs[i].p
-		if known[c] || p.Abandoned || p.knownFate(uint64(c.Number)).Dropped {
-			return nil
-		}
-		number := fmt.Sprintf("%012d", c.Number)
-		for _, r := range p.Copies {
-			if r.Claim.Number == number {
-				return nil
-			}
-		}
-		return fmt.Errorf("the server keeps a claim that nobody knows of")
-	}
+	var all []model.Claim
 	for _, h := range l.Holds {
-		if err := check(h.Claim); err != nil {
-			return err
-		}
+		all = append(all, h.Claim)
 	}
 	for _, w := range l.Queue {
 		if l.Lives(w) {
-			if err := check(w.Claim); err != nil {
-				return err
-			}
+			all = append(all, w.Claim)
+		}
+	}
+	for _, c := range all {
+		p, n := x.procs[c.Owner>>4].p, uint64(c.Number)
+		if !known[c] && !p.Abandoned && !p.knownFate(n).Dropped && !p.copies(n, nil) {
+			return errors.New("the server keeps a claim that nobody knows of")
 		}
 	}
 	return nil
