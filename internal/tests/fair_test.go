@@ -19,16 +19,16 @@ import (
 )
 
 // The readers that wait behind a writer enter together when it leaves; the writer that waits beside them
-// comes next, and readers that come later after that.
+// comes next, though it came before them, and readers that come later after that.
 func TestReadersEnterTogether(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock()}, "n"
 		h := take(w, newOwner(), rws[0], write, name)
 		var early, late []*call
+		next := w.enqueue(newOwner(), rws[0], write, name)
 		for i := range 20 {
 			early = append(early, w.enqueue(newOwner(), rws[i%2], read, name))
 		}
-		next := w.enqueue(newOwner(), rws[0], write, name)
 
 		start := time.Now()
 		unlock(w, h)
