@@ -28,7 +28,15 @@ type Climate struct {
 	Shared    bool // RWLocks whose owners are the same
 	Crowd     bool // of more readers than one step lets in
 	Delegates bool // locks are delegated
-	Strict    bool // nothing keeps a request from the server for long: turns can be checked
+
+	Votes      bool // several servers vote
+	Apart      bool // each process misses another server
+	Restarts   bool // servers that vote are down for a while
+	Empties    bool // or lose their data
+	Pauses     bool // or stand still
+	Partitions bool // nothing arrives at some servers, or from them
+
+	Strict bool // nothing keeps a request from the server for long: turns can be checked
 
 	whole, engines bool // for whole RWLocks, or engines, alone
 }
@@ -118,6 +126,15 @@ var Climates = []Climate{
 		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
 		Failovers: true,
 		Crashes:   true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+	{Name: "quorum", Votes: true},
+	{Name: "quorum, lossy", Votes: true, Weather: Weather{Late: 15, Drop: 15, Swallow: 30, Tardy: 15}},
+	{Name: "quorum, restarts", Votes: true, Restarts: true},
+	{Name: "quorum, empties", Votes: true, Empties: true, Restarts: true},
+	{Name: "quorum, pauses", Votes: true, Pauses: true},
+	{Name: "quorum, partitions", Votes: true, Partitions: true},
+	{Name: "quorum, apart", Votes: true, Apart: true, Restarts: true, Empties: true},
+	{Name: "quorum storm", Votes: true, Restarts: true, Empties: true, Pauses: true, Partitions: true,
+		Weather: Weather{Late: 15, Drop: 15, Swallow: 30, Tardy: 15}},
 }
 
 const (

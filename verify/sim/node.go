@@ -15,17 +15,18 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/delegation"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A table is the stage of engines: a loop, the server, and nodes that have an engine each.
+// A table is the stage of engines: a loop, one server or several that vote, and nodes that have an engine
+// each.
 type table struct {
 	*loop
-	*server
-	w      *world
-	nodes  []*node
-	offset time.Duration // by which the server's clock is ahead
-	ran    int           // scripts
+	servers []*server
+	w       *world
+	nodes   []*node
+	ran     int // scripts
 }
 
 // The first moment of every world.
@@ -39,24 +40,26 @@ var servers = sync.Pool{New: func() any {
 	return s
 }}
 
-// Simulate lives through the world of one seed, with engines. Its report is empty if no promise is broken
-// there.
-func Simulate(seed uint64, climate string) (tally Tally, report string) {
-	w := simulate(seed, climate)
+// Simulate lives through the world of one seed, with engines, and with servers that vote or one server. Its
+// report is empty if no promise is broken there.
+func Simulate(seed uint64, climate string, votes bool) (tally Tally, report string) {
+	w := simulate(seed, climate, votes)
 	if report = w.Report(); report != "" {
 		report = w.String() + ":\n" + report
 	}
 	return w.Tally, report
 }
 
-func simulate(seed uint64, climate string) *world {
-	s := servers.Get().(*server)
-	defer servers.Put(s)
-	s.reset(genesis, seed)
-	t := &table{loop: &loop{at: genesis}, server: s}
-	w := newWorld(func(w *world) stage { t.w = w; return t }, seed, of(func(c Climate) bool { return !c.whole }),
-		climate)
+func simulate(seed uint64, climate string, votes bool) *world {
+	t := &table{loop: &loop{at: genesis}}
+	w := newWorld(func(w *world) stage { t.open(w); return t }, seed,
+		of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
 	defer t.loop.close()
+	defer func() {
+		for _, s := range t.servers {
+			servers.Put(s)
+		}
+	}()
 	done := false
 	t.spawn(&loopGroup{loop: t.loop}, func() {
 		w.live()
@@ -67,7 +70,7 @@ func simulate(seed uint64, climate string) *world {
 	} else if !done {
 		w.Violation("nothing happens any more")
 	}
-	w.Requests = t.ran
+	w.see("requests", t.ran)
 	return w
 }
 
@@ -76,27 +79,49 @@ func of(fits func(Climate) bool) []Climate {
 	return slices.DeleteFunc(slices.Clone(Climates), func(c Climate) bool { return !fits(c) })
 }
 
-func (t *table) mini() *miniredis.Miniredis {
-	t.server.Mini.SetTime(t.serverTime())
-	return t.server.Mini
+// open has the servers of a world begin.
+func (t *table) open(w *world) {
+	t.w = w
+	n := 1
+	if w.climate.Votes {
+		n = []int{3, 3, 5}[w.rng.IntN(3)]
+	}
+	for i := range n {
+		s := servers.Get().(*server)
+		s.reset(genesis, w.seed+uint64(i))
+		if s.index = i; w.climate.Votes {
+			s.offset = time.Duration(w.rng.Int64N(int64(10*time.Hour))) - 5*time.Hour
+			if w.rng.IntN(3) == 0 {
+				s.offset /= 1_000_000
+			}
+			s.ppm = w.rng.Int64N(10_000) - 5_000
+		}
+		t.servers = append(t.servers, s)
+	}
 }
 
-func (t *table) serverTime() time.Time { return t.at.Add(t.offset) }
+func (t *table) minis() (all []*miniredis.Miniredis) {
+	for _, s := range t.servers {
+		s.Mini.SetTime(s.clock(t.at))
+		all = append(all, s.Mini)
+	}
+	return all
+}
 
 // run is for whole RWLocks: an engine knows nothing of how a script is called.
 func (t *table) run(string) {}
 
-func (t *table) step(d time.Duration) { t.offset += d }
+func (t *table) step(d time.Duration) { t.servers[0].offset += d }
 
 func (t *table) copy() func() {
-	c := t.server.copy(t.serverTime())
-	return func() { t.server.become(t.serverTime(), c) }
+	c := t.servers[0].copy(t.at)
+	return func() { t.servers[0].become(t.at, c) }
 }
 
-func (t *table) mute() { t.server.Mute = true }
+func (t *table) mute() { t.servers[0].Mute = true }
 
 // execute runs a script, and sends out what it publishes.
-func (t *table) execute(r *protocol.Request) (any, error) {
+func (t *table) execute(s *server, r *protocol.Request) (any, error) {
 	t.ran++
 	if r.Script == lua.Force { // it may come late
 		for _, name := range t.w.names {
@@ -105,38 +130,40 @@ func (t *table) execute(r *protocol.Request) (any, error) {
 			}
 		}
 	}
-	reply, err := t.server.run(t.serverTime(), r)
+	reply, err := s.run(t.at, r)
 	if err != nil {
-		t.w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, t.server.Mini.Dump())
+		t.w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
 	}
-	for _, m := range t.Published {
+	for _, m := range s.Published {
 		for _, n := range t.nodes {
 			if n.engine.Channel() == m[0] {
-				n.wire.publish(m[1])
+				n.wires[s.index].publish(m[1])
 			}
 		}
 	}
-	t.check(r)
+	if len(t.servers) == 1 {
+		t.check(s, r)
+	}
 	return reply, err
 }
 
 // check looks at what a script has left, now and then.
-func (t *table) check(r *protocol.Request) {
+func (t *table) check(s *server, r *protocol.Request) {
 	if t.ran%checkEach != 0 || t.w.climate.Crowd && t.ran%(32*checkEach) != 0 {
 		return
 	}
 	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
-		if key := key.(string); t.server.Mini.Exists(key) && t.server.Mini.TTL(key) <= 0 {
+		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
 			t.w.Violation("server: %s leaves %q without a time to live", r.Script.Name, key)
 		}
 	}
-	s, err := t.server.inspectKeys(t.serverTime(), r.Keys)
+	state, err := s.inspectKeys(t.at, r.Keys)
 	if err != nil {
 		t.w.Violation("server: after %s: %v", r.Script.Name, err)
 		return
 	}
-	for i, a := range s.Holders {
-		for _, b := range s.Holders[:i] {
+	for i, a := range state.Holders {
+		for _, b := range state.Holders[:i] {
 			same := a.Instance == b.Instance && a.Owner == b.Owner
 			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
 				t.w.Violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
@@ -150,8 +177,11 @@ type node struct {
 	*table
 	engine  *engine.Engine
 	layer   engine.Layer // the engine, or what delegates locks to it
-	wire    *wire
+	below   below
+	wires   []*wire // to each server
+	rng     *rand.Rand
 	process uuid.UUID
+	apart   bool  // it misses one of the servers
 	ppm     int64 // by so many millionths its clock is fast
 
 	handles uint64
@@ -167,24 +197,36 @@ type node struct {
 
 func (t *table) newProcess(seed uint64, c Climate) process {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	n := &node{table: t, process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, len(t.nodes)))}
+	n := &node{table: t, rng: rng, process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, len(t.nodes)))}
 	if c.Shared {
 		n.process = uuid.Nil
 	}
 	if c.Drift {
 		n.ppm = rng.Int64N(20_000) - 10_000
 	}
-	n.wire = &wire{n: n, chance: chance{rng, c.Weather}, retries: 3 * rng.IntN(2)}
-	n.wire.weather.Latency = time.Duration(20+rng.IntN(980)) * time.Microsecond
+	if c.Weather.Latency = time.Duration(20+rng.IntN(980)) * time.Microsecond; c.Votes {
+		c.Weather.Latency *= time.Duration(1 + rng.IntN(20))
+		n.ppm, n.apart = rng.Int64N(10_000)-5_000, c.Apart
+	}
+	retries := 3 * rng.IntN(2)
+	for _, s := range t.servers {
+		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}, retries: retries})
+	}
+	instance := fmt.Sprintf("instance%03d", len(t.nodes))
 	n.engine = engine.New(engine.Config{
-		Prefix: prefix, Instance: fmt.Sprintf("instance%03d", len(t.nodes)), Lease: t.w.lease, Observe: true,
+		Prefix: prefix, Instance: instance, Lease: t.w.lease, Observe: true,
 	})
 	n.layer = n.engine
 	if c.Delegates {
 		n.layer = delegation.New(delegation.Config{
-			Instance: fmt.Sprintf("instance%03d", len(t.nodes)), Owner: protocol.Owner{Process: n.process},
+			Instance: instance, Owner: protocol.Owner{Process: n.process},
 			Lease: delegationLease(rng, t.w.lease), Hold: t.w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
+	}
+	if n.below = (*oneServer)(n); c.Votes {
+		n.below = &voters{n, quorum.New(quorum.Config{Servers: len(t.servers), Prefix: prefix,
+			Instance: instance}, n.engine)}
+		n.mend()
 	}
 	t.nodes = append(t.nodes, n)
 	return n
@@ -201,10 +243,7 @@ func delegationLease(rng *rand.Rand, lease time.Duration) time.Duration {
 // clock is the time by the process's own clock.
 func (n *node) clock() time.Time { return n.local(n.at) }
 
-func (n *node) local(at time.Time) time.Time {
-	d := at.Sub(genesis)
-	return at.Add(d/1_000_000*time.Duration(n.ppm) + d%1_000_000*time.Duration(n.ppm)/1_000_000)
-}
+func (n *node) local(at time.Time) time.Time { return fast(at, n.ppm) }
 
 // global returns the first moment at which the process's clock shows a time.
 func (n *node) global(local time.Time) time.Time {
@@ -222,18 +261,14 @@ func (n *node) do(fn func(e *engine.Engine, now time.Time)) {
 	n.flush()
 }
 
-// hand hands something to the lowest layer, and does what is to be done.
-func (n *node) hand(fn func(l engine.Layer, now time.Time)) {
-	fn(n.layer, n.clock())
+// hand hands something to what is below, and does what is to be done.
+func (n *node) hand(fn func(b below, now time.Time)) {
+	fn(n.below, n.clock())
 	n.flush()
 }
 
 func (n *node) flush() {
-	var fx engine.Effects
-	n.layer.Flush(n.clock(), &fx)
-	for _, r := range fx.Send {
-		n.wire.send(r)
-	}
+	fx := n.below.flush(n.clock())
 	for _, h := range fx.Cancel {
 		h.Tag.(*grip).lose(h.Err())
 	}
@@ -248,14 +283,10 @@ func (n *node) flush() {
 		n.w.see(describe(e), 1)
 	}
 	if fx.Listen {
-		n.wire.listen()
-	}
-	if fx.Relisten {
-		n.w.Note("a subscription is given up for deaf")
-		n.wire.relisten()
+		n.each((*wire).listen)
 	}
 	n.arm()
-	if n.closing != nil && n.layer.Idle() {
+	if n.closing != nil && n.below.Idle() {
 		n.closing.wake()
 	}
 }
@@ -273,12 +304,12 @@ func (n *node) later(fn func()) {
 
 // arm sets the timer, which fires a little late.
 func (n *node) arm() {
-	at, ok := n.layer.Next()
+	at, ok := n.below.Next()
 	if !ok || n.stopped || !n.armed.IsZero() && !at.Before(n.armed) {
 		return
 	}
 	n.armed = at
-	late := time.Duration(n.wire.rng.Int64N(int64(500 * time.Microsecond)))
+	late := time.Duration(n.rng.Int64N(int64(500 * time.Microsecond)))
 	n.when(later(n.global(at).Add(late), n.at), func() {
 		if n.armed.Equal(at) { // it was not set again
 			n.later(n.tick)
@@ -289,7 +320,7 @@ func (n *node) arm() {
 func (n *node) tick() {
 	n.armed = time.Time{}
 	if !n.stopped {
-		n.hand(engine.Layer.Tick)
+		n.hand(below.Tick)
 	}
 }
 
@@ -436,7 +467,7 @@ func (n *node) force(name string, within time.Duration) (err error) {
 }
 
 func (n *node) inspect(name string) (busy bool, says string) {
-	s, err := n.server.inspectKeys(n.serverTime(), protocol.KeysOf(prefix, name))
+	s, err := n.servers[0].inspectKeys(n.at, protocol.KeysOf(prefix, name))
 	return err != nil || len(s.Holders)+len(s.Waiters) > 0, fmt.Sprintf("%+v, %v", s, err)
 }
 
@@ -454,13 +485,13 @@ func (n *node) close() (err error) {
 		}
 	})
 	n.closing = n.current
-	for end := n.at.Add(engine.EndTimeout); !n.layer.Idle() && n.at.Before(end); {
+	for end := n.at.Add(engine.EndTimeout); !n.below.Idle() && n.at.Before(end); {
 		n.park(end)
 	}
 	n.closing = nil
 	n.stopped = true
-	n.wire.unsubscribe()
-	if !n.layer.Idle() {
+	n.each((*wire).unsubscribe)
+	if !n.below.Idle() {
 		holds, places, cause := n.engine.Unreleased()
 		err = fmt.Errorf("%d holds and %d places in queues end with their leases: %v", holds, places, cause)
 	}
@@ -469,7 +500,7 @@ func (n *node) close() (err error) {
 
 // settled reports whether the engine has forgotten everything that is over.
 func (n *node) settled() error {
-	if n.killed || !n.layer.Idle() {
+	if n.killed || !n.below.Idle() {
 		return nil
 	}
 	for _, g := range n.holds {
@@ -483,10 +514,16 @@ func (n *node) settled() error {
 	return nil
 }
 
-func (n *node) stall()  { n.wire.stalled = true }
-func (n *node) resume() { n.wire.resume() }
-func (n *node) cut()    { n.wire.cut() }
-func (n *node) deafen() { n.wire.deafen() }
+func (n *node) each(fn func(*wire)) {
+	for _, w := range n.wires {
+		fn(w)
+	}
+}
+
+func (n *node) stall()  { n.each(func(w *wire) { w.stalled = true }) }
+func (n *node) resume() { n.each((*wire).resume) }
+func (n *node) cut()    { n.each((*wire).cut) }
+func (n *node) deafen() { n.each((*wire).deafen) }
 
 func (n *node) freeze() { n.frozen = !n.killed }
 
@@ -499,7 +536,7 @@ func (n *node) thaw() {
 	n.frozen, n.thawed = false, n.at
 	backlog := n.backlog
 	n.backlog = nil
-	n.wire.rng.Shuffle(len(backlog), func(i, j int) { backlog[i], backlog[j] = backlog[j], backlog[i] })
+	n.rng.Shuffle(len(backlog), func(i, j int) { backlog[i], backlog[j] = backlog[j], backlog[i] })
 	for _, fn := range backlog {
 		n.later(fn)
 	}
@@ -513,15 +550,18 @@ func (n *node) thaw() {
 
 func (n *node) calm() {
 	n.thaw()
-	n.wire.resume()
-	n.wire.weather = Weather{Latency: n.wire.weather.Latency}
+	n.each(func(w *wire) {
+		w.resume()
+		w.weather = Weather{Latency: w.weather.Latency}
+		w.upLost, w.downLost = false, false
+	})
 }
 
 func (n *node) die() {
 	n.thaw()
-	n.wire.resume()
+	n.resume()
 	n.killed = true
-	n.wire.unsubscribe()
+	n.each((*wire).unsubscribe)
 	for _, t := range n.tasks {
 		if t.on == n {
 			t.kill()

@@ -121,7 +121,7 @@ func (r *referee) asks(u *waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u.asked = r.clock()
-	r.Calls++
+	r.see("calls", 1)
 	lk := r.locks[u.name]
 	lk.waiters = append(lk.waiters, u)
 	r.note("%s asks %v %q try=%v", u.who, u.mode, u.name, u.try)
@@ -136,7 +136,7 @@ func (r *referee) gives(u *waiter, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.locks[u.name].forget(u)
-	r.GaveUp++
+	r.see("calls given up", 1)
 	r.note("%s gives up %v %q: %v", u.who, u.mode, u.name, err)
 }
 
@@ -150,7 +150,7 @@ func (r *referee) enters(u *waiter, h hold) *stay {
 	defer r.mu.Unlock()
 	lk := r.locks[u.name]
 	lk.forget(u)
-	r.Holds++
+	r.see("holds", 1)
 	r.note("%s enters %v %q token %d", u.who, u.mode, u.name, h.token())
 	if !h.good() {
 		r.note("%s: but it is lost already", u.who)
@@ -168,7 +168,7 @@ func (r *referee) again(u *waiter, h hold) *stay {
 	s := &stay{waiter: u, hold: h}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.Reentries++
+	r.see("re-entries", 1)
 	r.note("%s re-enters %v %q token %d", u.who, u.mode, u.name, h.token())
 	r.checkExclusion(r.locks[u.name], s)
 	r.watch(r.locks[u.name], s)
@@ -311,7 +311,7 @@ func (r *referee) ends(s *stay, lost bool, cause error) {
 		lk.written = r.clock()
 	}
 	if lost {
-		r.Lost++
+		r.see("holds lost", 1)
 		r.note("%s loses %v %q: %v", s.who, s.mode, s.name, cause)
 		if r.steady && !s.noRenew && errors.Is(cause, rwlock.ErrLost) && !s.on.dead() {
 			r.violation("loss: %s loses %v %q, though nothing was the matter", s.who, s.mode, s.name)

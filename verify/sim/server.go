@@ -13,6 +13,29 @@ import (
 // A server runs the library's scripts.
 type server struct {
 	*script.Server
+	index  int
+	offset time.Duration // by which its clock is ahead
+	ppm    int64         // by so many millionths its clock is fast
+	down   bool          // it refuses connections
+	frozen bool          // it stands still
+	gate   []func()      // what has come meanwhile
+}
+
+func (s *server) clock(at time.Time) time.Time { return fast(at, s.ppm).Add(s.offset) }
+
+// fast is what a clock shows that is fast by so many millionths.
+func fast(at time.Time, ppm int64) time.Time {
+	d := at.Sub(genesis)
+	return at.Add(d/1_000_000*time.Duration(ppm) + d%1_000_000*time.Duration(ppm)/1_000_000)
+}
+
+// reach has a request reach the server, as soon as that runs.
+func (s *server) reach(fn func()) {
+	if s.frozen {
+		s.gate = append(s.gate, fn)
+		return
+	}
+	fn()
 }
 
 func newServer() (*server, error) {
@@ -25,11 +48,12 @@ func newServer() (*server, error) {
 		return nil, err
 	}
 	s.Mini.ClockTTL(true)
-	return &server{s}, nil
+	return &server{Server: s}, nil
 }
 
 // reset makes it the empty server of a new world.
 func (s *server) reset(at time.Time, seed uint64) {
+	*s = server{Server: s.Server}
 	s.Mini.FlushAll()
 	s.Mini.SetTime(at)
 	s.Mini.Seed(int(seed))
@@ -38,7 +62,7 @@ func (s *server) reset(at time.Time, seed uint64) {
 
 // run runs a script at a moment. What it publishes is in Published.
 func (s *server) run(at time.Time, r *protocol.Request) (any, error) {
-	s.Mini.SetTime(at)
+	s.Mini.SetTime(s.clock(at))
 	args := r.Argv(make([]any, 0, protocol.MaxArgs))
 	texts := make([]string, len(args))
 	for i, a := range args {
@@ -65,6 +89,7 @@ type copyOf struct {
 }
 
 func (s *server) copy(at time.Time) copyOf {
+	at = s.clock(at)
 	s.Mini.SetTime(at)
 	c := copyOf{map[string]map[string]string{}, map[string]map[string]float64{}, map[string]time.Time{}}
 	for _, key := range s.Mini.Keys() {
@@ -85,6 +110,7 @@ func (s *server) copy(at time.Time) copyOf {
 
 // become makes the server what a replica was.
 func (s *server) become(at time.Time, c copyOf) {
+	at = s.clock(at)
 	s.Mini.FlushAll()
 	s.Mini.SetTime(at)
 	for key, fields := range c.hashes {

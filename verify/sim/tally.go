@@ -12,22 +12,12 @@ import (
 
 // Tally counts what happened in a world.
 type Tally struct {
-	Calls, Holds, Reentries, Lost, GaveUp, Faults int
-	Requests                                      int // scripts that ran
-	Simulated                                     time.Duration
-	// events of the engines, by kind, path and cause
-	Seen map[string]int
+	Simulated time.Duration
+	Seen      map[string]int // calls, holds, faults and so on, and the events of engines, by kind, path and cause
 }
 
 // Add adds what happened in another.
 func (t *Tally) Add(o Tally) {
-	t.Calls += o.Calls
-	t.Holds += o.Holds
-	t.Reentries += o.Reentries
-	t.Lost += o.Lost
-	t.GaveUp += o.GaveUp
-	t.Faults += o.Faults
-	t.Requests += o.Requests
 	t.Simulated += o.Simulated
 	for what, n := range o.Seen {
 		t.see(what, n)
@@ -42,66 +32,39 @@ func (t *Tally) see(what string, n int) {
 }
 
 func (t *Tally) String() string {
-	s := fmt.Sprintf("%v simulated, %d calls, %d holds, %d re-entries, %d holds lost, %d calls given up, %d faults",
-		t.Simulated.Round(time.Minute), t.Calls, t.Holds, t.Reentries, t.Lost, t.GaveUp, t.Faults)
-	if t.Requests > 0 {
-		s += fmt.Sprintf(", %d requests", t.Requests)
-	}
-	var seen []string
+	list := []string{fmt.Sprint(t.Simulated.Round(time.Minute), " simulated")}
 	for _, what := range slices.Sorted(maps.Keys(t.Seen)) {
-		seen = append(seen, fmt.Sprintf("%s %d", what, t.Seen[what]))
+		list = append(list, fmt.Sprint(t.Seen[what], " ", what))
 	}
-	if len(seen) > 0 {
-		s += "; " + strings.Join(seen, ", ")
-	}
-	return s
-}
-
-var kinds = map[engine.EventKind]string{
-	engine.Acquired: "acquired", engine.Refused: "refused", engine.Queueing: "queueing", engine.Ended: "ended",
-	engine.Renewed:       "renewed",
-	engine.RenewalFailed: "renewal failed", engine.Woken: "woken", engine.Withdrawn: "withdrawn",
-	engine.Delegated: "delegated", engine.Returned: "returned",
-}
-
-var paths = map[engine.Path]string{
-	engine.AtOnce: "at once", engine.ByReentry: "by re-entry", engine.ByReply: "by reply",
-	engine.ByMessage:   "by message",
-	engine.ByHeartbeat: "by heartbeat", engine.ByDelegation: "by delegation",
-}
-
-var causes = map[engine.Cause]string{
-	engine.Released: "released", engine.Expired: "expired", engine.Gone: "gone", engine.Closed: "closed",
-	engine.Forgotten: "forgotten",
+	return strings.Join(list, ", ")
 }
 
 func describe(e engine.Event) string {
 	switch e.Kind {
 	case engine.Acquired:
-		return "acquired " + paths[e.Path]
+		return fmt.Sprint("acquired: ", e.Path)
 	case engine.Ended:
-		return "ended " + causes[e.Cause]
+		return fmt.Sprint("ended: ", e.Cause)
 	}
-	return kinds[e.Kind]
+	return e.Kind.String()
 }
 
-// Everything is all that an engine can have to tell.
-func Everything() []string {
-	var list []string
-	for kind, s := range kinds {
+// Everything is all that an engine over one server can have to tell.
+func Everything() (list []string) {
+	for kind := engine.Acquired; kind <= engine.Returned; kind++ {
 		switch kind {
 		case engine.Acquired:
-			for _, path := range paths {
-				list = append(list, s+" "+path)
+			for path := engine.AtOnce; path <= engine.ByDelegation; path++ {
+				list = append(list, describe(engine.Event{Kind: kind, Path: path}))
 			}
 		case engine.Ended:
-			for _, cause := range causes {
-				list = append(list, s+" "+cause)
+			for cause := engine.Released; cause <= engine.Forgotten; cause++ {
+				list = append(list, describe(engine.Event{Kind: kind, Cause: cause}))
 			}
+		case engine.Voting: // only where several servers vote
 		default:
-			list = append(list, s)
+			list = append(list, kind.String())
 		}
 	}
-	slices.Sort(list)
 	return list
 }

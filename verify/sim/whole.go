@@ -38,7 +38,7 @@ func SimulateWhole(t *testing.T, seed uint64, climate string) (tally Tally) {
 		b := &bubble{t: t, server: testredis.Mem(t)}
 		b.admin = testredis.MemClient(t, b.server, func(o *redis.Options) { o.DisableIdentity = true })
 		w := newWorld(func(w *world) stage { b.w = w; return b }, seed,
-			of(func(c Climate) bool { return !c.engines }), climate)
+			of(func(c Climate) bool { return !c.engines && !c.Votes }), climate)
 		w.slop = 51 * time.Millisecond // promised are 50
 		w.live()
 		b.keep = nil
@@ -50,9 +50,9 @@ func SimulateWhole(t *testing.T, seed uint64, climate string) (tally Tally) {
 	return tally
 }
 
-func (b *bubble) now() time.Time             { return time.Now() }
-func (b *bubble) sleep(d time.Duration)      { time.Sleep(d) }
-func (b *bubble) mini() *miniredis.Miniredis { return b.server }
+func (b *bubble) now() time.Time                { return time.Now() }
+func (b *bubble) sleep(d time.Duration)         { time.Sleep(d) }
+func (b *bubble) minis() []*miniredis.Miniredis { return []*miniredis.Miniredis{b.server} }
 
 func (b *bubble) run(script string) { b.admin.ScriptFlush(context.Background()) }
 
@@ -61,6 +61,8 @@ func (b *bubble) run(script string) { b.admin.ScriptFlush(context.Background()) 
 func (b *bubble) step(time.Duration) {}
 func (b *bubble) copy() func()       { return func() {} }
 func (b *bubble) mute()              {}
+
+func (b *bubble) troubles(*rand.Rand) []func() { return nil }
 
 func (b *bubble) newGroup() group { return &waitGroup{} }
 

@@ -5,20 +5,21 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
 
-// A wire is a node's client and its network.
+// A wire is a node's client of one server, and the network between them.
 type wire struct {
-	n *node
+	n      *node
+	server *server
 	chance
 	retries int // of the client, which sends again what has failed
 
-	stalled bool
-	gate    []func() // what is held back
-	flying  []*exchange
+	upLost, downLost bool // nothing arrives at the server, or from it
+	stalled          bool
+	gate             []func() // what is held back
+	flying           []*exchange
 
 	listens bool
 	sub     *subscription // that stands, or is being opened; nil if there is none
@@ -67,16 +68,17 @@ func (w *wire) cut() {
 // An exchange is a request on its way, until its result is known.
 type exchange struct {
 	w      *wire
-	r      *engine.Request
+	r      *protocol.Request
+	done   func(now time.Time, raw any, err error)
 	try    int // the last that was begun
 	failed int // the last that has failed
 }
 
-func (w *wire) send(r *engine.Request) {
+func (w *wire) send(r *protocol.Request, done func(now time.Time, raw any, err error)) {
 	if w.n.killed {
 		return
 	}
-	x := &exchange{w: w, r: r}
+	x := &exchange{w: w, r: r, done: done}
 	w.flying = append(w.flying, x)
 	x.begin()
 }
@@ -89,15 +91,31 @@ func (x *exchange) begin() {
 	n.after(readTimeout, func() { n.later(func() { x.fail(try, errSilence) }) })
 	fate := w.draw(w.weather.Cut, w.weather.Late)
 	late := up + w.long()
+	if w.upLost {
+		if w.rng.IntN(2) == 0 { // it was on its way
+			n.after(late, x.run)
+		}
+		return
+	}
 	if fate > 0 {
 		n.after(up, func() { x.fail(try, errBroken) })
 	}
 	switch fate {
 	case 0:
-		n.after(up, func() { w.pass(func() { x.arrive(try) }) })
+		n.after(up, func() { w.pass(func() { w.server.reach(func() { x.arrive(try) }) }) })
 	case 2:
-		n.after(late, func() { _, _ = n.execute(&x.r.Request) })
+		n.after(late, x.run)
 	}
+}
+
+// run has the server run the request, and nobody wait for the reply.
+func (x *exchange) run() {
+	w := x.w
+	w.server.reach(func() {
+		if !w.server.down {
+			_, _ = w.n.execute(w.server, x.r)
+		}
+	})
 }
 
 // arrive has the server run the request, and sends the reply back.
@@ -105,10 +123,17 @@ func (x *exchange) arrive(try int) {
 	w, n := x.w, x.w.n
 	var reply any
 	var err error
-	if w.draw(w.weather.Refuse) > 0 {
+	switch {
+	case w.server.down:
+		n.after(w.delay(), func() { x.fail(try, errBroken) })
+		return
+	case w.draw(w.weather.Refuse) > 0:
 		err = answerLines[w.rng.IntN(len(answerLines))]
-	} else {
-		reply, err = n.execute(&x.r.Request)
+	default:
+		reply, err = n.execute(w.server, x.r)
+	}
+	if w.downLost {
+		return
 	}
 	down := w.delay()
 	switch w.draw(w.weather.Drop+w.weather.Half, w.weather.Slow) {
@@ -127,17 +152,9 @@ func (x *exchange) arrive(try int) {
 func (x *exchange) open(try int) bool { return x.try == try && x.failed < try && !x.w.n.killed }
 
 func (x *exchange) answer(try int, raw any, err error) {
-	if !x.open(try) {
-		return
+	if x.open(try) {
+		x.end(raw, err)
 	}
-	reply := protocol.Reply{}
-	if err == nil {
-		reply, err = protocol.Decode(x.r.Script, raw)
-		if err != nil {
-			x.w.n.w.Violation("server: %s replies %v: %v", x.r.Script.Name, raw, err)
-		}
-	}
-	x.end(reply, err)
 }
 
 // fail ends a try. The client may try again.
@@ -149,17 +166,17 @@ func (x *exchange) fail(try int, err error) {
 		}
 		x.failed = try
 		if try > w.retries {
-			x.end(protocol.Reply{}, err)
+			x.end(nil, err)
 			return
 		}
 		n.after(minBackoff+time.Duration(w.rng.Int64N(int64(maxBackoff-minBackoff))), func() { n.later(x.begin) })
 	})
 }
 
-func (x *exchange) end(reply protocol.Reply, err error) {
+func (x *exchange) end(raw any, err error) {
 	x.failed = x.try
 	x.w.flying = slices.DeleteFunc(x.w.flying, func(other *exchange) bool { return other == x })
-	x.w.n.hand(func(l engine.Layer, now time.Time) { l.Replied(now, x.r, reply, err) })
+	x.w.n.hand(func(_ below, now time.Time) { x.done(now, raw, err) })
 }
 
 // A subscription is to the channel of the node's engine.
@@ -194,6 +211,14 @@ func (w *wire) subscribe() {
 			if w.sub != s {
 				return
 			}
+			if w.server.down || w.server.frozen || w.upLost || w.downLost {
+				n.after(time.Second, func() {
+					if w.sub == s {
+						w.lose(errBroken)
+					}
+				})
+				return
+			}
 			if w.draw(w.weather.Cut+w.weather.Late) > 0 {
 				w.lose(errBroken)
 				return
@@ -201,7 +226,7 @@ func (w *wire) subscribe() {
 			s.registered = true
 			w.deliver(s, func() {
 				w.wait = firstWait
-				n.hand(engine.Layer.Subscribed)
+				n.hand(func(b below, now time.Time) { b.Subscribed(now, w.server.index) })
 			})
 		})
 	})
@@ -225,10 +250,12 @@ func (w *wire) deliver(s *subscription, fn func()) {
 // publish has the server send a message to a subscriber.
 func (w *wire) publish(message string) {
 	s := w.sub
-	if s == nil || !s.registered {
+	if s == nil || !s.registered || w.downLost {
 		return
 	}
-	hear := func() { w.n.hand(func(l engine.Layer, now time.Time) { l.Heard(now, message) }) }
+	hear := func() {
+		w.n.hand(func(b below, now time.Time) { b.Heard(now, w.server.index, message) })
+	}
 	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
 	case 1:
 		return
@@ -249,7 +276,7 @@ func (w *wire) lose(err error) {
 	}
 	w.sub = nil
 	n.later(func() {
-		n.hand(func(l engine.Layer, now time.Time) { l.Unsubscribed(now, err) })
+		n.hand(func(b below, now time.Time) { b.Unsubscribed(now, w.server.index, err) })
 		wait := w.wait
 		w.wait = min(2*w.wait, lastWait)
 		n.after(wait, func() {
@@ -261,8 +288,6 @@ func (w *wire) lose(err error) {
 		})
 	})
 }
-
-func (w *wire) relisten() { w.lose(nil) }
 
 // deafen has the subscription bring nothing any more, without a word, until the client finds out.
 func (w *wire) deafen() {

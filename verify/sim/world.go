@@ -29,8 +29,9 @@ type stage interface {
 
 	// newProcess returns an RWLock with a client of its own. Its network has the weather of a climate.
 	newProcess(seed uint64, c Climate) process
-	mini() *miniredis.Miniredis
-	run(script string) // of an administrator
+	minis() []*miniredis.Miniredis
+	troubles(rng *rand.Rand) []func() // of servers that vote
+	run(script string)                // of an administrator
 	step(d time.Duration)
 	copy() (becomes func()) // of the server's data, for a replica that takes over
 	mute()
@@ -122,7 +123,10 @@ func (h *host) current() process {
 	return h.process
 }
 
-const prefix = "rwlock" // the library's default
+const (
+	prefix = "rwlock"         // the library's default
+	mark   = prefix + ":mark" // what a server that votes knows of the others
+)
 
 func newWorld(st func(w *world) stage, seed uint64, climates []Climate, name string) *world {
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -172,6 +176,17 @@ func (w *world) String() string {
 	return fmt.Sprintf("seed %d, %s, lease %v, %d processes", w.seed, w.climate.Name, w.lease, len(w.hosts))
 }
 
+// mini is the only server.
+func (w *world) mini() *miniredis.Miniredis { return w.minis()[0] }
+
+// dump returns what the servers have.
+func (w *world) dump() (all string) {
+	for _, m := range w.minis() {
+		all += m.Dump() + "\n"
+	}
+	return all
+}
+
 // live has everything happen.
 func (w *world) live() {
 	workers, trouble := w.newGroup(), w.newGroup()
@@ -193,7 +208,7 @@ func (w *world) live() {
 	rng := rand.New(rand.NewPCG(w.rng.Uint64(), 4))
 	trouble.spawn(func() { w.trouble(rng) })
 	if !workers.wait(400*w.longest + 2*time.Hour) {
-		w.Violation("a call never ends; the server has %s", w.mini().Dump())
+		w.Violation("a call never ends; the server has %s", w.dump())
 		return
 	}
 	w.over.Store(true)
@@ -229,16 +244,20 @@ func (w *world) end() {
 	w.Simulated = from.Sub(w.start)
 	w.Note("all closed")
 
-	probe := w.newProcess(w.rng.Uint64(), Climate{})
-	if c := w.climate; c.Late > 0 && !c.Flushes && !w.dirty.Load() && w.lease >= time.Second {
+	probe := w.newProcess(w.rng.Uint64(), Climate{Votes: w.climate.Votes})
+	if c := w.climate; c.Late > 0 && !c.Votes && !c.Flushes && !w.dirty.Load() && w.lease >= time.Second {
 		w.audit(probe)
 		from = w.now()
 	}
+	patience := w.longest + 200*time.Millisecond
+	if w.climate.Votes { // servers that have lost their data vote again once all leases would be over
+		patience *= 3
+	}
 	for _, name := range w.names {
 		h, err := probe.acquire(call{name: name, mode: rwlock.Write,
-			limit: w.longest + 200*time.Millisecond - w.now().Sub(from), maxWait: true})
+			limit: patience - w.now().Sub(from), maxWait: true})
 		if err != nil {
-			w.Violation("orphan: nobody uses %q, and yet: %v; the server has %s", name, err, w.mini().Dump())
+			w.Violation("orphan: nobody uses %q, and yet: %v; the server has %s", name, err, w.dump())
 			continue
 		}
 		if took := w.now().Sub(from); w.climate.Strict && !w.climate.Crashes && !w.climate.Forgets &&
@@ -252,9 +271,11 @@ func (w *world) end() {
 	if err := probe.close(); err != nil {
 		w.Violation("close: probe: %v", err)
 	}
-	for _, key := range w.mini().Keys() {
-		if w.mini().TTL(key) <= 0 {
-			w.Violation("orphan: key %q has no time to live", key)
+	for _, m := range w.minis() {
+		for _, key := range m.Keys() {
+			if m.TTL(key) <= 0 && key != mark {
+				w.Violation("orphan: key %q has no time to live", key)
+			}
 		}
 	}
 	processes := append(w.all, probe)
@@ -263,8 +284,10 @@ func (w *world) end() {
 	}
 	// What comes late may set the time to live again.
 	w.sleep(w.longest + 4*time.Minute + long)
-	if keys := w.mini().Keys(); len(keys) > 0 {
-		w.Violation("orphan: keys remain: %q", keys)
+	for _, m := range w.minis() {
+		if m.Del(mark); len(m.Keys()) > 0 {
+			w.Violation("orphan: keys remain: %q", m.Keys())
+		}
 	}
 	for _, p := range processes {
 		if err := p.settled(); err != nil {
@@ -287,7 +310,7 @@ func (w *world) audit(probe process) {
 
 // trouble makes the climate, until the workers are done.
 func (w *world) trouble(rng *rand.Rand) {
-	var acts []func()
+	acts := w.troubles(rng)
 	add := func(on bool, act func()) {
 		if on {
 			acts = append(acts, act)
@@ -408,7 +431,7 @@ func (w *world) trouble(rng *rand.Rand) {
 			return
 		}
 		w.mu.Lock()
-		w.Faults++
+		w.see("faults", 1)
 		w.mu.Unlock()
 		acts[rng.IntN(len(acts))]()
 	}
