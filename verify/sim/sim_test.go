@@ -119,7 +119,7 @@ func TestPromisesHoldForWholeRWLocks(t *testing.T) {
 	t.Logf("%d worlds from seed %d in %v: %v", *wholes, *first, time.Since(start).Round(time.Millisecond), &sum)
 }
 
-var parliaments = flag.Int("quorums", 300, "how many worlds to simulate in which several servers vote")
+var parliaments = flag.Int("quorums", 200, "how many worlds to simulate in which several servers vote")
 
 // Exclusion and the order of tokens hold over three and five servers, of which a minority fails, and every
 // call ends:
