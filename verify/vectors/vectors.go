@@ -76,9 +76,13 @@ type Player struct {
 	client redis.UniversalClient
 	shas   map[string]string
 	story  string
-	now    int64     // of the last step
-	real   time.Time // when the times to live were last as they are to be at now
+	now    int64                    // of the last step
+	lives  map[string]time.Duration // after the last step, by key
 }
+
+// early is by how much the keys' times to live are shorter than the steps say, so that it does not matter how
+// long a step takes.
+const early = 500 * time.Millisecond
 
 // NewPlayer loads the scripts.
 func NewPlayer(ctx context.Context, c redis.UniversalClient) (*Player, error) {
@@ -101,14 +105,14 @@ func NewPlayer(ctx context.Context, c redis.UniversalClient) (*Player, error) {
 // Play runs a step, and returns what came of it.
 func (p *Player) Play(ctx context.Context, s Step) (o Outcome, err error) {
 	if s.Story != p.story {
-		p.story, p.now = s.Story, s.Time
+		p.story, p.now, p.lives = s.Story, s.Time, map[string]time.Duration{}
 		if err := p.client.FlushDB(ctx).Err(); err != nil {
 			return o, err
 		}
 	} else if err := p.age(ctx, time.Duration(s.Time-p.now)*time.Microsecond); err != nil {
 		return o, err
 	}
-	p.now, p.real = s.Time, time.Now()
+	p.now = s.Time
 	if err := p.client.HSet(ctx, "{clock}", "s", s.Time/1e6, "us", s.Time%1e6).Err(); err != nil {
 		return o, err
 	}
@@ -189,16 +193,10 @@ func fields(list any) any {
 
 // age has the keys live as if that much time had passed since the last step, whatever has really.
 func (p *Player) age(ctx context.Context, passed time.Duration) error {
-	took := time.Since(p.real)
-	for _, key := range keys {
-		left, err := p.client.PTTL(ctx, key).Result()
-		if err != nil {
+	for key := range p.lives {
+		p.lives[key] -= passed
+		if err := p.client.PExpire(ctx, key, p.lives[key]-early).Err(); err != nil {
 			return err
-		}
-		if left > 0 {
-			if err := p.client.PExpire(ctx, key, left+took-passed).Err(); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
@@ -229,9 +227,14 @@ func (p *Player) state(ctx context.Context) (*State, error) {
 	for _, key := range keys {
 		left, err := p.client.PTTL(ctx, key).Result()
 		errs = append(errs, err)
-		if left > 0 {
-			s.TTL[key] = int64((left + time.Since(p.real)).Round(time.Second) / time.Second)
+		if left <= 0 {
+			delete(p.lives, key)
+			continue
 		}
+		if late := p.lives[key] - left; late < 0 || late > 3*time.Second { // the script has set it
+			p.lives[key] = (left + time.Second - 1).Truncate(time.Second)
+		}
+		s.TTL[key] = int64(p.lives[key].Round(time.Second) / time.Second)
 	}
 	return s, errors.Join(errs...)
 }
