@@ -67,7 +67,7 @@ var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
 // sendsFrom reports whether the caller has to send a request. If so, the request counts as in flight.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
-	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil {
+	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
 		return false
 	}
 	d.mu.Lock()

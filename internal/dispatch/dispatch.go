@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -117,6 +118,7 @@ type Dispatcher struct {
 	node     string                 // the master's address, of a lane of a cluster
 	flying   map[*exchange]struct{} // of a lane of a cluster: what is in flight
 	first    form                   // that is tried
+	old      atomic.Bool            // the server turned out to be older than Redis 6.2
 	// for a client that is for a cluster, and does not show it
 	remaps   int       // requests for the map in flight
 	remapped time.Time // when the last was begun
@@ -379,22 +381,10 @@ func (d *Dispatcher) exchange(x *exchange) {
 
 // again returns the commands that are to be sent once more, in another form.
 func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd) {
-	var asked bool
-	var old error
 	for i, r := range x.requests {
 		err, form := x.cmds[i].Err(), &x.forms[i]
-		known := form.text
 		if !form.next(r, err) && (d.of == nil || !d.flies(x) || !form.retry(err) || d.clientClosed(err)) {
 			continue
-		}
-		if form.text && !known && acquires(r) {
-			if !asked {
-				asked, old = true, d.tooOld(ctx, r)
-			}
-			if old != nil {
-				x.cmds[i].SetErr(old)
-				continue
-			}
 		}
 		list := args(r, *form)
 		if form.text && slices.Contains(lua.Quorum, r.Script) {
@@ -435,26 +425,39 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 		setErr(cmds, redis.ErrClosed)
 		return
 	}
-	if d.wait > 0 {
+	probe := d.versionProbe(ctx, x)
+	switch {
+	case d.wait > 0:
 		d.replicate(ctx, x, cmds)
-	} else {
+	case probe == nil:
 		d.process(ctx, x, cmds)
+	default:
+		d.process(ctx, x, append(slices.Clip(cmds), probe))
+		old := probe.Err() != nil && strings.Contains(probe.Err().Error(), "unknown command")
+		d.old.Store(old)
+		for i, r := range x.requests {
+			if old && acquires(r) {
+				x.cmds[i].SetErr(probe.Err()) // what it was granted is withdrawn
+			}
+		}
 	}
+}
+
+// versionProbe returns a command that servers before Redis 6.2 do not know, to go with a request for a lock
+// that the server has not run the script of before, or nil. The first lock on a name needs no such command,
+// and others could not wait for it. A round trip of its own would take too long if the server is far away.
+func (d *Dispatcher) versionProbe(ctx context.Context, x *exchange) *redis.Cmd {
+	old := d.old.Load()
+	for i, r := range x.requests {
+		if (old || x.forms[i].text) && acquires(r) {
+			return redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
+		}
+	}
+	return nil
 }
 
 func acquires(r *protocol.Request) bool {
 	return r.Script == lua.Lock || r.Script == lua.RLock || r.Script == lua.Vote || r.Script == lua.RVote
-}
-
-// tooOld returns the error of a server before Redis 6.2 for a command that it does not know. It is asked
-// before it gets a script that acquires a lock, and so never has one.
-func (d *Dispatcher) tooOld(ctx context.Context, r *protocol.Request) error {
-	cmd := redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
-	d.pipeline(ctx, d.client, []*redis.Cmd{cmd})
-	if err := cmd.Err(); err != nil && strings.Contains(err.Error(), "unknown command") {
-		return err
-	}
-	return nil
 }
 
 // durable returns "durable" if the server confirms nothing that it could forget, or "": see
