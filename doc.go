@@ -147,7 +147,7 @@
 // # Errors
 //
 // Match errors with [errors.Is]. [RWLock.Lock] and [Hold.Unlock] list those of lock calls and releases. If a
-// wait ended without the lock, [errors.As] finds a [*BlockedError], which says who held the lock; or the error
-// says that the server has not answered, and why. A lock call that fails leaves nothing behind: a call whose
-// context ended before it was granted the lock never gets it.
+// wait ended without the lock, [errors.As] finds a [*BlockedError], which says who held the lock; or the
+// error says that the server has not answered, and why. A lock call that fails leaves nothing behind: a call
+// whose context ended before it was granted the lock never gets it.
 package rwlock

@@ -19,8 +19,8 @@ func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption)
 	return rw.acquire(ctx, Read, name, true, opts)
 }
 
-// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. It is otherwise
-// like [RWLock.WithLock].
+// WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. It is
+// otherwise like [RWLock.WithLock].
 func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
 	opts ...LockOption) error {
 	h, err := rw.RLock(ctx, name, opts...)

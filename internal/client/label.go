@@ -48,8 +48,8 @@ func newLabel(text, key string, lease time.Duration) label {
 	return label{text: text, key: key, ttl: min(max(labelTime, 2*lease), mostLabelTime)}
 }
 
-// sendLabel sends the label to every server. The first request of a Client includes it; later ones are sent by
-// the label's timer.
+// sendLabel sends the label to every server. The first request of a Client includes it; later ones are sent
+// by the label's timer.
 func (c *Client) sendLabel(fx *effects) {
 	l := &c.label
 	l.known = true

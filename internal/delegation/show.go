@@ -9,7 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// What others see of delegations: suites, Inspect, observers, and the engine in replies about what is in its way.
+// What others see of delegations: suites, Inspect, observers, and the engine in replies about what is in its
+// way.
 
 // A View is what a delegation has come to, for suites that compare Layers.
 type View struct {

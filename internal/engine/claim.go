@@ -109,8 +109,8 @@ type claim struct {
 	lock      *lock
 	mode      Mode
 	state     State
-	// brief: the release may take the script's short path. The server granted the claim, the token is the time of
-	// the grant, and no request has set a count or a longer lease
+	// brief: the release may take the script's short path. The server granted the claim, the token is the time
+	// of the grant, and no request has set a count or a longer lease
 	brief    bool
 	doubtful bool // its server may have been replaced since the grant: to be renewed immediately
 	slot     int

@@ -186,8 +186,8 @@ func (h *Hold) renewable() bool {
 	return h.end.IsZero() || h.claim.deadline.Before(h.end)
 }
 
-// kept records that the server keeps the claim for a request's lease, which begins no earlier than the request
-// was sent.
+// kept records that the server keeps the claim for a request's lease, which begins no earlier than the
+// request was sent.
 func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	c.attempt = attempt{}
 	c.err = nil

@@ -1009,7 +1009,8 @@ func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 	})
 }
 
-// A refused try writes its tombstone, with one command, and nothing else. A copy that comes late writes nothing.
+// A refused try writes its tombstone, with one command, and nothing else. A copy that comes late writes
+// nothing.
 func TestRefusedTryWritesOnce(t *testing.T) {
 	t.Parallel()
 	c := testredis.NewClient(t, testredis.Start(t).Addr())

@@ -43,8 +43,8 @@ const (
 )
 
 // meanings are those of fields, by their structs. What is plain is a name, a text that never changes, or says
-// where a lock is. What is skipped is memory that is used again, what only an observer or the dispatcher sees,
-// and the marks of searches for deadlocks: without them, a search is made that finds nothing.
+// where a lock is. What is skipped is memory that is used again, what only an observer or the dispatcher
+// sees, and the marks of searches for deadlocks: without them, a search is made that finds nothing.
 var meanings = byField(map[meaning]string{
 	plain: `
 		Engine.prefix Engine.instance Engine.channels Engine.channel Effects.Shards lock.name
@@ -327,8 +327,8 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 	}
 }
 
-// A walk goes through a graph, each object once. It writes the graph as bytes: equal for equal graphs. It calls
-// on, if there is one, for each field that has a meaning, with its address.
+// A walk goes through a graph, each object once. It writes the graph as bytes: equal for equal graphs. It
+// calls on, if there is one, for each field that has a meaning, with its address.
 type walk struct {
 	b     []byte
 	now   time.Time // moments are written relative to it

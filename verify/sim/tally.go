@@ -13,7 +13,7 @@ import (
 // Tally counts what happened in a world.
 type Tally struct {
 	Simulated time.Duration
-	Seen      map[string]int // calls, holds, faults and so on, and the events of engines, by kind, path and cause
+	Seen      map[string]int // calls, holds, faults and so on; events of engines, by kind, path and cause
 }
 
 // Add adds what happened in another.

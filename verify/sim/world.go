@@ -250,8 +250,10 @@ func (w *world) end() {
 		from = w.now()
 	}
 	patience := w.longest + 200*time.Millisecond
-	if w.climate.Votes { // servers that have lost their data vote again once all leases would be over
-		patience *= 3
+	if w.climate.Votes {
+		// Servers that have lost their data vote again once all leases would be over, and servers that were never
+		// started wait for silent ones first.
+		patience = 3*patience + 2*time.Second
 	}
 	for _, name := range w.names {
 		h, err := probe.acquire(call{name: name, mode: rwlock.Write,
