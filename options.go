@@ -157,15 +157,13 @@ func WithMonitor(m Monitor) Option {
 // and says how many have. A re-entry is confirmed too. n must be at least one, and timeout at least a
 // millisecond.
 //
-// This limits what a failover can undo. A grant that was returned is on n replicas, so the hold survives if
-// one of these is promoted. Another replica may be promoted, unless n is the number of all replicas. Releases
-// and renewals are not covered. A server that was cut off and continues to answer may still grant a lock a
-// second time. Only the fencing token covers all of that.
-//
-// Replicas that do not answer delay only lock calls: holds are renewed and released meanwhile.
+// This limits what a failover can undo: the hold survives if one of the n replicas is promoted. Another
+// replica may be promoted, unless n is the number of all replicas. Releases and renewals are not covered. A
+// server that was cut off and continues to answer may still grant a lock a second time. Only the fencing
+// token covers all of that.
 //
 // Each call costs another round trip, during which the server waits for its replicas, and each Unlock a
-// longer script. A [*redis.ClusterClient] sends that request through its client for the master, without the
+// longer script. Replicas that do not answer do not delay renewals and releases. A [*redis.ClusterClient] sends that request through its client for the master, without the
 // hooks of the ClusterClient. New refuses other clients for a cluster with this option.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(c *config) error {
@@ -180,9 +178,8 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // WithDelegation lets locks stay with this RWLock while no other wants them. The server delegates a lock that
 // the RWLock uses again and again, either for reading and writing, or for reading only, which several RWLocks
 // can have at the same time. Lock and Unlock then send no request: this process grants the lock by the same
-// rules, phase-fair, in order of arrival, with increasing fencing tokens. When another RWLock asks for the
-// lock, the server recalls the delegation. The RWLock then lets nobody new in, and returns the delegation
-// when the last hold under it is released.
+// rules. When another RWLock asks for the lock, the server recalls the delegation. The RWLock then lets nobody
+// new in, and returns the delegation when the last hold under it is released.
 //
 // The cost falls on others. If this process dies, or is cut off, others wait for each delegated lock until
 // the delegation's lease ends, although nobody held the lock. So lease should be short, two to five seconds.
@@ -208,12 +205,8 @@ func WithDelegation(lease time.Duration) Option {
 //	go work(rwlock.WithOwner(ctx, rwlock.NewOwner()))
 //
 // Only lock calls are checked, and only against holds on the same name. Any goroutine may release a hold,
-// extend it, and use its context for other work. The goroutine that took the lock is the one that called Lock
-// or RLock; if it passes the Hold to another goroutine, that one cannot re-enter. The functions given to
-// WithLock, WithAll and Do run on the caller's goroutine.
-//
-// Each lock call then asks the runtime for the number of its goroutine, which [runtime.Stack] returns. That
-// takes about two microseconds (see BenchmarkStrictOwners). Without the option it costs nothing.
+// extend it, and use its context for other work. The functions given to WithLock, WithAll and Do run on the
+// caller's goroutine. Each lock call then takes about two microseconds longer: see BenchmarkStrictOwners.
 func WithStrictOwners() Option {
 	return func(c *config) error {
 		if client.Goroutine() == 0 {

@@ -33,7 +33,7 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*H
 // not overtake a waiter. [errors.As] finds a [*BlockedError] in the error, unless a call or a release of the
 // same owner is in progress.
 //
-// Otherwise TryLock fails as Lock does, but it does not retry while the server cannot be reached. It returns
+// Otherwise TryLock fails as Lock does, but it does not retry while the server cannot be reached: it returns
 // the client's first error, or an error after five seconds without an answer, or after one lease if that is
 // shorter.
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
