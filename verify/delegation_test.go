@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -168,12 +167,6 @@ func TestDelegatedLockIsTheModel(t *testing.T) {
 			"": func(*rapid.T) {},
 		})
 	})
-}
-
-// A delegate is a delegation of a process: the claim of the number, on a slot of its own.
-func delegate(process, number int, mode protocol.Mode) protocol.Claim {
-	return protocol.NewClaim(mode, instance(process), 1_000_000, uint64(number),
-		protocol.Owner{Process: uuid.UUID{15: byte(process)}})
 }
 
 func take(c protocol.Claim) *protocol.Request {
