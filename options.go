@@ -163,8 +163,9 @@ func WithMonitor(m Monitor) Option {
 // token covers all of that.
 //
 // Each call costs another round trip, during which the server waits for its replicas, and each Unlock a
-// longer script. Replicas that do not answer do not delay renewals and releases. A [*redis.ClusterClient] sends that request through its client for the master, without the
-// hooks of the ClusterClient. New refuses other clients for a cluster with this option.
+// longer script. Replicas that do not answer do not delay renewals and releases. A [*redis.ClusterClient]
+// sends that request through its client for the master, without the hooks of the ClusterClient. New refuses
+// other clients for a cluster with this option.
 func WithReplicas(n int, timeout time.Duration) Option {
 	return func(c *config) error {
 		if n < 1 || timeout < time.Millisecond {
@@ -178,8 +179,8 @@ func WithReplicas(n int, timeout time.Duration) Option {
 // WithDelegation lets locks stay with this RWLock while no other wants them. The server delegates a lock that
 // the RWLock uses again and again, either for reading and writing, or for reading only, which several RWLocks
 // can have at the same time. Lock and Unlock then send no request: this process grants the lock by the same
-// rules. When another RWLock asks for the lock, the server recalls the delegation. The RWLock then lets nobody
-// new in, and returns the delegation when the last hold under it is released.
+// rules. When another RWLock asks for the lock, the server recalls the delegation. The RWLock then lets
+// nobody new in, and returns the delegation when the last hold under it is released.
 //
 // The cost falls on others. If this process dies, or is cut off, others wait for each delegated lock until
 // the delegation's lease ends, although nobody held the lock. So lease should be short, two to five seconds.
