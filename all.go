@@ -47,12 +47,12 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 			err = h.finish(ctx, err)
 		}
 	}()
-	inner, end := ctx, time.Now().Add(call.MaxWait)
+	inner, end, from := ctx, time.Now().Add(call.MaxWait), caller(1)
 	for _, want := range order {
 		if call.MaxWait > 0 {
 			call.MaxWait = max(time.Until(end), 1)
 		}
-		call.Name, call.Mode = want.Name, want.Mode
+		call.Name, call.Mode, call.From = want.Name, want.Mode, from
 		h, err := rw.take(inner, call)
 		if err != nil {
 			return err

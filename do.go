@@ -7,27 +7,30 @@ import "context"
 // an error beside fn's value, then fn failed, or the lock was lost while fn ran.
 func Do[T any](ctx context.Context, rw *RWLock, name string, fn func(ctx context.Context, h *Hold) (T, error),
 	opts ...LockOption) (T, error) {
-	return value(rw.WithLock, ctx, name, fn, opts)
+	return value(ctx, rw, Write, name, fn, opts)
 }
 
 // RDo runs fn while it holds name for reading, as [RWLock.WithRLock] does, and returns fn's value with the
 // error of WithRLock. It is otherwise like [Do].
 func RDo[T any](ctx context.Context, rw *RWLock, name string,
 	fn func(ctx context.Context, h *Hold) (T, error), opts ...LockOption) (T, error) {
-	return value(rw.WithRLock, ctx, name, fn, opts)
+	return value(ctx, rw, Read, name, fn, opts)
 }
 
-type withFunc = func(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
-	opts ...LockOption) error
-
-func value[T any](with withFunc, ctx context.Context, name string,
+// value is WithLock and WithRLock, with a value.
+func value[T any](ctx context.Context, rw *RWLock, mode Mode, name string,
 	fn func(ctx context.Context, h *Hold) (T, error), opts []LockOption) (v T, err error) {
-	if fn == nil {
-		return v, with(ctx, name, nil, opts...)
+	h, err := rw.acquire(ctx, mode, name, false, opts, 2)
+	if err != nil {
+		return v, err
 	}
-	err = with(ctx, name, func(ctx context.Context, h *Hold) (err error) {
-		v, err = fn(ctx, h)
-		return err
-	}, opts...)
+	var with func(ctx context.Context, h *Hold) error
+	if fn != nil {
+		with = func(ctx context.Context, h *Hold) (err error) {
+			v, err = fn(ctx, h)
+			return err
+		}
+	}
+	err = h.with(ctx, with)
 	return v, err
 }

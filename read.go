@@ -10,20 +10,20 @@ import "context"
 //
 // An uncontended RLock takes one round trip.
 func (rw *RWLock) RLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, Read, name, false, opts)
+	return rw.acquire(ctx, Read, name, false, opts, 1)
 }
 
 // TryRLock locks name for reading if that is possible without waiting, and returns ErrLocked if not. It does
 // not overtake a waiting writer. It is otherwise like [RWLock.TryLock].
 func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, Read, name, true, opts)
+	return rw.acquire(ctx, Read, name, true, opts, 1)
 }
 
 // WithRLock locks name for reading, calls fn, and releases the lock when fn returns or panics. It is
 // otherwise like [RWLock.WithLock].
 func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
 	opts ...LockOption) error {
-	h, err := rw.RLock(ctx, name, opts...)
+	h, err := rw.acquire(ctx, Read, name, false, opts, 1)
 	if err != nil {
 		return err
 	}

@@ -125,9 +125,9 @@ func prefix(op string, err error) error {
 	return fmt.Errorf("rwlock: %s: %w", op, err)
 }
 
-// acquire is what all lock calls do.
-func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption) (*Hold,
-	error) {
+// acquire is what all lock calls do. The public function that was called is so many calls above it.
+func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
+	above int) (*Hold, error) {
 	var call request
 	err := rw.check(ctx)
 	if err == nil {
@@ -136,7 +136,7 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 	if err == nil {
 		call, err = rw.request(opts)
 	}
-	call.Name, call.Mode, call.Try = name, mode, try
+	call.Name, call.Mode, call.Try, call.From = name, mode, try, caller(above+1)
 	if err != nil {
 		return nil, wrap(opOf(&call), name, err)
 	}
@@ -160,6 +160,14 @@ func (rw *RWLock) take(ctx context.Context, call request) (*Hold, error) {
 		held.Trace(orElse(tracer.TraceHold(ctx, h), ctx))
 	}
 	return h, nil
+}
+
+// caller returns the place in the program from where a function was called that is so many calls above this
+// one. To look up one place takes a third of the time of several.
+func caller(above int) uintptr {
+	var pc [1]uintptr
+	runtime.Callers(above+2, pc[:])
+	return pc[0]
 }
 
 // request returns what the options of a lock call say.

@@ -26,7 +26,7 @@ import "context"
 //
 // An uncontended Lock takes one round trip.
 func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, Write, name, false, opts)
+	return rw.acquire(ctx, Write, name, false, opts, 1)
 }
 
 // TryLock locks name for writing if that is possible without waiting, and returns ErrLocked if not. It does
@@ -37,7 +37,7 @@ func (rw *RWLock) Lock(ctx context.Context, name string, opts ...LockOption) (*H
 // the client's first error, or an error after five seconds without an answer, or after one lease if that is
 // shorter.
 func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) (*Hold, error) {
-	return rw.acquire(ctx, Write, name, true, opts)
+	return rw.acquire(ctx, Write, name, true, opts, 1)
 }
 
 // WithLock locks name for writing, calls fn, and releases the lock when fn returns or panics. The context
@@ -47,7 +47,7 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) 
 // error. A nil fn is an error.
 func (rw *RWLock) WithLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
 	opts ...LockOption) error {
-	h, err := rw.Lock(ctx, name, opts...)
+	h, err := rw.acquire(ctx, Write, name, false, opts, 1)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type Call struct {
 	MaxHold  time.Duration // or 0
 	MaxWait  time.Duration // or 0
 	AtLeast  time.Duration // Unlock keeps the hold until then; or 0
+	From     uintptr       // the place in the program that calls
 }
 
 // mostTries is how often a call begins again whose process was paused for longer than the lease of its grant.
@@ -60,7 +61,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 
 // try makes one attempt at a call.
 func (c *Client) try(w *wait, call *Call) (*Hold, error) {
-	h := &Hold{client: c, atLeast: call.AtLeast, scope: scope{parent: w.ctx}}
+	h := &Hold{client: c, from: call.From, atLeast: call.AtLeast, scope: scope{parent: w.ctx}}
 	if c.config.Trace != nil {
 		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
 	}
@@ -79,7 +80,6 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	if c.config.Strict {
 		h.hold.Caller = Goroutine()
 	}
-	runtime.Callers(5, h.pcs[:]) // without those that only lead here
 
 	c.mu.Lock()
 	now := time.Now()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -21,7 +20,7 @@ type Hold struct {
 	ended    chan struct{} // has a signal when a call or a release has ended that someone waits for
 	released bool          // by Unlock
 	trace    *trace        // nil without a tracer
-	pcs      [5]uintptr    // of the calls that took it
+	from     uintptr       // the call that took it
 	atLeast  time.Duration // how long after it was granted Unlock may release it
 	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
 	// reading
@@ -66,20 +65,11 @@ func (h *Hold) Lost() bool {
 
 // Caller returns the place in the program that asked for the hold, or a zero Source if that is not known.
 func (h *Hold) Caller() slog.Source {
-	if h == nil {
+	if h == nil || h.from == 0 {
 		return slog.Source{}
 	}
-	frames := runtime.CallersFrames(h.pcs[:])
-	for {
-		f, more := frames.Next()
-		in, _ := strings.CutPrefix(f.Function, "github.com/seed-7e8842f7/rwlock")
-		if f.File != "" && !strings.HasPrefix(in, ".") && !strings.HasPrefix(in, "/internal/client.") {
-			return slog.Source{Function: f.Function, File: f.File, Line: f.Line}
-		}
-		if !more {
-			return slog.Source{}
-		}
-	}
+	f, _ := runtime.CallersFrames([]uintptr{h.from}).Next()
+	return slog.Source{Function: f.Function, File: f.File, Line: f.Line}
 }
 
 // Forget stops renewing a hold whose handle became unreachable without Unlock.
