@@ -7,10 +7,12 @@ if written and string.sub(holder, -2) ~= ':0' or not written and not writes and 
     whose, until_ms = unpack(call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES'))
   end
   local left = (until_ms or 0) - ms
+  local kept = false -- whether the waiter that is watched has set the times to live within this second
   if left > 0 and pending > 0 and (writes or not written) then
     local watched = writes and call('ZRANGE', QUEUE, -1, -1) or call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1)
     local from, for_ms = lives(watched[1] or '')
     left = from and from / 1000 + for_ms - ms or 0
+    kept = from and from >= time[1] and TTL == SHORT
   elseif waiting == 0 and call('ZCARD', QUEUE) > 0 then
     left = 0 -- the queue is left over from a hash that is gone
   end
@@ -20,15 +22,17 @@ if written and string.sub(holder, -2) ~= ':0' or not written and not writes and 
     call('ZADD', QUEUE, writes and ticket or string.format('%d', n - READERS_FIRST), claim)
     call('HSET', LOCK, 'owner', holder .. ' +', 'ticket', ticket, slot, number .. ' ' .. now .. ' waits ' .. ARGV[4],
       unpack(writes and {'pending', string.format('%d', pending + 1)} or {}))
-    local ttl = call('PTTL', LOCK)
-    local short = ttl < TTL - SPARE
-    if short then
-      ttl = TTL
-      call('PEXPIRE', LOCK, ttl)
-      call('PEXPIRE', LEASES, ttl)
-    end
-    if short or waiting == 0 then
-      call('PEXPIRE', QUEUE, ttl)
+    if not kept then
+      local ttl = call('PTTL', LOCK)
+      local short = ttl < TTL - SPARE
+      if short then
+        ttl = TTL
+        call('PEXPIRE', LOCK, ttl)
+        call('PEXPIRE', LEASES, ttl)
+      end
+      if short or waiting == 0 then
+        call('PEXPIRE', QUEUE, ttl)
+      end
     end
     if record == '' then
       --#include sweep.lua
