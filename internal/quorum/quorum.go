@@ -40,6 +40,9 @@ const (
 	// mostFlying is the largest number of requests in flight to one server that someone waits for. It is small
 	// enough that a server with a thousand answers a second does not count as slow.
 	mostFlying = 256
+	// mostLate is the same for requests that nobody waits for. If thousands of calls give up together, other
+	// requests do not wait behind all of theirs.
+	mostLate = 64
 	// atOnce is the largest number of bids that one call of Tick, or of a method that reports a change of the
 	// servers, advances. The others are due immediately after.
 	atOnce = 250
@@ -188,9 +191,8 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 	}
 }
 
-// send sends a request to a server, or queues it while mostFlying requests are in flight there. A request for
-// a mark is never queued: it shows whether the server answers. Nor is one that nobody waits for: the
-// dispatcher sends the others first.
+// send sends a request to a server, or queues it while mostFlying requests are in flight there, or mostLate
+// of those that nobody waits for. A request for a mark is never queued: it shows whether the server answers.
 func (q *Quorum) send(now time.Time, i int, r *Request) {
 	s := q.servers[i]
 	r.Server = i
@@ -199,7 +201,8 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 	}
 	switch {
 	case r.Late:
-		q.transmit(now, r, &s.late)
+		s.unsentLate.PushBack(r)
+		q.sendNext(now, s)
 	case r.aboutMark():
 		q.transmit(now, r, &s.flying)
 	default:
@@ -208,7 +211,7 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 	}
 }
 
-// sendNext sends queued requests until mostFlying requests are in flight.
+// sendNext sends queued requests until mostFlying requests are in flight, and mostLate that nobody waits for.
 func (q *Quorum) sendNext(now time.Time, s *server) {
 	for r := s.unsent.First(); r != nil && s.flying.Len() < mostFlying; r = s.unsent.First() {
 		s.unsent.Remove(r)
@@ -216,6 +219,10 @@ func (q *Quorum) sendNext(now time.Time, s *server) {
 			r.bid.votes[s.index].first = now
 		}
 		q.transmit(now, r, &s.flying)
+	}
+	for r := s.unsentLate.First(); r != nil && s.late.Len() < mostLate; r = s.unsentLate.First() {
+		s.unsentLate.Remove(r)
+		q.transmit(now, r, &s.late)
 	}
 }
 

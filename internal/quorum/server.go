@@ -40,11 +40,12 @@ type server struct {
 	heard     time.Time     // when it last answered
 	trip      time.Duration // at least shortestPatience/2; 0 if the server has not answered yet
 
-	flying order.List[Request, *Request] // requests in flight, oldest first
-	late   order.List[Request, *Request] // requests in flight that nobody waits for
-	unsent order.List[Request, *Request] // requests that are not sent yet
-	owed   order.List[Request, *Request] // votes that could not be given back, next attempt first
-	ending int                           // votes that are being given back
+	flying     order.List[Request, *Request] // requests in flight, oldest first
+	unsent     order.List[Request, *Request] // requests that are not sent yet
+	late       order.List[Request, *Request] // requests in flight that nobody waits for
+	unsentLate order.List[Request, *Request] // likewise, not sent yet
+	owed       order.List[Request, *Request] // votes that could not be given back, next attempt first
+	ending     int                           // votes that are being given back
 
 	subscriptions int  // how often messages may have been lost
 	warned        bool // the log says that waiters learn of its votes only from heartbeats
@@ -153,7 +154,7 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 		return
 	}
 	s.suspected = true
-	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.late, &s.unsent} {
+	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.late, &s.unsent, &s.unsentLate} {
 		for r := range list.All() {
 			if r.fanout != nil {
 				q.decide(now, r.fanout)
