@@ -27,10 +27,6 @@ import (
 const (
 	// lanes is how many batches are usually in flight at a time.
 	lanes = 8
-	// More batches, up to the number of connections, are sent if a round trip takes more than far and this
-	// many requests wait.
-	crowd = 32
-	far   = time.Millisecond
 	// One more batch is sent if none has come back for this long: all may be on dead connections, or wait for
 	// one server of several.
 	patience = 10 * time.Millisecond
@@ -48,6 +44,7 @@ const (
 	// The longer a round trip takes, the more requests arrive meanwhile. A batch for a server far away has up
 	// to batchBytes for each near of the round trip. Such a server is not in memory.
 	near      = 500 * time.Microsecond
+	far       = 2 * near
 	mostBytes = 1 << 16
 	// mostQueued is how many requests may wait to be sent. While a server does not answer, the engine repeats
 	// its requests.
@@ -230,7 +227,7 @@ func (d *Dispatcher) rouse() {
 	case d.running < most:
 	case len(d.urgent) > 0:
 		most = d.most + extra
-	case d.trip > far && d.queued() >= crowd, time.Since(d.active) > patience:
+	case time.Since(d.active) > patience:
 		most = d.most
 	}
 	if d.running < most {
