@@ -36,6 +36,7 @@ func (c *Client) unlock(now time.Time) *effects {
 		c.sendLabel(fx)
 	}
 	c.servers.Flush(now, fx)
+	fx.Blockers = c.unknown(now, fx.Blockers)
 	if c.config.Observe != nil {
 		c.observe(fx.Events)
 	}
@@ -101,7 +102,7 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 		c.dispatch[i].Relisten()
 	}
 	if len(fx.Blockers) > 0 {
-		c.learn(fx.Blockers)
+		c.readLabels(fx.Blockers)
 	}
 	clear(fx.cancels)
 	fx.cancels, fx.resubscribe = fx.cancels[:0], fx.resubscribe[:0]

@@ -104,11 +104,11 @@ type stranger struct {
 	asked time.Time // when the servers were last asked for it
 }
 
-// learn asks for the labels of other Clients that block calls, so that errors can name them.
-func (c *Client) learn(instances []string) {
-	c.mu.Lock()
-	instances = slices.DeleteFunc(instances, func(instance string) bool {
-		s, now := c.others[instance], time.Now()
+// unknown returns those of other Clients whose labels have to be read, so that errors can name who blocks a
+// call. Client.mu is locked.
+func (c *Client) unknown(now time.Time, instances []string) []string {
+	return slices.DeleteFunc(instances, func(instance string) bool {
+		s := c.others[instance]
 		if s.label != "" || now.Before(s.asked.Add(labelRetry)) {
 			return true
 		}
@@ -118,10 +118,6 @@ func (c *Client) learn(instances []string) {
 		c.others[instance] = stranger{asked: now}
 		return false
 	})
-	c.mu.Unlock()
-	if len(instances) > 0 {
-		c.readLabels(instances)
-	}
 }
 
 // A labelRead takes the labels of other Clients. Client.mu guards it.
