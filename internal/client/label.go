@@ -104,8 +104,8 @@ type stranger struct {
 	asked time.Time // when the servers were last asked for it
 }
 
-// unknown returns the instances whose labels must be read. Errors name the instances that block a call by their
-// labels. Client.mu is locked.
+// unknown returns the instances whose labels must be read. Errors name the instances that block a call by
+// their labels. Client.mu is locked.
 func (c *Client) unknown(now time.Time, instances []string) []string {
 	return slices.DeleteFunc(instances, func(instance string) bool {
 		s := c.others[instance]
