@@ -297,10 +297,14 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	client := s.client
 	l.mu.Unlock()
 	pubsub := client.Subscribe(ctx)
-	defer l.closing.Go(func() { _ = pubsub.Close() })
-	ctx, cancel := context.WithCancelCause(ctx) // ends what connects, for which Close waits
+	asked := make(chan struct{})
+	defer l.closing.Go(func() {
+		<-asked // Close would wait for the connection, too, but with a mutex
+		_ = pubsub.Close()
+	})
+	ctx, cancel := context.WithCancelCause(ctx) // ends what connects
 	defer cancel(nil)
-	if err := l.subscribe(ctx, s, pubsub); err != nil {
+	if err := l.subscribe(ctx, s, pubsub, asked); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -355,10 +359,16 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 }
 
 // subscribe asks for the channel. It does not wait for the server's answer, but may have to for a connection:
-// in a cluster not for long, and elsewhere not for long once requests are answered.
-func (l *listener) subscribe(ctx context.Context, s *subscription, pubsub *redis.PubSub) error {
+// in a cluster not for long, and elsewhere not for long once requests are answered. It closes asked when the
+// client has connected, or has failed to: which may be long after subscribe has returned.
+func (l *listener) subscribe(
+	ctx context.Context, s *subscription, pubsub *redis.PubSub, asked chan<- struct{},
+) error {
 	done := make(chan error, 1)
-	l.closing.Go(func() { done <- pubsub.Subscribe(ctx, l.channel) })
+	l.closing.Go(func() {
+		defer close(asked)
+		done <- pubsub.Subscribe(ctx, l.channel)
+	})
 	late, answered := time.After(l.grace), l.cluster != nil
 	for {
 		select {

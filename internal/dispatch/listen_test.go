@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -388,6 +389,34 @@ func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 				return nil, ctx.Err()
 			}
 			return dial(ctx, network, addr)
+		}
+	})
+}
+
+// Nor does a connection that is never answered. To close it while it waits for its answer would wait, too, with
+// a mutex locked: time in a bubble would stand still.
+func TestSubscriptionDoesNotWaitForAnAnswer(t *testing.T) {
+	s := &station{down: true}
+	var mute atomic.Bool
+	listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
+		require.Equal(t, []string{"unsubscribed"}, a.next())
+		mute.Store(true)
+		time.Sleep(2 * firstRetry)
+		mute.Store(false)
+		s.with(func() { s.down = false })
+		d.Send(request(lua.Lock, "n"))
+		time.Sleep(grace + 2*firstRetry)
+		require.Equal(t, []string{"unsubscribed", "subscribed"}, a.next())
+		time.Sleep(time.Minute) // the client gives up the first connection
+	}, func(o *redis.Options) {
+		dial := o.Dialer
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if !mute.Load() {
+				return dial(ctx, network, addr)
+			}
+			conn, server := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			return conn, nil
 		}
 	})
 }
