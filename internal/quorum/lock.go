@@ -30,8 +30,8 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	if lk == nil {
 		n := len(q.servers)
 		lk = &lock{keys: keys, slots: make([]slots, n), serving: make([]bool, n)}
-		for i := range lk.slots {
-			lk.slots[i] = slots{next: i, step: n}
+		for i, s := range q.servers {
+			lk.slots[i] = slots{next: s.firstSlot, step: n}
 		}
 		q.locks[keys.Lock] = lk
 	} else if lk.refs == 0 {
@@ -41,7 +41,9 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	return lk
 }
 
-// release drops a reference to a lock. The most recently used locks are remembered.
+// release drops a reference to a lock. The most recently used locks are remembered. If the end of a vote was
+// not confirmed, a late request about it may still arrive. A server that votes for two readers of one slot
+// loses the first. So no later lock uses the slot.
 func (q *Quorum) release(lk *lock) {
 	if lk.refs--; lk.refs > 0 {
 		return
@@ -51,6 +53,11 @@ func (q *Quorum) release(lk *lock) {
 		oldest := q.idle.First()
 		q.idle.Remove(oldest)
 		delete(q.locks, oldest.keys.Lock)
+		for i, s := range q.servers {
+			if oldest.slots[i].used > 0 {
+				s.firstSlot = max(s.firstSlot, oldest.slots[i].next)
+			}
+		}
 	}
 }
 
@@ -60,10 +67,12 @@ func (q *Quorum) release(lk *lock) {
 type slots struct {
 	free       []int
 	next, step int
+	used       int // how many are neither free nor unused
 }
 
 // take returns a slot that no vote uses.
 func (s *slots) take() int {
+	s.used++
 	if n := len(s.free); n > 0 {
 		slot := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -74,7 +83,10 @@ func (s *slots) take() int {
 }
 
 // put returns a slot that no vote uses any more.
-func (s *slots) put(slot int) { s.free = append(s.free, slot) }
+func (s *slots) put(slot int) {
+	s.used--
+	s.free = append(s.free, slot)
+}
 
 // weigh returns the weight of a server, of that id, for the key of a lock. After mix, each bit depends on
 // every byte: hashes of FNV-1a, of 64 bits, hardly differ in the first bits if the last bytes differ.

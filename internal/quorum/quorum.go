@@ -146,7 +146,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 		voters: make(map[uint64]*bid),
 	}
 	for i := range c.Servers {
-		q.servers = append(q.servers, &server{index: i})
+		q.servers = append(q.servers, &server{index: i, firstSlot: i})
 	}
 	return q
 }

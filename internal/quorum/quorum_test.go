@@ -1172,26 +1172,55 @@ func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 	})
 }
 
-// Nobody knows whether a request that failed will run: its slot must not be used again, or it drops later
-// holds.
-func TestSlotOfAForceUnlockThatFailedIsNotUsedAgain(t *testing.T) {
-	r := newVotingRig(t)
-	var slots [3][3]int
-	for k := range slots {
-		r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", nil)) })
-		for i := range 3 {
-			q := r.next(i, lua.Force)
-			slots[k][i] = q.slot
-			if k == 0 && i == 0 {
-				r.fail(q)
-			} else {
-				r.reply(q, done)
+// Nobody knows whether a request that failed will run. Its slot is not used again, even after the name was
+// forgotten.
+func TestSlotIsNotUsedAgainUnlessItsEndIsConfirmed(t *testing.T) {
+	for name, begin := range map[string]func(r *rig) (requests []*Request){
+		"vote": func(r *rig) (votes []*Request) {
+			h := r.held()
+			r.release(h)
+			for i := range 3 {
+				votes = append(votes, r.next(i, lua.Unlock))
 			}
-		}
+			return votes
+		},
+		"ForceUnlock": func(r *rig) (forces []*Request) {
+			r.do(func() { require.NoError(r.t, r.engine.Force(r.now, "n", nil)) })
+			for i := range 3 {
+				forces = append(forces, r.next(i, lua.Force))
+			}
+			return forces
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newVotingRig(t)
+			var used [3][]any
+			for k := range 3 {
+				for i, q := range begin(r) {
+					used[i] = append(used[i], q.Claim.Slot)
+					if k == 0 && i == 0 {
+						r.refuse(q)
+					} else {
+						r.reply(q, done)
+					}
+				}
+				if k == 1 { // the name is forgotten
+					r.answers = r.healthy(-1)
+					for i := range mostIdle + 1 {
+						h := r.call(fmt.Sprint(i))
+						r.answer()
+						r.release(h)
+						r.answer()
+					}
+					r.answers = nil
+					require.NotContains(t, r.quorum.locks, protocol.KeysOf("p", "n").Lock)
+				}
+			}
+			require.NotContains(t, used[0][1:], used[0][0])
+			require.Equal(t, used[1][0], used[1][1])
+			require.Equal(t, used[1][0], used[1][2])
+		})
 	}
-	require.NotEqual(t, slots[0][0], slots[1][0])
-	require.Equal(t, slots[1][0], slots[2][0])
-	require.Equal(t, slots[0][1], slots[1][1])
 }
 
 func TestInspectSaysWhatAMajorityHas(t *testing.T) {

@@ -10,7 +10,8 @@ import (
 
 // A server is what the quorum knows of one server.
 type server struct {
-	index int
+	index     int
+	firstSlot int // of the locks that are made from now on: see release
 
 	known   bool // mark is what the server has said
 	mark    protocol.Mark
