@@ -393,8 +393,8 @@ func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 	})
 }
 
-// Nor does a connection that is never answered. To close it while it waits for its answer would wait, too, with
-// a mutex locked: time in a bubble would stand still.
+// Nor does a connection that is never answered. To close it while it waits for its answer would wait, too,
+// with a mutex locked: time in a bubble would stand still.
 func TestSubscriptionDoesNotWaitForAnAnswer(t *testing.T) {
 	s := &station{down: true}
 	var mute atomic.Bool
