@@ -206,9 +206,8 @@ const mark = "rwlock:mark"
 func (m *mint) check() {
 	events, _ := m.seen()
 	m.known.Delegation = m.plan.Delegate
-	events, m.Unsure = m.known.Sure(events)
-	ops, broken := history.Assemble(events, m.known)
-	m.Broken = append(m.Broken, append(broken, history.Disorder(events)...)...)
+	ops, broken, unsure := history.Assemble(events, m.known)
+	m.Broken, m.Unsure = append(m.Broken, broken...), unsure
 	if err := history.Check(ops); err != nil {
 		m.Broken = append(m.Broken, err.Error())
 	}

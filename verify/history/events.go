@@ -62,12 +62,25 @@ const wakes = int64(500 * time.Millisecond)
 // returns is how long after a grant from memory the call may return.
 const returns = 100 * time.Millisecond
 
-// Tried is a hold, or the attempt to get one.
+// A key names a lock call.
+type key struct{ process, hold int }
+
+func (e Event) key() key { return key{e.Process, e.Hold} }
+
+// An owner is an owner of a process, and a lock that it wants or has.
+type owner struct {
+	process, owner int
+	name           string
+}
+
+func (e Event) owner() owner { return owner{e.Process, e.Owner, e.Name} }
+
+// A tried is a hold, or the attempt to get one.
 type tried struct {
-	process            int
 	ask                Event
 	has, leaving, gone bool
-	local              bool
+	local              bool // it was granted from memory, or within a hold that was
+	unsure             bool // it is left out
 	leavesAt           int64
 	lossObserved       bool
 }
@@ -90,11 +103,10 @@ type Call struct {
 
 // Calls returns what became of all lock calls, in the order in which they returned.
 func Calls(events []Event) (calls []Call) {
-	type key struct{ process, hold int }
 	at := map[key]int{}
 	open := map[key]Event{}
 	for _, e := range inOrder(events) {
-		k := key{e.Process, e.Hold}
+		k := e.key()
 		i, answered := at[k]
 		switch {
 		case e.Hold == 0:
@@ -119,16 +131,28 @@ func Calls(events []Event) (calls []Call) {
 	return calls
 }
 
-// Assemble makes a history of the events of all processes, and returns what is wrong with them already.
-func Assemble(events []Event, known Known) (ops []Op, broken []string) {
+// Assemble makes a history of the events of all processes, and returns what is wrong with them already. It
+// leaves out the holds that a process has granted from memory when it may have lost the delegation and need
+// not have known of it yet: only the fence is sure to exclude others then. unsure is how many these are.
+func Assemble(events []Event, known Known) (ops []Op, broken []string, unsure int) {
 	events = inOrder(events)
 	for _, e := range events {
 		if e.What == Stalls {
 			known.Pauses[e.Process] = append(known.Pauses[e.Process], Span{e.At - e.For, e.At})
 		}
 	}
-	type key struct{ process, hold int }
-	open := map[key]*tried{}
+	open, local := map[key]*tried{}, map[owner]bool{}
+	// ended forgets a call. What its owner gets next is granted from memory only if the process says so again,
+	// unless the owner has the lock still.
+	ended := func(e Event) {
+		delete(open, e.key())
+		for _, t := range open {
+			if t.has && t.ask.owner() == e.owner() {
+				return
+			}
+		}
+		delete(local, e.owner())
+	}
 	op := func(t *tried, kind Kind, call, ret int64) {
 		ops = append(ops, Op{t.ask.Name, t.ask.Owner, kind, t.ask.Write, t.ask.Token, call, ret})
 	}
@@ -145,28 +169,30 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 	end := int64(0)
 	for _, e := range events {
 		end = e.At
-		k := key{e.Process, e.Hold}
-		t := open[k]
+		t := open[e.key()]
 		if t == nil && e.What != Asks && e.Hold != 0 {
 			continue // after the process was declared dead
 		}
 		switch e.What {
 		case Asks:
-			open[k] = &tried{process: e.Process, ask: e}
+			open[e.key()] = &tried{ask: e}
 		case Fails, Quits:
-			delete(open, k)
+			ended(e)
 		case Local:
-			for _, t := range open {
-				t.local = t.local || !t.has && t.process == e.Process && t.ask.Owner == e.Owner
-			}
+			local[e.owner()] = true
 		case Has:
-			t.has, t.ask.Token = true, e.Token
-			op(t, Acquire, t.ask.At, e.At)
+			t.has, t.ask.Token, t.local = true, e.Token, local[e.owner()]
+			if t.local && known.mayLack(e.At) {
+				t.unsure, t.gone = true, true
+				unsure++
+			} else {
+				op(t, Acquire, t.ask.At, e.At)
+			}
 		case Loses:
 			if !t.gone {
 				lose(t, e.At, e.At)
 			}
-			t.lossObserved = true
+			t.lossObserved = !t.unsure
 		case Leaves:
 			t.leaving, t.leavesAt = true, e.At
 		case Left:
@@ -183,7 +209,7 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 			default:
 				op(t, Release, t.leavesAt, Forever)
 			}
-			delete(open, k)
+			ended(e)
 		case Killed:
 			for k, t := range open {
 				if k.process != e.Process {
@@ -207,14 +233,22 @@ func Assemble(events []Event, known Known) (ops []Op, broken []string) {
 			lose(t, end, Forever)
 		}
 	}
-	return ops, broken
+	return ops, broken, unsure
+}
+
+// mayLack reports whether a process that grants a lock from memory may have lost the delegation, and need not
+// know of it.
+func (known Known) mayLack(at int64) bool {
+	return slices.ContainsFunc(known.Losses, func(loss Span) bool {
+		return loss.From <= at && at-loss.To <= int64(known.Delegation+returns)
+	})
 }
 
 // earliest returns when a loss that was noticed at a time may have happened. A process that does not run
 // notices late; so do all when the server forgets.
 func (known Known) earliest(t *tried, noticed int64) int64 {
 	at := noticed
-	for _, p := range known.Pauses[t.process] {
+	for _, p := range known.Pauses[t.ask.Process] {
 		if p.From <= noticed && noticed <= p.To+wakes {
 			at = min(at, p.From)
 		}
@@ -231,85 +265,4 @@ func (known Known) lost(t *tried, at int64) int64 {
 		}
 	}
 	return at
-}
-
-// Sure returns the events without those of holds that a process has granted from memory when it may have lost
-// the delegation and need not have known of it yet: only the fence is sure to exclude others then. It also
-// returns how many such holds there are.
-func (known Known) Sure(events []Event) (sure []Event, left int) {
-	events = inOrder(events)
-	type owner struct {
-		process, owner int
-		name           string
-	}
-	type key struct{ process, hold int }
-	inside, local, drop := map[owner]int{}, map[owner]bool{}, map[key]bool{}
-	for _, e := range events {
-		o := owner{e.Process, e.Owner, e.Name}
-		switch e.What {
-		case Local:
-			local[o] = true
-		case Has:
-			lost := slices.ContainsFunc(known.Losses, func(loss Span) bool {
-				return loss.From <= e.At && e.At-loss.To <= int64(known.Delegation+returns)
-			})
-			if local[o] && lost {
-				drop[key{e.Process, e.Hold}] = true
-			}
-			inside[o]++
-		case Left:
-			if inside[o]--; inside[o] <= 0 {
-				delete(inside, o)
-				delete(local, o)
-			}
-		case Fails, Quits:
-			if inside[o] == 0 {
-				delete(local, o)
-			}
-		}
-	}
-	return slices.DeleteFunc(events, func(e Event) bool {
-		return e.Hold != 0 && drop[key{e.Process, e.Hold}]
-	}), len(drop)
-}
-
-// Disorder returns the grants whose tokens do not grow: a writer's must be larger than that of every grant
-// that was known before it was asked for, and a reader's no smaller than that of any writer.
-func Disorder(events []Event) (broken []string) {
-	events = inOrder(events)
-	type key struct{ process, hold int }
-	type tokens struct{ largest, written int64 }
-	type own struct {
-		owner int
-		name  string
-	}
-	last, asked, writes := map[string]tokens{}, map[key]tokens{}, map[own]int{}
-	for _, e := range events {
-		k, o := key{e.Process, e.Hold}, own{e.Owner, e.Name}
-		switch e.What {
-		case Asks:
-			asked[k] = last[e.Name]
-		case Has:
-			before, t := asked[k], last[e.Name]
-			delete(asked, k)
-			again := writes[o] > 0
-			if e.Write && !again && e.Token <= before.largest || e.Token < before.written {
-				broken = append(broken, fmt.Sprintf("owner %d: token %d of %q came after %d, a writer's %d", e.Owner,
-					e.Token, e.Name, before.largest, before.written))
-			}
-			t.largest = max(t.largest, e.Token)
-			if e.Write {
-				t.written = max(t.written, e.Token)
-				writes[o]++
-			}
-			last[e.Name] = t
-		case Fails, Quits:
-			delete(asked, k)
-		case Left:
-			if e.Write && writes[o] > 0 {
-				writes[o]--
-			}
-		}
-	}
-	return broken
 }

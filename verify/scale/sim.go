@@ -4,7 +4,6 @@
 package scale
 
 import (
-	"container/heap"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	scripts "github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/script"
@@ -69,26 +69,10 @@ func Mean(list []time.Duration) (mean time.Duration) {
 	return mean
 }
 
+// An event is something that happens.
 type event struct {
-	at     time.Time
-	number int
-	do     func()
-}
-
-type events []event
-
-func (h events) Len() int { return len(h) }
-func (h events) Less(i, j int) bool {
-	return h[i].at.Before(h[j].at) || h[i].at.Equal(h[j].at) && h[i].number < h[j].number
-}
-func (h events) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *events) Push(x any)   { *h = append(*h, x.(event)) }
-func (h *events) Pop() any {
-	last := len(*h) - 1
-	e := (*h)[last]
-	(*h)[last] = event{}
-	*h = (*h)[:last]
-	return e
+	order.Place
+	do func()
 }
 
 type sim struct {
@@ -98,12 +82,12 @@ type sim struct {
 	rng       *rand.Rand
 	now       time.Time
 	start     time.Time
-	number    int
-	events    events
+	events    order.Timeline[*event]
+	number    uint64 // of events so far
 	masters   []*master
 	processes []*process
 	listeners map[string]*process // by instance
-	locks     map[string]*referee
+	locks     map[string]*lock
 	ending    bool
 }
 
@@ -113,7 +97,7 @@ func Simulate(plan Plan, seed uint64) (*Report, error) {
 	s := &sim{
 		Plan: plan, Report: Report{Scripts: map[string]int{}, Busy: make([]time.Duration, plan.Masters)},
 		rng: rand.New(rand.NewPCG(seed, 1)), now: start, start: start,
-		listeners: map[string]*process{}, locks: map[string]*referee{},
+		listeners: map[string]*process{}, locks: map[string]*lock{},
 	}
 	for i := range plan.Masters {
 		m, err := newMaster(s, i)
@@ -154,15 +138,20 @@ func Simulate(plan Plan, seed uint64) (*Report, error) {
 	return &s.Report, nil
 }
 
-func (s *sim) after(d time.Duration, do func()) {
+func (s *sim) after(d time.Duration, do func()) { s.events.Set(s.event(do), s.now.Add(max(d, 0))) }
+
+// event returns an event that is yet to be set: after those that were made before it, if they happen at the
+// same time.
+func (s *sim) event(do func()) *event {
 	s.number++
-	heap.Push(&s.events, event{s.now.Add(max(d, 0)), s.number, do})
+	return &event{Place: order.Place{Tie: s.number}, do: do}
 }
 
 func (s *sim) run(end time.Time) {
-	for len(s.events) > 0 && !s.events[0].at.After(end) {
-		e := heap.Pop(&s.events).(event)
-		s.now = e.at
+	for at, ok := s.events.Next(); ok && !at.After(end); at, ok = s.events.Next() {
+		e := s.events.First()
+		s.events.Remove(e)
+		s.now = at
 		e.do()
 	}
 	s.now = end
@@ -282,7 +271,7 @@ type process struct {
 	instance string
 	engine   *engine.Engine // or nil
 	handle   uint64
-	armed    time.Time
+	tick     *event
 	stands   bool // the subscription
 	kept     *call
 	fx       engine.Effects
@@ -293,7 +282,8 @@ func (p *process) begin() {
 	p.life++
 	p.instance = fmt.Sprintf("%05d-%05d", p.index, p.life)
 	p.engine = engine.New(engine.Config{Prefix: "rwlock", Instance: p.instance, Lease: s.Lease})
-	p.stands, p.armed, p.kept = false, time.Time{}, nil
+	p.tick = s.event(func() { p.do(func(e *engine.Engine) { e.Tick(s.now) }) })
+	p.stands, p.kept = false, nil
 	s.listeners[p.instance] = p
 	if p.index < s.Keepers {
 		p.kept = p.lock(fmt.Sprint("kept:", p.index), protocol.Write, func(*call) {})
@@ -318,7 +308,9 @@ func (p *process) stop() { p.do(func(e *engine.Engine) { e.Close(p.sim.now) }) }
 
 func (p *process) kill() {
 	delete(p.sim.listeners, p.instance)
-	p.engine = nil
+	if p.engine = nil; p.tick.Placed() {
+		p.sim.events.Remove(p.tick)
+	}
 }
 
 func (p *process) think() {
@@ -394,7 +386,11 @@ func (p *process) do(fn func(e *engine.Engine)) {
 		}
 	}
 	p.fx.Reset()
-	p.arm()
+	if at, ok := p.engine.Next(); ok {
+		s.events.Set(p.tick, at)
+	} else if p.tick.Placed() {
+		s.events.Remove(p.tick)
+	}
 	for _, h := range woken {
 		h.Tag.(*call).woken()
 	}
@@ -410,21 +406,6 @@ func (p *process) replied(r *engine.Request, raw any, err error) {
 		reply, err = protocol.Decode(r.Script, raw)
 	}
 	p.do(func(e *engine.Engine) { e.Replied(p.sim.now, r, reply, err) })
-}
-
-func (p *process) arm() {
-	at, ok := p.engine.Next()
-	if !ok || !p.armed.IsZero() && !at.Before(p.armed) {
-		return
-	}
-	p.armed = at
-	life := p.life
-	p.sim.after(at.Sub(p.sim.now), func() {
-		if p.life == life && p.armed.Equal(at) {
-			p.armed = time.Time{}
-			p.do(func(e *engine.Engine) { e.Tick(p.sim.now) })
-		}
-	})
 }
 
 // A call is one acquisition.
@@ -454,7 +435,7 @@ func (c *call) woken() {
 	case engine.Live:
 		if !c.has {
 			c.has = true
-			s.referee(c.hold.Name).granted(c)
+			s.grant(c)
 			c.granted(c)
 		}
 	case engine.Failed:
@@ -472,7 +453,8 @@ func (c *call) unlock() {
 	if c.p.life != c.life || c.p.engine == nil {
 		return
 	}
-	s.referee(c.hold.Name).released(c)
+	l := s.locks[c.hold.Name]
+	l.holds = slices.DeleteFunc(l.holds, func(o *call) bool { return o == c })
 	var known bool
 	c.p.do(func(e *engine.Engine) { known, _ = e.Release(s.now, &c.hold) })
 	if known {
@@ -485,40 +467,30 @@ func (c *call) live() bool {
 	return c.hold.State() == engine.Live && c.p.sim.now.Before(c.hold.Deadline())
 }
 
-// A referee sees to it that holds of one name exclude each other, and that tokens grow.
-type referee struct {
-	sim   *sim
-	name  string
+// A lock is what has been seen of one.
+type lock struct {
 	holds []*call
-	token int64
+	token int64 // of the last writer
 }
 
-func (s *sim) referee(name string) *referee {
-	r := s.locks[name]
-	if r == nil {
-		r = &referee{sim: s, name: name}
-		s.locks[name] = r
+// grant checks that holds of one name exclude each other, and that tokens grow.
+func (s *sim) grant(c *call) {
+	name, writes, token := c.hold.Name, c.hold.Mode == protocol.Write, c.hold.Token()
+	l := s.locks[name]
+	if l == nil {
+		l = &lock{}
+		s.locks[name] = l
 	}
-	return r
-}
-
-func (r *referee) granted(c *call) {
-	writes := c.hold.Mode == protocol.Write
-	r.holds = slices.DeleteFunc(r.holds, func(o *call) bool { return !o.live() })
-	for _, o := range r.holds {
+	l.holds = slices.DeleteFunc(l.holds, func(o *call) bool { return !o.live() })
+	for _, o := range l.holds {
 		if writes || o.hold.Mode == protocol.Write {
-			r.sim.flaw("%s: %s was granted beside %s", r.name, c.hold.Owner, o.hold.Owner)
+			s.flaw("%s: %s was granted beside %s", name, c.hold.Owner, o.hold.Owner)
 		}
 	}
-	token := c.hold.Token()
-	if token < r.token || writes && token == r.token {
-		r.sim.flaw("%s: token %d after %d", r.name, token, r.token)
+	if token < l.token || writes && token == l.token {
+		s.flaw("%s: token %d after %d", name, token, l.token)
 	}
-	if r.holds = append(r.holds, c); writes {
-		r.token = token
+	if l.holds = append(l.holds, c); writes {
+		l.token = token
 	}
-}
-
-func (r *referee) released(c *call) {
-	r.holds = slices.DeleteFunc(r.holds, func(o *call) bool { return o == c })
 }
