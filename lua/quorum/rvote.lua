@@ -4,16 +4,8 @@
 -- ARGV   1 to 8 as rlock.lua  9 to 12 as vote.lua
 -- Reply  as vote.lua
 
---#include clock.lua
-if ARGV[12] then
-  --#include ../quorum/run.lua
-end
---#include ../quorum/token.lua
-local mark = call('HMGET', KEYS[4], 'id', 'generation', 'top', 'old', 'turned')
-if not may_vote(mark) then
-  return -2
-end
-local function vote()
+--#include ../quorum/voted.lua
+local function acquire()
   --#include ../rlock.lua
 end
-return voted(vote(), mark, false)
+return voted(acquire())

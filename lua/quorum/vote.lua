@@ -5,16 +5,8 @@
 --        11 the id of the mark  12 only along with the script's text: see run.lua
 -- Reply  as lock.lua; if the claim was let in, with the vote's token behind a space, or as the ninth element; -2 if the mark is another
 
---#include clock.lua
-if ARGV[12] then
-  --#include ../quorum/run.lua
-end
---#include ../quorum/token.lua
-local mark = call('HMGET', KEYS[4], 'id', 'generation', 'top', 'old', 'turned')
-if not may_vote(mark) then
-  return -2
-end
-local function vote()
+--#include ../quorum/voted.lua
+local function acquire()
   --#include ../lock.lua
 end
-return voted(vote(), mark, true)
+return voted(acquire())

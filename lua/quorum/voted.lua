@@ -1,0 +1,54 @@
+-- What makes the grant of a lock a vote: the server's mark is the one that the caller knows, and the claim gets a token, which follows
+-- from no clock. The lock's hash says in vote: "<instance>:<number of the last writer> <largest token> <that writer's token>". It must not
+-- look like a slot's value, which shared/sweep.lua clears away. A writer's token is larger than all before, a reader's no smaller than any
+-- writer's before: the one that the caller wants, if it can be had. What is not known any more of a name is not larger than old: see mark.lua.
+
+--#include clock.lua
+if ARGV[12] then
+  --#include ../quorum/run.lua
+end
+local mark = call('HMGET', KEYS[4], 'id', 'generation', 'top', 'old', 'turned')
+if mark[1] ~= ARGV[11] or mark[2] ~= ARGV[9] or ARGV[9] == '' then
+  return -2
+end
+
+-- Adds the token to the reply to a claim that was let in.
+local function voted(reply)
+  local fast = type(reply) == 'string'
+  if not fast and (type(reply) ~= 'table' or reply.err or reply[1] == '') then
+    return reply
+  end
+  local top, old, turned = mark[3] or '', mark[4] or '', mark[5] or ''
+  if turned == '' or time[1] - turned > TURN or time[1] < turned then
+    old = top
+    call('HSET', KEYS[4], 'old', old, 'turned', time[1])
+  end
+  local before = call('HGET', LOCK, 'vote') or ''
+  local by, largest, written = string.match(before, '^(%S+) (%d+) (%d*)$')
+  if not largest then
+    by, largest, written = '-', old, old
+  end
+  local token, writer = ARGV[10], string.match(ARGV[1], '^w:([^:]+)')
+  writer = writer and writer .. ':' .. ARGV[2]
+  if writer and writer ~= by then
+    token = token > largest and token or string.format('%.0f', largest + 1)
+  elseif token < written then
+    token = written
+  end
+  if writer then
+    by, written = writer, token
+  end
+  largest = token > largest and token or largest
+  local vote = by .. ' ' .. largest .. ' ' .. written
+  if vote ~= before then
+    call('HSET', LOCK, 'vote', vote)
+  end
+  if largest > top then
+    call('HSET', KEYS[4], 'top', string.format('%.0f', largest + AHEAD))
+  end
+  if fast then
+    return reply .. ' ' .. token
+  end
+  reply[9] = token
+  return reply
+end
