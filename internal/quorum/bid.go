@@ -194,9 +194,8 @@ func (b *bid) schedule() {
 		at = b.until
 	}
 	for i, s := range b.q.servers {
-		v := &b.votes[i]
-		if v.waits() && s.usable(b.q) && !v.again.IsZero() && (at.IsZero() || v.again.Before(at)) {
-			at = v.again
+		if v := &b.votes[i]; v.waits() && s.usable(b.q) {
+			at = earlier(at, v.again)
 		}
 	}
 	if at.IsZero() || b.q.bids[b.claim] != b {

@@ -13,7 +13,8 @@ import (
 // slow replies. docs/quorum.md has the argument.
 
 const (
-	// questionsEvery is how often a client that misses a server looks for questions on the others.
+	// questionsEvery is how often a client that reaches a majority, but misses a server, looks for questions on
+	// the others: the client that asks may reach that server.
 	questionsEvery = 2 * time.Second
 	// newsLast is how long a client waits for an answer, and how long it relies on one.
 	newsLast = 30 * time.Second
@@ -68,28 +69,6 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 		}
 	}
 	return last
-}
-
-// questionsDue returns when to look for questions, or zero for never. A client looks for them while it
-// reaches a majority but misses a server, which the asking client may reach.
-func (q *Quorum) questionsDue() time.Time {
-	if q.generation == "" || q.count(func(s *server) bool { return !s.known || s.suspected }) == 0 {
-		return time.Time{}
-	}
-	return later(q.questionsChecked.Add(questionsEvery), q.since)
-}
-
-// checkQuestions reads the marks of the servers that vote, for questions.
-func (q *Quorum) checkQuestions(now time.Time) {
-	if at := q.questionsDue(); at.IsZero() || now.Before(at) {
-		return
-	}
-	q.questionsChecked = now
-	for _, s := range q.servers {
-		if s.answers(q) {
-			q.readMark(now, s)
-		}
-	}
 }
 
 // tell answers the questions on servers that vote, once a majority of the marks was read after the questions

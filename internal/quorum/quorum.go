@@ -72,8 +72,7 @@ type Quorum struct {
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
 	// when the servers were first asked for their marks, or were found to have lost their data
-	since            time.Time
-	questionsChecked time.Time // when this client last looked for questions
+	since time.Time
 
 	locks   map[any]*lock           // by key
 	idle    order.List[lock, *lock] // without references, in the order in which they were released
@@ -86,7 +85,7 @@ type Quorum struct {
 	timed   order.Timeline[*bid]    // bids that have something due
 	numbers uint64                  // the last number given to a vote, or to a request for a mark
 	voting  int                     // how many servers vote, as last reported
-	changes time.Time               // since when fewer or more vote; zero if as many do
+	changes time.Time               // when to report that fewer or more vote; zero if as many do
 	rises   bool                    // whether more vote
 	token   int64                   // the largest token seen
 	seen    time.Time               // when that was
@@ -146,7 +145,8 @@ func New(c Config, e *engine.Engine) *Quorum {
 		voters: make(map[uint64]*bid),
 	}
 	for i := range c.Servers {
-		q.servers = append(q.servers, &server{index: i, firstSlot: i})
+		q.servers = append(q.servers, &server{index: i, firstSlot: i, lane: lane{most: mostFlying},
+			late: lane{most: mostLate}})
 	}
 	return q
 }
@@ -191,58 +191,47 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 	}
 }
 
-// send sends a request to a server, or queues it while mostFlying requests are in flight there, or mostLate
-// of those that nobody waits for. A request for a mark is never queued: it shows whether the server answers.
+// send sends a request to a server, or queues it while too many are in flight there. A request for a mark is
+// never queued: it shows whether the server answers.
 func (q *Quorum) send(now time.Time, i int, r *Request) {
-	s := q.servers[i]
 	r.Server = i
 	if r.fanout != nil {
 		r.fanout.answers[i] = open
 	}
-	switch {
-	case r.Late:
-		s.unsentLate.PushBack(r)
-		q.sendNext(now, s)
-	case r.aboutMark():
-		q.transmit(now, r, &s.flying)
-	default:
-		s.unsent.PushBack(r)
-		q.sendNext(now, s)
+	l := q.servers[i].laneOf(r)
+	if r.aboutMark() {
+		q.transmit(now, r, l)
+		return
 	}
+	l.unsent.PushBack(r)
+	q.sendNext(now, l)
 }
 
-// sendNext sends queued requests until mostFlying requests are in flight, and mostLate that nobody waits for.
-func (q *Quorum) sendNext(now time.Time, s *server) {
-	for r := s.unsent.First(); r != nil && s.flying.Len() < mostFlying; r = s.unsent.First() {
-		s.unsent.Remove(r)
-		if r.isVote() && r.bid.votes[s.index].first.IsZero() {
-			r.bid.votes[s.index].first = now
+// sendNext sends queued requests until enough are in flight.
+func (q *Quorum) sendNext(now time.Time, l *lane) {
+	for r := l.unsent.First(); r != nil && l.flying.Len() < l.most; r = l.unsent.First() {
+		l.unsent.Remove(r)
+		if r.isVote() && r.bid.votes[r.Server].first.IsZero() {
+			r.bid.votes[r.Server].first = now
 		}
-		q.transmit(now, r, &s.flying)
-	}
-	for r := s.unsentLate.First(); r != nil && s.late.Len() < mostLate; r = s.unsentLate.First() {
-		s.unsentLate.Remove(r)
-		q.transmit(now, r, &s.late)
+		q.transmit(now, r, l)
 	}
 }
 
-func (q *Quorum) transmit(now time.Time, r *Request, flying *order.List[Request, *Request]) {
+func (q *Quorum) transmit(now time.Time, r *Request, l *lane) {
 	r.sent = now
 	if r.bid != nil {
 		r.For = r.bid.latest
 	}
-	flying.PushBack(r)
+	l.flying.PushBack(r)
 	q.out.Requests = append(q.out.Requests, r)
 }
 
 // Replied takes the undecoded reply of a server, or the error of the request.
 func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	s := q.servers[r.Server]
-	if r.Late {
-		s.late.Remove(r)
-	} else {
-		s.flying.Remove(r)
-	}
+	l := s.laneOf(r)
+	l.flying.Remove(r)
 	var reply protocol.Reply
 	var mark protocol.Mark
 	var state protocol.State
@@ -262,7 +251,13 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.noteTrip(s, now.Sub(r.sent))
 		if !r.aboutMark() {
 			q.trust(now, s, r)
-			q.followUp(now, s, r.lock, reply)
+			q.deliver(now, s, reply.Message, engine.ByReply)
+			if reply.PublishError != "" {
+				q.warn(s, errors.New(reply.PublishError))
+			}
+			if reply.More {
+				q.proceed(now, s, r.lock)
+			}
 		}
 	case protocol.IsClientClosed(err): // the other servers may be enough
 		err = q.closed(now, s, err)
@@ -295,19 +290,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		}
 		q.counted(now, r.fanout, s.index, reply, err)
 	}
-	q.sendNext(now, s)
-}
-
-// followUp does what follows from a reply of any kind of request: it delivers grants, and requests the next
-// step.
-func (q *Quorum) followUp(now time.Time, s *server, lk *lock, reply protocol.Reply) {
-	q.deliver(now, s, reply.Message, engine.ByReply)
-	if reply.PublishError != "" {
-		q.warn(s, errors.New(reply.PublishError))
-	}
-	if reply.More {
-		q.proceed(now, s, lk)
-	}
+	q.sendNext(now, l)
 }
 
 // proceed requests the next step from a server, since more readers have to be let in.
@@ -379,33 +362,22 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 
 // Next returns when Tick is due, and whether it is at all.
 func (q *Quorum) Next() (at time.Time, ok bool) {
-	note := func(t time.Time) {
-		if !t.IsZero() && (!ok || t.Before(at)) {
-			at, ok = t, true
-		}
-	}
-	if t, due := q.engine.Next(); due {
-		note(t)
-	}
+	at, _ = q.engine.Next()
+	bids, _ := q.timed.Next()
+	at = earlier(earlier(at, bids), q.changes)
 	for _, s := range q.servers {
-		note(q.due(s))
-	}
-	if t, due := q.timed.Next(); due {
-		note(t)
+		at = earlier(at, q.due(s))
 	}
 	if q.stale > 0 {
-		note(q.changed)
+		at = earlier(at, q.changed)
 	}
-	note(q.reportDue())
-	note(q.questionsDue())
-	return at, ok
+	return at, !at.IsZero()
 }
 
 // Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
 	q.engine.Tick(now)
 	q.sweep(now)
-	q.checkQuestions(now)
 	for _, s := range q.servers {
 		if at := q.due(s); !at.IsZero() && !now.Before(at) {
 			q.check(now, s)

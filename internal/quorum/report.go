@@ -44,32 +44,23 @@ func (q *Quorum) Trouble() error {
 // an event.
 func (q *Quorum) report(now time.Time) {
 	n := q.Voting()
-	rises := n > q.voting
-	switch {
-	case n == q.voting:
+	if n == q.voting {
 		q.changes = time.Time{}
 		return
-	case q.changes.IsZero() || rises != q.rises:
-		q.changes, q.rises = now, rises
 	}
-	if now.Before(q.reportDue()) {
+	if rises := n > q.voting; q.changes.IsZero() || rises != q.rises {
+		q.changes, q.rises = now.Add(fallen), rises
+		if rises {
+			q.changes = now.Add(risen)
+		}
+	}
+	if now.Before(q.changes) {
 		return
 	}
 	q.voting, q.changes = n, time.Time{}
 	err := q.missing()
 	q.engine.Log(fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), err)
 	q.engine.Report(engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n, Err: err})
-}
-
-// reportDue returns when to report a changed number of voting servers, or zero for never.
-func (q *Quorum) reportDue() time.Time {
-	switch {
-	case q.changes.IsZero():
-		return time.Time{}
-	case q.rises:
-		return q.changes.Add(risen)
-	}
-	return q.changes.Add(fallen)
 }
 
 // missing returns why servers do not vote, or nil if none is known not to.
@@ -117,21 +108,4 @@ func (q *Quorum) warn(s *server, err error) {
 		s.warned = true
 		q.engine.Log("a server does not notify waiters: they learn of its votes only from heartbeats", err)
 	}
-}
-
-// Describe returns a description of the servers and of every claim, for reports of failed simulations.
-func (q *Quorum) Describe() string {
-	s := fmt.Sprintf("generation %q, %d parked", q.generation, q.parked)
-	for _, server := range q.servers {
-		s += fmt.Sprintf("\n  server %d: known %v suspected %v asking %v flying %d owed %d mark %+v", server.index,
-			server.known, server.suspected, server.asking, server.flying.Len(), server.owed.Len(), server.mark)
-	}
-	for b := range q.all.All() {
-		s += fmt.Sprintf("\n  %v: phase %d home %d asking %v", b.claim, b.phase, b.home, b.pending != nil)
-		for i, v := range b.votes {
-			s += fmt.Sprintf("\n    %d: %d number %d token %d request %v blocked %v", i, v.state, v.number, v.token,
-				v.request != nil, v.blocked)
-		}
-	}
-	return s
 }

@@ -41,15 +41,26 @@ type server struct {
 	heard     time.Time     // when it last answered
 	trip      time.Duration // at least shortestPatience/2; 0 if the server has not answered yet
 
-	flying     order.List[Request, *Request] // requests in flight, oldest first
-	unsent     order.List[Request, *Request] // requests that are not sent yet
-	late       order.List[Request, *Request] // requests in flight that nobody waits for
-	unsentLate order.List[Request, *Request] // likewise, not sent yet
-	owed       order.List[Request, *Request] // votes that could not be given back, next attempt first
-	ending     int                           // votes that are being given back
+	lane                                 // of requests that someone waits for, or that are about the mark
+	late   lane                          // of requests that nobody waits for
+	owed   order.List[Request, *Request] // votes that could not be given back, next attempt first
+	ending int                           // votes that are being given back
 
 	subscriptions int  // how often messages may have been lost
 	warned        bool // the log says that waiters learn of its votes only from heartbeats
+}
+
+// A lane has requests to a server, oldest first: at most so many in flight, and others that are not sent yet.
+type lane struct {
+	flying, unsent order.List[Request, *Request]
+	most           int
+}
+
+func (s *server) laneOf(r *Request) *lane {
+	if r.Late {
+		return &s.late
+	}
+	return &s.lane
 }
 
 // votes reports whether the server belongs to the generation that votes.
@@ -86,10 +97,20 @@ func (q *Quorum) slow(now time.Time, s *server) bool {
 	return oldest != nil && now.Sub(oldest.sent) >= q.patience
 }
 
-// probes reports whether the mark of the server has to be requested now and then: the server does not vote or
-// does not answer, and others vote, or a call waits.
-func (q *Quorum) probes(s *server) bool {
-	return !s.asking && !s.answers(q) && (q.generation != "" || len(q.bids) > 0)
+// probeDue returns when to request the mark of the server, or zero for never. The mark is requested now and
+// then if the server does not vote or does not answer, and others vote, or a call waits. If the server
+// answers, but another one is missed, its mark may have questions.
+func (q *Quorum) probeDue(s *server) time.Time {
+	switch {
+	case s.asking:
+	case !s.answers(q):
+		if q.generation != "" || len(q.bids) > 0 {
+			return s.probed.Add(pause)
+		}
+	case q.count(func(s *server) bool { return !s.known || s.suspected }) > 0:
+		return s.probed.Add(questionsEvery)
+	}
+	return time.Time{}
 }
 
 // rested returns when the server's rest ends, by this client's clock: one longest lease after this client
@@ -103,22 +124,17 @@ func (s *server) rested() time.Time {
 
 // due returns when check has something to do for a server, or zero for never.
 func (q *Quorum) due(s *server) (at time.Time) {
-	note := func(t time.Time) {
-		if at.IsZero() || t.Before(at) {
-			at = t
-		}
-	}
-	if q.probes(s) {
-		note(later(s.probed.Add(pause), s.rested()))
+	if at = q.probeDue(s); !at.IsZero() {
+		at = later(at, s.rested())
 	}
 	if s.suspected {
 		return at
 	}
 	if r := s.flying.First(); r != nil {
-		note(r.sent.Add(q.patience))
+		at = earlier(at, r.sent.Add(q.patience))
 	}
 	if r := s.owed.First(); r != nil {
-		note(r.after)
+		at = earlier(at, r.after)
 	}
 	return at
 }
@@ -130,7 +146,7 @@ func (q *Quorum) check(now time.Time, s *server) {
 		q.suspect(now, s)
 	}
 	q.retryOwed(now, s)
-	if q.probes(s) && now.Sub(s.probed) >= pause {
+	if at := q.probeDue(s); !at.IsZero() && !now.Before(at) {
 		q.readMark(now, s)
 	}
 }
@@ -155,7 +171,7 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 		return
 	}
 	s.suspected = true
-	for _, list := range [...]*order.List[Request, *Request]{&s.flying, &s.late, &s.unsent, &s.unsentLate} {
+	for _, list := range []*order.List[Request, *Request]{&s.flying, &s.unsent, &s.late.flying, &s.late.unsent} {
 		for r := range list.All() {
 			if r.fanout != nil {
 				q.decide(now, r.fanout)
@@ -221,6 +237,14 @@ func (q *Quorum) noteTrip(s *server, d time.Duration) {
 	}
 	slices.Sort(trips)
 	q.patience = 2 * trips[min(q.majority, len(trips))-1]
+}
+
+// earlier returns the earlier of two times. The zero time is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // later returns the later of two times.
