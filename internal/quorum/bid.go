@@ -88,16 +88,6 @@ func (b *bid) park(now time.Time, r *engine.Request) {
 	}
 }
 
-// unpark handles the parked requests again if the servers are known now, or no majority can vote.
-func (b *bid) unpark(now time.Time) {
-	q := b.q
-	if q.known() || !q.majorityPossible() {
-		for _, r := range b.takeParked() {
-			q.handle(now, r)
-		}
-	}
-}
-
 func (b *bid) takeParked() (parked []*engine.Request) {
 	parked, b.parked = b.parked, nil
 	b.q.parked -= len(parked)
@@ -131,8 +121,10 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 
 // advance takes every step that the bid can take now.
 func (b *bid) advance(now time.Time) {
-	if len(b.parked) > 0 {
-		b.unpark(now)
+	if len(b.parked) > 0 && b.q.decided() {
+		for _, r := range b.takeParked() {
+			b.q.handle(now, r)
+		}
 	}
 	switch {
 	case b.phase >= won:
@@ -165,10 +157,7 @@ func (b *bid) answer(now time.Time, reply protocol.Reply, err error) {
 	}
 }
 
-// fail answers the pending request with an error.
-func (b *bid) fail(now time.Time, err error) { b.answer(now, protocol.Reply{}, err) }
-
-// close marks the claim as ending.
+// close says that the claim ends.
 func (b *bid) close() {
 	if b.phase == won {
 		b.lock.held[b.mode]--

@@ -88,10 +88,10 @@ func (b *bid) retreat(now time.Time) {
 	b.attempts++
 	if b.try {
 		if trouble := b.q.Trouble(); trouble != nil {
-			b.fail(now, trouble)
-			return
+			b.answer(now, protocol.Reply{}, trouble)
+		} else {
+			b.refuseTry(now, b.obstacle())
 		}
-		b.refuseTry(now, b.obstacle())
 		return
 	}
 	for i := range b.votes {

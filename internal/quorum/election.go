@@ -12,7 +12,7 @@ import (
 func (b *bid) elect(now time.Time) {
 	q := b.q
 	if n, err := b.mayVote(); n < q.majority { // the engine asks again later
-		b.fail(now, cmp.Or(err, q.noMajority()))
+		b.answer(now, protocol.Reply{}, cmp.Or(err, q.noMajority()))
 		return
 	}
 	home := q.home(b.lock, b.votes)

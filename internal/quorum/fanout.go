@@ -96,8 +96,12 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		err = q.failure(now, x)
 	}
 	x.over = true
-	if x.view != nil {
-		q.inspected(x.view, err)
+	if v := x.view; v != nil {
+		if v.Err = err; err == nil {
+			v.State = protocol.Join(v.states, q.home(v.lock, nil))
+		}
+		q.release(v.lock)
+		q.out.Inspected = append(q.out.Inspected, v)
 		return
 	}
 	if x.ends && err == nil {
@@ -273,13 +277,4 @@ func (q *Quorum) Inspect(now time.Time, name string, tag any) {
 	q.toAll(now, x, func(int) *Request {
 		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: lk.keys}}
 	})
-}
-
-// inspected ends an Inspection.
-func (q *Quorum) inspected(v *Inspection, err error) {
-	if v.Err = err; err == nil {
-		v.State = protocol.Join(v.states, q.home(v.lock, nil))
-	}
-	q.release(v.lock)
-	q.out.Inspected = append(q.out.Inspected, v)
 }

@@ -158,11 +158,15 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	if q.generation != "" {
 		q.generation, q.since = "", now // the servers have lost their data
 	}
+	waited := now.Sub(q.since)
+	missing := q.count(func(s *server) bool {
+		return !s.known && waited < q.startPatience() && !(s.failing && waited >= q.patience)
+	})
 	switch {
-	case answered < q.majority || !q.readyToDecide(now):
+	case answered < q.majority || missing > 0:
 	case !voted && (len(members) == 0 || len(members) == 1 && members[fresh] > 0):
 		q.start(now, fresh)
-	case now.Sub(q.since) < q.patience: // other clients may be starting the servers
+	case waited < q.patience: // other clients may be starting the servers
 		for _, s := range q.servers {
 			if s.older && s.known && s.mark.Generation == "" && !s.mark.Resting {
 				q.readMark(now, s)
@@ -179,15 +183,6 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.updateMarks(now, survey)
 		q.generation = ""
 	}
-}
-
-// readyToDecide reports whether all marks are known, or the client has waited long enough for the missing
-// ones.
-func (q *Quorum) readyToDecide(now time.Time) bool {
-	waited := now.Sub(q.since)
-	return q.count(func(s *server) bool {
-		return !s.known && waited < q.startPatience() && !(s.failing && waited >= q.patience)
-	}) == 0
 }
 
 // newGeneration returns the name of a generation that begins with the known servers. It is a hash of their
@@ -212,10 +207,10 @@ func (q *Quorum) start(now time.Time, generation string) {
 	partly := q.count(func(s *server) bool { return !s.known }) > 0
 	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
-		if !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry) {
+		switch {
+		case !s.known || s.suspected || s.mark.Resting || s.mark.Generation != "" || now.Before(s.retry):
 			continue
-		}
-		if !s.asking {
+		case !s.asking:
 			q.askMark(now, s, "start", s.lease, s.mark.ID, generation)
 		}
 		if partly {
@@ -227,31 +222,25 @@ func (q *Quorum) start(now time.Time, generation string) {
 // updateMarks makes servers that do not vote rest, and admits them afterwards.
 func (q *Quorum) updateMarks(now time.Time, survey protocol.Survey) {
 	for _, s := range q.servers {
-		q.updateMark(now, s, survey)
-	}
-}
-
-func (q *Quorum) updateMark(now time.Time, s *server, survey protocol.Survey) {
-	switch {
-	case s.votes(q) || !s.known || s.asking || s.suspected || now.Before(s.retry):
-		return
-	case !s.mark.Resting && !s.lost && now.Sub(s.met) < q.startPatience(): // another client may be starting it
-		return
-	case s.forgot < 0:
+		if s.votes(q) || !s.changeable(now) {
+			continue
+		}
+		if !s.mark.Resting && !s.lost && now.Sub(s.met) < q.startPatience() { // another client may be starting it
+			continue
+		}
 		// The server may have voted for a longer lease than those that were in use when this client read the
 		// other marks.
-		if !q.marksRead(now, s, s.met) {
-			return
+		if s.forgot < 0 && q.marksRead(now, s, s.met) {
+			s.forgot = survey.Longest
 		}
-		s.forgot = survey.Longest
-	}
-	switch {
-	case !s.mark.Resting:
-		q.askMark(now, s, "rest", 0, s.mark.ID, s.mark.Generation, q.name())
-	case now.Before(s.rested()):
-	case q.marksRead(now, s, s.rested()):
-		q.askMark(now, s, "admit", max(survey.Longest, s.lease), s.mark.ID, q.generation,
-			protocol.TokenArg(survey.Top))
+		switch {
+		case s.forgot < 0:
+		case !s.mark.Resting:
+			q.askMark(now, s, "rest", 0, s.mark.ID, s.mark.Generation, q.name())
+		case !now.Before(s.rested()) && q.marksRead(now, s, s.rested()):
+			q.askMark(now, s, "admit", max(survey.Longest, s.lease), s.mark.ID, q.generation,
+				protocol.TokenArg(survey.Top))
+		}
 	}
 }
 
@@ -299,13 +288,16 @@ func (q *Quorum) majorityPossible() bool {
 // startPatience returns how long the first start waits for a silent server.
 func (q *Quorum) startPatience() time.Duration { return max(shortestStart, 2*q.patience) }
 
-// handleParked handles the parked requests if the servers are known now, and makes them fail if no majority
-// can vote.
+// handleParked handles the parked requests if that is possible now.
 func (q *Quorum) handleParked(now time.Time) {
-	if q.parked > 0 && (q.known() || !q.majorityPossible()) {
+	if q.parked > 0 && q.decided() {
 		q.advanceAll(now)
 	}
 }
+
+// decided reports whether parked requests can be handled: the servers are known, or no majority can vote, so
+// that the requests fail.
+func (q *Quorum) decided() bool { return q.known() || !q.majorityPossible() }
 
 // known reports whether the servers that vote are known. No mark is requested of a server that may turn out
 // to vote, and is not suspected: before it has answered, this client would choose another home for some names

@@ -39,7 +39,7 @@ func (q *Quorum) ask(now, since time.Time) {
 	}
 	for _, s := range q.servers {
 		old := s.question.sent.Before(since) || now.Sub(s.question.sent) > newsLast
-		if old && s.known && !s.suspected && !s.asking && s.mark.Generation != "" && !now.Before(s.retry) {
+		if old && s.changeable(now) && s.mark.Generation != "" {
 			q.askMark(now, s, "ask", 0, s.mark.ID)
 		}
 	}
@@ -75,7 +75,7 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 // were seen.
 func (q *Quorum) tell(now time.Time, survey protocol.Survey) {
 	for _, s := range q.servers {
-		if !s.answers(q) || s.asking || now.Before(s.retry) || s.mark.Asked <= s.mark.Survey.Asked {
+		if !s.answers(q) || !s.changeable(now) || s.mark.Asked <= s.mark.Survey.Asked {
 			continue
 		}
 		if members, _ := q.readSince(now, nil, s.wondered); members >= q.majority && !s.asking {

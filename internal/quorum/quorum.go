@@ -335,7 +335,8 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 	}
 	for _, n := range m.AskAgain {
 		if b := q.voters[n]; b != nil {
-			b.askAgain(now, s.index)
+			b.votes[s.index].asked = -1 // asks again as soon as no request for the vote is in flight
+			b.askWhereDue(now)
 		}
 	}
 }

@@ -54,6 +54,6 @@ func (b *bid) readUnder(now time.Time) {
 	case obstacle != (protocol.Obstacle{}):
 		b.refuseTry(now, obstacle)
 	default:
-		b.fail(now, cmp.Or(refused, q.noMajority()))
+		b.answer(now, protocol.Reply{}, cmp.Or(refused, q.noMajority()))
 	}
 }

@@ -81,6 +81,11 @@ func (s *server) usable(q *Quorum) bool {
 // rests reports whether the server is known to rest.
 func (s *server) rests() bool { return s.known && s.mark.Resting }
 
+// changeable reports whether the server's mark is known and can be changed now.
+func (s *server) changeable(now time.Time) bool {
+	return s.known && !s.suspected && !s.asking && !now.Before(s.retry)
+}
+
 // count returns the number of servers that a condition is true of.
 func (q *Quorum) count(of func(s *server) bool) (n int) {
 	for _, s := range q.servers {

@@ -155,12 +155,6 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 	b.advanceBoth(now)
 }
 
-// askAgain asks again for a vote that the claim waits for, as soon as no request for it is in flight.
-func (b *bid) askAgain(now time.Time, i int) {
-	b.votes[i].asked = -1
-	b.askWhereDue(now)
-}
-
 // askWhereDue asks again on each server where the claim waits, if there is reason to.
 func (b *bid) askWhereDue(now time.Time) {
 	for i, s := range b.q.servers {
