@@ -49,13 +49,8 @@ func (o Owner) String() string {
 func NewInstance() string {
 	var b [9]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return base64.RawURLEncoding.EncodeToString(b[:])[:instanceLen]
+	return base64.RawURLEncoding.EncodeToString(b[:])[:11]
 }
-
-const (
-	instanceLen = 11
-	numberLen   = 12
-)
 
 // A Claim is what the server knows of one owner's holds in one mode:
 // <mode>:<instance>:<slot>:<number>:<process>:<handle>. It has less than 64 bytes, so that a small hash stays
@@ -93,7 +88,7 @@ func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 // appendNumber appends a number of twelve digits: such numbers compare as strings.
 func appendNumber(b []byte, n uint64) []byte {
 	digits := strconv.AppendUint(make([]byte, 0, 20), n, 10)
-	for range numberLen - len(digits) {
+	for range 12 - len(digits) {
 		b = append(b, '0')
 	}
 	return append(b, digits...)
@@ -119,12 +114,10 @@ type Known struct {
 
 // InstanceOf returns the instance of a claim, or "" if the text is not one.
 func InstanceOf(claim string) string {
-	_, rest, _ := strings.Cut(claim, ":")
-	instance, _, found := strings.Cut(rest, ":")
-	if !found {
-		return ""
+	if f := strings.SplitN(claim, ":", 3); len(f) == 3 {
+		return f[1]
 	}
-	return instance
+	return ""
 }
 
 // Delegated reports whether the claim is a delegation: it belongs to an RWLock, not to an owner.
@@ -140,17 +133,12 @@ func ParseClaim(id string) (Known, error) {
 	if f[0] == "w" {
 		k.Mode = Write
 	}
-	var err error
-	if k.Number, err = strconv.ParseUint(f[3], 10, 64); err != nil {
-		return Known{}, fmt.Errorf("%q is not a claim: %w", id, err)
-	}
 	process, err := base64.RawURLEncoding.DecodeString(f[4])
-	if err != nil || len(process) != len(k.Owner.Process) {
+	number, err1 := strconv.ParseUint(f[3], 10, 64)
+	handle, err2 := strconv.ParseUint(f[5], 10, 64)
+	if err != nil || err1 != nil || err2 != nil || len(process) != len(k.Owner.Process) {
 		return Known{}, fmt.Errorf("%q is not a claim", id)
 	}
-	k.Owner.Process = uuid.UUID(process)
-	if k.Owner.Handle, err = strconv.ParseUint(f[5], 10, 64); err != nil {
-		return Known{}, fmt.Errorf("%q is not a claim: %w", id, err)
-	}
+	k.Number, k.Owner = number, Owner{uuid.UUID(process), handle}
 	return k, nil
 }

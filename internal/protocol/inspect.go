@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -36,21 +35,14 @@ type Waiter struct {
 
 // DecodeState reads the reply of Inspect.
 func DecodeState(reply any) (State, error) {
-	r, ok := reply.([]any)
-	if !ok || len(r) != 4 {
-		return State{}, badReply(reply)
-	}
-	text, ok := r[0].(string)
-	now, err := strconv.ParseInt(text, 10, 64)
-	hash, ok1 := pairs(r[1])
-	leases, ok2 := pairs(r[2])
-	queue, ok3 := pairs(r[3])
-	if !ok || err != nil || !ok1 || !ok2 || !ok3 {
-		return State{}, badReply(reply)
-	}
-	d := decoder{now: now, fields: make(map[string]string, len(hash)), leases: leases, queue: queue}
-	for _, p := range hash {
+	e := elementsOf(reply, 4)
+	now, err := strconv.ParseInt(e.text(0), 10, 64)
+	d := decoder{now: now, fields: make(map[string]string), leases: e.pairs(2), queue: e.pairs(3)}
+	for _, p := range e.pairs(1) {
 		d.fields[p[0]] = p[1]
+	}
+	if !e.ok || err != nil {
+		return State{}, badReply(reply)
 	}
 	return d.state()
 }
@@ -78,7 +70,8 @@ func (d *decoder) state() (State, error) {
 			since = d.fields["fence"]
 		}
 		if left := d.left(since, lease); left > 0 {
-			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(d.fields["count"]), Lease: left, Since: d.time(d.fields["fence"])})
+			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(d.fields["count"]), Lease: left,
+				Since: d.time(d.fields["fence"])})
 		}
 	}
 	if owner == "shared" || d.fields["readers"] != "" {
@@ -113,41 +106,29 @@ func (d *decoder) waiters(written bool) []Waiter {
 	} else if o, err := strconv.ParseFloat(d.fields["owed"], 64); err == nil {
 		owed = o
 	}
-	type placed struct {
-		Waiter
-		phase int
-	}
-	var all []placed
-	writers := 0
+	var phases [4][]Waiter
 	for _, p := range d.queue {
 		k, err := ParseClaim(p[0])
 		f := strings.Fields(d.fields[k.Slot])
 		if err != nil || len(f) != 4 || f[2] != "waits" || !k.is(f[0]) {
 			continue
 		}
-		w := placed{Waiter: Waiter{Known: k, Lease: d.left(f[1], f[3])}}
-		if w.Lease <= 0 {
-			continue
-		}
+		w := Waiter{Known: k, Lease: d.left(f[1], f[3])}
 		place, _ := strconv.ParseFloat(p[1], 64)
+		phase := 0
 		switch {
+		case w.Lease <= 0:
+			continue
+		case k.Mode == Write && len(phases[1]) == 0:
+			phase = 1
 		case k.Mode == Write:
-			writers++
-			w.phase = 1
-			if writers > 1 {
-				w.phase = 3
-			}
+			phase = 3
 		case place+readersFirst > owed:
-			w.phase = 2
+			phase = 2
 		}
-		all = append(all, w)
+		phases[phase] = append(phases[phase], w)
 	}
-	slices.SortStableFunc(all, func(a, b placed) int { return cmp.Compare(a.phase, b.phase) })
-	var list []Waiter
-	for _, w := range all {
-		list = append(list, w.Waiter)
-	}
-	return list
+	return slices.Concat(phases[:]...)
 }
 
 // readersFirst is the difference between a reader's ticket and its place in the queue.
@@ -181,20 +162,16 @@ func countOf(s string) int {
 	return max(n, 1)
 }
 
-func pairs(v any) ([][2]string, bool) {
-	list, ok := v.([]any)
-	if !ok || len(list)%2 != 0 {
-		return nil, false
-	}
+// pairs returns the elements of a list two by two.
+func (e *elements) pairs(i int) [][2]string {
+	list, ok := e.list[i].([]any)
+	e.ok = e.ok && ok && len(list)%2 == 0
 	p := make([][2]string, len(list)/2)
-	for i := range list {
-		s, ok := list[i].(string)
-		if !ok {
-			return nil, false
-		}
-		p[i/2][i%2] = s
+	for i := range 2 * len(p) {
+		p[i/2][i%2], ok = list[i].(string)
+		e.ok = e.ok && ok
 	}
-	return p, true
+	return p
 }
 
 // An IncompatibleError says that a lock was written by a version of the library that this one does not

@@ -10,17 +10,32 @@ import (
 // the longest queue instead if home is negative, has not answered, or has no queue and has voted for none of
 // the holders.
 func Join(states []*State, home int) State {
-	j := join{states: states, majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
-	j.count()
+	j := join{majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
+	for _, s := range states {
+		if s == nil {
+			j.missing++
+		} else {
+			j.count(s)
+		}
+	}
 	j.holders()
-	if q := j.queue(home); q != nil {
-		j.waiters(q)
+	var queue *State // of the server that keeps it
+	if home >= 0 && states[home] != nil && j.inCharge(states[home]) {
+		queue = states[home]
+	} else {
+		for _, s := range states {
+			if s != nil && (queue == nil || len(s.Waiters) > len(queue.Waiters)) {
+				queue = s
+			}
+		}
+	}
+	if queue != nil {
+		j.waiters(queue)
 	}
 	return j.joined
 }
 
 type join struct {
-	states   []*State
 	majority int
 	missing  int // states
 	votes    map[party][]Holder
@@ -37,30 +52,22 @@ type party struct {
 
 func partyOf(k Known) party { return party{k.Instance, k.Owner, k.Mode} }
 
-// count lists who has which votes: one of each server, the last.
-func (j *join) count() {
-	for _, s := range j.states {
-		if s == nil {
-			j.missing++
+// count adds what a server says: one vote for each party, the last.
+func (j *join) count(s *State) {
+	j.joined.Token = max(j.joined.Token, s.Token)
+	last := make(map[party]uint64, len(s.Holders))
+	for _, h := range s.Holders {
+		last[partyOf(h.Known)] = max(last[partyOf(h.Known)], h.Number)
+	}
+	for _, h := range s.Holders {
+		p := partyOf(h.Known)
+		if h.Number < last[p] {
 			continue
 		}
-		j.joined.Token = max(j.joined.Token, s.Token)
-		last := make(map[party]Holder, len(s.Holders))
-		for _, h := range s.Holders {
-			if of, ok := last[partyOf(h.Known)]; !ok || of.Number < h.Number {
-				last[partyOf(h.Known)] = h
-			}
+		if j.votes[p] == nil {
+			j.order = append(j.order, p)
 		}
-		for _, h := range s.Holders {
-			p := partyOf(h.Known)
-			if last[p] != h {
-				continue
-			}
-			if j.votes[p] == nil {
-				j.order = append(j.order, p)
-			}
-			j.votes[p] = append(j.votes[p], h)
-		}
+		j.votes[p] = append(j.votes[p], h)
 	}
 }
 
@@ -91,41 +98,25 @@ func (j *join) holders() {
 	})
 }
 
-// queue returns the state of the server that keeps the queue.
-func (j *join) queue(home int) (longest *State) {
-	if home >= 0 && j.states[home] != nil && j.inCharge(j.states[home]) {
-		return j.states[home]
-	}
-	for _, s := range j.states {
-		if s != nil && (longest == nil || len(s.Waiters) > len(longest.Waiters)) {
-			longest = s
-		}
-	}
-	return longest
-}
-
 // inCharge reports whether claims queue on the home: it has a queue, or has voted for a holder, or nobody
 // holds the lock.
 func (j *join) inCharge(home *State) bool {
 	return len(home.Waiters) > 0 || len(j.joined.Holders) == 0 ||
-		slices.ContainsFunc(j.joined.Holders, func(h Holder) bool {
-			return slices.ContainsFunc(home.Holders, func(v Holder) bool {
-				return partyOf(v.Known) == partyOf(h.Known)
-			})
-		})
+		slices.ContainsFunc(home.Holders, func(v Holder) bool { return j.holds(partyOf(v.Known)) })
 }
 
-// waiters returns the waiters: claims that are next and collect votes, and claims in the queue, unless they
-// have a majority without the home.
+// waiters lists the waiters: claims that are next and collect votes, and claims in the queue, unless they have
+// a majority without the home.
 func (j *join) waiters(queue *State) {
-	for _, h := range queue.Holders {
-		if !j.holds(partyOf(h.Known)) {
-			j.joined.Waiters = append(j.joined.Waiters, Waiter{Known: h.Known, Lease: h.Lease})
-		}
-	}
-	for _, w := range queue.Waiters {
+	add := func(w Waiter) {
 		if !j.holds(partyOf(w.Known)) {
 			j.joined.Waiters = append(j.joined.Waiters, w)
 		}
+	}
+	for _, h := range queue.Holders {
+		add(Waiter{Known: h.Known, Lease: h.Lease})
+	}
+	for _, w := range queue.Waiters {
+		add(w)
 	}
 }

@@ -3,9 +3,7 @@
 // are a contract between versions of the library that run side by side.
 package protocol
 
-import (
-	"strings"
-)
+import "strings"
 
 // Keys are the keys of a lock. They share the hash tag {name}, and so a slot of a cluster. Each is a string,
 // stored as an any so that requests need not convert it.
@@ -33,6 +31,8 @@ var escape = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
 // DefaultPrefix is that of the names of keys and channels, unless the user sets another.
 const DefaultPrefix = "rwlock"
+
+const defaultChannels = DefaultPrefix + ":wake:"
 
 // Channels returns the prefix of the channels. A channel's name ends with the instance that listens there for
 // grants to its claims.

@@ -229,29 +229,26 @@ type Message struct {
 
 // ParseMessage reads a message, and reports whether it is one. An empty message grants nothing.
 func ParseMessage(s string) (m Message, ok bool) {
+	for _, part := range []struct {
+		mark string
+		list *[]uint64
+	}{{"!", &m.Dropped}, {";", &m.Recalled}, {",", &m.AskAgain}} {
+		before, numbers, _ := strings.Cut(s, part.mark)
+		if *part.list, ok = parseNumbers(numbers); !ok {
+			return Message{}, false
+		}
+		s = before
+	}
 	if s == "" {
 		return m, true
 	}
-	s, dropped, _ := strings.Cut(s, "!")
-	s, recalled, _ := strings.Cut(s, ";")
-	grants, asks, _ := strings.Cut(s, ",")
-	numbers := ""
-	if grants != "" {
-		token, rest, _ := strings.Cut(grants, " ")
-		more, granted, _ := strings.Cut(rest, " ")
-		var err error
-		if m.Token, err = parseToken(token); err != nil || more != "0" && more != "1" {
-			return Message{}, false
-		}
-		m.More, numbers = more == "1", granted
-	}
-	for _, part := range []struct {
-		list *[]uint64
-		text string
-	}{{&m.Granted, numbers}, {&m.AskAgain, asks}, {&m.Recalled, recalled}, {&m.Dropped, dropped}} {
-		if *part.list, ok = parseNumbers(part.text); !ok {
-			return Message{}, false
-		}
+	token, rest, _ := strings.Cut(s, " ")
+	more, granted, _ := strings.Cut(rest, " ")
+	var err error
+	m.Token, err = parseToken(token)
+	m.Granted, ok = parseNumbers(granted)
+	if m.More = more == "1"; err != nil || !ok || !m.More && more != "0" {
+		return Message{}, false
 	}
 	return m, true
 }

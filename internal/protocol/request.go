@@ -65,43 +65,28 @@ const ShortLease = time.Minute
 
 // NewLease returns a lease of that many whole milliseconds.
 func NewLease(d time.Duration) Lease {
-	l := Lease{Duration: d, ms: strconv.FormatInt(d.Milliseconds(), 10), keep: boxedKeepShort}
+	l := Lease{Duration: d, ms: strconv.FormatInt(d.Milliseconds(), 10), keep: keepShort}
 	if d > ShortLease {
 		l.keep = strconv.FormatInt((d + rest).Milliseconds(), 10)
 	}
 	return l
 }
 
-var (
-	boxedKeepShort any = keepShort
-	boxedNumKeys   any = "3"
-	boxedFourKeys  any = "4"
-	boxedOneKey    any = "1"
-	boxedWait      any = "wait"
-	boxedTry       any = "try"
-	boxedTake      any = "take"
-	boxedKeep      any = "keep"
-	boxedShorten   any = "set"
-	boxedLengthen  any = "longer"
-	boxedNone      any = ""
-	boxedWake      any = Channels(DefaultPrefix)
-)
-
 // Argv appends the keys and arguments of the script, which follow their number.
 func (r *Request) Argv(args []any) []any {
 	switch r.Script {
 	case lua.Mark:
-		return append(append(args, boxedOneKey, r.VoteArgs.Mark), r.VoteArgs.Args...)
+		return append(append(args, "1", r.VoteArgs.Mark), r.VoteArgs.Args...)
 	case lua.Vote, lua.RVote:
-		args = append(args, boxedFourKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.VoteArgs.Mark)
+		args = append(args, "4", r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.VoteArgs.Mark)
 	default:
-		args = append(args, boxedNumKeys, r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
+		args = append(args, "3", r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
 	}
 	if r.Script == lua.Inspect {
 		return args
 	}
 	number := r.Claim.Number
-	if (r.Script == lua.Unlock || r.Script == lua.RUnlock) && orNone(r.Record) != boxedNone {
+	if (r.Script == lua.Unlock || r.Script == lua.RUnlock) && orNone(r.Record) != "" {
 		number = r.Record // begins with the number
 	}
 	args = append(args, r.Claim.ID, number, r.Claim.Slot)
@@ -109,53 +94,41 @@ func (r *Request) Argv(args []any) []any {
 	case lua.Lock, lua.RLock:
 		args = append(args, r.Lease.ms)
 		// Most often the others can be left out.
-		under := r.Writer != nil && r.Writer != boxedNone
+		under := orNone(r.Writer) != ""
 		if under || r.Try || r.Lease.Duration > ShortLease {
-			how := boxedWait
-			if r.Try {
-				how = boxedTry
-			}
-			args = append(args, r.Channels, r.Lease.keep, how)
-		} else if r.Channels != boxedWake {
+			args = append(args, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"))
+		} else if r.Channels != defaultChannels {
 			args = append(args, r.Channels)
 		}
 		if under {
 			args = append(args, r.Writer)
 		}
 	case lua.Vote, lua.RVote:
-		how := boxedWait
-		if r.Try {
-			how = boxedTry
-		}
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how, orNone(r.Writer), r.VoteArgs.Generation,
-			r.VoteArgs.Wanted, orNone(r.VoteArgs.ID))
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"), orNone(r.Writer),
+			r.VoteArgs.Generation, r.VoteArgs.Wanted, orNone(r.VoteArgs.ID))
 	case lua.Delegate:
-		how := boxedTake
-		if r.Keep {
-			how = boxedKeep
-		}
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, how)
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Keep, "keep", "take"))
 	case lua.Return:
-		used := boxedNone
-		if r.Used > 0 {
-			used = TokenArg(r.Used)
-		}
-		args = append(args, r.Channels, used)
+		args = append(args, r.Channels, either(r.Used > 0, TokenArg(r.Used), ""))
 	case lua.Renew:
 		args = append(args, r.Lease.ms, r.Lease.keep)
 	case lua.Reenter:
-		how := boxedLengthen
-		if r.Shorten {
-			how = boxedShorten
-		}
 		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count),
-			strconv.FormatUint(r.Sequence, 10), how)
+			strconv.FormatUint(r.Sequence, 10), either(r.Shorten, "set", "longer"))
 	case lua.Unlock, lua.RUnlock, lua.Serve, lua.Force:
-		if r.Channels != boxedWake {
+		if r.Channels != defaultChannels {
 			args = append(args, r.Channels)
 		}
 	}
 	return args
+}
+
+// either returns one of two arguments. Constants are converted without an allocation.
+func either(first bool, a, b any) any {
+	if first {
+		return a
+	}
+	return b
 }
 
 // MaxArgs is the largest number of arguments of a request, including the command, the script and the number
@@ -164,7 +137,7 @@ const MaxArgs = 3 + 4 + 12
 
 func orNone(s any) any {
 	if s == nil {
-		return boxedNone
+		return ""
 	}
 	return s
 }

@@ -21,30 +21,32 @@ type VoteArgs struct {
 func TokenArg(token int64) any { return strconv.FormatInt(max(token, 1), 10) }
 
 func decodeVote(reply any) (r Reply, err error) {
+	var token string
 	switch v := reply.(type) {
 	case int64:
 		if v == -2 {
 			return Reply{Unmarked: true}, nil
 		}
-	case []any:
-		if r, err = decodeGrant(v); err != nil || r.Token == 0 {
-			return r, err
-		}
-		if r.Vote, err = parseToken(v[8].(string)); err != nil {
-			return Reply{}, badReply(reply)
-		}
-		return r, nil
+		r, err = decodeGrant(v)
 	case string:
-		local, token, _ := strings.Cut(v, " ")
-		if r, err = decodeGrant(local); err != nil {
-			return r, err
+		v, token, _ = strings.Cut(v, " ")
+		r, err = decodeGrant(v)
+	case []any:
+		if r, err = decodeGrant(v); err == nil {
+			token = v[8].(string)
 		}
-		if r.Vote, err = parseToken(token); err != nil {
-			return Reply{}, badReply(reply)
-		}
-		return r, nil
+	default:
+		err = badReply(reply)
 	}
-	return decodeGrant(reply)
+	if err == nil && r.Token > 0 {
+		if r.Vote, err = parseToken(token); err != nil {
+			err = badReply(reply)
+		}
+	}
+	if err != nil {
+		return Reply{}, err
+	}
+	return r, nil
 }
 
 // A Mark is what a server says of itself: see lua/quorum/mark.lua.
@@ -71,39 +73,17 @@ type Survey struct {
 
 // DecodeMark reads the reply of Mark.
 func DecodeMark(reply any) (Mark, error) {
-	v, ok := reply.([]any)
-	if !ok || len(v) != 9 {
-		return Mark{}, badReply(reply)
-	}
-	id, ok0 := v[0].(string)
-	generation, ok1 := v[1].(string)
-	rest, ok2 := v[2].(int64)
-	longest, ok3 := v[3].(int64)
-	top, ok4 := v[4].(string)
-	now, ok5 := v[5].(string)
-	run, ok6 := v[6].(string)
-	asked, ok7 := v[7].(int64)
-	survey, ok8 := v[8].(string)
-	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || !ok7 || !ok8 || id == "" {
-		return Mark{}, badReply(reply)
-	}
-	m := Mark{ID: id, Generation: generation, Resting: rest != 0, Longest: leaseInUse(longest), Run: run,
-		Asked: asked}
-	var err error
-	if top != "" {
-		if m.Top, err = strconv.ParseInt(top, 10, 64); err != nil {
-			return Mark{}, badReply(reply)
-		}
-	}
-	if m.Now, err = strconv.ParseInt(now, 10, 64); err != nil {
-		return Mark{}, badReply(reply)
-	}
-	if survey != "" {
-		if _, err = fmt.Sscanf(survey, "%d %s %d %d", &m.Survey.Asked, &m.Survey.Generation, &longest,
-			&m.Survey.Top); err != nil {
-			return Mark{}, badReply(reply)
-		}
+	e := elementsOf(reply, 9)
+	m := Mark{ID: e.text(0), Generation: e.text(1), Resting: e.number(2) != 0, Longest: leaseInUse(e.number(3)),
+		Top: e.token(4), Now: e.token(5), Run: e.text(6), Asked: e.number(7)}
+	if survey := e.text(8); survey != "" {
+		var longest int64
+		_, err := fmt.Sscanf(survey, "%d %s %d %d", &m.Survey.Asked, &m.Survey.Generation, &longest, &m.Survey.Top)
+		e.ok = e.ok && err == nil
 		m.Survey.Longest = leaseInUse(longest)
+	}
+	if !e.ok || m.ID == "" || m.Now == 0 {
+		return Mark{}, badReply(reply)
 	}
 	return m, nil
 }
