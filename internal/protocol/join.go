@@ -105,8 +105,8 @@ func (j *join) inCharge(home *State) bool {
 		slices.ContainsFunc(home.Holders, func(v Holder) bool { return j.holds(partyOf(v.Known)) })
 }
 
-// waiters lists the waiters: claims that are next and collect votes, and claims in the queue, unless they have
-// a majority without the home.
+// waiters lists the waiters: claims that are next and collect votes, and claims in the queue, unless they
+// have a majority without the home.
 func (j *join) waiters(queue *State) {
 	add := func(w Waiter) {
 		if !j.holds(partyOf(w.Known)) {

@@ -115,7 +115,7 @@ func TestNormalizingOfAQuorumIsSound(t *testing.T) {
 		{"W W delegated late 1", edit{}},
 		{"W W delegated stalls 1", edit{}},
 		{"W R delegated forces 1", edit{}},
-		{"W w", edit{"token = wanted > largest and wanted or string.format('%.0f', largest + 1)", "token = wanted"}},
+		{"W w", edit{"token = token > largest and token or string.format('%.0f', largest + 1)", "token = token"}},
 	}, func(from scripts, s setup, v variant) (space[*world], error) { return newParliament(from, s, v) },
 		func(_ *testing.T, _ space[*world], w *world, _ bool) string { return appearance(w) })
 }
