@@ -22,22 +22,50 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// each runs fn on both kinds of server, with RESP2 and RESP3, with a proxy and a client that tries just once.
-func each(t *testing.T, fn func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options))) {
+// A scene is a server behind a proxy, and a client of the proxy that tries just once.
+type scene struct {
+	testredis.Backend
+	proxy *Proxy
+	opts  []func(*redis.Options) // of the client
+	c     *redis.Client
+	ctx   context.Context
+}
+
+// each runs fn on both kinds of server, with RESP2 and RESP3.
+func each(t *testing.T, fn func(t *testing.T, s *scene)) {
 	t.Helper()
 	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+	testredis.Each(t, func(t *testing.T, b testredis.Backend) {
 		for protocol := 2; protocol <= 3; protocol++ {
 			t.Run("resp"+strconv.Itoa(protocol), func(t *testing.T) {
 				t.Parallel()
-				s := s
+				s := &scene{Backend: b, proxy: New(t, b.Addr()), ctx: soon(t)}
 				s.Prefix += strconv.Itoa(protocol)
-				fn(t, s, New(t, s.Addr()), func(o *redis.Options) {
+				s.opts = append(s.opts, func(o *redis.Options) {
 					o.Protocol, o.MaxRetries, o.ContextTimeoutEnabled = protocol, -1, true
 				})
+				s.c = s.proxy.Client(s.opts...)
+				fn(t, s)
 			})
 		}
 	})
+}
+
+// client returns another client, with more options.
+func (s *scene) client(more func(*redis.Options)) *redis.Client {
+	return s.proxy.Client(append(s.opts, more)...)
+}
+
+// heldBack sends a SET that the proxy holds back, and returns when that has arrived there. The SET goes on
+// when gate is closed; result is what the client says of it.
+func heldBack(t *testing.T, s *scene, how func(*Rule, <-chan struct{}) *Rule) (r *Rule, gate chan struct{},
+	result chan error) {
+	t.Helper()
+	gate, result = make(chan struct{}), make(chan error, 1)
+	r = how(s.proxy.On(IsCommand("SET")).Times(1), gate)
+	go func() { result <- s.c.Set(s.ctx, s.Prefix, "v", time.Minute).Err() }()
+	require.NoError(t, r.WaitHit(s.ctx))
+	return r, gate, result
 }
 
 // soon returns a context that ends before the test binary does.
@@ -50,7 +78,7 @@ func soon(t *testing.T) context.Context {
 // hasty has a client give up on a reply soon.
 func hasty(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond }
 
-func get(t *testing.T, s testredis.Backend) string {
+func get(t *testing.T, s *scene) string {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
 	defer func() { require.NoError(t, c.Close()) }()
@@ -62,15 +90,13 @@ func get(t *testing.T, s testredis.Backend) string {
 }
 
 func TestPassesEverythingThrough(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		counter := p.On(IsCommand("set"))
+	each(t, func(t *testing.T, s *scene) {
+		counter := s.proxy.On(IsCommand("set"))
 		big := strings.Repeat("x", 1<<20)
-		cmds, err := c.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Set(ctx, s.Prefix, big, time.Minute)
-			pipe.Get(ctx, s.Prefix)
-			pipe.Eval(ctx, "return {1, {2, 'a', false}}", nil)
+		cmds, err := s.c.TxPipelined(s.ctx, func(pipe redis.Pipeliner) error {
+			pipe.Set(s.ctx, s.Prefix, big, time.Minute)
+			pipe.Get(s.ctx, s.Prefix)
+			pipe.Eval(s.ctx, "return {1, {2, 'a', false}}", nil)
 			return nil
 		})
 		require.NoError(t, err)
@@ -80,65 +106,39 @@ func TestPassesEverythingThrough(t *testing.T) {
 	})
 }
 
-func TestDropReply(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		r := p.On(IsCommand("INCR")).Times(1).DropReply()
-		require.Error(t, c.Incr(ctx, s.Prefix).Err())
-		require.NoError(t, r.WaitHit(ctx))
-		require.Equal(t, "1", get(t, s))
-		require.EqualValues(t, 2, c.Incr(ctx, s.Prefix).Val())
-		require.Equal(t, 1, r.Hits())
-	})
-}
-
 func TestDropReplyAndRetry(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		c := p.Client(append(opts, func(o *redis.Options) { o.MaxRetries = 3 })...)
-		p.On(IsCommand("INCR")).Times(2).DropReply()
-		require.EqualValues(t, 3, c.Incr(soon(t), s.Prefix).Val())
+	each(t, func(t *testing.T, s *scene) {
+		c := s.client(func(o *redis.Options) { o.MaxRetries = 3 })
+		s.proxy.On(IsCommand("INCR")).Times(2).DropReply()
+		require.EqualValues(t, 3, c.Incr(s.ctx, s.Prefix).Val())
 	})
 }
 
 func TestDropReplySilently(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(append(opts, hasty)...)
-		r := p.On(IsCommand("INCR")).Times(1).Silent().DropReply()
-		require.ErrorContains(t, c.Incr(ctx, s.Prefix).Err(), "timeout")
-		require.NoError(t, r.WaitDone(ctx))
+	each(t, func(t *testing.T, s *scene) {
+		c := s.client(hasty)
+		r := s.proxy.On(IsCommand("INCR")).Times(1).Silent().DropReply()
+		require.ErrorContains(t, c.Incr(s.ctx, s.Prefix).Err(), "timeout")
+		require.NoError(t, r.WaitDone(s.ctx))
 		require.Equal(t, "1", get(t, s))
 	})
 }
 
 func TestDelayedRequestOutlivesItsClient(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		gate := make(chan struct{})
-		r := p.On(IsCommand("SET")).Times(1).DelayRequest(gate)
-		result := make(chan error, 1)
-		go func() { result <- c.Set(ctx, s.Prefix, "late", time.Minute).Err() }()
-		require.NoError(t, r.WaitHit(ctx))
-		require.NoError(t, c.Close())
+	each(t, func(t *testing.T, s *scene) {
+		r, gate, result := heldBack(t, s, (*Rule).DelayRequest)
+		require.NoError(t, s.c.Close())
 		require.Error(t, <-result)
 		require.Empty(t, get(t, s))
 		close(gate)
-		require.NoError(t, r.WaitDone(ctx))
-		require.Equal(t, "late", get(t, s))
+		require.NoError(t, r.WaitDone(s.ctx))
+		require.Equal(t, "v", get(t, s))
 	})
 }
 
 func TestDelayReply(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		gate := make(chan struct{})
-		r := p.On(IsCommand("SET")).DelayReply(gate)
-		result := make(chan error, 1)
-		go func() { result <- c.Set(ctx, s.Prefix, "v", time.Minute).Err() }()
-		require.NoError(t, r.WaitHit(ctx))
+	each(t, func(t *testing.T, s *scene) {
+		_, gate, result := heldBack(t, s, (*Rule).DelayReply)
 		require.Equal(t, "v", get(t, s))
 		require.Empty(t, result)
 		close(gate)
@@ -154,18 +154,18 @@ func TestWhatRulesDo(t *testing.T) {
 		fails  bool  // the first
 		second int64 // the reply
 	}{
+		"reply dropped":                  {(*Rule).DropReply, (*Rule).WaitHit, true, 2},
 		"cut in the middle of the reply": {(*Rule).CutMidReply, (*Rule).WaitHit, true, 2},
 		"run twice":                      {(*Rule).Duplicate, (*Rule).WaitHit, false, 3},
 		"reset":                          {(*Rule).Reset, (*Rule).WaitDone, true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-				ctx, client := soon(t), p.Client(opts...)
-				r := c.act(p.On(IsCommand("INCR")).Times(1))
-				first, err := client.Incr(ctx, s.Prefix).Result()
+			each(t, func(t *testing.T, s *scene) {
+				r := c.act(s.proxy.On(IsCommand("INCR")).Times(1))
+				first, err := s.c.Incr(s.ctx, s.Prefix).Result()
 				require.Equal(t, c.fails, err != nil, "%v", err)
-				require.NoError(t, c.done(r, ctx))
-				require.Equal(t, c.second, client.Incr(ctx, s.Prefix).Val())
+				require.NoError(t, c.done(r, s.ctx))
+				require.Equal(t, c.second, s.c.Incr(s.ctx, s.Prefix).Val())
 				require.Equal(t, 1, r.Hits())
 				if !c.fails {
 					require.EqualValues(t, 2, first)
@@ -191,26 +191,22 @@ func TestResetIsNoOrderlyEnd(t *testing.T) {
 }
 
 func TestRuleOff(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		r := p.On(Any).Reset()
-		require.Error(t, c.Ping(ctx).Err())
+	each(t, func(t *testing.T, s *scene) {
+		r := s.proxy.On(Any).Reset()
+		require.Error(t, s.c.Ping(s.ctx).Err())
 		r.Off()
-		require.NoError(t, c.Ping(ctx).Err())
+		require.NoError(t, s.c.Ping(s.ctx).Err())
 	})
 }
 
 func TestIsScript(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
+	each(t, func(t *testing.T, s *scene) {
 		script := redis.NewScript("return '" + s.Prefix + "'")
-		bySHA := p.On(IsScript(script.Hash()))
-		byText := p.On(IsScript(s.Prefix))
-		require.NoError(t, script.Run(ctx, c, nil).Err()) // EVALSHA, then EVAL
-		require.NoError(t, script.Run(ctx, c, nil).Err()) // EVALSHA
-		require.NoError(t, c.Eval(ctx, "return 1", nil).Err())
+		bySHA := s.proxy.On(IsScript(script.Hash()))
+		byText := s.proxy.On(IsScript(s.Prefix))
+		require.NoError(t, script.Run(s.ctx, s.c, nil).Err()) // EVALSHA, then EVAL
+		require.NoError(t, script.Run(s.ctx, s.c, nil).Err()) // EVALSHA
+		require.NoError(t, s.c.Eval(s.ctx, "return 1", nil).Err())
 		require.Equal(t, 3, bySHA.Hits())
 		require.Equal(t, 1, byText.Hits())
 	})
@@ -219,21 +215,20 @@ func TestIsScript(t *testing.T) {
 func TestBlackhole(t *testing.T) {
 	for name, dir := range map[string]Direction{"requests": Requests, "replies": Replies, "both": Both} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-				ctx := soon(t)
-				c := p.Client(append(opts, hasty)...)
-				require.NoError(t, c.Ping(ctx).Err())
-				seen := p.On(IsCommand("SET"))
-				p.Blackhole(dir)
-				require.ErrorContains(t, c.Set(ctx, s.Prefix, "v", time.Minute).Err(), "timeout")
+			each(t, func(t *testing.T, s *scene) {
+				c := s.client(hasty)
+				require.NoError(t, c.Ping(s.ctx).Err())
+				seen := s.proxy.On(IsCommand("SET"))
+				s.proxy.Blackhole(dir)
+				require.ErrorContains(t, c.Set(s.ctx, s.Prefix, "v", time.Minute).Err(), "timeout")
 				if dir == Replies {
 					require.Eventually(t, func() bool { return get(t, s) == "v" }, 10*time.Second, time.Millisecond)
 				} else {
 					require.Zero(t, seen.Hits())
 					require.Empty(t, get(t, s))
 				}
-				p.Blackhole(None)
-				require.NoError(t, c.Ping(ctx).Err())
+				s.proxy.Blackhole(None)
+				require.NoError(t, c.Ping(s.ctx).Err())
 				require.Eventually(t, func() bool { return get(t, s) == "v" }, 10*time.Second, time.Millisecond)
 			})
 		})
@@ -241,15 +236,13 @@ func TestBlackhole(t *testing.T) {
 }
 
 func TestLatency(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		require.NoError(t, c.Ping(ctx).Err())
-		p.Latency(20 * time.Millisecond)
+	each(t, func(t *testing.T, s *scene) {
+		require.NoError(t, s.c.Ping(s.ctx).Err())
+		s.proxy.Latency(20 * time.Millisecond)
 		start := time.Now()
-		_, err := c.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, err := s.c.Pipelined(s.ctx, func(pipe redis.Pipeliner) error {
 			for range 100 {
-				pipe.Ping(ctx)
+				pipe.Ping(s.ctx)
 			}
 			return nil
 		})
@@ -260,33 +253,26 @@ func TestLatency(t *testing.T) {
 }
 
 func TestCloseAll(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c := p.Client(opts...)
-		gate := make(chan struct{})
-		r := p.On(IsCommand("SET")).Times(1).DelayRequest(gate)
-		result := make(chan error, 1)
-		go func() { result <- c.Set(ctx, s.Prefix, "v", time.Minute).Err() }()
-		require.NoError(t, r.WaitHit(ctx))
-		p.CloseAll()
+	each(t, func(t *testing.T, s *scene) {
+		r, gate, result := heldBack(t, s, (*Rule).DelayRequest)
+		s.proxy.CloseAll()
 		require.Error(t, <-result)
 		close(gate)
-		require.NoError(t, r.WaitDone(ctx))
+		require.NoError(t, r.WaitDone(s.ctx))
 		require.Equal(t, "v", get(t, s))
-		require.NoError(t, c.Ping(ctx).Err())
+		require.NoError(t, s.c.Ping(s.ctx).Err())
 	})
 }
 
 func TestPubSub(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		c, direct := p.Client(opts...), s.Client()
-		sub := c.Subscribe(ctx, s.Prefix+"a", s.Prefix+"b")
+	each(t, func(t *testing.T, s *scene) {
+		direct := s.Client()
+		sub := s.c.Subscribe(s.ctx, s.Prefix+"a", s.Prefix+"b")
 		t.Cleanup(func() { _ = sub.Close() })
 		await := func(want any) {
 			t.Helper()
 			for {
-				got, err := sub.Receive(ctx)
+				got, err := sub.Receive(s.ctx)
 				require.NoError(t, err)
 				if m, ok := got.(*redis.Message); ok {
 					require.Equal(t, want, m.Payload)
@@ -297,53 +283,52 @@ func TestPubSub(t *testing.T) {
 		received := func(kind string, n int) {
 			t.Helper()
 			for range n {
-				got, err := sub.Receive(ctx)
+				got, err := sub.Receive(s.ctx)
 				require.NoError(t, err)
 				require.Equal(t, kind, got.(*redis.Subscription).Kind)
 			}
 		}
 		received("subscribe", 2)
-		require.NoError(t, direct.Publish(ctx, s.Prefix+"a", "one").Err())
+		require.NoError(t, direct.Publish(s.ctx, s.Prefix+"a", "one").Err())
 		await("one")
 
-		p.SwallowPushes(true)
-		require.NoError(t, direct.Publish(ctx, s.Prefix+"b", "lost").Err())
-		require.Eventually(t, func() bool { return p.Swallowed() == 1 }, 10*time.Second, time.Millisecond)
-		pings := p.On(IsCommand("PING")).DelayReply(closed())
-		require.NoError(t, sub.Ping(ctx)) // still works, and is paired with its reply
-		got, err := sub.Receive(ctx)
+		s.proxy.SwallowPushes(true)
+		require.NoError(t, direct.Publish(s.ctx, s.Prefix+"b", "lost").Err())
+		require.Eventually(t, func() bool { return s.proxy.Swallowed() == 1 }, 10*time.Second, time.Millisecond)
+		pings := s.proxy.On(IsCommand("PING")).DelayReply(closed())
+		require.NoError(t, sub.Ping(s.ctx)) // still works, and is paired with its reply
+		got, err := sub.Receive(s.ctx)
 		require.NoError(t, err)
 		require.IsType(t, &redis.Pong{}, got)
 		require.Equal(t, 1, pings.Hits())
 
-		p.SwallowPushes(false)
-		require.NoError(t, sub.Subscribe(ctx, s.Prefix+"c"))
+		s.proxy.SwallowPushes(false)
+		require.NoError(t, sub.Subscribe(s.ctx, s.Prefix+"c"))
 		received("subscribe", 1)
-		require.NoError(t, sub.Unsubscribe(ctx))
+		require.NoError(t, sub.Unsubscribe(s.ctx))
 		received("unsubscribe", 3)
-		require.NoError(t, sub.Subscribe(ctx, s.Prefix+"d"))
+		require.NoError(t, sub.Subscribe(s.ctx, s.Prefix+"d"))
 		received("subscribe", 1)
-		require.NoError(t, direct.Publish(ctx, s.Prefix+"d", "two").Err())
+		require.NoError(t, direct.Publish(s.ctx, s.Prefix+"d", "two").Err())
 		await("two")
 	})
 }
 
 func TestDroppedSubscription(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		r := p.On(IsCommand("SUBSCRIBE")).Times(1).DropReply()
+	each(t, func(t *testing.T, s *scene) {
+		r := s.proxy.On(IsCommand("SUBSCRIBE")).Times(1).DropReply()
 		// before it is needed: go-redis connects again at once
-		again := p.On(IsCommand("SUBSCRIBE")).DelayReply(closed())
-		sub := p.Client(opts...).Subscribe(ctx, s.Prefix)
+		again := s.proxy.On(IsCommand("SUBSCRIBE")).DelayReply(closed())
+		sub := s.c.Subscribe(s.ctx, s.Prefix)
 		t.Cleanup(func() { _ = sub.Close() })
 		messages := sub.Channel()
-		require.NoError(t, r.WaitDone(ctx))
-		require.NoError(t, again.WaitDone(ctx))
-		require.NoError(t, s.Client().Publish(ctx, s.Prefix, "hello").Err())
+		require.NoError(t, r.WaitDone(s.ctx))
+		require.NoError(t, again.WaitDone(s.ctx))
+		require.NoError(t, s.Client().Publish(s.ctx, s.Prefix, "hello").Err())
 		select {
 		case m := <-messages:
 			require.Equal(t, "hello", m.Payload)
-		case <-ctx.Done():
+		case <-s.ctx.Done():
 			require.Fail(t, "no message")
 		}
 	})
@@ -351,10 +336,9 @@ func TestDroppedSubscription(t *testing.T) {
 
 // A reply that looks like a message is none.
 func TestListLikeAMessageIsNotSwallowed(t *testing.T) {
-	each(t, func(t *testing.T, s testredis.Backend, p *Proxy, opts ...func(*redis.Options)) {
-		ctx := soon(t)
-		p.SwallowPushes(true)
-		got, err := p.Client(opts...).Eval(ctx, "return {'message', 'a', 'b'}", nil).Result()
+	each(t, func(t *testing.T, s *scene) {
+		s.proxy.SwallowPushes(true)
+		got, err := s.c.Eval(s.ctx, "return {'message', 'a', 'b'}", nil).Result()
 		require.NoError(t, err)
 		require.Equal(t, []any{"message", "a", "b"}, got)
 	})
@@ -362,21 +346,18 @@ func TestListLikeAMessageIsNotSwallowed(t *testing.T) {
 
 func TestServerGone(t *testing.T) {
 	t.Parallel()
-	s := testredis.Start(t)
-	p := New(t, s.Addr())
-	c := p.Client(func(o *redis.Options) { o.MaxRetries = -1 })
-	gate := make(chan struct{})
-	r := p.On(IsCommand("SET")).Times(1).DelayRequest(gate)
-	result := make(chan error, 1)
-	go func() { result <- c.Set(t.Context(), "k", "v", time.Minute).Err() }()
-	require.NoError(t, r.WaitHit(soon(t)))
-	s.Kill()
+	server := testredis.Start(t)
+	p := New(t, server.Addr())
+	s := &scene{proxy: p, c: p.Client(func(o *redis.Options) { o.MaxRetries = -1 }), ctx: soon(t)}
+	s.Prefix = "k"
+	r, gate, result := heldBack(t, s, (*Rule).DelayRequest)
+	server.Kill()
 	require.Error(t, <-result)
-	require.Error(t, c.Ping(t.Context()).Err())
+	require.Error(t, s.c.Ping(s.ctx).Err())
 	close(gate)
-	require.NoError(t, r.WaitDone(soon(t)))
-	s.Restart()
-	require.NoError(t, c.Ping(t.Context()).Err())
+	require.NoError(t, r.WaitDone(s.ctx))
+	server.Restart()
+	require.NoError(t, s.c.Ping(s.ctx).Err())
 }
 
 func TestWaitEndsWithContext(t *testing.T) {
