@@ -348,7 +348,8 @@ func TestEventsAreCounted(t *testing.T) {
 	})
 }
 
-// Each error of a lock call that callers can distinguish is an outcome of its own.
+// Each error of a lock call that callers can distinguish is an outcome of its own. A call that waited in vain
+// for a majority is counted as that, also if its time limit ended it.
 func TestOutcomes(t *testing.T) {
 	inBubble(t, func(w *world) {
 		want := map[string]string{}
@@ -358,6 +359,7 @@ func TestOutcomes(t *testing.T) {
 			"upgrade": rwlock.ErrUpgrade, "lost": rwlock.ErrLost, "owner": rwlock.ErrOwner,
 			"deadlock":       rwlock.ErrDeadlock,
 			"not_replicated": rwlock.ErrNotReplicated, "error": redis.ErrClosed,
+			"no_majority": fmt.Errorf("%w: %w", context.DeadlineExceeded, rwlock.ErrNoMajority),
 		} {
 			w.observer.Observe(rwlock.Event{Kind: rwlock.EventRefused, Mode: rwlock.Write,
 				Err: fmt.Errorf("call: %w", err)})

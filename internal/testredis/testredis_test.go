@@ -24,9 +24,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func TestEachIsolatesKeys(t *testing.T) {
+func TestEachSharesTheRealServerAndIsolatesKeys(t *testing.T) {
 	t.Parallel()
 	Each(t, func(t *testing.T, s Backend) {
+		if s.Real() {
+			require.Equal(t, Shared(t).Addr(), s.Addr())
+		}
 		ctx := t.Context()
 		c := s.Client()
 		require.NoError(t, c.Set(ctx, s.Prefix+":a", 1, time.Minute).Err())
@@ -48,15 +51,6 @@ func TestRequireTTLsFindsEternalKey(t *testing.T) {
 	Each(t, func(t *testing.T, s Backend) {
 		require.NoError(t, s.Client().Set(t.Context(), s.Prefix, 1, 0).Err())
 		require.True(t, fails(t, func(tb testing.TB) { s.RequireTTLs(tb) }))
-	})
-}
-
-func TestEachSharesTheRealServer(t *testing.T) {
-	t.Parallel()
-	Each(t, func(t *testing.T, s Backend) {
-		if s.Real() {
-			require.Equal(t, Shared(t).Addr(), s.Addr())
-		}
 	})
 }
 
@@ -168,10 +162,15 @@ func runs(pid int) bool {
 	return err == nil && len(cmdline) > 0
 }
 
-func TestMemInBubble(t *testing.T) {
+// inBubble runs fn with a client of a server in memory, where time is a fake.
+func inBubble(t *testing.T, fn func(t *testing.T, c *redis.Client), opts ...func(*redis.Options)) {
+	t.Helper()
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := MemClient(t, Mem(t))
+	synctest.Test(t, func(t *testing.T) { fn(t, MemClient(t, Mem(t), opts...)) })
+}
+
+func TestMemInBubble(t *testing.T) {
+	inBubble(t, func(t *testing.T, c *redis.Client) {
 		ctx := t.Context()
 		require.NoError(t, c.Set(ctx, "k", "v", 30*time.Second).Err())
 		before := serverTime(t, c)
@@ -183,50 +182,38 @@ func TestMemInBubble(t *testing.T) {
 	})
 }
 
+// Messages arrive, and a subscriber that does not read them blocks nobody.
 func TestMemPubSubInBubble(t *testing.T) {
-	t.Parallel()
 	for protocol := 2; protocol <= 3; protocol++ {
 		t.Run("resp"+strconv.Itoa(protocol), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				c := MemClient(t, Mem(t), func(o *redis.Options) { o.Protocol = protocol })
-				sub := c.Subscribe(t.Context(), "ch")
-				_, err := sub.Receive(t.Context())
-				require.NoError(t, err)
+			inBubble(t, func(t *testing.T, c *redis.Client) {
+				idle, sub := c.Subscribe(t.Context(), "ch"), c.Subscribe(t.Context(), "ch")
+				for _, s := range []*redis.PubSub{idle, sub} {
+					_, err := s.Receive(t.Context())
+					require.NoError(t, err)
+				}
 				messages := sub.Channel()
-				require.NoError(t, c.Publish(t.Context(), "ch", "hello").Err())
-				require.Equal(t, "hello", (<-messages).Payload)
+				for range 100 {
+					require.NoError(t, c.Publish(t.Context(), "ch", "hello").Err())
+					require.Equal(t, "hello", (<-messages).Payload)
+				}
 				time.Sleep(time.Minute) // health checks come and go
 				require.NoError(t, sub.Close())
-			})
+				require.NoError(t, idle.Close())
+			}, func(o *redis.Options) { o.Protocol = protocol })
 		})
 	}
 }
 
 func TestMemLongPipelineInBubble(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, err := MemClient(t, Mem(t)).Pipelined(t.Context(), func(p redis.Pipeliner) error {
+	inBubble(t, func(t *testing.T, c *redis.Client) {
+		_, err := c.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 			for i := range 1000 {
 				p.Set(t.Context(), "k"+strconv.Itoa(i), strings.Repeat("v", 100), time.Minute)
 			}
 			return nil
 		})
 		require.NoError(t, err)
-	})
-}
-
-func TestMemIdleSubscriberBlocksNobody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		c := MemClient(t, Mem(t))
-		sub := c.Subscribe(t.Context(), "ch")
-		_, err := sub.Receive(t.Context())
-		require.NoError(t, err)
-		for range 100 {
-			require.NoError(t, c.Publish(t.Context(), "ch", "hello").Err())
-		}
-		require.NoError(t, sub.Close())
 	})
 }
 
