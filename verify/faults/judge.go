@@ -54,7 +54,7 @@ func judge(events []history.Event, place map[string]string, s struck, broken []s
 	}
 	at, mended := s.at.UnixNano(), s.mended.UnixNano()
 	holds := make(map[string][]history.Call)
-	waiting := 0
+	waiting, stood := 0, stallsOf(events)
 	for _, c := range history.Calls(events) {
 		switch {
 		case c.Quit:
@@ -83,7 +83,7 @@ func judge(events []history.Event, place map[string]string, s struck, broken []s
 		}
 		if c.Gone != 0 {
 			r.lost++
-			if !s.cause(c) {
+			if !s.cause(c) && !stood.cost(c, s.lease) {
 				r.causeless = append(r.causeless, fmt.Sprintf(
 					"%s %s of process %d, granted %v and lost %v after the fault",
 					c.Role, c.Name, c.Process, since, time.Duration(c.Relied-at)))

@@ -193,12 +193,7 @@ func (m *mint) votersResult(f fault) votersResult {
 // measure looks at what the workers have reported.
 func (f fault) measure(events []history.Event, strikes []strike) votersResult {
 	r := votersResult{fault: f.name}
-	stalls := map[int][]history.Event{}
-	for _, e := range events {
-		if e.What == history.Stalls {
-			stalls[e.Process] = append(stalls[e.Process], e)
-		}
-	}
+	stood := stallsOf(events)
 	type grant struct {
 		strike int
 		name   string
@@ -224,7 +219,7 @@ func (f fault) measure(events []history.Event, strikes []strike) votersResult {
 		*longest = max(*longest, time.Duration(c.Answered-c.At))
 		if c.Gone != 0 {
 			r.lost++
-			if !f.cause(c, strikes) && !stalled(c.Gone, stalls[c.Process]) {
+			if !f.cause(c, strikes) && !stood.cost(c, usual) {
 				r.causes++
 			}
 		}
@@ -243,15 +238,28 @@ func (f fault) cause(c history.Call, strikes []strike) bool {
 	})
 }
 
-// stalled reports whether the holder's process stood still for a good part of the lease before a loss.
-func stalled(gone int64, stalls []history.Event) bool {
+// stalls are when processes stood still.
+type stalls map[int][]history.Event
+
+func stallsOf(events []history.Event) stalls {
+	of := stalls{}
+	for _, e := range events {
+		if e.What == history.Stalls {
+			of[e.Process] = append(of[e.Process], e)
+		}
+	}
+	return of
+}
+
+// cost reports whether the holder's process stood still for a good part of the lease before a loss.
+func (of stalls) cost(c history.Call, lease time.Duration) bool {
 	var still time.Duration
-	for _, s := range stalls {
-		if s.At > gone-int64(usual) && s.At <= gone {
+	for _, s := range of[c.Process] {
+		if s.At > c.Gone-int64(lease) && s.At <= c.Gone {
 			still += time.Duration(s.For)
 		}
 	}
-	return still > usual/3
+	return still > lease/3
 }
 
 // misses returns where the result is short of what it should be.
