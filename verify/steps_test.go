@@ -333,6 +333,18 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	}
 }
 
+// A late release that finds the slot used again leaves it to the next claim, though it hands the lock over.
+func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.play(t, "w1/60 w2/60")
+	r.do(t, askFor(claimOf(4, 14, 1, model.Write), 60_000, false)) // on the slot of the first
+	r.pass(t, 10)
+	if got := r.outcome(t, r.do(t, release(writer(1), began))); got != ": w2 | w4" {
+		t.Error(got)
+	}
+}
+
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()
