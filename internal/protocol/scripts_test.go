@@ -279,181 +279,113 @@ func meaning(r protocol.Reply) string {
 	return fmt.Sprint("done ", r.Code != protocol.NotThere)
 }
 
+// build takes steps on the lock, for a claim, me, and others, which it returns. The steps are
+//
+//	w, r         another writer or reader asks
+//	u            a reader asks that has the owner of the first of the others
+//	under        me has the owner of the first of the others
+//	next         the next claim on the slot of me asks
+//	me           me asks
+//	+me, -me, !me, +0, -0, !0   a claim is entered again; is released; has its lease end while it waits
+//	crowd        300 readers ask
+//	die, force   the leases of those that hold the lock end; they are dropped by force
+//	lock, leases, queue   that key is evicted
+func (b *bench) build(me *party, steps string) (others []*party) {
+	b.t.Helper()
+	for _, step := range strings.Fields(steps) {
+		of := me
+		if i, err := strconv.Atoi(step[1:]); err == nil {
+			of = others[i]
+		}
+		var comes *party
+		switch step {
+		case "w":
+			comes = b.writer()
+		case "r":
+			comes = b.reader()
+		case "u":
+			comes = b.reader()
+			comes.writer = others[0].ID
+		case "next":
+			comes = me.next()
+		case "under":
+			me.writer = others[0].ID
+		case "me":
+			me.ask()
+		case "crowd":
+			for range 300 {
+				b.reader().ask()
+			}
+		case "die":
+			b.die()
+		case "force":
+			b.run(protocol.Request{Script: lua.Force, Claim: b.writer().Claim})
+		case "lock":
+			b.drop(b.keys.Lock)
+		case "leases":
+			b.drop(b.keys.Leases)
+		case "queue":
+			b.drop(b.keys.Queue)
+		default:
+			map[byte]func(){'+': func() { of.reenter(2, 3) }, '-': func() { of.release() }, '!': of.kill}[step[0]]()
+		}
+		if comes != nil {
+			comes.ask()
+			others = append(others, comes)
+		}
+	}
+	return others
+}
+
 // States that a script can meet. me is the claim that the script will be about.
 var states = []struct {
 	name  string
 	waits bool // me is in the queue, or was, so it is no try
-	build func(b *bench, me *party)
+	steps string
 }{
-	{"new", false, func(*bench, *party) {}},
-	{"free", false, func(b *bench, _ *party) { w := b.writer(); w.ask(); w.release() }},
-	{"free, and read before", false, func(b *bench, _ *party) {
-		for _, p := range []*party{b.reader(), b.reader()} {
-			p.ask()
-			defer p.release()
-		}
-	}},
-	{"mine", false, func(_ *bench, me *party) { me.ask() }},
-	{"mine, and re-entered", false, func(_ *bench, me *party) { me.ask(); me.reenter(3, 1) }},
-	{"written", false, func(b *bench, _ *party) { b.writer().ask() }},
-	{"written, with a writer waiting", false, func(b *bench, _ *party) { b.writer().ask(); b.writer().ask() }},
-	{"written, with a reader waiting", false, func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() }},
-	{"read", false, func(b *bench, _ *party) { b.reader().ask() }},
-	{"read by two", false, func(b *bench, _ *party) { b.reader().ask(); b.reader().ask() }},
-	{"read by me and others", false, func(b *bench, me *party) {
-		b.reader().ask()
-		me.ask()
-		b.reader().ask()
-	}},
-	{"read by me and others, re-entered", false, func(b *bench, me *party) {
-		b.reader().ask()
-		me.ask()
-		me.reenter(2, 3)
-	}},
-	{"read by me, then by others", false, func(b *bench, me *party) {
-		me.ask()
-		me.reenter(2, 3)
-		b.reader().ask()
-	}},
-	{"read, with a writer waiting", false, func(b *bench, _ *party) { b.reader().ask(); b.writer().ask() }},
-	{"mine, with a writer waiting", false, func(b *bench, me *party) { me.ask(); b.writer().ask() }},
-	{"mine, with all sorts waiting", false, func(b *bench, me *party) {
-		me.ask()
-		for range 2 {
-			b.writer().ask()
-			b.reader().ask()
-		}
-	}},
-	{"I wait behind a writer", true, func(b *bench, me *party) { b.writer().ask(); me.ask() }},
-	{"I wait behind a reader and a waiting writer", true, func(b *bench, me *party) {
-		b.reader().ask()
-		b.writer().ask()
-		me.ask()
-	}},
-	{"I wait in front of others", true, func(b *bench, me *party) {
-		b.writer().ask()
-		me.ask()
-		b.reader().ask()
-		b.writer().ask()
-	}},
-	{"granted", true, func(b *bench, me *party) { w := b.writer(); w.ask(); me.ask(); w.release() }},
-	{"granted, with others waiting", true, func(b *bench, me *party) {
-		w := b.writer()
-		w.ask()
-		me.ask()
-		b.writer().ask()
-		b.reader().ask()
-		w.release()
-	}},
-	{"I wait, and the writer died", true, func(b *bench, me *party) {
-		b.writer().ask()
-		b.reader().ask()
-		me.ask()
-		b.writer().ask()
-		b.die()
-	}},
-	{"I wait, and the readers died", true, func(b *bench, me *party) {
-		b.reader().ask()
-		b.reader().ask()
-		b.writer().ask()
-		me.ask()
-		b.die()
-	}},
-	{"I wait behind dead waiters", true, func(b *bench, me *party) {
-		b.writer().ask()
-		dead := []*party{b.writer(), b.reader(), b.writer()}
-		for _, p := range dead {
-			p.ask()
-			p.kill()
-		}
-		me.ask()
-		b.die()
-	}},
-	{"I wait, and am dead", true, func(b *bench, me *party) { b.writer().ask(); me.ask(); me.kill() }},
-	{"mine, and over", false, func(b *bench, me *party) { me.ask(); b.die() }},
-	{"mine with others, and over", false, func(b *bench,
-		me *party) {
-		b.reader().ask()
-		me.ask()
-		b.reader().ask()
-		b.die()
-	}},
-	{"ended", false, func(_ *bench, me *party) { me.ask(); me.release() }},
-	{"ended, and others have it", false, func(b *bench, me *party) {
-		me.ask()
-		b.writer().ask()
-		b.reader().ask()
-		me.release()
-	}},
-	{"ended, and its slot is in use", false, func(_ *bench, me *party) {
-		me.ask()
-		me.release()
-		me.next().ask()
-	}},
-	{"withdrawn before it came", false, func(_ *bench, me *party) { me.release() }},
-	{"withdrawn from the queue", true, func(b *bench, me *party) {
-		b.writer().ask()
-		me.ask()
-		b.reader().ask()
-		me.release()
-	}},
-	{"lost to a writer", false, func(b *bench, me *party) { me.ask(); b.die(); b.writer().ask() }},
-	{"lost to readers", false, func(b *bench, me *party) {
-		me.ask()
-		b.die()
-		b.reader().ask()
-		b.reader().ask()
-	}},
-	{"written, and read by its owner", false, func(b *bench, _ *party) {
-		w, r := b.writer(), b.reader()
-		w.ask()
-		r.writer = w.ID
-		r.ask()
-		b.reader().ask()
-	}},
-	{"written, and read by its owner, who left", false, func(b *bench, _ *party) {
-		w, r := b.writer(), b.reader()
-		w.ask()
-		r.writer = w.ID
-		r.ask()
-		w.release()
-	}},
-	{"written by my owner", false, func(b *bench, me *party) { w := b.writer(); w.ask(); me.writer = w.ID }},
-	{"written by my owner, with a writer waiting", false, func(b *bench, me *party) {
-		w := b.writer()
-		w.ask()
-		b.writer().ask()
-		me.writer = w.ID
-	}},
-	{"leases evicted", false, func(b *bench, _ *party) {
-		b.reader().ask()
-		b.reader().ask()
-		b.drop(
-			b.keys.Leases)
-	}},
-	{"queue evicted", false, func(b *bench, _ *party) {
-		b.writer().ask()
-		b.writer().ask()
-		b.drop(
-			b.keys.Queue)
-	}},
-	{"all but the queue evicted", true, func(b *bench,
-		me *party) {
-		b.writer().ask()
-		me.ask()
-		b.drop(b.keys.Lock, b.keys.Leases)
-	}},
-	{"all but the leases evicted", false, func(b *bench,
-		me *party) {
-		b.reader().ask()
-		me.ask()
-		b.drop(b.keys.Lock, b.keys.Queue)
-	}},
-	{"flushed", true, func(b *bench, me *party) {
-		b.writer().ask()
-		me.ask()
-		b.drop(b.keys.Lock, b.keys.Leases, b.keys.Queue)
-	}},
+	{"new", false, ""},
+	{"free", false, "w -0"},
+	{"free, and read before", false, "r r -1 -0"},
+	{"mine", false, "me"},
+	{"mine, and re-entered", false, "me +me"},
+	{"written", false, "w"},
+	{"written, with a writer waiting", false, "w w"},
+	{"written, with a reader waiting", false, "w r"},
+	{"read", false, "r"},
+	{"read by two", false, "r r"},
+	{"read by me and others", false, "r me r"},
+	{"read by me and others, re-entered", false, "r me +me"},
+	{"read by me, then by others", false, "me +me r"},
+	{"read, with a writer waiting", false, "r w"},
+	{"mine, with a writer waiting", false, "me w"},
+	{"mine, with all sorts waiting", false, "me w r w r"},
+	{"I wait behind a writer", true, "w me"},
+	{"I wait behind a reader and a waiting writer", true, "r w me"},
+	{"I wait in front of others", true, "w me r w"},
+	{"granted", true, "w me -0"},
+	{"granted, with others waiting", true, "w me w r -0"},
+	{"I wait, and the writer died", true, "w r me w die"},
+	{"I wait, and the readers died", true, "r r w me die"},
+	{"I wait behind dead waiters", true, "w w !1 r !2 w !3 me die"},
+	{"I wait, and am dead", true, "w me !me"},
+	{"mine, and over", false, "me die"},
+	{"mine with others, and over", false, "r me r die"},
+	{"ended", false, "me -me"},
+	{"ended, and others have it", false, "me w r -me"},
+	{"ended, and its slot is in use", false, "me -me next"},
+	{"withdrawn before it came", false, "-me"},
+	{"withdrawn from the queue", true, "w me r -me"},
+	{"lost to a writer", false, "me die w"},
+	{"lost to readers", false, "me die r r"},
+	{"written, and read by its owner", false, "w u r"},
+	{"written, and read by its owner, who left", false, "w u -0"},
+	{"written by my owner", false, "w under"},
+	{"written by my owner, with a writer waiting", false, "w w under"},
+	{"leases evicted", false, "r r leases"},
+	{"queue evicted", false, "w w queue"},
+	{"all but the queue evicted", true, "w me lock leases"},
+	{"all but the leases evicted", false, "r me lock queue"},
+	{"flushed", true, "w me lock leases queue"},
 }
 
 // What can be asked about a claim, or about the whole lock.
@@ -498,7 +430,7 @@ func everyMeeting(t *testing.T, c *redis.Client, prefix string, oneIn int,
 						b := newBench(t, c, prefix, strconv.Itoa(n))
 						me := b.party(mode)
 						me.try = try
-						state.build(b, me)
+						b.build(me, state.steps)
 						fn(b, me, requests[request](me))
 					})
 				}
@@ -544,63 +476,44 @@ func TestLateRequestsChangeNothing(t *testing.T) {
 	}
 	reenter := func(p *party) protocol.Reply { return p.reenter(2, 1) }
 	renew := func(p *party) protocol.Reply { return p.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) }
-	held := func(_ *bench, p *party) { p.ask(); p.release() }
-	withdrawn := func(_ *bench, p *party) { p.release() }
 	late := []struct {
-		name   string
-		before func(b *bench, p *party) // ends p
-		send   func(p *party) protocol.Reply
-		wants  string
-	}{
-		{"request after its release", held, ask, "refused"},
-		{"request after its withdrawal", withdrawn, ask, "refused"},
-		{"heartbeat after its withdrawal", func(b *bench, p *party) {
-			w := b.writer()
-			w.ask()
-			p.ask()
-			p.release()
-			w.release()
-		}, ask, "refused"},
-		{"release after its release", held, release, ""},
-		{"release of late after its release", held, (*party).release, ""},
-		{"withdrawal after its withdrawal", withdrawn, release, "done false"},
-		{"re-entry after its release", held, reenter, "done false"},
-		{"renewal after its release", held, renew, "done false"},
-	}
-	since := []struct {
 		name  string
-		build func(b *bench, p *party)
+		steps string // end the claim
+		send  func(p *party) protocol.Reply
+		wants string
 	}{
-		{"nothing", func(*bench, *party) {}},
-		{"the next hold", func(_ *bench, p *party) { p.next().ask() }},
-		{"the next hold, re-entered", func(_ *bench, p *party) { n := p.next(); n.ask(); n.reenter(2, 2) }},
-		{"the next hold, with others waiting", func(b *bench, p *party) {
-			p.next().ask()
-			b.writer().ask()
-			b.reader().ask()
-		}},
-		{"the next hold, among readers", func(b *bench, p *party) {
-			b.reader().ask()
-			n := p.next()
-			n.ask()
-			b.reader().ask()
-		}},
-		{"the next request waiting", func(b *bench, p *party) { b.writer().ask(); p.next().ask() }},
-		{"the next hold and its end", func(_ *bench, p *party) { n := p.next(); n.ask(); n.release() }},
-		{"two more holds", func(_ *bench, p *party) { n := p.next(); n.ask(); n.release(); n.next().ask() }},
-		{"another's hold", func(b *bench, p *party) { b.party(p.mode).ask() }},
+		{"request after its release", "me -me", ask, "refused"},
+		{"request after its withdrawal", "-me", ask, "refused"},
+		{"heartbeat after its withdrawal", "w me -me -0", ask, "refused"},
+		{"release after its release", "me -me", release, ""},
+		{"release of late after its release", "me -me", (*party).release, ""},
+		{"withdrawal after its withdrawal", "-me", release, "done false"},
+		{"re-entry after its release", "me -me", reenter, "done false"},
+		{"renewal after its release", "me -me", renew, "done false"},
+	}
+	since := map[string]string{
+		"nothing":                            "",
+		"the next hold":                      "next",
+		"the next hold, re-entered":          "next +0",
+		"the next hold, with others waiting": "next w r",
+		"the next hold, among readers":       "r next r",
+		"the next request waiting":           "w next",
+		"the next hold and its end":          "next -0",
+		"two more holds":                     "next -0 next",
+		"another writer's hold":              "w",
+		"another reader's hold":              "r",
 	}
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		c := s.Client()
 		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
 			for _, l := range late {
-				for _, then := range since {
-					name := fmt.Sprintf("%v/%s/%s", mode, l.name, then.name)
+				for then, steps := range since {
+					name := fmt.Sprintf("%v/%s/%s", mode, l.name, then)
 					t.Run(name, func(t *testing.T) {
 						b := newBench(t, c, s.Prefix, name)
 						p := b.party(mode)
-						l.before(b, p)
-						then.build(b, p)
+						b.build(p, l.steps)
+						b.build(p, steps)
 						want := b.look()
 						if got := meaning(l.send(p)); l.wants != "" { // of a release whose slot has gone on, it is not known
 							require.Equal(t, l.wants, got)
@@ -719,11 +632,7 @@ func TestForceLeavesKeysOfAnotherTypeAlone(t *testing.T) {
 			for _, held := range []bool{false, true} {
 				b := newBench(t, c, s.Prefix, fmt.Sprint("another type ", i, held))
 				if held {
-					w, r := b.writer(), b.reader()
-					w.ask()
-					r.writer = w.ID
-					r.ask()
-					b.writer().ask()
+					b.build(nil, "w u w")
 				}
 				key := b.allKeys()[i]
 				b.drop(key)
@@ -850,43 +759,30 @@ func unquote(s string) []string {
 // whoever has come since.
 func TestNumberIsGrantedOnce(t *testing.T) {
 	t.Parallel()
-	force := func(b *bench) { b.run(protocol.Request{Script: lua.Force, Claim: b.writer().Claim}) }
-	expire := func(b *bench) { b.die() }
 	for name, c := range map[string]struct {
-		mode protocol.Mode
-		gets func(b *bench, p *party) // p gets the lock
-		ends func(b *bench)           // and loses it
+		mode  protocol.Mode
+		steps string // the claim gets the lock, and loses it
 	}{
-		"a writer's lease ends": {protocol.Write, func(_ *bench, p *party) { p.ask() }, expire},
-		"a writer is dropped":   {protocol.Write, func(_ *bench, p *party) { p.ask() }, force},
-		"a reader's lease ends": {protocol.Read, func(_ *bench, p *party) { p.ask() }, expire},
-		"a reader is dropped":   {protocol.Read, func(_ *bench, p *party) { p.ask() }, force},
-		"the lease of one of readers ends": {protocol.Read,
-			func(b *bench, p *party) { b.reader().ask(); p.ask() }, expire},
-		"one of readers is dropped": {protocol.Read,
-			func(b *bench, p *party) { b.reader().ask(); p.ask() }, force},
-		"one of a crowd is dropped": {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) },
-			force},
-		"the lease of one of a crowd ends": {protocol.Read, func(b *bench, p *party) { p.ask(); b.crowd(300) },
-			expire},
-		"one who had waited is dropped":      {protocol.Write, waited, force},
-		"the lease of one who waited ends":   {protocol.Write, waited, expire},
-		"the lease of a waiting reader ends": {protocol.Read, waited, expire},
+		"a writer's lease ends":              {protocol.Write, "me die"},
+		"a writer is dropped":                {protocol.Write, "me force"},
+		"a reader's lease ends":              {protocol.Read, "me die"},
+		"a reader is dropped":                {protocol.Read, "me force"},
+		"the lease of one of readers ends":   {protocol.Read, "r me die"},
+		"one of readers is dropped":          {protocol.Read, "r me force"},
+		"one of a crowd is dropped":          {protocol.Read, "me crowd force"},
+		"the lease of one of a crowd ends":   {protocol.Read, "me crowd die"},
+		"one who had waited is dropped":      {protocol.Write, "w me -0 force"},
+		"the lease of one who waited ends":   {protocol.Write, "w me -0 die"},
+		"the lease of a waiting reader ends": {protocol.Read, "w me -0 die"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-				for later, then := range map[string]func(b *bench){
-					"nobody has come":    func(*bench) {},
-					"a writer holds it":  func(b *bench) { b.writer().ask() },
-					"a reader holds it":  func(b *bench) { b.reader().ask() },
-					"a writer was there": func(b *bench) { w := b.writer(); w.ask(); w.release() },
-				} {
+				for _, later := range []string{"", "w", "r", "w -0"} {
 					b := newBench(t, s.Client(), s.Prefix, name+later)
 					p := b.party(c.mode)
-					c.gets(b, p)
-					c.ends(b)
-					then(b)
+					b.build(p, c.steps)
+					b.build(p, later)
 					for range 2 {
 						require.True(t, p.run(p.asks()).Refused, later)
 					}
@@ -899,46 +795,24 @@ func TestNumberIsGrantedOnce(t *testing.T) {
 	}
 }
 
-// waited has a claim be granted the lock by a release.
-func waited(b *bench, p *party) {
-	w := b.writer()
-	w.ask()
-	p.ask()
-	w.release()
-}
-
-// crowd has so many more readers hold the lock.
-func (b *bench) crowd(n int) {
-	for range n {
-		b.reader().ask()
-	}
-}
-
 // A release that comes when its slot was used again ends its own hold alone.
 func TestLateReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		for name, next := range map[string]func(b *bench, n *party){
-			"a hold":             func(_ *bench, n *party) { n.ask() },
-			"a waiter":           func(b *bench, n *party) { b.writer().ask(); n.ask() },
-			"one that has ended": func(_ *bench, n *party) { n.ask(); n.release() },
-		} {
+		for _, steps := range []string{"next", "w next", "next -0"} {
 			for how, release := range map[string]func(p *party){
 				"short":   func(p *party) { p.release() },
 				"general": func(p *party) { q := p.releases(); q.Record = nil; p.run(q) },
 			} {
-				b := newBench(t, s.Client(), s.Prefix, name+how)
-				b.reader().ask()
+				b := newBench(t, s.Client(), s.Prefix, steps+how)
 				p := b.reader()
-				p.ask()
-				n := p.next()
-				next(b, n)
+				b.build(p, "r me "+steps)
 				says := b.field(p.Slot.(string))
 				release(p)
-				require.Equal(t, says, b.field(p.Slot.(string)), "%s, %s", name, how)
+				require.Equal(t, says, b.field(p.Slot.(string)), "%s, %s", steps, how)
 				require.False(t, slices.Contains(b.c.ZRange(t.Context(), b.allKeys()[1], 0, -1).Val(), p.ID.(string)))
 			}
-			b := newBench(t, s.Client(), s.Prefix, name+"of a writer")
+			b := newBench(t, s.Client(), s.Prefix, steps+"of a writer")
 			w := b.writer()
 			w.ask()
 			says := w.next().Number.(string) + " 1700000000 void"
