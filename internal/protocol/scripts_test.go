@@ -31,6 +31,7 @@ func TestMain(m *testing.M) {
 type bench struct {
 	t       testing.TB
 	c       *redis.Client
+	prefix  string
 	keys    protocol.Keys
 	lease   time.Duration
 	numbers uint64
@@ -39,7 +40,7 @@ type bench struct {
 const benchLease = time.Minute
 
 func newBench(t testing.TB, c *redis.Client, prefix, name string) *bench {
-	return &bench{t: t, c: c, keys: protocol.KeysOf(prefix, name), lease: benchLease}
+	return &bench{t: t, c: c, prefix: prefix, keys: protocol.KeysOf(prefix, name), lease: benchLease}
 }
 
 // A party is one claim of some process, as the scripts see it.
@@ -76,6 +77,17 @@ func (p *party) next() *party {
 	n.token, n.entered = 0, false
 	n.number()
 	return &n
+}
+
+// eachMode runs fn for a claim of each mode, on a lock of its own, on servers of each kind.
+func eachMode(t *testing.T, fn func(t *testing.T, b *bench, p *party)) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+			b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode))
+			fn(t, b, b.party(mode))
+		}
+	})
 }
 
 func (b *bench) send(q protocol.Request) (protocol.Reply, error) {
@@ -528,51 +540,39 @@ func TestLateRequestsChangeNothing(t *testing.T) {
 
 // Of two re-entries that overtake each other, the one that was sent last sets the count.
 func TestLateReentryKeepsTheCount(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
-			for _, others := range []bool{false, true} {
-				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode, others))
-				p := b.party(mode)
-				p.ask()
-				if others {
-					b.reader().ask()
-				}
-				p.reenter(5, 10)
-				want := b.look()
-				require.Equal(t, protocol.Done, p.reenter(2, 9).Code)
-				requireSame(t, want, b.look(), fmt.Sprint(mode, others))
-				p.reenter(1, 11)
-				require.NotEqual(t, want.exact, b.look().exact)
-			}
+	eachMode(t, func(t *testing.T, b *bench, p *party) {
+		for _, others := range []string{"", "r"} {
+			b.build(p, "force me "+others)
+			p.reenter(5, 10)
+			want := b.look()
+			require.Equal(t, protocol.Done, p.reenter(2, 9).Code)
+			requireSame(t, want, b.look(), others)
+			p.reenter(1, 11)
+			require.NotEqual(t, want.exact, b.look().exact)
+			p.number()
 		}
 	})
 }
 
 // A hold has the token that it was first told, whoever has come since, and whatever has been entered again.
 func TestTokenOfAHoldStays(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
-			b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode))
-			p := b.party(mode)
-			token := p.ask().Token
-			require.Positive(t, token)
-			others := []*party{b.reader(), b.reader(), b.writer(), b.reader()}
-			if mode == protocol.Write {
-				others[0].writer = p.ID
-			}
-			for i, other := range others {
-				other.ask()
-				p.reenter(2+i, uint64(10+i))
-				again := p.ask()
-				require.Equal(t, token, again.Token)
-				require.True(t, again.Before)
-			}
-			if mode == protocol.Read {
-				require.Greater(t, others[0].token, token)
-				require.Equal(t, others[0].token, others[0].ask().Token)
-			}
+	eachMode(t, func(t *testing.T, b *bench, p *party) {
+		token := p.ask().Token
+		require.Positive(t, token)
+		others := []*party{b.reader(), b.reader(), b.writer(), b.reader()}
+		if p.mode == protocol.Write {
+			others[0].writer = p.ID
+		}
+		for i, other := range others {
+			other.ask()
+			p.reenter(2+i, uint64(10+i))
+			again := p.ask()
+			require.Equal(t, token, again.Token)
+			require.True(t, again.Before)
+		}
+		if p.mode == protocol.Read {
+			require.Greater(t, others[0].token, token)
+			require.Equal(t, others[0].token, others[0].ask().Token)
 		}
 	})
 }
@@ -826,25 +826,19 @@ func TestLateReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 
 // What a long lease has the keys kept for is over with its hold.
 func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
-			b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode))
-			b.lease = 24 * time.Hour
-			p := b.party(mode)
-			p.ask()
-			other := b.reader()
-			if mode == protocol.Read {
-				b.lease = time.Minute
-				other.ask()
-			}
-			q := p.releases()
-			q.Record = nil
-			p.run(q)
-			for _, key := range b.allKeys() {
-				left := b.c.PTTL(t.Context(), key).Val()
-				require.LessOrEqual(t, left, 5*time.Minute, "%s of a lock that was held for reading: %v", key, mode)
-			}
+	eachMode(t, func(t *testing.T, b *bench, p *party) {
+		b.lease = 24 * time.Hour
+		p.ask()
+		if p.mode == protocol.Read {
+			b.lease = time.Minute
+			b.reader().ask()
+		}
+		q := p.releases()
+		q.Record = nil
+		p.run(q)
+		for _, key := range b.allKeys() {
+			left := b.c.PTTL(t.Context(), key).Val()
+			require.LessOrEqual(t, left, 5*time.Minute, "%s of a lock that was held for reading: %v", key, p.mode)
 		}
 	})
 }
@@ -852,35 +846,27 @@ func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 // A lease that began in the future shows that the server's clock was set back: from then on it lasts for its
 // length, and no longer.
 func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
-			for what, look := range map[string]func(b *bench, p *party){
-				"a writer asks": func(b *bench, _ *party) { b.writer().ask() },
-				"a reader asks": func(b *bench, _ *party) { b.writer().ask(); b.reader().ask() },
-				"the holder renews": func(b *bench, p *party) {
-					b.run(
-						protocol.Request{Script: lua.Renew, Claim: p.Claim})
-				},
-				"the holder re-enters": func(_ *bench, p *party) { p.reenter(2, 1) },
-				"the holder renews for less": func(b *bench, p *party) {
-					b.lease /= 2
-					b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim})
-				},
-			} {
-				b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode, what))
-				p := b.party(mode)
+	renew := func(b *bench, p *party) { b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) }
+	for what, look := range map[string]func(b *bench, p *party){
+		"a writer asks":              func(b *bench, p *party) { b.build(p, "w") },
+		"a reader asks":              func(b *bench, p *party) { b.build(p, "w r") },
+		"the holder renews":          renew,
+		"the holder re-enters":       func(_ *bench, p *party) { p.reenter(2, 1) },
+		"the holder renews for less": func(b *bench, p *party) { b.lease /= 2; renew(b, p) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			eachMode(t, func(t *testing.T, b *bench, p *party) {
 				p.ask()
 				b.set("lease", fmt.Sprint("60000 ", time.Now().Add(time.Hour).UnixMicro()))
 				look(b, p)
 				var lease, since int64
 				_, err := fmt.Sscan(b.field("lease"), &lease, &since)
 				require.NoError(t, err)
-				require.WithinDuration(t, time.Now(), time.UnixMicro(since), time.Minute, "%v, %s", mode, what)
+				require.WithinDuration(t, time.Now(), time.UnixMicro(since), time.Minute)
 				require.Equal(t, int64(60000), lease)
-			}
-		}
-	})
+			})
+		})
+	}
 }
 
 // A refused try writes its tombstone, with one command, and nothing else. A copy that comes late writes

@@ -87,16 +87,9 @@ func TestHashStandsInForOrderedSets(t *testing.T) {
 // To renew a hold needs the hash alone, whoever waits: it lives though a cluster has moved a part of its
 // lock's slot.
 func TestHoldIsRenewedFromTheHashAlone(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
-			b := newBench(t, s.Client(), s.Prefix, fmt.Sprint(mode))
-			p := b.party(mode)
-			p.ask()
-			b.writer().ask()
-			b.reader().ask()
-			b.keys.Leases, b.keys.Queue = b.keys.Lock, b.keys.Lock
-			require.Equal(t, protocol.Done, b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}).Code)
-		}
+	eachMode(t, func(t *testing.T, b *bench, p *party) {
+		b.build(p, "me w r")
+		b.keys.Leases, b.keys.Queue = b.keys.Lock, b.keys.Lock
+		require.Equal(t, protocol.Done, b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}).Code)
 	})
 }

@@ -2,6 +2,7 @@ package protocol_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,8 +21,12 @@ type poller struct {
 	id   string // that the server has said last
 }
 
-func newPoller(t *testing.T, s testredis.Backend) *poller {
-	return &poller{bench: newBench(t, s.Client(), s.Prefix, "l"), mark: protocol.MarkOf(s.Prefix)}
+// eachPoller runs fn on servers of each kind that were never asked for their marks.
+func eachPoller(t *testing.T, fn func(t *testing.T, p *poller)) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		fn(t, &poller{bench: newBench(t, s.Client(), s.Prefix, "l"), mark: protocol.MarkOf(s.Prefix)})
+	})
 }
 
 // asks runs the script of the mark.
@@ -37,10 +42,9 @@ func (p *poller) asks(args ...any) protocol.Mark {
 }
 
 // started has the server vote, in generation g.
-func (p *poller) started() *poller {
+func (p *poller) started() {
 	p.t.Helper()
 	p.asks("start", "60000", p.asks("see", "0", "me").ID, "g")
-	return p
 }
 
 // votes returns a request for a vote.
@@ -64,9 +68,8 @@ const someToken = 1_763_763_763_763_763
 
 // What a vote and the mark are in Redis, and what is sent for them, is a contract as that of a lock is.
 func TestVotesArePinned(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		w := p.named(protocol.Write, "layout-01AA")
 		q := p.votes(w, "g", someToken)
 		q.Keys, q.Channels, q.Lease = protocol.KeysOf("p", "l"), "p:wake:", protocol.NewLease(30*time.Second)
@@ -78,10 +81,10 @@ func TestVotesArePinned(t *testing.T) {
 		require.LessOrEqual(t, len(q.Argv(nil))+2, protocol.MaxArgs)
 
 		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
-		fields := p.c.HGetAll(t.Context(), s.Prefix+":{l}").Val()
+		fields := p.c.HGetAll(t.Context(), p.keys.Lock.(string)).Val()
 		require.Equal(t, "layout-01AA:000000000001 1763763763763763 1763763763763763", fields["vote"])
 		require.Equal(t, w.ID, fields["owner"])
-		mark := p.c.HGetAll(t.Context(), s.Prefix+":mark").Val()
+		mark := p.c.HGetAll(t.Context(), p.mark.(string)).Val()
 		require.Regexp(t, `^\d{16}:me$`, mark["id"])
 		require.Regexp(t, `^\d{10}$`, mark["turned"])
 		require.Regexp(t, `^\d{13}$`, mark["since"])
@@ -96,9 +99,7 @@ func TestVotesArePinned(t *testing.T) {
 
 // A server votes only for those that know its mark.
 func TestVotesNeedTheMark(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s)
+	eachPoller(t, func(t *testing.T, p *poller) {
 		w := p.writer()
 		require.True(t, p.run(p.votes(w, "", someToken)).Unmarked, "a server that was never asked for its mark")
 		id := p.asks("see", "0", "me").ID
@@ -117,16 +118,15 @@ func TestVotesNeedTheMark(t *testing.T) {
 // A server remembers the longest lease that clients said is in use for twice that lease and ten minutes, at
 // least, and not much longer.
 func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		see := func(lease time.Duration) time.Duration {
 			return p.asks("see", fmt.Sprint(lease.Milliseconds()), "me").Longest
 		}
 		pass := func(d time.Duration) { // by moving into the past what has a time
-			since, err := p.c.HGet(t.Context(), s.Prefix+":mark", "since").Int64()
+			since, err := p.c.HGet(t.Context(), p.mark.(string), "since").Int64()
 			require.NoError(t, err)
-			p.c.HSet(t.Context(), s.Prefix+":mark", "since", since-d.Milliseconds())
+			p.c.HSet(t.Context(), p.mark.(string), "since", since-d.Milliseconds())
 		}
 		require.Equal(t, time.Minute, see(0))
 		require.Equal(t, time.Minute, see(30*time.Second))
@@ -147,9 +147,8 @@ func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
 // The tokens of a server's votes for writers grow, whatever tokens are wanted, and those of readers fit in
 // between.
 func TestTokensOfVotesGrow(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		take := func(of *party, wanted int64) int64 {
 			t.Helper()
 			r := p.vote(of, wanted)
@@ -172,58 +171,48 @@ func TestTokensOfVotesGrow(t *testing.T) {
 	})
 }
 
-// A token that is asked for again is written back: the largest of all servers becomes each one's.
+// A token that is asked for again is written back: the largest of all servers becomes each one's, even if the
+// writer's own read, which has the token of the hold, was there first.
 func TestTokenIsWrittenBack(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
-		w := p.writer()
-		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
-		require.EqualValues(t, someToken+7, p.vote(w, someToken+7).Vote)
-		p.run(w.releases())
-		require.EqualValues(t, someToken+8, p.vote(p.writer(), someToken).Vote)
-	})
-}
-
-// It is also written back if the writer's own read, which has the token of the hold, was there first.
-func TestTokenIsWrittenBackAfterAReadUnderTheHold(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
-		w, r := p.writer(), p.reader()
-		r.owner, r.writer = w.owner, w.ID
-		r.number()
-		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
-		require.EqualValues(t, someToken+7, p.vote(r, someToken+7).Vote)
-		require.EqualValues(t, someToken+7, p.vote(w, someToken+7).Vote)
-		p.run(r.releases())
-		p.run(w.releases())
-		require.EqualValues(t, someToken+7, p.vote(p.reader(), someToken+1).Vote,
-			"a reader's is no smaller than the writer's before it")
-	})
+	for _, reads := range []bool{false, true} {
+		t.Run(fmt.Sprintf("after a read under the hold: %v", reads), func(t *testing.T) {
+			eachPoller(t, func(t *testing.T, p *poller) {
+				p.started()
+				w, r := p.writer(), p.reader()
+				r.writer = w.ID
+				require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
+				if reads {
+					require.EqualValues(t, someToken+7, p.vote(r, someToken+7).Vote)
+				}
+				require.EqualValues(t, someToken+7, p.vote(w, someToken+7).Vote)
+				p.run(r.releases())
+				p.run(w.releases())
+				require.EqualValues(t, someToken+7, p.vote(p.reader(), someToken+1).Vote,
+					"a reader's is no smaller than the writer's before it")
+			})
+		})
+	}
 }
 
 // A server that has forgotten a name gives no token that it, or another, gave for it before.
 func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		w := p.writer()
 		p.vote(w, someToken)
 		p.run(w.releases())
-		p.c.HSet(t.Context(), s.Prefix+":mark", "turned", "1") // a minute passes
-		other := &poller{newBench(t, p.c, s.Prefix, "other"), p.mark, p.id}
+		p.c.HSet(t.Context(), p.mark.(string), "turned", "1") // a minute passes
+		other := &poller{newBench(t, p.c, p.prefix, "other"), p.mark, p.id}
 		other.vote(other.writer(), 0)
-		p.c.Del(t.Context(), s.Prefix+":{l}")
+		p.c.Del(t.Context(), p.keys.Lock.(string))
 		require.Greater(t, p.vote(p.writer(), 0).Vote, int64(someToken))
 	})
 }
 
 // A server leaves its generation only to rest, and under another id: it may have voted for someone.
 func TestServerKeepsItsGeneration(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		id := p.id
 		require.Equal(t, "g", p.asks("start", "0", id, "other").Generation)
 		require.Equal(t, "g", p.asks("admit", "0", id, "other", protocol.TokenArg(someToken)).Generation)
@@ -242,9 +231,7 @@ func TestServerKeepsItsGeneration(t *testing.T) {
 // A server that has lost its data votes again when it was admitted, and not before; and no smaller a token
 // than it is told.
 func TestServerThatLostItsDataRests(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s)
+	eachPoller(t, func(t *testing.T, p *poller) {
 		m := p.asks("see", "0", "me")
 		require.Equal(t, m.ID, p.asks("see", "0", "you").ID)
 		for range 2 {
@@ -268,9 +255,8 @@ func TestServerThatLostItsDataRests(t *testing.T) {
 // The mark has no time to live, whatever the lock's scripts do to their own keys: a mark that ran out would
 // be taken for lost data.
 func TestMarkStays(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		var holds []*party
 		for _, of := range []*party{p.writer(), p.writer(), p.reader(), p.reader(), p.writer()} {
 			p.vote(of, 0)
@@ -281,8 +267,8 @@ func TestMarkStays(t *testing.T) {
 			p.vote(of, 0)
 			p.run(protocol.Request{Script: lua.Unlock, Claim: of.Claim})
 		}
-		require.Equal(t, time.Duration(-1), p.c.PTTL(t.Context(), s.Prefix+":mark").Val())
-		p.c.Del(t.Context(), s.Prefix+":mark") // as the others end with their leases
+		require.Equal(t, time.Duration(-1), p.c.PTTL(t.Context(), p.mark.(string)).Val())
+		p.c.Del(t.Context(), p.mark.(string)) // as the others end with their leases
 	})
 }
 
@@ -290,28 +276,21 @@ func TestMarkStays(t *testing.T) {
 func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	list := func(v ...any) any { return v }
-	for _, bad := range []any{
-		nil, "5", "5 ", " 5", "5 x", "5 5 5", int64(-3), list(),
-		list("5", int64(0), "", "", int64(0), int64(0), "", "", "x"),
-		list("", int64(0), "", "", int64(0), int64(0), "", "", "x"),
-		list("5", int64(0), "", "", int64(0), int64(0), "", "", int64(5)),
-	} {
-		_, err := protocol.Decode(lua.Vote, bad)
-		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
+	with := func(of []any, i int, v any) any { of = slices.Clone(of); of[i] = v; return of }
+	vote := []any{"5", int64(0), "", "", int64(0), int64(0), "", "", "7"}
+	bad := []any{nil, "5", "5 ", " 5", "5 x", "5 5 5", int64(-3), list(), redis.Nil, with(vote, 8, "x"),
+		with(vote, 8, int64(5)), list("", int64(0), "", "", int64(0), int64(0), "", "", "x")}
+	for _, reply := range bad {
+		_, err := protocol.Decode(lua.Vote, reply)
+		require.ErrorIs(t, err, protocol.ErrReply, "%v", reply)
 	}
-	for _, bad := range []any{
-		nil, "5", list(), list("", "", int64(0), int64(0), "", "1", "", int64(0), ""),
-		list("id", "", int64(0), int64(0), "x", "1", "", int64(0), ""),
-		list("id", "", int64(0), int64(0), "", "x", "", int64(0), ""),
-		list("id", nil, int64(0), int64(0), "", "1", "", int64(0), ""),
-		list("id", "", "0", int64(0), "", "1", "", int64(0), ""),
-		list("id", "", int64(0), int64(0), "", "1", nil, int64(0), ""),
-		list("id", "", int64(0), int64(0), "", "1", "", "0", ""),
-		list("id", "", int64(0), int64(0), "", "1", "", int64(1), "1 g 5"),
-		list("id", "", int64(0), int64(0), "", "1", ""),
-	} {
-		_, err := protocol.DecodeMark(bad)
-		require.ErrorIs(t, err, protocol.ErrReply, "%v", bad)
+	mark := []any{"id", "", int64(0), int64(0), "", "1", "", int64(0), ""}
+	bad = []any{nil, "5", list(), mark[:7], with(mark, 0, ""), with(mark, 1, nil), with(mark, 2, "0"),
+		with(mark, 4, "x"), with(mark, 5, "x"), with(mark, 5, ""), with(mark, 6, nil), with(mark, 7, "0"),
+		with(mark, 8, "1 g 5")}
+	for _, reply := range bad {
+		_, err := protocol.DecodeMark(reply)
+		require.ErrorIs(t, err, protocol.ErrReply, "%v", reply)
 	}
 	m, err := protocol.DecodeMark(list("id", "g", int64(0), int64(60000), "5", "7", "run", int64(3),
 		"2 h 1000 9"))
@@ -319,16 +298,13 @@ func TestVotesAndMarksThatMakeNoSense(t *testing.T) {
 	require.Equal(t, protocol.Mark{ID: "id", Generation: "g", Longest: time.Minute, Top: 5, Now: 7, Run: "run",
 		Asked:  3,
 		Survey: protocol.Survey{Asked: 2, Generation: "h", Longest: time.Second, Top: 9}}, m)
-	_, err = protocol.Decode(lua.Vote, redis.Nil)
-	require.ErrorIs(t, err, protocol.ErrReply)
 }
 
 // What clears slots away that have been at rest for long leaves the tokens alone, whatever the clocks of the
 // servers show.
 func TestSweepLeavesTokens(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		last := int64(0)
 		for range 20 { // each new slot sweeps some fields, taken at random
 			w := p.named(protocol.Write, "lowercase-1")
@@ -343,9 +319,8 @@ func TestSweepLeavesTokens(t *testing.T) {
 // What a client tells is there for those that have asked before it looked. Neither what was told late, nor
 // what is for data that the server has lost, takes its place.
 func TestWhatMarksSayIsPassedOn(t *testing.T) {
-	t.Parallel()
-	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		p := newPoller(t, s).started()
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
 		id := p.id
 		require.Zero(t, p.asks("see", "0", "me").Asked)
 		require.EqualValues(t, 1, p.asks("ask", "0", id).Asked)
