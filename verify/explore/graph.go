@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -107,6 +108,7 @@ type shape struct {
 	size   uintptr
 	flat   bool // has nothing that is referred to
 	opaque bool // a value that never changes, and is shared by copies
+	means  bool // has fields that have a meaning, or refers to such
 	elem   *shape
 	key    *shape
 	fields []field
@@ -134,6 +136,20 @@ func init() {
 	shapeOf(reflect.TypeFor[memory]())
 	shapeOf(tagType())
 	shapeOf(reflect.TypeFor[server]())
+	for more := true; more; {
+		more = false
+		for _, s := range shapes {
+			if !s.means && s.hasMeaning() {
+				s.means, more = true, true
+			}
+		}
+	}
+}
+
+// hasMeaning reports whether a value has a meaning in it, as far as that is known of what it consists of.
+func (s *shape) hasMeaning() bool {
+	return s.elem != nil && s.elem.means || s.key != nil && s.key.means ||
+		slices.ContainsFunc(s.fields, func(f field) bool { return f.mean > normalized || f.shape.means })
 }
 
 var (
@@ -239,11 +255,20 @@ func copyOf[T any](p *T, whole bool) *T {
 
 // innerAt returns an interface, and the shape of what it points to; or nil.
 func (s *shape) innerAt(p unsafe.Pointer) (reflect.Value, *shape) {
-	v := reflect.NewAt(s.typ, p).Elem()
-	if v.IsNil() {
-		return v, nil
+	if isNil(p) {
+		return reflect.Value{}, nil
 	}
+	v := reflect.NewAt(s.typ, p).Elem()
 	return v, shapeOf(v.Elem().Type().Elem())
+}
+
+// isNil reports whether a pointer, a slice, a map or an interface is nil: each begins with a pointer.
+func isNil(p unsafe.Pointer) bool { return *(*unsafe.Pointer)(p) == nil }
+
+// elements returns what a slice has in it, whatever the type, and how many.
+func elements(p unsafe.Pointer) (first unsafe.Pointer, n int) {
+	list := *(*[]byte)(p)
+	return unsafe.Pointer(unsafe.SliceData(list)), len(list)
 }
 
 type copied struct {
@@ -287,7 +312,9 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 			at := unsafe.Add(q, f.offset)
 			switch {
 			case f.mean == skip || f.mean == normalized && !c.whole:
-				reflect.NewAt(f.shape.typ, at).Elem().SetZero()
+				if set := bytes.TrimLeft(unsafe.Slice((*byte)(at), f.shape.typ.Size()), "\x00"); len(set) > 0 {
+					reflect.NewAt(f.shape.typ, at).Elem().SetZero()
+				}
 			case f.mean == inner:
 				if v, s := f.shape.innerAt(at); s != nil {
 					v.Set(reflect.NewAt(s.typ, c.pointer(s, v.Elem().UnsafePointer())))
@@ -301,21 +328,22 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 			c.fix(s.elem, unsafe.Add(q, uintptr(i)*s.elem.size))
 		}
 	case reflect.Slice:
-		v := reflect.NewAt(s.typ, q).Elem()
-		if v.IsNil() {
+		if isNil(q) {
 			return
 		}
+		v := reflect.NewAt(s.typ, q).Elem()
 		own := reflect.MakeSlice(s.typ, v.Len(), v.Len())
 		reflect.Copy(own, v)
 		v.Set(own)
-		for i := range v.Len() {
-			c.fix(s.elem, unsafe.Add(v.UnsafePointer(), uintptr(i)*s.elem.size))
+		first, n := elements(q)
+		for i := range n {
+			c.fix(s.elem, unsafe.Add(first, uintptr(i)*s.elem.size))
 		}
 	case reflect.Map:
-		v := reflect.NewAt(s.typ, q).Elem()
-		if v.IsNil() {
+		if isNil(q) {
 			return
 		}
+		v := reflect.NewAt(s.typ, q).Elem()
 		own := reflect.MakeMapWithSize(s.typ, v.Len())
 		for it := v.MapRange(); it.Next(); {
 			value := reflect.New(s.elem.typ)
@@ -327,8 +355,8 @@ func (c *copier) fix(s *shape, q unsafe.Pointer) {
 	}
 }
 
-// A walk goes through a graph, each object once. It writes the graph as bytes: equal for equal graphs. It
-// calls on, if there is one, for each field that has a meaning, with its address.
+// A walk goes through a graph, each object once. It writes the graph as bytes: equal for equal graphs. Or, if
+// there is on, it calls that for each field that has a meaning, with its address, and leaves out the rest.
 type walk struct {
 	b     []byte
 	now   time.Time // moments are written relative to it
@@ -374,23 +402,11 @@ func (w *walk) pointer(s *shape, p unsafe.Pointer) {
 }
 
 func (w *walk) value(s *shape, p unsafe.Pointer) {
-	switch s.typ {
-	case timeType:
-		if t := (*time.Time)(p); t.IsZero() {
-			w.num(-1 << 62)
-		} else {
-			w.num(int64(t.Sub(w.now)))
-		}
+	if w.on != nil && !s.means {
 		return
-	case scriptType:
-		w.text((*(**lua.Script)(p)).Name)
-		return
-	case errorType:
-		if err := *(*error)(p); err != nil {
-			w.text(err.Error())
-		} else {
-			w.text("")
-		}
+	}
+	if s.opaque {
+		w.opaque(s, p)
 		return
 	}
 	switch s.kind {
@@ -418,12 +434,16 @@ func (w *walk) value(s *shape, p unsafe.Pointer) {
 			w.value(s.elem, unsafe.Add(p, uintptr(i)*s.elem.size))
 		}
 	case reflect.Slice:
-		v := reflect.NewAt(s.typ, p).Elem()
-		w.num(int64(v.Len()))
-		for i := range v.Len() {
-			w.value(s.elem, unsafe.Add(v.UnsafePointer(), uintptr(i)*s.elem.size))
+		first, n := elements(p)
+		w.num(int64(n))
+		for i := range n {
+			w.value(s.elem, unsafe.Add(first, uintptr(i)*s.elem.size))
 		}
 	case reflect.Map:
+		if isNil(p) {
+			w.num(0)
+			return
+		}
 		v := reflect.NewAt(s.typ, p).Elem()
 		w.num(int64(v.Len()))
 		for _, k := range sortedKeys(v) {
@@ -432,10 +452,6 @@ func (w *walk) value(s *shape, p unsafe.Pointer) {
 			elem.Elem().Set(v.MapIndex(k))
 			w.value(s.key, key.UnsafePointer())
 			w.value(s.elem, elem.UnsafePointer())
-		}
-	case reflect.Func:
-		if *(*unsafe.Pointer)(p) != nil {
-			panic("a function may refer to what the graph was copied from")
 		}
 	case reflect.String:
 		w.text(*(*string)(p))
@@ -453,6 +469,30 @@ func (w *walk) value(s *shape, p unsafe.Pointer) {
 		w.num(int64(*(*int32)(p)))
 	case reflect.Int16, reflect.Uint16:
 		w.num(int64(*(*int16)(p)))
+	}
+}
+
+// opaque writes a value that never changes.
+func (w *walk) opaque(s *shape, p unsafe.Pointer) {
+	switch s.typ {
+	case timeType:
+		if t := (*time.Time)(p); t.IsZero() {
+			w.num(-1 << 62)
+		} else {
+			w.num(int64(t.Sub(w.now)))
+		}
+	case scriptType:
+		w.text((*(**lua.Script)(p)).Name)
+	case errorType:
+		if err := *(*error)(p); err != nil {
+			w.text(err.Error())
+		} else {
+			w.text("")
+		}
+	default:
+		if !isNil(p) {
+			panic("a function may refer to what the graph was copied from")
+		}
 	}
 }
 

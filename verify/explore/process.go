@@ -111,6 +111,7 @@ type node struct {
 	tokens  uint64 // a bit for each
 	slots   slots
 	urgent  bool
+	views   []engine.View // of the engine's claims, unless it is dead
 }
 
 // An event is what happens to a process.
@@ -200,6 +201,9 @@ func (e *explorer) node(p *process) *node {
 	n := &node{id: e.ids.of(key), p: p}
 	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening ||
 		slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
+	if !p.Crashed {
+		n.views = p.Engine.Views()
+	}
 	if !e.plain {
 		p.references(n)
 	}
@@ -442,7 +446,10 @@ func (p *process) happen(ev event, e *explorer, c *change) {
 func (p *process) hearsLate() {
 	for i := range p.Fates {
 		f := &p.Fates[i]
-		if v := p.view(f.number); f.Late && v.Number != 0 && v.State == engine.Held {
+		if !f.Late {
+			continue
+		}
+		if v := p.view(f.number); v.Number != 0 && v.State == engine.Held {
 			f.Late, f.Until = false, v.Deadline
 		}
 	}
@@ -460,9 +467,8 @@ func (p *process) view(number uint64) engine.View {
 
 // copies reports whether a request for a claim is in flight that the engine does not wait for.
 func (p *process) copies(number uint64, script *lua.Script) bool {
-	text := fmt.Sprintf("%012d", number)
 	return slices.ContainsFunc(p.Copies, func(r protocol.Request) bool {
-		return r.Claim.Number == text && (script == nil || r.Script == script)
+		return r.Claim.Number == fmt.Sprintf("%012d", number) && (script == nil || r.Script == script)
 	})
 }
 

@@ -173,7 +173,7 @@ func (e *explorer) actions(x *system) []action {
 		if p.Overdue {
 			add(i, event{do: catchUp})
 		}
-		if x.budget[mayStall] > 0 && len(p.Engine.Views()) > 0 { // or else it has nothing to do
+		if x.budget[mayStall] > 0 && len(n.views) > 0 { // or else it has nothing to do
 			add(i, event{do: sleep})
 		}
 		e.calls(x, p, func(ev event) { add(i, ev) })
@@ -241,7 +241,7 @@ func (x *system) idle() bool {
 func (x *system) over() bool {
 	for _, n := range x.procs {
 		p := n.p
-		if len(p.Flights)+len(p.Copies)+len(p.Delayed) > 0 || !p.Crashed && len(p.Engine.Views()) > 0 {
+		if len(p.Flights)+len(p.Copies)+len(p.Delayed) > 0 || len(n.views) > 0 {
 			return false
 		}
 	}
@@ -647,7 +647,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 		if p.Crashed {
 			continue
 		}
-		for _, v := range p.Engine.Views() {
+		for _, v := range n.views {
 			if v.Name != names[k] {
 				continue
 			}
@@ -731,7 +731,7 @@ func queued(l *model.Lock, c model.Claim) bool {
 func (x *system) forgetFaults() {
 	for _, n := range x.procs {
 		if n.p.Crashed || len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.p.Holds) > 0 ||
-			len(n.p.Engine.Views()) > 0 {
+			len(n.views) > 0 {
 			return
 		}
 	}
@@ -779,7 +779,7 @@ func (e *explorer) next(x *system) (action, time.Duration, bool) {
 		return rest[0], 0, true
 	}
 	waits := slices.ContainsFunc(x.procs, func(n *node) bool {
-		return !n.p.Crashed && len(n.p.Engine.Views()) > 0 ||
+		return len(n.views) > 0 ||
 			slices.ContainsFunc(n.p.Holds, func(h *engine.Hold) bool { return h.State() != engine.Lapsed })
 	})
 	return action{event: event{do: pass}}, tick, waits
