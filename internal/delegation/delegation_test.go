@@ -499,12 +499,7 @@ func TestRenewalTellsOfARecall(t *testing.T) {
 // a recall, unless delegations have paid.
 func TestWhenToAskForADelegation(t *testing.T) {
 	r := newRig(t)
-	number := r.delegate("n", protocol.Read)
-	h := r.read()
-	r.hear(";%d", number)
-	r.now = r.now.Add(20 * time.Millisecond)
-	require.NoError(t, r.release(h))
-	r.answer(lua.Return)
+	r.recalled(r.delegate("n", protocol.Read), "n", 0)
 	for range 8 {
 		r.now = r.now.Add(20 * time.Millisecond)
 		r.use("n", protocol.Read)

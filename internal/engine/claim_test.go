@@ -420,10 +420,13 @@ func TestHoldsThatEnd(t *testing.T) {
 }
 
 // A grant that a heartbeat brings, though the subscription stood, means that this is deaf, unless the message
-// still comes.
+// still comes, by the subscription or in the reply to a release of the same RWLock.
 func TestDeafSubscription(t *testing.T) {
-	for _, comes := range []bool{false, true} {
+	for _, comes := range []string{"not", "by the subscription", "in a reply"} {
 		d := newDriver()
+		other := d.live(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
+		_, _ = d.Release(d.now, other)
+		release := d.sent(t)
 		h := d.queued(t, &engine.Hold{})
 		d.now = d.now.Add(time.Millisecond)
 		d.Subscribed(d.now)
@@ -439,9 +442,15 @@ func TestDeafSubscription(t *testing.T) {
 		d.Replied(d.now, r, protocol.Reply{Token: 7, Before: true}, nil)
 		require.Equal(t, engine.Live, h.State())
 		d.flush()
-		if comes {
-			d.Heard(d.now, fmt.Sprintf("7 0 %s", r.Claim.Number))
-			require.Greater(t, d.next(t), 250*time.Millisecond)
+		if comes != "not" {
+			message := fmt.Sprintf("7 0 %s", r.Claim.Number)
+			if m, ok := protocol.ParseMessage(message); ok && comes == "in a reply" {
+				d.Replied(d.now, release, protocol.Reply{Code: protocol.Done, Message: m}, nil)
+			} else {
+				d.Heard(d.now, message)
+			}
+			d.Tick(d.now.Add(250 * time.Millisecond))
+			require.False(t, d.flush().Relisten, comes)
 			continue
 		}
 		d.Tick(d.now.Add(249 * time.Millisecond))

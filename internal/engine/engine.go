@@ -389,11 +389,6 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	if !ok {
 		return
 	}
-	for _, n := range m.Granted {
-		if n == e.suspicion.number {
-			e.suspicion = suspicion{}
-		}
-	}
 	lk := e.lockOf(m)
 	e.deliver(now, m, ByMessage)
 	if lk != nil {
@@ -435,6 +430,9 @@ func (e *Engine) lockOf(m protocol.Message) *lock {
 // given up: their withdrawal passes the lock on.
 func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 	for _, n := range m.Granted {
+		if n == e.suspicion.number {
+			e.suspicion = suspicion{}
+		}
 		c := e.waiting[n]
 		if by == ByMessage && e.observe {
 			e.woken(c)
