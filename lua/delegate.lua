@@ -8,6 +8,22 @@
 --        top: the last token that is reserved for local writers, or ""; recalled: 1 if others wait for its end
 
 --#include clock.lua
+if ARGV[7] == 'keep' then
+  local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
+  local token = string.match(seen[3] or '', '^' .. ARGV[2] .. ' (%d+) held')
+  if seen[1] == 'shared' and token and seen[2] <= now then
+    -- Nobody waits, and others read. If the server is out of memory, this fails, and the general path renews the delegation.
+    local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+    local left = (call('ZSCORE', LEASES, ARGV[1]) or 0) - ms
+    if left > 0 and left < ARGV[4] + 0 and type(redis.pcall('ZADD', LEASES, ms + ARGV[4], ARGV[1])) == 'number' then
+      if call('PTTL', LOCK) < ARGV[6] - SPARE then
+        call('PEXPIRE', LOCK, ARGV[6])
+        call('PEXPIRE', LEASES, ARGV[6])
+      end
+      return {1, 0, '', '', token, '', 0}
+    end
+  end
+end
 local CHANNELS = ARGV[5]
 --#include state.lua
 --#include lives.lua

@@ -7,6 +7,18 @@
 -- Reply  as unlock.lua
 
 --#include clock.lua
+local seen = call('HMGET', LOCK, 'owner', 'delegated', ARGV[3])
+local owner, list, record = seen[1], seen[2] or '', seen[3] or ''
+local at, to = string.find(list, ARGV[1] .. ' ', 1, true)
+if at then
+  list = string.sub(list, 1, at - 1) .. string.sub(list, to + 1)
+  if string.sub(record, 1, 12) == ARGV[2] and (owner == 'shared' or owner == 'shared +' and call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
+    and call('ZREM', LEASES, ARGV[1]) == 1 then
+    -- Other readers may be left, as in release.lua.
+    call('HSET', LOCK, 'delegated', list, ARGV[3], ARGV[2] .. ' ' .. time[1] .. ' ended')
+    return 1
+  end
+end
 local CHANNELS = ARGV[4]
 --#include state.lua
 --#include lives.lua
@@ -16,10 +28,8 @@ local CHANNELS = ARGV[4]
 --#include serve.lua
 --#include end.lua
 
-local list = writes and '' or call('HGET', LOCK, 'delegated') or ''
-local at, to = string.find(list, claim .. ' ', 1, true)
 if at then
-  put('delegated', string.sub(list, 1, at - 1) .. string.sub(list, to + 1))
+  put('delegated', list)
 end
 if holder == claim and writes and alive(since, lease) then
   local used = ARGV[5] ~= '' and ARGV[5] or unreserved()
