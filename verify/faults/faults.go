@@ -50,12 +50,12 @@ func faults() []fault {
 		{name: "SIGKILL between grant and wake-up", exact: true, inject: func(m *mint) { m.crash(m.granted()) }},
 		{name: "SIGSTOP between grant and wake-up", exact: true, inject: func(m *mint) {
 			p := m.granted()
-			m.pass(lease * 5 / 4)
+			time.Sleep(lease * 5 / 4)
 			p.cont()
 		}},
 		{name: "SIGSTOP of a process for less than a lease", exact: true, inject: func(m *mint) {
 			p, _ := m.freeze(holder)
-			m.pass(lease / 2)
+			time.Sleep(lease / 2)
 			p.cont()
 		}},
 
@@ -64,7 +64,7 @@ func faults() []fault {
 		}},
 		{name: "CLIENT PAUSE past a lease", exact: true, inject: func(m *mint) {
 			m.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
-			m.pass(lease * 3 / 2)
+			time.Sleep(lease * 3 / 2)
 		}},
 		{name: "Redis SIGKILL, nothing persisted", inject: func(m *mint) { m.restart(true) }},
 		{name: "Redis SIGKILL, AOF everysec", plan: appends("everysec"), inject: func(m *mint) { m.restart(true) }},
@@ -83,7 +83,7 @@ func faults() []fault {
 			m.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 			m.lossy(func() {
 				m.limit("1")
-				m.pass(lease / 10)
+				time.Sleep(lease / 10)
 				m.limit("0")
 			})
 			m.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -94,16 +94,16 @@ func faults() []fault {
 			m.do("DEBUG", "SET-ACTIVE-EXPIRE", "1")
 		}},
 		{name: "connection pool exhausted", plan: plan{config: config{Pool: 2, Hog: true}}, exact: true,
-			inject: func(m *mint) { m.pass(2 * lease) }},
+			inject: func(m *mint) { time.Sleep(2 * lease) }},
 
 		{name: "clock steps 60 s forward", plan: clocks, inject: func(m *mint) { m.step(+time.Minute) }},
 		{name: "clock steps 60 s back", plan: clocks, exact: true, inject: func(m *mint) { m.step(-time.Minute) }},
 		{name: "clock strobed by 60 s", plan: clocks, inject: func(m *mint) {
 			for range 10 {
 				m.step(+time.Minute)
-				m.pass(lease / 20)
+				time.Sleep(lease / 20)
 				m.step(-time.Minute)
-				m.pass(lease / 20)
+				time.Sleep(lease / 20)
 			}
 		}},
 
@@ -115,7 +115,7 @@ func faults() []fault {
 		{name: "network: requests executed late", exact: true, inject: func(m *mint) {
 			gate := make(chan struct{})
 			rules(func(rule *faultproxy.Rule) *faultproxy.Rule { return rule.DelayRequest(gate) })(m)
-			m.pass(lease * 3 / 2)
+			time.Sleep(lease * 3 / 2)
 			close(gate)
 		}},
 	}
@@ -166,7 +166,7 @@ func during(halves int, begin, end func(*node)) func(*mint) {
 			begin(n)
 		}
 		m.strikesNow("")
-		m.pass(time.Duration(halves) * m.lease / 2)
+		time.Sleep(time.Duration(halves) * m.lease / 2)
 		for _, n := range m.broken {
 			end(n)
 		}
@@ -200,7 +200,7 @@ func stops(role role) func(*mint) {
 		p, _ := m.freeze(role)
 		end := time.Now().Add(m.lease * 5 / 4)
 		m.survive()
-		m.pass(time.Until(end))
+		time.Sleep(time.Until(end))
 		p.cont()
 	}
 }
@@ -237,7 +237,7 @@ func (m *mint) granted() *process {
 // stand freezes the server.
 func (n *node) stand(d time.Duration) {
 	n.server.Pause()
-	n.mint.pass(d)
+	time.Sleep(d)
 	n.server.Resume()
 }
 
@@ -249,7 +249,7 @@ func (m *mint) force() {
 	}
 	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended. If
 	// the server lost its data before, tokens would start again from the clock.
-	m.pass(m.plan.Delegate)
+	time.Sleep(m.plan.Delegate)
 }
 
 // run has workers work while the fault happens, several times.
@@ -294,7 +294,7 @@ func (m *mint) suffer(f fault) {
 	m.struckOver()
 	m.progress(2*m.lease + 5*time.Second)
 	if m.plan.servers > 1 {
-		m.pass(heal)
+		time.Sleep(heal)
 	}
 }
 
@@ -313,27 +313,6 @@ type summary struct {
 	Processes        int
 
 	HandoverAfterCrash time.Duration // the longest
-}
-
-// add adds up runs.
-func (s *summary) add(o summary) {
-	if s.Faults == nil {
-		s.Faults = map[string]int{}
-	}
-	for name, n := range o.Faults {
-		s.Faults[name] += n
-	}
-	for _, n := range []struct{ to, of *int }{
-		{&s.Acquired, &o.Acquired}, {&s.Failed, &o.Failed}, {&s.Quit, &o.Quit}, {&s.Lost, &o.Lost},
-		{&s.Local, &o.Local}, {&s.Unsure, &o.Unsure}, {&s.HistoryOps, &o.HistoryOps}, {&s.Processes, &o.Processes},
-	} {
-		*n.to += *n.of
-	}
-	s.Fenced.Add(o.Fenced)
-	s.Unfenced.Add(o.Unfenced)
-	s.LongestRead, s.LongestWrite = max(s.LongestRead, o.LongestRead), max(s.LongestWrite, o.LongestWrite)
-	s.HandoverAfterCrash = max(s.HandoverAfterCrash, o.HandoverAfterCrash)
-	s.Broken = append(s.Broken, o.Broken...)
 }
 
 // String describes a run in one line.

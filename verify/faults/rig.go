@@ -78,9 +78,6 @@ func (r *rig) must(err error) {
 	}
 }
 
-// pass lets time pass: how long a fault lasts.
-func (r *rig) pass(d time.Duration) { time.Sleep(d) }
-
 // start starts a worker process, and waits until it is ready.
 func (r *rig) start(c config) *process {
 	r.tb.Helper()

@@ -122,7 +122,7 @@ func (d *deployment) kill() {
 func (d *deployment) freeze() {
 	d.strike(d.master().Pause)
 	d.takeOver()
-	d.pass(time.Until(d.at.Add(frozen)))
+	time.Sleep(time.Until(d.at.Add(frozen)))
 	d.master().Resume()
 }
 
@@ -131,7 +131,7 @@ func (d *deployment) freeze() {
 func (d *deployment) killAhead() {
 	d.replica().Pause()
 	d.do(d.master(), "CLIENT", "KILL", "TYPE", "replica")
-	d.pass(time.Second)
+	time.Sleep(time.Second)
 	d.strike(d.master().Kill)
 	d.replica().Resume()
 	d.takeOver()
@@ -170,7 +170,7 @@ func (d *deployment) halfMove() (slot int) {
 			d.cluster.MoveKeys(slot, from, to, keys[i])
 		}
 	})
-	d.pass(time.Until(d.at.Add(half)))
+	time.Sleep(time.Until(d.at.Add(half)))
 	return slot
 }
 
@@ -216,7 +216,7 @@ func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 			return err == nil && len(s.Waiters) == processes*perQueue
 		})
 	}
-	d.pass(2 * time.Second)
+	time.Sleep(2 * time.Second)
 	f.inject(d)
 	if d.mended.IsZero() {
 		tb.Fatal("the fault is not mended")
@@ -227,9 +227,9 @@ func (f nodesFault) run(tb testing.TB, lease time.Duration) nodesResult {
 	if e := d.mended.Add(settled + 3*time.Second); e.After(end) {
 		end = e
 	}
-	d.pass(time.Until(end))
+	time.Sleep(time.Until(end))
 	for late := time.Now().Add(15 * time.Second); d.served() < waiters && time.Now().Before(late); {
-		d.pass(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 	d.end(time.Minute)
 	events, _ := d.seen()
