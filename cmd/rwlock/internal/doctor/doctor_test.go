@@ -28,44 +28,39 @@ func TestVersionsBefore62Fail(t *testing.T) {
 	require.Equal(t, Finding{Check: "version", Status: OK, Detail: "Valkey 8.1.0"}, f)
 }
 
-func TestEvictionOfLocksFails(t *testing.T) {
+// Each setting of a server that matters to locks has its status. There is advice if there is something to do.
+func TestSettingsHaveAStatus(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		policy, limit, used string
-		want                Status
-	}{
-		{"noeviction", "0", "1000000000", OK},
-		{"noeviction", "100000000", "1000", OK},
-		{"noeviction", "100000000", "95000000", Warning},
-		{"allkeys-lru", "0", "1000", Warning},
-		{"allkeys-lru", "100000000", "1000", Failed},
-		{"volatile-ttl", "100000000", "1000", Failed}, // each key of a lock has a time to live
-	} {
-		f := eviction(info{"memory": {"maxmemory_policy": c.policy, "maxmemory": c.limit, "used_memory": c.used}})
-		require.Equal(t, c.want, f.Status, "%+v", c)
-		require.Equal(t, c.want != OK, f.Advice != "", "advice if and only if there is something to do")
+	memory := func(policy, limit, used string) info {
+		return info{"memory": {"maxmemory_policy": policy, "maxmemory": limit, "used_memory": used}}
 	}
-}
-
-func TestReplicaFails(t *testing.T) {
-	t.Parallel()
-	f := role(info{"replication": {"role": "slave", "master_host": "db1"}})
-	require.Equal(t, Failed, f.Status)
+	for _, c := range []struct {
+		check func(info) Finding
+		info  info
+		want  Status
+	}{
+		{eviction, memory("noeviction", "0", "1000000000"), OK},
+		{eviction, memory("noeviction", "100000000", "1000"), OK},
+		{eviction, memory("noeviction", "100000000", "95000000"), Warning},
+		{eviction, memory("allkeys-lru", "0", "1000"), Warning},
+		{eviction, memory("allkeys-lru", "100000000", "1000"), Failed},
+		{eviction, memory("volatile-ttl", "100000000", "1000"), Failed}, // each key of a lock has a time to live
+		{role, info{"replication": {"role": "slave", "master_host": "db1"}}, Failed},
+		{replicas, info{}, Warning},
+		{replicas, info{"replication": {"connected_slaves": "2"}}, OK},
+		{persistence, info{"persistence": {"aof_enabled": "1"}}, OK},
+		{persistence, info{"persistence": {"aof_enabled": "0"}}, Warning},
+		{persistence, info{"persistence": {"aof_enabled": "1", "aof_last_write_status": "err"}}, Failed},
+		{persistence, info{"persistence": {"rdb_last_bgsave_status": "err"}}, Failed},
+	} {
+		f := c.check(c.info)
+		require.Equal(t, c.want, f.Status, "%v: %+v", c.info, f)
+		require.Equal(t, c.want != OK, f.Advice != "", "%v: %+v", c.info, f)
+	}
 	for _, field := range []string{"redis_mode", "server_mode"} {
 		f := role(info{"replication": {"role": "master"}, "server": {field: "standalone"}})
 		require.Equal(t, Finding{Check: "role", Status: OK, Detail: "master, standalone"}, f)
 	}
-	require.Equal(t, Warning, replicas(info{}).Status)
-	require.Equal(t, OK, replicas(info{"replication": {"connected_slaves": "2"}}).Status)
-}
-
-func TestPersistenceThatFailsFails(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, OK, persistence(info{"persistence": {"aof_enabled": "1"}}).Status)
-	require.Equal(t, Warning, persistence(info{"persistence": {"aof_enabled": "0"}}).Status)
-	require.Equal(t, Failed, persistence(info{"persistence": {"aof_enabled": "1",
-		"aof_last_write_status": "err"}}).Status)
-	require.Equal(t, Failed, persistence(info{"persistence": {"rdb_last_bgsave_status": "err"}}).Status)
 }
 
 // What a real server says is read as it is meant.
