@@ -8,7 +8,8 @@ import (
 )
 
 // elect asks the home of the name for its vote. It asks the other servers at the same time, unless the claim
-// probably has to wait. Once the home has voted, it collects their votes.
+// probably has to wait. Once the home has voted, it collects their votes. If the claim waits there, it gives
+// them back.
 func (b *bid) elect(now time.Time) {
 	q := b.q
 	if n, err := b.mayVote(); n < q.majority { // the engine asks again later
@@ -38,9 +39,14 @@ func (b *bid) elect(now time.Time) {
 		if b.phase == requesting && !b.lock.contended && !b.lock.taken(b.mode) {
 			b.requestOthers(now, false)
 		}
-	case asked:
 	case waiting:
-		b.waitAtHome(now, v)
+		b.phase, b.lock.contended = queued, true
+		for i := range b.votes {
+			if i != home {
+				b.drop(now, i)
+			}
+		}
+		b.tellWaiting(now, v)
 	case cast:
 		if b.phase < collecting {
 			b.startCollecting(now)
@@ -64,18 +70,6 @@ func (b *bid) mayVote() (n int, refused error) {
 		}
 	}
 	return n, refused
-}
-
-// waitAtHome gives back the votes of other servers, keeps the place in the queue of the home, and tells the
-// engine that the claim waits.
-func (b *bid) waitAtHome(now time.Time, v *vote) {
-	b.phase, b.lock.contended = queued, true
-	for i := range b.votes {
-		if i != b.home {
-			b.drop(now, i)
-		}
-	}
-	b.tellWaiting(now, v)
 }
 
 // tellWaiting answers the pending request with the obstacle, once the home has answered a request that was

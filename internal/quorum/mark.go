@@ -246,7 +246,7 @@ func (q *Quorum) updateMarks(now time.Time, survey protocol.Survey) {
 
 // marksRead reports whether enough marks were read after a server may have lost its data. That is so if this
 // client or another has read the marks of a majority that votes since then; or, if too many servers have lost
-// their data, of all other servers. It requests the missing marks.
+// their data, of all other servers. It requests the missing marks, or asks other clients for what they say.
 func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	members, answered := q.readSince(now, lost, since)
 	if members >= q.majority || answered == len(q.servers)-1 {
@@ -255,7 +255,15 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	if n := q.newest(now); n != nil && n.Generation == q.generation && !n.since.Before(since) {
 		return true
 	}
-	q.ask(now, since)
+	if q.count(func(s *server) bool { return s.answers(q) }) >= q.majority {
+		return false // their replies are in flight
+	}
+	for _, s := range q.servers {
+		old := s.question.sent.Before(since) || now.Sub(s.question.sent) > newsLast
+		if old && s.changeable(now) && s.mark.Generation != "" {
+			q.askMark(now, s, "ask", 0, s.mark.ID)
+		}
+	}
 	return false
 }
 

@@ -32,19 +32,6 @@ type news struct {
 	since time.Time // it has read the marks after this
 }
 
-// ask asks what the marks of a majority say, as of since or later, if this client cannot read them itself.
-func (q *Quorum) ask(now, since time.Time) {
-	if q.count(func(s *server) bool { return s.answers(q) }) >= q.majority {
-		return // their replies are in flight
-	}
-	for _, s := range q.servers {
-		old := s.question.sent.Before(since) || now.Sub(s.question.sent) > newsLast
-		if old && s.changeable(now) && s.mark.Generation != "" {
-			q.askMark(now, s, "ask", 0, s.mark.ID)
-		}
-	}
-}
-
 // noteQuestions records what a reply about a mark says of questions, both this client's and those of others.
 func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.Mark) {
 	if r.VoteArgs.Args[0] == "ask" && r.VoteArgs.Args[2] == m.ID {

@@ -29,11 +29,11 @@ func (b *bid) readUnder(now time.Time) {
 	b.wanted, w.reader = w.token, b
 	for i, s := range q.servers {
 		v := &b.votes[i]
-		switch {
-		case v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && s.usable(q):
+		if v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && s.usable(q) {
 			b.requestVote(now, i, false)
-			open++
-		case v.state == asked && s.usable(q), v.request != nil && s.usable(q):
+		}
+		switch {
+		case v.request != nil && s.usable(q):
 			open++
 		case v.counts(w.token, b.pending.Sent):
 			n++
