@@ -25,11 +25,6 @@ if ARGV[7] == 'keep' then
   end
 end
 local CHANNELS = ARGV[5]
---#include state.lua
---#include lives.lua
---#include commit.lua
---#include leases.lua
---#include holders.lua
 --#include serve.lua
 --#include sweep.lua
 

@@ -4,14 +4,7 @@
 -- ARGV   1 a claim of the caller's, for this request alone  2 its number  3 its slot  optional: 4 as in unlock.lua
 -- Reply  {code, more, wake, failure}, see docs/protocol.md; code: 1 dropped  2 dropped by an earlier run
 
---#include clock.lua
 local CHANNELS = ARGV[4] or WAKE
---#include state.lua
---#include lives.lua
---#include commit.lua
---#include leases.lua
---#include holders.lua
---#include serve.lua
 --#include end.lua
 
 if over(number, record) then

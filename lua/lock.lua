@@ -7,11 +7,4 @@
 --        minutes; default "240000"  7 "wait" (default) or "try"
 -- Reply  the fencing token, a string; -1 if the claim has ended, or its grant has; otherwise a list, see docs/protocol.md
 
---#include clock.lua
-local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
-local owner, fence, record = seen[1] or '', seen[2], seen[3]
-
-if owner == '' and (not record or record < ARGV[2]) and (not fence or fence < now) then
-  --#include first.lua
-end
 --#include acquire.lua

@@ -5,10 +5,7 @@
 --        7 count  8 number of this request, which grows  9 "longer": never shorten the lease; "set": shorten it, too
 -- Reply  {code, 0, wake, failure}; code: 1, or 0 if there is no such hold
 
---#include clock.lua
 local CHANNELS = ARGV[6]
---#include state.lua
---#include commit.lua
 --#include leases.lua
 --#include wake.lua
 

@@ -17,16 +17,11 @@ if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
   local for_ms = back and math.max(lease, ARGV[4]) or ARGV[4]
   -- If the server is out of memory, this fails, and the general path renews the lease.
   if left >= ARGV[4] * 1000 and not back or type(redis.pcall('HSET', LOCK, 'lease', for_ms .. ' ' .. now)) == 'number' then
-    if call('PTTL', LOCK) < ARGV[5] - SPARE then
-      for _, key in ipairs(KEYS) do
-        call('PEXPIRE', key, ARGV[5])
-      end
-    end
+    local need, new = ARGV[5], false
+    --#include keep.lua
     return 1
   end
 end
---#include state.lua
---#include commit.lua
 --#include leases.lua
 
 if not held() then

@@ -20,12 +20,6 @@ if at then
   end
 end
 local CHANNELS = ARGV[4]
---#include state.lua
---#include lives.lua
---#include commit.lua
---#include leases.lua
---#include holders.lua
---#include serve.lua
 --#include end.lua
 
 if at then

@@ -4,13 +4,7 @@
 -- ARGV   1 a claim of the caller  2 its number  3 its slot  optional: 4 as in unlock.lua
 -- Reply  {1, more, wake, failure}, see docs/protocol.md
 
---#include clock.lua
 local CHANNELS = ARGV[4] or WAKE
---#include state.lua
---#include lives.lua
---#include commit.lua
---#include leases.lua
---#include holders.lua
 --#include serve.lua
 
 expire()

@@ -1,15 +1,45 @@
--- Acquires the lock, or queues the claim, when others hold the lock or wait for it, and whenever the claim is known.
+-- Acquires the lock, or queues the claim.
 
-local CHANNELS, TTL, TRY, WRITER = ARGV[5] or WAKE, ARGV[6] or SHORT, ARGV[7] == 'try', ARGV[8] or ''
---#include state.lua
---#include lives.lua
+--#include clock.lua
+local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
+local owner, fence, record = seen[1] or '', seen[2], seen[3]
+local TTL = ARGV[6] or SHORT
 
-if record < number and not TRY and holder ~= '' and holder ~= claim and holder ~= WRITER and owed == '' and not set_back then
-  --#include wait.lua
+if not record or record < ARGV[2] then
+  local writes, enters = string.sub(ARGV[1], 1, 1) == 'w', false
+  if owner == '' and (not fence or fence < now) then
+    -- Nobody holds the lock, and nobody waits for it.
+    call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
+    -- The first acquisition in each second sets the time to live, for all others in that second.
+    if not fence or fence < time[1] or TTL ~= SHORT then
+      call('PEXPIRE', LOCK, TTL)
+    end
+    enters = true
+  elseif owner == 'shared' and not writes and (not fence or fence <= now) then
+    -- Nobody waits, and there are other readers, unless the last one has left.
+    local left = call('PTTL', LEASES)
+    if left > 0 then
+      call('ZADD', LEASES, time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[4], ARGV[1])
+      call('HSET', LOCK, 'fence', now, ARGV[3], ARGV[2] .. ' ' .. now .. ' held 1')
+      if left < TTL - SPARE then
+        call('PEXPIRE', LOCK, TTL)
+        call('PEXPIRE', LEASES, TTL)
+      end
+      enters = true
+    end
+  elseif ARGV[7] ~= 'try' then
+    --#include wait.lua
+  end
+  if enters then
+    if fence and not record then
+      --#include sweep.lua
+      sweep(owner == 'shared')
+    end
+    return now
+  end
 end
---#include commit.lua
---#include leases.lua
---#include holders.lua
+
+local CHANNELS, TRY, WRITER = ARGV[5] or WAKE, ARGV[7] == 'try', ARGV[8] or ''
 --#include serve.lua
 
 -- Writes what has changed.

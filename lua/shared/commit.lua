@@ -1,5 +1,7 @@
 -- Changes of the lock, and how they are written.
 
+--#include state.lua
+
 local set, new_leases, new_queue = {}, false, false
 
 -- Sets a field when the script commits.
@@ -60,7 +62,7 @@ local function put_number(field, n, before)
 end
 
 -- Writes what has changed, and keeps the times to live of the keys long enough. Returns that of the hash, ms.
-local function commit(ttl)
+local function commit(at_least)
   local owner = (waiting > 0 or readers > 0) and holder .. ' +' or holder
   if owner ~= (f[1] or '') then
     put('owner', owner)
@@ -77,19 +79,9 @@ local function commit(ttl)
       call('HSET', LOCK, unpack(set))
     end
   end
-  local left, need = call('PTTL', LOCK), ttl or REST
-  local short = left < need - SPARE
-  if short then
-    left = need
-    call('PEXPIRE', LOCK, need)
-  end
-  if new_leases or short and (holder == 'shared' or readers > 0) then
-    call('PEXPIRE', LEASES, left)
-  end
-  if new_queue or short and waiting > 0 then
-    call('PEXPIRE', QUEUE, left)
-  end
-  return left
+  local need, new = at_least or REST, new_leases or new_queue
+  --#include keep.lua
+  return ttl
 end
 
 -- 1 if an earlier step left readers whose turn it is, so that a repeated reply says so, too.

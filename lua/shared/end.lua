@@ -1,5 +1,7 @@
 -- The end of a claim.
 
+--#include serve.lua
+
 -- Writes what has changed. What a long lease had the keys kept for is over with it.
 local function finish()
   local left = commit()

@@ -1,5 +1,7 @@
 -- Who holds the lock, and how that changes.
 
+--#include leases.lua
+
 local function set_count(to)
   if count ~= to then
     count = to

@@ -1,5 +1,7 @@
 -- The holds of several readers, and of a writer that reads: the sorted set of leases.
 
+--#include commit.lua
+
 -- What the slots of claims say.
 local function records(ids)
   local slots = {}

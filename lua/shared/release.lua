@@ -1,33 +1,29 @@
 -- Ends the caller's claim, whether it holds the lock, waits for it, or has yet to arrive, and grants the lock to the next in line.
 
+local owner, record
 if #ARGV[2] > 12 then
   local seen = redis.call('HMGET', LOCK, 'owner', ARGV[3])
-  local owner, record = seen[1], seen[2] or ''
-  if record <= ARGV[2] or string.sub(record, 1, 12) == string.sub(ARGV[2], 1, 12) then -- else the slot was used again: see end.lua
-    if owner == ARGV[1] then
-      -- Nobody waits, and nobody else reads. If the server is out of memory, this fails, and the general path releases the lock.
-      if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then
-        return 1
-      end
-    elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
-      and redis.call('ZREM', LEASES, ARGV[1]) == 1 then
-      -- Other readers may be left: the next request finds out. A waiter waits for a reader whose lease ends later than this one's.
-      redis.call('HSET', LOCK, ARGV[3], ARGV[2])
-      return 1
-    end
+  owner, record = seen[1], seen[2] or ''
+  if record > ARGV[2] and string.sub(record, 1, 12) ~= string.sub(ARGV[2], 1, 12) then
+    owner = nil -- the slot was used again: see end.lua
   end
+end
+if owner == ARGV[1] then
+  -- Nobody waits, and nobody else reads. If the server is out of memory, this fails, and the general path releases the lock.
+  if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then
+    return 1
+  end
+elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
+  and redis.call('ZREM', LEASES, ARGV[1]) == 1 then
+  -- Other readers may be left: the next request finds out. A waiter waits for a reader whose lease ends later than this one's.
+  redis.call('HSET', LOCK, ARGV[3], ARGV[2])
+  return 1
 end
 
 --#include clock.lua
-local CHANNELS = ARGV[4] or WAKE
---#include state.lua
---#include lives.lua
-if #ARGV[2] > 12 and holder == claim and writes and waiting > 0 and readers == 0 and string.sub(record, 1, 12) <= number and fence and fence < now then
+if owner == ARGV[1] .. ' +' and string.sub(owner, 1, 1) == 'w' then
   --#include handover.lua
 end
---#include commit.lua
---#include leases.lua
---#include holders.lua
---#include serve.lua
+local CHANNELS = ARGV[4] or WAKE
 --#include end.lua
 return end_claim()

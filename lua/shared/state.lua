@@ -1,5 +1,7 @@
--- The state of the lock: it is read here, changed by the files that scripts include next, and written by commit.lua. docs/protocol.md lists the
+-- The state of the lock: it is read here, changed by the files that include this one, and written by commit.lua. docs/protocol.md lists the
 -- fields of the hash, and says when the sorted sets count. A set that does not count is left over from a hash that is gone.
+
+--#include clock.lua
 
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local claim, number, slot = ARGV[1], string.sub(ARGV[2], 1, 12), ARGV[3]
