@@ -105,8 +105,11 @@ func (t *table) troubles(rng *rand.Rand) (acts []func()) {
 			if !t.allVote() {
 				return
 			}
+			restarts := rng.IntN(2) > 0 // or else its clients do not notice
 			for _, s := range few() {
-				t.restart(s)
+				if restarts {
+					t.restart(s)
+				}
 				t.w.Note("server %d has lost its data", s.index)
 				s.Mini.FlushAll()
 			}
