@@ -50,7 +50,7 @@ var targets = slices.Concat(
 		}),
 	forEach([]int{2, 16, 64, 256}, "server time of a handover's two scripts, %s waiters",
 		func(n int, what string) Target {
-			return atMost(6, "× bare", what, against(bare, "queued", n, ServerTime))
+			return atMost(8, "× bare", what, against(bare, "queued", n, ServerTime))
 		}),
 	[]Target{
 		atMost(1.2, "× the least", "server time of a handover, the most of 2 to 256 waiters",

@@ -16,7 +16,7 @@ if at then
     and call('ZREM', LEASES, ARGV[1]) == 1 then
     -- Other readers may be left, as in release.lua.
     call('HSET', LOCK, 'delegated', list, ARGV[3], ARGV[2] .. ' ' .. time[1] .. ' ended')
-    return 1
+    return {1, 0, '', ''}
   end
 end
 local CHANNELS = ARGV[4]
