@@ -240,8 +240,10 @@ func (c *Client) unanswered(w *wait, h *engine.Hold) error {
 // why returns why a call was not answered whose last request failed with last, or nil if that is not known.
 // Client.mu is locked.
 func (c *Client) why(last error) error {
-	if trouble := c.servers.Trouble(); trouble != nil && (last == nil || errors.Is(last, quorum.ErrNoMajority)) {
-		return trouble
+	if c.quorum != nil && (last == nil || errors.Is(last, quorum.ErrNoMajority)) {
+		if trouble := c.quorum.Trouble(); trouble != nil {
+			return trouble
+		}
 	}
 	return last
 }

@@ -52,7 +52,6 @@ type Client struct {
 	Closed func() // called at the end of Close; or nil. It is set before anything else is called
 
 	config   Config
-	servers  servers
 	dispatch []*dispatch.Dispatcher // one for each server
 	apart    bool                   // keys may be on different servers, behind one dispatcher
 	log      reporter[engine.Record]
@@ -73,6 +72,9 @@ type Client struct {
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
 	lowest  engine.Layer      // local, or else the engine
+	quorum  *quorum.Quorum    // below the lowest layer; or nil
+	votes   quorum.Effects    // memory for it
+	bottom  bottom            // quorum, or else the lowest layer
 	label   label
 	others  map[string]stranger // that calls have found in their way, by instance
 	timer   *time.Timer
@@ -80,6 +82,13 @@ type Client struct {
 	stopped bool      // the timer is not armed any more
 	closed  bool
 	closing bool // by Close or Shutdown
+}
+
+// A bottom is what the requests to servers come from.
+type bottom interface {
+	Tick(now time.Time)
+	Next() (at time.Time, ok bool)
+	Idle() bool // nothing is held, waited for or to be released
 }
 
 // A signal is given once; more often makes no difference.
@@ -103,7 +112,7 @@ func New(client redis.UniversalClient, config Config) *Client {
 			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
 		c.lowest = c.local
 	}
-	c.servers, c.apart = &oneServer{Layer: c.lowest, client: c}, apart
+	c.bottom, c.apart = c.lowest, apart
 	c.dispatch = []*dispatch.Dispatcher{
 		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: c.rerouted, Wanted: c.wanted})}
 	return c
@@ -112,8 +121,8 @@ func New(client redis.UniversalClient, config Config) *Client {
 // NewQuorum returns a Client over several servers, which vote.
 func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
 	c := build(config, false)
-	q := quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}
-	c.servers = &quorumOf{Quorum: quorum.New(q, c.engine), client: c}
+	c.quorum = quorum.New(quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}, c.engine)
+	c.bottom = c.quorum
 	for _, client := range clients {
 		c.dispatch = append(c.dispatch, dispatch.New(client, dispatch.Calls{Receive: c.received}))
 	}

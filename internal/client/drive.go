@@ -32,11 +32,13 @@ func (c *Client) unlock(now time.Time) *effects {
 	if !ok {
 		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
 	}
-	if !c.label.known && !c.closed && !c.servers.Idle() {
+	if !c.label.known && !c.closed && !c.bottom.Idle() {
 		c.sendLabel(fx)
 	}
-	c.servers.Flush(now, fx)
-	fx.Blockers = c.unknown(now, fx.Blockers)
+	c.collect(now, fx)
+	if len(fx.Blockers) > 0 {
+		fx.Blockers = c.unknown(now, fx.Blockers)
+	}
 	if c.config.Observe != nil {
 		c.observe(fx.Events)
 	}
@@ -55,18 +57,45 @@ func (c *Client) unlock(now time.Time) *effects {
 		_, err := x.Over()
 		x.Tag.(chan error) <- err
 	}
-	for _, f := range fx.Forced {
-		f.Tag.(chan error) <- f.Err
+	for _, answer := range fx.Answers {
+		answer.Tag.(chan engine.Answer) <- answer
 	}
 	c.arm()
 	if c.closing && c.engine.Drained() {
 		c.drained.give()
 	}
-	if c.closed && c.servers.Idle() {
+	if c.closed && c.bottom.Idle() {
 		c.idle.give()
 	}
 	c.mu.Unlock()
 	return fx
+}
+
+// collect takes the engine's effects, and the requests for each server. Client.mu is locked.
+func (c *Client) collect(now time.Time, fx *effects) {
+	if c.quorum != nil {
+		c.votes.Reset()
+		c.quorum.Flush(now, &c.votes)
+		fx.Effects, c.votes.Effects = c.votes.Effects, fx.Effects
+		for _, r := range c.votes.Requests {
+			if c.config.Trace != nil && r.For != nil {
+				r.Trace = traceOf(r.For)
+			}
+			fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
+		}
+		return
+	}
+	c.lowest.Flush(now, &fx.Effects)
+	for _, r := range fx.Send {
+		r.Layer, r.From = c.lowest, r
+		if c.config.Trace != nil {
+			r.Trace = traceOf(r)
+		}
+		fx.send[0] = append(fx.send[0], &r.Request)
+	}
+	if fx.Relisten {
+		fx.resubscribe = append(fx.resubscribe, 0)
+	}
 }
 
 // run carries out the engine's effects. User code, which may run when a context is cancelled or a record is
@@ -150,7 +179,7 @@ func (c *Client) tick() {
 	c.mu.Lock()
 	c.armed = time.Time{}
 	if !c.stopped {
-		c.servers.Tick(time.Now())
+		c.bottom.Tick(time.Now())
 	}
 	c.flush()
 }
@@ -158,7 +187,7 @@ func (c *Client) tick() {
 // arm sets the timer to when the engine has something due. A timer that fires too early does no harm, and is
 // cheaper than one timer for each hold.
 func (c *Client) arm() {
-	at, ok := c.servers.Next()
+	at, ok := c.bottom.Next()
 	if !ok || c.stopped || !c.armed.IsZero() && !at.Before(c.armed) {
 		return
 	}
@@ -176,26 +205,41 @@ type subscriber struct {
 	server int
 }
 
-func (e *subscriber) do(fn func(s servers, now time.Time)) {
-	e.client.mu.Lock()
-	fn(e.client.servers, time.Now())
-	e.client.flush()
+func (s *subscriber) Subscribed() {
+	c := s.client
+	c.mu.Lock()
+	if c.quorum != nil {
+		c.quorum.Subscribed(time.Now(), s.server)
+	} else {
+		c.lowest.Subscribed(time.Now())
+	}
+	c.flush()
 }
 
-func (e *subscriber) Subscribed() {
-	e.do(func(s servers, now time.Time) { s.Subscribed(now, e.server) })
+func (s *subscriber) Unsubscribed(err error) {
+	c := s.client
+	c.mu.Lock()
+	if c.quorum != nil {
+		c.quorum.Unsubscribed(time.Now(), s.server, err)
+	} else {
+		c.lowest.Unsubscribed(time.Now(), err)
+	}
+	c.flush()
 }
 
-func (e *subscriber) Unsubscribed(err error) {
-	e.do(func(s servers, now time.Time) { s.Unsubscribed(now, e.server, err) })
+func (s *subscriber) Heard(message string) {
+	c := s.client
+	c.mu.Lock()
+	if c.quorum != nil {
+		c.quorum.Heard(time.Now(), s.server, message)
+	} else {
+		c.lowest.Heard(time.Now(), message)
+	}
+	c.flush()
 }
 
-func (e *subscriber) Awaited() bool {
-	e.client.mu.Lock()
-	defer e.client.mu.Unlock()
-	return e.client.lowest.Waiting()
-}
-
-func (e *subscriber) Heard(message string) {
-	e.do(func(s servers, now time.Time) { s.Heard(now, e.server, message) })
+func (s *subscriber) Awaited() bool {
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	return s.client.lowest.Waiting()
 }

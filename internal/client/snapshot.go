@@ -6,33 +6,45 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
 // Inspect returns the state of a lock, and the known labels of its holders and waiters, by instance.
-func (c *Client) Inspect(ctx context.Context, name string) (protocol.State, map[string]string, error) {
+func (c *Client) Inspect(ctx context.Context, name string) (s protocol.State, labels map[string]string, err error) {
+	answer, err := c.request(ctx, name, c.engine.Inspect)
+	if err != nil {
+		return s, nil, err
+	}
+	c.addOwn(name, answer)
+	return *answer, c.labelsOf(ctx, *answer), nil
+}
+
+// Force ends every hold on a name.
+func (c *Client) Force(ctx context.Context, name string) error {
+	_, err := c.request(ctx, name, c.engine.Force)
+	return err
+}
+
+// request has the engine send a request about a lock, and waits for the answer.
+func (c *Client) request(ctx context.Context, name string, send func(now time.Time, name string, tag any) error) (
+	*protocol.State, error) {
 	w := wait{ctx: ctx, start: time.Now()}
 	if err := ctx.Err(); err != nil {
-		return protocol.State{}, nil, w.over(err)
+		return nil, w.over(err)
 	}
-	if c.ends.Err() != nil {
-		return protocol.State{}, nil, engine.ErrClosed
-	}
-	done := make(chan *quorum.Inspection, 1)
+	done := make(chan engine.Answer, 1)
 	c.mu.Lock()
-	c.servers.Inspect(time.Now(), name, done)
+	err := send(time.Now(), name, done)
 	c.flush()
+	if err != nil {
+		return nil, err
+	}
 	select {
-	case x := <-done:
-		if x.Err != nil {
-			return protocol.State{}, nil, x.Err
-		}
-		c.addOwn(name, &x.State)
-		return x.State, c.labelsOf(ctx, x.State), nil
+	case answer := <-done:
+		return answer.State, answer.Err
 	case <-ctx.Done():
-		return protocol.State{}, nil, c.unanswered(&w, nil)
+		return nil, c.unanswered(&w, nil)
 	case <-c.ends.Done():
-		return protocol.State{}, nil, engine.ErrClosed
+		return nil, engine.ErrClosed
 	}
 }
 
@@ -48,29 +60,6 @@ func (c *Client) addOwn(name string, s *protocol.State) {
 		if w.Instance == c.instance {
 			s.Waiters[i].Since = c.engine.AsksSince(name, w.Owner)
 		}
-	}
-}
-
-// Force ends every hold on a name.
-func (c *Client) Force(ctx context.Context, name string) error {
-	w := wait{ctx: ctx, start: time.Now()}
-	if err := ctx.Err(); err != nil {
-		return w.over(err)
-	}
-	done := make(chan error, 1)
-	c.mu.Lock()
-	if err := c.engine.Force(time.Now(), name, done); err != nil {
-		c.mu.Unlock()
-		return err
-	}
-	c.flush()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return c.unanswered(&w, nil)
-	case <-c.ends.Done():
-		return engine.ErrClosed
 	}
 }
 
@@ -91,6 +80,8 @@ func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Ti
 			show(h, nil)
 		}
 	}
-	servers, voting = c.servers.Voting()
+	if c.quorum != nil {
+		servers, voting = len(c.dispatch), c.quorum.Voting()
+	}
 	return now, servers, voting
 }

@@ -881,5 +881,5 @@ func TestEffectsAreHandedOnOnce(t *testing.T) {
 	var fx engine.Effects
 	r.layer.Replied(r.now, r.next(lua.Force), protocol.Reply{Code: protocol.Done}, nil)
 	r.layer.Flush(r.now, &fx)
-	require.Equal(t, []engine.Forced{{Tag: "a call"}}, fx.Forced)
+	require.Equal(t, []engine.Answer{{Tag: "a call"}}, fx.Answers)
 }

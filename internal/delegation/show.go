@@ -29,7 +29,7 @@ func (d *Layer) Views() (list []View) {
 
 // Reveal replaces, in the state of a lock, the delegation by the holders and waiters under it.
 func (d *Layer) Reveal(now time.Time, name string, s *protocol.State) {
-	n := d.names[d.engine.Inspect(name).Keys.Lock]
+	n := d.names[d.engine.Keys(name).Lock]
 	if n == nil || n.table.empty() || !now.Before(n.until) {
 		return
 	}

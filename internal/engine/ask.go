@@ -19,10 +19,8 @@ func (e *Engine) Acquire(now time.Time, h *Hold) {
 		e.fail(now, h, ErrClosed)
 		return
 	}
-	lk := e.use(h.Name)
-	h.ownership = e.ownership(lk, h.Owner, &h.own)
+	h.ownership = e.ownership(h)
 	e.start(now, h)
-	e.drop(lk)
 }
 
 // start continues a call that is not behind another call of its owner.
@@ -32,7 +30,7 @@ func (e *Engine) start(now time.Time, h *Hold) {
 	switch {
 	case e.closed:
 		e.fail(now, h, ErrClosed)
-	case !t.takenBy(h):
+	case h.Caller != 0 && !t.takenBy(h):
 		e.fail(now, h, ErrOwner)
 	case t.lost > 0:
 		e.fail(now, h, ErrLost)
@@ -63,10 +61,9 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 		c = new(claim)
 	}
 	h.tries++
-	slot := lk.takeSlot()
-	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: slot, lease: h.Lease, longest: h.Lease, caller: h,
-		wire: e.newClaim(h.Mode, slot, t.owner), wanted: e.newWanted()}
-	c.number = e.numbers
+	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.takeSlot(), lease: h.Lease, longest: h.Lease,
+		caller: h, wanted: e.spareWanted.get()}
+	c.wire, c.number = e.NewClaim(h.Mode, c.slot, t.owner)
 	c.Tie = c.number
 	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
 	c.node = &c.vertex
@@ -236,7 +233,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		return
 	}
 	if c.deadline.IsZero() { // a message has overtaken the first reply
-		c.deadline = c.sent.Add(c.lease - margin(c.lease))
+		c.deadline = Deadline(c.sent, c.lease)
 	}
 	h, t := c.caller, c.ownership
 	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
@@ -260,7 +257,15 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		e.live(now, h, c.deadline, by)
 	}
 	e.schedule(now, c)
-	e.advance(now, t)
+	if len(t.behind) > 0 {
+		e.advance(now, t)
+	}
+}
+
+// troubled reports whether the current request of the claim, or an earlier one, failed or took long. Its
+// grant is then verified by a renewal immediately.
+func (c *claim) troubled(now time.Time) bool {
+	return c.failures > 0 || !c.asked.IsZero() && now.Sub(c.asked) >= slowReply
 }
 
 // retry begins a call again after its claim was refused, or after its grant has expired.
@@ -285,7 +290,7 @@ func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
 		h.end = now.Add(h.MaxHold)
 	}
 	e.holdEvent(h, Event{Kind: Acquired, Path: by, Token: h.claim.token, Took: took})
-	e.wake(h)
+	e.out.Wake = append(e.out.Wake, h)
 }
 
 // GiveUp ends a call that has given up. It reports whether the hold exists nevertheless: then the caller has
@@ -328,36 +333,25 @@ func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 func (e *Engine) fail(now time.Time, h *Hold, err error) {
 	h.state, h.err = Failed, err
 	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.since)})
-	e.wake(h)
+	e.out.Wake = append(e.out.Wake, h)
 }
 
-func (e *Engine) wake(h *Hold) { e.out.Wake = append(e.out.Wake, h) }
-
-// askAt returns when the claim asks next: to retry, or, if it waits, for its turn or with its heartbeat.
-func (c *claim) askAt() time.Time {
+// askAt returns when the claim asks next: to retry, or, if it waits, for its turn or with its heartbeat. It
+// also returns when a call without an answer gives up, or zero if something else limits it.
+func (c *claim) askAt() (at, giveUp time.Time) {
 	if !c.asked.IsZero() || c.failures > 0 {
-		return c.again(c.lease)
-	}
-	at := c.sent.Add(c.period(c.lease))
-	if !c.askAgain.IsZero() {
+		at = c.again(c.lease)
+	} else if at = c.sent.Add(c.period(c.lease)); !c.askAgain.IsZero() {
 		at = earlier(at, c.askAgain)
 	}
-	return at
-}
-
-// unanswered returns when a call without an answer gives up, or zero if something else limits it.
-func (c *claim) unanswered() time.Time {
-	from := c.sent
-	if c.resumed.After(from) {
-		from = c.resumed
-	}
+	from := later(c.sent, c.resumed)
 	switch {
 	case c.caller.Try:
-		return from.Add(min(c.lease, EndTimeout))
-	case c.caller.Bounded:
-		return time.Time{}
+		giveUp = from.Add(min(c.lease, EndTimeout))
+	case !c.caller.Bounded:
+		giveUp = from.Add(c.lease)
 	}
-	return from.Add(c.lease)
+	return at, giveUp
 }
 
 // reenter adds a hold to a claim that its owner has.
@@ -384,7 +378,7 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 		switch {
 		case h.state != Entering || h.sequence > c.confirmed:
 		case reply.Confirmed >= e.replicas:
-			e.live(now, h, r.Sent.Add(h.Lease-margin(h.Lease)), h.path)
+			e.live(now, h, Deadline(r.Sent, h.Lease), h.path)
 		default:
 			if r.Replicas > 0 {
 				h.confirmation.n = reply.Confirmed

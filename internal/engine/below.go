@@ -6,8 +6,36 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// This file is for the layer between the engine and the server that answers some requests from memory: see
-// internal/delegation.
+// A Layer produces requests and takes their results. Layers are stacked: the top one is an [Engine], and each
+// other layer is between the one above it and what answers requests. It takes the requests of the layer above
+// with Flush. It passes each reply to the layer above with Replied, whether a server or the layer itself has
+// answered; in the latter case it does not pass on the request. It passes on messages. It may produce
+// requests of its own, and keeps their replies. A layer is pure, like an engine, and usually embeds the layer
+// above it.
+//
+// Below the lowest layer is a server, or a quorum of several.
+type Layer interface {
+	// Flush exchanges what is to be done with to, which must be empty.
+	Flush(now time.Time, to *Effects)
+	// Replied takes the reply to a request that Flush has returned, or the error of the request.
+	Replied(now time.Time, r *Request, reply protocol.Reply, err error)
+	// Heard takes a message from the channel. Subscribed says that the subscription is established, for the
+	// first time or again. Unsubscribed says that it is broken.
+	Heard(now time.Time, payload string)
+	Subscribed(now time.Time)
+	Unsubscribed(now time.Time, err error)
+	// Tick does what is due; Next returns when something is, and whether it is at all.
+	Tick(now time.Time)
+	Next() (at time.Time, ok bool)
+	// Waiting reports whether a message may come that matters. Resume retries immediately what other servers
+	// have not answered.
+	Waiting() bool
+	Resume(now time.Time)
+	// Idle reports whether nothing is held, waited for or to be released.
+	Idle() bool
+}
+
+// The rest of this file is for the layer that answers some requests from memory: see internal/delegation.
 
 // Requests adds the requests that are to be sent to the slice. It leaves the other effects for Flush.
 func (e *Engine) Requests(to []*Request) []*Request {
@@ -17,17 +45,9 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
-// mostSpare is the number of requests whose memory an engine keeps, and of claims that have waited.
-const mostSpare = 32
-
 // Recycle takes back the memory of a request that the layer below has answered. Nothing refers to the request
 // any more.
-func (e *Engine) Recycle(r *Request) {
-	if len(e.spare) < mostSpare {
-		*r = Request{}
-		e.spare = append(e.spare, r)
-	}
-}
+func (e *Engine) Recycle(r *Request) { e.spare.put(r) }
 
 // Report emits an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
@@ -84,3 +104,6 @@ func (r *Request) Owner() Owner { return r.claim.ownership.owner }
 
 // Holds returns how many holds there are of the claim that the request is about.
 func (r *Request) Holds() int { return len(r.claim.holds) }
+
+// Keys returns the keys of the lock of that name.
+func (e *Engine) Keys(name string) protocol.Keys { return protocol.KeysOf(e.prefix, name) }

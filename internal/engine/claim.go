@@ -1,13 +1,179 @@
 package engine
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
+
+// What an engine knows: locks, what each owner has of a lock, and claims.
+
+// A lock is what an engine knows of one name, while the name is in use and for a while after.
+type lock struct {
+	name           string
+	keys           protocol.Keys
+	refs           int // claims that have not ended, ownerships, requests about no claim
+	owners         ownerships
+	writer         *claim    // Held; or nil
+	first          int       // slot
+	slots          int       // how many there are, with those before the first
+	free           []int     // of them, those of claims whose end the server has confirmed
+	steps          int       // in a row that were not enough
+	ended          time.Time // when the server last confirmed the end of a claim
+	serving        bool      // a request for a further step is in flight
+	notified       bool      // a message was about it
+	releasingStale bool      // a claim that had ended, and came back, is being released
+
+	order.Link[lock] // in Engine.idle
+}
+
+// mostIdle is the number of unused names that an engine remembers, which saves building their keys again.
+const mostIdle = 64
+
+// use returns the lock of that name with another reference, which the caller has to drop.
+func (e *Engine) use(name string) *lock {
+	lk := e.locks[name]
+	switch {
+	case lk == nil:
+		lk = e.newLock(name, protocol.KeysOf(e.prefix, name))
+		e.locks[name] = lk
+		e.locksMax = max(e.locksMax, len(e.locks))
+	case lk.refs == 0:
+		e.idle.Remove(lk)
+	}
+	lk.refs++
+	return lk
+}
+
+func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
+	return &lock{name: name, keys: keys, first: e.firstSlot, slots: e.firstSlot}
+}
+
+// forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late
+// request about it may still arrive, so no later lock uses its slot.
+func (e *Engine) forget(lk *lock) {
+	if lk.first+len(lk.free) < lk.slots {
+		e.firstSlot = max(e.firstSlot, lk.slots)
+	}
+}
+
+func (e *Engine) drop(lk *lock) {
+	lk.refs--
+	if lk.refs > 0 {
+		return
+	}
+	if lk.slots-lk.first > mostIdle { // after a crowd
+		e.forget(lk)
+		*lk = *e.newLock(lk.name, lk.keys)
+	}
+	e.idle.PushBack(lk)
+	if e.idle.Len() > mostIdle {
+		oldest := e.idle.First()
+		e.idle.Remove(oldest)
+		e.forget(oldest)
+		delete(e.locks, oldest.name)
+	}
+	if len(e.locks) == e.idle.Len() && e.locksMax > peak {
+		locks := make(map[string]*lock, len(e.locks)) // maps.Clone keeps what the old one has room for
+		maps.Copy(locks, e.locks)
+		e.locks, e.locksMax = locks, len(locks)
+	}
+}
+
+// takeSlot returns a slot that no other claim of the engine on the lock has.
+func (lk *lock) takeSlot() int {
+	if n := len(lk.free); n > 0 {
+		s := lk.free[n-1]
+		lk.free = lk.free[:n-1]
+		return s
+	}
+	lk.slots++
+	return lk.slots - 1
+}
+
+// An ownership is what one owner has of one lock.
+type ownership struct {
+	lock  *lock
+	owner Owner
+	claim [protocol.Write + 1]*claim // by mode: Held; or nil
+	// holds that were lost and are not released: the owner's calls fail until they are
+	lost   int
+	asking *Hold   // a call of the owner that has a claim Asking or Queued
+	behind []*Hold // calls of the owner that wait for that one
+}
+
+// ownerships are in the order of their owners' handles. The last one is usually the latest. Most locks have
+// one owner, for which a map would take as much memory as the rest of the lock.
+type ownerships []*ownership
+
+func (l ownerships) find(o Owner) (i int, found bool) {
+	return slices.BinarySearchFunc(l, o, func(t *ownership, o Owner) int {
+		return cmp.Or(cmp.Compare(t.owner.Handle, o.Handle), bytes.Compare(t.owner.Process[:], o.Process[:]))
+	})
+}
+
+// of returns what an owner has, or nil.
+func (l ownerships) of(o Owner) *ownership {
+	if i, found := l.find(o); found {
+		return l[i]
+	}
+	return nil
+}
+
+// ownership returns what the owner of a call has of the lock.
+func (e *Engine) ownership(h *Hold) *ownership {
+	lk := e.use(h.Name)
+	i, found := lk.owners.find(h.Owner)
+	if found {
+		lk.refs-- // the ownership has its own
+		return lk.owners[i]
+	}
+	h.own = ownership{lock: lk, owner: h.Owner}
+	lk.owners = slices.Insert(lk.owners, i, &h.own)
+	return &h.own
+}
+
+// takenBy reports whether the goroutine of h took everything that the owner holds.
+func (t *ownership) takenBy(h *Hold) bool {
+	for _, c := range t.claim {
+		if c != nil && c.holds[0].Caller != h.Caller {
+			return false
+		}
+	}
+	return true
+}
+
+// dropIfOver forgets an ownership that is over.
+func (e *Engine) dropIfOver(t *ownership) {
+	lk := t.lock
+	if t.claim[protocol.Read] != nil || t.claim[protocol.Write] != nil || t.lost > 0 || t.asking != nil ||
+		len(t.behind) > 0 {
+		return
+	}
+	if i, found := lk.owners.find(t.owner); found && lk.owners[i] == t {
+		if lk.owners = slices.Delete(lk.owners, i, i+1); len(lk.owners) == 0 && cap(lk.owners) > mostIdle {
+			lk.owners = nil
+		}
+		e.drop(lk)
+	}
+}
+
+// advance lets the calls go on that waited for the owner's call in progress.
+func (e *Engine) advance(now time.Time, t *ownership) {
+	behind := t.behind
+	t.behind = nil
+	for _, h := range behind {
+		e.start(now, h)
+	}
+	e.dropIfOver(t)
+}
 
 // State is what a claim has come to.
 type State uint8
@@ -45,60 +211,54 @@ var transitions = [...][expires + 1]State{
 
 // step is the only place where a claim changes its state.
 func (e *Engine) step(c *claim, ch change) {
-	to := transitions[c.state][ch]
-	if to == Asking {
+	from, to := c.state, transitions[c.state][ch]
+	switch to {
+	case Asking:
 		panic("engine: a claim cannot go on that way")
+	case from:
+		return
 	}
-	if c.state <= Queued && to > Queued {
-		delete(e.waiting, c.number)
+	c.state = to
+	if from != Asking {
+		e.graph.Leave(c.node) // queued reports calls that wait
+	}
+	if from <= Queued && to > Queued {
 		c.ownership.asking = nil
-	}
-	if c.state != to {
-		switch Ending {
-		case to:
-			e.endings[c.number] = c
-			e.endMax = max(e.endMax, len(e.endings))
-		case c.state:
-			delete(e.endings, c.number)
+		if delete(e.waiting, c.number); len(e.waiting) == 0 && e.waitMax > peak {
+			e.waiting, e.waitMax = make(map[uint64]*claim), 0
 		}
-		e.leaveState(c)
-		c.state = to
-		e.enterState(c)
 	}
-	if len(e.waiting) == 0 && e.waitMax > peak {
-		e.waiting, e.waitMax = make(map[uint64]*claim), 0
+	if from == Held && c.mode == protocol.Write {
+		if c.lock.writer == c {
+			c.lock.writer = nil
+		}
+		if r := c.ownership.claim[protocol.Read]; r != nil {
+			e.graph.Hold(r.node, e.numbers) // a downgrade ends a write hold, and lets readers in
+		}
 	}
-	if len(e.endings) == 0 && e.endMax > peak {
-		e.endings, e.endMax = make(map[uint64]*claim), 0
+	if from == Ending {
+		if delete(e.endings, c.number); len(e.endings) == 0 && e.endMax > peak {
+			e.endings, e.endMax = make(map[uint64]*claim), 0
+		}
 	}
-	if to == Over {
+	switch to {
+	case Held:
+		e.spareWanted.put(c.wanted)
+		c.wanted = nil
+		e.graph.Hold(c.node, e.numbers)
+		if c.mode == protocol.Write {
+			c.lock.writer = c
+		}
+	case Ending:
+		e.endings[c.number] = c
+		e.endMax = max(e.endMax, len(e.endings))
+	case Over:
 		e.timeline.Remove(c)
 		if ch != expires { // or else nobody knows what the slot says on the server
 			c.lock.free = append(c.lock.free, c.slot)
 		}
 		e.claims--
 		e.drop(c.lock)
-	}
-}
-
-// leaveState and enterState report to the graph of deadlocks. queued reports calls that wait.
-func (e *Engine) leaveState(c *claim) {
-	e.graph.Leave(c.node)
-	if c.lock.writer == c {
-		c.lock.writer = nil
-	}
-	if r := c.ownership.claim[protocol.Read]; c.state == Held && c.mode == protocol.Write && r != nil {
-		e.graph.Hold(r.node, e.numbers) // a downgrade ends a write hold, and lets readers in
-	}
-}
-
-func (e *Engine) enterState(c *claim) {
-	if c.state == Held {
-		e.recycle(c)
-		e.graph.Hold(c.node, e.numbers)
-		if c.mode == protocol.Write {
-			c.lock.writer = c
-		}
 	}
 }
 
@@ -148,24 +308,30 @@ type wanted struct {
 	resumed  time.Time // when the process was last seen to have stood still
 }
 
-// newWanted returns memory for a new claim. It prefers memory that recycle has taken back.
-func (e *Engine) newWanted() *wanted {
-	n := len(e.spareWanted)
-	if n == 0 {
-		return new(wanted)
+// A spare has memory to be used again.
+type spare[T any] []*T
+
+// mostSpare is the number of requests whose memory an engine keeps, and of claims that have waited.
+const mostSpare = 32
+
+// get returns a zero value, in memory that put has taken back if there is some.
+func (s *spare[T]) get() *T {
+	n := len(*s) - 1
+	if n < 0 {
+		return new(T)
 	}
-	w := e.spareWanted[n-1]
-	e.spareWanted = e.spareWanted[:n-1]
-	return w
+	v := (*s)[n]
+	(*s)[n] = nil
+	*s = (*s)[:n]
+	return v
 }
 
-// recycle takes back what was known of a claim while it waited.
-func (e *Engine) recycle(c *claim) {
-	if len(e.spareWanted) < mostSpare {
-		*c.wanted = wanted{}
-		e.spareWanted = append(e.spareWanted, c.wanted)
+// put takes back memory that nothing refers to any more.
+func (s *spare[T]) put(v *T) {
+	if len(*s) < mostSpare {
+		*v = *new(T)
+		*s = append(*s, v)
 	}
-	c.wanted = nil
 }
 
 // grant is what a claim that was granted the lock holds.
@@ -240,14 +406,7 @@ func (a *attempt) again(lease time.Duration) time.Time {
 
 // request returns a request about the claim. It prefers memory that Recycle has taken back.
 func (e *Engine) request(c *claim, k kind) *Request {
-	var r *Request
-	if n := len(e.spare); n > 0 {
-		r = e.spare[n-1]
-		e.spare[n-1] = nil
-		e.spare = e.spare[:n-1]
-	} else {
-		r = new(Request)
-	}
+	r := e.spare.get()
 	r.Keys, r.Claim, r.Again = c.lock.keys, c.wire, !c.asked.IsZero() || c.failures > 0
 	r.lock, r.claim, r.kind = c.lock, c, k
 	return r
@@ -272,66 +431,4 @@ func (e *Engine) record(message string, c *claim, h *Hold, err error) {
 	e.out.Log = append(e.out.Log, Record{
 		Message: message, Name: c.lock.name, Owner: c.ownership.owner, Mode: c.mode, Token: c.token, Hold: h,
 		Err: err})
-}
-
-// schedule sets when Tick handles the claim next.
-func (e *Engine) schedule(now time.Time, c *claim) {
-	var at time.Time
-	switch c.state {
-	case Asking, Queued:
-		at = c.askAt()
-		if end := c.unanswered(); !end.IsZero() {
-			at = earlier(at, end)
-		}
-	case Held:
-		at = c.holdUntil(now)
-	case Ending:
-		at = earlier(c.giveUp, c.endAt())
-	default:
-		return
-	}
-	e.timeline.Set(c, at)
-}
-
-// due does what is due by now, or nearly, and schedules what comes next.
-func (e *Engine) due(now time.Time, c *claim) {
-	batchUntil := now.Add(c.lease / batchPart)
-	switch c.state {
-	case Asking, Queued:
-		if end := c.unanswered(); !end.IsZero() && !now.Before(end) {
-			if now.Sub(e.timeline.Due(c)) < max(c.lease/resendAfter, firstRetry) {
-				e.withdraw(now, c, unanswered(c.err))
-				return
-			}
-			c.resumed = now // the process stood still: the answer may be there already
-		}
-		if !c.askAt().After(batchUntil) {
-			if !c.asked.IsZero() {
-				c.failures++
-			}
-			e.sendAsk(now, c)
-		}
-	case Held:
-		if e.expire(now, c); c.state != Held {
-			return
-		}
-		if lease, at := c.renewAt(now); lease > 0 && !at.After(batchUntil) {
-			e.renew(now, c)
-		}
-		if c.uncounted() && !c.recount.again(c.lease).After(now) {
-			e.tell(now, c)
-		}
-	case Ending:
-		if !now.Before(c.giveUp) {
-			e.abandon(c)
-			return
-		}
-		if !now.Before(c.endAt()) {
-			if !c.asked.IsZero() {
-				c.failures++
-			}
-			e.sendEnd(now, c)
-		}
-	}
-	e.schedule(now, c)
 }

@@ -204,8 +204,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 func (e *Engine) conclude(c *claim, err error) {
 	e.concludeUpTo(c, c.latest(), err)
 	if c.last != nil {
-		c.last.conclude(err)
-		e.wake(c.last)
+		e.released(c.last, err)
 		c.last = nil
 	}
 }
@@ -222,11 +221,16 @@ func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
 			rest = append(rest, h)
 			continue
 		}
-		h.conclude(err)
-		e.wake(h)
+		e.released(h, err)
 	}
 	clear(c.leaving[len(rest):])
 	c.leaving = rest
+}
+
+// released notes how a release went.
+func (e *Engine) released(h *Hold, err error) {
+	h.state, h.err = Finished, err
+	e.out.Wake = append(e.out.Wake, h)
 }
 
 // abandon leaves an ending claim to its lease.
@@ -275,4 +279,102 @@ func (e *Engine) expire(now time.Time, c *claim) {
 			}
 		}
 	}
+}
+
+// Force drops every hold on a name, of any RWLock. tag identifies the request. Afterwards, the holds of this
+// engine are renewed immediately, which shows that they are lost.
+func (e *Engine) Force(now time.Time, name string, tag any) error {
+	if e.closed {
+		return ErrClosed
+	}
+	lk := e.use(name)
+	slot := lk.takeSlot()
+	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
+	e.send(now, &Request{
+		Request: protocol.Request{Script: lua.Force, Keys: lk.keys, Claim: claim, Channels: e.channels},
+		Tag:     tag,
+		lock:    lk,
+		kind:    forces,
+		slot:    slot,
+	})
+	return nil
+}
+
+// verify renews the holds of the claims with these numbers, which someone has dropped by force.
+func (e *Engine) verify(now time.Time, numbers []uint64) {
+	for _, c := range e.timeline.All() {
+		if c.state == Held && slices.Contains(numbers, c.number) {
+			e.renew(now, c)
+		}
+	}
+}
+
+func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
+	if err == nil {
+		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run
+	}
+	e.each(now, func(now time.Time, c *claim) {
+		switch {
+		case c.lock != r.lock:
+		case c.state == Held && err == nil:
+			e.renew(now, c)
+		case c.state == Queued && reply.Code == protocol.DoneBefore:
+			c.askAgain = now // the reply is lost that named whom that run let in
+			e.schedule(now, c)
+		}
+	})
+	e.out.Answers = append(e.out.Answers, Answer{Tag: r.Tag, Err: err})
+	e.drop(r.lock)
+}
+
+// Inspect reads the state of a lock. tag identifies the request.
+func (e *Engine) Inspect(now time.Time, name string, tag any) error {
+	if e.closed {
+		return ErrClosed
+	}
+	e.send(now, &Request{
+		Request: protocol.Request{Script: lua.Inspect, Keys: e.Keys(name)}, Tag: tag, kind: inspects})
+	return nil
+}
+
+// A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a
+// pause, and continue for a moment as if it were still the master. Then a released hold may exist again.
+
+// releaseStale releases a claim of this engine that blocks another although it has ended.
+func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
+	wire, k, err := protocol.ClaimOf(id)
+	if err != nil || k.Instance != e.instance || lk.releasingStale || e.knows(lk, k) {
+		return
+	}
+	script := lua.RUnlock
+	if k.Mode == protocol.Write {
+		script = lua.Unlock
+	}
+	lk.releasingStale = true
+	lk.refs++
+	e.send(now, &Request{
+		Request: protocol.Request{Script: script, Keys: lk.keys, Claim: wire, Channels: e.channels, Again: true},
+		lock:    lk,
+		kind:    releasesStale,
+	})
+}
+
+// knows reports whether a claim of this engine has not ended.
+func (e *Engine) knows(lk *lock, k protocol.Known) bool {
+	if e.waiting[k.Number] != nil || e.endings[k.Number] != nil {
+		return true
+	}
+	t := lk.owners.of(k.Owner)
+	return t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number
+}
+
+// staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back
+// too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost
+// its place.
+func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
+	lk.releasingStale = false
+	if err == nil {
+		e.askAllAgain(now, lk)
+	}
+	e.drop(lk)
 }

@@ -79,6 +79,8 @@ const (
 	// suspectAfter is how much later than a heartbeat's reply the message about the grant may arrive. If none
 	// arrives, the subscription does not work.
 	suspectAfter = 250 * time.Millisecond
+	// slowReply is the delay after which a reply may come from a server that has been replaced.
+	slowReply = time.Second
 	// tokenFresh is how long after its grant a hold may be released without reading the server's clock.
 	tokenFresh = 45 * time.Second
 
@@ -140,8 +142,8 @@ type Engine struct {
 	publishErrorLogged bool // the log says that the server may not publish
 	unheard            bool // the log says that the server refuses the subscription
 
-	spare       []*Request // memory: see Recycle
-	spareWanted []*wanted  // likewise: see recycle
+	spare       spare[Request] // memory: see Recycle
+	spareWanted spare[wanted]  // of claims that were granted the lock
 	out         Effects
 }
 
@@ -184,7 +186,7 @@ type Effects struct {
 	Cancel   []*Hold      // that can no longer be relied on: see Cause
 	Wake     []*Hold      // whose Acquire or Release has come to an end
 	Extended []*Extension // that have come to an end
-	Forced   []Forced     // calls of Force that have come to an end
+	Answers  []Answer     // to Force and Inspect
 	Log      []Record
 	Events   []Event
 	Blockers []string // other instances that calls have found in their way
@@ -195,23 +197,17 @@ type Effects struct {
 
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
-	empty(&o.Send)
-	empty(&o.Cancel)
-	empty(&o.Wake)
-	empty(&o.Extended)
-	empty(&o.Forced)
-	empty(&o.Log)
-	empty(&o.Events)
-	empty(&o.Blockers)
-	empty(&o.Shards)
-	o.Listen, o.Relisten = false, false
-}
-
-func empty[T any](list *[]T) {
-	if len(*list) > 0 {
-		clear(*list)
-		*list = (*list)[:0]
-	}
+	clear(o.Send)
+	clear(o.Cancel)
+	clear(o.Wake)
+	clear(o.Extended)
+	clear(o.Answers)
+	clear(o.Log)
+	clear(o.Events)
+	clear(o.Blockers)
+	clear(o.Shards)
+	*o = Effects{Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0],
+		Answers: o.Answers[:0], Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0], Shards: o.Shards[:0]}
 }
 
 // Add adds the effects of another layer, except for requests to send, which each layer handles.
@@ -219,7 +215,7 @@ func (o *Effects) Add(above *Effects) {
 	o.Cancel = append(o.Cancel, above.Cancel...)
 	o.Wake = append(o.Wake, above.Wake...)
 	o.Extended = append(o.Extended, above.Extended...)
-	o.Forced = append(o.Forced, above.Forced...)
+	o.Answers = append(o.Answers, above.Answers...)
 	o.Log = append(o.Log, above.Log...)
 	o.Events = append(o.Events, above.Events...)
 	o.Blockers = append(o.Blockers, above.Blockers...)
@@ -243,17 +239,18 @@ type Record struct {
 	Cause   Cause // why the hold ended, if it was lost
 }
 
-// Forced is the end of a call of Force.
-type Forced struct {
-	Tag any // that the caller gave to Force
-	Err error
+// An Answer ends a call of Force or Inspect.
+type Answer struct {
+	Tag   any             // that the caller has given
+	State *protocol.State // of Inspect
+	Err   error
 }
 
 // A Request has to be sent. Pass its reply or error to Replied.
 type Request struct {
 	protocol.Request
 	Sent  time.Time
-	Tag   any   // of Force's caller, or of the layer below
+	Tag   any   // of the caller of Force or Inspect, or of the layer below
 	Layer Layer // that sent it, for Received
 	// Extend is, for a request that counts holds because of calls of Extend, how long the claim should last
 	// from now; otherwise 0.
@@ -297,18 +294,41 @@ const (
 	ends
 	serves
 	forces
+	inspects
 	releasesStale
 	belows // of the layer below
 )
 
+// Received takes the undecoded reply to a request of r.Layer and the number of replicas that have confirmed
+// it, or the error of the request.
+func (r *Request) Received(now time.Time, _ *protocol.Request, answer any, confirmed int, err error) {
+	var reply protocol.Reply
+	if err == nil {
+		reply, err = protocol.Decode(r.Script, answer)
+		reply.Confirmed = confirmed
+	}
+	r.Layer.Replied(now, r, reply, err)
+}
+
 // Replied takes the reply of a request, or the error with which it failed.
 func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err error) {
-	if r.kind == serves {
+	switch r.kind {
+	case inspects:
+		e.out.Answers = append(e.out.Answers, Answer{r.Tag, reply.State, err})
+		return
+	case serves:
 		e.serving--
 		r.lock.serving = false
 	}
 	if err == nil {
-		e.followUp(now, r.lock, reply)
+		e.deliver(now, reply.Message, ByReply) // whoever requested the step
+		e.proceed(now, r.lock, reply.More)
+	}
+	if reply.PublishError != "" && !e.publishErrorLogged {
+		e.publishErrorLogged = true
+		e.out.Log = append(e.out.Log, Record{
+			Message: "the server may not publish: others hear of grants by their heartbeats alone", Name: r.lock.name,
+			Err: errors.New(reply.PublishError)})
 	}
 	c := r.claim
 	if c != nil && c.state == Held {
@@ -334,19 +354,6 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 }
 
-// followUp delivers the grants that a reply reports, whoever requested the step, and requests the next step
-// if there is one.
-func (e *Engine) followUp(now time.Time, lk *lock, r protocol.Reply) {
-	e.deliver(now, r.Message, ByReply)
-	if r.PublishError != "" && !e.publishErrorLogged {
-		e.publishErrorLogged = true
-		e.out.Log = append(e.out.Log, Record{
-			Message: "the server may not publish: others hear of grants by their heartbeats alone", Name: lk.name,
-			Err: errors.New(r.PublishError)})
-	}
-	e.proceed(now, lk, r.More)
-}
-
 // proceed asks for the next step of letting in a crowd, if there is more.
 func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 	switch {
@@ -357,11 +364,11 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 		lk.serving = true
 		lk.refs++
 		e.serving++
+		claim, _ := e.NewClaim(protocol.Read, 0, Owner{})
 		e.send(now, &Request{
-			Request: protocol.Request{Script: lua.Serve, Keys: lk.keys,
-				Claim: e.newClaim(Mode(protocol.Read), 0, Owner{}), Channels: e.channels},
-			lock: lk,
-			kind: serves,
+			Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Claim: claim, Channels: e.channels},
+			lock:    lk,
+			kind:    serves,
 		})
 	}
 }
@@ -371,16 +378,26 @@ func (e *Engine) send(now time.Time, r *Request) {
 	e.out.Send = append(e.out.Send, r)
 }
 
-// NewClaim names a claim of the layer below, and returns its number.
+// NewClaim names a claim, and returns its number.
 func (e *Engine) NewClaim(m Mode, slot int, o Owner) (protocol.Claim, uint64) {
-	c := e.newClaim(m, slot, o)
-	return c, e.numbers
+	e.numbers++
+	return protocol.NewClaim(m, e.instance, slot, e.numbers, o), e.numbers
 }
 
-// newClaim names a claim.
-func (e *Engine) newClaim(m Mode, slot int, o Owner) protocol.Claim {
-	e.numbers++
-	return protocol.NewClaim(m, e.instance, slot, e.numbers, o)
+// woken reports a message that granted the lock to a claim. The claim is nil if nobody waits for it any more.
+func (e *Engine) woken(c *claim) {
+	if c == nil {
+		e.out.Events = append(e.out.Events, Event{Kind: Woken})
+		return
+	}
+	e.holdEvent(c.caller, Event{Kind: Woken, Path: ByMessage})
+}
+
+func (e *Engine) holdEvent(h *Hold, ev Event) {
+	if e.observe {
+		ev.Name, ev.Owner, ev.Mode, ev.Hold = h.Name, h.Owner, h.Mode, h
+		e.out.Events = append(e.out.Events, ev)
+	}
 }
 
 // Heard takes a message of the engine's channel.
@@ -389,41 +406,31 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	if !ok {
 		return
 	}
-	lk := e.lockOf(m)
-	e.deliver(now, m, ByMessage)
-	if lk != nil {
-		e.proceed(now, lk, m.More)
-		if e.sharded {
-			e.noteMessageAbout(lk)
+	var lk *lock // that the message is about, if a waiting claim identifies it
+	for _, list := range [...][]uint64{m.Granted, m.AskAgain} {
+		for _, n := range list {
+			if c := e.waiting[n]; c != nil {
+				lk = c.lock
+			}
 		}
 	}
-}
-
-// noteMessageAbout records that a message was about a lock. A lock that others hand over again and again gets
-// its own channel.
-func (e *Engine) noteMessageAbout(lk *lock) {
-	if lk.notified {
-		e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
+	e.deliver(now, m, ByMessage)
+	if lk == nil {
+		return
 	}
-	lk.notified = true
+	e.proceed(now, lk, m.More)
+	if e.sharded {
+		if lk.notified { // others hand it over again and again: it gets its own channel
+			e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
+		}
+		lk.notified = true
+	}
 }
 
 // Grant grants the lock to a waiting claim, as a message or a reply does. A quorum calls it, since no single
 // server decides there.
 func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 	e.deliver(now, protocol.Message{Token: token, Granted: []uint64{number}}, by)
-}
-
-// lockOf returns the lock that a message is about, if a waiting claim identifies it.
-func (e *Engine) lockOf(m protocol.Message) *lock {
-	for _, list := range [...][]uint64{m.Granted, m.AskAgain} {
-		for _, n := range list {
-			if c := e.waiting[n]; c != nil {
-				return c.lock
-			}
-		}
-	}
-	return nil
 }
 
 // deliver grants the lock to the claims that a message names, and makes others ask again. Unknown claims were
@@ -496,9 +503,7 @@ func (e *Engine) Unsubscribed(now time.Time, err error) {
 	}
 	if err != nil && !protocol.Passing(err) && !e.unheard {
 		e.unheard = true
-		e.out.Log = append(e.out.Log, Record{
-			Message: "the server refuses the subscription: waiters hear of grants by their heartbeats alone",
-			Err:     err})
+		e.Log("the server refuses the subscription: waiters hear of grants by their heartbeats alone", err)
 	}
 }
 

@@ -87,19 +87,3 @@ func textOf(texts []string, i int) string {
 	}
 	return texts[i]
 }
-
-// woken reports a message that granted the lock to a claim. The claim is nil if nobody waits for it any more.
-func (e *Engine) woken(c *claim) {
-	if c == nil {
-		e.out.Events = append(e.out.Events, Event{Kind: Woken})
-		return
-	}
-	e.holdEvent(c.caller, Event{Kind: Woken, Path: ByMessage})
-}
-
-func (e *Engine) holdEvent(h *Hold, ev Event) {
-	if e.observe {
-		ev.Name, ev.Owner, ev.Mode, ev.Hold = h.Name, h.Owner, h.Mode, h
-		e.out.Events = append(e.out.Events, ev)
-	}
-}

@@ -152,9 +152,6 @@ func (e *Engine) renumber(c *claim) uint64 {
 	return e.numbers
 }
 
-// conclude notes how a release went.
-func (h *Hold) conclude(err error) { h.state, h.err = Finished, err }
-
 // owns reports whether an extension is of the hold.
 func (h *Hold) owns(x *Extension) bool { return x.hold == h }
 
@@ -194,26 +191,17 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	if c.wanted != nil {
 		c.answered = now
 	}
-	if r.Sent.After(c.sent) {
-		c.sent = r.Sent
-	}
+	c.sent = later(c.sent, r.Sent)
 	if c.counting == nil || r.Sequence >= c.shortened { // or else the lease may have been shortened since
-		c.rely(r.until(lent))
+		c.deadline = later(c.deadline, r.until(lent))
 	}
 	c.lent = lent.Lease
-}
-
-// rely notes until when the claim can be relied on.
-func (c *claim) rely(until time.Time) {
-	if until.After(c.deadline) {
-		c.deadline = until
-	}
 }
 
 // until returns when the lease of a request ends, by the client's clock. Under a delegation, that is no later
 // than the delegation's end.
 func (r *Request) until(lent protocol.Lent) time.Time {
-	until := r.Sent.Add(r.Lease.Duration - margin(r.Lease.Duration))
+	until := Deadline(r.Sent, r.Lease.Duration)
 	if lent.Lease > 0 {
 		until = earlier(until, Deadline(lent.Sent, lent.Lease))
 	}
@@ -297,7 +285,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	for _, x := range c.extensions {
 		r.Extend = max(r.Extend, LeaseFor(x.until.Sub(now)))
 	}
-	until := now.Add(lease - margin(lease))
+	until := Deadline(now, lease)
 	c.sentCounts = append(c.sentCounts, sentCount{c.sequence, until})
 	if shorten {
 		c.shortened = c.sequence
@@ -371,7 +359,7 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		for _, t := range c.sentCounts {
 			until = earlier(until, t.until)
 		}
-		c.rely(until)
+		c.deadline = later(c.deadline, until)
 	}
 	if c.confirmed == c.sequence {
 		c.recount = attempt{}
@@ -405,24 +393,6 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 	if len(c.holds) == 0 && c.state == Held {
 		e.end(now, c)
 	}
-}
-
-// holdUntil is when a held claim is renewed, or one of its holds ends.
-func (c *claim) holdUntil(now time.Time) time.Time {
-	at := c.deadline
-	for _, h := range c.holds {
-		at = earlier(at, h.Deadline())
-		if h.state == Entering && h.confirmation != nil {
-			at = earlier(at, h.confirmation.until)
-		}
-	}
-	if lease, renew := c.renewAt(now); lease > 0 {
-		at = earlier(at, renew)
-	}
-	if c.uncounted() {
-		at = earlier(at, c.recount.again(c.lease))
-	}
-	return at
 }
 
 // renewAt returns the lease to renew the claim for, and when; zero if the claim is not renewed. The lease is

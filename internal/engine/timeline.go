@@ -88,6 +88,80 @@ func (e *Engine) Tick(now time.Time) {
 	}
 }
 
+// schedule sets when Tick handles the claim next.
+func (e *Engine) schedule(now time.Time, c *claim) {
+	var at time.Time
+	switch c.state {
+	case Asking, Queued:
+		var end time.Time
+		if at, end = c.askAt(); !end.IsZero() {
+			at = earlier(at, end)
+		}
+	case Held: // it is renewed, one of its holds ends, or a count is sent again
+		at = c.deadline
+		for _, h := range c.holds {
+			at = earlier(at, h.Deadline())
+			if h.state == Entering && h.confirmation != nil {
+				at = earlier(at, h.confirmation.until)
+			}
+		}
+		if lease, renew := c.renewAt(now); lease > 0 {
+			at = earlier(at, renew)
+		}
+		if c.uncounted() {
+			at = earlier(at, c.recount.again(c.lease))
+		}
+	case Ending:
+		at = earlier(c.giveUp, c.endAt())
+	default:
+		return
+	}
+	e.timeline.Set(c, at)
+}
+
+// due does what is due by now, or nearly, and schedules what comes next.
+func (e *Engine) due(now time.Time, c *claim) {
+	batchUntil := now.Add(c.lease / batchPart)
+	switch c.state {
+	case Asking, Queued:
+		if _, end := c.askAt(); !end.IsZero() && !now.Before(end) {
+			if now.Sub(e.timeline.Due(c)) < max(c.lease/resendAfter, firstRetry) {
+				e.withdraw(now, c, unanswered(c.err))
+				return
+			}
+			c.resumed = now // the process stood still: the answer may be there already
+		}
+		if at, _ := c.askAt(); !at.After(batchUntil) {
+			if !c.asked.IsZero() {
+				c.failures++
+			}
+			e.sendAsk(now, c)
+		}
+	case Held:
+		if e.expire(now, c); c.state != Held {
+			return
+		}
+		if lease, at := c.renewAt(now); lease > 0 && !at.After(batchUntil) {
+			e.renew(now, c)
+		}
+		if c.uncounted() && !c.recount.again(c.lease).After(now) {
+			e.tell(now, c)
+		}
+	case Ending:
+		if !now.Before(c.giveUp) {
+			e.abandon(c)
+			return
+		}
+		if !now.Before(c.endAt()) {
+			if !c.asked.IsZero() {
+				c.failures++
+			}
+			e.sendEnd(now, c)
+		}
+	}
+	e.schedule(now, c)
+}
+
 // period returns the part of a lease after which the server has to get another request for the claim. The
 // periods of claims are spread over a tenth, so that claims which began together do not stay together.
 func (c *claim) period(lease time.Duration) time.Duration {
@@ -99,6 +173,13 @@ func (c *claim) period(lease time.Duration) time.Duration {
 
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
 		return b
 	}
 	return a

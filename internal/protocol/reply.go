@@ -29,7 +29,8 @@ type Reply struct {
 	Recalled bool
 	// Lent is not zero if the reply comes from the process's own memory: what it grants, or confirms, lasts
 	// no longer than the delegation.
-	Lent Lent
+	Lent  Lent
+	State *State // of Inspect
 	// Unmarked says that the server's mark differs from the one in the request, so the server has not voted.
 	Unmarked bool
 	// Of Lock and RLock that were not granted the lock: what is in the way.
@@ -85,7 +86,7 @@ func badReply(reply any) error {
 // maxAgain limits the wait that a server may ask for: a lease is no longer than ten years.
 const maxAgain = 10 * 365 * 24 * time.Hour
 
-// Decode reads the reply of a script, but for Inspect's.
+// Decode reads the reply of a script, but for Mark's.
 func Decode(s *lua.Script, reply any) (Reply, error) {
 	switch s {
 	case lua.Lock, lua.RLock:
@@ -94,6 +95,9 @@ func Decode(s *lua.Script, reply any) (Reply, error) {
 		return decodeVote(reply)
 	case lua.Delegate:
 		return decodeDelegation(reply)
+	case lua.Inspect:
+		state, err := DecodeState(reply)
+		return Reply{State: &state}, err
 	}
 	r := Reply{}
 	e := elementsOf(reply, 4)

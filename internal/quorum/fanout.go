@@ -12,14 +12,15 @@ import (
 // A fanout is a request of the engine that goes to several servers, and that a majority decides: a renewal, a
 // change of the number of holds, a release, ForceUnlock or Inspect.
 type fanout struct {
-	request *engine.Request // the request that it answers; nil for Inspect
-	bid     *bid            // nil for ForceUnlock and Inspect
-	view    *Inspection     // of Inspect
-	ends    bool            // it releases or withdraws the claim
-	all     bool            // it waits for every server that is not suspected
-	home    int             // a server whose answer is awaited, since it lets in the next claim; or -1
-	answers []answer        // by server
-	err     error           // of a failed request, preferably one that is not temporary
+	request *engine.Request   // the request that it answers
+	bid     *bid              // nil for ForceUnlock and Inspect
+	states  []*protocol.State // of Inspect, by server; nil if it has not answered
+	lock    *lock             // of Inspect
+	ends    bool              // it releases or withdraws the claim
+	all     bool              // it waits for every server that is not suspected
+	home    int               // a server whose answer is awaited, since it lets in the next claim; or -1
+	answers []answer          // by server
+	err     error             // of a failed request, preferably one that is not temporary
 	over    bool
 }
 
@@ -96,23 +97,22 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		err = q.failure(now, x)
 	}
 	x.over = true
-	if v := x.view; v != nil {
-		if v.Err = err; err == nil {
-			v.State = protocol.Join(v.states, q.home(v.lock, nil))
-		}
-		q.release(v.lock)
-		q.out.Inspected = append(q.out.Inspected, v)
-		return
-	}
 	if x.ends && err == nil {
 		x.bid.forget()
+	}
+	if x.lock != nil {
+		if err == nil {
+			state := protocol.Join(x.states, q.home(x.lock, nil))
+			reply.State = &state
+		}
+		q.release(x.lock)
 	}
 	q.engine.Replied(now, x.request, reply, err)
 }
 
 // failure returns the error of a fan-out that a majority cannot do any more.
 func (q *Quorum) failure(now time.Time, x *fanout) error {
-	if x.request != nil && x.request.Script == lua.Reenter && x.bid.gains(now, true) > 0 {
+	if x.request.Script == lua.Reenter && x.bid.gains(now, true) > 0 {
 		return fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes
 	}
 	if x.err != nil && !protocol.Passing(x.err) {
@@ -259,22 +259,11 @@ func (q *Quorum) forced(now time.Time, r *Request, reply protocol.Reply, err err
 	q.counted(now, r.fanout, r.Server, reply, err)
 }
 
-// An Inspection is a call that reads what the servers know of a lock.
-type Inspection struct {
-	Tag   any // the caller's own
-	State protocol.State
-	Err   error
-
-	lock   *lock
-	states []*protocol.State // by server; nil if it has not answered
-}
-
-// Inspect asks all servers what they know of a lock.
-func (q *Quorum) Inspect(now time.Time, name string, tag any) {
-	lk := q.use(protocol.KeysOf(q.prefix, name))
-	x := q.newFanout(nil)
-	x.view = &Inspection{Tag: tag, lock: lk, states: make([]*protocol.State, len(q.servers))}
+// inspect asks all servers what they know of a lock.
+func (q *Quorum) inspect(now time.Time, r *engine.Request) {
+	x := q.newFanout(r)
+	x.lock, x.states = q.use(r.Keys), make([]*protocol.State, len(q.servers))
 	q.toAll(now, x, func(int) *Request {
-		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: lk.keys}}
+		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: r.Keys}}
 	})
 }

@@ -60,7 +60,6 @@ type Config struct {
 // methods of the same name.
 type Quorum struct {
 	engine   *engine.Engine
-	prefix   string
 	instance string
 	mark     any
 	channels any
@@ -97,16 +96,14 @@ type Quorum struct {
 // Effects are what the caller has to do. Send and Relisten of the engine's effects are not used.
 type Effects struct {
 	engine.Effects
-	Requests  []*Request
-	Inspected []*Inspection // those that have ended
+	Requests []*Request
 }
 
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
 	o.Effects.Reset()
 	clear(o.Requests)
-	clear(o.Inspected)
-	o.Requests, o.Inspected = o.Requests[:0], o.Inspected[:0]
+	o.Requests = o.Requests[:0]
 }
 
 // A Request has to be sent to a server. The caller passes its reply or error to Replied.
@@ -117,6 +114,7 @@ type Request struct {
 
 	order.Link[Request] // in a list of the server
 
+	quorum *Quorum
 	sent   time.Time
 	bid    *bid
 	number uint64        // of the vote
@@ -138,7 +136,7 @@ func (r *Request) isVote() bool { return r.Script == lua.Vote || r.Script == lua
 // New returns the quorum of an engine. It knows nothing about the servers yet.
 func New(c Config, e *engine.Engine) *Quorum {
 	q := &Quorum{
-		engine: e, prefix: c.Prefix, instance: c.Instance, mark: protocol.MarkOf(c.Prefix),
+		engine: e, instance: c.Instance, mark: protocol.MarkOf(c.Prefix),
 		channels: protocol.Channels(c.Prefix),
 		random:   weigh(c.Instance, ""), majority: c.Servers/2 + 1, patience: shortestPatience,
 		voting: c.Servers, locks: make(map[any]*lock), bids: make(map[any]*bid),
@@ -166,8 +164,12 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 
 // handle handles a request of the engine.
 func (q *Quorum) handle(now time.Time, r *engine.Request) {
-	if r.Script == lua.Force {
+	switch r.Script {
+	case lua.Force:
 		q.force(now, r)
+		return
+	case lua.Inspect:
+		q.inspect(now, r)
 		return
 	}
 	b := q.bids[r.Claim.ID]
@@ -219,12 +221,17 @@ func (q *Quorum) sendNext(now time.Time, l *lane) {
 }
 
 func (q *Quorum) transmit(now time.Time, r *Request, l *lane) {
-	r.sent = now
+	r.quorum, r.From, r.sent = q, r, now
 	if r.bid != nil {
 		r.For = r.bid.latest
 	}
 	l.flying.PushBack(r)
 	q.out.Requests = append(q.out.Requests, r)
+}
+
+// Received passes the undecoded reply of a server, or the error of the request, to the Quorum.
+func (r *Request) Received(now time.Time, _ *protocol.Request, reply any, _ int, err error) {
+	r.quorum.Replied(now, r, reply, err)
 }
 
 // Replied takes the undecoded reply of a server, or the error of the request.
@@ -234,16 +241,12 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	l.flying.Remove(r)
 	var reply protocol.Reply
 	var mark protocol.Mark
-	var state protocol.State
-	if err == nil {
-		switch r.Script {
-		case lua.Mark:
-			mark, err = protocol.DecodeMark(raw)
-		case lua.Inspect:
-			state, err = protocol.DecodeState(raw)
-		default:
-			reply, err = protocol.Decode(r.Script, raw)
-		}
+	switch {
+	case err != nil:
+	case r.Script == lua.Mark:
+		mark, err = protocol.DecodeMark(raw)
+	default:
+		reply, err = protocol.Decode(r.Script, raw)
 	}
 	switch {
 	case err == nil:
@@ -286,7 +289,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.release(r.lock)
 	case lua.Inspect:
 		if err == nil {
-			r.fanout.view.states[s.index] = &state
+			r.fanout.states[s.index] = reply.State
 		}
 		q.counted(now, r.fanout, s.index, reply, err)
 	}

@@ -1138,37 +1138,37 @@ func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 	t.Run("all answer", func(t *testing.T) {
 		r := force(t)
 		for i := range 3 {
-			require.Empty(t, r.forced)
+			require.Empty(t, r.outcomes)
 			r.reply(r.next(i, lua.Force), done)
 		}
-		require.Equal(t, []engine.Forced{{Tag: "tag"}}, r.forced)
+		require.Equal(t, []engine.Answer{{Tag: "tag"}}, r.outcomes)
 	})
 	t.Run("one is silent", func(t *testing.T) {
 		r := force(t)
 		for i := range 2 {
 			r.reply(r.next(i, lua.Force), done)
 		}
-		require.Empty(t, r.forced)
+		require.Empty(t, r.outcomes)
 		r.pass(shortestPatience)
-		require.Equal(t, []engine.Forced{{Tag: "tag"}}, r.forced)
+		require.Equal(t, []engine.Answer{{Tag: "tag"}}, r.outcomes)
 	})
 	t.Run("two are silent", func(t *testing.T) {
 		r := force(t)
 		r.reply(r.next(0, lua.Force), done)
 		r.pass(shortestPatience)
-		require.Empty(t, r.forced, "one of them may yet answer")
+		require.Empty(t, r.outcomes, "one of them may yet answer")
 		r.fail(r.next(1, lua.Force))
 		r.fail(r.next(2, lua.Force))
-		require.Len(t, r.forced, 1)
-		require.ErrorIs(t, r.forced[0].Err, ErrNoMajority)
+		require.Len(t, r.outcomes, 1)
+		require.ErrorIs(t, r.outcomes[0].Err, ErrNoMajority)
 	})
 	t.Run("two refuse", func(t *testing.T) {
 		r := force(t)
 		r.reply(r.next(0, lua.Force), nonsense)
 		r.reply(r.next(1, lua.Force), done)
 		r.reply(r.next(2, lua.Force), nonsense)
-		require.Len(t, r.forced, 1)
-		require.ErrorIs(t, r.forced[0].Err, protocol.ErrReply)
+		require.Len(t, r.outcomes, 1)
+		require.ErrorIs(t, r.outcomes[0].Err, protocol.ErrReply)
 	})
 }
 
@@ -1231,13 +1231,13 @@ func TestInspectSaysWhatAMajorityHas(t *testing.T) {
 		return []any{fmt.Sprint(someToken + 1), []any{"owner", c.ID, "lease", "30000", "fence",
 			fmt.Sprint(someToken)}, []any{}, []any{}}
 	}
-	r.do(func() { r.quorum.Inspect(r.now, name, "tag") })
+	r.do(func() { require.NoError(t, r.engine.Inspect(r.now, name, "tag")) })
 	r.reply(r.next(0, lua.Inspect), state(5))
 	r.reply(r.next(1, lua.Inspect), state(6))
-	require.Empty(t, r.viewed)
+	require.Empty(t, r.outcomes)
 	r.reply(r.next(2, lua.Inspect), state(6))
-	require.Len(t, r.viewed, 1)
-	x := r.viewed[0]
+	require.Len(t, r.outcomes, 1)
+	x := r.outcomes[0]
 	require.NoError(t, x.Err)
 	require.Equal(t, "tag", x.Tag)
 	require.Len(t, x.State.Holders, 1)

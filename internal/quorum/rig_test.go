@@ -33,18 +33,17 @@ var errSilence = fmt.Errorf("%w", errors.New("i/o timeout"))
 
 // A rig is an engine and a quorum of three servers whose replies a test decides.
 type rig struct {
-	t       *testing.T
-	now     time.Time
-	engine  *engine.Engine
-	quorum  *Quorum
-	sent    []*Request // without an answer
-	forced  []engine.Forced
-	viewed  []*Inspection
-	listens bool
-	logged  []string
-	events  []engine.Event
-	handles uint64
-	token   int64
+	t        *testing.T
+	now      time.Time
+	engine   *engine.Engine
+	quorum   *Quorum
+	sent     []*Request // without an answer
+	outcomes []engine.Answer
+	listens  bool
+	logged   []string
+	events   []engine.Event
+	handles  uint64
+	token    int64
 	// what requests are answered with at once while time passes, or an error; nil for no answer
 	answers func(*Request) any
 }
@@ -88,7 +87,7 @@ func (r *rig) do(fn func()) {
 	var fx Effects
 	r.quorum.Flush(r.now, &fx)
 	r.sent = append(r.sent, fx.Requests...)
-	r.forced, r.viewed = append(r.forced, fx.Forced...), append(r.viewed, fx.Inspected...)
+	r.outcomes = append(r.outcomes, fx.Answers...)
 	r.listens = r.listens || fx.Listen
 	for _, rec := range fx.Log {
 		r.logged = append(r.logged, fmt.Sprintf("%s: %v", rec.Message, rec.Err))

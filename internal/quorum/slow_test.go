@@ -361,6 +361,6 @@ func TestWaitersGoOnInSlices(t *testing.T) {
 
 // probe has a server asked for something.
 func (r *rig) probe(i int) *Request {
-	r.do(func() { r.quorum.Inspect(r.now, "other", nil) })
+	r.do(func() { _ = r.engine.Inspect(r.now, "other", nil) })
 	return r.next(i, lua.Inspect)
 }
