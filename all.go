@@ -75,7 +75,7 @@ func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]
 	}
 	order := make([]Want, 0, len(wants))
 	for i, want := range wants {
-		err := checkName(want.Name)
+		err := rw.check(ctx, want.Name)
 		if err == nil && want.Mode != Read && want.Mode != Write {
 			err = errors.New("the mode is neither Read nor Write")
 		}

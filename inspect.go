@@ -46,10 +46,7 @@ type Waiter struct {
 // then reads their labels. Inspect returns an error, and no state, if ctx ends first or the server cannot be
 // reached.
 func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
-	err := rw.check(ctx)
-	if err == nil {
-		err = checkName(name)
-	}
+	err := rw.check(ctx, name)
 	if err != nil {
 		return State{}, wrap("inspect", name, err)
 	}
@@ -84,10 +81,7 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 // reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock returns an error, the holds
 // may have ended, or may end later.
 func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
-	err := rw.check(ctx)
-	if err == nil {
-		err = checkName(name)
-	}
+	err := rw.check(ctx, name)
 	if err == nil {
 		err = rw.client.Force(ctx, name)
 	}

@@ -129,10 +129,7 @@ func prefix(op string, err error) error {
 func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
 	above int) (*Hold, error) {
 	var call request
-	err := rw.check(ctx)
-	if err == nil {
-		err = checkName(name)
-	}
+	err := rw.check(ctx, name)
 	if err == nil {
 		call, err = rw.request(opts)
 	}
@@ -193,31 +190,29 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 	return r, nil
 }
 
-// check refuses an RWLock that New has not made, and a nil context.
-func (rw *RWLock) check(ctx context.Context) error {
+// maxName is how many bytes a name may have.
+const maxName = 1024
+
+// check refuses an RWLock that New has not made, a nil context, and invalid names of locks.
+func (rw *RWLock) check(ctx context.Context, names ...string) error {
 	if rw == nil || rw.client == nil {
 		return errors.New("the RWLock was not made by New")
 	}
 	if ctx == nil {
 		return errNoContext
 	}
+	for _, name := range names {
+		switch {
+		case name == "":
+			return errors.New("the name is empty")
+		case len(name) > maxName:
+			return fmt.Errorf("the name has %d bytes, %d are allowed", len(name), maxName)
+		}
+	}
 	return nil
 }
 
 var errNoContext = errors.New("the context is nil")
-
-// maxName is how many bytes a name may have.
-const maxName = 1024
-
-func checkName(name string) error {
-	if name == "" {
-		return errors.New("the name is empty")
-	}
-	if len(name) > maxName {
-		return fmt.Errorf("the name has %d bytes, %d are allowed", len(name), maxName)
-	}
-	return nil
-}
 
 // opOf names a lock call.
 func opOf(call *request) string {

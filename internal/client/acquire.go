@@ -91,7 +91,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		c.local.Work(now)
 	}
 	if h.waits() {
-		c.expect(h)
+		h.ended = c.signals.Get().(chan struct{}) // which unlock signals when the engine wakes the hold
 		sender := w.ctx
 		if w.expired != nil {
 			sender = nil // which could not be back in time
@@ -146,14 +146,6 @@ func (c *Client) await(w *wait, h *Hold) error {
 		c.engine.GiveUp(time.Now(), &h.hold, gaveUp)
 	}
 	return nil
-}
-
-// expect has unlock send a signal on h.ended when the engine wakes the hold. Client.mu is locked.
-func (c *Client) expect(h *Hold) {
-	var ok bool
-	if h.ended, ok = c.signals.Get().(chan struct{}); !ok {
-		h.ended = make(chan struct{}, 1)
-	}
 }
 
 // expected takes the channel back after its signal has come. A hold that is not waited for has none.

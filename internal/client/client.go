@@ -133,7 +133,10 @@ func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
 func build(config Config, apart bool) *Client {
 	c := &Client{config: config, instance: protocol.NewInstance(),
 		ends: newSignal(), drained: newSignal(), idle: newSignal(), over: newSignal()}
-	c.label = newLabel(config.Label, protocol.LabelKey(config.Prefix, c.instance), config.Lease)
+	c.effects.New = func() any { return &effects{send: make([][]*protocol.Request, len(c.dispatch))} }
+	c.signals.New = func() any { return make(chan struct{}, 1) }
+	c.label = label{text: config.Label, key: protocol.LabelKey(config.Prefix, c.instance),
+		ttl: min(max(labelTime, 2*config.Lease), mostLabelTime)}
 	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
 		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: apart})
 	c.lowest = c.engine

@@ -28,10 +28,7 @@ func (c *Client) flush() { c.run(c.unlock(time.Now()), nil) }
 
 // unlock unlocks Client.mu, and returns what the engine wants done.
 func (c *Client) unlock(now time.Time) *effects {
-	fx, ok := c.effects.Get().(*effects)
-	if !ok {
-		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
-	}
+	fx := c.effects.Get().(*effects)
 	if !c.label.known && !c.closed && !c.bottom.Idle() {
 		c.sendLabel(fx)
 	}

@@ -135,7 +135,7 @@ func (h *Hold) await(ctx context.Context, end time.Time) error {
 		defer c.mu.Unlock()
 		return h.hold.Err()
 	}
-	c.expect(h)
+	h.ended = c.signals.Get().(chan struct{})
 	c.mu.Unlock()
 
 	timeout, ok := c.timeouts.Get().(*time.Timer)

@@ -44,10 +44,6 @@ type label struct {
 	timer *time.Timer // for when that is over; nil if the server never got it
 }
 
-func newLabel(text, key string, lease time.Duration) label {
-	return label{text: text, key: key, ttl: min(max(labelTime, 2*lease), mostLabelTime)}
-}
-
 // sendLabel sends the label to every server. The first request of a Client includes it; later ones are sent
 // by the label's timer.
 func (c *Client) sendLabel(fx *effects) {

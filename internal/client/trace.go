@@ -63,9 +63,6 @@ func (h *Hold) Trace(ctx context.Context) {
 	h.traced()
 }
 
-// Parent returns the context that was given to the lock call.
-func (h *Hold) Parent() context.Context { return h.parent }
-
 // traced records that the hold has its context, or that there will be no hold, and queues the events that
 // waited for that. Client.mu is locked.
 func (h *Hold) traced() {

@@ -87,7 +87,9 @@ type lock struct {
 // hold, the hold gets a new date: others may have been let in with it.
 func (g *Graph) Hold(n *Node, now uint64) {
 	if n.state != holds {
-		g.Leave(n)
+		if n.state == waits {
+			g.Leave(n)
+		}
 		n.state = holds
 		g.enter(n)
 		n.of.holds.add(n, ofOwner)

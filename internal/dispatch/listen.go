@@ -70,6 +70,7 @@ type listener struct {
 	cancel         context.CancelFunc
 	subs           map[string]*subscription // by the master's address; "" for a server
 	stand          int                      // how many of them are established
+	lost           atomic.Bool              // one of them may be
 	echoes         [2]map[string]bool       // messages about grants: the last ones, and those before
 	shards         map[string]*shard        // by the channel
 	room           time.Time                // when it was last tried to make room for more
@@ -136,10 +137,16 @@ func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan st
 	}
 }
 
-// answered notes that a server has answered a request: a subscription that failed there may succeed now.
+// answered notes that a server has answered a request: a subscription that failed there may succeed now. It
+// need not be called while none is lost.
 func (l *listener) answered(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	lost := false
+	for _, s := range l.subs {
+		lost = lost || s.lost
+	}
+	l.lost.Store(lost)
 	if s := l.subs[node]; s != nil && s.lost {
 		select {
 		case s.wake <- struct{}{}:
@@ -210,7 +217,9 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	}
 	s.stands, s.pubsub, s.global = false, nil, false
 	maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
-	s.lost = protocol.Passing(err)
+	if s.lost = protocol.Passing(err); s.lost {
+		l.lost.Store(true)
+	}
 	none := l.stand == 0 && !l.closed
 	l.mu.Unlock()
 	if none {

@@ -107,7 +107,8 @@ func (t *Timeline[T]) Remove(item T) {
 // fix puts e where there is room for it, at i, or above or below.
 func (t *Timeline[T]) fix(i int, e entry[T]) {
 	for i > 0 && e.before(&t.heap[(i-1)/children]) {
-		t.put(i, t.heap[(i-1)/children])
+		t.heap[i] = t.heap[(i-1)/children]
+		t.heap[i].item.place().index = i + 1
 		i = (i - 1) / children
 	}
 	for {
@@ -124,13 +125,10 @@ func (t *Timeline[T]) fix(i int, e entry[T]) {
 		if !t.heap[least].before(&e) {
 			break
 		}
-		t.put(i, t.heap[least])
+		t.heap[i] = t.heap[least]
+		t.heap[i].item.place().index = i + 1
 		i = least
 	}
-	t.put(i, e)
-}
-
-func (t *Timeline[T]) put(i int, e entry[T]) {
 	t.heap[i] = e
 	e.item.place().index = i + 1
 }
