@@ -57,7 +57,7 @@ var meanings = byField(map[meaning]string{
 		server.raw server.text
 		Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
 		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
-		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Request.quorum Answer.Tag
+		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Answer.Tag Answer.State Reply.State
 		Request.Command Request.Trace Request.Again`,
 	inner: `claim.below Request.Tag client.Layer`,
 	number: `
