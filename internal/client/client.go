@@ -121,7 +121,8 @@ func New(client redis.UniversalClient, config Config) *Client {
 // NewQuorum returns a Client over several servers, which vote.
 func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
 	c := build(config, false)
-	c.quorum = quorum.New(quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}, c.engine)
+	q := quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}
+	c.quorum = quorum.New(q, c.engine)
 	c.bottom = c.quorum
 	for _, client := range clients {
 		c.dispatch = append(c.dispatch, dispatch.New(client, dispatch.Calls{Receive: c.received}))

@@ -9,7 +9,8 @@ import (
 )
 
 // Inspect returns the state of a lock, and the known labels of its holders and waiters, by instance.
-func (c *Client) Inspect(ctx context.Context, name string) (s protocol.State, labels map[string]string, err error) {
+func (c *Client) Inspect(ctx context.Context, name string) (
+	s protocol.State, labels map[string]string, err error) {
 	answer, err := c.request(ctx, name, c.engine.Inspect)
 	if err != nil {
 		return s, nil, err
@@ -25,8 +26,8 @@ func (c *Client) Force(ctx context.Context, name string) error {
 }
 
 // request has the engine send a request about a lock, and waits for the answer.
-func (c *Client) request(ctx context.Context, name string, send func(now time.Time, name string, tag any) error) (
-	*protocol.State, error) {
+func (c *Client) request(ctx context.Context, name string,
+	send func(now time.Time, name string, tag any) error) (*protocol.State, error) {
 	w := wait{ctx: ctx, start: time.Now()}
 	if err := ctx.Err(); err != nil {
 		return nil, w.over(err)

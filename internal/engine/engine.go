@@ -207,7 +207,8 @@ func (o *Effects) Reset() {
 	clear(o.Blockers)
 	clear(o.Shards)
 	*o = Effects{Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0],
-		Answers: o.Answers[:0], Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0], Shards: o.Shards[:0]}
+		Answers: o.Answers[:0], Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0],
+		Shards: o.Shards[:0]}
 }
 
 // Add adds the effects of another layer, except for requests to send, which each layer handles.
