@@ -33,7 +33,7 @@ const (
 	mostNeed = 1023
 	newNeed  = 1
 	poorNeed = 63
-	fewShare = 2
+	fewShare = 4
 	// A mean counts up to mostShare calls, in parts of one call. It moves by one part in nameMoves, that of
 	// all names by one in allMoves.
 	mostShare = 4 * fewShare
