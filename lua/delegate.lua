@@ -16,10 +16,8 @@ if ARGV[7] == 'keep' then
     local ms = time[1] * 1000 + math.floor(time[2] / 1000)
     local left = (call('ZSCORE', LEASES, ARGV[1]) or 0) - ms
     if left > 0 and left < ARGV[4] + 0 and type(redis.pcall('ZADD', LEASES, ms + ARGV[4], ARGV[1])) == 'number' then
-      if call('PTTL', LOCK) < ARGV[6] - SPARE then
-        call('PEXPIRE', LOCK, ARGV[6])
-        call('PEXPIRE', LEASES, ARGV[6])
-      end
+      local need, new = ARGV[6], false
+      --#include keep.lua
       return {1, 0, '', '', token, '', 0}
     end
   end

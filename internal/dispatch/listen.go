@@ -308,7 +308,7 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 	pubsub := client.Subscribe(ctx)
 	asked := make(chan struct{})
 	defer l.closing.Go(func() {
-		<-asked // Close would wait for the connection, too, but with a mutex
+		<-asked // Close would wait for the connection, too, but with a mutex locked
 		_ = pubsub.Close()
 	})
 	ctx, cancel := context.WithCancelCause(ctx) // ends what connects

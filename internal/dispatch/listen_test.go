@@ -393,8 +393,8 @@ func TestSubscriptionDoesNotWaitForAServerThatIsGone(t *testing.T) {
 	})
 }
 
-// Nor does a connection that is never answered. To close it while it waits for its answer would wait, too,
-// with a mutex locked: time in a bubble would stand still.
+// A connection whose first request is never answered does not keep the subscription, either. Nor is it closed
+// before the client gives up: that would wait with a mutex locked, and time in a bubble would stand still.
 func TestSubscriptionDoesNotWaitForAnAnswer(t *testing.T) {
 	s := &station{down: true}
 	var mute atomic.Bool
