@@ -9,10 +9,11 @@
 
 --#include clock.lua
 if ARGV[7] == 'keep' then
-  local seen = call('HMGET', LOCK, 'owner', 'fence', ARGV[3])
-  local token = string.match(seen[3] or '', '^' .. ARGV[2] .. ' (%d+) held')
-  if seen[1] == 'shared' and token and seen[2] <= now then
-    -- Nobody waits, and others read. If the server is out of memory, this fails, and the general path renews the delegation.
+  local seen = call('HMGET', LOCK, 'owner', ARGV[3])
+  local token = string.match(seen[2] or '', '^' .. ARGV[2] .. ' (%d+) held')
+  if seen[1] == 'shared' and token then
+    -- Nobody waits, and others read. The general path renews a delegation that lasts longer, as after the clock was set back; and on a
+    -- server that is out of memory, where this fails.
     local ms = time[1] * 1000 + math.floor(time[2] / 1000)
     local left = (call('ZSCORE', LEASES, ARGV[1]) or 0) - ms
     if left > 0 and left < ARGV[4] + 0 and type(redis.pcall('ZADD', LEASES, ms + ARGV[4], ARGV[1])) == 'number' then

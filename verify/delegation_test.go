@@ -215,6 +215,25 @@ func TestReadDelegationsAreBounded(t *testing.T) {
 	require.Len(t, try(2), 2)
 }
 
+// A renewal never shortens a delegation, whoever else has one.
+func TestRenewalDoesNotShortenADelegation(t *testing.T) {
+	r := onRedis(t)
+	r.build(t, nil)
+	at := func(i int) protocol.Claim {
+		return protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", i), 1_000_000, 50, protocol.Owner{})
+	}
+	for i := range 2 {
+		_, _ = r.run(t, take(at(i)))
+	}
+	longer := keepOn(at(1))
+	longer.Lease = lease(30_000)
+	_, _ = r.run(t, longer)
+	_, _ = r.run(t, keepOn(at(1)))
+	r.pass(t, 10_000)
+	reply, _ := r.run(t, keepOn(at(1)))
+	require.Equal(t, protocol.Done, reply.Code)
+}
+
 // What the slots of past delegations say does not pile up in a hash that lives on.
 func TestSlotsOfPastDelegationsAreSwept(t *testing.T) {
 	r := onRedis(t)
