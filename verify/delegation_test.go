@@ -234,6 +234,24 @@ func TestRenewalDoesNotShortenADelegation(t *testing.T) {
 	require.Equal(t, protocol.Done, reply.Code)
 }
 
+// A delegation whose slot was used again is not renewed. Its return, which comes late, leaves the slot alone.
+func TestLateReturnLeavesTheSlotToTheNextDelegation(t *testing.T) {
+	r := onRedis(t)
+	r.build(t, nil)
+	at := func(instance string, number uint64) protocol.Claim {
+		return protocol.NewClaim(protocol.Read, instance, 1_000_000, number, protocol.Owner{})
+	}
+	for _, c := range []protocol.Claim{at("instance001", 50), at("instance002", 50), at("instance001", 60)} {
+		reply, _ := r.run(t, take(c))
+		require.Equal(t, protocol.Done, reply.Code)
+	}
+	reply, _ := r.run(t, keepOn(at("instance001", 50)))
+	require.Equal(t, protocol.NotThere, reply.Code)
+	_, _ = r.run(t, giveBack(at("instance001", 50), 0))
+	reply, _ = r.run(t, keepOn(at("instance001", 60)))
+	require.Equal(t, protocol.Done, reply.Code)
+}
+
 // What the slots of past delegations say does not pile up in a hash that lives on.
 func TestSlotsOfPastDelegationsAreSwept(t *testing.T) {
 	r := onRedis(t)
