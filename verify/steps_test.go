@@ -345,6 +345,19 @@ func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 	}
 }
 
+// A waiter takes its place though a dead one ahead, which it removes, had its slot. A server that has lost
+// the end of a claim may know both.
+func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.play(t, "w1/60 w2/3")
+	r.pass(t, 4_000)
+	r.do(t, askFor(claimOf(5, 15, 2, model.Write), 60_000, false)) // on the slot of the second
+	if got := r.outcome(t, r.do(t, release(writer(1), began))); got != ": w5 |" {
+		t.Error(got)
+	}
+}
+
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()

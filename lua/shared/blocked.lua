@@ -33,7 +33,6 @@ local left, _, from, for_ms
 if not rank then
   tombstone(slot, number, 'void')
 else
-  put(slot, keeps)
   if not writes then
     if not is_write(holder) then
       _, from, for_ms = first_writer()
@@ -47,6 +46,7 @@ else
     left = not from and rank > waiting - pending and 0
   end
   left = from and from / 1000 + for_ms - ms or left
+  put(slot, keeps) -- last, since a dead waiter ahead may have had the slot
 end
 local until_ms, whose = ends()
 left = left or holder ~= '' and until_ms - ms or 0
