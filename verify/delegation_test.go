@@ -245,7 +245,7 @@ func TestLateReturnLeavesTheSlotToTheNextDelegation(t *testing.T) {
 		reply, _ := r.run(t, take(c))
 		require.Equal(t, protocol.Done, reply.Code)
 	}
-	r.pass(t, 10) // or nothing would have to be renewed
+	r.pass(t, 10) // so that there is something to renew
 	reply, _ := r.run(t, keepOn(at("instance001", 50)))
 	require.Equal(t, protocol.NotThere, reply.Code)
 	_, _ = r.run(t, giveBack(at("instance001", 50), 0))

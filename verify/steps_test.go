@@ -345,8 +345,8 @@ func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 	}
 }
 
-// A waiter takes its place though a dead one ahead, which it removes, had its slot. A server that has lost
-// the end of a claim may know both.
+// A waiter keeps its place in the queue when it removes a dead waiter that had the same slot. A server that
+// has lost the end of the earlier claim knows both.
 func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)

@@ -46,7 +46,7 @@ else
     left = not from and rank > waiting - pending and 0
   end
   left = from and from / 1000 + for_ms - ms or left
-  put(slot, keeps) -- last, since a dead waiter ahead may have had the slot
+  put(slot, keeps) -- after the removals: a dead waiter ahead may have had this slot
 end
 local until_ms, whose = ends()
 left = left or holder ~= '' and until_ms - ms or 0
