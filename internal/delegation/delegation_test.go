@@ -634,6 +634,35 @@ func newRig0(t *testing.T) *rig {
 	return r
 }
 
+// Renewals that are due soon go with the first that is due. Nothing else comes early: neither the renewal of a
+// delegation that is not due soon, nor one that is in flight or has failed.
+func TestRenewalsAreSentTogether(t *testing.T) {
+	r := newRig(t)
+	begun := r.now
+	for _, name := range []string{"a", "b", "c"} {
+		r.delegate(name, protocol.Write)
+		r.pass(lease / batchPart)
+	}
+	r.now = begun.Add(lease/renewAfter - time.Millisecond)
+	r.do(func() { r.layer.Tick(r.now) })
+	require.Empty(t, r.sent)
+	r.pass(time.Millisecond)
+	require.Equal(t, 2, r.sends(lua.Delegate))
+	a, b := r.next(lua.Delegate), r.next(lua.Delegate)
+	require.Equal(t, []string{"a", "b"}, []string{a.Name(), b.Name()})
+
+	r.fail(b)
+	r.pass(firstRetry - time.Millisecond)
+	require.Empty(t, r.sent, "b waits after its failure")
+	r.pass(time.Millisecond)
+	require.Equal(t, "b", r.next(lua.Delegate).Name())
+	require.Empty(t, r.sent, "c is not due soon")
+	r.pass(2 * lease / batchPart)
+	require.Equal(t, "c", r.next(lua.Delegate).Name())
+	r.pass(a.Sent.Add(lease/resendAfter).Sub(r.now) - time.Millisecond)
+	require.Empty(t, r.sent, "all are in flight")
+}
+
 // Calls that are to be renewed otherwise than the delegation go to the server, and so does what re-enters
 // under them.
 func TestSpecialCallsGoToTheServer(t *testing.T) {
