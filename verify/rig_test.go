@@ -29,7 +29,7 @@ func scripts() string {
 }
 
 // source returns a script with what it includes, which reads the time from a hash, says what it tells to a
-// list, and takes small steps if few is set.
+// list, takes "a1" for the server's run, and takes small steps if few is set.
 func source(t testing.TB, name string, few bool) string {
 	var folder fs.FS = os.DirFS(scripts())
 	if few {
@@ -41,8 +41,9 @@ func source(t testing.TB, name string, few bool) string {
 	}
 	s := script.Source
 	for old, replaced := range map[string]string{
-		"call('TIME')":           "call('HMGET', '{clock}', 's', 'us')",
-		"redis.pcall('PUBLISH',": "redis.call('RPUSH', '{told}',",
+		"call('TIME')":                  "call('HMGET', '{clock}', 's', 'us')",
+		"redis.pcall('PUBLISH',":        "redis.call('RPUSH', '{told}',",
+		"redis.pcall('INFO', 'server')": "'run_id:a1'",
 	} {
 		s = strings.ReplaceAll(s, old, replaced)
 	}
@@ -61,7 +62,7 @@ func (f fewer) ReadFile(name string) ([]byte, error) {
 // time to live is cut short by what passes, and made longer by what the test takes.
 type rig struct {
 	client *redis.Client
-	shas   map[*lua.Script]string
+	shas   map[string]string
 	keys   protocol.Keys
 	few    bool // small steps
 	now    int64
@@ -79,8 +80,8 @@ const (
 var ctx = context.Background()
 
 func newRig(t testing.TB, client *redis.Client, few bool) *rig {
-	r := &rig{client: client, few: few, shas: map[*lua.Script]string{}, keys: protocol.KeysOf("p", "l")}
-	for _, s := range lua.All {
+	r := &rig{client: client, few: few, shas: map[string]string{}, keys: protocol.KeysOf("p", "l")}
+	for _, s := range slices.Concat(lua.All, lua.Quorum) {
 		r.load(t, s, source(t, s.Name, few))
 	}
 	return r
@@ -92,7 +93,7 @@ func (r *rig) load(t testing.TB, s *lua.Script, text string) {
 	if err != nil {
 		t.Fatalf("%s: %v", s.Name, err)
 	}
-	r.shas[s] = sha
+	r.shas[s.Name] = sha
 }
 
 func (r *rig) reset(t rapid.TB) {
@@ -158,7 +159,7 @@ func (r *rig) try(q *protocol.Request) (any, error) {
 	if q.Channels == nil {
 		q.Channels = wakes
 	}
-	return r.client.Do(ctx, q.Argv([]any{"EVALSHA", r.shas[q.Script]})...).Result()
+	return r.client.Do(ctx, q.Argv([]any{"EVALSHA", r.shas[q.Script.Name]})...).Result()
 }
 
 // run runs a script, and returns its reply, and what it told other instances.
