@@ -20,7 +20,7 @@ import (
 // chart is one picture of the report.
 type chart struct {
 	file, title string
-	draw        func(r *Results, p *plot.Plot) (drawn bool, err error)
+	draw        func(r Results, p *plot.Plot) (drawn bool, err error)
 }
 
 // markdown returns c as a picture of performance.md.
@@ -82,7 +82,7 @@ func allCharts() []*chart {
 
 // drawCharts writes an SVG of every chart for which there are figures to dir, and returns these charts as
 // pictures of performance.md.
-func drawCharts(r *Results, dir string) (map[*chart]string, error) {
+func drawCharts(r Results, dir string) (map[*chart]string, error) {
 	plot.DefaultFont, plotter.DefaultFont = chartFont, chartFont
 	done := make(map[*chart]string)
 	for _, c := range allCharts() {
@@ -98,7 +98,7 @@ func drawCharts(r *Results, dir string) (map[*chart]string, error) {
 }
 
 // write draws c into a file, unless there are no figures for it.
-func (c *chart) write(r *Results, path string) (drawn bool, err error) {
+func (c *chart) write(r Results, path string) (drawn bool, err error) {
 	p := plot.New()
 	p.Title.Text = c.title
 	p.Title.Padding = vg.Points(10)
@@ -160,7 +160,7 @@ func metricChart(file, title, workload string, metric Metric, label string, scal
 // lineChart draws a workload's figures over its parameter, one line for each contender. The settings stand at
 // equal distances, as each is several times the one before.
 func lineChart(file, title, workload, label string, scale scale, at func(param int) of) *chart {
-	return &chart{file: file, title: title, draw: func(r *Results, p *plot.Plot) (bool, error) {
+	return &chart{file: file, title: title, draw: func(r Results, p *plot.Plot) (bool, error) {
 		w := workloads[slices.IndexFunc(workloads, func(w *Workload) bool { return w.Name == workload })]
 		p.X.Label.Text, p.Y.Label.Text = w.ParamName, label
 		var ticks plot.ConstantTicks
@@ -211,8 +211,8 @@ type series struct {
 }
 
 // bars draws one bar for each contender and series, on a logarithmic scale if the figures are far apart.
-func bars(label string, sets ...series) func(*Results, *plot.Plot) (bool, error) {
-	return func(r *Results, p *plot.Plot) (bool, error) {
+func bars(label string, sets ...series) func(Results, *plot.Plot) (bool, error) {
+	return func(r Results, p *plot.Plot) (bool, error) {
 		const thick = 0.36
 		var names []string
 		top, bottom := 0.0, math.Inf(1)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"testing"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
@@ -20,20 +21,17 @@ var oursByPublish = func() *Contender {
 	return c
 }()
 
-// asCluster returns servers that are one cluster, and starts them unless they were.
-func (r *runner) asCluster(ctx context.Context) ([]*Server, error) {
-	if r.cluster != nil {
-		return r.cluster, nil
-	}
-	for _, node := range testredis.StartCluster(r.tb, masters, serverArgs...).Nodes {
+// startCluster starts servers that are one cluster.
+func startCluster(ctx context.Context, tb testing.TB) (servers []*Server, err error) {
+	for _, node := range testredis.StartCluster(tb, masters, serverArgs...).Nodes {
 		s := newServer(node)
+		servers = append(servers, s)
 		if err := s.client.Do(ctx, "ACL", "SETUSER", oursByPublish.User, "on", ">"+oursByPublish.User, "~*", "&*",
 			"+@all", "-ssubscribe", "-spublish").Err(); err != nil {
 			return nil, fmt.Errorf("adding a user: %w", err)
 		}
-		r.cluster = append(r.cluster, s)
 	}
-	return r.cluster, nil
+	return servers, nil
 }
 
 // bytesBetween returns how many bytes the nodes of the cluster have sent to each other: what their processes

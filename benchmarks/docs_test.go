@@ -33,7 +33,7 @@ func TestDocumentedCommandsRun(t *testing.T) {
 		return string(text)
 	}
 
-	if text := run("-only", "^try-held$"); !strings.Contains(text, "### TryLock on a held lock\n") {
+	if text := run("-only", "^read-pair$"); !strings.Contains(text, "### Uncontended read pair\n") {
 		t.Errorf("the report lacks what was measured:\n%s", text)
 	}
 

@@ -11,29 +11,24 @@ import (
 )
 
 // footprint measures the memory that a name takes on the server, and for how long.
-func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
-	const waiters, processes = 100, 10
+func footprint(ctx context.Context, e *Env) (Metrics, error) {
+	const waiters = 100
 	m := Metrics{}
-	for mode, metric := range map[Mode]Metric{Write: HeldWriting, Read: HeldReading} {
-		if mode == Read && !e.Contender.Reads {
-			continue
-		}
-		name := "held:" + string(mode)
-		h, err := lockIn(l, mode)(ctx, name)
+	if e.Contender.Reads {
+		h, err := e.RLock(ctx, "held:read")
 		if err != nil {
 			return nil, err
 		}
-		t, err := e.Server.traces(ctx, name)
+		t, err := e.Server.traces(ctx, "held:read")
 		if err := errors.Join(err, h.Unlock(ctx)); err != nil {
 			return nil, err
 		}
-		m[metric] = t.bytes
+		m[HeldReading] = t.bytes
 	}
-
-	var bytes []float64 // of a name that nobody waits for, and of one that many do
-	for _, n := range []int{0, waiters} {
-		name := fmt.Sprintf("waited for by %03d", n)
-		giveUp, err := e.behind(ctx, l, name, n)
+	var bytes [2]float64 // of a name that nobody waits for, and of one that many do
+	for i, n := range []int{0, waiters} {
+		name := fmt.Sprintf("behind:%03d", n)
+		giveUp, err := e.behind(ctx, e.Locker, name, n)
 		if err != nil {
 			return nil, err
 		}
@@ -41,35 +36,15 @@ func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 		if err := errors.Join(err, giveUp()); err != nil {
 			return nil, err
 		}
-		bytes = append(bytes, t.bytes)
+		bytes[i] = t.bytes
 	}
-	m[PerWaiter] = (bytes[1] - bytes[0]) / waiters
+	m[HeldWriting], m[PerWaiter] = bytes[0], (bytes[1]-bytes[0])/waiters
 
-	if err := pair(ctx, l.Lock, "once")(); err != nil {
+	if err := pair(ctx, e.Lock, "once")(); err != nil {
 		return nil, err
 	}
 	left, err := e.Server.traces(ctx, "once")
-	if err != nil {
-		return nil, err
-	}
-	m[LeftBytes], m[LeftKeys] = left.bytes, left.keys
-	m[Stays] = max(left.ttl-usualLease, 0).Seconds()
-	if left.endless {
-		m[Stays] = math.Inf(1)
-	}
-
-	all, err := e.startWorkers(ctx, processes, false)
-	if err != nil {
-		return nil, err
-	}
-	defer all.Stop()
-	for _, w := range all {
-		if _, err := w.do(Load{Goroutines: 1, Draw: sweep}); err != nil {
-			return nil, err
-		}
-	}
-	left, err = e.Server.traces(ctx, nameOf(0))
-	m[LeftByTen] = left.bytes
+	m[LeftBytes], m[LeftKeys], m[Stays] = left.bytes, left.keys, max(left.ttl-usualLease, 0).Seconds()
 	return m, err
 }
 
@@ -77,31 +52,26 @@ func footprint(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
 type traces struct {
 	keys, bytes float64
 	ttl         time.Duration // the longest time that one of the keys has to live
-	endless     bool          // one of them has no end
 }
 
 // traces returns what the server keeps for a name. All keys that contain the name are the name's.
-func (s *Server) traces(ctx context.Context, name string) (traces, error) {
-	var t traces
+func (s *Server) traces(ctx context.Context, name string) (t traces, err error) {
 	keys, err := s.client.Keys(ctx, "*"+name+"*").Result()
-	if err != nil {
-		return t, fmt.Errorf("looking for keys: %w", err)
-	}
 	for _, key := range keys {
-		bytes, err := s.client.MemoryUsage(ctx, key, 0).Result() // 0: every element
-		if err != nil {
-			return t, fmt.Errorf("asking for the size of %q: %w", key, err)
+		bytes, sizeErr := s.client.MemoryUsage(ctx, key, 0).Result() // 0: every element
+		ttl, ttlErr := s.client.PTTL(ctx, key).Result()
+		if ttl < 0 { // it stays forever
+			ttl = math.MaxInt64
 		}
-		ttl, err := s.client.PTTL(ctx, key).Result()
-		if err != nil {
-			return t, fmt.Errorf("asking for the time to live of %q: %w", key, err)
-		}
+		err = errors.Join(err, sizeErr, ttlErr)
 		t.keys++
 		t.bytes += float64(bytes)
 		t.ttl = max(t.ttl, ttl)
-		t.endless = t.endless || ttl < 0
 	}
-	return t, nil
+	if err != nil {
+		err = fmt.Errorf("looking for what is kept for %q: %w", name, err)
+	}
+	return t, err
 }
 
 // clientMemory measures what a contender keeps in this process: for names in use, after many were used, and
@@ -109,12 +79,31 @@ func (s *Server) traces(ctx context.Context, name string) (traces, error) {
 func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
 	const peak, few, many = 10_000, 1000, 20_000
 	m, names := Metrics{}, numbered(0, many)
-	lockAll := func(l Locker, names []string) ([]Hold, error) {
+	lockAll := func(l *Locker, names []string) ([]Hold, error) {
 		return holdAll(ctx, len(names), func(i int) (Hold, error) { return l.Lock(ctx, names[i]) })
 	}
-	type phase = func(l Locker, grown, lowest func() float64) error
-	phases := []phase{
-		func(l Locker, grown, lowest func() float64) error {
+	used := func(n int, left Metric) error {
+		return e.growth(ctx, func(l *Locker, _, lowest func() float64) error {
+			_, err := holdAll(ctx, n, func(i int) (Hold, error) { return nil, pair(ctx, l.Lock, names[i])() })
+			m[left] = lowest() / 1024
+			return err
+		})
+	}
+	lost := func(n int, left Metric) error {
+		return e.growth(ctx, func(l *Locker, _, lowest func() float64) error {
+			for some := range slices.Chunk(names[:n], few) {
+				holds, err := lockAll(l, some)
+				if err := errors.Join(err, e.Server.Clear(ctx)); err != nil {
+					return err
+				}
+				_ = releaseAll(ctx, holds) // says that they are lost
+			}
+			m[left] = lowest() / 1024
+			return nil
+		})
+	}
+	return m, errors.Join(
+		e.growth(ctx, func(l *Locker, grown, lowest func() float64) error {
 			holds, err := lockAll(l, names[:peak])
 			top := grown()
 			m[PerHold] = top / peak
@@ -124,8 +113,8 @@ func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
 			clear(holds)
 			m[AfterHolds] = 100 * lowest() / top
 			return err
-		},
-		func(l Locker, grown, lowest func() float64) error {
+		}),
+		e.growth(ctx, func(l *Locker, grown, lowest func() float64) error {
 			giveUp, err := e.behind(ctx, l, "name", peak)
 			if err != nil {
 				return err
@@ -134,41 +123,14 @@ func clientMemory(ctx context.Context, e *Env) (Metrics, error) {
 			err = giveUp()
 			m[AfterWaiters] = 100 * lowest() / top
 			return err
-		},
-	}
-	for _, batch := range []struct {
-		n          int
-		left, lost Metric
-	}{{few, LeftFew, LostFew}, {many, LeftMany, LostMany}} {
-		phases = append(phases, func(l Locker, _, lowest func() float64) error {
-			_, err := holdAll(ctx, batch.n, func(i int) (Hold, error) {
-				return nil, pair(ctx, l.Lock, names[i])()
-			})
-			m[batch.left] = lowest() / 1024
-			return err
-		}, func(l Locker, _, lowest func() float64) error {
-			for some := range slices.Chunk(names[:batch.n], few) {
-				holds, err := lockAll(l, some)
-				if err := errors.Join(err, e.Server.Clear(ctx)); err != nil {
-					return err
-				}
-				_ = releaseAll(ctx, holds) // says that they are lost
-			}
-			m[batch.lost] = lowest() / 1024
-			return nil
-		})
-	}
-	for _, do := range phases {
-		if err := e.growth(ctx, do); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+		}),
+		used(few, LeftFew), lost(few, LostFew), used(many, LeftMany), lost(many, LostMany))
 }
 
 // growth opens a locker and runs do with it. By grown, do learns by how many bytes this process has grown
 // since the locker was in working order, and by lowest, what is left of that after a while.
-func (e *Env) growth(ctx context.Context, do func(l Locker, grown, lowest func() float64) error) (err error) {
+func (e *Env) growth(ctx context.Context,
+	do func(l *Locker, grown, lowest func() float64) error) (err error) {
 	if err := e.Server.Clear(ctx); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -70,9 +71,9 @@ func (d *Done) pairs() (n float64) {
 func (d *Done) rate() float64 { return d.pairs() / d.Elapsed.Seconds() }
 
 // metrics returns the figures of a load. usage is what it cost the servers.
-func (d *Done) metrics(usage Usage) Metrics {
-	n, waits := d.pairs(), inMillis(d.Waits)
-	return Metrics{
+func (d *Done) metrics(usage Metrics) Metrics {
+	waits, m := inMillis(d.Waits), usage.per(d.pairs())
+	maps.Copy(m, Metrics{
 		Rate:        d.rate(),
 		Handovers:   d.Handovers / d.Elapsed.Seconds(),
 		Fairness:    jain(d.Turns),
@@ -80,10 +81,8 @@ func (d *Done) metrics(usage Usage) Metrics {
 		WaitP50:     median(waits),
 		WaitP99:     quantile(waits, 0.99),
 		LongestWait: quantile(waits, 1),
-		ServerTime:  usage.Micros / n,
-		Requests:    usage.Requests / n,
-		Calls:       usage.Calls / n,
-	}
+	})
+	return m
 }
 
 // nameOf returns the name with number i, the same in every process.
@@ -135,7 +134,7 @@ func (j Load) names() func(g int, dice *rand.Rand) (next func() string) {
 }
 
 // do has the goroutines work. The load's time also ends their waits: these errors are no failures.
-func (j Load) do(ctx context.Context, c *Contender, l Locker, seed uint64) (all Done, err error) {
+func (j Load) do(ctx context.Context, l *Locker, seed uint64) (all Done, err error) {
 	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -165,7 +164,7 @@ func (j Load) do(ctx context.Context, c *Contender, l Locker, seed uint64) (all 
 					mode = Read
 				}
 				time.Sleep(j.Pause)
-				if err := j.once(ctx, waiting, c.lockIn(l, mode), name, &mine); err != nil {
+				if err := j.once(ctx, waiting, l.in(mode), name, &mine); err != nil {
 					if waiting.Err() != nil {
 						break
 					}
@@ -187,7 +186,7 @@ func (j Load) do(ctx context.Context, c *Contender, l Locker, seed uint64) (all 
 		return all, err
 	case j.Span < time.Second: // the moment of a test, on a busy machine
 		j.Span *= 10
-		return j.do(ctx, c, l, seed)
+		return j.do(ctx, l, seed)
 	}
 	return all, errors.New("nobody got the lock")
 }
@@ -222,58 +221,55 @@ func (j Load) once(ctx, waiting context.Context, lock lockFunc, name string, d *
 	return err
 }
 
-// load runs a load in this process. If it does not say how many goroutines it has, the parameter does.
-func (e *Env) load(ctx context.Context, l Locker, j Load) (d Done, _ Metrics, err error) {
+// load measures a load in this process. If it does not say how many goroutines it has, the parameter does.
+func (e *Env) load(ctx context.Context, j Load) (Metrics, error) {
 	j.Goroutines, j.Span = cmp.Or(j.Goroutines, e.Param), e.span(j.Span)
-	for _, mode := range []Mode{Read, Write} {
-		if err := pair(ctx, e.Contender.lockIn(l, mode), "loads the scripts")(); err != nil {
-			return d, nil, err
+	for _, lock := range []lockFunc{e.RLock, e.Lock} {
+		if err := pair(ctx, lock, "loads the scripts")(); err != nil {
+			return nil, err
 		}
 	}
+	var d Done
 	usage, err := e.usage(ctx, func() (err error) {
-		d, err = j.do(ctx, e.Contender, l, 0)
+		d, err = j.do(ctx, e.Locker, 0)
 		return err
 	})
-	return d, d.metrics(usage), err
+	return d.metrics(usage), err
 }
 
 // together measures a load.
 func together(j Load) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		_, m, err := e.load(ctx, l, j)
-		return m, err
-	}
+	return func(ctx context.Context, e *Env) (Metrics, error) { return e.load(ctx, j) }
 }
 
 // shared has goroutines want one name, most of them for reading. A mutex would let in one after the other, so
 // that its users would rather lock parts: a contender without a read mode has 1,000 names.
-func shared(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+func shared(ctx context.Context, e *Env) (Metrics, error) {
 	j := Load{Goroutines: 16, Reads: 100 - e.Param, Span: time.Second}
 	if !e.Contender.Reads {
 		j.To = 1000
 	}
-	_, m, err := e.load(ctx, l, j)
-	return m, err
+	return e.load(ctx, j)
 }
 
 // readerAmongWriters measures how long a reader waits where writers never cease.
-func readerAmongWriters(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+func readerAmongWriters(ctx context.Context, e *Env) (Metrics, error) {
 	var writers, reader Done
 	var group errgroup.Group
 	group.Go(func() (err error) {
-		writers, _, err = e.load(ctx, l, Load{Goroutines: 8, Hold: 2 * time.Millisecond, Span: 2 * time.Second})
+		j := Load{Goroutines: 8, Hold: 2 * time.Millisecond, Span: e.span(2 * time.Second)}
+		writers, err = j.do(ctx, e.Locker, 0)
 		return err
 	})
 	group.Go(func() (err error) {
-		reader, _, err = e.load(ctx, l, Load{Goroutines: 1, Reads: 100, Pause: 5 * time.Millisecond,
-			Span: 2 * time.Second})
+		j := Load{Goroutines: 1, Reads: 100, Pause: 5 * time.Millisecond, Span: e.span(2 * time.Second)}
+		reader, err = j.do(ctx, e.Locker, 0)
 		return err
 	})
 	err := group.Wait()
 	waits := inMillis(reader.Waits)
 	return Metrics{
 		ReaderWait:  median(waits),
-		ReaderP95:   quantile(waits, 0.95),
 		LongestWait: quantile(waits, 1),
 		HoldTime:    median(inMillis(writers.Holds)),
 	}, err
@@ -282,39 +278,39 @@ func readerAmongWriters(ctx context.Context, e *Env, l Locker) (Metrics, error) 
 // frozen measures what it costs that as many servers are stopped as a quorum can do without. The same
 // goroutines, on names of their own, work while all servers are well; from the moment on when some are
 // stopped; and over a quorum of which those never were there.
-func frozen(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
+func frozen(ctx context.Context, e *Env) (_ Metrics, err error) {
 	stopped := e.Servers[:len(e.Servers)/2]
-	calls := func(l Locker) (took []float64, rate float64, err error) {
-		j := Load{Goroutines: 64, Draw: own, Plain: true, Span: e.span(1500 * time.Millisecond)}
-		d, err := j.do(ctx, e.Contender, l, 0)
-		return inMillis(slices.Concat(d.Waits, d.Unlocks)), d.rate(), err
-	}
-	well, wellRate, err := calls(l)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range stopped {
-		s.Pause()
-		defer s.Resume()
-	}
-	without, rate, err := calls(l)
-	if err != nil {
-		return nil, err
-	}
-	few, err := e.Open(ctx, func(o *Options) {
-		for i := range stopped {
-			o.Addrs[i] = fmt.Sprint("127.0.0.1:", 1+i) // nobody listens there
+	var rates [3]float64
+	var calls [3][]float64
+	for i := range rates {
+		l := e.Locker
+		switch i {
+		case 1:
+			for _, s := range stopped {
+				s.Pause()
+				defer s.Resume()
+			}
+		case 2:
+			l, err = e.Open(ctx, func(o *Options) {
+				o.Addrs = slices.Clone(o.Addrs)
+				for i := range stopped {
+					o.Addrs[i] = fmt.Sprint("127.0.0.1:", 1+i) // nobody listens there
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+			defer closing(l, &err)
 		}
-	})
-	if err != nil {
-		return nil, err
+		j := Load{Goroutines: 64, Draw: own, Plain: true, Span: e.span(1500 * time.Millisecond)}
+		d, err := j.do(ctx, l, 0)
+		if err != nil {
+			return nil, err
+		}
+		rates[i], calls[i] = d.rate(), inMillis(slices.Concat(d.Waits, d.Unlocks))
 	}
-	defer closing(few, &err)
-	alone, aloneRate, err := calls(few)
-	p99, aloneP99 := quantile(without, 0.99), quantile(alone, 0.99)
 	return Metrics{
-		Rate: rate, AgainstWell: rate / wellRate, AgainstFew: rate / aloneRate,
-		CallP50: median(without), CallP99: p99, CallMax: quantile(without, 1),
-		WellP99: quantile(well, 0.99), FewP99: aloneP99, P99AgainstFew: p99 / aloneP99,
+		Rate: rates[1], AgainstWell: rates[1] / rates[0], AgainstFew: rates[1] / rates[2],
+		P99AgainstFew: quantile(calls[1], 0.99) / quantile(calls[2], 0.99), CallMax: quantile(calls[1], 1),
 	}, err
 }

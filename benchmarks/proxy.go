@@ -1,60 +1,62 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 )
 
-// A relayer relays TCP connections with a delay. It runs as a process of its own, started by startProxy: its
-// precise sleeping keeps threads busy that the measured process would miss.
-type relayer struct {
+// Relayed is an address that a labourer relays TCP connections to, with a delay. It does so in a process of
+// its own, started by startProxy: its precise sleeping keeps threads busy that the measured process would
+// miss.
+type Relayed struct {
 	To    string
 	Delay time.Duration // in each direction
 }
 
-// run prints the address it listens on and serves until its standard input ends, which it does with its
-// parent.
-func (p *relayer) run() error {
+// startProxy starts a process that relays to an address and adds roundTrip to every exchange.
+func startProxy(ctx context.Context, to string, roundTrip time.Duration) (c *child, addr string, err error) {
+	if c, err = startChild(ctx); err != nil {
+		return nil, "", err
+	}
+	if err = c.ask("Relay", Relayed{to, roundTrip / 2}, &addr); err != nil {
+		c.Stop()
+	}
+	return c, addr, err
+}
+
+// Relay starts to relay, and says on which address.
+func (*labourer) Relay(r Relayed, addr *string) error {
 	runtime.GOMAXPROCS(4 * runtime.NumCPU())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return fmt.Errorf("listening: %w", err)
+		return err
 	}
-	fmt.Println(listener.Addr())
+	*addr = listener.Addr().String()
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = listener.Close()
-	}()
-	for {
-		client, err := listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("accepting a connection: %w", err)
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go r.serve(client)
 		}
-		go p.serve(client)
-	}
+	}()
+	return nil
 }
 
-func (p *relayer) serve(client net.Conn) {
+func (r Relayed) serve(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("tcp", p.To)
+	server, err := net.Dial("tcp", r.To)
 	if err != nil {
 		return
 	}
 	defer server.Close()
 	var wg sync.WaitGroup
-	wg.Go(func() { relay(server, client, p.Delay) })
-	wg.Go(func() { relay(client, server, p.Delay) })
+	wg.Go(func() { relay(server, client, r.Delay) })
+	wg.Go(func() { relay(client, server, r.Delay) })
 	wg.Wait()
 }
 
@@ -92,24 +94,4 @@ func relay(dst, src net.Conn, delay time.Duration) {
 	_ = src.Close()
 	for range chunks { // let the reader end
 	}
-}
-
-// proxy is a running relayer.
-type proxy struct {
-	*child
-	Addr string
-}
-
-// startProxy starts a process that relays to an address and adds roundTrip to every exchange.
-func startProxy(ctx context.Context, to string, roundTrip time.Duration) (*proxy, error) {
-	c, err := startChild(ctx, relayerRole, relayer{To: to, Delay: roundTrip / 2})
-	if err != nil {
-		return nil, fmt.Errorf("starting a proxy: %w", err)
-	}
-	addr, err := bufio.NewReader(c).ReadString('\n')
-	if err != nil {
-		c.Stop()
-		return nil, fmt.Errorf("starting a proxy: %w", err)
-	}
-	return &proxy{c, strings.TrimSpace(addr)}, nil
 }

@@ -24,21 +24,22 @@ var quorumWorkloads = []*Workload{
 		About:     "One goroutine locks and unlocks one name again and again. Server time and requests are those of all servers together.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 15,
 		Contenders: overMany, Columns: quorumColumns, Against: []*Contender{floorOverMany, redsyncOverMany},
-		Run: pairOf(Write),
+		Run: pairOf(Write, pairSpan),
 	}, {
 		Name: "quorum-read-pair", Quorum: true, Title: "Uncontended read pair over a quorum",
 		About:     "As above, for reading. Redsync has no read mode.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 15,
 		Contenders: []*Contender{oursOverMany, floorOverMany}, Columns: quorumColumns,
-		Against: []*Contender{floorOverMany}, Run: pairOf(Read),
+		Against: []*Contender{floorOverMany}, Run: pairOf(Read, pairSpan),
 	}, {
 		Name: "quorum-distant-pair", Quorum: true, Title: "Uncontended write pair over a quorum, a millisecond away",
 		About:     "As the write pair, through a proxy for each server that delays every byte by half a millisecond each way.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 5,
 		Contenders: overMany, Columns: []Metric{Latency, LatencyP99},
-		Against: []*Contender{floorOverMany, redsyncOverMany}, Far: away(time.Millisecond), Run: roundTrip,
+		Against: []*Contender{floorOverMany, redsyncOverMany}, Far: away(time.Millisecond),
+		Run: pairOf(Write, distantSpan),
 	}, {
-		Name: "quorum-handover", Quorum: true, First: true, Title: "One write lock over a quorum, 16 goroutines",
+		Name: "quorum-handover", Quorum: true, Title: "One write lock over a quorum, 16 goroutines",
 		About: "16 goroutines lock and unlock one name as fast as they can for two seconds, with contexts that have a timeout. A handover is " +
 			"a change of the holder; \"per second\" are the locks taken, again and again by the same goroutine included.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 3,
@@ -52,16 +53,14 @@ var quorumWorkloads = []*Workload{
 			"start. A call is a Lock or an Unlock.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 5,
 		Contenders: []*Contender{oursOverMany},
-		Columns: []Metric{Rate, AgainstWell, AgainstFew, CallP50, CallP99, CallMax, WellP99, FewP99,
-			P99AgainstFew}, Run: frozen,
+		Columns:    []Metric{Rate, AgainstWell, AgainstFew, P99AgainstFew, CallMax}, Run: frozen,
 	}, {
 		Name: "quorum-waiters", Quorum: true, Title: "1,000 idle waiters over a quorum, lease 30 s",
 		About: "Goroutines wait for a lock that is not released. The home is the server that keeps the queue of the name; of the others, the " +
-			"figures are for the one that is asked most. Commands are the requests and what their scripts call.",
+			"figure is for the one that is asked most.",
 		ParamName: "servers", Params: []int{3, 5}, Rounds: 1,
-		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, HomeCommands, OtherRequests,
-			OtherCommands},
-		Run: idleWaiters(1000), Open: watched,
+		Contenders: []*Contender{oursOverMany}, Columns: []Metric{HomeRequests, OtherRequests},
+		Run: idleWaiters(1000), Watch: 20 * time.Second,
 	},
 }
 

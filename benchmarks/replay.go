@@ -109,7 +109,7 @@ func (t *tape) take() []*sent {
 
 // serverTime measures what a pair costs the server when 256 arrive in one pipeline, of names that are the
 // same each time, or new.
-func serverTime(mode Mode, unused bool) func(context.Context, *Env) (Metrics, error) {
+func serverTime(mode Mode, unused bool) measured {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, unused)
 		if err != nil {
@@ -129,7 +129,7 @@ func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, unused 
 		return nil, err
 	}
 	defer closing(l, &err)
-	lock := lockIn(l, mode)
+	lock := l.in(mode)
 	if err := pair(ctx, lock, "loads the scripts")(); err != nil {
 		return nil, err
 	}
@@ -178,12 +178,7 @@ func replay(ctx context.Context, e *Env, pipelines [][]*sent, first int) (_ Metr
 	if err != nil {
 		return nil, err
 	}
-	pairs := usage.Requests / 2
-	return Metrics{
-		ServerTime: usage.Micros / pairs,
-		Calls:      usage.Calls / pairs,
-		Bytes:      usage.Bytes / pairs,
-	}, nil
+	return usage.per(usage[Requests] / 2), nil
 }
 
 // sendAgain sends one pipeline, and fails if the server does not do with it what it did before.

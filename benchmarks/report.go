@@ -24,9 +24,8 @@ var quorumSection = regexp.MustCompile(`(?s)## Over a quorum\n.*<!-- The end of 
 
 // report is a run's outcome.
 type report struct {
-	results *Results
+	results Results
 	machine machine
-	shapes  shapes
 	command string
 }
 
@@ -104,10 +103,6 @@ func (r *report) execute(name string, drawn map[*chart]string) (string, error) {
 			"DelegatedTargets": targetsTable(delegatedTargets, r.results, delegated).markdown(),
 			"Machine":          r.machine,
 			"Contenders":       contenders,
-			"FirstWrite":       r.shapes.first[Write],
-			"NextWrite":        r.shapes.again[Write],
-			"FirstRead":        r.shapes.first[Read],
-			"NextRead":         r.shapes.again[Read],
 			"Charts":           more,
 			"Figures":          figures(workloads),
 			"Quorum":           figures(quorumWorkloads),

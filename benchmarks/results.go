@@ -17,7 +17,6 @@ const (
 	Rate        Metric = "per second"       // locks taken
 	LongestWait Metric = "longest wait ms"  // of any goroutine, the unfinished waits at the end included
 	ReaderWait  Metric = "reader's wait ms" // median
-	ReaderP95   Metric = "p95 ms"           // 95th percentile of the reader's wait
 	HoldTime    Metric = "hold ms"          // how long one hold really lasted, median
 	Fairness    Metric = "Jain's index"     // of the locks that each goroutine got
 	RequestRate Metric = "requests/s"       // commands that clients sent
@@ -26,7 +25,6 @@ const (
 	ServerCPU   Metric = "server CPU %"     // of one core
 	AllIn       Metric = "all in after ms"  // from the release to the last waiter's return
 	LongestRun  Metric = "longest script ms"
-	RoundTrip   Metric = "round trip µs" // of a PING over the same connection, median
 
 	LockCall      Metric = "lock call µs"   // median
 	WaitP50       Metric = "median wait ms" // of the lock calls
@@ -36,19 +34,13 @@ const (
 	LongestHold   Metric = "longest hold ms"
 	Between       Metric = "bytes between nodes" // of a cluster, per pair
 	Mutex         Metric = "mutex held ms"       // the longest time that an RWLock's mutex is locked
-	CallP50       Metric = "median call ms"      // of the lock and unlock calls
-	CallP99       Metric = "p99 call ms"
 	CallMax       Metric = "longest call ms"
 	AgainstWell   Metric = "× all well" // rate, in relation to that with all servers
 	AgainstFew    Metric = "× alone"    // rate, in relation to that of the servers that are left, alone
-	WellP99       Metric = "p99 all well ms"
-	FewP99        Metric = "p99 alone ms"
 	P99AgainstFew Metric = "p99 × alone"
 
 	HomeRequests  Metric = "home requests/s"
-	HomeCommands  Metric = "home commands/s"
 	OtherRequests Metric = "each other requests/s"
-	OtherCommands Metric = "each other commands/s"
 
 	FirstPair    Metric = "first pair µs" // as the server time, of a name's first pair
 	AgainstFirst Metric = "× first pair"  // server time, in relation to a name's first pair in the same turn
@@ -61,7 +53,6 @@ const (
 	PerWaiter   Metric = "per waiter B"
 	LeftBytes   Metric = "used once B"
 	LeftKeys    Metric = "used once keys"
-	LeftByTen   Metric = "used by 10 processes B"
 	Stays       Metric = "stays s" // for how long after the lease of a hold that was released
 
 	// The growth of the client process.
@@ -77,6 +68,29 @@ const (
 // Metrics is what one contender's turn at a workload measured.
 type Metrics map[Metric]float64
 
+// add adds other, times a factor.
+func (m Metrics) add(other Metrics, times float64) {
+	for metric, v := range other {
+		m[metric] += times * v
+	}
+}
+
+// per returns m divided by n.
+func (m Metrics) per(n float64) Metrics {
+	each := Metrics{}
+	each.add(m, 1/n)
+	return each
+}
+
+// sum adds up several.
+func sum(each []Metrics) Metrics {
+	all := Metrics{}
+	for _, m := range each {
+		all.add(m, 1)
+	}
+	return all
+}
+
 // cell names one line of the results: a contender at a workload, at one setting of its parameter.
 type cell struct {
 	workload  string
@@ -84,34 +98,13 @@ type cell struct {
 	contender string
 }
 
-// Results holds every round of every cell.
-type Results struct {
-	rounds map[cell][]Metrics // by round; nil where the turn failed
-}
-
-func newResults() *Results {
-	return &Results{rounds: make(map[cell][]Metrics)}
-}
-
-// add records the next round of c; m is nil if it failed.
-func (r *Results) add(c cell, m Metrics) {
-	r.rounds[c] = append(r.rounds[c], m)
-}
-
-// has tells whether c was measured at all.
-func (r *Results) has(c cell) bool {
-	for _, m := range r.rounds[c] {
-		if m != nil {
-			return true
-		}
-	}
-	return false
-}
+// Results are the rounds of each cell; nil where a turn failed.
+type Results map[cell][]Metrics
 
 // median returns the median of c's metric over the rounds, NaN if it was not measured.
-func (r *Results) median(c cell, metric Metric) float64 {
+func (r Results) median(c cell, metric Metric) float64 {
 	var values []float64
-	for _, m := range r.rounds[c] {
+	for _, m := range r[c] {
 		if v, ok := m[metric]; ok && !math.IsNaN(v) {
 			values = append(values, v)
 		}
@@ -121,14 +114,11 @@ func (r *Results) median(c cell, metric Metric) float64 {
 
 // ratio returns the median over the rounds of c's metric divided by base's metric of the same round. Rounds
 // that either failed do not count.
-func (r *Results) ratio(c, base cell, metric Metric) float64 {
+func (r Results) ratio(c, base cell, metric Metric) float64 {
 	var values []float64
-	for i, m := range r.rounds[c] {
-		if i >= len(r.rounds[base]) {
-			break
-		}
+	for i, m := range r[c][:min(len(r[c]), len(r[base]))] {
 		v, ok := m[metric]
-		b, okBase := r.rounds[base][i][metric]
+		b, okBase := r[base][i][metric]
 		if ok && okBase && b != 0 && !math.IsNaN(v/b) {
 			values = append(values, v/b)
 		}

@@ -101,7 +101,7 @@ func waitsOf(workload string, reads int) []column {
 }
 
 // table returns the figures of the contenders that took part.
-func (s *scene) table(r *Results) table {
+func (s *scene) table(r Results) table {
 	t := table{header: []string{""}}
 	for _, col := range s.columns {
 		t.header = append(t.header, col.head)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -119,70 +120,10 @@ func (s *Server) info(ctx context.Context, sections ...string) (map[string]strin
 	return fields, nil
 }
 
-// snapshot is what the server has counted since it started.
-type snapshot struct {
-	calls map[string]float64 // by command; what scripts call counts too
-	usec  map[string]float64 // by command; a script's includes what it calls
-	bytes float64
-	cpu   time.Duration
-}
-
-func (s *Server) snapshot(ctx context.Context) (snapshot, error) {
-	fields, err := s.info(ctx, "commandstats", "stats", "cpu")
-	if err != nil {
-		return snapshot{}, err
-	}
-	snap := snapshot{calls: make(map[string]float64), usec: make(map[string]float64)}
-	for name, value := range fields {
-		command, ok := strings.CutPrefix(name, "cmdstat_")
-		if !ok {
-			continue
-		}
-		for _, pair := range strings.Split(value, ",") {
-			switch k, v, _ := strings.Cut(pair, "="); k {
-			case "calls":
-				snap.calls[command] = parsed(v)
-			case "usec":
-				snap.usec[command] = parsed(v)
-			}
-		}
-	}
-	snap.bytes = parsed(fields["total_net_input_bytes"]) + parsed(fields["total_net_output_bytes"])
-	snap.cpu = time.Duration((parsed(fields["used_cpu_user"]) +
-		parsed(fields["used_cpu_sys"])) * float64(time.Second))
-	return snap, nil
-}
-
 // parsed returns a number that the server wrote.
 func parsed(text string) float64 {
 	n, _ := strconv.ParseFloat(text, 64)
 	return n
-}
-
-// Usage is what something cost the server.
-type Usage struct {
-	Requests float64 // commands that clients sent
-	Calls    float64 // commands that scripts called
-	Micros   float64 // spent in the requests, what their scripts called included
-	Bytes    float64 // received and sent
-	CPU      time.Duration
-}
-
-// add adds what something else cost.
-func (u *Usage) add(other Usage) {
-	u.Requests += other.Requests
-	u.Calls += other.Calls
-	u.Micros += other.Micros
-	u.Bytes += other.Bytes
-	u.CPU += other.CPU
-}
-
-// sum adds up what several things cost.
-func sum(each []Usage) (all Usage) {
-	for _, u := range each {
-		all.add(u)
-	}
-	return all
 }
 
 // bystanders are commands that open a connection or ask a question; they belong to no lock.
@@ -192,38 +133,30 @@ var bystanders = map[string]bool{
 	"script|load": true,
 }
 
-// usage runs do and returns what it cost the server. requests names the commands that clients send, as
-// opposed to those that scripts call: INFO counts both alike.
-func (s *Server) usage(ctx context.Context, requests []string, do func() error) (Usage, error) {
-	idle, err := s.snapshot(ctx)
-	if err != nil {
-		return Usage{}, err
+// counters returns what the server has counted since it started. requests names the commands that clients
+// send, as opposed to those that scripts call: INFO counts both alike. The time of the requests includes what
+// their scripts call.
+func (s *Server) counters(ctx context.Context, requests []string) (Metrics, error) {
+	fields, err := s.info(ctx, "commandstats", "stats", "cpu")
+	m := Metrics{
+		Bytes:     parsed(fields["total_net_input_bytes"]) + parsed(fields["total_net_output_bytes"]),
+		ServerCPU: 100 * (parsed(fields["used_cpu_user"]) + parsed(fields["used_cpu_sys"])), // % times seconds
 	}
-	before, err := s.snapshot(ctx)
-	if err != nil {
-		return Usage{}, err
-	}
-	if err := do(); err != nil {
-		return Usage{}, err
-	}
-	after, err := s.snapshot(ctx)
-	if err != nil {
-		return Usage{}, err
-	}
-
-	u := Usage{
-		Bytes: after.bytes - before.bytes - (before.bytes - idle.bytes), // less the question itself
-		CPU:   after.cpu - before.cpu,
-	}
-	for _, name := range requests {
-		u.Requests += after.calls[name] - before.calls[name]
-		u.Micros += after.usec[name] - before.usec[name]
-	}
-	for name := range after.calls {
-		if !bystanders[name] {
-			u.Calls += after.calls[name] - before.calls[name]
+	for name, value := range fields {
+		command, ok := strings.CutPrefix(name, "cmdstat_")
+		if !ok || bystanders[command] {
+			continue
+		}
+		var calls, micros float64
+		if _, e := fmt.Sscanf(value, "calls=%g,usec=%g,", &calls, &micros); e != nil {
+			err = errors.Join(err, fmt.Errorf("what INFO says of %s: %w", command, e))
+		}
+		if slices.Contains(requests, command) {
+			m[Requests] += calls
+			m[ServerTime] += micros
+		} else {
+			m[Calls] += calls
 		}
 	}
-	u.Calls -= u.Requests
-	return u, nil
+	return m, err
 }

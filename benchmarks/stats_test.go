@@ -35,13 +35,12 @@ func TestJain(t *testing.T) {
 // TestRatio holds that a ratio is taken within each round, and that a round that either failed does not
 // count.
 func TestRatio(t *testing.T) {
-	r, a, b := newResults(), cell{contender: "a"}, cell{contender: "b"}
+	r, a, b := Results{}, cell{contender: "a"}, cell{contender: "b"}
 	for _, round := range [][2]float64{{10, 5}, {40, 20}, {90, 30}} {
-		r.add(a, Metrics{Latency: round[0]})
-		r.add(b, Metrics{Latency: round[1]})
+		r[a] = append(r[a], Metrics{Latency: round[0]})
+		r[b] = append(r[b], Metrics{Latency: round[1]})
 	}
-	r.add(a, Metrics{Latency: 1000})
-	r.add(b, nil)
+	r[a], r[b] = append(r[a], Metrics{Latency: 1000}), append(r[b], nil)
 	if got := r.ratio(a, b, Latency); got != 2 {
 		t.Errorf("ratio = %v, want 2", got)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -41,7 +42,7 @@ func (t table) markdown() string {
 }
 
 // table returns w's results: one row for each contender at each setting.
-func (w *Workload) table(r *Results) table {
+func (w *Workload) table(r Results) table {
 	var t table
 	if w.ParamName != "" {
 		t.header = append(t.header, w.ParamName)
@@ -58,7 +59,7 @@ func (w *Workload) table(r *Results) table {
 	for _, param := range w.params() {
 		for _, c := range w.Contenders {
 			at := cell{w.Name, param, c.Name}
-			if !r.has(at) {
+			if !slices.ContainsFunc(r[at], func(m Metrics) bool { return m != nil }) {
 				continue
 			}
 			var row []string

@@ -8,7 +8,7 @@ import (
 )
 
 // of works a figure out for one contender; NaN if it did not take part.
-type of func(r *Results, contender string) float64
+type of func(r Results, contender string) float64
 
 // Target is a figure that the library is to reach. Each is worked out in the same way for every contender.
 type Target struct {
@@ -16,9 +16,9 @@ type Target struct {
 	Unit    string
 	AtLeast bool // otherwise at most
 
-	Goal    string                   // in words
-	Explain bool                     // whether to say what the goal comes to in this run
-	Limit   func(r *Results) float64 // in figures
+	Goal    string                  // in words
+	Explain bool                    // whether to say what the goal comes to in this run
+	Limit   func(r Results) float64 // in figures
 	Of      of
 }
 
@@ -124,7 +124,7 @@ var targets = slices.Concat(
 		{
 			What: "reader's wait among 8 writers that hold for 2 ms", Unit: "ms", Goal: "≤ 1.3 × one hold + 1 ms",
 			Explain: true,
-			Limit: func(r *Results) float64 {
+			Limit: func(r Results) float64 {
 				return 1.3*r.median(cell{"reader-among-writers", 0, ours.Name}, HoldTime) + 1
 			},
 			Of: figure("reader-among-writers", 0, ReaderWait),
@@ -154,7 +154,7 @@ var delegatedTargets = []Target{
 	{
 		What: "p99 of a writer's wait behind 4 processes that read without a pause", Unit: "ms",
 		Goal: "≤ two handovers + the longest hold", Explain: true,
-		Limit: func(r *Results) float64 {
+		Limit: func(r Results) float64 {
 			at := cell{"recalls", 0, delegated.Name}
 			return 2*r.median(at, HandoverP99) + r.median(at, LongestHold)
 		},
@@ -178,7 +178,7 @@ func forEach(params []int, what string, target func(param int, what string) Targ
 // atMost is a target that a figure does not exceed a limit.
 func atMost(limit float64, unit, what string, of of) Target {
 	return Target{What: what, Unit: unit, Goal: strings.TrimSpace("≤ " + number(limit) + " " + unit),
-		Limit: func(*Results) float64 { return limit }, Of: of}
+		Limit: func(Results) float64 { return limit }, Of: of}
 }
 
 // atLeast is a target that a figure reaches a limit.
@@ -189,13 +189,13 @@ func atLeast(limit float64, unit, what string, of of) Target {
 }
 
 // beyond is a limit that is by so much above what ours measured of a metric of the client's memory.
-func beyond(slack float64, metric Metric) func(*Results) float64 {
-	return func(r *Results) float64 { return r.median(cell{"client-memory", 0, ours.Name}, metric) + slack }
+func beyond(slack float64, metric Metric) func(Results) float64 {
+	return func(r Results) float64 { return r.median(cell{"client-memory", 0, ours.Name}, metric) + slack }
 }
 
 // spread is the largest of the medians at several settings in relation to the smallest.
 func spread(workload string, metric Metric, params ...int) of {
-	return func(r *Results, c string) float64 {
+	return func(r Results, c string) float64 {
 		least, most := math.Inf(1), math.Inf(-1)
 		for _, param := range params {
 			v := r.median(cell{workload, param, c}, metric)
@@ -210,18 +210,18 @@ func spread(workload string, metric Metric, params ...int) of {
 
 // figure is a metric as measured.
 func figure(workload string, param int, metric Metric) of {
-	return func(r *Results, c string) float64 { return r.median(cell{workload, param, c}, metric) }
+	return func(r Results, c string) float64 { return r.median(cell{workload, param, c}, metric) }
 }
 
 // against is a metric in relation to base's of the same round.
 func against(base *Contender, workload string, param int, metric Metric) of {
-	return func(r *Results, c string) float64 {
+	return func(r Results, c string) float64 {
 		return r.ratio(cell{workload, param, c}, cell{workload, param, base.Name}, metric)
 	}
 }
 
 func allocsBeyondFloor(workload string) of {
-	return func(r *Results, c string) float64 {
+	return func(r Results, c string) float64 {
 		return r.median(cell{workload, 0, c}, Allocs) - r.median(cell{workload, 0, floor.Name}, Allocs)
 	}
 }
@@ -229,7 +229,7 @@ func allocsBeyondFloor(workload string) of {
 // againstFastest is a metric in relation to that of the fastest peer, which has the highest rate or the least
 // latency.
 func againstFastest(workload string, param int, metric Metric) of {
-	return func(r *Results, c string) float64 {
+	return func(r Results, c string) float64 {
 		var fastest cell
 		best := math.NaN()
 		for _, peer := range without(without(asking, ours), floor) {
@@ -244,7 +244,7 @@ func againstFastest(workload string, param int, metric Metric) of {
 
 // targetsTable returns those of some targets that were measured: what was asked, what c reached, and what the
 // others did.
-func targetsTable(targets []Target, r *Results, c *Contender) table {
+func targetsTable(targets []Target, r Results, c *Contender) table {
 	t := table{header: []string{"what", "target", c.Name, "", "the others"}}
 	for _, target := range targets {
 		got, limit := target.Of(r, c.Name), target.Limit(r)

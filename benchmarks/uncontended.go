@@ -3,11 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // pair returns what locks and unlocks name once.
@@ -48,59 +45,25 @@ func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (
 		}
 	})
 	n, latencies := float64(len(took)), inMicros(took)
-	return Metrics{
-		Latency:    median(latencies),
-		LatencyP99: quantile(latencies, 0.99),
-		Allocs:     float64(after.Mallocs-before.Mallocs) / n,
-		ServerTime: usage.Micros / n,
-		Requests:   usage.Requests / n,
-		Calls:      usage.Calls / n,
-		Bytes:      usage.Bytes / n,
-	}, err
+	m := usage.per(n)
+	m[Latency], m[LatencyP99] = median(latencies), quantile(latencies, 0.99)
+	m[Allocs] = float64(after.Mallocs-before.Mallocs) / n
+	return m, err
 }
 
 // pairOf measures one goroutine that locks and unlocks one name.
-func pairOf(mode Mode) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		return e.series(ctx, e.span(120*time.Millisecond), pair(ctx, e.Contender.lockIn(l, mode), "name"))
+func pairOf(mode Mode, span time.Duration) measured {
+	return func(ctx context.Context, e *Env) (Metrics, error) {
+		return e.series(ctx, e.span(span), pair(ctx, e.in(mode), "name"))
 	}
-}
-
-// reentry measures an owner that locks again what it holds.
-func reentry(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	outer, err := l.Lock(ctx, "name")
-	if err != nil {
-		return nil, err
-	}
-	inside := ctx
-	if h, ok := outer.(interface{ Context() context.Context }); ok {
-		inside = h.Context()
-	}
-	m, err := e.series(ctx, e.span(120*time.Millisecond), pair(inside, l.Lock, "name"))
-	return m, errors.Join(err, outer.Unlock(ctx))
-}
-
-// tryHeld measures calls that fail because someone else holds the lock.
-func tryHeld(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	h, err := l.Lock(ctx, "name")
-	if err != nil {
-		return nil, err
-	}
-	m, err := e.series(ctx, e.span(120*time.Millisecond), func() error {
-		if _, err := l.TryLock(ctx, "name"); !errors.Is(err, errHeld) {
-			return fmt.Errorf("trying for a held lock: want %w, got: %w", errHeld, err)
-		}
-		return nil
-	})
-	return m, errors.Join(err, h.Unlock(ctx))
 }
 
 // amongReaders measures a read pair while many others hold the lock for reading. In between it does the same
 // on a name that nobody else has to do with, so that what disturbs the machine for a while disturbs both
 // alike.
-func amongReaders(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) {
+func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
 	if e.Contender != floor {
-		holds, err := holdAll(ctx, e.Param, func(int) (Hold, error) { return l.RLock(ctx, "name") })
+		holds, err := holdAll(ctx, e.Param, func(int) (Hold, error) { return e.RLock(ctx, "name") })
 		if err != nil {
 			return nil, err
 		}
@@ -108,11 +71,11 @@ func amongReaders(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) 
 	}
 	var times, latencies, ratios []float64
 	for range 5 {
-		among, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l.RLock, "name"))
+		among, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, e.RLock, "name"))
 		if err != nil {
 			return nil, err
 		}
-		alone, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, l.RLock, "nobody else's"))
+		alone, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, e.RLock, "nobody else's"))
 		if err != nil {
 			return nil, err
 		}
@@ -123,25 +86,8 @@ func amongReaders(ctx context.Context, e *Env, l Locker) (_ Metrics, err error) 
 	return Metrics{ServerTime: median(times), Latency: median(latencies), AgainstNone: median(ratios)}, nil
 }
 
-// roundTrip measures a write pair through the delaying proxies.
-func roundTrip(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	m, err := e.series(ctx, e.span(600*time.Millisecond), pair(ctx, l.Lock, "name"))
-	if err != nil {
-		return nil, err
-	}
-	client := redis.NewClient(&redis.Options{Addr: e.addrs[0]})
-	var took []time.Duration
-	for range 21 {
-		start := time.Now()
-		err = errors.Join(err, client.Ping(ctx).Err())
-		took = append(took, time.Since(start))
-	}
-	m[RoundTrip] = median(inMicros(took[1:])) // the first opens the connection
-	return m, errors.Join(err, client.Close())
-}
-
 // busy measures one goroutine that locks new names while others of its process compute.
-func busy(ctx context.Context, e *Env, l Locker) (Metrics, error) {
+func busy(ctx context.Context, e *Env) (Metrics, error) {
 	computing, done := context.WithCancel(ctx)
 	defer done()
 	for range e.Param {
@@ -150,7 +96,7 @@ func busy(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 	span, pairs := e.span(time.Second), 0.0
 	m, err := e.series(ctx, span, func() error {
 		pairs++
-		return pair(ctx, l.Lock, newName())()
+		return pair(ctx, e.Lock, newName())()
 	})
 	if err != nil {
 		return nil, err

@@ -19,12 +19,11 @@ import (
 
 // behind has n goroutines wait for a lock behind a holder. It returns when their requests have reached the
 // server; giveUp ends all of it.
-func (e *Env) behind(ctx context.Context, l Locker, name string, n int) (giveUp func() error, err error) {
+func (e *Env) behind(ctx context.Context, l *Locker, name string, n int) (giveUp func() error, err error) {
 	h, err := l.Lock(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	before, err := e.requests(ctx)
 	waiting, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	giveUp = func() error {
@@ -32,16 +31,16 @@ func (e *Env) behind(ctx context.Context, l Locker, name string, n int) (giveUp 
 		wg.Wait()
 		return h.Unlock(ctx)
 	}
-	for range n {
-		wg.Go(func() {
-			if h, err := l.Lock(waiting, name); err == nil { // the holder left
-				_ = h.Unlock(ctx)
-			}
-		})
-	}
-	if err == nil {
-		err = e.settle(ctx, before+float64(n))
-	}
+	err = e.reached(ctx, n, func() error {
+		for range n {
+			wg.Go(func() {
+				if h, err := l.Lock(waiting, name); err == nil { // the holder left
+					_ = h.Unlock(ctx)
+				}
+			})
+		}
+		return nil
+	})
 	if err != nil {
 		err = errors.Join(err, giveUp())
 	}
@@ -51,74 +50,63 @@ func (e *Env) behind(ctx context.Context, l Locker, name string, n int) (giveUp 
 // idleWaiters measures what it costs that goroutines wait for a lock that nobody releases, as many as the
 // parameter says unless waiters does.
 func idleWaiters(waiters int) measured {
-	return func(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-		lease, window := e.lease(20 * time.Second)
-		if e.Contender.Polls {
-			window = min(window, 3*time.Second)
-		}
-		giveUp, err := e.behind(ctx, l, "name", cmp.Or(waiters, e.Param))
+	return func(ctx context.Context, e *Env) (Metrics, error) {
+		giveUp, err := e.behind(ctx, e.Locker, "name", cmp.Or(waiters, e.Param))
 		if err != nil {
 			return nil, err
 		}
-		m, err := e.watch(ctx, lease, window)
-		m[Mutex] = mutexHeld(l, func() { err = errors.Join(err, giveUp()) })
+		m, err := e.watch(ctx)
+		m[Mutex] = mutexHeld(e.Locker, func() { err = errors.Join(err, giveUp()) })
 		return m, err
 	}
 }
 
 // renewal measures what it costs to keep many holds alive.
-func renewal(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	lease, window := e.lease(30 * time.Second)
-	before, err := e.requests(ctx)
+func renewal(ctx context.Context, e *Env) (Metrics, error) {
+	err := e.reached(ctx, e.Param, func() error {
+		_, err := holdAll(ctx, e.Param, func(i int) (Hold, error) { return e.Lock(ctx, nameOf(i)) })
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	_, err = holdAll(ctx, e.Param, func(i int) (Hold, error) { return l.Lock(ctx, nameOf(i)) })
-	if err != nil {
-		return nil, err
-	}
-	if err := e.settle(ctx, before+float64(e.Param)); err != nil {
-		return nil, err
-	}
-	m, err := e.watch(ctx, lease, window)
+	m, err := e.watch(ctx)
 	if err == nil {
-		m[Mutex] = mutexHeld(l, func() { time.Sleep(window / 3) })
+		m[Mutex] = mutexHeld(e.Locker, func() { time.Sleep(e.Watch / 3) })
 	}
 	return m, err
 }
 
 // crowd measures how waiting readers come in once the writer leaves.
-func crowd(ctx context.Context, e *Env, l Locker) (Metrics, error) {
-	writer, err := l.Lock(ctx, "name")
-	if err != nil {
-		return nil, err
-	}
-	before, err := e.requests(ctx)
+func crowd(ctx context.Context, e *Env) (Metrics, error) {
+	writer, err := e.Lock(ctx, "name")
 	if err != nil {
 		return nil, err
 	}
 	var (
-		start    = time.Now()
-		cameIn   = make([]time.Duration, e.Param)
+		cameIn   = make([]time.Time, e.Param)
 		in       sync.WaitGroup
 		released = make(chan struct{})
 		group    errgroup.Group
 	)
 	in.Add(e.Param)
-	for g := range e.Param {
-		group.Go(func() error {
-			h, err := l.RLock(ctx, "name")
-			cameIn[g] = time.Since(start)
-			in.Done()
-			if err != nil {
-				return err
-			}
-			<-released
-			return h.Unlock(ctx)
-		})
-	}
-	err = errors.Join(e.settle(ctx, before+float64(e.Param)), e.Server.ResetSlowLog(ctx))
-	unlocked := time.Since(start)
+	err = e.reached(ctx, e.Param, func() error {
+		for g := range e.Param {
+			group.Go(func() error {
+				h, err := e.RLock(ctx, "name")
+				cameIn[g] = time.Now()
+				in.Done()
+				if err != nil {
+					return err
+				}
+				<-released
+				return h.Unlock(ctx)
+			})
+		}
+		return nil
+	})
+	err = errors.Join(err, e.Server.ResetSlowLog(ctx))
+	unlocked := time.Now()
 	err = errors.Join(err, writer.Unlock(ctx))
 	in.Wait()
 	close(released)
@@ -126,24 +114,17 @@ func crowd(ctx context.Context, e *Env, l Locker) (Metrics, error) {
 		return nil, err
 	}
 	longest, err := e.Server.longestScript(ctx)
-	return Metrics{AllIn: millis(slices.Max(cameIn) - unlocked), LongestRun: millis(longest)}, err
+	last := slices.MaxFunc(cameIn, time.Time.Compare)
+	return Metrics{AllIn: millis(last.Sub(unlocked)), LongestRun: millis(longest)}, err
 }
 
-// watched opens contenders whose holds and waiters are watched.
-func watched(e *Env, o *Options) { o.Lease, _ = e.lease(0) }
-
-// lease returns the lease of holds that are watched, and how long to watch them where a full run takes d. A
-// quick run shortens both alike.
-func (e *Env) lease(d time.Duration) (lease, window time.Duration) {
-	if e.Less > 1 {
-		return 3 * time.Second, d / e.Less / 2
+// watch returns what the servers and this process do for a while, as if the lease were the usual one. Of
+// several servers, the home is the one that is asked most.
+func (e *Env) watch(ctx context.Context) (Metrics, error) {
+	window, pace := e.Watch, e.Lease.Seconds()/usualLease.Seconds()
+	if e.Contender.Polls { // what polls does so whatever the lease
+		window, pace = min(window, 3*time.Second), 1
 	}
-	return usualLease, d
-}
-
-// watch returns what the servers and this process do for a while, as if the lease were 30 s. Of several
-// servers, the home is the one that is asked most.
-func (e *Env) watch(ctx context.Context, lease, window time.Duration) (Metrics, error) {
 	before := processCPU()
 	each, err := e.usages(ctx, func() error {
 		select {
@@ -152,62 +133,38 @@ func (e *Env) watch(ctx context.Context, lease, window time.Duration) (Metrics, 
 		}
 		return ctx.Err()
 	})
-	cpu, all := processCPU()-before, sum(each)
+	all := sum(each)
 	m := Metrics{
-		RequestRate: all.Requests,
-		CommandRate: all.Requests + all.Calls,
-		ClientCPU:   100 * cpu.Seconds(),
-		ServerCPU:   100 * all.CPU.Seconds(),
+		RequestRate: all[Requests],
+		CommandRate: all[Requests] + all[Calls],
+		ClientCPU:   100 * (processCPU() - before).Seconds(),
+		ServerCPU:   all[ServerCPU],
 	}
-	slices.SortFunc(each, func(a, b Usage) int { return cmp.Compare(b.Requests, a.Requests) })
 	if len(each) > 1 {
-		m[HomeRequests], m[HomeCommands] = each[0].Requests, each[0].Requests+each[0].Calls
-		m[OtherRequests], m[OtherCommands] = each[1].Requests, each[1].Requests+each[1].Calls
+		slices.SortFunc(each, func(a, b Metrics) int { return cmp.Compare(b[Requests], a[Requests]) })
+		m[HomeRequests], m[OtherRequests] = each[0][Requests], each[1][Requests]
 	}
-	scale := 1 / window.Seconds()
-	if !e.Contender.Polls { // what polls does so whatever the lease
-		scale *= lease.Seconds() / 30
-	}
-	for metric := range m {
-		m[metric] *= scale
-	}
-	return m, err
+	return m.per(window.Seconds() / pace), err
 }
 
-// requests returns how many requests the servers have got of the contender, ever.
-func (e *Env) requests(ctx context.Context) (float64, error) {
-	var n float64
-	for _, s := range e.Servers {
-		snap, err := s.snapshot(ctx)
-		if err != nil {
-			return 0, err
-		}
-		for _, name := range e.Contender.Commands {
-			n += snap.calls[name]
-		}
+// reached runs do, and returns when the servers have got n requests more of the contender, and half a second
+// later.
+func (e *Env) reached(ctx context.Context, n int, do func() error) error {
+	before, err := e.counters(ctx)
+	if err == nil {
+		err = do()
 	}
-	return n, nil
-}
-
-// settle waits until the server has got that many requests of the contender, and half a second more.
-func (e *Env) settle(ctx context.Context, requests float64) error {
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		n, err := e.requests(ctx)
-		if err != nil {
-			return err
-		}
-		if n >= requests {
+	for deadline := time.Now().Add(20 * time.Second); err == nil; time.Sleep(20 * time.Millisecond) {
+		var now []Metrics
+		now, err = e.counters(ctx)
+		if more := sum(now)[Requests] - sum(before)[Requests]; more >= float64(n) {
 			break
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("only %.0f of %.0f requests have reached the server", n, requests)
+		} else if err == nil && time.Now().After(deadline) {
+			return fmt.Errorf("only %.0f of %d requests have reached the server", more, n)
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(500 * time.Millisecond):
-	}
-	return ctx.Err()
+	time.Sleep(500 * time.Millisecond)
+	return errors.Join(err, ctx.Err())
 }
 
 // processCPU returns the processor time that this process has used.
@@ -242,16 +199,12 @@ func releaseAll(ctx context.Context, holds []Hold) error {
 // mutexHeld returns for how many milliseconds at most ours has its mutex locked while do runs; NaN for
 // others. A thread looks at the mutex all the time. What passes while the thread itself does not run is not
 // counted.
-func mutexHeld(l Locker, do func()) float64 {
-	if o, ok := l.(*opened); ok {
-		l = o.Locker
-	}
-	mine, ok := l.(*ourLocker)
-	if !ok {
+func mutexHeld(l *Locker, do func()) float64 {
+	if l.rw == nil {
 		do()
 		return math.NaN()
 	}
-	field := reflect.ValueOf(mine.rw)
+	field := reflect.ValueOf(l.rw)
 	for _, name := range []string{"client", "mu", "w", "mu", "state"} {
 		field = reflect.Indirect(field).FieldByName(name)
 	}

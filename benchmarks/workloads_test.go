@@ -10,15 +10,15 @@ import (
 
 // TestMain lets the test binary be what a workload starts as another process of the same binary.
 func TestMain(m *testing.M) {
-	playRole()
+	beChild()
 	os.Exit(m.Run())
 }
 
 // TestWorkloads runs every workload for a moment; with -short, only at the first of its settings.
 func TestWorkloads(t *testing.T) {
 	testredis.Need(t)
-	r := newRunner(t, io.Discard)
-	r.less, r.once, r.first = 20, true, testing.Short()
+	r := newRunner(t, 20, io.Discard)
+	r.first = testing.Short()
 	if err := r.run(t.Context(), allWorkloads()); err != nil {
 		t.Fatal(err)
 	}

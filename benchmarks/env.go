@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// Workload is one thing to do with a lock, and to measure. To add one, write its Run and list it in
+// workloads.
+type Workload struct {
+	Name  string
+	Title string
+	About string // what is measured, and how
+
+	Quorum     bool   // Params are over how many servers
+	Cluster    bool   // over a cluster
+	ParamName  string // what Params are, empty if there is but one setting
+	Params     []int
+	Contenders []*Contender
+
+	Columns []Metric     // what Run returns, the most telling first
+	Against []*Contender // with whom the first column is compared, round by round
+	Rounds  int          // many short ones, where the machine's noise would hide a small difference
+
+	Run          measured
+	Alone        bool          // Run opens the contenders itself
+	Lease        time.Duration // if not the usual one
+	Watch        time.Duration // for how long Run watches what is kept alive
+	AutoPipeline bool
+	Far          func(param int) time.Duration // how far away the servers are, there and back
+}
+
+// measured is what a workload does in one turn of one contender.
+type measured = func(ctx context.Context, e *Env) (Metrics, error)
+
+// Env is what a workload runs in: one turn of one contender.
+type Env struct {
+	*Locker           // the contender, unless the workload opens it itself
+	Options           // with which it is opened
+	Servers []*Server // more than one in workloads of a quorum or a cluster
+	Server  *Server   // the first of them
+
+	Contender *Contender
+	Param     int
+	Watch     time.Duration
+	Less      time.Duration // by so much what is done goes on for less than in a full run; 1 for a full run
+}
+
+// usualLease is the lease where a workload asks for no other.
+const usualLease = 30 * time.Second
+
+// Open opens the contender of this turn, as adjust asks for.
+func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (*Locker, error) {
+	o := e.Options
+	for _, f := range adjust {
+		f(&o)
+	}
+	return e.Contender.Open(ctx, o)
+}
+
+// span returns how long to go on where a full run goes on for d.
+func (e *Env) span(d time.Duration) time.Duration { return d / e.Less }
+
+// rounds returns how often to do what a full run does n times.
+func (e *Env) rounds(n int) int { return max(n/int(e.Less), 2) }
+
+// counters returns what each of the servers has counted since it started.
+func (e *Env) counters(ctx context.Context) (each []Metrics, err error) {
+	for _, s := range e.Servers {
+		m, err := s.counters(ctx, e.Contender.Commands)
+		if err != nil {
+			return nil, err
+		}
+		each = append(each, m)
+	}
+	return each, nil
+}
+
+// usages runs do and returns what it cost each of the servers.
+func (e *Env) usages(ctx context.Context, do func() error) ([]Metrics, error) {
+	idle, err := e.counters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := e.counters(ctx)
+	if err == nil {
+		err = do()
+	}
+	if err != nil {
+		return nil, err
+	}
+	after, err := e.counters(ctx)
+	for i, m := range after {
+		m.add(before[i], -1)
+		m[Bytes] -= before[i][Bytes] - idle[i][Bytes] // the question itself
+	}
+	return after, err
+}
+
+// usage runs do and returns what it cost the servers together.
+func (e *Env) usage(ctx context.Context, do func() error) (Metrics, error) {
+	each, err := e.usages(ctx, do)
+	return sum(each), err
+}
