@@ -59,8 +59,10 @@ func (all workers) Stop() {
 }
 
 // processes measures four processes, of 16 goroutines each, that draw from the same names, or each from as
-// many of its own. The parameter says how many percent of the operations read.
-func processes(names int, own bool) measured {
+// many of its own. They do so for as long before as they are measured: what a process does at first, such as
+// to open connections, is not what it does all day. The parameter says how many percent of the operations
+// read.
+func processes(names int, own bool, span time.Duration) measured {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		all, err := e.startWorkers(ctx, 4)
 		if err != nil {
@@ -76,11 +78,11 @@ func processes(names int, own bool) measured {
 				return j
 			})
 		}
-		span := e.span(time.Second)
+		span := e.span(span)
 		if e.Cluster { // where a message may take 40 ms
 			span = max(span, 400*time.Millisecond)
 		}
-		if _, err := draw(span / 4); err != nil { // opens connections
+		if _, err := draw(span); err != nil {
 			return nil, err
 		}
 		before, err := e.bytesBetween(ctx)

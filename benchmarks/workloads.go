@@ -120,17 +120,18 @@ var workloads = []*Workload{
 		About: "Each process has 16 goroutines. They lock and unlock names drawn at random, over the plain client (rueidislock: its own), " +
 			"with contexts that have a timeout. The waits are the times of the lock calls.",
 		Contenders: withoutFloor, Rounds: 5, Columns: loadColumns,
-		Against: peers, Alone: true, Run: processes(100, false),
+		Against: peers, Alone: true, Run: processes(100, false, time.Second),
 	}, {
 		Name: "processes-reads", Title: "Four processes that share 1,000 names, and mostly read",
-		About:     "As above. The contenders without a read mode take their mutex for reading, too.",
+		About: "As above, for three seconds, which three that are not measured precede: the first call on each name goes to the server. " +
+			"The contenders without a read mode take their mutex for reading, too.",
 		ParamName: "% reads", Params: []int{90, 99}, Rounds: 3, Contenders: withoutFloor,
-		Columns: loadColumns, Against: peers, Alone: true, Run: processes(1000, false),
+		Columns: loadColumns, Against: peers, Alone: true, Run: processes(1000, false, 3*time.Second),
 	}, {
 		Name: "processes-own", Title: "Four processes with 250 names each",
 		About:      "As above, but nobody uses the names of another process. All operations write.",
 		Contenders: withoutFloor, Rounds: 3, Columns: loadColumns,
-		Against: peers, Alone: true, Run: processes(250, true),
+		Against: peers, Alone: true, Run: processes(250, true, time.Second),
 	}, {
 		Name: "recalls", Title: "A writer behind four processes that read without a pause",
 		About: "Each process has 16 goroutines that lock one name for reading, hold it for a millisecond, and lock it again. Every 100 ms " +
@@ -145,7 +146,7 @@ var workloads = []*Workload{
 			"what the nodes write beside what they send to clients, for each pair, their gossip included.",
 		Contenders: []*Contender{ours, oursByPublish}, Rounds: 5,
 		Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime, Between}, Against: []*Contender{oursByPublish},
-		Alone: true, Run: processes(12, false),
+		Alone: true, Run: processes(12, false, time.Second),
 	}, {
 		Name: "zipf", Title: "100,000 names, a few of them much wanted",
 		About: "64 goroutines lock and unlock names drawn from Zipf's distribution with exponent 1.1, with contexts that have a timeout: " +
