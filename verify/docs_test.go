@@ -14,8 +14,8 @@ import (
 
 // The documented commands, and what this test runs in their place: the same with less of it.
 var documented = map[string]string{
-	`go run ./explore`: `go run ./explore -states 2000 -q`,
-	`go run ./explore owners 11 asks 2 reenter forces 1`:                                               `go run ./explore -states 2000 -q owners 11 asks 2 reenter forces 1`,
+	`go run ./explore`: `go run ./explore -states 2000`,
+	`go run ./explore owners 11 asks 2 reenter forces 1`:                                               `go run ./explore -states 2000 owners 11 asks 2 reenter forces 1`,
 	`go test ./sim -seeds 100000 -timeout 12h`:                                                         `go test ./sim -run Promises -seeds 2 -wholes 1 -quorums 1`,
 	`go test ./sim -seed 42 -seeds 1 -v`:                                                               `go test ./sim -run Promises -seed 42 -seeds 1 -wholes 1 -quorums 1 -v`,
 	`go test ./sim -climate storm -seeds 10000 -timeout 2h`:                                            `go test ./sim -run Promises -climate storm -seeds 2 -wholes 1 -quorums 1`,

@@ -12,9 +12,11 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -22,35 +24,25 @@ import (
 
 func main() {
 	debug.SetGCPercent(400) // most of what there is stays
-	var l limits
-	dir := flag.String("lua", "../lua", "the directory of the scripts")
-	flag.IntVar(&l.states, "states", 0, "stop after so many states; 0 for no limit")
-	flag.DurationVar(&l.time, "time", 0, "stop after so long; 0 for no limit")
-	flag.IntVar(&l.bugs, "bugs", 10, "stop after so many kinds of bugs")
-	save := flag.String("save", "", "a directory to save the traces of bugs in")
+	dir := flag.String("lua", "", "the directory of the scripts, if not those of the library")
+	states := flag.Int("states", 0, "stop after so many states; 0 for no limit")
 	replayed := flag.String("replay", "", "a trace to take the steps of, instead of exploring")
-	quiet := flag.Bool("q", false, "do not tell of progress")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "explore [flags] [set-up]: setup.go has the words of set-ups")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	found, err := explore(*dir, *replayed, *save, cmp.Or(strings.Join(flag.Args(), " "), "owners 11 faults 1 crashes 1"),
-		l, *quiet)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "explore:", err)
-		os.Exit(2)
-	}
-	if found {
-		os.Exit(1)
+	text := cmp.Or(strings.Join(flag.Args(), " "), "owners 11 faults 1 crashes 1")
+	if err := explore(*dir, *replayed, text, limits{states: *states, bugs: 10}); err != nil {
+		log.Fatal(err)
 	}
 }
 
-// explore explores, or replays a trace, and prints what comes of it. It reports whether there are bugs.
-func explore(dir, replayed, save, text string, l limits, quiet bool) (found bool, err error) {
+// explore explores, or replays a trace, and prints what comes of it. It is an error if something is found.
+func explore(dir, replayed, text string, l limits) (err error) {
 	sources, err := scriptsIn(dir)
 	if err != nil {
-		return false, err
+		return err
 	}
 	var t trace
 	if replayed == "" {
@@ -59,38 +51,26 @@ func explore(dir, replayed, save, text string, l limits, quiet bool) (found bool
 		t, err = loadTrace(replayed)
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	e, err := newExploration(sources, t.setup, variant{})
 	if err != nil {
-		return false, err
+		return err
 	}
 	if replayed != "" {
 		done, err := e.replay(t)
 		fmt.Print(done)
-		if err != nil {
-			fmt.Println("BUG:", err)
-		}
-		return err != nil, nil
+		return err
 	}
-	var progress io.Writer
-	if !quiet {
-		progress = os.Stderr
-	}
-	r := e.explore(l, progress)
+	r := e.explore(l, os.Stderr)
 	for _, b := range r.Bugs {
-		fmt.Printf("BUG: %s\n  %s\n\n", b.what, strings.Join(b.trace.steps, "\n  "))
-		if save != "" {
-			file, err := b.save(save)
-			if err != nil {
-				return true, err
-			}
-			fmt.Printf("  saved as %s\n\n", file)
-		}
+		fmt.Printf("BUG: %s\n%s\n", b.what, b.trace)
 	}
-	fmt.Println(t.setup.text)
-	fmt.Println(r)
-	return len(r.Bugs) > 0, nil
+	fmt.Printf("%s\n%s\n", t.setup.text, r)
+	if len(r.Bugs) > 0 {
+		return errors.New("promises are broken")
+	}
+	return nil
 }
 
 // An exploration is a search, whatever the states are.

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/seed-7e8842f7/rwlock/internal/delegation"
@@ -249,8 +248,8 @@ func TestMistakesAreFound(t *testing.T) {
 func testMistake(t *testing.T, name string, d edit, v variant, setup, what string) {
 	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 		t.Parallel()
-		e := explorationOf(t, d.in(t, embedded()), setupOf(t, setup), v)
-		r := e.explore(limits{bugs: 1, states: 300_000, time: 5 * time.Minute}, nil)
+		e := explorationOf(t, d.in(t, sources(t)), setupOf(t, setup), v)
+		r := e.explore(limits{bugs: 1, states: 300_000}, nil)
 		if len(r.Bugs) == 0 {
 			t.Fatal("it is not found: ", r)
 		}

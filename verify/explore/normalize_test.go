@@ -36,7 +36,7 @@ func testSound[X any](t *testing.T, cases []soundCase,
 				e := newSearch(s, of)
 				looks, kinds, e.exact = map[string]bool{}, map[string]bool{}, true
 				e.visit = func(x X) { looks[look(t, usual, x, plain)] = true }
-				r := e.explore(limits{}, nil)
+				r := e.explore(limits{bugs: 10}, nil)
 				for _, b := range r.Bugs {
 					kinds[kindOf(errors.New(b.what))] = true
 				}

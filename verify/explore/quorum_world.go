@@ -93,7 +93,7 @@ func (e *parliament) begin() (*world, error) {
 		a, ok := action{event: event{do: acquire}, proc: uint8(i)}, true
 		for ; ok; a, _, ok = e.next(w) {
 			var err error
-			if w, err = e.take(w, a); err != nil {
+			if w, err = e.take(w, a, nil); err != nil {
 				return nil, err
 			}
 		}
@@ -236,8 +236,7 @@ func (a action) spends() (kind int, ok bool) {
 	return kind, ok
 }
 
-// take returns the world after an action, and the first thing that is wrong with it.
-func (e *parliament) take(w *world, a action) (*world, error) {
+func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	w = w.clone()
 	i, at := int(a.proc), int(a.a)
 	if kind, ok := a.spends(); ok {
@@ -289,8 +288,6 @@ func (e *parliament) take(w *world, a action) (*world, error) {
 	}
 	return w, cmp.Or(err, w.exclusive(), e.kept(w))
 }
-
-func (e *parliament) follows(*world, action) []string { return nil }
 
 // runOn runs a request on a server.
 func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {

@@ -13,24 +13,17 @@ import (
 // scripts are the sources by their names.
 type scripts map[string]string
 
-// embedded returns the scripts of the library.
-func embedded() scripts {
-	all := scripts{}
-	for _, s := range slices.Concat(library.All, library.Quorum) {
-		all[s.Name] = s.Source
-	}
-	return all
-}
-
-// scriptsIn returns the scripts of a directory.
+// scriptsIn returns the scripts of a directory, or, without one, those of the library.
 func scriptsIn(dir string) (scripts, error) {
 	all := scripts{}
 	for _, s := range slices.Concat(library.All, library.Quorum) {
-		composed, err := library.Compose(os.DirFS(dir), s.Name)
-		if err != nil {
-			return nil, err
+		if dir != "" {
+			var err error
+			if s, err = library.Compose(os.DirFS(dir), s.Name); err != nil {
+				return nil, err
+			}
 		}
-		all[s.Name] = composed.Source
+		all[s.Name] = s.Source
 	}
 	return all, nil
 }

@@ -13,8 +13,9 @@ import (
 type space[X any] interface {
 	start() X
 	actions(X) []action
-	// take returns the state after an action, and the first thing that is wrong with it.
-	take(X, action) (X, error)
+	// take returns the state after an action and after what follows from it when nothing else can happen, and
+	// the first thing that is wrong with it. It adds what follows to the trace, if there is one.
+	take(X, action, *trace) (X, error)
 	// canonical returns the one state of all that differ in names alone, and its key. States that differ in
 	// their demands alone have one key.
 	canonical(X) (X, string)
@@ -23,9 +24,7 @@ type space[X any] interface {
 	next(X) (action, time.Duration, bool)
 	// patience returns how long a fair run may take.
 	patience(X) time.Duration
-	// describe says what an action is, and follows what comes of it when nothing else can happen.
 	describe(X, action) string
-	follows(X, action) []string
 	// tidy frees memory.
 	tidy()
 }
@@ -56,12 +55,8 @@ func newSearch[X any](s setup, of space[X]) *search[X] {
 	return &search[X]{space: of, setup: s, seeds: newSeeds(), served: map[fair]time.Duration{}}
 }
 
-// limits end an exploration early; 0 is no limit.
-type limits struct {
-	states int
-	time   time.Duration
-	bugs   int
-}
+// limits end an exploration early: after so many states, unless that is 0, and kinds of bugs.
+type limits struct{ states, bugs int }
 
 // A report says how far an exploration came.
 type report struct {
@@ -128,8 +123,7 @@ func (s *search[X]) explore(l limits, progress io.Writer) (r report) {
 		r.Bugs = append(r.Bugs, bug{flaw.Error(), s.retrace(way, flaw, fair)})
 	}
 	stop := func() bool {
-		return l.states > 0 && len(steps) >= l.states || l.time > 0 && time.Since(began) > l.time ||
-			l.bugs > 0 && len(r.Bugs) >= l.bugs
+		return l.states > 0 && len(steps) >= l.states || len(r.Bugs) >= l.bugs
 	}
 	reach(-1, 0, s.start())
 	for len(next) > 0 && !stop() {
@@ -149,7 +143,7 @@ func (s *search[X]) explore(l limits, progress io.Writer) (r report) {
 			}
 			for via, a := range s.actions(from.x) {
 				r.Transitions++
-				y, err := s.take(from.x, a)
+				y, err := s.take(from.x, a, nil)
 				if err != nil {
 					found(from.at, err, false)
 					continue
@@ -194,7 +188,7 @@ func (s *search[X]) fair(x X, key string) error {
 			break
 		}
 		var err error
-		if x, err = s.take(x, a); err != nil {
+		if x, err = s.take(x, a, nil); err != nil {
 			return fmt.Errorf("in a fair run: %w", err)
 		}
 		x, key = s.canonical(x)
@@ -222,7 +216,7 @@ func (s *search[X]) retrace(way []uint16, flaw error, fair bool) trace {
 	x := s.start()
 	canonical, _ := s.canonical(x)
 	for _, via := range way {
-		next, _ := s.take(canonical, s.actions(canonical)[via])
+		next, _ := s.take(canonical, s.actions(canonical)[via], nil)
 		var key string
 		canonical, key = s.canonical(next)
 		x = s.find(&t, x, func(y X, err error) bool {
@@ -243,9 +237,9 @@ func (s *search[X]) retrace(way []uint16, flaw error, fair bool) trace {
 		if patience -= lasts; !ok || patience < 0 {
 			break
 		}
-		t.steps = append(t.steps, "  "+s.describe(x, a))
+		t.add("  " + s.describe(x, a))
 		var err error
-		if x, err = s.take(x, a); err != nil {
+		if x, err = s.take(x, a, nil); err != nil {
 			break
 		}
 	}
@@ -255,12 +249,13 @@ func (s *search[X]) retrace(way []uint16, flaw error, fair bool) trace {
 // find takes the first action whose outcome is right, and appends it to a trace.
 func (s *search[X]) find(t *trace, x X, right func(X, error) bool) X {
 	for _, a := range s.actions(x) {
-		if y, err := s.take(x, a); right(y, err) {
-			t.add(s.describe(x, a), s.follows(x, a))
+		then := trace{steps: []string{s.describe(x, a)}}
+		if y, err := s.take(x, a, &then); right(y, err) {
+			t.steps = append(t.steps, then.steps...)
 			return y
 		}
 	}
-	t.add("?", nil)
+	t.add("?")
 	return x
 }
 
@@ -282,9 +277,9 @@ func (s *search[X]) replay(t trace) (trace, error) {
 		if i < 0 {
 			return done, fmt.Errorf("%s: %w; only:\n  %q", step, errImpossible, can)
 		}
-		done.add(step, s.follows(x, all[i]))
+		done.add(step)
 		var err error
-		if x, err = s.take(x, all[i]); err != nil {
+		if x, err = s.take(x, all[i], &done); err != nil {
 			return done, fmt.Errorf("%s: %w", step, err)
 		}
 	}

@@ -316,28 +316,19 @@ func (e *explorer) waitsFor(p *process, h *engine.Hold) bool {
 	return e.names > 1 && len(e.owners) == 1 && p.busy(h.Owner.Handle)
 }
 
-// take returns the system after an action, and after what follows from it when nothing else can happen; and
-// the first thing that is wrong with it.
-func (e *explorer) take(x *system, a action) (*system, error) {
+func (e *explorer) take(x *system, a action, t *trace) (*system, error) {
 	e.flaw = nil
 	x, err := e.takeOne(x, a)
 	for next, ok := x.only(); ok && err == nil; next, ok = x.only() {
+		if t != nil {
+			t.add("  " + e.describe(x, next))
+		}
 		x, err = e.takeOne(x, next)
 	}
 	if err == nil {
 		x.forgetFaults()
 	}
 	return x, cmp.Or(err, e.flaw)
-}
-
-// follows says what follows from an action when nothing else can happen.
-func (e *explorer) follows(x *system, a action) (steps []string) {
-	x, err := e.takeOne(x, a)
-	for next, ok := x.only(); ok && err == nil; next, ok = x.only() {
-		steps = append(steps, e.describe(x, next))
-		x, err = e.takeOne(x, next)
-	}
-	return steps
 }
 
 // only returns the action that has to follow, if there is one.

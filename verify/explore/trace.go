@@ -3,10 +3,8 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 )
 
@@ -19,23 +17,9 @@ type trace struct {
 
 func (t trace) String() string { return t.setup.text + "\n" + strings.Join(t.steps, "\n") + "\n" }
 
-// add appends a step, and what followed from it.
-func (t *trace) add(step string, follows []string) {
-	t.steps = append(t.steps, step)
-	for _, s := range follows {
-		t.steps = append(t.steps, "  "+s)
-	}
-}
+func (t *trace) add(step string) { t.steps = append(t.steps, step) }
 
-// save writes a bug's trace into a directory, named by what is wrong.
-func (b bug) save(dir string) (string, error) {
-	name := kindOf(errors.New(strings.ReplaceAll(b.what, " ", "x")))
-	name = strings.Trim(strings.ReplaceAll(name, "x", "-"), "-")
-	file := filepath.Join(dir, name[:min(len(name), 60)]+".trace")
-	return file, os.WriteFile(file, []byte("# "+b.what+"\n"+b.trace.String()), 0o644)
-}
-
-// loadTrace reads what save has written, but for what followed from the steps.
+// loadTrace reads a trace, but for what followed from the steps, which is indented.
 func loadTrace(file string) (t trace, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
