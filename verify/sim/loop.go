@@ -1,25 +1,29 @@
 package sim
 
 import (
-	"container/heap"
+	"errors"
 	"iter"
 	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 )
 
 // A loop is a fake clock: what is to happen, in order of time, and tasks that sleep in between. One thing
 // happens at a time, so all of it follows from the seed.
 type loop struct {
 	at      time.Time
-	queue   eventHeap
+	queue   order.Timeline[*event]
 	events  uint64 // so far
 	current *task
 	tasks   []*task
 }
 
+// The first moment of every loop.
+var genesis = time.Date(2030, 1, 1, 0, 0, 0, 654_321_000, time.UTC)
+
 type event struct {
-	at     time.Time
-	number uint64
-	do     func()
+	order.Place
+	do func()
 }
 
 func (l *loop) now() time.Time { return l.at }
@@ -29,32 +33,43 @@ func (l *loop) after(d time.Duration, do func()) { l.when(l.at.Add(max(d, 0)), d
 
 func (l *loop) when(at time.Time, do func()) {
 	l.events++
-	heap.Push(&l.queue, event{at, l.events, do})
+	l.queue.Set(&event{order.Place{Tie: l.events}, do}, at)
 }
 
 // crowded is the most that happens at one moment: more is a circle.
 const crowded = 1_000_000
 
-// run lets time pass until ended says so, or nothing is left to happen. It reports whether time went on.
-func (l *loop) run(ended func() bool) bool {
-	for n := 0; !ended() && len(l.queue) > 0; n++ {
-		e := heap.Pop(&l.queue).(event)
-		if e.at.After(l.at) {
-			l.at, n = e.at, 0
+// run runs a task until it has ended, and then ends all others. It returns why the task does not end, if so.
+func (l *loop) run(fn func()) error {
+	defer func() {
+		for _, t := range l.tasks {
+			t.kill()
 		}
-		if n > crowded {
-			return false
+	}()
+	l.spawn(fn)
+	main := l.tasks[0]
+	for n := 0; !main.dead; n++ {
+		at, ok := l.queue.Next()
+		switch {
+		case !ok:
+			return errors.New("nothing happens any more")
+		case at.After(l.at):
+			l.at, n = at, 0
+		case n > crowded:
+			return errors.New("there is no end to what happens at one moment")
 		}
+		e := l.queue.First()
+		l.queue.Remove(e)
 		e.do()
 	}
-	return true
+	return nil
 }
 
 // A task is a function that sleeps and waits.
 type task struct {
 	loop  *loop
 	on    *node // its process, or nil
-	group *loopGroup
+	joins *task // that waits for its end, or nil
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
@@ -65,8 +80,8 @@ type task struct {
 
 type stopped struct{}
 
-func (l *loop) spawn(g *loopGroup, fn func()) {
-	t := &task{loop: l, group: g}
+func (l *loop) spawn(fn func()) join {
+	t := &task{loop: l}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
 		defer func() {
@@ -80,6 +95,12 @@ func (l *loop) spawn(g *loopGroup, fn func()) {
 	})
 	l.tasks = append(l.tasks, t)
 	t.wake()
+	return func(end time.Time) bool {
+		for t.joins = l.current; !t.dead && l.at.Before(end); {
+			l.park(end)
+		}
+		return t.dead
+	}
 }
 
 // wake has the task go on, in a moment.
@@ -111,7 +132,9 @@ func (t *task) resume() {
 func (t *task) end() {
 	if !t.dead {
 		t.dead = true
-		t.group.done()
+		if t.joins != nil {
+			t.joins.wake()
+		}
 	}
 }
 
@@ -139,61 +162,4 @@ func (l *loop) sleep(d time.Duration) {
 	for end := l.at.Add(d); l.at.Before(end); {
 		l.park(end)
 	}
-}
-
-// close ends all tasks.
-func (l *loop) close() {
-	for _, t := range l.tasks {
-		t.kill()
-	}
-}
-
-func (l *loop) newGroup() group { return &loopGroup{loop: l} }
-
-// A loopGroup is tasks that someone waits for.
-type loopGroup struct {
-	loop    *loop
-	running int
-	waits   *task
-}
-
-func (g *loopGroup) spawn(fn func()) {
-	g.running++
-	g.loop.spawn(g, fn)
-}
-
-func (g *loopGroup) done() {
-	if g.running--; g.running == 0 && g.waits != nil {
-		g.waits.wake()
-	}
-}
-
-func (g *loopGroup) wait(d time.Duration) bool {
-	g.waits = g.loop.current
-	for end := g.loop.at.Add(d); g.running > 0 && g.loop.at.Before(end); {
-		g.loop.park(end)
-	}
-	return g.running == 0
-}
-
-type eventHeap []event
-
-func (h eventHeap) Len() int { return len(h) }
-
-func (h eventHeap) Less(i, j int) bool {
-	if h[i].at.Equal(h[j].at) {
-		return h[i].number < h[j].number
-	}
-	return h[i].at.Before(h[j].at)
-}
-
-func (h eventHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *eventHeap) Push(x any)   { *h = append(*h, x.(event)) }
-
-func (h *eventHeap) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*h = old[:len(old)-1]
-	return e
 }

@@ -2,13 +2,13 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/google/uuid"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -19,26 +19,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A table is the stage of engines: a loop, one server or several that vote, and nodes that have an engine
-// each.
-type table struct {
-	*loop
-	servers []*server
-	w       *world
-	nodes   []*node
-	ran     int // scripts
-}
-
-// The first moment of every world.
-var genesis = time.Date(2030, 1, 1, 0, 0, 0, 654_321_000, time.UTC)
-
-var servers = sync.Pool{New: func() any {
-	s, err := newServer()
-	if err != nil {
-		panic(err)
-	}
-	return s
-}}
+var servers = sync.Pool{New: func() any { return newServer() }}
 
 // Simulate lives through the world of one seed, with engines, and with servers that vote or one server. Its
 // report is empty if no promise is broken there.
@@ -51,26 +32,13 @@ func Simulate(seed uint64, climate string, votes bool) (tally Tally, report stri
 }
 
 func simulate(seed uint64, climate string, votes bool) *world {
-	t := &table{loop: &loop{at: genesis}}
-	w := newWorld(func(w *world) stage { t.open(w); return t }, seed,
-		of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
-	defer t.loop.close()
-	defer func() {
-		for _, s := range t.servers {
-			servers.Put(s)
-		}
-	}()
-	done := false
-	t.spawn(&loopGroup{loop: t.loop}, func() {
-		w.live()
-		done = true
-	})
-	if !t.loop.run(func() bool { return done }) {
-		w.Violation("there is no end to what happens at one moment")
-	} else if !done {
-		w.Violation("nothing happens any more")
+	l := &loop{at: genesis}
+	w := newWorld(l, seed, of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
+	n := 1
+	if votes {
+		n = []int{3, 3, 5}[w.rng.IntN(3)]
 	}
-	w.see("requests", t.ran)
+	w.run(l, n, w.live)
 	return w
 }
 
@@ -79,94 +47,76 @@ func of(fits func(Climate) bool) []Climate {
 	return slices.DeleteFunc(slices.Clone(Climates), func(c Climate) bool { return !fits(c) })
 }
 
-// open has the servers of a world begin.
-func (t *table) open(w *world) {
-	t.w = w
-	n := 1
-	if w.climate.Votes {
-		n = []int{3, 3, 5}[w.rng.IntN(3)]
-	}
+// run has engines and so many servers live.
+func (w *world) run(l *loop, n int, live func()) {
 	for i := range n {
 		s := servers.Get().(*server)
-		s.reset(genesis, w.seed+uint64(i))
-		if s.index = i; w.climate.Votes {
+		defer servers.Put(s)
+		s.reset(l, i, w.seed)
+		if s.Mute = w.climate.Mute; w.climate.Votes {
 			s.offset = time.Duration(w.rng.Int64N(int64(10*time.Hour))) - 5*time.Hour
 			if w.rng.IntN(3) == 0 {
 				s.offset /= 1_000_000
 			}
 			s.ppm = w.rng.Int64N(10_000) - 5_000
 		}
-		t.servers = append(t.servers, s)
+		w.servers = append(w.servers, s)
 	}
-}
-
-func (t *table) minis() (all []*miniredis.Miniredis) {
-	for _, s := range t.servers {
-		s.Mini.SetTime(s.clock(t.at))
-		all = append(all, s.Mini)
+	w.newProcess = func(seed uint64, c Climate) process { return w.newNode(l, seed, c) }
+	if err := l.run(live); err != nil {
+		w.Violation("%v", err)
 	}
-	return all
+	w.see("requests", w.ran)
 }
-
-// run is for whole RWLocks: an engine knows nothing of how a script is called.
-func (t *table) run(string) {}
-
-func (t *table) step(d time.Duration) { t.servers[0].offset += d }
-
-func (t *table) copy() func() {
-	c := t.servers[0].copy(t.at)
-	return func() { t.servers[0].become(t.at, c) }
-}
-
-func (t *table) mute() { t.servers[0].Mute = true }
 
 // execute runs a script, and sends out what it publishes.
-func (t *table) execute(s *server, r *protocol.Request) (any, error) {
-	t.ran++
+func (w *world) execute(s *server, r *protocol.Request) (any, error) {
+	w.ran++
 	if r.Script == lua.Force { // it may come late
-		for _, name := range t.w.names {
+		for _, name := range w.names {
 			if protocol.KeysOf(prefix, name).Lock == r.Keys.Lock {
-				t.w.declare(name)
+				w.declare(name)
 			}
 		}
 	}
-	reply, err := s.run(t.at, r)
+	reply, err := s.run(r)
 	if err != nil {
-		t.w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
+		w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
 	}
 	for _, m := range s.Published {
-		for _, n := range t.nodes {
-			if n.engine.Channel() == m[0] {
-				n.wires[s.index].publish(m[1])
-			}
+		if n := w.nodes[m[0]]; n != nil {
+			n.wires[s.index].publish(m[1])
 		}
 	}
-	if len(t.servers) == 1 {
-		t.check(s, r)
+	if !w.climate.Votes {
+		w.check(s, r)
 	}
 	return reply, err
 }
 
+// checkEach is of how many runs of a script one is looked at closely.
+const checkEach = 4
+
 // check looks at what a script has left, now and then.
-func (t *table) check(s *server, r *protocol.Request) {
-	if t.ran%checkEach != 0 || t.w.climate.Crowd && t.ran%(32*checkEach) != 0 {
+func (w *world) check(s *server, r *protocol.Request) {
+	if w.ran%checkEach != 0 || w.climate.Crowd && w.ran%(32*checkEach) != 0 {
 		return
 	}
 	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
 		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
-			t.w.Violation("server: %s leaves %q without a time to live", r.Script.Name, key)
+			w.Violation("server: %s leaves %q without a time to live", r.Script.Name, key)
 		}
 	}
-	state, err := s.inspectKeys(t.at, r.Keys)
+	state, err := s.inspect(r.Keys)
 	if err != nil {
-		t.w.Violation("server: after %s: %v", r.Script.Name, err)
+		w.Violation("server: after %s: %v", r.Script.Name, err)
 		return
 	}
 	for i, a := range state.Holders {
 		for _, b := range state.Holders[:i] {
 			same := a.Instance == b.Instance && a.Owner == b.Owner
 			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
-				t.w.Violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
+				w.Violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
 			}
 		}
 	}
@@ -174,7 +124,8 @@ func (t *table) check(s *server, r *protocol.Request) {
 
 // A node is a process that is no more than an engine, and what a process does for it.
 type node struct {
-	*table
+	*loop
+	w       *world
 	engine  *engine.Engine
 	layer   engine.Layer // the engine, or what delegates locks to it
 	below   below
@@ -195,9 +146,9 @@ type node struct {
 	holds   []*grip
 }
 
-func (t *table) newProcess(seed uint64, c Climate) process {
+func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	n := &node{table: t, rng: rng, process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, len(t.nodes)))}
+	n := &node{loop: l, w: w, rng: rng, process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, len(w.nodes)))}
 	if c.Shared {
 		n.process = uuid.Nil
 	}
@@ -209,26 +160,26 @@ func (t *table) newProcess(seed uint64, c Climate) process {
 		n.ppm, n.apart = rng.Int64N(10_000)-5_000, c.Apart
 	}
 	retries := 3 * rng.IntN(2)
-	for _, s := range t.servers {
+	for _, s := range w.servers {
 		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}, retries: retries})
 	}
-	instance := fmt.Sprintf("instance%03d", len(t.nodes))
+	instance := fmt.Sprintf("instance%03d", len(w.nodes))
 	n.engine = engine.New(engine.Config{
-		Prefix: prefix, Instance: instance, Lease: t.w.lease, Observe: true,
+		Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true,
 	})
 	n.layer = n.engine
 	if c.Delegates {
 		n.layer = delegation.New(delegation.Config{
 			Instance: instance, Owner: protocol.Owner{Process: n.process},
-			Lease: delegationLease(rng, t.w.lease), Hold: t.w.lease, Observe: true, Eager: rng.IntN(2) == 0,
+			Lease: delegationLease(rng, w.lease), Hold: w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
 	}
 	if n.below = (*oneServer)(n); c.Votes {
-		n.below = &voters{n, quorum.New(quorum.Config{Servers: len(t.servers), Prefix: prefix,
+		n.below = &voters{n, quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix,
 			Instance: instance}, n.engine)}
 		n.mend()
 	}
-	t.nodes = append(t.nodes, n)
+	w.nodes[n.engine.Channel()] = n
 	return n
 }
 
@@ -367,6 +318,8 @@ func (g *grip) await(end time.Time, done func() bool) {
 
 const mostTries = 10 // as of rwlock.RWLock
 
+var errNoAnswer = errors.New("no answer yet")
+
 func (n *node) acquire(c call) (hold, error) {
 	if c.limit < 0 {
 		return nil, context.Canceled
@@ -466,11 +419,6 @@ func (n *node) force(name string, within time.Duration) (err error) {
 	return err
 }
 
-func (n *node) inspect(name string) (busy bool, says string) {
-	s, err := n.servers[0].inspectKeys(n.at, protocol.KeysOf(prefix, name))
-	return err != nil || len(s.Holders)+len(s.Waiters) > 0, fmt.Sprintf("%+v, %v", s, err)
-}
-
 func (n *node) close() (err error) {
 	if n.killed {
 		return nil
@@ -496,22 +444,6 @@ func (n *node) close() (err error) {
 		err = fmt.Errorf("%d holds and %d places in queues end with their leases: %v", holds, places, cause)
 	}
 	return err
-}
-
-// settled reports whether the engine has forgotten everything that is over.
-func (n *node) settled() error {
-	if n.killed || !n.below.Idle() {
-		return nil
-	}
-	for _, g := range n.holds {
-		if !g.released {
-			return nil // by a worker that found its process dead
-		}
-	}
-	if names := n.engine.InUse(); names > 0 {
-		return fmt.Errorf("%s has %d names in use, though all is over", n.engine.Channel(), names)
-	}
-	return nil
 }
 
 func (n *node) each(fn func(*wire)) {
@@ -569,11 +501,24 @@ func (n *node) die() {
 	}
 }
 
+// settled reports whether the engine has forgotten everything that is over.
+func (n *node) settled() error {
+	if n.killed || !n.below.Idle() {
+		return nil
+	}
+	for _, g := range n.holds {
+		if !g.released {
+			return nil // by a worker that found its process dead
+		}
+	}
+	if names := n.engine.InUse(); names > 0 {
+		return fmt.Errorf("%s has %d names in use, though all is over", n.engine.Channel(), names)
+	}
+	return nil
+}
+
 func (n *node) bury()       {}
 func (n *node) dead() bool  { return n.killed }
 func (n *node) awake() bool { return !n.killed && !n.frozen && n.thawed.Before(n.at) }
 
 func (n *node) ran(since time.Time) bool { return !n.frozen && n.thawed.Before(since) }
-
-// checkEach is of how many runs of a script one is looked at closely.
-const checkEach = 4

@@ -74,16 +74,16 @@ func (n *network) cut() {
 	}
 }
 
-// clear ends all trouble.
-func (n *network) clear() {
+// calm ends all trouble.
+func (n *network) calm() {
 	n.resume()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.weather = Weather{Latency: n.weather.Latency}
 }
 
-// end breaks all connections for good.
-func (n *network) end() {
+// die breaks all connections for good.
+func (n *network) die() {
 	n.resume()
 	n.mu.Lock()
 	defer n.mu.Unlock()

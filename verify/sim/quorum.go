@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -74,98 +73,4 @@ func (n *node) mend() {
 		w.upLost, w.downLost = misses, misses
 		w.lose(errBroken) // nothing can be relied on that came meanwhile
 	}
-}
-
-// troubles are what may happen to servers that vote, to no more than a minority at a time.
-func (t *table) troubles(rng *rand.Rand) (acts []func()) {
-	c := t.w.climate
-	few := func() (some []*server) {
-		for _, i := range rng.Perm(len(t.servers))[:1+rng.IntN(len(t.servers)/2)] {
-			some = append(some, t.servers[i])
-		}
-		return some
-	}
-	pause := func() { t.sleep(time.Duration(rng.Int64N(int64(3 * t.w.lease)))) }
-	if c.Restarts {
-		acts = append(acts, func() { // with their data
-			some := few()
-			for _, s := range some {
-				t.restart(s)
-				s.down = true
-			}
-			pause()
-			for _, s := range some {
-				t.w.Note("server %d is up", s.index)
-				s.down = false
-			}
-		})
-	}
-	if c.Empties {
-		acts = append(acts, func() {
-			if !t.allVote() {
-				return
-			}
-			restarts := rng.IntN(2) > 0 // or else its clients do not notice
-			for _, s := range few() {
-				if restarts {
-					t.restart(s)
-				}
-				t.w.Note("server %d has lost its data", s.index)
-				s.Mini.FlushAll()
-			}
-		})
-	}
-	if c.Pauses {
-		acts = append(acts, func() {
-			some := few()
-			for _, s := range some {
-				t.w.Note("server %d stands still", s.index)
-				s.frozen = true
-			}
-			pause()
-			for _, s := range some {
-				t.w.Note("server %d goes on", s.index)
-				gate := s.gate
-				s.frozen, s.gate = false, nil
-				for _, fn := range gate {
-					fn()
-				}
-			}
-		})
-	}
-	if c.Partitions {
-		acts = append(acts, func() {
-			n := t.nodes[rng.IntN(len(t.nodes))]
-			up, down := rng.IntN(3) > 0, rng.IntN(3) > 0
-			for _, i := range rng.Perm(len(n.wires))[:1+rng.IntN(len(n.wires)-1)] {
-				t.w.Note("%s and server %d: lost to it %v, from it %v", n.engine.Channel(), i, up, down)
-				n.wires[i].upLost, n.wires[i].downLost = up, down
-			}
-			pause()
-			n.mend()
-		})
-	}
-	return acts
-}
-
-// restart breaks all connections to a server.
-func (t *table) restart(s *server) {
-	t.w.Note("server %d is restarted", s.index)
-	s.gate = nil
-	for _, n := range t.nodes {
-		n.wires[s.index].cut()
-	}
-}
-
-// allVote reports whether all servers vote: then a minority of them may lose its data.
-func (t *table) allVote() bool {
-	generation := ""
-	for i, m := range t.minis() {
-		g := m.HGet(mark, "generation")
-		if g == "" || i > 0 && g != generation {
-			return false
-		}
-		generation = g
-	}
-	return true
 }

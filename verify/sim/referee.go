@@ -62,12 +62,16 @@ type waiter struct {
 	overrun int         // writers that entered meanwhile
 }
 
-func newReferee(clock func() time.Time, names []string, l limits) *referee {
-	r := &referee{clock: clock, start: clock(), limits: l, locks: map[string]*watched{}}
-	for _, name := range names {
+func newReferee(clock func() time.Time, l limits) *referee {
+	return &referee{clock: clock, start: clock(), limits: l, locks: map[string]*watched{}}
+}
+
+// lock returns what is known of a name. It is called with mu held.
+func (r *referee) lock(name string) *watched {
+	if r.locks[name] == nil {
 		r.locks[name] = &watched{account: bank.New(true)}
 	}
-	return r
+	return r.locks[name]
 }
 
 // note adds a line to the world's log. It is called with mu held.
@@ -122,7 +126,7 @@ func (r *referee) asks(u *waiter) {
 	defer r.mu.Unlock()
 	u.asked = r.clock()
 	r.see("calls", 1)
-	lk := r.locks[u.name]
+	lk := r.lock(u.name)
 	lk.waiters = append(lk.waiters, u)
 	r.note("%s asks %v %q try=%v", u.who, u.mode, u.name, u.try)
 }
@@ -135,7 +139,7 @@ func (lk *watched) forget(u *waiter) {
 func (r *referee) gives(u *waiter, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.locks[u.name].forget(u)
+	r.lock(u.name).forget(u)
 	r.see("calls given up", 1)
 	r.note("%s gives up %v %q: %v", u.who, u.mode, u.name, err)
 }
@@ -148,7 +152,7 @@ func (r *referee) enters(u *waiter, h hold) *stay {
 	s := &stay{waiter: u, hold: h}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	lk := r.locks[u.name]
+	lk := r.lock(u.name)
 	lk.forget(u)
 	r.see("holds", 1)
 	r.note("%s enters %v %q token %d", u.who, u.mode, u.name, h.token())
@@ -170,8 +174,8 @@ func (r *referee) again(u *waiter, h hold) *stay {
 	defer r.mu.Unlock()
 	r.see("re-entries", 1)
 	r.note("%s re-enters %v %q token %d", u.who, u.mode, u.name, h.token())
-	r.checkExclusion(r.locks[u.name], s)
-	r.watch(r.locks[u.name], s)
+	r.checkExclusion(r.lock(u.name), s)
+	r.watch(r.lock(u.name), s)
 	return s
 }
 
@@ -303,7 +307,7 @@ func (r *referee) ends(s *stay, lost bool, cause error) {
 		return
 	}
 	s.ended = true
-	lk := r.locks[s.name]
+	lk := r.lock(s.name)
 	lk.freeFrom, lk.lapsed = r.clock(), lost
 	lk.stays = slices.DeleteFunc(lk.stays, func(other *stay) bool { return other == s })
 	writes := func(other *stay) bool { return other.mode == rwlock.Write }
@@ -348,13 +352,13 @@ func (r *referee) left(s *stay, believed bool, err error) {
 func (r *referee) declare(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.locks[name].lossAt = r.clock()
+	r.lock(name).lossAt = r.clock()
 }
 
 // touch uses the resource that the lock guards, the way a careful holder does.
 func (r *referee) touch(s *stay, seen int64) int64 {
 	r.mu.Lock()
-	lk := r.locks[s.name]
+	lk := r.lock(s.name)
 	good := s.believed() && !r.excused(lk, s) && !r.unsettled(lk)
 	r.mu.Unlock()
 	x := bank.Access{Token: s.hold.token(), Write: s.mode == rwlock.Write, Seen: seen}

@@ -113,7 +113,7 @@ func (x *exchange) run() {
 	w := x.w
 	w.server.reach(func() {
 		if !w.server.down {
-			_, _ = w.n.execute(w.server, x.r)
+			_, _ = w.n.w.execute(w.server, x.r)
 		}
 	})
 }
@@ -130,7 +130,7 @@ func (x *exchange) arrive(try int) {
 	case w.draw(w.weather.Refuse) > 0:
 		err = answerLines[w.rng.IntN(len(answerLines))]
 	default:
-		reply, err = n.execute(w.server, x.r)
+		reply, err = n.w.execute(w.server, x.r)
 	}
 	if w.downLost {
 		return

@@ -6,11 +6,9 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,27 +19,15 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A stage is where a world takes place.
-type stage interface {
+// A clock is that of a loop, or of a bubble.
+type clock interface {
 	now() time.Time
 	sleep(d time.Duration)
-	newGroup() group
-
-	// newProcess returns an RWLock with a client of its own. Its network has the weather of a climate.
-	newProcess(seed uint64, c Climate) process
-	minis() []*miniredis.Miniredis
-	troubles(rng *rand.Rand) []func() // of servers that vote
-	run(script string)                // of an administrator
-	step(d time.Duration)
-	copy() (becomes func()) // of the server's data, for a replica that takes over
-	mute()
+	spawn(fn func()) join
 }
 
-// A group is tasks that someone waits for.
-type group interface {
-	spawn(fn func())
-	wait(d time.Duration) bool // until all have ended, but not longer
-}
+// A join waits until a task has ended, but not beyond a time. It reports whether the task has.
+type join func(end time.Time) bool
 
 // A process is one RWLock with its client and its network.
 type process interface {
@@ -49,9 +35,7 @@ type process interface {
 	newOwner() any
 	acquire(c call) (hold, error)
 	force(name string, within time.Duration) error
-	inspect(name string) (busy bool, says string)
 	close() error
-	settled() error // whether it keeps nothing in memory, once it is closed and all holds are released
 
 	stall()  // holds back everything that it sends and gets
 	resume() // ends that
@@ -94,8 +78,11 @@ type hold interface {
 
 // A world is one run of the simulation.
 type world struct {
-	stage
+	clock
 	*referee
+	newProcess func(seed uint64, c Climate) process // with a network that has the weather of the climate
+	servers    []*server
+
 	seed    uint64
 	climate Climate
 	rng     *rand.Rand
@@ -106,8 +93,11 @@ type world struct {
 	all     []process
 	owners  []any // that processes share
 	over    atomic.Bool
-	closing group
+	closing []join
 	dirty   atomic.Bool // a process was not closed in good order
+
+	nodes map[string]*node // by channel; they are none for whole RWLocks
+	ran   int              // scripts
 }
 
 // A host has a process, and another when that is closed.
@@ -128,14 +118,17 @@ const (
 	mark   = prefix + ":mark" // what a server that votes knows of the others
 )
 
-func newWorld(st func(w *world) stage, seed uint64, climates []Climate, name string) *world {
+// newWorld returns a world without servers and processes, with one of the climates: that of a name, or any.
+func newWorld(clock clock, seed uint64, climates []Climate, name string) *world {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &world{
+		clock:   clock,
 		seed:    seed,
 		climate: climates[rng.IntN(len(climates))],
 		rng:     rng,
 		names:   []string{"a", "b{}%"}[:1+rng.IntN(2)],
 		lease:   leases[rng.IntN(len(leases))],
+		nodes:   map[string]*node{},
 	}
 	if w.climate.Crowd && rng.IntN(10) > 0 {
 		w.climate = climates[0] // a crowd takes as long as a hundred others
@@ -145,24 +138,11 @@ func newWorld(st func(w *world) stage, seed uint64, climates []Climate, name str
 			w.climate = c
 		}
 	}
-	hosts := 2 + rng.IntN(3)
 	if w.climate.Crowd {
-		w.names, w.lease, hosts = w.names[:1], max(w.lease, 5*time.Second), 3
+		w.names, w.lease = w.names[:1], max(w.lease, 5*time.Second)
 	}
 	w.longest = 2 * w.lease
-	w.stage = st(w)
-	w.referee = newReferee(w.now, w.names, w.climate.limits(w.longest))
-	if w.climate.Mute {
-		w.mute()
-	}
-	for i := range hosts {
-		w.hosts = append(w.hosts, &host{id: i, process: w.process(w.climate)})
-	}
-	if w.climate.Shared {
-		for range 3 {
-			w.owners = append(w.owners, w.hosts[0].newOwner())
-		}
-	}
+	w.referee = newReferee(clock.now, w.climate.limits(w.longest))
 	return w
 }
 
@@ -179,6 +159,15 @@ func (w *world) String() string {
 // mini is the only server.
 func (w *world) mini() *miniredis.Miniredis { return w.minis()[0] }
 
+// minis are the servers, which know what time it is.
+func (w *world) minis() (all []*miniredis.Miniredis) {
+	for _, s := range w.servers {
+		s.tick()
+		all = append(all, s.Mini)
+	}
+	return all
+}
+
 // dump returns what the servers have.
 func (w *world) dump() (all string) {
 	for _, m := range w.minis() {
@@ -189,8 +178,19 @@ func (w *world) dump() (all string) {
 
 // live has everything happen.
 func (w *world) live() {
-	workers, trouble := w.newGroup(), w.newGroup()
-	w.closing = w.newGroup()
+	hosts := 2 + w.rng.IntN(3)
+	if w.climate.Crowd {
+		hosts = 3
+	}
+	for i := range hosts {
+		w.hosts = append(w.hosts, &host{id: i, process: w.process(w.climate)})
+	}
+	if w.climate.Shared {
+		for range 3 {
+			w.owners = append(w.owners, w.hosts[0].newOwner())
+		}
+	}
+	var workers []join
 	for _, h := range w.hosts {
 		n := 1 + w.rng.IntN(3)
 		if w.climate.Crowd {
@@ -202,21 +202,25 @@ func (w *world) live() {
 			if w.climate.Shared && h.id < 2 {
 				k.owner = w.owners[j]
 			}
-			workers.spawn(k.run)
+			workers = append(workers, w.spawn(k.run))
 		}
 	}
 	rng := rand.New(rand.NewPCG(w.rng.Uint64(), 4))
-	trouble.spawn(func() { w.trouble(rng) })
-	if !workers.wait(400*w.longest + 2*time.Hour) {
+	trouble := w.spawn(func() { w.trouble(rng) })
+	if !joinAll(workers, w.now().Add(400*w.longest+2*time.Hour)) {
 		w.Violation("a call never ends; the server has %s", w.dump())
 		return
 	}
 	w.over.Store(true)
-	trouble.wait(time.Duration(1 << 62))
-	for _, p := range w.all {
-		p.calm()
-	}
+	trouble(forever)
 	w.end()
+}
+
+var forever = genesis.Add(1 << 62)
+
+// joinAll waits until all tasks have ended, but not beyond a time, and reports whether they have.
+func joinAll(tasks []join, end time.Time) bool {
+	return !slices.ContainsFunc(tasks, func(ended join) bool { return !ended(end) })
 }
 
 // close closes a process, and checks how that goes.
@@ -236,17 +240,20 @@ func (w *world) close(p process) {
 
 // end closes all, and checks that nothing remains.
 func (w *world) end() {
-	for _, h := range w.hosts {
-		w.closing.spawn(func() { w.close(h.process) })
+	for _, p := range w.all {
+		p.calm()
 	}
-	w.closing.wait(time.Hour)
+	for _, h := range w.hosts {
+		w.closing = append(w.closing, w.spawn(func() { w.close(h.process) }))
+	}
+	joinAll(w.closing, w.now().Add(time.Hour))
 	from := w.now()
 	w.Simulated = from.Sub(w.start)
 	w.Note("all closed")
 
 	probe := w.newProcess(w.rng.Uint64(), Climate{Votes: w.climate.Votes})
 	if c := w.climate; c.Late > 0 && !c.Votes && !c.Flushes && !w.dirty.Load() && w.lease >= time.Second {
-		w.audit(probe)
+		w.audit()
 		from = w.now()
 	}
 	patience := w.longest + 200*time.Millisecond
@@ -280,8 +287,7 @@ func (w *world) end() {
 			}
 		}
 	}
-	processes := append(w.all, probe)
-	for _, p := range processes {
+	for _, p := range append(w.all, probe) {
 		p.bury()
 	}
 	// What comes late may set the time to live again.
@@ -291,162 +297,22 @@ func (w *world) end() {
 			w.Violation("orphan: keys remain: %q", m.Keys())
 		}
 	}
-	for _, p := range processes {
-		if err := p.settled(); err != nil {
+	for _, n := range w.nodes {
+		if err := n.settled(); err != nil {
 			w.Violation("memory: %v", err)
 		}
 	}
 }
 
 // audit waits for requests that come late, and checks that they are refused: whoever sent them has withdrawn.
-func (w *world) audit(probe process) {
+func (w *world) audit() {
 	for end := w.now().Add(long); w.now().Before(end); w.sleep(w.lease * 9 / 10) {
 		for _, name := range w.names {
-			if busy, says := probe.inspect(name); busy {
-				w.Violation("orphan: all have released %q, and yet it has %s", name, says)
+			s, err := w.servers[0].inspect(protocol.KeysOf(prefix, name))
+			if err != nil || len(s.Holders)+len(s.Waiters) > 0 {
+				w.Violation("orphan: all have released %q, and yet it has %+v, %v", name, s, err)
 				return
 			}
 		}
 	}
 }
-
-// trouble makes the climate, until the workers are done.
-func (w *world) trouble(rng *rand.Rand) {
-	acts := w.troubles(rng)
-	add := func(on bool, act func()) {
-		if on {
-			acts = append(acts, act)
-		}
-	}
-	c := w.climate
-	some := func() *host { return w.hosts[rng.IntN(len(w.hosts))] }
-	name := func() string { return w.names[rng.IntN(len(w.names))] }
-	upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
-	declareAll := func() {
-		for _, n := range w.names {
-			w.declare(n)
-		}
-	}
-	lasting := func(on bool, what string, begin, end func(process)) {
-		add(on, func() {
-			h := some()
-			p := h.current()
-			w.Note("%s %d stands still", what, h.id)
-			begin(p)
-			w.sleep(upTo(2 * w.lease))
-			w.Note("%s %d goes on", what, h.id)
-			end(p)
-		})
-	}
-	lasting(c.Stalls, "the network of process", process.stall, process.resume)
-	lasting(c.Freezes, "process", process.freeze, process.thaw)
-	add(c.Cuts, func() {
-		h := some()
-		w.Note("connections of process %d break", h.id)
-		h.current().cut()
-	})
-	add(c.Deafness, func() {
-		h := some()
-		w.Note("process %d becomes deaf", h.id)
-		h.current().deafen()
-	})
-	add(c.Scripts, func() {
-		w.Note("SCRIPT FLUSH")
-		w.run("SCRIPT FLUSH")
-	})
-	add(c.Flushes, func() {
-		declareAll()
-		w.Note("FLUSHALL")
-		w.mini().FlushAll()
-	})
-	add(c.Evicts, func() {
-		n := name()
-		if key := w.pick(rng, n); key != "" {
-			w.declare(n)
-			w.Note("evict %q", key)
-			w.mini().Del(key)
-		}
-	})
-	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended, if
-	// it was dropped, or is back. If the server lost its data before, tokens would start again from the
-	// clock.
-	catchUp := func() {
-		if c.Delegates {
-			w.sleep(w.lease)
-		}
-	}
-	add(c.Failovers, func() {
-		becomes := w.copy()
-		lag := upTo(50 * maxLatency)
-		w.sleep(lag)
-		declareAll()
-		w.Note("a replica takes over that is %v behind", lag)
-		becomes()
-		catchUp()
-	})
-	var ahead time.Duration // of the true time: the server's clock
-	add(c.Steps, func() {
-		to := upTo(time.Minute) - 30*time.Second
-		if to > ahead {
-			declareAll()
-		}
-		w.Note("the server's clock is set by %v", to-ahead)
-		w.step(to - ahead)
-		ahead = to
-	})
-	crashes := 0
-	add(c.Crashes, func() {
-		h := some()
-		if crashes++; crashes < len(w.hosts) {
-			w.Note("process %d dies", h.id)
-			w.dies(h.current())
-			h.current().die()
-		}
-	})
-	add(c.Closes, func() {
-		h := some()
-		p := h.current()
-		if p.dead() {
-			return
-		}
-		w.Note("process %d closes", h.id)
-		h.mu.Lock()
-		h.process = w.process(w.climate)
-		h.mu.Unlock()
-		w.closing.spawn(func() { w.close(p) })
-	})
-	add(c.Forces, func() {
-		h, n := some(), name()
-		w.Note("process %d forces %q", h.id, n)
-		w.declare(n)
-		err := h.current().force(n, w.lease)
-		w.Note("process %d has forced %q: %v", h.id, n, err)
-		w.declare(n)
-		catchUp()
-	})
-	if len(acts) == 0 {
-		return
-	}
-	for {
-		w.sleep(upTo(3*w.lease).Truncate(time.Microsecond) + 500*time.Nanosecond)
-		if w.over.Load() {
-			return
-		}
-		w.mu.Lock()
-		w.see("faults", 1)
-		w.mu.Unlock()
-		acts[rng.IntN(len(acts))]()
-	}
-}
-
-// pick chooses one of the keys of the lock of that name, or none.
-func (w *world) pick(rng *rand.Rand, name string) string {
-	tag := protocol.KeysOf(prefix, name).Lock.(string)
-	keys := slices.DeleteFunc(w.mini().Keys(), func(key string) bool { return !strings.HasPrefix(key, tag) })
-	if len(keys) == 0 {
-		return ""
-	}
-	return keys[rng.IntN(len(keys))]
-}
-
-var errNoAnswer = errors.New("no answer yet")
