@@ -147,6 +147,13 @@ func (r *referee) gives(u *waiter, err error) {
 // believed reports whether the holder has reason to believe in its hold.
 func (s *stay) believed() bool { return !s.ended && s.hold.good() && s.on.awake() }
 
+// believes is believed, for callers that do not hold mu.
+func (r *referee) believes(s *stay) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return s.believed()
+}
+
 // enters notes that a call has the lock, and checks whether it may.
 func (r *referee) enters(u *waiter, h hold) *stay {
 	s := &stay{waiter: u, hold: h}

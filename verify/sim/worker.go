@@ -206,11 +206,13 @@ func (k *worker) expected(u *waiter, err error) {
 func (k *worker) reenter(stays []*stay) *stay {
 	first, mode := stays[0], k.mode()
 	live, writes, lost := false, false, false
+	k.mu.Lock()
 	for _, s := range stays {
 		live = live || !s.ended && s.hold.good()
 		lost = lost || !s.hold.good()
 		writes = writes || s.mode == rwlock.Write
 	}
+	k.mu.Unlock()
 	c := call{name: first.name, mode: mode, owner: first.hold.owner()}
 	if k.rng.IntN(3) == 0 {
 		c.lease = k.otherLease()
@@ -231,7 +233,7 @@ func (k *worker) reenter(stays []*stay) *stay {
 		case lost && errors.Is(err, rwlock.ErrLost): // an owner that has not released a lost hold does not re-enter
 		case upgrade && live && !errors.Is(err, rwlock.ErrUpgrade) && !errors.Is(err, rwlock.ErrLost):
 			k.Violation("re-entry: %s: upgrade: %v", k.who, err)
-		case !upgrade && live && first.believed() && k.climate.Strict && !k.p.dead():
+		case !upgrade && live && k.believes(first) && k.climate.Strict && !k.p.dead():
 			k.Violation("re-entry: %s holds %v %q and cannot enter to %v: %v", k.who, first.mode, u.name, mode, err)
 		}
 		return nil
