@@ -33,9 +33,9 @@ type bid struct {
 	mode    protocol.Mode
 	lease   protocol.Lease
 	try     bool
-	under   any    // of a read under a write hold: the ID of the owner's write claim; or nil
-	reader  *bid   // of a read under this write hold, or nil
-	votes   []vote // by server
+	under   any     // of a read under a write hold: the ID of the owner's write claim; or nil
+	reader  *bid    // of a read under this write hold, or nil
+	votes   []*vote // by server
 	phase   phase
 	home    int               // the index of the server, or -1
 	by      engine.Path       // how the vote of the home became known
@@ -59,12 +59,14 @@ type bid struct {
 // newBid begins the bid for the claim of a request.
 func (q *Quorum) newBid(r *engine.Request) *bid {
 	view, _ := r.View()
-	q.numbers++
 	b := &bid{
 		q: q, lock: q.use(r.Keys), claim: r.Claim.ID, number: view.Number, owner: view.Owner, mode: view.Mode,
-		lease: r.Lease, try: r.Try, under: r.Writer, votes: make([]vote, len(q.servers)), home: -1,
+		lease: r.Lease, try: r.Try, under: r.Writer, home: -1,
 	}
-	b.Tie = q.numbers
+	for _, s := range q.servers {
+		b.votes = append(b.votes, &vote{bid: b, server: s})
+	}
+	b.Tie = q.nextNumber()
 	q.bids[b.claim] = b
 	q.all.PushBack(b)
 	return b
@@ -104,16 +106,15 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 	// While the other servers are enough, a server that has refused is not asked again: the claim would leave
 	// the queue that it waits in.
 	n, _ := b.mayVote()
-	for i := range b.votes {
-		v := &b.votes[i]
+	for _, v := range b.votes {
 		if n < b.q.majority {
 			v.refused = nil
 		}
 		if b.phase == requesting && v.state == absent {
 			v.blocked = false
 		}
-		if v.state != absent && b.q.servers[i].usable(b.q) {
-			b.requestVote(now, i, v.queues)
+		if v.state != absent && v.server.usable() {
+			v.ask(now, v.queues)
 		}
 	}
 	b.advance(now)
@@ -182,8 +183,8 @@ func (b *bid) schedule() {
 	if b.phase == collecting || b.phase == paused || b.phase == closing {
 		at = b.until
 	}
-	for i, s := range b.q.servers {
-		if v := &b.votes[i]; v.waits() && s.usable(b.q) {
+	for _, v := range b.votes {
+		if v.waits() && v.server.usable() {
 			at = earlier(at, v.again)
 		}
 	}

@@ -32,36 +32,34 @@ func (b *bid) collectingTime() time.Duration {
 func (b *bid) collect(now time.Time) {
 	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
 	// to be free.
-	b.requestOthers(now, false)
+	b.askOthers(now, false)
 	if b.count(func(v *vote) bool { return v.state == cast || v.state == asked }) < b.q.majority {
-		b.requestOthers(now, true)
+		b.askOthers(now, true)
 	}
 	top := int64(0)
-	for i := range b.votes {
-		top = max(top, b.votes[i].token)
+	for _, v := range b.votes {
+		top = max(top, v.token)
 	}
 	if b.count(func(v *vote) bool { return v.counts(top, b.waitsAt) }) >= b.q.majority {
 		b.win(now, top)
 		return
 	}
 	b.wanted = max(b.wanted, top)
-	for i, s := range b.q.servers {
+	for _, v := range b.votes {
 		// Servers that have voted with a smaller token are asked again with the largest one.
-		if v := &b.votes[i]; v.state == cast && !v.counts(top, b.waitsAt) && s.usable(b.q) {
-			b.requestVote(now, i, true)
+		if v.state == cast && !v.counts(top, b.waitsAt) && v.server.usable() {
+			v.ask(now, true)
 		}
 	}
-	home, slow := &b.votes[b.home], now.Sub(b.collectingSince) >= shortestCollecting
-	if slow && b.pending != nil && !b.try {
-		home.obstacle = b.obstacle()
-		b.tellWaiting(now, home)
+	if now.Sub(b.collectingSince) >= shortestCollecting && b.pending != nil && !b.try {
+		b.tellWaiting(now, b.obstacle())
 	}
 }
 
 // obstacle returns what blocks a claim with the home's vote on the other servers.
 func (b *bid) obstacle() protocol.Obstacle {
-	for i := range b.votes {
-		if v := &b.votes[i]; i != b.home && (v.state == waiting || v.blocked) {
+	for i, v := range b.votes {
+		if i != b.home && (v.state == waiting || v.blocked) {
 			return v.obstacle
 		}
 	}
@@ -94,14 +92,15 @@ func (b *bid) retreat(now time.Time) {
 		}
 		return
 	}
-	for i := range b.votes {
-		if i != b.home || b.attempts%3 == 0 {
-			b.drop(now, i)
-			b.votes[i].blocked = false
+	all := b.attempts%3 == 0
+	for i, v := range b.votes {
+		if i != b.home || all {
+			v.drop(now)
+			v.blocked = false
 		}
 	}
 	b.phase, b.until = paused, now.Add(b.q.randomBelow(b.collectingTime()/4))
-	if b.attempts%3 == 0 {
+	if all {
 		b.phase, b.lock.contended = requesting, true
 	}
 }

@@ -16,7 +16,7 @@ func (b *bid) elect(now time.Time) {
 		b.answer(now, protocol.Reply{}, cmp.Or(err, q.noMajority()))
 		return
 	}
-	home := q.home(b.lock, b.votes)
+	home := q.home(b.lock.keys, b.votes)
 	if home < 0 {
 		return
 	}
@@ -25,28 +25,28 @@ func (b *bid) elect(now time.Time) {
 	}
 	if home != b.home {
 		if b.home >= 0 && b.votes[b.home].state == waiting {
-			b.drop(now, b.home)
+			b.votes[b.home].drop(now)
 		}
 		b.home, b.phase = home, requesting
 	}
-	switch v := &b.votes[home]; v.state {
+	switch v := b.votes[home]; v.state {
 	case absent:
 		if v.blocked && b.try {
 			b.refuseTry(now, v.obstacle)
 			return
 		}
-		b.requestVote(now, home, !b.try)
+		v.ask(now, !b.try)
 		if b.phase == requesting && !b.lock.contended && !b.lock.taken(b.mode) {
-			b.requestOthers(now, false)
+			b.askOthers(now, false)
 		}
 	case waiting:
 		b.phase, b.lock.contended = queued, true
-		for i := range b.votes {
+		for i, other := range b.votes {
 			if i != home {
-				b.drop(now, i)
+				other.drop(now)
 			}
 		}
-		b.tellWaiting(now, v)
+		b.tellWaiting(now, v.obstacle)
 	case cast:
 		if b.phase < collecting {
 			b.startCollecting(now)
@@ -59,14 +59,12 @@ func (b *bid) elect(now time.Time) {
 
 // mayVote returns how many servers may vote for the claim, and an error of a server that has refused.
 func (b *bid) mayVote() (n int, refused error) {
-	for i, s := range b.q.servers {
-		switch v := &b.votes[i]; {
+	for _, v := range b.votes {
+		switch s := v.server; {
 		case v.refused != nil:
 			refused = v.refused
-		case s.usable(b.q):
+		case s.usable(), s.asking && !s.known && !s.failing: // or its answer may be that it votes
 			n++
-		case s.asking && !s.known && !s.failing:
-			n++ // its answer may be that it votes
 		}
 	}
 	return n, refused
@@ -74,10 +72,10 @@ func (b *bid) mayVote() (n int, refused error) {
 
 // tellWaiting answers the pending request with the obstacle, once the home has answered a request that was
 // sent after it. From then on the engine may rely on its place.
-func (b *bid) tellWaiting(now time.Time, v *vote) {
-	if r := b.pending; r != nil && !v.sent.Before(r.Sent) {
+func (b *bid) tellWaiting(now time.Time, o protocol.Obstacle) {
+	if r := b.pending; r != nil && !b.votes[b.home].sent.Before(r.Sent) {
 		b.waitsAt = later(b.waitsAt, r.Sent)
-		b.answer(now, protocol.Reply{Obstacle: b.q.toEngine(v.obstacle)}, nil)
+		b.answer(now, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 	}
 }
 

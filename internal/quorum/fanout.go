@@ -15,7 +15,6 @@ type fanout struct {
 	request *engine.Request   // the request that it answers
 	bid     *bid              // nil for ForceUnlock and Inspect
 	states  []*protocol.State // of Inspect, by server; nil if it has not answered
-	lock    *lock             // of Inspect
 	ends    bool              // it releases or withdraws the claim
 	all     bool              // it waits for every server that is not suspected
 	home    int               // a server whose answer is awaited, since it lets in the next claim; or -1
@@ -100,12 +99,9 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	if x.ends && err == nil {
 		x.bid.forget()
 	}
-	if x.lock != nil {
-		if err == nil {
-			state := protocol.Join(x.states, q.home(x.lock, nil))
-			reply.State = &state
-		}
-		q.release(x.lock)
+	if x.states != nil && err == nil {
+		state := protocol.Join(x.states, q.home(x.request.Keys, nil))
+		reply.State = &state
 	}
 	q.engine.Replied(now, x.request, reply, err)
 }
@@ -138,9 +134,9 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	}
 	x := q.newFanout(r)
 	x.bid, x.home = b, b.home
-	for i := range b.votes {
-		if b.votes[i].state == cast {
-			b.confirm(now, i, r, x)
+	for _, v := range b.votes {
+		if v.state == cast {
+			v.confirm(now, r, x)
 		}
 	}
 	q.decide(now, x)
@@ -153,11 +149,10 @@ const mostConfirming = 4
 
 // confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim. If
 // too many such requests are unanswered, the fan-out goes on without the server.
-func (b *bid) confirm(now time.Time, i int, r *engine.Request, x *fanout) {
-	v := &b.votes[i]
-	if b.q.servers[i].suspected && v.confirming >= mostConfirming {
+func (v *vote) confirm(now time.Time, r *engine.Request, x *fanout) {
+	if v.server.suspected && v.confirming >= mostConfirming {
 		if x != nil {
-			x.answers[i] = failed
+			x.answers[v.server.index] = failed
 		}
 		return
 	}
@@ -167,26 +162,23 @@ func (b *bid) confirm(now time.Time, i int, r *engine.Request, x *fanout) {
 	}
 	copied := r.Request
 	copied.Claim = v.wire
-	b.q.send(now, i, &Request{Request: copied, bid: b, number: v.number, fanout: x, lock: b.lock})
+	b := v.bid
+	b.q.send(now, v.server, &Request{Request: copied, bid: b, number: v.number, fanout: x, lock: b.lock})
 }
 
 // confirmed handles the reply to a renewal, or to a change of the number of holds.
-func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
-	b := r.bid
-	v := &b.votes[s.index]
-	if v.number == r.number {
-		v.confirming--
-		switch {
-		case v.state != cast || err != nil:
-		case reply.Code == protocol.NotThere:
-			b.drop(now, s.index) // so that a late request for the vote is refused
-			q.readMark(now, s)   // the server may have lost its data
-		case r.sent.After(v.sent):
-			v.sent, v.lease = r.sent, r.Lease.Duration
-		}
+func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err error) {
+	if v.number != r.number {
+		return
 	}
-	if r.fanout != nil {
-		q.counted(now, r.fanout, s.index, reply, err)
+	v.confirming--
+	switch {
+	case v.state != cast || err != nil:
+	case reply.Code == protocol.NotThere:
+		v.drop(now)                     // so that a late request for the vote is refused
+		v.bid.q.readMark(now, v.server) // the server may have lost its data
+	case r.sent.After(v.sent):
+		v.sent, v.lease = r.sent, r.Lease.Duration
 	}
 }
 
@@ -196,74 +188,46 @@ func (q *Quorum) confirmed(now time.Time, s *server, r *Request, reply protocol.
 // refused to vote, too.
 func (b *bid) keep(now time.Time, all bool) {
 	w := b.writer()
-	for i, s := range b.q.servers {
-		v := &b.votes[i]
+	for i, v := range b.votes {
 		switch {
 		case v.state == cast && v.holds != b.holds:
-			b.confirm(now, i, b.holds, nil)
-		case v.state == absent && (all || v.refused == nil) && s.usable(b.q) && now.Sub(v.sought) >= pause &&
+			v.confirm(now, b.holds, nil)
+		case v.state == absent && (all || v.refused == nil) && v.server.usable() && now.Sub(v.sought) >= pause &&
 			(w == nil || w.votes[i].state == cast):
 			v.sought = now
-			b.requestVote(now, i, true)
+			v.ask(now, true)
 		}
 	}
 }
 
 // gains asks for the votes that a hold lacks, and returns how many of them may come. waits says whether votes
 // count that the claim has to wait for.
-func (b *bid) gains(now time.Time, waits bool) (n int) {
+func (b *bid) gains(now time.Time, waits bool) int {
 	b.keep(now, true)
-	for i, s := range b.q.servers {
-		if v := &b.votes[i]; s.usable(b.q) && (v.state == asked || waits && v.state == waiting) {
-			n++
-		}
-	}
-	return n
-}
-
-// toAll sends each server the request that request returns for it. It also requests unknown marks: they
-// decide which server is the home of a name, and how many servers vote.
-func (q *Quorum) toAll(now time.Time, x *fanout, request func(i int) *Request) {
-	x.all = true
-	q.readMarks(now)
-	for i := range q.servers {
-		r := request(i)
-		r.fanout = x
-		q.send(now, i, r)
-	}
-}
-
-// force drops every hold on all servers. It waits for every server that is not suspected, so that no late
-// request drops later holds.
-func (q *Quorum) force(now time.Time, r *engine.Request) {
-	lk := q.use(r.Keys)
-	q.toAll(now, q.newFanout(r), func(i int) *Request {
-		q.numbers++
-		slot := lk.slots[i].take()
-		lk.refs++
-		return &Request{
-			Request: protocol.Request{Script: lua.Force, Keys: lk.keys, Channels: q.channels,
-				Claim: protocol.NewClaim(protocol.Write, q.instance, slot, q.numbers, protocol.Owner{})},
-			lock: lk, slot: slot,
-		}
+	return b.count(func(v *vote) bool {
+		return v.server.usable() && (v.state == asked || waits && v.state == waiting)
 	})
-	q.release(lk)
 }
 
-// forced handles the reply to force.
-func (q *Quorum) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
-	if err == nil { // or else nobody knows whether the request may yet run
-		r.lock.slots[r.Server].put(r.slot)
-	}
-	q.release(r.lock)
-	q.counted(now, r.fanout, r.Server, reply, err)
-}
-
-// inspect asks all servers what they know of a lock.
-func (q *Quorum) inspect(now time.Time, r *engine.Request) {
+// toAll sends ForceUnlock or Inspect to all servers. It waits for every server that is not suspected, so that
+// no late request drops later holds. It also requests unknown marks: they decide which server is the home of
+// a name, and how many servers vote.
+func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 	x := q.newFanout(r)
-	x.lock, x.states = q.use(r.Keys), make([]*protocol.State, len(q.servers))
-	q.toAll(now, x, func(int) *Request {
-		return &Request{Request: protocol.Request{Script: lua.Inspect, Keys: r.Keys}}
-	})
+	x.all = true
+	if r.Script == lua.Inspect {
+		x.states = make([]*protocol.State, len(q.servers))
+	}
+	q.readMarks(now)
+	lk := q.use(r.Keys)
+	for i, s := range q.servers {
+		each := &Request{Request: protocol.Request{Script: r.Script, Keys: lk.keys, Channels: q.channels},
+			fanout: x, lock: lk}
+		if r.Script == lua.Force {
+			each.slot = lk.slots[i].take()
+			each.Claim = protocol.NewClaim(protocol.Write, q.instance, each.slot, q.nextNumber(), protocol.Owner{})
+		}
+		q.send(now, s, each)
+	}
+	q.release(lk)
 }

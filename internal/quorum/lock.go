@@ -12,7 +12,7 @@ const mostIdle = 64
 type lock struct {
 	order.Link[lock]
 	keys      protocol.Keys
-	refs      int                     // by bids, requests and fan-outs
+	refs      int                     // by bids and requests
 	slots     []slots                 // by server
 	serving   []bool                  // by server: a request for a further step is in flight
 	contended bool                    // the last claim had to wait, so the next asks the home alone first
@@ -103,13 +103,13 @@ func weigh(id, key string) uint64 {
 // home returns the index of the home of a name: of the servers that vote, the one with the largest weight
 // (rendezvous hashing). votes may be nil; otherwise home passes over servers that have refused their vote. It
 // returns -1 if no server is left.
-func (q *Quorum) home(lk *lock, votes []vote) int {
+func (q *Quorum) home(keys protocol.Keys, votes []*vote) int {
 	best, largest := -1, uint64(0)
 	for i, s := range q.servers {
-		if !s.usable(q) || votes != nil && votes[i].refused != nil {
+		if !s.usable() || votes != nil && votes[i].refused != nil {
 			continue
 		}
-		if w := weigh(s.mark.ID, lk.keys.Lock.(string)); best < 0 || w > largest {
+		if w := weigh(s.mark.ID, keys.Lock.(string)); best < 0 || w > largest {
 			best, largest = i, w
 		}
 	}

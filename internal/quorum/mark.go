@@ -21,7 +21,7 @@ func (q *Quorum) readMarks(now time.Time) {
 		q.since = now
 	}
 	for _, s := range q.servers {
-		if !s.answers(q) && now.Sub(s.probed) >= pause {
+		if !s.answers() && now.Sub(s.probed) >= pause {
 			q.readMark(now, s)
 		}
 	}
@@ -37,16 +37,13 @@ func (q *Quorum) readMark(now time.Time, s *server) {
 }
 
 // name returns the end of a server's new id, different for each request.
-func (q *Quorum) name() string {
-	q.numbers++
-	return fmt.Sprintf("%s:%d", q.instance, q.numbers)
-}
+func (q *Quorum) name() string { return fmt.Sprintf("%s:%d", q.instance, q.nextNumber()) }
 
 // askMark sends a request that reads or changes the mark of a server, and that records a lease in use.
 func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duration, args ...any) {
 	s.asking, s.older = true, false
 	args = append([]any{do, protocol.Milliseconds(lease)}, args...)
-	q.send(now, s.index, &Request{
+	q.send(now, s, &Request{
 		Request: protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: q.mark, Args: args}},
 		notes:   lease})
 }
@@ -54,7 +51,7 @@ func (q *Quorum) askMark(now time.Time, s *server, do string, lease time.Duratio
 // marked handles the reply to a request about a mark.
 func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, err error) {
 	s.asking = false
-	answered := s.answers(q)
+	answered := s.answers()
 	if err == nil {
 		err = q.exclude(now, s, m)
 	}
@@ -68,7 +65,7 @@ func (q *Quorum) marked(now time.Time, s *server, r *Request, m protocol.Mark, e
 	if err == nil {
 		q.trust(now, s, r)
 	}
-	if s.answers(q) && !answered {
+	if s.answers() && !answered {
 		q.advanceAll(now)
 	}
 	q.handleParked(now)
@@ -222,7 +219,7 @@ func (q *Quorum) start(now time.Time, generation string) {
 // updateMarks makes servers that do not vote rest, and admits them afterwards.
 func (q *Quorum) updateMarks(now time.Time, survey protocol.Survey) {
 	for _, s := range q.servers {
-		if s.votes(q) || !s.changeable(now) {
+		if s.votes() || !s.changeable(now) {
 			continue
 		}
 		if !s.mark.Resting && !s.lost && now.Sub(s.met) < q.startPatience() { // another client may be starting it
@@ -255,7 +252,7 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	if n := q.newest(now); n != nil && n.Generation == q.generation && !n.since.Before(since) {
 		return true
 	}
-	if q.count(func(s *server) bool { return s.answers(q) }) >= q.majority {
+	if q.count((*server).answers) >= q.majority {
 		return false // their replies are in flight
 	}
 	for _, s := range q.servers {
@@ -289,7 +286,7 @@ func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (memb
 func (q *Quorum) majorityPossible() bool {
 	return q.count(func(s *server) bool {
 		mayVote := s.asking && !s.known || q.generation == "" && s.known && !s.mark.Resting
-		return s.usable(q) || !s.failing && mayVote
+		return s.usable() || !s.failing && mayVote
 	}) >= q.majority
 }
 
@@ -312,7 +309,7 @@ func (q *Quorum) decided() bool { return q.known() || !q.majorityPossible() }
 // than clients that know the server.
 func (q *Quorum) known() bool {
 	return q.generation != "" && q.count(func(s *server) bool {
-		return s.asking && !s.suspected && !s.votes(q) && !s.rests()
+		return s.asking && !s.suspected && !s.votes() && !s.rests()
 	}) == 0
 }
 
@@ -325,10 +322,10 @@ func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
 		if s.noted < lease || age > soon/2 {
 			s.lease = max(s.lease, lease)
 		}
-		if s.votes(q) && s.noted >= lease && age < 2*soon {
+		if s.votes() && s.noted >= lease && age < 2*soon {
 			n++
 		}
-		if s.votes(q) && (s.noted < lease || age > soon) && !s.suspected && !now.Before(s.retry) {
+		if s.votes() && (s.noted < lease || age > soon) && !s.suspected && !now.Before(s.retry) {
 			q.readMark(now, s)
 		}
 	}

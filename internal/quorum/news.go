@@ -62,7 +62,7 @@ func (q *Quorum) newest(now time.Time) (last *news) {
 // were seen.
 func (q *Quorum) tell(now time.Time, survey protocol.Survey) {
 	for _, s := range q.servers {
-		if !s.answers(q) || !s.changeable(now) || s.mark.Asked <= s.mark.Survey.Asked {
+		if !s.answers() || !s.changeable(now) || s.mark.Asked <= s.mark.Survey.Asked {
 			continue
 		}
 		if members, _ := q.readSince(now, nil, s.wondered); members >= q.majority && !s.asking {

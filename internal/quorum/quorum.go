@@ -127,12 +127,6 @@ type Request struct {
 	giveUp time.Time // when the vote is left to its lease
 }
 
-// aboutMark reports whether the request is about the server's mark.
-func (r *Request) aboutMark() bool { return r.Script == lua.Mark }
-
-// isVote reports whether the request is for a vote.
-func (r *Request) isVote() bool { return r.Script == lua.Vote || r.Script == lua.RVote }
-
 // New returns the quorum of an engine. It knows nothing about the servers yet.
 func New(c Config, e *engine.Engine) *Quorum {
 	q := &Quorum{
@@ -143,7 +137,7 @@ func New(c Config, e *engine.Engine) *Quorum {
 		voters: make(map[uint64]*bid),
 	}
 	for i := range c.Servers {
-		q.servers = append(q.servers, &server{index: i, firstSlot: i, lane: lane{most: mostFlying},
+		q.servers = append(q.servers, &server{q: q, index: i, firstSlot: i, lane: lane{most: mostFlying},
 			late: lane{most: mostLate}})
 	}
 	return q
@@ -164,12 +158,8 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 
 // handle handles a request of the engine.
 func (q *Quorum) handle(now time.Time, r *engine.Request) {
-	switch r.Script {
-	case lua.Force:
-		q.force(now, r)
-		return
-	case lua.Inspect:
-		q.inspect(now, r)
+	if r.Script == lua.Force || r.Script == lua.Inspect {
+		q.toAll(now, r)
 		return
 	}
 	b := q.bids[r.Claim.ID]
@@ -195,13 +185,16 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 
 // send sends a request to a server, or queues it while too many are in flight there. A request for a mark is
 // never queued: it shows whether the server answers.
-func (q *Quorum) send(now time.Time, i int, r *Request) {
-	r.Server = i
+func (q *Quorum) send(now time.Time, s *server, r *Request) {
+	r.Server = s.index
 	if r.fanout != nil {
-		r.fanout.answers[i] = open
+		r.fanout.answers[s.index] = open
 	}
-	l := q.servers[i].laneOf(r)
-	if r.aboutMark() {
+	if r.lock != nil {
+		r.lock.refs++
+	}
+	l := s.laneOf(r)
+	if r.Script == lua.Mark {
 		q.transmit(now, r, l)
 		return
 	}
@@ -213,8 +206,10 @@ func (q *Quorum) send(now time.Time, i int, r *Request) {
 func (q *Quorum) sendNext(now time.Time, l *lane) {
 	for r := l.unsent.First(); r != nil && l.flying.Len() < l.most; r = l.unsent.First() {
 		l.unsent.Remove(r)
-		if r.isVote() && r.bid.votes[r.Server].first.IsZero() {
-			r.bid.votes[r.Server].first = now
+		if r.Script == lua.Vote || r.Script == lua.RVote {
+			if v := r.bid.votes[r.Server]; v.first.IsZero() {
+				v.first = now
+			}
 		}
 		q.transmit(now, r, l)
 	}
@@ -252,7 +247,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	case err == nil:
 		s.heard, s.err = now, nil
 		q.noteTrip(s, now.Sub(r.sent))
-		if !r.aboutMark() {
+		if r.Script != lua.Mark {
 			q.trust(now, s, r)
 			q.deliver(now, s, reply.Message, engine.ByReply)
 			if reply.PublishError != "" {
@@ -277,21 +272,25 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	case lua.Mark:
 		q.marked(now, s, r, mark, err)
 	case lua.Vote, lua.RVote:
-		q.voted(now, s, r, reply, err)
+		r.bid.votes[s.index].voted(now, r, reply, err)
 	case lua.Renew, lua.Reenter:
-		q.confirmed(now, s, r, reply, err)
+		r.bid.votes[s.index].confirmed(now, r, reply, err)
 	case lua.Unlock, lua.RUnlock:
 		q.gaveBack(now, s, r, reply, err)
 	case lua.Force:
-		q.forced(now, r, reply, err)
+		if err == nil { // or else nobody knows whether the request may yet run
+			r.lock.slots[s.index].put(r.slot)
+		}
 	case lua.Serve:
 		r.lock.serving[s.index] = false
-		q.release(r.lock)
 	case lua.Inspect:
-		if err == nil {
-			r.fanout.states[s.index] = reply.State
-		}
+		r.fanout.states[s.index] = reply.State
+	}
+	if r.fanout != nil {
 		q.counted(now, r.fanout, s.index, reply, err)
+	}
+	if r.lock != nil {
+		q.release(r.lock)
 	}
 	q.sendNext(now, l)
 }
@@ -302,11 +301,9 @@ func (q *Quorum) proceed(now time.Time, s *server, lk *lock) {
 		return
 	}
 	lk.serving[s.index] = true
-	lk.refs++
-	q.numbers++
-	q.send(now, s.index, &Request{
+	q.send(now, s, &Request{
 		Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Channels: q.channels,
-			Claim: protocol.NewClaim(protocol.Read, q.instance, 0, q.numbers, protocol.Owner{})},
+			Claim: protocol.NewClaim(protocol.Read, q.instance, 0, q.nextNumber(), protocol.Owner{})},
 		lock: lk,
 	})
 }
@@ -323,13 +320,16 @@ func (q *Quorum) Heard(now time.Time, i int, payload string) {
 func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine.Path) {
 	for _, n := range m.Granted {
 		b := q.voters[n]
-		if b == nil || b.votes[s.index].number != n || b.votes[s.index].state == cast {
-			continue // the vote was given back, is known, or belongs to a server that another client leads to
+		if b == nil {
+			continue // the vote was given back
+		}
+		v := b.votes[s.index]
+		if v.number != n || v.state == cast {
+			continue // the vote belongs to a server that another client leads to, or is known
 		}
 		if m.More && by == engine.ByMessage {
 			q.proceed(now, s, b.lock)
 		}
-		v := &b.votes[s.index]
 		v.state, v.reported = cast, v.request != nil
 		if s.index == b.home {
 			b.by = by
@@ -359,7 +359,7 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	} else if err != nil && !protocol.Passing(err) {
 		q.warn(s, err)
 	}
-	if !s.answers(q) || len(q.bids) > 0 {
+	if !s.answers() || len(q.bids) > 0 {
 		q.readMark(now, s) // the server may be gone
 	}
 }
@@ -419,6 +419,12 @@ func (q *Quorum) noteToken(now time.Time, token int64) {
 	}
 }
 
+// nextNumber returns a number that was not given before.
+func (q *Quorum) nextNumber() uint64 {
+	q.numbers++
+	return q.numbers
+}
+
 // randomBelow returns a pseudorandom duration below n.
 func (q *Quorum) randomBelow(n time.Duration) time.Duration {
 	q.random += 0x9e3779b97f4a7c15 // splitmix64
@@ -438,7 +444,7 @@ func (q *Quorum) closed(now time.Time, s *server, err error) error {
 	for protocol.IsClientClosed(err) {
 		err = errors.Unwrap(err)
 	}
-	if first := !s.closed; first {
+	if !s.closed {
 		s.closed, s.err, s.failing = true, err, true
 		q.suspect(now, s)
 		if err := q.noMajority(); protocol.IsClientClosed(err) {

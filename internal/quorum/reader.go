@@ -27,13 +27,13 @@ func (b *bid) readUnder(now time.Time) {
 	var obstacle protocol.Obstacle
 	var refused error
 	b.wanted, w.reader = w.token, b
-	for i, s := range q.servers {
-		v := &b.votes[i]
-		if v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && s.usable(q) {
-			b.requestVote(now, i, false)
+	for i, v := range b.votes {
+		usable := v.server.usable()
+		if v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && usable {
+			v.ask(now, false)
 		}
 		switch {
-		case v.request != nil && s.usable(q):
+		case v.request != nil && usable:
 			open++
 		case v.counts(w.token, b.pending.Sent):
 			n++

@@ -27,10 +27,10 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 	b.schedule()
 }
 
-// giveBack begins to give back the vote of a server. The slot is free when a reply has arrived, to the first
-// request or to a later attempt.
-func (b *bid) giveBack(now time.Time, i int) {
-	q, v := b.q, &b.votes[i]
+// giveBack begins to give the vote back. The slot is free when a reply has arrived, to the first request or
+// to a later attempt.
+func (v *vote) giveBack(now time.Time) {
+	b, q := v.bid, v.bid.q
 	r := &Request{
 		Request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
 		bid:     b,
@@ -47,9 +47,8 @@ func (b *bid) giveBack(now time.Time, i int) {
 		now.Sub(v.first) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}
-	b.lock.refs++
-	q.servers[i].ending++
-	q.send(now, i, r)
+	v.server.ending++
+	q.send(now, v.server, r)
 }
 
 // gaveBack handles the reply of a server to which a vote was given back. If the server refuses that, the vote
@@ -57,6 +56,7 @@ func (b *bid) giveBack(now time.Time, i int) {
 func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
 	if err != nil && protocol.Passing(err) {
 		r.after = now.Add(pause)
+		r.lock.refs++
 		s.owed.PushBack(r)
 	} else {
 		if err == nil {
@@ -66,10 +66,6 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 			q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
 		}
 		s.ending--
-		q.release(r.lock)
-	}
-	if r.fanout != nil {
-		q.counted(now, r.fanout, s.index, reply, err)
 	}
 }
 
@@ -84,11 +80,11 @@ func (q *Quorum) retryOwed(now time.Time, s *server) {
 		s.owed.Remove(r)
 		if over {
 			s.ending--
-			q.release(r.lock)
-			continue
+		} else {
+			again := *r // the first request may still run
+			again.Record = nil
+			q.send(now, s, &again)
 		}
-		again := *r // the first request may still run
-		again.Record = nil
-		q.send(now, s.index, &again)
+		q.release(r.lock)
 	}
 }

@@ -19,16 +19,10 @@ const (
 // ErrNoMajority says that too few servers vote.
 var ErrNoMajority = errors.New("no majority of the servers")
 
-var (
-	errSilent  = errors.New("it does not answer")
-	errRests   = errors.New("it has lost data, and rests")
-	errUnready = errors.New("it was not started along with the others")
-)
-
 // Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as voting.
 func (q *Quorum) Voting() int {
 	return q.count(func(s *server) bool {
-		return !s.suspected && (s.votes(q) || !s.known || q.generation == "" && !s.mark.Resting)
+		return !s.suspected && (s.votes() || !s.known || q.generation == "" && !s.mark.Resting)
 	})
 }
 
@@ -66,16 +60,17 @@ func (q *Quorum) report(now time.Time) {
 // missing returns why servers do not vote, or nil if none is known not to.
 func (q *Quorum) missing() (err error) {
 	for _, s := range q.servers {
-		why := errUnready
+		why := s.err
 		switch {
-		case s.answers(q) || !s.known && !s.suspected && s.err == nil:
+		case s.answers() || !s.known && !s.suspected && s.err == nil:
 			continue
 		case s.err != nil:
-			why = s.err
 		case s.suspected:
-			why = errSilent
+			why = errors.New("it does not answer")
 		case s.rests():
-			why = errRests
+			why = errors.New("it has lost data, and rests")
+		default:
+			why = errors.New("it was not started along with the others")
 		}
 		why = fmt.Errorf("client %d: %w", s.index, why)
 		if err == nil {
@@ -90,7 +85,7 @@ func (q *Quorum) missing() (err error) {
 // noMajority returns the error for too few servers that vote, with the reason.
 func (q *Quorum) noMajority() error {
 	voting := q.count(func(s *server) bool {
-		return s.answers(q) || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
+		return s.answers() || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
 	})
 	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
 	if why := q.missing(); why != nil {

@@ -135,7 +135,7 @@ func (r *rig) held() *engine.Hold {
 func (r *rig) inOrder() []int {
 	lk := r.quorum.use(protocol.KeysOf("p", "n"))
 	defer r.quorum.release(lk)
-	require.GreaterOrEqual(r.t, r.quorum.home(lk, nil), 0)
+	require.GreaterOrEqual(r.t, r.quorum.home(lk.keys, nil), 0)
 	order := []int{0, 1, 2}
 	slices.SortFunc(order, func(a, b int) int {
 		weight := func(i int) uint64 { return weigh(r.quorum.servers[i].mark.ID, "p:{n}") }

@@ -6,10 +6,12 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 // A server is what the quorum knows of one server.
 type server struct {
+	q         *Quorum
 	index     int
 	firstSlot int // of the locks that are made from now on: see release
 
@@ -64,18 +66,17 @@ func (s *server) laneOf(r *Request) *lane {
 }
 
 // votes reports whether the server belongs to the generation that votes.
-func (s *server) votes(q *Quorum) bool {
-	return s.known && q.generation != "" && s.mark.Generation == q.generation
+func (s *server) votes() bool {
+	return s.known && s.q.generation != "" && s.mark.Generation == s.q.generation
 }
 
 // answers reports whether the server votes and is not suspected.
-func (s *server) answers(q *Quorum) bool { return s.votes(q) && !s.suspected }
+func (s *server) answers() bool { return s.votes() && !s.suspected }
 
 // usable reports whether to ask the server for votes. It answers; or too few servers do, and its last request
 // has not failed.
-func (s *server) usable(q *Quorum) bool {
-	return s.answers(q) || s.votes(q) && !s.failing &&
-		q.count(func(s *server) bool { return s.answers(q) }) < q.majority
+func (s *server) usable() bool {
+	return s.answers() || s.votes() && !s.failing && s.q.count((*server).answers) < s.q.majority
 }
 
 // rests reports whether the server is known to rest.
@@ -108,7 +109,7 @@ func (q *Quorum) slow(now time.Time, s *server) bool {
 func (q *Quorum) probeDue(s *server) time.Time {
 	switch {
 	case s.asking:
-	case !s.answers(q):
+	case !s.answers():
 		if q.generation != "" || len(q.bids) > 0 {
 			return s.probed.Add(pause)
 		}
@@ -164,7 +165,7 @@ func (q *Quorum) trust(now time.Time, s *server, r *Request) {
 		return
 	}
 	s.suspected = false
-	if !r.aboutMark() {
+	if r.Script != lua.Mark {
 		q.readMark(now, s) // the server may have lost its data
 	}
 	q.advanceAll(now)
@@ -190,8 +191,8 @@ func (q *Quorum) suspect(now time.Time, s *server) {
 // forgetVotes forgets the votes of a server that has lost its data.
 func (q *Quorum) forgetVotes(s *server) {
 	for b := range q.all.All() {
-		if b.votes[s.index].state != absent {
-			b.free(s.index)
+		if v := b.votes[s.index]; v.state != absent {
+			v.free()
 		}
 	}
 }

@@ -53,11 +53,11 @@ func TestServerIsSlowWhenItsOldestRequestIs(t *testing.T) {
 	}
 	require.Equal(t, engine.Live, h.State())
 
-	require.False(t, r.quorum.servers[home].answers(r.quorum))
+	require.False(t, r.quorum.servers[home].answers())
 	r.reply(stuck, r.vote(someToken))
 	r.answer()
 	r.pass(pause)
-	require.True(t, r.quorum.servers[home].answers(r.quorum), "it has answered all that is old")
+	require.True(t, r.quorum.servers[home].answers(), "it has answered all that is old")
 }
 
 // A server that takes longer to answer than others do is passed over until it answers in time.
@@ -75,13 +75,13 @@ func TestServerThatAnswersLateIsPassedOver(t *testing.T) {
 			r.answerFirst()
 		}
 		if k > 30 {
-			require.False(t, s.answers(r.quorum))
+			require.False(t, s.answers())
 		}
 	}
 	r.answers = r.healthy(-1)
 	r.answer()
 	r.pass(2 * pause)
-	require.True(t, s.answers(r.quorum))
+	require.True(t, s.answers())
 }
 
 // A server that answers fewer requests than it is sent delays no call for long, and what waits for it is
@@ -141,7 +141,7 @@ func TestBusyServerIsNotSlow(t *testing.T) {
 			r.reply(q, waits(time.Hour))
 			r.answer()
 		}
-		require.True(t, s.answers(r.quorum), k)
+		require.True(t, s.answers(), k)
 	}
 }
 

@@ -20,6 +20,8 @@ const (
 
 // A vote is one server's vote for a claim. To the server, each vote is a claim with its own number and slot.
 type vote struct {
+	bid        *bid
+	server     *server
 	state      state
 	wire       protocol.Claim
 	slot       int
@@ -53,61 +55,57 @@ func (v *vote) counts(token int64, since time.Time) bool {
 
 // count returns the number of votes that a condition is true of.
 func (b *bid) count(of func(v *vote) bool) (n int) {
-	for i := range b.votes {
-		if of(&b.votes[i]) {
+	for _, v := range b.votes {
+		if of(v) {
 			n++
 		}
 	}
 	return n
 }
 
-// requestVote asks a server for its vote, or asks again. queue says whether the claim should wait if it
-// cannot have the vote.
-func (b *bid) requestVote(now time.Time, i int, queue bool) {
-	q, v := b.q, &b.votes[i]
+// ask asks the server for its vote, or asks again. queue says whether the claim should wait if it cannot have
+// the vote.
+func (v *vote) ask(now time.Time, queue bool) {
+	b, q := v.bid, v.bid.q
 	if r := v.request; r != nil && (r.sent.IsZero() || now.Sub(r.sent) < q.patience) {
 		return
 	}
 	if v.state == absent {
-		q.numbers++
-		*v = vote{state: asked, slot: b.lock.slots[i].take(), number: q.numbers, refused: v.refused,
-			sought: v.sought}
+		v.state, v.slot, v.number = asked, b.lock.slots[v.server.index].take(), q.nextNumber()
 		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 		q.voters[v.number] = b
 	}
-	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, q.servers[i].subscriptions
+	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
 	r := &Request{
 		Request: protocol.Request{
 			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
-			VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: q.servers[i].mark.ID,
+			VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
 				Wanted: protocol.TokenArg(max(b.wanted, b.token))},
 		},
 		bid: b, number: v.number, lock: b.lock,
 	}
 	if b.mode == protocol.Read {
 		r.Script = lua.RVote
-		if w := b.writer(); w != nil && w.votes[i].state == cast {
-			r.Writer = w.votes[i].wire.ID
+		if w := b.writer(); w != nil && w.votes[v.server.index].state == cast {
+			r.Writer = w.votes[v.server.index].wire.ID
 		}
 	}
 	v.request = r
-	q.send(now, i, r)
+	q.send(now, v.server, r)
 }
 
-// requestOthers asks the servers other than the home that were not asked yet.
-func (b *bid) requestOthers(now time.Time, queue bool) {
-	for i, s := range b.q.servers {
-		if v := &b.votes[i]; i != b.home && v.state == absent && s.usable(b.q) && v.refused == nil &&
-			(queue || !v.blocked) {
-			b.requestVote(now, i, queue)
+// askOthers asks the servers other than the home that were not asked yet.
+func (b *bid) askOthers(now time.Time, queue bool) {
+	for i, v := range b.votes {
+		if i != b.home && v.state == absent && v.server.usable() && v.refused == nil && (queue || !v.blocked) {
+			v.ask(now, queue)
 		}
 	}
 }
 
 // voted handles the reply to a request for a vote.
-func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
-	b := r.bid
-	v := &b.votes[s.index]
+func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error) {
+	b, s, q := v.bid, v.server, v.bid.q
 	if err == nil && reply.Unmarked && r.VoteArgs.ID == s.mark.ID && r.VoteArgs.Generation == s.mark.Generation {
 		s.known = false // the server has probably lost its data
 		q.readMark(now, s)
@@ -124,14 +122,13 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 			v.refused = err
 		}
 		if v.state == asked || v.refused != nil {
-			b.drop(now, s.index) // the request may have run
+			v.drop(now) // the request may have run
 		}
 	case reply.Unmarked:
-		b.drop(now, s.index)
+		v.drop(now)
 	case reply.Refused:
-		blocked := v.state == asked && !v.queues
-		b.free(s.index)
-		v.blocked = blocked
+		v.blocked, v.obstacle = v.state == asked && !v.queues, protocol.Obstacle{}
+		v.free()
 	case reply.Vote != 0:
 		q.noteToken(now, reply.Vote)
 		if v.state != cast && s.index == b.home {
@@ -140,8 +137,8 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
 		v.sent, v.lease = later(v.sent, r.sent), r.Lease.Duration
 	case !v.queues:
-		b.free(s.index)
 		v.blocked, v.obstacle = true, reply.Obstacle
+		v.free()
 	case v.state == cast && v.reported:
 		// The message overtook this reply, or the vote was lost since: the next reply shows which.
 		v.reported = false
@@ -157,45 +154,47 @@ func (q *Quorum) voted(now time.Time, s *server, r *Request, reply protocol.Repl
 
 // askWhereDue asks again on each server where the claim waits, if there is reason to.
 func (b *bid) askWhereDue(now time.Time) {
-	for i, s := range b.q.servers {
-		v := &b.votes[i]
-		due := v.asked != s.subscriptions || !v.again.IsZero() && !now.Before(v.again)
-		if due && v.waits() && s.usable(b.q) {
-			b.requestVote(now, i, true)
+	for _, v := range b.votes {
+		due := v.asked != v.server.subscriptions || !v.again.IsZero() && !now.Before(v.again)
+		if due && v.waits() && v.server.usable() {
+			v.ask(now, true)
 		}
 	}
 }
 
 // free forgets a vote that the server does not keep. Its slot may be used again.
-func (b *bid) free(i int) {
-	v := &b.votes[i]
-	delete(b.q.voters, v.number)
-	b.lock.slots[i].put(v.slot)
-	*v = vote{refused: v.refused, sought: v.sought}
+func (v *vote) free() {
+	v.bid.lock.slots[v.server.index].put(v.slot)
+	v.forget()
 }
 
-// drop gives a vote back, or withdraws the request for it. A request that was not sent yet is removed.
-func (b *bid) drop(now time.Time, i int) {
-	v := &b.votes[i]
-	if v.state == absent {
-		return
+// forget forgets the vote, but not what the server has said about the claim. A request that was not sent yet
+// is not sent any more.
+func (v *vote) forget() {
+	if r := v.request; r != nil && r.sent.IsZero() {
+		v.server.unsent.Remove(r)
+		v.bid.q.release(r.lock)
 	}
-	if v.request != nil && v.request.sent.IsZero() {
-		b.q.servers[i].unsent.Remove(v.request)
+	delete(v.bid.q.voters, v.number)
+	*v = vote{bid: v.bid, server: v.server, refused: v.refused, blocked: v.blocked, obstacle: v.obstacle,
+		sought: v.sought}
+}
+
+// drop gives the vote back, or withdraws the request for it.
+func (v *vote) drop(now time.Time) {
+	switch {
+	case v.state == absent:
+	case v.first.IsZero(): // nothing was sent
+		v.free()
+	default:
+		v.giveBack(now)
+		v.forget()
 	}
-	left := vote{refused: v.refused, blocked: v.blocked, obstacle: v.obstacle, sought: v.sought}
-	if v.first.IsZero() {
-		b.free(i)
-	} else {
-		b.giveBack(now, i)
-		delete(b.q.voters, v.number)
-	}
-	*v = left
 }
 
 // dropAll gives back all votes.
 func (b *bid) dropAll(now time.Time) {
-	for i := range b.votes {
-		b.drop(now, i)
+	for _, v := range b.votes {
+		v.drop(now)
 	}
 }
