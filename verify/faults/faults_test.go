@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	times   = flag.Int("times", 0, "how often each fault happens; 0 for twice, and once to servers that vote")
+	repeats = flag.Int("times", 0, "how often each fault happens; 0 for twice, and once to servers that vote")
 	length  = flag.Duration("for", 8*time.Second, "for how long faults happen one after the other")
 	procs   = flag.Int("procs", 4, "how many processes make a history")
 	seed    = flag.Uint64("seed", 1, "what random choices follow from")
@@ -60,10 +60,10 @@ func newTable(t *testing.T, head string, rows int) *table {
 	return table
 }
 
-func (t *table) set(i int, row fmt.Stringer) {
+func (t *table) set(i int, row string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rows[i] = "\n" + row.String()
+	t.rows[i] = "\n" + row
 }
 
 // Whatever breaks: nothing gets past the fence, the history fits a lock, everyone goes on. And where the
@@ -74,15 +74,9 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			available(t, f.plan.clock)
-			s := f.run(t, max(*times, 2), *seed).finish()
-			t.Log(s)
-			assert.Zero(t, s.Fenced.Violations, "behind the fence")
-			if f.exact {
-				assert.Zero(t, s.Unfenced.Violations, "without a fence, among holders that believed in their holds")
-			}
-			assert.Empty(t, s.Broken)
-			assert.Positive(t, s.Fenced.Writes)
-			assert.Positive(t, s.Unfenced.Writes)
+			r := f.run(t, max(*repeats, 2), *seed)
+			t.Logf("%+v", r.counts)
+			assert.Empty(t, r.misses())
 		})
 	}
 }
@@ -92,20 +86,20 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 func TestHarnessSeesWhatACarelessHolderDoes(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	m := newMint(t, plan{config: config{Careless: true, Reads: 20, Seed: *seed}})
+	r := newRig(t, plan{config: config{Careless: true, Reads: 20, Seed: *seed}})
 	for range 20 {
-		m.work(10)
-		stops(writeHolder)(m)
-		m.work(5)
-		if fenced, unfenced := m.bank.Counts(); fenced.Refused > 0 && unfenced.Violations+unfenced.Late > 0 {
+		r.work(10)
+		stops(writeHolder)(r)
+		r.work(5)
+		if fenced, unfenced := r.bank.Counts(); fenced.Refused > 0 && unfenced.Violations+unfenced.Late > 0 {
 			break
 		}
 	}
-	s := m.finish()
-	t.Log(s)
-	require.Zero(t, s.Fenced.Violations, "behind the fence")
-	require.Positive(t, s.Fenced.Refused, "the fence has something to refuse")
-	require.Positive(t, s.Unfenced.Violations+s.Unfenced.Late, "without a fence there is harm")
+	c := r.finish(fault{}).counts
+	t.Logf("%+v", c)
+	require.Zero(t, c.Fenced.Violations, "behind the fence")
+	require.Positive(t, c.Fenced.Refused, "the fence has something to refuse")
+	require.Positive(t, c.Unfenced.Violations+c.Unfenced.Late, "without a fence there is harm")
 }
 
 // Whatever processes see of a lock while things break, one lock could have shown them.
@@ -127,11 +121,9 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 					list = append(list, f)
 				}
 			}
-			s := chaos(t, list, *length, *procs, *seed).finish()
-			t.Log(s)
-			require.Empty(t, s.Broken)
-			require.Zero(t, s.Fenced.Violations)
-			require.Positive(t, s.HistoryOps)
+			r := fault{plan: plan{procs: *procs}}.chaos(t, list, *length, *seed)
+			t.Logf("%+v", r.counts)
+			require.Empty(t, r.misses())
 		})
 	}
 }
@@ -147,18 +139,14 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			list := delegated(list, cmp.Or(*lends, time.Second))
+			all := fault{plan: plan{procs: *procs}, exact: name == "without loss"}
 			acquired, local := 0, 0
 			for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-					s := chaos(t, list, min(*length, round), *procs, seed).finish()
-					t.Log(s)
-					assert.Empty(t, s.Broken)
-					assert.Zero(t, s.Fenced.Violations)
-					if name == "without loss" {
-						assert.Zero(t, s.Unfenced.Violations)
-					}
-					assert.Positive(t, s.HistoryOps)
-					acquired, local = acquired+s.Acquired, local+s.Local
+					r := all.chaos(t, list, min(*length, round), seed)
+					t.Logf("%+v", r.counts)
+					assert.Empty(t, r.misses())
+					acquired, local = acquired+r.Acquired, local+r.Local
 				})
 			}
 			assert.Greater(t, local, acquired/6, "holds that were granted from memory")
@@ -173,15 +161,15 @@ const round = 20 * time.Second
 func TestALockWithoutExclusionIsFoundOut(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	m := newMint(t, plan{names: 1, config: config{Broken: true, Reads: 30, Seed: *seed}})
-	m.work(200)
-	m.endWorkers()
-	m.check()
-	t.Log(m.summary)
-	require.Positive(t, m.Unfenced.Violations)
-	require.NotEmpty(t, m.Broken)
-	page := regexp.MustCompile(`fits no lock: see (\S+\.html)$`).FindStringSubmatch(m.Broken[len(m.Broken)-1])
-	require.NotNil(t, page, "%v", m.Broken)
+	r := newRig(t, plan{locks: 1, config: config{Unlocked: true, Reads: 30, Seed: *seed}})
+	r.work(200)
+	r.endWorkers()
+	r.check(fault{})
+	t.Logf("%+v", r.counts)
+	require.Positive(t, r.Unfenced.Violations)
+	require.NotEmpty(t, r.Broken)
+	page := regexp.MustCompile(`fits no lock: see (\S+\.html)$`).FindStringSubmatch(r.Broken[len(r.Broken)-1])
+	require.NotNil(t, page, "%v", r.Broken)
 	t.Cleanup(func() { _ = os.Remove(page[1]) })
 	html, err := os.ReadFile(page[1])
 	require.NoError(t, err)
@@ -202,10 +190,10 @@ func TestFaultsOfQuorumServers(t *testing.T) {
 			t.Run(f.name, func(t *testing.T) {
 				t.Parallel()
 				available(t, f.plan.clock)
-				r := f.run(t, max(*times, 1), *seed).votersResult(f)
-				t.Log(r.summary)
-				rows.set(i*len(setups)+j, r)
-				assert.Empty(t, r.misses(f))
+				r := f.run(t, max(*repeats, 1), *seed)
+				t.Logf("%+v", r.counts)
+				rows.set(i*len(setups)+j, r.ofVoters())
+				assert.Empty(t, r.misses())
 			})
 		}
 	}
@@ -223,11 +211,9 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 	for i := range list {
 		list[i].plan.args = persistent
 	}
-	all := fault{name: "one after the other", exact: true, parted: true}
-	r := chaos(t, list, *length, 0, *seed).votersResult(all)
-	t.Log(votersHead + "\n" + r.String())
-	t.Log(r.summary)
-	assert.Empty(t, r.misses(all))
+	r := fault{name: "one after the other", exact: true, parted: true}.chaos(t, list, *length, *seed)
+	t.Logf("%s\n%s\n%+v", votersHead, r.ofVoters(), r.counts)
+	assert.Empty(t, r.misses())
 }
 
 // While servers fail over, calls wait for that, holds whose lease is longer go on, waiters are served, and no
@@ -235,8 +221,8 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 // happen to servers, and how fast it is.
 func TestNothingIsBrokenByAFailover(t *testing.T) {
 	testredis.Need(t)
-	var list []nodesFault
-	for _, f := range nodesFaults() {
+	var list []fault
+	for _, f := range topologyFaults() {
 		switch f.name {
 		case "CLUSTER FAILOVER TAKEOVER", "master killed", "subscription's node killed", "Sentinel: master killed":
 			list = append(list, f)
@@ -248,102 +234,50 @@ func TestNothingIsBrokenByAFailover(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, len(list), 4)
 	setups := strings.Split(*leases, ",")
-	rows := newTable(t, nodesHead, len(list)*len(setups))
+	rows := newTable(t, jobsHead, len(list)*len(setups))
 	for i, f := range list {
 		for j, setup := range setups {
 			t.Run(f.name, func(t *testing.T) {
 				if !*every {
 					t.Parallel()
 				}
-				available(t, f.clock != 0)
+				available(t, f.plan.ahead != 0)
 				lease, err := time.ParseDuration(setup)
 				require.NoError(t, err)
-				r := f.run(t, lease)
-				rows.set(i*len(setups)+j, r)
+				r := f.runJobs(t, lease)
+				rows.set(i*len(setups)+j, r.ofJobs())
+				assert.Empty(t, r.brokenJobs())
 				if *every {
-					assert.Empty(t, r.misses(f))
-					return
+					assert.Empty(t, r.slowJobs())
 				}
-				assert.Empty(t, r.broken(f))
-				assert.NotZero(t, r.first)
-				assert.Less(t, r.first, r.mended+10*time.Second,
-					"the first grant; by itself the client asks for the map once a minute")
-				assert.NotZero(t, r.handover, "handovers afterwards")
 			})
 		}
 	}
 }
 
-// What measures the faults of servers that vote sees what it is there for.
-func TestMeasure(t *testing.T) {
+// What looks at the reports of workers sees each thing that it is there for.
+func TestJudgeSees(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()
-	event := func(what history.What) func(ms, hold int) history.Event {
-		return func(ms, hold int) history.Event {
-			at := begin.Add(time.Duration(ms) * time.Millisecond).UnixNano()
-			return history.Event{At: at, What: what, Hold: hold, Name: "a", Process: 1}
-		}
+	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
+	event := func(what history.What, ms, hold int) history.Event {
+		return history.Event{At: at(ms).UnixNano(), What: what, Hold: hold, Name: "a", Process: 1}
 	}
-	asks, has := event(history.Asks), event(history.Has)
-	quits, loses := event(history.Quits), event(history.Loses)
-	lost, stalled := event(history.Left)(210, 1), event(history.Stalls)(100, 0)
+	asks := func(ms, hold int) history.Event { return event(history.Asks, ms, hold) }
+	has := func(ms, hold int) history.Event { return event(history.Has, ms, hold) }
+	loses := func(ms, hold int) history.Event { return event(history.Loses, ms, hold) }
+	lost, stalled := event(history.Left, 210, 1), event(history.Stalls, 100, 0)
 	lost.Error, stalled.For = "lost", int64(usual)
-	strikes := []strike{{fault: "it", at: begin.Add(100 * time.Millisecond), over: begin.Add(time.Second)}}
-	few, many := fault{exact: true}, fault{exact: true, beyond: true}
-	for what, c := range map[string]struct {
-		fault  fault
-		events []history.Event
-		seen   func(r votersResult) bool
-	}{
-		"the first grant to a call that came after": {
-			few, []history.Event{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)},
-			func(r votersResult) bool { return r.first == 200*time.Millisecond },
-		},
-		"the first grant when enough servers are back": {
-			many, []history.Event{asks(200, 2), has(1300, 2)},
-			func(r votersResult) bool { return r.first == 300*time.Millisecond },
-		},
-		"the longest call, then and at other times": {
-			few, []history.Event{asks(0, 1), has(90, 1), asks(91, 2), quits(500, 2)},
-			func(r votersResult) bool { return r.usual == 90*time.Millisecond && r.longest == 409*time.Millisecond },
-		},
-		"a loss without cause, once": {
-			few, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1), lost},
-			func(r votersResult) bool { return r.lost == 1 && r.causes == 1 },
-		},
-		"a loss as the others had not been asked again": {
-			few, []history.Event{asks(0, 1), has(90, 1), loses(200, 1)},
-			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
-		},
-		"a loss as too many servers failed": {
-			many, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1)},
-			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
-		},
-		"a loss as the process stood still": {
-			few, []history.Event{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)},
-			func(r votersResult) bool { return r.lost == 1 && r.causes == 0 },
-		},
-	} {
-		assert.True(t, c.seen(c.fault.measure(c.events, strikes)), what)
-	}
-}
 
-// The judge of clusters sees each thing that it is there for.
-func TestCheckerSees(t *testing.T) {
-	t.Parallel()
-	begin := time.Now()
-	fault := nodesFault{focus: victim, loses: time.Second}
-	s := struck{fault, 30 * time.Second, begin, begin, begin.Add(3 * time.Second), false}
 	holds := 0
 	// call returns the events of a call that is granted at once, and whose holder relies on it until a moment,
 	// in seconds. What Unlock says is ends; if the call fails, that is what it says.
 	call := func(write, fails bool, process, from, to int, token int64, ends string) (events []history.Event) {
 		holds++
 		add := func(at int, what history.What, err string) {
-			events = append(events, history.Event{
-				At: begin.Add(time.Duration(at) * time.Second).UnixNano(), What: what, Hold: holds, Name: "a",
-				Process: process, Write: write, Token: token, Error: err, Role: probe,
-			})
+			e := event(what, 1000*at, holds)
+			e.Process, e.Write, e.Token, e.Error, e.Role = process, write, token, err, probe
+			events = append(events, e)
 		}
 		add(from, history.Asks, "")
 		if fails {
@@ -361,58 +295,96 @@ func TestCheckerSees(t *testing.T) {
 	writes := func(process, from, to int, token int64) []history.Event {
 		return call(true, false, process, from, to, token, "")
 	}
+	few := fault{exact: true, plan: plan{config: config{Lease: usual}}}
+	many := fault{exact: true, beyond: true, plan: few.plan}
+	fails := fault{loses: time.Second, plan: plan{jobs: true, config: config{Lease: 30 * time.Second}}}
 	for what, c := range map[string]struct {
+		fault  fault
 		events []history.Event
-		seen   func(r nodesResult) bool
+		seen   func(r result) bool
 	}{
+		"the first grant to a call that came after": {
+			few, []history.Event{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)},
+			func(r result) bool { return r.First == 200*time.Millisecond },
+		},
+		"the first grant when enough servers are back": {
+			many, []history.Event{asks(200, 2), has(1300, 2)},
+			func(r result) bool { return r.First == 300*time.Millisecond },
+		},
+		"the longest call, then and at other times": {
+			few, []history.Event{asks(0, 1), has(90, 1), asks(91, 2), event(history.Quits, 500, 2)},
+			func(r result) bool { return r.Usual == 90*time.Millisecond && r.Longest == 409*time.Millisecond },
+		},
+		"a loss without cause, once": {
+			few, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1), lost},
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 1 },
+		},
+		"a loss as the others had not been asked again": {
+			few, []history.Event{asks(0, 1), has(90, 1), loses(200, 1)},
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
+		},
+		"a loss as too many servers failed": {
+			many, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1)},
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
+		},
+		"a loss as the process stood still": {
+			few, []history.Event{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)},
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
+		},
 		"nothing": {
-			slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 9, 10, 2)),
-			func(r nodesResult) bool { return len(r.overlaps)+len(r.tokens)+r.lost == 0 && len(r.failed) == 1 },
+			fails, slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 9, 10, 2)),
+			func(r result) bool { return len(r.overlaps)+len(r.tokens)+r.Lost == 0 && len(r.Failed) == 1 },
 		},
 		"waiters that got nothing": {
-			nil, func(r nodesResult) bool { return r.failed[0] == "40 waiters got nothing" },
+			fails, nil, func(r result) bool { return r.Failed[0] == "40 waiters got nothing" },
 		},
 		"an overlap with a reader": {
-			slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 8, 10, 2)),
-			func(r nodesResult) bool { return len(r.overlaps) == 1 && len(r.tokens) == 0 },
+			fails, slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 8, 10, 2)),
+			func(r result) bool { return len(r.overlaps) == 1 && len(r.tokens) == 0 },
 		},
 		"an overlap of writers": {
-			slices.Concat(writes(1, 8, 10, 2), writes(0, 1, 9, 1)),
-			func(r nodesResult) bool { return len(r.overlaps) == 1 },
+			fails, slices.Concat(writes(1, 8, 10, 2), writes(0, 1, 9, 1)),
+			func(r result) bool { return len(r.overlaps) == 1 },
 		},
 		"a token given twice": {
-			slices.Concat(writes(0, 1, 2, 7), writes(1, 3, 4, 7)),
-			func(r nodesResult) bool { return len(r.tokens) == 1 },
+			fails, slices.Concat(writes(0, 1, 2, 7), writes(1, 3, 4, 7)),
+			func(r result) bool { return len(r.tokens) == 1 },
 		},
 		"a reader's token before that of an earlier writer": {
-			slices.Concat(writes(0, 1, 2, 7), reads(1, 3, 4, 6)),
-			func(r nodesResult) bool { return len(r.tokens) == 1 },
+			fails, slices.Concat(writes(0, 1, 2, 7), reads(1, 3, 4, 6)),
+			func(r result) bool { return len(r.tokens) == 1 },
 		},
 		"a call that fails": {
-			call(true, true, 0, 1, 2, 7, "x"), func(r nodesResult) bool { return len(r.failed) == 2 },
+			fails, call(true, true, 0, 1, 2, 7, "x"), func(r result) bool { return len(r.Failed) == 2 },
 		},
 		"a release that fails": {
-			call(true, false, 0, 1, 2, 7, "x"), func(r nodesResult) bool { return len(r.failed) == 2 },
+			fails, call(true, false, 0, 1, 2, 7, "x"), func(r result) bool { return len(r.Unreleased) == 1 },
 		},
 		"a hold lost that the servers may have lost": {
-			call(true, false, 0, 0, 2, 7, "lost"),
-			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 0 },
+			fails, call(true, false, 0, 0, 2, 7, "lost"),
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
 		},
 		"a hold lost that they had": {
-			call(true, false, 0, -2, 2, 7, "lost"),
-			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 1 },
+			fails, call(true, false, 0, -2, 2, 7, "lost"),
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 1 },
 		},
-		"a hold lost as its process stood still": {
-			append(call(true, false, 0, -2, 2, 7, "lost"), history.Event{
+		"a hold lost while its process stood still": {
+			fails, append(call(true, false, 0, -2, 2, 7, "lost"), history.Event{
 				At: begin.UnixNano(), What: history.Stalls, For: int64(11 * time.Second),
 			}),
-			func(r nodesResult) bool { return r.lost == 1 && len(r.causeless) == 0 },
+			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
 		},
 		"the first grant": {
-			slices.Concat(writes(0, -2, -1, 1), writes(0, 4, 5, 2)),
-			func(r nodesResult) bool { return r.first == 4*time.Second },
+			fails, slices.Concat(writes(0, -2, -1, 1), writes(0, 4, 5, 2)),
+			func(r result) bool { return r.first == 4*time.Second },
 		},
 	} {
-		assert.True(t, c.seen(judge(c.events, map[string]string{"a": focus}, s, nil)), what)
+		r, s := result{of: c.fault}, strike{begun: at(100), over: at(1000)}
+		if c.fault.plan.jobs {
+			s = strike{at: begin, begun: begin, over: at(3000)}
+		}
+		r.measure(c.events, []strike{s})
+		r.time(c.events, s, map[string]string{"a": focus})
+		assert.True(t, c.seen(r), what)
 	}
 }

@@ -55,7 +55,7 @@ func (w *worker) start(j job) {
 	case held:
 		w.keep(e, w.ctx.Done())
 	case queue:
-		if w.Process == 0 {
+		if w.Process == 1 {
 			first := e
 			first.Role, first.Write = held, true
 			w.keep(first, w.struck)
@@ -74,7 +74,7 @@ func (w *worker) start(j job) {
 			}
 		})
 	case handover:
-		e.Write = e.Write || w.Process == 0
+		e.Write = e.Write || w.Process == 1
 		w.wg.Go(func() {
 			for w.ctx.Err() == nil {
 				w.once(e)

@@ -1,65 +1,99 @@
 // Package faults breaks real servers, networks and processes while processes use locks there, and checks what
-// these have seen: a single server and several that vote, whose processes move money under the locks, and
-// clusters and servers that sentinels watch.
+// these have seen. The servers are a single one, several that vote, a cluster, or some that sentinels watch. The
+// processes move money under the locks, or have jobs whose times are measured.
 package faults
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
+	"cmp"
+	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
 
-// A rig starts worker processes, and keeps what they report.
+// A plan is how a rig is set up. Its config says what all workers have in common.
+type plan struct {
+	config
+	procs    int           // worker processes; 0 for 4
+	servers  int           // 0 for 1; several are a quorum
+	clusters bool          // instead of servers, a cluster of three masters with a replica each
+	watched  bool          // instead of servers, a master, two replicas, and three sentinels
+	jobs     bool          // workers do jobs instead of moving money, and have no proxies before the servers
+	sides    int           // proxies before each server, to break what some of the workers see; 0 for 1
+	args     []string      // of the servers
+	locks    int           // that guard money; 0 for 2
+	clock    bool          // the rig sets the servers' clocks
+	ahead    time.Duration // by how much the clock of the first master's replica is ahead
+}
+
+// fits reports whether what is planned can happen in a rig of another plan.
+func (p plan) fits(o plan) bool {
+	return p.clock == o.clock && slices.Equal(p.args, o.args) && p.servers == o.servers && p.Pool == o.Pool &&
+		p.locks == o.locks && p.clusters == o.clusters
+}
+
+// usual is the lease of a plan that names none. One per cent of it, and 2 ms, is what a holder keeps away
+// from its end.
+const usual = 1500 * time.Millisecond
+
+// masters is how many masters a cluster has.
+const masters = 3
+
+// A rig is servers, and worker processes that use locks there. It breaks something, and keeps what the workers
+// report.
 type rig struct {
-	tb  testing.TB
-	rng *rand.Rand
+	plan
+	*node     // the first
+	tb        testing.TB
+	rng       *rand.Rand
+	nodes     []*node
+	broken    []*node // by the fault in flight
+	cluster   *testredis.Cluster
+	sentinels *testredis.Sentinels
+	victim    int               // the place of the master to which something happens
+	promoted  *testredis.Server // by sentinels, by themselves; or nil
+	bank      *bank.Server
+	witness   *rwlock.RWLock
 
 	mu      sync.Mutex
 	procs   []*process
-	byUUID  map[string]*process
 	events  []history.Event
 	known   history.Known
 	strikes []strike
 	last    map[string]time.Time // when someone last got a lock
 	asked   map[[2]int]history.Event
 	changed chan struct{} // closed at each event
-	summary
-}
-
-// A process is a worker process.
-type process struct {
-	rig    *rig
-	id     int
-	cmd    *exec.Cmd
-	stdin  io.WriteCloser
-	exited chan struct{}
-	uuid   string
-	killed bool
-	stops  time.Time
+	result
 }
 
 // A strike is one time that a fault happened.
 type strike struct {
-	fault    string
-	at, over time.Time
+	at    time.Time // when it was about to strike
+	begun time.Time // when it had struck
+	over  time.Time // when the servers had mended it
+	again bool      // the sentinels replaced the new master, too, as they do at times
 }
 
-func newRig(tb testing.TB, seed uint64) *rig {
+// newRig starts everything; it ends with the test.
+func newRig(tb testing.TB, p plan) *rig {
+	tb.Helper()
+	p.procs, p.locks, p.Reads = cmp.Or(p.procs, 4), cmp.Or(p.locks, 2), cmp.Or(p.Reads, 50)
+	p.sides, p.Lease, p.Prefix = cmp.Or(p.sides, 1), cmp.Or(p.Lease, usual), cmp.Or(p.Prefix, "rwlock")
 	r := &rig{
-		tb: tb, rng: rand.New(rand.NewPCG(seed, 7)), byUUID: map[string]*process{},
-		known: history.Known{Pauses: map[int][]history.Span{}},
+		plan: p, tb: tb, rng: rand.New(rand.NewPCG(p.Seed, 7)),
+		known: history.Known{Pauses: map[int][]history.Span{}, Delegation: p.Delegate},
 		last:  map[string]time.Time{}, asked: map[[2]int]history.Event{}, changed: make(chan struct{}),
 	}
 	r.Faults = map[string]int{}
@@ -68,7 +102,36 @@ func newRig(tb testing.TB, seed uint64) *rig {
 			p.kill()
 		}
 	})
+	dir, err := os.MkdirTemp("", "rig") // a socket's path has to be short
+	r.must(err)
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r.witness = r.over(r.serve(dir))
+	if !p.jobs {
+		r.Bank = filepath.Join(dir, "s")
+		r.bank, err = bank.Serve(r.Bank)
+		r.must(err)
+		tb.Cleanup(r.bank.Close)
+		for i := range p.locks {
+			name := fmt.Sprint("lock ", i)
+			if p.clusters {
+				name = r.cluster.On(i%masters, name)
+			}
+			r.Names = append(r.Names, name)
+		}
+	}
+	for range p.procs {
+		r.spawn()
+	}
 	return r
+}
+
+// over returns an RWLock over one client, or over several servers that vote, closed when the test ends.
+func (r *rig) over(clients []redis.UniversalClient) *rwlock.RWLock {
+	r.tb.Helper()
+	rw, err := over(clients, rwlock.WithLease(r.Lease), rwlock.WithPrefix(r.Prefix))
+	r.must(err)
+	r.tb.Cleanup(func() { _ = rw.Close() })
+	return rw
 }
 
 func (r *rig) must(err error) {
@@ -76,48 +139,6 @@ func (r *rig) must(err error) {
 	if err != nil {
 		r.tb.Fatal(err)
 	}
-}
-
-// start starts a worker process, and waits until it is ready.
-func (r *rig) start(c config) *process {
-	r.tb.Helper()
-	r.mu.Lock()
-	r.Processes++
-	p := &process{rig: r, id: r.Processes, exited: make(chan struct{})}
-	r.procs = append(r.procs, p)
-	r.mu.Unlock()
-
-	text, err := json.Marshal(c)
-	r.must(err)
-	self, err := os.Executable()
-	r.must(err)
-	p.cmd = exec.Command(self)
-	p.cmd.Env = append(os.Environ(), variable+"="+string(text), "GOMAXPROCS=2", "GOGC=400")
-	p.cmd.Stderr = os.Stderr
-	stdout, err := p.cmd.StdoutPipe()
-	r.must(err)
-	p.stdin, err = p.cmd.StdinPipe()
-	r.must(err)
-	r.must(p.cmd.Start())
-	go func() {
-		defer close(p.exited)
-		lines := bufio.NewScanner(stdout)
-		for lines.Scan() {
-			var e history.Event
-			if json.Unmarshal(lines.Bytes(), &e) == nil { // a killed process may leave half a line
-				r.take(p, e)
-			}
-		}
-		_ = p.cmd.Wait()
-	}()
-	r.await(time.Minute, "a worker starts", func() bool { return p.uuid != "" })
-	return p
-}
-
-// tell gives a process an order.
-func (p *process) tell(o order) {
-	p.rig.tb.Helper()
-	p.rig.must(json.NewEncoder(p.stdin).Encode(o))
 }
 
 // take notes an event of a process. It is called in the order of each process's events.
@@ -130,28 +151,16 @@ func (r *rig) take(p *process, e history.Event) {
 	switch e.What {
 	case history.Starts:
 		p.uuid = e.UUID
-		r.byUUID[e.UUID] = p
 	case history.Asks:
 		r.asked[k] = e
-	case history.Fails:
-		r.Failed++
-		delete(r.asked, k)
-	case history.Quits:
-		r.Quit++
+	case history.Fails, history.Quits:
 		delete(r.asked, k)
 	case history.Has:
+		delete(r.asked, k)
 		r.Acquired++
 		r.last[e.Name] = time.Unix(0, e.At)
-		longest := &r.LongestRead
-		if e.Write {
-			longest = &r.LongestWrite
-		}
-		*longest = max(*longest, time.Duration(e.At-r.asked[k].At))
-		delete(r.asked, k)
 	case history.Local:
 		r.Local++
-	case history.Loses:
-		r.Lost++
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -159,9 +168,8 @@ func (r *rig) take(p *process, e history.Event) {
 
 // await waits until ok, which is called with mu held and looked at after each event, and fails the test after
 // d.
-func (r *rig) await(d time.Duration, what string, ok func() bool) time.Duration {
+func (r *rig) await(d time.Duration, what string, ok func() bool) {
 	r.tb.Helper()
-	start := time.Now()
 	timeout := time.NewTimer(d)
 	defer timeout.Stop()
 	for {
@@ -169,7 +177,7 @@ func (r *rig) await(d time.Duration, what string, ok func() bool) time.Duration 
 		done, changed := ok(), r.changed
 		r.mu.Unlock()
 		if done {
-			return time.Since(start)
+			return
 		}
 		select {
 		case <-changed:
@@ -191,15 +199,48 @@ func (r *rig) poll(d time.Duration, what string, ok func() bool) {
 	}
 }
 
+// work lets the workers get n more holds.
+func (r *rig) work(n int) {
+	r.tb.Helper()
+	r.mu.Lock()
+	n += r.Acquired
+	r.mu.Unlock()
+	r.await(30*time.Second+20*r.Lease, "the workers work", func() bool { return r.Acquired >= n })
+}
+
+// progress waits until someone has got each lock again. A lock that is delegated may be used by one process
+// only: after a lease, it is enough that nobody waits for it.
+func (r *rig) progress(within time.Duration) {
+	r.tb.Helper()
+	start := time.Now()
+	r.await(within, "every lock is had again", func() bool {
+		return !slices.ContainsFunc(r.Names, func(name string) bool {
+			rests := r.Delegate > 0 && time.Since(start) > r.Lease && !r.wanted(name)
+			return r.last[name].Before(start) && !rests
+		})
+	})
+}
+
+// wanted reports whether a process that runs waits for a lock. It is called with mu held.
+func (r *rig) wanted(name string) bool {
+	for k, e := range r.asked {
+		if p := r.procs[k[0]-1]; e.Name == name && !p.killed && p.stops.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // strikesNow notes that a fault begins, or that the one in flight has struck by now.
 func (r *rig) strikesNow(fault string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := time.Now()
 	if fault != "" {
 		r.Faults[fault]++
-		r.strikes = append(r.strikes, strike{fault: fault})
+		r.strikes = append(r.strikes, strike{at: now})
 	}
-	r.strikes[len(r.strikes)-1].at = time.Now()
+	r.strikes[len(r.strikes)-1].begun = now
 }
 
 // struckOver notes that the fault in flight is over.
@@ -225,68 +266,19 @@ func (r *rig) breach(format string, args ...any) {
 	r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
 }
 
-// seen returns what the processes have reported, and what happened to the servers meanwhile.
-func (r *rig) seen() ([]history.Event, []strike) {
+// seen returns what the processes have reported.
+func (r *rig) seen() []history.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.events), slices.Clone(r.strikes)
+	return slices.Clone(r.events)
 }
 
-// living returns the processes that live.
-func (r *rig) living() []*process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.procs), func(p *process) bool { return p.killed })
-}
-
-// stop pauses the process.
-func (p *process) stop() {
-	p.stops = time.Now()
-	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-}
-
-// cont ends a stop.
-func (p *process) cont() {
-	_ = p.cmd.Process.Signal(syscall.SIGCONT)
-	p.rig.mu.Lock()
-	defer p.rig.mu.Unlock()
-	span := history.Span{From: p.stops.UnixNano(), To: time.Now().UnixNano()}
-	p.rig.known.Pauses[p.id] = append(p.rig.known.Pauses[p.id], span)
-	p.stops = time.Time{}
-}
-
-// kill kills the process, stopped or not.
-func (p *process) kill() {
-	p.rig.mu.Lock()
-	if p.killed {
-		p.rig.mu.Unlock()
-		return
-	}
-	p.killed = true
-	at := now()
-	if !p.stops.IsZero() {
-		at = p.stops.UnixNano()
-	}
-	p.rig.mu.Unlock()
-	_ = p.cmd.Process.Kill()
-	<-p.exited
-	// Whatever it reported, it did not outlive this.
-	events, _ := p.rig.seen()
-	for _, e := range slices.Backward(events) {
-		if e.Process == p.id {
-			at = max(at, e.At)
-			break
-		}
-	}
-	p.rig.take(p, history.Event{What: history.Killed, At: at})
-}
-
-// end asks all processes to end in good order, and waits for that.
-func (r *rig) end(within time.Duration) {
+// endWorkers ends the workers in good order.
+func (r *rig) endWorkers() {
 	var wg sync.WaitGroup
 	for _, p := range r.living() {
 		wg.Go(func() {
-			if err := p.end(within); err != nil {
+			if err := p.end(30*time.Second + 20*r.Lease); err != nil {
 				r.breach("worker %d %v", p.id, err)
 			}
 		})
@@ -294,25 +286,45 @@ func (r *rig) end(within time.Duration) {
 	wg.Wait()
 }
 
-func (p *process) end(within time.Duration) error {
-	_ = p.stdin.Close()
-	select {
-	case <-p.exited:
-	case <-time.After(within):
-		// It says on its standard error where it hangs, unless it is stopped.
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-		select {
-		case <-p.exited:
-			return errors.New("does not end")
-		case <-time.After(5 * time.Second):
-			return errors.New("does not end, nor say why")
+// finish ends the workers, and checks the locks, the money, the times and the history.
+func (r *rig) finish(f fault) result {
+	r.tb.Helper()
+	r.endWorkers()
+	ctx := context.Background()
+	for _, name := range r.Names {
+		start := time.Now()
+		h, err := r.witness.Lock(ctx, name, rwlock.MaxWait(r.Lease+time.Second))
+		if err != nil {
+			r.breach("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
+		} else if err := h.Unlock(ctx); err != nil {
+			r.breach("unlocking %q: %v", name, err)
 		}
 	}
-	p.rig.mu.Lock()
-	p.killed = true
-	p.rig.mu.Unlock()
-	if !p.cmd.ProcessState.Success() {
-		return fmt.Errorf("ends with %v", p.cmd.ProcessState)
+	for _, n := range r.nodes {
+		it := n.admin.Scan(ctx, 0, "rwlock:*", 1000).Iterator()
+		for it.Next(ctx) {
+			key := it.Val()
+			if ttl, err := n.admin.PTTL(ctx, key).Result(); err == nil && ttl == -1 && key != mark {
+				r.breach("key %q has no time to live", key)
+			}
+		}
 	}
-	return nil
+	r.check(f)
+	return r.result
+}
+
+// mark is the key by which a server of a quorum knows whether it has lost its data.
+const mark = "rwlock:mark"
+
+// check has porcupine look at the history, and takes stock of the money. The workers must have ended.
+func (r *rig) check(f fault) {
+	r.of, r.of.plan = f, r.plan
+	r.measure(r.seen(), r.strikes)
+	ops, broken, unsure := history.Assemble(r.seen(), r.known)
+	r.Broken, r.Unsure = append(r.Broken, broken...), unsure
+	if err := history.Check(ops); err != nil {
+		r.Broken = append(r.Broken, err.Error())
+	}
+	r.Operations = len(ops)
+	r.Fenced, r.Unfenced = r.bank.Counts()
 }

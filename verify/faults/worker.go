@@ -35,18 +35,14 @@ type config struct {
 	Delegate time.Duration // the lease of delegations; 0 for none
 	Pool     int           // the size of the client's connection pool; 0 for the usual
 
-	// Owners move money, from the start on.
-	Owners   int // each is a goroutine
-	First    int // the number of the first
+	// Of workers that move money:
 	Bank     string
 	Names    []string
-	Reads    int           // per cent of the lock calls
-	Hold     time.Duration // the longest that a hold is kept
-	Wait     time.Duration // the longest wait for a lock
-	Hasty    int           // per cent of the calls that end early: little time, cancelled, or a try
-	Careless bool          // go on with a hold that is lost
-	Hog      bool          // take all connections of the pool every now and then
-	Broken   bool          // use a lock without exclusion, for the checks to find
+	Reads    int  // per cent of the lock calls
+	Hasty    int  // per cent of the calls that end early: little time, cancelled, or a try
+	Careless bool // go on with a hold that is lost
+	Hog      bool // take all connections of the pool every now and then
+	Unlocked bool // use a lock without exclusion, for the checks to find
 	Seed     uint64
 }
 
@@ -87,7 +83,7 @@ type worker struct {
 	pulse   atomic.Int64 // when the process was last seen to run
 	stalled atomic.Int64 // when it last found that it had not
 	wg      sync.WaitGroup
-	owners  sync.Map // the numbers of owners
+	numbers sync.Map // of owners
 
 	mu  sync.Mutex
 	out *json.Encoder
@@ -114,10 +110,8 @@ func (w *worker) tell(e history.Event, what history.What) {
 func (c config) work() error {
 	redis.SetLogger(silence{})
 	clients := c.dial()
-	opts := []rwlock.Option{rwlock.WithLease(c.Lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))}
-	if c.Prefix != "" {
-		opts = append(opts, rwlock.WithPrefix(c.Prefix))
-	}
+	opts := []rwlock.Option{rwlock.WithLease(c.Lease), rwlock.WithPrefix(c.Prefix),
+		rwlock.WithLogger(slog.New(slog.DiscardHandler))}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	w := &worker{config: c, ctx: ctx, struck: make(chan struct{}), out: json.NewEncoder(os.Stdout)}
@@ -133,12 +127,12 @@ func (c config) work() error {
 	if c.Hog {
 		go w.hog(clients[0])
 	}
-	if c.Owners == 0 {
+	if c.Bank == "" {
 		w.subscribe()
 	}
 	w.report(history.Event{What: history.Starts, UUID: rwlock.NewOwner().String()[:36]})
-	for i := range c.Owners {
-		w.wg.Go(func() { w.owner(c.First + i) })
+	for i := 0; i < owners && c.Bank != ""; i++ {
+		w.wg.Go(func() { w.owner(owners*c.Process + i) })
 	}
 	var o order
 	for in := json.NewDecoder(os.Stdin); in.Decode(&o) == nil; o = (order{}) {
@@ -151,7 +145,7 @@ func (c config) work() error {
 	}
 	stop()
 	w.wg.Wait()
-	if err := rw.Close(); err != nil && c.Owners == 0 {
+	if err := rw.Close(); err != nil && c.Bank == "" {
 		w.report(history.Event{What: history.Broken, Error: fmt.Sprint("Close: ", err)})
 	}
 	for _, client := range clients {
@@ -163,7 +157,7 @@ func (c config) work() error {
 // observe reports what is granted from memory.
 func (w *worker) observe(e rwlock.Event) {
 	if e.Kind == rwlock.EventAcquired && e.Path == rwlock.PathDelegated {
-		n, _ := w.owners.Load(e.Owner)
+		n, _ := w.numbers.Load(e.Owner)
 		owner, _ := n.(int)
 		w.report(history.Event{At: e.Time.UnixNano(), What: history.Local, Owner: owner, Name: e.Name})
 	}
@@ -275,7 +269,7 @@ func (w *worker) take(e history.Event, c call) *hold {
 	e.Hold = int(w.holds.Add(1))
 	w.tell(e, history.Asks)
 	name := e.Name
-	if w.Broken { // each call has a lock of its own
+	if w.Unlocked { // each call has a lock of its own
 		name += fmt.Sprint("-", e.Hold)
 	}
 	start := time.Now()
@@ -325,6 +319,12 @@ func (w *worker) unlock(h *hold, relied time.Time) {
 	w.tell(e, history.Left)
 }
 
+// owners is how many owners of a worker move money, each in a goroutine.
+const owners = 3
+
+// longest is the longest that a hold is kept, but for the few that have to be renewed.
+func (c config) longest() time.Duration { return c.Lease / 75 }
+
 // owner locks, moves money and unlocks until the process is told to end.
 func (w *worker) owner(n int) {
 	client, err := bank.Dial(w.Bank)
@@ -334,10 +334,10 @@ func (w *worker) owner(n int) {
 	defer client.Close()
 	o := &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
 	self := rwlock.NewOwner()
-	w.owners.Store(self, n)
+	w.numbers.Store(self, n)
 	o.ctx = rwlock.WithOwner(context.Background(), self)
 	for w.ctx.Err() == nil {
-		w.rest(o.upTo(w.Hold))
+		w.rest(o.upTo(w.longest()))
 		if w.ctx.Err() == nil {
 			o.round()
 		}
@@ -403,13 +403,13 @@ const tries = 5 * time.Second
 
 // call returns how to ask the next time.
 func (o *owner) call(write bool) call {
-	c := call{lock: o.lockCall(write), wait: o.Wait, most: o.Wait, returned: func() {}}
+	c := call{lock: o.lockCall(write), wait: 8 * o.Lease, most: 8 * o.Lease, returned: func() {}}
 	c.hasty = o.rng.IntN(100) < o.Hasty
 	c.ctx, c.cancel = context.WithCancel(o.ctx)
 	if !c.hasty {
 		return c
 	}
-	little := o.upTo(2 * o.Hold)
+	little := o.upTo(2 * o.longest())
 	switch o.rng.IntN(3) {
 	case 0:
 		c.wait, c.most = little, little
@@ -466,7 +466,7 @@ func (o *owner) good(h *hold, x *bank.Access) bool {
 
 // think passes time under a hold: a little, or now and then enough for renewals to matter.
 func (o *owner) think(h *hold) {
-	d := o.upTo(o.Hold / 5)
+	d := o.upTo(o.longest() / 5)
 	if o.rng.IntN(300) == 0 {
 		d = o.upTo(o.Lease)
 	}
