@@ -3,7 +3,6 @@ package verify
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -169,100 +168,53 @@ func TestDelegatedLockIsTheModel(t *testing.T) {
 	})
 }
 
-func take(c protocol.Claim) *protocol.Request {
-	return &protocol.Request{Script: lua.Delegate, Claim: c, Lease: lease(3000)}
-}
-
-func keepOn(c protocol.Claim) *protocol.Request {
-	return &protocol.Request{Script: lua.Delegate, Claim: c, Lease: lease(3000), Keep: true}
-}
-
-func giveBack(c protocol.Claim, used int64) *protocol.Request {
-	return &protocol.Request{Script: lua.Return, Claim: c, Used: used}
-}
-
-// onRedis returns a rig on a server of its own.
-func onRedis(t *testing.T) *rig {
-	t.Helper()
-	t.Parallel()
-	return newRedisRig(t, false)
-}
-
 // The list of a lock's read delegations is bounded, and loses those that have ended.
 func TestReadDelegationsAreBounded(t *testing.T) {
-	r := onRedis(t)
-	r.build(t, nil)
-	at := func(i int) protocol.Claim {
-		return protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", i), 1_000_000, 50, protocol.Owner{})
-	}
+	t.Parallel()
+	r := newRedisRig(t, false)
 	for i := range 64 {
-		reply, _ := r.run(t, take(at(i)))
-		require.Equal(t, protocol.Done, reply.Code, strconv.Itoa(i))
+		require.Equal(t, protocol.Done, r.play(t, fmt.Sprintf("d%d/3", i)).Code, i)
 	}
-	reply, _ := r.run(t, take(at(64)))
-	require.Equal(t, protocol.NotThere, reply.Code)
-	try := func(owner int) map[string]protocol.Message {
-		ask := askFor(writer(owner), 10_000, true)
-		_, told := r.run(t, &ask.Request)
-		return told
+	require.Equal(t, protocol.NotThere, r.play(t, "d64/3").Code)
+	recalled := func(try string) int {
+		_, told := r.run(t, r.requests(t, try)[0])
+		return len(told)
 	}
-	require.Len(t, try(1), 64)
+	require.Equal(t, 64, recalled("w1?/10"))
 	r.pass(t, 1500)
-	_, _ = r.run(t, keepOn(at(7)))
+	r.play(t, "=d7/3")
 	r.pass(t, 2000)
-	reply, _ = r.run(t, take(at(65)))
-	require.Equal(t, protocol.Done, reply.Code)
-	require.Len(t, try(2), 2)
+	require.Equal(t, protocol.Done, r.play(t, "d65/3").Code)
+	require.Equal(t, 2, recalled("w2?/10"))
 }
 
 // A renewal never shortens a delegation, whoever else has one.
 func TestRenewalDoesNotShortenADelegation(t *testing.T) {
-	r := onRedis(t)
-	r.build(t, nil)
-	at := func(i int) protocol.Claim {
-		return protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", i), 1_000_000, 50, protocol.Owner{})
-	}
-	for i := range 2 {
-		_, _ = r.run(t, take(at(i)))
-	}
-	longer := keepOn(at(1))
-	longer.Lease = lease(30_000)
-	_, _ = r.run(t, longer)
-	_, _ = r.run(t, keepOn(at(1)))
-	r.pass(t, 10_000)
-	reply, _ := r.run(t, keepOn(at(1)))
-	require.Equal(t, protocol.Done, reply.Code)
+	t.Parallel()
+	r := newRedisRig(t, false)
+	require.Equal(t, protocol.Done, r.play(t, "d0/3 d1/3 =d1/30 =d1/3 +10 =d1/3").Code)
 }
 
 // A delegation whose slot was used again is not renewed. Its return, which comes late, leaves the slot alone.
 func TestLateReturnLeavesTheSlotToTheNextDelegation(t *testing.T) {
-	r := onRedis(t)
-	r.build(t, nil)
-	at := func(instance string, number uint64) protocol.Claim {
-		return protocol.NewClaim(protocol.Read, instance, 1_000_000, number, protocol.Owner{})
-	}
-	for _, c := range []protocol.Claim{at("instance001", 50), at("instance002", 50), at("instance001", 60)} {
-		reply, _ := r.run(t, take(c))
-		require.Equal(t, protocol.Done, reply.Code)
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for _, c := range []string{"d1/3", "d2/3", "d1@60/3"} {
+		require.Equal(t, protocol.Done, r.play(t, c).Code)
 	}
 	r.pass(t, 10) // so that there is something to renew
-	reply, _ := r.run(t, keepOn(at("instance001", 50)))
-	require.Equal(t, protocol.NotThere, reply.Code)
-	_, _ = r.run(t, giveBack(at("instance001", 50), 0))
-	reply, _ = r.run(t, keepOn(at("instance001", 60)))
-	require.Equal(t, protocol.Done, reply.Code)
+	require.Equal(t, protocol.NotThere, r.play(t, "=d1/3").Code)
+	require.Equal(t, protocol.Done, r.play(t, "-d1 =d1@60/3").Code)
 }
 
 // What the slots of past delegations say does not pile up in a hash that lives on.
 func TestSlotsOfPastDelegationsAreSwept(t *testing.T) {
-	r := onRedis(t)
-	r.build(t, []step{askFor(reader(3), 10_000_000, false)})
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.play(t, "r3/10000")
 	for i := range 300 {
-		d := protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", i), 1_000_000, 50, protocol.Owner{})
-		reply, _ := r.run(t, take(d))
-		require.Equal(t, protocol.Done, reply.Code)
-		_, _ = r.run(t, giveBack(d, 0))
-		r.pass(t, 30_000)
+		require.Equal(t, protocol.Done, r.play(t, fmt.Sprintf("d%d/3", i)).Code)
+		r.play(t, fmt.Sprintf("-d%d +30", i))
 	}
 	require.Less(t, len(r.fields(t)), 100)
 }

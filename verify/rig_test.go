@@ -66,9 +66,10 @@ type rig struct {
 	keys   protocol.Keys
 	few    bool // small steps
 	now    int64
-	passed int64     // ms, wherever the clock has stepped back to
-	real   time.Time // up to when times to live were made longer
-	over   bool      // a hold whose lease is over is still there
+	passed int64         // ms, wherever the clock has stepped back to
+	real   time.Time     // up to when times to live were made longer
+	over   bool          // a hold whose lease is over is still there
+	tokens map[any]int64 // that claims were granted, by their IDs
 }
 
 const (
@@ -101,7 +102,7 @@ func (r *rig) reset(t rapid.TB) {
 		t.Fatal(err)
 	}
 	r.setClock(t, 1_700_000_000_000_000)
-	r.real, r.passed, r.over = time.Now(), 0, false
+	r.real, r.passed, r.over, r.tokens = time.Now(), 0, false, map[any]int64{}
 }
 
 func (r *rig) setClock(t rapid.TB, us int64) {

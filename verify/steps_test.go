@@ -1,55 +1,117 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
-// do runs a script that must not fail.
-func (r *rig) do(t testing.TB, s step) protocol.Reply {
+const began = 1_700_000_000_000_000 // µs
+
+// writer and reader are claims of an owner, each on a slot of its own.
+func writer(owner int) protocol.Claim { return claimOf(owner, owner, owner, model.Write) }
+func reader(owner int) protocol.Claim { return claimOf(owner, owner, owner, model.Read) }
+
+// A call is a word that stands for a request:
+//
+//	w1/30     writer 1 asks, for a lease of 30 s
+//	w1?/30    it tries
+//	r3-9/30   each of the readers 3 to 9 asks
+//	r1<w1/30  owner 1 asks to read under its write claim
+//	w4@1/30   writer 4 asks, with another number, on slot 1
+//	-w1       writer 1 releases, or withdraws
+//	-w1!      it releases with the time of its grant
+//	=w1/30    it renews
+//	&w1/30    it re-enters; with a mark, it shortens its lease
+//	d3/30     process 3 asks to have the lock delegated for reading
+//	=d3/30    it renews the delegation, and
+//	-d3       returns it; with @60 its number is 60, and not 50
+//	force     everybody's holds are dropped
+//	serve     the next step is taken
+var call = regexp.MustCompile(`^([-=&]?)([wrd])(\d+)(?:-(\d+))?(<w\d+)?(?:@(\d+))?(\?)?(!)?(?:/(\d+))?$`)
+
+// requests returns the requests that a word stands for.
+func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 	t.Helper()
-	reply, _ := r.run(t, &s.Request)
-	return reply
+	switch word {
+	case "force":
+		return []*protocol.Request{{Script: lua.Force, Claim: claimOf(0, 99, 99, model.Write)}}
+	case "serve":
+		return []*protocol.Request{{Script: lua.Serve, Claim: claimOf(0, 98, 98, model.Write)}}
+	}
+	m := call.FindStringSubmatch(word)
+	if m == nil {
+		t.Fatalf("what is %q?", word)
+	}
+	does, kind, under, try, marked := m[1], m[2], m[5] != "", m[7] != "", m[8] != ""
+	number := func(text string) int { n, _ := strconv.Atoi(text); return n }
+	first, at, ms := number(m[3]), number(m[6]), 1000*int64(number(m[9]))
+	scripts := map[string]*lua.Script{"w": lua.Lock, "r": lua.RLock, "d": lua.Delegate, "-w": lua.Unlock,
+		"-r": lua.RUnlock, "-d": lua.Return, "=w": lua.Renew, "=r": lua.Renew, "=d": lua.Delegate,
+		"&w": lua.Reenter, "&r": lua.Reenter}
+	for owner := first; owner <= max(first, number(m[4])); owner++ {
+		q := &protocol.Request{Script: scripts[does+kind], Lease: lease(ms), Try: try}
+		mode := map[string]model.Mode{"w": model.Write, "r": model.Read}[kind]
+		switch {
+		case kind == "d":
+			q.Claim = protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", owner), 1_000_000,
+				uint64(cmp.Or(at, 50)), protocol.Owner{})
+			q.Keep = does == "="
+		case under:
+			q.Claim = claimOf(owner, owner+10, owner+10, mode)
+			if does == "" {
+				q.Writer = writer(owner).ID
+			}
+		case at > 0:
+			q.Claim = claimOf(owner, owner+10, at, mode)
+		default:
+			q.Claim = claimOf(owner, owner, owner, mode)
+		}
+		switch {
+		case does == "&":
+			q.Count, q.Sequence, q.Shorten = 2, 9, marked
+		case marked:
+			q.Record = protocol.Released(q.Claim, cmp.Or(r.tokens[q.Claim.ID], began))
+		}
+		list = append(list, q)
+	}
+	return list
 }
 
-// play runs the steps that a text names, and returns the last reply. "w1/30" is a request of writer 1 with a
-// lease of 30 s, "w1?/30" a try, and "r3-9/30" a request of each of the readers 3 to 9. "-w1" is the release
-// of writer 1, or its withdrawal. "+10" lets 10 s pass, and "..." runs serve until nothing is left to do.
+// play makes the calls that a text names, and returns the last reply. "+10" lets 10 s pass, and "..." takes
+// steps until none is left to take.
 func (r *rig) play(t testing.TB, text string) (reply protocol.Reply) {
 	t.Helper()
-	claims := map[byte]func(int) protocol.Claim{'w': writer, 'r': reader}
-	scan := func(token, format string, into ...any) bool {
-		n, err := fmt.Sscanf(token, format, into...)
-		return err == nil && n == len(into)
-	}
-	for _, token := range strings.Fields(text) {
-		var kind byte
-		var first, last, seconds int
-		switch {
-		case token == "...":
-			for reply.More = true; reply.More; {
-				reply = r.do(t, serve)
+	for _, word := range strings.Fields(text) {
+		if seconds, passes := strings.CutPrefix(word, "+"); passes {
+			n, err := strconv.Atoi(seconds)
+			require.NoError(t, err)
+			r.pass(t, int64(n)*1000)
+			continue
+		}
+		again := word == "..."
+		if again {
+			word = "serve"
+		}
+		for _, q := range r.requests(t, word) {
+			for more := true; more; more = again && reply.More {
+				reply, _ = r.run(t, q)
 			}
-		case scan(token, "+%d", &seconds):
-			r.pass(t, int64(seconds)*1000)
-		case scan(token, "-%c%d", &kind, &first):
-			reply = r.do(t, release(claims[kind](first), 0))
-		case scan(token, "%c%d?/%d", &kind, &first, &seconds):
-			reply = r.do(t, askFor(claims[kind](first), int64(seconds)*1000, true))
-		case scan(token, "%c%d-%d/%d", &kind, &first, &last, &seconds),
-			scan(token, "%c%d/%d", &kind, &first, &seconds):
-			for owner := first; owner <= max(first, last); owner++ {
-				reply = r.do(t, askFor(claims[kind](owner), int64(seconds)*1000, false))
+			if reply.Token > 0 {
+				r.tokens[q.Claim.ID] = reply.Token
 			}
-		default:
-			t.Fatalf("what is %q?", token)
+			r.setClock(t, r.now+1)
 		}
 	}
 	return reply
@@ -180,29 +242,24 @@ func TestCrowds(t *testing.T) {
 func TestRenewalsKeepTheKeys(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	const lease = 10_000 // ms
-	for name, others := range map[string][]protocol.Claim{"alone": nil, "beside a reader": {reader(2)},
-		"before a writer": {writer(2)}} {
-		for _, hold := range []protocol.Claim{writer(1), reader(1)} {
+	for _, others := range []string{"", "r2", "w2"} {
+		for _, hold := range []string{"w1", "r1"} {
 			r.reset(t)
-			claims := append([]protocol.Claim{hold}, others...)
-			for _, c := range claims {
-				r.do(t, askFor(c, lease, false))
-			}
+			r.play(t, hold+"/10")
 			for range 40 {
-				r.pass(t, 9_000)
-				for _, c := range claims {
-					if has(r.glance(t), c) == nil {
-						r.do(t, askFor(c, lease, false)) // it waits
-					} else if r.do(t, renew(c)).Code != protocol.Done {
-						t.Fatalf("%s, %s: the hold is lost", name, c.ID)
+				for _, c := range append(strings.Fields(others), hold) {
+					if has(r.glance(t), r.requests(t, c)[0].Claim) == nil {
+						r.play(t, c+"/10") // it waits
+					} else if r.play(t, "="+c+"/10").Code != protocol.Done {
+						t.Fatalf("%s beside %q: the hold is lost", hold, others)
 					}
 				}
 				for key, left := range r.ttls(t) {
-					if left < (lease+60_000)*time.Millisecond {
-						t.Fatalf("%s, %s: %s is left for %v", name, hold.ID, key, left)
+					if left < 70*time.Second {
+						t.Fatalf("%s beside %q: %s is left for %v", hold, others, key, left)
 					}
 				}
+				r.pass(t, 9_000)
 			}
 		}
 	}
@@ -221,7 +278,7 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 	}
 	r.load(t, lua.Unlock, strings.Replace(text, enter, enter+"    call('DEL', KEYS[2])\n", 1))
 	r.play(t, "w1/60 r2/60 r3/60 w4/60")
-	reply := r.do(t, release(writer(1), 0))
+	reply := r.play(t, "-w1")
 	if s := r.glance(t); len(s.Holders) != 0 || !waits(s, writer(4)) {
 		t.Errorf("%+v: %+v", reply, s)
 	}
@@ -242,58 +299,38 @@ func TestManySlotsAreATable(t *testing.T) {
 // and is not forgotten itself.
 func TestSlotsOfThePastAreSwept(t *testing.T) {
 	t.Parallel()
-	const long = 90_000_000
 	r := newRedisRig(t, false)
-	write := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false), release(c, r.now)} }
-	withdraw := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, false), release(c, 0)} }
-	try := func(c protocol.Claim) []step { return []step{askFor(c, 10_000, true)} }
-	die := func(c protocol.Claim) []step { return []step{renew(reader(1)), askFor(c, 1_000, false)} }
-	for name, way := range map[string]struct {
-		before []step
-		claim  func(owner int) protocol.Claim
-		use    func(protocol.Claim) []step
-	}{
-		"writers":                {nil, writer, write},
-		"readers":                {nil, reader, write},
-		"readers beside another": {[]step{askFor(reader(1), long, false)}, reader, write},
-		"readers beside others": {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader,
-			write},
-		"readers that die": {[]step{askFor(reader(1), long, false), askFor(reader(2), long, false)}, reader,
-			die},
-		"writers that try": {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer,
-			try},
-		"readers that try": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader,
-			try},
-		"writers that wait": {[]step{askFor(writer(1), long, false)}, writer, withdraw},
-		"writers behind another": {[]step{askFor(writer(1), long, false), askFor(writer(2), long, false)}, writer,
-			withdraw},
-		"writers behind a reader": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, writer,
-			withdraw},
-		"readers that wait": {[]step{askFor(writer(1), long, false), askFor(reader(2), long, false)}, reader,
-			withdraw},
+	for _, way := range [][2]string{ // what is before, and what each process does
+		{"", "w%d/10 -w%[1]d!"},
+		{"", "r%d/10 -r%[1]d!"},
+		{"r1/90000", "r%d/10 -r%[1]d!"},
+		{"r1/90000 r2/90000", "r%d/10 -r%[1]d!"},
+		{"r1/90000 r2/90000", "=r1/30 r%d/1"}, // they die
+		{"w1/90000 w2/90000", "w%d?/10"},
+		{"w1/90000 r2/90000", "r%d?/10"},
+		{"w1/90000", "w%d/10 -w%[1]d"},
+		{"w1/90000 w2/90000", "w%d/10 -w%[1]d"},
+		{"w1/90000 r2/90000", "w%d/10 -w%[1]d"},
+		{"w1/90000 r2/90000", "r%d/10 -r%[1]d"},
 	} {
 		r.reset(t)
-		for _, s := range way.before {
-			r.do(t, s)
-		}
+		r.play(t, way[0])
 		for owner := 10; owner < 210; owner++ {
-			for _, s := range way.use(way.claim(owner)) {
-				r.do(t, s)
-			}
+			r.play(t, fmt.Sprintf(way[1], owner))
 			for key, ttl := range r.ttls(t) {
 				if ttl < 200*time.Second {
-					t.Fatalf("%s: %s lives for %v after a lease of 10 s was given", name, key, ttl)
+					t.Fatalf("%s: %s lives for %v after a lease of 10 s was given", way, key, ttl)
 				}
 			}
 			r.pass(t, 10_000)
 		}
 		if n := len(r.fields(t)); n > 100 {
-			t.Errorf("%s: there are %d fields, of 24 claims in four minutes", name, n)
+			t.Errorf("%s: there are %d fields, of 24 claims in four minutes", way, n)
 		}
-		r.do(t, serve)
+		r.play(t, "serve")
 		s := r.state(t)
-		if n := len(s.Holds) + len(s.Queue); n != len(way.before) {
-			t.Errorf("%s: of %d that were there before, %d are left", name, len(way.before), n)
+		if n, before := len(s.Holds)+len(s.Queue), len(strings.Fields(way[0])); n != before {
+			t.Errorf("%s: of %d that were there before, %d are left", way, before, n)
 		}
 	}
 }
@@ -310,14 +347,12 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	if err := r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
-	for _, token := range []int64{0, began} {
-		for _, next := range []protocol.Claim{writer(2), reader(2)} {
+	for _, release := range []string{"-w1", "-w1!"} {
+		for _, next := range []string{"w2/60", "r2/60"} {
 			r.reset(t)
-			r.do(t, askFor(writer(1), 60_000, false))
-			r.do(t, askFor(next, 60_000, false))
+			r.play(t, "w1/60 "+next)
 			r.pass(t, 10)
-			if reply := r.do(t, release(writer(1), token)); reply.Code != protocol.Done || reply.More ||
-				reply.PublishError == "" {
+			if reply := r.play(t, release); reply.Code != protocol.Done || reply.More || reply.PublishError == "" {
 				t.Errorf("%+v", reply)
 			}
 			if s := r.state(t); len(s.Holds) != 1 || held(s, 2) == nil || len(s.Queue) != 0 {
@@ -327,8 +362,7 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	}
 
 	r.reset(t)
-	r.play(t, "w1/1 r2/60 r3/60 +10")
-	if reply := r.do(t, askFor(reader(2), 60_000, false)); reply.Token == 0 || reply.PublishError == "" {
+	if reply := r.play(t, "w1/1 r2/60 r3/60 +10 r2/60"); reply.Token == 0 || reply.PublishError == "" {
 		t.Errorf("%+v", reply)
 	}
 }
@@ -337,10 +371,7 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	r.play(t, "w1/60 w2/60")
-	r.do(t, askFor(claimOf(4, 14, 1, model.Write), 60_000, false)) // on the slot of the first
-	r.pass(t, 10)
-	if got := r.outcome(t, r.do(t, release(writer(1), began))); got != ": w2 | w4" {
+	if got := r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 -w1!")); got != ": w2 | w4" {
 		t.Error(got)
 	}
 }
@@ -350,10 +381,7 @@ func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	r.play(t, "w1/60 w2/3")
-	r.pass(t, 4_000)
-	r.do(t, askFor(claimOf(5, 15, 2, model.Write), 60_000, false)) // on the slot of the second
-	if got := r.outcome(t, r.do(t, release(writer(1), began))); got != ": w5 |" {
+	if got := r.outcome(t, r.play(t, "w1/60 w2/3 +4 w5@2/60 -w1!")); got != ": w5 |" {
 		t.Error(got)
 	}
 }
@@ -361,15 +389,12 @@ func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()
-	const long = 90_000_000
 	r := newRedisRig(t, false)
-	r.do(t, askFor(reader(1), long, false))
-	r.do(t, askFor(reader(2), long, false))
+	r.play(t, "r1/90000 r2/90000")
 	r.client.Del(ctx, r.keys.Lock.(string))
 	r.play(t, "r3/10 r4/10")
 	r.ttls(t) // fails if a key has none
-	r.play(t, "-r3 -r4")
-	if reply := r.do(t, askFor(writer(5), 10_000, true)); reply.Token == 0 {
+	if reply := r.play(t, "-r3 -r4 w5?/10"); reply.Token == 0 {
 		t.Errorf("the lock is not free: %+v", reply)
 	}
 }
@@ -379,43 +404,31 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
-	hold := func(claims ...protocol.Claim) (steps []step) {
-		for _, c := range claims {
-			steps = append(steps, askFor(c, 30_000, false))
-		}
-		return steps
-	}
-	for name, holds := range map[string][]step{
-		"a writer": hold(writer(1)), "a reader": hold(reader(1)), "readers": hold(reader(1), reader(2)),
-		"a writer that reads": append(hold(writer(1)), askUnder(1)),
-	} {
-		for _, left := range [][]step{hold(writer(3)), hold(reader(3)), hold(writer(3), reader(4)),
-			hold(reader(4), writer(3))} {
-			for _, next := range []protocol.Claim{writer(5), reader(5)} {
-				r.reset(t)
-				r.do(t, askFor(writer(9), 60_000, false))
-				for _, s := range left {
-					r.do(t, s)
-				}
-				r.client.Del(ctx, r.keys.Lock.(string))
-				for _, s := range holds {
-					r.do(t, s)
-				}
-				waits := r.do(t, askFor(next, 60_000, false)).Token == 0
-				if s := r.state(t); waits && (len(s.Queue) != 1 || s.Queue[0].Owner != 5) {
-					t.Errorf("%s: %v wait", name, s.Queue)
-				}
-				if name == "a writer" { // that reads later
-					r.do(t, askUnder(1))
-					r.do(t, release(within(1), 0))
-				}
-				for _, s := range holds {
-					if waits {
-						r.do(t, release(s.Claim, 0))
+	for _, holds := range []string{"w1", "r1", "r1 r2", "w1 r1<w1"} {
+		for _, left := range []string{"w3", "r3", "w3 r4", "r4 w3"} {
+			for _, next := range []string{"w5", "r5"} {
+				each := func(calls, before, after string) {
+					for _, c := range strings.Fields(calls) {
+						r.play(t, before+c+after)
 					}
 				}
+				r.reset(t)
+				r.play(t, "w9/60")
+				each(left, "", "/30")
+				r.client.Del(ctx, r.keys.Lock.(string))
+				each(holds, "", "/30")
+				waits := r.play(t, next+"/60").Token == 0
+				if s := r.state(t); waits && (len(s.Queue) != 1 || s.Queue[0].Owner != 5) {
+					t.Errorf("%s: %v wait", holds, s.Queue)
+				}
+				if holds == "w1" { // it reads later
+					r.play(t, "r1<w1/10 -r1<w1")
+				}
+				if waits {
+					each(holds, "-", "")
+				}
 				if s := r.state(t); held(s, 5) == nil || len(s.Queue) != 0 {
-					t.Errorf("%s holds it, %s comes: at last %v hold the lock, %v wait", name, next.ID, s.Holds, s.Queue)
+					t.Errorf("%s holds it, %s comes: at last %v hold the lock, %v wait", holds, next, s.Holds, s.Queue)
 				}
 			}
 		}
