@@ -19,6 +19,7 @@ import (
 const (
 	lease     = 30 * time.Second
 	someToken = int64(1_763_763_763_000_000)
+	name      = "n4" // whose home is server 0, or else 1
 )
 
 // full is a permanent error of a server.
@@ -34,6 +35,7 @@ var errSilence = fmt.Errorf("%w", errors.New("i/o timeout"))
 // A rig is an engine and a quorum of three servers whose replies a test decides.
 type rig struct {
 	t        *testing.T
+	servers  [5]fake
 	now      time.Time
 	engine   *engine.Engine
 	quorum   *Quorum
@@ -57,25 +59,37 @@ func makeRig(t *testing.T) *rig {
 	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), token: someToken}
 	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: lease})
 	r.quorum = New(Config{Servers: 3, Prefix: "p", Instance: "instance-01"}, r.engine)
+	for i := range r.servers {
+		r.servers[i] = fake{id: idOf(i), longest: longestInUse, did: map[any]deed{}}
+	}
 	return r
 }
 
 // newVotingRig returns a rig whose servers are known, and vote.
 func newVotingRig(t *testing.T) *rig { return newRig(t).known() }
 
+// asking returns such a rig with a call for a write lock.
+func asking(t *testing.T) (*rig, *engine.Hold) {
+	r := newVotingRig(t)
+	return r, r.acquire(protocol.Write, false)
+}
+
+// holding returns such a rig with a hold for which all servers have voted.
+func holding(t *testing.T) (*rig, *engine.Hold) {
+	r, h := asking(t)
+	r.votes(0, 1, 2)
+	require.Equal(r.t, engine.Live, h.State())
+	return r, h
+}
+
 // known has the servers say that they vote.
 func (r *rig) known() *rig {
+	r.generation("g", 0, 1, 2)
 	h := r.acquire(protocol.Read, true)
-	for i := range 3 {
-		r.reply(r.next(i, lua.Mark), markOf(i, "g", false, ""))
-	}
-	for i := range 3 {
-		r.reply(r.next(i, lua.RVote), waits(time.Second))
-	}
-	require.Equal(r.t, engine.Failed, h.State())
-	r.answers = func(*Request) any { return done }
-	r.answer() // what the try withdraws
-	r.answers = nil
+	r.replyAll(r.serve)
+	require.Equal(r.t, engine.Live, h.State())
+	r.release(h)
+	r.replyAll(r.serve)
 	require.Empty(r.t, r.sent)
 	r.quorum.locks, r.quorum.idle = map[any]*lock{}, order.List[lock, *lock]{} // nothing is known of the name
 	return r
@@ -97,7 +111,7 @@ func (r *rig) do(fn func()) {
 
 // acquire begins a call of a new owner.
 func (r *rig) acquire(m protocol.Mode, try bool) *engine.Hold {
-	return r.begin(&engine.Hold{Name: "n", Mode: m, Try: try})
+	return r.begin(&engine.Hold{Name: name, Mode: m, Try: try})
 }
 
 // begin begins a call of a new owner.
@@ -109,40 +123,24 @@ func (r *rig) begin(h *engine.Hold) *engine.Hold {
 	return h
 }
 
+// call begins a call of a new owner for a name.
+func (r *rig) call(name string) *engine.Hold {
+	return r.begin(&engine.Hold{Name: name, Mode: protocol.Write})
+}
+
 // acquireFor begins a call of a new owner for a write hold with a lease.
 func (r *rig) acquireFor(d time.Duration) *engine.Hold {
-	return r.begin(&engine.Hold{Name: "n", Mode: protocol.Write, Lease: d})
+	return r.begin(&engine.Hold{Name: name, Mode: protocol.Write, Lease: d})
 }
 
 // again begins another call of a hold's owner.
 func (r *rig) again(outer *engine.Hold, m protocol.Mode) *engine.Hold {
-	h := &engine.Hold{Name: "n", Owner: outer.Owner, Mode: m, Lease: lease, Bounded: true}
+	h := &engine.Hold{Name: name, Owner: outer.Owner, Mode: m, Lease: lease, Bounded: true}
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h
 }
 
 func (r *rig) release(h *engine.Hold) { r.do(func() { _, _ = r.engine.Release(r.now, h) }) }
-
-// held returns a hold for which all servers have voted.
-func (r *rig) held() *engine.Hold {
-	h := r.acquire(protocol.Write, false)
-	r.votes(r.inOrder()...)
-	require.Equal(r.t, engine.Live, h.State())
-	return h
-}
-
-// inOrder returns the servers in the order in which they are the home of the name, of which there is one.
-func (r *rig) inOrder() []int {
-	lk := r.quorum.use(protocol.KeysOf("p", "n"))
-	defer r.quorum.release(lk)
-	require.GreaterOrEqual(r.t, r.quorum.home(lk.keys, nil), 0)
-	order := []int{0, 1, 2}
-	slices.SortFunc(order, func(a, b int) int {
-		weight := func(i int) uint64 { return weigh(r.quorum.servers[i].mark.ID, "p:{n}") }
-		return cmp.Compare(weight(b), weight(a))
-	})
-	return order
-}
 
 // next takes out the first request without an answer that a server has of a script.
 func (r *rig) next(i int, s *lua.Script) *Request {
@@ -165,6 +163,19 @@ func (r *rig) sends(i int, s *lua.Script) (n int) {
 }
 
 func (r *rig) reply(q *Request, raw any) { r.do(func() { r.quorum.Replied(r.now, q, raw, nil) }) }
+
+// replies has a server answer its next request of a script.
+func (r *rig) replies(i int, s *lua.Script, raw any) {
+	r.t.Helper()
+	r.reply(r.next(i, s), raw)
+}
+
+// serves has a server do what its next request of a script says.
+func (r *rig) serves(i int, s *lua.Script) {
+	r.t.Helper()
+	q := r.next(i, s)
+	r.reply(q, r.serve(q))
+}
 
 // refuse answers that the server is out of memory.
 func (r *rig) refuse(q *Request) { r.do(func() { r.quorum.Replied(r.now, q, nil, full) }) }
@@ -200,6 +211,37 @@ func (r *rig) answer() {
 			k++
 		}
 	}
+}
+
+// replyAll answers all that was sent, and what is sent because of that.
+func (r *rig) replyAll(reply func(*Request) any) {
+	before := r.answers
+	r.answers = reply
+	r.answer()
+	r.answers = before
+}
+
+// answerFirst answers the oldest request that has no answer.
+func (r *rig) answerFirst() {
+	q := r.sent[0]
+	r.sent = r.sent[1:]
+	r.reply(q, r.serve(q))
+	r.answer()
+}
+
+// use has a call get a lock, and release it.
+func (r *rig) use(h *engine.Hold) {
+	r.t.Helper()
+	r.answer()
+	require.Equal(r.t, engine.Live, h.State())
+	r.release(h)
+	r.answer()
+}
+
+// probe has a server asked for something.
+func (r *rig) probe(i int) *Request {
+	r.do(func() { _ = r.engine.Inspect(r.now, "other", nil) })
+	return r.next(i, lua.Inspect)
 }
 
 // hear tells that a server has voted for all claims that have asked it.
@@ -239,19 +281,114 @@ var (
 	done       any = int64(protocol.Done)
 	gone       any = int64(protocol.NotThere)
 	doneBefore any = int64(protocol.DoneBefore)
+	unmarked   any = int64(-2)
 	nonsense   any = "what no script replies"
 )
 
-// longestInUse is the longest lease that the marks of markOf say is in use.
+// longestInUse is the longest lease that marks say is in use.
 const longestInUse = time.Minute
 
-// markOf is the reply of a server about its mark.
-func markOf(i int, generation string, rests bool, top string) any {
-	return markWith(fmt.Sprintf("1763763763000000:%d", i), generation, rests, longestInUse, top)
+// A fake is a server that votes for everyone, and has a mark.
+type fake struct {
+	id, generation, top string
+	rests               bool
+	longest             time.Duration
+	asked               int64
+	told                string
+	did                 map[any]deed // what requests to it say that it should do; "vote" for those for votes
 }
 
-// markWith is the reply of a server of that id.
-func markWith(id, generation string, rests bool, longest time.Duration, top string) any {
-	return []any{id, generation, map[bool]int64{true: 1}[rests], longest.Milliseconds(), top,
-		fmt.Sprint(someToken - 1000), "", int64(0), ""}
+// A deed is what requests of one kind had a server do.
+type deed struct {
+	times int
+	at    time.Time // of the last
+	args  []any
+}
+
+func idOf(n int) string { return fmt.Sprintf("1763763763000000:%d", n) }
+
+// generation gives some servers a generation.
+func (r *rig) generation(name string, servers ...int) {
+	for _, i := range servers {
+		r.servers[i].generation = name
+	}
+}
+
+// loses has a server lose its data, and make another mark.
+func (f *fake) loses(id string) { f.id, f.generation, f.rests = id, "", false }
+
+// mark is what the server says about its mark.
+func (f *fake) mark() any {
+	return []any{f.id, f.generation, map[bool]int64{true: 1}[f.rests], f.longest.Milliseconds(), f.top,
+		fmt.Sprint(someToken - 1000), "", f.asked, f.told}
+}
+
+// serve is what a server answers that works.
+func (r *rig) serve(q *Request) any {
+	f := &r.servers[q.Server]
+	kind, args := any("vote"), []any(nil)
+	switch q.Script {
+	case lua.Mark:
+		args = q.VoteArgs.Args
+		kind = args[0]
+	case lua.Vote, lua.RVote:
+	default:
+		if f.generation == "" {
+			return gone
+		}
+		return done
+	}
+	f.did[kind] = deed{f.did[kind].times + 1, r.now, args}
+	switch kind {
+	case "start", "admit":
+		f.generation, f.rests = args[3].(string), false
+	case "rest":
+		f.generation, f.rests = "", true
+	case "ask":
+		f.asked++
+	case "tell":
+		f.told = fmt.Sprintf("%s %s %s %s", args[3:]...)
+	case "vote":
+		if q.VoteArgs.ID != f.id || q.VoteArgs.Generation != f.generation {
+			return unmarked
+		}
+		return r.vote(someToken)
+	}
+	return f.mark()
+}
+
+// healthy returns what servers that work answer, except for some, which are silent.
+func (r *rig) healthy(except ...int) func(*Request) any {
+	return func(q *Request) any {
+		if slices.Contains(except, q.Server) {
+			return nil
+		}
+		return r.serve(q)
+	}
+}
+
+// crowded is what servers answer where the claims of a crowd wait.
+func (r *rig) crowded(q *Request) any {
+	if q.Script == lua.Vote {
+		return waits(time.Hour)
+	}
+	return r.serve(q)
+}
+
+// queue has so many calls wait for a lock.
+func (r *rig) queue(waiters int) {
+	for range waiters {
+		r.acquire(protocol.Write, false)
+		r.replyAll(r.crowded)
+	}
+}
+
+// only returns what servers answer that are silent except about one script.
+func (r *rig) only(s *lua.Script) func(*Request) any {
+	return func(q *Request) any {
+		if q.Script == s {
+			return r.serve(q)
+		}
+		return nil
+	}
 }

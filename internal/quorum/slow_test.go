@@ -14,36 +14,12 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// healthy is what a server that works answers, unless it is the one that is left out.
-func (r *rig) healthy(but int) func(*Request) any {
-	return func(q *Request) any {
-		switch {
-		case q.Server == but:
-			return nil
-		case q.Script == lua.Mark:
-			return markOf(q.Server, "g", false, "")
-		case q.Script == lua.Vote || q.Script == lua.RVote:
-			return r.vote(someToken)
-		}
-		return done
-	}
-}
-
-// answerFirst answers the oldest request that has no answer.
-func (r *rig) answerFirst() {
-	q := r.sent[0]
-	r.sent = r.sent[1:]
-	r.reply(q, r.healthy(-1)(q))
-	r.answer()
-}
-
 // A server that leaves a request without an answer is passed over, though it answers others.
 func TestServerIsSlowWhenItsOldestRequestIs(t *testing.T) {
-	r := newVotingRig(t)
-	h := r.acquire(protocol.Write, false)
-	home := r.inOrder()[0]
+	const home = 0
+	r, h := asking(t)
 	stuck := r.next(home, lua.Vote)
-	r.answers = r.healthy(-1)
+	r.answers = r.serve
 	r.answer()
 	require.Equal(t, engine.Wanted, h.State())
 	for end := r.now.Add(shortestPatience); r.now.Before(end); {
@@ -62,8 +38,8 @@ func TestServerIsSlowWhenItsOldestRequestIs(t *testing.T) {
 
 // A server that takes longer to answer than others do is passed over until it answers in time.
 func TestServerThatAnswersLateIsPassedOver(t *testing.T) {
+	const far = 0
 	r := newVotingRig(t)
-	far := r.inOrder()[0]
 	s := r.quorum.servers[far]
 	r.answers = r.healthy(far)
 	for k := range 1000 {
@@ -78,7 +54,7 @@ func TestServerThatAnswersLateIsPassedOver(t *testing.T) {
 			require.False(t, s.answers())
 		}
 	}
-	r.answers = r.healthy(-1)
+	r.answers = r.serve
 	r.answer()
 	r.pass(2 * pause)
 	require.True(t, s.answers())
@@ -87,15 +63,10 @@ func TestServerThatAnswersLateIsPassedOver(t *testing.T) {
 // A server that answers fewer requests than it is sent delays no call for long, and what waits for it is
 // bounded.
 func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
+	const slow = 2
 	r := newVotingRig(t)
-	slow := r.inOrder()[2]
 	s := r.quorum.servers[slow]
 	r.answers = r.healthy(slow)
-	answerOne := func() {
-		if len(r.sent) > 0 {
-			r.answerFirst()
-		}
-	}
 	const perSecond = 2000
 	for k := range 10 * perSecond {
 		h := r.call(fmt.Sprint(k % 50))
@@ -107,8 +78,8 @@ func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
 		}
 		r.release(h)
 		r.answer()
-		if k%10 == 0 {
-			answerOne()
+		if k%10 == 0 && len(r.sent) > 0 {
+			r.answerFirst()
 		}
 		require.LessOrEqual(t, s.flying.Len(), mostFlying+1)
 		require.LessOrEqual(t, s.unsent.Len(), mostFlying, "releases of what it was asked for")
@@ -118,37 +89,32 @@ func TestWhatWaitsForASlowServerIsBounded(t *testing.T) {
 // A server that has much to do, and does it, is not passed over: thousands that wait would go on to another
 // one, which would then have as much to do.
 func TestBusyServerIsNotSlow(t *testing.T) {
+	const home, perSecond, waiters = 0, 1200, 3000
 	r := newVotingRig(t)
-	home := r.inOrder()[0]
-	s := r.quorum.servers[home]
-	others := r.healthy(home)
 	r.answers = func(q *Request) any {
-		if q.Script == lua.Vote && q.Server != home {
-			return waits(time.Hour)
+		if q.Server == home {
+			return nil
 		}
-		return others(q)
+		return r.crowded(q)
 	}
-	const perSecond, waiters = 1200, 3000
 	for range waiters {
 		r.acquire(protocol.Write, false)
 		r.answer()
 	}
 	for k := range 5 * waiters {
 		r.pass(time.Second / perSecond)
-		if i := slices.IndexFunc(r.sent, func(q *Request) bool { return q.Server == home }); i >= 0 {
-			q := r.sent[i]
-			r.sent = slices.Delete(r.sent, i, i+1)
-			r.reply(q, waits(time.Hour))
+		if len(r.sent) > 0 {
+			r.replies(home, r.sent[0].Script, r.crowded(r.sent[0]))
 			r.answer()
 		}
-		require.True(t, s.answers(), k)
+		require.True(t, r.quorum.servers[home].answers(), k)
 	}
 }
 
 // A request for a vote that was not sent yet is not sent once the vote is not wanted any more.
 func TestVoteThatWasNotSentIsNotGivenBack(t *testing.T) {
+	const last = 2
 	r := newVotingRig(t)
-	last := r.inOrder()[2]
 	s := r.quorum.servers[last]
 	r.answers = r.healthy(last)
 	for s.flying.Len() < mostFlying {
@@ -168,9 +134,8 @@ func TestVoteThatWasNotSentIsNotGivenBack(t *testing.T) {
 // A server that does not answer is sent a few renewals of a hold, and no more; once it answers it learns how
 // many holds there are.
 func TestSilentServerIsNotSentEveryRenewal(t *testing.T) {
-	r := newVotingRig(t)
-	h := r.held()
-	last := r.inOrder()[2]
+	const last = 2
+	r, h := holding(t)
 	s := r.quorum.servers[last]
 	r.answers = r.healthy(last)
 	r.pass(20 * lease)
@@ -179,35 +144,21 @@ func TestSilentServerIsNotSentEveryRenewal(t *testing.T) {
 	r.answer()
 	require.Equal(t, engine.Live, inner.State())
 	require.LessOrEqual(t, s.flying.Len(), mostConfirming+2, "renewals, and a mark")
-	r.answers = r.healthy(-1)
-	var counts []int
-	answers := r.answers
+	count := 0
 	r.answers = func(q *Request) any {
 		if q.Script == lua.Reenter {
-			counts = append(counts, q.Count)
+			count = q.Count
 		}
-		return answers(q)
+		return r.serve(q)
 	}
 	r.answer()
 	r.pass(2 * pause)
-	require.Equal(t, 2, counts[len(counts)-1])
+	require.Equal(t, 2, count)
 }
 
 func TestQuorumIsPure(t *testing.T) {
 	t.Parallel()
 	puretest.Check(t, "internal/engine", "internal/order", "internal/protocol", "lua")
-}
-
-// call begins a call of a new owner for a name.
-func (r *rig) call(name string) *engine.Hold {
-	return r.begin(&engine.Hold{Name: name, Mode: protocol.Write})
-}
-
-// replyAll answers all that was sent, and what is sent because of that.
-func (r *rig) replyAll(reply func(*Request) any) {
-	r.answers = reply
-	r.answer()
-	r.answers = nil
 }
 
 // A renewal, and a call with its release, take no longer while thousands of holds are being renewed and
@@ -228,12 +179,7 @@ func TestNothingTakesLongerAmongManyHoldsAndWaiters(t *testing.T) {
 		}
 		for i := range many {
 			r.call(fmt.Sprint("busy ", i%10))
-			r.replyAll(func(q *Request) any {
-				if q.Script == lua.Unlock {
-					return done
-				}
-				return waits(time.Hour)
-			})
+			r.replyAll(r.crowded)
 		}
 		r.now = r.now.Add(lease / 3)
 		for at, ok := r.quorum.Next(); ok && !at.After(r.now); at, ok = r.quorum.Next() {
@@ -251,7 +197,7 @@ func TestNothingTakesLongerAmongManyHoldsAndWaiters(t *testing.T) {
 		})
 		r.replyAll(yes)
 		pair := fastest(func() {
-			h := r.call("n")
+			h := r.call(name)
 			r.replyAll(yes)
 			require.Equal(t, engine.Live, h.State())
 			r.release(h)
@@ -284,20 +230,14 @@ func (s *server) open() []*Request {
 // A busy name takes one place among those that are remembered, however often it is used.
 func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
 	r := newVotingRig(t)
-	r.answers = r.healthy(-1)
-	use := func(name string) {
-		h := r.call(name)
-		r.answer()
-		r.release(h)
-		r.answer()
-	}
-	use("other")
+	r.answers = r.serve
+	r.use(r.call("other"))
 	for range 3 * mostIdle {
-		use("busy")
+		r.use(r.call("busy"))
 	}
 	require.Contains(t, r.quorum.locks, protocol.KeysOf("p", "other").Lock)
 	for i := range mostIdle {
-		use(fmt.Sprint(i))
+		r.use(r.call(fmt.Sprint(i)))
 	}
 	require.NotContains(t, r.quorum.locks, protocol.KeysOf("p", "other").Lock)
 	require.Len(t, r.quorum.locks, mostIdle)
@@ -305,19 +245,18 @@ func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
 
 // While a mark is read, a renewal does not take the place of a call that re-enters.
 func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
-	r := newVotingRig(t)
-	h := r.held()
+	const changed = 0
+	r, h := holding(t)
 	renewal, _ := r.engine.Next()
 	r.pass(renewal.Sub(r.now) - 100*time.Millisecond)
 	r.acquire(protocol.Write, false)
-	changed := r.inOrder()[0]
-	r.reply(r.next(changed, lua.Vote), int64(-2))
+	r.replies(changed, lua.Vote, unmarked)
 	r.again(h, protocol.Write)
 	r.pass(100 * time.Millisecond)
 	for i := range 3 {
 		require.Zero(t, r.sends(i, lua.Reenter)+r.sends(i, lua.Renew), "the mark is not known")
 	}
-	r.reply(r.next(changed, lua.Mark), markOf(changed, "g", false, ""))
+	r.serves(changed, lua.Mark)
 	for i := range 3 {
 		require.Equal(t, 1, r.sends(i, lua.Reenter))
 		require.Equal(t, 1, r.sends(i, lua.Renew))
@@ -328,21 +267,12 @@ func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
 func TestWaitersGoOnInSlices(t *testing.T) {
 	const many = 3 * atOnce
 	r := newVotingRig(t)
-	order := r.inOrder()
-	for range many {
-		r.acquire(protocol.Write, false)
-		r.replyAll(func(q *Request) any {
-			if q.Script == lua.Unlock {
-				return done
-			}
-			return waits(time.Hour)
-		})
-	}
-	r.fail(r.probe(order[0]))
+	r.queue(many)
+	r.fail(r.probe(0))
 	moved := 0
 	for range many {
 		n := 0
-		for _, q := range r.quorum.servers[order[1]].open() {
+		for _, q := range r.quorum.servers[1].open() {
 			if q.Script == lua.Vote {
 				n++
 			}
@@ -357,10 +287,4 @@ func TestWaitersGoOnInSlices(t *testing.T) {
 		r.do(func() { r.quorum.Tick(r.now) })
 	}
 	require.Equal(t, many, moved)
-}
-
-// probe has a server asked for something.
-func (r *rig) probe(i int) *Request {
-	r.do(func() { _ = r.engine.Inspect(r.now, "other", nil) })
-	return r.next(i, lua.Inspect)
 }

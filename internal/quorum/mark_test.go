@@ -1,0 +1,399 @@
+package quorum
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// started returns the generation that a client starts on servers with these ids, in no time.
+func started(t *testing.T, ids ...int) string {
+	r := makeRig(t)
+	start := r.now
+	for i, id := range ids {
+		r.servers[i].id = idOf(id)
+	}
+	h := r.acquire(protocol.Write, false)
+	r.replyAll(r.serve)
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, start, r.now)
+	generation := r.servers[0].generation
+	require.NotEmpty(t, generation)
+	require.Equal(t, generation, r.servers[1].generation)
+	require.Equal(t, generation, r.servers[2].generation)
+	return generation
+}
+
+// Clients that find new servers at the same time start the same generation, in whatever order they name them;
+// and another after one of them has lost its data.
+func TestGenerationFollowsFromTheIDsOfTheServers(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, started(t, 0, 1, 2), started(t, 2, 0, 1))
+	require.NotEqual(t, started(t, 0, 1, 2), started(t, 0, 1, 3))
+}
+
+// A client that asks the servers for their marks while another client starts them does not wait for its next
+// look at those that were not started yet: it would be overtaken by all that lock meanwhile.
+func TestServersThatAreBeingStartedAreAskedAgainAtOnce(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	start := r.now
+	r.serves(0, lua.Mark)
+	r.serves(2, lua.Mark)
+	r.generation("g", 1, 2)
+	r.servers[1].top, r.servers[2].top = "7", "7"
+	r.serves(1, lua.Mark) // it has voted since
+	r.serves(0, lua.Mark) // it is started last
+	require.Zero(t, r.sends(0, lua.Mark), "it is not asked again and again")
+	r.serves(2, lua.Mark)
+	r.serves(1, lua.Vote)
+	r.serves(2, lua.Vote)
+	require.Equal(t, engine.Live, h.State())
+	require.Equal(t, start, r.now)
+}
+
+// Servers that stay without a generation are asked again once, though the clock stands still: one server that
+// was started by a client that has died, or before the others lost their data, is no reason to ask them for
+// ever. Nor is it one to start them, whether or not it has voted: they may have lost their data.
+func TestServersThatAreNotStartedAreAskedAgainOnce(t *testing.T) {
+	for _, top := range []string{"", "7"} {
+		t.Run("the other has voted with "+top, func(t *testing.T) {
+			r := newRig(t)
+			r.generation("g", 0)
+			r.servers[0].top = top
+			r.acquire(protocol.Write, false)
+			asked := 0
+			for ; len(r.sent) > 0 && asked < 100; asked++ {
+				r.answerFirst()
+			}
+			require.Equal(t, 3+2, asked)
+			require.Empty(t, r.servers[1].generation)
+		})
+	}
+}
+
+// The first call of a client does not fail while the mark that completes a majority is in flight, whatever
+// became of another server.
+func TestFirstTryWaitsForTheMarksOfAMajority(t *testing.T) {
+	for _, rests := range []bool{true, false} {
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprintf("a server rests %v, or cannot be reached, early %v", rests, early), func(t *testing.T) {
+				r := newRig(t)
+				r.generation("g", 0, 1)
+				r.servers[2].rests = rests
+				other := func() {
+					if rests {
+						r.serves(2, lua.Mark)
+					} else {
+						r.fail(r.next(2, lua.Mark))
+					}
+				}
+				h := r.acquire(protocol.Write, true)
+				if early {
+					other()
+				}
+				r.serves(0, lua.Mark)
+				if !early {
+					other()
+				}
+				require.NoError(t, h.Err())
+				r.serves(1, lua.Mark)
+				r.votes(0, 1)
+				require.Equal(t, engine.Live, h.State())
+			})
+		}
+	}
+}
+
+// While too few servers answer, calls that end meanwhile say so.
+func TestServersThatRestAreNoMajority(t *testing.T) {
+	r := newRig(t)
+	r.generation("g", 0)
+	r.servers[2].rests = true
+	r.acquire(protocol.Write, false)
+	r.serves(0, lua.Mark)
+	r.serves(2, lua.Mark)
+	require.NoError(t, r.quorum.Trouble())
+	r.pass(2 * shortestPatience)
+	require.ErrorIs(t, r.quorum.Trouble(), ErrNoMajority)
+}
+
+// It fails at once if what is in flight cannot complete a majority.
+func TestFirstTryFailsWithoutAMajority(t *testing.T) {
+	r := newRig(t)
+	r.generation("g", 1)
+	r.servers[2].rests = true
+	h := r.acquire(protocol.Write, true)
+	r.fail(r.next(0, lua.Mark))
+	r.serves(1, lua.Mark)
+	require.NoError(t, h.Err())
+	r.serves(2, lua.Mark)
+	require.ErrorIs(t, h.Err(), ErrNoMajority)
+}
+
+func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {
+	r := newRig(t)
+	r.generation("g", 0, 1)
+	start, h, lost := r.now, r.acquire(protocol.Write, false), &r.servers[2]
+	r.replyAll(r.serve)
+	require.Equal(t, engine.Live, h.State())
+	slow := 0
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Mark && q.Server == 1 && slow < 3 {
+			slow++
+			return nil
+		}
+		if rest := lost.did["rest"]; rest.times > 0 && !r.now.Before(rest.at.Add(longestInUse)) {
+			r.servers[0].top, r.servers[1].top = "9", "11"
+		}
+		return r.serve(q)
+	}
+	r.pass(2 * longestInUse)
+	rest, admit := lost.did["rest"], lost.did["admit"]
+	require.Equal(t, []any{"rest", "0", idOf(2), ""}, rest.args[:4])
+	require.False(t, rest.at.Before(start.Add(shortestStart)), "until then, another client may be starting it")
+	require.Equal(t, []any{"admit", "60000", idOf(2), "g", "11"}, admit.args, "the tokens of marks read after the rest")
+	require.False(t, admit.at.Before(rest.at.Add(longestInUse)))
+	require.True(t, admit.at.Before(rest.at.Add(longestInUse+longestInUse/100+5*time.Second)))
+	require.False(t, lost.did["vote"].at.Before(admit.at), "the renewal asks for its vote")
+	require.Equal(t, 1, lost.did["vote"].times)
+	require.Equal(t, engine.Live, h.State())
+}
+
+func TestClientFindsThatAServerWasReplacedByAskingForItsVote(t *testing.T) {
+	const changed = 2
+	r, _ := asking(t)
+	r.servers[changed].id = "1763763769000000:x"
+	r.serves(changed, lua.Vote)
+	r.serves(changed, lua.Mark)
+	r.acquire(protocol.Write, false)
+	require.Equal(t, "1763763769000000:x", r.next(changed, lua.Vote).VoteArgs.ID)
+}
+
+func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
+	r := newRig(t)
+	h := r.acquire(protocol.Write, false)
+	for i := range 3 {
+		r.serves(i, lua.Mark)
+	}
+	r.serves(0, lua.Mark)
+	r.fail(r.next(1, lua.Mark))
+	r.fail(r.next(2, lua.Mark))
+	r.answers = r.serve
+	r.pass(10 * time.Second)
+	require.Equal(t, engine.Live, h.State())
+	require.NotEmpty(t, r.servers[0].generation)
+	require.Equal(t, r.servers[0].generation, r.servers[1].generation)
+	require.Equal(t, r.servers[0].generation, r.servers[2].generation)
+}
+
+func TestServerThatRefusesToChangeItsMarkIsNotAskedWithoutAPause(t *testing.T) {
+	r := newRig(t)
+	r.acquire(protocol.Write, false)
+	asked := 0
+	r.answers = func(q *Request) any {
+		asked++
+		if q.VoteArgs.Args[0] == "start" {
+			return nonsense
+		}
+		return r.serve(q)
+	}
+	r.answer()
+	r.pass(time.Second)
+	require.Less(t, asked, 50)
+}
+
+// A client that starts the servers one after the other, as it misses one, goes on without one that refuses.
+func TestServerThatRefusesToStartHoldsUpNoOther(t *testing.T) {
+	r := newRig(t)
+	r.quorum = New(Config{Servers: 5, Prefix: "p", Instance: "instance-01"}, r.engine)
+	healthy := r.healthy(4)
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Mark && q.VoteArgs.Args[0] == "start" && q.Server == 0 { // its id is the first
+			return full
+		}
+		return healthy(q)
+	}
+	h := r.acquire(protocol.Write, false)
+	r.answer()
+	r.pass(3 * time.Second)
+	require.Equal(t, engine.Live, h.State())
+}
+
+// A server rests for the longest lease that it may have voted for, which a majority has to know before it is
+// voted for.
+func TestNoVoteIsAskedForBeforeAMajorityKnowsTheLease(t *testing.T) {
+	r := newVotingRig(t)
+	r.acquireFor(time.Hour)
+	for i := range 2 {
+		require.Zero(t, r.sends(0, lua.Vote)+r.sends(1, lua.Vote)+r.sends(2, lua.Vote), "%d servers know the lease",
+			i)
+		r.serves(i, lua.Mark)
+		require.Equal(t, []any{"see", "3600000"}, r.servers[i].did["see"].args[:2])
+	}
+	require.Equal(t, 1, r.sends(0, lua.Vote))
+	require.Equal(t, 1, r.sends(1, lua.Vote))
+}
+
+// Servers forget leases that are not in use any more. A client that goes on to use one says so again before
+// that, and no call waits for it; and only after that, if it has not used one for so long. It says no more
+// than what was asked for meanwhile.
+func TestLeasesThatAreInUseAreSaidAgain(t *testing.T) {
+	r := newVotingRig(t)
+	said := map[any]int{}
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Mark {
+			said[q.VoteArgs.Args[1]]++
+		}
+		return r.serve(q)
+	}
+	r.use(r.acquireFor(time.Hour))
+	require.Equal(t, map[any]int{"3600000": 3}, said)
+	for end := r.now.Add(time.Hour); r.now.Before(end); r.pass(time.Second) {
+		r.use(r.acquireFor(lease))
+	}
+	require.Equal(t, 3, said["3600000"], "it was asked for once")
+	require.InDelta(t, 3*(time.Hour-(time.Hour+inUse)/4)/((lease+inUse)/4), said["30000"], 3)
+
+	r.pass(time.Hour)
+	h := r.acquireFor(lease)
+	require.Equal(t, []int{0, 0, 0}, []int{r.sends(0, lua.Vote), r.sends(1, lua.Vote), r.sends(2, lua.Vote)},
+		"the servers may have forgotten it")
+	r.use(h)
+}
+
+// A client that finds a server at rest does not know for how long it has rested, whatever the server's clock
+// shows: it waits for the longest lease in use itself. What the server may have forgotten is what the others'
+// marks say that are read after that.
+func TestClientAdmitsAServerThatItHasSeenAtRestItself(t *testing.T) {
+	r := newRig(t)
+	r.generation("g", 0, 1)
+	resting := &r.servers[2]
+	resting.rests = true
+	r.acquire(protocol.Write, false)
+	r.serves(0, lua.Mark)
+	r.serves(1, lua.Mark)
+	r.pass(time.Millisecond)
+	r.serves(2, lua.Mark)
+	found := r.now
+	r.answers = r.serve
+	r.answer()
+	r.pass(longestInUse)
+	require.Zero(t, resting.did["admit"])
+	r.servers[0].top, r.servers[1].top = "9", "9"
+	r.pass(5 * time.Second)
+	require.Equal(t, []any{"admit", "60000", idOf(2), "g", "9"}, resting.did["admit"].args)
+	require.True(t, resting.did["admit"].at.After(found.Add(longestInUse)))
+}
+
+// A server that has lost its data again rests again, whole.
+func TestServerThatLosesItsDataAtRestRestsAgain(t *testing.T) {
+	r := newVotingRig(t)
+	h, lost := r.acquire(protocol.Write, false), &r.servers[2]
+	r.answers = r.serve
+	r.answer()
+	require.Equal(t, engine.Live, h.State())
+	for n := range 2 {
+		lost.loses(fmt.Sprintf("1763763769000000:%d", n))
+		r.pass(50 * time.Second)
+		require.True(t, lost.rests)
+		require.Zero(t, lost.did["admit"])
+	}
+	r.pass(time.Minute)
+	require.GreaterOrEqual(t, lost.did["admit"].at.Sub(lost.did["rest"].at), longestInUse)
+	require.Equal(t, lost.id, lost.did["admit"].args[2])
+}
+
+// A server that an idle client has found at rest is admitted all the same: no call may come to see to that in
+// time.
+func TestServerIsAdmittedThoughNoCallComes(t *testing.T) {
+	r := newVotingRig(t)
+	r.answers = r.serve
+	r.use(r.acquire(protocol.Write, false))
+	lost := &r.servers[2]
+	lost.loses("1763763769000000:x")
+	r.do(func() { r.quorum.readMark(r.now, r.quorum.servers[2]) }) // for whatever reason
+	r.answer()
+	r.pass(longestInUse + 5*time.Second)
+	require.Equal(t, "g", lost.generation)
+	r.pass(risen)
+	_, due := r.quorum.Next()
+	require.False(t, due, "nothing is left to do")
+}
+
+func TestVotesOfAServerThatHasLostItsDataDoNotCount(t *testing.T) {
+	r, h := asking(t)
+	const lost = 1
+	r.votes(lost)
+	r.acquire(protocol.Write, false)
+	r.servers[lost].loses(idOf(7))
+	r.serves(lost, lua.Vote)
+	r.serves(lost, lua.Mark)
+	r.votes(0)
+	require.Equal(t, engine.Wanted, h.State())
+	r.votes(2)
+	require.Equal(t, engine.Live, h.State())
+}
+
+// A client that misses a server has another one rest, and admits it, by what was found after it had asked,
+// each time: not by what was told before, nor by what was found on the servers of another generation.
+func TestNewsAreNotOlderThanTheQuestion(t *testing.T) {
+	r := newRig(t)
+	r.generation("g", 2)
+	lost, other := &r.servers[1], &r.servers[2]
+	lost.longest, other.longest, other.top = 0, time.Second, "5"
+	r.answers = r.healthy(0)
+	tells := func(n int64, generation string, top int) {
+		other.told = fmt.Sprintf("%d %s 10000 %d", n, generation, top)
+	}
+	r.acquire(protocol.Write, false)
+	r.answer()
+	r.pass(5 * time.Second)
+	require.EqualValues(t, 1, other.asked)
+	tells(0, "g", 5)
+	r.pass(2 * time.Second)
+	require.False(t, lost.rests, "it was told before")
+	tells(1, "other", 6)
+	r.pass(2 * time.Second)
+	require.False(t, lost.rests, "it is of another generation")
+	tells(1, "g", 7)
+	r.pass(2 * time.Second)
+	require.True(t, lost.rests)
+	rests := r.now
+	r.pass(7 * time.Second) // the longest lease is of 10 s
+	require.Zero(t, lost.did["admit"])
+	r.pass(5 * time.Second)
+	require.Greater(t, other.asked, int64(1), "it asks again once the server has rested")
+	require.Zero(t, lost.did["admit"], "what it was told is from before")
+	tells(other.asked, "g", 9)
+	r.pass(2 * time.Second)
+	require.Equal(t, []any{"admit", "10000", idOf(1), "g", "9"}, lost.did["admit"].args)
+	require.GreaterOrEqual(t, r.now.Sub(rests), 10*time.Second)
+}
+
+// A client that misses a server looks for questions at the others, and answers each once, by what a majority
+// says that it reads afterwards.
+func TestQuestionsAreAnswered(t *testing.T) {
+	r := newVotingRig(t)
+	r.servers[1].top, r.servers[2].top = "7", "7"
+	seen := func() [2]int { return [2]int{r.servers[1].did["see"].times, r.servers[2].did["see"].times} }
+	before := seen()
+	r.answers = r.healthy(0)
+	r.pass(time.Minute)
+	require.Equal(t, before, seen(), "it misses no server")
+	r.do(func() { r.quorum.suspect(r.now, r.quorum.servers[0]) })
+	r.pass(time.Minute)
+	require.Equal(t, [2]int{before[0] + 31, before[1] + 31}, seen())
+	asked := &r.servers[2]
+	require.Zero(t, asked.did["tell"])
+	asked.asked = 3
+	r.pass(time.Minute)
+	require.Equal(t, 1, asked.did["tell"].times)
+	require.Equal(t, []any{"tell", "0", idOf(2), "3", "g", "60000", "7"}, asked.did["tell"].args)
+}
