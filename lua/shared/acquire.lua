@@ -6,7 +6,7 @@ local owner, fence, record = seen[1] or '', seen[2], seen[3]
 local TTL = ARGV[6] or SHORT
 
 if not record or record < ARGV[2] then
-  local writes, enters = string.sub(ARGV[1], 1, 1) == 'w', false
+  local enters = false
   if owner == '' and (not fence or fence < now) then
     -- Nobody holds the lock, and nobody waits for it.
     call('HSET', LOCK, 'owner', ARGV[1], 'lease', ARGV[4], 'fence', now)
@@ -15,7 +15,7 @@ if not record or record < ARGV[2] then
       call('PEXPIRE', LOCK, TTL)
     end
     enters = true
-  elseif owner == 'shared' and not writes and (not fence or fence <= now) then
+  elseif owner == 'shared' and string.sub(ARGV[1], 1, 1) == 'r' and (not fence or fence <= now) then
     -- Nobody waits, and there are other readers, unless the last one has left.
     local left = call('PTTL', LEASES)
     if left > 0 then

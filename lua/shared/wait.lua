@@ -1,6 +1,7 @@
 -- Queues a claim in the common cases. A live writer, no delegation, holds the lock, and a writer that comes finds nobody in the queue, or
 -- a live writer at its end; or live readers hold it, the first writer that waits is live, and another reader comes. blocked.lua handles
 -- all other cases.
+local writes = string.sub(ARGV[1], 1, 1) == 'w'
 local written, queued = string.sub(owner, 1, 1) == 'w', string.sub(owner, -1) == '+' -- someone waits, or the writer also reads
 local holder = queued and string.sub(owner, 1, -3) or owner
 if holder ~= ARGV[1] and (written and holder ~= ARGV[8] and string.sub(holder, -2) ~= ':0'
