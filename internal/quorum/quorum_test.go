@@ -100,6 +100,38 @@ func TestVoteWhoseRequestFailedIsGivenBack(t *testing.T) {
 	require.Equal(t, 1, r.sends(2, lua.Unlock))
 }
 
+// The replies to two requests for one vote may come in any order, and the servers may have run the requests in
+// any order. If one of them got the vote, it counts or is given back.
+func TestNoVoteIsForgottenThatWasAskedForTwice(t *testing.T) {
+	for _, voted := range []int{0, 1} {
+		for _, first := range []int{0, 1} {
+			t.Run(fmt.Sprintf("request %d is voted for, reply %d is the first", voted, first), func(t *testing.T) {
+				r, _ := asking(t)
+				r.answers = r.healthy(1, 2)
+				for r.sends(1, lua.Vote) < 2 {
+					r.pass(10 * time.Millisecond)
+					r.answer()
+				}
+				r.answers = nil
+				var asked [2]*Request
+				for i := range asked {
+					asked[i] = r.next(1, lua.Vote)
+					require.True(t, asked[i].Try)
+					require.Equal(t, asked[0].number, asked[i].number)
+				}
+				for _, i := range []int{first, 1 - first} {
+					r.reply(asked[i], map[bool]any{true: r.vote(someToken), false: waits(time.Minute)}[i == voted])
+				}
+				v := asked[0].bid.votes[1]
+				given := slices.ContainsFunc(r.sent, func(q *Request) bool {
+					return q.Script == lua.Unlock && q.Claim.ID == asked[0].Claim.ID
+				})
+				require.True(t, given || v.number == asked[0].number && v.state == cast)
+			})
+		}
+	}
+}
+
 // collectInVain has the other servers keep a claim that is let in waiting until it retreats.
 func (r *rig) collectInVain() {
 	r.t.Helper()

@@ -26,7 +26,8 @@ type vote struct {
 	wire       protocol.Claim
 	slot       int
 	number     uint64
-	request    *Request          // in flight
+	request    *Request          // the last one for the vote, until it is answered
+	open       int               // unanswered requests for the vote
 	queues     bool              // the last request asks to wait: it is not a try
 	blocked    bool              // a try was refused, because the claim would have had to wait
 	obstacle   protocol.Obstacle // if it waits or was blocked
@@ -91,6 +92,7 @@ func (v *vote) ask(now time.Time, queue bool) {
 		}
 	}
 	v.request = r
+	v.open++
 	q.send(now, v.server, r)
 }
 
@@ -113,8 +115,11 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 	if v.number != r.number || v.state == absent {
 		return // the vote has been given back meanwhile
 	}
+	v.open--
 	if v.request == r {
 		v.request = nil
+	} else if err == nil && reply.Vote == 0 {
+		return // the server has been asked again since
 	}
 	switch {
 	case err != nil:
@@ -126,9 +131,6 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 		}
 	case reply.Unmarked:
 		v.drop(now)
-	case reply.Refused:
-		v.blocked, v.obstacle = v.state == asked && !v.queues, protocol.Obstacle{}
-		v.free()
 	case reply.Vote != 0:
 		q.noteToken(now, reply.Vote)
 		if v.state != cast && s.index == b.home {
@@ -136,9 +138,13 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 		}
 		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
 		v.sent, v.lease = later(v.sent, r.sent), r.Lease.Duration
-	case !v.queues:
-		v.blocked, v.obstacle = true, reply.Obstacle
-		v.free()
+	case reply.Refused, !v.queues:
+		v.blocked, v.obstacle = !v.queues && (v.state == asked || !reply.Refused), reply.Obstacle
+		if v.state == cast || v.open > 0 {
+			v.drop(now) // an earlier request may have run since, or may yet run
+		} else {
+			v.free()
+		}
 	case v.state == cast && v.reported:
 		// The message overtook this reply, or the vote was lost since: the next reply shows which.
 		v.reported = false
