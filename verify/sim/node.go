@@ -66,7 +66,6 @@ func (w *world) run(l *loop, n int, live func()) {
 	if err := l.run(live); err != nil {
 		w.Violation("%v", err)
 	}
-	w.see("requests", w.ran)
 }
 
 // execute runs a script, and sends out what it publishes.
@@ -83,9 +82,14 @@ func (w *world) execute(s *server, r *protocol.Request) (any, error) {
 	if err != nil {
 		w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
 	}
+	if s.cost != nil {
+		s.took = s.cost(r.Script.Name, len(s.Published))
+	}
+	w.see("runs of "+r.Script.Name, 1)
+	w.see("messages", len(s.Published))
 	for _, m := range s.Published {
 		if n := w.nodes[m[0]]; n != nil {
-			n.wires[s.index].publish(m[1])
+			n.listens[s.index%len(n.listens)].publish(m[1], s.took)
 		}
 	}
 	if !w.climate.Votes {
@@ -130,6 +134,7 @@ type node struct {
 	layer   engine.Layer // the engine, or what delegates locks to it
 	below   below
 	wires   []*wire // to each server
+	listens []*wire // that subscriptions are on: to each server that votes, or to one
 	rng     *rand.Rand
 	process uuid.UUID
 	apart   bool  // it misses one of the servers
@@ -155,15 +160,21 @@ func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
 	if c.Drift {
 		n.ppm = rng.Int64N(20_000) - 10_000
 	}
-	if c.Weather.Latency = time.Duration(20+rng.IntN(980)) * time.Microsecond; c.Votes {
-		c.Weather.Latency *= time.Duration(1 + rng.IntN(20))
+	if c.Latency == 0 {
+		c.Latency = time.Duration(20+rng.IntN(980)) * time.Microsecond
+	}
+	if c.Votes {
+		c.Latency *= time.Duration(1 + rng.IntN(20))
 		n.ppm, n.apart = rng.Int64N(10_000)-5_000, c.Apart
 	}
 	retries := 3 * rng.IntN(2)
 	for _, s := range w.servers {
 		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}, retries: retries})
 	}
-	instance := fmt.Sprintf("instance%03d", len(w.nodes))
+	if n.listens = n.wires; !c.Votes {
+		n.listens = n.wires[:1]
+	}
+	instance := fmt.Sprintf("instance%04d", len(w.nodes))
 	n.engine = engine.New(engine.Config{
 		Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true,
 	})
@@ -234,7 +245,9 @@ func (n *node) flush() {
 		n.w.see(describe(e), 1)
 	}
 	if fx.Listen {
-		n.each((*wire).listen)
+		for _, w := range n.listens {
+			w.listen()
+		}
 	}
 	n.arm()
 	if n.closing != nil && n.below.Idle() {

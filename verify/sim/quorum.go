@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"hash/crc32"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -19,7 +20,7 @@ type below interface {
 	Idle() bool
 }
 
-// oneServer is a node over one server.
+// oneServer is a node over one server, or over a cluster, whose masters have the names evenly.
 type oneServer node
 
 func (o *oneServer) Subscribed(now time.Time, _ int)              { o.layer.Subscribed(now) }
@@ -29,10 +30,15 @@ func (o *oneServer) Tick(now time.Time)                           { o.layer.Tick
 func (o *oneServer) Next() (time.Time, bool)                      { return o.layer.Next() }
 func (o *oneServer) Idle() bool                                   { return o.layer.Idle() }
 
+// master returns the index of the master that has a name.
+func (w *world) master(name string) int {
+	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(len(w.servers)))
+}
+
 func (o *oneServer) flush(now time.Time) (fx engine.Effects) {
 	o.layer.Flush(now, &fx)
 	for _, r := range fx.Send {
-		o.wires[0].send(&r.Request, func(now time.Time, raw any, err error) {
+		o.wires[o.w.master(r.Name())].send(&r.Request, func(now time.Time, raw any, err error) {
 			var reply protocol.Reply
 			if err == nil {
 				if reply, err = protocol.Decode(r.Script, raw); err != nil {
@@ -44,7 +50,7 @@ func (o *oneServer) flush(now time.Time) (fx engine.Effects) {
 	}
 	if fx.Relisten {
 		o.w.Note("a subscription is given up for deaf")
-		o.wires[0].lose(nil)
+		o.listens[0].lose(nil)
 	}
 	return fx
 }

@@ -25,6 +25,9 @@ type referee struct {
 	Tally
 }
 
+// mostLines of the log are kept.
+const mostLines = 100_000
+
 // A line of the log is put into words when someone reads it.
 type line struct {
 	at     time.Time
@@ -76,6 +79,9 @@ func (r *referee) lock(name string) *watched {
 
 // note adds a line to the world's log. It is called with mu held.
 func (r *referee) note(format string, args ...any) {
+	if len(r.log) == mostLines {
+		r.log = slices.Clone(r.log[mostLines/2:])
+	}
 	r.log = append(r.log, line{r.clock(), format, args})
 }
 

@@ -24,6 +24,11 @@ type server struct {
 	down   bool          // it refuses connections
 	frozen bool          // it stands still
 	queue  []func()      // what has come, and is yet to be done
+
+	cost func(script string, told int) time.Duration // how long a script takes; nil for no time
+	took time.Duration                               // by what was done last
+	used time.Duration                               // by all
+	busy bool                                        // with something that takes time
 }
 
 func newServer() *server {
@@ -61,17 +66,26 @@ func fast(at time.Time, ppm int64) time.Time {
 	return at.Add(d/1_000_000*time.Duration(ppm) + d%1_000_000*time.Duration(ppm)/1_000_000)
 }
 
-// reach has a request reach the server, which does what it came for once the server runs.
+// reach has a request reach the server, which does what it came for once the server runs,
+// and has done what came before.
 func (s *server) reach(do func()) {
 	s.queue = append(s.queue, do)
 	s.serve()
 }
 
 func (s *server) serve() {
-	for len(s.queue) > 0 && !s.frozen {
+	for len(s.queue) > 0 && !s.frozen && !s.busy {
 		do := s.queue[0]
 		s.queue = s.queue[1:]
-		do()
+		s.took = 0
+		if do(); s.took > 0 {
+			s.used += s.took
+			s.busy = true
+			s.loop.after(s.took, func() {
+				s.busy = false
+				s.serve()
+			})
+		}
 	}
 }
 

@@ -135,7 +135,7 @@ func (x *exchange) arrive(try int) {
 	if w.downLost {
 		return
 	}
-	down := w.delay()
+	down := w.server.took + w.delay()
 	switch w.draw(w.weather.Drop+w.weather.Half, w.weather.Slow) {
 	case 1:
 		n.after(down, func() { x.fail(try, errBroken) })
@@ -224,7 +224,7 @@ func (w *wire) subscribe() {
 				return
 			}
 			s.registered = true
-			w.deliver(s, func() {
+			w.deliver(s, 0, func() {
 				w.wait = firstWait
 				n.hand(func(b below, now time.Time) { b.Subscribed(now, w.server.index) })
 			})
@@ -232,10 +232,10 @@ func (w *wire) subscribe() {
 	})
 }
 
-// deliver brings what the server has sent by a subscription, in order.
-func (w *wire) deliver(s *subscription, fn func()) {
+// deliver brings what the server sends by a subscription after a while, in order.
+func (w *wire) deliver(s *subscription, after time.Duration, fn func()) {
 	n := w.n
-	s.last = later(n.at.Add(w.delay()), s.last)
+	s.last = later(n.at.Add(after+w.delay()), s.last)
 	n.when(s.last, func() {
 		w.pass(func() {
 			n.later(func() {
@@ -247,8 +247,8 @@ func (w *wire) deliver(s *subscription, fn func()) {
 	})
 }
 
-// publish has the server send a message to a subscriber.
-func (w *wire) publish(message string) {
+// publish has the server send a message to a subscriber, after a while.
+func (w *wire) publish(message string, after time.Duration) {
 	s := w.sub
 	if s == nil || !s.registered || w.downLost {
 		return
@@ -260,12 +260,12 @@ func (w *wire) publish(message string) {
 	case 1:
 		return
 	case 2:
-		w.deliver(s, hear)
+		w.deliver(s, after, hear)
 	case 3:
 		w.n.after(w.long(), func() { w.n.later(hear) })
 		return
 	}
-	w.deliver(s, hear)
+	w.deliver(s, after, hear)
 }
 
 // lose breaks the subscription. Another is opened after a while.
