@@ -122,8 +122,8 @@ func crowd(ctx context.Context, e *Env) (Metrics, error) {
 // several servers, the home is the one that is asked most.
 func (e *Env) watch(ctx context.Context) (Metrics, error) {
 	window, pace := e.Watch, e.Lease.Seconds()/usualLease.Seconds()
-	if e.Contender.Polls { // what polls does so whatever the lease
-		window, pace = min(window, 3*time.Second), 1
+	if e.Contender.Polls { // what polls does so whatever the lease, and renews nothing
+		window, pace = min(window, 3*time.Second, e.Lease/3), 1
 	}
 	before := processCPU()
 	each, err := e.usages(ctx, func() error {
