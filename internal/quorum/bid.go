@@ -32,6 +32,7 @@ type bid struct {
 	owner   protocol.Owner
 	mode    protocol.Mode
 	lease   protocol.Lease
+	longest time.Duration // the longest lease that a request about the claim has set
 	try     bool
 	under   any     // of a read under a write hold: the ID of the owner's write claim; or nil
 	reader  *bid    // of a read under this write hold, or nil
@@ -103,6 +104,7 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 		return
 	}
 	b.pending, b.latest, b.lease, b.under = r, r, r.Lease, r.Writer
+	b.longest = max(b.longest, r.Lease.Duration)
 	// While the other servers are enough, a server that has refused is not asked again: the claim would leave
 	// the queue that it waits in.
 	n, _ := b.mayVote()

@@ -127,6 +127,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 		return
 	}
 	b.latest = r
+	b.longest = max(b.longest, r.Lease.Duration)
 	if r.Script == lua.Renew {
 		b.lease = r.Lease
 	} else {

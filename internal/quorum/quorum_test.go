@@ -864,3 +864,28 @@ func TestServerThatComesAndGoesIsReportedOnce(t *testing.T) {
 		})
 	}
 }
+
+// A vote is given back for as long as its server may keep it: for the longest lease that any request has set,
+// though the hold that wanted the lease has ended.
+func TestVoteIsGivenBackForTheLongestLeaseThatWasSet(t *testing.T) {
+	r, outer := holding(t)
+	inner := &engine.Hold{Name: name, Owner: outer.Owner, Mode: protocol.Write, Lease: time.Hour, Bounded: true}
+	r.do(func() { r.engine.Acquire(r.now, inner) })
+	r.replyAll(r.serve)
+	require.Equal(t, engine.Live, inner.State())
+	r.release(inner)
+	r.replyAll(r.serve)
+	r.release(outer)
+	r.answers = func(*Request) any { return errSilence }
+	r.answer()
+	r.pass(10 * time.Minute)
+	released := 0
+	r.answers = func(q *Request) any {
+		if q.Script == lua.Unlock {
+			released++
+		}
+		return r.serve(q)
+	}
+	r.pass(time.Minute)
+	require.Equal(t, 3, released)
+}

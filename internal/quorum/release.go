@@ -37,13 +37,13 @@ func (v *vote) giveBack(now time.Time) {
 		fanout:  b.release,
 		lock:    b.lock,
 		slot:    v.slot,
-		giveUp:  now.Add(max(b.lease.Duration, v.lease, engine.EndTimeout)),
+		giveUp:  now.Add(max(b.longest, engine.EndTimeout)),
 	}
 	if b.mode == protocol.Write {
 		r.Script = lua.Unlock
 	}
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
-	if v.state == cast && v.local != 0 && v.holds == nil && b.under == nil && v.lease <= protocol.ShortLease &&
+	if v.state == cast && v.local != 0 && v.holds == nil && b.under == nil && b.longest <= protocol.ShortLease &&
 		now.Sub(v.first) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}
