@@ -634,8 +634,8 @@ func newRig0(t *testing.T) *rig {
 	return r
 }
 
-// Renewals that are due soon go with the first that is due. Nothing else comes early: neither the renewal of a
-// delegation that is not due soon, nor one that is in flight or has failed.
+// Renewals that are due soon go with the first that is due. Nothing else comes early: neither the renewal
+// of a delegation that is not due soon, nor one that is in flight or has failed.
 func TestRenewalsAreSentTogether(t *testing.T) {
 	r := newRig(t)
 	begun := r.now

@@ -100,8 +100,8 @@ func TestVoteWhoseRequestFailedIsGivenBack(t *testing.T) {
 	require.Equal(t, 1, r.sends(2, lua.Unlock))
 }
 
-// The replies to two requests for one vote may come in any order, and the servers may have run the requests in
-// any order. If one of them got the vote, it counts or is given back.
+// The replies to two requests for one vote may come in any order, and the servers may have run the requests
+// in any order. If one of them got the vote, it counts or is given back.
 func TestNoVoteIsForgottenThatWasAskedForTwice(t *testing.T) {
 	for _, voted := range []int{0, 1} {
 		for _, first := range []int{0, 1} {

@@ -46,8 +46,8 @@ func explorationOf(t *testing.T, from scripts, s setup, v variant) exploration {
 	return e
 }
 
-// listed returns the set-ups that docs/verification.md has figures of: those of one server, or others, that are
-// explored on every change, or every night.
+// listed returns the set-ups that docs/verification.md has figures of: those of one server, or others, that
+// are explored on every change, or every night.
 func listed(t *testing.T, oneServer, nightly bool) (list []string) {
 	text, err := os.ReadFile("../../docs/verification.md")
 	if err != nil {

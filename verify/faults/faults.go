@@ -257,8 +257,8 @@ func (f fault) run(tb testing.TB, times int, seed uint64) result {
 	return r.finish(f)
 }
 
-// chaos has workers work for about d, while one after the other of a list of faults happens: those that fit into
-// a rig of the first. It checks what came of it, as of a fault that is all of these.
+// chaos has workers work for about d, while one after the other of a list of faults happens: those that fit
+// into a rig of the first. It checks what came of it, as of a fault that is all of these.
 func (f fault) chaos(tb testing.TB, list []fault, d time.Duration, seed uint64) result {
 	tb.Helper()
 	first := list[0].plan

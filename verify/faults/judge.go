@@ -169,14 +169,15 @@ func (r result) ofVoters() string {
 		len(r.Causeless), r.Unfenced.Violations, r.Fenced.Violations, r.Operations, fits)
 }
 
-// times are what came of a fault while workers had jobs. They count from the fault, but for those of handovers.
+// times are what came of a fault while workers had jobs. They count from the fault, but for those of
+// handovers.
 type times struct {
 	mended      time.Duration // what the servers took
 	first       time.Duration // the first grant to a call that came after the fault
 	last        time.Duration // the last grant to those that waited when the fault struck
 	late        int           // releases that were not answered while Unlock waits, and that went on
 	overlaps    []string      // two live holds of which one writes
-	tokens      []string      // grants whose token is not greater than that of an earlier one: these get past a fence
+	tokens      []string      // grants whose token is not greater than that of an earlier one, not fenced off
 	handover    time.Duration
 	slowestTurn time.Duration // both from two seconds after the mending on
 	elsewhere   time.Duration // the slowest handover in another place, from the fault on

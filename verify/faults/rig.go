@@ -1,6 +1,6 @@
-// Package faults breaks real servers, networks and processes while processes use locks there, and checks what
-// these have seen. The servers are a single one, several that vote, a cluster, or some that sentinels watch. The
-// processes move money under the locks, or have jobs whose times are measured.
+// Package faults breaks real servers, networks and processes while processes use locks there, and checks
+// what these have seen. The servers are a single one, several that vote, a cluster, or some that sentinels
+// watch. The processes move money under the locks, or have jobs whose times are measured.
 package faults
 
 import (
@@ -51,8 +51,8 @@ const usual = 1500 * time.Millisecond
 // masters is how many masters a cluster has.
 const masters = 3
 
-// A rig is servers, and worker processes that use locks there. It breaks something, and keeps what the workers
-// report.
+// A rig is servers, and worker processes that use locks there. It breaks something, and keeps what the
+// workers report.
 type rig struct {
 	plan
 	*node     // the first

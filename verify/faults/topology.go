@@ -33,8 +33,8 @@ const (
 	lag = 2 * time.Second
 )
 
-// topologyFaults returns what happens to servers of a cluster, or to those that sentinels watch, while workers
-// have jobs.
+// topologyFaults returns what happens to servers of a cluster, or to those that sentinels watch, while
+// workers have jobs.
 func topologyFaults() []fault {
 	list := []fault{
 		{name: "nothing", inject: func(r *rig) { r.strike(func() {}) }},

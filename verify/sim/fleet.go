@@ -9,8 +9,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// A plan is for more than any machine of this project has: thousands of processes, and a cluster. docs/scale.md
-// compares what comes of it with what it predicts.
+// A plan is for more than any machine of this project has: thousands of processes, and a cluster.
+// docs/scale.md compares what comes of it with what it predicts.
 type plan struct {
 	masters, processes int
 	duration           time.Duration
