@@ -19,9 +19,8 @@ import (
 
 const began = 1_700_000_000_000_000 // µs
 
-// writer and reader are claims of an owner, each on a slot of its own.
+// writer is the write claim of an owner, on a slot of its own.
 func writer(owner int) protocol.Claim { return claimOf(owner, owner, owner, model.Write) }
-func reader(owner int) protocol.Claim { return claimOf(owner, owner, owner, model.Read) }
 
 // A call is a word that stands for a request:
 //

@@ -156,9 +156,6 @@ func (w *world) String() string {
 	return fmt.Sprintf("seed %d, %s, lease %v, %d processes", w.seed, w.climate.Name, w.lease, len(w.hosts))
 }
 
-// mini is the only server.
-func (w *world) mini() *miniredis.Miniredis { return w.minis()[0] }
-
 // minis are the servers, which know what time it is.
 func (w *world) minis() (all []*miniredis.Miniredis) {
 	for _, s := range w.servers {
