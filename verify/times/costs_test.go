@@ -122,18 +122,21 @@ func requireSame(t *testing.T, s *testredis.Server, small, big func()) {
 	require.LessOrEqual(t, many, most*few)
 }
 
-var costs = flag.Bool("costs", false, "measure what operations cost on this machine")
+var costs = flag.Bool("costs", false, "measure what operations cost for long enough that docs/scale.md can rely on it")
 
-// TestCosts prints what an operation costs a server and a client, in processor time and bytes. The processor
-// time of other programs does not count, so the machine need not be quiet.
+// A pair is two scripts, whether or not others wait for the lock. TestCosts also prints what an operation
+// costs a server and a client, in processor time and bytes. The processor time of other programs does not
+// count, so the machine need not be quiet.
 func TestCosts(t *testing.T) {
-	if !*costs {
-		t.Skip("-costs is not given")
+	less, watched := 50, 3*time.Second
+	if *costs {
+		less, watched = 1, 10*time.Second
 	}
 	testredis.Need(t)
 	servers := start(t, 1)
 	c := servers[0].Client()
-	cost := func(what string, do func() (ops float64)) {
+	// cost returns how many scripts an operation takes. If do returns 0, each script is one.
+	cost := func(what string, do func() (ops float64)) float64 {
 		read := func() map[string]float64 {
 			var own syscall.Rusage
 			require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
@@ -144,6 +147,10 @@ func TestCosts(t *testing.T) {
 		before := read()
 		ops := do()
 		after := read()
+		if ops == 0 {
+			ops = after[scriptRuns] - before[scriptRuns]
+		}
+		require.Positive(t, ops)
 		each := func(names ...string) (sum float64) {
 			for _, name := range names {
 				sum += (after[name] - before[name]) / ops
@@ -153,14 +160,11 @@ func TestCosts(t *testing.T) {
 		fmt.Printf("| %s | %.1f | %.1f | %.0f | %.0f | %.2f |\n", what,
 			1e6*each("used_cpu_sys", "used_cpu_user"), 1e6*each("client"),
 			each("total_net_input_bytes"), each("total_net_output_bytes"), each(scriptRuns))
+		return each(scriptRuns)
 	}
-	// scripts are the operations where nobody calls: renewals and heartbeats.
-	scripts := func(d time.Duration) func() float64 {
-		return func() float64 {
-			before := usage(t, c)[scriptRuns]
-			time.Sleep(d)
-			return usage(t, c)[scriptRuns] - before
-		}
+	scripts := func() float64 { // are the operations where nobody calls: renewals and heartbeats
+		time.Sleep(watched)
+		return 0
 	}
 	each := func(n int, fn func(i int)) {
 		var next atomic.Int64
@@ -178,42 +182,45 @@ func TestCosts(t *testing.T) {
 	fmt.Println("| operation | server, µs | client, µs | bytes to the server | bytes from it | scripts |\n" +
 		"|---|---|---|---|---|---|")
 	usual, short := newLock(t, servers), newLock(t, servers, rwlock.WithLease(6*time.Second))
-	cost("a pair on a fresh name, 64 goroutines", func() float64 {
-		each(100_000, func(i int) { unlock(t, lock(t, usual.Lock, fmt.Sprint("fresh:", i))) })
-		return 100_000
+	pairs := cost("a pair on a fresh name, 64 goroutines", func() float64 {
+		each(100_000/less, func(i int) { unlock(t, lock(t, usual.Lock, fmt.Sprint("fresh:", i))) })
+		return float64(100_000 / less)
 	})
-	cost("a pair, one goroutine", func() float64 {
-		for i := range 10_000 {
+	require.InDelta(t, 2, pairs, 0.02)
+	pairs = cost("a pair, one goroutine", func() float64 {
+		for i := range 10_000 / less {
 			unlock(t, lock(t, usual.Lock, fmt.Sprint("alone:", i)))
 		}
-		return 10_000
+		return float64(10_000 / less)
 	})
+	require.InDelta(t, 2, pairs, 0.02)
 
-	holds := make([]*rwlock.Hold, 20_000)
+	holds := make([]*rwlock.Hold, 20_000/less)
 	each(len(holds), func(i int) { holds[i] = lock(t, short.Lock, fmt.Sprint("held:", i)) })
-	cost("a renewal, 20,000 holds of one process", scripts(10*time.Second))
+	cost(fmt.Sprint("a renewal, holds of one process: ", len(holds)), scripts)
 	each(len(holds), func(i int) { _ = holds[i].Unlock(context.Background()) }) // a busy machine has lost some
 
 	holder := lock(t, usual.Lock, "waited for")
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	for range 5000 {
+	waiters := 5000 / less
+	for range waiters {
 		all.Go(func() {
 			if _, err := short.Lock(ctx, "waited for"); err == nil {
 				t.Error("the lock is held")
 			}
 		})
 	}
-	time.Sleep(3 * time.Second)
-	cost("a heartbeat, 5,000 waiters of one process", scripts(8*time.Second))
+	waiting(t, short, "waited for", waiters)
+	cost(fmt.Sprint("a heartbeat, waiters of one process: ", waiters), scripts)
 	cancel()
 	all.Wait()
 	unlock(t, holder)
 
-	cost("a handover between processes, 16 names, 4 RWLocks", func() float64 {
+	pairs = cost("a handover between processes, 16 names, 4 RWLocks", func() float64 {
 		var n atomic.Int64
 		var all sync.WaitGroup
-		end := time.Now().Add(5 * time.Second)
+		end := time.Now().Add(watched / 2)
 		for range 4 {
 			rw := newLock(t, servers)
 			for name := range 16 {
@@ -227,4 +234,5 @@ func TestCosts(t *testing.T) {
 		all.Wait()
 		return float64(n.Load())
 	})
+	require.InDelta(t, 2, pairs, 0.1)
 }
