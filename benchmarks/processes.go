@@ -59,9 +59,8 @@ func (all workers) Stop() {
 }
 
 // processes measures four processes, of 16 goroutines each, that draw from the same names, or each from as
-// many of its own. They do so for as long before as they are measured: what a process does at first, such as
-// to open connections, is not what it does all day. The parameter says how many percent of the operations
-// read.
+// many of its own. They work for as long again before the measurement, since a process first opens
+// connections, and asks for each name. The parameter says how many percent of the operations read.
 func processes(names int, own bool, span time.Duration) measured {
 	return func(ctx context.Context, e *Env) (Metrics, error) {
 		all, err := e.startWorkers(ctx, 4)

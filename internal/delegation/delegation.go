@@ -49,7 +49,7 @@ const (
 
 	renewAfter  = 3 // a delegation is renewed after a third of its lease,
 	resendAfter = 6 // and a request is sent again after a sixth
-	// Renewals go up to a batchPart of the lease sooner if others are due, so that many share a pipeline.
+	// A renewal that is due within a batchPart of the lease is sent with others, so that many share a pipeline.
 	batchPart = 30
 
 	firstRetry = 50 * time.Millisecond
@@ -379,13 +379,13 @@ func (d *Layer) Tick(now time.Time) {
 		}
 		d.due(now, n)
 		if at.After(now) && n.Placed() && d.timed.Due(n).Equal(at) {
-			return // it is not renewed, and what comes next is not to come early
+			return // it needs no renewal yet, and other work is not done early
 		}
 	}
 }
 
-// soon returns until when what is due for a name may be done now. The first request for a renewal may come
-// early.
+// soon returns the time until which the work for a name is done now. The first request of a renewal may be
+// sent early. Nothing else is done before it is due.
 func (d *Layer) soon(now time.Time, n *name) time.Time {
 	if (n.state == Live || n.state == Recalled) && n.asked.IsZero() && n.failures == 0 {
 		return now.Add(d.lease.Duration / batchPart)

@@ -866,7 +866,7 @@ func TestServerThatComesAndGoesIsReportedOnce(t *testing.T) {
 }
 
 // A vote is given back for as long as its server may keep it: for the longest lease that any request has set,
-// though the hold that wanted the lease has ended.
+// even if the hold that wanted the lease has ended.
 func TestVoteIsGivenBackForTheLongestLeaseThatWasSet(t *testing.T) {
 	r, outer := holding(t)
 	inner := &engine.Hold{Name: name, Owner: outer.Owner, Mode: protocol.Write, Lease: time.Hour, Bounded: true}
