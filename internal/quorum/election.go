@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -28,6 +29,7 @@ func (b *bid) elect(now time.Time) {
 			b.votes[b.home].drop(now)
 		}
 		b.home, b.phase = home, requesting
+		b.by = engine.ByHeartbeat // the new home may have voted already
 	}
 	switch v := b.votes[home]; v.state {
 	case absent:

@@ -235,7 +235,6 @@ func TestVoteThatIsWonBackCountsInTheNextRound(t *testing.T) {
 	r.serves(1, lua.Renew)
 	r.replies(2, lua.Renew, gone)
 	r.replies(2, lua.Unlock, gone)
-	r.serves(2, lua.Mark) // it has not lost all of its data
 	r.pass(lease / 3)
 	r.votes(2)
 	r.serves(0, lua.Renew)
@@ -452,6 +451,22 @@ func TestPatienceFollowsWhatAMajorityTakes(t *testing.T) {
 	require.LessOrEqual(t, q.patience, 2*time.Second)
 	trip(1, time.Millisecond)
 	require.Equal(t, shortestPatience, q.patience, "it is not")
+}
+
+// The next home may have voted before it is the home, while the engine waits for no answer.
+func TestGrantByTheNextHomeSaysHowItBecameKnown(t *testing.T) {
+	r, h := asking(t)
+	r.votes(1)
+	r.fail(r.next(0, lua.Vote))
+	r.fail(r.next(2, lua.Vote))
+	r.do(func() { r.quorum.Unsubscribed(r.now, 2, nil) })
+	r.serves(2, lua.Mark)
+	require.Equal(t, engine.Wanted, h.State())
+	r.votes(2)
+	require.Equal(t, engine.Live, h.State())
+	acquired := r.events[len(r.events)-1]
+	require.Equal(t, engine.Acquired, acquired.Kind)
+	require.Equal(t, engine.ByHeartbeat, acquired.Path)
 }
 
 func TestWaitersSendHeartbeatsToTheHomeAlone(t *testing.T) {

@@ -57,7 +57,8 @@ func newRig(t *testing.T) *rig {
 
 func makeRig(t *testing.T) *rig {
 	r := &rig{t: t, now: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), token: someToken}
-	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: lease})
+	r.engine = engine.New(engine.Config{Prefix: "p", Instance: "instance-01", Lease: lease,
+		Observe: true})
 	r.quorum = New(Config{Servers: 3, Prefix: "p", Instance: "instance-01"}, r.engine)
 	for i := range r.servers {
 		r.servers[i] = fake{id: idOf(i), longest: longestInUse, did: map[any]deed{}}

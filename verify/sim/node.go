@@ -240,6 +240,9 @@ func (n *node) flush() {
 	for _, e := range fx.Events {
 		if e.Kind == engine.Acquired {
 			g := e.Hold.Tag.(*grip)
+			if e.Path == 0 {
+				n.w.Violation("events: %s does not say how a call got %q", n.engine.Channel(), e.Name)
+			}
 			g.under = e.Path == engine.ByDelegation || e.Path == engine.ByReentry && g.joins()
 		}
 		n.w.see(describe(e), 1)
