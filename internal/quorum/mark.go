@@ -17,9 +17,6 @@ import (
 // readMarks requests the marks of servers that are not known to vote, or do not answer, unless their next
 // request is not due yet.
 func (q *Quorum) readMarks(now time.Time) {
-	if q.since.IsZero() {
-		q.since = now
-	}
 	for _, s := range q.servers {
 		if !s.answers() && now.Sub(s.probed) >= pause {
 			q.readMark(now, s)
@@ -82,6 +79,9 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	}
 	q.noteQuestions(now, s, r, m)
 	started := m.Generation != "" && m.Generation != s.mark.Generation
+	if !s.known && q.count(func(s *server) bool { return s.known }) == q.majority-1 {
+		q.since = now
+	}
 	s.known, s.mark, s.asked = true, m, r.sent
 	if r.notes > 0 {
 		s.noted, s.notedAt = r.notes, r.sent
@@ -157,7 +157,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 	}
 	waited := now.Sub(q.since)
 	missing := q.count(func(s *server) bool {
-		return !s.known && waited < q.startPatience() && !(s.failing && waited >= q.patience)
+		return !s.known && waited < q.startPatience() && (!s.failing || s.asking || waited < pause)
 	})
 	switch {
 	case answered < q.majority || missing > 0:

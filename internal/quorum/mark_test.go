@@ -193,6 +193,29 @@ func TestServersThatFailWhileTheyStartAreAskedAgain(t *testing.T) {
 	require.Equal(t, r.servers[0].generation, r.servers[2].generation)
 }
 
+// Servers that did not answer for a while may answer again one after the other. A client that did not wait
+// for the last of them would start the others without it, and they would all rest.
+func TestServersThatAreFirstReachedAfterAnOutageAreStartedTogether(t *testing.T) {
+	for _, outage := range []any{errSilence, nil} {
+		t.Run(fmt.Sprint(outage), func(t *testing.T) {
+			r := newRig(t)
+			h := r.begin(&engine.Hold{Name: name, Mode: protocol.Write})
+			r.answers = func(*Request) any { return outage }
+			r.pass(10 * time.Second)
+			r.answers = r.healthy(2)
+			r.answer()
+			r.pass(pause)
+			r.answers = r.serve
+			r.answer()
+			r.pass(shortestStart)
+			require.Equal(t, engine.Live, h.State())
+			for i := range 3 {
+				require.Zero(t, r.servers[i].did["rest"])
+			}
+		})
+	}
+}
+
 func TestServerThatRefusesToChangeItsMarkIsNotAskedWithoutAPause(t *testing.T) {
 	r := newRig(t)
 	r.acquire(protocol.Write, false)

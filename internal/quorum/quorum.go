@@ -18,8 +18,8 @@ const (
 	shortestPatience = 250 * time.Millisecond
 	// longestTrip is the longest round trip that is assumed.
 	longestTrip = 2 * time.Second
-	// shortestStart is the shortest time that the first start waits for a silent server. Without it, clients
-	// might start different sets of servers, and some servers would have to rest.
+	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
+	// answered. Without it, clients might start different sets of servers, and some servers would have to rest.
 	shortestStart = time.Second
 	// pause is the time between two requests for the same to a server that does not answer, refuses it, or
 	// does not vote.
@@ -70,7 +70,7 @@ type Quorum struct {
 	generation string // of the servers that vote; "" while no majority is known to share one
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
-	// when the servers were first asked for their marks, or were found to have lost their data
+	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
 	locks   map[any]*lock           // by key

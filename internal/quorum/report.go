@@ -68,7 +68,7 @@ func (q *Quorum) missing() (err error) {
 		case s.suspected:
 			why = errors.New("it does not answer")
 		case s.rests():
-			why = errors.New("it has lost data, and rests")
+			why = errors.New("it rests: it has lost data, or was not started along with the others")
 		default:
 			why = errors.New("it was not started along with the others")
 		}

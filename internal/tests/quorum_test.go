@@ -869,7 +869,7 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 		servers[2].FlushAll()
 		use(t, rw, homes)
 		time.Sleep(2 * time.Second)
-		saw(2, "client 2: it has lost data, and rests")
+		saw(2, "client 2: it rests: it has lost data")
 		time.Sleep(time.Minute)
 		saw(3, "")
 		require.Len(t, said.list(), 4)
