@@ -78,10 +78,6 @@ func load(name string) *Script {
 	return s
 }
 
-// Compose returns a script of a folder with the same layout as this one, or the error of a file that cannot
-// be read.
-func Compose(files fs.FS, name string) (*Script, error) { return (&folder{FS: files}).compose(name) }
-
 // A folder has the files that scripts are composed of.
 type folder struct {
 	fs.FS

@@ -1,10 +1,8 @@
 package verify
 
 import (
-	"bytes"
 	"context"
-	"io/fs"
-	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,42 +18,18 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
-// scripts is the directory of the scripts under test.
-func scripts() string {
-	if dir := os.Getenv("RWLOCK_LUA"); dir != "" {
-		return dir
-	}
-	return "../lua"
-}
-
-// source returns a script with what it includes, which reads the time from a hash, says what it tells to a
-// list, takes "a1" for the server's run, and takes small steps if few is set.
-func source(t testing.TB, name string, few bool) string {
-	var folder fs.FS = os.DirFS(scripts())
+// source returns a script that reads the time from a hash, says what it tells to a list, takes "a1" for the
+// server's run, and takes small steps if few is set.
+func source(s *lua.Script, few bool) string {
+	text := strings.NewReplacer(
+		"call('TIME')", "call('HMGET', '{clock}', 's', 'us')",
+		"redis.pcall('PUBLISH',", "redis.call('RPUSH', '{told}',",
+		"redis.pcall('INFO', 'server')", "'run_id:a1'",
+	).Replace(s.Source)
 	if few {
-		folder = fewer{folder}
+		text = regexp.MustCompile(`\b250\b`).ReplaceAllString(text, "2")
 	}
-	script, err := lua.Compose(folder, name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := script.Source
-	for old, replaced := range map[string]string{
-		"call('TIME')":                  "call('HMGET', '{clock}', 's', 'us')",
-		"redis.pcall('PUBLISH',":        "redis.call('RPUSH', '{told}',",
-		"redis.pcall('INFO', 'server')": "'run_id:a1'",
-	} {
-		s = strings.ReplaceAll(s, old, replaced)
-	}
-	return s
-}
-
-// A fewer is a folder of scripts that take small steps.
-type fewer struct{ fs.FS }
-
-func (f fewer) ReadFile(name string) ([]byte, error) {
-	text, err := fs.ReadFile(f.FS, name)
-	return bytes.Replace(text, []byte("STEP = 250"), []byte("STEP = 2"), 1), err
+	return text
 }
 
 // A rig runs the scripts against a server whose clock it moves: the time that scripts read is in a key, and a
@@ -83,7 +57,7 @@ var ctx = context.Background()
 func newRig(t testing.TB, client *redis.Client, few bool) *rig {
 	r := &rig{client: client, few: few, shas: map[string]string{}, keys: protocol.KeysOf("p", "l")}
 	for _, s := range slices.Concat(lua.All, lua.Quorum) {
-		r.load(t, s, source(t, s.Name, few))
+		r.load(t, s, source(s, few))
 	}
 	return r
 }

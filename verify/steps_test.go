@@ -271,7 +271,7 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
 	const enter = "    share(entering, deadlines, read_token())\n"
-	text := source(t, "unlock", false)
+	text := source(lua.Unlock, false)
 	if strings.Count(text, enter) != 1 {
 		t.Fatal("readers are let in some other way")
 	}
@@ -340,7 +340,7 @@ func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	t.Parallel()
 	r := newRedisRig(t, false)
 	for _, s := range []*lua.Script{lua.Unlock, lua.RLock} {
-		r.load(t, s, strings.ReplaceAll(source(t, s.Name, false), "redis.call('RPUSH', '{told}',",
+		r.load(t, s, strings.ReplaceAll(source(s, false), "redis.call('RPUSH', '{told}',",
 			"redis.pcall('PUBLISH',"))
 	}
 	if err := r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {

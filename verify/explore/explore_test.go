@@ -16,15 +16,6 @@ import (
 
 var large = flag.Bool("large", false, "explore more, as every night")
 
-// sources are the scripts under test.
-func sources(t *testing.T) scripts {
-	s, err := scriptsIn(os.Getenv("RWLOCK_LUA"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400) // most of what there is stays
 	os.Exit(m.Run())
@@ -82,7 +73,7 @@ func testExplore(t *testing.T, list []string) {
 			if !*large { // which takes all the memory there is
 				t.Parallel()
 			}
-			r := explorationOf(t, sources(t), setupOf(t, text), variant{}).explore(limits{bugs: 10}, nil)
+			r := explorationOf(t, sources(), setupOf(t, text), variant{}).explore(limits{bugs: 10}, nil)
 			t.Log(r)
 			for _, b := range r.Bugs {
 				t.Errorf("%s\n%s", b.what, b.trace)
@@ -110,7 +101,7 @@ func TestTraces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if done, err := explorationOf(t, sources(t), tr.setup, variant{}).replay(tr); err != nil {
+			if done, err := explorationOf(t, sources(), tr.setup, variant{}).replay(tr); err != nil {
 				t.Errorf("%v\n%safter:\n%s", err, tr, done)
 			}
 		})
@@ -125,7 +116,7 @@ func TestTraceThatCannotBeFollowedFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr.steps = append(tr.steps, "A asks to write") // it is dead
-	if _, err := explorationOf(t, sources(t), tr.setup, variant{}).replay(tr); !errors.Is(err, errImpossible) {
+	if _, err := explorationOf(t, sources(), tr.setup, variant{}).replay(tr); !errors.Is(err, errImpossible) {
 		t.Fatalf("it ends with %v", err)
 	}
 }
@@ -164,7 +155,7 @@ func TestTracesFailOnMistakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			done, err := explorationOf(t, c.edit.in(t, sources(t)), tr.setup, c.variant).replay(tr)
+			done, err := explorationOf(t, c.edit.in(t, sources()), tr.setup, c.variant).replay(tr)
 			if err == nil || errors.Is(err, errImpossible) {
 				t.Fatalf("the mistake is not found: %v, after\n%s", err, done)
 			}

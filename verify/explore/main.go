@@ -24,7 +24,6 @@ import (
 
 func main() {
 	debug.SetGCPercent(400) // most of what there is stays
-	dir := flag.String("lua", "", "the directory of the scripts, if not those of the library")
 	states := flag.Int("states", 0, "stop after so many states; 0 for no limit")
 	replayed := flag.String("replay", "", "a trace to take the steps of, instead of exploring")
 	flag.Usage = func() {
@@ -33,17 +32,13 @@ func main() {
 	}
 	flag.Parse()
 	text := cmp.Or(strings.Join(flag.Args(), " "), "owners 11 faults 1 crashes 1")
-	if err := explore(*dir, *replayed, text, limits{states: *states, bugs: 10}); err != nil {
+	if err := explore(*replayed, text, limits{states: *states, bugs: 10}); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // explore explores, or replays a trace, and prints what comes of it. It is an error if something is found.
-func explore(dir, replayed, text string, l limits) (err error) {
-	sources, err := scriptsIn(dir)
-	if err != nil {
-		return err
-	}
+func explore(replayed, text string, l limits) (err error) {
 	var t trace
 	if replayed == "" {
 		t.setup, err = parseSetup(text)
@@ -53,7 +48,7 @@ func explore(dir, replayed, text string, l limits) (err error) {
 	if err != nil {
 		return err
 	}
-	e, err := newExploration(sources, t.setup, variant{})
+	e, err := newExploration(sources(), t.setup, variant{})
 	if err != nil {
 		return err
 	}

@@ -248,7 +248,7 @@ func TestMistakesAreFound(t *testing.T) {
 func testMistake(t *testing.T, name string, d edit, v variant, setup, what string) {
 	t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 		t.Parallel()
-		e := explorationOf(t, d.in(t, sources(t)), setupOf(t, setup), v)
+		e := explorationOf(t, d.in(t, sources()), setupOf(t, setup), v)
 		r := e.explore(limits{bugs: 1, states: 300_000}, nil)
 		if len(r.Bugs) == 0 {
 			t.Fatal("it is not found: ", r)

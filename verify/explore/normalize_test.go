@@ -27,7 +27,7 @@ func testSound[X any](t *testing.T, cases []soundCase,
 	for _, c := range cases {
 		t.Run(strings.ReplaceAll(c.setup, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			from, s := c.edit.in(t, sources(t)), setupOf(t, c.setup)
+			from, s := c.edit.in(t, sources()), setupOf(t, c.setup)
 			usual, err := newSpace(from, s, variant{})
 			if err != nil {
 				t.Fatal(err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
@@ -13,19 +12,13 @@ import (
 // scripts are the sources by their names.
 type scripts map[string]string
 
-// scriptsIn returns the scripts of a directory, or, without one, those of the library.
-func scriptsIn(dir string) (scripts, error) {
+// sources returns the scripts of the library.
+func sources() scripts {
 	all := scripts{}
 	for _, s := range slices.Concat(library.All, library.Quorum) {
-		if dir != "" {
-			var err error
-			if s, err = library.Compose(os.DirFS(dir), s.Name); err != nil {
-				return nil, err
-			}
-		}
 		all[s.Name] = s.Source
 	}
-	return all, nil
+	return all
 }
 
 // An entry is a key's value.

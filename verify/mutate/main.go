@@ -3,12 +3,12 @@
 //
 //	go run ./mutate -sample 200
 //
-// The tests run in a copy of the repository, and read the scripts from there when they start.
+// The tests are built once, and read the scripts when they start.
 package main
 
 import (
-	"context"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,7 +21,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 )
 
 func main() {
@@ -29,14 +28,13 @@ func main() {
 	list := flag.Bool("list", false, "list the changes, and run nothing")
 	sample := flag.Int("sample", 0, "only so many changes, taken by chance")
 	seed := flag.Uint64("seed", 1, "of the sample")
-	limit := flag.Duration("limit", 5*time.Minute, "for how long the tests of a change may run")
 	flag.Parse()
 	all, err := choose(root(), *match, *sample, *seed)
 	for i := 0; *list && i < len(all); i++ {
 		fmt.Println(all[i])
 	}
 	if err == nil && !*list {
-		err = run(all, *limit)
+		err = run(all)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -65,7 +63,7 @@ func choose(root, match string, sample int, seed uint64) ([]mutant, error) {
 	return all, err
 }
 
-// A killer is a package of tests, and which of them fail on mutants. They are built once.
+// A killer is tests of a package that fail on mutants.
 type killer struct {
 	name, dir, args string
 	quorum          bool // it looks at several servers alone; the others do at one
@@ -85,14 +83,17 @@ var killers = []killer{
 }
 
 // run tries mutants, and prints what becomes of them.
-func run(all []mutant, limit time.Duration) error {
-	temp, failed := os.MkdirTemp("", "mutate")
-	defer os.RemoveAll(temp)
-	w, err := newWorkshop(root(), temp)
-	if err := errors.Join(failed, err); err != nil {
+func run(all []mutant) error {
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
 		return err
 	}
-	if by, output := w.kill(killers, 10*limit); by != survived {
+	defer os.RemoveAll(dir)
+	tests, err := build(dir)
+	if err != nil {
+		return err
+	}
+	if by, output := tests.kill(killers, filepath.Join(root(), "lua")); by != survived {
 		return fmt.Errorf("%s: fails without any change:\n%s", by, output)
 	}
 	count := map[string]int{}
@@ -100,7 +101,7 @@ func run(all []mutant, limit time.Duration) error {
 		by := equivalent
 		if reason := reasons()[[2]string{m.file, m.after}]; reason != "" {
 			fmt.Printf("equivalent %s\n    since %s\n", m, reason)
-		} else if by, err = w.try(m, limit); err != nil {
+		} else if by, err = tests.try(m); err != nil {
 			return err
 		}
 		if count[by]++; by == survived {
@@ -117,84 +118,69 @@ func run(all []mutant, limit time.Duration) error {
 const (
 	survived   = "survived"
 	equivalent = "equivalent"
-	invalid    = "no Lua"
-	hangs      = "time limit"
 )
 
 var embedded = regexp.MustCompile(`//go:embed .*\nvar files embed\.FS\n`)
 
-// A workshop is the folder of a copy of the repository, with the tests built.
-type workshop string
+// A folder has the tests, built to read the scripts from RWLOCK_LUA when they start.
+type folder string
 
-// newWorkshop copies the repository, and has the copy read its scripts when they are needed.
-func newWorkshop(root, at string) (workshop, error) {
-	if out, err := exec.Command("cp", "-r", root+"/.", at).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cp: %w: %s", err, out)
-	}
-	path := filepath.Join(at, "lua", "lua.go")
-	text, err := os.ReadFile(path)
+func build(dir string) (folder, error) {
+	original := filepath.Join(root(), "lua", "lua.go")
+	text, err := os.ReadFile(original)
 	if err != nil || !embedded.Match(text) {
-		return "", fmt.Errorf("%s embeds the scripts in some other way: %w", path, err)
+		return "", fmt.Errorf("%s embeds the scripts in some other way: %w", original, err)
 	}
 	code := embedded.ReplaceAllString(string(text), "var files = os.DirFS(os.Getenv(\"RWLOCK_LUA\"))\n")
-	if err := os.WriteFile(path, []byte(strings.Replace(code, `"embed"`, `"os"`, 1)), 0o644); err != nil {
+	code = strings.Replace(code, `"embed"`, `"os"`, 1)
+	changed, overlay := filepath.Join(dir, "lua.go"), filepath.Join(dir, "overlay.json")
+	replaces, err := json.Marshal(map[string]map[string]string{"Replace": {original: changed}})
+	if err := errors.Join(err, os.WriteFile(changed, []byte(code), 0o600),
+		os.WriteFile(overlay, replaces, 0o600)); err != nil {
 		return "", err
 	}
-	w := workshop(at)
+	f := folder(dir)
 	for _, k := range killers {
-		if out, err := w.command(context.Background(), k.dir, "go", "test", "-c", "-o", w.binary(k),
-			".").CombinedOutput(); err != nil {
+		cmd := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", f.binary(k), "./"+k.dir)
+		cmd.Dir = root()
+		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%s: %w\n%s", k.name, err, out)
 		}
 	}
-	return w, nil
+	return f, nil
 }
 
-func (w workshop) binary(k killer) string {
-	return filepath.Join(string(w), strings.ReplaceAll(k.dir, "/", "-")+".test")
+func (f folder) binary(k killer) string {
+	return filepath.Join(string(f), strings.ReplaceAll(k.dir, "/", "-")+".test")
 }
 
-func (w workshop) command(ctx context.Context, dir, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = filepath.Join(string(w), dir)
-	cmd.Env = append(os.Environ(), "RWLOCK_LUA="+filepath.Join(string(w), "lua"))
-	cmd.WaitDelay = time.Second
-	return cmd
-}
-
-// try returns what killed a mutant, or survived.
-func (w workshop) try(m mutant, limit time.Duration) (by string, err error) {
-	path := filepath.Join(string(w), filepath.FromSlash(m.file))
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = os.WriteFile(path, []byte(m.text), 0o644)
-	}
+// try returns what kills a mutant, or survived.
+func (f folder) try(m mutant) (by string, err error) {
+	dir, err := os.MkdirTemp(string(f), "scripts")
 	if err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, os.WriteFile(path, text, 0o644)) }()
-	if checkLua(string(w)) != nil {
-		return invalid, nil
+	defer os.RemoveAll(dir)
+	err = os.CopyFS(filepath.Join(dir, "lua"), os.DirFS(filepath.Join(root(), "lua")))
+	err = errors.Join(err, os.WriteFile(filepath.Join(dir, filepath.FromSlash(m.file)), []byte(m.text), 0o600))
+	if err != nil {
+		return "", err
 	}
-	by, _ = w.kill(slices.DeleteFunc(slices.Clone(killers), func(k killer) bool {
+	by, _ = f.kill(slices.DeleteFunc(slices.Clone(killers), func(k killer) bool {
 		return k.quorum != strings.HasPrefix(m.file, "lua/quorum/") && k.name != "protocol" && k.name != "vectors"
-	}), limit)
+	}), filepath.Join(dir, "lua"))
 	return by, nil
 }
 
-// kill runs tests one after the other, within a time, and returns the name of the first that fails, and what
-// it says. Tests also fail by chance on a machine that has other things to do, so that one counts that fails
-// twice.
-func (w workshop) kill(list []killer, limit time.Duration) (by, output string) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
+// kill runs tests with scripts, one after the other, and returns the name of the first that fail, and what they
+// say. Tests also fail by chance on a machine that has other things to do, so that those count that fail twice.
+func (f folder) kill(list []killer, scripts string) (by, output string) {
 	for _, k := range list {
 		for fails := 1; ; fails++ {
-			args := append([]string{"-test.failfast"}, strings.Fields(k.args)...)
-			out, err := w.command(ctx, k.dir, w.binary(k), args...).CombinedOutput()
-			if ctx.Err() != nil {
-				return hangs, string(out)
-			}
+			cmd := exec.Command(f.binary(k), append(strings.Fields(k.args), "-test.failfast", "-test.timeout=5m")...)
+			cmd.Dir = filepath.Join(root(), k.dir)
+			cmd.Env = append(os.Environ(), "RWLOCK_LUA="+scripts)
+			out, err := cmd.CombinedOutput()
 			if err == nil {
 				break
 			}

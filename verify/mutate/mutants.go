@@ -5,15 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/yuin/gopher-lua/parse"
-
-	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 const leftOut = " => left out" // follows a statement that a mutant does not have
@@ -169,18 +164,4 @@ func without(code string) []string {
 func balanced(code string) bool {
 	return strings.Count(code, "(")+strings.Count(code, "{")+strings.Count(code, "[") ==
 		strings.Count(code, ")")+strings.Count(code, "}")+strings.Count(code, "]")
-}
-
-// checkLua returns why one of the scripts of a repository is no Lua, if so.
-func checkLua(root string) error {
-	for _, script := range slices.Concat(lua.All, lua.Quorum) {
-		composed, err := lua.Compose(os.DirFS(filepath.Join(root, "lua")), script.Name)
-		if err != nil {
-			return err
-		}
-		if _, err := parse.Parse(strings.NewReader(composed.Source), script.Name+".lua"); err != nil {
-			return err
-		}
-	}
-	return nil
 }
