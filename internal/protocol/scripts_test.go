@@ -869,6 +869,24 @@ func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 	}
 }
 
+// The same is true of a reader beside others: the lock's fence shows that the clock was set back.
+func TestReaderRenewsFromNowAfterAStepBackOfTheClock(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		b := newBench(t, s.Client(), s.Prefix, "l")
+		p := b.reader()
+		b.reader().ask()
+		p.ask()
+		before := time.Now().Add(time.Hour)
+		b.set("fence", fmt.Sprint(before.UnixMicro()))
+		leases := b.keys.Leases.(string)
+		b.c.ZAdd(t.Context(), leases, redis.Z{Score: float64(before.UnixMilli()), Member: p.ID})
+		require.EqualValues(t, protocol.Done, b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}).Code)
+		until := time.UnixMilli(int64(b.c.ZScore(t.Context(), leases, fmt.Sprint(p.ID)).Val()))
+		require.WithinDuration(t, time.Now().Add(b.lease), until, 30*time.Second)
+	})
+}
+
 // A refused try writes its tombstone, with one command, and nothing else. A copy that comes late writes
 // nothing.
 func TestRefusedTryWritesOnce(t *testing.T) {

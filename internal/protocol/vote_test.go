@@ -228,6 +228,25 @@ func TestServerKeepsItsGeneration(t *testing.T) {
 	})
 }
 
+// A server whose mark names no run has not been restarted as far as anyone can tell: it goes on to vote when it
+// tells its run. One whose mark names another run rests.
+func TestServerThatWasRestartedRests(t *testing.T) {
+	eachPoller(t, func(t *testing.T, p *poller) {
+		p.started()
+		id, run := p.id, p.asks("see", "0", "me").Run
+		if run == "" {
+			t.Skip("the server does not tell its run")
+		}
+		for _, known := range []string{"", "another"} {
+			p.c.HSet(t.Context(), p.mark.(string), "run", known)
+			m := p.asks("see", "0", "me")
+			require.Equal(t, known != "", m.Resting, "the mark names the run %q", known)
+			require.Equal(t, known != "", m.ID != id)
+			require.Equal(t, run, p.c.HGet(t.Context(), p.mark.(string), "run").Val())
+		}
+	})
+}
+
 // A server that has lost its data votes again when it was admitted, and not before; and no smaller a token
 // than it is told.
 func TestServerThatLostItsDataRests(t *testing.T) {
