@@ -19,13 +19,8 @@ import (
 
 // chart is one picture of the report.
 type chart struct {
-	file, title string
+	name, title string
 	draw        func(r Results, p *plot.Plot) (drawn bool, err error)
-}
-
-// markdown returns c as a picture of performance.md.
-func (c *chart) markdown() string {
-	return fmt.Sprintf("![%s](performance/%s.svg)\n\n", c.title, c.file)
 }
 
 // charts are those beside the scenes' own: what changes with a parameter.
@@ -75,37 +70,31 @@ func lineOf(c *Contender) draw.LineStyle {
 func allCharts() []*chart {
 	var all []*chart
 	for _, s := range scenes {
-		all = append(all, s.chart)
+		all = append(all, &chart{s.name, s.title, bars(s.unit, s.bars)})
 	}
 	return append(all, charts...)
 }
 
-// drawCharts writes an SVG of every chart for which there are figures to dir, and returns these charts as
-// pictures of performance.md.
-func drawCharts(r Results, dir string) (map[*chart]string, error) {
+// drawCharts writes an SVG of every chart for which there are figures to dir.
+func drawCharts(r Results, dir string) error {
 	plot.DefaultFont, plotter.DefaultFont = chartFont, chartFont
-	done := make(map[*chart]string)
 	for _, c := range allCharts() {
-		drawn, err := c.write(r, filepath.Join(dir, c.file+".svg"))
-		if err != nil {
-			return nil, fmt.Errorf("drawing the chart %q: %w", c.file, err)
-		}
-		if drawn {
-			done[c] = c.markdown()
+		if err := c.write(r, filepath.Join(dir, c.name+".svg")); err != nil {
+			return fmt.Errorf("drawing the chart %q: %w", c.name, err)
 		}
 	}
-	return done, nil
+	return nil
 }
 
 // write draws c into a file, unless there are no figures for it.
-func (c *chart) write(r Results, path string) (drawn bool, err error) {
+func (c *chart) write(r Results, path string) error {
 	p := plot.New()
 	p.Title.Text = c.title
 	p.Title.Padding = vg.Points(10)
 	p.Legend.Top = true
 	p.Legend.Padding = vg.Points(2)
 	if drawn, err := c.draw(r, p); err != nil || !drawn {
-		return false, err
+		return err
 	}
 	canvas := vgsvg.New(chartWidth, chartHeight)
 	whole := draw.New(canvas)
@@ -114,12 +103,12 @@ func (c *chart) write(r Results, path string) (drawn bool, err error) {
 	p.Draw(draw.Crop(whole, chartMargin, -chartMargin, chartMargin, -chartMargin))
 	var svg bytes.Buffer
 	if _, err := canvas.WriteTo(&svg); err != nil {
-		return false, err
+		return err
 	}
 	// The fonts named beside have the same measures.
 	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"),
 		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
-	return true, os.WriteFile(path, text, 0o644)
+	return os.WriteFile(path, text, 0o644)
 }
 
 // scale prepares the axis of the figures, which go up to top.
@@ -151,16 +140,16 @@ func (n numbers) Ticks(low, high float64) []plot.Tick {
 }
 
 // metricChart is a lineChart of a metric as measured.
-func metricChart(file, title, workload string, metric Metric, label string, scale scale) *chart {
-	return lineChart(file, title, workload, label, scale, func(param int) of {
+func metricChart(name, title, workload string, metric Metric, label string, scale scale) *chart {
+	return lineChart(name, title, workload, label, scale, func(param int) of {
 		return figure(workload, param, metric)
 	})
 }
 
 // lineChart draws a workload's figures over its parameter, one line for each contender. The settings stand at
 // equal distances, as each is several times the one before.
-func lineChart(file, title, workload, label string, scale scale, at func(param int) of) *chart {
-	return &chart{file: file, title: title, draw: func(r Results, p *plot.Plot) (bool, error) {
+func lineChart(name, title, workload, label string, scale scale, at func(param int) of) *chart {
+	return &chart{name: name, title: title, draw: func(r Results, p *plot.Plot) (bool, error) {
 		w := workloads[slices.IndexFunc(workloads, func(w *Workload) bool { return w.Name == workload })]
 		p.X.Label.Text, p.Y.Label.Text = w.ParamName, label
 		var ticks plot.ConstantTicks
@@ -204,14 +193,8 @@ func lineChart(file, title, workload, label string, scale scale, at func(param i
 	}}
 }
 
-// series is one set of bars: a figure of every contender.
-type series struct {
-	name string
-	of   of
-}
-
-// bars draws one bar for each contender and series, on a logarithmic scale if the figures are far apart.
-func bars(label string, sets ...series) func(Results, *plot.Plot) (bool, error) {
+// bars draws one bar for each contender and set, on a logarithmic scale if the figures are far apart.
+func bars(label string, sets []column) func(Results, *plot.Plot) (bool, error) {
 	return func(r Results, p *plot.Plot) (bool, error) {
 		const thick = 0.36
 		var names []string
@@ -242,7 +225,7 @@ func bars(label string, sets ...series) func(Results, *plot.Plot) (bool, error) 
 		}
 		for i, set := range sets {
 			shade := color.NRGBA{R: 60, G: 60, B: 60, A: uint8(255 - 110*i)}
-			p.Legend.Add(set.name, bar{fill: shade})
+			p.Legend.Add(set.head, bar{fill: shade})
 		}
 		p.Legend.Top = true
 		p.NominalX(names...)

@@ -15,7 +15,6 @@ import (
 // renewal.
 var classic = &Contender{
 	Name:     "classic",
-	About:    "the plain scripts of the classic read-write lock: owner key, counter, hash of readers; polls every 10 ms",
 	Commands: []string{"evalsha"},
 	Polls:    true,
 	Reads:    true,
@@ -66,7 +65,6 @@ return 1`)
 // bare is the least that is called a lock: SET NX PX, and a deletion if the value is still one's own.
 var bare = &Contender{
 	Name:     "bare",
-	About:    "SET NX PX and compare-and-delete, each run as a script; where others read, it takes the same mutex",
 	Commands: []string{"evalsha"},
 	Polls:    true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {

@@ -16,7 +16,7 @@ const masters = 6
 // oursByPublish is ours as if the servers were older than Redis 7: by PUBLISH, the nodes of a cluster pass
 // each grant on to all others.
 var oursByPublish = func() *Contender {
-	c := variant(ours, "rwlock, PUBLISH", "as a user who may not use shard channels")
+	c := ourContender("rwlock, PUBLISH")
 	c.User = "global"
 	return c
 }()

@@ -14,8 +14,7 @@ import (
 
 // Contender is one way to lock. To add one, write its Over and list it in contenders.
 type Contender struct {
-	Name  string
-	About string // one line for the report
+	Name string
 
 	// Commands are those that its client sends, as opposed to those that its scripts call.
 	Commands []string

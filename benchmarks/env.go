@@ -8,9 +8,7 @@ import (
 // Workload is one thing to do with a lock, and to measure. To add one, write its Run and list it in
 // workloads.
 type Workload struct {
-	Name  string
-	Title string
-	About string // what is measured, and how
+	Name string // performance.md says what is measured
 
 	Quorum     bool   // Params are over how many servers
 	Cluster    bool   // over a cluster

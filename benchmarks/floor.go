@@ -15,7 +15,6 @@ import (
 // an uncontended pair, made beforehand, to a script that does nothing.
 var floor = &Contender{
 	Name:     "floor",
-	About:    "two EVALSHA of `return 1` with the same KEYS and ARGV as ours; excludes nobody",
 	Commands: []string{"evalsha"},
 	Reads:    true,
 	Over:     openFloor,

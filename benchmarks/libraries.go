@@ -17,31 +17,16 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-var ours = &Contender{
-	Name:     "rwlock",
-	About:    "this library: a reentrant read-write lock with a fair queue, per-hold leases that renew themselves, and fencing tokens",
-	Commands: []string{"evalsha"},
-	Reads:    true,
-	Over:     openOurs(),
-}
+var (
+	ours = ourContender("rwlock")
+	// Locks stay with the process that uses them.
+	delegated = ourContender("rwlock, delegated", rwlock.WithDelegation(3*time.Second))
+)
 
-// delegated is ours where locks stay with the process that uses them.
-var delegated = func() *Contender {
-	c := variant(ours, "rwlock, delegated", "with `WithDelegation(3*time.Second)`")
-	c.Over = openOurs(rwlock.WithDelegation(3 * time.Second))
-	return c
-}()
-
-// variant returns a copy of a contender, to be opened in another way.
-func variant(c *Contender, name, about string) *Contender {
-	other := *c
-	other.Name, other.About = name, about
-	return &other
-}
-
-// openOurs opens ours with a logger that drops what it is told: one workload loses its holds on purpose.
-func openOurs(more ...rwlock.Option) func(context.Context, []redis.UniversalClient, Options) (Locker, error) {
-	return func(_ context.Context, clients []redis.UniversalClient, o Options) (_ Locker, err error) {
+// ourContender returns this library, with a logger that drops what it is told: one workload loses its holds
+// on purpose.
+func ourContender(name string, more ...rwlock.Option) *Contender {
+	over := func(_ context.Context, clients []redis.UniversalClient, o Options) (_ Locker, err error) {
 		opts := append([]rwlock.Option{rwlock.WithLease(o.Lease), rwlock.WithLogger(slog.New(slog.DiscardHandler))},
 			more...)
 		var rw *rwlock.RWLock
@@ -60,6 +45,7 @@ func openOurs(more ...rwlock.Option) func(context.Context, []redis.UniversalClie
 			close: rw.Close,
 		}, nil
 	}
+	return &Contender{Name: name, Commands: []string{"evalsha"}, Reads: true, Over: over}
 }
 
 // pollInterval is how often the contenders that poll at a fixed rate ask again. None of them has a default.
@@ -67,7 +53,6 @@ const pollInterval = 10 * time.Millisecond
 
 var redislockContender = &Contender{
 	Name:     "redislock",
-	About:    "github.com/bsm/redislock: a mutex that polls, every 10 ms here",
 	Commands: []string{"evalsha"},
 	Polls:    true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
@@ -86,7 +71,6 @@ func (h redislockHold) Unlock(ctx context.Context) error { return h.Release(ctx)
 
 var redsyncContender = &Contender{
 	Name:     "redsync",
-	About:    "github.com/go-redsync/redsync: a mutex that polls, every 50 to 250 ms by default, on one server here",
 	Commands: []string{"set", "evalsha"},
 	Polls:    true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
@@ -110,9 +94,7 @@ func (h redsyncHold) Unlock(ctx context.Context) error {
 }
 
 var rueidislockContender = &Contender{
-	Name: "rueidislock",
-	About: "github.com/redis/rueidis/rueidislock: a mutex of one key that waits for client-side caching to tell of a change, " +
-		"on a client of its own that always pipelines",
+	Name:     "rueidislock",
 	Commands: []string{"evalsha"},
 	Own:      true,
 	Over: func(_ context.Context, _ []redis.UniversalClient, o Options) (Locker, error) {

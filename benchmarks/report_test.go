@@ -1,19 +1,22 @@
 package main
 
 import (
+	"errors"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // everything returns results of a run in which every metric of every workload came out as 1.
 func everything() Results {
 	r := Results{}
-	for _, w := range allWorkloads() {
+	for _, w := range workloads {
 		for _, param := range w.params() {
 			for _, c := range w.Contenders {
 				m := Metrics{}
@@ -27,32 +30,71 @@ func everything() Results {
 	return r
 }
 
-// TestReport holds that the report has all its parts, and keeps what was written by hand.
-func TestReport(t *testing.T) {
-	dir := t.TempDir()
+// copyOfReport returns a folder with docs/performance.md and nothing else, and what is written there.
+func copyOfReport(t *testing.T) (dir string, read func() string) {
+	dir = t.TempDir()
 	path := filepath.Join(dir, "performance.md")
-	const mine = "\n\n## Mine\n"
-	if err := os.WriteFile(path, []byte("old\n"+byHand+mine), 0o644); err != nil {
+	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
+	if err := errors.Join(err, os.WriteFile(path, text, 0o644),
+		os.Mkdir(filepath.Join(dir, "performance"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	rep := &report{results: everything(), machine: describeMachine("7"), command: "go test"}
-	if err := rep.write(dir, false); err != nil {
+	return dir, func() string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+}
+
+// TestReport holds that performance.md has a place for every table and picture, and that what was written by
+// hand stays.
+func TestReport(t *testing.T) {
+	dir, read := copyOfReport(t)
+	before, r := read(), everything()
+	all := tables(r)
+	all["machine"] = describeMachine("7")
+	if err := errors.Join(renew(dir, all), drawCharts(r, filepath.Join(dir, "performance"))); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	after := read()
+	if place.ReplaceAllString(before, "$1") != place.ReplaceAllString(after, "$1") {
+		t.Error("more than the tables has changed")
 	}
-	parts := `(?s)^# Performance.*## What a user sees.*## Targets.*## Machine.*## Contenders.*## Charts.*## Over a quorum.*## All figures.*`
-	if !regexp.MustCompile(parts + regexp.QuoteMeta(byHand+mine) + `$`).Match(text) {
-		t.Errorf("the report lacks a part:\n%s", text)
+	for name, table := range all {
+		if strings.Count(after, "<!-- table: "+name+" -->\n\n"+table.markdown()) != 1 {
+			t.Errorf("performance.md does not show the table %q once", name)
+		}
+	}
+	if places := place.FindAllString(after, -1); len(places) != len(all) {
+		t.Errorf("performance.md has places for %d tables, but there are %d", len(places), len(all))
 	}
 	for _, c := range allCharts() {
-		if info, err := os.Stat(filepath.Join(dir, "performance", c.file+".svg")); err != nil || info.Size() == 0 {
-			t.Errorf("no chart %s: %v", c.file, err)
+		if info, err := os.Stat(filepath.Join(dir, "performance", c.name+".svg")); err != nil || info.Size() == 0 {
+			t.Errorf("no chart %s: %v", c.name, err)
 		}
-		if strings.Count(string(text), c.markdown()) != 1 {
-			t.Errorf("the report does not show the chart %s once", c.file)
+		if strings.Count(after, "!["+c.title+"](performance/"+c.name+".svg)") != 1 {
+			t.Errorf("performance.md does not show the chart %s once", c.name)
+		}
+	}
+}
+
+// TestDocumentedCommandsRun holds that the command renews what it measured, and nothing else. It runs with
+// one workload, briefly.
+func TestDocumentedCommandsRun(t *testing.T) {
+	testredis.Need(t)
+	dir, read := copyOfReport(t)
+	before := read()
+	if out, err := exec.Command("go", "run", ".", "-quick", "-only", "^quorum-read-pair$", "-out",
+		dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	was, is := place.FindAllString(before, -1), place.FindAllString(read(), -1)
+	for i, old := range was {
+		renewed := strings.Contains(old, "workload quorum-read-pair") || strings.Contains(old, "targets, quorum")
+		if (old != is[i]) != renewed {
+			t.Errorf("want a new table: %v, got:\n%s", renewed, is[i])
 		}
 	}
 }
@@ -69,9 +111,9 @@ func TestFiguresAreMeasured(t *testing.T) {
 		}
 	}
 	for _, s := range scenes {
-		for _, col := range s.columns {
+		for _, col := range slices.Concat(s.bars, s.columns) {
 			if math.IsNaN(col.of(r, ours.Name)) {
-				t.Errorf("%s: no figure %q", s.title, col.head)
+				t.Errorf("%s: no figure %q", s.name, col.head)
 			}
 		}
 	}

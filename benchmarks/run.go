@@ -64,7 +64,7 @@ func (r *runner) run(ctx context.Context, chosen []*Workload) error {
 				}
 			}
 		}
-		fmt.Fprintf(r.out, "%s  (%v)\n%s\n", w.Title, time.Since(start).Round(time.Second),
+		fmt.Fprintf(r.out, "%s  (%v)\n%s\n", w.Name, time.Since(start).Round(time.Second),
 			w.table(r.results).text())
 	}
 	return failures

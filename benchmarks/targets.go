@@ -280,3 +280,30 @@ func verdict(got, limit float64, atLeast bool) string {
 	}
 	return fmt.Sprintf("missed by %.0f %%", percent)
 }
+
+var quorumTargets = slices.Concat(quorumTargetsOver(3), quorumTargetsOver(5))
+
+func quorumTargetsOver(n int) []Target {
+	servers := fmt.Sprintf(", %d servers", n)
+	return []Target{
+		atMost(1.3, "× floor", "latency of a write pair"+servers, against(floor, "quorum-write-pair", n, Latency)),
+		atMost(1.3, "× floor", "latency of a read pair"+servers, against(floor, "quorum-read-pair", n, Latency)),
+		atMost(1, "× redsync", "latency of a write pair"+servers,
+			against(redsyncContender, "quorum-write-pair", n, Latency)),
+		atMost(1.3, "× floor", "latency of a write pair, servers 1 ms away"+servers,
+			against(floor, "quorum-distant-pair", n, Latency)),
+		atMost(1, "× redsync", "latency of a write pair, servers 1 ms away"+servers,
+			against(redsyncContender, "quorum-distant-pair", n, Latency)),
+		atLeast(3, "× redsync", "handovers/s, 16 goroutines"+servers,
+			against(redsyncContender, "quorum-handover", n, Handovers)),
+		atLeast(1, "× redsync", "locks/s, 16 goroutines on one name"+servers,
+			against(redsyncContender, "quorum-handover", n, Rate)),
+		atLeast(0.99, "", "Jain's index, 16 goroutines"+servers, figure("quorum-handover", n, Fairness)),
+		atLeast(0.8, "× all well", fmt.Sprintf("pairs/s, %d of %d servers frozen", n/2, n),
+			figure("quorum-frozen", n, AgainstWell)),
+		atMost(1.1, "× the others alone", fmt.Sprintf("p99 of a call, %d of %d servers frozen", n/2, n),
+			figure("quorum-frozen", n, P99AgainstFew)),
+		atMost(1, "requests/s", "1,000 idle waiters: on each server but the home"+servers,
+			figure("quorum-waiters", n, OtherRequests)),
+	}
+}

@@ -19,10 +19,10 @@ func TestWorkloads(t *testing.T) {
 	testredis.Need(t)
 	r := newRunner(t, 20, io.Discard)
 	r.first = testing.Short()
-	if err := r.run(t.Context(), allWorkloads()); err != nil {
+	if err := r.run(t.Context(), workloads); err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range allWorkloads() {
+	for _, w := range workloads {
 		for _, param := range r.paramsOf(w) {
 			for _, c := range w.Contenders {
 				for _, metric := range w.Columns {
