@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -27,70 +26,76 @@ import (
 // The whole of the API works by way of every sort of client of one server.
 func TestEverySortOfClient(t *testing.T) {
 	t.Parallel()
-	sorts := map[string]func(o *redis.Options){
-		"plain":           func(*redis.Options) {},
-		"resp2":           func(o *redis.Options) { o.Protocol = 2 },
-		"one connection":  func(o *redis.Options) { o.PoolSize = 1 },
-		"another DB":      func(o *redis.Options) { o.DB = 3 },
-		"context timeout": func(o *redis.Options) { o.ContextTimeoutEnabled = true },
-		"no retries":      func(o *redis.Options) { o.MaxRetries = -1 },
-		"no read timeout": func(o *redis.Options) { o.ReadTimeout = -1 },
-		"cache":           func(o *redis.Options) { o.ClientSideCacheConfig = &redis.ClientSideCacheConfig{} },
+	plain := func(opt func(o *redis.Options)) func(t *testing.T) redis.UniversalClient {
+		return func(t *testing.T) redis.UniversalClient { return testredis.Shared(t).Client(opt) }
 	}
-	for name, opt := range sorts {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			useAll(t, newLockOn(t, testredis.Shared(t).Client(opt), rwlock.WithPrefix(t.Name())), "a")
-		})
-	}
-	t.Run("autopipeline", func(t *testing.T) {
-		t.Parallel()
-		ap, err := testredis.Shared(t).Client().AutoPipeline()
-		require.NoError(t, err)
-		useAll(t, newLockOn(t, ap, rwlock.WithPrefix(t.Name())), "a")
-	})
-	t.Run("tls", func(t *testing.T) {
-		t.Parallel()
-		addr, config := testredis.StartTLS(t)
-		useAll(t, newLockOn(t, testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = config })), "a")
-		stranger := testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = &tls.Config{} })
-		require.ErrorContains(t, errOf(newLockOn(t, stranger).TryLock(t.Context(), "a")), "certificate")
-	})
-	t.Run("sentinel", func(t *testing.T) {
-		t.Parallel()
-		useAll(t, newLockOn(t, testredis.StartSentinels(t).Client()), "a")
+	each(t, map[string]func(t *testing.T) redis.UniversalClient{
+		"plain":           plain(func(*redis.Options) {}),
+		"resp2":           plain(func(o *redis.Options) { o.Protocol = 2 }),
+		"one connection":  plain(func(o *redis.Options) { o.PoolSize = 1 }),
+		"another DB":      plain(func(o *redis.Options) { o.DB = 3 }),
+		"context timeout": plain(func(o *redis.Options) { o.ContextTimeoutEnabled = true }),
+		"no retries":      plain(func(o *redis.Options) { o.MaxRetries = -1 }),
+		"no read timeout": plain(func(o *redis.Options) { o.ReadTimeout = -1 }),
+		"cache":           plain(func(o *redis.Options) { o.ClientSideCacheConfig = &redis.ClientSideCacheConfig{} }),
+		"autopipeline":    func(t *testing.T) redis.UniversalClient { return auto(t, testredis.Shared(t).Client()) },
+		"sentinel":        func(t *testing.T) redis.UniversalClient { return testredis.StartSentinels(t).Client() },
+		"tls": func(t *testing.T) redis.UniversalClient {
+			addr, config := testredis.StartTLS(t)
+			stranger := testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = &tls.Config{} })
+			require.ErrorContains(t, errOf(newLockOn(t, stranger).TryLock(t.Context(), "a")), "certificate")
+			return testredis.NewClient(t, addr, func(o *redis.Options) { o.TLSConfig = config })
+		},
+	}, func(t *testing.T, client func(t *testing.T) redis.UniversalClient) {
+		useAll(t, newLockOn(t, client(t), rwlock.WithPrefix(t.Name())), "a")
 	})
 }
 
-// clusterSorts are the sorts of clients of a cluster. There is none with a client-side cache:
-// redis.ClusterOptions of go-redis 9.23 has no setting for it, and redis.UniversalOptions has it for a client
-// of one server alone.
-var clusterSorts = map[string]func(o *redis.ClusterOptions){
-	"resp2":           func(o *redis.ClusterOptions) { o.Protocol = 2 },
-	"one connection":  func(o *redis.ClusterOptions) { o.PoolSize = 1 },
-	"context timeout": func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true },
-	"no redirects":    func(o *redis.ClusterOptions) { o.MaxRedirects = -1 },
-	"no read timeout": func(o *redis.ClusterOptions) { o.ReadTimeout = -1 },
-	"read only":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
-	"retries":         func(o *redis.ClusterOptions) { o.MaxRetries = 3 },
-	"route by latency": func(o *redis.ClusterOptions) {
-		// The client measures the latency of a node while it still makes the client for it: a data race of
-		// its own.
-		o.RouteByLatency = !raceDetector()
-	},
-	"route randomly": func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+// auto returns an AutoPipeliner of a client.
+func auto(t *testing.T, c interface {
+	AutoPipeline() (*redis.AutoPipeliner, error)
+}) redis.UniversalClient {
+	t.Helper()
+	ap, err := c.AutoPipeline()
+	require.NoError(t, err)
+	return ap
 }
 
-// The whole of the API works by way of every sort of client of a cluster, and only masters are asked.
+// The whole of the API works by way of every sort of client of a cluster, for locks on all nodes at the same
+// time, and only masters are asked. There is no sort with a client-side cache: redis.ClusterOptions of
+// go-redis 9.23 has no setting for it, and redis.UniversalOptions has it for a client of one server alone.
 func TestEverySortOfClusterClient(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartReplicatedCluster(t, 3)
-	for name, opt := range clusterSorts {
+	for name, opt := range map[string]func(o *redis.ClusterOptions){
+		"plain":           func(*redis.ClusterOptions) {},
+		"autopipeline":    func(*redis.ClusterOptions) {},
+		"resp2":           func(o *redis.ClusterOptions) { o.Protocol = 2 },
+		"one connection":  func(o *redis.ClusterOptions) { o.PoolSize = 1 },
+		"context timeout": func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true },
+		"no redirects":    func(o *redis.ClusterOptions) { o.MaxRedirects = -1 },
+		"no read timeout": func(o *redis.ClusterOptions) { o.ReadTimeout = -1 },
+		"read only":       func(o *redis.ClusterOptions) { o.ReadOnly = true },
+		"retries":         func(o *redis.ClusterOptions) { o.MaxRetries = 3 },
+		"route by latency": func(o *redis.ClusterOptions) {
+			// The client measures the latency of a node while it still makes the client for it: a data race of
+			// its own.
+			o.RouteByLatency = !raceDetector()
+		},
+		"route randomly": func(o *redis.ClusterOptions) { o.RouteRandomly = true },
+	} {
 		t.Run(name, func(t *testing.T) {
-			rw := newLockOn(t, cluster.Client(opt), rwlock.WithPrefix(t.Name()))
-			for i := range 6 {
-				useAll(t, rw, fmt.Sprint("name ", i))
+			client := redis.UniversalClient(cluster.Client(opt))
+			if name == "autopipeline" {
+				client = auto(t, cluster.Client())
+			}
+			rw := newLockOn(t, client, rwlock.WithPrefix(t.Name()))
+			together(6, func(i int) { useAll(t, rw, cluster.On(i%3, fmt.Sprint("name ", i))) })
+			for i, node := range cluster.Nodes[:3] {
+				keys, err := node.Client().Keys(t.Context(), t.Name()+":*").Result()
+				require.NoError(t, err)
+				require.NotEmpty(t, keys, "keys on node %d", i)
 			}
 		})
 	}
@@ -98,6 +103,14 @@ func TestEverySortOfClusterClient(t *testing.T) {
 		stats, err := replica.Client().Info(t.Context(), "commandstats").Result()
 		require.NoError(t, err)
 		require.NotContains(t, stats, "cmdstat_eval")
+	}
+	rw := newLockOn(t, cluster.Client())
+	for i := range 6 { // labels are on all nodes, too
+		label := fmt.Sprint("worker ", i)
+		other := newLockOn(t, cluster.Client(), rwlock.WithLabel(label))
+		h := take(t, newOwner(), other, write, "labelled")
+		eventually(t, func() bool { return inspect(t, rw, "labelled").Holders[0].Label == label }, "a label")
+		unlock(t, h)
 	}
 }
 
@@ -306,29 +319,20 @@ func TestRightsThatAreNeeded(t *testing.T) {
 	require.NotContains(t, strings.ToLower(fmt.Sprint(said.list())), "permission")
 	requireNothingDenied(t, s, "without-nothing")
 	_, rights := documentedRights(t)
-	for i, right := range slices.Sorted(maps.Keys(spare)) {
-		t.Run("without "+right, func(t *testing.T) {
-			t.Parallel()
-			rw, other, _ := lockAs(t, s, right)
-			require.NoError(t, useEverything(t, rw, other, fmt.Sprint("spare ", i)))
-		})
-	}
-	for i, right := range rights {
-		if spare[right] != "" {
-			continue
+	eachOf(t, rights, func(t *testing.T, right string) {
+		s := s
+		if right == "eval" {
+			s = testredis.Start(t) // which has not got the scripts
 		}
-		t.Run("without "+right, func(t *testing.T) {
-			t.Parallel()
-			s := s
-			if right == "eval" {
-				s = testredis.Start(t) // which has not got the scripts
-			}
-			rw, other, said := lockAs(t, s, right)
-			err := useEverything(t, rw, other, fmt.Sprint("needed ", i))
-			err = errors.Join(err, rw.Close(), other.Close())
-			require.Regexp(t, "(?i)\\b"+right+"\\b", fmt.Sprint(err, said.list()))
-		})
-	}
+		rw, other, said := lockAs(t, s, right)
+		err := useEverything(t, rw, other, "without "+right)
+		if spare[right] != "" {
+			require.NoError(t, err)
+			return
+		}
+		err = errors.Join(err, rw.Close(), other.Close())
+		require.Regexp(t, "(?i)\\b"+right+"\\b", fmt.Sprint(err, said.list()))
+	})
 }
 
 // On a cluster, a user also needs the rights that the client needs for it, and to wait for replicas.
@@ -500,7 +504,7 @@ func brake(names string, hold func()) redis.Hook {
 }
 
 // roles are what the test binary plays instead of running tests.
-var roles = map[string]func(){"stranger": playStranger, "crowd": playCrowd, "hoarder": playHoarder}
+var roles = map[string]func(){"stranger": playStranger, "hoarder": playHoarder}
 
 // codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to
 // take that hold with.
@@ -541,7 +545,7 @@ type watch struct {
 // eachUserCode runs fn in bubbles for all code of the user's.
 func eachUserCode(t *testing.T, fn func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch)) {
 	t.Helper()
-	t.Parallel()
+	parallel(t)
 	for where, build := range codePlaces {
 		for what, code := range codeDeeds {
 			t.Run(where+" "+what, func(t *testing.T) {
@@ -573,29 +577,27 @@ func TestUserCodeDelaysNoRenewal(t *testing.T) {
 			return take(w, ctx, rw, write, "lost", rwlock.Lease(time.Second), rwlock.NoRenew())
 		},
 	}
-	for name, lose := range losses {
-		t.Run(name, func(t *testing.T) {
-			eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
-				var kept []*rwlock.Hold
-				for i := range 4 {
-					kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i),
-						rwlock.Lease(3*time.Second)))
-				}
-				time.Sleep(400 * time.Millisecond) // so that the renewals do not all travel together
-				h := lose(w, rw, ctx)
-				require.NoError(w, h.Context().Err())
-				code.armed.Store(true)
-				w.lostWhen(h)
-				time.Sleep(30 * time.Second)
-				require.Positive(w, code.ran.Load())
-				for _, h := range kept {
-					require.NoError(w, context.Cause(h.Context()), h.Name())
-				}
-				unlock(w, kept...)
-				w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
-			})
+	each(t, losses, func(t *testing.T, lose func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold) {
+		eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
+			var kept []*rwlock.Hold
+			for i := range 4 {
+				kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i),
+					rwlock.Lease(3*time.Second)))
+			}
+			time.Sleep(400 * time.Millisecond) // so that the renewals do not all travel together
+			h := lose(w, rw, ctx)
+			require.NoError(w, h.Context().Err())
+			code.armed.Store(true)
+			w.lostWhen(h)
+			time.Sleep(30 * time.Second)
+			require.Positive(w, code.ran.Load())
+			for _, h := range kept {
+				require.NoError(w, context.Cause(h.Context()), h.Name())
+			}
+			unlock(w, kept...)
+			w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
 		})
-	}
+	})
 }
 
 // However long the user's code takes that runs when a hold is lost, others learn of their own loss at their
@@ -714,49 +716,46 @@ func TestWithReplicas(t *testing.T) {
 func TestFrozenReplicaCostsLockCallsAlone(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	for _, pool := range []int{0, 3, 1} {
-		t.Run(fmt.Sprint("pool of ", pool), func(t *testing.T) {
-			t.Parallel()
-			master, replicas := testredis.StartReplicated(t, 1)
-			const lease, calls = 4 * time.Second, 60
-			c := master.Client(func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = pool, pool })
-			rw := newLockOn(t, c, rwlock.WithLease(lease), rwlock.WithReplicas(1, 500*time.Millisecond))
-			confirmed := func(name string) (h *rwlock.Hold) {
-				eventually(t, func() bool {
-					var err error
-					h, err = rw.Lock(newOwner(), name)
-					return err == nil
-				}, "a hold that the replica has confirmed")
-				return h
-			}
-			kept, other := confirmed("kept"), confirmed("other")
-			replicas[0].Pause()
-			t.Cleanup(replicas[0].Resume)
-			frozen := time.Now()
-			var group sync.WaitGroup
-			var longest atomic.Int64
-			for i := range calls {
-				group.Go(func() {
-					for time.Since(frozen) < 2*lease {
-						start := time.Now()
-						_, err := rw.Lock(newOwner(), fmt.Sprint("name", i))
-						assert.ErrorIs(t, err, rwlock.ErrNotReplicated)
-						longest.Store(max(longest.Load(), int64(time.Since(start))))
-					}
-				})
-			}
-			<-time.After(lease)
-			start := time.Now()
-			unlock(t, other)
-			released := time.Since(start)
-			group.Wait()
-			t.Logf("the longest call took %v, a release %v", time.Duration(longest.Load()), released)
-			require.NoError(t, kept.Context().Err())
-			unlock(t, kept)
-			plain := newLockOn(t, master.Client())
-			for i := range calls {
-				waitFree(t, plain, fmt.Sprint("name", i))
-			}
-		})
-	}
+	eachOf(t, []int{0, 3, 1}, func(t *testing.T, pool int) {
+		master, replicas := testredis.StartReplicated(t, 1)
+		const lease, calls = 4 * time.Second, 60
+		c := master.Client(func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = pool, pool })
+		rw := newLockOn(t, c, rwlock.WithLease(lease), rwlock.WithReplicas(1, 500*time.Millisecond))
+		confirmed := func(name string) (h *rwlock.Hold) {
+			eventually(t, func() bool {
+				var err error
+				h, err = rw.Lock(newOwner(), name)
+				return err == nil
+			}, "a hold that the replica has confirmed")
+			return h
+		}
+		kept, other := confirmed("kept"), confirmed("other")
+		replicas[0].Pause()
+		t.Cleanup(replicas[0].Resume)
+		frozen := time.Now()
+		var group sync.WaitGroup
+		var longest atomic.Int64
+		for i := range calls {
+			group.Go(func() {
+				for time.Since(frozen) < 2*lease {
+					start := time.Now()
+					_, err := rw.Lock(newOwner(), fmt.Sprint("name", i))
+					assert.ErrorIs(t, err, rwlock.ErrNotReplicated)
+					longest.Store(max(longest.Load(), int64(time.Since(start))))
+				}
+			})
+		}
+		<-time.After(lease)
+		start := time.Now()
+		unlock(t, other)
+		released := time.Since(start)
+		group.Wait()
+		t.Logf("the longest call took %v, a release %v", time.Duration(longest.Load()), released)
+		require.NoError(t, kept.Context().Err())
+		unlock(t, kept)
+		plain := newLockOn(t, master.Client())
+		for i := range calls {
+			waitFree(t, plain, fmt.Sprint("name", i))
+		}
+	})
 }

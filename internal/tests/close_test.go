@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -144,29 +145,26 @@ func TestCloseWithRequestsInFlight(t *testing.T) {
 func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			var servers []*testredis.Server
-			var clients []redis.UniversalClient
-			for range n {
-				servers = append(servers, testredis.Start(t))
-				clients = append(clients, servers[len(servers)-1].Client(
-					func(o *redis.Options) { o.ReadTimeout = 2 * hang }))
-			}
-			rw, err := rwlock.New(clients[0])
-			if n > 1 {
-				rw, err = rwlock.NewQuorum(clients)
-			}
-			require.NoError(t, err)
-			unlock(t, take(t, newOwner(), rw, write, "n"))
-			servers[0].Pause()
-			defer servers[0].Resume()
-			start := time.Now()
-			require.NoError(t, rw.Close())
-			require.Less(t, time.Since(start), hang, "the client's read timeout")
-		})
-	}
+	eachOf(t, []int{1, 3}, func(t *testing.T, n int) {
+		var servers []*testredis.Server
+		var clients []redis.UniversalClient
+		for range n {
+			servers = append(servers, testredis.Start(t))
+			clients = append(clients, servers[len(servers)-1].Client(
+				func(o *redis.Options) { o.ReadTimeout = 2 * hang }))
+		}
+		rw, err := rwlock.New(clients[0])
+		if n > 1 {
+			rw, err = rwlock.NewQuorum(clients)
+		}
+		require.NoError(t, err)
+		unlock(t, take(t, newOwner(), rw, write, "n"))
+		servers[0].Pause()
+		defer servers[0].Resume()
+		start := time.Now()
+		require.NoError(t, rw.Close())
+		require.Less(t, time.Since(start), hang, "the client's read timeout")
+	})
 }
 
 // A Close, or Shutdown, while another one is in flight returns when that does: the client may be closed then.
@@ -336,14 +334,14 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		w.ours("what the client says")
 		var clients []*redis.Client
-		rw := w.lockVia(func(c *redis.Client) { clients = append(clients, c) }, rwlock.WithLease(w.lease))
+		rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) }, rwlock.WithLease(w.lease))
 		requireClosedClient(w, rw, func() {
 			for _, c := range clients {
 				require.NoError(w, c.Close())
 			}
 		}, w.newLock())
 
-		rw = w.lockVia(func(c *redis.Client) { require.NoError(w, c.Close()) })
+		rw = w.newLockVia(func(c *redis.Client) { require.NoError(w, c.Close()) })
 		start := time.Now()
 		require.ErrorIs(w, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
 		require.ErrorIs(w, errOf(rw.Inspect(newOwner(), "n")), redis.ErrClosed)
@@ -443,7 +441,7 @@ func TestClosedClientOfAQuorum(t *testing.T) {
 	t.Run("quorum", func(t *testing.T) {
 		inQuorum(t, func(w *world) {
 			var clients []*redis.Client
-			rw := w.lockVia(func(c *redis.Client) { clients = append(clients, c) })
+			rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) })
 			held := take(w, newOwner(), rw, write, "held")
 			require.NoError(w, clients[0].Close())
 			for range 10 {
@@ -480,45 +478,44 @@ var outages = map[string]func(*wire){
 	},
 }
 
-// underOutage returns an RWLock, and what begins and ends an outage of its server. It need not close without
-// an error.
-func (w *world) underOutage(outage string, readTimeout time.Duration) (rw *rwlock.RWLock, begin, end func()) {
+// underOutage returns an RWLock, and what begins and ends an outage of so many of its servers. It need not
+// close without an error.
+func (w *world) underOutage(servers int, strike func(*wire), readTimeout time.Duration,
+	opts ...rwlock.Option) (rw *rwlock.RWLock, begin, end func()) {
 	w.Helper()
 	wire := &wire{}
-	rw = w.newLockWith(readTimeout, wire.into)
+	dialed := 0
+	rw = w.open(opts, func(o *redis.Options) {
+		o.ReadTimeout = readTimeout
+		if dialed++; dialed <= servers {
+			wire.into(o)
+		}
+	})
 	w.Cleanup(func() {
 		wire.mend()
 		wire.endConns() // on which someone may wait for ever
 	})
-	return rw, func() { outages[outage](wire) }, wire.mend
+	return rw, func() { strike(wire) }, wire.mend
 }
 
-// newLockWith returns an RWLock over a client with that read timeout. It need not close without an error.
-func (w *world) newLockWith(readTimeout time.Duration, opts ...func(*redis.Options)) *rwlock.RWLock {
-	w.Helper()
-	c := w.dial(append([]func(*redis.Options){func(o *redis.Options) { o.ReadTimeout = readTimeout }},
-		opts...)...)
-	rw, err := rwlock.New(c, w.options(nil)...)
-	require.NoError(w, err)
-	w.Cleanup(func() { _ = rw.Close() })
-	return rw
+// tooMany returns of how many servers an outage leaves no majority: of all, and of as few as can be.
+func (w *world) tooMany() []int {
+	all := len(w.servers())
+	return slices.Compact([]int{all, all/2 + 1})
 }
 
 // eachOutage runs fn in bubbles, for each outage and each read timeout.
 func eachOutage(t *testing.T, fn func(w *world, rw *rwlock.RWLock, begin, end func())) {
 	t.Helper()
-	t.Parallel()
-	for outage := range outages {
-		for name, readTimeout := range readTimeouts {
-			t.Run(fmt.Sprintf("%s, read timeout %s", outage, name), func(t *testing.T) {
-				t.Parallel()
-				inBubble(t, func(w *world) {
-					rw, begin, end := w.underOutage(outage, readTimeout)
-					fn(w, rw, begin, end)
-				})
+	parallel(t)
+	each(t, outages, func(t *testing.T, strike func(*wire)) {
+		each(t, readTimeouts, func(t *testing.T, readTimeout time.Duration) {
+			inBubble(t, func(w *world) {
+				rw, begin, end := w.underOutage(1, strike, readTimeout)
+				fn(w, rw, begin, end)
 			})
-		}
-	}
+		})
+	})
 }
 
 // returnsIn ends the test if fn has not returned after d.
@@ -666,20 +663,17 @@ func (w *world) haveWaited(rw *rwlock.RWLock) {
 // Close is bounded on a server that is stopped in its tracks, whatever the client's read timeout.
 func TestCloseIsBoundedOnAFrozenServer(t *testing.T) {
 	t.Parallel()
-	for name, readTimeout := range readTimeouts {
-		t.Run("read timeout "+name, func(t *testing.T) {
-			t.Parallel()
-			w, s := alone(t)
-			rw := w.newLockWith(readTimeout)
-			w.haveWaited(rw)
-			take(w, newOwner(), rw, write, "n")
-			s.Pause()
-			w.Cleanup(s.Resume)
-			var err error
-			w.returnsIn(bound+w.slack, "Close", func() { err = rw.Close() })
-			require.Error(w, err)
-		})
-	}
+	each(t, readTimeouts, func(t *testing.T, readTimeout time.Duration) {
+		w, s := alone(t)
+		rw := w.open(nil, func(o *redis.Options) { o.ReadTimeout = readTimeout })
+		w.haveWaited(rw)
+		take(w, newOwner(), rw, write, "n")
+		s.Pause()
+		w.Cleanup(s.Resume)
+		var err error
+		w.returnsIn(bound+w.slack, "Close", func() { err = rw.Close() })
+		require.Error(w, err)
+	})
 }
 
 // Without a limit of its own, a lock call is tried again for a lease on a server that does not answer, and
@@ -687,31 +681,29 @@ func TestCloseIsBoundedOnAFrozenServer(t *testing.T) {
 // timeout.
 func TestLockCallIsBoundedByALease(t *testing.T) {
 	t.Parallel()
-	for name, used := range map[string]bool{"fresh": false, "used": true} {
-		t.Run(name, func(t *testing.T) {
-			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
-				if used {
-					w.haveWaited(rw)
-				}
-				begin()
-				for _, mode := range bothModes {
-					var err error
-					w.returnsIn(w.lease/2, "a try", func() { _, err = try(newOwner(), rw, mode, "n") })
-					require.Error(w, err)
-					require.NotErrorIs(w, err, rwlock.ErrLocked)
-				}
-				start := time.Now()
-				for _, c := range []*call{w.launch(newOwner(), rw, write, "n"), w.launch(newOwner(), rw, read, "r")} {
-					w.returnsIn(time.Until(start.Add(w.lease+time.Second)), "a lock call", func() { <-c.done })
-					require.Error(w, c.err)
-					require.NotErrorIs(w, c.err, rwlock.ErrClosed)
-				}
-			})
+	each(t, map[string]bool{"fresh": false, "used": true}, func(t *testing.T, used bool) {
+		eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+			if used {
+				w.haveWaited(rw)
+			}
+			begin()
+			for _, mode := range bothModes {
+				var err error
+				w.returnsIn(w.lease/2, "a try", func() { _, err = try(newOwner(), rw, mode, "n") })
+				require.Error(w, err)
+				require.NotErrorIs(w, err, rwlock.ErrLocked)
+			}
+			start := time.Now()
+			for _, c := range []*call{w.launch(newOwner(), rw, write, "n"), w.launch(newOwner(), rw, read, "r")} {
+				w.returnsIn(time.Until(start.Add(w.lease+time.Second)), "a lock call", func() { <-c.done })
+				require.Error(w, c.err)
+				require.NotErrorIs(w, c.err, rwlock.ErrClosed)
+			}
 		})
-	}
+	})
 	t.Run("what the client says", func(t *testing.T) {
 		bubbled(t, func(w *world) {
-			rw := w.newLockWith(0, (&wire{state: gone}).into, withoutRetries)
+			rw := w.open(nil, (&wire{state: gone}).into, withoutRetries)
 			for _, mode := range bothModes {
 				start := time.Now()
 				requireError(w, errOf(acquire(newOwner(), rw, mode, "n")), syscall.ETIMEDOUT, `lock "n"`)
@@ -725,54 +717,51 @@ func TestLockCallIsBoundedByALease(t *testing.T) {
 // A call that ends while nobody has answered says so, with what the client said last.
 func TestUnansweredCallSaysSo(t *testing.T) {
 	t.Parallel()
-	for outage, cause := range map[string]string{
+	each(t, map[string]string{
 		"frozen": "", "cut": errCut.Error() + "|EOF|closed pipe", // of a new connection, or of one that was there
-	} {
-		t.Run(outage, func(t *testing.T) {
-			t.Parallel()
-			inBubble(t, func(w *world) {
-				rw, wire := w.newMortal()
-				held := take(w, newOwner(), rw, write, "held")
-				again := rwlock.WithOwner(context.Background(), held.Owner())
-				if cause == "" {
-					wire.freeze()
-				} else {
-					wire.cut()
-				}
-				brief := rwlock.MaxWait(time.Second)
-				for name, err := range map[string]error{
-					"Lock":                  errOf(rw.Lock(lasting(w, time.Second), "n")),
-					"RLock":                 errOf(rw.RLock(newOwner(), "n", brief)),
-					"Lock, which re-enters": errOf(rw.Lock(again, "held", brief)),
-					"Extend":                held.Extend(lasting(w, time.Second), time.Hour),
-				} {
-					require.ErrorIs(w, err, context.DeadlineExceeded, name)
-					require.ErrorContains(w, err, "after 1s: the server has not answered", name)
-					require.Regexp(w, cause, err.Error(), name)
-					requireNotBlocked(w.T, err)
-				}
-				if cause != "" {
-					return // what is not tried again fails with the client's error
-				}
-				for name, err := range map[string]error{
-					"Inspect":     errOf(rw.Inspect(lasting(w, time.Second), "n")),
-					"ForceUnlock": rw.ForceUnlock(lasting(w, time.Second), "n"),
-				} {
-					require.ErrorIs(w, err, context.DeadlineExceeded, name)
-					require.ErrorContains(w, err, ": the server has not answered", name)
-				}
-			})
+	}, func(t *testing.T, cause string) {
+		inBubble(t, func(w *world) {
+			rw, wire := w.newMortal()
+			held := take(w, newOwner(), rw, write, "held")
+			again := rwlock.WithOwner(context.Background(), held.Owner())
+			if cause == "" {
+				wire.freeze()
+			} else {
+				wire.cut()
+			}
+			brief := rwlock.MaxWait(time.Second)
+			for name, err := range map[string]error{
+				"Lock":                  errOf(rw.Lock(lasting(w, time.Second), "n")),
+				"RLock":                 errOf(rw.RLock(newOwner(), "n", brief)),
+				"Lock, which re-enters": errOf(rw.Lock(again, "held", brief)),
+				"Extend":                held.Extend(lasting(w, time.Second), time.Hour),
+			} {
+				require.ErrorIs(w, err, context.DeadlineExceeded, name)
+				require.ErrorContains(w, err, "after 1s: the server has not answered", name)
+				require.Regexp(w, cause, err.Error(), name)
+				requireNotBlocked(w.T, err)
+			}
+			if cause != "" {
+				return // what is not tried again fails with the client's error
+			}
+			for name, err := range map[string]error{
+				"Inspect":     errOf(rw.Inspect(lasting(w, time.Second), "n")),
+				"ForceUnlock": rw.ForceUnlock(lasting(w, time.Second), "n"),
+			} {
+				require.ErrorIs(w, err, context.DeadlineExceeded, name)
+				require.ErrorContains(w, err, ": the server has not answered", name)
+			}
 		})
-	}
+	})
 }
 
 // A lock call outlasts an outage that ends before its context, its MaxWait or, without either, one lease.
 func TestLockCallOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
-	for outage := range outages {
-		t.Run(outage, func(t *testing.T) {
-			bubbled(t, func(w *world) {
-				long := lasting(w, 10*time.Minute)
+	each(t, outages, func(t *testing.T, strike func(*wire)) {
+		bubbled(t, func(w *world) {
+			long := lasting(w, 10*time.Minute)
+			for _, servers := range w.tooMany() {
 				for _, mode := range bothModes {
 					for _, c := range []struct {
 						ctx  context.Context
@@ -783,7 +772,7 @@ func TestLockCallOutlastsAnOutage(t *testing.T) {
 						{long, nil, 3 * w.lease / 2},
 						{context.Background(), []rwlock.LockOption{rwlock.MaxWait(2 * time.Minute)}, 2 * w.lease},
 					} {
-						rw, begin, end := w.underOutage(outage, 0)
+						rw, begin, end := w.underOutage(servers, strike, 0)
 						begin()
 						waiting := w.launch(c.ctx, rw, mode, "n", c.opts...)
 						time.Sleep(c.out)
@@ -791,9 +780,9 @@ func TestLockCallOutlastsAnOutage(t *testing.T) {
 						unlock(w, waiting.granted())
 					}
 				}
-			})
+			}
 		})
-	}
+	})
 }
 
 // When the end of a wait races the grant, the call returns the lock, or an error and the lock goes on: it is
@@ -1086,15 +1075,15 @@ func TestRingIsRefusedWhereverItIs(t *testing.T) {
 // not at the end of that lease.
 func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 	t.Parallel()
-	for _, outage := range []time.Duration{9 * time.Second, time.Minute} {
-		t.Run(outage.String(), func(t *testing.T) {
-			bubbled(t, func(w *world) {
-				rw, wire := w.overWire(rwlock.WithLease(5 * time.Second))
+	eachOf(t, []time.Duration{9 * time.Second, time.Minute}, func(t *testing.T, outage time.Duration) {
+		bubbled(t, func(w *world) {
+			for _, servers := range w.tooMany() {
+				rw, begin, end := w.underOutage(servers, (*wire).freeze, 0, rwlock.WithLease(5*time.Second))
 				other := w.newLock()
 				for _, mode := range bothModes {
 					outer := take(w, newOwner(), rw, mode, mode.String())
 					inner := take(w, outer.Context(), rw, mode, mode.String(), rwlock.Lease(quiet))
-					wire.freeze()
+					begin()
 					start := time.Now()
 					var wg sync.WaitGroup
 					for _, h := range []*rwlock.Hold{inner, outer} {
@@ -1106,14 +1095,14 @@ func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
 					}
 					wg.Wait()
 					time.Sleep(time.Until(start.Add(outage)))
-					wire.mend()
+					end()
 					next := w.launch(newOwner(), other, write, mode.String())
 					unlock(w, next.granted())
 					w.within(30*time.Second, start.Add(outage), next.at)
 				}
-				// until the client gives up what was sent into the outage, or Close would wait for that
-				time.Sleep(time.Minute)
-			})
+			}
+			// until the client gives up what was sent into the outage, or Close would wait for that
+			time.Sleep(time.Minute)
 		})
-	}
+	})
 }

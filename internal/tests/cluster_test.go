@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,48 +20,14 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// eachClusterClient runs fn with the clients that a cluster can be used by.
+// eachClusterClient runs fn with the clients that a cluster can be used by, one after the other.
 func eachClusterClient(
 	t *testing.T, cluster *testredis.Cluster, fn func(t *testing.T, c redis.UniversalClient),
 	opts ...func(*redis.ClusterOptions),
 ) {
 	t.Helper()
 	t.Run("plain", func(t *testing.T) { fn(t, cluster.Client(opts...)) })
-	t.Run("autopipeline", func(t *testing.T) {
-		ap, err := cluster.Client(opts...).AutoPipeline()
-		require.NoError(t, err)
-		fn(t, ap)
-	})
-}
-
-// On a cluster each lock works on the node that has its slot, and locks on all nodes work at the same time;
-// with and without an AutoPipeliner.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	eachClusterClient(t, cluster, func(t *testing.T, c redis.UniversalClient) {
-		rw := newLockOn(t, c, rwlock.WithPrefix(t.Name()))
-		var wg sync.WaitGroup
-		for i := range 12 {
-			wg.Go(func() { useAll(t, rw, fmt.Sprint("name ", i)) })
-		}
-		wg.Wait()
-		for i := range 6 { // labels are on all nodes, too
-			other := newLockOn(t, cluster.Client(), rwlock.WithPrefix(t.Name()),
-				rwlock.WithLabel(fmt.Sprint("worker ", i)))
-			h := take(t, newOwner(), other, write, "labelled")
-			eventually(t, func() bool {
-				return inspect(t, rw, "labelled").Holders[0].Label == fmt.Sprint("worker ", i)
-			}, "a label")
-			unlock(t, h)
-		}
-		for i, node := range cluster.Nodes {
-			keys, err := node.Client().Keys(context.Background(), t.Name()+":*").Result()
-			require.NoError(t, err)
-			require.NotEmpty(t, keys, "keys on node %d", i)
-		}
-	})
+	t.Run("autopipeline", func(t *testing.T) { fn(t, auto(t, cluster.Client(opts...))) })
 }
 
 // A client for one node of a cluster says at once which client to use, instead of waiting for the node to
@@ -159,109 +124,120 @@ func TestInspectWithoutALabelOutOfReach(t *testing.T) {
 	require.Less(t, time.Since(start), hang)
 }
 
-// When the master of a cluster that has a lock is killed, the lock goes on at the replica that takes over:
-// nobody fails, holds whose leases outlast the failover are kept, and waiters are served.
-func TestClusterFailover(t *testing.T) {
+// When the master that has a lock is killed, frozen or replaced, on a cluster or behind sentinels, the lock
+// goes on at the replica that takes over: nobody fails, holds whose leases outlast the failover are kept, and
+// waiters are served.
+func TestFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
-	for name, freeze := range map[string]bool{"killed": false, "frozen": true, "killed, autopipeline": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cluster := testredis.StartReplicatedCluster(t, 3)
-			w := &world{T: t}
-			client := func() redis.UniversalClient {
-				if !strings.Contains(name, "autopipeline") {
-					return cluster.Client()
-				}
-				ap, err := cluster.Client().AutoPipeline()
-				require.NoError(t, err)
-				return ap
-			}
-			lease := rwlock.WithLease(4 * time.Minute)
-			rw, other := newLockOn(t, client(), lease), newLockOn(t, client(), lease)
-			busy, idle := cluster.On(0, "busy"), cluster.On(0, "idle")
-			h := take(t, newOwner(), rw, write, busy)
-			waiting := w.enqueue(newOwner(), other, write, busy)
-			cluster.Nodes[0].AwaitReplicas(cluster.Nodes[3]) // or else what it has not got is lost with the master
-			if freeze {
-				cluster.Nodes[0].Pause()
-				t.Cleanup(cluster.Nodes[0].Resume)
-			} else {
-				cluster.Nodes[0].Kill()
-			}
-			start := time.Now()
-			new := w.launch(newOwner(), other, write, idle)
-			cluster.Nodes[3].AwaitRole("master")
-			mended := time.Now()
-			hold := new.granted()
-			t.Logf("the servers took %v, the first grant came %v after", mended.Sub(start), new.at.Sub(mended))
-			require.Less(t, new.at.Sub(mended), hang/2, "the client by itself asks for the map once a minute")
-			unlock(t, hold)
-			require.NoError(t, h.Context().Err())
-			released := time.Now()
-			unlock(t, h)
-			unlock(t, waiting.granted())
-			t.Logf("handed over in %v", waiting.at.Sub(released))
-		})
+	type fault struct {
+		strike func(t *testing.T, master *testredis.Server)
+		auto   bool
 	}
+	kill := fault{strike: func(_ *testing.T, s *testredis.Server) { s.Kill() }}
+	freeze := fault{strike: func(t *testing.T, s *testredis.Server) {
+		s.Pause()
+		t.Cleanup(s.Resume)
+	}}
+	none := fault{strike: func(*testing.T, *testredis.Server) {}}
+	each(t, map[string]fault{
+		"cluster, killed": kill, "cluster, frozen": freeze, "cluster, killed, autopipeline": {kill.strike, true},
+	}, func(t *testing.T, c fault) {
+		cluster := testredis.StartReplicatedCluster(t, 3)
+		client := func() redis.UniversalClient {
+			if c.auto {
+				return auto(t, cluster.Client())
+			}
+			return cluster.Client()
+		}
+		failsOver(t, client(), client(), cluster.On(0, "busy"), cluster.On(0, "idle"), func() {
+			cluster.Nodes[0].AwaitReplicas(cluster.Nodes[3]) // or else what it has not got is lost with the master
+			c.strike(t, cluster.Nodes[0])
+		}, func() { cluster.Nodes[3].AwaitRole("master") })
+	})
+	each(t, map[string]fault{
+		"sentinels, killed": kill, "sentinels, frozen": freeze, "sentinels, replaced": none,
+	}, func(t *testing.T, c fault) {
+		s := testredis.StartSentinels(t)
+		failsOver(t, s.Client(), s.Client(), "busy", "idle", func() {
+			s.Master.AwaitReplicas(s.Replicas...)
+			c.strike(t, s.Master)
+		}, func() { s.Failover() })
+	})
+}
+
+// failsOver has the master that has two locks fail. mended returns when another has taken over.
+func failsOver(t *testing.T, one, two redis.UniversalClient, busy, idle string, strike, mended func()) {
+	w, lease := &world{T: t}, rwlock.WithLease(4*time.Minute)
+	rw, other := newLockOn(t, one, lease), newLockOn(t, two, lease)
+	h := take(t, newOwner(), rw, write, busy)
+	waiting := w.enqueue(newOwner(), other, write, busy)
+	strike()
+	start := time.Now()
+	next := w.launch(newOwner(), other, write, idle)
+	mended()
+	over := time.Now()
+	unlock(t, next.granted())
+	t.Logf("the servers took %v, the first grant came %v after", over.Sub(start), next.at.Sub(over))
+	require.Less(t, next.at.Sub(over), hang/2, "the client by itself asks for the map once a minute")
+	require.NoError(t, h.Context().Err())
+	unlock(t, h)
+	unlock(t, waiting.granted())
 }
 
 // A master that was cut off from the others goes on answering, with CLUSTERDOWN. When another has taken over,
 // calls, waits, releases and renewals go on there within half a second, however long that has taken.
 func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
 	t.Parallel()
-	for _, outage := range []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond,
-		4700 * time.Millisecond} {
-		t.Run(outage.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				const former, next = "192.0.2.1:1", "192.0.2.2:1" // of documents
-				dial := testredis.MemClient(t, testredis.Mem(t)).Options().Dialer
-				down := &weather{}
-				var master atomic.Value
-				master.Store(former)
-				client := func() redis.UniversalClient {
-					c := redis.NewClusterClient(&redis.ClusterOptions{
-						Addrs: []string{former, next}, Dialer: dial, PoolSize: 1024, PipelinePoolSize: 1024,
-						MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-						ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
-							return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: master.Load().(string)}}}},
-								nil
-						},
-					})
-					c.OnNewNode(func(node *redis.Client) {
-						if node.Options().Addr == former {
-							down.over(node)
-						}
-					})
-					t.Cleanup(func() { _ = c.Close() })
-					return c
-				}
-				w := &world{T: t}
-				lease := rwlock.WithLease(15 * time.Second)
-				rw, other := newLockOn(t, client(), lease), newLockOn(t, client(), lease)
-				h, kept := take(t, newOwner(), rw, write, "a"), take(t, newOwner(), rw, write, "kept")
-				waiting := w.enqueue(newOwner(), other, write, "a")
-				down.set(answer("CLUSTERDOWN The cluster is down"))
-				asking := w.launch(newOwner(), other, write, "b")
-				released := make(chan time.Time, 1)
-				go func() {
-					assert.NoError(t, h.Unlock(t.Context()))
-					released <- time.Now()
-				}()
-				time.Sleep(outage)
-				master.Store(next)
-				mended := time.Now()
-				const soon = 500 * time.Millisecond
-				require.LessOrEqual(t, (<-released).Sub(mended), soon)
-				unlock(t, waiting.granted(), asking.granted())
-				require.LessOrEqual(t, waiting.at.Sub(mended), soon)
-				require.LessOrEqual(t, asking.at.Sub(mended), soon)
-				time.Sleep(20 * time.Second)
-				unlock(t, kept)
-			})
+	eachOf(t, []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond,
+		4700 * time.Millisecond}, func(t *testing.T, outage time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			const former, next = "192.0.2.1:1", "192.0.2.2:1" // of documents
+			dial := testredis.MemClient(t, testredis.Mem(t)).Options().Dialer
+			down := &weather{}
+			var master atomic.Value
+			master.Store(former)
+			client := func() redis.UniversalClient {
+				c := redis.NewClusterClient(&redis.ClusterOptions{
+					Addrs: []string{former, next}, Dialer: dial, PoolSize: 1024, PipelinePoolSize: 1024,
+					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+					ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+						return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: master.Load().(string)}}}},
+							nil
+					},
+				})
+				c.OnNewNode(func(node *redis.Client) {
+					if node.Options().Addr == former {
+						down.over(node)
+					}
+				})
+				t.Cleanup(func() { _ = c.Close() })
+				return c
+			}
+			w := &world{T: t}
+			lease := rwlock.WithLease(15 * time.Second)
+			rw, other := newLockOn(t, client(), lease), newLockOn(t, client(), lease)
+			h, kept := take(t, newOwner(), rw, write, "a"), take(t, newOwner(), rw, write, "kept")
+			waiting := w.enqueue(newOwner(), other, write, "a")
+			down.set(answer("CLUSTERDOWN The cluster is down"))
+			asking := w.launch(newOwner(), other, write, "b")
+			released := make(chan time.Time, 1)
+			go func() {
+				assert.NoError(t, h.Unlock(t.Context()))
+				released <- time.Now()
+			}()
+			time.Sleep(outage)
+			master.Store(next)
+			mended := time.Now()
+			const soon = 500 * time.Millisecond
+			require.LessOrEqual(t, (<-released).Sub(mended), soon)
+			unlock(t, waiting.granted(), asking.granted())
+			require.LessOrEqual(t, waiting.at.Sub(mended), soon)
+			require.LessOrEqual(t, asking.at.Sub(mended), soon)
+			time.Sleep(20 * time.Second)
+			unlock(t, kept)
 		})
-	}
+	})
 }
 
 // Close does not wait for a master that was replaced while nothing was in flight to it, though the client has
@@ -384,24 +360,21 @@ func TestSubscriptionMovesToAnotherNode(t *testing.T) {
 			}
 		},
 	}
-	for name, fault := range faults {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
-			const lease = 4 * time.Minute
-			holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)),
-				onCluster(t, cluster, rwlock.WithLease(lease))
-			at := subscribed(t, cluster, holder, waiter)
-			fault(cluster, cluster.Nodes[at])
-			healthy := cluster.On((at+1)%3, "healthy")
-			var took []time.Duration
-			for range 4 {
-				took = append(took, handover(t, holder, waiter, healthy))
-			}
-			t.Logf("handovers took %v", took)
-			require.Less(t, slices.Max(took), lease/renewAfter-time.Second, "when a heartbeat would come")
-		})
-	}
+	each(t, faults, func(t *testing.T, fault func(c *testredis.Cluster, s *testredis.Server)) {
+		cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
+		const lease = 4 * time.Minute
+		holder, waiter := onCluster(t, cluster, rwlock.WithLease(lease)),
+			onCluster(t, cluster, rwlock.WithLease(lease))
+		at := subscribed(t, cluster, holder, waiter)
+		fault(cluster, cluster.Nodes[at])
+		healthy := cluster.On((at+1)%3, "healthy")
+		var took []time.Duration
+		for range 4 {
+			took = append(took, handover(t, holder, waiter, healthy))
+		}
+		t.Logf("handovers took %v", took)
+		require.Less(t, slices.Max(took), lease/renewAfter-time.Second, "when a heartbeat would come")
+	})
 }
 
 // A grant needs no node but the lock's own: it is told there, too, whatever becomes of the others. And though
@@ -530,42 +503,6 @@ func handover(t *testing.T, holder, waiter *rwlock.RWLock, name string) time.Dur
 
 // renewAfter is the part of a lease after which a waiter's heartbeat comes.
 const renewAfter = 3
-
-// When the master that sentinels watch is killed, frozen or replaced, locks go on at the replica that takes
-// over: nobody fails, and holds are kept.
-func TestSentinelFailover(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	for name, fault := range map[string]func(s *testredis.Sentinels){
-		"killed":   func(s *testredis.Sentinels) { s.Master.Kill() },
-		"frozen":   func(s *testredis.Sentinels) { s.Master.Pause() },
-		"replaced": func(*testredis.Sentinels) {},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := testredis.StartSentinels(t)
-			w := &world{T: t}
-			rw, other := newLockOn(t, s.Client()), newLockOn(t, s.Client())
-			h := take(t, newOwner(), rw, write, "busy")
-			s.Master.AwaitReplicas(s.Replicas...)
-			waiting := w.enqueue(newOwner(), other, write, "busy")
-			fault(s)
-			start := time.Now()
-			next := w.launch(newOwner(), other, write, "idle")
-			s.Failover()
-			mended := time.Now()
-			hold := next.granted()
-			t.Logf("the servers took %v, the first grant came %v after", mended.Sub(start), next.at.Sub(mended))
-			unlock(t, hold)
-			require.NoError(t, h.Context().Err())
-			unlock(t, h)
-			unlock(t, waiting.granted())
-			if name == "frozen" {
-				s.Master.Resume()
-			}
-		})
-	}
-}
 
 // A master that sentinels replace goes on for ten seconds, and answers, but tells of no grant any more. The
 // subscription moves to the new one long before the sentinels close it, or a heartbeat brings a grant, and

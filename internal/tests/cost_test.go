@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +33,7 @@ func TestCallsOfScripts(t *testing.T) {
 	for _, w := range workloads {
 		t.Run(w.name, func(t *testing.T) {
 			sent := &counter{}
-			op := w.prepare(t, newLockOn(t, g.client(t, onEach(sent.count))))
+			op := w.prepare(t, newLockOn(t, g.client(onEach(sent.count))))
 			loadScripts(t, g.asks)
 			require.NoError(t, op()) // from now on, the lock is all in one key
 			const n = 20
@@ -63,7 +64,7 @@ func TestCallsOfAFirstPair(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	g := newGauge(t)
-	rw := newLockOn(t, g.client(t))
+	rw := newLockOn(t, g.client())
 	loadScripts(t, g.asks)
 	for _, mode := range bothModes {
 		const n = 20
@@ -81,63 +82,43 @@ func TestCallsOfAFirstPair(t *testing.T) {
 	}
 }
 
-// A handover costs a script that queues up, and one that releases and grants.
+// A handover costs a script that queues up, and one that releases and grants, however many wait.
 func TestCallsOfHandover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	const n, waiters = 50, 3
 	g := newGauge(t)
-	l := newLine(t, g, waiters)
+	loadScripts(t, g.asks)
+	rw := newLockOn(t, g.client(), rwlock.WithLease(quiet))
+	holder, next := take(t, newOwner(), rw, write, "n"), make(chan *rwlock.Hold)
+	join := func() {
+		go func() {
+			h, _ := rw.Lock(t.Context(), "n")
+			select {
+			case next <- h:
+			case <-t.Context().Done(): // the others stay in the queue until the end
+			}
+		}()
+	}
+	for range waiters {
+		join()
+	}
+	waitQueued(t, rw, "n", waiters)
 	eventually(t, func() bool {
-		spent := g.of(t, func() { l.handOver(n) })
+		spent := g.of(t, func() {
+			before := g.read(t).scripts
+			for range n {
+				join()
+				unlock(t, holder)
+				holder = <-next
+				require.NotNil(t, holder)
+			}
+			eventually(t, func() bool { return g.read(t).scripts >= before+2*n }, "%d waiters more", n)
+		})
 		t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
 		// Who waits asks once more when the subscription is there, or an answer is slow.
 		return spent.scripts <= 2*n+n/5 && spent.calls <= 22*n
 	}, "two scripts and 22 calls each time")
-}
-
-// A line is a lock that is held for writing, and writers that wait for it: always as many.
-type line struct {
-	*testing.T
-	g      *gauge
-	rw     *rwlock.RWLock
-	holder *rwlock.Hold
-	next   chan *rwlock.Hold
-	group  sync.WaitGroup
-}
-
-func newLine(t *testing.T, g *gauge, waiters int) *line {
-	t.Helper()
-	loadScripts(t, g.asks)
-	l := &line{T: t, g: g, next: make(chan *rwlock.Hold, waiters+1)}
-	t.Cleanup(l.group.Wait)
-	l.rw = newLockOn(t, g.client(t), rwlock.WithLease(quiet))
-	l.holder = take(t, newOwner(), l.rw, write, "n")
-	for range waiters {
-		l.join()
-	}
-	waitQueued(t, l.rw, "n", waiters)
-	return l
-}
-
-func (l *line) join() {
-	l.group.Go(func() {
-		h, _ := l.rw.Lock(context.Background(), "n")
-		l.next <- h
-	})
-}
-
-// handOver has the lock go to the next in line, n times, and each time another waiter come.
-func (l *line) handOver(n int) {
-	l.Helper()
-	before := l.g.read(l).scripts
-	for range n {
-		l.join()
-		unlock(l, l.holder)
-		l.holder = <-l.next
-		require.NotNil(l, l.holder)
-	}
-	eventually(l, func() bool { return l.g.read(l).scripts >= before+2*float64(n) }, "%d waiters more", n)
 }
 
 // The client side of what does not wait allocates little more than go-redis does for two scripts. Without an
@@ -149,6 +130,13 @@ func TestAllocations(t *testing.T) {
 		more, moreObserved = 12, 12+6
 	}
 	g := newGauge(t)
+	nothing, idle := g.asks.ScriptLoad(t.Context(), "return 1").Val(), g.client()
+	floor := func() (err error) { // twice KEYS and ARGV such as ours
+		for range 2 {
+			err = errors.Join(err, idle.EvalSha(t.Context(), nothing, []string{"a", "b", "c"}, "1", "2", "3", "4").Err())
+		}
+		return err
+	}
 	observer := rwlock.WithObserver(rwlock.ObserverFunc(func(rwlock.Event) {}))
 	for _, w := range workloads[:2] {
 		t.Run(w.name, func(t *testing.T) {
@@ -160,9 +148,9 @@ func TestAllocations(t *testing.T) {
 					}
 				})
 			}
-			floor := allocs(g.floor(t, g.client(t), w.prepare))
-			ours := allocs(w.prepare(t, newLockOn(t, g.client(t), rwlock.WithPrefix("ours"))))
-			observed := allocs(w.prepare(t, newLockOn(t, g.client(t), rwlock.WithPrefix("observed"), observer)))
+			floor := allocs(floor)
+			ours := allocs(w.prepare(t, newLockOn(t, g.client(), rwlock.WithPrefix("ours"))))
+			observed := allocs(w.prepare(t, newLockOn(t, g.client(), rwlock.WithPrefix("observed"), observer)))
 			t.Logf("%v, observed %v, the floor %v", ours, observed, floor)
 			require.LessOrEqual(t, ours, floor+more)
 			require.LessOrEqual(t, observed, floor+moreObserved)
@@ -176,13 +164,12 @@ func TestIdleCostsHeartbeatsAlone(t *testing.T) {
 	testredis.Need(t)
 	const n, lease, leases = 100, 4 * time.Second, 1
 	g := newGauge(t)
-	holder := take(t, newOwner(), newLockOn(t, g.client(t)), write, "n") // with a lease that is long
-	rw := newLockOn(t, g.client(t), rwlock.WithLease(lease))
-	takeMany(t, n, func(i int) (*rwlock.Hold, error) { return rw.Lock(newOwner(), fmt.Sprint("held", i)) })
-	var group sync.WaitGroup
-	errs := make([]error, n)
-	for i := range n {
-		group.Go(func() { _, errs[i] = rw.Lock(context.Background(), "n") })
+	holder := take(t, newOwner(), newLockOn(t, g.client()), write, "n") // with a lease that is long
+	rw := newLockOn(t, g.client(), rwlock.WithLease(lease))
+	keep(t, n, func(i int) *rwlock.Hold { return take(t, newOwner(), rw, write, fmt.Sprint("held", i)) })
+	var waiting []*call
+	for range n {
+		waiting = append(waiting, (&world{T: t}).launch(newOwner(), rw, write, "n"))
 	}
 	waitQueued(t, rw, "n", n)
 
@@ -198,9 +185,8 @@ func TestIdleCostsHeartbeatsAlone(t *testing.T) {
 	require.LessOrEqual(t, spent.calls/spent.scripts, 12.0)
 	require.LessOrEqual(t, others, 5.0)
 	require.NoError(t, rw.Close())
-	group.Wait()
-	for _, err := range errs {
-		require.ErrorIs(t, err, rwlock.ErrClosed)
+	for _, c := range waiting {
+		require.ErrorIs(t, errOf(c.wait()), rwlock.ErrClosed)
 	}
 	unlock(t, holder)
 }
@@ -256,9 +242,22 @@ func TestCrowdEntersInSteps(t *testing.T) {
 	if raceDetector() {
 		crowd = 5_000 // it allows for no more than 8,000 goroutines
 	}
-	g, largest := newGauge(t), &largestWake{}
+	g := newGauge(t)
+	var largest atomic.Int64 // how many waiters a reply says at most that were let in
+	read := sending(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
+		err := send()
+		for _, cmd := range cmds {
+			if script, ok := cmd.(*redis.Cmd); ok {
+				if reply, _ := script.Slice(); len(reply) >= 4 {
+					m, _ := protocol.ParseMessage(fmt.Sprint(reply[2]))
+					largest.Store(max(largest.Load(), int64(len(m.Granted))))
+				}
+			}
+		}
+		return err
+	})
 	loadScripts(t, g.asks)
-	rw := newLockOn(t, g.client(t, largest.hook()), rwlock.WithLease(quiet))
+	rw := newLockOn(t, g.client(read), rwlock.WithLease(quiet))
 	holder := take(t, newOwner(), rw, write, "n")
 	listen(t, g, rw, "n")
 	type result struct {
@@ -289,8 +288,8 @@ func TestCrowdEntersInSteps(t *testing.T) {
 		}
 	})
 	t.Logf("all in within %v: %v scripts, %v calls, at most %d in a step",
-		time.Since(start), spent.scripts, spent.calls, largest.get())
-	require.Equal(t, step, largest.get())
+		time.Since(start), spent.scripts, spent.calls, largest.Load())
+	require.EqualValues(t, step, largest.Load())
 	require.LessOrEqual(t, spent.scripts, float64(crowd/step+2))
 	require.LessOrEqual(t, spent.calls/spent.scripts, 30.0)
 	require.Zero(t, spent.by["publish"], "messages to oneself")
@@ -319,46 +318,6 @@ func raceDetector() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// largestWake keeps the largest number of waiters that a reply says were let in.
-type largestWake struct {
-	mu sync.Mutex
-	n  int
-}
-
-// hook returns what reads the replies.
-func (l *largestWake) hook() redis.Hook {
-	return sending(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
-		err := send()
-		for _, cmd := range cmds {
-			l.note(cmd)
-		}
-		return err
-	})
-}
-
-func (l *largestWake) get() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.n
-}
-
-func (l *largestWake) note(cmd redis.Cmder) {
-	script, ok := cmd.(*redis.Cmd)
-	if !ok {
-		return
-	}
-	reply, err := script.Slice()
-	if err != nil || len(reply) < 4 {
-		return
-	}
-	told, _ := reply[2].(string)
-	if m, ok := protocol.ParseMessage(told); ok {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.n = max(l.n, len(m.Granted))
-	}
-}
-
 // Those that are let in hear of it by one message to each RWLock; those of the RWLock that unlocks, by the
 // reply.
 func TestOneMessagePerRWLock(t *testing.T) {
@@ -366,7 +325,7 @@ func TestOneMessagePerRWLock(t *testing.T) {
 	testredis.Need(t)
 	w, s := alone(t)
 	w.lease = 30 * time.Second
-	g := gaugeOn(t, s)
+	g := gaugeOn(s)
 	locks := []*rwlock.RWLock{w.newLock(), w.newLock()}
 	wait := func() (calls []*call) {
 		for i := range 40 {
@@ -375,7 +334,7 @@ func TestOneMessagePerRWLock(t *testing.T) {
 		waitQueued(t, locks[0], "a", len(calls))
 		return calls
 	}
-	letIn := func(unlock func(), calls []*call, others ...stranger) float64 {
+	letIn := func(unlock func(), calls []*call, others ...*child) float64 {
 		spent := g.of(t, func() {
 			unlock()
 			for _, c := range calls {
@@ -397,9 +356,9 @@ func TestOneMessagePerRWLock(t *testing.T) {
 	first.unlock("a")
 	second.unlock("a")
 
-	release := takeAsStranger(t, w.dial(), w.prefix, "a")
+	holder = take(t, newOwner(), w.newLock(), write, "a")
 	calls = wait()
-	require.EqualValues(t, 2, letIn(release, calls))
+	require.EqualValues(t, 2, letIn(func() { unlock(t, holder) }, calls))
 	finish(calls...)
 }
 
@@ -421,16 +380,11 @@ func leastHeap() uint64 {
 func playHoarder() {
 	// The client's own needs are not to hide the lock's.
 	const few, small = 4, 4096
-	client := redis.NewClient(&redis.Options{
-		Addr:     os.Getenv("ADDR"),
+	rw := lockFromEnv(&redis.Options{
 		PoolSize: few, ReadBufferSize: small, WriteBufferSize: small,
 		PipelinePoolSize: few, PipelineReadBufferSize: small, PipelineWriteBufferSize: small,
-	})
-	rw, err := rwlock.New(client, rwlock.WithPrefix(os.Getenv("PREFIX")), rwlock.WithLease(5*time.Minute),
-		rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		panic(err)
-	}
+	}, rwlock.WithLease(5*time.Minute), rwlock.WithLogger(slog.New(slog.DiscardHandler)))
+	ctx := context.Background()
 	// check ends the process, and the test with it.
 	check := func(err error) {
 		if err != nil {
@@ -438,113 +392,94 @@ func playHoarder() {
 			os.Exit(1)
 		}
 	}
-	const workers = 32
 	// each runs fn for all numbers below n, on a few goroutines.
 	each := func(n int, fn func(i int)) {
-		var wg sync.WaitGroup
-		for worker := range workers {
-			wg.Go(func() {
-				for i := worker; i < n; i += workers {
-					fn(i)
-				}
-			})
-		}
-		wg.Wait()
-	}
-	names := 0
-	// lose takes n new names, loses them and releases them.
-	lose := func(n int) {
-		holds := make([]*rwlock.Hold, n)
-		each(n, func(i int) {
-			name := fmt.Sprint("name ", names+i)
-			for err := errors.New("not yet"); err != nil; { // the lease is short
-				holds[i], err = acquire(newOwner(), rw, bothModes[i%2], name, rwlock.Lease(300*time.Millisecond),
-					rwlock.NoRenew())
+		const workers = 32
+		together(workers, func(worker int) {
+			for i := worker; i < n; i += workers {
+				fn(i)
 			}
 		})
-		names += n
-		for _, h := range holds {
-			<-h.Context().Done()
-			if err := h.Unlock(context.Background()); !errors.Is(err, rwlock.ErrLost) {
-				check(fmt.Errorf("unlock of a lost hold: %v", err))
-			}
-		}
 	}
-	// hold has n owners hold, and release.
-	hold := func(n int, name func(i int) string) {
+	var names atomic.Int64
+	fresh := func() string { return fmt.Sprint("name ", names.Add(1)) }
+	// hold has n owners hold at the same time, and release.
+	hold := func(n int, name func() string) {
 		holds := make([]*rwlock.Hold, n)
 		each(n, func(i int) {
 			var err error
-			holds[i], err = rw.RLock(newOwner(), name(i))
+			holds[i], err = rw.RLock(newOwner(), name())
 			check(err)
 		})
-		each(n, func(i int) { check(holds[i].Unlock(context.Background())) })
+		each(n, func(i int) { check(holds[i].Unlock(ctx)) })
+	}
+	// lose takes n new names, a thousand at a time, loses them and releases them.
+	lose := func(n int) {
+		for ; n > 0; n -= 1000 {
+			holds := make([]*rwlock.Hold, 1000)
+			each(len(holds), func(i int) {
+				name := fresh()
+				for err := errors.New("not yet"); err != nil; { // the lease is short
+					holds[i], err = acquire(newOwner(), rw, bothModes[i%2], name, rwlock.Lease(300*time.Millisecond),
+						rwlock.NoRenew())
+				}
+			})
+			for _, h := range holds {
+				<-h.Context().Done()
+				if err := h.Unlock(ctx); !errors.Is(err, rwlock.ErrLost) {
+					check(fmt.Errorf("unlock of a lost hold: %v", err))
+				}
+			}
+		}
 	}
 	// wait has n owners wait for one lock at a time, or for as many channels as a call.
-	never := make(chan struct{})
 	wait := func(n int, acquire bool) {
 		var wg sync.WaitGroup
-		gate := make(chan struct{})
+		gate, never := make(chan struct{}), make(chan struct{})
 		h, err := rw.Lock(newOwner(), "waited for")
 		check(err)
 		for range n {
 			wg.Go(func() {
-				if !acquire {
-					select {
-					case <-gate:
-					case <-never:
-					}
+				if acquire {
+					h, err := rw.RLock(newOwner(), "waited for")
+					check(err)
+					check(h.Unlock(ctx))
 					return
 				}
-				h, err := rw.RLock(newOwner(), "waited for")
-				check(err)
-				check(h.Unlock(context.Background()))
+				select {
+				case <-gate:
+				case <-never:
+				}
 			})
 		}
-		if acquire {
-			for {
-				s, err := rw.Inspect(context.Background(), "waited for")
+		all := func() bool { // goroutines that do not run yet wait for nothing
+			if acquire {
+				s, err := rw.Inspect(ctx, "waited for")
 				check(err)
-				if len(s.Waiters) == n {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
+				return len(s.Waiters) == n
 			}
-		} else {
-			for text := make([]byte, 4<<20); strings.Count(string(text[:runtime.Stack(text, true)]), "[select") < n; {
-				time.Sleep(10 * time.Millisecond) // goroutines that do not run yet wait for no channel
-			}
+			text := make([]byte, 4<<20)
+			return strings.Count(string(text[:runtime.Stack(text, true)]), "[select") >= n
+		}
+		for !all() {
+			time.Sleep(10 * time.Millisecond)
 		}
 		close(gate)
-		check(h.Unlock(context.Background()))
+		check(h.Unlock(ctx))
 		wg.Wait()
 	}
 
-	n, err := strconv.Atoi(os.Getenv("N"))
-	check(err)
 	wait(100, true) // opens what a process opens once
-	switch os.Getenv("WORK") {
-	case "names lost":
-		for range 3 { // until what grows with a peak has seen one
-			lose(1000)
-		}
-		fmt.Println("heap", leastHeap())
-		for ; n > 0; n -= 1000 {
-			lose(1000)
-		}
-	case "names used":
-		hold(1000, func(i int) string { return fmt.Sprint("name ", i) })
-		fmt.Println("heap", leastHeap())
-		hold(n, func(i int) string { return fmt.Sprint("another name ", i) })
-	case "readers":
-		hold(100, func(int) string { return "read" })
-		fmt.Println("heap", leastHeap())
-		hold(n, func(int) string { return "read" })
-	case "waiters":
-		wait(n, false) // the runtime keeps what it needs for so many goroutines and channels
-		fmt.Println("heap", leastHeap())
-		wait(n, true)
-	}
+	read := func() string { return "read" }
+	work := map[string]struct{ before, then func() }{
+		"names lost": {func() { lose(3_000) }, func() { lose(5_000) }}, // until what grows with a peak has seen one
+		"names used": {func() { hold(1_000, fresh) }, func() { hold(10_000, fresh) }},
+		"readers":    {func() { hold(100, read) }, func() { hold(5_000, read) }},
+		"waiters":    {func() { wait(3_000, false) }, func() { wait(3_000, true) }}, // the runtime keeps goroutines and channels
+	}[os.Getenv("WORK")]
+	work.before()
+	fmt.Println("heap", leastHeap())
+	work.then()
 	for { // until the test has seen enough: what is still on its way may take its time
 		fmt.Println("heap", leastHeap())
 	}
@@ -555,23 +490,19 @@ func playHoarder() {
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	const little = 128_000 // bytes: at most 43 for each waiter, and fewer for each name or reader
-	for work, n := range map[string]int{"names lost": 5_000, "names used": 10_000, "readers": 5_000,
-		"waiters": 3_000} {
-		t.Run(work, func(t *testing.T) {
-			t.Parallel()
-			w, _ := alone(t)
-			c := w.spawn("hoarder", map[string]string{"WORK": work, "N": strconv.Itoa(n)})
-			heap := func() int {
-				n, err := strconv.Atoi(c.expect("heap"))
-				require.NoError(t, err)
-				return n
-			}
-			before := heap()
-			eventually(t, func() bool {
-				more := heap() - before
-				t.Logf("%d bytes more", more)
-				return more < little
-			}, "less than %d bytes more", little)
-		})
-	}
+	eachOf(t, []string{"names lost", "names used", "readers", "waiters"}, func(t *testing.T, work string) {
+		w, _ := alone(t)
+		c := w.spawn("hoarder", map[string]string{"WORK": work})
+		heap := func() int {
+			n, err := strconv.Atoi(c.expect("heap"))
+			require.NoError(t, err)
+			return n
+		}
+		before := heap()
+		eventually(t, func() bool {
+			more := heap() - before
+			t.Logf("%d bytes more", more)
+			return more < little
+		}, "less than %d bytes more", little)
+	})
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,7 +63,7 @@ func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 // eachServer runs fn on a miniredis and on a real server, by TCP and a real clock.
 func eachServer(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	t.Parallel()
+	parallel(t)
 	testredis.Each(t, func(t *testing.T, b testredis.Backend) { fn(onServer(t, b)) })
 }
 
@@ -94,42 +92,7 @@ func TestDelegatesTakeTurns(t *testing.T) {
 		for range 3 {
 			rws = append(rws, w.newDelegate(delegationLease).RWLock)
 		}
-		var readers, writers, last, longest atomic.Int64
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				for k := range 60 {
-					mode := read
-					if (i+k)%4 == 0 {
-						mode = write
-					}
-					start := time.Now()
-					h := take(w, newOwner(), rws[i/2], mode, "n")
-					longest.Store(max(longest.Load(), int64(time.Since(start))))
-					if mode == write {
-						if writers.Add(1) != 1 || readers.Load() != 0 {
-							w.Error("a writer is not alone")
-						}
-						if before := last.Swap(h.Token()); before >= h.Token() {
-							w.Errorf("token %d after %d", h.Token(), before)
-						}
-						writers.Add(-1)
-					} else {
-						readers.Add(1)
-						if writers.Load() != 0 {
-							w.Error("a reader beside a writer")
-						}
-						if h.Token() < last.Load() {
-							w.Errorf("a reader's token %d after %d", h.Token(), last.Load())
-						}
-						readers.Add(-1)
-					}
-					unlock(w, h)
-				}
-			})
-		}
-		wg.Wait()
-		require.Less(w, time.Duration(longest.Load()), 10*time.Second, "nobody waits for the end of a lease")
+		require.Less(w, w.takeTurns(60, rws...), 10*time.Second, "nobody waits for the end of a lease")
 	})
 }
 
@@ -278,7 +241,7 @@ func TestDelegationsOutliveAFailover(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	master := testredis.Slot("n") * 3 / 16384
-	for name, strike := range map[string]func(c *testredis.Cluster){
+	each(t, map[string]func(c *testredis.Cluster){
 		"failover": func(c *testredis.Cluster) {
 			c.Nodes[master].AwaitReplicas(c.Nodes[master+3])
 			require.NoError(t, c.Nodes[master+3].Client().Do(t.Context(), "CLUSTER", "FAILOVER").Err())
@@ -290,13 +253,10 @@ func TestDelegationsOutliveAFailover(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			c.EndMove(testredis.Slot("n"), from, to)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cluster := testredis.StartReplicatedCluster(t, 3)
-			outlives(t, cluster.Client(), cluster.Client(), func() { strike(cluster) })
-		})
-	}
+	}, func(t *testing.T, strike func(c *testredis.Cluster)) {
+		cluster := testredis.StartReplicatedCluster(t, 3)
+		outlives(t, cluster.Client(), cluster.Client(), func() { strike(cluster) })
+	})
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := testredis.StartSentinels(t)

@@ -422,22 +422,19 @@ func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
 // only those that the first steps let in.
 func TestCloseFinishesTheStepsThatItsReleasesBegan(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"unlocked", "held"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			inBubbleAndAlone(t, func(w *world) {
-				holder, rw := w.newLock(), w.newLock(rwlock.WithLease(quiet))
-				h := take(w, newOwner(), holder, write, name)
-				calls := w.queueUp(700, name, rw)
-				start := time.Now()
-				if name == "unlocked" {
-					unlock(w, h)
-				}
-				require.NoError(w, holder.Close())
-				w.getInBy(start, calls)
-			})
+	eachOf(t, []string{"unlocked", "held"}, func(t *testing.T, name string) {
+		inBubbleAndAlone(t, func(w *world) {
+			holder, rw := w.newLock(), w.newLock(rwlock.WithLease(quiet))
+			h := take(w, newOwner(), holder, write, name)
+			calls := w.queueUp(700, name, rw)
+			start := time.Now()
+			if name == "unlocked" {
+				unlock(w, h)
+			}
+			require.NoError(w, holder.Close())
+			w.getInBy(start, calls)
 		})
-	}
+	})
 }
 
 // Whoever is next in line behind a dead holder, since those in front gave up, gets the lock as soon as the

@@ -1,8 +1,6 @@
 package tests
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +8,9 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -38,10 +33,17 @@ const quiet = 10 * time.Minute
 // so that the first call of a script that the proxy sees is one that runs.
 func (w *world) behindProxy(opts ...rwlock.Option) (*rwlock.RWLock, *faultproxy.Proxy) {
 	w.Helper()
+	return w.behindProxyFor(500*time.Millisecond, opts...)
+}
+
+// behindProxyFor is behindProxy with a client that waits for so long for a reply.
+func (w *world) behindProxyFor(patience time.Duration, opts ...rwlock.Option) (
+	*rwlock.RWLock, *faultproxy.Proxy) {
+	w.Helper()
 	c := w.dial()
 	loadScripts(w.T, c)
 	p := faultproxy.New(w.T, c.Options().Addr)
-	client := p.Client(func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond })
+	client := p.Client(func(o *redis.Options) { o.ReadTimeout = patience })
 	return newLockOn(w, client, w.options(opts)...), p
 }
 
@@ -76,12 +78,9 @@ func lasting(t testing.TB, d time.Duration) context.Context {
 // eachMode runs fn on every server for both modes.
 func eachMode(t *testing.T, fn func(w *world, mode rwlock.Mode)) {
 	t.Helper()
-	for _, mode := range bothModes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			onServers(t, func(w *world) { fn(w, mode) })
-		})
-	}
+	eachOf(t, bothModes, func(t *testing.T, mode rwlock.Mode) {
+		onServers(t, func(w *world) { fn(w, mode) })
+	})
 }
 
 // alone returns a world on a real server that the test has for itself: it may freeze, flush or restart it.
@@ -97,15 +96,13 @@ func alone(t *testing.T) (*world, *testredis.Server) {
 // inBubbleAndAlone runs fn in a bubble and on a real server that it has for itself.
 func inBubbleAndAlone(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	t.Run("bubble", func(t *testing.T) {
-		t.Parallel()
-		inBubble(t, fn)
-	})
-	t.Run("redis", func(t *testing.T) {
-		t.Parallel()
-		w, _ := alone(t)
-		fn(w)
-	})
+	each(t, map[string]func(t *testing.T){
+		"bubble": func(t *testing.T) { inBubble(t, fn) },
+		"redis": func(t *testing.T) {
+			w, _ := alone(t)
+			fn(w)
+		},
+	}, func(t *testing.T, run func(t *testing.T)) { run(t) })
 }
 
 // Every call returns when its context ends, though the server is frozen, and leaves nothing once it thaws: no
@@ -160,7 +157,7 @@ func TestCallsReturnThoughServerIsFrozen(t *testing.T) {
 	}
 	t.Run("bubble", func(t *testing.T) {
 		inBubble(t, func(w *world) {
-			rw, wire := w.overWire(rwlock.WithLease(quiet))
+			rw, wire := w.newMortal(rwlock.WithLease(quiet))
 			test(w, rw, wire.freeze, wire.mend)
 		})
 	})
@@ -193,34 +190,32 @@ func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
 // timeout; the release goes on, and the lock is free soon after the outage.
 func TestUnlockIsBounded(t *testing.T) {
 	t.Parallel()
-	for name, newContext := range map[string]func(w *world) context.Context{
+	each(t, map[string]func(w *world) context.Context{
 		"background": func(*world) context.Context { return context.Background() },
 		"long":       func(w *world) context.Context { return lasting(w, time.Hour) },
 		"done":       func(w *world) context.Context { return lasting(w, -time.Second) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, end func()) {
-				other, ctx := w.newLock(), newContext(w)
-				var holds []*rwlock.Hold
-				for _, mode := range bothModes {
-					outer := take(w, newOwner(), rw, mode, mode.String(), rwlock.Lease(quiet))
-					holds = append(holds, take(w, outer.Context(), rw, mode, mode.String()), outer)
-				}
-				begin()
-				for _, h := range holds {
-					var err error
-					w.returnsIn(bound, "Unlock", func() { err = h.Unlock(ctx) })
-					require.Error(w, err)
-				}
-				end()
-				start := time.Now()
-				for _, mode := range bothModes {
-					unlock(w, take(w, newOwner(), other, write, mode.String()))
-				}
-				w.within(w.lease, start, time.Now())
-			})
+	}, func(t *testing.T, newContext func(w *world) context.Context) {
+		eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, end func()) {
+			other, ctx := w.newLock(), newContext(w)
+			var holds []*rwlock.Hold
+			for _, mode := range bothModes {
+				outer := take(w, newOwner(), rw, mode, mode.String(), rwlock.Lease(quiet))
+				holds = append(holds, take(w, outer.Context(), rw, mode, mode.String()), outer)
+			}
+			begin()
+			for _, h := range holds {
+				var err error
+				w.returnsIn(bound, "Unlock", func() { err = h.Unlock(ctx) })
+				require.Error(w, err)
+			}
+			end()
+			start := time.Now()
+			for _, mode := range bothModes {
+				unlock(w, take(w, newOwner(), other, write, mode.String()))
+			}
+			w.within(w.lease, start, time.Now())
 		})
-	}
+	})
 }
 
 // resent are faults that have go-redis send a command again, or the server run it twice.
@@ -440,9 +435,7 @@ func TestHeartbeatDelayedPastADroppedHold(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		other := w.newLock()
-		_, p := w.behindProxy()
-		patient := p.Client(func(o *redis.Options) { o.ReadTimeout = hang })
-		rw := newLockOn(w, patient, rwlock.WithPrefix(w.prefix), rwlock.WithLease(3*time.Second))
+		rw, p := w.behindProxyFor(hang, rwlock.WithLease(3*time.Second))
 		h, gate, _ := grantedWithALateHeartbeat(w, rw, other, mode, p)
 		require.NoError(w, other.ForceUnlock(context.Background(), "n"))
 		unlock(w, take(w, newOwner(), other, write, "n"))
@@ -457,7 +450,7 @@ func TestLostSubscriptionIsMadeUpForAtOnce(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
 		rw, p := w.behindProxy(rwlock.WithLease(quiet))
-		release := takeAsStranger(w.T, w.dial(), w.prefix, "a")
+		h := take(w, newOwner(), w.newLock(), write, "a")
 		subscribed := p.On(faultproxy.IsCommand("SUBSCRIBE")).DelayReply(open())
 		next := w.enqueue(newOwner(), rw, write, "a")
 		require.NoError(w, subscribed.WaitDone(soon(w)))
@@ -467,7 +460,7 @@ func TestLostSubscriptionIsMadeUpForAtOnce(t *testing.T) {
 		again := p.On(faultproxy.IsCommand("SUBSCRIBE")).DelayRequest(gate)
 		p.CloseAll()
 		require.NoError(w, again.WaitHit(soon(w)))
-		release()
+		unlock(w, h)
 		close(gate)
 		unlock(w, next.granted())
 	})
@@ -478,47 +471,15 @@ func TestSwallowedMessageIsMadeUpForByTheHeartbeat(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
 		rw, p := w.behindProxy(rwlock.WithLease(3 * time.Second))
-		release := takeAsStranger(w.T, w.dial(), w.prefix, "a")
+		h := take(w, newOwner(), w.newLock(), write, "a")
 		p.SwallowPushes(true)
 		subscribed := p.On(faultproxy.IsCommand("SUBSCRIBE")).DelayReply(open())
 		next := w.enqueue(newOwner(), rw, write, "a")
 		require.NoError(w, subscribed.WaitDone(soon(w)))
-		release()
+		unlock(w, h)
 		unlock(w, next.granted())
 		eventually(w.T, func() bool { return p.Swallowed() == 1 }, "the message to be swallowed")
 	})
-}
-
-// work has four owners lock, re-enter and release two names for writing and reading, n times each; nothing
-// may fail, and writers exclude each other.
-func (w *world) work(rw *rwlock.RWLock, n int) {
-	w.Helper()
-	var inside [2]atomic.Int32
-	var wg sync.WaitGroup
-	for i := range 4 {
-		wg.Go(func() {
-			ctx := newOwner()
-			for j := range n {
-				mode, lock := bothModes[(i+j)%2], (i+j/2)%2
-				h, err := acquire(ctx, rw, mode, string(rune('a'+lock)))
-				if !assert.NoError(w, err) {
-					return
-				}
-				if mode == rwlock.Write {
-					assert.EqualValues(w, 1, inside[lock].Add(1), "writers at a time")
-				}
-				inner, err := acquire(ctx, rw, mode, h.Name())
-				if assert.NoError(w, err) {
-					assert.NoError(w, inner.Unlock(ctx))
-				}
-				if mode == rwlock.Write {
-					inside[lock].Add(-1)
-				}
-				assert.NoError(w, h.Unlock(ctx))
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // during runs fn again and again, at intervals, until the work is done.
@@ -535,9 +496,9 @@ func during(work func(), every time.Duration, fn func()) {
 			}
 		}
 	})
+	defer wg.Wait()
+	defer close(done)
 	work()
-	close(done)
-	wg.Wait()
 }
 
 // SCRIPT FLUSH, at any moment, is not noticed.
@@ -545,7 +506,7 @@ func TestScriptFlushIsNotNoticed(t *testing.T) {
 	t.Parallel()
 	inBubbleAndAlone(t, func(w *world) {
 		c := w.dial()
-		during(func() { w.work(w.newLock(), 50) }, time.Millisecond, func() {
+		during(func() { w.takeTurns(50, w.newLock(), w.newLock()) }, time.Millisecond, func() {
 			assert.NoError(w, c.ScriptFlush(context.Background()).Err())
 		})
 	})
@@ -560,7 +521,7 @@ func TestBrokenConnectionsAreNotNoticed(t *testing.T) {
 		var j journal
 		rw := newLockOn(w, p.Client(stubborn), rwlock.WithPrefix(w.prefix), rwlock.WithObserver(&j))
 		held := 0
-		during(func() { w.work(rw, 40) }, 100*time.Millisecond, func() {
+		during(func() { w.takeTurns(40, rw, rw) }, 100*time.Millisecond, func() {
 			// or else nothing would get through on a slow machine
 			if n := len(j.of(rwlock.EventAcquired)); n > held+10 {
 				held = n
@@ -599,18 +560,15 @@ func TestServerThatLosesItsData(t *testing.T) {
 		waitFree(w, a, "b")
 	}
 	everywhere(t, func(w *world) { test(w, w.removeKeys) })
-	for name, lose := range map[string]func(s *testredis.Server){
+	each(t, map[string]func(s *testredis.Server){
 		"flushed": func(s *testredis.Server) {
 			require.NoError(t, s.Client().FlushAll(context.Background()).Err())
 		},
 		"restarted empty": (*testredis.Server).Restart, // which takes of the lease
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w, s := alone(t)
-			test(w, func() { lose(s) })
-		})
-	}
+	}, func(t *testing.T, lose func(s *testredis.Server)) {
+		w, s := alone(t)
+		test(w, func() { lose(s) })
+	})
 }
 
 // wireFaults cut the connections, or let nothing through.
@@ -620,23 +578,21 @@ var wireFaults = map[string]func(*wire){"cut": (*wire).cut, "silent": (*wire).fr
 // the lock.
 func TestOutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 	t.Parallel()
-	for name, begin := range wireFaults {
-		t.Run(name, func(t *testing.T) {
-			everywhere(t, func(w *world) {
-				lease := 3 * w.lease // of which a busy machine needs some to connect again
-				mortal, wire := w.newMortal(rwlock.WithLease(lease))
-				holds := []*rwlock.Hold{take(w, newOwner(), mortal, read, "r"), take(w, newOwner(), mortal, write, "w")}
-				h := take(w, newOwner(), w.newLock(), write, "n")
-				next := w.enqueue(newOwner(), mortal, write, "n")
-				begin(wire)
-				time.Sleep(lease * 2 / 5)
-				wire.mend()
-				w.renewed(lease, holds)
-				unlock(w, h)
-				unlock(w, next.granted())
-			})
+	each(t, wireFaults, func(t *testing.T, begin func(*wire)) {
+		everywhere(t, func(w *world) {
+			lease := 3 * w.lease // of which a busy machine needs some to connect again
+			mortal, wire := w.newMortal(rwlock.WithLease(lease))
+			holds := []*rwlock.Hold{take(w, newOwner(), mortal, read, "r"), take(w, newOwner(), mortal, write, "w")}
+			h := take(w, newOwner(), w.newLock(), write, "n")
+			next := w.enqueue(newOwner(), mortal, write, "n")
+			begin(wire)
+			time.Sleep(lease * 2 / 5)
+			wire.mend()
+			w.renewed(lease, holds)
+			unlock(w, h)
+			unlock(w, next.granted())
 		})
-	}
+	})
 }
 
 // A waiter whose server is out of reach goes on for a lease, counted from its last heartbeat that was
@@ -692,9 +648,7 @@ func useAll(t *testing.T, rw *rwlock.RWLock, name string) {
 	for i := range 8 {
 		wg.Go(func() {
 			for range 5 {
-				if h, err := acquire(ctx, rw, bothModes[i%2], name); assert.NoError(t, err) {
-					ok(h.Unlock(ctx))
-				}
+				unlock(t, take(t, ctx, rw, bothModes[i%2], name))
 			}
 		})
 	}
@@ -710,80 +664,6 @@ func useAll(t *testing.T, rw *rwlock.RWLock, name string) {
 	assert.Len(t, state.Holders, 1)
 	ok(rw.ForceUnlock(ctx, name))
 	assert.ErrorIs(t, h.Unlock(ctx), rwlock.ErrLost)
-}
-
-// A waiter is granted the lock, and hears of it only when its lease has ended and another has the lock: it
-// goes on waiting.
-func TestGrantThatWasLostIsNotBelieved(t *testing.T) {
-	t.Parallel()
-	w, s := alone(t)
-	const lease = time.Second
-	var commands, messages gate
-	a, c := w.newLock(rwlock.WithLease(lease)), w.newLock(rwlock.WithLease(time.Minute))
-	b := newLockOn(t, s.Client(func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return &gatedConn{Conn: conn, commands: &commands, messages: &messages}, err
-		}
-	}), rwlock.WithLease(lease))
-	ha := take(t, newOwner(), a, write, "n")
-	got := w.launch(soon(t), b, write, "n") // which has no answer for longer than a lease
-	waitQueued(t, a, "n", 1)
-	eventually(t, func() bool { return messages.passed.Load() > 0 }, "a subscription")
-	commands.shut()
-	messages.shut()
-	unlock(t, ha) // grants the lock to b, which does not hear of it
-	waitQueued(t, a, "n", 0)
-	hc := take(t, newOwner(), c, write, "n") // when b's lease has ended
-	commands.open()
-	waitQueued(t, a, "n", 1)
-	messages.open()
-	time.Sleep(lease)
-	require.False(t, got.returned(), "two writers")
-	unlock(t, hc)
-	hb := got.granted()
-	require.NoError(t, hb.Context().Err())
-	require.Greater(t, hb.Token(), hc.Token())
-	unlock(t, hb)
-}
-
-// A gate holds back what is to pass it while it is shut.
-type gate struct {
-	mu     sync.RWMutex
-	passed atomic.Int64
-}
-
-func (g *gate) shut() { g.mu.Lock() }
-func (g *gate) open() { g.mu.Unlock() }
-func (g *gate) pass() {
-	g.mu.RLock()
-	g.passed.Add(1)
-	g.mu.RUnlock()
-}
-
-// A gatedConn holds back the commands that are written, and the messages that are read.
-type gatedConn struct {
-	net.Conn
-	commands, messages *gate
-	subscribed         atomic.Bool
-}
-
-func (c *gatedConn) Write(b []byte) (int, error) {
-	if bytes.Contains(bytes.ToLower(b), []byte("subscribe")) {
-		c.subscribed.Store(true)
-	}
-	if !c.subscribed.Load() {
-		c.commands.pass()
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *gatedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.subscribed.Load() {
-		c.messages.pass()
-	}
-	return n, err
 }
 
 // A weather has every script fail with its error, while it has one.
@@ -844,64 +724,61 @@ var passing = []error{
 // ended it and what it met with. A Try returns it at once. A hold outlasts what passes in time.
 func TestErrorsThatPassAreRiddenOut(t *testing.T) {
 	t.Parallel()
-	for _, cause := range passing {
-		t.Run(cause.Error(), func(t *testing.T) {
-			bubbled(t, func(w *world) {
-				f := &weather{}
-				rw, other := w.newLockVia(f.over), w.newLock()
-				h := take(w, newOwner(), rw, write, "held")
-				for _, mode := range bothModes {
-					f.set(cause)
-					start := time.Now()
-					_, err := acquire(context.Background(), rw, mode, "a", rwlock.MaxWait(7*time.Second))
-					requireError(w, err, context.DeadlineExceeded, cause)
-					require.Equal(w, 7*time.Second, time.Since(start))
-
-					ctx, cancel := context.WithCancel(context.Background())
-					time.AfterFunc(9*time.Second, cancel)
-					requireError(w, errOf(acquire(ctx, rw, mode, "a")), context.Canceled, cause)
-
-					start = time.Now()
-					require.ErrorIs(w, errOf(try(context.Background(), rw, mode, "a")), cause)
-					require.Zero(w, time.Since(start))
-
-					time.AfterFunc(3*time.Second, func() { f.set(nil) })
-					start = time.Now()
-					unlock(w, take(w, newOwner(), rw, mode, "a"))
-					require.LessOrEqual(w, time.Since(start), 4*time.Second)
-					time.Sleep(w.lease / 3) // the bad times add up to more than a lease: it is renewed in between
-				}
-				require.NoError(w, h.Context().Err())
-				unlock(w, h)
-
+	eachOf(t, passing, func(t *testing.T, cause error) {
+		bubbled(t, func(w *world) {
+			f := &weather{}
+			rw, other := w.newLockVia(f.over), w.newLock()
+			h := take(w, newOwner(), rw, write, "held")
+			for _, mode := range bothModes {
 				f.set(cause)
 				start := time.Now()
-				require.ErrorIs(w, errOf(rw.Lock(context.Background(), "a")), cause)
-				require.Equal(w, w.lease, time.Since(start))
-				f.set(nil)
+				_, err := acquire(context.Background(), rw, mode, "a", rwlock.MaxWait(7*time.Second))
+				requireError(w, err, context.DeadlineExceeded, cause)
+				require.Equal(w, 7*time.Second, time.Since(start))
 
-				h = take(w, newOwner(), other, write, "a")
-				patient := w.enqueue(newOwner(), rw, write, "a")
-				ctx, cancel := context.WithCancelCause(newOwner())
-				impatient := w.enqueue(ctx, rw, write, "a")
-				f.set(cause)
-				time.Sleep(15 * time.Second)
-				reason := errors.New("a reason")
-				cancel(reason)
-				requireError(w, errOf(impatient.wait()), context.Canceled, reason, cause)
-				time.Sleep(10 * time.Second)
-				f.set(nil)
-				unlock(w, h)
-				unlock(w, patient.granted())
-			})
+				ctx, cancel := context.WithCancel(context.Background())
+				time.AfterFunc(9*time.Second, cancel)
+				requireError(w, errOf(acquire(ctx, rw, mode, "a")), context.Canceled, cause)
+
+				start = time.Now()
+				require.ErrorIs(w, errOf(try(context.Background(), rw, mode, "a")), cause)
+				require.Zero(w, time.Since(start))
+
+				time.AfterFunc(3*time.Second, func() { f.set(nil) })
+				start = time.Now()
+				unlock(w, take(w, newOwner(), rw, mode, "a"))
+				require.LessOrEqual(w, time.Since(start), 4*time.Second)
+				time.Sleep(w.lease / 3) // the bad times add up to more than a lease: it is renewed in between
+			}
+			require.NoError(w, h.Context().Err())
+			unlock(w, h)
+
+			f.set(cause)
+			start := time.Now()
+			require.ErrorIs(w, errOf(rw.Lock(context.Background(), "a")), cause)
+			require.Equal(w, w.lease, time.Since(start))
+			f.set(nil)
+
+			h = take(w, newOwner(), other, write, "a")
+			patient := w.enqueue(newOwner(), rw, write, "a")
+			ctx, cancel := context.WithCancelCause(newOwner())
+			impatient := w.enqueue(ctx, rw, write, "a")
+			f.set(cause)
+			time.Sleep(15 * time.Second)
+			reason := errors.New("a reason")
+			cancel(reason)
+			requireError(w, errOf(impatient.wait()), context.Canceled, reason, cause)
+			time.Sleep(10 * time.Second)
+			f.set(nil)
+			unlock(w, h)
+			unlock(w, patient.granted())
 		})
-	}
+	})
 }
 
 // An error that does not pass fails a call at once, in words that say what to do.
 func TestErrorsThatDoNotPassFailAtOnce(t *testing.T) {
-	t.Parallel()
-	for text, says := range map[string]string{
+	explained := map[string]string{
 		"MISCONF Redis is configured to save RDB snapshots":                       "cannot save its data",
 		"OOM command not allowed when used memory > 'maxmemory'.":                 "maxmemory",
 		"NOPERM this user has no permissions to run the 'evalsha' command":        "grant the right",
@@ -914,91 +791,24 @@ func TestErrorsThatDoNotPassFailAtOnce(t *testing.T) {
 		"MOVED 1 127.0.0.1:1": "use redis.NewClusterClient",
 		"ASK 1 127.0.0.1:1":   "use redis.NewClusterClient",
 		"ERR something else":  "something else",
-	} {
-		t.Run(text, func(t *testing.T) {
-			bubbled(t, func(w *world) {
-				f := &weather{}
-				rw := w.newLockVia(f.over)
-				f.set(answer(text))
-				for _, mode := range bothModes {
-					for _, call := range []lockFunc{acquire, try} {
-						start := time.Now()
-						requireError(w, errOf(call(context.Background(), rw, mode, "a")), answer(text), says)
-						require.Zero(w, time.Since(start))
-					}
+	}
+	bubbled(t, func(w *world) {
+		for text, says := range explained {
+			f := &weather{}
+			rw := w.newLockVia(f.over) // a quorum remembers what servers said
+			f.set(answer(text))
+			for _, mode := range bothModes {
+				for _, call := range []lockFunc{acquire, try} {
+					start := time.Now()
+					requireError(w, errOf(call(context.Background(), rw, mode, "a")), answer(text), says)
+					require.Zero(w, time.Since(start))
 				}
-				require.ErrorContains(w, errOf(rw.Inspect(context.Background(), "a")), says)
-				require.ErrorContains(w, rw.ForceUnlock(context.Background(), "a"), says)
-				f.set(nil)
-			})
-		})
-	}
-}
-
-// playStranger is a process that locks and unlocks the names that it is told, and says when it loses one.
-func playStranger() {
-	lease, err := time.ParseDuration(os.Getenv("LEASE"))
-	if err != nil {
-		panic(err)
-	}
-	rw, err := rwlock.New(clientFromEnv(), rwlock.WithPrefix(os.Getenv("PREFIX")), rwlock.WithLease(lease))
-	if err != nil {
-		panic(err)
-	}
-	holds := map[string]*rwlock.Hold{}
-	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		what, name, _ := strings.Cut(in.Text(), " ")
-		if what == "unlock" {
-			fmt.Println("unlocked", name, holds[name].Unlock(context.Background()))
-			continue
-		}
-		mode := map[string]rwlock.Mode{"read": read, "write": write}[what]
-		h, err := acquire(context.Background(), rw, mode, name)
-		if err != nil {
-			fmt.Println("failed", name, err)
-			return
-		}
-		holds[name] = h
-		fmt.Println("held", name, h.Token())
-		context.AfterFunc(h.Context(), func() {
-			if errors.Is(context.Cause(h.Context()), rwlock.ErrLost) {
-				fmt.Println("lost", name)
 			}
-		})
-	}
-}
-
-// A stranger is another process that locks and unlocks as it is told.
-type stranger struct{ *child }
-
-func (w *world) stranger(lease time.Duration) stranger {
-	w.Helper()
-	return stranger{w.spawn("stranger", map[string]string{"LEASE": lease.String()})}
-}
-
-// asks has the stranger take a lock.
-func (s stranger) asks(mode rwlock.Mode, name string) { s.send(mode.String() + " " + name) }
-
-// held waits until the stranger has a lock, and returns the token.
-func (s stranger) held(name string) int64 {
-	s.t.Helper()
-	token, err := strconv.ParseInt(s.expect("held "+name), 10, 64)
-	require.NoError(s.t, err)
-	return token
-}
-
-// lock has the stranger take a lock for writing.
-func (s stranger) lock(name string) {
-	s.t.Helper()
-	s.asks(write, name)
-	s.held(name)
-}
-
-// unlock has the stranger release a lock.
-func (s stranger) unlock(name string) {
-	s.t.Helper()
-	s.send("unlock " + name)
-	require.Equal(s.t, "<nil>", s.expect("unlocked "+name))
+			require.ErrorContains(w, errOf(rw.Inspect(context.Background(), "a")), says)
+			require.ErrorContains(w, rw.ForceUnlock(context.Background(), "a"), says)
+			f.set(nil)
+		}
+	})
 }
 
 // about matches the calls of scripts that have to do with a lock of that name, which must be unlike all else.
@@ -1038,13 +848,13 @@ func TestGrantBeforeTheFirstReplyAndTheSubscription(t *testing.T) {
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		w.warmUp()
 		holder := w.stranger(quiet)
-		p := faultproxy.New(w.T, w.dial().Options().Addr)
-		client := p.Client(func(o *redis.Options) { o.ReadTimeout = hang })
-		rw := newLockOn(w, client, rwlock.WithPrefix(w.prefix), rwlock.WithLease(quiet))
+		rw, p := w.behindProxyFor(hang, rwlock.WithLease(quiet))
 		watcher := w.newLock()
 
-		holder.lock("early")
-		holder.lock("other")
+		holder.asks(write, "early")
+		holder.held("early")
+		holder.asks(write, "other")
+		holder.held("other")
 		subscribed := p.On(faultproxy.IsCommand("SUBSCRIBE", "SSUBSCRIBE")).DelayReply(open())
 		gate := make(chan struct{})
 		late := p.On(about("early")).Times(1).DelayReply(gate)
@@ -1097,65 +907,63 @@ func withoutChannels(t *testing.T) (*world, *testredis.Server) {
 // at once, to others by their heartbeats; and releases succeed.
 func TestWithoutRightToChannels(t *testing.T) {
 	t.Parallel()
-	for _, mode := range bothModes {
-		t.Run(mode.String(), func(t *testing.T) {
-			t.Parallel()
-			w, _ := withoutChannels(t)
-			a, b := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(w.lease))
-			far := w.stranger(w.lease)
-			comes := func(start time.Time, c *call) {
-				h := c.granted()
-				w.within(w.lease/3+w.slack, start, c.at)
-				unlock(t, h)
-			}
-
-			h := take(t, newOwner(), a, write, "same")
-			next := w.enqueue(newOwner(), a, mode, "same")
+	eachOf(t, bothModes, func(t *testing.T, mode rwlock.Mode) {
+		w, _ := withoutChannels(t)
+		a, b := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(w.lease))
+		far := w.stranger(w.lease)
+		comes := func(start time.Time, c *call) {
+			h := c.granted()
+			w.within(w.lease/3+w.slack, start, c.at)
 			unlock(t, h)
-			unlock(t, next.granted())
+		}
 
-			h = take(t, newOwner(), a, write, "other")
-			next = w.enqueue(newOwner(), b, mode, "other")
-			unlock(t, h)
-			comes(time.Now(), next)
+		h := take(t, newOwner(), a, write, "same")
+		next := w.enqueue(newOwner(), a, mode, "same")
+		unlock(t, h)
+		unlock(t, next.granted())
 
-			h = take(t, newOwner(), a, mode, "far")
-			far.asks(write, "far")
-			waitQueued(t, a, "far", 1)
-			unlock(t, h)
-			start := time.Now()
-			far.held("far")
-			w.within(w.lease/3+w.slack, start, time.Now())
-			next = w.enqueue(newOwner(), b, mode, "far")
-			far.unlock("far")
-			comes(time.Now(), next)
+		h = take(t, newOwner(), a, write, "other")
+		next = w.enqueue(newOwner(), b, mode, "other")
+		unlock(t, h)
+		comes(time.Now(), next)
 
-			h = take(t, newOwner(), a, read, "withdrawn")
-			ctx, cancel := context.WithCancel(newOwner())
-			front := w.enqueue(ctx, a, write, "withdrawn")
-			next = w.enqueue(newOwner(), b, read, "withdrawn")
-			start = time.Now()
-			cancel()
-			require.ErrorIs(t, errOf(front.wait()), context.Canceled)
-			comes(start, next)
-			unlock(t, h)
+		h = take(t, newOwner(), a, mode, "far")
+		far.asks(write, "far")
+		waitQueued(t, a, "far", 1)
+		unlock(t, h)
+		start := time.Now()
+		far.held("far")
+		w.within(w.lease/3+w.slack, start, time.Now())
+		next = w.enqueue(newOwner(), b, mode, "far")
+		far.unlock("far")
+		comes(time.Now(), next)
 
-			far.lock("forced")
-			next = w.enqueue(newOwner(), b, mode, "forced")
-			start = time.Now()
-			require.NoError(t, a.ForceUnlock(context.Background(), "forced"))
-			comes(start, next)
+		h = take(t, newOwner(), a, read, "withdrawn")
+		ctx, cancel := context.WithCancel(newOwner())
+		front := w.enqueue(ctx, a, write, "withdrawn")
+		next = w.enqueue(newOwner(), b, read, "withdrawn")
+		start = time.Now()
+		cancel()
+		require.ErrorIs(t, errOf(front.wait()), context.Canceled)
+		comes(start, next)
+		unlock(t, h)
 
-			h = take(t, newOwner(), a, write, "closed")
-			far.asks(write, "closed")
-			waitQueued(t, a, "closed", 1)
-			start = time.Now()
-			require.NoError(t, a.Close())
-			far.held("closed")
-			w.within(w.lease/3+w.slack, start, time.Now())
-			require.ErrorIs(t, h.Unlock(context.Background()), rwlock.ErrClosed)
-		})
-	}
+		far.asks(write, "forced")
+		far.held("forced")
+		next = w.enqueue(newOwner(), b, mode, "forced")
+		start = time.Now()
+		require.NoError(t, a.ForceUnlock(context.Background(), "forced"))
+		comes(start, next)
+
+		h = take(t, newOwner(), a, write, "closed")
+		far.asks(write, "closed")
+		waitQueued(t, a, "closed", 1)
+		start = time.Now()
+		require.NoError(t, a.Close())
+		far.held("closed")
+		w.within(w.lease/3+w.slack, start, time.Now())
+		require.ErrorIs(t, h.Unlock(context.Background()), rwlock.ErrClosed)
+	})
 }
 
 // A subscription that is refused is tried again ever more rarely, and the logger is told of it, once.

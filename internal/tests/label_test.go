@@ -75,7 +75,7 @@ func TestInspectShowsLabels(t *testing.T) {
 // live, and Close removes it. It goes within a day after its RWLock has died, however long the lease is.
 func TestLabelKey(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw := w.lockVia(func(*redis.Client) {}, rwlock.WithLabel("worker"))
+		rw := w.newLock(rwlock.WithLabel("worker"))
 		require.Empty(w, w.labelKeys(), "New touches no network")
 		unlock(w, take(w, newOwner(), rw, write, "n"))
 		w.requireLabels(1)
@@ -510,7 +510,7 @@ func TestBlockedErrorIsOfNow(t *testing.T) {
 // Whoever has the lock is not told that others are in the way, nor is anybody told that it is in its own.
 func TestBlockedErrorIsNotOfTheCallersOwn(t *testing.T) {
 	inBubble(t, func(w *world) {
-		rw, begin, end := w.underOutage("frozen", 0)
+		rw, begin, end := w.underOutage(1, (*wire).freeze, 0)
 		before := take(w, newOwner(), rw, write, "n")
 		waiting := w.enqueue(newOwner(), rw, write, "n")
 		unlock(w, before)

@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -355,14 +356,15 @@ func TestLostAtTheLocalDeadline(t *testing.T) {
 	}
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
-		for _, c := range some(w, cases) {
+		together(len(cases), func(i int) {
+			c, name := cases[i], fmt.Sprint(i)
 			mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 			start := time.Now()
-			h := take(w, newOwner(), mortal, c.mode, "n")
+			h := take(w, newOwner(), mortal, c.mode, name)
 			time.Sleep(c.held * w.lease / 10) // a renewal has come after a third
 			wireFaults[c.fault](wire)
 			deadline := time.Now().Add(w.left(rw, h))
-			next := w.launch(newOwner(), rw, write, "n")
+			next := w.launch(newOwner(), rw, write, name)
 			require.NoError(w, h.Context().Err())
 			lost := w.lostWhen(h)
 			if w.fake {
@@ -378,8 +380,8 @@ func TestLostAtTheLocalDeadline(t *testing.T) {
 			require.Greater(w, got.Token(), h.Token())
 			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 			unlock(w, got)
-			waitFree(w, rw, "n")
-		}
+			waitFree(w, rw, name)
+		})
 	})
 }
 

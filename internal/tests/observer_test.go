@@ -462,16 +462,14 @@ func TestNameUsedOnceLeavesOneKey(t *testing.T) {
 			unlock(w, next.granted())
 		},
 	}
-	for name, use := range uses {
-		t.Run(name, func(t *testing.T) {
-			bubbled(t, func(w *world) {
-				use(w, w.newLock())
-				eventually(w, func() bool { return len(w.keys()) <= 1 }, "one key; there are %q", w.keys())
-				time.Sleep(w.lease + 4*time.Minute)
-				require.Empty(w, w.keys())
-			})
+	each(t, uses, func(t *testing.T, use func(w *world, rw *rwlock.RWLock)) {
+		bubbled(t, func(w *world) {
+			use(w, w.newLock())
+			eventually(w, func() bool { return len(w.keys()) <= 1 }, "one key; there are %q", w.keys())
+			time.Sleep(w.lease + 4*time.Minute)
+			require.Empty(w, w.keys())
 		})
-	}
+	})
 }
 
 // What a name that was used once leaves takes 200 bytes of the server's memory at most.

@@ -6,19 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -94,17 +93,75 @@ func (c *child) expect(word string) string {
 	}
 }
 
-// clientFromEnv is what a child talks to the server with.
-func clientFromEnv() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: os.Getenv("ADDR")})
+// lockFromEnv is what a child locks with.
+func lockFromEnv(client *redis.Options, opts ...rwlock.Option) *rwlock.RWLock {
+	client.Addr = os.Getenv("ADDR")
+	rw, err := rwlock.New(redis.NewClient(client), append(opts, rwlock.WithPrefix(os.Getenv("PREFIX")))...)
+	if err != nil {
+		panic(err)
+	}
+	return rw
+}
+
+// playStranger is a process that locks and unlocks the names that it is told, and says when it loses one.
+func playStranger() {
+	lease, err := time.ParseDuration(os.Getenv("LEASE"))
+	if err != nil {
+		panic(err)
+	}
+	rw, holds := lockFromEnv(&redis.Options{}, rwlock.WithLease(lease)), map[string]*rwlock.Hold{}
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		what, name, _ := strings.Cut(in.Text(), " ")
+		if what == "unlock" {
+			fmt.Println("unlocked", name, holds[name].Unlock(context.Background()))
+			continue
+		}
+		mode := map[string]rwlock.Mode{"read": read, "write": write}[what]
+		h, err := acquire(context.Background(), rw, mode, name)
+		if err != nil {
+			fmt.Println("failed", name, err)
+			return
+		}
+		holds[name] = h
+		fmt.Println("held", name, h.Token())
+		context.AfterFunc(h.Context(), func() {
+			if errors.Is(context.Cause(h.Context()), rwlock.ErrLost) {
+				fmt.Println("lost", name)
+			}
+		})
+	}
+}
+
+// stranger starts another process that locks and unlocks as it is told.
+func (w *world) stranger(lease time.Duration) *child {
+	w.Helper()
+	return w.spawn("stranger", map[string]string{"LEASE": lease.String()})
 }
 
 // holder starts a process that takes lock "a", or waits for it.
-func (w *world) holder(mode rwlock.Mode) stranger {
+func (w *world) holder(mode rwlock.Mode) *child {
 	w.Helper()
-	s := w.stranger(w.lease)
-	s.asks(mode, "a")
-	return s
+	c := w.stranger(w.lease)
+	c.asks(mode, "a")
+	return c
+}
+
+// asks has the stranger take a lock.
+func (c *child) asks(mode rwlock.Mode, name string) { c.send(mode.String() + " " + name) }
+
+// held waits until the stranger has a lock, and returns the token.
+func (c *child) held(name string) int64 {
+	c.t.Helper()
+	token, err := strconv.ParseInt(c.expect("held "+name), 10, 64)
+	require.NoError(c.t, err)
+	return token
+}
+
+// unlock has the stranger release a lock.
+func (c *child) unlock(name string) {
+	c.t.Helper()
+	c.send("unlock " + name)
+	require.Equal(c.t, "<nil>", c.expect("unlocked "+name))
 }
 
 // The next in line gets the lock of a process that was killed when its lease is over: no later, and not
@@ -204,248 +261,71 @@ func TestHandoverBetweenProcesses(t *testing.T) {
 	})
 }
 
-// A witness watches from outside whether a lock excludes: whoever holds it raises a counter of its own in
-// Redis, and looks at that of the other mode.
-type witness struct {
-	c   *redis.Client
-	key string
-}
-
-// enter and leave say who is inside; they return what was wrong with that.
-func (s witness) enter(ctx context.Context, mode rwlock.Mode) error {
-	var writers, readers *redis.IntCmd
-	_, err := s.c.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		add := map[rwlock.Mode]int64{mode: 1}
-		writers = p.HIncrBy(ctx, s.key, rwlock.Write.String(), add[rwlock.Write])
-		readers = p.HIncrBy(ctx, s.key, rwlock.Read.String(), add[rwlock.Read])
-		p.Expire(ctx, s.key, time.Hour)
-		return nil
-	})
-	if err == nil && (writers.Val() > 1 || writers.Val() == 1 && readers.Val() > 0) {
-		err = fmt.Errorf("%s: %d writers and %d readers at a time", s.key, writers.Val(), readers.Val())
-	}
-	return err
-}
-
-func (s witness) leave(ctx context.Context, mode rwlock.Mode) error {
-	return s.c.HIncrBy(ctx, s.key, mode.String(), -1).Err()
-}
-
-// A locker is a lock under test: it returns what releases it, or an error that is the context's or ErrLocked.
-type locker func(ctx context.Context, mode rwlock.Mode, name string) (release func() error, err error)
-
-// A tally counts what a crowd did.
-type tally struct {
-	entered [3]atomic.Int64 // by mode
-	gaveUp  atomic.Int64
-	mu      sync.Mutex
-	wrong   []string
-}
-
-func (y *tally) fault(err error) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.wrong = append(y.wrong, err.Error())
-}
-
-// crowd has 64 goroutines lock some names in random modes, some with little patience, until the time is over
-// or something is wrong, under the eyes of witnesses.
-func crowd(c *redis.Client, prefix string, d time.Duration, lock locker) *tally {
-	y := &tally{}
-	bg := context.Background()
-	over, cancel := context.WithTimeout(bg, d)
-	defer cancel()
-	visit := func() {
-		name := []string{"x", "y", "z"}[rand.IntN(3)]
-		mode := rwlock.Read
-		if rand.IntN(3) == 0 {
-			mode = rwlock.Write
-		}
-		ctx, cancel := context.WithCancel(bg)
+// takeTurns has two goroutines for each RWLock lock a name in random modes, n times each. They wait, try,
+// give up and re-enter. A writer is alone, tokens grow, and nothing is left. It returns how long a call took
+// at most.
+func (w *world) takeTurns(n int, rws ...*rwlock.RWLock) time.Duration {
+	w.Helper()
+	var inside [3]atomic.Int64 // by mode
+	var last, longest atomic.Int64
+	visit := func(rw *rwlock.RWLock) error {
+		mode, ask := []rwlock.Mode{read, read, write}[rand.IntN(3)], acquire
+		ctx, cancel := context.WithCancel(newOwner())
 		defer cancel()
-		if rand.IntN(4) == 0 {
-			ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20000))*time.Microsecond)
+		switch rand.IntN(8) {
+		case 0:
+			ask = try
+		case 1, 2:
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(rand.IntN(20_000))*time.Microsecond)
 			defer cancel()
 		}
-		release, err := lock(ctx, mode, name)
-		switch {
-		case err == nil:
-		case errors.Is(err, rwlock.ErrLocked), ctx.Err() != nil && errors.Is(err, ctx.Err()):
-			y.gaveUp.Add(1)
-			return
-		default:
-			y.fault(err)
-			return
+		start := time.Now()
+		h, err := ask(ctx, rw, mode, "n")
+		longest.Store(max(longest.Load(), int64(time.Since(start))))
+		if errors.Is(err, rwlock.ErrLocked) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil
 		}
-		y.entered[mode].Add(1)
-		s := witness{c, prefix + "-witness:" + name}
-		if err := s.enter(bg, mode); err != nil {
-			y.fault(err)
-		}
-		if err := s.leave(bg, mode); err != nil {
-			y.fault(err)
-		}
-		if err := release(); err != nil {
-			y.fault(err)
-		}
-	}
-	var wg sync.WaitGroup
-	for range 64 {
-		wg.Go(func() {
-			for over.Err() == nil {
-				visit()
-			}
-		})
-	}
-	wg.Wait()
-	return y
-}
-
-// realLocker locks as users do: it waits or tries, and re-enters now and then, the writer also for reading.
-func realLocker(rw *rwlock.RWLock) locker {
-	return func(ctx context.Context, mode rwlock.Mode, name string) (func() error, error) {
-		ask := acquire
-		if rand.IntN(8) == 0 {
-			ask = try
-		}
-		h, err := ask(ctx, rw, mode, name)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		bg := context.Background()
-		release := func() error { return h.Unlock(bg) }
-		if rand.IntN(4) > 0 {
-			return release, nil
+		inside[mode].Add(1)
+		if inside[write].Load() > 1 || inside[write].Load() == 1 && inside[read].Load() > 0 {
+			w.Errorf("%d writers and %d readers at a time", inside[write].Load(), inside[read].Load())
 		}
-		again := rwlock.Read
-		if rand.IntN(2) == 0 {
-			again = mode
+		before := last.Load()
+		if mode == write {
+			last.Store(h.Token())
 		}
-		inner, err := acquire(rwlock.WithOwner(bg, h.Owner()), rw, again, name)
-		if err != nil {
-			return nil, errors.Join(err, release())
+		if h.Token() < before || h.Token() == before && mode == write {
+			w.Errorf("token %d of a %v came after %d", h.Token(), mode, before)
 		}
-		return func() error {
-			if rand.IntN(2) == 0 {
-				return errors.Join(inner.Unlock(bg), release())
-			}
-			return errors.Join(release(), inner.Unlock(bg))
-		}, nil
-	}
-}
-
-// playCrowd is a process full of goroutines that use the lock.
-func playCrowd() {
-	d, err := time.ParseDuration(os.Getenv("DURATION"))
-	if err != nil {
-		panic(err)
-	}
-	c := clientFromEnv()
-	rw, err := rwlock.New(c, rwlock.WithPrefix(os.Getenv("PREFIX")))
-	if err != nil {
-		panic(err)
-	}
-	y := crowd(c, os.Getenv("PREFIX"), d, realLocker(rw))
-	if err := rw.Close(); err != nil {
-		y.fault(err)
-	}
-	for _, wrong := range y.wrong[:min(len(y.wrong), 5)] {
-		fmt.Println("wrong:", wrong)
-	}
-	fmt.Println("done", len(y.wrong), y.entered[rwlock.Write].Load(), y.entered[rwlock.Read].Load(),
-		y.gaveUp.Load())
-}
-
-// Two processes of 64 goroutines each, with random modes, names, tries, re-entries and cancellations, never
-// break exclusion, as an independent witness sees it, and leave nothing behind.
-func TestCrowdsOfTwoProcesses(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		env := map[string]string{"DURATION": "5s"}
-		for _, c := range []*child{w.spawn("crowd", env), w.spawn("crowd", env)} {
-			var wrong, writes, reads, gaveUp int
-			require.NoError(w, errOf(fmt.Sscan(c.expect("done"), &wrong, &writes, &reads, &gaveUp)))
-			w.Logf("%d writes, %d reads, %d gave up", writes, reads, gaveUp)
-			require.Zero(w, wrong, "things that went wrong")
-			require.Positive(w, writes)
-			require.Positive(w, reads)
-			require.Positive(w, gaveUp)
+		if rand.IntN(4) == 0 {
+			again := []rwlock.Mode{read, mode}[rand.IntN(2)]
+			unlock(w, take(w, rwlock.WithOwner(context.Background(), h.Owner()), rw, again, "n"))
 		}
-		c := w.dial()
-		for _, name := range []string{"x", "y", "z"} {
-			waitFree(w, w.newLock(), name)
-			inside, err := c.HGetAll(context.Background(), w.prefix+"-witness:"+name).Result()
-			require.NoError(w, err)
-			for mode := range maps.Keys(inside) {
-				require.Equal(w, "0", inside[mode], "%ss inside %q", mode, name)
-			}
-			require.NoError(w, c.Del(context.Background(), w.prefix+"-witness:"+name).Err())
+		inside[mode].Add(-1)
+		unlock(w, h)
+		return nil
+	}
+	together(2*len(rws), func(i int) {
+		for range n {
+			assert.NoError(w, visit(rws[i/2]))
 		}
 	})
+	waitFree(w, rws[0], "n")
+	require.LessOrEqual(w, last.Load(), inspect(w, rws[0], "n").Token) // less, if a grant was given back
+	return time.Duration(longest.Load())
 }
 
-// The witness catches a lock that excludes nobody, and one that lets readers in beside a writer.
-func TestWitnessCatchesBrokenLocks(t *testing.T) {
-	t.Parallel()
-	release := func() error { return nil }
-	onServers(t, func(w *world) {
-		c := w.dial()
-		var writing [3]sync.Mutex
-		for name, broken := range map[string]locker{
-			"excludes nobody": func(context.Context, rwlock.Mode, string) (func() error, error) {
-				return release, nil
-			},
-			"excludes writers only": func(_ context.Context, mode rwlock.Mode, name string) (func() error, error) {
-				if mode == rwlock.Read {
-					return release, nil
-				}
-				mu := &writing[name[0]-'x']
-				mu.Lock()
-				return func() error { mu.Unlock(); return nil }, nil
-			},
-		} {
-			y := crowd(c, w.prefix+name, 200*time.Millisecond, broken)
-			require.NotEmpty(w, y.wrong, name)
-			require.Contains(w, y.wrong[0], "at a time")
+// Whatever RWLocks, modes, tries, re-entries and cancellations are mixed, exclusion is never broken, tokens
+// increase, and nothing is left behind.
+func TestOwnersTakeTurns(t *testing.T) {
+	everywhere(t, func(w *world) {
+		visits := 60
+		if w.real {
+			visits = 300
 		}
-		for _, key := range w.keys() {
-			require.NoError(w, c.Del(context.Background(), key).Err())
-		}
-	})
-}
-
-// Tokens of write holds strictly increase, over thousands of grants by several RWLocks, with and without a
-// wait.
-func TestTokensIncrease(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		grants := 3_000
-		if !w.real {
-			grants = 500
-		}
-		const goroutines = 4
-		var wg sync.WaitGroup
-		last := int64(0) // under the lock
-		for range goroutines {
-			rw := w.newLock()
-			wg.Go(func() {
-				for range grants / goroutines {
-					err := rw.WithLock(context.Background(), "n", func(_ context.Context, h *rwlock.Hold) error {
-						if h.Token() <= last {
-							w.Errorf("token %d came after %d", h.Token(), last)
-						}
-						last = h.Token()
-						return nil
-					})
-					if err != nil {
-						w.Error(err)
-						return
-					}
-				}
-			})
-		}
-		wg.Wait()
-		require.Equal(w, last, inspect(w, w.newLock(), "n").Token)
+		w.takeTurns(visits, w.newLock(), w.newLock(), w.newLock(), w.newLock())
 	})
 }
 

@@ -29,7 +29,7 @@ type connector = func(wires []*wire, opts ...rwlock.Option) *rwlock.RWLock
 // inMems runs fn in a bubble with servers in memory.
 func inMems(t *testing.T, n int, fn func(t *testing.T, servers []*miniredis.Miniredis, connect connector)) {
 	t.Helper()
-	t.Parallel()
+	parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		var servers []*miniredis.Miniredis
 		for range n {
@@ -155,77 +155,72 @@ func TestQuorumOutlivesAMinority(t *testing.T) {
 // be the home of. If two of three do, a call fails with what they say.
 func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"OOM command not allowed when used memory > 'maxmemory'.",
+	eachOf(t, []string{"OOM command not allowed when used memory > 'maxmemory'.",
 		"MISCONF Redis is configured to save RDB snapshots",
-		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR something else"} {
-		t.Run(text, func(t *testing.T) {
-			t.Parallel()
-			inQuorum(t, func(w *world) {
-				var servers []*weather
-				rw := w.newLockVia(func(c *redis.Client) {
-					f := &weather{}
-					f.over(c)
-					servers = append(servers, f)
-				})
-				held := take(w, newOwner(), rw, write, "held")
-				for _, f := range servers {
-					f.set(answer(text))
-					for _, name := range homes {
-						for _, mode := range bothModes {
-							h, err := try(w.Context(), rw, mode, name)
-							require.NoError(w, err)
-							waiter := w.enqueue(newOwner(), rw, write, name)
-							unlock(w, h)
-							unlock(w, waiter.granted())
-						}
-					}
-					time.Sleep(5 * time.Minute)
-					require.NoError(w, held.Context().Err())
-					f.set(nil)
-					time.Sleep(5 * time.Minute)
-				}
-				unlock(w, held)
-				servers[0].set(answer(text))
-				servers[2].set(answer(text))
-				for _, mode := range bothModes {
-					require.ErrorIs(w, errOf(acquire(w.Context(), rw, mode, "a")), answer(text))
-				}
-				servers[0].set(nil)
-				unlock(w, take(w, newOwner(), rw, write, "a"))
-				servers[2].set(nil)
+		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR something else"}, func(t *testing.T, text string) {
+		inQuorum(t, func(w *world) {
+			var servers []*weather
+			rw := w.newLockVia(func(c *redis.Client) {
+				f := &weather{}
+				f.over(c)
+				servers = append(servers, f)
 			})
+			held := take(w, newOwner(), rw, write, "held")
+			for _, f := range servers {
+				f.set(answer(text))
+				for _, name := range homes {
+					for _, mode := range bothModes {
+						h, err := try(w.Context(), rw, mode, name)
+						require.NoError(w, err)
+						waiter := w.enqueue(newOwner(), rw, write, name)
+						unlock(w, h)
+						unlock(w, waiter.granted())
+					}
+				}
+				time.Sleep(5 * time.Minute)
+				require.NoError(w, held.Context().Err())
+				f.set(nil)
+				time.Sleep(5 * time.Minute)
+			}
+			unlock(w, held)
+			servers[0].set(answer(text))
+			servers[2].set(answer(text))
+			for _, mode := range bothModes {
+				require.ErrorIs(w, errOf(acquire(w.Context(), rw, mode, "a")), answer(text))
+			}
+			servers[0].set(nil)
+			unlock(w, take(w, newOwner(), rw, write, "a"))
+			servers[2].set(nil)
 		})
-	}
+	})
 }
 
 // A server that has lost its data votes again as soon as it has rested, whether its clients saw it lose them
 // or came later.
 func TestServerThatLostItsDataVotesAgain(t *testing.T) {
 	t.Parallel()
-	for _, saw := range []bool{true, false} {
-		t.Run(fmt.Sprintf("its clients saw that: %v", saw), func(t *testing.T) {
-			inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
-				useFor := func(rw *rwlock.RWLock, seconds int) {
-					for range seconds {
-						use(t, rw, []string{"n"})
-						time.Sleep(time.Second)
-					}
+	eachOf(t, []bool{true, false}, func(t *testing.T, saw bool) {
+		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+			useFor := func(rw *rwlock.RWLock, seconds int) {
+				for range seconds {
+					use(t, rw, []string{"n"})
+					time.Sleep(time.Second)
 				}
-				rw := connect(nil)
-				useFor(rw, 1) // or else the server's new id would be the one that it had
-				servers[1].FlushAll()
-				useFor(rw, 5)
-				require.NotEmpty(t, mark(servers[1], "rest"))
-				if !saw {
-					require.NoError(t, rw.Close())
-					time.Sleep(time.Hour)
-					rw = connect(nil)
-				}
-				useFor(rw, 70)
-				requireOneGeneration(t, servers)
-			})
+			}
+			rw := connect(nil)
+			useFor(rw, 1) // or else the server's new id would be the one that it had
+			servers[1].FlushAll()
+			useFor(rw, 5)
+			require.NotEmpty(t, mark(servers[1], "rest"))
+			if !saw {
+				require.NoError(t, rw.Close())
+				time.Sleep(time.Hour)
+				rw = connect(nil)
+			}
+			useFor(rw, 70)
+			requireOneGeneration(t, servers)
 		})
-	}
+	})
 }
 
 // A server that has lost its data rests for the longest lease that it may have voted for, though the client
@@ -258,41 +253,39 @@ func TestServerRestsForTheLeasesOfOthers(t *testing.T) {
 // servers before or not.
 func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
 	t.Parallel()
-	for _, knew := range []bool{true, false} {
-		t.Run(fmt.Sprintf("the client knew the servers: %v", knew), func(t *testing.T) {
-			inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
-				network := &wire{}
-				wires := []*wire{{}, network, network}
-				rw := connect(wires)
-				held := take(t, newOwner(), rw, write, "held")
-				network.freeze()
-				calls := maps.Clone(everyCall)
-				calls["TryLock"], calls["TryRLock"] = nil, nil // which do not wait for the end of their contexts
-				if knew {
-					calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return held.Extend(ctx, time.Minute) }
-				} else {
-					rw = connect(wires)
+	eachOf(t, []bool{true, false}, func(t *testing.T, knew bool) {
+		inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
+			network := &wire{}
+			wires := []*wire{{}, network, network}
+			rw := connect(wires)
+			held := take(t, newOwner(), rw, write, "held")
+			network.freeze()
+			calls := maps.Clone(everyCall)
+			calls["TryLock"], calls["TryRLock"] = nil, nil // which do not wait for the end of their contexts
+			if knew {
+				calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return held.Extend(ctx, time.Minute) }
+			} else {
+				rw = connect(wires)
+			}
+			for what, call := range calls {
+				if call == nil {
+					continue
 				}
-				for what, call := range calls {
-					if call == nil {
-						continue
-					}
-					err := call(lasting(t, time.Second), rw)
-					require.ErrorIs(t, err, rwlock.ErrNoMajority, what)
-					require.ErrorIs(t, err, context.DeadlineExceeded, what)
-					require.ErrorContains(t, err, "1 of 3 vote, 2 are needed", what)
-				}
-				require.ErrorIs(t, errOf(rw.TryLock(t.Context(), "c")), rwlock.ErrNoMajority)
-				_, err := rw.Lock(t.Context(), "d", rwlock.MaxWait(time.Minute), rwlock.Lease(time.Second))
-				require.ErrorIs(t, err, rwlock.ErrNoMajority)
-				network.mend()
-				unlock(t, take(t, newOwner(), rw, write, "n"))
-				_ = held.Unlock(t.Context()) // what was sent into the outage may have no answer yet
-				_ = rw.Close()
-				time.Sleep(hang) // until the client has given up what was sent into the outage
-			})
+				err := call(lasting(t, time.Second), rw)
+				require.ErrorIs(t, err, rwlock.ErrNoMajority, what)
+				require.ErrorIs(t, err, context.DeadlineExceeded, what)
+				require.ErrorContains(t, err, "1 of 3 vote, 2 are needed", what)
+			}
+			require.ErrorIs(t, errOf(rw.TryLock(t.Context(), "c")), rwlock.ErrNoMajority)
+			_, err := rw.Lock(t.Context(), "d", rwlock.MaxWait(time.Minute), rwlock.Lease(time.Second))
+			require.ErrorIs(t, err, rwlock.ErrNoMajority)
+			network.mend()
+			unlock(t, take(t, newOwner(), rw, write, "n"))
+			_ = held.Unlock(t.Context()) // what was sent into the outage may have no answer yet
+			_ = rw.Close()
+			time.Sleep(hang) // until the client has given up what was sent into the outage
 		})
-	}
+	})
 }
 
 // However many clients use new servers for the first time at once, and though each sees the others' steps
@@ -484,48 +477,46 @@ func (c *slowConn) Close() error {
 // not refused, a hold is renewed, a waiter is let in, and no server is started without the others.
 func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 	t.Parallel()
-	for _, trip := range []time.Duration{200 * time.Millisecond, 260 * time.Millisecond,
-		400 * time.Millisecond} {
-		t.Run(trip.String(), func(t *testing.T) {
-			inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, _ connector) {
-				var locks []*rwlock.RWLock
-				for i := range 2 {
-					var clients []redis.UniversalClient
-					for _, m := range servers {
-						clients = append(clients, testredis.MemClient(t, m, slowly(func() time.Duration { return trip })))
-					}
-					locks = append(locks, openQuorum(t, clients))
-					h, err := locks[i].TryLock(newOwner(), fmt.Sprint("first of ", i))
-					require.NoError(t, err, "the client does not know how far away the servers are")
+	eachOf(t, []time.Duration{200 * time.Millisecond, 260 * time.Millisecond,
+		400 * time.Millisecond}, func(t *testing.T, trip time.Duration) {
+		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, _ connector) {
+			var locks []*rwlock.RWLock
+			for i := range 2 {
+				var clients []redis.UniversalClient
+				for _, m := range servers {
+					clients = append(clients, testredis.MemClient(t, m, slowly(func() time.Duration { return trip })))
+				}
+				locks = append(locks, openQuorum(t, clients))
+				h, err := locks[i].TryLock(newOwner(), fmt.Sprint("first of ", i))
+				require.NoError(t, err, "the client does not know how far away the servers are")
+				unlock(t, h)
+				var took [2]time.Duration
+				atBest := [...]time.Duration{trip, trip}
+				// until all connections stand, and the servers know the scripts
+				for try := 0; try < 20 && took != atBest; try++ {
+					start := time.Now()
+					h := take(t, newOwner(), locks[i], write, fmt.Sprint("second of ", i))
+					took[0] = time.Since(start)
 					unlock(t, h)
-					var took [2]time.Duration
-					atBest := [...]time.Duration{trip, trip}
-					// until all connections stand, and the servers know the scripts
-					for try := 0; try < 20 && took != atBest; try++ {
-						start := time.Now()
-						h := take(t, newOwner(), locks[i], write, fmt.Sprint("second of ", i))
-						took[0] = time.Since(start)
-						unlock(t, h)
-						took[1] = time.Since(start) - took[0]
-					}
-					require.Equal(t, atBest, took)
+					took[1] = time.Since(start) - took[0]
 				}
-				held := take(t, newOwner(), locks[0], write, "n", rwlock.Lease(6*time.Second))
-				waiting := (&world{T: t, fake: true}).launch(newOwner(), locks[1], write, "n")
-				time.Sleep(2 * time.Minute)
-				require.False(t, waiting.returned())
-				left := time.Now()
-				unlock(t, held)
-				unlock(t, waiting.granted())
-				require.LessOrEqual(t, waiting.at.Sub(left), 3*trip)
-				for _, rw := range locks {
-					require.NoError(t, rw.Close())
-				}
-				time.Sleep(hang) // until go-redis has set up the connections that it was about to
-				requireOneGeneration(t, servers)
-			})
+				require.Equal(t, atBest, took)
+			}
+			held := take(t, newOwner(), locks[0], write, "n", rwlock.Lease(6*time.Second))
+			waiting := (&world{T: t, fake: true}).launch(newOwner(), locks[1], write, "n")
+			time.Sleep(2 * time.Minute)
+			require.False(t, waiting.returned())
+			left := time.Now()
+			unlock(t, held)
+			unlock(t, waiting.granted())
+			require.LessOrEqual(t, waiting.at.Sub(left), 3*trip)
+			for _, rw := range locks {
+				require.NoError(t, rw.Close())
+			}
+			time.Sleep(hang) // until go-redis has set up the connections that it was about to
+			requireOneGeneration(t, servers)
 		})
-	}
+	})
 }
 
 // A server that has never voted does not know whether others have. With one that has lost its data it is no
@@ -670,27 +661,26 @@ func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 // RWLock's own lease is: so the servers may lose their data one after the other.
 func TestServerRestsForTheLongestLeaseInUse(t *testing.T) {
 	t.Parallel()
-	for _, lease := range []time.Duration{500 * time.Millisecond, 4 * time.Second, time.Minute} {
-		t.Run(lease.String(), func(t *testing.T) {
-			inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
-				wires := newWires(3)
-				rw := connect(wires)
-				held := take(t, newOwner(), rw, write, "held", rwlock.Lease(lease))
-				for i, m := range servers {
-					use(t, rw, homes, rwlock.Lease(lease))
-					wires[i].cut()
-					m.FlushAll()
-					use(t, rw, homes, rwlock.Lease(lease))
-					wires[i].mend()
-					// The client notices within a second, and the hold gets the server's vote with its second
-					// renewal.
-					time.Sleep(lease + lease/50 + 2*lease/3 + 3*time.Second)
-					require.NoError(t, held.Context().Err())
-				}
-				unlock(t, held)
-			})
+	leases := []time.Duration{500 * time.Millisecond, 4 * time.Second, time.Minute}
+	eachOf(t, leases, func(t *testing.T, lease time.Duration) {
+		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
+			wires := newWires(3)
+			rw := connect(wires)
+			held := take(t, newOwner(), rw, write, "held", rwlock.Lease(lease))
+			for i, m := range servers {
+				use(t, rw, homes, rwlock.Lease(lease))
+				wires[i].cut()
+				m.FlushAll()
+				use(t, rw, homes, rwlock.Lease(lease))
+				wires[i].mend()
+				// The client notices within a second, and the hold gets the server's vote with its second
+				// renewal.
+				time.Sleep(lease + lease/50 + 2*lease/3 + 3*time.Second)
+				require.NoError(t, held.Context().Err())
+			}
+			unlock(t, held)
 		})
-	}
+	})
 }
 
 // No server's clock ends a rest: it may have shown another time when the rest began.

@@ -20,8 +20,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
@@ -105,15 +103,8 @@ func everywhere(t *testing.T, fn func(w *world)) {
 // bubbled is everywhere without the servers.
 func bubbled(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	t.Parallel()
-	t.Run("bubble", func(t *testing.T) {
-		t.Parallel()
-		inBubble(t, fn)
-	})
-	t.Run("quorum", func(t *testing.T) {
-		t.Parallel()
-		inQuorum(t, fn)
-	})
+	parallel(t)
+	each(t, map[string]int{"bubble": 1, "quorum": 3}, func(t *testing.T, servers int) { inMemory(t, servers, fn) })
 }
 
 // inQuorum runs fn over three servers instead of one, in a bubble.
@@ -386,35 +377,29 @@ func (w *world) newLock(opts ...rwlock.Option) *rwlock.RWLock {
 // newLockVia is newLock with clients that are changed before.
 func (w *world) newLockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlock.RWLock {
 	w.Helper()
-	rw := w.lockVia(change, opts...)
+	rw := w.newLockOver(change, opts)
 	w.Cleanup(func() { require.NoError(w, rw.Close()) })
 	return rw
-}
-
-func (w *world) lockVia(change func(*redis.Client), opts ...rwlock.Option) *rwlock.RWLock {
-	w.Helper()
-	var clients []redis.UniversalClient
-	for _, dial := range w.servers() {
-		c := dial()
-		change(c)
-		clients = append(clients, c)
-	}
-	return w.openOn(clients, opts)
 }
 
 // open returns an RWLock with clients of its own, which need not close without an error.
 func (w *world) open(opts []rwlock.Option, with ...func(*redis.Options)) *rwlock.RWLock {
 	w.Helper()
-	var clients []redis.UniversalClient
-	for _, dial := range w.servers() {
-		clients = append(clients, dial(with...))
-	}
-	return w.openOn(clients, opts)
+	rw := w.newLockOver(func(*redis.Client) {}, opts, with...)
+	w.Cleanup(func() { _ = rw.Close() })
+	return rw
 }
 
-func (w *world) openOn(clients []redis.UniversalClient, opts []rwlock.Option) *rwlock.RWLock {
+func (w *world) newLockOver(change func(*redis.Client), opts []rwlock.Option,
+	with ...func(*redis.Options)) *rwlock.RWLock {
 	w.Helper()
-	opts = w.options(opts)
+	var clients []redis.UniversalClient
+	for _, dial := range w.servers() {
+		c := dial(with...)
+		change(c)
+		clients = append(clients, c)
+	}
+	opts = append([]rwlock.Option{rwlock.WithPrefix(w.prefix), rwlock.WithLogger(logger(w))}, opts...)
 	rw, err := rwlock.New(clients[0], opts...)
 	if w.quorum != nil {
 		rw, err = rwlock.NewQuorum(clients, opts...)
@@ -437,24 +422,12 @@ func (w *world) newMortal(opts ...rwlock.Option) (*rwlock.RWLock, *wire) {
 	w.Helper()
 	wire := &wire{}
 	rw := w.open(opts, wire.into, withoutRetries)
-	w.Cleanup(func() {
-		wire.mend() // so that Close need not wait for a server that does not answer
-		_ = rw.Close()
-	})
+	w.Cleanup(wire.mend) // so that Close need not wait for a server that does not answer
 	return rw, wire
 }
 
 // withoutRetries has the client fail with what it meets first.
 func withoutRetries(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 }
-
-// overWire returns an RWLock over one server whose requests a frozen wire swallows.
-func (w *world) overWire(opts ...rwlock.Option) (*rwlock.RWLock, *wire) {
-	w.Helper()
-	wire := &wire{}
-	rw := newLockOn(w, w.dial(wire.into), w.options(opts)...)
-	w.Cleanup(wire.mend)
-	return rw, wire
-}
 
 // A wire connects a client with its server.
 type wire struct {
@@ -594,6 +567,43 @@ func some[T any](w *world, cases []T) []T {
 		return cases
 	}
 	return cases[:2]
+}
+
+// each runs fn for each case, as parallel subtests by these names.
+func each[C any](t *testing.T, cases map[string]C, fn func(t *testing.T, c C)) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fn(t, c)
+		})
+	}
+}
+
+// eachOf is each for cases whose texts are their names.
+func eachOf[C any](t *testing.T, cases []C, fn func(t *testing.T, c C)) {
+	t.Helper()
+	named := map[string]C{}
+	for _, c := range cases {
+		named[fmt.Sprint(c)] = c
+	}
+	each(t, named, fn)
+}
+
+// parallel makes a test parallel. Subtests are made so by what runs them.
+func parallel(t *testing.T) {
+	if !strings.Contains(t.Name(), "/") {
+		t.Parallel()
+	}
+}
+
+// together runs fn for all numbers below n, at the same time.
+func together(n int, fn func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { fn(i) })
+	}
+	wg.Wait()
 }
 
 // eventually waits until cond holds. It asks ever more rarely, as asking may be what a busy machine is busy
@@ -938,55 +948,38 @@ func tryOnHeld(mode rwlock.Mode) prepare {
 
 func amongReaders(n int) prepare {
 	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
-		takeMany(tb, n, func(int) (*rwlock.Hold, error) {
-			return rw.RLock(newOwner(), tb.Name(), rwlock.NoRenew(), rwlock.Lease(time.Hour))
+		keep(tb, n, func(int) *rwlock.Hold {
+			return take(tb, newOwner(), rw, read, tb.Name(), rwlock.NoRenew(), rwlock.Lease(time.Hour))
 		})
 		return pairOf(read)(tb, rw)
 	}
 }
 
-// takeMany takes n locks, some at a time, and keeps them until the test ends.
-func takeMany(tb testing.TB, n int, take func(i int) (*rwlock.Hold, error)) {
+// keep takes n holds, which are not forgotten before the test ends.
+func keep(tb testing.TB, n int, take func(i int) *rwlock.Hold) {
 	tb.Helper()
-	holds, errs := make([]*rwlock.Hold, n), make([]error, 64)
-	var group sync.WaitGroup
-	for g := range errs {
-		group.Go(func() {
-			for i := g; i < n && errs[g] == nil; i += len(errs) {
-				holds[i], errs[g] = take(i)
-			}
-		})
+	var holds []*rwlock.Hold
+	for i := range n {
+		holds = append(holds, take(i))
 	}
-	group.Wait()
-	require.NoError(tb, errors.Join(errs...))
 	tb.Cleanup(func() { runtime.KeepAlive(holds) })
 }
 
 // A gauge is a server of a test's own, and reads what it has counted.
 type gauge struct {
-	addr string
-	real bool
+	*testredis.Server
 	asks *redis.Client
 }
 
 func newGauge(tb testing.TB) *gauge {
 	tb.Helper()
-	if testredis.Available() {
-		return gaugeOn(tb, testredis.Start(tb))
-	}
-	m, err := miniredis.Run()
-	require.NoError(tb, err)
-	m.ClockTTL(true)
-	tb.Cleanup(m.Close)
-	return &gauge{addr: m.Addr(), asks: testredis.NewClient(tb, m.Addr())}
+	return gaugeOn(testredis.Start(tb))
 }
 
-func gaugeOn(tb testing.TB, s *testredis.Server) *gauge {
-	return &gauge{addr: s.Addr(), real: true, asks: testredis.NewClient(tb, s.Addr())}
-}
+func gaugeOn(s *testredis.Server) *gauge { return &gauge{s, s.Client()} }
 
-func (g *gauge) client(tb testing.TB, hooks ...redis.Hook) *redis.Client {
-	c := testredis.NewClient(tb, g.addr)
+func (g *gauge) client(hooks ...redis.Hook) *redis.Client {
+	c := g.Client()
 	for _, hook := range hooks {
 		c.AddHook(hook)
 	}
@@ -1000,13 +993,10 @@ type cost struct {
 	by      map[string]float64 // calls of each command, whoever made them
 }
 
-// read returns what the server has spent so far; nothing for one that does not count.
+// read returns what the server has spent so far.
 func (g *gauge) read(tb testing.TB) cost {
 	tb.Helper()
 	c := cost{by: map[string]float64{}}
-	if !g.real {
-		return c
-	}
 	text, err := g.asks.Info(context.Background(), "commandstats").Result()
 	require.NoError(tb, err)
 	for line := range strings.Lines(text) {
@@ -1045,54 +1035,6 @@ func (g *gauge) of(tb testing.TB, fn func()) cost {
 	return g.read(tb).minus(before)
 }
 
-// floor returns what does nothing on the server, but with the same KEYS and ARGV as a workload, made
-// beforehand.
-func (g *gauge) floor(tb testing.TB, c redis.UniversalClient, prepare prepare) func() error {
-	tb.Helper()
-	var mu sync.Mutex
-	var sent [][]any
-	op := prepare(tb, newLockOn(tb, g.client(tb, onEach(func(cmd redis.Cmder) {
-		mu.Lock()
-		defer mu.Unlock()
-		if cmd.Name() == "evalsha" {
-			var args []any
-			for _, arg := range cmd.Args()[2:] {
-				args = append(args, text(arg))
-			}
-			sent = append(sent, args)
-		}
-	}))))
-	require.NoError(tb, op()) // loads the scripts
-	mu.Lock()
-	sent = nil
-	mu.Unlock()
-	require.NoError(tb, op())
-	sha, err := g.asks.ScriptLoad(context.Background(), "return 1").Result()
-	require.NoError(tb, err)
-	type script struct {
-		keys []string
-		args []any
-	}
-	var scripts []script
-	for _, args := range sent {
-		var s script
-		n, _ := strconv.Atoi(args[0].(string))
-		for _, key := range args[1 : 1+n] {
-			s.keys = append(s.keys, key.(string))
-		}
-		s.args = args[1+n:]
-		scripts = append(scripts, s)
-	}
-	return func() error {
-		for _, s := range scripts {
-			if err := c.EvalSha(context.Background(), sha, s.keys, s.args...).Err(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
 // text returns what an argument is on the wire; the sender may use a slice of its own again.
 func text(arg any) string {
 	if b, ok := arg.([]byte); ok {
@@ -1116,27 +1058,5 @@ func loadScripts(t *testing.T, c redis.Cmdable) {
 	t.Helper()
 	for _, s := range lua.All {
 		require.NoError(t, c.ScriptLoad(context.Background(), s.Source).Err())
-	}
-}
-
-// takeAsStranger takes a lock for writing as an instance that is not in this process. release releases it.
-func takeAsStranger(t *testing.T, c *redis.Client, prefix, name string) (release func()) {
-	t.Helper()
-	r := protocol.Request{
-		Script: lua.Lock, Keys: protocol.KeysOf(prefix, name), Channels: protocol.Channels(prefix),
-		Lease: protocol.NewLease(30 * time.Second),
-		Claim: protocol.NewClaim(protocol.Write, protocol.NewInstance(), 0, 1,
-			protocol.Owner{Process: uuid.New(), Handle: 1}),
-	}
-	run := func() {
-		t.Helper()
-		args := append([]any{"eval", r.Script.Source}, r.Argv(nil)...)
-		require.NoError(t, c.Do(context.Background(), args...).Err())
-	}
-	run()
-	return func() {
-		t.Helper()
-		r.Script = lua.Unlock
-		run()
 	}
 }
