@@ -27,6 +27,9 @@ type plan struct {
 	restartAt, restartIn time.Duration
 }
 
+// failing returns the index of the master that fails.
+func (p plan) failing() int { return p.masters / 3 }
+
 // away is how long a process is not there that is started again.
 const away = 5 * time.Second
 
@@ -72,7 +75,7 @@ func (f *fleet) live() {
 			f.replace(h)
 		})
 	}
-	failing := f.servers[f.masters/3]
+	failing := f.servers[f.failing()]
 	f.sleep(f.failAt)
 	f.restart(failing)
 	failing.down = true
@@ -140,7 +143,7 @@ func (f *fleet) pair(k *worker) {
 	}
 	wait := f.now().Sub(begun)
 	switch {
-	case f.master(c.name) == f.masters/3 && begun.Before(failed.Add(f.failFor)) && f.now().After(failed):
+	case f.master(c.name) == f.failing() && begun.Before(failed.Add(f.failFor)) && f.now().After(failed):
 		f.outage = append(f.outage, wait)
 	case hot && !begun.Before(failed):
 		f.hotAfter = append(f.hotAfter, wait)
