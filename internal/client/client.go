@@ -157,10 +157,10 @@ func (c *Client) Close() error { return c.close(false, nil) }
 // Client. If ctx ends first, it closes the Client immediately, and why says so. err is the error of Close.
 func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	w := wait{ctx: ctx, start: time.Now()}
-	c.mu.Lock()
-	c.closing = true
-	c.engine.Drain(time.Now())
-	c.flush()
+	c.do(func(now time.Time) {
+		c.closing = true
+		c.engine.Drain(now)
+	})
 	select {
 	case <-c.drained.Done():
 	case <-c.ends.Done(): // someone calls Close
@@ -255,9 +255,7 @@ func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) t
 			hurry, end = nil, time.Now().Add(lateTimeout)
 			timeout.Reset(lateTimeout)
 		case <-late:
-			c.mu.Lock()
-			c.engine.AbandonUnheard(time.Now())
-			c.flush()
+			c.do(c.engine.AbandonUnheard)
 		case <-timeout.C:
 			return end
 		}

@@ -23,6 +23,13 @@ type cancel struct {
 	cause error
 }
 
+// do calls f while Client.mu is locked, and then does what the engine wants done.
+func (c *Client) do(f func(now time.Time)) {
+	c.mu.Lock()
+	f(time.Now())
+	c.flush()
+}
+
 // flush unlocks Client.mu, and does what the engine wants done.
 func (c *Client) flush() { c.run(c.unlock(time.Now()), nil) }
 
@@ -118,7 +125,7 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 	}
 	if fx.Listen {
 		for i, d := range c.dispatch {
-			d.Listen(c.engine.Channel(), &subscriber{c, i})
+			d.Listen(c.engine.Channel(), c.listener(i))
 		}
 	}
 	if len(fx.Shards) > 0 {
@@ -158,11 +165,7 @@ func (c *Client) received(results []dispatch.Result) {
 }
 
 // rerouted has the engine retry immediately what other servers have not answered.
-func (c *Client) rerouted() {
-	c.mu.Lock()
-	c.lowest.Resume(time.Now())
-	c.flush()
-}
+func (c *Client) rerouted() { c.do(c.lowest.Resume) }
 
 // wanted reports whether a request that replicas are to confirm is still to be sent.
 func (c *Client) wanted(r *protocol.Request) bool {
@@ -173,12 +176,12 @@ func (c *Client) wanted(r *protocol.Request) bool {
 
 // tick has the engine do what is due.
 func (c *Client) tick() {
-	c.mu.Lock()
-	c.armed = time.Time{}
-	if !c.stopped {
-		c.bottom.Tick(time.Now())
-	}
-	c.flush()
+	c.do(func(now time.Time) {
+		c.armed = time.Time{}
+		if !c.stopped {
+			c.bottom.Tick(now)
+		}
+	})
 }
 
 // arm sets the timer to when the engine has something due. A timer that fires too early does no harm, and is
@@ -196,47 +199,22 @@ func (c *Client) arm() {
 	}
 }
 
-// A subscriber passes to the engine what the subscription to a server brings.
-type subscriber struct {
-	client *Client
-	server int
-}
-
-func (s *subscriber) Subscribed() {
-	c := s.client
-	c.mu.Lock()
-	if c.quorum != nil {
-		c.quorum.Subscribed(time.Now(), s.server)
-	} else {
-		c.lowest.Subscribed(time.Now())
+// listener returns what passes to the engine what the subscription to a server brings.
+func (c *Client) listener(server int) *dispatch.Listener {
+	subscribed, unsubscribed, heard := c.lowest.Subscribed, c.lowest.Unsubscribed, c.lowest.Heard
+	if q := c.quorum; q != nil {
+		subscribed = func(now time.Time) { q.Subscribed(now, server) }
+		unsubscribed = func(now time.Time, err error) { q.Unsubscribed(now, server, err) }
+		heard = func(now time.Time, message string) { q.Heard(now, server, message) }
 	}
-	c.flush()
-}
-
-func (s *subscriber) Unsubscribed(err error) {
-	c := s.client
-	c.mu.Lock()
-	if c.quorum != nil {
-		c.quorum.Unsubscribed(time.Now(), s.server, err)
-	} else {
-		c.lowest.Unsubscribed(time.Now(), err)
+	return &dispatch.Listener{
+		Subscribed:   func() { c.do(subscribed) },
+		Unsubscribed: func(err error) { c.do(func(now time.Time) { unsubscribed(now, err) }) },
+		Heard:        func(message string) { c.do(func(now time.Time) { heard(now, message) }) },
+		Awaited: func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.lowest.Waiting()
+		},
 	}
-	c.flush()
-}
-
-func (s *subscriber) Heard(message string) {
-	c := s.client
-	c.mu.Lock()
-	if c.quorum != nil {
-		c.quorum.Heard(time.Now(), s.server, message)
-	} else {
-		c.lowest.Heard(time.Now(), message)
-	}
-	c.flush()
-}
-
-func (s *subscriber) Awaited() bool {
-	s.client.mu.Lock()
-	defer s.client.mu.Unlock()
-	return s.client.lowest.Waiting()
 }

@@ -74,9 +74,7 @@ func (h *Hold) Caller() slog.Source {
 
 // Forget stops renewing a hold whose handle became unreachable without Unlock.
 func (h *Hold) Forget() {
-	h.client.mu.Lock()
-	h.client.engine.Forget(time.Now(), &h.hold)
-	h.client.flush()
+	h.client.do(func(now time.Time) { h.client.engine.Forget(now, &h.hold) })
 }
 
 // Unlock releases the hold, and waits for the server's answer until ctx ends, for five seconds at most.
@@ -122,9 +120,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 
 // release releases a hold that Unlock has kept for AtLeast. Nobody waits for the answer.
 func (h *Hold) release() {
-	h.client.mu.Lock()
-	_, _ = h.client.engine.Release(time.Now(), &h.hold)
-	h.client.flush()
+	h.client.do(func(now time.Time) { _, _ = h.client.engine.Release(now, &h.hold) })
 }
 
 // await waits until the server has answered a release, or until ctx or end is done.
@@ -177,17 +173,13 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	c := h.client
 	done := make(chan error, 1)
 	x := engine.Extension{Tag: done}
-	c.mu.Lock()
-	c.engine.Extend(time.Now(), &h.hold, d, &x)
-	c.flush()
+	c.do(func(now time.Time) { c.engine.Extend(now, &h.hold, d, &x) })
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
 	}
 	err := c.unanswered(&w, &h.hold)
-	c.mu.Lock()
-	c.engine.GiveUpExtension(&x, err)
-	c.flush()
+	c.do(func(time.Time) { c.engine.GiveUpExtension(&x, err) })
 	return <-done
 }

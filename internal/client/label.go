@@ -64,9 +64,7 @@ func (c *Client) sendLabel(fx *effects) {
 // labelOver sends the label again if anything is held or waited for, and otherwise as soon as that is the
 // case.
 func (c *Client) labelOver() {
-	c.mu.Lock()
-	c.label.known = false
-	c.flush()
+	c.do(func(time.Time) { c.label.known = false })
 }
 
 // labelled takes a server's answer. Client.mu is locked.

@@ -33,9 +33,8 @@ func (c *Client) request(ctx context.Context, name string,
 		return nil, w.over(err)
 	}
 	done := make(chan engine.Answer, 1)
-	c.mu.Lock()
-	err := send(time.Now(), name, done)
-	c.flush()
+	var err error
+	c.do(func(now time.Time) { err = send(now, name, done) })
 	if err != nil {
 		return nil, err
 	}

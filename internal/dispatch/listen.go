@@ -41,14 +41,13 @@ var (
 	errElsewhere      = errors.New("the subscription is on a different server from the one that handles requests")
 )
 
-// A Listener gets what the subscriptions bring, on goroutines of the dispatcher's. It must not block.
-type Listener interface {
-	Subscribed()            // one is established, for the first time or again: earlier messages may be lost
-	Unsubscribed(err error) // none is established
-	Heard(message string)
-
-	// Awaited reports whether anyone waits for a message. While nobody does, no PING or probe is sent.
-	Awaited() bool
+// A Listener has the functions that get what the subscriptions bring, on goroutines of the dispatcher's. They
+// must not block.
+type Listener struct {
+	Subscribed   func()          // one is established, for the first time or again: earlier messages may be lost
+	Unsubscribed func(err error) // none is established
+	Heard        func(message string)
+	Awaited      func() bool // whether anyone waits for a message: while nobody does, no PING or probe is sent
 }
 
 // A listener keeps the subscriptions to a channel: one on the server, or one on each master of a cluster. A
@@ -64,7 +63,7 @@ type listener struct {
 	follow         bool
 	silence, grace time.Duration
 	client         redis.UniversalClient // the dispatcher's
-	to             Listener              // nil before Listen
+	to             *Listener             // nil before Listen
 	channel        string
 	ctx            context.Context
 	cancel         context.CancelFunc
@@ -94,7 +93,7 @@ type subscription struct {
 }
 
 // Listen opens the subscriptions to a channel, and keeps them open.
-func (d *Dispatcher) Listen(channel string, to Listener) {
+func (d *Dispatcher) Listen(channel string, to *Listener) {
 	l := d.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -148,14 +148,17 @@ func (a *audience) note(what string, err error) {
 	}
 }
 
-func (a *audience) Subscribed()            { a.note("subscribed", nil) }
-func (a *audience) Unsubscribed(err error) { a.note("unsubscribed", err) }
-func (a *audience) Heard(message string)   { a.note(message, nil) }
-
-func (a *audience) Awaited() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return !a.gone
+func (a *audience) listener() *Listener {
+	return &Listener{
+		Subscribed:   func() { a.note("subscribed", nil) },
+		Unsubscribed: func(err error) { a.note("unsubscribed", err) },
+		Heard:        func(message string) { a.note(message, nil) },
+		Awaited: func() bool {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return !a.gone
+		},
+	}
 }
 
 // leave has nobody wait any more, or, with false, someone again.
@@ -200,7 +203,7 @@ func listening(t *testing.T, s *station, fn func(t *testing.T, d *Dispatcher, a 
 		})
 		d := New(client, Calls{Receive: func([]Result) {}})
 		a := &audience{}
-		d.Listen("c", a)
+		d.Listen("c", a.listener())
 		defer func() {
 			a.next()
 			stop(t, d)
@@ -293,7 +296,7 @@ func TestRelisten(t *testing.T) {
 	s := &station{}
 	listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
 		require.Equal(t, []string{"subscribed"}, a.next())
-		d.Listen("c", a)
+		d.Listen("c", a.listener())
 		require.Empty(t, a.next())
 		s.with(func() { require.Len(t, s.conns, 1) })
 		d.Relisten()
@@ -314,7 +317,7 @@ func TestCloseEndsTheSubscription(t *testing.T) {
 		d, _ := start(t, &server{})
 		a := &audience{}
 		stop(t, d)
-		d.Listen("c", a)
+		d.Listen("c", a.listener())
 		time.Sleep(time.Minute)
 		require.Empty(t, a.next(), "it listens after Close")
 		d.Relisten()
