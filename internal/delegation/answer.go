@@ -56,8 +56,8 @@ func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 func (d *Layer) use(r *engine.Request) *name {
 	n := d.names[r.Keys.Lock]
 	if n == nil {
-		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, share: fewShare * parts}
-		if d.share < fewShare*parts {
+		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, credit: cost}
+		if d.credit <= 0 {
 			n.need = poorNeed
 		}
 		d.names[n.key] = n
@@ -96,6 +96,7 @@ func (d *Layer) route(now time.Time, e *entry) {
 		d.send(e)
 	case n.state == Live && n.mode == protocol.Read && e.mode == protocol.Write:
 		n.alternates = true
+		d.charge(n)
 		d.recall(now, n, false)
 		d.send(e)
 	case n.state == Live && n.doubted.IsZero() && (e.mode == protocol.Read || n.token < n.top):
@@ -170,7 +171,7 @@ func (d *Layer) grant(now time.Time, e *entry) {
 		n.token++
 	}
 	n.used = now
-	n.served++
+	d.earn(n, 1)
 	e.rely(e.ask)
 	d.answer(now, e.ask, protocol.Reply{Token: n.token, Lent: n.lent})
 }

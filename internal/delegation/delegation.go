@@ -21,25 +21,23 @@ const (
 	// delegation that are remembered.
 	mostIdle  = 1024
 	mostKnown = 4096
-	// A recall costs others about as much as fewShare calls. If the delegations of a name answer fewer, on
-	// average, pause is how many times the duration of a return, counted from the recall, must pass before
-	// the next request for a delegation. So recalls slow a name down by a tenth at most, as revocations do in
-	// BRAVO.
+	// Delegations have to pay. A call that one answers earns a credit of 1, for its name and for all names
+	// together. A recall costs others about as much as cost calls. A return for a writer of this RWLock, and a
+	// request that is refused, are charged as much. A name begins with the credit for one. The credit or debt
+	// of a name is mostCredit at most, that of all names mostOfAll.
+	cost       = 4
+	mostCredit = 4 * cost
+	mostOfAll  = 32 * cost
+	// If a recall leaves a name without credit, pause is how many times the duration of the return, counted
+	// from the recall, must pass before the next request for a delegation. So recalls slow a name down by a
+	// tenth at most, as revocations do in BRAVO.
 	pause = 9
 	// mostNeed limits how many calls on a name must go to the server before a delegation is requested. The
-	// number grows while delegations are refused, or answer fewer than fewShare calls, and is 0 after a
-	// recall if they answer more. It begins as newNeed, or as poorNeed if the delegations of other names have
-	// answered fewer.
+	// number grows with each recall and each refusal that leaves the name without credit, and is 0 after
+	// others. It begins as newNeed, or as poorNeed if all names together are without credit.
 	mostNeed = 1023
 	newNeed  = 1
 	poorNeed = 63
-	fewShare = 4
-	// A mean counts up to mostShare calls, in parts of one call. It moves by one part in nameMoves, that of
-	// all names by one in allMoves.
-	mostShare = 4 * fewShare
-	parts     = 256
-	nameMoves = 8
-	allMoves  = 32
 	// gatePatience is how long calls wait for the next of this RWLock's claims on the server to end, and
 	// gateMost for all, so that the server can delegate the lock. If that was in vain, gatePause is the time
 	// until the next such wait.
@@ -90,7 +88,7 @@ type Layer struct {
 	listening bool
 	listens   bool // the subscription was asked for
 	closed    bool
-	share     int // calls that a delegation has answered, of late, in parts of one
+	credit    int // of all names
 
 	taken  []*engine.Request // memory
 	passed []*engine.Request // that the server is to answer
@@ -99,7 +97,7 @@ type Layer struct {
 // New returns the layer below an engine. Nothing is delegated yet.
 func New(c Config, e *engine.Engine) *Layer {
 	return &Layer{
-		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, share: mostShare * parts,
+		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, credit: mostOfAll,
 		names: make(map[any]*name), numbers: make(map[uint64]*name),
 	}
 }
@@ -137,7 +135,6 @@ type name struct {
 	token   int64     // the last that a local writer was given
 	top     int64     // the last that is reserved
 	used    time.Time // when a call was last answered
-	served  int       // calls that it has answered
 	doubted time.Time // it is not used until a renewal is answered that was sent since; zero if it is not
 	early   bool      // it was recalled before it was known to be granted
 	more    bool      // a step has left readers whose turn it is
@@ -152,7 +149,7 @@ type name struct {
 	out        [protocol.Write + 1]int // claims that the server knows, by mode
 	uses       int                     // calls since the last delegation ended, or was refused
 	need       int                     // as many are needed before the next is asked for
-	share      int                     // calls that a delegation has answered, of late, in parts of one
+	credit     int                     // what its delegations have earned, less what they have cost
 	recalled   time.Time               // by others; zero if it was not
 	notBefore  time.Time
 	notGated   time.Time

@@ -164,10 +164,16 @@ func (r *rig) use(name string, m protocol.Mode) {
 	r.answer(unlock)
 }
 
-// delegate has a name delegated, and returns the number of the delegation.
+// delegate uses a name, has it delegated, and returns the number of the delegation.
 func (r *rig) delegate(name string, m protocol.Mode) (number uint64) {
 	r.t.Helper()
 	r.use(name, m)
+	return r.delegateAtOnce(name, m)
+}
+
+// delegateAtOnce has the next call on a name request a delegation.
+func (r *rig) delegateAtOnce(name string, m protocol.Mode) (number uint64) {
+	r.t.Helper()
 	h := r.call(engine.Hold{Name: name, Mode: m})
 	q := r.answer(lua.Delegate)
 	require.Equal(r.t, engine.Live, h.State())
@@ -389,10 +395,6 @@ func TestRecallOfAnotherNumberIsVoid(t *testing.T) {
 	r.hear(";%d", first)
 	require.Equal(t, 1, r.sends(lua.Return))
 	r.answer(lua.Return)
-	r.now = r.now.Add(time.Second)
-	for range 3 { // it has answered few calls, so more of them are needed before the next
-		r.use("n", protocol.Write)
-	}
 	h := r.write()
 	r.answer(lua.Delegate)
 	require.Equal(t, engine.Live, h.State())
@@ -500,6 +502,7 @@ func TestRenewalTellsOfARecall(t *testing.T) {
 func TestWhenToAskForADelegation(t *testing.T) {
 	r := newRig(t)
 	r.recalled(r.delegate("n", protocol.Read), "n", 0)
+	r.recalled(r.delegateAtOnce("n", protocol.Read), "n", 0)
 	for range 8 {
 		r.now = r.now.Add(20 * time.Millisecond)
 		r.use("n", protocol.Read)
@@ -525,21 +528,31 @@ func (r *rig) recalled(number uint64, name string, calls int) {
 func TestDelegationThatHasPaidIsAskedForAtOnce(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Read)
-	for _, calls := range []int{mostShare, 0, mostShare} {
+	for _, calls := range []int{2 * cost, 0, cost} {
 		r.recalled(number, "n", calls)
-		h := r.read()
-		k, err := protocol.ParseClaim(r.answer(lua.Delegate).Claim.ID.(string))
-		require.NoError(t, err)
-		number = k.Number
-		require.NoError(t, r.release(h))
+		number = r.delegateAtOnce("n", protocol.Read)
 	}
+}
+
+// D9: the calls that delegations have answered pay for some refusals.
+func TestRefusalsArePaidFor(t *testing.T) {
+	r := newRig(t)
+	r.recalled(r.delegate("n", protocol.Read), "n", mostCredit)
+	for range mostCredit/cost - 2 {
+		h := r.read()
+		r.reply(r.next(lua.Delegate), protocol.Reply{})
+		r.answer(lua.RLock)
+		r.do(func() { _, _ = r.engine.Release(r.now, h) })
+		r.answer(lua.RUnlock)
+	}
+	r.delegateAtOnce("n", protocol.Read)
 }
 
 // D9: if the delegations of some names have been of no use, those of others are asked for later.
 func TestUselessDelegationsAreAskedForLate(t *testing.T) {
 	r := newRig(t)
-	for i := 0; r.layer.share >= fewShare*parts; i++ {
-		require.Less(t, i, 2*allMoves)
+	for i := 0; r.layer.credit > 0; i++ {
+		require.LessOrEqual(t, i, mostOfAll)
 		name := fmt.Sprint("n", i)
 		r.recalled(r.delegate(name, protocol.Read), name, 0)
 	}
@@ -858,6 +871,7 @@ func TestDelegationThatCameBackIsReturned(t *testing.T) {
 	r.hear(";%d", number)
 	r.answer(lua.Return)
 	r.write()
+	r.reply(r.next(lua.Delegate), protocol.Reply{}) // refused
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})
 	require.Equal(t, claim, r.next(lua.Return).Claim.ID)
 	require.Zero(t, r.sends(lua.Unlock), "the engine does not take it for a claim of its own")
@@ -892,10 +906,6 @@ func TestLateReplyOfAnotherNumberIsVoid(t *testing.T) {
 	late := r.next(lua.Delegate)
 	r.hear(";%d", number)
 	r.answer(lua.Return)
-	r.now = r.now.Add(time.Second)
-	for range 3 {
-		r.use("n", protocol.Write)
-	}
 	h := r.write()
 	r.answer(lua.Delegate)
 	r.reply(late, protocol.Reply{Code: protocol.NotThere})

@@ -110,19 +110,12 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	}
 	delete(d.numbers, n.number)
 	var took time.Duration
-	if share := min(n.served, mostShare) * parts; !d.config.Eager {
-		n.share += (share - n.share) / nameMoves
-		d.share += (share - d.share) / allMoves
-	}
 	if !n.recalled.IsZero() {
 		took = now.Sub(n.recalled)
-		if n.share < fewShare*parts {
+		d.charge(n)
+		if n.credit <= 0 {
 			n.notBefore = now.Add(pause * took)
-			n.need = min(2*n.need+1, mostNeed)
-		} else {
-			n.need = 0
 		}
-		n.uses = 0
 	}
 	d.event(n, engine.Event{Kind: engine.Returned, Took: took})
 	n.recalled, n.lent, n.until, n.token, n.top = time.Time{}, protocol.Lent{}, time.Time{}, 0, 0

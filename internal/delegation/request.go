@@ -33,6 +33,26 @@ func (d *Layer) wants(now time.Time, e *entry) bool {
 	return !d.blocked(n, d.modeFor(e)) || !e.ask.Try && !now.Before(n.notGated)
 }
 
+// earn changes the credit of a name, and of all.
+func (d *Layer) earn(n *name, credit int) {
+	if d.config.Eager {
+		return
+	}
+	n.credit = min(max(n.credit+credit, -mostCredit), mostCredit)
+	d.credit = min(max(d.credit+credit, -mostOfAll), mostOfAll)
+}
+
+// charge notes a recall, a return for a writer of the RWLock, or a refusal. It decides how many calls on the name must precede the next request.
+func (d *Layer) charge(n *name) {
+	d.earn(n, -cost)
+	n.uses = 0
+	if n.credit <= 0 {
+		n.need = min(2*n.need+1, mostNeed)
+	} else {
+		n.need = 0
+	}
+}
+
 // modeFor returns the mode in which a call wants the lock delegated.
 func (d *Layer) modeFor(e *entry) protocol.Mode {
 	if e.name.alternates {
@@ -111,11 +131,11 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 	case reply.Code != protocol.Done:
 		delete(d.numbers, n.number)
 		n.alternates = false
-		n.need, n.uses = min(2*n.need+1, mostNeed), 0
+		d.charge(n)
 		d.forget(n)
 		d.sendCalls(n)
 	default:
-		n.state, n.served, n.used, n.recalled = Live, 0, now, time.Time{}
+		n.state, n.used, n.recalled = Live, now, time.Time{}
 		n.token, n.top, n.until = reply.Token, reply.Top, time.Time{}
 		d.extend(n, r)
 		d.idle.PushBack(n)
