@@ -371,7 +371,7 @@ func TestWithWithoutTheLock(t *testing.T) {
 		err := r.run(newOwner(), rw, func(context.Context, *rwlock.Hold) error {
 			w.Error("the function ran")
 			return nil
-		}, rwlock.MaxWait(10*time.Millisecond))
+		}, rwlock.MaxWait(time.Second))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		require.ErrorContains(w, err, map[rwlock.Mode]string{read: `: rlock "n"`, write: `: lock "n"`}[r.mode])
 		unlock(w, h)
