@@ -164,9 +164,8 @@ func shapeOf(t reflect.Type) *shape {
 	}
 	s := &shape{typ: t, kind: t.Kind(), size: t.Size()}
 	shapes[t] = s
-	switch {
-	case t == timeType, t == errorType, t == scriptType:
-		s.opaque = true
+	if t == timeType || t == errorType || t == scriptType {
+		s.opaque, s.flat = true, true
 		return s
 	}
 	switch t.Kind() {
@@ -228,231 +227,133 @@ func mayMean(t reflect.Type) bool {
 func (s *shape) isFlat() bool {
 	switch s.kind {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return s.opaque
+		return false
 	case reflect.Array:
 		return s.elem.flat
 	case reflect.Struct:
-		if s.opaque {
-			return true
-		}
-		for _, f := range s.fields {
-			if f.mean == skip || f.mean == normalized || f.mean == inner || !f.shape.flat && !f.shape.opaque {
-				return false
-			}
-		}
+		return !slices.ContainsFunc(s.fields, func(f field) bool {
+			return f.mean == skip || f.mean == normalized || f.mean == inner || !f.shape.flat
+		})
 	}
 	return true // what is in an interface is a string, a number or an error
 }
 
-// deepCopy returns a copy of the graph that *p is the root of.
-func deepCopy[T any](p *T) *T { return copyOf(p, false) }
-
-// copyOf is deepCopy; whole says whether what is normalized is copied, too.
-func copyOf[T any](p *T, whole bool) *T {
-	c := copier{whole: whole}
-	return (*T)(c.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
+// deepCopy returns a copy of the graph that *p is the root of. whole says whether what is normalized is
+// copied, too.
+func deepCopy[T any](p *T, whole bool) *T {
+	w := walk{does: copies, whole: whole}
+	return (*T)(w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
 }
 
-// innerAt returns an interface, and the shape of what it points to; or nil.
-func (s *shape) innerAt(p unsafe.Pointer) (reflect.Value, *shape) {
-	if isNil(p) {
-		return reflect.Value{}, nil
-	}
-	v := reflect.NewAt(s.typ, p).Elem()
-	return v, shapeOf(v.Elem().Type().Elem())
+// write returns the graph that *p is the root of as bytes: equal for equal graphs. Moments are written relative
+// to now, and whole says whether what is normalized is written, too.
+func write[T any](p *T, now time.Time, whole bool) []byte {
+	w := walk{does: writes, now: now, whole: whole, b: make([]byte, 0, 1024)}
+	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
+	return w.b
+}
+
+// lookThrough calls on for each field of a graph that has a meaning, with its address.
+func lookThrough[T any](p *T, on func(m meaning, s *shape, p unsafe.Pointer)) {
+	w := walk{does: looks, on: on}
+	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
 }
 
 // isNil reports whether a pointer, a slice, a map or an interface is nil: each begins with a pointer.
 func isNil(p unsafe.Pointer) bool { return *(*unsafe.Pointer)(p) == nil }
 
-// elements returns what a slice has in it, whatever the type, and how many.
-func elements(p unsafe.Pointer) (first unsafe.Pointer, n int) {
-	list := *(*[]byte)(p)
-	return unsafe.Pointer(unsafe.SliceData(list)), len(list)
+// A walk goes through a graph, each object once.
+type walk struct {
+	does  work
+	whole bool
+	seen  []visited
+
+	b   []byte                                      // what was written
+	now time.Time                                   // moments are written relative to it
+	on  func(m meaning, s *shape, p unsafe.Pointer) // looks
 }
 
-type copied struct {
+// A work is what a walk does.
+type work uint8
+
+const (
+	copies work = iota // makes what is referred to a copy of its own
+	writes
+	looks // at fields that have a meaning, and leaves out the rest
+)
+
+type visited struct {
 	s        *shape
 	from, to unsafe.Pointer
 }
 
-type copier struct {
-	done  []copied
-	whole bool
-}
-
-func (c *copier) pointer(s *shape, p unsafe.Pointer) unsafe.Pointer {
-	if p == nil {
-		return nil
-	}
-	for _, d := range c.done {
-		if d.from == p && d.s == s {
-			return d.to
-		}
-	}
-	v := reflect.New(s.typ)
-	q := v.UnsafePointer()
-	c.done = append(c.done, copied{s, p, q})
-	v.Elem().Set(reflect.NewAt(s.typ, p).Elem())
-	c.fix(s, q)
-	return q
-}
-
-// fix makes what a shallow copy refers to its own.
-func (c *copier) fix(s *shape, q unsafe.Pointer) {
-	if s.flat || s.opaque {
-		return
-	}
-	switch s.kind {
-	case reflect.Pointer:
-		p := (*unsafe.Pointer)(q)
-		*p = c.pointer(s.elem, *p)
-	case reflect.Struct:
-		for _, f := range s.fields {
-			at := unsafe.Add(q, f.offset)
-			switch {
-			case f.mean == skip || f.mean == normalized && !c.whole:
-				if set := bytes.TrimLeft(unsafe.Slice((*byte)(at), f.shape.typ.Size()), "\x00"); len(set) > 0 {
-					reflect.NewAt(f.shape.typ, at).Elem().SetZero()
-				}
-			case f.mean == inner:
-				if v, s := f.shape.innerAt(at); s != nil {
-					v.Set(reflect.NewAt(s.typ, c.pointer(s, v.Elem().UnsafePointer())))
-				}
-			default:
-				c.fix(f.shape, at)
-			}
-		}
-	case reflect.Array:
-		for i := range s.typ.Len() {
-			c.fix(s.elem, unsafe.Add(q, uintptr(i)*s.elem.size))
-		}
-	case reflect.Slice:
-		if isNil(q) {
-			return
-		}
-		v := reflect.NewAt(s.typ, q).Elem()
-		own := reflect.MakeSlice(s.typ, v.Len(), v.Len())
-		reflect.Copy(own, v)
-		v.Set(own)
-		first, n := elements(q)
-		for i := range n {
-			c.fix(s.elem, unsafe.Add(first, uintptr(i)*s.elem.size))
-		}
-	case reflect.Map:
-		if isNil(q) {
-			return
-		}
-		v := reflect.NewAt(s.typ, q).Elem()
-		own := reflect.MakeMapWithSize(s.typ, v.Len())
-		for it := v.MapRange(); it.Next(); {
-			value := reflect.New(s.elem.typ)
-			value.Elem().Set(it.Value())
-			c.fix(s.elem, value.UnsafePointer())
-			own.SetMapIndex(it.Key(), value.Elem())
-		}
-		v.Set(own)
+func (w *walk) num(n int64) {
+	if w.does == writes {
+		w.b = binary.AppendVarint(w.b, n)
 	}
 }
 
-// A walk goes through a graph, each object once. It writes the graph as bytes: equal for equal graphs. Or, if
-// there is on, it calls that for each field that has a meaning, with its address, and leaves out the rest.
-type walk struct {
-	b     []byte
-	now   time.Time // moments are written relative to it
-	whole bool
-	seen  []copied
-	on    func(m meaning, s *shape, p unsafe.Pointer)
-}
-
-func lookThrough[T any](p *T, on func(m meaning, s *shape, p unsafe.Pointer)) {
-	w := walk{on: on}
-	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
-}
-
-func write[T any](p *T, now time.Time) []byte { return writeOf(p, now, false) }
-
-// writeOf is write; whole says whether what is normalized is written, too.
-func writeOf[T any](p *T, now time.Time, whole bool) []byte {
-	w := walk{b: make([]byte, 0, 1024), now: now, whole: whole}
-	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))
-	return w.b
-}
-
-func (w *walk) num(n int64) { w.b = binary.AppendVarint(w.b, n) }
 func (w *walk) text(s string) {
 	w.num(int64(len(s)))
 	w.b = append(w.b, s...)
 }
 
-func (w *walk) pointer(s *shape, p unsafe.Pointer) {
+// pointer goes through what p points to, and returns p, or its copy.
+func (w *walk) pointer(s *shape, p unsafe.Pointer) unsafe.Pointer {
 	if p == nil {
 		w.num(0)
-		return
+		return nil
 	}
-	for i, d := range w.seen {
-		if d.from == p && d.s == s {
+	for i, v := range w.seen {
+		if v.from == p && v.s == s {
 			w.num(int64(i + 1))
-			return
+			return v.to
 		}
 	}
-	w.seen = append(w.seen, copied{s: s, from: p})
+	to := p
+	if w.does == copies {
+		v := reflect.New(s.typ)
+		v.Elem().Set(reflect.NewAt(s.typ, p).Elem())
+		to = v.UnsafePointer()
+	}
+	w.seen = append(w.seen, visited{s, p, to})
 	w.num(int64(len(w.seen)))
-	w.value(s, p)
+	w.value(s, to)
+	return to
 }
 
+// value goes through a value, or makes a shallow copy a deep one.
 func (w *walk) value(s *shape, p unsafe.Pointer) {
-	if w.on != nil && !s.means {
+	switch {
+	case w.does == copies && s.flat, w.does == looks && !s.means:
 		return
-	}
-	if s.opaque {
+	case s.opaque:
 		w.opaque(s, p)
 		return
 	}
 	switch s.kind {
 	case reflect.Pointer:
-		w.pointer(s.elem, *(*unsafe.Pointer)(p))
+		if to := w.pointer(s.elem, *(*unsafe.Pointer)(p)); w.does == copies {
+			*(*unsafe.Pointer)(p) = to
+		}
 	case reflect.Struct:
 		for _, f := range s.fields {
-			at := unsafe.Add(p, f.offset)
-			if w.on != nil && f.mean > normalized {
-				w.on(f.mean, f.shape, at)
-			}
-			switch {
-			case f.mean == inner:
-				if v, s := f.shape.innerAt(at); s != nil {
-					w.pointer(s, v.Elem().UnsafePointer())
-				} else {
-					w.num(0)
-				}
-			case f.mean != skip && (f.mean != normalized || w.whole):
-				w.value(f.shape, at)
-			}
+			w.field(f, unsafe.Add(p, f.offset))
 		}
 	case reflect.Array:
-		for i := range s.typ.Len() {
-			w.value(s.elem, unsafe.Add(p, uintptr(i)*s.elem.size))
-		}
+		w.elements(s.elem, p, s.typ.Len())
 	case reflect.Slice:
-		first, n := elements(p)
-		w.num(int64(n))
-		for i := range n {
-			w.value(s.elem, unsafe.Add(first, uintptr(i)*s.elem.size))
+		if w.does == copies && !isNil(p) {
+			v := reflect.NewAt(s.typ, p).Elem()
+			own := reflect.MakeSlice(s.typ, v.Len(), v.Len())
+			reflect.Copy(own, v)
+			v.Set(own)
 		}
+		list := *(*[]byte)(p) // whatever the type
+		w.num(int64(len(list)))
+		w.elements(s.elem, unsafe.Pointer(unsafe.SliceData(list)), len(list))
 	case reflect.Map:
-		if isNil(p) {
-			w.num(0)
-			return
-		}
-		v := reflect.NewAt(s.typ, p).Elem()
-		w.num(int64(v.Len()))
-		for _, k := range sortedKeys(v) {
-			key, elem := reflect.New(s.key.typ), reflect.New(s.elem.typ)
-			key.Elem().Set(k)
-			elem.Elem().Set(v.MapIndex(k))
-			w.value(s.key, key.UnsafePointer())
-			w.value(s.elem, elem.UnsafePointer())
-		}
+		w.mapping(s, p)
 	case reflect.String:
 		w.text(*(*string)(p))
 	case reflect.Interface:
@@ -469,6 +370,67 @@ func (w *walk) value(s *shape, p unsafe.Pointer) {
 		w.num(int64(*(*int32)(p)))
 	case reflect.Int16, reflect.Uint16:
 		w.num(int64(*(*int16)(p)))
+	}
+}
+
+func (w *walk) field(f field, p unsafe.Pointer) {
+	if w.does == looks && f.mean > normalized {
+		w.on(f.mean, f.shape, p)
+	}
+	switch {
+	case f.mean == skip || f.mean == normalized && !w.whole:
+		if w.does == copies {
+			f.shape.clear(p)
+		}
+	case f.mean == inner && isNil(p):
+		w.num(0)
+	case f.mean == inner:
+		v := reflect.NewAt(f.shape.typ, p).Elem()
+		s := shapeOf(v.Elem().Type().Elem())
+		if to := w.pointer(s, v.Elem().UnsafePointer()); w.does == copies {
+			v.Set(reflect.NewAt(s.typ, to))
+		}
+	default:
+		w.value(f.shape, p)
+	}
+}
+
+// clear makes a value zero, but writes nothing if it is: most are.
+func (s *shape) clear(p unsafe.Pointer) {
+	if set := bytes.TrimLeft(unsafe.Slice((*byte)(p), s.typ.Size()), "\x00"); len(set) > 0 {
+		reflect.NewAt(s.typ, p).Elem().SetZero()
+	}
+}
+
+func (w *walk) elements(s *shape, first unsafe.Pointer, n int) {
+	for i := range n {
+		w.value(s, unsafe.Add(first, uintptr(i)*s.size))
+	}
+}
+
+func (w *walk) mapping(s *shape, p unsafe.Pointer) {
+	if isNil(p) {
+		w.num(0)
+		return
+	}
+	v := reflect.NewAt(s.typ, p).Elem()
+	w.num(int64(v.Len()))
+	own := v
+	if w.does == copies {
+		own = reflect.MakeMapWithSize(s.typ, v.Len())
+	}
+	for _, k := range sortedKeys(v) {
+		key, elem := reflect.New(s.key.typ), reflect.New(s.elem.typ)
+		key.Elem().Set(k)
+		elem.Elem().Set(v.MapIndex(k))
+		w.value(s.key, key.UnsafePointer())
+		w.value(s.elem, elem.UnsafePointer())
+		if w.does == copies {
+			own.SetMapIndex(k, elem.Elem())
+		}
+	}
+	if w.does == copies {
+		v.Set(own)
 	}
 }
 

@@ -228,10 +228,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	}
 	res.reply = &parsed
 
-	c, leaseMS, mode := q.of.model(), q.lease.Milliseconds(), model.Read
-	if q.of.write {
-		mode = model.Write
-	}
+	c, leaseMS := q.of.model(), q.lease.Milliseconds()
 	expected.Ended[c] = max(expected.Ended[c], r.ended)
 	had, over := slices.Clone(expected.Holds), slices.Clone(expected.Over)
 	var answer model.Answer
@@ -243,7 +240,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 			int(slot.number) == c.Number && slot.what == 'v' {
 			expected.Ended[c] = model.Withdrawn
 		}
-		answer = expected.Ask(c, mode, leaseMS, q.try, q.within.model())
+		answer = expected.Ask(c, modeOf(q.of.write), leaseMS, q.try, q.within.model())
 		res.ended = expected.Ended[c]
 	case lua.Unlock, lua.RUnlock:
 		outcome = expected.Release(c)
@@ -289,7 +286,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	if err := model.Compare(expected, actual, 0); err != nil {
 		return err
 	}
-	if err := exclusive(actual); err != nil {
+	if err := exclusive("hold", actual.Holds); err != nil {
 		return err
 	}
 	for _, h := range slices.Concat(had, over) {
@@ -347,12 +344,12 @@ func nameOf(c model.Claim) claimName {
 	return claimName{inst: uint8(c.Owner >> 4), handle: uint8(c.Owner & 15), number: uint16(c.Number)}
 }
 
-// exclusive checks that no owner has the lock beside a writer.
-func exclusive(l *model.Lock) error {
-	for _, h := range l.Holds {
-		for _, other := range l.Holds {
+// exclusive checks that no owner has the lock beside a writer. does says how they have it.
+func exclusive(does string, holds []model.Hold) error {
+	for _, h := range holds {
+		for _, other := range holds {
 			if h.Owner != other.Owner && h.Mode == model.Write {
-				return errors.New("two owners hold the lock, of which one writes")
+				return fmt.Errorf("two owners %s the lock, of which one writes", does)
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func (e *explorer) rename(n *node, by naming) *node {
 		return to
 	}
 	slot := func(k int, _ uint64) int { return int(by.slots.name[k]) }
-	p := deepCopy(n.p)
+	p := deepCopy(n.p, false)
 	lookThrough(p, func(m meaning, s *shape, q unsafe.Pointer) {
 		switch m {
 		case counter:

@@ -157,7 +157,7 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 	}
 	var procs []*process
 	for _, n := range x.procs {
-		p := deepCopy(n.p)
+		p := deepCopy(n.p, false)
 		back := epoch.Sub(p.Now)
 		lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
 			switch at := (*time.Time)(q); {

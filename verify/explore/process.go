@@ -194,7 +194,7 @@ func (e *explorer) newProcess(i int) *node {
 
 // node returns the one node of a process.
 func (e *explorer) node(p *process) *node {
-	key := e.fingerprint(string(write(p, epoch)))
+	key := e.fingerprint(string(write(p, epoch, false)))
 	if n, ok := e.nodes[key]; ok {
 		return n
 	}
@@ -248,7 +248,7 @@ func (e *explorer) happen(n *node, ev event) *change {
 	if c, ok := e.changes[key]; ok {
 		return c
 	}
-	p := deepCopy(n.p)
+	p := deepCopy(n.p, false)
 	c := &change{}
 	past := p.past()
 	p.happen(ev, e, c)

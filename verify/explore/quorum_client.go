@@ -108,7 +108,7 @@ func (e *parliament) newClient(i int) *client {
 
 // peer returns the peer of a client.
 func (e *parliament) peer(p *client) *peer {
-	key := e.fingerprint(string(writeOf(p, epoch, e.plain)))
+	key := e.fingerprint(string(write(p, epoch, e.plain)))
 	if n, ok := e.peers[key]; ok {
 		return n
 	}
@@ -143,7 +143,7 @@ func (e *parliament) happens(n *peer, d deed) (c *outcome) {
 		return c
 	}
 	c = &outcome{}
-	p := copyOf(n.p, e.plain)
+	p := deepCopy(n.p, e.plain)
 	p.doAndSettle(d, e, c)
 	c.to = e.peer(p)
 	e.outcomes[key] = c

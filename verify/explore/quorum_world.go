@@ -12,6 +12,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
+	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
 // A world is the servers of a quorum, its clients, and what may still go wrong. Something has gone wrong if a
@@ -97,7 +98,7 @@ func (e *parliament) begin() (*world, error) {
 				return nil, err
 			}
 		}
-		p := deepCopy(w.clients[i].p)
+		p := deepCopy(w.clients[i].p, false)
 		p.Calls = p.Calls[1:]
 		w.clients[i] = e.peer(p)
 	}
@@ -286,7 +287,7 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	default:
 		tell(i, deed{do: a.do, a: at})
 	}
-	return w, cmp.Or(err, w.exclusive(), e.kept(w))
+	return w, cmp.Or(err, exclusive("rely on", w.reliedOn()), e.kept(w))
 }
 
 // runOn runs a request on a server.
@@ -347,32 +348,18 @@ func (e *parliament) name(reply any) string {
 	return s
 }
 
-// exclusive checks that no other owner relies on the lock beside a writer. A hold that was dropped by force
-// does not count: its holder finds out when it renews it, and the fence refuses it.
-func (w *world) exclusive() error {
-	type relier struct {
-		client int
-		owner  engine.Owner
-	}
-	readers, writers := map[relier]bool{}, map[relier]bool{}
+// reliedOn returns the holds that are relied on. One that was dropped by force does not count: its holder finds
+// out when it renews it, and the fence refuses it.
+func (w *world) reliedOn() (all []model.Hold) {
 	for i, n := range w.clients {
 		for _, l := range n.p.Calls {
-			switch {
-			case n.p.Crashed || l.Dropped || !l.relies(w.at):
-			case l.Mode == engine.Mode(protocol.Write):
-				writers[relier{i, l.Hold.Owner}] = true
-			default:
-				readers[relier{i, l.Hold.Owner}] = true
+			if !n.p.Crashed && !l.Dropped && l.relies(w.at) {
+				c := claimName{inst: uint8(i), handle: handleOf(l.Hold.Owner)}.model()
+				all = append(all, model.Hold{Claim: c, Mode: modeOf(l.Mode == engine.Mode(protocol.Write))})
 			}
 		}
 	}
-	for r := range writers {
-		delete(readers, r)
-	}
-	if len(writers) > 1 || len(writers) > 0 && len(readers) > 0 {
-		return fmt.Errorf("%d writers and %d readers rely on the lock", len(writers), len(readers))
-	}
-	return nil
+	return all
 }
 
 // next is what happens next where nothing goes wrong any more, how long it takes, and whether anything has to

@@ -92,7 +92,7 @@ func (s *search[X]) explore(l limits, progress io.Writer) (r report) {
 	}
 	var (
 		began, said = time.Now(), time.Now()
-		known       = seen{last: map[fingerprint]int32{}, exact: s.exact}
+		known       = seen{map[fingerprint][]demands{}, s.exact}
 		steps       []step
 		frontier    []item // to be expanded
 		next        []item
@@ -302,27 +302,17 @@ func (s *seeds) fingerprint(key string) fingerprint {
 // key in which no less may go wrong. A state in which nothing has gone wrong yet has to meet more demands. So
 // a state is not visited if one was that allows no less and has to meet the same demands, or more.
 type seen struct {
-	last  map[fingerprint]int32 // the place in list, and one more
-	list  []sight
+	with  map[fingerprint][]demands
 	exact bool // all are visited
-}
-
-// A sight is what was seen of a key. before is the place of the last one of the same key, and one more.
-type sight struct {
-	demands
-	before int32
 }
 
 // add reports whether a state is to be visited.
 func (s *seen) add(p fingerprint, d demands) bool {
-	last := s.last[p]
-	for k := last; k > 0; k = s.list[k-1].before {
-		old := &s.list[k-1]
-		if old.demands == d || !s.exact && old.allows(&d.budget) && (d.faulty || !old.faulty) {
+	for _, old := range s.with[p] {
+		if old == d || !s.exact && old.allows(&d.budget) && (d.faulty || !old.faulty) {
 			return false
 		}
 	}
-	s.list = append(s.list, sight{d, last})
-	s.last[p] = int32(len(s.list))
+	s.with[p] = append(s.with[p], d)
 	return true
 }

@@ -104,6 +104,13 @@ func (c claimName) model() model.Claim {
 	return model.Claim{Owner: int(c.inst)<<4 | int(c.handle), Number: int(c.number)}
 }
 
+func modeOf(write bool) model.Mode {
+	if write {
+		return model.Write
+	}
+	return model.Read
+}
+
 func (c claimName) String() string {
 	mode := 'r'
 	if c.write {
@@ -559,12 +566,6 @@ func (s *server) abstract() (*model.Lock, error) { return s.abstractAt(s.now()) 
 
 func (s *server) abstractAt(now int64) (*model.Lock, error) {
 	at := func(left int32) int64 { return now/1000 + int64(left) }
-	mode := func(write bool) model.Mode {
-		if write {
-			return model.Write
-		}
-		return model.Read
-	}
 	l := &model.Lock{Now: now, Token: s.fence, Ended: map[model.Claim]model.Ending{}}
 	has := func(left int32, h model.Hold) {
 		if left > 0 {
@@ -575,7 +576,7 @@ func (s *server) abstractAt(now int64) (*model.Lock, error) {
 		}
 	}
 	if s.holder.number != 0 {
-		has(s.left, model.Hold{Claim: s.holder.model(), Mode: mode(s.holder.write), Until: at(s.left),
+		has(s.left, model.Hold{Claim: s.holder.model(), Mode: modeOf(s.holder.write), Until: at(s.left),
 			Token: s.fence,
 			Count: max(int(s.n), 1), Asked: int(s.seq)})
 	}
@@ -615,7 +616,7 @@ func (s *server) abstractAt(now int64) (*model.Lock, error) {
 			}
 			return nil, fmt.Errorf("%v is in line, but its slot does not say so", m)
 		}
-		w := model.Waiter{Claim: m.model(), Mode: mode(m.write), Until: at(r.left)}
+		w := model.Waiter{Claim: m.model(), Mode: modeOf(m.write), Until: at(r.left)}
 		w.Owed = !m.write && (dead || !(s.holder.write && s.left > 0) && m.at <= s.owed)
 		l.Queue = append(l.Queue, w)
 	}
@@ -643,7 +644,7 @@ func (s *server) key() string {
 		return fmt.Sprint(s.raw.now, s.undone, s.raw.keys)
 	}
 	if s.text == "" {
-		s.text = string(write(s, epoch))
+		s.text = string(write(s, epoch, false))
 	}
 	return s.text
 }

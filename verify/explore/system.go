@@ -114,44 +114,53 @@ func (x *system) clone() *system {
 	return &c
 }
 
-// actions lists all that can happen next.
-func (e *explorer) actions(x *system) []action {
-	var list []action
-	faulty := func(i int, ev event, hows ...how) {
-		for _, h := range hows {
-			if h == undone && x.budget[mayUndo] > 0 || h != undone && x.budget[mayFault] > 0 {
-				list = append(list, action{ev, uint8(i), h})
-			}
+// addFaulty appends an action of a process in each way that may still go wrong.
+func (x *system) addFaulty(list []action, i int, ev event, hows ...how) []action {
+	for _, h := range hows {
+		if h == undone && x.budget[mayUndo] > 0 || h != undone && x.budget[mayFault] > 0 {
+			list = append(list, action{ev, uint8(i), h})
 		}
 	}
-	add := func(i int, ev event, hows ...how) {
-		list = append(list, action{event: ev, proc: uint8(i)})
-		faulty(i, ev, hows...)
-	}
-	// What is about to happen happens first, each process's in order.
+	return list
+}
+
+// urgent lists what is about to happen, each process's in order: it happens before anything else.
+func (x *system) urgent() (list []action) {
 	for i, n := range x.procs {
-		p := n.p
 		if !n.urgent {
 			continue
 		}
-		if p.Overdue {
-			add(i, event{do: catchUp})
+		add := func(ev event, hows ...how) {
+			list = x.addFaulty(append(list, action{event: ev, proc: uint8(i)}), i, ev, hows...)
 		}
-		switch ev := p.next(i).event; ev.do {
-		case hear:
-			add(i, ev)
-			faulty(i, event{do: hearLater}, late)
-			faulty(i, event{do: hearTwice}, late)
-			faulty(i, event{do: miss}, late)
-		case stand:
-			add(i, ev)
-			faulty(i, event{do: standLater}, late)
+		if n.p.Overdue {
+			add(event{do: catchUp})
+		}
+		switch p := n.p; {
+		case len(p.Inbox) > 0:
+			add(event{do: hear})
+			for _, do := range []verb{hearLater, hearTwice, miss} {
+				list = x.addFaulty(list, i, event{do: do}, late)
+			}
+		case p.Sub == opening:
+			add(event{do: stand})
+			list = x.addFaulty(list, i, event{do: standLater}, late)
 		default:
-			add(i, ev, twice, replyLost, late, replyLate, undone)
+			k := slices.IndexFunc(p.Flights, func(f *flight) bool { return f.Stage == due })
+			add(event{do: run, a: int16(k)}, twice, replyLost, late, replyLate, undone)
 		}
 	}
+	return list
+}
+
+// actions lists all that can happen next.
+func (e *explorer) actions(x *system) []action {
+	list := x.urgent()
 	if len(list) > 0 {
 		return list
+	}
+	add := func(i int, ev event, hows ...how) {
+		list = x.addFaulty(append(list, action{event: ev, proc: uint8(i)}), i, ev, hows...)
 	}
 	for i, n := range x.procs {
 		p := n.p
@@ -192,7 +201,7 @@ func (e *explorer) actions(x *system) []action {
 		case lost:
 			add(i, event{do: stand})
 		case stands:
-			faulty(i, event{do: drop}, late)
+			list = x.addFaulty(list, i, event{do: drop}, late)
 		}
 		if x.budget[mayCrash] > 0 {
 			add(i, event{do: crash})
@@ -213,7 +222,9 @@ func (e *explorer) actions(x *system) []action {
 	if x.budget[mayTick] > 0 && !slices.ContainsFunc(x.procs, overdue) {
 		list = append(list, action{event: event{do: pass}})
 	}
-	if !e.plain && x.budget[mayTick] == unlimited && x.used() && x.over() && x.idle() {
+	used := slices.ContainsFunc(x.sites, func(s *server) bool { return s.hash })
+	over := !slices.ContainsFunc(x.procs, func(n *node) bool { return !n.over() })
+	if !e.plain && x.budget[mayTick] == unlimited && used && over && x.idle() {
 		list = append(list, action{event: event{do: expire}})
 	}
 	return list
@@ -227,25 +238,14 @@ func (x *system) latest() (token int64) {
 	return token
 }
 
-// used reports whether the server has anything of a lock.
-func (x *system) used() bool {
-	return slices.ContainsFunc(x.sites, func(s *server) bool { return s.hash })
-}
-
 // idle reports whether nobody holds a lock or waits for it, as the server sees it.
 func (x *system) idle() bool {
 	return !slices.ContainsFunc(x.sites, func(s *server) bool { return !s.idle() })
 }
 
-// over reports whether no process has anything to do with the lock, and nothing is in flight.
-func (x *system) over() bool {
-	for _, n := range x.procs {
-		p := n.p
-		if len(p.Flights)+len(p.Copies)+len(p.Delayed) > 0 || len(n.views) > 0 {
-			return false
-		}
-	}
-	return true
+// over reports whether a process has nothing to do with the lock, and nothing is in flight.
+func (n *node) over() bool {
+	return len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.views) == 0
 }
 
 // calls lists what the owners of a process can do.
@@ -288,7 +288,10 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 		case engine.Wanted, engine.Entering:
 			each(event{do: giveUp, a: int16(k)})
 		case engine.Live, engine.Lapsed:
-			if e.waitsFor(p, h) {
+			// Where there are several names, an owner is one goroutine, and releases nothing before its call for
+			// another name has ended: so that deadlocks come about. Those of several processes are not looked
+			// for, so that there it may release nonetheless.
+			if e.names > 1 && len(e.owners) == 1 && p.busy(h.Owner.Handle) {
 				continue
 			}
 			each(event{do: release, a: int16(k)})
@@ -309,13 +312,6 @@ func (p *process) busy(handle uint64) bool {
 	})
 }
 
-// waitsFor reports whether a hold is not released before a call of its owner for another name has ended.
-// Where there are several names, an owner is one goroutine: so that deadlocks come about. Those of several
-// processes are not looked for, so that there it may release nonetheless.
-func (e *explorer) waitsFor(p *process, h *engine.Hold) bool {
-	return e.names > 1 && len(e.owners) == 1 && p.busy(h.Owner.Handle)
-}
-
 func (e *explorer) take(x *system, a action, t *trace) (*system, error) {
 	e.flaw = nil
 	x, err := e.takeOne(x, a)
@@ -333,34 +329,12 @@ func (e *explorer) take(x *system, a action, t *trace) (*system, error) {
 
 // only returns the action that has to follow, if there is one.
 func (x *system) only() (action, bool) {
-	which := -1
-	for i, n := range x.procs {
-		switch {
-		case !n.urgent:
-		case which >= 0 || x.budget[mayFault] > 0 || x.budget[mayUndo] > 0 || n.p.Overdue:
-			return action{}, false
-		default:
-			which = i
+	if x.budget[mayFault] == 0 && x.budget[mayUndo] == 0 {
+		if list := x.urgent(); len(list) == 1 {
+			return list[0], true
 		}
 	}
-	if which < 0 {
-		return action{}, false
-	}
-	return x.procs[which].p.next(which), true
-}
-
-// next returns the first thing that is about to happen to a process.
-func (p *process) next(i int) action {
-	ev := event{do: hear}
-	switch {
-	case len(p.Inbox) > 0:
-	case p.Sub == opening:
-		ev.do = stand
-	default:
-		ev.do = run
-		ev.a = int16(slices.IndexFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
-	}
-	return action{event: ev, proc: uint8(i)}
+	return action{}, false
 }
 
 // costs say what kind of event each action is whose number is limited.
@@ -623,15 +597,10 @@ func (e *explorer) verifySite(x *system, k int) error {
 	if err != nil {
 		return err
 	}
-	if err := exclusive(l); err != nil {
+	if err := exclusive("hold", l.Holds); err != nil {
 		return err
 	}
-	type relied struct {
-		inst   int
-		handle uint64
-		write  bool
-	}
-	var all []relied
+	var all []model.Hold // that are relied on
 	known := map[model.Claim]bool{}
 	for i, n := range x.procs {
 		p := n.p
@@ -650,7 +619,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 				}
 				continue
 			}
-			write := v.Mode == engine.Mode(protocol.Write)
+			mode := modeOf(v.Mode == engine.Mode(protocol.Write))
 			h := l.Hold(c)
 			switch v.State {
 			case engine.Held:
@@ -663,8 +632,8 @@ func (e *explorer) verifySite(x *system, k int) error {
 				if live == 0 {
 					continue
 				}
-				all = append(all, relied{i, v.Owner.Handle, write})
-				if h == nil || (h.Mode == model.Write) != write {
+				all = append(all, model.Hold{Claim: c, Mode: mode})
+				if h == nil || h.Mode != mode {
 					return errors.New("a process relies on a hold that the server does not keep")
 				}
 				if h.Count != len(v.Holds) && !v.Telling && !p.copies(v.Number, lua.Reenter) && !undone {
@@ -680,15 +649,8 @@ func (e *explorer) verifySite(x *system, k int) error {
 			}
 		}
 	}
-	for _, a := range all {
-		for _, b := range all {
-			if a.write && (a.inst != b.inst || a.handle != b.handle) {
-				return errors.New("two owners rely on the lock, of which one writes")
-			}
-		}
-	}
-	if undone {
-		return nil
+	if err := exclusive("rely on", all); err != nil || undone {
+		return err
 	}
 	return e.unknown(x, l, known)
 }
@@ -721,8 +683,7 @@ func queued(l *model.Lock, c model.Claim) bool {
 // forgetFaults forgets that something has gone wrong when it can have no consequences any more.
 func (x *system) forgetFaults() {
 	for _, n := range x.procs {
-		if n.p.Crashed || len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.p.Holds) > 0 ||
-			len(n.views) > 0 {
+		if n.p.Crashed || len(n.p.Holds) > 0 || !n.over() {
 			return
 		}
 	}
