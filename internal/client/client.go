@@ -204,7 +204,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 		c.local.Close(time.Now())
 	}
 	if drained {
-		c.engine.AbandonLost(time.Now())
+		c.engine.Abandon(time.Now(), false)
 	}
 	c.flush()
 	c.dropLabel()
@@ -255,7 +255,7 @@ func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) t
 			hurry, end = nil, time.Now().Add(lateTimeout)
 			timeout.Reset(lateTimeout)
 		case <-late:
-			c.do(c.engine.AbandonUnheard)
+			c.do(func(now time.Time) { c.engine.Abandon(now, true) })
 		case <-timeout.C:
 			return end
 		}

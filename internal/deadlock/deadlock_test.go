@@ -59,11 +59,11 @@ func (c *crowd) blocks(h, call *Node, certain bool) bool {
 	case h.Mode == protocol.Write || call.Mode == protocol.Write:
 		return true
 	}
-	first := slices.IndexFunc(c.nodes, func(w *Node) bool { return w == call.lock.writers.first })
+	first := call.lock.writers.First()
 	switch {
-	case first < 0:
+	case first == nil:
 		return false
-	case c.nodes[first].since < call.asked && h.since < call.asked && !call.inDoubt():
+	case first.node.since < call.asked && h.since < call.asked && !call.inDoubt():
 		return call.behind
 	default:
 		return !certain
@@ -204,7 +204,7 @@ func readersAndQueue(n int) (c *crowd, last *Node) {
 // The package has no goroutine, mutex, clock, context or network.
 func TestGraphIsPure(t *testing.T) {
 	t.Parallel()
-	puretest.Check(t, "internal/protocol")
+	puretest.Check(t, "internal/order", "internal/protocol")
 }
 
 // A search looks at each hold and call a few times, however many calls each hold blocks.

@@ -18,6 +18,7 @@ package deadlock
 import (
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -39,10 +40,10 @@ type Node struct {
 	Mode     protocol.Mode
 	NewOwner bool // while the call waits, no other call has its owner
 
-	state   state
-	since   uint64 // when it came to that
-	of      *owner // nil for a waiting call of a new owner
-	byOwner links
+	state            state
+	since            uint64 // when it came to that
+	of               *owner // nil for a waiting call of a new owner
+	order.Link[Node]        // in a list of the owner
 	*blocking
 
 	own owner // memory
@@ -53,9 +54,17 @@ type blocking struct {
 	lock   *lock
 	asked  uint64 // when the last request was sent whose reply is known
 	behind bool   // that reply said that a writer goes first
-	byLock links
 	mark   mark
+
+	node                 *Node
+	order.Link[blocking] // in a list of the lock
 }
+
+// The lists of an owner, and those of a lock.
+type (
+	nodes     = order.List[Node, *Node]
+	blockings = order.List[blocking, *blocking]
+)
 
 type state uint8
 
@@ -67,7 +76,7 @@ const (
 
 // An owner has at least one hold, or one waiting call.
 type owner struct {
-	holds, calls list
+	holds, calls nodes
 	left         uint64 // when one of its calls last stopped waiting, by search.events
 }
 
@@ -75,10 +84,10 @@ type owner struct {
 type lock struct {
 	name    string
 	refs    int
-	blocked list   // holds whose owners wait
-	writers list   // calls for writing, in the order in which they will be served
-	calls   int    // waiting
-	newest  uint64 // not less than since of each blocked hold
+	blocked blockings // holds whose owners wait
+	writers blockings // calls for writing, in the order in which they will be served
+	calls   int       // waiting
+	newest  uint64    // not less than since of each blocked hold
 
 	mark gates
 }
@@ -92,8 +101,8 @@ func (g *Graph) Hold(n *Node, now uint64) {
 		}
 		n.state = holds
 		g.enter(n)
-		n.of.holds.add(n, ofOwner)
-		if n.of.calls.first != nil {
+		n.of.holds.PushBack(n)
+		if n.of.calls.Len() > 0 {
 			g.block(n)
 		}
 	}
@@ -119,21 +128,21 @@ func (g *Graph) Wait(n *Node, now, asked uint64, behind bool) {
 }
 
 func (g *Graph) wait(n *Node, now uint64) {
-	n.state, n.since, n.blocking = waits, now, &blocking{lock: g.use(n.Name)}
+	n.state, n.since, n.blocking = waits, now, &blocking{lock: g.use(n.Name), node: n}
 	n.lock.calls++
 	if n.Mode == protocol.Write {
-		n.lock.writers.add(n, ofLock)
+		n.lock.writers.PushBack(n.blocking)
 	}
 	if n.NewOwner {
 		return
 	}
 	g.enter(n)
-	if n.of.calls.first == nil {
-		for h := n.of.holds.first; h != nil; h = h.byOwner.next {
+	if n.of.calls.Len() == 0 {
+		for h := range n.of.holds.All() {
 			g.block(h)
 		}
 	}
-	n.of.calls.add(n, ofOwner)
+	n.of.calls.PushBack(n)
 }
 
 // Leave says that a call no longer waits, or that a hold has ended.
@@ -142,17 +151,17 @@ func (g *Graph) Leave(n *Node) {
 	case waits:
 		n.lock.calls--
 		if n.Mode == protocol.Write {
-			n.lock.writers.remove(n, ofLock)
+			n.lock.writers.Remove(n.blocking)
 		}
 		g.drop(n)
 		if n.of == nil {
 			break
 		}
-		n.of.calls.remove(n, ofOwner)
+		n.of.calls.Remove(n)
 		g.search.events++
 		n.of.left = g.search.events
-		if n.of.calls.first == nil {
-			for h := n.of.holds.first; h != nil; h = h.byOwner.next {
+		if n.of.calls.Len() == 0 {
+			for h := range n.of.holds.All() {
 				g.unblock(h)
 			}
 		}
@@ -160,19 +169,14 @@ func (g *Graph) Leave(n *Node) {
 		if n.blocking != nil {
 			g.unblock(n)
 		}
-		n.of.holds.remove(n, ofOwner)
+		n.of.holds.Remove(n)
 	}
-	if o := n.of; o != nil && o.holds.first == nil && o.calls.first == nil {
+	if o := n.of; o != nil && o.holds.Len() == 0 && o.calls.Len() == 0 {
 		delete(g.owners, n.Owner)
-		if len(g.owners) == 0 && g.search.owners > peak {
-			g.owners, g.search.owners = nil, 0
-		}
+		order.Shrink(&g.owners, &g.search.owners)
 	}
 	n.state, n.of = gone, nil
 }
-
-// peak is the size from which an empty map is replaced, since a map does not shrink.
-const peak = 1024
 
 func (g *Graph) enter(n *Node) {
 	o := g.owners[n.Owner]
@@ -189,13 +193,13 @@ func (g *Graph) enter(n *Node) {
 }
 
 func (g *Graph) block(h *Node) {
-	h.blocking = &blocking{lock: g.use(h.Name)}
-	h.lock.blocked.add(h, ofLock)
+	h.blocking = &blocking{lock: g.use(h.Name), node: h}
+	h.lock.blocked.PushBack(h.blocking)
 	h.lock.newest = max(h.lock.newest, h.since)
 }
 
 func (g *Graph) unblock(h *Node) {
-	h.lock.blocked.remove(h, ofLock)
+	h.lock.blocked.Remove(h.blocking)
 	g.drop(h)
 }
 
@@ -217,42 +221,7 @@ func (g *Graph) drop(n *Node) {
 	n.lock.refs--
 	if n.lock.refs == 0 {
 		delete(g.locks, n.Name)
-		if len(g.locks) == 0 && g.search.locks > peak {
-			g.locks, g.search.locks = nil, 0
-		}
+		order.Shrink(&g.locks, &g.search.locks)
 	}
 	n.blocking = nil
-}
-
-// A list is of nodes: of one owner, or of one lock.
-type list struct{ first, last *Node }
-
-type links struct{ prev, next *Node }
-
-func ofOwner(n *Node) *links { return &n.byOwner }
-func ofLock(n *Node) *links  { return &n.byLock }
-
-func (l *list) add(n *Node, of func(*Node) *links) {
-	*of(n) = links{prev: l.last}
-	if l.last != nil {
-		of(l.last).next = n
-	} else {
-		l.first = n
-	}
-	l.last = n
-}
-
-func (l *list) remove(n *Node, of func(*Node) *links) {
-	at := *of(n)
-	if at.prev != nil {
-		of(at.prev).next = at.next
-	} else {
-		l.first = at.next
-	}
-	if at.next != nil {
-		of(at.next).prev = at.prev
-	} else {
-		l.last = at.prev
-	}
-	*of(n) = links{}
 }

@@ -3,6 +3,7 @@ package deadlock
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -95,22 +96,27 @@ func (g *Graph) Search(now time.Time, n *Node) (doubtful []uint64, err error) {
 	return doubtful, nil
 }
 
-// visit counts a visit. It reports whether the search may go on.
-func (s *search) visit() bool {
-	s.visits--
-	return s.visits >= 0
+// visits counts a visit for each item, and stops when no more are allowed.
+func visits[T any](s *search, items iter.Seq[T]) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		for item := range items {
+			if s.visits--; s.visits < 0 || !yield(item) {
+				return
+			}
+		}
+	}
 }
 
 // mayClose reports whether a cycle through a call is possible: someone waits for its owner, or readers wait
 // for the call itself.
 func (s *search) mayClose(n *Node) bool {
-	if n.lock.writers.first == n && n.lock.calls > 1 {
+	if n.lock.writers.First() == n.blocking && n.lock.calls > 1 {
 		return true
 	}
 	if n.of == nil {
 		return false
 	}
-	for h := n.of.holds.first; h != nil && s.visit(); h = h.byOwner.next {
+	for h := range visits(s, n.of.holds.All()) {
 		if h.lock.calls > 0 && n.after(h) {
 			return true
 		}
@@ -125,15 +131,15 @@ func (n *Node) after(h *Node) bool { return n.Number > h.since }
 // flight. That is excluded if the readers held the lock, and a writer waited that still waits, when the call
 // last asked: the reply says who goes first.
 func (n *Node) inDoubt() bool {
-	w := n.lock.writers.first
-	return n.Mode == protocol.Read && w != nil && n.asked <= max(w.since, n.lock.newest)
+	w := n.lock.writers.First()
+	return n.Mode == protocol.Read && w != nil && n.asked <= max(w.node.since, n.lock.newest)
 }
 
 // gate returns the gate that a call waits at, and whether all holds block it. Unless certain is set,
 // uncertain blocks count.
 func (s *search) gate(n *Node, certain bool) (at *gate, all bool) {
 	all = n.Mode == protocol.Write
-	if !all && n.lock.writers.first != nil {
+	if !all && n.lock.writers.Len() > 0 {
 		all = n.behind
 		if n.inDoubt() {
 			all = !certain
@@ -184,7 +190,8 @@ func (s *search) spread(from *Node, certain bool) {
 			continue
 		}
 		at.reached = true
-		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.byLock.next {
+		for b := range visits(s, call.lock.blocked.All()) {
+			h := b.node
 			if (all || h.Mode == protocol.Write) && s.reach(h) {
 				s.spreadFrom(h)
 			}
@@ -197,7 +204,7 @@ func (s *search) spread(from *Node, certain bool) {
 
 // spreadFrom takes a hold for stuck if its owner waits.
 func (s *search) spreadFrom(h *Node) {
-	for c := h.of.calls.first; c != nil && s.visit(); c = c.byOwner.next {
+	for c := range visits(s, h.of.calls.All()) {
 		if !c.after(h) {
 			continue
 		}
@@ -233,7 +240,7 @@ func (s *search) free() {
 			if c.of == nil {
 				continue
 			}
-			for h := c.of.holds.first; h != nil && s.visit(); h = h.byOwner.next {
+			for h := range visits(s, c.of.holds.All()) {
 				if h.mark.pass == s.pass && h.mark.stuck && c.after(h) {
 					h.mark.stuck = false
 					s.count(h, -1)
@@ -253,11 +260,12 @@ func (s *search) path(from *Node, certain bool) []*Node {
 			continue
 		}
 		at.walked = true
-		for h := call.lock.blocked.first; h != nil && s.visit(); h = h.byLock.next {
+		for b := range visits(s, call.lock.blocked.All()) {
+			h := b.node
 			if h.mark.pass != s.pass || !h.mark.stuck || !all && h.Mode != protocol.Write {
 				continue
 			}
-			for c := h.of.calls.first; c != nil && s.visit(); c = c.byOwner.next {
+			for c := range visits(s, h.of.calls.All()) {
 				switch {
 				case !c.after(h):
 				case c == from, !certain && c.Mode == protocol.Read && from.Mode == protocol.Write && c.lock == from.lock:

@@ -15,10 +15,6 @@ import (
 // Acquire begins a call. The call has ended when the hold's state is Live or Failed.
 func (e *Engine) Acquire(now time.Time, h *Hold) {
 	h.since = now
-	if e.closed {
-		e.fail(now, h, ErrClosed)
-		return
-	}
 	h.ownership = e.ownership(h)
 	e.start(now, h)
 }
@@ -69,10 +65,10 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	c.node = &c.vertex
 	h.claim, t.asking = c, h
 	lk.refs++
-	e.claims++
 	// A message may overtake the reply, so the claim is known before the request is sent.
-	e.waiting[c.number] = c
-	e.waitMax = max(e.waitMax, len(e.waiting))
+	e.claims[c.number] = c
+	e.claimsMax = max(e.claimsMax, len(e.claims))
+	e.waiting++
 	e.sendAsk(now, c)
 	e.schedule(now, c)
 }
@@ -83,7 +79,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
 	if c.mode == protocol.Read {
 		r.Script = lua.RLock
-		if w := c.ownership.claim[protocol.Write]; w != nil {
+		if w := c.under(); w != nil {
 			r.Writer = w.wire.ID
 		}
 	}
@@ -199,7 +195,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	e.schedule(now, c)
 	for _, n := range doubtful {
-		c := e.waiting[n]
+		c := e.claims[n]
 		c.askAgain = now
 		e.schedule(now, c)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -80,11 +79,7 @@ func (e *Engine) drop(lk *lock) {
 		e.forget(oldest)
 		delete(e.locks, oldest.name)
 	}
-	if len(e.locks) == e.idle.Len() && e.locksMax > peak {
-		locks := make(map[string]*lock, len(e.locks)) // maps.Clone keeps what the old one has room for
-		maps.Copy(locks, e.locks)
-		e.locks, e.locksMax = locks, len(locks)
-	}
+	order.Shrink(&e.locks, &e.locksMax)
 }
 
 // takeSlot returns a slot that no other claim of the engine on the lock has.
@@ -224,9 +219,7 @@ func (e *Engine) step(c *claim, ch change) {
 	}
 	if from <= Queued && to > Queued {
 		c.ownership.asking = nil
-		if delete(e.waiting, c.number); len(e.waiting) == 0 && e.waitMax > peak {
-			e.waiting, e.waitMax = make(map[uint64]*claim), 0
-		}
+		e.waiting--
 	}
 	if from == Held && c.mode == protocol.Write {
 		if c.lock.writer == c {
@@ -237,9 +230,7 @@ func (e *Engine) step(c *claim, ch change) {
 		}
 	}
 	if from == Ending {
-		if delete(e.endings, c.number); len(e.endings) == 0 && e.endMax > peak {
-			e.endings, e.endMax = make(map[uint64]*claim), 0
-		}
+		e.ending--
 	}
 	switch to {
 	case Held:
@@ -250,14 +241,14 @@ func (e *Engine) step(c *claim, ch change) {
 			c.lock.writer = c
 		}
 	case Ending:
-		e.endings[c.number] = c
-		e.endMax = max(e.endMax, len(e.endings))
+		e.ending++
 	case Over:
 		e.timeline.Remove(c)
+		delete(e.claims, c.number)
+		order.Shrink(&e.claims, &e.claimsMax)
 		if ch != expires { // or else nobody knows what the slot says on the server
 			c.lock.free = append(c.lock.free, c.slot)
 		}
-		e.claims--
 		e.drop(c.lock)
 	}
 }

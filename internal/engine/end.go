@@ -20,7 +20,7 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	case Live:
 		c := h.claim
 		h.end, h.state = h.Deadline(), Releasing
-		e.extendNone(c, h.owns, ErrNotHeld)
+		e.endExtensions(c, h.owns, ErrNotHeld)
 		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
 		e.leave(now, c, h)
 		return false, nil
@@ -97,7 +97,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 		return
 	}
 	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
-	e.extendNone(h.claim, h.owns, cause)
+	e.endExtensions(h.claim, h.owns, cause)
 	if cause == ErrLost {
 		e.record("hold lost", h.claim, h, nil)
 		e.out.Log[len(e.out.Log)-1].Cause = why
@@ -187,7 +187,8 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
-		e.askAllAgain(now, c.lock) // the reply that named whom that run let in is lost
+		// The reply that named whom that run let in is lost.
+		e.askAll(now, func(w *claim) bool { return w.lock == c.lock })
 	}
 	if c.token == 0 {
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})
@@ -237,16 +238,6 @@ func (e *Engine) released(h *Hold, err error) {
 func (e *Engine) abandon(c *claim) {
 	e.conclude(c, unanswered(c.err))
 	e.step(c, expires)
-}
-
-// askAllAgain has every waiter of a lock ask again.
-func (e *Engine) askAllAgain(now time.Time, lk *lock) {
-	e.each(now, func(now time.Time, c *claim) {
-		if c.lock == lk && c.state == Queued {
-			c.askAgain = now
-			e.schedule(now, c)
-		}
-	})
 }
 
 // endAt is when to try again to end the claim.
@@ -300,15 +291,6 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 	return nil
 }
 
-// verify renews the holds of the claims with these numbers, which someone has dropped by force.
-func (e *Engine) verify(now time.Time, numbers []uint64) {
-	for _, c := range e.timeline.All() {
-		if c.state == Held && slices.Contains(numbers, c.number) {
-			e.renew(now, c)
-		}
-	}
-}
-
 func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
 	if err == nil {
 		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run
@@ -343,7 +325,7 @@ func (e *Engine) Inspect(now time.Time, name string, tag any) error {
 // releaseStale releases a claim of this engine that blocks another although it has ended.
 func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 	wire, k, err := protocol.ClaimOf(id)
-	if err != nil || k.Instance != e.instance || lk.releasingStale || e.knows(lk, k) {
+	if err != nil || k.Instance != e.instance || lk.releasingStale || e.claims[k.Number] != nil {
 		return
 	}
 	script := lua.RUnlock
@@ -359,22 +341,13 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 	})
 }
 
-// knows reports whether a claim of this engine has not ended.
-func (e *Engine) knows(lk *lock, k protocol.Known) bool {
-	if e.waiting[k.Number] != nil || e.endings[k.Number] != nil {
-		return true
-	}
-	t := lk.owners.of(k.Owner)
-	return t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number
-}
-
 // staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back
 // too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost
 // its place.
 func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
 	lk.releasingStale = false
 	if err == nil {
-		e.askAllAgain(now, lk)
+		e.askAll(now, func(c *claim) bool { return c.lock == lk })
 	}
 	e.drop(lk)
 }

@@ -86,7 +86,6 @@ const (
 
 	mostTries = 10   // of a call, with a new claim each
 	mostSteps = 1000 // in a row that a server is believed when it says that there is more to do
-	peak      = 1024 // entries of a map that is replaced when it has emptied, since a map does not shrink
 )
 
 // Config is what an engine is made of.
@@ -118,17 +117,16 @@ type Engine struct {
 
 	locks     map[string]*lock
 	idle      order.List[lock, *lock] // of them: unused, in the order of their last use
-	waiting   map[uint64]*claim       // Asking or Queued, by number
+	claims    map[uint64]*claim       // that have not ended, by number
+	waiting   int                     // of them, those that are Asking or Queued
+	ending    int                     // and those that are Ending
 	graph     deadlock.Graph
 	locksMax  int // since the map was made
-	waitMax   int
-	timeline  order.Timeline[*claim] // all that have not ended, by when they are due
+	claimsMax int
+	timeline  order.Timeline[*claim] // the claims, by when they are due
 	sweeps    []sweep                // begun by each, and not done for all claims yet
 	numbers   uint64
-	firstSlot int               // of the locks that are made from now on: see forget
-	claims    int               // that have not ended
-	endings   map[uint64]*claim // of them, those that are Ending, by number
-	endMax    int
+	firstSlot int // of the locks that are made from now on: see forget
 	serving   int // requests for further steps that are in flight
 	draining  bool
 	closed    bool
@@ -168,8 +166,7 @@ func New(c Config) *Engine {
 		replicas: c.Replicas,
 		confirm:  c.Confirm,
 		locks:    make(map[string]*lock),
-		waiting:  make(map[uint64]*claim),
-		endings:  make(map[uint64]*claim),
+		claims:   make(map[uint64]*claim),
 	}
 	if e.sharded {
 		e.channels = protocol.Channels(c.Prefix) + protocol.Sharded
@@ -209,20 +206,6 @@ func (o *Effects) Reset() {
 	*o = Effects{Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0],
 		Answers: o.Answers[:0], Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0],
 		Shards: o.Shards[:0]}
-}
-
-// Add adds the effects of another layer, except for requests to send, which each layer handles.
-func (o *Effects) Add(above *Effects) {
-	o.Cancel = append(o.Cancel, above.Cancel...)
-	o.Wake = append(o.Wake, above.Wake...)
-	o.Extended = append(o.Extended, above.Extended...)
-	o.Answers = append(o.Answers, above.Answers...)
-	o.Log = append(o.Log, above.Log...)
-	o.Events = append(o.Events, above.Events...)
-	o.Blockers = append(o.Blockers, above.Blockers...)
-	o.Shards = append(o.Shards, above.Shards...)
-	o.Listen = o.Listen || above.Listen
-	o.Relisten = o.Relisten || above.Relisten
 }
 
 // Flush exchanges what is to be done with to, which must be empty.
@@ -407,15 +390,7 @@ func (e *Engine) Heard(now time.Time, payload string) {
 	if !ok {
 		return
 	}
-	var lk *lock // that the message is about, if a waiting claim identifies it
-	for _, list := range [...][]uint64{m.Granted, m.AskAgain} {
-		for _, n := range list {
-			if c := e.waiting[n]; c != nil {
-				lk = c.lock
-			}
-		}
-	}
-	e.deliver(now, m, ByMessage)
+	lk := e.deliver(now, m, ByMessage)
 	if lk == nil {
 		return
 	}
@@ -435,25 +410,32 @@ func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 }
 
 // deliver grants the lock to the claims that a message names, and makes others ask again. Unknown claims were
-// given up: their withdrawal passes the lock on.
-func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
+// given up: their withdrawal passes the lock on. deliver returns the lock, if a waiting claim identifies it.
+func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) {
 	for _, n := range m.Granted {
 		if n == e.suspicion.number {
 			e.suspicion = suspicion{}
 		}
-		c := e.waiting[n]
+		c := e.waiter(n)
 		if by == ByMessage && e.observe {
 			e.woken(c)
 		}
-		if c != nil && m.Token >= c.floor { // or else the message is of a grant that was lost
+		if c == nil {
+			continue
+		}
+		lk = c.lock
+		if m.Token >= c.floor { // or else the message is of a grant that was lost
 			e.granted(now, c, m.Token, by)
 		}
 	}
-	if len(m.Dropped) > 0 {
-		e.verify(now, m.Dropped)
+	for _, n := range m.Dropped { // by force
+		if c := e.claims[n]; c != nil && c.state == Held {
+			e.renew(now, c)
+		}
 	}
 	for _, n := range m.AskAgain {
-		if c := e.waiting[n]; c != nil {
+		if c := e.waiter(n); c != nil {
+			lk = c.lock
 			c.prompted = now
 			if c.asked.Equal(now) { // the reply in flight is older all the same
 				c.prompted = now.Add(1)
@@ -464,19 +446,28 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) {
 			}
 		}
 	}
+	return lk
+}
+
+// waiter returns the waiting claim of that number, or nil.
+func (e *Engine) waiter(n uint64) *claim {
+	if c := e.claims[n]; c != nil && c.state <= Queued {
+		return c
+	}
+	return nil
 }
 
 // Subscribed says that the subscription is established, for the first time or again. Earlier messages are
 // lost, so every waiter asks once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
-	e.askAll(now)
+	e.askAll(now, func(c *claim) bool { return c.asked.IsZero() })
 }
 
-// askAll makes every waiter ask again that has no request in flight.
-func (e *Engine) askAll(now time.Time) {
+// askAll makes waiters ask again.
+func (e *Engine) askAll(now time.Time, which func(*claim) bool) {
 	e.each(now, func(now time.Time, c *claim) {
-		if c.state == Queued && c.asked.IsZero() {
+		if c.state == Queued && which(c) {
 			c.askAgain = now
 			e.schedule(now, c)
 		}
@@ -499,7 +490,7 @@ func (e *Engine) Resume(now time.Time) {
 func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
-		e.askAll(now)
+		e.askAll(now, func(c *claim) bool { return c.asked.IsZero() })
 		return
 	}
 	if err != nil && !protocol.Passing(err) && !e.unheard {
@@ -541,19 +532,11 @@ func (e *Engine) Close(now time.Time) {
 	})
 }
 
-// AbandonLost leaves to their leases the claims of lost holds, whose leases are over.
-func (e *Engine) AbandonLost(now time.Time) {
-	e.abandonAll(now, func(c *claim) bool { return !c.deadline.IsZero() && !now.Before(c.deadline) })
-}
-
-// AbandonUnheard leaves to their leases the claims that no reply or message has ever confirmed.
-func (e *Engine) AbandonUnheard(now time.Time) {
-	e.abandonAll(now, func(c *claim) bool { return c.deadline.IsZero() })
-}
-
-func (e *Engine) abandonAll(now time.Time, which func(*claim) bool) {
+// Abandon leaves ending claims to their leases: those that no reply or message has ever confirmed, or else
+// those of lost holds, whose leases are over.
+func (e *Engine) Abandon(now time.Time, unheard bool) {
 	e.each(now, func(_ time.Time, c *claim) {
-		if c.state == Ending && which(c) {
+		if c.state == Ending && c.deadline.IsZero() == unheard && !now.Before(c.deadline) {
 			e.abandon(c)
 		}
 	})
@@ -605,17 +588,20 @@ func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 }
 
 // Drained reports whether nothing is held or waited for. Releases may still be in flight.
-func (e *Engine) Drained() bool { return e.claims == len(e.endings) }
+func (e *Engine) Drained() bool { return len(e.claims) == e.ending }
 
 // Idle reports whether nothing is held, waited for or to be released, and no further step is to be requested.
-func (e *Engine) Idle() bool { return e.claims == 0 && e.serving == 0 }
+func (e *Engine) Idle() bool { return len(e.claims) == 0 && e.serving == 0 }
 
 // Unreleased returns how many holds, and how many places in queues, have not ended, or were left to their
 // leases since Close because the client was closed. It also returns why the end of one of them failed, if it
 // did.
 func (e *Engine) Unreleased() (holds, places int, err error) {
 	holds, err = e.stranded, e.strandedBy
-	for _, c := range e.endings {
+	for _, c := range e.claims {
+		if c.state != Ending {
+			continue
+		}
 		if c.err != nil {
 			err = c.err
 		}
@@ -629,7 +615,7 @@ func (e *Engine) Unreleased() (holds, places int, err error) {
 }
 
 // Waiting reports whether any call waits for the lock.
-func (e *Engine) Waiting() bool { return len(e.waiting) > 0 }
+func (e *Engine) Waiting() bool { return e.waiting > 0 }
 
 // InUse returns the number of names with a call, a hold or a request. It is zero once everything has ended.
 func (e *Engine) InUse() int { return len(e.locks) - e.idle.Len() }

@@ -226,8 +226,8 @@ func TestAnythingMayBeAnswered(t *testing.T) {
 		for _, x := range l.extensions {
 			require.True(t, x.over, "seed %d", seed)
 		}
-		require.Zero(t, l.e.claims, "seed %d", seed)
-		require.Empty(t, l.e.waiting, "seed %d", seed)
+		require.Empty(t, l.e.claims, "seed %d", seed)
+		require.Zero(t, l.e.waiting, "seed %d", seed)
 		require.Zero(t, l.e.timeline.Len(), "seed %d", seed)
 		graph := reflect.ValueOf(l.e.graph)
 		require.Zero(t, graph.FieldByName("owners").Len(), "seed %d", seed)

@@ -52,32 +52,23 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 // the call wanted.
 func (e *Engine) GiveUpExtension(x *Extension, err error) {
 	if !x.over {
-		c := x.hold.claim
-		c.extensions = slices.DeleteFunc(c.extensions, func(other *Extension) bool { return other == x })
-		e.extended(x, err)
+		e.endExtensions(x.hold.claim, func(other *Extension) bool { return other == x }, err)
 	}
 }
 
 // extendAll ends the calls of Extend that have succeeded: the claim can be relied on for long enough.
 func (e *Engine) extendAll(c *claim) {
-	if c.counting == nil {
-		return
-	}
-	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
+	e.endExtensions(c, func(x *Extension) bool {
 		if c.deadline.Before(x.until) {
 			return false
 		}
-		if h := x.hold; h.deadline.Before(x.until) {
-			h.deadline = x.until
-		}
-		e.extended(x, nil)
+		x.hold.deadline = later(x.hold.deadline, x.until)
 		return true
-	})
+	}, nil)
 }
 
-// extendNone ends the calls of Extend that have failed: either those of a hold that has ended, or those of
-// all requests up to one that the server has refused.
-func (e *Engine) extendNone(c *claim, which func(*Extension) bool, err error) {
+// endExtensions ends some of the calls of Extend.
+func (e *Engine) endExtensions(c *claim, which func(*Extension) bool, err error) {
 	if c.counting == nil {
 		return
 	}

@@ -129,7 +129,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	if o.Mode == protocol.None || err == nil && k.Instance != e.instance {
 		return o, true, false
 	}
-	if t := c.lock.owners.of(k.Owner); t != nil && t.claim[k.Mode] != nil && t.claim[k.Mode].number == k.Number {
+	if of := e.claims[k.Number]; of != nil && of.state == Held {
 		return o, true, true
 	}
 	// The holder that the server named has released the lock since. A writer of this engine may have it now.
@@ -231,10 +231,7 @@ func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
 }
 
 func (e *Engine) renew(now time.Time, c *claim) {
-	lease, _ := c.renewAt(now)
-	if lease == 0 {
-		lease, _ = c.needs(now)
-	}
+	lease, _ := c.needs(now)
 	r := e.request(c, renews)
 	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.latest()
 	c.longest = max(c.longest, lease)
@@ -318,7 +315,8 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 	return lease
 }
 
-// needs returns how long the holds need the claim, and whether the server may keep it for longer.
+// needs returns how long the holds need the claim, renewed or not, since a server whose clock was set back
+// counts the lease from the start again. It also returns whether the server may keep the claim for longer.
 func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
 	for _, h := range c.holds {
 		lease = max(lease, h.need(now))
@@ -388,36 +386,32 @@ func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
 			e.renumber(c) // sent when the attempt is repeated
 		}
 	}
-	e.extendNone(c, func(x *Extension) bool { return x.sequence <= sequence }, err)
+	e.endExtensions(c, func(x *Extension) bool { return x.sequence <= sequence }, err)
 	e.concludeUpTo(c, sequence, err)
 	if len(c.holds) == 0 && c.state == Held {
 		e.end(now, c)
 	}
 }
 
-// renewAt returns the lease to renew the claim for, and when; zero if the claim is not renewed. The lease is
-// the longest that any of its holds needs, renewed or not: a server whose clock was set back counts the lease
-// from the start again.
-func (c *claim) renewAt(now time.Time) (lease time.Duration, at time.Time) {
-	var longest time.Duration
-	renewed, fresh := false, false
+// renewAt returns when to renew the claim, or zero if it is not renewed.
+func (c *claim) renewAt(now time.Time) time.Time {
+	var longest time.Duration // lease of a hold that is renewed
+	fresh := false
 	for _, h := range c.holds {
-		if lease = max(lease, h.need(now)); h.renewable() {
-			renewed, longest = true, max(longest, h.Lease)
+		if h.renewable() {
+			longest = max(longest, h.Lease)
 		}
 		fresh = fresh || h.fresh
 	}
 	switch {
-	case !renewed:
-		return 0, time.Time{}
+	case longest == 0:
+		return time.Time{}
 	case !c.asked.IsZero() || c.failures > 0:
-		at = c.again(longest)
+		return c.again(longest)
 	case fresh, c.doubtful:
-		at = now
+		return now
 	case c.lent > 0:
-		at = c.deadline.Add(-min(c.lent, longest) / lentPart)
-	default:
-		at = c.sent.Add(c.period(longest))
+		return c.deadline.Add(-min(c.lent, longest) / lentPart)
 	}
-	return lease, at
+	return c.sent.Add(c.period(longest))
 }

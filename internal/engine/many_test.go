@@ -119,7 +119,7 @@ func TestManyClaimsAreLookedAtInSlices(t *testing.T) {
 		d, _ := crowded(t, true)
 		d.Close(d.now)
 		require.Len(t, d.flush().Wake, slice)
-		d.AbandonUnheard(d.now)
+		d.Abandon(d.now, true)
 		d.rest(t)
 		_, n, _ := d.Unreleased()
 		require.Equal(t, many, n, "the server was heard of all of them")

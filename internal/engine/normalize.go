@@ -133,7 +133,7 @@ func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, se
 			lk.ended = time.Time{}
 		}
 	}
-	e.locksMax, e.waitMax, e.endMax = 0, 0, 0
+	e.locksMax, e.claimsMax = 0, 0
 	if !several {
 		e.graph = deadlock.Graph{} // over one name there is no deadlock
 	}

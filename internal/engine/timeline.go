@@ -105,7 +105,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 				at = earlier(at, h.confirmation.until)
 			}
 		}
-		if lease, renew := c.renewAt(now); lease > 0 {
+		if renew := c.renewAt(now); !renew.IsZero() {
 			at = earlier(at, renew)
 		}
 		if c.uncounted() {
@@ -141,7 +141,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 		if e.expire(now, c); c.state != Held {
 			return
 		}
-		if lease, at := c.renewAt(now); lease > 0 && !at.After(batchUntil) {
+		if at := c.renewAt(now); !at.IsZero() && !at.After(batchUntil) {
 			e.renew(now, c)
 		}
 		if c.uncounted() && !c.recount.again(c.lease).After(now) {

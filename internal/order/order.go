@@ -1,10 +1,11 @@
 // Package order keeps items in order: a Timeline by the times when they are due, a List as they were added.
-// Both link the items themselves, so that an item is found and removed without a search.
+// Both link the items themselves, so that an item is found and removed without a search. Shrink is for maps.
 package order
 
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"time"
 )
@@ -138,6 +139,18 @@ func (e *entry[T]) before(other *entry[T]) bool {
 		return e.item.place().Tie < other.item.place().Tie
 	}
 	return e.at.Before(other.at)
+}
+
+// Shrink replaces a map that has had many entries, and has few now, since a map does not shrink by itself.
+// most is how many it has had since it was made.
+func Shrink[K comparable, V any](m *map[K]V, most *int) {
+	const few, many = 64, 1024
+	if len(*m) > few || *most <= many {
+		return
+	}
+	small := make(map[K]V, len(*m)) // maps.Clone keeps what the old one has room for
+	maps.Copy(small, *m)
+	*m, *most = small, len(small)
 }
 
 // A Link is where an item is in a List. It is embedded in the item, which is in one List at a time.

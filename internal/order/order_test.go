@@ -85,3 +85,20 @@ func TestListHasItemsInTheOrderInWhichTheyWereAdded(t *testing.T) {
 	require.Same(t, items[1], l.First())
 	require.Equal(t, []*item{items[1], items[3], items[0]}, slices.Collect(l.All()))
 }
+
+func TestShrinkGivesBackWhatAFewEntriesDoNotNeed(t *testing.T) {
+	t.Parallel()
+	m, n := map[int]int{}, 0
+	for i := range 2 * most {
+		m[i] = i
+		n = len(m)
+	}
+	old := m
+	for i := range 2*most - 1 {
+		delete(m, i)
+		Shrink(&m, &n)
+	}
+	require.Equal(t, map[int]int{2*most - 1: 2*most - 1}, m)
+	require.Less(t, n, 100)
+	require.NotEqual(t, len(m), len(old), "there is another map")
+}

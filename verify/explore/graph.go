@@ -61,7 +61,7 @@ var meanings = byField(map[meaning]string{
 		Request.Command Request.Trace Request.Again`,
 	inner: `claim.below Request.Tag client.Layer`,
 	number: `
-		Engine.waiting Engine.endings suspicion.number claim.number Place.Tie Node.Number Node.since
+		Engine.claims suspicion.number claim.number Place.Tie Node.Number Node.since
 		blocking.asked lock.newest counting.sequence counting.confirmed counting.shortened
 		sentCount.sequence Extension.sequence Hold.sequence Request.Sequence Request.number
 		Message.Granted Message.AskAgain Message.Recalled Message.Dropped fate.number`,
