@@ -42,7 +42,8 @@ func (d *Layer) earn(n *name, credit int) {
 	d.credit = min(max(d.credit+credit, -mostOfAll), mostOfAll)
 }
 
-// charge notes a recall, a return for a writer of the RWLock, or a refusal. It decides how many calls on the name must precede the next request.
+// charge notes a recall, a return for a writer of the RWLock, or a refusal. It decides how many calls on
+// the name must precede the next request.
 func (d *Layer) charge(n *name) {
 	d.earn(n, -cost)
 	n.uses = 0

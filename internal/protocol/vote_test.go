@@ -228,8 +228,8 @@ func TestServerKeepsItsGeneration(t *testing.T) {
 	})
 }
 
-// A server whose mark names no run has not been restarted as far as anyone can tell: it goes on to vote when it
-// tells its run. One whose mark names another run rests.
+// A server whose mark names no run has not been restarted as far as anyone can tell: it goes on to vote
+// when it tells its run. One whose mark names another run rests.
 func TestServerThatWasRestartedRests(t *testing.T) {
 	eachPoller(t, func(t *testing.T, p *poller) {
 		p.started()

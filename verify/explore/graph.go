@@ -245,8 +245,8 @@ func deepCopy[T any](p *T, whole bool) *T {
 	return (*T)(w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p)))
 }
 
-// write returns the graph that *p is the root of as bytes: equal for equal graphs. Moments are written relative
-// to now, and whole says whether what is normalized is written, too.
+// write returns the graph that *p is the root of as bytes: equal for equal graphs. Moments are written
+// relative to now, and whole says whether what is normalized is written, too.
 func write[T any](p *T, now time.Time, whole bool) []byte {
 	w := walk{does: writes, now: now, whole: whole, b: make([]byte, 0, 1024)}
 	w.pointer(shapeOf(reflect.TypeFor[T]()), unsafe.Pointer(p))

@@ -348,8 +348,8 @@ func (e *parliament) name(reply any) string {
 	return s
 }
 
-// reliedOn returns the holds that are relied on. One that was dropped by force does not count: its holder finds
-// out when it renews it, and the fence refuses it.
+// reliedOn returns the holds that are relied on. One that was dropped by force does not count: its holder
+// finds out when it renews it, and the fence refuses it.
 func (w *world) reliedOn() (all []model.Hold) {
 	for i, n := range w.clients {
 		for _, l := range n.p.Calls {

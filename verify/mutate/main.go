@@ -172,8 +172,9 @@ func (f folder) try(m mutant) (by string, err error) {
 	return by, nil
 }
 
-// kill runs tests with scripts, one after the other, and returns the name of the first that fail, and what they
-// say. Tests also fail by chance on a machine that has other things to do, so that those count that fail twice.
+// kill runs tests with scripts, one after the other, and returns the name of the first that fail, and what
+// they say. Tests also fail by chance on a machine that has other things to do, so that those count that
+// fail twice.
 func (f folder) kill(list []killer, scripts string) (by, output string) {
 	for _, k := range list {
 		for fails := 1; ; fails++ {

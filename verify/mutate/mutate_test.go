@@ -58,8 +58,8 @@ func TestEquivalentMutantsAreMade(t *testing.T) {
 	}
 }
 
-// A mutant is killed by the tests that are to do so. One that is equivalent survives, as the scripts do without
-// a change.
+// A mutant is killed by the tests that are to do so. One that is equivalent survives, as the scripts do
+// without a change.
 func TestMutantsAreKilled(t *testing.T) {
 	defer func(before []killer) { killers = before }(killers)
 	killers = []killer{{name: "protocol", dir: "internal/protocol",
