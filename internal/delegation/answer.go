@@ -56,7 +56,7 @@ func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 func (d *Layer) use(r *engine.Request) *name {
 	n := d.names[r.Keys.Lock]
 	if n == nil {
-		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, credit: cost}
+		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, credit: newCredit}
 		if d.credit <= 0 {
 			n.need = poorNeed
 		}

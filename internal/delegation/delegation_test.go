@@ -395,6 +395,10 @@ func TestRecallOfAnotherNumberIsVoid(t *testing.T) {
 	r.hear(";%d", first)
 	require.Equal(t, 1, r.sends(lua.Return))
 	r.answer(lua.Return)
+	r.now = r.now.Add(time.Second)
+	for range 3 { // it has answered one call, so more of them are needed before the next
+		r.use("n", protocol.Write)
+	}
 	h := r.write()
 	r.answer(lua.Delegate)
 	require.Equal(t, engine.Live, h.State())
@@ -502,7 +506,6 @@ func TestRenewalTellsOfARecall(t *testing.T) {
 func TestWhenToAskForADelegation(t *testing.T) {
 	r := newRig(t)
 	r.recalled(r.delegate("n", protocol.Read), "n", 0)
-	r.recalled(r.delegateAtOnce("n", protocol.Read), "n", 0)
 	for range 8 {
 		r.now = r.now.Add(20 * time.Millisecond)
 		r.use("n", protocol.Read)
@@ -871,7 +874,6 @@ func TestDelegationThatCameBackIsReturned(t *testing.T) {
 	r.hear(";%d", number)
 	r.answer(lua.Return)
 	r.write()
-	r.reply(r.next(lua.Delegate), protocol.Reply{}) // refused
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})
 	require.Equal(t, claim, r.next(lua.Return).Claim.ID)
 	require.Zero(t, r.sends(lua.Unlock), "the engine does not take it for a claim of its own")
@@ -906,6 +908,10 @@ func TestLateReplyOfAnotherNumberIsVoid(t *testing.T) {
 	late := r.next(lua.Delegate)
 	r.hear(";%d", number)
 	r.answer(lua.Return)
+	r.now = r.now.Add(time.Second)
+	for range 3 {
+		r.use("n", protocol.Write)
+	}
 	h := r.write()
 	r.answer(lua.Delegate)
 	r.reply(late, protocol.Reply{Code: protocol.NotThere})
