@@ -118,6 +118,8 @@ func run(all []mutant) error {
 const (
 	survived   = "survived"
 	equivalent = "equivalent"
+	invalid    = "no Lua"
+	hangs      = "time limit"
 )
 
 var embedded = regexp.MustCompile(`//go:embed .*\nvar files embed\.FS\n`)
@@ -154,7 +156,7 @@ func (f folder) binary(k killer) string {
 	return filepath.Join(string(f), strings.ReplaceAll(k.dir, "/", "-")+".test")
 }
 
-// try returns what kills a mutant, or survived.
+// try returns what kills a mutant, or survived. One that is no Lua, and one that hangs, are told apart.
 func (f folder) try(m mutant) (by string, err error) {
 	dir, err := os.MkdirTemp(string(f), "scripts")
 	if err != nil {
@@ -166,9 +168,15 @@ func (f folder) try(m mutant) (by string, err error) {
 	if err != nil {
 		return "", err
 	}
-	by, _ = f.kill(slices.DeleteFunc(slices.Clone(killers), func(k killer) bool {
+	by, output := f.kill(slices.DeleteFunc(slices.Clone(killers), func(k killer) bool {
 		return k.quorum != strings.HasPrefix(m.file, "lua/quorum/") && k.name != "protocol" && k.name != "vectors"
 	}), filepath.Join(dir, "lua"))
+	switch {
+	case strings.Contains(output, "Error compiling script"):
+		by = invalid
+	case strings.Contains(output, "panic: test timed out"):
+		by = hangs
+	}
 	return by, nil
 }
 
@@ -178,7 +186,8 @@ func (f folder) try(m mutant) (by string, err error) {
 func (f folder) kill(list []killer, scripts string) (by, output string) {
 	for _, k := range list {
 		for fails := 1; ; fails++ {
-			cmd := exec.Command(f.binary(k), append(strings.Fields(k.args), "-test.failfast", "-test.timeout=5m")...)
+			args := append([]string{"-test.failfast", "-test.timeout=5m"}, strings.Fields(k.args)...)
+			cmd := exec.Command(f.binary(k), args...)
 			cmd.Dir = filepath.Join(root(), k.dir)
 			cmd.Env = append(os.Environ(), "RWLOCK_LUA="+scripts)
 			out, err := cmd.CombinedOutput()

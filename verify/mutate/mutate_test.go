@@ -59,7 +59,7 @@ func TestEquivalentMutantsAreMade(t *testing.T) {
 }
 
 // A mutant is killed by the tests that are to do so. One that is equivalent survives, as the scripts do
-// without a change.
+// without a change. One that is no Lua, and one that hangs, are told apart.
 func TestMutantsAreKilled(t *testing.T) {
 	defer func(before []killer) { killers = before }(killers)
 	killers = []killer{{name: "protocol", dir: "internal/protocol",
@@ -68,15 +68,19 @@ func TestMutantsAreKilled(t *testing.T) {
 	require.NoError(t, err)
 	by, output := tests.kill(killers, filepath.Join(root(), "lua"))
 	require.Equal(t, survived, by, "without a change: %s", output)
-	for _, c := range []struct{ match, by string }{
-		{`^lua/shared/end\.lua.*\n.*\n.*→ if not \(holder == claim\) then`, "protocol"},
-		{`^lua/shared/release\.lua.*\n.*\n.*→ if #ARGV\[2\] > 13 then`, survived},
-	} {
-		all, err := choose(root(), c.match, 0, 1)
+	becomes := func(want, match, more string) {
+		all, err := choose(root(), match, 0, 1)
 		require.NoError(t, err)
 		require.Len(t, all, 1)
+		all[0].text += more
 		by, err := tests.try(all[0])
 		require.NoError(t, err)
-		require.Equal(t, c.by, by, "%v", all[0])
+		require.Equal(t, want, by, "%v", all[0])
 	}
+	const mutant = `^lua/shared/end\.lua.*\n.*\n.*→ if not \(holder == claim\) then`
+	becomes("protocol", mutant, "")
+	becomes(invalid, mutant, "\nelse {")
+	becomes(survived, `^lua/shared/release\.lua.*\n.*\n.*→ if #ARGV\[2\] > 13 then`, "")
+	killers[0].args += " -test.timeout=1ms"
+	becomes(hangs, mutant, "")
 }
