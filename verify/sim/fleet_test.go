@@ -29,7 +29,7 @@ func newPlan() plan {
 		lease: 30 * time.Second, failFor: 15 * time.Second,
 	}
 	if *fleetFor == 0 {
-		p.processes, p.keepers, p.masters, p.hot, p.cold, p.duration = 100, 50, 4, 2, 50_000, 8*time.Minute
+		p.processes, p.keepers, p.masters, p.hot, p.cold, p.duration = 100, 50, 4, 2, 50_000, 16*time.Minute
 	}
 	p.failAt, p.restartAt, p.restartIn = p.duration/4, p.duration/2, p.duration/4
 	return p
@@ -84,18 +84,16 @@ func predict(p plan, f *fleet) []prediction {
 		}
 	}
 	down := p.failFor.Seconds() * pairs * failing
-	spread := func(n float64) float64 { return 3 / math.Sqrt(n) } // of what happens n times, by chance
 	return []prediction{
-		{"pairs/s", pairs, float64(f.pairs) / seconds, 0.05 + spread(pairs*seconds)},
+		{"pairs/s", pairs, float64(f.pairs) / seconds, 0.05},
 		{"renewals/s", renewals, total("renew"), 0.05},
 		{"scripts/s of one master", perMaster, (total("lock", "rlock", "unlock", "runlock", "renew", "reenter")) / float64(p.masters), 0.15},
 		{"a master is busy, %", 100 * busy, 100 * used.Seconds() / seconds / float64(p.masters), 0.15},
-		{"messages/s", load * hot * float64(p.hot), float64(f.Seen["messages"]) / seconds,
-			0.25 + spread(load*hot*float64(p.hot)*seconds)},
+		{"messages/s", load * hot * float64(p.hot), float64(f.Seen["messages"]) / seconds, 0.25},
 		{"mean wait for a name that is free, ms", 1000 * (trips + script + wait), ms(mean(f.waits)), 0.15},
 		{"mean wait for a hot name, ms", 1000 * (trips + script + wait + queue), ms(mean(f.hotWaits)),
 			0.2 + 8/math.Sqrt(float64(len(f.hotWaits)))},
-		{"calls that meet the outage", down, float64(len(f.outage)), 0.1 + spread(down)},
+		{"calls that meet the outage", down, float64(len(f.outage)), 0.1 + 3/math.Sqrt(down)},
 		{"longest wait in the outage, s", p.failFor.Seconds() + 1, quantile(f.outage, 1).Seconds(), 0.5},
 		{"calls failed", 0, float64(f.failed), 0},
 		{"broken promises", 0, float64(len(f.violations)), 0},
