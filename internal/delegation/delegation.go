@@ -21,11 +21,11 @@ const (
 	// delegation that are remembered.
 	mostIdle  = 1024
 	mostKnown = 4096
-	// Delegations have to pay. A call that one answers earns a credit of 1, for its name and for all names
-	// together. A recall costs others about as much as cost calls. A return for a writer of this RWLock, and a
-	// request that is refused, are charged as much. A name begins with newCredit: if its first delegation
-	// answers only the call that requested it, nothing is left. The credit or debt of a name is mostCredit at
-	// most, that of all names mostOfAll.
+	// Delegations have to pay. Each call that a delegation answers earns a credit of 1, for its name and for
+	// all names together. A recall costs others about as much as cost calls. A return for a writer of this
+	// RWLock, and a request that is refused, are charged as much. A name begins with newCredit: if its first
+	// delegation answers only the call that requested it, nothing is left. The credit or debt of a name is
+	// mostCredit at most, that of all names mostOfAll.
 	cost       = 4
 	newCredit  = cost - 1
 	mostCredit = 4 * cost
