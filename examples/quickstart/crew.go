@@ -30,7 +30,8 @@ type process struct {
 
 var errTooLong = errors.New("waited too long")
 
-// hire starts the workers: this program again, once for each, with its job in the environment.
+// hire starts the workers: this program again, once for each, with its job in the environment. It returns
+// when the first of them has done something, so that no act is over before the crew is at work.
 func hire(ctx context.Context, template job) (*crew, error) {
 	c := &crew{workers: make(map[string]*process), events: make(chan event)}
 	for i := range writers + readers {
@@ -44,6 +45,9 @@ func hire(ctx context.Context, template job) (*crew, error) {
 		if err := c.start(ctx, j); err != nil {
 			return c, fmt.Errorf("start %s: %w", j.Name, err)
 		}
+	}
+	if _, err := c.watch(4*patience, func(event) bool { return true }); err != nil {
+		return c, fmt.Errorf("nobody is at work: %w", err)
 	}
 	return c, nil
 }

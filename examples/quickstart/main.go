@@ -59,7 +59,7 @@ func run() error {
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("not done within a minute"))
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("not done within two minutes"))
 	defer cancel()
 
 	urls := []string{*url}
