@@ -62,7 +62,7 @@ func auto(t *testing.T, c interface {
 }
 
 // The whole of the API works by way of every sort of client of a cluster, for locks on all nodes at the same
-// time, and only masters are asked. There is no sort with a client-side cache: redis.ClusterOptions of
+// time, and only masters are asked. Once the client is closed, a call says so at once. There is no sort with a client-side cache: redis.ClusterOptions of
 // go-redis 9.23 has no setting for it, and redis.UniversalOptions has it for a client of one server alone.
 func TestEverySortOfClusterClient(t *testing.T) {
 	t.Parallel()
@@ -86,9 +86,10 @@ func TestEverySortOfClusterClient(t *testing.T) {
 		"route randomly": func(o *redis.ClusterOptions) { o.RouteRandomly = true },
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := redis.UniversalClient(cluster.Client(opt))
+			c := cluster.Client(opt)
+			client := redis.UniversalClient(c)
 			if name == "autopipeline" {
-				client = auto(t, cluster.Client())
+				client = auto(t, c)
 			}
 			rw := newLockOn(t, client, rwlock.WithPrefix(t.Name()))
 			together(6, func(i int) { useAll(t, rw, cluster.On(i%3, fmt.Sprint("name ", i))) })
@@ -97,6 +98,10 @@ func TestEverySortOfClusterClient(t *testing.T) {
 				require.NoError(t, err)
 				require.NotEmpty(t, keys, "keys on node %d", i)
 			}
+			require.NoError(t, c.Close())
+			start := time.Now()
+			require.ErrorIs(t, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
+			require.Less(t, time.Since(start), 3*time.Second)
 		})
 	}
 	for _, replica := range cluster.Nodes[3:] {

@@ -140,33 +140,6 @@ func TestCloseWithRequestsInFlight(t *testing.T) {
 	})
 }
 
-// With nothing to release, Close waits neither long for a server that has stopped answering to remove the
-// label, nor is that an error.
-func TestCloseDoesNotWaitLongForTheLabel(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	eachOf(t, []int{1, 3}, func(t *testing.T, n int) {
-		var servers []*testredis.Server
-		var clients []redis.UniversalClient
-		for range n {
-			servers = append(servers, testredis.Start(t))
-			clients = append(clients, servers[len(servers)-1].Client(
-				func(o *redis.Options) { o.ReadTimeout = 2 * hang }))
-		}
-		rw, err := rwlock.New(clients[0])
-		if n > 1 {
-			rw, err = rwlock.NewQuorum(clients)
-		}
-		require.NoError(t, err)
-		unlock(t, take(t, newOwner(), rw, write, "n"))
-		servers[0].Pause()
-		defer servers[0].Resume()
-		start := time.Now()
-		require.NoError(t, rw.Close())
-		require.Less(t, time.Since(start), hang, "the client's read timeout")
-	})
-}
-
 // A Close, or Shutdown, while another one is in flight returns when that does: the client may be closed then.
 // If the server cannot be reached, Close is bounded in time, and says so if it releases nothing; calls that
 // wait end at once.
@@ -335,52 +308,53 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 		w.ours("what the client says")
 		var clients []*redis.Client
 		rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) }, rwlock.WithLease(w.lease))
-		requireClosedClient(w, rw, func() {
-			for _, c := range clients {
-				require.NoError(w, c.Close())
-			}
-		}, w.newLock())
+		ctx, other := context.Background(), w.newLock()
+		foreign := take(w, newOwner(), other, write, "foreign")
+		a, b := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, read, "b")
+		inner := take(w, a.Context(), rw, write, "a")
+		waiting := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign")}
+		time.Sleep(w.while)
+		for _, c := range clients {
+			require.NoError(w, c.Close())
+		}
+
+		calls := maps.Clone(everyCall)
+		calls["re-entry"] = func(_ context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(a.Context(), "a")) }
+		calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return b.Extend(ctx, time.Hour) }
+		calls["Unlock"] = func(ctx context.Context, _ *rwlock.RWLock) error { return inner.Unlock(ctx) }
+		for what, call := range calls {
+			start := time.Now()
+			err := call(ctx, rw)
+			require.ErrorIs(w, err, redis.ErrClosed, what)
+			require.NotErrorIs(w, err, context.DeadlineExceeded, what)
+			w.within(w.closed(), start, time.Now())
+		}
+		start := time.Now()
+		require.ErrorIs(w, b.Unlock(ctx), redis.ErrClosed)
+		w.within(w.closed(), start, time.Now())
+		for _, c := range waiting {
+			require.ErrorIs(w, errOf(c.wait()), redis.ErrClosed)
+		}
+
+		start = time.Now()
+		err := rw.Close()
+		w.within(w.closed(), start, time.Now())
+		if after := a.Unlock(ctx); w.fake || !errors.Is(after, rwlock.ErrLost) { // or else the machine is busy
+			require.ErrorIs(w, after, rwlock.ErrClosed)
+			requireError(w, err, redis.ErrClosed, "holds end with their leases")
+		}
+		unlock(w, foreign)
+		for _, name := range []string{"a", "b", "n", "foreign"} {
+			unlock(w, take(w, newOwner(), other, write, name)) // which removes what is left
+		}
 
 		rw = w.newLockVia(func(c *redis.Client) { require.NoError(w, c.Close()) })
-		start := time.Now()
+		start = time.Now()
 		require.ErrorIs(w, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
 		require.ErrorIs(w, errOf(rw.Inspect(newOwner(), "n")), redis.ErrClosed)
 		require.NoError(w, rw.Close())
 		w.within(w.closed(), start, time.Now())
 	})
-}
-
-// So it is with a client of a cluster, and with an AutoPipeliner.
-func TestClosedClientOfACluster(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	sorts := map[string]func(c *redis.ClusterClient) redis.UniversalClient{
-		"plain": func(c *redis.ClusterClient) redis.UniversalClient { return c },
-		"autopipeline": func(c *redis.ClusterClient) redis.UniversalClient {
-			ap, err := c.AutoPipeline()
-			require.NoError(t, err)
-			return ap
-		},
-	}
-	for name, sort := range sorts {
-		t.Run(name, func(t *testing.T) {
-			w := &world{T: t, prefix: name}
-			c := cluster.Client()
-			rw, err := rwlock.New(sort(c), w.options([]rwlock.Option{rwlock.WithLease(3 * time.Second)})...)
-			require.NoError(t, err)
-			requireClosedClient(w, rw, func() { require.NoError(t, c.Close()) },
-				newLockOn(t, cluster.Client(), w.options(nil)...))
-		})
-	}
-	c := cluster.Client()
-	require.NoError(t, c.Close())
-	rw := newLockOn(t, c)
-	start := time.Now()
-	for range 3 {
-		require.ErrorIs(t, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed)
-	}
-	(&world{T: t}).within((&world{}).closed(), start, time.Now())
 }
 
 // closed returns how long calls may take that fail since the client was closed. They used to take five
@@ -392,73 +366,27 @@ func (w *world) closed() time.Duration {
 	return 3 * time.Second
 }
 
-// requireClosedClient has calls in flight when the client of an RWLock is closed, and makes others after
-// that. other is an RWLock of the same server.
-func requireClosedClient(w *world, rw *rwlock.RWLock, closeClient func(), other *rwlock.RWLock) {
-	ctx := context.Background()
-	foreign := take(w, newOwner(), other, write, "foreign")
-	a, b := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, read, "b")
-	inner := take(w, a.Context(), rw, write, "a")
-	waiting := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign")}
-	time.Sleep(w.while)
-	closeClient()
-
-	calls := maps.Clone(everyCall)
-	calls["re-entry"] = func(_ context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(a.Context(), "a")) }
-	calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return b.Extend(ctx, time.Hour) }
-	calls["Unlock"] = func(ctx context.Context, _ *rwlock.RWLock) error { return inner.Unlock(ctx) }
-	for what, call := range calls {
-		start := time.Now()
-		err := call(ctx, rw)
-		require.ErrorIs(w, err, redis.ErrClosed, what)
-		require.NotErrorIs(w, err, context.DeadlineExceeded, what)
-		w.within(w.closed(), start, time.Now())
-	}
-	start := time.Now()
-	require.ErrorIs(w, b.Unlock(ctx), redis.ErrClosed)
-	w.within(w.closed(), start, time.Now())
-	for _, c := range waiting {
-		require.ErrorIs(w, errOf(c.wait()), redis.ErrClosed)
-	}
-
-	start = time.Now()
-	err := rw.Close()
-	w.within(w.closed(), start, time.Now())
-	if after := a.Unlock(ctx); w.fake || !errors.Is(after, rwlock.ErrLost) { // or else the machine is busy
-		require.ErrorIs(w, after, rwlock.ErrClosed)
-		requireError(w, err, redis.ErrClosed, "holds end with their leases")
-	}
-	unlock(w, foreign)
-	for _, name := range []string{"a", "b", "n", "foreign"} {
-		unlock(w, take(w, newOwner(), other, write, name)) // which removes what is left
-	}
-}
-
 // Over a quorum, a client that was closed stands for a server that has failed: the others suffice, as long as
 // they are a majority.
 func TestClosedClientOfAQuorum(t *testing.T) {
 	t.Parallel()
-	t.Run("quorum", func(t *testing.T) {
-		inQuorum(t, func(w *world) {
-			var clients []*redis.Client
-			rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) })
-			held := take(w, newOwner(), rw, write, "held")
-			require.NoError(w, clients[0].Close())
-			for range 10 {
-				for _, mode := range bothModes {
-					unlock(w, take(w, newOwner(), rw, mode, "n"))
-				}
+	inQuorum(t, func(w *world) {
+		var clients []*redis.Client
+		rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) })
+		held := take(w, newOwner(), rw, write, "held")
+		require.NoError(w, clients[0].Close())
+		for range 10 {
+			for _, mode := range bothModes {
+				unlock(w, take(w, newOwner(), rw, mode, "n"))
 			}
-			time.Sleep(10 * w.lease)
-			require.NoError(w, held.Context().Err())
-			unlock(w, held)
-			require.NoError(w, clients[1].Close())
-			start := time.Now()
-			err := errOf(rw.Lock(newOwner(), "n"))
-			requireError(w, err, redis.ErrClosed, rwlock.ErrNoMajority)
-			require.NoError(w, rw.Close())
-			w.within(w.closed(), start, time.Now())
-		})
+		}
+		time.Sleep(10 * w.lease)
+		unlock(w, held)
+		require.NoError(w, clients[1].Close())
+		start := time.Now()
+		requireError(w, errOf(rw.Lock(newOwner(), "n")), redis.ErrClosed, rwlock.ErrNoMajority)
+		require.NoError(w, rw.Close())
+		w.within(w.closed(), start, time.Now())
 	})
 }
 
@@ -539,17 +467,18 @@ func TestCloseIsBoundedInEveryState(t *testing.T) {
 	const (
 		holds    = iota // which Shutdown would wait for
 		holdsNot        // anything
+		idle            // so that there is nothing that Close could fail to do
 		releases        // what may not be released, or withdrawn: Close and Shutdown say so
 	)
 	states := map[string]struct {
 		kind  int
 		build func(w *world, rw *rwlock.RWLock, begin func()) inFlight
 	}{
-		"never used": {holdsNot, func(_ *world, _ *rwlock.RWLock, begin func()) (calls inFlight) {
+		"never used": {idle, func(_ *world, _ *rwlock.RWLock, begin func()) (calls inFlight) {
 			begin()
 			return calls
 		}},
-		"used": {holdsNot, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
+		"used": {idle, func(w *world, rw *rwlock.RWLock, begin func()) (calls inFlight) {
 			w.haveWaited(rw)
 			unlock(w, take(w, newOwner(), rw, write, "n"), take(w, newOwner(), rw, read, "r"))
 			begin()
@@ -622,8 +551,11 @@ func TestCloseIsBoundedInEveryState(t *testing.T) {
 					require.ErrorIs(w, c.err, rwlock.ErrClosed)
 				}
 				w.returnsIn(bound, "Close", func() { <-closed.done })
-				if state.kind == releases {
+				switch state.kind {
+				case releases:
 					require.Error(w, closed.err)
+				case idle:
+					require.NoError(w, closed.err)
 				}
 				for _, c := range calls.releases {
 					w.returnsIn(time.Second, "Unlock", func() { <-c.done })
@@ -658,22 +590,6 @@ func (w *world) haveWaited(rw *rwlock.RWLock) {
 	c := w.enqueue(newOwner(), rw, write, "waited")
 	unlock(w, h)
 	unlock(w, c.granted())
-}
-
-// Close is bounded on a server that is stopped in its tracks, whatever the client's read timeout.
-func TestCloseIsBoundedOnAFrozenServer(t *testing.T) {
-	t.Parallel()
-	each(t, readTimeouts, func(t *testing.T, readTimeout time.Duration) {
-		w, s := alone(t)
-		rw := w.open(nil, func(o *redis.Options) { o.ReadTimeout = readTimeout })
-		w.haveWaited(rw)
-		take(w, newOwner(), rw, write, "n")
-		s.Pause()
-		w.Cleanup(s.Resume)
-		var err error
-		w.returnsIn(bound+w.slack, "Close", func() { err = rw.Close() })
-		require.Error(w, err)
-	})
 }
 
 // Without a limit of its own, a lock call is tried again for a lease on a server that does not answer, and

@@ -1,18 +1,14 @@
 package tests
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -112,7 +108,8 @@ func inBubbleAndAlone(t *testing.T, fn func(w *world)) {
 func TestCallsReturnThoughServerIsFrozen(t *testing.T) {
 	t.Parallel()
 	const patience = 100 * time.Millisecond
-	test := func(w *world, rw *rwlock.RWLock, freeze, thaw func()) {
+	inBubble(t, func(w *world) {
+		rw, wire := w.newMortal(rwlock.WithLease(quiet))
 		mine := take(w, newOwner(), rw, write, "mine")
 		calls := maps.Clone(everyCall)
 		calls["MaxWait"] = func(_ context.Context, rw *rwlock.RWLock) error {
@@ -132,40 +129,21 @@ func TestCallsReturnThoughServerIsFrozen(t *testing.T) {
 				return errOf(queued.wait())
 			}
 		}
-		freeze()
-		took := map[string]time.Duration{}
-		var mu sync.Mutex
+		wire.freeze()
+		start := time.Now()
 		var wg sync.WaitGroup
 		for name, call := range calls {
 			wg.Go(func() {
-				start := time.Now()
-				err := call(lasting(w, patience), rw)
-				d := time.Since(start)
-				assert.ErrorIs(w, err, context.DeadlineExceeded, name)
-				mu.Lock()
-				defer mu.Unlock()
-				took[name] = d
+				assert.ErrorIs(w, call(lasting(w, patience), rw), context.DeadlineExceeded, name)
+				assert.Equal(w, patience, time.Since(start), name)
 			})
 		}
 		wg.Wait()
-		thaw()
-		for name, d := range took {
-			require.LessOrEqual(w, d, patience+w.prompt, name)
-		}
+		wire.mend()
 		unlock(w, mine)
 		for _, name := range []string{"n", "mine", write.String(), read.String()} {
 			waitFree(w, rw, name)
 		}
-	}
-	t.Run("bubble", func(t *testing.T) {
-		inBubble(t, func(w *world) {
-			rw, wire := w.newMortal(rwlock.WithLease(quiet))
-			test(w, rw, wire.freeze, wire.mend)
-		})
-	})
-	t.Run("redis", func(t *testing.T) {
-		w, s := alone(t)
-		test(w, w.newLock(rwlock.WithLease(quiet)), s.Pause, s.Resume)
 	})
 }
 
@@ -347,51 +325,6 @@ func TestRequestDelayedPastItsWithdrawal(t *testing.T) {
 				require.Len(w, after.Holders, len(before))
 				require.Empty(w, after.Waiters)
 			}
-		}
-	})
-}
-
-// A release, a re-entry and a renewal that execute when the same owner has long had the next hold of the name
-// do not touch it.
-func TestRequestDelayedPastTheNextHold(t *testing.T) {
-	t.Parallel()
-	eachMode(t, func(w *world, mode rwlock.Mode) {
-		other := w.newLock()
-		requests := map[string]struct {
-			match faultproxy.Match
-			send  func(rw *rwlock.RWLock, h *rwlock.Hold, late *faultproxy.Rule)
-		}{
-			"release": {releaseScript(mode), func(*rwlock.RWLock, *rwlock.Hold, *faultproxy.Rule) {}},
-			"re-entry": {script("reenter"), func(rw *rwlock.RWLock, h *rwlock.Hold, late *faultproxy.Rule) {
-				ctx, cancel := context.WithCancel(rwlock.WithOwner(context.Background(), h.Owner()))
-				go func() {
-					if late.WaitHit(soon(w)) == nil {
-						cancel()
-					}
-				}()
-				require.ErrorIs(w, errOf(acquire(ctx, rw, mode, h.Name())), context.Canceled)
-			}},
-			"renewal": {script("renew"), func(_ *rwlock.RWLock, _ *rwlock.Hold, late *faultproxy.Rule) {
-				require.NoError(w, late.WaitHit(soon(w)))
-			}},
-		}
-		for name, r := range requests {
-			rw, p := w.behindProxy(rwlock.WithLease(3 * time.Second))
-			gate := make(chan struct{})
-			late := p.On(r.match).Times(1).DelayRequest(gate)
-			ctx := newOwner()
-			h := take(w, ctx, rw, mode, name)
-			r.send(rw, h, late)
-			unlock(w, h) // a delayed release is sent again by the client
-			next := take(w, ctx, rw, mode, name)
-			close(gate)
-			require.NoError(w, late.WaitDone(soon(w)))
-			s := inspect(w, other, name)
-			require.Len(w, s.Holders, 1, name)
-			require.Equal(w, 1, held(w, other, name, next.Owner(), mode).Count, name)
-			require.ErrorIs(w, errOf(other.TryLock(context.Background(), name)), rwlock.ErrLocked, name)
-			require.NoError(w, next.Context().Err(), name)
-			unlock(w, next)
 		}
 	})
 }
@@ -619,23 +552,6 @@ func TestWaiterOutlastsAnOutageForALease(t *testing.T) {
 	})
 }
 
-// Where no server can be reached, every first call fails with the client's error, which is none of the
-// library's.
-func TestNoServerIsTheClientsError(t *testing.T) {
-	t.Parallel()
-	c := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.MaxRetries, o.DialerRetries = -1, 1 })
-	rw, err := rwlock.New(c, rwlock.WithLease(5*time.Second))
-	require.NoError(t, err)
-	for _, mode := range bothModes {
-		_, err := acquire(soon(t), rw, mode, "a", rwlock.MaxWait(500*time.Millisecond))
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		require.ErrorIs(t, errOf(try(soon(t), rw, mode, "a")), syscall.ECONNREFUSED)
-	}
-	require.ErrorIs(t, errOf(rw.Inspect(soon(t), "a")), syscall.ECONNREFUSED)
-	require.ErrorIs(t, rw.ForceUnlock(soon(t), "a"), syscall.ECONNREFUSED)
-	_ = rw.Close() // may say that it could not withdraw what was never there
-}
-
 // useAll uses all of the API on one name. It may be one of several goroutines of a test.
 func useAll(t *testing.T, rw *rwlock.RWLock, name string) {
 	ctx := context.Background()
@@ -723,7 +639,7 @@ var passing = []error{
 
 // An error that passes by itself is ridden out, by a call that is queued as by one that is not, until the
 // context, or MaxWait, or without either one lease, ends the wait; then the call's error matches both what
-// ended it and what it met with. A Try returns it at once. A hold outlasts what passes in time.
+// ended it and what it met with. Other calls return it at once. A hold outlasts what passes in time.
 func TestErrorsThatPassAreRiddenOut(t *testing.T) {
 	t.Parallel()
 	eachOf(t, passing, func(t *testing.T, cause error) {
@@ -744,6 +660,8 @@ func TestErrorsThatPassAreRiddenOut(t *testing.T) {
 
 				start = time.Now()
 				require.ErrorIs(w, errOf(try(context.Background(), rw, mode, "a")), cause)
+				require.ErrorIs(w, errOf(rw.Inspect(context.Background(), "a")), cause)
+				require.ErrorIs(w, rw.ForceUnlock(context.Background(), "a"), cause)
 				require.Zero(w, time.Since(start))
 
 				time.AfterFunc(3*time.Second, func() { f.set(nil) })
@@ -810,69 +728,6 @@ func TestErrorsThatDoNotPassFailAtOnce(t *testing.T) {
 			require.ErrorContains(w, rw.ForceUnlock(context.Background(), "a"), says)
 			f.set(nil)
 		}
-	})
-}
-
-// about matches the calls of scripts that have to do with a lock of that name, which must be unlike all else.
-func about(name string) faultproxy.Match {
-	return func(cmd []string) bool {
-		if !strings.HasPrefix(strings.ToLower(cmd[0]), "eval") {
-			return false
-		}
-		return slices.ContainsFunc(cmd[2:], func(arg string) bool { return strings.Contains(arg, name) })
-	}
-}
-
-// warmUp has the server know the scripts that lock calls, waits, handovers and releases need, so that each is
-// sent once.
-func (w *world) warmUp() {
-	w.Helper()
-	rw := w.newLock()
-	for _, held := range bothModes {
-		for _, mode := range bothModes {
-			name := fmt.Sprint("warm up ", held, mode)
-			h := take(w, newOwner(), rw, held, name)
-			unlock(w, take(w, h.Context(), rw, held, name))
-			calls := []*call{w.enqueue(newOwner(), rw, write, name), w.enqueue(newOwner(), rw, mode, name)}
-			unlock(w, h)
-			for _, c := range calls {
-				c.releases()
-			}
-			waitFree(w, rw, name)
-		}
-	}
-}
-
-// A waiter that is let in before it knows that it waits, and before anybody listens for it, takes the lock as
-// soon as it is told that it waits: not by its heartbeat.
-func TestGrantBeforeTheFirstReplyAndTheSubscription(t *testing.T) {
-	t.Parallel()
-	eachMode(t, func(w *world, mode rwlock.Mode) {
-		w.warmUp()
-		holder := w.stranger(quiet)
-		rw, p := w.behindProxyFor(hang, rwlock.WithLease(quiet))
-		watcher := w.newLock()
-
-		holder.asks(write, "early")
-		holder.held("early")
-		holder.asks(write, "other")
-		holder.held("other")
-		subscribed := p.On(faultproxy.IsCommand("SUBSCRIBE", "SSUBSCRIBE")).DelayReply(open())
-		gate := make(chan struct{})
-		late := p.On(about("early")).Times(1).DelayReply(gate)
-		waiting := w.launch(newOwner(), rw, mode, "early")
-		require.NoError(w, late.WaitHit(soon(w)))
-		waitQueued(w, watcher, "early", 1)
-		holder.unlock("early")
-		require.Len(w, inspect(w, watcher, "early").Holders, 1, "the lock was handed over")
-
-		second := w.launch(newOwner(), rw, write, "other")
-		waitQueued(w, watcher, "other", 1)
-		require.NoError(w, subscribed.WaitDone(soon(w)))
-		holder.unlock("other")
-		unlock(w, second.granted()) // so what the subscription had to say has been heard
-		close(gate)
-		unlock(w, waiting.granted())
 	})
 }
 
@@ -988,78 +843,4 @@ func TestRefusedSubscriptionIsTriedRarely(t *testing.T) {
 	unlock(t, h)
 	unlock(t, waiting.granted())
 	require.Len(t, said.list(), 1, "%q", said.list())
-}
-
-// A waiter is granted the lock, and hears of it only when its lease has ended and another has the lock: it
-// goes on waiting.
-func TestGrantThatWasLostIsNotBelieved(t *testing.T) {
-	t.Parallel()
-	w, s := alone(t)
-	const lease = time.Second
-	var commands, messages gate
-	a, c := w.newLock(rwlock.WithLease(time.Minute)), w.newLock(rwlock.WithLease(time.Minute))
-	b := newLockOn(t, s.Client(func(o *redis.Options) {
-		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return &gatedConn{Conn: conn, commands: &commands, messages: &messages}, err
-		}
-	}), rwlock.WithLease(lease))
-	ha := take(t, newOwner(), a, write, "n")
-	got := w.launch(soon(t), b, write, "n") // which has no answer for longer than a lease
-	waitQueued(t, a, "n", 1)
-	eventually(t, func() bool { return messages.passed.Load() > 0 }, "a subscription")
-	commands.shut()
-	messages.shut()
-	unlock(t, ha) // grants the lock to b, which does not hear of it
-	waitQueued(t, a, "n", 0)
-	hc := take(t, newOwner(), c, write, "n") // when b's lease has ended
-	commands.open()
-	waitQueued(t, a, "n", 1)
-	messages.open()
-	time.Sleep(lease)
-	require.False(t, got.returned(), "two writers")
-	unlock(t, hc)
-	hb := got.granted()
-	require.NoError(t, hb.Context().Err())
-	require.Greater(t, hb.Token(), hc.Token())
-	unlock(t, hb)
-}
-
-// A gate holds back what is to pass it while it is shut.
-type gate struct {
-	mu     sync.RWMutex
-	passed atomic.Int64
-}
-
-func (g *gate) shut() { g.mu.Lock() }
-func (g *gate) open() { g.mu.Unlock() }
-func (g *gate) pass() {
-	g.mu.RLock()
-	g.passed.Add(1)
-	g.mu.RUnlock()
-}
-
-// A gatedConn holds back the commands that are written, and the messages that are read.
-type gatedConn struct {
-	net.Conn
-	commands, messages *gate
-	subscribed         atomic.Bool
-}
-
-func (c *gatedConn) Write(b []byte) (int, error) {
-	if bytes.Contains(bytes.ToLower(b), []byte("subscribe")) {
-		c.subscribed.Store(true)
-	}
-	if !c.subscribed.Load() {
-		c.commands.pass()
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *gatedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.subscribed.Load() {
-		c.messages.pass()
-	}
-	return n, err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -526,40 +524,20 @@ func TestForgottenHold(t *testing.T) {
 	})
 }
 
-// A slow line brings replies late.
-type slow struct{ delay atomic.Int64 }
-
-type slowed struct {
-	net.Conn
-	*slow
-}
-
-func (c slowed) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	time.Sleep(time.Duration(c.delay.Load()))
-	return n, err
-}
-
 // A hold may be relied on for its lease from before the request was sent, however late the reply comes.
 func TestDeadlineCountsFromBeforeTheRequest(t *testing.T) {
-	bubbled(t, func(w *world) {
-		line := &slow{}
-		rw := newLockOn(w, w.dial(func(o *redis.Options) {
-			dial := o.Dialer
-			o.ReadTimeout = time.Minute
-			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				c, err := dial(ctx, network, addr)
-				return slowed{c, line}, err
-			}
-		}))
+	t.Parallel()
+	inBubble(t, func(w *world) {
+		var delay atomic.Int64
+		rw := newLockOn(w, w.dial(slowly(func() time.Duration { return time.Duration(delay.Load()) })))
 		for _, mode := range bothModes {
 			for range 2 { // loads the scripts
 				unlock(w, take(w, newOwner(), rw, mode, "n"))
 			}
-			line.delay.Store(int64(10 * time.Second))
+			delay.Store(int64(10 * time.Second))
 			start := time.Now()
 			h := take(w, newOwner(), rw, mode, "n", rwlock.Lease(30*time.Second), rwlock.NoRenew())
-			line.delay.Store(0)
+			delay.Store(0)
 			w.within(30*time.Second, start, w.lostWhen(h))
 			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 		}
@@ -589,29 +567,47 @@ func TestUnlockAtTheLocalDeadline(t *testing.T) {
 }
 
 // A hold whose context someone keeps, or a context made from it, is not forgotten though nobody keeps the
-// Hold: it is renewed, and its lock stays held. Once the context is gone as well, it ends with its lease.
+// Hold: it is renewed, and its lock stays held. Once these contexts are gone as well it ends with its lease,
+// though functions wait for its end, and also if the context that it was taken with lives on. Whoever waits
+// for its Done channel is told.
 func TestLiveContextKeepsItsHold(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	contexts := map[string]func(h *rwlock.Hold) context.Context{
-		"itself": func(h *rwlock.Hold) context.Context { return h.Context() },
-		"derived": func(h *rwlock.Hold) context.Context {
-			return context.WithValue(h.Context(), key{}, "value")
-		},
-		"with an owner": func(h *rwlock.Hold) context.Context {
-			return rwlock.WithOwner(h.Context(), rwlock.NewOwner())
-		},
-		"cancellable": func(h *rwlock.Hold) context.Context {
-			ctx, cancel := context.WithCancel(context.WithValue(h.Context(), key{}, "value"))
-			_ = cancel // only with the hold
+	contexts := map[string]func(ctx context.Context, lease time.Duration) context.Context{
+		"itself": func(ctx context.Context, _ time.Duration) context.Context { return ctx },
+		"AfterFunc": func(ctx context.Context, _ time.Duration) context.Context {
+			context.AfterFunc(ctx, func() {})
 			return ctx
+		},
+		"WithValue": func(ctx context.Context, _ time.Duration) context.Context {
+			return context.WithValue(ctx, key{}, "value")
+		},
+		"WithOwner": func(ctx context.Context, _ time.Duration) context.Context {
+			return rwlock.WithOwner(ctx, rwlock.NewOwner())
+		},
+		"WithCancel of WithValue": func(ctx context.Context, _ time.Duration) context.Context {
+			child, cancel := context.WithCancel(context.WithValue(ctx, key{}, "value"))
+			_ = cancel // only with the hold
+			return child
+		},
+		"WithTimeout": func(ctx context.Context, lease time.Duration) context.Context {
+			child, cancel := context.WithTimeout(ctx, 3*lease) // a timer has it until then
+			_ = cancel
+			return child
 		},
 	}
 	onServers(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
-		kept := map[string]context.Context{}
-		for name, of := range contexts {
-			kept[name] = of(take(w, newOwner(), rw, write, name))
+		alive, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		kept, done := map[string]context.Context{}, map[string]<-chan struct{}{}
+		for parent, ctx := range map[string]context.Context{"of none": context.Background(),
+			"of one that lives on": alive} {
+			for name, child := range contexts {
+				name += " " + parent
+				h := take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name)
+				kept[name], done[name] = child(h.Context(), w.lease), h.Context().Done()
+			}
 		}
 		for end := time.Now().Add(2 * w.lease); time.Now().Before(end); time.Sleep(w.lease / 20) {
 			runtime.GC()
@@ -624,62 +620,6 @@ func TestLiveContextKeepsItsHold(t *testing.T) {
 			require.NoError(w, ctx.Err())
 		}
 		clear(kept)
-		for name := range contexts {
-			eventually(w, func() bool {
-				runtime.GC()
-				h, err := rw.TryLock(newOwner(), name)
-				if errors.Is(err, rwlock.ErrLocked) {
-					return false
-				}
-				require.NoError(w, err)
-				unlock(w, h)
-				return true
-			}, "the end of the hold of %q", name)
-		}
-	})
-}
-
-// A hold that nobody refers to ends with its lease though contexts were made from its own that nobody refers
-// to either, and functions wait for its end; also if the context that it was taken with lives on. Whoever
-// waits for its Done channel is told.
-func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
-	t.Parallel()
-	type key struct{}
-	children := map[string]func(ctx context.Context) (done <-chan struct{}){
-		"AfterFunc": func(ctx context.Context) <-chan struct{} {
-			context.AfterFunc(ctx,
-				func() {})
-			return ctx.Done()
-		},
-		"WithValue": func(ctx context.Context) <-chan struct{} { return context.WithValue(ctx, key{}, 1).Done() },
-		"WithCancel": func(ctx context.Context) <-chan struct{} {
-			child, cancel := context.WithCancel(ctx)
-			_, _ = child, cancel
-			return ctx.Done()
-		},
-		"WithTimeout": func(ctx context.Context) <-chan struct{} {
-			child, cancel := context.WithTimeout(ctx, time.Second) // a timer has it until then
-			_, _ = child, cancel
-			return ctx.Done()
-		},
-		"WithCancel of WithValue": func(ctx context.Context) <-chan struct{} {
-			child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 1))
-			_, _ = child, cancel
-			return ctx.Done()
-		},
-	}
-	onServers(t, func(w *world) {
-		rw := w.newLock(rwlock.WithLease(w.lease))
-		alive, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		done := map[string]<-chan struct{}{}
-		for parent, ctx := range map[string]context.Context{"of none": context.Background(),
-			"of one that lives on": alive} {
-			for name, child := range children {
-				name += " " + parent
-				done[name] = child(take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name).Context())
-			}
-		}
 		for name, over := range done {
 			eventually(w, func() bool {
 				runtime.GC()
@@ -689,7 +629,7 @@ func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 				default:
 					return false
 				}
-			}, "the end of the hold with %s", name)
+			}, "the end of the hold of %q", name)
 			unlock(w, take(w, newOwner(), rw, write, name))
 		}
 	})
@@ -827,24 +767,6 @@ func TestExtendOutlastsTheServer(t *testing.T) {
 				unlock(w, next.granted())
 				w.within(d+margin(d)+d/99+w.slack, start, next.at)
 			}
-		}
-	})
-}
-
-// MaxHold ends a hold whatever Extend says.
-func TestMaxHoldEndsAnExtendedHold(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw := w.newLock()
-		for _, opts := range [][]rwlock.LockOption{{rwlock.MaxHold(time.Minute)},
-			{rwlock.MaxHold(time.Minute), rwlock.NoRenew()}} {
-			h := take(w, newOwner(), rw, write, "n", opts...)
-			start := time.Now()
-			require.NoError(w, h.Extend(context.Background(), time.Hour))
-			require.Equal(w, start.Add(time.Minute), h.Deadline())
-			require.LessOrEqual(w, w.left(rw, h), time.Minute+2*margin(time.Minute))
-			require.Equal(w, time.Minute, w.lostWhen(h).Sub(start))
-			require.ErrorIs(w, h.Extend(context.Background(), time.Hour), rwlock.ErrLost)
-			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 		}
 	})
 }
@@ -1053,35 +975,6 @@ func TestMaxHoldThatIsNotReached(t *testing.T) {
 		h = take(w, newOwner(), rw, write, "n")
 		w.within(w.lease/2+w.slack, start, time.Now())
 		unlock(w, h)
-	})
-}
-
-// While an owner has not released a hold that it lost, its calls fail with ErrLost in both modes, also if
-// another of its holds is good.
-func TestReentryBesideALostHold(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		for _, mode := range bothModes {
-			for _, beside := range []bool{false, true} {
-				ctx := newOwner()
-				outer := take(w, ctx, rw, mode, "n")
-				lost := take(w, ctx, rw, mode, "n", rwlock.MaxHold(w.lease/10))
-				if !beside {
-					unlock(w, outer)
-				}
-				w.lostWhen(lost)
-				for _, asks := range bothModes {
-					for _, lock := range []lockFunc{acquire, try} {
-						require.ErrorIs(w, errOf(lock(ctx, rw, asks, "n")), rwlock.ErrLost)
-					}
-				}
-				require.ErrorIs(w, lost.Unlock(context.Background()), rwlock.ErrLost)
-				unlock(w, take(w, ctx, rw, mode, "n"))
-				if beside {
-					unlock(w, outer)
-				}
-			}
-		}
 	})
 }
 

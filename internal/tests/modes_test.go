@@ -671,27 +671,6 @@ func TestWithAllHasOneOrder(t *testing.T) {
 	})
 }
 
-// Calls of WithAll that want the same names in different orders never wait for each other in a circle, nor do
-// those of different RWLocks.
-func TestWithAllDoesNotDeadlock(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
-		together(8, func(i int) {
-			for range 10 {
-				wants := []rwlock.Want{need("a", bothModes[rand.IntN(2)]), need("b", bothModes[rand.IntN(2)]),
-					need("c", bothModes[rand.IntN(2)])}
-				rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
-				err := rws[i%2].WithAll(context.Background(), wants[:2+rand.IntN(2)],
-					func(context.Context, []*rwlock.Hold) error {
-						time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
-						return nil
-					}, rwlock.MaxWait(hang))
-				assert.NoError(w, err)
-			}
-		})
-	})
-}
-
 // A want that is invalid, and a function that is nil, are refused before any lock is taken.
 func TestWithAllRefusesBadWants(t *testing.T) {
 	everywhere(t, func(w *world) {
@@ -766,8 +745,8 @@ func TestWithAllTellsOfEachLoss(t *testing.T) {
 }
 
 // Two owners that hold what the other wants: the call that closes the circle fails at once, whether or not
-// its wait is limited, and names the owners and the locks. It changes nothing: when its owner releases what
-// it holds, the other gets on.
+// its wait is limited, and names the owners and the locks. A try is in no deadlock. Neither changes anything:
+// when the owner releases what it holds, the other gets on.
 func TestDeadlockOfTwoFailsAtOnce(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
@@ -786,6 +765,7 @@ func TestDeadlockOfTwoFailsAtOnce(t *testing.T) {
 					map[rwlock.Mode]string{read: "rlock", write: "lock"}[modes[3]], a, hb.Owner(), b, a, ha.Owner(), a, b))
 			}
 			w.within(w.prompt, start, time.Now())
+			require.ErrorIs(w, errOf(try(hb.Context(), rw, modes[3], a)), rwlock.ErrLocked)
 			w.waits(waiting)
 			unlock(w, hb)
 			unlock(w, waiting.granted(), ha)
@@ -793,76 +773,10 @@ func TestDeadlockOfTwoFailsAtOnce(t *testing.T) {
 	})
 }
 
-// A circle may have any number of owners, and what WithAll waits for counts like the rest.
-func TestDeadlockOfManyFailsAtOnce(t *testing.T) {
-	bubbled(t, func(w *world) {
-		const n = 10
-		rw := w.newLock()
-		var holds []*rwlock.Hold
-		var calls []*call
-		for i := range n {
-			holds = append(holds, take(w, newOwner(), rw, write, fmt.Sprint(i)))
-		}
-		for i := range n - 1 {
-			calls = append(calls, w.enqueue(holds[i].Context(), rw, bothModes[i%2], fmt.Sprint(i+1)))
-		}
-		err := rw.WithAll(holds[n-1].Context(), []rwlock.Want{{Name: "0", Mode: read}, {Name: "free", Mode: write}},
-			nothingWithAll)
-		require.ErrorIs(w, err, rwlock.ErrDeadlock)
-		for _, h := range holds {
-			require.ErrorContains(w, err, fmt.Sprintf("%v holds %q", h.Owner(), h.Name()))
-		}
-		unlock(w, holds[n-1])
-		for i := n - 2; i >= 0; i-- {
-			unlock(w, calls[i].granted(), holds[i])
-		}
-	})
-}
-
-// A reader waits behind a waiting writer, who waits for another reader, who waits for the first: a deadlock,
-// though readers alone hold the lock. If the writer gives up before, there is none.
-func TestDeadlockBehindAWaitingWriter(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		for _, writes := range []bool{true, false} {
-			ha, hb := take(w, newOwner(), rw, read, "a"), take(w, newOwner(), rw, write, "b")
-			ctx, cancel := context.WithCancel(context.Background())
-			writer := w.enqueue(ctx, rw, write, "a")
-			if !writes {
-				cancel()
-				require.ErrorIs(w, errOf(writer.wait()), context.Canceled)
-				waitQueued(w, rw, "a", 0)
-			}
-			waiting := w.enqueue(ha.Context(), rw, read, "b")
-			second, err := rw.RLock(hb.Context(), "a")
-			if writes {
-				require.ErrorIs(w, err, rwlock.ErrDeadlock)
-			} else {
-				require.NoError(w, err)
-				unlock(w, second)
-			}
-			unlock(w, hb)
-			unlock(w, waiting.granted(), ha)
-			if writes {
-				unlock(w, writer.granted())
-			}
-			cancel()
-		}
-	})
-}
-
-// What is no deadlock waits: readers beside readers, a Try, an owner that has another goroutine that can go
-// on.
+// An owner that has another goroutine that can go on is in no deadlock.
 func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw := w.newLock()
-		t.Run("a try", func(*testing.T) {
-			ha, hb := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "b")
-			waiting := w.enqueue(ha.Context(), rw, write, "b")
-			require.ErrorIs(w, errOf(rw.TryLock(hb.Context(), "a")), rwlock.ErrLocked)
-			unlock(w, hb)
-			unlock(w, waiting.granted(), ha)
-		})
 		t.Run("a goroutine that got its hold while another of its owner waited", func(*testing.T) {
 			hb := take(w, newOwner(), rw, write, "b")
 			owner := newOwner()
@@ -886,27 +800,6 @@ func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
 			require.ErrorIs(w, errOf(waiting.wait()), context.Canceled, "its context ended with the hold of a")
 		})
 	})
-}
-
-// Of a crowd of readers that were let in together but enter in steps, the first may wait for what the last
-// holds: the last is about to get in, though a writer waits by then.
-func TestReaderThatIsAboutToGetInIsInNoDeadlock(t *testing.T) {
-	t.Parallel()
-	w, _ := alone(t)
-	rw := w.newLock()
-	first, last := newOwner(), newOwner()
-	writer, y := take(w, newOwner(), rw, write, "x"), take(w, last, rw, write, "y")
-	head := w.enqueue(first, rw, read, "x")
-	crowd := w.queueUp(1500, "x", rw)
-	tail := w.enqueue(y.Context(), rw, read, "x")
-	next := w.enqueue(newOwner(), rw, write, "x")
-	unlock(w, writer)
-	x := head.granted()
-	waiting := w.launch(x.Context(), rw, write, "y")
-	unlock(w, tail.granted(), y)
-	unlock(w, waiting.granted(), x)
-	finish(crowd...)
-	unlock(w, next.granted())
 }
 
 // A deadlock with another RWLock is not noticed: the wait ends with MaxWait.
