@@ -29,7 +29,7 @@ type Want struct {
 // has, does not run fn, and returns the error of RLock or Lock. Without wants it only runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
-	order, call, err := rw.plan(ctx, wants, opts)
+	order, err := rw.plan(ctx, wants, opts)
 	if err == nil && fn == nil {
 		err = errNoFunc
 	}
@@ -47,13 +47,16 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 			err = h.finish(ctx, err)
 		}
 	}()
-	inner, end, from := ctx, time.Now().Add(call.MaxWait), caller(1)
-	for _, want := range order {
-		if call.MaxWait > 0 {
-			call.MaxWait = max(time.Until(end), 1)
+	start := time.Now()
+	opts = append(slices.Clip(opts), func(r *request) error {
+		if r.MaxWait > 0 {
+			r.MaxWait = max(r.MaxWait-time.Since(start), 1)
 		}
-		call.Name, call.Mode, call.From = want.Name, want.Mode, from
-		h, err := rw.take(inner, call)
+		return nil
+	})
+	inner := ctx
+	for _, want := range order {
+		h, err := rw.acquire(inner, want.Mode, want.Name, false, opts, 1)
 		if err != nil {
 			return err
 		}
@@ -69,9 +72,9 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 }
 
 // plan returns the locks to take, without duplicates, in the order in which to take them.
-func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]Want, request, error) {
+func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]Want, error) {
 	if err := rw.check(ctx); err != nil {
-		return nil, request{}, err
+		return nil, err
 	}
 	order := make([]Want, 0, len(wants))
 	for i, want := range wants {
@@ -80,7 +83,7 @@ func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]
 			err = errors.New("the mode is neither Read nor Write")
 		}
 		if err != nil {
-			return nil, request{}, fmt.Errorf("want %d: %w", i, err)
+			return nil, fmt.Errorf("want %d: %w", i, err)
 		}
 		order = append(order, want)
 	}
@@ -91,6 +94,6 @@ func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]
 		return int(b.Mode - a.Mode) // the stronger mode first: it stays
 	})
 	order = slices.CompactFunc(order, func(a, b Want) bool { return a.Name == b.Name })
-	call, err := rw.request(opts)
-	return order, call, err
+	_, err := rw.request(opts)
+	return order, err
 }

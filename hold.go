@@ -140,7 +140,7 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) error) (err error) {
 	defer func() { err = h.finish(ctx, err) }()
 	if fn == nil {
-		return wrap(opOf(&request{Mode: h.Mode()}), h.Name(), errNoFunc)
+		return wrap(opOf(h.Mode(), false), h.Name(), errNoFunc)
 	}
 	return fn(h.Context(), h)
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -123,105 +121,4 @@ func prefix(op string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("rwlock: %s: %w", op, err)
-}
-
-// acquire is what all lock calls do. The public function that was called is so many calls above it.
-func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
-	above int) (*Hold, error) {
-	var call request
-	err := rw.check(ctx, name)
-	if err == nil {
-		call, err = rw.request(opts)
-	}
-	call.Name, call.Mode, call.Try, call.From = name, mode, try, caller(above+1)
-	if err != nil {
-		return nil, wrap(opOf(&call), name, err)
-	}
-	return rw.take(ctx, call)
-}
-
-// take is acquire with what was checked.
-func (rw *RWLock) take(ctx context.Context, call request) (*Hold, error) {
-	owner, known := OwnerFromContext(ctx)
-	if !known {
-		owner = NewOwner()
-	}
-	call.Owner, call.NewOwner = owner.id, !known
-	held, err := rw.client.Acquire(ctx, call)
-	if err != nil {
-		return nil, wrap(opOf(&call), call.Name, err)
-	}
-	h := &Hold{held: held}
-	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
-	if tracer := rw.config.tracer; tracer != nil {
-		held.Trace(orElse(tracer.TraceHold(ctx, h), ctx))
-	}
-	return h, nil
-}
-
-// caller returns the place in the program from where a function was called that is so many calls above this
-// one. To look up one place takes a third of the time of several.
-func caller(above int) uintptr {
-	var pc [1]uintptr
-	runtime.Callers(above+2, pc[:])
-	return pc[0]
-}
-
-// request returns what the options of a lock call say.
-func (rw *RWLock) request(opts []LockOption) (request, error) {
-	if len(opts) == 0 { // which costs no memory
-		return request{Lease: rw.config.Lease}, nil
-	}
-	r := request{Lease: rw.config.Lease}
-	for _, opt := range opts {
-		if opt == nil {
-			return r, errors.New("nil option")
-		}
-		if err := opt(&r); err != nil {
-			return r, err
-		}
-	}
-	if r.MaxHold > 0 {
-		r.Lease = min(r.Lease, (r.MaxHold + time.Millisecond - 1).Truncate(time.Millisecond))
-	}
-	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
-		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
-	}
-	return r, nil
-}
-
-// maxName is how many bytes a name may have.
-const maxName = 1024
-
-// check refuses an RWLock that New has not made, a nil context, and invalid names of locks.
-func (rw *RWLock) check(ctx context.Context, names ...string) error {
-	if rw == nil || rw.client == nil {
-		return errors.New("the RWLock was not made by New")
-	}
-	if ctx == nil {
-		return errNoContext
-	}
-	for _, name := range names {
-		switch {
-		case name == "":
-			return errors.New("the name is empty")
-		case len(name) > maxName:
-			return fmt.Errorf("the name has %d bytes, %d are allowed", len(name), maxName)
-		}
-	}
-	return nil
-}
-
-var errNoContext = errors.New("the context is nil")
-
-// opOf names a lock call.
-func opOf(call *request) string {
-	op := "lock"
-	if call.Mode == Read {
-		op = "rlock"
-	}
-	if call.Try {
-		op = "try" + op
-	}
-	return op
 }
