@@ -8,19 +8,42 @@
 --        top: the last token that is reserved for local writers, or ""; recalled: 1 if others wait for its end
 
 --#include clock.lua
+local seen = call('HMGET', LOCK, 'owner', ARGV[3], 'fence')
+local owner, record, fence = seen[1] or '', seen[2], seen[3]
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 if ARGV[7] == 'keep' then
-  local seen = call('HMGET', LOCK, 'owner', ARGV[3])
-  local token = string.match(seen[2] or '', '^' .. ARGV[2] .. ' (%d+) held')
-  if seen[1] == 'shared' and token then
+  local token = string.match(record or '', '^' .. ARGV[2] .. ' (%d+) held')
+  if owner == 'shared' and token then
     -- Nobody waits, and others read. The general path renews a delegation that lasts longer, as after the clock was set back; and on a
     -- server that is out of memory, where this fails.
-    local ms = time[1] * 1000 + math.floor(time[2] / 1000)
     local left = (call('ZSCORE', LEASES, ARGV[1]) or 0) - ms
     if left > 0 and left < ARGV[4] + 0 and type(redis.pcall('ZADD', LEASES, ms + ARGV[4], ARGV[1])) == 'number' then
       local need, new = ARGV[6], false
       --#include keep.lua
       return {1, 0, '', '', token, '', 0}
     end
+  end
+elseif string.sub(ARGV[1], 1, 1) == 'r' and (owner == '' or owner == 'shared') and (not record or record < ARGV[2])
+  and (not fence or fence <= now) then
+  -- Nobody waits, and nobody writes. The lock is shared from the first delegation on.
+  local readers, list = call('ZCARD', LEASES), call('HGET', LOCK, 'delegated') or ''
+  local _, others = string.gsub(list, ' ', ' ')
+  if (readers == 0 or owner == 'shared') and others < DELEGATES then -- or else they are left over from a hash that is gone
+    local need, new = ARGV[6], readers == 0
+    if new then
+      call('ZADD', LEASES, 0, LONG, ms + ARGV[4], ARGV[1]) -- as in holders.lua
+      call('ZREM', LEASES, LONG)
+    else
+      call('ZADD', LEASES, ms + ARGV[4], ARGV[1])
+    end
+    call('HSET', LOCK, 'owner', 'shared', 'fence', now, 'delegated', list .. ARGV[1] .. ' ',
+      ARGV[3], ARGV[2] .. ' ' .. now .. ' held 1')
+    --#include keep.lua
+    if not record then
+      --#include sweep.lua
+      sweep(true)
+    end
+    return {1, 0, '', '', now, '', 0}
   end
 end
 local CHANNELS = ARGV[5]

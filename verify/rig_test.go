@@ -27,7 +27,7 @@ func source(s *lua.Script, few bool) string {
 		"redis.pcall('INFO', 'server')", "'run_id:a1'",
 	).Replace(s.Source)
 	if few {
-		text = regexp.MustCompile(`\b250\b`).ReplaceAllString(text, "2")
+		text = regexp.MustCompile(`\b200\b`).ReplaceAllString(text, "2")
 	}
 	return text
 }

@@ -234,10 +234,10 @@ func TestUnusedRWLockSendsNothing(t *testing.T) {
 	})
 }
 
-// A crowd of waiting readers is let in by steps, none of which is for more than 250.
+// A crowd of waiting readers is let in by steps, none of which is for more than 200.
 func TestCrowdEntersInSteps(t *testing.T) {
 	testredis.Need(t)
-	const step = 250
+	const step = 200
 	crowd := 10_000
 	if raceDetector() {
 		crowd = 5_000 // it allows for no more than 8,000 goroutines
