@@ -439,26 +439,6 @@ func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
 			}
 			require.Equal(w, rwlock.None, inspect(w, b, mode.String()).Mode)
 		}
-
-		// Many at a time travel together.
-		for range 5 {
-			forget()
-			var wg sync.WaitGroup
-			for i := range 30 {
-				wg.Go(func() {
-					name := fmt.Sprint(i)
-					h, err := a.Lock(newOwner(), name)
-					if !assert.NoError(w, err) {
-						return
-					}
-					_, err = b.TryLock(newOwner(), name)
-					assert.ErrorIs(w, err, rwlock.ErrLocked)
-					assert.NoError(w, h.Unlock(ctx))
-				})
-			}
-			wg.Wait()
-			requireMine()
-		}
 	})
 }
 

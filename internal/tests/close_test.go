@@ -712,66 +712,29 @@ func TestCancelRacesGrant(t *testing.T) {
 		}
 		const lanes = 4
 		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
-		var wg sync.WaitGroup
-		for lane := range lanes {
-			wg.Go(func() {
-				for i := range rounds / lanes {
-					modes := [2]rwlock.Mode{write, []rwlock.Mode{read, write}[i%2]}
-					if err := raceCancel(rws[0], rws[rand.IntN(2)], modes, fmt.Sprint("n", lane)); err != nil {
-						w.Errorf("round %d, %v: %v", i, modes, err)
-						return
-					}
+		together(lanes, func(lane int) {
+			name := fmt.Sprint("n", lane)
+			pause := func() time.Duration { return time.Duration(rand.IntN(300)) * time.Microsecond }
+			for i := range rounds / lanes {
+				h := take(w, newOwner(), rws[0], write, name)
+				ctx, cancel := context.WithCancel(newOwner())
+				waiting := w.launch(ctx, rws[rand.IntN(2)], bothModes[i%2], name)
+				time.AfterFunc(pause(), cancel)
+				time.Sleep(pause())
+				unlock(w, h)
+				got, err := waiting.wait()
+				if err == nil {
+					holders := inspect(w, rws[0], name).Holders
+					require.Len(w, holders, 1)
+					require.Equal(w, got.Owner(), holders[0].Owner)
+					unlock(w, got)
+				} else {
+					require.ErrorIs(w, err, context.Canceled)
 				}
-			})
-		}
-		wg.Wait()
-	})
-}
-
-func raceCancel(a, b *rwlock.RWLock, modes [2]rwlock.Mode, name string) error {
-	h, err := acquire(newOwner(), a, modes[0], name)
-	if err != nil {
-		return err
-	}
-	owner := rwlock.NewOwner()
-	ctx, cancel := context.WithCancel(rwlock.WithOwner(context.Background(), owner))
-	defer cancel()
-	type result struct {
-		hold *rwlock.Hold
-		err  error
-	}
-	got := make(chan result)
-	go func() {
-		h, err := acquire(ctx, b, modes[1], name)
-		got <- result{h, err}
-	}()
-	go func() {
-		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
-		cancel()
-	}()
-	time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
-	if err := h.Unlock(context.Background()); err != nil {
-		return err
-	}
-	r := <-got
-	for end := time.Now().Add(hang); ; {
-		s, err := b.Inspect(context.Background(), name)
-		switch {
-		case err != nil:
-			return err
-		case r.err == nil:
-			if len(s.Holders) != 1 || s.Holders[0].Owner != owner {
-				return fmt.Errorf("the lock was granted, but %+v", s)
+				waitFree(w, rws[0], name)
 			}
-			return r.hold.Unlock(context.Background())
-		case !errors.Is(r.err, context.Canceled):
-			return r.err
-		case s.Mode == rwlock.None && len(s.Waiters) == 0:
-			return nil
-		case time.Now().After(end):
-			return fmt.Errorf("orphan: %+v", s)
-		}
-	}
+		})
+	})
 }
 
 // Many calls that give up together, while the lock is released, all return an error that says why, and leave

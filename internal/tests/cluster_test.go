@@ -30,26 +30,6 @@ func eachClusterClient(
 	t.Run("autopipeline", func(t *testing.T) { fn(t, auto(t, cluster.Client(opts...))) })
 }
 
-// A client for one node of a cluster says at once which client to use, instead of waiting for the node to
-// serve the lock.
-func TestClientForOneNodeOfACluster(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	node := cluster.Nodes[0].Client()
-	auto, err := node.AutoPipeline()
-	require.NoError(t, err)
-	for _, c := range []redis.UniversalClient{node, auto} {
-		rw := newLockOn(t, c)
-		unlock(t, take(t, newOwner(), rw, write, cluster.On(0, "here")))
-		start := time.Now()
-		_, err := rw.Lock(t.Context(), cluster.On(1, "there"))
-		requireError(t, err, "use redis.NewClusterClient", "MOVED")
-		require.ErrorAs(t, err, new(redis.Error))
-		require.Less(t, time.Since(start), hang/3)
-	}
-}
-
 // While a node is frozen, locks on other nodes are as fast as ever, many of them too, and their holds are
 // renewed.
 func TestFrozenNodeHarmsNobodyElse(t *testing.T) {

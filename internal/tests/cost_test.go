@@ -59,29 +59,6 @@ func TestCallsOfScripts(t *testing.T) {
 	require.Zero(t, total.by["publish"])
 }
 
-// The first pair on a name costs one call more than the next: it sets the time to live.
-func TestCallsOfAFirstPair(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	g := newGauge(t)
-	rw := newLockOn(t, g.client())
-	loadScripts(t, g.asks)
-	for _, mode := range bothModes {
-		const n = 20
-		names := 0
-		eventually(t, func() bool { // a busy machine may send a script again
-			spent := g.of(t, func() {
-				for range n {
-					names++
-					require.NoError(t, pair(t.Context(), rw, mode, fmt.Sprint(mode, names)))
-				}
-			})
-			t.Logf("%v scripts, %v calls", spent.scripts/n, spent.calls/n)
-			return spent.scripts == 2*n && spent.calls == 6*n
-		}, "two scripts and six calls each time")
-	}
-}
-
 // A handover costs a script that queues up, and one that releases and grants, however many wait.
 func TestCallsOfHandover(t *testing.T) {
 	t.Parallel()
@@ -242,7 +219,8 @@ func TestCrowdEntersInSteps(t *testing.T) {
 	if raceDetector() {
 		crowd = 5_000 // it allows for no more than 8,000 goroutines
 	}
-	g := newGauge(t)
+	w, s := alone(t)
+	g := gaugeOn(s)
 	var mu sync.Mutex
 	largest := 0 // of the numbers of waiters that replies say were let in
 	read := sending(func(_ context.Context, cmds []redis.Cmder, send func() error) error {
@@ -261,18 +239,12 @@ func TestCrowdEntersInSteps(t *testing.T) {
 	})
 	loadScripts(t, g.asks)
 	rw := newLockOn(t, g.client(read), rwlock.WithLease(quiet))
+	w.haveWaited(rw)
+	eventually(t, func() bool { return g.read(t).by["subscribe"] > 0 }, "a subscription")
 	holder := take(t, newOwner(), rw, write, "n")
-	listen(t, g, rw, "n")
-	type result struct {
-		hold *rwlock.Hold
-		err  error
-	}
-	results := make(chan result, crowd)
+	var calls []*call
 	for range crowd {
-		go func() {
-			h, err := rw.RLock(context.Background(), "n")
-			results <- result{h, err}
-		}()
+		calls = append(calls, w.launch(newOwner(), rw, rwlock.Read, "n"))
 	}
 	eventually(t, func() bool {
 		n, err := g.asks.ZCard(context.Background(), "rwlock:{n}:queue").Result()
@@ -280,14 +252,11 @@ func TestCrowdEntersInSteps(t *testing.T) {
 		return n == int64(crowd)
 	}, "%d waiting readers", crowd)
 
-	var holds []*rwlock.Hold
 	start := time.Now()
 	spent := g.of(t, func() {
 		unlock(t, holder)
-		for range crowd {
-			r := <-results
-			require.NoError(t, r.err)
-			holds = append(holds, r.hold)
+		for _, c := range calls {
+			c.granted()
 		}
 	})
 	mu.Lock()
@@ -301,22 +270,6 @@ func TestCrowdEntersInSteps(t *testing.T) {
 	require.Zero(t, spent.by["publish"], "messages to oneself")
 	require.Len(t, inspect(t, rw, "n").Holders, crowd)
 	require.NoError(t, rw.Close())
-}
-
-// listen has rw open its subscription, on a lock that is held: those who wait at that moment ask once more.
-func listen(t *testing.T, g *gauge, rw *rwlock.RWLock, name string) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		_, err := rw.RLock(ctx, name)
-		done <- err
-	}()
-	eventually(t, func() bool { return g.read(t).by["subscribe"] > 0 }, "a subscription")
-	cancel()
-	require.ErrorIs(t, <-done, context.Canceled)
-	waitQueued(t, rw, name, 0)
 }
 
 func raceDetector() bool {

@@ -60,16 +60,10 @@ func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 	}, "a delegation of %q", name)
 }
 
-// eachServer runs fn on a miniredis and on a real server, by TCP and a real clock.
-func eachServer(t *testing.T, fn func(w *world)) {
-	t.Helper()
-	parallel(t)
-	testredis.Each(t, func(t *testing.T, b testredis.Backend) { fn(onServer(t, b)) })
-}
-
 // While a lock is delegated, Lock and Unlock send nothing.
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		client, sent := w.dial(), &counter{}
 		sent.over(client)
 		d := delegateOn(w, client, delegationLease, w.options(nil)...)
@@ -87,7 +81,8 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 // D2, D4, D6: RWLocks that use a name in turns, with delegations or without, exclude each other, and tokens
 // grow; nobody waits for a lease.
 func TestDelegatesTakeTurns(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		rws := []*rwlock.RWLock{w.newLock()}
 		for range 3 {
 			rws = append(rws, w.newDelegate(delegationLease).RWLock)
@@ -98,7 +93,8 @@ func TestDelegatesTakeTurns(t *testing.T) {
 
 // D8: a waiter behind an idle delegation has it recalled, and is let in soon.
 func TestWaiterHasADelegationReturned(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		idle, other := w.newDelegate(delegationLease), w.newDelegate(delegationLease)
 		for i, mode := range bothModes {
 			name := fmt.Sprint("n", mode)
@@ -114,7 +110,8 @@ func TestWaiterHasADelegationReturned(t *testing.T) {
 // D10: after a loss of the server's data, the holds under a delegation are lost by its next renewal.
 // ForceUnlock reaches those who have a subscription at once: holds under delegations, and others.
 func TestHoldsUnderADelegationAreLost(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		brief := w.newDelegate(3 * time.Second)
 		brief.getsDelegated(w, write, "brief")
 		long := w.newDelegate(10*time.Minute, rwlock.WithLease(time.Hour))
@@ -140,7 +137,8 @@ func TestHoldsUnderADelegationAreLost(t *testing.T) {
 
 // Close and Shutdown return what is delegated: others get it at once.
 func TestCloseReturnsDelegations(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		other := w.newLock()
 		for i, end := range []func(*rwlock.RWLock) error{
 			(*rwlock.RWLock).Close, func(rw *rwlock.RWLock) error { return rw.Shutdown(w.Context()) }} {
@@ -160,7 +158,8 @@ func TestCloseReturnsDelegations(t *testing.T) {
 
 // Re-entry, downgrade and the errors of misuse are under a delegation what they are without.
 func TestOwnersUnderADelegation(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		d := w.newDelegate(delegationLease)
 		d.getsDelegated(w, write, "n")
 		h := take(w, newOwner(), d.RWLock, write, "n")
@@ -185,7 +184,8 @@ func TestOwnersUnderADelegation(t *testing.T) {
 
 // Inspect says what is delegated, in any process.
 func TestInspectShowsDelegations(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		d := w.newDelegate(delegationLease, rwlock.WithLabel("its label"))
 		d.getsDelegated(w, write, "n")
 		holders := inspect(w, w.newLock(), "n").Holders
@@ -221,7 +221,8 @@ func TestInspectShowsDelegations(t *testing.T) {
 // A delegation whose lease would be longer than that of holds has that of holds: a crash costs no more. One
 // that is too short, or of a quorum, is refused.
 func TestLeaseOfADelegation(t *testing.T) {
-	eachServer(t, func(w *world) {
+	t.Parallel()
+	onServers(t, func(w *world) {
 		d := w.newDelegate(time.Hour, rwlock.WithLease(30*time.Second))
 		d.getsDelegated(w, write, "n")
 		holders := inspect(w, d.RWLock, "n").Holders

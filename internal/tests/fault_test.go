@@ -329,53 +329,39 @@ func TestRequestDelayedPastItsWithdrawal(t *testing.T) {
 	})
 }
 
-// grantedWithALateHeartbeat returns a hold that was waited for while another RWLock wrote. A heartbeat of the
-// wait is in flight until gate is closed.
-func grantedWithALateHeartbeat(w *world, rw, other *rwlock.RWLock, mode rwlock.Mode, p *faultproxy.Proxy) (
-	h *rwlock.Hold, gate chan struct{}, late *faultproxy.Rule) {
-	before := take(w, newOwner(), other, write, "n")
-	c := w.enqueue(newOwner(), rw, mode, "n")
-	gate = make(chan struct{})
-	late = p.On(askScript(mode)).Times(1).DelayRequest(gate)
-	require.NoError(w, late.WaitHit(soon(w)))
-	unlock(w, before)
-	return c.granted(), gate, late
-}
-
 // A waiter's heartbeat that comes when the waiter has long been let in, and others after it, takes nothing
-// from it.
+// from it. One that comes when the hold was long dropped takes the lock again: the holder hears that it was
+// lost in between.
 func TestHeartbeatDelayedPastItsGrant(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		other := w.newLock()
-		rw, p := w.behindProxy(rwlock.WithLease(3 * time.Second))
-		h, gate, late := grantedWithALateHeartbeat(w, rw, other, mode, p)
-		if mode == read {
-			defer unlock(w, take(w, newOwner(), other, read, "n"))
+		for _, dropped := range []bool{false, true} {
+			rw, p := w.behindProxyFor(hang, rwlock.WithLease(3*time.Second))
+			before := take(w, newOwner(), other, write, "n")
+			c := w.enqueue(newOwner(), rw, mode, "n")
+			gate := make(chan struct{})
+			late := p.On(askScript(mode)).Times(1).DelayRequest(gate)
+			require.NoError(w, late.WaitHit(soon(w)))
+			unlock(w, before)
+			h := c.granted()
+			if dropped {
+				require.NoError(w, other.ForceUnlock(context.Background(), "n"))
+				unlock(w, take(w, newOwner(), other, write, "n"))
+				close(gate)
+				w.isLost(h)
+				continue
+			}
+			var beside []*rwlock.Hold
+			if mode == read {
+				beside = append(beside, take(w, newOwner(), other, read, "n"))
+			}
+			close(gate)
+			require.NoError(w, late.WaitDone(soon(w)))
+			time.Sleep(w.while)
+			requireHeld(w, h)
+			unlock(w, append(beside, h)...)
 		}
-		close(gate)
-		require.NoError(w, late.WaitDone(soon(w)))
-		select {
-		case <-h.Context().Done():
-			w.Error(context.Cause(h.Context()))
-		case <-time.After(w.while):
-		}
-		unlock(w, h)
-	})
-}
-
-// A waiter's heartbeat that comes when its hold was long dropped takes the lock again: the holder hears that
-// it was lost in between.
-func TestHeartbeatDelayedPastADroppedHold(t *testing.T) {
-	t.Parallel()
-	eachMode(t, func(w *world, mode rwlock.Mode) {
-		other := w.newLock()
-		rw, p := w.behindProxyFor(hang, rwlock.WithLease(3*time.Second))
-		h, gate, _ := grantedWithALateHeartbeat(w, rw, other, mode, p)
-		require.NoError(w, other.ForceUnlock(context.Background(), "n"))
-		unlock(w, take(w, newOwner(), other, write, "n"))
-		close(gate)
-		w.isLost(h)
 	})
 }
 
@@ -766,60 +752,25 @@ func TestWithoutRightToChannels(t *testing.T) {
 	t.Parallel()
 	eachOf(t, bothModes, func(t *testing.T, mode rwlock.Mode) {
 		w, _ := withoutChannels(t)
-		a, b := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(w.lease))
-		far := w.stranger(w.lease)
-		comes := func(start time.Time, c *call) {
-			h := c.granted()
-			w.within(w.lease/3+w.slack, start, c.at)
+		b := w.newLock(rwlock.WithLease(w.lease))
+		for name, end := range map[string]func(a *rwlock.RWLock, h *rwlock.Hold) error{
+			"unlocked": func(_ *rwlock.RWLock, h *rwlock.Hold) error { return h.Unlock(context.Background()) },
+			"forced":   func(a *rwlock.RWLock, h *rwlock.Hold) error { return a.ForceUnlock(context.Background(), h.Name()) },
+			"closed":   func(a *rwlock.RWLock, _ *rwlock.Hold) error { return a.Close() },
+		} {
+			a := w.newLock(rwlock.WithLease(quiet))
+			h := take(t, newOwner(), a, mode, "same "+name)
+			next := w.enqueue(newOwner(), a, write, "same "+name)
 			unlock(t, h)
+			unlock(t, next.granted())
+
+			h = take(t, newOwner(), a, write, name)
+			next = w.enqueue(newOwner(), b, mode, name)
+			start := time.Now()
+			require.NoError(t, end(a, h))
+			unlock(t, next.granted())
+			w.within(w.lease/3+w.slack, start, next.at)
 		}
-
-		h := take(t, newOwner(), a, write, "same")
-		next := w.enqueue(newOwner(), a, mode, "same")
-		unlock(t, h)
-		unlock(t, next.granted())
-
-		h = take(t, newOwner(), a, write, "other")
-		next = w.enqueue(newOwner(), b, mode, "other")
-		unlock(t, h)
-		comes(time.Now(), next)
-
-		h = take(t, newOwner(), a, mode, "far")
-		far.asks(write, "far")
-		waitQueued(t, a, "far", 1)
-		unlock(t, h)
-		start := time.Now()
-		far.held("far")
-		w.within(w.lease/3+w.slack, start, time.Now())
-		next = w.enqueue(newOwner(), b, mode, "far")
-		far.unlock("far")
-		comes(time.Now(), next)
-
-		h = take(t, newOwner(), a, read, "withdrawn")
-		ctx, cancel := context.WithCancel(newOwner())
-		front := w.enqueue(ctx, a, write, "withdrawn")
-		next = w.enqueue(newOwner(), b, read, "withdrawn")
-		start = time.Now()
-		cancel()
-		require.ErrorIs(t, errOf(front.wait()), context.Canceled)
-		comes(start, next)
-		unlock(t, h)
-
-		far.asks(write, "forced")
-		far.held("forced")
-		next = w.enqueue(newOwner(), b, mode, "forced")
-		start = time.Now()
-		require.NoError(t, a.ForceUnlock(context.Background(), "forced"))
-		comes(start, next)
-
-		h = take(t, newOwner(), a, write, "closed")
-		far.asks(write, "closed")
-		waitQueued(t, a, "closed", 1)
-		start = time.Now()
-		require.NoError(t, a.Close())
-		far.held("closed")
-		w.within(w.lease/3+w.slack, start, time.Now())
-		require.ErrorIs(t, h.Unlock(context.Background()), rwlock.ErrClosed)
 	})
 }
 

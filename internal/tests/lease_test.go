@@ -245,37 +245,27 @@ func TestOneOfTwoHoldsIsLost(t *testing.T) {
 func TestNestedHoldsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const n = 50
-	orders := map[string]func([]*rwlock.Hold){
-		"first in, first out": func([]*rwlock.Hold) {},
-		"last in, first out":  slices.Reverse[[]*rwlock.Hold],
-		"random": func(h []*rwlock.Hold) {
-			rand.Shuffle(n,
-				func(i, j int) { h[i], h[j] = h[j], h[i] })
-		},
-	}
 	onServers(t, func(w *world) {
 		rw := w.newLock()
-		for order, sort := range orders {
-			for _, modes := range [][]rwlock.Mode{{read}, {write}, {write, read}} {
-				ctx := newOwner()
-				count := map[rwlock.Mode]int{}
-				var holds []*rwlock.Hold
-				for i := range n {
-					mode := modes[i%len(modes)]
-					holds = append(holds, take(w, ctx, rw, mode, "n"))
-					count[mode]++
-				}
-				sort(holds)
-				for i, h := range holds {
-					if i%10 == 9 {
-						require.ErrorIs(w, errOf(rw.TryLock(newOwner(), "n")), rwlock.ErrLocked)
-						require.Equal(w, count[h.Mode()], held(w, rw, "n", h.Owner(), h.Mode()).Count, order)
-					}
-					unlock(w, h)
-					count[h.Mode()]--
-				}
-				require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
+		for _, modes := range [][]rwlock.Mode{{read}, {write}, {write, read}} {
+			ctx := newOwner()
+			count := map[rwlock.Mode]int{}
+			var holds []*rwlock.Hold
+			for i := range n {
+				mode := modes[i%len(modes)]
+				holds = append(holds, take(w, ctx, rw, mode, "n"))
+				count[mode]++
 			}
+			rand.Shuffle(n, func(i, j int) { holds[i], holds[j] = holds[j], holds[i] })
+			for i, h := range holds {
+				if i%10 == 9 {
+					require.ErrorIs(w, errOf(rw.TryLock(newOwner(), "n")), rwlock.ErrLocked)
+					require.Equal(w, count[h.Mode()], held(w, rw, "n", h.Owner(), h.Mode()).Count)
+				}
+				unlock(w, h)
+				count[h.Mode()]--
+			}
+			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
 		}
 	})
 }

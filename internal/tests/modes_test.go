@@ -274,7 +274,7 @@ var runners = []runner{
 	{"RDo", read, runDo(rwlock.RDo[string])},
 	{"Do", write, runDo(rwlock.Do[string])},
 	{"WithAll", write, func(ctx context.Context, rw *rwlock.RWLock, fn body, opts ...rwlock.LockOption) error {
-		return rw.WithAll(ctx, []rwlock.Want{need("n", write), need("m", read)},
+		return rw.WithAll(ctx, []rwlock.Want{need("n", write), need("nn", read)},
 			func(ctx context.Context, holds []*rwlock.Hold) error { return fn(ctx, holds[0]) }, opts...)
 	}},
 }
@@ -305,7 +305,7 @@ func eachRunner(t *testing.T, fn func(w *world, rw *rwlock.RWLock, r runner)) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
 		for _, r := range runners {
 			fn(w, rw, r)
-			waitFree(w, rw, "m")
+			waitFree(w, rw, "nn")
 			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode, r.name)
 		}
 	})
@@ -492,24 +492,21 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 
 // everyCall makes each call of an RWLock that takes a context.
 var everyCall = map[string]func(ctx context.Context, rw *rwlock.RWLock) error{
-	"Lock":      func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.Lock(ctx, "n")) },
-	"RLock":     func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(ctx, "n")) },
-	"TryLock":   func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.TryLock(ctx, "n")) },
-	"TryRLock":  func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.TryRLock(ctx, "n")) },
-	"WithLock":  func(ctx context.Context, rw *rwlock.RWLock) error { return rw.WithLock(ctx, "n", nothing) },
-	"WithRLock": func(ctx context.Context, rw *rwlock.RWLock) error { return rw.WithRLock(ctx, "n", nothing) },
-	"WithAll": func(ctx context.Context, rw *rwlock.RWLock) error {
-		return rw.WithAll(ctx, []rwlock.Want{need("n", write)}, nothingWithAll)
-	},
-	"Do":          func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rwlock.Do(ctx, rw, "n", doNothing)) },
-	"RDo":         func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rwlock.RDo(ctx, rw, "n", doNothing)) },
+	"Lock":        func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.Lock(ctx, "n")) },
+	"RLock":       func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(ctx, "n")) },
+	"TryLock":     func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.TryLock(ctx, "n")) },
+	"TryRLock":    func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.TryRLock(ctx, "n")) },
 	"Inspect":     func(ctx context.Context, rw *rwlock.RWLock) error { return errOf(rw.Inspect(ctx, "n")) },
 	"ForceUnlock": func(ctx context.Context, rw *rwlock.RWLock) error { return rw.ForceUnlock(ctx, "n") },
 }
 
-func nothing(context.Context, *rwlock.Hold) error { return nil }
+func init() {
+	for _, r := range runners {
+		everyCall[r.name] = func(ctx context.Context, rw *rwlock.RWLock) error { return r.run(ctx, rw, nothing) }
+	}
+}
 
-func doNothing(context.Context, *rwlock.Hold) (int, error) { return 0, nil }
+func nothing(context.Context, *rwlock.Hold) error { return nil }
 
 // A context that is nil, and an RWLock that New has not made, are errors in words.
 func TestNilContextAndUnmadeRWLock(t *testing.T) {

@@ -576,45 +576,27 @@ func TestTwoClientsOfOneServerAreOneServer(t *testing.T) {
 	})
 }
 
-// A signpost connects a client with one server or another.
-type signpost struct {
-	mu   sync.Mutex
-	to   *redis.Options
-	wire *wire
-}
-
-func (s *signpost) into(o *redis.Options) {
-	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		s.mu.Lock()
-		dial := s.to.Dialer
-		s.mu.Unlock()
-		return dial(ctx, network, addr)
-	}
-	s.wire.into(o)
-}
-
-// turn has the client connect to another server.
-func (s *signpost) turn(to *redis.Client) {
-	s.mu.Lock()
-	s.to = to.Options()
-	s.mu.Unlock()
-	s.wire.cut()
-	s.wire.mend()
-}
-
 // While the address of a server leads to another server of the quorum, that is one failure: locks work, holds
 // stay, and nobody holds a lock beside another. Once it leads to its own server again, another server may
 // fail.
 func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 	inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
-		var direct []*redis.Client
-		var posts []*signpost
+		var leads [3]atomic.Pointer[redis.Client] // where an address leads
+		lead := func(from, to int) { leads[from].Store(testredis.MemClient(t, servers[to])) }
 		var clients []redis.UniversalClient
 		wires := newWires(3)
 		for i, m := range servers {
-			direct = append(direct, testredis.MemClient(t, m))
-			posts = append(posts, &signpost{to: direct[i].Options(), wire: wires[i]})
-			clients = append(clients, testredis.MemClient(t, m, posts[i].into, withoutRetries))
+			lead(i, i)
+			clients = append(clients, testredis.MemClient(t, m, func(o *redis.Options) {
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					return leads[i].Load().Options().Dialer(ctx, network, addr)
+				}
+			}, wires[i].into, withoutRetries))
+		}
+		turn := func(from, to int) {
+			lead(from, to)
+			wires[from].cut()
+			wires[from].mend()
 		}
 		lease := rwlock.WithLease(3 * time.Second)
 		rw, other := openQuorum(t, clients, lease), connect(nil, lease)
@@ -627,7 +609,7 @@ func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 		hold(0)
 		for n := range 3 {
 			from, to := n, (n+1+n%2)%3
-			posts[from].turn(direct[to])
+			turn(from, to)
 			hold(1 + n)
 			use(t, rw, homes)
 			use(t, other, homes)
@@ -638,7 +620,7 @@ func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 				}
 				time.Sleep(2 * time.Second)
 			}
-			posts[from].turn(direct[from])
+			turn(from, from)
 			time.Sleep(10 * time.Second)
 			use(t, rw, homes)
 			wires[to].cut()

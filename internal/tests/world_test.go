@@ -905,6 +905,8 @@ type prepare = func(testing.TB, *rwlock.RWLock) (op func() error)
 var workloads = []workload{
 	{"write pair", pairOf(write), 2, 5},
 	{"read pair", pairOf(read), 2, 5},
+	{"first write pair", firstPairOf(write), 2, 6}, // which sets the time to live
+	{"first read pair", firstPairOf(read), 2, 6},
 	{"write re-entry", reentryOf(write), 2, 8},
 	{"read re-entry", reentryOf(read), 2, 8},
 	{"try write on held", tryOnHeld(write), 1, 5},
@@ -915,6 +917,16 @@ var workloads = []workload{
 func pairOf(mode rwlock.Mode) prepare {
 	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
 		return func() error { return pair(context.Background(), rw, mode, tb.Name()) }
+	}
+}
+
+func firstPairOf(mode rwlock.Mode) prepare {
+	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
+		names := 0
+		return func() error {
+			names++
+			return pair(context.Background(), rw, mode, fmt.Sprint(tb.Name(), names))
+		}
 	}
 }
 
