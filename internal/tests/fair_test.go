@@ -165,7 +165,7 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 // A waiting writer that is cancelled, times out or dies lets the readers behind it in: at once, at once, and
 // when its lease is over.
 func TestWriterStopsWaiting(t *testing.T) {
-	everywhere(t, func(w *world) {
+	bubbled(t, func(w *world) {
 		for _, how := range []string{"cancelled", "timed out", "killed"} {
 			rw := w.newLock(rwlock.WithLease(w.lease))
 			mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
@@ -220,14 +220,14 @@ func TestWriterStopsWaiting(t *testing.T) {
 // If the holder and the first waiters die together, the next one gets in as soon as the longest of their
 // leases is over.
 func TestHolderAndFirstWaitersDie(t *testing.T) {
-	everywhere(t, func(w *world) {
-		for _, modes := range some(w, [][]rwlock.Mode{
+	bubbled(t, func(w *world) {
+		for _, modes := range [][]rwlock.Mode{
 			{write, write, write, write},
 			{read, write, write, read},
 			{read, write, write, write},
 			{write, read, read, write},
 			{write, write, write, read},
-		}) {
+		} {
 			name := fmt.Sprint(modes)
 			rw := w.newLock(rwlock.WithLease(w.lease))
 			mortal, wire := w.newMortal()
@@ -280,12 +280,12 @@ func TestReadersGoFirstAfterAWriterDied(t *testing.T) {
 // A Try does not get in while others wait, not even at the moment when the lock becomes free by the end of a
 // lease.
 func TestTryDoesNotOvertake(t *testing.T) {
-	everywhere(t, func(w *world) {
+	bubbled(t, func(w *world) {
 		rw := w.newLock()
-		for _, m := range some(w, [][]rwlock.Mode{
+		for _, m := range [][]rwlock.Mode{
 			{write, write, write}, {read, write, read}, {read, write, write}, {write, read, read},
 			{write, read, write}, {write, write, read},
-		}) {
+		} {
 			name := fmt.Sprint(m)
 			queue := protocol.KeysOf(w.prefix, name).Queue
 			mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
@@ -455,15 +455,12 @@ func TestWithdrawalLeavesNoLateLook(t *testing.T) {
 		{write, []rwlock.Mode{write, write}, write, []int{0, 1}},
 		{write, []rwlock.Mode{write, read}, write, []int{1, 0}},
 	}
-	everywhere(t, func(w *world) {
+	bubbled(t, func(w *world) {
 		front, rw := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(quiet))
 		w.haveWaited(front)
 		w.haveWaited(rw)
 		pauses := []time.Duration{0, w.lease / 7, w.lease / 4}
-		if !w.fake {
-			pauses = pauses[:1]
-		}
-		for i, c := range some(w, tests) {
+		for i, c := range tests {
 			for _, pause := range pauses {
 				name := fmt.Sprint(i, " ", pause)
 				mortal, wire := w.newMortal(rwlock.WithLease(w.lease))

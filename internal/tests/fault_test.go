@@ -500,16 +500,19 @@ var wireFaults = map[string]func(*wire){"cut": (*wire).cut, "silent": (*wire).fr
 func TestOutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 	t.Parallel()
 	each(t, wireFaults, func(t *testing.T, begin func(*wire)) {
-		everywhere(t, func(w *world) {
-			lease := 3 * w.lease // of which a busy machine needs some to connect again
-			mortal, wire := w.newMortal(rwlock.WithLease(lease))
+		bubbled(t, func(w *world) {
+			mortal, wire := w.newMortal()
 			holds := []*rwlock.Hold{take(w, newOwner(), mortal, read, "r"), take(w, newOwner(), mortal, write, "w")}
 			h := take(w, newOwner(), w.newLock(), write, "n")
 			next := w.enqueue(newOwner(), mortal, write, "n")
 			begin(wire)
-			time.Sleep(lease * 2 / 5)
+			time.Sleep(w.lease * 2 / 5)
+			mended := time.Now()
 			wire.mend()
-			w.renewed(lease, holds)
+			for _, h := range holds {
+				eventually(w, func() bool { return h.Deadline().After(mended.Add(w.lease * 2 / 3)) }, "a renewal")
+			}
+			unlock(w, holds...)
 			unlock(w, h)
 			unlock(w, next.granted())
 		})
@@ -718,23 +721,10 @@ func TestErrorsThatDoNotPassFailAtOnce(t *testing.T) {
 }
 
 // Records are what a logger was told.
-type records struct {
-	mu  sync.Mutex
-	all []string
-}
+type records struct{ list[string] }
 
 func (r *records) logger() *slog.Logger {
-	return newLogger(func(record slog.Record) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.all = append(r.all, textOf(record))
-	})
-}
-
-func (r *records) list() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]string(nil), r.all...)
+	return newLogger(func(record slog.Record) { r.add(textOf(record)) })
 }
 
 // withoutChannels returns a world on a server of its own where nobody may use channels, though all else.
@@ -790,8 +780,8 @@ func TestRefusedSubscriptionIsTriedRarely(t *testing.T) {
 		time.Sleep(tick)
 	}
 	require.LessOrEqual(t, tries.Hits(), most, "subscriptions tried within %v", w.lease)
-	eventually(t, func() bool { return len(said.list()) > 0 }, "a word about it")
+	eventually(t, func() bool { return len(said.items()) > 0 }, "a word about it")
 	unlock(t, h)
 	unlock(t, waiting.granted())
-	require.Len(t, said.list(), 1, "%q", said.list())
+	require.Len(t, said.items(), 1, "%q", said.items())
 }

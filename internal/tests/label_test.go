@@ -153,11 +153,11 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 				w.Cleanup(func() { require.NoError(w, rw.Close()) })
 				h := take(w, newOwner(), rw, write, "orders:42", rwlock.NoRenew())
 				w.lostWhen(h)
-				eventually(w, func() bool { return len(said.list()) == 1 }, "a record; there are %q", said.list())
-				require.Contains(w, said.list()[0], "hold lost")
-				require.Regexp(w, `reason"?[=:]"?(gone|expired)`, said.list()[0])
-				require.Contains(w, said.list()[0], "lock=orders:42")
-				require.Contains(w, said.list()[0], "worker 7")
+				eventually(w, func() bool { return len(said.items()) == 1 }, "a record; there are %q", said.items())
+				require.Contains(w, said.items()[0], "hold lost")
+				require.Regexp(w, `reason"?[=:]"?(gone|expired)`, said.items()[0])
+				require.Contains(w, said.items()[0], "lock=orders:42")
+				require.Contains(w, said.items()[0], "worker 7")
 				require.ErrorIs(w, h.Unlock(t.Context()), rwlock.ErrLost)
 			})
 		})
@@ -167,8 +167,7 @@ func TestLossIsLoggedByDefault(t *testing.T) {
 // A call that finds another RWLock in its way asks for its label, so that errors and snapshots name it; of
 // one that the server has no label of, they have the owner alone.
 func TestErrorsNameTheLabelOfTheHolder(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.ours("what errors say")
+	bubbled(t, func(w *world) {
 		asked := &counter{only: "mget"} // by which labels are read
 		rw := w.newLockVia(asked.over, rwlock.WithLease(w.lease))
 		far := w.newLock(rwlock.WithLabel("report@web-1:7"), rwlock.WithLease(w.lease))
@@ -433,8 +432,7 @@ func TestForceUnlock(t *testing.T) {
 // reader that is no writer while one writes, since the readers that wait by then are let in first, and the
 // first writer alone while others read.
 func TestBlockedErrorSaysWhoIsInTheWay(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.ours("what errors say")
+	bubbled(t, func(w *world) {
 		rw, far := w.newLock(rwlock.WithLease(w.lease)), w.newLock(rwlock.WithLease(w.lease))
 		ahead := map[[2]rwlock.Mode]int{{write, write}: 3, {write, read}: 0, {read, write}: 3, {read, read}: 1}
 		for _, holds := range bothModes {

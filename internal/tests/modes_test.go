@@ -441,8 +441,7 @@ func TestWithJoinsErrLost(t *testing.T) {
 
 // Each error names the call and the lock, and that of a wait says how long it was and who stood in the way.
 func TestErrorsNameCallAndLock(t *testing.T) {
-	everywhere(t, func(w *world) {
-		w.ours("what errors say")
+	bubbled(t, func(w *world) {
 		ctx, rw, name := context.Background(), w.newLock(), "orders:42"
 		h := take(w, newOwner(), rw, write, name)
 		reader := take(w, newOwner(), rw, read, "read")
@@ -538,7 +537,7 @@ func TestNilContextAndUnmadeRWLock(t *testing.T) {
 // Once an inner hold with a longer lease is released, the server keeps what the outer one asked for: if the
 // process dies then, others wait for the outer hold's lease. The outer hold's context does not outlive it.
 func TestInnerLeaseEndsWithTheInnerHold(t *testing.T) {
-	everywhere(t, func(w *world) {
+	bubbled(t, func(w *world) {
 		rw := w.newLock()
 		for _, mode := range bothModes {
 			for name, opts := range map[string][]rwlock.LockOption{"renewed": nil, "not renewed": {rwlock.NoRenew()}} {
@@ -643,27 +642,23 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 // WithAll takes the locks in the order of their names, whatever the order of the wants, and releases them in
 // reverse order.
 func TestWithAllHasOneOrder(t *testing.T) {
-	bubbled(t, func(w *world) {
-		w.alone("it counts the requests")
+	t.Parallel()
+	inBubble(t, func(w *world) {
 		c := w.dial()
-		var mu sync.Mutex
-		var order []string
+		var order list[string]
 		for _, name := range []string{"a", "aa", "b", "c"} {
-			c.AddHook(brake("{"+name+"}", func() {
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, name)
-			}))
+			c.AddHook(brake("{"+name+"}", func() { order.add(name) }))
 		}
 		rw := newLockOn(w, c)
 		loadScripts(w.T, c)
 		wants := []rwlock.Want{need("a", read), need("aa", write), need("b", read), need("c", write),
 			need("a", write)}
+		want := ""
 		for range 10 {
-			order = nil
 			rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
 			require.NoError(w, rw.WithAll(context.Background(), wants, nothingWithAll))
-			require.Equal(w, "a aa b c c b aa a", strings.Join(order, " "))
+			want += "a aa b c c b aa a "
+			require.Equal(w, want, strings.Join(order.items(), " ")+" ")
 		}
 	})
 }

@@ -554,9 +554,9 @@ func TestTwoClientsOfOneServerAreOneServer(t *testing.T) {
 				use(t, rw, homes)
 				time.Sleep(10 * time.Second)
 			}
-			require.Len(t, said.list(), 1)
-			require.Contains(t, said.list()[0], "clients 0 and 2 of the quorum are of the same server")
-			require.NotContains(t, said.list()[0], "lock=", "it is about no lock")
+			require.Len(t, said.items(), 1)
+			require.Contains(t, said.items()[0], "clients 0 and 2 of the quorum are of the same server")
+			require.NotContains(t, said.items()[0], "lock=", "it is about no lock")
 			wire.cut()
 			require.ErrorIs(t, errOf(rw.Lock(t.Context(), "n", rwlock.MaxWait(5*time.Second))), rwlock.ErrNoMajority)
 			wire.mend()
@@ -724,7 +724,7 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 			snapshot := rw.Snapshot()
 			require.Equal(t, 3, snapshot.Servers)
 			require.Equal(t, voting, snapshot.Voting)
-			list := said.list()
+			list := said.items()
 			last := list[len(list)-1]
 			require.Contains(t, last, fmt.Sprintf("%d of 3 servers of the quorum vote", voting))
 			require.Contains(t, last, why)
@@ -735,7 +735,7 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 		require.Equal(t, 3, rw.Snapshot().Voting, "none has been asked")
 		use(t, rw, homes)
 		time.Sleep(time.Minute)
-		require.Empty(t, said.list())
+		require.Empty(t, said.items())
 
 		wires[1].cut()
 		use(t, rw, homes)
@@ -744,7 +744,7 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 		wires[1].mend()
 		time.Sleep(time.Minute)
 		saw(3, "")
-		require.Len(t, said.list(), 2)
+		require.Len(t, said.items(), 2)
 
 		servers[2].FlushAll()
 		use(t, rw, homes)
@@ -752,7 +752,7 @@ func TestHowManyServersVoteCanBeSeen(t *testing.T) {
 		saw(2, "client 2: it rests: it has lost data")
 		time.Sleep(time.Minute)
 		saw(3, "")
-		require.Len(t, said.list(), 4)
+		require.Len(t, said.items(), 4)
 		require.NoError(t, rw.Close())
 	})
 }

@@ -113,23 +113,6 @@ func inQuorum(t *testing.T, fn func(w *world)) {
 	inMemory(t, 3, fn)
 }
 
-// alone skips a test over several servers that is about one, for a reason.
-func (w *world) alone(reason string) {
-	w.Helper()
-	if w.quorum != nil {
-		w.Skip("about one server: " + reason)
-	}
-}
-
-// ours skips a test over several real servers that takes its time and is about what the library does with
-// their answers: over servers in a bubble it sees all of that.
-func (w *world) ours(subject string) {
-	w.Helper()
-	if w.quorum != nil && w.real {
-		w.Skip("not about servers: " + subject)
-	}
-}
-
 func inBubble(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	inMemory(t, 1, fn)
@@ -561,14 +544,6 @@ func (fn sending) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// some returns all cases in a bubble, and the first two where waiting for the end of leases takes its time.
-func some[T any](w *world, cases []T) []T {
-	if w.fake {
-		return cases
-	}
-	return cases[:2]
-}
-
 // each runs fn for each case, as parallel subtests by these names.
 func each[C any](t *testing.T, cases map[string]C, fn func(t *testing.T, c C)) {
 	t.Helper()
@@ -883,11 +858,12 @@ func (w *world) lostWhen(h *rwlock.Hold) time.Time {
 	return time.Now()
 }
 
-// isLost waits until a hold is lost, and releases it, which says so.
-func (w *world) isLost(h *rwlock.Hold) {
+// isLost is lostWhen, and releases the hold, which says that it was lost.
+func (w *world) isLost(h *rwlock.Hold) time.Time {
 	w.Helper()
-	w.lostWhen(h)
+	at := w.lostWhen(h)
 	require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+	return at
 }
 
 // A workload is what one goroutine does again and again without waiting.
