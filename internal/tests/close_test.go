@@ -682,9 +682,9 @@ func TestLockCallOutlastsAnOutage(t *testing.T) {
 func TestCancelRacesGrant(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
-		rounds := 3_000
+		rounds := 1_000
 		if !w.real {
-			rounds = 500
+			rounds = 200
 		}
 		const lanes = 4
 		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}

@@ -135,39 +135,6 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// What holds or waits costs one script per third of a lease.
-func TestIdleCostsHeartbeatsAlone(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	const n, lease, leases = 100, 4 * time.Second, 1
-	g := newGauge(t)
-	holder := take(t, newOwner(), newLockOn(t, g.client()), write, "n") // with a lease that is long
-	rw := newLockOn(t, g.client(), rwlock.WithLease(lease))
-	keep(t, n, func(i int) *rwlock.Hold { return take(t, newOwner(), rw, write, fmt.Sprint("held", i)) })
-	var waiting []*call
-	for range n {
-		waiting = append(waiting, (&world{T: t}).launch(newOwner(), rw, write, "n"))
-	}
-	waitQueued(t, rw, "n", n)
-
-	spent := g.of(t, func() { <-time.After(leases * lease) })
-	var others float64
-	for command, calls := range spent.by {
-		if name, _, _ := strings.Cut(command, "|"); name == "publish" || name == "subscribe" || name == "ping" {
-			others += calls
-		}
-	}
-	t.Logf("%v scripts, %v calls, %v others", spent.scripts, spent.calls, others)
-	require.LessOrEqual(t, spent.scripts, float64(2*n*(3*leases+1)))
-	require.LessOrEqual(t, spent.calls/spent.scripts, 12.0)
-	require.LessOrEqual(t, others, 5.0)
-	require.NoError(t, rw.Close())
-	for _, c := range waiting {
-		require.ErrorIs(t, errOf(c.wait()), rwlock.ErrClosed)
-	}
-	unlock(t, holder)
-}
-
 // An RWLock that nobody uses sends nothing, though it has subscriptions: on a server, and on each master of a
 // cluster.
 func TestUnusedRWLockSendsNothing(t *testing.T) {

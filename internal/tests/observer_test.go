@@ -44,7 +44,9 @@ func (j *journal) Observe(e rwlock.Event) { j.events.add(e) }
 
 // of returns the events of some kinds, in order.
 func (j *journal) of(kinds ...rwlock.EventKind) []rwlock.Event {
-	return slices.DeleteFunc(j.events.items(), func(e rwlock.Event) bool { return !slices.Contains(kinds, e.Kind) })
+	return slices.DeleteFunc(j.events.items(), func(e rwlock.Event) bool {
+		return !slices.Contains(kinds, e.Kind)
+	})
 }
 
 // next waits for as many events of a kind, and returns the last.

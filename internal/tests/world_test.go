@@ -885,6 +885,8 @@ var workloads = []workload{
 	{"first read pair", firstPairOf(read), 2, 6},
 	{"write re-entry", reentryOf(write), 2, 8},
 	{"read re-entry", reentryOf(read), 2, 8},
+	{"write extension", extensionOf(write), 1, 7}, // sent as a renewal is
+	{"read extension", extensionOf(read), 1, 7},
 	{"try write on held", tryOnHeld(write), 1, 5},
 	{"try read on held", tryOnHeld(read), 1, 5},
 	{"read pair among others", amongReaders(10), 2, 8},
@@ -918,6 +920,16 @@ func reentryOf(mode rwlock.Mode) prepare {
 	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
 		outer := take(tb, newOwner(), rw, mode, tb.Name())
 		return func() error { return pair(outer.Context(), rw, mode, outer.Name()) }
+	}
+}
+
+func extensionOf(mode rwlock.Mode) prepare {
+	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
+		h, d := take(tb, newOwner(), rw, mode, tb.Name()), time.Hour
+		return func() error {
+			d += time.Minute
+			return h.Extend(context.Background(), d)
+		}
 	}
 }
 
