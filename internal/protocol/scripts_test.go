@@ -577,6 +577,33 @@ func TestTokenOfAHoldStays(t *testing.T) {
 	})
 }
 
+// The leases that are left of a hash that is gone block nobody, whoever comes first (I2).
+func TestLeasesOfALostHashBlockNobody(t *testing.T) {
+	t.Parallel()
+	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
+		lost := func(name string) *bench {
+			b := newBench(t, s.Client(), s.Prefix, name)
+			b.reader().ask()
+			b.reader().ask()
+			b.drop(b.keys.Lock)
+			return b
+		}
+		b := lost("a reader comes")
+		r := b.reader()
+		r.ask()
+		r.release()
+		require.Positive(t, b.writer().ask().Token)
+
+		b = lost("a delegation is asked for")
+		r = b.reader()
+		r.Claim = protocol.NewClaim(protocol.Read, r.instance, 0, r.numbers, protocol.Owner{})
+		for _, script := range []*lua.Script{lua.Delegate, lua.Return} {
+			require.Equal(t, protocol.Done, b.run(protocol.Request{Script: script, Claim: r.Claim}).Code)
+		}
+		require.Positive(t, b.writer().ask().Token)
+	})
+}
+
 // A queue that grows one by one lives for as long as it has to, whoever has seen to that before.
 func TestTimesToLiveOfAGrowingQueue(t *testing.T) {
 	t.Parallel()
