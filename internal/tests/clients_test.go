@@ -491,9 +491,6 @@ func brake(names string, hold func()) redis.Hook {
 	})
 }
 
-// roles are what the test binary plays instead of running tests.
-var roles = map[string]func(){"stranger": playStranger, "hoarder": playHoarder}
-
 // codePlaces are where a user's code may run when a hold is lost. Each returns an RWLock, and the context to
 // take that hold with.
 var codePlaces = map[string]func(w *world, code func(*rwlock.RWLock)) (rw *rwlock.RWLock,

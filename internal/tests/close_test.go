@@ -342,7 +342,7 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 // they are a majority.
 func TestClosedClientOfAQuorum(t *testing.T) {
 	t.Parallel()
-	inQuorum(t, func(w *world) {
+	inMemory(t, 3, func(w *world) {
 		var clients []*redis.Client
 		rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) })
 		held := take(w, newOwner(), rw, write, "held")

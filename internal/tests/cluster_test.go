@@ -20,46 +20,41 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// eachClusterClient runs fn with the clients that a cluster can be used by, one after the other.
-func eachClusterClient(
-	t *testing.T, cluster *testredis.Cluster, fn func(t *testing.T, c redis.UniversalClient),
-	opts ...func(*redis.ClusterOptions),
-) {
-	t.Helper()
-	t.Run("plain", func(t *testing.T) { fn(t, cluster.Client(opts...)) })
-	t.Run("autopipeline", func(t *testing.T) { fn(t, auto(t, cluster.Client(opts...))) })
-}
-
 // While a node is frozen, locks on other nodes are as fast as ever, many of them too, and their holds are
 // renewed.
 func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)
 	cluster := testredis.StartCluster(t, 3, "--cluster-require-full-coverage", "no")
-	eachClusterClient(t, cluster, func(t *testing.T, c redis.UniversalClient) {
+	for _, sort := range []string{"plain", "autopipeline"} {
+		// What waits for the frozen node waits for long.
+		client := cluster.Client(func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang })
+		c := redis.UniversalClient(client)
+		if sort == "autopipeline" {
+			c = auto(t, client)
+		}
 		rw := newLockOn(t, c, rwlock.WithLease(10*time.Second))
 		ctx := context.Background()
 		var held []*rwlock.Hold
 		for i := range 60 {
 			held = append(held, take(t, newOwner(), rw, bothModes[i%2],
-				cluster.On(1+i%2, fmt.Sprint(t.Name(), "held", i))))
+				cluster.On(1+i%2, fmt.Sprint(sort, " held", i))))
 		}
 		cluster.Nodes[0].Pause()
-		defer cluster.Nodes[0].Resume()
 		frozen := time.Now()
 		stuck, cancel := context.WithCancel(ctx)
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {
 				_, err := rw.Lock(rwlock.WithOwner(stuck, rwlock.NewOwner()),
-					cluster.On(0, fmt.Sprint(t.Name(), "stuck", i)))
+					cluster.On(0, fmt.Sprint(sort, " stuck", i)))
 				assert.ErrorIs(t, err, context.Canceled)
 			})
 		}
 		var slowest time.Duration
 		renewed := func(h *rwlock.Hold) bool { return h.Deadline().After(frozen.Add(10 * time.Second)) }
 		for i := 0; slices.ContainsFunc(held, func(h *rwlock.Hold) bool { return !renewed(h) }); i++ {
-			name := cluster.On(1+i%2, fmt.Sprint(t.Name(), "free", i))
+			name := cluster.On(1+i%2, fmt.Sprint(sort, " free", i))
 			start := time.Now()
 			unlock(t, take(t, newOwner(), rw, bothModes[i%2], name))
 			slowest = max(slowest, time.Since(start))
@@ -70,8 +65,7 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 		wg.Wait()
 		cluster.Nodes[0].Resume()
 		unlock(t, held...)
-		// What waits for the frozen node waits for long.
-	}, func(o *redis.ClusterOptions) { o.ReadTimeout = 2 * hang })
+	}
 }
 
 // Inspect shows a lock at a healthy node without its holder's label while the node that has the label is

@@ -4,15 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -301,134 +297,97 @@ func leastHeap() uint64 {
 	return least
 }
 
-// playHoarder is a process that has much to do with locks for a while, and says how much memory it needs
-// before, and again and again when all is over.
-func playHoarder() {
-	// The client's own needs are not to hide the lock's.
-	const few, small = 4, 4096
-	rw := lockFromEnv(&redis.Options{
-		PoolSize: few, ReadBufferSize: small, WriteBufferSize: small,
-		PipelinePoolSize: few, PipelineReadBufferSize: small, PipelineWriteBufferSize: small,
-	}, rwlock.WithLease(5*time.Minute), rwlock.WithLogger(slog.New(slog.DiscardHandler)))
-	ctx := context.Background()
-	// check ends the process, and the test with it.
-	check := func(err error) {
-		if err != nil {
-			fmt.Println("failed", err)
-			os.Exit(1)
+// What a client remembers is bounded by what is held and waited for, and a number of names: it forgets names
+// that were lost or used, and what a peak of readers or waiters needed. The test is not parallel: it looks at
+// the heap of the process.
+func TestMemoryIsBounded(t *testing.T) {
+	const little = 128_000 // bytes: at most 43 for each waiter, and fewer for each name or reader
+	type work struct {
+		before, then func(w *world, rw *rwlock.RWLock)
+	}
+	loses := func(n int) func(w *world, rw *rwlock.RWLock) {
+		return func(w *world, rw *rwlock.RWLock) {
+			for thousand := range n / 1000 {
+				holds := inCrowd(1000, func(i int) (h *rwlock.Hold) {
+					eventually(w, func() (ok bool) { // the lease is short
+						var err error
+						h, err = acquire(newOwner(), rw, bothModes[i%2], fmt.Sprint(n, thousand, i),
+							rwlock.Lease(300*time.Millisecond), rwlock.NoRenew())
+						return err == nil
+					}, "a hold")
+					return h
+				})
+				for _, h := range holds {
+					w.isLost(h)
+				}
+			}
 		}
 	}
-	// each runs fn for all numbers below n, on a few goroutines.
-	each := func(n int, fn func(i int)) {
-		const workers = 32
-		together(workers, func(worker int) {
-			for i := worker; i < n; i += workers {
-				fn(i)
+	uses := func(n int, name func(i int) string) func(w *world, rw *rwlock.RWLock) {
+		return func(w *world, rw *rwlock.RWLock) {
+			holds := inCrowd(n, func(i int) *rwlock.Hold { return take(w, newOwner(), rw, read, name(i)) })
+			inCrowd(n, func(i int) *rwlock.Hold { unlock(w, holds[i]); return nil })
+		}
+	}
+	fresh := func(i int) string { return fmt.Sprint("name ", i) }
+	one := func(int) string { return "read" }
+	const waiters = 3_000
+	each := map[string]work{
+		"names lost": {loses(3_000), loses(5_000)}, // until what grows with a peak has seen one
+		"names used": {uses(1_000, fresh), uses(10_000, fresh)},
+		"readers":    {uses(100, one), uses(5_000, one)},
+		"waiters": {func(*world, *rwlock.RWLock) { // the runtime keeps goroutines and channels
+			var running, over sync.WaitGroup
+			gate, never := make(chan struct{}), make(chan struct{})
+			running.Add(waiters)
+			for range waiters {
+				over.Go(func() {
+					running.Done()
+					select {
+					case <-gate:
+					case <-never:
+					}
+				})
 			}
+			running.Wait()
+			time.Sleep(100 * time.Millisecond)
+			close(gate)
+			over.Wait()
+		}, func(w *world, rw *rwlock.RWLock) {
+			h := take(w, newOwner(), rw, write, "waited for")
+			calls := w.queueUp(waiters, "waited for", rw)
+			unlock(w, h)
+			finish(calls...)
+		}},
+	}
+	for what, work := range each {
+		t.Run(what, func(t *testing.T) {
+			w, s := alone(t)
+			rw := newLockOn(t, s.Client(func(o *redis.Options) { // its own needs are not to hide the lock's
+				o.PoolSize, o.ReadBufferSize, o.WriteBufferSize = 4, 4096, 4096
+				o.PipelinePoolSize, o.PipelineReadBufferSize, o.PipelineWriteBufferSize = 4, 4096, 4096
+			}), rwlock.WithLease(5*time.Minute))
+			w.haveWaited(rw) // opens what an RWLock opens once
+			work.before(w, rw)
+			before := leastHeap()
+			work.then(w, rw)
+			eventually(t, func() bool {
+				more := int64(leastHeap()) - int64(before)
+				t.Logf("%d bytes more", more)
+				return more < little
+			}, "less than %d bytes more", little)
 		})
-	}
-	var names atomic.Int64
-	fresh := func() string { return fmt.Sprint("name ", names.Add(1)) }
-	// hold has n owners hold at the same time, and release.
-	hold := func(n int, name func() string) {
-		holds := make([]*rwlock.Hold, n)
-		each(n, func(i int) {
-			var err error
-			holds[i], err = rw.RLock(newOwner(), name())
-			check(err)
-		})
-		each(n, func(i int) { check(holds[i].Unlock(ctx)) })
-	}
-	// lose takes n new names, a thousand at a time, loses them and releases them.
-	lose := func(n int) {
-		for ; n > 0; n -= 1000 {
-			holds := make([]*rwlock.Hold, 1000)
-			each(len(holds), func(i int) {
-				name := fresh()
-				for err := errors.New("not yet"); err != nil; { // the lease is short
-					holds[i], err = acquire(newOwner(), rw, bothModes[i%2], name, rwlock.Lease(300*time.Millisecond),
-						rwlock.NoRenew())
-				}
-			})
-			for _, h := range holds {
-				<-h.Context().Done()
-				if err := h.Unlock(ctx); !errors.Is(err, rwlock.ErrLost) {
-					check(fmt.Errorf("unlock of a lost hold: %v", err))
-				}
-			}
-		}
-	}
-	// wait has n owners wait for one lock at a time, or for as many channels as a call.
-	wait := func(n int, acquire bool) {
-		var wg sync.WaitGroup
-		gate, never := make(chan struct{}), make(chan struct{})
-		h, err := rw.Lock(newOwner(), "waited for")
-		check(err)
-		for range n {
-			wg.Go(func() {
-				if acquire {
-					h, err := rw.RLock(newOwner(), "waited for")
-					check(err)
-					check(h.Unlock(ctx))
-					return
-				}
-				select {
-				case <-gate:
-				case <-never:
-				}
-			})
-		}
-		all := func() bool { // goroutines that do not run yet wait for nothing
-			if acquire {
-				s, err := rw.Inspect(ctx, "waited for")
-				check(err)
-				return len(s.Waiters) == n
-			}
-			text := make([]byte, 4<<20)
-			return strings.Count(string(text[:runtime.Stack(text, true)]), "[select") >= n
-		}
-		for !all() {
-			time.Sleep(10 * time.Millisecond)
-		}
-		close(gate)
-		check(h.Unlock(ctx))
-		wg.Wait()
-	}
-
-	wait(100, true) // opens what a process opens once
-	read := func() string { return "read" }
-	work := map[string]struct{ before, then func() }{
-		"names lost": {func() { lose(3_000) }, func() { lose(5_000) }}, // until what grows with a peak has seen one
-		"names used": {func() { hold(1_000, fresh) }, func() { hold(10_000, fresh) }},
-		"readers":    {func() { hold(100, read) }, func() { hold(5_000, read) }},
-		"waiters":    {func() { wait(3_000, false) }, func() { wait(3_000, true) }}, // the runtime keeps goroutines and channels
-	}[os.Getenv("WORK")]
-	work.before()
-	fmt.Println("heap", leastHeap())
-	work.then()
-	for { // until the test has seen enough: what is still on its way may take its time
-		fmt.Println("heap", leastHeap())
 	}
 }
 
-// What a client remembers is bounded by what is held and waited for, and a number of names: it forgets names
-// that were lost or used, and what a peak of readers or waiters needed.
-func TestMemoryIsBounded(t *testing.T) {
-	t.Parallel()
-	const little = 128_000 // bytes: at most 43 for each waiter, and fewer for each name or reader
-	eachOf(t, []string{"names lost", "names used", "readers", "waiters"}, func(t *testing.T, work string) {
-		w, _ := alone(t)
-		c := w.spawn("hoarder", map[string]string{"WORK": work})
-		heap := func() int {
-			n, err := strconv.Atoi(c.expect("heap"))
-			require.NoError(t, err)
-			return n
+// inCrowd returns what fn returns for all numbers below n, on a few goroutines.
+func inCrowd(n int, fn func(i int) *rwlock.Hold) []*rwlock.Hold {
+	const workers = 32
+	all := make([]*rwlock.Hold, n)
+	together(workers, func(worker int) {
+		for i := worker; i < n; i += workers {
+			all[i] = fn(i)
 		}
-		before := heap()
-		eventually(t, func() bool {
-			more := heap() - before
-			t.Logf("%d bytes more", more)
-			return more < little
-		}, "less than %d bytes more", little)
 	})
+	return all
 }

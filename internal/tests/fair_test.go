@@ -122,16 +122,11 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 	}
 	var grants atomic.Int64
 	var wg sync.WaitGroup
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
 	for i := range stormers {
 		wg.Go(func() {
 			time.Sleep(time.Duration(i) * time.Millisecond)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+			for ctx.Err() == nil {
 				h, err := acquire(newOwner(), rws[i%2], many, "n")
 				if err != nil {
 					w.Error(err)
@@ -158,7 +153,7 @@ func (w *world) storm(many, one rwlock.Mode, limit int64) {
 			break
 		}
 	}
-	close(stop)
+	stop()
 	wg.Wait()
 }
 
@@ -313,8 +308,9 @@ func TestTryDoesNotOvertake(t *testing.T) {
 }
 
 // Waiting costs no commands but one heartbeat per third of a lease, or up to a tenth more of them, and no
-// message is needed for it. A hold costs as many renewals, of each server. Beside that, each server is told the client's label every two minutes, and, if
-// there are several, that the lease is in use, every two minutes and a half or less often.
+// message is needed for it. A hold costs as many renewals, of each server. Beside that, each server is told
+// the client's label every two minutes, and, if there are several, that the lease is in use, every two
+// minutes and a half or less often.
 func TestWaitingCostsHeartbeatsAlone(t *testing.T) {
 	bubbled(t, func(w *world) {
 		const waiters, holds, leases = 10, 10, 3

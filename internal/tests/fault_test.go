@@ -147,25 +147,6 @@ func TestCallsReturnThoughServerIsFrozen(t *testing.T) {
 	})
 }
 
-// A context that is done already does not keep Unlock from waiting for the answer, nor does what else is
-// in flight.
-func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
-	t.Parallel()
-	eachMode(t, func(w *world, mode rwlock.Mode) {
-		rw, p := w.behindProxy()
-		h := take(w, newOwner(), rw, mode, "a")
-		gate := make(chan struct{})
-		slow := p.On(askScript(write)).Times(1).DelayRequest(gate)
-		other := w.launch(newOwner(), rw, write, "b")
-		require.NoError(w, slow.WaitHit(soon(w)))
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		require.NoError(w, h.Unlock(ctx))
-		close(gate)
-		unlock(w, other.granted())
-	})
-}
-
 // Unlock returns in bounded time on a server that does not answer, whatever its context and the client's read
 // timeout; the release goes on, and the lock is free soon after the outage.
 func TestUnlockIsBounded(t *testing.T) {

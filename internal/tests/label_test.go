@@ -351,25 +351,6 @@ func owners(waiters []rwlock.Waiter) []rwlock.Owner {
 	return list
 }
 
-// Inspect leaves out holds and waiters whose lease is over, though nothing has cleared them away.
-func TestInspectLeavesOutTheDead(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, c := w.newLock(), w.dial()
-		mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
-		dead := take(w, newOwner(), mortal, read, "n")
-		live := take(w, newOwner(), rw, read, "n")
-		w.enqueue(newOwner(), mortal, write, "n")
-		wire.cut()
-		w.lostWhen(dead)
-		eventually(w, func() bool {
-			s := inspect(w, rw, "n")
-			return len(s.Holders) == 1 && s.Holders[0].Owner == live.Owner() && len(s.Waiters) == 0
-		}, "only the live one")
-		w.requireUntouched(c, func() { inspect(w, rw, "n") })
-		unlock(w, live)
-	})
-}
-
 // Inspect works for a user who may only read.
 func TestInspectNeedsNoRightToWrite(t *testing.T) {
 	t.Parallel()

@@ -449,7 +449,6 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 		second := w.enqueue(newOwner(), rw, write, name)
 		third := w.enqueue(newOwner(), rw, write, name)
 		wait := rwlock.MaxWait(w.lease / 5)
-		lockErr := func(_ *rwlock.Hold, err error) error { return err }
 
 		by := " by " + regexp.QuoteMeta(h.Owner().String())
 		ours := regexp.QuoteMeta(" (another owner of this process; if it is the caller itself, pass it the hold's Context)")
@@ -458,20 +457,20 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 			is   error
 			text string
 		}{
-			{lockErr(rw.Lock(newOwner(), name, wait)), context.DeadlineExceeded,
+			{errOf(rw.Lock(newOwner(), name, wait)), context.DeadlineExceeded,
 				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by +
 					`, 3 waiting ahead` + ours},
-			{lockErr(rw.RLock(newOwner(), name, wait)), context.DeadlineExceeded,
+			{errOf(rw.RLock(newOwner(), name, wait)), context.DeadlineExceeded,
 				`rlock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `.*`},
-			{lockErr(rw.Lock(newOwner(), "read", wait)), context.DeadlineExceeded,
+			{errOf(rw.Lock(newOwner(), "read", wait)), context.DeadlineExceeded,
 				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` +
 					regexp.QuoteMeta(reader.Owner().String()) + ours},
-			{lockErr(rw.TryLock(newOwner(), name)), rwlock.ErrLocked,
+			{errOf(rw.TryLock(newOwner(), name)), rwlock.ErrLocked,
 				`trylock "orders:42": locked by another owner: held for writing` + by + `.*`},
-			{lockErr(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked,
+			{errOf(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked,
 				`tryrlock "orders:42": locked by another owner: held for writing` + by + `.*`},
-			{lockErr(rw.Lock(reader.Context(), "read")), rwlock.ErrUpgrade, `lock "read": .*`},
-			{lockErr(rw.TryLock(reader.Context(), "read")), rwlock.ErrUpgrade, `trylock "read": .*`},
+			{errOf(rw.Lock(reader.Context(), "read")), rwlock.ErrUpgrade, `lock "read": .*`},
+			{errOf(rw.TryLock(reader.Context(), "read")), rwlock.ErrUpgrade, `trylock "read": .*`},
 			{rw.WithLock(newOwner(), name, nil, wait), context.DeadlineExceeded, `lock "orders:42": .*`},
 			{rw.WithRLock(newOwner(), name, nil, wait), context.DeadlineExceeded, `rlock "orders:42": .*`},
 		} {

@@ -23,8 +23,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock"
 )
 
-// The test binary is its own child: with this in the environment it plays that role, and runs no test.
-const roleEnv = "RWLOCK_TEST_ROLE"
+// The test binary is its own child: with this lease in the environment it is a stranger, and runs no test.
+const strangerEnv = "RWLOCK_TEST_STRANGER"
 
 // A child is a process of its own, which says what it does line by line, and does what the lines say that it
 // is sent.
@@ -35,14 +35,12 @@ type child struct {
 	lines chan string
 }
 
-// spawn starts a child, which is killed when the test ends.
-func (w *world) spawn(role string, env map[string]string) *child {
+// stranger starts another process that locks and unlocks as it is told. It is killed when the test ends.
+func (w *world) stranger(lease time.Duration) *child {
 	w.Helper()
 	c := &child{t: w.T, cmd: exec.Command(os.Args[0]), lines: make(chan string, 100)}
-	c.cmd.Env = append(os.Environ(), roleEnv+"="+role, "ADDR="+w.dial().Options().Addr, "PREFIX="+w.prefix)
-	for k, v := range env {
-		c.cmd.Env = append(c.cmd.Env, k+"="+v)
-	}
+	c.cmd.Env = append(os.Environ(), strangerEnv+"="+lease.String(), "ADDR="+w.dial().Options().Addr,
+		"PREFIX="+w.prefix)
 	in, err := c.cmd.StdinPipe() // at whose end a child ends, should this process die
 	require.NoError(w, err)
 	out, err := c.cmd.StdoutPipe()
@@ -93,23 +91,18 @@ func (c *child) expect(word string) string {
 	}
 }
 
-// lockFromEnv is what a child locks with.
-func lockFromEnv(client *redis.Options, opts ...rwlock.Option) *rwlock.RWLock {
-	client.Addr = os.Getenv("ADDR")
-	rw, err := rwlock.New(redis.NewClient(client), append(opts, rwlock.WithPrefix(os.Getenv("PREFIX")))...)
-	if err != nil {
-		panic(err)
-	}
-	return rw
-}
-
 // playStranger is a process that locks and unlocks the names that it is told, and says when it loses one.
 func playStranger() {
-	lease, err := time.ParseDuration(os.Getenv("LEASE"))
+	lease, err := time.ParseDuration(os.Getenv(strangerEnv))
 	if err != nil {
 		panic(err)
 	}
-	rw, holds := lockFromEnv(&redis.Options{}, rwlock.WithLease(lease)), map[string]*rwlock.Hold{}
+	rw, err := rwlock.New(redis.NewClient(&redis.Options{Addr: os.Getenv("ADDR")}), rwlock.WithLease(lease),
+		rwlock.WithPrefix(os.Getenv("PREFIX")))
+	if err != nil {
+		panic(err)
+	}
+	holds := map[string]*rwlock.Hold{}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		what, name, _ := strings.Cut(in.Text(), " ")
 		if what == "unlock" {
@@ -130,12 +123,6 @@ func playStranger() {
 			}
 		})
 	}
-}
-
-// stranger starts another process that locks and unlocks as it is told.
-func (w *world) stranger(lease time.Duration) *child {
-	w.Helper()
-	return w.spawn("stranger", map[string]string{"LEASE": lease.String()})
 }
 
 // holder starts a process that takes lock "a", or waits for it.
@@ -184,31 +171,6 @@ func TestPausedHolder(t *testing.T) {
 		require.Contains(w, c.expect("unlocked a"), rwlock.ErrLost.Error())
 		require.NoError(w, h.Context().Err())
 		unlock(w, h)
-	})
-}
-
-// A lock that is held and waited for by others is handed on without a heartbeat, between RWLocks of a process
-// and between processes.
-func TestHandoverBetweenProcesses(t *testing.T) {
-	t.Parallel()
-	eachMode(t, func(w *world, mode rwlock.Mode) {
-		w.lease = quiet
-		rw, near := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(quiet))
-		h := take(w, newOwner(), rw, write, "a")
-		next := w.enqueue(newOwner(), near, write, "a")
-		unlock(w, h)
-		h = next.granted()
-		c := w.holder(mode)
-		waitQueued(w, rw, "a", 1)
-		back := w.enqueue(newOwner(), rw, write, "a")
-		unlock(w, h)
-		c.held("a")
-		w.waits(back)
-		c.unlock("a")
-		h = back.granted()
-		next = w.enqueue(newOwner(), near, mode, "a")
-		unlock(w, h)
-		unlock(w, next.granted())
 	})
 }
 

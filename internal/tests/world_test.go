@@ -33,8 +33,8 @@ import (
 
 // The tests of this package leave no goroutine behind.
 func TestMain(m *testing.M) {
-	if play := roles[os.Getenv(roleEnv)]; play != nil {
-		play()
+	if os.Getenv(strangerEnv) != "" {
+		playStranger()
 		return
 	}
 	logging.Disable()                              // go-redis reports each connection that a test breaks
@@ -105,12 +105,6 @@ func bubbled(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	parallel(t)
 	each(t, map[string]int{"bubble": 1, "quorum": 3}, func(t *testing.T, servers int) { inMemory(t, servers, fn) })
-}
-
-// inQuorum runs fn over three servers instead of one, in a bubble.
-func inQuorum(t *testing.T, fn func(w *world)) {
-	t.Helper()
-	inMemory(t, 3, fn)
 }
 
 func inBubble(t *testing.T, fn func(w *world)) {
@@ -382,10 +376,9 @@ func (w *world) newLockOver(change func(*redis.Client), opts []rwlock.Option,
 		change(c)
 		clients = append(clients, c)
 	}
-	opts = append([]rwlock.Option{rwlock.WithPrefix(w.prefix), rwlock.WithLogger(logger(w))}, opts...)
-	rw, err := rwlock.New(clients[0], opts...)
+	rw, err := rwlock.New(clients[0], w.options(opts)...)
 	if w.quorum != nil {
-		rw, err = rwlock.NewQuorum(clients, opts...)
+		rw, err = rwlock.NewQuorum(clients, w.options(opts)...)
 	}
 	require.NoError(w, err)
 	return rw
@@ -948,21 +941,13 @@ func tryOnHeld(mode rwlock.Mode) prepare {
 
 func amongReaders(n int) prepare {
 	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
-		keep(tb, n, func(int) *rwlock.Hold {
-			return take(tb, newOwner(), rw, read, tb.Name(), rwlock.NoRenew(), rwlock.Lease(time.Hour))
-		})
+		var holds []*rwlock.Hold
+		for range n {
+			holds = append(holds, take(tb, newOwner(), rw, read, tb.Name(), rwlock.NoRenew(), rwlock.Lease(time.Hour)))
+		}
+		tb.Cleanup(func() { runtime.KeepAlive(holds) }) // or they would be forgotten
 		return pairOf(read)(tb, rw)
 	}
-}
-
-// keep takes n holds, which are not forgotten before the test ends.
-func keep(tb testing.TB, n int, take func(i int) *rwlock.Hold) {
-	tb.Helper()
-	var holds []*rwlock.Hold
-	for i := range n {
-		holds = append(holds, take(i))
-	}
-	tb.Cleanup(func() { runtime.KeepAlive(holds) })
 }
 
 // A gauge is a server of a test's own, and reads what it has counted.
