@@ -205,16 +205,7 @@ func TestCrowdEntersInSteps(t *testing.T) {
 	w.haveWaited(rw)
 	eventually(t, func() bool { return g.read(t).by["subscribe"] > 0 }, "a subscription")
 	holder := take(t, newOwner(), rw, write, "n")
-	var calls []*call
-	for range crowd {
-		calls = append(calls, w.launch(newOwner(), rw, rwlock.Read, "n"))
-	}
-	eventually(t, func() bool {
-		n, err := g.asks.ZCard(context.Background(), "rwlock:{n}:queue").Result()
-		require.NoError(t, err)
-		return n == int64(crowd)
-	}, "%d waiting readers", crowd)
-
+	calls := w.queueUp(crowd, "n", rw)
 	start := time.Now()
 	spent := g.of(t, func() {
 		unlock(t, holder)

@@ -532,15 +532,11 @@ func useAll(t *testing.T, rw *rwlock.RWLock, name string) {
 			return rw.WithRLock(ctx, name, func(context.Context, *rwlock.Hold) error { return nil })
 		})
 	}))
-	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for range 5 {
-				unlock(t, take(t, ctx, rw, bothModes[i%2], name))
-			}
-		})
-	}
-	wg.Wait()
+	together(8, func(i int) {
+		for range 5 {
+			unlock(t, take(t, ctx, rw, bothModes[i%2], name))
+		}
+	})
 	h, err := rw.TryRLock(ctx, name)
 	if !assert.NoError(t, err) {
 		return
@@ -712,7 +708,6 @@ func (r *records) logger() *slog.Logger {
 func withoutChannels(t *testing.T) (*world, *testredis.Server) {
 	t.Helper()
 	w, s := alone(t)
-	w.lease = 3 * time.Second
 	require.NoError(t, s.Client().Do(context.Background(), "ACL", "SETUSER", "default", "resetchannels").Err())
 	return w, s
 }

@@ -811,26 +811,22 @@ func TestDeadlocksAllowAnyOrder(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
 		var met atomic.Int32
-		var wg sync.WaitGroup
-		for i := range 6 {
-			wg.Go(func() {
-				for j := range 20 {
-					ctx := newOwner()
-					var holds []*rwlock.Hold
-					for k := range 3 {
-						h, err := acquire(ctx, rw, bothModes[(i+j*k)%2], fmt.Sprint((i+k*(1+i%2))%3), rwlock.MaxWait(hang))
-						if err != nil {
-							assert.ErrorIs(w, err, rwlock.ErrDeadlock)
-							met.Add(1)
-							break
-						}
-						holds = append(holds, h)
+		together(6, func(i int) {
+			for j := range 10 {
+				ctx := newOwner()
+				var holds []*rwlock.Hold
+				for k := range 3 {
+					h, err := acquire(ctx, rw, bothModes[(i+j*k)%2], fmt.Sprint((i+k*(1+i%2))%3), rwlock.MaxWait(hang))
+					if err != nil {
+						assert.ErrorIs(w, err, rwlock.ErrDeadlock)
+						met.Add(1)
+						break
 					}
-					unlock(w, holds...)
+					holds = append(holds, h)
 				}
-			})
-		}
-		wg.Wait()
+				unlock(w, holds...)
+			}
+		})
 		require.Positive(w, met.Load())
 	})
 }

@@ -235,11 +235,7 @@ func (w *world) takeTurns(n int, rws ...*rwlock.RWLock) time.Duration {
 // increase, and nothing is left behind.
 func TestOwnersTakeTurns(t *testing.T) {
 	everywhere(t, func(w *world) {
-		visits := 60
-		if w.real {
-			visits = 300
-		}
-		w.takeTurns(visits, w.newLock(), w.newLock(), w.newLock(), w.newLock())
+		w.takeTurns(60, w.newLock(), w.newLock(), w.newLock(), w.newLock())
 	})
 }
 
@@ -247,7 +243,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 func TestTokensIncreaseOverLossOfAllKeys(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, last := w.newLock(), int64(0)
-		for range 10 {
+		for range 5 {
 			for _, mode := range bothModes {
 				h := take(w, newOwner(), rw, mode, "n")
 				require.Greater(w, h.Token(), last)
