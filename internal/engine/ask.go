@@ -15,7 +15,16 @@ import (
 // Acquire begins a call. The call has ended when the hold's state is Live or Failed.
 func (e *Engine) Acquire(now time.Time, h *Hold) {
 	h.since = now
-	h.ownership = e.ownership(h)
+	lk := e.use(h.Name)
+	i, found := lk.owners.find(h.Owner)
+	if found {
+		lk.refs-- // the ownership has its own
+		h.ownership = lk.owners[i]
+	} else {
+		h.own = ownership{lock: lk, owner: h.Owner}
+		h.ownership = &h.own
+		lk.owners = slices.Insert(lk.owners, i, h.ownership)
+	}
 	e.start(now, h)
 }
 
@@ -164,13 +173,13 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		return
 	}
 	c.kept(now, r, reply.Lent)
-	if i := protocol.InstanceOf(reply.Claim); i != "" && i != e.instance && reply.Claim != c.obstacle.Claim {
+	switch i := protocol.InstanceOf(reply.Claim); {
+	case i == e.instance && !r.Sent.Before(c.lock.ended): // or else the one in the way may have ended since
+		e.releaseStale(now, c.lock, reply.Claim)
+	case i != "" && i != e.instance && reply.Claim != c.obstacle.Claim:
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
-	if !r.Sent.Before(c.lock.ended) { // or else the one in the way may have ended since
-		e.releaseStale(now, c.lock, reply.Claim)
-	}
 	if c.caller.Try {
 		h := c.caller
 		e.step(c, turnedAway) // the server has noted its end
@@ -188,7 +197,9 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.withdraw(now, c, err)
 		return
 	}
-	e.listen()
+	if !e.subscribing && !e.closed {
+		e.subscribing, e.out.Listen = true, true
+	}
 	c.askAgain = now.Add(max(reply.Again+grace, soonest))
 	if !e.listening.IsZero() && r.Sent.Before(e.listening) || r.Sent.Before(c.prompted) {
 		c.askAgain = now // a message, received or missed, may be newer than the reply
@@ -330,24 +341,6 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 	h.state, h.err = Failed, err
 	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.since)})
 	e.out.Wake = append(e.out.Wake, h)
-}
-
-// askAt returns when the claim asks next: to retry, or, if it waits, for its turn or with its heartbeat. It
-// also returns when a call without an answer gives up, or zero if something else limits it.
-func (c *claim) askAt() (at, giveUp time.Time) {
-	if !c.asked.IsZero() || c.failures > 0 {
-		at = c.again(c.lease)
-	} else if at = c.sent.Add(c.period(c.lease)); !c.askAgain.IsZero() {
-		at = earlier(at, c.askAgain)
-	}
-	from := later(c.sent, c.resumed)
-	switch {
-	case c.caller.Try:
-		giveUp = from.Add(min(c.lease, EndTimeout))
-	case !c.caller.Bounded:
-		giveUp = from.Add(c.lease)
-	}
-	return at, giveUp
 }
 
 // reenter adds a hold to a claim that its owner has.

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// What an engine knows: locks, what each owner has of a lock, and claims.
+// What an engine knows: locks, what each owner has of a lock, claims, and holds.
 
 // A lock is what an engine knows of one name, while the name is in use and for a while after.
 type lock struct {
@@ -120,19 +120,6 @@ func (l ownerships) of(o Owner) *ownership {
 		return l[i]
 	}
 	return nil
-}
-
-// ownership returns what the owner of a call has of the lock.
-func (e *Engine) ownership(h *Hold) *ownership {
-	lk := e.use(h.Name)
-	i, found := lk.owners.find(h.Owner)
-	if found {
-		lk.refs-- // the ownership has its own
-		return lk.owners[i]
-	}
-	h.own = ownership{lock: lk, owner: h.Owner}
-	lk.owners = slices.Insert(lk.owners, i, &h.own)
-	return &h.own
 }
 
 // takenBy reports whether the goroutine of h took everything that the owner holds.
@@ -422,4 +409,133 @@ func (e *Engine) record(message string, c *claim, h *Hold, err error) {
 	e.out.Log = append(e.out.Log, Record{
 		Message: message, Name: c.lock.name, Owner: c.ownership.owner, Mode: c.mode, Token: c.token, Hold: h,
 		Err: err})
+}
+
+// A Hold is one acquisition of a lock, from the call that asks for it to its release. The caller of Acquire
+// sets the first fields, and does not change them later.
+type Hold struct {
+	Name     string
+	Owner    Owner
+	Lease    time.Duration // whole milliseconds
+	MaxHold  time.Duration // the hold ends so long after it was granted, at the latest; 0 for no such bound
+	Caller   uint64        // the goroutine that calls, if only that one may re-enter; or else 0
+	Tag      any           // the caller's own
+	Mode     Mode
+	Try      bool // fail rather than wait
+	NoRenew  bool
+	Bounded  bool // something else ends the wait if no answer comes
+	NewOwner bool // nobody else knows the owner: it holds nothing
+
+	state     HoldState
+	path      Path // how the call got the lock
+	fresh     bool // not renewed, and its lease counts from a renewal that is yet to come
+	forgotten bool
+	err       error // of Failed; of Over, and of Ended, which says how the release went
+	trouble   error // of a call that has failed: what the last request failed with
+	ownership *ownership
+	claim     *claim
+	tries     int
+	since     time.Time // when the call began; once it has the lock, when it got that
+	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
+	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
+	end          time.Time
+	sequence     uint64 // of the request that counts it in, or out
+	confirmation *confirmation
+
+	first claim     // memory for its claim
+	own   ownership // memory for its owner's ownership
+}
+
+// A confirmation is what is known of the replicas that are to confirm a hold.
+type confirmation struct {
+	until time.Time // when the call fails
+	n     int       // how many have confirmed it, as of the last reply
+}
+
+// HoldState is what a hold has come to.
+type HoldState uint8
+
+// The states of a hold. A hold begins as Wanted.
+const (
+	Wanted    HoldState = iota // its claim waits, or another call of the owner is in front
+	Entering                   // its owner has the lock; the server has yet to confirm one more hold
+	Failed                     // there is no hold: see Err
+	Live                       // it may be relied on
+	Lapsed                     // it was lost or closed, and is not released: see Err
+	Releasing                  // the server has yet to confirm that
+	Finished                   // it was released: see Err for how that went
+)
+
+// State returns what the hold has come to.
+func (h *Hold) State() HoldState { return h.state }
+
+// Err returns why a call failed, why a hold was lost, or why its release failed.
+func (h *Hold) Err() error { return h.err }
+
+// Token returns the fencing token of a hold that was acquired.
+func (h *Hold) Token() int64 { return h.claim.token }
+
+// Deadline returns until when a Live hold may be relied on. Once the hold has ended, it stays what it was
+// then.
+func (h *Hold) Deadline() time.Time {
+	if h.state > Live {
+		return h.end
+	}
+	at := h.claim.deadline
+	if h.state == Entering {
+		return at
+	}
+	if h.NoRenew {
+		at = earlier(at, h.deadline)
+	}
+	return earlier(at, h.end)
+}
+
+// Since returns when the call got the lock; while it waits, when it began.
+func (h *Hold) Since() time.Time { return h.since }
+
+// Renewed reports whether a Live hold lasts until its release: it is renewed, and nothing else ends it.
+func (h *Hold) Renewed() bool { return !h.NoRenew && h.end.IsZero() }
+
+// Forgotten reports whether nobody refers to a Live hold any more.
+func (h *Hold) Forgotten() bool { return h.forgotten }
+
+// LastError returns the error of the last request for the hold, or nil if it succeeded.
+func (h *Hold) LastError() error {
+	if h.claim == nil || h.trouble != nil {
+		return h.trouble
+	}
+	return h.claim.err
+}
+
+// Unanswered reports whether a call has ended without the lock and without an answer, either to its request
+// for the lock or to its request to re-enter.
+func (h *Hold) Unanswered() bool {
+	c := h.claim
+	return c != nil && (c.caller != h || c.wanted != nil && c.answered.IsZero())
+}
+
+// Obstacle returns what is in the way of a call, as last reported by the server, and whether that belongs to
+// this engine. Nothing is in the way of a call that has the lock, or whose obstacle was a hold of this engine
+// that has ended.
+func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, ours bool) {
+	c := h.claim
+	if c == nil || c.caller != h || c.wanted == nil || c.answered.IsZero() {
+		return o, false, false
+	}
+	o = c.obstacle
+	o.Again = max(o.Again-now.Sub(c.answered), soonest)
+	k, err := protocol.ParseClaim(o.Claim)
+	if o.Mode == protocol.None || err == nil && k.Instance != e.instance {
+		return o, true, false
+	}
+	if of := e.claims[k.Number]; of != nil && of.state == Held {
+		return o, true, true
+	}
+	// The holder that the server named has released the lock since. A writer of this engine may have it now.
+	if w := c.lock.writer; w != nil {
+		o.Mode, o.Holder = protocol.Write, w.ownership.owner
+		return o, true, true
+	}
+	return protocol.Obstacle{}, false, false
 }

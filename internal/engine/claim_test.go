@@ -766,6 +766,21 @@ func TestOneStepAtATime(t *testing.T) {
 	d.settled(t)
 }
 
+// A lock is in use while a further step is requested, even if a second reply to the end of its last claim
+// requests it.
+func TestStepOfAnUnusedLock(t *testing.T) {
+	d := newDriver()
+	_, _ = d.Release(d.now, d.live(t, &engine.Hold{}))
+	end := d.sent(t)
+	again := d.resent(t, lua.Unlock, time.Second)
+	d.done(end)
+	require.Zero(t, d.InUse())
+	d.Replied(d.now, again, protocol.Reply{Code: protocol.DoneBefore, More: true}, nil)
+	require.Equal(t, 1, d.InUse())
+	d.done(d.sent(t))
+	d.settled(t)
+}
+
 // An extension is over at once if the hold lasts for so long, and else when the server has confirmed it. It
 // goes no further than MaxHold.
 func TestExtensions(t *testing.T) {

@@ -240,18 +240,6 @@ func (e *Engine) abandon(c *claim) {
 	e.step(c, expires)
 }
 
-// endAt is when to try again to end the claim.
-func (c *claim) endAt() time.Time {
-	if c.asked.IsZero() {
-		return c.retry
-	}
-	patience := endPatience
-	if c.token == 0 {
-		patience = withdrawPatience
-	}
-	return c.asked.Add(patience << min(c.failures, 5))
-}
-
 // expire ends a Held claim at its local deadline, or those of its holds whose time is over.
 func (e *Engine) expire(now time.Time, c *claim) {
 	if !now.Before(c.deadline) {
@@ -281,13 +269,8 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 	lk := e.use(name)
 	slot := lk.takeSlot()
 	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
-	e.send(now, &Request{
-		Request: protocol.Request{Script: lua.Force, Keys: lk.keys, Claim: claim, Channels: e.channels},
-		Tag:     tag,
-		lock:    lk,
-		kind:    forces,
-		slot:    slot,
-	})
+	r := e.sendFor(now, lk, forces, lua.Force, claim)
+	r.Tag, r.slot = tag, slot
 	return nil
 }
 
@@ -325,7 +308,7 @@ func (e *Engine) Inspect(now time.Time, name string, tag any) error {
 // releaseStale releases a claim of this engine that blocks another although it has ended.
 func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 	wire, k, err := protocol.ClaimOf(id)
-	if err != nil || k.Instance != e.instance || lk.releasingStale || e.claims[k.Number] != nil {
+	if err != nil || lk.releasingStale || e.claims[k.Number] != nil {
 		return
 	}
 	script := lua.RUnlock
@@ -333,12 +316,7 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 		script = lua.Unlock
 	}
 	lk.releasingStale = true
-	lk.refs++
-	e.send(now, &Request{
-		Request: protocol.Request{Script: script, Keys: lk.keys, Claim: wire, Channels: e.channels, Again: true},
-		lock:    lk,
-		kind:    releasesStale,
-	})
+	e.sendFor(now, e.use(lk.name), releasesStale, script, wire).Again = true
 }
 
 // staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back

@@ -344,17 +344,22 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 	case !more:
 		lk.steps = 0
 	case lk.steps < mostSteps && !lk.serving:
+		lk = e.use(lk.name) // a second reply to the same request may find the lock unused, or forgotten
 		lk.steps++
 		lk.serving = true
-		lk.refs++
 		e.serving++
 		claim, _ := e.NewClaim(protocol.Read, 0, Owner{})
-		e.send(now, &Request{
-			Request: protocol.Request{Script: lua.Serve, Keys: lk.keys, Claim: claim, Channels: e.channels},
-			lock:    lk,
-			kind:    serves,
-		})
+		e.sendFor(now, lk, serves, lua.Serve, claim)
 	}
+}
+
+// sendFor sends a request that is about a lock, but about none of the engine's claims. Its reply drops the
+// reference to the lock.
+func (e *Engine) sendFor(now time.Time, lk *lock, k kind, script *lua.Script, claim protocol.Claim) *Request {
+	r := &Request{Request: protocol.Request{Script: script, Keys: lk.keys, Claim: claim, Channels: e.channels},
+		lock: lk, kind: k}
+	e.send(now, r)
+	return r
 }
 
 func (e *Engine) send(now time.Time, r *Request) {
@@ -496,13 +501,6 @@ func (e *Engine) Unsubscribed(now time.Time, err error) {
 	if err != nil && !protocol.Passing(err) && !e.unheard {
 		e.unheard = true
 		e.Log("the server refuses the subscription: waiters hear of grants by their heartbeats alone", err)
-	}
-}
-
-func (e *Engine) listen() {
-	if !e.subscribing && !e.closed {
-		e.subscribing = true
-		e.out.Listen = true
 	}
 }
 

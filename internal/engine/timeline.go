@@ -1,6 +1,12 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
+
+// When what is due: work for many claims, what Tick does, and until when leases last.
 
 // atOnce is the number of claims that one call processes, unless Config says otherwise. With many holds that
 // takes a tenth of a millisecond, during which the caller has a mutex locked.
@@ -93,10 +99,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 	var at time.Time
 	switch c.state {
 	case Asking, Queued:
-		var end time.Time
-		if at, end = c.askAt(); !end.IsZero() {
-			at = earlier(at, end)
-		}
+		at = earlier(c.askAt())
 	case Held: // it is renewed, one of its holds ends, or a count is sent again
 		at = c.deadline
 		for _, h := range c.holds {
@@ -105,9 +108,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 				at = earlier(at, h.confirmation.until)
 			}
 		}
-		if renew := c.renewAt(now); !renew.IsZero() {
-			at = earlier(at, renew)
-		}
+		at = earlier(at, c.renewAt(now))
 		if c.uncounted() {
 			at = earlier(at, c.recount.again(c.lease))
 		}
@@ -162,6 +163,71 @@ func (e *Engine) due(now time.Time, c *claim) {
 	e.schedule(now, c)
 }
 
+// askAt returns when the claim asks next: to retry, or, if it waits, for its turn or with its heartbeat. It
+// also returns when a call without an answer gives up, or zero if something else limits it.
+func (c *claim) askAt() (at, giveUp time.Time) {
+	if !c.asked.IsZero() || c.failures > 0 {
+		at = c.again(c.lease)
+	} else {
+		at = earlier(c.sent.Add(c.period(c.lease)), c.askAgain)
+	}
+	from := later(c.sent, c.resumed)
+	switch {
+	case c.caller.Try:
+		giveUp = from.Add(min(c.lease, EndTimeout))
+	case !c.caller.Bounded:
+		giveUp = from.Add(c.lease)
+	}
+	return at, giveUp
+}
+
+// renewAt returns when to renew the claim, or zero if it is not renewed.
+func (c *claim) renewAt(now time.Time) time.Time {
+	var longest time.Duration // lease of a hold that is renewed
+	fresh := false
+	for _, h := range c.holds {
+		if h.renewable() {
+			longest = max(longest, h.Lease)
+		}
+		fresh = fresh || h.fresh
+	}
+	switch {
+	case longest == 0:
+		return time.Time{}
+	case !c.asked.IsZero() || c.failures > 0:
+		return c.again(longest)
+	case fresh, c.doubtful:
+		return now
+	case c.lent > 0:
+		return c.deadline.Add(-min(c.lent, longest) / lentPart)
+	}
+	return c.sent.Add(c.period(longest))
+}
+
+// renewable reports whether the hold has to be renewed: its claim does not yet last until the hold's end, or
+// may have been lost. In the latter case, a renewal shows it.
+func (h *Hold) renewable() bool {
+	switch {
+	case h.fresh:
+		return true
+	case h.NoRenew:
+		return h.claim.doubtful
+	}
+	return h.end.IsZero() || h.claim.deadline.Before(h.end)
+}
+
+// endAt is when to try again to end the claim.
+func (c *claim) endAt() time.Time {
+	if c.asked.IsZero() {
+		return c.retry
+	}
+	patience := endPatience
+	if c.token == 0 {
+		patience = withdrawPatience
+	}
+	return c.asked.Add(patience << min(c.failures, 5))
+}
+
 // period returns the part of a lease after which the server has to get another request for the claim. The
 // periods of claims are spread over a tenth, so that claims which began together do not stay together.
 func (c *claim) period(lease time.Duration) time.Duration {
@@ -171,8 +237,56 @@ func (c *claim) period(lease time.Duration) time.Duration {
 	return p - time.Duration(less)*(p/10>>part)
 }
 
+// kept records that the server keeps the claim for a request's lease, which begins no earlier than the
+// request was sent.
+func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
+	c.attempt = attempt{}
+	c.err = nil
+	if c.wanted != nil {
+		c.answered = now
+	}
+	c.sent = later(c.sent, r.Sent)
+	if c.counting == nil || r.Sequence >= c.shortened { // or else the lease may have been shortened since
+		c.deadline = later(c.deadline, r.until(lent))
+	}
+	c.lent = lent.Lease
+}
+
+// until returns when the lease of a request ends, by the client's clock. Under a delegation, that is no later
+// than the delegation's end.
+func (r *Request) until(lent protocol.Lent) time.Time {
+	until := Deadline(r.Sent, r.Lease.Duration)
+	if lent.Lease > 0 {
+		until = earlier(until, Deadline(lent.Sent, lent.Lease))
+	}
+	return until
+}
+
+// Deadline returns until when a client may rely on a lease that the server counts from a moment not before
+// sent.
+func Deadline(sent time.Time, lease time.Duration) time.Time { return sent.Add(lease - margin(lease)) }
+
+// margin is how much earlier than the server's deadline a client's deadline is: clocks may drift apart by 1
+// %.
+func margin(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
+
+// LeaseFor returns the shortest lease, in whole milliseconds, that a client may rely on for d.
+func LeaseFor(d time.Duration) time.Duration {
+	lease := max(d, 0) + margin(0)
+	lease += lease / 99
+	return (lease + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
+	if d == e.lease.Duration {
+		return e.lease
+	}
+	return protocol.NewLease(d)
+}
+
+// earlier returns the earlier of two times. If b is zero, that is a.
 func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
+	if !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a
