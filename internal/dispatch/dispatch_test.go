@@ -540,7 +540,7 @@ func TestErrorOfAPipeline(t *testing.T) {
 			return err
 		}})
 		cmds := []*redis.Cmd{redis.NewCmd(t.Context(), "fails"), redis.NewCmd(t.Context(), "passes")}
-		(&Dispatcher{client: client}).process(t.Context(), &exchange{}, cmds)
+		(&Dispatcher{client: client}).pipeline(t.Context(), client, cmds)
 		require.Equal(t, err, cmds[0].Err())
 		require.Equal(t, all, cmds[1].Err() != nil)
 	}

@@ -33,8 +33,9 @@ type exchange struct {
 // exchange sends a batch, and delivers the results.
 func (d *Dispatcher) exchange(x *exchange) {
 	ctx := contextOf(x.requests)
-	for _, r := range x.requests {
-		x.cmds, x.forms = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.forms, d.first)
+	x.cmds, x.forms = make([]*redis.Cmd, len(x.requests)), make([]form, len(x.requests))
+	for i, r := range x.requests {
+		x.cmds[i], x.forms[i] = redis.NewCmd(ctx, args(r, d.first)...), d.first
 	}
 	if d.wait > 0 {
 		x.confirmed = math.MaxInt
@@ -65,7 +66,10 @@ func (d *Dispatcher) exchange(x *exchange) {
 	}
 	results := make([]Result, len(x.cmds))
 	for i, cmd := range x.cmds {
-		results[i] = Result{x.requests[i], cmd.Val(), d.failure(x, i), x.confirmed}
+		results[i] = Result{Request: x.requests[i], Reply: cmd.Val(), Confirmed: x.confirmed}
+		if cmd.Err() != nil {
+			results[i].Err = d.failure(x, i)
+		}
 	}
 	d.calls.Receive(results)
 }
@@ -74,7 +78,8 @@ func (d *Dispatcher) exchange(x *exchange) {
 func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd) {
 	for i, r := range x.requests {
 		err, form := x.cmds[i].Err(), &x.forms[i]
-		if !form.next(r, err) && (d.of == nil || !d.flies(x) || !form.retry(err) || d.clientClosed(err)) {
+		if err == nil ||
+			!form.next(r, err) && (d.of == nil || !d.flies(x) || !form.retry(err) || d.clientClosed(err)) {
 			continue
 		}
 		list := args(r, *form)
@@ -87,13 +92,13 @@ func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd)
 	return cmds
 }
 
-// failure returns the error of a request, as its sender gets it.
+// failure returns the error of a request that has failed, as its sender gets it.
 func (d *Dispatcher) failure(x *exchange, i int) error {
 	err := x.cmds[i].Err()
-	if err == nil {
-		return nil
+	if moved := x.forms[i].moved; moved != nil {
+		err = moved
 	}
-	err = protocol.Advise(explain(x.requests[i], x.forms[i].failure(err)))
+	err = protocol.Advise(explain(x.requests[i], err))
 	switch {
 	case d.clientClosed(err):
 		if !errors.Is(err, redis.ErrClosed) { // it was in flight
@@ -120,10 +125,8 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 	switch {
 	case d.wait > 0:
 		d.replicate(ctx, x, cmds)
-	case probe == nil:
-		d.process(ctx, x, cmds)
-	default:
-		d.process(ctx, x, append(slices.Clip(cmds), probe))
+	case probe != nil:
+		d.pipeline(ctx, d.client, append(slices.Clip(cmds), probe))
 		old := probe.Err() != nil && strings.Contains(probe.Err().Error(), "unknown command")
 		d.old.Store(old)
 		for i, r := range x.requests {
@@ -131,6 +134,12 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 				x.cmds[i].SetErr(probe.Err()) // what it was granted is withdrawn
 			}
 		}
+	case len(cmds) > 1 || d.piped:
+		d.pipeline(ctx, d.client, cmds)
+	case x.checks:
+		x.checks, x.alone = false, d.processAlone(ctx, cmds[0])
+	default:
+		_ = d.client.Process(ctx, cmds[0])
 	}
 }
 
@@ -223,17 +232,6 @@ func isClosed(client redis.UniversalClient) bool {
 	return errors.Is(err, redis.ErrClosed)
 }
 
-func (d *Dispatcher) process(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
-	switch {
-	case len(cmds) > 1 || d.piped:
-		d.pipeline(ctx, d.client, cmds)
-	case x.checks:
-		x.checks, x.alone = false, d.processAlone(ctx, cmds[0])
-	default:
-		_ = d.client.Process(ctx, cmds[0])
-	}
-}
-
 // processAlone sends a command, and reports whether a copy of the client would have done the same, but for
 // its timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
 func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
@@ -311,7 +309,6 @@ var keyForms = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 // not do that.
 func (w *form) next(r *protocol.Request, err error) bool {
 	switch {
-	case err == nil:
 	case r.Script == lua.Inspect && !w.write && lacksReadOnly(err):
 		w.write = true
 		return true
@@ -346,14 +343,6 @@ func isAnswer(err error) bool {
 	}
 	var answer redis.Error
 	return errors.As(err, &answer)
-}
-
-// failure returns the error of a request whose last form failed with err.
-func (w *form) failure(err error) error {
-	if w.moved != nil {
-		return w.moved
-	}
-	return err
 }
 
 // lacksReadOnly says that a server has no EVALSHA_RO, or refuses TIME there, as miniredis does; or that the

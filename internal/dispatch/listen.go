@@ -338,9 +338,12 @@ func (l *listener) hear(ctx context.Context, s *subscription) error {
 			checked = false
 			switch e := event.(type) {
 			case *redis.Subscription:
-				if !l.sharded(s, e) {
+				switch e.Kind {
+				case "subscribe":
 					stands = true
 					l.established(s)
+				case "sunsubscribe":
+					l.unsharded(s, e.Channel)
 				}
 			case *redis.Message:
 				own.heard.Store(true)

@@ -3,8 +3,6 @@ package dispatch
 import (
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -86,17 +84,13 @@ func (l *listener) makeRoom() bool {
 	return len(l.shards) < mostShards
 }
 
-// sharded takes the confirmation of a subscription, and reports whether it is that of a shard channel. A
-// master ends those of a slot that it hands to another.
-func (l *listener) sharded(s *subscription, said *redis.Subscription) bool {
-	if said.Kind == "sunsubscribe" {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if x := l.shards[said.Channel]; x != nil && x.at == s {
-			delete(l.shards, said.Channel)
-		}
+// unsharded notes that a shard channel has ended. A master ends those of a slot that it hands to another.
+func (l *listener) unsharded(s *subscription, channel string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if x := l.shards[channel]; x != nil && x.at == s {
+		delete(l.shards, channel)
 	}
-	return said.Kind == "ssubscribe" || said.Kind == "sunsubscribe"
 }
 
 // refused reports whether an error is a master's answer to the request for a shard channel, which is asked
