@@ -812,36 +812,31 @@ func TestDoneContext(t *testing.T) {
 // the lock. MaxWait bounds the wait alone: neither the hold nor its context ends with it.
 func TestEndOfAWait(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw, u := w.newLock(), w.lease/10
-		cause := errors.New("the cause")
-		ends := func(cancel func()) func() { return func() { time.AfterFunc(u, cancel) } }
+		rw, u, cause := w.newLock(), w.lease/10, errors.New("the cause")
 		for _, mode := range bothModes {
 			for _, c := range []struct {
 				name string
 				want error
-				ctx  func() (ctx context.Context, launched func())
+				ctx  func() context.Context
 				opts []rwlock.LockOption
 			}{
-				{"MaxWait", context.DeadlineExceeded, func() (context.Context, func()) {
-					return lasting(w, time.Hour), func() {}
-				}, []rwlock.LockOption{rwlock.MaxWait(u)}},
-				{"deadline", context.DeadlineExceeded, func() (context.Context, func()) {
-					return lasting(w, u), func() {}
-				}, nil},
-				{"cancel", context.Canceled, func() (context.Context, func()) {
+				{"MaxWait", context.DeadlineExceeded, func() context.Context { return lasting(w, time.Hour) },
+					[]rwlock.LockOption{rwlock.MaxWait(u)}},
+				{"deadline", context.DeadlineExceeded, func() context.Context { return lasting(w, u) }, nil},
+				{"cancel", context.Canceled, func() context.Context {
 					ctx, cancel := context.WithCancel(newOwner())
-					return ctx, ends(cancel)
+					time.AfterFunc(u, cancel)
+					return ctx
 				}, nil},
-				{"cause", cause, func() (context.Context, func()) {
+				{"cause", cause, func() context.Context {
 					ctx, cancel := context.WithCancelCause(newOwner())
-					return ctx, ends(func() { cancel(cause) })
+					time.AfterFunc(u, func() { cancel(cause) })
+					return ctx
 				}, nil},
 			} {
 				h := take(w, newOwner(), rw, write, "n")
 				start := time.Now()
-				ctx, launched := c.ctx()
-				waiter := w.launch(ctx, rw, mode, "n", c.opts...)
-				launched()
+				waiter := w.launch(c.ctx(), rw, mode, "n", c.opts...)
 				require.ErrorIs(w, errOf(waiter.wait()), c.want, c.name)
 				w.within(u+w.prompt, start, waiter.at)
 				require.False(w, waiter.at.Before(start.Add(u)))

@@ -34,7 +34,6 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 			c = auto(t, client)
 		}
 		rw := newLockOn(t, c, rwlock.WithLease(10*time.Second))
-		ctx := context.Background()
 		var held []*rwlock.Hold
 		for i := range 60 {
 			held = append(held, take(t, newOwner(), rw, bothModes[i%2],
@@ -42,7 +41,7 @@ func TestFrozenNodeHarmsNobodyElse(t *testing.T) {
 		}
 		cluster.Nodes[0].Pause()
 		frozen := time.Now()
-		stuck, cancel := context.WithCancel(ctx)
+		stuck, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {

@@ -74,9 +74,10 @@ func TestRenewalKeepsTheLongestLease(t *testing.T) {
 				take(w, ctx, rw, mode, "n", rwlock.Lease(time.Minute)), take(w, ctx, rw, mode, "n", rwlock.Lease(quiet))
 			last := take(w, ctx, rw, mode, "n", rwlock.Lease(time.Second))
 			keeps := func(least, most time.Duration) {
-				for range 100 {
-					require.LessOrEqual(w, w.left(rw, short), most)
-					require.Greater(w, w.left(rw, short), least)
+				for range 70 {
+					left := w.left(rw, short)
+					require.LessOrEqual(w, left, most)
+					require.Greater(w, left, least)
 					// Renewals come at whole seconds. One that is in flight when a hold is released may run after
 					// the release, and keeps the longer lease once more.
 					time.Sleep(3*time.Second + time.Millisecond)
@@ -239,7 +240,7 @@ func TestHoldsAreRenewed(t *testing.T) {
 		holds := []*rwlock.Hold{take(w, newOwner(), rw, write, "w"), take(w, newOwner(), rw, read, "r"),
 			take(w, newOwner(), rw, read, "r", rwlock.Lease(w.lease/2))}
 		start, last := time.Now(), make([]time.Time, len(holds))
-		for range 500 {
+		for range 100 {
 			for i, h := range holds {
 				require.NoError(w, h.Context().Err())
 				require.True(w, h.Deadline().After(time.Now()))
@@ -603,13 +604,12 @@ func TestDeadlineStaysOnceTheHoldHasEnded(t *testing.T) {
 				take(w, outer.Context(), rw, mode, "n", rwlock.MaxHold(time.Second))
 			unlock(w, released)
 			at := released.Deadline()
-			w.lostWhen(lost)
+			w.isLost(lost)
 			end := lost.Deadline()
 			time.Sleep(w.lease)
 			require.NoError(w, outer.Context().Err())
 			require.Equal(w, at, released.Deadline())
 			require.Equal(w, end, lost.Deadline())
-			require.ErrorIs(w, lost.Unlock(context.Background()), rwlock.ErrLost)
 			unlock(w, outer)
 		}
 	})

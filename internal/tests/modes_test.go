@@ -652,12 +652,10 @@ func TestWithAllHasOneOrder(t *testing.T) {
 		loadScripts(w.T, c)
 		wants := []rwlock.Want{need("a", read), need("aa", write), need("b", read), need("c", write),
 			need("a", write)}
-		want := ""
-		for range 10 {
+		for i := range 10 {
 			rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
 			require.NoError(w, rw.WithAll(context.Background(), wants, nothingWithAll))
-			want += "a aa b c c b aa a "
-			require.Equal(w, want, strings.Join(order.items(), " ")+" ")
+			require.Equal(w, "a aa b c c b aa a", strings.Join(order.items()[8*i:], " "))
 		}
 	})
 }
