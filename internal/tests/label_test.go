@@ -59,7 +59,8 @@ func TestInspectShowsLabels(t *testing.T) {
 		b := take(w, newOwner(), two, read, "n")
 		waiting := w.enqueue(newOwner(), one, write, "n")
 		for _, rw := range []*rwlock.RWLock{one, two, third} {
-			s := inspect(w, rw, "n")
+			var s rwlock.State
+			eventually(w, func() bool { s = inspect(w, rw, "n"); return len(s.Waiters) == 1 }, "a waiter")
 			labels := map[rwlock.Owner]string{}
 			for _, h := range s.Holders {
 				labels[h.Owner] = h.Label
