@@ -3,8 +3,6 @@ package rwlock
 import (
 	"context"
 	"time"
-
-	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 // State is the state of a lock at one moment, by the server's clock. It does not include holds and waiters
@@ -54,12 +52,8 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	if err != nil {
 		return State{}, wrap("inspect", name, err)
 	}
-	return publicState(name, state, labels), nil
-}
-
-func publicState(name string, p protocol.State, labels map[string]string) State {
-	s := State{Name: name, Mode: p.Mode, Token: p.Token}
-	for _, h := range p.Holders {
+	s := State{Name: name, Mode: state.Mode, Token: state.Token}
+	for _, h := range state.Holders {
 		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count,
 			Lease: h.Lease, Delegated: h.Under || h.Delegated()}
 		if h.Since > 0 {
@@ -67,10 +61,10 @@ func publicState(name string, p protocol.State, labels map[string]string) State 
 		}
 		s.Holders = append(s.Holders, holder)
 	}
-	for _, w := range p.Waiters {
+	for _, w := range state.Waiters {
 		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Since})
 	}
-	return s
+	return s, nil
 }
 
 // ForceUnlock ends every hold on name, and the next in line gets the lock. It returns nil when the server has

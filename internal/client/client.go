@@ -113,8 +113,9 @@ func New(client redis.UniversalClient, config Config) *Client {
 		c.lowest = c.local
 	}
 	c.bottom, c.apart = c.lowest, apart
+	changed := func() { c.do(c.lowest.Resume) }
 	c.dispatch = []*dispatch.Dispatcher{
-		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: c.rerouted, Wanted: c.wanted})}
+		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: changed, Wanted: c.wanted})}
 	return c
 }
 

@@ -164,9 +164,6 @@ func (c *Client) received(results []dispatch.Result) {
 	}
 }
 
-// rerouted has the engine retry immediately what other servers have not answered.
-func (c *Client) rerouted() { c.do(c.lowest.Resume) }
-
 // wanted reports whether a request that replicas are to confirm is still to be sent.
 func (c *Client) wanted(r *protocol.Request) bool {
 	c.mu.Lock()

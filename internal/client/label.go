@@ -44,13 +44,13 @@ type label struct {
 	timer *time.Timer // for when that is over; nil if the server never got it
 }
 
-// sendLabel sends the label to every server. The first request of a Client includes it; later ones are sent
-// by the label's timer.
+// sendLabel sends the label to every server. The first request of a Client includes it. When the label's
+// timer fires, it is sent again if anything is held or waited for, and otherwise as soon as that is the case.
 func (c *Client) sendLabel(fx *effects) {
 	l := &c.label
 	l.known = true
 	if l.timer == nil {
-		l.timer = time.AfterFunc(l.ttl/2, c.labelOver)
+		l.timer = time.AfterFunc(l.ttl/2, func() { c.do(func(time.Time) { l.known = false }) })
 	} else {
 		l.timer.Reset(l.ttl / 2)
 	}
@@ -59,12 +59,6 @@ func (c *Client) sendLabel(fx *effects) {
 		r.From = labelled{c}
 		fx.send[i] = append(fx.send[i], r)
 	}
-}
-
-// labelOver sends the label again if anything is held or waited for, and otherwise as soon as that is the
-// case.
-func (c *Client) labelOver() {
-	c.do(func(time.Time) { c.label.known = false })
 }
 
 // labelled takes a server's answer. Client.mu is locked.

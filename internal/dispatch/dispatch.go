@@ -147,7 +147,7 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 	case *redis.Client:
 		poolSize, readTimeout = c.Options().PoolSize, c.Options().ReadTimeout
 		d.bound(poolSize)
-		d.listener.follow = watched(c)
+		d.listener.follow = c.Options().Addr == "FailoverClient" // only this name shows that it is for Sentinel
 		d.callers.client = c.WithTimeout(callerTimeout)
 	case *redis.ClusterClient:
 		d.cluster = newCluster(c, calls, d.listener)

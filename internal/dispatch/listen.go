@@ -459,7 +459,3 @@ func (l *listener) again(message string) bool {
 	l.echoes[0][message] = true
 	return false
 }
-
-// watched reports whether a client is for a Sentinel group. Only the name that the client gives itself shows
-// that.
-func watched(client *redis.Client) bool { return client.Options().Addr == "FailoverClient" }

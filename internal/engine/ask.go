@@ -40,7 +40,9 @@ func (e *Engine) start(now time.Time, h *Hold) {
 	case t.lost > 0:
 		e.fail(now, h, ErrLost)
 	case c != nil:
-		e.reenter(now, c, h)
+		h.claim, h.path = c, ByReentry
+		c.holds = append(c.holds, h)
+		e.enter(now, c, h)
 	case t.asking != nil && h.Try:
 		e.fail(now, h, ErrLocked)
 	case t.asking != nil:
@@ -341,13 +343,6 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 	h.state, h.err = Failed, err
 	e.holdEvent(h, Event{Kind: Refused, Err: err, Took: now.Sub(h.since)})
 	e.out.Wake = append(e.out.Wake, h)
-}
-
-// reenter adds a hold to a claim that its owner has.
-func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
-	h.claim, h.path = c, ByReentry
-	c.holds = append(c.holds, h)
-	e.enter(now, c, h)
 }
 
 // enter reports a new hold to the server, and has replicas confirm it if it is to be replicated. The request

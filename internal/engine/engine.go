@@ -373,15 +373,6 @@ func (e *Engine) NewClaim(m Mode, slot int, o Owner) (protocol.Claim, uint64) {
 	return protocol.NewClaim(m, e.instance, slot, e.numbers, o), e.numbers
 }
 
-// woken reports a message that granted the lock to a claim. The claim is nil if nobody waits for it any more.
-func (e *Engine) woken(c *claim) {
-	if c == nil {
-		e.out.Events = append(e.out.Events, Event{Kind: Woken})
-		return
-	}
-	e.holdEvent(c.caller, Event{Kind: Woken, Path: ByMessage})
-}
-
 func (e *Engine) holdEvent(h *Hold, ev Event) {
 	if e.observe {
 		ev.Name, ev.Owner, ev.Mode, ev.Hold = h.Name, h.Owner, h.Mode, h
@@ -422,11 +413,14 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 			e.suspicion = suspicion{}
 		}
 		c := e.waiter(n)
-		if by == ByMessage && e.observe {
-			e.woken(c)
-		}
 		if c == nil {
+			if by == ByMessage && e.observe {
+				e.out.Events = append(e.out.Events, Event{Kind: Woken})
+			}
 			continue
+		}
+		if by == ByMessage {
+			e.holdEvent(c.caller, Event{Kind: Woken, Path: by})
 		}
 		lk = c.lock
 		if m.Token >= c.floor { // or else the message is of a grant that was lost
