@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -760,4 +762,78 @@ func TestRefusedSubscriptionIsTriedRarely(t *testing.T) {
 	unlock(t, h)
 	unlock(t, waiting.granted())
 	require.Len(t, said.items(), 1, "%q", said.items())
+}
+
+// A waiter is granted the lock, and hears of it only when its lease has ended and another has the lock: it
+// goes on waiting.
+func TestGrantThatWasLostIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	w, s := alone(t)
+	const lease = time.Second
+	var commands, messages gate
+	a, c := w.newLock(rwlock.WithLease(time.Minute)), w.newLock(rwlock.WithLease(time.Minute))
+	b := newLockOn(t, s.Client(func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return &gatedConn{Conn: conn, commands: &commands, messages: &messages}, err
+		}
+	}), rwlock.WithLease(lease))
+	ha := take(t, newOwner(), a, write, "n")
+	got := w.launch(soon(t), b, write, "n") // which has no answer for longer than a lease
+	waitQueued(t, a, "n", 1)
+	eventually(t, func() bool { return messages.passed.Load() > 0 }, "a subscription")
+	commands.shut()
+	messages.shut()
+	unlock(t, ha) // grants the lock to b, which does not hear of it
+	waitQueued(t, a, "n", 0)
+	hc := take(t, newOwner(), c, write, "n") // when b's lease has ended
+	commands.open()
+	waitQueued(t, a, "n", 1)
+	messages.open()
+	time.Sleep(lease)
+	require.False(t, got.returned(), "two writers")
+	unlock(t, hc)
+	hb := got.granted()
+	require.NoError(t, hb.Context().Err())
+	require.Greater(t, hb.Token(), hc.Token())
+	unlock(t, hb)
+}
+
+// A gate holds back what is to pass it while it is shut.
+type gate struct {
+	mu     sync.RWMutex
+	passed atomic.Int64
+}
+
+func (g *gate) shut() { g.mu.Lock() }
+func (g *gate) open() { g.mu.Unlock() }
+func (g *gate) pass() {
+	g.mu.RLock()
+	g.passed.Add(1)
+	g.mu.RUnlock()
+}
+
+// A gatedConn holds back the commands that are written, and the messages that are read.
+type gatedConn struct {
+	net.Conn
+	commands, messages *gate
+	subscribed         atomic.Bool
+}
+
+func (c *gatedConn) Write(b []byte) (int, error) {
+	if bytes.Contains(bytes.ToLower(b), []byte("subscribe")) {
+		c.subscribed.Store(true)
+	}
+	if !c.subscribed.Load() {
+		c.commands.pass()
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *gatedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.subscribed.Load() {
+		c.messages.pass()
+	}
+	return n, err
 }

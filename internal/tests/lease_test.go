@@ -891,3 +891,25 @@ func TestShutdownWaitsForAtLeastAndCloseDoesNot(t *testing.T) {
 		}
 	})
 }
+
+// Each reader has its own lease: what others take, renew and release neither shortens nor lengthens it.
+func TestReadersKeepTheirOwnLeases(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw, far := w.newLock(), w.newLock()
+		start := time.Now()
+		a := take(w, newOwner(), rw, read, "n", rwlock.Lease(120*time.Second), rwlock.NoRenew())
+		b := take(w, newOwner(), far, read, "n", rwlock.Lease(30*time.Second))
+		for time.Since(start) < 116*time.Second {
+			time.Sleep(1700 * time.Millisecond)
+			w.around(120*time.Second-time.Since(start), w.left(rw, a))
+			require.Greater(w, w.left(rw, b), 19*time.Second)
+			unlock(w, take(w, newOwner(), far, read, "n", rwlock.Lease(time.Second)))
+		}
+		require.Equal(w, 120*time.Second-margin(120*time.Second), w.lostWhen(a).Sub(start))
+		time.Sleep(120*time.Second - time.Since(start))
+		require.Zero(w, held(w, rw, "n", a.Owner(), read))
+		require.ErrorIs(w, a.Unlock(context.Background()), rwlock.ErrLost)
+		require.NoError(w, b.Context().Err())
+		unlock(w, b)
+	})
+}

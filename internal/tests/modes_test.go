@@ -965,3 +965,24 @@ func TestStrictOwnersLoseAsOthersDo(t *testing.T) {
 		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 	})
 }
+
+// Calls of WithAll that want the same names in different orders never wait for each other in a circle, nor do
+// those of different RWLocks.
+func TestWithAllDoesNotDeadlock(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+		together(8, func(i int) {
+			for range 10 {
+				wants := []rwlock.Want{need("a", bothModes[rand.IntN(2)]), need("b", bothModes[rand.IntN(2)]),
+					need("c", bothModes[rand.IntN(2)])}
+				rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
+				err := rws[i%2].WithAll(context.Background(), wants[:2+rand.IntN(2)],
+					func(context.Context, []*rwlock.Hold) error {
+						time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
+						return nil
+					}, rwlock.MaxWait(hang))
+				assert.NoError(w, err)
+			}
+		})
+	})
+}
