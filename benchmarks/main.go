@@ -1,7 +1,7 @@
 // Command benchmarks measures rwlock beside other distributed locks over Redis, all against servers that it
 // starts itself, and writes what it found, with charts, to docs/performance.md.
 //
-//	cd benchmarks && go run .                    # everything, about 25 minutes
+//	cd benchmarks && go run .                    # everything, about 40 minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; only prints, unless given -out
 //	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
 //
