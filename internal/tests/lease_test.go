@@ -396,6 +396,25 @@ func TestUnlockWithDoneContext(t *testing.T) {
 	})
 }
 
+// A context that is done already does not keep Unlock from waiting for the answer, nor does what else is
+// in flight.
+func TestUnlockWithDoneContextBesideAnotherCall(t *testing.T) {
+	t.Parallel()
+	eachMode(t, func(w *world, mode rwlock.Mode) {
+		rw, p := w.behindProxy()
+		h := take(w, newOwner(), rw, mode, "a")
+		gate := make(chan struct{})
+		slow := p.On(askScript(write)).Times(1).DelayRequest(gate)
+		other := w.launch(newOwner(), rw, write, "b")
+		require.NoError(w, slow.WaitHit(soon(w)))
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.NoError(w, h.Unlock(ctx))
+		close(gate)
+		unlock(w, other.granted())
+	})
+}
+
 // A Hold that becomes unreachable without Unlock is renewed no more: its lease frees the lock, and the logger
 // hears where it was taken. One that was released is not reported.
 func TestForgottenHold(t *testing.T) {
@@ -429,6 +448,61 @@ func TestForgottenHold(t *testing.T) {
 		require.NotContains(w, out, "lock=released")
 		require.NotContains(w, out, "lock=kept")
 		unlock(w, kept)
+	})
+}
+
+// A hold that nobody refers to ends with its lease though contexts were made from its own that nobody refers
+// to either, and functions wait for its end; also if the context that it was taken with lives on. Whoever
+// waits for its Done channel is told.
+func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	children := map[string]func(ctx context.Context) (done <-chan struct{}){
+		"AfterFunc": func(ctx context.Context) <-chan struct{} {
+			context.AfterFunc(ctx, func() {})
+			return ctx.Done()
+		},
+		"WithValue": func(ctx context.Context) <-chan struct{} { return context.WithValue(ctx, key{}, 1).Done() },
+		"WithCancel": func(ctx context.Context) <-chan struct{} {
+			child, cancel := context.WithCancel(ctx)
+			_, _ = child, cancel
+			return ctx.Done()
+		},
+		"WithTimeout": func(ctx context.Context) <-chan struct{} {
+			child, cancel := context.WithTimeout(ctx, time.Second) // a timer has it until then
+			_, _ = child, cancel
+			return ctx.Done()
+		},
+		"WithCancel of WithValue": func(ctx context.Context) <-chan struct{} {
+			child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 1))
+			_, _ = child, cancel
+			return ctx.Done()
+		},
+	}
+	onServers(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		alive, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		done := map[string]<-chan struct{}{}
+		for parent, ctx := range map[string]context.Context{"of none": context.Background(),
+			"of one that lives on": alive} {
+			for name, child := range children {
+				name += " " + parent
+				done[name] = child(take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name).Context())
+			}
+		}
+		for name, over := range done {
+			eventually(w, func() bool {
+				runtime.GC()
+				select {
+				case <-over:
+					return true
+				default:
+					return false
+				}
+			}, "the end of the hold with %s", name)
+			unlock(w, take(w, newOwner(), rw, write, name))
+		}
 	})
 }
 
