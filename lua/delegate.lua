@@ -28,7 +28,7 @@ elseif string.sub(ARGV[1], 1, 1) == 'r' and (owner == '' or owner == 'shared') a
   -- Nobody waits, and nobody writes. The lock is shared from the first delegation on.
   local readers, list = call('ZCARD', LEASES), call('HGET', LOCK, 'delegated') or ''
   local _, others = string.gsub(list, ' ', ' ')
-  if (readers == 0 or owner == 'shared') and others < DELEGATES then -- or else they are left over from a hash that is gone
+  if (readers == 0 or owner == 'shared') and others < DELEGATES then -- readers of a free lock are left over from a hash that is gone
     local need, new = ARGV[6], readers == 0
     if new then
       call('ZADD', LEASES, 0, LONG, ms + ARGV[4], ARGV[1]) -- as in holders.lua

@@ -492,18 +492,24 @@ func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 			}
 		}
 		for name, over := range done {
-			eventually(w, func() bool {
-				runtime.GC()
-				select {
-				case <-over:
-					return true
-				default:
-					return false
-				}
-			}, "the end of the hold with %s", name)
-			unlock(w, take(w, newOwner(), rw, write, name))
+			w.isForgotten(rw, name, over)
 		}
 	})
+}
+
+// isForgotten waits until a hold that nobody refers to has ended, which closes over. Then the lock can be had.
+func (w *world) isForgotten(rw *rwlock.RWLock, name string, over <-chan struct{}) {
+	w.Helper()
+	eventually(w, func() bool {
+		runtime.GC()
+		select {
+		case <-over:
+			return true
+		default:
+			return false
+		}
+	}, "the end of the hold of %q", name)
+	unlock(w, take(w, newOwner(), rw, write, name))
 }
 
 // A hold may be relied on for its lease from before the request was sent, however late the reply comes.
@@ -603,16 +609,7 @@ func TestLiveContextKeepsItsHold(t *testing.T) {
 		}
 		clear(kept)
 		for name, over := range done {
-			eventually(w, func() bool {
-				runtime.GC()
-				select {
-				case <-over:
-					return true
-				default:
-					return false
-				}
-			}, "the end of the hold of %q", name)
-			unlock(w, take(w, newOwner(), rw, write, name))
+			w.isForgotten(rw, name, over)
 		}
 	})
 }
