@@ -21,7 +21,7 @@ import (
 // The readers that wait behind a writer enter together when it leaves; the writer that waits beside them
 // comes next, though it came before them, and readers that come later after that.
 func TestReadersEnterTogether(t *testing.T) {
-	inOrder(t, func(w *world) {
+	everywhere(t, func(w *world) {
 		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock()}, "n"
 		h := take(w, newOwner(), rws[0], write, name)
 		var early, late []*call
@@ -58,7 +58,7 @@ func TestReadersEnterTogether(t *testing.T) {
 // Writers are served in the order in which they came, wherever they are, one at a time; and those that try
 // again and again get the lock after all that wait.
 func TestWritersAreServedInOrder(t *testing.T) {
-	inOrder(t, func(w *world) {
+	everywhere(t, func(w *world) {
 		rws, name := []*rwlock.RWLock{w.newLock(), w.newLock(), w.newLock()}, "n"
 		for _, first := range bothModes {
 			h := take(w, newOwner(), rws[0], first, name)

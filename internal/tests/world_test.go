@@ -89,23 +89,15 @@ type world struct {
 // servers.
 func everywhere(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	inOrder(t, fn)
-	if !testing.Short() {
-		t.Run("quorum of servers", func(t *testing.T) {
-			t.Parallel()
-			fn(onServer(t, testredis.Voters(t)...))
-		})
-	}
-}
-
-// inOrder is everywhere without several real servers: on a busy machine one of them may seem to be slow, and
-// then those that come meanwhile wait in the queue of another.
-func inOrder(t *testing.T, fn func(w *world)) {
-	t.Helper()
 	bubbled(t, fn)
-	if !testing.Short() {
-		onServers(t, fn)
+	if testing.Short() {
+		return
 	}
+	t.Run("quorum of servers", func(t *testing.T) {
+		t.Parallel()
+		fn(onServer(t, testredis.Voters(t)...))
+	})
+	onServers(t, fn)
 }
 
 // bubbled is everywhere without the servers.
