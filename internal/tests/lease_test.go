@@ -497,7 +497,8 @@ func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
 	})
 }
 
-// isForgotten waits until a hold that nobody refers to has ended, which closes over. Then the lock can be had.
+// isForgotten waits until a hold that nobody refers to has ended, which closes over. Then the lock can be
+// had.
 func (w *world) isForgotten(rw *rwlock.RWLock, name string, over <-chan struct{}) {
 	w.Helper()
 	eventually(w, func() bool {
