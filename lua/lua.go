@@ -48,9 +48,11 @@ var (
 	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
 	Delegate = load("delegate")
 	Return   = load("return")
+	// Renewals does what Renew does, for many locks of one server. A dispatcher runs it.
+	Renewals = load("renewals")
 )
 
-// All are all scripts of a lock on one server.
+// All are all scripts of one lock on one server.
 var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect, Delegate, Return}
 
 // The scripts that a quorum uses instead of Lock and RLock, and the script for a server's mark.

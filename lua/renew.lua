@@ -4,23 +4,10 @@
 -- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms
 -- Reply  1, or 0 if there is no such hold
 
---#include clock.lua
-local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence')
-if seen[1] == ARGV[1] or seen[1] == ARGV[1] .. ' +' then
-  -- Nobody else holds the lock, unless its owner writes and reads: the hash alone says it.
-  local lease, since = string.match(seen[2], '^(%d+) ?(%d*)$')
-  local left = (since == '' and seen[3] or since) + lease * 1000 - (now - time[2] % 1000) -- a lease counts in whole ms
-  if left <= 0 then
-    return 0
-  end
-  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts again
-  local for_ms = back and math.max(lease, ARGV[4]) or ARGV[4]
-  -- If the server is out of memory, this fails, and the general path renews the lease.
-  if left >= ARGV[4] * 1000 and not back or type(redis.pcall('HSET', LOCK, 'lease', for_ms .. ' ' .. now)) == 'number' then
-    local need, new = ARGV[5], false
-    --#include keep.lua
-    return 1
-  end
+--#include alone.lua
+local done = renew_alone(ARGV[1], ARGV[4], ARGV[5], LOCK, LEASES, QUEUE)
+if done < 2 then
+  return done
 end
 --#include leases.lua
 

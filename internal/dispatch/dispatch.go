@@ -43,6 +43,8 @@ const (
 	near      = 500 * time.Microsecond
 	far       = 2 * near
 	mostBytes = 1 << 16
+	// mostRenewals is how many holds one run of a script renews, which takes less than a millisecond.
+	mostRenewals = 64
 	// mostQueued is how many requests may wait to be sent. While a server does not answer, the engine repeats
 	// its requests.
 	mostQueued = 1 << 16
@@ -111,6 +113,7 @@ type Dispatcher struct {
 
 	mu       sync.Mutex
 	queue    []*protocol.Request
+	renewals []*protocol.Request // that are sent together
 	urgent   []*protocol.Request // renewals that are sent again
 	late     []*protocol.Request // that others overtake
 	overtook int                 // how many batches in a row did
@@ -131,6 +134,7 @@ type Dispatcher struct {
 	flying   map[*exchange]struct{} // of a lane of a cluster: what is in flight
 	first    form                   // that is tried
 	old      atomic.Bool            // the server turned out to be older than Redis 6.2
+	apart    atomic.Bool            // the server turned out to run no script for locks of several slots
 	// for a client that is for a cluster, and does not show it
 	remaps   int       // requests for the map in flight
 	remapped time.Time // when the last was begun
@@ -222,6 +226,8 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 			d.confirms.Send(r)
 		case r.Again && r.Script == lua.Renew:
 			d.urgent = append(d.urgent, r)
+		case r.Script == lua.Renew && d.single && !d.apart.Load():
+			d.renewals = append(d.renewals, r)
 		case r.Late && d.queued() >= someLate:
 			d.late = append(d.late, r)
 		default:
@@ -288,7 +294,7 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 // sums are the scripts' sums, boxed once.
 var sums = func() map[*lua.Script]any {
 	sums := make(map[*lua.Script]any)
-	for _, s := range slices.Concat(lua.All, lua.Quorum) {
+	for _, s := range slices.Concat(lua.All, []*lua.Script{lua.Renewals}, lua.Quorum) {
 		sums[s] = s.SHA
 	}
 	return sums
@@ -353,7 +359,7 @@ func (d *Dispatcher) work() {
 		if d.queued() == 0 {
 			break
 		}
-		x := &exchange{requests: d.take()}
+		x := d.take()
 		if d.wait > 0 {
 			d.mu.Unlock()
 			x.requests = slices.DeleteFunc(x.requests, func(r *protocol.Request) bool { return !d.calls.Wanted(r) })
@@ -384,33 +390,46 @@ func (d *Dispatcher) work() {
 }
 
 // queued returns how many requests wait to be sent.
-func (d *Dispatcher) queued() int { return len(d.queue) + len(d.urgent) + len(d.late) }
+func (d *Dispatcher) queued() int {
+	return len(d.queue) + len(d.renewals) + len(d.urgent) + len(d.late)
+}
 
-// take moves the requests of the next batch from the queue. A renewal that is sent again is the first, and
-// has a batch of its own: other requests of its batch may have delayed it. Late requests come last, but have
-// a turn after every few batches.
-func (d *Dispatcher) take() []*protocol.Request {
-	queue, room := &d.queue, min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
+// take moves the requests of the next batch from their queue. A renewal that is sent again is the first, and
+// has a batch of its own: other requests of its batch may have delayed it. Then come other renewals, and late
+// requests come last, but have a turn after every few batches.
+func (d *Dispatcher) take() *exchange {
+	queue, n := &d.queue, 0
 	switch {
 	case len(d.urgent) > 0:
-		queue, room = &d.urgent, 0
+		queue, n = &d.urgent, 1
+	case len(d.renewals) > 0:
+		queue, n = &d.renewals, min(len(d.renewals), mostRenewals)
 	case len(d.late) == 0:
 	case len(d.queue) == 0, d.overtook == mostOvertake:
 		queue, d.overtook = &d.late, 0
 	default:
 		d.overtook++
 	}
-	n := 1
-	for bytes := size((*queue)[0]); n < len(*queue); n++ {
-		if bytes += size((*queue)[n]); bytes > room {
-			break
-		}
+	if n == 0 {
+		n = d.fit(*queue)
 	}
-	batch := slices.Clone((*queue)[:n])
+	x := &exchange{requests: slices.Clone((*queue)[:n]), together: queue == &d.renewals && n > 1}
 	if *queue = slices.Delete(*queue, 0, n); len(*queue) == 0 && cap(*queue) > 1024 {
 		*queue = nil
 	}
-	return batch
+	return x
+}
+
+// fit returns how many requests a batch has room for; one at least.
+func (d *Dispatcher) fit(queue []*protocol.Request) (n int) {
+	room := min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
+	for _, r := range queue {
+		if room -= size(r); room < 0 {
+			break
+		}
+		n++
+	}
+	return max(n, 1)
 }
 
 // size returns an upper bound of the request's size on the wire, in bytes.

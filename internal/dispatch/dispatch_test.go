@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync"
@@ -346,7 +347,7 @@ func TestRequestsTravelTogether(t *testing.T) {
 		d.Send(sent...)
 		longest := 0
 		for len(d.queue) > 0 {
-			batch, bytes := d.take(), 0
+			batch, bytes := d.take().requests, 0
 			for _, r := range batch {
 				bytes += size(r)
 				actual := 0
@@ -428,7 +429,74 @@ func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
 	again.Again, ask.Again, other.Again = true, true, true
 	d.Send(first, again, ask, other)
 	for _, batch := range [][]*protocol.Request{{again}, {other}, {first, ask}} {
-		require.Equal(t, batch, d.take())
+		require.Equal(t, batch, d.take().requests)
+	}
+}
+
+// Renewals of many holds are one run of a script, and each has its own reply. One that the script leaves to
+// another is sent by itself, and so are all that the server refuses to run together. If no server answers,
+// none is sent twice.
+func TestRenewalsTravelTogether(t *testing.T) {
+	t.Parallel()
+	one, gone, undecided := int64(protocol.Done), int64(protocol.NotThere), int64(2)
+	for name, c := range map[string]struct {
+		answer any   // to all together
+		err    error // or this
+		came   []int // in each exchange, how many commands
+		codes  []any // that are received, in any order
+		next   int   // how many commands renew three holds the next time
+	}{
+		"all are decided":             {[]any{one, gone, one}, nil, []int{1}, []any{one, gone, one}, 1},
+		"one is not":                  {[]any{one, undecided, gone}, nil, []int{1, 1}, []any{one, gone, "7"}, 2},
+		"a key is of another type":    {nil, serverError("WRONGTYPE Operation"), []int{1, 3}, []any{"7", "7", "7"}, 4},
+		"the server is a cluster":     {nil, serverError("CROSSSLOT Keys"), []int{1, 3}, []any{"7", "7", "7"}, 3},
+		"the reply makes no sense":    {"OK", nil, []int{1, 3}, []any{"7", "7", "7"}, 4},
+		"the connection is broken":    {nil, io.EOF, []int{1}, []any{nil, nil, nil}, 1},
+		"the server lacks the script": {[]any{one, one, one}, serverError("NOSCRIPT No"), []int{1, 1}, []any{one, one, one}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{answer: func(args []any) (any, error) {
+					switch {
+					case args[0] == "evalsha" && args[1] == lua.Renewals.SHA && c.err != nil:
+						return nil, c.err
+					case args[1] == lua.Renewals.SHA, args[1] == lua.Renewals.Source:
+						return c.answer, nil
+					}
+					return "7", nil
+				}}
+				d, r := start(t, s)
+				var sent []*protocol.Request
+				for _, lock := range []string{"a", "b", "c"} {
+					sent = append(sent, request(lua.Renew, lock))
+				}
+				d.Send(sent...)
+				synctest.Wait()
+
+				came := s.exchanges()
+				require.Len(t, came, len(c.came))
+				for i, commands := range c.came {
+					require.Len(t, came[i], commands)
+				}
+				require.Equal(t, protocol.RenewalArgv([]any{"evalsha", lua.Renewals.SHA}, sent), came[0][0])
+				var codes []any
+				for _, result := range r.all() {
+					codes = append(codes, result.Reply)
+					require.Equal(t, result.Reply == nil, result.Err != nil)
+				}
+				require.ElementsMatch(t, c.codes, codes)
+
+				d.Send(sent...)
+				synctest.Wait()
+				commands := 0
+				for _, exchange := range s.exchanges()[len(c.came):] {
+					commands += len(exchange)
+				}
+				require.Equal(t, c.next, commands)
+				stop(t, d)
+			})
+		})
 	}
 }
 
@@ -470,10 +538,10 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 	t.Parallel()
 	d := &Dispatcher{batch: batchBytes, queue: requests(3000), urgent: requests(2)}
 	for range 2 {
-		require.Len(t, d.take(), 1)
+		require.Len(t, d.take().requests, 1)
 	}
 	require.Equal(t, make([]*protocol.Request, 2), d.urgent[:2])
-	n := len(d.take())
+	n := len(d.take().requests)
 	require.Len(t, d.queue, 3000-n)
 	require.Equal(t, make([]*protocol.Request, n), d.queue[3000-n:3000])
 	for len(d.queue) > 0 {
@@ -678,7 +746,7 @@ func TestLateRequestsAreOvertaken(t *testing.T) {
 		d.Send(requests(1)...)
 		for range mostOvertake {
 			d.Send(requests(20)...)
-			require.False(t, d.take()[0].Late && len(d.late) < before)
+			require.False(t, d.take().requests[0].Late && len(d.late) < before)
 		}
 		d.take()
 		require.Less(t, len(d.late), before)

@@ -26,6 +26,7 @@ type exchange struct {
 	forms     []form
 	confirmed int // how many replicas have what was written, if the requests ask for that
 	begun     time.Time
+	together  bool // renewals, for one run of a script
 	checks    bool // whether callers may send
 	alone     bool // no hook has handled it
 }
@@ -33,6 +34,10 @@ type exchange struct {
 // exchange sends a batch, and delivers the results.
 func (d *Dispatcher) exchange(x *exchange) {
 	ctx := contextOf(x.requests)
+	var results []Result
+	if x.together {
+		results = d.renewTogether(ctx, x)
+	}
 	x.cmds, x.forms = make([]*redis.Cmd, len(x.requests)), make([]form, len(x.requests))
 	for i, r := range x.requests {
 		x.cmds[i], x.forms[i] = redis.NewCmd(ctx, args(r, d.first)...), d.first
@@ -43,13 +48,13 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for cmds := x.cmds; len(cmds) > 0; cmds = d.again(ctx, x) {
 		d.run(ctx, x, cmds)
 	}
-	answered := isAnswer(x.cmds[0].Err())
+	answered := len(x.cmds) == 0 || isAnswer(x.cmds[0].Err())
 	d.mu.Lock()
 	// The goroutines that the results wake may queue requests. This goroutine checks the queue again after
 	// they have had their turn, and sends these.
 	d.active = time.Now()
 	d.roused = true
-	if took := d.active.Sub(x.begun); len(x.cmds) == 1 && answered && d.wait == 0 {
+	if took := d.active.Sub(x.begun); len(x.cmds) == 1 && !x.together && answered && d.wait == 0 {
 		if d.trip = min(took, d.trip+d.trip/64); d.trip == 0 {
 			d.trip = took
 		}
@@ -64,15 +69,60 @@ func (d *Dispatcher) exchange(x *exchange) {
 	if answered && d.listener.lost.Load() {
 		d.listener.answered(d.node)
 	}
-	results := make([]Result, len(x.cmds))
+	results = slices.Grow(results, len(x.cmds))
 	for i, cmd := range x.cmds {
-		results[i] = Result{Request: x.requests[i], Reply: cmd.Val(), Confirmed: x.confirmed}
-		if cmd.Err() != nil {
-			results[i].Err = d.failure(x, i)
+		result := Result{Request: x.requests[i], Reply: cmd.Val(), Confirmed: x.confirmed}
+		switch moved := x.forms[i].moved; {
+		case cmd.Err() != nil && moved != nil:
+			result.Err = d.failure(x.requests[i], moved)
+		case cmd.Err() != nil:
+			result.Err = d.failure(x.requests[i], cmd.Err())
 		}
+		results = append(results, result)
 	}
 	d.calls.Receive(results)
 }
+
+// renewTogether renews many holds by one run of a script, and returns the results. It leaves in the exchange
+// what is to be sent by itself: what the script does not decide, or everything if the server refuses it.
+func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []Result) {
+	results = make([]Result, 0, len(x.requests))
+	var cmd *redis.Cmd
+	run := func(command string, script any) {
+		list := append(make([]any, 0, 3+4*len(x.requests)), command, script)
+		cmd = redis.NewCmd(ctx, protocol.RenewalArgv(list, x.requests)...)
+		if d.piped {
+			d.pipeline(ctx, d.client, []*redis.Cmd{cmd})
+		} else {
+			_ = d.client.Process(ctx, cmd)
+		}
+	}
+	run("evalsha", sums[lua.Renewals])
+	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
+		run("eval", lua.Renewals.Source)
+	}
+	codes, _ := cmd.Val().([]any)
+	err := cmd.Err()
+	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+		d.apart.Store(true)
+	}
+	left := x.requests[:0]
+	for i, r := range x.requests {
+		switch {
+		case !isAnswer(err):
+			results = append(results, Result{Request: r, Err: d.failure(r, err)})
+		case i < len(codes) && codes[i] != undecided:
+			results = append(results, Result{Request: r, Reply: codes[i]})
+		default:
+			left = append(left, r)
+		}
+	}
+	x.requests = left
+	return results
+}
+
+// undecided is what a script replies that leaves a renewal to another: see lua/renewals.lua.
+var undecided any = int64(2)
 
 // again returns the commands that are to be sent once more, in another form.
 func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd) {
@@ -93,12 +143,8 @@ func (d *Dispatcher) again(ctx context.Context, x *exchange) (cmds []*redis.Cmd)
 }
 
 // failure returns the error of a request that has failed, as its sender gets it.
-func (d *Dispatcher) failure(x *exchange, i int) error {
-	err := x.cmds[i].Err()
-	if moved := x.forms[i].moved; moved != nil {
-		err = moved
-	}
-	err = protocol.Advise(explain(x.requests[i], err))
+func (d *Dispatcher) failure(r *protocol.Request, err error) error {
+	err = protocol.Advise(explain(r, err))
 	switch {
 	case d.clientClosed(err):
 		if !errors.Is(err, redis.ErrClosed) { // it was in flight

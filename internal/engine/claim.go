@@ -290,7 +290,7 @@ type wanted struct {
 type spare[T any] []*T
 
 // mostSpare is the number of requests whose memory an engine keeps, and of claims that have waited.
-const mostSpare = 32
+const mostSpare = atOnce
 
 // get returns a zero value, in memory that put has taken back if there is some.
 func (s *spare[T]) get() *T {

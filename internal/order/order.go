@@ -14,22 +14,28 @@ import (
 type Place struct {
 	Tie uint64 // orders items that are due at the same time
 
-	index int // in the heap, from 1; 0 if it is in none
+	number int32 // in the Timeline, from 1; 0 if it is in none
 }
 
 func (p *Place) place() *Place { return p }
 
 // Placed reports whether the item is in a Timeline.
-func (p *Place) Placed() bool { return p.index > 0 }
+func (p *Place) Placed() bool { return p.number > 0 }
 
 // A Timeline has items in the order in which they are due. The zero Timeline is empty.
-type Timeline[T interface{ place() *Place }] struct{ heap []entry[T] }
+//
+// A hundred thousand items do not fit into a processor's cache. So what is compared and moved is beside the
+// heap's pointers to the items, and where an item is in the heap is in a table.
+type Timeline[T interface{ place() *Place }] struct {
+	heap  []entry[T]
+	index []int32 // in the heap, by the number of the item; the first is not used
+}
 
-// An entry has the time beside the item, so that most comparisons do not touch the items: a hundred thousand
-// items do not fit into a processor's cache.
+// An entry is an item of the heap.
 type entry[T interface{ place() *Place }] struct {
-	at   time.Time
-	item T
+	at     time.Time
+	item   T
+	number int32
 }
 
 const (
@@ -55,7 +61,7 @@ func (t *Timeline[T]) Next() (at time.Time, ok bool) {
 func (t *Timeline[T]) First() T { return t.heap[0].item }
 
 // Due returns when an item of the Timeline is due.
-func (t *Timeline[T]) Due(item T) time.Time { return t.heap[item.place().index-1].at }
+func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.index[item.place().number]].at }
 
 // All returns the items in no order.
 func (t *Timeline[T]) All() []T {
@@ -71,45 +77,54 @@ func (t *Timeline[T]) Sort() {
 	slices.SortFunc(t.heap, func(a, b entry[T]) int {
 		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.item.place().Tie, b.item.place().Tie))
 	})
-	for i, e := range t.heap {
-		e.item.place().index = i + 1
+	for i := range t.heap {
+		t.renumber(i, int32(i+1))
 	}
+}
+
+// renumber gives an item another number.
+func (t *Timeline[T]) renumber(i int, number int32) {
+	t.heap[i].number, t.heap[i].item.place().number = number, number
+	t.index[number] = int32(i)
 }
 
 // Set adds an item, or moves it, so that it is due at a time.
 func (t *Timeline[T]) Set(item T, at time.Time) {
-	i := item.place().index - 1
-	if i < 0 {
-		i = len(t.heap)
+	p := item.place()
+	if p.number == 0 {
 		t.heap = append(t.heap, entry[T]{})
+		p.number = int32(len(t.heap))
+		for len(t.index) <= len(t.heap) {
+			t.index = append(t.index, int32(len(t.heap)-1))
+		}
 	}
-	t.fix(i, entry[T]{at, item})
+	t.fix(int(t.index[p.number]), entry[T]{at, item, p.number})
 }
 
 // Remove removes an item, unless it is not there.
 func (t *Timeline[T]) Remove(item T) {
-	i := item.place().index - 1
-	if i < 0 {
+	number := item.place().number
+	if number == 0 {
 		return
 	}
-	item.place().index = 0
-	end := len(t.heap) - 1
+	i, end := int(t.index[number]), len(t.heap)-1
+	t.renumber(int(t.index[end+1]), number) // so that no number is missing
+	item.place().number = 0
 	last := t.heap[end]
 	t.heap[end] = entry[T]{}
-	t.heap = t.heap[:end]
+	t.heap, t.index = t.heap[:end], t.index[:end+1]
 	switch {
 	case i < end:
 		t.fix(i, last)
 	case end == 0 && cap(t.heap) > most:
-		t.heap = nil
+		t.heap, t.index = nil, nil
 	}
 }
 
 // fix puts e where there is room for it, at i, or above or below.
 func (t *Timeline[T]) fix(i int, e entry[T]) {
 	for i > 0 && e.before(&t.heap[(i-1)/children]) {
-		t.heap[i] = t.heap[(i-1)/children]
-		t.heap[i].item.place().index = i + 1
+		t.put(i, &t.heap[(i-1)/children])
 		i = (i - 1) / children
 	}
 	for {
@@ -126,12 +141,15 @@ func (t *Timeline[T]) fix(i int, e entry[T]) {
 		if !t.heap[least].before(&e) {
 			break
 		}
-		t.heap[i] = t.heap[least]
-		t.heap[i].item.place().index = i + 1
+		t.put(i, &t.heap[least])
 		i = least
 	}
-	t.heap[i] = e
-	e.item.place().index = i + 1
+	t.put(i, &e)
+}
+
+func (t *Timeline[T]) put(i int, e *entry[T]) {
+	t.heap[i] = *e
+	t.index[e.number] = int32(i)
 }
 
 func (e *entry[T]) before(other *entry[T]) bool {

@@ -123,6 +123,18 @@ func (r *Request) Argv(args []any) []any {
 	return args
 }
 
+// RenewalArgv appends the keys and arguments of a run of Renewals that stands for one of Renew each.
+func RenewalArgv(args []any, renewals []*Request) []any {
+	args = append(args, strconv.Itoa(len(renewals)))
+	for _, r := range renewals {
+		args = append(args, r.Keys.Lock)
+	}
+	for _, r := range renewals {
+		args = append(args, r.Claim.ID, r.Lease.ms, r.Lease.keep)
+	}
+	return args
+}
+
 // either returns one of two arguments. Constants are converted without an allocation.
 func either(first bool, a, b any) any {
 	if first {

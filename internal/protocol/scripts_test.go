@@ -870,6 +870,65 @@ func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 	})
 }
 
+// Many holds are renewed by one run of a script if nobody else holds their locks or waits for them. It tells
+// for each whether that is so, and leaves the others as they are.
+func TestHoldsThatAreAloneAreRenewedTogether(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	c := testredis.NewClient(t, s.Addr())
+	for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
+		codes := map[string]int64{"me": 1, "me +me": 1, "me die": 0, "": 2, "me -me": 2, "me force": 2, "me lock": 2,
+			"me w": 2, "w me": 2}
+		if mode == protocol.Read {
+			codes["me r"] = 2
+		}
+		var (
+			names    []string
+			benches  []*bench
+			before   []snapshot
+			requests []*protocol.Request
+		)
+		for steps := range codes {
+			b := newBench(t, c, s.Addr(), fmt.Sprint(mode, steps))
+			p := b.party(mode)
+			b.build(p, steps)
+			names, benches, before = append(names, steps), append(benches, b), append(before, b.look())
+			requests = append(requests, &protocol.Request{Keys: b.keys, Claim: p.Claim,
+				Lease: protocol.NewLease(2 * b.lease)})
+		}
+		renew := func() []int64 {
+			list, err := c.Do(t.Context(), protocol.RenewalArgv([]any{"EVAL", lua.Renewals.Source}, requests)...).Slice()
+			require.NoError(t, err)
+			got := make([]int64, len(list))
+			for i, code := range list {
+				got[i] = code.(int64)
+			}
+			return got
+		}
+		start := time.Now().UnixMicro()
+		for i, code := range renew() {
+			b := benches[i]
+			require.Equal(t, codes[names[i]], code, "%v: %q", mode, names[i])
+			if code != 1 {
+				require.Equal(t, before[i], b.look(), "%v: %q", mode, names[i])
+				continue
+			}
+			var lease, since int64
+			_, err := fmt.Sscan(b.field("lease"), &lease, &since)
+			require.NoError(t, err)
+			require.Equal(t, 2*b.lease.Milliseconds(), lease)
+			require.GreaterOrEqual(t, since, start)
+			require.Greater(t, c.PTTL(t.Context(), b.allKeys()[0]).Val(), 2*b.lease)
+		}
+		require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
+		for i, code := range renew() {
+			require.NotEqual(t, int64(1), code, "out of memory: %q", names[i])
+			require.True(t, code == 2 || code == codes[names[i]], "out of memory: %q", names[i])
+		}
+		require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	}
+}
+
 // A lease that began in the future shows that the server's clock was set back: from then on it lasts for its
 // length, and no longer.
 func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	all := append(slices.Clone(lua.All), lua.Quorum...)
+	all := slices.Concat(lua.All, []*lua.Script{lua.Renewals}, lua.Quorum)
 	for _, s := range all {
 		if len(os.Args) == 2 && os.Args[1] == s.Name {
 			fmt.Print(s.Source)

@@ -1,0 +1,29 @@
+-- Renews a lease by the hash alone, as most can be.
+
+--#include clock.lua
+
+-- Renews the lease of a claim that is the only holder of a lock, or whose owner writes and reads. If the other keys are given, others may
+-- wait for it. Returns 1, or 0 if the lease has ended, or 2 if the general path has to look.
+local function renew_alone(claim, for_ms, need, lock, leases, queue)
+  local seen = call('HMGET', lock, 'owner', 'lease', 'fence')
+  if seen[1] ~= claim and not (leases and seen[1] == claim .. ' +') then
+    return 2
+  end
+  local lease, since = string.match(seen[2], '^(%d+) ?(%d*)$')
+  local left = (since == '' and seen[3] or since) + lease * 1000 - (now - time[2] % 1000) -- a lease counts in whole ms
+  if left <= 0 then
+    return 0
+  end
+  local back = left > lease * 1000 + BACK -- the clock was set back: the lease counts again
+  for_ms = back and math.max(lease, for_ms) or for_ms
+  -- If the server is out of memory, this fails, and the general path renews the lease.
+  if (left < for_ms * 1000 or back) and type(redis.pcall('HSET', lock, 'lease', for_ms .. ' ' .. now)) ~= 'number' then
+    return 2
+  end
+  if call('PTTL', lock) < need - SPARE then
+    for _, key in ipairs({lock, leases, queue}) do
+      call('PEXPIRE', key, need)
+    end
+  end
+  return 1
+end
