@@ -44,12 +44,12 @@ func shellCommands(t *testing.T, file string) (list []shellCommand) {
 var shownBy = []struct {
 	command string
 	run     string // what this test runs instead; "same" for the command itself
-	step    string // of .ci/run, that runs it
+	step    string // of .ci/run, or of the workflow that runs on every change
 	test    string // that does
 	why     string // it is not run
 }{
 	{command: `go run \./lua/print lock`, run: "same"},
-	{command: `go run \./examples/quickstart`, step: "go run ./examples/quickstart"},
+	{command: `go run \./examples/quickstart`, test: "TestQuickstart"},
 	{command: `cd examples/prometheus && go run \.`, test: "TestScrape"},
 	{command: `go test -run '\^\$' -bench Observed \.`,
 		run: `go test -run '^$' -bench Observed -benchtime 1x .`},
@@ -64,11 +64,11 @@ var shownBy = []struct {
 	{command: `go test \./\.\.\.`, step: "go test -race -count=1 -p 1 -parallel 8 -timeout 25m"},
 	{command: `RWLOCK_REQUIRE_REDIS=1 go test -race \./\.\.\.`,
 		step: "go test -race -count=1 -p 1 -parallel 8 -timeout 25m"},
-	{command: `bash \.ci/rehearse`, step: "step 'rehearsal of a release' bash .ci/rehearse"},
+	{command: `bash \.ci/rehearse`, step: "run: bash .ci/rehearse"},
 	{command: `bash \.ci/release (prepare|tag) v0\.1\.0`,
-		step: "step 'rehearsal of a release' bash .ci/rehearse"},
+		step: "run: bash .ci/rehearse"},
 	{command: `go install github\.com/\S+/cmd/rwlock@\S+( && rwlock version)?`,
-		step: "step 'rehearsal of a release' bash .ci/rehearse"},
+		step: "run: bash .ci/rehearse"},
 	{command: `bash \.ci/run`, step: "Checks all that a change has to pass"},
 	{command: `RWLOCK_REDIS_SERVER=\S+ (go test \./\.\.\.|bash \.ci/run)`,
 		why: "it needs another server; the workflow's matrix runs some"},
@@ -101,6 +101,9 @@ func TestDocsCommandsAreShown(t *testing.T) {
 	t.Parallel()
 	ci, err := os.ReadFile(".ci/run")
 	require.NoError(t, err)
+	workflow, err := os.ReadFile(".github/workflows/ci.yml")
+	require.NoError(t, err)
+	ci = append(ci, workflow...)
 	tests, _ := testsIn(t)
 	used := map[string]bool{}
 	for _, file := range documentsIn(t) {

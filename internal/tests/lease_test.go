@@ -259,7 +259,7 @@ func TestHoldsAreRenewed(t *testing.T) {
 // A process that holds many locks renews many of them by one request. Those that others wait for, and those
 // of several readers, are renewed as well.
 func TestRenewalsOfManyHoldsShareRequests(t *testing.T) {
-	everywhere(t, func(w *world) {
+	bubbled(t, func(w *world) {
 		const alone, leases = 100, 3
 		sent := &counter{only: "evalsha"}
 		rw := w.newLockVia(sent.over)
