@@ -34,7 +34,10 @@ func eachPoller(t *testing.T, fn func(t *testing.T, p *poller)) {
 func (p *poller) asks(args ...any) protocol.Mark {
 	p.t.Helper()
 	r := protocol.Request{Script: lua.Mark, VoteArgs: &protocol.VoteArgs{Mark: p.mark, Args: args}}
-	raw, err := p.c.Do(p.t.Context(), append(r.Argv([]any{"EVAL", r.Script.Source}), "")...).Result()
+	raw, err := p.c.Do(p.t.Context(), r.Argv([]any{"EVALSHA", r.Script.SHA})...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		raw, err = p.c.Do(p.t.Context(), append(r.Argv([]any{"EVAL", r.Script.Source}), "")...).Result()
+	}
 	require.NoError(p.t, err)
 	m, err := protocol.DecodeMark(raw)
 	require.NoError(p.t, err)
