@@ -467,6 +467,7 @@ func TestRenewalsTravelTogether(t *testing.T) {
 					return "7", nil
 				}}
 				d, r := start(t, s)
+				d.listener.lost.Store(true)
 				var sent []*protocol.Request
 				for _, lock := range []string{"a", "b", "c"} {
 					sent = append(sent, request(lua.Renew, lock))
@@ -486,6 +487,7 @@ func TestRenewalsTravelTogether(t *testing.T) {
 					require.Equal(t, result.Reply == nil, result.Err != nil)
 				}
 				require.ElementsMatch(t, c.codes, codes)
+				require.Equal(t, codes[0] == nil, d.listener.lost.Load(), "it is back once the server answers")
 
 				d.Send(sent...)
 				synctest.Wait()

@@ -48,7 +48,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 	for cmds := x.cmds; len(cmds) > 0; cmds = d.again(ctx, x) {
 		d.run(ctx, x, cmds)
 	}
-	answered := len(x.cmds) == 0 || isAnswer(x.cmds[0].Err())
+	answered := len(results) > 0 && results[0].Err == nil || len(x.cmds) > 0 && isAnswer(x.cmds[0].Err())
 	d.mu.Lock()
 	// The goroutines that the results wake may queue requests. This goroutine checks the queue again after
 	// they have had their turn, and sends these.
