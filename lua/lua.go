@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -48,7 +49,7 @@ var (
 	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
 	Delegate = load("delegate")
 	Return   = load("return")
-	// Renewals does what Renew does, for many locks of one server. A dispatcher runs it.
+	// Renewals renews many holds on one server. The dispatcher runs it in place of Renew.
 	Renewals = load("renewals")
 )
 
@@ -64,6 +65,9 @@ var (
 
 // Quorum are these.
 var Quorum = []*Script{Vote, RVote, Mark}
+
+// Scripts are all scripts.
+var Scripts = slices.Concat(All, []*Script{Renewals}, Quorum)
 
 // include is replaced by a file, relative to shared/. It is placed where a script first needs the file, since
 // Lua code that is not reached costs nothing.

@@ -108,7 +108,7 @@ func TestPrint(t *testing.T) {
 	printed := filepath.Join(t.TempDir(), "print")
 	out, err := exec.Command("go", "build", "-o", printed, "./print").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	for _, script := range lua.All {
+	for _, script := range lua.Scripts {
 		out, err := exec.Command(printed, script.Name).Output()
 		require.NoError(t, err)
 		require.Equal(t, script.Source, string(out), script.Name)

@@ -1,8 +1,8 @@
 -- Renews the leases of many holds, each of another lock that nobody else holds or waits for.
 --
 -- KEYS   the locks
--- ARGV   for each: claim, lease, ms, time to live of the keys, ms
--- Reply  for each: 1, or 0 if there is no such hold, or 2 if only renew.lua can tell
+-- ARGV   for each: claim; lease, ms; time to live of the keys, ms
+-- Reply  for each: 1, or 0 if its lease has ended, or 2 if renew.lua has to renew it
 
 --#include alone.lua
 

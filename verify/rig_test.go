@@ -56,7 +56,7 @@ var ctx = context.Background()
 
 func newRig(t testing.TB, client *redis.Client, few bool) *rig {
 	r := &rig{client: client, few: few, shas: map[string]string{}, keys: protocol.KeysOf("p", "l")}
-	for _, s := range slices.Concat(lua.All, []*lua.Script{lua.Renewals}, lua.Quorum) {
+	for _, s := range lua.Scripts {
 		r.load(t, s, source(s, few))
 	}
 	return r
@@ -135,11 +135,14 @@ func (r *rig) try(q *protocol.Request) (any, error) {
 		q.Channels = wakes
 	}
 	if number, _ := q.Claim.Number.(string); q.Script == lua.Renew && number[len(number)-1]%2 == 0 {
-		// As a dispatcher does with many.
+		// A dispatcher does this with many renewals.
 		many := []*protocol.Request{q}
 		codes, err := r.client.Do(ctx, protocol.RenewalArgv([]any{"EVALSHA", r.shas["renewals"]}, many)...).Slice()
-		if err != nil || codes[0] != int64(2) {
-			return append(codes, nil)[0], err
+		if err != nil {
+			return nil, err
+		}
+		if codes[0] != int64(2) {
+			return codes[0], nil
 		}
 	}
 	return r.client.Do(ctx, q.Argv([]any{"EVALSHA", r.shas[q.Script.Name]})...).Result()

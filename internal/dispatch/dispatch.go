@@ -113,7 +113,7 @@ type Dispatcher struct {
 
 	mu       sync.Mutex
 	queue    []*protocol.Request
-	renewals []*protocol.Request // that are sent together
+	renewals []*protocol.Request // that one script is to run together
 	urgent   []*protocol.Request // renewals that are sent again
 	late     []*protocol.Request // that others overtake
 	overtook int                 // how many batches in a row did
@@ -134,7 +134,7 @@ type Dispatcher struct {
 	flying   map[*exchange]struct{} // of a lane of a cluster: what is in flight
 	first    form                   // that is tried
 	old      atomic.Bool            // the server turned out to be older than Redis 6.2
-	apart    atomic.Bool            // the server turned out to run no script for locks of several slots
+	apart    atomic.Bool            // the server refused a script for locks of several slots
 	// for a client that is for a cluster, and does not show it
 	remaps   int       // requests for the map in flight
 	remapped time.Time // when the last was begun
@@ -294,7 +294,7 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 // sums are the scripts' sums, boxed once.
 var sums = func() map[*lua.Script]any {
 	sums := make(map[*lua.Script]any)
-	for _, s := range slices.Concat(lua.All, []*lua.Script{lua.Renewals}, lua.Quorum) {
+	for _, s := range lua.Scripts {
 		sums[s] = s.SHA
 	}
 	return sums

@@ -433,9 +433,9 @@ func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
 	}
 }
 
-// Renewals of many holds are one run of a script, and each has its own reply. One that the script leaves to
-// another is sent by itself, and so are all that the server refuses to run together. If no server answers,
-// none is sent twice.
+// One run of a script renews many holds, and each gets its own reply. A renewal that the script does not
+// decide is sent by itself. If the server refuses the script, all are. If no server answers, none is sent
+// twice.
 func TestRenewalsTravelTogether(t *testing.T) {
 	t.Parallel()
 	one, gone, undecided := int64(protocol.Done), int64(protocol.NotThere), int64(2)

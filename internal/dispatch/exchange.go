@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,30 +73,24 @@ func (d *Dispatcher) exchange(x *exchange) {
 	results = slices.Grow(results, len(x.cmds))
 	for i, cmd := range x.cmds {
 		result := Result{Request: x.requests[i], Reply: cmd.Val(), Confirmed: x.confirmed}
-		switch moved := x.forms[i].moved; {
-		case cmd.Err() != nil && moved != nil:
-			result.Err = d.failure(x.requests[i], moved)
-		case cmd.Err() != nil:
-			result.Err = d.failure(x.requests[i], cmd.Err())
+		if err := cmd.Err(); err != nil {
+			result.Err = d.failure(x.requests[i], cmp.Or(x.forms[i].moved, err))
 		}
 		results = append(results, result)
 	}
 	d.calls.Receive(results)
 }
 
-// renewTogether renews many holds by one run of a script, and returns the results. It leaves in the exchange
-// what is to be sent by itself: what the script does not decide, or everything if the server refuses it.
+// renewTogether renews many holds by one run of a script, and returns the results. The requests that remain
+// in the exchange have to be sent one by one: those that the script does not decide, or all if the server
+// refuses the script.
 func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []Result) {
 	results = make([]Result, 0, len(x.requests))
 	var cmd *redis.Cmd
 	run := func(command string, script any) {
 		list := append(make([]any, 0, 3+4*len(x.requests)), command, script)
 		cmd = redis.NewCmd(ctx, protocol.RenewalArgv(list, x.requests)...)
-		if d.piped {
-			d.pipeline(ctx, d.client, []*redis.Cmd{cmd})
-		} else {
-			_ = d.client.Process(ctx, cmd)
-		}
+		d.run(ctx, x, []*redis.Cmd{cmd})
 	}
 	run("evalsha", sums[lua.Renewals])
 	if redis.HasErrorPrefix(cmd.Err(), "NOSCRIPT") {
@@ -121,7 +116,7 @@ func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []
 	return results
 }
 
-// undecided is what a script replies that leaves a renewal to another: see lua/renewals.lua.
+// undecided is the reply of lua/renewals.lua for a hold that only lua/renew.lua can renew.
 var undecided any = int64(2)
 
 // again returns the commands that are to be sent once more, in another form.
@@ -195,7 +190,7 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 func (d *Dispatcher) versionProbe(ctx context.Context, x *exchange) *redis.Cmd {
 	old := d.old.Load()
 	for i, r := range x.requests {
-		if (old || x.forms[i].text) && acquires(r) {
+		if acquires(r) && (old || x.forms[i].text) {
 			return redis.NewCmd(ctx, "hrandfield", r.Keys.Lock)
 		}
 	}

@@ -24,11 +24,11 @@ func (p *Place) Placed() bool { return p.number > 0 }
 
 // A Timeline has items in the order in which they are due. The zero Timeline is empty.
 //
-// A hundred thousand items do not fit into a processor's cache. So what is compared and moved is beside the
-// heap's pointers to the items, and where an item is in the heap is in a table.
+// A hundred thousand items do not fit into a processor's cache. So the heap has their times, and a table has
+// their places in the heap: an item that moves touches no other.
 type Timeline[T interface{ place() *Place }] struct {
 	heap  []entry[T]
-	index []int32 // in the heap, by the number of the item; the first is not used
+	index []int32 // in the heap, by the number of the item, less 1
 }
 
 // An entry is an item of the heap.
@@ -61,7 +61,9 @@ func (t *Timeline[T]) Next() (at time.Time, ok bool) {
 func (t *Timeline[T]) First() T { return t.heap[0].item }
 
 // Due returns when an item of the Timeline is due.
-func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.index[item.place().number]].at }
+func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.indexOf(item.place().number)].at }
+
+func (t *Timeline[T]) indexOf(number int32) int { return int(t.index[number-1]) }
 
 // All returns the items in no order.
 func (t *Timeline[T]) All() []T {
@@ -82,23 +84,21 @@ func (t *Timeline[T]) Sort() {
 	}
 }
 
-// renumber gives an item another number.
+// renumber gives the item at i in the heap another number.
 func (t *Timeline[T]) renumber(i int, number int32) {
 	t.heap[i].number, t.heap[i].item.place().number = number, number
-	t.index[number] = int32(i)
+	t.index[number-1] = int32(i)
 }
 
 // Set adds an item, or moves it, so that it is due at a time.
 func (t *Timeline[T]) Set(item T, at time.Time) {
 	p := item.place()
 	if p.number == 0 {
+		t.index = append(t.index, int32(len(t.heap)))
 		t.heap = append(t.heap, entry[T]{})
 		p.number = int32(len(t.heap))
-		for len(t.index) <= len(t.heap) {
-			t.index = append(t.index, int32(len(t.heap)-1))
-		}
 	}
-	t.fix(int(t.index[p.number]), entry[T]{at, item, p.number})
+	t.fix(t.indexOf(p.number), entry[T]{at, item, p.number})
 }
 
 // Remove removes an item, unless it is not there.
@@ -107,12 +107,12 @@ func (t *Timeline[T]) Remove(item T) {
 	if number == 0 {
 		return
 	}
-	i, end := int(t.index[number]), len(t.heap)-1
-	t.renumber(int(t.index[end+1]), number) // so that no number is missing
+	i, end := t.indexOf(number), len(t.heap)-1
+	t.renumber(t.indexOf(int32(end+1)), number) // so that no number is missing
 	item.place().number = 0
 	last := t.heap[end]
 	t.heap[end] = entry[T]{}
-	t.heap, t.index = t.heap[:end], t.index[:end+1]
+	t.heap, t.index = t.heap[:end], t.index[:end]
 	switch {
 	case i < end:
 		t.fix(i, last)
@@ -149,7 +149,7 @@ func (t *Timeline[T]) fix(i int, e entry[T]) {
 
 func (t *Timeline[T]) put(i int, e *entry[T]) {
 	t.heap[i] = *e
-	t.index[e.number] = int32(i)
+	t.index[e.number-1] = int32(i)
 }
 
 func (e *entry[T]) before(other *entry[T]) bool {

@@ -6,21 +6,19 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 func main() {
-	all := slices.Concat(lua.All, []*lua.Script{lua.Renewals}, lua.Quorum)
-	for _, s := range all {
+	for _, s := range lua.Scripts {
 		if len(os.Args) == 2 && os.Args[1] == s.Name {
 			fmt.Print(s.Source)
 			return
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: print SCRIPT, which is one of:")
-	for _, s := range all {
+	for _, s := range lua.Scripts {
 		fmt.Fprintln(os.Stderr, "\t"+s.Name)
 	}
 	os.Exit(2)

@@ -1,9 +1,9 @@
--- Renews a lease by the hash alone, as most can be.
+-- Renewals that need only the hash of the lock: of a hold that is alone on it.
 
 --#include clock.lua
 
--- Renews the lease of a claim that is the only holder of a lock, or whose owner writes and reads. If the other keys are given, others may
--- wait for it. Returns 1, or 0 if the lease has ended, or 2 if the general path has to look.
+-- Renews the lease of a claim that holds the lock alone. leases and queue may be nil. If they are given, the owner of the claim may read
+-- under it, and others may wait. Returns 1, or 0 if the lease has ended, or 2 if the general path has to renew it.
 local function renew_alone(claim, for_ms, need, lock, leases, queue)
   local seen = call('HMGET', lock, 'owner', 'lease', 'fence')
   if seen[1] ~= claim and not (leases and seen[1] == claim .. ' +') then
