@@ -698,8 +698,10 @@ func TestServerThatComesBackWithOldDataRests(t *testing.T) {
 				}
 			}
 			use(t, second, []string{"another", "of others"})
-			generation := servers[1].Client().HGet(t.Context(), "rwlock:mark", "generation").Val()
-			require.Equal(t, c.votes, generation != "")
+			eventually(t, func() bool { // the others may have answered before it was heard of
+				generation, err := servers[1].Client().HGet(t.Context(), "rwlock:mark", "generation").Result()
+				return err == nil && c.votes == (generation != "")
+			}, "votes: %v", c.votes)
 		})
 	}
 }
