@@ -73,6 +73,11 @@ var Scripts = slices.Concat(All, []*Script{Renewals}, Quorum)
 // Lua code that is not reached costs nothing.
 const include = "--#include "
 
+// enclose makes the rest of the script, or of the function around it, a function of its own. A function that
+// captures a variable of the function that is running costs Lua a search among all that are captured. One of
+// an outer function costs nothing.
+const enclose = "--#enclose"
+
 // own is read once for all scripts: each program that imports this package composes them when it starts.
 var own = folder{FS: files}
 
@@ -128,6 +133,7 @@ func (f *folder) compose(name string) (*Script, error) {
 	if err := c.add(name+".lua", true); err != nil {
 		return nil, err
 	}
+	c.close(false)
 	c.script.Source = c.source.String()
 	sum := sha1.Sum([]byte(c.script.Source))
 	c.script.SHA = hex.EncodeToString(sum[:])
@@ -138,6 +144,7 @@ type composer struct {
 	folder *folder
 	// outside of functions and branches: what is there holds for the rest of the script
 	included map[string]bool
+	enclosed bool
 	script   *Script
 	source   strings.Builder
 }
@@ -154,16 +161,35 @@ func (c *composer) add(file string, top bool) error {
 				continue
 			}
 			c.included[name] = top && before == ""
+			enclosed := c.enclosed
 			if err := c.add(path.Join("shared", name), c.included[name]); err != nil {
 				return err
 			}
+			if before != "" {
+				c.close(enclosed)
+			}
 			continue
 		}
-		c.source.WriteString(line)
-		c.source.WriteByte('\n')
-		c.script.origins = append(c.script.origins, origin{file, i + 1})
+		if line == enclose {
+			line, c.enclosed = "return (function()", true
+		}
+		c.write(line, origin{file, i + 1})
 	}
 	return nil
+}
+
+// close ends the function that enclose has begun, unless that was before.
+func (c *composer) close(before bool) {
+	if c.enclosed && !before {
+		c.write("end)()", c.script.origins[len(c.script.origins)-1])
+		c.enclosed = false
+	}
+}
+
+func (c *composer) write(line string, from origin) {
+	c.source.WriteString(line)
+	c.source.WriteByte('\n')
+	c.script.origins = append(c.script.origins, from)
 }
 
 // position matches the line of a script in an error of Redis, or of miniredis, which has nothing before the

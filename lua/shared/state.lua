@@ -34,6 +34,7 @@ if set_back then
   since = now
 end
 
+--#enclose
 local function is_write(id)
   return string.sub(id, 1, 1) == 'w'
 end
