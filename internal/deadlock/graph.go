@@ -25,9 +25,9 @@ import (
 // A Graph knows the holds and the waiting calls of all owners. The zero value is an empty graph. It is not
 // safe for concurrent use.
 type Graph struct {
-	owners map[protocol.Owner]*owner
-	locks  map[string]*lock // those of the calls, and those of the holds whose owners wait
-	rest   time.Time        // no search begins before: the last one was too large
+	owners map[uint64]*owner // by handle: they all are of one process
+	locks  map[string]*lock  // those of the calls, and those of the holds whose owners wait
+	rest   time.Time         // no search begins before: the last one was too large
 
 	search search
 }
@@ -172,21 +172,21 @@ func (g *Graph) Leave(n *Node) {
 		n.of.holds.Remove(n)
 	}
 	if o := n.of; o != nil && o.holds.Len() == 0 && o.calls.Len() == 0 {
-		delete(g.owners, n.Owner)
+		delete(g.owners, n.Owner.Handle)
 		order.Shrink(&g.owners, &g.search.owners)
 	}
 	n.state, n.of = gone, nil
 }
 
 func (g *Graph) enter(n *Node) {
-	o := g.owners[n.Owner]
+	o := g.owners[n.Owner.Handle]
 	if o == nil {
 		if g.owners == nil {
-			g.owners = make(map[protocol.Owner]*owner)
+			g.owners = make(map[uint64]*owner)
 		}
 		o = &n.own
 		*o = owner{}
-		g.owners[n.Owner] = o
+		g.owners[n.Owner.Handle] = o
 		g.search.owners = max(g.search.owners, len(g.owners))
 	}
 	n.of = o

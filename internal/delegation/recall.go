@@ -108,7 +108,7 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	if !confirmed {
 		d.slot++ // a late request may come for this one
 	}
-	delete(d.numbers, n.number)
+	d.leave(n)
 	var took time.Duration
 	if !n.recalled.IsZero() {
 		took = now.Sub(n.recalled)

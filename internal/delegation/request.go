@@ -119,6 +119,7 @@ func (d *Layer) take(now time.Time, n *name) {
 	n.state, n.early, n.doubted = Asked, false, time.Time{}
 	n.claim, n.number = d.engine.NewClaim(n.mode, d.slot, d.config.Owner)
 	d.numbers[n.number] = n
+	d.engine.Keep(n.name) // its calls are many, and short
 	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: d.lease}, false)
 	d.schedule(n)
 }
@@ -130,7 +131,7 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 	case err != nil:
 		d.giveBack(now, n) // it may have been granted
 	case reply.Code != protocol.Done:
-		delete(d.numbers, n.number)
+		d.leave(n)
 		n.alternates = false
 		d.charge(n)
 		d.forget(n)
@@ -155,6 +156,12 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		d.schedule(n)
 	}
 	d.unpark(now, n)
+}
+
+// leave is called when a delegation has ended, or was refused.
+func (d *Layer) leave(n *name) {
+	delete(d.numbers, n.number)
+	d.engine.Leave(n.name)
 }
 
 // extend notes until when a delegation lasts by a request that has succeeded.

@@ -93,6 +93,12 @@ func (e *Engine) Request(now time.Time, name string, p protocol.Request, tag any
 	return &Request{Request: p, Sent: now, Tag: tag, lock: lk, kind: belows}
 }
 
+// Keep remembers a name until Leave, whether or not it is used.
+func (e *Engine) Keep(name string) { e.use(name) }
+
+// Leave ends what Keep has begun.
+func (e *Engine) Leave(name string) { e.drop(e.locks[name]) }
+
 // Name returns the name of the lock that the request is about.
 func (r *Request) Name() string { return r.lock.name }
 

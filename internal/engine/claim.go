@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
@@ -104,13 +103,14 @@ type ownership struct {
 	behind []*Hold // calls of the owner that wait for that one
 }
 
-// ownerships are in the order of their owners' handles. The last one is usually the latest. Most locks have
-// one owner, for which a map would take as much memory as the rest of the lock.
+// ownerships are in the order of their owners' handles, as all owners are of one process. The last one is
+// usually the latest. Most locks have one owner, for which a map would take as much memory as the rest of the
+// lock.
 type ownerships []*ownership
 
 func (l ownerships) find(o Owner) (i int, found bool) {
-	return slices.BinarySearchFunc(l, o, func(t *ownership, o Owner) int {
-		return cmp.Or(cmp.Compare(t.owner.Handle, o.Handle), bytes.Compare(t.owner.Process[:], o.Process[:]))
+	return slices.BinarySearchFunc(l, o.Handle, func(t *ownership, handle uint64) int {
+		return cmp.Compare(t.owner.Handle, handle)
 	})
 }
 
