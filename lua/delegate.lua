@@ -8,25 +8,18 @@
 --        top: the last token that is reserved for local writers, or ""; recalled: 1 if others wait for its end
 
 --#include clock.lua
-local seen = call('HMGET', LOCK, 'owner', ARGV[3], 'fence')
-local owner, record, fence = seen[1] or '', seen[2], seen[3]
+local seen = call('HMGET', LOCK, 'owner', 'delegated', 'fence', ARGV[3])
+local owner, fence, record = seen[1] or '', seen[3], seen[4]
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 if ARGV[7] == 'keep' then
-  local token = string.match(record or '', '^' .. ARGV[2] .. ' (%d+) held')
-  if owner == 'shared' and token then
-    -- Nobody waits, and others read. The general path renews a delegation that lasts longer, as after the clock was set back; and on a
-    -- server that is out of memory, where this fails.
-    local left = (call('ZSCORE', LEASES, ARGV[1]) or 0) - ms
-    if left > 0 and left < ARGV[4] + 0 and type(redis.pcall('ZADD', LEASES, ms + ARGV[4], ARGV[1])) == 'number' then
-      local need, new = ARGV[6], false
-      --#include keep.lua
-      return {1, 0, '', '', token, '', 0}
-    end
+  --#include reading.lua
+  if renew_reading(seen, ARGV[1], ARGV[2], ARGV[4], ARGV[6], LOCK, LEASES) == 1 then
+    return {1, 0, '', '', string.match(record, ' (%d+)'), '', 0}
   end
 elseif string.sub(ARGV[1], 1, 1) == 'r' and (owner == '' or owner == 'shared') and (not record or record < ARGV[2])
   and (not fence or fence <= now) then
   -- Nobody waits, and nobody writes. The lock is shared from the first delegation on.
-  local readers, list = call('ZCARD', LEASES), call('HGET', LOCK, 'delegated') or ''
+  local readers, list = call('ZCARD', LEASES), seen[2] or ''
   local _, others = string.gsub(list, ' ', ' ')
   if (readers == 0 or owner == 'shared') and others < DELEGATES then -- readers of a free lock are left over from a hash that is gone
     local need, new = ARGV[6], readers == 0

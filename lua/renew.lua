@@ -5,7 +5,12 @@
 -- Reply  1, or 0 if there is no such hold
 
 --#include alone.lua
-local done = renew_alone(ARGV[1], ARGV[4], ARGV[5], LOCK, LEASES, QUEUE)
+--#include reading.lua
+local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence', ARGV[3])
+local done = renew_alone(seen, ARGV[1], ARGV[4], ARGV[5], LOCK, LEASES, QUEUE)
+if done == 2 then
+  done = renew_reading(seen, ARGV[1], ARGV[2], ARGV[4], ARGV[5], LOCK, LEASES)
+end
 if done < 2 then
   return done
 end

@@ -134,7 +134,7 @@ func (r *rig) try(q *protocol.Request) (any, error) {
 	if q.Channels == nil {
 		q.Channels = wakes
 	}
-	if number, _ := q.Claim.Number.(string); q.Script == lua.Renew && number[len(number)-1]%2 == 0 {
+	if number, _ := q.Claim.Number.(string); q.Shares() && number[len(number)-1]%2 == 0 {
 		// A dispatcher does this with many renewals.
 		many := []*protocol.Request{q}
 		codes, err := r.client.Do(ctx, protocol.RenewalArgv([]any{"EVALSHA", r.shas["renewals"]}, many)...).Slice()

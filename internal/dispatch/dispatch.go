@@ -226,7 +226,7 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 			d.confirms.Send(r)
 		case r.Again && r.Script == lua.Renew:
 			d.urgent = append(d.urgent, r)
-		case r.Script == lua.Renew && d.single && !d.apart.Load():
+		case r.Shares() && !r.Again && d.single && !d.apart.Load():
 			d.renewals = append(d.renewals, r)
 		case r.Late && d.queued() >= someLate:
 			d.late = append(d.late, r)

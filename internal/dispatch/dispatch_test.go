@@ -469,9 +469,13 @@ func TestRenewalsTravelTogether(t *testing.T) {
 				d, r := start(t, s)
 				d.listener.lost.Store(true)
 				var sent []*protocol.Request
-				for _, lock := range []string{"a", "b", "c"} {
+				for _, lock := range []string{"a", "b"} {
 					sent = append(sent, request(lua.Renew, lock))
 				}
+				delegation := request(lua.Delegate, "c")
+				delegation.Claim = protocol.NewClaim(protocol.Read, "instance-01", 0, 1, protocol.Owner{})
+				delegation.Keep = true
+				sent = append(sent, delegation)
 				d.Send(sent...)
 				synctest.Wait()
 

@@ -88,7 +88,7 @@ func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []
 	results = make([]Result, 0, len(x.requests))
 	var cmd *redis.Cmd
 	run := func(command string, script any) {
-		list := append(make([]any, 0, 3+4*len(x.requests)), command, script)
+		list := append(make([]any, 0, 3+7*len(x.requests)), command, script)
 		cmd = redis.NewCmd(ctx, protocol.RenewalArgv(list, x.requests)...)
 		d.run(ctx, x, []*redis.Cmd{cmd})
 	}
@@ -116,7 +116,7 @@ func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []
 	return results
 }
 
-// undecided is the reply of lua/renewals.lua for a hold that only lua/renew.lua can renew.
+// undecided is the reply of lua/renewals.lua for a claim that only its own script can renew.
 var undecided any = int64(2)
 
 // again returns the commands that are to be sent once more, in another form.

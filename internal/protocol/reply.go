@@ -153,6 +153,9 @@ func decodeGrant(reply any) (r Reply, err error) {
 }
 
 func decodeDelegation(reply any) (r Reply, err error) {
+	if code, ok := reply.(int64); ok && (code == Done || code == NotThere) { // of lua/renewals.lua
+		return Reply{Code: int(code)}, nil
+	}
 	e := elementsOf(reply, 7)
 	e.step(&r)
 	code := e.number(0)

@@ -123,14 +123,19 @@ func (r *Request) Argv(args []any) []any {
 	return args
 }
 
-// RenewalArgv appends the keys and arguments of a run of Renewals that stands for one of Renew each.
+// Shares reports whether a run of Renewals may stand for the request, beside others.
+func (r *Request) Shares() bool {
+	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && r.Claim.ID.(string)[0] == 'r'
+}
+
+// RenewalArgv appends the keys and arguments of a run of Renewals that stands for requests that share it.
 func RenewalArgv(args []any, renewals []*Request) []any {
-	args = append(args, strconv.Itoa(len(renewals)))
+	args = append(args, strconv.Itoa(2*len(renewals)))
 	for _, r := range renewals {
-		args = append(args, r.Keys.Lock)
+		args = append(args, r.Keys.Lock, r.Keys.Leases)
 	}
 	for _, r := range renewals {
-		args = append(args, r.Claim.ID, r.Lease.ms, r.Lease.keep)
+		args = append(args, r.Claim.ID, r.Claim.Number, r.Claim.Slot, r.Lease.ms, r.Lease.keep)
 	}
 	return args
 }

@@ -870,9 +870,9 @@ func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 	})
 }
 
-// Many holds are renewed by one run of a script if nobody else holds their locks or waits for them. It tells
-// for each whether that is so, and leaves the others as they are.
-func TestHoldsThatAreAloneAreRenewedTogether(t *testing.T) {
+// Many claims are renewed by one run of a script if each holds its lock alone, or reads beside others, and if
+// nobody waits. It tells for each whether that is so, and leaves the others as they are.
+func TestManyClaimsAreRenewedTogether(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	c := testredis.NewClient(t, s.Addr())
@@ -880,7 +880,8 @@ func TestHoldsThatAreAloneAreRenewedTogether(t *testing.T) {
 		codes := map[string]int64{"me": 1, "me +me": 1, "me die": 0, "": 2, "me -me": 2, "me force": 2, "me lock": 2,
 			"me w": 2, "w me": 2}
 		if mode == protocol.Read {
-			codes["me r"] = 2
+			maps.Copy(codes, map[string]int64{"me r": 1, "r me r": 1, "me r +me": 1, "me r -0": 1, "me r -me": 2,
+				"me r dead": 2, "me r die": 2, "me r w": 2, "me r force": 2, "me r lock": 2, "me r leases": 2})
 		}
 		var (
 			names    []string
@@ -891,7 +892,10 @@ func TestHoldsThatAreAloneAreRenewedTogether(t *testing.T) {
 		for steps := range codes {
 			b := newBench(t, c, s.Addr(), fmt.Sprint(mode, steps))
 			p := b.party(mode)
-			b.build(p, steps)
+			others := b.build(p, strings.TrimSuffix(steps, " dead"))
+			if strings.HasSuffix(steps, " dead") { // the other reader, whom something has to remove
+				b.c.ZAdd(t.Context(), b.allKeys()[1], redis.Z{Score: 1, Member: others[0].ID})
+			}
 			names, benches, before = append(names, steps), append(benches, b), append(before, b.look())
 			requests = append(requests, &protocol.Request{Keys: b.keys, Claim: p.Claim,
 				Lease: protocol.NewLease(2 * b.lease)})
@@ -913,12 +917,33 @@ func TestHoldsThatAreAloneAreRenewedTogether(t *testing.T) {
 				require.Equal(t, before[i], b.look(), "%v: %q", mode, names[i])
 				continue
 			}
-			var lease, since int64
-			_, err := fmt.Sscan(b.field("lease"), &lease, &since)
-			require.NoError(t, err)
-			require.Equal(t, 2*b.lease.Milliseconds(), lease)
-			require.GreaterOrEqual(t, since, start)
+			if b.field("owner") == "shared" {
+				until := c.ZScore(t.Context(), b.allKeys()[1], requests[i].Claim.ID.(string)).Val()
+				require.GreaterOrEqual(t, int64(until), start/1000+2*b.lease.Milliseconds())
+				require.Greater(t, c.PTTL(t.Context(), b.allKeys()[1]).Val(), 2*b.lease)
+			} else {
+				var lease, since int64
+				_, err := fmt.Sscan(b.field("lease"), &lease, &since)
+				require.NoError(t, err)
+				require.Equal(t, 2*b.lease.Milliseconds(), lease)
+				require.GreaterOrEqual(t, since, start)
+			}
 			require.Greater(t, c.PTTL(t.Context(), b.allKeys()[0]).Val(), 2*b.lease)
+		}
+		for i, r := range requests {
+			r.Lease = protocol.NewLease(benchLease) // which is shorter
+			before[i] = benches[i].look()
+		}
+		for i, code := range renew() {
+			b, want := benches[i], codes[names[i]]
+			if b.field("owner") == "shared" {
+				want = 2
+			}
+			require.Equal(t, want, code, "%v: %q", mode, names[i])
+			require.Equal(t, before[i].exact, b.look().exact, "%v: %q", mode, names[i])
+		}
+		for _, r := range requests {
+			r.Lease = protocol.NewLease(3 * benchLease)
 		}
 		require.NoError(t, c.ConfigSet(t.Context(), "maxmemory", "1").Err())
 		for i, code := range renew() {

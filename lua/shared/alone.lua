@@ -2,10 +2,10 @@
 
 --#include clock.lua
 
--- Renews the lease of a claim that holds the lock alone. leases and queue may be nil. If they are given, the owner of the claim may read
--- under it, and others may wait. Returns 1, or 0 if the lease has ended, or 2 if the general path has to renew it.
-local function renew_alone(claim, for_ms, need, lock, leases, queue)
-  local seen = call('HMGET', lock, 'owner', 'lease', 'fence')
+-- Renews the lease of a claim that holds the lock alone. seen are the fields owner, lease and fence of the hash. leases and queue may be
+-- nil. If they are given, the owner of the claim may read under it, and others may wait. Returns 1, or 0 if the lease has ended, or 2 if
+-- the general path has to renew it.
+local function renew_alone(seen, claim, for_ms, need, lock, leases, queue)
   if seen[1] ~= claim and not (leases and seen[1] == claim .. ' +') then
     return 2
   end

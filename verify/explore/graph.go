@@ -52,7 +52,7 @@ var meanings = byField(map[meaning]string{
 		lock.first Engine.firstSlot Node.Name Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
 		VoteArgs.Generation VoteArgs.ID VoteArgs.Wanted VoteArgs.Args Request.Channels Owner.Handle
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
-		Record.Message Record.Name Event.Name`,
+		Record.Message Record.Name Event.Name Graph.owners`,
 	skip: `
 		server.raw server.text
 		Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
