@@ -8,8 +8,8 @@
 --#include reading.lua
 local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence', ARGV[3])
 local done = renew_alone(seen, ARGV[1], ARGV[4], ARGV[5], LOCK, LEASES, QUEUE)
-if done == 2 then
-  done = renew_reading(seen, ARGV[1], ARGV[2], ARGV[4], ARGV[5], LOCK, LEASES)
+if seen[1] == 'shared' then
+  done = renew_reading(seen[4], ARGV[1], ARGV[2], ARGV[4], ARGV[5], LOCK, LEASES)
 end
 if done < 2 then
   return done

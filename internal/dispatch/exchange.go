@@ -88,7 +88,7 @@ func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []
 	results = make([]Result, 0, len(x.requests))
 	var cmd *redis.Cmd
 	run := func(command string, script any) {
-		list := append(make([]any, 0, 3+7*len(x.requests)), command, script)
+		list := append(make([]any, 0, 3+5*len(x.requests)), command, script)
 		cmd = redis.NewCmd(ctx, protocol.RenewalArgv(list, x.requests)...)
 		d.run(ctx, x, []*redis.Cmd{cmd})
 	}

@@ -125,17 +125,23 @@ func (r *Request) Argv(args []any) []any {
 
 // Shares reports whether a run of Renewals may stand for the request, beside others.
 func (r *Request) Shares() bool {
-	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && r.Claim.ID.(string)[0] == 'r'
+	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && r.reads()
 }
+
+func (r *Request) reads() bool { return r.Claim.ID.(string)[0] == 'r' }
 
 // RenewalArgv appends the keys and arguments of a run of Renewals that stands for requests that share it.
 func RenewalArgv(args []any, renewals []*Request) []any {
-	args = append(args, strconv.Itoa(2*len(renewals)))
+	at := len(args)
+	args = append(args, nil) // how many keys follow
 	for _, r := range renewals {
-		args = append(args, r.Keys.Lock, r.Keys.Leases)
+		if args = append(args, r.Keys.Lock); r.reads() {
+			args = append(args, r.Keys.Leases)
+		}
 	}
+	args[at] = strconv.Itoa(len(args) - at - 1)
 	for _, r := range renewals {
-		args = append(args, r.Claim.ID, r.Claim.Number, r.Claim.Slot, r.Lease.ms, r.Lease.keep)
+		args = append(args, r.Claim.ID, r.Lease.ms, r.Lease.keep)
 	}
 	return args
 }
