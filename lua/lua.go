@@ -49,7 +49,8 @@ var (
 	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
 	Delegate = load("delegate")
 	Return   = load("return")
-	// Renewals renews many holds on one server. The dispatcher runs it in place of Renew.
+	// Renewals renews many holds and read delegations on one server. The dispatcher runs it in place of Renew
+	// and Delegate.
 	Renewals = load("renewals")
 )
 
@@ -133,7 +134,7 @@ func (f *folder) compose(name string) (*Script, error) {
 	if err := c.add(name+".lua", true); err != nil {
 		return nil, err
 	}
-	c.close(false)
+	c.close()
 	c.script.Source = c.source.String()
 	sum := sha1.Sum([]byte(c.script.Source))
 	c.script.SHA = hex.EncodeToString(sum[:])
@@ -165,8 +166,8 @@ func (c *composer) add(file string, top bool) error {
 			if err := c.add(path.Join("shared", name), c.included[name]); err != nil {
 				return err
 			}
-			if before != "" {
-				c.close(enclosed)
+			if before != "" && !enclosed {
+				c.close()
 			}
 			continue
 		}
@@ -178,9 +179,9 @@ func (c *composer) add(file string, top bool) error {
 	return nil
 }
 
-// close ends the function that enclose has begun, unless that was before.
-func (c *composer) close(before bool) {
-	if c.enclosed && !before {
+// close ends the function that enclose has begun, if it has begun one.
+func (c *composer) close() {
+	if c.enclosed {
 		c.write("end)()", c.script.origins[len(c.script.origins)-1])
 		c.enclosed = false
 	}
