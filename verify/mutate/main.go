@@ -1,7 +1,7 @@
 // Command mutate changes the lock's scripts, one small thing at a time, and runs tests until one fails. A
 // change that no test notices is a rule that nothing holds the scripts to.
 //
-//	go run ./mutate -sample 200
+//	go run ./mutate -sample 60
 //
 // The tests are built once, and read the scripts when they start.
 package main
