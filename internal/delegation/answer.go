@@ -80,7 +80,7 @@ func (d *Layer) route(now time.Time, e *entry) {
 	if w := e.ask.Writer; w != nil && w != "" {
 		// The owner has a write hold. What granted that, this layer or the server, also grants this request.
 		// The delegation need not allow anything new for it.
-		if within := n.table.writer; within != nil && within.ask.Claim.ID == w && now.Before(n.until) {
+		if within := n.table.writer; within != nil && d.engine.ClaimOf(within.ask) == w && now.Before(n.until) {
 			n.table.ask(e, within, false)
 			d.grant(now, e)
 			return
@@ -178,8 +178,11 @@ func (d *Layer) grant(now time.Time, e *entry) {
 
 // queued tells the engine that an entry waits, or has tried in vain.
 func (d *Layer) queued(now time.Time, e *entry) {
-	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Lent: e.name.lent,
-		Obstacle: e.name.table.obstacle(e)})
+	o, holds := e.name.table.obstacle(e)
+	if holds != nil {
+		o.Claim = d.engine.ClaimOf(holds.ask)
+	}
+	d.answer(now, e.ask, protocol.Reply{Last: e.name.token, Lent: e.name.lent, Obstacle: o})
 }
 
 // serve grants the lock to those whose turn it is.

@@ -181,7 +181,10 @@ func (d *Layer) Work(now time.Time) {
 	}
 }
 
-func (d *Layer) pass(r *engine.Request) { d.passed = append(d.passed, r) }
+func (d *Layer) pass(r *engine.Request) {
+	d.engine.Name(r)
+	d.passed = append(d.passed, r)
+}
 
 // entryOf returns what is known of the claim that a request is about, or nil.
 func entryOf(r *engine.Request) *entry {

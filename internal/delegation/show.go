@@ -89,7 +89,7 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 		d.pass(d.engine.Request(now, r.Name(), p, &own{}))
 	case n.table.holders.Len() > 0:
 		h := n.table.holders.First().ask
-		reply.Claim, reply.Holder = h.Claim.ID.(string), h.Owner()
+		reply.Claim, reply.Holder = d.engine.ClaimOf(h), h.Owner()
 	}
 }
 

@@ -163,14 +163,14 @@ func (t *table) first() *entry {
 	return w
 }
 
-// obstacle returns what keeps an entry waiting, as a script says it.
-func (t *table) obstacle(e *entry) (o protocol.Obstacle) {
-	if h := t.holders.First(); h != nil {
+// obstacle returns what keeps an entry waiting, as a script says it, but for the name of the claim; and one
+// that holds the lock, or nil.
+func (t *table) obstacle(e *entry) (o protocol.Obstacle, h *entry) {
+	if h = t.holders.First(); h != nil {
 		if t.writer != nil {
 			h = t.writer
 		}
-		o.Mode, o.Claim, o.Holder = h.mode, h.ask.Claim.ID.(string), h.ask.Owner()
-		o.Again = h.ask.Lease.Duration
+		o.Mode, o.Holder, o.Again = h.mode, h.ask.Owner(), h.ask.Lease.Duration
 	}
 	next := t.owed // readers that are served before the next writer
 	if t.writer != nil {
@@ -186,7 +186,7 @@ func (t *table) obstacle(e *entry) (o protocol.Obstacle) {
 	case t.writers.Len() > 0 && t.writer == nil && t.owed == 0:
 		o.Ahead = 1
 	}
-	return o
+	return o, h
 }
 
 // line returns the waiters in the order in which they will be served: the readers that are owed the next

@@ -70,7 +70,8 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	h.tries++
 	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.takeSlot(), lease: h.Lease, longest: h.Lease,
 		caller: h, wanted: e.spareWanted.get()}
-	c.wire, c.number = e.NewClaim(h.Mode, c.slot, t.owner)
+	e.numbers++
+	c.number = e.numbers
 	c.Tie = c.number
 	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
 	c.node = &c.vertex
@@ -91,7 +92,7 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	if c.mode == protocol.Read {
 		r.Script = lua.RLock
 		if w := c.under(); w != nil {
-			r.Writer = w.wire.ID
+			r.Writer = e.named(w).ID
 		}
 	}
 	if c.sent.IsZero() {

@@ -45,6 +45,17 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
+// Name completes a request that is to be sent. Until then it lacks the names of its claim, which take memory,
+// and which a request that the layer below answers does without.
+func (e *Engine) Name(r *Request) {
+	if r.claim != nil {
+		r.Claim = e.named(r.claim)
+	}
+}
+
+// ClaimOf returns the name of the claim that a request is about.
+func (e *Engine) ClaimOf(r *Request) string { return e.named(r.claim).ID.(string) }
+
 // Recycle takes back the memory of a request that the layer below has answered. Nothing refers to the request
 // any more.
 func (e *Engine) Recycle(r *Request) { e.spare.put(r) }

@@ -253,7 +253,7 @@ type claim struct {
 	doubtful bool // its server may have been replaced since the grant: to be renewed immediately
 	slot     int
 	number   uint64
-	wire     protocol.Claim
+	wire     protocol.Claim // zero until something of it is sent: see Engine.Name
 	node     *deadlock.Node
 	caller   *Hold         // whose call asks for it
 	lease    time.Duration // that it asks for, or is renewed for
@@ -388,6 +388,14 @@ func (e *Engine) request(c *claim, k kind) *Request {
 	r.Keys, r.Claim, r.Again = c.lock.keys, c.wire, !c.asked.IsZero() || c.failures > 0
 	r.lock, r.claim, r.kind = c.lock, c, k
 	return r
+}
+
+// named returns a claim as it goes over the wire.
+func (e *Engine) named(c *claim) protocol.Claim {
+	if c.wire.ID == nil {
+		c.wire = protocol.NewClaim(c.mode, e.instance, c.slot, c.number, c.ownership.owner)
+	}
+	return c.wire
 }
 
 // A sentCount is a change of the number of holds that was sent to the server, and until when the claim can be

@@ -154,7 +154,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 		r.Script = lua.Unlock
 	}
 	if c.brief && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
-		r.Record = protocol.Released(c.wire, c.token)
+		r.Record = protocol.Released(e.named(c), c.token)
 	}
 	r.Late = c.token == 0
 	c.asked = now

@@ -209,7 +209,12 @@ func (o *Effects) Reset() {
 }
 
 // Flush exchanges what is to be done with to, which must be empty.
-func (e *Engine) Flush(_ time.Time, to *Effects) { e.out, *to = *to, e.out }
+func (e *Engine) Flush(_ time.Time, to *Effects) {
+	for _, r := range e.out.Send {
+		e.Name(r)
+	}
+	e.out, *to = *to, e.out
+}
 
 // A Record is for the log: what no return value tells.
 type Record struct {
