@@ -10,9 +10,21 @@
 local seen = call('HMGET', LOCK, 'owner', 'delegated', ARGV[3])
 local owner, list, record = seen[1], seen[2] or '', seen[3] or ''
 local at, to = string.find(list, ARGV[1] .. ' ', 1, true)
+
+-- Whether a waiter need not be told of the return. It asks again when the last lease ends that it was told of. That is right if another
+-- lease ends later than this one; and nearly right if all other leases end at most SOON before this one, and none has ended.
+local function silent()
+  local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
+  if last[1] ~= ARGV[1] then
+    return true
+  end
+  local first = call('ZRANGE', LEASES, 0, 0, 'WITHSCORES')
+  return first[1] ~= ARGV[1] and tonumber(first[2]) > time[1] * 1000 + math.floor(time[2] / 1000) and last[2] - first[2] <= SOON
+end
+
 if at then
   list = string.sub(list, 1, at - 1) .. string.sub(list, to + 1)
-  if string.sub(record, 1, 12) == ARGV[2] and (owner == 'shared' or owner == 'shared +' and call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
+  if string.sub(record, 1, 12) == ARGV[2] and (owner == 'shared' or owner == 'shared +' and silent())
     and call('ZREM', LEASES, ARGV[1]) == 1 then
     -- Other readers may be left, as in release.lua.
     call('HSET', LOCK, 'delegated', list, ARGV[3], ARGV[2] .. ' ' .. time[1] .. ' ended')

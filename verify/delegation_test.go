@@ -188,6 +188,52 @@ func TestReadDelegationsAreBounded(t *testing.T) {
 	require.Equal(t, 2, recalled("w2?/10"))
 }
 
+// A writer that waits behind several delegations is told of the return of the one whose lease ends last, so
+// that it asks when the others end. It is not told if they end hardly sooner.
+func TestWriterIsToldOfAReturnIfTheOtherDelegationsEndMuchSooner(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	for i, c := range []struct {
+		gaps []int64 // between delegations, ms
+		told bool
+	}{{[]int64{100}, false}, {[]int64{101}, true}, {[]int64{60, 40}, false}, {[]int64{60, 60}, true}} {
+		r.reset(t)
+		r.play(t, "d0/3")
+		for i, gap := range c.gaps {
+			r.setClock(t, r.now+gap*1000-1)
+			r.play(t, fmt.Sprintf("d%d/3", i+1))
+		}
+		last := len(c.gaps)
+		r.play(t, "w8/30")
+		reply, told := r.run(t, r.requests(t, fmt.Sprint("-d", last))[0])
+		require.Equal(t, protocol.Done, reply.Code)
+		require.Equal(t, c.told, slices.Contains(told[instance(8)].AskAgain, 8), i)
+		require.Empty(t, told[instance(8)].Granted)
+	}
+}
+
+// The return of the delegation whose lease ends last grants the lock, if all others have ended.
+func TestReturnOfTheLastLiveDelegationGrantsTheLock(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	begun := r.now
+	r.play(t, "d0/3")
+	r.pass(t, 50)
+	r.play(t, "d1/3 w8/30")
+	r.setClock(t, begun+3_000_000)
+	require.Equal(t, ": w8 |", r.outcome(t, r.play(t, "-d1")))
+}
+
+// The return of a read delegation gives no tokens back.
+func TestReturnOfAReadDelegationKeepsItsToken(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	token := r.play(t, "w1/1 +10 d2/3").Token
+	r.play(t, "-d2")
+	r.setClock(t, r.now-2_000_000)
+	require.Greater(t, r.play(t, "w3/30").Token, token)
+}
+
 // A renewal never shortens a delegation, whoever else has one.
 func TestRenewalDoesNotShortenADelegation(t *testing.T) {
 	t.Parallel()

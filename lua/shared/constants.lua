@@ -15,6 +15,7 @@ REST = '180000'    -- for how long the keys stay after the last lease, ms
 BACK = 1000000     -- a lease that began later than this from now shows that the server's clock was set back, µs
 SPARE = 20000      -- a time to live that is short by less than this is left as it is, ms
 AHEAD = 10000      -- by how much a server's mark runs ahead of its tokens, so that not every vote writes to it: see quorum/voted.lua
+SOON = 100         -- by how much the end of what is in front of a waiter may precede what the waiter knows, ms
 TURN = 60          -- for so long at least the token of a name outlives its last use, s: see quorum/voted.lua
 IN_USE = 600000    -- for at least so long a lease counts as one in use, ms: see quorum/mark.lua
 MEMORY = 240       -- for how long a slot is kept after its last claim ended, s
