@@ -261,7 +261,11 @@ func TestDelegationsOutliveAFailover(t *testing.T) {
 	t.Run("sentinel", func(t *testing.T) {
 		t.Parallel()
 		s := testredis.StartSentinels(t)
-		outlives(t, s.Client(), s.Client(), func() { s.Failover() })
+		outlives(t, s.Client(), s.Client(), func() {
+			s.Master.AwaitReplicas(s.Replicas...)
+			s.Failover()
+			s.Master.AwaitRole("slave") // what is written to it until then is lost
+		})
 	})
 }
 
