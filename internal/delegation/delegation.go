@@ -182,7 +182,7 @@ func (d *Layer) Work(now time.Time) {
 }
 
 func (d *Layer) pass(r *engine.Request) {
-	d.engine.Name(r)
+	d.engine.Prepare(r)
 	d.passed = append(d.passed, r)
 }
 

@@ -45,9 +45,9 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
-// Name completes a request that is to be sent. Until then it lacks the names of its claim, which take memory,
-// and which a request that the layer below answers does without.
-func (e *Engine) Name(r *Request) {
+// Prepare names the claim of a request that is to be sent. The name takes memory, which a request that the
+// layer below answers does without.
+func (e *Engine) Prepare(r *Request) {
 	if r.claim != nil {
 		r.Claim = e.named(r.claim)
 	}

@@ -253,7 +253,7 @@ type claim struct {
 	doubtful bool // its server may have been replaced since the grant: to be renewed immediately
 	slot     int
 	number   uint64
-	wire     protocol.Claim // zero until something of it is sent: see Engine.Name
+	wire     protocol.Claim // zero until something of it is sent: see Engine.Prepare
 	node     *deadlock.Node
 	caller   *Hold         // whose call asks for it
 	lease    time.Duration // that it asks for, or is renewed for

@@ -211,7 +211,7 @@ func (o *Effects) Reset() {
 // Flush exchanges what is to be done with to, which must be empty.
 func (e *Engine) Flush(_ time.Time, to *Effects) {
 	for _, r := range e.out.Send {
-		e.Name(r)
+		e.Prepare(r)
 	}
 	e.out, *to = *to, e.out
 }

@@ -148,7 +148,7 @@ func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
 	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; q.taken = q.engine.Requests(q.taken[:0]) {
 		for _, r := range q.taken {
-			q.engine.Name(r)
+			q.engine.Prepare(r)
 			q.handle(now, r)
 		}
 		clear(q.taken)
