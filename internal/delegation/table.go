@@ -163,8 +163,8 @@ func (t *table) first() *entry {
 	return w
 }
 
-// obstacle returns what keeps an entry waiting, as a script says it, but for the name of the claim; and one
-// that holds the lock, or nil.
+// obstacle returns what keeps an entry waiting, as a script says it, and an entry that holds the lock, or
+// nil. The caller adds the claim of that one.
 func (t *table) obstacle(e *entry) (o protocol.Obstacle, h *entry) {
 	if h = t.holders.First(); h != nil {
 		if t.writer != nil {

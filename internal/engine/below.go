@@ -45,8 +45,8 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
-// Prepare names the claim of a request that is to be sent. The name takes memory, which a request that the
-// layer below answers does without.
+// Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no
+// name, and saves its memory.
 func (e *Engine) Prepare(r *Request) {
 	if r.claim != nil {
 		r.Claim = e.named(r.claim)
