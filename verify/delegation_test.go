@@ -204,7 +204,7 @@ func TestWriterIsToldOfAReturnIfTheOtherDelegationsEndMuchSooner(t *testing.T) {
 			r.play(t, fmt.Sprintf("d%d/3", i+1))
 		}
 		last := len(c.gaps)
-		r.play(t, "w8/30")
+		r.play(t, "w8/30 r9/30") // the reader is first in the queue
 		reply, told := r.run(t, r.requests(t, fmt.Sprint("-d", last))[0])
 		require.Equal(t, protocol.Done, reply.Code)
 		require.Equal(t, c.told, slices.Contains(told[instance(8)].AskAgain, 8), i)
