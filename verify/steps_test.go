@@ -433,3 +433,15 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 		}
 	}
 }
+
+// A request about data that a server has lost leaves no mark there, which would show a process that was
+// restarted.
+func TestRequestAboutLostDataLeavesNoMark(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	mark := []string{"{mark}"}
+	reply, err := r.client.Eval(ctx, lua.Mark.Source, mark, "ask", 0, "an id", "").Slice()
+	require.NoError(t, err)
+	require.Empty(t, reply[0])
+	require.Zero(t, r.client.Exists(ctx, mark...).Val())
+}
