@@ -10,9 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
@@ -444,4 +446,19 @@ func TestRequestAboutLostDataLeavesNoMark(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, reply[0])
 	require.Zero(t, r.client.Exists(ctx, mark...).Val())
+}
+
+// A server that no longer tells its run is not taken for one that was restarted.
+func TestServerThatDoesNotTellItsRunKeepsItsMark(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	s := testredis.Start(t)
+	admin := testredis.NewClient(t, s.Addr())
+	user := []any{"ACL", "SETUSER", "quiet", "on", ">secret", "~*", "+@all", "-info"}
+	require.NoError(t, admin.Do(ctx, user...).Err())
+	quiet := testredis.NewClient(t, s.Addr(), func(o *redis.Options) { o.Username, o.Password = "quiet", "secret" })
+	known := map[string]string{"id": "an id", "run": "abc"}
+	require.NoError(t, admin.HSet(ctx, "{mark}", known).Err())
+	require.NoError(t, quiet.Eval(ctx, lua.Mark.Source, []string{"{mark}"}, "ask", 0, "another", "").Err())
+	require.Equal(t, known, admin.HGetAll(ctx, "{mark}").Val())
 }

@@ -73,7 +73,7 @@ type killer struct {
 var killers = []killer{
 	{name: "traces", dir: "verify/explore", args: `-test.run TestTraces$`},
 	{name: "steps", dir: "verify", args: `-test.skip ^(TestDifferential|TestKeysOfAnotherType|TestLostKeys|TestSlotsOfThePastAreSwept|TestDocumented|TestProtocolIsPinned)`},
-	{name: "vectors", dir: "verify", args: `-test.run ProtocolIsPinned -test.skip /miniredis`},
+	{name: "vectors", dir: "verify", args: `-test.run ProtocolIsPinned|ItsMark|NoMark -test.skip /miniredis`},
 	{name: "protocol", dir: "internal/protocol", args: `-test.skip /miniredis`},
 	{name: "differential", dir: "verify", args: `-test.run Differential -test.skip /miniredis -rapid.checks 40 -rapid.nofailfile -rapid.shrinktime 1ms`},
 	{name: "costs", dir: "internal/tests", args: `-test.run ^Test(Calls|Cost|Memory|Name|WrongType)`},
