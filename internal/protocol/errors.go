@@ -10,7 +10,8 @@ import (
 // the lock elsewhere. Other errors of servers are permanent. An error that is not a server's answer is
 // temporary: a connection that was refused or broke, a timeout, a pool without a free connection.
 var passing = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK",
-	"NOREPLICAS", "BUSY", "NOSCRIPT", "ERR max number of clients reached"}
+	"NOREPLICAS", "BUSY", "NOSCRIPT", "ERR max number of clients reached",
+	"Script attempted to access a non local key", "Lua script attempted to access a non local key"}
 
 // advice says what to do about permanent errors.
 var advice = []struct{ code, text string }{

@@ -292,7 +292,10 @@ func (serverError) RedisError()     {}
 func TestPassingErrors(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"LOADING x", "READONLY x", "MASTERDOWN x", "CLUSTERDOWN x", "TRYAGAIN x",
-		"MOVED 1 a:1", "ASK 1 a:1", "NOREPLICAS x", "BUSY x", "NOSCRIPT x"} {
+		"MOVED 1 a:1", "ASK 1 a:1", "NOREPLICAS x", "BUSY x", "NOSCRIPT x",
+		"ERR Script attempted to access a non local key in a cluster node script: 8f, on @user_script:45.",
+		"ERR Error running script (call to f_8f): @user_script:45: @user_script: 45: " +
+			"Lua script attempted to access a non local key in a cluster node"} {
 		require.True(t, protocol.Passing(serverError(code)), code)
 		require.True(t, protocol.Passing(fmt.Errorf("in a pipeline: %w", serverError(code))), code)
 	}

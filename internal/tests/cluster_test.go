@@ -283,6 +283,45 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 }
 
+// While a slot moves, a node refuses a script that looks for a key which is gone. So what ends with the last
+// reader or the last waiter of a lock, all of whose keys are still there, ends without a second look.
+func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	tag := cluster.On(0, t.Name())
+	slot, from, to := testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]
+	w := &world{T: t}
+	rw := newLockOn(t, cluster.Client(), rwlock.WithPrefix("{"+tag+"}"), rwlock.WithLease(time.Minute))
+	readers := func(name string) []*rwlock.Hold {
+		return []*rwlock.Hold{take(t, newOwner(), rw, read, name), take(t, newOwner(), rw, read, name)}
+	}
+	left, forced, stays := readers("left"), readers("forced"), readers("stays")
+	next, afterForce := w.enqueue(newOwner(), rw, write, "left"), w.enqueue(newOwner(), rw, write, "forced")
+	ctx, giveUp := context.WithCancel(newOwner())
+	gaveUp := w.enqueue(ctx, rw, write, "stays")
+	owner := newOwner()
+	both := []*rwlock.Hold{take(t, owner, rw, write, "both"), take(t, owner, rw, read, "both")}
+	afterBoth := w.enqueue(newOwner(), rw, write, "both")
+
+	cluster.BeginMove(slot, from, to)
+	unlock(t, left...)
+	unlock(t, next.granted())
+	giveUp()
+	_, err := gaveUp.wait()
+	require.ErrorIs(t, err, context.Canceled)
+	unlock(t, stays...)
+	require.NoError(t, rw.ForceUnlock(t.Context(), "forced"))
+	for _, h := range forced {
+		w.isLost(h)
+	}
+	unlock(t, afterForce.granted())
+	unlock(t, both[1], both[0])
+	unlock(t, afterBoth.granted())
+	cluster.MoveKeys(slot, from, to)
+	cluster.EndMove(slot, from, to)
+}
+
 // A slot whose owner is told that nothing is being moved, while keys are on another node, as redis-cli
 // --cluster fix does for a moment, has its locks free: what was moved is out of reach. Their holders are
 // notified at the next renewal, and a fence tells them from the next ones.

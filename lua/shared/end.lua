@@ -9,7 +9,7 @@ local function finish()
     local need = math.ceil(math.max(holder == '' and 0 or ends() - ms, 0)) + SHORT
     if tonumber(left) > need then
       call('PEXPIRE', LOCK, need)
-      call('PEXPIRE', LEASES, need)
+      redis.pcall('PEXPIRE', LEASES, need) -- as in keep.lua
     end
   end
 end
@@ -41,7 +41,7 @@ local function give_up()
     local rank = call('ZRANK', QUEUE, claim)
     was_first = rank == 0 or rank == waiting - pending
     leave_queue(claim)
-    if writes then
+    if writes and waiting > 0 then
       behind = call('ZRANGE', QUEUE, rank, rank)[1]
     end
   end

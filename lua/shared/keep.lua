@@ -4,6 +4,6 @@ local short = ttl < need - SPARE
 if short or new then
   ttl = short and need or ttl
   for _, key in ipairs({LOCK, LEASES, QUEUE}) do
-    call('PEXPIRE', key, ttl)
+    redis.pcall('PEXPIRE', key, ttl) -- fails on a key that this step has emptied, while the slot moves
   end
 end
