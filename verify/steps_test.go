@@ -400,6 +400,17 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	}
 }
 
+// A reader whose hold was lost with the hash is told so, though the set still has its lease.
+func TestReleaseOfALostHashFindsNoHold(t *testing.T) {
+	t.Parallel()
+	r := newRedisRig(t, false)
+	r.play(t, "r1/60 r2/60")
+	r.client.Del(ctx, r.keys.Lock.(string))
+	r.play(t, "w3/60")
+	require.Equal(t, protocol.NotThere, r.play(t, "-r1").Code)
+	require.Equal(t, ": w3 |", r.outcome(t, r.play(t, "-r2")))
+}
+
 // Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next, and
 // keeps its place.
 func TestPlacesOfALostHashDoNotCount(t *testing.T) {
