@@ -74,13 +74,8 @@ func beChild() {
 		server.ServeConn(pipes{os.Stdin, os.Stdout})
 	}
 	if w.locker != nil {
-		closing(w.locker, &err)
+		err = errors.Join(err, w.locker.Close())
 	}
-	exit(err)
-}
-
-// exit ends the process.
-func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "benchmarks:", err)
 		os.Exit(1)

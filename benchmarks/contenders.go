@@ -124,8 +124,3 @@ func (l *Locker) Close() (err error) {
 	}
 	return err
 }
-
-// closing closes l and adds what goes wrong to *err.
-func closing(l *Locker, err *error) {
-	*err = errors.Join(*err, l.Close())
-}

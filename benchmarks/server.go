@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,80 +30,6 @@ var serverArgs = []string{"--loglevel", "warning",
 	"--slowlog-log-slower-than", strconv.FormatInt(slowScript.Microseconds(), 10), "--slowlog-max-len", "1024"}
 
 func newServer(s *testredis.Server) *Server { return &Server{s, s.Client()} }
-
-// A lab is where internal/testredis starts servers, without a test.
-type lab struct {
-	testing.TB // for what testredis does not call
-	cleanups   []func()
-}
-
-// Helper does nothing.
-func (*lab) Helper() {}
-
-// Cleanup has stop call fn.
-func (l *lab) Cleanup(fn func()) { l.cleanups = append(l.cleanups, fn) }
-
-// TempDir makes a directory that stop removes.
-func (l *lab) TempDir() string {
-	dir, err := os.MkdirTemp("", "rwlock-benchmark-")
-	if err != nil {
-		l.Fatalf("%v", err)
-	}
-	l.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-// Errorf says what went wrong.
-func (*lab) Errorf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
-// Skipf is called if there is no server binary.
-func (l *lab) Skipf(format string, args ...any) { l.Fatalf(format, args...) }
-
-// Fatalf ends the program.
-func (l *lab) Fatalf(format string, args ...any) {
-	l.stop()
-	exit(fmt.Errorf(format, args...))
-}
-
-// stop ends the servers, and removes what they left.
-func (l *lab) stop() {
-	for _, cleanup := range slices.Backward(l.cleanups) {
-		cleanup()
-	}
-	l.cleanups = nil
-}
-
-// Clear empties the server.
-func (s *Server) Clear(ctx context.Context) error {
-	if err := s.client.FlushAll(ctx).Err(); err != nil {
-		return fmt.Errorf("emptying the server: %w", err)
-	}
-	return nil
-}
-
-// ResetSlowLog makes longestScript forget.
-func (s *Server) ResetSlowLog(ctx context.Context) error {
-	if err := s.client.Do(ctx, "SLOWLOG", "RESET").Err(); err != nil {
-		return fmt.Errorf("resetting the slow log: %w", err)
-	}
-	return nil
-}
-
-// longestScript returns the time of the longest script since the last ResetSlowLog, or slowScript if none
-// took longer.
-func (s *Server) longestScript(ctx context.Context) (time.Duration, error) {
-	entries, err := s.client.SlowLogGet(ctx, -1).Result()
-	if err != nil {
-		return 0, fmt.Errorf("reading the slow log: %w", err)
-	}
-	longest := slowScript
-	for _, e := range entries {
-		if len(e.Args) > 0 && strings.HasPrefix(strings.ToLower(e.Args[0]), "eval") {
-			longest = max(longest, e.Duration)
-		}
-	}
-	return longest, nil
-}
 
 // info returns the fields of INFO's sections.
 func (s *Server) info(ctx context.Context, sections ...string) (map[string]string, error) {
