@@ -31,8 +31,8 @@ type Contender struct {
 
 // contenders are all that take part, in the order of their turns and of the tables. A workload names those it
 // is for.
-var contenders = []*Contender{ours, delegated, classic, redislockContender, redsyncContender,
-	rueidislockContender, bare, floor}
+var contenders = []*Contender{ours, delegated, classic, redislock, redsync,
+	rueidislock, bare, floor}
 
 // Options say how to open a contender.
 type Options struct {

@@ -105,13 +105,13 @@ func TestFiguresAreMeasured(t *testing.T) {
 	for c, targets := range map[*Contender][]Target{ours: slices.Concat(targets, quorumTargets),
 		delegated: delegatedTargets} {
 		for _, target := range targets {
-			if got, limit := target.Of(r, c.Name), target.Limit(r); math.IsNaN(got) || math.IsNaN(limit) {
+			if got, limit := target.of(r, c.Name), target.Limit(r); math.IsNaN(got) || math.IsNaN(limit) {
 				t.Errorf("target %q: got %v, limit %v", target.What, got, limit)
 			}
 		}
 	}
 	for _, s := range scenes {
-		for _, col := range slices.Concat(s.bars, s.columns) {
+		for _, col := range s.columns {
 			if math.IsNaN(col.of(r, ours.Name)) {
 				t.Errorf("%s: no figure %q", s.name, col.head)
 			}
