@@ -99,21 +99,17 @@ func (w *Workload) label(param int) string {
 
 // number formats a figure with about three digits: 0.123, 1.23, 12.3, 123, 12,345; "–" where there is none.
 func number(v float64) string {
-	size := math.Abs(v)
-	switch {
-	case math.IsNaN(v) || math.IsInf(v, 0):
+	size, decimals := math.Abs(v), 0
+	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"
-	case v == math.Trunc(v) && size < 1000 || size >= 99.95 && size < 999.5:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case size < 0.9995:
-		return strconv.FormatFloat(v, 'f', 3, 64)
-	case size < 9.995:
-		return strconv.FormatFloat(v, 'f', 2, 64)
-	case size < 99.95:
-		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
-	digits := strconv.FormatFloat(v, 'f', 0, 64)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+	if v != math.Trunc(v) {
+		for limit := 99.95; decimals < 3 && size < limit; limit /= 10 {
+			decimals++
+		}
+	}
+	digits := strconv.FormatFloat(v, 'f', decimals, 64)
+	for i := len(digits) - 3; decimals == 0 && i > 0 && digits[i-1] != '-'; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
