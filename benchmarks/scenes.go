@@ -1,19 +1,11 @@
 package main
 
-import "math"
-
 // A scene is what a user does with locks, and what the user then sees: a picture and a table, with which the
 // report opens.
 type scene struct {
 	name        string
 	title, unit string // of the picture
 	columns     []column
-}
-
-// column is a figure of every contender. The picture has those with a text for a bar.
-type column struct {
-	bar, head string
-	figure
 }
 
 var scenes = []*scene{
@@ -71,20 +63,7 @@ var scenes = []*scene{
 
 // table returns the figures of the contenders that took part.
 func (s *scene) table(r Results) table {
-	t := table{header: []string{""}}
-	for _, col := range s.columns {
-		t.header = append(t.header, col.head)
-	}
-	for _, c := range contenders {
-		row, measured := []string{c.Name}, false
-		for _, col := range s.columns {
-			v := col.of(r, c.Name)
-			measured = measured || !math.IsNaN(v)
-			row = append(row, number(v))
-		}
-		if measured {
-			t.rows = append(t.rows, row)
-		}
-	}
+	t := newTable([]string{""}, s.columns)
+	t.add(r, nil, contenders, s.columns)
 	return t
 }

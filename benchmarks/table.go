@@ -41,44 +41,60 @@ func (t table) markdown() string {
 	return s.String()
 }
 
-// table returns w's results: one row for each contender at each setting.
-func (w *Workload) table(r Results) table {
-	var t table
-	if w.ParamName != "" {
-		t.header = append(t.header, w.ParamName)
+// A column is a figure of every contender. The picture of a scene has those with a text for a bar.
+type column struct {
+	bar, head string
+	figure
+}
+
+// newTable returns a table that has no rows yet, of which the first columns are names.
+func newTable(names []string, columns []column) table {
+	t := table{header: slices.Clone(names)}
+	for _, col := range columns {
+		t.header = append(t.header, col.head)
 	}
-	t.header = append(t.header, "")
-	for i, metric := range w.Columns {
-		t.header = append(t.header, string(metric))
-		if i == 0 {
-			for _, base := range w.Against {
-				t.header = append(t.header, "× "+base.Name)
-			}
+	return t
+}
+
+// add adds the contenders that took part: a row that begins with some names, and the contender's.
+func (t *table) add(r Results, names []string, contenders []*Contender, columns []column) {
+	for _, c := range contenders {
+		row, measured := append(slices.Clone(names), c.Name), false
+		for _, col := range columns {
+			v := col.of(r, c.Name)
+			measured = measured || !math.IsNaN(v)
+			row = append(row, number(v))
 		}
-	}
-	for _, param := range w.params() {
-		for _, c := range w.Contenders {
-			at := cell{w.Name, param, c.Name}
-			if !slices.ContainsFunc(r[at], func(m Metrics) bool { return m != nil }) {
-				continue
-			}
-			var row []string
-			if w.ParamName != "" {
-				row = append(row, number(float64(param)))
-			}
-			row = append(row, c.Name)
-			for i, metric := range w.Columns {
-				row = append(row, number(r.median(at, metric)))
-				if i == 0 {
-					for _, base := range w.Against {
-						row = append(row, number(r.ratio(at, cell{w.Name, param, base.Name}, metric)))
-					}
-				}
-			}
+		if measured {
 			t.rows = append(t.rows, row)
 		}
 	}
+}
+
+// table returns w's results: one row for each contender at each setting.
+func (w *Workload) table(r Results) table {
+	if w.ParamName == "" {
+		t := newTable([]string{""}, w.columns(0))
+		t.add(r, nil, w.Contenders, w.columns(0))
+		return t
+	}
+	t := newTable([]string{w.ParamName, ""}, w.columns(0))
+	for _, param := range w.Params {
+		t.add(r, []string{number(float64(param))}, w.Contenders, w.columns(param))
+	}
 	return t
+}
+
+// columns returns what w's table has at one setting.
+func (w *Workload) columns(param int) (all []column) {
+	for _, metric := range w.Columns {
+		all = append(all, column{head: string(metric), figure: figureOf(w.Name, param, metric)})
+	}
+	for i, base := range w.Against {
+		f := over(base, w.Name, param, w.Columns[0])
+		all = slices.Insert(all, 1+i, column{head: f.unit, figure: f})
+	}
+	return all
 }
 
 // params returns the settings at which w runs, at least one.
