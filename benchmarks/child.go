@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 )
 
 // childVariable is set in the environment of a child.
@@ -67,7 +67,7 @@ func beChild() {
 	if os.Getenv(childVariable) == "" {
 		return
 	}
-	redis.SetLogger(silent{})
+	logging.Disable()
 	w, server := &labourer{}, rpc.NewServer()
 	err := server.RegisterName("Labourer", w)
 	if err == nil {

@@ -16,11 +16,9 @@ import (
 type Contender struct {
 	Name string
 
-	// Commands are those that its client sends, as opposed to those that its scripts call.
-	Commands []string
-
-	Polls bool // while it waits
-	Reads bool // knows a read mode; where others read, the mutex of one that does not stands in
+	AlsoSends string // a command that its client sends beside EVALSHA
+	Polls     bool   // while it waits
+	Reads     bool   // knows a read mode; where others read, the mutex of one that does not stands in
 
 	// Over opens it over a go-redis client for each server, or, with Own, over its own.
 	Over func(ctx context.Context, clients []redis.UniversalClient, o Options) (Locker, error)
@@ -28,6 +26,9 @@ type Contender struct {
 
 	User string // as whom its client logs in to a cluster; the password is the same
 }
+
+// sends reports whether the client sends a command, as opposed to the scripts that call it.
+func (c *Contender) sends(command string) bool { return command == "evalsha" || command == c.AlsoSends }
 
 // contenders are all that take part, in the order of their turns and of the tables. A workload names those it
 // is for.

@@ -85,7 +85,7 @@ func (e *Env) rounds(n int) int { return max(n/int(e.Less), 2) }
 // counters returns what each of the servers has counted since it started.
 func (e *Env) counters(ctx context.Context) (each []Metrics) {
 	for _, s := range e.Servers {
-		m, err := s.counters(ctx, e.Contender.Commands)
+		m, err := s.counters(ctx, e.Contender.sends)
 		require.NoError(e, err)
 		each = append(each, m)
 	}

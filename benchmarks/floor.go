@@ -14,10 +14,9 @@ import (
 // floor is what no lock of two scripts can undercut: it sends the very keys and arguments that ours sends for
 // an uncontended pair, made beforehand, to a script that does nothing.
 var floor = &Contender{
-	Name:     "floor",
-	Commands: []string{"evalsha"},
-	Reads:    true,
-	Over:     openFloor,
+	Name:  "floor",
+	Reads: true,
+	Over:  openFloor,
 }
 
 // openFloor opens the floor, over one server or several.
@@ -28,7 +27,7 @@ func openFloor(ctx context.Context, clients []redis.UniversalClient, o Options) 
 			return Locker{}, fmt.Errorf("loading the floor's script: %w", err)
 		}
 	}
-	t := &tape{names: []string{"evalsha"}}
+	t := &tape{sends: ours.sends}
 	recorded, err := ours.Open(ctx, Options{Addrs: o.Addrs, Lease: o.Lease, Hook: t})
 	if err != nil {
 		return Locker{}, err

@@ -45,16 +45,15 @@ func ourContender(name string, more ...rwlock.Option) *Contender {
 			close: rw.Close,
 		}, nil
 	}
-	return &Contender{Name: name, Commands: []string{"evalsha"}, Reads: true, Over: over}
+	return &Contender{Name: name, Reads: true, Over: over}
 }
 
 // pollInterval is how often the contenders that poll at a fixed rate ask again. None of them has a default.
 const pollInterval = 10 * time.Millisecond
 
 var redislock = &Contender{
-	Name:     "redislock",
-	Commands: []string{"evalsha"},
-	Polls:    true,
+	Name:  "redislock",
+	Polls: true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
 		client := bsm.New(clients[0])
 		polls := &bsm.Options{RetryStrategy: bsm.LinearBackoff(pollInterval)}
@@ -70,9 +69,9 @@ type redislockHold struct{ *bsm.Lock }
 func (h redislockHold) Unlock(ctx context.Context) error { return h.Release(ctx) }
 
 var redsync = &Contender{
-	Name:     "redsync",
-	Commands: []string{"set", "evalsha"},
-	Polls:    true,
+	Name:      "redsync",
+	AlsoSends: "set",
+	Polls:     true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
 		var pools []redsyncredis.Pool
 		for _, client := range clients {
@@ -94,9 +93,8 @@ func (h redsyncHold) Unlock(ctx context.Context) error {
 }
 
 var rueidislock = &Contender{
-	Name:     "rueidislock",
-	Commands: []string{"evalsha"},
-	Own:      true,
+	Name: "rueidislock",
+	Own:  true,
 	Over: func(_ context.Context, _ []redis.UniversalClient, o Options) (Locker, error) {
 		l, err := rueidislocklib.NewLocker(rueidislocklib.LockerOption{
 			ClientOption:   rueidis.ClientOption{InitAddress: o.Addrs, ForceSingleClient: true},

@@ -107,40 +107,15 @@ func newName() string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
 // of the first hundred in half of all, and one of the last half in every thirtieth.
 const zipfExponent = 1.1
 
-// names returns a function that returns, for each goroutine, what draws its next name: "" when there are no
-// more.
-func (j Load) names() func(g int, dice *rand.Rand) (next func() string) {
-	names := numbered(j.From, max(j.To, j.From+j.Goroutines))
-	var swept atomic.Int64
-	return func(g int, dice *rand.Rand) func() string {
-		switch n := max(j.To-j.From, 1); j.Draw {
-		case uniform:
-			return func() string { return names[dice.IntN(n)] }
-		case popular:
-			zipf := rand.NewZipf(dice, zipfExponent, 1, uint64(n-1))
-			return func() string { return names[zipf.Uint64()] }
-		case own:
-			return func() string { return names[g] }
-		case fresh:
-			return newName
-		default:
-			return func() string {
-				if i := int(swept.Add(1)) - 1; i < n {
-					return names[i]
-				}
-				return ""
-			}
-		}
-	}
-}
-
 // do has the goroutines work. The load's time also ends their waits: these errors are no failures.
 func (j Load) do(ctx context.Context, l *Locker, seed uint64) (all Done, err error) {
 	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
-		names  = j.names()
+		names  = numbered(j.From, max(j.To, j.From+j.Goroutines))
+		n      = max(j.To-j.From, 1) // how many of them are drawn from
+		swept  atomic.Int64
 		mu     sync.Mutex
 		holder atomic.Int64
 		group  errgroup.Group
@@ -158,7 +133,23 @@ func (j Load) do(ctx context.Context, l *Locker, seed uint64) (all Done, err err
 				all.add(mine)
 			}()
 			dice := rand.New(rand.NewPCG(uint64(g), seed))
-			next := names(g, dice)
+			zipf := rand.NewZipf(dice, zipfExponent, 1, uint64(n-1))
+			next := func() string { // "" when there are no more
+				switch j.Draw {
+				case uniform:
+					return names[dice.IntN(n)]
+				case popular:
+					return names[zipf.Uint64()]
+				case own:
+					return names[g]
+				case fresh:
+					return newName()
+				}
+				if i := int(swept.Add(1)) - 1; i < n {
+					return names[i]
+				}
+				return ""
+			}
 			for name := next(); name != "" && waiting.Err() == nil; name = next() {
 				mode := Write
 				if dice.IntN(100) < j.Reads {

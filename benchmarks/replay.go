@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,10 +13,10 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// A tape is a go-redis hook that keeps the commands of some names that a client sends, in the order of their
-// replies, so that they can be sent again.
+// A tape is a go-redis hook that keeps the commands that a contender sends, in the order of their replies, so
+// that they can be sent again.
 type tape struct {
-	names []string
+	sends func(command string) bool
 
 	mu   sync.Mutex
 	sent []sent
@@ -50,7 +49,7 @@ func (t *tape) keep(cmds ...redis.Cmder) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, cmd := range cmds {
-		if !slices.Contains(t.names, cmd.Name()) {
+		if !t.sends(cmd.Name()) {
 			continue
 		}
 		var s sent
@@ -93,7 +92,7 @@ func (t *tape) take() []sent {
 
 // record opens the contender with a tape of what it sends, which is empty once its scripts are loaded.
 func (e *Env) record(ctx context.Context) (*Locker, *tape) {
-	t := &tape{names: e.Contender.Commands}
+	t := &tape{sends: e.Contender.sends}
 	o := e.Options
 	o.Hook = t
 	l := e.Open(ctx, o)

@@ -8,17 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
-
-// silent is a go-redis logger that drops what it is told: errors come back from the calls.
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
 
 // runner takes the contenders through the workloads.
 type runner struct {
@@ -32,7 +27,7 @@ type runner struct {
 }
 
 func newRunner(t *testing.T, less time.Duration, out io.Writer) *runner {
-	redis.SetLogger(silent{})
+	logging.Disable() // errors come back from the calls
 	return &runner{t: t, less: less, out: out, results: Results{}}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,10 +56,10 @@ var bystanders = map[string]bool{
 	"script|load": true,
 }
 
-// counters returns what the server has counted since it started. requests names the commands that clients
-// send, as opposed to those that scripts call: INFO counts both alike. The time of the requests includes what
-// their scripts call.
-func (s *Server) counters(ctx context.Context, requests []string) (Metrics, error) {
+// counters returns what the server has counted since it started. It learns from sends which commands clients
+// send, and which their scripts call: INFO counts both alike. The time of the requests includes what their
+// scripts call.
+func (s *Server) counters(ctx context.Context, sends func(command string) bool) (Metrics, error) {
 	fields, err := s.info(ctx, "commandstats", "stats", "cpu")
 	m := Metrics{
 		Bytes:     parsed(fields["total_net_input_bytes"]) + parsed(fields["total_net_output_bytes"]),
@@ -75,7 +74,7 @@ func (s *Server) counters(ctx context.Context, requests []string) (Metrics, erro
 		if _, e := fmt.Sscanf(value, "calls=%g,usec=%g,", &calls, &micros); e != nil {
 			err = errors.Join(err, fmt.Errorf("what INFO says of %s: %w", command, e))
 		}
-		if slices.Contains(requests, command) {
+		if sends(command) {
 			m[Requests] += calls
 			m[ServerTime] += micros
 		} else {

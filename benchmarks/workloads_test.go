@@ -30,7 +30,7 @@ func TestWorkloads(t *testing.T) {
 						continue // NaN
 					}
 					v := r.results.median(cell{w.Name, param, c.Name}, metric)
-					assert.GreaterOrEqual(t, v, 0.0, "%s, %s: %s", w.label(param), c.Name, metric)
+					assert.True(t, v >= 0, "%s, %s: %s = %v", w.label(param), c.Name, metric, v)
 				}
 			}
 		}
