@@ -68,14 +68,6 @@ func (e *Env) held(h Hold, err error) Hold {
 	return h
 }
 
-// startChild starts a process that ends with the turn.
-func (e *Env) startChild(ctx context.Context) *child {
-	c, err := startChild(ctx)
-	require.NoError(e, err)
-	e.Cleanup(c.Stop)
-	return c
-}
-
 // span returns how long to go on where a full run goes on for d.
 func (e *Env) span(d time.Duration) time.Duration { return d / e.Less }
 

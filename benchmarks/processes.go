@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/rpc"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -10,14 +11,14 @@ import (
 )
 
 // workers are other processes that lock together.
-type workers []*child
+type workers []*rpc.Client
 
 // startWorkers starts n processes with the contender of this turn, and has each load its scripts, by a pair
 // on a name of its own.
 func (e *Env) startWorkers(ctx context.Context, n int) (all workers) {
 	for i := range n {
 		c := e.startChild(ctx)
-		require.NoError(e, c.ask("Open", Labour{e.Contender.Name, e.Options, uint64(i)}, new(bool)))
+		require.NoError(e, c.Call("Labourer.Open", Labour{e.Contender.Name, e.Options, uint64(i)}, new(bool)))
 		all = append(all, c)
 	}
 	_, err := all.do(func(i int) Load {
@@ -32,7 +33,7 @@ func (all workers) do(loadOf func(i int) Load) (sum Done, err error) {
 	results := make([]Done, len(all))
 	var group errgroup.Group
 	for i, w := range all {
-		group.Go(func() error { return w.ask("Do", loadOf(i), &results[i]) })
+		group.Go(func() error { return w.Call("Labourer.Do", loadOf(i), &results[i]) })
 	}
 	err = group.Wait()
 	for _, d := range results {
@@ -146,14 +147,14 @@ func turns(reads int) measured {
 			names, rounds = 1000, 2
 		}
 		all := e.startWorkers(ctx, e.Param)
-		take := func(w *child, from int, total Metrics) {
+		take := func(w *rpc.Client, from int, total Metrics) {
 			total.add(e.usage(ctx, func() {
 				j := Load{Goroutines: 256, Draw: sweep, From: from, To: from + names, Reads: reads}
-				require.NoError(e, w.ask("Do", j, &Done{}))
+				require.NoError(e, w.Call("Labourer.Do", j, &Done{}))
 			}), 1)
 		}
 		unused := names
-		takeNew := func(w *child, total Metrics) {
+		takeNew := func(w *rpc.Client, total Metrics) {
 			take(w, unused, total)
 			unused += names
 		}

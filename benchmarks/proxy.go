@@ -20,7 +20,7 @@ type Relayed struct {
 
 // startProxy starts a process that relays to an address and adds roundTrip to every exchange.
 func (e *Env) startProxy(ctx context.Context, to string, roundTrip time.Duration) (addr string) {
-	require.NoError(e, e.startChild(ctx).ask("Relay", Relayed{to, roundTrip / 2}, &addr))
+	require.NoError(e, e.startChild(ctx).Call("Labourer.Relay", Relayed{to, roundTrip / 2}, &addr))
 	return addr
 }
 
