@@ -74,16 +74,6 @@ func (e *Env) span(d time.Duration) time.Duration { return d / e.Less }
 // rounds returns how often to do what a full run does n times.
 func (e *Env) rounds(n int) int { return max(n/int(e.Less), 2) }
 
-// counters returns what each of the servers has counted since it started.
-func (e *Env) counters(ctx context.Context) (each []Metrics) {
-	for _, s := range e.Servers {
-		m, err := s.counters(ctx, e.Contender.sends)
-		require.NoError(e, err)
-		each = append(each, m)
-	}
-	return each
-}
-
 // usages runs do and returns what it cost each of the servers.
 func (e *Env) usages(ctx context.Context, do func()) []Metrics {
 	idle, before := e.counters(ctx), e.counters(ctx)

@@ -53,9 +53,8 @@ func measure(t *testing.T, quick bool, only, out string) {
 		less = 4
 	}
 	r := newRunner(t, less, os.Stdout)
-	info, err := r.servers(ctx, t, &Workload{}, 0)[0].info(ctx, "server")
-	require.NoError(t, err)
-	here := describeMachine(info["redis_version"])
+	server := r.servers(ctx, t, &Workload{}, 0)[0]
+	here := describeMachine(server.info(ctx, t, "server")["redis_version"])
 	fmt.Println(here.text())
 	r.run(ctx, slices.DeleteFunc(slices.Clone(workloads), func(w *Workload) bool {
 		return !chosen.MatchString(w.Name)

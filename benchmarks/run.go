@@ -21,7 +21,6 @@ type runner struct {
 	single  []*Server     // as many as were needed
 	cluster []*Server     // if it was needed
 	less    time.Duration // see Env; in a run that is not full there is one round of everything
-	first   bool          // at the first of its settings only
 	out     io.Writer
 	results Results
 }
@@ -43,7 +42,7 @@ func (r *runner) run(ctx context.Context, chosen []*Workload) {
 			rounds = 1
 		}
 		for range rounds {
-			for _, param := range r.paramsOf(w) {
+			for _, param := range w.params() {
 				for _, c := range w.Contenders {
 					var m Metrics
 					turn := w.label(param) + ", " + c.Name
@@ -62,13 +61,6 @@ func (r *runner) run(ctx context.Context, chosen []*Workload) {
 		fmt.Fprintf(r.out, "%s  (%v)\n%s\n", w.Name, time.Since(start).Round(time.Second),
 			w.table(r.results).text())
 	}
-}
-
-func (r *runner) paramsOf(w *Workload) []int {
-	if r.first {
-		return w.params()[:1]
-	}
-	return w.params()
 }
 
 // servers returns those that a workload runs on, empty. It starts those that there are not yet.

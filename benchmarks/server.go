@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
@@ -31,16 +32,14 @@ var serverArgs = []string{"--loglevel", "warning",
 func newServer(s *testredis.Server) *Server { return &Server{s, s.Client()} }
 
 // info returns the fields of INFO's sections.
-func (s *Server) info(ctx context.Context, sections ...string) (map[string]string, error) {
-	fields := make(map[string]string)
+func (s *Server) info(ctx context.Context, t *testing.T, sections ...string) map[string]string {
 	all, err := s.client.InfoMap(ctx, sections...).Result()
-	if err != nil {
-		return nil, fmt.Errorf("asking the server for INFO: %w", err)
-	}
+	require.NoError(t, err)
+	fields := make(map[string]string)
 	for _, section := range all {
 		maps.Copy(fields, section)
 	}
-	return fields, nil
+	return fields
 }
 
 // parsed returns a number that the server wrote.
@@ -56,30 +55,32 @@ var bystanders = map[string]bool{
 	"script|load": true,
 }
 
-// counters returns what the server has counted since it started. It learns from sends which commands clients
-// send, and which their scripts call: INFO counts both alike. The time of the requests includes what their
-// scripts call.
-func (s *Server) counters(ctx context.Context, sends func(command string) bool) (Metrics, error) {
-	fields, err := s.info(ctx, "commandstats", "stats", "cpu")
-	m := Metrics{
-		Bytes:     parsed(fields["total_net_input_bytes"]) + parsed(fields["total_net_output_bytes"]),
-		ServerCPU: 100 * (parsed(fields["used_cpu_user"]) + parsed(fields["used_cpu_sys"])), // % times seconds
+// counters returns what each of the servers has counted since it started. INFO counts the commands that
+// clients send and those that their scripts call alike. The time of the requests includes what their scripts
+// call.
+func (e *Env) counters(ctx context.Context) (each []Metrics) {
+	for _, s := range e.Servers {
+		fields := s.info(ctx, e.T, "commandstats", "stats", "cpu")
+		m := Metrics{
+			Bytes:     parsed(fields["total_net_input_bytes"]) + parsed(fields["total_net_output_bytes"]),
+			ServerCPU: 100 * (parsed(fields["used_cpu_user"]) + parsed(fields["used_cpu_sys"])), // % times seconds
+		}
+		for name, value := range fields {
+			command, ok := strings.CutPrefix(name, "cmdstat_")
+			if !ok || bystanders[command] {
+				continue
+			}
+			var calls, micros float64
+			_, err := fmt.Sscanf(value, "calls=%g,usec=%g,", &calls, &micros)
+			require.NoError(e, err, "what INFO says of %s", command)
+			if e.Contender.sends(command) {
+				m[Requests] += calls
+				m[ServerTime] += micros
+			} else {
+				m[Calls] += calls
+			}
+		}
+		each = append(each, m)
 	}
-	for name, value := range fields {
-		command, ok := strings.CutPrefix(name, "cmdstat_")
-		if !ok || bystanders[command] {
-			continue
-		}
-		var calls, micros float64
-		if _, e := fmt.Sscanf(value, "calls=%g,usec=%g,", &calls, &micros); e != nil {
-			err = errors.Join(err, fmt.Errorf("what INFO says of %s: %w", command, e))
-		}
-		if sends(command) {
-			m[Requests] += calls
-			m[ServerTime] += micros
-		} else {
-			m[Calls] += calls
-		}
-	}
-	return m, err
+	return each
 }
