@@ -65,12 +65,11 @@ func renewal(ctx context.Context, e *Env) Metrics {
 // crowd measures how waiting readers come in once the writer leaves.
 func crowd(ctx context.Context, e *Env) Metrics {
 	writer := e.held(e.Lock(ctx, "name"))
-	var (
-		cameIn   = make([]time.Time, e.Param)
-		in       sync.WaitGroup
-		released = make(chan struct{})
-		group    errgroup.Group
-	)
+	var in sync.WaitGroup
+	var group errgroup.Group
+	cameIn := make([]time.Time, e.Param)
+	released, release := context.WithCancel(ctx)
+	defer release()
 	in.Add(e.Param)
 	e.reached(ctx, e.Param, func() {
 		for g := range e.Param {
@@ -81,7 +80,7 @@ func crowd(ctx context.Context, e *Env) Metrics {
 				if err != nil {
 					return err
 				}
-				<-released
+				<-released.Done()
 				return h.Unlock(ctx)
 			})
 		}
@@ -90,7 +89,7 @@ func crowd(ctx context.Context, e *Env) Metrics {
 	unlocked := time.Now()
 	require.NoError(e, writer.Unlock(ctx))
 	in.Wait()
-	close(released)
+	release()
 	require.NoError(e, group.Wait())
 	last := slices.MaxFunc(cameIn, time.Time.Compare)
 	return Metrics{AllIn: millis(last.Sub(unlocked)), LongestRun: millis(e.longestScript(ctx))}
@@ -203,7 +202,8 @@ func mutexHeld(l *Locker, do func()) float64 {
 	}
 	state := (*int32)(field.Addr().UnsafePointer())
 	var over atomic.Bool
-	longest := make(chan time.Duration)
+	defer over.Store(true) // do may end the test
+	longest := make(chan time.Duration, 1)
 	go func() {
 		runtime.LockOSThread()
 		var most time.Duration
