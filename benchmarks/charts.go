@@ -28,14 +28,12 @@ func allCharts() (all []chart) {
 		all = append(all, chart{s.name, s.title, s.unit, s.bars})
 	}
 	return append(all,
-		chart{"handover", "Throughput of one write lock", "locks taken per second",
-			lines("handover", func(n int) figure { return figureOf("handover", n, Rate) })},
-		chart{"longest-wait", "Longest wait for one write lock", "ms",
-			lines("handover", func(n int) figure { return figureOf("handover", n, LongestWait) })},
+		chart{"handover", "Throughput of one write lock", "locks taken per second", lines("handover", string(Rate))},
+		chart{"longest-wait", "Longest wait for one write lock", "ms", lines("handover", string(LongestWait))},
 		chart{"readers", "Server time of a read pair among other readers", "µs",
-			lines("readers", func(n int) figure { return figureOf("readers", n, ServerTime) })},
-		chart{"round-trip", "Latency of a write pair over a slower network, in relation to the floor", "× floor",
-			lines("round-trip", func(n int) figure { return over(floor, "round-trip", n, Latency) })})
+			lines("readers", string(ServerTime))},
+		chart{"round-trip", "Latency of a write pair over a slower network, in relation to the floor",
+			"× floor", lines("round-trip", "× floor")})
 }
 
 // colours are those in which the contenders are drawn.
@@ -110,11 +108,12 @@ func scale(p *plot.Plot, figures []float64) (ok bool) {
 	return true
 }
 
-// lines draws a figure over a workload's parameter, one line for each contender. The settings stand at equal
-// distances, as each is several times the one before.
-func lines(workload string, at func(param int) figure) func(Results, *plot.Plot) bool {
+// lines draws a column of a workload's table over its parameter, one line for each contender. The settings
+// stand at equal distances, as each is several times the one before.
+func lines(workload, column string) func(Results, *plot.Plot) bool {
 	return func(r Results, p *plot.Plot) bool {
 		w := workloads[slices.IndexFunc(workloads, func(w *Workload) bool { return w.Name == workload })]
+		at := slices.Index(w.table(nil).header, column) - 2 // after the parameter and the contender
 		p.X.Label.Text = w.ParamName
 		p.Add(plotter.NewGrid())
 		var ticks plot.ConstantTicks
@@ -126,7 +125,7 @@ func lines(workload string, at func(param int) figure) func(Results, *plot.Plot)
 		for _, c := range w.Contenders {
 			var points plotter.XYs
 			for i, param := range w.Params {
-				if v := at(param).of(r, c.Name); v > 0 {
+				if v := w.columns(param)[at].of(r, c.Name); v > 0 {
 					points, figures = append(points, plotter.XY{X: float64(i), Y: v}), append(figures, v)
 				}
 			}
