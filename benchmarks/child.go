@@ -11,18 +11,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/require"
 )
 
 // childVariable is set in the environment of a child.
 const childVariable = "RWLOCK_BENCHMARKS_CHILD"
-
-// child is another process of this program, which does what its labourer is asked for, and ends when its
-// standard input does.
-type child struct {
-	cmd *exec.Cmd
-	*rpc.Client
-}
 
 // pipes are the connection between a child and its parent.
 type pipes struct {
@@ -30,36 +24,26 @@ type pipes struct {
 	io.WriteCloser
 }
 
-// startChild starts a process.
-func startChild(ctx context.Context) (*child, error) {
+// startChild starts another process of this program, and returns a client of the labourer there. The process
+// ends when its standard input does: with the turn, and in good order if that does not take long.
+func (e *Env) startChild(ctx context.Context) *rpc.Client {
 	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
+	require.NoError(e, err)
 	cmd := exec.CommandContext(ctx, self)
 	cmd.Env, cmd.Stderr = append(os.Environ(), childVariable+"=1"), os.Stderr
-	in, inErr := cmd.StdinPipe()
-	out, outErr := cmd.StdoutPipe()
-	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
-		return nil, fmt.Errorf("starting a process: %w", err)
-	}
-	return &child{cmd, rpc.NewClient(pipes{out, in})}, nil
-}
-
-// ask calls a method of the child's labourer.
-func (c *child) ask(method string, args, reply any) error {
-	if err := c.Call("Labourer."+method, args, reply); err != nil {
-		return fmt.Errorf("another process: %w", err)
-	}
-	return nil
-}
-
-// Stop ends the process, in good order if that does not take long.
-func (c *child) Stop() {
-	_ = c.Close()
-	limit := time.AfterFunc(10*time.Second, func() { _ = c.cmd.Process.Kill() })
-	defer limit.Stop()
-	_ = c.cmd.Wait()
+	in, err := cmd.StdinPipe()
+	require.NoError(e, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(e, err)
+	require.NoError(e, cmd.Start())
+	client := rpc.NewClient(pipes{out, in})
+	e.Cleanup(func() {
+		_ = client.Close()
+		limit := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })
+		defer limit.Stop()
+		_ = cmd.Wait()
+	})
+	return client
 }
 
 // beChild does what this process was started for, if it was started by startChild, and ends it.
@@ -67,20 +51,15 @@ func beChild() {
 	if os.Getenv(childVariable) == "" {
 		return
 	}
-	redis.SetLogger(silent{})
+	logging.Disable()
 	w, server := &labourer{}, rpc.NewServer()
 	err := server.RegisterName("Labourer", w)
 	if err == nil {
 		server.ServeConn(pipes{os.Stdin, os.Stdout})
 	}
 	if w.locker != nil {
-		closing(w.locker, &err)
+		err = errors.Join(err, w.locker.Close())
 	}
-	exit(err)
-}
-
-// exit ends the process.
-func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "benchmarks:", err)
 		os.Exit(1)

@@ -14,10 +14,9 @@ import (
 // the readers' counts in a hash under one lease, and polling. It knows no queue, no fencing token and no
 // renewal.
 var classic = &Contender{
-	Name:     "classic",
-	Commands: []string{"evalsha"},
-	Polls:    true,
-	Reads:    true,
+	Name:  "classic",
+	Polls: true,
+	Reads: true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
 		keys := func(name string) []string {
 			return []string{name + ":writer", name + ":count", name + ":readers"}
@@ -64,9 +63,8 @@ return 1`)
 
 // bare is the least that is called a lock: SET NX PX, and a deletion if the value is still one's own.
 var bare = &Contender{
-	Name:     "bare",
-	Commands: []string{"evalsha"},
-	Polls:    true,
+	Name:  "bare",
+	Polls: true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
 		keys := func(name string) []string { return []string{name} }
 		return Locker{Lock: scripted(clients[0], o.Lease, bareLock, bareUnlock, keys)}, nil

@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
@@ -22,38 +24,31 @@ var oursByPublish = func() *Contender {
 }()
 
 // startCluster starts servers that are one cluster.
-func startCluster(ctx context.Context, tb testing.TB) (servers []*Server, err error) {
-	for _, node := range testredis.StartCluster(tb, masters, serverArgs...).Nodes {
+func startCluster(ctx context.Context, t *testing.T) (servers []*Server) {
+	for _, node := range testredis.StartCluster(t, masters, serverArgs...).Nodes {
 		s := newServer(node)
 		servers = append(servers, s)
-		if err := s.client.Do(ctx, "ACL", "SETUSER", oursByPublish.User, "on", ">"+oursByPublish.User, "~*", "&*",
-			"+@all", "-ssubscribe", "-spublish").Err(); err != nil {
-			return nil, fmt.Errorf("adding a user: %w", err)
-		}
+		require.NoError(t, s.client.Do(ctx, "ACL", "SETUSER", oursByPublish.User, "on", ">"+oursByPublish.User,
+			"~*", "&*", "+@all", "-ssubscribe", "-spublish").Err())
 	}
-	return servers, nil
+	return servers
 }
 
 // bytesBetween returns how many bytes the nodes of the cluster have sent to each other: what their processes
 // have written, as far as the system says so, less what they have sent to clients.
-func (e *Env) bytesBetween(ctx context.Context) (all float64, err error) {
+func (e *Env) bytesBetween(ctx context.Context) (all float64) {
 	if !e.Cluster {
-		return math.NaN(), nil
+		return math.NaN()
 	}
 	for _, s := range e.Servers {
 		var read, written float64
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", s.PID()))
 		if err != nil {
-			return math.NaN(), nil
+			return math.NaN()
 		}
-		if _, err := fmt.Sscanf(string(text), "rchar: %g\nwchar: %g", &read, &written); err != nil {
-			return 0, fmt.Errorf("reading what a server has written: %w", err)
-		}
-		fields, err := s.info(ctx, "stats")
-		if err != nil {
-			return 0, err
-		}
-		all += written - parsed(fields["total_net_output_bytes"])
+		_, err = fmt.Sscanf(string(text), "rchar: %g\nwchar: %g", &read, &written)
+		require.NoError(e, err, "reading what a server has written")
+		all += written - parsed(s.info(ctx, e.T, "stats")["total_net_output_bytes"])
 	}
-	return all, nil
+	return all
 }

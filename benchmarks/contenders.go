@@ -16,11 +16,9 @@ import (
 type Contender struct {
 	Name string
 
-	// Commands are those that its client sends, as opposed to those that its scripts call.
-	Commands []string
-
-	Polls bool // while it waits
-	Reads bool // knows a read mode; where others read, the mutex of one that does not stands in
+	AlsoSends string // a command that its client sends beside EVALSHA
+	Polls     bool   // while it waits
+	Reads     bool   // knows a read mode; where others read, the mutex of one that does not stands in
 
 	// Over opens it over a go-redis client for each server, or, with Own, over its own.
 	Over func(ctx context.Context, clients []redis.UniversalClient, o Options) (Locker, error)
@@ -29,10 +27,13 @@ type Contender struct {
 	User string // as whom its client logs in to a cluster; the password is the same
 }
 
+// sends reports whether the client sends a command, as opposed to the scripts that call it.
+func (c *Contender) sends(command string) bool { return command == "evalsha" || command == c.AlsoSends }
+
 // contenders are all that take part, in the order of their turns and of the tables. A workload names those it
 // is for.
-var contenders = []*Contender{ours, delegated, classic, redislockContender, redsyncContender,
-	rueidislockContender, bare, floor}
+var contenders = []*Contender{ours, delegated, classic, redislock, redsync,
+	rueidislock, bare, floor}
 
 // Options say how to open a contender.
 type Options struct {
@@ -123,9 +124,4 @@ func (l *Locker) Close() (err error) {
 		err = errors.Join(err, client.Close())
 	}
 	return err
-}
-
-// closing closes l and adds what goes wrong to *err.
-func closing(l *Locker, err *error) {
-	*err = errors.Join(*err, l.Close())
 }

@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Workload is one thing to do with a lock, and to measure. To add one, write its Run and list it in
@@ -29,10 +33,11 @@ type Workload struct {
 }
 
 // measured is what a workload does in one turn of one contender.
-type measured = func(ctx context.Context, e *Env) (Metrics, error)
+type measured = func(ctx context.Context, e *Env) Metrics
 
-// Env is what a workload runs in: one turn of one contender.
+// Env is what a workload runs in: one turn of one contender, as a test.
 type Env struct {
+	*testing.T
 	*Locker           // the contender, unless the workload opens it itself
 	Options           // with which it is opened
 	Servers []*Server // more than one in workloads of a quorum or a cluster
@@ -47,13 +52,20 @@ type Env struct {
 // usualLease is the lease where a workload asks for no other.
 const usualLease = 30 * time.Second
 
-// Open opens the contender of this turn, as adjust asks for.
-func (e *Env) Open(ctx context.Context, adjust ...func(*Options)) (*Locker, error) {
-	o := e.Options
-	for _, f := range adjust {
-		f(&o)
-	}
-	return e.Contender.Open(ctx, o)
+// Open opens the contender of this turn.
+func (e *Env) Open(ctx context.Context, o Options) *Locker {
+	l, err := e.Contender.Open(ctx, o)
+	require.NoError(e, err)
+	return l
+}
+
+// closing closes l at the end of a function.
+func (e *Env) closing(l *Locker) { assert.NoError(e, l.Close()) }
+
+// held returns a hold, if the call that took it has returned no error.
+func (e *Env) held(h Hold, err error) Hold {
+	require.NoError(e, err)
+	return h
 }
 
 // span returns how long to go on where a full run goes on for d.
@@ -62,41 +74,17 @@ func (e *Env) span(d time.Duration) time.Duration { return d / e.Less }
 // rounds returns how often to do what a full run does n times.
 func (e *Env) rounds(n int) int { return max(n/int(e.Less), 2) }
 
-// counters returns what each of the servers has counted since it started.
-func (e *Env) counters(ctx context.Context) (each []Metrics, err error) {
-	for _, s := range e.Servers {
-		m, err := s.counters(ctx, e.Contender.Commands)
-		if err != nil {
-			return nil, err
-		}
-		each = append(each, m)
-	}
-	return each, nil
-}
-
 // usages runs do and returns what it cost each of the servers.
-func (e *Env) usages(ctx context.Context, do func() error) ([]Metrics, error) {
-	idle, err := e.counters(ctx)
-	if err != nil {
-		return nil, err
-	}
-	before, err := e.counters(ctx)
-	if err == nil {
-		err = do()
-	}
-	if err != nil {
-		return nil, err
-	}
-	after, err := e.counters(ctx)
+func (e *Env) usages(ctx context.Context, do func()) []Metrics {
+	idle, before := e.counters(ctx), e.counters(ctx)
+	do()
+	after := e.counters(ctx)
 	for i, m := range after {
 		m.add(before[i], -1)
 		m[Bytes] -= before[i][Bytes] - idle[i][Bytes] // the question itself
 	}
-	return after, err
+	return after
 }
 
 // usage runs do and returns what it cost the servers together.
-func (e *Env) usage(ctx context.Context, do func() error) (Metrics, error) {
-	each, err := e.usages(ctx, do)
-	return sum(each), err
-}
+func (e *Env) usage(ctx context.Context, do func()) Metrics { return sum(e.usages(ctx, do)) }

@@ -14,10 +14,9 @@ import (
 // floor is what no lock of two scripts can undercut: it sends the very keys and arguments that ours sends for
 // an uncontended pair, made beforehand, to a script that does nothing.
 var floor = &Contender{
-	Name:     "floor",
-	Commands: []string{"evalsha"},
-	Reads:    true,
-	Over:     openFloor,
+	Name:  "floor",
+	Reads: true,
+	Over:  openFloor,
 }
 
 // openFloor opens the floor, over one server or several.
@@ -28,12 +27,12 @@ func openFloor(ctx context.Context, clients []redis.UniversalClient, o Options) 
 			return Locker{}, fmt.Errorf("loading the floor's script: %w", err)
 		}
 	}
-	t := &tape{names: []string{"evalsha"}}
+	t := &tape{sends: ours.sends}
 	recorded, err := ours.Open(ctx, Options{Addrs: o.Addrs, Lease: o.Lease, Hook: t})
 	if err != nil {
 		return Locker{}, err
 	}
-	defer closing(recorded, &err)
+	defer func() { err = errors.Join(err, recorded.Close()) }()
 	shape := func(mode Mode) lockFunc {
 		h := &floorHold{clients: clients, sha: sha}
 		if err == nil {
@@ -77,7 +76,7 @@ func (h *floorHold) send(ctx context.Context, s script) error {
 func recordPair(ctx context.Context, t *tape, lock lockFunc, name string) (_, _ script, err error) {
 	for pairs, tries := 0, 0; tries < 5; tries++ { // a server that is slow to answer is passed over
 		t.take()
-		if err := pair(ctx, lock, name)(); err != nil {
+		if err := pair(ctx, lock, name); err != nil {
 			return script{}, script{}, err
 		}
 		// To one of several servers the last may be on its way still.
@@ -96,7 +95,7 @@ func recordPair(ctx context.Context, t *tape, lock lockFunc, name string) (_, _ 
 }
 
 // scriptOf returns the keys and arguments of an EVALSHA.
-func scriptOf(evalsha *sent) (s script) {
+func scriptOf(evalsha sent) (s script) {
 	n, _ := strconv.Atoi(evalsha.args[2].(string))
 	for _, key := range evalsha.args[3 : 3+n] {
 		s.keys = append(s.keys, key.(string))

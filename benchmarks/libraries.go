@@ -6,13 +6,13 @@ import (
 	"math"
 	"time"
 
-	"github.com/bsm/redislock"
-	"github.com/go-redsync/redsync/v4"
+	bsm "github.com/bsm/redislock"
+	redsynclib "github.com/go-redsync/redsync/v4"
 	redsyncredis "github.com/go-redsync/redsync/v4/redis"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
-	"github.com/redis/rueidis/rueidislock"
+	rueidislocklib "github.com/redis/rueidis/rueidislock"
 
 	"github.com/seed-7e8842f7/rwlock"
 )
@@ -45,19 +45,18 @@ func ourContender(name string, more ...rwlock.Option) *Contender {
 			close: rw.Close,
 		}, nil
 	}
-	return &Contender{Name: name, Commands: []string{"evalsha"}, Reads: true, Over: over}
+	return &Contender{Name: name, Reads: true, Over: over}
 }
 
 // pollInterval is how often the contenders that poll at a fixed rate ask again. None of them has a default.
 const pollInterval = 10 * time.Millisecond
 
-var redislockContender = &Contender{
-	Name:     "redislock",
-	Commands: []string{"evalsha"},
-	Polls:    true,
+var redislock = &Contender{
+	Name:  "redislock",
+	Polls: true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
-		client := redislock.New(clients[0])
-		polls := &redislock.Options{RetryStrategy: redislock.LinearBackoff(pollInterval)}
+		client := bsm.New(clients[0])
+		polls := &bsm.Options{RetryStrategy: bsm.LinearBackoff(pollInterval)}
 		return Locker{Lock: func(ctx context.Context, name string) (Hold, error) {
 			h, err := client.Obtain(ctx, name, o.Lease, polls)
 			return redislockHold{h}, err
@@ -65,40 +64,39 @@ var redislockContender = &Contender{
 	},
 }
 
-type redislockHold struct{ *redislock.Lock }
+type redislockHold struct{ *bsm.Lock }
 
 func (h redislockHold) Unlock(ctx context.Context) error { return h.Release(ctx) }
 
-var redsyncContender = &Contender{
-	Name:     "redsync",
-	Commands: []string{"set", "evalsha"},
-	Polls:    true,
+var redsync = &Contender{
+	Name:      "redsync",
+	AlsoSends: "set",
+	Polls:     true,
 	Over: func(_ context.Context, clients []redis.UniversalClient, o Options) (Locker, error) {
 		var pools []redsyncredis.Pool
 		for _, client := range clients {
 			pools = append(pools, goredis.NewPool(client))
 		}
-		rs := redsync.New(pools...)
+		rs := redsynclib.New(pools...)
 		return Locker{Lock: func(ctx context.Context, name string) (Hold, error) {
-			m := rs.NewMutex(name, redsync.WithExpiry(o.Lease), redsync.WithTries(math.MaxInt))
+			m := rs.NewMutex(name, redsynclib.WithExpiry(o.Lease), redsynclib.WithTries(math.MaxInt))
 			return redsyncHold{m}, m.LockContext(ctx)
 		}}, nil
 	},
 }
 
-type redsyncHold struct{ *redsync.Mutex }
+type redsyncHold struct{ *redsynclib.Mutex }
 
 func (h redsyncHold) Unlock(ctx context.Context) error {
 	_, err := h.UnlockContext(ctx)
 	return err
 }
 
-var rueidislockContender = &Contender{
-	Name:     "rueidislock",
-	Commands: []string{"evalsha"},
-	Own:      true,
+var rueidislock = &Contender{
+	Name: "rueidislock",
+	Own:  true,
 	Over: func(_ context.Context, _ []redis.UniversalClient, o Options) (Locker, error) {
-		l, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		l, err := rueidislocklib.NewLocker(rueidislocklib.LockerOption{
 			ClientOption:   rueidis.ClientOption{InitAddress: o.Addrs, ForceSingleClient: true},
 			KeyValidity:    o.Lease,
 			KeyMajority:    1,

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -44,10 +45,10 @@ const (
 type Done struct {
 	Turns     []float64 // how often each goroutine had a lock
 	Elapsed   time.Duration
-	Waits     []time.Duration // of the lock calls, those that the end cut short included
-	Unlocks   []time.Duration // of the calls that unlock
-	Holds     []time.Duration // from a lock call's return to the call that unlocks
-	Handovers float64         // changes of the holder, where all want one name
+	Waits     []float64 // ms, of the lock calls, those that the end cut short included
+	Unlocks   []float64 // ms, of the calls that unlock
+	Holds     []float64 // ms, from a lock call's return to the call that unlocks
+	Handovers float64   // changes of the holder, where all want one name
 }
 
 // add adds what came of another load, which ran at the same time.
@@ -72,15 +73,15 @@ func (d *Done) rate() float64 { return d.pairs() / d.Elapsed.Seconds() }
 
 // metrics returns the figures of a load. usage is what it cost the servers.
 func (d *Done) metrics(usage Metrics) Metrics {
-	waits, m := inMillis(d.Waits), usage.per(d.pairs())
+	m := usage.per(d.pairs())
 	maps.Copy(m, Metrics{
 		Rate:        d.rate(),
 		Handovers:   d.Handovers / d.Elapsed.Seconds(),
 		Fairness:    jain(d.Turns),
-		LockCall:    1000 * median(waits),
-		WaitP50:     median(waits),
-		WaitP99:     quantile(waits, 0.99),
-		LongestWait: quantile(waits, 1),
+		LockCall:    1000 * median(d.Waits),
+		WaitP50:     median(d.Waits),
+		WaitP99:     quantile(d.Waits, 0.99),
+		LongestWait: quantile(d.Waits, 1),
 	})
 	return m
 }
@@ -106,40 +107,15 @@ func newName() string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
 // of the first hundred in half of all, and one of the last half in every thirtieth.
 const zipfExponent = 1.1
 
-// names returns a function that returns, for each goroutine, what draws its next name: "" when there are no
-// more.
-func (j Load) names() func(g int, dice *rand.Rand) (next func() string) {
-	names := numbered(j.From, max(j.To, j.From+j.Goroutines))
-	var swept atomic.Int64
-	return func(g int, dice *rand.Rand) func() string {
-		switch n := max(j.To-j.From, 1); j.Draw {
-		case uniform:
-			return func() string { return names[dice.IntN(n)] }
-		case popular:
-			zipf := rand.NewZipf(dice, zipfExponent, 1, uint64(n-1))
-			return func() string { return names[zipf.Uint64()] }
-		case own:
-			return func() string { return names[g] }
-		case fresh:
-			return newName
-		default:
-			return func() string {
-				if i := int(swept.Add(1)) - 1; i < n {
-					return names[i]
-				}
-				return ""
-			}
-		}
-	}
-}
-
 // do has the goroutines work. The load's time also ends their waits: these errors are no failures.
 func (j Load) do(ctx context.Context, l *Locker, seed uint64) (all Done, err error) {
 	// No deadline but a cancellation: some contenders take the context's deadline for the lock's.
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var (
-		names  = j.names()
+		names  = numbered(j.From, max(j.To, j.From+j.Goroutines))
+		n      = max(j.To-j.From, 1) // how many of them are drawn from
+		swept  atomic.Int64
 		mu     sync.Mutex
 		holder atomic.Int64
 		group  errgroup.Group
@@ -157,7 +133,23 @@ func (j Load) do(ctx context.Context, l *Locker, seed uint64) (all Done, err err
 				all.add(mine)
 			}()
 			dice := rand.New(rand.NewPCG(uint64(g), seed))
-			next := names(g, dice)
+			zipf := rand.NewZipf(dice, zipfExponent, 1, uint64(n-1))
+			next := func() string { // "" when there are no more
+				switch j.Draw {
+				case uniform:
+					return names[dice.IntN(n)]
+				case popular:
+					return names[zipf.Uint64()]
+				case own:
+					return names[g]
+				case fresh:
+					return newName()
+				}
+				if i := int(swept.Add(1)) - 1; i < n {
+					return names[i]
+				}
+				return ""
+			}
 			for name := next(); name != "" && waiting.Err() == nil; name = next() {
 				mode := Write
 				if dice.IntN(100) < j.Reads {
@@ -205,7 +197,7 @@ func (j Load) once(ctx, waiting context.Context, lock lockFunc, name string, d *
 	start := time.Now()
 	h, err := lock(waiting, name)
 	locked := time.Now()
-	d.Waits = append(d.Waits, locked.Sub(start))
+	d.Waits = append(d.Waits, millis(locked.Sub(start)))
 	if err != nil {
 		return err
 	}
@@ -217,34 +209,37 @@ func (j Load) once(ctx, waiting context.Context, lock lockFunc, name string, d *
 	}
 	unlocks := time.Now()
 	err = h.Unlock(ctx)
-	d.Holds, d.Unlocks = append(d.Holds, unlocks.Sub(locked)), append(d.Unlocks, time.Since(unlocks))
+	d.Unlocks = append(d.Unlocks, millis(time.Since(unlocks)))
+	d.Holds = append(d.Holds, millis(unlocks.Sub(locked)))
 	return err
 }
 
 // load measures a load in this process. If it does not say how many goroutines it has, the parameter does.
-func (e *Env) load(ctx context.Context, j Load) (Metrics, error) {
+func (e *Env) load(ctx context.Context, j Load) Metrics {
 	j.Goroutines, j.Span = cmp.Or(j.Goroutines, e.Param), e.span(j.Span)
 	for _, lock := range []lockFunc{e.RLock, e.Lock} {
-		if err := pair(ctx, lock, "loads the scripts")(); err != nil {
-			return nil, err
-		}
+		require.NoError(e, pair(ctx, lock, "loads the scripts"))
 	}
 	var d Done
-	usage, err := e.usage(ctx, func() (err error) {
-		d, err = j.do(ctx, e.Locker, 0)
-		return err
-	})
-	return d.metrics(usage), err
+	usage := e.usage(ctx, func() { d = e.do(ctx, j, e.Locker) })
+	return d.metrics(usage)
+}
+
+// do does a load in this process.
+func (e *Env) do(ctx context.Context, j Load, l *Locker) Done {
+	d, err := j.do(ctx, l, 0)
+	require.NoError(e, err)
+	return d
 }
 
 // together measures a load.
 func together(j Load) measured {
-	return func(ctx context.Context, e *Env) (Metrics, error) { return e.load(ctx, j) }
+	return func(ctx context.Context, e *Env) Metrics { return e.load(ctx, j) }
 }
 
 // shared has goroutines want one name, most of them for reading. A mutex would let in one after the other, so
 // that its users would rather lock parts: a contender without a read mode has 1,000 names.
-func shared(ctx context.Context, e *Env) (Metrics, error) {
+func shared(ctx context.Context, e *Env) Metrics {
 	j := Load{Goroutines: 16, Reads: 100 - e.Param, Span: time.Second}
 	if !e.Contender.Reads {
 		j.To = 1000
@@ -253,64 +248,48 @@ func shared(ctx context.Context, e *Env) (Metrics, error) {
 }
 
 // readerAmongWriters measures how long a reader waits where writers never cease.
-func readerAmongWriters(ctx context.Context, e *Env) (Metrics, error) {
+func readerAmongWriters(ctx context.Context, e *Env) Metrics {
+	span := e.span(2 * time.Second)
 	var writers, reader Done
 	var group errgroup.Group
 	group.Go(func() (err error) {
-		j := Load{Goroutines: 8, Hold: 2 * time.Millisecond, Span: e.span(2 * time.Second)}
-		writers, err = j.do(ctx, e.Locker, 0)
+		writers, err = Load{Goroutines: 8, Hold: 2 * time.Millisecond, Span: span}.do(ctx, e.Locker, 0)
 		return err
 	})
 	group.Go(func() (err error) {
-		j := Load{Goroutines: 1, Reads: 100, Pause: 5 * time.Millisecond, Span: e.span(2 * time.Second)}
+		j := Load{Goroutines: 1, Reads: 100, Pause: 5 * time.Millisecond, Span: span}
 		reader, err = j.do(ctx, e.Locker, 0)
 		return err
 	})
-	err := group.Wait()
-	waits := inMillis(reader.Waits)
+	require.NoError(e, group.Wait())
 	return Metrics{
-		ReaderWait:  median(waits),
-		LongestWait: quantile(waits, 1),
-		HoldTime:    median(inMillis(writers.Holds)),
-	}, err
+		ReaderWait:  median(reader.Waits),
+		LongestWait: quantile(reader.Waits, 1),
+		HoldTime:    median(writers.Holds),
+	}
 }
 
 // frozen measures what it costs that as many servers are stopped as a quorum can do without. The same
 // goroutines, on names of their own, work while all servers are well; from the moment on when some are
 // stopped; and over a quorum of which those never were there.
-func frozen(ctx context.Context, e *Env) (_ Metrics, err error) {
-	stopped := e.Servers[:len(e.Servers)/2]
-	var rates [3]float64
-	var calls [3][]float64
-	for i := range rates {
-		l := e.Locker
-		switch i {
-		case 1:
-			for _, s := range stopped {
-				s.Pause()
-				defer s.Resume()
-			}
-		case 2:
-			l, err = e.Open(ctx, func(o *Options) {
-				o.Addrs = slices.Clone(o.Addrs)
-				for i := range stopped {
-					o.Addrs[i] = fmt.Sprint("127.0.0.1:", 1+i) // nobody listens there
-				}
-			})
-			if err != nil {
-				return nil, err
-			}
-			defer closing(l, &err)
-		}
-		j := Load{Goroutines: 64, Draw: own, Plain: true, Span: e.span(1500 * time.Millisecond)}
-		d, err := j.do(ctx, l, 0)
-		if err != nil {
-			return nil, err
-		}
-		rates[i], calls[i] = d.rate(), inMillis(slices.Concat(d.Waits, d.Unlocks))
+func frozen(ctx context.Context, e *Env) Metrics {
+	j := Load{Goroutines: 64, Draw: own, Plain: true, Span: e.span(1500 * time.Millisecond)}
+	well := e.do(ctx, j, e.Locker)
+	fewer := e.Options
+	fewer.Addrs = slices.Clone(e.Addrs)
+	for i, s := range e.Servers[:len(e.Servers)/2] {
+		s.Pause()
+		defer s.Resume()
+		fewer.Addrs[i] = fmt.Sprint("127.0.0.1:", 1+i) // nobody listens there
 	}
+	d := e.do(ctx, j, e.Locker)
+	few := e.Open(ctx, fewer)
+	defer e.closing(few)
+	alone := e.do(ctx, j, few)
+	calls := slices.Concat(d.Waits, d.Unlocks)
 	return Metrics{
-		Rate: rates[1], AgainstWell: rates[1] / rates[0], AgainstFew: rates[1] / rates[2],
-		P99AgainstFew: quantile(calls[1], 0.99) / quantile(calls[2], 0.99), CallMax: quantile(calls[1], 1),
-	}, err
+		Rate: d.rate(), AgainstWell: d.rate() / well.rate(), AgainstFew: d.rate() / alone.rate(),
+		P99AgainstFew: quantile(calls, 0.99) / quantile(slices.Concat(alone.Waits, alone.Unlocks), 0.99),
+		CallMax:       quantile(calls, 1),
+	}
 }

@@ -11,7 +11,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,9 +19,14 @@ import (
 	"regexp"
 	"slices"
 	"syscall"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
+// main runs everything as one test: servers are started as for tests, and a turn that fails is a subtest that
+// does not stop the others.
 func main() {
 	beChild()
 	quick := flag.Bool("quick", false, "one round, a shorter one, and a shorter lease where one is watched")
@@ -33,40 +37,29 @@ func main() {
 	if *out == "" && !*quick && *only == "" {
 		*out = filepath.Join("..", "docs")
 	}
-	exit(measure(*quick, *only, *out))
+	testing.Main(regexp.MatchString, []testing.InternalTest{{Name: "benchmarks", F: func(t *testing.T) {
+		measure(t, *quick, *only, *out)
+	}}}, nil, nil)
 }
 
 // measure measures and reports.
-func measure(quick bool, only, out string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+func measure(t *testing.T, quick bool, only, out string) {
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	chosen, err := regexp.Compile(only)
-	if err != nil {
-		return fmt.Errorf("-only: %w", err)
-	}
-	lab := &lab{}
-	defer lab.stop()
+	require.NoError(t, err, "-only")
 	less := time.Duration(1)
 	if quick {
 		less = 4
 	}
-	r := newRunner(lab, less, os.Stdout)
-	servers, err := r.servers(ctx, &Workload{}, 0)
-	if err != nil {
-		return err
-	}
-	info, err := servers[0].info(ctx, "server")
-	if err != nil {
-		return err
-	}
-	here := describeMachine(info["redis_version"])
+	r := newRunner(t, less, os.Stdout)
+	server := r.servers(ctx, t, &Workload{}, 0)[0]
+	here := describeMachine(server.info(ctx, t, "server")["redis_version"])
 	fmt.Println(here.text())
-	err = r.run(ctx, slices.DeleteFunc(slices.Clone(workloads), func(w *Workload) bool {
+	r.run(ctx, slices.DeleteFunc(slices.Clone(workloads), func(w *Workload) bool {
 		return !chosen.MatchString(w.Name)
 	}))
-	if ctx.Err() != nil {
-		return err
-	}
+	require.NoError(t, context.Cause(ctx))
 	all := tables(r.results)
 	for _, name := range []string{"targets", "targets, delegated", "targets, quorum"} {
 		fmt.Printf("%s\n%s\n", name, all[name].text())
@@ -75,7 +68,7 @@ func measure(quick bool, only, out string) error {
 		if only == "" {
 			all["machine"] = here
 		}
-		err = errors.Join(err, renew(out, all), drawCharts(r.results, filepath.Join(out, "performance")))
+		require.NoError(t, renew(out, all))
+		require.NoError(t, drawCharts(r.results, filepath.Join(out, "performance")))
 	}
-	return err
 }

@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Relayed is an address that a labourer relays TCP connections to, with a delay. It does so in a process of
@@ -17,14 +19,9 @@ type Relayed struct {
 }
 
 // startProxy starts a process that relays to an address and adds roundTrip to every exchange.
-func startProxy(ctx context.Context, to string, roundTrip time.Duration) (c *child, addr string, err error) {
-	if c, err = startChild(ctx); err != nil {
-		return nil, "", err
-	}
-	if err = c.ask("Relay", Relayed{to, roundTrip / 2}, &addr); err != nil {
-		c.Stop()
-	}
-	return c, addr, err
+func (e *Env) startProxy(ctx context.Context, to string, roundTrip time.Duration) (addr string) {
+	require.NoError(e, e.startChild(ctx).Call("Labourer.Relay", Relayed{to, roundTrip / 2}, &addr))
+	return addr
 }
 
 // Relay starts to relay, and says on which address.

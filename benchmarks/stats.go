@@ -37,16 +37,3 @@ func jain(shares []float64) float64 {
 
 // millis returns d in milliseconds.
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// inMicros returns durations in microseconds.
-func inMicros(durations []time.Duration) []float64 { return in(time.Microsecond, durations) }
-
-// inMillis returns durations in milliseconds.
-func inMillis(durations []time.Duration) []float64 { return in(time.Millisecond, durations) }
-
-func in(unit time.Duration, durations []time.Duration) (values []float64) {
-	for _, d := range durations {
-		values = append(values, float64(d)/float64(unit))
-	}
-	return values
-}

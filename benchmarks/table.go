@@ -41,44 +41,60 @@ func (t table) markdown() string {
 	return s.String()
 }
 
-// table returns w's results: one row for each contender at each setting.
-func (w *Workload) table(r Results) table {
-	var t table
-	if w.ParamName != "" {
-		t.header = append(t.header, w.ParamName)
+// A column is a figure of every contender. The picture of a scene has those with a text for a bar.
+type column struct {
+	bar, head string
+	figure
+}
+
+// newTable returns a table that has no rows yet, of which the first columns are names.
+func newTable(names []string, columns []column) table {
+	t := table{header: slices.Clone(names)}
+	for _, col := range columns {
+		t.header = append(t.header, col.head)
 	}
-	t.header = append(t.header, "")
-	for i, metric := range w.Columns {
-		t.header = append(t.header, string(metric))
-		if i == 0 {
-			for _, base := range w.Against {
-				t.header = append(t.header, "× "+base.Name)
-			}
+	return t
+}
+
+// add adds the contenders that took part: a row that begins with some names, and the contender's.
+func (t *table) add(r Results, names []string, contenders []*Contender, columns []column) {
+	for _, c := range contenders {
+		row, measured := append(slices.Clone(names), c.Name), false
+		for _, col := range columns {
+			v := col.of(r, c.Name)
+			measured = measured || !math.IsNaN(v)
+			row = append(row, number(v))
 		}
-	}
-	for _, param := range w.params() {
-		for _, c := range w.Contenders {
-			at := cell{w.Name, param, c.Name}
-			if !slices.ContainsFunc(r[at], func(m Metrics) bool { return m != nil }) {
-				continue
-			}
-			var row []string
-			if w.ParamName != "" {
-				row = append(row, number(float64(param)))
-			}
-			row = append(row, c.Name)
-			for i, metric := range w.Columns {
-				row = append(row, number(r.median(at, metric)))
-				if i == 0 {
-					for _, base := range w.Against {
-						row = append(row, number(r.ratio(at, cell{w.Name, param, base.Name}, metric)))
-					}
-				}
-			}
+		if measured {
 			t.rows = append(t.rows, row)
 		}
 	}
+}
+
+// table returns w's results: one row for each contender at each setting.
+func (w *Workload) table(r Results) table {
+	if w.ParamName == "" {
+		t := newTable([]string{""}, w.columns(0))
+		t.add(r, nil, w.Contenders, w.columns(0))
+		return t
+	}
+	t := newTable([]string{w.ParamName, ""}, w.columns(0))
+	for _, param := range w.Params {
+		t.add(r, []string{number(float64(param))}, w.Contenders, w.columns(param))
+	}
 	return t
+}
+
+// columns returns what w's table has at one setting.
+func (w *Workload) columns(param int) (all []column) {
+	for _, metric := range w.Columns {
+		all = append(all, column{head: string(metric), figure: figureOf(w.Name, param, metric)})
+	}
+	for i, base := range w.Against {
+		f := over(base, w.Name, param, w.Columns[0])
+		all = slices.Insert(all, 1+i, column{head: f.unit, figure: f})
+	}
+	return all
 }
 
 // params returns the settings at which w runs, at least one.
@@ -99,21 +115,17 @@ func (w *Workload) label(param int) string {
 
 // number formats a figure with about three digits: 0.123, 1.23, 12.3, 123, 12,345; "–" where there is none.
 func number(v float64) string {
-	size := math.Abs(v)
-	switch {
-	case math.IsNaN(v) || math.IsInf(v, 0):
+	size, decimals := math.Abs(v), 0
+	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return "–"
-	case v == math.Trunc(v) && size < 1000 || size >= 99.95 && size < 999.5:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case size < 0.9995:
-		return strconv.FormatFloat(v, 'f', 3, 64)
-	case size < 9.995:
-		return strconv.FormatFloat(v, 'f', 2, 64)
-	case size < 99.95:
-		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
-	digits := strconv.FormatFloat(v, 'f', 0, 64)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+	if v != math.Trunc(v) {
+		for limit := 99.95; decimals < 3 && size < limit; limit /= 10 {
+			decimals++
+		}
+	}
+	digits := strconv.FormatFloat(v, 'f', decimals, 64)
+	for i := len(digits) - 3; decimals == 0 && i > 0 && digits[i-1] != '-'; i -= 3 {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits

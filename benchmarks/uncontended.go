@@ -2,107 +2,92 @@ package main
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// pair returns what locks and unlocks name once.
-func pair(ctx context.Context, lock lockFunc, name string) func() error {
-	return func() error {
-		h, err := lock(ctx, name)
-		if err != nil {
-			return err
-		}
-		return h.Unlock(ctx)
+// pair locks and unlocks name once.
+func pair(ctx context.Context, lock lockFunc, name string) error {
+	h, err := lock(ctx, name)
+	if err != nil {
+		return err
 	}
+	return h.Unlock(ctx)
 }
 
 // series runs op again and again for the given time, after a quarter of it unmeasured, and returns how long
 // each run took and what a run cost on average.
-func (e *Env) series(ctx context.Context, span time.Duration, op func() error) (Metrics, error) {
-	for warm := time.Now().Add(span / 4); time.Now().Before(warm); {
-		if err := op(); err != nil {
-			return nil, err
-		}
+func (e *Env) series(ctx context.Context, span time.Duration, op func() error) Metrics {
+	var err error
+	for warm := time.Now().Add(span / 4); err == nil && time.Now().Before(warm); {
+		err = op()
 	}
-	took := make([]time.Duration, 0, 1<<17)
+	took := make([]float64, 0, 1<<17)
 	var before, after runtime.MemStats
-	usage, err := e.usage(ctx, func() error {
+	usage := e.usage(ctx, func() {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		defer runtime.ReadMemStats(&after)
-		for end := time.Now().Add(span); ; {
+		for now, end := time.Now(), time.Now().Add(span); err == nil && !now.After(end); {
 			start := time.Now()
-			if err := op(); err != nil {
-				return err
-			}
-			now := time.Now()
-			took = append(took, now.Sub(start))
-			if now.After(end) || ctx.Err() != nil {
-				return ctx.Err()
-			}
+			err = op()
+			now = time.Now()
+			took = append(took, 1000*millis(now.Sub(start)))
 		}
+		runtime.ReadMemStats(&after)
 	})
-	n, latencies := float64(len(took)), inMicros(took)
+	require.NoError(e, err)
+	n := float64(len(took))
 	m := usage.per(n)
-	m[Latency], m[LatencyP99] = median(latencies), quantile(latencies, 0.99)
+	m[Latency], m[LatencyP99] = median(took), quantile(took, 0.99)
 	m[Allocs] = float64(after.Mallocs-before.Mallocs) / n
-	return m, err
+	return m
 }
 
 // pairOf measures one goroutine that locks and unlocks one name.
 func pairOf(mode Mode, span time.Duration) measured {
-	return func(ctx context.Context, e *Env) (Metrics, error) {
-		return e.series(ctx, e.span(span), pair(ctx, e.in(mode), "name"))
+	return func(ctx context.Context, e *Env) Metrics {
+		return e.series(ctx, e.span(span), func() error { return pair(ctx, e.in(mode), "name") })
 	}
 }
 
 // amongReaders measures a read pair while many others hold the lock for reading. In between it does the same
 // on a name that nobody else has to do with, so that what disturbs the machine for a while disturbs both
 // alike.
-func amongReaders(ctx context.Context, e *Env) (_ Metrics, err error) {
+func amongReaders(ctx context.Context, e *Env) Metrics {
 	if e.Contender != floor {
-		holds, err := holdAll(ctx, e.Param, func(int) (Hold, error) { return e.RLock(ctx, "name") })
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, releaseAll(ctx, holds)) }()
+		holds := e.holdAll(e.Param, func(int) (Hold, error) { return e.RLock(ctx, "name") })
+		defer func() { assert.NoError(e, releaseAll(ctx, holds)) }()
+	}
+	pairs := func(name string) Metrics {
+		return e.series(ctx, e.span(40*time.Millisecond), func() error { return pair(ctx, e.RLock, name) })
 	}
 	var times, latencies, ratios []float64
 	for range 5 {
-		among, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, e.RLock, "name"))
-		if err != nil {
-			return nil, err
-		}
-		alone, err := e.series(ctx, e.span(40*time.Millisecond), pair(ctx, e.RLock, "nobody else's"))
-		if err != nil {
-			return nil, err
-		}
+		among, alone := pairs("name"), pairs("nobody else's")
 		times = append(times, among[ServerTime])
 		latencies = append(latencies, among[Latency])
 		ratios = append(ratios, among[ServerTime]/alone[ServerTime])
 	}
-	return Metrics{ServerTime: median(times), Latency: median(latencies), AgainstNone: median(ratios)}, nil
+	return Metrics{ServerTime: median(times), Latency: median(latencies), AgainstNone: median(ratios)}
 }
 
 // busy measures one goroutine that locks new names while others of its process compute.
-func busy(ctx context.Context, e *Env) (Metrics, error) {
+func busy(ctx context.Context, e *Env) Metrics {
 	computing, done := context.WithCancel(ctx)
 	defer done()
 	for range e.Param {
 		go compute(computing)
 	}
 	span, pairs := e.span(time.Second), 0.0
-	m, err := e.series(ctx, span, func() error {
+	m := e.series(ctx, span, func() error {
 		pairs++
-		return pair(ctx, e.Lock, newName())()
+		return pair(ctx, e.Lock, newName())
 	})
-	if err != nil {
-		return nil, err
-	}
 	m[Rate] = pairs / (span + span/4).Seconds() // series begins with a quarter unmeasured
-	return m, nil
+	return m
 }
 
 // compute occupies a processor for 200 µs at a time.

@@ -3,35 +3,27 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"math"
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 )
 
 // behind has n goroutines wait for a lock behind a holder. It returns when their requests have reached the
 // server; giveUp ends all of it.
-func (e *Env) behind(ctx context.Context, l *Locker, name string, n int) (giveUp func() error, err error) {
-	h, err := l.Lock(ctx, name)
-	if err != nil {
-		return nil, err
-	}
+func (e *Env) behind(ctx context.Context, l *Locker, name string, n int) (giveUp func()) {
+	h := e.held(l.Lock(ctx, name))
 	waiting, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	giveUp = func() error {
-		cancel()
-		wg.Wait()
-		return h.Unlock(ctx)
-	}
-	err = e.reached(ctx, n, func() error {
+	e.reached(ctx, n, func() {
 		for range n {
 			wg.Go(func() {
 				if h, err := l.Lock(waiting, name); err == nil { // the holder left
@@ -39,60 +31,47 @@ func (e *Env) behind(ctx context.Context, l *Locker, name string, n int) (giveUp
 				}
 			})
 		}
-		return nil
 	})
-	if err != nil {
-		err = errors.Join(err, giveUp())
+	return func() {
+		cancel()
+		wg.Wait()
+		require.NoError(e, h.Unlock(ctx))
 	}
-	return giveUp, err
 }
 
 // idleWaiters measures what it costs that goroutines wait for a lock that nobody releases, as many as the
 // parameter says unless waiters does.
 func idleWaiters(waiters int) measured {
-	return func(ctx context.Context, e *Env) (Metrics, error) {
-		giveUp, err := e.behind(ctx, e.Locker, "name", cmp.Or(waiters, e.Param))
-		if err != nil {
-			return nil, err
-		}
-		m, err := e.watch(ctx)
-		m[Mutex] = mutexHeld(e.Locker, func() { err = errors.Join(err, giveUp()) })
-		return m, err
+	return func(ctx context.Context, e *Env) Metrics {
+		giveUp := e.behind(ctx, e.Locker, "name", cmp.Or(waiters, e.Param))
+		m := e.watch(ctx)
+		m[Mutex] = mutexHeld(e.Locker, giveUp)
+		return m
 	}
 }
 
 // renewal measures what it costs to keep many holds alive.
-func renewal(ctx context.Context, e *Env) (Metrics, error) {
+func renewal(ctx context.Context, e *Env) Metrics {
 	var holds []Hold
-	err := e.reached(ctx, e.Param, func() (err error) {
-		holds, err = holdAll(ctx, e.Param, func(i int) (Hold, error) { return e.Lock(ctx, nameOf(i)) })
-		return err
+	e.reached(ctx, e.Param, func() {
+		holds = e.holdAll(e.Param, func(i int) (Hold, error) { return e.Lock(ctx, nameOf(i)) })
 	})
-	if err != nil {
-		return nil, err
-	}
-	m, err := e.watch(ctx)
-	if err == nil {
-		m[Mutex] = mutexHeld(e.Locker, func() { time.Sleep(e.Watch / 3) })
-	}
+	m := e.watch(ctx)
+	m[Mutex] = mutexHeld(e.Locker, func() { time.Sleep(e.Watch / 3) })
 	runtime.KeepAlive(holds) // a hold that nobody refers to is not renewed
-	return m, err
+	return m
 }
 
 // crowd measures how waiting readers come in once the writer leaves.
-func crowd(ctx context.Context, e *Env) (Metrics, error) {
-	writer, err := e.Lock(ctx, "name")
-	if err != nil {
-		return nil, err
-	}
-	var (
-		cameIn   = make([]time.Time, e.Param)
-		in       sync.WaitGroup
-		released = make(chan struct{})
-		group    errgroup.Group
-	)
+func crowd(ctx context.Context, e *Env) Metrics {
+	writer := e.held(e.Lock(ctx, "name"))
+	var in sync.WaitGroup
+	var group errgroup.Group
+	cameIn := make([]time.Time, e.Param)
+	released, release := context.WithCancel(ctx)
+	defer release()
 	in.Add(e.Param)
-	err = e.reached(ctx, e.Param, func() error {
+	e.reached(ctx, e.Param, func() {
 		for g := range e.Param {
 			group.Go(func() error {
 				h, err := e.RLock(ctx, "name")
@@ -101,39 +80,48 @@ func crowd(ctx context.Context, e *Env) (Metrics, error) {
 				if err != nil {
 					return err
 				}
-				<-released
+				<-released.Done()
 				return h.Unlock(ctx)
 			})
 		}
-		return nil
 	})
-	err = errors.Join(err, e.Server.ResetSlowLog(ctx))
+	require.NoError(e, e.Server.client.Do(ctx, "SLOWLOG", "RESET").Err())
 	unlocked := time.Now()
-	err = errors.Join(err, writer.Unlock(ctx))
+	require.NoError(e, writer.Unlock(ctx))
 	in.Wait()
-	close(released)
-	if err := errors.Join(err, group.Wait()); err != nil {
-		return nil, err
-	}
-	longest, err := e.Server.longestScript(ctx)
+	release()
+	require.NoError(e, group.Wait())
 	last := slices.MaxFunc(cameIn, time.Time.Compare)
-	return Metrics{AllIn: millis(last.Sub(unlocked)), LongestRun: millis(longest)}, err
+	return Metrics{AllIn: millis(last.Sub(unlocked)), LongestRun: millis(e.longestScript(ctx))}
+}
+
+// longestScript returns the time of the longest script in the server's slow log, or slowScript if it has
+// none.
+func (e *Env) longestScript(ctx context.Context) time.Duration {
+	entries, err := e.Server.client.SlowLogGet(ctx, -1).Result()
+	require.NoError(e, err)
+	longest := slowScript
+	for _, entry := range entries {
+		if len(entry.Args) > 0 && strings.HasPrefix(strings.ToLower(entry.Args[0]), "eval") {
+			longest = max(longest, entry.Duration)
+		}
+	}
+	return longest
 }
 
 // watch returns what the servers and this process do for a while, as if the lease were the usual one. Of
 // several servers, the home is the one that is asked most.
-func (e *Env) watch(ctx context.Context) (Metrics, error) {
+func (e *Env) watch(ctx context.Context) Metrics {
 	window, pace := e.Watch, e.Lease.Seconds()/usualLease.Seconds()
 	if e.Contender.Polls { // what polls does so whatever the lease, and renews nothing
 		window, pace = min(window, 3*time.Second, e.Lease/3), 1
 	}
 	before := processCPU()
-	each, err := e.usages(ctx, func() error {
+	each := e.usages(ctx, func() {
 		select {
 		case <-ctx.Done():
 		case <-time.After(window):
 		}
-		return ctx.Err()
 	})
 	all := sum(each)
 	m := Metrics{
@@ -146,27 +134,24 @@ func (e *Env) watch(ctx context.Context) (Metrics, error) {
 		slices.SortFunc(each, func(a, b Metrics) int { return cmp.Compare(b[Requests], a[Requests]) })
 		m[HomeRequests], m[OtherRequests] = each[0][Requests], each[1][Requests]
 	}
-	return m.per(window.Seconds() / pace), err
+	return m.per(window.Seconds() / pace)
 }
 
 // reached runs do, and returns when the servers have got n requests more of the contender, and half a second
 // later.
-func (e *Env) reached(ctx context.Context, n int, do func() error) error {
-	before, err := e.counters(ctx)
-	if err == nil {
-		err = do()
-	}
-	for deadline := time.Now().Add(20 * time.Second); err == nil; time.Sleep(20 * time.Millisecond) {
-		var now []Metrics
-		now, err = e.counters(ctx)
-		if more := sum(now)[Requests] - sum(before)[Requests]; more >= float64(n) {
+func (e *Env) reached(ctx context.Context, n int, do func()) {
+	requests := func() float64 { return sum(e.counters(ctx))[Requests] }
+	before := requests()
+	do()
+	for start := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		more := requests() - before
+		if more >= float64(n) {
 			break
-		} else if err == nil && time.Now().After(deadline) {
-			return fmt.Errorf("only %.0f of %d requests have reached the server", more, n)
 		}
+		require.Less(e, time.Since(start), 20*time.Second,
+			"only %.0f of %d requests have reached the server", more, n)
 	}
 	time.Sleep(500 * time.Millisecond)
-	return errors.Join(err, ctx.Err())
 }
 
 // processCPU returns the processor time that this process has used.
@@ -178,24 +163,29 @@ func processCPU() time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// holdAll takes n holds, 64 at a time.
-func holdAll(ctx context.Context, n int, lock func(i int) (Hold, error)) ([]Hold, error) {
-	holds := make([]Hold, n)
-	group, _ := errgroup.WithContext(ctx)
+// parallel does something n times, 64 times at a time.
+func parallel(n int, do func(i int) error) error {
+	var group errgroup.Group
 	group.SetLimit(64)
 	for i := range n {
-		group.Go(func() (err error) {
-			holds[i], err = lock(i)
-			return err
-		})
+		group.Go(func() error { return do(i) })
 	}
-	return holds, group.Wait()
+	return group.Wait()
 }
 
-// releaseAll releases holds, 64 at a time.
+// holdAll takes n holds.
+func (e *Env) holdAll(n int, lock func(i int) (Hold, error)) []Hold {
+	holds := make([]Hold, n)
+	require.NoError(e, parallel(n, func(i int) (err error) {
+		holds[i], err = lock(i)
+		return err
+	}))
+	return holds
+}
+
+// releaseAll releases holds.
 func releaseAll(ctx context.Context, holds []Hold) error {
-	_, err := holdAll(ctx, len(holds), func(i int) (Hold, error) { return nil, holds[i].Unlock(ctx) })
-	return err
+	return parallel(len(holds), func(i int) error { return holds[i].Unlock(ctx) })
 }
 
 // mutexHeld returns for how many milliseconds at most ours has its mutex locked while do runs; NaN for
@@ -212,7 +202,8 @@ func mutexHeld(l *Locker, do func()) float64 {
 	}
 	state := (*int32)(field.Addr().UnsafePointer())
 	var over atomic.Bool
-	longest := make(chan time.Duration)
+	defer over.Store(true) // do may end the test
+	longest := make(chan time.Duration, 1)
 	go func() {
 		runtime.LockOSThread()
 		var most time.Duration

@@ -12,10 +12,10 @@ var (
 	orFloor      = []*Contender{ours, classic, bare, floor}
 	withoutFloor = without(contenders, floor)
 	asking       = without(contenders, delegated) // the server, each time
-	overGoRedis  = without(asking, rueidislockContender)
-	peers        = []*Contender{redislockContender, rueidislockContender}
-	oursAndPeers = []*Contender{ours, redislockContender, rueidislockContender}
-	peersAndBare = []*Contender{ours, redislockContender, rueidislockContender, bare}
+	overGoRedis  = without(asking, rueidislock)
+	peers        = []*Contender{redislock, rueidislock}
+	oursAndPeers = []*Contender{ours, redislock, rueidislock}
+	peersAndBare = []*Contender{ours, redislock, rueidislock, bare}
 
 	pairColumns  = []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests, Calls, Bytes}
 	loadColumns  = []Metric{Rate, ServerTime, WaitP50, WaitP99, Requests}
@@ -107,8 +107,8 @@ var workloads = []*Workload{
 	}, {
 		Name: "distinct-autopipeline", ParamName: "goroutines", Params: []int{1, 64, 512}, Rounds: 3,
 		AutoPipeline: true, Run: together(Load{Draw: own, Plain: true, Span: 700 * time.Millisecond}),
-		Contenders: []*Contender{ours, redislockContender, rueidislockContender, bare, floor},
-		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislockContender},
+		Contenders: []*Contender{ours, redislock, rueidislock, bare, floor},
+		Columns:    []Metric{Rate}, Against: []*Contender{floor, rueidislock},
 	}, {
 		Name: "reader-among-writers", Rounds: 3, Run: readerAmongWriters,
 		Contenders: withReadMode, Columns: []Metric{ReaderWait, HoldTime, LongestWait},
@@ -123,16 +123,16 @@ var workloads = []*Workload{
 	}, {
 		Name: "busy", ParamName: "computing", Params: []int{0, 2, 8}, Rounds: 5, Run: busy,
 		Contenders: peersAndBare, Columns: []Metric{Latency, LatencyP99, Rate},
-		Against: []*Contender{redislockContender},
+		Against: []*Contender{redislock},
 	}, {
 		Name: "busy-far", ParamName: "computing", Params: []int{2, 8}, Rounds: 3,
 		Far: away(2 * time.Millisecond), Run: busy,
 		Contenders: peersAndBare, Columns: []Metric{Latency, LatencyP99, Rate},
-		Against: []*Contender{redislockContender},
+		Against: []*Contender{redislock},
 	}, {
 		Name: "far", ParamName: "goroutines", Params: []int{256}, Rounds: 3, Far: away(8 * time.Millisecond),
 		Run:        together(Load{Draw: own, Plain: true, Span: 2 * time.Second}),
-		Contenders: oursAndPeers, Columns: []Metric{Rate}, Against: []*Contender{rueidislockContender},
+		Contenders: oursAndPeers, Columns: []Metric{Rate}, Against: []*Contender{rueidislock},
 	}, {
 		Name: "waiters", ParamName: "waiters", Params: []int{100}, Rounds: 1,
 		Run: idleWaiters(0), Watch: 20 * time.Second,
@@ -144,23 +144,23 @@ var workloads = []*Workload{
 	}, {
 		Name: "renewal", ParamName: "holds", Params: []int{10_000, 100_000}, Rounds: 1,
 		Run: renewal, Watch: 30 * time.Second,
-		Contenders: []*Contender{ours, rueidislockContender},
+		Contenders: []*Contender{ours, rueidislock},
 		Columns:    []Metric{ClientCPU, ServerCPU, RequestRate, Mutex},
 	}, {
 		Name: "footprint", Rounds: 1, Run: footprint, Contenders: without(asking, floor),
 		Columns: []Metric{HeldWriting, HeldReading, PerWaiter, LeftBytes, LeftKeys, Stays},
 	}, {
 		Name: "client-memory", Rounds: 5, Alone: true, Run: clientMemory,
-		Contenders: []*Contender{ours, rueidislockContender},
+		Contenders: []*Contender{ours, rueidislock},
 		Columns:    []Metric{PerHold, AfterHolds, AfterWaiters, LeftFew, LeftMany, LostFew, LostMany},
 	},
 
 	// Over as many servers as the parameter says.
 	{
 		Name: "quorum-write-pair", Quorum: true, ParamName: "servers", Params: []int{3, 5}, Rounds: 15,
-		Run: pairOf(Write, pairSpan), Contenders: []*Contender{ours, redsyncContender, floor},
+		Run: pairOf(Write, pairSpan), Contenders: []*Contender{ours, redsync, floor},
 		Columns: []Metric{Latency, LatencyP99, Allocs, ServerTime, Requests},
-		Against: []*Contender{floor, redsyncContender},
+		Against: []*Contender{floor, redsync},
 	}, {
 		Name: "quorum-read-pair", Quorum: true, ParamName: "servers", Params: []int{3, 5}, Rounds: 15,
 		Run: pairOf(Read, pairSpan), Contenders: []*Contender{ours, floor},
@@ -168,12 +168,12 @@ var workloads = []*Workload{
 	}, {
 		Name: "quorum-distant-pair", Quorum: true, ParamName: "servers", Params: []int{3, 5}, Rounds: 5,
 		Far: away(time.Millisecond), Run: pairOf(Write, distantSpan),
-		Contenders: []*Contender{ours, redsyncContender, floor}, Columns: []Metric{Latency, LatencyP99},
-		Against: []*Contender{floor, redsyncContender},
+		Contenders: []*Contender{ours, redsync, floor}, Columns: []Metric{Latency, LatencyP99},
+		Against: []*Contender{floor, redsync},
 	}, {
 		Name: "quorum-handover", Quorum: true, ParamName: "servers", Params: []int{3, 5}, Rounds: 3,
 		Run:        together(Load{Goroutines: 16, Span: 2 * time.Second}),
-		Contenders: []*Contender{ours, redsyncContender}, Against: []*Contender{redsyncContender},
+		Contenders: []*Contender{ours, redsync}, Against: []*Contender{redsync},
 		Columns: []Metric{Handovers, Rate, Fairness, LongestWait, ServerTime, Requests},
 	}, {
 		Name: "quorum-frozen", Quorum: true, ParamName: "servers", Params: []int{3, 5}, Rounds: 5, Run: frozen,

@@ -26,22 +26,32 @@ import (
 
 const library = "github.com/seed-7e8842f7/rwlock"
 
-var (
-	verbose = flag.Bool("v", false, "list the functions")
-	measure = flag.String("measure", "", "what to measure: lock, unlock or wait")
-	addr    = flag.String("addr", "", "of the server")
-	serve   = flag.Bool("serve", false, "be the server, and hold a lock until a line is read")
-)
-
+// main counts. In a process that it has started, which is built to record coverage, it makes the call.
 func main() {
+	verbose := flag.Bool("v", false, "list the functions")
+	measure := flag.String("measure", "", "what to measure: lock, unlock or wait")
+	addr := flag.String("addr", "", "of the server")
 	flag.Parse()
-	switch {
-	case *serve:
-		server()
-	case *measure != "":
-		measured()
-	default:
-		count()
+	if *measure != "" {
+		measured(*measure, newLock(*addr))
+	}
+	tmp, err := os.MkdirTemp("", "path")
+	check(err)
+	defer os.RemoveAll(tmp)
+	program := filepath.Join(tmp, "path")
+	run("go", "build", "-cover", "-covermode=atomic", "-coverpkg="+library+"/...", "-o", program,
+		library+"/verify/path")
+	for _, what := range []string{"lock", "unlock", "wait"} {
+		functions := covered(program, filepath.Join(tmp, what), what)
+		files := map[string]bool{}
+		for _, f := range functions {
+			file, _, _ := strings.Cut(f, ":")
+			files[file] = true
+		}
+		fmt.Printf("%-7s %3d functions in %2d files\n", what, len(functions), len(files))
+		if *verbose {
+			fmt.Println("  " + strings.Join(functions, "\n  "))
+		}
 	}
 }
 
@@ -57,99 +67,62 @@ func newLock(addr string) *rwlock.RWLock {
 	return rw
 }
 
-// server prints its address, holds the lock "held", and releases it when someone waits for it.
-func server() {
-	m, err := miniredis.Run()
-	check(err)
-	h, err := newLock(m.Addr()).Lock(context.Background(), "held")
-	check(err)
-	fmt.Println(m.Addr())
-	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-	check(h.Unlock(context.Background()))
-	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-}
-
-// measured makes one call, and writes what it covered.
-func measured() {
-	ctx, rw := context.Background(), newLock(*addr)
+// measured makes one call, writes what it covered, and waits to be killed: what is covered from then on is
+// not counted. When the call waits, measured says so.
+func measured(what string, rw *rwlock.RWLock) {
+	ctx := context.Background()
 	h, err := rw.Lock(ctx, "n") // what only the first call does
 	check(err)
 	check(h.Unlock(ctx))
 	time.Sleep(100 * time.Millisecond)
 	name := "n"
-	if *measure == "unlock" {
+	switch what {
+	case "unlock":
 		h, err = rw.Lock(ctx, name)
 		check(err)
 		time.Sleep(100 * time.Millisecond)
+	case "wait":
+		name = "held"
+		time.AfterFunc(300*time.Millisecond, func() { fmt.Println("waits") })
 	}
 	check(coverage.ClearCounters())
-	switch *measure {
-	case "unlock":
-		check(h.Unlock(ctx))
-	case "wait":
-		time.AfterFunc(300*time.Millisecond, func() { fmt.Println("waits") })
-		name = "held"
-		fallthrough
-	default:
+	if what == "unlock" {
+		err = h.Unlock(ctx)
+	} else {
 		_, err = rw.Lock(ctx, name)
-		check(err)
 	}
+	check(err)
 	dir := os.Getenv("GOCOVERDIR")
 	check(coverage.WriteCountersDir(dir))
 	check(coverage.WriteMetaDir(dir))
-	_ = os.Stdout.Sync()
-	// What is covered from here on is not counted: the process is killed.
 	fmt.Println("done")
 	select {}
 }
 
-func count() {
-	tmp, err := os.MkdirTemp("", "path")
-	check(err)
-	defer os.RemoveAll(tmp)
-	program := filepath.Join(tmp, "path")
-	run("go", "build", "-cover", "-covermode=atomic", "-coverpkg="+library+"/...", "-o", program,
-		library+"/verify/path")
-	for _, what := range []string{"lock", "unlock", "wait"} {
-		dir := filepath.Join(tmp, what)
-		check(os.Mkdir(dir, 0o755))
-		functions := covered(program, dir, what)
-		files := map[string]bool{}
-		for _, f := range functions {
-			files[f[:strings.Index(f, ":")]] = true
-		}
-		fmt.Printf("%-7s %3d functions in %2d files\n", what, len(functions), len(files))
-		if *verbose {
-			fmt.Println("  " + strings.Join(functions, "\n  "))
-		}
-	}
-}
-
-// covered returns what a call covers, as "<file>:<function>".
+// covered returns what a call covers, as "<file>:<function>". This process is the server, and the one that
+// holds the lock until the call waits.
 func covered(program, dir, what string) (functions []string) {
-	server := exec.Command(program, "-serve")
-	server.Env = append(os.Environ(), "GOCOVERDIR="+os.TempDir())
-	in, err := server.StdinPipe()
+	ctx := context.Background()
+	server, err := miniredis.Run()
 	check(err)
-	out, err := server.StdoutPipe()
+	defer server.Close()
+	h, err := newLock(server.Addr()).Lock(ctx, "held")
 	check(err)
-	check(server.Start())
-	defer func() { _ = server.Process.Kill(); _ = server.Wait() }()
-	at, err := bufio.NewReader(out).ReadString('\n')
-	check(err)
+	defer func() { _ = h.Unlock(ctx) }()
 
-	call := exec.Command(program, "-measure", what, "-addr", strings.TrimSpace(at))
+	check(os.Mkdir(dir, 0o755))
+	call := exec.Command(program, "-measure", what, "-addr", server.Addr())
 	call.Env, call.Stderr = append(os.Environ(), "GOCOVERDIR="+dir), os.Stderr
 	says, err := call.StdoutPipe()
 	check(err)
 	check(call.Start())
 	lines := bufio.NewScanner(says)
-	for lines.Scan() && lines.Text() != "done" {
-		fmt.Fprintln(in) // it waits
+	for lines.Scan() && lines.Text() == "waits" {
+		check(h.Unlock(ctx))
 	}
 	_ = call.Process.Kill()
 	_ = call.Wait()
-	for _, line := range strings.Split(run("go", "tool", "covdata", "func", "-i="+dir), "\n") {
+	for line := range strings.Lines(run("go", "tool", "covdata", "func", "-i="+dir)) {
 		f := strings.Fields(line)
 		if len(f) == 3 && strings.HasPrefix(f[0], library) && f[2] != "0.0%" &&
 			!strings.Contains(f[0], "/verify/") {
