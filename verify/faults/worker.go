@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/rpc"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -327,11 +328,11 @@ func (c config) longest() time.Duration { return c.Lease / 75 }
 
 // owner locks, moves money and unlocks until the process is told to end.
 func (w *worker) owner(n int) {
-	client, err := bank.Dial(w.Bank)
+	client, err := rpc.Dial("unix", w.Bank)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	o := &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
 	self := rwlock.NewOwner()
 	w.numbers.Store(self, n)
@@ -348,7 +349,7 @@ type owner struct {
 	*worker
 	n      int
 	ctx    context.Context
-	client *bank.Client
+	client *rpc.Client // of the bank
 	rng    *rand.Rand
 }
 
@@ -428,26 +429,24 @@ func (o *owner) call(write bool) call {
 // move transfers money in the fenced account and the other, or counts it.
 func (o *owner) move(h *hold) {
 	for _, fenced := range []bool{true, false} {
-		x := bank.Access{Token: h.Event.Token, Write: h.Write}
+		q := bank.Request{Name: h.Event.Name, Fenced: fenced}
+		q.Token, q.Write = h.Event.Token, h.Write
 		var b [2]int64
 		for i := range b {
-			if !o.good(h, &x) {
+			var r bank.Reply
+			q.Which = i
+			if !o.good(h, &q.Access) || o.client.Call(bank.Method, q, &r) != nil {
 				return
 			}
-			var err error
-			if b[i], x.Seen, err = o.client.Get(h.Event.Name, fenced, x, i); err != nil {
-				return
-			}
-			if i == 0 {
-				o.think(h)
-			}
+			b[i], q.Seen = r.Balance, r.Seen
+			o.think(h)
 		}
-		o.think(h)
-		if !h.Write || !o.good(h, &x) {
+		if !h.Write || !o.good(h, &q.Access) {
 			continue
 		}
 		amount := o.rng.Int64N(10)
-		_ = o.client.Put(h.Event.Name, fenced, x, [2]int64{b[0] - amount, b[1] + amount})
+		q.Balances = &[2]int64{b[0] - amount, b[1] + amount}
+		_ = o.client.Call(bank.Method, q, new(bank.Reply))
 	}
 }
 
