@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -39,10 +40,11 @@ const slack = 800 * time.Millisecond
 func faults() []fault {
 	const lease = usual
 	crowded := plan{procs: 5, locks: 1}
-	appends := func(fsync string) plan {
-		return plan{args: []string{"--appendonly", "yes", "--appendfsync", fsync}}
-	}
 	clocks := plan{clock: true}
+	// command has the server run a command.
+	command := func(args ...any) func(*rig) {
+		return during(0, func(n *node) { n.do(args...) }, nothing)
+	}
 
 	list := []fault{
 		{name: "none", exact: true, inject: func(r *rig) { r.work(50) }},
@@ -61,32 +63,31 @@ func faults() []fault {
 			p.cont()
 		}},
 
-		{name: "DEBUG SLEEP past a lease", exact: true, inject: func(r *rig) {
-			r.do("DEBUG", "SLEEP", (lease * 3 / 2).Seconds())
-		}},
-		{name: "CLIENT PAUSE past a lease", exact: true, inject: func(r *rig) {
-			r.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
-			time.Sleep(lease * 3 / 2)
-		}},
-		{name: "Redis SIGKILL, nothing persisted", inject: func(r *rig) { r.restart(true) }},
-		{name: "Redis SIGKILL, AOF everysec", plan: appends("everysec"), inject: func(r *rig) { r.restart(true) }},
-		{name: "Redis SIGKILL, AOF always", plan: appends("always"), exact: true,
-			inject: func(r *rig) { r.restart(false) }},
-		{name: "CLIENT KILL normal", exact: true, inject: func(r *rig) {
-			r.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		}},
-		{name: "CLIENT KILL pubsub", exact: true, inject: func(r *rig) { r.do("CLIENT", "KILL", "TYPE", "pubsub") }},
-		{name: "SCRIPT FLUSH", exact: true, inject: func(r *rig) { r.do("SCRIPT", "FLUSH") }},
-		{name: "FLUSHALL", inject: func(r *rig) { r.flushAll() }},
+		{name: "DEBUG SLEEP past a lease", exact: true,
+			inject: command("DEBUG", "SLEEP", (lease * 3 / 2).Seconds())},
+		{name: "CLIENT PAUSE past a lease", exact: true, inject: during(3, func(n *node) {
+			n.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
+		}, nothing)},
+		{name: "Redis SIGSTOP for less than a lease", exact: true, inject: during(1, freeze, thaw)},
+		{name: "Redis SIGSTOP past a lease", exact: true, inject: during(3, freeze, thaw)},
+		{name: "Redis SIGKILL, nothing persisted", inject: during(0, killedEmpty, restart)},
+		{name: "Redis SIGKILL, AOF everysec", inject: during(0, killedEmpty, restart),
+			plan: plan{args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}}},
+		{name: "Redis SIGKILL, AOF always", plan: plan{args: persistent}, exact: true,
+			inject: during(0, killed, restart)},
+		{name: "CLIENT KILL normal", exact: true,
+			inject: command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")},
+		{name: "CLIENT KILL pubsub", exact: true, inject: command("CLIENT", "KILL", "TYPE", "pubsub")},
+		{name: "SCRIPT FLUSH", exact: true, inject: command("SCRIPT", "FLUSH")},
+		{name: "FLUSHALL", inject: during(0, (*node).flushAll, nothing)},
 		{name: "ForceUnlock", inject: (*rig).force},
-		{name: "maxmemory, noeviction", exact: true, inject: during(3, func(n *node) { n.limit("1") },
-			func(n *node) { n.limit("0") })},
+		{name: "maxmemory, noeviction", exact: true, inject: during(3, fill, empty)},
 		{name: "maxmemory, volatile-lru", inject: func(r *rig) {
 			r.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 			r.lossy(func() {
-				r.limit("1")
+				fill(r.node)
 				time.Sleep(lease / 10)
-				r.limit("0")
+				empty(r.node)
 			})
 			r.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 		}},
@@ -98,22 +99,26 @@ func faults() []fault {
 		{name: "connection pool exhausted", plan: plan{config: config{Pool: 2, Hog: true}}, exact: true,
 			inject: func(r *rig) { time.Sleep(2 * lease) }},
 
-		{name: "clock steps 60 s forward", plan: clocks, inject: func(r *rig) { r.step(+time.Minute) }},
-		{name: "clock steps 60 s back", plan: clocks, exact: true, inject: func(r *rig) { r.step(-time.Minute) }},
+		{name: "clock steps 60 s forward", plan: clocks, inject: during(0, stepped(+time.Minute), nothing)},
+		{name: "clock steps 60 s back", plan: clocks, exact: true,
+			inject: during(0, stepped(-time.Minute), nothing)},
 		{name: "clock strobed by 60 s", plan: clocks, inject: func(r *rig) {
 			for range 10 {
-				r.step(+time.Minute)
+				stepped(+time.Minute)(r.node)
 				time.Sleep(lease / 20)
-				r.step(-time.Minute)
+				stepped(-time.Minute)(r.node)
 				time.Sleep(lease / 20)
 			}
 		}},
 
-		{name: "network: delay", exact: true, inject: during(2, func(n *node) { n.delay(lease / 20) },
-			func(n *node) { n.delay(0) })},
+		{name: "network: delay", exact: true, inject: during(2, delayed(lease/20), delayed(0))},
 		{name: "network: wake-ups lost", exact: true, inject: during(2,
 			func(n *node) { n.proxies[0].SwallowPushes(true) }, func(n *node) { n.proxies[0].SwallowPushes(false) })},
-		{name: "network: all connections cut", exact: true, inject: func(r *rig) { r.proxies[0].CloseAll() }},
+		{name: "network: all connections cut", exact: true, inject: during(0, (*node).disconnect, nothing)},
+		{name: "network: requests dropped past a lease", exact: true, inject: cuts(faultproxy.Requests, 3)},
+		{name: "network: replies dropped past a lease", exact: true, inject: cuts(faultproxy.Replies, 3)},
+		{name: "network: black hole for less than a lease", exact: true, inject: cuts(faultproxy.Both, 1)},
+		{name: "network: black hole past a lease", exact: true, inject: cuts(faultproxy.Both, 3)},
 		{name: "network: requests executed late", exact: true, inject: func(r *rig) {
 			gate := make(chan struct{})
 			rules(func(rule *faultproxy.Rule) *faultproxy.Rule { return rule.DelayRequest(gate) })(r)
@@ -131,16 +136,6 @@ func faults() []fault {
 		add("SIGKILL of "+what, kills(role))
 		add("SIGSTOP of "+what+" past its lease", stops(role))
 	}
-	for what, c := range map[string]struct {
-		dirs   faultproxy.Direction
-		halves int
-	}{
-		"requests dropped past a lease":    {faultproxy.Requests, 3},
-		"replies dropped past a lease":     {faultproxy.Replies, 3},
-		"black hole for less than a lease": {faultproxy.Both, 1}, "black hole past a lease": {faultproxy.Both, 3},
-	} {
-		add("network: "+what, cuts(c.dirs, c.halves))
-	}
 	for what, act := range map[string]func(*faultproxy.Rule) *faultproxy.Rule{
 		"connections reset": (*faultproxy.Rule).Reset, "replies lost": (*faultproxy.Rule).DropReply,
 		"cut in the middle of replies": (*faultproxy.Rule).CutMidReply,
@@ -148,8 +143,6 @@ func faults() []fault {
 	} {
 		add("network: "+what, rules(act))
 	}
-	add("Redis SIGSTOP for less than a lease", func(r *rig) { r.stand(lease / 3) })
-	add("Redis SIGSTOP past a lease", func(r *rig) { r.stand(lease * 3 / 2) })
 	for _, key := range []string{"writer", "queue", "fence", "readers", "leases", "waiters", "count"} {
 		list = append(list, fault{name: "key deleted: " + key, inject: func(r *rig) {
 			for _, name := range r.Names {
@@ -164,10 +157,11 @@ func faults() []fault {
 // during has something begin on each server that is broken, and end after so many halves of a lease.
 func during(halves int, begin, end func(*node)) func(*rig) {
 	return func(r *rig) {
-		for _, n := range r.broken {
-			begin(n)
-		}
-		r.strikesNow("")
+		r.strikeNow(func() {
+			for _, n := range r.broken {
+				begin(n)
+			}
+		})
 		time.Sleep(time.Duration(halves) * r.Lease / 2)
 		for _, n := range r.broken {
 			end(n)
@@ -177,7 +171,7 @@ func during(halves int, begin, end func(*node)) func(*rig) {
 
 // cuts holds back what goes to and from servers.
 func cuts(dirs faultproxy.Direction, halves int) func(*rig) {
-	return during(halves, func(n *node) { n.cut(dirs) }, func(n *node) { n.cut(faultproxy.None) })
+	return during(halves, func(n *node) { n.cut(dirs) }, join)
 }
 
 // rules has the proxy do something to the next ten scripts.
@@ -200,9 +194,9 @@ func kills(role role) func(*rig) {
 func stops(role role) func(*rig) {
 	return func(r *rig) {
 		p, _ := r.freeze(role)
-		end := time.Now().Add(r.Lease * 5 / 4)
+		end := time.After(r.Lease * 5 / 4)
 		r.survive()
-		time.Sleep(time.Until(end))
+		<-end
 		p.cont()
 	}
 }
@@ -225,10 +219,8 @@ func (r *rig) survive() {
 // any more.
 func (r *rig) granted() *process {
 	p, name := r.freeze(firstWaiter)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(r.Lease); !p.holds(name) && time.Now().Before(end); {
-		<-tick.C
+	for end := time.Now().Add(r.Lease); time.Now().Before(end) && !slices.Contains(r.have(name, holder), p); {
+		time.Sleep(5 * time.Millisecond)
 	}
 	return p
 }
@@ -275,25 +267,20 @@ func (f fault) chaos(tb testing.TB, list []fault, d time.Duration, seed uint64) 
 // suffer injects the fault, and waits until the workers have got over it.
 func (r *rig) suffer(f fault) {
 	r.tb.Helper()
-	r.strikesNow(f.name)
-	f.inject(r)
-	r.struckOver()
+	r.inject(f)
 	r.progress(2*r.Lease + 5*time.Second)
 	if r.servers > 1 {
 		time.Sleep(heal)
 	}
 }
 
-// delegated has locks delegated to the processes of each fault, with a lease. The locks are so many that each
-// process has one which it uses most, and there is one more that all read. A lease of 0 changes nothing.
-func delegated(list []fault, lease time.Duration) []fault {
+// delegated has locks delegated to the processes of each fault. The locks are so many that each process has
+// one which it uses most, and there is one more that all read.
+func delegated(list []fault) []fault {
 	list = slices.Clone(list)
 	for i := range list {
 		p := &list[i].plan
-		p.Delegate = lease
-		if lease > 0 && p.locks == 0 {
-			p.locks = 5
-		}
+		p.Delegate, p.locks = time.Second, cmp.Or(p.locks, 5)
 	}
 	return list
 }

@@ -17,6 +17,9 @@ const (
 	// patience bounds the wait of each call: nothing that the servers mend takes as long.
 	patience = 2 * time.Minute
 	pause    = 5 * time.Millisecond
+	// firstNew is the number of the first owner that makes one call alone. The histories' model has owners as
+	// runes, and the surrogates before are none.
+	firstNew = 0xe000
 )
 
 // The roles that a job can have.
@@ -25,6 +28,8 @@ const (
 	queue    = "queue"    // behind a writer that unlocks as soon as the fault has struck
 	probe    = "probe"    // by one process alone, again and again
 	handover = "handover" // by both processes in turns, one of which writes
+	// The same, on a node to which nothing happens, nor to those of the other jobs.
+	elsewhere = "elsewhere"
 )
 
 // A job is something to do with a lock.
@@ -73,7 +78,7 @@ func (w *worker) start(j job) {
 				w.rest(pause)
 			}
 		})
-	case handover:
+	case handover, elsewhere:
 		e.Write = e.Write || w.Process == 1
 		w.wg.Go(func() {
 			for w.ctx.Err() == nil {
@@ -115,6 +120,7 @@ func (w *worker) once(e history.Event) {
 func (w *worker) ask(e history.Event) *hold {
 	c := call{lock: w.lockCall(e.Write), wait: patience, most: patience, returned: func() {}}
 	c.ctx, c.cancel = context.WithCancel(rwlock.WithOwner(w.ctx, rwlock.NewOwner()))
+	e.Owner = firstNew + processes*int(w.fresh.Add(1)) + w.Process
 	return w.take(e, c)
 }
 

@@ -71,10 +71,11 @@ type rig struct {
 	procs   []*process
 	events  []history.Event
 	known   history.Known
-	strikes []strike
+	strikes []*strike
+	strike  *strike              // the last
 	last    map[string]time.Time // when someone last got a lock
 	asked   map[[2]int]history.Event
-	changed chan struct{} // closed at each event
+	served  int // jobs that waited in a queue
 	result
 }
 
@@ -94,7 +95,7 @@ func newRig(tb testing.TB, p plan) *rig {
 	r := &rig{
 		plan: p, tb: tb, rng: rand.New(rand.NewPCG(p.Seed, 7)),
 		known: history.Known{Pauses: map[int][]history.Span{}, Delegation: p.Delegate},
-		last:  map[string]time.Time{}, asked: map[[2]int]history.Event{}, changed: make(chan struct{}),
+		last:  map[string]time.Time{}, asked: map[[2]int]history.Event{},
 	}
 	r.Faults = map[string]int{}
 	tb.Cleanup(func() {
@@ -159,40 +160,28 @@ func (r *rig) take(p *process, e history.Event) {
 		delete(r.asked, k)
 		r.Acquired++
 		r.last[e.Name] = time.Unix(0, e.At)
+		if e.Role == queue {
+			r.served++
+		}
 	case history.Local:
 		r.Local++
 	}
-	close(r.changed)
-	r.changed = make(chan struct{})
 }
 
-// await waits until ok, which is called with mu held and looked at after each event, and fails the test after
-// d.
+// await waits until ok, which is called with mu held, and fails the test after d.
 func (r *rig) await(d time.Duration, what string, ok func() bool) {
 	r.tb.Helper()
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
-	for {
+	r.poll(d, what, func() bool {
 		r.mu.Lock()
-		done, changed := ok(), r.changed
-		r.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-changed:
-		case <-timeout.C:
-			r.tb.Fatalf("%v passed, and not: %s", d, what)
-		}
-	}
+		defer r.mu.Unlock()
+		return ok()
+	})
 }
 
-// poll waits until ok, which looks at a server, and fails the test after d.
+// poll waits until ok, and fails the test after d.
 func (r *rig) poll(d time.Duration, what string, ok func() bool) {
 	r.tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(d); !ok(); <-tick.C {
+	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.tb.Fatalf("%v passed, and not: %s", d, what)
 		}
@@ -231,23 +220,30 @@ func (r *rig) wanted(name string) bool {
 	return false
 }
 
-// strikesNow notes that a fault begins, or that the one in flight has struck by now.
-func (r *rig) strikesNow(fault string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// inject has the fault happen, and notes when.
+func (r *rig) inject(f fault) {
+	r.tb.Helper()
 	now := time.Now()
-	if fault != "" {
-		r.Faults[fault]++
-		r.strikes = append(r.strikes, strike{at: now})
+	r.strike = &strike{at: now, begun: now}
+	r.strikes = append(r.strikes, r.strike)
+	r.Faults[f.name]++
+	f.inject(r)
+	if r.strike.over.IsZero() {
+		r.strike.over = time.Now()
 	}
-	r.strikes[len(r.strikes)-1].begun = now
 }
 
-// struckOver notes that the fault in flight is over.
-func (r *rig) struckOver() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.strikes[len(r.strikes)-1].over = time.Now()
+// strikeNow has the fault in flight strike. Processes that have jobs release what they keep until then.
+func (r *rig) strikeNow(fn func()) {
+	r.tb.Helper()
+	r.strike.at = time.Now()
+	fn()
+	r.strike.begun = time.Now()
+	if r.jobs {
+		for _, p := range r.procs {
+			p.tell(order{Struck: true})
+		}
+	}
 }
 
 // lossy runs do, and notes that the server loses data, or time, meanwhile.
@@ -286,7 +282,7 @@ func (r *rig) endWorkers() {
 	wg.Wait()
 }
 
-// finish ends the workers, and checks the locks, the money, the times and the history.
+// finish ends the workers, and checks that nobody is in the way of a lock, and no key stays. Then it judges.
 func (r *rig) finish(f fault) result {
 	r.tb.Helper()
 	r.endWorkers()
@@ -309,22 +305,27 @@ func (r *rig) finish(f fault) result {
 			}
 		}
 	}
-	r.check(f)
-	return r.result
+	return r.judge(f)
 }
 
 // mark is the key by which a server of a quorum knows whether it has lost its data.
 const mark = "rwlock:mark"
 
-// check has porcupine look at the history, and takes stock of the money. The workers must have ended.
-func (r *rig) check(f fault) {
+// judge looks at the times of calls, has porcupine look at the history, and takes stock of the money. The
+// workers must have ended.
+func (r *rig) judge(f fault) result {
 	r.of, r.of.plan = f, r.plan
-	r.measure(r.seen(), r.strikes)
-	ops, broken, unsure := history.Assemble(r.seen(), r.known)
-	r.Broken, r.Unsure = append(r.Broken, broken...), unsure
-	if err := history.Check(ops); err != nil {
+	events := r.seen()
+	h := history.Assemble(events, r.known)
+	r.measure(h.Calls, events, r.strikes)
+	if f.plan.jobs {
+		r.time(h.Calls, r.strike)
+	} else {
+		r.Fenced, r.Unfenced = r.bank.Counts()
+	}
+	r.Broken, r.Unsure, r.Operations = append(r.Broken, h.Broken...), h.Unsure, len(h.Ops)
+	if err := history.Check(h.Ops); err != nil {
 		r.Broken = append(r.Broken, err.Error())
 	}
-	r.Operations = len(ops)
-	r.Fenced, r.Unfenced = r.bank.Counts()
+	return r.result
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/rpc"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,7 @@ type worker struct {
 	ctx     context.Context // ends when the process is told to end
 	struck  chan struct{}   // closed when the fault has struck
 	holds   atomic.Int64
+	fresh   atomic.Int64 // owners that make one call alone
 	pulse   atomic.Int64 // when the process was last seen to run
 	stalled atomic.Int64 // when it last found that it had not
 	wg      sync.WaitGroup
@@ -92,10 +94,9 @@ type worker struct {
 
 func now() int64 { return time.Now().UnixNano() }
 
-func (w *worker) report(e history.Event) {
-	if e.At == 0 {
-		e.At = now()
-	}
+// report says that something happens, now unless the event has another time.
+func (w *worker) report(what history.What, e history.Event) {
+	e.What, e.At = what, cmp.Or(e.At, now())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.out.Encode(e) != nil {
@@ -103,13 +104,7 @@ func (w *worker) report(e history.Event) {
 	}
 }
 
-func (w *worker) tell(e history.Event, what history.What) {
-	e.What = what
-	w.report(e)
-}
-
 func (c config) work() error {
-	redis.SetLogger(silence{})
 	clients := c.dial()
 	opts := []rwlock.Option{rwlock.WithLease(c.Lease), rwlock.WithPrefix(c.Prefix),
 		rwlock.WithLogger(slog.New(slog.DiscardHandler))}
@@ -131,7 +126,7 @@ func (c config) work() error {
 	if c.Bank == "" {
 		w.subscribe()
 	}
-	w.report(history.Event{What: history.Starts, UUID: rwlock.NewOwner().String()[:36]})
+	w.report(history.Starts, history.Event{UUID: rwlock.NewOwner().String()[:36]})
 	for i := 0; i < owners && c.Bank != ""; i++ {
 		w.wg.Go(func() { w.owner(owners*c.Process + i) })
 	}
@@ -147,7 +142,7 @@ func (c config) work() error {
 	stop()
 	w.wg.Wait()
 	if err := rw.Close(); err != nil && c.Bank == "" {
-		w.report(history.Event{What: history.Broken, Error: fmt.Sprint("Close: ", err)})
+		w.report(history.Broken, history.Event{Error: fmt.Sprint("Close: ", err)})
 	}
 	for _, client := range clients {
 		err = errors.Join(err, client.Close())
@@ -160,31 +155,28 @@ func (w *worker) observe(e rwlock.Event) {
 	if e.Kind == rwlock.EventAcquired && e.Path == rwlock.PathDelegated {
 		n, _ := w.numbers.Load(e.Owner)
 		owner, _ := n.(int)
-		w.report(history.Event{At: e.Time.UnixNano(), What: history.Local, Owner: owner, Name: e.Name})
+		w.report(history.Local, history.Event{At: e.Time.UnixNano(), Owner: owner, Name: e.Name})
 	}
 }
 
-// dial returns the clients of the worker.
+// dial returns the client of the worker, or those of the servers that vote.
 func (c config) dial() (clients []redis.UniversalClient) {
-	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	switch {
-	case c.Sentinel != "":
-		return append(clients, redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: c.Sentinel, SentinelAddrs: c.Addrs,
-		}))
-	case c.Cluster:
-		return append(clients, redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: c.Addrs, PoolSize: c.Pool, MaintNotificationsConfig: quiet,
-			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				var d net.Dialer
-				return d.DialContext(ctx, network, cmp.Or(c.Via[addr], addr))
-			},
-		}))
+	opts := redis.UniversalOptions{
+		MasterName: c.Sentinel, IsClusterMode: c.Cluster, PoolSize: c.Pool,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	for _, addr := range c.Addrs {
-		clients = append(clients, redis.NewClient(&redis.Options{
-			Addr: addr, PoolSize: c.Pool, MaintNotificationsConfig: quiet,
-		}))
+	together := 1
+	if c.Cluster || c.Sentinel != "" {
+		together = len(c.Addrs)
+	}
+	if c.Cluster {
+		opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, cmp.Or(c.Via[addr], addr))
+		}
+	}
+	for addrs := range slices.Chunk(c.Addrs, together) {
+		opts.Addrs = addrs
+		clients = append(clients, redis.NewUniversalClient(&opts))
 	}
 	return clients
 }
@@ -196,10 +188,6 @@ func over(clients []redis.UniversalClient, opts ...rwlock.Option) (*rwlock.RWLoc
 	}
 	return rwlock.NewQuorum(clients, opts...)
 }
-
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 const (
 	beat = 2 * time.Millisecond
@@ -220,7 +208,7 @@ func (w *worker) beat() {
 		at := now()
 		if gap := at - last; gap > int64(stall) {
 			w.stalled.Store(at)
-			w.report(history.Event{At: at, What: history.Stalls, For: gap})
+			w.report(history.Stalls, history.Event{At: at, For: gap})
 		} else {
 			w.pulse.Store(at)
 		}
@@ -268,7 +256,7 @@ type hold struct {
 // take makes a call, and reports it. It returns nil if that failed.
 func (w *worker) take(e history.Event, c call) *hold {
 	e.Hold = int(w.holds.Add(1))
-	w.tell(e, history.Asks)
+	w.report(history.Asks, e)
 	name := e.Name
 	if w.Unlocked { // each call has a lock of its own
 		name += fmt.Sprint("-", e.Hold)
@@ -282,23 +270,23 @@ func (w *worker) take(e history.Event, c call) *hold {
 		ran := w.stalled.Load() < start.UnixNano() && now()-w.pulse.Load() < int64(stall)
 		if took > c.most+50*time.Millisecond && ran {
 			late := fmt.Sprintf("a call with %v to wait took %v: %v", c.most, took, err)
-			w.report(history.Event{What: history.Broken, Error: late})
+			w.report(history.Broken, history.Event{Error: late})
 		}
 		e.Error = err.Error()
 		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.DeadlineExceeded)
 		if errors.Is(err, context.Canceled) || c.hasty && early {
-			w.tell(e, history.Quits)
+			w.report(history.Quits, e)
 		} else {
-			w.tell(e, history.Fails)
+			w.report(history.Fails, e)
 		}
 		return nil
 	}
 	e.Token = h.Token()
-	w.tell(e, history.Has)
+	w.report(history.Has, e)
 	ctx := h.Context()
 	context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
-			w.tell(e, history.Loses)
+			w.report(history.Loses, e)
 		}
 		c.cancel()
 	})
@@ -309,7 +297,7 @@ func (w *worker) take(e history.Event, c call) *hold {
 func (w *worker) unlock(h *hold, relied time.Time) {
 	e := h.Event
 	e.At = relied.UnixNano()
-	w.tell(e, history.Leaves)
+	w.report(history.Leaves, e)
 	e.At = 0
 	switch err := h.Unlock(context.Background()); {
 	case errors.Is(err, rwlock.ErrLost):
@@ -317,7 +305,7 @@ func (w *worker) unlock(h *hold, relied time.Time) {
 	case err != nil:
 		e.Error = err.Error()
 	}
-	w.tell(e, history.Left)
+	w.report(history.Left, e)
 }
 
 // owners is how many owners of a worker move money, each in a goroutine.
