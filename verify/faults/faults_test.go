@@ -259,58 +259,40 @@ func TestJudgeSees(t *testing.T) {
 	few := fault{exact: true, plan: plan{config: config{Lease: usual}}}
 	many := fault{exact: true, beyond: true, plan: few.plan}
 	jobs := fault{loses: time.Second, plan: plan{jobs: true, config: config{Lease: 30 * time.Second}}}
+	type events = []history.Event
+	type sees struct {
+		first                               int // grant, in ms from the fault
+		lost, causeless, failed, unreleased int
+	}
 	for what, c := range map[string]struct {
 		fault  fault
-		events []history.Event
-		seen   func(r result) bool
+		events events
+		sees   sees
 	}{
 		"the first grant to a call that came after": {
-			few, []history.Event{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)},
-			func(r result) bool { return r.First == 200*time.Millisecond },
-		},
+			few, events{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)}, sees{first: 200}},
 		"the first grant when enough servers are back": {
-			many, []history.Event{asks(200, 2), has(1300, 2)},
-			func(r result) bool { return r.First == 300*time.Millisecond },
-		},
+			many, events{asks(200, 2), has(1300, 2)}, sees{first: 300}},
 		"a loss without cause, once": {
-			few, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1), left(210, 1, "lost")},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 1 },
-		},
+			few, events{asks(-5000, 1), has(-4000, 1), loses(200, 1), left(210, 1, "lost")}, sees{lost: 1, causeless: 1}},
 		"a loss as the others had not been asked again": {
-			few, []history.Event{asks(0, 1), has(90, 1), loses(200, 1)},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			few, events{asks(0, 1), has(90, 1), loses(200, 1)}, sees{lost: 1}},
 		"a loss as too many servers failed": {
-			many, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1)},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			many, events{asks(-5000, 1), has(-4000, 1), loses(200, 1)}, sees{lost: 1}},
 		"a loss as the process stood still": {
-			few, []history.Event{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			few, events{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)}, sees{lost: 1}},
 		"a call that fails": {
-			jobs, []history.Event{asks(1000, 1), fails}, func(r result) bool { return len(r.Failed) == 1 },
-		},
+			jobs, events{asks(1000, 1), fails}, sees{failed: 1}},
 		"a release that fails": {
-			jobs, []history.Event{asks(1000, 1), has(1000, 1), left(2000, 1, "x")},
-			func(r result) bool { return len(r.Unreleased) == 1 },
-		},
+			jobs, events{asks(1000, 1), has(1000, 1), left(2000, 1, "x")}, sees{first: 1000, unreleased: 1}},
 		"a hold lost that the servers may have lost": {
-			jobs, []history.Event{asks(0, 1), has(0, 1), left(2000, 1, "lost")},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			jobs, events{asks(0, 1), has(0, 1), left(2000, 1, "lost")}, sees{lost: 1}},
 		"a hold lost that they had": {
-			jobs, []history.Event{asks(-2000, 1), has(-2000, 1), left(2000, 1, "lost")},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 1 },
-		},
+			jobs, events{asks(-2000, 1), has(-2000, 1), left(2000, 1, "lost")}, sees{lost: 1, causeless: 1}},
 		"a hold lost while its process stood still": {
-			jobs, []history.Event{asks(-2000, 1), has(-2000, 1), stalled, left(2000, 1, "lost")},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
-		"the first grant": {
-			jobs, []history.Event{asks(-2000, 1), has(-2000, 1), asks(4000, 2), has(4000, 2)},
-			func(r result) bool { return r.first == 4*time.Second },
-		},
+			jobs, events{asks(-2000, 1), has(-2000, 1), stalled, left(2000, 1, "lost")}, sees{lost: 1}},
+		"the first grant to a job": {
+			jobs, events{asks(-2000, 1), has(-2000, 1), asks(4000, 2), has(4000, 2)}, sees{first: 4000}},
 	} {
 		r, s := result{of: c.fault}, &strike{begun: at(100), over: at(1000)}
 		if c.fault.plan.jobs {
@@ -318,7 +300,12 @@ func TestJudgeSees(t *testing.T) {
 		}
 		calls := history.Assemble(c.events, history.Known{Pauses: map[int][]history.Span{}}).Calls
 		r.measure(calls, c.events, []*strike{s})
-		r.time(calls, s)
-		assert.True(t, c.seen(r), what)
+		first := r.First
+		if c.fault.plan.jobs {
+			r.time(calls, s)
+			first = r.first
+		}
+		seen := sees{int(first.Milliseconds()), r.Lost, len(r.Causeless), len(r.Failed), len(r.Unreleased)}
+		assert.Equal(t, c.sees, seen, what)
 	}
 }
