@@ -1,3 +1,4 @@
+// Package fuzz feeds the client what no sound server sends and no sane caller asks.
 package fuzz
 
 import (
@@ -9,11 +10,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/stretchr/testify/require"
@@ -59,7 +62,9 @@ func FuzzReplies(f *testing.F) {
 		if n := declared(answer); n > 1<<16 {
 			t.Skip("the client makes room for as many as are announced")
 		}
-		synctest.Test(t, func(t *testing.T) { believe(t, answer, once) })
+		inMem(t, 2, func(t *testing.T, m *miniredis.Miniredis, client *redis.Client) {
+			believe(t, m, client, answer, once)
+		})
 	})
 }
 
@@ -84,13 +89,10 @@ func declared(answer []byte) (most int64) {
 	return most
 }
 
-func believe(t *testing.T, answer []byte, once bool) {
-	server := &liar{answer: answer, once: once}
-	client := redis.NewClient(&redis.Options{Dialer: server.dial, Addr: "127.0.0.1:1", Protocol: 2,
-		DisableIdentity: true, DialerRetries: 1})
+func believe(t *testing.T, m *miniredis.Miniredis, client *redis.Client, answer []byte, once bool) {
+	scripts := lie(t, m, client, string(answer), once)
 	rw, err := rwlock.New(client)
 	require.NoError(t, err)
-	defer server.close()
 	defer func() { _ = rw.Close() }()
 	var holds []*rwlock.Hold
 	for _, lock := range []lockFunc{rw.Lock, rw.RLock, rw.TryLock, rw.TryRLock} {
@@ -125,16 +127,45 @@ func believe(t *testing.T, answer []byte, once bool) {
 	start := time.Now()
 	_ = rw.Close()
 	require.LessOrEqual(t, time.Since(start), 6*time.Second)
-	_ = client.Close()
-	server.close()
-	require.LessOrEqual(t, server.scripts.Load(), int64(10_000), "the server is asked without end")
+	require.LessOrEqual(t, scripts.Load(), int64(10_000), "the server is asked without end")
 }
 
+// lie has a server give any script the same answer, and close the connection once it has. It returns how many
+// scripts it was asked for.
+func lie(t *testing.T, m *miniredis.Miniredis, client *redis.Client, answer string, once bool) *atomic.Int64 {
+	require.NoError(t, client.Ping(t.Context()).Err()) // m has a server when someone has connected
+	scripts := new(atomic.Int64)
+	m.Server().SetPreHook(func(c *server.Peer, cmd string, args ...string) bool {
+		switch {
+		case strings.HasPrefix(cmd, "EVAL"):
+			scripts.Add(1)
+			time.Sleep(time.Millisecond)
+			c.WriteRaw(answer)
+			if once {
+				c.Close()
+			}
+		case cmd == "SUBSCRIBE" && len(args) == 1:
+			c.WriteRaw("*3\r\n$9\r\nsubscribe\r\n" + bulk(args[0]) + ":1\r\n")
+			c.WriteRaw("*3\r\n$7\r\nmessage\r\n" + bulk(args[0]) + bulk(answer))
+		case cmd == "HELLO":
+			c.WriteError("ERR unknown command 'hello'")
+		default:
+			c.WriteOK()
+		}
+		return true
+	})
+	return scripts
+}
+
+func bulk(s string) string { return "$" + strconv.Itoa(len(s)) + "\r\n" + s + "\r\n" }
+
 // inMem calls fn in a bubble, with a miniredis and a client.
-func inMem(t *testing.T, fn func(t *testing.T, m *miniredis.Miniredis, client *redis.Client)) {
+func inMem(t *testing.T, protocol int, fn func(t *testing.T, m *miniredis.Miniredis, client *redis.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := testredis.Mem(t)
-		fn(t, m, testredis.MemClient(t, m, func(o *redis.Options) { o.DisableIdentity = true }))
+		fn(t, m, testredis.MemClient(t, m, func(o *redis.Options) {
+			o.DisableIdentity, o.Protocol, o.DialerRetries = true, protocol, 1
+		}))
 	})
 }
 
@@ -149,7 +180,7 @@ func FuzzNames(f *testing.F) {
 		f.Add(pair[0], pair[1])
 	}
 	f.Fuzz(func(t *testing.T, one, other string) {
-		inMem(t, func(t *testing.T, m *miniredis.Miniredis, client *redis.Client) {
+		inMem(t, 3, func(t *testing.T, m *miniredis.Miniredis, client *redis.Client) {
 			rw, err := rwlock.New(client)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, rw.Close()) }()
@@ -203,7 +234,7 @@ func FuzzLeases(f *testing.F) {
 		f.Add(int64(time.Second), d)
 	}
 	f.Fuzz(func(t *testing.T, whole, own int64) {
-		inMem(t, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client) {
+		inMem(t, 3, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client) {
 			rw, err := rwlock.New(client, rwlock.WithLease(time.Duration(whole)))
 			if !valid(whole) {
 				require.Error(t, err)
