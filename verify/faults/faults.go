@@ -143,11 +143,15 @@ func faults() []fault {
 	} {
 		add("network: "+what, rules(act))
 	}
-	for _, key := range []string{"writer", "queue", "fence", "readers", "leases", "waiters", "count"} {
-		list = append(list, fault{name: "key deleted: " + key, inject: func(r *rig) {
-			for _, name := range r.Names {
-				r.lossy(func() { r.do("DEL", "rwlock:{"+name+"}:"+key) })
-			}
+	for what, key := range map[string]string{"lock": "", "leases": ":leases", "queue": ":queue"} {
+		list = append(list, fault{name: "key deleted: " + what, inject: func(r *rig) {
+			r.poll(30*time.Second, "the key is there", func() (gone bool) {
+				ctx, name := context.Background(), "rwlock:{"+r.someLock()+"}"+key
+				if r.admin.Exists(ctx, name).Val() > 0 {
+					r.lossy(func() { gone = r.admin.Del(ctx, name).Val() > 0 })
+				}
+				return gone
+			})
 		}})
 	}
 	slices.SortFunc(list, func(a, b fault) int { return strings.Compare(a.name, b.name) })

@@ -66,10 +66,7 @@ func (w *worker) start(j job) {
 			w.keep(first, w.struck)
 		}
 		for range perQueue {
-			w.wg.Go(func() {
-				w.await(e.Name)
-				w.once(e)
-			})
+			w.wg.Go(func() { w.once(e) })
 		}
 	case probe:
 		w.wg.Go(func() {
@@ -85,16 +82,6 @@ func (w *worker) start(j job) {
 				w.once(e)
 			}
 		})
-	}
-}
-
-// await waits until someone holds a lock.
-func (w *worker) await(name string) {
-	for w.ctx.Err() == nil {
-		if s, err := w.rw.Inspect(w.ctx, name); err == nil && s.Mode != rwlock.None {
-			return
-		}
-		w.rest(pause)
 	}
 }
 
@@ -120,7 +107,6 @@ func (w *worker) once(e history.Event) {
 func (w *worker) ask(e history.Event) *hold {
 	c := call{lock: w.lockCall(e.Write), wait: patience, most: patience, returned: func() {}}
 	c.ctx, c.cancel = context.WithCancel(rwlock.WithOwner(w.ctx, rwlock.NewOwner()))
-	e.Owner = firstNew + processes*int(w.fresh.Add(1)) + w.Process
 	return w.take(e, c)
 }
 

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -60,12 +59,9 @@ func (r *rig) spawn() *process {
 	r.must(p.cmd.Start())
 	go func() {
 		defer close(p.exited)
-		lines := bufio.NewScanner(stdout)
-		for lines.Scan() {
-			var e history.Event
-			if json.Unmarshal(lines.Bytes(), &e) == nil { // a killed process may leave half a line
-				r.take(p, e)
-			}
+		var e history.Event
+		for out := json.NewDecoder(stdout); out.Decode(&e) == nil; e = (history.Event{}) {
+			r.take(p, e)
 		}
 		_ = p.cmd.Wait()
 	}()

@@ -161,17 +161,15 @@ func (f fault) runJobs(tb testing.TB, lease time.Duration) result {
 	if f.subscription {
 		r.victim = r.subscribed()
 	}
-	for i, p := range r.procs {
-		p.tell(order{Jobs: r.jobsOf(i)})
-	}
-	for _, j := range r.jobsOf(0) {
-		if j.Role != queue {
-			continue
+	for i, p := range r.procs { // the first holds what is waited for
+		jobs := r.jobsOf(i)
+		p.tell(order{Jobs: jobs})
+		for _, j := range jobs {
+			r.poll(time.Minute, "all waiters wait for "+j.Name, func() bool {
+				s, err := r.witness.Inspect(context.Background(), j.Name)
+				return j.Role != queue || err == nil && len(s.Waiters) == (i+1)*perQueue
+			})
 		}
-		r.poll(time.Minute, "all waiters wait for "+j.Name, func() bool {
-			s, err := r.witness.Inspect(context.Background(), j.Name)
-			return err == nil && len(s.Waiters) == processes*perQueue
-		})
 	}
 	time.Sleep(2 * time.Second)
 	r.inject(f)

@@ -82,7 +82,6 @@ type worker struct {
 	ctx     context.Context // ends when the process is told to end
 	struck  chan struct{}   // closed when the fault has struck
 	holds   atomic.Int64
-	fresh   atomic.Int64 // owners that make one call alone
 	pulse   atomic.Int64 // when the process was last seen to run
 	stalled atomic.Int64 // when it last found that it had not
 	wg      sync.WaitGroup
@@ -256,6 +255,9 @@ type hold struct {
 // take makes a call, and reports it. It returns nil if that failed.
 func (w *worker) take(e history.Event, c call) *hold {
 	e.Hold = int(w.holds.Add(1))
+	if e.Owner == 0 {
+		e.Owner = firstNew + processes*e.Hold + w.Process
+	}
 	w.report(history.Asks, e)
 	name := e.Name
 	if w.Unlocked { // each call has a lock of its own
