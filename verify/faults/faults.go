@@ -20,8 +20,8 @@ type fault struct {
 	// the fence protects what the lock guards, until all holders know of the loss.
 	exact bool
 
-	// Of servers that vote: those it happens to lose their data, and rest; it happens to more than may fail; no
-	// client misses more than may fail, but all clients together do.
+	// Of servers that vote: those that forget rest for a while; it happens to more than may fail; no client
+	// misses more than may fail, but all clients together do.
 	forgets, beyond, parted bool
 
 	// Of a cluster, and of servers that sentinels watch, where workers have jobs:
@@ -36,17 +36,40 @@ type fault struct {
 // slack is what a loaded machine may add to the time that the library promises.
 const slack = 800 * time.Millisecond
 
+// persistent are the arguments of servers that come back with all their data.
+var persistent = []string{"--appendonly", "yes", "--appendfsync", "always"}
+
+// serverFaults returns what happens to a single server, and to servers that vote.
+func serverFaults() []fault {
+	return []fault{
+		{name: "killed, restarted at once with the data", plan: plan{args: persistent}, exact: true,
+			inject: during(0, killed, restart)},
+		{name: "killed, restarted at once without data", forgets: true, inject: during(0, killedEmpty, restart)},
+		{name: "FLUSHALL", forgets: true, inject: during(0, (*node).flushAll, nothing)},
+		{name: "frozen for half a lease", exact: true, inject: during(1, freeze, thaw)},
+		{name: "frozen for 1.5 leases", exact: true, inject: during(3, freeze, thaw)},
+		{name: "cut off for 1.5 leases", exact: true, inject: cuts(faultproxy.Both, 3)},
+		{name: "requests cut for 1.5 leases", exact: true, inject: cuts(faultproxy.Requests, 3)},
+		{name: "replies cut for 1.5 leases", exact: true, inject: cuts(faultproxy.Replies, 3)},
+		{name: "connections closed", exact: true, inject: during(0, (*node).disconnect, nothing)},
+		{name: "delayed by 2 × 75 ms", exact: true, inject: during(3, delayed(usual/20), delayed(0))},
+		{name: "out of memory", exact: true, inject: during(3, fill, empty)},
+		{name: "clock 60 s forward", plan: plan{clock: true}, inject: during(0, stepped(+time.Minute), nothing)},
+		{name: "clock 60 s back", plan: plan{clock: true}, exact: true,
+			inject: during(0, stepped(-time.Minute), nothing)},
+	}
+}
+
 // faults returns every fault of a single server, of the network and of processes.
 func faults() []fault {
 	const lease = usual
 	crowded := plan{procs: 5, locks: 1}
-	clocks := plan{clock: true}
 	// command has the server run a command.
 	command := func(args ...any) func(*rig) {
 		return during(0, func(n *node) { n.do(args...) }, nothing)
 	}
 
-	list := []fault{
+	list := append(serverFaults(), []fault{
 		{name: "none", exact: true, inject: func(r *rig) { r.work(50) }},
 		{name: "SIGKILL of a middle waiter", plan: crowded, exact: true, inject: kills(middleWaiter)},
 		{name: "SIGSTOP of a middle waiter past its lease", plan: crowded, exact: true,
@@ -68,20 +91,13 @@ func faults() []fault {
 		{name: "CLIENT PAUSE past a lease", exact: true, inject: during(3, func(n *node) {
 			n.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
 		}, nothing)},
-		{name: "Redis SIGSTOP for less than a lease", exact: true, inject: during(1, freeze, thaw)},
-		{name: "Redis SIGSTOP past a lease", exact: true, inject: during(3, freeze, thaw)},
-		{name: "Redis SIGKILL, nothing persisted", inject: during(0, killedEmpty, restart)},
-		{name: "Redis SIGKILL, AOF everysec", inject: during(0, killedEmpty, restart),
+		{name: "killed, AOF everysec, restarted empty", inject: during(0, killedEmpty, restart),
 			plan: plan{args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}}},
-		{name: "Redis SIGKILL, AOF always", plan: plan{args: persistent}, exact: true,
-			inject: during(0, killed, restart)},
 		{name: "CLIENT KILL normal", exact: true,
 			inject: command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")},
 		{name: "CLIENT KILL pubsub", exact: true, inject: command("CLIENT", "KILL", "TYPE", "pubsub")},
 		{name: "SCRIPT FLUSH", exact: true, inject: command("SCRIPT", "FLUSH")},
-		{name: "FLUSHALL", inject: during(0, (*node).flushAll, nothing)},
 		{name: "ForceUnlock", inject: (*rig).force},
-		{name: "maxmemory, noeviction", exact: true, inject: during(3, fill, empty)},
 		{name: "maxmemory, volatile-lru", inject: func(r *rig) {
 			r.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 			r.lossy(func() {
@@ -99,10 +115,7 @@ func faults() []fault {
 		{name: "connection pool exhausted", plan: plan{config: config{Pool: 2, Hog: true}}, exact: true,
 			inject: func(r *rig) { time.Sleep(2 * lease) }},
 
-		{name: "clock steps 60 s forward", plan: clocks, inject: during(0, stepped(+time.Minute), nothing)},
-		{name: "clock steps 60 s back", plan: clocks, exact: true,
-			inject: during(0, stepped(-time.Minute), nothing)},
-		{name: "clock strobed by 60 s", plan: clocks, inject: func(r *rig) {
+		{name: "clock strobed by 60 s", plan: plan{clock: true}, inject: func(r *rig) {
 			for range 10 {
 				stepped(+time.Minute)(r.node)
 				time.Sleep(lease / 20)
@@ -111,21 +124,16 @@ func faults() []fault {
 			}
 		}},
 
-		{name: "network: delay", exact: true, inject: during(2, delayed(lease/20), delayed(0))},
 		{name: "network: wake-ups lost", exact: true, inject: during(2,
 			func(n *node) { n.proxies[0].SwallowPushes(true) }, func(n *node) { n.proxies[0].SwallowPushes(false) })},
-		{name: "network: all connections cut", exact: true, inject: during(0, (*node).disconnect, nothing)},
-		{name: "network: requests dropped past a lease", exact: true, inject: cuts(faultproxy.Requests, 3)},
-		{name: "network: replies dropped past a lease", exact: true, inject: cuts(faultproxy.Replies, 3)},
-		{name: "network: black hole for less than a lease", exact: true, inject: cuts(faultproxy.Both, 1)},
-		{name: "network: black hole past a lease", exact: true, inject: cuts(faultproxy.Both, 3)},
+		{name: "network: cut off for half a lease", exact: true, inject: cuts(faultproxy.Both, 1)},
 		{name: "network: requests executed late", exact: true, inject: func(r *rig) {
 			gate := make(chan struct{})
 			rules(func(rule *faultproxy.Rule) *faultproxy.Rule { return rule.DelayRequest(gate) })(r)
 			time.Sleep(lease * 3 / 2)
 			close(gate)
 		}},
-	}
+	}...)
 	add := func(name string, inject func(*rig)) {
 		list = append(list, fault{name: name, exact: true, inject: inject})
 	}

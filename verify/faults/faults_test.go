@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
-	"github.com/seed-7e8842f7/rwlock/verify/clock"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
 
@@ -34,15 +33,6 @@ func TestMain(m *testing.M) {
 	logging.Disable()
 	maybeWork()
 	os.Exit(m.Run())
-}
-
-// available skips the test of a fault that cannot be had on this machine, or fails it if it must be.
-func available(t *testing.T, clocks bool) {
-	t.Helper()
-	if why := clock.Missing(); clocks && why != "" {
-		require.Empty(t, os.Getenv("RWLOCK_REQUIRE_REDIS"), why)
-		t.Skip(why)
-	}
 }
 
 // newTable returns the rows of a table, which is logged when the test has ended.
@@ -66,7 +56,6 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 	for _, f := range faults() {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			available(t, f.plan.clock)
 			f.run(t, max(*repeats, 2), *seed).check(t)
 		})
 	}
@@ -98,10 +87,10 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 	testredis.Need(t)
 	for name, of := range map[string]string{
 		"processes":   "^SIG|^none$",
-		"server":      "^Redis SIGSTOP|^DEBUG|^CLIENT|^SCRIPT",
-		"network":     "^network",
-		"loss":        "^FLUSHALL|^key|nothing persisted|volatile",
-		"persistence": "AOF always",
+		"server":      "^frozen|^DEBUG|^CLIENT|^SCRIPT",
+		"network":     "^network|cut off|cut for|^connections|^delayed",
+		"loss":        "^FLUSHALL|^key|without data|volatile",
+		"persistence": "with the data",
 		"everything":  ".",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +166,6 @@ func TestFaultsOfQuorumServers(t *testing.T) {
 		for i, f := range votersFaults(n) {
 			t.Run(f.name, func(t *testing.T) {
 				t.Parallel()
-				available(t, f.plan.clock)
 				r := f.run(t, max(*repeats, 1), *seed)
 				rows[i*len(setups)+j] = r.ofVoters()
 				r.check(t)
@@ -223,7 +211,6 @@ func TestNothingIsBrokenByAFailover(t *testing.T) {
 				if !*every {
 					t.Parallel()
 				}
-				available(t, f.plan.ahead != 0)
 				lease, err := time.ParseDuration(setup)
 				require.NoError(t, err)
 				r := f.runJobs(t, lease)
@@ -274,7 +261,8 @@ func TestJudgeSees(t *testing.T) {
 		"the first grant when enough servers are back": {
 			many, events{asks(200, 2), has(1300, 2)}, sees{first: 300}},
 		"a loss without cause, once": {
-			few, events{asks(-5000, 1), has(-4000, 1), loses(200, 1), left(210, 1, "lost")}, sees{lost: 1, causeless: 1}},
+			few, events{asks(-5000, 1), has(-4000, 1), loses(200, 1), left(210, 1, "lost")},
+			sees{lost: 1, causeless: 1}},
 		"a loss as the others had not been asked again": {
 			few, events{asks(0, 1), has(90, 1), loses(200, 1)}, sees{lost: 1}},
 		"a loss as too many servers failed": {

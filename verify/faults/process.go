@@ -100,24 +100,20 @@ func (p *process) cont() {
 
 // kill kills the process, stopped or not.
 func (p *process) kill() {
-	p.rig.mu.Lock()
-	if p.killed {
-		p.rig.mu.Unlock()
-		return
-	}
-	p.killed = true
 	at := now()
 	if !p.stops.IsZero() {
 		at = p.stops.UnixNano()
 	}
-	p.rig.mu.Unlock()
 	_ = p.cmd.Process.Kill()
 	<-p.exited
-	for _, e := range p.rig.seen() { // whatever it reported, it did not outlive this
+	p.rig.mu.Lock()
+	p.killed = true
+	for _, e := range p.rig.events { // whatever it reported, it did not outlive this
 		if e.Process == p.id {
 			at = max(at, e.At)
 		}
 	}
+	p.rig.mu.Unlock()
 	p.rig.take(p, history.Event{What: history.Killed, At: at})
 }
 

@@ -15,41 +15,24 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
 
-// persistent are the arguments of servers that come back with all their data.
-var persistent = []string{"--appendonly", "yes", "--appendfsync", "always"}
-
 // votersFaults returns every fault of servers that vote. Each happens to as many of them as may fail, or to
 // one more.
 func votersFaults(servers int) []fault {
 	keeps := plan{args: persistent}
-	list := []fault{
+	list := append(serverFaults(), []fault{
 		{name: "nothing", inject: during(2, nothing, nothing)},
 		{name: "killed, restarted with the data", plan: keeps, inject: during(2, killed, restart)},
-		{name: "killed, restarted at once with the data", plan: keeps, inject: during(0, killed, restart)},
 		{name: "killed, restarted without data", forgets: true, inject: during(2, killedEmpty, restart)},
-		{name: "killed, restarted at once without data", forgets: true, inject: during(0, killedEmpty, restart)},
-		{name: "FLUSHALL", forgets: true, inject: during(0, (*node).flushAll, nothing)},
-		{name: "frozen for half a lease", inject: during(1, freeze, thaw)},
-		{name: "frozen for 1.5 leases", inject: during(3, freeze, thaw)},
-		{name: "cut off for 1.5 leases", inject: cuts(faultproxy.Both, 3)},
-		{name: "requests cut for 1.5 leases", inject: cuts(faultproxy.Requests, 3)},
-		{name: "replies cut for 1.5 leases", inject: cuts(faultproxy.Replies, 3)},
-		{name: "connections closed", inject: during(0, (*node).disconnect, nothing)},
-		{name: "delayed by 2 × 75 ms", inject: during(3, delayed(usual/20), delayed(0))},
-		{name: "out of memory", inject: during(3, fill, empty)},
 		{name: "half of the clients cut off", inject: during(3,
 			func(n *node) { n.proxies[0].Blackhole(faultproxy.Both) }, join)},
 		{name: "each half of the clients cut off from others", parted: true, inject: split},
-		{name: "clock 60 s forward", plan: plan{clock: true}, inject: forward},
-		{name: "clock 60 s back", plan: plan{clock: true},
-			inject: during(0, stepped(-time.Minute), nothing)},
 
 		{name: "too many killed, restarted with the data", plan: keeps, beyond: true,
 			inject: refused(killed, restart)},
 		{name: "too many frozen for 2 leases", beyond: true, inject: refused(freeze, thaw)},
 		{name: "too many cut off for 2 leases", beyond: true,
 			inject: refused(func(n *node) { n.cut(faultproxy.Both) }, join)},
-	}
+	}...)
 	for i, f := range list {
 		to := &list[i]
 		to.exact = f.name != "clock 60 s forward" // then leases end early
@@ -71,13 +54,6 @@ func votersFaults(servers int) []fault {
 		}
 	}
 	return list
-}
-
-// forward sets the clocks of servers forward, which ends their votes. A hold that had a bare majority is
-// over, as its holder finds out when it renews it; the history is told when that was, as it is of a single
-// server.
-func forward(r *rig) {
-	r.lossy(func() { during(0, stepped(+time.Minute), nothing)(r) })
 }
 
 // shuffled returns all servers in a random order.

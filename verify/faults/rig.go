@@ -103,11 +103,11 @@ func newRig(tb testing.TB, p plan) *rig {
 			p.kill()
 		}
 	})
-	dir, err := os.MkdirTemp("", "rig") // a socket's path has to be short
-	r.must(err)
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r.witness = r.over(r.serve(dir))
+	r.witness = r.over(r.serve())
 	if !p.jobs {
+		dir, err := os.MkdirTemp("", "rig") // a socket's path has to be short
+		r.must(err)
+		tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 		r.Bank = filepath.Join(dir, "s")
 		r.bank, err = bank.Serve(r.Bank)
 		r.must(err)
@@ -262,13 +262,6 @@ func (r *rig) breach(format string, args ...any) {
 	r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
 }
 
-// seen returns what the processes have reported.
-func (r *rig) seen() []history.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events)
-}
-
 // endWorkers ends the workers in good order.
 func (r *rig) endWorkers() {
 	var wg sync.WaitGroup
@@ -315,9 +308,8 @@ const mark = "rwlock:mark"
 // workers must have ended.
 func (r *rig) judge(f fault) result {
 	r.of, r.of.plan = f, r.plan
-	events := r.seen()
-	h := history.Assemble(events, r.known)
-	r.measure(h.Calls, events, r.strikes)
+	h := history.Assemble(r.events, r.known)
+	r.measure(h.Calls, r.events, r.strikes)
 	if f.plan.jobs {
 		r.time(h.Calls, r.strike)
 	} else {

@@ -2,9 +2,6 @@ package faults
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,8 +20,8 @@ type node struct {
 	clock   *clock.Clock        // nil if it is the machine's
 }
 
-// serve starts the servers, which keep what else they need in dir. It returns clients that go there directly.
-func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
+// serve starts the servers. It returns clients that go there directly.
+func (r *rig) serve() (direct []redis.UniversalClient) {
 	r.tb.Helper()
 	switch {
 	case r.watched:
@@ -40,8 +37,7 @@ func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
 		r.cluster = testredis.StartReplicatedClusterWith(r.tb, masters, func(i int, conf *testredis.Config) {
 			conf.Args = append(conf.Args, r.args...)
 			if r.ahead != 0 && i == masters { // the first master's replica
-				ahead, err := clock.New(dir)
-				r.must(err)
+				ahead := clock.New(r.tb)
 				r.must(ahead.Move(r.ahead))
 				conf.Env = ahead.Env
 			}
@@ -51,15 +47,11 @@ func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
 		}
 		direct = append(direct, r.cluster.Client())
 	default:
-		for i := range max(r.servers, 1) {
+		for range max(r.servers, 1) {
 			n := &node{}
 			conf := testredis.Config{Args: append(testredis.WithDebug(), r.args...)}
 			if r.plan.clock {
-				at := filepath.Join(dir, strconv.Itoa(i))
-				r.must(os.Mkdir(at, 0o700))
-				var err error
-				n.clock, err = clock.New(at)
-				r.must(err)
+				n.clock = clock.New(r.tb)
 				conf.Env = n.clock.Env
 			}
 			n.server = testredis.StartWith(r.tb, conf)
@@ -152,7 +144,8 @@ func delayed(d time.Duration) func(*node) {
 	}
 }
 
-// stepped moves the server's clock. Forward, it ends every lease early; back, it ends none.
+// stepped moves the server's clock. Forward, it ends every lease early; back, it ends none. A hold over
+// several servers that had a bare majority is over then, too, as its holder finds out when it renews it.
 func stepped(d time.Duration) func(*node) {
 	return func(n *node) {
 		n.rig.tb.Helper()
@@ -164,7 +157,7 @@ func stepped(d time.Duration) func(*node) {
 			n.rig.must(err)
 		}
 		if d > 0 {
-			n.loses(move)
+			n.rig.lossy(move)
 		} else {
 			move()
 		}
