@@ -42,13 +42,6 @@ func newTable(t *testing.T, head string, rows int) []string {
 	return table
 }
 
-// check logs the result, and fails the test if it is short of what it should be.
-func (r result) check(t *testing.T) {
-	t.Helper()
-	t.Logf("%+v", r.counts)
-	assert.Empty(t, r.misses())
-}
-
 // Whatever breaks: nothing gets past the fence, the history fits a lock, everyone goes on. And where the
 // promises say so, a holder that looks at its context needs no fence.
 func TestNoFaultGetsPastTheFence(t *testing.T) {
@@ -217,7 +210,7 @@ func TestNothingIsBrokenByAFailover(t *testing.T) {
 				rows[i*len(setups)+j] = r.ofJobs()
 				r.check(t)
 				if *every {
-					assert.Empty(t, r.slow())
+					r.checkSpeed(t)
 				}
 			})
 		}

@@ -68,18 +68,15 @@ func (w *worker) start(j job) {
 		for range perQueue {
 			w.wg.Go(func() { w.once(e) })
 		}
-	case probe:
+	default:
+		rest := pause
+		if j.Role != probe {
+			rest, e.Write = 0, e.Write || w.Process == 1
+		}
 		w.wg.Go(func() {
 			for w.ctx.Err() == nil {
 				w.once(e)
-				w.rest(pause)
-			}
-		})
-	case handover, elsewhere:
-		e.Write = e.Write || w.Process == 1
-		w.wg.Go(func() {
-			for w.ctx.Err() == nil {
-				w.once(e)
+				w.rest(rest)
 			}
 		})
 	}
@@ -105,9 +102,7 @@ func (w *worker) once(e history.Event) {
 
 // ask takes a lock for a new owner. It returns nil if that failed, or the process was told to end.
 func (w *worker) ask(e history.Event) *hold {
-	c := call{lock: w.lockCall(e.Write), wait: patience, most: patience, returned: func() {}}
-	c.ctx, c.cancel = context.WithCancel(rwlock.WithOwner(w.ctx, rwlock.NewOwner()))
-	return w.take(e, c)
+	return w.take(e, w.call(rwlock.WithOwner(w.ctx, rwlock.NewOwner()), e.Write, patience))
 }
 
 // release keeps a hold until done, or until it is lost, and releases it.

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 
 	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
@@ -106,37 +109,33 @@ func still(events []history.Event, c *history.Call, lease time.Duration) (d time
 	return d
 }
 
-// misses returns where the result is short of what it should be.
-func (r result) misses() []string {
-	f, list := r.of, misses(r.Broken)
-	list.add(r.Operations == 0, "no history")
+// check logs the result, and fails the test if it is short of what it should be.
+func (r result) check(tb testing.TB) {
+	tb.Helper()
+	tb.Logf("%+v", r.counts)
+	f := r.of
+	assert.Empty(tb, r.Broken)
+	assert.NotZero(tb, r.Operations, "of the history")
 	if f.plan.jobs || f.plan.servers > 1 {
-		list.add(len(r.Causeless) > 0, "lost without cause: %v", r.Causeless)
+		assert.Empty(tb, r.Causeless, "lost without cause")
 	}
 	if f.plan.jobs {
-		list.add(len(r.Failed)+len(r.Unreleased) > 0, "failed: %v %v", r.Failed, r.Unreleased)
-		list.add(r.first == 0, "no grant after the fault")
+		assert.Empty(tb, r.Failed, "calls that failed")
+		assert.Empty(tb, r.Unreleased, "releases that failed")
+		assert.NotZero(tb, r.first, "a grant after the fault")
 		// By itself, the client asks for the map once a minute.
-		list.add(r.first > r.mended+10*time.Second, "the first grant came %v after the mending", r.first-r.mended)
-		list.add(r.handover == 0, "no handovers afterwards")
-		return list
+		assert.LessOrEqual(tb, r.first, r.mended+10*time.Second, "the first grant")
+		assert.NotZero(tb, r.handover, "handovers afterwards")
+		return
 	}
-	list.add(r.Unfenced.Violations > 0 && f.exact, "%d violations without a fence", r.Unfenced.Violations)
-	list.add(r.Fenced.Violations > 0, "%d violations behind the fence", r.Fenced.Violations)
-	list.add(r.Fenced.Writes == 0 || r.Unfenced.Writes == 0, "no money was moved")
+	if f.exact {
+		assert.Zero(tb, r.Unfenced.Violations, "without a fence")
+	}
+	assert.Zero(tb, r.Fenced.Violations, "behind the fence")
+	assert.NotZero(tb, min(r.Fenced.Writes, r.Unfenced.Writes), "money that was moved")
 	if f.plan.servers > 1 {
-		list.add(r.First == 0, "no grant after the fault")
-		list.add(len(r.Failed) > r.Lost && !f.beyond, "%d calls failed: %v", len(r.Failed), r.Failed)
-	}
-	return list
-}
-
-// misses says where a result is short of what it should be.
-type misses []string
-
-func (list *misses) add(is bool, format string, args ...any) {
-	if is {
-		*list = append(*list, fmt.Sprintf(format, args...))
+		assert.NotZero(tb, r.First, "a grant after the fault")
+		assert.True(tb, len(r.Failed) <= r.Lost || f.beyond, "calls failed: %v", r.Failed)
 	}
 }
 
@@ -217,14 +216,13 @@ func (r *result) time(calls []*history.Call, s *strike) {
 	}
 }
 
-// slow returns what took too long while workers had jobs, on a machine that is quiet.
-func (r result) slow() []string {
-	var list misses
-	list.add(r.first > r.mended+time.Second, "the first grant came %v after the mending", r.first-r.mended)
-	list.add(r.last > r.mended+settled, "the last waiter got its grant %v after the mending", r.last-r.mended)
-	list.add(r.handover > 100*time.Millisecond, "handovers take %v", r.handover)
-	list.add(r.slowestTurn > time.Second, "a handover took %v", r.slowestTurn)
-	return list
+// checkSpeed fails the test if something took too long while workers had jobs, on a machine that is quiet.
+func (r result) checkSpeed(tb testing.TB) {
+	tb.Helper()
+	assert.LessOrEqual(tb, r.first, r.mended+time.Second, "the first grant")
+	assert.LessOrEqual(tb, r.last, r.mended+settled, "the last waiter's grant")
+	assert.LessOrEqual(tb, r.handover, 100*time.Millisecond, "the median of handovers")
+	assert.LessOrEqual(tb, r.slowestTurn, time.Second, "a handover")
 }
 
 // jobsHead is the head of a table of faults of a cluster, or of servers that sentinels watch.

@@ -115,13 +115,13 @@ func (r *rig) refuses(rw *rwlock.RWLock) {
 	_, err := rw.Lock(ctx, r.Names[0])
 	took, told := time.Since(start), errors.Is(err, rwlock.ErrNoMajority) && strings.Contains(err.Error(), says)
 	if !told || took > little+500*time.Millisecond {
-		r.breach("Lock said after %v of %v: %v; and not: %s", took, little, err, says)
+		r.tb.Errorf("Lock said after %v of %v: %v; and not: %s", took, little, err, says)
 	}
 	start = time.Now()
 	_, err = rw.TryLock(context.Background(), r.Names[0])
 	took, told = time.Since(start), errors.Is(err, rwlock.ErrNoMajority) || errors.Is(err, rwlock.ErrLocked)
 	if !told || took > tries {
-		r.breach("TryLock said after %v: %v", took, err)
+		r.tb.Errorf("TryLock said after %v: %v", took, err)
 	}
 }
 

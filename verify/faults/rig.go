@@ -255,20 +255,13 @@ func (r *rig) lossy(do func()) {
 	r.known.Losses = append(r.known.Losses, history.Span{From: from, To: time.Now().UnixNano()})
 }
 
-// breach notes that a promise was broken.
-func (r *rig) breach(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
-}
-
 // endWorkers ends the workers in good order.
 func (r *rig) endWorkers() {
 	var wg sync.WaitGroup
 	for _, p := range r.living() {
 		wg.Go(func() {
 			if err := p.end(30*time.Second + 20*r.Lease); err != nil {
-				r.breach("worker %d %v", p.id, err)
+				r.tb.Errorf("worker %d %v", p.id, err)
 			}
 		})
 	}
@@ -284,9 +277,9 @@ func (r *rig) finish(f fault) result {
 		start := time.Now()
 		h, err := r.witness.Lock(ctx, name, rwlock.MaxWait(r.Lease+time.Second))
 		if err != nil {
-			r.breach("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
+			r.tb.Errorf("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
 		} else if err := h.Unlock(ctx); err != nil {
-			r.breach("unlocking %q: %v", name, err)
+			r.tb.Errorf("unlocking %q: %v", name, err)
 		}
 	}
 	for _, n := range r.nodes {
@@ -294,7 +287,7 @@ func (r *rig) finish(f fault) result {
 		for it.Next(ctx) {
 			key := it.Val()
 			if ttl, err := n.admin.PTTL(ctx, key).Result(); err == nil && ttl == -1 && key != mark {
-				r.breach("key %q has no time to live", key)
+				r.tb.Errorf("key %q has no time to live", key)
 			}
 		}
 	}

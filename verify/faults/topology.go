@@ -89,7 +89,7 @@ func topologyFaults() []fault {
 			f.plan.args = []string{"--cluster-require-full-coverage", "no"}
 		}
 		if f.oneSlot {
-			f.plan.Prefix = "{" + nameIn(0, moving, "tag") + "}"
+			f.plan.Prefix = "{" + movable("tag") + "}"
 		}
 	}
 	return list
@@ -235,14 +235,14 @@ func (r *rig) name(at int, base string) string {
 	case r.watched || r.of.oneSlot:
 		return base
 	case at == 0:
-		return nameIn(0, moving, base)
+		return movable(base)
 	}
 	return r.cluster.On(at, base)
 }
 
-func nameIn(from, to int, base string) string {
+func movable(base string) string {
 	for i := 0; ; i++ {
-		if name := fmt.Sprint(base, "-", i); testredis.Slot(name) >= from && testredis.Slot(name) < to {
+		if name := fmt.Sprint(base, "-", i); testredis.Slot(name) < moving {
 			return name
 		}
 	}

@@ -235,21 +235,32 @@ func (w *worker) rest(d time.Duration) {
 	}
 }
 
-// lockCall returns the library's call for a mode.
-func (w *worker) lockCall(write bool) lockFunc {
-	if write {
-		return w.rw.Lock
-	}
-	return w.rw.RLock
-}
-
-type lockFunc = func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
-
 // A hold is what a worker has of a lock.
 type hold struct {
 	history.Event
 	*rwlock.Hold
 	ctx context.Context
+}
+
+// A call is how an owner asks for a lock.
+type call struct {
+	ctx      context.Context
+	cancel   context.CancelFunc
+	lock     func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+	wait     time.Duration
+	most     time.Duration // that it may take, however it ends
+	hasty    bool
+	returned func()
+}
+
+// call returns a call that waits.
+func (w *worker) call(ctx context.Context, write bool, wait time.Duration) call {
+	c := call{lock: w.rw.RLock, wait: wait, most: wait, returned: func() {}}
+	if write {
+		c.lock = w.rw.Lock
+	}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
 }
 
 // take makes a call, and reports it. It returns nil if that failed.
@@ -373,47 +384,28 @@ func (o *owner) round() {
 	o.unlock(h, time.Now())
 }
 
-// lock takes a lock in one of the ways that an owner asks for one.
-func (o *owner) lock(name string, write bool) *hold {
-	return o.take(history.Event{Owner: o.n, Name: name, Write: write}, o.call(write))
-}
-
-// A call is how an owner asks for a lock.
-type call struct {
-	ctx      context.Context
-	cancel   context.CancelFunc
-	lock     lockFunc
-	wait     time.Duration
-	most     time.Duration // that it may take, however it ends
-	hasty    bool
-	returned func()
-}
-
 // tries bounds a call that does not wait.
 const tries = 5 * time.Second
 
-// call returns how to ask the next time.
-func (o *owner) call(write bool) call {
-	c := call{lock: o.lockCall(write), wait: 8 * o.Lease, most: 8 * o.Lease, returned: func() {}}
-	c.hasty = o.rng.IntN(100) < o.Hasty
-	c.ctx, c.cancel = context.WithCancel(o.ctx)
-	if !c.hasty {
-		return c
-	}
-	little := o.upTo(2 * o.longest())
-	switch o.rng.IntN(3) {
-	case 0:
-		c.wait, c.most = little, little
-	case 1:
-		timer := time.AfterFunc(little, c.cancel)
-		c.most, c.returned = little, func() { timer.Stop() }
-	case 2:
-		c.most, c.lock = tries, o.rw.TryRLock
-		if write {
-			c.lock = o.rw.TryLock
+// lock takes a lock in one of the ways that an owner asks for one.
+func (o *owner) lock(name string, write bool) *hold {
+	c := o.call(o.ctx, write, 8*o.Lease)
+	if c.hasty = o.rng.IntN(100) < o.Hasty; c.hasty {
+		little := o.upTo(2 * o.longest())
+		switch o.rng.IntN(3) {
+		case 0:
+			c.wait, c.most = little, little
+		case 1:
+			timer := time.AfterFunc(little, c.cancel)
+			c.most, c.returned = little, func() { timer.Stop() }
+		case 2:
+			c.most, c.lock = tries, o.rw.TryRLock
+			if write {
+				c.lock = o.rw.TryLock
+			}
 		}
 	}
-	return c
+	return o.take(history.Event{Owner: o.n, Name: name, Write: write}, c)
 }
 
 // move transfers money in the fenced account and the other, or counts it.

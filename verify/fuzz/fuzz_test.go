@@ -5,9 +5,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"math"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -74,17 +74,13 @@ func queued(token, more, wake, left, ahead, mode, whose, last string) string {
 		":" + left + "\r\n:" + ahead + "\r\n" + bulk(mode) + bulk(whose) + bulk(last)
 }
 
+var announces = regexp.MustCompile(`[*$%~>|=!]\+?(\d+)`)
+
 // declared returns the largest number of elements or bytes that an answer announces.
 func declared(answer []byte) (most int64) {
-	for line := range bytes.SplitSeq(answer, []byte("\n")) {
-		if i := bytes.IndexAny(line, "*$%~>|=!"); i >= 0 {
-			digits := strings.TrimRight(string(line[i+1:]), "\r")
-			n, err := strconv.ParseInt(digits, 10, 64)
-			if errors.Is(err, strconv.ErrRange) {
-				n = math.MaxInt64
-			}
-			most = max(most, n)
-		}
+	for _, match := range announces.FindAllSubmatch(answer, -1) {
+		n, _ := strconv.ParseInt(string(match[1]), 10, 64) // the largest there is, if it is out of range
+		most = max(most, n)
 	}
 	return most
 }

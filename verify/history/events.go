@@ -140,9 +140,18 @@ func Assemble(events []Event, known Known) (h History) {
 			}
 		}
 	}
-	end := int64(0)
+	// die ends the holds of a process, or of all.
+	die := func(e Event, all bool) {
+		for k, c := range open {
+			if all || k.process == e.Process {
+				if c.Granted && !c.over {
+					lose(c, e.At, Forever)
+				}
+				delete(open, k)
+			}
+		}
+	}
 	for _, e := range events {
-		end = e.At
 		c := open[e.key()]
 		if c == nil && e.What != Asks && e.Hold != 0 {
 			continue // after the process was declared dead
@@ -193,22 +202,13 @@ func Assemble(events []Event, known Known) (h History) {
 			}
 			ended(e)
 		case Killed:
-			for k, c := range open {
-				if k.process == e.Process {
-					if c.Granted && !c.over {
-						lose(c, e.At, Forever)
-					}
-					delete(open, k)
-				}
-			}
+			die(e, false)
 		case Broken:
 			h.Broken = append(h.Broken, fmt.Sprintf("process %d: %s", e.Process, e.Error))
 		}
 	}
-	for _, c := range open {
-		if c.Granted && !c.over {
-			lose(c, end, Forever)
-		}
+	if len(events) > 0 {
+		die(events[len(events)-1], true)
 	}
 	return h
 }
