@@ -286,13 +286,15 @@ func (r *rig) suffer(f fault) {
 	}
 }
 
-// delegated has locks delegated to the processes of each fault. The locks are so many that each process has
-// one which it uses most, and there is one more that all read.
-func delegated(list []fault) []fault {
+// delegated has locks delegated to the processes of each fault, with a lease. The locks are so many that each
+// process has one which it uses most, and there is one more that all read. A lease of 0 changes nothing.
+func delegated(list []fault, lease time.Duration) []fault {
 	list = slices.Clone(list)
 	for i := range list {
 		p := &list[i].plan
-		p.Delegate, p.locks = time.Second, cmp.Or(p.locks, 5)
+		if p.Delegate = lease; lease > 0 {
+			p.locks = cmp.Or(p.locks, 5)
+		}
 	}
 	return list
 }

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -26,6 +27,7 @@ var (
 	seed    = flag.Uint64("seed", 1, "what random choices follow from")
 	servers = flag.String("servers", "3", "how many servers vote")
 	leases  = flag.String("leases", "10s", "the leases on clusters and behind sentinels")
+	lends   = flag.Duration("delegate", 0, "the lease of delegations, in the tests of single servers and clusters")
 	every   = flag.Bool("every", false, "every fault of clusters and sentinels, on a machine that is quiet")
 )
 
@@ -46,7 +48,7 @@ func newTable(t *testing.T, head string, rows int) []string {
 // promises say so, a holder that looks at its context needs no fence.
 func TestNoFaultGetsPastTheFence(t *testing.T) {
 	testredis.Need(t)
-	for _, f := range faults() {
+	for _, f := range delegated(faults(), *lends) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			f.run(t, max(*repeats, 2), *seed).check(t)
@@ -109,7 +111,7 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			list := delegated(list)
+			list := delegated(list, cmp.Or(*lends, time.Second))
 			all := fault{plan: plan{procs: *procs}, exact: name == "without loss"}
 			acquired, local := 0, 0
 			for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
