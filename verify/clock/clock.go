@@ -4,12 +4,14 @@ package clock
 import (
 	_ "embed"
 	"encoding/binary"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 //go:embed testdata/clock.c
@@ -23,29 +25,26 @@ type Clock struct {
 	offset time.Duration
 }
 
-// Missing returns why this machine cannot have a server with a clock of its own, or "".
-func Missing() string {
+// New returns a clock for a server of a test. It starts as that of the machine. Where there can be none, the
+// test is skipped, or fails if nothing may be missing.
+func New(tb testing.TB) *Clock {
+	tb.Helper()
 	if _, err := exec.LookPath("cc"); err != nil || runtime.GOOS != "linux" {
-		return "needs Linux and a C compiler"
+		const why = "a clock of its own needs Linux and a C compiler"
+		require.Empty(tb, os.Getenv("RWLOCK_REQUIRE_REDIS"), why)
+		tb.Skip(why)
 	}
-	return ""
-}
-
-// New builds what moves a server's clock, in dir. The clock starts as that of the machine.
-func New(dir string) (*Clock, error) {
+	dir := tb.TempDir()
 	text, lib := filepath.Join(dir, "clock.c"), filepath.Join(dir, "clock.so")
-	if err := os.WriteFile(text, source, 0o600); err != nil {
-		return nil, err
-	}
-	if out, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-o", lib, text).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("cc: %w: %s", err, out)
-	}
+	require.NoError(tb, os.WriteFile(text, source, 0o600))
+	out, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-o", lib, text).CombinedOutput()
+	require.NoError(tb, err, "cc: %s", out)
 	file, err := os.Create(filepath.Join(dir, "offset"))
-	if err != nil {
-		return nil, err
-	}
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = file.Close() })
 	c := &Clock{file: file, Env: []string{"LD_PRELOAD=" + lib, "CLOCK_OFFSET=" + file.Name()}}
-	return c, c.Move(0)
+	require.NoError(tb, c.Move(0))
+	return c
 }
 
 // Offset returns how far the clock is ahead of the machine's.
@@ -54,8 +53,6 @@ func (c *Clock) Offset() time.Duration { return c.offset }
 // Move sets the clock forward, or back.
 func (c *Clock) Move(d time.Duration) error {
 	c.offset += d
-	var b [8]byte
-	binary.NativeEndian.PutUint64(b[:], uint64(c.offset))
-	_, err := c.file.WriteAt(b[:], 0)
+	_, err := c.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(c.offset)), 0)
 	return err
 }

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -19,8 +20,8 @@ type fault struct {
 	// the fence protects what the lock guards, until all holders know of the loss.
 	exact bool
 
-	// Of servers that vote: those it happens to lose their data, and rest; it happens to more than may fail; no
-	// client misses more than may fail, but all clients together do.
+	// Of servers that vote: those that forget rest for a while; it happens to more than may fail; no client
+	// misses more than may fail, but all clients together do.
 	forgets, beyond, parted bool
 
 	// Of a cluster, and of servers that sentinels watch, where workers have jobs:
@@ -35,16 +36,40 @@ type fault struct {
 // slack is what a loaded machine may add to the time that the library promises.
 const slack = 800 * time.Millisecond
 
+// persistent are the arguments of servers that come back with all their data.
+var persistent = []string{"--appendonly", "yes", "--appendfsync", "always"}
+
+// serverFaults returns what happens to a single server, and to servers that vote.
+func serverFaults() []fault {
+	return []fault{
+		{name: "killed, restarted at once with the data", plan: plan{args: persistent}, exact: true,
+			inject: during(0, killed, restart)},
+		{name: "killed, restarted at once without data", forgets: true, inject: during(0, killedEmpty, restart)},
+		{name: "FLUSHALL", forgets: true, inject: during(0, (*node).flushAll, nothing)},
+		{name: "frozen for half a lease", exact: true, inject: during(1, freeze, thaw)},
+		{name: "frozen for 1.5 leases", exact: true, inject: during(3, freeze, thaw)},
+		{name: "cut off for 1.5 leases", exact: true, inject: cuts(faultproxy.Both, 3)},
+		{name: "requests cut for 1.5 leases", exact: true, inject: cuts(faultproxy.Requests, 3)},
+		{name: "replies cut for 1.5 leases", exact: true, inject: cuts(faultproxy.Replies, 3)},
+		{name: "connections closed", exact: true, inject: during(0, (*node).disconnect, nothing)},
+		{name: "delayed by 2 × 75 ms", exact: true, inject: during(3, delayed(usual/20), delayed(0))},
+		{name: "out of memory", exact: true, inject: during(3, fill, empty)},
+		{name: "clock 60 s forward", plan: plan{clock: true}, inject: during(0, stepped(+time.Minute), nothing)},
+		{name: "clock 60 s back", plan: plan{clock: true}, exact: true,
+			inject: during(0, stepped(-time.Minute), nothing)},
+	}
+}
+
 // faults returns every fault of a single server, of the network and of processes.
 func faults() []fault {
 	const lease = usual
 	crowded := plan{procs: 5, locks: 1}
-	appends := func(fsync string) plan {
-		return plan{args: []string{"--appendonly", "yes", "--appendfsync", fsync}}
+	// command has the server run a command.
+	command := func(args ...any) func(*rig) {
+		return during(0, func(n *node) { n.do(args...) }, nothing)
 	}
-	clocks := plan{clock: true}
 
-	list := []fault{
+	list := append(serverFaults(), []fault{
 		{name: "none", exact: true, inject: func(r *rig) { r.work(50) }},
 		{name: "SIGKILL of a middle waiter", plan: crowded, exact: true, inject: kills(middleWaiter)},
 		{name: "SIGSTOP of a middle waiter past its lease", plan: crowded, exact: true,
@@ -61,32 +86,24 @@ func faults() []fault {
 			p.cont()
 		}},
 
-		{name: "DEBUG SLEEP past a lease", exact: true, inject: func(r *rig) {
-			r.do("DEBUG", "SLEEP", (lease * 3 / 2).Seconds())
-		}},
-		{name: "CLIENT PAUSE past a lease", exact: true, inject: func(r *rig) {
-			r.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
-			time.Sleep(lease * 3 / 2)
-		}},
-		{name: "Redis SIGKILL, nothing persisted", inject: func(r *rig) { r.restart(true) }},
-		{name: "Redis SIGKILL, AOF everysec", plan: appends("everysec"), inject: func(r *rig) { r.restart(true) }},
-		{name: "Redis SIGKILL, AOF always", plan: appends("always"), exact: true,
-			inject: func(r *rig) { r.restart(false) }},
-		{name: "CLIENT KILL normal", exact: true, inject: func(r *rig) {
-			r.do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		}},
-		{name: "CLIENT KILL pubsub", exact: true, inject: func(r *rig) { r.do("CLIENT", "KILL", "TYPE", "pubsub") }},
-		{name: "SCRIPT FLUSH", exact: true, inject: func(r *rig) { r.do("SCRIPT", "FLUSH") }},
-		{name: "FLUSHALL", inject: func(r *rig) { r.flushAll() }},
+		{name: "DEBUG SLEEP past a lease", exact: true,
+			inject: command("DEBUG", "SLEEP", (lease * 3 / 2).Seconds())},
+		{name: "CLIENT PAUSE past a lease", exact: true, inject: during(3, func(n *node) {
+			n.do("CLIENT", "PAUSE", (lease * 3 / 2).Milliseconds())
+		}, nothing)},
+		{name: "killed, AOF everysec, restarted empty", inject: during(0, killedEmpty, restart),
+			plan: plan{args: []string{"--appendonly", "yes", "--appendfsync", "everysec"}}},
+		{name: "CLIENT KILL normal", exact: true,
+			inject: command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")},
+		{name: "CLIENT KILL pubsub", exact: true, inject: command("CLIENT", "KILL", "TYPE", "pubsub")},
+		{name: "SCRIPT FLUSH", exact: true, inject: command("SCRIPT", "FLUSH")},
 		{name: "ForceUnlock", inject: (*rig).force},
-		{name: "maxmemory, noeviction", exact: true, inject: during(3, func(n *node) { n.limit("1") },
-			func(n *node) { n.limit("0") })},
 		{name: "maxmemory, volatile-lru", inject: func(r *rig) {
 			r.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 			r.lossy(func() {
-				r.limit("1")
+				fill(r.node)
 				time.Sleep(lease / 10)
-				r.limit("0")
+				empty(r.node)
 			})
 			r.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 		}},
@@ -98,29 +115,25 @@ func faults() []fault {
 		{name: "connection pool exhausted", plan: plan{config: config{Pool: 2, Hog: true}}, exact: true,
 			inject: func(r *rig) { time.Sleep(2 * lease) }},
 
-		{name: "clock steps 60 s forward", plan: clocks, inject: func(r *rig) { r.step(+time.Minute) }},
-		{name: "clock steps 60 s back", plan: clocks, exact: true, inject: func(r *rig) { r.step(-time.Minute) }},
-		{name: "clock strobed by 60 s", plan: clocks, inject: func(r *rig) {
+		{name: "clock strobed by 60 s", plan: plan{clock: true}, inject: func(r *rig) {
 			for range 10 {
-				r.step(+time.Minute)
+				stepped(+time.Minute)(r.node)
 				time.Sleep(lease / 20)
-				r.step(-time.Minute)
+				stepped(-time.Minute)(r.node)
 				time.Sleep(lease / 20)
 			}
 		}},
 
-		{name: "network: delay", exact: true, inject: during(2, func(n *node) { n.delay(lease / 20) },
-			func(n *node) { n.delay(0) })},
 		{name: "network: wake-ups lost", exact: true, inject: during(2,
 			func(n *node) { n.proxies[0].SwallowPushes(true) }, func(n *node) { n.proxies[0].SwallowPushes(false) })},
-		{name: "network: all connections cut", exact: true, inject: func(r *rig) { r.proxies[0].CloseAll() }},
+		{name: "network: cut off for half a lease", exact: true, inject: cuts(faultproxy.Both, 1)},
 		{name: "network: requests executed late", exact: true, inject: func(r *rig) {
 			gate := make(chan struct{})
 			rules(func(rule *faultproxy.Rule) *faultproxy.Rule { return rule.DelayRequest(gate) })(r)
 			time.Sleep(lease * 3 / 2)
 			close(gate)
 		}},
-	}
+	}...)
 	add := func(name string, inject func(*rig)) {
 		list = append(list, fault{name: name, exact: true, inject: inject})
 	}
@@ -131,16 +144,6 @@ func faults() []fault {
 		add("SIGKILL of "+what, kills(role))
 		add("SIGSTOP of "+what+" past its lease", stops(role))
 	}
-	for what, c := range map[string]struct {
-		dirs   faultproxy.Direction
-		halves int
-	}{
-		"requests dropped past a lease":    {faultproxy.Requests, 3},
-		"replies dropped past a lease":     {faultproxy.Replies, 3},
-		"black hole for less than a lease": {faultproxy.Both, 1}, "black hole past a lease": {faultproxy.Both, 3},
-	} {
-		add("network: "+what, cuts(c.dirs, c.halves))
-	}
 	for what, act := range map[string]func(*faultproxy.Rule) *faultproxy.Rule{
 		"connections reset": (*faultproxy.Rule).Reset, "replies lost": (*faultproxy.Rule).DropReply,
 		"cut in the middle of replies": (*faultproxy.Rule).CutMidReply,
@@ -148,13 +151,15 @@ func faults() []fault {
 	} {
 		add("network: "+what, rules(act))
 	}
-	add("Redis SIGSTOP for less than a lease", func(r *rig) { r.stand(lease / 3) })
-	add("Redis SIGSTOP past a lease", func(r *rig) { r.stand(lease * 3 / 2) })
-	for _, key := range []string{"writer", "queue", "fence", "readers", "leases", "waiters", "count"} {
-		list = append(list, fault{name: "key deleted: " + key, inject: func(r *rig) {
-			for _, name := range r.Names {
-				r.lossy(func() { r.do("DEL", "rwlock:{"+name+"}:"+key) })
-			}
+	for what, key := range map[string]string{"lock": "", "leases": ":leases", "queue": ":queue"} {
+		list = append(list, fault{name: "key deleted: " + what, inject: func(r *rig) {
+			r.poll(30*time.Second, "the key is there", func() (gone bool) {
+				ctx, name := context.Background(), "rwlock:{"+r.someLock()+"}"+key
+				if r.admin.Exists(ctx, name).Val() > 0 {
+					r.lossy(func() { gone = r.admin.Del(ctx, name).Val() > 0 })
+				}
+				return gone
+			})
 		}})
 	}
 	slices.SortFunc(list, func(a, b fault) int { return strings.Compare(a.name, b.name) })
@@ -164,10 +169,11 @@ func faults() []fault {
 // during has something begin on each server that is broken, and end after so many halves of a lease.
 func during(halves int, begin, end func(*node)) func(*rig) {
 	return func(r *rig) {
-		for _, n := range r.broken {
-			begin(n)
-		}
-		r.strikesNow("")
+		r.strikeNow(func() {
+			for _, n := range r.broken {
+				begin(n)
+			}
+		})
 		time.Sleep(time.Duration(halves) * r.Lease / 2)
 		for _, n := range r.broken {
 			end(n)
@@ -177,7 +183,7 @@ func during(halves int, begin, end func(*node)) func(*rig) {
 
 // cuts holds back what goes to and from servers.
 func cuts(dirs faultproxy.Direction, halves int) func(*rig) {
-	return during(halves, func(n *node) { n.cut(dirs) }, func(n *node) { n.cut(faultproxy.None) })
+	return during(halves, func(n *node) { n.cut(dirs) }, join)
 }
 
 // rules has the proxy do something to the next ten scripts.
@@ -200,9 +206,9 @@ func kills(role role) func(*rig) {
 func stops(role role) func(*rig) {
 	return func(r *rig) {
 		p, _ := r.freeze(role)
-		end := time.Now().Add(r.Lease * 5 / 4)
+		end := time.After(r.Lease * 5 / 4)
 		r.survive()
-		time.Sleep(time.Until(end))
+		<-end
 		p.cont()
 	}
 }
@@ -225,10 +231,8 @@ func (r *rig) survive() {
 // any more.
 func (r *rig) granted() *process {
 	p, name := r.freeze(firstWaiter)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(r.Lease); !p.holds(name) && time.Now().Before(end); {
-		<-tick.C
+	for end := time.Now().Add(r.Lease); time.Now().Before(end) && !slices.Contains(r.have(name, holder), p); {
+		time.Sleep(5 * time.Millisecond)
 	}
 	return p
 }
@@ -275,9 +279,7 @@ func (f fault) chaos(tb testing.TB, list []fault, d time.Duration, seed uint64) 
 // suffer injects the fault, and waits until the workers have got over it.
 func (r *rig) suffer(f fault) {
 	r.tb.Helper()
-	r.strikesNow(f.name)
-	f.inject(r)
-	r.struckOver()
+	r.inject(f)
 	r.progress(2*r.Lease + 5*time.Second)
 	if r.servers > 1 {
 		time.Sleep(heal)
@@ -290,9 +292,8 @@ func delegated(list []fault, lease time.Duration) []fault {
 	list = slices.Clone(list)
 	for i := range list {
 		p := &list[i].plan
-		p.Delegate = lease
-		if lease > 0 && p.locks == 0 {
-			p.locks = 5
+		if p.Delegate = lease; lease > 0 {
+			p.locks = cmp.Or(p.locks, 5)
 		}
 	}
 	return list

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
-	"github.com/seed-7e8842f7/rwlock/verify/clock"
 	"github.com/seed-7e8842f7/rwlock/verify/history"
 )
 
@@ -34,36 +32,16 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	maybeWork()
 	logging.Disable()
+	maybeWork()
 	os.Exit(m.Run())
 }
 
-// available skips the test of a fault that cannot be had on this machine, or fails it if it must be.
-func available(t *testing.T, clocks bool) {
-	t.Helper()
-	if why := clock.Missing(); clocks && why != "" {
-		require.Empty(t, os.Getenv("RWLOCK_REQUIRE_REDIS"), why)
-		t.Skip(why)
-	}
-}
-
-// A table is logged when all its rows are there.
-type table struct {
-	mu   sync.Mutex
-	rows []string
-}
-
-func newTable(t *testing.T, head string, rows int) *table {
-	table := &table{rows: make([]string, rows)}
-	t.Cleanup(func() { t.Log(head + strings.Join(table.rows, "")) })
+// newTable returns the rows of a table, which is logged when the test has ended.
+func newTable(t *testing.T, head string, rows int) []string {
+	table := make([]string, rows)
+	t.Cleanup(func() { t.Log(head + strings.Join(table, "\n")) })
 	return table
-}
-
-func (t *table) set(i int, row string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.rows[i] = "\n" + row
 }
 
 // Whatever breaks: nothing gets past the fence, the history fits a lock, everyone goes on. And where the
@@ -73,10 +51,7 @@ func TestNoFaultGetsPastTheFence(t *testing.T) {
 	for _, f := range delegated(faults(), *lends) {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			available(t, f.plan.clock)
-			r := f.run(t, max(*repeats, 2), *seed)
-			t.Logf("%+v", r.counts)
-			assert.Empty(t, r.misses())
+			f.run(t, max(*repeats, 2), *seed).check(t)
 		})
 	}
 }
@@ -107,10 +82,10 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 	testredis.Need(t)
 	for name, of := range map[string]string{
 		"processes":   "^SIG|^none$",
-		"server":      "^Redis SIGSTOP|^DEBUG|^CLIENT|^SCRIPT",
-		"network":     "^network",
-		"loss":        "^FLUSHALL|^key|nothing persisted|volatile",
-		"persistence": "AOF always",
+		"server":      "^frozen|^DEBUG|^CLIENT|^SCRIPT",
+		"network":     "^network|cut off|cut for|^connections|^delayed",
+		"loss":        "^FLUSHALL|^key|without data|volatile",
+		"persistence": "with the data",
 		"everything":  ".",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,9 +96,7 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 					list = append(list, f)
 				}
 			}
-			r := fault{plan: plan{procs: *procs}}.chaos(t, list, *length, *seed)
-			t.Logf("%+v", r.counts)
-			require.Empty(t, r.misses())
+			fault{plan: plan{procs: *procs}}.chaos(t, list, *length, *seed).check(t)
 		})
 	}
 }
@@ -144,8 +117,7 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 			for start, seed := time.Now(), *seed; time.Since(start) < *length; seed++ {
 				t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 					r := all.chaos(t, list, min(*length, round), seed)
-					t.Logf("%+v", r.counts)
-					assert.Empty(t, r.misses())
+					r.check(t)
 					acquired, local = acquired+r.Acquired, local+r.Local
 				})
 			}
@@ -164,12 +136,12 @@ func TestALockWithoutExclusionIsFoundOut(t *testing.T) {
 	r := newRig(t, plan{locks: 1, config: config{Unlocked: true, Reads: 30, Seed: *seed}})
 	r.work(200)
 	r.endWorkers()
-	r.check(fault{})
-	t.Logf("%+v", r.counts)
-	require.Positive(t, r.Unfenced.Violations)
-	require.NotEmpty(t, r.Broken)
-	page := regexp.MustCompile(`fits no lock: see (\S+\.html)$`).FindStringSubmatch(r.Broken[len(r.Broken)-1])
-	require.NotNil(t, page, "%v", r.Broken)
+	found := r.judge(fault{}).counts
+	t.Logf("%+v", found)
+	require.Positive(t, found.Unfenced.Violations)
+	require.NotEmpty(t, found.Broken)
+	page := regexp.MustCompile(`fits no lock: see (\S+\.html)$`).FindStringSubmatch(found.Broken[len(found.Broken)-1])
+	require.NotNil(t, page, "%v", found.Broken)
 	t.Cleanup(func() { _ = os.Remove(page[1]) })
 	html, err := os.ReadFile(page[1])
 	require.NoError(t, err)
@@ -189,11 +161,9 @@ func TestFaultsOfQuorumServers(t *testing.T) {
 		for i, f := range votersFaults(n) {
 			t.Run(f.name, func(t *testing.T) {
 				t.Parallel()
-				available(t, f.plan.clock)
 				r := f.run(t, max(*repeats, 1), *seed)
-				t.Logf("%+v", r.counts)
-				rows.set(i*len(setups)+j, r.ofVoters())
-				assert.Empty(t, r.misses())
+				rows[i*len(setups)+j] = r.ofVoters()
+				r.check(t)
 			})
 		}
 	}
@@ -212,26 +182,21 @@ func TestFaultsOfFiveServersOneAfterTheOther(t *testing.T) {
 		list[i].plan.args = persistent
 	}
 	r := fault{name: "one after the other", exact: true, parted: true}.chaos(t, list, *length, *seed)
-	t.Logf("%s\n%s\n%+v", votersHead, r.ofVoters(), r.counts)
-	assert.Empty(t, r.misses())
+	t.Log(votersHead + r.ofVoters())
+	r.check(t)
 }
 
-// While servers fail over, calls wait for that, holds whose lease is longer go on, waiters are served, and no
-// two holds that exclude each other get past the fence. With -every, this is shown for everything that can
-// happen to servers, and how fast it is.
+// While servers fail over, calls wait, holds whose lease is longer go on, and waiters are served. One lock
+// could have shown the processes what they see, but for writes that the servers may have lost. With -every,
+// this is shown for everything that can happen to servers, and how fast it is.
 func TestNothingIsBrokenByAFailover(t *testing.T) {
 	testredis.Need(t)
-	var list []fault
-	for _, f := range topologyFaults() {
-		switch f.name {
-		case "CLUSTER FAILOVER TAKEOVER", "master killed", "subscription's node killed", "Sentinel: master killed":
-			list = append(list, f)
-		default:
-			if *every {
-				list = append(list, f)
-			}
-		}
+	usual := []string{
+		"CLUSTER FAILOVER TAKEOVER", "master killed", "subscription's node killed", "Sentinel: master killed",
 	}
+	list := slices.DeleteFunc(topologyFaults(), func(f fault) bool {
+		return !*every && !slices.Contains(usual, f.name)
+	})
 	require.GreaterOrEqual(t, len(list), 4)
 	setups := strings.Split(*leases, ",")
 	rows := newTable(t, jobsHead, len(list)*len(setups))
@@ -241,14 +206,13 @@ func TestNothingIsBrokenByAFailover(t *testing.T) {
 				if !*every {
 					t.Parallel()
 				}
-				available(t, f.plan.ahead != 0)
 				lease, err := time.ParseDuration(setup)
 				require.NoError(t, err)
 				r := f.runJobs(t, lease)
-				rows.set(i*len(setups)+j, r.ofJobs())
-				assert.Empty(t, r.brokenJobs())
+				rows[i*len(setups)+j] = r.ofJobs()
+				r.check(t)
 				if *every {
-					assert.Empty(t, r.slowJobs())
+					r.checkSpeed(t)
 				}
 			})
 		}
@@ -261,130 +225,70 @@ func TestJudgeSees(t *testing.T) {
 	begin := time.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
 	event := func(what history.What, ms, hold int) history.Event {
-		return history.Event{At: at(ms).UnixNano(), What: what, Hold: hold, Name: "a", Process: 1}
+		return history.Event{At: at(ms).UnixNano(), What: what, Hold: hold, Name: "a", Role: probe}
 	}
 	asks := func(ms, hold int) history.Event { return event(history.Asks, ms, hold) }
 	has := func(ms, hold int) history.Event { return event(history.Has, ms, hold) }
 	loses := func(ms, hold int) history.Event { return event(history.Loses, ms, hold) }
-	lost, stalled := event(history.Left, 210, 1), event(history.Stalls, 100, 0)
-	lost.Error, stalled.For = "lost", int64(usual)
+	left := func(ms, hold int, err string) history.Event {
+		e := event(history.Left, ms, hold)
+		e.Error = err
+		return e
+	}
+	fails, stalled := event(history.Fails, 2000, 1), event(history.Stalls, 100, 0)
+	fails.Error, stalled.For = "x", int64(11*time.Second)
 
-	holds := 0
-	// call returns the events of a call that is granted at once, and whose holder relies on it until a moment,
-	// in seconds. What Unlock says is ends; if the call fails, that is what it says.
-	call := func(write, fails bool, process, from, to int, token int64, ends string) (events []history.Event) {
-		holds++
-		add := func(at int, what history.What, err string) {
-			e := event(what, 1000*at, holds)
-			e.Process, e.Write, e.Token, e.Error, e.Role = process, write, token, err, probe
-			events = append(events, e)
-		}
-		add(from, history.Asks, "")
-		if fails {
-			add(to, history.Fails, ends)
-			return events
-		}
-		add(from, history.Has, "")
-		add(to, history.Leaves, "")
-		add(to, history.Left, ends)
-		return events
-	}
-	reads := func(process, from, to int, token int64) []history.Event {
-		return call(false, false, process, from, to, token, "")
-	}
-	writes := func(process, from, to int, token int64) []history.Event {
-		return call(true, false, process, from, to, token, "")
-	}
 	few := fault{exact: true, plan: plan{config: config{Lease: usual}}}
 	many := fault{exact: true, beyond: true, plan: few.plan}
-	fails := fault{loses: time.Second, plan: plan{jobs: true, config: config{Lease: 30 * time.Second}}}
+	jobs := fault{loses: time.Second, plan: plan{jobs: true, config: config{Lease: 30 * time.Second}}}
+	type events = []history.Event
+	type sees struct {
+		first                               int // grant, in ms from the fault
+		lost, causeless, failed, unreleased int
+	}
 	for what, c := range map[string]struct {
 		fault  fault
-		events []history.Event
-		seen   func(r result) bool
+		events events
+		sees   sees
 	}{
 		"the first grant to a call that came after": {
-			few, []history.Event{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)},
-			func(r result) bool { return r.First == 200*time.Millisecond },
-		},
+			few, events{asks(50, 1), has(150, 1), asks(200, 2), has(300, 2)}, sees{first: 200}},
 		"the first grant when enough servers are back": {
-			many, []history.Event{asks(200, 2), has(1300, 2)},
-			func(r result) bool { return r.First == 300*time.Millisecond },
-		},
-		"the longest call, then and at other times": {
-			few, []history.Event{asks(0, 1), has(90, 1), asks(91, 2), event(history.Quits, 500, 2)},
-			func(r result) bool { return r.Usual == 90*time.Millisecond && r.Longest == 409*time.Millisecond },
-		},
+			many, events{asks(200, 2), has(1300, 2)}, sees{first: 300}},
 		"a loss without cause, once": {
-			few, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1), lost},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 1 },
-		},
+			few, events{asks(-5000, 1), has(-4000, 1), loses(200, 1), left(210, 1, "lost")},
+			sees{lost: 1, causeless: 1}},
 		"a loss as the others had not been asked again": {
-			few, []history.Event{asks(0, 1), has(90, 1), loses(200, 1)},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			few, events{asks(0, 1), has(90, 1), loses(200, 1)}, sees{lost: 1}},
 		"a loss as too many servers failed": {
-			many, []history.Event{asks(-5000, 1), has(-4000, 1), loses(200, 1)},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			many, events{asks(-5000, 1), has(-4000, 1), loses(200, 1)}, sees{lost: 1}},
 		"a loss as the process stood still": {
-			few, []history.Event{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)},
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
-		"nothing": {
-			fails, slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 9, 10, 2)),
-			func(r result) bool { return len(r.overlaps)+len(r.tokens)+r.Lost == 0 && len(r.Failed) == 1 },
-		},
-		"waiters that got nothing": {
-			fails, nil, func(r result) bool { return r.Failed[0] == "40 waiters got nothing" },
-		},
-		"an overlap with a reader": {
-			fails, slices.Concat(reads(0, 1, 9, 1), reads(1, 2, 3, 1), writes(1, 8, 10, 2)),
-			func(r result) bool { return len(r.overlaps) == 1 && len(r.tokens) == 0 },
-		},
-		"an overlap of writers": {
-			fails, slices.Concat(writes(1, 8, 10, 2), writes(0, 1, 9, 1)),
-			func(r result) bool { return len(r.overlaps) == 1 },
-		},
-		"a token given twice": {
-			fails, slices.Concat(writes(0, 1, 2, 7), writes(1, 3, 4, 7)),
-			func(r result) bool { return len(r.tokens) == 1 },
-		},
-		"a reader's token before that of an earlier writer": {
-			fails, slices.Concat(writes(0, 1, 2, 7), reads(1, 3, 4, 6)),
-			func(r result) bool { return len(r.tokens) == 1 },
-		},
+			few, events{asks(-5000, 1), has(-4000, 1), stalled, loses(200, 1)}, sees{lost: 1}},
 		"a call that fails": {
-			fails, call(true, true, 0, 1, 2, 7, "x"), func(r result) bool { return len(r.Failed) == 2 },
-		},
+			jobs, events{asks(1000, 1), fails}, sees{failed: 1}},
 		"a release that fails": {
-			fails, call(true, false, 0, 1, 2, 7, "x"), func(r result) bool { return len(r.Unreleased) == 1 },
-		},
+			jobs, events{asks(1000, 1), has(1000, 1), left(2000, 1, "x")}, sees{first: 1000, unreleased: 1}},
 		"a hold lost that the servers may have lost": {
-			fails, call(true, false, 0, 0, 2, 7, "lost"),
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
+			jobs, events{asks(0, 1), has(0, 1), left(2000, 1, "lost")}, sees{lost: 1}},
 		"a hold lost that they had": {
-			fails, call(true, false, 0, -2, 2, 7, "lost"),
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 1 },
-		},
+			jobs, events{asks(-2000, 1), has(-2000, 1), left(2000, 1, "lost")}, sees{lost: 1, causeless: 1}},
 		"a hold lost while its process stood still": {
-			fails, append(call(true, false, 0, -2, 2, 7, "lost"), history.Event{
-				At: begin.UnixNano(), What: history.Stalls, For: int64(11 * time.Second),
-			}),
-			func(r result) bool { return r.Lost == 1 && len(r.Causeless) == 0 },
-		},
-		"the first grant": {
-			fails, slices.Concat(writes(0, -2, -1, 1), writes(0, 4, 5, 2)),
-			func(r result) bool { return r.first == 4*time.Second },
-		},
+			jobs, events{asks(-2000, 1), has(-2000, 1), stalled, left(2000, 1, "lost")}, sees{lost: 1}},
+		"the first grant to a job": {
+			jobs, events{asks(-2000, 1), has(-2000, 1), asks(4000, 2), has(4000, 2)}, sees{first: 4000}},
 	} {
-		r, s := result{of: c.fault}, strike{begun: at(100), over: at(1000)}
+		r, s := result{of: c.fault}, &strike{begun: at(100), over: at(1000)}
 		if c.fault.plan.jobs {
-			s = strike{at: begin, begun: begin, over: at(3000)}
+			s = &strike{at: begin, begun: begin, over: at(3000)}
 		}
-		r.measure(c.events, []strike{s})
-		r.time(c.events, s, map[string]string{"a": focus})
-		assert.True(t, c.seen(r), what)
+		calls := history.Assemble(c.events, history.Known{Pauses: map[int][]history.Span{}}).Calls
+		r.measure(calls, c.events, []*strike{s})
+		first := r.First
+		if c.fault.plan.jobs {
+			r.time(calls, s)
+			first = r.first
+		}
+		seen := sees{int(first.Milliseconds()), r.Lost, len(r.Causeless), len(r.Failed), len(r.Unreleased)}
+		assert.Equal(t, c.sees, seen, what)
 	}
 }

@@ -17,6 +17,9 @@ const (
 	// patience bounds the wait of each call: nothing that the servers mend takes as long.
 	patience = 2 * time.Minute
 	pause    = 5 * time.Millisecond
+	// firstNew is the number of the first owner that makes one call alone. The histories' model has owners as
+	// runes, and the surrogates before are none.
+	firstNew = 0xe000
 )
 
 // The roles that a job can have.
@@ -25,6 +28,8 @@ const (
 	queue    = "queue"    // behind a writer that unlocks as soon as the fault has struck
 	probe    = "probe"    // by one process alone, again and again
 	handover = "handover" // by both processes in turns, one of which writes
+	// The same, on a node to which nothing happens, nor to those of the other jobs.
+	elsewhere = "elsewhere"
 )
 
 // A job is something to do with a lock.
@@ -61,35 +66,19 @@ func (w *worker) start(j job) {
 			w.keep(first, w.struck)
 		}
 		for range perQueue {
-			w.wg.Go(func() {
-				w.await(e.Name)
-				w.once(e)
-			})
+			w.wg.Go(func() { w.once(e) })
 		}
-	case probe:
+	default:
+		rest := pause
+		if j.Role != probe {
+			rest, e.Write = 0, e.Write || w.Process == 1
+		}
 		w.wg.Go(func() {
 			for w.ctx.Err() == nil {
 				w.once(e)
-				w.rest(pause)
+				w.rest(rest)
 			}
 		})
-	case handover:
-		e.Write = e.Write || w.Process == 1
-		w.wg.Go(func() {
-			for w.ctx.Err() == nil {
-				w.once(e)
-			}
-		})
-	}
-}
-
-// await waits until someone holds a lock.
-func (w *worker) await(name string) {
-	for w.ctx.Err() == nil {
-		if s, err := w.rw.Inspect(w.ctx, name); err == nil && s.Mode != rwlock.None {
-			return
-		}
-		w.rest(pause)
 	}
 }
 
@@ -113,9 +102,7 @@ func (w *worker) once(e history.Event) {
 
 // ask takes a lock for a new owner. It returns nil if that failed, or the process was told to end.
 func (w *worker) ask(e history.Event) *hold {
-	c := call{lock: w.lockCall(e.Write), wait: patience, most: patience, returned: func() {}}
-	c.ctx, c.cancel = context.WithCancel(rwlock.WithOwner(w.ctx, rwlock.NewOwner()))
-	return w.take(e, c)
+	return w.take(e, w.call(rwlock.WithOwner(w.ctx, rwlock.NewOwner()), e.Write, patience))
 }
 
 // release keeps a hold until done, or until it is lost, and releases it.

@@ -1,10 +1,8 @@
 package faults
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,12 +59,9 @@ func (r *rig) spawn() *process {
 	r.must(p.cmd.Start())
 	go func() {
 		defer close(p.exited)
-		lines := bufio.NewScanner(stdout)
-		for lines.Scan() {
-			var e history.Event
-			if json.Unmarshal(lines.Bytes(), &e) == nil { // a killed process may leave half a line
-				r.take(p, e)
-			}
+		var e history.Event
+		for out := json.NewDecoder(stdout); out.Decode(&e) == nil; e = (history.Event{}) {
+			r.take(p, e)
 		}
 		_ = p.cmd.Wait()
 	}()
@@ -105,46 +100,38 @@ func (p *process) cont() {
 
 // kill kills the process, stopped or not.
 func (p *process) kill() {
-	p.rig.mu.Lock()
-	if p.killed {
-		p.rig.mu.Unlock()
-		return
-	}
-	p.killed = true
 	at := now()
 	if !p.stops.IsZero() {
 		at = p.stops.UnixNano()
 	}
-	p.rig.mu.Unlock()
 	_ = p.cmd.Process.Kill()
 	<-p.exited
-	for _, e := range p.rig.seen() { // whatever it reported, it did not outlive this
+	p.rig.mu.Lock()
+	p.killed = true
+	for _, e := range p.rig.events { // whatever it reported, it did not outlive this
 		if e.Process == p.id {
 			at = max(at, e.At)
 		}
 	}
+	p.rig.mu.Unlock()
 	p.rig.take(p, history.Event{What: history.Killed, At: at})
 }
 
 // end asks the process to end in good order, and waits for that.
 func (p *process) end(within time.Duration) error {
+	hangs := time.AfterFunc(within, func() {
+		_ = p.cmd.Process.Signal(syscall.SIGQUIT) // it says on its standard error where it hangs
+		_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	})
 	_ = p.stdin.Close()
-	select {
-	case <-p.exited:
-	case <-time.After(within):
-		// It says on its standard error where it hangs, unless it is stopped.
-		_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-		select {
-		case <-p.exited:
-			return errors.New("does not end")
-		case <-time.After(5 * time.Second):
-			return errors.New("does not end, nor say why")
-		}
-	}
+	<-p.exited
 	p.rig.mu.Lock()
 	p.killed = true
 	p.rig.mu.Unlock()
-	if !p.cmd.ProcessState.Success() {
+	switch {
+	case !hangs.Stop():
+		return fmt.Errorf("does not end within %v", within)
+	case !p.cmd.ProcessState.Success():
 		return fmt.Errorf("ends with %v", p.cmd.ProcessState)
 	}
 	return nil
@@ -163,53 +150,45 @@ const (
 )
 
 // freeze stops a process that has the role, and returns it and the lock.
-func (r *rig) freeze(role role) (*process, string) {
+func (r *rig) freeze(role role) (p *process, name string) {
 	r.tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	for ctx.Err() == nil {
-		name := r.Names[r.rng.IntN(len(r.Names))]
-		p := r.who(ctx, name, role)
-		if p == nil {
-			continue
+	r.poll(30*time.Second, fmt.Sprint("a process has role ", role), func() bool {
+		name = r.someLock()
+		found := r.have(name, role)
+		if len(found) == 0 {
+			return false
 		}
+		p = found[r.rng.IntN(len(found))]
 		p.stop()
-		if r.who(ctx, name, role) == p {
-			return p, name
+		if slices.Contains(r.have(name, role), p) {
+			return true
 		}
 		p.cont()
-	}
-	r.tb.Fatalf("nobody has role %d", role)
-	return nil, ""
+		return false
+	})
+	return p, name
 }
 
-func (r *rig) who(ctx context.Context, name string, role role) *process {
-	s, err := r.witness.Inspect(ctx, name)
+// have returns the processes that live and have a role in a lock, as the server says.
+func (r *rig) have(name string, role role) []*process {
+	s, err := r.witness.Inspect(context.Background(), name)
 	if err != nil {
 		return nil
 	}
-	owner := ""
+	var owners []string
+	waiting := len(s.Waiters)
 	switch {
-	case role == holder && len(s.Holders) > 0, role == writeHolder && s.Mode == rwlock.Write,
+	case role == holder, role == writeHolder && s.Mode == rwlock.Write,
 		role == lastReader && s.Mode == rwlock.Read && len(s.Holders) == 1:
-		owner = s.Holders[0].Owner.String()
-	case role == firstWaiter && len(s.Waiters) > 0:
-		owner = s.Waiters[0].Owner.String()
-	case role == middleWaiter && len(s.Waiters) > 2:
-		owner = s.Waiters[len(s.Waiters)/2].Owner.String()
-	}
-	for _, p := range r.living() {
-		if strings.HasPrefix(owner, p.uuid) {
-			return p
+		for _, h := range s.Holders {
+			owners = append(owners, h.Owner.String())
 		}
+	case role == firstWaiter && waiting > 0:
+		owners = append(owners, s.Waiters[0].Owner.String())
+	case role == middleWaiter && waiting > 2:
+		owners = append(owners, s.Waiters[waiting/2].Owner.String())
 	}
-	return nil
-}
-
-// holds reports whether the process has the lock on the server.
-func (p *process) holds(name string) bool {
-	s, err := p.rig.witness.Inspect(context.Background(), name)
-	return err == nil && slices.ContainsFunc(s.Holders, func(h rwlock.Holder) bool {
-		return strings.HasPrefix(h.Owner.String(), p.uuid)
+	return slices.DeleteFunc(r.living(), func(p *process) bool {
+		return !slices.ContainsFunc(owners, func(owner string) bool { return strings.HasPrefix(owner, p.uuid) })
 	})
 }

@@ -71,10 +71,11 @@ type rig struct {
 	procs   []*process
 	events  []history.Event
 	known   history.Known
-	strikes []strike
+	strikes []*strike
+	strike  *strike              // the last
 	last    map[string]time.Time // when someone last got a lock
 	asked   map[[2]int]history.Event
-	changed chan struct{} // closed at each event
+	served  int // jobs that waited in a queue
 	result
 }
 
@@ -94,7 +95,7 @@ func newRig(tb testing.TB, p plan) *rig {
 	r := &rig{
 		plan: p, tb: tb, rng: rand.New(rand.NewPCG(p.Seed, 7)),
 		known: history.Known{Pauses: map[int][]history.Span{}, Delegation: p.Delegate},
-		last:  map[string]time.Time{}, asked: map[[2]int]history.Event{}, changed: make(chan struct{}),
+		last:  map[string]time.Time{}, asked: map[[2]int]history.Event{},
 	}
 	r.Faults = map[string]int{}
 	tb.Cleanup(func() {
@@ -102,11 +103,11 @@ func newRig(tb testing.TB, p plan) *rig {
 			p.kill()
 		}
 	})
-	dir, err := os.MkdirTemp("", "rig") // a socket's path has to be short
-	r.must(err)
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r.witness = r.over(r.serve(dir))
+	r.witness = r.over(r.serve())
 	if !p.jobs {
+		dir, err := os.MkdirTemp("", "rig") // a socket's path has to be short
+		r.must(err)
+		tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 		r.Bank = filepath.Join(dir, "s")
 		r.bank, err = bank.Serve(r.Bank)
 		r.must(err)
@@ -159,40 +160,28 @@ func (r *rig) take(p *process, e history.Event) {
 		delete(r.asked, k)
 		r.Acquired++
 		r.last[e.Name] = time.Unix(0, e.At)
+		if e.Role == queue {
+			r.served++
+		}
 	case history.Local:
 		r.Local++
 	}
-	close(r.changed)
-	r.changed = make(chan struct{})
 }
 
-// await waits until ok, which is called with mu held and looked at after each event, and fails the test after
-// d.
+// await waits until ok, which is called with mu held, and fails the test after d.
 func (r *rig) await(d time.Duration, what string, ok func() bool) {
 	r.tb.Helper()
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
-	for {
+	r.poll(d, what, func() bool {
 		r.mu.Lock()
-		done, changed := ok(), r.changed
-		r.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-changed:
-		case <-timeout.C:
-			r.tb.Fatalf("%v passed, and not: %s", d, what)
-		}
-	}
+		defer r.mu.Unlock()
+		return ok()
+	})
 }
 
-// poll waits until ok, which looks at a server, and fails the test after d.
+// poll waits until ok, and fails the test after d.
 func (r *rig) poll(d time.Duration, what string, ok func() bool) {
 	r.tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(d); !ok(); <-tick.C {
+	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			r.tb.Fatalf("%v passed, and not: %s", d, what)
 		}
@@ -231,23 +220,30 @@ func (r *rig) wanted(name string) bool {
 	return false
 }
 
-// strikesNow notes that a fault begins, or that the one in flight has struck by now.
-func (r *rig) strikesNow(fault string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// inject has the fault happen, and notes when.
+func (r *rig) inject(f fault) {
+	r.tb.Helper()
 	now := time.Now()
-	if fault != "" {
-		r.Faults[fault]++
-		r.strikes = append(r.strikes, strike{at: now})
+	r.strike = &strike{at: now, begun: now}
+	r.strikes = append(r.strikes, r.strike)
+	r.Faults[f.name]++
+	f.inject(r)
+	if r.strike.over.IsZero() {
+		r.strike.over = time.Now()
 	}
-	r.strikes[len(r.strikes)-1].begun = now
 }
 
-// struckOver notes that the fault in flight is over.
-func (r *rig) struckOver() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.strikes[len(r.strikes)-1].over = time.Now()
+// strikeNow has the fault in flight strike. Processes that have jobs release what they keep until then.
+func (r *rig) strikeNow(fn func()) {
+	r.tb.Helper()
+	r.strike.at = time.Now()
+	fn()
+	r.strike.begun = time.Now()
+	if r.jobs {
+		for _, p := range r.procs {
+			p.tell(order{Struck: true})
+		}
+	}
 }
 
 // lossy runs do, and notes that the server loses data, or time, meanwhile.
@@ -259,34 +255,20 @@ func (r *rig) lossy(do func()) {
 	r.known.Losses = append(r.known.Losses, history.Span{From: from, To: time.Now().UnixNano()})
 }
 
-// breach notes that a promise was broken.
-func (r *rig) breach(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Broken = append(r.Broken, fmt.Sprintf(format, args...))
-}
-
-// seen returns what the processes have reported.
-func (r *rig) seen() []history.Event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.events)
-}
-
 // endWorkers ends the workers in good order.
 func (r *rig) endWorkers() {
 	var wg sync.WaitGroup
 	for _, p := range r.living() {
 		wg.Go(func() {
 			if err := p.end(30*time.Second + 20*r.Lease); err != nil {
-				r.breach("worker %d %v", p.id, err)
+				r.tb.Errorf("worker %d %v", p.id, err)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// finish ends the workers, and checks the locks, the money, the times and the history.
+// finish ends the workers, and checks that nobody is in the way of a lock, and no key stays. Then it judges.
 func (r *rig) finish(f fault) result {
 	r.tb.Helper()
 	r.endWorkers()
@@ -295,9 +277,9 @@ func (r *rig) finish(f fault) result {
 		start := time.Now()
 		h, err := r.witness.Lock(ctx, name, rwlock.MaxWait(r.Lease+time.Second))
 		if err != nil {
-			r.breach("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
+			r.tb.Errorf("nobody uses %q, and yet after %v: %v", name, time.Since(start), err)
 		} else if err := h.Unlock(ctx); err != nil {
-			r.breach("unlocking %q: %v", name, err)
+			r.tb.Errorf("unlocking %q: %v", name, err)
 		}
 	}
 	for _, n := range r.nodes {
@@ -305,26 +287,30 @@ func (r *rig) finish(f fault) result {
 		for it.Next(ctx) {
 			key := it.Val()
 			if ttl, err := n.admin.PTTL(ctx, key).Result(); err == nil && ttl == -1 && key != mark {
-				r.breach("key %q has no time to live", key)
+				r.tb.Errorf("key %q has no time to live", key)
 			}
 		}
 	}
-	r.check(f)
-	return r.result
+	return r.judge(f)
 }
 
 // mark is the key by which a server of a quorum knows whether it has lost its data.
 const mark = "rwlock:mark"
 
-// check has porcupine look at the history, and takes stock of the money. The workers must have ended.
-func (r *rig) check(f fault) {
+// judge looks at the times of calls, has porcupine look at the history, and takes stock of the money. The
+// workers must have ended.
+func (r *rig) judge(f fault) result {
 	r.of, r.of.plan = f, r.plan
-	r.measure(r.seen(), r.strikes)
-	ops, broken, unsure := history.Assemble(r.seen(), r.known)
-	r.Broken, r.Unsure = append(r.Broken, broken...), unsure
-	if err := history.Check(ops); err != nil {
+	h := history.Assemble(r.events, r.known)
+	r.measure(h.Calls, r.events, r.strikes)
+	if f.plan.jobs {
+		r.time(h.Calls, r.strike)
+	} else {
+		r.Fenced, r.Unfenced = r.bank.Counts()
+	}
+	r.Broken, r.Unsure, r.Operations = append(r.Broken, h.Broken...), h.Unsure, len(h.Ops)
+	if err := history.Check(h.Ops); err != nil {
 		r.Broken = append(r.Broken, err.Error())
 	}
-	r.Operations = len(ops)
-	r.Fenced, r.Unfenced = r.bank.Counts()
+	return r.result
 }

@@ -2,9 +2,6 @@ package faults
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,8 +20,8 @@ type node struct {
 	clock   *clock.Clock        // nil if it is the machine's
 }
 
-// serve starts the servers, which keep what else they need in dir. It returns clients that go there directly.
-func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
+// serve starts the servers. It returns clients that go there directly.
+func (r *rig) serve() (direct []redis.UniversalClient) {
 	r.tb.Helper()
 	switch {
 	case r.watched:
@@ -40,7 +37,7 @@ func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
 		r.cluster = testredis.StartReplicatedClusterWith(r.tb, masters, func(i int, conf *testredis.Config) {
 			conf.Args = append(conf.Args, r.args...)
 			if r.ahead != 0 && i == masters { // the first master's replica
-				ahead := r.newClock(dir)
+				ahead := clock.New(r.tb)
 				r.must(ahead.Move(r.ahead))
 				conf.Env = ahead.Env
 			}
@@ -50,13 +47,11 @@ func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
 		}
 		direct = append(direct, r.cluster.Client())
 	default:
-		for i := range max(r.servers, 1) {
+		for range max(r.servers, 1) {
 			n := &node{}
 			conf := testredis.Config{Args: append(testredis.WithDebug(), r.args...)}
 			if r.plan.clock {
-				at := filepath.Join(dir, strconv.Itoa(i))
-				r.must(os.Mkdir(at, 0o700))
-				n.clock = r.newClock(at)
+				n.clock = clock.New(r.tb)
 				conf.Env = n.clock.Env
 			}
 			n.server = testredis.StartWith(r.tb, conf)
@@ -66,13 +61,6 @@ func (r *rig) serve(dir string) (direct []redis.UniversalClient) {
 	}
 	r.node, r.broken = r.nodes[0], r.nodes[:1]
 	return direct
-}
-
-func (r *rig) newClock(dir string) *clock.Clock {
-	r.tb.Helper()
-	c, err := clock.New(dir)
-	r.must(err)
-	return c
 }
 
 // reach adds a server, and puts proxies before it.
@@ -91,15 +79,6 @@ func (n *node) at(side int) string {
 		return n.server.Addr()
 	}
 	return n.proxies[side].Addr()
-}
-
-// some returns n of the servers, at random.
-func (r *rig) some(n int) []*node {
-	var nodes []*node
-	for _, i := range r.rng.Perm(len(r.nodes))[:n] {
-		nodes = append(nodes, r.nodes[i])
-	}
-	return nodes
 }
 
 // do sends a command to the server.
@@ -125,25 +104,11 @@ func (n *node) cut(dirs faultproxy.Direction) {
 	}
 }
 
-// delay has everything arrive d later, each way.
-func (n *node) delay(d time.Duration) {
-	for _, p := range n.proxies {
-		p.Latency(d)
-	}
-}
-
 // disconnect closes all connections of workers.
 func (n *node) disconnect() {
 	for _, p := range n.proxies {
 		p.CloseAll()
 	}
-}
-
-// stand freezes the server for a while.
-func (n *node) stand(d time.Duration) {
-	n.server.Pause()
-	time.Sleep(d)
-	n.server.Resume()
 }
 
 // flushAll removes the server's data.
@@ -152,45 +117,52 @@ func (n *node) flushAll() {
 	n.loses(func() { n.do("FLUSHALL") })
 }
 
-// kill kills the server. If it is to lose its data, nothing is left of what it has persisted.
-func (n *node) kill(lossy bool) {
-	n.rig.tb.Helper()
-	if !lossy {
-		n.server.Kill()
-		return
-	}
+// What may begin on a server, and end.
+func nothing(*node)   {}
+func freeze(n *node)  { n.server.Pause() }
+func thaw(n *node)    { n.server.Resume() }
+func join(n *node)    { n.cut(faultproxy.None) }
+func fill(n *node)    { n.do("CONFIG", "SET", "maxmemory", "1") }
+func empty(n *node)   { n.do("CONFIG", "SET", "maxmemory", "0") }
+func killed(n *node)  { n.server.Kill() }
+func restart(n *node) { n.server.Restart() }
+
+// killedEmpty kills the server, and removes what it has persisted.
+func killedEmpty(n *node) {
 	n.loses(func() {
 		n.server.Kill()
 		n.server.Erase()
 	})
 }
 
-// restart kills the server and starts it again.
-func (n *node) restart(lossy bool) {
-	n.rig.tb.Helper()
-	n.kill(lossy)
-	n.server.Restart()
-}
-
-// step moves the server's clock. Forward, it ends every lease early; back, it ends none.
-func (n *node) step(d time.Duration) {
-	n.rig.tb.Helper()
-	var at time.Time
-	move := func() {
-		n.rig.must(n.clock.Move(d))
-		var err error
-		at, err = n.admin.Time(context.Background()).Result()
-		n.rig.must(err)
-	}
-	if d > 0 {
-		n.loses(move)
-	} else {
-		move()
-	}
-	if off := time.Until(at) - n.clock.Offset(); off.Abs() > 5*time.Second {
-		n.rig.tb.Fatalf("the server's clock is off by %v", off)
+// delayed has everything arrive d later, each way.
+func delayed(d time.Duration) func(*node) {
+	return func(n *node) {
+		for _, p := range n.proxies {
+			p.Latency(d)
+		}
 	}
 }
 
-// limit sets how much memory the server may use, in bytes; 0 for as much as it likes.
-func (n *node) limit(bytes string) { n.do("CONFIG", "SET", "maxmemory", bytes) }
+// stepped moves the server's clock. Forward, it ends every lease early; back, it ends none. A hold over
+// several servers that had a bare majority is over then, too, as its holder finds out when it renews it.
+func stepped(d time.Duration) func(*node) {
+	return func(n *node) {
+		n.rig.tb.Helper()
+		var at time.Time
+		move := func() {
+			n.rig.must(n.clock.Move(d))
+			var err error
+			at, err = n.admin.Time(context.Background()).Result()
+			n.rig.must(err)
+		}
+		if d > 0 {
+			n.rig.lossy(move)
+		} else {
+			move()
+		}
+		if off := time.Until(at) - n.clock.Offset(); off.Abs() > 5*time.Second {
+			n.rig.tb.Fatalf("the server's clock is off by %v", off)
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -22,12 +21,9 @@ const (
 	// moving is how many slots of the first master are moved by the faults that move slots: those of its
 	// locks.
 	moving = 1000
-	// The locks that are looked at, and others. If the fault happens to the node that a process has subscribed
-	// at, they are on other nodes.
-	focus, elsewhere = "focus", "elsewhere"
-	kept             = 4                // how many locks of each mode and place a process holds all the time
-	frozen           = 10 * time.Second // for how long a master is
-	half             = 20 * time.Second // for how long a slot is half moved
+	kept   = 4                // how many locks of each mode and node a process holds all the time
+	frozen = 10 * time.Second // for how long a master is
+	half   = 20 * time.Second // for how long a slot is half moved
 	// lag is how much of the last writes a replica may miss that takes over without being told how far the
 	// master is.
 	lag = 2 * time.Second
@@ -37,7 +33,7 @@ const (
 // workers have jobs.
 func topologyFaults() []fault {
 	list := []fault{
-		{name: "nothing", inject: func(r *rig) { r.strike(func() {}) }},
+		{name: "nothing", inject: func(r *rig) { r.strikeNow(func() {}) }},
 		{name: "CLUSTER FAILOVER", inject: failsOver()},
 		{name: "CLUSTER FAILOVER FORCE", loses: lag, inject: failsOver("FORCE")},
 		{name: "CLUSTER FAILOVER TAKEOVER", loses: lag, inject: failsOver("TAKEOVER")},
@@ -50,7 +46,7 @@ func topologyFaults() []fault {
 			inject: removes(func(r *rig, n *node) { r.manage("del-node", r.replica().server.Addr(), n.server.ID()) })},
 		{name: "subscription's node removed, RESET + FORGET", subscription: true, inject: removes((*rig).forget)},
 		{name: "reshard under load", inject: func(r *rig) {
-			r.strike(func() {})
+			r.strikeNow(func() {})
 			nodes := r.cluster.Nodes
 			r.manage("reshard", nodes[0].Addr(), "--cluster-from", nodes[0].ID(), "--cluster-to", nodes[1].ID(),
 				"--cluster-slots", strconv.Itoa(moving), "--cluster-yes")
@@ -61,7 +57,7 @@ func topologyFaults() []fault {
 		}},
 		{name: "slot half moved for 20 s, --cluster fix", oneSlot: true, inject: func(r *rig) {
 			r.halfMove()
-			r.fix()
+			r.manage("fix", r.cluster.Nodes[0].Addr())
 		}},
 		{name: "master killed, replica's clock 20 s ahead", plan: plan{ahead: 20 * time.Second}, loses: lag,
 			inject: (*rig).killMaster},
@@ -71,12 +67,12 @@ func topologyFaults() []fault {
 			r.replica().server.Pause() // it does not read while its link is cut
 			r.target().do("CLIENT", "KILL", "TYPE", "replica")
 			time.Sleep(time.Second)
-			r.strike(r.target().server.Kill)
+			r.strikeNow(r.target().server.Kill)
 			r.replica().server.Resume()
 			r.takeOver()
 		}},
 		{name: "SENTINEL FAILOVER", plan: plan{watched: true}, loses: lag, inject: func(r *rig) {
-			r.strike(func() {
+			r.strikeNow(func() {
 				sentinel := r.sentinels.Sentinels[0].Client()
 				r.must(sentinel.Do(context.Background(), "SENTINEL", "FAILOVER", testredis.MasterName).Err())
 			})
@@ -93,7 +89,7 @@ func topologyFaults() []fault {
 			f.plan.args = []string{"--cluster-require-full-coverage", "no"}
 		}
 		if f.oneSlot {
-			f.plan.Prefix = "{" + nameIn(0, moving, "tag") + "}"
+			f.plan.Prefix = "{" + movable("tag") + "}"
 		}
 	}
 	return list
@@ -101,27 +97,27 @@ func topologyFaults() []fault {
 
 func failsOver(how ...any) func(*rig) {
 	return func(r *rig) {
-		r.strike(func() { r.replica().do(append([]any{"CLUSTER", "FAILOVER"}, how...)...) })
+		r.strikeNow(func() { r.replica().do(append([]any{"CLUSTER", "FAILOVER"}, how...)...) })
 		r.takeOver()
 	}
 }
 
 func (r *rig) killMaster() {
-	r.strike(r.target().server.Kill)
+	r.strikeNow(r.target().server.Kill)
 	r.takeOver()
 }
 
 func (r *rig) freezeMaster() {
-	r.strike(r.target().server.Pause)
+	r.strikeNow(r.target().server.Pause)
 	r.takeOver()
-	time.Sleep(time.Until(r.strikes[0].at.Add(frozen)))
+	time.Sleep(time.Until(r.strike.at.Add(frozen)))
 	r.target().server.Resume()
 }
 
 // removes makes the victim a replica, and has it removed.
 func removes(how func(*rig, *node)) func(*rig) {
 	return func(r *rig) {
-		r.strike(func() {
+		r.strikeNow(func() {
 			r.replica().do("CLUSTER", "FAILOVER")
 			r.replica().server.AwaitRole("master")
 			r.target().server.AwaitRole("slave")
@@ -144,7 +140,7 @@ func (r *rig) forget(n *node) {
 func (r *rig) halfMove() (slot int) {
 	slot = testredis.Slot(r.Prefix[1 : len(r.Prefix)-1])
 	from, to := r.cluster.Nodes[0], r.cluster.Nodes[1]
-	r.strike(func() {
+	r.strikeNow(func() {
 		r.cluster.BeginMove(slot, from, to)
 		keys, err := r.admin.ClusterGetKeysInSlot(context.Background(), slot, 1000).Result()
 		r.must(err)
@@ -152,7 +148,7 @@ func (r *rig) halfMove() (slot int) {
 			r.cluster.MoveKeys(slot, from, to, keys[i])
 		}
 	})
-	time.Sleep(time.Until(r.strikes[0].at.Add(half)))
+	time.Sleep(time.Until(r.strike.at.Add(half)))
 	return slot
 }
 
@@ -165,42 +161,33 @@ func (f fault) runJobs(tb testing.TB, lease time.Duration) result {
 	if f.subscription {
 		r.victim = r.subscribed()
 	}
-	places, queues := map[string]string{}, []string(nil)
-	for i, p := range r.procs {
-		var o order
-		for place, jobs := range r.places(i) {
-			for _, j := range jobs {
-				if places[j.Name] = place; j.Role == queue && i == 0 {
-					queues = append(queues, j.Name)
-				}
-			}
-			o.Jobs = append(o.Jobs, jobs...)
+	for i, p := range r.procs { // the first holds what is waited for
+		jobs := r.jobsOf(i)
+		p.tell(order{Jobs: jobs})
+		for _, j := range jobs {
+			r.poll(time.Minute, "all waiters wait for "+j.Name, func() bool {
+				s, err := r.witness.Inspect(context.Background(), j.Name)
+				return j.Role != queue || err == nil && len(s.Waiters) == (i+1)*perQueue
+			})
 		}
-		p.tell(o)
-	}
-	for _, name := range queues {
-		r.poll(time.Minute, "all waiters wait for "+name, func() bool {
-			s, err := r.witness.Inspect(context.Background(), name)
-			return err == nil && len(s.Waiters) == processes*perQueue
-		})
 	}
 	time.Sleep(2 * time.Second)
-	f.inject(r)
-	s := &r.strikes[0]
-	if s.over.IsZero() {
-		r.struckOver()
-	}
+	r.inject(f)
+	s := r.strike
 	// Until then every hold whose lease is not renewed is lost, and handovers have been at work again for a
 	// while.
 	time.Sleep(max(time.Until(s.at.Add(lease+time.Second)), time.Until(s.over.Add(settled+3*time.Second))))
-	for late := time.Now().Add(15 * time.Second); r.served() < waiters && time.Now().Before(late); {
-		time.Sleep(50 * time.Millisecond)
-	}
+	r.await(15*time.Second, "all waiters had their turn", func() bool { return r.served == waiters })
 	r.endWorkers()
 	s.again = r.replaced()
-	r.measure(r.seen(), r.strikes)
-	r.time(r.seen(), *s, places)
-	return r.result
+	if f.loses > 0 {
+		loss := history.Span{From: s.at.Add(-f.loses).UnixNano(), To: s.over.Add(settled).UnixNano()}
+		if s.again {
+			loss.To = now()
+		}
+		r.known.Losses, r.known.Forks = []history.Span{loss}, true
+	}
+	return r.judge(f)
 }
 
 // replaced reports whether a sentinel has another master than the one that was promoted.
@@ -213,8 +200,8 @@ func (r *rig) replaced() bool {
 	})
 }
 
-// places returns what a process does where.
-func (r *rig) places(process int) map[string][]job {
+// jobsOf returns what a process does.
+func (r *rig) jobsOf(process int) (jobs []job) {
 	shard := r.victim
 	if r.of.subscription {
 		shard = (r.victim + 1) % masters // nothing happens to the locks that are looked at
@@ -224,23 +211,22 @@ func (r *rig) places(process int) map[string][]job {
 		other = (other + 1) % masters
 	}
 	own := fmt.Sprint(" of ", process)
-	all := map[string][]job{}
-	add := func(place string, at int, role, what string, n int, reads, writes string) {
+	add := func(at int, role, what string, n int, reads, writes string) {
 		for i := range n {
-			all[place] = append(all[place],
+			jobs = append(jobs,
 				job{role, r.name(at, fmt.Sprint(what, " ", i, " for reading", reads)), false},
 				job{role, r.name(at, fmt.Sprint(what, " ", i, " for writing", writes)), true})
 		}
 	}
-	add(focus, shard, held, "held", kept, "", own)
-	add(focus, shard, queue, "queue", 1, "", "")
-	add(focus, shard, probe, "probe", 2, own, own)
-	add(focus, shard, handover, "turns", 1, "", "")
+	add(shard, held, "held", kept, "", own)
+	add(shard, queue, "queue", 1, "", "")
+	add(shard, probe, "probe", 2, own, own)
+	add(shard, handover, "turns", 1, "", "")
 	if r.clusters && !r.of.oneSlot {
-		add(elsewhere, other, held, "held there", kept, "", own)
-		add(elsewhere, other, handover, "turns there", 1, "", "")
+		add(other, held, "held there", kept, "", own)
+		add(other, elsewhere, "turns there", 1, "", "")
 	}
-	return all
+	return jobs
 }
 
 // name returns a name whose lock is on a master; if at the first, among the slots that may be moved.
@@ -249,14 +235,14 @@ func (r *rig) name(at int, base string) string {
 	case r.watched || r.of.oneSlot:
 		return base
 	case at == 0:
-		return nameIn(0, moving, base)
+		return movable(base)
 	}
 	return r.cluster.On(at, base)
 }
 
-func nameIn(from, to int, base string) string {
+func movable(base string) string {
 	for i := 0; ; i++ {
-		if name := fmt.Sprint(base, "-", i); testredis.Slot(name) >= from && testredis.Slot(name) < to {
+		if name := fmt.Sprint(base, "-", i); testredis.Slot(name) < moving {
 			return name
 		}
 	}
@@ -275,29 +261,10 @@ func (r *rig) subscribed() int {
 	return i
 }
 
-// served returns how many waiters have had their turn.
-func (r *rig) served() (n int) {
-	for _, c := range history.Calls(r.seen()) {
-		if c.Role == queue {
-			n++
-		}
-	}
-	return n
-}
-
-// strike makes the fault begin. The processes release what others wait for at that moment.
-func (r *rig) strike(fn func()) {
-	r.strikesNow(r.of.name)
-	fn()
-	r.strikesNow("")
-	for _, p := range r.procs {
-		p.tell(order{Struck: true})
-	}
-}
-
-// target and replica return the nodes of the shard to which something happens.
+// target returns the master to which something happens, and replica its replica. They change places when the
+// replica takes over and the master comes back.
 func (r *rig) target() *node  { return r.nodes[r.victim] }
-func (r *rig) replica() *node { return r.nodes[masters+r.victim] }
+func (r *rig) replica() *node { return r.nodes[(r.victim+masters)%len(r.nodes)] }
 
 // takeOver waits until a replica is the master, for the other nodes too: then the fault is mended.
 func (r *rig) takeOver() {
@@ -307,31 +274,18 @@ func (r *rig) takeOver() {
 	} else {
 		r.replica().server.AwaitRole("master")
 	}
-	r.struckOver()
+	r.strike.over = time.Now()
 }
 
-// manage has redis-cli manage the cluster.
+// manage has redis-cli manage the cluster. When that fixes a slot, it has the slot's owner forget where keys
+// are before it has brought them back, and stops where a lock was taken on the owner meanwhile.
 func (r *rig) manage(args ...string) {
 	r.tb.Helper()
-	if out, err := redisCLI(args...); err != nil {
+	out, err := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...).CombinedOutput()
+	switch {
+	case err != nil && args[0] == "fix" && strings.Contains(string(out), "Target key exists"):
+		r.tb.Log("redis-cli --cluster fix stopped at a key that both nodes have")
+	case err != nil:
 		r.tb.Fatalf("redis-cli --cluster %s: %v: %s", strings.Join(args, " "), err, out)
 	}
-}
-
-// fix has redis-cli repair the cluster. It has the owner of a slot forget where keys are before it has
-// brought them back, and stops where a lock was taken at the owner meanwhile.
-func (r *rig) fix() {
-	r.tb.Helper()
-	out, err := redisCLI("fix", r.cluster.Nodes[0].Addr())
-	switch {
-	case err != nil && strings.Contains(out, "Target key exists"):
-		fmt.Fprintln(os.Stderr, "redis-cli --cluster fix stopped at a key that both nodes have")
-	case err != nil:
-		r.tb.Fatalf("redis-cli --cluster fix: %v: %s", err, out)
-	}
-}
-
-func redisCLI(args ...string) (output string, err error) {
-	out, err := exec.Command("redis-cli", append([]string{"--cluster"}, args...)...).CombinedOutput()
-	return string(out), err
 }

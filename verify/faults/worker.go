@@ -10,7 +10,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/rpc"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,10 +93,9 @@ type worker struct {
 
 func now() int64 { return time.Now().UnixNano() }
 
-func (w *worker) report(e history.Event) {
-	if e.At == 0 {
-		e.At = now()
-	}
+// report says that something happens, now unless the event has another time.
+func (w *worker) report(what history.What, e history.Event) {
+	e.What, e.At = what, cmp.Or(e.At, now())
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.out.Encode(e) != nil {
@@ -102,13 +103,7 @@ func (w *worker) report(e history.Event) {
 	}
 }
 
-func (w *worker) tell(e history.Event, what history.What) {
-	e.What = what
-	w.report(e)
-}
-
 func (c config) work() error {
-	redis.SetLogger(silence{})
 	clients := c.dial()
 	opts := []rwlock.Option{rwlock.WithLease(c.Lease), rwlock.WithPrefix(c.Prefix),
 		rwlock.WithLogger(slog.New(slog.DiscardHandler))}
@@ -130,7 +125,7 @@ func (c config) work() error {
 	if c.Bank == "" {
 		w.subscribe()
 	}
-	w.report(history.Event{What: history.Starts, UUID: rwlock.NewOwner().String()[:36]})
+	w.report(history.Starts, history.Event{UUID: rwlock.NewOwner().String()[:36]})
 	for i := 0; i < owners && c.Bank != ""; i++ {
 		w.wg.Go(func() { w.owner(owners*c.Process + i) })
 	}
@@ -146,7 +141,7 @@ func (c config) work() error {
 	stop()
 	w.wg.Wait()
 	if err := rw.Close(); err != nil && c.Bank == "" {
-		w.report(history.Event{What: history.Broken, Error: fmt.Sprint("Close: ", err)})
+		w.report(history.Broken, history.Event{Error: fmt.Sprint("Close: ", err)})
 	}
 	for _, client := range clients {
 		err = errors.Join(err, client.Close())
@@ -159,31 +154,28 @@ func (w *worker) observe(e rwlock.Event) {
 	if e.Kind == rwlock.EventAcquired && e.Path == rwlock.PathDelegated {
 		n, _ := w.numbers.Load(e.Owner)
 		owner, _ := n.(int)
-		w.report(history.Event{At: e.Time.UnixNano(), What: history.Local, Owner: owner, Name: e.Name})
+		w.report(history.Local, history.Event{At: e.Time.UnixNano(), Owner: owner, Name: e.Name})
 	}
 }
 
-// dial returns the clients of the worker.
+// dial returns the client of the worker, or those of the servers that vote.
 func (c config) dial() (clients []redis.UniversalClient) {
-	quiet := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	switch {
-	case c.Sentinel != "":
-		return append(clients, redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: c.Sentinel, SentinelAddrs: c.Addrs,
-		}))
-	case c.Cluster:
-		return append(clients, redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: c.Addrs, PoolSize: c.Pool, MaintNotificationsConfig: quiet,
-			Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				var d net.Dialer
-				return d.DialContext(ctx, network, cmp.Or(c.Via[addr], addr))
-			},
-		}))
+	opts := redis.UniversalOptions{
+		MasterName: c.Sentinel, IsClusterMode: c.Cluster, PoolSize: c.Pool,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	for _, addr := range c.Addrs {
-		clients = append(clients, redis.NewClient(&redis.Options{
-			Addr: addr, PoolSize: c.Pool, MaintNotificationsConfig: quiet,
-		}))
+	together := 1
+	if c.Cluster || c.Sentinel != "" {
+		together = len(c.Addrs)
+	}
+	if c.Cluster {
+		opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, cmp.Or(c.Via[addr], addr))
+		}
+	}
+	for addrs := range slices.Chunk(c.Addrs, together) {
+		opts.Addrs = addrs
+		clients = append(clients, redis.NewUniversalClient(&opts))
 	}
 	return clients
 }
@@ -195,10 +187,6 @@ func over(clients []redis.UniversalClient, opts ...rwlock.Option) (*rwlock.RWLoc
 	}
 	return rwlock.NewQuorum(clients, opts...)
 }
-
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 const (
 	beat = 2 * time.Millisecond
@@ -219,7 +207,7 @@ func (w *worker) beat() {
 		at := now()
 		if gap := at - last; gap > int64(stall) {
 			w.stalled.Store(at)
-			w.report(history.Event{At: at, What: history.Stalls, For: gap})
+			w.report(history.Stalls, history.Event{At: at, For: gap})
 		} else {
 			w.pulse.Store(at)
 		}
@@ -247,16 +235,6 @@ func (w *worker) rest(d time.Duration) {
 	}
 }
 
-// lockCall returns the library's call for a mode.
-func (w *worker) lockCall(write bool) lockFunc {
-	if write {
-		return w.rw.Lock
-	}
-	return w.rw.RLock
-}
-
-type lockFunc = func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
-
 // A hold is what a worker has of a lock.
 type hold struct {
 	history.Event
@@ -264,10 +242,34 @@ type hold struct {
 	ctx context.Context
 }
 
+// A call is how an owner asks for a lock.
+type call struct {
+	ctx      context.Context
+	cancel   context.CancelFunc
+	lock     func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+	wait     time.Duration
+	most     time.Duration // that it may take, however it ends
+	hasty    bool
+	returned func()
+}
+
+// call returns a call that waits.
+func (w *worker) call(ctx context.Context, write bool, wait time.Duration) call {
+	c := call{lock: w.rw.RLock, wait: wait, most: wait, returned: func() {}}
+	if write {
+		c.lock = w.rw.Lock
+	}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
+}
+
 // take makes a call, and reports it. It returns nil if that failed.
 func (w *worker) take(e history.Event, c call) *hold {
 	e.Hold = int(w.holds.Add(1))
-	w.tell(e, history.Asks)
+	if e.Owner == 0 {
+		e.Owner = firstNew + processes*e.Hold + w.Process
+	}
+	w.report(history.Asks, e)
 	name := e.Name
 	if w.Unlocked { // each call has a lock of its own
 		name += fmt.Sprint("-", e.Hold)
@@ -281,23 +283,23 @@ func (w *worker) take(e history.Event, c call) *hold {
 		ran := w.stalled.Load() < start.UnixNano() && now()-w.pulse.Load() < int64(stall)
 		if took > c.most+50*time.Millisecond && ran {
 			late := fmt.Sprintf("a call with %v to wait took %v: %v", c.most, took, err)
-			w.report(history.Event{What: history.Broken, Error: late})
+			w.report(history.Broken, history.Event{Error: late})
 		}
 		e.Error = err.Error()
 		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.DeadlineExceeded)
 		if errors.Is(err, context.Canceled) || c.hasty && early {
-			w.tell(e, history.Quits)
+			w.report(history.Quits, e)
 		} else {
-			w.tell(e, history.Fails)
+			w.report(history.Fails, e)
 		}
 		return nil
 	}
 	e.Token = h.Token()
-	w.tell(e, history.Has)
+	w.report(history.Has, e)
 	ctx := h.Context()
 	context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
-			w.tell(e, history.Loses)
+			w.report(history.Loses, e)
 		}
 		c.cancel()
 	})
@@ -308,7 +310,7 @@ func (w *worker) take(e history.Event, c call) *hold {
 func (w *worker) unlock(h *hold, relied time.Time) {
 	e := h.Event
 	e.At = relied.UnixNano()
-	w.tell(e, history.Leaves)
+	w.report(history.Leaves, e)
 	e.At = 0
 	switch err := h.Unlock(context.Background()); {
 	case errors.Is(err, rwlock.ErrLost):
@@ -316,7 +318,7 @@ func (w *worker) unlock(h *hold, relied time.Time) {
 	case err != nil:
 		e.Error = err.Error()
 	}
-	w.tell(e, history.Left)
+	w.report(history.Left, e)
 }
 
 // owners is how many owners of a worker move money, each in a goroutine.
@@ -327,11 +329,11 @@ func (c config) longest() time.Duration { return c.Lease / 75 }
 
 // owner locks, moves money and unlocks until the process is told to end.
 func (w *worker) owner(n int) {
-	client, err := bank.Dial(w.Bank)
+	client, err := rpc.Dial("unix", w.Bank)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	o := &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
 	self := rwlock.NewOwner()
 	w.numbers.Store(self, n)
@@ -348,7 +350,7 @@ type owner struct {
 	*worker
 	n      int
 	ctx    context.Context
-	client *bank.Client
+	client *rpc.Client // of the bank
 	rng    *rand.Rand
 }
 
@@ -382,72 +384,51 @@ func (o *owner) round() {
 	o.unlock(h, time.Now())
 }
 
-// lock takes a lock in one of the ways that an owner asks for one.
-func (o *owner) lock(name string, write bool) *hold {
-	return o.take(history.Event{Owner: o.n, Name: name, Write: write}, o.call(write))
-}
-
-// A call is how an owner asks for a lock.
-type call struct {
-	ctx      context.Context
-	cancel   context.CancelFunc
-	lock     lockFunc
-	wait     time.Duration
-	most     time.Duration // that it may take, however it ends
-	hasty    bool
-	returned func()
-}
-
 // tries bounds a call that does not wait.
 const tries = 5 * time.Second
 
-// call returns how to ask the next time.
-func (o *owner) call(write bool) call {
-	c := call{lock: o.lockCall(write), wait: 8 * o.Lease, most: 8 * o.Lease, returned: func() {}}
-	c.hasty = o.rng.IntN(100) < o.Hasty
-	c.ctx, c.cancel = context.WithCancel(o.ctx)
-	if !c.hasty {
-		return c
-	}
-	little := o.upTo(2 * o.longest())
-	switch o.rng.IntN(3) {
-	case 0:
-		c.wait, c.most = little, little
-	case 1:
-		timer := time.AfterFunc(little, c.cancel)
-		c.most, c.returned = little, func() { timer.Stop() }
-	case 2:
-		c.most, c.lock = tries, o.rw.TryRLock
-		if write {
-			c.lock = o.rw.TryLock
+// lock takes a lock in one of the ways that an owner asks for one.
+func (o *owner) lock(name string, write bool) *hold {
+	c := o.call(o.ctx, write, 8*o.Lease)
+	if c.hasty = o.rng.IntN(100) < o.Hasty; c.hasty {
+		little := o.upTo(2 * o.longest())
+		switch o.rng.IntN(3) {
+		case 0:
+			c.wait, c.most = little, little
+		case 1:
+			timer := time.AfterFunc(little, c.cancel)
+			c.most, c.returned = little, func() { timer.Stop() }
+		case 2:
+			c.most, c.lock = tries, o.rw.TryRLock
+			if write {
+				c.lock = o.rw.TryLock
+			}
 		}
 	}
-	return c
+	return o.take(history.Event{Owner: o.n, Name: name, Write: write}, c)
 }
 
 // move transfers money in the fenced account and the other, or counts it.
 func (o *owner) move(h *hold) {
 	for _, fenced := range []bool{true, false} {
-		x := bank.Access{Token: h.Event.Token, Write: h.Write}
+		q := bank.Request{Name: h.Event.Name, Fenced: fenced}
+		q.Token, q.Write = h.Event.Token, h.Write
 		var b [2]int64
 		for i := range b {
-			if !o.good(h, &x) {
+			var r bank.Reply
+			q.Which = i
+			if !o.good(h, &q.Access) || o.client.Call(bank.Method, q, &r) != nil {
 				return
 			}
-			var err error
-			if b[i], x.Seen, err = o.client.Get(h.Event.Name, fenced, x, i); err != nil {
-				return
-			}
-			if i == 0 {
-				o.think(h)
-			}
+			b[i], q.Seen = r.Balance, r.Seen
+			o.think(h)
 		}
-		o.think(h)
-		if !h.Write || !o.good(h, &x) {
+		if !h.Write || !o.good(h, &q.Access) {
 			continue
 		}
 		amount := o.rng.Int64N(10)
-		_ = o.client.Put(h.Event.Name, fenced, x, [2]int64{b[0] - amount, b[1] + amount})
+		q.Balances = &[2]int64{b[0] - amount, b[1] + amount}
+		_ = o.client.Call(bank.Method, q, new(bank.Reply))
 	}
 }
 

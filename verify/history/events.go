@@ -51,6 +51,10 @@ type Known struct {
 	Pauses map[int][]Span // by process
 	Losses []Span         // during each, the server lost data, or its clock jumped
 
+	// Forks says that a server that was replaced may go on during a loss: a release that succeeds there says
+	// nothing of the loss.
+	Forks bool
+
 	// Delegation is the lease of delegations. A process may grant locks from memory for as long after a loss,
 	// until it renews its delegation, and a release under it says nothing of the loss.
 	Delegation time.Duration
@@ -75,22 +79,6 @@ type owner struct {
 
 func (e Event) owner() owner { return owner{e.Process, e.Owner, e.Name} }
 
-// A tried is a hold, or the attempt to get one.
-type tried struct {
-	ask                Event
-	has, leaving, gone bool
-	local              bool // it was granted from memory, or within a hold that was
-	unsure             bool // it is left out
-	leavesAt           int64
-	lossObserved       bool
-}
-
-func inOrder(events []Event) []Event {
-	return slices.SortedStableFunc(slices.Values(events), func(a, b Event) int {
-		return cmp.Compare(a.At, b.At)
-	})
-}
-
 // A Call is what became of a lock call. Times are zero for what has not happened.
 type Call struct {
 	Event          // its Asks, with the token and the last error
@@ -99,141 +87,130 @@ type Call struct {
 	Quit     bool  // it did not, and was not to
 	Relied   int64 // until when the holder relied on the hold
 	Gone     int64 // when the process knew that the hold was lost
+
+	local  bool // it was granted from memory, or within a hold that was
+	unsure bool // it is left out of the history
+	over   bool // the history has the end of the hold, or leaves it out
 }
 
-// Calls returns what became of all lock calls, in the order in which they returned.
-func Calls(events []Event) (calls []Call) {
-	at := map[key]int{}
-	open := map[key]Event{}
-	for _, e := range inOrder(events) {
-		k := e.key()
-		i, answered := at[k]
-		switch {
-		case e.Hold == 0:
-		case e.What == Asks:
-			open[k] = e
-		case e.What == Has || e.What == Fails || e.What == Quits:
-			c := Call{Event: open[k], Answered: e.At, Granted: e.What == Has, Quit: e.What == Quits}
-			c.Token, c.Error = e.Token, e.Error
-			at[k] = len(calls)
-			calls = append(calls, c)
-		case !answered:
-		case e.What == Loses:
-			calls[i].Gone = e.At
-		case e.What == Leaves:
-			calls[i].Relied = e.At
-		case e.What == Left && e.Error == "lost":
-			calls[i].Gone = cmp.Or(calls[i].Gone, e.At)
-		case e.What == Left:
-			calls[i].Error = e.Error
-		}
-	}
-	return calls
+// A History is what all processes have seen.
+type History struct {
+	Calls  []*Call // in the order in which they returned
+	Ops    []Op
+	Broken []string // what is wrong already
+
+	// Unsure is how many holds are left out: those that a process granted from memory when it may have lost the
+	// delegation and need not have known of it yet. Only the fence is sure to exclude others then.
+	Unsure int
 }
 
-// Assemble makes a history of the events of all processes, and returns what is wrong with them already. It
-// leaves out the holds that a process has granted from memory when it may have lost the delegation and need
-// not have known of it yet: only the fence is sure to exclude others then. unsure is how many these are.
-func Assemble(events []Event, known Known) (ops []Op, broken []string, unsure int) {
-	events = inOrder(events)
+// Assemble makes a history of the events of all processes.
+func Assemble(events []Event, known Known) (h History) {
+	events = slices.Clone(events)
+	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	for _, e := range events {
 		if e.What == Stalls {
 			known.Pauses[e.Process] = append(known.Pauses[e.Process], Span{e.At - e.For, e.At})
 		}
 	}
-	open, local := map[key]*tried{}, map[owner]bool{}
+	open, local := map[key]*Call{}, map[owner]bool{}
 	// ended forgets a call. What its owner gets next is granted from memory only if the process says so again,
 	// unless the owner has the lock still.
 	ended := func(e Event) {
 		delete(open, e.key())
-		for _, t := range open {
-			if t.has && t.ask.owner() == e.owner() {
+		for _, c := range open {
+			if c.Granted && c.owner() == e.owner() {
 				return
 			}
 		}
 		delete(local, e.owner())
 	}
-	op := func(t *tried, kind Kind, call, ret int64) {
-		ops = append(ops, Op{t.ask.Name, t.ask.Owner, kind, t.ask.Write, t.ask.Token, call, ret})
+	op := func(c *Call, kind Kind, call, ret int64) {
+		h.Ops = append(h.Ops, Op{c.Name, c.Owner, kind, c.Write, c.Token, call, ret})
 	}
 	// lose ends all holds that an owner has of a lock in one mode: they share their fate.
-	lose := func(t *tried, call, ret int64) {
-		op(t, Lose, known.earliest(t, call), ret)
+	lose := func(c *Call, call, ret int64) {
+		if c.Relied != 0 {
+			call = c.Relied
+		}
+		op(c, Lose, known.earliest(c, call), ret)
 		for _, other := range open {
-			if other.has && other.ask.Owner == t.ask.Owner && other.ask.Name == t.ask.Name &&
-				other.ask.Write == t.ask.Write {
-				other.gone = true
+			if other.Granted && other.Owner == c.Owner && other.Name == c.Name && other.Write == c.Write {
+				other.over = true
 			}
 		}
 	}
-	end := int64(0)
+	// die ends the holds of a process, or of all.
+	die := func(e Event, all bool) {
+		for k, c := range open {
+			if all || k.process == e.Process {
+				if c.Granted && !c.over {
+					lose(c, e.At, Forever)
+				}
+				delete(open, k)
+			}
+		}
+	}
 	for _, e := range events {
-		end = e.At
-		t := open[e.key()]
-		if t == nil && e.What != Asks && e.Hold != 0 {
+		c := open[e.key()]
+		if c == nil && e.What != Asks && e.Hold != 0 {
 			continue // after the process was declared dead
 		}
 		switch e.What {
 		case Asks:
-			open[e.key()] = &tried{ask: e}
-		case Fails, Quits:
-			ended(e)
+			open[e.key()] = &Call{Event: e}
 		case Local:
 			local[e.owner()] = true
-		case Has:
-			t.has, t.ask.Token, t.local = true, e.Token, local[e.owner()]
-			if t.local && known.mayLack(e.At) {
-				t.unsure, t.gone = true, true
-				unsure++
-			} else {
-				op(t, Acquire, t.ask.At, e.At)
+		case Has, Fails, Quits:
+			c.Answered, c.Granted, c.Quit, c.Token, c.Error = e.At, e.What == Has, e.What == Quits, e.Token, e.Error
+			h.Calls = append(h.Calls, c)
+			c.local = local[e.owner()]
+			switch {
+			case !c.Granted:
+				ended(e)
+			case c.local && known.mayLack(e.At):
+				c.unsure, c.over = true, true
+				h.Unsure++
+			default:
+				op(c, Acquire, c.At, e.At)
 			}
 		case Loses:
-			if !t.gone {
-				lose(t, e.At, e.At)
+			if c.Gone = e.At; !c.over {
+				lose(c, e.At, e.At)
 			}
-			t.lossObserved = !t.unsure
 		case Leaves:
-			t.leaving, t.leavesAt = true, e.At
+			c.Relied = e.At
 		case Left:
 			switch {
-			case t.gone && e.Error == "" && t.lossObserved:
-				broken = append(broken, fmt.Sprintf("owner %d: Unlock says nothing of the loss of %q", e.Owner, e.Name))
-			case t.gone:
-			case e.Error == "" && t.local:
-				op(t, Release, known.lost(t, t.leavesAt), e.At)
+			case c.over && e.Error == "" && c.Gone != 0 && !c.unsure:
+				says := fmt.Sprintf("owner %d: Unlock says nothing of the loss of %q", e.Owner, e.Name)
+				h.Broken = append(h.Broken, says)
+			case c.over:
+			case e.Error == "" && (c.local || known.Forks):
+				op(c, Release, known.lost(c, c.Relied), e.At)
 			case e.Error == "":
-				op(t, Release, t.leavesAt, e.At)
+				op(c, Release, c.Relied, e.At)
 			case e.Error == "lost":
-				lose(t, t.leavesAt, e.At)
+				lose(c, c.Relied, e.At)
 			default:
-				op(t, Release, t.leavesAt, Forever)
+				op(c, Release, c.Relied, Forever)
+			}
+			if e.Error == "lost" {
+				c.Gone = cmp.Or(c.Gone, e.At)
+			} else {
+				c.Error = e.Error
 			}
 			ended(e)
 		case Killed:
-			for k, t := range open {
-				if k.process != e.Process {
-					continue
-				}
-				if t.has && !t.gone {
-					if t.leaving {
-						lose(t, t.leavesAt, Forever)
-					} else {
-						lose(t, e.At, Forever)
-					}
-				}
-				delete(open, k)
-			}
+			die(e, false)
 		case Broken:
-			broken = append(broken, fmt.Sprintf("process %d: %s", e.Process, e.Error))
+			h.Broken = append(h.Broken, fmt.Sprintf("process %d: %s", e.Process, e.Error))
 		}
 	}
-	for _, t := range open {
-		if t.has && !t.gone {
-			lose(t, end, Forever)
-		}
+	if len(events) > 0 {
+		die(events[len(events)-1], true)
 	}
-	return ops, broken, unsure
+	return h
 }
 
 // mayLack reports whether a process that grants a lock from memory may have lost the delegation, and need not
@@ -246,22 +223,22 @@ func (known Known) mayLack(at int64) bool {
 
 // earliest returns when a loss that was noticed at a time may have happened. A process that does not run
 // notices late; so do all when the server forgets.
-func (known Known) earliest(t *tried, noticed int64) int64 {
+func (known Known) earliest(c *Call, noticed int64) int64 {
 	at := noticed
-	for _, p := range known.Pauses[t.ask.Process] {
+	for _, p := range known.Pauses[c.Process] {
 		if p.From <= noticed && noticed <= p.To+wakes {
 			at = min(at, p.From)
 		}
 	}
-	return max(known.lost(t, at), t.ask.At)
+	return max(known.lost(c, at), c.At)
 }
 
 // lost returns when the server may first have lost data after a hold was asked for, or at if it did not until
 // then.
-func (known Known) lost(t *tried, at int64) int64 {
+func (known Known) lost(c *Call, at int64) int64 {
 	for _, loss := range known.Losses {
-		if t.ask.At <= loss.To {
-			at = min(at, max(loss.From, t.ask.At))
+		if c.At <= loss.To {
+			at = min(at, max(loss.From, c.At))
 		}
 	}
 	return at

@@ -78,9 +78,9 @@ func TestLossDuringAFault(t *testing.T) {
 		{From: 50, To: 350}: true, {From: 250, To: 260}: true,
 		{From: 20, To: 90}: false, {From: 600, To: 700}: false,
 	} {
-		ops, broken, _ := Assemble(events, Known{Pauses: map[int][]Span{}, Losses: []Span{loss}})
-		require.Empty(t, broken)
-		if err := Check(ops); fits {
+		h := Assemble(events, Known{Pauses: map[int][]Span{}, Losses: []Span{loss}})
+		require.Empty(t, h.Broken)
+		if err := Check(h.Ops); fits {
 			require.NoError(t, err, "%v", loss)
 		} else {
 			require.Error(t, err, "%v", loss)

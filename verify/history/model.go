@@ -3,8 +3,8 @@
 package history
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -93,11 +93,7 @@ var Model = porcupine.Model{
 			name := op.Input.(Op).Name
 			byName[name] = append(byName[name], op)
 		}
-		var parts [][]porcupine.Operation
-		for _, part := range byName {
-			parts = append(parts, part)
-		}
-		return parts
+		return slices.Collect(maps.Values(byName))
 	},
 	Init: func() any { return state{} },
 	Step: func(s, input, _ any) (bool, any) {
@@ -126,8 +122,6 @@ const checkTimeout = time.Minute
 // Check returns an error if no lock can have shown what ops say; then it writes the history as a page to a
 // file that the error names.
 func Check(ops []Op) error {
-	ops = slices.Clone(ops)
-	slices.SortStableFunc(ops, func(a, b Op) int { return cmp.Compare(a.Call, b.Call) })
 	var end int64
 	for _, op := range ops {
 		end = max(end, op.Call)

@@ -27,16 +27,17 @@ const scriptRuns = "cmdstat_evalsha.calls"
 // "cmdstat_evalsha.calls".
 func usage(t *testing.T, c *redis.Client) map[string]float64 {
 	t.Helper()
-	text, err := c.Info(context.Background(), "cpu", "stats", "commandstats").Result()
+	sections, err := c.InfoMap(context.Background(), "cpu", "stats", "commandstats").Result()
 	require.NoError(t, err)
 	use := map[string]float64{}
-	for line := range strings.Lines(text) {
-		name, values, _ := strings.Cut(strings.TrimSpace(line), ":")
-		for value := range strings.SplitSeq(values, ",") {
-			if field, number, named := strings.Cut(value, "="); named {
-				use[name+"."+field], _ = strconv.ParseFloat(number, 64)
-			} else {
-				use[name], _ = strconv.ParseFloat(value, 64)
+	for _, section := range sections {
+		for name, values := range section {
+			for value := range strings.SplitSeq(values, ",") {
+				if field, number, named := strings.Cut(value, "="); named {
+					use[name+"."+field], _ = strconv.ParseFloat(number, 64)
+				} else {
+					use[name], _ = strconv.ParseFloat(value, 64)
+				}
 			}
 		}
 	}

@@ -122,9 +122,13 @@ func (a *Account) admit(x Access) (late bool, err error) {
 	return late, nil
 }
 
-// State returns the counts, and whether the balances' sum is what it should be.
-func (a *Account) State() (c Counts, sound bool) {
+// State returns the counts. Money that is gone, or came out of nothing, is a violation.
+func (a *Account) State() Counts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.Counts, a.balances[0]+a.balances[1] == a.total
+	c := a.Counts
+	if a.balances[0]+a.balances[1] != a.total {
+		c.Violations++
+	}
+	return c
 }

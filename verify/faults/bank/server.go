@@ -1,10 +1,8 @@
 package bank
 
 import (
-	"errors"
 	"net"
 	"net/rpc"
-	"strings"
 	"sync"
 )
 
@@ -14,16 +12,21 @@ type Server struct {
 	ln net.Listener
 
 	mu       sync.Mutex
-	accounts map[string]*[2]*Account
+	accounts map[key]*Account
 }
 
-// Serve listens on a Unix socket at path.
+type key struct {
+	name   string
+	fenced bool
+}
+
+// Serve listens on a Unix socket at path. Clients dial it, and call Method.
 func Serve(path string) (*Server, error) {
 	ln, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{ln: ln, accounts: map[string]*[2]*Account{}}
+	s := &Server{ln: ln, accounts: map[key]*Account{}}
 	server := rpc.NewServer()
 	if err := server.RegisterName("Bank", s); err != nil {
 		return nil, err
@@ -43,35 +46,18 @@ func Serve(path string) (*Server, error) {
 // Close has the server take no more clients.
 func (s *Server) Close() { _ = s.ln.Close() }
 
-// Counts returns what became of all accesses so far, behind the fence and without one; money that is gone, or
-// came out of nothing, is a violation.
+// Counts returns what became of all accesses so far, behind the fence and without one.
 func (s *Server) Counts() (fenced, unfenced Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, pair := range s.accounts {
-		for i, sum := range []*Counts{&unfenced, &fenced} {
-			c, sound := pair[i].State()
-			if !sound {
-				c.Violations++
-			}
-			sum.Add(c)
+	for k, a := range s.accounts {
+		if k.fenced {
+			fenced.Add(a.State())
+		} else {
+			unfenced.Add(a.State())
 		}
 	}
 	return fenced, unfenced
-}
-
-func (s *Server) account(name string, fenced bool) *Account {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pair := s.accounts[name]
-	if pair == nil {
-		pair = &[2]*Account{New(false), New(true)}
-		s.accounts[name] = pair
-	}
-	if fenced {
-		return pair[1]
-	}
-	return pair[0]
 }
 
 // A Request is one step, as it goes over the wire.
@@ -83,48 +69,25 @@ type Request struct {
 	Balances *[2]int64 // to put
 }
 
-// A Reply is what comes of it.
+// A Reply is what comes of it: a balance, and the version of both that the holder met at its first step.
 type Reply struct{ Balance, Seen int64 }
+
+// Method is the name by which clients call Step.
+const Method = "Bank.Step"
 
 // Step takes one step, for another process.
 func (s *Server) Step(q Request, r *Reply) (err error) {
-	a := s.account(q.Name, q.Fenced)
+	k := key{q.Name, q.Fenced}
+	s.mu.Lock()
+	a := s.accounts[k]
+	if a == nil {
+		a = New(q.Fenced)
+		s.accounts[k] = a
+	}
+	s.mu.Unlock()
 	if q.Balances != nil {
 		return a.Put(q.Access, *q.Balances)
 	}
 	r.Balance, r.Seen, err = a.Get(q.Access, q.Which)
 	return err
-}
-
-// A Client is a process's connection to a Server.
-type Client struct{ conn *rpc.Client }
-
-// Dial connects to the server at path.
-func Dial(path string) (*Client, error) {
-	conn, err := rpc.Dial("unix", path)
-	return &Client{conn}, err
-}
-
-// Close ends the connection.
-func (c *Client) Close() { _ = c.conn.Close() }
-
-// Get returns one of an account's balances, and the version of both that the holder met at its first step.
-func (c *Client) Get(name string, fenced bool, x Access, which int) (balance, seen int64, err error) {
-	r, err := c.step(Request{Access: x, Name: name, Fenced: fenced, Which: which})
-	return r.Balance, r.Seen, err
-}
-
-// Put sets an account's balances.
-func (c *Client) Put(name string, fenced bool, x Access, balances [2]int64) error {
-	_, err := c.step(Request{Access: x, Name: name, Fenced: fenced, Balances: &balances})
-	return err
-}
-
-func (c *Client) step(q Request) (r Reply, err error) {
-	err = c.conn.Call("Bank.Step", q, &r)
-	if failed := rpc.ServerError(""); errors.As(err, &failed) &&
-		strings.HasPrefix(string(failed), ErrRefused.Error()) {
-		err = ErrRefused
-	}
-	return r, err
 }
