@@ -76,13 +76,13 @@ func (c *holdContext) Value(key any) any {
 func (h *Hold) Token() int64 { return h.orNone().Token() }
 
 // Name returns the name of the lock, or "" for a nil Hold.
-func (h *Hold) Name() string { return h.orNone().Name() }
+func (h *Hold) Name() string { return h.orNone().Name }
 
 // Mode returns Read or Write, or None for a nil Hold.
-func (h *Hold) Mode() Mode { return h.orNone().Mode() }
+func (h *Hold) Mode() Mode { return h.orNone().Mode }
 
 // Owner returns the owner of the hold, or the zero Owner for a nil Hold.
-func (h *Hold) Owner() Owner { return Owner{h.orNone().Owner()} }
+func (h *Hold) Owner() Owner { return Owner{h.orNone().Owner} }
 
 // Deadline returns the time until which the hold can currently be relied on. Each renewal moves it forward.
 // After the hold has ended, Deadline returns the last such time. The deadline of a nil Hold is the zero Time.

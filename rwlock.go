@@ -1,11 +1,11 @@
 package rwlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -42,7 +42,7 @@ func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 	if err != nil {
 		return nil, prefix("new", err)
 	}
-	return config.open(client.New(c, config.Config)), nil
+	return config.open(client.New(config.Config, c)), nil
 }
 
 // NewQuorum returns an RWLock over an odd number of independent servers, at least three. It keeps its
@@ -69,7 +69,7 @@ func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error)
 	if err != nil {
 		return nil, prefix("new quorum", err)
 	}
-	return config.open(client.NewQuorum(clients, config.Config)), nil
+	return config.open(client.New(config.Config, clients...)), nil
 }
 
 // open returns an RWLock that a Monitor may inspect.
@@ -150,7 +150,7 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 	h := &Hold{held: held}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
 	if tracer := rw.config.tracer; tracer != nil {
-		held.Trace(orElse(tracer.TraceHold(ctx, h), ctx))
+		held.Trace(cmp.Or(tracer.TraceHold(ctx, h), ctx))
 	}
 	return h, nil
 }
@@ -161,16 +161,11 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 		return request{Lease: rw.config.Lease}, nil
 	}
 	r := request{Lease: rw.config.Lease}
-	for _, opt := range opts {
-		if opt == nil {
-			return r, errors.New("nil option")
-		}
-		if err := opt(&r); err != nil {
-			return r, err
-		}
+	if err := apply(&r, opts); err != nil {
+		return r, err
 	}
 	if r.MaxHold > 0 {
-		r.Lease = min(r.Lease, (r.MaxHold + time.Millisecond - 1).Truncate(time.Millisecond))
+		r.Lease = min(r.Lease, roundUp(r.MaxHold))
 	}
 	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
 		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
