@@ -117,7 +117,7 @@ func Decode(s *lua.Script, reply any) (Reply, error) {
 func decodeGrant(reply any) (r Reply, err error) {
 	switch v := reply.(type) {
 	case string:
-		if r.Token, err = parseToken(v); err != nil {
+		if r.Token = parseToken(v); r.Token == 0 {
 			return r, badReply(reply)
 		}
 		return r, nil
@@ -196,11 +196,8 @@ func (e *elements) number(i int) int64 {
 // token returns a token, or 0 if the element is empty.
 func (e *elements) token(i int) int64 {
 	s := e.text(i)
-	if s == "" {
-		return 0
-	}
-	n, err := parseToken(s)
-	e.ok = e.ok && err == nil
+	n := parseToken(s)
+	e.ok = e.ok && (n > 0 || s == "")
 	return n
 }
 
@@ -213,12 +210,13 @@ func (e *elements) step(r *Reply) {
 	e.ok = e.ok && ok
 }
 
-func parseToken(s string) (int64, error) {
+// parseToken returns a token, or 0 if the text is not one.
+func parseToken(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n <= 0 {
-		return 0, ErrReply
+	if err != nil {
+		return 0
 	}
-	return n, nil
+	return max(n, 0)
 }
 
 // A Message tells an instance what a step has done for its claims. It consists of "<token> <more> <number> …"
@@ -251,10 +249,8 @@ func ParseMessage(s string) (m Message, ok bool) {
 	}
 	token, rest, _ := strings.Cut(s, " ")
 	more, granted, _ := strings.Cut(rest, " ")
-	var err error
-	m.Token, err = parseToken(token)
-	m.Granted, ok = parseNumbers(granted)
-	if m.More = more == "1"; err != nil || !ok || !m.More && more != "0" {
+	m.Token, m.More = parseToken(token), more == "1"
+	if m.Granted, ok = parseNumbers(granted); m.Token == 0 || !ok || !m.More && more != "0" {
 		return Message{}, false
 	}
 	return m, true

@@ -39,7 +39,7 @@ func decodeVote(reply any) (r Reply, err error) {
 		err = badReply(reply)
 	}
 	if err == nil && r.Token > 0 {
-		if r.Vote, err = parseToken(token); err != nil {
+		if r.Vote = parseToken(token); r.Vote == 0 {
 			err = badReply(reply)
 		}
 	}
