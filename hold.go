@@ -103,7 +103,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 		return prefix("unlock", ErrNotHeld)
 	}
 	h.cleanup.Stop()
-	return wrap("unlock", h.Name(), h.held.Unlock(ctx))
+	return wrap("unlock", h.held.Name, h.held.Unlock(ctx))
 }
 
 // Extend makes the hold last for at least d from now, whether or not it is renewed, and even if the server

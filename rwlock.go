@@ -35,14 +35,7 @@ type RWLock struct {
 // Close the RWLock before the client. New returns an error if client is nil, or is a redis.Ring or a type
 // around one, or if an option is invalid. It does not use the network.
 func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
-	config, err := configure(opts)
-	if err == nil {
-		err = client.Check(c, config.Replicas)
-	}
-	if err != nil {
-		return nil, prefix("new", err)
-	}
-	return config.open(client.New(config.Config, c)), nil
+	return open("new", client.Check, []redis.UniversalClient{c}, opts)
 }
 
 // NewQuorum returns an RWLock over an odd number of independent servers, at least three. It keeps its
@@ -59,26 +52,24 @@ func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 // network. If two clients lead to the same server, that is found when a lock is first used: one of them then
 // counts as a failed server, and the log says how many servers vote.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
-	config, err := configure(opts)
-	if err == nil {
-		err = client.CheckQuorum(clients, config.Replicas)
-	}
-	if err == nil && config.Delegate > 0 {
-		err = errors.New("WithDelegation is for one server: a quorum does not delegate locks")
-	}
-	if err != nil {
-		return nil, prefix("new quorum", err)
-	}
-	return config.open(client.New(config.Config, clients...)), nil
+	return open("new quorum", client.CheckQuorum, clients, opts)
 }
 
-// open returns an RWLock that a Monitor may inspect.
-func (c config) open(running *client.Client) *RWLock {
-	rw := &RWLock{client: running, config: c}
-	if c.monitor != nil {
-		running.Closed = c.monitor.Attach(rw)
+// open returns an RWLock, which a Monitor may inspect.
+func open(op string, check func(client.Config, []redis.UniversalClient) error,
+	clients []redis.UniversalClient, opts []Option) (*RWLock, error) {
+	config, err := configure(opts)
+	if err == nil {
+		err = check(config.Config, clients)
 	}
-	return rw
+	if err != nil {
+		return nil, prefix(op, err)
+	}
+	rw := &RWLock{client: client.New(config.Config, clients), config: config}
+	if config.monitor != nil {
+		rw.client.Closed = config.monitor.Attach(rw)
+	}
+	return rw, nil
 }
 
 // Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the

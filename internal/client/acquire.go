@@ -66,18 +66,9 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	if c.config.Trace != nil {
 		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
 	}
-	h.Hold = engine.Hold{
-		Name:     call.Name,
-		Owner:    call.Owner,
-		Mode:     call.Mode,
-		Try:      call.Try,
-		Lease:    call.Lease,
-		NoRenew:  call.NoRenew,
-		MaxHold:  call.MaxHold,
-		Bounded:  w.expired != nil || w.ctx.Done() != nil,
-		NewOwner: call.NewOwner,
-		Tag:      h,
-	}
+	h.Name, h.Mode, h.Owner, h.NewOwner = call.Name, call.Mode, call.Owner, call.NewOwner
+	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
+	h.Try, h.Bounded, h.Tag = call.Try, w.expired != nil || w.ctx.Done() != nil, h
 	if c.config.Strict {
 		h.Hold.Caller = Goroutine()
 	}
@@ -91,14 +82,14 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	if c.local != nil { // whose answer comes before anyone waits for it
 		c.local.Work(now)
 	}
-	if h.waits() {
+	if h.State() <= engine.Entering { // or else the call has ended
 		sender := w.ctx
 		if w.expired != nil {
 			sender = nil // which could not be back in time
 		}
 		c.run(c.unlock(now), sender)
 		c.mu.Lock()
-		if h.waits() {
+		if h.State() <= engine.Entering {
 			if err := c.wait(w, h); err != nil {
 				return nil, err
 			}
@@ -133,16 +124,11 @@ func (c *Client) wait(w *wait, h *Hold) error {
 		c.mu.Lock()
 	}
 	h.awaited()
-	if gaveUp != nil && h.waits() {
+	if gaveUp != nil && h.State() <= engine.Entering {
 		// If the server grants the lock at this moment, the request passes it on.
 		c.engine.GiveUp(time.Now(), &h.Hold, gaveUp)
 	}
 	return nil
-}
-
-// waits reports whether the call has yet to come to an end.
-func (h *Hold) waits() bool {
-	return h.State() == engine.Wanted || h.State() == engine.Entering
 }
 
 // over returns what the call fails with when err ended the wait.

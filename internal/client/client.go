@@ -93,10 +93,9 @@ func newSignal() signal {
 }
 
 // New returns a Client over one server, a Sentinel group or a cluster; or over several servers, which vote.
-func New(config Config, clients ...redis.UniversalClient) *Client {
+func New(config Config, clients []redis.UniversalClient) *Client {
 	c := &Client{config: config, instance: protocol.NewInstance(), apart: !dispatch.OneServer(clients[0]),
 		ends: newSignal(), drained: newSignal(), idle: newSignal(), over: newSignal()}
-	c.effects.New = func() any { return &effects{send: make([][]*protocol.Request, len(clients))} }
 	c.signals.New = func() any { return make(chan struct{}, 1) }
 	c.timeouts.New = func() any { return time.NewTimer(endTimeout) }
 	c.label = label{text: config.Label, key: protocol.LabelKey(config.Prefix, c.instance),

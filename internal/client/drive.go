@@ -101,7 +101,10 @@ func (c *Client) flush() { c.run(c.unlock(time.Now()), nil) }
 
 // unlock unlocks Client.mu, and returns what the engine wants done.
 func (c *Client) unlock(now time.Time) *effects {
-	fx := c.effects.Get().(*effects)
+	fx, ok := c.effects.Get().(*effects)
+	if !ok {
+		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
+	}
 	if !c.label.known && !c.closed && !c.below.Idle() {
 		c.sendLabel(fx)
 	}

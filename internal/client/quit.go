@@ -65,7 +65,7 @@ func (c *Client) reportQuitters() {
 			c.mu.Lock()
 			now := time.Now()
 			for _, held := range some {
-				if held.waits() {
+				if held.State() <= engine.Entering {
 					c.engine.GiveUp(now, &held.Hold, held.gaveUp)
 				}
 				held.traced()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,9 +101,8 @@ func (d *Dispatcher) Listen(channel string, to *Listener) {
 	if l.closed || l.to != nil {
 		return
 	}
-	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel,
-		make(map[string]*subscription)
-	l.shards = make(map[string]*shard)
+	l.client, l.cluster, l.to, l.channel = d.client, d.cluster, to, channel
+	l.subs, l.shards = make(map[string]*subscription), make(map[string]*shard)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.silence, l.grace = silence, grace
 	if l.follow {
@@ -141,11 +141,8 @@ func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan st
 func (l *listener) answered(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost := false
-	for _, s := range l.subs {
-		lost = lost || s.lost
-	}
-	l.lost.Store(lost)
+	lost := func(s *subscription) bool { return s.lost }
+	l.lost.Store(slices.ContainsFunc(slices.Collect(maps.Values(l.subs)), lost))
 	if s := l.subs[node]; s != nil && s.lost {
 		select {
 		case s.wake <- struct{}{}:
@@ -183,22 +180,35 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 	})
 }
 
-// established notes that a subscription is established, and reports the first one to the Listener. If it is
-// another one of a cluster, the others have brought the messages that it missed.
-func (l *listener) established(s *subscription) {
+// change changes what is known of the subscriptions, and has the Listener learn what the change returns, if
+// that is not nil.
+func (l *listener) change(change func() (report func())) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
 	l.mu.Lock()
-	news := l.stand == 0 || s.stood
-	if !s.stands {
-		l.stand++
+	report := change()
+	if l.closed {
+		report = nil
 	}
-	s.stands, s.stood, s.lost = true, true, false
-	news = news && !l.closed
 	l.mu.Unlock()
-	if news {
-		l.to.Subscribed()
+	if report != nil {
+		report()
 	}
+}
+
+// established notes that a subscription is established, and reports the first one to the Listener. If it is
+// another one of a cluster, the others have brought the messages that it missed.
+func (l *listener) established(s *subscription) {
+	l.change(func() (report func()) {
+		if l.stand == 0 || s.stood {
+			report = l.to.Subscribed
+		}
+		if !s.stands {
+			l.stand++
+		}
+		s.stands, s.stood, s.lost = true, true, false
+		return report
+	})
 }
 
 // fell notes that a subscription has failed, and reports to the Listener if none is left. It returns whether
@@ -207,23 +217,21 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	if over = isClosed(l.client); over {
 		err = protocol.ClientClosed(redis.ErrClosed)
 	}
-	l.tell.Lock()
-	defer l.tell.Unlock()
-	l.mu.Lock()
-	stood = s.stands
-	if stood {
-		l.stand--
-	}
-	s.stands, s.pubsub, s.global = false, nil, false
-	maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
-	if s.lost = protocol.Passing(err); s.lost {
-		l.lost.Store(true)
-	}
-	none := l.stand == 0 && !l.closed
-	l.mu.Unlock()
-	if none {
-		l.to.Unsubscribed(protocol.Advise(err))
-	}
+	l.change(func() (report func()) {
+		stood = s.stands
+		if stood {
+			l.stand--
+		}
+		s.stands, s.pubsub, s.global = false, nil, false
+		maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
+		if s.lost = protocol.Passing(err); s.lost {
+			l.lost.Store(true)
+		}
+		if l.stand == 0 {
+			report = func() { l.to.Unsubscribed(protocol.Advise(err)) }
+		}
+		return report
+	})
 	return stood, over
 }
 
@@ -231,34 +239,29 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 // goes on answering, but gets no messages. A master that was replaced may have failed before it published
 // what its replica knows, so every waiter has to ask again.
 func (l *listener) mapped(masters map[string]*redis.Client) {
-	l.tell.Lock()
-	defer l.tell.Unlock()
-	l.mu.Lock()
-	if l.to == nil || l.closed || len(masters) == 0 {
-		l.mu.Unlock()
-		return
-	}
-	gone := false
-	for node, s := range l.subs {
-		if masters[node] == nil {
-			gone = true
-			delete(l.subs, node)
-			s.cancel()
-			l.hangUp(s)
+	l.change(func() (report func()) {
+		if l.to == nil || l.closed || len(masters) == 0 {
+			return nil
 		}
-	}
-	for node, client := range masters {
-		if s := l.subs[node]; s != nil {
-			s.client = client
-		} else {
-			l.open(node, client)
+		for node, s := range l.subs {
+			if masters[node] == nil {
+				delete(l.subs, node)
+				s.cancel()
+				l.hangUp(s)
+				if l.stand > 0 {
+					report = l.to.Subscribed
+				}
+			}
 		}
-	}
-	news := gone && l.stand > 0
-	l.mu.Unlock()
-	if news {
-		l.to.Subscribed()
-	}
+		for node, client := range masters {
+			if s := l.subs[node]; s != nil {
+				s.client = client
+			} else {
+				l.open(node, client)
+			}
+		}
+		return report
+	})
 }
 
 // Relisten drops the subscriptions. Others are opened in their place.

@@ -100,9 +100,9 @@ func Decode(s *lua.Script, reply any) (Reply, error) {
 		return Reply{State: &state}, err
 	}
 	r := Reply{}
-	e := elementsOf(reply, 4)
 	code, ok := reply.(int64)
-	if !ok && s != lua.Renew && e.ok {
+	if !ok && s != lua.Renew {
+		e := elementsOf(reply, 4)
 		code = e.number(0)
 		e.step(&r)
 		ok = e.ok
