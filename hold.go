@@ -30,7 +30,7 @@ type Hold struct {
 // owner can get the lock, unless the server itself loses the hold. It is also cancelled by Unlock, and by
 // Close with the cause ErrClosed. The context of a nil Hold is cancelled with the cause ErrNotHeld.
 func (h *Hold) Context() context.Context {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return notHeld
 	}
 	return &holdContext{h.held.Work(&h.work), h}
@@ -43,12 +43,9 @@ var notHeld = func() context.Context {
 	return ctx
 }()
 
-// none reports whether no lock call returned the Hold: it is nil or zero.
-func (h *Hold) none() bool { return h == nil || h.held == nil }
-
-// orNone returns a client's hold, which is zero if no lock call returned h.
+// orNone returns a client's hold, which is zero if no lock call returned h: it is nil or zero.
 func (h *Hold) orNone() *client.Hold {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return new(client.Hold)
 	}
 	return h.held
@@ -99,7 +96,7 @@ func (h *Hold) Deadline() time.Time { return h.orNone().Deadline() }
 // before that, in which case others may have held the lock during the work; ErrNotHeld if the hold was
 // released before, or if h is nil; and ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return prefix("unlock", ErrNotHeld)
 	}
 	h.cleanup.Stop()
@@ -120,7 +117,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 //   - An error that matches ctx's error if ctx ends first, or the server's error. The hold is then still
 //     valid, and lasts at least until its Deadline.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return prefix("extend", ErrNotHeld)
 	}
 	defer runtime.KeepAlive(h)

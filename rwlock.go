@@ -119,8 +119,13 @@ func prefix(op string, err error) error {
 // acquire is what all lock calls do. The public function that was called is so many calls above it.
 func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
 	above int) (*Hold, error) {
-	call, err := request{}, rw.check(ctx, name)
-	if err == nil {
+	var call request
+	err := rw.check(ctx, name)
+	switch {
+	case err != nil:
+	case len(opts) == 0: // which costs no memory
+		call.Lease = rw.config.Lease
+	default:
 		call, err = rw.request(opts)
 	}
 	if err != nil {
@@ -148,9 +153,6 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 
 // request returns what the options of a lock call say.
 func (rw *RWLock) request(opts []LockOption) (request, error) {
-	if len(opts) == 0 { // which costs no memory
-		return request{Lease: rw.config.Lease}, nil
-	}
 	r := request{Lease: rw.config.Lease}
 	if err := apply(&r, opts); err != nil {
 		return r, err

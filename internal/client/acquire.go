@@ -131,6 +131,33 @@ func (c *Client) wait(w *wait, h *Hold) error {
 	return nil
 }
 
+// await unlocks Client.mu, and waits until the engine has ended the call or the release. It returns an error
+// if something else has ended the wait. awaited must be called once Client.mu is locked again.
+func (h *Hold) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}) error {
+	h.ended = h.client.signals.Get().(chan struct{})
+	h.client.mu.Unlock()
+	select {
+	case <-h.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timeout:
+		return context.DeadlineExceeded
+	case <-closed:
+		return engine.ErrClosed
+	}
+}
+
+// awaited gives the channel back.
+func (h *Hold) awaited() {
+	select {
+	case <-h.ended: // the engine may have woken the hold again
+	default:
+	}
+	h.client.signals.Put(h.ended)
+	h.ended = nil
+}
+
 // over returns what the call fails with when err ended the wait.
 func (w *wait) over(err error) error {
 	over := &overError{err: err, waited: time.Since(w.start).Round(time.Millisecond)}

@@ -120,6 +120,8 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 		q := quorum.New(quorum.Config{Servers: n, Prefix: config.Prefix, Instance: c.instance}, c.engine)
 		c.below = &several{Quorum: q, engine: c.engine, servers: n, traces: config.Trace != nil}
 	}
+	c.timer = time.AfterFunc(time.Hour, c.tick)
+	c.timer.Stop()
 	changed := func() { c.do(lowest.Resume) }
 	for _, client := range clients {
 		c.dispatch = append(c.dispatch,
@@ -186,9 +188,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	err := c.unreleased()
 	c.mu.Lock()
 	c.stopped = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.timer.Stop()
 	c.mu.Unlock()
 	var stopped []<-chan struct{}
 	for _, d := range c.dispatch {

@@ -231,11 +231,7 @@ func (c *Client) arm() {
 		return
 	}
 	c.armed = at
-	if c.timer == nil {
-		c.timer = time.AfterFunc(time.Until(at), c.tick)
-	} else {
-		c.timer.Reset(time.Until(at))
-	}
+	c.timer.Reset(time.Until(at))
 }
 
 // listener returns what passes on what the subscription to a server brings.

@@ -137,33 +137,6 @@ func (h *Hold) release() {
 	h.client.do(func(now time.Time) { _, _ = h.client.engine.Release(now, &h.Hold) })
 }
 
-// await unlocks Client.mu, and waits until the engine has ended the call or the release. It returns an error
-// if something else has ended the wait. awaited must be called once Client.mu is locked again.
-func (h *Hold) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}) error {
-	h.ended = h.client.signals.Get().(chan struct{})
-	h.client.mu.Unlock()
-	select {
-	case <-h.ended:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timeout:
-		return context.DeadlineExceeded
-	case <-closed:
-		return engine.ErrClosed
-	}
-}
-
-// awaited gives the channel back.
-func (h *Hold) awaited() {
-	select {
-	case <-h.ended: // the engine may have woken the hold again
-	default:
-	}
-	h.client.signals.Put(h.ended)
-	h.ended = nil
-}
-
 // Extend has the hold last for d from now, at least.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	w := wait{ctx: ctx, start: time.Now()}

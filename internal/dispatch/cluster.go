@@ -298,8 +298,7 @@ func (c *cluster) close() <-chan struct{} {
 		stopped = append(stopped, lane.Close())
 	}
 	c.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
+	return after(func() {
 		c.calls.fail(errLate, early...)
 		for _, s := range stopped {
 			<-s
@@ -309,9 +308,7 @@ func (c *cluster) close() <-chan struct{} {
 		c.timer.Stop()
 		c.mu.Unlock()
 		c.working.Wait()
-		close(done)
-	}()
-	return done
+	})
 }
 
 // oldest returns when the oldest exchange of a lane was begun, and whether there is one. While a WAIT in it

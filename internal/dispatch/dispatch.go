@@ -454,13 +454,20 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	d.mu.Lock()
 	d.closed = true
 	d.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
+	return after(func() {
 		d.working.Wait()
 		for _, other := range others {
 			<-other
 		}
-		close(done)
+	})
+}
+
+// after returns a channel that is closed when wait has returned.
+func after(wait func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
 	}()
 	return done
 }

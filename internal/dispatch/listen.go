@@ -293,13 +293,10 @@ func (l *listener) close() <-chan struct{} {
 		}
 	}
 	l.closed = true
-	done := make(chan struct{})
-	go func() {
+	return after(func() {
 		l.working.Wait()
 		l.closing.Wait()
-		close(done)
-	}()
-	return done
+	})
 }
 
 // hear takes messages until a subscription fails.
@@ -433,13 +430,7 @@ func (p *probe) send(ctx context.Context, client redis.UniversalClient, channel 
 
 // hears delivers a message, unless it is a probe or another node of the cluster has brought it.
 func (l *listener) hears(message string) {
-	again := message == probeMessage
-	if l.cluster != nil {
-		l.mu.Lock()
-		again = again || l.again(message)
-		l.mu.Unlock()
-	}
-	if !again {
+	if message != probeMessage && (l.cluster == nil || !l.again(message)) {
 		l.to.Heard(message)
 	}
 }
@@ -447,12 +438,13 @@ func (l *listener) hears(message string) {
 // mostEchoes is larger than the number of messages by which one node of a cluster may be behind another.
 const mostEchoes = 1024
 
-// again reports whether a message about a grant has come before. No two grants have the same message. l.mu
-// must be locked.
+// again reports whether a message about a grant has come before. No two grants have the same message.
 func (l *listener) again(message string) bool {
 	if m, ok := protocol.ParseMessage(message); !ok || len(m.Granted) == 0 {
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.echoes[0][message] || l.echoes[1][message] {
 		return true
 	}

@@ -87,55 +87,45 @@ func badReply(reply any) error {
 const maxAgain = 10 * 365 * 24 * time.Hour
 
 // Decode reads the reply of a script, but for Mark's.
-func Decode(s *lua.Script, reply any) (Reply, error) {
+func Decode(s *lua.Script, reply any) (r Reply, err error) {
+	var ok bool
 	switch s {
 	case lua.Lock, lua.RLock:
-		return decodeGrant(reply)
+		r, ok = decodeGrant(reply)
 	case lua.Vote, lua.RVote:
-		return decodeVote(reply)
+		r, ok = decodeVote(reply)
 	case lua.Delegate:
-		return decodeDelegation(reply)
+		r, ok = decodeDelegation(reply)
 	case lua.Inspect:
 		state, err := DecodeState(reply)
 		return Reply{State: &state}, err
+	case lua.Renew:
+		code, number := reply.(int64)
+		r.Code, ok = int(code), number && (code == NotThere || code == Done)
+	default:
+		r, ok = decodeCode(reply)
 	}
-	r := Reply{}
-	code, ok := reply.(int64)
-	if !ok && s != lua.Renew {
-		e := elementsOf(reply, 4)
-		code = e.number(0)
-		e.step(&r)
-		ok = e.ok
-	}
-	if !ok || code < NotThere || code > DoneBefore || code == DoneBefore && s == lua.Renew {
+	if !ok {
 		return Reply{}, badReply(reply)
 	}
-	r.Code = int(code)
 	return r, nil
 }
 
-func decodeGrant(reply any) (r Reply, err error) {
+func decodeGrant(reply any) (r Reply, ok bool) {
 	switch v := reply.(type) {
 	case string:
-		if r.Token = parseToken(v); r.Token == 0 {
-			return r, badReply(reply)
-		}
-		return r, nil
+		r.Token = parseToken(v)
+		return r, r.Token > 0
 	case int64:
-		if v == -1 {
-			return Reply{Refused: true}, nil
-		}
+		return Reply{Refused: true}, v == -1
 	}
 	e := elementsOf(reply, 9)
 	e.step(&r)
 	r.Token = e.token(0)
 	again, ahead, mode, claim, last := e.number(4), e.number(5), e.text(6), e.text(7), e.token(8)
-	if !e.ok {
-		return Reply{}, badReply(reply)
-	}
 	if r.Token > 0 {
 		r.Before = mode == "held"
-		return r, nil
+		return r, e.ok
 	}
 	r.Last = last
 	r.Obstacle = Obstacle{Claim: claim, Ahead: int(max(ahead, 0))}
@@ -149,21 +139,30 @@ func decodeGrant(reply any) (r Reply, err error) {
 	if k, err := ParseClaim(claim); err == nil {
 		r.Holder = k.Owner
 	}
-	return r, nil
+	return r, e.ok
 }
 
-func decodeDelegation(reply any) (r Reply, err error) {
-	if code, ok := reply.(int64); ok && (code == Done || code == NotThere) { // of lua/renewals.lua
-		return Reply{Code: int(code)}, nil
+func decodeDelegation(reply any) (r Reply, ok bool) {
+	if code, ok := reply.(int64); ok { // of lua/renewals.lua
+		return Reply{Code: int(code)}, code == Done || code == NotThere
 	}
 	e := elementsOf(reply, 7)
 	e.step(&r)
 	code := e.number(0)
 	r.Code, r.Token, r.Top, r.Recalled = int(code), e.token(4), e.token(5), e.number(6) == 1
-	if !e.ok || code != NotThere && code != Done || (code == Done) != (r.Token > 0) {
-		return Reply{}, badReply(reply)
+	return r, e.ok && (code == NotThere || code == Done) && (code == Done) == (r.Token > 0)
+}
+
+func decodeCode(reply any) (r Reply, ok bool) {
+	code, ok := reply.(int64)
+	if !ok {
+		e := elementsOf(reply, 4)
+		code = e.number(0)
+		e.step(&r)
+		ok = e.ok
 	}
-	return r, nil
+	r.Code = int(code)
+	return r, ok && code >= NotThere && code <= DoneBefore
 }
 
 // elements are those of a reply that is a list. ok is false from the first that is not as it should be.
