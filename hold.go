@@ -133,15 +133,6 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	return wrap("extend", h.Name(), err)
 }
 
-// with is the body of WithLock and WithRLock.
-func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) error) (err error) {
-	defer func() { err = h.finish(ctx, err) }()
-	if fn == nil {
-		return wrap(opOf(h.Mode(), false), h.Name(), errNoFunc)
-	}
-	return fn(h.Context(), h)
-}
-
 // errNoFunc is what a call fails with that was given no function to run.
 var errNoFunc = errors.New("the function is nil")
 

@@ -202,20 +202,30 @@ func opOf(mode Mode, try bool) string {
 	return op
 }
 
-// value is WithLock and WithRLock, with a value.
+// with is WithLock and WithRLock. The public function that was called is so many calls above acquire.
+func (rw *RWLock) with(ctx context.Context, mode Mode, name string,
+	fn func(ctx context.Context, h *Hold) error, opts []LockOption, above int) (err error) {
+	h, err := rw.acquire(ctx, mode, name, false, opts, above)
+	if err != nil {
+		return err
+	}
+	defer func() { err = h.finish(ctx, err) }()
+	if fn == nil {
+		return wrap(opOf(mode, false), name, errNoFunc)
+	}
+	return fn(h.Context(), h)
+}
+
+// value is with, for a function that returns a value.
 func value[T any](ctx context.Context, rw *RWLock, mode Mode, name string,
 	fn func(ctx context.Context, h *Hold) (T, error), opts []LockOption) (v T, err error) {
-	h, err := rw.acquire(ctx, mode, name, false, opts, 2)
-	if err != nil {
-		return v, err
-	}
-	var with func(ctx context.Context, h *Hold) error
+	var run func(ctx context.Context, h *Hold) error
 	if fn != nil {
-		with = func(ctx context.Context, h *Hold) (err error) {
+		run = func(ctx context.Context, h *Hold) (err error) {
 			v, err = fn(ctx, h)
 			return err
 		}
 	}
-	err = h.with(ctx, with)
+	err = rw.with(ctx, mode, name, run, opts, 3)
 	return v, err
 }

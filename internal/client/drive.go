@@ -202,7 +202,7 @@ func (c *Client) received(results []dispatch.Result) {
 				r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
 			}
 		}
-		c.flush()
+		c.run(c.unlock(now), nil)
 	}
 }
 
