@@ -48,9 +48,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 		return nil, w.over(err)
 	}
 	if call.MaxWait > 0 {
-		timer := time.NewTimer(call.MaxWait)
-		defer timer.Stop()
-		w.expired = timer.C
+		w.expired = time.After(call.MaxWait)
 	}
 	for tries := 1; ; tries++ {
 		h, err := c.try(&w, &call)

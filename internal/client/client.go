@@ -213,8 +213,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 // awaitIdle waits until nothing is to be released any more, or until end. It returns end, which hurry makes
 // earlier.
 func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) time.Time {
-	timeout := time.NewTimer(time.Until(end))
-	defer timeout.Stop()
+	timeout := time.After(time.Until(end))
 	var late <-chan time.Time
 	if drained {
 		late = time.After(lateTimeout)
@@ -224,11 +223,10 @@ func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) t
 		case <-c.idle.Done():
 			return end
 		case <-hurry:
-			hurry, end = nil, time.Now().Add(lateTimeout)
-			timeout.Reset(lateTimeout)
+			hurry, end, timeout = nil, time.Now().Add(lateTimeout), time.After(lateTimeout)
 		case <-late:
 			c.do(func(now time.Time) { c.engine.Abandon(now, true) })
-		case <-timeout.C:
+		case <-timeout:
 			return end
 		}
 	}
@@ -236,12 +234,11 @@ func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) t
 
 // within waits for some channels to be closed, for d at most, and reports whether all were.
 func within(d time.Duration, all ...<-chan struct{}) bool {
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
+	timeout := time.After(d)
 	for _, ended := range all {
 		select {
 		case <-ended:
-		case <-timeout.C:
+		case <-timeout:
 			return false
 		}
 	}

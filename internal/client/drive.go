@@ -81,12 +81,7 @@ func (s *several) flush(now time.Time, fx *effects) {
 type effects struct {
 	engine.Effects
 	send    [][]*protocol.Request // to each server
-	cancels []cancel
-}
-
-type cancel struct {
-	fn    func(cause error)
-	cause error
+	cancels []func()
 }
 
 // do calls f while Client.mu is locked, and then does what the engine wants done.
@@ -117,7 +112,8 @@ func (c *Client) unlock(now time.Time) *effects {
 	}
 	for _, h := range fx.Cancel {
 		if held := h.Tag.(*Hold); held.done != nil {
-			fx.cancels = append(fx.cancels, cancel{held.end, h.Err()})
+			cause := h.Err()
+			fx.cancels = append(fx.cancels, func() { held.end(cause) })
 		}
 	}
 	for _, h := range fx.Wake {
@@ -160,7 +156,7 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 		fx.send[i] = requests[:0]
 	}
 	for _, x := range fx.cancels {
-		c.cancels.Go(func() { x.fn(x.cause) })
+		c.cancels.Go(x)
 	}
 	for _, rec := range fx.Log {
 		c.log.report(rec)

@@ -118,18 +118,17 @@ func (d *Dispatcher) Listen(channel string, to *Listener) {
 
 // pause returns when to try again, or, with false, when ctx has ended.
 func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	timer := time.After(wait)
 	soon := time.Now().Add(min(wait, soonRetry))
 	for {
 		select {
-		case <-timer.C:
+		case <-timer:
 			if l.to.Awaited() {
 				return true
 			}
-			timer.Reset(wait)
+			timer = time.After(wait)
 		case <-wake:
-			timer.Reset(time.Until(soon))
+			timer = time.After(time.Until(soon))
 		case <-ctx.Done():
 			return false
 		}
