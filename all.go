@@ -1,11 +1,11 @@
 package rwlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -88,10 +88,7 @@ func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]
 		order = append(order, want)
 	}
 	slices.SortFunc(order, func(a, b Want) int {
-		if c := strings.Compare(a.Name, b.Name); c != 0 {
-			return c
-		}
-		return int(b.Mode - a.Mode) // the stronger mode first: it stays
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(b.Mode, a.Mode)) // the stronger mode first: it stays
 	})
 	order = slices.CompactFunc(order, func(a, b Want) bool { return a.Name == b.Name })
 	_, err := rw.request(opts)

@@ -2,7 +2,6 @@ package rwlock
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -77,37 +76,30 @@ type BlockedError struct {
 
 // Error returns a text such as "held for writing by <label> (<owner>), 3 waiting ahead".
 func (e *BlockedError) Error() string {
-	var b strings.Builder
+	holder, text := e.Holder.String(), "others are served first"
+	if e.Label != "" && !e.Ours {
+		holder = fmt.Sprintf("%s (%s)", e.Label, holder)
+	}
 	switch e.HeldIn {
 	case Write:
-		b.WriteString("held for writing by ")
+		text = "held for writing by " + holder
 	case Read:
-		b.WriteString("held for reading by ")
-	default:
-		b.WriteString("others are served first")
-	}
-	if e.HeldIn != None {
-		if e.Label != "" && !e.Ours {
-			fmt.Fprintf(&b, "%s (%v)", e.Label, e.Holder)
-		} else {
-			b.WriteString(e.Holder.String())
-		}
+		text = "held for reading by " + holder
 	}
 	if e.Ahead > 0 {
-		fmt.Fprintf(&b, ", %d waiting ahead", e.Ahead)
+		text += fmt.Sprintf(", %d waiting ahead", e.Ahead)
 	}
 	if e.Ours {
-		b.WriteString(" (another owner of this process; if it is the caller itself, pass it the hold's Context)")
+		text += " (another owner of this process; if it is the caller itself, pass it the hold's Context)"
 	}
-	return b.String()
+	return text
 }
 
 // blocked returns the error that says who is in the way of a call.
 func blocked(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error {
 	return &BlockedError{
 		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Label: label, Ours: ours,
-		Ahead:      o.Ahead,
-		RetryAfter: o.Again,
+		Ahead: o.Ahead, RetryAfter: o.Again,
 	}
 }
 

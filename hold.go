@@ -30,7 +30,7 @@ type Hold struct {
 // owner can get the lock, unless the server itself loses the hold. It is also cancelled by Unlock, and by
 // Close with the cause ErrClosed. The context of a nil Hold is cancelled with the cause ErrNotHeld.
 func (h *Hold) Context() context.Context {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return notHeld
 	}
 	return &holdContext{h.held.Work(&h.work), h}
@@ -43,12 +43,9 @@ var notHeld = func() context.Context {
 	return ctx
 }()
 
-// none reports whether no lock call returned the Hold: it is nil or zero.
-func (h *Hold) none() bool { return h == nil || h.held == nil }
-
-// orNone returns a client's hold, which is zero if no lock call returned h.
+// orNone returns a client's hold, which is zero if no lock call returned h: it is nil or zero.
 func (h *Hold) orNone() *client.Hold {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return new(client.Hold)
 	}
 	return h.held
@@ -76,13 +73,13 @@ func (c *holdContext) Value(key any) any {
 func (h *Hold) Token() int64 { return h.orNone().Token() }
 
 // Name returns the name of the lock, or "" for a nil Hold.
-func (h *Hold) Name() string { return h.orNone().Name() }
+func (h *Hold) Name() string { return h.orNone().Name }
 
 // Mode returns Read or Write, or None for a nil Hold.
-func (h *Hold) Mode() Mode { return h.orNone().Mode() }
+func (h *Hold) Mode() Mode { return h.orNone().Mode }
 
 // Owner returns the owner of the hold, or the zero Owner for a nil Hold.
-func (h *Hold) Owner() Owner { return Owner{h.orNone().Owner()} }
+func (h *Hold) Owner() Owner { return Owner{h.orNone().Owner} }
 
 // Deadline returns the time until which the hold can currently be relied on. Each renewal moves it forward.
 // After the hold has ended, Deadline returns the last such time. The deadline of a nil Hold is the zero Time.
@@ -99,11 +96,11 @@ func (h *Hold) Deadline() time.Time { return h.orNone().Deadline() }
 // before that, in which case others may have held the lock during the work; ErrNotHeld if the hold was
 // released before, or if h is nil; and ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return prefix("unlock", ErrNotHeld)
 	}
 	h.cleanup.Stop()
-	return wrap("unlock", h.Name(), h.held.Unlock(ctx))
+	return wrap("unlock", h.held.Name, h.held.Unlock(ctx))
 }
 
 // Extend makes the hold last for at least d from now, whether or not it is renewed, and even if the server
@@ -120,7 +117,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 //   - An error that matches ctx's error if ctx ends first, or the server's error. The hold is then still
 //     valid, and lasts at least until its Deadline.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
-	if h.none() {
+	if h == nil || h.held == nil {
 		return prefix("extend", ErrNotHeld)
 	}
 	defer runtime.KeepAlive(h)
@@ -134,15 +131,6 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 		err = h.held.Extend(ctx, d)
 	}
 	return wrap("extend", h.Name(), err)
-}
-
-// with is the body of WithLock and WithRLock.
-func (h *Hold) with(ctx context.Context, fn func(ctx context.Context, h *Hold) error) (err error) {
-	defer func() { err = h.finish(ctx, err) }()
-	if fn == nil {
-		return wrap(opOf(h.Mode(), false), h.Name(), errNoFunc)
-	}
-	return fn(h.Context(), h)
 }
 
 // errNoFunc is what a call fails with that was given no function to run.

@@ -135,16 +135,8 @@ const (
 
 func eventOf(e client.Event) Event {
 	return Event{
-		Kind: e.Kind, Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token, Path: e.Path,
-		Try:    e.Try,
-		Reason: e.Cause, Context: e.Context, Duration: e.Took, Err: e.Err, Servers: e.Servers, Voting: e.Voting,
-		Dropped: e.Dropped,
+		Kind: e.Kind, Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token,
+		Path: e.Path, Try: e.Try, Reason: e.Cause, Context: e.Context, Duration: e.Took, Err: e.Err,
+		Servers: e.Servers, Voting: e.Voting, Dropped: e.Dropped,
 	}
-}
-
-func orElse(ctx, other context.Context) context.Context {
-	if ctx == nil {
-		return other
-	}
-	return ctx
 }

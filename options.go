@@ -1,6 +1,7 @@
 package rwlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,19 +41,25 @@ type config struct {
 func configure(opts []Option) (config, error) {
 	c := config{Config: client.Config{Lease: defaultLease, Prefix: protocol.DefaultPrefix, Process: processID,
 		Blocked: blocked}}
-	for _, opt := range opts {
-		if opt == nil {
-			return c, errors.New("nil option")
-		}
-		if err := opt(&c); err != nil {
-			return c, err
-		}
-	}
+	err := apply(&c, opts)
 	c.Delegate = min(c.Delegate, c.Lease)
 	if c.Label == "" {
 		c.Label = defaultLabel()
 	}
-	return c, nil
+	return c, err
+}
+
+// apply has options set what they are about, up to the first that is invalid.
+func apply[T any, O ~func(*T) error](to *T, options []O) error {
+	for _, option := range options {
+		if option == nil {
+			return errors.New("nil option")
+		}
+		if err := option(to); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // WithLease sets the lease of holds that do not set their own with Lease. The lease is how long the server
@@ -133,7 +140,7 @@ func WithTracer(t Tracer) Option {
 		}
 		c.tracer = t
 		c.Trace = func(ctx context.Context, name string, mode Mode) context.Context {
-			return orElse(t.TraceCall(ctx, name, mode), ctx)
+			return cmp.Or(t.TraceCall(ctx, name, mode), ctx)
 		}
 		return nil
 	}
@@ -247,11 +254,8 @@ func NoRenew() LockOption {
 // the lease is d. d must be between 100 ms and ten years. A hold that re-enters has its own limit.
 func MaxHold(d time.Duration) LockOption {
 	return func(r *request) error {
-		if d < minLease || d > maxLease {
-			return fmt.Errorf("max hold %v is not between %v and %v", d, minLease, maxLease)
-		}
 		r.MaxHold = d
-		return nil
+		return checkBounds("max hold", d)
 	}
 }
 
@@ -286,10 +290,19 @@ func AtLeast(d time.Duration) LockOption {
 }
 
 func checkLease(d time.Duration) (time.Duration, error) {
+	return roundUp(d), checkBounds("lease", d)
+}
+
+// roundUp rounds up to whole milliseconds, in which the server counts.
+func roundUp(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}
+
+func checkBounds(what string, d time.Duration) error {
 	if d < minLease || d > maxLease {
-		return 0, fmt.Errorf("lease %v is not between %v and %v", d, minLease, maxLease)
+		return fmt.Errorf("%s %v is not between %v and %v", what, d, minLease, maxLease)
 	}
-	return (d + time.Millisecond - 1).Truncate(time.Millisecond), nil
+	return nil
 }
 
 // defaultLabel returns "<program>@<host>:<pid>".

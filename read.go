@@ -23,11 +23,7 @@ func (rw *RWLock) TryRLock(ctx context.Context, name string, opts ...LockOption)
 // otherwise like [RWLock.WithLock].
 func (rw *RWLock) WithRLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
 	opts ...LockOption) error {
-	h, err := rw.acquire(ctx, Read, name, false, opts, 1)
-	if err != nil {
-		return err
-	}
-	return h.with(ctx, fn)
+	return rw.with(ctx, Read, name, fn, opts, 2)
 }
 
 // RDo runs fn while it holds name for reading, as [RWLock.WithRLock] does, and returns fn's value with the

@@ -1,11 +1,11 @@
 package rwlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -35,14 +35,7 @@ type RWLock struct {
 // Close the RWLock before the client. New returns an error if client is nil, or is a redis.Ring or a type
 // around one, or if an option is invalid. It does not use the network.
 func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
-	config, err := configure(opts)
-	if err == nil {
-		err = client.Check(c, config.Replicas)
-	}
-	if err != nil {
-		return nil, prefix("new", err)
-	}
-	return config.open(client.New(c, config.Config)), nil
+	return open("new", client.Check, []redis.UniversalClient{c}, opts)
 }
 
 // NewQuorum returns an RWLock over an odd number of independent servers, at least three. It keeps its
@@ -59,26 +52,24 @@ func New(c redis.UniversalClient, opts ...Option) (*RWLock, error) {
 // network. If two clients lead to the same server, that is found when a lock is first used: one of them then
 // counts as a failed server, and the log says how many servers vote.
 func NewQuorum(clients []redis.UniversalClient, opts ...Option) (*RWLock, error) {
-	config, err := configure(opts)
-	if err == nil {
-		err = client.CheckQuorum(clients, config.Replicas)
-	}
-	if err == nil && config.Delegate > 0 {
-		err = errors.New("WithDelegation is for one server: a quorum does not delegate locks")
-	}
-	if err != nil {
-		return nil, prefix("new quorum", err)
-	}
-	return config.open(client.NewQuorum(clients, config.Config)), nil
+	return open("new quorum", client.CheckQuorum, clients, opts)
 }
 
-// open returns an RWLock that a Monitor may inspect.
-func (c config) open(running *client.Client) *RWLock {
-	rw := &RWLock{client: running, config: c}
-	if c.monitor != nil {
-		running.Closed = c.monitor.Attach(rw)
+// open returns an RWLock, which a Monitor may inspect.
+func open(op string, check func(client.Config, []redis.UniversalClient) error,
+	clients []redis.UniversalClient, opts []Option) (*RWLock, error) {
+	config, err := configure(opts)
+	if err == nil {
+		err = check(config.Config, clients)
 	}
-	return rw
+	if err != nil {
+		return nil, prefix(op, err)
+	}
+	rw := &RWLock{client: client.New(config.Config, clients), config: config}
+	if config.monitor != nil {
+		rw.client.Closed = config.monitor.Attach(rw)
+	}
+	return rw, nil
 }
 
 // Close releases every hold, ends every waiting call with ErrClosed, and stops all goroutines. It cancels the
@@ -128,8 +119,13 @@ func prefix(op string, err error) error {
 // acquire is what all lock calls do. The public function that was called is so many calls above it.
 func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
 	above int) (*Hold, error) {
-	call, err := request{}, rw.check(ctx, name)
-	if err == nil {
+	var call request
+	err := rw.check(ctx, name)
+	switch {
+	case err != nil:
+	case len(opts) == 0: // which costs no memory
+		call.Lease = rw.config.Lease
+	default:
 		call, err = rw.request(opts)
 	}
 	if err != nil {
@@ -150,27 +146,19 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 	h := &Hold{held: held}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
 	if tracer := rw.config.tracer; tracer != nil {
-		held.Trace(orElse(tracer.TraceHold(ctx, h), ctx))
+		held.Trace(cmp.Or(tracer.TraceHold(ctx, h), ctx))
 	}
 	return h, nil
 }
 
 // request returns what the options of a lock call say.
 func (rw *RWLock) request(opts []LockOption) (request, error) {
-	if len(opts) == 0 { // which costs no memory
-		return request{Lease: rw.config.Lease}, nil
-	}
 	r := request{Lease: rw.config.Lease}
-	for _, opt := range opts {
-		if opt == nil {
-			return r, errors.New("nil option")
-		}
-		if err := opt(&r); err != nil {
-			return r, err
-		}
+	if err := apply(&r, opts); err != nil {
+		return r, err
 	}
 	if r.MaxHold > 0 {
-		r.Lease = min(r.Lease, (r.MaxHold + time.Millisecond - 1).Truncate(time.Millisecond))
+		r.Lease = min(r.Lease, roundUp(r.MaxHold))
 	}
 	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
 		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
@@ -214,20 +202,30 @@ func opOf(mode Mode, try bool) string {
 	return op
 }
 
-// value is WithLock and WithRLock, with a value.
+// with is WithLock and WithRLock. The public function that was called is so many calls above acquire.
+func (rw *RWLock) with(ctx context.Context, mode Mode, name string,
+	fn func(ctx context.Context, h *Hold) error, opts []LockOption, above int) (err error) {
+	h, err := rw.acquire(ctx, mode, name, false, opts, above)
+	if err != nil {
+		return err
+	}
+	defer func() { err = h.finish(ctx, err) }()
+	if fn == nil {
+		return wrap(opOf(mode, false), name, errNoFunc)
+	}
+	return fn(h.Context(), h)
+}
+
+// value is with, for a function that returns a value.
 func value[T any](ctx context.Context, rw *RWLock, mode Mode, name string,
 	fn func(ctx context.Context, h *Hold) (T, error), opts []LockOption) (v T, err error) {
-	h, err := rw.acquire(ctx, mode, name, false, opts, 2)
-	if err != nil {
-		return v, err
-	}
-	var with func(ctx context.Context, h *Hold) error
+	var run func(ctx context.Context, h *Hold) error
 	if fn != nil {
-		with = func(ctx context.Context, h *Hold) (err error) {
+		run = func(ctx context.Context, h *Hold) (err error) {
 			v, err = fn(ctx, h)
 			return err
 		}
 	}
-	err = h.with(ctx, with)
+	err = rw.with(ctx, mode, name, run, opts, 3)
 	return v, err
 }

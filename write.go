@@ -47,11 +47,7 @@ func (rw *RWLock) TryLock(ctx context.Context, name string, opts ...LockOption) 
 // error. A nil fn is an error.
 func (rw *RWLock) WithLock(ctx context.Context, name string, fn func(ctx context.Context, h *Hold) error,
 	opts ...LockOption) error {
-	h, err := rw.acquire(ctx, Write, name, false, opts, 1)
-	if err != nil {
-		return err
-	}
-	return h.with(ctx, fn)
+	return rw.with(ctx, Write, name, fn, opts, 2)
 }
 
 // Do runs fn while it holds name for writing, as [RWLock.WithLock] does, and returns fn's value and the error

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +48,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 		return nil, w.over(err)
 	}
 	if call.MaxWait > 0 {
-		timer := time.NewTimer(call.MaxWait)
-		defer timer.Stop()
-		w.expired = timer.C
+		w.expired = time.After(call.MaxWait)
 	}
 	for tries := 1; ; tries++ {
 		h, err := c.try(&w, &call)
@@ -65,20 +64,11 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	if c.config.Trace != nil {
 		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
 	}
-	h.hold = engine.Hold{
-		Name:     call.Name,
-		Owner:    call.Owner,
-		Mode:     call.Mode,
-		Try:      call.Try,
-		Lease:    call.Lease,
-		NoRenew:  call.NoRenew,
-		MaxHold:  call.MaxHold,
-		Bounded:  w.expired != nil || w.ctx.Done() != nil,
-		NewOwner: call.NewOwner,
-		Tag:      h,
-	}
+	h.Name, h.Mode, h.Owner, h.NewOwner = call.Name, call.Mode, call.Owner, call.NewOwner
+	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
+	h.Try, h.Bounded, h.Tag = call.Try, w.expired != nil || w.ctx.Done() != nil, h
 	if c.config.Strict {
-		h.hold.Caller = Goroutine()
+		h.Hold.Caller = Goroutine()
 	}
 
 	c.mu.Lock()
@@ -86,53 +76,43 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	if w.start.IsZero() {
 		w.start = now
 	}
-	c.engine.Acquire(now, &h.hold)
+	c.engine.Acquire(now, &h.Hold)
 	if c.local != nil { // whose answer comes before anyone waits for it
 		c.local.Work(now)
 	}
-	if h.waits() {
-		h.ended = c.signals.Get().(chan struct{}) // which unlock signals when the engine wakes the hold
+	if h.State() <= engine.Entering { // or else the call has ended
 		sender := w.ctx
 		if w.expired != nil {
 			sender = nil // which could not be back in time
 		}
 		c.run(c.unlock(now), sender)
-		if err := c.await(w, h); err != nil {
-			return nil, err
+		c.mu.Lock()
+		if h.State() <= engine.Entering {
+			if err := c.wait(w, h); err != nil {
+				return nil, err
+			}
 		}
 		now = time.Now()
 	}
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
 	// tell which was first.
-	if w.ctx.Err() == nil && h.hold.State() == engine.Live && now.Before(h.hold.Deadline()) {
+	if w.ctx.Err() == nil && h.State() == engine.Live && now.Before(h.Hold.Deadline()) {
 		c.run(c.unlock(now), nil)
 		return h, nil
 	}
 	h.traced()
 	err := w.failed(h)
-	_, _ = c.engine.Release(now, &h.hold) // of what the caller does not get
+	_, _ = c.engine.Release(now, &h.Hold) // of what the caller does not get
 	c.flush()
 	return nil, err
 }
 
-// await waits until a call has ended or gives up. It returns with Client.mu locked, or with the error of the
-// call.
-func (c *Client) await(w *wait, h *Hold) error {
-	var gaveUp error
-	select {
-	case <-h.ended:
-		c.mu.Lock()
-		c.expected(h)
-		return nil
-	case <-w.ctx.Done():
-		gaveUp = w.ctx.Err()
-	case <-w.expired:
-		gaveUp = context.DeadlineExceeded
-	case <-c.ends.Done():
-		gaveUp = engine.ErrClosed
-	}
+// wait waits until a call has ended or gives up. Client.mu is locked, also afterwards unless wait returns the
+// error of the call.
+func (c *Client) wait(w *wait, h *Hold) error {
+	gaveUp := h.await(w.ctx, w.expired, c.ends.Done())
 	switch {
-	case !h.hold.NewOwner:
+	case gaveUp == nil || !h.NewOwner:
 		c.mu.Lock()
 	case !c.quitters.busy.Load() && c.mu.TryLock():
 	default: // many give up together
@@ -141,27 +121,39 @@ func (c *Client) await(w *wait, h *Hold) error {
 		}
 		c.mu.Lock()
 	}
-	if h.waits() {
+	h.awaited()
+	if gaveUp != nil && h.State() <= engine.Entering {
 		// If the server grants the lock at this moment, the request passes it on.
-		c.engine.GiveUp(time.Now(), &h.hold, gaveUp)
+		c.engine.GiveUp(time.Now(), &h.Hold, gaveUp)
 	}
 	return nil
 }
 
-// expected takes the channel back after its signal has come. A hold that is not waited for has none.
-// Client.mu is locked.
-func (c *Client) expected(h *Hold) {
+// await unlocks Client.mu, and waits until the engine has ended the call or the release. It returns an error
+// if something else has ended the wait. awaited must be called once Client.mu is locked again.
+func (h *Hold) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}) error {
+	h.ended = h.client.signals.Get().(chan struct{})
+	h.client.mu.Unlock()
+	select {
+	case <-h.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timeout:
+		return context.DeadlineExceeded
+	case <-closed:
+		return engine.ErrClosed
+	}
+}
+
+// awaited gives the channel back.
+func (h *Hold) awaited() {
 	select {
 	case <-h.ended: // the engine may have woken the hold again
 	default:
 	}
-	c.signals.Put(h.ended)
+	h.client.signals.Put(h.ended)
 	h.ended = nil
-}
-
-// waits reports whether the call has yet to come to an end.
-func (h *Hold) waits() bool {
-	return h.hold.State() == engine.Wanted || h.hold.State() == engine.Entering
 }
 
 // over returns what the call fails with when err ended the wait.
@@ -175,9 +167,9 @@ func (w *wait) over(err error) error {
 
 // failed returns the error of a call: what ended it, who was in the way, and the last error of the server.
 func (w *wait) failed(h *Hold) error {
-	err := h.hold.Err()
+	err := h.Err()
 	switch {
-	case h.hold.State() == engine.Failed:
+	case h.State() == engine.Failed:
 	case errors.Is(err, engine.ErrClosed):
 		return engine.ErrClosed
 	case w.ctx.Err() != nil:
@@ -198,51 +190,43 @@ func (w *wait) explain(h *Hold, err error) error {
 	}
 	if ended {
 		err = w.over(err)
-		if h.hold.Unanswered() {
+		if h.Unanswered() {
 			err = &because{err, engine.ErrUnanswered}
 		}
 	}
 	if ended || unanswered {
-		if why := c.why(h.hold.LastError()); why != nil && !errors.Is(err, why) {
+		if why := c.why(h.LastError()); why != nil && !errors.Is(err, why) {
 			return &because{err, why}
 		}
 	}
-	if blocked := h.blocked(); blocked != nil {
-		return &because{err, blocked}
-	}
-	return err
+	return orBecause(err, h.blocked())
 }
 
 // unanswered returns the error of a call whose context ended before the server had answered. h is the call's
 // hold, or nil.
 func (c *Client) unanswered(w *wait, h *engine.Hold) error {
-	var err error = &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
+	err := &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var last error
 	if h != nil {
 		last = h.LastError()
 	}
-	if why := c.why(last); why != nil {
-		return &because{err, why}
-	}
-	return err
+	return orBecause(err, c.why(last))
 }
 
 // why returns why a call was not answered whose last request failed with last, or nil if that is not known.
 // Client.mu is locked.
 func (c *Client) why(last error) error {
-	if c.quorum != nil && (last == nil || errors.Is(last, quorum.ErrNoMajority)) {
-		if trouble := c.quorum.Trouble(); trouble != nil {
-			return trouble
-		}
+	if last == nil || errors.Is(last, quorum.ErrNoMajority) {
+		return cmp.Or(c.below.Trouble(), last)
 	}
 	return last
 }
 
 // blocked returns who is in the way, or nil if that is not known.
 func (h *Hold) blocked() error {
-	o, known, ours := h.client.engine.Obstacle(time.Now(), &h.hold)
+	o, known, ours := h.client.engine.Obstacle(time.Now(), &h.Hold)
 	if !known {
 		return nil
 	}
@@ -250,7 +234,7 @@ func (h *Hold) blocked() error {
 	if !ours {
 		label = h.client.others[protocol.InstanceOf(o.Claim)].label
 	}
-	return h.client.config.Blocked(&h.hold, o, label, ours)
+	return h.client.config.Blocked(&h.Hold, o, label, ours)
 }
 
 // The errors of calls format their text only when it is read: thousands of calls may fail together.
@@ -263,20 +247,9 @@ type overError struct {
 	ctx context.Context
 }
 
-// cause returns the cause of the context's end, or nil if it is only the context's error.
-func (e *overError) cause() error {
-	if e.ctx == nil {
-		return nil
-	}
-	if cause := context.Cause(e.ctx); !errors.Is(e.err, cause) {
-		return cause
-	}
-	return nil
-}
-
 func (e *overError) Error() string {
 	text := fmt.Sprintf("%v after %v", e.err, e.waited)
-	if cause := e.cause(); cause != nil {
+	for _, cause := range e.Unwrap()[1:] {
 		text += ": " + cause.Error()
 	}
 	return text
@@ -285,9 +258,12 @@ func (e *overError) Error() string {
 // Is spares those who look for the context's error the cause.
 func (e *overError) Is(target error) bool { return errors.Is(e.err, target) }
 
+// Unwrap returns the error, and the cause of the context's end if that is more than the context's error.
 func (e *overError) Unwrap() []error {
-	if cause := e.cause(); cause != nil {
-		return []error{e.err, cause}
+	if e.ctx != nil {
+		if cause := context.Cause(e.ctx); !errors.Is(e.err, cause) {
+			return []error{e.err, cause}
+		}
 	}
 	return []error{e.err}
 }
@@ -297,6 +273,14 @@ type because struct{ err, why error }
 
 func (e *because) Error() string   { return e.err.Error() + ": " + e.why.Error() }
 func (e *because) Unwrap() []error { return []error{e.err, e.why} }
+
+// orBecause returns err with its reason, if that is known.
+func orBecause(err, why error) error {
+	if why == nil {
+		return err
+	}
+	return &because{err, why}
+}
 
 // Goroutine returns the number of the calling goroutine, or 0 if the runtime does not report it. Unlike the
 // address of a goroutine, a number is never reused while the process lives.

@@ -10,24 +10,25 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 )
 
-// Check returns an error for a client that cannot be used, or cannot be used with WithReplicas.
-func Check(client redis.UniversalClient, replicas int) error {
+// Check returns an error for the only client if it cannot be used so.
+func Check(config Config, clients []redis.UniversalClient) error {
+	client := clients[0]
 	if isNil(client) {
 		return errors.New("the client is nil")
 	}
-	if isRing(client) {
+	if errors.Is(dispatch.Refusal(client), redis.ErrRingAutoPipelineUnsupported) {
 		return errors.New("a ring is not supported: a message published on one of its servers does not reach the others")
 	}
-	if _, shown := client.(*redis.ClusterClient); replicas > 0 && !shown && !dispatch.OneServer(client) {
+	if _, shown := client.(*redis.ClusterClient); config.Replicas > 0 && !shown && !dispatch.OneServer(client) {
 		return fmt.Errorf("WithReplicas on a cluster needs a *redis.ClusterClient: "+
 			"a %T does not tell which connection a request uses", client)
 	}
 	return nil
 }
 
-// CheckQuorum refuses clients that make no quorum.
-func CheckQuorum(clients []redis.UniversalClient, replicas int) error {
-	if replicas > 0 {
+// CheckQuorum returns an error for clients that make no quorum, or not one that is used so.
+func CheckQuorum(config Config, clients []redis.UniversalClient) error {
+	if config.Replicas > 0 {
 		return errors.New("WithReplicas is for one server with replicas: in a quorum, the servers confirm a hold")
 	}
 	if n := len(clients); n < 3 || n%2 == 0 {
@@ -46,14 +47,10 @@ func CheckQuorum(clients []redis.UniversalClient, replicas int) error {
 		}
 		seen[client] = i
 	}
+	if config.Delegate > 0 {
+		return errors.New("WithDelegation is for one server: a quorum does not delegate locks")
+	}
 	return nil
-}
-
-// isRing reports whether a client is a redis.Ring, or a type around one. The options are invalid, so no other
-// client would make an AutoPipeliner.
-func isRing(client redis.UniversalClient) bool {
-	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
-	return errors.Is(err, redis.ErrRingAutoPipelineUnsupported)
 }
 
 // isNil reports whether a client is nil, or a nil pointer.

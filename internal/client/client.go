@@ -71,10 +71,7 @@ type Client struct {
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
-	lowest  engine.Layer      // local, or else the engine
-	quorum  *quorum.Quorum    // below the lowest layer; or nil
-	votes   quorum.Effects    // memory for it
-	bottom  bottom            // quorum, or else the lowest layer
+	below   below
 	label   label
 	others  map[string]stranger // that calls have found in their way, by instance
 	timer   *time.Timer
@@ -82,13 +79,6 @@ type Client struct {
 	stopped bool      // the timer is not armed any more
 	closed  bool
 	closing bool // by Close or Shutdown
-}
-
-// A bottom is what the requests to servers come from.
-type bottom interface {
-	Tick(now time.Time)
-	Next() (at time.Time, ok bool)
-	Idle() bool // nothing is held, waited for or to be released
 }
 
 // A signal is given once; more often makes no difference.
@@ -102,50 +92,40 @@ func newSignal() signal {
 	return signal{ctx, cancel}
 }
 
-// New returns a Client over one server, a Sentinel group or a cluster.
-func New(client redis.UniversalClient, config Config) *Client {
-	apart := !dispatch.OneServer(client)
-	c := build(config, apart)
-	if config.Delegate > 0 && config.Replicas == 0 {
-		c.local = delegation.New(delegation.Config{Instance: c.instance,
-			Owner: protocol.Owner{Process: config.Process},
-			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
-		c.lowest = c.local
-	}
-	c.bottom, c.apart = c.lowest, apart
-	changed := func() { c.do(c.lowest.Resume) }
-	c.dispatch = []*dispatch.Dispatcher{
-		dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: changed, Wanted: c.wanted})}
-	return c
-}
-
-// NewQuorum returns a Client over several servers, which vote.
-func NewQuorum(clients []redis.UniversalClient, config Config) *Client {
-	c := build(config, false)
-	q := quorum.Config{Servers: len(clients), Prefix: config.Prefix, Instance: c.instance}
-	c.quorum = quorum.New(q, c.engine)
-	c.bottom = c.quorum
-	for _, client := range clients {
-		c.dispatch = append(c.dispatch, dispatch.New(client, dispatch.Calls{Receive: c.received}))
-	}
-	return c
-}
-
-// build returns a Client that has no server yet. In a cluster, locks are apart.
-func build(config Config, apart bool) *Client {
-	c := &Client{config: config, instance: protocol.NewInstance(),
+// New returns a Client over one server, a Sentinel group or a cluster; or over several servers, which vote.
+func New(config Config, clients []redis.UniversalClient) *Client {
+	c := &Client{config: config, instance: protocol.NewInstance(), apart: !dispatch.OneServer(clients[0]),
 		ends: newSignal(), drained: newSignal(), idle: newSignal(), over: newSignal()}
-	c.effects.New = func() any { return &effects{send: make([][]*protocol.Request, len(c.dispatch))} }
 	c.signals.New = func() any { return make(chan struct{}, 1) }
+	c.timeouts.New = func() any { return time.NewTimer(endTimeout) }
 	c.label = label{text: config.Label, key: protocol.LabelKey(config.Prefix, c.instance),
 		ttl: min(max(labelTime, 2*config.Lease), mostLabelTime)}
-	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
-		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: apart})
-	c.lowest = c.engine
 	c.log.handle = func(r engine.Record, dropped int) { write(config.Logger, config.Label, r, dropped) }
 	c.observer.handle = func(e Event, dropped int) {
 		e.Dropped = dropped
 		config.Observe(e)
+	}
+
+	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
+		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: c.apart})
+	lowest := engine.Layer(c.engine)
+	if config.Delegate > 0 && config.Replicas == 0 {
+		c.local = delegation.New(delegation.Config{Instance: c.instance,
+			Owner: protocol.Owner{Process: config.Process},
+			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
+		lowest = c.local
+	}
+	c.below = one{lowest, config.Trace != nil}
+	if n := len(clients); n > 1 {
+		q := quorum.New(quorum.Config{Servers: n, Prefix: config.Prefix, Instance: c.instance}, c.engine)
+		c.below = &several{Quorum: q, engine: c.engine, servers: n, traces: config.Trace != nil}
+	}
+	c.timer = time.AfterFunc(time.Hour, c.tick)
+	c.timer.Stop()
+	changed := func() { c.do(lowest.Resume) }
+	for _, client := range clients {
+		c.dispatch = append(c.dispatch,
+			dispatch.New(client, dispatch.Calls{Receive: c.received, Changed: changed, Wanted: c.wanted}))
 	}
 	return c
 }
@@ -166,7 +146,11 @@ func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	case <-c.drained.Done():
 	case <-c.ends.Done(): // someone calls Close
 	case <-ctx.Done():
-		why = c.undrained(w.over(ctx.Err()))
+		c.mu.Lock()
+		if !c.engine.Drained() {
+			why = fmt.Errorf("%w: %d holds were not released", w.over(ctx.Err()), c.engine.Holds())
+		}
+		c.mu.Unlock()
 	}
 	if why != nil {
 		return why, c.close(false, nil)
@@ -175,17 +159,6 @@ func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 		why = w.over(ctx.Err())
 	}
 	return why, err
-}
-
-// undrained returns an error which says that Shutdown closes the Client because of err while there are holds.
-// It returns nil if there are none by now.
-func (c *Client) undrained(err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.engine.Drained() {
-		return nil
-	}
-	return fmt.Errorf("%w: %d holds were not released", err, c.engine.Holds())
 }
 
 // close is Close. If nothing is held, it does not wait for lost holds. It then waits for at most half a
@@ -215,9 +188,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	err := c.unreleased()
 	c.mu.Lock()
 	c.stopped = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.timer.Stop()
 	c.mu.Unlock()
 	var stopped []<-chan struct{}
 	for _, d := range c.dispatch {
@@ -242,8 +213,7 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 // awaitIdle waits until nothing is to be released any more, or until end. It returns end, which hurry makes
 // earlier.
 func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) time.Time {
-	timeout := time.NewTimer(time.Until(end))
-	defer timeout.Stop()
+	timeout := time.After(time.Until(end))
 	var late <-chan time.Time
 	if drained {
 		late = time.After(lateTimeout)
@@ -253,11 +223,10 @@ func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) t
 		case <-c.idle.Done():
 			return end
 		case <-hurry:
-			hurry, end = nil, time.Now().Add(lateTimeout)
-			timeout.Reset(lateTimeout)
+			hurry, end, timeout = nil, time.Now().Add(lateTimeout), time.After(lateTimeout)
 		case <-late:
 			c.do(func(now time.Time) { c.engine.Abandon(now, true) })
-		case <-timeout.C:
+		case <-timeout:
 			return end
 		}
 	}
@@ -265,12 +234,11 @@ func (c *Client) awaitIdle(end time.Time, drained bool, hurry <-chan struct{}) t
 
 // within waits for some channels to be closed, for d at most, and reports whether all were.
 func within(d time.Duration, all ...<-chan struct{}) bool {
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
+	timeout := time.After(d)
 	for _, ended := range all {
 		select {
 		case <-ended:
-		case <-timeout.C:
+		case <-timeout:
 			return false
 		}
 	}

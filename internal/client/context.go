@@ -37,8 +37,8 @@ func (h *Hold) Work(place **Work) *Work {
 	defer h.client.mu.Unlock()
 	if *place == nil {
 		*place = h.begin()
-		if h.hold.State() != engine.Live {
-			h.end(h.hold.Err())
+		if h.State() != engine.Live {
+			h.end(h.Err())
 		}
 	}
 	return *place

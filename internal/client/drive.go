@@ -8,19 +8,80 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
+
+// below is what is below the engine: the lowest layer over one server, or a quorum of several. Its methods
+// name the server that a message is from.
+type below interface {
+	Heard(now time.Time, server int, message string)
+	Subscribed(now time.Time, server int)
+	Unsubscribed(now time.Time, server int, err error)
+	Tick(now time.Time)
+	Next() (at time.Time, ok bool)
+	Idle() bool     // nothing is held, waited for or to be released
+	Waiting() bool  // a message may come that matters
+	Trouble() error // too few servers of a quorum vote; or nil
+
+	// voting returns how many servers a quorum has, and how many of them vote.
+	voting() (servers, voting int)
+	// flush takes the engine's effects, and the requests for each server.
+	flush(now time.Time, fx *effects)
+}
+
+// one is a layer over one server.
+type one struct {
+	engine.Layer
+	traces bool
+}
+
+func (o one) Heard(now time.Time, _ int, message string)   { o.Layer.Heard(now, message) }
+func (o one) Subscribed(now time.Time, _ int)              { o.Layer.Subscribed(now) }
+func (o one) Unsubscribed(now time.Time, _ int, err error) { o.Layer.Unsubscribed(now, err) }
+func (one) Trouble() error                                 { return nil }
+func (one) voting() (servers, voting int)                  { return 0, 0 }
+
+func (o one) flush(now time.Time, fx *effects) {
+	o.Layer.Flush(now, &fx.Effects)
+	for _, r := range fx.Send {
+		r.Layer, r.From = o.Layer, r
+		if o.traces {
+			r.Trace = traceOf(r)
+		}
+		fx.send[0] = append(fx.send[0], &r.Request)
+	}
+}
+
+// several are the servers of a quorum.
+type several struct {
+	*quorum.Quorum
+	engine  *engine.Engine
+	servers int
+	traces  bool
+	out     quorum.Effects // memory
+}
+
+func (s *several) Waiting() bool                 { return s.engine.Waiting() }
+func (s *several) voting() (servers, voting int) { return s.servers, s.Voting() }
+
+func (s *several) flush(now time.Time, fx *effects) {
+	s.out.Reset()
+	s.Quorum.Flush(now, &s.out)
+	fx.Effects, s.out.Effects = s.out.Effects, fx.Effects
+	fx.Relisten = false // which is about the only server
+	for _, r := range s.out.Requests {
+		if s.traces && r.For != nil {
+			r.Trace = traceOf(r.For)
+		}
+		fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
+	}
+}
 
 // effects are what is to be done for the engine, once Client.mu is unlocked.
 type effects struct {
 	engine.Effects
-	send        [][]*protocol.Request // to each server
-	resubscribe []int                 // servers whose subscriptions are to be closed and opened again
-	cancels     []cancel
-}
-
-type cancel struct {
-	fn    func(cause error)
-	cause error
+	send    [][]*protocol.Request // to each server
+	cancels []func()
 }
 
 // do calls f while Client.mu is locked, and then does what the engine wants done.
@@ -35,11 +96,14 @@ func (c *Client) flush() { c.run(c.unlock(time.Now()), nil) }
 
 // unlock unlocks Client.mu, and returns what the engine wants done.
 func (c *Client) unlock(now time.Time) *effects {
-	fx := c.effects.Get().(*effects)
-	if !c.label.known && !c.closed && !c.bottom.Idle() {
+	fx, ok := c.effects.Get().(*effects)
+	if !ok {
+		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
+	}
+	if !c.label.known && !c.closed && !c.below.Idle() {
 		c.sendLabel(fx)
 	}
-	c.collect(now, fx)
+	c.below.flush(now, fx)
 	if len(fx.Blockers) > 0 {
 		fx.Blockers = c.unknown(now, fx.Blockers)
 	}
@@ -48,7 +112,8 @@ func (c *Client) unlock(now time.Time) *effects {
 	}
 	for _, h := range fx.Cancel {
 		if held := h.Tag.(*Hold); held.done != nil {
-			fx.cancels = append(fx.cancels, cancel{held.end, h.Err()})
+			cause := h.Err()
+			fx.cancels = append(fx.cancels, func() { held.end(cause) })
 		}
 	}
 	for _, h := range fx.Wake {
@@ -68,38 +133,11 @@ func (c *Client) unlock(now time.Time) *effects {
 	if c.closing && c.engine.Drained() {
 		c.drained.give()
 	}
-	if c.closed && c.bottom.Idle() {
+	if c.closed && c.below.Idle() {
 		c.idle.give()
 	}
 	c.mu.Unlock()
 	return fx
-}
-
-// collect takes the engine's effects, and the requests for each server. Client.mu is locked.
-func (c *Client) collect(now time.Time, fx *effects) {
-	if c.quorum != nil {
-		c.votes.Reset()
-		c.quorum.Flush(now, &c.votes)
-		fx.Effects, c.votes.Effects = c.votes.Effects, fx.Effects
-		for _, r := range c.votes.Requests {
-			if c.config.Trace != nil && r.For != nil {
-				r.Trace = traceOf(r.For)
-			}
-			fx.send[r.Server] = append(fx.send[r.Server], &r.Request)
-		}
-		return
-	}
-	c.lowest.Flush(now, &fx.Effects)
-	for _, r := range fx.Send {
-		r.Layer, r.From = c.lowest, r
-		if c.config.Trace != nil {
-			r.Trace = traceOf(r)
-		}
-		fx.send[0] = append(fx.send[0], &r.Request)
-	}
-	if fx.Relisten {
-		fx.resubscribe = append(fx.resubscribe, 0)
-	}
 }
 
 // run carries out the engine's effects. User code, which may run when a context is cancelled or a record is
@@ -118,7 +156,7 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 		fx.send[i] = requests[:0]
 	}
 	for _, x := range fx.cancels {
-		c.cancels.Go(func() { x.fn(x.cause) })
+		c.cancels.Go(x)
 	}
 	for _, rec := range fx.Log {
 		c.log.report(rec)
@@ -131,14 +169,14 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 	if len(fx.Shards) > 0 {
 		c.dispatch[0].ListenIn(fx.Shards)
 	}
-	for _, i := range fx.resubscribe {
-		c.dispatch[i].Relisten()
+	if fx.Relisten {
+		c.dispatch[0].Relisten()
 	}
 	if len(fx.Blockers) > 0 {
 		c.readLabels(fx.Blockers)
 	}
 	clear(fx.cancels)
-	fx.cancels, fx.resubscribe = fx.cancels[:0], fx.resubscribe[:0]
+	fx.cancels = fx.cancels[:0]
 	fx.Effects.Reset()
 	c.effects.Put(fx)
 	if own != nil {
@@ -160,7 +198,7 @@ func (c *Client) received(results []dispatch.Result) {
 				r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
 			}
 		}
-		c.flush()
+		c.run(c.unlock(now), nil)
 	}
 }
 
@@ -176,7 +214,7 @@ func (c *Client) tick() {
 	c.do(func(now time.Time) {
 		c.armed = time.Time{}
 		if !c.stopped {
-			c.bottom.Tick(now)
+			c.below.Tick(now)
 		}
 	})
 }
@@ -184,34 +222,26 @@ func (c *Client) tick() {
 // arm sets the timer to when the engine has something due. A timer that fires too early does no harm, and is
 // cheaper than one timer for each hold.
 func (c *Client) arm() {
-	at, ok := c.bottom.Next()
+	at, ok := c.below.Next()
 	if !ok || c.stopped || !c.armed.IsZero() && !at.Before(c.armed) {
 		return
 	}
 	c.armed = at
-	if c.timer == nil {
-		c.timer = time.AfterFunc(time.Until(at), c.tick)
-	} else {
-		c.timer.Reset(time.Until(at))
-	}
+	c.timer.Reset(time.Until(at))
 }
 
-// listener returns what passes to the engine what the subscription to a server brings.
+// listener returns what passes on what the subscription to a server brings.
 func (c *Client) listener(server int) *dispatch.Listener {
-	subscribed, unsubscribed, heard := c.lowest.Subscribed, c.lowest.Unsubscribed, c.lowest.Heard
-	if q := c.quorum; q != nil {
-		subscribed = func(now time.Time) { q.Subscribed(now, server) }
-		unsubscribed = func(now time.Time, err error) { q.Unsubscribed(now, server, err) }
-		heard = func(now time.Time, message string) { q.Heard(now, server, message) }
-	}
 	return &dispatch.Listener{
-		Subscribed:   func() { c.do(subscribed) },
-		Unsubscribed: func(err error) { c.do(func(now time.Time) { unsubscribed(now, err) }) },
-		Heard:        func(message string) { c.do(func(now time.Time) { heard(now, message) }) },
+		Subscribed: func() { c.do(func(now time.Time) { c.below.Subscribed(now, server) }) },
+		Unsubscribed: func(err error) {
+			c.do(func(now time.Time) { c.below.Unsubscribed(now, server, err) })
+		},
+		Heard: func(message string) { c.do(func(now time.Time) { c.below.Heard(now, server, message) }) },
 		Awaited: func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return c.lowest.Waiting()
+			return c.below.Waiting()
 		},
 	}
 }

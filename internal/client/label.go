@@ -73,16 +73,12 @@ func (c labelled) Received(_ time.Time, _ *protocol.Request, _ any, _ int, err e
 // dropLabel removes the label from the server when the Client is closed. If the request is lost, the label
 // expires.
 func (c *Client) dropLabel() {
-	c.mu.Lock()
-	told := c.label.timer != nil
-	if told {
-		c.label.timer.Stop()
+	if c.label.timer == nil { // which nothing sets any more
+		return
 	}
-	c.mu.Unlock()
-	if told {
-		for _, d := range c.dispatch {
-			d.Send(command("del", c.label.key))
-		}
+	c.label.timer.Stop()
+	for _, d := range c.dispatch {
+		d.Send(command("del", c.label.key))
 	}
 }
 

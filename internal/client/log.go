@@ -81,29 +81,25 @@ func write(l *slog.Logger, label string, rec engine.Record, dropped int) {
 	if l == nil {
 		l = slog.Default()
 	}
-	args := []any{"label", label}
-	if rec.Name != "" { // or else it is about a server
-		args = append([]any{"lock", rec.Name}, args...)
-	}
-	if rec.Owner != (engine.Owner{}) {
-		args = append(args, "owner", rec.Owner.String(), "mode", rec.Mode.String())
-	}
-	if rec.Token != 0 {
-		args = append(args, "token", rec.Token)
-	}
-	if rec.Hold != nil {
-		if where := rec.Hold.Tag.(*Hold).Caller(); where.File != "" {
-			args = append(args, "taken at", fmt.Sprintf("%s:%d", where.File, where.Line))
+	var args []any
+	add := func(known bool, key string, value any) {
+		if known {
+			args = append(args, key, value)
 		}
 	}
-	if reason := rec.Cause.String(); rec.Cause != 0 && reason != "" {
-		args = append(args, "reason", reason)
+	var taken slog.Source
+	if rec.Hold != nil {
+		taken = rec.Hold.Tag.(*Hold).Caller()
 	}
-	if dropped > 0 {
-		args = append(args, "records dropped before", dropped)
-	}
-	if rec.Err != nil {
-		args = append(args, "error", rec.Err.Error())
-	}
+	owned, reason := rec.Owner != (engine.Owner{}), rec.Cause.String()
+	add(rec.Name != "", "lock", rec.Name) // or else it is about a server
+	add(true, "label", label)
+	add(owned, "owner", rec.Owner.String())
+	add(owned, "mode", rec.Mode.String())
+	add(rec.Token != 0, "token", rec.Token)
+	add(taken.File != "", "taken at", fmt.Sprintf("%s:%d", taken.File, taken.Line))
+	add(rec.Cause != 0 && reason != "", "reason", reason)
+	add(dropped > 0, "records dropped before", dropped)
+	add(rec.Err != nil, "error", fmt.Sprint(rec.Err))
 	l.Warn("rwlock: "+rec.Message, args...)
 }

@@ -27,7 +27,7 @@ type quitters struct {
 // depend on it.
 func (c *Client) quit(w *wait, held *Hold, err error) error {
 	c.mu.RLock()
-	if held.hold.State() != engine.Wanted || c.closing {
+	if held.State() != engine.Wanted || c.closing {
 		c.mu.RUnlock()
 		return nil
 	}
@@ -65,11 +65,11 @@ func (c *Client) reportQuitters() {
 			c.mu.Lock()
 			now := time.Now()
 			for _, held := range some {
-				if held.waits() {
-					c.engine.GiveUp(now, &held.hold, held.gaveUp)
+				if held.State() <= engine.Entering {
+					c.engine.GiveUp(now, &held.Hold, held.gaveUp)
 				}
 				held.traced()
-				_, _ = c.engine.Release(now, &held.hold) // if it was granted the lock meanwhile
+				_, _ = c.engine.Release(now, &held.Hold) // if it was granted the lock meanwhile
 			}
 			c.flush()
 			runtime.Gosched()

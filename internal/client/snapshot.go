@@ -80,8 +80,6 @@ func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Ti
 			show(h, nil)
 		}
 	}
-	if c.quorum != nil {
-		servers, voting = len(c.dispatch), c.quorum.Voting()
-	}
+	servers, voting = c.below.voting()
 	return now, servers, voting
 }

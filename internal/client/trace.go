@@ -33,33 +33,30 @@ func (c *Client) observe(events []engine.Event) {
 			c.observer.report(event)
 			continue
 		}
-		held, ofHold := ev.Hold.Tag.(*Hold), false
-		event.Hold = nil // the queue keeps no holds
-		switch event.Kind {
+		held := ev.Hold.Tag.(*Hold)
+		event.Hold, event.Context = nil, held.parent // the queue keeps no holds
+		event.Try = ev.Hold.Try && (event.Kind == engine.Acquired || event.Kind == engine.Refused)
+		switch t := held.trace; event.Kind {
 		case engine.Ended, engine.Renewed, engine.RenewalFailed:
-			ofHold = true
-		case engine.Acquired, engine.Refused:
-			event.Try = ev.Hold.Try
-		}
-		if ofHold && held.trace != nil && !held.trace.known {
-			held.trace.ended = append(held.trace.ended, event)
-			continue
-		}
-		event.Context = held.parent
-		if held.trace != nil && !ofHold && event.Kind != engine.Withdrawn { // which comes after the end of the call
-			event.Context = held.trace.call
+			if t != nil && !t.known {
+				t.ended = append(t.ended, event)
+				continue
+			}
+		case engine.Withdrawn: // which comes after the end of the call
+		default:
+			if t != nil {
+				event.Context = t.call
+			}
 		}
 		c.observer.report(event)
 	}
 }
 
-// Trace gives a hold its context.
+// Trace gives a hold the context that the tracer has for it.
 func (h *Hold) Trace(ctx context.Context) {
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
-	if h.trace != nil {
-		h.parent, h.trace.hold = ctx, true
-	}
+	h.parent, h.trace.hold = ctx, true
 	h.traced()
 }
 

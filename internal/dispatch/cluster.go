@@ -69,47 +69,43 @@ func newCluster(client *redis.ClusterClient, calls Calls, l *listener) *cluster 
 // send hands each request to the lane of the master that has its lock.
 func (c *cluster) send(requests []*protocol.Request) {
 	c.mu.Lock()
-	early, err := c.masters == nil, error(nil)
+	var late error
 	switch {
-	case !early:
+	case c.masters != nil:
 	case c.closed:
-		err = errLate
+		late = errLate
 	case isClosed(c.client):
-		err = protocol.ClientClosed(redis.ErrClosed)
+		late = protocol.ClientClosed(redis.ErrClosed)
 	default:
-		c.early = append(c.early, requests...)
+		c.early, requests = append(c.early, requests...), nil
 		c.reload()
 		c.arm()
 	}
 	c.mu.Unlock()
-	switch {
-	case err != nil:
-		c.calls.fail(err, requests...)
-	case !early:
-		for _, r := range requests {
-			if lane, err := c.lane(r); err == nil {
-				lane.Send(r)
-			} else {
-				c.calls.fail(err, r)
-			}
+	if late != nil {
+		c.calls.fail(late, requests...)
+		return
+	}
+	for _, r := range requests {
+		if lane, err := c.lane(r); err == nil {
+			lane.Send(r)
+		} else {
+			c.calls.fail(err, r)
 		}
 	}
 }
 
-// master returns the address of the master that has a request's lock, by the client's map.
-func (c *cluster) master(r *protocol.Request) (string, error) {
-	node, err := c.client.MasterForKey(context.Background(), r.Keys.Lock.(string))
-	if err != nil {
-		return "", err
-	}
-	return node.Options().Addr, nil
+// master returns the client for the master that has a request's lock, by the client's map.
+func (c *cluster) master(r *protocol.Request) (*redis.Client, error) {
+	return c.client.MasterForKey(context.Background(), r.Keys.Lock.(string))
 }
 
 func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
-	addr, err := c.master(r)
+	master, err := c.master(r)
 	if err != nil {
 		return nil, err
 	}
+	addr := master.Options().Addr
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.masters[addr] == nil {
@@ -119,16 +115,17 @@ func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 	lane := c.lanes[to]
 	if lane == nil {
 		lane = newDispatcher(c.client, c.calls)
-		if o := c.client.Options(); to.confirms {
+		o := c.client.Options()
+		if to.confirms {
 			lane.waits(o.PoolSize, o.ReadTimeout)
 		} else {
 			lane.bound(o.PoolSize)
 		}
+		lane.of, lane.node, lane.flying, lane.listener = c, addr, make(map[*exchange]struct{}), c.listener
+		lane.first.write = o.ReadOnly // or else the client asks a replica
 		// For a command alone, the client first asks some node for what all commands are, though that be
 		// frozen.
-		lane.of, lane.node, lane.flying, lane.piped = c, addr, make(map[*exchange]struct{}), true
-		lane.listener = c.listener
-		lane.first.write = c.client.Options().ReadOnly // or else the client asks a replica
+		lane.piped = true
 		if c.closed {
 			lane.Close()
 		}
@@ -198,7 +195,8 @@ func (c *cluster) reload() {
 		masters, err := c.load()
 		c.mu.Lock()
 		c.reloads--
-		changed := false
+		early, changed := c.early, false
+		c.early = nil
 		if err == nil && (c.masters == nil || len(masters) > 0) {
 			if !maps.EqualFunc(c.masters, masters, func(_, _ *redis.Client) bool { return true }) {
 				changed = len(c.masters) > 0
@@ -206,8 +204,6 @@ func (c *cluster) reload() {
 			}
 			c.masters = masters
 		}
-		early := c.early
-		c.early = nil
 		c.mu.Unlock()
 		if err != nil {
 			if isClosed(c.client) {
@@ -236,8 +232,8 @@ func (c *cluster) redistribute(masters map[string]*redis.Client) {
 	c.mu.Unlock()
 	for to, lane := range lanes {
 		c.send(lane.leave(func(r *protocol.Request) bool {
-			now, err := c.master(r)
-			return err == nil && now != to.master
+			master, err := c.master(r)
+			return err == nil && master.Options().Addr != to.master
 		}, fmt.Errorf("the server at %s was replaced", to.master)))
 		if masters[to.master] == nil && lane.rests() {
 			c.mu.Lock()
@@ -302,8 +298,7 @@ func (c *cluster) close() <-chan struct{} {
 		stopped = append(stopped, lane.Close())
 	}
 	c.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
+	return after(func() {
 		c.calls.fail(errLate, early...)
 		for _, s := range stopped {
 			<-s
@@ -313,9 +308,7 @@ func (c *cluster) close() <-chan struct{} {
 		c.timer.Stop()
 		c.mu.Unlock()
 		c.working.Wait()
-		close(done)
-	}()
-	return done
+	})
 }
 
 // oldest returns when the oldest exchange of a lane was begun, and whether there is one. While a WAIT in it

@@ -147,6 +147,7 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 	d := newDispatcher(client, calls)
 	d.single = OneServer(client)
 	poolSize, readTimeout := 10*runtime.GOMAXPROCS(0), time.Duration(0) // the client's default
+	d.listener.follow = true
 	switch c := client.(type) {
 	case *redis.Client:
 		poolSize, readTimeout = c.Options().PoolSize, c.Options().ReadTimeout
@@ -154,15 +155,13 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 		d.listener.follow = c.Options().Addr == "FailoverClient" // only this name shows that it is for Sentinel
 		d.callers.client = c.WithTimeout(callerTimeout)
 	case *redis.ClusterClient:
+		d.listener.follow = false
 		d.cluster = newCluster(c, calls, d.listener)
 	case *redis.AutoPipeliner:
-		d.listener.follow = true
 		d.piped = true // its queues mix the commands for all nodes of a cluster, and send one batch after the other
 		if d.single {
 			d.bound(poolSize)
 		}
-	default:
-		d.listener.follow = true
 	}
 	d.confirms = newDispatcher(client, calls)
 	d.confirms.single = d.single
@@ -208,16 +207,13 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 		return
 	}
 	d.mu.Lock()
-	var refused error
-	switch {
-	case d.closed:
-		refused = net.ErrClosed
-	case d.queued() >= mostQueued:
-		refused = errFull
-	}
-	if refused != nil {
+	if full := d.queued() >= mostQueued; full || d.closed {
+		err := errFull
+		if d.closed {
+			err = net.ErrClosed
+		}
 		d.mu.Unlock()
-		d.calls.fail(refused, requests...)
+		d.calls.fail(err, requests...)
 		return
 	}
 	for _, r := range requests {
@@ -306,17 +302,12 @@ func args(r *protocol.Request, w form) []any {
 	if r.Script == nil {
 		return slices.Clone(r.Command)
 	}
-	list := make([]any, 0, protocol.MaxArgs)
-	reads := r.Script == lua.Inspect && !w.write
-	switch {
-	case w.text && reads:
-		list = append(list, "eval_ro", r.Script.Source)
-	case w.text:
-		list = append(list, "eval", r.Script.Source)
-	case reads:
-		list = append(list, "evalsha_ro", sums[r.Script])
-	default:
-		list = append(list, "evalsha", sums[r.Script])
+	list := append(make([]any, 0, protocol.MaxArgs), "evalsha", sums[r.Script])
+	if w.text {
+		list[0], list[1] = "eval", r.Script.Source
+	}
+	if r.Script == lua.Inspect && !w.write {
+		list[0] = list[0].(string) + "_ro"
 	}
 	keys := len(list) + 1
 	list = r.Argv(list)
@@ -463,13 +454,20 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	d.mu.Lock()
 	d.closed = true
 	d.mu.Unlock()
-	done := make(chan struct{})
-	go func() {
+	return after(func() {
 		d.working.Wait()
 		for _, other := range others {
 			<-other
 		}
-		close(done)
+	})
+}
+
+// after returns a channel that is closed when wait has returned.
+func after(wait func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
 	}()
 	return done
 }

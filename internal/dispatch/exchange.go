@@ -266,12 +266,14 @@ func (d *Dispatcher) clientClosed(err error) bool {
 	return ok && d.single && errors.Is(err, redis.ErrClosed) || isClosed(d.client)
 }
 
-// isClosed reports whether a client was closed. A closed one says so before it looks at the options, and the
-// others refuse these.
-func isClosed(client redis.UniversalClient) bool {
+// Refusal returns why a client makes no AutoPipeliner: it is closed, or a ring or a type around one. Others
+// refuse the options, which are invalid.
+func Refusal(client redis.UniversalClient) error {
 	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
-	return errors.Is(err, redis.ErrClosed)
+	return err
 }
+
+func isClosed(client redis.UniversalClient) bool { return errors.Is(Refusal(client), redis.ErrClosed) }
 
 // processAlone sends a command, and reports whether a copy of the client would have done the same, but for
 // its timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.

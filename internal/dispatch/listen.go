@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,9 +101,8 @@ func (d *Dispatcher) Listen(channel string, to *Listener) {
 	if l.closed || l.to != nil {
 		return
 	}
-	l.client, l.cluster, l.to, l.channel, l.subs = d.client, d.cluster, to, channel,
-		make(map[string]*subscription)
-	l.shards = make(map[string]*shard)
+	l.client, l.cluster, l.to, l.channel = d.client, d.cluster, to, channel
+	l.subs, l.shards = make(map[string]*subscription), make(map[string]*shard)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.silence, l.grace = silence, grace
 	if l.follow {
@@ -118,18 +118,17 @@ func (d *Dispatcher) Listen(channel string, to *Listener) {
 
 // pause returns when to try again, or, with false, when ctx has ended.
 func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	timer := time.After(wait)
 	soon := time.Now().Add(min(wait, soonRetry))
 	for {
 		select {
-		case <-timer.C:
+		case <-timer:
 			if l.to.Awaited() {
 				return true
 			}
-			timer.Reset(wait)
+			timer = time.After(wait)
 		case <-wake:
-			timer.Reset(time.Until(soon))
+			timer = time.After(time.Until(soon))
 		case <-ctx.Done():
 			return false
 		}
@@ -141,11 +140,8 @@ func (l *listener) pause(ctx context.Context, wait time.Duration, wake <-chan st
 func (l *listener) answered(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lost := false
-	for _, s := range l.subs {
-		lost = lost || s.lost
-	}
-	l.lost.Store(lost)
+	lost := func(s *subscription) bool { return s.lost }
+	l.lost.Store(slices.ContainsFunc(slices.Collect(maps.Values(l.subs)), lost))
 	if s := l.subs[node]; s != nil && s.lost {
 		select {
 		case s.wake <- struct{}{}:
@@ -183,22 +179,35 @@ func (l *listener) open(node string, client redis.UniversalClient) {
 	})
 }
 
-// established notes that a subscription is established, and reports the first one to the Listener. If it is
-// another one of a cluster, the others have brought the messages that it missed.
-func (l *listener) established(s *subscription) {
+// change changes what is known of the subscriptions, and has the Listener learn what the change returns, if
+// that is not nil.
+func (l *listener) change(change func() (report func())) {
 	l.tell.Lock()
 	defer l.tell.Unlock()
 	l.mu.Lock()
-	news := l.stand == 0 || s.stood
-	if !s.stands {
-		l.stand++
+	report := change()
+	if l.closed {
+		report = nil
 	}
-	s.stands, s.stood, s.lost = true, true, false
-	news = news && !l.closed
 	l.mu.Unlock()
-	if news {
-		l.to.Subscribed()
+	if report != nil {
+		report()
 	}
+}
+
+// established notes that a subscription is established, and reports the first one to the Listener. If it is
+// another one of a cluster, the others have brought the messages that it missed.
+func (l *listener) established(s *subscription) {
+	l.change(func() (report func()) {
+		if l.stand == 0 || s.stood {
+			report = l.to.Subscribed
+		}
+		if !s.stands {
+			l.stand++
+		}
+		s.stands, s.stood, s.lost = true, true, false
+		return report
+	})
 }
 
 // fell notes that a subscription has failed, and reports to the Listener if none is left. It returns whether
@@ -207,23 +216,21 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 	if over = isClosed(l.client); over {
 		err = protocol.ClientClosed(redis.ErrClosed)
 	}
-	l.tell.Lock()
-	defer l.tell.Unlock()
-	l.mu.Lock()
-	stood = s.stands
-	if stood {
-		l.stand--
-	}
-	s.stands, s.pubsub, s.global = false, nil, false
-	maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
-	if s.lost = protocol.Passing(err); s.lost {
-		l.lost.Store(true)
-	}
-	none := l.stand == 0 && !l.closed
-	l.mu.Unlock()
-	if none {
-		l.to.Unsubscribed(protocol.Advise(err))
-	}
+	l.change(func() (report func()) {
+		stood = s.stands
+		if stood {
+			l.stand--
+		}
+		s.stands, s.pubsub, s.global = false, nil, false
+		maps.DeleteFunc(l.shards, func(_ string, x *shard) bool { return x.at == s })
+		if s.lost = protocol.Passing(err); s.lost {
+			l.lost.Store(true)
+		}
+		if l.stand == 0 {
+			report = func() { l.to.Unsubscribed(protocol.Advise(err)) }
+		}
+		return report
+	})
 	return stood, over
 }
 
@@ -231,34 +238,29 @@ func (l *listener) fell(s *subscription, err error) (stood, over bool) {
 // goes on answering, but gets no messages. A master that was replaced may have failed before it published
 // what its replica knows, so every waiter has to ask again.
 func (l *listener) mapped(masters map[string]*redis.Client) {
-	l.tell.Lock()
-	defer l.tell.Unlock()
-	l.mu.Lock()
-	if l.to == nil || l.closed || len(masters) == 0 {
-		l.mu.Unlock()
-		return
-	}
-	gone := false
-	for node, s := range l.subs {
-		if masters[node] == nil {
-			gone = true
-			delete(l.subs, node)
-			s.cancel()
-			l.hangUp(s)
+	l.change(func() (report func()) {
+		if l.to == nil || l.closed || len(masters) == 0 {
+			return nil
 		}
-	}
-	for node, client := range masters {
-		if s := l.subs[node]; s != nil {
-			s.client = client
-		} else {
-			l.open(node, client)
+		for node, s := range l.subs {
+			if masters[node] == nil {
+				delete(l.subs, node)
+				s.cancel()
+				l.hangUp(s)
+				if l.stand > 0 {
+					report = l.to.Subscribed
+				}
+			}
 		}
-	}
-	news := gone && l.stand > 0
-	l.mu.Unlock()
-	if news {
-		l.to.Subscribed()
-	}
+		for node, client := range masters {
+			if s := l.subs[node]; s != nil {
+				s.client = client
+			} else {
+				l.open(node, client)
+			}
+		}
+		return report
+	})
 }
 
 // Relisten drops the subscriptions. Others are opened in their place.
@@ -290,13 +292,10 @@ func (l *listener) close() <-chan struct{} {
 		}
 	}
 	l.closed = true
-	done := make(chan struct{})
-	go func() {
+	return after(func() {
 		l.working.Wait()
 		l.closing.Wait()
-		close(done)
-	}()
-	return done
+	})
 }
 
 // hear takes messages until a subscription fails.
@@ -430,13 +429,7 @@ func (p *probe) send(ctx context.Context, client redis.UniversalClient, channel 
 
 // hears delivers a message, unless it is a probe or another node of the cluster has brought it.
 func (l *listener) hears(message string) {
-	again := message == probeMessage
-	if l.cluster != nil {
-		l.mu.Lock()
-		again = again || l.again(message)
-		l.mu.Unlock()
-	}
-	if !again {
+	if message != probeMessage && (l.cluster == nil || !l.again(message)) {
 		l.to.Heard(message)
 	}
 }
@@ -444,12 +437,13 @@ func (l *listener) hears(message string) {
 // mostEchoes is larger than the number of messages by which one node of a cluster may be behind another.
 const mostEchoes = 1024
 
-// again reports whether a message about a grant has come before. No two grants have the same message. l.mu
-// must be locked.
+// again reports whether a message about a grant has come before. No two grants have the same message.
 func (l *listener) again(message string) bool {
 	if m, ok := protocol.ParseMessage(message); !ok || len(m.Granted) == 0 {
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.echoes[0][message] || l.echoes[1][message] {
 		return true
 	}

@@ -65,7 +65,7 @@ type Claim struct {
 	Slot   any // <instance>:<slot>
 }
 
-// NewClaim returns the claim of that number.
+// NewClaim returns the claim of that number, which gets twelve digits: such numbers compare as strings.
 func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 	letter := byte('r')
 	if m == Write {
@@ -75,8 +75,8 @@ func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 	b = append(append(b, letter, ':'), instance...)
 	b = strconv.AppendInt(append(b, ':'), int64(slot), 10)
 	slotEnd := len(b)
-	b = append(b, ':')
-	b = appendNumber(b, number)
+	digits := strconv.AppendUint(make([]byte, 0, 20), number, 10)
+	b = append(append(b, ":000000000000"[:max(13-len(digits), 1)]...), digits...)
 	numberEnd := len(b)
 	b = append(b, ':')
 	b = base64.RawURLEncoding.AppendEncode(b, o.Process[:])
@@ -85,22 +85,13 @@ func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 	return Claim{ID: id, Number: id[slotEnd+1 : numberEnd], Slot: id[2:slotEnd]}
 }
 
-// appendNumber appends a number of twelve digits: such numbers compare as strings.
-func appendNumber(b []byte, n uint64) []byte {
-	digits := strconv.AppendUint(make([]byte, 0, 20), n, 10)
-	for range 12 - len(digits) {
-		b = append(b, '0')
-	}
-	return append(b, digits...)
-}
-
 // ClaimOf returns the claim of that name, and what the name says.
 func ClaimOf(id string) (Claim, Known, error) {
 	k, err := ParseClaim(id)
 	if err != nil {
 		return Claim{}, k, err
 	}
-	return Claim{ID: id, Number: string(appendNumber(nil, k.Number)), Slot: k.Slot}, k, nil
+	return Claim{ID: id, Number: strings.Split(id, ":")[3], Slot: k.Slot}, k, nil
 }
 
 // Known is a claim as another process sees it.

@@ -37,23 +37,13 @@ type Waiter struct {
 func DecodeState(reply any) (State, error) {
 	e := elementsOf(reply, 4)
 	now, err := strconv.ParseInt(e.text(0), 10, 64)
-	d := decoder{now: now, fields: make(map[string]string), leases: e.pairs(2), queue: e.pairs(3)}
+	d, leases, queue := decoder{now, make(map[string]string)}, e.pairs(2), e.pairs(3)
 	for _, p := range e.pairs(1) {
 		d.fields[p[0]] = p[1]
 	}
 	if !e.ok || err != nil {
 		return State{}, badReply(reply)
 	}
-	return d.state()
-}
-
-type decoder struct {
-	now           int64 // µs
-	fields        map[string]string
-	leases, queue [][2]string
-}
-
-func (d *decoder) state() (State, error) {
 	if o := d.fields["owner"]; o != "" && o[0] >= '0' && o[0] <= '9' {
 		return State{}, &IncompatibleError{o[:len(o)-len(strings.TrimLeft(o, "0123456789"))]}
 	}
@@ -75,16 +65,14 @@ func (d *decoder) state() (State, error) {
 		}
 	}
 	if owner == "shared" || d.fields["readers"] != "" {
-		for _, p := range d.leases {
-			k, err := ParseClaim(p[0])
+		for _, p := range leases {
+			k, f := d.slot(p[0], "held")
 			deadline, _ := strconv.ParseFloat(p[1], 64)
 			left := time.Duration(min(deadline*1000-float64(d.now),
 				float64(maxAgain.Microseconds()))) * time.Microsecond
-			f := strings.Fields(d.fields[k.Slot])
-			if err != nil || left <= 0 || len(f) < 4 || f[2] != "held" || !k.is(f[0]) {
-				continue
+			if f != nil && left > 0 {
+				s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(f[3]), Lease: left, Since: d.time(f[1])})
 			}
-			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(f[3]), Lease: left, Since: d.time(f[1])})
 		}
 	}
 	for _, h := range s.Holders {
@@ -92,14 +80,20 @@ func (d *decoder) state() (State, error) {
 	}
 	if more {
 		// Even if nobody has noticed the end of a write hold, the readers are owed the next phase.
-		s.Waiters = d.waiters(strings.HasPrefix(owner, "w:"))
+		s.Waiters = d.waiters(queue, strings.HasPrefix(owner, "w:"))
 	}
 	return s, nil
 }
 
+// A decoder knows the hash of a lock.
+type decoder struct {
+	now    int64 // µs
+	fields map[string]string
+}
+
 // waiters returns the live waiters in the order in which they will be served: the readers that are owed the
 // next phase, a writer, the other readers, the other writers.
-func (d *decoder) waiters(written bool) []Waiter {
+func (d *decoder) waiters(queue [][2]string, written bool) []Waiter {
 	owed := math.Inf(-1)
 	if written {
 		owed = math.Inf(1)
@@ -107,10 +101,9 @@ func (d *decoder) waiters(written bool) []Waiter {
 		owed = o
 	}
 	var phases [4][]Waiter
-	for _, p := range d.queue {
-		k, err := ParseClaim(p[0])
-		f := strings.Fields(d.fields[k.Slot])
-		if err != nil || len(f) != 4 || f[2] != "waits" || !k.is(f[0]) {
+	for _, p := range queue {
+		k, f := d.slot(p[0], "waits")
+		if len(f) != 4 {
 			continue
 		}
 		w := Waiter{Known: k, Lease: d.left(f[1], f[3])}
@@ -131,6 +124,20 @@ func (d *decoder) waiters(written bool) []Waiter {
 	return slices.Concat(phases[:]...)
 }
 
+// slot returns the claim of that name, and the words of its slot: "<number> <µs> <state> …". It returns no
+// words if the slot is not about the claim in that state.
+func (d *decoder) slot(id, state string) (Known, []string) {
+	k, err := ParseClaim(id)
+	f := strings.Fields(d.fields[k.Slot])
+	if err != nil || len(f) < 4 || f[2] != state {
+		return k, nil
+	}
+	if n, err := strconv.ParseUint(f[0], 10, 64); err != nil || n != k.Number {
+		return k, nil
+	}
+	return k, f
+}
+
 // readersFirst is the difference between a reader's ticket and its place in the queue.
 const readersFirst = 1e12
 
@@ -148,11 +155,6 @@ func (d *decoder) time(token string) int64 {
 		return min(n, d.now)
 	}
 	return 0
-}
-
-func (k Known) is(number string) bool {
-	n, err := strconv.ParseUint(number, 10, 64)
-	return err == nil && n == k.Number
 }
 
 // countOf reads "<count> <request>", or "" for a hold that was never re-entered.

@@ -10,7 +10,7 @@ import (
 // the longest queue instead if home is negative, has not answered, or has no queue and has voted for none of
 // the holders.
 func Join(states []*State, home int) State {
-	j := join{majority: len(states)/2 + 1, votes: make(map[party][]Holder)}
+	j := join{majority: len(states)/2 + 1, votes: make(map[Known][]Holder)}
 	for _, s := range states {
 		if s == nil {
 			j.missing++
@@ -38,24 +38,21 @@ func Join(states []*State, home int) State {
 type join struct {
 	majority int
 	missing  int // states
-	votes    map[party][]Holder
-	order    []party
+	votes    map[Known][]Holder
+	order    []Known
 	joined   State
 }
 
-// A party is who holds a lock, whatever the servers know its votes by.
-type party struct {
-	instance string
-	owner    Owner
-	mode     Mode
+// partyOf returns who holds a lock, whatever the servers know its votes by.
+func partyOf(k Known) Known {
+	k.Slot, k.Number = "", 0
+	return k
 }
-
-func partyOf(k Known) party { return party{k.Instance, k.Owner, k.Mode} }
 
 // count adds what a server says: one vote for each party, the last.
 func (j *join) count(s *State) {
 	j.joined.Token = max(j.joined.Token, s.Token)
-	last := make(map[party]uint64, len(s.Holders))
+	last := make(map[Known]uint64, len(s.Holders))
 	for _, h := range s.Holders {
 		last[partyOf(h.Known)] = max(last[partyOf(h.Known)], h.Number)
 	}
@@ -72,7 +69,7 @@ func (j *join) count(s *State) {
 }
 
 // holds reports whether a majority may have voted for someone.
-func (j *join) holds(p party) bool {
+func (j *join) holds(p Known) bool {
 	return len(j.votes[p])+j.missing >= j.majority && len(j.votes[p]) > 0
 }
 
@@ -91,7 +88,7 @@ func (j *join) holders() {
 		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(a.Since, b.Since) })
 		h.Since = v[last].Since
 		j.joined.Holders = append(j.joined.Holders, h)
-		j.joined.Mode = max(j.joined.Mode, p.mode)
+		j.joined.Mode = max(j.joined.Mode, p.Mode)
 	}
 	slices.SortStableFunc(j.joined.Holders, func(a, b Holder) int {
 		return cmp.Compare(b.Known.Mode, a.Known.Mode)

@@ -87,55 +87,45 @@ func badReply(reply any) error {
 const maxAgain = 10 * 365 * 24 * time.Hour
 
 // Decode reads the reply of a script, but for Mark's.
-func Decode(s *lua.Script, reply any) (Reply, error) {
+func Decode(s *lua.Script, reply any) (r Reply, err error) {
+	var ok bool
 	switch s {
 	case lua.Lock, lua.RLock:
-		return decodeGrant(reply)
+		r, ok = decodeGrant(reply)
 	case lua.Vote, lua.RVote:
-		return decodeVote(reply)
+		r, ok = decodeVote(reply)
 	case lua.Delegate:
-		return decodeDelegation(reply)
+		r, ok = decodeDelegation(reply)
 	case lua.Inspect:
 		state, err := DecodeState(reply)
 		return Reply{State: &state}, err
+	case lua.Renew:
+		code, number := reply.(int64)
+		r.Code, ok = int(code), number && (code == NotThere || code == Done)
+	default:
+		r, ok = decodeCode(reply)
 	}
-	r := Reply{}
-	e := elementsOf(reply, 4)
-	code, ok := reply.(int64)
-	if !ok && s != lua.Renew && e.ok {
-		code = e.number(0)
-		e.step(&r)
-		ok = e.ok
-	}
-	if !ok || code < NotThere || code > DoneBefore || code == DoneBefore && s == lua.Renew {
+	if !ok {
 		return Reply{}, badReply(reply)
 	}
-	r.Code = int(code)
 	return r, nil
 }
 
-func decodeGrant(reply any) (r Reply, err error) {
+func decodeGrant(reply any) (r Reply, ok bool) {
 	switch v := reply.(type) {
 	case string:
-		if r.Token, err = parseToken(v); err != nil {
-			return r, badReply(reply)
-		}
-		return r, nil
+		r.Token = parseToken(v)
+		return r, r.Token > 0
 	case int64:
-		if v == -1 {
-			return Reply{Refused: true}, nil
-		}
+		return Reply{Refused: true}, v == -1
 	}
 	e := elementsOf(reply, 9)
 	e.step(&r)
 	r.Token = e.token(0)
 	again, ahead, mode, claim, last := e.number(4), e.number(5), e.text(6), e.text(7), e.token(8)
-	if !e.ok {
-		return Reply{}, badReply(reply)
-	}
 	if r.Token > 0 {
 		r.Before = mode == "held"
-		return r, nil
+		return r, e.ok
 	}
 	r.Last = last
 	r.Obstacle = Obstacle{Claim: claim, Ahead: int(max(ahead, 0))}
@@ -149,21 +139,30 @@ func decodeGrant(reply any) (r Reply, err error) {
 	if k, err := ParseClaim(claim); err == nil {
 		r.Holder = k.Owner
 	}
-	return r, nil
+	return r, e.ok
 }
 
-func decodeDelegation(reply any) (r Reply, err error) {
-	if code, ok := reply.(int64); ok && (code == Done || code == NotThere) { // of lua/renewals.lua
-		return Reply{Code: int(code)}, nil
+func decodeDelegation(reply any) (r Reply, ok bool) {
+	if code, ok := reply.(int64); ok { // of lua/renewals.lua
+		return Reply{Code: int(code)}, code == Done || code == NotThere
 	}
 	e := elementsOf(reply, 7)
 	e.step(&r)
 	code := e.number(0)
 	r.Code, r.Token, r.Top, r.Recalled = int(code), e.token(4), e.token(5), e.number(6) == 1
-	if !e.ok || code != NotThere && code != Done || (code == Done) != (r.Token > 0) {
-		return Reply{}, badReply(reply)
+	return r, e.ok && (code == NotThere || code == Done) && (code == Done) == (r.Token > 0)
+}
+
+func decodeCode(reply any) (r Reply, ok bool) {
+	code, ok := reply.(int64)
+	if !ok {
+		e := elementsOf(reply, 4)
+		code = e.number(0)
+		e.step(&r)
+		ok = e.ok
 	}
-	return r, nil
+	r.Code = int(code)
+	return r, ok && code >= NotThere && code <= DoneBefore
 }
 
 // elements are those of a reply that is a list. ok is false from the first that is not as it should be.
@@ -196,11 +195,8 @@ func (e *elements) number(i int) int64 {
 // token returns a token, or 0 if the element is empty.
 func (e *elements) token(i int) int64 {
 	s := e.text(i)
-	if s == "" {
-		return 0
-	}
-	n, err := parseToken(s)
-	e.ok = e.ok && err == nil
+	n := parseToken(s)
+	e.ok = e.ok && (n > 0 || s == "")
 	return n
 }
 
@@ -213,12 +209,13 @@ func (e *elements) step(r *Reply) {
 	e.ok = e.ok && ok
 }
 
-func parseToken(s string) (int64, error) {
+// parseToken returns a token, or 0 if the text is not one.
+func parseToken(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n <= 0 {
-		return 0, ErrReply
+	if err != nil {
+		return 0
 	}
-	return n, nil
+	return max(n, 0)
 }
 
 // A Message tells an instance what a step has done for its claims. It consists of "<token> <more> <number> …"
@@ -251,10 +248,8 @@ func ParseMessage(s string) (m Message, ok bool) {
 	}
 	token, rest, _ := strings.Cut(s, " ")
 	more, granted, _ := strings.Cut(rest, " ")
-	var err error
-	m.Token, err = parseToken(token)
-	m.Granted, ok = parseNumbers(granted)
-	if m.More = more == "1"; err != nil || !ok || !m.More && more != "0" {
+	m.Token, m.More = parseToken(token), more == "1"
+	if m.Granted, ok = parseNumbers(granted); m.Token == 0 || !ok || !m.More && more != "0" {
 		return Message{}, false
 	}
 	return m, true

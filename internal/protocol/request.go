@@ -86,7 +86,7 @@ func (r *Request) Argv(args []any) []any {
 		return args
 	}
 	number := r.Claim.Number
-	if (r.Script == lua.Unlock || r.Script == lua.RUnlock) && orNone(r.Record) != "" {
+	if (r.Script == lua.Unlock || r.Script == lua.RUnlock) && r.Record != nil && r.Record != "" {
 		number = r.Record // begins with the number
 	}
 	args = append(args, r.Claim.ID, number, r.Claim.Slot)
@@ -94,7 +94,7 @@ func (r *Request) Argv(args []any) []any {
 	case lua.Lock, lua.RLock:
 		args = append(args, r.Lease.ms)
 		// Most often the others can be left out.
-		under := orNone(r.Writer) != ""
+		under := r.Writer != nil && r.Writer != ""
 		if under || r.Try || r.Lease.Duration > ShortLease {
 			args = append(args, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"))
 		} else if r.Channels != defaultChannels {
@@ -104,8 +104,9 @@ func (r *Request) Argv(args []any) []any {
 			args = append(args, r.Writer)
 		}
 	case lua.Vote, lua.RVote:
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"), orNone(r.Writer),
-			r.VoteArgs.Generation, r.VoteArgs.Wanted, orNone(r.VoteArgs.ID))
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"),
+			either(r.Writer == nil, "", r.Writer), r.VoteArgs.Generation, r.VoteArgs.Wanted,
+			either(r.VoteArgs.ID == nil, "", r.VoteArgs.ID))
 	case lua.Delegate:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Keep, "keep", "take"))
 	case lua.Return:
@@ -157,13 +158,6 @@ func either(first bool, a, b any) any {
 // MaxArgs is the largest number of arguments of a request, including the command, the script and the number
 // of keys.
 const MaxArgs = 3 + 4 + 12
-
-func orNone(s any) any {
-	if s == nil {
-		return ""
-	}
-	return s
-}
 
 // Released returns the tombstone of a claim that was granted with that token recently, and is released. With
 // it, the script need not read the clock.

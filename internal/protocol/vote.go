@@ -20,33 +20,24 @@ type VoteArgs struct {
 // that a clock shows.
 func TokenArg(token int64) any { return strconv.FormatInt(max(token, 1), 10) }
 
-func decodeVote(reply any) (r Reply, err error) {
-	var token string
+func decodeVote(reply any) (r Reply, ok bool) {
+	if reply == any(int64(-2)) {
+		return Reply{Unmarked: true}, true
+	}
+	token := ""
 	switch v := reply.(type) {
-	case int64:
-		if v == -2 {
-			return Reply{Unmarked: true}, nil
-		}
-		r, err = decodeGrant(v)
 	case string:
-		v, token, _ = strings.Cut(v, " ")
-		r, err = decodeGrant(v)
+		reply, token, _ = strings.Cut(v, " ")
 	case []any:
-		if r, err = decodeGrant(v); err == nil {
-			token = v[8].(string)
-		}
-	default:
-		err = badReply(reply)
-	}
-	if err == nil && r.Token > 0 {
-		if r.Vote, err = parseToken(token); err != nil {
-			err = badReply(reply)
+		if len(v) > 0 {
+			token, _ = v[len(v)-1].(string)
 		}
 	}
-	if err != nil {
-		return Reply{}, err
+	if r, ok = decodeGrant(reply); r.Token > 0 {
+		r.Vote = parseToken(token)
+		ok = ok && r.Vote > 0
 	}
-	return r, nil
+	return r, ok
 }
 
 // A Mark is what a server says of itself: see lua/quorum/mark.lua.
