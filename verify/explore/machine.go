@@ -65,8 +65,8 @@ type sent struct {
 	message *protocol.Message
 }
 
-func newMachine(sources scripts, s setup) (*machine, error) {
-	redis, err := newRedisServer(sources)
+func newMachine(d *edit, s setup) (*machine, error) {
+	redis, err := newRedisServer(d)
 	return &machine{redis: redis, stands: s.stands, several: s.names > 1, runs: map[execution]*result{},
 		states: map[string]*server{}, terms: map[string]*request{}, wired: map[wired]*request{}}, err
 }

@@ -30,8 +30,8 @@ type rack struct {
 	runs    map[string]*answer
 }
 
-func newRack(sources scripts, forgets bool) (*rack, error) {
-	redis, err := newRedisServer(sources)
+func newRack(d *edit, forgets bool) (*rack, error) {
+	redis, err := newRedisServer(d)
 	return &rack{forgets, redis, map[string]*store{}, map[string]*answer{}}, err
 }
 

@@ -44,8 +44,8 @@ type parliament struct {
 	replies  map[string]any // by what names them
 }
 
-func newParliament(sources scripts, s setup, v variant) (*parliament, error) {
-	k, err := newRack(sources, v.plain)
+func newParliament(s setup, v variant) (*parliament, error) {
+	k, err := newRack(v.edit, v.plain)
 	if err != nil {
 		return nil, err
 	}

@@ -70,6 +70,7 @@ type explorer struct {
 type variant struct {
 	plain bool
 
+	edit    *edit                                  // of a script; or nil
 	mute    func(*engine.Request) bool             // whether a request is not sent
 	alter   func(*engine.Hold)                     // changes what a call asks for
 	shorten bool                                   // a call of Extend asks for half
@@ -81,9 +82,8 @@ type variant struct {
 	spoil func(*client, deed)        // changes a client before something happens to it
 }
 
-// newExplorer makes an explorer of the scripts.
-func newExplorer(sources scripts, s setup, v variant) (*explorer, error) {
-	m, err := newMachine(sources, s)
+func newExplorer(s setup, v variant) (*explorer, error) {
+	m, err := newMachine(v.edit, s)
 	e := &explorer{machine: m, setup: s, variant: v, ids: ids{}, nodes: map[fingerprint]*node{},
 		changes: map[happening]*change{}, renamed: map[renamed]*node{}, seeds: newSeeds()}
 	for _, ticks := range s.leases {
