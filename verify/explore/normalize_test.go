@@ -15,14 +15,15 @@ import (
 
 // testSound checks that normalization makes no difference: without it, the same states are reached. With an
 // edit of the scripts, the same is found wrong. look returns what is to be the same of a state.
-func testSound[X any](t *testing.T, text string, d *edit, newSpace func(setup, variant) (space[X], error),
+func testSound[X any](t *testing.T, text string, v variant, newSpace func(setup, variant) (space[X], error),
 	look func(t *testing.T, usual space[X], x X, plain bool) string) {
 	t.Run(strings.ReplaceAll(text, " ", "_"), func(t *testing.T) {
 		t.Parallel()
 		s := setupOf(t, text)
 		var usual space[X]
 		explore := func(plain bool) (looks, kinds map[string]bool) {
-			of, err := newSpace(s, variant{edit: d, plain: plain})
+			v.plain = plain
+			of, err := newSpace(s, v)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -44,7 +45,7 @@ func testSound[X any](t *testing.T, text string, d *edit, newSpace func(setup, v
 		if !maps.Equal(looks, plainLooks) {
 			t.Errorf("%d states are reached once they are normalized, %d otherwise", len(looks), len(plainLooks))
 		}
-		if !maps.Equal(kinds, plainKinds) || len(kinds) > 0 != (d != nil) {
+		if !maps.Equal(kinds, plainKinds) || len(kinds) > 0 != (v.edit != nil) {
 			t.Errorf("normalized, it finds\n%v\nand otherwise\n%v", kinds, plainKinds)
 		}
 	})
@@ -52,8 +53,8 @@ func testSound[X any](t *testing.T, text string, d *edit, newSpace func(setup, v
 
 // Normalization makes no difference over one server.
 func TestNormalizingIsSound(t *testing.T) {
-	test := func(text string, d *edit) {
-		testSound(t, text, d, func(s setup, v variant) (space[*system], error) { return newExplorer(s, v) },
+	test := func(text string, v variant) {
+		testSound(t, text, v, func(s setup, v variant) (space[*system], error) { return newExplorer(s, v) },
 			func(t *testing.T, usual space[*system], x *system, plain bool) string {
 				e := usual.(*explorer)
 				if plain {
@@ -81,7 +82,7 @@ func TestNormalizingIsSound(t *testing.T) {
 		"owners 2 leases 2 asks 1 names 2 ticks 1",
 		"owners 1 leases 2 asks 2 names 2 ticks 1",
 	} {
-		test(text, nil)
+		test(text, variant{})
 	}
 	test("owners 1 leases 2 asks 1 forces 1 ticks 2", renewsLost)
 }
@@ -89,8 +90,8 @@ func TestNormalizingIsSound(t *testing.T) {
 // Normalization makes no difference over a quorum. An exploration that normalizes nothing, and computes each
 // step again, reaches worlds that appear the same from outside.
 func TestNormalizingOfAQuorumIsSound(t *testing.T) {
-	test := func(text string, d *edit) {
-		testSound(t, text, d, func(s setup, v variant) (space[*world], error) { return newParliament(s, v) },
+	test := func(text string, v variant) {
+		testSound(t, text, v, func(s setup, v variant) (space[*world], error) { return newParliament(s, v) },
 			func(_ *testing.T, _ space[*world], w *world, _ bool) string { return appearance(w) })
 	}
 	for _, text := range []string{
@@ -116,7 +117,7 @@ func TestNormalizingOfAQuorumIsSound(t *testing.T) {
 		"W W delegated stalls 1",
 		"W R delegated forces 1",
 	} {
-		test(text, nil)
+		test(text, variant{})
 	}
 	test("W w", anyWriterToken)
 }

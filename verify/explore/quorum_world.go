@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,30 +30,30 @@ type world struct {
 
 // parliament knows what all worlds have in common.
 type parliament struct {
-	*rack
 	setup
 	variant
-	seeds
-	first    *world
-	servers  int
-	lease    time.Duration
-	tries    bool            // there are tries among the calls
-	offsets  []time.Duration // of the servers' clocks
-	ids      ids             // of all clients
-	peers    map[fingerprint]*peer
-	outcomes map[doing]*outcome
-	replies  map[string]any // by what names them
+	*cast[client, deed]
+	redis   redisServer
+	stores  map[string]*store
+	runs    map[string]*answer // of scripts on stores
+	first   *world
+	servers int
+	lease   time.Duration
+	tries   bool            // there are tries among the calls
+	offsets []time.Duration // of the servers' clocks
+	replies map[string]any  // by what names them
 }
 
 func newParliament(s setup, v variant) (*parliament, error) {
-	k, err := newRack(v.edit, v.plain)
+	redis, err := newRedisServer(v.edit)
 	if err != nil {
 		return nil, err
 	}
-	e := &parliament{rack: k, setup: s, variant: v, seeds: newSeeds(), servers: 3, lease: 30 * time.Second,
-		tries:   strings.ContainsAny(strings.Join(s.calls, ""), "wr"),
-		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
-		ids:     ids{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{}, replies: map[string]any{}}
+	e := &parliament{setup: s, variant: v, cast: newCast[client, deed](mostClients), redis: redis,
+		stores: map[string]*store{}, runs: map[string]*answer{}, replies: map[string]any{},
+		servers: 3, lease: 30 * time.Second, tries: strings.ContainsAny(strings.Join(s.calls, ""), "wr"),
+		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute}}
+	e.cast.play, e.cast.look, e.whole = e.play, e.look, v.plain
 	if s.five {
 		e.servers = 5
 	}
@@ -84,7 +85,7 @@ func (e *parliament) begin() (*world, error) {
 			}
 			c.Calls = append(c.Calls, &call{Mode: mode, Try: letter == 'w' || letter == 'r'})
 		}
-		w.clients = append(w.clients, e.peer(c))
+		w.clients = append(w.clients, e.node(c))
 	}
 	if e.cold {
 		return w, nil
@@ -100,10 +101,25 @@ func (e *parliament) begin() (*world, error) {
 		}
 		p := deepCopy(w.clients[i].p, false)
 		p.Calls = p.Calls[1:]
-		w.clients[i] = e.peer(p)
+		w.clients[i] = e.node(p)
 	}
 	w.wrote, w.read, w.faulty = 0, 0, false
 	return w, nil
+}
+
+// A store is what one server of a quorum has. Stores are equal only if they are the same.
+type store struct {
+	id   int
+	text string // names the keys and what they have
+	keys map[string]entry
+}
+
+// An answer is what a run of a script on a store comes to.
+type answer struct {
+	ranScript
+	name  string // of the reply
+	store *store
+	err   error
 }
 
 func (w *world) clone() *world {
@@ -257,7 +273,7 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 			return w, res.err
 		}
 		do := map[how]verb{arrives: reply, twice: reply, replyLost: loseReply, replyLate: holdReply}[a.how]
-		tell(i, deed{do: do, a: at, reply: e.name(res.reply)})
+		tell(i, deed{do: do, a: at, reply: res.name})
 	case deliver:
 		tell(i, deed{do: reply, a: at, reply: w.clients[i].p.Flights[at].Reply})
 	case again:
@@ -290,6 +306,42 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	return w, cmp.Or(err, exclusive("rely on", w.reliedOn()), e.kept(w))
 }
 
+// intern returns the one store that has these keys.
+func (e *parliament) intern(keys map[string]entry) *store {
+	text := fmt.Sprintf("%#v", keys)
+	s, ok := e.stores[text]
+	if !ok {
+		s = &store{len(e.stores), text, keys}
+		e.stores[text] = s
+	}
+	return s
+}
+
+// run runs a request on a server at a moment of its clock.
+func (e *parliament) run(s *store, r *protocol.Request, at time.Time) *answer {
+	args := r.Argv(nil)
+	texts := make([]string, len(args))
+	for i, a := range args {
+		texts[i] = a.(string)
+	}
+	key := fmt.Sprintf("%d %d %s %q", s.id, at.UnixMicro(), r.Script.Name, texts)
+	if a, ok := e.runs[key]; ok && !e.whole {
+		return a
+	}
+	keys, _ := strconv.Atoi(texts[0])
+	a := &answer{}
+	a.ranScript, a.err = e.redis.execute(s.keys, at.UnixMicro(), r.Script.Name, texts[1:1+keys], texts[1+keys:])
+	for name, entry := range a.keys {
+		if entry.end == 0 && name != protocol.MarkOf(prefix) {
+			a.err = fmt.Errorf("%s.lua leaves %s without a time to live", r.Script.Name, name)
+		}
+	}
+	a.name, a.store = fmt.Sprintf("%#v", a.reply), e.intern(a.keys)
+	e.replies[a.name] = a.reply
+	e.runs[key] = a
+	return a
+}
+
 // runOn runs a request on a server.
 func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
 	before := w.stores[s]
@@ -316,12 +368,12 @@ func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
 // tell has something happen to a client, and checks the tokens of what it is granted.
 func (e *parliament) tell(w *world, i int, d deed) error {
 	d.at = w.at
-	c := e.happens(w.clients[i], d)
+	c := e.happen(w.clients[i], d)
 	w.clients[i] = c.to
 	if c.flaw != nil {
 		return c.flaw
 	}
-	if c.failed && !w.faulty {
+	if c.lost && !w.faulty {
 		return errors.New("a call ends without the lock, or a hold is lost, though nothing went wrong")
 	}
 	for _, l := range c.granted {
@@ -339,13 +391,6 @@ func (e *parliament) tell(w *world, i int, d deed) error {
 		}
 	}
 	return nil
-}
-
-// name returns what names a reply.
-func (e *parliament) name(reply any) string {
-	s := fmt.Sprintf("%#v", reply)
-	e.replies[s] = reply
-	return s
 }
 
 // reliedOn returns the holds that are relied on. One that was dropped by force does not count: its holder

@@ -25,8 +25,8 @@ type space[X any] interface {
 	// patience returns how long a fair run may take.
 	patience(X) time.Duration
 	describe(X, action) string
-	// tidy frees memory.
-	tidy()
+	// tidy frees memory, and reports whether it did.
+	tidy() bool
 }
 
 // demands are what may still go wrong in a state, and whether something has gone wrong already.

@@ -17,7 +17,7 @@ import (
 // A system is a server, the processes that use it, and what may still go wrong.
 type system struct {
 	sites []*server // one for each name
-	procs []*node
+	procs []*actor
 	demands
 }
 
@@ -54,14 +54,10 @@ const (
 // explorer knows what all systems have in common.
 type explorer struct {
 	*machine
-	setup
 	variant
-	seeds
+	*cast[process, event]
 	lease   []time.Duration
-	ids     ids // of all processes
-	nodes   map[fingerprint]*node
-	changes map[happening]*change
-	renamed map[renamed]*node
+	renamed map[renamed]*actor
 	flaw    error // in the last action
 }
 
@@ -84,8 +80,9 @@ type variant struct {
 
 func newExplorer(s setup, v variant) (*explorer, error) {
 	m, err := newMachine(v.edit, s)
-	e := &explorer{machine: m, setup: s, variant: v, ids: ids{}, nodes: map[fingerprint]*node{},
-		changes: map[happening]*change{}, renamed: map[renamed]*node{}, seeds: newSeeds()}
+	e := &explorer{machine: m, variant: v, cast: newCast[process, event](mostProcesses),
+		renamed: map[renamed]*actor{}}
+	e.cast.play, e.cast.look = e.play, e.look
 	for _, ticks := range s.leases {
 		e.lease = append(e.lease, time.Duration(ticks-'0')*tick)
 	}
@@ -218,12 +215,12 @@ func (e *explorer) actions(x *system) []action {
 			add(i, event{do: shut})
 		}
 	}
-	overdue := func(n *node) bool { return n.p.Overdue && !n.p.Asleep }
+	overdue := func(n *actor) bool { return n.p.Overdue && !n.p.Asleep }
 	if x.budget[mayTick] > 0 && !slices.ContainsFunc(x.procs, overdue) {
 		list = append(list, action{event: event{do: pass}})
 	}
 	used := slices.ContainsFunc(x.sites, func(s *server) bool { return s.hash })
-	over := !slices.ContainsFunc(x.procs, func(n *node) bool { return !n.over() })
+	over := !slices.ContainsFunc(x.procs, func(n *actor) bool { return !over(n) })
 	if !e.plain && x.budget[mayTick] == unlimited && used && over && x.idle() {
 		list = append(list, action{event: event{do: expire}})
 	}
@@ -244,7 +241,7 @@ func (x *system) idle() bool {
 }
 
 // over reports whether a process has nothing to do with the lock, and nothing is in flight.
-func (n *node) over() bool {
+func over(n *actor) bool {
 	return len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.views) == 0
 }
 
@@ -269,17 +266,15 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 					reads++
 				}
 			}
-			ask := event{do: acquire, a: int16(o), name: uint8(k)}
-			try := ask
-			try.try = true
-			if reads < most {
-				each(ask)
-				each(try)
+			for _, try := range []bool{false, true} {
+				if reads < most {
+					each(event{do: acquire, a: int16(o), name: uint8(k), try: try})
+				}
 			}
-			if writes < most && (reads == 0 || writes > 0) {
-				ask.write, try.write = true, true
-				each(ask)
-				each(try)
+			for _, try := range []bool{false, true} {
+				if writes < most && (reads == 0 || writes > 0) {
+					each(event{do: acquire, a: int16(o), name: uint8(k), write: true, try: try})
+				}
 			}
 		}
 	}
@@ -497,7 +492,7 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 	var res *result
 	if e.plain {
 		before := *run.s.raw
-		if !e.setup.stands {
+		if !e.stands {
 			before.now++
 		}
 		res = e.executeRaw(&before, run, same)
@@ -683,7 +678,7 @@ func queued(l *model.Lock, c model.Claim) bool {
 // forgetFaults forgets that something has gone wrong when it can have no consequences any more.
 func (x *system) forgetFaults() {
 	for _, n := range x.procs {
-		if n.p.Crashed || len(n.p.Holds) > 0 || !n.over() {
+		if n.p.Crashed || len(n.p.Holds) > 0 || !over(n) {
 			return
 		}
 	}
@@ -702,7 +697,7 @@ func (x *system) forgetFaults() {
 // what is timed.
 func (e *explorer) patience(x *system) time.Duration {
 	longest := slices.Max(e.lease)
-	left := slices.ContainsFunc(x.procs, func(n *node) bool { return n.p.Crashed || n.p.Abandoned }) ||
+	left := slices.ContainsFunc(x.procs, func(n *actor) bool { return n.p.Crashed || n.p.Abandoned }) ||
 		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(s *server) bool { return s.undone })
 	if !left {
 		longest = (longest + 2*tick) / (3 * tick) * tick
@@ -730,7 +725,7 @@ func (e *explorer) next(x *system) (action, time.Duration, bool) {
 	if len(rest) > 0 {
 		return rest[0], 0, true
 	}
-	waits := slices.ContainsFunc(x.procs, func(n *node) bool {
+	waits := slices.ContainsFunc(x.procs, func(n *actor) bool {
 		return len(n.views) > 0 ||
 			slices.ContainsFunc(n.p.Holds, func(h *engine.Hold) bool { return h.State() != engine.Lapsed })
 	})
