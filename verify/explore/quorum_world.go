@@ -147,10 +147,10 @@ func (e *parliament) demands(w *world) demands { return w.demands }
 
 // actions lists all that can happen next.
 func (e *parliament) actions(w *world) []action {
-	var list []action
+	m := &menu{budget: &w.budget}
 	add := func(can bool, do verb, client, a int, hows ...how) {
 		if can {
-			list = append(list, action{event{do: do, a: int16(a)}, uint8(client), append(hows, arrives)[0]})
+			m.add(client, event{do: do, a: int16(a)}, hows...)
 		}
 	}
 	busy := false // something arrives before time passes
@@ -171,13 +171,11 @@ func (e *parliament) actions(w *world) []action {
 				busy = busy || ready
 			}
 			if p.Stalled {
-				add(ready, run, i, k, replyLate)
+				add(ready, run, i, k)
 				continue
 			}
-			add(ready, run, i, k)
-			add(ready && w.budget[mayLose] > 0, run, i, k, replyLost)
-			add(ready && w.budget[mayRepeat] > 0, run, i, k, twice)
-			add(ready && w.budget[mayDelay] > 0 && !f.Late, slowDown, i, k)
+			add(ready, run, i, k, replyLost, twice)
+			add(ready && !f.Late, slowDown, i, k)
 			add(f.Late || f.Lost || p.Cut[s], fail, i, k)
 		}
 		for k := range p.Copies {
@@ -187,21 +185,21 @@ func (e *parliament) actions(w *world) []action {
 		if p.Crashed {
 			continue
 		}
-		add(w.budget[mayStall] > 0 && !p.Stalled, sleep, i, 0)
+		add(!p.Stalled, sleep, i, 0)
 		add(p.Stalled, wake, i, 0)
 		add(p.Stalled, wake, i, 1)
 		if p.Stalled {
 			continue
 		}
-		add(w.budget[mayForce] > 0, force, i, 0)
+		add(true, force, i, 0)
 		first = true
 		for k, l := range p.Inbox {
 			ready := first || l.Late
 			first = first && l.Late
 			add(ready, hear, i, k)
-			add(ready && w.budget[mayLose] > 0, miss, i, k)
-			add(ready && e.delegated && w.budget[mayDelay] > 0 && !l.Late, hearLater, i, k)
-			add(ready && e.delegated && w.budget[mayRepeat] > 0 && !l.Late, hearTwice, i, k)
+			add(ready, miss, i, k)
+			add(ready && e.delegated && !l.Late, hearLater, i, k)
+			add(ready && e.delegated && !l.Late, hearTwice, i, k)
 			busy = busy || !l.Late
 		}
 		idle := true
@@ -212,23 +210,25 @@ func (e *parliament) actions(w *world) []action {
 			}
 			idle = e.together || l.over() || e.reenter && l.Granted
 			add(l.relies(w.at), release, i, k)
-			add(w.budget[mayGiveUp] > 0 && l.Hold.State() == engine.Wanted && !l.GaveUp, giveUp, i, k)
+			add(l.Hold.State() == engine.Wanted && !l.GaveUp, giveUp, i, k)
 		}
-		add(w.budget[mayCrash] > 0, crash, i, 0)
+		add(true, crash, i, 0)
 		for s := range w.stores {
-			add(w.budget[mayCut] > 0 && !p.Cut[s], cut, i, s)
+			add(!p.Cut[s], cut, i, s)
 			add(p.Cut[s] && !(e.apart && s == i), mend, i, s)
 		}
 	}
 	for s := range w.stores {
-		add(w.budget[mayRestart] > 0, restart, 0, s)
+		add(true, restart, 0, s)
 	}
 	_, due := w.timer()
-	add(due && w.budget[mayPass] > 0, pass, 0, 0)
+	add(due, pass, 0, 0)
 	if busy { // a request fails after seconds, and links work again after some
-		list = slices.DeleteFunc(list, func(a action) bool { return a.do == pass || a.do == fail || a.do == mend })
+		return slices.DeleteFunc(m.list, func(a action) bool {
+			return a.do == pass || a.do == fail || a.do == mend
+		})
 	}
-	return list
+	return m.list
 }
 
 // timer returns when the next timer is due.
@@ -241,23 +241,11 @@ func (w *world) timer() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// spends returns the kind of event that an action is, if their number is limited.
-func (a action) spends() (kind int, ok bool) {
-	if a.do == run {
-		kind, ok = map[how]int{replyLost: mayLose, twice: mayRepeat}[a.how]
-		return kind, ok
-	}
-	kind, ok = map[verb]int{miss: mayLose, hearTwice: mayRepeat, slowDown: mayDelay, hearLater: mayDelay,
-		sleep: mayStall, force: mayForce, crash: mayCrash, cut: mayCut, restart: mayRestart, giveUp: mayGiveUp,
-		pass: mayPass}[a.do]
-	return kind, ok
-}
-
 func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	w = w.clone()
 	i, at := int(a.proc), int(a.a)
-	if kind, ok := a.spends(); ok {
-		w.budget[kind] -= min(w.budget[kind], 1)
+	if kind, ok := a.costs(); ok {
+		w.budget.spend(kind)
 		w.faulty = w.faulty || kind != mayRepeat && kind != mayGiveUp && kind != mayPass
 	}
 	var err error
@@ -272,7 +260,13 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 		if res.err != nil {
 			return w, res.err
 		}
-		do := map[how]verb{arrives: reply, twice: reply, replyLost: loseReply, replyLate: holdReply}[a.how]
+		do := reply
+		switch {
+		case w.clients[i].p.Stalled:
+			do = holdReply
+		case a.how == replyLost:
+			do = loseReply
+		}
 		tell(i, deed{do: do, a: at, reply: res.name})
 	case deliver:
 		tell(i, deed{do: reply, a: at, reply: w.clients[i].p.Flights[at].Reply})
@@ -420,7 +414,7 @@ func (e *parliament) next(w *world) (action, time.Duration, bool) {
 			return 1
 		case a.do == run && a.how == arrives && late(), a.do == fail && w.clients[a.proc].p.Flights[a.a].Lost:
 			return 2
-		case a.do == run && (a.how == arrives || a.how == replyLate):
+		case a.do == run && a.how == arrives:
 			return 3
 		case a.do == hear:
 			return 4

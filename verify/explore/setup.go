@@ -34,26 +34,25 @@ type setup struct {
 type budget [kinds]uint8
 
 const (
-	mayFault   = iota // a request or a message is late, comes twice or not at all
+	mayFault   = iota // any of what mayDelay, mayRepeat and mayLose allow
 	mayCrash          // a process dies
 	mayForce          // all holds are dropped
 	mayStall          // a process stands still, for as long as it likes
 	mayUndo           // the server forgets a run, as one does that has taken over from another
 	mayExtend         // a call of Extend
 	mayClose          // a call of Close, or of Shutdown
-	mayTick           // a tick passes
-	mayDelay          // a request of a quorum runs after any others, or fails and runs then
-	mayRepeat         // a request of a quorum runs once more, later
-	mayLose           // a reply or a message of a quorum is lost
+	mayPass           // time passes: a tick, or until the next timer of a client of a quorum
+	mayDelay          // a request runs after any others, or fails and runs then; a message is late
+	mayRepeat         // a request runs once more, later; a message is heard twice
+	mayLose           // a reply or a message is lost, or a subscription
 	mayRestart        // a server loses its data
 	mayCut            // a client cannot reach a server, for as long as may be
-	mayPass           // time passes until the next timer of a client
 	mayGiveUp         // a call gives up
 	kinds
 )
 
-var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "closes", "ticks",
-	"late", "twice", "lost", "restarts", "cuts", "passes", "gives"}
+var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "closes", "passes",
+	"late", "twice", "lost", "restarts", "cuts", "gives"}
 
 const unlimited = 255
 
@@ -61,10 +60,13 @@ const unlimited = 255
 // one server, or "W R late 1 passes 2" for a quorum.
 func parseSetup(text string) (s setup, err error) {
 	s = setup{text: text, asks: 1, names: 1}
-	s.budget[mayTick] = unlimited
+	if strings.HasPrefix(text, "owners") {
+		s.budget[mayPass], s.budget[mayGiveUp] = unlimited, unlimited
+	}
 	flags := map[string]*bool{"reenter": &s.reenter, "norenew": &s.noRenew, "bounded": &s.bounded, "stands": &s.stands,
 		"cold": &s.cold, "five": &s.five, "delegated": &s.delegated, "together": &s.together, "apart": &s.apart}
-	numbers := map[string]*uint8{"asks": &s.asks, "names": &s.names, "maxhold": &s.maxHold}
+	numbers := map[string]*uint8{"asks": &s.asks, "names": &s.names, "maxhold": &s.maxHold,
+		"ticks": &s.budget[mayPass]}
 	for i, word := range budgetWords {
 		numbers[word] = &s.budget[i]
 	}
@@ -121,6 +123,21 @@ func (s setup) check() error {
 		return fmt.Errorf("there are 1 to %d names", len(names))
 	}
 	return nil
+}
+
+// left returns how many events of a kind may still happen.
+func (b *budget) left(kind int) *uint8 {
+	if b[kind] == 0 && (kind == mayDelay || kind == mayRepeat || kind == mayLose) {
+		kind = mayFault
+	}
+	return &b[kind]
+}
+
+// spend notes that an event of a kind has happened.
+func (b *budget) spend(kind int) {
+	if left := b.left(kind); *left > 0 && *left != unlimited {
+		*left--
+	}
 }
 
 // allows reports whether none of b is less than of other.

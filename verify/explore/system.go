@@ -28,7 +28,7 @@ type action struct {
 	how  how
 }
 
-// how is what becomes of a request that is sent. Each but the first costs a fault.
+// how is what becomes of a request that is sent. Each but the first is a fault.
 type how uint8
 
 const (
@@ -37,9 +37,42 @@ const (
 	replyLost            // it runs; the reply is lost, so that it is sent again, and runs late
 	late                 // it is slow
 	replyLate            // it runs, and the reply is slow
-	// it runs, and the reply comes, as do messages; then the server forgets it. That costs an undo
+	// it runs, and the reply comes, as do messages; then the server forgets it
 	undone
 )
+
+// limited says of which kind the actions are whose number is limited.
+var (
+	limited = map[verb]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
+		miss: mayLose, drop: mayLose, crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
+		drain: mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
+	limitedHow = map[how]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
+		undone: mayUndo}
+)
+
+// costs returns of which kind an action is, if the number of those is limited.
+func (a action) costs() (kind int, ok bool) {
+	if a.how != arrives {
+		return limitedHow[a.how], true
+	}
+	kind, ok = limited[a.do]
+	return kind, ok
+}
+
+// A menu lists the actions that may still happen.
+type menu struct {
+	budget *budget
+	list   []action
+}
+
+func (m *menu) add(i int, ev event, hows ...how) {
+	for _, h := range append([]how{arrives}, hows...) {
+		a := action{ev, uint8(i), h}
+		if kind, ok := a.costs(); !ok || *m.budget.left(kind) > 0 {
+			m.list = append(m.list, a)
+		}
+	}
+}
 
 // Actions that are not events of a process.
 const (
@@ -111,58 +144,42 @@ func (x *system) clone() *system {
 	return &c
 }
 
-// addFaulty appends an action of a process in each way that may still go wrong.
-func (x *system) addFaulty(list []action, i int, ev event, hows ...how) []action {
-	for _, h := range hows {
-		if h == undone && x.budget[mayUndo] > 0 || h != undone && x.budget[mayFault] > 0 {
-			list = append(list, action{ev, uint8(i), h})
-		}
-	}
-	return list
-}
-
 // urgent lists what is about to happen, each process's in order: it happens before anything else.
-func (x *system) urgent() (list []action) {
+func (x *system) urgent() *menu {
+	m := &menu{budget: &x.budget}
 	for i, n := range x.procs {
 		if !n.urgent {
 			continue
 		}
-		add := func(ev event, hows ...how) {
-			list = x.addFaulty(append(list, action{event: ev, proc: uint8(i)}), i, ev, hows...)
-		}
 		if n.p.Overdue {
-			add(event{do: catchUp})
+			m.add(i, event{do: catchUp})
 		}
 		switch p := n.p; {
 		case len(p.Inbox) > 0:
-			add(event{do: hear})
-			for _, do := range []verb{hearLater, hearTwice, miss} {
-				list = x.addFaulty(list, i, event{do: do}, late)
+			for _, do := range []verb{hear, hearLater, hearTwice, miss} {
+				m.add(i, event{do: do})
 			}
 		case p.Sub == opening:
-			add(event{do: stand})
-			list = x.addFaulty(list, i, event{do: standLater}, late)
+			m.add(i, event{do: stand})
+			m.add(i, event{do: standLater})
 		default:
 			k := slices.IndexFunc(p.Flights, func(f *flight) bool { return f.Stage == due })
-			add(event{do: run, a: int16(k)}, twice, replyLost, late, replyLate, undone)
+			m.add(i, event{do: run, a: int16(k)}, twice, replyLost, late, replyLate, undone)
 		}
 	}
-	return list
+	return m
 }
 
 // actions lists all that can happen next.
 func (e *explorer) actions(x *system) []action {
-	list := x.urgent()
-	if len(list) > 0 {
-		return list
-	}
-	add := func(i int, ev event, hows ...how) {
-		list = x.addFaulty(append(list, action{event: ev, proc: uint8(i)}), i, ev, hows...)
+	m := x.urgent()
+	if len(m.list) > 0 {
+		return m.list
 	}
 	for i, n := range x.procs {
 		p := n.p
 		for k := range p.Copies {
-			add(i, event{do: again, a: int16(k)})
+			m.add(i, event{do: again, a: int16(k)})
 		}
 		if p.Crashed {
 			continue
@@ -170,61 +187,58 @@ func (e *explorer) actions(x *system) []action {
 		if p.Asleep {
 			for k, f := range p.Flights {
 				if f.Stage != replied {
-					add(i, event{do: run, a: int16(k)})
+					m.add(i, event{do: run, a: int16(k)})
 				}
 			}
-			add(i, event{do: wake})
+			m.add(i, event{do: wake})
 			continue
 		}
 		if p.Overdue {
-			add(i, event{do: catchUp})
+			m.add(i, event{do: catchUp})
 		}
-		if x.budget[mayStall] > 0 && len(n.views) > 0 { // or else it has nothing to do
-			add(i, event{do: sleep})
+		if len(n.views) > 0 { // or else it has nothing to do
+			m.add(i, event{do: sleep})
 		}
-		e.calls(x, p, func(ev event) { add(i, ev) })
+		e.calls(x, p, func(ev event) { m.add(i, ev) })
 		for k, f := range p.Flights {
 			if f.Stage == replied {
-				add(i, event{do: deliver, a: int16(k)})
+				m.add(i, event{do: deliver, a: int16(k)})
 			} else {
-				add(i, event{do: run, a: int16(k)}, twice, replyLost, replyLate, undone)
+				m.add(i, event{do: run, a: int16(k)}, twice, replyLost, replyLate, undone)
 			}
-			add(i, event{do: fail, a: int16(k)})
+			m.add(i, event{do: fail, a: int16(k)})
 		}
 		for k := range p.Delayed {
-			add(i, event{do: hearDelayed, a: int16(k)})
+			m.add(i, event{do: hearDelayed, a: int16(k)})
 		}
 		switch p.Sub {
 		case lost:
-			add(i, event{do: stand})
+			m.add(i, event{do: stand})
 		case stands:
-			list = x.addFaulty(list, i, event{do: drop}, late)
+			m.add(i, event{do: drop})
 		}
-		if x.budget[mayCrash] > 0 {
-			add(i, event{do: crash})
+		m.add(i, event{do: crash})
+		for k := range x.sites {
+			m.add(i, event{do: force, name: uint8(k)})
 		}
-		if x.budget[mayForce] > 0 {
-			for k := range x.sites {
-				add(i, event{do: force, name: uint8(k)})
-			}
-		}
-		if x.budget[mayClose] > 0 && p.Closing == open {
-			add(i, event{do: drain})
-		}
-		if x.budget[mayClose] > 0 && p.Closing == open || p.Closing == draining {
-			add(i, event{do: shut})
+		switch p.Closing {
+		case open:
+			m.add(i, event{do: drain})
+			m.add(i, event{do: shut})
+		case draining: // what began before costs nothing
+			m.list = append(m.list, action{event: event{do: shut}, proc: uint8(i)})
 		}
 	}
 	overdue := func(n *actor) bool { return n.p.Overdue && !n.p.Asleep }
-	if x.budget[mayTick] > 0 && !slices.ContainsFunc(x.procs, overdue) {
-		list = append(list, action{event: event{do: pass}})
+	if !slices.ContainsFunc(x.procs, overdue) {
+		m.add(0, event{do: pass})
 	}
 	used := slices.ContainsFunc(x.sites, func(s *server) bool { return s.hash })
 	over := !slices.ContainsFunc(x.procs, func(n *actor) bool { return !over(n) })
-	if !e.plain && x.budget[mayTick] == unlimited && used && over && x.idle() {
-		list = append(list, action{event: event{do: expire}})
+	if !e.plain && x.budget[mayPass] == unlimited && used && over && x.idle() {
+		m.add(0, event{do: expire})
 	}
-	return list
+	return m.list
 }
 
 // latest returns the last token that was handed out, for whatever lock: it is a time.
@@ -290,7 +304,7 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 				continue
 			}
 			each(event{do: release, a: int16(k)})
-			if x.budget[mayExtend] > 0 && h.State() == engine.Live {
+			if h.State() == engine.Live {
 				each(event{do: extend, a: int16(k)})
 			}
 		}
@@ -324,29 +338,20 @@ func (e *explorer) take(x *system, a action, t *trace) (*system, error) {
 
 // only returns the action that has to follow, if there is one.
 func (x *system) only() (action, bool) {
-	if x.budget[mayFault] == 0 && x.budget[mayUndo] == 0 {
-		if list := x.urgent(); len(list) == 1 {
+	if x.budget[mayFault]+x.budget[mayDelay]+x.budget[mayRepeat]+x.budget[mayLose]+x.budget[mayUndo] == 0 {
+		if list := x.urgent().list; len(list) == 1 {
 			return list[0], true
 		}
 	}
 	return action{}, false
 }
 
-// costs say what kind of event each action is whose number is limited.
-var costs = map[verb]int{crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
-	drain: mayClose, shut: mayClose}
-
 func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	x = x.clone()
 	i := int(a.proc)
-	switch a.how {
-	case arrives:
-	case undone:
-		x.budget[mayUndo]--
-		x.faulty = true
-	default:
-		x.budget[mayFault]--
-		x.faulty = true
+	if kind, ok := a.costs(); ok && !(a.do == shut && x.procs[i].p.Closing == draining) {
+		x.budget.spend(kind)
+		x.faulty = x.faulty || !slices.Contains([]int{mayForce, mayExtend, mayClose, mayGiveUp, mayPass}, kind)
 	}
 	var err error
 	switch a.do {
@@ -362,9 +367,6 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 			e.ran(x, i, r, res)
 		}
 	case pass:
-		if x.budget[mayTick] != unlimited && x.budget[mayTick] > 0 {
-			x.budget[mayTick]--
-		}
 		err = e.later(x)
 		for k := range x.procs {
 			e.tell(x, k, event{do: pass})
@@ -374,10 +376,6 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 			x.sites[k] = newServer()
 		}
 	default:
-		if kind, ok := costs[a.do]; ok && (kind != mayClose || x.procs[i].p.Closing == open) {
-			x.budget[kind]--
-		}
-		x.faulty = x.faulty || a.do == crash || a.do == sleep
 		e.tell(x, i, a.event)
 	}
 	if err == nil {
