@@ -46,9 +46,9 @@ type happening[E comparable] struct {
 // A change is what an event makes of a process.
 type change[P any] struct {
 	to      *node[P]
-	granted []*call // of a quorum, that have the lock now
-	lost    bool    // a hold was lost at its local deadline, or a call ended without an answer
-	flaw    error   // something wrong
+	granted uint32 // a bit for each call of a client of a quorum that has the lock now
+	lost    bool   // a hold was lost at its local deadline, or a call ended without an answer
+	flaw    error  // something wrong
 }
 
 func newCast[P any, E comparable](most int) *cast[P, E] {

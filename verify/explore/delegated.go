@@ -85,7 +85,7 @@ func (m *memory) delegation() (d delegation.View) {
 // check checks a client after something has happened to it: no hold outlasts the delegation that it is under
 // (D1), none is granted once the client has learned of the recall (D3), and none is left when the delegation
 // is returned (D4).
-func (m *memory) check(p *client, granted []*call, at time.Time) (err error) {
+func (m *memory) check(p *client, granted uint32, at time.Time) (err error) {
 	d := m.delegation()
 	recalled := slices.Contains(m.Recalled, d.Number)
 	if m.Recalled = nil; recalled {
@@ -104,7 +104,7 @@ func (m *memory) check(p *client, granted []*call, at time.Time) (err error) {
 			err = errors.New("a delegation is returned while a hold is left under it")
 		case l.Hold.Deadline().After(d.Until):
 			err = errors.New("a hold outlasts the delegation that it is under")
-		case recalled && slices.Contains(granted, l):
+		case recalled && granted>>slices.Index(p.Calls, l)&1 != 0:
 			err = errors.New("a call is granted the lock under a delegation after its recall")
 		}
 	})

@@ -250,15 +250,9 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 			res.ended = model.Withdrawn
 		}
 	case lua.Renew:
-		code = 0
-		if expected.Renew(c, leaseMS) {
-			code = 1
-		}
+		code = int(bit(expected.Renew(c, leaseMS)))
 	case lua.Reenter:
-		code = 0
-		if expected.Reenter(c, q.Count, int(q.Sequence), leaseMS, q.Shorten) {
-			code = 1
-		}
+		code = int(bit(expected.Reenter(c, q.Count, int(q.Sequence), leaseMS, q.Shorten)))
 	case lua.Force:
 		for _, h := range expected.Holds {
 			res.dropped = append(res.dropped, nameOf(h.Claim))

@@ -606,11 +606,11 @@ func (p *process) stuck(first, call *engine.Hold, seen []*engine.Hold) bool {
 
 // extend begins a call of Extend, for twice the lease.
 func (p *process) extend(e *explorer, h *engine.Hold, c *effect) {
-	x := &extending{X: &engine.Extension{}, Hold: h, Until: p.Now.Add(2 * p.Lease)}
+	d := 2 * p.Lease
+	x := &extending{X: &engine.Extension{}, Hold: h, Until: p.Now.Add(d)}
 	if end := p.pledge(h).End; !end.IsZero() && end.Before(x.Until) {
 		x.Until = end
 	}
-	d := 2 * p.Lease
 	if e.shorten {
 		d /= 2
 	}

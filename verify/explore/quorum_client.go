@@ -304,7 +304,7 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 			}
 		}
 	}
-	for _, l := range p.Calls {
+	for k, l := range p.Calls {
 		switch {
 		case l.Hold == nil:
 		case l.Drops == e.servers && l.relies(at) && l.Hold.Deadline().After(l.DropsAt.Add(e.lease)):
@@ -319,7 +319,7 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 				c.flaw = cmp.Or(c.flaw, errors.New("a call returns a hold that is over"))
 			}
 			if !entered { // or else it has the outer one's token, and needs no new grant
-				c.granted = append(c.granted, l)
+				c.granted |= 1 << k
 			}
 		case l.Hold.State() == engine.Failed && !l.GaveUp && !(l.Try && errors.Is(l.Hold.Err(), engine.ErrLocked)):
 			c.lost = true

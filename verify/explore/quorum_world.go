@@ -93,7 +93,7 @@ func (e *parliament) begin() (*world, error) {
 	// Each client has had the lock once.
 	for i := range w.clients {
 		a, ok := action{event: event{do: acquire}, proc: uint8(i)}, true
-		for ; ok; a, _, ok = e.next(w) {
+		for ; ok; a, _, ok = next(e, w) {
 			var err error
 			if w, err = e.take(w, a, nil); err != nil {
 				return nil, err
@@ -244,10 +244,9 @@ func (w *world) timer() (at time.Time, ok bool) {
 func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	w = w.clone()
 	i, at := int(a.proc), int(a.a)
-	if kind, ok := a.costs(); ok {
-		w.budget.spend(kind)
-		w.faulty = w.faulty || kind != mayRepeat && kind != mayGiveUp && kind != mayPass
-	}
+	kind := a.kind()
+	w.budget.spend(kind)
+	w.faulty = w.faulty || !slices.Contains([]int{free, mayRepeat, mayGiveUp, mayPass}, kind)
 	var err error
 	tell := func(client int, d deed) { err = cmp.Or(err, e.tell(w, client, d)) }
 	switch a.do {
@@ -370,7 +369,10 @@ func (e *parliament) tell(w *world, i int, d deed) error {
 	if c.lost && !w.faulty {
 		return errors.New("a call ends without the lock, or a hold is lost, though nothing went wrong")
 	}
-	for _, l := range c.granted {
+	for k, l := range c.to.p.Calls {
+		if c.granted&(1<<k) == 0 {
+			continue
+		}
 		token := l.Hold.Token()
 		switch writes := l.Mode == engine.Mode(protocol.Write); {
 		case l.Dropped:
@@ -401,40 +403,31 @@ func (w *world) reliedOn() (all []model.Hold) {
 	return all
 }
 
-// next is what happens next where nothing goes wrong any more, how long it takes, and whether anything has to
-// happen: whatever is in flight arrives, links work again, holds are released, and time passes.
-func (e *parliament) next(w *world) (action, time.Duration, bool) {
-	const never = 100
-	rank := func(a action) int {
-		late := func() bool { return w.clients[a.proc].p.Flights[a.a].Late }
-		switch {
-		case a.do == mend, a.do == wake, a.do == deliver:
-			return 0
-		case a.do == again:
-			return 1
-		case a.do == run && a.how == arrives && late(), a.do == fail && w.clients[a.proc].p.Flights[a.a].Lost:
-			return 2
-		case a.do == run && a.how == arrives:
-			return 3
-		case a.do == hear:
-			return 4
-		case a.do == release:
-			return 5
-		}
-		return never
+// rank says when an action comes in a fair run: links work again, whatever is in flight arrives, and holds
+// are released.
+func (e *parliament) rank(w *world, a action) int {
+	late := func() bool { return w.clients[a.proc].p.Flights[a.a].Late }
+	switch {
+	case a.do == mend, a.do == wake, a.do == deliver:
+		return 0
+	case a.do == again:
+		return 1
+	case a.do == run && a.how == arrives && late(), a.do == fail && w.clients[a.proc].p.Flights[a.a].Lost:
+		return 2
+	case a.do == run && a.how == arrives:
+		return 3
+	case a.do == hear:
+		return 4
+	case a.do == release:
+		return 5
 	}
-	var best action
-	least := never
-	for _, a := range e.actions(w) {
-		if r := rank(a); r < least {
-			best, least = a, r
-		}
-	}
-	if least < never {
-		return best, 0, true
-	}
+	return never
+}
+
+// rest lasts until the next timer, while a client is at work.
+func (e *parliament) rest(w *world) (time.Duration, bool) {
 	at, _ := w.timer()
-	return action{event: event{do: pass}}, max(at.Sub(w.at), 0),
+	return max(at.Sub(w.at), 0),
 		slices.ContainsFunc(w.clients, func(n *peer) bool { return !n.p.Crashed && !n.p.Engine.Idle() })
 }
 

@@ -34,7 +34,8 @@ type setup struct {
 type budget [kinds]uint8
 
 const (
-	mayFault   = iota // any of what mayDelay, mayRepeat and mayLose allow
+	free       = iota // what may happen at any time
+	mayFault          // any of what mayDelay, mayRepeat and mayLose allow
 	mayCrash          // a process dies
 	mayForce          // all holds are dropped
 	mayStall          // a process stands still, for as long as it likes
@@ -60,6 +61,7 @@ const unlimited = 255
 // one server, or "W R late 1 passes 2" for a quorum.
 func parseSetup(text string) (s setup, err error) {
 	s = setup{text: text, asks: 1, names: 1}
+	s.budget[free] = unlimited
 	if strings.HasPrefix(text, "owners") {
 		s.budget[mayPass], s.budget[mayGiveUp] = unlimited, unlimited
 	}
@@ -68,7 +70,7 @@ func parseSetup(text string) (s setup, err error) {
 	numbers := map[string]*uint8{"asks": &s.asks, "names": &s.names, "maxhold": &s.maxHold,
 		"ticks": &s.budget[mayPass]}
 	for i, word := range budgetWords {
-		numbers[word] = &s.budget[i]
+		numbers[word] = &s.budget[mayFault+i]
 	}
 	texts := map[string]*string{"owners": &s.owners, "leases": &s.leases}
 	words := strings.Fields(text)
@@ -109,15 +111,12 @@ func parseSetup(text string) (s setup, err error) {
 }
 
 func (s setup) check() error {
-	outside := func(text string, most rune) bool {
-		return strings.ContainsFunc(text, func(c rune) bool { return c < '1' || c > most })
-	}
 	switch processes := len(s.owners) + len(s.calls); {
 	case processes == 0 || processes > len(instances) || s.owners != "" && s.calls != nil:
 		return fmt.Errorf("there are 1 to %d processes, of one server or of a quorum", len(instances))
 	case len(s.leases) != len(s.owners):
 		return fmt.Errorf("%d processes have owners, and %d leases", len(s.owners), len(s.leases))
-	case outside(s.owners, '4') || outside(s.leases, '9'):
+	case strings.Trim(s.owners, "1234")+strings.Trim(s.leases, "123456789") != "":
 		return fmt.Errorf("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
 	case s.names < 1 || int(s.names) > len(names):
 		return fmt.Errorf("there are 1 to %d names", len(names))

@@ -41,22 +41,21 @@ const (
 	undone
 )
 
-// limited says of which kind the actions are whose number is limited.
+// kindOfVerb and kindOfHow say of which kind the actions are that are not free.
 var (
-	limited = map[verb]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
+	kindOfVerb = [...]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
 		miss: mayLose, drop: mayLose, crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
 		drain: mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
-	limitedHow = map[how]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
+	kindOfHow = [...]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
 		undone: mayUndo}
 )
 
-// costs returns of which kind an action is, if the number of those is limited.
-func (a action) costs() (kind int, ok bool) {
+// kind returns of which kind an action is, for the budget.
+func (a action) kind() int {
 	if a.how != arrives {
-		return limitedHow[a.how], true
+		return kindOfHow[a.how]
 	}
-	kind, ok = limited[a.do]
-	return kind, ok
+	return kindOfVerb[a.do]
 }
 
 // A menu lists the actions that may still happen.
@@ -65,10 +64,14 @@ type menu struct {
 	list   []action
 }
 
-func (m *menu) add(i int, ev event, hows ...how) {
-	for _, h := range append([]how{arrives}, hows...) {
-		a := action{ev, uint8(i), h}
-		if kind, ok := a.costs(); !ok || *m.budget.left(kind) > 0 {
+// add lists an event of a process, and then the ways in which it may go wrong.
+func (m *menu) add(i int, ev event, wrong ...how) {
+	a := action{ev, uint8(i), arrives}
+	if *m.budget.left(a.kind()) > 0 {
+		m.list = append(m.list, a)
+	}
+	for _, a.how = range wrong {
+		if *m.budget.left(a.kind()) > 0 {
 			m.list = append(m.list, a)
 		}
 	}
@@ -349,9 +352,10 @@ func (x *system) only() (action, bool) {
 func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	x = x.clone()
 	i := int(a.proc)
-	if kind, ok := a.costs(); ok && !(a.do == shut && x.procs[i].p.Closing == draining) {
+	if kind := a.kind(); a.do != shut || x.procs[i].p.Closing == open {
 		x.budget.spend(kind)
-		x.faulty = x.faulty || !slices.Contains([]int{mayForce, mayExtend, mayClose, mayGiveUp, mayPass}, kind)
+		harmless := []int{free, mayForce, mayExtend, mayClose, mayGiveUp, mayPass}
+		x.faulty = x.faulty || !slices.Contains(harmless, kind)
 	}
 	var err error
 	switch a.do {
@@ -703,31 +707,25 @@ func (e *explorer) patience(x *system) time.Duration {
 	return longest + 2*tick
 }
 
-// next is what happens next in a fair run, how long it takes, and whether anything has to happen.
-func (e *explorer) next(x *system) (action, time.Duration, bool) {
-	var rest []action
-	for _, a := range e.actions(x) {
-		if a.how != arrives {
-			continue
-		}
-		switch a.do {
-		case run, hear, stand, deliver, again, hearDelayed, wake, catchUp:
-			return a, 0, true
-		case release:
-			p := x.procs[a.proc].p
-			if !slices.ContainsFunc(p.Extending, func(c *extending) bool { return c.Hold == p.Holds[a.a] }) {
-				rest = append(rest, a)
-			}
-		}
+// rank says when an action comes in a fair run: whatever is in flight, and then a release.
+func (e *explorer) rank(x *system, a action) int {
+	switch p := x.procs[a.proc].p; {
+	case a.how != arrives:
+	case slices.Contains([]verb{run, hear, stand, deliver, again, hearDelayed, wake, catchUp}, a.do):
+		return 0
+	case a.do == release &&
+		!slices.ContainsFunc(p.Extending, func(c *extending) bool { return c.Hold == p.Holds[a.a] }):
+		return 1
 	}
-	if len(rest) > 0 {
-		return rest[0], 0, true
-	}
-	waits := slices.ContainsFunc(x.procs, func(n *actor) bool {
+	return never
+}
+
+// rest is a tick, while a call or a hold is left.
+func (e *explorer) rest(x *system) (time.Duration, bool) {
+	return tick, slices.ContainsFunc(x.procs, func(n *actor) bool {
 		return len(n.views) > 0 ||
 			slices.ContainsFunc(n.p.Holds, func(h *engine.Hold) bool { return h.State() != engine.Lapsed })
 	})
-	return action{event: event{do: pass}}, tick, waits
 }
 
 func (e *explorer) demands(x *system) demands { return x.demands }
