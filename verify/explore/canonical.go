@@ -32,7 +32,7 @@ func (e *explorer) canonical(x *system) (*system, string) {
 	var bestKey string
 	e.permutations(x, func(perm []int) {
 		y := *x
-		y.procs = make([]*node, len(x.procs))
+		y.procs = make([]*actor, len(x.procs))
 		for i, n := range x.procs {
 			y.procs[perm[i]] = n
 		}
@@ -96,7 +96,7 @@ func (e *explorer) trim(x *system, s *server) *server {
 	if len(x.sites) > 1 {
 		s.floor = x.latest()
 	}
-	known := func(n *node) bool { return n.tokens>>(max(s.fence, firstToken)-firstToken+1) != 0 }
+	known := func(n *actor) bool { return n.tokens>>(max(s.fence, firstToken)-firstToken+1) != 0 }
 	if s.floor <= s.fence || len(x.sites) == 1 && !slices.ContainsFunc(x.procs, known) {
 		s.floor = 0
 	}

@@ -19,16 +19,9 @@ const delegationLease = 3 * time.Second
 // A memory is the layer of a client to which one server may delegate the lock.
 type memory struct {
 	*delegation.Layer
-	Asked    []asked
 	Recalled []uint64  // the delegations that it has learned the recall of
 	Dropped  uint64    // the delegation that was dropped by force, perhaps, without the layer knowing; or 0
 	At       time.Time // when
-}
-
-// An asked request is one that the layer waits for.
-type asked struct {
-	R  *quorum.Request
-	Of *engine.Request
 }
 
 func newMemory(e *engine.Engine, i int) *memory {
@@ -47,28 +40,19 @@ func tagType() reflect.Type {
 	return reflect.TypeOf(fx.Send[0].Tag).Elem()
 }
 
-func (m *memory) Flush(now time.Time, to *quorum.Effects) {
-	m.Layer.Flush(now, &to.Effects)
-	for _, r := range to.Send {
-		q := &quorum.Request{Request: r.Request}
-		m.Asked, to.Requests = append(m.Asked, asked{q, r}), append(to.Requests, q)
-	}
-}
+func (m *memory) Flush(now time.Time, to *quorum.Effects) { m.Layer.Flush(now, &to.Effects) }
 
-func (m *memory) Replied(now time.Time, r *quorum.Request, raw any, err error) {
-	i := slices.IndexFunc(m.Asked, func(a asked) bool { return a.R == r })
-	of := m.Asked[i].Of
-	m.Asked = slices.Delete(m.Asked, i, i+1)
+func (m *memory) Replied(now time.Time, f *journey, raw any, err error) {
 	var reply protocol.Reply
 	if err == nil {
-		reply, err = protocol.Decode(r.Script, raw)
+		reply, err = protocol.Decode(f.R.Script, raw)
 	}
 	m.Recalled = append(m.Recalled, reply.Message.Recalled...)
 	if reply.Recalled {
-		_, k, _ := protocol.ClaimOf(r.Claim.ID.(string))
+		_, k, _ := protocol.ClaimOf(f.R.Claim.ID.(string))
 		m.Recalled = append(m.Recalled, k.Number)
 	}
-	m.Layer.Replied(now, of, reply, err)
+	m.Layer.Replied(now, f.Of, reply, err)
 }
 
 func (m *memory) Heard(now time.Time, _ int, payload string) {
@@ -101,7 +85,7 @@ func (m *memory) delegation() (d delegation.View) {
 // check checks a client after something has happened to it: no hold outlasts the delegation that it is under
 // (D1), none is granted once the client has learned of the recall (D3), and none is left when the delegation
 // is returned (D4).
-func (m *memory) check(p *client, granted []*call, at time.Time) (err error) {
+func (m *memory) check(p *client, granted uint32, at time.Time) (err error) {
 	d := m.delegation()
 	recalled := slices.Contains(m.Recalled, d.Number)
 	if m.Recalled = nil; recalled {
@@ -120,7 +104,7 @@ func (m *memory) check(p *client, granted []*call, at time.Time) (err error) {
 			err = errors.New("a delegation is returned while a hold is left under it")
 		case l.Hold.Deadline().After(d.Until):
 			err = errors.New("a hold outlasts the delegation that it is under")
-		case recalled && slices.Contains(granted, l):
+		case recalled && granted>>slices.Index(p.Calls, l)&1 != 0:
 			err = errors.New("a call is granted the lock under a delegation after its recall")
 		}
 	})

@@ -54,7 +54,7 @@ func (e *explorer) describe(x *system, a action) string {
 		q := e.request(int(a.proc), r)
 		s := fmt.Sprintf("%s's %s %d", who, r.Script.Name, q.of.number)
 		if r.Script == lua.Reenter {
-			s += fmt.Sprintf(" (count %d, request %d)", q.count, q.seq)
+			s += fmt.Sprintf(" (count %d, request %d)", q.Count, q.Sequence)
 		}
 		return s
 	}

@@ -9,9 +9,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
-
-	"github.com/seed-7e8842f7/rwlock/internal/engine"
-	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 var large = flag.Bool("large", false, "explore more, as every night")
@@ -29,12 +26,22 @@ func setupOf(t *testing.T, text string) setup {
 	return s
 }
 
-func explorationOf(t *testing.T, from scripts, s setup, v variant) exploration {
-	e, err := newExploration(from, s, v)
+func explorationOf(t *testing.T, text string, v variant) exploration {
+	e, err := newExploration(setupOf(t, text), v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return e
+}
+
+// replay takes the steps of a trace in testdata, and more.
+func replay(t *testing.T, name string, v variant, more ...string) (trace, error) {
+	tr, err := loadTrace(filepath.Join("testdata", name+".trace"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr.steps = append(tr.steps, more...)
+	return explorationOf(t, tr.setup.text, v).replay(tr)
 }
 
 // listed returns the set-ups that docs/verification.md has figures of: those of one server, or others, that
@@ -73,7 +80,7 @@ func testExplore(t *testing.T, list []string) {
 			if !*large { // which takes all the memory there is
 				t.Parallel()
 			}
-			r := explorationOf(t, sources(), setupOf(t, text), variant{}).explore(limits{bugs: 10}, nil)
+			r := explorationOf(t, text, variant{}).explore(limits{bugs: 10}, nil)
 			t.Log(r)
 			for _, b := range r.Bugs {
 				t.Errorf("%s\n%s", b.what, b.trace)
@@ -96,13 +103,10 @@ func TestTraces(t *testing.T) {
 		t.Fatal("there are no traces in testdata")
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".trace"), func(t *testing.T) {
-			tr, err := loadTrace(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if done, err := explorationOf(t, sources(), tr.setup, variant{}).replay(tr); err != nil {
-				t.Errorf("%v\n%safter:\n%s", err, tr, done)
+		name := strings.TrimSuffix(filepath.Base(file), ".trace")
+		t.Run(name, func(t *testing.T) {
+			if done, err := replay(t, name, variant{}); err != nil {
+				t.Errorf("%v, after:\n%s", err, done)
 			}
 		})
 	}
@@ -111,55 +115,8 @@ func TestTraces(t *testing.T) {
 // A trace whose steps cannot be taken any more shows nothing, and fails.
 func TestTraceThatCannotBeFollowedFails(t *testing.T) {
 	t.Parallel()
-	tr, err := loadTrace("testdata/try-lets-in-untold.trace")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr.steps = append(tr.steps, "A asks to write") // it is dead
-	if _, err := explorationOf(t, sources(), tr.setup, variant{}).replay(tr); !errors.Is(err, errImpossible) {
+	_, err := replay(t, "try-lets-in-untold", variant{}, "A asks to write") // it is dead
+	if !errors.Is(err, errImpossible) {
 		t.Fatalf("it ends with %v", err)
-	}
-}
-
-// A trace fails when what it guards is broken.
-func TestTracesFailOnMistakes(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		edit edit
-		variant
-	}{
-		{"released-hold-comes-back", edit{}, variant{mute: (*engine.Request).ReleasesStale}},
-		{"extended-after-it-was-dropped", edit{}, variant{deafen: saysDone(lua.Reenter)}},
-		{"extended-and-renewed", edit{}, variant{shorten: true}},
-		{"ends-by-max-hold", edit{}, variant{alter: forgetsMaxHold}},
-		{"closed-with-a-waiter-behind", edit{}, variant{lazy: true}},
-		{"two-owners-and-two-names", edit{}, variant{alter: isNew}},
-		{"reader-behind-a-waiting-writer", edit{}, variant{alter: isNew}},
-		{"reply-after-the-deadline", edit{}, variant{behind: true}},
-		{"asks-after-release-told-late", edit{"again and 2 or 0", "0"}, variant{}},
-		{"released-before-two-others", edit{"what == 'ended' or what == 'void'", "false"}, variant{}},
-		{"granted-once", requeues, variant{}},
-		{"granted-twice-told", edit{"of == its_number and alive(from, for_ms)", "of == its_number"}, variant{}},
-		{"late-copy-of-force", edit{"return {2, unfinished(), '', ''}", "time[1] = time[1]"}, variant{}},
-		{"late-reader-before-waiting-writer", edit{"(waits or waiting > 0 or is_write(holder)",
-			"(is_write(holder)"}, variant{}},
-		{"late-reader-beside-owed-one", edit{"owed = f[7]", "owed = ''"}, variant{}},
-		{"late-writer-before-waiting-reader", edit{"grant(writer)", "granted[writer] = 'let in'"}, variant{}},
-		{"try-lets-in-untold", edit{"note(' ', id)", "notes[id] = nil"}, variant{}},
-		{"waiter-under-own-write-hold", edit{"holder == WRITER and holder ~= ''", "WRITER ~= ''"},
-			variant{}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			tr, err := loadTrace(filepath.Join("testdata", c.name+".trace"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			done, err := explorationOf(t, c.edit.in(t, sources()), tr.setup, c.variant).replay(tr)
-			if err == nil || errors.Is(err, errImpossible) {
-				t.Fatalf("the mistake is not found: %v, after\n%s", err, done)
-			}
-			t.Log(err)
-		})
 	}
 }

@@ -132,7 +132,7 @@ func init() {
 	shapeOf(reflect.TypeFor[process]())
 	renames = false
 	shapeOf(reflect.TypeFor[client]())
-	shapeOf(reflect.TypeFor[quorum.Quorum]())
+	shapeOf(reflect.TypeFor[majority]())
 	shapeOf(reflect.TypeFor[memory]())
 	shapeOf(tagType())
 	shapeOf(reflect.TypeFor[server]())

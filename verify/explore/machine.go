@@ -15,26 +15,20 @@ import (
 
 // A machine runs requests on server states, holds each run against the model, and remembers them all.
 type machine struct {
-	redis   redisServer
-	stands  bool // the server's clock does not move within a tick
-	several bool // there are locks of several names
-	runs    map[execution]*result
-	states  map[string]*server
-	terms   map[string]*request
-	wired   map[wired]*request // by requests of processes, which do not change any more
+	setup
+	redis  redisServer
+	runs   map[execution]*result
+	states map[string]*server
+	terms  map[string]*request
+	wired  map[wired]*request // by requests of processes, which do not change any more
 }
 
 // A request is one run of a script.
 type request struct {
-	script  *lua.Script
-	of      claimName
-	argv    []string
-	lease   time.Duration
-	try     bool
-	within  claimName // of RLock: the write hold of the same owner
-	count   int
-	seq     int
-	shorten bool
+	protocol.Request
+	argv   []string
+	of     claimName
+	within claimName // of RLock: the write hold of the same owner
 }
 
 // An execution is a request on a server state.
@@ -65,10 +59,10 @@ type sent struct {
 	message *protocol.Message
 }
 
-func newMachine(sources scripts, s setup) (*machine, error) {
-	redis, err := newRedisServer(sources)
-	return &machine{redis: redis, stands: s.stands, several: s.names > 1, runs: map[execution]*result{},
-		states: map[string]*server{}, terms: map[string]*request{}, wired: map[wired]*request{}}, err
+func newMachine(d *edit, s setup) (*machine, error) {
+	redis, err := newRedisServer(d)
+	return &machine{setup: s, redis: redis, runs: map[execution]*result{}, states: map[string]*server{},
+		terms: map[string]*request{}, wired: map[wired]*request{}}, err
 }
 
 // request returns what an engine's request is on the wire: one for all that say the same.
@@ -95,8 +89,7 @@ func (m *machine) request(inst int, r *protocol.Request) *request {
 		}
 		text := r.Script.Name + " " + strings.Join(argv, " ")
 		if q = m.terms[text]; q == nil {
-			q = &request{script: r.Script, of: claim(r.Claim.ID), argv: argv, lease: r.Lease.Duration, try: r.Try,
-				within: claim(r.Writer), count: r.Count, seq: int(r.Sequence), shorten: r.Shorten}
+			q = &request{Request: *r, argv: argv, of: claim(r.Claim.ID), within: claim(r.Writer)}
 			m.terms[text] = q
 		}
 		m.wired[key] = q
@@ -162,18 +155,18 @@ func siteOf(r *protocol.Request) int {
 // executeRaw runs a request on what Redis has.
 func (m *machine) executeRaw(before *raw, r execution, tokens func(int64) int64) *result {
 	q := r.q
-	run, err := m.redis.execute(before.keys, before.now, q.script.Name, keyNames, q.argv)
+	run, err := m.redis.execute(before.keys, before.now, q.Script.Name, keyNames, q.argv)
 	if err != nil {
 		return &result{err: err}
 	}
 	after := &raw{before.now, run.keys}
 	res := &result{ended: r.ended}
 	if err := m.check(before, after, r, run, res); err != nil {
-		res.err = fmt.Errorf("%s: %w", q.script.Name, err)
+		res.err = fmt.Errorf("%s: %w", q.Script.Name, err)
 		return res
 	}
 	if res.server, err = after.parse(tokens, r.s.undone); err != nil {
-		res.err = fmt.Errorf("%s leaves what makes no sense: %w", q.script.Name, err)
+		res.err = fmt.Errorf("%s leaves what makes no sense: %w", q.Script.Name, err)
 		return res
 	}
 	if r.s.raw != nil {
@@ -191,7 +184,7 @@ func (m *machine) executeRaw(before *raw, r execution, tokens func(int64) int64)
 	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own. Whether a
 	// writer goes first matters to deadlocks, of which there are none over one name.
 	obstacle := protocol.Obstacle{Again: res.reply.Again.Round(time.Second)}
-	if m.several {
+	if m.names > 1 {
 		obstacle.Ahead = min(res.reply.Ahead, 1)
 	}
 	if id := res.reply.Claim; strings.Contains(id, instanceOf(int(q.of.inst))) {
@@ -222,25 +215,25 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	if err != nil {
 		return err
 	}
-	parsed, err := protocol.Decode(q.script, run.reply)
+	parsed, err := protocol.Decode(q.Script, run.reply)
 	if err != nil {
 		return err
 	}
 	res.reply = &parsed
 
-	c, leaseMS := q.of.model(), q.lease.Milliseconds()
+	c, leaseMS := q.of.model(), q.Lease.Duration.Milliseconds()
 	expected.Ended[c] = max(expected.Ended[c], r.ended)
 	had, over := slices.Clone(expected.Holds), slices.Clone(expected.Over)
 	var answer model.Answer
 	outcome, code := model.NotThere, -1 // of a reply that is a code
-	switch q.script {
+	switch q.Script {
 	case lua.Lock, lua.RLock:
 		// A waiter that was dead may be refused, or come again.
 		if slot := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && slot != nil &&
 			int(slot.number) == c.Number && slot.what == 'v' {
 			expected.Ended[c] = model.Withdrawn
 		}
-		answer = expected.Ask(c, modeOf(q.of.write), leaseMS, q.try, q.within.model())
+		answer = expected.Ask(c, modeOf(q.of.write), leaseMS, q.Try, q.within.model())
 		res.ended = expected.Ended[c]
 	case lua.Unlock, lua.RUnlock:
 		outcome = expected.Release(c)
@@ -257,15 +250,9 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 			res.ended = model.Withdrawn
 		}
 	case lua.Renew:
-		code = 0
-		if expected.Renew(c, leaseMS) {
-			code = 1
-		}
+		code = int(bit(expected.Renew(c, leaseMS)))
 	case lua.Reenter:
-		code = 0
-		if expected.Reenter(c, q.count, q.seq, leaseMS, q.shorten) {
-			code = 1
-		}
+		code = int(bit(expected.Reenter(c, q.Count, int(q.Sequence), leaseMS, q.Shorten)))
 	case lua.Force:
 		for _, h := range expected.Holds {
 			res.dropped = append(res.dropped, nameOf(h.Claim))
@@ -310,7 +297,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	}
 	switch {
 	case answer == 0:
-		if parsed.Code != code && (r.waited || q.script != lua.Unlock && q.script != lua.RUnlock) {
+		if parsed.Code != code && (r.waited || q.Script != lua.Unlock && q.Script != lua.RUnlock) {
 			return fmt.Errorf("the reply is %d, not %d", parsed.Code, code)
 		}
 	case parsed.Refused != (answer == model.Refused) || (parsed.Token != 0) != (answer == model.Granted):
@@ -505,7 +492,7 @@ func (m *machine) again(r execution, first *result) error {
 	res.server = res.server.clone()
 	res.server.ttl = first.server.ttl // it may live for longer
 	if res.server.key() != first.server.key() {
-		return fmt.Errorf("a second run of %s changes more: %+v, then %+v", q.script.Name, *first.server,
+		return fmt.Errorf("a second run of %s changes more: %+v, then %+v", q.Script.Name, *first.server,
 			*res.server)
 	}
 	a, b := *first.reply, *res.reply
@@ -515,8 +502,8 @@ func (m *machine) again(r execution, first *result) error {
 	if a.Code == protocol.DoneBefore {
 		a.Code = protocol.Done
 	}
-	if a.Code != b.Code || a.Token != b.Token || a.Refused != b.Refused && !q.try {
-		return fmt.Errorf("a second run of %s is told %+v, the first %+v", q.script.Name, *res.reply, *first.reply)
+	if a.Code != b.Code || a.Token != b.Token || a.Refused != b.Refused && !q.Try {
+		return fmt.Errorf("a second run of %s is told %+v, the first %+v", q.Script.Name, *res.reply, *first.reply)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // references notes the numbers, tokens and slots in a process.
-func (p *process) references(n *node) {
+func (p *process) references(n *actor) {
 	set := func(v uint64) uint64 {
 		if v >= 64 {
 			panic("a number that is too large")
@@ -55,13 +55,13 @@ type naming struct {
 func rank(set, n uint64) uint64 { return uint64(bits.OnesCount64(set&(1<<n-1))) + 1 }
 
 type renamed struct {
-	n  *node
+	id int // of the node
 	by naming
 }
 
 // rename returns a process under other names.
-func (e *explorer) rename(n *node, by naming) *node {
-	key := renamed{n, by}
+func (e *explorer) rename(n *actor, by naming) *actor {
+	key := renamed{n.id, by}
 	if to, ok := e.renamed[key]; ok {
 		return to
 	}
@@ -216,7 +216,7 @@ func (s *slots) names() (to slotNames) {
 }
 
 // change reports whether the names differ from those that a process has.
-func (to *slotNames) change(n *node) bool {
+func (to *slotNames) change(n *actor) bool {
 	if int(to.count) != n.slots.count && !n.p.Crashed {
 		return true
 	}

@@ -102,18 +102,6 @@ type fate struct {
 // excused reports whether a hold may be found to be gone before its deadline.
 func (f fate) excused(now time.Time) bool { return f.Dropped || now.Before(f.Short) }
 
-// A node is a simulated process together with everything it has observed.
-type node struct {
-	id      int
-	p       *process
-	numbers uint64 // a bit for each that it refers to
-	last    uint64 // that it has given out
-	tokens  uint64 // a bit for each
-	slots   slots
-	urgent  bool
-	views   []engine.View // of the engine's claims, unless it is dead
-}
-
 // An event is what happens to a process.
 type event struct {
 	do         verb
@@ -171,19 +159,21 @@ const (
 	mend      // a: server, which can be reached again
 )
 
-// A change is what an event comes to.
-type change struct {
-	to   *node
-	lost bool  // a hold was lost at its local deadline, or a call ended without an answer
-	flaw error // something wrong
-}
+// An actor is the node of a process, and an effect what becomes of one.
+type (
+	actor  = node[process]
+	effect = change[process]
+)
+
+// mostProcesses bounds the processes that are remembered: each takes about 6 KB, with what happens to it.
+const mostProcesses = 300_000
 
 var (
 	errGaveUp  = errors.New("gave up")
 	errNetwork = errors.New("the network")
 )
 
-func (e *explorer) newProcess(i int) *node {
+func (e *explorer) newProcess(i int) *actor {
 	p := &process{Now: epoch, Lease: e.lease[i], Asks: make([]uint8, e.owners[i]-'0')}
 	for o := range p.Asks {
 		p.Asks[o] = e.asks
@@ -192,13 +182,9 @@ func (e *explorer) newProcess(i int) *node {
 	return e.node(p)
 }
 
-// node returns the one node of a process.
-func (e *explorer) node(p *process) *node {
-	key := e.fingerprint(string(write(p, epoch, false)))
-	if n, ok := e.nodes[key]; ok {
-		return n
-	}
-	n := &node{id: e.ids.of(key), p: p}
+// look takes a look at a process.
+func (e *explorer) look(n *actor) {
+	p := n.p
 	n.urgent = !p.Asleep && (len(p.Inbox) > 0 || p.Sub == opening ||
 		slices.ContainsFunc(p.Flights, func(f *flight) bool { return f.Stage == due }))
 	if !p.Crashed {
@@ -207,49 +193,10 @@ func (e *explorer) node(p *process) *node {
 	if !e.plain {
 		p.references(n)
 	}
-	e.nodes[key] = n
-	return n
 }
 
-// tidy frees the memory of what happened, if there is much of it. That is computed again when it is needed:
-// an equal process then has the same id.
-func (e *explorer) tidy() {
-	if len(e.nodes) > mostNodes {
-		clear(e.nodes)
-		clear(e.changes)
-		clear(e.renamed)
-		clear(e.wired)
-	}
-}
-
-// mostNodes bounds the processes that are remembered: each takes about 6 KB, with what happens to it.
-const mostNodes = 300_000
-
-// ids number what has a fingerprint.
-type ids map[fingerprint]int
-
-func (all ids) of(key fingerprint) int {
-	id, known := all[key]
-	if !known {
-		id = len(all)
-		all[key] = id
-	}
-	return id
-}
-
-type happening struct {
-	n  *node
-	ev event
-}
-
-// happen returns what an event makes of a process.
-func (e *explorer) happen(n *node, ev event) *change {
-	key := happening{n, ev}
-	if c, ok := e.changes[key]; ok {
-		return c
-	}
-	p := deepCopy(n.p, false)
-	c := &change{}
+// play has an event happen to a process.
+func (e *explorer) play(p *process, ev event, c *effect) {
 	past := p.past()
 	p.happen(ev, e, c)
 	for _, h := range past {
@@ -260,9 +207,16 @@ func (e *explorer) happen(n *node, ev event) *change {
 	if !e.plain {
 		p.normalizeAll(e.names > 1)
 	}
-	c.to = e.node(p)
-	e.changes[key] = c
-	return c
+}
+
+// tidy frees memory.
+func (e *explorer) tidy() bool {
+	tidied := e.cast.tidy()
+	if tidied {
+		clear(e.renamed)
+		clear(e.wired)
+	}
+	return tidied
 }
 
 // past returns the live holds whose deadline has come.
@@ -278,7 +232,7 @@ func (p *process) past() (list []*engine.Hold) {
 	return list
 }
 
-func (p *process) happen(ev event, e *explorer, c *change) {
+func (p *process) happen(ev event, e *explorer, c *effect) {
 	switch ev.do {
 	case acquire:
 		h := &engine.Hold{Name: names[ev.name], Owner: owner(uint8(ev.a)), Mode: engine.Mode(protocol.Read),
@@ -480,7 +434,7 @@ func latest(a, b time.Time) time.Time {
 }
 
 // tick has the engine do what is due.
-func (p *process) tick(c *change) {
+func (p *process) tick(c *effect) {
 	before := len(p.Engine.Views())
 	p.Engine.Tick(p.Now)
 	if len(p.Engine.Views()) < before {
@@ -516,7 +470,7 @@ func (p *process) knownFate(n uint64) fate {
 }
 
 // settle does what the engine wants done, until there is nothing to do now.
-func (p *process) settle(e *explorer, c *change) {
+func (p *process) settle(e *explorer, c *effect) {
 	for i := 0; ; i++ {
 		var fx engine.Effects
 		p.Engine.Flush(p.Now, &fx)
@@ -551,7 +505,7 @@ func (p *process) settle(e *explorer, c *change) {
 }
 
 // cancelled checks that a hold is not lost without a cause.
-func (p *process) cancelled(h *engine.Hold, c *change) {
+func (p *process) cancelled(h *engine.Hold, c *effect) {
 	i := slices.IndexFunc(p.Pledges, func(g pledge) bool { return g.Hold == h })
 	switch {
 	case errors.Is(h.Err(), engine.ErrClosed) && p.Closing == closed:
@@ -568,7 +522,7 @@ func (p *process) cancelled(h *engine.Hold, c *change) {
 }
 
 // woken checks what a call, or a release, has come to, and forgets it if it is over.
-func (p *process) woken(e *explorer, h *engine.Hold, c *change) {
+func (p *process) woken(e *explorer, h *engine.Hold, c *effect) {
 	flaw := func(text string) {
 		c.flaw = cmp.Or(c.flaw, fmt.Errorf("%s: %w", text, cmp.Or(h.Err(), errors.New("no error"))))
 	}
@@ -651,12 +605,12 @@ func (p *process) stuck(first, call *engine.Hold, seen []*engine.Hold) bool {
 }
 
 // extend begins a call of Extend, for twice the lease.
-func (p *process) extend(e *explorer, h *engine.Hold, c *change) {
-	x := &extending{X: &engine.Extension{}, Hold: h, Until: p.Now.Add(2 * p.Lease)}
+func (p *process) extend(e *explorer, h *engine.Hold, c *effect) {
+	d := 2 * p.Lease
+	x := &extending{X: &engine.Extension{}, Hold: h, Until: p.Now.Add(d)}
 	if end := p.pledge(h).End; !end.IsZero() && end.Before(x.Until) {
 		x.Until = end
 	}
-	d := 2 * p.Lease
 	if e.shorten {
 		d /= 2
 	}
@@ -665,7 +619,7 @@ func (p *process) extend(e *explorer, h *engine.Hold, c *change) {
 }
 
 // extended checks what a call of Extend has come to.
-func (p *process) extended(x *engine.Extension, c *change) {
+func (p *process) extended(x *engine.Extension, c *effect) {
 	i := slices.IndexFunc(p.Extending, func(o *extending) bool { return o.X == x })
 	call := p.Extending[i]
 	p.Extending = slices.Delete(p.Extending, i, i+1)
@@ -699,7 +653,7 @@ func (p *process) pledge(h *engine.Hold) *pledge {
 
 // closes checks that what is closed has no holds and no calls, and that one that is to be has no calls but
 // those of owners that write: they may go on to read.
-func (p *process) closes(c *change) {
+func (p *process) closes(c *effect) {
 	for _, h := range p.Holds {
 		waits := h.State() == engine.Wanted && !slices.ContainsFunc(p.Holds, func(o *engine.Hold) bool {
 			return o.Owner == h.Owner && o.Name == h.Name && o.Mode == engine.Mode(protocol.Write) &&
@@ -715,7 +669,7 @@ func (p *process) closes(c *change) {
 
 // keepsPledges checks that holds last for as long as their callers may expect, and forgets what is of the
 // past.
-func (p *process) keepsPledges(c *change) {
+func (p *process) keepsPledges(c *effect) {
 	p.Pledges = slices.DeleteFunc(p.Pledges, func(g pledge) bool { return g.Hold.State() != engine.Live })
 	for i := range p.Pledges {
 		g := &p.Pledges[i]

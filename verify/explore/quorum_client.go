@@ -27,15 +27,22 @@ type client struct {
 	Stalled bool
 }
 
-// A layer is what an engine has below it: a [quorum.Quorum], or a memory.
+// A layer is what an engine has below it: a majority, or a memory.
 type layer interface {
 	Flush(now time.Time, to *quorum.Effects)
-	Replied(now time.Time, r *quorum.Request, reply any, err error)
+	Replied(now time.Time, f *journey, reply any, err error)
 	Heard(now time.Time, server int, payload string)
 	Subscribed(now time.Time, server int)
 	Unsubscribed(now time.Time, server int, err error)
 	Tick(now time.Time)
 	Next() (at time.Time, ok bool)
+}
+
+// A majority is the layer of a client of a quorum.
+type majority struct{ *quorum.Quorum }
+
+func (m *majority) Replied(now time.Time, f *journey, reply any, err error) {
+	m.Quorum.Replied(now, f.R, reply, err)
 }
 
 // A call is one of Lock, RLock or their tries, and the hold that it brings.
@@ -53,9 +60,10 @@ type call struct {
 // A journey is a request to a server that the quorum waits for.
 type journey struct {
 	R     *quorum.Request
-	Late  bool   // it may run at any time, or fail
-	Lost  bool   // it has run, and its reply is lost
-	Reply string // names the reply that waits for a client that stands still; or ""
+	Of    *engine.Request // that it is, of a client to which the lock may be delegated; or nil
+	Late  bool            // it may run at any time, or fail
+	Lost  bool            // it has run, and its reply is lost
+	Reply string          // names the reply that waits for a client that stands still; or ""
 }
 
 // A stray is a request to a server whose reply nobody waits for.
@@ -71,13 +79,6 @@ type letter struct {
 	Late   bool // it may be heard at any time
 }
 
-// A peer is a simulated client together with everything it has observed. Peers of one id are equal.
-type peer struct {
-	id   int
-	p    *client
-	next time.Time // when something is due; zero for never
-}
-
 // A deed is what happens to a client.
 type deed struct {
 	do    verb
@@ -87,13 +88,14 @@ type deed struct {
 	reply string // names a reply, which is in rep
 }
 
-// An outcome is what a deed makes of a client.
-type outcome struct {
-	to      *peer
-	granted []*call // that have the lock now
-	failed  bool    // a call has ended without the lock though it did not give up, or a hold was lost
-	flaw    error
-}
+// A peer is the node of a client, and an outcome what becomes of one.
+type (
+	peer    = node[client]
+	outcome = change[client]
+)
+
+// mostClients bounds the clients that are remembered: each takes about 15 KB.
+const mostClients = 100_000
 
 func (e *parliament) newClient(i int) *client {
 	c := &client{Cut: make([]bool, e.servers)}
@@ -101,56 +103,21 @@ func (e *parliament) newClient(i int) *client {
 	if e.delegated {
 		c.Layer = newMemory(c.Engine, i)
 	} else {
-		c.Layer = quorum.New(quorum.Config{Servers: e.servers, Prefix: prefix, Instance: instanceOf(i)}, c.Engine)
+		c.Layer = &majority{quorum.New(quorum.Config{Servers: e.servers, Prefix: prefix, Instance: instanceOf(i)},
+			c.Engine)}
 	}
 	return c
 }
 
-// peer returns the peer of a client.
-func (e *parliament) peer(p *client) *peer {
-	key := e.fingerprint(string(write(p, epoch, e.plain)))
-	if n, ok := e.peers[key]; ok {
-		return n
-	}
-	n := &peer{id: e.ids.of(key), p: p}
-	if !p.Crashed {
-		n.next, _ = p.Layer.Next()
-	}
-	e.peers[key] = n
-	return n
-}
-
-// tidy is as that of an explorer.
-func (e *parliament) tidy() {
-	if len(e.peers) > mostPeers {
-		clear(e.peers)
-		clear(e.outcomes)
+// look takes a look at a client.
+func (e *parliament) look(n *peer) {
+	if !n.p.Crashed {
+		n.next, _ = n.p.Layer.Next()
 	}
 }
 
-// mostPeers bounds the clients that are remembered: each takes about 15 KB.
-const mostPeers = 100_000
-
-type doing struct {
-	id int // of the peer
-	d  deed
-}
-
-// happens returns what a deed makes of a client.
-func (e *parliament) happens(n *peer, d deed) (c *outcome) {
-	key := doing{n.id, d}
-	if c, ok := e.outcomes[key]; ok && !e.plain {
-		return c
-	}
-	c = &outcome{}
-	p := deepCopy(n.p, e.plain)
-	p.doAndSettle(d, e, c)
-	c.to = e.peer(p)
-	e.outcomes[key] = c
-	return c
-}
-
-func (p *client) doAndSettle(d deed, e *parliament, c *outcome) {
+// play has something happen to a client.
+func (e *parliament) play(p *client, d deed, c *outcome) {
 	defer func() {
 		if r := recover(); r != nil {
 			c.flaw = fmt.Errorf("a panic: %v", r)
@@ -193,13 +160,13 @@ func (p *client) do(d deed, e *parliament) {
 		if !e.tries && !e.delegated && !e.plain { // who is in the way makes no difference
 			raw = withoutObstacle(raw)
 		}
-		p.Layer.Replied(d.at, f.R, raw, nil)
+		p.Layer.Replied(d.at, f, raw, nil)
 	case fail:
 		f := p.land(d.a)
 		if f.Late {
 			p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
 		}
-		p.Layer.Replied(d.at, f.R, nil, errNetwork)
+		p.Layer.Replied(d.at, f, nil, errNetwork)
 	case slowDown:
 		p.Flights[d.a].Late = true
 	case loseReply:
@@ -257,7 +224,7 @@ func (p *client) do(d deed, e *parliament) {
 		for i := 0; i < len(p.Flights); {
 			if f := p.Flights[i]; f.R.Server == d.a && !f.Late {
 				p.land(i)
-				p.Layer.Replied(d.at, f.R, nil, errNetwork)
+				p.Layer.Replied(d.at, f, nil, errNetwork)
 			} else {
 				i++
 			}
@@ -318,6 +285,9 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 		for _, r := range fx.Requests {
 			p.Flights = append(p.Flights, &journey{R: r, Lost: e.lose != nil && e.lose(r)})
 		}
+		for _, r := range fx.Send {
+			p.Flights = append(p.Flights, &journey{R: &quorum.Request{Request: r.Request}, Of: r})
+		}
 		if fx.Listen && !p.Listens {
 			p.Listens, again = true, true
 			for i := range p.Cut {
@@ -327,14 +297,14 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 			}
 		}
 		for _, h := range fx.Cancel {
-			c.failed = true
+			c.lost = true
 			p.callOf(h).Granted = false
 			if !errors.Is(h.Err(), engine.ErrLost) {
 				c.flaw = cmp.Or(c.flaw, fmt.Errorf("a hold ends with %w", h.Err()))
 			}
 		}
 	}
-	for _, l := range p.Calls {
+	for k, l := range p.Calls {
 		switch {
 		case l.Hold == nil:
 		case l.Drops == e.servers && l.relies(at) && l.Hold.Deadline().After(l.DropsAt.Add(e.lease)):
@@ -349,12 +319,12 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 				c.flaw = cmp.Or(c.flaw, errors.New("a call returns a hold that is over"))
 			}
 			if !entered { // or else it has the outer one's token, and needs no new grant
-				c.granted = append(c.granted, l)
+				c.granted |= 1 << k
 			}
 		case l.Hold.State() == engine.Failed && !l.GaveUp && !(l.Try && errors.Is(l.Hold.Err(), engine.ErrLocked)):
-			c.failed = true
+			c.lost = true
 		case l.Hold.State() == engine.Finished && l.Hold.Err() != nil:
-			c.failed = true
+			c.lost = true
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,30 +30,30 @@ type world struct {
 
 // parliament knows what all worlds have in common.
 type parliament struct {
-	*rack
 	setup
 	variant
-	seeds
-	first    *world
-	servers  int
-	lease    time.Duration
-	tries    bool            // there are tries among the calls
-	offsets  []time.Duration // of the servers' clocks
-	ids      ids             // of all clients
-	peers    map[fingerprint]*peer
-	outcomes map[doing]*outcome
-	replies  map[string]any // by what names them
+	*cast[client, deed]
+	redis   redisServer
+	stores  map[string]*store
+	runs    map[string]*answer // of scripts on stores
+	first   *world
+	servers int
+	lease   time.Duration
+	tries   bool            // there are tries among the calls
+	offsets []time.Duration // of the servers' clocks
+	replies map[string]any  // by what names them
 }
 
-func newParliament(sources scripts, s setup, v variant) (*parliament, error) {
-	k, err := newRack(sources, v.plain)
+func newParliament(s setup, v variant) (*parliament, error) {
+	redis, err := newRedisServer(v.edit)
 	if err != nil {
 		return nil, err
 	}
-	e := &parliament{rack: k, setup: s, variant: v, seeds: newSeeds(), servers: 3, lease: 30 * time.Second,
-		tries:   strings.ContainsAny(strings.Join(s.calls, ""), "wr"),
-		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute},
-		ids:     ids{}, peers: map[fingerprint]*peer{}, outcomes: map[doing]*outcome{}, replies: map[string]any{}}
+	e := &parliament{setup: s, variant: v, cast: newCast[client, deed](mostClients), redis: redis,
+		stores: map[string]*store{}, runs: map[string]*answer{}, replies: map[string]any{},
+		servers: 3, lease: 30 * time.Second, tries: strings.ContainsAny(strings.Join(s.calls, ""), "wr"),
+		offsets: []time.Duration{0, time.Hour, -time.Hour, time.Minute, -time.Minute}}
+	e.cast.play, e.cast.look, e.whole = e.play, e.look, v.plain
 	if s.five {
 		e.servers = 5
 	}
@@ -84,7 +85,7 @@ func (e *parliament) begin() (*world, error) {
 			}
 			c.Calls = append(c.Calls, &call{Mode: mode, Try: letter == 'w' || letter == 'r'})
 		}
-		w.clients = append(w.clients, e.peer(c))
+		w.clients = append(w.clients, e.node(c))
 	}
 	if e.cold {
 		return w, nil
@@ -92,7 +93,7 @@ func (e *parliament) begin() (*world, error) {
 	// Each client has had the lock once.
 	for i := range w.clients {
 		a, ok := action{event: event{do: acquire}, proc: uint8(i)}, true
-		for ; ok; a, _, ok = e.next(w) {
+		for ; ok; a, _, ok = next(e, w) {
 			var err error
 			if w, err = e.take(w, a, nil); err != nil {
 				return nil, err
@@ -100,10 +101,25 @@ func (e *parliament) begin() (*world, error) {
 		}
 		p := deepCopy(w.clients[i].p, false)
 		p.Calls = p.Calls[1:]
-		w.clients[i] = e.peer(p)
+		w.clients[i] = e.node(p)
 	}
 	w.wrote, w.read, w.faulty = 0, 0, false
 	return w, nil
+}
+
+// A store is what one server of a quorum has. Stores are equal only if they are the same.
+type store struct {
+	id   int
+	text string // names the keys and what they have
+	keys map[string]entry
+}
+
+// An answer is what a run of a script on a store comes to.
+type answer struct {
+	ranScript
+	name  string // of the reply
+	store *store
+	err   error
 }
 
 func (w *world) clone() *world {
@@ -131,10 +147,10 @@ func (e *parliament) demands(w *world) demands { return w.demands }
 
 // actions lists all that can happen next.
 func (e *parliament) actions(w *world) []action {
-	var list []action
+	m := &menu{budget: &w.budget}
 	add := func(can bool, do verb, client, a int, hows ...how) {
 		if can {
-			list = append(list, action{event{do: do, a: int16(a)}, uint8(client), append(hows, arrives)[0]})
+			m.add(client, event{do: do, a: int16(a)}, hows...)
 		}
 	}
 	busy := false // something arrives before time passes
@@ -155,13 +171,11 @@ func (e *parliament) actions(w *world) []action {
 				busy = busy || ready
 			}
 			if p.Stalled {
-				add(ready, run, i, k, replyLate)
+				add(ready, run, i, k)
 				continue
 			}
-			add(ready, run, i, k)
-			add(ready && w.budget[mayLose] > 0, run, i, k, replyLost)
-			add(ready && w.budget[mayRepeat] > 0, run, i, k, twice)
-			add(ready && w.budget[mayDelay] > 0 && !f.Late, slowDown, i, k)
+			add(ready, run, i, k, replyLost, twice)
+			add(ready && !f.Late, slowDown, i, k)
 			add(f.Late || f.Lost || p.Cut[s], fail, i, k)
 		}
 		for k := range p.Copies {
@@ -171,21 +185,21 @@ func (e *parliament) actions(w *world) []action {
 		if p.Crashed {
 			continue
 		}
-		add(w.budget[mayStall] > 0 && !p.Stalled, sleep, i, 0)
+		add(!p.Stalled, sleep, i, 0)
 		add(p.Stalled, wake, i, 0)
 		add(p.Stalled, wake, i, 1)
 		if p.Stalled {
 			continue
 		}
-		add(w.budget[mayForce] > 0, force, i, 0)
+		add(true, force, i, 0)
 		first = true
 		for k, l := range p.Inbox {
 			ready := first || l.Late
 			first = first && l.Late
 			add(ready, hear, i, k)
-			add(ready && w.budget[mayLose] > 0, miss, i, k)
-			add(ready && e.delegated && w.budget[mayDelay] > 0 && !l.Late, hearLater, i, k)
-			add(ready && e.delegated && w.budget[mayRepeat] > 0 && !l.Late, hearTwice, i, k)
+			add(ready, miss, i, k)
+			add(ready && e.delegated && !l.Late, hearLater, i, k)
+			add(ready && e.delegated && !l.Late, hearTwice, i, k)
 			busy = busy || !l.Late
 		}
 		idle := true
@@ -196,23 +210,25 @@ func (e *parliament) actions(w *world) []action {
 			}
 			idle = e.together || l.over() || e.reenter && l.Granted
 			add(l.relies(w.at), release, i, k)
-			add(w.budget[mayGiveUp] > 0 && l.Hold.State() == engine.Wanted && !l.GaveUp, giveUp, i, k)
+			add(l.Hold.State() == engine.Wanted && !l.GaveUp, giveUp, i, k)
 		}
-		add(w.budget[mayCrash] > 0, crash, i, 0)
+		add(true, crash, i, 0)
 		for s := range w.stores {
-			add(w.budget[mayCut] > 0 && !p.Cut[s], cut, i, s)
+			add(!p.Cut[s], cut, i, s)
 			add(p.Cut[s] && !(e.apart && s == i), mend, i, s)
 		}
 	}
 	for s := range w.stores {
-		add(w.budget[mayRestart] > 0, restart, 0, s)
+		add(true, restart, 0, s)
 	}
 	_, due := w.timer()
-	add(due && w.budget[mayPass] > 0, pass, 0, 0)
+	add(due, pass, 0, 0)
 	if busy { // a request fails after seconds, and links work again after some
-		list = slices.DeleteFunc(list, func(a action) bool { return a.do == pass || a.do == fail || a.do == mend })
+		return slices.DeleteFunc(m.list, func(a action) bool {
+			return a.do == pass || a.do == fail || a.do == mend
+		})
 	}
-	return list
+	return m.list
 }
 
 // timer returns when the next timer is due.
@@ -225,25 +241,12 @@ func (w *world) timer() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// spends returns the kind of event that an action is, if their number is limited.
-func (a action) spends() (kind int, ok bool) {
-	if a.do == run {
-		kind, ok = map[how]int{replyLost: mayLose, twice: mayRepeat}[a.how]
-		return kind, ok
-	}
-	kind, ok = map[verb]int{miss: mayLose, hearTwice: mayRepeat, slowDown: mayDelay, hearLater: mayDelay,
-		sleep: mayStall, force: mayForce, crash: mayCrash, cut: mayCut, restart: mayRestart, giveUp: mayGiveUp,
-		pass: mayPass}[a.do]
-	return kind, ok
-}
-
 func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	w = w.clone()
 	i, at := int(a.proc), int(a.a)
-	if kind, ok := a.spends(); ok {
-		w.budget[kind] -= min(w.budget[kind], 1)
-		w.faulty = w.faulty || kind != mayRepeat && kind != mayGiveUp && kind != mayPass
-	}
+	kind := a.kind()
+	w.budget.spend(kind)
+	w.faulty = w.faulty || !slices.Contains([]int{free, mayRepeat, mayGiveUp, mayPass}, kind)
 	var err error
 	tell := func(client int, d deed) { err = cmp.Or(err, e.tell(w, client, d)) }
 	switch a.do {
@@ -256,8 +259,14 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 		if res.err != nil {
 			return w, res.err
 		}
-		do := map[how]verb{arrives: reply, twice: reply, replyLost: loseReply, replyLate: holdReply}[a.how]
-		tell(i, deed{do: do, a: at, reply: e.name(res.reply)})
+		do := reply
+		switch {
+		case w.clients[i].p.Stalled:
+			do = holdReply
+		case a.how == replyLost:
+			do = loseReply
+		}
+		tell(i, deed{do: do, a: at, reply: res.name})
 	case deliver:
 		tell(i, deed{do: reply, a: at, reply: w.clients[i].p.Flights[at].Reply})
 	case again:
@@ -290,6 +299,42 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	return w, cmp.Or(err, exclusive("rely on", w.reliedOn()), e.kept(w))
 }
 
+// intern returns the one store that has these keys.
+func (e *parliament) intern(keys map[string]entry) *store {
+	text := fmt.Sprintf("%#v", keys)
+	s, ok := e.stores[text]
+	if !ok {
+		s = &store{len(e.stores), text, keys}
+		e.stores[text] = s
+	}
+	return s
+}
+
+// run runs a request on a server at a moment of its clock.
+func (e *parliament) run(s *store, r *protocol.Request, at time.Time) *answer {
+	args := r.Argv(nil)
+	texts := make([]string, len(args))
+	for i, a := range args {
+		texts[i] = a.(string)
+	}
+	key := fmt.Sprintf("%d %d %s %q", s.id, at.UnixMicro(), r.Script.Name, texts)
+	if a, ok := e.runs[key]; ok && !e.whole {
+		return a
+	}
+	keys, _ := strconv.Atoi(texts[0])
+	a := &answer{}
+	a.ranScript, a.err = e.redis.execute(s.keys, at.UnixMicro(), r.Script.Name, texts[1:1+keys], texts[1+keys:])
+	for name, entry := range a.keys {
+		if entry.end == 0 && name != protocol.MarkOf(prefix) {
+			a.err = fmt.Errorf("%s.lua leaves %s without a time to live", r.Script.Name, name)
+		}
+	}
+	a.name, a.store = fmt.Sprintf("%#v", a.reply), e.intern(a.keys)
+	e.replies[a.name] = a.reply
+	e.runs[key] = a
+	return a
+}
+
 // runOn runs a request on a server.
 func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
 	before := w.stores[s]
@@ -316,15 +361,18 @@ func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
 // tell has something happen to a client, and checks the tokens of what it is granted.
 func (e *parliament) tell(w *world, i int, d deed) error {
 	d.at = w.at
-	c := e.happens(w.clients[i], d)
+	c := e.happen(w.clients[i], d)
 	w.clients[i] = c.to
 	if c.flaw != nil {
 		return c.flaw
 	}
-	if c.failed && !w.faulty {
+	if c.lost && !w.faulty {
 		return errors.New("a call ends without the lock, or a hold is lost, though nothing went wrong")
 	}
-	for _, l := range c.granted {
+	for k, l := range c.to.p.Calls {
+		if c.granted&(1<<k) == 0 {
+			continue
+		}
 		token := l.Hold.Token()
 		switch writes := l.Mode == engine.Mode(protocol.Write); {
 		case l.Dropped:
@@ -341,13 +389,6 @@ func (e *parliament) tell(w *world, i int, d deed) error {
 	return nil
 }
 
-// name returns what names a reply.
-func (e *parliament) name(reply any) string {
-	s := fmt.Sprintf("%#v", reply)
-	e.replies[s] = reply
-	return s
-}
-
 // reliedOn returns the holds that are relied on. One that was dropped by force does not count: its holder
 // finds out when it renews it, and the fence refuses it.
 func (w *world) reliedOn() (all []model.Hold) {
@@ -362,40 +403,31 @@ func (w *world) reliedOn() (all []model.Hold) {
 	return all
 }
 
-// next is what happens next where nothing goes wrong any more, how long it takes, and whether anything has to
-// happen: whatever is in flight arrives, links work again, holds are released, and time passes.
-func (e *parliament) next(w *world) (action, time.Duration, bool) {
-	const never = 100
-	rank := func(a action) int {
-		late := func() bool { return w.clients[a.proc].p.Flights[a.a].Late }
-		switch {
-		case a.do == mend, a.do == wake, a.do == deliver:
-			return 0
-		case a.do == again:
-			return 1
-		case a.do == run && a.how == arrives && late(), a.do == fail && w.clients[a.proc].p.Flights[a.a].Lost:
-			return 2
-		case a.do == run && (a.how == arrives || a.how == replyLate):
-			return 3
-		case a.do == hear:
-			return 4
-		case a.do == release:
-			return 5
-		}
-		return never
+// rank says when an action comes in a fair run: links work again, whatever is in flight arrives, and holds
+// are released.
+func (e *parliament) rank(w *world, a action) int {
+	late := func() bool { return w.clients[a.proc].p.Flights[a.a].Late }
+	switch {
+	case a.do == mend, a.do == wake, a.do == deliver:
+		return 0
+	case a.do == again:
+		return 1
+	case a.do == run && a.how == arrives && late(), a.do == fail && w.clients[a.proc].p.Flights[a.a].Lost:
+		return 2
+	case a.do == run && a.how == arrives:
+		return 3
+	case a.do == hear:
+		return 4
+	case a.do == release:
+		return 5
 	}
-	var best action
-	least := never
-	for _, a := range e.actions(w) {
-		if r := rank(a); r < least {
-			best, least = a, r
-		}
-	}
-	if least < never {
-		return best, 0, true
-	}
+	return never
+}
+
+// rest lasts until the next timer, while a client is at work.
+func (e *parliament) rest(w *world) (time.Duration, bool) {
 	at, _ := w.timer()
-	return action{event: event{do: pass}}, max(at.Sub(w.at), 0),
+	return max(at.Sub(w.at), 0),
 		slices.ContainsFunc(w.clients, func(n *peer) bool { return !n.p.Crashed && !n.p.Engine.Idle() })
 }
 

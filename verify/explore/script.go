@@ -3,22 +3,30 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	library "github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
 
-// scripts are the sources by their names.
-type scripts map[string]string
+// An edit breaks a script.
+type edit struct{ from, to string }
 
-// sources returns the scripts of the library.
-func sources() scripts {
-	all := scripts{}
+// sources returns the scripts of the library by their names, after an edit, or none.
+func sources(d *edit) (map[string]string, error) {
+	all, found := map[string]string{}, d == nil
 	for _, s := range slices.Concat(library.All, library.Quorum) {
 		all[s.Name] = s.Source
+		if d != nil {
+			all[s.Name] = strings.ReplaceAll(s.Source, d.from, d.to)
+		}
+		found = found || all[s.Name] != s.Source
 	}
-	return all
+	if !found {
+		return nil, fmt.Errorf("no script has %q", d.from)
+	}
+	return all, nil
 }
 
 // An entry is a key's value.
@@ -38,8 +46,12 @@ type ranScript struct {
 // A redisServer runs scripts at a moment at which its clock stands still.
 type redisServer struct{ *script.Server }
 
-func newRedisServer(sources scripts) (redisServer, error) {
-	s, err := script.NewServer(sources)
+func newRedisServer(d *edit) (redisServer, error) {
+	all, err := sources(d)
+	if err != nil {
+		return redisServer{}, err
+	}
+	s, err := script.NewServer(all)
 	if err == nil {
 		s.Unlucky = true
 	}

@@ -20,13 +20,32 @@ type space[X any] interface {
 	// their demands alone have one key.
 	canonical(X) (X, string)
 	demands(X) demands
-	// next returns what happens next in a fair run, and how long it takes; and whether anything has to happen.
-	next(X) (action, time.Duration, bool)
+	// rank says when an action comes in a fair run: the least comes first, and never does not.
+	rank(X, action) int
+	// rest returns how long a fair run rests when no action comes, and whether anything has to happen.
+	rest(X) (time.Duration, bool)
 	// patience returns how long a fair run may take.
 	patience(X) time.Duration
 	describe(X, action) string
-	// tidy frees memory.
-	tidy()
+	// tidy frees memory, and reports whether it did.
+	tidy() bool
+}
+
+const never = 100
+
+// next returns what happens next in a fair run, how long it takes, and whether anything has to happen.
+func next[X any](of space[X], x X) (a action, lasts time.Duration, ok bool) {
+	least := never
+	for _, b := range of.actions(x) {
+		if r := of.rank(x, b); r < least {
+			a, least = b, r
+		}
+	}
+	if least < never {
+		return a, 0, true
+	}
+	lasts, ok = of.rest(x)
+	return action{event: event{do: pass}}, lasts, ok
 }
 
 // demands are what may still go wrong in a state, and whether something has gone wrong already.
@@ -173,7 +192,7 @@ func (s *search[X]) fair(x X, key string) error {
 	for {
 		at := fair{s.seeds.fingerprint(key), s.demands(x).faulty}
 		rest, known := s.served[at]
-		a, lasts, ok := s.next(x)
+		a, lasts, ok := next(s.space, x)
 		if known || !ok {
 			s.served[at] = rest
 			elapsed += rest
@@ -233,7 +252,7 @@ func (s *search[X]) retrace(way []uint16, flaw error, fair bool) trace {
 	}
 	patience := s.patience(x)
 	for range 100 {
-		a, lasts, ok := s.next(x)
+		a, lasts, ok := next(s.space, x)
 		if patience -= lasts; !ok || patience < 0 {
 			break
 		}

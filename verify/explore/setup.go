@@ -34,26 +34,26 @@ type setup struct {
 type budget [kinds]uint8
 
 const (
-	mayFault   = iota // a request or a message is late, comes twice or not at all
+	free       = iota // what may happen at any time
+	mayFault          // any of what mayDelay, mayRepeat and mayLose allow
 	mayCrash          // a process dies
 	mayForce          // all holds are dropped
 	mayStall          // a process stands still, for as long as it likes
 	mayUndo           // the server forgets a run, as one does that has taken over from another
 	mayExtend         // a call of Extend
 	mayClose          // a call of Close, or of Shutdown
-	mayTick           // a tick passes
-	mayDelay          // a request of a quorum runs after any others, or fails and runs then
-	mayRepeat         // a request of a quorum runs once more, later
-	mayLose           // a reply or a message of a quorum is lost
+	mayPass           // time passes: a tick, or until the next timer of a client of a quorum
+	mayDelay          // a request runs after any others, or fails and runs then; a message is late
+	mayRepeat         // a request runs once more, later; a message is heard twice
+	mayLose           // a reply or a message is lost, or a subscription
 	mayRestart        // a server loses its data
 	mayCut            // a client cannot reach a server, for as long as may be
-	mayPass           // time passes until the next timer of a client
 	mayGiveUp         // a call gives up
 	kinds
 )
 
-var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "closes", "ticks",
-	"late", "twice", "lost", "restarts", "cuts", "passes", "gives"}
+var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "closes", "passes",
+	"late", "twice", "lost", "restarts", "cuts", "gives"}
 
 const unlimited = 255
 
@@ -61,12 +61,16 @@ const unlimited = 255
 // one server, or "W R late 1 passes 2" for a quorum.
 func parseSetup(text string) (s setup, err error) {
 	s = setup{text: text, asks: 1, names: 1}
-	s.budget[mayTick] = unlimited
+	s.budget[free] = unlimited
+	if strings.HasPrefix(text, "owners") {
+		s.budget[mayPass], s.budget[mayGiveUp] = unlimited, unlimited
+	}
 	flags := map[string]*bool{"reenter": &s.reenter, "norenew": &s.noRenew, "bounded": &s.bounded, "stands": &s.stands,
 		"cold": &s.cold, "five": &s.five, "delegated": &s.delegated, "together": &s.together, "apart": &s.apart}
-	numbers := map[string]*uint8{"asks": &s.asks, "names": &s.names, "maxhold": &s.maxHold}
+	numbers := map[string]*uint8{"asks": &s.asks, "names": &s.names, "maxhold": &s.maxHold,
+		"ticks": &s.budget[mayPass]}
 	for i, word := range budgetWords {
-		numbers[word] = &s.budget[i]
+		numbers[word] = &s.budget[mayFault+i]
 	}
 	texts := map[string]*string{"owners": &s.owners, "leases": &s.leases}
 	words := strings.Fields(text)
@@ -107,20 +111,32 @@ func parseSetup(text string) (s setup, err error) {
 }
 
 func (s setup) check() error {
-	outside := func(text string, most rune) bool {
-		return strings.ContainsFunc(text, func(c rune) bool { return c < '1' || c > most })
-	}
 	switch processes := len(s.owners) + len(s.calls); {
 	case processes == 0 || processes > len(instances) || s.owners != "" && s.calls != nil:
 		return fmt.Errorf("there are 1 to %d processes, of one server or of a quorum", len(instances))
 	case len(s.leases) != len(s.owners):
 		return fmt.Errorf("%d processes have owners, and %d leases", len(s.owners), len(s.leases))
-	case outside(s.owners, '4') || outside(s.leases, '9'):
+	case strings.Trim(s.owners, "1234")+strings.Trim(s.leases, "123456789") != "":
 		return fmt.Errorf("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
 	case s.names < 1 || int(s.names) > len(names):
 		return fmt.Errorf("there are 1 to %d names", len(names))
 	}
 	return nil
+}
+
+// left returns how many events of a kind may still happen.
+func (b *budget) left(kind int) *uint8 {
+	if b[kind] == 0 && (kind == mayDelay || kind == mayRepeat || kind == mayLose) {
+		kind = mayFault
+	}
+	return &b[kind]
+}
+
+// spend notes that an event of a kind has happened.
+func (b *budget) spend(kind int) {
+	if left := b.left(kind); *left > 0 && *left != unlimited {
+		*left--
+	}
 }
 
 // allows reports whether none of b is less than of other.

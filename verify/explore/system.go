@@ -17,7 +17,7 @@ import (
 // A system is a server, the processes that use it, and what may still go wrong.
 type system struct {
 	sites []*server // one for each name
-	procs []*node
+	procs []*actor
 	demands
 }
 
@@ -28,7 +28,7 @@ type action struct {
 	how  how
 }
 
-// how is what becomes of a request that is sent. Each but the first costs a fault.
+// how is what becomes of a request that is sent. Each but the first is a fault.
 type how uint8
 
 const (
@@ -37,9 +37,45 @@ const (
 	replyLost            // it runs; the reply is lost, so that it is sent again, and runs late
 	late                 // it is slow
 	replyLate            // it runs, and the reply is slow
-	// it runs, and the reply comes, as do messages; then the server forgets it. That costs an undo
+	// it runs, and the reply comes, as do messages; then the server forgets it
 	undone
 )
+
+// kindOfVerb and kindOfHow say of which kind the actions are that are not free.
+var (
+	kindOfVerb = [...]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
+		miss: mayLose, drop: mayLose, crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
+		drain: mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
+	kindOfHow = [...]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
+		undone: mayUndo}
+)
+
+// kind returns of which kind an action is, for the budget.
+func (a action) kind() int {
+	if a.how != arrives {
+		return kindOfHow[a.how]
+	}
+	return kindOfVerb[a.do]
+}
+
+// A menu lists the actions that may still happen.
+type menu struct {
+	budget *budget
+	list   []action
+}
+
+// add lists an event of a process, and then the ways in which it may go wrong.
+func (m *menu) add(i int, ev event, wrong ...how) {
+	a := action{ev, uint8(i), arrives}
+	if *m.budget.left(a.kind()) > 0 {
+		m.list = append(m.list, a)
+	}
+	for _, a.how = range wrong {
+		if *m.budget.left(a.kind()) > 0 {
+			m.list = append(m.list, a)
+		}
+	}
+}
 
 // Actions that are not events of a process.
 const (
@@ -54,14 +90,10 @@ const (
 // explorer knows what all systems have in common.
 type explorer struct {
 	*machine
-	setup
 	variant
-	seeds
+	*cast[process, event]
 	lease   []time.Duration
-	ids     ids // of all processes
-	nodes   map[fingerprint]*node
-	changes map[happening]*change
-	renamed map[renamed]*node
+	renamed map[renamed]*actor
 	flaw    error // in the last action
 }
 
@@ -70,6 +102,7 @@ type explorer struct {
 type variant struct {
 	plain bool
 
+	edit    *edit                                  // of a script; or nil
 	mute    func(*engine.Request) bool             // whether a request is not sent
 	alter   func(*engine.Hold)                     // changes what a call asks for
 	shorten bool                                   // a call of Extend asks for half
@@ -81,11 +114,11 @@ type variant struct {
 	spoil func(*client, deed)        // changes a client before something happens to it
 }
 
-// newExplorer makes an explorer of the scripts.
-func newExplorer(sources scripts, s setup, v variant) (*explorer, error) {
-	m, err := newMachine(sources, s)
-	e := &explorer{machine: m, setup: s, variant: v, ids: ids{}, nodes: map[fingerprint]*node{},
-		changes: map[happening]*change{}, renamed: map[renamed]*node{}, seeds: newSeeds()}
+func newExplorer(s setup, v variant) (*explorer, error) {
+	m, err := newMachine(v.edit, s)
+	e := &explorer{machine: m, variant: v, cast: newCast[process, event](mostProcesses),
+		renamed: map[renamed]*actor{}}
+	e.cast.play, e.cast.look = e.play, e.look
 	for _, ticks := range s.leases {
 		e.lease = append(e.lease, time.Duration(ticks-'0')*tick)
 	}
@@ -114,58 +147,42 @@ func (x *system) clone() *system {
 	return &c
 }
 
-// addFaulty appends an action of a process in each way that may still go wrong.
-func (x *system) addFaulty(list []action, i int, ev event, hows ...how) []action {
-	for _, h := range hows {
-		if h == undone && x.budget[mayUndo] > 0 || h != undone && x.budget[mayFault] > 0 {
-			list = append(list, action{ev, uint8(i), h})
-		}
-	}
-	return list
-}
-
 // urgent lists what is about to happen, each process's in order: it happens before anything else.
-func (x *system) urgent() (list []action) {
+func (x *system) urgent() *menu {
+	m := &menu{budget: &x.budget}
 	for i, n := range x.procs {
 		if !n.urgent {
 			continue
 		}
-		add := func(ev event, hows ...how) {
-			list = x.addFaulty(append(list, action{event: ev, proc: uint8(i)}), i, ev, hows...)
-		}
 		if n.p.Overdue {
-			add(event{do: catchUp})
+			m.add(i, event{do: catchUp})
 		}
 		switch p := n.p; {
 		case len(p.Inbox) > 0:
-			add(event{do: hear})
-			for _, do := range []verb{hearLater, hearTwice, miss} {
-				list = x.addFaulty(list, i, event{do: do}, late)
+			for _, do := range []verb{hear, hearLater, hearTwice, miss} {
+				m.add(i, event{do: do})
 			}
 		case p.Sub == opening:
-			add(event{do: stand})
-			list = x.addFaulty(list, i, event{do: standLater}, late)
+			m.add(i, event{do: stand})
+			m.add(i, event{do: standLater})
 		default:
 			k := slices.IndexFunc(p.Flights, func(f *flight) bool { return f.Stage == due })
-			add(event{do: run, a: int16(k)}, twice, replyLost, late, replyLate, undone)
+			m.add(i, event{do: run, a: int16(k)}, twice, replyLost, late, replyLate, undone)
 		}
 	}
-	return list
+	return m
 }
 
 // actions lists all that can happen next.
 func (e *explorer) actions(x *system) []action {
-	list := x.urgent()
-	if len(list) > 0 {
-		return list
-	}
-	add := func(i int, ev event, hows ...how) {
-		list = x.addFaulty(append(list, action{event: ev, proc: uint8(i)}), i, ev, hows...)
+	m := x.urgent()
+	if len(m.list) > 0 {
+		return m.list
 	}
 	for i, n := range x.procs {
 		p := n.p
 		for k := range p.Copies {
-			add(i, event{do: again, a: int16(k)})
+			m.add(i, event{do: again, a: int16(k)})
 		}
 		if p.Crashed {
 			continue
@@ -173,61 +190,58 @@ func (e *explorer) actions(x *system) []action {
 		if p.Asleep {
 			for k, f := range p.Flights {
 				if f.Stage != replied {
-					add(i, event{do: run, a: int16(k)})
+					m.add(i, event{do: run, a: int16(k)})
 				}
 			}
-			add(i, event{do: wake})
+			m.add(i, event{do: wake})
 			continue
 		}
 		if p.Overdue {
-			add(i, event{do: catchUp})
+			m.add(i, event{do: catchUp})
 		}
-		if x.budget[mayStall] > 0 && len(n.views) > 0 { // or else it has nothing to do
-			add(i, event{do: sleep})
+		if len(n.views) > 0 { // or else it has nothing to do
+			m.add(i, event{do: sleep})
 		}
-		e.calls(x, p, func(ev event) { add(i, ev) })
+		e.calls(x, p, func(ev event) { m.add(i, ev) })
 		for k, f := range p.Flights {
 			if f.Stage == replied {
-				add(i, event{do: deliver, a: int16(k)})
+				m.add(i, event{do: deliver, a: int16(k)})
 			} else {
-				add(i, event{do: run, a: int16(k)}, twice, replyLost, replyLate, undone)
+				m.add(i, event{do: run, a: int16(k)}, twice, replyLost, replyLate, undone)
 			}
-			add(i, event{do: fail, a: int16(k)})
+			m.add(i, event{do: fail, a: int16(k)})
 		}
 		for k := range p.Delayed {
-			add(i, event{do: hearDelayed, a: int16(k)})
+			m.add(i, event{do: hearDelayed, a: int16(k)})
 		}
 		switch p.Sub {
 		case lost:
-			add(i, event{do: stand})
+			m.add(i, event{do: stand})
 		case stands:
-			list = x.addFaulty(list, i, event{do: drop}, late)
+			m.add(i, event{do: drop})
 		}
-		if x.budget[mayCrash] > 0 {
-			add(i, event{do: crash})
+		m.add(i, event{do: crash})
+		for k := range x.sites {
+			m.add(i, event{do: force, name: uint8(k)})
 		}
-		if x.budget[mayForce] > 0 {
-			for k := range x.sites {
-				add(i, event{do: force, name: uint8(k)})
-			}
-		}
-		if x.budget[mayClose] > 0 && p.Closing == open {
-			add(i, event{do: drain})
-		}
-		if x.budget[mayClose] > 0 && p.Closing == open || p.Closing == draining {
-			add(i, event{do: shut})
+		switch p.Closing {
+		case open:
+			m.add(i, event{do: drain})
+			m.add(i, event{do: shut})
+		case draining: // what began before costs nothing
+			m.list = append(m.list, action{event: event{do: shut}, proc: uint8(i)})
 		}
 	}
-	overdue := func(n *node) bool { return n.p.Overdue && !n.p.Asleep }
-	if x.budget[mayTick] > 0 && !slices.ContainsFunc(x.procs, overdue) {
-		list = append(list, action{event: event{do: pass}})
+	overdue := func(n *actor) bool { return n.p.Overdue && !n.p.Asleep }
+	if !slices.ContainsFunc(x.procs, overdue) {
+		m.add(0, event{do: pass})
 	}
 	used := slices.ContainsFunc(x.sites, func(s *server) bool { return s.hash })
-	over := !slices.ContainsFunc(x.procs, func(n *node) bool { return !n.over() })
-	if !e.plain && x.budget[mayTick] == unlimited && used && over && x.idle() {
-		list = append(list, action{event: event{do: expire}})
+	over := !slices.ContainsFunc(x.procs, func(n *actor) bool { return !over(n) })
+	if !e.plain && x.budget[mayPass] == unlimited && used && over && x.idle() {
+		m.add(0, event{do: expire})
 	}
-	return list
+	return m.list
 }
 
 // latest returns the last token that was handed out, for whatever lock: it is a time.
@@ -244,7 +258,7 @@ func (x *system) idle() bool {
 }
 
 // over reports whether a process has nothing to do with the lock, and nothing is in flight.
-func (n *node) over() bool {
+func over(n *actor) bool {
 	return len(n.p.Flights)+len(n.p.Copies)+len(n.p.Delayed)+len(n.views) == 0
 }
 
@@ -269,17 +283,15 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 					reads++
 				}
 			}
-			ask := event{do: acquire, a: int16(o), name: uint8(k)}
-			try := ask
-			try.try = true
-			if reads < most {
-				each(ask)
-				each(try)
+			for _, try := range []bool{false, true} {
+				if reads < most {
+					each(event{do: acquire, a: int16(o), name: uint8(k), try: try})
+				}
 			}
-			if writes < most && (reads == 0 || writes > 0) {
-				ask.write, try.write = true, true
-				each(ask)
-				each(try)
+			for _, try := range []bool{false, true} {
+				if writes < most && (reads == 0 || writes > 0) {
+					each(event{do: acquire, a: int16(o), name: uint8(k), write: true, try: try})
+				}
 			}
 		}
 	}
@@ -295,7 +307,7 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 				continue
 			}
 			each(event{do: release, a: int16(k)})
-			if x.budget[mayExtend] > 0 && h.State() == engine.Live {
+			if h.State() == engine.Live {
 				each(event{do: extend, a: int16(k)})
 			}
 		}
@@ -329,29 +341,21 @@ func (e *explorer) take(x *system, a action, t *trace) (*system, error) {
 
 // only returns the action that has to follow, if there is one.
 func (x *system) only() (action, bool) {
-	if x.budget[mayFault] == 0 && x.budget[mayUndo] == 0 {
-		if list := x.urgent(); len(list) == 1 {
+	if x.budget[mayFault]+x.budget[mayDelay]+x.budget[mayRepeat]+x.budget[mayLose]+x.budget[mayUndo] == 0 {
+		if list := x.urgent().list; len(list) == 1 {
 			return list[0], true
 		}
 	}
 	return action{}, false
 }
 
-// costs say what kind of event each action is whose number is limited.
-var costs = map[verb]int{crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
-	drain: mayClose, shut: mayClose}
-
 func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	x = x.clone()
 	i := int(a.proc)
-	switch a.how {
-	case arrives:
-	case undone:
-		x.budget[mayUndo]--
-		x.faulty = true
-	default:
-		x.budget[mayFault]--
-		x.faulty = true
+	if kind := a.kind(); a.do != shut || x.procs[i].p.Closing == open {
+		x.budget.spend(kind)
+		harmless := []int{free, mayForce, mayExtend, mayClose, mayGiveUp, mayPass}
+		x.faulty = x.faulty || !slices.Contains(harmless, kind)
 	}
 	var err error
 	switch a.do {
@@ -367,9 +371,6 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 			e.ran(x, i, r, res)
 		}
 	case pass:
-		if x.budget[mayTick] != unlimited && x.budget[mayTick] > 0 {
-			x.budget[mayTick]--
-		}
 		err = e.later(x)
 		for k := range x.procs {
 			e.tell(x, k, event{do: pass})
@@ -379,10 +380,6 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 			x.sites[k] = newServer()
 		}
 	default:
-		if kind, ok := costs[a.do]; ok && (kind != mayClose || x.procs[i].p.Closing == open) {
-			x.budget[kind]--
-		}
-		x.faulty = x.faulty || a.do == crash || a.do == sleep
 		e.tell(x, i, a.event)
 	}
 	if err == nil {
@@ -497,7 +494,7 @@ func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) 
 	var res *result
 	if e.plain {
 		before := *run.s.raw
-		if !e.setup.stands {
+		if !e.stands {
 			before.now++
 		}
 		res = e.executeRaw(&before, run, same)
@@ -683,7 +680,7 @@ func queued(l *model.Lock, c model.Claim) bool {
 // forgetFaults forgets that something has gone wrong when it can have no consequences any more.
 func (x *system) forgetFaults() {
 	for _, n := range x.procs {
-		if n.p.Crashed || len(n.p.Holds) > 0 || !n.over() {
+		if n.p.Crashed || len(n.p.Holds) > 0 || !over(n) {
 			return
 		}
 	}
@@ -702,7 +699,7 @@ func (x *system) forgetFaults() {
 // what is timed.
 func (e *explorer) patience(x *system) time.Duration {
 	longest := slices.Max(e.lease)
-	left := slices.ContainsFunc(x.procs, func(n *node) bool { return n.p.Crashed || n.p.Abandoned }) ||
+	left := slices.ContainsFunc(x.procs, func(n *actor) bool { return n.p.Crashed || n.p.Abandoned }) ||
 		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(s *server) bool { return s.undone })
 	if !left {
 		longest = (longest + 2*tick) / (3 * tick) * tick
@@ -710,31 +707,25 @@ func (e *explorer) patience(x *system) time.Duration {
 	return longest + 2*tick
 }
 
-// next is what happens next in a fair run, how long it takes, and whether anything has to happen.
-func (e *explorer) next(x *system) (action, time.Duration, bool) {
-	var rest []action
-	for _, a := range e.actions(x) {
-		if a.how != arrives {
-			continue
-		}
-		switch a.do {
-		case run, hear, stand, deliver, again, hearDelayed, wake, catchUp:
-			return a, 0, true
-		case release:
-			p := x.procs[a.proc].p
-			if !slices.ContainsFunc(p.Extending, func(c *extending) bool { return c.Hold == p.Holds[a.a] }) {
-				rest = append(rest, a)
-			}
-		}
+// rank says when an action comes in a fair run: whatever is in flight, and then a release.
+func (e *explorer) rank(x *system, a action) int {
+	switch p := x.procs[a.proc].p; {
+	case a.how != arrives:
+	case slices.Contains([]verb{run, hear, stand, deliver, again, hearDelayed, wake, catchUp}, a.do):
+		return 0
+	case a.do == release &&
+		!slices.ContainsFunc(p.Extending, func(c *extending) bool { return c.Hold == p.Holds[a.a] }):
+		return 1
 	}
-	if len(rest) > 0 {
-		return rest[0], 0, true
-	}
-	waits := slices.ContainsFunc(x.procs, func(n *node) bool {
+	return never
+}
+
+// rest is a tick, while a call or a hold is left.
+func (e *explorer) rest(x *system) (time.Duration, bool) {
+	return tick, slices.ContainsFunc(x.procs, func(n *actor) bool {
 		return len(n.views) > 0 ||
 			slices.ContainsFunc(n.p.Holds, func(h *engine.Hold) bool { return h.State() != engine.Lapsed })
 	})
-	return action{event: event{do: pass}}, tick, waits
 }
 
 func (e *explorer) demands(x *system) demands { return x.demands }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -25,18 +23,17 @@ func loadTrace(file string) (t trace, err error) {
 	if err != nil {
 		return t, err
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for lines.Scan() {
-		line := lines.Text()
-		switch {
-		case line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, " "):
-		case t.setup.text == "":
-			if t.setup, err = parseSetup(line); err != nil {
-				return t, fmt.Errorf("%s: %w", file, err)
-			}
-		default:
+	for line := range strings.SplitSeq(string(text), "\n") {
+		if line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, " ") {
 			t.steps = append(t.steps, line)
 		}
 	}
+	if len(t.steps) == 0 {
+		return t, fmt.Errorf("%s has no set-up", file)
+	}
+	if t.setup, err = parseSetup(t.steps[0]); err != nil {
+		return t, fmt.Errorf("%s: %w", file, err)
+	}
+	t.steps = t.steps[1:]
 	return t, nil
 }
