@@ -339,10 +339,7 @@ func (d *Layer) schedule(n *name) {
 	case Asked:
 		at = n.asked.Add(d.patience())
 	case Live, Recalled:
-		at = d.renewAt(n)
-		if n.until.Before(at) {
-			at = n.until
-		}
+		at = order.Earlier(d.renewAt(n), n.until)
 		if n.more {
 			at = n.used
 		}
@@ -350,9 +347,7 @@ func (d *Layer) schedule(n *name) {
 		if !n.asked.IsZero() {
 			at = n.asked.Add(returnPatience << min(n.failures, 5))
 		}
-		if n.giveUp.Before(at) {
-			at = n.giveUp
-		}
+		at = order.Earlier(at, n.giveUp)
 	}
 	n.Tie = n.number
 	d.timed.Set(n, at)
@@ -360,11 +355,10 @@ func (d *Layer) schedule(n *name) {
 
 // Next returns when Tick is due, and whether it is at all.
 func (d *Layer) Next() (at time.Time, ok bool) {
-	at, ok = d.engine.Next()
-	if t, due := d.timed.Next(); due && (!ok || t.Before(at)) {
-		return t, true
-	}
-	return at, ok
+	at, _ = d.engine.Next()
+	names, _ := d.timed.Next()
+	at = order.Earlier(at, names)
+	return at, !at.IsZero()
 }
 
 // Tick does what is due.

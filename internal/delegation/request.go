@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -89,9 +90,7 @@ func (d *Layer) open(now time.Time, n *name) {
 	case !d.blocked(n, n.mode):
 		d.take(now, n)
 	default:
-		if n.retry = now.Add(gatePatience); n.giveUp.Before(n.retry) {
-			n.retry = n.giveUp
-		}
+		n.retry = order.Earlier(now.Add(gatePatience), n.giveUp)
 		d.schedule(n)
 	}
 }

@@ -494,9 +494,9 @@ func (h *Hold) Deadline() time.Time {
 		return at
 	}
 	if h.NoRenew {
-		at = earlier(at, h.deadline)
+		at = order.Earlier(at, h.deadline)
 	}
-	return earlier(at, h.end)
+	return order.Earlier(at, h.end)
 }
 
 // Since returns when the call got the lock; while it waits, when it began.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -97,7 +98,7 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	c.sentCounts = append(c.sentCounts, sentCount{c.sequence, until})
 	if shorten {
 		c.shortened = c.sequence
-		c.deadline = earlier(c.deadline, until) // the request may run and its reply be lost
+		c.deadline = order.Earlier(c.deadline, until) // the request may run and its reply be lost
 	} else {
 		c.longest = max(c.longest, lease)
 	}
@@ -166,9 +167,9 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		// A later request may have overtaken this one: then the server has ignored it.
 		until := r.until(reply.Lent)
 		for _, t := range c.sentCounts {
-			until = earlier(until, t.until)
+			until = order.Earlier(until, t.until)
 		}
-		c.deadline = later(c.deadline, until)
+		c.deadline = order.Later(c.deadline, until)
 	}
 	if c.confirmed == c.sequence {
 		c.recount = attempt{}
@@ -233,7 +234,7 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 		e.extended(x, ErrNotHeld)
 		return
 	}
-	x.until = earlier(x.until, h.end)
+	x.until = order.Earlier(x.until, h.end)
 	c := h.claim
 	n := c.count()
 	n.extensions = append(n.extensions, x)
@@ -259,7 +260,7 @@ func (e *Engine) extendAll(c *claim) {
 		if c.deadline.Before(x.until) {
 			return false
 		}
-		x.hold.deadline = later(x.hold.deadline, x.until)
+		x.hold.deadline = order.Later(x.hold.deadline, x.until)
 		return true
 	}, nil)
 }

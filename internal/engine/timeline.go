@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -52,11 +53,9 @@ func (e *Engine) Next() (time.Time, bool) {
 	if len(e.sweeps) > 0 {
 		return e.sweeps[0].since, true
 	}
-	at, ok := e.timeline.Next()
-	if e.suspicion.number != 0 && (!ok || e.suspicion.at.Before(at)) {
-		return e.suspicion.at, true
-	}
-	return at, ok
+	at, _ := e.timeline.Next()
+	at = order.Earlier(at, e.suspicion.at)
+	return at, !at.IsZero()
 }
 
 // Tick does some of what is due: it sends renewals, heartbeats and retries, and ends what can no longer be
@@ -99,21 +98,21 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 	var at time.Time
 	switch c.state {
 	case Asking, Queued:
-		at = earlier(c.askAt())
+		at = order.Earlier(c.askAt())
 	case Held: // it is renewed, one of its holds ends, or a count is sent again
 		at = c.deadline
 		for _, h := range c.holds {
-			at = earlier(at, h.Deadline())
+			at = order.Earlier(at, h.Deadline())
 			if h.state == Entering && h.confirmation != nil {
-				at = earlier(at, h.confirmation.until)
+				at = order.Earlier(at, h.confirmation.until)
 			}
 		}
-		at = earlier(at, c.renewAt(now))
+		at = order.Earlier(at, c.renewAt(now))
 		if c.uncounted() {
-			at = earlier(at, c.recount.again(c.lease))
+			at = order.Earlier(at, c.recount.again(c.lease))
 		}
 	case Ending:
-		at = earlier(c.giveUp, c.endAt())
+		at = order.Earlier(c.giveUp, c.endAt())
 	default:
 		return
 	}
@@ -169,9 +168,9 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 	if !c.asked.IsZero() || c.failures > 0 {
 		at = c.again(c.lease)
 	} else {
-		at = earlier(c.sent.Add(c.period(c.lease)), c.askAgain)
+		at = order.Earlier(c.sent.Add(c.period(c.lease)), c.askAgain)
 	}
-	from := later(c.sent, c.resumed)
+	from := order.Later(c.sent, c.resumed)
 	switch {
 	case c.caller.Try:
 		giveUp = from.Add(min(c.lease, EndTimeout))
@@ -245,9 +244,9 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	if c.wanted != nil {
 		c.answered = now
 	}
-	c.sent = later(c.sent, r.Sent)
+	c.sent = order.Later(c.sent, r.Sent)
 	if c.counting == nil || r.Sequence >= c.shortened { // or else the lease may have been shortened since
-		c.deadline = later(c.deadline, r.until(lent))
+		c.deadline = order.Later(c.deadline, r.until(lent))
 	}
 	c.lent = lent.Lease
 }
@@ -257,7 +256,7 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 func (r *Request) until(lent protocol.Lent) time.Time {
 	until := Deadline(r.Sent, r.Lease.Duration)
 	if lent.Lease > 0 {
-		until = earlier(until, Deadline(lent.Sent, lent.Lease))
+		until = order.Earlier(until, Deadline(lent.Sent, lent.Lease))
 	}
 	return until
 }
@@ -282,19 +281,4 @@ func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
 		return e.lease
 	}
 	return protocol.NewLease(d)
-}
-
-// earlier returns the earlier of two times. If b is zero, that is a.
-func earlier(a, b time.Time) time.Time {
-	if !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

@@ -1,5 +1,6 @@
 // Package order keeps items in order: a Timeline by the times when they are due, a List as they were added.
-// Both link the items themselves, so that an item is found and removed without a search. Shrink is for maps.
+// Both link the items themselves, so that an item is found and removed without a search. Earlier and Later
+// compare times, and Shrink is for maps.
 package order
 
 import (
@@ -45,9 +46,6 @@ const (
 	// move.
 	children = 4
 )
-
-// Len returns the number of items.
-func (t *Timeline[T]) Len() int { return len(t.heap) }
 
 // Next returns when the first item is due, and whether there is one.
 func (t *Timeline[T]) Next() (at time.Time, ok bool) {
@@ -157,6 +155,22 @@ func (e *entry[T]) before(other *entry[T]) bool {
 		return e.item.place().Tie < other.item.place().Tie
 	}
 	return e.at.Before(other.at)
+}
+
+// Earlier returns the earlier of two times. The zero time is never.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // Shrink replaces a map that has had many entries, and has few now, since a map does not shrink by itself.

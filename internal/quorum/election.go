@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -76,7 +77,7 @@ func (b *bid) mayVote() (n int, refused error) {
 // sent after it. From then on the engine may rely on its place.
 func (b *bid) tellWaiting(now time.Time, o protocol.Obstacle) {
 	if r := b.pending; r != nil && !b.votes[b.home].sent.Before(r.Sent) {
-		b.waitsAt = later(b.waitsAt, r.Sent)
+		b.waitsAt = order.Later(b.waitsAt, r.Sent)
 		b.answer(now, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 	}
 }

@@ -369,12 +369,12 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 func (q *Quorum) Next() (at time.Time, ok bool) {
 	at, _ = q.engine.Next()
 	bids, _ := q.timed.Next()
-	at = earlier(earlier(at, bids), q.changes)
+	at = order.Earlier(order.Earlier(at, bids), q.changes)
 	for _, s := range q.servers {
-		at = earlier(at, q.due(s))
+		at = order.Earlier(at, q.due(s))
 	}
 	if q.stale > 0 {
-		at = earlier(at, q.changed)
+		at = order.Earlier(at, q.changed)
 	}
 	return at, !at.IsZero()
 }

@@ -131,16 +131,16 @@ func (s *server) rested() time.Time {
 // due returns when check has something to do for a server, or zero for never.
 func (q *Quorum) due(s *server) (at time.Time) {
 	if at = q.probeDue(s); !at.IsZero() {
-		at = later(at, s.rested())
+		at = order.Later(at, s.rested())
 	}
 	if s.suspected {
 		return at
 	}
 	if r := s.flying.First(); r != nil {
-		at = earlier(at, r.sent.Add(q.patience))
+		at = order.Earlier(at, r.sent.Add(q.patience))
 	}
 	if r := s.owed.First(); r != nil {
-		at = earlier(at, r.after)
+		at = order.Earlier(at, r.after)
 	}
 	return at
 }
@@ -243,20 +243,4 @@ func (q *Quorum) noteTrip(s *server, d time.Duration) {
 	}
 	slices.Sort(trips)
 	q.patience = 2 * trips[min(q.majority, len(trips))-1]
-}
-
-// earlier returns the earlier of two times. The zero time is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

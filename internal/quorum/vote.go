@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -137,7 +138,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 			b.by = engine.ByHeartbeat
 		}
 		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
-		v.sent, v.lease = later(v.sent, r.sent), r.Lease.Duration
+		v.sent, v.lease = order.Later(v.sent, r.sent), r.Lease.Duration
 	case reply.Refused, !v.queues:
 		v.blocked, v.obstacle = !v.queues && (v.state == asked || !reply.Refused), reply.Obstacle
 		if v.state == cast || v.open > 0 {
@@ -149,7 +150,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 		// The message overtook this reply, or the vote was lost since: the next reply shows which.
 		v.reported = false
 	default:
-		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, later(v.sent, r.sent)
+		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, order.Later(v.sent, r.sent)
 		v.again = now.Add(max(reply.Again+grace, soonest))
 		if b.phase != won { // a hold needs no subscription: its renewals return the votes that it lacked
 			q.engine.Listen()
