@@ -68,7 +68,7 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 		c = new(claim)
 	}
 	h.tries++
-	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.takeSlot(), lease: h.Lease, longest: h.Lease,
+	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.slots.Take(), lease: h.Lease, longest: h.Lease,
 		caller: h, wanted: e.spareWanted.get()}
 	e.numbers++
 	c.number = e.numbers
@@ -185,7 +185,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
 	if c.caller.Try {
 		h := c.caller
-		e.step(c, turnedAway) // the server has noted its end
+		e.endConfirmed(c)
 		e.fail(now, h, ErrLocked)
 		e.advance(now, c.ownership)
 		return
@@ -193,7 +193,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	if c.state == Asking {
 		e.holdEvent(c.caller, Event{Kind: Queueing})
 	}
-	e.step(c, queues)
+	e.step(c, Queued)
 	e.graph.Wait(c.node, e.numbers, r.number, reply.Ahead > 0)
 	doubtful, err := e.graph.Search(now, c.node)
 	if err != nil {
@@ -229,7 +229,7 @@ func (c *claim) under() *claim {
 func (e *Engine) turnAway(now time.Time, c *claim) {
 	h, t := c.caller, c.ownership
 	t.lock.refs++ // past the end of the claim
-	e.step(c, turnedAway)
+	e.endConfirmed(c)
 	e.retry(now, h)
 	e.drop(t.lock)
 }
@@ -250,7 +250,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
 	c.brief = c.under() == nil && c.lent == 0
-	e.step(c, grants)
+	e.step(c, Held)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.
 		e.end(now, c)
@@ -333,7 +333,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 	h, t := c.caller, c.ownership
 	h.trouble = c.err
-	e.step(c, gives)
+	e.step(c, Ending)
 	e.fail(now, h, err)
 	e.finish(now, c)
 	e.advance(now, t)

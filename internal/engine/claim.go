@@ -20,9 +20,7 @@ type lock struct {
 	refs           int // claims that have not ended, ownerships, requests about no claim
 	owners         ownerships
 	writer         *claim    // Held; or nil
-	first          int       // slot
-	slots          int       // how many there are, with those before the first
-	free           []int     // of them, those of claims whose end the server has confirmed
+	slots          Slots     // of claims; free once the server has confirmed the end of the claim
 	steps          int       // in a row that were not enough
 	ended          time.Time // when the server last confirmed the end of a claim
 	serving        bool      // a request for a further step is in flight
@@ -51,15 +49,7 @@ func (e *Engine) use(name string) *lock {
 }
 
 func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
-	return &lock{name: name, keys: keys, first: e.firstSlot, slots: e.firstSlot}
-}
-
-// forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late
-// request about it may still arrive, so no later lock uses its slot.
-func (e *Engine) forget(lk *lock) {
-	if lk.first+len(lk.free) < lk.slots {
-		e.firstSlot = max(e.firstSlot, lk.slots)
-	}
+	return &lock{name: name, keys: keys, slots: NewSlots(e.firstSlot, 1)}
 }
 
 func (e *Engine) drop(lk *lock) {
@@ -67,29 +57,49 @@ func (e *Engine) drop(lk *lock) {
 	if lk.refs > 0 {
 		return
 	}
-	if lk.slots-lk.first > mostIdle { // after a crowd
-		e.forget(lk)
+	if lk.slots.next-lk.slots.first > mostIdle { // after a crowd
+		lk.slots.Forget(&e.firstSlot)
 		*lk = *e.newLock(lk.name, lk.keys)
 	}
 	e.idle.PushBack(lk)
 	if e.idle.Len() > mostIdle {
 		oldest := e.idle.First()
 		e.idle.Remove(oldest)
-		e.forget(oldest)
+		oldest.slots.Forget(&e.firstSlot)
 		delete(e.locks, oldest.name)
 	}
 	order.Shrink(&e.locks, &e.locksMax)
 }
 
-// takeSlot returns a slot that no other claim of the engine on the lock has.
-func (lk *lock) takeSlot() int {
-	if n := len(lk.free); n > 0 {
-		s := lk.free[n-1]
-		lk.free = lk.free[:n-1]
-		return s
+// Slots are the slots of a lock on one server. Each belongs to one claim at a time.
+type Slots struct {
+	first, next, step int
+	free              []int
+}
+
+// NewSlots returns the slots first, first + step, first + 2 step, and so on, all of them free.
+func NewSlots(first, step int) Slots { return Slots{first: first, next: first, step: step} }
+
+// Take returns a free slot.
+func (s *Slots) Take() int {
+	if n := len(s.free); n > 0 {
+		slot := s.free[n-1]
+		s.free = s.free[:n-1]
+		return slot
 	}
-	lk.slots++
-	return lk.slots - 1
+	s.next += s.step
+	return s.next - s.step
+}
+
+// Put returns a slot that no claim uses any more.
+func (s *Slots) Put(slot int) { s.free = append(s.free, slot) }
+
+// Forget is called before the slots are forgotten. If one was not put back, a late request about its claim
+// may still arrive. So Forget then raises the first slot of later locks above all of these.
+func (s *Slots) Forget(first *int) {
+	if s.next-s.first > s.step*len(s.free) {
+		*first = max(*first, s.next)
+	}
 }
 
 // An ownership is what one owner has of one lock.
@@ -169,38 +179,30 @@ const (
 	Over                // the server knows its end, or will by the end of its lease
 )
 
-// change is what happens to a claim.
-type change uint8
-
-const (
-	queues     change = iota // the server makes it wait
-	grants                   // the server grants it the lock
-	turnedAway               // the server refuses it, and keeps nothing of it
-	gives                    // its call gives up, or fails
-	leaves                   // its last hold is released, lost or closed
-	ceases                   // the server knows its end
-	expires                  // its end was tried for as long as the server may keep it
-)
-
-// transitions has the allowed transitions. All others are Asking, and make step panic.
-var transitions = [...][expires + 1]State{
-	Asking: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
-	Queued: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
-	Held:   {leaves: Ending},
-	Ending: {ceases: Over, expires: Over},
+// transitions has the states that may follow each state.
+var transitions = [...][]State{
+	Asking: {Queued, Held, Ending, Over},
+	Queued: {Queued, Held, Ending, Over},
+	Held:   {Ending},
+	Ending: {Over},
 	Over:   {},
 }
 
+// endConfirmed ends a claim that the server has ended, or refused. So its slot is free.
+func (e *Engine) endConfirmed(c *claim) {
+	c.lock.slots.Put(c.slot)
+	e.step(c, Over)
+}
+
 // step is the only place where a claim changes its state.
-func (e *Engine) step(c *claim, ch change) {
-	from, to := c.state, transitions[c.state][ch]
-	switch to {
-	case Asking:
+func (e *Engine) step(c *claim, to State) {
+	from := c.state
+	if !slices.Contains(transitions[from], to) {
 		panic("engine: a claim cannot go on that way")
-	case from:
+	}
+	if c.state = to; to == from {
 		return
 	}
-	c.state = to
 	if from != Asking {
 		e.graph.Leave(c.node) // queued reports calls that wait
 	}
@@ -233,9 +235,6 @@ func (e *Engine) step(c *claim, ch change) {
 		e.timeline.Remove(c)
 		delete(e.claims, c.number)
 		order.Shrink(&e.claims, &e.claimsMax)
-		if ch != expires { // or else nobody knows what the slot says on the server
-			c.lock.free = append(c.lock.free, c.slot)
-		}
 		e.drop(c.lock)
 	}
 }

@@ -131,7 +131,7 @@ func (e *Engine) endLost(now time.Time, c *claim) {
 
 // end ends a held claim that has no holds left.
 func (e *Engine) end(now time.Time, c *claim) {
-	e.step(c, leaves)
+	e.step(c, Ending)
 	if c.ownership.claim[c.mode] == c {
 		c.ownership.claim[c.mode] = nil
 	}
@@ -198,7 +198,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	} else {
 		e.conclude(c, nil)
 	}
-	e.step(c, ceases)
+	e.endConfirmed(c)
 }
 
 // conclude ends the releases that wait for the server.
@@ -237,7 +237,7 @@ func (e *Engine) released(h *Hold, err error) {
 // abandon leaves an ending claim to its lease.
 func (e *Engine) abandon(c *claim) {
 	e.conclude(c, unanswered(c.err))
-	e.step(c, expires)
+	e.step(c, Over) // nobody knows what its slot says on the server
 }
 
 // expire ends a Held claim at its local deadline, or those of its holds whose time is over.
@@ -267,7 +267,7 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 		return ErrClosed
 	}
 	lk := e.use(name)
-	slot := lk.takeSlot()
+	slot := lk.slots.Take()
 	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
 	r := e.sendFor(now, lk, forces, lua.Force, claim)
 	r.Tag, r.slot = tag, slot
@@ -276,7 +276,7 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 
 func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
 	if err == nil {
-		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run
+		r.lock.slots.Put(r.slot) // or else nobody knows whether the request may yet run
 	}
 	e.each(now, func(now time.Time, c *claim) {
 		switch {

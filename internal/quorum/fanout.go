@@ -225,7 +225,7 @@ func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 		each := &Request{Request: protocol.Request{Script: r.Script, Keys: lk.keys, Channels: q.channels},
 			fanout: x, lock: lk}
 		if r.Script == lua.Force {
-			each.slot = lk.slots[i].take()
+			each.slot = lk.slots[i].Take()
 			each.Claim = protocol.NewClaim(protocol.Write, q.instance, each.slot, q.nextNumber(), protocol.Owner{})
 		}
 		q.send(now, s, each)

@@ -280,7 +280,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.gaveBack(now, s, r, reply, err)
 	case lua.Force:
 		if err == nil { // or else nobody knows whether the request may yet run
-			r.lock.slots[s.index].put(r.slot)
+			r.lock.slots[s.index].Put(r.slot)
 		}
 	case lua.Serve:
 		r.lock.serving[s.index] = false

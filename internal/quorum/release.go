@@ -60,7 +60,7 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 		s.owed.PushBack(r)
 	} else {
 		if err == nil {
-			r.lock.slots[s.index].put(r.slot)
+			r.lock.slots[s.index].Put(r.slot)
 		}
 		if reply.Code == protocol.DoneBefore {
 			q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants

@@ -73,7 +73,7 @@ func (v *vote) ask(now time.Time, queue bool) {
 		return
 	}
 	if v.state == absent {
-		v.state, v.slot, v.number = asked, b.lock.slots[v.server.index].take(), q.nextNumber()
+		v.state, v.slot, v.number = asked, b.lock.slots[v.server.index].Take(), q.nextNumber()
 		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 		q.voters[v.number] = b
 	}
@@ -171,7 +171,7 @@ func (b *bid) askWhereDue(now time.Time) {
 
 // free forgets a vote that the server does not keep. Its slot may be used again.
 func (v *vote) free() {
-	v.bid.lock.slots[v.server.index].put(v.slot)
+	v.bid.lock.slots[v.server.index].Put(v.slot)
 	v.forget()
 }
 
