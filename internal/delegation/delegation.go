@@ -163,21 +163,16 @@ func (d *Layer) Flush(now time.Time, to *engine.Effects) {
 	d.Work(now)
 	d.engine.Flush(now, to)
 	to.Send = append(to.Send, d.passed...)
-	clear(d.passed)
-	d.passed = d.passed[:0]
+	d.passed = engine.Emptied(d.passed)
 }
 
 // Work handles the engine's requests.
 func (d *Layer) Work(now time.Time) {
-	for {
-		d.taken = d.engine.Requests(d.taken[:0])
-		if len(d.taken) == 0 {
-			return
-		}
+	for d.taken = d.engine.Requests(d.taken); len(d.taken) > 0; {
 		for _, r := range d.taken {
 			d.handle(now, r)
 		}
-		clear(d.taken)
+		d.taken = d.engine.Requests(engine.Emptied(d.taken))
 	}
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -177,9 +176,9 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	c.kept(now, r, reply.Lent)
 	switch i := protocol.InstanceOf(reply.Claim); {
-	case i == e.instance && !r.Sent.Before(c.lock.ended): // or else the one in the way may have ended since
+	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
 		e.releaseStale(now, c.lock, reply.Claim)
-	case i != "" && i != e.instance && reply.Claim != c.obstacle.Claim:
+	case i != "" && i != e.config.Instance && reply.Claim != c.obstacle.Claim:
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
@@ -261,7 +260,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	c.holds = append(c.one[:0], h)
 	// its lease counts from a renewal that is yet to come
 	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
-	if h.path = by; e.replicas > 0 {
+	if h.path = by; e.config.Replicas > 0 {
 		e.enter(now, c, h)
 	} else {
 		e.live(now, h, c.deadline, by)
@@ -319,7 +318,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	case Entering:
 		// The request may still run. So the count is corrected, or the claim ended if this was its last hold.
 		c := h.claim
-		if h.trouble = c.err; h.trouble == nil && e.replicas > 0 {
+		if h.trouble = c.err; h.trouble == nil && e.config.Replicas > 0 {
 			h.trouble = ErrNotReplicated
 		}
 		e.fail(now, h, err)
@@ -351,8 +350,8 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 // request.
 func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
 	h.state = Entering
-	if e.replicas > 0 {
-		h.confirmation = &confirmation{until: now.Add(e.confirm)}
+	if e.config.Replicas > 0 {
+		h.confirmation = &confirmation{until: now.Add(e.config.Confirm)}
 	}
 	e.recountNow(now, c, h)
 }
@@ -362,7 +361,7 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 	for _, h := range slices.Clone(c.holds) {
 		switch {
 		case h.state != Entering || h.sequence > c.confirmed:
-		case reply.Confirmed >= e.replicas:
+		case reply.Confirmed >= e.config.Replicas:
 			e.live(now, h, Deadline(r.Sent, h.Lease), h.path)
 		default:
 			if r.Replicas > 0 {
@@ -373,15 +372,4 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 			}
 		}
 	}
-}
-
-// giveBack ends a call whose hold the replicas have not confirmed in time.
-func (e *Engine) giveBack(now time.Time, h *Hold) {
-	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.replicas, e.confirm))
-	e.leave(now, h.claim, h)
-}
-
-// unconfirmed reports whether the replicas have not confirmed a hold in time.
-func (h *Hold) unconfirmed(now time.Time) bool {
-	return h.state == Entering && h.confirmation != nil && !now.Before(h.confirmation.until)
 }

@@ -40,8 +40,7 @@ type Layer interface {
 // Requests adds the requests that are to be sent to the slice. It leaves the other effects for Flush.
 func (e *Engine) Requests(to []*Request) []*Request {
 	to = append(to, e.out.Send...)
-	clear(e.out.Send)
-	e.out.Send = e.out.Send[:0]
+	e.out.Send = Emptied(e.out.Send)
 	return to
 }
 
@@ -123,4 +122,4 @@ func (r *Request) Owner() Owner { return r.claim.ownership.owner }
 func (r *Request) Holds() int { return len(r.claim.holds) }
 
 // Keys returns the keys of the lock of that name.
-func (e *Engine) Keys(name string) protocol.Keys { return protocol.KeysOf(e.prefix, name) }
+func (e *Engine) Keys(name string) protocol.Keys { return protocol.KeysOf(e.config.Prefix, name) }

@@ -38,7 +38,7 @@ func (e *Engine) use(name string) *lock {
 	lk := e.locks[name]
 	switch {
 	case lk == nil:
-		lk = e.newLock(name, protocol.KeysOf(e.prefix, name))
+		lk = e.newLock(name, protocol.KeysOf(e.config.Prefix, name))
 		e.locks[name] = lk
 		e.locksMax = max(e.locksMax, len(e.locks))
 	case lk.refs == 0:
@@ -392,7 +392,7 @@ func (e *Engine) request(c *claim, k kind) *Request {
 // named returns a claim as it goes over the wire.
 func (e *Engine) named(c *claim) protocol.Claim {
 	if c.wire.ID == nil {
-		c.wire = protocol.NewClaim(c.mode, e.instance, c.slot, c.number, c.ownership.owner)
+		c.wire = protocol.NewClaim(c.mode, e.config.Instance, c.slot, c.number, c.ownership.owner)
 	}
 	return c.wire
 }
@@ -533,7 +533,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	o = c.obstacle
 	o.Again = max(o.Again-now.Sub(c.answered), soonest)
 	k, err := protocol.ParseClaim(o.Claim)
-	if o.Mode == protocol.None || err == nil && k.Instance != e.instance {
+	if o.Mode == protocol.None || err == nil && k.Instance != e.config.Instance {
 		return o, true, false
 	}
 	if of := e.claims[k.Number]; of != nil && of.state == Held {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -188,7 +189,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
 		// The reply that named whom that run let in is lost.
-		e.askAll(now, func(w *claim) bool { return w.lock == c.lock })
+		e.askAll(now, c.lock)
 	}
 	if c.token == 0 {
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})
@@ -246,16 +247,22 @@ func (e *Engine) expire(now time.Time, c *claim) {
 		e.lose(now, c, Expired)
 		return
 	}
-	over := func(h *Hold) bool { return h.state == Live && !now.Before(h.Deadline()) || h.unconfirmed(now) }
-	if slices.ContainsFunc(c.holds, over) {
-		for _, h := range slices.Clone(c.holds) {
-			switch {
-			case !over(h):
-			case h.state == Live:
-				e.lapse(now, h)
-			default:
-				e.giveBack(now, h)
-			}
+	over := func(h *Hold) bool {
+		unconfirmed := h.state == Entering && h.confirmation != nil && !now.Before(h.confirmation.until)
+		return unconfirmed || h.state == Live && !now.Before(h.Deadline())
+	}
+	if !slices.ContainsFunc(c.holds, over) {
+		return
+	}
+	for _, h := range slices.Clone(c.holds) {
+		switch {
+		case !over(h):
+		case h.state == Live:
+			e.lapse(now, h)
+		default: // the replicas have not confirmed it in time
+			e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.config.Replicas,
+				e.config.Confirm))
+			e.leave(now, c, h)
 		}
 	}
 }
@@ -325,7 +332,7 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
 	lk.releasingStale = false
 	if err == nil {
-		e.askAll(now, func(c *claim) bool { return c.lock == lk })
+		e.askAll(now, lk)
 	}
 	e.drop(lk)
 }

@@ -104,16 +104,10 @@ type Config struct {
 
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
 type Engine struct {
-	prefix   string
-	instance string
+	config   Config
 	channels any    // string
 	channel  string // its own
-	sharded  bool
 	lease    protocol.Lease
-	observe  bool
-	atOnce   int
-	replicas int
-	confirm  time.Duration
 
 	locks     map[string]*lock
 	idle      order.List[lock, *lock] // of them: unused, in the order of their last use
@@ -154,22 +148,12 @@ type suspicion struct {
 
 // New returns an engine that knows of no lock.
 func New(c Config) *Engine {
-	e := &Engine{
-		prefix:   c.Prefix,
-		instance: c.Instance,
-		channels: protocol.Channels(c.Prefix),
-		channel:  protocol.Channels(c.Prefix) + c.Instance,
-		sharded:  c.Sharded,
-		lease:    protocol.NewLease(c.Lease),
-		observe:  c.Observe,
-		atOnce:   cmp.Or(c.AtOnce, atOnce),
-		replicas: c.Replicas,
-		confirm:  c.Confirm,
-		locks:    make(map[string]*lock),
-		claims:   make(map[uint64]*claim),
-	}
-	if e.sharded {
-		e.channels = protocol.Channels(c.Prefix) + protocol.Sharded
+	c.AtOnce = cmp.Or(c.AtOnce, atOnce)
+	channels := protocol.Channels(c.Prefix)
+	e := &Engine{config: c, lease: protocol.NewLease(c.Lease), channels: channels,
+		channel: channels + c.Instance, locks: make(map[string]*lock), claims: make(map[uint64]*claim)}
+	if c.Sharded {
+		e.channels = channels + protocol.Sharded
 	}
 	return e
 }
@@ -194,18 +178,15 @@ type Effects struct {
 
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
-	clear(o.Send)
-	clear(o.Cancel)
-	clear(o.Wake)
-	clear(o.Extended)
-	clear(o.Answers)
-	clear(o.Log)
-	clear(o.Events)
-	clear(o.Blockers)
-	clear(o.Shards)
-	*o = Effects{Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0],
-		Answers: o.Answers[:0], Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0],
-		Shards: o.Shards[:0]}
+	*o = Effects{Send: Emptied(o.Send), Cancel: Emptied(o.Cancel), Wake: Emptied(o.Wake),
+		Extended: Emptied(o.Extended), Answers: Emptied(o.Answers), Log: Emptied(o.Log),
+		Events: Emptied(o.Events), Blockers: Emptied(o.Blockers), Shards: Emptied(o.Shards)}
+}
+
+// Emptied returns the memory of a slice, which refers to nothing any more.
+func Emptied[T any](s []T) []T {
+	clear(s)
+	return s[:0]
 }
 
 // Flush exchanges what is to be done with to, which must be empty.
@@ -375,11 +356,11 @@ func (e *Engine) send(now time.Time, r *Request) {
 // NewClaim names a claim, and returns its number.
 func (e *Engine) NewClaim(m Mode, slot int, o Owner) (protocol.Claim, uint64) {
 	e.numbers++
-	return protocol.NewClaim(m, e.instance, slot, e.numbers, o), e.numbers
+	return protocol.NewClaim(m, e.config.Instance, slot, e.numbers, o), e.numbers
 }
 
 func (e *Engine) holdEvent(h *Hold, ev Event) {
-	if e.observe {
+	if e.config.Observe {
 		ev.Name, ev.Owner, ev.Mode, ev.Hold = h.Name, h.Owner, h.Mode, h
 		e.out.Events = append(e.out.Events, ev)
 	}
@@ -396,7 +377,7 @@ func (e *Engine) Heard(now time.Time, payload string) {
 		return
 	}
 	e.proceed(now, lk, m.More)
-	if e.sharded {
+	if e.config.Sharded {
 		if lk.notified { // others hand it over again and again: it gets its own channel
 			e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
 		}
@@ -419,7 +400,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 		}
 		c := e.waiter(n)
 		if c == nil {
-			if by == ByMessage && e.observe {
+			if by == ByMessage && e.config.Observe {
 				e.out.Events = append(e.out.Events, Event{Kind: Woken})
 			}
 			continue
@@ -465,13 +446,13 @@ func (e *Engine) waiter(n uint64) *claim {
 // lost, so every waiter asks once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
-	e.askAll(now, func(c *claim) bool { return c.asked.IsZero() })
+	e.askAll(now, nil)
 }
 
-// askAll makes waiters ask again.
-func (e *Engine) askAll(now time.Time, which func(*claim) bool) {
+// askAll makes waiters ask again: those for a lock; or, if lk is nil, all without a request in flight.
+func (e *Engine) askAll(now time.Time, lk *lock) {
 	e.each(now, func(now time.Time, c *claim) {
-		if c.state == Queued && which(c) {
+		if c.state == Queued && (lk == nil && c.asked.IsZero() || lk == c.lock) {
 			c.askAgain = now
 			e.schedule(now, c)
 		}
@@ -494,7 +475,7 @@ func (e *Engine) Resume(now time.Time) {
 func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
-		e.askAll(now, func(c *claim) bool { return c.asked.IsZero() })
+		e.askAll(now, nil)
 		return
 	}
 	if err != nil && !protocol.Passing(err) && !e.unheard {

@@ -104,8 +104,9 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	}
 	for _, h := range c.holds {
 		// Releases and extensions do not wait for replicas, which are asked afterwards.
-		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
-			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
+		if h.state == Entering && e.config.Replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
+			r.Replicas = e.config.Replicas
+			r.Confirm = max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
 		}
 	}
 	c.recount.asked = now.Add(r.Confirm)

@@ -24,7 +24,7 @@ type sweep struct {
 // then a claim may have changed or ended.
 func (e *Engine) each(now time.Time, do func(now time.Time, c *claim)) {
 	e.sweeps = append(e.sweeps, sweep{now, e.timeline.All(), do})
-	e.goOn(now, e.atOnce)
+	e.goOn(now, e.config.AtOnce)
 }
 
 // goOn does the work for the next n claims, and returns how much of n is left.
@@ -72,7 +72,7 @@ func (e *Engine) Tick(now time.Time) {
 		}
 	}
 	t := &e.timeline
-	for range e.goOn(now, e.atOnce) {
+	for range e.goOn(now, e.config.AtOnce) {
 		before, ok := t.Next()
 		if !ok {
 			return

@@ -102,8 +102,7 @@ type Effects struct {
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
 	o.Effects.Reset()
-	clear(o.Requests)
-	o.Requests = o.Requests[:0]
+	o.Requests = engine.Emptied(o.Requests)
 }
 
 // A Request has to be sent to a server. The caller passes its reply or error to Replied.
@@ -146,12 +145,12 @@ func New(c Config, e *engine.Engine) *Quorum {
 // Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
-	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; q.taken = q.engine.Requests(q.taken[:0]) {
+	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; {
 		for _, r := range q.taken {
 			q.engine.Prepare(r)
 			q.handle(now, r)
 		}
-		clear(q.taken)
+		q.taken = q.engine.Requests(engine.Emptied(q.taken))
 	}
 	q.engine.Flush(now, &q.out.Effects)
 	q.out, *to = *to, q.out

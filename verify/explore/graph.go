@@ -48,7 +48,7 @@ const (
 // sees, and the marks of searches for deadlocks: without them, a search is made that finds nothing.
 var meanings = byField(map[meaning]string{
 	plain: `
-		Engine.prefix Engine.instance Engine.channels Engine.channel Effects.Shards lock.name
+		Config.Prefix Config.Instance Engine.channels Engine.channel Effects.Shards lock.name
 		Slots.first Engine.firstSlot Node.Name Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
 		VoteArgs.Generation VoteArgs.ID VoteArgs.Wanted VoteArgs.Args Request.Channels Owner.Handle
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
