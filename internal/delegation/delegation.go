@@ -7,6 +7,8 @@
 package delegation
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -158,6 +160,9 @@ type name struct {
 	alternates bool // the RWLock reads and writes, and nobody else was in its way of late
 }
 
+// lasts reports whether there is a delegation, as far as is known.
+func (n *name) lasts() bool { return n.state == Live || n.state == Recalled }
+
 // Flush handles the engine's requests. It exchanges what is to be done with to, which must be empty.
 func (d *Layer) Flush(now time.Time, to *engine.Effects) {
 	d.Work(now)
@@ -182,12 +187,10 @@ func (d *Layer) pass(r *engine.Request) {
 }
 
 // entryOf returns what is known of the claim that a request is about, or nil.
-func entryOf(r *engine.Request) *entry {
-	below := r.Below()
-	if below == nil {
-		return nil
+func entryOf(r *engine.Request) (e *entry) {
+	if below := r.Below(); below != nil {
+		e, _ = (*below).(*entry)
 	}
-	e, _ := (*below).(*entry)
 	return e
 }
 
@@ -204,7 +207,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 			d.returned(now, n, err)
 		case n.state == Asked && !o.keeps:
 			d.granted(now, n, r, reply, err)
-		case (n.state == Live || n.state == Recalled) && o.keeps:
+		case n.lasts() && o.keeps:
 			d.kept(now, n, r, reply, err)
 		}
 		return
@@ -214,7 +217,8 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		d.unmask(now, r, &reply)
 	}
 	d.engine.Replied(now, r, reply, err)
-	if e != nil && e.place == remote && err == nil && d.ends(r, reply) {
+	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0)
+	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
 		e.name.out[e.mode]--
 		d.open(now, e.name)
@@ -222,20 +226,9 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 	if r.Script != lua.Force {
 		return
 	}
-	if n := d.names[r.Keys.Lock]; n != nil && (n.state == Live || n.state == Recalled) {
+	if n := d.names[r.Keys.Lock]; n != nil && n.lasts() {
 		d.doubt(now, n) // it was dropped, most likely
 	}
-}
-
-// ends reports whether a server that has answered so knows the claim no more.
-func (d *Layer) ends(r *engine.Request, reply protocol.Reply) bool {
-	switch r.Script {
-	case lua.Lock, lua.RLock:
-		return reply.Refused || r.Try && reply.Token == 0
-	case lua.Unlock, lua.RUnlock:
-		return true
-	}
-	return false
 }
 
 // Heard takes a message of the engine's channel.
@@ -248,7 +241,7 @@ func (d *Layer) Heard(now time.Time, payload string) {
 		d.recallNumber(now, number)
 	}
 	for _, number := range m.Dropped {
-		if n := d.numbers[number]; n != nil && (n.state == Live || n.state == Recalled) {
+		if n := d.numbers[number]; n != nil && n.lasts() {
 			d.doubt(now, n)
 		}
 	}
@@ -283,12 +276,8 @@ func (d *Layer) Unsubscribed(now time.Time, err error) {
 // delegated returns the names with a delegation, or with a request for one in flight, in the order of the
 // requests.
 func (d *Layer) delegated() []*name {
-	list := make([]*name, 0, len(d.numbers))
-	for _, n := range d.numbers {
-		list = append(list, n)
-	}
-	slices.SortFunc(list, func(a, b *name) int { return int(a.number) - int(b.number) })
-	return list
+	byNumber := func(a, b *name) int { return cmp.Compare(a.number, b.number) }
+	return slices.SortedFunc(maps.Values(d.numbers), byNumber)
 }
 
 // Resume says that other servers answer requests than before: requests that pause after failures are retried
@@ -378,7 +367,7 @@ func (d *Layer) Tick(now time.Time) {
 // soon returns the time until which the work for a name is done now. The first request of a renewal may be
 // sent early. Nothing else is done before it is due.
 func (d *Layer) soon(now time.Time, n *name) time.Time {
-	if (n.state == Live || n.state == Recalled) && n.asked.IsZero() && n.failures == 0 {
+	if n.lasts() && n.asked.IsZero() && n.failures == 0 {
 		return now.Add(d.lease.Duration / batchPart)
 	}
 	return now
@@ -391,7 +380,7 @@ func (d *Layer) due(now time.Time, n *name) {
 		d.ungate(now, n)
 	case Asked:
 		d.giveBack(now, n) // the request may yet be answered, but calls do not wait for that
-		d.unpark(now, n)
+		d.routeCalls(now, n)
 	case Live, Recalled:
 		switch {
 		case !now.Before(n.until):

@@ -99,18 +99,7 @@ func (d *Layer) open(now time.Time, n *name) {
 func (d *Layer) ungate(now time.Time, n *name) {
 	n.notGated = now.Add(gatePause)
 	d.forget(n)
-	d.sendCalls(n)
-}
-
-// sendCalls passes the calls on to the server that waited for a delegation.
-func (d *Layer) sendCalls(n *name) {
-	calls := n.calls
-	n.calls = nil
-	for _, e := range calls {
-		if e.place == parked {
-			d.send(e)
-		}
-	}
+	d.unpark(n, d.send)
 }
 
 // take asks for the delegation.
@@ -134,7 +123,7 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		n.alternates = false
 		d.charge(n)
 		d.forget(n)
-		d.sendCalls(n)
+		d.unpark(n, d.send)
 	default:
 		n.state, n.used, n.recalled = Live, now, time.Time{}
 		n.token, n.top, n.until = reply.Token, reply.Top, time.Time{}
@@ -154,7 +143,7 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		}
 		d.schedule(n)
 	}
-	d.unpark(now, n)
+	d.routeCalls(now, n)
 }
 
 // leave is called when a delegation has ended, or was refused.
@@ -219,7 +208,7 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 		d.recall(now, n, true)
 	}
 	if n.state == Live && n.doubted.IsZero() {
-		d.unpark(now, n)
+		d.routeCalls(now, n)
 		d.serve(now, n)
 	}
 	d.schedule(n)

@@ -255,6 +255,9 @@ func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == 
 // Asks reports whether a request asks for the lock.
 func (r *Request) Asks() bool { return r.kind == asks }
 
+// Ends reports whether a request releases a claim, or withdraws it.
+func (r *Request) Ends() bool { return r.kind == ends || r.kind == releasesStale }
+
 type kind uint8
 
 const (

@@ -163,20 +163,19 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 		return
 	}
 	b := q.bids[r.Claim.ID]
-	asks := r.Script == lua.Lock || r.Script == lua.RLock
 	if b == nil {
-		if !asks {
+		if !r.Asks() {
 			q.engine.Replied(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 			return
 		}
 		b = q.newBid(r)
 	}
 	switch {
-	case r.Script == lua.Unlock || r.Script == lua.RUnlock:
+	case r.Ends():
 		b.end(now, r)
 	case !q.ready(now, r.Lease.Duration):
 		b.park(now, r)
-	case asks:
+	case r.Asks():
 		b.ask(now, r)
 	default:
 		b.broadcast(now, r)
