@@ -98,9 +98,9 @@ func (e *Engine) Lose(now time.Time, r *Request) {
 
 // Request returns a request of the layer below about a lock. Pass its reply to Replied.
 func (e *Engine) Request(now time.Time, name string, p protocol.Request, tag any) *Request {
-	lk := e.use(name)
-	p.Keys, p.Channels = lk.keys, e.channels
-	return &Request{Request: p, Sent: now, Tag: tag, lock: lk, kind: belows}
+	r := e.about(e.use(name), belows, p)
+	r.Sent, r.Tag = now, tag
+	return r
 }
 
 // Keep remembers a name until Leave, whether or not it is used.

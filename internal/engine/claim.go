@@ -124,14 +124,6 @@ func (l ownerships) find(o Owner) (i int, found bool) {
 	})
 }
 
-// of returns what an owner has, or nil.
-func (l ownerships) of(o Owner) *ownership {
-	if i, found := l.find(o); found {
-		return l[i]
-	}
-	return nil
-}
-
 // takenBy reports whether the goroutine of h took everything that the owner holds.
 func (t *ownership) takenBy(h *Hold) bool {
 	for _, c := range t.claim {
@@ -412,10 +404,10 @@ func unanswered(cause error) error {
 	return fmt.Errorf("%w: %w", ErrUnanswered, cause)
 }
 
-func (e *Engine) record(message string, c *claim, h *Hold, err error) {
-	e.out.Log = append(e.out.Log, Record{
-		Message: message, Name: c.lock.name, Owner: c.ownership.owner, Mode: c.mode, Token: c.token, Hold: h,
-		Err: err})
+// record puts out a record about a hold.
+func (e *Engine) record(message string, h *Hold, err error, why Cause) {
+	e.out.Log = append(e.out.Log, Record{Message: message, Name: h.Name, Owner: h.Owner, Mode: h.Mode,
+		Token: h.claim.token, Hold: h, Err: err, Cause: why})
 }
 
 // A Hold is one acquisition of a lock, from the call that asks for it to its release. The caller of Acquire

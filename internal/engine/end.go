@@ -68,7 +68,7 @@ func (e *Engine) Forget(now time.Time, h *Hold) {
 	switch h.state {
 	case Live:
 		h.forgotten = true
-		e.record("hold forgotten without Unlock: it ends with its lease", h.claim, h, nil)
+		e.record("hold forgotten without Unlock: it ends with its lease", h, nil, 0)
 		if !h.NoRenew {
 			h.NoRenew, h.deadline = true, h.claim.deadline
 			e.schedule(now, h.claim)
@@ -100,8 +100,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
 	e.endExtensions(h.claim, h.owns, cause)
 	if cause == ErrLost {
-		e.record("hold lost", h.claim, h, nil)
-		e.out.Log[len(e.out.Log)-1].Cause = why
+		e.record("hold lost", h, nil, why)
 	}
 	e.out.Cancel = append(e.out.Cancel, h)
 	if h.forgotten {
@@ -195,10 +194,9 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})
 	}
 	if reply.Code == protocol.NotThere {
-		e.conclude(c, ErrLost)
-	} else {
-		e.conclude(c, nil)
+		err = ErrLost
 	}
+	e.conclude(c, err)
 	e.endConfirmed(c)
 }
 
@@ -217,16 +215,13 @@ func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
 	if c.counting == nil {
 		return
 	}
-	rest := c.leaving[:0]
-	for _, h := range c.leaving {
-		if h.sequence > sequence {
-			rest = append(rest, h)
-			continue
+	c.leaving = slices.DeleteFunc(c.leaving, func(h *Hold) bool {
+		done := h.sequence <= sequence
+		if done {
+			e.released(h, err)
 		}
-		e.released(h, err)
-	}
-	clear(c.leaving[len(rest):])
-	c.leaving = rest
+		return done
+	})
 }
 
 // released notes how a release went.
@@ -276,8 +271,9 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 	lk := e.use(name)
 	slot := lk.slots.Take()
 	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
-	r := e.sendFor(now, lk, forces, lua.Force, claim)
+	r := e.about(lk, forces, protocol.Request{Script: lua.Force, Claim: claim})
 	r.Tag, r.slot = tag, slot
+	e.send(now, r)
 	return nil
 }
 
@@ -323,7 +319,8 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 		script = lua.Unlock
 	}
 	lk.releasingStale = true
-	e.sendFor(now, e.use(lk.name), releasesStale, script, wire).Again = true
+	p := protocol.Request{Script: script, Claim: wire, Again: true}
+	e.send(now, e.about(e.use(lk.name), releasesStale, p))
 }
 
 // staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back

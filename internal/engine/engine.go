@@ -320,10 +320,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.forced(now, r, reply, err)
 	case releasesStale:
 		e.staleReleased(now, r.lock, err)
-	case belows:
+	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
 		e.drop(r.lock)
-	case serves:
-		e.drop(r.lock) // if it failed, the waiters' heartbeats go on from there
 	}
 }
 
@@ -338,17 +336,15 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 		lk.serving = true
 		e.serving++
 		claim, _ := e.NewClaim(protocol.Read, 0, Owner{})
-		e.sendFor(now, lk, serves, lua.Serve, claim)
+		e.send(now, e.about(lk, serves, protocol.Request{Script: lua.Serve, Claim: claim}))
 	}
 }
 
-// sendFor sends a request that is about a lock, but about none of the engine's claims. Its reply drops the
+// about returns a request that is about a lock, but about none of the engine's claims. Its reply drops the
 // reference to the lock.
-func (e *Engine) sendFor(now time.Time, lk *lock, k kind, script *lua.Script, claim protocol.Claim) *Request {
-	r := &Request{Request: protocol.Request{Script: script, Keys: lk.keys, Claim: claim, Channels: e.channels},
-		lock: lk, kind: k}
-	e.send(now, r)
-	return r
+func (e *Engine) about(lk *lock, k kind, p protocol.Request) *Request {
+	p.Keys, p.Channels = lk.keys, e.channels
+	return &Request{Request: p, lock: lk, kind: k}
 }
 
 func (e *Engine) send(now time.Time, r *Request) {
@@ -561,8 +557,8 @@ func (e *Engine) Current() (list []*Hold) {
 // AsksSince returns when the call began with which an owner asks for a lock; zero if there is none.
 func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 	if lk := e.locks[name]; lk != nil {
-		if t := lk.owners.of(o); t != nil && t.asking != nil {
-			since = t.asking.since
+		if i, found := lk.owners.find(o); found && lk.owners[i].asking != nil {
+			since = lk.owners[i].asking.since
 		}
 	}
 	return since

@@ -43,7 +43,7 @@ func (h *Hold) need(now time.Time) time.Duration {
 }
 
 func (e *Engine) renew(now time.Time, c *claim) {
-	lease, _ := c.needs(now)
+	lease := c.needs(now)
 	r := e.request(c, renews)
 	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.latest()
 	c.longest = max(c.longest, lease)
@@ -60,7 +60,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	case err != nil:
 		c.fail(now, c.lease)
 		c.err = err
-		e.record("renewal failed", c, c.holds[0], err)
+		e.record("renewal failed", c.holds[0], err, 0)
 		e.holdEvent(c.holds[0], Event{Kind: RenewalFailed, Err: err})
 	case reply.Code == protocol.NotThere:
 		e.lose(now, c, Gone)
@@ -84,7 +84,8 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 // so that it may run twice, or late. shorten sets the lease to what the remaining holds need.
 func (e *Engine) tell(now time.Time, c *claim) {
 	c.brief = false
-	lease, shorten := c.needs(now)
+	lease := c.needs(now)
+	shorten := lease < c.longest // the server may keep the claim for longer
 	if asked := c.asks(now); asked > 0 {
 		lease, shorten = asked, false
 	}
@@ -129,12 +130,12 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 }
 
 // needs returns how long the holds need the claim, renewed or not, since a server whose clock was set back
-// counts the lease from the start again. It also returns whether the server may keep the claim for longer.
-func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
+// counts the lease from the start again.
+func (c *claim) needs(now time.Time) (lease time.Duration) {
 	for _, h := range c.holds {
 		lease = max(lease, h.need(now))
 	}
-	return lease, lease < c.longest
+	return lease
 }
 
 // counted takes the reply to a change of the number of holds.
@@ -152,9 +153,8 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		return
 	}
 	if err != nil {
-		passing := protocol.Passing(err)
 		c.recount.fail(now, c.lease)
-		if !passing {
+		if !protocol.Passing(err) {
 			e.uncount(now, c, r.Sequence, err)
 		}
 		if c.state == Held {
@@ -226,13 +226,12 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h) // Tick was about to find out
 	}
-	switch h.state {
-	case Live:
-	case Lapsed:
-		e.extended(x, h.err)
-		return
-	default:
-		e.extended(x, ErrNotHeld)
+	if h.state != Live {
+		err := ErrNotHeld
+		if h.state == Lapsed {
+			err = h.err
+		}
+		e.extended(x, err)
 		return
 	}
 	x.until = order.Earlier(x.until, h.end)

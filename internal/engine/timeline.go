@@ -185,7 +185,13 @@ func (c *claim) renewAt(now time.Time) time.Time {
 	var longest time.Duration // lease of a hold that is renewed
 	fresh := false
 	for _, h := range c.holds {
-		if h.renewable() {
+		// A hold is renewed if its claim does not yet last until the hold's end, or may have been lost. In the
+		// latter case, a renewal shows it.
+		lasts := !h.end.IsZero() && !c.deadline.Before(h.end)
+		if h.NoRenew {
+			lasts = !c.doubtful
+		}
+		if h.fresh || !lasts {
 			longest = max(longest, h.Lease)
 		}
 		fresh = fresh || h.fresh
@@ -201,18 +207,6 @@ func (c *claim) renewAt(now time.Time) time.Time {
 		return c.deadline.Add(-min(c.lent, longest) / lentPart)
 	}
 	return c.sent.Add(c.period(longest))
-}
-
-// renewable reports whether the hold has to be renewed: its claim does not yet last until the hold's end, or
-// may have been lost. In the latter case, a renewal shows it.
-func (h *Hold) renewable() bool {
-	switch {
-	case h.fresh:
-		return true
-	case h.NoRenew:
-		return h.claim.doubtful
-	}
-	return h.end.IsZero() || h.claim.deadline.Before(h.end)
 }
 
 // endAt is when to try again to end the claim.
