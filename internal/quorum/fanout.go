@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -161,10 +162,9 @@ func (v *vote) confirm(now time.Time, r *engine.Request, x *fanout) {
 	if r.Script == lua.Reenter {
 		v.holds = r
 	}
-	copied := r.Request
-	copied.Claim = v.wire
-	b := v.bid
-	b.q.send(now, v.server, &Request{Request: copied, bid: b, number: v.number, fanout: x, lock: b.lock})
+	copied := v.about(r.Request)
+	copied.fanout = x
+	v.bid.q.send(now, v.server, copied)
 }
 
 // confirmed handles the reply to a renewal, or to a change of the number of holds.
@@ -178,8 +178,8 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 	case reply.Code == protocol.NotThere:
 		v.drop(now)                     // so that a late request for the vote is refused
 		v.bid.q.readMark(now, v.server) // the server may have lost its data
-	case r.sent.After(v.sent):
-		v.sent, v.lease = r.sent, r.Lease.Duration
+	default:
+		v.sent = order.Later(v.sent, r.sent)
 	}
 }
 

@@ -37,7 +37,6 @@ type vote struct {
 	local      int64             // the time of the grant by the server's clock, in µs; 0 if not known
 	first      time.Time         // when the first request was sent
 	sent       time.Time         // when the last request was sent that certainly set the lease
-	lease      time.Duration     // the lease that it set
 	confirming int               // unanswered requests that confirm the vote
 	holds      *engine.Request   // the last request with the number of holds that the server was sent; or nil
 	reported   bool              // a message reported the vote before the reply to a request did
@@ -78,14 +77,9 @@ func (v *vote) ask(now time.Time, queue bool) {
 		q.voters[v.number] = b
 	}
 	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
-	r := &Request{
-		Request: protocol.Request{
-			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
-			VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
-				Wanted: protocol.TokenArg(max(b.wanted, b.token))},
-		},
-		bid: b, number: v.number, lock: b.lock,
-	}
+	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: b.lease, Try: !queue,
+		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
+			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
 	if b.mode == protocol.Read {
 		r.Script = lua.RVote
 		if w := b.writer(); w != nil && w.votes[v.server.index].state == cast {
@@ -95,6 +89,12 @@ func (v *vote) ask(now time.Time, queue bool) {
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
+}
+
+// about returns a request about the vote.
+func (v *vote) about(p protocol.Request) *Request {
+	p.Keys, p.Claim = v.bid.lock.keys, v.wire
+	return &Request{Request: p, bid: v.bid, number: v.number, lock: v.bid.lock}
 }
 
 // askOthers asks the servers other than the home that were not asked yet.
@@ -138,7 +138,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 			b.by = engine.ByHeartbeat
 		}
 		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
-		v.sent, v.lease = order.Later(v.sent, r.sent), r.Lease.Duration
+		v.sent = order.Later(v.sent, r.sent)
 	case reply.Refused, !v.queues:
 		v.blocked, v.obstacle = !v.queues && (v.state == asked || !reply.Refused), reply.Obstacle
 		if v.state == cast || v.open > 0 {
@@ -229,14 +229,8 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 // to a later attempt.
 func (v *vote) giveBack(now time.Time) {
 	b, q := v.bid, v.bid.q
-	r := &Request{
-		Request: protocol.Request{Script: lua.RUnlock, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels},
-		bid:     b,
-		fanout:  b.release,
-		lock:    b.lock,
-		slot:    v.slot,
-		giveUp:  now.Add(max(b.longest, engine.EndTimeout)),
-	}
+	r := v.about(protocol.Request{Script: lua.RUnlock, Channels: q.channels})
+	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
 	if b.mode == protocol.Write {
 		r.Script = lua.Unlock
 	}
@@ -256,14 +250,14 @@ func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.R
 		r.after = now.Add(pause)
 		r.lock.refs++
 		s.owed.PushBack(r)
-	} else {
-		if err == nil {
-			r.lock.slots[s.index].Put(r.slot)
-		}
-		if reply.Code == protocol.DoneBefore {
-			q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
-		}
-		s.ending--
+		return
+	}
+	s.ending--
+	if err == nil {
+		r.lock.slots[s.index].Put(r.slot)
+	}
+	if reply.Code == protocol.DoneBefore {
+		q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
 	}
 }
 
