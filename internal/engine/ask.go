@@ -252,7 +252,8 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	e.step(c, Held)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.
-		e.end(now, c)
+		e.step(c, Ending)
+		e.finish(now, c)
 		e.retry(now, h)
 		return
 	}

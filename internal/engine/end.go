@@ -26,10 +26,8 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 		e.leave(now, c, h)
 		return false, nil
 	case Lapsed:
-		err := h.err
-		h.state = Finished
 		e.acknowledgeLoss(h)
-		return true, err
+		return true, h.err
 	}
 	return true, ErrNotHeld
 }
@@ -50,7 +48,6 @@ func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 		c.last = h
 	}
 	e.end(now, c)
-	e.dropIfOver(c.ownership)
 }
 
 func (c *claim) remove(h *Hold) {
@@ -59,6 +56,7 @@ func (c *claim) remove(h *Hold) {
 
 // acknowledgeLoss notes that an owner has released, or forgotten, a hold that it had lost.
 func (e *Engine) acknowledgeLoss(h *Hold) {
+	h.state = Finished
 	h.ownership.lost--
 	e.dropIfOver(h.ownership)
 }
@@ -74,20 +72,18 @@ func (e *Engine) Forget(now time.Time, h *Hold) {
 			e.schedule(now, h.claim)
 		}
 	case Lapsed:
-		h.state = Finished
 		e.acknowledgeLoss(h)
 	}
 }
 
 // lapse ends one hold of a claim, whose own lease is over.
 func (e *Engine) lapse(now time.Time, h *Hold) {
-	c := h.claim
 	e.over(now, h, ErrLost, Expired)
-	if len(c.holds) > 0 {
-		e.recountNow(now, c, h)
+	if len(h.claim.holds) > 0 {
+		e.recountNow(now, h.claim, h)
 		return
 	}
-	e.endLost(now, c)
+	e.endLost(now, h.claim)
 }
 
 // over removes a hold that can no longer be relied on from its claim, or makes a call that re-enters fail.
@@ -126,7 +122,6 @@ func (e *Engine) endLost(now time.Time, c *claim) {
 	if h := c.ownership.asking; h != nil && c.mode == protocol.Write {
 		e.withdraw(now, h.claim, ErrLost)
 	}
-	e.dropIfOver(c.ownership)
 }
 
 // end ends a held claim that has no holds left.
@@ -136,6 +131,7 @@ func (e *Engine) end(now time.Time, c *claim) {
 		c.ownership.claim[c.mode] = nil
 	}
 	e.finish(now, c)
+	e.dropIfOver(c.ownership)
 }
 
 // finish sends the end of a claim. It is repeated for as long as the server may keep the claim.
@@ -161,7 +157,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 	e.send(now, r)
 }
 
-func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error) {
 	if c.state != Ending {
 		return
 	}
@@ -171,15 +167,12 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		if !protocol.Passing(err) {
 			e.conclude(c, err)
 		}
-		if protocol.IsClientClosed(err) {
-			if e.closed && c.token != 0 {
-				e.stranded, e.strandedBy = e.stranded+1, err
-			}
-			e.abandon(c)
-			return
+		gone := protocol.IsClientClosed(err)
+		if gone && e.closed && c.token != 0 {
+			e.stranded, e.strandedBy = e.stranded+1, err
 		}
-		if e.closed && c.deadline.IsZero() {
-			e.abandon(c) // the server was never heard to have it
+		if gone || e.closed && c.deadline.IsZero() { // in the second case, the server was never heard to have it
+			e.abandon(c)
 			return
 		}
 		e.schedule(now, c)
@@ -187,8 +180,7 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
-		// The reply that named whom that run let in is lost.
-		e.askAll(now, c.lock)
+		e.askAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
 	if c.token == 0 {
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})

@@ -315,7 +315,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	case counts:
 		e.counted(now, c, r, reply, err)
 	case ends:
-		e.ended(now, c, r, reply, err)
+		e.ended(now, c, reply, err)
 	case forces:
 		e.forced(now, r, reply, err)
 	case releasesStale:
@@ -499,7 +499,6 @@ func (e *Engine) Close(now time.Time) {
 				e.over(now, c.holds[0], ErrClosed, Closed)
 			}
 			e.end(now, c)
-			e.dropIfOver(c.ownership)
 		case Ending:
 			if c.failures > 0 {
 				c.asked, c.retry = time.Time{}, now
