@@ -205,9 +205,9 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		case n == nil || n.number != o.number:
 		case n.state == Returning && r.Script == lua.Return:
 			d.returned(now, n, err)
-		case n.state == Asked && !o.keeps:
+		case n.state == Asked && !r.Keep:
 			d.granted(now, n, r, reply, err)
-		case n.lasts() && o.keeps:
+		case n.lasts() && r.Keep:
 			d.kept(now, n, r, reply, err)
 		}
 		return
@@ -223,10 +223,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		e.name.out[e.mode]--
 		d.open(now, e.name)
 	}
-	if r.Script != lua.Force {
-		return
-	}
-	if n := d.names[r.Keys.Lock]; n != nil && n.lasts() {
+	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil && n.lasts() {
 		d.doubt(now, n) // it was dropped, most likely
 	}
 }

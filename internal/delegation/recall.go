@@ -86,7 +86,7 @@ func (d *Layer) sendReturn(now time.Time, n *name) {
 	if n.mode == protocol.Write {
 		p.Used = n.token // 0 if the reply to its grant is not known
 	}
-	d.request(now, n, p, false)
+	d.request(now, n, p)
 	d.schedule(n)
 }
 

@@ -15,7 +15,6 @@ import (
 type own struct {
 	name   *name // nil for the return of one that came back
 	number uint64
-	keeps  bool
 }
 
 // wants reports whether a call is reason to ask for a delegation.
@@ -108,7 +107,7 @@ func (d *Layer) take(now time.Time, n *name) {
 	n.claim, n.number = d.engine.NewClaim(n.mode, d.slot, d.config.Owner)
 	d.numbers[n.number] = n
 	d.engine.Keep(n.name) // its calls are many, and short
-	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: d.lease}, false)
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: d.lease})
 	d.schedule(n)
 }
 
@@ -165,7 +164,7 @@ func (d *Layer) renew(now time.Time, n *name, atLeast time.Duration) {
 	if need := max(atLeast, engine.LeaseFor(n.until.Sub(now))); need > lease.Duration {
 		lease = protocol.NewLease(need)
 	}
-	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease}, true)
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease, Keep: true})
 	d.schedule(n)
 }
 
@@ -214,10 +213,10 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	d.schedule(n)
 }
 
-func (d *Layer) request(now time.Time, n *name, p protocol.Request, keeps bool) {
-	p.Claim, p.Keep, p.Again = n.claim, keeps, !n.asked.IsZero() || n.failures > 0
+func (d *Layer) request(now time.Time, n *name, p protocol.Request) {
+	p.Claim, p.Again = n.claim, !n.asked.IsZero() || n.failures > 0
 	n.asked = now
-	d.pass(d.engine.Request(now, n.name, p, &own{n, n.number, keeps}))
+	d.pass(d.engine.Request(now, n.name, p, &own{n, n.number}))
 }
 
 func (d *Layer) fail(now time.Time, n *name) {

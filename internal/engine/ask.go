@@ -359,7 +359,7 @@ func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
 
 // entered ends the calls whose holds the server knows of, and enough replicas.
 func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	for _, h := range slices.Clone(c.holds) {
+	for _, h := range c.holds {
 		switch {
 		case h.state != Entering || h.sequence > c.confirmed:
 		case reply.Confirmed >= e.config.Replicas:

@@ -183,9 +183,6 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		return
 	}
 	e.entered(now, c, r, reply)
-	if c.state != Held {
-		return
-	}
 	e.extendAll(c)
 	e.schedule(now, c)
 }

@@ -59,9 +59,7 @@ func (t *Timeline[T]) Next() (at time.Time, ok bool) {
 func (t *Timeline[T]) First() T { return t.heap[0].item }
 
 // Due returns when an item of the Timeline is due.
-func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.indexOf(item.place().number)].at }
-
-func (t *Timeline[T]) indexOf(number int32) int { return int(t.index[number-1]) }
+func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.index[item.place().number-1]].at }
 
 // All returns the items in no order.
 func (t *Timeline[T]) All() []T {
@@ -96,7 +94,7 @@ func (t *Timeline[T]) Set(item T, at time.Time) {
 		t.heap = append(t.heap, entry[T]{})
 		p.number = int32(len(t.heap))
 	}
-	t.fix(t.indexOf(p.number), entry[T]{at, item, p.number})
+	t.fix(int(t.index[p.number-1]), entry[T]{at, item, p.number})
 }
 
 // Remove removes an item, unless it is not there.
@@ -105,8 +103,8 @@ func (t *Timeline[T]) Remove(item T) {
 	if number == 0 {
 		return
 	}
-	i, end := t.indexOf(number), len(t.heap)-1
-	t.renumber(t.indexOf(int32(end+1)), number) // so that no number is missing
+	i, end := int(t.index[number-1]), len(t.heap)-1
+	t.renumber(int(t.index[end]), number) // so that no number is missing
 	item.place().number = 0
 	last := t.heap[end]
 	t.heap[end] = entry[T]{}
