@@ -133,14 +133,14 @@ func (b *bid) collect(now time.Time) {
 	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
 	// to be free.
 	b.askOthers(now, false)
-	if b.count(func(v *vote) bool { return v.state == cast || v.state == asked }) < b.q.majority {
+	if count(b.votes, func(v *vote) bool { return v.state == cast || v.state == asked }) < b.q.majority {
 		b.askOthers(now, true)
 	}
 	top := int64(0)
 	for _, v := range b.votes {
 		top = max(top, v.token)
 	}
-	if b.count(func(v *vote) bool { return v.counts(top, b.waitsAt) }) >= b.q.majority {
+	if count(b.votes, func(v *vote) bool { return v.counts(top, b.waitsAt) }) >= b.q.majority {
 		b.win(now, top)
 		return
 	}
@@ -172,7 +172,7 @@ func (b *bid) win(now time.Time, token int64) {
 	b.phase, b.token = won, token
 	b.lock.held[b.mode]++
 	r := b.pending
-	if r != nil && b.count(func(v *vote) bool { return v.counts(token, r.Sent) }) >= b.q.majority {
+	if r != nil && count(b.votes, func(v *vote) bool { return v.counts(token, r.Sent) }) >= b.q.majority {
 		b.answer(now, protocol.Reply{Token: token}, nil)
 		return
 	}

@@ -80,7 +80,7 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	}
 	q.noteQuestions(now, s, r, m)
 	started := m.Generation != "" && m.Generation != s.mark.Generation
-	if !s.known && q.count(func(s *server) bool { return s.known }) == q.majority-1 {
+	if !s.known && count(q.servers, func(s *server) bool { return s.known }) == q.majority-1 {
 		q.since = now
 	}
 	s.known, s.mark, s.asked = true, m, r.sent
@@ -157,7 +157,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.generation, q.since = "", now // the servers have lost their data
 	}
 	waited := now.Sub(q.since)
-	missing := q.count(func(s *server) bool {
+	missing := count(q.servers, func(s *server) bool {
 		return !s.known && waited < q.startPatience() && (!s.failing || s.asking || waited < pause)
 	})
 	switch {
@@ -202,7 +202,7 @@ func (q *Quorum) newGeneration() string {
 // starts one after the other, in the order of their ids. So if three clients each miss a different server,
 // one of them gets a majority.
 func (q *Quorum) start(now time.Time, generation string) {
-	partly := q.count(func(s *server) bool { return !s.known }) > 0
+	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
 	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
 		switch {
@@ -253,7 +253,7 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	if n := q.newest(now); n != nil && n.Generation == q.generation && !n.since.Before(since) {
 		return true
 	}
-	if q.count((*server).answers) >= q.majority {
+	if count(q.servers, (*server).answers) >= q.majority {
 		return false // their replies are in flight
 	}
 	for _, s := range q.servers {
@@ -285,7 +285,7 @@ func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (memb
 
 // majorityPossible reports whether a majority votes, or may vote once the requested marks are known.
 func (q *Quorum) majorityPossible() bool {
-	return q.count(func(s *server) bool {
+	return count(q.servers, func(s *server) bool {
 		mayVote := s.asking && !s.known || q.generation == "" && s.known && !s.mark.Resting
 		return s.usable() || !s.failing && mayVote
 	}) >= q.majority
@@ -309,9 +309,9 @@ func (q *Quorum) decided() bool { return q.known() || !q.majorityPossible() }
 // to vote, and is not suspected: before it has answered, this client would choose another home for some names
 // than clients that know the server.
 func (q *Quorum) known() bool {
-	return q.generation != "" && q.count(func(s *server) bool {
+	return q.generation != "" && !slices.ContainsFunc(q.servers, func(s *server) bool {
 		return s.asking && !s.suspected && !s.votes() && !s.rests()
-	}) == 0
+	})
 }
 
 // ready reports whether a majority votes and has recorded that a lease is in use, for as long as a vote for

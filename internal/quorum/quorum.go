@@ -5,6 +5,7 @@ package quorum
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -399,7 +400,9 @@ func (q *Quorum) Tick(now time.Time) {
 // Idle reports whether the engine is idle and no vote is being given back. Votes do not count if their server
 // does not answer.
 func (q *Quorum) Idle() bool {
-	return q.engine.Idle() && q.count(func(s *server) bool { return !s.suspected && s.ending > 0 }) == 0
+	return q.engine.Idle() && !slices.ContainsFunc(q.servers, func(s *server) bool {
+		return !s.suspected && s.ending > 0
+	})
 }
 
 // nextToken returns the token to ask for, which is probably larger than all that the servers have seen. It is

@@ -79,7 +79,7 @@ func (s *server) answers() bool { return s.votes() && !s.suspected }
 // usable reports whether to ask the server for votes. It answers; or too few servers do, and its last request
 // has not failed.
 func (s *server) usable() bool {
-	return s.answers() || s.votes() && !s.failing && s.q.count((*server).answers) < s.q.majority
+	return s.answers() || s.votes() && !s.failing && count(s.q.servers, (*server).answers) < s.q.majority
 }
 
 // rests reports whether the server is known to rest.
@@ -90,10 +90,10 @@ func (s *server) changeable(now time.Time) bool {
 	return s.known && !s.suspected && !s.asking && !now.Before(s.retry)
 }
 
-// count returns the number of servers that a condition is true of.
-func (q *Quorum) count(of func(s *server) bool) (n int) {
-	for _, s := range q.servers {
-		if of(s) {
+// count returns the number of items that a condition is true of.
+func count[T any](items []T, of func(T) bool) (n int) {
+	for _, item := range items {
+		if of(item) {
 			n++
 		}
 	}
@@ -116,7 +116,7 @@ func (q *Quorum) probeDue(s *server) time.Time {
 		if q.generation != "" || len(q.bids) > 0 {
 			return s.probed.Add(pause)
 		}
-	case q.count(func(s *server) bool { return !s.known || s.suspected }) > 0:
+	case slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known || s.suspected }):
 		return s.probed.Add(questionsEvery)
 	}
 	return time.Time{}
@@ -260,7 +260,7 @@ var ErrNoMajority = errors.New("no majority of the servers")
 
 // Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as voting.
 func (q *Quorum) Voting() int {
-	return q.count(func(s *server) bool {
+	return count(q.servers, func(s *server) bool {
 		return !s.suspected && (s.votes() || !s.known || q.generation == "" && !s.mark.Resting)
 	})
 }
@@ -323,14 +323,14 @@ func (q *Quorum) missing() (err error) {
 
 // noMajority returns the error for too few servers that vote, with the reason.
 func (q *Quorum) noMajority() error {
-	voting := q.count(func(s *server) bool {
+	voting := count(q.servers, func(s *server) bool {
 		return s.answers() || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
 	})
 	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
 	if why := q.missing(); why != nil {
 		err = fmt.Errorf("%w: %w", err, why)
 	}
-	if q.count(func(s *server) bool { return s.closed }) >= q.majority {
+	if count(q.servers, func(s *server) bool { return s.closed }) >= q.majority {
 		err = protocol.ClientClosed(err)
 	}
 	return err

@@ -54,16 +54,6 @@ func (v *vote) counts(token int64, since time.Time) bool {
 	return v.state == cast && v.token == token && token > 0 && !v.sent.Before(since)
 }
 
-// count returns the number of votes that a condition is true of.
-func (b *bid) count(of func(v *vote) bool) (n int) {
-	for _, v := range b.votes {
-		if of(v) {
-			n++
-		}
-	}
-	return n
-}
-
 // ask asks the server for its vote, or asks again. queue says whether the claim should wait if it cannot have
 // the vote.
 func (v *vote) ask(now time.Time, queue bool) {
@@ -216,8 +206,7 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 		q.decide(now, x)
 		return
 	}
-	x := q.newFanout(r)
-	x.bid, x.home, x.ends, x.all = b, b.home, true, b.token == 0
+	x := q.newFanout(r, b, b.token == 0)
 	b.close()
 	b.release, b.until = x, now.Add(2*max(b.lease.Duration, engine.EndTimeout))
 	b.dropAll(now)
