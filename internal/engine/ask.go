@@ -122,12 +122,19 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		}
 	case Asking, Queued:
 		switch {
+		case err != nil && (c.caller.Try || !protocol.Passing(err)):
+			c.err = err
+			e.withdraw(now, c, err)
 		case err != nil:
-			e.askFailed(now, c, err)
+			c.err = err
+			c.fail(now, c.lease)
+			e.schedule(now, c)
 		case reply.Refused && c.caller.Try:
 			e.queued(now, c, r, reply) // it has run before, and had to wait
 		case reply.Refused:
-			e.turnAway(now, c)
+			// It was cleared away while its process was paused, or the server has forgotten its last writes.
+			e.endConfirmed(c)
+			e.retry(now, c.caller)
 		case reply.Token != 0 && reply.Token < c.floor && r.Sent.Before(c.answered): // it has lost that grant
 		case reply.Token != 0:
 			by := AtOnce
@@ -156,16 +163,6 @@ func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Reque
 			e.suspicion = suspicion{c.number, now.Add(suspectAfter)}
 		}
 	}
-}
-
-func (e *Engine) askFailed(now time.Time, c *claim, err error) {
-	c.err = err
-	if c.caller.Try || !protocol.Passing(err) {
-		e.withdraw(now, c, err)
-		return
-	}
-	c.fail(now, c.lease)
-	e.schedule(now, c)
 }
 
 // queued notes that the claim has to wait.
@@ -223,16 +220,6 @@ func (c *claim) under() *claim {
 	return c.ownership.claim[protocol.Write]
 }
 
-// turnAway begins the call again after the server has refused the claim. The claim was cleared away while its
-// process was paused, or the server has forgotten its last writes.
-func (e *Engine) turnAway(now time.Time, c *claim) {
-	h, t := c.caller, c.ownership
-	t.lock.refs++ // past the end of the claim
-	e.endConfirmed(c)
-	e.retry(now, h)
-	e.drop(t.lock)
-}
-
 // granted makes a waiting claim Held. Its lease runs from the last request that the server processed before
 // it granted the lock. That is no earlier than the last one with a reply: the server never has a claim wait
 // that was granted, or lost, before (I4).
@@ -245,7 +232,6 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		c.deadline = Deadline(c.sent, c.lease)
 	}
 	h, t := c.caller, c.ownership
-	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
 	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
 	c.brief = c.under() == nil && c.lent == 0

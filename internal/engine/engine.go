@@ -409,6 +409,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 		}
 		lk = c.lock
 		if m.Token >= c.floor { // or else the message is of a grant that was lost
+			c.doubtful = c.troubled(now)
 			e.granted(now, c, m.Token, by)
 		}
 	}
