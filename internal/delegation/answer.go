@@ -117,7 +117,7 @@ func (d *Layer) park(e *entry) {
 	e.name.calls = append(e.name.calls, e)
 }
 
-// unpark passes the calls on that wait for that.
+// unpark passes on the calls that are parked.
 func (d *Layer) unpark(n *name, to func(*entry)) {
 	calls := n.calls
 	n.calls = nil
@@ -128,7 +128,7 @@ func (d *Layer) unpark(n *name, to func(*entry)) {
 	}
 }
 
-// routeCalls decides who answers the calls that wait for that.
+// routeCalls decides who answers the calls that are parked.
 func (d *Layer) routeCalls(now time.Time, n *name) { d.unpark(n, func(e *entry) { d.route(now, e) }) }
 
 // send passes a call on to the server.

@@ -44,14 +44,6 @@ func (e *Engine) Requests(to []*Request) []*Request {
 	return to
 }
 
-// Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no
-// name, and saves its memory.
-func (e *Engine) Prepare(r *Request) {
-	if r.claim != nil {
-		r.Claim = e.named(r.claim)
-	}
-}
-
 // ClaimOf returns the name of the claim that a request is about.
 func (e *Engine) ClaimOf(r *Request) string { return e.named(r.claim).ID.(string) }
 

@@ -381,6 +381,14 @@ func (e *Engine) request(c *claim, k kind) *Request {
 	return r
 }
 
+// Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no
+// name, and saves its memory.
+func (e *Engine) Prepare(r *Request) {
+	if r.claim != nil {
+		r.Claim = e.named(r.claim)
+	}
+}
+
 // named returns a claim as it goes over the wire.
 func (e *Engine) named(c *claim) protocol.Claim {
 	if c.wire.ID == nil {
