@@ -82,7 +82,6 @@ type owner struct {
 
 // A lock is a lock that a call waits for, or that an owner with a waiting call holds.
 type lock struct {
-	name    string
 	refs    int
 	blocked blockings // holds whose owners wait
 	writers blockings // calls for writing, in the order in which they will be served
@@ -116,19 +115,18 @@ func (g *Graph) Hold(n *Node, now uint64) {
 // asked. behind is whether that reply says that a writer goes first: then the present readers block a call
 // for reading.
 func (g *Graph) Wait(n *Node, now, asked uint64, behind bool) {
-	switch {
-	case n.state != waits:
-		g.wait(n, now)
-	case asked <= n.asked:
-		return // by now more is known
-	case n.Mode == protocol.Read && (n.behind != behind || n.inDoubt()):
-		n.mark.searched = 0
+	if n.state == waits {
+		switch {
+		case asked <= n.asked:
+			return // by now more is known
+		case n.Mode == protocol.Read && (n.behind != behind || n.inDoubt()):
+			n.mark.searched = 0
+		}
+		n.asked, n.behind = asked, behind
+		return
 	}
-	n.asked, n.behind = asked, behind
-}
-
-func (g *Graph) wait(n *Node, now uint64) {
 	n.state, n.since, n.blocking = waits, now, &blocking{lock: g.use(n.Name), node: n}
+	n.asked, n.behind = asked, behind
 	n.lock.calls++
 	if n.Mode == protocol.Write {
 		n.lock.writers.PushBack(n.blocking)
@@ -209,7 +207,7 @@ func (g *Graph) use(name string) *lock {
 		if g.locks == nil {
 			g.locks = make(map[string]*lock)
 		}
-		l = &lock{name: name}
+		l = new(lock)
 		g.locks[name] = l
 		g.search.locks = max(g.search.locks, len(g.locks))
 	}

@@ -1,6 +1,7 @@
 package delegation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -14,11 +15,11 @@ import (
 func (d *Layer) handle(now time.Time, r *engine.Request) {
 	e := entryOf(r)
 	switch {
-	case r.Script == lua.Lock || r.Script == lua.RLock:
+	case r.Asks():
 		d.ask(now, e, r)
 	case e == nil || e.place == remote:
 		d.pass(r)
-	case r.Script == lua.Unlock || r.Script == lua.RUnlock:
+	case r.Ends():
 		d.end(now, e, r)
 	default:
 		d.keep(now, e, r)
@@ -27,27 +28,20 @@ func (d *Layer) handle(now time.Time, r *engine.Request) {
 
 // ask handles a request for the lock, or a heartbeat.
 func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
-	switch {
-	case e == nil:
-		below := r.Below()
-		if below == nil { // it is the layer's own, or about no claim
-			d.pass(r)
-			return
-		}
+	if e == nil {
 		e = &entry{name: d.use(r), ask: r, mode: r.Mode()}
-		*below = e
+		*r.Below() = e
 		e.name.uses++
 		d.route(now, e)
-	case e.place == remote:
-		e.ask = r
+		return
+	}
+	e.ask = r
+	switch e.place {
+	case remote:
 		d.pass(r)
-	case e.place == parked:
-		e.ask = r
-	case e.place == waits:
-		e.ask = r
+	case waits:
 		d.queued(now, e)
-	case e.place == holds:
-		e.ask = r
+	case holds:
 		d.answer(now, r, protocol.Reply{Token: e.name.token, Lent: e.name.lent})
 	}
 }
@@ -55,7 +49,8 @@ func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 // use returns the name that a request is about.
 func (d *Layer) use(r *engine.Request) *name {
 	n := d.names[r.Keys.Lock]
-	if n == nil {
+	switch {
+	case n == nil:
 		n = &name{name: r.Name(), key: r.Keys.Lock, need: newNeed, credit: newCredit}
 		if d.credit <= 0 {
 			n.need = poorNeed
@@ -67,7 +62,7 @@ func (d *Layer) use(r *engine.Request) *name {
 			d.known.Remove(oldest)
 			delete(d.names, oldest.key)
 		}
-	} else if n.state == None && d.names[n.key] == n {
+	case n.state == None:
 		d.known.Remove(n)
 		d.known.PushBack(n)
 	}
@@ -91,7 +86,8 @@ func (d *Layer) route(now time.Time, e *entry) {
 	if n.state == Live && !now.Before(n.until) {
 		d.lapse(now, n)
 	}
-	switch special := d.special(e); {
+	h := e.ask.Hold()
+	switch special := h.NoRenew || h.Lease != d.config.Hold; { // it asks for what a delegation does not give
 	case special, n.state > Live:
 		d.send(e)
 	case n.state == Live && n.mode == protocol.Read && e.mode == protocol.Write:
@@ -115,28 +111,25 @@ func (d *Layer) route(now time.Time, e *entry) {
 	}
 }
 
-// special reports whether a call asks for what a delegation does not give.
-func (d *Layer) special(e *entry) bool {
-	h := e.ask.Hold()
-	return h.NoRenew || h.Lease != d.config.Hold
-}
-
 // park has a call wait until it is decided who answers it.
 func (d *Layer) park(e *entry) {
 	e.place = parked
 	e.name.calls = append(e.name.calls, e)
 }
 
-// unpark decides it.
-func (d *Layer) unpark(now time.Time, n *name) {
+// unpark passes on the calls that are parked.
+func (d *Layer) unpark(n *name, to func(*entry)) {
 	calls := n.calls
 	n.calls = nil
 	for _, e := range calls {
 		if e.place == parked {
-			d.route(now, e)
+			to(e)
 		}
 	}
 }
+
+// routeCalls decides who answers the calls that are parked.
+func (d *Layer) routeCalls(now time.Time, n *name) { d.unpark(n, func(e *entry) { d.route(now, e) }) }
 
 // send passes a call on to the server.
 func (d *Layer) send(e *entry) {
@@ -247,13 +240,99 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 		d.renew(now, n, r.Extend)
 	case !n.doubted.IsZero(), r.Script == lua.Renew && !n.until.After(e.until):
 		n.waits = append(n.waits, r) // the delegation's own renewal is in flight, or fails
-	default:
-		d.confirm(now, e, r)
+	default: // the hold lasts for its lease, or for as long as the delegation does
+		e.rely(r)
+		d.answer(now, r, protocol.Reply{Code: protocol.Done, Lent: n.lent})
 	}
 }
 
-// confirm tells the engine that a hold lasts for its lease, or for as long as the delegation does.
-func (d *Layer) confirm(now time.Time, e *entry, r *engine.Request) {
-	e.rely(r)
-	d.answer(now, r, protocol.Reply{Code: protocol.Done, Lent: e.name.lent})
+// What others see of delegations: suites, Inspect, observers, and the engine in replies about what is in its
+// way.
+
+// A View is what a delegation has come to, for suites that compare Layers.
+type View struct {
+	Number uint64
+	State  State
+	Until  time.Time // the local deadline
+}
+
+// Views returns all delegations that have not ended.
+func (d *Layer) Views() (list []View) {
+	for _, n := range d.delegated() {
+		list = append(list, View{n.number, n.state, n.until})
+	}
+	return list
+}
+
+// Reveal replaces, in the state of a lock, the delegation by the holders and waiters under it.
+func (d *Layer) Reveal(now time.Time, name string, s *protocol.State) {
+	n := d.names[d.engine.Keys(name).Lock]
+	if n == nil || n.table.empty() || !now.Before(n.until) {
+		return
+	}
+	known := func(e *entry) protocol.Known {
+		return protocol.Known{Mode: e.mode, Instance: d.config.Instance, Owner: e.ask.Owner()}
+	}
+	left := n.until.Sub(now)
+	var holders []protocol.Holder
+	for e := range n.table.holders.All() {
+		h := protocol.Holder{Known: known(e), Count: e.ask.Holds(), Lease: left, Under: true}
+		if e == n.table.writer {
+			holders = slices.Insert(holders, 0, h)
+			continue
+		}
+		holders = append(holders, h)
+	}
+	var waiters []protocol.Waiter
+	for _, e := range n.table.line() {
+		waiters = append(waiters, protocol.Waiter{Known: known(e), Lease: left})
+	}
+	if len(holders) > 0 {
+		holders = append(holders, slices.DeleteFunc(s.Holders, func(h protocol.Holder) bool {
+			return h.Delegated() && h.Instance == d.config.Instance
+		})...)
+		s.Holders, s.Mode = holders, holders[0].Known.Mode
+		if n.mode == protocol.Write {
+			s.Token = n.token
+		}
+	}
+	s.Waiters = append(waiters, s.Waiters...)
+}
+
+// unmask replaces, in a reply, the delegation by a local hold under it.
+func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) {
+	if reply.Claim == "" {
+		return
+	}
+	wire, k, err := protocol.ClaimOf(reply.Claim)
+	if err != nil {
+		return
+	}
+	if n := d.names[r.Keys.Lock]; n != nil && k.Instance != d.config.Instance {
+		n.notGated = now.Add(gatePause) // calls that waited here would be overtaken by those of others
+		n.alternates = false
+	}
+	if !k.Delegated() || k.Instance != d.config.Instance {
+		return
+	}
+	reply.Claim = ""
+	switch n := d.numbers[k.Number]; {
+	case n == nil:
+		// It was returned, and has come back: the server has forgotten its last writes.
+		p := protocol.Request{Script: lua.Return, Claim: wire, Used: allTokens, Again: true}
+		if k.Mode == protocol.Read {
+			p.Used = 0
+		}
+		d.pass(d.engine.Request(now, r.Name(), p, &own{}))
+	case n.table.holders.Len() > 0:
+		h := n.table.holders.First().ask
+		reply.Claim, reply.Holder = d.engine.ClaimOf(h), h.Owner()
+	}
+}
+
+func (d *Layer) event(n *name, ev engine.Event) {
+	if d.config.Observe {
+		ev.Name, ev.Mode = n.name, n.mode
+		d.engine.Report(ev)
+	}
 }

@@ -7,6 +7,8 @@
 package delegation
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -158,26 +160,24 @@ type name struct {
 	alternates bool // the RWLock reads and writes, and nobody else was in its way of late
 }
 
+// lasts reports whether there is a delegation, as far as is known.
+func (n *name) lasts() bool { return n.state == Live || n.state == Recalled }
+
 // Flush handles the engine's requests. It exchanges what is to be done with to, which must be empty.
 func (d *Layer) Flush(now time.Time, to *engine.Effects) {
 	d.Work(now)
 	d.engine.Flush(now, to)
 	to.Send = append(to.Send, d.passed...)
-	clear(d.passed)
-	d.passed = d.passed[:0]
+	d.passed = engine.Emptied(d.passed)
 }
 
 // Work handles the engine's requests.
 func (d *Layer) Work(now time.Time) {
-	for {
-		d.taken = d.engine.Requests(d.taken[:0])
-		if len(d.taken) == 0 {
-			return
-		}
+	for d.taken = d.engine.Requests(d.taken); len(d.taken) > 0; {
 		for _, r := range d.taken {
 			d.handle(now, r)
 		}
-		clear(d.taken)
+		d.taken = d.engine.Requests(engine.Emptied(d.taken))
 	}
 }
 
@@ -187,12 +187,10 @@ func (d *Layer) pass(r *engine.Request) {
 }
 
 // entryOf returns what is known of the claim that a request is about, or nil.
-func entryOf(r *engine.Request) *entry {
-	below := r.Below()
-	if below == nil {
-		return nil
+func entryOf(r *engine.Request) (e *entry) {
+	if below := r.Below(); below != nil {
+		e, _ = (*below).(*entry)
 	}
-	e, _ := (*below).(*entry)
 	return e
 }
 
@@ -207,9 +205,9 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		case n == nil || n.number != o.number:
 		case n.state == Returning && r.Script == lua.Return:
 			d.returned(now, n, err)
-		case n.state == Asked && !o.keeps:
+		case n.state == Asked && !r.Keep:
 			d.granted(now, n, r, reply, err)
-		case (n.state == Live || n.state == Recalled) && o.keeps:
+		case n.lasts() && r.Keep:
 			d.kept(now, n, r, reply, err)
 		}
 		return
@@ -219,28 +217,15 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		d.unmask(now, r, &reply)
 	}
 	d.engine.Replied(now, r, reply, err)
-	if e != nil && e.place == remote && err == nil && d.ends(r, reply) {
+	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0)
+	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
 		e.name.out[e.mode]--
 		d.open(now, e.name)
 	}
-	if r.Script != lua.Force {
-		return
-	}
-	if n := d.names[r.Keys.Lock]; n != nil && (n.state == Live || n.state == Recalled) {
+	if n := d.names[r.Keys.Lock]; r.Script == lua.Force && n != nil && n.lasts() {
 		d.doubt(now, n) // it was dropped, most likely
 	}
-}
-
-// ends reports whether a server that has answered so knows the claim no more.
-func (d *Layer) ends(r *engine.Request, reply protocol.Reply) bool {
-	switch r.Script {
-	case lua.Lock, lua.RLock:
-		return reply.Refused || r.Try && reply.Token == 0
-	case lua.Unlock, lua.RUnlock:
-		return true
-	}
-	return false
 }
 
 // Heard takes a message of the engine's channel.
@@ -253,7 +238,7 @@ func (d *Layer) Heard(now time.Time, payload string) {
 		d.recallNumber(now, number)
 	}
 	for _, number := range m.Dropped {
-		if n := d.numbers[number]; n != nil && (n.state == Live || n.state == Recalled) {
+		if n := d.numbers[number]; n != nil && n.lasts() {
 			d.doubt(now, n)
 		}
 	}
@@ -288,12 +273,8 @@ func (d *Layer) Unsubscribed(now time.Time, err error) {
 // delegated returns the names with a delegation, or with a request for one in flight, in the order of the
 // requests.
 func (d *Layer) delegated() []*name {
-	list := make([]*name, 0, len(d.numbers))
-	for _, n := range d.numbers {
-		list = append(list, n)
-	}
-	slices.SortFunc(list, func(a, b *name) int { return int(a.number) - int(b.number) })
-	return list
+	byNumber := func(a, b *name) int { return cmp.Compare(a.number, b.number) }
+	return slices.SortedFunc(maps.Values(d.numbers), byNumber)
 }
 
 // Resume says that other servers answer requests than before: requests that pause after failures are retried
@@ -339,10 +320,7 @@ func (d *Layer) schedule(n *name) {
 	case Asked:
 		at = n.asked.Add(d.patience())
 	case Live, Recalled:
-		at = d.renewAt(n)
-		if n.until.Before(at) {
-			at = n.until
-		}
+		at = order.Earlier(d.renewAt(n), n.until)
 		if n.more {
 			at = n.used
 		}
@@ -350,9 +328,7 @@ func (d *Layer) schedule(n *name) {
 		if !n.asked.IsZero() {
 			at = n.asked.Add(returnPatience << min(n.failures, 5))
 		}
-		if n.giveUp.Before(at) {
-			at = n.giveUp
-		}
+		at = order.Earlier(at, n.giveUp)
 	}
 	n.Tie = n.number
 	d.timed.Set(n, at)
@@ -360,11 +336,10 @@ func (d *Layer) schedule(n *name) {
 
 // Next returns when Tick is due, and whether it is at all.
 func (d *Layer) Next() (at time.Time, ok bool) {
-	at, ok = d.engine.Next()
-	if t, due := d.timed.Next(); due && (!ok || t.Before(at)) {
-		return t, true
-	}
-	return at, ok
+	at, _ = d.engine.Next()
+	names, _ := d.timed.Next()
+	at = order.Earlier(at, names)
+	return at, !at.IsZero()
 }
 
 // Tick does what is due.
@@ -389,7 +364,7 @@ func (d *Layer) Tick(now time.Time) {
 // soon returns the time until which the work for a name is done now. The first request of a renewal may be
 // sent early. Nothing else is done before it is due.
 func (d *Layer) soon(now time.Time, n *name) time.Time {
-	if (n.state == Live || n.state == Recalled) && n.asked.IsZero() && n.failures == 0 {
+	if n.lasts() && n.asked.IsZero() && n.failures == 0 {
 		return now.Add(d.lease.Duration / batchPart)
 	}
 	return now
@@ -402,7 +377,7 @@ func (d *Layer) due(now time.Time, n *name) {
 		d.ungate(now, n)
 	case Asked:
 		d.giveBack(now, n) // the request may yet be answered, but calls do not wait for that
-		d.unpark(now, n)
+		d.routeCalls(now, n)
 	case Live, Recalled:
 		switch {
 		case !now.Before(n.until):

@@ -52,7 +52,7 @@ func (d *Layer) handOver(now time.Time, n *name) {
 		d.engine.Again(now, e.ask)
 	}
 	n.table.owed = 0
-	d.unpark(now, n)
+	d.routeCalls(now, n)
 }
 
 // lapse ends a delegation whose deadline has come, or that the server no longer knows. All holds under it are
@@ -86,7 +86,7 @@ func (d *Layer) sendReturn(now time.Time, n *name) {
 	if n.mode == protocol.Write {
 		p.Used = n.token // 0 if the reply to its grant is not known
 	}
-	d.request(now, n, p, false)
+	d.request(now, n, p)
 	d.schedule(n)
 }
 

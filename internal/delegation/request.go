@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -14,7 +15,6 @@ import (
 type own struct {
 	name   *name // nil for the return of one that came back
 	number uint64
-	keeps  bool
 }
 
 // wants reports whether a call is reason to ask for a delegation.
@@ -89,9 +89,7 @@ func (d *Layer) open(now time.Time, n *name) {
 	case !d.blocked(n, n.mode):
 		d.take(now, n)
 	default:
-		if n.retry = now.Add(gatePatience); n.giveUp.Before(n.retry) {
-			n.retry = n.giveUp
-		}
+		n.retry = order.Earlier(now.Add(gatePatience), n.giveUp)
 		d.schedule(n)
 	}
 }
@@ -100,18 +98,7 @@ func (d *Layer) open(now time.Time, n *name) {
 func (d *Layer) ungate(now time.Time, n *name) {
 	n.notGated = now.Add(gatePause)
 	d.forget(n)
-	d.sendCalls(n)
-}
-
-// sendCalls passes the calls on to the server that waited for a delegation.
-func (d *Layer) sendCalls(n *name) {
-	calls := n.calls
-	n.calls = nil
-	for _, e := range calls {
-		if e.place == parked {
-			d.send(e)
-		}
-	}
+	d.unpark(n, d.send)
 }
 
 // take asks for the delegation.
@@ -120,7 +107,7 @@ func (d *Layer) take(now time.Time, n *name) {
 	n.claim, n.number = d.engine.NewClaim(n.mode, d.slot, d.config.Owner)
 	d.numbers[n.number] = n
 	d.engine.Keep(n.name) // its calls are many, and short
-	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: d.lease}, false)
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: d.lease})
 	d.schedule(n)
 }
 
@@ -135,7 +122,7 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		n.alternates = false
 		d.charge(n)
 		d.forget(n)
-		d.sendCalls(n)
+		d.unpark(n, d.send)
 	default:
 		n.state, n.used, n.recalled = Live, now, time.Time{}
 		n.token, n.top, n.until = reply.Token, reply.Top, time.Time{}
@@ -155,7 +142,7 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		}
 		d.schedule(n)
 	}
-	d.unpark(now, n)
+	d.routeCalls(now, n)
 }
 
 // leave is called when a delegation has ended, or was refused.
@@ -177,7 +164,7 @@ func (d *Layer) renew(now time.Time, n *name, atLeast time.Duration) {
 	if need := max(atLeast, engine.LeaseFor(n.until.Sub(now))); need > lease.Duration {
 		lease = protocol.NewLease(need)
 	}
-	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease}, true)
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease, Keep: true})
 	d.schedule(n)
 }
 
@@ -220,16 +207,16 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 		d.recall(now, n, true)
 	}
 	if n.state == Live && n.doubted.IsZero() {
-		d.unpark(now, n)
+		d.routeCalls(now, n)
 		d.serve(now, n)
 	}
 	d.schedule(n)
 }
 
-func (d *Layer) request(now time.Time, n *name, p protocol.Request, keeps bool) {
-	p.Claim, p.Keep, p.Again = n.claim, keeps, !n.asked.IsZero() || n.failures > 0
+func (d *Layer) request(now time.Time, n *name, p protocol.Request) {
+	p.Claim, p.Again = n.claim, !n.asked.IsZero() || n.failures > 0
 	n.asked = now
-	d.pass(d.engine.Request(now, n.name, p, &own{n, n.number, keeps}))
+	d.pass(d.engine.Request(now, n.name, p, &own{n, n.number}))
 }
 
 func (d *Layer) fail(now time.Time, n *name) {

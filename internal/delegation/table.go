@@ -37,10 +37,7 @@ type entry struct {
 // rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before
 // the delegation.
 func (e *entry) rely(r *engine.Request) {
-	e.until = e.name.until
-	if until := engine.Deadline(r.Sent, r.Lease.Duration); until.Before(e.until) {
-		e.until = until
-	}
+	e.until = order.Earlier(e.name.until, engine.Deadline(r.Sent, r.Lease.Duration))
 }
 
 // place is where a claim is.

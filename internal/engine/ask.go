@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -68,7 +67,7 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 		c = new(claim)
 	}
 	h.tries++
-	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.takeSlot(), lease: h.Lease, longest: h.Lease,
+	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.slots.Take(), lease: h.Lease, longest: h.Lease,
 		caller: h, wanted: e.spareWanted.get()}
 	e.numbers++
 	c.number = e.numbers
@@ -123,12 +122,19 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		}
 	case Asking, Queued:
 		switch {
+		case err != nil && (c.caller.Try || !protocol.Passing(err)):
+			c.err = err
+			e.withdraw(now, c, err)
 		case err != nil:
-			e.askFailed(now, c, err)
+			c.err = err
+			c.fail(now, c.lease)
+			e.schedule(now, c)
 		case reply.Refused && c.caller.Try:
 			e.queued(now, c, r, reply) // it has run before, and had to wait
 		case reply.Refused:
-			e.turnAway(now, c)
+			// It was cleared away while its process was paused, or the server has forgotten its last writes.
+			e.endConfirmed(c)
+			e.retry(now, c.caller)
 		case reply.Token != 0 && reply.Token < c.floor && r.Sent.Before(c.answered): // it has lost that grant
 		case reply.Token != 0:
 			by := AtOnce
@@ -159,16 +165,6 @@ func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Reque
 	}
 }
 
-func (e *Engine) askFailed(now time.Time, c *claim, err error) {
-	c.err = err
-	if c.caller.Try || !protocol.Passing(err) {
-		e.withdraw(now, c, err)
-		return
-	}
-	c.fail(now, c.lease)
-	e.schedule(now, c)
-}
-
 // queued notes that the claim has to wait.
 func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Reply) {
 	if w := c.under(); w != nil && w.wire.ID == r.Writer {
@@ -177,15 +173,15 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	}
 	c.kept(now, r, reply.Lent)
 	switch i := protocol.InstanceOf(reply.Claim); {
-	case i == e.instance && !r.Sent.Before(c.lock.ended): // or else the one in the way may have ended since
+	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
 		e.releaseStale(now, c.lock, reply.Claim)
-	case i != "" && i != e.instance && reply.Claim != c.obstacle.Claim:
+	case i != "" && i != e.config.Instance && reply.Claim != c.obstacle.Claim:
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
 	if c.caller.Try {
 		h := c.caller
-		e.step(c, turnedAway) // the server has noted its end
+		e.endConfirmed(c)
 		e.fail(now, h, ErrLocked)
 		e.advance(now, c.ownership)
 		return
@@ -193,7 +189,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	if c.state == Asking {
 		e.holdEvent(c.caller, Event{Kind: Queueing})
 	}
-	e.step(c, queues)
+	e.step(c, Queued)
 	e.graph.Wait(c.node, e.numbers, r.number, reply.Ahead > 0)
 	doubtful, err := e.graph.Search(now, c.node)
 	if err != nil {
@@ -224,16 +220,6 @@ func (c *claim) under() *claim {
 	return c.ownership.claim[protocol.Write]
 }
 
-// turnAway begins the call again after the server has refused the claim. The claim was cleared away while its
-// process was paused, or the server has forgotten its last writes.
-func (e *Engine) turnAway(now time.Time, c *claim) {
-	h, t := c.caller, c.ownership
-	t.lock.refs++ // past the end of the claim
-	e.step(c, turnedAway)
-	e.retry(now, h)
-	e.drop(t.lock)
-}
-
 // granted makes a waiting claim Held. Its lease runs from the last request that the server processed before
 // it granted the lock. That is no earlier than the last one with a reply: the server never has a claim wait
 // that was granted, or lost, before (I4).
@@ -246,14 +232,14 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		c.deadline = Deadline(c.sent, c.lease)
 	}
 	h, t := c.caller, c.ownership
-	c.doubtful = c.doubtful || by != ByDelegation && c.troubled(now)
 	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
 	c.brief = c.under() == nil && c.lent == 0
-	e.step(c, grants)
+	e.step(c, Held)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.
-		e.end(now, c)
+		e.step(c, Ending)
+		e.finish(now, c)
 		e.retry(now, h)
 		return
 	}
@@ -261,7 +247,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	c.holds = append(c.one[:0], h)
 	// its lease counts from a renewal that is yet to come
 	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
-	if h.path = by; e.replicas > 0 {
+	if h.path = by; e.config.Replicas > 0 {
 		e.enter(now, c, h)
 	} else {
 		e.live(now, h, c.deadline, by)
@@ -319,7 +305,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 	case Entering:
 		// The request may still run. So the count is corrected, or the claim ended if this was its last hold.
 		c := h.claim
-		if h.trouble = c.err; h.trouble == nil && e.replicas > 0 {
+		if h.trouble = c.err; h.trouble == nil && e.config.Replicas > 0 {
 			h.trouble = ErrNotReplicated
 		}
 		e.fail(now, h, err)
@@ -333,7 +319,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 func (e *Engine) withdraw(now time.Time, c *claim, err error) {
 	h, t := c.caller, c.ownership
 	h.trouble = c.err
-	e.step(c, gives)
+	e.step(c, Ending)
 	e.fail(now, h, err)
 	e.finish(now, c)
 	e.advance(now, t)
@@ -351,18 +337,18 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 // request.
 func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
 	h.state = Entering
-	if e.replicas > 0 {
-		h.confirmation = &confirmation{until: now.Add(e.confirm)}
+	if e.config.Replicas > 0 {
+		h.confirmation = &confirmation{until: now.Add(e.config.Confirm)}
 	}
 	e.recountNow(now, c, h)
 }
 
 // entered ends the calls whose holds the server knows of, and enough replicas.
 func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	for _, h := range slices.Clone(c.holds) {
+	for _, h := range c.holds {
 		switch {
 		case h.state != Entering || h.sequence > c.confirmed:
-		case reply.Confirmed >= e.replicas:
+		case reply.Confirmed >= e.config.Replicas:
 			e.live(now, h, Deadline(r.Sent, h.Lease), h.path)
 		default:
 			if r.Replicas > 0 {
@@ -373,15 +359,4 @@ func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Rep
 			}
 		}
 	}
-}
-
-// giveBack ends a call whose hold the replicas have not confirmed in time.
-func (e *Engine) giveBack(now time.Time, h *Hold) {
-	e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.replicas, e.confirm))
-	e.leave(now, h.claim, h)
-}
-
-// unconfirmed reports whether the replicas have not confirmed a hold in time.
-func (h *Hold) unconfirmed(now time.Time) bool {
-	return h.state == Entering && h.confirmation != nil && !now.Before(h.confirmation.until)
 }

@@ -40,17 +40,8 @@ type Layer interface {
 // Requests adds the requests that are to be sent to the slice. It leaves the other effects for Flush.
 func (e *Engine) Requests(to []*Request) []*Request {
 	to = append(to, e.out.Send...)
-	clear(e.out.Send)
-	e.out.Send = e.out.Send[:0]
+	e.out.Send = Emptied(e.out.Send)
 	return to
-}
-
-// Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no
-// name, and saves its memory.
-func (e *Engine) Prepare(r *Request) {
-	if r.claim != nil {
-		r.Claim = e.named(r.claim)
-	}
 }
 
 // ClaimOf returns the name of the claim that a request is about.
@@ -99,9 +90,9 @@ func (e *Engine) Lose(now time.Time, r *Request) {
 
 // Request returns a request of the layer below about a lock. Pass its reply to Replied.
 func (e *Engine) Request(now time.Time, name string, p protocol.Request, tag any) *Request {
-	lk := e.use(name)
-	p.Keys, p.Channels = lk.keys, e.channels
-	return &Request{Request: p, Sent: now, Tag: tag, lock: lk, kind: belows}
+	r := e.about(e.use(name), belows, p)
+	r.Sent, r.Tag = now, tag
+	return r
 }
 
 // Keep remembers a name until Leave, whether or not it is used.
@@ -123,4 +114,4 @@ func (r *Request) Owner() Owner { return r.claim.ownership.owner }
 func (r *Request) Holds() int { return len(r.claim.holds) }
 
 // Keys returns the keys of the lock of that name.
-func (e *Engine) Keys(name string) protocol.Keys { return protocol.KeysOf(e.prefix, name) }
+func (e *Engine) Keys(name string) protocol.Keys { return protocol.KeysOf(e.config.Prefix, name) }

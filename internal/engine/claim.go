@@ -20,9 +20,7 @@ type lock struct {
 	refs           int // claims that have not ended, ownerships, requests about no claim
 	owners         ownerships
 	writer         *claim    // Held; or nil
-	first          int       // slot
-	slots          int       // how many there are, with those before the first
-	free           []int     // of them, those of claims whose end the server has confirmed
+	slots          Slots     // of claims; free once the server has confirmed the end of the claim
 	steps          int       // in a row that were not enough
 	ended          time.Time // when the server last confirmed the end of a claim
 	serving        bool      // a request for a further step is in flight
@@ -40,7 +38,7 @@ func (e *Engine) use(name string) *lock {
 	lk := e.locks[name]
 	switch {
 	case lk == nil:
-		lk = e.newLock(name, protocol.KeysOf(e.prefix, name))
+		lk = e.newLock(name, protocol.KeysOf(e.config.Prefix, name))
 		e.locks[name] = lk
 		e.locksMax = max(e.locksMax, len(e.locks))
 	case lk.refs == 0:
@@ -51,15 +49,7 @@ func (e *Engine) use(name string) *lock {
 }
 
 func (e *Engine) newLock(name string, keys protocol.Keys) *lock {
-	return &lock{name: name, keys: keys, first: e.firstSlot, slots: e.firstSlot}
-}
-
-// forget is called before the slots of a lock are forgotten. If the end of a claim was not confirmed, a late
-// request about it may still arrive, so no later lock uses its slot.
-func (e *Engine) forget(lk *lock) {
-	if lk.first+len(lk.free) < lk.slots {
-		e.firstSlot = max(e.firstSlot, lk.slots)
-	}
+	return &lock{name: name, keys: keys, slots: NewSlots(e.firstSlot, 1)}
 }
 
 func (e *Engine) drop(lk *lock) {
@@ -67,29 +57,49 @@ func (e *Engine) drop(lk *lock) {
 	if lk.refs > 0 {
 		return
 	}
-	if lk.slots-lk.first > mostIdle { // after a crowd
-		e.forget(lk)
+	if lk.slots.next-lk.slots.first > mostIdle { // after a crowd
+		lk.slots.Forget(&e.firstSlot)
 		*lk = *e.newLock(lk.name, lk.keys)
 	}
 	e.idle.PushBack(lk)
 	if e.idle.Len() > mostIdle {
 		oldest := e.idle.First()
 		e.idle.Remove(oldest)
-		e.forget(oldest)
+		oldest.slots.Forget(&e.firstSlot)
 		delete(e.locks, oldest.name)
 	}
 	order.Shrink(&e.locks, &e.locksMax)
 }
 
-// takeSlot returns a slot that no other claim of the engine on the lock has.
-func (lk *lock) takeSlot() int {
-	if n := len(lk.free); n > 0 {
-		s := lk.free[n-1]
-		lk.free = lk.free[:n-1]
-		return s
+// Slots are the slots of a lock on one server. Each belongs to one claim at a time.
+type Slots struct {
+	first, next, step int
+	free              []int
+}
+
+// NewSlots returns the slots first, first + step, first + 2 step, and so on, all of them free.
+func NewSlots(first, step int) Slots { return Slots{first: first, next: first, step: step} }
+
+// Take returns a free slot.
+func (s *Slots) Take() int {
+	if n := len(s.free); n > 0 {
+		slot := s.free[n-1]
+		s.free = s.free[:n-1]
+		return slot
 	}
-	lk.slots++
-	return lk.slots - 1
+	s.next += s.step
+	return s.next - s.step
+}
+
+// Put returns a slot that no claim uses any more.
+func (s *Slots) Put(slot int) { s.free = append(s.free, slot) }
+
+// Forget is called before the slots are forgotten. If one was not put back, a late request about its claim
+// may still arrive. So Forget then raises the first slot of later locks above all of these.
+func (s *Slots) Forget(first *int) {
+	if s.next-s.first > s.step*len(s.free) {
+		*first = max(*first, s.next)
+	}
 }
 
 // An ownership is what one owner has of one lock.
@@ -112,14 +122,6 @@ func (l ownerships) find(o Owner) (i int, found bool) {
 	return slices.BinarySearchFunc(l, o.Handle, func(t *ownership, handle uint64) int {
 		return cmp.Compare(t.owner.Handle, handle)
 	})
-}
-
-// of returns what an owner has, or nil.
-func (l ownerships) of(o Owner) *ownership {
-	if i, found := l.find(o); found {
-		return l[i]
-	}
-	return nil
 }
 
 // takenBy reports whether the goroutine of h took everything that the owner holds.
@@ -169,38 +171,30 @@ const (
 	Over                // the server knows its end, or will by the end of its lease
 )
 
-// change is what happens to a claim.
-type change uint8
-
-const (
-	queues     change = iota // the server makes it wait
-	grants                   // the server grants it the lock
-	turnedAway               // the server refuses it, and keeps nothing of it
-	gives                    // its call gives up, or fails
-	leaves                   // its last hold is released, lost or closed
-	ceases                   // the server knows its end
-	expires                  // its end was tried for as long as the server may keep it
-)
-
-// transitions has the allowed transitions. All others are Asking, and make step panic.
-var transitions = [...][expires + 1]State{
-	Asking: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
-	Queued: {queues: Queued, grants: Held, turnedAway: Over, gives: Ending},
-	Held:   {leaves: Ending},
-	Ending: {ceases: Over, expires: Over},
+// transitions has the states that may follow each state.
+var transitions = [...][]State{
+	Asking: {Queued, Held, Ending, Over},
+	Queued: {Queued, Held, Ending, Over},
+	Held:   {Ending},
+	Ending: {Over},
 	Over:   {},
 }
 
+// endConfirmed ends a claim that the server has ended, or refused. So its slot is free.
+func (e *Engine) endConfirmed(c *claim) {
+	c.lock.slots.Put(c.slot)
+	e.step(c, Over)
+}
+
 // step is the only place where a claim changes its state.
-func (e *Engine) step(c *claim, ch change) {
-	from, to := c.state, transitions[c.state][ch]
-	switch to {
-	case Asking:
+func (e *Engine) step(c *claim, to State) {
+	from := c.state
+	if !slices.Contains(transitions[from], to) {
 		panic("engine: a claim cannot go on that way")
-	case from:
+	}
+	if c.state = to; to == from {
 		return
 	}
-	c.state = to
 	if from != Asking {
 		e.graph.Leave(c.node) // queued reports calls that wait
 	}
@@ -233,9 +227,6 @@ func (e *Engine) step(c *claim, ch change) {
 		e.timeline.Remove(c)
 		delete(e.claims, c.number)
 		order.Shrink(&e.claims, &e.claimsMax)
-		if ch != expires { // or else nobody knows what the slot says on the server
-			c.lock.free = append(c.lock.free, c.slot)
-		}
 		e.drop(c.lock)
 	}
 }
@@ -390,10 +381,18 @@ func (e *Engine) request(c *claim, k kind) *Request {
 	return r
 }
 
+// Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no
+// name, and saves its memory.
+func (e *Engine) Prepare(r *Request) {
+	if r.claim != nil {
+		r.Claim = e.named(r.claim)
+	}
+}
+
 // named returns a claim as it goes over the wire.
 func (e *Engine) named(c *claim) protocol.Claim {
 	if c.wire.ID == nil {
-		c.wire = protocol.NewClaim(c.mode, e.instance, c.slot, c.number, c.ownership.owner)
+		c.wire = protocol.NewClaim(c.mode, e.config.Instance, c.slot, c.number, c.ownership.owner)
 	}
 	return c.wire
 }
@@ -413,10 +412,10 @@ func unanswered(cause error) error {
 	return fmt.Errorf("%w: %w", ErrUnanswered, cause)
 }
 
-func (e *Engine) record(message string, c *claim, h *Hold, err error) {
-	e.out.Log = append(e.out.Log, Record{
-		Message: message, Name: c.lock.name, Owner: c.ownership.owner, Mode: c.mode, Token: c.token, Hold: h,
-		Err: err})
+// record puts out a record about a hold.
+func (e *Engine) record(message string, h *Hold, err error, why Cause) {
+	e.out.Log = append(e.out.Log, Record{Message: message, Name: h.Name, Owner: h.Owner, Mode: h.Mode,
+		Token: h.claim.token, Hold: h, Err: err, Cause: why})
 }
 
 // A Hold is one acquisition of a lock, from the call that asks for it to its release. The caller of Acquire
@@ -494,9 +493,9 @@ func (h *Hold) Deadline() time.Time {
 		return at
 	}
 	if h.NoRenew {
-		at = earlier(at, h.deadline)
+		at = order.Earlier(at, h.deadline)
 	}
-	return earlier(at, h.end)
+	return order.Earlier(at, h.end)
 }
 
 // Since returns when the call got the lock; while it waits, when it began.
@@ -534,7 +533,7 @@ func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, o
 	o = c.obstacle
 	o.Again = max(o.Again-now.Sub(c.answered), soonest)
 	k, err := protocol.ParseClaim(o.Claim)
-	if o.Mode == protocol.None || err == nil && k.Instance != e.instance {
+	if o.Mode == protocol.None || err == nil && k.Instance != e.config.Instance {
 		return o, true, false
 	}
 	if of := e.claims[k.Number]; of != nil && of.state == Held {

@@ -718,6 +718,17 @@ func TestReentryThatFails(t *testing.T) {
 	require.Equal(t, engine.ErrLost, outer.Err())
 }
 
+// An owner whose last call to re-enter was refused, after it had released its other hold, has nothing left.
+func TestRefusedReentryAfterTheReleaseLeavesNothing(t *testing.T) {
+	d := newDriver()
+	outer := d.live(t, &engine.Hold{})
+	inner, _ := d.call(t, &engine.Hold{})
+	_, _ = d.Release(d.now, outer)
+	d.Replied(d.now, d.sent(t), protocol.Reply{}, errForGood)
+	require.Equal(t, engine.Failed, inner.State())
+	d.settled(t)
+}
+
 // The reply to an early request says from when the hold may be relied on, though another was sent since.
 func TestReplyToTheFirstOfTwoRequests(t *testing.T) {
 	d := newDriver()

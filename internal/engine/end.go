@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -25,10 +26,8 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 		e.leave(now, c, h)
 		return false, nil
 	case Lapsed:
-		err := h.err
-		h.state = Finished
 		e.acknowledgeLoss(h)
-		return true, err
+		return true, h.err
 	}
 	return true, ErrNotHeld
 }
@@ -49,7 +48,6 @@ func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 		c.last = h
 	}
 	e.end(now, c)
-	e.dropIfOver(c.ownership)
 }
 
 func (c *claim) remove(h *Hold) {
@@ -58,6 +56,7 @@ func (c *claim) remove(h *Hold) {
 
 // acknowledgeLoss notes that an owner has released, or forgotten, a hold that it had lost.
 func (e *Engine) acknowledgeLoss(h *Hold) {
+	h.state = Finished
 	h.ownership.lost--
 	e.dropIfOver(h.ownership)
 }
@@ -67,26 +66,24 @@ func (e *Engine) Forget(now time.Time, h *Hold) {
 	switch h.state {
 	case Live:
 		h.forgotten = true
-		e.record("hold forgotten without Unlock: it ends with its lease", h.claim, h, nil)
+		e.record("hold forgotten without Unlock: it ends with its lease", h, nil, 0)
 		if !h.NoRenew {
 			h.NoRenew, h.deadline = true, h.claim.deadline
 			e.schedule(now, h.claim)
 		}
 	case Lapsed:
-		h.state = Finished
 		e.acknowledgeLoss(h)
 	}
 }
 
 // lapse ends one hold of a claim, whose own lease is over.
 func (e *Engine) lapse(now time.Time, h *Hold) {
-	c := h.claim
 	e.over(now, h, ErrLost, Expired)
-	if len(c.holds) > 0 {
-		e.recountNow(now, c, h)
+	if len(h.claim.holds) > 0 {
+		e.recountNow(now, h.claim, h)
 		return
 	}
-	e.endLost(now, c)
+	e.endLost(now, h.claim)
 }
 
 // over removes a hold that can no longer be relied on from its claim, or makes a call that re-enters fail.
@@ -99,8 +96,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
 	e.endExtensions(h.claim, h.owns, cause)
 	if cause == ErrLost {
-		e.record("hold lost", h.claim, h, nil)
-		e.out.Log[len(e.out.Log)-1].Cause = why
+		e.record("hold lost", h, nil, why)
 	}
 	e.out.Cancel = append(e.out.Cancel, h)
 	if h.forgotten {
@@ -126,16 +122,16 @@ func (e *Engine) endLost(now time.Time, c *claim) {
 	if h := c.ownership.asking; h != nil && c.mode == protocol.Write {
 		e.withdraw(now, h.claim, ErrLost)
 	}
-	e.dropIfOver(c.ownership)
 }
 
 // end ends a held claim that has no holds left.
 func (e *Engine) end(now time.Time, c *claim) {
-	e.step(c, leaves)
+	e.step(c, Ending)
 	if c.ownership.claim[c.mode] == c {
 		c.ownership.claim[c.mode] = nil
 	}
 	e.finish(now, c)
+	e.dropIfOver(c.ownership)
 }
 
 // finish sends the end of a claim. It is repeated for as long as the server may keep the claim.
@@ -161,7 +157,7 @@ func (e *Engine) sendEnd(now time.Time, c *claim) {
 	e.send(now, r)
 }
 
-func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
+func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error) {
 	if c.state != Ending {
 		return
 	}
@@ -171,15 +167,12 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 		if !protocol.Passing(err) {
 			e.conclude(c, err)
 		}
-		if protocol.IsClientClosed(err) {
-			if e.closed && c.token != 0 {
-				e.stranded, e.strandedBy = e.stranded+1, err
-			}
-			e.abandon(c)
-			return
+		gone := protocol.IsClientClosed(err)
+		if gone && e.closed && c.token != 0 {
+			e.stranded, e.strandedBy = e.stranded+1, err
 		}
-		if e.closed && c.deadline.IsZero() {
-			e.abandon(c) // the server was never heard to have it
+		if gone || e.closed && c.deadline.IsZero() { // in the second case, the server was never heard to have it
+			e.abandon(c)
 			return
 		}
 		e.schedule(now, c)
@@ -187,18 +180,16 @@ func (e *Engine) ended(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 	c.lock.ended = now
 	if reply.Code == protocol.DoneBefore {
-		// The reply that named whom that run let in is lost.
-		e.askAll(now, func(w *claim) bool { return w.lock == c.lock })
+		e.askAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
 	if c.token == 0 {
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})
 	}
 	if reply.Code == protocol.NotThere {
-		e.conclude(c, ErrLost)
-	} else {
-		e.conclude(c, nil)
+		err = ErrLost
 	}
-	e.step(c, ceases)
+	e.conclude(c, err)
+	e.endConfirmed(c)
 }
 
 // conclude ends the releases that wait for the server.
@@ -216,16 +207,13 @@ func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
 	if c.counting == nil {
 		return
 	}
-	rest := c.leaving[:0]
-	for _, h := range c.leaving {
-		if h.sequence > sequence {
-			rest = append(rest, h)
-			continue
+	c.leaving = slices.DeleteFunc(c.leaving, func(h *Hold) bool {
+		done := h.sequence <= sequence
+		if done {
+			e.released(h, err)
 		}
-		e.released(h, err)
-	}
-	clear(c.leaving[len(rest):])
-	c.leaving = rest
+		return done
+	})
 }
 
 // released notes how a release went.
@@ -237,7 +225,7 @@ func (e *Engine) released(h *Hold, err error) {
 // abandon leaves an ending claim to its lease.
 func (e *Engine) abandon(c *claim) {
 	e.conclude(c, unanswered(c.err))
-	e.step(c, expires)
+	e.step(c, Over) // nobody knows what its slot says on the server
 }
 
 // expire ends a Held claim at its local deadline, or those of its holds whose time is over.
@@ -246,16 +234,22 @@ func (e *Engine) expire(now time.Time, c *claim) {
 		e.lose(now, c, Expired)
 		return
 	}
-	over := func(h *Hold) bool { return h.state == Live && !now.Before(h.Deadline()) || h.unconfirmed(now) }
-	if slices.ContainsFunc(c.holds, over) {
-		for _, h := range slices.Clone(c.holds) {
-			switch {
-			case !over(h):
-			case h.state == Live:
-				e.lapse(now, h)
-			default:
-				e.giveBack(now, h)
-			}
+	over := func(h *Hold) bool {
+		unconfirmed := h.state == Entering && h.confirmation != nil && !now.Before(h.confirmation.until)
+		return unconfirmed || h.state == Live && !now.Before(h.Deadline())
+	}
+	if !slices.ContainsFunc(c.holds, over) {
+		return
+	}
+	for _, h := range slices.Clone(c.holds) {
+		switch {
+		case !over(h):
+		case h.state == Live:
+			e.lapse(now, h)
+		default: // the replicas have not confirmed it in time
+			e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.config.Replicas,
+				e.config.Confirm))
+			e.leave(now, c, h)
 		}
 	}
 }
@@ -267,16 +261,17 @@ func (e *Engine) Force(now time.Time, name string, tag any) error {
 		return ErrClosed
 	}
 	lk := e.use(name)
-	slot := lk.takeSlot()
+	slot := lk.slots.Take()
 	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
-	r := e.sendFor(now, lk, forces, lua.Force, claim)
+	r := e.about(lk, forces, protocol.Request{Script: lua.Force, Claim: claim})
 	r.Tag, r.slot = tag, slot
+	e.send(now, r)
 	return nil
 }
 
 func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err error) {
 	if err == nil {
-		r.lock.free = append(r.lock.free, r.slot) // or else nobody knows whether the request may yet run
+		r.lock.slots.Put(r.slot) // or else nobody knows whether the request may yet run
 	}
 	e.each(now, func(now time.Time, c *claim) {
 		switch {
@@ -316,7 +311,8 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 		script = lua.Unlock
 	}
 	lk.releasingStale = true
-	e.sendFor(now, e.use(lk.name), releasesStale, script, wire).Again = true
+	p := protocol.Request{Script: script, Claim: wire, Again: true}
+	e.send(now, e.about(e.use(lk.name), releasesStale, p))
 }
 
 // staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back
@@ -325,7 +321,7 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
 	lk.releasingStale = false
 	if err == nil {
-		e.askAll(now, func(c *claim) bool { return c.lock == lk })
+		e.askAll(now, lk)
 	}
 	e.drop(lk)
 }

@@ -104,16 +104,10 @@ type Config struct {
 
 // An Engine is what one RWLock knows. It is not safe for concurrent use.
 type Engine struct {
-	prefix   string
-	instance string
+	config   Config
 	channels any    // string
 	channel  string // its own
-	sharded  bool
 	lease    protocol.Lease
-	observe  bool
-	atOnce   int
-	replicas int
-	confirm  time.Duration
 
 	locks     map[string]*lock
 	idle      order.List[lock, *lock] // of them: unused, in the order of their last use
@@ -154,22 +148,12 @@ type suspicion struct {
 
 // New returns an engine that knows of no lock.
 func New(c Config) *Engine {
-	e := &Engine{
-		prefix:   c.Prefix,
-		instance: c.Instance,
-		channels: protocol.Channels(c.Prefix),
-		channel:  protocol.Channels(c.Prefix) + c.Instance,
-		sharded:  c.Sharded,
-		lease:    protocol.NewLease(c.Lease),
-		observe:  c.Observe,
-		atOnce:   cmp.Or(c.AtOnce, atOnce),
-		replicas: c.Replicas,
-		confirm:  c.Confirm,
-		locks:    make(map[string]*lock),
-		claims:   make(map[uint64]*claim),
-	}
-	if e.sharded {
-		e.channels = protocol.Channels(c.Prefix) + protocol.Sharded
+	c.AtOnce = cmp.Or(c.AtOnce, atOnce)
+	channels := protocol.Channels(c.Prefix)
+	e := &Engine{config: c, lease: protocol.NewLease(c.Lease), channels: channels,
+		channel: channels + c.Instance, locks: make(map[string]*lock), claims: make(map[uint64]*claim)}
+	if c.Sharded {
+		e.channels = channels + protocol.Sharded
 	}
 	return e
 }
@@ -194,18 +178,15 @@ type Effects struct {
 
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
-	clear(o.Send)
-	clear(o.Cancel)
-	clear(o.Wake)
-	clear(o.Extended)
-	clear(o.Answers)
-	clear(o.Log)
-	clear(o.Events)
-	clear(o.Blockers)
-	clear(o.Shards)
-	*o = Effects{Send: o.Send[:0], Cancel: o.Cancel[:0], Wake: o.Wake[:0], Extended: o.Extended[:0],
-		Answers: o.Answers[:0], Log: o.Log[:0], Events: o.Events[:0], Blockers: o.Blockers[:0],
-		Shards: o.Shards[:0]}
+	*o = Effects{Send: Emptied(o.Send), Cancel: Emptied(o.Cancel), Wake: Emptied(o.Wake),
+		Extended: Emptied(o.Extended), Answers: Emptied(o.Answers), Log: Emptied(o.Log),
+		Events: Emptied(o.Events), Blockers: Emptied(o.Blockers), Shards: Emptied(o.Shards)}
+}
+
+// Emptied returns the memory of a slice, which refers to nothing any more.
+func Emptied[T any](s []T) []T {
+	clear(s)
+	return s[:0]
 }
 
 // Flush exchanges what is to be done with to, which must be empty.
@@ -274,6 +255,9 @@ func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == 
 // Asks reports whether a request asks for the lock.
 func (r *Request) Asks() bool { return r.kind == asks }
 
+// Ends reports whether a request releases a claim, or withdraws it.
+func (r *Request) Ends() bool { return r.kind == ends || r.kind == releasesStale }
+
 type kind uint8
 
 const (
@@ -331,15 +315,13 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	case counts:
 		e.counted(now, c, r, reply, err)
 	case ends:
-		e.ended(now, c, r, reply, err)
+		e.ended(now, c, reply, err)
 	case forces:
 		e.forced(now, r, reply, err)
 	case releasesStale:
 		e.staleReleased(now, r.lock, err)
-	case belows:
+	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
 		e.drop(r.lock)
-	case serves:
-		e.drop(r.lock) // if it failed, the waiters' heartbeats go on from there
 	}
 }
 
@@ -354,17 +336,15 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 		lk.serving = true
 		e.serving++
 		claim, _ := e.NewClaim(protocol.Read, 0, Owner{})
-		e.sendFor(now, lk, serves, lua.Serve, claim)
+		e.send(now, e.about(lk, serves, protocol.Request{Script: lua.Serve, Claim: claim}))
 	}
 }
 
-// sendFor sends a request that is about a lock, but about none of the engine's claims. Its reply drops the
+// about returns a request that is about a lock, but about none of the engine's claims. Its reply drops the
 // reference to the lock.
-func (e *Engine) sendFor(now time.Time, lk *lock, k kind, script *lua.Script, claim protocol.Claim) *Request {
-	r := &Request{Request: protocol.Request{Script: script, Keys: lk.keys, Claim: claim, Channels: e.channels},
-		lock: lk, kind: k}
-	e.send(now, r)
-	return r
+func (e *Engine) about(lk *lock, k kind, p protocol.Request) *Request {
+	p.Keys, p.Channels = lk.keys, e.channels
+	return &Request{Request: p, lock: lk, kind: k}
 }
 
 func (e *Engine) send(now time.Time, r *Request) {
@@ -375,11 +355,11 @@ func (e *Engine) send(now time.Time, r *Request) {
 // NewClaim names a claim, and returns its number.
 func (e *Engine) NewClaim(m Mode, slot int, o Owner) (protocol.Claim, uint64) {
 	e.numbers++
-	return protocol.NewClaim(m, e.instance, slot, e.numbers, o), e.numbers
+	return protocol.NewClaim(m, e.config.Instance, slot, e.numbers, o), e.numbers
 }
 
 func (e *Engine) holdEvent(h *Hold, ev Event) {
-	if e.observe {
+	if e.config.Observe {
 		ev.Name, ev.Owner, ev.Mode, ev.Hold = h.Name, h.Owner, h.Mode, h
 		e.out.Events = append(e.out.Events, ev)
 	}
@@ -396,7 +376,7 @@ func (e *Engine) Heard(now time.Time, payload string) {
 		return
 	}
 	e.proceed(now, lk, m.More)
-	if e.sharded {
+	if e.config.Sharded {
 		if lk.notified { // others hand it over again and again: it gets its own channel
 			e.out.Shards = append(e.out.Shards, lk.keys.ShardChannel(e.channel))
 		}
@@ -419,7 +399,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 		}
 		c := e.waiter(n)
 		if c == nil {
-			if by == ByMessage && e.observe {
+			if by == ByMessage && e.config.Observe {
 				e.out.Events = append(e.out.Events, Event{Kind: Woken})
 			}
 			continue
@@ -429,6 +409,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 		}
 		lk = c.lock
 		if m.Token >= c.floor { // or else the message is of a grant that was lost
+			c.doubtful = c.troubled(now)
 			e.granted(now, c, m.Token, by)
 		}
 	}
@@ -465,13 +446,13 @@ func (e *Engine) waiter(n uint64) *claim {
 // lost, so every waiter asks once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
-	e.askAll(now, func(c *claim) bool { return c.asked.IsZero() })
+	e.askAll(now, nil)
 }
 
-// askAll makes waiters ask again.
-func (e *Engine) askAll(now time.Time, which func(*claim) bool) {
+// askAll makes waiters ask again: those for a lock; or, if lk is nil, all without a request in flight.
+func (e *Engine) askAll(now time.Time, lk *lock) {
 	e.each(now, func(now time.Time, c *claim) {
-		if c.state == Queued && which(c) {
+		if c.state == Queued && (lk == nil && c.asked.IsZero() || lk == c.lock) {
 			c.askAgain = now
 			e.schedule(now, c)
 		}
@@ -494,7 +475,7 @@ func (e *Engine) Resume(now time.Time) {
 func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
-		e.askAll(now, func(c *claim) bool { return c.asked.IsZero() })
+		e.askAll(now, nil)
 		return
 	}
 	if err != nil && !protocol.Passing(err) && !e.unheard {
@@ -519,7 +500,6 @@ func (e *Engine) Close(now time.Time) {
 				e.over(now, c.holds[0], ErrClosed, Closed)
 			}
 			e.end(now, c)
-			e.dropIfOver(c.ownership)
 		case Ending:
 			if c.failures > 0 {
 				c.asked, c.retry = time.Time{}, now
@@ -577,8 +557,8 @@ func (e *Engine) Current() (list []*Hold) {
 // AsksSince returns when the call began with which an owner asks for a lock; zero if there is none.
 func (e *Engine) AsksSince(name string, o Owner) (since time.Time) {
 	if lk := e.locks[name]; lk != nil {
-		if t := lk.owners.of(o); t != nil && t.asking != nil {
-			since = t.asking.since
+		if i, found := lk.owners.find(o); found && lk.owners[i].asking != nil {
+			since = lk.owners[i].asking.since
 		}
 	}
 	return since

@@ -93,7 +93,7 @@ func TestHoldInTheWayIsLeftAlone(t *testing.T) {
 
 // A grant whose reply was slow, or followed a failure, may come from a server that has been replaced: it is
 // verified by a renewal at once, that of a hold which is not renewed otherwise too. One that came as usual is
-// not.
+// not. A grant by a message is verified likewise; a NoRenew hold always renews after one.
 func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(d *driver, r *engine.Request) *engine.Request{
@@ -109,14 +109,18 @@ func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 		},
 		"usual": func(_ *driver, r *engine.Request) *engine.Request { return r },
 	} {
-		for _, noRenew := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, NoRenew %v", name, noRenew), func(t *testing.T) {
+		for _, how := range []string{"reply", "NoRenew", "message"} {
+			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
 				d := newDriver()
 				h, asked := d.ask(t, 1, "a")
-				h.NoRenew = noRenew
+				h.NoRenew = how == "NoRenew"
 				asked = trouble(d, asked)
-				d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+				if how == "message" {
+					d.Heard(d.now, fmt.Sprintf("1 0 %d", h.ClaimNumber()))
+				} else {
+					d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+				}
 				require.Equal(t, engine.Live, h.State())
 				d.Tick(d.now)
 				fx := d.flush()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -42,7 +43,7 @@ func (h *Hold) need(now time.Time) time.Duration {
 }
 
 func (e *Engine) renew(now time.Time, c *claim) {
-	lease, _ := c.needs(now)
+	lease := c.needs(now)
 	r := e.request(c, renews)
 	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.latest()
 	c.longest = max(c.longest, lease)
@@ -59,7 +60,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	case err != nil:
 		c.fail(now, c.lease)
 		c.err = err
-		e.record("renewal failed", c, c.holds[0], err)
+		e.record("renewal failed", c.holds[0], err, 0)
 		e.holdEvent(c.holds[0], Event{Kind: RenewalFailed, Err: err})
 	case reply.Code == protocol.NotThere:
 		e.lose(now, c, Gone)
@@ -83,7 +84,8 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 // so that it may run twice, or late. shorten sets the lease to what the remaining holds need.
 func (e *Engine) tell(now time.Time, c *claim) {
 	c.brief = false
-	lease, shorten := c.needs(now)
+	lease := c.needs(now)
+	shorten := lease < c.longest // the server may keep the claim for longer
 	if asked := c.asks(now); asked > 0 {
 		lease, shorten = asked, false
 	}
@@ -97,14 +99,15 @@ func (e *Engine) tell(now time.Time, c *claim) {
 	c.sentCounts = append(c.sentCounts, sentCount{c.sequence, until})
 	if shorten {
 		c.shortened = c.sequence
-		c.deadline = earlier(c.deadline, until) // the request may run and its reply be lost
+		c.deadline = order.Earlier(c.deadline, until) // the request may run and its reply be lost
 	} else {
 		c.longest = max(c.longest, lease)
 	}
 	for _, h := range c.holds {
 		// Releases and extensions do not wait for replicas, which are asked afterwards.
-		if h.state == Entering && e.replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
-			r.Replicas, r.Confirm = e.replicas, max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
+		if h.state == Entering && e.config.Replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
+			r.Replicas = e.config.Replicas
+			r.Confirm = max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
 		}
 	}
 	c.recount.asked = now.Add(r.Confirm)
@@ -127,12 +130,12 @@ func (c *claim) asks(now time.Time) (lease time.Duration) {
 }
 
 // needs returns how long the holds need the claim, renewed or not, since a server whose clock was set back
-// counts the lease from the start again. It also returns whether the server may keep the claim for longer.
-func (c *claim) needs(now time.Time) (lease time.Duration, shorten bool) {
+// counts the lease from the start again.
+func (c *claim) needs(now time.Time) (lease time.Duration) {
 	for _, h := range c.holds {
 		lease = max(lease, h.need(now))
 	}
-	return lease, lease < c.longest
+	return lease
 }
 
 // counted takes the reply to a change of the number of holds.
@@ -150,9 +153,8 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		return
 	}
 	if err != nil {
-		passing := protocol.Passing(err)
 		c.recount.fail(now, c.lease)
-		if !passing {
+		if !protocol.Passing(err) {
 			e.uncount(now, c, r.Sequence, err)
 		}
 		if c.state == Held {
@@ -166,9 +168,9 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		// A later request may have overtaken this one: then the server has ignored it.
 		until := r.until(reply.Lent)
 		for _, t := range c.sentCounts {
-			until = earlier(until, t.until)
+			until = order.Earlier(until, t.until)
 		}
-		c.deadline = later(c.deadline, until)
+		c.deadline = order.Later(c.deadline, until)
 	}
 	if c.confirmed == c.sequence {
 		c.recount = attempt{}
@@ -181,9 +183,6 @@ func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Rep
 		return
 	}
 	e.entered(now, c, r, reply)
-	if c.state != Held {
-		return
-	}
 	e.extendAll(c)
 	e.schedule(now, c)
 }
@@ -224,16 +223,15 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h) // Tick was about to find out
 	}
-	switch h.state {
-	case Live:
-	case Lapsed:
-		e.extended(x, h.err)
-		return
-	default:
-		e.extended(x, ErrNotHeld)
+	if h.state != Live {
+		err := ErrNotHeld
+		if h.state == Lapsed {
+			err = h.err
+		}
+		e.extended(x, err)
 		return
 	}
-	x.until = earlier(x.until, h.end)
+	x.until = order.Earlier(x.until, h.end)
 	c := h.claim
 	n := c.count()
 	n.extensions = append(n.extensions, x)
@@ -259,7 +257,7 @@ func (e *Engine) extendAll(c *claim) {
 		if c.deadline.Before(x.until) {
 			return false
 		}
-		x.hold.deadline = later(x.hold.deadline, x.until)
+		x.hold.deadline = order.Later(x.hold.deadline, x.until)
 		return true
 	}, nil)
 }

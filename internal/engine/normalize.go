@@ -250,8 +250,9 @@ func (c *claim) normalizeSequences(requests []*Request) {
 
 // normalize removes differences between attempts. Only a claim that ends counts more failures than the first.
 func (a *attempt) normalize(counts bool) {
-	if most := 1; !counts {
-		a.failures = min(a.failures, most)
+	most := 1
+	if counts {
+		most = 6
 	}
-	a.failures = min(a.failures, 6)
+	a.failures = min(a.failures, most)
 }

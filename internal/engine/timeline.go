@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -23,7 +24,7 @@ type sweep struct {
 // then a claim may have changed or ended.
 func (e *Engine) each(now time.Time, do func(now time.Time, c *claim)) {
 	e.sweeps = append(e.sweeps, sweep{now, e.timeline.All(), do})
-	e.goOn(now, e.atOnce)
+	e.goOn(now, e.config.AtOnce)
 }
 
 // goOn does the work for the next n claims, and returns how much of n is left.
@@ -52,11 +53,9 @@ func (e *Engine) Next() (time.Time, bool) {
 	if len(e.sweeps) > 0 {
 		return e.sweeps[0].since, true
 	}
-	at, ok := e.timeline.Next()
-	if e.suspicion.number != 0 && (!ok || e.suspicion.at.Before(at)) {
-		return e.suspicion.at, true
-	}
-	return at, ok
+	at, _ := e.timeline.Next()
+	at = order.Earlier(at, e.suspicion.at)
+	return at, !at.IsZero()
 }
 
 // Tick does some of what is due: it sends renewals, heartbeats and retries, and ends what can no longer be
@@ -73,7 +72,7 @@ func (e *Engine) Tick(now time.Time) {
 		}
 	}
 	t := &e.timeline
-	for range e.goOn(now, e.atOnce) {
+	for range e.goOn(now, e.config.AtOnce) {
 		before, ok := t.Next()
 		if !ok {
 			return
@@ -99,21 +98,21 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 	var at time.Time
 	switch c.state {
 	case Asking, Queued:
-		at = earlier(c.askAt())
+		at = order.Earlier(c.askAt())
 	case Held: // it is renewed, one of its holds ends, or a count is sent again
 		at = c.deadline
 		for _, h := range c.holds {
-			at = earlier(at, h.Deadline())
+			at = order.Earlier(at, h.Deadline())
 			if h.state == Entering && h.confirmation != nil {
-				at = earlier(at, h.confirmation.until)
+				at = order.Earlier(at, h.confirmation.until)
 			}
 		}
-		at = earlier(at, c.renewAt(now))
+		at = order.Earlier(at, c.renewAt(now))
 		if c.uncounted() {
-			at = earlier(at, c.recount.again(c.lease))
+			at = order.Earlier(at, c.recount.again(c.lease))
 		}
 	case Ending:
-		at = earlier(c.giveUp, c.endAt())
+		at = order.Earlier(c.giveUp, c.endAt())
 	default:
 		return
 	}
@@ -169,9 +168,9 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 	if !c.asked.IsZero() || c.failures > 0 {
 		at = c.again(c.lease)
 	} else {
-		at = earlier(c.sent.Add(c.period(c.lease)), c.askAgain)
+		at = order.Earlier(c.sent.Add(c.period(c.lease)), c.askAgain)
 	}
-	from := later(c.sent, c.resumed)
+	from := order.Later(c.sent, c.resumed)
 	switch {
 	case c.caller.Try:
 		giveUp = from.Add(min(c.lease, EndTimeout))
@@ -186,7 +185,13 @@ func (c *claim) renewAt(now time.Time) time.Time {
 	var longest time.Duration // lease of a hold that is renewed
 	fresh := false
 	for _, h := range c.holds {
-		if h.renewable() {
+		// A hold is renewed if its claim does not yet last until the hold's end, or may have been lost. In the
+		// latter case, a renewal shows it.
+		lasts := !h.end.IsZero() && !c.deadline.Before(h.end)
+		if h.NoRenew {
+			lasts = !c.doubtful
+		}
+		if h.fresh || !lasts {
 			longest = max(longest, h.Lease)
 		}
 		fresh = fresh || h.fresh
@@ -202,18 +207,6 @@ func (c *claim) renewAt(now time.Time) time.Time {
 		return c.deadline.Add(-min(c.lent, longest) / lentPart)
 	}
 	return c.sent.Add(c.period(longest))
-}
-
-// renewable reports whether the hold has to be renewed: its claim does not yet last until the hold's end, or
-// may have been lost. In the latter case, a renewal shows it.
-func (h *Hold) renewable() bool {
-	switch {
-	case h.fresh:
-		return true
-	case h.NoRenew:
-		return h.claim.doubtful
-	}
-	return h.end.IsZero() || h.claim.deadline.Before(h.end)
 }
 
 // endAt is when to try again to end the claim.
@@ -245,9 +238,9 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	if c.wanted != nil {
 		c.answered = now
 	}
-	c.sent = later(c.sent, r.Sent)
+	c.sent = order.Later(c.sent, r.Sent)
 	if c.counting == nil || r.Sequence >= c.shortened { // or else the lease may have been shortened since
-		c.deadline = later(c.deadline, r.until(lent))
+		c.deadline = order.Later(c.deadline, r.until(lent))
 	}
 	c.lent = lent.Lease
 }
@@ -257,7 +250,7 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 func (r *Request) until(lent protocol.Lent) time.Time {
 	until := Deadline(r.Sent, r.Lease.Duration)
 	if lent.Lease > 0 {
-		until = earlier(until, Deadline(lent.Sent, lent.Lease))
+		until = order.Earlier(until, Deadline(lent.Sent, lent.Lease))
 	}
 	return until
 }
@@ -282,19 +275,4 @@ func (e *Engine) leaseOf(d time.Duration) protocol.Lease {
 		return e.lease
 	}
 	return protocol.NewLease(d)
-}
-
-// earlier returns the earlier of two times. If b is zero, that is a.
-func earlier(a, b time.Time) time.Time {
-	if !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

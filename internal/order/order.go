@@ -1,5 +1,6 @@
 // Package order keeps items in order: a Timeline by the times when they are due, a List as they were added.
-// Both link the items themselves, so that an item is found and removed without a search. Shrink is for maps.
+// Both link the items themselves, so that an item is found and removed without a search. Earlier and Later
+// compare times, and Shrink is for maps.
 package order
 
 import (
@@ -46,9 +47,6 @@ const (
 	children = 4
 )
 
-// Len returns the number of items.
-func (t *Timeline[T]) Len() int { return len(t.heap) }
-
 // Next returns when the first item is due, and whether there is one.
 func (t *Timeline[T]) Next() (at time.Time, ok bool) {
 	if len(t.heap) == 0 {
@@ -61,9 +59,7 @@ func (t *Timeline[T]) Next() (at time.Time, ok bool) {
 func (t *Timeline[T]) First() T { return t.heap[0].item }
 
 // Due returns when an item of the Timeline is due.
-func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.indexOf(item.place().number)].at }
-
-func (t *Timeline[T]) indexOf(number int32) int { return int(t.index[number-1]) }
+func (t *Timeline[T]) Due(item T) time.Time { return t.heap[t.index[item.place().number-1]].at }
 
 // All returns the items in no order.
 func (t *Timeline[T]) All() []T {
@@ -98,7 +94,7 @@ func (t *Timeline[T]) Set(item T, at time.Time) {
 		t.heap = append(t.heap, entry[T]{})
 		p.number = int32(len(t.heap))
 	}
-	t.fix(t.indexOf(p.number), entry[T]{at, item, p.number})
+	t.fix(int(t.index[p.number-1]), entry[T]{at, item, p.number})
 }
 
 // Remove removes an item, unless it is not there.
@@ -107,8 +103,8 @@ func (t *Timeline[T]) Remove(item T) {
 	if number == 0 {
 		return
 	}
-	i, end := t.indexOf(number), len(t.heap)-1
-	t.renumber(t.indexOf(int32(end+1)), number) // so that no number is missing
+	i, end := int(t.index[number-1]), len(t.heap)-1
+	t.renumber(int(t.index[end]), number) // so that no number is missing
 	item.place().number = 0
 	last := t.heap[end]
 	t.heap[end] = entry[T]{}
@@ -157,6 +153,22 @@ func (e *entry[T]) before(other *entry[T]) bool {
 		return e.item.place().Tie < other.item.place().Tie
 	}
 	return e.at.Before(other.at)
+}
+
+// Earlier returns the earlier of two times. The zero time is never.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // Shrink replaces a map that has had many entries, and has few now, since a map does not shrink by itself.

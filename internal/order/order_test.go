@@ -55,10 +55,21 @@ func TestTimelineHasItemsInTheOrderInWhichTheyAreDue(t *testing.T) {
 		require.Equal(t, line.Due(x), at)
 		line.Remove(x)
 	}
-	require.Zero(t, line.Len())
+	require.Empty(t, line.All())
 	require.Zero(t, cap(line.heap), "a crowd leaves no memory behind")
 	_, ok := line.Next()
 	require.False(t, ok)
+}
+
+func TestZeroTimeIsNever(t *testing.T) {
+	t.Parallel()
+	never, first, second := time.Time{}, time.Unix(1, 0), time.Unix(2, 0)
+	for _, c := range [][3]time.Time{{never, never, never}, {never, first, first}, {first, second, first}} {
+		require.Equal(t, c[2], Earlier(c[0], c[1]))
+		require.Equal(t, c[2], Earlier(c[1], c[0]))
+	}
+	require.Equal(t, second, Later(first, second))
+	require.Equal(t, second, Later(second, never))
 }
 
 func TestListHasItemsInTheOrderInWhichTheyWereAdded(t *testing.T) {

@@ -187,7 +187,7 @@ func (b *bid) schedule() {
 	}
 	for _, v := range b.votes {
 		if v.waits() && v.server.usable() {
-			at = earlier(at, v.again)
+			at = order.Earlier(at, v.again)
 		}
 	}
 	if at.IsZero() || b.q.bids[b.claim] != b {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -76,7 +77,7 @@ func (b *bid) mayVote() (n int, refused error) {
 // sent after it. From then on the engine may rely on its place.
 func (b *bid) tellWaiting(now time.Time, o protocol.Obstacle) {
 	if r := b.pending; r != nil && !b.votes[b.home].sent.Before(r.Sent) {
-		b.waitsAt = later(b.waitsAt, r.Sent)
+		b.waitsAt = order.Later(b.waitsAt, r.Sent)
 		b.answer(now, protocol.Reply{Obstacle: b.q.toEngine(o)}, nil)
 	}
 }
@@ -103,4 +104,154 @@ func (q *Quorum) toEngine(o protocol.Obstacle) protocol.Obstacle {
 		o.Claim = b.claim.(string)
 	}
 	return o
+}
+
+// startCollecting begins to collect the votes of the other servers, after the home has voted for the claim.
+func (b *bid) startCollecting(now time.Time) {
+	if b.phase == queued || b.votes[b.home].token == 0 {
+		b.wanted = b.q.nextToken(now)
+	} else {
+		b.lock.contended = false
+	}
+	b.phase, b.collectingSince = collecting, now
+	b.until = now.Add(b.collectingTime())
+}
+
+// collectingTime returns how long to collect before a retreat. It is random and grows, so that one of two
+// claims that block each other eventually wins. A try waits only for votes that are being given back.
+func (b *bid) collectingTime() time.Duration {
+	shortest := shortestCollecting + b.q.patience - shortestPatience
+	base := min(max(b.lease.Duration/12, shortest), max(longestCollecting, shortest)) << min(b.attempts, 4)
+	if b.try {
+		base = shortest
+	}
+	return base + b.q.randomBelow(base)
+}
+
+// collect asks the other servers for their votes. The claim wins if a majority has voted with the same token.
+func (b *bid) collect(now time.Time) {
+	// The claim waits in the queues of other servers only if it needs their votes: some of these may be about
+	// to be free.
+	b.askOthers(now, false)
+	if count(b.votes, func(v *vote) bool { return v.state == cast || v.state == asked }) < b.q.majority {
+		b.askOthers(now, true)
+	}
+	top := int64(0)
+	for _, v := range b.votes {
+		top = max(top, v.token)
+	}
+	if count(b.votes, func(v *vote) bool { return v.counts(top, b.waitsAt) }) >= b.q.majority {
+		b.win(now, top)
+		return
+	}
+	b.wanted = max(b.wanted, top)
+	for _, v := range b.votes {
+		// Servers that have voted with a smaller token are asked again with the largest one.
+		if v.state == cast && !v.counts(top, b.waitsAt) && v.server.usable() {
+			v.ask(now, true)
+		}
+	}
+	if now.Sub(b.collectingSince) >= shortestCollecting && b.pending != nil && !b.try {
+		b.tellWaiting(now, b.obstacle())
+	}
+}
+
+// obstacle returns what blocks a claim with the home's vote on the other servers.
+func (b *bid) obstacle() protocol.Obstacle {
+	for i, v := range b.votes {
+		if i != b.home && (v.state == waiting || v.blocked) {
+			return v.obstacle
+		}
+	}
+	return protocol.Obstacle{}
+}
+
+// win grants the claim. It answers the pending request if a majority voted after it was sent; otherwise it
+// delivers the grant like a message.
+func (b *bid) win(now time.Time, token int64) {
+	b.phase, b.token = won, token
+	b.lock.held[b.mode]++
+	r := b.pending
+	if r != nil && count(b.votes, func(v *vote) bool { return v.counts(token, r.Sent) }) >= b.q.majority {
+		b.answer(now, protocol.Reply{Token: token}, nil)
+		return
+	}
+	b.pending = nil
+	b.q.engine.Grant(now, b.number, token, b.by)
+}
+
+// retreat gives back the collected votes, since another claim may be collecting the rest. Every third time it
+// also gives back the vote of the home: the other claim may have another home, and wait on this server.
+func (b *bid) retreat(now time.Time) {
+	b.attempts++
+	if b.try {
+		if trouble := b.q.Trouble(); trouble != nil {
+			b.answer(now, protocol.Reply{}, trouble)
+		} else {
+			b.refuseTry(now, b.obstacle())
+		}
+		return
+	}
+	all := b.attempts%3 == 0
+	for i, v := range b.votes {
+		if i != b.home || all {
+			v.drop(now)
+			v.blocked = false
+		}
+	}
+	b.phase, b.until = paused, now.Add(b.q.randomBelow(b.collectingTime()/4))
+	if all {
+		b.phase, b.lock.contended = requesting, true
+	}
+}
+
+// writer returns the bid of the write claim that this bid reads under, or nil.
+func (b *bid) writer() *bid {
+	if b.under == nil {
+		return nil
+	}
+	return b.q.bids[b.under]
+}
+
+// readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for
+// the write hold count, and the read has the token of the write hold. If there are too few such servers, the
+// write hold asks the others for their votes.
+func (b *bid) readUnder(now time.Time) {
+	q, w := b.q, b.writer()
+	if b.pending == nil {
+		return
+	}
+	n, open := 0, 0
+	var obstacle protocol.Obstacle
+	var refused error
+	b.wanted, w.reader = w.token, b
+	for i, v := range b.votes {
+		usable := v.server.usable()
+		if v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && usable {
+			v.ask(now, false)
+		}
+		switch {
+		case v.request != nil && usable:
+			open++
+		case v.counts(w.token, b.pending.Sent):
+			n++
+		case v.blocked:
+			obstacle = v.obstacle
+		case v.refused != nil:
+			refused = v.refused
+		}
+	}
+	if n+open < q.majority {
+		open += w.gains(now, !b.try)
+	}
+	switch {
+	case n >= q.majority:
+		b.home = w.home
+		b.win(now, w.token)
+	case n+open >= q.majority:
+	case obstacle != (protocol.Obstacle{}):
+		b.refuseTry(now, obstacle)
+	default:
+		b.answer(now, protocol.Reply{}, cmp.Or(refused, q.noMajority()))
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -15,9 +16,7 @@ type fanout struct {
 	request *engine.Request   // the request that it answers
 	bid     *bid              // nil for ForceUnlock and Inspect
 	states  []*protocol.State // of Inspect, by server; nil if it has not answered
-	ends    bool              // it releases or withdraws the claim
 	all     bool              // it waits for every server that is not suspected
-	home    int               // a server whose answer is awaited, since it lets in the next claim; or -1
 	answers []answer          // by server
 	err     error             // of a failed request, preferably one that is not temporary
 	over    bool
@@ -35,8 +34,8 @@ const (
 	failed
 )
 
-func (q *Quorum) newFanout(r *engine.Request) *fanout {
-	return &fanout{request: r, home: -1, answers: make([]answer, len(q.servers))}
+func (q *Quorum) newFanout(r *engine.Request, b *bid, all bool) *fanout {
+	return &fanout{request: r, bid: b, all: all, answers: make([]answer, len(q.servers))}
 }
 
 // counted records a server's answer.
@@ -58,9 +57,9 @@ func (q *Quorum) counted(now time.Time, x *fanout, i int, reply protocol.Reply, 
 // decide ends a fan-out if the outcome is known.
 //
 //   - A request to all servers, or a withdrawal, waits for every server that is not suspected.
-//   - Done: a majority has done it, and the home has answered or is suspected. A release is also done once
-//     nothing is awaited but suspected servers, and the votes left there and where it failed are no majority:
-//     they end with their leases.
+//   - Done: a majority has done it, and the home has answered or is suspected: it lets in the next claim. A
+//     release is also done once nothing is awaited but suspected servers, and the votes left there and where
+//     it failed are no majority: they end with their leases.
 //   - Not there: so many servers have no vote for the claim that the others are not a majority.
 //   - A failure: a majority cannot do it any more.
 func (q *Quorum) decide(now time.Time, x *fanout) {
@@ -68,20 +67,20 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		return
 	}
 	var n [failed + 1]int
-	homeOpen := false
+	ends, homeOpen := x.request.Ends(), false
 	for i, a := range x.answers {
 		if a == open && q.servers[i].suspected {
 			a = silent
 		}
 		n[a]++
-		homeOpen = homeOpen || i == x.home && a == open
+		homeOpen = homeOpen || x.bid != nil && i == x.bid.home && a == open
 	}
 	without := n[unasked] + n[lacking]
 	reply, err := protocol.Reply{Code: protocol.Done}, error(nil)
 	switch {
 	case x.all && n[open] > 0:
 		return
-	case x.all && x.ends:
+	case x.all && ends:
 		reply.Code = protocol.NotThere
 	case n[agreed] >= q.majority:
 		if homeOpen {
@@ -89,14 +88,14 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		}
 	case without >= q.majority:
 		reply.Code = protocol.NotThere
-	case x.ends && n[open] == 0 && n[failed]+n[silent] < q.majority:
-	case n[failed] < q.majority && (x.ends || n[failed]+without < q.majority):
+	case ends && n[open] == 0 && n[failed]+n[silent] < q.majority:
+	case n[failed] < q.majority && (ends || n[failed]+without < q.majority):
 		return
 	default:
 		err = q.failure(now, x)
 	}
 	x.over = true
-	if x.ends && err == nil {
+	if ends && err == nil {
 		x.bid.forget()
 	}
 	if x.states != nil && err == nil {
@@ -133,8 +132,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	} else {
 		b.holds = r
 	}
-	x := q.newFanout(r)
-	x.bid, x.home = b, b.home
+	x := q.newFanout(r, b, false)
 	for _, v := range b.votes {
 		if v.state == cast {
 			v.confirm(now, r, x)
@@ -161,10 +159,9 @@ func (v *vote) confirm(now time.Time, r *engine.Request, x *fanout) {
 	if r.Script == lua.Reenter {
 		v.holds = r
 	}
-	copied := r.Request
-	copied.Claim = v.wire
-	b := v.bid
-	b.q.send(now, v.server, &Request{Request: copied, bid: b, number: v.number, fanout: x, lock: b.lock})
+	copied := v.about(r.Request)
+	copied.fanout = x
+	v.bid.q.send(now, v.server, copied)
 }
 
 // confirmed handles the reply to a renewal, or to a change of the number of holds.
@@ -178,8 +175,8 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 	case reply.Code == protocol.NotThere:
 		v.drop(now)                     // so that a late request for the vote is refused
 		v.bid.q.readMark(now, v.server) // the server may have lost its data
-	case r.sent.After(v.sent):
-		v.sent, v.lease = r.sent, r.Lease.Duration
+	default:
+		v.sent = order.Later(v.sent, r.sent)
 	}
 }
 
@@ -205,7 +202,7 @@ func (b *bid) keep(now time.Time, all bool) {
 // count that the claim has to wait for.
 func (b *bid) gains(now time.Time, waits bool) int {
 	b.keep(now, true)
-	return b.count(func(v *vote) bool {
+	return count(b.votes, func(v *vote) bool {
 		return v.server.usable() && (v.state == asked || waits && v.state == waiting)
 	})
 }
@@ -214,8 +211,7 @@ func (b *bid) gains(now time.Time, waits bool) int {
 // no late request drops later holds. It also requests unknown marks: they decide which server is the home of
 // a name, and how many servers vote.
 func (q *Quorum) toAll(now time.Time, r *engine.Request) {
-	x := q.newFanout(r)
-	x.all = true
+	x := q.newFanout(r, nil, true)
 	if r.Script == lua.Inspect {
 		x.states = make([]*protocol.State, len(q.servers))
 	}
@@ -225,7 +221,7 @@ func (q *Quorum) toAll(now time.Time, r *engine.Request) {
 		each := &Request{Request: protocol.Request{Script: r.Script, Keys: lk.keys, Channels: q.channels},
 			fanout: x, lock: lk}
 		if r.Script == lua.Force {
-			each.slot = lk.slots[i].take()
+			each.slot = lk.slots[i].Take()
 			each.Claim = protocol.NewClaim(protocol.Write, q.instance, each.slot, q.nextNumber(), protocol.Owner{})
 		}
 		q.send(now, s, each)

@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
@@ -11,9 +12,11 @@ const mostIdle = 64
 // A lock is what the quorum knows of one name.
 type lock struct {
 	order.Link[lock]
-	keys      protocol.Keys
-	refs      int                     // by bids and requests
-	slots     []slots                 // by server
+	keys protocol.Keys
+	refs int // by bids and requests
+	// By server: each slot belongs to one vote. No two servers have a slot in common. If an address leads to
+	// another server for a while, a release that arrives there ends none of that server's votes.
+	slots     []engine.Slots
 	serving   []bool                  // by server: a request for a further step is in flight
 	contended bool                    // the last claim had to wait, so the next asks the home alone first
 	held      [protocol.Write + 1]int // by mode: bids that are won
@@ -29,9 +32,9 @@ func (q *Quorum) use(keys protocol.Keys) *lock {
 	lk := q.locks[keys.Lock]
 	if lk == nil {
 		n := len(q.servers)
-		lk = &lock{keys: keys, slots: make([]slots, n), serving: make([]bool, n)}
+		lk = &lock{keys: keys, slots: make([]engine.Slots, n), serving: make([]bool, n)}
 		for i, s := range q.servers {
-			lk.slots[i] = slots{next: s.firstSlot, step: n}
+			lk.slots[i] = engine.NewSlots(s.firstSlot, n)
 		}
 		q.locks[keys.Lock] = lk
 	} else if lk.refs == 0 {
@@ -54,38 +57,9 @@ func (q *Quorum) release(lk *lock) {
 		q.idle.Remove(oldest)
 		delete(q.locks, oldest.keys.Lock)
 		for i, s := range q.servers {
-			if oldest.slots[i].used > 0 {
-				s.firstSlot = max(s.firstSlot, oldest.slots[i].next)
-			}
+			oldest.slots[i].Forget(&s.firstSlot)
 		}
 	}
-}
-
-// slots are the slots of a lock on one server. Each belongs to one vote at a time. No two servers have a slot
-// in common: if an address leads to another server for a while, a release that arrives there ends none of
-// that server's votes.
-type slots struct {
-	free       []int
-	next, step int
-	used       int // how many are neither free nor unused
-}
-
-// take returns a slot that no vote uses.
-func (s *slots) take() int {
-	s.used++
-	if n := len(s.free); n > 0 {
-		slot := s.free[n-1]
-		s.free = s.free[:n-1]
-		return slot
-	}
-	s.next += s.step
-	return s.next - s.step
-}
-
-// put returns a slot that no vote uses any more.
-func (s *slots) put(slot int) {
-	s.used--
-	s.free = append(s.free, slot)
 }
 
 // weigh returns the weight of a server, of that id, for the key of a lock. After mix, each bit depends on

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,7 +80,7 @@ func (q *Quorum) noteMark(now time.Time, s *server, r *Request, m protocol.Mark)
 	}
 	q.noteQuestions(now, s, r, m)
 	started := m.Generation != "" && m.Generation != s.mark.Generation
-	if !s.known && q.count(func(s *server) bool { return s.known }) == q.majority-1 {
+	if !s.known && count(q.servers, func(s *server) bool { return s.known }) == q.majority-1 {
 		q.since = now
 	}
 	s.known, s.mark, s.asked = true, m, r.sent
@@ -156,7 +157,7 @@ func (q *Quorum) evaluateMarks(now time.Time) {
 		q.generation, q.since = "", now // the servers have lost their data
 	}
 	waited := now.Sub(q.since)
-	missing := q.count(func(s *server) bool {
+	missing := count(q.servers, func(s *server) bool {
 		return !s.known && waited < q.startPatience() && (!s.failing || s.asking || waited < pause)
 	})
 	switch {
@@ -201,7 +202,7 @@ func (q *Quorum) newGeneration() string {
 // starts one after the other, in the order of their ids. So if three clients each miss a different server,
 // one of them gets a majority.
 func (q *Quorum) start(now time.Time, generation string) {
-	partly := q.count(func(s *server) bool { return !s.known }) > 0
+	partly := slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known })
 	byID := func(a, b *server) int { return strings.Compare(a.mark.ID, b.mark.ID) }
 	for _, s := range slices.SortedFunc(slices.Values(q.servers), byID) {
 		switch {
@@ -252,7 +253,7 @@ func (q *Quorum) marksRead(now time.Time, lost *server, since time.Time) bool {
 	if n := q.newest(now); n != nil && n.Generation == q.generation && !n.since.Before(since) {
 		return true
 	}
-	if q.count((*server).answers) >= q.majority {
+	if count(q.servers, (*server).answers) >= q.majority {
 		return false // their replies are in flight
 	}
 	for _, s := range q.servers {
@@ -284,7 +285,7 @@ func (q *Quorum) readSince(now time.Time, except *server, since time.Time) (memb
 
 // majorityPossible reports whether a majority votes, or may vote once the requested marks are known.
 func (q *Quorum) majorityPossible() bool {
-	return q.count(func(s *server) bool {
+	return count(q.servers, func(s *server) bool {
 		mayVote := s.asking && !s.known || q.generation == "" && s.known && !s.mark.Resting
 		return s.usable() || !s.failing && mayVote
 	}) >= q.majority
@@ -308,9 +309,9 @@ func (q *Quorum) decided() bool { return q.known() || !q.majorityPossible() }
 // to vote, and is not suspected: before it has answered, this client would choose another home for some names
 // than clients that know the server.
 func (q *Quorum) known() bool {
-	return q.generation != "" && q.count(func(s *server) bool {
+	return q.generation != "" && !slices.ContainsFunc(q.servers, func(s *server) bool {
 		return s.asking && !s.suspected && !s.votes() && !s.rests()
-	}) == 0
+	})
 }
 
 // ready reports whether a majority votes and has recorded that a lease is in use, for as long as a vote for
@@ -330,4 +331,69 @@ func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
 		}
 	}
 	return n >= q.majority && q.known()
+}
+
+// A client that reaches no majority does not know the other marks, so it cannot admit a server. It asks a
+// question on a server that votes. Another client that reaches this server and a majority reads the marks and
+// leaves an answer on the server. The first client uses the answer as if it had read the marks itself, with
+// slow replies. docs/quorum.md has the argument.
+
+const (
+	// questionsEvery is how often a client that reaches a majority, but misses a server, looks for questions on
+	// the others: the client that asks may reach that server.
+	questionsEvery = 2 * time.Second
+	// newsLast is how long a client waits for an answer, and how long it relies on one.
+	newsLast = 30 * time.Second
+)
+
+// A question is the last one that this client has asked on a server.
+type question struct {
+	sent   time.Time
+	number int64 // 0 until the server has answered
+}
+
+// News are what another client has found in the marks of a majority.
+type news struct {
+	protocol.Survey
+	since time.Time // it has read the marks after this
+}
+
+// noteQuestions records what a reply about a mark says of questions, both this client's and those of others.
+func (q *Quorum) noteQuestions(now time.Time, s *server, r *Request, m protocol.Mark) {
+	if r.VoteArgs.Args[0] == "ask" && r.VoteArgs.Args[2] == m.ID {
+		s.question = question{r.sent, m.Asked}
+	}
+	if s.question.number > 0 && m.Survey.Asked >= s.question.number {
+		s.news = news{m.Survey, s.question.sent}
+	}
+	if m.Asked != s.mark.Asked || m.ID != s.mark.ID {
+		s.wondered = now
+	}
+}
+
+// newest returns the latest answer about the servers of a generation, or nil. An answer on a server of
+// another generation does not count.
+func (q *Quorum) newest(now time.Time) (last *news) {
+	for _, s := range q.servers {
+		n := &s.news
+		if s.known && n.Asked > 0 && n.Generation == s.mark.Generation && now.Sub(n.since) <= newsLast &&
+			(last == nil || n.since.After(last.since)) {
+			last = n
+		}
+	}
+	return last
+}
+
+// tell answers the questions on servers that vote, once a majority of the marks was read after the questions
+// were seen.
+func (q *Quorum) tell(now time.Time, survey protocol.Survey) {
+	for _, s := range q.servers {
+		if !s.answers() || !s.changeable(now) || s.mark.Asked <= s.mark.Survey.Asked {
+			continue
+		}
+		if members, _ := q.readSince(now, nil, s.wondered); members >= q.majority && !s.asking {
+			q.askMark(now, s, "tell", 0, s.mark.ID, strconv.FormatInt(s.mark.Asked, 10), q.generation,
+				protocol.Milliseconds(survey.Longest), protocol.TokenArg(survey.Top))
+		}
+	}
 }

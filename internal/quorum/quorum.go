@@ -5,6 +5,7 @@ package quorum
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -102,8 +103,7 @@ type Effects struct {
 // Reset empties the effects and keeps their memory.
 func (o *Effects) Reset() {
 	o.Effects.Reset()
-	clear(o.Requests)
-	o.Requests = o.Requests[:0]
+	o.Requests = engine.Emptied(o.Requests)
 }
 
 // A Request has to be sent to a server. The caller passes its reply or error to Replied.
@@ -146,12 +146,12 @@ func New(c Config, e *engine.Engine) *Quorum {
 // Flush handles the engine's requests, and exchanges the collected effects with to, which must be empty.
 func (q *Quorum) Flush(now time.Time, to *Effects) {
 	q.report(now)
-	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; q.taken = q.engine.Requests(q.taken[:0]) {
+	for q.taken = q.engine.Requests(q.taken); len(q.taken) > 0; {
 		for _, r := range q.taken {
 			q.engine.Prepare(r)
 			q.handle(now, r)
 		}
-		clear(q.taken)
+		q.taken = q.engine.Requests(engine.Emptied(q.taken))
 	}
 	q.engine.Flush(now, &q.out.Effects)
 	q.out, *to = *to, q.out
@@ -164,20 +164,19 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 		return
 	}
 	b := q.bids[r.Claim.ID]
-	asks := r.Script == lua.Lock || r.Script == lua.RLock
 	if b == nil {
-		if !asks {
+		if !r.Asks() {
 			q.engine.Replied(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
 			return
 		}
 		b = q.newBid(r)
 	}
 	switch {
-	case r.Script == lua.Unlock || r.Script == lua.RUnlock:
+	case r.Ends():
 		b.end(now, r)
 	case !q.ready(now, r.Lease.Duration):
 		b.park(now, r)
-	case asks:
+	case r.Asks():
 		b.ask(now, r)
 	default:
 		b.broadcast(now, r)
@@ -280,7 +279,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.gaveBack(now, s, r, reply, err)
 	case lua.Force:
 		if err == nil { // or else nobody knows whether the request may yet run
-			r.lock.slots[s.index].put(r.slot)
+			r.lock.slots[s.index].Put(r.slot)
 		}
 	case lua.Serve:
 		r.lock.serving[s.index] = false
@@ -369,12 +368,12 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 func (q *Quorum) Next() (at time.Time, ok bool) {
 	at, _ = q.engine.Next()
 	bids, _ := q.timed.Next()
-	at = earlier(earlier(at, bids), q.changes)
+	at = order.Earlier(order.Earlier(at, bids), q.changes)
 	for _, s := range q.servers {
-		at = earlier(at, q.due(s))
+		at = order.Earlier(at, q.due(s))
 	}
 	if q.stale > 0 {
-		at = earlier(at, q.changed)
+		at = order.Earlier(at, q.changed)
 	}
 	return at, !at.IsZero()
 }
@@ -401,7 +400,9 @@ func (q *Quorum) Tick(now time.Time) {
 // Idle reports whether the engine is idle and no vote is being given back. Votes do not count if their server
 // does not answer.
 func (q *Quorum) Idle() bool {
-	return q.engine.Idle() && q.count(func(s *server) bool { return !s.suspected && s.ending > 0 }) == 0
+	return q.engine.Idle() && !slices.ContainsFunc(q.servers, func(s *server) bool {
+		return !s.suspected && s.ending > 0
+	})
 }
 
 // nextToken returns the token to ask for, which is probably larger than all that the servers have seen. It is

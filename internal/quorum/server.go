@@ -1,9 +1,12 @@
 package quorum
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
@@ -76,7 +79,7 @@ func (s *server) answers() bool { return s.votes() && !s.suspected }
 // usable reports whether to ask the server for votes. It answers; or too few servers do, and its last request
 // has not failed.
 func (s *server) usable() bool {
-	return s.answers() || s.votes() && !s.failing && s.q.count((*server).answers) < s.q.majority
+	return s.answers() || s.votes() && !s.failing && count(s.q.servers, (*server).answers) < s.q.majority
 }
 
 // rests reports whether the server is known to rest.
@@ -87,10 +90,10 @@ func (s *server) changeable(now time.Time) bool {
 	return s.known && !s.suspected && !s.asking && !now.Before(s.retry)
 }
 
-// count returns the number of servers that a condition is true of.
-func (q *Quorum) count(of func(s *server) bool) (n int) {
-	for _, s := range q.servers {
-		if of(s) {
+// count returns the number of items that a condition is true of.
+func count[T any](items []T, of func(T) bool) (n int) {
+	for _, item := range items {
+		if of(item) {
 			n++
 		}
 	}
@@ -113,7 +116,7 @@ func (q *Quorum) probeDue(s *server) time.Time {
 		if q.generation != "" || len(q.bids) > 0 {
 			return s.probed.Add(pause)
 		}
-	case q.count(func(s *server) bool { return !s.known || s.suspected }) > 0:
+	case slices.ContainsFunc(q.servers, func(s *server) bool { return !s.known || s.suspected }):
 		return s.probed.Add(questionsEvery)
 	}
 	return time.Time{}
@@ -131,16 +134,16 @@ func (s *server) rested() time.Time {
 // due returns when check has something to do for a server, or zero for never.
 func (q *Quorum) due(s *server) (at time.Time) {
 	if at = q.probeDue(s); !at.IsZero() {
-		at = later(at, s.rested())
+		at = order.Later(at, s.rested())
 	}
 	if s.suspected {
 		return at
 	}
 	if r := s.flying.First(); r != nil {
-		at = earlier(at, r.sent.Add(q.patience))
+		at = order.Earlier(at, r.sent.Add(q.patience))
 	}
 	if r := s.owed.First(); r != nil {
-		at = earlier(at, r.after)
+		at = order.Earlier(at, r.after)
 	}
 	return at
 }
@@ -245,18 +248,98 @@ func (q *Quorum) noteTrip(s *server, d time.Duration) {
 	q.patience = 2 * trips[min(q.majority, len(trips))-1]
 }
 
-// earlier returns the earlier of two times. The zero time is never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+const (
+	// fallen and risen are how long fewer or more servers have to vote before the change is reported. So a
+	// server that sometimes answers late is reported once.
+	fallen = time.Second
+	risen  = 5 * time.Second
+)
+
+// ErrNoMajority says that too few servers vote.
+var ErrNoMajority = errors.New("no majority of the servers")
+
+// Voting returns how many servers vote, as far as is known. A server that was not asked yet counts as voting.
+func (q *Quorum) Voting() int {
+	return count(q.servers, func(s *server) bool {
+		return !s.suspected && (s.votes() || !s.known || q.generation == "" && !s.mark.Resting)
+	})
 }
 
-// later returns the later of two times.
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
+// Trouble returns an error if too few servers are known to vote, and nil otherwise.
+func (q *Quorum) Trouble() error {
+	if q.Voting() >= q.majority {
+		return nil
 	}
-	return a
+	return q.noMajority()
+}
+
+// report checks whether the number of servers that vote has changed. A lasting change is logged and becomes
+// an event.
+func (q *Quorum) report(now time.Time) {
+	n := q.Voting()
+	if n == q.voting {
+		q.changes = time.Time{}
+		return
+	}
+	if rises := n > q.voting; q.changes.IsZero() || rises != q.rises {
+		q.changes, q.rises = now.Add(fallen), rises
+		if rises {
+			q.changes = now.Add(risen)
+		}
+	}
+	if now.Before(q.changes) {
+		return
+	}
+	q.voting, q.changes = n, time.Time{}
+	err := q.missing()
+	q.engine.Log(fmt.Sprintf("%d of %d servers of the quorum vote", n, len(q.servers)), err)
+	q.engine.Report(engine.Event{Kind: engine.Voting, Servers: len(q.servers), Voting: n, Err: err})
+}
+
+// missing returns why servers do not vote, or nil if none is known not to.
+func (q *Quorum) missing() (err error) {
+	for _, s := range q.servers {
+		why := s.err
+		switch {
+		case s.answers() || !s.known && !s.suspected && s.err == nil:
+			continue
+		case s.err != nil:
+		case s.suspected:
+			why = errors.New("it does not answer")
+		case s.rests():
+			why = errors.New("it rests: it has lost data, or was not started along with the others")
+		default:
+			why = errors.New("it was not started along with the others")
+		}
+		why = fmt.Errorf("client %d: %w", s.index, why)
+		if err == nil {
+			err = why
+		} else {
+			err = fmt.Errorf("%w; %w", err, why)
+		}
+	}
+	return err
+}
+
+// noMajority returns the error for too few servers that vote, with the reason.
+func (q *Quorum) noMajority() error {
+	voting := count(q.servers, func(s *server) bool {
+		return s.answers() || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
+	})
+	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
+	if why := q.missing(); why != nil {
+		err = fmt.Errorf("%w: %w", err, why)
+	}
+	if count(q.servers, func(s *server) bool { return s.closed }) >= q.majority {
+		err = protocol.ClientClosed(err)
+	}
+	return err
+}
+
+// warn logs, once, that waiters learn of a server's votes only from heartbeats.
+func (q *Quorum) warn(s *server, err error) {
+	if !s.warned {
+		s.warned = true
+		q.engine.Log("a server does not notify waiters: they learn of its votes only from heartbeats", err)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -36,7 +37,6 @@ type vote struct {
 	local      int64             // the time of the grant by the server's clock, in µs; 0 if not known
 	first      time.Time         // when the first request was sent
 	sent       time.Time         // when the last request was sent that certainly set the lease
-	lease      time.Duration     // the lease that it set
 	confirming int               // unanswered requests that confirm the vote
 	holds      *engine.Request   // the last request with the number of holds that the server was sent; or nil
 	reported   bool              // a message reported the vote before the reply to a request did
@@ -54,16 +54,6 @@ func (v *vote) counts(token int64, since time.Time) bool {
 	return v.state == cast && v.token == token && token > 0 && !v.sent.Before(since)
 }
 
-// count returns the number of votes that a condition is true of.
-func (b *bid) count(of func(v *vote) bool) (n int) {
-	for _, v := range b.votes {
-		if of(v) {
-			n++
-		}
-	}
-	return n
-}
-
 // ask asks the server for its vote, or asks again. queue says whether the claim should wait if it cannot have
 // the vote.
 func (v *vote) ask(now time.Time, queue bool) {
@@ -72,19 +62,14 @@ func (v *vote) ask(now time.Time, queue bool) {
 		return
 	}
 	if v.state == absent {
-		v.state, v.slot, v.number = asked, b.lock.slots[v.server.index].take(), q.nextNumber()
+		v.state, v.slot, v.number = asked, b.lock.slots[v.server.index].Take(), q.nextNumber()
 		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
 		q.voters[v.number] = b
 	}
 	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
-	r := &Request{
-		Request: protocol.Request{
-			Script: lua.Vote, Keys: b.lock.keys, Claim: v.wire, Channels: q.channels, Lease: b.lease, Try: !queue,
-			VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
-				Wanted: protocol.TokenArg(max(b.wanted, b.token))},
-		},
-		bid: b, number: v.number, lock: b.lock,
-	}
+	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: b.lease, Try: !queue,
+		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
+			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
 	if b.mode == protocol.Read {
 		r.Script = lua.RVote
 		if w := b.writer(); w != nil && w.votes[v.server.index].state == cast {
@@ -94,6 +79,12 @@ func (v *vote) ask(now time.Time, queue bool) {
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
+}
+
+// about returns a request about the vote.
+func (v *vote) about(p protocol.Request) *Request {
+	p.Keys, p.Claim = v.bid.lock.keys, v.wire
+	return &Request{Request: p, bid: v.bid, number: v.number, lock: v.bid.lock}
 }
 
 // askOthers asks the servers other than the home that were not asked yet.
@@ -137,7 +128,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 			b.by = engine.ByHeartbeat
 		}
 		v.state, v.reported, v.token, v.local = cast, false, reply.Vote, reply.Token
-		v.sent, v.lease = later(v.sent, r.sent), r.Lease.Duration
+		v.sent = order.Later(v.sent, r.sent)
 	case reply.Refused, !v.queues:
 		v.blocked, v.obstacle = !v.queues && (v.state == asked || !reply.Refused), reply.Obstacle
 		if v.state == cast || v.open > 0 {
@@ -149,7 +140,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 		// The message overtook this reply, or the vote was lost since: the next reply shows which.
 		v.reported = false
 	default:
-		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, later(v.sent, r.sent)
+		v.state, v.token, v.obstacle, v.sent = waiting, 0, reply.Obstacle, order.Later(v.sent, r.sent)
 		v.again = now.Add(max(reply.Again+grace, soonest))
 		if b.phase != won { // a hold needs no subscription: its renewals return the votes that it lacked
 			q.engine.Listen()
@@ -170,7 +161,7 @@ func (b *bid) askWhereDue(now time.Time) {
 
 // free forgets a vote that the server does not keep. Its slot may be used again.
 func (v *vote) free() {
-	v.bid.lock.slots[v.server.index].put(v.slot)
+	v.bid.lock.slots[v.server.index].Put(v.slot)
 	v.forget()
 }
 
@@ -202,5 +193,79 @@ func (v *vote) drop(now time.Time) {
 func (b *bid) dropAll(now time.Time) {
 	for _, v := range b.votes {
 		v.drop(now)
+	}
+}
+
+// end handles the engine's request to release the claim, or to withdraw it.
+func (b *bid) end(now time.Time, r *engine.Request) {
+	q := b.q
+	b.takeParked() // the claim ends, so the engine waits for no answer
+	b.latest = r
+	if x := b.release; x != nil {
+		x.request, x.over = r, false // failed requests are retried meanwhile
+		q.decide(now, x)
+		return
+	}
+	x := q.newFanout(r, b, b.token == 0)
+	b.close()
+	b.release, b.until = x, now.Add(2*max(b.lease.Duration, engine.EndTimeout))
+	b.dropAll(now)
+	q.decide(now, x)
+	b.schedule()
+}
+
+// giveBack begins to give the vote back. The slot is free when a reply has arrived, to the first request or
+// to a later attempt.
+func (v *vote) giveBack(now time.Time) {
+	b, q := v.bid, v.bid.q
+	r := v.about(protocol.Request{Script: lua.RUnlock, Channels: q.channels})
+	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
+	if b.mode == protocol.Write {
+		r.Script = lua.Unlock
+	}
+	r.Late = b.phase == closing && b.token == 0 // the call has given up
+	if v.state == cast && v.local != 0 && v.holds == nil && b.under == nil && b.longest <= protocol.ShortLease &&
+		now.Sub(v.first) < recordFresh {
+		r.Record = protocol.Released(v.wire, v.local)
+	}
+	v.server.ending++
+	q.send(now, v.server, r)
+}
+
+// gaveBack handles the reply of a server to which a vote was given back. If the server refuses that, the vote
+// ends with its lease.
+func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
+	if err != nil && protocol.Passing(err) {
+		r.after = now.Add(pause)
+		r.lock.refs++
+		s.owed.PushBack(r)
+		return
+	}
+	s.ending--
+	if err == nil {
+		r.lock.slots[s.index].Put(r.slot)
+	}
+	if reply.Code == protocol.DoneBefore {
+		q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
+	}
+}
+
+// retryOwed retries to give back votes after a failure and a pause, if the server answers. After enough
+// attempts it leaves a vote to its lease.
+func (q *Quorum) retryOwed(now time.Time, s *server) {
+	for r := s.owed.First(); r != nil && !now.Before(r.after); r = s.owed.First() {
+		over := !now.Before(r.giveUp)
+		if s.suspected && !over {
+			return
+		}
+		s.owed.Remove(r)
+		if over {
+			s.ending--
+		} else {
+			again := *r // the first request may still run
+			again.Record = nil
+			q.send(now, s, &again)
+		}
+		q.release(r.lock)
 	}
 }

@@ -48,8 +48,8 @@ const (
 // sees, and the marks of searches for deadlocks: without them, a search is made that finds nothing.
 var meanings = byField(map[meaning]string{
 	plain: `
-		Engine.prefix Engine.instance Engine.channels Engine.channel Effects.Shards lock.name
-		lock.first Engine.firstSlot Node.Name Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
+		Config.Prefix Config.Instance Engine.channels Engine.channel Effects.Shards lock.name
+		Slots.first Engine.firstSlot Node.Name Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
 		VoteArgs.Generation VoteArgs.ID VoteArgs.Wanted VoteArgs.Args Request.Channels Owner.Handle
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
 		Record.Message Record.Name Event.Name Graph.owners`,
@@ -72,8 +72,8 @@ var meanings = byField(map[meaning]string{
 	claimID:    `Request.Writer Claim.ID Obstacle.Claim`,
 	numText:    `Request.Record Claim.Number`,
 	slotNumber: `claim.slot Request.slot`,
-	slotCount:  `lock.slots`,
-	slotList:   `lock.free`,
+	slotCount:  `Slots.next`,
+	slotList:   `Slots.free`,
 	slotText:   `Claim.Slot`,
 })
 
