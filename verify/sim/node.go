@@ -82,6 +82,11 @@ func (w *world) execute(s *server, r *protocol.Request) (any, error) {
 	if err != nil {
 		w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
 	}
+	if err == nil && r.Script != lua.Mark {
+		if _, err := protocol.Decode(r.Script, reply); err != nil {
+			w.Violation("server: %s replies %v: %v", r.Script.Name, reply, err)
+		}
+	}
 	if s.cost != nil {
 		s.took = s.cost(r.Script.Name, len(s.Published))
 	}
@@ -129,16 +134,17 @@ func (w *world) check(s *server, r *protocol.Request) {
 // A node is a process that is no more than an engine, and what a process does for it.
 type node struct {
 	*loop
-	w       *world
-	engine  *engine.Engine
-	layer   engine.Layer // the engine, or what delegates locks to it
-	below   below
-	wires   []*wire // to each server
-	listens []*wire // that subscriptions are on: to each server that votes, or to one
-	rng     *rand.Rand
-	process uuid.UUID
-	apart   bool  // it misses one of the servers
-	ppm     int64 // by so many millionths its clock is fast
+	w         *world
+	engine    *engine.Engine
+	delegates *delegation.Layer // below it, or nil
+	below     below
+	wires     []*wire // to each server
+	listens   []*wire // that subscriptions are on: to each server that votes, or to one
+	retries   int     // of its client, which sends again what has failed
+	rng       *rand.Rand
+	process   uuid.UUID
+	apart     bool  // it misses one of the servers
+	ppm       int64 // by so many millionths its clock is fast
 
 	handles uint64
 	armed   time.Time // when the timer fires, by its clock
@@ -167,9 +173,9 @@ func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
 		c.Latency *= time.Duration(1 + rng.IntN(20))
 		n.ppm, n.apart = rng.Int64N(10_000)-5_000, c.Apart
 	}
-	retries := 3 * rng.IntN(2)
+	n.retries = 3 * rng.IntN(2)
 	for _, s := range w.servers {
-		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}, retries: retries})
+		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}})
 	}
 	if n.listens = n.wires; !c.Votes {
 		n.listens = n.wires[:1]
@@ -178,16 +184,16 @@ func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
 	n.engine = engine.New(engine.Config{
 		Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true,
 	})
-	n.layer = n.engine
-	if c.Delegates {
-		n.layer = delegation.New(delegation.Config{
+	n.below = single{n.engine, w}
+	switch {
+	case c.Delegates:
+		n.delegates = delegation.New(delegation.Config{
 			Instance: instance, Owner: protocol.Owner{Process: n.process},
 			Lease: delegationLease(rng, w.lease), Hold: w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
-	}
-	if n.below = (*oneServer)(n); c.Votes {
-		n.below = &voters{n, quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix,
-			Instance: instance}, n.engine)}
+		n.below = single{n.delegates, w}
+	case c.Votes:
+		n.below = quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix, Instance: instance}, n.engine)
 		n.mend()
 	}
 	w.nodes[n.engine.Channel()] = n
@@ -217,20 +223,14 @@ func (n *node) global(local time.Time) time.Time {
 	return at
 }
 
-// do has the engine do something, and does what it wants done.
-func (n *node) do(fn func(e *engine.Engine, now time.Time)) {
-	fn(n.engine, n.clock())
-	n.flush()
-}
-
-// hand hands something to what is below, and does what is to be done.
-func (n *node) hand(fn func(b below, now time.Time)) {
-	fn(n.below, n.clock())
-	n.flush()
-}
-
-func (n *node) flush() {
-	fx := n.below.flush(n.clock())
+// do does something that changes the engine, and then what that wants done.
+func (n *node) do(fn func(now time.Time)) {
+	fn(n.clock())
+	var fx quorum.Effects
+	n.below.Flush(n.clock(), &fx)
+	for _, r := range fx.Requests {
+		n.wires[r.Server].send(&r.Request, n.retries)
+	}
 	for _, h := range fx.Cancel {
 		h.Tag.(*grip).lose(h.Err())
 	}
@@ -251,6 +251,10 @@ func (n *node) flush() {
 		for _, w := range n.listens {
 			w.listen()
 		}
+	}
+	if fx.Relisten && !n.w.climate.Votes {
+		n.w.Note("a subscription is given up for deaf")
+		n.listens[0].lose(nil)
 	}
 	n.arm()
 	if n.closing != nil && n.below.Idle() {
@@ -287,7 +291,7 @@ func (n *node) arm() {
 func (n *node) tick() {
 	n.armed = time.Time{}
 	if !n.stopped {
-		n.hand(below.Tick)
+		n.do(n.below.Tick)
 	}
 }
 
@@ -360,10 +364,10 @@ func (n *node) acquire(c call) (hold, error) {
 		}
 		h := &g.hold
 		ended := func() bool { return h.State() != engine.Wanted && h.State() != engine.Entering }
-		n.do(func(e *engine.Engine, now time.Time) { e.Acquire(now, h) })
+		n.do(func(now time.Time) { n.engine.Acquire(now, h) })
 		g.await(end, ended)
 		if !ended() {
-			n.do(func(e *engine.Engine, now time.Time) { e.GiveUp(now, h, context.Canceled) })
+			n.do(func(now time.Time) { n.engine.GiveUp(now, h, context.Canceled) })
 		}
 		if h.State() == engine.Live && n.clock().Before(h.Deadline()) {
 			n.holds = append(n.holds, g)
@@ -373,7 +377,7 @@ func (n *node) acquire(c call) (hold, error) {
 		if h.State() != engine.Failed && err != rwlock.ErrClosed {
 			err = engine.ErrAgain
 		}
-		n.do(func(e *engine.Engine, now time.Time) { _, _ = e.Release(now, h) })
+		n.do(func(now time.Time) { _, _ = n.engine.Release(now, h) })
 		if err != engine.ErrAgain || tries == mostTries {
 			return nil, err
 		}
@@ -413,7 +417,7 @@ func (g *grip) unlock(limit time.Duration) (err error) {
 	}
 	g.released = true
 	known := false
-	g.n.do(func(e *engine.Engine, now time.Time) { known, err = e.Release(now, h) })
+	g.n.do(func(now time.Time) { known, err = g.n.engine.Release(now, h) })
 	g.over = true
 	if known {
 		return err
@@ -427,11 +431,11 @@ func (g *grip) unlock(limit time.Duration) (err error) {
 
 func (g *grip) forget() {
 	g.released = true
-	g.n.do(func(e *engine.Engine, now time.Time) { e.Forget(now, &g.hold) })
+	g.n.do(func(now time.Time) { g.n.engine.Forget(now, &g.hold) })
 }
 
 func (n *node) force(name string, within time.Duration) (err error) {
-	n.do(func(e *engine.Engine, now time.Time) { err = e.Force(now, name, nil) })
+	n.do(func(now time.Time) { err = n.engine.Force(now, name, nil) })
 	return err
 }
 
@@ -442,10 +446,10 @@ func (n *node) close() (err error) {
 	for n.frozen {
 		n.sleep(10 * time.Millisecond)
 	}
-	n.do(func(e *engine.Engine, now time.Time) {
-		e.Close(now)
-		if d, ok := n.layer.(*delegation.Layer); ok {
-			d.Close(now)
+	n.do(func(now time.Time) {
+		n.engine.Close(now)
+		if n.delegates != nil {
+			n.delegates.Close(now)
 		}
 	})
 	n.closing = n.current
@@ -465,6 +469,15 @@ func (n *node) close() (err error) {
 func (n *node) each(fn func(*wire)) {
 	for _, w := range n.wires {
 		fn(w)
+	}
+}
+
+// mend has a node reach all servers, or, where nodes are apart, all but one.
+func (n *node) mend() {
+	for i, w := range n.wires {
+		misses := n.apart && i == int(n.process[0])%len(n.wires)
+		w.upLost, w.downLost = misses, misses
+		w.lose(errBroken) // nothing can be relied on that came meanwhile
 	}
 }
 
