@@ -55,7 +55,7 @@ func simulateFleet(p plan, seed uint64) *fleet {
 	f.run(l, p.masters, f.live)
 	for _, n := range f.nodes {
 		if !n.killed && !n.below.Idle() {
-			f.Violation("close: %s has something left to do", n.engine.Channel())
+			f.violation("close: %s has something left to do", n.engine.Channel())
 		}
 	}
 	return f
@@ -77,8 +77,7 @@ func (f *fleet) live() {
 	}
 	failing := f.servers[f.failing()]
 	f.sleep(f.failAt)
-	f.restart(failing)
-	failing.down = true
+	f.stop(failing)
 	f.sleep(f.failFor)
 	failing.down = false
 	f.sleep(f.duration - f.now().Sub(f.start))
@@ -88,7 +87,7 @@ func (f *fleet) live() {
 
 // begin begins a process.
 func (f *fleet) begin(h *host) {
-	h.process = f.process(f.climate)
+	h.become(f.process(f.climate))
 	k := &worker{world: f.world, h: h, who: fmt.Sprint(h.id), rng: rand.New(rand.NewPCG(f.rng.Uint64(), 3))}
 	if h.id < f.keepers {
 		f.spawn(func() {
@@ -105,17 +104,16 @@ func (f *fleet) begin(h *host) {
 }
 
 // runs reports whether a worker's process is to go on.
-func (f *fleet) runs(k *worker) bool { return k.p == k.h.process && !f.over.Load() }
+func (f *fleet) runs(k *worker) bool { return k.p == k.h.process() && !f.over.Load() }
 
 // replace starts a process again: every second one is closed before, the others crash.
 func (f *fleet) replace(h *host) {
-	p := h.process
-	h.process = nil
+	p := h.process()
+	h.become(nil)
 	if h.id%2 == 0 {
 		f.close(p)
 	} else {
-		f.dies(p)
-		p.die()
+		f.crash(p)
 	}
 	f.sleep(away)
 	f.begin(h)

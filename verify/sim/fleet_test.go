@@ -69,7 +69,7 @@ func predict(p plan, f *fleet) []prediction {
 	wait := busy * script / (2 * (1 - busy)) // M/D/1
 	total := func(names ...string) (n float64) {
 		for _, name := range names {
-			n += float64(f.Seen["runs of "+name])
+			n += float64(f.seen["runs of "+name])
 		}
 		return n / seconds
 	}
@@ -89,7 +89,7 @@ func predict(p plan, f *fleet) []prediction {
 		{"renewals/s", renewals, total("renew"), 0.05},
 		{"scripts/s of one master", perMaster, (total("lock", "rlock", "unlock", "runlock", "renew", "reenter")) / float64(p.masters), 0.15},
 		{"a master is busy, %", 100 * busy, 100 * used.Seconds() / seconds / float64(p.masters), 0.15},
-		{"messages/s", load * hot * float64(p.hot), float64(f.Seen["messages"]) / seconds, 0.25},
+		{"messages/s", load * hot * float64(p.hot), float64(f.seen["messages"]) / seconds, 0.25},
 		{"mean wait for a name that is free, ms", 1000 * (trips + script + wait), ms(mean(f.waits)), 0.15},
 		{"mean wait for a hot name, ms", 1000 * (trips + script + wait + queue), ms(mean(f.hotWaits)),
 			0.2 + 8/math.Sqrt(float64(len(f.hotWaits)))},
@@ -106,7 +106,7 @@ func TestWhatIsPredictedComesToPass(t *testing.T) {
 	p := newPlan()
 	begun := time.Now()
 	f := simulateFleet(p, *first)
-	require.Empty(t, f.Report())
+	require.Empty(t, f.report())
 	fmt.Println("| | predicted | simulated |\n|---|---|---|")
 	var missed []string
 	for _, l := range predict(p, f) {
@@ -116,7 +116,7 @@ func TestWhatIsPredictedComesToPass(t *testing.T) {
 		}
 	}
 	t.Logf("%v, took %v; a hot name since the failure: mean %v, p50 %v, p99 %v",
-		&f.Tally, time.Since(begun).Round(time.Second),
+		f.seen, time.Since(begun).Round(time.Second),
 		mean(f.hotAfter), quantile(f.hotAfter, 0.5), quantile(f.hotAfter, 0.99))
 	require.Empty(t, missed)
 }

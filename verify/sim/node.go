@@ -21,16 +21,7 @@ import (
 
 var servers = sync.Pool{New: func() any { return newServer() }}
 
-// Simulate lives through the world of one seed, with engines, and with servers that vote or one server. Its
-// report is empty if no promise is broken there.
-func Simulate(seed uint64, climate string, votes bool) (tally Tally, report string) {
-	w := simulate(seed, climate, votes)
-	if report = w.Report(); report != "" {
-		report = w.String() + ":\n" + report
-	}
-	return w.Tally, report
-}
-
+// simulate lives through the world of one seed, with engines, and with servers that vote or one server.
 func simulate(seed uint64, climate string, votes bool) *world {
 	l := &loop{at: genesis}
 	w := newWorld(l, seed, of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
@@ -64,7 +55,7 @@ func (w *world) run(l *loop, n int, live func()) {
 	}
 	w.newProcess = func(seed uint64, c Climate) process { return w.newNode(l, seed, c) }
 	if err := l.run(live); err != nil {
-		w.Violation("%v", err)
+		w.violation("%v", err)
 	}
 }
 
@@ -72,19 +63,17 @@ func (w *world) run(l *loop, n int, live func()) {
 func (w *world) execute(s *server, r *protocol.Request) (any, error) {
 	w.ran++
 	if r.Script == lua.Force { // it may come late
-		for _, name := range w.names {
-			if protocol.KeysOf(prefix, name).Lock == r.Keys.Lock {
-				w.declare(name)
-			}
-		}
+		w.declare(slices.DeleteFunc(slices.Clone(w.names), func(name string) bool {
+			return protocol.KeysOf(prefix, name).Lock != r.Keys.Lock
+		})...)
 	}
 	reply, err := s.run(r)
 	if err != nil {
-		w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
+		w.violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
 	}
 	if err == nil && r.Script != lua.Mark {
 		if _, err := protocol.Decode(r.Script, reply); err != nil {
-			w.Violation("server: %s replies %v: %v", r.Script.Name, reply, err)
+			w.violation("server: %s replies %v: %v", r.Script.Name, reply, err)
 		}
 	}
 	if s.cost != nil {
@@ -113,19 +102,19 @@ func (w *world) check(s *server, r *protocol.Request) {
 	}
 	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
 		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
-			w.Violation("server: %s leaves %q without a time to live", r.Script.Name, key)
+			w.violation("server: %s leaves %q without a time to live", r.Script.Name, key)
 		}
 	}
 	state, err := s.inspect(r.Keys)
 	if err != nil {
-		w.Violation("server: after %s: %v", r.Script.Name, err)
+		w.violation("server: after %s: %v", r.Script.Name, err)
 		return
 	}
 	for i, a := range state.Holders {
 		for _, b := range state.Holders[:i] {
 			same := a.Instance == b.Instance && a.Owner == b.Owner
 			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
-				w.Violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
+				w.violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
 			}
 		}
 	}
@@ -241,7 +230,7 @@ func (n *node) do(fn func(now time.Time)) {
 		if e.Kind == engine.Acquired {
 			g := e.Hold.Tag.(*grip)
 			if e.Path == 0 {
-				n.w.Violation("events: %s does not say how a call got %q", n.engine.Channel(), e.Name)
+				n.w.violation("events: %s does not say how a call got %q", n.engine.Channel(), e.Name)
 			}
 			g.under = e.Path == engine.ByDelegation || e.Path == engine.ByReentry && g.joins()
 		}
@@ -253,7 +242,7 @@ func (n *node) do(fn func(now time.Time)) {
 		}
 	}
 	if fx.Relisten && !n.w.climate.Votes {
-		n.w.Note("a subscription is given up for deaf")
+		n.w.note("a subscription is given up for deaf")
 		n.listens[0].lose(nil)
 	}
 	n.arm()
@@ -546,7 +535,6 @@ func (n *node) settled() error {
 	return nil
 }
 
-func (n *node) bury()       {}
 func (n *node) dead() bool  { return n.killed }
 func (n *node) awake() bool { return !n.killed && !n.frozen && n.thawed.Before(n.at) }
 

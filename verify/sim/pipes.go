@@ -16,13 +16,20 @@ import (
 // A network is between a whole RWLock's client and the server.
 type network struct {
 	server *miniredis.Miniredis
+	wg     sync.WaitGroup
 
-	mu sync.Mutex
+	mu sync.Mutex // guards what follows
 	chance
-	gate  chan struct{} // nil while data flows
-	down  bool          // for good
-	links map[*link]struct{}
-	wg    sync.WaitGroup
+	flow    sync.Cond // of mu: data flows again
+	stalled bool
+	down    bool // for good
+	links   map[*link]struct{}
+}
+
+func newNetwork(server *miniredis.Miniredis, c chance) *network {
+	n := &network{server: server, chance: c, links: map[*link]struct{}{}}
+	n.flow.L = &n.mu
+	return n
 }
 
 var errUnreachable = errors.New("simulated network: unreachable")
@@ -39,7 +46,7 @@ func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 		return nil, err
 	}
 	client, inner := net.Pipe()
-	l := &link{n: n, client: inner, server: server}
+	l := &link{network: n, client: inner, server: server}
 	n.links[l] = struct{}{}
 	up, down := l.queue(inner), l.queue(server)
 	n.wg.Go(func() { l.requests(up) })
@@ -47,73 +54,62 @@ func (n *network) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// stall holds back everything that the process sends and gets, until resume.
-func (n *network) stall() {
+// change changes the network, and has everything that waits look at it again.
+func (n *network) change(fn func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.gate == nil && !n.down {
-		n.gate = make(chan struct{})
-	}
+	fn()
+	n.flow.Broadcast()
 }
 
-func (n *network) resume() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.gate != nil {
-		close(n.gate)
-		n.gate = nil
-	}
+// stall holds back everything that the process sends and gets, until resume.
+func (n *network) stall()  { n.change(func() { n.stalled = !n.down }) }
+func (n *network) resume() { n.change(func() { n.stalled = false }) }
+
+// calm ends all trouble.
+func (n *network) calm() {
+	n.change(func() { n.stalled, n.weather = false, Weather{Latency: n.weather.Latency} })
 }
 
 // cut breaks all connections; new ones work.
 func (n *network) cut() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for l := range n.links {
-		_ = l.client.Close()
-	}
-}
-
-// calm ends all trouble.
-func (n *network) calm() {
-	n.resume()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.weather = Weather{Latency: n.weather.Latency}
+	n.change(func() {
+		for l := range n.links {
+			_ = l.client.Close()
+		}
+	})
 }
 
 // die breaks all connections for good.
 func (n *network) die() {
-	n.resume()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.down = true
-	for l := range n.links {
-		_ = l.client.Close()
-		_ = l.server.Close()
-	}
+	n.change(func() {
+		n.stalled, n.down = false, true
+		for l := range n.links {
+			_ = l.client.Close()
+			_ = l.server.Close()
+		}
+	})
 }
 
 // A link is one connection of a network. The client connects and subscribes, and sometimes waits, under a
 // mutex, and a goroutine that waits for a mutex keeps the bubble's clock from going on. So nothing but
 // messages takes time, or is held back, on a link that has not carried a script yet.
 type link struct {
-	n              *network
+	*network
 	client, server net.Conn
-	busy           bool // has carried a script; guarded by n.mu
+	busy           bool // has carried a script; guarded by mu
 }
 
-// A frame is a value on its way, and when it is there.
+// A frame is a value on its way, and when it is there; zero for immediately.
 type frame struct {
 	*resp.Frame
-	due    time.Time
-	atOnce bool
+	due time.Time
 }
 
 // queue returns the values that come from conn, in order.
 func (l *link) queue(conn net.Conn) <-chan frame {
 	frames := make(chan frame, 4096)
-	l.n.wg.Go(func() {
+	l.wg.Go(func() {
 		defer close(frames)
 		r := bufio.NewReader(conn)
 		var last time.Time
@@ -123,106 +119,81 @@ func (l *link) queue(conn net.Conn) <-chan frame {
 				return
 			}
 			f := frame{Frame: raw}
-			l.n.mu.Lock()
+			l.mu.Lock()
 			l.busy = l.busy || raw.IsScript()
-			if f.atOnce = !l.busy && !raw.IsMessage(); !f.atOnce {
-				last = later(time.Now().Add(l.n.delay()), last)
+			if l.busy || raw.IsMessage() {
+				last = later(time.Now().Add(l.delay()), last)
 				f.due = last
 			}
-			l.n.mu.Unlock()
+			l.mu.Unlock()
 			frames <- f
 		}
 	})
 	return frames
 }
 
-// arrive waits until the frame is there.
-func (l *link) arrive(f frame) {
-	if f.atOnce {
-		return
-	}
+// arrive waits until the frame is there. It returns the one of some chances that it meets, and how long it
+// may be late.
+func (l *link) arrive(f frame, chances func(w Weather) []int) (fate int, late time.Duration) {
 	time.Sleep(time.Until(f.due))
-	for {
-		l.n.mu.Lock()
-		gate := l.n.gate
-		l.n.mu.Unlock()
-		if gate == nil {
-			return
-		}
-		<-gate
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.stalled && !f.due.IsZero() {
+		l.flow.Wait()
 	}
+	return l.draw(chances(l.weather)...), l.long()
 }
 
 // requests takes what the client sends to the server. What the client sent before it hung up arrives all the
 // same.
 func (l *link) requests(frames <-chan frame) {
 	for f := range frames {
-		l.arrive(f)
-		l.n.mu.Lock()
-		fate := l.n.draw(l.n.weather.Cut, l.n.weather.Late)
-		late := time.Duration(l.n.rng.Int64N(int64(long))).Truncate(time.Microsecond)
-		l.n.mu.Unlock()
-		switch fate {
-		case 1:
+		fate, late := l.arrive(f, func(w Weather) []int { return []int{w.Cut, w.Late} })
+		if fate > 0 {
 			_ = l.client.Close()
-			continue
-		case 2:
-			_ = l.client.Close()
+		}
+		if fate == 2 {
 			time.Sleep(late)
 		}
-		if _, err := l.server.Write(f.Raw); err != nil {
-			break
+		if fate != 1 {
+			_, _ = l.server.Write(f.Raw)
 		}
 	}
 	_ = l.server.Close()
-	_ = l.client.Close()
-	for range frames {
-	}
-	l.n.mu.Lock()
-	delete(l.n.links, l)
-	l.n.mu.Unlock()
+	l.change(func() { delete(l.links, l) })
 }
 
 // replies takes what the server sends to the client.
 func (l *link) replies(frames <-chan frame) {
+	write := func(raw []byte) { _, _ = l.client.Write(raw) } // the client may have gone
 	for f := range frames {
-		l.arrive(f)
-		raw := f.Raw
-		l.n.mu.Lock()
-		w := l.n.weather
-		message, fate := f.IsMessage(), 0
-		if message {
-			fate = l.n.draw(w.Swallow, w.Twice, w.Tardy)
-		} else {
-			fate = l.n.draw(w.Drop, w.Half, w.Slow)
+		if f.IsMessage() {
+			fate, late := l.arrive(f, func(w Weather) []int { return []int{w.Swallow, w.Twice, w.Tardy} })
+			switch fate {
+			case 2:
+				write(f.Raw)
+				fallthrough
+			case 0:
+				write(f.Raw)
+			case 3:
+				l.wg.Go(func() { // out of turn
+					time.Sleep(late)
+					write(f.Raw)
+				})
+			}
+			continue
 		}
-		long := time.Duration(l.n.rng.Int64N(int64(long))).Truncate(time.Microsecond)
-		l.n.mu.Unlock()
+		fate, late := l.arrive(f, func(w Weather) []int { return []int{w.Drop, w.Half, w.Slow} })
 		switch {
-		case message && fate == 1:
-			continue
-		case message && fate == 2:
-			raw = append(raw, raw...)
-		case message && fate == 3:
-			l.later(raw, long)
-			continue
-		case fate == 1, fate == 3 && f.atOnce:
+		case fate == 1, fate == 3 && f.due.IsZero():
 			_ = l.client.Close()
 		case fate == 2:
-			_, _ = l.client.Write(raw[:len(raw)/2])
+			write(f.Raw[:len(f.Raw)/2])
 			_ = l.client.Close()
 		case fate == 3:
-			time.Sleep(long)
+			time.Sleep(late)
 		}
-		_, _ = l.client.Write(raw)
+		write(f.Raw)
 	}
 	_ = l.client.Close()
-}
-
-// later delivers a message out of turn.
-func (l *link) later(raw []byte, d time.Duration) {
-	l.n.wg.Go(func() {
-		time.Sleep(d)
-		_, _ = l.client.Write(raw)
-	})
 }
