@@ -69,7 +69,6 @@ func (l *loop) run(fn func()) error {
 type task struct {
 	loop  *loop
 	on    *node // its process, or nil
-	joins *task // that waits for its end, or nil
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
@@ -80,7 +79,7 @@ type task struct {
 
 type stopped struct{}
 
-func (l *loop) spawn(fn func()) join {
+func (l *loop) spawn(fn func()) {
 	t := &task{loop: l}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
@@ -95,12 +94,6 @@ func (l *loop) spawn(fn func()) join {
 	})
 	l.tasks = append(l.tasks, t)
 	t.wake()
-	return func(end time.Time) bool {
-		for t.joins = l.current; !t.dead && l.at.Before(end); {
-			l.park(end)
-		}
-		return t.dead
-	}
 }
 
 // wake has the task go on, in a moment.
@@ -124,24 +117,15 @@ func (t *task) resume() {
 	before := t.loop.current
 	t.loop.current = t
 	if _, more := t.next(); !more {
-		t.end()
+		t.dead = true
 	}
 	t.loop.current = before
-}
-
-func (t *task) end() {
-	if !t.dead {
-		t.dead = true
-		if t.joins != nil {
-			t.joins.wake()
-		}
-	}
 }
 
 // kill ends a task that is not running.
 func (t *task) kill() {
 	if !t.dead {
-		t.end()
+		t.dead = true
 		t.stop()
 	}
 }

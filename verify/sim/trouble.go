@@ -77,7 +77,7 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		}
 		w.note("process %d closes", h.id)
 		h.become(w.process(c))
-		w.closing = append(w.closing, w.spawn(func() { w.close(p) }))
+		w.closing.add(func() { w.close(p) })
 	})
 
 	only := w.servers[0]

@@ -20,15 +20,7 @@ type bubble struct{}
 
 func (bubble) now() time.Time        { return time.Now() }
 func (bubble) sleep(d time.Duration) { time.Sleep(d) }
-
-func (bubble) spawn(fn func()) join {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		fn()
-	}()
-	return func(end time.Time) bool { return within(done, time.Until(end)) }
-}
+func (bubble) spawn(fn func())       { go fn() }
 
 // within waits until something is done, but not for longer than d, and reports whether it is.
 func within(done <-chan struct{}, d time.Duration) bool {

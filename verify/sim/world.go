@@ -22,11 +22,30 @@ import (
 type clock interface {
 	now() time.Time
 	sleep(d time.Duration)
-	spawn(fn func()) join
+	spawn(fn func())
 }
 
-// A join waits until a task has ended, but not beyond a time. It reports whether the task has.
-type join func(end time.Time) bool
+// tasks are waited for.
+type tasks struct {
+	clock
+	left atomic.Int64
+}
+
+func (t *tasks) add(fn func()) {
+	t.left.Add(1)
+	t.spawn(func() {
+		defer t.left.Add(-1)
+		fn()
+	})
+}
+
+// end waits until all have ended, but not beyond a time, and reports whether they have.
+func (t *tasks) end(by time.Time) bool {
+	for t.left.Load() > 0 && t.now().Before(by) {
+		t.sleep(20 * time.Millisecond)
+	}
+	return t.left.Load() == 0
+}
 
 // A process is one RWLock with its client and its network.
 type process interface {
@@ -91,7 +110,7 @@ type world struct {
 	all     []process
 	owners  []any // that processes share
 	over    atomic.Bool
-	closing []join
+	closing tasks
 	dirty   atomic.Bool // a process was not closed in good order
 
 	nodes map[string]*node // by channel; they are none for whole RWLocks
@@ -118,7 +137,7 @@ func newWorld(clock clock, seed uint64, climates []Climate, name string) *world 
 	w := &world{
 		clock: clock, seed: seed, climate: climates[rng.IntN(len(climates))], rng: rng,
 		names: []string{"a", "b{}%"}[:1+rng.IntN(2)], lease: leases[rng.IntN(len(leases))],
-		nodes: map[string]*node{},
+		nodes: map[string]*node{}, closing: tasks{clock: clock},
 	}
 	if w.climate.Crowd && rng.IntN(10) > 0 {
 		w.climate = climates[0] // a crowd takes as long as a hundred others
@@ -177,7 +196,7 @@ func (w *world) live() {
 			w.owners = append(w.owners, w.hosts[0].process().newOwner())
 		}
 	}
-	var workers []join
+	workers := tasks{clock: w.clock}
 	for _, h := range w.hosts {
 		n := 1 + w.rng.IntN(3)
 		if w.climate.Crowd {
@@ -189,25 +208,19 @@ func (w *world) live() {
 			if w.climate.Shared && h.id < 2 {
 				k.owner = w.owners[j]
 			}
-			workers = append(workers, w.spawn(k.run))
+			workers.add(k.run)
 		}
 	}
 	rng := rand.New(rand.NewPCG(w.rng.Uint64(), 4))
-	trouble := w.spawn(func() { w.trouble(rng) })
-	if !joinAll(workers, w.now().Add(400*w.longest+2*time.Hour)) {
+	trouble := tasks{clock: w.clock}
+	trouble.add(func() { w.trouble(rng) })
+	if !workers.end(w.now().Add(400*w.longest + 2*time.Hour)) {
 		w.violation("a call never ends; the server has %s", w.dump())
 		return
 	}
 	w.over.Store(true)
-	trouble(forever)
+	trouble.end(w.now().Add(time.Hour))
 	w.end()
-}
-
-var forever = genesis.Add(1 << 62)
-
-// joinAll waits until all tasks have ended, but not beyond a time, and reports whether they have.
-func joinAll(tasks []join, end time.Time) bool {
-	return !slices.ContainsFunc(tasks, func(ended join) bool { return !ended(end) })
 }
 
 // close closes a process, and checks how that goes.
@@ -231,9 +244,9 @@ func (w *world) end() {
 		p.calm()
 	}
 	for _, h := range w.hosts {
-		w.closing = append(w.closing, w.spawn(func() { w.close(h.process()) }))
+		w.closing.add(func() { w.close(h.process()) })
 	}
-	joinAll(w.closing, w.now().Add(time.Hour))
+	w.closing.end(w.now().Add(time.Hour))
 	from := w.now()
 	w.see("seconds simulated", int(from.Sub(w.start)/time.Second))
 	w.note("all closed")
