@@ -142,6 +142,8 @@ type node struct {
 	frozen  bool
 	thawed  time.Time
 	backlog []func()
+	stalled bool     // its network
+	gate    []func() // what is held back there
 	closing *task
 	holds   []*grip
 }
@@ -243,7 +245,7 @@ func (n *node) do(fn func(now time.Time)) {
 	}
 	if fx.Relisten && !n.w.climate.Votes {
 		n.w.note("a subscription is given up for deaf")
-		n.listens[0].lose(nil)
+		n.listens[0].sub.lose(nil)
 	}
 	n.arm()
 	if n.closing != nil && n.below.Idle() {
@@ -261,6 +263,18 @@ func (n *node) later(fn func()) {
 		fn()
 	}
 }
+
+// pass has something done that comes over the network, as soon as that does not stall. arrive has the process
+// do it then.
+func (n *node) pass(fn func()) {
+	if n.stalled {
+		n.gate = append(n.gate, fn)
+		return
+	}
+	fn()
+}
+
+func (n *node) arrive(fn func()) { n.pass(func() { n.later(fn) }) }
 
 // arm sets the timer, which fires a little late.
 func (n *node) arm() {
@@ -466,14 +480,21 @@ func (n *node) mend() {
 	for i, w := range n.wires {
 		misses := n.apart && i == int(n.process[0])%len(n.wires)
 		w.upLost, w.downLost = misses, misses
-		w.lose(errBroken) // nothing can be relied on that came meanwhile
+		w.sub.lose(errBroken) // nothing can be relied on that came meanwhile
 	}
 }
 
-func (n *node) stall()  { n.each(func(w *wire) { w.stalled = true }) }
-func (n *node) resume() { n.each((*wire).resume) }
 func (n *node) cut()    { n.each((*wire).cut) }
 func (n *node) deafen() { n.each((*wire).deafen) }
+func (n *node) stall()  { n.stalled = true }
+
+func (n *node) resume() {
+	gate := n.gate
+	n.stalled, n.gate = false, nil
+	for _, fn := range gate {
+		fn()
+	}
+}
 
 func (n *node) freeze() { n.frozen = !n.killed }
 
@@ -500,8 +521,8 @@ func (n *node) thaw() {
 
 func (n *node) calm() {
 	n.thaw()
+	n.resume()
 	n.each(func(w *wire) {
-		w.resume()
 		w.weather = Weather{Latency: w.weather.Latency}
 		w.upLost, w.downLost = false, false
 	})

@@ -16,13 +16,10 @@ type wire struct {
 	chance
 
 	upLost, downLost bool // nothing arrives at the server, or from it
-	stalled          bool
-	gate             []func() // what is held back
 	flying           []*try
 
-	listens bool
-	sub     *subscription // that stands, or is being opened; nil if there is none
-	wait    time.Duration // before the next
+	sub  *subscription // that stands, or is being opened; nil if there is none
+	wait time.Duration // before the next; 0 if there is to be none
 }
 
 // What a client does, as go-redis does by default.
@@ -38,30 +35,12 @@ var (
 	answerLines = []script.Error{"LOADING the server starts", "READONLY a replica", "OOM no memory", "ERR no"}
 )
 
-// pass lets something through that is not held back.
-func (w *wire) pass(fn func()) {
-	if w.stalled {
-		w.gate = append(w.gate, fn)
-		return
-	}
-	fn()
-}
-
-func (w *wire) resume() {
-	w.stalled = false
-	gate := w.gate
-	w.gate = nil
-	for _, fn := range gate {
-		fn()
-	}
-}
-
 // cut breaks all connections. What was sent arrives all the same.
 func (w *wire) cut() {
 	for _, t := range slices.Clone(w.flying) {
 		t.fail(errBroken)
 	}
-	w.lose(errBroken)
+	w.sub.lose(errBroken)
 }
 
 // A try is a request on its way, until its result is known.
@@ -86,7 +65,7 @@ func (w *wire) send(r *protocol.Request, retries int) {
 	case w.upLost:
 		late = w.rng.IntN(2) == 0 // it was on its way
 	case fate == 0:
-		n.after(up, func() { w.pass(func() { w.server.reach(t.arrive) }) })
+		n.after(up, func() { n.pass(func() { w.server.reach(t.arrive) }) })
 	default:
 		n.after(up, func() { t.fail(errBroken) })
 	}
@@ -123,7 +102,7 @@ func (t *try) arrive() {
 	if fate == 2 {
 		down += w.long()
 	}
-	n.after(down, func() { w.pass(func() { n.later(func() { t.end(reply, err) }) }) })
+	n.after(down, func() { n.arrive(func() { t.end(reply, err) }) })
 }
 
 // fail ends a try. The client may try again.
@@ -154,6 +133,7 @@ func (t *try) end(reply any, err error) {
 
 // A subscription is to the channel of the node's engine.
 type subscription struct {
+	*wire
 	registered bool      // by the server
 	deaf       bool      // nothing comes any more
 	last       time.Time // when what was sent last arrives: frames keep their order
@@ -166,114 +146,91 @@ const (
 )
 
 func (w *wire) listen() {
-	if !w.listens {
-		w.listens, w.wait = true, firstWait
+	if w.wait == 0 {
+		w.wait = firstWait
 		w.subscribe()
 	}
 }
 
+func (w *wire) unsubscribe() { w.wait, w.sub = 0, nil }
+
 func (w *wire) subscribe() {
 	n := w.n
-	if !w.listens || n.killed {
+	if w.wait == 0 || w.sub != nil || n.killed {
 		return
 	}
-	s := &subscription{}
+	s := &subscription{wire: w}
 	w.sub = s
-	n.after(w.delay(), func() {
-		w.pass(func() {
-			if w.sub != s {
-				return
-			}
-			if w.server.down || w.server.frozen || w.upLost || w.downLost {
-				n.after(time.Second, func() {
-					if w.sub == s {
-						w.lose(errBroken)
-					}
-				})
-				return
-			}
-			if w.draw(w.weather.Cut+w.weather.Late) > 0 {
-				w.lose(errBroken)
-				return
-			}
-			s.registered = true
-			w.deliver(s, 0, func() {
-				w.wait = firstWait
-				n.do(func(now time.Time) { n.below.Subscribed(now, w.server.index) })
-			})
-		})
-	})
+	n.after(w.delay(), func() { n.pass(s.register) })
 }
 
-// deliver brings what the server sends by a subscription after a while, in order.
-func (w *wire) deliver(s *subscription, after time.Duration, fn func()) {
-	n := w.n
-	s.last = later(n.at.Add(after+w.delay()), s.last)
+// register has the server know the subscription.
+func (s *subscription) register() {
+	n := s.n
+	switch {
+	case s.sub != s:
+	case s.server.down || s.server.frozen || s.upLost || s.downLost:
+		n.after(time.Second, func() { s.lose(errBroken) })
+	case s.draw(s.weather.Cut+s.weather.Late) > 0:
+		s.lose(errBroken)
+	default:
+		s.registered = true
+		s.deliver(0, func() {
+			s.wait = firstWait
+			n.do(func(now time.Time) { n.below.Subscribed(now, s.server.index) })
+		})
+	}
+}
+
+// deliver brings what the server sends after a while, in order.
+func (s *subscription) deliver(after time.Duration, fn func()) {
+	n := s.n
+	s.last = later(n.at.Add(after+s.delay()), s.last)
 	n.when(s.last, func() {
-		w.pass(func() {
-			n.later(func() {
-				if w.sub == s && !s.deaf {
-					fn()
-				}
-			})
+		n.arrive(func() {
+			if s.sub == s && !s.deaf {
+				fn()
+			}
 		})
 	})
 }
 
 // publish has the server send a message to a subscriber, after a while.
 func (w *wire) publish(message string, after time.Duration) {
-	s := w.sub
+	s, n := w.sub, w.n
 	if s == nil || !s.registered || w.downLost {
 		return
 	}
-	hear := func() {
-		w.n.do(func(now time.Time) { w.n.below.Heard(now, w.server.index, message) })
-	}
+	hear := func() { n.do(func(now time.Time) { n.below.Heard(now, w.server.index, message) }) }
 	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
-	case 1:
-		return
 	case 2:
-		w.deliver(s, after, hear)
+		s.deliver(after, hear)
+		fallthrough
+	case 0:
+		s.deliver(after, hear)
 	case 3:
-		w.n.after(w.long(), func() { w.n.later(hear) })
-		return
+		n.after(w.long(), func() { n.later(hear) })
 	}
-	w.deliver(s, after, hear)
 }
 
-// lose breaks the subscription. Another is opened after a while.
-func (w *wire) lose(err error) {
-	n := w.n
-	if w.sub == nil {
+// lose breaks the subscription, if it is the current one. Another is opened after a while.
+func (s *subscription) lose(err error) {
+	if s == nil || s.sub != s {
 		return
 	}
+	w, n := s.wire, s.n
 	w.sub = nil
 	n.later(func() {
 		n.do(func(now time.Time) { n.below.Unsubscribed(now, w.server.index, err) })
-		wait := w.wait
+		n.after(w.wait, func() { n.later(w.subscribe) })
 		w.wait = min(2*w.wait, lastWait)
-		n.after(wait, func() {
-			n.later(func() {
-				if w.sub == nil {
-					w.subscribe()
-				}
-			})
-		})
 	})
 }
 
 // deafen has the subscription bring nothing any more, without a word, until the client finds out.
 func (w *wire) deafen() {
-	s := w.sub
-	if s == nil {
-		return
+	if s := w.sub; s != nil {
+		s.deaf = true
+		w.n.after(deafNotice/2+upTo(w.rng, deafNotice/2), func() { s.lose(errSilence) })
 	}
-	s.deaf = true
-	w.n.after(time.Duration(w.rng.Int64N(int64(deafNotice/2)))+deafNotice/2, func() {
-		if w.sub == s {
-			w.lose(errSilence)
-		}
-	})
 }
-
-func (w *wire) unsubscribe() { w.listens, w.sub = false, nil }
