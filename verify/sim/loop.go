@@ -14,7 +14,7 @@ type loop struct {
 	at      time.Time
 	queue   order.Timeline[*event]
 	events  uint64 // so far
-	current *task
+	current *task  // the last that went on
 	tasks   []*task
 }
 
@@ -84,10 +84,8 @@ func (l *loop) spawn(fn func()) {
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
 		defer func() {
-			if r := recover(); r != nil {
-				if _, ok := r.(stopped); !ok {
-					panic(r)
-				}
+			if r := recover(); r != nil && r != any(stopped{}) {
+				panic(r)
 			}
 		}()
 		fn()
@@ -98,28 +96,20 @@ func (l *loop) spawn(fn func()) {
 
 // wake has the task go on, in a moment.
 func (t *task) wake() {
-	if t.dead || t.ready {
-		return
+	if !t.dead && !t.ready {
+		t.ready = true
+		t.loop.after(0, t.resume)
 	}
-	t.ready = true
-	t.loop.after(0, t.resume)
 }
 
 func (t *task) resume() {
 	t.ready = false
-	switch {
-	case t.dead:
-		return
-	case t.on != nil && t.on.frozen:
-		t.again = true
+	if t.again = t.on != nil && t.on.frozen; t.dead || t.again {
 		return
 	}
-	before := t.loop.current
 	t.loop.current = t
-	if _, more := t.next(); !more {
-		t.dead = true
-	}
-	t.loop.current = before
+	_, more := t.next()
+	t.dead = !more
 }
 
 // kill ends a task that is not running.

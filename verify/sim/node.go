@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,109 +16,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
-	"github.com/seed-7e8842f7/rwlock/lua"
 )
-
-var servers = sync.Pool{New: func() any { return newServer() }}
-
-// simulate lives through the world of one seed, with engines, and with servers that vote or one server.
-func simulate(seed uint64, climate string, votes bool) *world {
-	l := &loop{at: genesis}
-	w := newWorld(l, seed, of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
-	n := 1
-	if votes {
-		n = []int{3, 3, 5}[w.rng.IntN(3)]
-	}
-	w.run(l, n, w.live)
-	return w
-}
-
-// of returns the climates that fit.
-func of(fits func(Climate) bool) []Climate {
-	return slices.DeleteFunc(slices.Clone(Climates), func(c Climate) bool { return !fits(c) })
-}
-
-// run has engines and so many servers live.
-func (w *world) run(l *loop, n int, live func()) {
-	for i := range n {
-		s := servers.Get().(*server)
-		defer servers.Put(s)
-		s.reset(l, i, w.seed)
-		if s.Mute = w.climate.Mute; w.climate.Votes {
-			s.offset = time.Duration(w.rng.Int64N(int64(10*time.Hour))) - 5*time.Hour
-			if w.rng.IntN(3) == 0 {
-				s.offset /= 1_000_000
-			}
-			s.ppm = w.rng.Int64N(10_000) - 5_000
-		}
-		w.servers = append(w.servers, s)
-	}
-	w.newProcess = func(seed uint64, c Climate) process { return w.newNode(l, seed, c) }
-	if err := l.run(live); err != nil {
-		w.violation("%v", err)
-	}
-}
-
-// execute runs a script, and sends out what it publishes.
-func (w *world) execute(s *server, r *protocol.Request) (any, error) {
-	w.ran++
-	if r.Script == lua.Force { // it may come late
-		w.declare(slices.DeleteFunc(slices.Clone(w.names), func(name string) bool {
-			return protocol.KeysOf(prefix, name).Lock != r.Keys.Lock
-		})...)
-	}
-	reply, err := s.run(r)
-	if err != nil {
-		w.violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
-	}
-	if err == nil && r.Script != lua.Mark {
-		if _, err := protocol.Decode(r.Script, reply); err != nil {
-			w.violation("server: %s replies %v: %v", r.Script.Name, reply, err)
-		}
-	}
-	if s.cost != nil {
-		s.took = s.cost(r.Script.Name, len(s.Published))
-	}
-	w.see("runs of "+r.Script.Name, 1)
-	w.see("messages", len(s.Published))
-	for _, m := range s.Published {
-		if n := w.nodes[m[0]]; n != nil {
-			n.listens[s.index%len(n.listens)].publish(m[1], s.took)
-		}
-	}
-	if !w.climate.Votes {
-		w.check(s, r)
-	}
-	return reply, err
-}
-
-// checkEach is of how many runs of a script one is looked at closely.
-const checkEach = 4
-
-// check looks at what a script has left, now and then.
-func (w *world) check(s *server, r *protocol.Request) {
-	if w.ran%checkEach != 0 || w.climate.Crowd && w.ran%(32*checkEach) != 0 {
-		return
-	}
-	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
-		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
-			w.violation("server: %s leaves %q without a time to live", r.Script.Name, key)
-		}
-	}
-	state, err := s.inspect(r.Keys)
-	if err != nil {
-		w.violation("server: after %s: %v", r.Script.Name, err)
-		return
-	}
-	for i, a := range state.Holders {
-		for _, b := range state.Holders[:i] {
-			same := a.Instance == b.Instance && a.Owner == b.Owner
-			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
-				w.violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
-			}
-		}
-	}
-}
 
 // A node is a process that is no more than an engine, and what a process does for it.
 type node struct {
@@ -144,8 +42,41 @@ type node struct {
 	backlog []func()
 	stalled bool     // its network
 	gate    []func() // what is held back there
-	closing *task
 	holds   []*grip
+}
+
+// A below is what is below the layers of a node: a quorum, or a server. i is the index of a server.
+type below interface {
+	Flush(now time.Time, to *quorum.Effects)
+	Subscribed(now time.Time, i int)
+	Unsubscribed(now time.Time, i int, err error)
+	Heard(now time.Time, i int, message string)
+	Tick(now time.Time)
+	Next() (time.Time, bool)
+	Idle() bool
+}
+
+// A single is one server, or a cluster, whose masters have the names evenly.
+type single struct {
+	engine.Layer // the lowest
+	w            *world
+}
+
+func (s single) Subscribed(now time.Time, _ int)              { s.Layer.Subscribed(now) }
+func (s single) Unsubscribed(now time.Time, _ int, err error) { s.Layer.Unsubscribed(now, err) }
+func (s single) Heard(now time.Time, _ int, message string)   { s.Layer.Heard(now, message) }
+
+func (s single) Flush(now time.Time, to *quorum.Effects) {
+	s.Layer.Flush(now, &to.Effects)
+	for _, r := range to.Send {
+		r.Layer, r.From = s.Layer, r
+		to.Requests = append(to.Requests, &quorum.Request{Request: r.Request, Server: s.w.master(r.Name())})
+	}
+}
+
+// master returns the index of the master that has a name.
+func (w *world) master(name string) int {
+	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(len(w.servers)))
 }
 
 func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
@@ -172,9 +103,7 @@ func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
 		n.listens = n.wires[:1]
 	}
 	instance := fmt.Sprintf("instance%04d", len(w.nodes))
-	n.engine = engine.New(engine.Config{
-		Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true,
-	})
+	n.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true})
 	n.below = single{n.engine, w}
 	switch {
 	case c.Delegates:
@@ -248,9 +177,6 @@ func (n *node) do(fn func(now time.Time)) {
 		n.listens[0].sub.lose(nil)
 	}
 	n.arm()
-	if n.closing != nil && n.below.Idle() {
-		n.closing.wake()
-	}
 }
 
 // later does something in the process as soon as that runs.
@@ -362,8 +288,7 @@ func (n *node) acquire(c call) (hold, error) {
 		g := &grip{n: n}
 		g.hold = engine.Hold{
 			Name: c.name, Owner: c.owner.(engine.Owner), Mode: engine.Mode(c.mode), Try: c.try, Lease: lease,
-			NoRenew: c.noRenew,
-			Bounded: c.limit > 0, Tag: g,
+			NoRenew: c.noRenew, Bounded: c.limit > 0, Tag: g,
 		}
 		h := &g.hold
 		ended := func() bool { return h.State() != engine.Wanted && h.State() != engine.Entering }
@@ -455,11 +380,9 @@ func (n *node) close() (err error) {
 			n.delegates.Close(now)
 		}
 	})
-	n.closing = n.current
 	for end := n.at.Add(engine.EndTimeout); !n.below.Idle() && n.at.Before(end); {
-		n.park(end)
+		n.sleep(100 * time.Microsecond)
 	}
-	n.closing = nil
 	n.stopped = true
 	n.each((*wire).unsubscribe)
 	if !n.below.Idle() {
@@ -513,7 +436,6 @@ func (n *node) thaw() {
 	}
 	for _, t := range n.tasks {
 		if t.on == n && t.again {
-			t.again = false
 			t.wake()
 		}
 	}
@@ -542,13 +464,8 @@ func (n *node) die() {
 
 // settled reports whether the engine has forgotten everything that is over.
 func (n *node) settled() error {
-	if n.killed || !n.below.Idle() {
-		return nil
-	}
-	for _, g := range n.holds {
-		if !g.released {
-			return nil // by a worker that found its process dead
-		}
+	if n.killed || !n.below.Idle() || slices.ContainsFunc(n.holds, func(g *grip) bool { return !g.released }) {
+		return nil // a worker does not release what it holds if it finds its process dead
 	}
 	if names := n.engine.InUse(); names > 0 {
 		return fmt.Errorf("%s has %d names in use, though all is over", n.engine.Channel(), names)
