@@ -83,11 +83,7 @@ func (m *memory) ask(t *rapid.T) {
 	m.holds[c] = h
 	m.engine.Acquire(m.now, h)
 	m.flush(t)
-	modelMode := model.Read
-	if mode == protocol.Write {
-		modelMode = model.Write
-	}
-	m.model.Ask(c, modelMode, time.Hour.Milliseconds(), try, within)
+	m.model.Ask(c, modeOf(mode), time.Hour.Milliseconds(), try, within)
 	m.compare(t, "ask")
 }
 

@@ -347,6 +347,8 @@ func (p *pair) end(t *rapid.T, c model.Claim) {
 	p.send(t, q)
 }
 
+var code = map[bool]string{false: "0", true: "1"}
+
 // keep renews a hold, or enters it again.
 func (p *pair) keep(t *rapid.T, again bool) {
 	c := p.pick(t)
@@ -356,13 +358,13 @@ func (p *pair) keep(t *rapid.T, again bool) {
 		ms = max(ms, h.Until-p.now/1000) // a renewal is for as long as its holder relies on
 	}
 	q := &request{of: c, Request: protocol.Request{Script: lua.Renew, Claim: known.Claim, Lease: lease(ms)}}
-	q.on = func(l *model.Lock) string { return one(l.Renew(c, ms)) }
+	q.on = func(l *model.Lock) string { return code[l.Renew(c, ms)] }
 	if again {
 		p.number++
 		known.again = true
 		number, count, exactly := p.number, rapid.IntRange(1, 3).Draw(t, "count"), rapid.Bool().Draw(t, "exactly")
 		q.Script, q.Count, q.Sequence, q.Shorten = lua.Reenter, count, uint64(number), exactly
-		q.on = func(l *model.Lock) string { return one(l.Reenter(c, count, number, ms, exactly)) }
+		q.on = func(l *model.Lock) string { return code[l.Reenter(c, count, number, ms, exactly)] }
 	}
 	p.send(t, q)
 }
@@ -460,13 +462,6 @@ func (p *pair) close(ms int64) bool {
 	near := func(until int64) bool { return until > ms-2*slack && until < ms+2*slack }
 	return slices.ContainsFunc(p.model.Holds, func(h model.Hold) bool { return near(h.Until) }) ||
 		slices.ContainsFunc(p.model.Queue, func(w model.Waiter) bool { return near(w.Until) })
-}
-
-func one(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }
 
 // Whatever happens in whatever order, the scripts leave what the model says, and answer so.

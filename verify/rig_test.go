@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -184,10 +185,15 @@ func claimOf(owner, number, slot int, mode model.Mode) protocol.Claim {
 		protocol.Owner{Process: process, Handle: uint64(owner)})
 }
 
+// claimIn returns the model's claim that a server's is.
+func claimIn(k protocol.Known) model.Claim {
+	return model.Claim{Owner: int(k.Owner.Handle), Number: int(k.Number)}
+}
+
 func known(t rapid.TB, id string) (model.Claim, protocol.Known) {
 	k, err := protocol.ParseClaim(id)
 	require.NoError(t, err)
-	return model.Claim{Owner: int(k.Owner.Handle), Number: int(k.Number)}, k
+	return claimIn(k), k
 }
 
 // fields returns what the lock's hash says.
@@ -218,16 +224,14 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 	l := r.read(t, raw)
 	seen, now := &model.Lock{Now: l.Now, Token: s.Token}, r.now/1000
 	for _, h := range s.Holders {
-		c, _ := known(t, id(h.Known))
-		seen.Holds = append(seen.Holds, model.Hold{Claim: c, Mode: modeOf(h.Mode),
+		seen.Holds = append(seen.Holds, model.Hold{Claim: claimIn(h.Known), Mode: modeOf(h.Mode),
 			Until: now + h.Lease.Milliseconds(), Count: h.Count})
 	}
 	var order, told []model.Claim // in which they are served
 	for _, w := range s.Waiters {
-		c, _ := known(t, id(w.Known))
-		seen.Queue = append(seen.Queue, model.Waiter{Claim: c, Mode: modeOf(w.Mode),
+		seen.Queue = append(seen.Queue, model.Waiter{Claim: claimIn(w.Known), Mode: modeOf(w.Mode),
 			Until: now + w.Lease.Milliseconds()})
-		told = append(told, c)
+		told = append(told, claimIn(w.Known))
 	}
 	plain := l.Clone()
 	for i := range plain.Holds {
@@ -246,12 +250,6 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 
 func modeOf(m protocol.Mode) model.Mode {
 	return map[protocol.Mode]model.Mode{protocol.Read: model.Read, protocol.Write: model.Write}[m]
-}
-
-func id(k protocol.Known) string {
-	_, slot, _ := strings.Cut(k.Slot, ":")
-	n, _ := strconv.Atoi(slot)
-	return protocol.NewClaim(k.Mode, k.Instance, n, k.Number, k.Owner).ID.(string)
 }
 
 // read reads the lock out of the reply of inspect.lua.
@@ -274,14 +272,7 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 	l := &model.Lock{Now: r.now, Token: number(f["fence"])}
 	owner, plus := strings.CutSuffix(f["owner"], " +")
 	expired := false
-	count := func(h *model.Hold, text string) {
-		if f := strings.Fields(text); len(f) > 0 {
-			h.Count = int(number(f[0]))
-			if len(f) > 1 {
-				h.Asked = int(number(f[1]))
-			}
-		}
-	}
+	count := func(h *model.Hold, text string) { _, _ = fmt.Sscan(text, &h.Count, &h.Asked) }
 	add := func(h model.Hold, lives bool) {
 		if lives {
 			l.Holds = append(l.Holds, h)

@@ -265,9 +265,8 @@ func TestReadersThatSeemOverEnterAlone(t *testing.T) {
 	r.play(t, "-w1")
 	s := r.glance(t)
 	require.Empty(t, s.Holders)
-	require.True(t, slices.ContainsFunc(s.Waiters, func(w protocol.Waiter) bool {
-		return id(w.Known) == writer(4).ID
-	}), s)
+	waits := func(w protocol.Waiter) bool { return is(w.Known, writer(4)) }
+	require.True(t, slices.ContainsFunc(s.Waiters, waits))
 }
 
 // To look at one slot does not cost more the more there are: the server keeps a hash of many as a table.
