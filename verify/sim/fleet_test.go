@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -104,7 +103,7 @@ func (f *fleet) live() {
 // begin begins a process.
 func (f *fleet) begin(h *host) {
 	h.become(f.process(f.climate))
-	k := &worker{world: f.world, h: h, who: fmt.Sprint(h.id), rng: rand.New(rand.NewPCG(f.rng.Uint64(), 3))}
+	k := &worker{world: f.world, h: h, who: fmt.Sprint(h.id), rng: f.fork()}
 	if h.id < f.keepers {
 		f.spawn(func() {
 			k.enter()
@@ -173,11 +172,7 @@ func (f *fleet) pair(k *worker) {
 
 // quantile returns the wait that a part of a list does not exceed.
 func quantile(list []time.Duration, part float64) time.Duration {
-	if len(list) == 0 {
-		return 0
-	}
-	list = slices.Sorted(slices.Values(list))
-	return list[min(int(part*float64(len(list))), len(list)-1)]
+	return slices.Sorted(slices.Values(list))[int(part*float64(len(list)-1))]
 }
 
 func mean(list []time.Duration) (mean time.Duration) {

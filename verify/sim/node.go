@@ -129,19 +129,7 @@ func delegationLease(rng *rand.Rand, lease time.Duration) time.Duration {
 }
 
 // clock is the time by the process's own clock.
-func (n *node) clock() time.Time { return n.local(n.at) }
-
-func (n *node) local(at time.Time) time.Time { return fast(at, n.ppm) }
-
-// global returns the first moment at which the process's clock shows a time.
-func (n *node) global(local time.Time) time.Time {
-	d := local.Sub(genesis)
-	at := genesis.Add(d - time.Duration(float64(d)*float64(n.ppm)/float64(1_000_000+n.ppm)) - 2*time.Microsecond)
-	for n.local(at).Before(local) {
-		at = at.Add(time.Microsecond)
-	}
-	return at
-}
+func (n *node) clock() time.Time { return fast(n.at, n.ppm) }
 
 // do does something that changes the engine, and then what that wants done.
 func (n *node) do(fn func(now time.Time)) {
@@ -210,7 +198,8 @@ func (n *node) arm() {
 	}
 	n.armed = at
 	late := time.Duration(n.rng.Int64N(int64(500 * time.Microsecond)))
-	n.when(later(n.global(at).Add(late), n.at), func() {
+	wait := float64(at.Sub(n.clock())) * 1_000_000 / float64(1_000_000+n.ppm)
+	n.after(time.Duration(wait)+late, func() {
 		if n.armed.Equal(at) { // it was not set again
 			n.later(n.tick)
 		}

@@ -209,13 +209,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// leaves notes that the holder is about to release the hold; it reports whether it believed in it.
-func (r *referee) leaves(s *stay) bool {
-	believed := s.hold.good()
-	r.ends(s, false, nil)
-	return believed
-}
-
+// ends notes that the holder is about to release the hold, or has lost it.
 func (r *referee) ends(s *stay, lost bool, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,13 +237,12 @@ func (r *referee) dies(p process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, lk := range r.locks {
-		for _, s := range lk.stays {
-			if s.on == p {
-				s.ended = true
+		lk.stays = slices.DeleteFunc(lk.stays, func(s *stay) bool {
+			if s.ended = s.on == p; s.ended {
 				lk.freeFrom, lk.lapsed = r.clock(), true
 			}
-		}
-		lk.stays = slices.DeleteFunc(lk.stays, func(s *stay) bool { return s.ended })
+			return s.ended
+		})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
@@ -27,18 +28,6 @@ type bubble struct{}
 func (bubble) now() time.Time        { return time.Now() }
 func (bubble) sleep(d time.Duration) { time.Sleep(d) }
 func (bubble) spawn(fn func())       { go fn() }
-
-// within waits until something is done, but not for longer than d, and reports whether it is.
-func within(done <-chan struct{}, d time.Duration) bool {
-	timeout := time.NewTimer(d)
-	defer timeout.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timeout.C:
-		return false
-	}
-}
 
 // simulateWhole lives through the world of one seed, with whole RWLocks, and fails the test if a promise is
 // broken there.
@@ -83,9 +72,7 @@ func (w *world) newWhole(t *testing.T, seed uint64, c Climate) *whole {
 		opts = append(opts, rwlock.WithDelegation(delegationLease(p.rng, w.lease)))
 	}
 	rw, err := rwlock.New(client, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p.rw = rw
 	t.Cleanup(func() {
 		p.die()
@@ -154,15 +141,19 @@ func (h *held) whenLost(fn func(error)) {
 	context.AfterFunc(ctx, func() { fn(context.Cause(ctx)) })
 }
 
-func (h *held) linger(d time.Duration) { within(h.h.Context().Done(), d) }
+func (h *held) linger(d time.Duration) {
+	select {
+	case <-h.h.Context().Done():
+	case <-time.After(d):
+	}
+}
 
 func (h *held) unlock(limit time.Duration) error {
-	ctx := context.Background()
-	if limit != 0 {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
-		ctx = limited
+	if limit == 0 {
+		return h.h.Unlock(context.Background())
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
 	return h.h.Unlock(ctx)
 }
 

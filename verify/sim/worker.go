@@ -105,7 +105,7 @@ func (k *worker) round() {
 	for _, i := range k.rng.Perm(len(stays)) {
 		if k.climate.Forgets && k.rng.IntN(5) == 0 {
 			k.note("%s forgets %v %q", k.who, s.mode, s.name)
-			k.leaves(stays[i])
+			k.ends(stays[i], false, nil)
 			stays[i].hold.forget()
 			continue
 		}
@@ -188,13 +188,9 @@ func (k *worker) expected(u *waiter, err error) {
 			k.violation("errors: %s had no limit: %v", k.who, err)
 		}
 	case errors.Is(err, rwlock.ErrClosed) && k.climate.Closes:
-	case errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost), errors.Is(err, rwlock.ErrUpgrade),
-		errors.Is(err, rwlock.ErrNotHeld):
+	case k.climate.Strict, errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost),
+		errors.Is(err, rwlock.ErrUpgrade), errors.Is(err, rwlock.ErrNotHeld):
 		k.violation("errors: %s: an outermost call fails with %v", k.who, err)
-	default:
-		if k.climate.Strict {
-			k.violation("errors: %s: %v", k.who, err)
-		}
 	}
 }
 
@@ -250,7 +246,8 @@ func (k *worker) unlock(s *stay) {
 		limit = k.upTo(time.Second) + time.Microsecond
 		end = start.Add(limit + k.slop)
 	}
-	believed := k.leaves(s)
+	believed := s.hold.good()
+	k.ends(s, false, nil)
 	err := s.hold.unlock(limit)
 	k.left(s, believed, err)
 	if late := k.now().Sub(end); late > 0 && s.on.ran(start) {

@@ -108,7 +108,6 @@ type world struct {
 	longest time.Duration // of all leases
 	hosts   []*host
 	all     []process
-	owners  []any // that processes share
 	over    atomic.Bool
 	closing tasks
 	dirty   atomic.Bool // a process was not closed in good order
@@ -160,6 +159,9 @@ func (w *world) process(c Climate) process {
 	return p
 }
 
+// fork returns another source of randomness.
+func (w *world) fork() *rand.Rand { return rand.New(rand.NewPCG(w.rng.Uint64(), 3)) }
+
 func (w *world) String() string {
 	return fmt.Sprintf("seed %d, %s, lease %v, %d processes", w.seed, w.climate.Name, w.lease, len(w.hosts))
 }
@@ -191,27 +193,25 @@ func (w *world) live() {
 		w.hosts = append(w.hosts, &host{id: i})
 		w.hosts[i].become(w.process(w.climate))
 	}
-	if w.climate.Shared {
-		for range 3 {
-			w.owners = append(w.owners, w.hosts[0].process().newOwner())
-		}
-	}
 	workers := tasks{clock: w.clock}
+	var shared [3]any // owners
+	for i := range shared {
+		shared[i] = w.hosts[0].process().newOwner()
+	}
 	for _, h := range w.hosts {
-		n := 1 + w.rng.IntN(3)
+		n := 1 + w.rng.IntN(len(shared))
 		if w.climate.Crowd {
 			n = 90 + w.rng.IntN(40)
 		}
 		for j := range n {
-			k := &worker{world: w, h: h, who: fmt.Sprintf("%d.%d", h.id, j),
-				rng: rand.New(rand.NewPCG(w.rng.Uint64(), 3))}
+			k := &worker{world: w, h: h, who: fmt.Sprintf("%d.%d", h.id, j), rng: w.fork()}
 			if w.climate.Shared && h.id < 2 {
-				k.owner = w.owners[j]
+				k.owner = shared[j]
 			}
 			workers.add(k.run)
 		}
 	}
-	rng := rand.New(rand.NewPCG(w.rng.Uint64(), 4))
+	rng := w.fork()
 	trouble := tasks{clock: w.clock}
 	trouble.add(func() { w.trouble(rng) })
 	if !workers.end(w.now().Add(400*w.longest + 2*time.Hour)) {
