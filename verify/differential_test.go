@@ -3,12 +3,12 @@ package verify
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -72,17 +72,14 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 	actual := p.note(t, q, reply, again)
 	what := fmt.Sprintf("%s %v", q.Script.Name, q.Argv(nil))
 	switch {
-	case expected == "either" && (actual == "0" || actual == "1"):
-		if actual == "1" {
-			p.model.NoteReleased(q.of)
-		}
+	case expected == "either" && actual == "1":
+		p.model.NoteReleased(q.of)
+	case expected == "either" && actual == "0":
 	case expected == "2" && actual == "0" && again: // its slot has gone on
-	case actual != expected && !p.few:
-		t.Fatalf("%s: answered %s, not %s: %+v", what, actual, expected, reply)
+	case !p.few:
+		require.Equal(t, expected, actual, "%s: %+v", what, reply)
 	}
-	if reply.More && !p.few {
-		t.Fatalf("%s: there is more", what)
-	}
+	require.True(t, !reply.More || p.few, "%s: there is more", what)
 	if reply.Token > 0 {
 		entered = slices.DeleteFunc(entered, func(c model.Claim) bool { return c == q.of })
 	}
@@ -91,11 +88,7 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 		e, l := p.finish(t)
 		entered, let = append(entered, e...), append(let, l...)
 	}
-	slices.SortFunc(entered, byNumber)
-	slices.SortFunc(let, byNumber)
-	if !slices.Equal(entered, let) {
-		t.Fatalf("%s: %v were let in, and %v were told", what, entered, let)
-	}
+	require.ElementsMatch(t, entered, let, "%s: who was let in, and who was told", what)
 	p.compare(t, what)
 	if (q.Script == lua.Lock || q.Script == lua.RLock) && p.waits(q.of) && !again {
 		p.looks(t, what, q.of)
@@ -140,11 +133,8 @@ func (p *pair) note(t *rapid.T, q *request, reply protocol.Reply, again bool) st
 // hear takes in what a step told the caller's instance and others. It returns who was let in.
 func (p *pair) hear(t *rapid.T, q *request, mine protocol.Message,
 	told map[string]protocol.Message) (let []model.Claim) {
-	told = maps.Clone(told)
 	own := instance(q.of.Owner)
-	if _, twice := told[own]; twice {
-		t.Fatalf("%s told its caller %v by a message", q.Script.Name, told)
-	}
+	require.NotContains(t, told, own, "%s told its caller by a message", q.Script.Name)
 	told[own] = mine
 	for at, m := range told {
 		find := func(number uint64) model.Claim {
@@ -158,20 +148,17 @@ func (p *pair) hear(t *rapid.T, q *request, mine protocol.Message,
 		}
 		for _, n := range m.Granted {
 			c := find(n)
-			if let = append(let, c); p.model.Hold(c) == nil && !p.few {
-				t.Fatalf("%s told %v that it has the lock", q.Script.Name, c)
-			}
-			if h := p.model.Hold(c); h != nil && h.Token != m.Token && !p.few {
-				t.Fatalf("%s told %v of token %d, not %d", q.Script.Name, c, m.Token, h.Token)
+			if let = append(let, c); !p.few {
+				h := p.model.Hold(c)
+				require.NotNil(t, h, "%s told %v that it has the lock", q.Script.Name, c)
+				require.Equal(t, h.Token, m.Token, "%s told %v", q.Script.Name, c)
 			}
 			p.claims[c].token, p.claims[c].told = m.Token, p.passed
 		}
 		for _, n := range m.AskAgain {
 			p.claims[find(n)].look = p.now / 1000
 		}
-		if m.More && !p.few {
-			t.Fatalf("%s told %s that there is more", q.Script.Name, at)
-		}
+		require.True(t, !m.More || p.few, "%s told %s that there is more", q.Script.Name, at)
 	}
 	return let
 }
@@ -202,9 +189,7 @@ func (p *pair) compare(t *rapid.T, after string) {
 			}
 		}
 	}
-	if err := model.Compare(p.model, actual, slack); err != nil {
-		t.Fatalf("after %s: %v\n%v", after, err, fields)
-	}
+	require.NoError(t, model.Compare(p.model, actual, slack), "after %s: %v", after, fields)
 	last := int64(0)
 	for _, h := range p.model.Holds {
 		last = max(last, h.Until)
@@ -223,9 +208,8 @@ func (p *pair) compare(t *rapid.T, after string) {
 	}
 	p.shift(t, 0)
 	for key, ttl := range p.ttls(t) {
-		if least := last - p.now/1000 - ttlSlack; ttl < time.Duration(least)*time.Millisecond {
-			t.Fatalf("after %s: %s lives for %v of %d ms", after, key, ttl, least)
-		}
+		least := last - p.now/1000 - ttlSlack
+		require.GreaterOrEqual(t, ttl.Milliseconds(), least, "after %s: %s lives too short", after, key)
 	}
 }
 
@@ -363,6 +347,8 @@ func (p *pair) end(t *rapid.T, c model.Claim) {
 	p.send(t, q)
 }
 
+var code = map[bool]string{false: "0", true: "1"}
+
 // keep renews a hold, or enters it again.
 func (p *pair) keep(t *rapid.T, again bool) {
 	c := p.pick(t)
@@ -372,13 +358,13 @@ func (p *pair) keep(t *rapid.T, again bool) {
 		ms = max(ms, h.Until-p.now/1000) // a renewal is for as long as its holder relies on
 	}
 	q := &request{of: c, Request: protocol.Request{Script: lua.Renew, Claim: known.Claim, Lease: lease(ms)}}
-	q.on = func(l *model.Lock) string { return one(l.Renew(c, ms)) }
+	q.on = func(l *model.Lock) string { return code[l.Renew(c, ms)] }
 	if again {
 		p.number++
 		known.again = true
 		number, count, exactly := p.number, rapid.IntRange(1, 3).Draw(t, "count"), rapid.Bool().Draw(t, "exactly")
 		q.Script, q.Count, q.Sequence, q.Shorten = lua.Reenter, count, uint64(number), exactly
-		q.on = func(l *model.Lock) string { return one(l.Reenter(c, count, number, ms, exactly)) }
+		q.on = func(l *model.Lock) string { return code[l.Reenter(c, count, number, ms, exactly)] }
 	}
 	p.send(t, q)
 }
@@ -476,13 +462,6 @@ func (p *pair) close(ms int64) bool {
 	near := func(until int64) bool { return until > ms-2*slack && until < ms+2*slack }
 	return slices.ContainsFunc(p.model.Holds, func(h model.Hold) bool { return near(h.Until) }) ||
 		slices.ContainsFunc(p.model.Queue, func(w model.Waiter) bool { return near(w.Until) })
-}
-
-func one(b bool) string {
-	if b {
-		return "1"
-	}
-	return "0"
 }
 
 // Whatever happens in whatever order, the scripts leave what the model says, and answer so.

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
@@ -66,16 +68,12 @@ func newRig(t testing.TB, client *redis.Client, few bool) *rig {
 // load has the server know a script as that text.
 func (r *rig) load(t testing.TB, s *lua.Script, text string) {
 	sha, err := r.client.ScriptLoad(ctx, text).Result()
-	if err != nil {
-		t.Fatalf("%s: %v", s.Name, err)
-	}
+	require.NoError(t, err, s.Name)
 	r.shas[s.Name] = sha
 }
 
 func (r *rig) reset(t rapid.TB) {
-	if err := r.client.FlushDB(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.client.FlushDB(ctx).Err())
 	r.setClock(t, 1_700_000_000_000_000)
 	r.real, r.passed, r.over, r.tokens = time.Now(), 0, false, map[any]int64{}
 	r.lives = nil
@@ -83,9 +81,7 @@ func (r *rig) reset(t rapid.TB) {
 
 func (r *rig) setClock(t rapid.TB, us int64) {
 	r.now = us
-	if err := r.client.HSet(ctx, "{clock}", "s", us/1_000_000, "us", us%1_000_000).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.client.HSet(ctx, "{clock}", "s", us/1_000_000, "us", us%1_000_000).Err())
 }
 
 // pass lets time pass, or the clock step back.
@@ -109,28 +105,28 @@ func (r *rig) shift(t rapid.TB, ms int64) {
 		pipe.PExpire(ctx, key, lives[key])
 	}
 	r.lives = lives
-	if _, err := pipe.Exec(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
 	r.real = time.Now()
+}
+
+func (r *rig) keysOf() []string {
+	return []string{r.keys.Lock.(string), r.keys.Leases.(string), r.keys.Queue.(string)}
 }
 
 // ttls returns the times to live of the lock's keys. Each has one.
 func (r *rig) ttls(t rapid.TB) map[string]time.Duration {
-	keys := []any{r.keys.Lock, r.keys.Leases, r.keys.Queue}
-	pipe, ttls := r.client.Pipeline(), map[string]time.Duration{}
-	var left []*redis.DurationCmd
-	for _, key := range keys {
-		left = append(left, pipe.PTTL(ctx, key.(string)))
+	pipe, ttls, left := r.client.Pipeline(), map[string]time.Duration{}, map[string]*redis.DurationCmd{}
+	for _, key := range r.keysOf() {
+		left[key] = pipe.PTTL(ctx, key)
 	}
-	if _, err := pipe.Exec(ctx); err != nil {
-		t.Fatal(err)
-	}
-	for i, key := range keys {
-		if ttl := left[i].Val(); ttl == -1 {
-			t.Fatalf("%s lives for ever", key)
-		} else if ttl != -2 {
-			ttls[key.(string)] = ttl
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+	for key, cmd := range left {
+		ttl := cmd.Val()
+		require.NotEqual(t, time.Duration(-1), ttl, "%s lives for ever", key)
+		if ttl != -2 {
+			ttls[key] = ttl
 		}
 	}
 	return ttls
@@ -158,24 +154,17 @@ func (r *rig) try(q *protocol.Request) (any, error) {
 // run runs a script, and returns its reply, and what it told other instances.
 func (r *rig) run(t rapid.TB, q *protocol.Request) (protocol.Reply, map[string]protocol.Message) {
 	raw, err := r.try(q)
-	if err != nil {
-		t.Fatalf("%s: %v", q.Script.Name, err)
-	}
+	require.NoError(t, err, q.Script.Name)
 	reply, err := protocol.Decode(q.Script, raw)
-	if err != nil {
-		t.Fatalf("%s: %v", q.Script.Name, err)
-	}
+	require.NoError(t, err, q.Script.Name)
 	list, err := r.client.LRange(ctx, "{told}", 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	told := map[string]protocol.Message{}
 	for pair := range slices.Chunk(list, 2) {
 		instance := strings.TrimPrefix(pair[0], wakes)
 		m, ok := protocol.ParseMessage(pair[1])
-		if _, twice := told[instance]; !ok || twice || pair[1] == "" {
-			t.Fatalf("%s told %v", q.Script.Name, list)
-		}
+		_, twice := told[instance]
+		require.True(t, ok && !twice && pair[1] != "", "%s told %v", q.Script.Name, list)
 		told[instance] = m
 	}
 	if len(list) > 0 {
@@ -196,78 +185,71 @@ func claimOf(owner, number, slot int, mode model.Mode) protocol.Claim {
 		protocol.Owner{Process: process, Handle: uint64(owner)})
 }
 
+// claimIn returns the model's claim that a server's is.
+func claimIn(k protocol.Known) model.Claim {
+	return model.Claim{Owner: int(k.Owner.Handle), Number: int(k.Number)}
+}
+
 func known(t rapid.TB, id string) (model.Claim, protocol.Known) {
 	k, err := protocol.ParseClaim(id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return model.Claim{Owner: int(k.Owner.Handle), Number: int(k.Number)}, k
+	require.NoError(t, err)
+	return claimIn(k), k
 }
 
 // fields returns what the lock's hash says.
 func (r *rig) fields(t rapid.TB) map[string]string {
 	f, err := r.client.HGetAll(ctx, r.keys.Lock.(string)).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return f
+}
+
+// inspect runs inspect.lua, and returns its reply as it is and as Inspect has it.
+func (r *rig) inspect(t rapid.TB) (any, protocol.State) {
+	raw, err := r.try(&protocol.Request{Script: lua.Inspect})
+	require.NoError(t, err)
+	s, err := protocol.DecodeState(raw)
+	require.NoError(t, err)
+	return raw, s
+}
+
+// glance reads the lock as an operator does, whatever has been lost of it.
+func (r *rig) glance(t rapid.TB) protocol.State {
+	_, s := r.inspect(t)
+	return s
 }
 
 // state reads the lock, and checks that its keys agree with each other, and with what Inspect makes of them.
 func (r *rig) state(t rapid.TB) *model.Lock {
-	raw, err := r.try(&protocol.Request{Script: lua.Inspect})
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw, s := r.inspect(t)
 	l := r.read(t, raw)
-	s, err := protocol.DecodeState(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var seen model.Lock
-	seen.Now, seen.Token = l.Now, s.Token
+	seen, now := &model.Lock{Now: l.Now, Token: s.Token}, r.now/1000
 	for _, h := range s.Holders {
-		c, _ := known(t, id(h.Known))
-		seen.Holds = append(seen.Holds, model.Hold{Claim: c, Mode: modeOf(h.Mode),
-			Until: r.now/1000 + h.Lease.Milliseconds(), Count: h.Count})
+		seen.Holds = append(seen.Holds, model.Hold{Claim: claimIn(h.Known), Mode: modeOf(h.Mode),
+			Until: now + h.Lease.Milliseconds(), Count: h.Count})
 	}
+	var order, told []model.Claim // in which they are served
 	for _, w := range s.Waiters {
-		c, _ := known(t, id(w.Known))
-		seen.Queue = append(seen.Queue, model.Waiter{Claim: c, Mode: modeOf(w.Mode),
-			Until: r.now/1000 + w.Lease.Milliseconds()})
+		seen.Queue = append(seen.Queue, model.Waiter{Claim: claimIn(w.Known), Mode: modeOf(w.Mode),
+			Until: now + w.Lease.Milliseconds()})
+		told = append(told, claimIn(w.Known))
 	}
 	plain := l.Clone()
 	for i := range plain.Holds {
 		plain.Holds[i].Token, plain.Holds[i].Asked = 0, 0
 	}
-	var order []model.Claim // in which they are served
 	for _, w := range plain.InOrder() {
 		order = append(order, w.Claim)
 	}
-	var told []model.Claim
-	for _, w := range seen.Queue {
-		told = append(told, w.Claim)
-	}
-	if !slices.Equal(order, told) {
-		t.Fatalf("inspect says that %v wait, in this order, not %v", told, order)
-	}
+	require.Equal(t, order, told, "inspect says that they wait in another order")
 	for i := range plain.Queue {
 		plain.Queue[i].Owed = false
 	}
-	if err := model.Compare(plain, &seen, slack); err != nil {
-		t.Fatalf("inspect says that %v: %v", err, raw)
-	}
+	require.NoError(t, model.Compare(plain, seen, slack), "inspect says %v", raw)
 	return l
 }
 
 func modeOf(m protocol.Mode) model.Mode {
 	return map[protocol.Mode]model.Mode{protocol.Read: model.Read, protocol.Write: model.Write}[m]
-}
-
-func id(k protocol.Known) string {
-	_, slot, _ := strings.Cut(k.Slot, ":")
-	n, _ := strconv.Atoi(slot)
-	return protocol.NewClaim(k.Mode, k.Instance, n, k.Number, k.Owner).ID.(string)
 }
 
 // read reads the lock out of the reply of inspect.lua.
@@ -280,9 +262,7 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 		return list
 	}
 	number := func(s string) int64 { f, _ := strconv.ParseFloat(s, 64); return int64(f) }
-	if now := number(reply[0].(string)); now != r.now {
-		t.Fatalf("inspect reads %d µs, not %d", now, r.now)
-	}
+	require.Equal(t, r.now, number(reply[0].(string)), "the time that inspect reads")
 	f := map[string]string{}
 	for _, p := range pairs(reply[1]) {
 		f[p[0]] = p[1]
@@ -292,14 +272,7 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 	l := &model.Lock{Now: r.now, Token: number(f["fence"])}
 	owner, plus := strings.CutSuffix(f["owner"], " +")
 	expired := false
-	count := func(h *model.Hold, text string) {
-		if f := strings.Fields(text); len(f) > 0 {
-			h.Count = int(number(f[0]))
-			if len(f) > 1 {
-				h.Asked = int(number(f[1]))
-			}
-		}
-	}
+	count := func(h *model.Hold, text string) { _, _ = fmt.Sscan(text, &h.Count, &h.Asked) }
 	add := func(h model.Hold, lives bool) {
 		if lives {
 			l.Holds = append(l.Holds, h)
@@ -319,8 +292,8 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 		lives := until > r.now/1000*1000
 		add(h, lives)
 		expired = !lives && h.Mode == model.Write
-	} else if f["count"] != "" {
-		t.Fatalf("a count, and nobody has it alone: %v", f)
+	} else {
+		require.Empty(t, f["count"], "nobody has it alone")
 	}
 	several := owner == "shared" || f["readers"] != ""
 	for _, p := range leases {
@@ -328,10 +301,9 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 		h := model.Hold{Claim: c, Mode: model.Read, Until: number(p[1]), Count: 1}
 		record := strings.Fields(f[k.Slot])
 		lives := h.Until > r.now/1000
-		if lives && (len(record) < 4 || record[2] != "held" || number(record[0]) != int64(c.Number)) {
-			t.Fatalf("%s has a lease, and its slot says %v", p[0], record)
-		}
 		if lives {
+			require.True(t, len(record) >= 4 && record[2] == "held" && number(record[0]) == int64(c.Number),
+				"%s has a lease, and its slot says %v", p[0], record)
 			h.Token = number(record[1])
 			count(&h, strings.Join(record[3:], " "))
 		}
@@ -354,15 +326,11 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 		w.Until = (number(record[1]) + number(record[3])*1000) / 1000
 		l.Queue = append(l.Queue, w)
 	}
-	switch {
-	case plus != (len(queue) > 0 || f["readers"] != ""):
-		t.Fatalf("owner is %q, where %d wait and %q read", f["owner"], len(queue), f["readers"])
-	case int(number(f["pending"])) != writers:
-		t.Fatalf("%q writers wait, of %d", f["pending"], writers)
-	case !several && len(leases) > 0:
-		t.Fatalf("there are leases, and owner is %q", f["owner"])
-	case f["readers"] != "" && int(number(f["readers"])) != len(leases):
-		t.Fatalf("%s read, of %d", f["readers"], len(leases))
+	require.Equal(t, len(queue) > 0 || f["readers"] != "", plus, f)
+	require.EqualValues(t, writers, number(f["pending"]), f)
+	require.True(t, several || len(leases) == 0, f)
+	if f["readers"] != "" {
+		require.EqualValues(t, len(leases), number(f["readers"]), f)
 	}
 	return l
 }

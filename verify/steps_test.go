@@ -52,9 +52,7 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 		return []*protocol.Request{{Script: lua.Serve, Claim: claimOf(0, 98, 98, model.Write)}}
 	}
 	m := call.FindStringSubmatch(word)
-	if m == nil {
-		t.Fatalf("what is %q?", word)
-	}
+	require.NotNil(t, m, "what is %q?", word)
 	does, kind, under, try, marked := m[1], m[2], m[5] != "", m[7] != "", m[8] != ""
 	number := func(text string) int { n, _ := strconv.Atoi(text); return n }
 	first, at, ms := number(m[3]), number(m[6]), 1000*int64(number(m[9]))
@@ -152,88 +150,79 @@ func (r *rig) outcome(t testing.TB, reply protocol.Reply) string {
 	return says
 }
 
-func held(l *model.Lock, owner int) *model.Hold {
-	return l.Hold(model.Claim{Owner: owner, Number: owner})
-}
-
-// What takes more than one step, with steps of two readers: moves, and what comes of them.
+// moves are calls, and what comes of them.
 type moves [][2]string
 
-var crowds = []struct {
-	name string
-	moves
-}{
-	{"readers that are owed the next phase enter before the next writer, a late one does not", moves{
+// crowds are what takes more than one step, with steps of two readers.
+var crowds = map[string]moves{
+	"readers that are owed the next phase enter before the next writer, a late one does not": {
 		{"w1/30 w2/30 r3-9/30 -w1", "more: r3 r4 | r5 r6 r7 r8 r9 w2"},
 		{"r10/30", "1 ahead, held, more: r3 r4 r5 r6 | r7 r8 r9 r10 w2"},
 		{"...", ": r3 r4 r5 r6 r7 r8 r9 | r10 w2"},
 		{"-r3 -r4 -r5 -r6 -r7 -r8 -r9 ...", ": w2 | r10"},
-	}},
-	{"readers enter when the writer ahead withdraws, before one that comes between the steps", moves{
+	},
+	"readers enter when the writer ahead withdraws, before one that comes between the steps": {
 		{"r1/60 w2/60 r3-9/60 -w2", "more: r1 r3 r4 | r5 r6 r7 r8 r9"},
 		{"w10/60", "3 ahead, held, more: r1 r3 r4 r5 r6 | r7 r8 r9 w10"},
 		{"...", ": r1 r3 r4 r5 r6 r7 r8 r9 | w10"},
-	}},
-	{"a release that runs again between the steps says again that there are more", moves{
+	},
+	"a release that runs again between the steps says again that there are more": {
 		{"w1/30 r2-7/30 -w1", "more: r2 r3 | r4 r5 r6 r7"},
 		{"-w1", "done before, more: r2 r3 | r4 r5 r6 r7"},
 		{"...", ": r2 r3 r4 r5 r6 r7 |"},
 		{"-w1", "done before: r2 r3 r4 r5 r6 r7 |"},
-	}},
-	{"the first of a crowd that asks after the writer died is told that there are more", moves{
+	},
+	"the first of a crowd that asks after the writer died is told that there are more": {
 		{"w1/1 r2-7/60 +10 r2/60", "granted, more: r2 r3 | r4 r5 r6 r7"},
 		{"...", ": r2 r3 r4 r5 r6 r7 |"},
-	}},
-	{"dead writers ahead of a writer are cleared away", moves{
+	},
+	"dead writers ahead of a writer are cleared away": {
 		{"w1/60 w2-9/1 w10/60 +10 -w1", "more: | w4 w5 w6 w7 w8 w9 w10"},
 		{"...", ": w10 |"},
-	}},
-	{"dead writers ahead of a reader are cleared away", moves{
+	},
+	"dead writers ahead of a reader are cleared away": {
 		{"w1/60 w2-9/1 r10/60 +10 -w1", "more: | r10 w4 w5 w6 w7 w8 w9"},
 		{"...", ": r10 |"},
-	}},
-	{"no reader overtakes a live writer behind dead ones", moves{
+	},
+	"no reader overtakes a live writer behind dead ones": {
 		{"r1/60 w2-9/1 w10/60 r11/60 +10 r12/60 ...", ": r1 | r11 r12 w10"},
 		{"...", ": r1 | r11 r12 w10"},
-	}},
-	{"dead readers ahead of a writer are cleared away", moves{
+	},
+	"dead readers ahead of a writer are cleared away": {
 		{"w1/60 r2-8/1 w9/60 +10 -w1 ...", ": w9 |"},
-	}},
-	{"between the steps, a writer is ahead only of readers that are not owed the phase", moves{
+	},
+	"between the steps, a writer is ahead only of readers that are not owed the phase": {
 		{"w1/60 w2/60 r3-11/60 -w1 r11/60", "held, more: r3 r4 r5 r6 | r7 r8 r9 r10 r11 w2"},
 		{"r12/60", "1 ahead, held, more: r3 r4 r5 r6 r7 r8 | r9 r10 r11 r12 w2"},
-	}},
-	{"between the steps, nobody is ahead of a reader if no writer waits", moves{
+	},
+	"between the steps, nobody is ahead of a reader if no writer waits": {
 		{"w1/60 r3-11/60 -w1 r11/60", "held, more: r3 r4 r5 r6 | r7 r8 r9 r10 r11"},
 		{"r12/60", "held, more: r3 r4 r5 r6 r7 r8 | r9 r10 r11 r12"},
-	}},
-	{"a writer that tries while a crowd of dead is cleared away is not told of a holder", moves{
+	},
+	"a writer that tries while a crowd of dead is cleared away is not told of a holder": {
 		{"w1-9/1 +10 w10?/60", "6 ahead, more: | w4 w5 w6 w7 w8 w9"},
 		{"r11/60", "1 ahead, more: | r11 w8 w9"},
-	}},
-	{"nor is a reader that tries", moves{
+	},
+	"nor is a reader that tries": {
 		{"w1-9/1 +10 r10?/60", "1 ahead, more: | w4 w5 w6 w7 w8 w9"},
 		{"r11/60", "1 ahead, more: | r11 w8 w9"},
-	}},
-	{"nor is a writer that asks", moves{
+	},
+	"nor is a writer that asks": {
 		{"w1-9/1 +10 w10/60", "more: | w10"},
 		{"r11/60", "held: w10 | r11"},
-	}},
-	{"nor is a reader that asks", moves{
+	},
+	"nor is a reader that asks": {
 		{"w1-9/1 +10 r10/60", "1 ahead, more: | r10 w6 w7 w8 w9"},
 		{"r11/60", "more: | r10 r11"},
-	}},
+	},
 }
 
 func TestCrowds(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, true)
-	for _, c := range crowds {
+	for name, moves := range crowds {
 		r.reset(t)
-		for _, move := range c.moves {
-			if got := r.outcome(t, r.play(t, move[0])); got != move[1] {
-				t.Errorf("%s: after %s\n\tgot  %q\n\twant %q", c.name, move[0], got, move[1])
-			}
+		for _, move := range moves {
+			require.Equal(t, move[1], r.outcome(t, r.play(t, move[0])), "%s: after %s", name, move[0])
 		}
 	}
 }
@@ -241,7 +230,6 @@ func TestCrowds(t *testing.T) {
 // The keys of a hold that is renewed outlive its lease, however long it is renewed, and whoever else reads or
 // waits.
 func TestRenewalsKeepTheKeys(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	for _, others := range []string{"", "r2", "w2"} {
 		for _, hold := range []string{"w1", "r1"} {
@@ -249,16 +237,14 @@ func TestRenewalsKeepTheKeys(t *testing.T) {
 			r.play(t, hold+"/10")
 			for range 40 {
 				for _, c := range append(strings.Fields(others), hold) {
-					if has(r.glance(t), r.requests(t, c)[0].Claim) == nil {
+					if !has(r.glance(t), r.requests(t, c)[0].Claim) {
 						r.play(t, c+"/10") // it waits
-					} else if r.play(t, "="+c+"/10").Code != protocol.Done {
-						t.Fatalf("%s beside %q: the hold is lost", hold, others)
+					} else {
+						require.Equal(t, protocol.Done, r.play(t, "="+c+"/10").Code, "%s beside %q", hold, others)
 					}
 				}
 				for key, left := range r.ttls(t) {
-					if left < 70*time.Second {
-						t.Fatalf("%s beside %q: %s is left for %v", hold, others, key, left)
-					}
+					require.GreaterOrEqual(t, left, 70*time.Second, "%s beside %q: %s", hold, others, key)
 				}
 				r.pass(t, 9_000)
 			}
@@ -270,36 +256,30 @@ func TestRenewalsKeepTheKeys(t *testing.T) {
 // Redis 7.2, a clock that moves on within a script makes the server take for expired what the script has just
 // set a time to live for.
 func TestReadersThatSeemOverEnterAlone(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	const enter = "    share(entering, deadlines, read_token())\n"
 	text := source(lua.Unlock, false)
-	if strings.Count(text, enter) != 1 {
-		t.Fatal("readers are let in some other way")
-	}
+	require.Equal(t, 1, strings.Count(text, enter), "readers are let in some other way")
 	r.load(t, lua.Unlock, strings.Replace(text, enter, enter+"    call('DEL', KEYS[2])\n", 1))
 	r.play(t, "w1/60 r2/60 r3/60 w4/60")
-	reply := r.play(t, "-w1")
-	if s := r.glance(t); len(s.Holders) != 0 || !waits(s, writer(4)) {
-		t.Errorf("%+v: %+v", reply, s)
-	}
+	r.play(t, "-w1")
+	s := r.glance(t)
+	require.Empty(t, s.Holders)
+	waits := func(w protocol.Waiter) bool { return is(w.Known, writer(4)) }
+	require.True(t, slices.ContainsFunc(s.Waiters, waits))
 }
 
 // To look at one slot does not cost more the more there are: the server keeps a hash of many as a table.
 func TestManySlotsAreATable(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	r.play(t, "w1-11/60")
-	if kind := r.client.ObjectEncoding(ctx, r.keys.Lock.(string)).Val(); kind != "hashtable" {
-		t.Errorf("they are a %s", kind)
-	}
+	require.Equal(t, "hashtable", r.client.ObjectEncoding(ctx, r.keys.Lock.(string)).Val())
 }
 
 // A lock that lives on forgets the slots of the processes that have used it once, in whatever way: there are
 // no more of them than have come within some minutes. It forgets nobody who has the lock, or waits for it,
 // and is not forgotten itself.
 func TestSlotsOfThePastAreSwept(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	for _, way := range [][2]string{ // what is before, and what each process does
 		{"", "w%d/10 -w%[1]d!"},
@@ -319,85 +299,64 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 		for owner := 10; owner < 210; owner++ {
 			r.play(t, fmt.Sprintf(way[1], owner))
 			for key, ttl := range r.ttls(t) {
-				if ttl < 200*time.Second {
-					t.Fatalf("%s: %s lives for %v after a lease of 10 s was given", way, key, ttl)
-				}
+				require.GreaterOrEqual(t, ttl, 200*time.Second, "%s: %s, after a lease of 10 s was given", way, key)
 			}
 			r.pass(t, 10_000)
 		}
-		if n := len(r.fields(t)); n > 100 {
-			t.Errorf("%s: there are %d fields, of 24 claims in four minutes", way, n)
-		}
+		require.LessOrEqual(t, len(r.fields(t)), 100, "%s: fields, of 24 claims in four minutes", way)
 		r.play(t, "serve")
 		s := r.state(t)
-		if n, before := len(s.Holds)+len(s.Queue), len(strings.Fields(way[0])); n != before {
-			t.Errorf("%s: of %d that were there before, %d are left", way, before, n)
-		}
+		require.Len(t, strings.Fields(way[0]), len(s.Holds)+len(s.Queue), "%s: who was there before is left", way)
 	}
 }
 
 // A request succeeds though the server lets nobody use channels. It says why those that have the lock now
 // were not told.
 func TestReplySaysWhyNobodyWasTold(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	for _, s := range []*lua.Script{lua.Unlock, lua.RLock} {
 		r.load(t, s, strings.ReplaceAll(source(s, false), "redis.call('RPUSH', '{told}',",
 			"redis.pcall('PUBLISH',"))
 	}
-	if err := r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.client.Do(ctx, "ACL", "SETUSER", "default", "resetchannels").Err())
 	for _, release := range []string{"-w1", "-w1!"} {
 		for _, next := range []string{"w2/60", "r2/60"} {
 			r.reset(t)
 			r.play(t, "w1/60 "+next)
 			r.pass(t, 10)
-			if reply := r.play(t, release); reply.Code != protocol.Done || reply.More || reply.PublishError == "" {
-				t.Errorf("%+v", reply)
-			}
-			if s := r.state(t); len(s.Holds) != 1 || held(s, 2) == nil || len(s.Queue) != 0 {
-				t.Errorf("%v hold the lock, %v wait", s.Holds, s.Queue)
-			}
+			reply := r.play(t, release)
+			require.NotEmpty(t, reply.PublishError)
+			require.Equal(t, ": "+next[:2]+" |", r.outcome(t, reply))
 		}
 	}
 
 	r.reset(t)
-	if reply := r.play(t, "w1/1 r2/60 r3/60 +10 r2/60"); reply.Token == 0 || reply.PublishError == "" {
-		t.Errorf("%+v", reply)
-	}
+	reply := r.play(t, "w1/1 r2/60 r3/60 +10 r2/60")
+	require.NotZero(t, reply.Token)
+	require.NotEmpty(t, reply.PublishError)
 }
 
 // A late release that finds the slot used again leaves it to the next claim, though it hands the lock over.
 func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
-	if got := r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 -w1!")); got != ": w2 | w4" {
-		t.Error(got)
-	}
+	require.Equal(t, ": w2 | w4", r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 -w1!")))
 }
 
 // A waiter keeps its place in the queue when it removes a dead waiter that had the same slot. A server that
 // has lost the end of the earlier claim knows both.
 func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
-	if got := r.outcome(t, r.play(t, "w1/60 w2/3 +4 w5@2/60 -w1!")); got != ": w5 |" {
-		t.Error(got)
-	}
+	require.Equal(t, ": w5 |", r.outcome(t, r.play(t, "w1/60 w2/3 +4 w5@2/60 -w1!")))
 }
 
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	r.play(t, "r1/90000 r2/90000")
 	r.client.Del(ctx, r.keys.Lock.(string))
 	r.play(t, "r3/10 r4/10")
 	r.ttls(t) // fails if a key has none
-	if reply := r.play(t, "-r3 -r4 w5?/10"); reply.Token == 0 {
-		t.Errorf("the lock is not free: %+v", reply)
-	}
+	require.NotZero(t, r.play(t, "-r3 -r4 w5?/10").Token, "the lock is not free")
 }
 
 // A reader whose hold was lost with the hash is told so, though the set still has its lease.
@@ -414,7 +373,6 @@ func TestReleaseOfALostHashFindsNoHold(t *testing.T) {
 // Places that are left of a lock whose hash was evicted are nobody's: whoever comes to wait is next, and
 // keeps its place.
 func TestPlacesOfALostHashDoNotCount(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	for _, holds := range []string{"w1", "r1", "r1 r2", "w1 r1<w1"} {
 		for _, left := range []string{"w3", "r3", "w3 r4", "r4 w3"} {
@@ -430,8 +388,9 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 				r.client.Del(ctx, r.keys.Lock.(string))
 				each(holds, "", "/30")
 				waits := r.play(t, next+"/60").Token == 0
-				if s := r.state(t); waits && (len(s.Queue) != 1 || s.Queue[0].Owner != 5) {
-					t.Errorf("%s: %v wait", holds, s.Queue)
+				if s := r.state(t); waits {
+					require.Len(t, s.Queue, 1, holds)
+					require.Equal(t, 5, s.Queue[0].Owner, holds)
 				}
 				if holds == "w1" { // it reads later
 					r.play(t, "r1<w1/10 -r1<w1")
@@ -439,9 +398,9 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 				if waits {
 					each(holds, "-", "")
 				}
-				if s := r.state(t); held(s, 5) == nil || len(s.Queue) != 0 {
-					t.Errorf("%s holds it, %s comes: at last %v hold the lock, %v wait", holds, next, s.Holds, s.Queue)
-				}
+				s := r.state(t)
+				require.NotNil(t, s.Hold(model.Claim{Owner: 5, Number: 5}), "%s holds it, %s comes", holds, next)
+				require.Empty(t, s.Queue, "%s holds it, %s comes", holds, next)
 			}
 		}
 	}
@@ -450,7 +409,6 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 // A request about data that a server has lost leaves no mark there, which would show a process that was
 // restarted.
 func TestRequestAboutLostDataLeavesNoMark(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	mark := []string{"{mark}"}
 	reply, err := r.client.Eval(ctx, lua.Mark.Source, mark, "ask", 0, "an id", "").Slice()

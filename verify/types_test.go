@@ -2,11 +2,11 @@ package verify
 
 import (
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
@@ -37,7 +37,9 @@ func situations(fn func(state, run string)) {
 	}
 }
 
+// newRedisRig returns a rig on a server of its own, for a test that runs beside others.
 func newRedisRig(t *testing.T, few bool) *rig {
+	t.Parallel()
 	testredis.Need(t)
 	r := newRig(t, testredis.NewClient(t, testredis.Start(t).Addr()), few)
 	r.reset(t)
@@ -45,64 +47,31 @@ func newRedisRig(t *testing.T, few bool) *rig {
 }
 
 // attempt makes a call that may fail.
-func (r *rig) attempt(q *protocol.Request) (protocol.Reply, error) {
+func (r *rig) attempt(q *protocol.Request) (reply protocol.Reply, err error) {
 	raw, err := r.try(q)
 	r.client.Del(ctx, "{told}")
-	if err != nil {
-		return protocol.Reply{}, err
+	if err == nil {
+		reply, err = protocol.Decode(q.Script, raw)
 	}
-	return protocol.Decode(q.Script, raw)
+	return reply, err
 }
 
-// glance reads the lock as an operator does, whatever has been lost of it.
-func (r *rig) glance(t testing.TB) protocol.State {
-	raw, err := r.try(&protocol.Request{Script: lua.Inspect})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := protocol.DecodeState(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+// is reports whether a claim of a server is that claim, and has whether that is held.
+func is(k protocol.Known, c protocol.Claim) bool {
+	known, err := protocol.ParseClaim(c.ID.(string))
+	return err == nil && known == k
 }
 
-func has(s protocol.State, c protocol.Claim) *protocol.Holder {
-	for i := range s.Holders {
-		if id(s.Holders[i].Known) == c.ID {
-			return &s.Holders[i]
-		}
-	}
-	return nil
-}
-
-func waits(s protocol.State, c protocol.Claim) bool {
-	return slices.ContainsFunc(s.Waiters, func(w protocol.Waiter) bool { return id(w.Known) == c.ID })
-}
-
-// exclusive checks that nobody holds the lock beside a writer, but for the writer's owner.
-func exclusive(t testing.TB, s protocol.State, after string) {
-	for _, w := range s.Holders {
-		for _, h := range s.Holders {
-			if w.Known.Mode == protocol.Write && h.Known != w.Known &&
-				(h.Known.Mode == protocol.Write || h.Owner != w.Owner) {
-				t.Errorf("%s: %s writes, and %s has the lock, too", after, id(w.Known), id(h.Known))
-			}
-		}
-	}
-}
-
-func (r *rig) every() []string {
-	return []string{r.keys.Lock.(string), r.keys.Leases.(string), r.keys.Queue.(string)}
+func has(s protocol.State, c protocol.Claim) bool {
+	return slices.ContainsFunc(s.Holders, func(h protocol.Holder) bool { return is(h.Known, c) })
 }
 
 // Whatever key of a lock the server has evicted, no script fails; those that the server still knows do not
 // hold the lock twice; whoever enters gets a token that is no less than the time; and all of it ends.
 func TestLostKeys(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	situations(func(state, run string) {
-		for i, key := range r.every() {
+		for i, key := range r.keysOf() {
 			r.reset(t)
 			r.play(t, state)
 			r.setClock(t, r.now+400_000)
@@ -112,18 +81,20 @@ func TestLostKeys(t *testing.T) {
 			what := fmt.Sprintf("%s, without key %d, %s", state, i, run)
 			before, q := r.glance(t), r.requests(t, run)[0]
 			reply, err := r.attempt(q)
-			if err != nil {
-				t.Errorf("%s: %v", what, err)
-				continue
-			}
+			require.NoError(t, err, what)
 			after := r.glance(t)
-			exclusive(t, after, what)
-			if reply.Token > 0 && has(after, q.Claim) == nil {
-				t.Errorf("%s: it is told that it has the lock, and has not", what)
+			for _, w := range after.Holders {
+				for _, h := range after.Holders {
+					require.False(t, w.Known.Mode == protocol.Write && h.Known != w.Known &&
+						(h.Known.Mode == protocol.Write || h.Owner != w.Owner),
+						"%s: %v writes, and %v has the lock, too", what, w.Known, h.Known)
+				}
 			}
-			if reply.Token > 0 && !reply.Before && has(before, q.Claim) == nil && q.Writer == nil &&
-				reply.Token < r.now {
-				t.Errorf("%s: its token is %d, and the time is %d", what, reply.Token, r.now)
+			if reply.Token > 0 {
+				require.True(t, has(after, q.Claim), "%s: it is told that it has the lock, and has not", what)
+				if !reply.Before && !has(before, q.Claim) && q.Writer == nil {
+					require.GreaterOrEqual(t, reply.Token, r.now, what)
+				}
 			}
 			r.ttls(t)
 			r.ends(t, what)
@@ -144,42 +115,20 @@ func (r *rig) ends(t testing.TB, what string) {
 		q.Claim = claimOf(7, 8+steps, 8+steps, model.Write)
 		reply, err = r.attempt(q)
 	}
-	if err != nil || reply.Token == 0 {
-		t.Errorf("%s: a minute and more later, it is not free: %v, %v", what, r.fields(t), err)
-	}
+	require.NoError(t, err, what)
+	require.NotZero(t, reply.Token, "%s: a minute and more later, it is not free", what)
 	r.pass(t, 300_000)
-	if n := r.client.Exists(ctx, r.every()...).Val(); n > 0 {
-		t.Errorf("%s: %d keys are left: %v", what, n, r.ttls(t))
-	}
-}
-
-// contents returns what the keys hold, of whatever type they are.
-func (r *rig) contents() map[string]string {
-	all := map[string]string{}
-	for _, key := range r.every() {
-		switch kind := r.client.Type(ctx, key).Val(); kind {
-		case "hash":
-			for f, v := range r.client.HGetAll(ctx, key).Val() {
-				all[key+" "+f] = v
-			}
-		case "zset":
-			all[key] = fmt.Sprint(r.client.ZRangeWithScores(ctx, key, 0, -1).Val())
-		default:
-			all[key] = kind
-		}
-	}
-	return all
+	require.Empty(t, r.ttls(t), "%s: keys are left", what)
 }
 
 // A script that meets a key of another type fails, and has changed nothing by then; or it has no use for the
 // key, and leaves it.
 func TestKeysOfAnotherType(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	failed := 0
 	situations(func(state, run string) {
 		for _, late := range []int64{0, 11_000} { // while leases run, and after
-			for i, key := range r.every() {
+			for i, key := range r.keysOf() {
 				r.reset(t)
 				r.play(t, state)
 				r.setClock(t, r.now+late*1000)
@@ -188,32 +137,24 @@ func TestKeysOfAnotherType(t *testing.T) {
 				what := fmt.Sprintf("%s, %d ms later, with another type in key %d, %s", state, late, i, run)
 				before := r.contents()
 				_, err := r.attempt(r.requests(t, run)[0])
-				after := r.contents()
-				switch {
-				case after[key] != "list":
-					t.Errorf("%s: it is replaced by a %s", what, after[key])
-				case err == nil && i == 0:
-					t.Errorf("%s: it did not fail", what)
-				case err != nil && !strings.HasPrefix(err.Error(), "WRONGTYPE"):
-					t.Errorf("%s: %v", what, err)
-				case err != nil && !maps.Equal(before, after):
-					t.Errorf("%s: it failed (%v), and changed\n%v to\n%v", what, err, before, after)
-				case err != nil:
-					failed++
+				require.Equal(t, "list", r.client.Type(ctx, key).Val(), "%s: it is replaced", what)
+				if err == nil {
+					require.NotZero(t, i, "%s: it did not fail", what)
+					continue
 				}
+				require.ErrorContains(t, err, "WRONGTYPE", what)
+				require.Equal(t, before, r.contents(), "%s: it failed, and changed", what)
+				failed++
 			}
 		}
 	})
-	if failed < 1000 {
-		t.Errorf("only %d runs failed", failed)
-	}
+	require.Greater(t, failed, 1000)
 }
 
 // A server that is out of memory renews what is held, has it re-entered and releases it, lets in who is next,
 // and lets waiters go: all of it as a server that has memory does. It does not take anybody new, and then
 // changes nothing.
 func TestFullServer(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	situations(func(state, run string) {
 		if strings.HasSuffix(run, "!") && strings.Contains(state, "&") {
@@ -221,7 +162,7 @@ func TestFullServer(t *testing.T) {
 		}
 		what := fmt.Sprintf("%s, %s", state, run)
 		var q *protocol.Request
-		try := func(memory string) (before, after map[string]string, reply protocol.Reply, err error) {
+		try := func(memory string) (before, after contents, reply protocol.Reply, err error) {
 			r.reset(t)
 			r.play(t, state)
 			r.setClock(t, r.now+400_000)
@@ -232,23 +173,20 @@ func TestFullServer(t *testing.T) {
 			return before, r.contents(), reply, err
 		}
 		_, wanted, answer, err := try("0")
-		if err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
+		require.NoError(t, err, what)
 		before, after, reply, err := try("1")
 		asks := q.Script == lua.Lock || q.Script == lua.RLock
 		fresh := asks && !strings.Contains(fmt.Sprint(before), q.Claim.ID.(string))
-		readersToClear := strings.HasSuffix(state, "-r1! -r2!")
-		switch {
-		case err == nil && fresh && (reply.Token > 0 || !q.Try) && !reply.Refused && !readersToClear:
-			t.Errorf("%s: it is taken: %+v", what, reply)
-		case err == nil && maps.Equal(after, wanted) && reflect.DeepEqual(reply, answer):
-		case err == nil:
-			t.Errorf("%s: %+v, not %+v; %v, not %v", what, reply, answer, after, wanted)
-		case !strings.HasPrefix(err.Error(), "OOM") || !fresh:
-			t.Errorf("%s: %v", what, err)
-		case !maps.Equal(before, after):
-			t.Errorf("%s: %v became %v", what, before, after)
+		if err != nil {
+			require.ErrorContains(t, err, "OOM", what)
+			require.True(t, fresh, "%s: %v", what, err)
+			require.Equal(t, before, after, what)
+		} else {
+			readersToClear := strings.HasSuffix(state, "-r1! -r2!")
+			require.False(t, fresh && (reply.Token > 0 || !q.Try) && !reply.Refused && !readersToClear,
+				"%s: it is taken: %+v", what, reply)
+			require.Equal(t, wanted, after, what)
+			require.Equal(t, answer, reply, what)
 		}
 		r.ttls(t)
 	})

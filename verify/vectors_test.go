@@ -144,14 +144,19 @@ func (r *rig) replay(t testing.TB, v vector) vector {
 	}
 	r.client.Del(ctx, "{told}")
 	r.shift(t, 0)
-	v.State = &contents{
-		Lock: r.fields(t), Mark: r.client.HGetAll(ctx, mark).Val(),
-		Leases: r.scores(r.keys.Leases), Queue: r.scores(r.keys.Queue), TTL: map[string]int64{},
-	}
+	state := r.contents()
+	state.Mark, state.TTL = r.client.HGetAll(ctx, mark).Val(), map[string]int64{}
+	v.State = &state
 	for key, left := range r.ttls(t) {
 		v.State.TTL[key] = int64(left.Round(time.Second) / time.Second)
 	}
 	return v
+}
+
+// contents returns what the lock's keys hold. One of another type counts as empty.
+func (r *rig) contents() contents {
+	return contents{Lock: r.client.HGetAll(ctx, r.keys.Lock.(string)).Val(), Leases: r.scores(r.keys.Leases),
+		Queue: r.scores(r.keys.Queue)}
 }
 
 // scores returns the members of a sorted set, and their scores.

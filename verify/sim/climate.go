@@ -98,8 +98,7 @@ var Climates = []Climate{
 	{Name: "drift", Strict: true, Drift: true, engines: true},
 	{Name: "shared", Strict: true, Shared: true},
 	{Name: "crowd", Strict: true, Crowd: true, engines: true},
-	{Name: "lossy", Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50,
-		Tardy: 50}},
+	{Name: "lossy", Weather: lossy},
 	{Name: "refusals", Weather: Weather{Refuse: 60}, engines: true},
 	{Name: "stalls", Stalls: true, Cuts: true, Dozes: true},
 	{Name: "freezes", Freezes: true, Dozes: true, engines: true},
@@ -108,33 +107,36 @@ var Climates = []Climate{
 	{Name: "failovers", Failovers: true, engines: true},
 	{Name: "steps", Steps: true, engines: true},
 	{Name: "forced", Forces: true},
-	{Name: "storm", Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100,
-		Twice: 50, Tardy: 50},
-		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
-		Failovers: true,
-		Crashes:   true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+	storm("storm", false),
 	{Name: "delegated", Delegates: true, Strict: true, engines: true},
 	{Name: "delegated, crashes", Delegates: true, Crashes: true, Closes: true, Dozes: true, Forgets: true},
-	{Name: "delegated, lossy", Delegates: true, Drift: true, Deafness: true,
-		Weather: Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}},
+	{Name: "delegated, lossy", Delegates: true, Drift: true, Deafness: true, Weather: lossy},
 	{Name: "delegated, stalls", Delegates: true, Stalls: true, Freezes: true, Cuts: true, Dozes: true},
 	{Name: "delegated, flushes", Delegates: true, Flushes: true, Evicts: true, Failovers: true, Forces: true,
 		engines: true},
-	{Name: "delegated storm", Delegates: true,
-		Weather: Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50,
-			Tardy: 50},
-		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
-		Failovers: true,
-		Crashes:   true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true},
+	storm("delegated storm", true),
 	{Name: "quorum", Votes: true},
-	{Name: "quorum, lossy", Votes: true, Weather: Weather{Late: 15, Drop: 15, Swallow: 30, Tardy: 15}},
+	{Name: "quorum, lossy", Votes: true, Weather: voters},
 	{Name: "quorum, restarts", Votes: true, Restarts: true},
 	{Name: "quorum, empties", Votes: true, Empties: true, Restarts: true},
 	{Name: "quorum, pauses", Votes: true, Pauses: true},
 	{Name: "quorum, partitions", Votes: true, Partitions: true},
 	{Name: "quorum, apart", Votes: true, Apart: true, Restarts: true, Empties: true},
 	{Name: "quorum storm", Votes: true, Restarts: true, Empties: true, Pauses: true, Partitions: true,
-		Weather: Weather{Late: 15, Drop: 15, Swallow: 30, Tardy: 15}},
+		Weather: voters},
+}
+
+var (
+	lossy  = Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}
+	stormy = Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50}
+	voters = Weather{Late: 15, Drop: 15, Swallow: 30, Tardy: 15}
+)
+
+// storm has nearly everything go wrong, now and then.
+func storm(name string, delegates bool) Climate {
+	return Climate{Name: name, Delegates: delegates, Weather: stormy,
+		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
+		Failovers: true, Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true}
 }
 
 const (
@@ -143,8 +145,7 @@ const (
 
 	maxLatency  = time.Millisecond
 	unlockBound = 5*time.Second + 600*time.Millisecond // the client's last pause between two tries included
-	// handover is how long the next in line may take beyond the moment when the last lease in its way is
-	// over.
+	// handover is how long the next in line may take once the last lease in its way is over.
 	handover = 225 * time.Millisecond
 )
 

@@ -14,7 +14,7 @@ type loop struct {
 	at      time.Time
 	queue   order.Timeline[*event]
 	events  uint64 // so far
-	current *task
+	current *task  // the last that went on
 	tasks   []*task
 }
 
@@ -69,7 +69,6 @@ func (l *loop) run(fn func()) error {
 type task struct {
 	loop  *loop
 	on    *node // its process, or nil
-	joins *task // that waits for its end, or nil
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
@@ -80,68 +79,43 @@ type task struct {
 
 type stopped struct{}
 
-func (l *loop) spawn(fn func()) join {
+func (l *loop) spawn(fn func()) {
 	t := &task{loop: l}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
 		defer func() {
-			if r := recover(); r != nil {
-				if _, ok := r.(stopped); !ok {
-					panic(r)
-				}
+			if r := recover(); r != nil && r != any(stopped{}) {
+				panic(r)
 			}
 		}()
 		fn()
 	})
 	l.tasks = append(l.tasks, t)
 	t.wake()
-	return func(end time.Time) bool {
-		for t.joins = l.current; !t.dead && l.at.Before(end); {
-			l.park(end)
-		}
-		return t.dead
-	}
 }
 
 // wake has the task go on, in a moment.
 func (t *task) wake() {
-	if t.dead || t.ready {
-		return
+	if !t.dead && !t.ready {
+		t.ready = true
+		t.loop.after(0, t.resume)
 	}
-	t.ready = true
-	t.loop.after(0, t.resume)
 }
 
 func (t *task) resume() {
 	t.ready = false
-	switch {
-	case t.dead:
-		return
-	case t.on != nil && t.on.frozen:
-		t.again = true
+	if t.again = t.on != nil && t.on.frozen; t.dead || t.again {
 		return
 	}
-	before := t.loop.current
 	t.loop.current = t
-	if _, more := t.next(); !more {
-		t.end()
-	}
-	t.loop.current = before
-}
-
-func (t *task) end() {
-	if !t.dead {
-		t.dead = true
-		if t.joins != nil {
-			t.joins.wake()
-		}
-	}
+	_, more := t.next()
+	t.dead = !more
 }
 
 // kill ends a task that is not running.
 func (t *task) kill() {
 	if !t.dead {
-		t.end()
+		t.dead = true
 		t.stop()
 	}
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,129 +16,22 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
-	"github.com/seed-7e8842f7/rwlock/lua"
 )
-
-var servers = sync.Pool{New: func() any { return newServer() }}
-
-// Simulate lives through the world of one seed, with engines, and with servers that vote or one server. Its
-// report is empty if no promise is broken there.
-func Simulate(seed uint64, climate string, votes bool) (tally Tally, report string) {
-	w := simulate(seed, climate, votes)
-	if report = w.Report(); report != "" {
-		report = w.String() + ":\n" + report
-	}
-	return w.Tally, report
-}
-
-func simulate(seed uint64, climate string, votes bool) *world {
-	l := &loop{at: genesis}
-	w := newWorld(l, seed, of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
-	n := 1
-	if votes {
-		n = []int{3, 3, 5}[w.rng.IntN(3)]
-	}
-	w.run(l, n, w.live)
-	return w
-}
-
-// of returns the climates that fit.
-func of(fits func(Climate) bool) []Climate {
-	return slices.DeleteFunc(slices.Clone(Climates), func(c Climate) bool { return !fits(c) })
-}
-
-// run has engines and so many servers live.
-func (w *world) run(l *loop, n int, live func()) {
-	for i := range n {
-		s := servers.Get().(*server)
-		defer servers.Put(s)
-		s.reset(l, i, w.seed)
-		if s.Mute = w.climate.Mute; w.climate.Votes {
-			s.offset = time.Duration(w.rng.Int64N(int64(10*time.Hour))) - 5*time.Hour
-			if w.rng.IntN(3) == 0 {
-				s.offset /= 1_000_000
-			}
-			s.ppm = w.rng.Int64N(10_000) - 5_000
-		}
-		w.servers = append(w.servers, s)
-	}
-	w.newProcess = func(seed uint64, c Climate) process { return w.newNode(l, seed, c) }
-	if err := l.run(live); err != nil {
-		w.Violation("%v", err)
-	}
-}
-
-// execute runs a script, and sends out what it publishes.
-func (w *world) execute(s *server, r *protocol.Request) (any, error) {
-	w.ran++
-	if r.Script == lua.Force { // it may come late
-		for _, name := range w.names {
-			if protocol.KeysOf(prefix, name).Lock == r.Keys.Lock {
-				w.declare(name)
-			}
-		}
-	}
-	reply, err := s.run(r)
-	if err != nil {
-		w.Violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
-	}
-	if s.cost != nil {
-		s.took = s.cost(r.Script.Name, len(s.Published))
-	}
-	w.see("runs of "+r.Script.Name, 1)
-	w.see("messages", len(s.Published))
-	for _, m := range s.Published {
-		if n := w.nodes[m[0]]; n != nil {
-			n.listens[s.index%len(n.listens)].publish(m[1], s.took)
-		}
-	}
-	if !w.climate.Votes {
-		w.check(s, r)
-	}
-	return reply, err
-}
-
-// checkEach is of how many runs of a script one is looked at closely.
-const checkEach = 4
-
-// check looks at what a script has left, now and then.
-func (w *world) check(s *server, r *protocol.Request) {
-	if w.ran%checkEach != 0 || w.climate.Crowd && w.ran%(32*checkEach) != 0 {
-		return
-	}
-	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
-		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
-			w.Violation("server: %s leaves %q without a time to live", r.Script.Name, key)
-		}
-	}
-	state, err := s.inspect(r.Keys)
-	if err != nil {
-		w.Violation("server: after %s: %v", r.Script.Name, err)
-		return
-	}
-	for i, a := range state.Holders {
-		for _, b := range state.Holders[:i] {
-			same := a.Instance == b.Instance && a.Owner == b.Owner
-			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
-				w.Violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
-			}
-		}
-	}
-}
 
 // A node is a process that is no more than an engine, and what a process does for it.
 type node struct {
 	*loop
-	w       *world
-	engine  *engine.Engine
-	layer   engine.Layer // the engine, or what delegates locks to it
-	below   below
-	wires   []*wire // to each server
-	listens []*wire // that subscriptions are on: to each server that votes, or to one
-	rng     *rand.Rand
-	process uuid.UUID
-	apart   bool  // it misses one of the servers
-	ppm     int64 // by so many millionths its clock is fast
+	w         *world
+	engine    *engine.Engine
+	delegates *delegation.Layer // below it, or nil
+	below     below
+	wires     []*wire // to each server
+	listens   []*wire // that subscriptions are on: to each server that votes, or to one
+	retries   int     // of its client, which sends again what has failed
+	rng       *rand.Rand
+	process   uuid.UUID
+	apart     bool  // it misses one of the servers
+	ppm       int64 // by so many millionths its clock is fast
 
 	handles uint64
 	armed   time.Time // when the timer fires, by its clock
@@ -147,8 +40,43 @@ type node struct {
 	frozen  bool
 	thawed  time.Time
 	backlog []func()
-	closing *task
+	stalled bool     // its network
+	gate    []func() // what is held back there
 	holds   []*grip
+}
+
+// A below is what is below the layers of a node: a quorum, or a server. i is the index of a server.
+type below interface {
+	Flush(now time.Time, to *quorum.Effects)
+	Subscribed(now time.Time, i int)
+	Unsubscribed(now time.Time, i int, err error)
+	Heard(now time.Time, i int, message string)
+	Tick(now time.Time)
+	Next() (time.Time, bool)
+	Idle() bool
+}
+
+// A single is one server, or a cluster, whose masters have the names evenly.
+type single struct {
+	engine.Layer // the lowest
+	w            *world
+}
+
+func (s single) Subscribed(now time.Time, _ int)              { s.Layer.Subscribed(now) }
+func (s single) Unsubscribed(now time.Time, _ int, err error) { s.Layer.Unsubscribed(now, err) }
+func (s single) Heard(now time.Time, _ int, message string)   { s.Layer.Heard(now, message) }
+
+func (s single) Flush(now time.Time, to *quorum.Effects) {
+	s.Layer.Flush(now, &to.Effects)
+	for _, r := range to.Send {
+		r.Layer, r.From = s.Layer, r
+		to.Requests = append(to.Requests, &quorum.Request{Request: r.Request, Server: s.w.master(r.Name())})
+	}
+}
+
+// master returns the index of the master that has a name.
+func (w *world) master(name string) int {
+	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(len(w.servers)))
 }
 
 func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
@@ -167,27 +95,25 @@ func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
 		c.Latency *= time.Duration(1 + rng.IntN(20))
 		n.ppm, n.apart = rng.Int64N(10_000)-5_000, c.Apart
 	}
-	retries := 3 * rng.IntN(2)
+	n.retries = 3 * rng.IntN(2)
 	for _, s := range w.servers {
-		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}, retries: retries})
+		n.wires = append(n.wires, &wire{n: n, server: s, chance: chance{rng, c.Weather}})
 	}
 	if n.listens = n.wires; !c.Votes {
 		n.listens = n.wires[:1]
 	}
 	instance := fmt.Sprintf("instance%04d", len(w.nodes))
-	n.engine = engine.New(engine.Config{
-		Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true,
-	})
-	n.layer = n.engine
-	if c.Delegates {
-		n.layer = delegation.New(delegation.Config{
+	n.engine = engine.New(engine.Config{Prefix: prefix, Instance: instance, Lease: w.lease, Observe: true})
+	n.below = single{n.engine, w}
+	switch {
+	case c.Delegates:
+		n.delegates = delegation.New(delegation.Config{
 			Instance: instance, Owner: protocol.Owner{Process: n.process},
 			Lease: delegationLease(rng, w.lease), Hold: w.lease, Observe: true, Eager: rng.IntN(2) == 0,
 		}, n.engine)
-	}
-	if n.below = (*oneServer)(n); c.Votes {
-		n.below = &voters{n, quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix,
-			Instance: instance}, n.engine)}
+		n.below = single{n.delegates, w}
+	case c.Votes:
+		n.below = quorum.New(quorum.Config{Servers: len(w.servers), Prefix: prefix, Instance: instance}, n.engine)
 		n.mend()
 	}
 	w.nodes[n.engine.Channel()] = n
@@ -203,34 +129,16 @@ func delegationLease(rng *rand.Rand, lease time.Duration) time.Duration {
 }
 
 // clock is the time by the process's own clock.
-func (n *node) clock() time.Time { return n.local(n.at) }
+func (n *node) clock() time.Time { return fast(n.at, n.ppm) }
 
-func (n *node) local(at time.Time) time.Time { return fast(at, n.ppm) }
-
-// global returns the first moment at which the process's clock shows a time.
-func (n *node) global(local time.Time) time.Time {
-	d := local.Sub(genesis)
-	at := genesis.Add(d - time.Duration(float64(d)*float64(n.ppm)/float64(1_000_000+n.ppm)) - 2*time.Microsecond)
-	for n.local(at).Before(local) {
-		at = at.Add(time.Microsecond)
+// do does something that changes the engine, and then what that wants done.
+func (n *node) do(fn func(now time.Time)) {
+	fn(n.clock())
+	var fx quorum.Effects
+	n.below.Flush(n.clock(), &fx)
+	for _, r := range fx.Requests {
+		n.wires[r.Server].send(&r.Request, n.retries)
 	}
-	return at
-}
-
-// do has the engine do something, and does what it wants done.
-func (n *node) do(fn func(e *engine.Engine, now time.Time)) {
-	fn(n.engine, n.clock())
-	n.flush()
-}
-
-// hand hands something to what is below, and does what is to be done.
-func (n *node) hand(fn func(b below, now time.Time)) {
-	fn(n.below, n.clock())
-	n.flush()
-}
-
-func (n *node) flush() {
-	fx := n.below.flush(n.clock())
 	for _, h := range fx.Cancel {
 		h.Tag.(*grip).lose(h.Err())
 	}
@@ -241,7 +149,7 @@ func (n *node) flush() {
 		if e.Kind == engine.Acquired {
 			g := e.Hold.Tag.(*grip)
 			if e.Path == 0 {
-				n.w.Violation("events: %s does not say how a call got %q", n.engine.Channel(), e.Name)
+				n.w.violation("events: %s does not say how a call got %q", n.engine.Channel(), e.Name)
 			}
 			g.under = e.Path == engine.ByDelegation || e.Path == engine.ByReentry && g.joins()
 		}
@@ -252,10 +160,11 @@ func (n *node) flush() {
 			w.listen()
 		}
 	}
-	n.arm()
-	if n.closing != nil && n.below.Idle() {
-		n.closing.wake()
+	if fx.Relisten && !n.w.climate.Votes {
+		n.w.note("a subscription is given up for deaf")
+		n.listens[0].sub.lose(nil)
 	}
+	n.arm()
 }
 
 // later does something in the process as soon as that runs.
@@ -269,6 +178,18 @@ func (n *node) later(fn func()) {
 	}
 }
 
+// pass has something done that comes over the network, as soon as that does not stall. arrive has the process
+// do it then.
+func (n *node) pass(fn func()) {
+	if n.stalled {
+		n.gate = append(n.gate, fn)
+		return
+	}
+	fn()
+}
+
+func (n *node) arrive(fn func()) { n.pass(func() { n.later(fn) }) }
+
 // arm sets the timer, which fires a little late.
 func (n *node) arm() {
 	at, ok := n.below.Next()
@@ -277,7 +198,8 @@ func (n *node) arm() {
 	}
 	n.armed = at
 	late := time.Duration(n.rng.Int64N(int64(500 * time.Microsecond)))
-	n.when(later(n.global(at).Add(late), n.at), func() {
+	wait := float64(at.Sub(n.clock())) * 1_000_000 / float64(1_000_000+n.ppm)
+	n.after(time.Duration(wait)+late, func() {
 		if n.armed.Equal(at) { // it was not set again
 			n.later(n.tick)
 		}
@@ -287,7 +209,7 @@ func (n *node) arm() {
 func (n *node) tick() {
 	n.armed = time.Time{}
 	if !n.stopped {
-		n.hand(below.Tick)
+		n.do(n.below.Tick)
 	}
 }
 
@@ -355,15 +277,14 @@ func (n *node) acquire(c call) (hold, error) {
 		g := &grip{n: n}
 		g.hold = engine.Hold{
 			Name: c.name, Owner: c.owner.(engine.Owner), Mode: engine.Mode(c.mode), Try: c.try, Lease: lease,
-			NoRenew: c.noRenew,
-			Bounded: c.limit > 0, Tag: g,
+			NoRenew: c.noRenew, Bounded: c.limit > 0, Tag: g,
 		}
 		h := &g.hold
 		ended := func() bool { return h.State() != engine.Wanted && h.State() != engine.Entering }
-		n.do(func(e *engine.Engine, now time.Time) { e.Acquire(now, h) })
+		n.do(func(now time.Time) { n.engine.Acquire(now, h) })
 		g.await(end, ended)
 		if !ended() {
-			n.do(func(e *engine.Engine, now time.Time) { e.GiveUp(now, h, context.Canceled) })
+			n.do(func(now time.Time) { n.engine.GiveUp(now, h, context.Canceled) })
 		}
 		if h.State() == engine.Live && n.clock().Before(h.Deadline()) {
 			n.holds = append(n.holds, g)
@@ -373,7 +294,7 @@ func (n *node) acquire(c call) (hold, error) {
 		if h.State() != engine.Failed && err != rwlock.ErrClosed {
 			err = engine.ErrAgain
 		}
-		n.do(func(e *engine.Engine, now time.Time) { _, _ = e.Release(now, h) })
+		n.do(func(now time.Time) { _, _ = n.engine.Release(now, h) })
 		if err != engine.ErrAgain || tries == mostTries {
 			return nil, err
 		}
@@ -413,7 +334,7 @@ func (g *grip) unlock(limit time.Duration) (err error) {
 	}
 	g.released = true
 	known := false
-	g.n.do(func(e *engine.Engine, now time.Time) { known, err = e.Release(now, h) })
+	g.n.do(func(now time.Time) { known, err = g.n.engine.Release(now, h) })
 	g.over = true
 	if known {
 		return err
@@ -427,11 +348,11 @@ func (g *grip) unlock(limit time.Duration) (err error) {
 
 func (g *grip) forget() {
 	g.released = true
-	g.n.do(func(e *engine.Engine, now time.Time) { e.Forget(now, &g.hold) })
+	g.n.do(func(now time.Time) { g.n.engine.Forget(now, &g.hold) })
 }
 
 func (n *node) force(name string, within time.Duration) (err error) {
-	n.do(func(e *engine.Engine, now time.Time) { err = e.Force(now, name, nil) })
+	n.do(func(now time.Time) { err = n.engine.Force(now, name, nil) })
 	return err
 }
 
@@ -442,17 +363,15 @@ func (n *node) close() (err error) {
 	for n.frozen {
 		n.sleep(10 * time.Millisecond)
 	}
-	n.do(func(e *engine.Engine, now time.Time) {
-		e.Close(now)
-		if d, ok := n.layer.(*delegation.Layer); ok {
-			d.Close(now)
+	n.do(func(now time.Time) {
+		n.engine.Close(now)
+		if n.delegates != nil {
+			n.delegates.Close(now)
 		}
 	})
-	n.closing = n.current
 	for end := n.at.Add(engine.EndTimeout); !n.below.Idle() && n.at.Before(end); {
-		n.park(end)
+		n.sleep(100 * time.Microsecond)
 	}
-	n.closing = nil
 	n.stopped = true
 	n.each((*wire).unsubscribe)
 	if !n.below.Idle() {
@@ -468,10 +387,26 @@ func (n *node) each(fn func(*wire)) {
 	}
 }
 
-func (n *node) stall()  { n.each(func(w *wire) { w.stalled = true }) }
-func (n *node) resume() { n.each((*wire).resume) }
+// mend has a node reach all servers, or, where nodes are apart, all but one.
+func (n *node) mend() {
+	for i, w := range n.wires {
+		misses := n.apart && i == int(n.process[0])%len(n.wires)
+		w.upLost, w.downLost = misses, misses
+		w.sub.lose(errBroken) // nothing can be relied on that came meanwhile
+	}
+}
+
 func (n *node) cut()    { n.each((*wire).cut) }
 func (n *node) deafen() { n.each((*wire).deafen) }
+func (n *node) stall()  { n.stalled = true }
+
+func (n *node) resume() {
+	gate := n.gate
+	n.stalled, n.gate = false, nil
+	for _, fn := range gate {
+		fn()
+	}
+}
 
 func (n *node) freeze() { n.frozen = !n.killed }
 
@@ -490,7 +425,6 @@ func (n *node) thaw() {
 	}
 	for _, t := range n.tasks {
 		if t.on == n && t.again {
-			t.again = false
 			t.wake()
 		}
 	}
@@ -498,8 +432,8 @@ func (n *node) thaw() {
 
 func (n *node) calm() {
 	n.thaw()
+	n.resume()
 	n.each(func(w *wire) {
-		w.resume()
 		w.weather = Weather{Latency: w.weather.Latency}
 		w.upLost, w.downLost = false, false
 	})
@@ -519,13 +453,8 @@ func (n *node) die() {
 
 // settled reports whether the engine has forgotten everything that is over.
 func (n *node) settled() error {
-	if n.killed || !n.below.Idle() {
-		return nil
-	}
-	for _, g := range n.holds {
-		if !g.released {
-			return nil // by a worker that found its process dead
-		}
+	if n.killed || !n.below.Idle() || slices.ContainsFunc(n.holds, func(g *grip) bool { return !g.released }) {
+		return nil // a worker does not release what it holds if it finds its process dead
 	}
 	if names := n.engine.InUse(); names > 0 {
 		return fmt.Errorf("%s has %d names in use, though all is over", n.engine.Channel(), names)
@@ -533,7 +462,6 @@ func (n *node) settled() error {
 	return nil
 }
 
-func (n *node) bury()       {}
 func (n *node) dead() bool  { return n.killed }
 func (n *node) awake() bool { return !n.killed && !n.frozen && n.thawed.Before(n.at) }
 

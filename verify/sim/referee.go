@@ -3,36 +3,23 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/verify/faults/bank"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
 // A referee watches all processes of a world, by the one clock that they share.
 type referee struct {
-	clock func() time.Time
-	start time.Time
+	*journal
 	limits
 
-	mu         sync.Mutex
-	log        []line
-	violations []string
-	locks      map[string]*watched
-	Tally
-}
-
-// mostLines of the log are kept.
-const mostLines = 100_000
-
-// A line of the log is put into words when someone reads it.
-type line struct {
-	at     time.Time
-	format string
-	args   []any
+	mu    sync.Mutex // guards what follows
+	locks map[string]*watched
 }
 
 // A watched lock is what the referee knows of one name.
@@ -45,7 +32,6 @@ type watched struct {
 	freeFrom time.Time // when the last of the stays ended
 	lapsed   bool      // it ended with a loss
 	written  time.Time // when the last write phase ended
-	account  *bank.Account
 }
 
 // A stay is one owner's hold in one mode, from the return of the lock call until the Unlock or the loss.
@@ -65,65 +51,14 @@ type waiter struct {
 	overrun int         // writers that entered meanwhile
 }
 
-func newReferee(clock func() time.Time, l limits) *referee {
-	return &referee{clock: clock, start: clock(), limits: l, locks: map[string]*watched{}}
-}
+func (u *waiter) writes() bool { return u.mode == rwlock.Write }
 
 // lock returns what is known of a name. It is called with mu held.
 func (r *referee) lock(name string) *watched {
 	if r.locks[name] == nil {
-		r.locks[name] = &watched{account: bank.New(true)}
+		r.locks[name] = &watched{}
 	}
 	return r.locks[name]
-}
-
-// note adds a line to the world's log. It is called with mu held.
-func (r *referee) note(format string, args ...any) {
-	if len(r.log) == mostLines {
-		r.log = slices.Clone(r.log[mostLines/2:])
-	}
-	r.log = append(r.log, line{r.clock(), format, args})
-}
-
-func (r *referee) Note(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.note(format, args...)
-}
-
-func (r *referee) violation(format string, args ...any) {
-	r.note("VIOLATION "+format, args...)
-	r.violations = append(r.violations, r.text(r.log[len(r.log)-1]))
-}
-
-// Violation is violation, for callers that do not hold mu.
-func (r *referee) Violation(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.violation(format, args...)
-}
-
-func (r *referee) text(l line) string {
-	return fmt.Sprintf("%12.6fs ", l.at.Sub(r.start).Seconds()) + fmt.Sprintf(l.format, l.args...)
-}
-
-// Log returns the last lines of the log.
-func (r *referee) Log(lines int) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var b strings.Builder
-	for _, l := range r.log[max(0, len(r.log)-lines):] {
-		b.WriteString(r.text(l) + "\n")
-	}
-	return b.String()
-}
-
-// Report returns the violations and the end of the log, or "".
-func (r *referee) Report() string {
-	if len(r.violations) == 0 {
-		return ""
-	}
-	return strings.Join(r.violations, "\n") + "\n\nlog:\n" + r.Log(400)
 }
 
 // asks notes that a call begins.
@@ -131,9 +66,9 @@ func (r *referee) asks(u *waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u.asked = r.clock()
-	r.see("calls", 1)
 	lk := r.lock(u.name)
 	lk.waiters = append(lk.waiters, u)
+	r.see("calls", 1)
 	r.note("%s asks %v %q try=%v", u.who, u.mode, u.name, u.try)
 }
 
@@ -150,67 +85,49 @@ func (r *referee) gives(u *waiter, err error) {
 	r.note("%s gives up %v %q: %v", u.who, u.mode, u.name, err)
 }
 
-// believed reports whether the holder has reason to believe in its hold.
+// believed reports whether the holder has reason to believe in its hold. It is called with mu held.
 func (s *stay) believed() bool { return !s.ended && s.hold.good() && s.on.awake() }
 
-// believes is believed, for callers that do not hold mu.
 func (r *referee) believes(s *stay) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return s.believed()
 }
 
-// enters notes that a call has the lock, and checks whether it may.
-func (r *referee) enters(u *waiter, h hold) *stay {
+// enters notes that a call has the lock, or that its owner has re-entered, and checks whether it may.
+func (r *referee) enters(u *waiter, h hold, again bool) *stay {
 	s := &stay{waiter: u, hold: h}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	lk := r.lock(u.name)
 	lk.forget(u)
-	r.see("holds", 1)
-	r.note("%s enters %v %q token %d", u.who, u.mode, u.name, h.token())
-	if !h.good() {
-		r.note("%s: but it is lost already", u.who)
-	}
-
+	r.note("%s enters %v %q token %d, again %v, lost %v", u.who, u.mode, u.name, h.token(), again, !h.good())
 	alone := r.checkExclusion(lk, s)
-	r.checkToken(lk, s)
-	r.checkTurn(lk, u, alone)
-	r.watch(lk, s)
-	return s
-}
-
-// again notes that an owner has re-entered.
-func (r *referee) again(u *waiter, h hold) *stay {
-	s := &stay{waiter: u, hold: h}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.see("re-entries", 1)
-	r.note("%s re-enters %v %q token %d", u.who, u.mode, u.name, h.token())
-	r.checkExclusion(r.lock(u.name), s)
-	r.watch(r.lock(u.name), s)
-	return s
-}
-
-func (r *referee) watch(lk *watched, s *stay) {
+	if again {
+		r.see("re-entries", 1)
+	} else {
+		r.see("holds", 1)
+		r.checkToken(lk, s)
+		r.checkTurn(lk, u, alone)
+	}
 	lk.stays = append(lk.stays, s)
-	s.hold.whenLost(func(cause error) { r.ends(s, true, cause) })
+	h.whenLost(func(cause error) { r.ends(s, true, cause) })
+	return s
 }
 
 // checkExclusion checks that nobody else is there whose hold excludes this one; it reports whether nobody is
 // there at all.
 func (r *referee) checkExclusion(lk *watched, s *stay) bool {
-	u, h, alone := s.waiter, s.hold, true
+	alone := true
 	for _, other := range lk.stays {
-		if !other.believed() {
+		if other == s || !other.believed() {
 			continue
 		}
 		alone = false
-		if (other.mode == rwlock.Write || u.mode == rwlock.Write) &&
-			!(other.on == u.on && other.hold.owner() == h.owner()) &&
-			s.hold.good() && s.on.awake() && !r.excused(lk, other) && !r.excused(lk, s) {
+		if (other.writes() || s.writes()) && !(other.on == s.on && other.hold.owner() == s.hold.owner()) &&
+			r.relied(lk, s) && !r.excused(lk, other) {
 			r.violation("exclusion: %s has %v %q (token %d) while %s has %v (token %d)",
-				u.who, u.mode, u.name, h.token(), other.who, other.mode, other.hold.token())
+				s.who, s.mode, s.name, s.hold.token(), other.who, other.mode, other.hold.token())
 		}
 	}
 	return alone
@@ -223,35 +140,24 @@ func (r *referee) excused(lk *watched, s *stay) bool {
 		(s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
 }
 
-// unsettled reports whether someone who lost a hold with the data may still believe in it.
-func (r *referee) unsettled(lk *watched) bool {
-	for _, s := range lk.stays {
-		if s.believed() && r.excused(lk, s) {
-			return true
-		}
-	}
-	return false
-}
+// relied reports whether the holder can rely on its hold.
+func (r *referee) relied(lk *watched, s *stay) bool { return s.believed() && !r.excused(lk, s) }
 
 func (r *referee) checkToken(lk *watched, s *stay) {
 	t := s.hold.token()
-	if s.hold.lent() && r.excused(lk, s) {
-		return
-	}
-	if s.mode == rwlock.Write {
+	switch {
+	case s.hold.lent() && r.excused(lk, s):
+	case s.writes():
 		// A read hold that was lost in a loss of data may have a token from before it.
 		if t <= lk.lastWrit || t <= lk.lastRead {
 			r.violation("tokens: %s writes %q with token %d after writer %d and reader %d", s.who, s.name, t,
 				lk.lastWrit, lk.lastRead)
 		}
 		lk.lastWrit = t
-		return
-	}
-	sound := s.hold.good() && s.on.awake() && !r.excused(lk, s)
-	if t < lk.lastWrit && sound {
-		r.violation("tokens: %s reads %q with token %d after writer %d", s.who, s.name, t, lk.lastWrit)
-	}
-	if sound {
+	case r.relied(lk, s):
+		if t < lk.lastWrit {
+			r.violation("tokens: %s reads %q with token %d after writer %d", s.who, s.name, t, lk.lastWrit)
+		}
 		lk.lastRead = max(lk.lastRead, t)
 	}
 }
@@ -272,27 +178,24 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 		}
 	}
 	for _, v := range lk.waiters {
-		waits := !(r.unordered && v.on != u.on) && !v.try && v.asked.Add(r.slack).Before(u.asked) && !v.over()
-		switch {
-		case v.on.dead():
-			continue
-		case v.who == u.who:
-		case waits && u.mode == rwlock.Write && v.mode == rwlock.Write:
-			r.violation("order: %s (asked %v) writes %q before %s (asked %v)",
-				u.who, u.asked.Sub(r.start), u.name, v.who, v.asked.Sub(r.start))
-		case waits && u.mode == rwlock.Read && v.mode == rwlock.Write && u.try:
-			r.violation("try: %s reads %q before %s, who waits", u.who, u.name, v.who)
-		}
-		if r.unordered {
+		if v.on.dead() || v.try {
 			continue
 		}
-		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && !v.over() &&
-			lk.written.Sub(v.asked) > r.slack {
+		over := v.over()
+		if v.writes() && v.who != u.who && !over && !(r.unordered && v.on != u.on) &&
+			v.asked.Add(r.slack).Before(u.asked) && (u.writes() || u.try) {
+			r.violation("order: %s (asked %v) has %v %q before %s (asked %v) writes",
+				u.who, u.asked.Sub(r.start), u.mode, u.name, v.who, v.asked.Sub(r.start))
+		}
+		if v.writes() || !u.writes() || r.unordered {
+			continue
+		}
+		if lk.written.Sub(v.asked) > r.slack && !over {
 			r.violation("phases: %s writes %q, though %s waited to read when the last writer left", u.who, u.name,
 				v.who)
 		}
-		if u.mode == rwlock.Write && v.mode == rwlock.Read && !v.try && now.Sub(v.asked) > r.slack {
-			if v.overrun++; v.overrun > r.overrun && !v.over() {
+		if now.Sub(v.asked) > r.slack {
+			if v.overrun++; v.overrun > r.overrun && !over {
 				r.violation("starvation: %d writers entered %q while %s waited to read", v.overrun, u.name, v.who)
 			}
 		}
@@ -306,13 +209,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// leaves notes that the holder is about to release the hold; it reports whether it believed in it.
-func (r *referee) leaves(s *stay) bool {
-	believed := s.hold.good()
-	r.ends(s, false, nil)
-	return believed
-}
-
+// ends notes that the holder is about to release the hold, or has lost it.
 func (r *referee) ends(s *stay, lost bool, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,8 +220,7 @@ func (r *referee) ends(s *stay, lost bool, cause error) {
 	lk := r.lock(s.name)
 	lk.freeFrom, lk.lapsed = r.clock(), lost
 	lk.stays = slices.DeleteFunc(lk.stays, func(other *stay) bool { return other == s })
-	writes := func(other *stay) bool { return other.mode == rwlock.Write }
-	if writes(s) && !slices.ContainsFunc(lk.stays, writes) {
+	if s.writes() && !slices.ContainsFunc(lk.stays, (*stay).writes) {
 		lk.written = r.clock()
 	}
 	if lost {
@@ -341,48 +237,131 @@ func (r *referee) dies(p process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, lk := range r.locks {
-		for _, s := range lk.stays {
-			if s.on == p {
-				s.ended = true
+		lk.stays = slices.DeleteFunc(lk.stays, func(s *stay) bool {
+			if s.ended = s.on == p; s.ended {
 				lk.freeFrom, lk.lapsed = r.clock(), true
 			}
-		}
-		lk.stays = slices.DeleteFunc(lk.stays, func(s *stay) bool { return s.ended })
+			return s.ended
+		})
 	}
 }
 
 // left checks what Unlock said.
 func (r *referee) left(s *stay, believed bool, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.note("%s left %v %q: %v", s.who, s.mode, s.name, err)
 	if err == nil && !believed {
 		r.violation("loss: Unlock of %s says nothing of the loss of %v %q", s.who, s.mode, s.name)
 	}
 }
 
-// declare notes a loss of data.
-func (r *referee) declare(name string) {
+// declare notes a loss of data of these names.
+func (r *referee) declare(names ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lock(name).lossAt = r.clock()
+	for _, name := range names {
+		r.lock(name).lossAt = r.clock()
+	}
 }
 
-// touch uses the resource that the lock guards, the way a careful holder does.
-func (r *referee) touch(s *stay, seen int64) int64 {
+// uses checks that a holder which relies on its hold may use what the lock guards: nobody else does, and a
+// fence there would let it pass.
+func (r *referee) uses(s *stay) {
 	r.mu.Lock()
-	lk := r.lock(s.name)
-	good := s.believed() && !r.excused(lk, s) && !r.unsettled(lk)
-	r.mu.Unlock()
-	x := bank.Access{Token: s.hold.token(), Write: s.mode == rwlock.Write, Seen: seen}
-	_, version, err := lk.account.Get(x, 0)
-	if err == nil && x.Write && seen != 0 {
-		if err = lk.account.Put(x, [2]int64{bank.Total - version%7, version % 7}); err == nil {
-			version++
+	defer r.mu.Unlock()
+	lk, t := r.lock(s.name), s.hold.token()
+	unsettled := func(s *stay) bool { return s.believed() && r.excused(lk, s) }
+	if !r.relied(lk, s) || slices.ContainsFunc(lk.stays, unsettled) {
+		return
+	}
+	r.checkExclusion(lk, s)
+	if t < lk.lastWrit || s.writes() && t <= lk.lastRead {
+		r.violation("fence: %s, who holds %v %q, has token %d, after writer %d and reader %d", s.who, s.mode,
+			s.name, t, lk.lastWrit, lk.lastRead)
+	}
+}
+
+// A journal has what happened in a world.
+type journal struct {
+	clock func() time.Time
+	start time.Time
+
+	journalMu  sync.Mutex
+	lines      []string // the last ones
+	violations []string
+	seen       tally
+}
+
+// A tally counts calls, holds, faults and so on, and events of engines, by kind, path and cause.
+type tally map[string]int
+
+func (t tally) add(o tally) {
+	for what, n := range o {
+		t[what] += n
+	}
+}
+
+func newJournal(clock func() time.Time) *journal {
+	return &journal{clock: clock, start: clock(), seen: tally{}}
+}
+
+// mostLines are kept.
+const mostLines = 100_000
+
+// note adds a line.
+func (j *journal) note(format string, args ...any) string {
+	j.journalMu.Lock()
+	defer j.journalMu.Unlock()
+	if len(j.lines) == mostLines {
+		j.lines = slices.Delete(j.lines, 0, mostLines/2)
+	}
+	line := fmt.Sprintf("%12.6fs ", j.clock().Sub(j.start).Seconds()) + fmt.Sprintf(format, args...)
+	j.lines = append(j.lines, line)
+	return line
+}
+
+// violation notes that a promise is broken.
+func (j *journal) violation(format string, args ...any) {
+	line := j.note("VIOLATION "+format, args...)
+	j.journalMu.Lock()
+	defer j.journalMu.Unlock()
+	j.violations = append(j.violations, line)
+}
+
+func (j *journal) see(what string, n int) {
+	j.journalMu.Lock()
+	defer j.journalMu.Unlock()
+	j.seen[what] += n
+}
+
+// report returns the violations and the last lines, or "".
+func (j *journal) report() string {
+	if len(j.violations) == 0 {
+		return ""
+	}
+	last := j.lines[max(0, len(j.lines)-400):]
+	return strings.Join(slices.Concat(j.violations, []string{"", "log:"}, last), "\n")
+}
+
+func describe(e engine.Event) string {
+	switch e.Kind {
+	case engine.Acquired:
+		return fmt.Sprint("acquired: ", e.Path)
+	case engine.Ended:
+		return fmt.Sprint("ended: ", e.Cause)
+	}
+	return e.Kind.String()
+}
+
+// everything is all that an engine over one server can have to tell.
+func everything() []string {
+	all := map[string]bool{}
+	for kind := engine.Acquired; kind <= engine.Returned; kind++ {
+		for path := engine.AtOnce; path <= engine.ByDelegation; path++ {
+			for cause := engine.Released; cause <= engine.Forgotten; cause++ {
+				all[describe(engine.Event{Kind: kind, Path: path, Cause: cause})] = true
+			}
 		}
 	}
-	if err != nil && good {
-		r.Violation("fence: the resource refuses %s, who holds %v %q: %v", s.who, s.mode, s.name, err)
-	}
-	return version
+	delete(all, engine.Voting.String())
+	return slices.Collect(maps.Keys(all))
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	redis "github.com/alicebob/miniredis/v2/server"
@@ -128,4 +129,105 @@ const replica = 1 // the database of what it has
 // command runs a command of an administrator.
 func (s *server) command(args ...string) {
 	s.Mini.Server().Dispatch(redis.NewPeer(bufio.NewWriter(io.Discard)), args)
+}
+
+var servers = sync.Pool{New: func() any { return newServer() }}
+
+// simulate lives through the world of one seed, with engines, and with servers that vote or one server.
+func simulate(seed uint64, climate string, votes bool) *world {
+	l := &loop{at: genesis}
+	w := newWorld(l, seed, of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
+	n := 1
+	if votes {
+		n = []int{3, 3, 5}[w.rng.IntN(3)]
+	}
+	w.run(l, n, w.live)
+	return w
+}
+
+// of returns the climates that fit.
+func of(fits func(Climate) bool) []Climate {
+	return slices.DeleteFunc(slices.Clone(Climates), func(c Climate) bool { return !fits(c) })
+}
+
+// run has engines and so many servers live.
+func (w *world) run(l *loop, n int, live func()) {
+	for i := range n {
+		s := servers.Get().(*server)
+		defer servers.Put(s)
+		s.reset(l, i, w.seed)
+		if s.Mute = w.climate.Mute; w.climate.Votes {
+			s.offset = time.Duration(w.rng.Int64N(int64(10*time.Hour))) - 5*time.Hour
+			if w.rng.IntN(3) == 0 {
+				s.offset /= 1_000_000
+			}
+			s.ppm = w.rng.Int64N(10_000) - 5_000
+		}
+		w.servers = append(w.servers, s)
+	}
+	w.newProcess = func(seed uint64, c Climate) process { return w.newNode(l, seed, c) }
+	if err := l.run(live); err != nil {
+		w.violation("%v", err)
+	}
+}
+
+// execute runs a script, and sends out what it publishes.
+func (w *world) execute(s *server, r *protocol.Request) (any, error) {
+	w.ran++
+	if r.Script == scripts.Force { // it may come late
+		w.declare(slices.DeleteFunc(slices.Clone(w.names), func(name string) bool {
+			return protocol.KeysOf(prefix, name).Lock != r.Keys.Lock
+		})...)
+	}
+	reply, err := s.run(r)
+	if err != nil {
+		w.violation("server: %s fails: %v; it has %s", r.Script.Name, err, s.Mini.Dump())
+	}
+	if err == nil && r.Script != scripts.Mark {
+		if _, err := protocol.Decode(r.Script, reply); err != nil {
+			w.violation("server: %s replies %v: %v", r.Script.Name, reply, err)
+		}
+	}
+	if s.cost != nil {
+		s.took = s.cost(r.Script.Name, len(s.Published))
+	}
+	w.see("runs of "+r.Script.Name, 1)
+	w.see("messages", len(s.Published))
+	for _, m := range s.Published {
+		if n := w.nodes[m[0]]; n != nil {
+			n.listens[s.index%len(n.listens)].publish(m[1], s.took)
+		}
+	}
+	if !w.climate.Votes {
+		w.check(s, r)
+	}
+	return reply, err
+}
+
+// checkEach is of how many runs of a script one is looked at closely.
+const checkEach = 4
+
+// check looks at what a script has left, now and then.
+func (w *world) check(s *server, r *protocol.Request) {
+	if w.ran%checkEach != 0 || w.climate.Crowd && w.ran%(32*checkEach) != 0 {
+		return
+	}
+	for _, key := range []any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue} {
+		if key := key.(string); s.Mini.Exists(key) && s.Mini.TTL(key) <= 0 {
+			w.violation("server: %s leaves %q without a time to live", r.Script.Name, key)
+		}
+	}
+	state, err := s.inspect(r.Keys)
+	if err != nil {
+		w.violation("server: after %s: %v", r.Script.Name, err)
+		return
+	}
+	for i, a := range state.Holders {
+		for _, b := range state.Holders[:i] {
+			same := a.Instance == b.Instance && a.Owner == b.Owner
+			if (a.Known.Mode == protocol.Write || b.Known.Mode == protocol.Write) && !same {
+				w.violation("server: after %s, %v and %v hold the lock", r.Script.Name, a, b)
+			}
+		}
+	}
 }

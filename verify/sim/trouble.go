@@ -17,9 +17,7 @@ func (w *world) trouble(rng *rand.Rand) {
 		if w.over.Load() {
 			return
 		}
-		w.mu.Lock()
 		w.see("faults", 1)
-		w.mu.Unlock()
 		acts[rng.IntN(len(acts))]()
 	}
 }
@@ -44,59 +42,46 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 	}
 
 	some := func() *host { return w.hosts[rng.IntN(len(w.hosts))] }
+	// strike has something happen to a process.
+	strike := func(what string, do func(process)) (h *host, p process) {
+		h = some()
+		p = h.process()
+		w.note("process %d %s", h.id, what)
+		do(p)
+		return h, p
+	}
 	halt := func(what string, begin, end func(process)) func() func() {
 		return func() func() {
-			h := some()
-			p := h.current()
-			w.Note("%s %d stands still", what, h.id)
-			begin(p)
+			h, p := strike("stands still"+what, begin)
 			return func() {
-				w.Note("%s %d goes on", what, h.id)
+				w.note("process %d goes on%s", h.id, what)
 				end(p)
 			}
 		}
 	}
-	lasting(c.Stalls, 2*w.lease, halt("the network of process", process.stall, process.resume))
-	lasting(c.Freezes, 2*w.lease, halt("process", process.freeze, process.thaw))
-	add(c.Cuts, func() {
-		h := some()
-		w.Note("connections of process %d break", h.id)
-		h.current().cut()
-	})
-	add(c.Deafness, func() {
-		h := some()
-		w.Note("process %d becomes deaf", h.id)
-		h.current().deafen()
-	})
+	lasting(c.Stalls, 2*w.lease, halt(", as its network does", process.stall, process.resume))
+	lasting(c.Freezes, 2*w.lease, halt("", process.freeze, process.thaw))
+	add(c.Cuts, func() { strike("has its connections broken", process.cut) })
+	add(c.Deafness, func() { strike("becomes deaf", process.deafen) })
 	crashes := 0
 	add(c.Crashes, func() {
-		h := some()
 		if crashes++; crashes < len(w.hosts) {
-			w.Note("process %d dies", h.id)
-			w.dies(h.current())
-			h.current().die()
+			strike("dies", w.crash)
 		}
 	})
 	add(c.Closes, func() {
 		h := some()
-		p := h.current()
+		p := h.process()
 		if p.dead() {
 			return
 		}
-		w.Note("process %d closes", h.id)
-		h.mu.Lock()
-		h.process = w.process(c)
-		h.mu.Unlock()
-		w.closing = append(w.closing, w.spawn(func() { w.close(p) }))
+		w.note("process %d closes", h.id)
+		h.become(w.process(c))
+		w.closing.add(func() { w.close(p) })
 	})
 
 	only := w.servers[0]
 	name := func() string { return w.names[rng.IntN(len(w.names))] }
-	declareAll := func() {
-		for _, n := range w.names {
-			w.declare(n)
-		}
-	}
 	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended, if
 	// it was dropped, or is back. If the server lost its data before, tokens would start again from the
 	// clock.
@@ -106,21 +91,19 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		}
 	}
 	add(c.Forces, func() {
-		h, n := some(), name()
-		w.Note("process %d forces %q", h.id, n)
+		n := name()
 		w.declare(n)
-		err := h.current().force(n, w.lease)
-		w.Note("process %d has forced %q: %v", h.id, n, err)
+		strike("forces "+n, func(p process) { w.note("forced: %v", p.force(n, w.lease)) })
 		w.declare(n)
 		catchUp()
 	})
 	add(c.Scripts, func() {
-		w.Note("SCRIPT FLUSH")
+		w.note("SCRIPT FLUSH")
 		only.command("SCRIPT", "FLUSH")
 	})
 	add(c.Flushes, func() {
-		declareAll()
-		w.Note("FLUSHALL")
+		w.declare(w.names...)
+		w.note("FLUSHALL")
 		only.Mini.FlushAll()
 	})
 	add(c.Evicts, func() {
@@ -131,7 +114,7 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		if len(keys) > 0 {
 			key := keys[rng.IntN(len(keys))]
 			w.declare(n)
-			w.Note("evict %q", key)
+			w.note("evict %q", key)
 			only.Mini.Del(key)
 		}
 	})
@@ -139,17 +122,17 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		only.copy()
 		lag := upTo(rng, 50*maxLatency)
 		w.sleep(lag)
-		declareAll()
-		w.Note("a replica takes over that is %v behind", lag)
+		w.declare(w.names...)
+		w.note("a replica takes over that is %v behind", lag)
 		only.failOver()
 		catchUp()
 	})
 	add(c.Steps, func() {
 		to := upTo(rng, time.Minute) - 30*time.Second // of the true time
 		if to > only.offset {
-			declareAll()
+			w.declare(w.names...)
 		}
-		w.Note("the server's clock is set by %v", to-only.offset)
+		w.note("the server's clock is set by %v", to-only.offset)
 		only.offset = to
 	})
 
@@ -160,51 +143,42 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		}
 		return some
 	}
-	lasting(c.Restarts, 3*w.lease, func() func() { // with their data
-		some := few()
+	each := func(some []*server, what string, do func(*server)) {
 		for _, s := range some {
-			w.restart(s)
-			s.down = true
+			w.note("server %d %s", s.index, what)
+			do(s)
 		}
-		return func() {
-			for _, s := range some {
-				w.Note("server %d is up", s.index)
-				s.down = false
-			}
-		}
+	}
+	lasting(c.Restarts, 3*w.lease, func() func() {
+		some := few()
+		each(some, "stops, and keeps its data", w.stop)
+		return func() { each(some, "is up", func(s *server) { s.down = false }) }
 	})
 	add(c.Empties, func() {
 		if !w.allVote() {
 			return
 		}
-		restarts := rng.IntN(2) > 0 // or else its clients do not notice
-		for _, s := range few() {
-			if restarts {
-				w.restart(s)
-			}
-			w.Note("server %d has lost its data", s.index)
-			s.Mini.FlushAll()
+		some := few()
+		if rng.IntN(2) > 0 { // or else its clients do not notice
+			each(some, "is restarted", w.cut)
 		}
+		each(some, "has lost its data", func(s *server) { s.Mini.FlushAll() })
 	})
 	lasting(c.Pauses, 3*w.lease, func() func() {
 		some := few()
-		for _, s := range some {
-			w.Note("server %d stands still", s.index)
-			s.frozen = true
-		}
+		each(some, "stands still", func(s *server) { s.frozen = true })
 		return func() {
-			for _, s := range some {
-				w.Note("server %d goes on", s.index)
+			each(some, "goes on", func(s *server) {
 				s.frozen = false
 				s.serve()
-			}
+			})
 		}
 	})
 	lasting(c.Partitions, 3*w.lease, func() func() {
-		n := some().current().(*node)
+		n := some().process().(*node)
 		up, down := rng.IntN(3) > 0, rng.IntN(3) > 0
 		for _, i := range rng.Perm(len(n.wires))[:1+rng.IntN(len(n.wires)-1)] {
-			w.Note("%s and server %d: lost to it %v, from it %v", n.engine.Channel(), i, up, down)
+			w.note("%s and server %d: lost to it %v, from it %v", n.engine.Channel(), i, up, down)
 			n.wires[i].upLost, n.wires[i].downLost = up, down
 		}
 		return n.mend
@@ -212,24 +186,30 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 	return acts
 }
 
-// restart breaks all connections to a server.
-func (w *world) restart(s *server) {
-	w.Note("server %d is restarted", s.index)
+// crash ends a process without a word.
+func (w *world) crash(p process) {
+	w.dies(p)
+	p.die()
+}
+
+// cut breaks all connections to a server, and stop has it refuse others.
+func (w *world) cut(s *server) {
 	s.queue = nil
 	for _, p := range w.all {
 		p.(*node).wires[s.index].cut()
 	}
 }
 
+func (w *world) stop(s *server) {
+	w.cut(s)
+	s.down = true
+}
+
 // allVote reports whether all servers vote: then a minority of them may lose its data.
 func (w *world) allVote() bool {
-	generation := ""
-	for i, m := range w.minis() {
-		g := m.HGet(mark, "generation")
-		if g == "" || i > 0 && g != generation {
-			return false
-		}
-		generation = g
+	generations := map[string]bool{}
+	for _, m := range w.minis() {
+		generations[m.HGet(mark, "generation")] = true
 	}
-	return true
+	return len(generations) == 1 && !generations[""]
 }

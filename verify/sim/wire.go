@@ -14,16 +14,12 @@ type wire struct {
 	n      *node
 	server *server
 	chance
-	retries int // of the client, which sends again what has failed
 
 	upLost, downLost bool // nothing arrives at the server, or from it
-	stalled          bool
-	gate             []func() // what is held back
-	flying           []*exchange
+	flying           []*try
 
-	listens bool
-	sub     *subscription // that stands, or is being opened; nil if there is none
-	wait    time.Duration // before the next
+	sub  *subscription // that stands, or is being opened; nil if there is none
+	wait time.Duration // before the next; 0 if there is to be none
 }
 
 // What a client does, as go-redis does by default.
@@ -39,148 +35,105 @@ var (
 	answerLines = []script.Error{"LOADING the server starts", "READONLY a replica", "OOM no memory", "ERR no"}
 )
 
-// pass lets something through that is not held back.
-func (w *wire) pass(fn func()) {
-	if w.stalled {
-		w.gate = append(w.gate, fn)
-		return
-	}
-	fn()
-}
-
-func (w *wire) resume() {
-	w.stalled = false
-	gate := w.gate
-	w.gate = nil
-	for _, fn := range gate {
-		fn()
-	}
-}
-
 // cut breaks all connections. What was sent arrives all the same.
 func (w *wire) cut() {
-	for _, x := range slices.Clone(w.flying) {
-		x.fail(x.try, errBroken)
+	for _, t := range slices.Clone(w.flying) {
+		t.fail(errBroken)
 	}
-	w.lose(errBroken)
+	w.sub.lose(errBroken)
 }
 
-// An exchange is a request on its way, until its result is known.
-type exchange struct {
-	w      *wire
-	r      *protocol.Request
-	done   func(now time.Time, raw any, err error)
-	try    int // the last that was begun
-	failed int // the last that has failed
+// A try is a request on its way, until its result is known.
+type try struct {
+	w       *wire
+	r       *protocol.Request
+	retries int // that the client makes if it fails
 }
 
-func (w *wire) send(r *protocol.Request, done func(now time.Time, raw any, err error)) {
-	if w.n.killed {
+func (w *wire) send(r *protocol.Request, retries int) {
+	n := w.n
+	if n.killed {
 		return
 	}
-	x := &exchange{w: w, r: r, done: done}
-	w.flying = append(w.flying, x)
-	x.begin()
-}
-
-// begin sends the request, perhaps again.
-func (x *exchange) begin() {
-	x.try++
-	w, n, try := x.w, x.w.n, x.try
+	t := &try{w, r, retries}
+	w.flying = append(w.flying, t)
+	n.after(readTimeout, func() { t.fail(errSilence) })
 	up := w.delay()
-	n.after(readTimeout, func() { n.later(func() { x.fail(try, errSilence) }) })
 	fate := w.draw(w.weather.Cut, w.weather.Late)
-	late := up + w.long()
-	if w.upLost {
-		if w.rng.IntN(2) == 0 { // it was on its way
-			n.after(late, x.run)
-		}
-		return
+	late := fate == 2
+	switch {
+	case w.upLost:
+		late = w.rng.IntN(2) == 0 // it was on its way
+	case fate == 0:
+		n.after(up, func() { n.pass(func() { w.server.reach(t.arrive) }) })
+	default:
+		n.after(up, func() { t.fail(errBroken) })
 	}
-	if fate > 0 {
-		n.after(up, func() { x.fail(try, errBroken) })
-	}
-	switch fate {
-	case 0:
-		n.after(up, func() { w.pass(func() { w.server.reach(func() { x.arrive(try) }) }) })
-	case 2:
-		n.after(late, x.run)
+	if late { // and nobody waits for the reply
+		n.after(up+w.long(), func() { w.server.reach(func() { _, _ = t.run() }) })
 	}
 }
 
-// run has the server run the request, and nobody wait for the reply.
-func (x *exchange) run() {
-	w := x.w
-	w.server.reach(func() {
-		if !w.server.down {
-			_, _ = w.n.w.execute(w.server, x.r)
-		}
-	})
+// run has the server run the request.
+func (t *try) run() (any, error) {
+	w := t.w
+	switch {
+	case w.server.down:
+		return nil, errBroken
+	case w.draw(w.weather.Refuse) > 0:
+		return nil, answerLines[w.rng.IntN(len(answerLines))]
+	}
+	return w.n.w.execute(w.server, t.r)
 }
 
 // arrive has the server run the request, and sends the reply back.
-func (x *exchange) arrive(try int) {
-	w, n := x.w, x.w.n
-	var reply any
-	var err error
-	switch {
-	case w.server.down:
-		n.after(w.delay(), func() { x.fail(try, errBroken) })
-		return
-	case w.draw(w.weather.Refuse) > 0:
-		err = answerLines[w.rng.IntN(len(answerLines))]
-	default:
-		reply, err = n.w.execute(w.server, x.r)
-	}
+func (t *try) arrive() {
+	w, n := t.w, t.w.n
+	reply, err := t.run()
 	if w.downLost {
 		return
 	}
 	down := w.server.took + w.delay()
-	switch w.draw(w.weather.Drop+w.weather.Half, w.weather.Slow) {
-	case 1:
-		n.after(down, func() { x.fail(try, errBroken) })
+	fate := w.draw(w.weather.Drop+w.weather.Half, w.weather.Slow)
+	if fate == 1 || err == errBroken {
+		n.after(down, func() { t.fail(errBroken) })
 		return
-	case 2:
+	}
+	if fate == 2 {
 		down += w.long()
 	}
-	n.after(down, func() {
-		w.pass(func() { n.later(func() { x.answer(try, reply, err) }) })
-	})
-}
-
-// open reports whether the result of a try is still waited for.
-func (x *exchange) open(try int) bool { return x.try == try && x.failed < try && !x.w.n.killed }
-
-func (x *exchange) answer(try int, raw any, err error) {
-	if x.open(try) {
-		x.end(raw, err)
-	}
+	n.after(down, func() { n.arrive(func() { t.end(reply, err) }) })
 }
 
 // fail ends a try. The client may try again.
-func (x *exchange) fail(try int, err error) {
-	w, n := x.w, x.w.n
+func (t *try) fail(err error) {
+	w, n := t.w, t.w.n
 	n.later(func() {
-		if !x.open(try) {
-			return
+		if t.retries == 0 {
+			t.end(nil, err)
+		} else if t.over() {
+			backoff := minBackoff + time.Duration(w.rng.Int64N(int64(maxBackoff-minBackoff)))
+			n.after(backoff, func() { n.later(func() { w.send(t.r, t.retries-1) }) })
 		}
-		x.failed = try
-		if try > w.retries {
-			x.end(nil, err)
-			return
-		}
-		n.after(minBackoff+time.Duration(w.rng.Int64N(int64(maxBackoff-minBackoff))), func() { n.later(x.begin) })
 	})
 }
 
-func (x *exchange) end(raw any, err error) {
-	x.failed = x.try
-	x.w.flying = slices.DeleteFunc(x.w.flying, func(other *exchange) bool { return other == x })
-	x.w.n.hand(func(_ below, now time.Time) { x.done(now, raw, err) })
+// over ends the wait for the result. It reports whether there was one.
+func (t *try) over() bool {
+	flying := len(t.w.flying)
+	t.w.flying = slices.DeleteFunc(t.w.flying, func(other *try) bool { return other == t })
+	return len(t.w.flying) < flying
+}
+
+func (t *try) end(reply any, err error) {
+	if t.over() {
+		t.w.n.do(func(now time.Time) { t.r.From.Received(now, t.r, reply, 0, err) })
+	}
 }
 
 // A subscription is to the channel of the node's engine.
 type subscription struct {
+	*wire
 	registered bool      // by the server
 	deaf       bool      // nothing comes any more
 	last       time.Time // when what was sent last arrives: frames keep their order
@@ -193,114 +146,91 @@ const (
 )
 
 func (w *wire) listen() {
-	if !w.listens {
-		w.listens, w.wait = true, firstWait
+	if w.wait == 0 {
+		w.wait = firstWait
 		w.subscribe()
 	}
 }
 
+func (w *wire) unsubscribe() { w.wait, w.sub = 0, nil }
+
 func (w *wire) subscribe() {
 	n := w.n
-	if !w.listens || n.killed {
+	if w.wait == 0 || w.sub != nil || n.killed {
 		return
 	}
-	s := &subscription{}
+	s := &subscription{wire: w}
 	w.sub = s
-	n.after(w.delay(), func() {
-		w.pass(func() {
-			if w.sub != s {
-				return
-			}
-			if w.server.down || w.server.frozen || w.upLost || w.downLost {
-				n.after(time.Second, func() {
-					if w.sub == s {
-						w.lose(errBroken)
-					}
-				})
-				return
-			}
-			if w.draw(w.weather.Cut+w.weather.Late) > 0 {
-				w.lose(errBroken)
-				return
-			}
-			s.registered = true
-			w.deliver(s, 0, func() {
-				w.wait = firstWait
-				n.hand(func(b below, now time.Time) { b.Subscribed(now, w.server.index) })
-			})
-		})
-	})
+	n.after(w.delay(), func() { n.pass(s.register) })
 }
 
-// deliver brings what the server sends by a subscription after a while, in order.
-func (w *wire) deliver(s *subscription, after time.Duration, fn func()) {
-	n := w.n
-	s.last = later(n.at.Add(after+w.delay()), s.last)
+// register has the server know the subscription.
+func (s *subscription) register() {
+	n := s.n
+	switch {
+	case s.sub != s:
+	case s.server.down || s.server.frozen || s.upLost || s.downLost:
+		n.after(time.Second, func() { s.lose(errBroken) })
+	case s.draw(s.weather.Cut+s.weather.Late) > 0:
+		s.lose(errBroken)
+	default:
+		s.registered = true
+		s.deliver(0, func() {
+			s.wait = firstWait
+			n.do(func(now time.Time) { n.below.Subscribed(now, s.server.index) })
+		})
+	}
+}
+
+// deliver brings what the server sends after a while, in order.
+func (s *subscription) deliver(after time.Duration, fn func()) {
+	n := s.n
+	s.last = later(n.at.Add(after+s.delay()), s.last)
 	n.when(s.last, func() {
-		w.pass(func() {
-			n.later(func() {
-				if w.sub == s && !s.deaf {
-					fn()
-				}
-			})
+		n.arrive(func() {
+			if s.sub == s && !s.deaf {
+				fn()
+			}
 		})
 	})
 }
 
 // publish has the server send a message to a subscriber, after a while.
 func (w *wire) publish(message string, after time.Duration) {
-	s := w.sub
+	s, n := w.sub, w.n
 	if s == nil || !s.registered || w.downLost {
 		return
 	}
-	hear := func() {
-		w.n.hand(func(b below, now time.Time) { b.Heard(now, w.server.index, message) })
-	}
+	hear := func() { n.do(func(now time.Time) { n.below.Heard(now, w.server.index, message) }) }
 	switch w.draw(w.weather.Swallow, w.weather.Twice, w.weather.Tardy) {
-	case 1:
-		return
 	case 2:
-		w.deliver(s, after, hear)
+		s.deliver(after, hear)
+		fallthrough
+	case 0:
+		s.deliver(after, hear)
 	case 3:
-		w.n.after(w.long(), func() { w.n.later(hear) })
-		return
+		n.after(w.long(), func() { n.later(hear) })
 	}
-	w.deliver(s, after, hear)
 }
 
-// lose breaks the subscription. Another is opened after a while.
-func (w *wire) lose(err error) {
-	n := w.n
-	if w.sub == nil {
+// lose breaks the subscription, if it is the current one. Another is opened after a while.
+func (s *subscription) lose(err error) {
+	if s == nil || s.sub != s {
 		return
 	}
+	w, n := s.wire, s.n
 	w.sub = nil
 	n.later(func() {
-		n.hand(func(b below, now time.Time) { b.Unsubscribed(now, w.server.index, err) })
-		wait := w.wait
+		n.do(func(now time.Time) { n.below.Unsubscribed(now, w.server.index, err) })
+		n.after(w.wait, func() { n.later(w.subscribe) })
 		w.wait = min(2*w.wait, lastWait)
-		n.after(wait, func() {
-			n.later(func() {
-				if w.sub == nil {
-					w.subscribe()
-				}
-			})
-		})
 	})
 }
 
 // deafen has the subscription bring nothing any more, without a word, until the client finds out.
 func (w *wire) deafen() {
-	s := w.sub
-	if s == nil {
-		return
+	if s := w.sub; s != nil {
+		s.deaf = true
+		w.n.after(deafNotice/2+upTo(w.rng, deafNotice/2), func() { s.lose(errSilence) })
 	}
-	s.deaf = true
-	w.n.after(time.Duration(w.rng.Int64N(int64(deafNotice/2)))+deafNotice/2, func() {
-		if w.sub == s {
-			w.lose(errSilence)
-		}
-	})
 }
-
-func (w *wire) unsubscribe() { w.listens, w.sub = false, nil }

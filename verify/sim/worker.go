@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -19,9 +20,7 @@ type worker struct {
 	rng   *rand.Rand
 }
 
-func (k *worker) upTo(d time.Duration) time.Duration {
-	return time.Duration(k.rng.Int64N(int64(d)))
-}
+func (k *worker) upTo(d time.Duration) time.Duration { return upTo(k.rng, d) }
 
 func (k *worker) run() {
 	if k.climate.Crowd {
@@ -43,7 +42,7 @@ func (k *worker) run() {
 
 // enter has the worker be part of its host's process.
 func (k *worker) enter() {
-	k.p = k.h.current()
+	k.p = k.h.process()
 	k.p.adopt()
 }
 
@@ -78,15 +77,14 @@ func (k *worker) round() {
 		return
 	}
 	stays := []*stay{s}
-	seen := k.touch(s, 0)
+	k.uses(s)
 	for range k.rng.IntN(4) {
-		k.pause(s)
-		if k.p.dead() {
+		if k.pause(stays[0]); k.p.dead() {
 			return
 		}
 		switch k.rng.IntN(3) {
 		case 0:
-			seen = k.touch(s, seen)
+			k.uses(stays[0])
 		case 1:
 			if again := k.reenter(stays); again != nil {
 				stays = append(stays, again)
@@ -95,21 +93,19 @@ func (k *worker) round() {
 			if n := len(stays); n > 1 {
 				i := k.rng.IntN(n)
 				k.unlock(stays[i])
-				if stays = append(stays[:i], stays[i+1:]...); i == 0 {
-					s, seen = stays[0], k.touch(stays[0], 0)
-				}
+				stays = slices.Delete(stays, i, i+1)
+				k.uses(stays[0])
 			}
 		}
 	}
-	k.pause(s)
-	if k.p.dead() {
+	if k.pause(stays[0]); k.p.dead() {
 		return
 	}
-	k.touch(s, seen)
+	k.uses(stays[0])
 	for _, i := range k.rng.Perm(len(stays)) {
 		if k.climate.Forgets && k.rng.IntN(5) == 0 {
-			k.Note("%s forgets %v %q", k.who, s.mode, s.name)
-			k.leaves(stays[i])
+			k.note("%s forgets %v %q", k.who, s.mode, s.name)
+			k.ends(stays[i], false, nil)
 			stays[i].hold.forget()
 			continue
 		}
@@ -173,14 +169,14 @@ func (k *worker) acquire(c call) *stay {
 	k.asks(u)
 	h, err := k.p.acquire(c)
 	if late := k.now().Sub(end); err != nil && c.limit != 0 && late > k.slop && k.p.ran(u.asked) {
-		k.Violation("prompt: %s: lock returns %v after its end: %v", k.who, late, err)
+		k.violation("prompt: %s: lock returns %v after its end: %v", k.who, late, err)
 	}
 	if err != nil {
 		k.gives(u, err)
 		k.expected(u, err)
 		return nil
 	}
-	return k.enters(u, h)
+	return k.enters(u, h, false)
 }
 
 // expected checks that a lock call failed for a reason that exists.
@@ -189,65 +185,51 @@ func (k *worker) expected(u *waiter, err error) {
 	case errors.Is(err, rwlock.ErrLocked), u.on.dead():
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		if u.limit == 0 && k.climate.Strict {
-			k.Violation("errors: %s had no limit: %v", k.who, err)
+			k.violation("errors: %s had no limit: %v", k.who, err)
 		}
 	case errors.Is(err, rwlock.ErrClosed) && k.climate.Closes:
-	case errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost), errors.Is(err, rwlock.ErrUpgrade),
-		errors.Is(err, rwlock.ErrNotHeld):
-		k.Violation("errors: %s: an outermost call fails with %v", k.who, err)
-	default:
-		if k.climate.Strict {
-			k.Violation("errors: %s: %v", k.who, err)
-		}
+	case k.climate.Strict, errors.Is(err, rwlock.ErrClosed), errors.Is(err, rwlock.ErrLost),
+		errors.Is(err, rwlock.ErrUpgrade), errors.Is(err, rwlock.ErrNotHeld):
+		k.violation("errors: %s: an outermost call fails with %v", k.who, err)
 	}
 }
 
 // reenter locks again, in a random mode, what the owner has.
 func (k *worker) reenter(stays []*stay) *stay {
 	first, mode := stays[0], k.mode()
-	live, writes, lost := false, false, false
 	k.mu.Lock()
-	for _, s := range stays {
-		live = live || !s.ended && s.hold.good()
-		lost = lost || !s.hold.good()
-		writes = writes || s.mode == rwlock.Write
-	}
+	live := slices.ContainsFunc(stays, func(s *stay) bool { return !s.ended && s.hold.good() })
+	lost := slices.ContainsFunc(stays, func(s *stay) bool { return !s.hold.good() })
 	k.mu.Unlock()
-	c := call{name: first.name, mode: mode, owner: first.hold.owner()}
+	upgrade := mode == rwlock.Write && !slices.ContainsFunc(stays, (*stay).writes)
+	c := call{name: first.name, mode: mode, owner: first.hold.owner(), noRenew: k.rng.IntN(6) == 0}
 	if k.rng.IntN(3) == 0 {
 		c.lease = k.otherLease()
 	}
-	c.noRenew = k.rng.IntN(6) == 0
 	u := &waiter{call: c, on: k.p, who: k.who, asked: k.now()}
 	h, err := k.p.acquire(c)
-	took := k.now().Sub(u.asked)
-	if live && k.climate.Strict && took > 25*maxLatency && !k.p.dead() {
-		k.Violation("re-entry: %s waited %v", k.who, took)
+	if took := k.now().Sub(u.asked); live && k.climate.Strict && took > 25*maxLatency && !k.p.dead() {
+		k.violation("re-entry: %s waited %v", k.who, took)
 	}
-	upgrade := mode == rwlock.Write && !writes
 	if err != nil {
-		k.Note("%s cannot re-enter %v %q: %v", k.who, mode, u.name, err)
-		closed := errors.Is(err, rwlock.ErrClosed) && k.climate.Closes
+		k.note("%s cannot re-enter %v %q: %v", k.who, mode, u.name, err)
 		switch {
-		case closed:
+		case !live, errors.Is(err, rwlock.ErrClosed) && k.climate.Closes:
 		case lost && errors.Is(err, rwlock.ErrLost): // an owner that has not released a lost hold does not re-enter
-		case upgrade && live && !errors.Is(err, rwlock.ErrUpgrade) && !errors.Is(err, rwlock.ErrLost):
-			k.Violation("re-entry: %s: upgrade: %v", k.who, err)
-		case !upgrade && live && k.believes(first) && k.climate.Strict && !k.p.dead():
-			k.Violation("re-entry: %s holds %v %q and cannot enter to %v: %v", k.who, first.mode, u.name, mode, err)
+		case upgrade && !errors.Is(err, rwlock.ErrUpgrade) && !errors.Is(err, rwlock.ErrLost):
+			k.violation("re-entry: %s: upgrade: %v", k.who, err)
+		case !upgrade && k.believes(first) && k.climate.Strict && !k.p.dead():
+			k.violation("re-entry: %s holds %v %q and cannot enter to %v: %v", k.who, first.mode, u.name, mode, err)
 		}
 		return nil
 	}
-	again := k.again(u, h)
-	if upgrade {
-		k.Violation("re-entry: %s upgraded %q", k.who, u.name)
-	}
-	if !live {
-		k.Violation("re-entry: %s re-entered %q, which it had lost", k.who, u.name)
+	again := k.enters(u, h, true)
+	if upgrade || !live {
+		k.violation("re-entry: %s re-entered %q; upgraded %v, had lost it %v", k.who, u.name, upgrade, !live)
 	}
 	for _, s := range stays {
 		if s.mode == mode && h.token() != s.hold.token() {
-			k.Violation("re-entry: %s has token %d inside %d", k.who, h.token(), s.hold.token())
+			k.violation("re-entry: %s has token %d inside %d", k.who, h.token(), s.hold.token())
 		}
 	}
 	return again
@@ -264,18 +246,19 @@ func (k *worker) unlock(s *stay) {
 		limit = k.upTo(time.Second) + time.Microsecond
 		end = start.Add(limit + k.slop)
 	}
-	believed := k.leaves(s)
+	believed := s.hold.good()
+	k.ends(s, false, nil)
 	err := s.hold.unlock(limit)
 	k.left(s, believed, err)
 	if late := k.now().Sub(end); late > 0 && s.on.ran(start) {
-		k.Violation("prompt: %s: unlock returns %v after its end: %v", k.who, late, err)
+		k.violation("prompt: %s: unlock returns %v after its end: %v", k.who, late, err)
 	}
 	if s.hold.good() {
-		k.Violation("loss: %s unlocked %q, and its context lives", k.who, s.name)
+		k.violation("loss: %s unlocked %q, and its context lives", k.who, s.name)
 	}
 	if k.rng.IntN(8) == 0 {
 		if again := s.hold.unlock(0); !errors.Is(again, rwlock.ErrNotHeld) {
-			k.Violation("errors: %s: a second Unlock says %v", k.who, again)
+			k.violation("errors: %s: a second Unlock says %v", k.who, again)
 		}
 	}
 }

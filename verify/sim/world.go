@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,11 +22,30 @@ import (
 type clock interface {
 	now() time.Time
 	sleep(d time.Duration)
-	spawn(fn func()) join
+	spawn(fn func())
 }
 
-// A join waits until a task has ended, but not beyond a time. It reports whether the task has.
-type join func(end time.Time) bool
+// tasks are waited for.
+type tasks struct {
+	clock
+	left atomic.Int64
+}
+
+func (t *tasks) add(fn func()) {
+	t.left.Add(1)
+	t.spawn(func() {
+		defer t.left.Add(-1)
+		fn()
+	})
+}
+
+// end waits until all have ended, but not beyond a time, and reports whether they have.
+func (t *tasks) end(by time.Time) bool {
+	for t.left.Load() > 0 && t.now().Before(by) {
+		t.sleep(20 * time.Millisecond)
+	}
+	return t.left.Load() == 0
+}
 
 // A process is one RWLock with its client and its network.
 type process interface {
@@ -45,7 +63,6 @@ type process interface {
 	thaw()   // ends that
 	calm()   // ends all trouble
 	die()    // for good
-	bury()   // frees what a process has, at the end
 
 	dead() bool
 	awake() bool // it runs, and has done what was due while it did not
@@ -91,9 +108,8 @@ type world struct {
 	longest time.Duration // of all leases
 	hosts   []*host
 	all     []process
-	owners  []any // that processes share
 	over    atomic.Bool
-	closing []join
+	closing tasks
 	dirty   atomic.Bool // a process was not closed in good order
 
 	nodes map[string]*node // by channel; they are none for whole RWLocks
@@ -103,15 +119,11 @@ type world struct {
 // A host has a process, and another when that is closed.
 type host struct {
 	id int
-	mu sync.Mutex
-	process
+	p  atomic.Pointer[process]
 }
 
-func (h *host) current() process {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.process
-}
+func (h *host) process() process { return *h.p.Load() }
+func (h *host) become(p process) { h.p.Store(&p) }
 
 const (
 	prefix = "rwlock"         // the library's default
@@ -122,27 +134,22 @@ const (
 func newWorld(clock clock, seed uint64, climates []Climate, name string) *world {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := &world{
-		clock:   clock,
-		seed:    seed,
-		climate: climates[rng.IntN(len(climates))],
-		rng:     rng,
-		names:   []string{"a", "b{}%"}[:1+rng.IntN(2)],
-		lease:   leases[rng.IntN(len(leases))],
-		nodes:   map[string]*node{},
+		clock: clock, seed: seed, climate: climates[rng.IntN(len(climates))], rng: rng,
+		names: []string{"a", "b{}%"}[:1+rng.IntN(2)], lease: leases[rng.IntN(len(leases))],
+		nodes: map[string]*node{}, closing: tasks{clock: clock},
 	}
 	if w.climate.Crowd && rng.IntN(10) > 0 {
 		w.climate = climates[0] // a crowd takes as long as a hundred others
 	}
-	for _, c := range climates {
-		if c.Name == name {
-			w.climate = c
-		}
+	if i := slices.IndexFunc(climates, func(c Climate) bool { return c.Name == name }); i >= 0 {
+		w.climate = climates[i]
 	}
 	if w.climate.Crowd {
 		w.names, w.lease = w.names[:1], max(w.lease, 5*time.Second)
 	}
 	w.longest = 2 * w.lease
-	w.referee = newReferee(clock.now, w.climate.limits(w.longest))
+	w.referee = &referee{journal: newJournal(clock.now), limits: w.climate.limits(w.longest),
+		locks: map[string]*watched{}}
 	return w
 }
 
@@ -151,6 +158,9 @@ func (w *world) process(c Climate) process {
 	w.all = append(w.all, p)
 	return p
 }
+
+// fork returns another source of randomness.
+func (w *world) fork() *rand.Rand { return rand.New(rand.NewPCG(w.rng.Uint64(), 3)) }
 
 func (w *world) String() string {
 	return fmt.Sprintf("seed %d, %s, lease %v, %d processes", w.seed, w.climate.Name, w.lease, len(w.hosts))
@@ -180,44 +190,37 @@ func (w *world) live() {
 		hosts = 3
 	}
 	for i := range hosts {
-		w.hosts = append(w.hosts, &host{id: i, process: w.process(w.climate)})
+		w.hosts = append(w.hosts, &host{id: i})
+		w.hosts[i].become(w.process(w.climate))
 	}
-	if w.climate.Shared {
-		for range 3 {
-			w.owners = append(w.owners, w.hosts[0].newOwner())
-		}
+	workers := tasks{clock: w.clock}
+	var shared [3]any // owners
+	for i := range shared {
+		shared[i] = w.hosts[0].process().newOwner()
 	}
-	var workers []join
 	for _, h := range w.hosts {
-		n := 1 + w.rng.IntN(3)
+		n := 1 + w.rng.IntN(len(shared))
 		if w.climate.Crowd {
 			n = 90 + w.rng.IntN(40)
 		}
 		for j := range n {
-			k := &worker{world: w, h: h, who: fmt.Sprintf("%d.%d", h.id, j),
-				rng: rand.New(rand.NewPCG(w.rng.Uint64(), 3))}
+			k := &worker{world: w, h: h, who: fmt.Sprintf("%d.%d", h.id, j), rng: w.fork()}
 			if w.climate.Shared && h.id < 2 {
-				k.owner = w.owners[j]
+				k.owner = shared[j]
 			}
-			workers = append(workers, w.spawn(k.run))
+			workers.add(k.run)
 		}
 	}
-	rng := rand.New(rand.NewPCG(w.rng.Uint64(), 4))
-	trouble := w.spawn(func() { w.trouble(rng) })
-	if !joinAll(workers, w.now().Add(400*w.longest+2*time.Hour)) {
-		w.Violation("a call never ends; the server has %s", w.dump())
+	rng := w.fork()
+	trouble := tasks{clock: w.clock}
+	trouble.add(func() { w.trouble(rng) })
+	if !workers.end(w.now().Add(400*w.longest + 2*time.Hour)) {
+		w.violation("a call never ends; the server has %s", w.dump())
 		return
 	}
 	w.over.Store(true)
-	trouble(forever)
+	trouble.end(w.now().Add(time.Hour))
 	w.end()
-}
-
-var forever = genesis.Add(1 << 62)
-
-// joinAll waits until all tasks have ended, but not beyond a time, and reports whether they have.
-func joinAll(tasks []join, end time.Time) bool {
-	return !slices.ContainsFunc(tasks, func(ended join) bool { return !ended(end) })
 }
 
 // close closes a process, and checks how that goes.
@@ -225,13 +228,13 @@ func (w *world) close(p process) {
 	start := w.now()
 	err := p.close()
 	if took := w.now().Sub(start); took > unlockBound && p.ran(start) {
-		w.Violation("bounded: Close took %v: %v", took, err)
+		w.violation("bounded: Close took %v: %v", took, err)
 	}
 	if err != nil || p.dead() {
 		w.dirty.Store(true)
 	}
 	if err != nil && w.climate.Strict && !p.dead() {
-		w.Violation("close: %v", err)
+		w.violation("close: %v", err)
 	}
 }
 
@@ -241,12 +244,12 @@ func (w *world) end() {
 		p.calm()
 	}
 	for _, h := range w.hosts {
-		w.closing = append(w.closing, w.spawn(func() { w.close(h.process) }))
+		w.closing.add(func() { w.close(h.process()) })
 	}
-	joinAll(w.closing, w.now().Add(time.Hour))
+	w.closing.end(w.now().Add(time.Hour))
 	from := w.now()
-	w.Simulated = from.Sub(w.start)
-	w.Note("all closed")
+	w.see("seconds simulated", int(from.Sub(w.start)/time.Second))
+	w.note("all closed")
 
 	probe := w.newProcess(w.rng.Uint64(), Climate{Votes: w.climate.Votes})
 	if c := w.climate; c.Late > 0 && !c.Votes && !c.Flushes && !w.dirty.Load() && w.lease >= time.Second {
@@ -263,40 +266,37 @@ func (w *world) end() {
 		h, err := probe.acquire(call{name: name, mode: rwlock.Write,
 			limit: patience - w.now().Sub(from), maxWait: true})
 		if err != nil {
-			w.Violation("orphan: nobody uses %q, and yet: %v; the server has %s", name, err, w.dump())
+			w.violation("orphan: nobody uses %q, and yet: %v; the server has %s", name, err, w.dump())
 			continue
 		}
 		if took := w.now().Sub(from); w.climate.Strict && !w.climate.Crashes && !w.climate.Forgets &&
 			took > 50*time.Millisecond {
-			w.Violation("orphan: all have released %q, and yet it took %v to lock", name, took)
+			w.violation("orphan: all have released %q, and yet it took %v to lock", name, took)
 		}
 		if err := h.unlock(0); err != nil {
-			w.Violation("orphan: probe: %v", err)
+			w.violation("orphan: probe: %v", err)
 		}
 	}
 	if err := probe.close(); err != nil {
-		w.Violation("close: probe: %v", err)
+		w.violation("close: probe: %v", err)
 	}
 	for _, m := range w.minis() {
 		for _, key := range m.Keys() {
 			if m.TTL(key) <= 0 && key != mark {
-				w.Violation("orphan: key %q has no time to live", key)
+				w.violation("orphan: key %q has no time to live", key)
 			}
 		}
-	}
-	for _, p := range append(w.all, probe) {
-		p.bury()
 	}
 	// What comes late may set the time to live again.
 	w.sleep(w.longest + 4*time.Minute + long)
 	for _, m := range w.minis() {
 		if m.Del(mark); len(m.Keys()) > 0 {
-			w.Violation("orphan: keys remain: %q", m.Keys())
+			w.violation("orphan: keys remain: %q", m.Keys())
 		}
 	}
 	for _, n := range w.nodes {
 		if err := n.settled(); err != nil {
-			w.Violation("memory: %v", err)
+			w.violation("memory: %v", err)
 		}
 	}
 }
@@ -307,7 +307,7 @@ func (w *world) audit() {
 		for _, name := range w.names {
 			s, err := w.servers[0].inspect(protocol.KeysOf(prefix, name))
 			if err != nil || len(s.Holders)+len(s.Waiters) > 0 {
-				w.Violation("orphan: all have released %q, and yet it has %+v, %v", name, s, err)
+				w.violation("orphan: all have released %q, and yet it has %+v, %v", name, s, err)
 				return
 			}
 		}
