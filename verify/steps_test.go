@@ -361,7 +361,6 @@ func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 
 // A reader whose hold was lost with the hash is told so, though the set still has its lease.
 func TestReleaseOfALostHashFindsNoHold(t *testing.T) {
-	t.Parallel()
 	r := newRedisRig(t, false)
 	r.play(t, "r1/60 r2/60")
 	r.client.Del(ctx, r.keys.Lock.(string))
