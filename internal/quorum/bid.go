@@ -107,7 +107,7 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 	b.longest = max(b.longest, r.Lease.Duration)
 	// While the other servers are enough, a server that has refused is not asked again: the claim would leave
 	// the queue that it waits in.
-	n, _ := b.mayVote()
+	n := b.mayVote()
 	for _, v := range b.votes {
 		if n < b.q.majority {
 			v.refused = nil

@@ -14,8 +14,8 @@ import (
 // them back.
 func (b *bid) elect(now time.Time) {
 	q := b.q
-	if n, err := b.mayVote(); n < q.majority { // the engine asks again later
-		b.answer(now, protocol.Reply{}, cmp.Or(err, q.noMajority()))
+	if b.mayVote() < q.majority { // the engine asks again later
+		b.answer(now, protocol.Reply{}, b.tooFew())
 		return
 	}
 	home := q.home(b.lock.keys, b.votes)
@@ -60,17 +60,33 @@ func (b *bid) elect(now time.Time) {
 	}
 }
 
-// mayVote returns how many servers may vote for the claim, and an error of a server that has refused.
-func (b *bid) mayVote() (n int, refused error) {
-	for _, v := range b.votes {
-		switch s := v.server; {
-		case v.refused != nil:
-			refused = v.refused
-		case s.usable(), s.asking && !s.known && !s.failing: // or its answer may be that it votes
-			n++
+// mayVote returns how many servers may vote for the claim.
+func (b *bid) mayVote() int {
+	return count(b.votes, func(v *vote) bool {
+		s := v.server
+		return v.refused == nil && (s.usable() || s.asking && !s.known && !s.failing) // or it may say that it votes
+	})
+}
+
+// tooFew returns why a claim does not get enough votes. If the servers that have not refused are no majority,
+// that is the error of one that has; otherwise it is temporary: the others may answer soon.
+func (b *bid) tooFew() error {
+	var refused error
+	left, w := len(b.votes), b.writer()
+	for i, v := range b.votes {
+		err := v.refused
+		if w != nil { // whose votes a read under it needs
+			err = cmp.Or(err, w.votes[i].refused)
+		}
+		if err != nil {
+			refused = err
+			left--
 		}
 	}
-	return n, refused
+	if left < b.q.majority {
+		return refused
+	}
+	return b.q.noMajority()
 }
 
 // tellWaiting answers the pending request with the obstacle, once the home has answered a request that was
@@ -223,7 +239,6 @@ func (b *bid) readUnder(now time.Time) {
 	}
 	n, open := 0, 0
 	var obstacle protocol.Obstacle
-	var refused error
 	b.wanted, w.reader = w.token, b
 	for i, v := range b.votes {
 		usable := v.server.usable()
@@ -237,8 +252,6 @@ func (b *bid) readUnder(now time.Time) {
 			n++
 		case v.blocked:
 			obstacle = v.obstacle
-		case v.refused != nil:
-			refused = v.refused
 		}
 	}
 	if n+open < q.majority {
@@ -252,6 +265,6 @@ func (b *bid) readUnder(now time.Time) {
 	case obstacle != (protocol.Obstacle{}):
 		b.refuseTry(now, obstacle)
 	default:
-		b.answer(now, protocol.Reply{}, cmp.Or(refused, q.noMajority()))
+		b.answer(now, protocol.Reply{}, b.tooFew())
 	}
 }

@@ -342,6 +342,26 @@ func TestClaimDoesWithoutAServerThatRefusesToVote(t *testing.T) {
 		}
 		require.Equal(t, engine.Wanted, h.State())
 	})
+	t.Run("while another does not answer for a moment", func(t *testing.T) {
+		r, h := asking(t)
+		slow := true
+		r.answers = func(q *Request) any {
+			switch {
+			case q.Server == 1 && slow:
+				return nil
+			case q.Server == 0 && q.Script == lua.Vote:
+				return full
+			}
+			return r.serve(q)
+		}
+		r.answer()
+		r.pass(2 * shortestPatience)
+		require.Equal(t, engine.Wanted, h.State(), "%v", h.Err())
+		slow = false
+		r.answer()
+		r.pass(time.Second)
+		require.Equal(t, engine.Live, h.State(), "%v", h.Err())
+	})
 	t.Run("two of them are too many, and are asked again by the next call", func(t *testing.T) {
 		r, h := asking(t)
 		refuse(r, 1)
