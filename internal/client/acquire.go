@@ -81,16 +81,14 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		c.local.Work(now)
 	}
 	if h.State() <= engine.Entering { // or else the call has ended
+		h.ended = c.signals.Get().(chan struct{})
 		sender := w.ctx
 		if w.expired != nil {
 			sender = nil // which could not be back in time
 		}
 		c.run(c.unlock(now), sender)
-		c.mu.Lock()
-		if h.State() <= engine.Entering {
-			if err := c.wait(w, h); err != nil {
-				return nil, err
-			}
+		if err := c.wait(w, h); err != nil {
+			return nil, err
 		}
 		now = time.Now()
 	}
@@ -107,8 +105,8 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	return nil, err
 }
 
-// wait waits until a call has ended or gives up. Client.mu is locked, also afterwards unless wait returns the
-// error of the call.
+// wait waits until a call has ended or gives up. It returns with Client.mu locked, or with the error of the
+// call.
 func (c *Client) wait(w *wait, h *Hold) error {
 	gaveUp := h.await(w.ctx, w.expired, c.ends.Done())
 	switch {
@@ -129,11 +127,9 @@ func (c *Client) wait(w *wait, h *Hold) error {
 	return nil
 }
 
-// await unlocks Client.mu, and waits until the engine has ended the call or the release. It returns an error
-// if something else has ended the wait. awaited must be called once Client.mu is locked again.
+// await waits until the engine has ended the call or the release. It returns an error if something else has
+// ended the wait. awaited must be called afterwards, once Client.mu is locked.
 func (h *Hold) await(ctx context.Context, timeout <-chan time.Time, closed <-chan struct{}) error {
-	h.ended = h.client.signals.Get().(chan struct{})
-	h.client.mu.Unlock()
 	select {
 	case <-h.ended:
 		return nil

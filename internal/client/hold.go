@@ -93,6 +93,9 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if !known && h.State() == engine.Finished {
 		known, err = true, h.Err()
 	}
+	if !known {
+		h.ended = c.signals.Get().(chan struct{})
+	}
 	fx := c.unlock(now)
 	if begun {
 		h.end(err)
@@ -106,18 +109,19 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	}
 	c.run(fx, ctx)
 
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var gaveUp error
-	if h.State() != engine.Finished {
+	select {
+	case <-h.ended: // it has been answered
+	default:
 		timeout := c.timeouts.Get().(*time.Timer)
 		timeout.Reset(time.Until(now.Add(endTimeout)))
 		gaveUp = h.await(ctx, timeout.C, nil)
 		timeout.Stop()
 		c.timeouts.Put(timeout)
-		c.mu.Lock()
-		h.awaited()
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.awaited()
 	if h.State() == engine.Finished {
 		return h.Err()
 	}
