@@ -349,6 +349,16 @@ func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
 	require.Equal(t, ": w5 |", r.outcome(t, r.play(t, "w1/60 w2/3 +4 w5@2/60 -w1!")))
 }
 
+// After a step that only clears dead readers away, the next writer looks again if the lease in its way is
+// over.
+func TestWriterAsksAgainAfterAStepThatLetsNobodyIn(t *testing.T) {
+	r := newRedisRig(t, true)
+	reply := r.play(t, "w1/90000 r2/1 r4/1 w3/60 r5/60 +10 force")
+	require.True(t, reply.More)
+	require.Equal(t, []uint64{3}, reply.Message.AskAgain)
+	require.Equal(t, ": r5 | w3", r.outcome(t, r.play(t, "...")))
+}
+
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	r := newRedisRig(t, false)

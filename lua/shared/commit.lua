@@ -39,13 +39,14 @@ local function several()
   return holder == 'shared' or readers > 0
 end
 
--- When the last lease ends, or ended, ms, not counting the read holds of a writer; and the claim that has that lease.
+-- When the last lease ends, or ended, ms, not counting the read holds of a writer; and the claim that has that lease. 0 if nobody holds the
+-- lock.
 local function ends()
   if holder == 'shared' then
     local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
     return tonumber(last[2]) or 0, last[1] or ''
   end
-  return since / 1000 + lease, holder
+  return holder ~= '' and since / 1000 + lease or 0, holder
 end
 
 -- Makes a server that is out of memory accept the writes that follow: it refuses only a script's first write, if that needs memory.

@@ -6,7 +6,7 @@
 local function finish()
   local left = commit()
   if waiting == 0 and readers == 0 then
-    local need = math.ceil(math.max(holder == '' and 0 or ends() - ms, 0)) + SHORT
+    local need = math.ceil(math.max(ends() - ms, 0)) + SHORT
     if tonumber(left) > need then
       call('PEXPIRE', LOCK, need)
       redis.pcall('PEXPIRE', LEASES, need) -- as in keep.lua
