@@ -266,8 +266,8 @@ func (d *Dispatcher) clientClosed(err error) bool {
 	return ok && d.single && errors.Is(err, redis.ErrClosed) || isClosed(d.client)
 }
 
-// Refusal returns why a client makes no AutoPipeliner: it is closed, or a ring or a type around one. Others
-// refuse the options, which are invalid.
+// Refusal returns the error with which a client refuses to make an AutoPipeliner of invalid options. A closed
+// client, a ring, and a type around one have errors of their own.
 func Refusal(client redis.UniversalClient) error {
 	_, err := client.AutoPipelineWithOptions(&redis.AutoPipelineOptions{MaxBatchSize: -1})
 	return err

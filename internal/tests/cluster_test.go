@@ -283,8 +283,8 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 }
 
-// While a slot moves, a node refuses a script that looks for a key which is gone. So what ends with the last
-// reader or the last waiter of a lock, all of whose keys are still there, ends without a second look.
+// While a slot moves, its node refuses a script that looks for a key which is gone. The last reader and the
+// last waiter leave a lock nevertheless, all of whose keys were there.
 func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

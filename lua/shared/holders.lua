@@ -92,8 +92,8 @@ local function vacate()
   set_count('')
 end
 
--- Removes the caller's read hold from the sorted set. Returns whether there was one. The others are counted before: while a slot moves, a
--- node of a cluster refuses a script that looks for a key which is gone.
+-- Removes the caller's read hold from the sorted set. Returns whether there was one. The set is counted first: once it is empty, a node
+-- that moves the slot refuses to count it.
 local function leave_leases()
   local n = several() and call('ZCARD', LEASES)
   if not n or call('ZREM', LEASES, claim) == 0 then
