@@ -43,6 +43,8 @@ const (
 	near      = 500 * time.Microsecond
 	far       = 2 * near
 	mostBytes = 1 << 16
+	// small is how many requests are not divided among batches.
+	small = 16
 	// mostRenewals is how many holds one run of a script renews, which takes less than a millisecond.
 	mostRenewals = 64
 	// mostQueued is how many requests may wait to be sent. While a server does not answer, the engine repeats
@@ -118,6 +120,7 @@ type Dispatcher struct {
 	late     []*protocol.Request // that others overtake
 	overtook int                 // how many batches in a row did
 	running  int                 // goroutines that send
+	flight   int                 // requests in flight
 	roused   bool                // one of them is about to check the queue
 	active   time.Time           // when one was last started, or came back from the server
 	trip     time.Duration       // the shortest of the last exchanges of one request
@@ -342,9 +345,9 @@ func (d *Dispatcher) rouse() {
 func (d *Dispatcher) work() {
 	d.mu.Lock()
 	for crowded := false; ; {
-		if crowded || d.trip > far && d.running > 1 { // goroutines that are ready to run may have requests to add
+		if distant := d.trip > far; crowded || distant && d.running > 1 {
 			d.mu.Unlock()
-			runtime.Gosched()
+			yield(distant)
 			d.mu.Lock()
 		}
 		if d.queued() == 0 {
@@ -371,13 +374,32 @@ func (d *Dispatcher) work() {
 			d.flying[x] = struct{}{}
 			d.of.arm()
 		}
+		n := len(x.requests)
+		d.flight += n
 		d.mu.Unlock()
 		d.exchange(x)
 		d.mu.Lock()
+		d.flight -= n
 	}
 	d.roused = false
 	d.running--
 	d.mu.Unlock()
+}
+
+// yield lets the goroutines that are ready to run have their turn: they may have requests to add to the next
+// batch. After Gosched, an idle processor goes on with this goroutine at once, while those that the last
+// batch has woken wait for this one. If the server is distant, these would wait long for the next batch. So
+// this goroutine then takes its place behind them: behind one that is started, and that a second one keeps
+// from being the next to run.
+func yield(distant bool) {
+	if !distant {
+		runtime.Gosched()
+		return
+	}
+	turn := make(chan struct{})
+	go close(turn)
+	go func() {}()
+	<-turn
 }
 
 // queued returns how many requests wait to be sent.
@@ -411,9 +433,14 @@ func (d *Dispatcher) take() *exchange {
 	return x
 }
 
-// fit returns how many requests a batch has room for; one at least.
+// fit returns how many requests the next batch takes; one at least. To a server far away, batches are of
+// about one size, unless they are small: the larger one is, the longer its first requests wait for the last.
 func (d *Dispatcher) fit(queue []*protocol.Request) (n int) {
 	room := min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
+	if d.trip > far {
+		share := (d.flight + len(queue)) / lanes
+		queue = queue[:min(len(queue), max(share+share/4, small))]
+	}
 	for _, r := range queue {
 		if room -= size(r); room < 0 {
 			break

@@ -327,6 +327,29 @@ func TestErrorsOfScriptsNameTheirFiles(t *testing.T) {
 	require.Equal(t, odd, explain(&protocol.Request{}, odd), "which is no script")
 }
 
+// To a distant server a batch takes little more than its share of what waits and is in flight, so that none
+// is much larger than the others. Few requests are not divided.
+func TestBatchesToADistantServerAreOfAboutOneSize(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		trip                   time.Duration
+		flying, waiting, taken int
+	}{
+		{8 * time.Millisecond, 224, 96, 50},
+		{8 * time.Millisecond, 0, 256, 40},
+		{8 * time.Millisecond, 224, 30, 30},
+		{8 * time.Millisecond, 0, small, small},
+		{near, 224, 60, 60},
+	} {
+		d, _ := held()
+		d.trip, d.flight, d.batch = c.trip, c.flying, mostBytes
+		for range c.waiting {
+			d.Send(request(lua.Lock, "n"))
+		}
+		require.Len(t, d.take().requests, c.taken, "%+v", c)
+	}
+}
+
 // Requests that wait travel together, in order. To a server nearby no more travel than it takes in, and the
 // further away it is, the more.
 func TestRequestsTravelTogether(t *testing.T) {
@@ -335,7 +358,7 @@ func TestRequestsTravelTogether(t *testing.T) {
 		0: 4096, near / 2: 4096, 3 * near: 3 * 4096, time.Second: 1 << 16,
 	} {
 		d, _ := held()
-		d.trip = trip
+		d.trip, d.flight = trip, 1000
 		var sent, taken []*protocol.Request
 		for i := range 100 {
 			length := 10 * i
