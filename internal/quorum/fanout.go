@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -18,7 +19,7 @@ type fanout struct {
 	states  []*protocol.State // of Inspect, by server; nil if it has not answered
 	all     bool              // it waits for every server that is not suspected
 	answers []answer          // by server
-	err     error             // of a failed request, preferably one that is not temporary
+	err     error             // of a failed request, preferably one that failed for good
 	over    bool
 }
 
@@ -32,6 +33,7 @@ const (
 	agreed
 	lacking // the server has no such vote
 	failed
+	refused // failed for good
 )
 
 func (q *Quorum) newFanout(r *engine.Request, b *bid, all bool) *fanout {
@@ -41,11 +43,10 @@ func (q *Quorum) newFanout(r *engine.Request, b *bid, all bool) *fanout {
 // counted records a server's answer.
 func (q *Quorum) counted(now time.Time, x *fanout, i int, reply protocol.Reply, err error) {
 	switch {
+	case err != nil && protocol.Passing(err):
+		x.answers[i], x.err = failed, cmp.Or(x.err, err)
 	case err != nil:
-		x.answers[i] = failed
-		if x.err == nil || !protocol.Passing(err) {
-			x.err = err
-		}
+		x.answers[i], x.err = refused, err
 	case reply.Code == protocol.NotThere && !x.all:
 		x.answers[i] = lacking
 	default:
@@ -66,7 +67,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	if x.over {
 		return
 	}
-	var n [failed + 1]int
+	var n [refused + 1]int
 	ends, homeOpen := x.request.Ends(), false
 	for i, a := range x.answers {
 		if a == open && q.servers[i].suspected {
@@ -76,6 +77,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 		homeOpen = homeOpen || x.bid != nil && i == x.bid.home && a == open
 	}
 	without := n[unasked] + n[lacking]
+	n[failed] += n[refused]
 	reply, err := protocol.Reply{Code: protocol.Done}, error(nil)
 	switch {
 	case x.all && n[open] > 0:
@@ -92,7 +94,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	case n[failed] < q.majority && (ends || n[failed]+without < q.majority):
 		return
 	default:
-		err = q.failure(now, x)
+		err = q.failure(now, x, n[refused]+without)
 	}
 	x.over = true
 	if ends && err == nil {
@@ -105,12 +107,13 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	q.engine.Replied(now, x.request, reply, err)
 }
 
-// failure returns the error of a fan-out that a majority cannot do any more.
-func (q *Quorum) failure(now time.Time, x *fanout) error {
+// failure returns the error of a fan-out that a majority cannot do any more. It is temporary unless so many
+// servers have refused, or have no vote, that the others are no majority.
+func (q *Quorum) failure(now time.Time, x *fanout, never int) error {
 	if x.request.Script == lua.Reenter && x.bid.gains(now, true) > 0 {
 		return fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes
 	}
-	if x.err != nil && !protocol.Passing(x.err) {
+	if x.err != nil && !protocol.Passing(x.err) && never > len(q.servers)-q.majority {
 		return x.err
 	}
 	return q.noMajority()

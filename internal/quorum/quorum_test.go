@@ -375,6 +375,36 @@ func TestClaimDoesWithoutAServerThatRefusesToVote(t *testing.T) {
 	})
 }
 
+// A re-entry that one server refuses does not fail while another cannot be reached: with that one, a majority
+// may count it. Two refusals are too many.
+func TestReentryDoesWithoutAServerThatRefuses(t *testing.T) {
+	for state, refuse := range map[engine.HoldState][]int{engine.Live: {0}, engine.Failed: {0, 2}} {
+		t.Run(fmt.Sprint(refuse), func(t *testing.T) {
+			r, outer := holding(t)
+			unreachable := true
+			r.answers = func(q *Request) any {
+				switch {
+				case q.Server == 1 && unreachable:
+					return errSilence
+				case slices.Contains(refuse, q.Server) && q.Script == lua.Reenter:
+					return full
+				}
+				return r.serve(q)
+			}
+			inner := r.again(outer, protocol.Write)
+			r.answer()
+			r.pass(2 * shortestPatience)
+			if state == engine.Live {
+				require.Equal(t, engine.Entering, inner.State(), "%v", inner.Err())
+			}
+			unreachable = false
+			r.answer()
+			r.pass(time.Second)
+			require.Equal(t, state, inner.State(), "%v", inner.Err())
+		})
+	}
+}
+
 // A hold that has the votes of a majority alone, one of which is that of a server that is out of memory now,
 // asks for the vote that it lacks when its owner locks again.
 func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
