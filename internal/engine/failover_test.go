@@ -27,6 +27,15 @@ func (d *driver) ask(t *testing.T, owner uint64, name string) (*engine.Hold, *en
 	return h, fx.Send[0]
 }
 
+// won returns a hold that was granted, and the request for it.
+func (d *driver) won(t *testing.T, owner uint64, name string) (*engine.Hold, *engine.Request) {
+	t.Helper()
+	h, asked := d.ask(t, owner, name)
+	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
+	d.flush()
+	return h, asked
+}
+
 // blocked is the reply to a claim that has to wait for another.
 func blocked(by protocol.Claim) protocol.Reply {
 	return protocol.Reply{Obstacle: protocol.Obstacle{Mode: protocol.Write, Claim: by.ID.(string),
@@ -176,9 +185,7 @@ func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
 func TestAnswerFromBeforeAnEndReleasesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
-	h, asked := d.ask(t, 1, "a")
-	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
-	d.flush()
+	h, asked := d.won(t, 1, "a")
 	_, second := d.ask(t, 2, "a")
 	d.now = d.now.Add(time.Millisecond)
 	_, _ = d.Release(d.now, h)
@@ -192,9 +199,7 @@ func TestAnswerFromBeforeAnEndReleasesNothing(t *testing.T) {
 func TestReleasedHoldIsReleasedAgainUnderItsOwnersNextOne(t *testing.T) {
 	t.Parallel()
 	d := newDriver()
-	h, asked := d.ask(t, 1, "a")
-	d.Replied(d.now, asked, protocol.Reply{Token: 1}, nil)
-	d.flush()
+	h, asked := d.won(t, 1, "a")
 	_, _ = d.Release(d.now, h)
 	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Code: protocol.Done}, nil)
 	d.flush()

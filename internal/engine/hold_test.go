@@ -170,6 +170,16 @@ func (d *driver) reenter(t *testing.T, lease time.Duration) (*engine.Hold, *engi
 	return h, d.count(t)
 }
 
+// reentered returns an inner hold that the server has counted.
+func (d *driver) reentered(t *testing.T, lease time.Duration) *engine.Hold {
+	t.Helper()
+	h, enters := d.reenter(t, lease)
+	d.done(enters)
+	require.Equal(t, engine.Live, h.State())
+	d.flush()
+	return h
+}
+
 // release releases an inner hold, and returns the request that counts it out.
 func (d *driver) release(t *testing.T, h *engine.Hold) *engine.Request {
 	t.Helper()
@@ -216,10 +226,7 @@ func TestOvertakenReentryPromisesNoMore(t *testing.T) {
 func TestRenewalBeforeAShorterLeasePromisesNoMore(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
-	inner, enters := d.reenter(t, time.Minute)
-	d.done(enters)
-	require.Equal(t, engine.Live, inner.State())
-	d.flush()
+	inner := d.reentered(t, time.Minute)
 	d.now = d.now.Add(20 * time.Second)
 	d.Tick(d.now)
 	fx := d.flush()
@@ -251,9 +258,7 @@ func TestRenewalBeforeAShorterLeasePromisesNoMore(t *testing.T) {
 func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
-	first, enters := d.reenter(t, time.Minute)
-	d.done(enters)
-	d.flush()
+	first := d.reentered(t, time.Minute)
 	shortens := d.release(t, first)
 	require.True(t, shortens.Shorten)
 	second, enters := d.reenter(t, time.Minute)
@@ -280,10 +285,8 @@ func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
 func TestLeaseIsShortenedThoughAShorterOneWasEnteredSince(t *testing.T) {
 	d := newDriver()
 	d.hold(t, 1)
-	long, enters := d.reenter(t, time.Minute)
-	d.done(enters)
-	d.flush()
-	_, enters = d.reenter(t, lease)
+	long := d.reentered(t, time.Minute)
+	_, enters := d.reenter(t, lease)
 	require.False(t, enters.Shorten)
 	d.done(enters)
 	d.flush()
@@ -294,9 +297,7 @@ func TestLeaseIsShortenedThoughAShorterOneWasEnteredSince(t *testing.T) {
 func TestReleaseIsNotTriedForALeaseThatWasShortened(t *testing.T) {
 	d := newDriver()
 	outer := d.hold(t, 1)
-	inner, enters := d.reenter(t, time.Minute)
-	d.done(enters)
-	d.flush()
+	inner := d.reentered(t, time.Minute)
 	d.done(d.release(t, inner))
 	d.flush()
 	_, err := d.Release(d.now, outer)

@@ -13,12 +13,8 @@ import (
 func TestAnotherProtocolIsRefused(t *testing.T) {
 	t.Parallel()
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
-		oneIn := 1
-		if !s.Real() {
-			oneIn = 9 // miniredis compiles a script for every run
-		}
 		refused := 0
-		everyMeeting(t, s.Client(), s.Prefix, oneIn, func(b *bench, me *party, q protocol.Request) {
+		everyMeeting(t, s.Client(), s.Prefix, oneIn(s), func(b *bench, me *party, q protocol.Request) {
 			b.set("owner", "2 "+b.c.HGet(b.t.Context(), b.allKeys()[0], "owner").Val())
 			b.c.PExpire(b.t.Context(), b.allKeys()[0], benchLease)
 			before := b.contents()

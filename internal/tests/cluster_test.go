@@ -234,20 +234,39 @@ func TestCloseAfterAFailover(t *testing.T) {
 	require.NoError(t, there.Close())
 }
 
+// A movingSlot is one that moves from a node of a cluster to another.
+type movingSlot struct {
+	cluster  *testredis.Cluster
+	tag      string // a name in the slot
+	number   int
+	from, to *testredis.Server
+}
+
+func newMovingSlot(t *testing.T) movingSlot {
+	testredis.Need(t)
+	cluster := testredis.StartCluster(t, 3)
+	tag := cluster.On(0, t.Name())
+	return movingSlot{cluster, tag, testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]}
+}
+
+// lock returns an RWLock with all its locks in the slot, since its prefix has a hash tag.
+func (s movingSlot) lock(t *testing.T, lease time.Duration) *rwlock.RWLock {
+	return newLockOn(t, s.cluster.Client(), rwlock.WithPrefix("{"+s.tag+"}"), rwlock.WithLease(lease))
+}
+
+func (s movingSlot) begin()              { s.cluster.BeginMove(s.number, s.from, s.to) }
+func (s movingSlot) move(keys ...string) { s.cluster.MoveKeys(s.number, s.from, s.to, keys...) }
+func (s movingSlot) end()                { s.cluster.EndMove(s.number, s.from, s.to) }
+
 // While a slot is half moved, some of whose keys are on one node and some at another, locks in it are taken,
 // renewed and released, wherever their hashes are; a lock that others wait for stays on the node where all of
 // its keys are.
 func TestHalfMovedSlot(t *testing.T) {
 	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	// A prefix with a hash tag puts all locks into its slot.
-	tag := cluster.On(0, t.Name())
-	slot, from, to := testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]
-	w := &world{T: t}
-	rw := newLockOn(t, cluster.Client(), rwlock.WithPrefix("{"+tag+"}"), rwlock.WithLease(9*time.Second))
+	w, slot := &world{T: t}, newMovingSlot(t)
+	rw := slot.lock(t, 9*time.Second)
 	name := func(what string, m rwlock.Mode) string { return what + " for " + m.String() }
-	key := func(name string) string { return "{" + tag + "}:{" + name + "}" }
+	key := func(name string) string { return "{" + slot.tag + "}:{" + name + "}" }
 	var held []*rwlock.Hold
 	for _, m := range bothModes {
 		for _, what := range []string{"used", "used and moved"} {
@@ -259,10 +278,10 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 	waiting := w.enqueue(newOwner(), rw, write, name("waited for", write))
 
-	cluster.BeginMove(slot, from, to)
+	slot.begin()
 	moved := time.Now()
 	for _, m := range bothModes {
-		cluster.MoveKeys(slot, from, to, key(name("used and moved", m)), key(name("held and moved", m)))
+		slot.move(key(name("used and moved", m)), key(name("held and moved", m)))
 	}
 	for _, m := range bothModes {
 		for _, what := range []string{"new", "used", "used and moved"} {
@@ -277,7 +296,7 @@ func TestHalfMovedSlot(t *testing.T) {
 	}
 	unlock(t, held...)
 	unlock(t, waiting.granted())
-	cluster.EndMove(slot, from, to)
+	slot.end()
 	for _, h := range held {
 		unlock(t, take(t, newOwner(), rw, write, h.Name()))
 	}
@@ -287,12 +306,8 @@ func TestHalfMovedSlot(t *testing.T) {
 // last waiter leave a lock nevertheless, all of whose keys were there.
 func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	tag := cluster.On(0, t.Name())
-	slot, from, to := testredis.Slot(tag), cluster.Nodes[0], cluster.Nodes[1]
-	w := &world{T: t}
-	rw := newLockOn(t, cluster.Client(), rwlock.WithPrefix("{"+tag+"}"), rwlock.WithLease(time.Minute))
+	w, slot := &world{T: t}, newMovingSlot(t)
+	rw := slot.lock(t, time.Minute)
 	readers := func(name string) []*rwlock.Hold {
 		return []*rwlock.Hold{take(t, newOwner(), rw, read, name), take(t, newOwner(), rw, read, name)}
 	}
@@ -304,7 +319,7 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	both := []*rwlock.Hold{take(t, owner, rw, write, "both"), take(t, owner, rw, read, "both")}
 	afterBoth := w.enqueue(newOwner(), rw, write, "both")
 
-	cluster.BeginMove(slot, from, to)
+	slot.begin()
 	unlock(t, left...)
 	unlock(t, next.granted())
 	giveUp()
@@ -318,8 +333,8 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 	unlock(t, afterForce.granted())
 	unlock(t, both[1], both[0])
 	unlock(t, afterBoth.granted())
-	cluster.MoveKeys(slot, from, to)
-	cluster.EndMove(slot, from, to)
+	slot.move()
+	slot.end()
 }
 
 // A slot whose owner is told that nothing is being moved, while keys are on another node, as redis-cli
@@ -327,17 +342,13 @@ func TestLastOneLeavesALockThatIsToMove(t *testing.T) {
 // notified at the next renewal, and a fence tells them from the next ones.
 func TestLockThatAMoveHasLeftBehind(t *testing.T) {
 	t.Parallel()
-	testredis.Need(t)
-	cluster := testredis.StartCluster(t, 3)
-	lease := rwlock.WithLease(9 * time.Second)
-	rw, other := newLockOn(t, cluster.Client(), lease), newLockOn(t, cluster.Client(), lease)
-	name := cluster.On(0, "name")
-	slot, from, to := testredis.Slot(name), cluster.Nodes[0], cluster.Nodes[1]
-	h := take(t, newOwner(), rw, write, name)
-	cluster.BeginMove(slot, from, to)
-	cluster.MoveKeys(slot, from, to)
-	require.NoError(t, from.Client().Do(t.Context(), "CLUSTER", "SETSLOT", slot, "STABLE").Err())
-	next := take(t, newOwner(), other, write, name)
+	slot := newMovingSlot(t)
+	rw, other := slot.lock(t, 9*time.Second), slot.lock(t, 9*time.Second)
+	h := take(t, newOwner(), rw, write, "name")
+	slot.begin()
+	slot.move()
+	require.NoError(t, slot.from.Client().Do(t.Context(), "CLUSTER", "SETSLOT", slot.number, "STABLE").Err())
+	next := take(t, newOwner(), other, write, "name")
 	require.Greater(t, next.Token(), h.Token())
 	require.True(t, (&world{T: t}).isLost(h).Before(h.Deadline()), "a renewal did not notice")
 	require.NoError(t, next.Context().Err())
