@@ -43,7 +43,7 @@ const (
 	near      = 500 * time.Microsecond
 	far       = 2 * near
 	mostBytes = 1 << 16
-	// small is how many requests are not divided among batches.
+	// A batch of so few requests is small: they are not divided.
 	small = 16
 	// mostRenewals is how many holds one run of a script renews, which takes less than a millisecond.
 	mostRenewals = 64
@@ -387,10 +387,9 @@ func (d *Dispatcher) work() {
 }
 
 // yield lets the goroutines that are ready to run have their turn: they may have requests to add to the next
-// batch. After Gosched, an idle processor goes on with this goroutine at once, while those that the last
-// batch has woken wait for this one. If the server is distant, these would wait long for the next batch. So
-// this goroutine then takes its place behind them: behind one that is started, and that a second one keeps
-// from being the next to run.
+// batch. Gosched is not enough if the server is distant: an idle processor may go on with this goroutine at
+// once, and what others add later would wait long for the batch after that. So this goroutine waits for one
+// that is last in the queue of its processor. A goroutine is last there once another one has been started.
 func yield(distant bool) {
 	if !distant {
 		runtime.Gosched()
@@ -433,8 +432,8 @@ func (d *Dispatcher) take() *exchange {
 	return x
 }
 
-// fit returns how many requests the next batch takes; one at least. To a server far away, batches are of
-// about one size, unless they are small: the larger one is, the longer its first requests wait for the last.
+// fit returns how many requests the next batch takes; one at least. In a large batch, the first requests wait
+// long for the last. So no batch to a server far away takes much more than its share, unless it is small.
 func (d *Dispatcher) fit(queue []*protocol.Request) (n int) {
 	room := min(max(d.batch, int(time.Duration(d.batch)*d.trip/near)), mostBytes)
 	if d.trip > far {

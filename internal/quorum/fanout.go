@@ -107,8 +107,8 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 	q.engine.Replied(now, x.request, reply, err)
 }
 
-// failure returns the error of a fan-out that a majority cannot do any more. It is temporary unless so many
-// servers have refused, or have no vote, that the others are no majority.
+// failure returns the error of a fan-out that a majority cannot do any more. Some servers will never do it:
+// they have refused, or have no vote. The error is temporary if the others are a majority.
 func (q *Quorum) failure(now time.Time, x *fanout, never int) error {
 	if x.request.Script == lua.Reenter && x.bid.gains(now, true) > 0 {
 		return fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes

@@ -401,6 +401,9 @@ func TestReentryDoesWithoutAServerThatRefuses(t *testing.T) {
 			r.answer()
 			r.pass(time.Second)
 			require.Equal(t, state, inner.State(), "%v", inner.Err())
+			if state == engine.Failed {
+				require.ErrorIs(t, inner.Err(), full)
+			}
 		})
 	}
 }
