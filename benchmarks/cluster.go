@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,6 +33,14 @@ func startCluster(ctx context.Context, t *testing.T) (servers []*Server) {
 			"~*", "&*", "+@all", "-ssubscribe", "-spublish").Err())
 	}
 	return servers
+}
+
+// handovers measures so many processes, of 64 goroutines in all, that draw from 12 names of a cluster.
+func handovers(ctx context.Context, e *Env) Metrics {
+	return e.share(ctx, e.Param, func(int) Load {
+		span := max(e.span(time.Second), 400*time.Millisecond) // a message may take 40 ms
+		return Load{Goroutines: 64 / e.Param, To: 12, Span: span}
+	})
 }
 
 // bytesBetween returns how many bytes the nodes of the cluster have sent to each other: what their processes

@@ -43,34 +43,35 @@ func (all workers) do(loadOf func(i int) Load) (sum Done, err error) {
 }
 
 // processes measures four processes, of 16 goroutines each, that draw from the same names, or each from as
-// many of its own. They work for as long again before the measurement, since a process first opens
-// connections, and asks for each name. The parameter says how many percent of the operations read.
+// many of its own. The parameter says how many percent of the operations read.
 func processes(names int, own bool, span time.Duration) measured {
 	return func(ctx context.Context, e *Env) Metrics {
-		all := e.startWorkers(ctx, 4)
-		span := e.span(span)
-		if e.Cluster { // where a message may take 40 ms
-			span = max(span, 400*time.Millisecond)
-		}
-		draw := func() Done {
-			d, err := all.do(func(i int) Load {
-				j := Load{Goroutines: 16, To: names, Reads: e.Param, Span: span}
-				if own {
-					j.From, j.To = i*names, (i+1)*names
-				}
-				return j
-			})
-			require.NoError(e, err)
-			return d
-		}
-		draw()
-		before := e.bytesBetween(ctx)
-		var d Done
-		usage := e.usage(ctx, func() { d = draw() })
-		m := d.metrics(usage)
-		m[Between] = (e.bytesBetween(ctx) - before) / d.pairs()
-		return m
+		return e.share(ctx, 4, func(i int) Load {
+			j := Load{Goroutines: 16, To: names, Reads: e.Param, Span: e.span(span)}
+			if own {
+				j.From, j.To = i*names, (i+1)*names
+			}
+			return j
+		})
 	}
+}
+
+// share measures n processes. They work for as long again before the measurement, since a process first opens
+// connections, and asks for each name.
+func (e *Env) share(ctx context.Context, n int, loadOf func(i int) Load) Metrics {
+	all := e.startWorkers(ctx, n)
+	draw := func() Done {
+		d, err := all.do(loadOf)
+		require.NoError(e, err)
+		return d
+	}
+	draw()
+	before := e.bytesBetween(ctx)
+	var d Done
+	usage := e.usage(ctx, func() { d = draw() })
+	m := d.metrics(usage)
+	m[Between] = (e.bytesBetween(ctx) - before) / d.pairs()
+	return m
 }
 
 // recalls measures how long a writer waits behind four processes that read one name without a pause, each

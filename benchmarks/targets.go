@@ -170,10 +170,13 @@ var targets = slices.Concat(
 			atMost(1, "the longest time that the mutex is locked: 100,000 holds renewed"),
 		figureOf("many-waiters", 20_000, Mutex).in("ms").
 			atMost(5, "the longest time that the mutex is locked: 20,000 waiters give up"),
-		over(oursByPublish, "cluster", 0, Rate).in("× by PUBLISH").
+		over(oursByPublish, "cluster", 4, Rate).in("× by PUBLISH").
 			atLeast(1.4, "pairs/s of 4 processes on 12 names of a cluster, grants by SPUBLISH"),
-		over(oursByPublish, "cluster", 0, Between).in("× by PUBLISH").
+		over(oursByPublish, "cluster", 16, Rate).in("× by PUBLISH").
+			atLeast(1.4, "pairs/s of 16 processes"),
+		over(oursByPublish, "cluster", 16, Between).in("× by PUBLISH").
 			atMost(0.01, "bytes between the nodes for each of them"),
+		over(redislock, "cluster-once", 0, Latency).atMost(1.6, "latency of a pair on new names of a cluster"),
 		figureOf("crowd", 10_000, LongestRun).in("ms").
 			atMost(5, "10,000 waiting readers let in: longest script"),
 		figureOf("crowd", 10_000, AllIn).in("ms").atMost(500, "10,000 waiting readers let in: all in"),

@@ -95,9 +95,14 @@ var workloads = []*Workload{
 		Name: "recalls", Rounds: 5, Run: recalls, Contenders: []*Contender{ours, delegated},
 		Columns: []Metric{WaitP99, WaitP50, HandoverP99, LongestHold, Rate, Requests},
 	}, {
-		Name: "cluster", Cluster: true, Rounds: 5, Alone: true, Run: processes(12, false, time.Second),
+		Name: "cluster", ParamName: "processes", Params: []int{4, 16},
+		Cluster: true, Rounds: 5, Alone: true, Run: handovers,
 		Contenders: []*Contender{ours, oursByPublish}, Against: []*Contender{oursByPublish},
 		Columns: []Metric{Rate, WaitP50, WaitP99, ServerTime, Between},
+	}, {
+		Name: "cluster-once", Cluster: true, Rounds: 5, Run: busy,
+		Contenders: []*Contender{ours, redislock, bare}, Columns: []Metric{Latency, LatencyP99, Rate},
+		Against: []*Contender{redislock},
 	}, {
 		Name: "zipf", Rounds: 3, Contenders: contenders, Columns: zipfColumns, Against: []*Contender{floor},
 		Run: together(Load{Goroutines: 64, Draw: popular, To: 100_000, Span: time.Second}),

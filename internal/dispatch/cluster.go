@@ -95,6 +95,20 @@ func (c *cluster) send(requests []*protocol.Request) {
 	}
 }
 
+// sendFrom has the lane of the master that has a request's lock do what SendFrom does.
+func (c *cluster) sendFrom(ctx context.Context, r *protocol.Request) {
+	c.mu.Lock()
+	mapped := c.masters != nil // or else the client would ask for the map now
+	c.mu.Unlock()
+	if mapped {
+		if lane, err := c.lane(r); err == nil {
+			lane.SendFrom(ctx, r)
+			return
+		}
+	}
+	c.send([]*protocol.Request{r})
+}
+
 // master returns the client for the master that has a request's lock, by the client's map.
 func (c *cluster) master(r *protocol.Request) (*redis.Client, error) {
 	return c.client.MasterForKey(context.Background(), r.Keys.Lock.(string))
@@ -120,6 +134,7 @@ func (c *cluster) lane(r *protocol.Request) (*Dispatcher, error) {
 			lane.waits(o.PoolSize, o.ReadTimeout)
 		} else {
 			lane.bound(o.PoolSize)
+			lane.callers = callersOf(master)
 		}
 		lane.of, lane.node, lane.flying, lane.listener = c, addr, make(map[*exchange]struct{}), c.listener
 		lane.first.write = o.ReadOnly // or else the client asks a replica
@@ -328,7 +343,7 @@ func (d *Dispatcher) oldest() (begun time.Time, some bool) {
 func (d *Dispatcher) rests() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queued()+len(d.flying) == 0
+	return d.queued()+d.running == 0
 }
 
 // leave removes the requests that belong to another lane by now, and returns them. Requests in flight fail

@@ -98,9 +98,24 @@ func (c Calls) fail(err error, requests ...*protocol.Request) {
 // connections, but does not run its hooks. So an ordinary exchange shows from time to time that there is no
 // hook, and that the server answers promptly.
 type callers struct {
-	client  *redis.Client // the copy, or nil
+	of      *redis.Client // or nil, then callers do not send
+	client  *redis.Client // the copy
 	may     bool
 	checked time.Time // when an exchange last showed whether they may
+}
+
+// callersOf returns callers who use a copy of a client, once an exchange has shown that they may.
+func callersOf(client *redis.Client) callers {
+	return callers{of: client, client: client.WithTimeout(callerTimeout)}
+}
+
+// connected reports whether a connection is open and not in use. Pipelines usually have their own.
+func (c *callers) connected(piped bool) bool {
+	stats := c.client.PoolStats()
+	if piped && stats.PipelineStats != nil {
+		return stats.PipelineStats.IdleConns > 0
+	}
+	return stats.IdleConns > 0
 }
 
 // A Dispatcher sends requests, and delivers their results.
@@ -156,7 +171,7 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 		poolSize, readTimeout = c.Options().PoolSize, c.Options().ReadTimeout
 		d.bound(poolSize)
 		d.listener.follow = c.Options().Addr == "FailoverClient" // only this name shows that it is for Sentinel
-		d.callers.client = c.WithTimeout(callerTimeout)
+		d.callers = callersOf(c)
 	case *redis.ClusterClient:
 		d.listener.follow = false
 		d.cluster = newCluster(c, calls, d.listener)
@@ -240,12 +255,16 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 // SendFrom sends a request from the goroutine of its caller, which is about to wait for the result until ctx
 // ends, if nothing else is in flight. Otherwise it does what Send does. It returns soon after ctx has ended.
 func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
+	if d.cluster != nil {
+		d.cluster.sendFrom(ctx, r)
+		return
+	}
 	if !d.sendsFrom(r) {
 		d.Send(r)
 		return
 	}
 	cmd := redis.NewCmd(ctx, args(r, d.first)...)
-	err := d.callers.client.Process(ctx, once{cmd})
+	err := d.process(ctx, d.callers.client, once{cmd})
 	d.mu.Lock()
 	d.running--
 	d.active = time.Now()
@@ -272,7 +291,7 @@ var singles = sync.Pool{New: func() any { return new([1]Result) }}
 
 // sendsFrom reports whether the caller has to send a request. If so, the request counts as in flight.
 func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
-	if d.callers.client == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
+	if d.callers.of == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
 		return false
 	}
 	d.mu.Lock()
@@ -282,7 +301,7 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 		return false
 	}
 	// Connecting may take long. The connection of an exchange that has just ended is still open.
-	if now.Sub(d.active) > patience && d.callers.client.PoolStats().IdleConns == 0 {
+	if now.Sub(d.active) > patience && !d.callers.connected(d.piped) {
 		return false
 	}
 	d.running++
@@ -366,7 +385,7 @@ func (d *Dispatcher) work() {
 		d.rouse()
 		x.begun = time.Now()
 		crowded = len(x.requests) > 1 || d.running > 1
-		if !crowded && d.callers.client != nil && x.begun.Sub(d.callers.checked) > trust/2 {
+		if !crowded && d.callers.of != nil && x.begun.Sub(d.callers.checked) > trust/2 {
 			x.checks = true
 			d.callers.checked, d.callers.may = x.begun, false
 		}

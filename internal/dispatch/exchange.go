@@ -175,10 +175,10 @@ func (d *Dispatcher) run(ctx context.Context, x *exchange, cmds []*redis.Cmd) {
 				x.cmds[i].SetErr(probe.Err()) // what it was granted is withdrawn
 			}
 		}
-	case len(cmds) > 1 || d.piped:
-		d.pipeline(ctx, d.client, cmds)
 	case x.checks:
 		x.checks, x.alone = false, d.processAlone(ctx, cmds[0])
+	case len(cmds) > 1 || d.piped:
+		d.pipeline(ctx, d.client, cmds)
 	default:
 		_ = d.client.Process(ctx, cmds[0])
 	}
@@ -275,37 +275,66 @@ func Refusal(client redis.UniversalClient) error {
 
 func isClosed(client redis.UniversalClient) bool { return errors.Is(Refusal(client), redis.ErrClosed) }
 
-// processAlone sends a command, and reports whether a copy of the client would have done the same, but for
-// its timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
+// process sends one command.
+func (d *Dispatcher) process(ctx context.Context, client redis.UniversalClient, cmd redis.Cmder) error {
+	if !d.piped {
+		return client.Process(ctx, cmd)
+	}
+	pipeline := client.Pipeline()
+	_ = pipeline.Process(ctx, cmd)
+	_, err := pipeline.Exec(ctx)
+	return err
+}
+
+// processAlone sends a command, and reports whether callers.client would have done the same, but for its
+// timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
 func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
-	w := &witness{Cmd: cmd}
-	_ = d.client.Process(ctx, w)
-	return w.alone && d.client.(*redis.Client).GetMaintNotificationsManager() == nil
+	w := &witness{Cmd: cmd, once: !d.single}
+	if err := d.process(ctx, d.client, w); err != nil {
+		cmd.SetErr(err)
+	}
+	return w.called && (w.passed || d.single) && !w.hooked && d.callers.of.GetMaintNotificationsManager() == nil
 }
 
 // A witness is a command that finds out whether the client handles it without hooks.
 type witness struct {
 	*redis.Cmd
-	alone bool
+	once   bool // see once
+	called bool // the client has handled it where the dispatcher called it
+	passed bool // and on a goroutine of its own, as a client for a cluster does then
+	hooked bool // something else than the client has handled it
 }
 
-// Args is called by whatever handles the command. It notes whether that is the client alone, by the functions
-// between the dispatcher's and this one.
+// Args is called by whatever handles the command. It looks at the functions between the dispatcher's, or the
+// start of a goroutine, and this one.
 func (w *witness) Args() []any {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	for more, client := true, true; more && client; {
-		var f runtime.Frame
-		f, more = frames.Next()
-		w.alone = strings.HasSuffix(f.Function, "/dispatch.(*Dispatcher).processAlone")
+	for client := true; client; {
+		f, more := frames.Next()
 		rest, ok := strings.CutPrefix(f.Function, clientPath)
-		client = ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "/internal/"))
+		client = more && ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "/internal/"))
+		switch {
+		case client:
+		case strings.HasPrefix(f.Function, dispatcherPath):
+			w.called = true
+		case f.Function == "runtime.goexit":
+			w.passed = true
+		default:
+			w.hooked = true
+		}
 	}
 	return w.Cmd.Args()
 }
 
+// NoRetry tells the client whether it must not send the command again.
+func (w *witness) NoRetry() bool { return w.once }
+
 // clientPath is the path of the client's package.
 var clientPath = reflect.TypeFor[redis.Client]().PkgPath()
+
+// dispatcherPath is what the names of the dispatcher's methods begin with.
+var dispatcherPath = reflect.TypeFor[Dispatcher]().PkgPath() + ".(*Dispatcher)."
 
 // pipeline sends commands in one batch.
 func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient, cmds []*redis.Cmd) {
