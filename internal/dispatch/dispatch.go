@@ -55,14 +55,6 @@ const (
 	waiters   = 4
 	longWait  = time.Second
 	shortWait = 100 * time.Millisecond
-	// callerTimeout is how long a caller that sends its own request waits for the reply. With what a busy
-	// program adds, the caller still returns within 50 ms of its context's end.
-	callerTimeout = 30 * time.Millisecond
-	// prompt is the longest exchange after which callers may send. A busy program makes exchanges longer: if
-	// prompt were shorter, its callers would never send again after one had waited in vain.
-	prompt = callerTimeout * 2 / 3
-	// trust is how long callers may send after such an exchange.
-	trust = time.Second
 )
 
 var errFull = fmt.Errorf("%d requests wait to be sent", mostQueued)
@@ -91,31 +83,6 @@ func (c Calls) fail(err error, requests ...*protocol.Request) {
 		results[i] = Result{Request: r, Err: err}
 	}
 	c.Receive(results)
-}
-
-// A callers says whether the goroutines of callers may send. They use a copy of the client with a short
-// timeout, since the client does not give up a command when a context ends. The copy shares the client's
-// connections, but does not run its hooks. So an ordinary exchange shows from time to time that there is no
-// hook, and that the server answers promptly.
-type callers struct {
-	of      *redis.Client // or nil, then callers do not send
-	client  *redis.Client // the copy
-	may     bool
-	checked time.Time // when an exchange last showed whether they may
-}
-
-// callersOf returns callers who use a copy of a client, once an exchange has shown that they may.
-func callersOf(client *redis.Client) callers {
-	return callers{of: client, client: client.WithTimeout(callerTimeout)}
-}
-
-// connected reports whether a connection is open and not in use. Pipelines usually have their own.
-func (c *callers) connected(piped bool) bool {
-	stats := c.client.PoolStats()
-	if piped && stats.PipelineStats != nil {
-		return stats.PipelineStats.IdleConns > 0
-	}
-	return stats.IdleConns > 0
 }
 
 // A Dispatcher sends requests, and delivers their results.
@@ -250,63 +217,6 @@ func (d *Dispatcher) Send(requests ...*protocol.Request) {
 	}
 	d.rouse()
 	d.mu.Unlock()
-}
-
-// SendFrom sends a request from the goroutine of its caller, which is about to wait for the result until ctx
-// ends, if nothing else is in flight. Otherwise it does what Send does. It returns soon after ctx has ended.
-func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
-	if d.cluster != nil {
-		d.cluster.sendFrom(ctx, r)
-		return
-	}
-	if !d.sendsFrom(r) {
-		d.Send(r)
-		return
-	}
-	cmd := redis.NewCmd(ctx, args(r, d.first)...)
-	err := d.process(ctx, d.callers.client, once{cmd})
-	d.mu.Lock()
-	d.running--
-	d.active = time.Now()
-	d.callers.may = d.callers.may && err == nil
-	d.rouse()
-	d.mu.Unlock()
-	d.working.Done()
-	if err != nil {
-		d.Send(r) // to run it twice does no harm
-		return
-	}
-	if d.listener.lost.Load() {
-		d.listener.answered(d.node)
-	}
-	results := singles.Get().(*[1]Result)
-	results[0] = Result{Request: r, Reply: cmd.Val()}
-	d.calls.Receive(results[:])
-	results[0] = Result{}
-	singles.Put(results)
-}
-
-// singles are memory for the results of callers.
-var singles = sync.Pool{New: func() any { return new([1]Result) }}
-
-// sendsFrom reports whether the caller has to send a request. If so, the request counts as in flight.
-func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
-	if d.callers.of == nil || r.Replicas > 0 || r.Trace != nil || d.old.Load() {
-		return false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	now := time.Now()
-	if !d.callers.may || now.Sub(d.callers.checked) > trust || d.closed || d.running+d.queued() > 0 {
-		return false
-	}
-	// Connecting may take long. The connection of an exchange that has just ended is still open.
-	if now.Sub(d.active) > patience && !d.callers.connected(d.piped) {
-		return false
-	}
-	d.running++
-	d.working.Add(1)
-	return true
 }
 
 // sums are the scripts' sums, boxed once.

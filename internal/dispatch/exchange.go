@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -274,67 +272,6 @@ func Refusal(client redis.UniversalClient) error {
 }
 
 func isClosed(client redis.UniversalClient) bool { return errors.Is(Refusal(client), redis.ErrClosed) }
-
-// process sends one command.
-func (d *Dispatcher) process(ctx context.Context, client redis.UniversalClient, cmd redis.Cmder) error {
-	if !d.piped {
-		return client.Process(ctx, cmd)
-	}
-	pipeline := client.Pipeline()
-	_ = pipeline.Process(ctx, cmd)
-	_, err := pipeline.Exec(ctx)
-	return err
-}
-
-// processAlone sends a command, and reports whether callers.client would have done the same, but for its
-// timeouts: no hook has handled the command, and no notice of the server's can make timeouts longer.
-func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
-	w := &witness{Cmd: cmd, once: !d.single}
-	if err := d.process(ctx, d.client, w); err != nil {
-		cmd.SetErr(err)
-	}
-	return w.called && (w.passed || d.single) && !w.hooked && d.callers.of.GetMaintNotificationsManager() == nil
-}
-
-// A witness is a command that finds out whether the client handles it without hooks.
-type witness struct {
-	*redis.Cmd
-	once   bool // see once
-	called bool // the client has handled it where the dispatcher called it
-	passed bool // and on a goroutine of its own, as a client for a cluster does then
-	hooked bool // something else than the client has handled it
-}
-
-// Args is called by whatever handles the command. It looks at the functions between the dispatcher's, or the
-// start of a goroutine, and this one.
-func (w *witness) Args() []any {
-	var pcs [32]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	for client := true; client; {
-		f, more := frames.Next()
-		rest, ok := strings.CutPrefix(f.Function, clientPath)
-		client = more && ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "/internal/"))
-		switch {
-		case client:
-		case strings.HasPrefix(f.Function, dispatcherPath):
-			w.called = true
-		case f.Function == "runtime.goexit":
-			w.passed = true
-		default:
-			w.hooked = true
-		}
-	}
-	return w.Cmd.Args()
-}
-
-// NoRetry tells the client whether it must not send the command again.
-func (w *witness) NoRetry() bool { return w.once }
-
-// clientPath is the path of the client's package.
-var clientPath = reflect.TypeFor[redis.Client]().PkgPath()
-
-// dispatcherPath is what the names of the dispatcher's methods begin with.
-var dispatcherPath = reflect.TypeFor[Dispatcher]().PkgPath() + ".(*Dispatcher)."
 
 // pipeline sends commands in one batch.
 func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient, cmds []*redis.Cmd) {
