@@ -164,6 +164,31 @@ func TestLaneOfAMasterThatIsGoneIsDropped(t *testing.T) {
 	})
 }
 
+// The lane of a master that is gone is not dropped while it sends: Close waits for its goroutine.
+func TestLaneIsNotDroppedWhileItSends(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		gate := make(chan struct{})
+		f.node(nodeB).gate = gate
+		d.Send(on(1, 2))
+		synctest.Wait()
+		f.node(nodeA).answer = func([]any) (any, error) { return nil, serverError("READONLY") }
+		f.replace(nodeA)
+		d.Send(on(0, 2))
+		time.Sleep(troubled)
+		require.Len(t, r.all(), 2, "the request in flight has failed")
+		done := d.Close()
+		synctest.Wait()
+		require.Equal(t, 1, f.node(nodeB).busy())
+		select {
+		case <-done:
+			t.Error("the dispatcher has not waited")
+		default:
+		}
+		close(gate)
+		<-done
+	})
+}
+
 // Once a request has failed in a way that another master might not, the client is asked for the map again and
 // again for a while, and who sends is told when there are other masters. In the calm the client is not asked.
 func TestMapIsReloadedAfterAFailure(t *testing.T) {
