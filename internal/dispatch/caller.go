@@ -65,7 +65,7 @@ func (d *Dispatcher) SendFrom(ctx context.Context, r *protocol.Request) {
 	cmd := redis.NewCmd(ctx, args(r, d.first)...)
 	err := d.process(ctx, d.callers.client, once{cmd})
 	if err != nil {
-		d.Send(r) // to run it twice does no harm. Once this lane of a cluster rests, it may be dropped.
+		d.Send(r) // to run it twice does no harm. Not later: the lane of a cluster that rests may be dropped.
 	}
 	d.mu.Lock()
 	d.running--
@@ -110,7 +110,7 @@ func (d *Dispatcher) sendsFrom(r *protocol.Request) bool {
 	return true
 }
 
-// process sends one command.
+// process sends one command, in a pipeline if the dispatcher sends all that way.
 func (d *Dispatcher) process(ctx context.Context, client redis.UniversalClient, cmd redis.Cmder) error {
 	if !d.piped {
 		return client.Process(ctx, cmd)
@@ -134,9 +134,9 @@ func (d *Dispatcher) processAlone(ctx context.Context, cmd *redis.Cmd) bool {
 // A witness is a command that finds out whether the client handles it without hooks.
 type witness struct {
 	*redis.Cmd
-	once   bool // see once
-	called bool // the client has handled it where the dispatcher called it
-	passed bool // and on a goroutine of its own, as a client for a cluster does then
+	once   bool // the client must not send it again
+	called bool // the client has handled it on the dispatcher's goroutine
+	passed bool // the client has handled it on one of its own, as that for a cluster does afterwards
 	hooked bool // something else than the client has handled it
 }
 
