@@ -179,6 +179,7 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 		return
 	}
 	c.lock.ended = now
+	e.remember(now, c)
 	if reply.Code == protocol.DoneBefore {
 		e.askAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
@@ -298,7 +299,47 @@ func (e *Engine) Inspect(now time.Time, name string, tag any) error {
 }
 
 // A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a
-// pause, and continue for a moment as if it were still the master. Then a released hold may exist again.
+// pause, and continue for a moment as if it were still the master. Then a released hold may exist again. The
+// engine releases such a hold when a reply names it as an obstacle. It also repeats its last releases when it
+// learns of other servers, as others may wait for what it does not want any more.
+
+// mostPast is how many ended claims an engine remembers. It bounds the work of a promoted server.
+const mostPast = 256
+
+// A past claim has ended. If a server has missed that, it keeps the claim until then.
+type past struct {
+	name   string
+	mode   Mode
+	slot   int
+	number uint64
+	owner  Owner
+	until  time.Time
+}
+
+// remember notes a claim whose end a server has confirmed.
+func (e *Engine) remember(now time.Time, c *claim) {
+	if c.lent > 0 {
+		return // the server did not know it
+	}
+	p := past{c.lock.name, c.mode, c.slot, c.number, c.ownership.owner, c.deadline}
+	if len(e.past) < mostPast {
+		e.past = append(e.past, p)
+	} else {
+		e.past[e.oldest] = p
+		e.oldest = (e.oldest + 1) % mostPast
+	}
+	if c.asked.Before(e.replaced) {
+		e.endAgain(now, p) // the server that has confirmed it was replaced
+	}
+}
+
+// endAgain repeats the end of a claim, unless its lease is over.
+func (e *Engine) endAgain(now time.Time, p past) {
+	if now.Before(p.until) && !e.closed {
+		wire := protocol.NewClaim(p.mode, e.config.Instance, p.slot, p.number, p.owner)
+		e.sendEndAgain(now, p.name, p.mode, wire)
+	}
+}
 
 // releaseStale releases a claim of this engine that blocks another although it has ended.
 func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
@@ -306,22 +347,26 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 	if err != nil || lk.releasingStale || e.claims[k.Number] != nil {
 		return
 	}
-	script := lua.RUnlock
-	if k.Mode == protocol.Write {
-		script = lua.Unlock
-	}
 	lk.releasingStale = true
-	p := protocol.Request{Script: script, Claim: wire, Again: true}
-	e.send(now, e.about(e.use(lk.name), releasesStale, p))
+	e.sendEndAgain(now, lk.name, k.Mode, wire)
 }
 
-// staleReleased takes the reply to the release of a claim that had come back. Other claims may have come back
-// too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost
-// its place.
-func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
-	lk.releasingStale = false
-	if err == nil {
+func (e *Engine) sendEndAgain(now time.Time, name string, m Mode, wire protocol.Claim) {
+	script := lua.RUnlock
+	if m == protocol.Write {
+		script = lua.Unlock
+	}
+	p := protocol.Request{Script: script, Claim: wire, Again: true}
+	e.send(now, e.about(e.use(name), releasesStale, p))
+}
+
+// staleReleased takes the reply to the release of a claim that may have come back. Other claims may have come
+// back too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has
+// lost its place.
+func (e *Engine) staleReleased(now time.Time, lk *lock, reply protocol.Reply, err error) {
+	if err == nil && (lk.releasingStale || reply.Code == protocol.Done) {
 		e.askAll(now, lk)
 	}
+	lk.releasingStale = false
 	e.drop(lk)
 }

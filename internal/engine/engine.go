@@ -125,6 +125,10 @@ type Engine struct {
 	draining  bool
 	closed    bool
 
+	past     []past    // the last claims that have ended: see remember
+	oldest   int       // of them, once there are mostPast
+	replaced time.Time // when other servers began to answer: see Resume
+
 	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
 	strandedBy error // the last error of one
 
@@ -319,7 +323,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	case forces:
 		e.forced(now, r, reply, err)
 	case releasesStale:
-		e.staleReleased(now, r.lock, err)
+		e.staleReleased(now, r.lock, reply, err)
 	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
 		e.drop(r.lock)
 	}
@@ -460,8 +464,12 @@ func (e *Engine) askAll(now time.Time, lk *lock) {
 }
 
 // Resume says that other servers answer requests than before: requests that pause after failures are retried
-// now.
+// now, and the last ends of claims are repeated.
 func (e *Engine) Resume(now time.Time) {
+	e.replaced = now
+	for _, p := range e.past {
+		e.endAgain(now, p)
+	}
 	e.each(now, func(now time.Time, c *claim) {
 		paused := c.resume(now)
 		if c.counting != nil && c.recount.resume(now) || paused {

@@ -214,3 +214,84 @@ func TestReleasedHoldIsReleasedAgainUnderItsOwnersNextOne(t *testing.T) {
 	require.Equal(t, lua.Unlock, fx.Send[0].Script)
 	require.Equal(t, asked.Claim, fx.Send[0].Claim)
 }
+
+// released has an owner take and release a lock, and returns the request for the lock.
+func (d *driver) released(t *testing.T, name string) *engine.Request {
+	t.Helper()
+	h, asked := d.won(t, 1, name)
+	_, _ = d.Release(d.now, h)
+	d.Replied(d.now, d.flush().Send[0], protocol.Reply{Code: protocol.Done}, nil)
+	d.flush()
+	return asked
+}
+
+// An engine that learns of other masters repeats the releases that those may have missed, although no call of
+// its own waits: of the last claims, as long as their leases would last. Whoever waits here asks again if one
+// had come back.
+func TestLastReleasesAreRepeatedToOtherMasters(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	d.released(t, "too long ago")
+	d.now = d.now.Add(2 * time.Second)
+	asked := d.released(t, "a")
+	d.now = d.now.Add(time.Second)
+	_, waits := d.ask(t, 2, "a")
+	d.Replied(d.now, waits, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9,
+		engine.Owner{Handle: 1})), nil)
+	d.flush()
+
+	for _, code := range []int{protocol.DoneBefore, protocol.NotThere, protocol.Done} {
+		d.now = d.now.Add(time.Millisecond)
+		d.Resume(d.now)
+		fx := d.flush()
+		require.Len(t, fx.Send, 1)
+		again := fx.Send[0]
+		require.Equal(t, lua.Unlock, again.Script)
+		require.Equal(t, asked.Claim, again.Claim)
+		require.Nil(t, again.Record, "the script is to look")
+		d.Replied(d.now, again, protocol.Reply{Code: code}, nil)
+		d.Tick(d.now)
+		require.Equal(t, code == protocol.Done, len(d.flush().Send) == 1, "whether the waiter asks")
+	}
+}
+
+// A release that a master has answered after the engine had learned of its successor is repeated at once.
+func TestReleaseAtAFormerMasterIsRepeated(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	h, _ := d.won(t, 1, "a")
+	_, _ = d.Release(d.now, h)
+	release := d.flush().Send[0]
+	d.now = d.now.Add(time.Millisecond)
+	d.Resume(d.now)
+	require.Empty(t, d.flush().Send)
+	d.Replied(d.now, release, protocol.Reply{Code: protocol.Done}, nil)
+	fx := d.flush()
+	require.Len(t, fx.Send, 1)
+	require.Equal(t, release.Claim, fx.Send[0].Claim)
+	d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.DoneBefore}, nil)
+	require.Empty(t, d.flush().Send)
+	require.Zero(t, d.InUse())
+}
+
+// However many claims have ended, a promoted server is asked to end 256 of them again, the last ones. An
+// engine that is closed asks for nothing.
+func TestAFewReleasesAreRepeated(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	var last []protocol.Claim
+	for range 1000 {
+		last = append(last, d.released(t, "a").Claim)
+	}
+	d.Resume(d.now)
+	var again []protocol.Claim
+	for _, r := range d.flush().Send {
+		again = append(again, r.Claim)
+	}
+	require.ElementsMatch(t, last[1000-256:], again)
+
+	d.Close(d.now)
+	d.Resume(d.now)
+	require.Empty(t, d.flush().Send)
+	require.True(t, d.Idle())
+}

@@ -45,7 +45,8 @@ const (
 
 // meanings are those of fields, by their structs. What is plain is a name, a text that never changes, or says
 // where a lock is. What is skipped is memory that is used again, what only an observer or the dispatcher
-// sees, and the marks of searches for deadlocks: without them, a search is made that finds nothing.
+// sees, what is repeated to other masters, which is not explored, and the marks of searches for deadlocks:
+// without them, a search is made that finds nothing.
 var meanings = byField(map[meaning]string{
 	plain: `
 		Config.Prefix Config.Instance Engine.channels Engine.channel Effects.Shards lock.name
@@ -55,7 +56,7 @@ var meanings = byField(map[meaning]string{
 		Record.Message Record.Name Event.Name Graph.owners`,
 	skip: `
 		server.raw server.text
-		Engine.spare Engine.spareWanted claim.vertex blocking.mark Node.own owner.left lock.mark
+		Engine.spare Engine.spareWanted Engine.past Engine.oldest Engine.replaced claim.vertex blocking.mark Node.own owner.left lock.mark
 		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Answer.Tag Answer.State Reply.State
 		Request.Command Request.Trace Request.Again`,

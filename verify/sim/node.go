@@ -398,7 +398,12 @@ func (n *node) mend() {
 
 func (n *node) cut()    { n.each((*wire).cut) }
 func (n *node) deafen() { n.each((*wire).deafen) }
-func (n *node) stall()  { n.stalled = true }
+
+// learn has a node learn, a moment later, that another server answers.
+func (n *node) learn() {
+	n.after(upTo(n.rng, 50*maxLatency), func() { n.arrive(func() { n.do(n.below.(single).Resume) }) })
+}
+func (n *node) stall() { n.stalled = true }
 
 func (n *node) resume() {
 	gate := n.gate

@@ -125,6 +125,9 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		w.declare(w.names...)
 		w.note("a replica takes over that is %v behind", lag)
 		only.failOver()
+		for _, h := range w.hosts {
+			h.process().learn()
+		}
 		catchUp()
 	})
 	add(c.Steps, func() {

@@ -179,6 +179,7 @@ func (p *whole) ran(time.Time) bool { return true }
 func (p *whole) adopt()  {}
 func (h *held) forget()  {}
 func (p *whole) deafen() {}
+func (p *whole) learn()  {}
 func (p *whole) freeze() {}
 func (p *whole) thaw()   {}
 

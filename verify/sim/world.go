@@ -59,6 +59,7 @@ type process interface {
 	resume() // ends that
 	cut()    // breaks all connections; new ones work
 	deafen() // its subscription brings nothing any more
+	learn()  // that another server answers than before
 	freeze() // it stands still
 	thaw()   // ends that
 	calm()   // ends all trouble
