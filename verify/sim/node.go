@@ -398,12 +398,7 @@ func (n *node) mend() {
 
 func (n *node) cut()    { n.each((*wire).cut) }
 func (n *node) deafen() { n.each((*wire).deafen) }
-
-// learn has a node learn, a moment later, that another server answers.
-func (n *node) learn() {
-	n.after(upTo(n.rng, 50*maxLatency), func() { n.arrive(func() { n.do(n.below.(single).Resume) }) })
-}
-func (n *node) stall() { n.stalled = true }
+func (n *node) stall()  { n.stalled = true }
 
 func (n *node) resume() {
 	gate := n.gate
@@ -411,6 +406,11 @@ func (n *node) resume() {
 	for _, fn := range gate {
 		fn()
 	}
+}
+
+// learn has a node learn, a moment later, that another server answers.
+func (n *node) learn() {
+	n.after(upTo(n.rng, 50*maxLatency), func() { n.arrive(func() { n.do(n.below.(single).Resume) }) })
 }
 
 func (n *node) freeze() { n.frozen = !n.killed }
