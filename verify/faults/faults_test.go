@@ -121,7 +121,8 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 					acquired, local = acquired+r.Acquired, local+r.Local
 				})
 			}
-			assert.Greater(t, local, acquired/6, "holds that were granted from memory")
+			// The more processes share a lock, the less it stays with one.
+			assert.Greater(t, local, acquired/(2**procs), "holds that were granted from memory")
 		})
 	}
 }
