@@ -855,6 +855,20 @@ func TestLateReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 	})
 }
 
+// A failover may bring back a hold whose slot was used again. If its lease has ended when a later claim of
+// the slot is withdrawn, a late request of that claim is refused nevertheless.
+func TestWithdrawalIsRememberedThoughADeadHoldHasTheSlot(t *testing.T) {
+	eachMode(t, func(t *testing.T, b *bench, p *party) {
+		p.ask()
+		b.die()
+		withdrawn := p.next()
+		q := withdrawn.releases()
+		q.Record = nil
+		b.run(q)
+		require.True(t, withdrawn.ask().Refused)
+	})
+}
+
 // What a long lease has the keys kept for is over with its hold.
 func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 	eachMode(t, func(t *testing.T, b *bench, p *party) {

@@ -198,18 +198,24 @@ func TestTokenIsWrittenBack(t *testing.T) {
 	}
 }
 
-// A server that has forgotten a name gives no token that it, or another, gave for it before.
+// A server that has forgotten a name gives no token that it, or another, gave for it before; nor if its clock
+// was set back.
 func TestForgottenNamesGiveNoSmallerTokens(t *testing.T) {
 	eachPoller(t, func(t *testing.T, p *poller) {
 		p.started()
-		w := p.writer()
-		p.vote(w, someToken)
-		p.run(w.releases())
-		p.c.HSet(t.Context(), p.mark.(string), "turned", "1") // a minute passes
-		other := &poller{newBench(t, p.c, p.prefix, "other"), p.mark, p.id}
-		other.vote(other.writer(), 0)
-		p.c.Del(t.Context(), p.keys.Lock.(string))
-		require.Greater(t, p.vote(p.writer(), 0).Vote, int64(someToken))
+		token := int64(someToken)
+		for _, turned := range []string{"1", "9999999999"} {
+			w := p.writer()
+			p.vote(w, token)
+			p.run(w.releases())
+			p.c.HSet(t.Context(), p.mark.(string), "turned", turned) // a minute passes, or the clock is set back
+			other := &poller{newBench(t, p.c, p.prefix, "other"), p.mark, p.id}
+			other.vote(other.writer(), 0)
+			p.c.Del(t.Context(), p.keys.Lock.(string))
+			require.Greater(t, p.vote(p.writer(), 0).Vote, token)
+			p.c.Del(t.Context(), p.keys.Lock.(string))
+			token += 1_000_000
+		}
 	})
 }
 

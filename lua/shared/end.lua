@@ -45,8 +45,8 @@ local function give_up()
       behind = call('ZRANGE', QUEUE, rank, rank)[1]
     end
   end
-  tombstone(slot, number, 'void')
   expire()
+  tombstone(slot, number, 'void') -- last: a hold that a failover has brought back, and whose lease has ended, may have had the same slot
   serve()
   if waiting > 0 then
     ask(behind)
