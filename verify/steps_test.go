@@ -359,6 +359,14 @@ func TestWriterAsksAgainAfterAStepThatLetsNobodyIn(t *testing.T) {
 	require.Equal(t, ": r5 | w3", r.outcome(t, r.play(t, "...")))
 }
 
+// Readers whose turn it is may give up before the step that would let them in. Later readers then wait for
+// the writer.
+func TestReadersWhoseTurnItIsMayGiveUp(t *testing.T) {
+	r := newRedisRig(t, true)
+	require.True(t, r.play(t, "w1/60 r2-6/60 w8/60 -w1!").More)
+	require.Equal(t, ": r2 r3 r4 r5 | r7 w8", r.outcome(t, r.play(t, "r7/60 -r6")))
+}
+
 // Leases that are left of a lock whose hash was evicted keep nobody out.
 func TestLeasesOfALostHashDoNotCount(t *testing.T) {
 	r := newRedisRig(t, false)

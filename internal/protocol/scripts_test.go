@@ -2,6 +2,7 @@ package protocol_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"maps"
 	"net"
@@ -91,7 +92,10 @@ func eachMode(t *testing.T, fn func(t *testing.T, b *bench, p *party)) {
 }
 
 func (b *bench) send(q protocol.Request) (protocol.Reply, error) {
-	q.Keys, q.Channels, q.Lease = b.keys, "bench:wake:", protocol.NewLease(b.lease)
+	q.Keys, q.Lease = b.keys, protocol.NewLease(b.lease)
+	if q.Channels == nil {
+		q.Channels = "bench:wake:"
+	}
 	raw, err := b.c.Do(b.t.Context(), q.Argv([]any{"EVALSHA", q.Script.SHA})...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
 		raw, err = b.c.Do(b.t.Context(), q.Argv([]any{"EVAL", q.Script.Source})...).Result()
@@ -866,6 +870,50 @@ func TestWithdrawalIsRememberedThoughADeadHoldHasTheSlot(t *testing.T) {
 		q.Record = nil
 		b.run(q)
 		require.True(t, withdrawn.ask().Refused)
+	})
+}
+
+// In a cluster, a message goes to the lock's own slot if its instance listens there, and else to all nodes;
+// so it does if the server is older than Redis 7.
+func TestMessageGoesWhereSomebodyListens(t *testing.T) {
+	eachMode(t, func(t *testing.T, b *bench, p *party) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		channels := protocol.Channels(b.prefix)
+		channel := channels + p.instance
+		handOver := func() {
+			holder := b.writer()
+			holder.ask()
+			p.ask()
+			q := holder.releases()
+			q.Channels = channels + protocol.Sharded
+			b.run(q)
+			p.release()
+		}
+		requireMessage := func(s *redis.PubSub, wants string) {
+			m, err := s.ReceiveMessage(ctx)
+			require.NoError(t, err)
+			require.Regexp(t, wants, m.Payload)
+		}
+		everywhere := b.c.Subscribe(ctx, channel)
+		defer everywhere.Close()
+		_, err := everywhere.Receive(ctx)
+		require.NoError(t, err)
+		handOver()
+		requireMessage(everywhere, `^\d+ 0 \d+$`)
+
+		if b.c.SPublish(ctx, channel, "").Err() != nil {
+			return // on miniredis
+		}
+		inSlot := b.c.SSubscribe(ctx, b.keys.ShardChannel(channel))
+		defer inSlot.Close()
+		_, err = inSlot.Receive(ctx)
+		require.NoError(t, err)
+		p = p.next()
+		handOver()
+		requireMessage(inSlot, `^\d+ 0 \d+$`)
+		b.c.Publish(ctx, channel, "no other")
+		requireMessage(everywhere, "no other")
 	})
 }
 

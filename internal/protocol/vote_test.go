@@ -145,6 +145,11 @@ func TestLeasesInUseAreRememberedWhileTheyMayBe(t *testing.T) {
 		require.Equal(t, 40*time.Second, see(0))
 		pass(12 * time.Minute)
 		require.Equal(t, 30*time.Second, see(30*time.Second))
+		require.Equal(t, 2*time.Hour, see(2*time.Hour))
+		pass(4*time.Hour + 11*time.Minute)
+		require.Equal(t, 2*time.Hour, see(30*time.Second))
+		pass(4*time.Hour + 11*time.Minute)
+		require.Equal(t, 30*time.Second, see(0), "that was said when the longer one was forgotten")
 	})
 }
 
