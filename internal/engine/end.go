@@ -301,19 +301,19 @@ func (e *Engine) Inspect(now time.Time, name string, tag any) error {
 // A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a
 // pause, and continue for a moment as if it were still the master. Then a released hold may exist again. The
 // engine releases such a hold when a reply names it as an obstacle. It also repeats its last releases when it
-// learns of other servers, as others may wait for what it does not want any more.
+// learns of other servers: only other processes may be waiting, and they cannot release the hold.
 
 // mostPast is how many ended claims an engine remembers. It bounds the work of a promoted server.
 const mostPast = 256
 
-// A past claim has ended. If a server has missed that, it keeps the claim until then.
+// A past claim has ended. A server that has missed that keeps it until its lease ends.
 type past struct {
 	name   string
 	mode   Mode
 	slot   int
 	number uint64
 	owner  Owner
-	until  time.Time
+	until  time.Time // the end of its lease
 }
 
 // remember notes a claim whose end a server has confirmed.
@@ -360,9 +360,9 @@ func (e *Engine) sendEndAgain(now time.Time, name string, m Mode, wire protocol.
 	e.send(now, e.about(e.use(name), releasesStale, p))
 }
 
-// staleReleased takes the reply to the release of a claim that may have come back. Other claims may have come
-// back too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has
-// lost its place.
+// staleReleased takes the reply to the release of a claim that may have come back. If it was in the way, or
+// was there, other claims may have come back too, so every waiter asks again. The released slot may also be
+// the slot of a waiter, which then has lost its place.
 func (e *Engine) staleReleased(now time.Time, lk *lock, reply protocol.Reply, err error) {
 	if err == nil && (lk.releasingStale || reply.Code == protocol.Done) {
 		e.askAll(now, lk)

@@ -127,7 +127,7 @@ type Engine struct {
 
 	past     []past    // the last claims that have ended: see remember
 	oldest   int       // of them, once there are mostPast
-	replaced time.Time // when other servers began to answer: see Resume
+	replaced time.Time // when Resume was last called; zero if never
 
 	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
 	strandedBy error // the last error of one

@@ -873,9 +873,9 @@ func TestWithdrawalIsRememberedThoughADeadHoldHasTheSlot(t *testing.T) {
 	})
 }
 
-// In a cluster, a message goes to the lock's own slot if its instance listens there, and else to all nodes;
-// so it does if the server is older than Redis 7.
-func TestMessageGoesWhereSomebodyListens(t *testing.T) {
+// In a cluster, a message goes to the lock's own slot if its instance listens there. Otherwise it goes to all
+// nodes, as it does if the server is older than Redis 7.
+func TestMessageGoesWhereSomeoneListens(t *testing.T) {
 	eachMode(t, func(t *testing.T, b *bench, p *party) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()

@@ -46,7 +46,7 @@ local function give_up()
     end
   end
   expire()
-  tombstone(slot, number, 'void') -- last: a hold that a failover has brought back, and whose lease has ended, may have had the same slot
+  tombstone(slot, number, 'void') -- after expire, which may write that of a dead hold in the same slot: a failover can bring one back
   serve()
   if waiting > 0 then
     ask(behind)

@@ -56,7 +56,8 @@ var meanings = byField(map[meaning]string{
 		Record.Message Record.Name Event.Name Graph.owners`,
 	skip: `
 		server.raw server.text
-		Engine.spare Engine.spareWanted Engine.past Engine.oldest Engine.replaced claim.vertex blocking.mark Node.own owner.left lock.mark
+		Engine.spare Engine.spareWanted Engine.past Engine.oldest Engine.replaced
+		claim.vertex blocking.mark Node.own owner.left lock.mark
 		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Answer.Tag Answer.State Reply.State
 		Request.Command Request.Trace Request.Again`,

@@ -121,8 +121,7 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 					acquired, local = acquired+r.Acquired, local+r.Local
 				})
 			}
-			// The more processes share a lock, the less it stays with one.
-			assert.Greater(t, local, acquired/(2**procs), "holds that were granted from memory")
+			assert.Greater(t, local, acquired/6, "holds that were granted from memory")
 		})
 	}
 }

@@ -162,12 +162,13 @@ type limits struct {
 	lapse     time.Duration // the same after the loss of a hold
 	unordered bool          // the order of arrival is that of each process
 	overrun   int           // the most writers that enter while a reader waits
+	dated     bool          // a token says when it was granted: nobody sets the clock of the server
 }
 
 // limits returns the bounds where no lease is longer than longest.
 func (c Climate) limits(longest time.Duration) limits {
 	margin := longest/100 + 2*time.Millisecond
-	l := limits{notice: longest, overrun: 1}
+	l := limits{notice: longest, overrun: 1, dated: !c.Steps}
 	if c.Weather == (Weather{}) && !c.Stalls && !c.Freezes && !c.Cuts && !c.Crashes {
 		l.notice = longest/3 + 50*time.Millisecond
 	}

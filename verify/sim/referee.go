@@ -146,7 +146,7 @@ func (r *referee) relied(lk *watched, s *stay) bool { return s.believed() && !r.
 func (r *referee) checkToken(lk *watched, s *stay) {
 	t := s.hold.token()
 	switch {
-	case r.excused(lk, s) && (s.hold.lent() || t < lk.lossAt.UnixMicro()):
+	case r.excused(lk, s) && (s.hold.lent() || r.dated && t < lk.lossAt.UnixMicro()):
 		// A late message may tell of a grant from before a loss of data. Fences refuse its token.
 	case s.writes():
 		// A read hold that was lost in a loss of data may have a token from before it.
