@@ -250,7 +250,7 @@ func (c *cluster) redistribute(masters map[string]*redis.Client) {
 			master, err := c.master(r)
 			return err == nil && master.Options().Addr != to.master
 		}, fmt.Errorf("the server at %s was replaced", to.master)))
-		if masters[to.master] == nil && lane.rests() {
+		if masters[to.master] == nil && lane.retire() {
 			c.mu.Lock()
 			delete(c.lanes, to)
 			c.mu.Unlock()
@@ -339,11 +339,17 @@ func (d *Dispatcher) oldest() (begun time.Time, some bool) {
 	return begun, some
 }
 
-// rests reports whether a lane has nothing to send, and nothing in flight.
-func (d *Dispatcher) rests() bool {
+// retire reports whether a lane has nothing to send, and nothing in flight. If so, no goroutine waits there
+// from now on, since nobody will close the lane.
+func (d *Dispatcher) retire() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.queued()+d.running == 0
+	if d.queued()+d.running > 0 {
+		return false
+	}
+	d.retired = true
+	d.unpark()
+	return true
 }
 
 // leave removes the requests that belong to another lane by now, and returns them. Requests in flight fail

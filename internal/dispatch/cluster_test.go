@@ -151,16 +151,21 @@ func TestLaneOfAMasterThatIsGoneIsDropped(t *testing.T) {
 		d.Send(on(0, 2), on(1, 2))
 		synctest.Wait()
 		require.ElementsMatch(t, []string{nodeA, nodeB}, lanes())
+		gone := d.cluster.lanes[destination{master: nodeB}]
 		f.node(nodeA).answer = func([]any) (any, error) { return nil, serverError("READONLY") }
 		f.replace(nodeA)
 		d.Send(on(0, 2))
 		time.Sleep(troubled)
 		require.Equal(t, []string{nodeA}, lanes())
+		gone.Send(on(1, 2)) // by a call that had the lane before
+		synctest.Wait()
+		require.Len(t, r.all(), 4)
+		require.Zero(t, gone.parked, "no goroutine stays there")
 		f.node(nodeA).answer = nil
 		d.Send(on(1, 2))
 		synctest.Wait()
-		require.Len(t, r.all(), 4)
-		require.NoError(t, r.all()[3].Err)
+		require.Len(t, r.all(), 5)
+		require.NoError(t, r.all()[4].Err)
 	})
 }
 

@@ -102,12 +102,15 @@ type Dispatcher struct {
 	late     []*protocol.Request // that others overtake
 	overtook int                 // how many batches in a row did
 	running  int                 // goroutines that send
+	parked   int                 // goroutines that wait for something to send
+	wake     sync.Cond           // wakes them
 	flight   int                 // requests in flight
 	roused   bool                // one of them is about to check the queue
 	active   time.Time           // when one was last started, or came back from the server
 	trip     time.Duration       // the shortest of the last exchanges of one request
 	callers  callers
 	closed   bool
+	retired  bool           // of a lane of a cluster: it was dropped
 	working  sync.WaitGroup // goroutines that send, or have the client ask for the map of a cluster
 
 	confirms *Dispatcher            // for what replicas are to confirm; or nil
@@ -157,7 +160,9 @@ func New(client redis.UniversalClient, calls Calls) *Dispatcher {
 // newDispatcher returns a dispatcher that sends each request by itself. Requests for several servers must not
 // wait for the slowest of them, so only the requests for one server are sent together.
 func newDispatcher(client redis.UniversalClient, calls Calls) *Dispatcher {
-	return &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20, listener: new(listener)}
+	d := &Dispatcher{client: client, calls: calls, workers: 1 << 20, most: 1 << 20, listener: new(listener)}
+	d.wake.L = &d.mu
+	return d
 }
 
 // OneServer reports whether a client is for one server. The Watch of such a client needs no key, and calls
@@ -249,7 +254,8 @@ func args(r *protocol.Request, w form) []any {
 	return list
 }
 
-// rouse has a goroutine send what is queued, unless one is about to, or enough are in flight.
+// rouse has a goroutine send what is queued, unless one is about to, or enough are in flight. d.mu must be
+// locked.
 func (d *Dispatcher) rouse() {
 	if d.roused || d.queued() == 0 {
 		return
@@ -266,13 +272,21 @@ func (d *Dispatcher) rouse() {
 		d.active = time.Now()
 		d.roused = true
 		d.running++
-		d.working.Go(d.work)
+		if d.parked > 0 {
+			d.parked--
+			d.wake.Signal()
+		} else {
+			d.working.Go(d.work)
+		}
 	}
 }
 
-// work sends batches until nothing is queued.
+// work sends batches, and waits for more. A goroutine that stays has a stack that is large enough, and memory
+// for its batches.
 func (d *Dispatcher) work() {
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	var x exchange
 	for crowded := false; ; {
 		if distant := d.trip > far; crowded || distant && d.running > 1 {
 			d.mu.Unlock()
@@ -280,9 +294,13 @@ func (d *Dispatcher) work() {
 			d.mu.Lock()
 		}
 		if d.queued() == 0 {
-			break
+			if !d.park() {
+				return
+			}
+			crowded = false
+			continue
 		}
-		x := d.take()
+		d.take(&x)
 		if d.wait > 0 {
 			d.mu.Unlock()
 			x.requests = slices.DeleteFunc(x.requests, func(r *protocol.Request) bool { return !d.calls.Wanted(r) })
@@ -300,19 +318,37 @@ func (d *Dispatcher) work() {
 			d.callers.checked, d.callers.may = x.begun, false
 		}
 		if d.of != nil {
-			d.flying[x] = struct{}{}
+			d.flying[&x] = struct{}{}
 			d.of.arm()
 		}
 		n := len(x.requests)
 		d.flight += n
 		d.mu.Unlock()
-		d.exchange(x)
+		d.exchange(&x)
+		x.reset()
 		d.mu.Lock()
 		d.flight -= n
 	}
+}
+
+// park has a goroutine wait until rouse or unpark wakes it. It returns false if the goroutine has to end: few
+// are kept, and none once the dispatcher is closed.
+func (d *Dispatcher) park() bool {
 	d.roused = false
 	d.running--
-	d.mu.Unlock()
+	if d.parked == lanes || d.closed || d.retired {
+		return false
+	}
+	d.parked++
+	d.wake.Wait() // whatever wakes it counts it as running
+	return true
+}
+
+// unpark wakes all parked goroutines, so that they end.
+func (d *Dispatcher) unpark() {
+	d.running += d.parked
+	d.parked = 0
+	d.wake.Broadcast()
 }
 
 // yield lets the goroutines that are ready to run have their turn: they may have requests to add to the next
@@ -335,10 +371,10 @@ func (d *Dispatcher) queued() int {
 	return len(d.queue) + len(d.renewals) + len(d.urgent) + len(d.late)
 }
 
-// take moves the requests of the next batch from their queue. A renewal that is sent again is the first, and
+// take moves the requests of the next batch from their queue to x, which has none. A renewal that is sent again is the first, and
 // has a batch of its own: other requests of its batch may have delayed it. Then come other renewals, and late
 // requests come last, but have a turn after every few batches.
-func (d *Dispatcher) take() *exchange {
+func (d *Dispatcher) take(x *exchange) {
 	queue, n := &d.queue, 0
 	switch {
 	case len(d.urgent) > 0:
@@ -354,11 +390,10 @@ func (d *Dispatcher) take() *exchange {
 	if n == 0 {
 		n = d.fit(*queue)
 	}
-	x := &exchange{requests: slices.Clone((*queue)[:n]), together: queue == &d.renewals && n > 1}
+	x.requests, x.together = append(x.requests, (*queue)[:n]...), queue == &d.renewals && n > 1
 	if *queue = slices.Delete(*queue, 0, n); len(*queue) == 0 && cap(*queue) > 1024 {
 		*queue = nil
 	}
-	return x
 }
 
 // fit returns how many requests the next batch takes; one at least. In a large batch, the first requests wait
@@ -408,6 +443,7 @@ func (d *Dispatcher) Close() <-chan struct{} {
 	}
 	d.mu.Lock()
 	d.closed = true
+	d.unpark()
 	d.mu.Unlock()
 	return after(func() {
 		d.working.Wait()

@@ -128,6 +128,13 @@ func held() (*Dispatcher, *receiver) {
 	return &Dispatcher{calls: Calls{Receive: r.receive}, most: -extra, batch: batchBytes}, r
 }
 
+// next returns the requests of the next batch.
+func next(d *Dispatcher) []*protocol.Request {
+	var x exchange
+	d.take(&x)
+	return x.requests
+}
+
 func request(s *lua.Script, name string) *protocol.Request {
 	return &protocol.Request{
 		Script: s, Keys: protocol.KeysOf("p", name), Claim: protocol.NewClaim(protocol.Write, "instance-01", 0, 1,
@@ -346,7 +353,7 @@ func TestBatchesToADistantServerAreOfAboutOneSize(t *testing.T) {
 		for range c.waiting {
 			d.Send(request(lua.Lock, "n"))
 		}
-		require.Len(t, d.take().requests, c.taken, "%+v", c)
+		require.Len(t, next(d), c.taken, "%+v", c)
 	}
 }
 
@@ -370,7 +377,7 @@ func TestRequestsTravelTogether(t *testing.T) {
 		d.Send(sent...)
 		longest := 0
 		for len(d.queue) > 0 {
-			batch, bytes := d.take().requests, 0
+			batch, bytes := next(d), 0
 			for _, r := range batch {
 				bytes += size(r)
 				actual := 0
@@ -452,7 +459,7 @@ func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
 	again.Again, ask.Again, other.Again = true, true, true
 	d.Send(first, again, ask, other)
 	for _, batch := range [][]*protocol.Request{{again}, {other}, {first, ask}} {
-		require.Equal(t, batch, d.take().requests)
+		require.Equal(t, batch, next(d))
 	}
 }
 
@@ -567,16 +574,29 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 	t.Parallel()
 	d := &Dispatcher{batch: batchBytes, queue: requests(3000), urgent: requests(2)}
 	for range 2 {
-		require.Len(t, d.take().requests, 1)
+		require.Len(t, next(d), 1)
 	}
 	require.Equal(t, make([]*protocol.Request, 2), d.urgent[:2])
-	n := len(d.take().requests)
+	n := len(next(d))
 	require.Len(t, d.queue, 3000-n)
 	require.Equal(t, make([]*protocol.Request, n), d.queue[3000-n:3000])
 	for len(d.queue) > 0 {
-		d.take()
+		next(d)
 	}
 	require.LessOrEqual(t, cap(d.queue), 1024)
+
+	x := exchange{
+		requests: requests(3), cmds: []*redis.Cmd{{}}, forms: []form{{moved: errDown}}, results: []Result{{Err: errDown}},
+		begun: time.Now(), together: true, checks: true, alone: true, confirmed: 1,
+	}
+	x.reset()
+	require.Equal(t, exchange{
+		requests: x.requests, cmds: []*redis.Cmd{}, forms: []form{}, results: []Result{},
+	}, x)
+	require.Equal(t, make([]*protocol.Request, 3), x.requests[:3])
+	require.Equal(t, []*redis.Cmd{nil}, x.cmds[:1])
+	require.Zero(t, x.forms[:1][0])
+	require.Zero(t, x.results[:1][0])
 }
 
 // Requests for several servers do not wait for each other.
@@ -620,6 +640,38 @@ func TestOneGoroutineIsRousedAtATime(t *testing.T) {
 		}
 		require.Len(t, r.all(), 10)
 		stop(t, d)
+	})
+}
+
+// A goroutine that has sent stays for what is sent next. Of many, a few stay.
+func TestGoroutinesStay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		d, _ := start(t, s)
+		stay := func(n int) {
+			t.Helper()
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			require.Zero(t, d.running)
+			require.Equal(t, n, d.parked)
+		}
+		for range 5 {
+			d.Send(requests(1)...)
+			stay(1)
+		}
+		s.gate = make(chan struct{})
+		for range lanes + 2 {
+			time.Sleep(time.Second)
+			d.Send(requests(1)...)
+			synctest.Wait()
+		}
+		require.Equal(t, lanes+2, s.busy())
+		close(s.gate)
+		stay(lanes)
+		stop(t, d)
+		stay(0)
 	})
 }
 
@@ -775,9 +827,9 @@ func TestLateRequestsAreOvertaken(t *testing.T) {
 		d.Send(requests(1)...)
 		for range mostOvertake {
 			d.Send(requests(20)...)
-			require.False(t, d.take().requests[0].Late && len(d.late) < before)
+			require.False(t, next(d)[0].Late && len(d.late) < before)
 		}
-		d.take()
+		next(d)
 		require.Less(t, len(d.late), before)
 	}
 }

@@ -23,7 +23,8 @@ type exchange struct {
 	requests  []*protocol.Request
 	cmds      []*redis.Cmd
 	forms     []form
-	confirmed int // how many replicas have what was written, if the requests ask for that
+	results   []Result // memory
+	confirmed int      // how many replicas have what was written, if the requests ask for that
 	begun     time.Time
 	together  bool // renewals, for one run of a script
 	checks    bool // whether callers may send
@@ -37,9 +38,8 @@ func (d *Dispatcher) exchange(x *exchange) {
 	if x.together {
 		results = d.renewTogether(ctx, x)
 	}
-	x.cmds, x.forms = make([]*redis.Cmd, len(x.requests)), make([]form, len(x.requests))
-	for i, r := range x.requests {
-		x.cmds[i], x.forms[i] = redis.NewCmd(ctx, args(r, d.first)...), d.first
+	for _, r := range x.requests {
+		x.cmds, x.forms = append(x.cmds, redis.NewCmd(ctx, args(r, d.first)...)), append(x.forms, d.first)
 	}
 	if d.wait > 0 {
 		x.confirmed = math.MaxInt
@@ -68,7 +68,7 @@ func (d *Dispatcher) exchange(x *exchange) {
 	if answered && d.listener.lost.Load() {
 		d.listener.answered(d.node)
 	}
-	results = slices.Grow(results, len(x.cmds))
+	results = append(x.results, results...)
 	for i, cmd := range x.cmds {
 		result := Result{Request: x.requests[i], Reply: cmd.Val(), Confirmed: x.confirmed}
 		if err := cmd.Err(); err != nil {
@@ -76,7 +76,17 @@ func (d *Dispatcher) exchange(x *exchange) {
 		}
 		results = append(results, result)
 	}
+	x.results = results
 	d.calls.Receive(results)
+}
+
+// reset empties the exchange and keeps its memory.
+func (x *exchange) reset() {
+	clear(x.requests)
+	clear(x.cmds)
+	clear(x.forms)
+	clear(x.results)
+	*x = exchange{requests: x.requests[:0], cmds: x.cmds[:0], forms: x.forms[:0], results: x.results[:0]}
 }
 
 // renewTogether renews many holds by one run of a script, and returns the results. The requests that remain
@@ -110,6 +120,7 @@ func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []
 			left = append(left, r)
 		}
 	}
+	clear(x.requests[len(left):])
 	x.requests = left
 	return results
 }
