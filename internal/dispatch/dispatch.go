@@ -371,9 +371,9 @@ func (d *Dispatcher) queued() int {
 	return len(d.queue) + len(d.renewals) + len(d.urgent) + len(d.late)
 }
 
-// take moves the requests of the next batch from their queue to x, which has none. A renewal that is sent again is the first, and
-// has a batch of its own: other requests of its batch may have delayed it. Then come other renewals, and late
-// requests come last, but have a turn after every few batches.
+// take moves the requests of the next batch from their queue to x, which has none. A renewal that is sent
+// again is the first, and has a batch of its own: other requests of its batch may have delayed it. Then come
+// other renewals, and late requests come last, but have a turn after every few batches.
 func (d *Dispatcher) take(x *exchange) {
 	queue, n := &d.queue, 0
 	switch {

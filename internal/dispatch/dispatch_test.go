@@ -586,8 +586,9 @@ func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
 	require.LessOrEqual(t, cap(d.queue), 1024)
 
 	x := exchange{
-		requests: requests(3), cmds: []*redis.Cmd{{}}, forms: []form{{moved: errDown}}, results: []Result{{Err: errDown}},
-		begun: time.Now(), together: true, checks: true, alone: true, confirmed: 1,
+		requests: requests(3), cmds: []*redis.Cmd{{}}, forms: []form{{moved: errDown}},
+		results: []Result{{Err: errDown}}, begun: time.Now(), confirmed: 1,
+		together: true, checks: true, alone: true,
 	}
 	x.reset()
 	require.Equal(t, exchange{
