@@ -285,7 +285,6 @@ func (d *Dispatcher) rouse() {
 // for its batches.
 func (d *Dispatcher) work() {
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	var x exchange
 	for crowded := false; ; {
 		if distant := d.trip > far; crowded || distant && d.running > 1 {
@@ -295,6 +294,7 @@ func (d *Dispatcher) work() {
 		}
 		if d.queued() == 0 {
 			if !d.park() {
+				d.mu.Unlock()
 				return
 			}
 			crowded = false
