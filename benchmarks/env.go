@@ -81,7 +81,8 @@ func (e *Env) usages(ctx context.Context, do func()) []Metrics {
 	after := e.counters(ctx)
 	for i, m := range after {
 		m.add(before[i], -1)
-		m[Bytes] -= before[i][Bytes] - idle[i][Bytes] // the question itself
+		question := before[i][Bytes] - idle[i][Bytes] // its answer is not always as long as this time
+		m[Bytes] = max(m[Bytes]-question, 0)
 	}
 	return after
 }
