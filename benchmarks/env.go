@@ -81,7 +81,7 @@ func (e *Env) usages(ctx context.Context, do func()) []Metrics {
 	after := e.counters(ctx)
 	for i, m := range after {
 		m.add(before[i], -1)
-		question := before[i][Bytes] - idle[i][Bytes] // its answer is not always as long as this time
+		question := before[i][Bytes] - idle[i][Bytes] // the length of its answer varies a little
 		m[Bytes] = max(m[Bytes]-question, 0)
 	}
 	return after

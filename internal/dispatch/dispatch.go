@@ -281,8 +281,8 @@ func (d *Dispatcher) rouse() {
 	}
 }
 
-// work sends batches, and waits for more. A goroutine that stays has a stack that is large enough, and memory
-// for its batches.
+// work sends batches, and waits for more. A goroutine that waits keeps its stack, and the memory of its
+// batches.
 func (d *Dispatcher) work() {
 	d.mu.Lock()
 	var x exchange

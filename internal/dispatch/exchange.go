@@ -23,7 +23,7 @@ type exchange struct {
 	requests  []*protocol.Request
 	cmds      []*redis.Cmd
 	forms     []form
-	results   []Result // memory
+	results   []Result // once they are delivered
 	confirmed int      // how many replicas have what was written, if the requests ask for that
 	begun     time.Time
 	together  bool // renewals, for one run of a script
@@ -34,7 +34,7 @@ type exchange struct {
 // exchange sends a batch, and delivers the results.
 func (d *Dispatcher) exchange(x *exchange) {
 	ctx := contextOf(x.requests)
-	var results []Result
+	results := x.results
 	if x.together {
 		results = d.renewTogether(ctx, x)
 	}
@@ -68,7 +68,6 @@ func (d *Dispatcher) exchange(x *exchange) {
 	if answered && d.listener.lost.Load() {
 		d.listener.answered(d.node)
 	}
-	results = append(x.results, results...)
 	for i, cmd := range x.cmds {
 		result := Result{Request: x.requests[i], Reply: cmd.Val(), Confirmed: x.confirmed}
 		if err := cmd.Err(); err != nil {
@@ -93,7 +92,7 @@ func (x *exchange) reset() {
 // in the exchange have to be sent one by one: those that the script does not decide, or all if the server
 // refuses the script.
 func (d *Dispatcher) renewTogether(ctx context.Context, x *exchange) (results []Result) {
-	results = make([]Result, 0, len(x.requests))
+	results = x.results
 	var cmd *redis.Cmd
 	run := func(command string, script any) {
 		list := append(make([]any, 0, 3+5*len(x.requests)), command, script)
