@@ -3,6 +3,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,7 +252,8 @@ func (c *Client) unreleased() error {
 	defer c.mu.Unlock()
 	holds, places, err := c.engine.Unreleased()
 	if c.local != nil {
-		holds += c.local.Unreturned()
+		n, why := c.local.Unreturned()
+		holds, err = holds+n, cmp.Or(err, why)
 	}
 	if err == nil {
 		err = errors.New("the server does not answer")

@@ -219,7 +219,7 @@ func (d *Layer) emptied(now time.Time, n *name) {
 	case Live:
 		d.idle.PushBack(n)
 		switch {
-		case n.lent.Lease > d.lease.Duration: // for a hold that was extended
+		case !n.wanted.IsZero(): // nobody is to wait for what a hold was extended for, if the process dies
 			d.recall(now, n, false)
 		case d.idle.Len() > mostIdle:
 			d.recall(now, d.idle.First(), false)
@@ -231,13 +231,16 @@ func (d *Layer) emptied(now time.Time, n *name) {
 
 // keep handles a renewal of a hold, or a change of its reentrancy count.
 func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
-	n := e.name
+	n, until := e.name, engine.Deadline(r.Sent, r.Extend)
 	switch {
 	case e.place != holds:
 		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
-	case r.Extend > 0 && engine.Deadline(now, r.Extend).After(n.until):
+	case r.Extend > 0 && until.After(n.until):
 		n.waits = append(n.waits, r)
-		d.renew(now, n, r.Extend)
+		if until.After(n.wanted) {
+			n.wanted = until
+			d.renew(now, n)
+		}
 	case !n.doubted.IsZero(), r.Script == lua.Renew && !n.until.After(e.until):
 		n.waits = append(n.waits, r) // the delegation's own renewal is in flight, or fails
 	default: // the hold lasts for its lease, or for as long as the delegation does

@@ -94,6 +94,9 @@ type Layer struct {
 	closed    bool
 	credit    int // of all names
 
+	stranded   int   // delegations that were left to their leases by Close, since the client was closed
+	strandedBy error // the last error of one
+
 	taken  []*engine.Request // memory
 	passed []*engine.Request // that the server is to answer
 }
@@ -136,6 +139,7 @@ type name struct {
 	number  uint64
 	lent    protocol.Lent
 	until   time.Time // the local deadline
+	wanted  time.Time // until when a hold was to be extended; zero if none was
 	token   int64     // the last that a local writer was given
 	top     int64     // the last that is reserved
 	used    time.Time // when a call was last answered
@@ -294,6 +298,9 @@ func (d *Layer) Close(now time.Time) {
 	d.closed = true
 	for _, n := range d.delegated() {
 		d.recall(now, n, false)
+		if n.state == Returning && n.asked.IsZero() {
+			d.sendReturn(now, n) // it has failed, and would be repeated later
+		}
 	}
 	for _, n := range d.timed.All() {
 		if n.state == Gated {
@@ -308,8 +315,9 @@ func (d *Layer) Waiting() bool { return len(d.numbers) > 0 || d.engine.Waiting()
 // Idle reports whether the engine is idle, and nothing is delegated.
 func (d *Layer) Idle() bool { return len(d.numbers) == 0 && d.engine.Idle() }
 
-// Unreturned returns how many delegations there are.
-func (d *Layer) Unreturned() int { return len(d.numbers) }
+// Unreturned returns how many delegations there are, or were left to their leases by Close because the client
+// was closed. It also returns why the return of one of the latter failed.
+func (d *Layer) Unreturned() (int, error) { return len(d.numbers) + d.stranded, d.strandedBy }
 
 // schedule sets when Tick handles a name next.
 func (d *Layer) schedule(n *name) {
@@ -321,7 +329,7 @@ func (d *Layer) schedule(n *name) {
 		at = n.asked.Add(d.patience())
 	case Live, Recalled:
 		at = order.Earlier(d.renewAt(n), n.until)
-		if n.more {
+		if n.more && n.doubted.IsZero() {
 			at = n.used
 		}
 	case Returning:
@@ -382,7 +390,7 @@ func (d *Layer) due(now time.Time, n *name) {
 		switch {
 		case !now.Before(n.until):
 			d.lapse(now, n)
-		case n.more:
+		case n.more && n.doubted.IsZero():
 			d.serve(now, n)
 		case n.state == Live && n.table.empty() && n.doubted.IsZero() && soon.Sub(n.used) >= d.lease.Duration:
 			d.recall(now, n, false)
@@ -390,7 +398,7 @@ func (d *Layer) due(now time.Time, n *name) {
 			if !n.asked.IsZero() {
 				n.failures++
 			}
-			d.renew(now, n, 0)
+			d.renew(now, n)
 		default:
 			d.schedule(n)
 		}

@@ -863,7 +863,54 @@ func TestCloseReturnsEverything(t *testing.T) {
 		r.answer(lua.Return)
 	}
 	require.True(t, r.layer.Idle())
-	require.Zero(t, r.layer.Unreturned())
+	n, err := r.layer.Unreturned()
+	require.Zero(t, n)
+	require.NoError(t, err)
+}
+
+// If the client was closed before, Close says that the locks stay taken: also those whose delegations were to
+// be returned when the subscription broke.
+func TestCloseTellsWhatItCouldNotReturn(t *testing.T) {
+	r := newRig(t)
+	closed := protocol.ClientClosed(errSilence)
+	for _, name := range []string{"idle", "used"} {
+		r.delegate(name, protocol.Write)
+	}
+	r.call(engine.Hold{Name: "used", Mode: protocol.Write})
+	refuse := func() {
+		for len(r.sent) > 0 {
+			q := r.next(lua.Return)
+			r.do(func() { r.layer.Replied(r.now, q, protocol.Reply{}, closed) })
+		}
+	}
+	r.do(func() { r.layer.Unsubscribed(r.now, closed) })
+	refuse()
+	r.do(func() {
+		r.engine.Close(r.now)
+		r.layer.Close(r.now)
+	})
+	refuse()
+	require.True(t, r.layer.Idle())
+	n, err := r.layer.Unreturned()
+	require.Equal(t, 2, n)
+	require.ErrorIs(t, err, closed)
+}
+
+// If the reply to a return is lost, so is what it says of the calls that it let in. They ask again when a copy
+// of the return replies that it was done before.
+func TestLostReplyToAReturn(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	holder, waiter := r.write(), r.write()
+	r.hear(";%d", number)
+	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: protocol.Obstacle{Again: time.Hour}})
+	require.NoError(t, r.release(holder))
+	r.fail(r.next(lua.Return))
+	r.pass(firstRetry)
+	r.reply(r.next(lua.Return), protocol.Reply{Code: protocol.DoneBefore})
+	r.pass(0)
+	r.answer(lua.Lock)
+	require.Equal(t, engine.Live, waiter.State())
 }
 
 // A delegation that was returned, and that a failover has brought back, is returned again.
@@ -927,4 +974,89 @@ func TestEffectsAreHandedOnOnce(t *testing.T) {
 	r.layer.Replied(r.now, r.next(lua.Force), protocol.Reply{Code: protocol.Done}, nil)
 	r.layer.Flush(r.now, &fx)
 	require.Equal(t, []engine.Answer{{Tag: "a call"}}, fx.Answers)
+}
+
+// An extension waits for the one renewal that it needs, however long that takes, and whatever else is answered
+// before.
+func TestExtensionNeedsOneRenewal(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	h := r.write()
+	r.pass(lease / 3)
+	regular := r.next(lua.Delegate)
+	r.pass(time.Millisecond)
+	var x engine.Extension
+	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
+	want := r.now.Add(time.Minute)
+	q := r.next(lua.Delegate)
+	r.pass(time.Millisecond)
+	r.reply(regular, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+	r.pass(time.Millisecond)
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+	over, err := x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	require.False(t, h.Deadline().Before(want))
+	require.Empty(t, r.sent)
+}
+
+// If the reply to the renewal is lost, the next renewal asks for as much.
+func TestExtensionIsRepeated(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	h := r.write()
+	var x engine.Extension
+	r.do(func() { r.engine.Extend(r.now, h, time.Minute, &x) })
+	want := r.now.Add(time.Minute)
+	r.fail(r.next(lua.Delegate))
+	r.pass(firstRetry)
+	q := r.next(lua.Delegate)
+	r.pass(time.Millisecond)
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+	over, err := x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
+	require.False(t, h.Deadline().Before(want))
+}
+
+// While a delegation is in doubt, a crowd of readers waits for the renewal, and keeps nobody busy.
+func TestCrowdWaitsWhileTheDelegationIsInDoubt(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	h := r.write()
+	const crowd = 2*step + 10
+	readers := make([]*engine.Hold, crowd)
+	for i := range readers {
+		readers[i] = r.read()
+	}
+	require.NoError(t, r.release(h)) // lets the first of them in; there are more
+	r.hear("!%d", number)
+	for range 10 {
+		at, ok := r.layer.Next()
+		if !ok || at.After(r.now) {
+			break
+		}
+		r.do(func() { r.layer.Tick(r.now) })
+	}
+	at, _ := r.layer.Next()
+	require.True(t, at.After(r.now), "nothing is due")
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+	r.pass(0)
+	for _, h := range readers {
+		require.Equal(t, engine.Live, h.State())
+	}
+}
+
+// D4: a delegation that is recalled while a reader is inside is not returned before the reader leaves.
+func TestNotReturnedWhileAReaderIsInside(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"a", "b"} {
+		mode := map[string]protocol.Mode{"a": protocol.Read, "b": protocol.Write}[name]
+		number := r.delegate(name, mode)
+		reader := r.call(engine.Hold{Name: name, Mode: protocol.Read})
+		r.hear(";%d", number)
+		require.Empty(t, r.sent)
+		require.NoError(t, r.release(reader))
+		r.answer(lua.Return)
+	}
 }

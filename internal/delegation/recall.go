@@ -93,7 +93,8 @@ func (d *Layer) sendReturn(now time.Time, n *name) {
 // returned takes the reply to a return.
 func (d *Layer) returned(now time.Time, n *name, err error) {
 	switch {
-	case protocol.IsClientClosed(err):
+	case d.closed && protocol.IsClientClosed(err):
+		d.stranded, d.strandedBy = d.stranded+1, err
 		d.ended(now, n, false)
 	case err != nil:
 		d.fail(now, n)
@@ -119,6 +120,7 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	}
 	d.event(n, engine.Event{Kind: engine.Returned, Took: took})
 	n.recalled, n.lent, n.until, n.token, n.top = time.Time{}, protocol.Lent{}, time.Time{}, 0, 0
+	n.wanted = time.Time{}
 	d.forget(n)
 }
 

@@ -137,7 +137,7 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		case d.closed || !d.listening:
 			d.recall(now, n, false)
 		case !n.doubted.IsZero():
-			d.renew(now, n, 0)
+			d.renew(now, n)
 			return
 		}
 		d.schedule(n)
@@ -158,10 +158,10 @@ func (d *Layer) extend(n *name, r *engine.Request) {
 	}
 }
 
-// renew renews a delegation for at least d, or for as long as the layer relies on it.
-func (d *Layer) renew(now time.Time, n *name, atLeast time.Duration) {
+// renew renews a delegation, for as long as the layer relies on it, or a hold was extended, at least.
+func (d *Layer) renew(now time.Time, n *name) {
 	lease := d.lease
-	if need := max(atLeast, engine.LeaseFor(n.until.Sub(now))); need > lease.Duration {
+	if need := engine.LeaseFor(order.Later(n.until, n.wanted).Sub(now)); need > lease.Duration {
 		lease = protocol.NewLease(need)
 	}
 	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease, Keep: true})
@@ -171,7 +171,7 @@ func (d *Layer) renew(now time.Time, n *name, atLeast time.Duration) {
 // doubt has a delegation renewed before it is used again.
 func (d *Layer) doubt(now time.Time, n *name) {
 	n.doubted = now
-	d.renew(now, n, 0)
+	d.renew(now, n)
 }
 
 // kept takes the reply to a renewal.
@@ -180,13 +180,17 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 		d.lapse(now, n) // what is due comes first
 		return
 	}
-	n.asked = time.Time{}
-	if err != nil {
+	latest := !r.Sent.Before(n.asked) // or else another is in flight
+	switch {
+	case err != nil && latest:
 		d.fail(now, n)
 		d.schedule(n)
 		return
+	case err != nil:
+		return
+	case latest:
+		n.asked, n.failures = time.Time{}, 0
 	}
-	n.failures = 0
 	if reply.Code != protocol.Done {
 		d.lapse(now, n)
 		return

@@ -325,6 +325,9 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	case releasesStale:
 		e.staleReleased(now, r.lock, reply, err)
 	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
+		if reply.Code == protocol.DoneBefore {
+			e.askAll(now, r.lock) // the reply that named whom that run let in is lost
+		}
 		e.drop(r.lock)
 	}
 }
