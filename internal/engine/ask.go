@@ -78,8 +78,10 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	lk.refs++
 	// A message may overtake the reply, so the claim is known before the request is sent.
 	e.claims[c.number] = c
+	lk.claims.PushBack(c)
 	e.claimsMax = max(e.claimsMax, len(e.claims))
-	e.waiting++
+	c.wanted.claim = c
+	e.waiting.PushBack(c.wanted)
 	e.sendAsk(now, c)
 	e.schedule(now, c)
 }
@@ -200,7 +202,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.subscribing, e.out.Listen = true, true
 	}
 	c.askAgain = now.Add(max(reply.Again+grace, soonest))
-	if !e.listening.IsZero() && r.Sent.Before(e.listening) || r.Sent.Before(c.prompted) {
+	if r.Sent.Before(c.prompted) {
 		c.askAgain = now // a message, received or missed, may be newer than the reply
 	}
 	e.schedule(now, c)

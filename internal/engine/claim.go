@@ -19,13 +19,14 @@ type lock struct {
 	keys           protocol.Keys
 	refs           int // claims that have not ended, ownerships, requests about no claim
 	owners         ownerships
-	writer         *claim    // Held; or nil
-	slots          Slots     // of claims; free once the server has confirmed the end of the claim
-	steps          int       // in a row that were not enough
-	ended          time.Time // when the server last confirmed the end of a claim
-	serving        bool      // a request for a further step is in flight
-	notified       bool      // a message was about it
-	releasingStale bool      // a claim that had ended, and came back, is being released
+	claims         order.List[claim, *claim] // that have not ended
+	writer         *claim                    // Held; or nil
+	slots          Slots                     // of claims; free once the server has confirmed the end of the claim
+	steps          int                       // in a row that were not enough
+	ended          time.Time                 // when the server last confirmed the end of a claim
+	serving        bool                      // a request for a further step is in flight
+	notified       bool                      // a message was about it
+	releasingStale bool                      // a claim that had ended, and came back, is being released
 
 	order.Link[lock] // in Engine.idle
 }
@@ -69,6 +70,14 @@ func (e *Engine) drop(lk *lock) {
 		delete(e.locks, oldest.name)
 	}
 	order.Shrink(&e.locks, &e.locksMax)
+}
+
+// all returns the claims of the lock that have not ended, in the order in which they were made.
+func (lk *lock) all() (list []*claim) {
+	for c := range lk.claims.All() {
+		list = append(list, c)
+	}
+	return list
 }
 
 // Slots are the slots of a lock on one server. Each belongs to one claim at a time.
@@ -200,7 +209,7 @@ func (e *Engine) step(c *claim, to State) {
 	}
 	if from <= Queued && to > Queued {
 		c.ownership.asking = nil
-		e.waiting--
+		e.waiting.Remove(c.wanted)
 	}
 	if from == Held && c.mode == protocol.Write {
 		if c.lock.writer == c {
@@ -225,6 +234,7 @@ func (e *Engine) step(c *claim, to State) {
 		e.ending++
 	case Over:
 		e.timeline.Remove(c)
+		c.lock.claims.Remove(c)
 		delete(e.claims, c.number)
 		order.Shrink(&e.claims, &e.claimsMax)
 		e.drop(c.lock)
@@ -263,18 +273,22 @@ type claim struct {
 	*counting           // nil until its holds are counted for the first time
 	giveUp    time.Time // when an Ending claim is left to its lease
 
-	order.Place               // in the timeline
-	vertex      deadlock.Node // memory for node
+	order.Place                     // in the timeline
+	order.Link[claim]               // in its lock's claims
+	vertex            deadlock.Node // memory for node
 }
 
 // wanted is what is known of a claim that waits.
 type wanted struct {
+	claim    *claim
 	answered time.Time // when the server has answered last
 	obstacle protocol.Obstacle
 	floor    int64     // the last token when the server had it wait: a grant with a smaller one was lost before
 	askAgain time.Time // when there is reason to ask again; zero for none before the heartbeat
 	prompted time.Time // when a message last had it ask again
 	resumed  time.Time // when the process was last seen to have stood still
+
+	order.Link[wanted] // in Engine.waiting
 }
 
 // A spare has memory to be used again.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -999,6 +1000,49 @@ func TestForce(t *testing.T) {
 	require.Equal(t, engine.Live, h.State())
 	require.Equal(t, engine.Live, other.State())
 	require.Equal(t, engine.Wanted, waiter.State())
+}
+
+// The lost reply to a request that let a call in would have named it. The repetition of that request has the
+// call ask again: at once if it is known to wait, or else when the reply to its request says that it waits.
+func TestCallThatALostReplyLetInAsksAgain(t *testing.T) {
+	t.Parallel()
+	for name, repeat := range map[string]func(d *driver, h *engine.Hold) *engine.Request{
+		"release": func(d *driver, h *engine.Hold) *engine.Request {
+			_, _ = d.Release(d.now, h)
+			return d.sent(t)
+		},
+		"force": func(d *driver, _ *engine.Hold) *engine.Request {
+			require.NoError(t, d.Force(d.now, "a", nil))
+			return d.sent(t)
+		},
+	} {
+		for _, inFlight := range []string{"the first request", "a heartbeat", "nothing"} {
+			t.Run(name+", in flight: "+inFlight, func(t *testing.T) {
+				d := newDriver()
+				h := d.live(t, &engine.Hold{})
+				_, asked := d.call(t, &engine.Hold{Owner: engine.Owner{Handle: 2}, Bounded: true})
+				if inFlight != "the first request" {
+					d.Replied(d.now, asked, waits, nil)
+				}
+				if inFlight == "a heartbeat" {
+					d.now = d.now.Add(time.Millisecond)
+					d.Subscribed(d.now)
+					d.Tick(d.now)
+					asked = d.sent(t)
+				}
+				r := repeat(d, h)
+				d.now = d.now.Add(time.Millisecond)
+				d.Replied(d.now, r, protocol.Reply{Code: protocol.DoneBefore}, nil)
+				if inFlight != "nothing" {
+					d.Replied(d.now, asked, waits, nil)
+				}
+				d.Tick(d.now)
+				require.True(t, slices.ContainsFunc(d.flush().Send, func(r *engine.Request) bool {
+					return r.Script == lua.Lock
+				}))
+			})
+		}
+	}
 }
 
 // Nobody knows whether a ForceUnlock that failed will run: its slot is not used again.

@@ -181,7 +181,7 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 	c.lock.ended = now
 	e.remember(now, c)
 	if reply.Code == protocol.DoneBefore {
-		e.askAll(now, c.lock) // the reply that named whom that run let in is lost
+		e.promptAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
 	if c.token == 0 {
 		e.holdEvent(c.caller, Event{Kind: Withdrawn})
@@ -274,14 +274,12 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 	if err == nil {
 		r.lock.slots.Put(r.slot) // or else nobody knows whether the request may yet run
 	}
-	e.each(now, func(now time.Time, c *claim) {
+	e.each(now, r.lock.all(), func(now time.Time, c *claim) {
 		switch {
-		case c.lock != r.lock:
 		case c.state == Held && err == nil:
 			e.renew(now, c)
-		case c.state == Queued && reply.Code == protocol.DoneBefore:
-			c.askAgain = now // the reply is lost that named whom that run let in
-			e.schedule(now, c)
+		case reply.Code == protocol.DoneBefore:
+			e.prompt(now, c) // the reply is lost that named whom that run let in
 		}
 	})
 	e.out.Answers = append(e.out.Answers, Answer{Tag: r.Tag, Err: err})
@@ -365,7 +363,7 @@ func (e *Engine) sendEndAgain(now time.Time, name string, m Mode, wire protocol.
 // the slot of a waiter, which then has lost its place.
 func (e *Engine) staleReleased(now time.Time, lk *lock, reply protocol.Reply, err error) {
 	if err == nil && (lk.releasingStale || reply.Code == protocol.Done) {
-		e.askAll(now, lk)
+		e.promptAll(now, lk)
 	}
 	lk.releasingStale = false
 	e.drop(lk)

@@ -110,10 +110,10 @@ type Engine struct {
 	lease    protocol.Lease
 
 	locks     map[string]*lock
-	idle      order.List[lock, *lock] // of them: unused, in the order of their last use
-	claims    map[uint64]*claim       // that have not ended, by number
-	waiting   int                     // of them, those that are Asking or Queued
-	ending    int                     // and those that are Ending
+	idle      order.List[lock, *lock]     // of them: unused, in the order of their last use
+	claims    map[uint64]*claim           // that have not ended, by number
+	waiting   order.List[wanted, *wanted] // of them, those that are Asking or Queued
+	ending    int                         // and those that are Ending
 	graph     deadlock.Graph
 	locksMax  int // since the map was made
 	claimsMax int
@@ -326,7 +326,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.staleReleased(now, r.lock, reply, err)
 	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
 		if reply.Code == protocol.DoneBefore {
-			e.askAll(now, r.lock) // the reply that named whom that run let in is lost
+			e.promptAll(now, r.lock) // the reply that named whom that run let in is lost
 		}
 		e.drop(r.lock)
 	}
@@ -428,17 +428,18 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 	for _, n := range m.AskAgain {
 		if c := e.waiter(n); c != nil {
 			lk = c.lock
-			c.prompted = now
-			if c.asked.Equal(now) { // the reply in flight is older all the same
-				c.prompted = now.Add(1)
-			}
-			if c.state == Queued {
-				c.askAgain = now
-				e.schedule(now, c)
-			}
+			e.prompt(now, c)
 		}
 	}
 	return lk
+}
+
+// waiters returns the waiting claims.
+func (e *Engine) waiters() (list []*claim) {
+	for w := range e.waiting.All() {
+		list = append(list, w.claim)
+	}
+	return list
 }
 
 // waiter returns the waiting claim of that number, or nil.
@@ -453,17 +454,26 @@ func (e *Engine) waiter(n uint64) *claim {
 // lost, so every waiter asks once.
 func (e *Engine) Subscribed(now time.Time) {
 	e.listening, e.unheard = now, false
-	e.askAll(now, nil)
+	e.each(now, e.waiters(), e.prompt)
 }
 
-// askAll makes waiters ask again: those for a lock; or, if lk is nil, all without a request in flight.
-func (e *Engine) askAll(now time.Time, lk *lock) {
-	e.each(now, func(now time.Time, c *claim) {
-		if c.state == Queued && (lk == nil && c.asked.IsZero() || lk == c.lock) {
-			c.askAgain = now
-			e.schedule(now, c)
-		}
-	})
+// promptAll makes the waiters for a lock ask again.
+func (e *Engine) promptAll(now time.Time, lk *lock) { e.each(now, lk.all(), e.prompt) }
+
+// prompt makes a claim ask again, if it waits. The reply to a request in flight may be older than what the
+// claim is to learn of, so it asks again after that reply.
+func (e *Engine) prompt(now time.Time, c *claim) {
+	if c.state > Queued {
+		return
+	}
+	c.prompted = now
+	if c.asked.Equal(now) { // the request in flight was sent before, all the same
+		c.prompted = now.Add(1)
+	}
+	if c.state == Queued {
+		c.askAgain = now
+		e.schedule(now, c)
+	}
 }
 
 // Resume says that other servers answer requests than before: requests that pause after failures are retried
@@ -473,7 +483,7 @@ func (e *Engine) Resume(now time.Time) {
 	for _, p := range e.past {
 		e.endAgain(now, p)
 	}
-	e.each(now, func(now time.Time, c *claim) {
+	e.each(now, e.timeline.All(), func(now time.Time, c *claim) {
 		paused := c.resume(now)
 		if c.counting != nil && c.recount.resume(now) || paused {
 			e.schedule(now, c)
@@ -486,7 +496,7 @@ func (e *Engine) Resume(now time.Time) {
 func (e *Engine) Unsubscribed(now time.Time, err error) {
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
-		e.askAll(now, nil)
+		e.each(now, e.waiters(), e.prompt)
 		return
 	}
 	if err != nil && !protocol.Passing(err) && !e.unheard {
@@ -502,7 +512,7 @@ func (e *Engine) Close(now time.Time) {
 		return
 	}
 	e.closed = true
-	e.each(now, func(now time.Time, c *claim) {
+	e.each(now, e.timeline.All(), func(now time.Time, c *claim) {
 		switch c.state {
 		case Asking, Queued:
 			e.withdraw(now, c, ErrClosed)
@@ -523,7 +533,7 @@ func (e *Engine) Close(now time.Time) {
 // Abandon leaves ending claims to their leases: those that no reply or message has ever confirmed, or else
 // those of lost holds, whose leases are over.
 func (e *Engine) Abandon(now time.Time, unheard bool) {
-	e.each(now, func(_ time.Time, c *claim) {
+	e.each(now, e.timeline.All(), func(_ time.Time, c *claim) {
 		if c.state == Ending && c.deadline.IsZero() == unheard && !now.Before(c.deadline) {
 			e.abandon(c)
 		}
@@ -534,7 +544,7 @@ func (e *Engine) Abandon(now time.Time, unheard bool) {
 // lock may still re-enter.
 func (e *Engine) Drain(now time.Time) {
 	e.draining = true
-	e.each(now, func(now time.Time, c *claim) {
+	e.each(now, e.waiters(), func(now time.Time, c *claim) {
 		if c.state <= Queued && !e.admits(c.ownership) {
 			e.withdraw(now, c, ErrClosed)
 		}
@@ -603,7 +613,7 @@ func (e *Engine) Unreleased() (holds, places int, err error) {
 }
 
 // Waiting reports whether any call waits for the lock.
-func (e *Engine) Waiting() bool { return e.waiting > 0 }
+func (e *Engine) Waiting() bool { return e.waiting.Len() > 0 }
 
 // InUse returns the number of names with a call, a hold or a request. It is zero once everything has ended.
 func (e *Engine) InUse() int { return len(e.locks) - e.idle.Len() }

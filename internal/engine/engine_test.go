@@ -225,7 +225,7 @@ func TestAnythingMayBeAnswered(t *testing.T) {
 			require.True(t, x.over, "seed %d", seed)
 		}
 		require.Empty(t, l.e.claims, "seed %d", seed)
-		require.Zero(t, l.e.waiting, "seed %d", seed)
+		require.Zero(t, l.e.waiting.Len(), "seed %d", seed)
 		require.Zero(t, len(l.e.timeline.All()), "seed %d", seed)
 		graph := reflect.ValueOf(l.e.graph)
 		require.Zero(t, graph.FieldByName("owners").Len(), "seed %d", seed)

@@ -126,6 +126,34 @@ func TestManyClaimsAreLookedAtInSlices(t *testing.T) {
 	})
 }
 
+// What an event of one lock is followed by concerns the claims of that lock: nothing is left to do for others.
+func TestEventOfALockWalksItsOwnClaims(t *testing.T) {
+	t.Parallel()
+	for name, event := range map[string]func(d *driver) *engine.Request{
+		"force": func(d *driver) *engine.Request {
+			require.NoError(t, d.Force(d.now, "a", nil))
+			return d.sent(t)
+		},
+		"release": func(d *driver) *engine.Request {
+			_, _ = d.Release(d.now, d.live(t, &engine.Hold{}))
+			return d.sent(t)
+		},
+		"release of a hold that is back": func(d *driver) *engine.Request {
+			asked := d.released(t, "a")
+			_, waits := d.ask(t, 2, "a")
+			d.Replied(d.now, waits, blocked(asked.Claim), nil)
+			return d.sent(t)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := crowded(t, false)
+			d.Replied(d.now, event(d), protocol.Reply{Code: protocol.DoneBefore}, nil)
+			d.Tick(d.now)
+			require.Positive(t, d.next(t))
+		})
+	}
+}
+
 // An event of a claim comes before Tick has come to the claim, whose time is over: the claim ends first.
 func TestEventThatComesBeforeAllIsDone(t *testing.T) {
 	t.Parallel()

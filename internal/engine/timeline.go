@@ -20,11 +20,13 @@ type sweep struct {
 	do     func(now time.Time, c *claim)
 }
 
-// each does something for all claims: for the first ones now, and for the others in later calls of Tick. By
+// each does something for many claims: for the first ones now, and for the others in later calls of Tick. By
 // then a claim may have changed or ended.
-func (e *Engine) each(now time.Time, do func(now time.Time, c *claim)) {
-	e.sweeps = append(e.sweeps, sweep{now, e.timeline.All(), do})
-	e.goOn(now, e.config.AtOnce)
+func (e *Engine) each(now time.Time, claims []*claim, do func(now time.Time, c *claim)) {
+	if len(claims) > 0 {
+		e.sweeps = append(e.sweeps, sweep{now, claims, do})
+		e.goOn(now, e.config.AtOnce)
+	}
 }
 
 // goOn does the work for the next n claims, and returns how much of n is left.
