@@ -191,7 +191,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		s.close()
 		return exitf(exitCannotRun, "%s: %w", argv[0], err)
 	}
-	kept := guard(holds, command, signals, f)
+	kept, left := guard(holds, command, signals, f)
 	command.TakeTerminal()
 	if kept && f.leave(holds, start, signals) {
 		return &exit{code: command.ExitCode()}
@@ -200,7 +200,11 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	if kept && holds.release(&kept) {
 		s.close()
 	}
-	if !kept {
+	switch {
+	case len(left) > 0:
+		return exitf(exitLost, "exec %q: the lock was lost while the command ran, and what could not be killed still runs: %s",
+			name, strings.Trim(fmt.Sprint(left), "[]"))
+	case !kept:
 		return exitf(exitLost, "exec %q: the lock was lost while the command ran; it has ended", name)
 	}
 	return &exit{code: command.ExitCode()}
@@ -362,7 +366,7 @@ func (f *execFlags) notAcquired(s *session, err error) error {
 		return unavailable(err)
 	}
 	text := blocked.Error()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), silence)
 	defer cancel()
 	if state, err := s.rw.Inspect(ctx, blocked.Name); err == nil && len(state.Holders) > 0 {
 		text = inTheWay(state, "") // with labels

@@ -197,3 +197,37 @@ func TestServerGoneAtTheEnd(t *testing.T) {
 	require.Equal(t, 3, p.exit())
 	require.Contains(t, p.err.String(), "the lock will be free only when its lease is over")
 }
+
+// The command gives up when it was told to, and says what the client saw. On a busy machine one run may be slow,
+// and the best of five counts.
+func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
+	t.Parallel()
+	frozen := testredis.Start(t)
+	frozen.Pause()
+	for _, c := range []struct {
+		name, addr string
+		args       []string
+		within     time.Duration
+		says       string
+	}{
+		{"refuses, wait", "127.0.0.1:1", []string{"--wait", "1s"}, 1500 * time.Millisecond, "connection refused"},
+		{"refuses, try", "127.0.0.1:1", []string{"--try"}, 2 * time.Second, "connection refused"},
+		{"refuses", "127.0.0.1:1", nil, 2 * time.Second, "connection refused"},
+		{"silent, wait", frozen.Addr(), []string{"--wait", "1s"}, 2 * time.Second, "has not answered in time"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			best := time.Hour
+			for range 5 {
+				began := time.Now()
+				p := start(t, "redis://"+c.addr, append(append([]string{"exec"}, c.args...), "a", "true")...)
+				require.Equal(t, exitUnavailable, p.exit())
+				require.Contains(t, p.err.String(), c.says)
+				if best = min(best, time.Since(began)); best < c.within {
+					return
+				}
+			}
+			t.Errorf("it took %v, not %v", best, c.within)
+		})
+	}
+}

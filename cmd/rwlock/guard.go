@@ -12,8 +12,9 @@ import (
 )
 
 // guard passes signals on to the command until it has ended, and ends the command before a lock is lost. It
-// reports whether the command has ended by itself while all locks were held.
-func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFlags) bool {
+// reports whether the command has ended by itself while all locks were held, and otherwise what still runs.
+func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFlags) (kept bool,
+	left []child.Process) {
 	grace := time.Duration(f.grace)
 	doom := time.NewTimer(time.Until(holds.deadline()) - grace)
 	defer doom.Stop()
@@ -27,7 +28,7 @@ func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFl
 	for {
 		select {
 		case <-command.Done():
-			return true
+			return true, nil
 		case s := <-signals:
 			passOn(command, s.(syscall.Signal))
 		case <-command.Suspended():
@@ -38,11 +39,9 @@ func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFl
 				doom.Reset(left)
 				continue
 			}
-			end(holds.deadline(), command, grace)
-			return false
+			return false, end(holds.deadline(), command, grace)
 		case <-ctx.Done():
-			end(holds.deadline(), command, grace)
-			return false
+			return false, end(holds.deadline(), command, grace)
 		}
 	}
 }
@@ -55,21 +54,18 @@ func passOn(command *child.Child, s syscall.Signal) {
 	command.Signal(s)
 }
 
+// killTime is how long the processes of the command may take to end after SIGKILL.
+const killTime = time.Second
+
 // end ends all processes of the command's group: with SIGTERM now, and with SIGKILL after the grace period or
-// at the deadline, whichever is first.
-func end(deadline time.Time, command *child.Child, grace time.Duration) {
+// at the deadline, whichever is first. It returns those that it could not end.
+func end(deadline time.Time, command *child.Child, grace time.Duration) []child.Process {
 	if d := time.Now().Add(grace); d.Before(deadline) {
 		deadline = d
 	}
 	command.Signal(syscall.SIGTERM)
 	command.Signal(syscall.SIGCONT) // a command that is suspended would not notice
-	timeout := time.NewTimer(time.Until(deadline))
-	defer timeout.Stop()
-	select {
-	case <-command.Done():
-		command.AwaitGroup(deadline)
-	case <-timeout.C:
-	}
-	command.Signal(syscall.SIGKILL)
-	<-command.Done()
+	kill := time.AfterFunc(time.Until(deadline), func() { command.Signal(syscall.SIGKILL) })
+	defer kill.Stop()
+	return command.AwaitGroup(deadline.Add(killTime))
 }

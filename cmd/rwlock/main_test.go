@@ -24,7 +24,7 @@ const hang = 15 * time.Second
 
 // The test binary is also the program: it is put on the PATH as rwlock.
 func TestMain(m *testing.M) {
-	testscript.Main(tests{m}, map[string]func(){"rwlock": main})
+	testscript.Main(tests{m}, map[string]func(){"rwlock": main, "changeuser": changeUser})
 }
 
 type tests struct{ *testing.M }

@@ -27,6 +27,9 @@ import (
 // patience is how long the server may take to answer what needs no waiting.
 const patience = 5 * time.Second
 
+// silence is how long a server may be silent before the end of the program stops waiting for it.
+const silence = 300 * time.Millisecond
+
 // defaultURL is used if neither a flag nor the environment names a server.
 const defaultURL = "redis://localhost:6379"
 
@@ -198,9 +201,14 @@ func (a *app) readPassword() error {
 	return nil
 }
 
-// close releases what is held. Its error adds nothing to what the commands have reported.
+// close releases what is held, and withdraws what waits. It leaves that to the leases if the server is silent.
+// Its error adds nothing to what the commands have reported.
 func (s *session) close() {
-	_ = s.rw.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), silence)
+	defer cancel()
+	if s.reach(ctx) == nil {
+		_ = s.rw.Close()
+	}
 	s.disconnect()
 }
 

@@ -4,7 +4,9 @@
 package child
 
 import (
+	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -42,17 +44,31 @@ func (c *Child) run(started chan<- error, path string, argv, env []string) {
 	}
 }
 
-// wait notes each suspension of the command, and its end. os/exec reports the end alone.
+// wait notes each suspension of the command, and its end. os/exec reports the end alone. As process 1 of a
+// container, wait also reaps the orphans that the kernel makes children of this process, until none is left.
 func (c *Child) wait() {
+	which := c.pid
+	if os.Getpid() == 1 {
+		which = -1
+	}
+	ended := sync.OnceFunc(func() { close(c.done) })
+	defer ended() // if this process was started to ignore the ends of its children
 	for {
-		_, err := syscall.Wait4(c.pid, &c.status, syscall.WUNTRACED, nil)
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(which, &status, syscall.WUNTRACED, nil)
 		switch {
 		case err == syscall.EINTR:
-		case err == nil && c.status.Stopped():
-			c.suspended()
-		default:
-			close(c.done)
+		case err != nil:
 			return
+		case pid != c.pid:
+		case status.Stopped():
+			c.suspended(status.StopSignal())
+		default:
+			c.status = status
+			ended()
+			if which == c.pid {
+				return
+			}
 		}
 	}
 }
@@ -63,10 +79,15 @@ func (c *Child) Done() <-chan struct{} { return c.done }
 // Signal sends s to the process group of the command.
 func (c *Child) Signal(s syscall.Signal) { _ = syscall.Kill(-c.pid, s) }
 
-// AwaitGroup waits until no process of the group is left, but no longer than until end.
-func (c *Child) AwaitGroup(end time.Time) {
-	for time.Now().Before(end) && syscall.Kill(-c.pid, 0) == nil {
-		time.Sleep(5 * time.Millisecond) // only a parent is told of the end of a process, and this is not theirs
+// AwaitGroup waits until no process of the group runs, but no longer than until end. It returns those that
+// still run.
+func (c *Child) AwaitGroup(end time.Time) []Process {
+	for {
+		left := running(c.pid)
+		if len(left) == 0 || !time.Now().Before(end) {
+			return left
+		}
+		time.Sleep(10 * time.Millisecond) // only a parent is told of the end of a process
 	}
 }
 

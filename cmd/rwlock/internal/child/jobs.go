@@ -23,9 +23,10 @@ func giveTerminal(group int) {
 	_ = unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, group)
 }
 
-// suspended notes that the terminal's user has suspended the command. A SIGSTOP comes from somewhere else.
-func (c *Child) suspended() {
-	if c.status.StopSignal() != syscall.SIGSTOP {
+// suspended notes that the terminal's user has suspended the command. A SIGSTOP comes from somewhere else, and
+// off a terminal every signal does.
+func (c *Child) suspended(by syscall.Signal) {
+	if c.terminal && by != syscall.SIGSTOP {
 		select {
 		case c.stopped <- struct{}{}:
 		default:

@@ -2,6 +2,7 @@
 package conn
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -156,6 +157,7 @@ func (a *address) single(certs *tls.Config) (redis.UniversalClient, error) {
 		return nil, a.invalid(err)
 	}
 	o.ContextTimeoutEnabled = true
+	o.MaxRetries, o.DialerRetries = retries(o.MaxRetries), 1
 	addTo(o.TLSConfig, certs)
 	return redis.NewClient(o), nil
 }
@@ -167,6 +169,7 @@ func (a *address) cluster(certs *tls.Config) (redis.UniversalClient, error) {
 	}
 	o.Addrs = withPort(a.hosts, "6379")
 	o.ContextTimeoutEnabled = true
+	o.DialerRetries = cmp.Or(o.DialerRetries, 1)
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = "" // each node has a name of its own
 	}
@@ -194,12 +197,17 @@ func (a *address) sentinel(certs *tls.Config) (redis.UniversalClient, error) {
 	o.Username = a.url.User.Username()
 	o.Password, _ = a.url.User.Password()
 	o.ContextTimeoutEnabled = true
+	o.MaxRetries, o.DialerRetries = retries(o.MaxRetries), 1
 	if o.TLSConfig != nil {
 		o.TLSConfig.ServerName = ""
 	}
 	addTo(o.TLSConfig, certs)
 	return redis.NewFailoverClient(o), nil
 }
+
+// retries returns how often the client repeats a command: as often as the URL says, or never. The locks repeat
+// their requests themselves. A client that does so, too, keeps the server's error to itself for seconds.
+func retries(fromURL int) int { return cmp.Or(fromURL, -1) }
 
 // withPort completes the hosts that name no port.
 func withPort(hosts []string, port string) []string {
