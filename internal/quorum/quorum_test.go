@@ -132,6 +132,44 @@ func TestNoVoteIsForgottenThatWasAskedForTwice(t *testing.T) {
 	}
 }
 
+// A vote ends a lease after the request for it was sent. So a hold never lasts longer than that, though the
+// engine has sent a heartbeat since.
+func TestOldVotesDoNotLastLonger(t *testing.T) {
+	// asksAgain returns a claim that its home has let in, after the engine's first heartbeat. Server 1 has not
+	// answered a request from before the heartbeat.
+	asksAgain := func(t *testing.T) (r *rig, h *engine.Hold, old *Request, sent time.Time) {
+		r, h = asking(t)
+		r.replies(1, lua.Vote, waits(time.Minute))
+		r.replies(2, lua.Vote, waits(time.Minute))
+		r.replies(0, lua.Vote, waits(20*time.Millisecond)) // and the engine asks again then
+		r.hear(0)
+		r.votes(0)
+		old, sent = r.next(1, lua.Vote), r.now
+		r.replies(2, lua.Vote, waits(time.Minute))
+		for r.sends(0, lua.Vote) == 0 {
+			r.pass(time.Millisecond)
+			require.Less(t, r.now.Sub(sent), shortestPatience)
+		}
+		return r, h, old, sent
+	}
+	t.Run("the heartbeat has no answer", func(t *testing.T) {
+		r, h, old, sent := asksAgain(t)
+		r.reply(old, r.vote(someToken))
+		require.Equal(t, engine.Live, h.State())
+		require.False(t, h.Deadline().After(engine.Deadline(sent, lease)))
+	})
+	t.Run("the heartbeat was answered: the claim waits", func(t *testing.T) {
+		r, h, old, sent := asksAgain(t)
+		r.votes(0)
+		r.pass(sent.Add(shortestCollecting + time.Millisecond).Sub(r.now))
+		r.replies(2, lua.Vote, waits(time.Minute))
+		r.reply(old, r.vote(someToken))
+		require.Equal(t, engine.Wanted, h.State(), "the engine relies on a lease from the heartbeat on")
+		r.votes(1)
+		require.Equal(t, engine.Live, h.State())
+	})
+}
+
 // collectInVain has the other servers keep a claim that is let in waiting until it retreats.
 func (r *rig) collectInVain() {
 	r.t.Helper()
@@ -290,6 +328,20 @@ func TestVoteIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
 		r.pass(10 * time.Millisecond)
 	}
 	require.GreaterOrEqual(t, r.now.Sub(failed), pause)
+}
+
+// So is a vote that no release has waited for.
+func TestVoteForARefusedTryIsGivenBackWhenItsServerAnswersAgain(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, true)
+	r.votes(1)
+	r.replies(0, lua.Vote, waits(time.Minute))
+	require.ErrorIs(t, h.Err(), engine.ErrLocked)
+	given := r.next(1, lua.Unlock)
+	r.fail(given)
+	r.answers = r.only(lua.Mark)
+	r.pass(2 * pause)
+	require.Equal(t, given.Claim.ID, r.next(1, lua.Unlock).Claim.ID)
 }
 
 func TestRenewalDoesNotWaitForTheSlowestServer(t *testing.T) {
