@@ -23,10 +23,11 @@ type Want struct {
 // holds has the hold of each want, in the order of wants, so a name that is wanted twice has its hold there
 // twice. The options apply to each hold, but MaxWait limits all waits together.
 //
-// When fn returns or panics, WithAll releases all holds, the last one first. It returns fn's error, joined
-// with ErrLost for each hold that was lost before it was released. If a want is invalid, or fn is nil, it
-// returns an error before it takes any lock. If it cannot get one of the locks, it releases those that it
-// has, does not run fn, and returns the error of RLock or Lock. Without wants it only runs fn.
+// When fn returns or panics, WithAll releases all holds together, and waits for the server's answers as
+// [Hold.Unlock] waits for one. It returns fn's error, joined with ErrLost for each hold that was
+// lost before it was released. If a want is invalid, or fn is nil, it returns an error before it takes any
+// lock. If it cannot get one of the locks, it releases those that it has, does not run fn, and returns the
+// error of RLock or Lock. Without wants it only runs fn.
 func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	fn func(ctx context.Context, holds []*Hold) error, opts ...LockOption) (err error) {
 	order, err := rw.plan(ctx, wants, opts)
@@ -43,9 +44,8 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	holds := make([]*Hold, len(wants))
 	taken := make([]*Hold, 0, len(order))
 	defer func() {
-		for _, h := range slices.Backward(taken) {
-			err = h.finish(ctx, err)
-		}
+		slices.Reverse(taken)
+		err = finish(ctx, err, taken...)
 	}()
 	start := time.Now()
 	opts = append(slices.Clip(opts), func(r *request) error {

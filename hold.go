@@ -8,19 +8,18 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/client"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
 // A Hold is one acquisition of a lock. Release it once, with Unlock. An owner may release its holds in any
 // order. A Hold is safe for concurrent use.
 //
-// A hold is renewed until Unlock, or until neither the Hold nor a context derived from its Context is
-// reachable. In the latter case it ends with its lease, and a log record says where it was taken. A context
-// with a deadline stays reachable until the deadline. A function given to [context.AfterFunc] does not keep
-// the hold, and is not called if the hold is forgotten.
+// A hold is renewed until Unlock, or until the Hold is unreachable. In the latter case it ends with its lease,
+// which cancels its Context, and a log record says where it was taken. A context does not keep the Hold that
+// it is derived from: keep the Hold itself while you rely on the lock, as a deferred Unlock does.
 type Hold struct {
 	held    *client.Hold
 	cleanup runtime.Cleanup
-	work    *client.Work // or nil, before Context is called
 }
 
 // Context returns the context for work under the hold. It is derived from the context of the lock call and
@@ -33,7 +32,15 @@ func (h *Hold) Context() context.Context {
 	if h == nil || h.held == nil {
 		return notHeld
 	}
-	return &holdContext{h.held.Work(&h.work), h}
+	return h.held.Context(carry)
+}
+
+// carry returns a context that carries an owner.
+func carry(ctx context.Context, o protocol.Owner) context.Context {
+	if known, _ := OwnerFromContext(ctx); known.id == o {
+		return ctx
+	}
+	return WithOwner(ctx, Owner{o})
 }
 
 // notHeld is the context of a Hold that no call returned.
@@ -49,20 +56,6 @@ func (h *Hold) orNone() *client.Hold {
 		return new(client.Hold)
 	}
 	return h.held
-}
-
-// A holdContext carries the owner of a hold, and keeps the hold.
-type holdContext struct {
-	*client.Work
-	hold *Hold
-}
-
-// Value returns the owner for the owner's key, and otherwise the value of the lock call's context.
-func (c *holdContext) Value(key any) any {
-	if key == (ownerKey{}) {
-		return c.hold.Owner()
-	}
-	return c.Work.Value(key)
 }
 
 // Token returns the fencing token, a positive number. The tokens of the write holds on a name strictly
@@ -90,14 +83,17 @@ func (h *Hold) Deadline() time.Time { return h.orNone().Deadline() }
 //
 // Unlock waits for the server's answer until ctx ends, but for at most five seconds. If ctx is already done,
 // it waits for up to five seconds all the same. If no answer comes, it returns an error that matches ctx's
-// error or context.DeadlineExceeded, and the release continues in the background.
+// error or context.DeadlineExceeded, and the release continues in the background. ctx must not be nil.
 //
 // Unlock returns nil if the hold was valid until it was released. It returns ErrLost if the hold was lost
 // before that, in which case others may have held the lock during the work; ErrNotHeld if the hold was
 // released before, or if h is nil; and ErrClosed after Close.
 func (h *Hold) Unlock(ctx context.Context) error {
-	if h == nil || h.held == nil {
-		return prefix("unlock", ErrNotHeld)
+	switch {
+	case h == nil || h.held == nil:
+		return prefix("unlock", errNil)
+	case ctx == nil:
+		return wrap("unlock", h.held.Name, errNoContext)
 	}
 	h.cleanup.Stop()
 	return wrap("unlock", h.held.Name, h.held.Unlock(ctx))
@@ -118,7 +114,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 //     valid, and lasts at least until its Deadline.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	if h == nil || h.held == nil {
-		return prefix("extend", ErrNotHeld)
+		return prefix("extend", errNil)
 	}
 	defer runtime.KeepAlive(h)
 	var err error
@@ -136,11 +132,35 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 // errNoFunc is what a call fails with that was given no function to run.
 var errNoFunc = errors.New("the function is nil")
 
-// finish releases the hold after a function has run under it. It returns the function's error, joined with
-// the error of the release. That is ErrLost if the hold was lost before it was released, by finish or by the
-// function, unless the function's error already matches ErrLost.
-func (h *Hold) finish(ctx context.Context, err error) error {
-	end := h.Unlock(ctx)
+// errNil is what the calls of a nil Hold fail with.
+var errNil error = nilError{}
+
+// A nilError matches ErrNotHeld.
+type nilError struct{}
+
+func (nilError) Error() string        { return "the Hold is nil" }
+func (nilError) Is(target error) bool { return target == ErrNotHeld }
+
+// finish releases holds after a function has run under them. It returns the function's error, joined
+// with the error of each release. That is ErrLost if the hold was lost before it was released, by finish or by
+// the function, unless the function's error already matches ErrLost.
+func finish(ctx context.Context, err error, holds ...*Hold) error {
+	if len(holds) == 1 {
+		return holds[0].finished(err, holds[0].Unlock(ctx))
+	}
+	held := make([]*client.Hold, len(holds))
+	for i, h := range holds {
+		h.cleanup.Stop()
+		held[i] = h.held
+	}
+	for i, end := range client.UnlockAll(ctx, held) {
+		err = holds[i].finished(err, wrap("unlock", held[i].Name, end))
+	}
+	return err
+}
+
+// finished returns the error of a function that has run under the hold, joined with that of the release.
+func (h *Hold) finished(err, end error) error {
 	if errors.Is(end, ErrNotHeld) {
 		if end = nil; h.held.Lost() {
 			end = wrap("unlock", h.Name(), ErrLost)

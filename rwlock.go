@@ -205,14 +205,14 @@ func opOf(mode Mode, try bool) string {
 // with is WithLock and WithRLock. The public function that was called is so many calls above acquire.
 func (rw *RWLock) with(ctx context.Context, mode Mode, name string,
 	fn func(ctx context.Context, h *Hold) error, opts []LockOption, above int) (err error) {
+	if fn == nil {
+		return wrap(opOf(mode, false), name, errNoFunc)
+	}
 	h, err := rw.acquire(ctx, mode, name, false, opts, above)
 	if err != nil {
 		return err
 	}
-	defer func() { err = h.finish(ctx, err) }()
-	if fn == nil {
-		return wrap(opOf(mode, false), name, errNoFunc)
-	}
+	defer func() { err = finish(ctx, err, h) }()
 	return fn(h.Context(), h)
 }
 

@@ -110,6 +110,7 @@ func TestNoHold(t *testing.T) {
 	t.Parallel()
 	for _, h := range []*rwlock.Hold{nil, {}} {
 		require.ErrorIs(t, h.Unlock(context.Background()), rwlock.ErrNotHeld)
+		require.EqualError(t, h.Unlock(context.Background()), "rwlock: unlock: the Hold is nil")
 		require.ErrorIs(t, h.Extend(context.Background(), time.Second), rwlock.ErrNotHeld)
 		require.ErrorIs(t, h.Context().Err(), context.Canceled)
 		require.ErrorIs(t, context.Cause(h.Context()), rwlock.ErrNotHeld)

@@ -60,7 +60,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 
 // try makes one attempt at a call.
 func (c *Client) try(w *wait, call *Call) (*Hold, error) {
-	h := &Hold{client: c, from: call.From, atLeast: call.AtLeast, scope: scope{parent: w.ctx}}
+	h := &Hold{client: c, from: call.From, atLeast: call.AtLeast, parent: w.ctx}
 	if c.config.Trace != nil {
 		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
 	}

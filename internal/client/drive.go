@@ -111,9 +111,9 @@ func (c *Client) unlock(now time.Time) *effects {
 		c.observe(fx.Events)
 	}
 	for _, h := range fx.Cancel {
-		if held := h.Tag.(*Hold); held.done != nil {
+		if w := h.Tag.(*Hold).work.Load(); w != nil {
 			cause := h.Err()
-			fx.cancels = append(fx.cancels, func() { held.end(cause) })
+			fx.cancels = append(fx.cancels, func() { w.cancel(cause) })
 		}
 	}
 	for _, h := range fx.Wake {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -25,7 +26,8 @@ type Hold struct {
 	// reading
 	gaveUp error
 
-	scope
+	parent context.Context      // that was given to the lock call; or the tracer's for the hold
+	work   atomic.Pointer[work] // or nil, before Context is called
 }
 
 // Token returns the fencing token, or 0 for a zero Hold.
@@ -69,24 +71,60 @@ func (h *Hold) Forget() {
 
 // Unlock releases the hold, and waits for the server's answer until ctx ends, for five seconds at most.
 func (h *Hold) Unlock(ctx context.Context) error {
+	until := time.Now().Add(endTimeout)
+	fx, known, err := h.begin()
+	if known {
+		h.client.run(fx, nil)
+		return err
+	}
+	ctx = forRelease(ctx)
+	h.client.run(fx, ctx)
+	return h.answered(ctx, until)
+}
+
+// UnlockAll releases holds together, and returns the error of each.
+func UnlockAll(ctx context.Context, holds []*Hold) []error {
+	until := time.Now().Add(endTimeout)
+	errs, known := make([]error, len(holds)), make([]bool, len(holds))
+	for i, h := range holds {
+		var fx *effects
+		fx, known[i], errs[i] = h.begin()
+		h.client.run(fx, nil)
+	}
+	ctx = forRelease(ctx)
+	for i, h := range holds {
+		if !known[i] {
+			errs[i] = h.answered(ctx, until)
+		}
+	}
+	return errs
+}
+
+// forRelease returns the context that ends the wait for the answer: not one that has ended already, perhaps by
+// the release.
+func forRelease(ctx context.Context) context.Context {
+	if ctx.Err() != nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+// begin begins a release. It returns what is to be done, and true if the end is known immediately.
+func (h *Hold) begin() (fx *effects, known bool, err error) {
 	c := h.client
 	c.mu.Lock()
+	now := time.Now()
 	if h.released {
-		c.mu.Unlock()
-		return engine.ErrNotHeld
+		return c.unlock(now), true, engine.ErrNotHeld
 	}
 	h.released = true
-	now := time.Now()
-	begun := h.done != nil
 	if rest := h.Since().Add(h.atLeast).Sub(now); rest > 0 && h.State() == engine.Live {
-		c.mu.Unlock()
+		fx = c.unlock(now)
 		time.AfterFunc(rest, h.release)
-		if begun {
-			h.end(nil)
-		}
-		return nil
+		h.end(nil)
+		return fx, true, nil
 	}
-	known, err := c.engine.Release(now, &h.Hold)
+	known, err = c.engine.Release(now, &h.Hold)
 	if c.local != nil {
 		c.local.Work(now)
 	}
@@ -96,25 +134,20 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if !known {
 		h.ended = c.signals.Get().(chan struct{})
 	}
-	fx := c.unlock(now)
-	if begun {
-		h.end(err)
-	}
-	if known {
-		c.run(fx, nil)
-		return err
-	}
-	if ctx == nil || ctx.Err() != nil {
-		ctx = context.Background()
-	}
-	c.run(fx, ctx)
+	fx = c.unlock(now)
+	h.end(err)
+	return fx, known, err
+}
 
+// answered waits for the answer to a release that has begun.
+func (h *Hold) answered(ctx context.Context, until time.Time) error {
+	c := h.client
 	var gaveUp error
 	select {
 	case <-h.ended: // it has been answered
 	default:
 		timeout := c.timeouts.Get().(*time.Timer)
-		timeout.Reset(time.Until(now.Add(endTimeout)))
+		timeout.Reset(time.Until(until))
 		gaveUp = h.await(ctx, timeout.C, nil)
 		timeout.Stop()
 		c.timeouts.Put(timeout)
@@ -129,7 +162,7 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	if ctx.Err() == nil {
 		waited = fmt.Sprint("for ", endTimeout)
 	}
-	err = fmt.Errorf("no answer %s, the release goes on: %w", waited, gaveUp)
+	err := fmt.Errorf("no answer %s, the release goes on: %w", waited, gaveUp)
 	if cause := h.LastError(); cause != nil {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}

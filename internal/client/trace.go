@@ -19,7 +19,7 @@ type Event struct {
 // A trace is what is kept of a lock call for the tracer.
 type trace struct {
 	call  context.Context // the tracer's for the call
-	hold  bool            // scope.parent is the tracer's for the hold
+	hold  bool            // Hold.parent is the tracer's for the hold
 	known bool            // so it is, or there will be no hold
 	ended []Event         // of the hold, until then
 }

@@ -404,18 +404,16 @@ func TestUnlockTwice(t *testing.T) {
 	})
 }
 
-// Unlock releases by way of a context that is done, or nil, and waits for the answer.
+// Unlock releases by way of a context that is done, and waits for the answer.
 func TestUnlockWithDoneContext(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
 		for _, mode := range bothModes {
 			ctx, cancel := context.WithCancel(newOwner())
-			outer, inner, last := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n")
+			outer, inner := take(w, ctx, rw, mode, "n"), take(w, ctx, rw, mode, "n")
 			cancel()
 			require.NoError(w, inner.Unlock(ctx))
 			require.NoError(w, outer.Unlock(ctx))
-			var none context.Context
-			require.NoError(w, last.Unlock(none))
 			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
 		}
 	})
@@ -476,48 +474,48 @@ func TestForgottenHold(t *testing.T) {
 	})
 }
 
-// A hold that nobody refers to ends with its lease though contexts were made from its own that nobody refers
-// to either, and functions wait for its end; also if the context that it was taken with lives on. Whoever
-// waits for its Done channel is told.
-func TestForgottenHoldWithChildrenOfItsContextEnds(t *testing.T) {
+// A hold whose Hold nobody refers to ends with its lease, though someone keeps its context or one made from it,
+// and functions wait for its end; also if the context that it was taken with lives on. All of them are told.
+func TestContextDoesNotKeepItsHold(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	children := map[string]func(ctx context.Context) (done <-chan struct{}){
-		"AfterFunc": func(ctx context.Context) <-chan struct{} {
-			context.AfterFunc(ctx, func() {})
-			return ctx.Done()
+	contexts := map[string]func(ctx context.Context) context.Context{
+		"itself": func(ctx context.Context) context.Context { return ctx },
+		"AfterFunc": func(ctx context.Context) context.Context {
+			told, tell := context.WithCancelCause(context.Background())
+			context.AfterFunc(ctx, func() { tell(context.Cause(ctx)) })
+			return told
 		},
-		"WithValue": func(ctx context.Context) <-chan struct{} { return context.WithValue(ctx, key{}, 1).Done() },
-		"WithCancel": func(ctx context.Context) <-chan struct{} {
-			child, cancel := context.WithCancel(ctx)
-			_, _ = child, cancel
-			return ctx.Done()
+		"WithValue": func(ctx context.Context) context.Context { return context.WithValue(ctx, key{}, 1) },
+		"WithOwner": func(ctx context.Context) context.Context {
+			return rwlock.WithOwner(ctx, rwlock.NewOwner())
 		},
-		"WithTimeout": func(ctx context.Context) <-chan struct{} {
-			child, cancel := context.WithTimeout(ctx, time.Second) // a timer has it until then
-			_, _ = child, cancel
-			return ctx.Done()
-		},
-		"WithCancel of WithValue": func(ctx context.Context) <-chan struct{} {
+		"WithCancel of WithValue": func(ctx context.Context) context.Context {
 			child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 1))
-			_, _ = child, cancel
-			return ctx.Done()
+			_ = cancel // only with the hold
+			return child
+		},
+		"WithTimeout": func(ctx context.Context) context.Context {
+			child, cancel := context.WithTimeout(ctx, hang)
+			_ = cancel
+			return child
 		},
 	}
 	onServers(t, func(w *world) {
 		rw := w.newLock(rwlock.WithLease(w.lease))
 		alive, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		done := map[string]<-chan struct{}{}
+		kept := map[string]context.Context{}
 		for parent, ctx := range map[string]context.Context{"of none": context.Background(),
 			"of one that lives on": alive} {
-			for name, child := range children {
+			for name, child := range contexts {
 				name += " " + parent
-				done[name] = child(take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name).Context())
+				kept[name] = child(take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name).Context())
 			}
 		}
-		for name, over := range done {
-			w.isForgotten(rw, name, over)
+		for name, ctx := range kept {
+			w.isForgotten(rw, name, ctx.Done())
+			require.ErrorIs(w, context.Cause(ctx), rwlock.ErrLost, name)
 		}
 	})
 }
@@ -576,66 +574,6 @@ func TestUnlockAtTheLocalDeadline(t *testing.T) {
 				require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
 				require.Equal(w, deadline, h.Deadline(), "it stays the last such moment")
 			}
-		}
-	})
-}
-
-// A hold whose context someone keeps, or a context made from it, is not forgotten though nobody keeps the
-// Hold: it is renewed, and its lock stays held. Once these contexts are gone as well it ends with its lease,
-// though functions wait for its end, and also if the context that it was taken with lives on. Whoever waits
-// for its Done channel is told.
-func TestLiveContextKeepsItsHold(t *testing.T) {
-	t.Parallel()
-	type key struct{}
-	contexts := map[string]func(ctx context.Context) context.Context{
-		"itself": func(ctx context.Context) context.Context { return ctx },
-		"AfterFunc": func(ctx context.Context) context.Context {
-			context.AfterFunc(ctx, func() {})
-			return ctx
-		},
-		"WithValue": func(ctx context.Context) context.Context {
-			return context.WithValue(ctx, key{}, "value")
-		},
-		"WithOwner": func(ctx context.Context) context.Context {
-			return rwlock.WithOwner(ctx, rwlock.NewOwner())
-		},
-		"WithCancel of WithValue": func(ctx context.Context) context.Context {
-			child, cancel := context.WithCancel(context.WithValue(ctx, key{}, "value"))
-			_ = cancel // only with the hold
-			return child
-		},
-		"WithTimeout": func(ctx context.Context) context.Context {
-			child, cancel := context.WithTimeout(ctx, time.Second) // a timer has it until then
-			_, _ = child, cancel
-			return ctx
-		},
-	}
-	onServers(t, func(w *world) {
-		rw := w.newLock(rwlock.WithLease(w.lease))
-		alive, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		kept, done := map[string]context.Context{}, map[string]<-chan struct{}{}
-		for parent, ctx := range map[string]context.Context{"of none": context.Background(),
-			"of one that lives on": alive} {
-			for name, child := range contexts {
-				name += " " + parent
-				h := take(w, rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write, name)
-				kept[name], done[name] = child(h.Context()), h.Context().Done()
-			}
-		}
-		for end := time.Now().Add(2 * w.lease); time.Now().Before(end); time.Sleep(w.lease / 20) {
-			runtime.GC()
-			for name, ctx := range kept {
-				require.NoError(w, context.Cause(ctx), name)
-			}
-		}
-		for name, ctx := range kept {
-			require.ErrorIs(w, errOf(rw.TryLock(newOwner(), name)), rwlock.ErrLocked, name)
-			require.NoError(w, ctx.Err())
-		}
-		clear(kept)
-		for name, over := range done {
-			w.isForgotten(rw, name, over)
 		}
 	})
 }
