@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -27,8 +28,11 @@ func (a *app) benchCommand() *cobra.Command {
 		Long: `Bench locks and unlocks as fast as it can, in three ways: each goroutine with a name of its own, all for reading with
 one name, and all for writing with one name. It loads the server, and uses locks with random names.`,
 		Args: a.args(func(cmd *cobra.Command, args []string) error {
-			if clients < 1 || runs <= 0 {
-				return exitf(exitUsage, "--clients and --duration must be positive")
+			if clients < 1 {
+				return a.wrong("clients", errors.New("must be positive"))
+			}
+			if runs == 0 {
+				return a.wrong("duration", errors.New("must be positive"))
 			}
 			return cobra.NoArgs(cmd, args)
 		}),

@@ -20,8 +20,11 @@ func (d *duration) Set(text string) error {
 	if seconds, e := strconv.ParseFloat(text, 64); e == nil {
 		v, err = time.Duration(seconds*float64(time.Second)), nil
 	}
-	if err != nil || v < 0 {
+	if err != nil {
 		return errors.New("not a duration such as 5s")
+	}
+	if v < 0 {
+		return errors.New("must not be negative")
 	}
 	*d = duration(v)
 	return nil

@@ -20,6 +20,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/child"
@@ -44,10 +45,13 @@ type execFlags struct {
 func (a *app) execCommand() *cobra.Command {
 	f := &execFlags{lease: duration(30 * time.Second), grace: duration(5 * time.Second)}
 	cmd := &cobra.Command{
-		Use:   "exec [flags] NAME [--] COMMAND [ARG…]\n  rwlock exec [flags] --command TEXT NAME",
-		Short: "Run a command while holding a lock",
+		Use:     "exec [flags] NAME [--] COMMAND [ARG…]\n  rwlock exec [flags] --command TEXT NAME",
+		Aliases: []string{"lock"},
+		Short:   "Run a command while holding a lock",
 		Long: `Exec waits for the lock, runs the command, and releases the lock when the command has ended. Flags come before the
 name. A name that begins with "-" comes after "--".
+
+The long flags of flock(1) mean here what they mean there: --shared, --exclusive, --nonblock and --timeout.
 
 The command inherits standard input, output and error. Its environment has RWLOCK_NAME, RWLOCK_MODE and RWLOCK_TOKEN: the
 name, "read" or "write", and the fencing token. RWLOCK_HOLDS lists all locks that it runs under, as JSON. Passwords are
@@ -66,14 +70,15 @@ tries again until the server is back.
 
 If the lock cannot be kept, the group gets SIGTERM, at the latest the grace period before the lock could go to
 another, and SIGKILL at the end of that period. If the server has ended the hold, for example by force-unlock, the group
-gets SIGTERM as soon as exec knows, which takes about a second; another may have the lock by then.
+gets SIGTERM as soon as exec knows, which takes about a second; another may have the lock by then. A second after
+SIGKILL, exec names what still runs, such as a process that has changed its user.
 
 Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server unreachable; 75 lock not acquired;
 79 lock lost; 126 the command cannot be run; 127 the command was not found.`,
 		Example: `  rwlock exec --try nightly-report ./report.sh
   rwlock exec --read --wait 30s --command 'tar c catalog | gzip > catalog.tgz' catalog
   rwlock exec --also account:2 account:1 ./transfer.sh`,
-		Args:              a.args(f.check),
+		Args:              a.args(f.check(a)),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.exec(cmd.Context(), f, args[0], f.argv(args[1:]))
@@ -81,6 +86,9 @@ Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server
 	}
 	flags := cmd.Flags()
 	flags.SetInterspersed(false) // the command has flags of its own
+	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(cmp.Or(ofFlock[name], name))
+	})
 	flags.BoolVarP(&f.read, "read", "s", false, "share the lock with other readers")
 	flags.BoolVarP(&f.write, "write", "x", false, "have the lock alone (the default)")
 	flags.BoolVarP(&f.try, "try", "n", false, "do not wait")
@@ -103,35 +111,42 @@ Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server
 	return cmd
 }
 
-// check completes the flags, and refuses what makes no sense.
-func (f *execFlags) check(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 || f.shell == "" == (len(args) == 1) {
-		return errors.New("exec needs NAME COMMAND [ARG…], or --command TEXT NAME")
-	}
-	if argv := f.argv(args[1:]); len(argv) == 0 {
-		return errors.New("exec needs a COMMAND")
-	} else if strings.HasPrefix(argv[0], "-") {
-		return fmt.Errorf("%s comes after the name; flags come before it", argv[0])
-	}
-	for _, name := range append(f.also, args[0]) {
-		if err := checkName(name); err != nil {
-			return err
+// ofFlock has the names of flags in flock(1), and their names here.
+var ofFlock = map[string]string{"shared": "read", "exclusive": "write", "nonblock": "try", "nb": "try",
+	"timeout": "wait"}
+
+// check returns a function that completes the flags, and refuses what makes no sense.
+func (f *execFlags) check(a *app) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 || f.shell == "" == (len(args) == 1) {
+			return errors.New("exec needs NAME COMMAND [ARG…], or --command TEXT NAME")
 		}
+		if argv := f.argv(args[1:]); len(argv) == 0 {
+			return errors.New("exec needs a COMMAND")
+		} else if strings.HasPrefix(argv[0], "-") {
+			return fmt.Errorf("%s comes after the name; flags come before it", argv[0])
+		}
+		for _, name := range append(f.also, args[0]) {
+			if err := checkName(name); err != nil {
+				return err
+			}
+		}
+		if f.conflict < 0 || f.conflict > 255 {
+			return a.wrong("conflict-exit-code", fmt.Errorf("%d is not between 0 and 255", f.conflict))
+		}
+		switch {
+		case !cmd.Flags().Changed("grace"):
+			f.grace = min(f.grace, f.lease/4)
+		case f.grace > f.lease/2:
+			return a.wrong("grace", fmt.Errorf("%v is more than half of the lease, which leaves no time to renew it",
+				&f.grace))
+		}
+		if cmd.Flags().Changed("wait") && f.wait == 0 {
+			f.try = true
+		}
+		f.verbose = f.verbose || output.IsTerminal(os.Stderr)
+		return nil
 	}
-	if f.conflict < 0 || f.conflict > 255 {
-		return fmt.Errorf("--conflict-exit-code: %d is not between 0 and 255", f.conflict)
-	}
-	switch {
-	case !cmd.Flags().Changed("grace"):
-		f.grace = min(f.grace, f.lease/4)
-	case f.grace > f.lease/2:
-		return fmt.Errorf("--grace: %v is more than half of the lease, which leaves no time to renew it", &f.grace)
-	}
-	if cmd.Flags().Changed("wait") && f.wait == 0 {
-		f.try = true
-	}
-	f.verbose = f.verbose || output.IsTerminal(os.Stderr)
-	return nil
 }
 
 // argv returns the command, of the arguments after the name.
@@ -158,8 +173,8 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		return err
 	}
 	label := cmp.Or(f.label, defaultLabel(argv[0]))
-	s, err := a.open(rwlock.WithLease(time.Duration(f.lease)), rwlock.WithLogger(logger()),
-		rwlock.WithLabel(label))
+	s, err := a.open(setting{"lease", rwlock.WithLease(time.Duration(f.lease))},
+		setting{"label", rwlock.WithLabel(label)})
 	if err != nil {
 		return err
 	}
@@ -366,7 +381,7 @@ func (f *execFlags) notAcquired(s *session, err error) error {
 		return unavailable(err)
 	}
 	text := blocked.Error()
-	ctx, cancel := context.WithTimeout(context.Background(), silence)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if state, err := s.rw.Inspect(ctx, blocked.Name); err == nil && len(state.Holders) > 0 {
 		text = inTheWay(state, "") // with labels

@@ -5,9 +5,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"slices"
@@ -39,9 +39,12 @@ type app struct {
 	source       string   // the variable that has them; "" if the command line has, or nothing
 	prefix       string
 	passwordFile string
-	conn         conn.Options
-	json         bool
-	running      string // the command, for the hint after an error
+
+	cacert, cert, key string
+
+	json      bool
+	running   string            // the command, for the hint after an error
+	variables map[string]string // that flags were set from, by flag
 }
 
 func (a *app) root() *cobra.Command {
@@ -58,6 +61,11 @@ refused on the command line, which other users can read.`,
 		SilenceUsage:  true,
 	}
 	a.running = root.Name()
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		a.running = cmd.CommandPath()
+		return err
+	})
+	root.SetHelpCommand(helpCommand(root))
 	flags := root.PersistentFlags()
 	flags.StringArrayVar(&a.urls, "redis",
 		strings.Fields(cmp.Or(os.Getenv("RWLOCK_REDIS"), os.Getenv("REDIS_URL"), defaultURL)),
@@ -66,13 +74,34 @@ refused on the command line, which other users can read.`,
 	flags.Lookup("redis").DefValue = "[]" // it may have a password
 	flags.StringVar(&a.prefix, "prefix", "rwlock", "`TEXT` that the names of all keys and channels begin with")
 	flags.StringVar(&a.passwordFile, "password-file", "", "`FILE` with the password, for URLs that have none")
-	flags.StringVar(&a.conn.CACert, "cacert", "", "`FILE` with the certificates that may sign the server's (default the system's)")
-	flags.StringVar(&a.conn.Cert, "cert", "", "`FILE` with the client's certificate")
-	flags.StringVar(&a.conn.Key, "key", "", "`FILE` with the key of the client's certificate")
+	flags.StringVar(&a.cacert, "cacert", "", "`FILE` with the certificates that may sign the server's (default the system's)")
+	flags.StringVar(&a.cert, "cert", "", "`FILE` with the client's certificate")
+	flags.StringVar(&a.key, "key", "", "`FILE` with the key of the client's certificate")
 	root.AddCommand(a.execCommand(), a.inspectCommand(), a.lsCommand(), a.watchCommand(), a.forceUnlockCommand(),
 		a.doctorCommand(), a.benchCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd("")
 	return root
+}
+
+// helpCommand is cobra's, but for the exit code if there is no such command.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Show what a command does",
+		ValidArgsFunction: func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+			for _, c := range root.Commands() {
+				names = append(names, c.Name())
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, _, err := root.Find(args)
+			if err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 // jsonFlag gives cmd the flag --json.
@@ -112,20 +141,31 @@ func (a *app) complete(flags *pflag.FlagSet) error {
 		}
 	}
 	var errs []error
+	a.variables = map[string]string{"redis": a.source}
 	flags.VisitAll(func(f *pflag.Flag) {
 		variable := "RWLOCK_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		if value := os.Getenv(variable); value != "" && !given[f.Name] {
-			if flags.Set(f.Name, value) != nil {
-				errs = append(errs, fmt.Errorf("%s: %q is not a value for --%s", variable, value, f.Name))
+			a.variables[f.Name] = variable
+			if err := f.Value.Set(value); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %q is not a value for --%s: %w", variable, value, f.Name, err))
 			}
+			f.Changed = true
 		}
 	})
 	for _, pair := range exclusive {
 		if flags.Changed(pair[0]) && flags.Changed(pair[1]) {
-			errs = append(errs, fmt.Errorf("--%s and --%s exclude each other", pair[0], pair[1]))
+			errs = append(errs, fmt.Errorf("%s and %s exclude each other", a.origin(pair[0]), a.origin(pair[1])))
 		}
 	}
 	return cmp.Or(errs...)
+}
+
+// origin returns where the value of a flag was given: the flag itself, or an environment variable.
+func (a *app) origin(flag string) string { return cmp.Or(a.variables[flag], "--"+flag) }
+
+// wrong returns an error about the value of a flag.
+func (a *app) wrong(flag string, err error) error {
+	return exitf(exitUsage, "%s: %w", a.origin(flag), err)
 }
 
 // display returns the URLs without passwords, for people.
@@ -144,22 +184,29 @@ type session struct {
 	rw      *rwlock.RWLock
 }
 
+// A setting is an option of the library that a flag sets.
+type setting struct {
+	flag   string
+	option rwlock.Option
+}
+
 // open returns a session with the server, or the servers of a quorum. It does not use the network, so every
-// error is the user's.
-func (a *app) open(opts ...rwlock.Option) (_ *session, err error) {
+// error is the user's, and names the flag that is wrong.
+func (a *app) open(settings ...setting) (_ *session, err error) {
 	s := &session{}
 	defer func() {
 		if err != nil {
 			s.disconnect()
 		}
 	}()
-	if err := a.readPassword(); err != nil {
+	o, err := a.options()
+	if err != nil {
 		return nil, err
 	}
 	for _, url := range a.urls {
-		client, err := conn.Open(url, a.conn)
+		client, err := conn.Open(url, o)
 		if err != nil {
-			return nil, exitf(exitUsage, "--redis: %w", err)
+			return nil, a.wrong("redis", err)
 		}
 		s.clients = append(s.clients, client)
 		s.names = append(s.names, conn.Display(url))
@@ -171,34 +218,57 @@ func (a *app) open(opts ...rwlock.Option) (_ *session, err error) {
 	if a.source == "" && slices.Equal(a.urls, []string{defaultURL}) {
 		s.names[0] += " (the default: set REDIS_URL or --redis)"
 	}
-	opts = append(opts, rwlock.WithPrefix(a.prefix))
+	opts := []rwlock.Option{rwlock.WithLogger(logger())}
+	for _, set := range append(settings, setting{"prefix", rwlock.WithPrefix(a.prefix)}) {
+		alone, err := rwlock.New(s.clients[0], set.option)
+		if err != nil {
+			return nil, a.wrong(set.flag, errors.Unwrap(err)) // without the name of the function
+		}
+		_ = alone.Close()
+		opts = append(opts, set.option)
+	}
 	if len(s.clients) == 1 {
 		s.rw, err = rwlock.New(s.clients[0], opts...)
 	} else {
 		s.rw, err = rwlock.NewQuorum(s.clients, opts...)
 	}
 	if err != nil {
-		return nil, &exit{exitUsage, err}
+		return nil, a.wrong("redis", errors.Unwrap(err))
 	}
 	return s, nil
 }
 
-// readPassword reads the password that is not in a URL.
-func (a *app) readPassword() error {
-	a.conn.Password = os.Getenv("RWLOCK_PASSWORD")
+// options returns what the URLs do not say.
+func (a *app) options() (o conn.Options, err error) {
+	if o.Password, err = a.password(); err != nil {
+		return o, a.wrong("password-file", err)
+	}
+	if a.cacert+a.cert+a.key != "" {
+		o.Certificates = &tls.Config{}
+	}
+	if a.cacert != "" {
+		if err := conn.Authorities(o.Certificates, a.cacert); err != nil {
+			return o, a.wrong("cacert", err)
+		}
+	}
+	switch {
+	case a.cert != "" && a.key != "":
+		if err := conn.ClientCertificate(o.Certificates, a.cert, a.key); err != nil {
+			return o, exitf(exitUsage, "%s, %s: %w", a.origin("cert"), a.origin("key"), err)
+		}
+	case a.cert+a.key != "":
+		return o, exitf(exitUsage, "--cert and --key need each other")
+	}
+	return o, nil
+}
+
+// password returns the password that is not in a URL.
+func (a *app) password() (string, error) {
 	if a.passwordFile == "" {
-		return nil
+		return os.Getenv("RWLOCK_PASSWORD"), nil
 	}
 	text, err := os.ReadFile(a.passwordFile)
-	if err != nil {
-		var inner *fs.PathError
-		if errors.As(err, &inner) {
-			err = inner.Err // the path may be the password, by mistake
-		}
-		return exitf(exitUsage, "--password-file: %w", err)
-	}
-	a.conn.Password = strings.TrimRight(string(text), "\r\n")
-	return nil
+	return strings.TrimRight(string(text), "\r\n"), err
 }
 
 // close releases what is held, and withdraws what waits. It leaves that to the leases if the server is silent.
@@ -268,9 +338,8 @@ func (s *session) reach(ctx context.Context) error {
 }
 
 // with runs fn with a session, and with a context that a signal ends.
-func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) error,
-	opts ...rwlock.Option) error {
-	s, err := a.open(opts...)
+func (a *app) with(cmd *cobra.Command, fn func(ctx context.Context, s *session) error) error {
+	s, err := a.open()
 	if err != nil {
 		return err
 	}

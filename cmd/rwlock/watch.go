@@ -26,7 +26,7 @@ standard output is not a terminal, it prints them one after the other; with --js
 		Args: a.args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if interval < duration(100*time.Millisecond) {
-				return exitf(exitUsage, "--interval: %v is less than 100ms", &interval)
+				return a.wrong("interval", fmt.Errorf("%v is less than 100ms", &interval))
 			}
 			return a.with(cmd, func(ctx context.Context, s *session) error {
 				return a.watch(ctx, time.Duration(interval), func() ([]rwlock.State, error) {

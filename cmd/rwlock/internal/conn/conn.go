@@ -18,8 +18,9 @@ import (
 
 // Options are what a URL does not say. The zero value adds nothing.
 type Options struct {
-	Password          string // for URLs that have none
-	Cert, Key, CACert string // files in PEM format, for TLS
+	Password string // for URLs that have none
+	// Certificates are the client's certificate and the authorities that may sign the server's, for TLS.
+	Certificates *tls.Config
 }
 
 // Open returns a client for a URL. It does not use the network. Its errors show no part of a password.
@@ -40,10 +41,7 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	if password, _ := a.url.User.Password(); password == "" && o.Password != "" {
 		a.url.User = url.UserPassword(a.url.User.Username(), o.Password)
 	}
-	certs, err := o.certificates()
-	if err != nil {
-		return nil, err
-	}
+	certs := o.Certificates
 	if certs != nil && a.scheme != "rediss" {
 		return nil, errors.New("certificates need TLS: rediss:// instead of redis://")
 	}
@@ -56,30 +54,24 @@ func Open(rawURL string, o Options) (redis.UniversalClient, error) {
 	return a.single(certs)
 }
 
-// certificates reads the files. It returns nil if there are none.
-func (o Options) certificates() (*tls.Config, error) {
-	if o.Cert == "" && o.Key == "" && o.CACert == "" {
-		return nil, nil
+// ClientCertificate adds to config the client's certificate and its key, of files in PEM format.
+func ClientCertificate(config *tls.Config, cert, key string) error {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	config.Certificates = []tls.Certificate{pair}
+	return err
+}
+
+// Authorities has config accept what the certificates of a file in PEM format have signed.
+func Authorities(config *tls.Config, file string) error {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return err
 	}
-	config := &tls.Config{}
-	if o.Cert != "" || o.Key != "" {
-		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
-		if err != nil {
-			return nil, fmt.Errorf("the client's certificate: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+	config.RootCAs = x509.NewCertPool()
+	if !config.RootCAs.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("%s has no certificate in PEM format", file)
 	}
-	if o.CACert != "" {
-		pem, err := os.ReadFile(o.CACert)
-		if err != nil {
-			return nil, err
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate in PEM format", o.CACert)
-		}
-	}
-	return config, nil
+	return nil
 }
 
 // addTo sets in config what c has.
