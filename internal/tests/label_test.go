@@ -303,7 +303,7 @@ func TestInspectListsWaitersAsTheyAreServed(t *testing.T) {
 		{write, write, read},
 		{read, write},
 	}
-	everywhere(t, func(w *world) {
+	undisturbed(t, func(w *world) {
 		rw := w.newLock()
 		for _, first := range bothModes {
 			for _, modes := range arrivals {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -244,6 +245,77 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 			unlock(t, mine)
 		})
 	}
+}
+
+// Over a quorum, writers of several RWLocks are served in the order in which they came, and Inspect lists them
+// in it. A client subscribes on each server once a call has to wait. A server that is silent for a quarter of
+// a second would be passed over: then the order may suffer.
+func TestWaitersOfAQuorumKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	testredis.Need(t)
+	const waiters = 20
+	servers := start(t, 3)
+	rws := []*rwlock.RWLock{newLock(t, servers), newLock(t, servers), newLock(t, servers)}
+	subscriptions := func() (n int) {
+		for _, s := range servers {
+			channels, err := s.Client().PubSubChannels(t.Context(), "rwlock:*").Result()
+			require.NoError(t, err)
+			n += len(channels)
+		}
+		return n
+	}
+	h := lock(t, rws[0].Lock, "n")
+	_, err := rws[1].TryLock(t.Context(), "n")
+	require.ErrorIs(t, err, rwlock.ErrLocked)
+	require.Zero(t, subscriptions())
+	holds, owners := make(chan *rwlock.Hold), []rwlock.Owner(nil)
+	for i := range waiters {
+		owner := rwlock.NewOwner()
+		owners = append(owners, owner)
+		go func() {
+			h, err := rws[i%len(rws)].Lock(rwlock.WithOwner(t.Context(), owner), "n")
+			if err != nil {
+				t.Error(err)
+			}
+			holds <- h
+		}()
+		for k, w := range waiting(t, rws[0], "n", i+1).Waiters {
+			require.Equal(t, owners[k], w.Owner)
+		}
+	}
+	require.Eventually(t, func() bool { return subscriptions() == len(rws)*len(servers) }, time.Minute,
+		time.Millisecond)
+	for _, owner := range owners {
+		unlock(t, h)
+		h = <-holds
+		require.Equal(t, owner, h.Owner())
+	}
+	unlock(t, h)
+}
+
+// Close releases thousands of holds in the time that it has.
+func TestCloseReleasesACrowd(t *testing.T) {
+	testredis.Need(t)
+	servers := start(t, 1)
+	rw := newLock(t, servers)
+	var holds [100][100]*rwlock.Hold
+	var wg sync.WaitGroup
+	for i := range holds {
+		wg.Go(func() {
+			for j := range holds[i] {
+				h, err := rw.RLock(t.Context(), "n")
+				if err != nil {
+					t.Error(err)
+				}
+				holds[i][j] = h
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, waiting(t, rw, "n", 0).Holders, len(holds)*len(holds[0]))
+	require.NoError(t, rw.Close())
+	runtime.KeepAlive(&holds) // or they would be released before
+	require.Empty(t, waiting(t, newLock(t, servers), "n", 0).Holders)
 }
 
 // Calls that give up together return soon after as many that wait for a bare context, and delay a lock of
