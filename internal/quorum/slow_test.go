@@ -288,3 +288,24 @@ func TestWaitersGoOnInSlices(t *testing.T) {
 	}
 	require.Equal(t, many, moved)
 }
+
+// A waiter whose heartbeat fails asks again soon: what is in its way may be over by then. Its server is not
+// passed over if it has answered something else meanwhile.
+func TestWaiterWhoseHeartbeatFailsAsksAgain(t *testing.T) {
+	const home = 0
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, false)
+	r.replies(home, lua.Vote, waits(100*time.Millisecond))
+	r.replyAll(r.only(lua.Unlock))
+	r.pass(110 * time.Millisecond)
+	heartbeat := r.next(home, lua.Vote)
+	r.now = r.now.Add(time.Millisecond)
+	r.reply(r.probe(home), nonsense)
+	r.fail(heartbeat)
+	require.True(t, r.quorum.servers[home].answers())
+	r.answers = r.healthy(1, 2)
+	r.pass(pause)
+	r.answers = r.serve
+	r.answer()
+	require.Equal(t, engine.Live, h.State())
+}

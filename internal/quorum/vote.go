@@ -119,6 +119,8 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 		}
 		if v.state == asked || v.refused != nil {
 			v.drop(now) // the request may have run
+		} else if v.waits() {
+			v.again = now.Add(pause)
 		}
 	case reply.Unmarked:
 		v.drop(now)

@@ -120,6 +120,7 @@ var Climates = []Climate{
 	{Name: "quorum, restarts", Votes: true, Restarts: true},
 	{Name: "quorum, empties", Votes: true, Empties: true, Restarts: true},
 	{Name: "quorum, pauses", Votes: true, Pauses: true},
+	{Name: "quorum, freezes", Votes: true, Freezes: true},
 	{Name: "quorum, partitions", Votes: true, Partitions: true},
 	{Name: "quorum, apart", Votes: true, Apart: true, Restarts: true, Empties: true},
 	{Name: "quorum storm", Votes: true, Restarts: true, Empties: true, Pauses: true, Partitions: true,
