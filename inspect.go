@@ -22,7 +22,10 @@ type Holder struct {
 	Mode  Mode
 	Count int           // how many holds the owner has in this mode
 	Lease time.Duration // how much of the lease is left
-	Since time.Time     // when the lock was granted, by the server's clock; zero if that was set back since
+	// Full is the whole lease. A holder that lives renews it when a third of it has passed. Full is zero if the
+	// server does not keep it: for one of several readers, and for a hold under a delegation.
+	Full  time.Duration
+	Since time.Time // when the lock was granted, by the server's clock; zero if that was set back since
 	// Delegated says that the lock is delegated to an RWLock, which grants it to its own callers: see
 	// WithDelegation. Inspect of that RWLock lists the callers that hold the lock. Other RWLocks see one
 	// Holder for all of them, and so does that RWLock while no caller holds the lock. Token of the State is
@@ -36,6 +39,7 @@ type Waiter struct {
 	Label string // of the owner's RWLock: see WithLabel; "" if the server does not know it
 	Mode  Mode
 	Lease time.Duration // how much of the lease is left
+	Full  time.Duration // the whole lease; zero if it waits for a delegated lock
 	Since time.Time     // when its call began, by this process's clock; zero if it is not of this RWLock
 }
 
@@ -55,14 +59,14 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	s := State{Name: name, Mode: state.Mode, Token: state.Token}
 	for _, h := range state.Holders {
 		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count,
-			Lease: h.Lease, Delegated: h.Under || h.Delegated()}
+			Lease: h.Lease, Full: h.Full, Delegated: h.Under || h.Delegated()}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
 		}
 		s.Holders = append(s.Holders, holder)
 	}
 	for _, w := range state.Waiters {
-		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Since})
+		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Full, w.Since})
 	}
 	return s, nil
 }

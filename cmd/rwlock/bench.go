@@ -95,7 +95,9 @@ func (a *app) bench(ctx context.Context, s *session, clients int, d time.Duratio
 	}
 	t := &output.Table{}
 	t.Header("PAIRS", "CLIENTS", "PAIRS/S", "P50", "P90", "P99", "MAX")
-	us := func(v float64) output.Cell { return leaseCell(time.Duration(v * float64(time.Microsecond))) }
+	us := func(v float64) output.Cell {
+		return text("%s", output.Duration(time.Duration(v*float64(time.Microsecond))))
+	}
 	for _, m := range all {
 		t.Add(text("%s", m.Scene), text("%d", m.Clients), text("%.0f", m.Rate), us(m.P50), us(m.P90), us(m.P99),
 			us(m.Max))

@@ -62,7 +62,7 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 	_, err = fmt.Printf("ended %s on %s\n", count(len(before.Holders), "hold"), output.Name(name))
 	if err == nil && len(before.Holders) > 0 {
 		before.Waiters = nil
-		err = ownersTable([]rwlock.State{before}).Print(os.Stdout, output.Color(os.Stdout))
+		err = ownersTable([]rwlock.State{before}, rwlock.Owner.String).Print(os.Stdout, output.Color(os.Stdout))
 	}
 	return err
 }
@@ -72,7 +72,7 @@ func confirm(ctx context.Context, s rwlock.State) error {
 	if !output.IsTerminal(os.Stdin) {
 		return exitf(exitUsage, "force-unlock asks, but standard input is not a terminal; say --yes")
 	}
-	if err := ownersTable([]rwlock.State{s}).Print(os.Stderr, output.Color(os.Stderr)); err != nil {
+	if err := ownersTable([]rwlock.State{s}, rwlock.Owner.String).Print(os.Stderr, output.Color(os.Stderr)); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "End %s on %s? [y/N] ", count(len(s.Holders), "hold"), output.Name(s.Name))

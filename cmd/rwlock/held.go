@@ -36,14 +36,16 @@ func (holds held) deadline() time.Time {
 
 // watch asks the server every second whether the holds still exist, until ctx ends. Renewals alone would
 // notice a force-unlock only after a third of the lease.
-func (holds held) watch(ctx context.Context, lease time.Duration) {
+func (holds held) watch(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
 			for _, h := range holds {
-				_ = h.Extend(ctx, lease) // a loss ends the context of the hold; other errors are the renewals' to report
+				// Just beyond what the hold has, which needs a request. A loss ends the context of the hold; other errors
+				// are the renewals' to report.
+				_ = h.Extend(ctx, time.Until(h.Deadline())+time.Millisecond)
 			}
 		case <-ctx.Done():
 			return

@@ -40,5 +40,5 @@ func (a *app) inspect(ctx context.Context, s *session, name string) error {
 	if state.Token > 0 {
 		fmt.Printf("last token: %d\n", state.Token)
 	}
-	return ownersTable([]rwlock.State{state}).Print(os.Stdout, output.Color(os.Stdout))
+	return ownersTable([]rwlock.State{state}, rwlock.Owner.String).Print(os.Stdout, output.Color(os.Stdout))
 }

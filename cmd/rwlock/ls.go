@@ -3,8 +3,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,13 +19,21 @@ import (
 )
 
 func (a *app) lsCommand() *cobra.Command {
-	all, filter := false, filter{}
+	all, deadlocks, filter := false, false, filter{}
 	cmd := &cobra.Command{
 		Use:   "ls [PATTERN]",
 		Short: "List the locks that are held or waited for",
 		Long: `Ls lists the locks that are held or waited for, those with the most waiters first; of all masters if the server is a
-cluster. HELD FOR and LABEL are those of the holder that has had the lock for longest. PATTERN is a pattern of Redis, such as
-'orders:*'. Ls uses SCAN, so it visits all keys of the database.`,
+cluster. HELD FOR and LABEL are those of the holder that has had the lock for longest. LEASE LEFT stays above two thirds of
+the lease while a holder lives. PATTERN is a pattern of Redis, such as 'orders:*'. Ls uses SCAN, so it visits all keys of
+the database. If no lock is in use, ls names the other prefixes that locks have there.
+
+A lock that is delegated to an RWLock has the state delegated. The server does not know since when, or whether, a caller
+of that RWLock holds it.
+
+With --deadlocks, ls lists owners that wait for each other, in a circle. They wait until one of them gives up or ends. Ls
+sees what owners hold and wait for on the server, not what callers hold under a delegation. Nested exec commands are
+different owners.`,
 		Args: a.args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
@@ -29,18 +42,36 @@ cluster. HELD FOR and LABEL are those of the holder that has had the lock for lo
 					keep = func(rwlock.State) bool { return true }
 				}
 				states, err := a.states(ctx, s, patternOf(args), keep)
-				if err != nil {
+				switch {
+				case err != nil:
 					return err
+				case deadlocks:
+					return a.listDeadlocks(ctx, s, states)
+				case len(states) == 0 && filter == noFilter:
+					a.reportPrefixes(ctx, s)
 				}
 				return a.list(states)
 			})
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list the locks that were used in the last minutes and are free now")
+	cmd.Flags().BoolVar(&deadlocks, "deadlocks", false, "list owners that wait for each other instead")
 	filter.flags(cmd)
 	a.jsonFlag(cmd)
 	return cmd
 }
+
+// reportPrefixes says on standard error which other prefixes the locks of the database have.
+func (a *app) reportPrefixes(ctx context.Context, s *session) {
+	others, err := a.prefixes(ctx, s)
+	if err != nil || len(others) == 0 {
+		return
+	}
+	fmt.Fprintf(os.Stderr, "rwlock: no lock with the prefix %s is in use; there are locks with %s\n",
+		strconv.Quote(a.prefix), strings.Join(others, ", "))
+}
+
+var noFilter filter
 
 // A filter selects the locks that ls and watch show: those in use.
 type filter struct {
@@ -69,15 +100,18 @@ func (a *app) list(states []rwlock.State) error {
 		return output.JSON(os.Stdout, allToJSON(states))
 	}
 	t := &output.Table{}
-	t.Header("LOCK", "MODE", "HOLDERS", "WAITERS", "HELD FOR", "LEASE LEFT", "LABEL")
+	t.Header("LOCK", "STATE", "MODE", "HOLDERS", "WAITERS", "HELD FOR", "LEASE LEFT", "LABEL")
 	for _, s := range states {
+		name, holders, waiters := text("%s", output.Name(s.Name)), text("%d", len(s.Holders)), text("%d", len(s.Waiters))
 		if len(s.Holders)+len(s.Waiters) == 0 {
-			t.Add(text("%s", output.Name(s.Name)), modeCell(rwlock.None))
-			continue
+			t.Add(name, isFree)
+		} else if len(s.Holders) == 0 {
+			t.Add(name, isWaiting, output.Cell{}, holders, waiters)
+		} else {
+			h, last := oldest(s), lastToEnd(s)
+			t.Add(name, stateOf(h), modeCell(s.Mode), holders, waiters, ageCell(h), leaseCell(last.Lease, last.Full),
+				labelCell(h.Label))
 		}
-		t.Add(text("%s", output.Name(s.Name)), modeCell(s.Mode), text("%d", len(s.Holders)),
-			text("%d", len(s.Waiters)),
-			ageCell(oldest(s).Since), leaseCell(longestLease(s)), labelCell(oldest(s).Label))
 	}
 	return t.Print(os.Stdout, output.Color(os.Stdout))
 }
@@ -92,11 +126,7 @@ func oldest(s rwlock.State) (first rwlock.Holder) {
 	return first
 }
 
-// longestLease returns the time after which all current holders have lost the lock, unless they renew it.
-func longestLease(s rwlock.State) time.Duration {
-	var longest time.Duration
-	for _, h := range s.Holders {
-		longest = max(longest, h.Lease)
-	}
-	return longest
+// lastToEnd returns the holder after whose lease all current holders have lost the lock, unless they renew it.
+func lastToEnd(s rwlock.State) rwlock.Holder {
+	return slices.MaxFunc(s.Holders, func(a, b rwlock.Holder) int { return cmp.Compare(a.Lease, b.Lease) })
 }

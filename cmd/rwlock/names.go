@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -75,29 +76,70 @@ func key(prefix, name string) string { return prefix + ":{" + keyEscape.Replace(
 
 // names returns the names that match the pattern, of locks that are in use or were used recently.
 func (a *app) names(ctx context.Context, s *session, pattern string) ([]string, error) {
-	match := key(globEscape.Replace(a.prefix), pattern)
 	var mu sync.Mutex
 	found := map[string]bool{} // SCAN may return a key twice
-	scan := func(ctx context.Context, c *redis.Client) error {
-		keys := c.ScanType(ctx, 0, match, 1000, "hash").Iterator()
-		for keys.Next(ctx) {
-			mu.Lock()
-			found[keyUnescape.Replace(keys.Val()[len(a.prefix)+2:len(keys.Val())-1])] = true
-			mu.Unlock()
-		}
-		return keys.Err()
-	}
-	err := s.most(ctx, func(ctx context.Context, client redis.UniversalClient) error {
-		if c, ok := client.(*redis.ClusterClient); ok {
-			return c.ForEachMaster(ctx, scan)
-		}
-		return scan(ctx, client.(*redis.Client))
+	err := s.scan(ctx, key(globEscape.Replace(a.prefix), pattern), func(_ *redis.Client, key string) {
+		mu.Lock()
+		defer mu.Unlock()
+		found[keyUnescape.Replace(key[len(a.prefix)+2:len(key)-1])] = true
 	})
 	mu.Lock() // a server of a quorum may be late
 	defer mu.Unlock()
 	list := make([]string, 0, len(found))
 	for name := range found {
 		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list, err
+}
+
+// scan calls found, on several goroutines, with each hash whose key matches the pattern, on most servers.
+func (s *session) scan(ctx context.Context, pattern string, found func(c *redis.Client, key string)) error {
+	each := func(ctx context.Context, c *redis.Client) error {
+		keys := c.ScanType(ctx, 0, pattern, 1000, "hash").Iterator()
+		for keys.Next(ctx) {
+			found(c, keys.Val())
+		}
+		return keys.Err()
+	}
+	return s.most(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		if c, ok := client.(*redis.ClusterClient); ok {
+			return c.ForEachMaster(ctx, each)
+		}
+		return each(ctx, client.(*redis.Client))
+	})
+}
+
+// mostHashes is how many hashes with a prefix are looked at to see whether they are locks.
+const mostHashes = 3
+
+// prefixes returns the other prefixes that locks in the database have, quoted. A lock is a hash that has a
+// fencing token.
+func (a *app) prefixes(ctx context.Context, s *session) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var mu sync.Mutex
+	seen, locks := map[string]int{a.prefix: mostHashes}, map[string]bool{}
+	err := s.scan(ctx, "*:{*}", func(c *redis.Client, key string) {
+		prefix := key[:strings.LastIndex(key, ":{")]
+		mu.Lock()
+		seen[prefix]++
+		known := locks[prefix] || seen[prefix] > mostHashes
+		mu.Unlock()
+		if known {
+			return
+		}
+		if is, err := c.HExists(ctx, key, "fence").Result(); err == nil && is {
+			mu.Lock()
+			locks[prefix] = true
+			mu.Unlock()
+		}
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	var list []string
+	for prefix := range locks {
+		list = append(list, strconv.Quote(prefix))
 	}
 	slices.Sort(list)
 	return list, err

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -48,7 +49,8 @@ type holderJSON struct {
 	// When the lock was granted, by the server's clock, if that is known.
 	Since *time.Time `json:"since,omitempty"`
 	// The lock is delegated to an RWLock, which grants it to its own callers.
-	Delegated bool `json:"delegated,omitempty"`
+	Delegated bool  `json:"delegated,omitempty"`
+	FullMS    int64 `json:"full_lease_ms,omitempty"`
 }
 
 type waiterJSON struct {
@@ -56,6 +58,7 @@ type waiterJSON struct {
 	Label   string `json:"label,omitempty"`
 	Mode    string `json:"mode"`
 	LeaseMS int64  `json:"lease_ms"`
+	FullMS  int64  `json:"full_lease_ms,omitempty"`
 }
 
 func toJSON(s rwlock.State) stateJSON {
@@ -63,7 +66,7 @@ func toJSON(s rwlock.State) stateJSON {
 		Waiters: []waiterJSON{}}
 	for _, h := range s.Holders {
 		holder := holderJSON{h.Owner.String(), h.Label, h.Mode.String(), h.Count, h.Lease.Milliseconds(), nil,
-			h.Delegated}
+			h.Delegated, h.Full.Milliseconds()}
 		if !h.Since.IsZero() {
 			since := h.Since.UTC()
 			holder.Since = &since
@@ -72,7 +75,7 @@ func toJSON(s rwlock.State) stateJSON {
 	}
 	for _, w := range s.Waiters {
 		j.Waiters = append(j.Waiters, waiterJSON{w.Owner.String(), w.Label, w.Mode.String(),
-			w.Lease.Milliseconds()})
+			w.Lease.Milliseconds(), w.Full.Milliseconds()})
 	}
 	return j
 }
@@ -93,54 +96,83 @@ func modeCell(m rwlock.Mode) output.Cell {
 	case rwlock.Read:
 		return output.Cell{Text: m.String(), Style: output.Green}
 	}
-	return output.Cell{Text: "free", Style: output.Dim}
+	return output.Cell{}
+}
+
+// The states of a lock, a holder or a waiter.
+var (
+	isHeld      = output.Cell{Text: "held"}
+	isDelegated = output.Cell{Text: "delegated"}
+	isWaiting   = output.Cell{Text: "waiting", Style: output.Dim}
+	isFree      = output.Cell{Text: "free", Style: output.Dim}
+)
+
+func stateOf(h rwlock.Holder) output.Cell {
+	if h.Delegated {
+		return isDelegated
+	}
+	return isHeld
 }
 
 func text(format string, args ...any) output.Cell {
 	return output.Cell{Text: fmt.Sprintf(format, args...)}
 }
 
-// ownersTable has a row for each holder and each waiter, of all these locks.
-func ownersTable(states []rwlock.State) *output.Table {
+// ownersTable has a row for each holder and each waiter, of all these locks. show says how to write an owner.
+func ownersTable(states []rwlock.State, show func(rwlock.Owner) string) *output.Table {
 	t := &output.Table{}
 	t.Header("LOCK", "STATE", "MODE", "COUNT", "HELD FOR", "LEASE LEFT", "LABEL", "OWNER")
 	for _, s := range states {
 		name := text("%s", output.Name(s.Name)) // in its first row only
 		if len(s.Holders)+len(s.Waiters) == 0 {
-			t.Add(name, modeCell(rwlock.None))
+			t.Add(name, isFree)
 			continue
 		}
 		for _, h := range s.Holders {
-			state := "held"
-			if h.Delegated {
-				state = "delegated"
-			}
-			t.Add(name, text("%s", state), modeCell(h.Mode), text("%d", h.Count), ageCell(h.Since), leaseCell(h.Lease),
-				labelCell(h.Label), text("%s", h.Owner))
+			t.Add(name, stateOf(h), modeCell(h.Mode), text("%d", h.Count), ageCell(h), leaseCell(h.Lease, h.Full),
+				labelCell(h.Label), text("%s", show(h.Owner)))
 			name = output.Cell{}
 		}
 		for i, w := range s.Waiters {
-			waits := output.Cell{Text: "waits " + strconv.Itoa(i+1), Style: output.Dim}
-			t.Add(name, waits, modeCell(w.Mode), output.Cell{}, output.Cell{}, leaseCell(w.Lease), labelCell(w.Label),
-				text("%s", w.Owner))
+			place := isWaiting
+			place.Text += " " + strconv.Itoa(i+1)
+			t.Add(name, place, modeCell(w.Mode), output.Cell{}, output.Cell{}, leaseCell(w.Lease, w.Full),
+				labelCell(w.Label), text("%s", show(w.Owner)))
 			name = output.Cell{}
 		}
 	}
 	return t
 }
 
-// ageCell says how long a lock has been held, if that is known.
-func ageCell(since time.Time) output.Cell {
-	if since.IsZero() {
-		return output.Cell{}
+// briefly returns the owner without most of the UUID of its process.
+func briefly(o rwlock.Owner) string {
+	process, handle, _ := strings.Cut(o.String(), ":")
+	return process[:8] + "…:" + handle
+}
+
+// ageCell says how long a holder has had the lock. Of a delegation the server does not know, as callers take and
+// release the lock without a request.
+func ageCell(h rwlock.Holder) output.Cell {
+	switch {
+	case h.Delegated:
+		return text("-")
+	case h.Since.IsZero():
+		return text("?")
 	}
-	return text("%s", age(since))
+	return text("%s", age(h.Since))
 }
 
 // age is the time since a moment by the server's clock, which may be ahead of this machine's.
 func age(since time.Time) string { return output.Duration(max(time.Since(since), 0)) }
 
-func leaseCell(d time.Duration) output.Cell { return text("%s", output.Duration(d)) }
+// leaseCell says how much of a lease is left. A process that lives renews it before a third has passed.
+func leaseCell(left, full time.Duration) output.Cell {
+	cell := text("%s", output.Duration(left))
+	if full > 0 {
+		cell.Text += " of " + output.Duration(full)
+	}
+	return cell
+}
 
 // labelCell is what an owner is called. Its process has chosen that.
 func labelCell(label string) output.Cell {

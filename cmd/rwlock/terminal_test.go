@@ -8,10 +8,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
+	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
@@ -57,14 +60,14 @@ func press(t *testing.T, keyboard *os.File, keys string) {
 func TestWatchShowsTheLocksUntilCtrlC(t *testing.T) {
 	t.Parallel()
 	url, rw := shared(t)
-	p := prepare(t, url, "watch", "--interval", "100ms", t.Name()+"*")
+	p := prepare(t, url, "watch", "--interval", "100ms", "ctrl-c:*")
 	keyboard := onTerminal(t, p)
 	p.says("0 locks")
-	h, err := rw.Lock(t.Context(), t.Name()+":a")
+	h, err := rw.Lock(t.Context(), "ctrl-c:a")
 	require.NoError(t, err)
 	p.says("1 lock, 1 holder, 0 waiters")
 	p.says("\x1b[33mwrite\x1b[0m")
-	p.says(h.Owner().String())
+	p.says(briefly(h.Owner())) // the terminal has no room for more
 	require.NoError(t, h.Unlock(t.Context()))
 	eventually(t, func() bool {
 		s := p.out.String()
@@ -88,6 +91,33 @@ func TestWatchFitsTheScreen(t *testing.T) {
 	p.says("… and 11 more")
 	_, frame, _ := strings.Cut(p.out.String(), "\x1b[H")
 	require.Equal(t, 19, strings.Count(frame, "\n"))
+}
+
+// A line that is too long for the terminal ends with "…", after owners were written briefly.
+func TestWatchShowsThatALineIsCut(t *testing.T) {
+	t.Parallel()
+	_, rw := shared(t)
+	label := strings.Repeat("l", 100)
+	h := take(t, newLock(t, testredis.Shared(t).Client(), rwlock.WithLabel(label)), t.Name())
+	s, err := rw.Inspect(t.Context(), t.Name())
+	require.NoError(t, err)
+	s.Holders[0].Since = time.Time{} // or else each look at it shows another age
+	lines := func(width int) []string {
+		lines := (&app{}).frame(sample{states: []rwlock.State{s}, at: time.Now()}, false, width)
+		return lines[len(lines)-2:]
+	}
+	whole := lines(0)[1]
+	require.True(t, strings.HasSuffix(whole, label+"  "+h.Owner().String()))
+	require.Equal(t, whole, lines(utf8.RuneCountInString(whole))[1])
+	brief := lines(utf8.RuneCountInString(whole) - 1)[1]
+	require.True(t, strings.HasSuffix(brief, label+"  "+briefly(h.Owner())))
+	length := utf8.RuneCountInString(brief)
+	for width := 1; width < length; width++ {
+		for _, line := range lines(width) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), width)
+		}
+		require.True(t, strings.HasSuffix(lines(width)[1], "…"), "%d columns", width)
+	}
 }
 
 func TestColorsOnlyOnATerminalWithoutNOCOLOR(t *testing.T) {

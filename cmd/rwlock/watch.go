@@ -112,14 +112,14 @@ func (a *app) showJSON(l sample) error {
 }
 
 func (a *app) showLines(l sample) error {
-	_, err := io.WriteString(os.Stdout, strings.Join(a.frame(l, false), "\n")+"\n\n")
+	_, err := io.WriteString(os.Stdout, strings.Join(a.frame(l, false, 0), "\n")+"\n\n")
 	return err
 }
 
 // showScreen overwrites the terminal's contents line by line. Clearing them first would flicker.
 func (a *app) showScreen(l sample) error {
-	_, height := output.Size(os.Stdout)
-	lines := a.frame(l, output.Color(os.Stdout))
+	width, height := output.Size(os.Stdout)
+	lines := a.frame(l, output.Color(os.Stdout), width)
 	if len(lines) > height-1 {
 		hidden := len(lines) - (height - 2)
 		lines = append(lines[:height-2], fmt.Sprintf("… and %d more", hidden))
@@ -128,8 +128,9 @@ func (a *app) showScreen(l sample) error {
 	return err
 }
 
-// frame returns the lines that show one sample, and says if it is old.
-func (a *app) frame(l sample, color bool) []string {
+// frame returns the lines that show one sample, and says if it is old. If the table is wider than width, owners
+// are written briefly. What is still too long ends with "…". A width of 0 is no limit.
+func (a *app) frame(l sample, color bool, width int) []string {
 	holders, waiters := 0, 0
 	for _, s := range l.states {
 		holders += len(s.Holders)
@@ -145,7 +146,12 @@ func (a *app) frame(l sample, color bool) []string {
 		}
 		lines = append(lines, output.Paint(output.Cell{Text: text, Style: output.Red}, color), "")
 	}
-	return append(lines, ownersTable(l.states).Lines(color)...)
+	table := ownersTable(l.states, rwlock.Owner.String)
+	if table.Width = width; !table.Fits() {
+		table = ownersTable(l.states, briefly)
+		table.Width = width
+	}
+	return append(lines, table.Lines(color)...)
 }
 
 // oldAfter is how long a sample may take before what is shown counts as old.

@@ -22,6 +22,7 @@ type Holder struct {
 	Known
 	Count int
 	Lease time.Duration // what is left
+	Full  time.Duration // the whole lease; 0 if the server does not keep it, as for one of several readers
 	Since int64         // when the lock was granted, µs of the server's clock; 0 if that is not known
 	Under bool          // it holds the lock under a delegation: the server does not know it
 }
@@ -30,6 +31,7 @@ type Holder struct {
 type Waiter struct {
 	Known
 	Lease time.Duration // what is left
+	Full  time.Duration // the whole lease
 	Since time.Time     // when its call began, if it is of this process: the server does not say
 }
 
@@ -59,8 +61,8 @@ func DecodeState(reply any) (State, error) {
 		if !counted {
 			since = d.fields["fence"]
 		}
-		if left := d.left(since, lease); left > 0 {
-			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(d.fields["count"]), Lease: left,
+		if left, full := d.left(since, lease); left > 0 {
+			s.Holders = append(s.Holders, Holder{Known: k, Count: countOf(d.fields["count"]), Lease: left, Full: full,
 				Since: d.time(d.fields["fence"])})
 		}
 	}
@@ -106,7 +108,8 @@ func (d *decoder) waiters(queue [][2]string, written bool) []Waiter {
 		if len(f) != 4 {
 			continue
 		}
-		w := Waiter{Known: k, Lease: d.left(f[1], f[3])}
+		w := Waiter{Known: k}
+		w.Lease, w.Full = d.left(f[1], f[3])
 		place, _ := strconv.ParseFloat(p[1], 64)
 		phase := 0
 		switch {
@@ -141,11 +144,13 @@ func (d *decoder) slot(id, state string) (Known, []string) {
 // readersFirst is the difference between a reader's ticket and its place in the queue.
 const readersFirst = 1e12
 
-// left returns what is left of a lease, ms, that counts from a time, µs.
-func (d *decoder) left(since, lease string) time.Duration {
+// left returns what is left of a lease, ms, that counts from a time, µs, and the whole lease.
+func (d *decoder) left(since, lease string) (left, full time.Duration) {
 	from, _ := strconv.ParseInt(since, 10, 64)
 	ms, _ := strconv.ParseInt(lease, 10, 64)
-	return time.Duration(min(from+ms*1000-d.now, maxAgain.Microseconds())) * time.Microsecond
+	most := maxAgain.Microseconds()
+	return time.Duration(min(from+ms*1000-d.now, most)) * time.Microsecond,
+		time.Duration(min(ms*1000, most)) * time.Microsecond
 }
 
 // time returns the time of a grant. That is the grant's token, unless the server's clock was set back and

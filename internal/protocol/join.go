@@ -82,7 +82,7 @@ func (j *join) holders() {
 		v := j.votes[p]
 		h, last := v[0], min(j.majority, len(v))-1
 		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(b.Lease, a.Lease) })
-		h.Lease = v[last].Lease
+		h.Lease, h.Full = v[last].Lease, v[last].Full
 		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(b.Count, a.Count) })
 		h.Count = v[last].Count
 		slices.SortFunc(v, func(a, b Holder) int { return cmp.Compare(a.Since, b.Since) })
@@ -111,7 +111,7 @@ func (j *join) waiters(queue *State) {
 		}
 	}
 	for _, h := range queue.Holders {
-		add(Waiter{Known: h.Known, Lease: h.Lease})
+		add(Waiter{Known: h.Known, Lease: h.Lease, Full: h.Full})
 	}
 	for _, w := range queue.Waiters {
 		add(w)

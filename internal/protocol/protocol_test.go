@@ -349,14 +349,17 @@ func TestStateIsRead(t *testing.T) {
 
 	s := decode([]any{"owner", w1, "lease", "30000", "fence", since(10 * time.Second)}, nil, nil)
 	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000,
-		Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Since: now - 10_000_000}}}, s)
+		Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Full: 30 * time.Second, Since: now - 10_000_000}}}, s)
 	s = decode([]any{"owner", w1, "lease", "30000", "fence", since(30 * time.Second)}, nil, nil)
 	require.Empty(t, s.Holders)
 	// A token that is ahead of the clock does not say since when.
 	s = decode([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(-time.Minute)}, nil, nil)
-	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: 30 * time.Second}}, s.Holders)
+	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: 30 * time.Second, Full: 30 * time.Second}}, s.Holders)
 
 	// The writer reads, too, and was entered again; all sorts wait.
+	waiter := func(k protocol.Known, left time.Duration) protocol.Waiter {
+		return protocol.Waiter{Known: k, Lease: left, Full: 30 * time.Second}
+	}
 	queue := []any{r3, "-999999999998", r6, "-999999999995", w4, "3", w5, "4"}
 	waiting := join(slot(kr3, since(0)+" waits 30000"), slot(kr6, since(0)+" waits 30000"),
 		slot(kw4, since(time.Second)+" waits 30000"), slot(kw5, since(time.Minute)+" waits 30000"))
@@ -366,10 +369,10 @@ func TestStateIsRead(t *testing.T) {
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{
 		Mode: protocol.Write, Token: 7,
-		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Since: 7},
+		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Full: 30 * time.Second, Since: 7},
 			{Known: kr2, Count: 2, Lease: 5 * time.Second, Since: 7}},
-		Waiters: []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second}, {Known: kr6, Lease: 30 * time.Second},
-			{Known: kw4, Lease: 29 * time.Second}},
+		Waiters: []protocol.Waiter{waiter(kr3, 30*time.Second), waiter(kr6, 30*time.Second),
+			waiter(kw4, 29*time.Second)},
 	}, s)
 
 	// Several read. One of the readers that wait is owed the next phase.
@@ -378,8 +381,8 @@ func TestStateIsRead(t *testing.T) {
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000), w1, "x", r3, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, []protocol.Holder{{Known: kr2, Count: 1, Lease: 5 * time.Second, Since: 7}}, s.Holders)
 	require.Equal(t, protocol.Read, s.Mode)
-	require.Equal(t, []protocol.Waiter{{Known: kr3, Lease: 30 * time.Second},
-		{Known: kw4, Lease: 29 * time.Second}, {Known: kr6, Lease: 30 * time.Second}}, s.Waiters)
+	require.Equal(t, []protocol.Waiter{waiter(kr3, 30*time.Second), waiter(kw4, 29*time.Second),
+		waiter(kr6, 30*time.Second)}, s.Waiters)
 
 	// Ordered sets that the hash does not mention do not count.
 	s = decode([]any{"owner", "", "fence", "7"}, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,8 @@ type Cell struct {
 // A Table is rows of cells in columns. A row of one cell is a title above the rows that follow.
 type Table struct {
 	rows [][]Cell
+	// Width is the length of the longest line. Longer ones are cut, and end with "…". Zero is no limit.
+	Width int
 }
 
 // Add appends a row.
@@ -68,22 +71,56 @@ func (t *Table) Lines(color bool) []string {
 	}
 	lines := make([]string, 0, len(t.rows))
 	for _, row := range t.rows {
+		line := spaced(row, widths)
+		if length := lengthOf(line); t.Width > 0 && length > t.Width {
+			line = append(cut(line, t.Width-1), Cell{Text: "…"})
+		}
 		var b strings.Builder
-		pad := 0
-		for i, cell := range row {
-			if cell.Text != "" { // spaces are due before text only, so that no line ends with them
-				b.WriteString(strings.Repeat(" ", pad))
-				b.WriteString(Paint(cell, color))
-				pad = 0
-			}
-			if len(row) == 1 {
-				break
-			}
-			pad += widths[i] - utf8.RuneCountInString(cell.Text) + 2
+		for _, cell := range line {
+			b.WriteString(Paint(cell, color))
 		}
 		lines = append(lines, b.String())
 	}
 	return lines
+}
+
+// spaced returns the cells of a row with spaces between them. No line ends with spaces.
+func spaced(row []Cell, widths []int) (line []Cell) {
+	if len(row) == 1 {
+		return row
+	}
+	pad := 0
+	for i, cell := range row {
+		if cell.Text != "" {
+			line = append(line, Cell{Text: strings.Repeat(" ", pad)}, cell)
+			pad = 0
+		}
+		pad += widths[i] - utf8.RuneCountInString(cell.Text) + 2
+	}
+	return line
+}
+
+func lengthOf(line []Cell) (n int) {
+	for _, cell := range line {
+		n += utf8.RuneCountInString(cell.Text)
+	}
+	return n
+}
+
+// cut returns the first characters of a line.
+func cut(line []Cell, width int) (first []Cell) {
+	for _, cell := range line {
+		text := []rune(cell.Text)
+		cell.Text = string(text[:min(len(text), width)])
+		width -= min(len(text), width)
+		first = append(first, cell)
+	}
+	return first
+}
+
+// Fits reports whether no line is cut.
+func (t *Table) Fits() bool {
+	return !slices.ContainsFunc(t.Lines(false), func(line string) bool { return strings.HasSuffix(line, "…") })
 }
 
 // Print writes the table to w.
@@ -98,7 +135,7 @@ func (t *Table) Print(w io.Writer, color bool) error {
 
 // Paint returns the text of a cell, with the escape sequences of its style if color is true.
 func Paint(c Cell, color bool) string {
-	if !color || c.Style == Plain {
+	if !color || c.Style == Plain || c.Text == "" {
 		return c.Text
 	}
 	return "\x1b[" + string(c.Style) + "m" + c.Text + "\x1b[0m"
