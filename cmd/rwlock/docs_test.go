@@ -136,7 +136,7 @@ func normal(text string) string {
 		{`@web-1:\d+`, "@HOST:PID"},
 		{`\b\d{16}\b`, "TOKEN"},
 		{`time=\S+`, "time=TIME"},
-		{`"lease_ms":\d+`, `"lease_ms":N`},
+		{`lease_ms":\d+`, `lease_ms":N`},
 		{`"since":"[^"]+"`, `"since":"TIME"`},
 		{`\b[\d.]+(ns|µs|ms|s)\b`, "DURATION"},
 		{`\b(Redis|Valkey) [\d.]+\b`, "VERSION"},

@@ -5,7 +5,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"os"
 	"slices"
 	"sync"
@@ -24,9 +23,9 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check whether the server suits the locks, and say what to do",
-		Long: `Doctor checks the version of the server, what it evicts and when, its persistence, its replicas, its clock and how
-far those of several servers are apart, which servers of a quorum vote, whether this user has the rights that the locks need, whether notifications
-arrive, and how long all that takes. It takes about two seconds, and uses a lock with a random name.
+		Long: `Doctor checks the version of the server, its memory and what it evicts, its persistence, its replicas, its clock
+and how far those of several servers are apart, which servers of a quorum vote, whether the locks work, whether
+notifications arrive, and how long all that takes. It takes about two seconds, and uses a lock with a random name.
 
 It exits with 1 if a check has failed; warnings do not count.`,
 		Args: a.args(cobra.NoArgs),
@@ -47,10 +46,7 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	var findings []doctor.Finding
 	var peers []doctor.Peer
 	for i, client := range s.clients {
-		list, nodes, err := a.checkServer(ctx, conn.Display(a.urls[i]), client)
-		if err != nil {
-			return err
-		}
+		list, nodes := a.checkServer(ctx, conn.Display(a.urls[i]), client)
 		findings, peers = append(findings, list...), append(peers, nodes...)
 	}
 	if len(peers) > 1 {
@@ -58,9 +54,6 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 	}
 	if len(s.clients) > 1 {
 		findings = append(findings, doctor.Quorum(ctx, peers, a.prefix))
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
 	}
 	if err := a.printFindings(findings); err != nil {
 		return err
@@ -73,42 +66,40 @@ func (a *app) doctor(ctx context.Context, s *session) error {
 
 // checkServer checks a server, or each master of a cluster, and the locks there.
 func (a *app) checkServer(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding,
-	[]doctor.Peer, error) {
-	findings, peers, err := a.checkNodes(ctx, url, client)
-	if err != nil {
-		return nil, nil, err
-	}
+	[]doctor.Peer) {
+	findings, peers := a.checkNodes(ctx, url, client)
 	return append(findings, doctor.Lock(ctx, client, func() (*rwlock.RWLock, error) {
 		return rwlock.New(client, rwlock.WithPrefix(a.prefix), rwlock.WithLease(10*time.Second))
-	}, a.prefix)...), peers, nil
+	}, a.prefix)...), peers
 }
 
 // checkNodes checks each master on its own, and returns them.
 func (a *app) checkNodes(ctx context.Context, url string, client redis.UniversalClient) ([]doctor.Finding,
-	[]doctor.Peer, error) {
+	[]doctor.Peer) {
 	var mu sync.Mutex
 	var findings []doctor.Finding
 	var peers []doctor.Peer
-	check := func(ctx context.Context, server string, c *redis.Client) error {
+	check := func(ctx context.Context, server string, c *redis.Client) {
 		list := doctor.Node(ctx, server, c, len(a.urls) > 1)
 		mu.Lock()
 		defer mu.Unlock()
 		findings, peers = append(findings, list...), append(peers, doctor.Peer{Name: server, Client: c})
-		return nil
 	}
-	var err error
 	switch c := client.(type) {
 	case *redis.ClusterClient:
-		err = c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-			return check(ctx, c.Options().Addr, c)
+		err := c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			check(ctx, c.Options().Addr, c)
+			return nil
 		})
+		if err != nil {
+			findings = append(findings, doctor.Finding{Server: url, Check: "masters", Status: doctor.Failed,
+				Detail: err.Error()})
+		}
 		slices.SortStableFunc(findings, func(a, b doctor.Finding) int { return cmp.Compare(a.Server, b.Server) })
 	case *redis.Client:
-		err = check(ctx, url, c)
-	default:
-		err = errors.New("unknown kind of client")
+		check(ctx, url, c)
 	}
-	return findings, peers, err
+	return findings, peers
 }
 
 func (a *app) printFindings(findings []doctor.Finding) error {

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // The exit codes. Those from 64 to 78 have their meaning in sysexits.h.
@@ -58,6 +60,9 @@ func unavailable(err error) error {
 func hint(err error) error {
 	text := err.Error()
 	switch {
+	case errors.Is(err, redis.Nil): // of CLUSTER SLOTS
+		return errors.New("a node of the cluster does not say where it is: set its cluster-preferred-endpoint-type to ip, " +
+			"or its cluster-announce-hostname")
 	case strings.Contains(text, "MOVED "), strings.Contains(text, "CROSSSLOT"):
 		return fmt.Errorf("%w (the server belongs to a cluster: use redis+cluster://)", err)
 	case strings.Contains(text, "NOAUTH"):

@@ -22,7 +22,7 @@ func guard(holds held, command *child.Child, signals <-chan os.Signal, f *execFl
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		holds.watch(ctx)
+		holds.watch(ctx, time.Duration(f.lease))
 	}()
 	defer func() { cancel(); <-watched }()
 	for {

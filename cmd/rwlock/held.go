@@ -36,16 +36,16 @@ func (holds held) deadline() time.Time {
 
 // watch asks the server every second whether the holds still exist, until ctx ends. Renewals alone would
 // notice a force-unlock only after a third of the lease.
-func (holds held) watch(ctx context.Context) {
+func (holds held) watch(ctx context.Context, lease time.Duration) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
 			for _, h := range holds {
-				// Just beyond what the hold has, which needs a request. A loss ends the context of the hold; other errors
-				// are the renewals' to report.
-				_ = h.Extend(ctx, time.Until(h.Deadline())+time.Millisecond)
+				// As long as a hold can be relied on that has just been renewed: see Hold.Deadline. A loss ends the context
+				// of the hold; other errors are the renewals' to report.
+				_ = h.Extend(ctx, lease-lease/100-2*time.Millisecond)
 			}
 		case <-ctx.Done():
 			return

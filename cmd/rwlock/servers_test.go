@@ -154,6 +154,23 @@ func TestClientCertificate(t *testing.T) {
 	require.Contains(t, p.err.String(), "rediss://")
 }
 
+// A cluster whose nodes do not say where they are is a matter of its settings, and the message says so.
+func TestClusterWithoutAddresses(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3)
+	for _, node := range cluster.Nodes {
+		if err := node.Client().ConfigSet(t.Context(), "cluster-preferred-endpoint-type", "unknown-endpoint").Err(); err != nil {
+			t.Skip("this server always says where it is:", err)
+		}
+	}
+	p := start(t, "redis+cluster://"+cluster.Nodes[0].Addr(), "ls")
+	if p.exit() == 0 {
+		return // the client took the address that it had
+	}
+	require.Equal(t, exitUnavailable, p.exit())
+	require.Contains(t, p.err.String(), "cluster-preferred-endpoint-type")
+}
+
 // freeAddress returns an address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()

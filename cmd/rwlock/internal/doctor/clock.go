@@ -18,8 +18,8 @@ const (
 	clockStep  = 10 * time.Millisecond // in that time, beyond what the round trips explain
 )
 
-// clock watches the server's clock: a step ends leases early or late. Its difference from this machine's
-// clock does no harm.
+// clock watches the server's clock: a step ends leases early or late. A difference from this machine's clock does
+// no harm to the locks. But one of the two is wrong then, and is going to be set.
 func clock(ctx context.Context, c *redis.Client) Finding {
 	f := Finding{Check: "clock", Status: OK}
 	start := time.Now()
@@ -40,8 +40,13 @@ func clock(ctx context.Context, c *redis.Client) Finding {
 		offset := server.Sub(start.Round(0))
 		least, most = max(least, offset-time.Since(start)), min(most, offset-asked)
 	}
-	f.Detail = fmt.Sprintf("steady for %v, %s from this machine's", clockTime,
-		output.Duration((least + (most-least)/2).Abs()))
+	ahead := least + (most-least)/2
+	f.Detail = fmt.Sprintf("steady for %v, %s from this machine's", clockTime, output.Duration(ahead.Abs()))
+	if ahead.Abs() > skewFails {
+		f.Status = Failed
+		f.Advice = "one of the two clocks is wrong: leases end early or late when the server's is set, and HELD FOR counts " +
+			"by both; " + keepClocks
+	}
 	if moved := least - most; moved > clockStep {
 		f.Status, f.Detail = Failed, fmt.Sprintf("moved by %s within %v", output.Duration(moved), clockTime)
 		f.Advice = "leases end by this clock: have it slewed rather than stepped (chrony: makestep at start only)"

@@ -123,6 +123,8 @@ func eviction(i info) Finding {
 		f.Status, f.Advice = Failed, "locks may be evicted while they are held: set maxmemory-policy noeviction, or use a server of their own"
 	case policy != "noeviction":
 		f.Status, f.Advice = Warning, "as soon as maxmemory is set, locks may be evicted while they are held: set maxmemory-policy noeviction"
+	case limit > 0 && used >= limit:
+		f.Status, f.Advice = Failed, "the memory is full, so no lock can be taken: raise maxmemory, or remove other data"
 	case limit > 0 && used > limit/10*9:
 		f.Status, f.Advice = Warning, "when the memory is full, no lock can be taken: raise maxmemory"
 	}

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -42,6 +44,8 @@ func TestSettingsHaveAStatus(t *testing.T) {
 		{eviction, memory("noeviction", "0", "1000000000"), OK},
 		{eviction, memory("noeviction", "100000000", "1000"), OK},
 		{eviction, memory("noeviction", "100000000", "95000000"), Warning},
+		{eviction, memory("noeviction", "100000000", "100000000"), Failed},
+		{eviction, memory("noeviction", "100000000", "189000000"), Failed},
 		{eviction, memory("allkeys-lru", "0", "1000"), Warning},
 		{eviction, memory("allkeys-lru", "100000000", "1000"), Failed},
 		{eviction, memory("volatile-ttl", "100000000", "1000"), Failed}, // each key of a lock has a time to live
@@ -96,8 +100,8 @@ func serverWith(t *testing.T, ahead time.Duration) *redis.Client {
 	return c
 }
 
-// The servers of a quorum, and the masters of a cluster, may show different times. A second or more is worth
-// a warning, which names the two that are furthest apart.
+// The servers of a quorum, and the masters of a cluster, may show slightly different times. More than a second is
+// a failure, which names the two that are furthest apart.
 func TestClocksOfSeveralServersAreCompared(t *testing.T) {
 	t.Parallel()
 	peers := []Peer{{"a", serverWith(t, 0)}, {"b", serverWith(t, 5*time.Millisecond)}, {"c", serverWith(t, 0)}}
@@ -107,7 +111,7 @@ func TestClocksOfSeveralServersAreCompared(t *testing.T) {
 
 	peers = append(peers, Peer{"ahead", serverWith(t, time.Minute)}, Peer{"behind", serverWith(t, -time.Hour)})
 	f = Clocks(t.Context(), peers)
-	require.Equal(t, Warning, f.Status)
+	require.Equal(t, Failed, f.Status)
 	require.Regexp(t, `^ahead is 1h\S+ ahead of behind$|^ahead is 36\S+s ahead of behind$`, f.Detail)
 	require.NotEmpty(t, f.Advice)
 
@@ -240,4 +244,62 @@ func TestQuorumIsCheckedAsAWhole(t *testing.T) {
 	f = check()
 	require.Equal(t, Failed, f.Status)
 	require.Equal(t, "server 0 and server 0 again are the same server", f.Detail)
+}
+
+// A server whose clock shows another time than this machine's has one that is going to be set, or this machine has.
+func TestClockThatIsWrongFails(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[time.Duration]Status{0: OK, 500 * time.Millisecond: OK, -time.Hour: Failed,
+		time.Hour: Failed} {
+		f := clock(t.Context(), serverWith(t, ahead))
+		require.Equal(t, want, f.Status, "%v: %+v", ahead, f)
+		require.Equal(t, want != OK, f.Advice != "")
+		if ahead.Abs() == time.Hour {
+			require.Contains(t, f.Detail, "1h0m0s from this machine's")
+		}
+	}
+}
+
+// What to do is what is to be done about that error.
+func TestAdviceIsAboutTheError(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err    error
+		detail string
+		advice string // contains that; no advice if it is empty
+	}{
+		{errors.New("rwlock: lock: NOPERM this user has no permissions"), "lock: NOPERM", "allow this user: ~p:* "},
+		{errors.New("The user executing the script can't run this command or subcommand"), "", "allow this user"},
+		{errors.New("OOM command not allowed when used memory > 'maxmemory'."), "OOM", "raise maxmemory"},
+		{errors.New("MISCONF Redis is configured to save"), "MISCONF", "disk"},
+		{errors.New("READONLY You can't write against a read only replica."), "READONLY", "use the master"},
+		{errors.New("NOREPLICAS Not enough good replicas to write."), "NOREPLICAS", "min-replicas-to-write"},
+		{errors.New("WRONGTYPE Operation against a key"), "WRONGTYPE", "another prefix"},
+		{fmt.Errorf("lock: %w after 5s", context.DeadlineExceeded), "deadline", "load"},
+		{fmt.Errorf("unlock: %w", rwlock.ErrLost), "", "noeviction"},
+		{redis.Nil, "gone", "noeviction"},
+		{errors.New("ERR something else"), "something else", ""},
+	} {
+		f := failed("locks", c.err, "p")
+		require.Equal(t, Failed, f.Status)
+		require.Contains(t, f.Detail, c.detail)
+		require.NotContains(t, f.Detail, "redis: nil")
+		require.Contains(t, f.Advice, c.advice, "%v", c.err)
+		require.Equal(t, c.advice == "", f.Advice == "", "%v", c.err)
+	}
+}
+
+// The check of handovers ends although its lock is gone, and another owner does not have to wait for it.
+func TestHandoverOfALockThatIsGone(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	open := func(prefix string) *rwlock.RWLock {
+		rw, err := rwlock.New(s.Client(), rwlock.WithPrefix(prefix)) // another prefix: as if the lock were evicted
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = rw.Close() })
+		return rw
+	}
+	f := handover(t.Context(), open("here"), open("there"), "n", "here")
+	require.Equal(t, Failed, f.Status)
+	require.Equal(t, vanished, f.Advice)
 }

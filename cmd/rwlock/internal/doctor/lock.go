@@ -1,8 +1,11 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,33 +21,71 @@ func Lock(ctx context.Context, client redis.UniversalClient, open func() (*rwloc
 	prefix string) []Finding {
 	a, err := open()
 	if err != nil {
-		return []Finding{{Check: "rights", Status: Failed, Detail: err.Error()}}
+		return []Finding{failed("locks", err, prefix)}
 	}
 	defer func() { _ = a.Close() }()
 	b, err := open()
 	if err != nil {
-		return []Finding{{Check: "rights", Status: Failed, Detail: err.Error()}}
+		return []Finding{failed("locks", err, prefix)}
 	}
 	defer func() { _ = b.Close() }()
 	name := "rwlock-doctor:" + uuid.NewString()
 	defer client.Del(ctx, prefix+":{"+name+"}") // nobody uses it again
-	list := []Finding{rights(ctx, a, name, prefix), channels(ctx, client, prefix)}
+	list := []Finding{locks(ctx, a, name, prefix), channels(ctx, client, prefix)}
 	if list[0].Status == OK {
 		list = append(list, Scripts(ctx, client, prefix)...)
 	}
 	if list[0].Status == OK && list[1].Status == OK {
-		list = append(list, handover(ctx, a, b, name))
+		list = append(list, handover(ctx, a, b, name, prefix))
 	}
 	return list
 }
 
-// rights runs each of the scripts.
-func rights(ctx context.Context, rw *rwlock.RWLock, name, prefix string) Finding {
-	f := Finding{Check: "rights", Status: OK, Detail: "lock, extend, inspect, unlock and force-unlock work"}
+// checkTime is how long a check with a lock may take.
+const checkTime = 5 * time.Second
+
+// locks runs each of the scripts.
+func locks(ctx context.Context, rw *rwlock.RWLock, name, prefix string) Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
 	if err := useLock(ctx, rw, name); err != nil {
-		f.Status, f.Detail = Failed, strings.TrimPrefix(err.Error(), "rwlock: ")
+		return failed("locks", err, prefix)
+	}
+	return Finding{Check: "locks", Status: OK, Detail: "lock, extend, inspect, unlock and force-unlock work"}
+}
+
+// vanished is what to do about a key that is gone too early.
+const vanished = "the server evicts keys, or another program deletes them: set maxmemory-policy noeviction, or use a " +
+	"server of its own"
+
+// failed returns the finding of a check that an error has ended, with what to do about that error.
+func failed(check string, err error, prefix string) Finding {
+	f := Finding{Check: check, Status: Failed, Detail: strings.TrimPrefix(err.Error(), "rwlock: ")}
+	has := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(f.Detail, text) })
+	}
+	switch {
+	case errors.Is(err, redis.Nil):
+		f.Detail, f.Advice = "a key that was just set is gone", vanished
+	case errors.Is(err, rwlock.ErrLost), errors.Is(err, errNotExclusive):
+		f.Advice = vanished
+	case has("NOPERM", "can't run this command", "can't access"):
 		f.Advice = fmt.Sprintf("allow this user: ~%[1]s:* &%[1]s:wake:* +@read +@write +@scripting +@pubsub +time",
 			prefix)
+	case has("OOM"):
+		f.Advice = "the server's memory is full: raise maxmemory, or remove other data"
+	case has("MISCONF"):
+		f.Advice = "the server cannot save its data: look into its log, and at its disk"
+	case has("READONLY"):
+		f.Advice = "the server is a replica: use the master, or redis+sentinel:// to find it"
+	case has("NOREPLICAS"):
+		f.Advice = "too few replicas are connected: look at them, or at min-replicas-to-write"
+	case has("WRONGTYPE"):
+		f.Advice = "another program uses the keys: give the locks another prefix"
+	case has("INCOMPATIBLE"):
+		f.Advice = "another version of the library uses these locks: give this one another prefix"
+	case errors.Is(err, context.DeadlineExceeded):
+		f.Advice = "the server answers too late: look at its load, its SLOWLOG and the network"
 	}
 	return f
 }
@@ -74,7 +115,12 @@ func channels(ctx context.Context, client redis.UniversalClient, prefix string) 
 	defer cancel()
 	if err := message(ctx, client, prefix+":wake:doctor-"+uuid.NewString()); err != nil {
 		f.Status, f.Detail = Failed, err.Error()
-		f.Advice = fmt.Sprintf("waiters would learn of a grant up to a third of a lease late: allow this user &%s:wake:* and +@pubsub", prefix)
+		f.Advice = "waiters would learn of a grant up to a third of a lease late: "
+		if strings.Contains(f.Detail, "NOPERM") {
+			f.Advice += fmt.Sprintf("allow this user &%s:wake:* and +@pubsub", prefix)
+		} else {
+			f.Advice += "look for a proxy between here and the server that drops messages"
+		}
 	}
 	return f
 }
@@ -95,14 +141,15 @@ func message(ctx context.Context, client redis.UniversalClient, channel string) 
 }
 
 // handover has one RWLock wait for another, and measures how soon it has the lock.
-func handover(ctx context.Context, a, b *rwlock.RWLock, name string) Finding {
+func handover(ctx context.Context, a, b *rwlock.RWLock, name, prefix string) Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
 	f := Finding{Check: "handover", Status: OK}
 	var all []time.Duration
 	for range 5 {
 		took, err := handOver(ctx, a, b, name)
 		if err != nil {
-			f.Status, f.Detail = Failed, strings.TrimPrefix(err.Error(), "rwlock: ")
-			return f
+			return failed("handover", err, prefix)
 		}
 		all = append(all, took)
 	}
@@ -114,6 +161,8 @@ func handover(ctx context.Context, a, b *rwlock.RWLock, name string) Finding {
 	}
 	return f
 }
+
+var errNotExclusive = errors.New("a second owner got the lock while it was held")
 
 func handOver(ctx context.Context, a, b *rwlock.RWLock, name string) (time.Duration, error) {
 	held, err := a.Lock(ctx, name)
@@ -133,11 +182,18 @@ func handOver(ctx context.Context, a, b *rwlock.RWLock, name string) (time.Durat
 		}
 		got <- result{at, err}
 	}()
-	for {
-		s, err := a.Inspect(ctx, name)
-		if err != nil || len(s.Waiters) > 0 {
-			break
+	for waiting := false; !waiting; {
+		select {
+		case r := <-got:
+			_ = held.Unlock(ctx)
+			return 0, cmp.Or(r.err, errNotExclusive)
+		default:
 		}
+		s, err := a.Inspect(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		waiting = len(s.Waiters) > 0
 	}
 	start := time.Now()
 	if err := held.Unlock(ctx); err != nil {

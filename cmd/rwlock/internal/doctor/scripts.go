@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func isolation(ctx context.Context, client redis.UniversalClient, prefix string)
 	}
 	g.Wait()
 	counted, err := client.Get(ctx, key).Int()
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := cmp.Or(errs[0], errs[1], err); err != nil {
 		return couldNotRun(f, err)
 	}
 	if counted != 2*runsOfIsolation {
@@ -63,8 +64,11 @@ func isolation(ctx context.Context, client redis.UniversalClient, prefix string)
 	return f
 }
 
-// couldNotRun reports that a check found nothing. The check of rights reports what a user may not do.
+// couldNotRun reports that a check found nothing. The check of locks reports what a user may not do.
 func couldNotRun(f Finding, err error) Finding {
+	if errors.Is(err, redis.Nil) {
+		return failed(f.Check, err, "")
+	}
 	f.Status, f.Detail = Unknown, strings.TrimSpace(err.Error())
 	return f
 }

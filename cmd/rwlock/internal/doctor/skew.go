@@ -28,7 +28,8 @@ type Peer struct {
 }
 
 // Clocks compares the clocks of the masters of a cluster, or of the servers of a quorum. A lock depends on
-// their rates, not on the times that they show. But clocks that are far apart are probably not synchronized.
+// their rates, not on the times that they show. But of clocks that are far apart one is wrong, and is going to be
+// set.
 func Clocks(ctx context.Context, peers []Peer) Finding {
 	f := Finding{Check: "clocks", Status: OK}
 	read, unread := readClocks(ctx, peers)
@@ -41,8 +42,8 @@ func Clocks(ctx context.Context, peers []Peer) Finding {
 	skew := last.ahead - first.ahead
 	f.Detail = fmt.Sprintf("%d servers, at most %s apart", len(read), milliseconds(skew))
 	if skew > skewFails {
-		f.Status, f.Detail = Warning, fmt.Sprintf("%s is %s ahead of %s", last.name, milliseconds(skew), first.name)
-		f.Advice = "the locks do not compare these clocks, but each has to run at the right speed: " + keepClocks
+		f.Status, f.Detail = Failed, fmt.Sprintf("%s is %s ahead of %s", last.name, milliseconds(skew), first.name)
+		f.Advice = "leases end early or late when a clock is set: " + keepClocks
 	}
 	return f
 }
