@@ -13,6 +13,7 @@ import (
 
 // Acquire begins a call. The call has ended when the hold's state is Live or Failed.
 func (e *Engine) Acquire(now time.Time, h *Hold) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	h.since = now
 	lk := e.use(h.Name)
 	i, found := lk.owners.find(h.Owner)
@@ -294,6 +295,7 @@ func (e *Engine) live(now time.Time, h *Hold, deadline time.Time, by Path) {
 // GiveUp ends a call that has given up. It reports whether the hold exists nevertheless: then the caller has
 // it.
 func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	switch h.state {
 	case Wanted:
 		t := h.ownership

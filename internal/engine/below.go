@@ -28,7 +28,7 @@ type Layer interface {
 	Tick(now time.Time)
 	Next() (at time.Time, ok bool)
 	// Waiting reports whether a message may come that matters. Resume retries immediately what other servers
-	// have not answered, and repeats what they may have missed.
+	// have not answered.
 	Waiting() bool
 	Resume(now time.Time)
 	// Idle reports whether nothing is held, waited for or to be released.

@@ -14,6 +14,7 @@ import (
 // Release ends a hold. It returns true if the end is known immediately. Otherwise the hold's Err says how it
 // went, once the state is Finished.
 func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h) // Tick was about to find out
 	}
@@ -63,6 +64,7 @@ func (e *Engine) acknowledgeLoss(h *Hold) {
 
 // Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease.
 func (e *Engine) Forget(now time.Time, h *Hold) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	switch h.state {
 	case Live:
 		h.forgotten = true
@@ -179,7 +181,6 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 		return
 	}
 	c.lock.ended = now
-	e.remember(now, c)
 	if reply.Code == protocol.DoneBefore {
 		e.promptAll(now, c.lock) // the reply that named whom that run let in is lost
 	}
@@ -258,6 +259,7 @@ func (e *Engine) expire(now time.Time, c *claim) {
 // Force drops every hold on a name, of any RWLock. tag identifies the request. Afterwards, the holds of this
 // engine are renewed immediately, which shows that they are lost.
 func (e *Engine) Force(now time.Time, name string, tag any) error {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	if e.closed {
 		return ErrClosed
 	}
@@ -274,7 +276,7 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 	if err == nil {
 		r.lock.slots.Put(r.slot) // or else nobody knows whether the request may yet run
 	}
-	e.each(now, r.lock.all(), func(now time.Time, c *claim) {
+	e.eachOf(now, r.lock, func(now time.Time, c *claim) {
 		switch {
 		case c.state == Held && err == nil:
 			e.renew(now, c)
@@ -298,46 +300,7 @@ func (e *Engine) Inspect(now time.Time, name string, tag any) error {
 
 // A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a
 // pause, and continue for a moment as if it were still the master. Then a released hold may exist again. The
-// engine releases such a hold when a reply names it as an obstacle. It also repeats its last releases when it
-// learns of other servers: only other processes may be waiting, and they cannot release the hold.
-
-// mostPast is how many ended claims an engine remembers. It bounds the work of a promoted server.
-const mostPast = 256
-
-// A past claim has ended. A server that has missed that keeps it until its lease ends.
-type past struct {
-	name   string
-	mode   Mode
-	slot   int
-	number uint64
-	owner  Owner
-	until  time.Time // the end of its lease
-}
-
-// remember notes a claim whose end a server has confirmed.
-func (e *Engine) remember(now time.Time, c *claim) {
-	if c.lent > 0 {
-		return // the server did not know it
-	}
-	p := past{c.lock.name, c.mode, c.slot, c.number, c.ownership.owner, c.deadline}
-	if len(e.past) < mostPast {
-		e.past = append(e.past, p)
-	} else {
-		e.past[e.oldest] = p
-		e.oldest = (e.oldest + 1) % mostPast
-	}
-	if c.asked.Before(e.replaced) {
-		e.endAgain(now, p) // the server that has confirmed it was replaced
-	}
-}
-
-// endAgain repeats the end of a claim, unless its lease is over.
-func (e *Engine) endAgain(now time.Time, p past) {
-	if now.Before(p.until) && !e.closed {
-		wire := protocol.NewClaim(p.mode, e.config.Instance, p.slot, p.number, p.owner)
-		e.sendEndAgain(now, p.name, p.mode, wire)
-	}
-}
+// engine releases such a hold when a reply names it as an obstacle. Otherwise its lease ends it.
 
 // releaseStale releases a claim of this engine that blocks another although it has ended.
 func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
@@ -346,23 +309,19 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 		return
 	}
 	lk.releasingStale = true
-	e.sendEndAgain(now, lk.name, k.Mode, wire)
-}
-
-func (e *Engine) sendEndAgain(now time.Time, name string, m Mode, wire protocol.Claim) {
 	script := lua.RUnlock
-	if m == protocol.Write {
+	if k.Mode == protocol.Write {
 		script = lua.Unlock
 	}
 	p := protocol.Request{Script: script, Claim: wire, Again: true}
-	e.send(now, e.about(e.use(name), releasesStale, p))
+	e.send(now, e.about(e.use(lk.name), releasesStale, p))
 }
 
-// staleReleased takes the reply to the release of a claim that may have come back. If it was in the way, or
-// was there, other claims may have come back too, so every waiter asks again. The released slot may also be
-// the slot of a waiter, which then has lost its place.
-func (e *Engine) staleReleased(now time.Time, lk *lock, reply protocol.Reply, err error) {
-	if err == nil && (lk.releasingStale || reply.Code == protocol.Done) {
+// staleReleased takes the reply to the release of a claim that came back. Other claims may have come back
+// too, so every waiter asks again. The released slot may also be the slot of a waiter, which then has lost
+// its place.
+func (e *Engine) staleReleased(now time.Time, lk *lock, err error) {
+	if err == nil {
 		e.promptAll(now, lk)
 	}
 	lk.releasingStale = false

@@ -125,10 +125,6 @@ type Engine struct {
 	draining  bool
 	closed    bool
 
-	past     []past    // the last claims that have ended: see remember
-	oldest   int       // of them, once there are mostPast
-	replaced time.Time // when Resume was last called; zero if never
-
 	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
 	strandedBy error // the last error of one
 
@@ -289,6 +285,7 @@ func (r *Request) Received(now time.Time, _ *protocol.Request, answer any, confi
 
 // Replied takes the reply of a request, or the error with which it failed.
 func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err error) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	switch r.kind {
 	case inspects:
 		e.out.Answers = append(e.out.Answers, Answer{r.Tag, reply.State, err})
@@ -323,7 +320,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	case forces:
 		e.forced(now, r, reply, err)
 	case releasesStale:
-		e.staleReleased(now, r.lock, reply, err)
+		e.staleReleased(now, r.lock, err)
 	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
 		if reply.Code == protocol.DoneBefore {
 			e.promptAll(now, r.lock) // the reply that named whom that run let in is lost
@@ -374,6 +371,7 @@ func (e *Engine) holdEvent(h *Hold, ev Event) {
 
 // Heard takes a message of the engine's channel.
 func (e *Engine) Heard(now time.Time, payload string) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	m, ok := protocol.ParseMessage(payload)
 	if !ok {
 		return
@@ -394,6 +392,7 @@ func (e *Engine) Heard(now time.Time, payload string) {
 // Grant grants the lock to a waiting claim, as a message or a reply does. A quorum calls it, since no single
 // server decides there.
 func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	e.deliver(now, protocol.Message{Token: token, Granted: []uint64{number}}, by)
 }
 
@@ -453,12 +452,13 @@ func (e *Engine) waiter(n uint64) *claim {
 // Subscribed says that the subscription is established, for the first time or again. Earlier messages are
 // lost, so every waiter asks once.
 func (e *Engine) Subscribed(now time.Time) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	e.listening, e.unheard = now, false
 	e.each(now, e.waiters(), e.prompt)
 }
 
 // promptAll makes the waiters for a lock ask again.
-func (e *Engine) promptAll(now time.Time, lk *lock) { e.each(now, lk.all(), e.prompt) }
+func (e *Engine) promptAll(now time.Time, lk *lock) { e.eachOf(now, lk, e.prompt) }
 
 // prompt makes a claim ask again, if it waits. The reply to a request in flight may be older than what the
 // claim is to learn of, so it asks again after that reply.
@@ -477,12 +477,9 @@ func (e *Engine) prompt(now time.Time, c *claim) {
 }
 
 // Resume says that other servers answer requests than before: requests that pause after failures are retried
-// now, and the last ends of claims are repeated.
+// now.
 func (e *Engine) Resume(now time.Time) {
-	e.replaced = now
-	for _, p := range e.past {
-		e.endAgain(now, p)
-	}
+	defer e.goOn(now, len(e.sweeps) == 0)
 	e.each(now, e.timeline.All(), func(now time.Time, c *claim) {
 		paused := c.resume(now)
 		if c.counting != nil && c.recount.resume(now) || paused {
@@ -494,6 +491,7 @@ func (e *Engine) Resume(now time.Time) {
 // Unsubscribed says that the subscription is broken, or could not be established. If the client was closed,
 // every waiter asks once, and so learns of it.
 func (e *Engine) Unsubscribed(now time.Time, err error) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	e.listening = time.Time{}
 	if protocol.IsClientClosed(err) {
 		e.each(now, e.waiters(), e.prompt)
@@ -508,6 +506,7 @@ func (e *Engine) Unsubscribed(now time.Time, err error) {
 // Close releases every hold and withdraws every waiting call. They end with ErrClosed, and so does every
 // later call.
 func (e *Engine) Close(now time.Time) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	if e.closed {
 		return
 	}
@@ -533,6 +532,7 @@ func (e *Engine) Close(now time.Time) {
 // Abandon leaves ending claims to their leases: those that no reply or message has ever confirmed, or else
 // those of lost holds, whose leases are over.
 func (e *Engine) Abandon(now time.Time, unheard bool) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	e.each(now, e.timeline.All(), func(_ time.Time, c *claim) {
 		if c.state == Ending && c.deadline.IsZero() == unheard && !now.Before(c.deadline) {
 			e.abandon(c)
@@ -543,6 +543,7 @@ func (e *Engine) Abandon(now time.Time, unheard bool) {
 // Drain withdraws every waiting call, and makes every later call end with ErrClosed. Owners that hold the
 // lock may still re-enter.
 func (e *Engine) Drain(now time.Time) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	e.draining = true
 	e.each(now, e.waiters(), func(now time.Time, c *claim) {
 		if c.state <= Queued && !e.admits(c.ownership) {

@@ -123,7 +123,6 @@ func TestWaiterAsksOnceAfterTheSubscriptionStands(t *testing.T) {
 	d.Subscribed(d.now)
 	d.now = d.now.Add(time.Millisecond)
 	d.Replied(d.now, r, wait, nil)
-	d.flush()
 	r = d.resent(t, lua.Lock, 0)
 	d.Replied(d.now, r, wait, nil)
 	d.flush()

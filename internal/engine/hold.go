@@ -219,6 +219,7 @@ func (x *Extension) Over() (bool, error) { return x.over, x.err }
 
 // Extend makes a hold last for d from now, or until its MaxHold ends it. It never shortens the hold.
 func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
+	defer e.goOn(now, len(e.sweeps) == 0)
 	x.hold, x.until = h, now.Add(d)
 	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h) // Tick was about to find out

@@ -220,7 +220,8 @@ func (r *result) time(calls []*history.Call, s *strike) {
 func (r result) checkSpeed(tb testing.TB) {
 	tb.Helper()
 	assert.LessOrEqual(tb, r.first, r.mended+time.Second, "the first grant")
-	assert.LessOrEqual(tb, r.last, r.mended+settled, "the last waiter's grant")
+	// A release that the servers lost leaves the lock taken until its lease ends.
+	assert.LessOrEqual(tb, r.last, r.mended+r.of.plan.Lease+settled, "the last waiter's grant")
 	assert.LessOrEqual(tb, r.handover, 100*time.Millisecond, "the median of handovers")
 	assert.LessOrEqual(tb, r.slowestTurn, time.Second, "a handover")
 }
