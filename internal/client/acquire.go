@@ -72,7 +72,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	}
 
 	c.mu.Lock()
-	now := time.Now()
+	now := c.now()
 	if w.start.IsZero() {
 		w.start = now
 	}
@@ -90,7 +90,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		if err := c.wait(w, h); err != nil {
 			return nil, err
 		}
-		now = time.Now()
+		now = c.now()
 	}
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
 	// tell which was first.
@@ -122,7 +122,7 @@ func (c *Client) wait(w *wait, h *Hold) error {
 	h.awaited()
 	if gaveUp != nil && h.State() <= engine.Entering {
 		// If the server grants the lock at this moment, the request passes it on.
-		c.engine.GiveUp(time.Now(), &h.Hold, gaveUp)
+		c.engine.GiveUp(c.now(), &h.Hold, gaveUp)
 	}
 	return nil
 }

@@ -73,6 +73,7 @@ type Client struct {
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
 	below   below
+	clock   clock
 	label   label
 	others  map[string]stranger // that calls have found in their way, by instance
 	timer   *time.Timer
@@ -174,12 +175,13 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 	}
 	defer c.over.give()
 	c.closed, c.closing = true, true
-	c.engine.Close(time.Now())
+	now := c.now()
+	c.engine.Close(now)
 	if c.local != nil {
-		c.local.Close(time.Now())
+		c.local.Close(now)
 	}
 	if drained {
-		c.engine.Abandon(time.Now(), false)
+		c.engine.Abandon(now, false)
 	}
 	c.flush()
 	c.dropLabel()

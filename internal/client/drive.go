@@ -18,6 +18,7 @@ type below interface {
 	Subscribed(now time.Time, server int)
 	Unsubscribed(now time.Time, server int, err error)
 	Tick(now time.Time)
+	Slept(now time.Time, d time.Duration)
 	Next() (at time.Time, ok bool)
 	Idle() bool     // nothing is held, waited for or to be released
 	Waiting() bool  // a message may come that matters
@@ -87,12 +88,12 @@ type effects struct {
 // do calls f while Client.mu is locked, and then does what the engine wants done.
 func (c *Client) do(f func(now time.Time)) {
 	c.mu.Lock()
-	f(time.Now())
+	f(c.now())
 	c.flush()
 }
 
 // flush unlocks Client.mu, and does what the engine wants done.
-func (c *Client) flush() { c.run(c.unlock(time.Now()), nil) }
+func (c *Client) flush() { c.run(c.unlock(c.now()), nil) }
 
 // unlock unlocks Client.mu, and returns what the engine wants done.
 func (c *Client) unlock(now time.Time) *effects {
@@ -129,7 +130,7 @@ func (c *Client) unlock(now time.Time) *effects {
 	for _, answer := range fx.Answers {
 		answer.Tag.(chan engine.Answer) <- answer
 	}
-	c.arm()
+	c.arm(now)
 	if c.closing && c.engine.Drained() {
 		c.drained.give()
 	}
@@ -192,7 +193,7 @@ const atOnce = 64
 func (c *Client) received(results []dispatch.Result) {
 	for some := range slices.Chunk(results, atOnce) {
 		c.mu.Lock()
-		now := time.Now()
+		now := c.now()
 		for _, result := range some {
 			if r := result.Request; r.From != nil { // or else nobody waits for the answer
 				r.From.Received(now, r, result.Reply, result.Confirmed, result.Err)
@@ -221,8 +222,11 @@ func (c *Client) tick() {
 
 // arm sets the timer to when the engine has something due. A timer that fires too early does no harm, and is
 // cheaper than one timer for each hold.
-func (c *Client) arm() {
+func (c *Client) arm(now time.Time) {
 	at, ok := c.below.Next()
+	if look := now.Add(lookEvery); !c.below.Idle() && (!ok || look.Before(at)) {
+		at, ok = look, true
+	}
 	if !ok || c.stopped || !c.armed.IsZero() && !at.Before(c.armed) {
 		return
 	}

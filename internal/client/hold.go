@@ -113,7 +113,7 @@ func forRelease(ctx context.Context) context.Context {
 func (h *Hold) begin() (fx *effects, known bool, err error) {
 	c := h.client
 	c.mu.Lock()
-	now := time.Now()
+	now := c.now()
 	if h.released {
 		return c.unlock(now), true, engine.ErrNotHeld
 	}

@@ -69,7 +69,7 @@ func (c *Client) addOwn(name string, s *protocol.State) {
 func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Time, servers, voting int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now = time.Now()
+	now = c.now()
 	for _, h := range c.engine.Current() {
 		held := h.Tag.(*Hold)
 		switch {

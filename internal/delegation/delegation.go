@@ -293,6 +293,25 @@ func (d *Layer) Resume(now time.Time) {
 	}
 }
 
+// Slept says that the machine may have been asleep for slept until now. Nothing is granted under a delegation
+// until it was renewed.
+func (d *Layer) Slept(now time.Time, slept time.Duration) {
+	d.engine.Slept(now, slept)
+	for _, n := range d.delegated() {
+		n.lent.Sent = n.lent.Sent.Add(-slept)
+		switch n.state {
+		case Asked:
+			n.doubted = now
+		case Live, Recalled:
+			n.until = engine.AfterSleep(n.until, now, slept)
+			d.doubt(now, n)
+		case Returning:
+			n.asked, n.failures, n.retry = time.Time{}, 1, now
+			d.schedule(n)
+		}
+	}
+}
+
 // Close returns all delegations as soon as nobody holds a lock under them. No new ones are requested.
 func (d *Layer) Close(now time.Time) {
 	d.closed = true

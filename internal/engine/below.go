@@ -27,6 +27,8 @@ type Layer interface {
 	// Tick does what is due; Next returns when something is, and whether it is at all.
 	Tick(now time.Time)
 	Next() (at time.Time, ok bool)
+	// Slept says that the machine may have been asleep for d until now, while its clock stood still.
+	Slept(now time.Time, d time.Duration)
 	// Waiting reports whether a message may come that matters. Resume retries immediately what other servers
 	// have not answered.
 	Waiting() bool

@@ -391,7 +391,7 @@ func (a *attempt) again(lease time.Duration) time.Time {
 func (e *Engine) request(c *claim, k kind) *Request {
 	r := e.spare.get()
 	r.Keys, r.Claim, r.Again = c.lock.keys, c.wire, !c.asked.IsZero() || c.failures > 0
-	r.lock, r.claim, r.kind = c.lock, c, k
+	r.lock, r.claim, r.kind, r.slept = c.lock, c, k, e.slept
 	return r
 }
 

@@ -124,6 +124,7 @@ type Engine struct {
 	serving   int // requests for further steps that are in flight
 	draining  bool
 	closed    bool
+	slept     time.Duration // for how long the machine may have been asleep, in all: see Slept
 
 	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
 	strandedBy error // the last error of one
@@ -229,8 +230,9 @@ type Request struct {
 	lock   *lock
 	claim  *claim // or nil
 	kind   kind
-	slot   int    // of one that is about no claim
-	number uint64 // of one that asks: when it was sent
+	slot   int           // of one that is about no claim
+	number uint64        // of one that asks: when it was sent
+	slept  time.Duration // Engine.slept when it was sent
 }
 
 // Hold returns the hold, or the call, that a request is for. It returns one of them if there are several, and
@@ -286,6 +288,9 @@ func (r *Request) Received(now time.Time, _ *protocol.Request, answer any, confi
 // Replied takes the reply of a request, or the error with which it failed.
 func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err error) {
 	defer e.goOn(now, len(e.sweeps) == 0)
+	if e.wake(r) && r.kind == renews && (err != nil || reply.Code != protocol.NotThere) {
+		return // what was renewed before the machine was asleep says nothing; another renewal is in flight
+	}
 	switch r.kind {
 	case inspects:
 		e.out.Answers = append(e.out.Answers, Answer{r.Tag, reply.State, err})
@@ -348,7 +353,7 @@ func (e *Engine) proceed(now time.Time, lk *lock, more bool) {
 // reference to the lock.
 func (e *Engine) about(lk *lock, k kind, p protocol.Request) *Request {
 	p.Keys, p.Channels = lk.keys, e.channels
-	return &Request{Request: p, lock: lk, kind: k}
+	return &Request{Request: p, lock: lk, kind: k, slept: e.slept}
 }
 
 func (e *Engine) send(now time.Time, r *Request) {
