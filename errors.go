@@ -77,14 +77,17 @@ type BlockedError struct {
 // Error returns a text such as "held for writing by <label> (<owner>), 3 waiting ahead".
 func (e *BlockedError) Error() string {
 	holder, text := e.Holder.String(), "others are served first"
-	if e.Label != "" && !e.Ours {
+	if e.Label != "" && holder != "" && !e.Ours {
 		holder = fmt.Sprintf("%s (%s)", e.Label, holder)
 	}
 	switch e.HeldIn {
 	case Write:
-		text = "held for writing by " + holder
+		text = "held for writing"
 	case Read:
-		text = "held for reading by " + holder
+		text = "held for reading"
+	}
+	if e.HeldIn != None && holder != "" {
+		text += " by " + holder
 	}
 	if e.Ahead > 0 {
 		text += fmt.Sprintf(", %d waiting ahead", e.Ahead)

@@ -80,63 +80,69 @@ type Event struct {
 	Dropped int
 }
 
-// An EventKind says what has happened. Its method String returns a text such as "acquired". Later versions
-// may have others.
-type EventKind = engine.EventKind
+// An EventKind says what has happened. Later versions may have others.
+type EventKind int8
+
+// String returns a text such as "acquired", or "" for an unknown value.
+func (k EventKind) String() string { return engine.EventKind(k).String() }
 
 // The kinds of events.
 const (
-	EventAcquired EventKind = engine.Acquired // a call has got the lock
-	EventRefused  EventKind = engine.Refused  // a call that asked for the lock has failed
+	EventAcquired = EventKind(engine.Acquired) // a call has got the lock
+	EventRefused  = EventKind(engine.Refused)  // a call that asked for the lock has failed
 	// a call has to wait; EventAcquired or EventRefused follows
-	EventWaiting       EventKind = engine.Queueing
-	EventEnded         EventKind = engine.Ended         // a hold has ended
-	EventRenewed       EventKind = engine.Renewed       // the lease of an owner's holds was renewed
-	EventRenewalFailed EventKind = engine.RenewalFailed // a renewal has failed, and is tried again
+	EventWaiting       = EventKind(engine.Queueing)
+	EventEnded         = EventKind(engine.Ended)         // a hold has ended
+	EventRenewed       = EventKind(engine.Renewed)       // the lease of an owner's holds was renewed
+	EventRenewalFailed = EventKind(engine.RenewalFailed) // a renewal has failed, and is tried again
 	// a waiting call was notified of its grant: see Event.Path
-	EventWoken     EventKind = engine.Woken
-	EventWithdrawn EventKind = engine.Withdrawn // the server knows that a call has given up
+	EventWoken     = EventKind(engine.Woken)
+	EventWithdrawn = EventKind(engine.Withdrawn) // the server knows that a call has given up
 	// fewer servers of a quorum vote, or more again; only Kind, Time, Servers, Voting and Err are set
-	EventVoting EventKind = engine.Voting
+	EventVoting = EventKind(engine.Voting)
 	// the server has delegated a lock to the RWLock: see WithDelegation; Name and Mode are set
-	EventDelegated EventKind = engine.Delegated
+	EventDelegated = EventKind(engine.Delegated)
 	// the RWLock has returned a delegation; Duration is how long others had to wait for that, or 0
-	EventReturned EventKind = engine.Returned
+	EventReturned = EventKind(engine.Returned)
 )
 
-// A Path is how a call got the lock. Its method String returns a text such as "direct". Later versions may
-// have others.
-type Path = engine.Path
+// A Path is how a call got the lock. Later versions may have others.
+type Path int8
+
+// String returns a text such as "direct", or "" for an unknown value.
+func (p Path) String() string { return engine.Path(p).String() }
 
 // The paths.
 const (
-	PathDirect    Path = engine.AtOnce      // the lock was free, or held by readers that it could join
-	PathReentry   Path = engine.ByReentry   // the owner held the lock
-	PathLocal     Path = engine.ByReply     // it waited, and a release by the same RWLock let it in
-	PathMessage   Path = engine.ByMessage   // it waited, and another process let it in, with a message
-	PathHeartbeat Path = engine.ByHeartbeat // it waited, and found out by asking again
+	PathDirect    = Path(engine.AtOnce)      // the lock was free, or held by readers that it could join
+	PathReentry   = Path(engine.ByReentry)   // the owner held the lock
+	PathLocal     = Path(engine.ByReply)     // it waited, and a release by the same RWLock let it in
+	PathMessage   = Path(engine.ByMessage)   // it waited, and another process let it in, with a message
+	PathHeartbeat = Path(engine.ByHeartbeat) // it waited, and found out by asking again
 	// the lock is delegated to the RWLock, which granted it without a request
-	PathDelegated Path = engine.ByDelegation
+	PathDelegated = Path(engine.ByDelegation)
 )
 
-// A Reason is why a hold ended. Its method String returns a text such as "released". Later versions may have
-// others.
-type Reason = engine.Cause
+// A Reason is why a hold ended. Later versions may have others.
+type Reason int8
+
+// String returns a text such as "released", or "" for an unknown value.
+func (r Reason) String() string { return engine.Cause(r).String() }
 
 // The reasons. After all but ReasonReleased and ReasonClosed, the hold was lost.
 const (
-	ReasonReleased Reason = engine.Released // by Unlock
-	ReasonExpired  Reason = engine.Expired  // it was not renewed in time, or ended by NoRenew or MaxHold
+	ReasonReleased = Reason(engine.Released) // by Unlock
+	ReasonExpired  = Reason(engine.Expired)  // it was not renewed in time, or ended by NoRenew or MaxHold
 	// the server does not know the hold: ForceUnlock, or a loss of data
-	ReasonGone      Reason = engine.Gone
-	ReasonClosed    Reason = engine.Closed    // by Close
-	ReasonForgotten Reason = engine.Forgotten // nothing referred to the hold any more, and it has expired
+	ReasonGone      = Reason(engine.Gone)
+	ReasonClosed    = Reason(engine.Closed)    // by Close
+	ReasonForgotten = Reason(engine.Forgotten) // nothing referred to the hold any more, and it has expired
 )
 
 func eventOf(e client.Event) Event {
 	return Event{
-		Kind: e.Kind, Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token,
-		Path: e.Path, Try: e.Try, Reason: e.Cause, Context: e.Context, Duration: e.Took, Err: e.Err,
+		Kind: EventKind(e.Kind), Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token,
+		Path: Path(e.Path), Try: e.Try, Reason: Reason(e.Cause), Context: e.Context, Duration: e.Took, Err: e.Err,
 		Servers: e.Servers, Voting: e.Voting, Dropped: e.Dropped,
 	}
 }

@@ -122,6 +122,14 @@ func TestNoHold(t *testing.T) {
 	}
 }
 
+// A BlockedError names the holder only if it is known.
+func TestBlockedErrorWithoutAHolder(t *testing.T) {
+	t.Parallel()
+	require.EqualError(t, &rwlock.BlockedError{HeldIn: rwlock.Write}, "held for writing")
+	require.EqualError(t, &rwlock.BlockedError{HeldIn: rwlock.Read, Label: "a"}, "held for reading")
+	require.EqualError(t, &rwlock.BlockedError{Ahead: 2}, "others are served first, 2 waiting ahead")
+}
+
 // What an event says has a text.
 func TestEventsHaveTexts(t *testing.T) {
 	t.Parallel()

@@ -37,12 +37,13 @@ const mostTries = 10
 type wait struct {
 	ctx     context.Context
 	start   time.Time
+	most    time.Duration    // MaxWait, or 0
 	expired <-chan time.Time // of MaxWait
 }
 
 // Acquire is the one path on which both modes try, wait and give up.
 func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
-	w := wait{ctx: ctx}
+	w := wait{ctx: ctx, most: call.MaxWait}
 	if err := ctx.Err(); err != nil {
 		w.start = time.Now()
 		return nil, w.over(err)
@@ -155,8 +156,11 @@ func (h *Hold) awaited() {
 // over returns what the call fails with when err ended the wait.
 func (w *wait) over(err error) error {
 	over := &overError{err: err, waited: time.Since(w.start).Round(time.Millisecond)}
-	if ended := w.ctx.Err(); ended != nil && errors.Is(err, ended) {
+	switch ended := w.ctx.Err(); {
+	case ended != nil && errors.Is(err, ended):
 		over.ctx = w.ctx
+	case errors.Is(err, context.DeadlineExceeded):
+		over.most = w.most
 	}
 	return over
 }
@@ -239,12 +243,16 @@ func (h *Hold) blocked() error {
 type overError struct {
 	err    error
 	waited time.Duration
+	most   time.Duration // MaxWait, if that has ended it
 	// that has ended it, or nil. Its cause takes a lock to read that all calls with it share
 	ctx context.Context
 }
 
 func (e *overError) Error() string {
 	text := fmt.Sprintf("%v after %v", e.err, e.waited)
+	if e.most > 0 {
+		text = fmt.Sprintf("not free within %v", e.most.Round(time.Millisecond))
+	}
 	for _, cause := range e.Unwrap()[1:] {
 		text += ": " + cause.Error()
 	}

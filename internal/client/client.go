@@ -39,7 +39,7 @@ type Config struct {
 	Replicas int           // how many are to confirm a hold; for at most Confirm they are waited for
 	Confirm  time.Duration // see Replicas
 	Logger   *slog.Logger  // nil for the default one
-	Observe  func(Event)   // called for one event at a time; or nil
+	Observe  []func(Event) // each is called for one event at a time
 	Delegate time.Duration // the lease of delegations; 0 for none
 	// Trace returns the context for a call whenever it begins; or is nil. Holds then have one too: see
 	// Hold.Trace.
@@ -56,7 +56,7 @@ type Client struct {
 	dispatch []*dispatch.Dispatcher // one for each server
 	apart    bool                   // keys may be on different servers, behind one dispatcher
 	log      reporter[engine.Record]
-	observer reporter[Event]
+	observe  []*reporter[Event]
 	instance string
 	cancels  sync.WaitGroup // of contexts
 	ends     signal         // Close was called
@@ -103,18 +103,29 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 	c.label = label{text: config.Label, key: protocol.LabelKey(config.Prefix, c.instance),
 		ttl: min(max(labelTime, 2*config.Lease), mostLabelTime)}
 	c.log.handle = func(r engine.Record, dropped int) { write(config.Logger, config.Label, r, dropped) }
-	c.observer.handle = func(e Event, dropped int) {
-		e.Dropped = dropped
-		config.Observe(e)
+	c.log.panicked = func(err error) {
+		defer func() { _ = recover() }() // it may be the same logger
+		slog.Default().Error("rwlock: the logger has panicked", "label", config.Label, "error", err)
+	}
+	for _, observe := range config.Observe {
+		c.observe = append(c.observe, &reporter[Event]{
+			handle: func(e Event, dropped int) {
+				e.Dropped = dropped
+				observe(e)
+			},
+			panicked: func(err error) {
+				c.log.report(engine.Record{Message: "an observer has panicked", Err: err})
+			},
+		})
 	}
 
 	c.engine = engine.New(engine.Config{Prefix: config.Prefix, Instance: c.instance, Lease: config.Lease,
-		Observe: config.Observe != nil, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: c.apart})
+		Observe: len(config.Observe) > 0, Replicas: config.Replicas, Confirm: config.Confirm, Sharded: c.apart})
 	lowest := engine.Layer(c.engine)
 	if config.Delegate > 0 && config.Replicas == 0 {
 		c.local = delegation.New(delegation.Config{Instance: c.instance,
 			Owner: protocol.Owner{Process: config.Process},
-			Lease: config.Delegate, Hold: config.Lease, Observe: config.Observe != nil}, c.engine)
+			Lease: config.Delegate, Hold: config.Lease, Observe: len(config.Observe) > 0}, c.engine)
 		lowest = c.local
 	}
 	c.below = one{lowest, config.Trace != nil}
@@ -203,8 +214,13 @@ func (c *Client) close(drained bool, hurry <-chan struct{}) error {
 		c.cancels.Wait()
 		close(cancelled)
 	}()
-	rest := max(endTimeout-time.Since(start), lateTimeout)
-	if !within(rest, cancelled, c.log.close(), c.observer.close()) && err == nil {
+	end = time.Now().Add(max(endTimeout-time.Since(start), lateTimeout))
+	ended := []<-chan struct{}{cancelled}
+	for _, r := range c.observe {
+		ended = append(ended, r.close())
+	}
+	ok := within(time.Until(end), ended...) && within(time.Until(end), c.log.close())
+	if !ok && err == nil {
 		err = errors.New("a logger, an observer or what runs when a context ends does not return")
 	}
 	if c.Closed != nil {

@@ -108,9 +108,7 @@ func (c *Client) unlock(now time.Time) *effects {
 	if len(fx.Blockers) > 0 {
 		fx.Blockers = c.unknown(now, fx.Blockers)
 	}
-	if c.config.Observe != nil {
-		c.observe(fx.Events)
-	}
+	c.reportEvents(fx.Events)
 	for _, h := range fx.Cancel {
 		if w := h.Tag.(*Hold).work.Load(); w != nil {
 			cause := h.Err()

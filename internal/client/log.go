@@ -3,6 +3,7 @@ package client
 import (
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -12,12 +13,15 @@ import (
 const mostReports = 8192
 
 // A reporter passes reports to user code, on a separate goroutine that runs while there are any. So user code
-// that blocks, or calls the library, delays nothing else.
+// that blocks, or calls the library, delays nothing else. If it panics, or ends its goroutine, the next reports
+// are passed on all the same.
 type reporter[T any] struct {
-	handle func(report T, dropped int)
+	handle   func(report T, dropped int)
+	panicked func(err error) // told of each panic of handle
 
 	mu      sync.Mutex
 	queue   []queued[T]
+	batch   []queued[T]   // of the goroutine's
 	dropped int           // since the last that was queued
 	busy    chan struct{} // closed when the goroutine has ended; nil if there is none
 }
@@ -44,24 +48,44 @@ func (r *reporter[T]) report(report T) {
 }
 
 func (r *reporter[T]) run(done chan struct{}) {
-	defer close(done)
-	var spare []queued[T]
-	for {
-		r.mu.Lock()
-		queue := r.queue
-		r.queue = spare
-		if len(queue) == 0 {
-			r.busy = nil
-			r.mu.Unlock()
-			return
+	over := false
+	defer func() {
+		if over {
+			close(done)
+		} else { // handle has called runtime.Goexit, as a test's FailNow does
+			go r.run(done)
 		}
-		r.mu.Unlock()
-		for _, q := range queue {
-			r.handle(q.report, q.dropped)
+	}()
+	for r.next() {
+		for len(r.batch) > 0 {
+			q := r.batch[0]
+			r.batch = r.batch[1:]
+			r.pass(q)
 		}
-		clear(queue)
-		spare = queue[:0]
 	}
+	over = true
+}
+
+// next takes what is queued, and reports whether there is anything.
+func (r *reporter[T]) next() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.batch) == 0 {
+		r.batch, r.queue = r.queue, nil
+	}
+	if len(r.batch) == 0 {
+		r.busy = nil
+	}
+	return len(r.batch) > 0
+}
+
+func (r *reporter[T]) pass(q queued[T]) {
+	defer func() {
+		if v := recover(); v != nil {
+			r.panicked(fmt.Errorf("%v\n%s", v, debug.Stack()))
+		}
+	}()
+	r.handle(q.report, q.dropped)
 }
 
 // close returns a channel that is closed when all reports have been handled.

@@ -24,13 +24,23 @@ type trace struct {
 	ended []Event         // of the hold, until then
 }
 
-// observe queues the engine's events for the observer. Client.mu is locked, so that the order is right.
-func (c *Client) observe(events []engine.Event) {
+// report queues an event for each observer. Client.mu is locked, so that the order is right.
+func (c *Client) report(event Event) {
+	for _, r := range c.observe {
+		r.report(event)
+	}
+}
+
+// reportEvents queues the engine's events for the observers.
+func (c *Client) reportEvents(events []engine.Event) {
+	if len(events) == 0 {
+		return
+	}
 	now := time.Now()
 	for _, ev := range events {
 		event := Event{Event: ev, Time: now}
 		if ev.Hold == nil {
-			c.observer.report(event)
+			c.report(event)
 			continue
 		}
 		held := ev.Hold.Tag.(*Hold)
@@ -48,7 +58,7 @@ func (c *Client) observe(events []engine.Event) {
 				event.Context = t.call
 			}
 		}
-		c.observer.report(event)
+		c.report(event)
 	}
 }
 
@@ -68,7 +78,7 @@ func (h *Hold) traced() {
 	}
 	for _, event := range h.trace.ended {
 		event.Context = h.parent
-		h.client.observer.report(event)
+		h.client.report(event)
 	}
 	h.trace.known, h.trace.ended = true, nil
 }

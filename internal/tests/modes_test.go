@@ -459,12 +459,12 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 			text string
 		}{
 			{errOf(rw.Lock(newOwner(), name, wait)), context.DeadlineExceeded,
-				`lock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by +
+				`lock "orders:42": not free within [0-9.]+m?s: held for writing` + by +
 					`, 3 waiting ahead` + ours},
 			{errOf(rw.RLock(newOwner(), name, wait)), context.DeadlineExceeded,
-				`rlock "orders:42": context deadline exceeded after [0-9.]+m?s: held for writing` + by + `.*`},
+				`rlock "orders:42": not free within [0-9.]+m?s: held for writing` + by + `.*`},
 			{errOf(rw.Lock(newOwner(), "read", wait)), context.DeadlineExceeded,
-				`lock "read": context deadline exceeded after [0-9.]+m?s: held for reading by ` +
+				`lock "read": not free within [0-9.]+m?s: held for reading by ` +
 					regexp.QuoteMeta(reader.Owner().String()) + ours},
 			{errOf(rw.TryLock(newOwner(), name)), rwlock.ErrLocked,
 				`trylock "orders:42": locked by another owner: held for writing` + by + `.*`},

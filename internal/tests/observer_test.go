@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -56,6 +57,40 @@ func (j *journal) next(t testing.TB, n int, kind rwlock.EventKind) rwlock.Event 
 	list := j.of(kind)
 	require.Len(t, list, n)
 	return list[n-1]
+}
+
+// An observer, or a logger, that panics or ends its goroutine gets what comes next, and so do the others. A panic
+// is logged.
+func TestObserverThatPanicsGetsTheNextEvent(t *testing.T) {
+	bubbled(t, func(w *world) {
+		for name, fails := range map[string]func(){
+			"panic": func() { panic("oh") }, "Goexit": runtime.Goexit,
+		} {
+			var before, failing, after journal
+			var logged list[string]
+			rw := w.newLock(rwlock.WithObserver(&before),
+				rwlock.WithObserver(rwlock.ObserverFunc(func(e rwlock.Event) {
+					failing.Observe(e)
+					fails()
+				})), rwlock.WithObserver(&after), rwlock.WithLogger(newLogger(func(r slog.Record) {
+					logged.add(textOf(r))
+					fails()
+				})))
+			for range 10 {
+				unlock(w, take(w, newOwner(), rw, write, "n"))
+			}
+			for _, j := range []*journal{&before, &failing, &after} {
+				j.next(w, 10, rwlock.EventAcquired)
+				j.next(w, 10, rwlock.EventEnded)
+			}
+			require.NoError(w, rw.Close())
+			if name == "panic" {
+				require.Len(w, logged.items(), 20)
+				require.Contains(w, logged.items()[19], "an observer has panicked")
+				require.Contains(w, logged.items()[19], "observer_test.go")
+			}
+		}
+	})
 }
 
 // An observer is told of each acquisition: its name, mode, owner, token, path, context, and how long it took;
