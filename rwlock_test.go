@@ -83,9 +83,7 @@ func TestWithReplicasRefusesNonsense(t *testing.T) {
 	}
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	defer cluster.Close()
-	ap, err := cluster.AutoPipeline()
-	require.NoError(t, err)
-	_, err = rwlock.New(ap, rwlock.WithReplicas(1, time.Second))
+	_, err := rwlock.New(struct{ redis.UniversalClient }{cluster}, rwlock.WithReplicas(1, time.Second))
 	require.ErrorContains(t, err, "needs a *redis.ClusterClient")
 }
 

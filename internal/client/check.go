@@ -19,6 +19,10 @@ func Check(config Config, clients []redis.UniversalClient) error {
 	if errors.Is(dispatch.Refusal(client), redis.ErrRingAutoPipelineUnsupported) {
 		return errors.New("a ring is not supported: a message published on one of its servers does not reach the others")
 	}
+	if autoPipelined(reflect.ValueOf(client)) {
+		return errors.New("an AutoPipeliner is not supported: pass the client that it is made from. " +
+			"The library makes its own pipelines")
+	}
 	if _, shown := client.(*redis.ClusterClient); config.Replicas > 0 && !shown && !dispatch.OneServer(client) {
 		return fmt.Errorf("WithReplicas on a cluster needs a *redis.ClusterClient: "+
 			"a %T does not tell which connection a request uses", client)
@@ -39,6 +43,9 @@ func CheckQuorum(config Config, clients []redis.UniversalClient) error {
 		if isNil(client) {
 			return fmt.Errorf("client %d is nil", i)
 		}
+		if autoPipelined(reflect.ValueOf(client)) {
+			return fmt.Errorf("client %d is an AutoPipeliner: pass the client that it is made from", i)
+		}
 		if !dispatch.OneServer(client) {
 			return fmt.Errorf("client %d is a %T: each client of a quorum stands for one server", i, client)
 		}
@@ -57,4 +64,23 @@ func CheckQuorum(config Config, clients []redis.UniversalClient) error {
 func isNil(client redis.UniversalClient) bool {
 	v := reflect.ValueOf(client)
 	return client == nil || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// autoPipelined reports whether a client is an AutoPipeliner, or a type around one.
+func autoPipelined(v reflect.Value) bool {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		if v.Type() == reflect.TypeFor[*redis.AutoPipeliner]() {
+			return true
+		}
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		return false
+	}
+	for i := range v.NumField() {
+		if v.Type().Field(i).Anonymous && autoPipelined(v.Field(i)) {
+			return true
+		}
+	}
+	return false
 }

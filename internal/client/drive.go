@@ -179,7 +179,7 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 	fx.Effects.Reset()
 	c.effects.Put(fx)
 	if own != nil {
-		c.dispatch[0].SendFrom(ctx, own)
+		c.dispatch[0].SendFrom(own)
 	}
 }
 

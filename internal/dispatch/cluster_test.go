@@ -25,9 +25,7 @@ func TestClientForOneServerIsToldFromACluster(t *testing.T) {
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})
 	defer func() { _, _, _ = single.Close(), failover.Close(), cluster.Close() }()
 	for c, one := range map[redis.UniversalClient]bool{single: true, failover: true, cluster: false} {
-		ap, err := c.AutoPipeline()
-		require.NoError(t, err)
-		for _, c := range []redis.UniversalClient{c, ap, own{c}, own{ap}} {
+		for _, c := range []redis.UniversalClient{c, own{c}} {
 			require.Equal(t, one, OneServer(c), "%T", c)
 		}
 	}
@@ -49,7 +47,7 @@ func TestEmptyMapIsNotBelieved(t *testing.T) {
 		},
 	})
 	defer func() { _ = client.Close() }()
-	masters, err := newCluster(client, Calls{}, nil).load()
+	masters, err := (&cluster{client: client}).load()
 	require.NoError(t, err)
 	require.Len(t, masters, 1)
 	require.Contains(t, masters, addr)
@@ -141,9 +139,9 @@ func on(master, masters int) *protocol.Request {
 func TestLaneOfAMasterThatIsGoneIsDropped(t *testing.T) {
 	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
 		lanes := func() (of []string) {
-			d.cluster.mu.Lock()
-			defer d.cluster.mu.Unlock()
-			for to := range d.cluster.lanes {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			for to := range d.lanes {
 				of = append(of, to.master)
 			}
 			return of
@@ -151,26 +149,22 @@ func TestLaneOfAMasterThatIsGoneIsDropped(t *testing.T) {
 		d.Send(on(0, 2), on(1, 2))
 		synctest.Wait()
 		require.ElementsMatch(t, []string{nodeA, nodeB}, lanes())
-		gone := d.cluster.lanes[destination{master: nodeB}]
 		f.node(nodeA).answer = func([]any) (any, error) { return nil, serverError("READONLY") }
 		f.replace(nodeA)
 		d.Send(on(0, 2))
-		time.Sleep(troubled)
+		time.Sleep(troubleTime)
 		require.Equal(t, []string{nodeA}, lanes())
-		gone.Send(on(1, 2)) // by a call that had the lane before
-		synctest.Wait()
-		require.Len(t, r.all(), 4)
-		require.Zero(t, gone.parked, "no goroutine stays there")
 		f.node(nodeA).answer = nil
 		d.Send(on(1, 2))
 		synctest.Wait()
-		require.Len(t, r.all(), 5)
-		require.NoError(t, r.all()[4].Err)
+		require.Len(t, r.all(), 4)
+		require.NoError(t, r.all()[3].Err)
 	})
 }
 
-// The lane of a master that is gone is not dropped while it sends: Close waits for its goroutine.
-func TestLaneIsNotDroppedWhileItSends(t *testing.T) {
+// A reply of a master that was replaced is not delivered: its requests have failed, and were sent elsewhere.
+// Close waits for it.
+func TestReplyOfAFormerMasterIsDropped(t *testing.T) {
 	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
 		gate := make(chan struct{})
 		f.node(nodeB).gate = gate
@@ -179,8 +173,12 @@ func TestLaneIsNotDroppedWhileItSends(t *testing.T) {
 		f.node(nodeA).answer = func([]any) (any, error) { return nil, serverError("READONLY") }
 		f.replace(nodeA)
 		d.Send(on(0, 2))
-		time.Sleep(troubled)
+		time.Sleep(troubleTime)
 		require.Len(t, r.all(), 2, "the request in flight has failed")
+		for _, result := range r.all() {
+			require.Error(t, result.Err)
+			require.True(t, protocol.Passing(result.Err))
+		}
 		done := d.Close()
 		synctest.Wait()
 		require.Equal(t, 1, f.node(nodeB).busy())
@@ -191,6 +189,59 @@ func TestLaneIsNotDroppedWhileItSends(t *testing.T) {
 		}
 		close(gate)
 		<-done
+		require.Len(t, r.all(), 2)
+	})
+}
+
+// Requests that wait for a master which was replaced go to the one that has their locks, in their order.
+func TestRequestsThatWaitMoveToTheNewMaster(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		gate := make(chan struct{})
+		f.node(nodeB).gate = gate
+		var sent []*protocol.Request
+		for i := range usualBatches + 3 {
+			q := on(1, 2)
+			q.Claim = protocol.NewClaim(protocol.Write, "instance-01", i, uint64(i+1), protocol.Owner{})
+			sent = append(sent, q)
+			d.Send(q)
+			synctest.Wait()
+		}
+		f.replace(nodeA, nodeC)
+		time.Sleep(slowReply + 2*checkEvery)
+		var moved []*protocol.Request
+		for _, result := range r.all() {
+			if result.Err == nil {
+				moved = append(moved, result.Request)
+			}
+		}
+		require.Equal(t, sent[usualBatches:], moved)
+		require.Len(t, r.all(), len(sent))
+		close(gate)
+		synctest.Wait()
+		require.Len(t, r.all(), len(sent))
+	})
+}
+
+// The renewals of one master's holds travel together, those that are sent again too.
+func TestRenewalsOfAMasterTravelTogether(t *testing.T) {
+	inFakeCluster(t, []string{nodeA, nodeB}, func(t *testing.T, f *fakeCluster, d *Dispatcher, r *receiver) {
+		d.Send(on(0, 2))
+		synctest.Wait() // there is a map now
+		for _, again := range []bool{false, true} {
+			before := len(f.node(nodeA).exchanges())
+			var sent []*protocol.Request
+			for i := range 10 {
+				q := on(0, 2)
+				q.Script, q.Again = lua.Renew, again
+				q.Claim = protocol.NewClaim(protocol.Write, "instance-01", i, uint64(i+1), protocol.Owner{})
+				sent = append(sent, q)
+			}
+			d.Send(sent...)
+			synctest.Wait()
+			exchanges := f.node(nodeA).exchanges()[before:]
+			require.Len(t, exchanges, 1)
+			require.Len(t, exchanges[0], 10)
+		}
 	})
 }
 
@@ -217,7 +268,7 @@ func TestMapIsReloadedAfterAFailure(t *testing.T) {
 					if !fails || !again {
 						require.Zero(t, asked)
 					} else {
-						require.InDelta(t, troubled/reloadEvery, asked, 2)
+						require.InDelta(t, troubleTime/reloadEvery, asked, 2)
 					}
 				}
 				require.Empty(t, f.changes)
@@ -225,7 +276,7 @@ func TestMapIsReloadedAfterAFailure(t *testing.T) {
 					return
 				}
 				d.Send(on(0, 2))
-				time.Sleep(troubled / 2)
+				time.Sleep(troubleTime / 2)
 				f.replace(nodeC, nodeB)
 				begun := time.Now()
 				d.Send(on(1, 2)) // which is answered

@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -113,7 +112,7 @@ type serverError string
 func (e serverError) Error() string { return string(e) }
 func (serverError) RedisError()     {}
 
-const pool = lanes + 2 + spare // two goroutines more than lanes
+const pool = usualBatches + 2 + spareConnections // two batches more than usual
 
 func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
 	client := testredis.NewClient(t, "127.0.0.1:1", func(o *redis.Options) { o.PoolSize = pool })
@@ -122,17 +121,27 @@ func start(t *testing.T, s *server) (*Dispatcher, *receiver) {
 	return New(client, Calls{Receive: r.receive}), r
 }
 
-// held returns a dispatcher that sends nothing, for what it would take next.
-func held() (*Dispatcher, *receiver) {
-	r := &receiver{}
-	return &Dispatcher{calls: Calls{Receive: r.receive}, most: -extra, batch: batchBytes}, r
+// blocked returns a dispatcher over one server whose lanes send nothing, for what they would take next.
+func blocked(t *testing.T) (*Dispatcher, *receiver) {
+	d, r := start(t, &server{})
+	for _, script := range []*lua.Script{lua.Lock, lua.Renew} {
+		d.mu.Lock()
+		l, err := d.lane(request(script, "n"))
+		require.NoError(t, err)
+		l.starting = true
+		d.mu.Unlock()
+	}
+	return d, r
 }
 
-// next returns the requests of the next batch.
-func next(d *Dispatcher) []*protocol.Request {
-	var x exchange
-	d.take(&x)
-	return x.requests
+// next returns the requests of the next batch of a kind.
+func next(d *Dispatcher, k kind) (list []*protocol.Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, x := range d.lanes[destination{kind: k}].take().all {
+		list = append(list, x.request)
+	}
+	return list
 }
 
 func request(s *lua.Script, name string) *protocol.Request {
@@ -162,20 +171,25 @@ func stop(t *testing.T, d *Dispatcher) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	require.Zero(t, d.running)
+	for _, l := range d.lanes {
+		require.Zero(t, l.running)
+	}
 }
 
-// A server that has not got a script is sent its text, alone and among others. What is sent again has the
-// arguments of the request, and not what a hook has made of them. Others are not sent again.
+// A server that has not got a script is sent its text, alone and among others, whichever it is. What is sent
+// again has the arguments of the request, and not what a hook has made of them. Others are not sent again.
 func TestScriptThatTheServerHasNotGot(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, 5} {
+	for i := range 12 {
+		missing := []*lua.Script{lua.Lock, lua.RLock, lua.Unlock, lua.RUnlock, lua.Reenter, lua.Serve}[i/2]
+		n := []int{1, 5}[i%2]
+		other := lua.Force
 		synctest.Test(t, func(t *testing.T) {
 			s := &server{answer: func(args []any) (any, error) {
 				switch {
-				case args[0] == "evalsha" && args[1] == lua.Unlock.SHA:
+				case args[0] == "evalsha" && args[1] == missing.SHA:
 					return nil, serverError("NOSCRIPT No matching script")
-				case args[0] == "eval" && args[1] == lua.Unlock.Source:
+				case args[0] == "eval" && args[1] == missing.Source:
 					return int64(1), nil
 				}
 				return "7", nil
@@ -183,9 +197,9 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 			d, r := start(t, s)
 			var sent []*protocol.Request
 			for i := range n {
-				script := lua.Unlock
+				script := missing
 				if i == 2 {
-					script = lua.Lock
+					script = other
 				}
 				sent = append(sent, request(script, "m"))
 			}
@@ -201,55 +215,16 @@ func TestScriptThatTheServerHasNotGot(t *testing.T) {
 				require.Equal(t, sent[i].Argv([]any{"evalsha", sent[i].Script.SHA}), args)
 			}
 			for _, args := range came[1] {
-				require.Equal(t, sent[0].Argv([]any{"eval", lua.Unlock.Source}), args)
+				require.Equal(t, sent[0].Argv([]any{"eval", missing.Source}), args)
 			}
 			for _, result := range r.all() {
 				require.NoError(t, result.Err)
-				require.Equal(t, map[*lua.Script]any{lua.Lock: "7", lua.Unlock: int64(1)}[result.Request.Script],
+				require.Equal(t, map[*lua.Script]any{other: "7", missing: int64(1)}[result.Request.Script],
 					result.Reply)
 			}
 			stop(t, d)
 		})
 	}
-}
-
-// A server before Redis 6.2 is found by its first request for a lock, and refused until it is replaced. It
-// costs other servers a command for each script that they have not got, and nothing else.
-func TestOldServerIsRefused(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		known, old := false, true
-		s := &server{answer: func(args []any) (any, error) {
-			switch {
-			case args[0] == "hrandfield" && old:
-				return nil, serverError("ERR unknown command `hrandfield`, with args beginning with: `n`, ")
-			case args[0] == "hrandfield":
-				return nil, redis.Nil
-			case args[0] == "evalsha" && !known:
-				known = true // by the text that follows
-				return nil, serverError("NOSCRIPT No matching script")
-			}
-			return "7", nil
-		}}
-		d, r := start(t, s)
-		lock := func() Result {
-			before := len(r.all())
-			d.Send(request(lua.Lock, "n"))
-			synctest.Wait()
-			require.Len(t, r.all(), before+1)
-			return r.all()[before]
-		}
-		for range 3 {
-			require.ErrorContains(t, lock().Err, "the server has to be Redis 6.2 or later")
-		}
-		old = false
-		for range 3 {
-			require.NoError(t, lock().Err)
-		}
-		exchanges := s.exchanges()
-		require.Len(t, exchanges[len(exchanges)-1], 1, "the server is not asked any more")
-		stop(t, d)
-	})
 }
 
 // Inspect is sent as a script that only reads, unless the server does not know how. One that writes is not
@@ -334,135 +309,6 @@ func TestErrorsOfScriptsNameTheirFiles(t *testing.T) {
 	require.Equal(t, odd, explain(&protocol.Request{}, odd), "which is no script")
 }
 
-// To a distant server a batch takes little more than its share of what waits and is in flight, so that none
-// is much larger than the others. Few requests are not divided.
-func TestBatchesToADistantServerAreOfAboutOneSize(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		trip                   time.Duration
-		flying, waiting, taken int
-	}{
-		{8 * time.Millisecond, 224, 96, 50},
-		{8 * time.Millisecond, 0, 256, 40},
-		{8 * time.Millisecond, 224, 30, 30},
-		{8 * time.Millisecond, 0, small, small},
-		{near, 224, 60, 60},
-	} {
-		d, _ := held()
-		d.trip, d.flight, d.batch = c.trip, c.flying, mostBytes
-		for range c.waiting {
-			d.Send(request(lua.Lock, "n"))
-		}
-		require.Len(t, next(d), c.taken, "%+v", c)
-	}
-}
-
-// Requests that wait travel together, in order. To a server nearby no more travel than it takes in, and the
-// further away it is, the more.
-func TestRequestsTravelTogether(t *testing.T) {
-	t.Parallel()
-	for trip, most := range map[time.Duration]int{
-		0: 4096, near / 2: 4096, 3 * near: 3 * 4096, time.Second: 1 << 16,
-	} {
-		d, _ := held()
-		d.trip, d.flight = trip, 1000
-		var sent, taken []*protocol.Request
-		for i := range 100 {
-			length := 10 * i
-			if i == 50 {
-				length = 2 * batchBytes
-			}
-			sent = append(sent, request(lua.Lock, strings.Repeat("n", length+1)))
-		}
-		d.Send(sent...)
-		longest := 0
-		for len(d.queue) > 0 {
-			batch, bytes := next(d), 0
-			for _, r := range batch {
-				bytes += size(r)
-				actual := 0
-				for _, arg := range args(r, form{}) {
-					actual += len("$100\r\n\r\n") + len(arg.(string))
-				}
-				require.LessOrEqual(t, actual, size(r))
-			}
-			longest = max(longest, len(batch))
-			require.True(t, bytes <= most || len(batch) == 1)
-			require.True(t, len(d.queue) == 0 || bytes+size(d.queue[0]) > most, "one more would have had room")
-			taken = append(taken, batch...)
-		}
-		require.Equal(t, sent, taken)
-		require.Greater(t, longest, 5)
-	}
-}
-
-// If no goroutine comes back for a while, one more tries, as long as there are connections for all; renewals
-// that are sent again may have some more. Those that are too many end when there is nothing to do.
-func TestMoreLanesWhenNoneComesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{gate: make(chan struct{})}
-		d, r := start(t, s)
-		send := func(q *protocol.Request) int {
-			d.Send(q)
-			synctest.Wait()
-			return s.busy()
-		}
-		n := 0
-		lock := func() int { n++; return send(request(lua.Lock, "n")) }
-		renew := func() int {
-			n++
-			q := request(lua.Renew, "n")
-			q.Again = true
-			return send(q)
-		}
-		for range 3 * lanes {
-			lock()
-		}
-		require.Equal(t, lanes, s.busy())
-		time.Sleep(patience)
-		require.Equal(t, lanes, lock())
-		time.Sleep(time.Nanosecond)
-		require.Equal(t, lanes+1, lock())
-		require.Equal(t, lanes+1, lock(), "one at a time")
-		time.Sleep(time.Second)
-		require.Equal(t, lanes+2, lock())
-		time.Sleep(time.Second)
-		require.Equal(t, lanes+2, lock(), "a few connections are left to others")
-		for i := range extra {
-			require.Equal(t, lanes+2+i+1, renew())
-		}
-		require.Equal(t, lanes+2+extra, renew())
-		time.Sleep(time.Second)
-		require.Equal(t, lanes+2+extra, renew())
-
-		close(s.gate)
-		synctest.Wait()
-		require.Len(t, r.all(), n)
-		d.mu.Lock()
-		require.Zero(t, d.running)
-		d.mu.Unlock()
-		came := len(s.exchanges())
-		d.Send(requests(1)...)
-		synctest.Wait()
-		require.Len(t, s.exchanges(), came+1)
-		stop(t, d)
-	})
-}
-
-// A renewal that is sent again goes first, and alone: it may have been held up by what it travelled with.
-func TestRenewalThatIsSentAgainTravelsAlone(t *testing.T) {
-	t.Parallel()
-	d, _ := held()
-	first, again, ask := request(lua.Renew, "first"), request(lua.Renew, "again"), request(lua.Lock, "ask")
-	other := request(lua.Renew, "other")
-	again.Again, ask.Again, other.Again = true, true, true
-	d.Send(first, again, ask, other)
-	for _, batch := range [][]*protocol.Request{{again}, {other}, {first, ask}} {
-		require.Equal(t, batch, next(d))
-	}
-}
-
 // One run of a script renews many holds, and each gets its own reply. A renewal that the script does not
 // decide is sent by itself. If the server refuses the script, all are. If no server answers, none is sent
 // twice.
@@ -497,7 +343,8 @@ func TestRenewalsTravelTogether(t *testing.T) {
 					return "7", nil
 				}}
 				d, r := start(t, s)
-				d.listener.lost.Store(true)
+				d.subscriptions.lost.Store(true)
+				d.subscriptions.wake = make(chan struct{}, 1)
 				var sent []*protocol.Request
 				for _, lock := range []string{"a", "b"} {
 					sent = append(sent, request(lua.Renew, lock))
@@ -521,7 +368,7 @@ func TestRenewalsTravelTogether(t *testing.T) {
 					require.Equal(t, result.Reply == nil, result.Err != nil)
 				}
 				require.ElementsMatch(t, c.codes, codes)
-				require.Equal(t, codes[0] == nil, d.listener.lost.Load(), "it is back once the server answers")
+				require.Equal(t, codes[0] == nil, len(d.subscriptions.wake) == 0, "it is back once the server answers")
 
 				d.Send(sent...)
 				synctest.Wait()
@@ -543,7 +390,7 @@ func TestCloseWithRequestsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{gate: make(chan struct{})}
 		d, r := start(t, s)
-		for range 2 * lanes {
+		for range 2 * usualBatches {
 			d.Send(requests(1)...)
 			synctest.Wait()
 		}
@@ -564,117 +411,12 @@ func TestCloseWithRequestsUnderWay(t *testing.T) {
 		close(s.gate)
 		<-done
 		<-again
-		require.Len(t, r.all(), 2*lanes+3)
+		require.Len(t, r.all(), 2*usualBatches+3)
 		stop(t, d) // once more
 	})
 }
 
-// What was sent is not kept, nor the memory of a crowd.
-func TestNothingIsKeptOfWhatWasSent(t *testing.T) {
-	t.Parallel()
-	d := &Dispatcher{batch: batchBytes, queue: requests(3000), urgent: requests(2)}
-	for range 2 {
-		require.Len(t, next(d), 1)
-	}
-	require.Equal(t, make([]*protocol.Request, 2), d.urgent[:2])
-	n := len(next(d))
-	require.Len(t, d.queue, 3000-n)
-	require.Equal(t, make([]*protocol.Request, n), d.queue[3000-n:3000])
-	for len(d.queue) > 0 {
-		next(d)
-	}
-	require.LessOrEqual(t, cap(d.queue), 1024)
-
-	x := exchange{
-		requests: requests(3), cmds: []*redis.Cmd{{}}, forms: []form{{moved: errDown}},
-		results: []Result{{Err: errDown}}, begun: time.Now(), confirmed: 1,
-		together: true, checks: true, alone: true,
-	}
-	x.reset()
-	require.Equal(t, exchange{
-		requests: x.requests, cmds: []*redis.Cmd{}, forms: []form{}, results: []Result{},
-	}, x)
-	require.Equal(t, make([]*protocol.Request, 3), x.requests[:3])
-	require.Equal(t, []*redis.Cmd{nil}, x.cmds[:1])
-	require.Zero(t, x.forms[:1][0])
-	require.Zero(t, x.results[:1][0])
-}
-
-// Requests for several servers do not wait for each other.
-func TestRequestsForSeveralServersTravelAlone(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{gate: make(chan struct{})}
-		client := testredis.NewClient(t, "127.0.0.1:1")
-		client.AddHook(s)
-		r := &receiver{}
-		d := New(struct{ redis.UniversalClient }{client}, Calls{Receive: r.receive})
-		d.Send(requests(3 * lanes)...)
-		synctest.Wait()
-		require.Equal(t, 3*lanes, s.busy())
-		close(s.gate)
-		synctest.Wait()
-		require.Len(t, r.all(), 3*lanes)
-		stop(t, d)
-	})
-}
-
 var errDown = errors.New("the server is down")
-
-// What is handed over before a goroutine has looked at the queue is sent by that goroutine alone.
-func TestOneGoroutineIsRousedAtATime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		d, r := start(t, s)
-		for i := range 5 {
-			d.mu.Lock()
-			for range 2 { // as Send
-				d.queue = append(d.queue, requests(1)...)
-				d.rouse()
-				require.Equal(t, 1, d.running)
-			}
-			d.mu.Unlock()
-			synctest.Wait()
-			require.Zero(t, d.running)
-			require.Len(t, s.exchanges(), 1+i)
-		}
-		require.Len(t, r.all(), 10)
-		stop(t, d)
-	})
-}
-
-// A goroutine that has sent stays for what is sent next. Of many, a few stay.
-func TestGoroutinesStay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		d, _ := start(t, s)
-		stay := func(n int) {
-			t.Helper()
-			synctest.Wait()
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			require.Zero(t, d.running)
-			require.Equal(t, n, d.parked)
-		}
-		for range 5 {
-			d.Send(requests(1)...)
-			stay(1)
-		}
-		s.gate = make(chan struct{})
-		for range lanes + 2 {
-			time.Sleep(time.Second)
-			d.Send(requests(1)...)
-			synctest.Wait()
-		}
-		require.Equal(t, lanes+2, s.busy())
-		close(s.gate)
-		stay(lanes)
-		stop(t, d)
-		stay(0)
-	})
-}
 
 // The error of one command in a pipeline is no other's, though that have a nil reply; of a pipeline that gets
 // no connection, all commands have the error.
@@ -801,7 +543,7 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 		d, r := start(t, s)
 		q := request(lua.Reenter, "n")
 		q.Replicas, q.Confirm = 2, time.Second
-		d.confirms.calls.Wanted = func(*protocol.Request) bool { return true }
+		d.calls.Wanted = func(*protocol.Request) bool { return true }
 		d.Send(q)
 		synctest.Wait()
 		require.Equal(t, 2, waits)
@@ -809,47 +551,6 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 		require.Equal(t, 1, r.all()[0].Confirmed)
 		stop(t, d)
 	})
-}
-
-// What nobody waits for is overtaken by other requests, if there is much of it, and yet gets its turn while
-// others come.
-func TestLateRequestsAreOvertaken(t *testing.T) {
-	t.Parallel()
-	d, _ := held()
-	const crowd = 1000
-	late := requests(crowd)
-	for _, r := range late {
-		r.Late = true
-	}
-	d.Send(late...)
-	require.Len(t, d.late, crowd-someLate)
-	for len(d.late) > 0 {
-		before := len(d.late)
-		d.Send(requests(1)...)
-		for range mostOvertake {
-			d.Send(requests(20)...)
-			require.False(t, next(d)[0].Late && len(d.late) < before)
-		}
-		next(d)
-		require.Less(t, len(d.late), before)
-	}
-}
-
-// What waits to be sent is bounded: more of it fails at once, with an error that passes.
-func TestQueueIsBounded(t *testing.T) {
-	t.Parallel()
-	d, r := held()
-	q := request(lua.Lock, "n")
-	for range mostQueued {
-		d.Send(q)
-	}
-	require.Empty(t, r.all())
-	d.Send(requests(3)...)
-	require.Len(t, r.all(), 3)
-	for _, result := range r.all() {
-		require.ErrorIs(t, result.Err, errFull)
-		require.True(t, protocol.Passing(result.Err))
-	}
 }
 
 // sentinels makes a client one for a server that sentinels watch.
@@ -862,15 +563,15 @@ func sentinels(o *redis.Options) {
 func TestSubscriptionFollowsTheRequests(t *testing.T) {
 	s := &station{}
 	listening(t, s, func(t *testing.T, _ *Dispatcher, a *audience) {
-		time.Sleep(6*quiet + quiet/2)
+		time.Sleep(6*failoverSilence + failoverSilence/2)
 		require.Equal(t, []string{"subscribed"}, a.next())
 		s.with(func() { require.Len(t, s.calls, 6) })
 		s.say("hello")
 		begun := time.Now()
 		s.with(func() { s.ears = nil })
-		time.Sleep(quiet + echo + firstRetry)
+		time.Sleep(failoverSilence + echoTime + firstRetry)
 		require.Equal(t, []string{"hello", "unsubscribed", "subscribed"}, a.next())
-		require.Equal(t, quiet+echo+firstRetry, a.last().Sub(begun))
+		require.Equal(t, failoverSilence+echoTime+firstRetry, a.last().Sub(begun))
 		require.Equal(t, errElsewhere, a.firstError())
 		time.Sleep(time.Minute)
 		require.Empty(t, a.next())
@@ -887,49 +588,7 @@ func TestSubscriptionOfWhoMayNotPublish(t *testing.T) {
 			require.NotEmpty(t, s.pings)
 			s.mute = true
 		})
-		time.Sleep(quiet + echo + grace)
+		time.Sleep(failoverSilence + echoTime + grace)
 		require.Contains(t, a.next(), "unsubscribed")
 	}, sentinels)
-}
-
-// A message that tells of a grant is new once, however many nodes bring it; one that asks to look again is
-// new each time.
-func TestEchoes(t *testing.T) {
-	t.Parallel()
-	var l listener
-	grant := func(i int) string { return fmt.Sprint("1753000000000000 0 ", i) }
-	require.False(t, l.again(grant(1)))
-	require.True(t, l.again(grant(1)))
-	require.False(t, l.again("1753000000000001 0 1"), "the same claim, later")
-	for range 3 {
-		require.False(t, l.again(",1"))
-		require.False(t, l.again("no message"))
-	}
-	for i := range 3 * mostEchoes {
-		require.False(t, l.again(grant(10+i)))
-		require.True(t, l.again(grant(10+max(0, i-mostEchoes+1))), "the last %d are known", mostEchoes)
-	}
-	require.LessOrEqual(t, len(l.echoes[0])+len(l.echoes[1]), 2*mostEchoes)
-}
-
-// Why the dispatcher uses the client itself, and no copy with a shorter timeout: a copy does not run the
-// client's hooks, so one that edits keys would be left out. If this fails, the client has changed, and
-// docs/design.md may, too.
-func TestCopyWithATimeoutLosesTheHooks(t *testing.T) {
-	t.Parallel()
-	client := redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errDown },
-	})
-	defer client.Close()
-	client.AddHook(&server{}) // it answers in place of a server
-	ping := func(p redis.Pipeliner) error { return p.Do(t.Context(), "PING").Err() }
-
-	require.NoError(t, client.Do(t.Context(), "PING").Err())
-	_, err := client.Pipelined(t.Context(), ping)
-	require.NoError(t, err)
-	short := client.WithTimeout(time.Second)
-	require.ErrorIs(t, short.Do(t.Context(), "PING").Err(), errDown)
-	_, err = short.Pipelined(t.Context(), ping)
-	require.ErrorIs(t, err, errDown)
 }

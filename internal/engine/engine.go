@@ -48,9 +48,10 @@ var (
 
 const (
 	// Renewals and heartbeats are due after a third of a lease. A request without an answer is sent again
-	// after a sixth, beside the first one.
-	renewAfter  = 3
-	resendAfter = 6
+	// after a sixth, and a renewal after a twelfth, beside the first one.
+	renewAfter         = 3
+	resendAfter        = 6
+	renewalResendAfter = 12
 	// A grant under a delegation asks for the delegation's new deadline this long before its own. By then the
 	// delegation has been renewed, if the server answers.
 	lentPart = 4

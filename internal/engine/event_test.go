@@ -207,7 +207,7 @@ func TestRenewalAfterAForceIsSentAgain(t *testing.T) {
 	require.NoError(t, d.Force(d.now, "a", nil))
 	d.Replied(d.now, d.sent(t), done, nil)
 	require.Equal(t, lua.Renew, d.sent(t).Script)
-	require.True(t, d.resent(t, lua.Renew, lease/6).Again)
+	require.True(t, d.resent(t, lua.Renew, lease/12).Again)
 }
 
 // A subscription that was found deaf is not suspected again before another stands.

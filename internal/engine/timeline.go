@@ -233,7 +233,7 @@ func (c *claim) renewAt(now time.Time) time.Time {
 	case longest == 0:
 		return time.Time{}
 	case !c.asked.IsZero() || c.failures > 0:
-		return c.again(longest)
+		return c.again(longest * resendAfter / renewalResendAfter)
 	case fresh, c.doubtful:
 		return now
 	case c.lent > 0:

@@ -23,7 +23,6 @@ var advice = []struct{ code, text string }{
 	{"WRONGPASS", "the server refuses the client's user name or password"},
 	{"WRONGTYPE", "another program uses a key of the lock: give the locks a prefix of their own, by WithPrefix"},
 	{"CROSSSLOT", "a hook of the client, or a proxy, changes the keys so that they are in different slots"},
-	{"unknown command `hrandfield`", tooOld},
 	{"Unknown Redis command called from", tooOld},
 }
 

@@ -903,7 +903,7 @@ func TestBadOptions(t *testing.T) {
 	})
 }
 
-// A ring is refused, and so are types around one; around other clients they work.
+// A ring and an AutoPipeliner are refused, and so are types around one; around other clients they work.
 func TestRingIsRefusedWhereverItIs(t *testing.T) {
 	t.Parallel()
 	type embedded struct{ *redis.Ring }
@@ -915,6 +915,13 @@ func TestRingIsRefusedWhereverItIs(t *testing.T) {
 	}
 	c := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer c.Close()
+	ap, err := c.AutoPipeline()
+	require.NoError(t, err)
+	for _, c := range []redis.UniversalClient{ap, hidden{ap}, &hidden{hidden{ap}}} {
+		require.ErrorContains(t, errOf(rwlock.New(c)), "pass the client that it is made from", "%T", c)
+		_, err = rwlock.NewQuorum([]redis.UniversalClient{c, hidden{ap}, hidden{ap}})
+		require.ErrorContains(t, err, "pass the client that it is made from", "%T", c)
+	}
 	rw, err := rwlock.New(hidden{c})
 	require.NoError(t, err)
 	require.NoError(t, rw.Close())

@@ -478,7 +478,7 @@ func TestSubscriptionEndsWithTheClient(t *testing.T) {
 				require.True(t, protocol.IsClientClosed(a.errs[len(a.errs)-1]))
 				stopped := make(chan struct{})
 				go func() {
-					d.listener.working.Wait()
+					d.subscriptions.working.Wait()
 					close(stopped)
 				}()
 				synctest.Wait()
