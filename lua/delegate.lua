@@ -1,11 +1,16 @@
 -- Delegates the lock to the caller's RWLock, which then grants it in its own process; or renews a delegation. Nothing is queued: a
 -- delegation is refused while others are in its way, or wait.
 --
+-- While a write delegation stands, nobody else gets tokens. So its grant has the time for a token, and each renewal all tokens from then up
+-- to the time. None that a local writer gets is ahead of the clock, or larger than fence. If the clock was set back, there are none: the
+-- delegation is refused, or is returned once it has used what it has.
+--
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim, with handle 0  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels  6 time to live of the keys, ms
 --        7 "take", or "keep": renew it, and never begin one
--- Reply  {code, more, wake, failure, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: of the grant, or "";
---        top: the last token that is reserved for local writers, or ""; recalled: 1 if others wait for its end
+-- Reply  {code, more, wake, failure, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: the first for local
+--        writers if they were given none yet, and that of local readers, or ""; top: the last for local writers, or ""; recalled: 1 if
+--        others wait for its end
 
 --#include clock.lua
 local seen = call('HMGET', LOCK, 'owner', 'delegated', 'fence', ARGV[3])
@@ -56,12 +61,11 @@ end
 
 -- Begins the delegation, unless something is in its way. Returns its token.
 local function take()
-  if waiting > 0 or holder ~= '' and (is_write(holder) or writes) then
+  if waiting > 0 or holder ~= '' and (is_write(holder) or writes) or writes and fence and fence > now then
     return
   end
   if writes then
     enter(claim, next_token(), ARGV[4], now)
-    live_for(ARGV[4]) -- counted from now, since the last token is to run ahead
     return token
   end
   local ids, n = delegated()
@@ -81,19 +85,17 @@ if over(number, record) then
   return {0, unfinished(), '', '', '', '', 0}
 end
 local its_token = held()
-local from = now -- the tokens that are reserved begin here
-if its_token and ARGV[7] == 'keep' then
+if its_token then -- a request to begin it has run before; a client that has that reply ignores this one
+  if writes and fence < now then
+    put('lease', lease .. ' ' .. since) -- which may have been counted from fence
+    put('fence', now)
+    fence, its_token = now, now
+  end
   if holder ~= claim and fence - now > BACK then
     live_for(ARGV[4]) -- as in renew.lua
   else
     extend(ARGV[4])
   end
-elseif its_token then -- the request has run before; a client that has that reply ignores this one
-  if writes then
-    its_token = unreserved()
-  end
-  from = its_token
-  extend(ARGV[4])
 elseif ARGV[7] == 'keep' then
   return {0, unfinished(), '', '', '', '', 0}
 else
@@ -101,7 +103,6 @@ else
   expire()
   serve()
   its_token = not was and take()
-  from = its_token
 end
 if not its_token then
   leave_leases()
@@ -110,18 +111,9 @@ if not its_token then
   local message, failure = wake()
   return {0, more, message, failure, '', '', 0}
 end
-local top = ''
-if writes then
-  top = string.format('%.0f', from + ARGV[4] * 1000)
-  if top > fence then
-    fence = top
-    put('fence', fence)
-  end
-  top = fence
-end
 commit(ARGV[6])
 if record == '' then
   sweep(several())
 end
 local message, failure = wake()
-return {1, more, message, failure, its_token, top, (writes and waiting or pending) > 0 and 1 or 0}
+return {1, more, message, failure, its_token, writes and fence or '', (writes and waiting or pending) > 0 and 1 or 0}

@@ -49,7 +49,7 @@ var (
 	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
 	Delegate = load("delegate")
 	Return   = load("return")
-	// Renewals renews many holds and read delegations on one server. The dispatcher runs it in place of Renew
+	// Renewals renews many holds and delegations on one server. The dispatcher runs it in place of Renew
 	// and Delegate.
 	Renewals = load("renewals")
 )

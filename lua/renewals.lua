@@ -1,8 +1,9 @@
--- Renews the leases of many claims, each on another lock: of holds, and of read delegations.
+-- Renews the leases of many claims, each on another lock: of holds, and of delegations.
 --
 -- KEYS   for each: lock; leases, if the claim reads
 -- ARGV   for each: claim; lease, ms; time to live of the keys, ms
--- Reply  for each: 1, or 0 if its lease has ended, or 2 if a run of renew.lua or delegate.lua has to renew it
+-- Reply  for each: 1, or 0 if its lease has ended, or 2 if a run of renew.lua or delegate.lua has to renew it; for a write delegation, the
+--        last token for local writers in place of 1
 
 --#include alone.lua
 --#include reading.lua

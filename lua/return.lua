@@ -1,9 +1,7 @@
--- Returns a delegation, and grants the lock to the next in line in the same step. Gives the tokens back that no local writer was given,
--- but only while the delegation stands: others may have larger ones since.
+-- Returns a delegation, and grants the lock to the next in line in the same step.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels  5 the last token that a local writer was given, or its own; ""
---        if the reply to its grant is not known, and for a read delegation
+-- ARGV   1 claim  2 its number  3 its slot  4 prefix of the wake channels
 -- Reply  as unlock.lua
 
 --#include clock.lua
@@ -36,12 +34,5 @@ local CHANNELS = ARGV[4]
 
 if at then
   put('delegated', list)
-end
-if holder == claim and writes and alive(since, lease) then
-  local used = ARGV[5] ~= '' and ARGV[5] or unreserved()
-  if used < fence then
-    fence = used
-    put('fence', fence)
-  end
 end
 return end_claim()

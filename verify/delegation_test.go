@@ -26,7 +26,7 @@ type memory struct {
 	holds  map[model.Claim]*engine.Hold
 }
 
-const delegated = 1_700_000_000_000_000 // the token of the delegation
+const delegated = 1_700_000_000_000_000 // the token of the first writer under the delegation
 
 // newMemory returns a memory with a write delegation.
 func newMemory(t rapid.TB) *memory {
@@ -43,7 +43,7 @@ func newMemory(t rapid.TB) *memory {
 	m.layer.Flush(m.now, &fx)
 	require.Len(t, fx.Send, 1)
 	require.Equal(t, lua.Delegate, fx.Send[0].Script)
-	m.layer.Replied(m.now, fx.Send[0], protocol.Reply{Code: protocol.Done, Token: delegated - 1,
+	m.layer.Replied(m.now, fx.Send[0], protocol.Reply{Code: protocol.Done, Token: delegated,
 		Top: delegated + 1_000_000}, nil)
 	_, _ = m.engine.Release(m.now, h)
 	m.flush(t)
@@ -243,4 +243,110 @@ func TestSlotsOfPastDelegationsAreSwept(t *testing.T) {
 		r.play(t, fmt.Sprintf("-d%d +30", i))
 	}
 	require.Less(t, len(r.fields(t)), 100)
+}
+
+// lend is the request for a write delegation of a process, or its renewal.
+func lend(process int, keep bool) *protocol.Request {
+	return &protocol.Request{Script: lua.Delegate, Lease: lease(3000), Keep: keep, Claim: protocol.NewClaim(
+		protocol.Write, fmt.Sprintf("instance%03d", process), 1_000_000, 50, protocol.Owner{})}
+}
+
+// D6: however a delegation ends, and though the clock was set back by its lease, the next writer's token is
+// larger than all that local writers may have had. It is not ahead of the clock, so that tokens increase over
+// a loss of data, too.
+func TestTokensGrowOverEveryEndOfADelegation(t *testing.T) {
+	r := newRedisRig(t, false)
+	token := func(writer string) int64 {
+		t.Helper()
+		reply := r.play(t, writer)
+		require.NotZero(t, reply.Token, "%s does not get the lock", writer)
+		return reply.Token
+	}
+	ends := map[string]func(back int64){
+		"return": func(int64) {
+			r.run(t, &protocol.Request{Script: lua.Return, Claim: lend(1, false).Claim})
+		},
+		"lease": func(back int64) { r.pass(t, 3001+back) },
+		"force": func(int64) { r.play(t, "force") },
+		"loss":  func(int64) { r.client.Del(ctx, r.keysOf()...) },
+	}
+	for name, end := range ends {
+		for _, back := range []int64{0, 500, 2000} {
+			if name == "loss" && back > 0 {
+				continue // nobody knows of the tokens any more
+			}
+			r.reset(t)
+			before := token("w1/1")
+			r.play(t, "-w1 +1")
+			reply, _ := r.run(t, lend(1, false))
+			require.Greater(t, reply.Token, before)
+			for range 3 {
+				r.pass(t, 700)
+				reply, _ = r.run(t, lend(1, true))
+				require.Equal(t, r.now, reply.Top, "as many as µs have passed")
+			}
+			r.pass(t, 1-back)
+			end(back)
+			next := token("w2/10")
+			require.Greater(t, next, reply.Top, "%s, set back by %d ms", name, back)
+			if back > 0 {
+				continue
+			}
+			require.LessOrEqual(t, next, r.now, "%s: ahead of the clock", name)
+			r.pass(t, 1)
+			r.client.Del(ctx, r.keysOf()...)
+			require.Greater(t, token("w3/10"), next, "%s, and a loss of data", name)
+		}
+	}
+}
+
+// D6: after a step back of the clock, a write delegation brings no more tokens, and none is given before the
+// clock is past the last token. Writers get the lock all the same.
+func TestTokensAreAvailableAfterAStepBack(t *testing.T) {
+	r := newRedisRig(t, false)
+	first, _ := r.run(t, lend(1, false))
+	require.NotZero(t, first.Token)
+	r.pass(t, -20_000)
+	kept, _ := r.run(t, lend(1, true))
+	require.Equal(t, protocol.Done, kept.Code)
+	require.Equal(t, first.Top, kept.Top)
+	r.run(t, &protocol.Request{Script: lua.Return, Claim: lend(1, false).Claim})
+	last := first.Top
+	for i := range 3 {
+		refused, _ := r.run(t, lend(2+i, false))
+		require.Equal(t, protocol.NotThere, refused.Code)
+		w := fmt.Sprintf("w%d/10", 2+i)
+		token := r.play(t, w).Token
+		require.Greater(t, token, last)
+		last = token
+		r.play(t, "-"+w)
+	}
+	r.pass(t, 21_000)
+	granted, _ := r.run(t, lend(9, false))
+	require.Equal(t, protocol.Done, granted.Code)
+	require.Greater(t, granted.Token, last)
+}
+
+// Renewals of write delegations share a run of a script, which says the tokens of each.
+func TestRenewalsOfDelegationsShareARun(t *testing.T) {
+	r := newRedisRig(t, false)
+	r.run(t, lend(1, false))
+	q := lend(1, true)
+	q.Keys = r.keys
+	require.True(t, q.Shares())
+	for range 3 {
+		r.pass(t, 1000)
+		raw, err := r.client.Do(ctx,
+			protocol.RenewalArgv([]any{"EVALSHA", r.shas["renewals"]}, []*protocol.Request{q})...).Slice()
+		require.NoError(t, err)
+		reply, err := protocol.Decode(lua.Delegate, raw[0])
+		require.NoError(t, err)
+		require.Equal(t, protocol.Reply{Code: protocol.Done, Top: r.now}, reply)
+		require.Equal(t, 3*time.Second, r.glance(t).Holders[0].Lease)
+	}
+	r.play(t, "w2/10") // who waits has to be told of
+	raw, err := r.client.Do(ctx,
+		protocol.RenewalArgv([]any{"EVALSHA", r.shas["renewals"]}, []*protocol.Request{q})...).Slice()
+	require.NoError(t, err)
+	require.Equal(t, int64(2), raw[0])
 }

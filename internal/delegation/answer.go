@@ -99,7 +99,7 @@ func (d *Layer) route(now time.Time, e *entry) {
 		d.local(now, e)
 	case n.state == Live:
 		if n.doubted.IsZero() {
-			d.doubt(now, n) // all tokens are used up
+			d.exhausted(now, n)
 		}
 		d.park(e)
 	case n.state == Asked, n.state == Gated && !e.ask.Try:
@@ -162,6 +162,9 @@ func (d *Layer) grant(now time.Time, e *entry) {
 	n := e.name
 	if e.mode == protocol.Write {
 		n.token++
+		if n.token >= n.low && n.token < n.top && n.asked.IsZero() && n.failures == 0 {
+			d.renew(now, n)
+		}
 	}
 	n.used = now
 	d.earn(n, 1)
@@ -185,7 +188,7 @@ func (d *Layer) serve(now time.Time, n *name) {
 	}
 	n.more = n.table.serve(n.token < n.top, func(e *entry) { d.grant(now, e) })
 	if w := n.table.writers.First(); w != nil && n.table.holders.Len() == 0 && n.token >= n.top {
-		d.doubt(now, n)
+		d.exhausted(now, n)
 	}
 	d.schedule(n)
 }
@@ -322,10 +325,7 @@ func (d *Layer) unmask(now time.Time, r *engine.Request, reply *protocol.Reply) 
 	switch n := d.numbers[k.Number]; {
 	case n == nil:
 		// It was returned, and has come back: the server has forgotten its last writes.
-		p := protocol.Request{Script: lua.Return, Claim: wire, Used: allTokens, Again: true}
-		if k.Mode == protocol.Read {
-			p.Used = 0
-		}
+		p := protocol.Request{Script: lua.Return, Claim: wire, Again: true}
 		d.pass(d.engine.Request(now, r.Name(), p, &own{}))
 	case n.table.holders.Len() > 0:
 		h := n.table.holders.First().ask

@@ -58,8 +58,6 @@ const (
 	lastRetry  = time.Second
 	// returnPatience is for how long the first return may stay without an answer.
 	returnPatience = time.Second
-	// allTokens is larger than any token: a return that says so gives none back.
-	allTokens = 9_999_999_999_999_999
 	// firstSlot is larger than any slot of the engine's.
 	firstSlot = 1_000_000
 	// atOnce is how many names a Tick handles.
@@ -140,8 +138,9 @@ type name struct {
 	lent    protocol.Lent
 	until   time.Time // the local deadline
 	wanted  time.Time // until when a hold was to be extended; zero if none was
-	token   int64     // the last that a local writer was given
-	top     int64     // the last that is reserved
+	token   int64     // the last that a local writer was given, or that of the readers before the first
+	top     int64     // the last that there is for local writers
+	low     int64     // from this one on, more are asked for: the middle of those that the last renewal left
 	used    time.Time // when a call was last answered
 	doubted time.Time // it is not used until a renewal is answered that was sent since; zero if it is not
 	early   bool      // it was recalled before it was known to be granted

@@ -423,15 +423,16 @@ func TestRecallBeforeTheGrantIsKnown(t *testing.T) {
 	require.Equal(t, lua.Return, r.sent[0].Script)
 }
 
-// D6: the tokens of local writers grow, and stay within what is reserved; a reader's is that of the writer
-// before it. A renewal reserves more. The return says which was the last.
+// D6: the tokens of local writers grow, and stay within what the server has said; a reader's is that of the
+// writer before it. More are asked for before they are used up.
 func TestLocalTokens(t *testing.T) {
 	r := newRig(t)
 	r.use("n", protocol.Write)
 	h := r.write()
 	q := r.next(lua.Delegate)
-	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1000, Top: 1003})
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1003})
 	require.EqualValues(t, 1001, h.Token())
+	require.Equal(t, 1, r.sends(lua.Delegate), "half of the tokens are used")
 	require.NoError(t, r.release(h))
 	for _, want := range []int64{1002, 1003} {
 		w := r.write()
@@ -443,15 +444,53 @@ func TestLocalTokens(t *testing.T) {
 	}
 	w := r.write()
 	require.Equal(t, engine.Wanted, w.State(), "there is no token left")
+	waits := r.read()
+	require.Equal(t, engine.Wanted, waits.State(), "behind the writer")
 	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1000, Top: 1013})
 	require.EqualValues(t, 1004, w.Token())
+	require.Empty(t, r.sent)
 
 	queued := r.write()
 	require.NoError(t, r.release(w))
+	require.EqualValues(t, 1004, waits.Token())
+	require.NoError(t, r.release(waits))
 	require.EqualValues(t, 1005, queued.Token())
-	require.NoError(t, r.release(queued))
-	r.do(func() { r.layer.Close(r.now) })
-	require.EqualValues(t, 1005, r.next(lua.Return).Used)
+}
+
+// D6: readers before the first writer of a write delegation have a smaller token than that writer.
+func TestReadersBeforeTheFirstWriter(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Read)
+	require.NoError(t, r.release(r.read()))
+	w := r.write() // from now on it is delegated for writing, too
+	r.answer(lua.Return)
+	r.answer(lua.Lock)
+	r.do(func() { _, _ = r.engine.Release(r.now, w) })
+	r.answer(lua.Unlock)
+	r.now = r.now.Add(gatePause)
+	reader := r.read()
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1001})
+	require.EqualValues(t, 1000, reader.Token())
+	require.NoError(t, r.release(reader))
+	w = r.write()
+	require.EqualValues(t, 1001, w.Token())
+	require.Empty(t, r.sent)
+}
+
+// D6: if the server has no more tokens, as its clock was set back, the delegation is returned, and calls go to
+// the server.
+func TestDelegationWithoutTokensIsReturned(t *testing.T) {
+	r := newRig(t)
+	r.use("n", protocol.Write)
+	h := r.write()
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1001})
+	queued := r.write()
+	require.NoError(t, r.release(h))
+	require.Equal(t, engine.Wanted, queued.State())
+	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1001})
+	r.answer(lua.Return)
+	require.Equal(t, queued, r.next(lua.Lock).Hold())
+	require.Empty(t, r.sent)
 }
 
 // D7: delegations are asked for and used only while the subscription stands. If it fell, they are returned;
@@ -816,15 +855,6 @@ func TestUnansweredDelegation(t *testing.T) {
 		r.pass(firstRetry)
 		r.answer(lua.Return)
 	}
-}
-
-// D6: the return of a delegation whose grant is not known says that no token was used.
-func TestReturnOfAnUnknownGrantSaysThatNoTokenWasUsed(t *testing.T) {
-	r := newRig(t)
-	r.use("n", protocol.Write)
-	r.write()
-	r.fail(r.next(lua.Delegate))
-	require.Zero(t, r.next(lua.Return).Used)
 }
 
 // A call that waited in memory, and then waits on the server, is granted the lock there for the lease that it

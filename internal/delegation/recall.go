@@ -82,11 +82,7 @@ func (d *Layer) giveBack(now time.Time, n *name) {
 }
 
 func (d *Layer) sendReturn(now time.Time, n *name) {
-	p := protocol.Request{Script: lua.Return}
-	if n.mode == protocol.Write {
-		p.Used = n.token // 0 if the reply to its grant is not known
-	}
-	d.request(now, n, p)
+	d.request(now, n, protocol.Request{Script: lua.Return})
 	d.schedule(n)
 }
 
@@ -119,8 +115,8 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 		}
 	}
 	d.event(n, engine.Event{Kind: engine.Returned, Took: took})
-	n.recalled, n.lent, n.until, n.token, n.top = time.Time{}, protocol.Lent{}, time.Time{}, 0, 0
-	n.wanted = time.Time{}
+	n.recalled, n.lent, n.until, n.wanted = time.Time{}, protocol.Lent{}, time.Time{}, time.Time{}
+	n.token, n.top = 0, 0
 	d.forget(n)
 }
 

@@ -125,7 +125,11 @@ func (d *Layer) granted(now time.Time, n *name, r *engine.Request, reply protoco
 		d.unpark(n, d.send)
 	default:
 		n.state, n.used, n.recalled = Live, now, time.Time{}
-		n.token, n.top, n.until = reply.Token, reply.Top, time.Time{}
+		n.token, n.until = reply.Token, time.Time{}
+		if n.mode == protocol.Write {
+			n.token-- // it is the first writer's
+		}
+		d.tokens(n, reply.Top)
 		d.extend(n, r)
 		d.idle.PushBack(n)
 		d.event(n, engine.Event{Kind: engine.Delegated, Took: now.Sub(r.Sent)})
@@ -174,6 +178,20 @@ func (d *Layer) doubt(now time.Time, n *name) {
 	d.renew(now, n)
 }
 
+// exhausted has a delegation renewed, for more tokens, before it is used again.
+func (d *Layer) exhausted(now time.Time, n *name) {
+	if n.asked.IsZero() {
+		d.doubt(now, n)
+	}
+	n.doubted = n.asked
+}
+
+// tokens notes the last token that a reply allows.
+func (d *Layer) tokens(n *name, top int64) {
+	n.top = max(n.top, top)
+	n.low = n.token + (n.top-n.token)/2
+}
+
 // kept takes the reply to a renewal.
 func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.Reply, err error) {
 	if !now.Before(n.until) {
@@ -196,7 +214,7 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 		return
 	}
 	d.extend(n, r)
-	n.top = max(n.top, reply.Top)
+	d.tokens(n, reply.Top)
 	if !n.doubted.IsZero() && !r.Sent.Before(n.doubted) {
 		n.doubted = time.Time{}
 	}
@@ -207,8 +225,11 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 			d.keep(now, e, r)
 		}
 	}
-	if reply.Recalled {
+	switch {
+	case reply.Recalled:
 		d.recall(now, n, true)
+	case latest && n.mode == protocol.Write && n.token >= n.top:
+		d.recall(now, n, false) // the server's clock was set back, and only the server has more tokens
 	}
 	if n.state == Live && n.doubted.IsZero() {
 		d.routeCalls(now, n)

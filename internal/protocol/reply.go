@@ -23,7 +23,7 @@ type Reply struct {
 	Last int64
 	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
 	Vote int64
-	// Top, of Delegate, is the last token that is reserved for local writers; 0 for a read delegation.
+	// Top, of Delegate, is the last token for local writers; 0 for a read delegation.
 	Top int64
 	// Recalled, of Delegate, says that others wait for the delegation's end.
 	Recalled bool
@@ -143,8 +143,12 @@ func decodeGrant(reply any) (r Reply, ok bool) {
 }
 
 func decodeDelegation(reply any) (r Reply, ok bool) {
-	if code, ok := reply.(int64); ok { // of lua/renewals.lua
-		return Reply{Code: int(code)}, code == Done || code == NotThere
+	switch v := reply.(type) { // of lua/renewals.lua
+	case int64:
+		return Reply{Code: int(v)}, v == Done || v == NotThere
+	case string:
+		top := parseToken(v)
+		return Reply{Code: Done, Top: top}, top > 0
 	}
 	e := elementsOf(reply, 7)
 	e.step(&r)

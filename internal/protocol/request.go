@@ -26,8 +26,7 @@ type Request struct {
 	// Shorten says, for Reenter, that the lease is set even if it was longer. After that, another Reenter
 	// lengthens the lease, not Renew: the request that shortened it may run again.
 	Shorten bool
-	Keep    bool  // of Delegate: renew the delegation, and never begin one
-	Used    int64 // of Return: the last token that was used of a write delegation; or 0, see lua/return.lua
+	Keep    bool // of Delegate: renew the delegation, and never begin one
 	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
 	Replicas int
 	Confirm  time.Duration
@@ -110,7 +109,7 @@ func (r *Request) Argv(args []any) []any {
 	case lua.Delegate:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Keep, "keep", "take"))
 	case lua.Return:
-		args = append(args, r.Channels, either(r.Used > 0, TokenArg(r.Used), ""))
+		args = append(args, r.Channels)
 	case lua.Renew:
 		args = append(args, r.Lease.ms, r.Lease.keep)
 	case lua.Reenter:
@@ -125,9 +124,7 @@ func (r *Request) Argv(args []any) []any {
 }
 
 // Shares reports whether a run of Renewals may stand for the request, beside others.
-func (r *Request) Shares() bool {
-	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && r.reads()
-}
+func (r *Request) Shares() bool { return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep }
 
 func (r *Request) reads() bool { return r.Claim.ID.(string)[0] == 'r' }
 

@@ -60,8 +60,6 @@ if writes then
 elseif pending > 0 and not is_write(holder) and (rank or waiting) >= first then
   ahead = 1
 end
--- The next token is larger than the last, but that a delegation reserves some, and may give them back: it is not smaller than the time.
-local last = fence or ''
 -- Delegations that are in the way are recalled.
 if holder == 'shared' and writes then
   for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
@@ -69,11 +67,8 @@ if holder == 'shared' and writes then
   end
 elseif string.sub(holder, -2) == ':0' and (writes or is_write(holder)) then
   note(';', holder)
-  if is_write(holder) and last > now then
-    last = now
-  end
 end
 conclude()
 local message, failure = wake()
 local mode = is_write(holder) and 'write' or holder ~= '' and 'read' or ''
-return {'', more, message, failure, math.ceil(left), ahead, mode, whose, last}
+return {'', more, message, failure, math.ceil(left), ahead, mode, whose, fence or ''}

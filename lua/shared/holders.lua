@@ -16,11 +16,6 @@ local function next_token()
   return fence
 end
 
--- The token of a write delegation that was not renewed: fence is the last that it has reserved.
-local function unreserved()
-  return string.format('%.0f', fence - lease * 1000)
-end
-
 -- The token of a reader: the time, which no earlier writer's token exceeds even if the server lost the last writes to the fence. Every
 -- later writer's token is larger.
 local function read_token()

@@ -69,7 +69,7 @@ var meanings = byField(map[meaning]string{
 		Message.Granted Message.AskAgain Message.Recalled Message.Dropped fate.number`,
 	counter: `Engine.numbers`,
 	token: `
-		wanted.floor grant.token Request.Used Message.Token Reply.Token Reply.Last Reply.Top
+		wanted.floor grant.token Message.Token Reply.Token Reply.Last Reply.Top
 		Reply.Vote Record.Token Event.Token`,
 	claimID:    `Request.Writer Claim.ID Obstacle.Claim`,
 	numText:    `Request.Record Claim.Number`,

@@ -172,17 +172,9 @@ var mistakes = []mistake{
 		edits("what == 'tell' and", "what == 'nobody tells' and"),
 		"W W W cold apart", "does not come to an end", ""},
 	{"a delegation that has ended is given again", noTombstones,
-		"W W delegated late 1", "does not come to an end", ""},
-	{"no tokens are reserved",
-		edits("  if top > fence then\n    fence = top\n    put('fence', fence)\n  end\n"+
-			"  top = fence\n", ""),
+		"W W delegated late 1 passes 1", "does not come to an end", ""},
+	{"the server does not note the tokens that a renewal gives", edits("    put('fence', now)\n", ""),
 		"WW W delegated", "has the token", ""},
-	{"tokens are given back of a delegation that has ended",
-		edits("if holder == claim and writes and alive(since, lease) then\n"+
-			"  local used = ARGV[5] ~= '' and ARGV[5] or unreserved()\n  if used < fence then",
-			"if writes and ARGV[5] ~= '' then\n  local used = ARGV[5]\n  if used < fence then\n"+
-				"    call('HSET', KEYS[1], 'fence', used)"),
-		"WW W delegated twice 1", "has the token", ""},
 	{"the engine ignores that it is refused", variant{deafen: ignoresRefusals},
 		"owners 11 leases 33 asks 1 stalls 1", "", ""},
 	{"the engine ignores that a hold is gone", variant{deafen: saysDone(lua.Renew)},

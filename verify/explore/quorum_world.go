@@ -337,8 +337,11 @@ func (e *parliament) run(s *store, r *protocol.Request, at time.Time) *answer {
 
 // runOn runs a request on a server.
 func (e *parliament) runOn(w *world, s int, r *protocol.Request) *answer {
-	before := w.stores[s]
-	res := e.run(before, r, w.at.Add(e.offsets[s]))
+	before, at := w.stores[s], w.at.Add(e.offsets[s])
+	if r.Keep {
+		at = at.Add(2 * time.Microsecond) // which are tokens for the delegation
+	}
+	res := e.run(before, r, at)
 	if res.err != nil {
 		return res
 	}

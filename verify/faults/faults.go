@@ -243,9 +243,6 @@ func (r *rig) force() {
 	for _, name := range r.Names {
 		r.lossy(func() { r.must(r.witness.ForceUnlock(context.Background(), name)) })
 	}
-	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended. If
-	// the server lost its data before, tokens would start again from the clock.
-	time.Sleep(r.Delegate)
 }
 
 // run has workers work while the fault happens, several times, and checks what came of it.

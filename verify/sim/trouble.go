@@ -82,20 +82,11 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 
 	only := w.servers[0]
 	name := func() string { return w.names[rng.IntN(len(w.names))] }
-	// Tokens that were reserved for a delegation are ahead of the clock until its lease would have ended, if
-	// it was dropped, or is back. If the server lost its data before, tokens would start again from the
-	// clock.
-	catchUp := func() {
-		if c.Delegates {
-			w.sleep(w.lease)
-		}
-	}
 	add(c.Forces, func() {
 		n := name()
 		w.declare(n)
 		strike("forces "+n, func(p process) { w.note("forced: %v", p.force(n, w.lease)) })
 		w.declare(n)
-		catchUp()
 	})
 	add(c.Scripts, func() {
 		w.note("SCRIPT FLUSH")
@@ -128,7 +119,6 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		for _, h := range w.hosts {
 			h.process().learn()
 		}
-		catchUp()
 	})
 	add(c.Steps, func() {
 		to := upTo(rng, time.Minute) - 30*time.Second // of the true time
