@@ -166,7 +166,7 @@ func (d *Layer) grant(now time.Time, e *entry) {
 			d.renew(now, n)
 		}
 	}
-	n.used = now
+	n.used, e.since = now, now
 	d.earn(n, 1)
 	e.rely(e.ask)
 	d.answer(now, e.ask, protocol.Reply{Token: n.token, Lent: n.lent})
@@ -196,23 +196,53 @@ func (d *Layer) serve(now time.Time, n *name) {
 // end handles the end of a claim that the server does not know.
 func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 	n, held := e.name, e.place == holds
+	if e.end = r; e.place == leaves {
+		return
+	}
 	queued, used := n.table.waited(), !n.table.empty()
 	n.table.leave(e)
-	code := protocol.NotThere
-	if held {
-		code, n.used = protocol.Done, now
+	switch {
+	case !held:
+		d.ends(now, e, protocol.NotThere)
+	case n.doubted.IsZero() && now.Sub(e.since) <= d.trip:
+		d.ends(now, e, protocol.Done)
+	default:
+		e.place, e.since = leaves, now
+		n.leaving = append(n.leaving, e)
 	}
-	d.answer(now, r, protocol.Reply{Code: code})
-	d.engine.Recycle(r)
 	if held {
-		d.engine.Recycle(e.ask)
-		e.ask = nil
+		n.used = now
 	}
 	if queued {
 		d.serve(now, n)
 	}
 	if used && n.table.empty() {
 		d.emptied(now, n)
+	}
+	if e.place == leaves && n.lasts() && n.asked.IsZero() && n.failures == 0 {
+		d.renew(now, n)
+	}
+}
+
+// ends answers the request that releases an entry.
+func (d *Layer) ends(now time.Time, e *entry, code int) {
+	d.answer(now, e.end, protocol.Reply{Code: code})
+	d.engine.Recycle(e.end)
+	d.engine.Recycle(e.ask)
+	e.place, e.end, e.ask = over, nil, nil
+}
+
+// left answers the releases that came no later than when a request was sent, whose reply says whether the
+// delegation stood.
+func (d *Layer) left(now time.Time, n *name, sent time.Time, code int) {
+	later := slices.IndexFunc(n.leaving, func(e *entry) bool { return e.since.After(sent) })
+	if later < 0 {
+		later = len(n.leaving)
+	}
+	done := n.leaving[:later]
+	n.leaving = slices.Clone(n.leaving[later:])
+	for _, e := range done {
+		d.ends(now, e, code)
 	}
 }
 

@@ -90,7 +90,8 @@ type Layer struct {
 	listening bool
 	listens   bool // the subscription was asked for
 	closed    bool
-	credit    int // of all names
+	credit    int           // of all names
+	trip      time.Duration // the shortest that a request took to be answered
 
 	stranded   int   // delegations that were left to their leases by Close, since the client was closed
 	strandedBy error // the last error of one
@@ -102,7 +103,7 @@ type Layer struct {
 // New returns the layer below an engine. Nothing is delegated yet.
 func New(c Config, e *engine.Engine) *Layer {
 	return &Layer{
-		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, credit: mostOfAll,
+		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, credit: mostOfAll, trip: 1<<63 - 1,
 		names: make(map[any]*name), numbers: make(map[uint64]*name),
 	}
 }
@@ -130,6 +131,8 @@ type name struct {
 	table table
 	calls []*entry          // parked, and some that have ended since
 	waits []*engine.Request // renewals of holds, until the delegation's own is answered
+	// Released, in this order; the server is to confirm that the delegation stood then.
+	leaving []*entry
 
 	// Of the delegation:
 	mode    protocol.Mode
@@ -203,11 +206,14 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		d.recallNumber(now, number)
 	}
 	if o, ok := r.Tag.(*own); ok {
+		if err == nil {
+			d.trip = min(d.trip, now.Sub(r.Sent))
+		}
 		d.engine.Replied(now, r, reply, err)
 		switch n := o.name; {
 		case n == nil || n.number != o.number:
 		case n.state == Returning && r.Script == lua.Return:
-			d.returned(now, n, err)
+			d.returned(now, n, reply, err)
 		case n.state == Asked && !r.Keep:
 			d.granted(now, n, r, reply, err)
 		case n.lasts() && r.Keep:

@@ -292,7 +292,6 @@ func TestShorterLeaseUnderADelegationIsRenewed(t *testing.T) {
 		}
 		require.Equal(t, engine.Live, again.State())
 	}
-	require.NoError(t, r.release(again))
 }
 
 // D1: who enters again for less than what is left of the delegation does not shorten the hold.
@@ -485,7 +484,7 @@ func TestDelegationWithoutTokensIsReturned(t *testing.T) {
 	h := r.write()
 	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1001})
 	queued := r.write()
-	require.NoError(t, r.release(h))
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
 	require.Equal(t, engine.Wanted, queued.State())
 	r.reply(r.next(lua.Delegate), protocol.Reply{Code: protocol.Done, Token: 1001, Top: 1001})
 	r.answer(lua.Return)
@@ -1089,4 +1088,69 @@ func TestNotReturnedWhileAReaderIsInside(t *testing.T) {
 		require.NoError(t, r.release(reader))
 		r.answer(lua.Return)
 	}
+}
+
+// A hold that lasted for longer than a round trip may have been lost meanwhile, together with the server's data.
+// Its release waits until the server has confirmed that the delegation stood, and the lock goes on. Releases
+// wait for one request together.
+func TestReleaseOfALongHoldIsConfirmed(t *testing.T) {
+	for code, want := range map[int]error{protocol.Done: nil, protocol.NotThere: engine.ErrLost} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			r := newRig(t)
+			number := r.delegate("n", protocol.Write)
+			first, next := r.write(), r.write()
+			release := func(h *engine.Hold) {
+				t.Helper()
+				r.now = r.now.Add(time.Millisecond)
+				r.do(func() { _, _ = r.engine.Release(r.now, h) })
+				require.Equal(t, engine.Releasing, h.State())
+			}
+			release(first)
+			require.Equal(t, engine.Live, next.State())
+			one := r.next(lua.Delegate)
+			last := r.read()
+			release(next)
+			release(last)
+			require.Empty(t, r.sent, "they wait for the request in flight, or the next")
+			r.reply(one, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+			require.Equal(t, engine.Finished, first.State())
+			require.NoError(t, first.Err(), "it was confirmed")
+			require.Equal(t, engine.Releasing, next.State())
+			r.reply(r.next(lua.Delegate), protocol.Reply{Code: code, Token: 1, Top: r.token + block})
+			for _, h := range []*engine.Hold{next, last} {
+				require.Equal(t, engine.Finished, h.State())
+				require.ErrorIs(t, h.Err(), want)
+			}
+			if code != protocol.Done {
+				return
+			}
+
+			// The return confirms, too, and in the end the server is asked.
+			h := r.write()
+			r.hear(";%d", number)
+			release(h)
+			r.fail(r.next(lua.Return))
+			require.Equal(t, engine.Releasing, h.State())
+			r.pass(firstRetry)
+			r.reply(r.next(lua.Return), protocol.Reply{Code: protocol.DoneBefore})
+			require.Equal(t, engine.Finished, h.State())
+			require.NoError(t, h.Err())
+		})
+	}
+}
+
+// If the return is never answered, the server is asked about the hold itself.
+func TestReleaseThatNoReturnConfirmsAsksTheServer(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	h := r.write()
+	r.hear(";%d", number)
+	r.now = r.now.Add(time.Millisecond)
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	for r.sends(lua.Unlock) == 0 {
+		r.pass(time.Second)
+	}
+	require.Equal(t, engine.Releasing, h.State())
+	r.reply(r.next(lua.Unlock), protocol.Reply{Code: protocol.NotThere})
+	require.ErrorIs(t, h.Err(), engine.ErrLost)
 }

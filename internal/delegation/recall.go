@@ -87,7 +87,7 @@ func (d *Layer) sendReturn(now time.Time, n *name) {
 }
 
 // returned takes the reply to a return.
-func (d *Layer) returned(now time.Time, n *name, err error) {
+func (d *Layer) returned(now time.Time, n *name, reply protocol.Reply, err error) {
 	switch {
 	case d.closed && protocol.IsClientClosed(err):
 		d.stranded, d.strandedBy = d.stranded+1, err
@@ -96,6 +96,7 @@ func (d *Layer) returned(now time.Time, n *name, err error) {
 		d.fail(now, n)
 		d.schedule(n)
 	default:
+		d.left(now, n, now, min(reply.Code, protocol.Done))
 		d.ended(now, n, true)
 	}
 }
@@ -104,6 +105,12 @@ func (d *Layer) returned(now time.Time, n *name, err error) {
 func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	if !confirmed {
 		d.slot++ // a late request may come for this one
+		for _, e := range n.leaving {
+			e.place = remote // the server knows nothing of it, and says so
+			n.out[e.mode]++
+			d.pass(e.end)
+		}
+		n.leaving = nil
 	}
 	d.leave(n)
 	var took time.Duration

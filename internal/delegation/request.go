@@ -209,6 +209,7 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	case latest:
 		n.asked, n.failures = time.Time{}, 0
 	}
+	d.left(now, n, r.Sent, reply.Code)
 	if reply.Code != protocol.Done {
 		d.lapse(now, n)
 		return
@@ -234,6 +235,9 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	if n.state == Live && n.doubted.IsZero() {
 		d.routeCalls(now, n)
 		d.serve(now, n)
+	}
+	if len(n.leaving) > 0 && n.lasts() && n.asked.IsZero() {
+		d.renew(now, n)
 	}
 	d.schedule(n)
 }

@@ -30,8 +30,10 @@ type entry struct {
 	ask    *engine.Request // the last that asked
 	mode   protocol.Mode
 	place  place
-	ticket uint64    // of one that waits: when it came
-	until  time.Time // of a holder: until when the engine may rely on the hold, by the last reply
+	ticket uint64          // of one that waits: when it came
+	since  time.Time       // of a holder: when it was granted the lock; of one that leaves: when it was released
+	until  time.Time       // of a holder: until when the engine may rely on the hold, by the last reply
+	end    *engine.Request // of one that leaves: the last that releases it
 }
 
 // rely notes until when the engine may rely on a hold by the reply to a request. Its own lease may end before
@@ -48,6 +50,7 @@ const (
 	remote              // the server knows it
 	waits               // in the table's queue
 	holds               // in the table
+	leaves              // nowhere: the server is to confirm that it was there until it was released
 	over                // it has ended
 )
 
