@@ -7,7 +7,7 @@
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 claim, with handle 0  2 its number  3 its slot  4 lease, ms  5 prefix of the wake channels  6 time to live of the keys, ms
---        7 "take", or "keep": renew it, and never begin one
+--        7 "take"; or "keep": renew it, and never begin one; or "used": renew it, and say that the lock is held under it
 -- Reply  {code, more, wake, failure, token, top, recalled}; code: 1, or 0 if there is no such delegation; token: the first for local
 --        writers if they were given none yet, and that of local readers, or ""; top: the last for local writers, or ""; recalled: 1 if
 --        others wait for its end
@@ -96,7 +96,17 @@ if its_token then -- a request to begin it has run before; a client that has tha
   else
     extend(ARGV[4])
   end
-elseif ARGV[7] == 'keep' then
+  if ARGV[7] == 'used' then
+    local ids, used = delegated(), claim .. ' '
+    for id in string.gmatch(call('HGET', LOCK, 'used') or '', '%S+') do
+      if id ~= claim and string.find(ids, id .. ' ', 1, true) then
+        used = used .. id .. ' '
+      end
+    end
+    put('used', used)
+    ask_first() -- a try that waits for it is refused
+  end
+elseif ARGV[7] ~= 'take' then
   return {0, unfinished(), '', '', '', '', 0}
 else
   local was = holder == claim or string.match(record, '^' .. number .. ' %d+ held')

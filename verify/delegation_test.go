@@ -350,3 +350,56 @@ func TestRenewalsOfDelegationsShareARun(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(2), raw[0])
 }
+
+// A try that meets only idle delegations waits for their return. It is refused once the lock is known to be held
+// under one, or if anybody else holds it or waits.
+func TestTryWaitsForIdleDelegations(t *testing.T) {
+	r := newRedisRig(t, false)
+	use := func(word string) map[string]protocol.Message {
+		t.Helper()
+		q := r.requests(t, "="+word)[0]
+		q.Used = true
+		reply, told := r.run(t, q)
+		require.Equal(t, protocol.Done, reply.Code)
+		return told
+	}
+	try := func(word string) (protocol.Reply, map[string]protocol.Message) {
+		t.Helper()
+		return r.run(t, r.requests(t, word)[0])
+	}
+	for range 2 { // the second time, the server remembers the delegations of the first
+		r.play(t, "d1/3 d2/3")
+		reply, told := try("w4?/10")
+		require.True(t, reply.Idle)
+		require.Equal(t, protocol.Read, reply.Mode)
+		require.Equal(t, []uint64{50}, told["instance001"].Tried)
+		require.Equal(t, []uint64{50}, told["instance002"].Tried)
+		refused, _ := try("w5?/10")
+		require.False(t, refused.Idle, "another goes first")
+		require.Equal(t, ": r0 | w4", r.outcome(t, r.play(t, "-d1")))
+		require.Equal(t, ": w4 |", r.outcome(t, r.play(t, "-d2")))
+		r.play(t, "-w4")
+		r.reset(t)
+	}
+
+	r.play(t, "d1/3 d2/3")
+	reply, _ := try("w4?/10")
+	require.True(t, reply.Idle)
+	require.Equal(t, []uint64{4}, use("d2/3")[instance(4)].AskAgain)
+	reply, _ = try("w4?/10")
+	require.False(t, reply.Idle)
+	require.Equal(t, "held: r0 r0 |", r.outcome(t, reply))
+	reply, _ = try("w5?/10")
+	require.False(t, reply.Idle, "it is known")
+
+	r.reset(t)
+	r.play(t, "d1/3 r6/3")
+	reply, _ = try("w4?/10")
+	require.False(t, reply.Idle, "somebody reads")
+	r.play(t, "-r6")
+	reply, _ = try("w5?/10")
+	require.True(t, reply.Idle)
+	r.pass(t, 3001) // the process of the delegation is dead
+	reply, _ = try("w5?/10")
+	require.NotZero(t, reply.Token)
+}

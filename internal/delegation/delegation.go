@@ -147,6 +147,7 @@ type name struct {
 	used    time.Time // when a call was last answered
 	doubted time.Time // it is not used until a renewal is answered that was sent since; zero if it is not
 	early   bool      // it was recalled before it was known to be granted
+	tells   bool      // the server is to know that the lock is held under it: a try waits
 	more    bool      // a step has left readers whose turn it is
 
 	// Of the request in flight, or the next:
@@ -202,9 +203,7 @@ func entryOf(r *engine.Request) (e *entry) {
 
 // Replied takes the reply of the server, or the error with which a request failed.
 func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, err error) {
-	for _, number := range reply.Message.Recalled {
-		d.recallNumber(now, number)
-	}
+	d.recalled(now, reply.Message)
 	if o, ok := r.Tag.(*own); ok {
 		if err == nil {
 			d.trip = min(d.trip, now.Sub(r.Sent))
@@ -226,7 +225,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		d.unmask(now, r, &reply)
 	}
 	d.engine.Replied(now, r, reply, err)
-	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0)
+	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0 && !reply.Idle)
 	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
 		e.name.out[e.mode]--
@@ -243,9 +242,7 @@ func (d *Layer) Heard(now time.Time, payload string) {
 	if !ok {
 		return
 	}
-	for _, number := range m.Recalled {
-		d.recallNumber(now, number)
-	}
+	d.recalled(now, m)
 	for _, number := range m.Dropped {
 		if n := d.numbers[number]; n != nil && n.lasts() {
 			d.doubt(now, n)

@@ -1154,3 +1154,35 @@ func TestReleaseThatNoReturnConfirmsAsksTheServer(t *testing.T) {
 	r.reply(r.next(lua.Unlock), protocol.Reply{Code: protocol.NotThere})
 	require.ErrorIs(t, h.Err(), engine.ErrLost)
 }
+
+// A try of another RWLock waits for the return of a delegation. If the lock is held under it, the server is told
+// so, until it knows.
+func TestTryIsToldThatTheLockIsHeld(t *testing.T) {
+	r := newRig(t)
+	number := r.delegate("n", protocol.Write)
+	r.hear("?%d", number)
+	r.answer(lua.Return) // nobody holds it
+	require.Empty(t, r.sent)
+
+	for range 3 {
+		r.now = r.now.Add(time.Second)
+		r.use("n", protocol.Write)
+	}
+	number = r.delegateAtOnce("n", protocol.Write)
+	h := r.write()
+	r.hear("?%d", number)
+	r.hear("?%d", number)
+	q := r.next(lua.Delegate)
+	require.True(t, q.Used && q.Keep)
+	require.Empty(t, r.sent)
+	r.fail(q)
+	r.pass(firstRetry)
+	q = r.next(lua.Delegate)
+	require.True(t, q.Used)
+	r.reply(q, protocol.Reply{Code: protocol.Done, Token: 1, Top: r.token + block})
+	r.pass(lease / 3)
+	require.False(t, r.next(lua.Delegate).Used, "the server knows")
+	r.do(func() { _, _ = r.engine.Release(r.now, h) })
+	r.answer(lua.Return)
+	require.NoError(t, h.Err())
+}

@@ -1,6 +1,7 @@
 package delegation
 
 import (
+	"slices"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -10,14 +11,27 @@ import (
 
 // How a delegation ends: by a recall, or by the end of its lease.
 
-// recallNumber recalls the delegation of a number, if there is one.
-func (d *Layer) recallNumber(now time.Time, number uint64) {
-	switch n := d.numbers[number]; {
-	case n == nil:
-	case n.state == Asked:
-		n.early = true
-	default:
-		d.recall(now, n, true)
+// recalled recalls the delegations that a message names, if they stand.
+func (d *Layer) recalled(now time.Time, m protocol.Message) {
+	for i, number := range slices.Concat(m.Recalled, m.Tried) {
+		switch n := d.numbers[number]; {
+		case n == nil:
+		case n.state == Asked:
+			n.early = true
+		default:
+			d.recall(now, n, true)
+			if i >= len(m.Recalled) {
+				d.tell(now, n)
+			}
+		}
+	}
+}
+
+// tell says that the lock is held under a delegation, for which a try waits.
+func (d *Layer) tell(now time.Time, n *name) {
+	if n.state == Recalled && !n.tells {
+		n.tells = true
+		d.renew(now, n)
 	}
 }
 
@@ -123,7 +137,7 @@ func (d *Layer) ended(now time.Time, n *name, confirmed bool) {
 	}
 	d.event(n, engine.Event{Kind: engine.Returned, Took: took})
 	n.recalled, n.lent, n.until, n.wanted = time.Time{}, protocol.Lent{}, time.Time{}, time.Time{}
-	n.token, n.top = 0, 0
+	n.token, n.top, n.tells = 0, 0, false
 	d.forget(n)
 }
 

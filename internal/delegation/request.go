@@ -168,7 +168,7 @@ func (d *Layer) renew(now time.Time, n *name) {
 	if need := engine.LeaseFor(order.Later(n.until, n.wanted).Sub(now)); need > lease.Duration {
 		lease = protocol.NewLease(need)
 	}
-	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease, Keep: true})
+	d.request(now, n, protocol.Request{Script: lua.Delegate, Lease: lease, Keep: true, Used: n.tells})
 	d.schedule(n)
 }
 
@@ -216,6 +216,7 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	}
 	d.extend(n, r)
 	d.tokens(n, reply.Top)
+	n.tells = n.tells && !r.Used
 	if !n.doubted.IsZero() && !r.Sent.Before(n.doubted) {
 		n.doubted = time.Time{}
 	}
@@ -227,6 +228,9 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 		}
 	}
 	switch {
+	case reply.Recalled && n.state == Live:
+		d.recall(now, n, true)
+		d.tell(now, n) // the message is lost, and may have been a try's
 	case reply.Recalled:
 		d.recall(now, n, true)
 	case latest && n.mode == protocol.Write && n.token >= n.top:

@@ -182,7 +182,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
 	c.floor, c.obstacle = reply.Last, reply.Obstacle
-	if c.caller.Try {
+	if c.caller.Try && !reply.Idle {
 		h := c.caller
 		e.endConfirmed(c)
 		e.fail(now, h, ErrLocked)

@@ -321,6 +321,36 @@ func TestTryWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+// A try waits while only idle delegations are in its way, for no longer than for an answer, and fails as soon as
+// a reply says that there is more in its way.
+func TestTryThatWaitsIsBounded(t *testing.T) {
+	waits := protocol.Reply{Idle: true, Obstacle: protocol.Obstacle{Mode: protocol.Write, Again: time.Second}}
+	for l, want := range map[time.Duration]time.Duration{lease / 10: lease / 10, time.Minute: engine.EndTimeout} {
+		d := newDriver()
+		begun := d.now
+		h, r := d.call(t, &engine.Hold{Try: true, Lease: l})
+		for h.State() == engine.Wanted {
+			if r != nil {
+				d.Replied(d.now, r, waits, nil)
+			}
+			r = nil
+			d.now = d.now.Add(d.next(t))
+			d.Tick(d.now)
+			for _, r = range d.flush().Send {
+			}
+		}
+		require.Equal(t, want, d.now.Sub(begun))
+		require.Equal(t, engine.ErrLocked, h.Err())
+	}
+	d := newDriver()
+	h, r := d.call(t, &engine.Hold{Try: true})
+	d.Replied(d.now, r, waits, nil)
+	require.Equal(t, engine.Wanted, h.State())
+	waits.Idle = false
+	d.Replied(d.now, r, waits, nil)
+	require.Equal(t, engine.ErrLocked, h.Err())
+}
+
 // A waiter asks for news when the reply says that it may pay, with its heartbeat after a third of the lease
 // at the latest, and not without a pause.
 func TestWaiterAsksForNews(t *testing.T) {

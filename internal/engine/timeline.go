@@ -159,7 +159,11 @@ func (e *Engine) due(now time.Time, c *claim) {
 	case Asking, Queued:
 		if _, end := c.askAt(); !end.IsZero() && !now.Before(end) {
 			if now.Sub(e.timeline.Due(c)) < max(c.lease/resendAfter, firstRetry) {
-				e.withdraw(now, c, unanswered(c.err))
+				why := unanswered(c.err)
+				if c.caller.Try && c.state == Queued {
+					why = ErrLocked // the delegations in its way were not returned
+				}
+				e.withdraw(now, c, why)
 				return
 			}
 			c.resumed = now // the process stood still: the answer may be there already
@@ -206,7 +210,7 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 	from := order.Later(c.sent, c.resumed)
 	switch {
 	case c.caller.Try:
-		giveUp = from.Add(min(c.lease, EndTimeout))
+		giveUp = order.Later(c.caller.since, c.resumed).Add(min(c.lease, EndTimeout))
 	case !c.caller.Bounded:
 		giveUp = from.Add(c.lease)
 	}

@@ -35,6 +35,9 @@ type Reply struct {
 	Unmarked bool
 	// Of Lock and RLock that were not granted the lock: what is in the way.
 	Obstacle
+	// Idle says that a try waits: only delegations are in its way, and nobody is known to hold the lock under
+	// them.
+	Idle bool
 
 	// Of the others: NotThere, Done or DoneBefore.
 	Code int
@@ -138,6 +141,9 @@ func decodeGrant(reply any) (r Reply, ok bool) {
 	}
 	if k, err := ParseClaim(claim); err == nil {
 		r.Holder = k.Owner
+		if r.Idle = mode == "idle"; r.Idle {
+			r.Mode = k.Mode
+		}
 	}
 	return r, e.ok
 }
@@ -224,14 +230,16 @@ func parseToken(s string) int64 {
 
 // A Message tells an instance what a step has done for its claims. It consists of "<token> <more> <number> …"
 // for granted claims; after a comma, the numbers of claims that should ask again, since what is in front of
-// them ends earlier than they know; after a semicolon, the numbers of recalled delegations; and after an
-// exclamation mark, the numbers of claims that ForceUnlock dropped.
+// them ends earlier than they know; after a semicolon, the numbers of recalled delegations; after a question
+// mark, those of delegations that a try recalls; and after an exclamation mark, the numbers of claims that
+// ForceUnlock dropped.
 type Message struct {
 	Token    int64
 	More     bool // as in Reply
 	Granted  []uint64
 	AskAgain []uint64
 	Recalled []uint64
+	Tried    []uint64
 	Dropped  []uint64
 }
 
@@ -240,7 +248,7 @@ func ParseMessage(s string) (m Message, ok bool) {
 	for _, part := range []struct {
 		mark string
 		list *[]uint64
-	}{{"!", &m.Dropped}, {";", &m.Recalled}, {",", &m.AskAgain}} {
+	}{{"!", &m.Dropped}, {"?", &m.Tried}, {";", &m.Recalled}, {",", &m.AskAgain}} {
 		before, numbers, _ := strings.Cut(s, part.mark)
 		if *part.list, ok = parseNumbers(numbers); !ok {
 			return Message{}, false

@@ -27,6 +27,7 @@ type Request struct {
 	// lengthens the lease, not Renew: the request that shortened it may run again.
 	Shorten bool
 	Keep    bool // of Delegate: renew the delegation, and never begin one
+	Used    bool // of Delegate with Keep: say that the lock is held under the delegation
 	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
 	Replicas int
 	Confirm  time.Duration
@@ -107,7 +108,8 @@ func (r *Request) Argv(args []any) []any {
 			either(r.Writer == nil, "", r.Writer), r.VoteArgs.Generation, r.VoteArgs.Wanted,
 			either(r.VoteArgs.ID == nil, "", r.VoteArgs.ID))
 	case lua.Delegate:
-		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Keep, "keep", "take"))
+		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep,
+			either(r.Used, "used", either(r.Keep, "keep", "take")))
 	case lua.Return:
 		args = append(args, r.Channels)
 	case lua.Renew:
@@ -124,7 +126,9 @@ func (r *Request) Argv(args []any) []any {
 }
 
 // Shares reports whether a run of Renewals may stand for the request, beside others.
-func (r *Request) Shares() bool { return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep }
+func (r *Request) Shares() bool {
+	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && !r.Used
+}
 
 func (r *Request) reads() bool { return r.Claim.ID.(string)[0] == 'r' }
 

@@ -135,6 +135,52 @@ func TestHoldsUnderADelegationAreLost(t *testing.T) {
 	})
 }
 
+// A try that meets only an idle delegation gets the lock, as if it were free. It is refused soon if somebody
+// holds the lock under the delegation.
+func TestTryMeetsADelegation(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		d, other := w.newDelegate(delegationLease), w.newLock()
+		for _, mode := range bothModes {
+			name := fmt.Sprint("n", mode)
+			d.getsDelegated(w, mode, name)
+			h, err := other.TryLock(w.Context(), name)
+			require.NoError(w, err)
+			unlock(w, h)
+
+			name = fmt.Sprint("m", mode)
+			d.getsDelegated(w, mode, name)
+			h = take(w, newOwner(), d.RWLock, mode, name)
+			for range 3 {
+				start := time.Now()
+				require.ErrorIs(w, errOf(other.TryLock(w.Context(), name)), rwlock.ErrLocked)
+				require.Less(w, time.Since(start), 4*time.Second, "it was not refused before its time was over")
+			}
+			unlock(w, h)
+			h, err = other.TryLock(w.Context(), name)
+			require.NoError(w, err)
+			unlock(w, h)
+		}
+	})
+}
+
+// Whoever holds the lock under a delegation while the server loses its data, and another locks it, learns of
+// that from Unlock.
+func TestUnlockTellsOfALossUnderADelegation(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		d, other := w.newDelegate(delegationLease), w.newLock()
+		for _, mode := range bothModes {
+			name := fmt.Sprint("n", mode)
+			d.getsDelegated(w, mode, name)
+			h := take(w, newOwner(), d.RWLock, mode, name)
+			w.removeKeys()
+			unlock(w, take(w, newOwner(), other, write, name))
+			require.ErrorIs(w, h.Unlock(w.Context()), rwlock.ErrLost)
+		}
+	})
+}
+
 // Close and Shutdown return what is delegated: others get it at once.
 func TestCloseReturnsDelegations(t *testing.T) {
 	t.Parallel()

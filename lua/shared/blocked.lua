@@ -1,4 +1,5 @@
--- The lock is not available. Queues the caller, unless it only tries or, as waits says, is queued already.
+-- The lock is not available. Queues the caller, unless it only tries or, as waits says, is queued already. A try is queued, too, while only
+-- delegations are in its way under which nobody is known to hold the lock: they are about to be returned.
 
 -- Puts the caller at the end of the queue. Returns its rank.
 local function join()
@@ -20,10 +21,29 @@ local function join()
   return waiting - pending - 1
 end
 
+local idle = TRY and (waits or waiting == 0 or not writes and pending == 0)
+if idle then
+  local used, ids, live = call('HGET', LOCK, 'used') or '', holder, 1
+  if holder == 'shared' then
+    ids, live = call('HGET', LOCK, 'delegated') or '', call('ZCOUNT', LEASES, '(' .. ms, '+inf')
+  end
+  for id in string.gmatch(ids, '%S+') do
+    local lasts = holder == id or tonumber(call('ZSCORE', LEASES, id) or 0) > ms
+    if lasts and string.sub(id, -2) == ':0' and not string.find(used, id .. ' ', 1, true) then
+      live = live - 1
+    end
+  end
+  idle = live == 0
+end
 local rank
-if waits then
+if TRY and not idle then
+  if waits then
+    leave_queue(claim)
+    ask_first()
+  end
+elseif waits then
   rank = call('ZRANK', QUEUE, claim)
-elseif not TRY then
+else
   rank = join()
 end
 
@@ -60,15 +80,16 @@ if writes then
 elseif pending > 0 and not is_write(holder) and (rank or waiting) >= first then
   ahead = 1
 end
--- Delegations that are in the way are recalled.
+-- Delegations that are in the way are recalled. If a try waits for them, their processes are to say whether the lock is held under them.
+local mark = idle and '?' or ';'
 if holder == 'shared' and writes then
   for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
-    note(';', id)
+    note(mark, id)
   end
 elseif string.sub(holder, -2) == ':0' and (writes or is_write(holder)) then
-  note(';', holder)
+  note(mark, holder)
 end
 conclude()
 local message, failure = wake()
-local mode = is_write(holder) and 'write' or holder ~= '' and 'read' or ''
+local mode = idle and 'idle' or is_write(holder) and 'write' or holder ~= '' and 'read' or ''
 return {'', more, message, failure, math.ceil(left), ahead, mode, whose, fence or ''}

@@ -8,7 +8,7 @@ local answered      -- the claim that the reply itself informs
 local notes = {}    -- by instance and mark: the numbers of the claims that are notified
 
 -- Has a claim be notified. The marks are " " for those that were granted the lock, "," for those that are to ask again, ";" for delegations
--- that are recalled, and "!" for those that were dropped by force.
+-- that are recalled, "?" for those that a try recalls, and "!" for those that were dropped by force.
 local function note(mark, id)
   local instance, _, its_number = string.match(id, '^%l:([^:]+):(%d+):(%d+)')
   local its = notes[instance] or {}
@@ -45,7 +45,7 @@ local function wake()
   local mine, failure = '', ''
   for instance, its in pairs(notes) do
     local grants = its[' '] and fence .. ' ' .. more .. its[' '] or ''
-    local message = grants .. (its[','] or '') .. (its[';'] or '') .. (its['!'] or '')
+    local message = grants .. (its[','] or '') .. (its[';'] or '') .. (its['?'] or '') .. (its['!'] or '')
     if instance == string.match(claim, '^%l:([^:]+)') then
       mine = message
     else

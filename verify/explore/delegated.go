@@ -47,7 +47,7 @@ func (m *memory) Replied(now time.Time, f *journey, raw any, err error) {
 	if err == nil {
 		reply, err = protocol.Decode(f.R.Script, raw)
 	}
-	m.Recalled = append(m.Recalled, reply.Message.Recalled...)
+	m.Recalled = append(append(m.Recalled, reply.Message.Recalled...), reply.Message.Tried...)
 	if reply.Recalled {
 		_, k, _ := protocol.ClaimOf(f.R.Claim.ID.(string))
 		m.Recalled = append(m.Recalled, k.Number)
@@ -57,7 +57,7 @@ func (m *memory) Replied(now time.Time, f *journey, raw any, err error) {
 
 func (m *memory) Heard(now time.Time, _ int, payload string) {
 	msg, _ := protocol.ParseMessage(payload)
-	m.Recalled = append(m.Recalled, msg.Recalled...)
+	m.Recalled = append(append(m.Recalled, msg.Recalled...), msg.Tried...)
 	m.Layer.Heard(now, payload)
 }
 

@@ -66,7 +66,7 @@ var meanings = byField(map[meaning]string{
 		Engine.claims suspicion.number claim.number Place.Tie Node.Number Node.since
 		blocking.asked lock.newest counting.sequence counting.confirmed counting.shortened
 		sentCount.sequence Extension.sequence Hold.sequence Request.Sequence Request.number
-		Message.Granted Message.AskAgain Message.Recalled Message.Dropped fate.number`,
+		Message.Granted Message.AskAgain Message.Recalled Message.Tried Message.Dropped fate.number`,
 	counter: `Engine.numbers`,
 	token: `
 		wanted.floor grant.token Message.Token Reply.Token Reply.Last Reply.Top
