@@ -27,17 +27,17 @@ import (
 func TestClose(t *testing.T) {
 	everywhere(t, func(w *world) {
 		ctx := context.Background()
-		rw, other := w.newLock(rwlock.WithLease(2*w.lease)), w.newLock()
+		rw, other := w.newLock(rwlock.WithLease(4*w.lease)), w.newLock()
 		owner := newOwner()
 		wr, inner := take(w, owner, rw, write, "w"), take(w, owner, rw, write, "w")
 		r, own := take(w, newOwner(), rw, read, "r"), take(w, owner, rw, read, "w")
-		short := take(w, newOwner(), rw, read, "short", rwlock.NoRenew())
+		short := take(w, newOwner(), rw, read, "short", rwlock.Lease(w.lease), rwlock.NoRenew())
 		w.lostWhen(short)
 		foreign := take(w, newOwner(), other, write, "foreign")
 		ended := []*call{w.enqueue(newOwner(), rw, write, "foreign"), w.enqueue(newOwner(), rw, read, "foreign"),
 			w.enqueue(newOwner(), rw, write, "r")}
 		follow := []*call{w.enqueue(newOwner(), other, write, "w"), w.enqueue(newOwner(), other, write, "r")}
-		time.Sleep(w.lease) // renewals and heartbeats are in flight
+		time.Sleep(3 * w.lease / 2) // renewals and heartbeats are in flight
 
 		start := time.Now()
 		require.NoError(w, rw.Close())
