@@ -253,7 +253,7 @@ func ExampleNoRenew() {
 	defer done()
 	ctx := context.Background()
 
-	h, err := rw.Lock(ctx, "rate-limit", rwlock.NoRenew(), rwlock.Lease(100*time.Millisecond))
+	h, err := rw.Lock(ctx, "rate-limit", rwlock.NoRenew(), rwlock.Lease(time.Second))
 	check(err)
 	<-h.Context().Done()
 	fmt.Println(errors.Is(context.Cause(h.Context()), rwlock.ErrLost))
