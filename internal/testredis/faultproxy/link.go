@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/seed-7e8842f7/rwlock/internal/testredis/resp"
 )
@@ -13,6 +14,7 @@ import (
 type link struct {
 	p              *Proxy
 	client, server *net.TCPConn
+	forgotten      atomic.Bool // nothing arrives any more, either way
 
 	channels map[string]map[string]bool // what the client has subscribed to, by sort: "", "p" or "s"
 	mute     bool                       // the client gets no more replies
@@ -47,11 +49,14 @@ func subscribing(name string) (sort string, ok bool) {
 // requests takes the client's commands to the server.
 func (l *link) requests(frames <-chan arrival) {
 	for f := range frames {
+		if l.forgotten.Load() {
+			continue
+		}
 		if !f.Is("*") || len(f.Vals) == 0 {
 			_ = l.client.Close() // an inline command
 			return
 		}
-		if !l.p.pass(f, Requests) || !l.request(f.Frame) {
+		if !l.p.pass(f, Requests) || !l.p.queue(len(f.Raw)) || !l.request(f.Frame) {
 			return
 		}
 	}
@@ -132,6 +137,9 @@ func (l *link) replies(frames <-chan arrival) {
 	for f := range frames {
 		if !l.p.pass(f, Replies) {
 			return
+		}
+		if l.forgotten.Load() {
+			continue
 		}
 		if l.isMessage(f.Frame) {
 			if l.p.swallows() {

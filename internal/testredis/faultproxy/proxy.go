@@ -39,6 +39,8 @@ type Proxy struct {
 	rules     []*Rule
 	links     map[*link]struct{}
 	latency   time.Duration
+	capacity  float64                     // bytes a second to the server, or 0
+	turn      time.Time                   // of the next request, if there is a capacity
 	flow      map[Direction]chan struct{} // open where data is held back
 	swallow   bool
 	swallowed int
@@ -93,6 +95,14 @@ func (p *Proxy) Latency(d time.Duration) {
 	p.latency = d
 }
 
+// Capacity has at most so many bytes a second reach the server from now on, over all connections together.
+// Others wait for their turn. Zero is no limit.
+func (p *Proxy) Capacity(perSecond float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.capacity = perSecond
+}
+
 // SwallowPushes drops, while on, the messages published to subscribers; subscriptions themselves work.
 func (p *Proxy) SwallowPushes(on bool) {
 	p.mu.Lock()
@@ -105,6 +115,16 @@ func (p *Proxy) Swallowed() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.swallowed
+}
+
+// Forget has the connections that exist carry nothing any more, without closing them, as a balancer does that
+// forgets idle ones. Connections that are opened later work.
+func (p *Proxy) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.forgotten.Store(true)
+	}
 }
 
 // CloseAll closes the clients' connections. The server still executes what it was sent.
@@ -201,14 +221,8 @@ func (p *Proxy) read(conn net.Conn) <-chan arrival {
 
 // pass waits until a frame may go on its way; it reports whether it does so before the proxy ends.
 func (p *Proxy) pass(f arrival, dir Direction) bool {
-	if d := time.Until(f.due); d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-p.done:
-			return false
-		}
+	if !p.sleep(f.due) {
+		return false
 	}
 	for {
 		p.mu.Lock()
@@ -220,6 +234,38 @@ func (p *Proxy) pass(f arrival, dir Direction) bool {
 		if !p.await(held) {
 			return false
 		}
+	}
+}
+
+// queue waits for the turn of a request of so many bytes; it reports whether that comes before the proxy ends.
+func (p *Proxy) queue(bytes int) bool {
+	const burst = 20 * time.Millisecond // what is made up for: timers are late
+	p.mu.Lock()
+	var turn time.Time
+	if p.capacity > 0 {
+		if earliest := time.Now().Add(-burst); p.turn.Before(earliest) {
+			p.turn = earliest
+		}
+		turn = p.turn
+		p.turn = turn.Add(time.Duration(float64(bytes) / p.capacity * float64(time.Second)))
+	}
+	p.mu.Unlock()
+	return p.sleep(turn)
+}
+
+// sleep waits for a time; it reports whether that comes before the proxy ends.
+func (p *Proxy) sleep(until time.Time) bool {
+	d := time.Until(until)
+	if d <= 0 {
+		return true
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.done:
+		return false
 	}
 }
 

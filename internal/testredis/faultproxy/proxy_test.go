@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -252,6 +253,39 @@ func TestLatency(t *testing.T) {
 	})
 }
 
+// A burst of what two clients send takes as long as the capacity says, no longer, and nothing afterwards.
+func TestCapacity(t *testing.T) {
+	each(t, func(t *testing.T, s *scene) {
+		clients := []*redis.Client{s.c, s.client(func(*redis.Options) {})}
+		burst := func() time.Duration {
+			var wg sync.WaitGroup
+			start := time.Now()
+			for _, c := range clients {
+				wg.Go(func() {
+					_, err := c.Pipelined(s.ctx, func(pipe redis.Pipeliner) error {
+						for range 100 {
+							pipe.Ping(s.ctx)
+						}
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			return time.Since(start)
+		}
+		burst() // connects
+		s.proxy.Capacity(500 * float64(len("*1\r\n$4\r\nping\r\n")))
+		took := burst()
+		require.GreaterOrEqual(t, took, 350*time.Millisecond)
+		require.Less(t, took, 2*time.Second)
+		s.proxy.Capacity(0)
+		require.Less(t, burst(), 350*time.Millisecond)
+	})
+}
+
 func TestCloseAll(t *testing.T) {
 	each(t, func(t *testing.T, s *scene) {
 		r, gate, result := heldBack(t, s, (*Rule).DelayRequest)
@@ -261,6 +295,16 @@ func TestCloseAll(t *testing.T) {
 		require.NoError(t, r.WaitDone(s.ctx))
 		require.Equal(t, "v", get(t, s))
 		require.NoError(t, s.c.Ping(s.ctx).Err())
+	})
+}
+
+func TestForget(t *testing.T) {
+	each(t, func(t *testing.T, s *scene) {
+		c := s.client(hasty)
+		require.NoError(t, c.Ping(s.ctx).Err())
+		s.proxy.Forget()
+		require.ErrorContains(t, c.Ping(s.ctx).Err(), "timeout", "the connection stands, and nothing arrives")
+		require.NoError(t, c.Ping(s.ctx).Err(), "a new connection")
 	})
 }
 
