@@ -92,6 +92,8 @@ type subscription struct {
 	channel string        // or "": it has shard channels
 	pubsub  *redis.PubSub // once it is connected
 	cancel  context.CancelFunc
+	probing atomic.Bool
+	heard   atomic.Bool // a message, since the last probe
 }
 
 // A shard is a shard channel in the slot of one lock.
@@ -309,7 +311,6 @@ func (l *subscriptions) listen(s *subscription) error {
 	l.mu.Unlock()
 	late := time.AfterFunc(grace, func() { cancel(nil) })
 	defer late.Stop()
-	own := &probe{pubsub: pubsub}
 	for checked := true; ; {
 		wait := silence
 		if l.follow {
@@ -328,7 +329,7 @@ func (l *subscriptions) listen(s *subscription) error {
 			case *redis.Subscription:
 				l.confirmed(s, e)
 			case *redis.Message:
-				if own.heard.Store(true); e.Payload != probeMessage {
+				if s.heard.Store(true); e.Payload != probeMessage {
 					l.to.Heard(e.Payload)
 				}
 			}
@@ -340,7 +341,7 @@ func (l *subscriptions) listen(s *subscription) error {
 		case l.to.Awaited():
 			checked = true
 			if l.follow {
-				l.working.Go(func() { own.send(ctx, s, cancel) })
+				l.working.Go(func() { s.probe(ctx, cancel) })
 			}
 			l.d.reloadIfOld()
 			if err := pubsub.Ping(ctx); err != nil {
@@ -397,33 +398,26 @@ func (l *subscriptions) confirmed(s *subscription, e *redis.Subscription) {
 	})
 }
 
-// A probe is an empty message that is published to the own channel over the command connection. PING does not
-// show that the subscription is on a different server from the one that handles requests: a demoted master keeps
-// answering it but no longer receives grants, and the client does not report that it has connected to another
-// master.
-type probe struct {
-	pubsub  *redis.PubSub
-	sending atomic.Bool
-	heard   atomic.Bool // a message
-}
-
-// send publishes the probe, unless the last one is still in flight. It drops the subscription if the server
-// that handles requests says that nobody has subscribed, and no other node brings the message.
-func (p *probe) send(ctx context.Context, s *subscription, drop context.CancelCauseFunc) {
-	if !p.sending.CompareAndSwap(false, true) {
+// probe publishes an empty message to the subscription's own channel over the command connection, unless the last
+// one is still in flight. PING does not show that the subscription is on a different server from the one that
+// handles requests: a demoted master keeps answering it but no longer receives grants, and the client does not
+// report that it has connected to another master. probe drops the subscription if the server that handles requests
+// says that nobody has subscribed, and no other node brings the message.
+func (s *subscription) probe(ctx context.Context, drop context.CancelCauseFunc) {
+	if !s.probing.CompareAndSwap(false, true) {
 		return
 	}
-	defer p.sending.Store(false)
-	p.heard.Store(false)
+	defer s.probing.Store(false)
+	s.heard.Store(false)
 	if n, err := s.client.Publish(ctx, s.channel, probeMessage).Result(); err != nil || n > 0 {
 		return
 	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(echoTime):
-		if !p.heard.Load() {
+		if !s.heard.Load() {
 			drop(errElsewhere)
-			_ = p.pubsub.Close()
+			_ = s.pubsub.Close()
 		}
 	}
 }
