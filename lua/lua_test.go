@@ -45,7 +45,7 @@ func TestExplainNamesTheFileAndLine(t *testing.T) {
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		c := s.Client()
 		argv := []any{
-			"w:instance-1_:1:000000000001:AAAAAAAAAAAAAAAAAAAAAA:1", "000000000001", "instance-1_:1",
+			"w:instance-1_:1:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1", "000000000000001", "instance-1_:1",
 			"30000", "wake:", "240000", "wait", "3", "",
 		}
 		for _, other := range []string{"", ":leases", ":queue"} {

@@ -614,7 +614,7 @@ func TestWriteDelegationsAreForOneUser(t *testing.T) {
 			r.answer(lua.Return)
 			if others {
 				r.reply(r.next(lua.Lock), protocol.Reply{Last: 1,
-					Obstacle: inTheWay("r:instance-02:1:000000000009:AAAAAAAAAAAAAAAAAAAAAA:0")})
+					Obstacle: inTheWay("r:instance-02:1:000000000000009:AAAAAAAAAAAAAAAAAAAAAA:0")})
 				r.do(func() { r.engine.GiveUp(r.now, w, errSilence) })
 			} else {
 				r.answer(lua.Lock)
@@ -802,7 +802,7 @@ func TestCallsDoNotWaitWhileOthersAreInTheWay(t *testing.T) {
 	r.use("n", protocol.Write)
 	r.layer.names[protocol.KeysOf("p", "n").Lock].need = 3
 	r.write()
-	claim := "w:instance-02:1:000000000009:AAAAAAAAAAAAAAAAAAAAAA:1"
+	claim := "w:instance-02:1:000000000000009:AAAAAAAAAAAAAAAAAAAAAA:1"
 	_, _, err := protocol.ClaimOf(claim)
 	require.NoError(t, err)
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})

@@ -54,7 +54,7 @@ func NewInstance() string {
 
 // A Claim is what the server knows of one owner's holds in one mode:
 // <mode>:<instance>:<slot>:<number>:<process>:<handle>. It has less than 64 bytes, so that a small hash stays
-// compact (hash-max-listpack-value).
+// compact (hash-max-listpack-value): the handle has base 36.
 //
 // An instance numbers its claims, and gives each a slot of the lock that none of its other claims on that
 // lock uses. For each slot, the server remembers which claim ended last, and refuses late requests of that
@@ -65,7 +65,11 @@ type Claim struct {
 	Slot   any // <instance>:<slot>
 }
 
-// NewClaim returns the claim of that number, which gets twelve digits: such numbers compare as strings.
+// digits is how many decimal digits the number of a claim has: numbers of one length compare as strings. An
+// RWLock that uses a million numbers a second has enough for 30 years.
+const digits = 15
+
+// NewClaim returns the claim of that number.
 func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 	letter := byte('r')
 	if m == Write {
@@ -75,12 +79,12 @@ func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 	b = append(append(b, letter, ':'), instance...)
 	b = strconv.AppendInt(append(b, ':'), int64(slot), 10)
 	slotEnd := len(b)
-	digits := strconv.AppendUint(make([]byte, 0, 20), number, 10)
-	b = append(append(b, ":000000000000"[:max(13-len(digits), 1)]...), digits...)
+	decimal := strconv.AppendUint(make([]byte, 0, 20), number, 10)
+	b = append(append(b, ":000000000000000"[:max(1+digits-len(decimal), 1)]...), decimal...)
 	numberEnd := len(b)
 	b = append(b, ':')
 	b = base64.RawURLEncoding.AppendEncode(b, o.Process[:])
-	b = strconv.AppendUint(append(b, ':'), o.Handle, 10)
+	b = strconv.AppendUint(append(b, ':'), o.Handle, 36)
 	id := string(b)
 	return Claim{ID: id, Number: id[slotEnd+1 : numberEnd], Slot: id[2:slotEnd]}
 }
@@ -126,7 +130,7 @@ func ParseClaim(id string) (Known, error) {
 	}
 	process, err := base64.RawURLEncoding.DecodeString(f[4])
 	number, err1 := strconv.ParseUint(f[3], 10, 64)
-	handle, err2 := strconv.ParseUint(f[5], 10, 64)
+	handle, err2 := strconv.ParseUint(f[5], 36, 64)
 	if err != nil || err1 != nil || err2 != nil || len(process) != len(k.Owner.Process) {
 		return Known{}, fmt.Errorf("%q is not a claim", id)
 	}

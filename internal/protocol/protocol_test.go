@@ -39,11 +39,11 @@ func TestNamesArePinned(t *testing.T) {
 
 	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
 	require.Equal(t, protocol.Claim{
-		ID: "w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17", Number: "000000000042", Slot: "k3J9x0aQ2bZ:5",
+		ID: "w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", Number: "000000000000042", Slot: "k3J9x0aQ2bZ:5",
 	}, c)
-	require.Equal(t, "r:k3J9x0aQ2bZ:0:123456789012:VQ6EAOKbQdSnFkRmVUQAAA:17",
-		protocol.NewClaim(protocol.Read, "k3J9x0aQ2bZ", 0, 123456789012, owner).ID)
-	require.Equal(t, "000000000042 1763763763 ended", protocol.Released(c, 1763763763999999))
+	require.Equal(t, "r:k3J9x0aQ2bZ:0:123456789012345:VQ6EAOKbQdSnFkRmVUQAAA:h",
+		protocol.NewClaim(protocol.Read, "k3J9x0aQ2bZ", 0, 123456789012345, owner).ID)
+	require.Equal(t, "000000000000042 1763763763 ended", protocol.Released(c, 1763763763999999))
 	require.Equal(t, "550e8400-e29b-41d4-a716-446655440000:17", owner.String())
 	require.Empty(t, protocol.Owner{}.String())
 }
@@ -94,7 +94,7 @@ func TestClaimsAreReadBack(t *testing.T) {
 	for _, bad := range []string{
 		"", "shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1",
 		"w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
-		"w:i:0:1:VQ6E:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:x",
+		"w:i:0:1:VQ6E:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:-",
 		"w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1:2",
 	} {
 		_, err := protocol.ParseClaim(bad)
@@ -110,7 +110,7 @@ func TestRequestsArePinned(t *testing.T) {
 		Keys: protocol.KeysOf("p", "l"), Claim: c, Channels: "p:wake:", Lease: protocol.NewLease(30 * time.Second),
 		Record: protocol.Released(c, 1763763763999999), Count: 2, Sequence: 9,
 	}
-	about := []any{"w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17", "000000000042", "k3J9x0aQ2bZ:5"}
+	about := []any{"w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", "000000000000042", "k3J9x0aQ2bZ:5"}
 	for s, rest := range map[*lua.Script][]any{
 		lua.Lock:    {"30000", "p:wake:"},
 		lua.RLock:   {"30000", "p:wake:"},
@@ -122,9 +122,9 @@ func TestRequestsArePinned(t *testing.T) {
 		lua.Force:   {"p:wake:"},
 	} {
 		q.Script = s
-		about[1] = "000000000042"
+		about[1] = "000000000000042"
 		if s == lua.Unlock || s == lua.RUnlock {
-			about[1] = "000000000042 1763763763 ended"
+			about[1] = "000000000000042 1763763763 ended"
 		}
 		want := append([]any{"EVALSHA", "sha", "3", "p:{l}", "p:{l}:leases", "p:{l}:queue"},
 			append(append([]any{}, about...), rest...)...)
@@ -157,7 +157,7 @@ func TestRequestsArePinned(t *testing.T) {
 	q.Try = false
 	require.Equal(t, []any{"120000", "p:wake:", "300000", "wait", about[0]}, q.Argv(nil)[7:])
 	q.Script = lua.Unlock
-	require.Equal(t, append(slices.Clone(about[:1]), "000000000042", about[2], "p:wake:"), q.Argv(nil)[4:])
+	require.Equal(t, append(slices.Clone(about[:1]), "000000000000042", about[2], "p:wake:"), q.Argv(nil)[4:])
 	q.Script = lua.Reenter
 	require.Equal(t, "set", q.Argv(nil)[12])
 	require.Equal(t, "240000", protocolKeep(protocol.NewLease(time.Minute)))
@@ -169,7 +169,7 @@ func protocolKeep(l protocol.Lease) any {
 	return q.Argv(nil)[8]
 }
 
-const claimText = "w:k3J9x0aQ2bZ:5:000000000042:VQ6EAOKbQdSnFkRmVUQAAA:17"
+const claimText = "w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h"
 
 func TestRepliesAreRead(t *testing.T) {
 	t.Parallel()
@@ -184,21 +184,21 @@ func TestRepliesAreRead(t *testing.T) {
 		{lua.RLock, int64(-1), protocol.Reply{Refused: true}},
 		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", "", "7"},
 			protocol.Reply{Token: 5, Before: true}},
-		{lua.RLock, []any{"5", int64(1), "5 1 000000000007 000000000008,000000000009", "NOPERM", int64(0), int64(0),
+		{lua.RLock, []any{"5", int64(1), "5 1 000000000000007 000000000000008,000000000000009", "NOPERM", int64(0), int64(0),
 			"", "", "5"}, protocol.Reply{
 			Token: 5, More: true, PublishError: "NOPERM", Message: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8},
 				AskAgain: []uint64{9}},
 		}},
 		{lua.Lock, []any{"", int64(0), "", "", int64(1500), int64(3), "write", claimText, "6"},
 			protocol.Reply{Obstacle: held, Last: 6}},
-		{lua.Lock, []any{"", int64(0), ",000000000009", "", int64(-4), int64(-1), "", "", ""},
+		{lua.Lock, []any{"", int64(0), ",000000000000009", "", int64(-4), int64(-1), "", "", ""},
 			protocol.Reply{Message: protocol.Message{AskAgain: []uint64{9}}}},
 		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x", ""}, protocol.Reply{
 			Obstacle: protocol.Obstacle{Mode: protocol.Read, Claim: "x", Again: 10 * 365 * 24 * time.Hour},
 		}},
 		{lua.Unlock, int64(1), protocol.Reply{Code: protocol.Done}},
 		{lua.RUnlock, []any{int64(2), int64(1), "", ""}, protocol.Reply{Code: protocol.DoneBefore, More: true}},
-		{lua.Force, []any{int64(1), int64(0), "5 0 000000000007", ""},
+		{lua.Force, []any{int64(1), int64(0), "5 0 000000000000007", ""},
 			protocol.Reply{Code: protocol.Done, Message: protocol.Message{Token: 5, Granted: []uint64{7}}}},
 		{lua.Renew, int64(0), protocol.Reply{}},
 		{lua.Renew, int64(1), protocol.Reply{Code: protocol.Done}},
@@ -242,10 +242,10 @@ func TestRepliesThatMakeNoSense(t *testing.T) {
 func TestMessagesAreRead(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]protocol.Message{
-		"":                                  {},
-		"1763763763763763 0 000000000042":   {Token: 1763763763763763, Granted: []uint64{42}},
-		"5 1 000000000001 000000000002,3 4": {Token: 5, More: true, Granted: []uint64{1, 2}, AskAgain: []uint64{3, 4}},
-		",000000000003":                     {AskAgain: []uint64{3}},
+		"":                                   {},
+		"1763763763763763 0 000000000000042": {Token: 1763763763763763, Granted: []uint64{42}},
+		"5 1 000000000000001 000000000000002,3 4": {Token: 5, More: true, Granted: []uint64{1, 2}, AskAgain: []uint64{3, 4}},
+		",000000000000003":                        {AskAgain: []uint64{3}},
 	} {
 		m, ok := protocol.ParseMessage(text)
 		require.True(t, ok, text)
@@ -259,11 +259,11 @@ func TestMessagesAreRead(t *testing.T) {
 
 // Nothing that a server, or anybody on a channel, may say makes the library panic.
 func FuzzText(f *testing.F) {
-	f.Add("5 1 000000000001 000000000002,3 4")
+	f.Add("5 1 000000000000001 000000000000002,3 4")
 	f.Add(claimText)
 	f.Add("w +")
-	f.Add("000000000042 1763763763763763 held 1 9")
-	f.Add("000000000042 1763763763763763 waits 30000")
+	f.Add("000000000000042 1763763763763763 held 1 9")
+	f.Add("000000000000042 1763763763763763 waits 30000")
 	f.Fuzz(func(_ *testing.T, s string) {
 		_, _ = protocol.ParseMessage(s)
 		_, _ = protocol.ParseClaim(s)
@@ -330,7 +330,7 @@ func TestStateIsRead(t *testing.T) {
 	w5, kw5 := claim(protocol.Write, 5, 5)
 	r6, kr6 := claim(protocol.Read, 6, 6)
 	slot := func(k protocol.Known, says string) []any {
-		return []any{k.Slot, fmt.Sprintf("%012d ", k.Number) + says}
+		return []any{k.Slot, fmt.Sprintf("%015d ", k.Number) + says}
 	}
 	decode := func(hash []any, leases, queue []any) protocol.State {
 		s, err := protocol.DecodeState([]any{fmt.Sprint(now), hash, leases, queue})
@@ -426,4 +426,17 @@ func TestWaitersAreListedAsTheyAreServed(t *testing.T) {
 	}
 	require.Equal(t, []uint64{2, 4, 5, 6, 7}, numbers)
 	require.Equal(t, time.Millisecond, s.Waiters[0].Lease)
+}
+
+// The numbers that an RWLock uses in thirty years, a million a second, are of one length, and stay in order.
+func TestNumbersOfALongLifeStayInOrder(t *testing.T) {
+	t.Parallel()
+	const lifetime = 30 * 365 * 24 * 60 * 60 * 1_000_000
+	before := ""
+	for n := uint64(1); n < lifetime; n = n*3 + 1 {
+		number := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 0, n, owner).Number.(string)
+		require.Len(t, number, 15)
+		require.Greater(t, number, before)
+		before = number
+	}
 }

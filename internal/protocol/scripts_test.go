@@ -1095,7 +1095,7 @@ func TestRefusedTryWritesOnce(t *testing.T) {
 				}
 				require.Equal(t, want, writes()-before)
 			}
-			require.Regexp(t, `^\d{12} \d{10} void$`, b.field(p.Slot.(string)))
+			require.Regexp(t, `^\d{15} \d{10} void$`, b.field(p.Slot.(string)))
 		}
 	}
 }

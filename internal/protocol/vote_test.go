@@ -86,7 +86,7 @@ func TestVotesArePinned(t *testing.T) {
 
 		require.EqualValues(t, someToken, p.vote(w, someToken).Vote)
 		fields := p.c.HGetAll(t.Context(), p.keys.Lock.(string)).Val()
-		require.Equal(t, "layout-01AA:000000000001 1763763763763763 1763763763763763", fields["vote"])
+		require.Equal(t, "layout-01AA:000000000000001 1763763763763763 1763763763763763", fields["vote"])
 		require.Equal(t, w.ID, fields["owner"])
 		mark := p.c.HGetAll(t.Context(), p.mark.(string)).Val()
 		require.Regexp(t, `^\d{16}:me$`, mark["id"])

@@ -21,7 +21,7 @@ end
 
 -- Whether a claim of that number has ended. last is the value of its slot.
 local function over(its_number, last)
-  local of = string.sub(last, 1, 12)
+  local of = string.sub(last, 1, DIGITS)
   local what = of == its_number and string.match(last, '%l+')
   return of > its_number or what == 'ended' or what == 'void'
 end

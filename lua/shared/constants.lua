@@ -5,6 +5,7 @@ LEASES = KEYS[2]
 QUEUE = KEYS[3]
 
 WAKE = 'rwlock:wake:' -- what the names of the channels begin with, with the default prefix
+DIGITS = 15        -- of a claim's number
 STEP = 200         -- the most waiters that one script grants the lock to, or removes
 NEARBY = 10        -- the most dead waiters that a waiter removes ahead of itself
 DELEGATES = 64     -- the most read delegations of a lock

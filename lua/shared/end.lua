@@ -17,7 +17,7 @@ end
 -- Finishes the release of the caller's hold, which is no longer in the lock, and grants the lock to the next in line. until_ms is when
 -- the last lease would have ended.
 local function release(until_ms)
-  if string.sub(record, 1, 12) <= number then -- or else the release comes late, and the slot was used again
+  if string.sub(record, 1, DIGITS) <= number then -- or else the release comes late, and the slot was used again
     tombstone(slot, number, 'ended')
   end
   expire()
@@ -32,7 +32,7 @@ end
 -- Ends a claim that holds nothing: a waiter, or a claim whose request was already answered or has yet to arrive.
 local function give_up()
   if over(number, record) then
-    local again = string.sub(record, 1, 12) == number and string.match(record, '%l+') == 'ended'
+    local again = string.sub(record, 1, DIGITS) == number and string.match(record, '%l+') == 'ended'
     return {again and 2 or 0, unfinished(), '', ''}
   end
   local behind, was_first

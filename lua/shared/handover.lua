@@ -3,8 +3,8 @@ local id = call('ZRANGE', QUEUE, 0, 0)[1]
 local its_slot, instance, its_number = string.match(id or '', '^w:(([^:]+):%d+):(%d+)')
 local h = call('HMGET', LOCK, 'fence', 'pending', 'readers', its_slot or ARGV[3])
 local last = its_slot and h[4] or ''
-local from, for_ms = string.sub(last, 14, 29), string.match(last, '^ waits (%d+)$', 30)
-local alive = for_ms and string.sub(last, 1, 12) == its_number and from + for_ms * 1000 - now > 0
+local from, for_ms = string.match(last, '^' .. (its_number or '') .. ' (%d+) waits (%d+)$')
+local alive = for_ms and from + for_ms * 1000 - now > 0
 if alive and h[1] and h[1] < now and (h[3] or '') == '' then
   local others = h[2] ~= '1'
   call('ZREM', QUEUE, id)

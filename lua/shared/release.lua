@@ -1,10 +1,10 @@
 -- Ends the caller's claim, whether it holds the lock, waits for it, or has yet to arrive, and grants the lock to the next in line.
 
 local owner, record
-if #ARGV[2] > 12 then
+if #ARGV[2] > DIGITS then
   local seen = redis.call('HMGET', LOCK, 'owner', ARGV[3])
   owner, record = seen[1], seen[2] or ''
-  if record > ARGV[2] and string.sub(record, 1, 12) ~= string.sub(ARGV[2], 1, 12) then
+  if record > ARGV[2] and string.sub(record, 1, DIGITS) ~= string.sub(ARGV[2], 1, DIGITS) then
     owner = nil -- the slot was used again: see end.lua
   end
 end

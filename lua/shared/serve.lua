@@ -17,7 +17,7 @@ end
 
 -- Whether the caller's claim has a place in the queue.
 local function has_place()
-  return waiting > 0 and string.sub(record, 1, 12) == number and call('ZSCORE', QUEUE, claim)
+  return waiting > 0 and string.sub(record, 1, DIGITS) == number and call('ZSCORE', QUEUE, claim)
 end
 
 local function leave_queue(id)

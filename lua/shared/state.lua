@@ -4,7 +4,7 @@
 --#include clock.lua
 
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local claim, number, slot = ARGV[1], string.sub(ARGV[2], 1, 12), ARGV[3]
+local claim, number, slot = ARGV[1], string.sub(ARGV[2], 1, DIGITS), ARGV[3]
 local writes = string.sub(claim, 1, 1) == 'w'
 
 local f = call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', 'readers', 'pending', 'ticket', 'owed', slot)

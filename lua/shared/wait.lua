@@ -24,8 +24,8 @@ if holder ~= ARGV[1] and (written and holder ~= ARGV[8] and string.sub(holder, -
   end
   if left > 0 and watched then
     local last = its_slot and h[4] or ''
-    from, for_ms = string.sub(last, 14, 29), string.match(last, '^ waits (%d+)$', 30)
-    left = for_ms and string.sub(last, 1, 12) == its_number and from + for_ms * 1000 - at or 0
+    from, for_ms = string.match(last, '^' .. (its_number or '') .. ' (%d+) waits (%d+)$')
+    left = for_ms and from + for_ms * 1000 - at or 0
   end
   local waiting = call('ZCARD', QUEUE) -- without a plus, these are left over from a hash that is gone
   if left > 0 and queued == (waiting > 0) and (writes or (h[3] or '') == '') then

@@ -131,10 +131,10 @@ func rename(m meaning, s *shape, q unsafe.Pointer, numbers func(uint64) uint64,
 		switch parts := strings.Split(text, ":"); m {
 		case claimID:
 			n := parse(parts[3])
-			text = fmt.Sprintf("%s:%s:%d:%012d:%s", parts[0], parts[1], slot(int(parse(parts[2])), n), numbers(n),
+			text = fmt.Sprintf("%s:%s:%d:%015d:%s", parts[0], parts[1], slot(int(parse(parts[2])), n), numbers(n),
 				strings.Join(parts[4:], ":"))
 		case numText:
-			text = fmt.Sprintf("%012d%s", numbers(parse(text[:12])), text[12:])
+			text = fmt.Sprintf("%015d%s", numbers(parse(text[:15])), text[15:])
 		case slotText:
 			text = fmt.Sprintf("%s:%d", parts[0], slot(int(parse(parts[1])), 0))
 		}

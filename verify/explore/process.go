@@ -422,7 +422,7 @@ func (p *process) view(number uint64) engine.View {
 // copies reports whether a request for a claim is in flight that the engine does not wait for.
 func (p *process) copies(number uint64, script *lua.Script) bool {
 	return slices.ContainsFunc(p.Copies, func(r protocol.Request) bool {
-		return r.Claim.Number == fmt.Sprintf("%012d", number) && (script == nil || r.Script == script)
+		return r.Claim.Number == fmt.Sprintf("%015d", number) && (script == nil || r.Script == script)
 	})
 }
 

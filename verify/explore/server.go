@@ -262,7 +262,7 @@ func (s *server) write(stands bool) *raw {
 	put("ticket", int64(s.ticket))
 	put("owed", int64(s.owed))
 	for _, rec := range s.slots {
-		text := fmt.Sprintf("%012d ", rec.number)
+		text := fmt.Sprintf("%015d ", rec.number)
 		switch rec.what {
 		case 'e':
 			text += fmt.Sprintf("%d ended", now/1e6)
