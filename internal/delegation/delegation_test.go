@@ -1117,6 +1117,10 @@ func TestReleaseOfALongHoldIsConfirmed(t *testing.T) {
 			require.NoError(t, first.Err(), "it was confirmed")
 			require.Equal(t, engine.Releasing, next.State())
 			r.reply(r.next(lua.Delegate), protocol.Reply{Code: code, Token: 1, Top: r.token + block})
+			if code == protocol.NotThere { // its lease has ended, or it is lost: the return tells
+				require.Equal(t, engine.Releasing, next.State())
+				r.reply(r.next(lua.Return), protocol.Reply{Code: code})
+			}
 			for _, h := range []*engine.Hold{next, last} {
 				require.Equal(t, engine.Finished, h.State())
 				require.ErrorIs(t, h.Err(), want)

@@ -209,11 +209,11 @@ func (d *Layer) kept(now time.Time, n *name, r *engine.Request, reply protocol.R
 	case latest:
 		n.asked, n.failures = time.Time{}, 0
 	}
-	d.left(now, n, r.Sent, reply.Code)
 	if reply.Code != protocol.Done {
-		d.lapse(now, n)
+		d.lapse(now, n) // if only its lease has ended, the return confirms the releases all the same
 		return
 	}
+	d.left(now, n, r.Sent, protocol.Done)
 	d.extend(n, r)
 	d.tokens(n, reply.Top)
 	n.tells = n.tells && !r.Used
