@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,15 +47,6 @@ func TestGraceEndsWithTheLastProcess(t *testing.T) {
 	awaitState(t, rw, t.Name(), 1, 0)
 	require.NoError(t, rw.ForceUnlock(t.Context(), t.Name()))
 	require.Equal(t, exitLost, p.exit())
-}
-
-// changeUser is a program that becomes root, and runs until the end of its input.
-func changeUser() {
-	if err := syscall.Setuid(0); err != nil {
-		panic(err)
-	}
-	fmt.Println("ready")
-	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 // A command that has become another user cannot be killed. The tool names it, and waits no longer.

@@ -102,18 +102,23 @@ func (a *app) list(states []rwlock.State) error {
 	t := &output.Table{}
 	t.Header("LOCK", "STATE", "MODE", "HOLDERS", "WAITERS", "HELD FOR", "LEASE LEFT", "LABEL")
 	for _, s := range states {
-		name, holders, waiters := text("%s", output.Name(s.Name)), text("%d", len(s.Holders)), text("%d", len(s.Waiters))
-		if len(s.Holders)+len(s.Waiters) == 0 {
-			t.Add(name, isFree)
-		} else if len(s.Holders) == 0 {
-			t.Add(name, isWaiting, output.Cell{}, holders, waiters)
-		} else {
-			h, last := oldest(s), lastToEnd(s)
-			t.Add(name, stateOf(h), modeCell(s.Mode), holders, waiters, ageCell(h), leaseCell(last.Lease, last.Full),
-				labelCell(h.Label))
-		}
+		t.Add(lockRow(s)...)
 	}
 	return t.Print(os.Stdout, output.Color(os.Stdout))
+}
+
+// lockRow describes a lock.
+func lockRow(s rwlock.State) []output.Cell {
+	name, holders, waiters := text("%s", output.Name(s.Name)), text("%d", len(s.Holders)), text("%d", len(s.Waiters))
+	switch {
+	case len(s.Holders) > 0:
+		h, last := oldest(s), lastToEnd(s)
+		return []output.Cell{name, stateOf(h), modeCell(s.Mode), holders, waiters, ageCell(h),
+			leaseCell(last.Lease, last.Full), labelCell(h.Label)}
+	case len(s.Waiters) > 0:
+		return []output.Cell{name, isWaiting, {}, holders, waiters}
+	}
+	return []output.Cell{name, isFree}
 }
 
 // oldest returns the holder that has had the lock for longest.

@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -32,6 +34,15 @@ type tests struct{ *testing.M }
 func (t tests) Run() int {
 	defer testredis.StopShared()
 	return t.M.Run()
+}
+
+// changeUser is a program that becomes root, and runs until the end of its input.
+func changeUser() {
+	if err := syscall.Setuid(0); err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 // A tool is the program as a process of its own.
