@@ -122,9 +122,9 @@ func TestCommandIsGoneBeforeAnybodyElseHasTheLock(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr())
 	rw := newLock(t, server.Client())
 	dir := t.TempDir()
-	p := prepare(t, "redis://"+proxy.Addr(), "exec", "--lease", "2s", "--grace", "500ms", t.Name(), "--", "sh",
+	p := prepare(t, "redis://"+proxy.Addr(), "exec", "--lease", "6s", "--grace", "3s", t.Name(), "--", "sh",
 		"-c",
-		`run() { trap "date +%s.%N > $1-told" TERM; while :; do date +%s.%N > $1-next; mv $1-next $1; sleep 0.01; done; }
+		`run() { trap "date +%s.%N > $1-told" TERM; while :; do date +%s.%N > $1-next && mv $1-next $1; sleep 0.01; done; }
 		(run inner) & run outer`)
 	p.cmd.Dir = dir
 	p.launch()

@@ -67,5 +67,7 @@ func end(deadline time.Time, command *child.Child, grace time.Duration) []child.
 	command.Signal(syscall.SIGCONT) // a command that is suspended would not notice
 	kill := time.AfterFunc(time.Until(deadline), func() { command.Signal(syscall.SIGKILL) })
 	defer kill.Stop()
-	return command.AwaitGroup(deadline.Add(killTime))
+	left := command.AwaitGroup(deadline.Add(killTime))
+	command.Signal(syscall.SIGKILL) // for a process that was being started while the others ended
+	return left
 }
