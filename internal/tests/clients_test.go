@@ -627,6 +627,40 @@ func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 	})
 }
 
+// Nor does a hook that never returns, for one call or for many, however often their requests are repeated.
+func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
+	parallel(t)
+	each(t, map[string]int{"one call": 1, "many calls": 30}, func(t *testing.T, crowd int) {
+		inBubble(t, func(w *world) {
+			gate, open := context.WithCancel(context.Background())
+			rw := w.newLockVia(func(c *redis.Client) { c.AddHook(brake("stuck", func() { <-gate.Done() })) },
+				rwlock.WithLease(2*time.Second))
+			w.Cleanup(open)
+			var kept []*rwlock.Hold
+			for i := range 50 {
+				kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i)))
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			var calls []*call
+			for i := range crowd {
+				calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write,
+					fmt.Sprint("stuck ", i)))
+			}
+			time.Sleep(time.Minute)
+			for _, h := range kept {
+				require.NoError(w, context.Cause(h.Context()), h.Name())
+			}
+			cancel()
+			open()
+			for _, c := range calls {
+				_, err := c.wait()
+				require.ErrorIs(w, err, context.Canceled)
+			}
+			unlock(w, kept...)
+		})
+	})
+}
+
 // confirms checks that the replicas confirm what a call gets, that a call fails which they do not confirm,
 // and that this leaves nothing. There are n of them.
 func confirms(t *testing.T, c redis.UniversalClient, n int, freeze, thaw func()) {
