@@ -84,8 +84,9 @@ func newLock(t *testing.T, servers []*testredis.Server, opts ...rwlock.Option) *
 	return rw
 }
 
-func lock(t *testing.T, call func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error),
-	name string, opts ...rwlock.LockOption) *rwlock.Hold {
+type lockCall func(context.Context, string, ...rwlock.LockOption) (*rwlock.Hold, error)
+
+func lock(t *testing.T, call lockCall, name string, opts ...rwlock.LockOption) *rwlock.Hold {
 	t.Helper()
 	h, err := call(context.Background(), name, opts...)
 	require.NoError(t, err)
