@@ -14,9 +14,9 @@ import (
 // A Hold is one acquisition of a lock. Release it once, with Unlock. An owner may release its holds in any
 // order. A Hold is safe for concurrent use.
 //
-// A hold is renewed until Unlock, or until the Hold is unreachable. In the latter case it ends with its lease,
-// which cancels its Context, and a log record says where it was taken. A context does not keep the Hold that
-// it is derived from: keep the Hold itself while you rely on the lock, as a deferred Unlock does.
+// A hold is renewed until Unlock, or until the Hold is unreachable. In the latter case it ends with its
+// lease, which cancels its Context, and a log record says where it was taken. A context does not keep the
+// Hold that it is derived from: keep the Hold itself while you rely on the lock, as a deferred Unlock does.
 type Hold struct {
 	held    *client.Hold
 	cleanup runtime.Cleanup
@@ -142,8 +142,8 @@ func (nilError) Error() string        { return "the Hold is nil" }
 func (nilError) Is(target error) bool { return target == ErrNotHeld }
 
 // finish releases holds after a function has run under them. It returns the function's error, joined
-// with the error of each release. That is ErrLost if the hold was lost before it was released, by finish or by
-// the function, unless the function's error already matches ErrLost.
+// with the error of each release. That is ErrLost if the hold was lost before it was released, by finish or
+// by the function, unless the function's error already matches ErrLost.
 func finish(ctx context.Context, err error, holds ...*Hold) error {
 	if len(holds) == 1 {
 		return holds[0].finished(err, holds[0].Unlock(ctx))

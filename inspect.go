@@ -66,7 +66,8 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 		s.Holders = append(s.Holders, holder)
 	}
 	for _, w := range state.Waiters {
-		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Full, w.Since})
+		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Full,
+			w.Since})
 	}
 	return s, nil
 }

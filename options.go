@@ -92,8 +92,8 @@ func WithPrefix(p string) Option {
 // WithLogger sets the logger for what no return value reports: a hold that was lost or forgotten, a renewal
 // that failed, a server that does not allow notifications. Each is a warning. The default, which a nil logger
 // selects, is slog.Default(); for silence, use slog.New(slog.DiscardHandler). The logger is called on a
-// goroutine of its own, so a slow handler delays no renewal. If its handler panics, slog.Default() is told so,
-// and the next records are logged all the same.
+// goroutine of its own, so a slow handler delays no renewal. If its handler panics, slog.Default() is told
+// so, and the next records are logged all the same.
 func WithLogger(l *slog.Logger) Option {
 	return func(c *config) error {
 		c.Logger = l
@@ -119,9 +119,9 @@ func WithLabel(label string) Option {
 // wake-ups. Without an observer, this costs nothing. Package otelrwlock, a separate module, has an Observer
 // that records OpenTelemetry metrics and spans. Close waits for the observer for at most five seconds.
 //
-// Given several times, each observer is notified, on a goroutine of its own. So an observer that is slow, that
-// panics or that calls runtime.Goexit neither delays nor ends anything else, and gets the next events. A panic
-// is logged with its stack.
+// Given several times, each observer is notified, on a goroutine of its own. So an observer that is slow,
+// that panics or that calls runtime.Goexit neither delays nor ends anything else, and gets the next events. A
+// panic is logged with its stack.
 //
 // New returns an error if o is nil.
 func WithObserver(o Observer) Option {

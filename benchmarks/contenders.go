@@ -40,8 +40,8 @@ type Options struct {
 	Addrs   []string // of the servers
 	Cluster bool     // they are one
 	Lease   time.Duration
-	// on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis. Ours makes its own
-	// pipelines
+	// on go-redis's AutoPipeline in place of its plain client, where the contender uses go-redis. Ours makes its
+	// own pipelines
 	AutoPipeline bool
 	Connections  int        // if set, how many go-redis opens at the start, and no more than them
 	Hook         redis.Hook // if set, the first go-redis client has it

@@ -351,8 +351,8 @@ func TestRenewalsOfDelegationsShareARun(t *testing.T) {
 	require.Equal(t, int64(2), raw[0])
 }
 
-// A try that meets only idle delegations waits for their return. It is refused once the lock is known to be held
-// under one, or if anybody else holds it or waits.
+// A try that meets only idle delegations waits for their return. It is refused once the lock is known to be
+// held under one, or if anybody else holds it or waits.
 func TestTryWaitsForIdleDelegations(t *testing.T) {
 	r := newRedisRig(t, false)
 	use := func(word string) map[string]protocol.Message {

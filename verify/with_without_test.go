@@ -16,8 +16,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
 
-// A side is a server and two engines that use one lock on it. In one of two sides, the lock may be delegated to
-// the first engine. Everything else is the same in both.
+// A side is a server and two engines that use one lock on it. In one of two sides, the lock may be delegated
+// to the first engine. Everything else is the same in both.
 type side struct {
 	server  *script.Server
 	now     time.Time
@@ -46,7 +46,7 @@ const (
 	holdLease     = 10 * time.Second
 	lentLease     = 3 * time.Second
 	hop           = 100 * time.Microsecond // what a request takes
-	gated         = 100 * time.Millisecond // for how long a call may wait in memory until the lock can be delegated
+	gated         = 100 * time.Millisecond // a call may wait so long in memory until the lock can be delegated
 	withoutOption = 0
 	withOption    = 1
 )
@@ -239,9 +239,9 @@ func (b *both) pick(t *rapid.T, state string) int {
 	return rapid.SampledFrom(list).Draw(t, "call")
 }
 
-// ask begins a call, unless delegations may make a difference to it. Calls that wait under a delegation, and on
-// the server after its recall, may be served in another order. Readers on the server do not share a lock that is
-// read under a write delegation.
+// ask begins a call, unless delegations may make a difference to it. Calls that wait under a delegation, and
+// on the server after its recall, may be served in another order. Readers on the server do not share a lock
+// that is read under a write delegation.
 func (b *both) ask(t *rapid.T) {
 	of := rapid.IntRange(0, 1).Draw(t, "party")
 	mode := rapid.SampledFrom([]protocol.Mode{protocol.Read, protocol.Write}).Draw(t, "mode")
@@ -353,8 +353,8 @@ func (b *both) stop(t *rapid.T) {
 	})
 }
 
-// An RWLock to which the lock is delegated answers the same calls as one without the option does, with the same
-// results and errors and at the same time; tokens have the same order. The same goes for the others.
+// An RWLock to which the lock is delegated answers the same calls as one without the option does, with the
+// same results and errors and at the same time; tokens have the same order. The same goes for the others.
 func TestCallsEndWithDelegationsAsWithout(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

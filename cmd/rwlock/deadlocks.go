@@ -25,8 +25,8 @@ type block struct {
 // A person is what people see of the two owners of a block.
 type person struct{ label, by string }
 
-// blocksIn returns who waits for whom in a lock. Owners may hold a lock together, and be served together, if all
-// of them read.
+// blocksIn returns who waits for whom in a lock. Owners may hold a lock together, and be served together, if
+// all of them read.
 func blocksIn(s rwlock.State, blocks map[block]person) {
 	for i, w := range s.Waiters {
 		add := func(o rwlock.Owner, mode rwlock.Mode, since time.Time, label string) {
@@ -45,8 +45,8 @@ func blocksIn(s rwlock.State, blocks map[block]person) {
 
 func labelOf(label string, o rwlock.Owner) string { return cmp.Or(label, o.String()) }
 
-// cycles returns circles of owners that wait for each other: at least one of those that hang together, and each
-// block in one of them at most.
+// cycles returns circles of owners that wait for each other: at least one of those that hang together, and
+// each block in one of them at most.
 func cycles(blocks map[block]person) (all [][]block) {
 	behind := map[rwlock.Owner][]block{}
 	for b := range blocks {
@@ -81,9 +81,12 @@ func cycles(blocks map[block]person) (all [][]block) {
 	return all
 }
 
-// deadlocks returns the circles in these states that are still there when their locks are read again. The states
-// of several locks are not of one moment, but what is there before and after all reads is there between them.
-func deadlocks(ctx context.Context, rw *rwlock.RWLock, states []rwlock.State) ([][]block, map[block]person, error) {
+// deadlocks returns the circles in these states that are still there when their locks are read again. The
+// states of several locks are not of one moment, but what is there before and after all reads is there
+// between them.
+func deadlocks(ctx context.Context, rw *rwlock.RWLock, states []rwlock.State) (
+	[][]block, map[block]person, error,
+) {
 	blocks := map[block]person{}
 	for _, s := range states {
 		blocksIn(s, blocks)
@@ -134,7 +137,8 @@ func (a *app) listDeadlocks(ctx context.Context, s *session, states []rwlock.Sta
 			t.Add(number, labelCell(p.label), text("%s", output.Name(b.name)), modeCell(b.mode), labelCell(p.by),
 				text("%s", b.owner))
 			number = output.Cell{}
-			j = append(j, blockJSON{newNameJSON(b.name), b.owner.String(), p.label, b.mode.String(), b.by.String(), p.by})
+			j = append(j, blockJSON{newNameJSON(b.name), b.owner.String(), p.label, b.mode.String(),
+				b.by.String(), p.by})
 		}
 		all = append(all, j)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
-// Owners of several processes that wait for each other are listed, with what each waits for; those that wait for
-// them, or for nobody who waits, are not.
+// Owners of several processes that wait for each other are listed, with what each waits for; those that wait
+// for them, or for nobody who waits, are not.
 func TestDeadlocksBetweenProcesses(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)

@@ -198,8 +198,8 @@ func TestServerGoneAtTheEnd(t *testing.T) {
 	require.Contains(t, p.err.String(), "the lock will be free only when its lease is over")
 }
 
-// The command gives up when it was told to, and says what the client saw. On a busy machine one run may be slow,
-// and the best of five counts.
+// The command gives up when it was told to, and says what the client saw. On a busy machine one run may be
+// slow, and the best of five counts.
 func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {
 	t.Parallel()
 	frozen := testredis.Start(t)

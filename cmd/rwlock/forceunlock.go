@@ -72,7 +72,8 @@ func confirm(ctx context.Context, s rwlock.State) error {
 	if !output.IsTerminal(os.Stdin) {
 		return exitf(exitUsage, "force-unlock asks, but standard input is not a terminal; say --yes")
 	}
-	if err := ownersTable([]rwlock.State{s}, rwlock.Owner.String).Print(os.Stderr, output.Color(os.Stderr)); err != nil {
+	table := ownersTable([]rwlock.State{s}, rwlock.Owner.String)
+	if err := table.Print(os.Stderr, output.Color(os.Stderr)); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "End %s on %s? [y/N] ", count(len(s.Holders), "hold"), output.Name(s.Name))

@@ -43,8 +43,8 @@ func (holds held) watch(ctx context.Context, lease time.Duration) {
 		select {
 		case <-ticker.C:
 			for _, h := range holds {
-				// As long as a hold can be relied on that has just been renewed: see Hold.Deadline. A loss ends the context
-				// of the hold; other errors are the renewals' to report.
+				// As long as a hold can be relied on that has just been renewed: see Hold.Deadline. A loss ends the
+				// context of the hold; other errors are the renewals' to report.
 				_ = h.Extend(ctx, lease-lease/100-2*time.Millisecond)
 			}
 		case <-ctx.Done():

@@ -131,7 +131,8 @@ func oldest(s rwlock.State) (first rwlock.Holder) {
 	return first
 }
 
-// lastToEnd returns the holder after whose lease all current holders have lost the lock, unless they renew it.
+// lastToEnd returns the holder after whose lease all current holders have lost the lock, unless they renew
+// it.
 func lastToEnd(s rwlock.State) rwlock.Holder {
 	return slices.MaxFunc(s.Holders, func(a, b rwlock.Holder) int { return cmp.Compare(a.Lease, b.Lease) })
 }

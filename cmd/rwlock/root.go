@@ -271,8 +271,8 @@ func (a *app) password() (string, error) {
 	return strings.TrimRight(string(text), "\r\n"), err
 }
 
-// close releases what is held, and withdraws what waits. It leaves that to the leases if the server is silent.
-// Its error adds nothing to what the commands have reported.
+// close releases what is held, and withdraws what waits. It leaves that to the leases if the server is
+// silent. Its error adds nothing to what the commands have reported.
 func (s *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), silence)
 	defer cancel()

@@ -150,8 +150,8 @@ func briefly(o rwlock.Owner) string {
 	return process[:8] + "…:" + handle
 }
 
-// ageCell says how long a holder has had the lock. Of a delegation the server does not know, as callers take and
-// release the lock without a request.
+// ageCell says how long a holder has had the lock. Of a delegation the server does not know, as callers take
+// and release the lock without a request.
 func ageCell(h rwlock.Holder) output.Cell {
 	switch {
 	case h.Delegated:

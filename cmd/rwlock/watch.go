@@ -128,8 +128,8 @@ func (a *app) showScreen(l sample) error {
 	return err
 }
 
-// frame returns the lines that show one sample, and says if it is old. If the table is wider than width, owners
-// are written briefly. What is still too long ends with "…". A width of 0 is no limit.
+// frame returns the lines that show one sample, and says if it is old. If the table is wider than width,
+// owners are written briefly. What is still too long ends with "…". A width of 0 is no limit.
 func (a *app) frame(l sample, color bool, width int) []string {
 	holders, waiters := 0, 0
 	for _, s := range l.states {

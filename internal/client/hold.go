@@ -100,8 +100,8 @@ func UnlockAll(ctx context.Context, holds []*Hold) []error {
 	return errs
 }
 
-// forRelease returns the context that ends the wait for the answer: not one that has ended already, perhaps by
-// the release.
+// forRelease returns the context that ends the wait for the answer: not one that has ended already, perhaps
+// by the release.
 func forRelease(ctx context.Context) context.Context {
 	if ctx.Err() != nil {
 		return context.Background()

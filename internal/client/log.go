@@ -13,8 +13,8 @@ import (
 const mostReports = 8192
 
 // A reporter passes reports to user code, on a separate goroutine that runs while there are any. So user code
-// that blocks, or calls the library, delays nothing else. If it panics, or ends its goroutine, the next reports
-// are passed on all the same.
+// that blocks, or calls the library, delays nothing else. If it panics, or ends its goroutine, the next
+// reports are passed on all the same.
 type reporter[T any] struct {
 	handle   func(report T, dropped int)
 	panicked func(err error) // told of each panic of handle

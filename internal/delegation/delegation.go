@@ -103,7 +103,8 @@ type Layer struct {
 // New returns the layer below an engine. Nothing is delegated yet.
 func New(c Config, e *engine.Engine) *Layer {
 	return &Layer{
-		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, credit: mostOfAll, trip: 1<<63 - 1,
+		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, credit: mostOfAll,
+		trip: 1<<63 - 1,
 		names: make(map[any]*name), numbers: make(map[uint64]*name),
 	}
 }

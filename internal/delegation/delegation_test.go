@@ -476,8 +476,8 @@ func TestReadersBeforeTheFirstWriter(t *testing.T) {
 	require.Empty(t, r.sent)
 }
 
-// D6: if the server has no more tokens, as its clock was set back, the delegation is returned, and calls go to
-// the server.
+// D6: if the server has no more tokens, as its clock was set back, the delegation is returned, and calls go
+// to the server.
 func TestDelegationWithoutTokensIsReturned(t *testing.T) {
 	r := newRig(t)
 	r.use("n", protocol.Write)
@@ -925,8 +925,8 @@ func TestCloseTellsWhatItCouldNotReturn(t *testing.T) {
 	require.ErrorIs(t, err, closed)
 }
 
-// If the reply to a return is lost, so is what it says of the calls that it let in. They ask again when a copy
-// of the return replies that it was done before.
+// If the reply to a return is lost, so is what it says of the calls that it let in. They ask again when a
+// copy of the return replies that it was done before.
 func TestLostReplyToAReturn(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Write)
@@ -1005,8 +1005,8 @@ func TestEffectsAreHandedOnOnce(t *testing.T) {
 	require.Equal(t, []engine.Answer{{Tag: "a call"}}, fx.Answers)
 }
 
-// An extension waits for the one renewal that it needs, however long that takes, and whatever else is answered
-// before.
+// An extension waits for the one renewal that it needs, however long that takes, and whatever else is
+// answered before.
 func TestExtensionNeedsOneRenewal(t *testing.T) {
 	r := newRig(t)
 	r.delegate("n", protocol.Write)
@@ -1090,9 +1090,9 @@ func TestNotReturnedWhileAReaderIsInside(t *testing.T) {
 	}
 }
 
-// A hold that lasted for longer than a round trip may have been lost meanwhile, together with the server's data.
-// Its release waits until the server has confirmed that the delegation stood, and the lock goes on. Releases
-// wait for one request together.
+// A hold that lasted for longer than a round trip may have been lost meanwhile, together with the server's
+// data. Its release waits until the server has confirmed that the delegation stood, and the lock goes on.
+// Releases wait for one request together.
 func TestReleaseOfALongHoldIsConfirmed(t *testing.T) {
 	for code, want := range map[int]error{protocol.Done: nil, protocol.NotThere: engine.ErrLost} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -1159,8 +1159,8 @@ func TestReleaseThatNoReturnConfirmsAsksTheServer(t *testing.T) {
 	require.ErrorIs(t, h.Err(), engine.ErrLost)
 }
 
-// A try of another RWLock waits for the return of a delegation. If the lock is held under it, the server is told
-// so, until it knows.
+// A try of another RWLock waits for the return of a delegation. If the lock is held under it, the server is
+// told so, until it knows.
 func TestTryIsToldThatTheLockIsHeld(t *testing.T) {
 	r := newRig(t)
 	number := r.delegate("n", protocol.Write)

@@ -33,7 +33,9 @@ type batch struct {
 func (b *batch) send() (results []Result) {
 	d := b.lane.d
 	if b.lane.wait > 0 {
-		b.requests = slices.DeleteFunc(slices.Clone(b.all), func(x waiting) bool { return !d.calls.Wanted(x.request) })
+		b.requests = slices.DeleteFunc(slices.Clone(b.all), func(x waiting) bool {
+			return !d.calls.Wanted(x.request)
+		})
 		b.confirmed = math.MaxInt
 	}
 	if len(b.requests) == 0 {
@@ -43,7 +45,8 @@ func (b *batch) send() (results []Result) {
 	if b.shared && len(b.requests) > 1 {
 		results = b.renewTogether(ctx)
 	}
-	first := invocation{write: d.cluster.client != nil && d.cluster.client.Options().ReadOnly} // not by a replica
+	// not by a replica
+	first := invocation{write: d.cluster.client != nil && d.cluster.client.Options().ReadOnly}
 	for _, x := range b.requests {
 		b.cmds = append(b.cmds, redis.NewCmd(ctx, args(x.request, first)...))
 		b.invocations = append(b.invocations, first)
@@ -75,9 +78,9 @@ func (b *batch) add(results []Result, x waiting, reply any, err error) []Result 
 	return results
 }
 
-// renewTogether renews many holds by one run of a script, and returns the results. The requests that remain in
-// the batch have to be sent one by one: those that the script does not decide, or all if the server refuses the
-// script.
+// renewTogether renews many holds by one run of a script, and returns the results. The requests that remain
+// in the batch have to be sent one by one: those that the script does not decide, or all if the server
+// refuses the script.
 func (b *batch) renewTogether(ctx context.Context) (results []Result) {
 	var cmd *redis.Cmd
 	var list []*protocol.Request
@@ -162,9 +165,9 @@ func (b *batch) run(ctx context.Context, cmds []*redis.Cmd) {
 	}
 }
 
-// replicate sends commands, and on the same connection asks how many replicas have what they wrote. The client
-// of a cluster does not say which connection it uses, so its client for the master is used, without the hooks
-// of the former.
+// replicate sends commands, and on the same connection asks how many replicas have what they wrote. The
+// client of a cluster does not say which connection it uses, so its client for the master is used, without
+// the hooks of the former.
 func (b *batch) replicate(ctx context.Context, cmds []*redis.Cmd) {
 	replicas, most := 0, time.Millisecond // 0 would be for ever
 	for _, x := range b.requests {
@@ -235,8 +238,8 @@ var sums = func() map[*lua.Script]any {
 	return sums
 }()
 
-// args returns the arguments of a request, made again each time that it is sent: the client's hooks may change
-// them.
+// args returns the arguments of a request, made again each time that it is sent: the client's hooks may
+// change them.
 func args(r *protocol.Request, w invocation) []any {
 	if r.Script == nil {
 		return slices.Clone(r.Command)
@@ -281,9 +284,9 @@ type invocation struct {
 }
 
 // substitutes are the keys that a script is run with, by their places among those that it has. A cluster that
-// moves a slot refuses a script if some of its keys are on one node and some at another, or nowhere: most locks
-// have only one or two of theirs. So the key that is always there takes the place of others. A script that
-// turns out to need one of those fails, since the key has another type, and has changed nothing.
+// moves a slot refuses a script if some of its keys are on one node and some at another, or nowhere: most
+// locks have only one or two of theirs. So the key that is always there takes the place of others. A script
+// that turns out to need one of those fails, since the key has another type, and has changed nothing.
 var substitutes = [...][2]int{{1, 2}, {0, 2}, {1, 0}, {0, 0}}
 
 // next changes the invocation after err, and reports whether there is another one. For a pipeline, the client

@@ -27,7 +27,8 @@ const (
 	emptyMaps = 10
 )
 
-// errNoMap is the end of requests that were handed over before there was a map, when the dispatcher is closed.
+// errNoMap is the end of requests that were handed over before there was a map, when the dispatcher is
+// closed.
 var errNoMap = fmt.Errorf("no node of the cluster has answered: %w", net.ErrClosed)
 
 // A cluster is what a dispatcher knows of the map of a cluster. Dispatcher.mu guards it.
@@ -149,8 +150,8 @@ func (c *cluster) load() (masters map[string]*redis.Client, err error) {
 	return masters, err
 }
 
-// redistribute moves requests to the lanes of the masters that have their locks by now, and drops the lanes of
-// former masters. Requests in flight to a former master fail, since it may never answer; their results are
+// redistribute moves requests to the lanes of the masters that have their locks by now, and drops the lanes
+// of former masters. Requests in flight to a former master fail, since it may never answer; their results are
 // returned. d.mu must be locked.
 func (d *Dispatcher) redistribute() (failed []Result) {
 	for to, l := range maps.Clone(d.lanes) {
@@ -188,8 +189,8 @@ func (d *Dispatcher) redistribute() (failed []Result) {
 	return failed
 }
 
-// reloadIfOld has the map reloaded if that was not begun of late: a node may have been removed from it that goes
-// on answering.
+// reloadIfOld has the map reloaded if that was not begun of late: a node may have been removed from it that
+// goes on answering.
 func (d *Dispatcher) reloadIfOld() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package dispatch sends requests through a go-redis client, and subscribes to channels. It does not know
 // what the requests and messages mean.
 //
-// send.go decides when a request is sent and by which goroutine, batch.go sends a batch of requests, cluster.go
-// follows the map of a cluster, and subscription.go keeps the subscriptions.
+// send.go decides when a request is sent and by which goroutine, batch.go sends a batch of requests,
+// cluster.go follows the map of a cluster, and subscription.go keeps the subscriptions.
 package dispatch
 
 import (
@@ -381,7 +381,8 @@ type queue struct {
 	places map[identity]int
 }
 
-// A waiting is a request that is not sent yet. Its earlier copies, which were not sent either, get its result.
+// A waiting is a request that is not sent yet. Its earlier copies, which were not sent either, get its
+// result.
 type waiting struct {
 	request  *protocol.Request
 	earlier  []*protocol.Request
@@ -462,8 +463,8 @@ func (innermost) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-// A noWait is a context that ends as soon as a client has to wait for a connection, or to open one. The client
-// looks at Done first, and again only if there is no idle connection.
+// A noWait is a context that ends as soon as a client has to wait for a connection, or to open one. The
+// client looks at Done first, and again only if there is no idle connection.
 type noWait struct {
 	context.Context
 	looked bool

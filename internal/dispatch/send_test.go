@@ -79,8 +79,8 @@ func TestRequestsTravelTogether(t *testing.T) {
 	})
 }
 
-// If no batch comes back for a while, one more is sent, as long as there are connections for all; renewals may
-// have some more. Requests that are not answered keep no renewal from being sent.
+// If no batch comes back for a while, one more is sent, as long as there are connections for all; renewals
+// may have some more. Requests that are not answered keep no renewal from being sent.
 func TestMoreBatchesWhenNoneComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,8 +139,8 @@ func TestRenewalsThatAreSentAgainGoFirst(t *testing.T) {
 	})
 }
 
-// A request that is sent again while it waits to be sent is not queued twice. The last copy is sent, at the place
-// of the first, and all copies get its result.
+// A request that is sent again while it waits to be sent is not queued twice. The last copy is sent, at the
+// place of the first, and all copies get its result.
 func TestRequestIsQueuedOnce(t *testing.T) {
 	t.Parallel()
 	for _, script := range []*lua.Script{lua.Renew, lua.Lock, lua.Unlock} {
@@ -439,8 +439,8 @@ func TestCallerWaitsForNoConnection(t *testing.T) {
 	}
 }
 
-// Callers run the hooks that the client had at first, and a hook that answers in place of the server is answer
-// enough.
+// Callers run the hooks that the client had at first, and a hook that answers in place of the server is
+// answer enough.
 func TestCallersRunHooks(t *testing.T) {
 	t.Parallel()
 	for _, answers := range []bool{false, true} {
@@ -462,8 +462,8 @@ func TestCallersRunHooks(t *testing.T) {
 	}
 }
 
-// Connections that died in silence are found out while the first request waits for one of them: the others are
-// dropped, and what comes then opens a connection that works.
+// Connections that died in silence are found out while the first request waits for one of them: the others
+// are dropped, and what comes then opens a connection that works.
 func TestDeadConnectionsAreDropped(t *testing.T) {
 	t.Parallel()
 	atDesk(t, nil, func(t *testing.T, d *desk) {

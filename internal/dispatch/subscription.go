@@ -55,13 +55,14 @@ type Listener struct {
 	Awaited      func() bool // whether anyone waits for a message: while nobody does, no PING or probe is sent
 }
 
-// subscriptions keeps a subscription to a channel: on the server, or on one master of a cluster, which forwards
-// each message to all its nodes. Beside it there are shard channels, of locks that messages are about again and
-// again. A message to one of these costs the other nodes nothing. If nobody has subscribed to it, the message
-// goes to all nodes.
+// subscriptions keeps a subscription to a channel: on the server, or on one master of a cluster, which
+// forwards each message to all its nodes. Beside it there are shard channels, of locks that messages are
+// about again and again. A message to one of these costs the other nodes nothing. If nobody has subscribed to
+// it, the message goes to all nodes.
 type subscriptions struct {
 	d *Dispatcher
-	// report is locked while the Listener learns whether the subscription stands, so that it learns that in order
+	// report is locked while the Listener learns whether the subscription stands, so that it learns that in
+	// order
 	report sync.Mutex
 	wake   chan struct{} // a request was answered while the subscription is missing
 	lost   atomic.Bool   // it failed, for a reason that may have passed
@@ -172,9 +173,9 @@ func (l *subscriptions) next() *subscription {
 	return l.main
 }
 
-// keep keeps a subscription until the client or the dispatcher is closed. The first pause between two attempts
-// is 50 ms, and each is longer than the last, unless the subscription stood. A request that is answered ends a
-// pause early.
+// keep keeps a subscription until the client or the dispatcher is closed. The first pause between two
+// attempts is 50 ms, and each is longer than the last, unless the subscription stood. A request that is
+// answered ends a pause early.
 func (l *subscriptions) keep() {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := l.listen(l.next())
@@ -351,9 +352,9 @@ func (l *subscriptions) listen(s *subscription) error {
 	}
 }
 
-// subscribe asks for the channels. It does not wait for the server's answer, but may have to for a connection:
-// not for long once requests are answered. It closes connected when the client has connected, or has failed to:
-// which may be long after subscribe has returned.
+// subscribe asks for the channels. It does not wait for the server's answer, but may have to for a
+// connection: not for long once requests are answered. It closes connected when the client has connected, or
+// has failed to: which may be long after subscribe has returned.
 func (l *subscriptions) subscribe(
 	ctx context.Context, s *subscription, pubsub *redis.PubSub, connected chan<- struct{},
 ) error {
@@ -398,11 +399,11 @@ func (l *subscriptions) confirmed(s *subscription, e *redis.Subscription) {
 	})
 }
 
-// probe publishes an empty message to the subscription's own channel over the command connection, unless the last
-// one is still in flight. PING does not show that the subscription is on a different server from the one that
-// handles requests: a demoted master keeps answering it but no longer receives grants, and the client does not
-// report that it has connected to another master. probe drops the subscription if the server that handles requests
-// says that nobody has subscribed, and no other node brings the message.
+// probe publishes an empty message to the subscription's own channel over the command connection, unless the
+// last one is still in flight. PING does not show that the subscription is on a different server from the one
+// that handles requests: a demoted master keeps answering it but no longer receives grants, and the client
+// does not report that it has connected to another master. probe drops the subscription if the server that
+// handles requests says that nobody has subscribed, and no other node brings the message.
 func (s *subscription) probe(ctx context.Context, drop context.CancelCauseFunc) {
 	if !s.probing.CompareAndSwap(false, true) {
 		return
@@ -422,8 +423,8 @@ func (s *subscription) probe(ctx context.Context, drop context.CancelCauseFunc) 
 	}
 }
 
-// ListenIn subscribes to shard channels, too, each on the master that has its slot. A dispatcher for one server
-// ignores it.
+// ListenIn subscribes to shard channels, too, each on the master that has its slot. A dispatcher for one
+// server ignores it.
 func (d *Dispatcher) ListenIn(channels []string) {
 	l := &d.subscriptions
 	if d.cluster.client == nil {
@@ -514,9 +515,9 @@ func (l *subscriptions) makeRoom() bool {
 	return len(l.shards) < mostShards
 }
 
-// refused reports whether an error is a master's answer to the request for a shard channel, which is asked for
-// again if it is wanted: the slot may be elsewhere. A master that does not know the command, or does not permit
-// it, is not asked again.
+// refused reports whether an error is a master's answer to the request for a shard channel, which is asked
+// for again if it is wanted: the slot may be elsewhere. A master that does not know the command, or does not
+// permit it, is not asked again.
 func (l *subscriptions) refused(s *subscription, err error) bool {
 	if !isAnswer(err) {
 		return false

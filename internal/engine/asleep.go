@@ -10,10 +10,10 @@ import (
 // renewal.
 const wakePatience = 100 * time.Millisecond
 
-// Slept says that the machine may have been asleep for d until now, while the clock of the engine stood still.
-// Or someone has set its wall clock forward: nobody can tell which. So all requests are repeated, and what is
-// held is renewed immediately. A deadline that has passed meanwhile, if it did, comes after wakePatience
-// unless a renewal succeeds by then.
+// Slept says that the machine may have been asleep for d until now, while the clock of the engine stood
+// still. Or someone has set its wall clock forward: nobody can tell which. So all requests are repeated, and
+// what is held is renewed immediately. A deadline that has passed meanwhile, if it did, comes after
+// wakePatience unless a renewal succeeds by then.
 func (e *Engine) Slept(now time.Time, d time.Duration) {
 	e.slept += d
 	e.each(now, e.timeline.All(), func(now time.Time, c *claim) {

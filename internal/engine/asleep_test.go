@@ -11,8 +11,8 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// A machine that may have been asleep renews each hold immediately. The hold ends a moment later if the server
-// does not confirm it and its lease may be over, and otherwise when the rest of its lease is.
+// A machine that may have been asleep renews each hold immediately. The hold ends a moment later if the
+// server does not confirm it and its lease may be over, and otherwise when the rest of its lease is.
 func TestSleepIsNotTakenForNothing(t *testing.T) {
 	for slept, left := range map[time.Duration]time.Duration{
 		time.Second: 3*time.Second - 32*time.Millisecond - time.Second,
@@ -54,8 +54,8 @@ func TestSleepIsNotTakenForNothing(t *testing.T) {
 	}
 }
 
-// What was granted before the machine was asleep, and is reported afterwards, is not a hold for longer than its
-// lease lasts.
+// What was granted before the machine was asleep, and is reported afterwards, is not a hold for longer than
+// its lease lasts.
 func TestGrantOfBeforeASleep(t *testing.T) {
 	d := newDriver()
 	h, r := d.ask(t, 1, "a")

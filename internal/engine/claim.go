@@ -21,7 +21,7 @@ type lock struct {
 	owners         ownerships
 	claims         order.List[claim, *claim] // that have not ended
 	writer         *claim                    // Held; or nil
-	slots          Slots                     // of claims; free once the server has confirmed the end of the claim
+	slots          Slots                     // of claims; free once the server has confirmed the end
 	steps          int                       // in a row that were not enough
 	ended          time.Time                 // when the server last confirmed the end of a claim
 	serving        bool                      // a request for a further step is in flight

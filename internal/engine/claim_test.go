@@ -321,11 +321,12 @@ func TestTryWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A try waits while only idle delegations are in its way, for no longer than for an answer, and fails as soon as
-// a reply says that there is more in its way.
+// A try waits while only idle delegations are in its way, for no longer than for an answer, and fails as soon
+// as a reply says that there is more in its way.
 func TestTryThatWaitsIsBounded(t *testing.T) {
 	waits := protocol.Reply{Idle: true, Obstacle: protocol.Obstacle{Mode: protocol.Write, Again: time.Second}}
-	for l, want := range map[time.Duration]time.Duration{lease / 10: lease / 10, time.Minute: engine.EndTimeout} {
+	bounds := map[time.Duration]time.Duration{lease / 10: lease / 10, time.Minute: engine.EndTimeout}
+	for l, want := range bounds {
 		d := newDriver()
 		begun := d.now
 		h, r := d.call(t, &engine.Hold{Try: true, Lease: l})

@@ -126,7 +126,8 @@ func TestManyClaimsAreLookedAtInSlices(t *testing.T) {
 	})
 }
 
-// What an event of one lock is followed by concerns the claims of that lock: nothing is left to do for others.
+// What an event of one lock is followed by concerns the claims of that lock: nothing is left to do for
+// others.
 func TestEventOfALockWalksItsOwnClaims(t *testing.T) {
 	t.Parallel()
 	for name, event := range map[string]func(d *driver) *engine.Request{

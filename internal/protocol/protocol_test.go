@@ -348,13 +348,15 @@ func TestStateIsRead(t *testing.T) {
 	require.Equal(t, protocol.State{Token: 7}, decode([]any{"owner", "", "fence", "7"}, nil, nil))
 
 	s := decode([]any{"owner", w1, "lease", "30000", "fence", since(10 * time.Second)}, nil, nil)
+	half := 30 * time.Second
 	require.Equal(t, protocol.State{Mode: protocol.Write, Token: now - 10_000_000,
-		Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Full: 30 * time.Second, Since: now - 10_000_000}}}, s)
+		Holders: []protocol.Holder{{Known: kw1, Count: 1, Lease: 20 * time.Second, Full: half,
+			Since: now - 10_000_000}}}, s)
 	s = decode([]any{"owner", w1, "lease", "30000", "fence", since(30 * time.Second)}, nil, nil)
 	require.Empty(t, s.Holders)
 	// A token that is ahead of the clock does not say since when.
 	s = decode([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(-time.Minute)}, nil, nil)
-	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: 30 * time.Second, Full: 30 * time.Second}}, s.Holders)
+	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: half, Full: half}}, s.Holders)
 
 	// The writer reads, too, and was entered again; all sorts wait.
 	waiter := func(k protocol.Known, left time.Duration) protocol.Waiter {
@@ -369,7 +371,7 @@ func TestStateIsRead(t *testing.T) {
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{
 		Mode: protocol.Write, Token: 7,
-		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Full: 30 * time.Second, Since: 7},
+		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Full: half, Since: 7},
 			{Known: kr2, Count: 2, Lease: 5 * time.Second, Since: 7}},
 		Waiters: []protocol.Waiter{waiter(kr3, 30*time.Second), waiter(kr6, 30*time.Second),
 			waiter(kw4, 29*time.Second)},

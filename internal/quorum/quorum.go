@@ -364,8 +364,8 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	}
 }
 
-// Slept says that the machine may have been asleep for d until now. What a server may have forgotten is waited
-// for by the clock that stood still, which is longer.
+// Slept says that the machine may have been asleep for d until now. What a server may have forgotten is
+// waited for by the clock that stood still, which is longer.
 func (q *Quorum) Slept(now time.Time, d time.Duration) { q.engine.Slept(now, d) }
 
 // Next returns when Tick is due, and whether it is at all.

@@ -474,8 +474,9 @@ func TestForgottenHold(t *testing.T) {
 	})
 }
 
-// A hold whose Hold nobody refers to ends with its lease, though someone keeps its context or one made from it,
-// and functions wait for its end; also if the context that it was taken with lives on. All of them are told.
+// A hold whose Hold nobody refers to ends with its lease, though someone keeps its context or one made from
+// it, and functions wait for its end; also if the context that it was taken with lives on. All of them are
+// told.
 func TestContextDoesNotKeepItsHold(t *testing.T) {
 	t.Parallel()
 	type key struct{}

@@ -642,7 +642,8 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 	})
 }
 
-// WithAll takes the locks in the order of their names, whatever the order of the wants, and then releases each.
+// WithAll takes the locks in the order of their names, whatever the order of the wants, and then releases
+// each.
 func TestWithAllHasOneOrder(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(w *world) {

@@ -59,8 +59,8 @@ func (j *journal) next(t testing.TB, n int, kind rwlock.EventKind) rwlock.Event 
 	return list[n-1]
 }
 
-// An observer, or a logger, that panics or ends its goroutine gets what comes next, and so do the others. A panic
-// is logged.
+// An observer, or a logger, that panics or ends its goroutine gets what comes next, and so do the others. A
+// panic is logged.
 func TestObserverThatPanicsGetsTheNextEvent(t *testing.T) {
 	bubbled(t, func(w *world) {
 		for name, fails := range map[string]func(){

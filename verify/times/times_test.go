@@ -248,9 +248,9 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 	}
 }
 
-// Over a quorum, writers of several RWLocks are served in the order in which they came, and Inspect lists them
-// in it. A client subscribes on each server once a call has to wait. A server that is silent for a quarter of
-// a second would be passed over: then the order may suffer.
+// Over a quorum, writers of several RWLocks are served in the order in which they came, and Inspect lists
+// them in it. A client subscribes on each server once a call has to wait. A server that is silent for a
+// quarter of a second would be passed over: then the order may suffer.
 func TestWaitersOfAQuorumKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	testredis.Need(t)

@@ -237,7 +237,8 @@ func (p *Proxy) pass(f arrival, dir Direction) bool {
 	}
 }
 
-// queue waits for the turn of a request of so many bytes; it reports whether that comes before the proxy ends.
+// queue waits for the turn of a request of so many bytes; it reports whether that comes before the proxy
+// ends.
 func (p *Proxy) queue(bytes int) bool {
 	const burst = 20 * time.Millisecond // what is made up for: timers are late
 	p.mu.Lock()

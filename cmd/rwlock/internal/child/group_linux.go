@@ -10,8 +10,8 @@ import (
 // dieWithParent has the kernel kill the child when the thread that started it ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
 
-// running returns the processes of a group. A zombie has ended, though its parent has not asked for its status.
-// If none of a group's processes can be seen, running returns its leader.
+// running returns the processes of a group. A zombie has ended, though its parent has not asked for its
+// status. If none of a group's processes can be seen, running returns its leader.
 func running(group int) (list []Process) {
 	if syscall.Kill(-group, 0) == syscall.ESRCH {
 		return nil // not even a zombie

@@ -23,8 +23,8 @@ func giveTerminal(group int) {
 	_ = unix.IoctlSetPointerInt(0, unix.TIOCSPGRP, group)
 }
 
-// suspended notes that the terminal's user has suspended the command. A SIGSTOP comes from somewhere else, and
-// off a terminal every signal does.
+// suspended notes that the terminal's user has suspended the command. A SIGSTOP comes from somewhere else,
+// and off a terminal every signal does.
 func (c *Child) suspended(by syscall.Signal) {
 	if c.terminal && by != syscall.SIGSTOP {
 		select {

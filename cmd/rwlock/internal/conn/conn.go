@@ -197,8 +197,9 @@ func (a *address) sentinel(certs *tls.Config) (redis.UniversalClient, error) {
 	return redis.NewFailoverClient(o), nil
 }
 
-// retries returns how often the client repeats a command: as often as the URL says, or never. The locks repeat
-// their requests themselves. A client that does so, too, keeps the server's error to itself for seconds.
+// retries returns how often the client repeats a command: as often as the URL says, or never. The locks
+// repeat their requests themselves. A client that does so, too, keeps the server's error to itself for
+// seconds.
 func retries(fromURL int) int { return cmp.Or(fromURL, -1) }
 
 // withPort completes the hosts that name no port.

@@ -18,8 +18,8 @@ const (
 	clockStep  = 10 * time.Millisecond // in that time, beyond what the round trips explain
 )
 
-// clock watches the server's clock: a step ends leases early or late. A difference from this machine's clock does
-// no harm to the locks. But one of the two is wrong then, and is going to be set.
+// clock watches the server's clock: a step ends leases early or late. A difference from this machine's clock
+// does no harm to the locks. But one of the two is wrong then, and is going to be set.
 func clock(ctx context.Context, c *redis.Client) Finding {
 	f := Finding{Check: "clock", Status: OK}
 	start := time.Now()

@@ -100,8 +100,8 @@ func serverWith(t *testing.T, ahead time.Duration) *redis.Client {
 	return c
 }
 
-// The servers of a quorum, and the masters of a cluster, may show slightly different times. More than a second is
-// a failure, which names the two that are furthest apart.
+// The servers of a quorum, and the masters of a cluster, may show slightly different times. More than a
+// second is a failure, which names the two that are furthest apart.
 func TestClocksOfSeveralServersAreCompared(t *testing.T) {
 	t.Parallel()
 	peers := []Peer{{"a", serverWith(t, 0)}, {"b", serverWith(t, 5*time.Millisecond)}, {"c", serverWith(t, 0)}}
@@ -246,7 +246,8 @@ func TestQuorumIsCheckedAsAWhole(t *testing.T) {
 	require.Equal(t, "server 0 and server 0 again are the same server", f.Detail)
 }
 
-// A server whose clock shows another time than this machine's has one that is going to be set, or this machine has.
+// A server whose clock shows another time than this machine's has one that is going to be set, or this
+// machine has.
 func TestClockThatIsWrongFails(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[time.Duration]Status{0: OK, 500 * time.Millisecond: OK, -time.Hour: Failed,

@@ -28,8 +28,8 @@ type Peer struct {
 }
 
 // Clocks compares the clocks of the masters of a cluster, or of the servers of a quorum. A lock depends on
-// their rates, not on the times that they show. But of clocks that are far apart one is wrong, and is going to be
-// set.
+// their rates, not on the times that they show. But of clocks that are far apart one is wrong, and is going
+// to be set.
 func Clocks(ctx context.Context, peers []Peer) Finding {
 	f := Finding{Check: "clocks", Status: OK}
 	read, unread := readClocks(ctx, peers)
