@@ -104,7 +104,7 @@ type Layer struct {
 func New(c Config, e *engine.Engine) *Layer {
 	return &Layer{
 		engine: e, config: c, lease: protocol.NewLease(c.Lease), slot: firstSlot, credit: mostOfAll,
-		trip: 1<<63 - 1,
+		trip:  1<<63 - 1,
 		names: make(map[any]*name), numbers: make(map[uint64]*name),
 	}
 }
