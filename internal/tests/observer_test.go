@@ -343,6 +343,8 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 		w.lostWhen(take(w, newOwner(), rw, write, "lost", rwlock.NoRenew()))
 
 		require.NoError(w, rw.Close())
+		runtime.KeepAlive(held)
+		runtime.KeepAlive(foreign)
 		for _, c := range waiting {
 			require.ErrorIs(w, errOf(c.wait()), rwlock.ErrClosed)
 		}
