@@ -1266,3 +1266,33 @@ func TestResumeEndsPauses(t *testing.T) {
 		require.Equal(t, r.Script, d.sent(t).Script, what)
 	}
 }
+
+// While renewals take long, as after a stall, a renewal is not sent again before twice that time: copies would
+// keep the server busy. Once one is answered soon, a renewal without an answer is sent again after a twelfth of
+// its lease.
+func TestRenewalsAreRepeatedLaterWhileAllTakeLong(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	next := func() *engine.Request {
+		at, ok := d.Next()
+		require.True(t, ok)
+		d.now = at
+		d.Tick(d.now)
+		return d.sent(t)
+	}
+	for took, again := range map[time.Duration]time.Duration{
+		lease / 100: lease / 12, lease / 8: lease / 4, lease / 4: lease / 3,
+	} {
+		r := next()
+		require.Equal(t, lua.Renew, r.Script)
+		d.now = d.now.Add(took)
+		d.Replied(d.now, r, done, nil)
+		r = next()
+		require.Equal(t, lua.Renew, r.Script)
+		copied := next()
+		require.Equal(t, lua.Renew, copied.Script)
+		require.Equal(t, again, copied.Sent.Sub(r.Sent), "after one that took %v", took)
+		d.Replied(d.now, copied, done, nil)
+		require.Equal(t, engine.Live, h.State())
+	}
+}

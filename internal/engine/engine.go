@@ -125,7 +125,9 @@ type Engine struct {
 	serving   int // requests for further steps that are in flight
 	draining  bool
 	closed    bool
-	slept     time.Duration // for how long the machine may have been asleep, in all: see Slept
+	// what the last renewal took that was answered
+	renewalTook time.Duration
+	slept       time.Duration // for how long the machine may have been asleep, in all: see Slept
 
 	stranded   int   // claims that were held, and left to their leases after Close since the client was closed
 	strandedBy error // the last error of one

@@ -67,6 +67,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		return
 	default:
 		due := c.sent.Add(c.period(r.Lease.Duration))
+		e.renewalTook = now.Sub(r.Sent)
 		c.kept(now, r, reply.Lent)
 		c.doubtful = false
 		for _, h := range c.holds {

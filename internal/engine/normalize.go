@@ -113,12 +113,15 @@ func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, se
 		}
 		h.normalize(now)
 	}
+	longest := e.config.Lease
 	for _, c := range claims {
+		longest = max(longest, c.longest)
 		for _, h := range c.holds {
 			h.normalize(now)
 		}
 		e.normalizeClaim(now, c, requests, several)
 	}
+	e.renewalTook = min(e.renewalTook, longest/renewAfter) // see renewalPatience
 	for _, r := range requests {
 		if r.kind != forces {
 			r.slot = -1

@@ -140,7 +140,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 				at = order.Earlier(at, h.confirmation.until)
 			}
 		}
-		at = order.Earlier(at, c.renewAt(now))
+		at = order.Earlier(at, e.renewAt(now, c))
 		if c.uncounted() {
 			at = order.Earlier(at, c.recount.again(c.lease))
 		}
@@ -178,7 +178,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 		if e.expire(now, c); c.state != Held {
 			return
 		}
-		if at := c.renewAt(now); !at.IsZero() && !at.After(batchUntil) {
+		if at := e.renewAt(now, c); !at.IsZero() && !at.After(batchUntil) {
 			e.renew(now, c)
 		}
 		if c.uncounted() && !c.recount.again(c.lease).After(now) {
@@ -217,8 +217,8 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 	return at, giveUp
 }
 
-// renewAt returns when to renew the claim, or zero if it is not renewed.
-func (c *claim) renewAt(now time.Time) time.Time {
+// renewAt returns when to renew a claim, or zero if it is not renewed.
+func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 	var longest time.Duration // lease of a hold that is renewed
 	fresh := false
 	for _, h := range c.holds {
@@ -236,14 +236,23 @@ func (c *claim) renewAt(now time.Time) time.Time {
 	switch {
 	case longest == 0:
 		return time.Time{}
-	case !c.asked.IsZero() || c.failures > 0:
-		return c.again(longest * resendAfter / renewalResendAfter)
+	case !c.asked.IsZero():
+		return c.asked.Add(e.renewalPatience(longest))
+	case c.failures > 0:
+		return c.retry
 	case fresh, c.doubtful:
 		return now
 	case c.lent > 0:
 		return c.deadline.Add(-min(c.lent, longest) / lentPart)
 	}
 	return c.sent.Add(c.period(longest))
+}
+
+// renewalPatience returns for how long a renewal may be unanswered before it is sent again, by another
+// connection. If the server takes long for all of them, as after a stall, copies would take as much of it again:
+// so it is at least twice what the last renewal took that was answered.
+func (e *Engine) renewalPatience(lease time.Duration) time.Duration {
+	return max(lease/renewalResendAfter, min(2*e.renewalTook, lease/renewAfter), firstRetry)
 }
 
 // endAt is when to try again to end the claim.
