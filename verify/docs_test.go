@@ -27,6 +27,7 @@ var documented = map[string]string{
 	`go run ./mutate -sample 60`:                                                                       `go run ./mutate -list -sample 5`,
 	`go test ./faults -run TestNothingIsBrokenByAFailover -every -leases 3s,10s,30s -v -timeout 2h`:    `go test ./faults -every -leases 3s,10s,30s -list TestNothingIsBrokenByAFailover | grep ^Test`,
 	`go test ./faults -run TestFaultsOfQuorumServers -servers 3,5 -times 3 -parallel 1 -v -timeout 2h`: `go test ./faults -servers 3,5 -times 3 -list TestFaultsOfQuorumServers | grep ^Test`,
+	`go test ./times -run TestHoldsOutliveAStall -large -v`:                                            `go test ./times -large -list TestHoldsOutliveAStall | grep ^Test`,
 	`go test ./times -run TestSoak -soak 30m -timeout 2h -v`:                                           `go test ./times -soak 30m -list TestSoak | grep ^Test`,
 }
 
