@@ -64,7 +64,6 @@ func (e *Engine) acknowledgeLoss(h *Hold) {
 
 // Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease.
 func (e *Engine) Forget(now time.Time, h *Hold) {
-	defer e.goOn(now, len(e.sweeps) == 0)
 	switch h.state {
 	case Live:
 		h.forgotten = true

@@ -62,8 +62,8 @@ func (e *Engine) Tick(now time.Time) {
 
 // goOn processes some claims: those for which something is due, then those for which each has left work,
 // which may make something due. In a Tick, a quarter is for the latter, however many are due. Every other
-// event ends with goOn, too, but begins no work that an earlier one has left. So whatever an event is about,
-// and however much work it leaves, other claims are renewed, and end, in time.
+// event but Forget ends with goOn, too, but begins no work that an earlier one has left. So whatever an event
+// is about, and however much work it leaves, other claims are renewed, and end, in time.
 //
 // An event may come before all due work is done. So the methods that handle a claim's own events first check
 // what is due for that claim, as far as it matters to them: see Replied, Release and Extend.

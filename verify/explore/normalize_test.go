@@ -169,7 +169,7 @@ func (e *explorer) image(t *testing.T, x *system) *system {
 				see(*(*int64)(q))
 			case m == numText: // when a claim was granted makes no difference to what its slot says
 				if text, _ := (*(*any)(q)).(string); strings.HasSuffix(text, " ended") {
-					*(*any)(q) = protocol.Released(protocol.Claim{Number: text[:12]}, firstToken)
+					*(*any)(q) = protocol.Released(protocol.Claim{Number: text[:15]}, firstToken)
 				}
 			}
 		})

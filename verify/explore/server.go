@@ -440,7 +440,7 @@ func (x *reader) record(field, v string) (r record) {
 		return r
 	}
 	f := strings.Fields(v)
-	if len(f) < 3 || len(f[0]) != 12 {
+	if len(f) < 3 || len(f[0]) != 15 {
 		x.fail("slot %s says %q", field, v)
 		return r
 	}
