@@ -1267,9 +1267,9 @@ func TestResumeEndsPauses(t *testing.T) {
 	}
 }
 
-// While renewals take long, as after a stall, a renewal is not sent again before twice that time: copies would
-// keep the server busy. Once one is answered soon, a renewal without an answer is sent again after a twelfth of
-// its lease.
+// While renewals take long, as after a stall, a renewal is not sent again before twice that time: copies
+// would keep the server busy. Once one is answered soon, a renewal without an answer is sent again after a
+// twelfth of its lease.
 func TestRenewalsAreRepeatedLaterWhileAllTakeLong(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})

@@ -249,8 +249,8 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 }
 
 // renewalPatience returns for how long a renewal may be unanswered before it is sent again, by another
-// connection. If the server takes long for all of them, as after a stall, copies would take as much of it again:
-// so it is at least twice what the last renewal took that was answered.
+// connection. If the server takes long for all of them, as after a stall, copies would take as much of it
+// again: so it is at least twice what the last renewal took that was answered.
 func (e *Engine) renewalPatience(lease time.Duration) time.Duration {
 	return max(lease/renewalResendAfter, min(2*e.renewalTook, lease/renewAfter), firstRetry)
 }
