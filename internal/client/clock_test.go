@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -45,15 +46,30 @@ func newSleeper(t *testing.T, delegate time.Duration, fn func(t *testing.T, s *s
 	})
 }
 
-func (s *sleeper) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *sleeper) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := next(ctx, network, addr)
+		return &cuttable{c, &s.cut}, err
+	}
+}
+
+// A cuttable is a connection that loses what is written while it is cut.
+type cuttable struct {
+	net.Conn
+	cut *atomic.Bool
+}
+
+func (c *cuttable) Write(p []byte) (int, error) {
+	if c.cut.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
 
 func (s *sleeper) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
 			s.asked.Add(1)
-			for s.cut.Load() {
-				time.Sleep(time.Second)
-			}
 		}
 		return next(ctx, cmd)
 	}
