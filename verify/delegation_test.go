@@ -167,6 +167,7 @@ func TestReadDelegationsAreBounded(t *testing.T) {
 		return len(told)
 	}
 	require.Equal(t, 64, recalled("w1?/10"))
+	r.play(t, "-w1") // it waits for their return
 	r.pass(t, 1500)
 	r.play(t, "=d7/3")
 	r.pass(t, 2000)

@@ -21,7 +21,7 @@ local function join()
   return waiting - pending - 1
 end
 
-local idle = TRY and (waits or waiting == 0)
+local idle = TRY and (waits or waiting == 0) and (holder == 'shared' or string.sub(holder, -2) == ':0')
 if idle then
   local used, ids, live = call('HGET', LOCK, 'used') or '', holder, 1
   if holder == 'shared' then
