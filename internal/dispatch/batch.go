@@ -41,7 +41,7 @@ func (b *batch) send() (results []Result) {
 	if len(b.requests) == 0 {
 		return nil
 	}
-	ctx := contextOf(b.requests[0].request)
+	ctx := b.context()
 	if b.shared && len(b.requests) > 1 {
 		results = b.renewTogether(ctx)
 	}
@@ -219,6 +219,16 @@ func setErr(cmds []*redis.Cmd, err error) {
 	for _, cmd := range cmds {
 		cmd.SetErr(err)
 	}
+}
+
+// context returns the context that the batch is sent with: that of the first request that has its own.
+func (b *batch) context() context.Context {
+	for _, x := range b.requests {
+		if x.request.Trace != nil {
+			return contextOf(x.request)
+		}
+	}
+	return context.Background()
 }
 
 // contextOf returns the context that a request is sent with. Its end does not interrupt the request.
