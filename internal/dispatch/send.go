@@ -108,11 +108,13 @@ type destination struct {
 }
 
 // kind says which requests of one master wait for each other. Renewals have a lane of their own. So they wait
-// neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas.
+// neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. Withdrawals have
+// one, so that a crowd that gives up delays nobody else.
 type kind uint8
 
 const (
 	ordinary kind = iota
+	withdrawals
 	renewals
 	confirmed // by replicas
 )
@@ -123,6 +125,8 @@ func kindOf(r *protocol.Request) kind {
 		return confirmed
 	case r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep:
 		return renewals
+	case r.Late:
+		return withdrawals
 	}
 	return ordinary
 }
