@@ -108,8 +108,8 @@ type destination struct {
 }
 
 // kind says which requests of one master wait for each other. Renewals have a lane of their own. So they wait
-// neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. Withdrawals have
-// one, so that a crowd that gives up delays nobody else.
+// neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. Withdrawals
+// have one, so that a crowd that gives up delays nobody else.
 type kind uint8
 
 const (
