@@ -339,6 +339,7 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), "n")), rwlock.ErrLocked)
 		_, err := rw.Lock(newOwner(), "foreign", rwlock.MaxWait(w.lease/10))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
+		waitWithdrawn(w, rw, "foreign")
 		waiting := []*call{w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "foreign")}
 		w.lostWhen(take(w, newOwner(), rw, write, "lost", rwlock.NoRenew()))
 

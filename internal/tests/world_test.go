@@ -631,6 +631,12 @@ func waitFree(t testing.TB, rw *rwlock.RWLock, name string) {
 	}, "%q free", name)
 }
 
+// waitWithdrawn waits until no claim waits for the lock. Calls that give up wait for no answer.
+func waitWithdrawn(t testing.TB, rw *rwlock.RWLock, name string) {
+	t.Helper()
+	eventually(t, func() bool { return len(inspect(t, rw, name).Waiters) == 0 }, "nobody waits for %q", name)
+}
+
 // held returns what an owner holds of a lock in a mode, or the zero Holder.
 func held(t testing.TB, rw *rwlock.RWLock, name string, o rwlock.Owner, mode rwlock.Mode) rwlock.Holder {
 	t.Helper()
