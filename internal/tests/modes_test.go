@@ -376,7 +376,7 @@ func TestWithWithoutTheLock(t *testing.T) {
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		require.ErrorContains(w, err, map[rwlock.Mode]string{read: `: rlock "n"`, write: `: lock "n"`}[r.mode])
 		waitWithdrawn(w, rw, "n") // or h is followed by the call that has given up, for a moment
-		ctx := newOwner() // no function is an error before the call waits for the lock
+		ctx := newOwner()         // no function is an error before the call waits for the lock
 		require.EqualError(w, rw.WithLock(ctx, "n", nil), `rwlock: lock "n": the function is nil`)
 		require.EqualError(w, rw.WithRLock(ctx, "n", nil), `rwlock: rlock "n": the function is nil`)
 		require.EqualError(w, errOf(rwlock.Do[int](ctx, rw, "n", nil)), `rwlock: lock "n": the function is nil`)
