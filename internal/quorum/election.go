@@ -60,11 +60,14 @@ func (b *bid) elect(now time.Time) {
 	}
 }
 
-// mayVote returns how many servers may vote for the claim.
+// mayVote returns how many servers may vote for the claim. For a read under a write hold, these are servers
+// that have voted for the write hold.
 func (b *bid) mayVote() int {
+	w := b.writer()
 	return count(b.votes, func(v *vote) bool {
 		s := v.server
-		return v.refused == nil && (s.usable() || s.asking && !s.known && !s.failing) // or it may say that it votes
+		return v.refused == nil && (w == nil || w.votes[s.index].state == cast) &&
+			(s.usable() || s.asking && !s.known && !s.failing) // or it may say that it votes
 	})
 }
 

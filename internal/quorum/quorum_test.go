@@ -513,6 +513,35 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 	}
 }
 
+// A server that was out of memory when a read under a write hold asked it is asked again, even while a third
+// may yet vote for the write hold: that one may have voted for a reader, which waits for this write hold.
+func TestReadUnderAWriteHoldAsksAServerThatHasRefusedAgain(t *testing.T) {
+	r := newVotingRig(t)
+	isFull := false
+	r.answers = func(q *Request) any {
+		switch {
+		case q.Server == 2 && q.Script == lua.Vote:
+			return waits(time.Hour)
+		case q.Server == 0 && q.Script == lua.RVote && isFull:
+			return full
+		}
+		return r.serve(q)
+	}
+	w := r.acquire(protocol.Write, false)
+	r.answer()
+	require.Equal(t, engine.Live, w.State())
+
+	isFull = true
+	h := r.again(w, protocol.Read)
+	r.answer()
+	r.pass(time.Second)
+	require.Equal(t, engine.Wanted, h.State())
+
+	isFull = false
+	r.pass(lease / 3)
+	require.Equal(t, engine.Live, h.State())
+}
+
 // The others were asked without waiting. One of them becomes the home, and the call joins its queue there.
 func TestCallQueuesAtTheNextHomeThoughItHadRefusedToVote(t *testing.T) {
 	for what, leave := range map[string]func(r *rig, home *Request){
