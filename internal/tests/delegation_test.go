@@ -74,7 +74,7 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 				unlock(w, take(w, newOwner(), d.RWLock, mode, "n"))
 			}
 		}
-		require.LessOrEqual(w, sent.Load()-before, int64(20), "of 2,000 pairs")
+		require.LessOrEqual(w, sent.Load()-before, int64(50), "of 2,000 pairs: renewals, which take time alone")
 	})
 }
 
