@@ -154,26 +154,22 @@ func ExampleHold_Context_loss() {
 	// true
 }
 
-// A writer downgrades by locking for reading and then releasing its write hold: readers enter, and writers
-// still wait.
-func ExampleRWLock_RLock_downgrade() {
+// A writer that downgrades lets readers in. Other writers still wait.
+func ExampleHold_Downgrade() {
 	rw, done := open() // calls rwlock.New, as the first example does
 	defer done()
-	ctx := rwlock.WithOwner(context.Background(), rwlock.NewOwner())
+	ctx := context.Background()
 
-	w, err := rw.Lock(ctx, "config")
+	h, err := rw.Lock(ctx, "config")
 	check(err)
-	r, err := rw.RLock(ctx, "config")
-	check(err)
-	check(w.Unlock(ctx))
+	check(h.Downgrade(ctx))
 
-	other := context.Background()
-	_, err = rw.TryLock(other, "config")
+	_, err = rw.TryLock(ctx, "config")
 	fmt.Println("another writer:", errors.Is(err, rwlock.ErrLocked))
-	reader, err := rw.TryRLock(other, "config")
+	reader, err := rw.TryRLock(ctx, "config")
 	fmt.Println("another reader:", err)
-	check(reader.Unlock(other))
-	check(r.Unlock(ctx))
+	check(reader.Unlock(ctx))
+	check(h.Unlock(ctx))
 	// Output:
 	// another writer: true
 	// another reader: <nil>

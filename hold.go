@@ -1,6 +1,7 @@
 package rwlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 // Hold that it is derived from: keep the Hold itself while you rely on the lock, as a deferred Unlock does.
 type Hold struct {
 	held    *client.Hold
+	tracer  Tracer // or nil
 	cleanup runtime.Cleanup
 }
 
@@ -55,7 +57,7 @@ func (h *Hold) orNone() *client.Hold {
 	if h == nil || h.held == nil {
 		return new(client.Hold)
 	}
-	return h.held
+	return h.held.Current()
 }
 
 // Token returns the fencing token, a positive number. The tokens of the write holds on a name strictly
@@ -68,7 +70,7 @@ func (h *Hold) Token() int64 { return h.orNone().Token() }
 // Name returns the name of the lock, or "" for a nil Hold.
 func (h *Hold) Name() string { return h.orNone().Name }
 
-// Mode returns Read or Write, or None for a nil Hold.
+// Mode returns Read or Write, or None for a nil Hold. It is Read after Downgrade.
 func (h *Hold) Mode() Mode { return h.orNone().Mode }
 
 // Owner returns the owner of the hold, or the zero Owner for a nil Hold.
@@ -127,6 +129,36 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 		err = h.held.Extend(ctx, d)
 	}
 	return wrap("extend", h.Name(), err)
+}
+
+// Downgrade turns a write hold into a read hold in place. Its Context and Token stay what they are, and it
+// lasts as long as before. If it was the last write hold of its owner, the readers that are waiting enter.
+// Nobody else can write in between. Afterwards, [RWLock.Lock] of its owner fails with ErrUpgrade. For a read
+// hold, Downgrade does nothing, and returns nil.
+//
+// Downgrade returns nil when the server has confirmed that the lock is held for reading only. Otherwise it
+// returns
+//
+//   - ErrLost if the hold was lost, in which case others may have held the lock during the work.
+//   - ErrNotHeld if the hold was released, or if h is nil.
+//   - ErrClosed after Close.
+//   - An error that matches ctx's error if ctx ends first, or the server's error. [Hold.Mode] tells whether it
+//     still is a write hold. If it is Read, the server has not confirmed the release of the write hold yet,
+//     which continues in the background.
+func (h *Hold) Downgrade(ctx context.Context) error {
+	switch {
+	case h == nil || h.held == nil:
+		return prefix("downgrade", errNil)
+	case ctx == nil:
+		return wrap("downgrade", h.held.Name, errNoContext)
+	}
+	defer runtime.KeepAlive(h)
+	h.Context() // or else the write hold and the read hold could each make one
+	read, err := h.held.Downgrade(ctx)
+	if read != nil && h.tracer != nil {
+		read.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
+	}
+	return wrap("downgrade", h.held.Name, err)
 }
 
 // errNoFunc is what a call fails with that was given no function to run.

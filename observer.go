@@ -34,12 +34,14 @@ type Tracer interface {
 	// TraceCall is called when a lock call begins, after its arguments were checked. ctx is the context of
 	// the call. The events of the call have the context that TraceCall returns. The last of them is
 	// EventAcquired or EventRefused, even after Close. TraceCall is called again if the call has to begin
-	// again, because the process was paused for longer than the lease of the grant.
+	// again, because the process was paused for longer than the lease of the grant. For [Hold.Downgrade], it is
+	// called as for a call of RLock.
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
 	// TraceHold is called when a call has got the lock, before the call returns. ctx is the context of the
 	// call, without TraceCall's values. The events of the hold have the context that TraceHold returns, and
 	// [Hold.Context] is derived from it. The last event is EventEnded. TraceHold must not call Hold.Context.
-	// If a hold is lost before its call could return, its events have the context of the call.
+	// If a hold is lost before its call could return, its events have the context of the call. TraceHold is
+	// called again for the read hold that [Hold.Downgrade] has made, with the context of the hold.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 

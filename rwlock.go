@@ -143,7 +143,7 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 	if err != nil {
 		return nil, wrap(opOf(mode, try), name, err)
 	}
-	h := &Hold{held: held}
+	h := &Hold{held: held, tracer: rw.config.tracer}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
 	if tracer := rw.config.tracer; tracer != nil {
 		held.Trace(cmp.Or(tracer.TraceHold(ctx, h), ctx))

@@ -26,8 +26,17 @@ type Hold struct {
 	// reading
 	gaveUp error
 
+	next   atomic.Pointer[Hold] // the read hold that a downgrade has made of this write hold; or nil
 	parent context.Context      // that was given to the lock call; or the tracer's for the hold
 	work   atomic.Pointer[work] // or nil, before Context is called
+}
+
+// Current returns the hold that the user's handle stands for now: another one after a downgrade.
+func (h *Hold) Current() *Hold {
+	if next := h.next.Load(); next != nil {
+		return next
+	}
+	return h
 }
 
 // Token returns the fencing token, or 0 for a zero Hold.
@@ -52,7 +61,7 @@ func (h *Hold) Deadline() time.Time {
 func (h *Hold) Lost() bool {
 	h.client.mu.Lock()
 	defer h.client.mu.Unlock()
-	return errors.Is(h.Err(), engine.ErrLost)
+	return errors.Is(h.Current().Err(), engine.ErrLost)
 }
 
 // Caller returns the place in the program that asked for the hold, or a zero Source if that is not known.
@@ -66,13 +75,13 @@ func (h *Hold) Caller() slog.Source {
 
 // Forget stops renewing a hold whose handle became unreachable without Unlock.
 func (h *Hold) Forget() {
-	h.client.do(func(now time.Time) { h.client.engine.Forget(now, &h.Hold) })
+	h.client.do(func(now time.Time) { h.client.engine.Forget(now, &h.Current().Hold) })
 }
 
 // Unlock releases the hold, and waits for the server's answer until ctx ends, for five seconds at most.
 func (h *Hold) Unlock(ctx context.Context) error {
 	until := time.Now().Add(endTimeout)
-	fx, known, err := h.begin()
+	h, fx, known, err := h.begin()
 	if known {
 		h.client.run(fx, nil)
 		return err
@@ -88,7 +97,7 @@ func UnlockAll(ctx context.Context, holds []*Hold) []error {
 	errs, known := make([]error, len(holds)), make([]bool, len(holds))
 	for i, h := range holds {
 		var fx *effects
-		fx, known[i], errs[i] = h.begin()
+		holds[i], fx, known[i], errs[i] = h.begin()
 		h.client.run(fx, nil)
 	}
 	ctx = forRelease(ctx)
@@ -109,21 +118,32 @@ func forRelease(ctx context.Context) context.Context {
 	return ctx
 }
 
-// begin begins a release. It returns what is to be done, and true if the end is known immediately.
-func (h *Hold) begin() (fx *effects, known bool, err error) {
+// begin begins the release of the current hold. It returns that, what is to be done, and true if the end is
+// known immediately.
+func (h *Hold) begin() (current *Hold, fx *effects, known bool, err error) {
 	c := h.client
 	c.mu.Lock()
 	now := c.now()
+	h = h.Current()
 	if h.released {
-		return c.unlock(now), true, engine.ErrNotHeld
+		return h, c.unlock(now), true, engine.ErrNotHeld
 	}
 	h.released = true
 	if rest := h.Since().Add(h.atLeast).Sub(now); rest > 0 && h.State() == engine.Live {
 		fx = c.unlock(now)
 		time.AfterFunc(rest, h.release)
 		h.end(nil)
-		return fx, true, nil
+		return h, fx, true, nil
 	}
+	known, err = h.letGo(now)
+	fx = c.unlock(now)
+	h.end(err)
+	return h, fx, known, err
+}
+
+// letGo has the engine release the hold. It returns true if the end is known immediately. Client.mu is locked.
+func (h *Hold) letGo(now time.Time) (known bool, err error) {
+	c := h.client
 	known, err = c.engine.Release(now, &h.Hold)
 	if c.local != nil {
 		c.local.Work(now)
@@ -134,9 +154,7 @@ func (h *Hold) begin() (fx *effects, known bool, err error) {
 	if !known {
 		h.ended = c.signals.Get().(chan struct{})
 	}
-	fx = c.unlock(now)
-	h.end(err)
-	return fx, known, err
+	return known, err
 }
 
 // answered waits for the answer to a release that has begun.
@@ -183,7 +201,10 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	c := h.client
 	done := make(chan error, 1)
 	x := engine.Extension{Tag: done}
-	c.do(func(now time.Time) { c.engine.Extend(now, &h.Hold, d, &x) })
+	c.do(func(now time.Time) {
+		h = h.Current()
+		c.engine.Extend(now, &h.Hold, d, &x)
+	})
 	select {
 	case err := <-done:
 		return err

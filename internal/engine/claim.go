@@ -512,6 +512,19 @@ func (h *Hold) Deadline() time.Time {
 	return order.Earlier(at, h.end)
 }
 
+// Bounds returns the lease and the MaxHold of a hold that is to last as long as a Live one: until its end if
+// it is not renewed.
+func (h *Hold) Bounds(now time.Time) (lease, maxHold time.Duration) {
+	lease = h.Lease
+	if h.NoRenew {
+		lease = LeaseFor(h.Deadline().Sub(now))
+	}
+	if !h.end.IsZero() {
+		maxHold = h.end.Sub(now)
+	}
+	return lease, maxHold
+}
+
 // Since returns when the call got the lock; while it waits, when it began.
 func (h *Hold) Since() time.Time { return h.since }
 

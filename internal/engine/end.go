@@ -108,6 +108,14 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
 }
 
+// LoseHold ends a Live hold, and its claim, since the server has turned out to have lost it.
+func (e *Engine) LoseHold(now time.Time, h *Hold) {
+	defer e.goOn(now, len(e.sweeps) == 0)
+	if h.state == Live {
+		e.lose(now, h.claim, Gone)
+	}
+}
+
 // lose ends a held claim that can no longer be relied on.
 func (e *Engine) lose(now time.Time, c *claim, why Cause) {
 	for len(c.holds) > 0 {

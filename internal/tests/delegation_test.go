@@ -78,6 +78,25 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 	})
 }
 
+// A hold of a delegated lock is downgraded from memory: readers of its RWLock enter. A reader of another one
+// waits for the return of the delegation, as for any other hold (D4, D8).
+func TestDowngradeUnderADelegation(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		d, far := w.newDelegate(delegationLease), w.newLock()
+		d.getsDelegated(w, write, "n")
+		h := take(w, newOwner(), d.RWLock, write, "n")
+		require.NoError(w, h.Downgrade(context.Background()))
+		require.Equal(w, read, h.Mode())
+		unlock(w, take(w, newOwner(), d.RWLock, read, "n"))
+		require.ErrorIs(w, errOf(d.TryLock(newOwner(), "n")), rwlock.ErrLocked)
+
+		reader := w.enqueue(newOwner(), far, read, "n")
+		unlock(w, h)
+		unlock(w, reader.granted())
+	})
+}
+
 // D2, D4, D6: RWLocks that use a name in turns, with delegations or without, exclude each other, and tokens
 // grow; nobody waits for a lease.
 func TestDelegatesTakeTurns(t *testing.T) {

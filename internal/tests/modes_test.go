@@ -159,6 +159,139 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
+// Hold.Downgrade makes a read hold of a write hold: with the same context and token, and the waiting readers
+// enter. A write hold that its owner has beside it keeps them out.
+func TestDowngradeInPlace(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, far, name := w.newLock(), w.newLock(), "n"
+		owner := newOwner()
+		outer, inner := take(w, owner, rw, write, name), take(w, owner, rw, write, name)
+		ctx, token := outer.Context(), outer.Token()
+		writer := w.enqueue(newOwner(), far, write, name)
+		near := w.enqueue(newOwner(), rw, read, name)
+		distant := w.enqueue(newOwner(), far, read, name)
+
+		require.NoError(w, outer.Downgrade(context.Background()))
+		require.Equal(w, read, outer.Mode())
+		require.Equal(w, write, inner.Mode())
+		w.waits(writer, near, distant)
+		start := time.Now()
+		require.NoError(w, inner.Downgrade(context.Background()))
+		readers := []*rwlock.Hold{near.granted(), distant.granted()}
+		w.within(w.prompt, start, near.at)
+		w.within(w.prompt, start, distant.at)
+
+		for _, h := range []*rwlock.Hold{outer, inner} {
+			require.NoError(w, h.Downgrade(context.Background()), "of a read hold")
+			require.Equal(w, read, h.Mode())
+			require.Equal(w, token, h.Token())
+			require.NoError(w, h.Context().Err())
+		}
+		require.Equal(w, ctx, outer.Context())
+		require.Equal(w, 2, held(w, rw, name, outer.Owner(), read).Count)
+		require.ErrorIs(w, errOf(rw.Lock(ctx, name)), rwlock.ErrUpgrade)
+
+		unlock(w, readers...)
+		unlock(w, inner)
+		require.NoError(w, ctx.Err())
+		w.waits(writer)
+		unlock(w, outer)
+		require.ErrorIs(w, ctx.Err(), context.Canceled)
+		require.ErrorIs(w, outer.Downgrade(context.Background()), rwlock.ErrNotHeld)
+		require.ErrorIs(w, outer.Unlock(context.Background()), rwlock.ErrNotHeld)
+		h := writer.granted()
+		require.Greater(w, h.Token(), token)
+		unlock(w, h)
+	})
+}
+
+// A downgraded hold lasts as long as it would have: renewed or not, with MaxHold, and after an extension.
+func TestDowngradedHoldLastsAsLong(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock(rwlock.WithLease(w.lease))
+		for name, row := range map[string]struct {
+			opts   []rwlock.LockOption
+			extend time.Duration
+			lasts  time.Duration // or 0 for as long as it is held
+		}{
+			"renewed":  {},
+			"extended": {extend: 3 * w.lease},
+			"NoRenew":  {opts: []rwlock.LockOption{rwlock.NoRenew()}, lasts: w.lease},
+			"MaxHold":  {opts: []rwlock.LockOption{rwlock.MaxHold(2 * w.lease)}, lasts: 2 * w.lease},
+		} {
+			start := time.Now()
+			h := take(w, newOwner(), rw, write, name, row.opts...)
+			if row.extend > 0 {
+				require.NoError(w, h.Extend(context.Background(), row.extend))
+			}
+			time.Sleep(w.lease / 2)
+			before := h.Deadline()
+			require.NoError(w, h.Downgrade(context.Background()), name)
+			if row.lasts == 0 {
+				require.False(w, h.Deadline().Before(before), name)
+				time.Sleep(4 * w.lease)
+				require.NoError(w, h.Context().Err(), name)
+				unlock(w, h)
+				continue
+			}
+			<-h.Context().Done()
+			require.ErrorIs(w, context.Cause(h.Context()), rwlock.ErrLost, name)
+			require.InDelta(w, row.lasts, time.Since(start), float64(w.lease/20), name)
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost, name)
+		}
+	})
+}
+
+// A downgrade that fails says so, and leaves the write hold as it is.
+func TestDowngradeThatFails(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw, name := w.newLock(), "n"
+		var none *rwlock.Hold
+		require.ErrorIs(w, none.Downgrade(context.Background()), rwlock.ErrNotHeld)
+
+		h := take(w, newOwner(), rw, write, name)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.ErrorIs(w, h.Downgrade(ctx), context.Canceled)
+		require.ErrorContains(w, h.Downgrade(ctx), `rwlock: downgrade "n": `)
+		var missing context.Context
+		require.ErrorContains(w, h.Downgrade(missing), "the context is nil")
+		require.Equal(w, write, h.Mode())
+		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked)
+		unlock(w, take(w, h.Context(), rw, write, name))
+
+		require.NoError(w, rw.ForceUnlock(context.Background(), name))
+		w.lostWhen(h)
+		require.ErrorIs(w, h.Downgrade(context.Background()), rwlock.ErrLost)
+		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		require.ErrorIs(w, h.Downgrade(context.Background()), rwlock.ErrNotHeld)
+	})
+}
+
+// Calls of Downgrade and Unlock that come together leave nothing held.
+func TestDowngradeBesideUnlock(t *testing.T) {
+	everywhere(t, func(w *world) {
+		rw := w.newLock()
+		for i := range 20 {
+			name := fmt.Sprint("n", i)
+			h := take(w, newOwner(), rw, write, name)
+			var wg sync.WaitGroup
+			errs := make([]error, 3)
+			wg.Go(func() { errs[0] = h.Downgrade(context.Background()) })
+			wg.Go(func() { errs[1] = h.Downgrade(context.Background()) })
+			wg.Go(func() { errs[2] = h.Unlock(context.Background()) })
+			wg.Wait()
+			require.NoError(w, errs[2])
+			for _, err := range errs[:2] {
+				if err != nil {
+					require.ErrorIs(w, err, rwlock.ErrNotHeld)
+				}
+			}
+			waitFree(w, rw, name)
+		}
+	})
+}
+
 // An upgrade is refused at once, and the read hold stays as it was. Two owners that upgrade together are both
 // refused, instead of waiting for each other for ever.
 func TestUpgradeIsRefused(t *testing.T) {
