@@ -277,23 +277,6 @@ func MaxWait(d time.Duration) LockOption {
 	}
 }
 
-// AtLeast keeps the lock for at least d after the call got it. An earlier Unlock returns nil and ends the
-// hold for its user, but the RWLock goes on renewing the lock, and releases it when d is over.
-//
-// Suppose that several machines start a job at the same time, by clocks that differ by less than d. With
-// TryLock and AtLeast, the job runs on one of them, however short it is. Until d is over, the owner may
-// re-enter the lock, and [RWLock.Shutdown] waits for it; [RWLock.Close] releases it. d must be positive, and
-// not more than the hold can last with NoRenew or MaxHold.
-func AtLeast(d time.Duration) LockOption {
-	return func(r *request) error {
-		if d <= 0 {
-			return fmt.Errorf("at least %v is not more than zero", d)
-		}
-		r.AtLeast = d
-		return nil
-	}
-}
-
 func checkLease(d time.Duration) (time.Duration, error) {
 	return roundUp(d), checkBounds("lease", d)
 }

@@ -160,9 +160,6 @@ func (rw *RWLock) request(opts []LockOption) (request, error) {
 	if r.MaxHold > 0 {
 		r.Lease = min(r.Lease, roundUp(r.MaxHold))
 	}
-	if r.MaxHold > 0 && r.AtLeast > r.MaxHold || r.NoRenew && r.AtLeast > r.Lease {
-		return r, fmt.Errorf("at least %v is more than the hold lasts", r.AtLeast)
-	}
 	return r, nil
 }
 

@@ -26,7 +26,6 @@ type Call struct {
 	NoRenew  bool
 	MaxHold  time.Duration // or 0
 	MaxWait  time.Duration // or 0
-	AtLeast  time.Duration // Unlock keeps the hold until then; or 0
 	From     uintptr       // the place in the program that calls
 	Caller   uint64        // the goroutine that the call is taken to be of; 0 for the one that calls
 }
@@ -62,7 +61,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 
 // try makes one attempt at a call.
 func (c *Client) try(w *wait, call *Call) (*Hold, error) {
-	h := &Hold{client: c, from: call.From, atLeast: call.AtLeast, parent: w.ctx}
+	h := &Hold{client: c, from: call.From, parent: w.ctx}
 	if c.config.Trace != nil {
 		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
 	}

@@ -22,7 +22,6 @@ func (h *Hold) Downgrade(ctx context.Context) (read *Hold, err error) {
 		if known, err = h.downgradable(now); !known {
 			deadline = h.Hold.Deadline()
 			call.Lease, call.MaxHold = h.Bounds(now)
-			call.AtLeast = max(h.Since().Add(h.atLeast).Sub(now), 0)
 		}
 	})
 	switch {

@@ -21,7 +21,6 @@ type Hold struct {
 	released bool          // by Unlock
 	trace    *trace        // nil without a tracer
 	from     uintptr       // the call that took it
-	atLeast  time.Duration // how long after it was granted Unlock may release it
 	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
 	// reading
 	gaveUp error
@@ -129,12 +128,6 @@ func (h *Hold) begin() (current *Hold, fx *effects, known bool, err error) {
 		return h, c.unlock(now), true, engine.ErrNotHeld
 	}
 	h.released = true
-	if rest := h.Since().Add(h.atLeast).Sub(now); rest > 0 && h.State() == engine.Live {
-		fx = c.unlock(now)
-		time.AfterFunc(rest, h.release)
-		h.end(nil)
-		return h, fx, true, nil
-	}
 	known, err = h.letGo(now)
 	fx = c.unlock(now)
 	h.end(err)
@@ -185,11 +178,6 @@ func (h *Hold) answered(ctx context.Context, until time.Time) error {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	return err
-}
-
-// release releases a hold that Unlock has kept for AtLeast. Nobody waits for the answer.
-func (h *Hold) release() {
-	h.client.do(func(now time.Time) { _, _ = h.client.engine.Release(now, &h.Hold) })
 }
 
 // Extend has the hold last for d from now, at least.

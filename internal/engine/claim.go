@@ -447,17 +447,18 @@ type Hold struct {
 	Bounded  bool // something else ends the wait if no answer comes
 	NewOwner bool // nobody else knows the owner: it holds nothing
 
-	state     HoldState
-	path      Path // how the call got the lock
-	fresh     bool // not renewed, and its lease counts from a renewal that is yet to come
-	forgotten bool
-	err       error // of Failed; of Over, and of Ended, which says how the release went
-	trouble   error // of a call that has failed: what the last request failed with
-	ownership *ownership
-	claim     *claim
-	tries     int
-	since     time.Time // when the call began; once it has the lock, when it got that
-	deadline  time.Time // until which the hold is to last at least, and a hold that is not renewed at most
+	state       HoldState
+	path        Path  // how the call got the lock
+	fresh       bool  // not renewed, and its lease counts from a renewal that is yet to come
+	unreachable bool  // nobody can release it any more
+	forgotten   bool  // so it is, and it was to be renewed until its release
+	err         error // of Failed; of Over, and of Ended, which says how the release went
+	trouble     error // of a call that has failed: what the last request failed with
+	ownership   *ownership
+	claim       *claim
+	tries       int
+	since       time.Time // when the call began; once it has the lock, when it got that
+	deadline    time.Time // until which the hold is to last at least, and a hold that is not renewed at most
 	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
 	end          time.Time
 	sequence     uint64 // of the request that counts it in, or out

@@ -62,16 +62,18 @@ func (e *Engine) acknowledgeLoss(h *Hold) {
 	e.dropIfOver(h.ownership)
 }
 
-// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease.
+// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease, as one that is not
+// renewed anyway was meant to.
 func (e *Engine) Forget(now time.Time, h *Hold) {
 	switch h.state {
 	case Live:
-		h.forgotten = true
-		e.record("hold forgotten without Unlock: it ends with its lease", h, nil, 0)
-		if !h.NoRenew {
-			h.NoRenew, h.deadline = true, h.claim.deadline
-			e.schedule(now, h.claim)
+		h.unreachable = true
+		if h.NoRenew {
+			return
 		}
+		e.record("hold forgotten without Unlock: it ends with its lease", h, nil, 0)
+		h.forgotten, h.NoRenew, h.deadline = true, true, h.claim.deadline
+		e.schedule(now, h.claim)
 	case Lapsed:
 		e.acknowledgeLoss(h)
 	}
@@ -96,12 +98,15 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	}
 	h.end, h.state, h.err = h.Deadline(), Lapsed, cause
 	e.endExtensions(h.claim, h.owns, cause)
-	if cause == ErrLost {
+	if cause == ErrLost && !h.unreachable {
 		e.record("hold lost", h, nil, why)
 	}
 	e.out.Cancel = append(e.out.Cancel, h)
 	if h.forgotten {
-		h.state, why = Finished, Forgotten
+		why = Forgotten
+	}
+	if h.unreachable {
+		h.state = Finished
 	} else {
 		h.ownership.lost++
 	}

@@ -877,7 +877,6 @@ func TestBadOptions(t *testing.T) {
 			rwlock.WithLease(100*time.Millisecond), rwlock.WithLabel(strings.Repeat("🔒", 64)))
 		bad := map[string][]rwlock.LockOption{
 			"nil option": {nil}, "max wait 0s": {rwlock.MaxWait(0)}, "max wait -1s": {rwlock.MaxWait(-time.Second)},
-			"at least": {rwlock.AtLeast(0), rwlock.AtLeast(-1)},
 		}
 		for _, d := range []time.Duration{99 * time.Millisecond, 0, -time.Second, century} {
 			bad["lease "+d.String()] = []rwlock.LockOption{rwlock.Lease(d)}
@@ -897,8 +896,6 @@ func TestBadOptions(t *testing.T) {
 				refused(text, opt)
 			}
 		}
-		refused("at least", rwlock.AtLeast(time.Minute), rwlock.MaxHold(59*time.Second))
-		refused("at least", rwlock.NoRenew(), rwlock.Lease(time.Second), rwlock.AtLeast(2*time.Second))
 		require.Zero(w, sent.Load())
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -474,6 +475,30 @@ func TestForgottenHold(t *testing.T) {
 	})
 }
 
+// A hold that is not renewed may be left to its lease: so a job runs once in that time, whoever starts it. The
+// logger hears nothing of it.
+func TestHoldThatIsLeftToItsLease(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(w *world) {
+		log := &testredis.Output{}
+		rw := w.newLock(rwlock.WithLease(w.lease), rwlock.WithLogger(slog.New(slog.NewTextHandler(log, nil))))
+		start := time.Now()
+		require.NoError(w, errOf(rw.TryLock(newOwner(), "job", rwlock.NoRenew())))
+		require.NoError(w, errOf(rw.Lock(newOwner(), "forgotten")))
+		eventually(w, func() bool {
+			runtime.GC()
+			return strings.Contains(log.String(), "lock=forgotten")
+		}, "what nothing refers to is noticed")
+		if time.Since(start) < w.lease/2 {
+			require.ErrorIs(w, errOf(rw.TryLock(newOwner(), "job")), rwlock.ErrLocked)
+		}
+		waitFree(w, rw, "job")
+		require.GreaterOrEqual(w, time.Since(start), w.lease)
+		waitFree(w, rw, "forgotten")
+		require.NotContains(w, log.String(), "lock=job")
+	})
+}
+
 // A hold whose Hold nobody refers to ends with its lease, though someone keeps its context or one made from
 // it, and functions wait for its end; also if the context that it was taken with lives on. All of them are
 // told.
@@ -870,61 +895,6 @@ func TestMaxHoldThatIsNotReached(t *testing.T) {
 		h = take(w, newOwner(), rw, write, "n")
 		w.within(w.lease/2+w.slack, start, time.Now())
 		unlock(w, h)
-	})
-}
-
-// Unlock ends the hold for its user, and the lock goes to the next in line when the time of AtLeast is over:
-// also when that is longer than a lease.
-func TestAtLeastKeepsTheLock(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw, far := w.newLock(), w.newLock()
-		for _, mode := range bothModes {
-			for _, d := range []time.Duration{time.Millisecond, 5 * time.Second, 50 * time.Second} {
-				start := time.Now()
-				h := take(w, newOwner(), rw, mode, "n", rwlock.AtLeast(d))
-				ctx := h.Context()
-				require.NoError(w, h.Unlock(context.Background()))
-				require.Equal(w, start, time.Now())
-				require.ErrorIs(w, context.Cause(ctx), context.Canceled)
-				require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrNotHeld)
-				require.ErrorIs(w, errOf(far.TryLock(newOwner(), "n")), rwlock.ErrLocked)
-				next := take(w, newOwner(), far, write, "n")
-				require.InDelta(w, d, time.Since(start), float64(time.Millisecond))
-				unlock(w, next)
-			}
-		}
-	})
-}
-
-// A hold that has lasted for longer than AtLeast is released by Unlock.
-func TestAtLeastThatIsOverKeepsNothing(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw := w.newLock()
-		v, err := rwlock.Do(newOwner(), rw, "n", func(context.Context, *rwlock.Hold) (int, error) {
-			time.Sleep(time.Minute)
-			return 42, nil
-		}, rwlock.AtLeast(time.Minute))
-		require.NoError(w, err)
-		require.Equal(w, 42, v)
-		w.requireHolders(rw, "n", 0)
-	})
-}
-
-func TestShutdownWaitsForAtLeastAndCloseDoesNot(t *testing.T) {
-	bubbled(t, func(w *world) {
-		for _, c := range []struct {
-			end  func(rw *rwlock.RWLock) error
-			took time.Duration
-		}{
-			{func(rw *rwlock.RWLock) error { return rw.Shutdown(context.Background()) }, time.Minute},
-			{(*rwlock.RWLock).Close, 0},
-		} {
-			rw, start := w.newLock(), time.Now()
-			unlock(w, take(w, newOwner(), rw, write, "n", rwlock.AtLeast(time.Minute)))
-			require.NoError(w, c.end(rw))
-			require.InDelta(w, c.took, time.Since(start), float64(time.Millisecond))
-			waitFree(w, w.newLock(), "n")
-		}
 	})
 }
 
