@@ -42,10 +42,10 @@
 // within one RWLock: two RWLocks exclude each other even in one process and for the same owner.
 //
 // An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write
-// holds before its read holds, the lock is downgraded, and waiting readers enter. [Hold.Downgrade] does that in
-// place. An owner that holds a lock for reading may lock it for reading, even while a writer waits. It cannot
-// upgrade: Lock returns [ErrUpgrade] immediately, because two readers that waited to upgrade would deadlock.
-// The holds of an owner may be released in any order.
+// holds before its read holds, the lock is downgraded, and waiting readers enter. [Hold.Downgrade] does that
+// in place. An owner that holds a lock for reading may lock it for reading, even while a writer waits. It
+// cannot upgrade: Lock returns [ErrUpgrade] immediately, because two readers that waited to upgrade would
+// deadlock. The holds of an owner may be released in any order.
 //
 // # Several names
 //

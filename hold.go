@@ -142,9 +142,9 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 //   - ErrLost if the hold was lost, in which case others may have held the lock during the work.
 //   - ErrNotHeld if the hold was released, or if h is nil.
 //   - ErrClosed after Close.
-//   - An error that matches ctx's error if ctx ends first, or the server's error. [Hold.Mode] tells whether it
-//     still is a write hold. If it is Read, the server has not confirmed the release of the write hold yet,
-//     which continues in the background.
+//   - An error that matches ctx's error if ctx ends first, or the server's error. [Hold.Mode] tells whether
+//     it still is a write hold. If it is Read, the server has not confirmed the release of the write hold
+//     yet, which continues in the background.
 func (h *Hold) Downgrade(ctx context.Context) error {
 	switch {
 	case h == nil || h.held == nil:

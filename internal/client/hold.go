@@ -134,7 +134,8 @@ func (h *Hold) begin() (current *Hold, fx *effects, known bool, err error) {
 	return h, fx, known, err
 }
 
-// letGo has the engine release the hold. It returns true if the end is known immediately. Client.mu is locked.
+// letGo has the engine release the hold. It returns true if the end is known immediately. Client.mu is
+// locked.
 func (h *Hold) letGo(now time.Time) (known bool, err error) {
 	c := h.client
 	known, err = c.engine.Release(now, &h.Hold)

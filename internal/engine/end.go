@@ -62,8 +62,8 @@ func (e *Engine) acknowledgeLoss(h *Hold) {
 	e.dropIfOver(h.ownership)
 }
 
-// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease, as one that is not
-// renewed anyway was meant to.
+// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease, as one that is
+// not renewed anyway was meant to.
 func (e *Engine) Forget(now time.Time, h *Hold) {
 	switch h.state {
 	case Live:

@@ -475,8 +475,8 @@ func TestForgottenHold(t *testing.T) {
 	})
 }
 
-// A hold that is not renewed may be left to its lease: so a job runs once in that time, whoever starts it. The
-// logger hears nothing of it.
+// A hold that is not renewed may be left to its lease: so a job runs once in that time, whoever starts it.
+// The logger hears nothing of it.
 func TestHoldThatIsLeftToItsLease(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
