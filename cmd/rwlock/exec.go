@@ -384,6 +384,8 @@ func (f *execFlags) notAcquired(s *session, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if state, err := s.rw.Inspect(ctx, blocked.Name); err == nil && len(state.Holders) > 0 {
+		// The call that has given up may still be among the waiters.
+		state.Waiters = state.Waiters[:min(blocked.Ahead, len(state.Waiters))]
 		text = inTheWay(state, "") // with labels
 	}
 	if f.try {
