@@ -27,7 +27,7 @@ type Call struct {
 	MaxHold  time.Duration // or 0
 	MaxWait  time.Duration // or 0
 	From     uintptr       // the place in the program that calls
-	Caller   uint64        // the goroutine that the call is taken to be of; 0 for the one that calls
+	Caller   uint64        // the goroutine that counts as the caller; 0 for the one that calls
 }
 
 // mostTries is how often a call begins again whose process was paused for longer than the lease of its grant.
@@ -69,10 +69,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
 	h.Try, h.Bounded, h.Tag = call.Try, w.expired != nil || w.ctx.Done() != nil, h
 	if c.config.Strict {
-		h.Hold.Caller = call.Caller
-		if call.Caller == 0 {
-			h.Hold.Caller = Goroutine()
-		}
+		h.Hold.Caller = cmp.Or(call.Caller, Goroutine())
 	}
 
 	c.mu.Lock()

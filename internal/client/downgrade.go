@@ -9,8 +9,8 @@ import (
 )
 
 // Downgrade turns a write hold into a read hold: the owner gets a read hold under it, and then releases it.
-// The read hold has the context of the write hold, and lasts as long. Downgrade returns it, or nil if the
-// hold is what it was, because it is a read hold already, or because of an error.
+// The read hold has the context of the write hold, and lasts as long. Downgrade returns the read hold. It
+// returns nil if nothing has changed: the hold was a read hold already, or the downgrade failed.
 func (h *Hold) Downgrade(ctx context.Context) (read *Hold, err error) {
 	c := h.client
 	w := wait{ctx: ctx, start: time.Now()}

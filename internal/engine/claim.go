@@ -450,8 +450,8 @@ type Hold struct {
 	state       HoldState
 	path        Path  // how the call got the lock
 	fresh       bool  // not renewed, and its lease counts from a renewal that is yet to come
-	unreachable bool  // nobody can release it any more
-	forgotten   bool  // so it is, and it was to be renewed until its release
+	unreachable bool  // nothing refers to it any more
+	forgotten   bool  // unreachable, and it was renewed until then
 	err         error // of Failed; of Over, and of Ended, which says how the release went
 	trouble     error // of a call that has failed: what the last request failed with
 	ownership   *ownership

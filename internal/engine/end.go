@@ -62,8 +62,8 @@ func (e *Engine) acknowledgeLoss(h *Hold) {
 	e.dropIfOver(h.ownership)
 }
 
-// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease, as one that is
-// not renewed anyway was meant to.
+// Forget stops renewing a hold that nothing refers to any more. The hold ends with its lease. That is logged,
+// unless the hold is not renewed anyway: then its lease was meant to end it.
 func (e *Engine) Forget(now time.Time, h *Hold) {
 	switch h.state {
 	case Live:
@@ -113,7 +113,7 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
 }
 
-// LoseHold ends a Live hold, and its claim, since the server has turned out to have lost it.
+// LoseHold ends a Live hold and its claim, which the server has lost.
 func (e *Engine) LoseHold(now time.Time, h *Hold) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	if h.state == Live {

@@ -513,8 +513,9 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 	}
 }
 
-// A server that was out of memory when a read under a write hold asked it is asked again, even while a third
-// may yet vote for the write hold: that one may have voted for a reader, which waits for this write hold.
+// A read under a write hold needs votes of servers that have voted for the write hold. If one of these was out
+// of memory, it is asked again. A third server may yet vote for the write hold, but the read must not wait for
+// that: the third may have voted for a reader that waits for this write hold.
 func TestReadUnderAWriteHoldAsksAServerThatHasRefusedAgain(t *testing.T) {
 	r := newVotingRig(t)
 	isFull := false

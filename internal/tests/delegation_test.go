@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +61,8 @@ func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 	}, "a delegation of %q", name)
 }
 
-// While a lock is delegated, Lock and Unlock send nothing.
+// While a lock is delegated, Lock and Unlock send nothing. The server confirms a hold that lasted longer than a
+// round trip, which happens where the processors are busy. So the round with the fewest requests counts.
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {
@@ -68,13 +70,17 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 		sent.over(client)
 		d := delegateOn(w, client, delegationLease, w.options(nil)...)
 		d.getsDelegated(w, write, "n")
-		before := sent.Load()
-		for range 1000 {
-			for _, mode := range bothModes {
-				unlock(w, take(w, newOwner(), d.RWLock, mode, "n"))
+		fewest := int64(math.MaxInt64)
+		for round := 0; round < 5 && fewest > 20; round++ {
+			before := sent.Load()
+			for range 1000 {
+				for _, mode := range bothModes {
+					unlock(w, take(w, newOwner(), d.RWLock, mode, "n"))
+				}
 			}
+			fewest = min(fewest, sent.Load()-before)
 		}
-		require.LessOrEqual(w, sent.Load()-before, int64(50), "of 2,000 pairs: renewals, which take time alone")
+		require.LessOrEqual(w, fewest, int64(20), "of 2,000 pairs")
 	})
 }
 

@@ -268,6 +268,23 @@ func TestDowngradeThatFails(t *testing.T) {
 	})
 }
 
+// While the server does not answer, Downgrade returns when its context ends. The hold stays a write hold until
+// the server has answered, and is lost at its deadline.
+func TestDowngradeWithoutAnAnswer(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw, wire := w.newMortal(rwlock.WithLease(w.lease))
+		h := take(w, newOwner(), rw, write, "n")
+		wire.cut()
+		start := time.Now()
+		require.ErrorIs(w, h.Downgrade(lasting(w, w.lease/10)), context.DeadlineExceeded)
+		w.within(w.lease/10+w.slack, start, time.Now())
+		require.Equal(w, write, h.Mode())
+		require.NoError(w, h.Context().Err())
+		w.isLost(h)
+		unlock(w, take(w, newOwner(), w.newLock(), write, "n"))
+	})
+}
+
 // Calls of Downgrade and Unlock that come together leave nothing held.
 func TestDowngradeBesideUnlock(t *testing.T) {
 	everywhere(t, func(w *world) {
@@ -508,7 +525,7 @@ func TestWithWithoutTheLock(t *testing.T) {
 		}, rwlock.MaxWait(time.Second))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
 		require.ErrorContains(w, err, map[rwlock.Mode]string{read: `: rlock "n"`, write: `: lock "n"`}[r.mode])
-		waitWithdrawn(w, rw, "n") // or h is followed by the call that has given up, for a moment
+		waitWithdrawn(w, rw, "n") // otherwise the call that has given up may get the lock after h for a moment
 		ctx := newOwner()         // no function is an error before the call waits for the lock
 		require.EqualError(w, rw.WithLock(ctx, "n", nil), `rwlock: lock "n": the function is nil`)
 		require.EqualError(w, rw.WithRLock(ctx, "n", nil), `rwlock: rlock "n": the function is nil`)

@@ -336,6 +336,9 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 		foreign := take(w, newOwner(), w.newLock(), write, "foreign")
 		held := take(w, newOwner(), rw, write, "n")
 		unlock(w, take(w, held.Context(), rw, read, "n"))
+		downgraded := take(w, newOwner(), rw, write, "downgraded")
+		require.NoError(w, downgraded.Downgrade(context.Background())) // a call, and a hold, of its own
+		unlock(w, downgraded)
 		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), "n")), rwlock.ErrLocked)
 		_, err := rw.Lock(newOwner(), "foreign", rwlock.MaxWait(w.lease/10))
 		require.ErrorIs(w, err, context.DeadlineExceeded)
@@ -354,7 +357,7 @@ func TestEachCallAndHoldEndsOnce(t *testing.T) {
 				require.ErrorIs(w, errOf(lock(newOwner(), rw, mode, "n")), rwlock.ErrClosed)
 			}
 		}
-		const calls, holds = 11, 3
+		const calls, holds = 13, 5
 		eventually(w, func() bool {
 			return len(tr.of(rwlock.EventAcquired, rwlock.EventRefused)) >= calls &&
 				len(tr.of(rwlock.EventEnded)) >= holds

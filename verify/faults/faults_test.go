@@ -121,7 +121,7 @@ func TestHistoriesOfDelegatedLocksFitOneLock(t *testing.T) {
 					acquired, local = acquired+r.Acquired, local+r.Local
 				})
 			}
-			assert.Greater(t, local, acquired/12, "holds that were granted from memory")
+			assert.Greater(t, local, acquired/6, "holds that were granted from memory")
 		})
 	}
 }
