@@ -513,9 +513,9 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 	}
 }
 
-// A read under a write hold needs votes of servers that have voted for the write hold. If one of these was out
-// of memory, it is asked again. A third server may yet vote for the write hold, but the read must not wait for
-// that: the third may have voted for a reader that waits for this write hold.
+// A read under a write hold needs votes of servers that have voted for the write hold. If one of these was
+// out of memory, it is asked again. A third server may yet vote for the write hold, but the read must not
+// wait for that: the third may have voted for a reader that waits for this write hold.
 func TestReadUnderAWriteHoldAsksAServerThatHasRefusedAgain(t *testing.T) {
 	r := newVotingRig(t)
 	isFull := false

@@ -61,8 +61,9 @@ func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 	}, "a delegation of %q", name)
 }
 
-// While a lock is delegated, Lock and Unlock send nothing. The server confirms a hold that lasted longer than a
-// round trip, which happens where the processors are busy. So the round with the fewest requests counts.
+// While a lock is delegated, Lock and Unlock send nothing. The server confirms a hold that lasted longer
+// than a round trip, which happens where the processors are busy. So the round with the fewest requests
+// counts.
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
 	t.Parallel()
 	onServers(t, func(w *world) {

@@ -268,8 +268,8 @@ func TestDowngradeThatFails(t *testing.T) {
 	})
 }
 
-// While the server does not answer, Downgrade returns when its context ends. The hold stays a write hold until
-// the server has answered, and is lost at its deadline.
+// While the server does not answer, Downgrade returns when its context ends. The hold stays a write hold
+// until the server has answered, and is lost at its deadline.
 func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, wire := w.newMortal(rwlock.WithLease(w.lease))
