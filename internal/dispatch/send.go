@@ -35,7 +35,7 @@ const (
 	// sharedRenewals is how many holds one run of a script renews, which takes less than a millisecond.
 	sharedRenewals = 64
 	// suspectShare is the part of a batch that travels together the next time, if it had no answer although
-	// later batches were answered.
+	// later batches were answered, or for the second time.
 	suspectShare = 8
 	// mostQueued is how many requests of a lane may wait to be sent.
 	mostQueued = 1 << 16
@@ -240,7 +240,8 @@ type lane struct {
 	usual, most int           // how many batches are in flight
 	wait        time.Duration // the longest WAIT of what replicas are to confirm, or 0
 
-	repeats, first queue // renewals that are sent again go first
+	repeats, first queue // renewals that are sent again take turns with others: a hook may block them for ever
+	repeated       bool  // the last batch was of repeats
 	running        int   // goroutines that send, callers included
 	starting       bool  // one of them is about to look at the queue
 	active         time.Time
@@ -255,20 +256,30 @@ type lane struct {
 func (l *lane) queued() int { return l.repeats.len() + l.first.len() }
 
 // push queues a request. A copy of it that is not sent yet takes its place, so a request is queued once. A
-// renewal that has had no answer, although later ones were answered, travels with few others: a hook may
-// block it, or one that it has travelled with.
+// renewal that has had no answer, although the server has answered what was sent later, or though it was
+// repeated, travels with few others: a hook may block it, or one that it has travelled with.
 func (l *lane) push(r *protocol.Request) {
 	x := waiting{request: r}
 	switch id := identityOf(r); {
 	case r.Again && (l.first.replace(id, x) || l.repeats.replace(id, x)):
 	case r.Again && l.to.kind == renewals:
-		if b := l.unanswered[id]; b != nil && b.begun.Before(l.answered) {
+		if b := l.unanswered[id]; b != nil && (b.repeated || l.answeredSince(b.begun)) {
 			x.together = max(1, len(b.all)/suspectShare)
 		}
 		l.repeats.push(id, x)
 	default:
 		l.first.push(id, x)
 	}
+}
+
+// answeredSince reports whether the master has answered what was sent to it after a time, in any lane.
+func (l *lane) answeredSince(at time.Time) bool {
+	for k := range confirmed + 1 {
+		if other := l.d.lanes[destination{l.to.master, k}]; other != nil && other.answered.After(at) {
+			return true
+		}
+	}
+	return false
 }
 
 // start has a goroutine send what is queued, unless one is about to, or enough are in flight.
@@ -345,10 +356,12 @@ func (l *lane) returned(b *batch, results []Result) {
 // take removes the requests of the next batch from the queue. It returns nil if there is none.
 func (l *lane) take() *batch {
 	q := &l.repeats
-	if q.len() == 0 {
+	if q.len() == 0 || l.repeated && l.first.len() > 0 {
 		q = &l.first
 	}
-	b := &batch{lane: l, shared: l.to.kind == renewals && l.d.oneServer && !l.d.crossSlot.Load()}
+	l.repeated = q == &l.repeats
+	b := &batch{lane: l, repeated: l.repeated}
+	b.shared = l.to.kind == renewals && l.d.oneServer && !l.d.crossSlot.Load()
 	room, most := batchBytes, mostQueued
 	switch {
 	case b.shared:
