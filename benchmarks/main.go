@@ -1,5 +1,5 @@
 // Command benchmarks measures rwlock beside other distributed locks over Redis, all against servers that it
-// starts itself, and writes what it found, with charts, to docs/performance.md.
+// starts itself, and writes what it found, with charts, to performance.md.
 //
 //	cd benchmarks && go run .                    # everything, about 40 minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; only prints, unless given -out
@@ -32,10 +32,10 @@ func main() {
 	quick := flag.Bool("quick", false, "one round, a shorter one, and a shorter lease where one is watched")
 	only := flag.String("only", "", "run only the workloads whose name matches this regular expression")
 	out := flag.String("out", "", "directory of the performance.md and the pictures that are renewed "+
-		"(default ../docs; none for a partial or quick run)")
+		"(default the current one; none for a partial or quick run)")
 	flag.Parse()
 	if *out == "" && !*quick && *only == "" {
-		*out = filepath.Join("..", "docs")
+		*out = "."
 	}
 	testing.Main(regexp.MatchString, []testing.InternalTest{{Name: "benchmarks", F: func(t *testing.T) {
 		measure(t, *quick, *only, *out)

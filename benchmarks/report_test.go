@@ -32,11 +32,11 @@ func everything() Results {
 	return r
 }
 
-// copyOfReport returns a folder with docs/performance.md and nothing else, and what is written there.
+// copyOfReport returns a folder with performance.md and nothing else, and what is written there.
 func copyOfReport(t *testing.T) (dir string, read func() string) {
 	dir = t.TempDir()
 	path := filepath.Join(dir, "performance.md")
-	text, err := os.ReadFile(filepath.Join("..", "docs", "performance.md"))
+	text, err := os.ReadFile("performance.md")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, text, 0o644))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "performance"), 0o755))

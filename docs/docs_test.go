@@ -19,15 +19,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// documentsIn returns the documents: those at the top, and all in docs and verify.
-func documentsIn(t *testing.T) []string {
+// documentsIn returns all documents of the repository.
+func documentsIn(t *testing.T) (all []string) {
 	t.Helper()
-	var all []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "verify/*.md"} {
-		files, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		all = append(all, files...)
-	}
+	require.NoError(t, filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			all = append(all, path)
+		}
+		return err
+	}))
 	return all
 }
 
@@ -77,11 +77,11 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	require.Greater(t, named, 100)
 }
 
-// The command at the end of each section of docs/verification.md runs all tests of internal/tests that the
+// The command at the end of each section of verify/verification.md runs all tests of internal/tests that the
 // section names, and nothing in it matches no test.
 func TestDocsCommandsRunTheTestsOfTheirSection(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("docs/verification.md")
+	text, err := os.ReadFile("verify/verification.md")
 	require.NoError(t, err)
 	_, behaviour := testsIn(t)
 	commands := 0
@@ -131,11 +131,11 @@ func alternatives(pattern string) (list []string) {
 	return append(list, pattern[start:])
 }
 
-// The pages for users name no tests: docs/verification.md does, for each section of the guide but the
+// The pages for users name no tests: verify/verification.md does, for each section of the guide but the
 // checklist at its end.
 func TestDocsTellTestsFromTexts(t *testing.T) {
 	t.Parallel()
-	verification, err := os.ReadFile("docs/verification.md")
+	verification, err := os.ReadFile("verify/verification.md")
 	require.NoError(t, err)
 	for _, file := range []string{"docs/guide.md", "docs/semantics.md", "docs/observability.md"} {
 		text, err := os.ReadFile(file)
@@ -148,7 +148,7 @@ func TestDocsTellTestsFromTexts(t *testing.T) {
 	require.Greater(t, len(sections), 10)
 	for _, section := range sections[:len(sections)-1] {
 		_, row, found := strings.Cut(string(verification), "\n| "+section[1]+" | ")
-		require.True(t, found, "docs/verification.md has no tests for the section %q of the guide", section[1])
+		require.True(t, found, "verify/verification.md has no tests for the section %q of the guide", section[1])
 		row, _, _ = strings.Cut(row, "\n")
 		require.Regexp(t, testName, row, section[1])
 	}

@@ -2,6 +2,7 @@ package otelrwlock_test
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,12 +58,17 @@ func ExampleNew() {
 // Code in the documents that uses this package, which they cannot compile, is that of the examples here.
 func TestDocumentedCodeIsThatOfTheExamples(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../docs/*.md")
-	require.NoError(t, err)
+	var files []string
+	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			files = append(files, path)
+		}
+		return err
+	}))
 	examples, err := os.ReadFile("example_test.go")
 	require.NoError(t, err)
 	found := 0
-	for _, file := range append(files, "../README.md") {
+	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, block := range strings.Split(string(text), "\n```go\n")[1:] {

@@ -37,7 +37,7 @@ var verifyBlock = regexp.MustCompile("(?m)^```sh\ncd verify\n((?:.+\n)+?)```$")
 func TestDocumentedCommandsRun(t *testing.T) {
 	t.Parallel()
 	found := map[string]bool{}
-	for _, file := range []string{"../docs/verification.md", "../docs/topologies.md"} {
+	for _, file := range []string{"verification.md", "topologies.md"} {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, block := range verifyBlock.FindAllStringSubmatch(string(text), -1) {

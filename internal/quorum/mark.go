@@ -122,7 +122,7 @@ func (q *Quorum) exclude(now time.Time, s *server, m protocol.Mark) error {
 }
 
 // evaluateMarks decides from the marks which generation votes, and which servers have to start, to rest, or
-// to be admitted. docs/quorum.md argues why a server that may have forgotten a vote does not vote.
+// to be admitted. README.md argues why a server that may have forgotten a vote does not vote.
 func (q *Quorum) evaluateMarks(now time.Time) {
 	var survey protocol.Survey // of the marks that are known
 	members := map[string]int{}
@@ -336,7 +336,7 @@ func (q *Quorum) ready(now time.Time, lease time.Duration) bool {
 // A client that reaches no majority does not know the other marks, so it cannot admit a server. It asks a
 // question on a server that votes. Another client that reaches this server and a majority reads the marks and
 // leaves an answer on the server. The first client uses the answer as if it had read the marks itself, with
-// slow replies. docs/quorum.md has the argument.
+// slow replies. README.md has the argument.
 
 const (
 	// questionsEvery is how often a client that reaches a majority, but misses a server, looks for questions on

@@ -1,6 +1,6 @@
 // Package quorum makes several servers appear as one to an engine. It takes the engine's requests, asks the
 // servers for their votes, and answers when a majority has voted. Like the engine it is pure: requests,
-// replies, messages and the time go in, and Effects come out. docs/quorum.md argues why it is correct.
+// replies, messages and the time go in, and Effects come out. README.md argues why it is correct.
 package quorum
 
 import (

@@ -44,10 +44,10 @@ func replay(t *testing.T, name string, v variant, more ...string) (trace, error)
 	return explorationOf(t, tr.setup.text, v).replay(tr)
 }
 
-// listed returns the set-ups that docs/verification.md has figures of: those of one server, or others, that
+// listed returns the set-ups that verify/verification.md has figures of: those of one server, or others, that
 // are explored on every change, or every night.
 func listed(t *testing.T, oneServer, nightly bool) (list []string) {
-	text, err := os.ReadFile("../../docs/verification.md")
+	text, err := os.ReadFile("../verification.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 var fleetFor = flag.Duration("fleet", 0, "simulate 2,000 processes and 20 masters, for so long")
 
 // A plan is for more than any machine of this project has: thousands of processes, and a cluster.
-// docs/scale.md compares what comes of it with what it predicts. After a quarter of its time, a master fails.
-// In the third quarter, processes are started again, one after the other.
+// benchmarks/scale.md compares what comes of it with what it predicts. After a quarter of its time, a master
+// fails. In the third quarter, processes are started again, one after the other.
 type plan struct {
 	masters, processes int
 	duration           time.Duration
@@ -39,7 +39,7 @@ const (
 	slower = 200
 )
 
-// cost is what a script costs a simulated master: see the table in docs/scale.md.
+// cost is what a script costs a simulated master: see the table in benchmarks/scale.md.
 func cost(name string, told int) time.Duration {
 	us := map[string]int{"lock": 12, "rlock": 12, "unlock": 12, "runlock": 12, "renew": 9}[name]
 	return time.Duration(us+5*told) * time.Microsecond * slower

@@ -123,7 +123,7 @@ func requireSame(t *testing.T, s *testredis.Server, small, big func()) {
 	require.LessOrEqual(t, many, most*few)
 }
 
-var costs = flag.Bool("costs", false, "measure what operations cost for long enough that docs/scale.md can rely on it")
+var costs = flag.Bool("costs", false, "measure what operations cost for long enough that benchmarks/scale.md can rely on it")
 
 // A pair is two scripts, whether or not others wait for the lock. TestCosts also prints what an operation
 // costs a server and a client, in processor time and bytes. The processor time of other programs does not
