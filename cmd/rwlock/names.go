@@ -64,7 +64,7 @@ func (a *app) completeName(cmd *cobra.Command, args []string, start string) ([]s
 	return list, cobra.ShellCompDirectiveNoFileComp
 }
 
-// keyEscape is how the library escapes a name within a key: see docs/design.md.
+// keyEscape is how the library escapes a name within a key: see docs/protocol.md.
 var (
 	keyEscape   = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 	keyUnescape = strings.NewReplacer("%25", "%", "%7B", "{", "%7D", "}")
