@@ -142,8 +142,11 @@ var (
 	ours = regexp.MustCompile(`^(?:\(?cd |bash |go )`)
 	// quick matches the commands that this test runs: they take little time, and need no server.
 	quick = regexp.MustCompile(`^go (?:run \./lua/print|doc) [\w. ]+$`)
-	// link matches a link to a file of this repository.
-	link = regexp.MustCompile(`\]\(([\w./-]+)(?:#[\w-]*)?\)`)
+	// link matches a link to a file of this repository, or to a heading.
+	link = regexp.MustCompile(`\]\(([\w./-]*)(?:#([\w-]*))?\)`)
+	// heading matches the heading of a section, and notInAnchors what its anchor lacks.
+	heading      = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInAnchors = regexp.MustCompile(`\]\([^)]*\)|[^\p{L}\p{N}_ -]`)
 )
 
 // What the shell blocks of the documents name exists, and the quick commands succeed. .ci/run runs those that
@@ -193,16 +196,38 @@ func runs(t *testing.T, line string) {
 	require.NoError(t, err, "%s\n%s", line, out)
 }
 
-// Links from one file of the repository to another lead somewhere.
+// Links from one file of the repository to another, and to headings, lead somewhere.
 func TestDocsLinksWork(t *testing.T) {
 	t.Parallel()
+	toHeadings := 0
 	for _, file := range documentsIn(t) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			require.True(t, exists(filepath.Join(filepath.Dir(file), m[1])), "%s links to %s", file, m[1])
+			target := file
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(file), m[1])
+			}
+			require.True(t, exists(target), "%s links to %s", file, target)
+			if m[2] != "" {
+				toHeadings++
+				require.Contains(t, anchorsOf(t, target), m[2], "%s links to %s", file, target)
+			}
 		}
 	}
+	require.Greater(t, toHeadings, 30)
+}
+
+// anchorsOf returns the anchors of a document's headings, as GitHub makes them.
+func anchorsOf(t *testing.T, file string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, m := range heading.FindAllStringSubmatch(string(text), -1) {
+		anchor := notInAnchors.ReplaceAllString(strings.ToLower(m[1]), "")
+		all = append(all, strings.ReplaceAll(anchor, " ", "-"))
+	}
+	return all
 }
 
 // The rights to write that a job of a workflow may ask for: those to publish what it has made.

@@ -3,7 +3,7 @@
 // engine's requests from memory, phase-fair and in order of arrival, as the scripts would. It passes all
 // other requests on. When another RWLock wants the lock, the server recalls the delegation, and the layer
 // returns it as soon as nobody holds the lock under it. Like the engine it is pure: requests, replies,
-// messages and the time go in, and Effects come out. docs/design.md has the states of a delegation.
+// messages and the time go in, and Effects come out. README.md has the states of a delegation.
 package delegation
 
 import (
