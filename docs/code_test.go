@@ -157,9 +157,6 @@ func TestDocsCommandsWork(t *testing.T) {
 	for _, file := range documentsIn(t) {
 		for _, b := range blocksOf(t, file, "sh") {
 			dir := "."
-			if file == "verify/README.md" {
-				dir = "verify" // it speaks of commands to run there
-			}
 			for line := range strings.Lines(b.text) {
 				line, _, _ = strings.Cut(line, " #")
 				line = strings.TrimSpace(line)

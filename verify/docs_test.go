@@ -2,8 +2,10 @@ package verify_test
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -14,6 +16,11 @@ import (
 
 // The documented commands, and what this test runs in their place: the same with less of it.
 var documented = map[string]string{
+	`RWLOCK_REQUIRE_REDIS=1 go test ./...`:                               `RWLOCK_REQUIRE_REDIS=1 go test -run '^$' ./...`,
+	`go test -run Differential -rapid.checks 10000 .`:                    `go test -rapid.checks 10000 -list Differential . | grep ^Test`,
+	`go test . -run Pinned -addr localhost:6379 -db 9`:                   `go test . -addr localhost:6379 -db 9 -list Pinned | grep ^Test`,
+	`go test ./explore -run 'TestExplore$' -large -timeout 4h`:           `go test ./explore -large -list 'TestExplore$' | grep ^Test`,
+	`go run ./explore -replay explore/testdata/late-copy-of-force.trace`: `go run ./explore -replay explore/testdata/late-copy-of-force.trace`,
 	`go run ./explore`: `go run ./explore -states 2000`,
 	`go run ./explore owners 11 asks 2 reenter forces 1`:                                               `go run ./explore -states 2000 owners 11 asks 2 reenter forces 1`,
 	`go test ./sim -seeds 100000 -timeout 12h`:                                                         `go test ./sim -run Promises -seeds 2 -wholes 1 -quorums 1`,
@@ -21,6 +28,7 @@ var documented = map[string]string{
 	`go test ./sim -climate storm -seeds 10000 -timeout 2h`:                                            `go test ./sim -run Promises -climate storm -seeds 2 -wholes 1 -quorums 1`,
 	`go test ./sim -climate 'delegated storm' -seeds 2000 -timeout 2h`:                                 `go test ./sim -run Promises -climate 'delegated storm' -seeds 2 -wholes 1 -quorums 1`,
 	`go test ./faults -run TestHistoriesOfDelegatedLocksFitOneLock -for 10m -v -timeout 2h`:            `go test ./faults -for 10m -list TestHistoriesOfDelegatedLocksFitOneLock | grep ^Test`,
+	`go test ./faults -run Histories -for 1m -procs 6 -seed 7`:                                         `go test ./faults -for 1m -procs 6 -seed 7 -list Histories | grep ^Test`,
 	`go test ./faults -times 20 -timeout 6h`:                                                           `go test ./faults -run '^$' -times 20 -timeout 6h`,
 	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`:                                      `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
 	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:                                         `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
@@ -37,7 +45,14 @@ var verifyBlock = regexp.MustCompile("(?m)^```sh\ncd verify\n((?:.+\n)+?)```$")
 func TestDocumentedCommandsRun(t *testing.T) {
 	t.Parallel()
 	found := map[string]bool{}
-	for _, file := range []string{"verification.md", "topologies.md"} {
+	var files []string
+	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			files = append(files, path)
+		}
+		return err
+	}))
+	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, block := range verifyBlock.FindAllStringSubmatch(string(text), -1) {
