@@ -215,6 +215,29 @@ func TestDocsLinksWork(t *testing.T) {
 	require.Greater(t, toHeadings, 30)
 }
 
+// Every picture is in a document.
+func TestDocsShowEveryPicture(t *testing.T) {
+	t.Parallel()
+	shown := map[string]bool{}
+	for _, file := range documentsIn(t) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			shown[filepath.Join(filepath.Dir(file), m[1])] = true
+		}
+	}
+	pictures := 0
+	for _, pattern := range []string{"docs/*.svg", "docs/images/*", "benchmarks/performance/*"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			pictures++
+			require.True(t, shown[file], "no document shows %s", file)
+		}
+	}
+	require.Greater(t, pictures, 10)
+}
+
 // anchorsOf returns the anchors of a document's headings, as GitHub makes them.
 func anchorsOf(t *testing.T, file string) (all []string) {
 	t.Helper()
