@@ -160,7 +160,11 @@ func TestDocsTellTestsFromTexts(t *testing.T) {
 	}
 }
 
-// Every path in the layout table of CONTRIBUTING.md exists.
+// layoutFile matches a file or a folder in the layout table.
+var layoutFile = regexp.MustCompile(`^[\w./]+(?:\.go|/)$`)
+
+// Every path in the layout table of CONTRIBUTING.md exists. So do the files that it describes, in the folder
+// of their row or from the root.
 func TestDocsLayoutNamesFilesThatExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("CONTRIBUTING.md")
@@ -169,9 +173,16 @@ func TestDocsLayoutNamesFilesThatExist(t *testing.T) {
 	require.True(t, ok)
 	table, _, _ = strings.Cut(table, "\n\n")
 	for _, row := range strings.Split(table, "\n")[1:] {
-		for _, quote := range codeQuote.FindAllString(strings.Split(row, "|")[1], -1) {
-			_, err := os.Stat(strings.Trim(quote, "`"))
-			require.NoError(t, err)
+		columns := strings.Split(row, "|")
+		folder := ""
+		for _, quote := range codeQuote.FindAllString(columns[1], -1) {
+			folder = strings.Trim(quote, "`")
+			require.True(t, exists(folder), folder)
+		}
+		for _, quote := range codeQuote.FindAllString(columns[2], -1) {
+			if file := strings.Trim(quote, "`"); layoutFile.MatchString(file) {
+				require.True(t, exists(file) || exists(filepath.Join(folder, file)), "%s in %s", file, folder)
+			}
 		}
 	}
 }
