@@ -38,9 +38,7 @@ type origin struct {
 // The scripts, in the order in which they are documented.
 var (
 	Lock    = load("lock")
-	RLock   = load("rlock")
 	Unlock  = load("unlock")
-	RUnlock = load("runlock")
 	Renew   = load("renew")
 	Reenter = load("reenter")
 	Serve   = load("serve")
@@ -55,17 +53,16 @@ var (
 )
 
 // All are all scripts of one lock on one server.
-var All = []*Script{Lock, RLock, Unlock, RUnlock, Renew, Reenter, Serve, Force, Inspect, Delegate, Return}
+var All = []*Script{Lock, Unlock, Renew, Reenter, Serve, Force, Inspect, Delegate, Return}
 
-// The scripts that a quorum uses instead of Lock and RLock, and the script for a server's mark.
+// The scripts that a quorum uses instead of Lock, and the script for a server's mark.
 var (
-	Vote  = load("quorum/vote")
-	RVote = load("quorum/rvote")
-	Mark  = load("quorum/mark")
+	Vote = load("quorum/vote")
+	Mark = load("quorum/mark")
 )
 
 // Quorum are these.
-var Quorum = []*Script{Vote, RVote, Mark}
+var Quorum = []*Script{Vote, Mark}
 
 // Scripts are all scripts.
 var Scripts = slices.Concat(All, []*Script{Renewals}, Quorum)

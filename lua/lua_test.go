@@ -77,7 +77,7 @@ func TestExplainCountsLines(t *testing.T) {
 	at := places(t, "call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count'") // in shared/state.lua alone
 	require.Len(t, at, 1)
 	const text = "call('HMGET', KEYS[1], 'owner', 'lease', 'fence', 'count'"
-	for _, script := range []*lua.Script{lua.Lock, lua.RLock, lua.Unlock, lua.RUnlock, lua.Renew, lua.Reenter,
+	for _, script := range []*lua.Script{lua.Lock, lua.Unlock, lua.Renew, lua.Reenter,
 		lua.Serve, lua.Force} {
 		before, _, found := strings.Cut(script.Source, text)
 		require.True(t, found, script.Name)
@@ -117,5 +117,5 @@ func TestPrint(t *testing.T) {
 	out, err = exec.Command(printed, "no such script").CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "usage: print SCRIPT")
-	require.Contains(t, string(out), "runlock")
+	require.Contains(t, string(out), "unlock")
 }

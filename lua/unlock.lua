@@ -1,4 +1,4 @@
--- Ends a write hold, or withdraws a waiting writer, and refuses requests of the claim that arrive later. Hands the lock over to the
+-- Ends a hold, or withdraws a waiter, and refuses requests of the claim that arrive later. Hands the lock over to the
 -- next in line in the same step.
 --
 -- KEYS   1 lock  2 leases  3 queue

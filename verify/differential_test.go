@@ -57,7 +57,7 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 		p.setClock(t, p.now+us)
 		p.model.Advance(p.now)
 	}
-	if p.few && (q.Script == lua.Lock || q.Script == lua.RLock) && !p.waits(q.of) {
+	if p.few && q.Script == lua.Lock && !p.waits(q.of) {
 		// who comes while a step is left to be taken may be queued, or go, before those whose turn it was
 		p.finish(t)
 		p.compare(t, "serve")
@@ -65,7 +65,7 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 	expected := q.on(p.model)
 	entered := slices.Clone(p.model.Entered)
 	reply, told := p.run(t, &q.Request)
-	if u := p.model.Unserved; q.Script == lua.RUnlock && len(entered) > 0 && u != nil &&
+	if u := p.model.Unserved; q.Script == lua.Unlock && p.claims[q.of].mode == model.Read && len(entered) > 0 && u != nil &&
 		model.Compare(u, p.state(t), slack) == nil {
 		*p.model, entered = *u, nil
 	}
@@ -90,7 +90,7 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 	}
 	require.ElementsMatch(t, entered, let, "%s: who was let in, and who was told", what)
 	p.compare(t, what)
-	if (q.Script == lua.Lock || q.Script == lua.RLock) && p.waits(q.of) && !again {
+	if q.Script == lua.Lock && p.waits(q.of) && !again {
 		p.looks(t, what, q.of)
 	}
 	return actual
@@ -113,7 +113,7 @@ func (p *pair) finish(t *rapid.T) (entered, let []model.Claim) {
 
 // note takes in what a claim is told, and returns the answer.
 func (p *pair) note(t *rapid.T, q *request, reply protocol.Reply, again bool) string {
-	if q.Script != lua.Lock && q.Script != lua.RLock {
+	if q.Script != lua.Lock {
 		return strconv.Itoa(reply.Code)
 	}
 	c := p.claims[q.of]
@@ -299,7 +299,6 @@ func (p *pair) ask(t *rapid.T) {
 	q := &request{of: c, Request: protocol.Request{Script: lua.Lock, Claim: p.claims[c].Claim, Lease: lease(ms),
 		Try: try}}
 	if mode == model.Read {
-		q.Script = lua.RLock
 		if p.model.Hold(within) != nil {
 			q.Writer = p.claims[within].ID
 		} else {
@@ -329,10 +328,7 @@ func (p *pair) send(t *rapid.T, q *request) string {
 // end releases a claim.
 func (p *pair) end(t *rapid.T, c model.Claim) {
 	known := p.claims[c]
-	q := &request{of: c, Request: protocol.Request{Script: lua.RUnlock, Claim: known.Claim}}
-	if known.mode == model.Write {
-		q.Script = lua.Unlock
-	}
+	q := &request{of: c, Request: protocol.Request{Script: lua.Unlock, Claim: known.Claim}}
 	if known.token > 0 && !known.again && p.passed-known.told < 60_000 &&
 		rapid.IntRange(0, 3).Draw(t, "clock") > 0 {
 		q.Record = protocol.Released(known.Claim, known.token)

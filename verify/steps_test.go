@@ -56,8 +56,8 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 	does, kind, under, try, marked := m[1], m[2], m[5] != "", m[7] != "", m[8] != ""
 	number := func(text string) int { n, _ := strconv.Atoi(text); return n }
 	first, at, ms := number(m[3]), number(m[6]), 1000*int64(number(m[9]))
-	scripts := map[string]*lua.Script{"w": lua.Lock, "r": lua.RLock, "d": lua.Delegate, "-w": lua.Unlock,
-		"-r": lua.RUnlock, "-d": lua.Return, "=w": lua.Renew, "=r": lua.Renew, "=d": lua.Delegate,
+	scripts := map[string]*lua.Script{"w": lua.Lock, "r": lua.Lock, "d": lua.Delegate, "-w": lua.Unlock,
+		"-r": lua.Unlock, "-d": lua.Return, "=w": lua.Renew, "=r": lua.Renew, "=d": lua.Delegate,
 		"&w": lua.Reenter, "&r": lua.Reenter}
 	for owner := first; owner <= max(first, number(m[4])); owner++ {
 		q := &protocol.Request{Script: scripts[does+kind], Lease: lease(ms), Try: try}
@@ -314,7 +314,7 @@ func TestSlotsOfThePastAreSwept(t *testing.T) {
 // were not told.
 func TestReplySaysWhyNobodyWasTold(t *testing.T) {
 	r := newRedisRig(t, false)
-	for _, s := range []*lua.Script{lua.Unlock, lua.RLock} {
+	for _, s := range []*lua.Script{lua.Unlock, lua.Lock} {
 		r.load(t, s, strings.ReplaceAll(source(s, false), "redis.call('RPUSH', '{told}',",
 			"redis.pcall('PUBLISH',"))
 	}

@@ -175,7 +175,7 @@ func TestFullServer(t *testing.T) {
 		_, wanted, answer, err := try("0")
 		require.NoError(t, err, what)
 		before, after, reply, err := try("1")
-		asks := q.Script == lua.Lock || q.Script == lua.RLock
+		asks := q.Script == lua.Lock
 		fresh := asks && !strings.Contains(fmt.Sprint(before), q.Claim.ID.(string))
 		if err != nil {
 			require.ErrorContains(t, err, "OOM", what)

@@ -118,7 +118,7 @@ func (r *rig) replay(t testing.TB, v vector) vector {
 	switch v.Script {
 	case "quorum/mark":
 		keys = []any{mark}
-	case "quorum/vote", "quorum/rvote":
+	case "quorum/vote":
 		keys = append(keys, mark)
 	}
 	args := append([]any{"EVALSHA", r.shas[v.Script], len(keys)}, keys...)

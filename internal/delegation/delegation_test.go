@@ -131,7 +131,7 @@ func (r *rig) fail(q *engine.Request) {
 func (r *rig) granted(q *engine.Request) protocol.Reply {
 	r.token += 10
 	switch q.Script {
-	case lua.Lock, lua.RLock:
+	case lua.Lock:
 		return protocol.Reply{Token: r.token}
 	case lua.Delegate:
 		reply := protocol.Reply{Code: protocol.Done, Token: r.token}
@@ -157,7 +157,7 @@ func (r *rig) use(name string, m protocol.Mode) {
 	h := r.call(engine.Hold{Name: name, Mode: m})
 	lock, unlock := lua.Lock, lua.Unlock
 	if m == protocol.Read {
-		lock, unlock = lua.RLock, lua.RUnlock
+		lock, unlock = lua.Lock, lua.Unlock
 	}
 	r.answer(lock)
 	r.do(func() { _, _ = r.engine.Release(r.now, h) })
@@ -253,7 +253,7 @@ func TestNothingIsGrantedAfterTheDeadline(t *testing.T) {
 	r.now = deadline
 	other := r.read()
 	require.NotEqual(t, engine.Live, other.State())
-	require.Equal(t, 1, r.sends(lua.RLock), "the server answers it")
+	require.Equal(t, 1, r.sends(lua.Lock), "the server answers it")
 	require.Equal(t, 1, r.sends(lua.Return))
 	r.do(func() { r.layer.Tick(r.now) })
 	require.ErrorIs(t, h.Err(), engine.ErrLost)
@@ -582,9 +582,9 @@ func TestRefusalsArePaidFor(t *testing.T) {
 	for range mostCredit/cost - 2 {
 		h := r.read()
 		r.reply(r.next(lua.Delegate), protocol.Reply{})
-		r.answer(lua.RLock)
+		r.answer(lua.Lock)
 		r.do(func() { _, _ = r.engine.Release(r.now, h) })
-		r.answer(lua.RUnlock)
+		r.answer(lua.Unlock)
 	}
 	r.delegateAtOnce("n", protocol.Read)
 }
@@ -624,10 +624,10 @@ func TestWriteDelegationsAreForOneUser(t *testing.T) {
 			r.now = r.now.Add(gatePause)
 			for r.sends(lua.Delegate) == 0 {
 				h := r.read()
-				if r.sends(lua.RLock) > 0 {
-					r.answer(lua.RLock)
+				if r.sends(lua.Lock) > 0 {
+					r.answer(lua.Lock)
 					r.do(func() { _, _ = r.engine.Release(r.now, h) })
-					r.answer(lua.RUnlock)
+					r.answer(lua.Unlock)
 				}
 			}
 			require.Equal(t, mode, r.next(lua.Delegate).Claim.ID.(string)[0])
@@ -725,13 +725,13 @@ func TestSpecialCallsGoToTheServer(t *testing.T) {
 	for _, h := range []engine.Hold{{Mode: protocol.Read, NoRenew: true},
 		{Mode: protocol.Read, Lease: hold / 2}} {
 		c := r.call(h)
-		r.answer(lua.RLock)
+		r.answer(lua.Lock)
 		require.Equal(t, engine.Live, c.State())
 	}
 	w := r.call(engine.Hold{Name: "m", Mode: protocol.Write, NoRenew: true})
 	r.answer(lua.Lock)
 	r.call(engine.Hold{Name: "m", Mode: protocol.Read, Owner: w.Owner})
-	require.Equal(t, w.Owner, r.next(lua.RLock).Hold().Owner)
+	require.Equal(t, w.Owner, r.next(lua.Lock).Hold().Owner)
 }
 
 // A writer among callers that only read has the delegation returned: it waits on the server, behind it. From
@@ -780,14 +780,14 @@ func TestCallsWaitForACrowdAtTheServer(t *testing.T) {
 			holds := make([]*engine.Hold, crowd)
 			for i := range holds {
 				holds[i] = r.call(engine.Hold{Mode: protocol.Read, Lease: hold / 2}) // the server grants it
-				r.answer(lua.RLock)
+				r.answer(lua.Lock)
 			}
 			r.write()
 			require.Empty(t, r.sent)
 			for i := 0; i < len(holds) && r.sends(lua.Lock) == 0; i++ {
 				r.pass(pace)
 				r.do(func() { _, _ = r.engine.Release(r.now, holds[i]) })
-				r.answer(lua.RUnlock)
+				r.answer(lua.Unlock)
 			}
 			require.Equal(t, 1, r.sends(script))
 			require.Len(t, r.sent, 1)
@@ -808,7 +808,7 @@ func TestCallsDoNotWaitWhileOthersAreInTheWay(t *testing.T) {
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})
 	r.layer.names[protocol.KeysOf("p", "n").Lock].need = 1
 	second := r.read()
-	require.Equal(t, second, r.next(lua.RLock).Hold())
+	require.Equal(t, second, r.next(lua.Lock).Hold())
 	r.now = r.now.Add(gatePause)
 	r.write()
 	require.Empty(t, r.sent)
@@ -864,7 +864,7 @@ func TestGrantAfterTheDelegationLastsForItsOwnLease(t *testing.T) {
 	holder, waiter := r.write(), r.read()
 	r.hear(";%d", number)
 	asked := r.now
-	q := r.next(lua.RLock)
+	q := r.next(lua.Lock)
 	require.NoError(t, r.release(holder))
 	r.answer(lua.Return)
 	r.pass(lease + time.Second)

@@ -91,11 +91,8 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 func (e *Engine) sendAsk(now time.Time, c *claim) {
 	r := e.request(c, asks)
 	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
-	if c.mode == protocol.Read {
-		r.Script = lua.RLock
-		if w := c.under(); w != nil {
-			r.Writer = e.named(w).ID
-		}
+	if w := c.under(); w != nil {
+		r.Writer = e.named(w).ID
 	}
 	if c.sent.IsZero() {
 		c.sent = now

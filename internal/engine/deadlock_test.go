@@ -168,7 +168,7 @@ func (g *tangle) execute(r *Request) (reply protocol.Reply) {
 	lk := g.toy(r.lock.name)
 	var in []protocol.Known
 	switch r.Script {
-	case lua.Lock, lua.RLock:
+	case lua.Lock:
 		if _, held := lk.holders[id]; held || !slices.Contains(lk.queue, k) && lk.ask(id, k) {
 			reply.Token = 1
 		} else {
@@ -179,7 +179,7 @@ func (g *tangle) execute(r *Request) (reply protocol.Reply) {
 		}
 	case lua.Renew:
 		reply.Code = protocol.Done
-	case lua.Unlock, lua.RUnlock:
+	case lua.Unlock:
 		reply.Code = protocol.Done
 		in = lk.end(id, k)
 	case lua.Serve:

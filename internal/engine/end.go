@@ -159,10 +159,7 @@ func (e *Engine) finish(now time.Time, c *claim) {
 
 func (e *Engine) sendEnd(now time.Time, c *claim) {
 	r := e.request(c, ends)
-	r.Script, r.Channels = lua.RUnlock, e.channels
-	if c.mode == protocol.Write {
-		r.Script = lua.Unlock
-	}
+	r.Script, r.Channels = lua.Unlock, e.channels
 	if c.brief && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
 		r.Record = protocol.Released(e.named(c), c.token)
 	}
@@ -321,11 +318,7 @@ func (e *Engine) releaseStale(now time.Time, lk *lock, id string) {
 		return
 	}
 	lk.releasingStale = true
-	script := lua.RUnlock
-	if k.Mode == protocol.Write {
-		script = lua.Unlock
-	}
-	p := protocol.Request{Script: script, Claim: wire, Again: true}
+	p := protocol.Request{Script: lua.Unlock, Claim: wire, Again: true}
 	e.send(now, e.about(e.use(lk.name), releasesStale, p))
 }
 

@@ -102,7 +102,7 @@ func (l *lottery) answer(r *Request) {
 		err = fmt.Errorf("error %d", l.IntN(3))
 	}
 	switch r.Script {
-	case lua.Lock, lua.RLock:
+	case lua.Lock:
 		switch l.IntN(4) {
 		case 0:
 			reply.Refused = true

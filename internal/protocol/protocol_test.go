@@ -113,9 +113,7 @@ func TestRequestsArePinned(t *testing.T) {
 	about := []any{"w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", "000000000000042", "k3J9x0aQ2bZ:5"}
 	for s, rest := range map[*lua.Script][]any{
 		lua.Lock:    {"30000", "p:wake:"},
-		lua.RLock:   {"30000", "p:wake:"},
 		lua.Unlock:  {"p:wake:"},
-		lua.RUnlock: {"p:wake:"},
 		lua.Renew:   {"30000", "240000"},
 		lua.Reenter: {"30000", "240000", "p:wake:", "2", "9", "longer"},
 		lua.Serve:   {"p:wake:"},
@@ -123,7 +121,7 @@ func TestRequestsArePinned(t *testing.T) {
 	} {
 		q.Script = s
 		about[1] = "000000000000042"
-		if s == lua.Unlock || s == lua.RUnlock {
+		if s == lua.Unlock {
 			about[1] = "000000000000042 1763763763 ended"
 		}
 		want := append([]any{"EVALSHA", "sha", "3", "p:{l}", "p:{l}:leases", "p:{l}:queue"},
@@ -138,7 +136,7 @@ func TestRequestsArePinned(t *testing.T) {
 	own := q.Channels
 	q.Channels = protocol.Channels(protocol.DefaultPrefix)
 	for s, rest := range map[*lua.Script][]any{
-		lua.Lock: {"30000"}, lua.RLock: {"30000"}, lua.Unlock: {}, lua.RUnlock: {}, lua.Serve: {}, lua.Force: {},
+		lua.Lock: {"30000"}, lua.Unlock: {}, lua.Serve: {}, lua.Force: {},
 		lua.Reenter: {"30000", "240000", "rwlock:wake:", "2", "9", "longer"},
 	} {
 		q.Script = s
@@ -151,7 +149,7 @@ func TestRequestsArePinned(t *testing.T) {
 	require.Equal(t, []any{"30000", "rwlock:wake:", "240000", "try"}, q.Argv(nil)[7:])
 	q.Channels, q.Try = own, false
 
-	q.Script, q.Try, q.Writer, q.Record, q.Shorten = lua.RLock, true, about[0], nil, true
+	q.Script, q.Try, q.Writer, q.Record, q.Shorten = lua.Lock, true, about[0], nil, true
 	q.Lease = protocol.NewLease(2 * time.Minute)
 	require.Equal(t, []any{"120000", "p:wake:", "300000", "try", about[0]}, q.Argv(nil)[7:])
 	q.Try = false
@@ -181,10 +179,10 @@ func TestRepliesAreRead(t *testing.T) {
 		want   protocol.Reply
 	}{
 		{lua.Lock, "1763763763763763", protocol.Reply{Token: 1763763763763763}},
-		{lua.RLock, int64(-1), protocol.Reply{Refused: true}},
+		{lua.Lock, int64(-1), protocol.Reply{Refused: true}},
 		{lua.Lock, []any{"5", int64(0), "", "", int64(0), int64(0), "held", "", "7"},
 			protocol.Reply{Token: 5, Before: true}},
-		{lua.RLock, []any{"5", int64(1), "5 1 000000000000007 000000000000008,000000000000009", "NOPERM", int64(0), int64(0),
+		{lua.Lock, []any{"5", int64(1), "5 1 000000000000007 000000000000008,000000000000009", "NOPERM", int64(0), int64(0),
 			"", "", "5"}, protocol.Reply{
 			Token: 5, More: true, PublishError: "NOPERM", Message: protocol.Message{Token: 5, More: true, Granted: []uint64{7, 8},
 				AskAgain: []uint64{9}},
@@ -193,11 +191,11 @@ func TestRepliesAreRead(t *testing.T) {
 			protocol.Reply{Obstacle: held, Last: 6}},
 		{lua.Lock, []any{"", int64(0), ",000000000000009", "", int64(-4), int64(-1), "", "", ""},
 			protocol.Reply{Message: protocol.Message{AskAgain: []uint64{9}}}},
-		{lua.RLock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x", ""}, protocol.Reply{
+		{lua.Lock, []any{"", int64(0), "", "", int64(math.MaxInt64), int64(0), "read", "x", ""}, protocol.Reply{
 			Obstacle: protocol.Obstacle{Mode: protocol.Read, Claim: "x", Again: 10 * 365 * 24 * time.Hour},
 		}},
 		{lua.Unlock, int64(1), protocol.Reply{Code: protocol.Done}},
-		{lua.RUnlock, []any{int64(2), int64(1), "", ""}, protocol.Reply{Code: protocol.DoneBefore, More: true}},
+		{lua.Unlock, []any{int64(2), int64(1), "", ""}, protocol.Reply{Code: protocol.DoneBefore, More: true}},
 		{lua.Force, []any{int64(1), int64(0), "5 0 000000000000007", ""},
 			protocol.Reply{Code: protocol.Done, Message: protocol.Message{Token: 5, Granted: []uint64{7}}}},
 		{lua.Renew, int64(0), protocol.Reply{}},

@@ -12,7 +12,7 @@ import (
 
 // A Reply is what a script has replied.
 type Reply struct {
-	// Of Lock and RLock: the token, if the claim was granted the lock.
+	// Of Lock: the token, if the claim was granted the lock.
 	Token int64
 	// Before says that an earlier request, or another's release, had granted it.
 	Before bool
@@ -21,7 +21,7 @@ type Reply struct {
 	// Last is the last token that was given out, if the claim waits. A grant with a smaller token was made
 	// before the request ran.
 	Last int64
-	// Of Vote and RVote: the vote's token. Token is then of the server's clock.
+	// Of Vote: the vote's token. Token is then of the server's clock.
 	Vote int64
 	// Top, of Delegate, is the last token for local writers; 0 for a read delegation.
 	Top int64
@@ -33,7 +33,7 @@ type Reply struct {
 	State *State // of Inspect
 	// Unmarked says that the server's mark differs from the one in the request, so the server has not voted.
 	Unmarked bool
-	// Of Lock and RLock that were not granted the lock: what is in the way.
+	// Of Lock that were not granted the lock: what is in the way.
 	Obstacle
 	// Idle says that a try waits: only delegations are in its way, and nobody is known to hold the lock under
 	// them.
@@ -59,7 +59,7 @@ type Lent struct {
 	Lease time.Duration
 }
 
-// What Unlock, RUnlock, Renew, Reenter, Force and Serve reply.
+// What Unlock, Renew, Reenter, Force and Serve reply.
 const (
 	NotThere   = 0 // there is no such hold
 	Done       = 1
@@ -93,9 +93,9 @@ const maxAgain = 10 * 365 * 24 * time.Hour
 func Decode(s *lua.Script, reply any) (r Reply, err error) {
 	var ok bool
 	switch s {
-	case lua.Lock, lua.RLock:
+	case lua.Lock:
 		r, ok = decodeGrant(reply)
-	case lua.Vote, lua.RVote:
+	case lua.Vote:
 		r, ok = decodeVote(reply)
 	case lua.Delegate:
 		r, ok = decodeDelegation(reply)

@@ -14,10 +14,10 @@ type Request struct {
 	Claim  Claim
 
 	Channels any   // a string: what the channels' names begin with
-	Lease    Lease // of Lock, RLock, Renew and Reenter
-	Try      bool  // of Lock and RLock: do not queue
-	Writer   any   // of RLock, a string: the write claim of the same owner, or ""
-	// Record is, for Unlock and RUnlock, the result of Released, a string; or "". It must be "" if any
+	Lease    Lease // of Lock, Renew and Reenter
+	Try      bool  // of Lock: do not queue
+	Writer   any   // of Lock for a reader, a string: the write claim of the same owner, or ""
+	// Record is, for Unlock, the result of Released, a string; or "". It must be "" if any
 	// Reenter of the claim was sent; if the claim's token is older than a minute, or is that of a write hold
 	// that it was granted under; or if the claim had a lease of more than ShortLease.
 	Record   any
@@ -31,7 +31,7 @@ type Request struct {
 	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
 	Replicas int
 	Confirm  time.Duration
-	VoteArgs *VoteArgs // of Vote, RVote and Mark
+	VoteArgs *VoteArgs // of Vote and Mark
 	Command  []any     // instead of a script: the command and its arguments
 	From     Sender    // or nil
 	Trace    any       // a context.Context whose values the request is sent with, or nil
@@ -77,7 +77,7 @@ func (r *Request) Argv(args []any) []any {
 	switch r.Script {
 	case lua.Mark:
 		return append(append(args, "1", r.VoteArgs.Mark), r.VoteArgs.Args...)
-	case lua.Vote, lua.RVote:
+	case lua.Vote:
 		args = append(args, "4", r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.VoteArgs.Mark)
 	default:
 		args = append(args, "3", r.Keys.Lock, r.Keys.Leases, r.Keys.Queue)
@@ -86,12 +86,12 @@ func (r *Request) Argv(args []any) []any {
 		return args
 	}
 	number := r.Claim.Number
-	if (r.Script == lua.Unlock || r.Script == lua.RUnlock) && r.Record != nil && r.Record != "" {
+	if r.Script == lua.Unlock && r.Record != nil && r.Record != "" {
 		number = r.Record // begins with the number
 	}
 	args = append(args, r.Claim.ID, number, r.Claim.Slot)
 	switch r.Script {
-	case lua.Lock, lua.RLock:
+	case lua.Lock:
 		args = append(args, r.Lease.ms)
 		// Most often the others can be left out.
 		under := r.Writer != nil && r.Writer != ""
@@ -103,7 +103,7 @@ func (r *Request) Argv(args []any) []any {
 		if under {
 			args = append(args, r.Writer)
 		}
-	case lua.Vote, lua.RVote:
+	case lua.Vote:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"),
 			either(r.Writer == nil, "", r.Writer), r.VoteArgs.Generation, r.VoteArgs.Wanted,
 			either(r.VoteArgs.ID == nil, "", r.VoteArgs.ID))
@@ -117,7 +117,7 @@ func (r *Request) Argv(args []any) []any {
 	case lua.Reenter:
 		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count),
 			strconv.FormatUint(r.Sequence, 10), either(r.Shorten, "set", "longer"))
-	case lua.Unlock, lua.RUnlock, lua.Serve, lua.Force:
+	case lua.Unlock, lua.Serve, lua.Force:
 		if r.Channels != defaultChannels {
 			args = append(args, r.Channels)
 		}

@@ -125,7 +125,7 @@ func (b *bench) named(m protocol.Mode, instance string) *party {
 func (p *party) asks() protocol.Request {
 	q := protocol.Request{Script: lua.Lock, Claim: p.Claim, Try: p.try}
 	if p.mode == protocol.Read {
-		q.Script, q.Writer = lua.RLock, p.writer
+		q.Script, q.Writer = lua.Lock, p.writer
 	}
 	return q
 }
@@ -139,7 +139,7 @@ func (p *party) ask() protocol.Reply {
 
 // releases returns what ends the claim, as a client sends it: with what its slot is to say, if it may.
 func (p *party) releases() protocol.Request {
-	q := protocol.Request{Script: lua.RUnlock, Claim: p.Claim}
+	q := protocol.Request{Script: lua.Unlock, Claim: p.Claim}
 	if p.mode == protocol.Write {
 		q.Script = lua.Unlock
 	}

@@ -10,9 +10,9 @@ import (
 // VoteArgs are the additional arguments of a request to the servers of a quorum.
 type VoteArgs struct {
 	Mark       any   // the key of the server's mark, a string
-	Generation any   // of Vote and RVote: that of the mark, a string
-	ID         any   // of Vote and RVote: that of the mark, a string
-	Wanted     any   // of Vote and RVote: the token that is wanted, as TokenArg returns it
+	Generation any   // of Vote: that of the mark, a string
+	ID         any   // of Vote: that of the mark, a string
+	Wanted     any   // of Vote: the token that is wanted, as TokenArg returns it
 	Args       []any // of Mark
 }
 

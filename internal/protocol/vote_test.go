@@ -56,7 +56,7 @@ func (p *poller) votes(of *party, generation string, wanted int64) protocol.Requ
 	q := of.asks()
 	q.Script = lua.Vote
 	if of.mode == protocol.Read {
-		q.Script = lua.RVote
+		q.Script = lua.Vote
 	}
 	q.VoteArgs = &protocol.VoteArgs{Mark: p.mark, Generation: generation, Wanted: protocol.TokenArg(wanted),
 		ID: p.id}

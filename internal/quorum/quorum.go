@@ -206,7 +206,7 @@ func (q *Quorum) send(now time.Time, s *server, r *Request) {
 func (q *Quorum) sendNext(now time.Time, l *lane) {
 	for r := l.unsent.First(); r != nil && l.flying.Len() < l.most; r = l.unsent.First() {
 		l.unsent.Remove(r)
-		if r.Script == lua.Vote || r.Script == lua.RVote {
+		if r.Script == lua.Vote {
 			if v := r.bid.votes[r.Server]; v.first.IsZero() {
 				v.first = now
 			}
@@ -271,11 +271,11 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 	switch r.Script {
 	case lua.Mark:
 		q.marked(now, s, r, mark, err)
-	case lua.Vote, lua.RVote:
+	case lua.Vote:
 		r.bid.votes[s.index].voted(now, r, reply, err)
 	case lua.Renew, lua.Reenter:
 		r.bid.votes[s.index].confirmed(now, r, reply, err)
-	case lua.Unlock, lua.RUnlock:
+	case lua.Unlock:
 		q.gaveBack(now, s, r, reply, err)
 	case lua.Force:
 		if err == nil { // or else nobody knows whether the request may yet run

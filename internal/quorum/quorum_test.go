@@ -470,10 +470,11 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 				w := r.acquire(protocol.Write, false)
 				r.refuse(r.next(2, lua.Vote)) // it is full
 				r.answers = func(q *Request) any {
+					votes, reads := q.Script == lua.Vote, q.Script != lua.Mark && q.Claim.ID.(string)[0] == 'r'
 					switch {
-					case q.Server == 1 && (q.Script == lua.Reenter || q.Script == lua.RVote):
+					case q.Server == 1 && (q.Script == lua.Reenter || votes && reads):
 						return nil // and this one will be
-					case q.Server == 2 && q.Script == lua.Vote:
+					case q.Server == 2 && votes && !reads:
 						return nil
 					}
 					return r.serve(q)
@@ -484,7 +485,7 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 
 				h := r.again(w, mode)
 				r.answer()
-				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.RVote, protocol.Write: lua.Reenter}[mode]
+				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.Vote, protocol.Write: lua.Reenter}[mode]
 				r.refuse(r.next(1, script))
 				r.answer()
 				late := r.next(2, lua.Vote)
@@ -523,7 +524,7 @@ func TestReadUnderAWriteHoldAsksAServerThatHasRefusedAgain(t *testing.T) {
 		switch {
 		case q.Server == 2 && q.Script == lua.Vote:
 			return waits(time.Hour)
-		case q.Server == 0 && q.Script == lua.RVote && isFull:
+		case q.Server == 0 && q.Script == lua.Vote && isFull:
 			return full
 		}
 		return r.serve(q)

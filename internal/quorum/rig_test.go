@@ -332,7 +332,7 @@ func (r *rig) serve(q *Request) any {
 	case lua.Mark:
 		args = q.VoteArgs.Args
 		kind = args[0]
-	case lua.Vote, lua.RVote:
+	case lua.Vote:
 	default:
 		if f.generation == "" {
 			return gone

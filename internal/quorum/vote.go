@@ -71,7 +71,6 @@ func (v *vote) ask(now time.Time, queue bool) {
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
 			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
 	if b.mode == protocol.Read {
-		r.Script = lua.RVote
 		if w := b.writer(); w != nil && w.votes[v.server.index].state == cast {
 			r.Writer = w.votes[v.server.index].wire.ID
 		}
@@ -220,11 +219,8 @@ func (b *bid) end(now time.Time, r *engine.Request) {
 // to a later attempt.
 func (v *vote) giveBack(now time.Time) {
 	b, q := v.bid, v.bid.q
-	r := v.about(protocol.Request{Script: lua.RUnlock, Channels: q.channels})
+	r := v.about(protocol.Request{Script: lua.Unlock, Channels: q.channels})
 	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
-	if b.mode == protocol.Write {
-		r.Script = lua.Unlock
-	}
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
 	if v.state == cast && v.local != 0 && v.holds == nil && b.under == nil && b.longest <= protocol.ShortLease &&
 		now.Sub(v.first) < recordFresh {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -50,12 +51,16 @@ func (w *world) behindProxyFor(patience time.Duration, opts ...rwlock.Option) (
 // script matches the calls of a script.
 func script(name string) faultproxy.Match { return faultproxy.IsScript(scriptHash(name)) }
 
-func askScript(m rwlock.Mode) faultproxy.Match {
-	return script(map[rwlock.Mode]string{rwlock.Write: "lock", rwlock.Read: "rlock"}[m])
-}
+func askScript(m rwlock.Mode) faultproxy.Match { return scriptIn("lock", m) }
 
-func releaseScript(m rwlock.Mode) faultproxy.Match {
-	return script(map[rwlock.Mode]string{rwlock.Write: "unlock", rwlock.Read: "runlock"}[m])
+func releaseScript(m rwlock.Mode) faultproxy.Match { return scriptIn("unlock", m) }
+
+// scriptIn matches the calls of a script about claims in one mode.
+func scriptIn(name string, m rwlock.Mode) faultproxy.Match {
+	is, claim := script(name), m.String()[:1]+":"
+	return func(args []string) bool {
+		return is(args) && slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, claim) })
+	}
 }
 
 // open is an open gate.

@@ -28,7 +28,7 @@ type request struct {
 	protocol.Request
 	argv   []string
 	of     claimName
-	within claimName // of RLock: the write hold of the same owner
+	within claimName // of a reader that asks: the write hold of the same owner
 }
 
 // An execution is a request on a server state.
@@ -227,7 +227,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	var answer model.Answer
 	outcome, code := model.NotThere, -1 // of a reply that is a code
 	switch q.Script {
-	case lua.Lock, lua.RLock:
+	case lua.Lock:
 		// A waiter that was dead may be refused, or come again.
 		if slot := s.find(q.of.inst, q.of.slot); parsed.Refused && expected.Ended[c] == 0 && slot != nil &&
 			int(slot.number) == c.Number && slot.what == 'v' {
@@ -235,7 +235,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 		}
 		answer = expected.Ask(c, modeOf(q.of.write), leaseMS, q.Try, q.within.model())
 		res.ended = expected.Ended[c]
-	case lua.Unlock, lua.RUnlock:
+	case lua.Unlock:
 		outcome = expected.Release(c)
 		if outcome == model.Either {
 			// Its lease is over, but nobody has come since.
@@ -297,7 +297,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	}
 	switch {
 	case answer == 0:
-		if parsed.Code != code && (r.waited || q.Script != lua.Unlock && q.Script != lua.RUnlock) {
+		if parsed.Code != code && (r.waited || q.Script != lua.Unlock) {
 			return fmt.Errorf("the reply is %d, not %d", parsed.Code, code)
 		}
 	case parsed.Refused != (answer == model.Refused) || (parsed.Token != 0) != (answer == model.Granted):

@@ -46,7 +46,7 @@ func sends(s *lua.Script) func(*engine.Request) bool {
 	return func(r *engine.Request) bool { return r.Script == s }
 }
 
-func releases(r *engine.Request) bool { return r.Script == lua.Unlock || r.Script == lua.RUnlock }
+func releases(r *engine.Request) bool { return r.Script == lua.Unlock }
 
 // withdraws, closes and isHeartbeat tell requests of an engine apart.
 func withdraws(r *engine.Request) bool {
@@ -61,7 +61,7 @@ func closes(r *engine.Request) bool {
 
 func isHeartbeat(r *engine.Request) bool {
 	v, ok := r.View()
-	return ok && (r.Script == lua.Lock || r.Script == lua.RLock) && v.State == engine.Queued
+	return ok && r.Script == lua.Lock && v.State == engine.Queued
 }
 
 func ignoresRefusals(_ *engine.Request, r *protocol.Reply) {

@@ -543,7 +543,7 @@ func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 // releasedInTime checks that a release is not told that there was no hold, if its process could rely on it.
 func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) error {
 	v, ok := f.R.View()
-	if s := f.R.Script; s != lua.Unlock && s != lua.RUnlock || !ok || v.Token == 0 {
+	if s := f.R.Script; s != lua.Unlock || !ok || v.Token == 0 {
 		return nil
 	}
 	p := x.procs[i].p

@@ -41,7 +41,7 @@ const (
 
 // cost is what a script costs a simulated master: see the table in benchmarks/scale.md.
 func cost(name string, told int) time.Duration {
-	us := map[string]int{"lock": 12, "rlock": 12, "unlock": 12, "runlock": 12, "renew": 9}[name]
+	us := map[string]int{"lock": 12, "unlock": 12, "renew": 9}[name]
 	return time.Duration(us+5*told) * time.Microsecond * slower
 }
 
@@ -234,7 +234,7 @@ func predict(p plan, f *fleet) []prediction {
 	return []prediction{
 		{"pairs/s", pairs, float64(f.pairs) / seconds, 0.05},
 		{"renewals/s", renewals, total("renew"), 0.05},
-		{"scripts/s of one master", perMaster, (total("lock", "rlock", "unlock", "runlock", "renew", "reenter")) / float64(p.masters), 0.15},
+		{"scripts/s of one master", perMaster, total("lock", "unlock", "renew", "reenter") / float64(p.masters), 0.15},
 		{"a master is busy, %", 100 * busy, 100 * used.Seconds() / seconds / float64(p.masters), 0.15},
 		{"messages/s", load * hot * float64(p.hot), float64(f.seen["messages"]) / seconds, 0.25},
 		{"mean wait for a name that is free, ms", 1000 * (trips + script + wait), ms(mean(f.waits)), 0.15},
