@@ -64,9 +64,8 @@
 // The RWLock renews each lease when a third of it has passed. If a process crashes, its holds end with their
 // leases, by the server's clock, and the next in line gets the lock.
 //
-// Each hold has a lease of its own: a live reader does not extend the lease of a dead one. Re-entry never
-// shortens a lease. When an inner hold with a longer lease is released, the lease of the outer hold applies
-// again.
+// Each owner has a lease of its own: a live reader does not extend the lease of a dead one. Nothing shortens
+// a lease. When an inner hold with a longer lease is released, the longer lease is no longer renewed.
 //
 // A hold is renewed until it is released, or until the program has leaked it: neither the Hold nor any
 // context derived from [Hold.Context] is reachable. It then ends with its lease, and a warning names the line

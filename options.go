@@ -166,8 +166,8 @@ func WithMonitor(m Monitor) Option {
 
 // WithReplicas makes a lock call succeed only when n replicas of the server have confirmed its hold. If they
 // do not within timeout, the hold is given back, and the call returns an error that matches ErrNotReplicated
-// and says how many have. A re-entry is confirmed too. n must be at least one, and timeout at least a
-// millisecond.
+// and says how many have. A hold that re-enters relies on that of its owner. n must be at least one, and
+// timeout at least a millisecond.
 //
 // This limits what a failover can undo: the hold survives if one of the n replicas is promoted. Another
 // replica may be promoted, unless n is the number of all replicas. Releases and renewals are not covered. A
@@ -235,8 +235,8 @@ type LockOption func(*request) error
 
 type request = client.Call
 
-// Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. The lease
-// of a hold that re-enters can lengthen the owner's lease until that hold is released, but never shortens it.
+// Lease sets the lease of this hold instead of that of the RWLock. The bounds of WithLease apply. A hold that
+// re-enters for a longer lease waits for a renewal of the owner's. A shorter one leaves the owner's as it is.
 func Lease(d time.Duration) LockOption {
 	return func(r *request) (err error) {
 		r.Lease, err = checkLease(d)

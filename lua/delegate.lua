@@ -18,7 +18,7 @@ local owner, fence, record = seen[1] or '', seen[3], seen[4]
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 if ARGV[7] == 'keep' then
   --#include reading.lua
-  if owner == 'shared' and renew_reading(record, ARGV[1], ARGV[2], ARGV[4], ARGV[6], LOCK, LEASES) == 1 then
+  if owner == 'shared' and renew_reading(record, ARGV[1], ARGV[2], ARGV[4], ARGV[6], '1', LOCK, LEASES) == 1 then
     return {1, 0, '', '', string.match(record, ' (%d+)'), '', 0}
   end
 elseif string.sub(ARGV[1], 1, 1) == 'r' and (owner == '' or owner == 'shared') and (not record or record < ARGV[2])

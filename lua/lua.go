@@ -40,7 +40,6 @@ var (
 	Lock    = load("lock")
 	Unlock  = load("unlock")
 	Renew   = load("renew")
-	Reenter = load("reenter")
 	Serve   = load("serve")
 	Force   = load("force")
 	Inspect = load("inspect")
@@ -53,7 +52,7 @@ var (
 )
 
 // All are all scripts of one lock on one server.
-var All = []*Script{Lock, Unlock, Renew, Reenter, Serve, Force, Inspect, Delegate, Return}
+var All = []*Script{Lock, Unlock, Renew, Serve, Force, Inspect, Delegate, Return}
 
 // The scripts that a quorum uses instead of Lock, and the script for a server's mark.
 var (

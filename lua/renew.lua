@@ -1,23 +1,32 @@
--- Renews the lease of a hold: it lasts for at least the lease from now. It never revives a hold that has ended.
+-- Renews the lease of a claim: it lasts for at least the lease from now. It never revives a claim that has ended. It always writes, so that
+-- replicas can confirm it.
 --
 -- KEYS   1 lock  2 leases  3 queue
--- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms
--- Reply  1, or 0 if there is no such hold
+-- ARGV   1 claim  2 its number  3 its slot  4 lease, ms  5 time to live of the keys, ms  6 how many holds the owner has
+-- Reply  1, or 0 if there is no such claim
 
 --#include alone.lua
 --#include reading.lua
-local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence', ARGV[3])
-local done = renew_alone(seen, ARGV[1], ARGV[4], ARGV[5], LOCK, LEASES, QUEUE)
+local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', ARGV[3])
+local done = renew_alone(seen, ARGV[1], ARGV[4], ARGV[5], ARGV[6], LOCK, LEASES, QUEUE)
 if seen[1] == 'shared' then
-  done = renew_reading(seen[4], ARGV[1], ARGV[2], ARGV[4], ARGV[5], LOCK, LEASES)
+  done = renew_reading(seen[5], ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6], LOCK, LEASES)
 end
 if done < 2 then
   return done
 end
 --#include leases.lua
 
-if not held() then
+local its_token = held()
+if not its_token then
   return 0
+end
+if holder ~= claim then
+  put(slot, number .. ' ' .. its_token .. ' held ' .. ARGV[6])
+elseif count ~= (ARGV[6] == '1' and '' or ARGV[6]) then
+  put('count', ARGV[6] == '1' and '' or ARGV[6])
+elseif not set_back then
+  put('lease', f[2])
 end
 if holder ~= claim and fence - now > BACK then
   -- The clock was set back, and a lease of before would last for longer. A renewal is for as long as its holder relies on.

@@ -65,7 +65,8 @@ func (p *pair) do(t *rapid.T, q *request, again bool) string {
 	expected := q.on(p.model)
 	entered := slices.Clone(p.model.Entered)
 	reply, told := p.run(t, &q.Request)
-	if u := p.model.Unserved; q.Script == lua.Unlock && p.claims[q.of].mode == model.Read && len(entered) > 0 && u != nil &&
+	reads := q.Script == lua.Unlock && p.claims[q.of].mode == model.Read
+	if u := p.model.Unserved; reads && len(entered) > 0 && u != nil &&
 		model.Compare(u, p.state(t), slack) == nil {
 		*p.model, entered = *u, nil
 	}
@@ -345,23 +346,19 @@ func (p *pair) end(t *rapid.T, c model.Claim) {
 
 var code = map[bool]string{false: "0", true: "1"}
 
-// keep renews a hold, or enters it again.
-func (p *pair) keep(t *rapid.T, again bool) {
+// keep renews a hold, which says how many holds there are.
+func (p *pair) keep(t *rapid.T) {
 	c := p.pick(t)
 	known := p.claims[c]
 	ms := rapid.SampledFrom([]int64{5_000, 10_000, 30_000, 70_000}).Draw(t, "lease")
 	if h := p.model.Hold(c); h != nil {
 		ms = max(ms, h.Until-p.now/1000) // a renewal is for as long as its holder relies on
 	}
-	q := &request{of: c, Request: protocol.Request{Script: lua.Renew, Claim: known.Claim, Lease: lease(ms)}}
-	q.on = func(l *model.Lock) string { return code[l.Renew(c, ms)] }
-	if again {
-		p.number++
-		known.again = true
-		number, count, exactly := p.number, rapid.IntRange(1, 3).Draw(t, "count"), rapid.Bool().Draw(t, "exactly")
-		q.Script, q.Count, q.Sequence, q.Shorten = lua.Reenter, count, uint64(number), exactly
-		q.on = func(l *model.Lock) string { return code[l.Reenter(c, count, number, ms, exactly)] }
-	}
+	count := rapid.IntRange(1, 3).Draw(t, "count")
+	known.again = known.again || count > 1
+	q := &request{of: c,
+		Request: protocol.Request{Script: lua.Renew, Claim: known.Claim, Lease: lease(ms), Count: count}}
+	q.on = func(l *model.Lock) string { return code[l.Renew(c, count, ms)] }
 	p.send(t, q)
 }
 
@@ -386,8 +383,7 @@ func (p *pair) actions() map[string]func(*rapid.T) {
 		},
 		"release":     func(t *rapid.T) { p.end(t, p.pick(t)) },
 		"releaseMore": func(t *rapid.T) { p.end(t, p.pick(t)) },
-		"renew":       func(t *rapid.T) { p.keep(t, false) },
-		"reenter":     func(t *rapid.T) { p.keep(t, true) },
+		"renew":       func(t *rapid.T) { p.keep(t) },
 		"late": func(t *rapid.T) {
 			p.past = slices.DeleteFunc(p.past, func(q *request) bool { return p.passed-q.at > late || p.cuts(q) })
 			if len(p.past) == 0 {

@@ -235,7 +235,7 @@ func (r *rig) state(t rapid.TB) *model.Lock {
 	}
 	plain := l.Clone()
 	for i := range plain.Holds {
-		plain.Holds[i].Token, plain.Holds[i].Asked = 0, 0
+		plain.Holds[i].Token = 0
 	}
 	for _, w := range plain.InOrder() {
 		order = append(order, w.Claim)
@@ -272,7 +272,7 @@ func (r *rig) read(t rapid.TB, raw any) *model.Lock {
 	l := &model.Lock{Now: r.now, Token: number(f["fence"])}
 	owner, plus := strings.CutSuffix(f["owner"], " +")
 	expired := false
-	count := func(h *model.Hold, text string) { _, _ = fmt.Sscan(text, &h.Count, &h.Asked) }
+	count := func(h *model.Hold, text string) { _, _ = fmt.Sscan(text, &h.Count) }
 	add := func(h model.Hold, lives bool) {
 		if lives {
 			l.Holds = append(l.Holds, h)

@@ -34,7 +34,7 @@ func writer(owner int) protocol.Claim { return claimOf(owner, owner, owner, mode
 //	-w1       writer 1 releases, or withdraws
 //	-w1!      it releases with the time of its grant
 //	=w1/30    it renews
-//	&w1/30    it re-enters; with a mark, it shortens its lease
+//	&w1/30    it renews, and has two holds
 //	d3/30     process 3 asks to have the lock delegated for reading
 //	=d3/30    it renews the delegation, and
 //	-d3       returns it; with @60 its number is 60, and not 50
@@ -58,7 +58,7 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 	first, at, ms := number(m[3]), number(m[6]), 1000*int64(number(m[9]))
 	scripts := map[string]*lua.Script{"w": lua.Lock, "r": lua.Lock, "d": lua.Delegate, "-w": lua.Unlock,
 		"-r": lua.Unlock, "-d": lua.Return, "=w": lua.Renew, "=r": lua.Renew, "=d": lua.Delegate,
-		"&w": lua.Reenter, "&r": lua.Reenter}
+		"&w": lua.Renew, "&r": lua.Renew}
 	for owner := first; owner <= max(first, number(m[4])); owner++ {
 		q := &protocol.Request{Script: scripts[does+kind], Lease: lease(ms), Try: try}
 		mode := map[string]model.Mode{"w": model.Write, "r": model.Read}[kind]
@@ -79,7 +79,7 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 		}
 		switch {
 		case does == "&":
-			q.Count, q.Sequence, q.Shorten = 2, 9, marked
+			q.Count = 2
 		case marked:
 			q.Record = protocol.Released(q.Claim, cmp.Or(r.tokens[q.Claim.ID], began))
 		}

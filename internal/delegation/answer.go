@@ -262,7 +262,7 @@ func (d *Layer) emptied(now time.Time, n *name) {
 	}
 }
 
-// keep handles a renewal of a hold, or a change of its reentrancy count.
+// keep handles a renewal of a hold.
 func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 	n, until := e.name, engine.Deadline(r.Sent, r.Extend)
 	switch {
@@ -274,7 +274,7 @@ func (d *Layer) keep(now time.Time, e *entry, r *engine.Request) {
 			n.wanted = until
 			d.renew(now, n)
 		}
-	case !n.doubted.IsZero(), r.Script == lua.Renew && !n.until.After(e.until):
+	case !n.doubted.IsZero(), !n.until.After(e.until):
 		n.waits = append(n.waits, r) // the delegation's own renewal is in flight, or fails
 	default: // the hold lasts for its lease, or for as long as the delegation does
 		e.rely(r)

@@ -339,7 +339,8 @@ func lacksReadOnly(err error) bool {
 		strings.HasPrefix(text, "NOPERM") && strings.Contains(text, "_ro'")
 }
 
-// durable returns "durable" if the server confirms nothing that it could forget, or "": see lua/quorum/run.lua.
+// durable returns "durable" if the server confirms nothing that it could forget, or "": see
+// lua/quorum/run.lua.
 func (d *Dispatcher) durable(ctx context.Context) any {
 	says, err := d.client.ConfigGet(ctx, "append*").Result()
 	if err == nil && says["appendonly"] == "yes" && says["appendfsync"] == "always" {

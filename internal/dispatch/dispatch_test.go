@@ -181,7 +181,7 @@ func stop(t *testing.T, d *Dispatcher) {
 func TestScriptThatTheServerHasNotGot(t *testing.T) {
 	t.Parallel()
 	for i := range 8 {
-		missing := []*lua.Script{lua.Lock, lua.Unlock, lua.Reenter, lua.Serve}[i/2]
+		missing := []*lua.Script{lua.Lock, lua.Unlock, lua.Return, lua.Serve}[i/2]
 		n := []int{1, 5}[i%2]
 		other := lua.Force
 		synctest.Test(t, func(t *testing.T) {
@@ -479,7 +479,7 @@ func TestWhatReplicasConfirmHoldsUpNothingElse(t *testing.T) {
 			d := New(client, Calls{Receive: r.receive, Wanted: func(r *protocol.Request) bool { return !unwanted[r] }})
 			const n = 100
 			for i := range n {
-				q := request(lua.Reenter, "n")
+				q := request(lua.Renew, "n")
 				q.Replicas, q.Confirm = 2, time.Duration(i)*50*time.Millisecond
 				unwanted[q] = i >= 10 && i%2 == 0
 				d.Send(q)
@@ -541,7 +541,7 @@ func TestConfirmationOfWhatWasSentAgain(t *testing.T) {
 			return "7", nil
 		}}
 		d, r := start(t, s)
-		q := request(lua.Reenter, "n")
+		q := request(lua.Renew, "n")
 		q.Replicas, q.Confirm = 2, time.Second
 		d.calls.Wanted = func(*protocol.Request) bool { return true }
 		d.Send(q)

@@ -406,15 +406,16 @@ type waiting struct {
 	together int // how many may be in its batch; 0 for any number
 }
 
-// An identity is the same for all copies of a request.
+// An identity is the same for all copies of a request. Renewals for other leases are no copies: the reply to
+// one says nothing of the lease of another.
 type identity struct {
 	script      *lua.Script
 	lock, claim any
-	sequence    uint64
+	lease       time.Duration
 }
 
 func identityOf(r *protocol.Request) identity {
-	return identity{r.Script, r.Keys.Lock, r.Claim.ID, r.Sequence}
+	return identity{r.Script, r.Keys.Lock, r.Claim.ID, r.Lease.Duration}
 }
 
 func (q *queue) len() int { return len(q.list) }

@@ -170,7 +170,7 @@ func TestRequestIsQueuedOnce(t *testing.T) {
 				runs += len(exchange)
 				for _, args := range exchange {
 					if args[1] == lua.Renewals.SHA {
-						runs += (len(args)-3)/4 - 1
+						runs += (len(args)-3)/5 - 1
 					}
 				}
 			}
@@ -248,7 +248,7 @@ func TestSendIsCalledByWhoReceives(t *testing.T) {
 			for _, result := range results {
 				if result.Err != nil && refused < 3 {
 					refused++
-					q := request(lua.Reenter, "n")
+					q := request(lua.Renew, "n")
 					q.Replicas = 1
 					d.Send(q)
 				}

@@ -40,9 +40,11 @@ func (e *Engine) start(now time.Time, h *Hold) {
 	case t.lost > 0:
 		e.fail(now, h, ErrLost)
 	case c != nil:
-		h.claim, h.path = c, ByReentry
-		c.holds = append(c.holds, h)
-		e.enter(now, c, h)
+		if e.expire(now, c); c.state != Held {
+			e.fail(now, h, ErrLost)
+			break
+		}
+		e.reenter(now, c, h)
 	case t.asking != nil && h.Try:
 		e.fail(now, h, ErrLocked)
 	case t.asking != nil:
@@ -244,11 +246,12 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		return
 	}
 	t.claim[c.mode] = c
-	c.holds = append(c.one[:0], h)
+	c.holds, c.counted, c.confirmed = append(c.one[:0], h), 1, e.config.Replicas == 0
 	// its lease counts from a renewal that is yet to come
 	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
-	if h.path = by; e.config.Replicas > 0 {
-		e.enter(now, c, h)
+	if h.path = by; !c.confirmed {
+		e.confirm(now, c, h)
+		e.renew(now, c)
 	} else {
 		e.live(now, h, c.deadline, by)
 	}
@@ -304,7 +307,6 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 		}
 		e.withdraw(now, h.claim, err)
 	case Entering:
-		// The request may still run. So the count is corrected, or the claim ended if this was its last hold.
 		c := h.claim
 		if h.trouble = c.err; h.trouble == nil && e.config.Replicas > 0 {
 			h.trouble = ErrNotReplicated
@@ -333,31 +335,8 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 	e.out.Wake = append(e.out.Wake, h)
 }
 
-// enter reports a new hold to the server, and has replicas confirm it if it is to be replicated. The request
-// always writes. So the replicas confirm the present state: a grant, its repetition, or a grant by another
-// request.
-func (e *Engine) enter(now time.Time, c *claim, h *Hold) {
-	h.state = Entering
-	if e.config.Replicas > 0 {
-		h.confirmation = &confirmation{until: now.Add(e.config.Confirm)}
-	}
-	e.recountNow(now, c, h)
-}
-
-// entered ends the calls whose holds the server knows of, and enough replicas.
-func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	for _, h := range c.holds {
-		switch {
-		case h.state != Entering || h.sequence > c.confirmed:
-		case reply.Confirmed >= e.config.Replicas:
-			e.live(now, h, Deadline(r.Sent, h.Lease), h.path)
-		default:
-			if r.Replicas > 0 {
-				h.confirmation.n = reply.Confirmed
-			}
-			if r.Sequence == c.sequence {
-				e.recountNow(now, c, h)
-			}
-		}
-	}
+// confirm has a call wait until replicas have its claim. A renewal always writes. So the replicas confirm the
+// present state: a grant, its repetition, or a grant by another request.
+func (e *Engine) confirm(now time.Time, c *claim, h *Hold) {
+	h.state, h.confirmation = Entering, &confirmation{until: now.Add(e.config.Confirm)}
 }

@@ -26,12 +26,6 @@ func (e *Engine) Slept(now time.Time, d time.Duration) {
 		if c.wanted != nil {
 			c.resumed = now
 		}
-		if c.counting != nil {
-			for i := range c.sentCounts {
-				c.sentCounts[i].until = c.sentCounts[i].until.Add(-d)
-			}
-			c.recount = attempt{failures: 1, retry: now}
-		}
 		e.schedule(now, c)
 	})
 }

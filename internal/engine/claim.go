@@ -249,7 +249,7 @@ type claim struct {
 	mode      Mode
 	state     State
 	// brief: the release may take the script's short path. The server granted the claim, the token is the time
-	// of the grant, and no request has set a count or a longer lease
+	// of the grant, and no renewal has set another count than 1
 	brief    bool
 	doubtful bool // its server may have been replaced since the grant: to be renewed immediately
 	slot     int
@@ -268,10 +268,9 @@ type claim struct {
 	attempt       // to ask, to renew or to end
 	err     error // of the last one
 
-	*wanted             // until the grant
-	grant               // from then on
-	*counting           // nil until its holds are counted for the first time
-	giveUp    time.Time // when an Ending claim is left to its lease
+	*wanted           // until the grant
+	grant             // from then on
+	giveUp  time.Time // when an Ending claim is left to its lease
 
 	order.Place                     // in the timeline
 	order.Link[claim]               // in its lock's claims
@@ -325,37 +324,13 @@ type grant struct {
 	holds []*Hold // live ones, and those of calls that re-enter
 	one   [1]*Hold
 	last  *Hold // whose release ends the claim; or nil
-}
 
-// counting is how far the server knows how many holds there are.
-type counting struct {
-	sequence   uint64      // of the last change that the server has to know; zero for none
-	confirmed  uint64      // of the last that it has confirmed
-	shortened  uint64      // of the last that may have shortened the lease
-	sentCounts []sentCount // not confirmed
-	recount    attempt
-	leaving    []*Hold // released, while others remain: until the server has confirmed it
+	confirmed  bool      // enough replicas have it
+	confirming uint64    // number of the last request that they are to confirm
+	counted    int       // how many holds there were when the server was last told
+	recountAt  time.Time // when it is told of another number; zero if that is the same
 	extensions []*Extension
 }
-
-// count returns the claim's counting, which begins with the first change.
-func (c *claim) count() *counting {
-	if c.counting == nil {
-		c.counting = new(counting)
-	}
-	return c.counting
-}
-
-// latest returns the number of the last change that the server has to know; 0 for none.
-func (c *claim) latest() uint64 {
-	if c.counting == nil {
-		return 0
-	}
-	return c.sequence
-}
-
-// uncounted reports whether the server has yet to confirm a change.
-func (c *claim) uncounted() bool { return c.counting != nil && c.confirmed < c.sequence }
 
 // An attempt is a request that is repeated until the server has carried it out. It is zero then.
 type attempt struct {
@@ -411,13 +386,6 @@ func (e *Engine) named(c *claim) protocol.Claim {
 	return c.wire
 }
 
-// A sentCount is a change of the number of holds that was sent to the server, and until when the claim can be
-// relied on once the server has processed it.
-type sentCount struct {
-	sequence uint64
-	until    time.Time
-}
-
 // unanswered is the error of a request without an answer in time. Its cause is the last failure.
 func unanswered(cause error) error {
 	if cause == nil {
@@ -461,8 +429,8 @@ type Hold struct {
 	deadline    time.Time // until which the hold is to last at least, and a hold that is not renewed at most
 	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
 	end          time.Time
-	sequence     uint64 // of the request that counts it in, or out
-	confirmation *confirmation
+	entered      time.Time     // since when a call that re-enters waits for a renewal; zero if it does not
+	confirmation *confirmation // of a call that waits for replicas; or nil
 
 	first claim     // memory for its claim
 	own   ownership // memory for its owner's ownership
@@ -480,7 +448,7 @@ type HoldState uint8
 // The states of a hold. A hold begins as Wanted.
 const (
 	Wanted    HoldState = iota // its claim waits, or another call of the owner is in front
-	Entering                   // its owner has the lock; the server has yet to confirm one more hold
+	Entering                   // its owner has the lock; replicas, or a longer lease, are waited for
 	Failed                     // there is no hold: see Err
 	Live                       // it may be relied on
 	Lapsed                     // it was lost or closed, and is not released: see Err

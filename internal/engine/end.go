@@ -21,11 +21,14 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	switch h.state {
 	case Live:
 		c := h.claim
-		h.end, h.state = h.Deadline(), Releasing
+		h.end, h.state = h.Deadline(), Finished
 		e.endExtensions(c, h.owns, ErrNotHeld)
 		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
+		if len(c.holds) == 1 {
+			h.state, c.last = Releasing, h
+		}
 		e.leave(now, c, h)
-		return false, nil
+		return h.state == Finished, nil
 	case Lapsed:
 		e.acknowledgeLoss(h)
 		return true, h.err
@@ -33,20 +36,12 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	return true, ErrNotHeld
 }
 
-// leave removes a hold that its owner has released or given up. If other holds remain, the server gets the
-// new count.
+// leave removes a hold that its owner has released or given up. The claim ends with its last hold.
 func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
 	c.remove(h)
 	if len(c.holds) > 0 {
-		if h.state == Releasing {
-			n := c.count()
-			n.leaving = append(n.leaving, h)
-		}
-		e.recountNow(now, c, h)
+		e.recount(now, c)
 		return
-	}
-	if h.state == Releasing {
-		c.last = h
 	}
 	e.end(now, c)
 }
@@ -83,7 +78,7 @@ func (e *Engine) Forget(now time.Time, h *Hold) {
 func (e *Engine) lapse(now time.Time, h *Hold) {
 	e.over(now, h, ErrLost, Expired)
 	if len(h.claim.holds) > 0 {
-		e.recountNow(now, h.claim, h)
+		e.recount(now, h.claim)
 		return
 	}
 	e.endLost(now, h.claim)
@@ -203,28 +198,12 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 	e.endConfirmed(c)
 }
 
-// conclude ends the releases that wait for the server.
+// conclude ends the release that waits for the server.
 func (e *Engine) conclude(c *claim, err error) {
-	e.concludeUpTo(c, c.latest(), err)
 	if c.last != nil {
 		e.released(c.last, err)
 		c.last = nil
 	}
-}
-
-// concludeUpTo does the same for the holds whose release the server learns from one change of the number of
-// holds, or from an earlier one.
-func (e *Engine) concludeUpTo(c *claim, sequence uint64, err error) {
-	if c.counting == nil {
-		return
-	}
-	c.leaving = slices.DeleteFunc(c.leaving, func(h *Hold) bool {
-		done := h.sequence <= sequence
-		if done {
-			e.released(h, err)
-		}
-		return done
-	})
 }
 
 // released notes how a release went.

@@ -77,6 +77,8 @@ const (
 	grace = 2 * time.Millisecond
 	// soonest keeps a waiter from asking without a pause.
 	soonest = 10 * time.Millisecond
+	// recountAfter is for how long the server may know another number of holds, apart from a renewal.
+	recountAfter = 100 * time.Millisecond
 	// suspectAfter is how much later than a heartbeat's reply the message about the grant may arrive. If none
 	// arrives, the subscription does not work.
 	suspectAfter = 250 * time.Millisecond
@@ -226,15 +228,14 @@ type Request struct {
 	Sent  time.Time
 	Tag   any   // of the caller of Force or Inspect, or of the layer below
 	Layer Layer // that sent it, for Received
-	// Extend is, for a request that counts holds because of calls of Extend, how long the claim should last
-	// from now; otherwise 0.
+	// Extend is how long calls that wait for the renewal want the claim to last from now; 0 if there are none.
 	Extend time.Duration
 
 	lock   *lock
 	claim  *claim // or nil
 	kind   kind
 	slot   int           // of one that is about no claim
-	number uint64        // of one that asks: when it was sent
+	number uint64        // of one that asks, or that replicas are to confirm: when it was sent
 	slept  time.Duration // Engine.slept when it was sent
 }
 
@@ -255,7 +256,7 @@ func (r *Request) Hold() *Hold {
 
 // Wanted reports whether a request that replicas should confirm is still needed: its claim is held, and no
 // later request replaces it.
-func (r *Request) Wanted() bool { return r.claim.state == Held && r.Sequence == r.claim.latest() }
+func (r *Request) Wanted() bool { return r.claim.state == Held && r.number == r.claim.confirming }
 
 // Asks reports whether a request asks for the lock.
 func (r *Request) Asks() bool { return r.kind == asks }
@@ -268,7 +269,6 @@ type kind uint8
 const (
 	asks kind = iota
 	renews
-	counts
 	ends
 	serves
 	forces
@@ -321,8 +321,6 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.asked(now, c, r, reply, err)
 	case renews:
 		e.renewed(now, c, r, reply, err)
-	case counts:
-		e.counted(now, c, r, reply, err)
 	case ends:
 		e.ended(now, c, reply, err)
 	case forces:
@@ -489,8 +487,7 @@ func (e *Engine) prompt(now time.Time, c *claim) {
 func (e *Engine) Resume(now time.Time) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	e.each(now, e.timeline.All(), func(now time.Time, c *claim) {
-		paused := c.resume(now)
-		if c.counting != nil && c.recount.resume(now) || paused {
+		if c.resume(now) {
 			e.schedule(now, c)
 		}
 	})

@@ -78,7 +78,7 @@ func (l *lottery) flush() {
 	l.sent = append(l.sent, fx.Send...)
 	l.wake += len(fx.Wake)
 	for _, r := range fx.Send {
-		fmt.Fprintln(&l.log, "send", r.Script.Name, r.Claim.ID, r.Count, r.Sequence, r.Lease.Duration, r.Record)
+		fmt.Fprintln(&l.log, "send", r.Script.Name, r.Claim.ID, r.Count, r.Lease.Duration, r.Record)
 	}
 	for _, h := range fx.Wake {
 		fmt.Fprintln(&l.log, "wake", h.Name, h.Owner, h.state, h.err)
@@ -114,7 +114,7 @@ func (l *lottery) answer(r *Request) {
 		}
 	default:
 		reply.Code = l.IntN(3)
-		if r.Script == lua.Renew || r.Script == lua.Reenter {
+		if r.Script == lua.Renew {
 			reply.Code = l.IntN(2)
 		}
 	}

@@ -44,12 +44,11 @@ func TestEvents(t *testing.T) {
 		event(engine.Acquired, engine.ByMessage, 0, lease/3)}, d.events(&sent))
 	require.Empty(t, sent)
 
-	inner, r := d.call(t, &engine.Hold{})
-	d.Replied(d.now, r, done, nil)
+	inner := &engine.Hold{Name: h.Name, Owner: h.Owner, Mode: h.Mode, Lease: lease}
+	d.Acquire(d.now, inner)
 	require.Equal(t, []string{event(engine.Acquired, engine.ByReentry, 0, 0)}, d.events(&sent))
 	_, _ = d.Release(d.now, inner)
 	require.Equal(t, []string{event(engine.Ended, 0, engine.Released, 0)}, d.events(&sent))
-	d.Replied(d.now, sent[0], done, nil)
 
 	r = d.resent(t, lua.Renew, lease/3)
 	d.now = d.now.Add(time.Second / 10)
@@ -197,7 +196,7 @@ func TestCallThatGivesUpBehindAnother(t *testing.T) {
 	next := d.wait(t, &engine.Hold{Mode: protocol.Write})
 	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
 	require.Equal(t, engine.Live, first.State())
-	require.Equal(t, engine.Entering, next.State())
+	require.Equal(t, engine.Live, next.State())
 }
 
 // The renewal that shows what a force has done is sent again if it gets no answer.

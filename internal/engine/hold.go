@@ -9,18 +9,50 @@ import (
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
-// How a claim is kept: renewals, the number of its holds, and extensions.
+// How a claim is kept: re-entry, renewals and extensions.
 
-func (e *Engine) recountNow(now time.Time, c *claim, h *Hold) {
-	h.sequence = e.renumber(c)
-	e.tell(now, c)
+// reenter gives an owner that has the lock another hold on it. The server need not know. If the hold is to
+// last longer than the claim, the call waits for a renewal.
+func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
+	h.claim, h.path = c, ByReentry
+	c.holds = append(c.holds, h)
+	switch {
+	case c.lacks(now, h):
+		h.state, h.entered = Entering, now
+		e.renew(now, c)
+	case !c.confirmed:
+		e.confirm(now, c, h)
+	default:
+		e.live(now, h, Deadline(now, h.Lease), ByReentry)
+	}
+	e.recount(now, c)
 }
 
-// renumber returns the number of the next change of a claim that the server has to know.
-func (e *Engine) renumber(c *claim) uint64 {
-	e.numbers++
-	c.count().sequence = e.numbers
-	return e.numbers
+// lacks reports whether a call that re-enters asks for a longer lease than the claim has left, and than its
+// other holds have it renewed for.
+func (c *claim) lacks(now time.Time, h *Hold) bool {
+	for _, other := range c.holds {
+		if other != h && other.state == Live && other.Renewed() && other.Lease >= h.Lease {
+			return false
+		}
+	}
+	until := Deadline(now, h.Lease)
+	if h.MaxHold > 0 {
+		until = order.Earlier(until, now.Add(h.MaxHold))
+	}
+	return h.Lease > c.lease && until.After(c.deadline)
+}
+
+// recount notes that the number of holds has changed. A renewal says so to the server, for those who inspect
+// the lock. If the number is still another after recountAfter, the claim is renewed for that.
+func (e *Engine) recount(now time.Time, c *claim) {
+	switch {
+	case len(c.holds) == c.counted || c.lent > 0:
+		c.recountAt = time.Time{}
+	case c.recountAt.IsZero():
+		c.recountAt = now.Add(recountAfter)
+	}
+	e.schedule(now, c)
 }
 
 // owns reports whether an extension is of the hold.
@@ -42,12 +74,27 @@ func (h *Hold) need(now time.Time) time.Duration {
 	return lease
 }
 
+// renew sends a renewal, which also says how many holds there are.
 func (e *Engine) renew(now time.Time, c *claim) {
-	lease := c.needs(now)
 	r := e.request(c, renews)
-	r.Script, r.Lease, r.Sequence = lua.Renew, e.leaseOf(lease), c.latest()
-	c.longest = max(c.longest, lease)
-	c.asked = now
+	r.Extend = c.asksFor(now)
+	lease := max(c.needs(now), r.Extend)
+	r.Script, r.Lease, r.Count = lua.Renew, e.leaseOf(lease), len(c.holds)
+	if c.longest = max(c.longest, lease); c.lent == 0 {
+		c.brief = c.brief && r.Count == 1
+		c.counted, c.recountAt = r.Count, time.Time{}
+	}
+	if !c.confirmed && len(c.extensions) == 0 { // an extension does not wait for replicas: they are asked later
+		for _, h := range c.holds {
+			if h.confirmation != nil {
+				r.Replicas = e.config.Replicas
+				r.Confirm = max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
+			}
+		}
+		e.numbers++
+		r.number, c.confirming = e.numbers, e.numbers
+	}
+	c.asked = now.Add(r.Confirm)
 	e.send(now, r)
 	e.schedule(now, c)
 }
@@ -56,15 +103,19 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	if c.state != Held {
 		return
 	}
-	switch {
+	switch i := slices.IndexFunc(c.holds, func(h *Hold) bool { return h.state == Live }); {
 	case err != nil:
 		c.fail(now, c.lease)
 		c.err = err
-		e.record("renewal failed", c.holds[0], err, 0)
-		e.holdEvent(c.holds[0], Event{Kind: RenewalFailed, Err: err})
+		if i >= 0 {
+			e.record("renewal failed", c.holds[i], err, 0)
+			e.holdEvent(c.holds[i], Event{Kind: RenewalFailed, Err: err})
+		}
+		if !protocol.Passing(err) {
+			e.refuse(now, c, r, err)
+		}
 	case reply.Code == protocol.NotThere:
 		e.lose(now, c, Gone)
-		return
 	default:
 		due := c.sent.Add(c.period(r.Lease.Duration))
 		e.renewalTook = now.Sub(r.Sent)
@@ -75,56 +126,58 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 				h.fresh, h.deadline = false, c.deadline
 			}
 		}
+		if i >= 0 {
+			e.holdEvent(c.holds[i], Event{Kind: Renewed, Took: max(now.Sub(due), 0)})
+		}
 		e.extendAll(c)
-		e.holdEvent(c.holds[0], Event{Kind: Renewed, Took: max(now.Sub(due), 0)})
-	}
-	e.schedule(now, c)
-}
-
-// tell sends the number of the claim's holds to the server. The number is absolute and the request numbered,
-// so that it may run twice, or late. shorten sets the lease to what the remaining holds need.
-func (e *Engine) tell(now time.Time, c *claim) {
-	c.brief = false
-	lease := c.needs(now)
-	shorten := lease < c.longest // the server may keep the claim for longer
-	if asked := c.asks(now); asked > 0 {
-		lease, shorten = asked, false
-	}
-	r := e.request(c, counts)
-	r.Script, r.Lease, r.Channels = lua.Reenter, e.leaseOf(lease), e.channels
-	r.Count, r.Sequence, r.Shorten = len(c.holds), c.sequence, shorten
-	for _, x := range c.extensions {
-		r.Extend = max(r.Extend, LeaseFor(x.until.Sub(now)))
-	}
-	until := Deadline(now, lease)
-	c.sentCounts = append(c.sentCounts, sentCount{c.sequence, until})
-	if shorten {
-		c.shortened = c.sequence
-		c.deadline = order.Earlier(c.deadline, until) // the request may run and its reply be lost
-	} else {
-		c.longest = max(c.longest, lease)
-	}
-	for _, h := range c.holds {
-		// Releases and extensions do not wait for replicas, which are asked afterwards.
-		if h.state == Entering && e.config.Replicas > 0 && len(c.leaving) == 0 && len(c.extensions) == 0 {
-			r.Replicas = e.config.Replicas
-			r.Confirm = max(r.Confirm, min(h.confirmation.until.Sub(now), mostConfirm))
+		e.entered(now, c, r, reply)
+		if !c.confirmed && (r.Replicas == 0 || r.Wanted()) {
+			e.renew(now, c)
 		}
 	}
-	c.recount.asked = now.Add(r.Confirm)
-	e.send(now, r)
 	e.schedule(now, c)
 }
 
-// asks returns the longest lease that a call which re-enters, or extends a hold, asks for; or 0 if there is
-// none.
-func (c *claim) asks(now time.Time) (lease time.Duration) {
+// entered ends the calls whose holds the claim lasts long enough for now, once replicas have confirmed the
+// claim.
+func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
+	c.confirmed = c.confirmed || r.Replicas > 0 && reply.Confirmed >= r.Replicas
 	for _, h := range c.holds {
-		if h.state == Entering {
+		switch {
+		case h.state != Entering:
+		case !c.confirmed && r.Replicas > 0 && h.confirmation != nil:
+			h.confirmation.n = reply.Confirmed
+		case c.confirmed && (h.entered.IsZero() || !r.Sent.Before(h.entered)):
+			e.live(now, h, Deadline(r.Sent, h.Lease), h.path)
+		}
+	}
+}
+
+// refuse ends the calls that waited for a renewal which the server refuses.
+func (e *Engine) refuse(now time.Time, c *claim, r *Request, err error) {
+	for _, h := range slices.Clone(c.holds) {
+		if h.state == Entering && !h.entered.After(r.Sent) {
+			c.remove(h)
+			e.fail(now, h, err)
+		}
+	}
+	e.endExtensions(c, func(x *Extension) bool { return !x.since.After(r.Sent) }, err)
+	if len(c.holds) == 0 {
+		e.end(now, c)
+		return
+	}
+	e.recount(now, c)
+}
+
+// asksFor returns for how long from now calls that extend a hold, or re-enter for longer, ask for the claim;
+// 0 if there are none.
+func (c *claim) asksFor(now time.Time) (lease time.Duration) {
+	for _, h := range c.holds {
+		if h.state == Entering && !h.entered.IsZero() {
 			lease = max(lease, h.Lease)
 		}
 	}
-	for _, x := range c.count().extensions {
+	for _, x := range c.extensions {
 		lease = max(lease, LeaseFor(x.until.Sub(now)))
 	}
 	return lease
@@ -139,80 +192,15 @@ func (c *claim) needs(now time.Time) (lease time.Duration) {
 	return lease
 }
 
-// counted takes the reply to a change of the number of holds.
-func (e *Engine) counted(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
-	if c.state == Over { // everything that waited for the reply has ended
-		return
-	}
-	if c.state == Held {
-		c.err = err
-	}
-	if err == nil && reply.Code == protocol.NotThere {
-		if c.state == Held {
-			e.lose(now, c, Gone)
-		} // or else the end of the claim has overtaken the request, and its reply tells
-		return
-	}
-	if err != nil {
-		c.recount.fail(now, c.lease)
-		if !protocol.Passing(err) {
-			e.uncount(now, c, r.Sequence, err)
-		}
-		if c.state == Held {
-			e.schedule(now, c)
-		}
-		return
-	}
-	if r.Sequence >= c.confirmed {
-		c.confirmed = r.Sequence
-		c.sentCounts = slices.DeleteFunc(c.sentCounts, func(t sentCount) bool { return t.sequence <= r.Sequence })
-		// A later request may have overtaken this one: then the server has ignored it.
-		until := r.until(reply.Lent)
-		for _, t := range c.sentCounts {
-			until = order.Earlier(until, t.until)
-		}
-		c.deadline = order.Later(c.deadline, until)
-	}
-	if c.confirmed == c.sequence {
-		c.recount = attempt{}
-		if r.Shorten && r.Sequence == c.sequence { // a later request may have lengthened the lease again
-			c.longest = r.Lease.Duration
-		}
-	}
-	e.concludeUpTo(c, c.confirmed, nil)
-	if c.state != Held {
-		return
-	}
-	e.entered(now, c, r, reply)
-	e.extendAll(c)
-	e.schedule(now, c)
-}
-
-// uncount ends the calls that the server did not let re-enter or leave.
-func (e *Engine) uncount(now time.Time, c *claim, sequence uint64, err error) {
-	for _, h := range slices.Clone(c.holds) {
-		if h.state == Entering && h.sequence <= sequence {
-			c.remove(h)
-			e.fail(now, h, err)
-			e.renumber(c) // sent when the attempt is repeated
-		}
-	}
-	e.endExtensions(c, func(x *Extension) bool { return x.sequence <= sequence }, err)
-	e.concludeUpTo(c, sequence, err)
-	if len(c.holds) == 0 && c.state == Held {
-		e.end(now, c)
-	}
-}
-
 // An Extension is a call that has a hold last longer.
 type Extension struct {
 	Tag any // the caller's own
 
-	hold     *Hold
-	until    time.Time
-	sequence uint64 // of the request that asks for it
-	over     bool
-	err      error
+	hold  *Hold
+	since time.Time
+	until time.Time
+	over  bool
+	err   error
 }
 
 // Over reports whether the call has come to an end, and with what error.
@@ -221,7 +209,7 @@ func (x *Extension) Over() (bool, error) { return x.over, x.err }
 // Extend makes a hold last for d from now, or until its MaxHold ends it. It never shortens the hold.
 func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	defer e.goOn(now, len(e.sweeps) == 0)
-	x.hold, x.until = h, now.Add(d)
+	x.hold, x.since, x.until = h, now, now.Add(d)
 	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h) // Tick was about to find out
 	}
@@ -235,12 +223,10 @@ func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	}
 	x.until = order.Earlier(x.until, h.end)
 	c := h.claim
-	n := c.count()
-	n.extensions = append(n.extensions, x)
+	c.extensions = append(c.extensions, x)
 	e.extendAll(c)
 	if !x.over {
-		x.sequence = e.renumber(c)
-		e.tell(now, c)
+		e.renew(now, c)
 	}
 	e.schedule(now, c)
 }
@@ -266,9 +252,6 @@ func (e *Engine) extendAll(c *claim) {
 
 // endExtensions ends some of the calls of Extend.
 func (e *Engine) endExtensions(c *claim, which func(*Extension) bool, err error) {
-	if c.counting == nil {
-		return
-	}
 	c.extensions = slices.DeleteFunc(c.extensions, func(x *Extension) bool {
 		if which(x) {
 			e.extended(x, err)

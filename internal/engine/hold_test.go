@@ -53,27 +53,155 @@ func (d *driver) hold(t *testing.T, owner uint64) *engine.Hold {
 	return h
 }
 
-// A call that re-enters without renewal has no end of its own yet: Tick has nothing to do about it.
-func TestTickWhileACallReentersWithoutRenewal(t *testing.T) {
-	d := newDriver()
-	d.hold(t, 1)
-	inner := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write,
-		Lease: 3 * time.Second, NoRenew: true}
-	d.Acquire(d.now, inner)
-	require.Equal(t, engine.Entering, inner.State())
-	at, ok := d.Next()
-	require.True(t, ok)
-	require.True(t, at.After(d.now), "Tick is due at %v, and would be without an end", at)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		d.Tick(d.now)
-	}()
-	select {
-	case <-done:
-	case <-time.After(5 * time.Second):
-		t.Fatal("Tick does not return")
+// To re-enter sends nothing. The inner hold has the token of the outer one, and lasts as long, or less if
+// its own lease or MaxHold ends it. Its release sends nothing, either.
+func TestReentrySendsNothing(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []engine.Mode{protocol.Read, protocol.Write} {
+		for name, c := range map[string]struct {
+			inner engine.Hold
+			lasts time.Duration // less than the outer hold
+		}{
+			"as the outer one":    {inner: engine.Hold{Lease: lease}},
+			"a shorter lease":     {inner: engine.Hold{Lease: time.Second}},
+			"not renewed":         {inner: engine.Hold{Lease: lease, NoRenew: true}},
+			"shorter, no renewal": {inner: engine.Hold{Lease: time.Second, NoRenew: true}, lasts: 2 * lease / 3},
+			"MaxHold":             {inner: engine.Hold{Lease: lease, MaxHold: time.Second}, lasts: 2 * lease / 3},
+			"longer, but MaxHold": {inner: engine.Hold{Lease: time.Hour, MaxHold: time.Second}, lasts: 2 * lease / 3},
+		} {
+			d := newDriver()
+			outer := d.live(t, &engine.Hold{Mode: mode})
+			d.now = d.now.Add(time.Millisecond)
+			inner := &c.inner
+			inner.Name, inner.Owner, inner.Mode = outer.Name, outer.Owner, mode
+			d.Acquire(d.now, inner)
+			require.Equal(t, engine.Live, inner.State(), name)
+			require.Equal(t, outer.Token(), inner.Token())
+			require.WithinDuration(t, outer.Deadline().Add(-c.lasts), inner.Deadline(), 50*time.Millisecond, name)
+			require.False(t, inner.Deadline().After(outer.Deadline()), name)
+			fx := d.flush()
+			require.Empty(t, fx.Send, name)
+			require.Equal(t, []*engine.Hold{inner}, fx.Wake)
+			known, err := d.Release(d.now, inner)
+			require.True(t, known, name)
+			require.NoError(t, err)
+			require.Equal(t, engine.Finished, inner.State())
+			require.Equal(t, engine.Live, outer.State())
+			require.Empty(t, d.flush().Send, name)
+		}
 	}
+}
+
+// A call that re-enters on a claim whose deadline has come, before Tick has found out, fails, and so does the
+// outer hold.
+func TestReentryAtTheDeadline(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	outer := d.hold(t, 1)
+	d.now = outer.Deadline()
+	inner, r := d.call(t, &engine.Hold{Mode: protocol.Write})
+	require.Equal(t, lua.Unlock, r.Script, "the claim may be left on the server")
+	require.Equal(t, engine.Failed, inner.State())
+	require.Equal(t, engine.ErrLost, inner.Err())
+	require.Equal(t, engine.Lapsed, outer.State())
+}
+
+// A call that re-enters for a longer lease waits for one renewal, and has the lease then. If the server
+// refuses it, or the call gives up, nothing is left of it.
+func TestReentryForALongerLease(t *testing.T) {
+	t.Parallel()
+	for _, noRenew := range []bool{false, true} {
+		d := newDriver()
+		outer := d.hold(t, 1)
+		inner, r := d.call(t, &engine.Hold{Mode: protocol.Write, Lease: time.Minute, NoRenew: noRenew})
+		require.Equal(t, engine.Entering, inner.State())
+		require.Equal(t, lua.Renew, r.Script)
+		require.Equal(t, time.Minute, r.Lease.Duration)
+		require.Equal(t, time.Minute, r.Extend)
+		require.Equal(t, 2, r.Count)
+		again := d.resent(t, lua.Renew, 3*outer.Deadline().Sub(d.now)/12) // in time for the outer hold
+		require.Equal(t, time.Minute, again.Lease.Duration)
+		d.done(again)
+		require.Equal(t, engine.Live, inner.State())
+		require.Equal(t, engine.Deadline(d.now, time.Minute), inner.Deadline())
+		d.done(r) // late
+		require.Equal(t, engine.Deadline(d.now, time.Minute), inner.Deadline())
+		require.Equal(t, engine.Live, outer.State())
+		d.flush()
+		d.now = d.now.Add(10 * time.Millisecond)
+		other := &engine.Hold{Name: "a", Owner: outer.Owner, Mode: protocol.Write, Lease: time.Minute}
+		d.Acquire(d.now, other)
+		require.Equal(t, !noRenew, other.State() == engine.Live, "it is renewed for as long already")
+	}
+
+	for _, giveUp := range []bool{false, true} {
+		d := newDriver()
+		outer := d.hold(t, 1)
+		before := outer.Deadline()
+		inner, r := d.call(t, &engine.Hold{Mode: protocol.Write, Lease: time.Minute})
+		d.Replied(d.now, r, protocol.Reply{}, errPassing)
+		require.Equal(t, engine.Entering, inner.State(), "it is tried again")
+		r = d.resent(t, lua.Renew, 50*time.Millisecond)
+		var want error = errForGood
+		if giveUp {
+			want = engine.ErrClosed
+			require.False(t, d.GiveUp(d.now, inner, want))
+		} else {
+			d.Replied(d.now, r, protocol.Reply{}, want)
+		}
+		require.Equal(t, engine.Failed, inner.State())
+		require.Equal(t, want, inner.Err())
+		require.Equal(t, engine.Live, outer.State())
+		require.Equal(t, before, outer.Deadline())
+		d.flush()
+		_, _ = d.Release(d.now, outer)
+		require.Equal(t, lua.Unlock, d.sent(t).Script)
+	}
+}
+
+// A call that re-enters for a longer lease may outlive the outer hold, and be refused then: nothing is left.
+func TestRefusedReentryAfterTheReleaseLeavesNothing(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	outer := d.live(t, &engine.Hold{})
+	inner, r := d.call(t, &engine.Hold{Lease: time.Minute})
+	known, err := d.Release(d.now, outer)
+	require.True(t, known)
+	require.NoError(t, err)
+	require.Empty(t, d.flush().Send)
+	d.Replied(d.now, r, protocol.Reply{}, errForGood)
+	require.Equal(t, errForGood, inner.Err())
+	d.settled(t)
+}
+
+// The server is told how many holds there are: with each renewal, and a tenth of a second after the number
+// has changed, unless it has changed back.
+func TestServerIsToldHowManyHoldsThereAre(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	outer := d.hold(t, 1)
+	short := d.wait(t, &engine.Hold{Mode: protocol.Write})
+	_, _ = d.Release(d.now, short)
+	require.Equal(t, lease/3, d.next(t), "the number is as before")
+	inner := d.wait(t, &engine.Hold{Mode: protocol.Write})
+	third := d.wait(t, &engine.Hold{Mode: protocol.Write})
+	fx := d.due(t, 100*time.Millisecond)
+	require.Len(t, fx.Send, 1)
+	require.Equal(t, lua.Renew, fx.Send[0].Script)
+	require.Equal(t, 3, fx.Send[0].Count)
+	d.done(fx.Send[0])
+	_, _ = d.Release(d.now, third)
+	_, _ = d.Release(d.now, outer)
+	fx = d.due(t, 100*time.Millisecond)
+	require.Len(t, fx.Send, 1)
+	require.Equal(t, 1, fx.Send[0].Count)
+	d.done(fx.Send[0])
+	fx = d.due(t, lease/3)
+	require.Len(t, fx.Send, 1)
+	require.Equal(t, 1, fx.Send[0].Count, "a renewal")
+	d.done(fx.Send[0])
+	_, _ = d.Release(d.now, inner)
+	require.Nil(t, d.sent(t).Record, "the server has had another number")
 }
 
 // Close leaves nothing of a hold that was forgotten.
@@ -137,8 +265,7 @@ func TestReentryBesideALostHold(t *testing.T) {
 	lost := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: time.Second,
 		NoRenew: true}
 	d.Acquire(d.now, lost)
-	fx := d.flush()
-	d.Replied(d.now, fx.Send[0], protocol.Reply{Code: protocol.Done}, nil)
+	require.Empty(t, d.flush().Send)
 	d.now = lost.Deadline()
 	d.Tick(d.now)
 	require.Equal(t, engine.Lapsed, lost.State())
@@ -161,154 +288,37 @@ func TestReentryBesideALostHold(t *testing.T) {
 	require.Equal(t, engine.Live, inner.State())
 }
 
-// reenter begins a call that re-enters, and returns the request that counts it in.
-func (d *driver) reenter(t *testing.T, lease time.Duration) (*engine.Hold, *engine.Request) {
-	t.Helper()
-	h := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease}
-	d.Acquire(d.now, h)
-	require.Equal(t, engine.Entering, h.State())
-	return h, d.count(t)
-}
-
-// reentered returns an inner hold that the server has counted.
-func (d *driver) reentered(t *testing.T, lease time.Duration) *engine.Hold {
-	t.Helper()
-	h, enters := d.reenter(t, lease)
-	d.done(enters)
-	require.Equal(t, engine.Live, h.State())
-	d.flush()
-	return h
-}
-
-// release releases an inner hold, and returns the request that counts it out.
-func (d *driver) release(t *testing.T, h *engine.Hold) *engine.Request {
-	t.Helper()
-	known, err := d.Release(d.now, h)
-	require.NoError(t, err)
-	require.False(t, known)
-	return d.count(t)
-}
-
-func (d *driver) count(t *testing.T) *engine.Request {
-	t.Helper()
-	fx := d.flush()
-	require.Len(t, fx.Send, 1)
-	require.Equal(t, lua.Reenter, fx.Send[0].Script)
-	return fx.Send[0]
-}
-
 // done answers a request that the server has heeded.
 func (d *driver) done(r *engine.Request) {
 	d.Replied(d.now, r, protocol.Reply{Code: protocol.Done}, nil)
 }
 
-// A call that re-enters for a longer lease is overtaken by the release of its hold: the server keeps the
-// claim for the outer lease, and a late reply does not let the holder rely on more.
-func TestOvertakenReentryPromisesNoMore(t *testing.T) {
+// A lease that an inner hold asked for ends with the claim, or by itself: no request shortens it. The
+// release is tried for as long as the server may keep the claim.
+func TestNoRequestShortensALease(t *testing.T) {
+	t.Parallel()
 	d := newDriver()
 	outer := d.hold(t, 1)
-	before := outer.Deadline()
-	inner, enters := d.reenter(t, time.Minute)
-	require.False(t, d.GiveUp(d.now, inner, engine.ErrClosed))
-	leaves := d.count(t)
-	require.True(t, leaves.Shorten)
-	require.Greater(t, leaves.Sequence, enters.Sequence)
-	d.done(enters) // late: it has run after the other, which may yet be unanswered, and changed nothing
-	require.Equal(t, before, outer.Deadline())
-	d.done(leaves)
-	require.Equal(t, before, outer.Deadline())
-	d.done(enters)
-	require.Equal(t, before, outer.Deadline(), "a reply that comes twice")
-}
-
-// A renewal for a longer lease is sent before the lease is shortened, and answered after: nobody knows which
-// ran last.
-func TestRenewalBeforeAShorterLeasePromisesNoMore(t *testing.T) {
-	d := newDriver()
-	outer := d.hold(t, 1)
-	inner := d.reentered(t, time.Minute)
-	d.now = d.now.Add(20 * time.Second)
-	d.Tick(d.now)
-	fx := d.flush()
-	require.Len(t, fx.Send, 1)
-	renews := fx.Send[0]
-	require.Equal(t, lua.Renew, renews.Script)
-	require.Equal(t, time.Minute, renews.Lease.Duration)
-
-	leaves := d.release(t, inner)
-	require.True(t, leaves.Shorten)
-	d.done(leaves)
-	short := outer.Deadline()
-	require.Less(t, short.Sub(d.now), 3*time.Second)
-	d.done(renews)
-	require.Equal(t, short, outer.Deadline())
-
-	// One that was sent after the lease was shortened counts again.
-	d.flush()
-	d.now = d.now.Add(time.Second)
-	d.Tick(d.now)
-	fx = d.flush()
-	require.Len(t, fx.Send, 1)
-	d.done(fx.Send[0])
-	require.Greater(t, outer.Deadline(), short)
-}
-
-// The server may keep a claim for the lease of the last request that was confirmed, whatever late replies
-// say: for so long the release is tried.
-func TestLateReplyDoesNotShortenHowLongAReleaseIsTried(t *testing.T) {
-	d := newDriver()
-	outer := d.hold(t, 1)
-	first := d.reentered(t, time.Minute)
-	shortens := d.release(t, first)
-	require.True(t, shortens.Shorten)
-	second, enters := d.reenter(t, time.Minute)
-	require.False(t, enters.Shorten)
-	d.done(enters)
-	require.Equal(t, engine.Live, second.State())
-	d.done(shortens) // late
-	d.flush()
-	d.release(t, second) // and its request is lost
+	inner, r := d.call(t, &engine.Hold{Mode: protocol.Write, Lease: time.Minute})
+	d.done(r)
+	long := outer.Deadline()
+	require.Equal(t, engine.Deadline(d.now, time.Minute), long)
+	_, _ = d.Release(d.now, inner)
+	for range 20 {
+		d.now, _ = d.Next()
+		d.Tick(d.now)
+		for _, r := range d.flush().Send {
+			require.Equal(t, lease, r.Lease.Duration)
+			d.done(r)
+		}
+		require.False(t, outer.Deadline().Before(long))
+	}
 	_, err := d.Release(d.now, outer)
 	require.NoError(t, err)
 	d.flush()
 	for end := d.now.Add(50 * time.Second); d.now.Before(end); {
 		at, ok := d.Next()
 		require.True(t, ok, "the release was given up")
-		d.now = at
-		d.Tick(d.now)
-		d.flush()
-	}
-}
-
-// The longest lease that the server may keep a claim for is that of the holds it has, also if another one was
-// entered since for less.
-func TestLeaseIsShortenedThoughAShorterOneWasEnteredSince(t *testing.T) {
-	d := newDriver()
-	d.hold(t, 1)
-	long := d.reentered(t, time.Minute)
-	_, enters := d.reenter(t, lease)
-	require.False(t, enters.Shorten)
-	d.done(enters)
-	d.flush()
-	require.True(t, d.release(t, long).Shorten)
-}
-
-// Once the server has confirmed that a lease is shorter, a release is not tried for longer than that.
-func TestReleaseIsNotTriedForALeaseThatWasShortened(t *testing.T) {
-	d := newDriver()
-	outer := d.hold(t, 1)
-	inner := d.reentered(t, time.Minute)
-	d.done(d.release(t, inner))
-	d.flush()
-	_, err := d.Release(d.now, outer)
-	require.NoError(t, err)
-	d.flush()
-	for end := d.now.Add(max(lease, engine.EndTimeout)); ; {
-		at, ok := d.Next()
-		if !ok {
-			return
-		}
-		require.False(t, at.After(end))
 		d.now = at
 		d.Tick(d.now)
 		d.flush()
@@ -343,36 +353,40 @@ func TestLaterConfirmationTakesThePlaceOfAnEarlierOne(t *testing.T) {
 	_, r := d.call(t, &engine.Hold{})
 	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
 	first := d.sent(t)
+	d.now = d.now.Add(time.Millisecond)
 	d.Replied(d.now, first, done, nil) // none has confirmed it
 	second := d.sent(t)
 	require.False(t, first.Wanted())
 	require.True(t, second.Wanted())
 }
 
-// A release does not wait for the replicas that are to confirm another hold of the same owner: they are asked
-// after it.
-func TestReleaseDoesNotWaitForReplicas(t *testing.T) {
+// Replicas confirm a grant once. A call that re-enters meanwhile waits for them, too; a later one does not. A
+// release and an extension do not wait for replicas.
+func TestReplicasConfirmAGrantOnce(t *testing.T) {
+	t.Parallel()
 	d := newReplicated()
 	outer, r := d.call(t, &engine.Hold{})
 	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+	r = d.sent(t)
+	inner := d.wait(t, &engine.Hold{})
+	require.Equal(t, engine.Entering, inner.State())
+	require.False(t, d.GiveUp(d.now, outer, errPassing))
+	require.Empty(t, d.flush().Send, "another call waits for the same")
 	confirmed := done
 	confirmed.Confirmed = 1
-	d.Replied(d.now, d.sent(t), confirmed, nil)
-	require.Equal(t, engine.Live, outer.State())
+	d.Replied(d.now, r, confirmed, nil)
+	require.Equal(t, engine.Live, inner.State())
 	d.flush()
-	inner, r := d.call(t, &engine.Hold{})
-	require.Equal(t, 1, r.Replicas)
-	_, _ = d.Release(d.now, outer)
+	third := d.wait(t, &engine.Hold{})
+	require.Equal(t, engine.Live, third.State())
+	x := new(engine.Extension)
+	d.Extend(d.now, third, time.Minute, x)
 	r = d.sent(t)
 	require.Zero(t, r.Replicas)
 	d.Replied(d.now, r, done, nil)
-	require.Equal(t, engine.Finished, outer.State())
-	require.NoError(t, outer.Err())
-	require.Equal(t, engine.Entering, inner.State())
-	r = d.sent(t)
-	require.Equal(t, 1, r.Replicas)
-	d.Replied(d.now, r, confirmed, nil)
-	require.Equal(t, engine.Live, inner.State())
+	over, err := x.Over()
+	require.True(t, over)
+	require.NoError(t, err)
 }
 
 // A server whose clock was set back lets a lease count again from a renewal, so a renewal is for as long as

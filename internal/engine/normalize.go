@@ -22,7 +22,7 @@ type View struct {
 	Deadline time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
 	Caller   *Hold     // whose call asks for it, while it waits
 	Holds    []*Hold
-	Telling  bool // the server does not know yet how many holds there are
+	Counted  int  // how many holds there were when the server was last told
 	Lent     bool // it was granted under a delegation
 }
 
@@ -39,7 +39,7 @@ func (c *claim) view() View {
 	return View{
 		Name: c.lock.name, Number: c.number, Owner: c.ownership.owner, Mode: c.mode, State: c.state, Token: c.token,
 		Sent: c.sent, Deadline: c.deadline,
-		Caller: c.caller, Holds: c.holds, Telling: c.uncounted(), Lent: c.lent > 0,
+		Caller: c.caller, Holds: c.holds, Counted: c.counted, Lent: c.lent > 0,
 	}
 }
 
@@ -83,9 +83,7 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 		if c.wanted != nil {
 			up(&c.askAgain)
 		}
-		if c.counting != nil {
-			up(&c.recount.retry)
-		}
+		up(&c.recountAt)
 	}
 	e.timeline.Sort()
 	if e.suspicion.number != 0 {
@@ -126,9 +124,6 @@ func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, se
 		if r.kind != forces {
 			r.slot = -1
 		}
-		if r.kind != counts && r.claim != nil && r.claim.state != Held {
-			r.Sequence = 0
-		}
 	}
 	for _, lk := range e.locks {
 		old := func(r *Request) bool { return r.lock == lk && r.kind == asks && r.Sent.Before(lk.ended) }
@@ -155,8 +150,8 @@ func (h *Hold) normalize(now time.Time) {
 	if h.state > Failed {
 		h.tries, h.Try, h.Bounded = 1, false, false
 	}
-	if h.state != Entering && h.state != Releasing {
-		h.sequence = 0
+	if h.state != Entering {
+		h.entered = time.Time{}
 	}
 }
 
@@ -171,7 +166,6 @@ func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, se
 	}
 	c.err = nil
 	c.attempt.normalize(c.state == Ending)
-	c.count().recount.normalize(false)
 	if now.Sub(c.granted) >= tokenFresh && !c.granted.IsZero() {
 		c.granted = now.Add(-tokenFresh)
 	}
@@ -182,10 +176,7 @@ func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, se
 	}
 	if c.state == Ending {
 		c.sent, c.granted, c.brief, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
-	}
-	c.normalizeSequences(requests)
-	if c.last != nil {
-		c.last.sequence = 0
+		c.counted, c.recountAt = 0, time.Time{}
 	}
 }
 
@@ -204,50 +195,6 @@ func (e *Engine) normalizeWanted(now time.Time, c *claim, requests []*Request) {
 	older := func(r *Request) bool { return r.claim == c && r.kind == asks && r.Sent.Before(c.prompted) }
 	if !slices.ContainsFunc(requests, older) {
 		c.prompted = time.Time{}
-	}
-}
-
-// normalizeSequences forgets sequence numbers that no request or hold of the claim can be compared with any
-// more. Later numbers are greater.
-func (c *claim) normalizeSequences(requests []*Request) {
-	overtaken := false // a request for a lease, sent before the lease was shortened, is in flight
-	counting := false  // a request that is not newer than the last that was confirmed is in flight
-	for _, r := range requests {
-		if r.claim == c {
-			lease := r.kind == asks || r.kind == renews
-			overtaken = overtaken || lease && r.Sequence < c.shortened
-			counting = counting || r.kind == counts && r.Sequence <= c.confirmed
-		}
-	}
-	if !overtaken {
-		c.shortened = 0
-	}
-	for _, r := range requests {
-		if r.claim == c && (r.kind == asks || r.kind == renews) {
-			if r.Sequence < c.shortened {
-				r.Sequence = 0
-			} else {
-				r.Sequence = c.shortened
-			}
-		}
-	}
-	settled := c.confirmed == c.sequence
-	for _, list := range [...][]*Hold{c.holds, c.leaving} {
-		for _, h := range list {
-			if h.state == Entering || h.state == Releasing {
-				counting = counting || h.sequence <= c.confirmed
-			}
-		}
-	}
-	if counting || settled && c.shortened != 0 {
-		return
-	}
-	c.confirmed = 0
-	if settled {
-		c.sequence = 0
-		if c.recount == (attempt{}) {
-			c.counting = nil
-		}
 	}
 }
 

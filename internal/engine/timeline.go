@@ -132,7 +132,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 	switch c.state {
 	case Asking, Queued:
 		at = order.Earlier(c.askAt())
-	case Held: // it is renewed, one of its holds ends, or a count is sent again
+	case Held: // it is renewed, or one of its holds ends
 		at = c.deadline
 		for _, h := range c.holds {
 			at = order.Earlier(at, h.Deadline())
@@ -141,9 +141,6 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 			}
 		}
 		at = order.Earlier(at, e.renewAt(now, c))
-		if c.uncounted() {
-			at = order.Earlier(at, c.recount.again(c.lease))
-		}
 	case Ending:
 		at = order.Earlier(c.giveUp, c.endAt())
 	default:
@@ -181,9 +178,6 @@ func (e *Engine) due(now time.Time, c *claim) {
 		if at := e.renewAt(now, c); !at.IsZero() && !at.After(batchUntil) {
 			e.renew(now, c)
 		}
-		if c.uncounted() && !c.recount.again(c.lease).After(now) {
-			e.tell(now, c)
-		}
 	case Ending:
 		if !now.Before(c.giveUp) {
 			e.abandon(c)
@@ -220,32 +214,35 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 // renewAt returns when to renew a claim, or zero if it is not renewed.
 func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 	var longest time.Duration // lease of a hold that is renewed
-	fresh := false
+	waited := len(c.extensions) > 0
+	for _, x := range c.extensions {
+		longest = max(longest, x.hold.Lease)
+	}
 	for _, h := range c.holds {
 		// A hold is renewed if its claim does not yet last until the hold's end, or may have been lost. In the
 		// latter case, a renewal shows it.
 		lasts := !h.end.IsZero() && !c.deadline.Before(h.end)
 		if h.NoRenew {
-			lasts = !c.doubtful
+			lasts = !c.doubtful && !c.deadline.Before(h.deadline)
 		}
-		if h.fresh || !lasts {
+		if h.fresh || h.state == Entering || !lasts {
 			longest = max(longest, h.Lease)
 		}
-		fresh = fresh || h.fresh
+		waited = waited || h.fresh || h.state == Entering
 	}
 	switch {
 	case longest == 0:
-		return time.Time{}
-	case !c.asked.IsZero():
-		return c.asked.Add(e.renewalPatience(longest))
+		return c.recountAt
+	case !c.asked.IsZero(): // which may be for much longer than the claim has left
+		return c.asked.Add(e.renewalPatience(min(longest, max(c.lease, 3*c.deadline.Sub(c.asked)))))
 	case c.failures > 0:
 		return c.retry
-	case fresh, c.doubtful:
+	case waited, c.doubtful:
 		return now
 	case c.lent > 0:
 		return c.deadline.Add(-min(c.lent, longest) / lentPart)
 	}
-	return c.sent.Add(c.period(longest))
+	return order.Earlier(c.sent.Add(c.period(longest)), c.recountAt)
 }
 
 // renewalPatience returns for how long a renewal may be unanswered before it is sent again, by another
@@ -285,9 +282,7 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 		c.answered = now
 	}
 	c.sent = order.Later(c.sent, r.Sent)
-	if c.counting == nil || r.Sequence >= c.shortened { // or else the lease may have been shortened since
-		c.deadline = order.Later(c.deadline, r.until(lent))
-	}
+	c.deadline = order.Later(c.deadline, r.until(lent))
 	c.lent = lent.Lease
 }
 

@@ -162,7 +162,7 @@ func (d *decoder) time(token string) int64 {
 	return 0
 }
 
-// countOf reads "<count> <request>", or "" for a hold that was never re-entered.
+// countOf reads a number of holds, or "" for one. Earlier versions have put another number behind it.
 func countOf(s string) int {
 	first, _, _ := strings.Cut(s, " ")
 	n, _ := strconv.Atoi(first)

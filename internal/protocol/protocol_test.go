@@ -108,16 +108,15 @@ func TestRequestsArePinned(t *testing.T) {
 	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
 	q := protocol.Request{
 		Keys: protocol.KeysOf("p", "l"), Claim: c, Channels: "p:wake:", Lease: protocol.NewLease(30 * time.Second),
-		Record: protocol.Released(c, 1763763763999999), Count: 2, Sequence: 9,
+		Record: protocol.Released(c, 1763763763999999), Count: 2,
 	}
 	about := []any{"w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", "000000000000042", "k3J9x0aQ2bZ:5"}
 	for s, rest := range map[*lua.Script][]any{
-		lua.Lock:    {"30000", "p:wake:"},
-		lua.Unlock:  {"p:wake:"},
-		lua.Renew:   {"30000", "240000"},
-		lua.Reenter: {"30000", "240000", "p:wake:", "2", "9", "longer"},
-		lua.Serve:   {"p:wake:"},
-		lua.Force:   {"p:wake:"},
+		lua.Lock:   {"30000", "p:wake:"},
+		lua.Unlock: {"p:wake:"},
+		lua.Renew:  {"30000", "240000", "2"},
+		lua.Serve:  {"p:wake:"},
+		lua.Force:  {"p:wake:"},
 	} {
 		q.Script = s
 		about[1] = "000000000000042"
@@ -137,27 +136,22 @@ func TestRequestsArePinned(t *testing.T) {
 	q.Channels = protocol.Channels(protocol.DefaultPrefix)
 	for s, rest := range map[*lua.Script][]any{
 		lua.Lock: {"30000"}, lua.Unlock: {}, lua.Serve: {}, lua.Force: {},
-		lua.Reenter: {"30000", "240000", "rwlock:wake:", "2", "9", "longer"},
 	} {
 		q.Script = s
 		require.Equal(t, rest, q.Argv(nil)[7:], s.Name)
-		if s != lua.Reenter {
-			require.Contains(t, s.Source, " or 'rwlock:wake:'", s.Name)
-		}
+		require.Contains(t, s.Source, " or 'rwlock:wake:'", s.Name)
 	}
 	q.Script, q.Try = lua.Lock, true
 	require.Equal(t, []any{"30000", "rwlock:wake:", "240000", "try"}, q.Argv(nil)[7:])
 	q.Channels, q.Try = own, false
 
-	q.Script, q.Try, q.Writer, q.Record, q.Shorten = lua.Lock, true, about[0], nil, true
+	q.Script, q.Try, q.Writer, q.Record = lua.Lock, true, about[0], nil
 	q.Lease = protocol.NewLease(2 * time.Minute)
 	require.Equal(t, []any{"120000", "p:wake:", "300000", "try", about[0]}, q.Argv(nil)[7:])
 	q.Try = false
 	require.Equal(t, []any{"120000", "p:wake:", "300000", "wait", about[0]}, q.Argv(nil)[7:])
 	q.Script = lua.Unlock
 	require.Equal(t, append(slices.Clone(about[:1]), "000000000000042", about[2], "p:wake:"), q.Argv(nil)[4:])
-	q.Script = lua.Reenter
-	require.Equal(t, "set", q.Argv(nil)[12])
 	require.Equal(t, "240000", protocolKeep(protocol.NewLease(time.Minute)))
 	require.Equal(t, "240001", protocolKeep(protocol.NewLease(time.Minute+time.Millisecond)))
 }
@@ -200,7 +194,7 @@ func TestRepliesAreRead(t *testing.T) {
 			protocol.Reply{Code: protocol.Done, Message: protocol.Message{Token: 5, Granted: []uint64{7}}}},
 		{lua.Renew, int64(0), protocol.Reply{}},
 		{lua.Renew, int64(1), protocol.Reply{Code: protocol.Done}},
-		{lua.Reenter, []any{int64(0), int64(0), "", ""}, protocol.Reply{}},
+		{lua.Serve, []any{int64(0), int64(0), "", ""}, protocol.Reply{}},
 	} {
 		got, err := protocol.Decode(c.script, c.reply)
 		require.NoError(t, err, "%v", c.reply)
@@ -363,7 +357,7 @@ func TestStateIsRead(t *testing.T) {
 	queue := []any{r3, "-999999999998", r6, "-999999999995", w4, "3", w5, "4"}
 	waiting := join(slot(kr3, since(0)+" waits 30000"), slot(kr6, since(0)+" waits 30000"),
 		slot(kw4, since(time.Second)+" waits 30000"), slot(kw5, since(time.Minute)+" waits 30000"))
-	hash := join([]any{"owner", w1 + " +", "lease", "30000 " + since(time.Second), "fence", "7", "count", "3 9",
+	hash := join([]any{"owner", w1 + " +", "lease", "30000 " + since(time.Second), "fence", "7", "count", "3",
 		"readers", "1", "pending", "2"},
 		slot(kr2, "7 held 2 8"), waiting)
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)

@@ -14,21 +14,17 @@ type Request struct {
 	Claim  Claim
 
 	Channels any   // a string: what the channels' names begin with
-	Lease    Lease // of Lock, Renew and Reenter
+	Lease    Lease // of Lock and Renew
 	Try      bool  // of Lock: do not queue
 	Writer   any   // of Lock for a reader, a string: the write claim of the same owner, or ""
-	// Record is, for Unlock, the result of Released, a string; or "". It must be "" if any
-	// Reenter of the claim was sent; if the claim's token is older than a minute, or is that of a write hold
-	// that it was granted under; or if the claim had a lease of more than ShortLease.
-	Record   any
-	Count    int    // of Reenter: how many holds the claim has now
-	Sequence uint64 // of Reenter: grows with each
-	// Shorten says, for Reenter, that the lease is set even if it was longer. After that, another Reenter
-	// lengthens the lease, not Renew: the request that shortened it may run again.
-	Shorten bool
-	Keep    bool // of Delegate: renew the delegation, and never begin one
-	Used    bool // of Delegate with Keep: say that the lock is held under the delegation
-	// Replicas is how many replicas should confirm the writes of the request, a Reenter, within Confirm.
+	// Record is, for Unlock, the result of Released, a string; or "". It must be "" if a renewal of the claim
+	// with another Count than 1 was sent; if the claim's token is older than a minute, or is that of a write
+	// hold that it was granted under; or if the claim had a lease of more than ShortLease.
+	Record any
+	Count  int  // of Renew: how many holds the claim has
+	Keep   bool // of Delegate: renew the delegation, and never begin one
+	Used   bool // of Delegate with Keep: say that the lock is held under the delegation
+	// Replicas is how many replicas should confirm the writes of the request, a Renew, within Confirm.
 	Replicas int
 	Confirm  time.Duration
 	VoteArgs *VoteArgs // of Vote and Mark
@@ -113,10 +109,7 @@ func (r *Request) Argv(args []any) []any {
 	case lua.Return:
 		args = append(args, r.Channels)
 	case lua.Renew:
-		args = append(args, r.Lease.ms, r.Lease.keep)
-	case lua.Reenter:
-		args = append(args, r.Lease.ms, r.Lease.keep, r.Channels, strconv.Itoa(r.Count),
-			strconv.FormatUint(r.Sequence, 10), either(r.Shorten, "set", "longer"))
+		args = append(args, r.Lease.ms, r.Lease.keep, r.count())
 	case lua.Unlock, lua.Serve, lua.Force:
 		if r.Channels != defaultChannels {
 			args = append(args, r.Channels)
@@ -143,10 +136,13 @@ func RenewalArgv(args []any, renewals []*Request) []any {
 	}
 	args[at] = strconv.Itoa(len(args) - at - 1)
 	for _, r := range renewals {
-		args = append(args, r.Claim.ID, r.Lease.ms, r.Lease.keep)
+		args = append(args, r.Claim.ID, r.Lease.ms, r.Lease.keep, r.count())
 	}
 	return args
 }
+
+// count returns the number of holds as an argument: of a delegation, 1.
+func (r *Request) count() any { return either(r.Count <= 1, "1", strconv.Itoa(r.Count)) }
 
 // either returns one of two arguments. Constants are converted without an allocation.
 func either(first bool, a, b any) any {

@@ -140,9 +140,6 @@ func (p *party) ask() protocol.Reply {
 // releases returns what ends the claim, as a client sends it: with what its slot is to say, if it may.
 func (p *party) releases() protocol.Request {
 	q := protocol.Request{Script: lua.Unlock, Claim: p.Claim}
-	if p.mode == protocol.Write {
-		q.Script = lua.Unlock
-	}
 	if p.token > 0 && !p.entered {
 		q.Record = protocol.Released(p.Claim, p.token)
 	}
@@ -154,14 +151,15 @@ func (p *party) release() protocol.Reply {
 	return p.run(p.releases())
 }
 
-func (p *party) reenters(count int, sequence uint64) protocol.Request {
-	p.entered = true
-	return protocol.Request{Script: lua.Reenter, Claim: p.Claim, Count: count, Sequence: sequence}
+// renews returns a renewal that says how many holds the claim has.
+func (p *party) renews(count int) protocol.Request {
+	p.entered = p.entered || count > 1
+	return protocol.Request{Script: lua.Renew, Claim: p.Claim, Count: count}
 }
 
-func (p *party) reenter(count int, sequence uint64) protocol.Reply {
+func (p *party) renew(count int) protocol.Reply {
 	p.t.Helper()
-	return p.run(p.reenters(count, sequence))
+	return p.run(p.renews(count))
 }
 
 func (b *bench) allKeys() []string {
@@ -343,7 +341,7 @@ func (b *bench) build(me *party, steps string) (others []*party) {
 		case "queue":
 			b.drop(b.keys.Queue)
 		default:
-			map[byte]func(){'+': func() { of.reenter(2, 3) }, '-': func() { of.release() }, '!': of.kill}[step[0]]()
+			map[byte]func(){'+': func() { of.renew(2) }, '-': func() { of.release() }, '!': of.kill}[step[0]]()
 		}
 		if comes != nil {
 			comes.ask()
@@ -412,15 +410,10 @@ var requests = map[string]func(p *party) protocol.Request{
 		q.Record = nil
 		return q
 	},
-	"release of late": (*party).releases,
-	"reenter":         func(p *party) protocol.Request { return p.reenters(2, 7) },
-	"shorten": func(p *party) protocol.Request {
-		q := p.reenters(2, 7)
-		q.Shorten = true
-		return q
-	},
-	"renew": func(p *party) protocol.Request { return protocol.Request{Script: lua.Renew, Claim: p.Claim} },
-	"serve": func(p *party) protocol.Request { return protocol.Request{Script: lua.Serve, Claim: p.Claim} },
+	"release of late":  (*party).releases,
+	"renew":            func(p *party) protocol.Request { return p.renews(1) },
+	"renew twice held": func(p *party) protocol.Request { return p.renews(2) },
+	"serve":            func(p *party) protocol.Request { return protocol.Request{Script: lua.Serve, Claim: p.Claim} },
 	"force": func(p *party) protocol.Request {
 		return protocol.Request{Script: lua.Force, Claim: p.bench.writer().Claim}
 	},
@@ -494,8 +487,8 @@ func TestLateRequestsChangeNothing(t *testing.T) {
 		q.Record = nil
 		return p.run(q)
 	}
-	reenter := func(p *party) protocol.Reply { return p.reenter(2, 1) }
-	renew := func(p *party) protocol.Reply { return p.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) }
+	renew := func(p *party) protocol.Reply { return p.renew(1) }
+	count := func(p *party) protocol.Reply { return p.renew(2) }
 	late := []struct {
 		name  string
 		steps string // end the claim
@@ -508,7 +501,7 @@ func TestLateRequestsChangeNothing(t *testing.T) {
 		{"release after its release", "me -me", release, ""},
 		{"release of late after its release", "me -me", (*party).release, ""},
 		{"withdrawal after its withdrawal", "-me", release, "done false"},
-		{"re-entry after its release", "me -me", reenter, "done false"},
+		{"another count after its release", "me -me", count, "done false"},
 		{"renewal after its release", "me -me", renew, "done false"},
 	}
 	since := map[string]string{
@@ -546,22 +539,6 @@ func TestLateRequestsChangeNothing(t *testing.T) {
 	})
 }
 
-// Of two re-entries that overtake each other, the one that was sent last sets the count.
-func TestLateReentryKeepsTheCount(t *testing.T) {
-	eachMode(t, func(t *testing.T, b *bench, p *party) {
-		for _, others := range []string{"", "r"} {
-			b.build(p, "force me "+others)
-			p.reenter(5, 10)
-			want := b.look()
-			require.Equal(t, protocol.Done, p.reenter(2, 9).Code)
-			requireSame(t, want, b.look(), others)
-			p.reenter(1, 11)
-			require.NotEqual(t, want.exact, b.look().exact)
-			p.number()
-		}
-	})
-}
-
 // A hold has the token that it was first told, whoever has come since, and whatever has been entered again.
 func TestTokenOfAHoldStays(t *testing.T) {
 	eachMode(t, func(t *testing.T, b *bench, p *party) {
@@ -573,7 +550,7 @@ func TestTokenOfAHoldStays(t *testing.T) {
 		}
 		for i, other := range others {
 			other.ask()
-			p.reenter(2+i, uint64(10+i))
+			p.renew(2 + i)
 			again := p.ask()
 			require.Equal(t, token, again.Token)
 			require.True(t, again.Before)
@@ -936,17 +913,18 @@ func TestKeysGoFourMinutesAfterTheRelease(t *testing.T) {
 	})
 }
 
-// Many claims are renewed by one run of a script if each holds its lock alone, or reads beside others, and if
-// nobody waits. It tells for each whether that is so, and leaves the others as they are.
+// Many claims are renewed by one run of a script if each holds its lock alone, or reads beside others, with
+// as many holds as before, and if nobody waits. It tells for each whether that is so, and leaves the others
+// as they are.
 func TestManyClaimsAreRenewedTogether(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	c := testredis.NewClient(t, s.Addr())
 	for _, mode := range []protocol.Mode{protocol.Write, protocol.Read} {
-		codes := map[string]int64{"me": 1, "me +me": 1, "me die": 0, "": 2, "me -me": 2, "me force": 2, "me lock": 2,
+		codes := map[string]int64{"me": 1, "me +me": 2, "me die": 0, "": 2, "me -me": 2, "me force": 2, "me lock": 2,
 			"me w": 2, "w me": 2}
 		if mode == protocol.Read {
-			maps.Copy(codes, map[string]int64{"me r": 1, "r me r": 1, "me r +me": 1, "me r -0": 1, "me r -me": 2,
+			maps.Copy(codes, map[string]int64{"me r": 1, "r me r": 1, "me r +me": 2, "me r -0": 1, "me r -me": 2,
 				"me r dead": 2, "me r die": 2, "me r w": 2, "me r force": 2, "me r lock": 2, "me r leases": 2})
 		}
 		var (
@@ -1026,12 +1004,12 @@ func TestManyClaimsAreRenewedTogether(t *testing.T) {
 // A lease that began in the future shows that the server's clock was set back: from then on it lasts for its
 // length, and no longer.
 func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
-	renew := func(b *bench, p *party) { b.run(protocol.Request{Script: lua.Renew, Claim: p.Claim}) }
+	renew := func(_ *bench, p *party) { p.renew(1) }
 	for what, look := range map[string]func(b *bench, p *party){
 		"a writer asks":              func(b *bench, p *party) { b.build(p, "w") },
 		"a reader asks":              func(b *bench, p *party) { b.build(p, "w r") },
 		"the holder renews":          renew,
-		"the holder re-enters":       func(_ *bench, p *party) { p.reenter(2, 1) },
+		"the holder re-enters":       func(_ *bench, p *party) { p.renew(2) },
 		"the holder renews for less": func(b *bench, p *party) { b.lease /= 2; renew(b, p) },
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -35,8 +35,7 @@ func TestHashStandsInForOrderedSets(t *testing.T) {
 		list := []protocol.Request{{Script: lua.Force, Claim: b.writer().Claim},
 			{Script: lua.Serve, Claim: b.reader().Claim}}
 		for _, p := range append(there, b.writer(), b.reader()) {
-			list = append(list, p.asks(), p.releases(), protocol.Request{Script: lua.Renew, Claim: p.Claim},
-				protocol.Request{Script: lua.Reenter, Claim: p.Claim, Count: 2, Sequence: 1 << 30})
+			list = append(list, p.asks(), p.releases(), p.renews(1), p.renews(2))
 		}
 		return list
 	}

@@ -53,8 +53,7 @@ type bid struct {
 	until    time.Time
 	attempts int // retreats so far
 
-	holds   *engine.Request // the last request that sets the number of holds
-	release *fanout         // of the release, or withdrawal, that the engine waits for
+	release *fanout // of the release, or withdrawal, that the engine waits for
 }
 
 // newBid begins the bid for the claim of a request.

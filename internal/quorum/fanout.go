@@ -12,7 +12,7 @@ import (
 )
 
 // A fanout is a request of the engine that goes to several servers, and that a majority decides: a renewal, a
-// change of the number of holds, a release, ForceUnlock or Inspect.
+// release, ForceUnlock or Inspect.
 type fanout struct {
 	request *engine.Request   // the request that it answers
 	bid     *bid              // nil for ForceUnlock and Inspect
@@ -110,7 +110,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 // failure returns the error of a fan-out that a majority cannot do any more. Some servers will never do it:
 // they have refused, or have no vote. The error is temporary if the others are a majority.
 func (q *Quorum) failure(now time.Time, x *fanout, never int) error {
-	if x.request.Script == lua.Reenter && x.bid.gains(now, true) > 0 {
+	if x.request.Script == lua.Renew && x.bid.gains(now, true) > 0 {
 		return fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes
 	}
 	if x.err != nil && !protocol.Passing(x.err) && never > len(q.servers)-q.majority {
@@ -119,9 +119,9 @@ func (q *Quorum) failure(now time.Time, x *fanout, never int) error {
 	return q.noMajority()
 }
 
-// broadcast sends a renewal, or a change of the number of holds, to all servers that have voted for the
-// claim, even suspected ones. It then asks for the votes that the hold lacks. These do not count in this
-// fan-out: if the majority depended on them, another claim may have had the lock in between.
+// broadcast sends a renewal to all servers that have voted for the claim, even suspected ones. It then asks
+// for the votes that the hold lacks. These do not count in this fan-out: if the majority depended on them,
+// another claim may have had the lock in between.
 func (b *bid) broadcast(now time.Time, r *engine.Request) {
 	q := b.q
 	if b.phase != won {
@@ -129,12 +129,7 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 		return
 	}
 	b.latest = r
-	b.longest = max(b.longest, r.Lease.Duration)
-	if r.Script == lua.Renew {
-		b.lease = r.Lease
-	} else {
-		b.holds = r
-	}
+	b.longest, b.lease = max(b.longest, r.Lease.Duration), r.Lease
 	x := q.newFanout(r, b, false)
 	for _, v := range b.votes {
 		if v.state == cast {
@@ -149,25 +144,21 @@ func (b *bid) broadcast(now time.Time, r *engine.Request) {
 // are allowed, since a request may be delayed by others in its pipeline although the server is well.
 const mostConfirming = 4
 
-// confirm sends a renewal, or a change of the number of holds, to a server that has voted for the claim. If
-// too many such requests are unanswered, the fan-out goes on without the server.
+// confirm sends a renewal to a server that has voted for the claim. If too many such requests are unanswered,
+// the fan-out goes on without the server.
 func (v *vote) confirm(now time.Time, r *engine.Request, x *fanout) {
 	if v.server.suspected && v.confirming >= mostConfirming {
-		if x != nil {
-			x.answers[v.server.index] = failed
-		}
+		x.answers[v.server.index] = failed
 		return
 	}
 	v.confirming++
-	if r.Script == lua.Reenter {
-		v.holds = r
-	}
+	v.counted = v.counted || r.Count != 1
 	copied := v.about(r.Request)
 	copied.fanout = x
 	v.bid.q.send(now, v.server, copied)
 }
 
-// confirmed handles the reply to a renewal, or to a change of the number of holds.
+// confirmed handles the reply to a renewal.
 func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err error) {
 	if v.number != r.number {
 		return
@@ -184,17 +175,13 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 }
 
 // keep asks for the votes that a hold lacks, at most every pause: a hold with the votes of a bare majority
-// would be lost with one of these servers. The claim waits in the queues of the others. keep also sends the
-// number of holds to servers that have voted and do not know it. all says whether to ask servers that have
-// refused to vote, too.
+// would be lost with one of these servers. The claim waits in the queues of the others. all says whether to
+// ask servers that have refused to vote, too.
 func (b *bid) keep(now time.Time, all bool) {
 	w := b.writer()
 	for i, v := range b.votes {
-		switch {
-		case v.state == cast && v.holds != b.holds:
-			v.confirm(now, b.holds, nil)
-		case v.state == absent && (all || v.refused == nil) && v.server.usable() && now.Sub(v.sought) >= pause &&
-			(w == nil || w.votes[i].state == cast):
+		if v.state == absent && (all || v.refused == nil) && v.server.usable() && now.Sub(v.sought) >= pause &&
+			(w == nil || w.votes[i].state == cast) {
 			v.sought = now
 			v.ask(now, true)
 		}

@@ -273,7 +273,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.marked(now, s, r, mark, err)
 	case lua.Vote:
 		r.bid.votes[s.index].voted(now, r, reply, err)
-	case lua.Renew, lua.Reenter:
+	case lua.Renew:
 		r.bid.votes[s.index].confirmed(now, r, reply, err)
 	case lua.Unlock:
 		q.gaveBack(now, s, r, reply, err)

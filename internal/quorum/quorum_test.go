@@ -438,12 +438,12 @@ func TestReentryDoesWithoutAServerThatRefuses(t *testing.T) {
 				switch {
 				case q.Server == 1 && unreachable:
 					return errSilence
-				case slices.Contains(refuse, q.Server) && q.Script == lua.Reenter:
+				case slices.Contains(refuse, q.Server) && q.Script == lua.Renew:
 					return full
 				}
 				return r.serve(q)
 			}
-			inner := r.again(outer, protocol.Write)
+			inner := r.again(outer, protocol.Write, 2*lease)
 			r.answer()
 			r.pass(2 * shortestPatience)
 			if state == engine.Live {
@@ -472,7 +472,7 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 				r.answers = func(q *Request) any {
 					votes, reads := q.Script == lua.Vote, q.Script != lua.Mark && q.Claim.ID.(string)[0] == 'r'
 					switch {
-					case q.Server == 1 && (q.Script == lua.Reenter || votes && reads):
+					case q.Server == 1 && (q.Script == lua.Renew || votes && reads):
 						return nil // and this one will be
 					case q.Server == 2 && votes && !reads:
 						return nil
@@ -483,9 +483,9 @@ func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
 				require.Equal(t, engine.Live, w.State())
 				r.pass(time.Second)
 
-				h := r.again(w, mode)
+				h := r.again(w, mode, 2*lease)
 				r.answer()
-				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.Vote, protocol.Write: lua.Reenter}[mode]
+				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.Vote, protocol.Write: lua.Renew}[mode]
 				r.refuse(r.next(1, script))
 				r.answer()
 				late := r.next(2, lua.Vote)
@@ -534,7 +534,7 @@ func TestReadUnderAWriteHoldAsksAServerThatHasRefusedAgain(t *testing.T) {
 	require.Equal(t, engine.Live, w.State())
 
 	isFull = true
-	h := r.again(w, protocol.Read)
+	h := r.again(w, protocol.Read, lease)
 	r.answer()
 	r.pass(time.Second)
 	require.Equal(t, engine.Wanted, h.State())
@@ -650,13 +650,13 @@ func TestRecordOfAReleaseIsLeftOutOnceItIsReentered(t *testing.T) {
 	}
 }
 
-// reenter has the owner of a hold lock again, and release that.
+// reenter has the owner of a hold lock again, and release that once the servers know of two holds.
 func (r *rig) reenter(h *engine.Hold) {
-	inner := r.again(h, protocol.Write)
-	r.replyAll(r.only(lua.Reenter))
+	inner := r.again(h, protocol.Write, lease)
 	require.Equal(r.t, engine.Live, inner.State())
+	r.pass(lease / 10)
+	r.replyAll(r.only(lua.Renew))
 	r.release(inner)
-	r.replyAll(r.only(lua.Reenter))
 	require.Equal(r.t, engine.Finished, inner.State())
 }
 
@@ -666,18 +666,18 @@ func TestServersAreToldOfTheirOwnVotes(t *testing.T) {
 	asked := slices.Clone(r.sent)
 	r.votes(0, 1)
 	require.Equal(t, engine.Live, h.State())
-	r.again(h, protocol.Write)
-	require.Zero(t, r.sends(2, lua.Reenter))
+	r.again(h, protocol.Write, lease)
+	r.pass(lease / 10)
+	for i := range 2 {
+		r.reply(r.next(i, lua.Renew), done)
+	}
+	require.Zero(t, r.sends(2, lua.Renew))
 	r.votes(2)
+	r.pass(2 * lease / 3)
 	for i := range 3 {
-		q := r.next(i, lua.Reenter)
+		q := r.next(i, lua.Renew)
 		require.Equal(t, asked[i].Claim.ID, q.Claim.ID)
 		require.Equal(t, 2, q.Count)
-		r.reply(q, done)
-	}
-	r.pass(lease / 3)
-	for i := range 3 {
-		require.Equal(t, asked[i].Claim.ID, r.next(i, lua.Renew).Claim.ID)
 	}
 }
 
@@ -696,7 +696,6 @@ func TestHolderWaitsForTheVotesThatItLacks(t *testing.T) {
 			require.Zero(t, r.sends(2, lua.Unlock), "it keeps its place")
 			r.reenter(h)
 			r.hear(2)
-			r.serves(2, lua.Reenter)
 			r.answers = r.healthy(0)
 			r.pass(10 * lease)
 			require.Equal(t, engine.Live, h.State())

@@ -135,7 +135,7 @@ func (r *rig) acquireFor(d time.Duration) *engine.Hold {
 }
 
 // again begins another call of a hold's owner.
-func (r *rig) again(outer *engine.Hold, m protocol.Mode) *engine.Hold {
+func (r *rig) again(outer *engine.Hold, m protocol.Mode, lease time.Duration) *engine.Hold {
 	h := &engine.Hold{Name: name, Owner: outer.Owner, Mode: m, Lease: lease, Bounded: true}
 	r.do(func() { r.engine.Acquire(r.now, h) })
 	return h

@@ -140,19 +140,19 @@ func TestSilentServerIsNotSentEveryRenewal(t *testing.T) {
 	r.answers = r.healthy(last)
 	r.pass(20 * lease)
 	r.reenter(h)
-	inner := r.again(h, protocol.Write)
+	inner := r.again(h, protocol.Write, lease)
 	r.answer()
 	require.Equal(t, engine.Live, inner.State())
 	require.LessOrEqual(t, s.flying.Len(), mostConfirming+2, "renewals, and a mark")
 	count := 0
 	r.answers = func(q *Request) any {
-		if q.Script == lua.Reenter {
+		if q.Script == lua.Renew {
 			count = q.Count
 		}
 		return r.serve(q)
 	}
 	r.answer()
-	r.pass(2 * pause)
+	r.pass(2 * lease / 3)
 	require.Equal(t, 2, count)
 }
 
@@ -243,23 +243,23 @@ func TestNamesThatWereUsedLastAreRemembered(t *testing.T) {
 	require.Len(t, r.quorum.locks, mostIdle)
 }
 
-// While a mark is read, a renewal does not take the place of a call that re-enters.
-func TestEachKindOfRequestWaitsForTheMarks(t *testing.T) {
+// While a mark is read, a renewal waits, and says then how many holds there are.
+func TestRenewalWaitsForTheMarks(t *testing.T) {
 	const changed = 0
 	r, h := holding(t)
 	renewal, _ := r.engine.Next()
 	r.pass(renewal.Sub(r.now) - 100*time.Millisecond)
 	r.acquire(protocol.Write, false)
 	r.replies(changed, lua.Vote, unmarked)
-	r.again(h, protocol.Write)
+	r.again(h, protocol.Write, lease)
 	r.pass(100 * time.Millisecond)
 	for i := range 3 {
-		require.Zero(t, r.sends(i, lua.Reenter)+r.sends(i, lua.Renew), "the mark is not known")
+		require.Zero(t, r.sends(i, lua.Renew), "the mark is not known")
 	}
 	r.serves(changed, lua.Mark)
 	for i := range 3 {
-		require.Equal(t, 1, r.sends(i, lua.Reenter))
 		require.Equal(t, 1, r.sends(i, lua.Renew))
+		require.Equal(t, 2, r.next(i, lua.Renew).Count)
 	}
 }
 

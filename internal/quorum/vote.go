@@ -38,7 +38,7 @@ type vote struct {
 	first      time.Time         // when the first request was sent
 	sent       time.Time         // when the last request was sent that certainly set the lease
 	confirming int               // unanswered requests that confirm the vote
-	holds      *engine.Request   // the last request with the number of holds that the server was sent; or nil
+	counted    bool              // the server was sent another number of holds than 1
 	reported   bool              // a message reported the vote before the reply to a request did
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // server.subscriptions when it was last asked; -1 to ask again
@@ -222,7 +222,7 @@ func (v *vote) giveBack(now time.Time) {
 	r := v.about(protocol.Request{Script: lua.Unlock, Channels: q.channels})
 	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
-	if v.state == cast && v.local != 0 && v.holds == nil && b.under == nil && b.longest <= protocol.ShortLease &&
+	if v.state == cast && v.local != 0 && !v.counted && b.under == nil && b.longest <= protocol.ShortLease &&
 		now.Sub(v.first) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}

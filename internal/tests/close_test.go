@@ -304,7 +304,6 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 		calls := maps.Clone(everyCall)
 		calls["re-entry"] = func(_ context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(a.Context(), "a")) }
 		calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return b.Extend(ctx, time.Hour) }
-		calls["Unlock"] = func(ctx context.Context, _ *rwlock.RWLock) error { return inner.Unlock(ctx) }
 		for what, call := range calls {
 			start := time.Now()
 			err := call(ctx, rw)
@@ -312,6 +311,7 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 			require.NotErrorIs(w, err, context.DeadlineExceeded, what)
 			w.within(100*time.Millisecond, start, time.Now())
 		}
+		unlock(w, inner) // which asks nobody
 		start := time.Now()
 		require.ErrorIs(w, b.Unlock(ctx), redis.ErrClosed)
 		w.within(100*time.Millisecond, start, time.Now())
@@ -625,7 +625,7 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 			for name, err := range map[string]error{
 				"Lock":                  errOf(rw.Lock(lasting(w, time.Second), "n")),
 				"RLock":                 errOf(rw.RLock(newOwner(), "n", brief)),
-				"Lock, which re-enters": errOf(rw.Lock(again, "held", brief)),
+				"Lock, which re-enters": errOf(rw.Lock(again, "held", brief, rwlock.Lease(time.Hour))),
 				"Extend":                held.Extend(lasting(w, time.Second), time.Hour),
 			} {
 				require.ErrorIs(w, err, context.DeadlineExceeded, name)

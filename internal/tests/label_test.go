@@ -236,6 +236,9 @@ func TestInspectTellsTheState(t *testing.T) {
 		token := int64(0)
 		check := func(mode rwlock.Mode, holders []rwlock.Holder, waiters ...rwlock.Waiter) {
 			w.Helper()
+			for _, h := range holders {
+				waitCount(w, far, name, h.Owner, h.Mode, h.Count)
+			}
 			for _, from := range []*rwlock.RWLock{rw, far} {
 				var s rwlock.State
 				w.requireUntouched(c, func() { s = inspect(w, from, name) })
@@ -502,7 +505,7 @@ func TestBlockedErrorIsNotOfTheCallersOwn(t *testing.T) {
 		unlock(w, before)
 		h := waiting.granted()
 		begin()
-		_, err := rw.Lock(h.Context(), "n", rwlock.MaxWait(time.Second))
+		_, err := rw.Lock(h.Context(), "n", rwlock.MaxWait(time.Second), rwlock.Lease(time.Hour))
 		requireError(w, err, context.DeadlineExceeded, "the server has not answered")
 		requireNotBlocked(w.T, err)
 

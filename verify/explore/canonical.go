@@ -114,13 +114,10 @@ func (e *explorer) renameAll(x *system) *system {
 		tokens |= n.tokens
 	}
 	for _, at := range x.sites {
-		at.claims(func(c *claimName, seq *uint16) {
+		at.claims(func(c *claimName) {
 			if c.number > 0 {
 				numbers[c.inst] |= 1 << c.number
 				slots[c.inst].use(int(c.slot), c.number)
-			}
-			if *seq > 0 {
-				numbers[c.inst] |= 1 << *seq
 			}
 		})
 		at.tokens(func(t *int64) {
@@ -149,13 +146,10 @@ func (e *explorer) renameAll(x *system) *system {
 	for k := range x.sites {
 		s := x.sites[k].clone()
 		x.sites[k] = s
-		s.claims(func(c *claimName, seq *uint16) {
+		s.claims(func(c *claimName) {
 			if c.number > 0 {
 				c.number = uint16(rank(numbers[c.inst], uint64(c.number)))
 				c.slot = uint8(names[c.inst].name[c.slot])
-			}
-			if *seq > 0 {
-				*seq = uint16(rank(numbers[c.inst], uint64(*seq)))
 			}
 		})
 		s.tokens(func(t *int64) {
@@ -174,7 +168,7 @@ func (s *server) permute(perm []int) *server {
 		return s
 	}
 	s = s.clone()
-	s.claims(func(c *claimName, _ *uint16) {
+	s.claims(func(c *claimName) {
 		if c.number > 0 {
 			c.inst = uint8(perm[c.inst])
 		}

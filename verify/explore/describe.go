@@ -7,7 +7,6 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/lua"
 )
 
 var words = map[verb]string{
@@ -53,8 +52,8 @@ func (e *explorer) describe(x *system, a action) string {
 	request := func(r *protocol.Request) string {
 		q := e.request(int(a.proc), r)
 		s := fmt.Sprintf("%s's %s %d", who, r.Script.Name, q.of.number)
-		if r.Script == lua.Reenter {
-			s += fmt.Sprintf(" (count %d, request %d)", q.Count, q.Sequence)
+		if q.Count > 1 {
+			s += fmt.Sprintf(" (of %d holds)", q.Count)
 		}
 		return s
 	}

@@ -64,8 +64,7 @@ var meanings = byField(map[meaning]string{
 	inner: `claim.below Request.Tag client.Layer`,
 	number: `
 		Engine.claims suspicion.number claim.number Place.Tie Node.Number Node.since
-		blocking.asked lock.newest counting.sequence counting.confirmed counting.shortened
-		sentCount.sequence Extension.sequence Hold.sequence Request.Sequence Request.number
+		blocking.asked lock.newest grant.confirming Request.number
 		Message.Granted Message.AskAgain Message.Recalled Message.Tried Message.Dropped fate.number`,
 	counter: `Engine.numbers`,
 	token: `

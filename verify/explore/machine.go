@@ -250,9 +250,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 			res.ended = model.Withdrawn
 		}
 	case lua.Renew:
-		code = int(bit(expected.Renew(c, leaseMS)))
-	case lua.Reenter:
-		code = int(bit(expected.Reenter(c, q.Count, int(q.Sequence), leaseMS, q.Shorten)))
+		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
 	case lua.Force:
 		for _, h := range expected.Holds {
 			res.dropped = append(res.dropped, nameOf(h.Claim))
@@ -318,7 +316,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 func goOn(expected, actual *model.Lock, q *request) {
 	for _, h := range actual.Holds {
 		if e := expected.Hold(h.Claim); h.Count == 0 && e != nil {
-			e.Token, e.Count, e.Asked = 0, 0, 0
+			e.Token, e.Count = 0, 0
 		}
 	}
 	expected.Queue = slices.DeleteFunc(expected.Queue, func(w model.Waiter) bool {

@@ -26,7 +26,7 @@ func saysDone(s *lua.Script) func(*engine.Request, *protocol.Reply) {
 func edits(from, to string) variant { return variant{edit: &edit{from, to}} }
 
 // renewsLost has a server renew holds that it does not keep.
-var renewsLost = edits("if not held() then\n  return 0", "if not held() then\n  return 1")
+var renewsLost = edits("if not its_token then\n  return 0", "if not its_token then\n  return 1")
 
 // publishesNothing has a server publish nothing.
 var publishesNothing = edits("redis.pcall('PUBLISH', channels .. instance, message)", "true")
@@ -70,8 +70,10 @@ func ignoresRefusals(_ *engine.Request, r *protocol.Reply) {
 	}
 }
 
-// gives reports whether a request gives a vote back.
-func gives(r *quorum.Request) bool { return r.Script == lua.Unlock }
+// gives reports whether a request gives a writer's vote back.
+func gives(r *quorum.Request) bool {
+	return r.Script == lua.Unlock && strings.HasPrefix(r.Claim.ID.(string), "w")
+}
 
 // takesOneVote has a quorum take one vote for a majority.
 func takesOneVote(p *client, _ deed) {
@@ -188,7 +190,7 @@ var mistakes = []mistake{
 		"owners 2 leases 6 asks 1 undos 1", "does not come to an end", "released-hold-comes-back"},
 	{"a hold is extended for less than it should be", variant{shorten: true},
 		"owners 11 leases 33 asks 1 extends 1", "than it was extended for", "extended-and-renewed"},
-	{"a hold that is gone is extended", variant{deafen: saysDone(lua.Reenter)},
+	{"a hold that is gone is extended", variant{deafen: saysDone(lua.Renew)},
 		"owners 11 leases 33 asks 1 extends 1 forces 1", "rely on a hold that was dropped",
 		"extended-after-it-was-dropped"},
 	{"the engine knows of no MaxHold", variant{alter: forgetsMaxHold},

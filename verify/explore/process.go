@@ -12,7 +12,6 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
-	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
@@ -420,9 +419,9 @@ func (p *process) view(number uint64) engine.View {
 }
 
 // copies reports whether a request for a claim is in flight that the engine does not wait for.
-func (p *process) copies(number uint64, script *lua.Script) bool {
+func (p *process) copies(number uint64) bool {
 	return slices.ContainsFunc(p.Copies, func(r protocol.Request) bool {
-		return r.Claim.Number == fmt.Sprintf("%015d", number) && (script == nil || r.Script == script)
+		return r.Claim.Number == fmt.Sprintf("%015d", number)
 	})
 }
 
@@ -709,11 +708,6 @@ func (p *process) normalizeAll(several bool) {
 		return cmp.Or(cmp.Compare(a.Stage, b.Stage), compareRequests(&a.R.Request, &b.R.Request),
 			a.R.Sent.Compare(b.R.Sent))
 	})
-	for i := range p.Copies {
-		if c := &p.Copies[i]; c.Script != lua.Reenter {
-			c.Sequence = 0 // it is not sent
-		}
-	}
 	slices.SortStableFunc(p.Copies, func(a, b protocol.Request) int { return compareRequests(&a, &b) })
 	p.Copies = slices.CompactFunc(p.Copies, func(a, b protocol.Request) bool {
 		return compareRequests(&a, &b) == 0

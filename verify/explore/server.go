@@ -129,7 +129,7 @@ type server struct {
 	lease    bool // there is one
 	implicit bool // the lease counts from the token
 	left     int32
-	n, seq   uint16 // count
+	n        uint16 // count
 	fence    int64
 	fresh    bool // the fence is of this tick
 	// a token handed out by a server that this one has taken over from: later ones are greater. Or 0
@@ -152,7 +152,7 @@ type record struct {
 	claimName      // but for its owner and its mode
 	what      byte // e: ended, v: void, h: held, w: waits
 	token     int64
-	n, seq    uint16
+	n         uint16
 	left      int32
 }
 
@@ -255,7 +255,7 @@ func (s *server) write(stands bool) *raw {
 		}
 	}
 	if s.n != 0 {
-		hash["count"] = fmt.Sprintf("%d %d", s.n, s.seq)
+		hash["count"] = strconv.Itoa(int(s.n))
 	}
 	put("readers", int64(s.readers))
 	put("pending", int64(s.pending))
@@ -270,9 +270,6 @@ func (s *server) write(stands bool) *raw {
 			text += fmt.Sprintf("%d void", now/1e6)
 		case 'h':
 			text += fmt.Sprintf("%d held %d", tokenOf(rec.token), rec.n)
-			if rec.seq != 0 {
-				text += fmt.Sprintf(" %d", rec.seq)
-			}
 		case 'w':
 			lease := int64(rec.left) + tickMS
 			if rec.left == 0 {
@@ -381,7 +378,7 @@ func (r *raw) parse(tokens func(int64) int64, undone bool) (*server, error) {
 			s.left = x.left(x.int(since), x.int(lease))
 		case "count":
 			if v != "" {
-				s.n, s.seq = x.count(strings.Fields(v), true)
+				s.n = uint16(x.int(v))
 			}
 		case "fence":
 			t := x.int(v)
@@ -422,18 +419,6 @@ func (r *raw) parse(tokens func(int64) int64, undone bool) (*server, error) {
 	return s, nil
 }
 
-func (x *reader) count(f []string, always bool) (n, seq uint16) {
-	if len(f) != 2 && (always || len(f) != 1) {
-		x.fail("%q is no count", f)
-		return 0, 0
-	}
-	n = uint16(x.int(f[0]))
-	if len(f) == 2 {
-		seq = uint16(x.int(f[1]))
-	}
-	return n, seq
-}
-
 func (x *reader) record(field, v string) (r record) {
 	if _, err := fmt.Sscanf(field, "instance%03d:%d", &r.inst, &r.slot); err != nil {
 		x.fail("a field that is not the lock's: %s", field)
@@ -452,9 +437,9 @@ func (x *reader) record(field, v string) (r record) {
 		if at > x.now/1e6 || at < x.now/1e6-60 && x.now == now {
 			x.fail("slot %s has ended at %d, it says", field, at)
 		}
-	case f[2] == "held" && len(f) > 3:
+	case f[2] == "held" && len(f) == 4:
 		r.what, r.token = 'h', x.tokens(at)
-		r.n, r.seq = x.count(f[3:], false)
+		r.n = uint16(x.int(f[3]))
 	case f[2] == "waits" && len(f) == 4:
 		r.what, r.left = 'w', x.left(at, x.int(f[3]))
 	default:
@@ -470,16 +455,15 @@ func (s *server) clone() *server {
 	return &c
 }
 
-// claims calls each for every claim in a state, with the number of the request that its count is of.
-func (s *server) claims(each func(c *claimName, seq *uint16)) {
-	none := uint16(0)
-	each(&s.holder, &s.seq)
+// claims calls each for every claim in a state.
+func (s *server) claims(each func(c *claimName)) {
+	each(&s.holder)
 	for i := range s.slots {
-		each(&s.slots[i].claimName, &s.slots[i].seq)
+		each(&s.slots[i].claimName)
 	}
 	for _, list := range [...][]member{s.leases, s.queue} {
 		for i := range list {
-			each(&list[i].claimName, &none)
+			each(&list[i].claimName)
 		}
 	}
 }
@@ -578,7 +562,7 @@ func (s *server) abstractAt(now int64) (*model.Lock, error) {
 	if s.holder.number != 0 {
 		has(s.left, model.Hold{Claim: s.holder.model(), Mode: modeOf(s.holder.write), Until: at(s.left),
 			Token: s.fence,
-			Count: max(int(s.n), 1), Asked: int(s.seq)})
+			Count: max(int(s.n), 1)})
 	}
 	if s.counts() {
 		if s.readers > 0 && (!s.holder.write || len(s.leases) != int(s.readers)) {
@@ -594,8 +578,7 @@ func (s *server) abstractAt(now int64) (*model.Lock, error) {
 				}
 				return nil, fmt.Errorf("%v has a lease, but its slot does not say so", m)
 			}
-			has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at), Token: r.token, Count: int(r.n),
-				Asked: int(r.seq)})
+			has(m.at, model.Hold{Claim: m.model(), Mode: model.Read, Until: at(m.at), Token: r.token, Count: int(r.n)})
 		}
 	}
 	if !s.plus {

@@ -29,8 +29,7 @@ type Hold struct {
 	Mode  Mode
 	Until int64
 	Token int64 // as of when it entered
-	Count int   // how many times the owner has entered
-	Asked int   // the number of the request that set Count; 0 if none did
+	Count int   // how many holds the owner has, by its last renewal
 }
 
 // A Waiter is a claim that stands in line until a moment in ms, unless it is heard of again. One that is dead
@@ -283,31 +282,15 @@ func (l *Lock) serveUnlessOutlasted(released Hold) {
 // NoteReleased notes that a claim whose release came to Either was told that it was released.
 func (l *Lock) NoteReleased(c Claim) { l.Ended[c] = Released }
 
-// Renew makes a hold live for at least another lease, and reports whether it is there.
-func (l *Lock) Renew(c Claim, lease int64) bool {
+// Renew makes a claim live for at least another lease, notes how many holds its owner has, and reports
+// whether the claim is there.
+func (l *Lock) Renew(c Claim, count int, lease int64) bool {
 	l.Entered = nil
 	h := l.Hold(c)
 	if h != nil {
-		h.Until = max(h.Until, l.ms()+lease)
+		h.Until, h.Count = max(h.Until, l.ms()+lease), count
 	}
 	return h != nil
-}
-
-// Reenter sets how many times the owner of a hold has entered, and makes it live for at least another lease,
-// or exactly that; unless a later request has.
-func (l *Lock) Reenter(c Claim, count, number int, lease int64, exactly bool) bool {
-	l.Entered = nil
-	h := l.Hold(c)
-	if h == nil {
-		return false
-	}
-	if number >= h.Asked {
-		h.Count, h.Asked = count, number
-		if until := l.ms() + lease; exactly || h.Until < until {
-			h.Until = until
-		}
-	}
-	return true
 }
 
 // Force ends all holds. It is a claim of its own, which is Released then: a second run of it does nothing.

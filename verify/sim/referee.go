@@ -102,6 +102,13 @@ func (r *referee) enters(u *waiter, h hold, again bool) *stay {
 	lk := r.lock(u.name)
 	lk.forget(u)
 	r.note("%s enters %v %q token %d, again %v, lost %v", u.who, u.mode, u.name, h.token(), again, !h.good())
+	if again { // in the same mode, that is as good as the hold that it re-enters, and the server is not asked
+		for _, outer := range lk.stays {
+			if outer.on == u.on && outer.mode == u.mode && outer.hold.owner() == h.owner() {
+				u.asked = earlier(u.asked, outer.asked)
+			}
+		}
+	}
 	alone := r.checkExclusion(lk, s)
 	if again {
 		r.see("re-entries", 1)
@@ -201,6 +208,13 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 			}
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 func later(a, b time.Time) time.Time {
