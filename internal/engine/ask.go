@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
 )
@@ -101,9 +102,9 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	}
 	e.numbers++
 	r.number = e.numbers
-	c.askAgain = time.Time{}
-	if c.prompted.After(now) {
-		c.prompted = now // this one is not older
+	c.wanted.askAgain = time.Time{}
+	if c.wanted.prompted.After(now) {
+		c.wanted.prompted = now // this one is not older
 	}
 	c.asked = now
 	e.send(now, r)
@@ -137,7 +138,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 			// It was cleared away while its process was paused, or the server has forgotten its last writes.
 			e.endConfirmed(c)
 			e.retry(now, c.caller)
-		case reply.Token != 0 && reply.Token < c.floor && r.Sent.Before(c.answered): // it has lost that grant
+		case reply.Token != 0 && reply.Token < c.wanted.floor && r.Sent.Before(c.wanted.answered):
+			// the server has lost that grant
 		case reply.Token != 0:
 			by := AtOnce
 			switch {
@@ -159,7 +161,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 // suspect records that a heartbeat returned a grant although the subscription was established when the grant
 // was made. A late message may still arrive.
 func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
-	if reply.Before && !e.listening.IsZero() && e.listening.Before(r.Sent) && e.listening.Before(c.answered) {
+	since := order.Earlier(r.Sent, c.wanted.answered)
+	if reply.Before && !e.listening.IsZero() && e.listening.Before(since) {
 		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
 		if e.suspicion.number == 0 { // or else one suspicion after the other would put off the end of the first
 			e.suspicion = suspicion{c.number, now.Add(suspectAfter)}
@@ -177,10 +180,10 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	switch i := protocol.InstanceOf(reply.Claim); {
 	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
 		e.releaseStale(now, c.lock, reply.Claim)
-	case i != "" && i != e.config.Instance && reply.Claim != c.obstacle.Claim:
+	case i != "" && i != e.config.Instance && reply.Claim != c.wanted.obstacle.Claim:
 		e.out.Blockers = append(e.out.Blockers, i)
 	}
-	c.floor, c.obstacle = reply.Last, reply.Obstacle
+	c.wanted.floor, c.wanted.obstacle = reply.Last, reply.Obstacle
 	if c.caller.Try && !reply.Idle {
 		h := c.caller
 		e.endConfirmed(c)
@@ -201,14 +204,14 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	if !e.subscribing && !e.closed {
 		e.subscribing, e.out.Listen = true, true
 	}
-	c.askAgain = now.Add(max(reply.Again+grace, soonest))
-	if r.Sent.Before(c.prompted) {
-		c.askAgain = now // a message, received or missed, may be newer than the reply
+	c.wanted.askAgain = now.Add(max(reply.Again+grace, soonest))
+	if r.Sent.Before(c.wanted.prompted) {
+		c.wanted.askAgain = now // a message, received or missed, may be newer than the reply
 	}
 	e.schedule(now, c)
 	for _, n := range doubtful {
 		c := e.claims[n]
-		c.askAgain = now
+		c.wanted.askAgain = now
 		e.schedule(now, c)
 	}
 }

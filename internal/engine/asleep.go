@@ -24,7 +24,7 @@ func (e *Engine) Slept(now time.Time, d time.Duration) {
 		c.attempt = attempt{failures: 1, retry: now}
 		c.doubtful = c.state == Held
 		if c.wanted != nil {
-			c.resumed = now
+			c.wanted.resumed = now
 		}
 		e.schedule(now, c)
 	})

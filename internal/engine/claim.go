@@ -268,9 +268,9 @@ type claim struct {
 	attempt       // to ask, to renew or to end
 	err     error // of the last one
 
-	*wanted           // until the grant
-	grant             // from then on
-	giveUp  time.Time // when an Ending claim is left to its lease
+	wanted *wanted   // until the grant, then nil
+	grant            // from then on
+	giveUp time.Time // when an Ending claim is left to its lease
 
 	order.Place                     // in the timeline
 	order.Link[claim]               // in its lock's claims
@@ -515,7 +515,7 @@ func (h *Hold) LastError() error {
 // for the lock or to its request to re-enter.
 func (h *Hold) Unanswered() bool {
 	c := h.claim
-	return c != nil && (c.caller != h || c.wanted != nil && c.answered.IsZero())
+	return c != nil && (c.caller != h || c.wanted != nil && c.wanted.answered.IsZero())
 }
 
 // Obstacle returns what is in the way of a call, as last reported by the server, and whether that belongs to
@@ -523,11 +523,11 @@ func (h *Hold) Unanswered() bool {
 // that has ended.
 func (e *Engine) Obstacle(now time.Time, h *Hold) (o protocol.Obstacle, known, ours bool) {
 	c := h.claim
-	if c == nil || c.caller != h || c.wanted == nil || c.answered.IsZero() {
+	if c == nil || c.caller != h || c.wanted == nil || c.wanted.answered.IsZero() {
 		return o, false, false
 	}
-	o = c.obstacle
-	o.Again = max(o.Again-now.Sub(c.answered), soonest)
+	o = c.wanted.obstacle
+	o.Again = max(o.Again-now.Sub(c.wanted.answered), soonest)
 	k, err := protocol.ParseClaim(o.Claim)
 	if o.Mode == protocol.None || err == nil && k.Instance != e.config.Instance {
 		return o, true, false

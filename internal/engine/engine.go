@@ -420,7 +420,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 			e.holdEvent(c.caller, Event{Kind: Woken, Path: by})
 		}
 		lk = c.lock
-		if m.Token >= c.floor { // or else the message is of a grant that was lost
+		if m.Token >= c.wanted.floor { // or else the message is of a grant that was lost
 			c.doubtful = c.troubled(now)
 			e.granted(now, c, m.Token, by)
 		}
@@ -472,12 +472,12 @@ func (e *Engine) prompt(now time.Time, c *claim) {
 	if c.state > Queued {
 		return
 	}
-	c.prompted = now
+	c.wanted.prompted = now
 	if c.asked.Equal(now) { // the request in flight was sent before, all the same
-		c.prompted = now.Add(1)
+		c.wanted.prompted = now.Add(1)
 	}
 	if c.state == Queued {
-		c.askAgain = now
+		c.wanted.askAgain = now
 		e.schedule(now, c)
 	}
 }

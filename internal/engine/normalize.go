@@ -81,7 +81,7 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 		e.timeline.Set(c, next)
 		up(&c.retry)
 		if c.wanted != nil {
-			up(&c.askAgain)
+			up(&c.wanted.askAgain)
 		}
 		up(&c.recountAt)
 	}
@@ -181,20 +181,20 @@ func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, se
 }
 
 func (e *Engine) normalizeWanted(now time.Time, c *claim, requests []*Request) {
-	c.obstacle = protocol.Obstacle{}
-	if !c.answered.IsZero() {
-		if e.listening.IsZero() || e.listening.Before(c.answered) {
-			c.answered = now
+	c.wanted.obstacle = protocol.Obstacle{}
+	if !c.wanted.answered.IsZero() {
+		if e.listening.IsZero() || e.listening.Before(c.wanted.answered) {
+			c.wanted.answered = now
 		} else {
-			c.answered = e.listening
+			c.wanted.answered = e.listening
 		}
 	}
 	if c.caller.Bounded && !c.caller.Try {
-		c.resumed = time.Time{}
+		c.wanted.resumed = time.Time{}
 	}
-	older := func(r *Request) bool { return r.claim == c && r.kind == asks && r.Sent.Before(c.prompted) }
+	older := func(r *Request) bool { return r.claim == c && r.kind == asks && r.Sent.Before(c.wanted.prompted) }
 	if !slices.ContainsFunc(requests, older) {
-		c.prompted = time.Time{}
+		c.wanted.prompted = time.Time{}
 	}
 }
 

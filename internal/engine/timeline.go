@@ -163,7 +163,7 @@ func (e *Engine) due(now time.Time, c *claim) {
 				e.withdraw(now, c, why)
 				return
 			}
-			c.resumed = now // the process stood still: the answer may be there already
+			c.wanted.resumed = now // the process stood still: the answer may be there already
 		}
 		if at, _ := c.askAt(); !at.After(batchUntil) {
 			if !c.asked.IsZero() {
@@ -199,12 +199,12 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 	if !c.asked.IsZero() || c.failures > 0 {
 		at = c.again(c.lease)
 	} else {
-		at = order.Earlier(c.sent.Add(c.period(c.lease)), c.askAgain)
+		at = order.Earlier(c.sent.Add(c.period(c.lease)), c.wanted.askAgain)
 	}
-	from := order.Later(c.sent, c.resumed)
+	from := order.Later(c.sent, c.wanted.resumed)
 	switch {
 	case c.caller.Try:
-		giveUp = order.Later(c.caller.since, c.resumed).Add(min(c.lease, EndTimeout))
+		giveUp = order.Later(c.caller.since, c.wanted.resumed).Add(min(c.lease, EndTimeout))
 	case !c.caller.Bounded:
 		giveUp = from.Add(c.lease)
 	}
@@ -279,7 +279,7 @@ func (c *claim) kept(now time.Time, r *Request, lent protocol.Lent) {
 	c.attempt = attempt{}
 	c.err = nil
 	if c.wanted != nil {
-		c.answered = now
+		c.wanted.answered = now
 	}
 	c.sent = order.Later(c.sent, r.Sent)
 	c.deadline = order.Later(c.deadline, r.until(lent))
