@@ -89,7 +89,11 @@ var owners atomic.Int64
 func scripted(client redis.UniversalClient, lease time.Duration, lock, unlock *redis.Script,
 	keys func(name string) []string) lockFunc {
 	return func(ctx context.Context, name string) (Hold, error) {
-		h := &scriptedHold{client, unlock, keys(name), "owner:" + strconv.FormatInt(owners.Add(1), 10)}
+		owner, ok := ctx.Value(ownerKey{}).(string)
+		if !ok {
+			owner = "owner:" + strconv.FormatInt(owners.Add(1), 10)
+		}
+		h := &scriptedHold{client, unlock, keys(name), owner}
 		var ticks <-chan time.Time
 		for {
 			n, err := lock.Run(ctx, client, h.keys, h.owner, lease.Milliseconds()).Int()
@@ -116,6 +120,14 @@ type scriptedHold struct {
 	unlock *redis.Script
 	keys   []string
 	owner  string
+}
+
+// ownerKey is the context key of the owner that locks again.
+type ownerKey struct{}
+
+// Context returns a context with which the owner of the hold locks again.
+func (h *scriptedHold) Context() context.Context {
+	return context.WithValue(context.Background(), ownerKey{}, h.owner)
 }
 
 func (h *scriptedHold) Unlock(ctx context.Context) error {

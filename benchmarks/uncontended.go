@@ -53,6 +53,17 @@ func pairOf(mode Mode, span time.Duration) measured {
 	}
 }
 
+// reentryOf measures one goroutine that holds a name, and locks it again and releases that.
+func reentryOf(mode Mode) measured {
+	return func(ctx context.Context, e *Env) Metrics {
+		outer, err := e.in(mode)(ctx, "name")
+		require.NoError(e, err)
+		defer func() { assert.NoError(e, outer.Unlock(ctx)) }()
+		owned := outer.(interface{ Context() context.Context }).Context()
+		return e.series(ctx, e.span(pairSpan), func() error { return pair(owned, e.in(mode), "name") })
+	}
+}
+
 // amongReaders measures a read pair while many others hold the lock for reading. In between it does the same
 // on a name that nobody else has to do with, so that what disturbs the machine for a while disturbs both
 // alike.

@@ -42,6 +42,10 @@ var workloads = []*Workload{
 		Contenders: []*Contender{ours, delegated, classic, bare, floor}, Columns: pairColumns,
 		Against: []*Contender{floor},
 	}, {
+		Name: "write-reentry", Rounds: 9, Run: reentryOf(Write), Contenders: withReadMode, Columns: pairColumns,
+	}, {
+		Name: "read-reentry", Rounds: 9, Run: reentryOf(Read), Contenders: withReadMode, Columns: pairColumns,
+	}, {
 		Name: "write-server", Rounds: 15, Alone: true, Run: serverTime(Write, false),
 		Contenders: overGoRedis, Columns: pipeColumns, Against: []*Contender{bare, floor},
 	}, {
