@@ -19,7 +19,8 @@ type lock struct {
 	keys           protocol.Keys
 	refs           int // claims that have not ended, ownerships, requests about no claim
 	owners         ownerships
-	claims         order.List[claim, *claim] // that have not ended
+	held           order.List[claim, *claim] // claims that are Held
+	claims         order.List[claim, *claim] // others that have not ended
 	writer         *claim                    // Held; or nil
 	slots          Slots                     // of claims; free once the server has confirmed the end
 	steps          int                       // in a row that were not enough
@@ -72,12 +73,9 @@ func (e *Engine) drop(lk *lock) {
 	order.Shrink(&e.locks, &e.locksMax)
 }
 
-// all returns the claims of the lock that have not ended, in the order in which they were made.
+// all returns the claims of the lock that have not ended.
 func (lk *lock) all() (list []*claim) {
-	for c := range lk.claims.All() {
-		list = append(list, c)
-	}
-	return list
+	return slices.AppendSeq(slices.Collect(lk.held.All()), lk.claims.All())
 }
 
 // Slots are the slots of a lock on one server. Each belongs to one claim at a time.
@@ -211,6 +209,10 @@ func (e *Engine) step(c *claim, to State) {
 		c.ownership.asking = nil
 		e.waiting.Remove(c.wanted)
 	}
+	if from == Held {
+		c.lock.held.Remove(c)
+		c.lock.claims.PushBack(c)
+	}
 	if from == Held && c.mode == protocol.Write {
 		if c.lock.writer == c {
 			c.lock.writer = nil
@@ -224,6 +226,8 @@ func (e *Engine) step(c *claim, to State) {
 	}
 	switch to {
 	case Held:
+		c.lock.claims.Remove(c)
+		c.lock.held.PushBack(c)
 		e.spareWanted.put(c.wanted)
 		c.wanted = nil
 		e.graph.Hold(c.node, e.numbers)
@@ -273,7 +277,7 @@ type claim struct {
 	giveUp time.Time // when an Ending claim is left to its lease
 
 	order.Place                     // in the timeline
-	order.Link[claim]               // in its lock's claims
+	order.Link[claim]               // in a list of its lock
 	vertex            deadlock.Node // memory for node
 }
 

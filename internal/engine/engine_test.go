@@ -195,6 +195,14 @@ func TestAnythingMayBeAnswered(t *testing.T) {
 		l := newLottery(seed)
 		for range 400 {
 			l.step()
+			for _, lk := range l.e.locks {
+				for _, c := range lk.all() {
+					held := slices.Contains(slices.Collect(lk.held.All()), c)
+					if held != (c.state == Held) || c.state == Over {
+						t.Fatalf("seed %d: a claim that is %v is in the wrong list", seed, c.state)
+					}
+				}
+			}
 		}
 		if seed%2 == 0 {
 			l.e.Drain(l.now)

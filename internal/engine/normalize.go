@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -130,12 +131,18 @@ func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, se
 		if !slices.ContainsFunc(requests, old) {
 			lk.ended = time.Time{}
 		}
+		for _, c := range slices.SortedFunc(lk.held.All(), byNumber) {
+			lk.held.Remove(c)
+			lk.held.PushBack(c)
+		}
 	}
 	e.locksMax, e.claimsMax = 0, 0
 	if !several {
 		e.graph = deadlock.Graph{} // over one name there is no deadlock
 	}
 }
+
+func byNumber(a, b *claim) int { return cmp.Compare(a.number, b.number) }
 
 func (h *Hold) normalize(now time.Time) {
 	h.since, h.trouble = time.Time{}, nil
