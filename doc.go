@@ -52,11 +52,12 @@
 // Callers that hold several locks at a time must take them in one order, as with any mutex: renewal would
 // keep a deadlock alive for ever. [RWLock.WithAll] takes several names in the order of their names.
 //
-// A deadlock among the owners of one RWLock is detected: the call that would wait for itself fails with
-// [ErrDeadlock] immediately, and the error says who holds what and waits for what. A reader that has to wait
-// behind a waiting writer counts too. For this, calls must show whose they are: give them the context of
-// the holds that they are made under. A deadlock between processes is not detected, so limit waits with
-// [MaxWait] where names are not taken in one order.
+// A deadlock among the owners of one RWLock is detected if each waits for a writer that holds the lock, or
+// waits to write while others hold it: the call that would wait for itself fails with [ErrDeadlock]
+// immediately, and the error says who holds what and waits for what. For this, calls must show whose they
+// are: give them the context of the holds that they are made under. A deadlock in which a reader waits behind
+// a waiting writer, or between processes, is not detected. So limit waits with [MaxWait] where names are not
+// taken in one order.
 //
 // # Leases
 //

@@ -43,10 +43,11 @@ var (
 	// of this RWLock hold the lock, and wait for a lock that the owner holds. The error names the owners and
 	// the locks. The owner keeps what it holds. It may try again after it has released that.
 	//
-	// Only deadlocks among the owners of one RWLock are detected, and only if each of them waits for a lock.
-	// Waits and holds with a time limit count too. An owner is assumed to be one goroutine, which does not
-	// release its holds while it waits. The search is limited to 10,000 holds and calls: a larger deadlock
-	// may go unnoticed.
+	// Only deadlocks among the owners of one RWLock are detected, and only if each of them waits for a writer
+	// that holds the lock, or waits to write while others hold it. A reader that waits behind a waiting writer
+	// is not looked at. Waits and holds with a time limit count too. An owner is assumed to be one goroutine,
+	// which does not release its holds while it waits. The search is limited to 1,000 holds. A deadlock that
+	// is not detected ends when a call of it gives up, by MaxWait or its context. Then see BlockedError.Ours.
 	ErrDeadlock = engine.ErrDeadlock
 
 	// ErrNoMajority means that fewer than a majority of the servers of a quorum vote. A call that ends

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/lua"
@@ -76,8 +75,6 @@ func (e *Engine) newAttempt(now time.Time, h *Hold) {
 	e.numbers++
 	c.number = e.numbers
 	c.Tie = c.number
-	c.vertex = deadlock.Node{Owner: t.owner, Name: lk.name, Mode: h.Mode, Number: c.number, NewOwner: h.NewOwner}
-	c.node = &c.vertex
 	h.claim, t.asking = c, h
 	lk.refs++
 	// A message may overtake the reply, so the claim is known before the request is sent.
@@ -100,8 +97,6 @@ func (e *Engine) sendAsk(now time.Time, c *claim) {
 	if c.sent.IsZero() {
 		c.sent = now
 	}
-	e.numbers++
-	r.number = e.numbers
 	c.wanted.askAgain = time.Time{}
 	if c.wanted.prompted.After(now) {
 		c.wanted.prompted = now // this one is not older
@@ -195,9 +190,7 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		e.holdEvent(c.caller, Event{Kind: Queueing})
 	}
 	e.step(c, Queued)
-	e.graph.Wait(c.node, e.numbers, r.number, reply.Ahead > 0)
-	doubtful, err := e.graph.Search(now, c.node)
-	if err != nil {
+	if err := e.findDeadlock(c); err != nil {
 		e.withdraw(now, c, err)
 		return
 	}
@@ -209,11 +202,6 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 		c.wanted.askAgain = now // a message, received or missed, may be newer than the reply
 	}
 	e.schedule(now, c)
-	for _, n := range doubtful {
-		c := e.claims[n]
-		c.wanted.askAgain = now
-		e.schedule(now, c)
-	}
 }
 
 // under returns the write claim of a read claim's owner, or nil. A read under a write claim has the write

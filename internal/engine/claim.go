@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
@@ -202,8 +201,8 @@ func (e *Engine) step(c *claim, to State) {
 	if c.state = to; to == from {
 		return
 	}
-	if from != Asking {
-		e.graph.Leave(c.node) // queued reports calls that wait
+	if from == Queued {
+		e.removeCall(c)
 	}
 	if from <= Queued && to > Queued {
 		c.ownership.asking = nil
@@ -218,19 +217,21 @@ func (e *Engine) step(c *claim, to State) {
 			c.lock.writer = nil
 		}
 		if r := c.ownership.claim[protocol.Read]; r != nil {
-			e.graph.Hold(r.node, e.numbers) // a downgrade ends a write hold, and lets readers in
+			r.since = e.numbers // a goroutine that downgrades while its owner waits may release this, too
 		}
 	}
 	if from == Ending {
 		e.ending--
 	}
 	switch to {
+	case Queued:
+		e.addCall(c)
 	case Held:
 		c.lock.claims.Remove(c)
 		c.lock.held.PushBack(c)
+		c.since = e.numbers
 		e.spareWanted.put(c.wanted)
 		c.wanted = nil
-		e.graph.Hold(c.node, e.numbers)
 		if c.mode == protocol.Write {
 			c.lock.writer = c
 		}
@@ -259,12 +260,12 @@ type claim struct {
 	slot     int
 	number   uint64
 	wire     protocol.Claim // zero until something of it is sent: see Engine.Prepare
-	node     *deadlock.Node
-	caller   *Hold         // whose call asks for it
-	lease    time.Duration // that it asks for, or is renewed for
-	longest  time.Duration // that the server may keep it for
-	lent     time.Duration // the lease of the delegation that it is granted under; 0 for none
-	below    any           // what the layer below keeps of it
+	since    uint64         // the last number that was given when it was granted the lock
+	caller   *Hold          // whose call asks for it
+	lease    time.Duration  // that it asks for, or is renewed for
+	longest  time.Duration  // that the server may keep it for
+	lent     time.Duration  // the lease of the delegation that it is granted under; 0 for none
+	below    any            // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	deadline time.Time // until when it may be relied on
@@ -276,9 +277,8 @@ type claim struct {
 	grant            // from then on
 	giveUp time.Time // when an Ending claim is left to its lease
 
-	order.Place                     // in the timeline
-	order.Link[claim]               // in a list of its lock
-	vertex            deadlock.Node // memory for node
+	order.Place       // in the timeline
+	order.Link[claim] // in a list of its lock
 }
 
 // wanted is what is known of a claim that waits.

@@ -117,8 +117,8 @@ type Engine struct {
 	claims    map[uint64]*claim           // that have not ended, by number
 	waiting   order.List[wanted, *wanted] // of them, those that are Asking or Queued
 	ending    int                         // and those that are Ending
-	graph     deadlock.Graph
-	locksMax  int // since the map was made
+	calls     map[uint64][]*claim         // that are Queued, by their owners' handles; nil if there are none
+	locksMax  int                         // since the map was made
 	claimsMax int
 	timeline  order.Timeline[*claim] // the claims, by when they are due
 	sweeps    []sweep                // begun by each, and not done for all claims yet
@@ -235,7 +235,7 @@ type Request struct {
 	claim  *claim // or nil
 	kind   kind
 	slot   int           // of one that is about no claim
-	number uint64        // of one that asks, or that replicas are to confirm: when it was sent
+	number uint64        // of one that replicas are to confirm: when it was sent
 	slept  time.Duration // Engine.slept when it was sent
 }
 

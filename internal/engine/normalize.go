@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/seed-7e8842f7/rwlock/internal/deadlock"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
@@ -99,9 +98,6 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, several bool) {
 	claims := e.timeline.All()
 	for _, r := range requests {
-		if !several {
-			r.number = 0
-		}
 		if r.claim != nil {
 			claims = append(claims, r.claim)
 		}
@@ -137,9 +133,6 @@ func (e *Engine) Normalize(now time.Time, holds []*Hold, requests []*Request, se
 		}
 	}
 	e.locksMax, e.claimsMax = 0, 0
-	if !several {
-		e.graph = deadlock.Graph{} // over one name there is no deadlock
-	}
 }
 
 func byNumber(a, b *claim) int { return cmp.Compare(a.number, b.number) }
@@ -164,12 +157,11 @@ func (h *Hold) normalize(now time.Time) {
 
 func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, several bool) {
 	if c.state == Over {
-		*c = claim{state: Over, slot: -1, vertex: c.vertex}
+		*c = claim{state: Over, slot: -1}
 		return
 	}
 	if !several {
-		n := c.node
-		*n = deadlock.Node{Owner: n.Owner, Name: n.Name, Mode: n.Mode, Number: n.Number, NewOwner: n.NewOwner}
+		c.since = 0 // over one name there is no deadlock
 	}
 	c.err = nil
 	c.attempt.normalize(c.state == Ending)

@@ -977,6 +977,18 @@ func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
 			unlock(w, other.granted(), hb)
 			unlock(w, waiting.granted())
 		})
+		t.Run("a goroutine that downgrades while another of its owner waits", func(*testing.T) {
+			hb := take(w, newOwner(), rw, write, "b")
+			owner := newOwner()
+			ha, inner := take(w, owner, rw, write, "a"), take(w, owner, rw, read, "a")
+			waiting := w.enqueue(owner, rw, write, "b")
+			unlock(w, ha)
+			other := w.enqueue(hb.Context(), rw, write, "a")
+			w.waits(waiting, other)
+			unlock(w, inner)
+			unlock(w, other.granted(), hb)
+			unlock(w, waiting.granted())
+		})
 		t.Run("a second call of the owner that is not stuck", func(*testing.T) {
 			ha, hb, hc := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "b"),
 				take(w, newOwner(), rw, write, "c")
@@ -1003,28 +1015,57 @@ func TestDeadlockWithAnotherRWLockIsNotNoticed(t *testing.T) {
 	})
 }
 
-// Owners that take locks in any order get on, if they release what they hold when they meet a deadlock: none
-// goes unnoticed.
+// A reader that waits behind a waiting writer is not looked at. If it waits for itself, its wait ends with
+// MaxWait, and the error says that an owner of the same RWLock is in the way. It changes nothing: when the
+// owner releases what it holds, the others get on.
+func TestCycleBehindAWaitingWriterIsNotNoticed(t *testing.T) {
+	bubbled(t, func(w *world) {
+		rw := w.newLock()
+		a, c := take(w, newOwner(), rw, read, "x"), take(w, newOwner(), rw, write, "y")
+		writer := w.enqueue(newOwner(), rw, write, "x")
+		waiting := w.enqueue(a.Context(), rw, write, "y")
+		start := time.Now()
+		_, err := rw.RLock(c.Context(), "x", rwlock.MaxWait(2*w.lease))
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.Equal(w, 2*w.lease, time.Since(start))
+		var blocked *rwlock.BlockedError
+		require.ErrorAs(w, err, &blocked)
+		require.True(w, blocked.Ours)
+		w.waits(waiting, writer)
+		unlock(w, c)
+		unlock(w, waiting.granted(), a)
+		unlock(w, writer.granted())
+	})
+}
+
+// Owners that take locks in any order get on, if they release what they hold when they meet a deadlock: among
+// writers, and among two owners, none goes unnoticed.
 func TestDeadlocksAllowAnyOrder(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw := w.newLock()
 		var met atomic.Int32
-		together(6, func(i int) {
-			for j := range 10 {
-				ctx := newOwner()
-				var holds []*rwlock.Hold
-				for k := range 3 {
-					h, err := acquire(ctx, rw, bothModes[(i+j*k)%2], fmt.Sprint((i+k*(1+i%2))%3), rwlock.MaxWait(hang))
-					if err != nil {
-						assert.ErrorIs(w, err, rwlock.ErrDeadlock)
-						met.Add(1)
-						break
+		for _, crowd := range []struct {
+			owners int
+			modes  []rwlock.Mode
+		}{{6, []rwlock.Mode{write}}, {2, bothModes}} {
+			together(crowd.owners, func(i int) {
+				for j := range 10 {
+					ctx := newOwner()
+					var holds []*rwlock.Hold
+					for k := range 3 {
+						mode := crowd.modes[(i+j*k)%len(crowd.modes)]
+						h, err := acquire(ctx, rw, mode, fmt.Sprint((i+k*(1+i%2))%3), rwlock.MaxWait(hang))
+						if err != nil {
+							assert.ErrorIs(w, err, rwlock.ErrDeadlock)
+							met.Add(1)
+							break
+						}
+						holds = append(holds, h)
 					}
-					holds = append(holds, h)
+					unlock(w, holds...)
 				}
-				unlock(w, holds...)
-			}
-		})
+			})
+		}
 		require.Positive(w, met.Load())
 	})
 }

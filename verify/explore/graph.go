@@ -45,26 +45,24 @@ const (
 
 // meanings are those of fields, by their structs. What is plain is a name, a text that never changes, or says
 // where a lock is. What is skipped is memory that is used again, what only an observer or the dispatcher
-// sees, what is repeated to other masters, which is not explored, and the marks of searches for deadlocks:
-// without them, a search is made that finds nothing.
+// sees, and what is repeated to other masters, which is not explored.
 var meanings = byField(map[meaning]string{
 	plain: `
 		Config.Prefix Config.Instance Engine.channels Engine.channel Effects.Shards lock.name
-		Slots.first Engine.firstSlot Node.Name Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
+		Slots.first Engine.firstSlot Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
 		VoteArgs.Generation VoteArgs.ID VoteArgs.Wanted VoteArgs.Args Request.Channels Owner.Handle
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
-		Record.Message Record.Name Event.Name Graph.owners`,
+		Record.Message Record.Name Event.Name Engine.calls`,
 	skip: `
 		server.raw server.text
 		Engine.spare Engine.spareWanted Engine.past Engine.oldest Engine.replaced
-		claim.vertex blocking.mark Node.own owner.left lock.mark
-		Graph.search gates.pass mark.pass mark.searched search.pass search.events grant.one
+		grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Answer.Tag Answer.State Reply.State
 		Request.Command Request.Trace Request.Again`,
 	inner: `claim.below Request.Tag client.Layer`,
 	number: `
-		Engine.claims suspicion.number claim.number Place.Tie Node.Number Node.since
-		blocking.asked lock.newest grant.confirming Request.number
+		Engine.claims suspicion.number claim.number claim.since Place.Tie
+		grant.confirming Request.number
 		Message.Granted Message.AskAgain Message.Recalled Message.Tried Message.Dropped fate.number`,
 	counter: `Engine.numbers`,
 	token: `

@@ -181,12 +181,8 @@ func (m *machine) executeRaw(before *raw, r execution, tokens func(int64) int64)
 			*t = tokens(*t)
 		}
 	}
-	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own. Whether a
-	// writer goes first matters to deadlocks, of which there are none over one name.
+	// The ms are those that were rounded up. Of who is in the way, an engine looks only at its own.
 	obstacle := protocol.Obstacle{Again: res.reply.Again.Round(time.Second)}
-	if m.names > 1 {
-		obstacle.Ahead = min(res.reply.Ahead, 1)
-	}
 	if id := res.reply.Claim; strings.Contains(id, instanceOf(int(q.of.inst))) {
 		obstacle.Claim = strings.Replace(id, instanceOf(int(q.of.inst)), nobody, 1)
 	}

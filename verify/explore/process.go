@@ -535,7 +535,7 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *effect) {
 	case engine.Failed:
 		switch {
 		case errors.Is(err, engine.ErrClosed) && p.Closing > open:
-		case errors.Is(err, engine.ErrDeadlock) && p.stuck(h, h, nil):
+		case errors.Is(err, engine.ErrDeadlock) && p.stuck(h, false):
 		case errors.Is(err, errGaveUp):
 		case errors.Is(err, engine.ErrUpgrade) && h.Mode == engine.Mode(protocol.Write) && p.reads(h):
 		case errors.Is(err, engine.ErrLocked) && h.Try, errors.Is(err, errNetwork) && h.Try:
@@ -579,24 +579,29 @@ func (p *process) reads(call *engine.Hold) bool {
 }
 
 // stuck reports whether a call waits for another call of the process, which waits for another …, which waits
-// for a hold of the owner of the first.
-func (p *process) stuck(first, call *engine.Hold, seen []*engine.Hold) bool {
+// for a hold of the owner of the first. If behind is set, a reader that waits behind a writer waits for the
+// readers that hold the lock.
+func (p *process) stuck(first *engine.Hold, behind bool) bool {
 	writes := func(h *engine.Hold) bool { return h.Mode == engine.Mode(protocol.Write) }
-	for _, hold := range p.Holds {
-		if hold.State() != engine.Live || hold.Name != call.Name || hold.Owner == call.Owner ||
-			!writes(hold) && !writes(call) &&
-				!slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
-					return h.Name == call.Name && h.State() == engine.Wanted && writes(h)
-				}) {
-			continue
-		}
-		if hold.Owner == first.Owner {
-			return true
-		}
-		for _, next := range p.Holds {
-			if next.Owner == hold.Owner && next.State() == engine.Wanted && !slices.Contains(seen, next) &&
-				p.stuck(first, next, append(seen, next)) {
+	waits := func(h *engine.Hold) bool { return h.State() == engine.Wanted }
+	calls := []*engine.Hold{first}
+	for i := 0; i < len(calls); i++ {
+		call := calls[i]
+		blocked := writes(call) || behind && slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
+			return h.Name == call.Name && waits(h) && writes(h)
+		})
+		for _, hold := range p.Holds {
+			if hold.State() != engine.Live || hold.Name != call.Name || hold.Owner == call.Owner ||
+				!writes(hold) && !blocked {
+				continue
+			}
+			if hold.Owner == first.Owner {
 				return true
+			}
+			for _, next := range p.Holds {
+				if next.Owner == hold.Owner && waits(next) && !slices.Contains(calls, next) {
+					calls = append(calls, next)
+				}
 			}
 		}
 	}

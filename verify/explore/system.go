@@ -704,7 +704,8 @@ func (e *explorer) patience(x *system) time.Duration {
 	return longest + 2*tick
 }
 
-// rank says when an action comes in a fair run: whatever is in flight, and then a release.
+// rank says when an action comes in a fair run: whatever is in flight, then a release, and then a call that
+// gives up since it is in a cycle that engines do not look for.
 func (e *explorer) rank(x *system, a action) int {
 	switch p := x.procs[a.proc].p; {
 	case a.how != arrives:
@@ -713,6 +714,8 @@ func (e *explorer) rank(x *system, a action) int {
 	case a.do == release &&
 		!slices.ContainsFunc(p.Extending, func(c *extending) bool { return c.Hold == p.Holds[a.a] }):
 		return 1
+	case a.do == giveUp && e.names > 1 && p.stuck(p.Holds[a.a], true) && !p.stuck(p.Holds[a.a], false):
+		return 2
 	}
 	return never
 }
