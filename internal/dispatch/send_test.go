@@ -37,7 +37,7 @@ func repeated(r *protocol.Request) *protocol.Request {
 // renewed answers in place of a server that renews all holds.
 func renewed(args []any) (any, error) {
 	if args[1] == lua.Renewals.SHA {
-		return slices.Repeat([]any{int64(protocol.Done)}, (len(args)-3)/4), nil
+		return slices.Repeat([]any{int64(protocol.Done)}, (len(args)-3)/5), nil
 	}
 	return "7", nil
 }
@@ -138,6 +138,22 @@ func TestRenewalsThatAreSentAgainTakeTurns(t *testing.T) {
 		require.Equal(t, fresh[:sharedRenewals], next(d, renewals))
 		require.Equal(t, again[sharedRenewals:], next(d, renewals))
 		require.Equal(t, fresh[sharedRenewals:], next(d, renewals))
+	})
+}
+
+// A renewal is no copy of one for another lease: the server is sent both, since the reply to one says
+// nothing of the lease of the other.
+func TestRenewalsForOtherLeasesAreNoCopies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := blocked(t)
+		long := claimed(lua.Renew, 0)
+		long.Lease = protocol.NewLease(time.Minute)
+		short := repeated(long)
+		short.Lease = protocol.NewLease(time.Second)
+		d.Send(long, short)
+		require.ElementsMatch(t, []*protocol.Request{long, short},
+			append(next(d, renewals), next(d, renewals)...))
 	})
 }
 

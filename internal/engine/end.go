@@ -281,9 +281,28 @@ func (e *Engine) Inspect(now time.Time, name string, tag any) error {
 	if e.closed {
 		return ErrClosed
 	}
-	e.send(now, &Request{
-		Request: protocol.Request{Script: lua.Inspect, Keys: e.Keys(name)}, Tag: tag, kind: inspects})
+	r := e.about(e.use(name), inspects, protocol.Request{Script: lua.Inspect})
+	r.Tag = tag
+	e.send(now, r)
 	return nil
+}
+
+// inspected takes the state of a lock. The server may not know yet how many holds an owner of this engine
+// has.
+func (e *Engine) inspected(r *Request, s *protocol.State, err error) {
+	if s != nil {
+		for i, h := range s.Holders {
+			k, found := r.lock.owners.find(h.Owner)
+			if !found || h.Instance != e.config.Instance {
+				continue
+			}
+			if c := r.lock.owners[k].claim[h.Mode]; c != nil {
+				s.Holders[i].Count = len(c.holds)
+			}
+		}
+	}
+	e.out.Answers = append(e.out.Answers, Answer{r.Tag, s, err})
+	e.drop(r.lock)
 }
 
 // A promoted server may have missed the last writes of its predecessor. Or the predecessor may resume after a

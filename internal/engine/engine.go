@@ -296,7 +296,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 	}
 	switch r.kind {
 	case inspects:
-		e.out.Answers = append(e.out.Answers, Answer{r.Tag, reply.State, err})
+		e.inspected(r, reply.State, err)
 		return
 	case serves:
 		e.serving--
