@@ -265,19 +265,6 @@ func (w *world) stateAt(server *redis.Client, key string) (protocol.State, error
 	return state, nil
 }
 
-// atMost waits until no server keeps a hold for longer than a lease. The last server of a quorum may learn
-// of a shorter lease after Unlock has returned.
-func (w *world) atMost(lease time.Duration, name string) {
-	w.Helper()
-	for _, dial := range w.servers() {
-		eventually(w, func() bool {
-			state, err := w.stateAt(dial(), protocol.KeysOf(w.prefix, name).Lock.(string))
-			longer := func(h protocol.Holder) bool { return h.Lease > lease }
-			return err == nil && !slices.ContainsFunc(state.Holders, longer)
-		}, "the lease of %q is at most %v everywhere", name, lease)
-	}
-}
-
 // servers returns what dials each of the servers.
 func (w *world) servers() []func(opts ...func(*redis.Options)) *redis.Client {
 	if w.quorum != nil {
