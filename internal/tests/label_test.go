@@ -236,10 +236,10 @@ func TestInspectTellsTheState(t *testing.T) {
 		token := int64(0)
 		check := func(mode rwlock.Mode, holders []rwlock.Holder, waiters ...rwlock.Waiter) {
 			w.Helper()
-			for _, h := range holders {
-				waitCount(w, far, name, h.Owner, h.Mode, h.Count)
-			}
 			for _, from := range []*rwlock.RWLock{rw, far} {
+				for _, h := range holders {
+					waitCount(w, from, name, h.Owner, h.Mode, h.Count)
+				}
 				var s rwlock.State
 				w.requireUntouched(c, func() { s = inspect(w, from, name) })
 				require.Equal(w, name, s.Name)
