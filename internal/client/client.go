@@ -67,9 +67,7 @@ type Client struct {
 	timeouts sync.Pool      // of *time.Timer, stopped
 	signals  sync.Pool      // of chan struct{}, empty: see Hold.ended
 
-	quitters quitters // calls that have returned
-
-	mu      sync.RWMutex // guards what follows
+	mu      sync.Mutex // guards what follows
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
 	below   below
