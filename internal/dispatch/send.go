@@ -123,10 +123,10 @@ func kindOf(r *protocol.Request) kind {
 	switch {
 	case r.Replicas > 0:
 		return confirmed
-	case r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep:
-		return renewals
 	case r.Late:
 		return withdrawals
+	case r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep:
+		return renewals
 	}
 	return ordinary
 }

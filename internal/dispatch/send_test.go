@@ -141,6 +141,18 @@ func TestRenewalsThatAreSentAgainTakeTurns(t *testing.T) {
 	})
 }
 
+// A renewal that only says how many holds there are does not travel with those that holds depend on.
+func TestNumbersOfHoldsDelayNoRenewal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := blocked(t)
+		counts, renews := claimed(lua.Renew, 0), claimed(lua.Renew, 1)
+		counts.Late = true
+		d.Send(counts, renews)
+		require.Equal(t, []*protocol.Request{renews}, next(d, renewals))
+	})
+}
+
 // A renewal is no copy of one for another lease: the server is sent both, since the reply to one says
 // nothing of the lease of the other.
 func TestRenewalsForOtherLeasesAreNoCopies(t *testing.T) {

@@ -241,7 +241,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	// its lease counts from a renewal that is yet to come
 	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
 	if h.path = by; !c.confirmed {
-		e.confirm(now, c, h)
+		e.confirm(now, h)
 		e.renew(now, c)
 	} else {
 		e.live(now, h, c.deadline, by)
@@ -328,6 +328,6 @@ func (e *Engine) fail(now time.Time, h *Hold, err error) {
 
 // confirm has a call wait until replicas have its claim. A renewal always writes. So the replicas confirm the
 // present state: a grant, its repetition, or a grant by another request.
-func (e *Engine) confirm(now time.Time, c *claim, h *Hold) {
+func (e *Engine) confirm(now time.Time, h *Hold) {
 	h.state, h.confirmation = Entering, &confirmation{until: now.Add(e.config.Confirm)}
 }

@@ -225,8 +225,9 @@ func (e *Engine) expire(now time.Time, c *claim) {
 		return
 	}
 	over := func(h *Hold) bool {
-		unconfirmed := h.state == Entering && h.confirmation != nil && !now.Before(h.confirmation.until)
-		return unconfirmed || h.state == Live && !now.Before(h.Deadline())
+		at := h.enterUntil()
+		late := h.state == Entering && !at.IsZero() && !now.Before(at)
+		return late || h.state == Live && !now.Before(h.Deadline())
 	}
 	if !slices.ContainsFunc(c.holds, over) {
 		return
@@ -236,6 +237,9 @@ func (e *Engine) expire(now time.Time, c *claim) {
 		case !over(h):
 		case h.state == Live:
 			e.lapse(now, h)
+		case h.confirmation == nil || now.Before(h.confirmation.until):
+			e.fail(now, h, unanswered(c.err))
+			e.leave(now, c, h)
 		default: // the replicas have not confirmed it in time
 			e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.config.Replicas,
 				e.config.Confirm))

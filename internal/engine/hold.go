@@ -16,13 +16,15 @@ import (
 func (e *Engine) reenter(now time.Time, c *claim, h *Hold) {
 	h.claim, h.path = c, ByReentry
 	c.holds = append(c.holds, h)
+	lacks := c.lacks(now, h)
+	if !c.confirmed {
+		e.confirm(now, h)
+	}
 	switch {
-	case c.lacks(now, h):
+	case lacks:
 		h.state, h.entered = Entering, now
 		e.renew(now, c)
-	case !c.confirmed:
-		e.confirm(now, c, h)
-	default:
+	case c.confirmed:
 		e.live(now, h, Deadline(now, h.Lease), ByReentry)
 	}
 	e.recount(now, c)
@@ -55,6 +57,21 @@ func (e *Engine) recount(now time.Time, c *claim) {
 	e.schedule(now, c)
 }
 
+// enterUntil returns when a call fails that re-enters, or waits for replicas; zero if something else ends it.
+func (h *Hold) enterUntil() (at time.Time) {
+	if h.confirmation != nil {
+		at = h.confirmation.until
+	}
+	switch {
+	case h.entered.IsZero():
+	case h.Try:
+		at = order.Earlier(at, h.entered.Add(min(h.claim.lease, EndTimeout)))
+	case !h.Bounded:
+		at = order.Earlier(at, h.entered.Add(h.claim.lease))
+	}
+	return at
+}
+
 // owns reports whether an extension is of the hold.
 func (h *Hold) owns(x *Extension) bool { return x.hold == h }
 
@@ -74,11 +91,15 @@ func (h *Hold) need(now time.Time) time.Duration {
 	return lease
 }
 
-// renew sends a renewal, which also says how many holds there are.
-func (e *Engine) renew(now time.Time, c *claim) {
+// renew sends a renewal, which also says how many holds there are. Its lease is no less than what the claim
+// is relied on for: a server whose clock was set back counts the lease of the renewal from then on.
+func (e *Engine) renew(now time.Time, c *claim) *Request {
 	r := e.request(c, renews)
 	r.Extend = c.asksFor(now)
 	lease := max(c.needs(now), r.Extend)
+	if lease < c.longest {
+		lease = max(lease, LeaseFor(c.deadline.Sub(now)))
+	}
 	r.Script, r.Lease, r.Count = lua.Renew, e.leaseOf(lease), len(c.holds)
 	if c.longest = max(c.longest, lease); c.lent == 0 {
 		c.brief = c.brief && r.Count == 1
@@ -97,6 +118,7 @@ func (e *Engine) renew(now time.Time, c *claim) {
 	c.asked = now.Add(r.Confirm)
 	e.send(now, r)
 	e.schedule(now, c)
+	return r
 }
 
 func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Reply, err error) {
@@ -107,6 +129,9 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	case err != nil:
 		c.fail(now, c.lease)
 		c.err = err
+		if !c.brief && c.lent == 0 {
+			c.counted, c.recountAt = 0, c.retry // the server may not know how many holds there are
+		}
 		if i >= 0 {
 			e.record("renewal failed", c.holds[i], err, 0)
 			e.holdEvent(c.holds[i], Event{Kind: RenewalFailed, Err: err})
@@ -119,11 +144,14 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	default:
 		due := c.sent.Add(c.period(r.Lease.Duration))
 		e.renewalTook = now.Sub(r.Sent)
-		c.kept(now, r, reply.Lent)
+		asked := c.asked
+		if c.kept(now, r, reply.Lent); asked.After(r.Sent.Add(r.Confirm)) {
+			c.asked = asked // a later renewal is in flight
+		}
 		c.doubtful = false
 		for _, h := range c.holds {
 			if h.fresh {
-				h.fresh, h.deadline = false, c.deadline
+				h.fresh, h.deadline = false, order.Earlier(c.deadline, Deadline(r.Sent, h.Lease))
 			}
 		}
 		if i >= 0 {

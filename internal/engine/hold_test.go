@@ -189,6 +189,7 @@ func TestServerIsToldHowManyHoldsThereAre(t *testing.T) {
 	require.Len(t, fx.Send, 1)
 	require.Equal(t, lua.Renew, fx.Send[0].Script)
 	require.Equal(t, 3, fx.Send[0].Count)
+	require.True(t, fx.Send[0].Late, "what renews goes first")
 	d.done(fx.Send[0])
 	_, _ = d.Release(d.now, third)
 	_, _ = d.Release(d.now, outer)
@@ -199,6 +200,7 @@ func TestServerIsToldHowManyHoldsThereAre(t *testing.T) {
 	fx = d.due(t, lease/3)
 	require.Len(t, fx.Send, 1)
 	require.Equal(t, 1, fx.Send[0].Count, "a renewal")
+	require.False(t, fx.Send[0].Late)
 	d.done(fx.Send[0])
 	_, _ = d.Release(d.now, inner)
 	require.Nil(t, d.sent(t).Record, "the server has had another number")
@@ -308,7 +310,9 @@ func TestNoRequestShortensALease(t *testing.T) {
 		d.now, _ = d.Next()
 		d.Tick(d.now)
 		for _, r := range d.flush().Send {
-			require.Equal(t, lease, r.Lease.Duration)
+			// or else a server whose clock was set back would let the lease end before the holder does
+			require.False(t, engine.Deadline(d.now, r.Lease.Duration).Before(outer.Deadline()))
+			require.Less(t, r.Lease.Duration, max(lease, long.Sub(d.now))+time.Second)
 			d.done(r)
 		}
 		require.False(t, outer.Deadline().Before(long))
@@ -412,4 +416,117 @@ func TestRenewalIsForWhatAllHoldsNeed(t *testing.T) {
 	i := slices.IndexFunc(sent, renewal)
 	require.GreaterOrEqual(t, i, 0)
 	require.GreaterOrEqual(t, d.now.Add(sent[i].Lease.Duration), long.Deadline())
+}
+
+// The number of holds is told again if the server may not have heard it, though no hold is renewed.
+func TestNumberOfHoldsIsToldAgain(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	d.live(t, &engine.Hold{NoRenew: true, Lease: time.Hour})
+	d.wait(t, &engine.Hold{NoRenew: true, Lease: time.Hour})
+	fx := d.due(t, 100*time.Millisecond)
+	require.Len(t, fx.Send, 1)
+	d.Replied(d.now, fx.Send[0], protocol.Reply{}, errPassing)
+	d.flush()
+	require.Equal(t, 2, d.resent(t, lua.Renew, 50*time.Millisecond).Count)
+}
+
+// A call that re-enters for a longer lease while replicas have yet to confirm the grant ends in time,
+// whatever becomes of the first call, and a renewal is not sent for each reply.
+func TestReentryForALongerLeaseBeforeReplicasConfirm(t *testing.T) {
+	t.Parallel()
+	for _, giveUp := range []bool{false, true} {
+		d := newReplicated()
+		outer, r := d.call(t, &engine.Hold{})
+		d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+		d.flush()
+		begun := d.now
+		inner, r := d.call(t, &engine.Hold{Lease: time.Minute})
+		if giveUp {
+			require.False(t, d.GiveUp(d.now, outer, errPassing))
+		}
+		sent := 0
+		for open := []*engine.Request{r}; inner.State() == engine.Entering; {
+			for _, r := range open {
+				sent++
+				d.now = d.now.Add(10 * time.Millisecond)
+				d.Replied(d.now, r, done, nil) // none has confirmed it
+			}
+			if open = d.flush().Send; len(open) == 0 {
+				d.now, _ = d.Next()
+				d.Tick(d.now)
+				open = d.flush().Send
+			}
+			require.LessOrEqual(t, d.now.Sub(begun), confirm+10*time.Millisecond)
+		}
+		require.ErrorIs(t, inner.Err(), engine.ErrNotReplicated)
+		require.LessOrEqual(t, sent, 71)
+	}
+}
+
+// Each call that waits for a renewal sends one. A reply to an earlier renewal sends no more, while a later
+// one is in flight.
+func TestRepliesToEarlierRenewalsSendNoMore(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	var sent []*engine.Request
+	for i := range 10 {
+		d.now = d.now.Add(time.Millisecond)
+		d.Extend(d.now, h, time.Duration(1+i)*time.Minute, new(engine.Extension))
+		sent = append(sent, d.sent(t))
+	}
+	for _, r := range sent {
+		d.now = d.now.Add(time.Millisecond)
+		d.done(r)
+		d.Tick(d.now)
+		require.Empty(t, d.flush().Send)
+	}
+}
+
+// The lease of a hold that is not renewed, and that was granted after a wait, counts from the first renewal.
+// It is its own, also if that renewal is for a longer one.
+func TestLeaseOfAWaiterIsItsOwn(t *testing.T) {
+	t.Parallel()
+	d := newDriver()
+	outer := d.queued(t, &engine.Hold{NoRenew: true})
+	d.Grant(d.now, outer.ClaimNumber(), 9, engine.ByMessage)
+	require.Equal(t, engine.Live, outer.State())
+	d.flush()
+	_, r := d.call(t, &engine.Hold{Lease: time.Hour})
+	d.done(r)
+	require.Equal(t, engine.Deadline(d.now, lease), outer.Deadline())
+}
+
+// A call that re-enters for a longer lease, and that nothing else ends, ends in time though no answer comes.
+func TestReentryForALongerLeaseWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	const long = time.Hour
+	for _, c := range []struct {
+		inner engine.Hold
+		want  time.Duration
+	}{{engine.Hold{Try: true}, engine.EndTimeout}, {engine.Hold{}, long}} {
+		d := newDriver()
+		outer := d.live(t, &engine.Hold{Lease: long})
+		d.now = d.now.Add(long / 100)
+		d.Extend(d.now, outer, long, new(engine.Extension))
+		d.done(d.sent(t)) // so that the claim lasts for longer than the call waits
+		begun := d.now
+		inner := &c.inner
+		inner.Lease = 2 * long
+		_, r := d.call(t, inner)
+		for inner.State() == engine.Entering {
+			d.Replied(d.now, r, protocol.Reply{}, errPassing)
+			d.now, _ = d.Next()
+			d.Tick(d.now)
+			if sent := d.flush().Send; len(sent) > 0 {
+				r = sent[0]
+			}
+			require.LessOrEqual(t, d.now.Sub(begun), c.want)
+		}
+		require.Equal(t, c.want, d.now.Sub(begun))
+		require.ErrorIs(t, inner.Err(), engine.ErrUnanswered)
+		require.ErrorIs(t, inner.Err(), errPassing)
+		require.Equal(t, engine.Live, outer.State())
+	}
 }

@@ -136,8 +136,8 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 		at = c.deadline
 		for _, h := range c.holds {
 			at = order.Earlier(at, h.Deadline())
-			if h.state == Entering && h.confirmation != nil {
-				at = order.Earlier(at, h.confirmation.until)
+			if h.state == Entering {
+				at = order.Earlier(at, h.enterUntil())
 			}
 		}
 		at = order.Earlier(at, e.renewAt(now, c))
@@ -176,7 +176,8 @@ func (e *Engine) due(now time.Time, c *claim) {
 			return
 		}
 		if at := e.renewAt(now, c); !at.IsZero() && !at.After(batchUntil) {
-			e.renew(now, c)
+			counts := at.Equal(c.recountAt)
+			e.renew(now, c).Late = counts // what renews goes first
 		}
 	case Ending:
 		if !now.Before(c.giveUp) {
