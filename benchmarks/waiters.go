@@ -197,7 +197,7 @@ func mutexHeld(l *Locker, do func()) float64 {
 		return math.NaN()
 	}
 	field := reflect.ValueOf(l.rw)
-	for _, name := range []string{"client", "mu", "mu", "state"} {
+	for _, name := range []string{"client", "mu", "w", "mu", "state"} {
 		field = reflect.Indirect(field).FieldByName(name)
 	}
 	state := (*int32)(field.Addr().UnsafePointer())
