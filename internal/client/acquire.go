@@ -88,7 +88,9 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 			sender = nil // which could not be back in time
 		}
 		c.run(c.unlock(now), sender)
-		c.wait(w, h)
+		if err := c.wait(w, h); err != nil {
+			return nil, err
+		}
 		now = c.now()
 	}
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
@@ -104,15 +106,26 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	return nil, err
 }
 
-// wait waits until a call has ended or gives up. It returns with Client.mu locked.
-func (c *Client) wait(w *wait, h *Hold) {
+// wait waits until a call has ended or gives up. It returns with Client.mu locked, or with the error of the
+// call.
+func (c *Client) wait(w *wait, h *Hold) error {
 	gaveUp := h.await(w.ctx, w.expired, c.ends.Done())
-	c.mu.Lock()
+	switch {
+	case gaveUp == nil || !h.NewOwner:
+		c.mu.Lock()
+	case !c.quitters.busy.Load() && c.mu.TryLock():
+	default: // many give up together
+		if err := c.quit(w, h, gaveUp); err != nil {
+			return err
+		}
+		c.mu.Lock()
+	}
 	h.awaited()
 	if gaveUp != nil && h.State() <= engine.Entering {
 		// If the server grants the lock at this moment, the request passes it on.
 		c.engine.GiveUp(c.now(), &h.Hold, gaveUp)
 	}
+	return nil
 }
 
 // await waits until the engine has ended the call or the release. It returns an error if something else has

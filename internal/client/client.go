@@ -67,7 +67,9 @@ type Client struct {
 	timeouts sync.Pool      // of *time.Timer, stopped
 	signals  sync.Pool      // of chan struct{}, empty: see Hold.ended
 
-	mu      sync.Mutex // guards what follows
+	quitters quitters // calls that have returned
+
+	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
 	below   below

@@ -21,6 +21,9 @@ type Hold struct {
 	released bool          // by Unlock
 	trace    *trace        // nil without a tracer
 	from     uintptr       // the call that took it
+	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
+	// reading
+	gaveUp error
 
 	next   atomic.Pointer[Hold] // the read hold that a downgrade has made of this write hold; or nil
 	parent context.Context      // that was given to the lock call; or the tracer's for the hold

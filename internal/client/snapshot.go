@@ -73,6 +73,7 @@ func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Ti
 	for _, h := range c.engine.Current() {
 		held := h.Tag.(*Hold)
 		switch {
+		case held.gaveUp != nil: // it has returned
 		case h.State() == engine.Wanted:
 			show(h, held.blocked())
 		case h.State() == engine.Entering || now.Before(h.Deadline()):

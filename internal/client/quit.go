@@ -1,0 +1,78 @@
+package client
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+)
+
+// mostQuit is the number of abandoned calls that are reported to the engine at a time, which takes less than
+// a millisecond.
+const mostQuit = 32
+
+// quitters are calls that gave up and have returned. They are reported to the engine a few at a time, so that
+// thousands of calls that give up together neither wait for each other nor delay anything else.
+type quitters struct {
+	mu   sync.Mutex
+	list []*Hold
+	busy atomic.Bool // a goroutine reports them to the engine
+}
+
+// quit returns the error of a call that err has ended, and queues the call for the report to the engine. It
+// returns nil if the call has ended otherwise. Since the call is the only one of its owner, nothing else can
+// depend on it.
+func (c *Client) quit(w *wait, held *Hold, err error) error {
+	c.mu.RLock()
+	if held.State() != engine.Wanted || c.closing {
+		c.mu.RUnlock()
+		return nil
+	}
+	held.gaveUp = err
+	fails := w.explain(held, err)
+	c.mu.RUnlock()
+	q := &c.quitters
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, held)
+	if q.busy.CompareAndSwap(false, true) {
+		go c.reportQuitters()
+	}
+	return fails
+}
+
+// reportQuitters reports the calls that gave up to the engine, until there are none left.
+func (c *Client) reportQuitters() {
+	q := &c.quitters
+	for known := 0; ; runtime.Gosched() { // calls that return go first
+		q.mu.Lock()
+		if n := len(q.list); n > known {
+			known = n
+			q.mu.Unlock()
+			continue
+		}
+		list := q.list
+		q.list, known = nil, 0
+		q.busy.Store(len(list) > 0)
+		q.mu.Unlock()
+		if len(list) == 0 {
+			return
+		}
+		for some := range slices.Chunk(list, mostQuit) {
+			c.mu.Lock()
+			now := time.Now()
+			for _, held := range some {
+				if held.State() <= engine.Entering {
+					c.engine.GiveUp(now, &held.Hold, held.gaveUp)
+				}
+				held.traced()
+				_, _ = c.engine.Release(now, &held.Hold) // if it was granted the lock meanwhile
+			}
+			c.flush()
+			runtime.Gosched()
+		}
+	}
+}
