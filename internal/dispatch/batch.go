@@ -21,7 +21,6 @@ type batch struct {
 	lane        *lane
 	all         []waiting
 	requests    []waiting // of them, those that are to be sent one by one
-	repeated    bool      // its requests were sent before
 	shared      bool      // renewals, for one run of a script
 	begun       time.Time
 	answered    bool // by a server

@@ -35,8 +35,11 @@ const (
 	// sharedRenewals is how many holds one run of a script renews, which takes less than a millisecond.
 	sharedRenewals = 64
 	// suspectShare is the part of a batch that travels together the next time, if it had no answer although
-	// later batches were answered, or for the second time.
+	// later batches were answered.
 	suspectShare = 8
+	// blockedAfter is for how long a batch has had no answer when it counts as blocked by a hook, if later ones
+	// were answered.
+	blockedAfter = 2 * time.Second
 	// mostQueued is how many requests of a lane may wait to be sent.
 	mostQueued = 1 << 16
 	// WAIT occupies a connection until the replicas have answered. So at most a quarter of the connections
@@ -240,7 +243,7 @@ type lane struct {
 	usual, most int           // how many batches are in flight
 	wait        time.Duration // the longest WAIT of what replicas are to confirm, or 0
 
-	repeats, first queue // renewals that are sent again take turns with others: a hook may block them for ever
+	repeats, first queue // renewals that are sent again go first, unless a hook blocks some for ever
 	repeated       bool  // the last batch was of repeats
 	running        int   // goroutines that send, callers included
 	starting       bool  // one of them is about to look at the queue
@@ -256,14 +259,14 @@ type lane struct {
 func (l *lane) queued() int { return l.repeats.len() + l.first.len() }
 
 // push queues a request. A copy of it that is not sent yet takes its place, so a request is queued once. A
-// renewal that has had no answer, although the server has answered what was sent later, or though it was
-// repeated, travels with few others: a hook may block it, or one that it has travelled with.
+// renewal that has had no answer, although the server has answered what was sent later, travels with few
+// others: a hook may block it, or one that it has travelled with.
 func (l *lane) push(r *protocol.Request) {
 	x := waiting{request: r}
 	switch id := identityOf(r); {
 	case r.Again && (l.first.replace(id, x) || l.repeats.replace(id, x)):
 	case r.Again && l.to.kind == renewals:
-		if b := l.unanswered[id]; b != nil && (b.repeated || l.answeredSince(b.begun)) {
+		if b := l.unanswered[id]; b != nil && l.answeredSince(b.begun) {
 			x.together = max(1, len(b.all)/suspectShare)
 		}
 		l.repeats.push(id, x)
@@ -276,6 +279,17 @@ func (l *lane) push(r *protocol.Request) {
 func (l *lane) answeredSince(at time.Time) bool {
 	for k := range confirmed + 1 {
 		if other := l.d.lanes[destination{l.to.master, k}]; other != nil && other.answered.After(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// blocked reports whether a hook seems to block a batch: it has had no answer for blockedAfter, although the
+// master has answered what was sent later.
+func (l *lane) blocked() bool {
+	for b := range l.flying {
+		if time.Since(b.begun) > blockedAfter && l.answeredSince(b.begun) {
 			return true
 		}
 	}
@@ -356,11 +370,11 @@ func (l *lane) returned(b *batch, results []Result) {
 // take removes the requests of the next batch from the queue. It returns nil if there is none.
 func (l *lane) take() *batch {
 	q := &l.repeats
-	if q.len() == 0 || l.repeated && l.first.len() > 0 {
+	if q.len() == 0 || l.repeated && l.first.len() > 0 && l.blocked() {
 		q = &l.first
 	}
 	l.repeated = q == &l.repeats
-	b := &batch{lane: l, repeated: l.repeated}
+	b := &batch{lane: l}
 	b.shared = l.to.kind == renewals && l.d.oneServer && !l.d.crossSlot.Load()
 	room, most := batchBytes, mostQueued
 	switch {

@@ -121,9 +121,8 @@ func TestMoreBatchesWhenNoneComesBack(t *testing.T) {
 	})
 }
 
-// Renewals that are sent again travel together, and take turns with the others, which they overtake: a hook
-// may block them, however often they are sent.
-func TestRenewalsThatAreSentAgainTakeTurns(t *testing.T) {
+// A renewal that is sent again goes before the others, and together with those that are sent again, too.
+func TestRenewalsThatAreSentAgainGoFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := blocked(t)
@@ -135,9 +134,8 @@ func TestRenewalsThatAreSentAgainTakeTurns(t *testing.T) {
 		d.Send(fresh...)
 		d.Send(again...)
 		require.Equal(t, again[:sharedRenewals], next(d, renewals))
-		require.Equal(t, fresh[:sharedRenewals], next(d, renewals))
 		require.Equal(t, again[sharedRenewals:], next(d, renewals))
-		require.Equal(t, fresh[sharedRenewals:], next(d, renewals))
+		require.Equal(t, fresh[:sharedRenewals], next(d, renewals))
 	})
 }
 

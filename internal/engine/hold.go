@@ -145,9 +145,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		due := c.sent.Add(c.period(r.Lease.Duration))
 		e.renewalTook = now.Sub(r.Sent)
 		asked := c.asked
-		if c.kept(now, r, reply.Lent); asked.After(r.Sent.Add(r.Confirm)) {
-			c.asked = asked // a later renewal is in flight
-		}
+		c.kept(now, r, reply.Lent)
 		c.doubtful = false
 		for _, h := range c.holds {
 			if h.fresh {
@@ -159,8 +157,11 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		}
 		e.extendAll(c)
 		e.entered(now, c, r, reply)
-		if !c.confirmed && (r.Replicas == 0 || r.Wanted()) {
+		switch {
+		case !c.confirmed && (r.Replicas == 0 || r.Wanted()):
 			e.renew(now, c)
+		case asked.After(r.Sent.Add(r.Confirm)) && c.asksFor(now) > 0:
+			c.asked = asked // a later renewal is in flight, which calls wait for
 		}
 	}
 	e.schedule(now, c)

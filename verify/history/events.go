@@ -100,7 +100,8 @@ type History struct {
 	Broken []string // what is wrong already
 
 	// Unsure is how many holds are left out: those that a process granted from memory when it may have lost the
-	// delegation and need not have known of it yet. Only the fence is sure to exclude others then.
+	// delegation, or the hold that was re-entered, and need not have known of it yet. Only the fence is sure to
+	// exclude others then.
 	Unsure int
 }
 
@@ -127,6 +128,16 @@ func Assemble(events []Event, known Known) (h History) {
 	}
 	op := func(c *Call, kind Kind, call, ret int64) {
 		h.Ops = append(h.Ops, Op{c.Name, c.Owner, kind, c.Write, c.Token, call, ret})
+	}
+	// beside returns another hold that the owner of a call has in its mode, or nil. What is taken or released
+	// beside one is not asked of the server, and says nothing of a loss.
+	beside := func(c *Call) *Call {
+		for _, other := range open {
+			if other != c && other.Granted && other.owner() == c.owner() && other.Write == c.Write {
+				return other
+			}
+		}
+		return nil
 	}
 	// lose ends all holds that an owner has of a lock in one mode: they share their fate.
 	lose := func(c *Call, call, ret int64) {
@@ -165,10 +176,11 @@ func Assemble(events []Event, known Known) (h History) {
 			c.Answered, c.Granted, c.Quit, c.Token, c.Error = e.At, e.What == Has, e.What == Quits, e.Token, e.Error
 			h.Calls = append(h.Calls, c)
 			c.local = local[e.owner()]
+			outer := beside(c)
 			switch {
 			case !c.Granted:
 				ended(e)
-			case c.local && known.mayLack(e.At):
+			case c.local && known.mayLack(e.At), outer != nil && (outer.unsure || known.mayHaveLost(outer, e.At)):
 				c.unsure, c.over = true, true
 				h.Unsure++
 			default:
@@ -186,7 +198,7 @@ func Assemble(events []Event, known Known) (h History) {
 				says := fmt.Sprintf("owner %d: Unlock says nothing of the loss of %q", e.Owner, e.Name)
 				h.Broken = append(h.Broken, says)
 			case c.over:
-			case e.Error == "" && (c.local || known.Forks):
+			case e.Error == "" && (c.local || known.Forks || beside(c) != nil):
 				op(c, Release, known.lost(c, c.Relied), e.At)
 			case e.Error == "":
 				op(c, Release, c.Relied, e.At)
@@ -219,6 +231,11 @@ func (known Known) mayLack(at int64) bool {
 	return slices.ContainsFunc(known.Losses, func(loss Span) bool {
 		return loss.From <= at && at-loss.To <= int64(known.Delegation+returns)
 	})
+}
+
+// mayHaveLost reports whether a hold may have been lost by a time, and its process need not know of it.
+func (known Known) mayHaveLost(c *Call, at int64) bool {
+	return slices.ContainsFunc(known.Losses, func(loss Span) bool { return loss.From <= at && c.At <= loss.To })
 }
 
 // earliest returns when a loss that was noticed at a time may have happened. A process that does not run

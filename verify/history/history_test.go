@@ -60,6 +60,34 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A hold that is re-entered after a loss of data may be gone before its holder learns of that, since nobody
+// asks the server. One that is re-entered without a loss excludes others.
+func TestReentryAfterALoss(t *testing.T) {
+	t.Parallel()
+	events := []Event{
+		{At: 100, What: Asks, Owner: 1, Hold: 1, Name: "a", Write: true, Process: 1},
+		{At: 200, What: Has, Owner: 1, Hold: 1, Name: "a", Write: true, Token: 10, Process: 1},
+		{At: 310, What: Asks, Owner: 2, Hold: 1, Name: "a", Process: 2},
+		{At: 320, What: Has, Owner: 2, Hold: 1, Name: "a", Token: 11, Process: 2},
+		{At: 330, What: Asks, Owner: 1, Hold: 2, Name: "a", Write: true, Process: 1},
+		{At: 340, What: Has, Owner: 1, Hold: 2, Name: "a", Write: true, Token: 10, Process: 1},
+		{At: 350, What: Leaves, Owner: 1, Hold: 2, Name: "a", Write: true, Process: 1},
+		{At: 360, What: Left, Owner: 1, Hold: 2, Name: "a", Write: true, Process: 1},
+		{At: 400, What: Loses, Owner: 1, Hold: 1, Name: "a", Write: true, Process: 1},
+		{At: 500, What: Leaves, Owner: 2, Hold: 1, Name: "a", Process: 2},
+		{At: 550, What: Left, Owner: 2, Hold: 1, Name: "a", Process: 2},
+	}
+	for loss, fits := range map[Span]bool{{From: 250, To: 300}: true, {From: 20, To: 90}: false} {
+		h := Assemble(events, Known{Pauses: map[int][]Span{}, Losses: []Span{loss}})
+		require.Empty(t, h.Broken)
+		err := Check(h.Ops)
+		require.Equal(t, fits, err == nil, "%v: %v", loss, err)
+		if err != nil {
+			require.NoError(t, os.Remove(regexp.MustCompile(`\S+\.html`).FindString(err.Error())))
+		}
+	}
+}
+
 // A server that loses data does so at some moment of the fault. A hold that was granted meanwhile may be gone
 // before its holder learns of that, and others may have the lock.
 func TestLossDuringAFault(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -185,6 +186,8 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 			says := func(_ *rwlock.Hold, err error) error { return err }
 			again := func(ctx context.Context) context.Context { return rwlock.WithOwner(ctx, mine.Owner()) }
 			most := rwlock.MaxWait(patience)
+			var longer atomic.Int64
+			lease := func() time.Duration { return time.Duration(longer.Add(1)) * 100 * time.Hour } // than before
 			calls := map[string]func(ctx context.Context) error{
 				"Lock":         func(ctx context.Context) error { return says(rw.Lock(ctx, "free")) },
 				"RLock":        func(ctx context.Context) error { return says(rw.RLock(ctx, "free")) },
@@ -195,8 +198,8 @@ func TestCallsReturnThoughRedisIsFrozen(t *testing.T) {
 				"Inspect":      func(ctx context.Context) error { _, err := rw.Inspect(ctx, "free"); return err },
 				"ForceUnlock":  func(ctx context.Context) error { return rw.ForceUnlock(ctx, "free") },
 				"Unlock":       func(ctx context.Context) error { return released.Unlock(ctx) },
-				"Extend":       func(ctx context.Context) error { return mine.Extend(ctx, time.Hour) },
-				"re-entry":     func(ctx context.Context) error { return says(rw.Lock(again(ctx), "mine")) },
+				"Extend":       func(ctx context.Context) error { return mine.Extend(ctx, lease()) },
+				"re-entry":     func(ctx context.Context) error { return says(rw.Lock(again(ctx), "mine", rwlock.Lease(lease()))) },
 				"in the queue": func(ctx context.Context) error { return says(rw.RLock(ctx, "mine")) },
 				"MaxWait":      func(context.Context) error { return says(rw.Lock(t.Context(), "free", most)) },
 			}
