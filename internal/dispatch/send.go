@@ -110,14 +110,15 @@ type destination struct {
 	kind   kind
 }
 
-// kind says which requests of one master wait for each other. Renewals have a lane of their own. So they wait
-// neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. Withdrawals
-// have one, so that a crowd that gives up delays nobody else.
+// kind says which requests of one master wait for each other. Renewals have a lane of their own. So they
+// wait neither for a crowd of other requests, nor for requests that a hook blocks, nor for replicas. What
+// nobody waits for has one, so that it delays nobody: withdrawals, and renewals that only say how many holds
+// there are.
 type kind uint8
 
 const (
 	ordinary kind = iota
-	withdrawals
+	late
 	renewals
 	confirmed // by replicas
 )
@@ -127,7 +128,7 @@ func kindOf(r *protocol.Request) kind {
 	case r.Replicas > 0:
 		return confirmed
 	case r.Late:
-		return withdrawals
+		return late
 	case r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep:
 		return renewals
 	}

@@ -139,6 +139,33 @@ func TestRenewalsThatAreSentAgainGoFirst(t *testing.T) {
 	})
 }
 
+// Once a batch has had no answer for long, though the server has answered what was sent later, repeats take
+// turns with other renewals: a hook may block them for ever.
+func TestRepeatsTakeTurnsOnceAHookBlocks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, _ := blocked(t)
+		var fresh, again []*protocol.Request
+		for i := range 2 * sharedRenewals {
+			fresh = append(fresh, claimed(lua.Renew, i))
+			again = append(again, repeated(claimed(lua.Renew, 1000+i)))
+		}
+		d.Send(fresh...)
+		d.Send(again...)
+		d.mu.Lock()
+		d.lanes[destination{kind: renewals}].flying[&batch{begun: time.Now()}] = struct{}{}
+		d.mu.Unlock()
+		require.Equal(t, again[:sharedRenewals], next(d, renewals))
+		time.Sleep(blockedAfter + time.Second)
+		d.mu.Lock()
+		d.lanes[destination{kind: ordinary}].answered = time.Now()
+		d.mu.Unlock()
+		require.Equal(t, fresh[:sharedRenewals], next(d, renewals))
+		require.Equal(t, again[sharedRenewals:], next(d, renewals))
+		require.Equal(t, fresh[sharedRenewals:], next(d, renewals))
+	})
+}
+
 // A renewal that only says how many holds there are does not travel with those that holds depend on.
 func TestNumbersOfHoldsDelayNoRenewal(t *testing.T) {
 	t.Parallel()

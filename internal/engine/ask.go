@@ -299,7 +299,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 		e.withdraw(now, h.claim, err)
 	case Entering:
 		c := h.claim
-		if h.trouble = c.err; h.trouble == nil && e.config.Replicas > 0 {
+		if h.trouble = c.err; h.trouble == nil && !c.confirmed {
 			h.trouble = ErrNotReplicated
 		}
 		e.fail(now, h, err)
