@@ -46,7 +46,7 @@ func (c *claim) lacks(now time.Time, h *Hold) bool {
 }
 
 // recount notes that the number of holds has changed. A renewal says so to the server, for those who inspect
-// the lock. If the number is still another after recountAfter, the claim is renewed for that.
+// the lock. If the number still differs after recountAfter, the claim is renewed to report it.
 func (e *Engine) recount(now time.Time, c *claim) {
 	switch {
 	case len(c.holds) == c.counted || c.lent > 0:
@@ -57,7 +57,8 @@ func (e *Engine) recount(now time.Time, c *claim) {
 	e.schedule(now, c)
 }
 
-// enterUntil returns when a call fails that re-enters, or waits for replicas; zero if something else ends it.
+// enterUntil returns until when a call may wait for a longer lease, or for replicas; zero if something else
+// ends the wait.
 func (h *Hold) enterUntil() (at time.Time) {
 	if h.confirmation != nil {
 		at = h.confirmation.until
@@ -91,8 +92,8 @@ func (h *Hold) need(now time.Time) time.Duration {
 	return lease
 }
 
-// renew sends a renewal, which also says how many holds there are. Its lease is no less than what the claim
-// is relied on for: a server whose clock was set back counts the lease of the renewal from then on.
+// renew sends a renewal, which also says how many holds there are. It ends no earlier than the claim's
+// deadline: a server whose clock was set back may shorten the lease to that of the renewal.
 func (e *Engine) renew(now time.Time, c *claim) *Request {
 	r := e.request(c, renews)
 	r.Extend = c.asksFor(now)
@@ -167,8 +168,8 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	e.schedule(now, c)
 }
 
-// entered ends the calls whose holds the claim lasts long enough for now, once replicas have confirmed the
-// claim.
+// entered ends the calls that waited for this renewal: the claim now lasts long enough for their holds. It
+// ends none before replicas have confirmed the claim.
 func (e *Engine) entered(now time.Time, c *claim, r *Request, reply protocol.Reply) {
 	c.confirmed = c.confirmed || r.Replicas > 0 && reply.Confirmed >= r.Replicas
 	for _, h := range c.holds {

@@ -234,7 +234,7 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 	switch {
 	case longest == 0:
 		return c.recountAt
-	case !c.asked.IsZero(): // which may be for much longer than the claim has left
+	case !c.asked.IsZero(): // it may be for much longer than the claim has left
 		return c.asked.Add(e.renewalPatience(min(longest, max(c.lease, 3*c.deadline.Sub(c.asked)))))
 	case c.failures > 0:
 		return c.retry

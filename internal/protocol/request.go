@@ -142,7 +142,12 @@ func RenewalArgv(args []any, renewals []*Request) []any {
 }
 
 // count returns the number of holds as an argument: of a delegation, 1.
-func (r *Request) count() any { return either(r.Count <= 1, "1", strconv.Itoa(r.Count)) }
+func (r *Request) count() any {
+	if r.Count <= 1 {
+		return "1"
+	}
+	return strconv.Itoa(r.Count)
+}
 
 // either returns one of two arguments. Constants are converted without an allocation.
 func either(first bool, a, b any) any {
