@@ -113,7 +113,7 @@ func TestOwnReadsLeaveTheWriteLeaseAlone(t *testing.T) {
 		w.around(w.lease, w.left(rw, r1))
 		unlock(w, r1)
 		w.around(30*w.lease, w.left(rw, wr))
-		waitCount(w, rw, "n", r2.Owner(), read, 1)
+		require.Equal(w, 1, held(w, rw, "n", r2.Owner(), read).Count)
 		unlock(w, r2)
 		w.around(30*w.lease, w.left(rw, wr))
 		require.NoError(w, wr.Context().Err())
@@ -166,11 +166,11 @@ func TestReaderLosesItsHoldBesideOthers(t *testing.T) {
 		require.ErrorIs(w, a.Unlock(owner), rwlock.ErrNotHeld)
 		eventually(w, func() bool { return held(w, rw, "n", a.Owner(), read).Count == 0 },
 			"the end of the lost hold")
-		waitCount(w, rw, "n", b.Owner(), read, 1)
+		require.Equal(w, 1, held(w, rw, "n", b.Owner(), read).Count)
 
 		// The owner has settled its loss, and may start again.
 		again := take(w, owner, rw, read, "n")
-		waitCount(w, rw, "n", again.Owner(), read, 1)
+		require.Equal(w, 1, held(w, rw, "n", again.Owner(), read).Count)
 		unlock(w, again, b)
 	})
 }
@@ -204,7 +204,7 @@ func TestOneOfTwoHoldsIsLost(t *testing.T) {
 			require.Equal(w, alive.Token(), third.Token())
 			time.Sleep(w.lease / 2)
 			require.NoError(w, alive.Context().Err())
-			waitCount(w, rw, "n", alive.Owner(), c.mode, 2)
+			require.Equal(w, 2, held(w, rw, "n", alive.Owner(), c.mode).Count)
 			unlock(w, third, alive)
 			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
 		}
@@ -230,7 +230,7 @@ func TestNestedHoldsInAnyOrder(t *testing.T) {
 			for i, h := range holds {
 				if i%10 == 9 {
 					require.ErrorIs(w, errOf(rw.TryLock(newOwner(), "n")), rwlock.ErrLocked)
-					waitCount(w, rw, "n", h.Owner(), h.Mode(), count[h.Mode()])
+					require.Equal(w, count[h.Mode()], held(w, rw, "n", h.Owner(), h.Mode()).Count)
 				}
 				unlock(w, h)
 				count[h.Mode()]--
@@ -409,7 +409,7 @@ func TestUnlockTwice(t *testing.T) {
 			})
 			require.EqualValues(w, 1, released.Load())
 			require.EqualValues(w, 9, refused.Load())
-			waitCount(w, rw, "n", other.Owner(), mode, 1)
+			require.Equal(w, 1, held(w, rw, "n", other.Owner(), mode).Count)
 			require.NoError(w, other.Context().Err())
 			unlock(w, other)
 		}

@@ -188,7 +188,7 @@ func TestDowngradeInPlace(t *testing.T) {
 			require.NoError(w, h.Context().Err())
 		}
 		require.Equal(w, ctx, outer.Context())
-		waitCount(w, rw, name, outer.Owner(), read, 2)
+		require.Equal(w, 2, held(w, rw, name, outer.Owner(), read).Count)
 		require.ErrorIs(w, errOf(rw.Lock(ctx, name)), rwlock.ErrUpgrade)
 
 		unlock(w, readers...)
@@ -322,7 +322,7 @@ func TestUpgradeIsRefused(t *testing.T) {
 				w.within(w.prompt, start, time.Now())
 			}
 			require.NoError(w, h.Context().Err())
-			waitCount(w, rw, name, h.Owner(), read, 1)
+			require.Equal(w, 1, held(w, rw, name, h.Owner(), read).Count)
 		}
 		refused()
 		other := take(w, newOwner(), rw, read, name)
@@ -484,7 +484,7 @@ func TestHoldAndItsContext(t *testing.T) {
 
 			cancel()
 			require.ErrorIs(w, other.Context().Err(), context.Canceled)
-			waitCount(w, rw, "n", owner, mode, 1)
+			require.Equal(w, 1, held(w, rw, "n", owner, mode).Count, "a done context does not release")
 			require.NoError(w, other.Unlock(other.Context()))
 			require.Equal(w, rwlock.None, inspect(w, rw, "n").Mode)
 		}
@@ -502,7 +502,7 @@ func TestWithReturnsWhatFnReturns(t *testing.T) {
 				require.Equal(w, r.mode, inspect(w, rw, "n").Mode)
 				require.NoError(w, r.run(ctx, rw, func(_ context.Context, inner *rwlock.Hold) error {
 					require.Equal(w, h.Token(), inner.Token())
-					waitCount(w, rw, "n", owner, r.mode, 2)
+					require.Equal(w, 2, held(w, rw, "n", owner, r.mode).Count)
 					return nil
 				}))
 				return want
@@ -768,7 +768,7 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 						require.Equal(w, wants[i].Name, h.Name())
 						require.Equal(w, modes[h.Name()], h.Mode())
 						require.Equal(w, owner, h.Owner())
-						waitCount(w, rw, h.Name(), owner, h.Mode(), 1)
+						require.Equal(w, 1, held(w, rw, h.Name(), owner, h.Mode()).Count)
 					}
 					require.Same(w, holds[1], holds[3])
 					unlock(w, take(w, inner, rw, write, "a")) // the same owner re-enters
