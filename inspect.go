@@ -15,12 +15,13 @@ type State struct {
 	Token   int64    // the last fencing token; 0 if the server knows none
 }
 
-// Holder is an owner that holds a lock. An owner that holds it in both modes is listed twice.
+// Holder is an owner that holds a lock. An owner that holds it in both modes is listed once, as one that
+// writes.
 type Holder struct {
 	Owner Owner
 	Label string // of the owner's RWLock: see WithLabel; "" if the server does not know it
 	Mode  Mode
-	Count int           // how many holds the owner has in this mode
+	Count int           // how many holds the owner has, in both modes
 	Lease time.Duration // how much of the lease is left
 	// Full is the whole lease. A holder that lives renews it when a third of it has passed. Full is zero if the
 	// server does not keep it: for one of several readers, and for a hold under a delegation.

@@ -18,15 +18,15 @@ local owner, fence, record = seen[1] or '', seen[3], seen[4]
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 if ARGV[7] == 'keep' then
   --#include reading.lua
-  if owner == 'shared' and renew_reading(record, ARGV[1], ARGV[2], ARGV[4], ARGV[6], '1', LOCK, LEASES) == 1 then
+  if owner == SHARED and renew_reading(record, ARGV[1], ARGV[2], ARGV[4], ARGV[6], '1', LOCK, LEASES) == 1 then
     return {1, 0, '', '', string.match(record, ' (%d+)'), '', 0}
   end
-elseif string.sub(ARGV[1], 1, 1) == 'r' and (owner == '' or owner == 'shared') and (not record or record < ARGV[2])
+elseif string.sub(ARGV[1], 1, 2) == READ and (owner == '' or owner == SHARED) and (not record or record < ARGV[2])
   and (not fence or fence <= now) then
   -- Nobody waits, and nobody writes. The lock is shared from the first delegation on.
   local readers, list = call('ZCARD', LEASES), seen[2] or ''
   local _, others = string.gsub(list, ' ', ' ')
-  if (readers == 0 or owner == 'shared') and others < DELEGATES then -- readers of a free lock are left over from a hash that is gone
+  if (readers == 0 or owner == SHARED) and others < DELEGATES then -- readers of a free lock are left over from a hash that is gone
     local need, new = ARGV[6], readers == 0
     if new then
       call('ZADD', LEASES, 0, LONG, ms + ARGV[4], ARGV[1]) -- as in holders.lua
@@ -34,7 +34,7 @@ elseif string.sub(ARGV[1], 1, 1) == 'r' and (owner == '' or owner == 'shared') a
     else
       call('ZADD', LEASES, ms + ARGV[4], ARGV[1])
     end
-    call('HSET', LOCK, 'owner', 'shared', 'fence', now, 'delegated', list .. ARGV[1] .. ' ',
+    call('HSET', LOCK, 'owner', SHARED, 'fence', now, 'delegated', list .. ARGV[1] .. ' ',
       ARGV[3], ARGV[2] .. ' ' .. now .. ' held 1')
     --#include keep.lua
     if not record then

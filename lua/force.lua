@@ -15,13 +15,13 @@ call('ZCARD', QUEUE)
 call('ZCARD', LEASES)
 -- Notifies a holder of another instance: the caller's own learns of it from the reply.
 local function drop(id)
-  if string.match(id, '^%l:([^:]+)') ~= string.match(claim, '^%l:([^:]+)') then
+  if string.match(id, INSTANCE) ~= string.match(claim, INSTANCE) then
     note('!', id)
   end
 end
 
 local until_ms = ends()
-if holder ~= '' and holder ~= 'shared' then
+if holder ~= '' and holder ~= SHARED then
   drop(holder)
 end
 for _, id in ipairs(several() and call('ZRANGE', LEASES, 0, STEP - 1) or {}) do
@@ -36,4 +36,4 @@ if several() then
 end
 holder = ''
 set_count('')
-return release(until_ms)
+return release(until_ms, 'ended')

@@ -4,8 +4,7 @@
 -- Reply  {µs of the server's clock, a string; {field, value, …}; {read claim, deadline in ms, …}; {waiter, ticket, …}}
 
 local time = redis.call('TIME')
-local says = redis.call('HMGET', LOCK, 'owner', 'readers')
-local owner, readers = says[1] or '', says[2] or ''
+local owner = redis.call('HGET', LOCK, 'owner') or ''
 
 -- The members of a sorted set, if the hash says that it counts.
 local function members(key, counts)
@@ -15,6 +14,6 @@ end
 return {
   time[1] .. string.sub('00000', #time[2]) .. time[2],
   redis.call('HGETALL', LOCK),
-  members(LEASES, string.match(owner, '^shared') or readers ~= ''),
+  members(LEASES, owner == SHARED or owner == SHARED .. ' +'),
   members(QUEUE, string.sub(owner, -1) == '+'),
 }

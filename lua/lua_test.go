@@ -74,9 +74,9 @@ func TestExplainNamesTheFileAndLine(t *testing.T) {
 // The places are those of the files that the composed text is made of.
 func TestExplainCountsLines(t *testing.T) {
 	t.Parallel()
-	at := places(t, "call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', 'readers'") // in shared/state.lua alone
+	at := places(t, "call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', 'pending'") // in shared/state.lua alone
 	require.Len(t, at, 1)
-	const text = "call('HMGET', KEYS[1], 'owner', 'lease', 'fence', 'count', 'readers'"
+	const text = "call('HMGET', KEYS[1], 'owner', 'lease', 'fence', 'count', 'pending'"
 	for _, script := range []*lua.Script{lua.Lock, lua.Unlock, lua.Renew,
 		lua.Serve, lua.Force} {
 		before, _, found := strings.Cut(script.Source, text)

@@ -9,33 +9,19 @@
 --#include reading.lua
 local seen = call('HMGET', LOCK, 'owner', 'lease', 'fence', 'count', ARGV[3])
 local done = renew_alone(seen, ARGV[1], ARGV[4], ARGV[5], ARGV[6], LOCK, LEASES, QUEUE)
-if seen[1] == 'shared' then
+if seen[1] == SHARED then
   done = renew_reading(seen[5], ARGV[1], ARGV[2], ARGV[4], ARGV[5], ARGV[6], LOCK, LEASES)
 end
 if done < 2 then
   return done
 end
---#include leases.lua
+--#include renew.lua
 
-local its_token = held()
-if not its_token then
+if not renew(ARGV[4], ARGV[6]) then
   return 0
 end
-if holder ~= claim then
-  put(slot, number .. ' ' .. its_token .. ' held ' .. ARGV[6])
-elseif count ~= (ARGV[6] == '1' and '' or ARGV[6]) then
-  put('count', ARGV[6] == '1' and '' or ARGV[6])
-elseif not set_back then
-  put('lease', f[2])
-end
-if holder ~= claim and fence - now > BACK then
-  -- The clock was set back, and a lease of before would last for longer. A renewal is for as long as its holder relies on.
-  live_for(ARGV[4])
-else
-  extend(ARGV[4])
-end
 -- Readers whose leases have ended block nobody while others are live, so that nothing else removes them.
-local dead = holder == 'shared' and call('ZRANGEBYSCORE', LEASES, '-inf', ms, 'LIMIT', 0, DEAD) or {}
+local dead = several() and call('ZRANGEBYSCORE', LEASES, '-inf', ms, 'LIMIT', 0, DEAD) or {}
 if dead[1] then
   void(dead)
   call('ZREM', LEASES, unpack(dead))

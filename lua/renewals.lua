@@ -11,12 +11,12 @@
 local replies, keys = {}, 0
 for i = 1, #ARGV / 4 do
   local claim, for_ms, need, count = unpack(ARGV, 4 * i - 3, 4 * i)
-  local reads = string.sub(claim, 1, 1) == 'r'
+  local reads = string.sub(claim, 1, 2) == READ
   local lock = KEYS[keys + 1]
   local seen = call('HMGET', lock, 'owner', 'lease', 'fence', 'count')
   replies[i] = renew_alone(seen, claim, for_ms, need, count, lock)
-  if seen[1] == 'shared' and reads then
-    local slot, number = string.match(claim, '^r:([^:]+:%d+):(%d+)')
+  if seen[1] == SHARED and reads then
+    local slot, number = string.match(claim, SLOT)
     replies[i] = renew_reading(call('HGET', lock, slot), claim, number, for_ms, need, count, lock, KEYS[keys + 2])
   end
   keys = keys + (reads and 2 or 1)

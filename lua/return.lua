@@ -22,7 +22,7 @@ end
 
 if at then
   list = string.sub(list, 1, at - 1) .. string.sub(list, to + 1)
-  if string.sub(record, 1, DIGITS) == ARGV[2] and (owner == 'shared' or owner == 'shared +' and silent())
+  if string.sub(record, 1, DIGITS) == ARGV[2] and (owner == SHARED or owner == SHARED .. ' +' and silent())
     and call('ZREM', LEASES, ARGV[1]) == 1 then
     -- Other readers may be left, as in release.lua.
     call('HSET', LOCK, 'delegated', list, ARGV[3], ARGV[2] .. ' ' .. time[1] .. ' ended')

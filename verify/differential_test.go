@@ -256,16 +256,6 @@ func (p *pair) pick(t *rapid.T) model.Claim {
 	return rapid.SampledFrom(open).Draw(t, "claim")
 }
 
-// current returns the claim that an owner has in a mode, or zero.
-func (p *pair) current(owner int, mode model.Mode) model.Claim {
-	for _, c := range p.open() {
-		if c.Owner == owner && p.claims[c].mode == mode {
-			return c
-		}
-	}
-	return model.Claim{}
-}
-
 // next makes a claim of an owner, on the first slot of its process that none of its claims has.
 func (p *pair) next(owner int, mode model.Mode) model.Claim {
 	p.number++
@@ -291,23 +281,14 @@ func (p *pair) ask(t *rapid.T) {
 	mode := rapid.SampledFrom([]model.Mode{model.Read, model.Write}).Draw(t, "mode")
 	ms := rapid.SampledFrom([]int64{10_000, 20_000, 30_000, 10_000, 20_000, 60_000, 90_000_000}).Draw(t, "lease")
 	try := rapid.IntRange(0, 3).Draw(t, "try") == 0
-	if p.current(owner, mode) != (model.Claim{}) || mode == model.Write &&
-		p.current(owner, model.Read) != (model.Claim{}) {
-		t.Skip("it has, or may not")
+	if slices.ContainsFunc(p.open(), func(c model.Claim) bool { return c.Owner == owner }) {
+		t.Skip("it has")
 	}
-	within := p.current(owner, model.Write)
 	c := p.next(owner, mode)
 	q := &request{of: c, Request: protocol.Request{Script: lua.Lock, Claim: p.claims[c].Claim, Lease: lease(ms),
 		Try: try}}
-	if mode == model.Read {
-		if p.model.Hold(within) != nil {
-			q.Writer = p.claims[within].ID
-		} else {
-			within = model.Claim{}
-		}
-	}
 	q.on = func(l *model.Lock) string {
-		switch l.Ask(c, mode, ms, try, within) {
+		switch l.Ask(c, mode, ms, try) {
 		case model.Granted:
 			return strconv.FormatInt(l.Hold(c).Token, 10)
 		case model.Refused:
@@ -362,11 +343,27 @@ func (p *pair) keep(t *rapid.T) {
 	p.send(t, q)
 }
 
+// downgrade has a claim that writes replaced by one that reads.
+func (p *pair) downgrade(t *rapid.T) {
+	c := p.pick(t)
+	if p.claims[c].mode == model.Read {
+		t.Skip("it reads")
+	}
+	ms := rapid.SampledFrom([]int64{5_000, 10_000, 30_000, 70_000}).Draw(t, "lease")
+	count := rapid.IntRange(1, 3).Draw(t, "count")
+	read := p.next(c.Owner, model.Read)
+	p.claims[read].again = true // its token is of before
+	q := &request{of: read, Request: protocol.Request{Script: lua.Downgrade, Claim: p.claims[read].Claim,
+		Lease: lease(ms), Count: count, Writer: p.claims[c].ID}}
+	q.on = func(l *model.Lock) string { return strconv.Itoa(int(l.Downgrade(c, read, count, ms))) }
+	p.send(t, q)
+}
+
 // cuts reports whether a renewal is of before the hold was extended, and of before the clock stepped back. A
 // late copy of it sets the lease again to its own: docs/semantics.md has the limit, under Loss.
 func (p *pair) cuts(q *request) bool {
 	h := p.model.Hold(q.of)
-	if p.back == 0 || q.Script != lua.Renew || h == nil {
+	if p.back == 0 || q.Script != lua.Renew && q.Script != lua.Downgrade || h == nil {
 		return false
 	}
 	return h.Until-p.now/1000 > q.Lease.Duration.Milliseconds()+p.back
@@ -377,13 +374,14 @@ func (p *pair) actions() map[string]func(*rapid.T) {
 		"ask":     p.ask,
 		"askMore": p.ask,
 		"heartbeat": func(t *rapid.T) {
-			if q := p.claims[p.pick(t)].ask; !q.Try {
+			if q := p.claims[p.pick(t)].ask; q != nil && !q.Try {
 				p.do(t, q, false)
 			}
 		},
 		"release":     func(t *rapid.T) { p.end(t, p.pick(t)) },
 		"releaseMore": func(t *rapid.T) { p.end(t, p.pick(t)) },
 		"renew":       func(t *rapid.T) { p.keep(t) },
+		"downgrade":   func(t *rapid.T) { p.downgrade(t) },
 		"late": func(t *rapid.T) {
 			p.past = slices.DeleteFunc(p.past, func(q *request) bool { return p.passed-q.at > late || p.cuts(q) })
 			if len(p.past) == 0 {

@@ -29,7 +29,7 @@ func writer(owner int) protocol.Claim { return claimOf(owner, owner, owner, mode
 //	w1/30     writer 1 asks, for a lease of 30 s
 //	w1?/30    it tries
 //	r3-9/30   each of the readers 3 to 9 asks
-//	r1<w1/30  owner 1 asks to read under its write claim
+//	>w1/30    writer 1 downgrades to reader r1@11
 //	w4@1/30   writer 4 asks, with another number, on slot 1
 //	-w1       writer 1 releases, or withdraws
 //	-w1!      it releases with the time of its grant
@@ -40,7 +40,7 @@ func writer(owner int) protocol.Claim { return claimOf(owner, owner, owner, mode
 //	-d3       returns it; with @60 its number is 60, and not 50
 //	force     everybody's holds are dropped
 //	serve     the next step is taken
-var call = regexp.MustCompile(`^([-=&]?)([wrd])(\d+)(?:-(\d+))?(<w\d+)?(?:@(\d+))?(\?)?(!)?(?:/(\d+))?$`)
+var call = regexp.MustCompile(`^([-=&>]?)([wrd])(\d+)(?:-(\d+))?(?:@(\d+))?(\?)?(!)?(?:/(\d+))?$`)
 
 // requests returns the requests that a word stands for.
 func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
@@ -53,12 +53,12 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 	}
 	m := call.FindStringSubmatch(word)
 	require.NotNil(t, m, "what is %q?", word)
-	does, kind, under, try, marked := m[1], m[2], m[5] != "", m[7] != "", m[8] != ""
+	does, kind, try, marked := m[1], m[2], m[6] != "", m[7] != ""
 	number := func(text string) int { n, _ := strconv.Atoi(text); return n }
-	first, at, ms := number(m[3]), number(m[6]), 1000*int64(number(m[9]))
+	first, at, ms := number(m[3]), number(m[5]), 1000*int64(number(m[8]))
 	scripts := map[string]*lua.Script{"w": lua.Lock, "r": lua.Lock, "d": lua.Delegate, "-w": lua.Unlock,
 		"-r": lua.Unlock, "-d": lua.Return, "=w": lua.Renew, "=r": lua.Renew, "=d": lua.Delegate,
-		"&w": lua.Renew, "&r": lua.Renew}
+		"&w": lua.Renew, "&r": lua.Renew, ">w": lua.Downgrade}
 	for owner := first; owner <= max(first, number(m[4])); owner++ {
 		q := &protocol.Request{Script: scripts[does+kind], Lease: lease(ms), Try: try}
 		mode := map[string]model.Mode{"w": model.Write, "r": model.Read}[kind]
@@ -67,11 +67,8 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 			q.Claim = protocol.NewClaim(protocol.Read, fmt.Sprintf("instance%03d", owner), 1_000_000,
 				uint64(cmp.Or(at, 50)), protocol.Owner{})
 			q.Keep = does == "="
-		case under:
-			q.Claim = claimOf(owner, owner+10, owner+10, mode)
-			if does == "" {
-				q.Writer = writer(owner).ID
-			}
+		case does == ">":
+			q.Claim, q.Writer = claimOf(owner, owner+10, owner+10, model.Read), writer(owner).ID
 		case at > 0:
 			q.Claim = claimOf(owner, owner+10, at, mode)
 		default:
@@ -342,6 +339,15 @@ func TestReleaseLeavesTheSlotToItsNextClaim(t *testing.T) {
 	require.Equal(t, ": w2 | w4", r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 -w1!")))
 }
 
+// A downgrade ends the claim that writes, whatever the slot of the one that reads was used for, and leaves
+// the slot to its next claim.
+func TestDowngradeEndsTheClaimThatWrites(t *testing.T) {
+	r := newRedisRig(t, false)
+	require.Equal(t, ": r10 |", r.outcome(t, r.play(t, "w10/60 -w4@20 >w10/60 w10/60")))
+	r.reset(t)
+	require.Equal(t, ": r1 | w2 w4", r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 >w1/60")))
+}
+
 // A waiter keeps its place in the queue when it removes a dead waiter that had the same slot. A server that
 // has lost the end of the earlier claim knows both.
 func TestWaiterTakesTheSlotOfADeadOneAhead(t *testing.T) {
@@ -391,7 +397,7 @@ func TestReleaseOfALostHashFindsNoHold(t *testing.T) {
 // keeps its place.
 func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 	r := newRedisRig(t, false)
-	for _, holds := range []string{"w1", "r1", "r1 r2", "w1 r1<w1"} {
+	for _, holds := range []string{"w1", "r1", "r1 r2"} {
 		for _, left := range []string{"w3", "r3", "w3 r4", "r4 w3"} {
 			for _, next := range []string{"w5", "r5"} {
 				each := func(calls, before, after string) {
@@ -408,9 +414,6 @@ func TestPlacesOfALostHashDoNotCount(t *testing.T) {
 				if s := r.state(t); waits {
 					require.Len(t, s.Queue, 1, holds)
 					require.Equal(t, 5, s.Queue[0].Owner, holds)
-				}
-				if holds == "w1" { // it reads later
-					r.play(t, "r1<w1/10 -r1<w1")
 				}
 				if waits {
 					each(holds, "-", "")

@@ -283,6 +283,22 @@ func (b *both) release(t *rapid.T) {
 	require.Equal(t, errs[withoutOption], errs[withOption], "Unlock")
 }
 
+// downgrade has a write hold be a read hold, unless delegations make a difference: as ask says.
+func (b *both) downgrade(t *rapid.T) {
+	i := b.pick(t, "granted")
+	for k, h := range b.sides[withoutOption].holds {
+		if h.Mode == protocol.Read && (k == i || b.of[i] == 0 && outcome(h) == "waits") {
+			t.Skip("it reads, or others are let in to read")
+		}
+	}
+	b.of = append(b.of, b.of[i])
+	b.do(t, func(s *side) {
+		read := &engine.Hold{}
+		s.holds = append(s.holds, read)
+		_, _ = s.parties[b.of[i]].engine.Downgrade(s.now, s.holds[i], read)
+	})
+}
+
 func (b *both) giveUp(t *rapid.T) {
 	i := b.pick(t, "waits")
 	b.do(t, func(s *side) { s.parties[b.of[i]].engine.GiveUp(s.now, s.holds[i], engine.ErrClosed) })
@@ -361,7 +377,7 @@ func TestCallsEndWithDelegationsAsWithout(t *testing.T) {
 		b := &both{sides: [2]*side{newSide(t, false), newSide(t, true)}}
 		t.Repeat(map[string]func(*rapid.T){
 			"ask": b.ask, "askMore": b.ask, "askAgain": b.ask, "release": b.release, "releaseMore": b.release,
-			"giveUp": b.giveUp, "extend": b.extend, "force": b.force, "lose": b.lose, "stop": b.stop,
+			"downgrade": b.downgrade, "giveUp": b.giveUp, "extend": b.extend, "force": b.force, "lose": b.lose, "stop": b.stop,
 			"": func(*rapid.T) {},
 		})
 	})

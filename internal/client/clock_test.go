@@ -130,6 +130,32 @@ func TestSleepEndsAHold(t *testing.T) {
 	})
 }
 
+// So does one that is downgraded by the first call after the sleep.
+func TestSleepEndsADowngradedHold(t *testing.T) {
+	for name, inPlace := range map[string]bool{"Unlock": false, "Downgrade": true} {
+		t.Run(name, func(t *testing.T) {
+			newSleeper(t, 0, func(t *testing.T, s *sleeper) {
+				w, err := s.lock(false)
+				require.NoError(t, err)
+				h, end := w, func() { _, _ = w.Downgrade(context.Background()) }
+				if !inPlace {
+					h, err = s.Acquire(t.Context(), Call{Name: w.Name, Mode: protocol.Read, Lease: w.Lease, Owner: w.Owner})
+					require.NoError(t, err)
+					end = func() { _ = w.Unlock(context.Background()) }
+				}
+				ctx := contextOf(h)
+				s.cut.Store(true)
+				s.ahead.Add(int64(time.Minute))
+				woken := time.Now()
+				go end()
+				<-ctx.Done()
+				require.LessOrEqual(t, time.Since(woken), 250*time.Millisecond)
+				time.Sleep(2 * endTimeout) // the call has returned
+			})
+		})
+	}
+}
+
 // After a sleep, nothing is granted under a delegation before the server has confirmed it.
 func TestSleepSuspendsADelegation(t *testing.T) {
 	newSleeper(t, 3*time.Second, func(t *testing.T, s *sleeper) {

@@ -69,7 +69,6 @@ func (s *several) flush(now time.Time, fx *effects) {
 	s.out.Reset()
 	s.Quorum.Flush(now, &s.out)
 	fx.Effects, s.out.Effects = s.out.Effects, fx.Effects
-	fx.Relisten = false // which is about the only server
 	for _, r := range s.out.Requests {
 		if s.traces && r.For != nil {
 			r.Trace = traceOf(r.For)
@@ -167,9 +166,6 @@ func (c *Client) run(fx *effects, ctx context.Context) {
 	}
 	if len(fx.Shards) > 0 {
 		c.dispatch[0].ListenIn(fx.Shards)
-	}
-	if fx.Relisten {
-		c.dispatch[0].Relisten()
 	}
 	if len(fx.Blockers) > 0 {
 		c.readLabels(fx.Blockers)

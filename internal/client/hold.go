@@ -128,17 +128,17 @@ func (h *Hold) begin() (current *Hold, fx *effects, known bool, err error) {
 		return h, c.unlock(now), true, engine.ErrNotHeld
 	}
 	h.released = true
-	known, err = h.letGo(now)
+	known, err = c.engine.Release(now, &h.Hold)
+	known, err = h.ends(now, known, err)
 	fx = c.unlock(now)
 	h.end(err)
 	return h, fx, known, err
 }
 
-// letGo has the engine release the hold. It returns true if the end is known immediately. Client.mu is
-// locked.
-func (h *Hold) letGo(now time.Time) (known bool, err error) {
+// ends takes what the engine has returned for a release, and prepares the wait for an answer. It returns true
+// if the end is known immediately. Client.mu is locked.
+func (h *Hold) ends(now time.Time, known bool, err error) (bool, error) {
 	c := h.client
-	known, err = c.engine.Release(now, &h.Hold)
 	if c.local != nil {
 		c.local.Work(now)
 	}

@@ -17,6 +17,8 @@ func (d *Layer) handle(now time.Time, r *engine.Request) {
 	switch {
 	case r.Asks():
 		d.ask(now, e, r)
+	case r.Script == lua.Downgrade:
+		d.downgrade(now, e, r)
 	case e == nil || e.place == remote:
 		d.pass(r)
 	case r.Ends():
@@ -72,17 +74,6 @@ func (d *Layer) use(r *engine.Request) *name {
 // route decides who answers a call.
 func (d *Layer) route(now time.Time, e *entry) {
 	n := e.name
-	if w := e.ask.Writer; w != nil && w != "" {
-		// The owner has a write hold. What granted that, this layer or the server, also grants this request.
-		// The delegation need not allow anything new for it.
-		if within := n.table.writer; within != nil && d.engine.ClaimOf(within.ask) == w && now.Before(n.until) {
-			n.table.ask(e, within, false)
-			d.grant(now, e)
-			return
-		}
-		d.send(e)
-		return
-	}
 	if n.state == Live && !now.Before(n.until) {
 		d.lapse(now, n)
 	}
@@ -143,7 +134,7 @@ func (d *Layer) local(now time.Time, e *entry) {
 	n := e.name
 	idle := n.table.empty()
 	switch {
-	case n.table.ask(e, nil, e.ask.Try):
+	case n.table.ask(e, e.ask.Try):
 		if idle {
 			d.idle.Remove(n)
 		}
@@ -224,12 +215,42 @@ func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 	}
 }
 
-// ends answers the request that releases an entry.
+// ends answers the request that releases an entry. One that downgrades it stays the request of the entry that
+// reads.
 func (d *Layer) ends(now time.Time, e *entry, code int) {
-	d.answer(now, e.end, protocol.Reply{Code: code})
-	d.engine.Recycle(e.end)
-	d.engine.Recycle(e.ask)
+	if e.end.Script == lua.Downgrade {
+		d.answer(now, e.end, protocol.Reply{Code: code, Lent: e.name.lent})
+	} else {
+		d.answer(now, e.end, protocol.Reply{Code: code})
+	}
 	e.place, e.end, e.ask = over, nil, nil
+}
+
+// downgrade handles a request to downgrade a claim. e is that of the claim that reads, or nil the first time.
+func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
+	former := entryIn(r.BelowFormer())
+	switch {
+	case former == nil && e == nil: // neither is held any more
+		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
+	case e == nil:
+		n := former.name
+		e = &entry{name: n, ask: r, mode: protocol.Read, since: now}
+		*r.Below() = e
+		if former.place == remote {
+			d.send(e)
+			return
+		}
+		n.table.enter(e)
+		e.rely(r)
+		d.end(now, former, r)
+	case e.place == remote:
+		d.pass(r)
+	case former == nil:
+		d.keep(now, e, r)
+	default:
+		e.rely(r)
+		d.end(now, former, r)
+	}
 }
 
 // left answers the releases that came no later than when a request was sent, whose reply says whether the

@@ -59,7 +59,7 @@ const (
 	// returnPatience is for how long the first return may stay without an answer.
 	returnPatience = time.Second
 	// firstSlot is larger than any slot of the engine's.
-	firstSlot = 1_000_000
+	firstSlot = 900_000
 	// atOnce is how many names a Tick handles.
 	atOnce = 250
 )
@@ -195,8 +195,11 @@ func (d *Layer) pass(r *engine.Request) {
 }
 
 // entryOf returns what is known of the claim that a request is about, or nil.
-func entryOf(r *engine.Request) (e *entry) {
-	if below := r.Below(); below != nil {
+func entryOf(r *engine.Request) *entry { return entryIn(r.Below()) }
+
+// entryIn returns the entry in the place that an engine has for it, or nil.
+func entryIn(below *any) (e *entry) {
+	if below != nil {
 		e, _ = (*below).(*entry)
 	}
 	return e
@@ -222,11 +225,14 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 		return
 	}
 	e := entryOf(r)
+	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0 && !reply.Idle)
+	if former := entryIn(r.BelowFormer()); former != nil && r.Script == lua.Downgrade {
+		e, ended = former, reply.Code != protocol.NotThere
+	}
 	if err == nil {
 		d.unmask(now, r, &reply)
 	}
 	d.engine.Replied(now, r, reply, err)
-	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0 && !reply.Idle)
 	if e != nil && e.place == remote && err == nil && ended {
 		e.place = over
 		e.name.out[e.mode]--

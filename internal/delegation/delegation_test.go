@@ -135,7 +135,7 @@ func (r *rig) granted(q *engine.Request) protocol.Reply {
 		return protocol.Reply{Token: r.token}
 	case lua.Delegate:
 		reply := protocol.Reply{Code: protocol.Done, Token: r.token}
-		if q.Claim.ID.(string)[0] == 'w' {
+		if q.Claim.ID.(string)[1] == 'w' {
 			reply.Top = r.token + block
 		}
 		return reply
@@ -614,7 +614,7 @@ func TestWriteDelegationsAreForOneUser(t *testing.T) {
 			r.answer(lua.Return)
 			if others {
 				r.reply(r.next(lua.Lock), protocol.Reply{Last: 1,
-					Obstacle: inTheWay("r:instance-02:1:000000000000009:AAAAAAAAAAAAAAAAAAAAAA:0")})
+					Obstacle: inTheWay("2r:instance-02:1:000000000000009:AAAAAAAAAAAAAAAAAAAAAA:0")})
 				r.do(func() { r.engine.GiveUp(r.now, w, errSilence) })
 			} else {
 				r.answer(lua.Lock)
@@ -630,7 +630,7 @@ func TestWriteDelegationsAreForOneUser(t *testing.T) {
 					r.answer(lua.Unlock)
 				}
 			}
-			require.Equal(t, mode, r.next(lua.Delegate).Claim.ID.(string)[0])
+			require.Equal(t, mode, r.next(lua.Delegate).Claim.ID.(string)[1])
 		})
 	}
 }
@@ -717,8 +717,8 @@ func TestRenewalsAreSentTogether(t *testing.T) {
 	require.Empty(t, r.sent, "all are in flight")
 }
 
-// Calls that are to be renewed otherwise than the delegation go to the server, and so does what re-enters
-// under them.
+// Calls that are to be renewed otherwise than the delegation go to the server, and so does what they are
+// downgraded to.
 func TestSpecialCallsGoToTheServer(t *testing.T) {
 	r := newRig(t)
 	r.delegate("n", protocol.Read)
@@ -730,8 +730,118 @@ func TestSpecialCallsGoToTheServer(t *testing.T) {
 	}
 	w := r.call(engine.Hold{Name: "m", Mode: protocol.Write, NoRenew: true})
 	r.answer(lua.Lock)
-	r.call(engine.Hold{Name: "m", Mode: protocol.Read, Owner: w.Owner})
-	require.Equal(t, w.Owner, r.next(lua.Lock).Hold().Owner)
+	read := &engine.Hold{}
+	r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
+	q := r.next(lua.Downgrade)
+	require.Equal(t, w.Owner, q.Hold().Owner)
+	r.reply(q, protocol.Reply{Code: protocol.Done})
+	require.Equal(t, engine.Finished, w.State())
+	require.Equal(t, engine.Live, read.State())
+	r.do(func() { _, _ = r.engine.Release(r.now, read) })
+	r.reply(r.next(lua.Unlock), protocol.Reply{Code: protocol.Done})
+	require.Zero(t, r.layer.names[protocol.KeysOf("p", "m").Lock].out, "the server has nothing any more")
+}
+
+// Under a delegation, a downgrade asks nobody. It lets in who waits to read.
+func TestDowngradeUnderADelegation(t *testing.T) {
+	r := newRig(t)
+	r.delegate("n", protocol.Write)
+	w := r.write()
+	reader, writer := r.read(), r.write()
+	require.Equal(t, engine.Wanted, reader.State())
+	token, read := w.Token(), &engine.Hold{}
+	r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
+	require.Empty(t, r.sent)
+	require.Equal(t, engine.Finished, w.State())
+	require.NoError(t, w.Err())
+	require.Equal(t, engine.Live, reader.State())
+	require.Equal(t, engine.Wanted, writer.State())
+	require.Equal(t, engine.Live, read.State())
+	require.Equal(t, token, read.Token())
+	require.NoError(t, r.release(read))
+	require.NoError(t, r.release(reader))
+	require.Equal(t, engine.Live, writer.State())
+}
+
+// A read hold that is released while its downgrade waits for the server leaves nothing in the table, or of
+// what is known of the server.
+func TestReleaseDuringADowngrade(t *testing.T) {
+	for _, recalled := range []bool{false, true} {
+		r := newRig0(t)
+		r.delegate("n", protocol.Write)
+		w := r.write()
+		r.now = r.now.Add(time.Millisecond)
+		read := &engine.Hold{}
+		r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
+		require.Equal(t, engine.Releasing, w.State())
+		r.do(func() { _, _ = r.engine.Release(r.now, read) })
+		r.answer(lua.Delegate)
+		require.Equal(t, engine.Finished, w.State())
+		require.Equal(t, engine.Finished, read.State())
+		if !recalled {
+			require.Equal(t, engine.Live, r.write().State())
+			continue
+		}
+		r.do(func() { r.layer.recall(r.now, r.layer.names[protocol.KeysOf("p", "n").Lock], true) })
+		require.Equal(t, 1, r.sends(lua.Return))
+	}
+
+	r := newRig0(t)
+	w := r.call(engine.Hold{Name: "m", Mode: protocol.Write, NoRenew: true})
+	r.answer(lua.Lock)
+	read := &engine.Hold{}
+	r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
+	q := r.next(lua.Downgrade)
+	r.do(func() { _, _ = r.engine.Release(r.now, read) })
+	r.reply(r.next(lua.Unlock), protocol.Reply{Code: protocol.Done})
+	r.reply(q, protocol.Reply{Code: protocol.NotThere})
+	require.Equal(t, engine.Finished, read.State())
+	require.NoError(t, read.Err())
+	r.reply(r.next(lua.Unlock), protocol.Reply{Code: protocol.NotThere})
+	require.Zero(t, r.layer.names[protocol.KeysOf("p", "m").Lock].out)
+}
+
+// The release of what was held for longer than a round trip waits until the server has confirmed that the
+// delegation stood, and so does that of a downgrade. The read hold lasts meanwhile, and is lost if the
+// delegation is.
+func TestDowngradeUnderADelegationWaitsForTheServer(t *testing.T) {
+	for _, stands := range []bool{true, false} {
+		for _, released := range []bool{false, true} {
+			t.Run(fmt.Sprint(stands, released), func(t *testing.T) {
+				r := newRig(t)
+				r.delegate("n", protocol.Write)
+				w := r.write()
+				r.now = r.now.Add(time.Millisecond)
+				read := &engine.Hold{}
+				r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
+				require.Equal(t, engine.Releasing, w.State())
+				require.Equal(t, engine.Live, read.State())
+				if released {
+					r.do(func() { _, _ = r.engine.Release(r.now, read) })
+				}
+				for range 5 {
+					for len(r.sent) > 0 {
+						q := r.sent[0]
+						r.sent = r.sent[1:]
+						if stands && q.Script == lua.Delegate {
+							r.reply(q, r.granted(q))
+						} else {
+							r.reply(q, protocol.Reply{Code: protocol.NotThere})
+						}
+					}
+					r.pass(time.Second)
+				}
+				require.Equal(t, engine.Finished, w.State())
+				if stands {
+					require.NoError(t, w.Err())
+					require.NoError(t, read.Err())
+				} else {
+					require.Equal(t, engine.ErrLost, w.Err())
+					require.Equal(t, engine.ErrLost, read.Err())
+				}
+			})
+		}
+	}
 }
 
 // A writer among callers that only read has the delegation returned: it waits on the server, behind it. From
@@ -747,7 +857,7 @@ func TestWriterEndsAReadDelegation(t *testing.T) {
 	r.do(func() { r.engine.GiveUp(r.now, w, errSilence) })
 	r.answer(lua.Unlock)
 	r.read()
-	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID.(string)[0])
+	require.Equal(t, byte('w'), r.answer(lua.Delegate).Claim.ID.(string)[1])
 }
 
 // Where calls of the RWLock itself are in the way on the server, new ones wait for a moment, so that the lock
@@ -802,7 +912,7 @@ func TestCallsDoNotWaitWhileOthersAreInTheWay(t *testing.T) {
 	r.use("n", protocol.Write)
 	r.layer.names[protocol.KeysOf("p", "n").Lock].need = 3
 	r.write()
-	claim := "w:instance-02:1:000000000000009:AAAAAAAAAAAAAAAAAAAAAA:1"
+	claim := "2w:instance-02:1:000000000000009:AAAAAAAAAAAAAAAAAAAAAA:1"
 	_, _, err := protocol.ClaimOf(claim)
 	require.NoError(t, err)
 	r.reply(r.next(lua.Lock), protocol.Reply{Last: 1, Obstacle: inTheWay(claim)})

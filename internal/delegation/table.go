@@ -59,11 +59,11 @@ func (t *table) empty() bool { return t.holders.Len() == 0 && !t.waited() }
 func (t *table) waited() bool { return t.readers.Len()+t.writers.Len() > 0 }
 
 // ask grants the lock to an entry, or queues the entry unless it is a try. It reports whether the lock was
-// granted. within is the writer of the same owner, or nil.
-func (t *table) ask(e, within *entry, try bool) bool {
+// granted.
+func (t *table) ask(e *entry, try bool) bool {
 	blocked := t.waited() || t.writer != nil || e.mode == protocol.Write && t.holders.Len() > 0
 	switch {
-	case within != nil && within == t.writer || !blocked:
+	case !blocked:
 		t.enter(e)
 		return true
 	case try:

@@ -248,17 +248,6 @@ func (l *subscriptions) change(change func() (report func())) {
 	}
 }
 
-// Relisten drops the subscriptions. Others are opened in their place.
-func (d *Dispatcher) Relisten() {
-	l := &d.subscriptions
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.drop(l.main)
-	for _, s := range l.onNodes {
-		l.drop(s)
-	}
-}
-
 // drop has a subscription fail. It does not wait: while the client connects, to close a subscription takes as
 // long. l.mu must be locked.
 func (l *subscriptions) drop(s *subscription) {

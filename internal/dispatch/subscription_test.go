@@ -291,25 +291,6 @@ func TestSilentSubscription(t *testing.T) {
 	})
 }
 
-// Relisten opens another subscription in place of the one that stands. A second call to Listen opens none.
-func TestRelisten(t *testing.T) {
-	s := &station{}
-	listening(t, s, func(t *testing.T, d *Dispatcher, a *audience) {
-		require.Equal(t, []string{"subscribed"}, a.next())
-		d.Listen("c", a.listener())
-		require.Empty(t, a.next())
-		s.with(func() { require.Len(t, s.conns, 1) })
-		d.Relisten()
-		require.Equal(t, []string{"unsubscribed"}, a.next())
-		d.Relisten() // there is none to drop
-		time.Sleep(firstRetry)
-		require.Equal(t, []string{"subscribed"}, a.next())
-		s.with(func() { require.Len(t, s.conns, 2) })
-		s.say("hello")
-		require.Equal(t, []string{"hello"}, a.next())
-	})
-}
-
 // Close ends a subscription that stands, one that is waited for, and one that has not begun.
 func TestCloseEndsTheSubscription(t *testing.T) {
 	t.Parallel()
@@ -320,7 +301,6 @@ func TestCloseEndsTheSubscription(t *testing.T) {
 		d.Listen("c", a.listener())
 		time.Sleep(time.Minute)
 		require.Empty(t, a.next(), "it listens after Close")
-		d.Relisten()
 	})
 	for _, down := range []bool{true, false} {
 		t.Run(fmt.Sprint("down=", down), func(t *testing.T) {

@@ -31,27 +31,26 @@ func (e *Engine) Acquire(now time.Time, h *Hold) {
 // start continues a call that is not behind another call of its owner.
 func (e *Engine) start(now time.Time, h *Hold) {
 	t := h.ownership
-	c := t.claim[h.Mode]
+	held := t.claim != nil
+	if held {
+		e.expire(now, t.claim)
+	}
 	switch {
 	case e.closed:
 		e.fail(now, h, ErrClosed)
 	case h.Caller != 0 && !t.takenBy(h):
 		e.fail(now, h, ErrOwner)
-	case t.lost > 0:
+	case t.lost > 0, held && t.claim == nil:
 		e.fail(now, h, ErrLost)
-	case c != nil:
-		if e.expire(now, c); c.state != Held {
-			e.fail(now, h, ErrLost)
-			break
-		}
-		e.reenter(now, c, h)
+	case held && h.Mode == protocol.Write && t.claim.mode == protocol.Read:
+		e.fail(now, h, ErrUpgrade)
+	case held:
+		e.reenter(now, t.claim, h)
 	case t.asking != nil && h.Try:
 		e.fail(now, h, ErrLocked)
 	case t.asking != nil:
 		t.behind = append(t.behind, h)
-	case h.Mode == protocol.Write && t.claim[protocol.Read] != nil:
-		e.fail(now, h, ErrUpgrade)
-	case !e.admits(t):
+	case !e.admits():
 		e.fail(now, h, ErrClosed)
 	default:
 		e.newAttempt(now, h)
@@ -63,37 +62,37 @@ func (e *Engine) start(now time.Time, h *Hold) {
 
 // newAttempt begins a claim for a call.
 func (e *Engine) newAttempt(now time.Time, h *Hold) {
-	t := h.ownership
-	lk := t.lock
 	c := &h.first
 	if h.tries > 0 {
 		c = new(claim)
 	}
 	h.tries++
-	*c = claim{ownership: t, lock: lk, mode: h.Mode, slot: lk.slots.Take(), lease: h.Lease, longest: h.Lease,
-		caller: h, wanted: e.spareWanted.get()}
-	e.numbers++
-	c.number = e.numbers
-	c.Tie = c.number
-	h.claim, t.asking = c, h
-	lk.refs++
-	// A message may overtake the reply, so the claim is known before the request is sent.
-	e.claims[c.number] = c
-	lk.claims.PushBack(c)
-	e.claimsMax = max(e.claimsMax, len(e.claims))
+	*c = claim{ownership: h.ownership, mode: h.Mode, lease: h.Lease, longest: h.Lease, caller: h,
+		wanted: new(wanted)}
+	e.begin(c)
+	h.claim, h.ownership.asking = c, h
 	c.wanted.claim = c
 	e.waiting.PushBack(c.wanted)
 	e.sendAsk(now, c)
 	e.schedule(now, c)
 }
 
+// begin gives a new claim its name. A message may overtake the reply, so the claim is known before the
+// request is sent.
+func (e *Engine) begin(c *claim) {
+	lk := c.ownership.lock
+	lk.refs++
+	e.numbers++
+	c.lock, c.slot, c.number, c.Tie = lk, lk.slots.Take(), e.numbers, e.numbers
+	e.claims[c.number] = c
+	lk.claims.PushBack(c)
+	e.claimsMax = max(e.claimsMax, len(e.claims))
+}
+
 // sendAsk asks for the lock; sent again by a waiter, it is the heartbeat.
 func (e *Engine) sendAsk(now time.Time, c *claim) {
 	r := e.request(c, asks)
 	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
-	if w := c.under(); w != nil {
-		r.Writer = e.named(w).ID
-	}
 	if c.sent.IsZero() {
 		c.sent = now
 	}
@@ -142,7 +141,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 				by = ByDelegation
 			case c.state == Queued:
 				by = ByHeartbeat
-				e.suspect(now, c, reply, r)
+				e.overheard(c, reply, r)
 			}
 			c.doubtful = by != ByDelegation && c.troubled(now)
 			c.kept(now, r, reply.Lent)
@@ -153,24 +152,17 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 	}
 }
 
-// suspect records that a heartbeat returned a grant although the subscription was established when the grant
-// was made. A late message may still arrive.
-func (e *Engine) suspect(now time.Time, c *claim, reply protocol.Reply, r *Request) {
+// overheard reports that a heartbeat returned a grant although the subscription was established when the
+// grant was made. A late message may still arrive.
+func (e *Engine) overheard(c *claim, reply protocol.Reply, r *Request) {
 	since := order.Earlier(r.Sent, c.wanted.answered)
 	if reply.Before && !e.listening.IsZero() && e.listening.Before(since) {
 		e.holdEvent(c.caller, Event{Kind: Woken, Path: ByHeartbeat})
-		if e.suspicion.number == 0 { // or else one suspicion after the other would put off the end of the first
-			e.suspicion = suspicion{c.number, now.Add(suspectAfter)}
-		}
 	}
 }
 
 // queued notes that the claim has to wait.
 func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Reply) {
-	if w := c.under(); w != nil && w.wire.ID == r.Writer {
-		e.lose(now, w, Gone) // or else it need not wait
-		return
-	}
 	c.kept(now, r, reply.Lent)
 	switch i := protocol.InstanceOf(reply.Claim); {
 	case i == e.config.Instance && !r.Sent.Before(c.lock.ended): // or else the obstacle may have ended since
@@ -204,30 +196,17 @@ func (e *Engine) queued(now time.Time, c *claim, r *Request, reply protocol.Repl
 	e.schedule(now, c)
 }
 
-// under returns the write claim of a read claim's owner, or nil. A read under a write claim has the write
-// claim's token.
-func (c *claim) under() *claim {
-	if c.mode == protocol.Write {
-		return nil
-	}
-	return c.ownership.claim[protocol.Write]
-}
-
 // granted makes a waiting claim Held. Its lease runs from the last request that the server processed before
 // it granted the lock. That is no earlier than the last one with a reply: the server never has a claim wait
 // that was granted, or lost, before (I4).
 func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
-	if w := c.under(); w != nil && w.token != token {
-		e.lose(now, w, Gone) // the server took the call for one of an owner that holds nothing
-		return
-	}
 	if c.deadline.IsZero() { // a message has overtaken the first reply
 		c.deadline = Deadline(c.sent, c.lease)
 	}
 	h, t := c.caller, c.ownership
 	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
-	c.brief = c.under() == nil && c.lent == 0
+	c.brief = c.lent == 0
 	e.step(c, Held)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.
@@ -236,7 +215,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 		e.retry(now, h)
 		return
 	}
-	t.claim[c.mode] = c
+	t.claim = c
 	c.holds, c.counted, c.confirmed = append(c.one[:0], h), 1, e.config.Replicas == 0
 	// its lease counts from a renewal that is yet to come
 	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
@@ -261,7 +240,7 @@ func (c *claim) troubled(now time.Time) bool {
 // retry begins a call again after its claim was refused, or after its grant has expired.
 func (e *Engine) retry(now time.Time, h *Hold) {
 	switch {
-	case !e.admits(h.ownership):
+	case !e.admits():
 		e.fail(now, h, ErrClosed)
 	case h.tries < mostTries:
 		e.newAttempt(now, h)
@@ -303,7 +282,7 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 			h.trouble = ErrNotReplicated
 		}
 		e.fail(now, h, err)
-		e.leave(now, c, h)
+		e.leave(now, h)
 	}
 	return h.state == Live
 }

@@ -49,10 +49,6 @@ func (e *Engine) Requests(to []*Request) []*Request {
 // ClaimOf returns the name of the claim that a request is about.
 func (e *Engine) ClaimOf(r *Request) string { return e.named(r.claim).ID.(string) }
 
-// Recycle takes back the memory of a request that the layer below has answered. Nothing refers to the request
-// any more.
-func (e *Engine) Recycle(r *Request) { e.spare.put(r) }
-
 // Report emits an event of the layer below.
 func (e *Engine) Report(ev Event) { e.out.Events = append(e.out.Events, ev) }
 
@@ -88,6 +84,15 @@ func (e *Engine) Lose(now time.Time, r *Request) {
 	if c := r.claim; c.state == Held {
 		e.lose(now, c, Gone)
 	}
+}
+
+// BelowFormer returns the same of the claim that a downgrade ends. It returns nil once the server's answer is
+// known, or neither claim is held any more.
+func (r *Request) BelowFormer() *any {
+	if r.claim == nil || r.claim.former == nil {
+		return nil
+	}
+	return &r.claim.former.below
 }
 
 // Request returns a request of the layer below about a lock. Pass its reply to Replied.

@@ -112,7 +112,7 @@ func (s *Slots) Forget(first *int) {
 type ownership struct {
 	lock  *lock
 	owner Owner
-	claim [protocol.Write + 1]*claim // by mode: Held; or nil
+	claim *claim // Held; or nil
 	// holds that were lost and are not released: the owner's calls fail until they are
 	lost   int
 	asking *Hold   // a call of the owner that has a claim Asking or Queued
@@ -130,21 +130,15 @@ func (l ownerships) find(o Owner) (i int, found bool) {
 	})
 }
 
-// takenBy reports whether the goroutine of h took everything that the owner holds.
+// takenBy reports whether the goroutine of h took what the owner holds.
 func (t *ownership) takenBy(h *Hold) bool {
-	for _, c := range t.claim {
-		if c != nil && c.holds[0].Caller != h.Caller {
-			return false
-		}
-	}
-	return true
+	return t.claim == nil || t.claim.holds[0].Caller == h.Caller
 }
 
 // dropIfOver forgets an ownership that is over.
 func (e *Engine) dropIfOver(t *ownership) {
 	lk := t.lock
-	if t.claim[protocol.Read] != nil || t.claim[protocol.Write] != nil || t.lost > 0 || t.asking != nil ||
-		len(t.behind) > 0 {
+	if t.claim != nil || t.lost > 0 || t.asking != nil || len(t.behind) > 0 {
 		return
 	}
 	if i, found := lk.owners.find(t.owner); found && lk.owners[i] == t {
@@ -204,20 +198,15 @@ func (e *Engine) step(c *claim, to State) {
 	if from == Queued {
 		e.removeCall(c)
 	}
-	if from <= Queued && to > Queued {
+	if c.wanted != nil && from <= Queued && to > Queued {
 		c.ownership.asking = nil
 		e.waiting.Remove(c.wanted)
 	}
 	if from == Held {
 		c.lock.held.Remove(c)
 		c.lock.claims.PushBack(c)
-	}
-	if from == Held && c.mode == protocol.Write {
 		if c.lock.writer == c {
 			c.lock.writer = nil
-		}
-		if r := c.ownership.claim[protocol.Read]; r != nil {
-			r.since = e.numbers // a goroutine that downgrades while its owner waits may release this, too
 		}
 	}
 	if from == Ending {
@@ -230,7 +219,6 @@ func (e *Engine) step(c *claim, to State) {
 		c.lock.claims.Remove(c)
 		c.lock.held.PushBack(c)
 		c.since = e.numbers
-		e.spareWanted.put(c.wanted)
 		c.wanted = nil
 		if c.mode == protocol.Write {
 			c.lock.writer = c
@@ -246,8 +234,8 @@ func (e *Engine) step(c *claim, to State) {
 	}
 }
 
-// A claim is what the server knows of one owner's holds in one mode. It exists from the request for it until
-// its end is confirmed.
+// A claim is what the server knows of one owner's holds. It writes while the owner has a write hold. It
+// exists from the request for it until its end is confirmed.
 type claim struct {
 	ownership *ownership
 	lock      *lock
@@ -294,36 +282,15 @@ type wanted struct {
 	order.Link[wanted] // in Engine.waiting
 }
 
-// A spare has memory to be used again.
-type spare[T any] []*T
-
-// mostSpare is the number of requests whose memory an engine keeps, and of claims that have waited.
-const mostSpare = atOnce
-
-// get returns a zero value, in memory that put has taken back if there is some.
-func (s *spare[T]) get() *T {
-	n := len(*s) - 1
-	if n < 0 {
-		return new(T)
-	}
-	v := (*s)[n]
-	(*s)[n] = nil
-	*s = (*s)[:n]
-	return v
-}
-
-// put takes back memory that nothing refers to any more.
-func (s *spare[T]) put(v *T) {
-	if len(*s) < mostSpare {
-		*v = *new(T)
-		*s = append(*s, v)
-	}
-}
-
 // grant is what a claim that was granted the lock holds.
 type grant struct {
 	token   int64
 	granted time.Time // not after the token was handed out
+	// While a downgrade is unanswered, the claim that reads is Held, and the one that wrote before is Ending:
+	// that is its former. If the hold ends meanwhile, the former is ended by a request of its own, and the other
+	// after it.
+	former *claim
+	next   *claim // that it was downgraded to; or nil
 
 	holds []*Hold // live ones, and those of calls that re-enter
 	one   [1]*Hold
@@ -366,12 +333,16 @@ func (a *attempt) again(lease time.Duration) time.Time {
 	return a.retry
 }
 
-// request returns a request about the claim. It prefers memory that Recycle has taken back.
+// writes reports whether the claim has a write hold.
+func (c *claim) writes() bool {
+	return slices.ContainsFunc(c.holds, func(h *Hold) bool { return h.Mode == protocol.Write })
+}
+
+// request returns a request about the claim.
 func (e *Engine) request(c *claim, k kind) *Request {
-	r := e.spare.get()
-	r.Keys, r.Claim, r.Again = c.lock.keys, c.wire, !c.asked.IsZero() || c.failures > 0
-	r.lock, r.claim, r.kind, r.slept = c.lock, c, k, e.slept
-	return r
+	again := !c.asked.IsZero() || c.failures > 0
+	return &Request{Request: protocol.Request{Keys: c.lock.keys, Claim: c.wire, Again: again},
+		lock: c.lock, claim: c, kind: k, slept: e.slept}
 }
 
 // Prepare names the claim of a request that is to be sent. A request that the layer below answers needs no
@@ -483,19 +454,6 @@ func (h *Hold) Deadline() time.Time {
 		at = order.Earlier(at, h.deadline)
 	}
 	return order.Earlier(at, h.end)
-}
-
-// Bounds returns the lease and the MaxHold of a hold that is to last as long as a Live one: until its end if
-// it is not renewed.
-func (h *Hold) Bounds(now time.Time) (lease, maxHold time.Duration) {
-	lease = h.Lease
-	if h.NoRenew {
-		lease = LeaseFor(h.Deadline().Sub(now))
-	}
-	if !h.end.IsZero() {
-		maxHold = h.end.Sub(now)
-	}
-	return lease, maxHold
 }
 
 // Since returns when the call got the lock; while it waits, when it began.

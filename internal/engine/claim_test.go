@@ -447,49 +447,6 @@ func TestHoldsThatEnd(t *testing.T) {
 	require.Equal(t, engine.ErrLost, h.Err())
 }
 
-// A grant that a heartbeat brings, though the subscription stood, means that this is deaf, unless the message
-// still comes, by the subscription or in the reply to a release of the same RWLock.
-func TestDeafSubscription(t *testing.T) {
-	for _, comes := range []string{"not", "by the subscription", "in a reply"} {
-		d := newDriver()
-		other := d.live(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
-		_, _ = d.Release(d.now, other)
-		release := d.sent(t)
-		h := d.queued(t, &engine.Hold{})
-		d.now = d.now.Add(time.Millisecond)
-		d.Subscribed(d.now)
-		d.now = d.now.Add(time.Millisecond)
-		d.Tick(d.now)
-		r := d.sent(t)
-		d.now = d.now.Add(time.Millisecond)
-		d.Replied(d.now, r, protocol.Reply{Obstacle: protocol.Obstacle{Again: time.Hour}}, nil)
-		d.flush()
-		d.now = d.now.Add(d.next(t))
-		d.Tick(d.now)
-		r = d.sent(t)
-		d.Replied(d.now, r, protocol.Reply{Token: 7, Before: true}, nil)
-		require.Equal(t, engine.Live, h.State())
-		d.flush()
-		if comes != "not" {
-			message := fmt.Sprintf("7 0 %s", r.Claim.Number)
-			if m, ok := protocol.ParseMessage(message); ok && comes == "in a reply" {
-				d.Replied(d.now, release, protocol.Reply{Code: protocol.Done, Message: m}, nil)
-			} else {
-				d.Heard(d.now, message)
-			}
-			d.Tick(d.now.Add(250 * time.Millisecond))
-			require.False(t, d.flush().Relisten, comes)
-			continue
-		}
-		d.Tick(d.now.Add(249 * time.Millisecond))
-		require.False(t, d.flush().Relisten)
-		require.True(t, d.due(t, 250*time.Millisecond).Relisten)
-		d.Subscribed(d.now)
-		d.Tick(d.now)
-		require.False(t, d.flush().Relisten, "once")
-	}
-}
-
 // A message grants the lock to the calls that it names, and has others ask again. It is heeded once.
 func TestMessages(t *testing.T) {
 	d := newDriver()
@@ -909,30 +866,20 @@ func TestUnreleasedTellsHoldsFromPlaces(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// While an engine is drained, what is held may be entered again, and read under a write hold. Everything else
-// ends with ErrClosed.
+// While an engine is drained, what is held may be entered again. Everything else ends with ErrClosed.
 func TestDrain(t *testing.T) {
 	d := newDriver()
 	h := d.live(t, &engine.Hold{})
 	reader := d.live(t, &engine.Hold{Name: "b", Mode: protocol.Read})
 	waiter := d.queued(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
-	under, r := d.call(t, &engine.Hold{Mode: protocol.Read})
 	d.Drain(d.now)
 	require.Equal(t, engine.ErrClosed, waiter.Err())
 	require.Equal(t, lua.Unlock, d.sent(t).Script)
-	require.Equal(t, engine.Wanted, under.State())
-	d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
-	require.Equal(t, engine.Live, under.State())
+	d.reenters(t, &engine.Hold{Mode: protocol.Read})
 	require.Equal(t, 3, d.Holds())
-	d.flush()
 	again := &engine.Hold{Name: "b", Owner: reader.Owner, Mode: protocol.Read, Lease: lease}
 	d.Acquire(d.now, again)
 	require.Equal(t, engine.Live, again.State())
-	_, _ = d.Release(d.now, under)
-	d.Replied(d.now, d.sent(t), done, nil)
-	d.flush()
-	under, _ = d.call(t, &engine.Hold{Mode: protocol.Read})
-	require.Equal(t, engine.Wanted, under.State())
 	for _, other := range []*engine.Hold{
 		{Name: "a", Owner: engine.Owner{Handle: 2}, Mode: protocol.Read, Lease: lease},
 		{Name: "c", Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease},
@@ -1044,9 +991,9 @@ func TestSlotOfAForceIsUsedAgainOnceItHasRun(t *testing.T) {
 	require.Equal(t, slots[2], slots[3])
 }
 
-// A grant is suspect only if its message could have come: the subscription stood when the server last said
-// that the call waits, and when the request was sent that brought the grant.
-func TestSubscriptionIsNotSuspectedWithoutReason(t *testing.T) {
+// A message counts as lost only if it could have come: the subscription stood when the server last said that
+// the call waits, and when the request was sent that brought the grant.
+func TestMessageIsNotMissedWithoutReason(t *testing.T) {
 	d := newDriver()
 	h, first := d.call(t, &engine.Hold{})
 	second := d.resent(t, lua.Lock, lease/6)
@@ -1144,7 +1091,7 @@ func TestSlotOfAnUnconfirmedEndIsNotUsedAgain(t *testing.T) {
 }
 
 // What a release has the slot say is the time of the grant, so that it is kept for as long as late requests
-// may come. The token of a read under a write hold is as old as the write.
+// may come.
 func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
 	record := func(h *engine.Hold, d *driver) any {
 		_, _ = d.Release(d.now, h)
@@ -1152,10 +1099,6 @@ func TestReleaseTellsTheTimeOfAFreshGrantOnly(t *testing.T) {
 	}
 	d := newDriver()
 	require.NotNil(t, record(d.live(t, &engine.Hold{}), d))
-
-	d = newDriver()
-	d.live(t, &engine.Hold{})
-	require.Nil(t, record(d.live(t, &engine.Hold{Mode: protocol.Read}), d), "under a write hold")
 
 	d = newDriver()
 	require.Nil(t, record(d.live(t, &engine.Hold{Lease: time.Hour}), d),

@@ -24,10 +24,10 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 		h.end, h.state = h.Deadline(), Finished
 		e.endExtensions(c, h.owns, ErrNotHeld)
 		e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
-		if len(c.holds) == 1 {
+		if c.remove(h); len(c.holds) == 0 || c.mode == protocol.Write && !c.writes() {
 			h.state, c.last = Releasing, h
 		}
-		e.leave(now, c, h)
+		e.settle(now, c)
 		return h.state == Finished, nil
 	case Lapsed:
 		e.acknowledgeLoss(h)
@@ -36,14 +36,48 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	return true, ErrNotHeld
 }
 
-// leave removes a hold that its owner has released or given up. The claim ends with its last hold.
-func (e *Engine) leave(now time.Time, c *claim, h *Hold) {
-	c.remove(h)
-	if len(c.holds) > 0 {
-		e.recount(now, c)
-		return
+// Downgrade replaces a write hold by a read hold, which lasts as long, and whose Tag the caller has set. It
+// returns as Release does. If the write hold could not be relied on, nothing changes, and the read hold has
+// Failed.
+func (e *Engine) Downgrade(now time.Time, h, read *Hold) (known bool, err error) {
+	defer e.goOn(now, len(e.sweeps) == 0)
+	read.Name, read.Owner, read.Mode, read.Caller = h.Name, h.Owner, protocol.Read, h.Caller
+	read.Lease, read.MaxHold, read.NoRenew = h.Lease, h.MaxHold, h.NoRenew
+	read.ownership, read.since = h.ownership, now
+	if h.state == Live && !now.Before(h.Deadline()) {
+		e.lapse(now, h)
 	}
-	e.end(now, c)
+	if h.state != Live {
+		if err = ErrNotHeld; h.state == Lapsed {
+			err = h.err
+		}
+		e.fail(now, read, err)
+		return true, err
+	}
+	read.claim, read.path, read.fresh = h.claim, ByReentry, h.fresh
+	read.state, read.deadline, read.end = Live, h.Deadline(), h.end
+	h.claim.holds = append(h.claim.holds, read)
+	e.holdEvent(read, Event{Kind: Acquired, Path: ByReentry, Token: h.claim.token})
+	return e.Release(now, h)
+}
+
+// leave removes a hold, or a call that re-enters, from its claim.
+func (e *Engine) leave(now time.Time, h *Hold) {
+	h.claim.remove(h)
+	e.settle(now, h.claim)
+}
+
+// settle has a claim be what the holds need that are left: it ends with the last one, and is downgraded after
+// the last write hold.
+func (e *Engine) settle(now time.Time, c *claim) {
+	switch {
+	case len(c.holds) == 0:
+		e.end(now, c)
+	case c.mode == protocol.Write && !c.writes():
+		e.downgrade(now, c)
+	default:
+		e.recount(now, c)
+	}
 }
 
 func (c *claim) remove(h *Hold) {
@@ -77,11 +111,7 @@ func (e *Engine) Forget(now time.Time, h *Hold) {
 // lapse ends one hold of a claim, whose own lease is over.
 func (e *Engine) lapse(now time.Time, h *Hold) {
 	e.over(now, h, ErrLost, Expired)
-	if len(h.claim.holds) > 0 {
-		e.recount(now, h.claim)
-		return
-	}
-	e.endLost(now, h.claim)
+	e.settle(now, h.claim)
 }
 
 // over removes a hold that can no longer be relied on from its claim, or makes a call that re-enters fail.
@@ -108,38 +138,27 @@ func (e *Engine) over(now time.Time, h *Hold, cause error, why Cause) {
 	e.holdEvent(h, Event{Kind: Ended, Cause: why, Took: now.Sub(h.since)})
 }
 
-// LoseHold ends a Live hold and its claim, which the server has lost.
-func (e *Engine) LoseHold(now time.Time, h *Hold) {
-	defer e.goOn(now, len(e.sweeps) == 0)
-	if h.state == Live {
-		e.lose(now, h.claim, Gone)
-	}
-}
-
 // lose ends a held claim that can no longer be relied on.
 func (e *Engine) lose(now time.Time, c *claim, why Cause) {
 	for len(c.holds) > 0 {
 		e.over(now, c.holds[0], ErrLost, why)
 	}
-	e.conclude(c, ErrLost)
-	e.endLost(now, c)
-}
-
-// endLost ends a lost claim. A call that wanted to read under it has nothing to re-enter any more.
-func (e *Engine) endLost(now time.Time, c *claim) {
 	e.end(now, c)
-	if h := c.ownership.asking; h != nil && c.mode == protocol.Write {
-		e.withdraw(now, h.claim, ErrLost)
-	}
 }
 
-// end ends a held claim that has no holds left.
+// end ends a held claim that has no holds left. If it is that of an unanswered downgrade, nobody knows which
+// of the two claims the server has, and the one that wrote is ended first: a late request cannot bring about
+// the other then.
 func (e *Engine) end(now time.Time, c *claim) {
 	e.step(c, Ending)
-	if c.ownership.claim[c.mode] == c {
-		c.ownership.claim[c.mode] = nil
+	c.ownership.claim = nil
+	if former := c.former; former != nil {
+		c.former, former.longest = nil, max(former.longest, c.longest)
+		e.timeline.Remove(c)
+		e.finish(now, former)
+	} else {
+		e.finish(now, c)
 	}
-	e.finish(now, c)
 	e.dropIfOver(c.ownership)
 }
 
@@ -172,6 +191,9 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 		c.err = err
 		if !protocol.Passing(err) {
 			e.conclude(c, err)
+			if c.next != nil {
+				e.conclude(c.next, err)
+			}
 		}
 		gone := protocol.IsClientClosed(err)
 		if gone && e.closed && c.token != 0 {
@@ -194,12 +216,25 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 	if reply.Code == protocol.NotThere {
 		err = ErrLost
 	}
-	e.conclude(c, err)
+	switch next := c.next; {
+	case next == nil:
+		e.conclude(c, err)
+	case err == ErrLost: // unless the downgrade has run, which the end of the other claim shows
+		next.former = c
+		e.finish(now, next)
+	default: // it has not, and cannot any more
+		e.conclude(c, nil)
+		e.conclude(next, nil)
+		e.finish(now, next)
+	}
 	e.endConfirmed(c)
 }
 
-// conclude ends the release that waits for the server.
+// conclude ends the release that waits for the server, and that of the claim before it.
 func (e *Engine) conclude(c *claim, err error) {
+	if c.former != nil {
+		e.conclude(c.former, err)
+	}
 	if c.last != nil {
 		e.released(c.last, err)
 		c.last = nil
@@ -212,10 +247,12 @@ func (e *Engine) released(h *Hold, err error) {
 	e.out.Wake = append(e.out.Wake, h)
 }
 
-// abandon leaves an ending claim to its lease.
+// abandon leaves an ending claim to its lease, and the one that was to be ended after it.
 func (e *Engine) abandon(c *claim) {
-	e.conclude(c, unanswered(c.err))
-	e.step(c, Over) // nobody knows what its slot says on the server
+	for c := c; c != nil; c = c.next {
+		e.conclude(c, unanswered(c.err))
+		e.step(c, Over) // nobody knows what its slot says on the server
+	}
 }
 
 // expire ends a Held claim at its local deadline, or those of its holds whose time is over.
@@ -239,11 +276,11 @@ func (e *Engine) expire(now time.Time, c *claim) {
 			e.lapse(now, h)
 		case h.confirmation == nil || now.Before(h.confirmation.until):
 			e.fail(now, h, unanswered(c.err))
-			e.leave(now, c, h)
+			e.leave(now, h)
 		default: // the replicas have not confirmed it in time
 			e.fail(now, h, fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, h.confirmation.n, e.config.Replicas,
 				e.config.Confirm))
-			e.leave(now, c, h)
+			e.leave(now, h)
 		}
 	}
 }
@@ -300,7 +337,7 @@ func (e *Engine) inspected(r *Request, s *protocol.State, err error) {
 			if !found || h.Instance != e.config.Instance {
 				continue
 			}
-			if c := r.lock.owners[k].claim[h.Mode]; c != nil {
+			if c := r.lock.owners[k].claim; c != nil && c.mode == h.Mode {
 				s.Holders[i].Count = len(c.holds)
 			}
 		}

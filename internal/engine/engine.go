@@ -79,9 +79,6 @@ const (
 	soonest = 10 * time.Millisecond
 	// recountAfter is for how long the server may know another number of holds, apart from a renewal.
 	recountAfter = 100 * time.Millisecond
-	// suspectAfter is how much later than a heartbeat's reply the message about the grant may arrive. If none
-	// arrives, the subscription does not work.
-	suspectAfter = 250 * time.Millisecond
 	// slowReply is the delay after which a reply may come from a server that has been replaced.
 	slowReply = time.Second
 	// tokenFresh is how long after its grant a hold may be released without reading the server's clock.
@@ -136,20 +133,10 @@ type Engine struct {
 
 	subscribing        bool
 	listening          time.Time // since when the subscription stands; zero if it does not
-	suspicion          suspicion
-	publishErrorLogged bool // the log says that the server may not publish
-	unheard            bool // the log says that the server refuses the subscription
+	publishErrorLogged bool      // the log says that the server may not publish
+	unheard            bool      // the log says that the server refuses the subscription
 
-	spare       spare[Request] // memory: see Recycle
-	spareWanted spare[wanted]  // of claims that were granted the lock
-	out         Effects
-}
-
-// A suspicion says that the subscription may not work: a heartbeat returned a grant that no message has
-// reported.
-type suspicion struct {
-	number uint64 // of the claim
-	at     time.Time
+	out Effects
 }
 
 // New returns an engine that knows of no lock.
@@ -179,7 +166,6 @@ type Effects struct {
 	Blockers []string // other instances that calls have found in their way
 	Shards   []string // shard channels, of locks that messages are about again and again
 	Listen   bool     // open the subscription, and call Subscribed whenever it stands
-	Relisten bool     // drop the subscription, which does not work, and open another, elsewhere if possible
 }
 
 // Reset empties the effects and keeps their memory.
@@ -245,6 +231,8 @@ func (r *Request) Hold() *Hold {
 	switch c := r.claim; {
 	case c == nil:
 		return nil
+	case r.Script == lua.Downgrade && c.former != nil && c.former.last != nil:
+		return c.former.last
 	case len(c.holds) > 0 && r.kind != ends:
 		return c.holds[0]
 	case c.last != nil:
@@ -406,9 +394,6 @@ func (e *Engine) Grant(now time.Time, number uint64, token int64, by Path) {
 // given up: their withdrawal passes the lock on. deliver returns the lock, if a waiting claim identifies it.
 func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) {
 	for _, n := range m.Granted {
-		if n == e.suspicion.number {
-			e.suspicion = suspicion{}
-		}
 		c := e.waiter(n)
 		if c == nil {
 			if by == ByMessage && e.config.Observe {
@@ -539,7 +524,7 @@ func (e *Engine) Close(now time.Time) {
 func (e *Engine) Abandon(now time.Time, unheard bool) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	e.each(now, e.timeline.All(), func(_ time.Time, c *claim) {
-		if c.state == Ending && c.deadline.IsZero() == unheard && !now.Before(c.deadline) {
+		if c.state == Ending && c.Placed() && c.deadline.IsZero() == unheard && !now.Before(c.deadline) {
 			e.abandon(c)
 		}
 	})
@@ -551,16 +536,14 @@ func (e *Engine) Drain(now time.Time) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	e.draining = true
 	e.each(now, e.waiters(), func(now time.Time, c *claim) {
-		if c.state <= Queued && !e.admits(c.ownership) {
+		if c.state <= Queued {
 			e.withdraw(now, c, ErrClosed)
 		}
 	})
 }
 
-// admits reports whether an owner may get a claim.
-func (e *Engine) admits(t *ownership) bool {
-	return !e.closed && (!e.draining || t.claim[protocol.Write] != nil)
-}
+// admits reports whether an owner that holds nothing may ask for the lock.
+func (e *Engine) admits() bool { return !e.closed && !e.draining }
 
 // Holds returns how many holds there are that were not released or lost.
 func (e *Engine) Holds() (n int) {
@@ -603,7 +586,7 @@ func (e *Engine) Idle() bool { return len(e.claims) == 0 && e.serving == 0 }
 func (e *Engine) Unreleased() (holds, places int, err error) {
 	holds, err = e.stranded, e.strandedBy
 	for _, c := range e.claims {
-		if c.state != Ending {
+		if c.state != Ending || c.giveUp.IsZero() { // or else it is counted with the other claim of a downgrade
 			continue
 		}
 		if c.err != nil {

@@ -91,7 +91,7 @@ func (l *lottery) flush() {
 	for _, ev := range fx.Events {
 		fmt.Fprintln(&l.log, "event", ev.Kind, ev.Name, ev.Owner, ev.Path, ev.Cause, ev.Took)
 	}
-	fmt.Fprintln(&l.log, fx.Listen, fx.Relisten)
+	fmt.Fprintln(&l.log, fx.Listen)
 }
 
 func (l *lottery) answer(r *Request) {
@@ -146,7 +146,7 @@ func (l *lottery) step() {
 		}
 	case n < 9 && len(l.holds) > 0:
 		h := l.holds[l.IntN(len(l.holds))]
-		switch l.IntN(5) {
+		switch l.IntN(6) {
 		case 0:
 			l.e.GiveUp(l.now, h, ErrClosed)
 		case 3:
@@ -159,6 +159,12 @@ func (l *lottery) step() {
 			}
 		case 1:
 			_, _ = l.e.Release(l.now, h)
+		case 2:
+			if h.Mode == protocol.Write {
+				read := &Hold{}
+				l.holds = append(l.holds, read)
+				_, _ = l.e.Downgrade(l.now, h, read)
+			}
 		default:
 			l.e.Forget(l.now, h)
 		}

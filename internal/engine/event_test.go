@@ -208,27 +208,3 @@ func TestRenewalAfterAForceIsSentAgain(t *testing.T) {
 	require.Equal(t, lua.Renew, d.sent(t).Script)
 	require.True(t, d.resent(t, lua.Renew, lease/12).Again)
 }
-
-// A subscription that was found deaf is not suspected again before another stands.
-func TestDeafSubscriptionIsDroppedOnce(t *testing.T) {
-	d := newDriver()
-	d.Subscribed(d.now)
-	suspect := func() {
-		h := d.queued(t, &engine.Hold{})
-		d.now = d.now.Add(lease / 3)
-		d.Tick(d.now)
-		d.Replied(d.now, d.sent(t), protocol.Reply{Token: 7, Before: true}, nil)
-		require.Equal(t, engine.Live, h.State())
-		d.now = d.now.Add(250 * time.Millisecond)
-		d.Tick(d.now)
-	}
-	d.now = d.now.Add(time.Millisecond)
-	suspect()
-	require.True(t, d.flush().Relisten)
-	for _, c := range d.Views() {
-		_, _ = d.Release(d.now, c.Holds[0])
-	}
-	d.Replied(d.now, d.sent(t), done, nil)
-	suspect()
-	require.False(t, d.flush().Relisten)
-}

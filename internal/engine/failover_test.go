@@ -147,40 +147,6 @@ func TestDoubtfulGrantIsVerifiedAtOnce(t *testing.T) {
 	}
 }
 
-// A subscription is deaf if one message does not come for a while, though other heartbeats bring grants of
-// which no message has told before that while is over.
-func TestDeafnessIsNoticedAmongManyLostMessages(t *testing.T) {
-	t.Parallel()
-	d := newDriver()
-	suspicion, stranger := false, blocked(protocol.NewClaim(protocol.Write, "instance-02", 0, 9,
-		engine.Owner{Handle: 1}))
-	for i := range 10 {
-		name := string(rune('a' + i))
-		_, asked := d.ask(t, 1, name)
-		d.Replied(d.now, asked, stranger, nil)
-		d.flush()
-		if i == 0 {
-			d.now = d.now.Add(20 * time.Millisecond)
-			d.Subscribed(d.now)
-			d.Tick(d.now)
-			d.now = d.now.Add(20 * time.Millisecond)
-			d.Replied(d.now, d.flush().Send[0], stranger, nil)
-		}
-	}
-	d.now = d.now.Add(1100 * time.Millisecond)
-	d.Tick(d.now)
-	beats := d.flush().Send
-	require.Len(t, beats, 10)
-	for i, r := range beats {
-		d.now = d.now.Add(100 * time.Millisecond)
-		d.Tick(d.now)
-		fx := d.flush()
-		suspicion = suspicion || fx.Relisten
-		d.Replied(d.now, r, protocol.Reply{Token: int64(i + 1), Before: true}, nil)
-	}
-	require.True(t, suspicion)
-}
-
 // A reply to a request that was sent before a claim ended names it rightly: nothing has come back.
 func TestAnswerFromBeforeAnEndReleasesNothing(t *testing.T) {
 	t.Parallel()

@@ -73,6 +73,42 @@ func (h *Hold) enterUntil() (at time.Time) {
 	return at
 }
 
+// downgrade ends a claim that writes, and has lost its last write hold, and has the server grant one that
+// reads to the holds that are left. Until the server has answered, they rely on the earlier of the two
+// leases; to renew them means to ask again.
+func (e *Engine) downgrade(now time.Time, c *claim) {
+	read := &claim{ownership: c.ownership, mode: protocol.Read, lease: c.lease, lent: c.lent, sent: now,
+		deadline: c.deadline}
+	read.grant = grant{token: c.token, granted: c.granted, former: c, holds: c.holds, confirmed: c.confirmed,
+		extensions: c.extensions}
+	c.holds, c.extensions, c.next = nil, nil, read
+	e.begin(read)
+	e.step(read, Held)
+	e.step(c, Ending)
+	e.timeline.Remove(c)
+	c.ownership.claim = read
+	for _, h := range read.holds {
+		h.claim = read
+	}
+	r := e.renew(now, read)
+	read.deadline = order.Earlier(read.deadline, r.until(protocol.Lent{}))
+	e.schedule(now, read)
+}
+
+// downgraded takes the reply to a downgrade that has run.
+func (e *Engine) downgraded(now time.Time, c *claim, code int) {
+	former := c.former
+	if former == nil {
+		return
+	}
+	c.former, c.lock.ended = nil, now
+	if code == protocol.DoneBefore {
+		e.promptAll(now, c.lock) // the reply that named whom that run let in is lost
+	}
+	e.conclude(former, nil)
+	e.endConfirmed(former)
+}
+
 // owns reports whether an extension is of the hold.
 func (h *Hold) owns(x *Extension) bool { return x.hold == h }
 
@@ -102,6 +138,9 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 		lease = max(lease, LeaseFor(c.deadline.Sub(now)))
 	}
 	r.Script, r.Lease, r.Count = lua.Renew, e.leaseOf(lease), len(c.holds)
+	if c.former != nil {
+		r.Script, r.Channels, r.Writer = lua.Downgrade, e.channels, e.named(c.former).ID
+	}
 	if c.longest = max(c.longest, lease); c.lent == 0 {
 		c.brief = c.brief && r.Count == 1
 		c.counted, c.recountAt = r.Count, time.Time{}
@@ -138,11 +177,15 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 			e.holdEvent(c.holds[i], Event{Kind: RenewalFailed, Err: err})
 		}
 		if !protocol.Passing(err) {
+			if c.former != nil {
+				e.conclude(c.former, err)
+			}
 			e.refuse(now, c, r, err)
 		}
 	case reply.Code == protocol.NotThere:
 		e.lose(now, c, Gone)
 	default:
+		e.downgraded(now, c, reply.Code)
 		due := c.sent.Add(c.period(r.Lease.Duration))
 		e.renewalTook = now.Sub(r.Sent)
 		asked := c.asked
@@ -192,11 +235,7 @@ func (e *Engine) refuse(now time.Time, c *claim, r *Request, err error) {
 		}
 	}
 	e.endExtensions(c, func(x *Extension) bool { return !x.since.After(r.Sent) }, err)
-	if len(c.holds) == 0 {
-		e.end(now, c)
-		return
-	}
-	e.recount(now, c)
+	e.settle(now, c)
 }
 
 // asksFor returns for how long from now calls that extend a hold, or re-enter for longer, ask for the claim;

@@ -219,46 +219,6 @@ func TestCloseForgetsWhatWasForgotten(t *testing.T) {
 	require.Zero(t, d.InUse())
 }
 
-// read begins a call of the owner to read.
-func (d *driver) read(t *testing.T, owner uint64) (*engine.Hold, *engine.Request) {
-	t.Helper()
-	h := &engine.Hold{Name: "a", Owner: engine.Owner{Handle: owner}, Mode: protocol.Read, Lease: 3 * time.Second}
-	d.Acquire(d.now, h)
-	fx := d.flush()
-	require.Len(t, fx.Send, 1)
-	require.NotNil(t, fx.Send[0].Writer, "it is to read under the write hold")
-	return h, fx.Send[0]
-}
-
-// A writer that reads re-enters. If the server knows nothing of the write hold, that is lost, and the call
-// does not start again.
-func TestReadUnderALostWriteHold(t *testing.T) {
-	for name, reply := range map[string]protocol.Reply{
-		"others hold the lock": {Obstacle: protocol.Obstacle{Mode: protocol.Write}},
-		"nobody does":          {Token: 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := newDriver()
-			outer := d.hold(t, 1)
-			inner, r := d.read(t, 1)
-			d.Replied(d.now, r, reply, nil)
-			require.Equal(t, engine.Lapsed, outer.State())
-			require.Equal(t, engine.Failed, inner.State())
-			require.ErrorIs(t, inner.Err(), engine.ErrLost)
-		})
-	}
-	t.Run("it is lost meanwhile", func(t *testing.T) {
-		d := newDriver()
-		outer := d.hold(t, 1)
-		inner, _ := d.read(t, 1)
-		d.now = outer.Deadline()
-		d.Tick(d.now)
-		require.Equal(t, engine.Lapsed, outer.State())
-		require.Equal(t, engine.Failed, inner.State())
-		require.ErrorIs(t, inner.Err(), engine.ErrLost)
-	})
-}
-
 // An owner that has lost a hold takes the name in no mode before it has released that hold, though it has
 // another one.
 func TestReentryBesideALostHold(t *testing.T) {
@@ -285,9 +245,7 @@ func TestReentryBesideALostHold(t *testing.T) {
 	known, err := d.Release(d.now, lost)
 	require.True(t, known)
 	require.Equal(t, engine.ErrLost, err)
-	inner, r := d.read(t, 1)
-	d.Replied(d.now, r, protocol.Reply{Token: 1}, nil)
-	require.Equal(t, engine.Live, inner.State())
+	d.reenters(t, &engine.Hold{Mode: protocol.Read})
 }
 
 // done answers a request that the server has heeded.

@@ -22,8 +22,9 @@ type View struct {
 	Deadline time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
 	Caller   *Hold     // whose call asks for it, while it waits
 	Holds    []*Hold
-	Counted  int  // how many holds there were when the server was last told
-	Lent     bool // it was granted under a delegation
+	Former   uint64 // of one that reads: the number of the one that it is downgraded from, unanswered; or 0
+	Counted  int    // how many holds there were when the server was last told
+	Lent     bool   // it was granted under a delegation
 }
 
 // Views returns all claims that have not ended.
@@ -31,15 +32,24 @@ func (e *Engine) Views() []View {
 	var list []View
 	for _, c := range e.timeline.All() {
 		list = append(list, c.view())
+		for _, other := range []*claim{c.former, c.next} {
+			if other != nil && other.state != Over && !other.Placed() {
+				list = append(list, other.view())
+			}
+		}
 	}
 	return list
 }
 
 func (c *claim) view() View {
+	former := uint64(0)
+	if c.former != nil {
+		former = c.former.number
+	}
 	return View{
 		Name: c.lock.name, Number: c.number, Owner: c.ownership.owner, Mode: c.mode, State: c.state, Token: c.token,
 		Sent: c.sent, Deadline: c.deadline,
-		Caller: c.caller, Holds: c.holds, Counted: c.counted, Lent: c.lent > 0,
+		Former: former, Caller: c.caller, Holds: c.holds, Counted: c.counted, Lent: c.lent > 0,
 	}
 }
 
@@ -86,9 +96,6 @@ func (e *Engine) Coarsen(now time.Time, tick time.Duration) {
 		up(&c.recountAt)
 	}
 	e.timeline.Sort()
-	if e.suspicion.number != 0 {
-		up(&e.suspicion.at)
-	}
 }
 
 // Normalize removes differences that do not affect what the engine does from now on, so that engines that
@@ -157,7 +164,14 @@ func (h *Hold) normalize(now time.Time) {
 
 func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, several bool) {
 	if c.state == Over {
+		before := *c
 		*c = claim{state: Over, slot: -1}
+		if c.last = before.last; c.last != nil { // its release waits for the end of the next claim
+			c.number = before.number
+		}
+		if len(e.sweeps) > 0 { // one may come to the next claim by this one
+			c.next = before.next
+		}
 		return
 	}
 	if !several {

@@ -40,7 +40,6 @@ func (e *Engine) eachOf(now time.Time, lk *lock, do func(now time.Time, c *claim
 // Next returns when Tick is due, and whether it is at all.
 func (e *Engine) Next() (time.Time, bool) {
 	at, _ := e.timeline.Next()
-	at = order.Earlier(at, e.suspicion.at)
 	if len(e.sweeps) > 0 {
 		at = order.Earlier(at, e.sweeps[0].since)
 	}
@@ -50,13 +49,6 @@ func (e *Engine) Next() (time.Time, bool) {
 // Tick does some of what is due: it sends renewals, heartbeats and retries, and ends what can no longer be
 // relied on, whether or not the server answers. If more is due, Next says that Tick is due.
 func (e *Engine) Tick(now time.Time) {
-	if e.suspicion.number != 0 && !now.Before(e.suspicion.at) {
-		e.suspicion = suspicion{}
-		if !e.listening.IsZero() {
-			e.listening = time.Time{}
-			e.out.Relisten = true
-		}
-	}
 	e.goOn(now, true)
 }
 
@@ -90,7 +82,10 @@ func (e *Engine) sweep(now time.Time, n int) (left int) {
 			e.sweeps = e.sweeps[1:]
 		}
 		for _, c := range some {
-			do(now, c)
+			next := c.next
+			if do(now, c); next != nil { // it was downgraded since
+				do(now, next)
+			}
 		}
 	}
 	if len(e.sweeps) == 0 {
@@ -142,6 +137,9 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 		}
 		at = order.Earlier(at, e.renewAt(now, c))
 	case Ending:
+		if c.giveUp.IsZero() {
+			return // the other claim of an unanswered downgrade is due in its place
+		}
 		at = order.Earlier(c.giveUp, c.endAt())
 	default:
 		return
@@ -215,7 +213,7 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 // renewAt returns when to renew a claim, or zero if it is not renewed.
 func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 	var longest time.Duration // lease of a hold that is renewed
-	waited := len(c.extensions) > 0
+	waited := len(c.extensions) > 0 || c.former != nil
 	for _, x := range c.extensions {
 		longest = max(longest, x.hold.Lease)
 	}
@@ -226,7 +224,7 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 		if h.NoRenew {
 			lasts = !c.doubtful && !c.deadline.Before(h.deadline)
 		}
-		if h.fresh || h.state == Entering || !lasts {
+		if c.former != nil || h.fresh || h.state == Entering || !lasts {
 			longest = max(longest, h.Lease)
 		}
 		waited = waited || h.fresh || h.state == Entering

@@ -53,8 +53,8 @@ func NewInstance() string {
 }
 
 // A Claim is what the server knows of one owner's holds in one mode:
-// <mode>:<instance>:<slot>:<number>:<process>:<handle>. It has less than 64 bytes, so that a small hash stays
-// compact (hash-max-listpack-value): the handle has base 36.
+// 2<mode>:<instance>:<slot>:<number>:<process>:<handle>. It has less than 64 bytes, so that a small hash
+// stays compact (hash-max-listpack-value): the handle has base 36.
 //
 // An instance numbers its claims, and gives each a slot of the lock that none of its other claims on that
 // lock uses. For each slot, the server remembers which claim ended last, and refuses late requests of that
@@ -71,12 +71,12 @@ const digits = 15
 
 // NewClaim returns the claim of that number.
 func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
-	letter := byte('r')
+	mode := "2r:"
 	if m == Write {
-		letter = 'w'
+		mode = "2w:"
 	}
 	b := make([]byte, 0, 80)
-	b = append(append(b, letter, ':'), instance...)
+	b = append(append(b, mode...), instance...)
 	b = strconv.AppendInt(append(b, ':'), int64(slot), 10)
 	slotEnd := len(b)
 	decimal := strconv.AppendUint(make([]byte, 0, 20), number, 10)
@@ -86,7 +86,7 @@ func NewClaim(m Mode, instance string, slot int, number uint64, o Owner) Claim {
 	b = base64.RawURLEncoding.AppendEncode(b, o.Process[:])
 	b = strconv.AppendUint(append(b, ':'), o.Handle, 36)
 	id := string(b)
-	return Claim{ID: id, Number: id[slotEnd+1 : numberEnd], Slot: id[2:slotEnd]}
+	return Claim{ID: id, Number: id[slotEnd+1 : numberEnd], Slot: id[len(mode):slotEnd]}
 }
 
 // ClaimOf returns the claim of that name, and what the name says.
@@ -121,11 +121,11 @@ func (k Known) Delegated() bool { return k.Owner.Handle == 0 }
 // ParseClaim reads the name of a claim.
 func ParseClaim(id string) (Known, error) {
 	f := strings.Split(id, ":")
-	if len(f) != 6 || f[0] != "r" && f[0] != "w" {
+	if len(f) != 6 || f[0] != "2r" && f[0] != "2w" {
 		return Known{}, fmt.Errorf("%q is not a claim", id)
 	}
 	k := Known{Mode: Read, Instance: f[1], Slot: f[1] + ":" + f[2]}
-	if f[0] == "w" {
+	if f[0] == "2w" {
 		k.Mode = Write
 	}
 	process, err := base64.RawURLEncoding.DecodeString(f[4])

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -46,8 +47,10 @@ func DecodeState(reply any) (State, error) {
 	if !e.ok || err != nil {
 		return State{}, badReply(reply)
 	}
-	if o := d.fields["owner"]; o != "" && o[0] >= '0' && o[0] <= '9' {
-		return State{}, &IncompatibleError{o[:len(o)-len(strings.TrimLeft(o, "0123456789"))]}
+	if o := d.fields["owner"]; o != "" {
+		if version := o[:len(o)-len(strings.TrimLeft(o, "0123456789"))]; version != "2" {
+			return State{}, &IncompatibleError{cmp.Or(version, "1")}
+		}
 	}
 	var s State
 	fence := d.fields["fence"]
@@ -66,7 +69,7 @@ func DecodeState(reply any) (State, error) {
 				Since: d.time(d.fields["fence"])})
 		}
 	}
-	if owner == "shared" || d.fields["readers"] != "" {
+	if owner == "2shared" {
 		for _, p := range leases {
 			k, f := d.slot(p[0], "held")
 			deadline, _ := strconv.ParseFloat(p[1], 64)
@@ -82,7 +85,7 @@ func DecodeState(reply any) (State, error) {
 	}
 	if more {
 		// Even if nobody has noticed the end of a write hold, the readers are owed the next phase.
-		s.Waiters = d.waiters(queue, strings.HasPrefix(owner, "w:"))
+		s.Waiters = d.waiters(queue, strings.HasPrefix(owner, "2w:"))
 	}
 	return s, nil
 }
@@ -162,10 +165,9 @@ func (d *decoder) time(token string) int64 {
 	return 0
 }
 
-// countOf reads a number of holds, or "" for one. Earlier versions have put another number behind it.
+// countOf reads a number of holds, or "" for one.
 func countOf(s string) int {
-	first, _, _ := strings.Cut(s, " ")
-	n, _ := strconv.Atoi(first)
+	n, _ := strconv.Atoi(s)
 	return max(n, 1)
 }
 

@@ -39,9 +39,9 @@ func TestNamesArePinned(t *testing.T) {
 
 	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
 	require.Equal(t, protocol.Claim{
-		ID: "w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", Number: "000000000000042", Slot: "k3J9x0aQ2bZ:5",
+		ID: "2w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", Number: "000000000000042", Slot: "k3J9x0aQ2bZ:5",
 	}, c)
-	require.Equal(t, "r:k3J9x0aQ2bZ:0:123456789012345:VQ6EAOKbQdSnFkRmVUQAAA:h",
+	require.Equal(t, "2r:k3J9x0aQ2bZ:0:123456789012345:VQ6EAOKbQdSnFkRmVUQAAA:h",
 		protocol.NewClaim(protocol.Read, "k3J9x0aQ2bZ", 0, 123456789012345, owner).ID)
 	require.Equal(t, "000000000000042 1763763763 ended", protocol.Released(c, 1763763763999999))
 	require.Equal(t, "550e8400-e29b-41d4-a716-446655440000:17", owner.String())
@@ -89,13 +89,13 @@ func TestClaimsAreReadBack(t *testing.T) {
 		}
 	}
 	big := protocol.NewClaim(protocol.Read, protocol.NewInstance(), 99, 1,
-		protocol.Owner{Process: owner.Process, Handle: 99_999_999_999})
+		protocol.Owner{Process: owner.Process, Handle: 9_999_999_999})
 	require.Less(t, len(big.ID.(string)), 65) // a small hash keeps values of up to 64 bytes compact
 	for _, bad := range []string{
-		"", "shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1",
-		"w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
-		"w:i:0:1:VQ6E:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:-",
-		"w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1:2",
+		"", "2shared", "w", "w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1", "2w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA", "x:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1",
+		"2w:i:0:x:VQ6EAOKbQdSnFkRmVUQAAA:1",
+		"2w:i:0:1:VQ6E:1", "2w:i:0:1:VQ6EAOKbQdSnFkRmVUQAA!:1", "2w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:-",
+		"2w:i:0:1:VQ6EAOKbQdSnFkRmVUQAAA:1:2",
 	} {
 		_, err := protocol.ParseClaim(bad)
 		require.Error(t, err, bad)
@@ -108,15 +108,16 @@ func TestRequestsArePinned(t *testing.T) {
 	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
 	q := protocol.Request{
 		Keys: protocol.KeysOf("p", "l"), Claim: c, Channels: "p:wake:", Lease: protocol.NewLease(30 * time.Second),
-		Record: protocol.Released(c, 1763763763999999), Count: 2,
+		Record: protocol.Released(c, 1763763763999999), Count: 2, Writer: "writer",
 	}
-	about := []any{"w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", "000000000000042", "k3J9x0aQ2bZ:5"}
+	about := []any{"2w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", "000000000000042", "k3J9x0aQ2bZ:5"}
 	for s, rest := range map[*lua.Script][]any{
-		lua.Lock:   {"30000", "p:wake:"},
-		lua.Unlock: {"p:wake:"},
-		lua.Renew:  {"30000", "240000", "2"},
-		lua.Serve:  {"p:wake:"},
-		lua.Force:  {"p:wake:"},
+		lua.Lock:      {"30000", "p:wake:"},
+		lua.Unlock:    {"p:wake:"},
+		lua.Renew:     {"30000", "240000", "2"},
+		lua.Downgrade: {"30000", "240000", "2", "p:wake:", "writer"},
+		lua.Serve:     {"p:wake:"},
+		lua.Force:     {"p:wake:"},
 	} {
 		q.Script = s
 		about[1] = "000000000000042"
@@ -145,11 +146,11 @@ func TestRequestsArePinned(t *testing.T) {
 	require.Equal(t, []any{"30000", "rwlock:wake:", "240000", "try"}, q.Argv(nil)[7:])
 	q.Channels, q.Try = own, false
 
-	q.Script, q.Try, q.Writer, q.Record = lua.Lock, true, about[0], nil
+	q.Script, q.Try, q.Record = lua.Lock, true, nil
 	q.Lease = protocol.NewLease(2 * time.Minute)
-	require.Equal(t, []any{"120000", "p:wake:", "300000", "try", about[0]}, q.Argv(nil)[7:])
+	require.Equal(t, []any{"120000", "p:wake:", "300000", "try"}, q.Argv(nil)[7:])
 	q.Try = false
-	require.Equal(t, []any{"120000", "p:wake:", "300000", "wait", about[0]}, q.Argv(nil)[7:])
+	require.Equal(t, []any{"120000", "p:wake:", "300000", "wait"}, q.Argv(nil)[7:])
 	q.Script = lua.Unlock
 	require.Equal(t, append(slices.Clone(about[:1]), "000000000000042", about[2], "p:wake:"), q.Argv(nil)[4:])
 	require.Equal(t, "240000", protocolKeep(protocol.NewLease(time.Minute)))
@@ -161,7 +162,7 @@ func protocolKeep(l protocol.Lease) any {
 	return q.Argv(nil)[8]
 }
 
-const claimText = "w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h"
+const claimText = "2w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h"
 
 func TestRepliesAreRead(t *testing.T) {
 	t.Parallel()
@@ -266,8 +267,8 @@ func FuzzText(f *testing.F) {
 			_, _ = protocol.Decode(script, []any{int64(1), int64(1), s, s})
 			_ = script.Explain(s)
 		}
-		for _, owner := range []string{s, claimText, "shared", claimText + " +"} {
-			hash := []any{"owner", owner, "lease", s, "fence", s, "count", s, "readers", s, "pending", s, "owed", s,
+		for _, owner := range []string{s, claimText, "2shared", claimText + " +"} {
+			hash := []any{"owner", owner, "lease", s, "fence", s, "count", s, "pending", s, "owed", s,
 				"k3J9x0aQ2bZ:5", s}
 			_, _ = protocol.DecodeState([]any{s, hash, []any{claimText, s, s, s}, []any{claimText, s, s, s}})
 			_, _ = protocol.DecodeState([]any{"1763763763763763", hash, []any{claimText, s}, []any{claimText, s}})
@@ -350,7 +351,7 @@ func TestStateIsRead(t *testing.T) {
 	s = decode([]any{"owner", w1, "lease", "30000 " + since(0), "fence", since(-time.Minute)}, nil, nil)
 	require.Equal(t, []protocol.Holder{{Known: kw1, Count: 1, Lease: half, Full: half}}, s.Holders)
 
-	// The writer reads, too, and was entered again; all sorts wait.
+	// The writer was entered again; all sorts wait.
 	waiter := func(k protocol.Known, left time.Duration) protocol.Waiter {
 		return protocol.Waiter{Known: k, Lease: left, Full: 30 * time.Second}
 	}
@@ -358,19 +359,17 @@ func TestStateIsRead(t *testing.T) {
 	waiting := join(slot(kr3, since(0)+" waits 30000"), slot(kr6, since(0)+" waits 30000"),
 		slot(kw4, since(time.Second)+" waits 30000"), slot(kw5, since(time.Minute)+" waits 30000"))
 	hash := join([]any{"owner", w1 + " +", "lease", "30000 " + since(time.Second), "fence", "7", "count", "3",
-		"readers", "1", "pending", "2"},
-		slot(kr2, "7 held 2 8"), waiting)
+		"pending", "2"}, waiting)
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{
 		Mode: protocol.Write, Token: 7,
-		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Full: half, Since: 7},
-			{Known: kr2, Count: 2, Lease: 5 * time.Second, Since: 7}},
+		Holders: []protocol.Holder{{Known: kw1, Count: 3, Lease: 29 * time.Second, Full: half, Since: 7}},
 		Waiters: []protocol.Waiter{waiter(kr3, 30*time.Second), waiter(kr6, 30*time.Second),
 			waiter(kw4, 29*time.Second)},
 	}, s)
 
 	// Several read. One of the readers that wait is owed the next phase.
-	hash = join([]any{"owner", "shared +", "lease", "30000", "fence", "7", "pending", "2", "owed", "2"},
+	hash = join([]any{"owner", "2shared +", "lease", "30000", "fence", "7", "pending", "2", "owed", "2"},
 		slot(kr2, "7 held 1"), waiting)
 	s = decode(hash, []any{r2, fmt.Sprint(now/1000 + 5000), w1, "x", r3, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, []protocol.Holder{{Known: kr2, Count: 1, Lease: 5 * time.Second, Since: 7}}, s.Holders)
@@ -382,11 +381,13 @@ func TestStateIsRead(t *testing.T) {
 	s = decode([]any{"owner", "", "fence", "7"}, []any{r2, fmt.Sprint(now/1000 + 5000)}, queue)
 	require.Equal(t, protocol.State{Token: 7}, s)
 
-	_, err := protocol.DecodeState([]any{fmt.Sprint(now), []any{"owner", "2 whatever"}, []any{}, []any{}})
-	var other *protocol.IncompatibleError
-	require.ErrorAs(t, err, &other)
-	require.Equal(t, "2", other.Protocol)
-	require.ErrorContains(t, err, "protocol 2")
+	for owner, version := range map[string]string{"3 whatever": "3", "3": "3", "23": "23", "whatever": "1", " +": "1"} {
+		_, err := protocol.DecodeState([]any{fmt.Sprint(now), []any{"owner", owner}, []any{}, []any{}})
+		var other *protocol.IncompatibleError
+		require.ErrorAs(t, err, &other)
+		require.Equal(t, version, other.Protocol)
+		require.ErrorContains(t, err, "protocol "+version)
+	}
 }
 
 // Waiters are listed as they will be served: the readers that are owed the next phase, a writer, the other
@@ -394,7 +395,7 @@ func TestStateIsRead(t *testing.T) {
 func TestWaitersAreListedAsTheyAreServed(t *testing.T) {
 	t.Parallel()
 	const now = 1763763763_000000
-	hash := []any{"owner", "shared +", "fence", "7", "owed", "2", "pending", "3"}
+	hash := []any{"owner", "2shared +", "fence", "7", "owed", "2", "pending", "3"}
 	var queue []any
 	add := func(m protocol.Mode, number uint64, place string, lease int) string {
 		c := protocol.NewClaim(m, "k3J9x0aQ2bZ", int(number), number, owner)

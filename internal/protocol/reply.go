@@ -59,7 +59,7 @@ type Lent struct {
 	Lease time.Duration
 }
 
-// What Unlock, Renew, Force and Serve reply.
+// What Unlock, Renew, Downgrade, Force and Serve reply.
 const (
 	NotThere   = 0 // there is no such hold
 	Done       = 1

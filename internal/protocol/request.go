@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/lua"
@@ -14,14 +15,14 @@ type Request struct {
 	Claim  Claim
 
 	Channels any   // a string: what the channels' names begin with
-	Lease    Lease // of Lock and Renew
+	Lease    Lease // of Lock, Renew and Downgrade
 	Try      bool  // of Lock: do not queue
-	Writer   any   // of Lock for a reader, a string: the write claim of the same owner, or ""
+	Writer   any   // of Downgrade, a string: the write claim that ends
 	// Record is, for Unlock, the result of Released, a string; or "". It must be "" if a renewal of the claim
 	// with another Count than 1 was sent; if the claim's token is older than a minute, or is that of a write
-	// hold that it was granted under; or if the claim had a lease of more than ShortLease.
+	// claim before it; or if the claim had a lease of more than ShortLease.
 	Record any
-	Count  int  // of Renew: how many holds the claim has
+	Count  int  // of Renew and Downgrade: how many holds the claim has
 	Keep   bool // of Delegate: renew the delegation, and never begin one
 	Used   bool // of Delegate with Keep: say that the lock is held under the delegation
 	// Replicas is how many replicas should confirm the writes of the request, a Renew, within Confirm.
@@ -90,18 +91,14 @@ func (r *Request) Argv(args []any) []any {
 	case lua.Lock:
 		args = append(args, r.Lease.ms)
 		// Most often the others can be left out.
-		under := r.Writer != nil && r.Writer != ""
-		if under || r.Try || r.Lease.Duration > ShortLease {
+		if r.Try || r.Lease.Duration > ShortLease {
 			args = append(args, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"))
 		} else if r.Channels != defaultChannels {
 			args = append(args, r.Channels)
 		}
-		if under {
-			args = append(args, r.Writer)
-		}
 	case lua.Vote:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep, either(r.Try, "try", "wait"),
-			either(r.Writer == nil, "", r.Writer), r.VoteArgs.Generation, r.VoteArgs.Wanted,
+			r.VoteArgs.Generation, r.VoteArgs.Wanted,
 			either(r.VoteArgs.ID == nil, "", r.VoteArgs.ID))
 	case lua.Delegate:
 		args = append(args, r.Lease.ms, r.Channels, r.Lease.keep,
@@ -110,6 +107,8 @@ func (r *Request) Argv(args []any) []any {
 		args = append(args, r.Channels)
 	case lua.Renew:
 		args = append(args, r.Lease.ms, r.Lease.keep, r.count())
+	case lua.Downgrade:
+		args = append(args, r.Lease.ms, r.Lease.keep, r.count(), r.Channels, r.Writer)
 	case lua.Unlock, lua.Serve, lua.Force:
 		if r.Channels != defaultChannels {
 			args = append(args, r.Channels)
@@ -123,7 +122,7 @@ func (r *Request) Shares() bool {
 	return r.Script == lua.Renew || r.Script == lua.Delegate && r.Keep && !r.Used
 }
 
-func (r *Request) reads() bool { return r.Claim.ID.(string)[0] == 'r' }
+func (r *Request) reads() bool { return strings.HasPrefix(r.Claim.ID.(string), "2r") }
 
 // RenewalArgv appends the keys and arguments of a run of Renewals that stands for requests that share it.
 func RenewalArgv(args []any, renewals []*Request) []any {
@@ -159,7 +158,7 @@ func either(first bool, a, b any) any {
 
 // MaxArgs is the largest number of arguments of a request, including the command, the script and the number
 // of keys.
-const MaxArgs = 3 + 4 + 12
+const MaxArgs = 3 + 4 + 11
 
 // Released returns the tombstone of a claim that was granted with that token recently, and is released. With
 // it, the script need not read the clock.

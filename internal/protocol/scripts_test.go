@@ -2,6 +2,7 @@ package protocol_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -52,7 +53,7 @@ type party struct {
 	try      bool
 	instance string
 	owner    protocol.Owner
-	writer   any   // the write claim of the same owner
+	writer   any   // the write claim that it is to be downgraded from
 	token    int64 // that it was granted
 	entered  bool  // it was entered again
 }
@@ -123,9 +124,18 @@ func (b *bench) named(m protocol.Mode, instance string) *party {
 }
 
 func (p *party) asks() protocol.Request {
-	q := protocol.Request{Script: lua.Lock, Claim: p.Claim, Try: p.try}
-	if p.mode == protocol.Read {
-		q.Script, q.Writer = lua.Lock, p.writer
+	return protocol.Request{Script: lua.Lock, Claim: p.Claim, Try: p.try}
+}
+
+// nobody is a claim that nobody has.
+var nobody any = "2w:nobody-01AA:0:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1"
+
+// downgrades returns a downgrade to the claim, or from one that writes to another.
+func (p *party) downgrades() protocol.Request {
+	q := protocol.Request{Script: lua.Downgrade, Claim: p.Claim, Writer: cmp.Or(p.writer, nobody)}
+	if p.mode == protocol.Write {
+		q.Writer = p.ID
+		q.Claim = protocol.NewClaim(protocol.Read, p.instance, 1, p.numbers, p.owner)
 	}
 	return q
 }
@@ -186,7 +196,7 @@ func (b *bench) drop(keys ...any) {
 
 // die has the lease of whoever holds the lock be over.
 func (b *bench) die() {
-	if b.field("owner") != "shared" && !strings.HasPrefix(b.field("owner"), "shared") {
+	if !strings.HasPrefix(b.field("owner"), "2shared") {
 		b.set("lease", "1 1000000000000000")
 	}
 	for _, id := range b.c.ZRange(b.t.Context(), b.allKeys()[1], 0, -1).Val() {
@@ -253,7 +263,7 @@ func (b *bench) requireTTLs(s snapshot) {
 	now, err := b.c.Time(b.t.Context()).Result()
 	require.NoError(b.t, err)
 	lives := time.Duration(0)
-	several := strings.HasPrefix(s.exact["owner"], "shared") || s.exact["readers"] != ""
+	several := strings.HasPrefix(s.exact["owner"], "2shared")
 	for what, until := range s.until {
 		if strings.HasPrefix(what, "leases ") && !several {
 			continue // of a hash that is gone
@@ -296,8 +306,8 @@ func meaning(r protocol.Reply) string {
 // build takes steps on the lock, for a claim, me, and others, which it returns. The steps are
 //
 //	w, r         another writer or reader asks
-//	u            a reader asks that has the owner of the first of the others
-//	under        me has the owner of the first of the others
+//	after        me, a reader, is to be downgraded from the first of the others
+//	down         that is done
 //	next         the next claim on the slot of me asks
 //	me           me asks
 //	+me, -me, !me, +0, -0, !0   a claim is entered again; is released; has its lease end while it waits
@@ -317,13 +327,12 @@ func (b *bench) build(me *party, steps string) (others []*party) {
 			comes = b.writer()
 		case "r":
 			comes = b.reader()
-		case "u":
-			comes = b.reader()
-			comes.writer = others[0].ID
 		case "next":
 			comes = me.next()
-		case "under":
+		case "after":
 			me.writer = others[0].ID
+		case "down":
+			b.run(me.downgrades())
 		case "me":
 			me.ask()
 		case "crowd":
@@ -391,10 +400,18 @@ var states = []struct {
 	{"withdrawn from the queue", true, "w me r -me"},
 	{"lost to a writer", false, "me die w"},
 	{"lost to readers", false, "me die r r"},
-	{"written, and read by its owner", false, "w u r"},
-	{"written, and read by its owner, who left", false, "w u -0"},
-	{"written by my owner", false, "w under"},
-	{"written by my owner, with a writer waiting", false, "w w under"},
+	{"written by my owner", false, "w after"},
+	{"written by my owner, re-entered", false, "w +0 after"},
+	{"written by my owner, with a writer waiting", false, "w w after"},
+	{"written by my owner, with all sorts waiting", false, "w r w r w after"},
+	{"written by my owner, with a crowd waiting", false, "w crowd after"},
+	{"written by my owner, who has died", false, "w r after die"},
+	{"downgraded", false, "w after down"},
+	{"downgraded, and re-entered", false, "w after down +me"},
+	{"downgraded, with a writer waiting", false, "w w after down"},
+	{"downgraded, with all sorts waiting", false, "w r w r w after down"},
+	{"downgraded, and over", false, "w r after down die"},
+	{"downgraded, and ended", false, "w after down -me"},
 	{"leases evicted", false, "r r leases"},
 	{"queue evicted", false, "w w queue"},
 	{"all but the queue evicted", true, "w me lock leases"},
@@ -413,6 +430,7 @@ var requests = map[string]func(p *party) protocol.Request{
 	"release of late":  (*party).releases,
 	"renew":            func(p *party) protocol.Request { return p.renews(1) },
 	"renew twice held": func(p *party) protocol.Request { return p.renews(2) },
+	"downgrade":        (*party).downgrades,
 	"serve":            func(p *party) protocol.Request { return protocol.Request{Script: lua.Serve, Claim: p.Claim} },
 	"force": func(p *party) protocol.Request {
 		return protocol.Request{Script: lua.Force, Claim: p.bench.writer().Claim}
@@ -545,9 +563,6 @@ func TestTokenOfAHoldStays(t *testing.T) {
 		token := p.ask().Token
 		require.Positive(t, token)
 		others := []*party{b.reader(), b.reader(), b.writer(), b.reader()}
-		if p.mode == protocol.Write {
-			others[0].writer = p.ID
-		}
 		for i, other := range others {
 			other.ask()
 			p.renew(2 + i)
@@ -644,7 +659,7 @@ func TestForceLeavesKeysOfAnotherTypeAlone(t *testing.T) {
 			for _, held := range []bool{false, true} {
 				b := newBench(t, c, s.Prefix, fmt.Sprint("another type ", i, held))
 				if held {
-					b.build(nil, "w u w")
+					b.build(nil, "w r w")
 				}
 				key := b.allKeys()[i]
 				b.drop(key)
@@ -961,7 +976,7 @@ func TestManyClaimsAreRenewedTogether(t *testing.T) {
 				require.Equal(t, before[i], b.look(), "%v: %q", mode, names[i])
 				continue
 			}
-			if b.field("owner") == "shared" {
+			if b.field("owner") == "2shared" {
 				until := c.ZScore(t.Context(), b.allKeys()[1], requests[i].Claim.ID.(string)).Val()
 				require.GreaterOrEqual(t, int64(until), start/1000+2*b.lease.Milliseconds())
 				require.Greater(t, c.PTTL(t.Context(), b.allKeys()[1]).Val(), 2*b.lease)
@@ -980,7 +995,7 @@ func TestManyClaimsAreRenewedTogether(t *testing.T) {
 		}
 		for i, code := range renew() {
 			b, want := benches[i], codes[names[i]]
-			if b.field("owner") == "shared" {
+			if b.field("owner") == "2shared" {
 				want = 2
 			}
 			require.Equal(t, want, code, "%v: %q", mode, names[i])
@@ -1008,6 +1023,7 @@ func TestLeaseCountsAnewAfterAStepBackOfTheClock(t *testing.T) {
 	for what, look := range map[string]func(b *bench, p *party){
 		"a writer asks":              func(b *bench, p *party) { b.build(p, "w") },
 		"a reader asks":              func(b *bench, p *party) { b.build(p, "w r") },
+		"the holder downgrades":      func(b *bench, p *party) { b.run(p.downgrades()) },
 		"the holder renews":          renew,
 		"the holder re-enters":       func(_ *bench, p *party) { p.renew(2) },
 		"the holder renews for less": func(b *bench, p *party) { b.lease /= 2; renew(b, p) },

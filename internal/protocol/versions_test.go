@@ -15,11 +15,11 @@ func TestAnotherProtocolIsRefused(t *testing.T) {
 	testredis.Each(t, func(t *testing.T, s testredis.Backend) {
 		refused := 0
 		everyMeeting(t, s.Client(), s.Prefix, oneIn(s), func(b *bench, me *party, q protocol.Request) {
-			b.set("owner", "2 "+b.c.HGet(b.t.Context(), b.allKeys()[0], "owner").Val())
+			b.set("owner", "3 "+b.c.HGet(b.t.Context(), b.allKeys()[0], "owner").Val())
 			b.c.PExpire(b.t.Context(), b.allKeys()[0], benchLease)
 			before := b.contents()
 			_, err := b.send(q)
-			require.ErrorContains(b.t, err, "INCOMPATIBLE the lock was written by another version of rwlock, protocol 2")
+			require.ErrorContains(b.t, err, "INCOMPATIBLE the lock was written by another version of rwlock, protocol 3")
 			require.False(b.t, protocol.Passing(err))
 			require.Equal(b.t, before, b.contents())
 			refused++
@@ -30,13 +30,18 @@ func TestAnotherProtocolIsRefused(t *testing.T) {
 
 		// Of another layout, there may be nothing that this version knows but its number.
 		b := newBench(t, s.Client(), s.Prefix, "another layout")
-		for _, q := range []protocol.Request{b.writer().asks(), b.reader().asks()} {
-			for _, q.Try = range []bool{false, true} {
-				b.drop(b.keys.Lock)
-				b.set("owner", "2")
-				_, err := b.send(q)
-				require.ErrorContains(t, err, "INCOMPATIBLE")
-				require.Equal(t, map[string]string{"owner": "2"}, b.c.HGetAll(t.Context(), b.allKeys()[0]).Val())
+		for owner, version := range map[string]string{
+			"3": "3", "w:another-01A:0:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1": "1", "shared": "1", "shared +": "1", " +": "1",
+		} {
+			for _, q := range []protocol.Request{b.writer().asks(), b.reader().asks()} {
+				for _, q.Try = range []bool{false, true} {
+					b.drop(b.keys.Lock)
+					b.set("owner", owner)
+					_, err := b.send(q)
+					require.ErrorContains(t, err, "INCOMPATIBLE")
+					require.ErrorContains(t, err, "protocol "+version)
+					require.Equal(t, map[string]string{"owner": owner}, b.c.HGetAll(t.Context(), b.allKeys()[0]).Val())
+				}
 			}
 		}
 	})

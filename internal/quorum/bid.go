@@ -28,14 +28,13 @@ type bid struct {
 	q       *Quorum
 	lock    *lock
 	claim   any    // its ID, as the engine knows it
+	former  any    // the ID of the claim before it, which a downgrade has ended; or nil
 	number  uint64 // of the claim
 	owner   protocol.Owner
 	mode    protocol.Mode
 	lease   protocol.Lease
 	longest time.Duration // the longest lease that a request about the claim has set
 	try     bool
-	under   any     // of a read under a write hold: the ID of the owner's write claim; or nil
-	reader  *bid    // of a read under this write hold, or nil
 	votes   []*vote // by server
 	phase   phase
 	home    int               // the index of the server, or -1
@@ -61,7 +60,7 @@ func (q *Quorum) newBid(r *engine.Request) *bid {
 	view, _ := r.View()
 	b := &bid{
 		q: q, lock: q.use(r.Keys), claim: r.Claim.ID, number: view.Number, owner: view.Owner, mode: view.Mode,
-		lease: r.Lease, try: r.Try, under: r.Writer, home: -1,
+		lease: r.Lease, try: r.Try, home: -1,
 	}
 	for _, s := range q.servers {
 		b.votes = append(b.votes, &vote{bid: b, server: s})
@@ -102,7 +101,7 @@ func (b *bid) ask(now time.Time, r *engine.Request) {
 		b.q.engine.Replied(now, r, protocol.Reply{Refused: true}, nil)
 		return
 	}
-	b.pending, b.latest, b.lease, b.under = r, r, r.Lease, r.Writer
+	b.pending, b.latest, b.lease = r, r, r.Lease
 	b.longest = max(b.longest, r.Lease.Duration)
 	// While the other servers are enough, a server that has refused is not asked again: the claim would leave
 	// the queue that it waits in.
@@ -131,8 +130,6 @@ func (b *bid) advance(now time.Time) {
 	switch {
 	case b.phase >= won:
 	case b.phase == requesting && len(b.parked) > 0: // the servers may not vote for such a lease yet
-	case b.writer() != nil:
-		b.readUnder(now)
 	default:
 		b.elect(now)
 	}
@@ -143,11 +140,20 @@ func (b *bid) advance(now time.Time) {
 	b.schedule()
 }
 
-// advanceBoth advances the bid, and the bid of a read under it.
-func (b *bid) advanceBoth(now time.Time) {
-	b.advance(now)
-	if b.reader != nil {
-		b.reader.advance(now)
+// downgrade has the bid be for the claim of a request that reads, in place of the one that wrote. Until a
+// server has carried that out, its vote is for both.
+func (b *bid) downgrade(now time.Time, r *engine.Request) {
+	view, _ := r.View()
+	b.lock.held[b.mode]--
+	b.former, b.claim, b.number, b.mode = b.claim, r.Claim.ID, view.Number, protocol.Read
+	b.lock.held[b.mode]++
+	b.q.bids[b.claim] = b
+	for _, v := range b.votes {
+		if v.state == cast {
+			v.downgrade()
+		} else {
+			v.drop(now) // it is asked for again, for the claim that reads
+		}
 	}
 }
 
@@ -173,6 +179,7 @@ func (b *bid) forget() {
 	b.q.timed.Remove(b)
 	if b.q.bids[b.claim] == b {
 		delete(b.q.bids, b.claim)
+		delete(b.q.bids, b.former)
 		b.q.all.Remove(b)
 		b.q.release(b.lock)
 	}

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
@@ -60,14 +59,11 @@ func (b *bid) elect(now time.Time) {
 	}
 }
 
-// mayVote returns how many servers may vote for the claim. For a read under a write hold, these are servers
-// that have voted for the write hold.
+// mayVote returns how many servers may vote for the claim.
 func (b *bid) mayVote() int {
-	w := b.writer()
 	return count(b.votes, func(v *vote) bool {
 		s := v.server
-		return v.refused == nil && (w == nil || w.votes[s.index].state == cast) &&
-			(s.usable() || s.asking && !s.known && !s.failing) // or it may say that it votes
+		return v.refused == nil && (s.usable() || s.asking && !s.known && !s.failing) // or it may say that it votes
 	})
 }
 
@@ -75,14 +71,10 @@ func (b *bid) mayVote() int {
 // that is the error of one that has; otherwise it is temporary: the others may answer soon.
 func (b *bid) tooFew() error {
 	var refused error
-	left, w := len(b.votes), b.writer()
-	for i, v := range b.votes {
-		err := v.refused
-		if w != nil { // whose votes a read under it needs
-			err = cmp.Or(err, w.votes[i].refused)
-		}
-		if err != nil {
-			refused = err
+	left := len(b.votes)
+	for _, v := range b.votes {
+		if v.refused != nil {
+			refused = v.refused
 			left--
 		}
 	}
@@ -221,53 +213,5 @@ func (b *bid) retreat(now time.Time) {
 	b.phase, b.until = paused, now.Add(b.q.randomBelow(b.collectingTime()/4))
 	if all {
 		b.phase, b.lock.contended = requesting, true
-	}
-}
-
-// writer returns the bid of the write claim that this bid reads under, or nil.
-func (b *bid) writer() *bid {
-	if b.under == nil {
-		return nil
-	}
-	return b.q.bids[b.under]
-}
-
-// readUnder asks for a read under a write hold of the same owner. Only votes of servers that have voted for
-// the write hold count, and the read has the token of the write hold. If there are too few such servers, the
-// write hold asks the others for their votes.
-func (b *bid) readUnder(now time.Time) {
-	q, w := b.q, b.writer()
-	if b.pending == nil {
-		return
-	}
-	n, open := 0, 0
-	var obstacle protocol.Obstacle
-	b.wanted, w.reader = w.token, b
-	for i, v := range b.votes {
-		usable := v.server.usable()
-		if v.state == absent && !v.blocked && v.refused == nil && w.votes[i].state == cast && usable {
-			v.ask(now, false)
-		}
-		switch {
-		case v.request != nil && usable:
-			open++
-		case v.counts(w.token, b.pending.Sent):
-			n++
-		case v.blocked:
-			obstacle = v.obstacle
-		}
-	}
-	if n+open < q.majority {
-		open += w.gains(now, !b.try)
-	}
-	switch {
-	case n >= q.majority:
-		b.home = w.home
-		b.win(now, w.token)
-	case n+open >= q.majority:
-	case obstacle != (protocol.Obstacle{}):
-		b.refuseTry(now, obstacle)
-	default:
-		b.answer(now, protocol.Reply{}, b.tooFew())
 	}
 }

@@ -110,7 +110,7 @@ func (q *Quorum) decide(now time.Time, x *fanout) {
 // failure returns the error of a fan-out that a majority cannot do any more. Some servers will never do it:
 // they have refused, or have no vote. The error is temporary if the others are a majority.
 func (q *Quorum) failure(now time.Time, x *fanout, never int) error {
-	if x.request.Script == lua.Renew && x.bid.gains(now, true) > 0 {
+	if x.bid != nil && !x.request.Ends() && x.bid.gains(now) > 0 {
 		return fmt.Errorf("%w: %v", ErrNoMajority, x.err) // temporary: the next fan-out has those votes
 	}
 	if x.err != nil && !protocol.Passing(x.err) && never > len(q.servers)-q.majority {
@@ -154,11 +154,14 @@ func (v *vote) confirm(now time.Time, r *engine.Request, x *fanout) {
 	v.confirming++
 	v.counted = v.counted || r.Count != 1
 	copied := v.about(r.Request)
-	copied.fanout = x
+	copied.fanout, copied.Script, copied.Channels, copied.Writer = x, lua.Renew, v.bid.q.channels, nil
+	if v.former != nil {
+		copied.Script, copied.Writer = lua.Downgrade, v.former.wire.ID
+	}
 	v.bid.q.send(now, v.server, copied)
 }
 
-// confirmed handles the reply to a renewal.
+// confirmed handles the reply to a renewal, or to a downgrade.
 func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err error) {
 	if v.number != r.number {
 		return
@@ -171,6 +174,13 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 		v.bid.q.readMark(now, v.server) // the server may have lost its data
 	default:
 		v.sent = order.Later(v.sent, r.sent)
+		if v.former != nil {
+			v.bid.lock.slots[v.server.index].Put(v.former.slot)
+			v.former = nil
+		}
+		if reply.Code == protocol.DoneBefore {
+			v.bid.q.messagesLost(now, v.server)
+		}
 	}
 }
 
@@ -178,22 +188,22 @@ func (v *vote) confirmed(now time.Time, r *Request, reply protocol.Reply, err er
 // would be lost with one of these servers. The claim waits in the queues of the others. all says whether to
 // ask servers that have refused to vote, too.
 func (b *bid) keep(now time.Time, all bool) {
-	w := b.writer()
-	for i, v := range b.votes {
-		if v.state == absent && (all || v.refused == nil) && v.server.usable() && now.Sub(v.sought) >= pause &&
-			(w == nil || w.votes[i].state == cast) {
+	for _, v := range b.votes {
+		if v.state == absent && (all || v.refused == nil) && v.server.usable() && now.Sub(v.sought) >= pause {
 			v.sought = now
 			v.ask(now, true)
 		}
 	}
 }
 
-// gains asks for the votes that a hold lacks, and returns how many of them may come. waits says whether votes
-// count that the claim has to wait for.
-func (b *bid) gains(now time.Time, waits bool) int {
+// gains asks for the votes that a hold lacks, and returns how many of them may come.
+func (b *bid) gains(now time.Time) int {
+	if b.phase != won {
+		return 0 // it is over
+	}
 	b.keep(now, true)
 	return count(b.votes, func(v *vote) bool {
-		return v.server.usable() && (v.state == asked || waits && v.state == waiting)
+		return v.server.usable() && (v.state == asked || v.state == waiting)
 	})
 }
 

@@ -94,7 +94,7 @@ type Quorum struct {
 	out   Effects
 }
 
-// Effects are what the caller has to do. Send and Relisten of the engine's effects are not used.
+// Effects are what the caller has to do. Send of the engine's effects is not used.
 type Effects struct {
 	engine.Effects
 	Requests []*Request
@@ -122,6 +122,7 @@ type Request struct {
 	fanout *fanout       // or nil
 	lock   *lock         // nil if the request is about a mark
 	slot   int           // of a request that ends a vote, or of force
+	next   *Request      // of one that ends the vote before a downgrade: the one that ends the other
 	// Of a request that gives back a vote:
 	after  time.Time // when to try again, after a failure
 	giveUp time.Time // when the vote is left to its lease
@@ -164,6 +165,12 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 		return
 	}
 	b := q.bids[r.Claim.ID]
+	if b == nil && r.Script == lua.Downgrade {
+		if former := q.bids[r.Writer]; former != nil && former.phase == won {
+			b = former
+			b.downgrade(now, r)
+		}
+	}
 	if b == nil {
 		if !r.Asks() {
 			q.engine.Replied(now, r, protocol.Reply{Code: protocol.NotThere}, nil)
@@ -273,10 +280,12 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.marked(now, s, r, mark, err)
 	case lua.Vote:
 		r.bid.votes[s.index].voted(now, r, reply, err)
-	case lua.Renew:
+	case lua.Renew, lua.Downgrade:
 		r.bid.votes[s.index].confirmed(now, r, reply, err)
 	case lua.Unlock:
-		q.gaveBack(now, s, r, reply, err)
+		if q.gaveBack(now, s, r, reply, err) {
+			r.fanout = nil // another request of it follows
+		}
 	case lua.Force:
 		if err == nil { // or else nobody knows whether the request may yet run
 			r.lock.slots[s.index].Put(r.slot)
@@ -334,7 +343,7 @@ func (q *Quorum) deliver(now time.Time, s *server, m protocol.Message, by engine
 		if s.index == b.home {
 			b.by = by
 		}
-		b.advanceBoth(now)
+		b.advance(now)
 	}
 	for _, n := range m.AskAgain {
 		if b := q.voters[n]; b != nil {

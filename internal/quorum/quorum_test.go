@@ -463,85 +463,48 @@ func TestReentryDoesWithoutAServerThatRefuses(t *testing.T) {
 // A hold that has the votes of a majority alone, one of which is that of a server that is out of memory now,
 // asks for the vote that it lacks when its owner locks again.
 func TestLockingAgainAsksForTheVotesThatTheHoldLacks(t *testing.T) {
-	for _, mode := range []protocol.Mode{protocol.Read, protocol.Write} {
-		for _, answers := range []bool{true, false} {
-			t.Run(fmt.Sprint(mode, answers), func(t *testing.T) {
-				r := newVotingRig(t)
-				w := r.acquire(protocol.Write, false)
-				r.refuse(r.next(2, lua.Vote)) // it is full
-				r.answers = func(q *Request) any {
-					votes, reads := q.Script == lua.Vote, q.Script != lua.Mark && q.Claim.ID.(string)[0] == 'r'
-					switch {
-					case q.Server == 1 && (q.Script == lua.Renew || votes && reads):
-						return nil // and this one will be
-					case q.Server == 2 && votes && !reads:
-						return nil
-					}
-					return r.serve(q)
+	for _, answers := range []bool{true, false} {
+		t.Run(fmt.Sprint(answers), func(t *testing.T) {
+			r := newVotingRig(t)
+			w := r.acquire(protocol.Write, false)
+			r.refuse(r.next(2, lua.Vote)) // it is full
+			r.answers = func(q *Request) any {
+				if q.Server == 1 && q.Script == lua.Renew || q.Server == 2 && q.Script == lua.Vote {
+					return nil // the former will be, too
 				}
-				r.answer()
-				require.Equal(t, engine.Live, w.State())
-				r.pass(time.Second)
+				return r.serve(q)
+			}
+			r.answer()
+			require.Equal(t, engine.Live, w.State())
+			r.pass(time.Second)
 
-				h := r.again(w, mode, 2*lease)
-				r.answer()
-				script := map[protocol.Mode]*lua.Script{protocol.Read: lua.Vote, protocol.Write: lua.Renew}[mode]
-				r.refuse(r.next(1, script))
-				r.answer()
-				late := r.next(2, lua.Vote)
-				if answers {
-					r.reply(late, r.vote(someToken))
-				} else {
-					r.refuse(late)
+			h := r.again(w, protocol.Write, 2*lease)
+			r.answer()
+			r.refuse(r.next(1, lua.Renew))
+			r.answer()
+			late := r.next(2, lua.Vote)
+			if answers {
+				r.reply(late, r.vote(someToken))
+			} else {
+				r.refuse(late)
+			}
+			r.answer()
+			for range 100 {
+				if r.sends(1, lua.Renew) > 0 {
+					r.refuse(r.next(1, lua.Renew))
 				}
+				r.pass(5 * time.Millisecond)
 				r.answer()
-				for range 100 {
-					if r.sends(1, script) > 0 {
-						r.refuse(r.next(1, script))
-					}
-					r.pass(5 * time.Millisecond)
-					r.answer()
-				}
-				if answers {
-					require.Equal(t, engine.Live, h.State())
-				} else {
-					require.Equal(t, engine.Failed, h.State())
-					require.ErrorIs(t, h.Err(), full)
-				}
-				require.Equal(t, engine.Live, w.State())
-			})
-		}
+			}
+			if answers {
+				require.Equal(t, engine.Live, h.State())
+			} else {
+				require.Equal(t, engine.Failed, h.State())
+				require.ErrorIs(t, h.Err(), full)
+			}
+			require.Equal(t, engine.Live, w.State())
+		})
 	}
-}
-
-// A read under a write hold needs votes of servers that have voted for the write hold. If one of these was
-// out of memory, it is asked again. A third server may yet vote for the write hold, but the read must not
-// wait for that: the third may have voted for a reader that waits for this write hold.
-func TestReadUnderAWriteHoldAsksAServerThatHasRefusedAgain(t *testing.T) {
-	r := newVotingRig(t)
-	isFull := false
-	r.answers = func(q *Request) any {
-		switch {
-		case q.Server == 2 && q.Script == lua.Vote:
-			return waits(time.Hour)
-		case q.Server == 0 && q.Script == lua.Vote && isFull:
-			return full
-		}
-		return r.serve(q)
-	}
-	w := r.acquire(protocol.Write, false)
-	r.answer()
-	require.Equal(t, engine.Live, w.State())
-
-	isFull = true
-	h := r.again(w, protocol.Read, lease)
-	r.answer()
-	r.pass(time.Second)
-	require.Equal(t, engine.Wanted, h.State())
-
-	isFull = false
-	r.pass(lease / 3)
-	require.Equal(t, engine.Live, h.State())
 }
 
 // The others were asked without waiting. One of them becomes the home, and the call joins its queue there.

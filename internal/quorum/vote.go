@@ -21,12 +21,11 @@ const (
 
 // A vote is one server's vote for a claim. To the server, each vote is a claim with its own number and slot.
 type vote struct {
-	bid        *bid
-	server     *server
-	state      state
-	wire       protocol.Claim
-	slot       int
-	number     uint64
+	bid    *bid
+	server *server
+	state  state
+	party
+	former     *party            // before a downgrade, until the server has carried that out; or nil
 	request    *Request          // the last one for the vote, until it is answered
 	open       int               // unanswered requests for the vote
 	queues     bool              // the last request asks to wait: it is not a try
@@ -43,6 +42,29 @@ type vote struct {
 	again      time.Time         // when to ask again, if the claim waits
 	asked      int               // server.subscriptions when it was last asked; -1 to ask again
 	sought     time.Time         // when a hold that lacks the vote last asked for it
+}
+
+// A party is what a server knows a vote by.
+type party struct {
+	wire   protocol.Claim
+	slot   int
+	number uint64
+}
+
+// name gives a vote a name, by which the server knows it from now on.
+func (v *vote) name() {
+	b, q := v.bid, v.bid.q
+	v.slot, v.number = b.lock.slots[v.server.index].Take(), q.nextNumber()
+	v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
+	q.voters[v.number] = b
+}
+
+// downgrade names a vote anew, after the mode of its bid has changed.
+func (v *vote) downgrade() {
+	before := *v
+	v.forget()
+	v.state, v.token, v.first, v.sent, v.former = cast, before.token, before.first, before.sent, &before.party
+	v.name()
 }
 
 // waits reports whether the claim waits in the server's queue, with no request in flight.
@@ -62,19 +84,13 @@ func (v *vote) ask(now time.Time, queue bool) {
 		return
 	}
 	if v.state == absent {
-		v.state, v.slot, v.number = asked, b.lock.slots[v.server.index].Take(), q.nextNumber()
-		v.wire = protocol.NewClaim(b.mode, q.instance, v.slot, v.number, b.owner)
-		q.voters[v.number] = b
+		v.state = asked
+		v.name()
 	}
 	v.queues, v.blocked, v.again, v.asked = queue, false, time.Time{}, v.server.subscriptions
 	r := v.about(protocol.Request{Script: lua.Vote, Channels: q.channels, Lease: b.lease, Try: !queue,
 		VoteArgs: &protocol.VoteArgs{Mark: q.mark, Generation: q.generation, ID: v.server.mark.ID,
 			Wanted: protocol.TokenArg(max(b.wanted, b.token))}})
-	if b.mode == protocol.Read {
-		if w := b.writer(); w != nil && w.votes[v.server.index].state == cast {
-			r.Writer = w.votes[v.server.index].wire.ID
-		}
-	}
 	v.request = r
 	v.open++
 	q.send(now, v.server, r)
@@ -147,7 +163,7 @@ func (v *vote) voted(now time.Time, r *Request, reply protocol.Reply, err error)
 			q.engine.Listen()
 		}
 	}
-	b.advanceBoth(now)
+	b.advance(now)
 }
 
 // askWhereDue asks again on each server where the claim waits, if there is reason to.
@@ -222,30 +238,45 @@ func (v *vote) giveBack(now time.Time) {
 	r := v.about(protocol.Request{Script: lua.Unlock, Channels: q.channels})
 	r.fanout, r.slot, r.giveUp = b.release, v.slot, now.Add(max(b.longest, engine.EndTimeout))
 	r.Late = b.phase == closing && b.token == 0 // the call has given up
-	if v.state == cast && v.local != 0 && !v.counted && b.under == nil && b.longest <= protocol.ShortLease &&
+	if v.state == cast && v.local != 0 && !v.counted && b.longest <= protocol.ShortLease &&
 		now.Sub(v.first) < recordFresh {
 		r.Record = protocol.Released(v.wire, v.local)
 	}
 	v.server.ending++
+	if v.former != nil { // first: as the engine does it
+		first := *r
+		first.Claim, first.slot, first.next = v.former.wire, v.former.slot, r
+		r = &first
+	}
 	q.send(now, v.server, r)
 }
 
 // gaveBack handles the reply of a server to which a vote was given back. If the server refuses that, the vote
-// ends with its lease.
-func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.Reply, err error) {
+// ends with its lease. It reports whether another request for the same was sent.
+func (q *Quorum) gaveBack(now time.Time, s *server, r *Request, reply protocol.Reply,
+	err error) (goesOn bool) {
 	if err != nil && protocol.Passing(err) {
 		r.after = now.Add(pause)
 		r.lock.refs++
 		s.owed.PushBack(r)
-		return
+		return false
 	}
-	s.ending--
 	if err == nil {
 		r.lock.slots[s.index].Put(r.slot)
 	}
 	if reply.Code == protocol.DoneBefore {
 		q.messagesLost(now, s) // the reply to the first run is lost: it may have contained grants
 	}
+	switch {
+	case r.next == nil:
+	case err == nil && reply.Code != protocol.NotThere: // the downgrade has not run, and cannot any more
+		r.lock.slots[s.index].Put(r.next.slot)
+	default:
+		q.send(now, s, r.next)
+		return true
+	}
+	s.ending--
+	return false
 }
 
 // retryOwed retries to give back votes after a failure and a pause, if the server answers. After enough
@@ -257,9 +288,12 @@ func (q *Quorum) retryOwed(now time.Time, s *server) {
 			return
 		}
 		s.owed.Remove(r)
-		if over {
+		switch {
+		case over && r.next != nil:
+			q.send(now, s, r.next)
+		case over:
 			s.ending--
-		} else {
+		default:
 			again := *r // the first request may still run
 			again.Record = nil
 			q.send(now, s, &again)

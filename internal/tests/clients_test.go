@@ -268,12 +268,13 @@ func useEverything(t *testing.T, rounds int, rw, other *rwlock.RWLock, name stri
 		h, e := rw.Lock(ctx, name)
 		note(e)
 		if e == nil {
-			inner, e := rw.RLock(h.Context(), name)
+			note(h.Downgrade(ctx))
+			beside, e := rw.RLock(ctx, name)
 			note(e)
 			_, e = rw.Inspect(ctx, name)
 			note(e)
 			note(rw.ForceUnlock(ctx, name))
-			_, _ = inner.Unlock(ctx), h.Unlock(ctx)
+			_, _ = beside.Unlock(ctx), h.Unlock(ctx)
 		}
 		if err != nil {
 			return err

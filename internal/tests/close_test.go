@@ -302,7 +302,9 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 		}
 
 		calls := maps.Clone(everyCall)
-		calls["re-entry"] = func(_ context.Context, rw *rwlock.RWLock) error { return errOf(rw.RLock(a.Context(), "a")) }
+		calls["re-entry for longer"] = func(_ context.Context, rw *rwlock.RWLock) error {
+			return errOf(rw.RLock(a.Context(), "a", rwlock.Lease(time.Hour)))
+		}
 		calls["Extend"] = func(ctx context.Context, _ *rwlock.RWLock) error { return b.Extend(ctx, time.Hour) }
 		for what, call := range calls {
 			start := time.Now()

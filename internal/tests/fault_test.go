@@ -57,7 +57,7 @@ func releaseScript(m rwlock.Mode) faultproxy.Match { return scriptIn("unlock", m
 
 // scriptIn matches the calls of a script about claims in one mode.
 func scriptIn(name string, m rwlock.Mode) faultproxy.Match {
-	is, claim := script(name), m.String()[:1]+":"
+	is, claim := script(name), "2"+m.String()[:1]+":"
 	return func(args []string) bool {
 		return is(args) && slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, claim) })
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
 
 const (
@@ -268,8 +269,8 @@ func TestDowngradeThatFails(t *testing.T) {
 	})
 }
 
-// While the server does not answer, Downgrade returns when its context ends. The hold stays a write hold
-// until the server has answered, and is lost at its deadline.
+// While the server does not answer, Downgrade returns when its context ends, and goes on. The hold is lost at
+// its deadline.
 func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, wire := w.newMortal(rwlock.WithLease(w.lease))
@@ -278,10 +279,76 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 		start := time.Now()
 		require.ErrorIs(w, h.Downgrade(lasting(w, w.lease/10)), context.DeadlineExceeded)
 		w.within(w.lease/10+w.slack, start, time.Now())
-		require.Equal(w, write, h.Mode())
+		require.Equal(w, read, h.Mode())
 		require.NoError(w, h.Context().Err())
 		w.isLost(h)
 		unlock(w, take(w, newOwner(), w.newLock(), write, "n"))
+	})
+}
+
+// A write hold and the read hold beside it that are released within a round trip leave nothing, under a
+// delegation too.
+func TestHoldsOfBothModesReleasedTogether(t *testing.T) {
+	onServers(t, func(w *world) {
+		p := faultproxy.New(w.T, w.dial().Options().Addr)
+		d, far := delegateOn(w, p.Client(), delegationLease, w.options(nil)...), w.newLock()
+		d.getsDelegated(w, write, "n")
+		h := take(w, newOwner(), d.RWLock, write, "n")
+		r := take(w, h.Context(), d.RWLock, read, "n")
+		p.Latency(50 * time.Millisecond)
+		time.Sleep(2 * w.while) // longer than the shortest round trip
+		var wg sync.WaitGroup
+		for _, h := range []*rwlock.Hold{h, r} {
+			wg.Go(func() {
+				if err := h.Unlock(context.Background()); err != nil {
+					w.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		p.Latency(0)
+		for _, rw := range []*rwlock.RWLock{d.RWLock, far} {
+			unlock(w, take(w, lasting(w, hang), rw, write, "n"))
+		}
+	})
+}
+
+// A reply that is lost is no loss of a hold: neither that of a downgrade, nor that of the release which
+// overtakes it.
+func TestLostRepliesOfADowngrade(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy()
+		h := take(w, newOwner(), rw, write, "n")
+		r := take(w, h.Context(), rw, read, "n")
+		gate := make(chan struct{})
+		late := p.On(script("downgrade")).DelayRequest(gate).Times(1)
+		p.On(releaseScript(write)).DropReply().Times(1)
+		released := make(chan error, 1)
+		go func() { released <- h.Unlock(context.Background()) }()
+		require.NoError(w, late.WaitHit(soon(w)))
+		require.NoError(w, r.Unlock(context.Background()))
+		close(gate)
+		require.NoError(w, <-released)
+
+		p.On(script("downgrade")).DropReply().Times(1)
+		h = take(w, newOwner(), rw, write, "n")
+		require.NoError(w, h.Downgrade(context.Background()))
+		require.NoError(w, h.Unlock(context.Background()))
+	})
+}
+
+// Shutdown does not wait for a hold that was lost while its downgrade had no answer.
+func TestShutdownAfterALostDowngrade(t *testing.T) {
+	eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
+		w.haveWaited(rw)
+		ctx := newOwner()
+		h, r := take(w, ctx, rw, write, "n"), take(w, ctx, rw, read, "n")
+		begin()
+		require.Error(w, h.Unlock(lasting(w, time.Second)))
+		w.isLost(r)
+		start := time.Now()
+		require.NoError(w, rw.Shutdown(lasting(w, 3*time.Second)))
+		w.within(time.Second, start, time.Now())
 	})
 }
 

@@ -900,6 +900,8 @@ var workloads = []workload{
 	{"first read pair", firstPairOf(read), 2, 6},
 	{"write re-entry", reentryOf(write), 0, 0},
 	{"read re-entry", reentryOf(read), 0, 0},
+	{"read under a write hold", readUnderWrite, 0, 0},
+	{"write pair with a downgrade", downgraded, 3, 13},
 	{"write extension", extensionOf(write), 1, 7}, // sent as a renewal is
 	{"read extension", extensionOf(read), 1, 7},
 	{"try write on held", tryOnHeld(write), 1, 5},
@@ -935,6 +937,21 @@ func reentryOf(mode rwlock.Mode) prepare {
 	return func(tb testing.TB, rw *rwlock.RWLock) func() error {
 		outer := take(tb, newOwner(), rw, mode, tb.Name())
 		return func() error { return pair(outer.Context(), rw, mode, outer.Name()) }
+	}
+}
+
+func readUnderWrite(tb testing.TB, rw *rwlock.RWLock) func() error {
+	outer := take(tb, newOwner(), rw, write, tb.Name())
+	return func() error { return pair(outer.Context(), rw, read, outer.Name()) }
+}
+
+func downgraded(tb testing.TB, rw *rwlock.RWLock) func() error {
+	return func() error {
+		h, err := rw.Lock(newOwner(), tb.Name())
+		if err != nil {
+			return err
+		}
+		return errors.Join(h.Downgrade(context.Background()), h.Unlock(context.Background()))
 	}
 }
 

@@ -4,11 +4,11 @@
 -- writer's before: the one that the caller wants, if it can be had. What is not known any more of a name is not larger than old: see mark.lua.
 
 --#include clock.lua
-if ARGV[12] then
+if ARGV[11] then
   --#include ../quorum/run.lua
 end
 local mark = call('HMGET', KEYS[4], 'id', 'generation', 'top', 'old', 'turned')
-if mark[1] ~= ARGV[11] or mark[2] ~= ARGV[9] or ARGV[9] == '' then
+if mark[1] ~= ARGV[10] or mark[2] ~= ARGV[8] or ARGV[8] == '' then
   return -2
 end
 
@@ -28,7 +28,7 @@ local function voted(reply)
   if not largest then
     by, largest, written = '-', old, old
   end
-  local token, writer = ARGV[10], string.match(ARGV[1], '^w:([^:]+)')
+  local token, writer = ARGV[9], string.match(ARGV[1], '^2w:([^:]+)')
   writer = writer and writer .. ':' .. ARGV[2]
   if writer and writer ~= by then
     token = token > largest and token or string.format('%.0f', largest + 1)

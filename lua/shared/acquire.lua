@@ -15,7 +15,7 @@ if not record or record < ARGV[2] then
       call('PEXPIRE', LOCK, TTL)
     end
     enters = true
-  elseif owner == 'shared' and string.sub(ARGV[1], 1, 1) == 'r' and (not fence or fence <= now) then
+  elseif owner == SHARED and string.sub(ARGV[1], 1, 2) == READ and (not fence or fence <= now) then
     -- Nobody waits, and there are other readers, unless the last one has left.
     local left = call('PTTL', LEASES)
     if left > 0 then
@@ -33,13 +33,13 @@ if not record or record < ARGV[2] then
   if enters then
     if fence and not record then
       --#include sweep.lua
-      sweep(owner == 'shared')
+      sweep(owner == SHARED)
     end
     return now
   end
 end
 
-local CHANNELS, TRY, WRITER = ARGV[5] or WAKE, ARGV[7] == 'try', ARGV[8] or ''
+local CHANNELS, TRY = ARGV[5] or WAKE, ARGV[7] == 'try'
 --#include serve.lua
 
 -- Writes what has changed.
@@ -75,17 +75,13 @@ end
 expire()
 serve()
 if granted[claim] ~= 'let in' then
-  local under = holder == WRITER and holder ~= ''
-  if not under and (waits or waiting > 0 or is_write(holder) or holder ~= '' and writes) then
+  if waits or waiting > 0 or is_write(holder) or holder ~= '' and writes then
     --#include blocked.lua
   end
   if holder == '' then
     enter(claim, writes and next_token() or read_token(), ARGV[4], now)
   else
-    share({claim}, {ms + ARGV[4]}, under and token or read_token())
-    if waits then
-      leave_queue(claim)
-    end
+    share({claim}, {ms + ARGV[4]}, read_token())
   end
 end
 conclude()

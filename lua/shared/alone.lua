@@ -3,8 +3,7 @@
 --#include clock.lua
 
 -- Renews the lease of a claim that holds the lock alone. seen are the fields owner, lease, fence and count of the hash. leases and queue
--- may be nil. If they are given, the owner of the claim may read under it, and others may wait. Returns 1, or 0 if the lease has ended, or
--- 2 if the general path has to renew it, as when the number of holds is another. For a write delegation, it returns the last token in
+-- may be nil. If they are given, others may wait. Returns 1, or 0 if the lease has ended, or 2 if the general path has to renew it, as when the number of holds is another. For a write delegation, it returns the last token in
 -- place of 1: see delegate.lua.
 local function renew_alone(seen, claim, for_ms, need, count, lock, leases, queue)
   if seen[1] ~= claim and not (leases and seen[1] == claim .. ' +') or (seen[4] or '') ~= (count == '1' and '' or count) then
@@ -21,7 +20,7 @@ local function renew_alone(seen, claim, for_ms, need, count, lock, leases, queue
   local value = longer and seen[2] or for_ms .. ' ' .. now -- written in any case: see renew.lua
   -- If the server is out of memory, this fails, and the general path renews the lease.
   local done = 1
-  if string.sub(claim, 1, 1) == 'w' and string.sub(claim, -2) == ':0' then
+  if string.sub(claim, 1, 2) == WRITE and string.sub(claim, -2) == ':0' then
     done = seen[3] < now and now or seen[3]
     if left >= for_ms * 1000 or type(redis.pcall('HSET', lock, 'lease', value, 'fence', done)) ~= 'number' then
       return 2

@@ -9,7 +9,7 @@ local function join()
     end
     new_queue = true
   end
-  local ticket = (f[7] or 0) + 1
+  local ticket = (f[6] or 0) + 1
   put('ticket', ticket)
   keeps = number .. ' ' .. now .. ' waits ' .. ARGV[4]
   local added = call('ZADD', QUEUE, writes and ticket or ticket - READERS_FIRST, claim)
@@ -21,10 +21,10 @@ local function join()
   return waiting - pending - 1
 end
 
-local idle = TRY and (waits or waiting == 0) and (holder == 'shared' or string.sub(holder, -2) == ':0')
+local idle = TRY and (waits or waiting == 0) and (holder == SHARED or string.sub(holder, -2) == ':0')
 if idle then
   local used, ids, live = call('HGET', LOCK, 'used') or '', holder, 1
-  if holder == 'shared' then
+  if holder == SHARED then
     ids, live = call('HGET', LOCK, 'delegated') or '', call('ZCOUNT', LEASES, '(' .. ms, '+inf')
   end
   for id in string.gmatch(ids, '%S+') do
@@ -82,7 +82,7 @@ elseif pending > 0 and not is_write(holder) and (rank or waiting) >= first then
 end
 -- Delegations that are in the way are recalled. If a try waits for them, their processes are to say whether the lock is held under them.
 local mark = idle and '?' or ';'
-if holder == 'shared' and writes then
+if holder == SHARED and writes then
   for id in string.gmatch(call('HGET', LOCK, 'delegated') or '', '%S+') do
     note(mark, id)
   end

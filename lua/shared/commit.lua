@@ -34,15 +34,14 @@ local function lose(id, last)
   end
 end
 
--- Whether several read, or the writer also reads: the sorted set of leases counts.
+-- Whether several read: the sorted set of leases counts.
 local function several()
-  return holder == 'shared' or readers > 0
+  return holder == SHARED
 end
 
--- When the last lease ends, or ended, ms, not counting the read holds of a writer; and the claim that has that lease. 0 if nobody holds the
--- lock.
+-- When the last lease ends, or ended, ms; and the claim that has that lease. 0 if nobody holds the lock.
 local function ends()
-  if holder == 'shared' then
+  if several() then
     local last = call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES')
     return tonumber(last[2]) or 0, last[1] or ''
   end
@@ -64,13 +63,12 @@ end
 
 -- Writes what has changed, and keeps the times to live of the keys long enough. Returns that of the hash, ms.
 local function commit(at_least)
-  local owner = (waiting > 0 or readers > 0) and holder .. ' +' or holder
+  local owner = waiting > 0 and (holder == '' and '2' or holder) .. ' +' or holder
   if owner ~= (f[1] or '') then
     put('owner', owner)
   end
-  put_number('readers', readers, f[5])
-  put_number('pending', pending, f[6])
-  if owed ~= (f[8] or '') then
+  put_number('pending', pending, f[5])
+  if owed ~= (f[7] or '') then
     put('owed', owed)
   end
   if set[1] then

@@ -4,6 +4,12 @@ LOCK = KEYS[1]
 LEASES = KEYS[2]
 QUEUE = KEYS[3]
 
+READ = '2r'        -- what the claims that read begin with: the number of the protocol, and the mode
+WRITE = '2w'
+SHARED = '2shared' -- the owner while several read
+INSTANCE = '^2%l:([^:]+)'        -- of a claim
+SLOT = '^2%l:([^:]+:%d+):(%d+)' -- of a claim, and its number
+
 WAKE = 'rwlock:wake:' -- what the names of the channels begin with, with the default prefix
 DIGITS = 15        -- of a claim's number
 STEP = 200         -- the most waiters that one script grants the lock to, or removes

@@ -3,9 +3,9 @@
 --#include serve.lua
 
 -- Writes what has changed. What a long lease had the keys kept for is over with it.
-local function finish()
-  local left = commit()
-  if waiting == 0 and readers == 0 then
+local function finish(at_least)
+  local left = commit(at_least)
+  if waiting == 0 then
     local need = math.ceil(math.max(ends() - ms, 0)) + SHORT
     if tonumber(left) > need then
       call('PEXPIRE', LOCK, need)
@@ -15,17 +15,17 @@ local function finish()
 end
 
 -- Finishes the release of the caller's hold, which is no longer in the lock, and grants the lock to the next in line. until_ms is when
--- the last lease would have ended.
-local function release(until_ms)
+-- the last lease would have ended, how what the tombstone says, and at_least the time to live that the keys need.
+local function release(until_ms, how, at_least)
   if string.sub(record, 1, DIGITS) <= number then -- or else the release comes late, and the slot was used again
-    tombstone(slot, number, 'ended')
+    tombstone(slot, number, how)
   end
   expire()
   serve()
   if waiting > 0 and not is_write(holder) and ends() < until_ms then
     ask_first()
   end
-  finish()
+  finish(at_least)
   return {1, more, wake()}
 end
 
@@ -66,5 +66,5 @@ local function end_claim()
   elseif not leave_leases() then
     return give_up()
   end
-  return release(until_ms)
+  return release(until_ms, 'ended')
 end

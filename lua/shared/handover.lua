@@ -1,11 +1,11 @@
 -- A handover from writer to writer, the common case: the next in line is a live writer. serve.lua handles all other cases.
 local id = call('ZRANGE', QUEUE, 0, 0)[1]
-local its_slot, instance, its_number = string.match(id or '', '^w:(([^:]+):%d+):(%d+)')
-local h = call('HMGET', LOCK, 'fence', 'pending', 'readers', its_slot or ARGV[3])
-local last = its_slot and h[4] or ''
+local its_slot, instance, its_number = string.match(id or '', '^2w:(([^:]+):%d+):(%d+)')
+local h = call('HMGET', LOCK, 'fence', 'pending', its_slot or ARGV[3])
+local last = its_slot and h[3] or ''
 local from, for_ms = string.match(last, '^' .. (its_number or '') .. ' (%d+) waits (%d+)$')
 local alive = for_ms and from + for_ms * 1000 - now > 0
-if alive and h[1] and h[1] < now and (h[3] or '') == '' then
+if alive and h[1] and h[1] < now then
   local others = h[2] ~= '1'
   call('ZREM', QUEUE, id)
   call('HSET', LOCK, 'owner', others and id .. ' +' or id, 'lease', for_ms .. ' ' .. from, 'fence', now,

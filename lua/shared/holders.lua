@@ -31,7 +31,7 @@ local function enter(id, its_token, for_ms, from)
   set_count('')
 end
 
--- Makes claims readers beside the holder: other readers, or a writer that reads.
+-- Makes claims readers, beside the reader that is alone or the others.
 local function share(ids, deadlines, their_token)
   if call('ZCARD', LEASES) == 0 then
     new_leases = true
@@ -39,20 +39,15 @@ local function share(ids, deadlines, their_token)
     call('UNLINK', LEASES) -- left over from a hash that is gone
     new_leases = true
   end
-  if is_write(holder) and waiting == 0 and call('ZCARD', QUEUE) > 0 then
-    call('UNLINK', QUEUE) -- likewise: the plus that the writer gets would make it count
-  end
   local entries = {}
-  if not is_write(holder) then
-    if holder ~= '' and holder ~= 'shared' then
-      -- The reader that was alone gets an entry of its own.
-      local its_slot, its_number = parts(holder)
-      entries = {math.floor(since / 1000 + lease), holder}
-      put(its_slot, its_number .. ' ' .. token .. ' held ' .. (count == '' and '1' or count))
-      set_count('')
-    end
-    holder = 'shared'
+  if holder ~= '' and not several() then
+    -- The reader that was alone gets an entry of its own.
+    local its_slot, its_number = parts(holder)
+    entries = {math.floor(since / 1000 + lease), holder}
+    put(its_slot, its_number .. ' ' .. token .. ' held ' .. (count == '' and '1' or count))
+    set_count('')
   end
+  holder = SHARED
   for i, id in ipairs(ids) do
     local its_slot, its_number = parts(id)
     put(its_slot, its_number .. ' ' .. their_token .. ' held 1')
@@ -65,25 +60,21 @@ local function share(ids, deadlines, their_token)
   else
     call('ZADD', LEASES, unpack(entries))
   end
-  if is_write(holder) then
-    readers = call('ZCARD', LEASES)
-  end
 end
 
 -- A write hold has ended: the readers that wait now are owed the next phase.
 local function owe()
   if waiting > pending then
-    owed = f[7]
+    owed = f[6]
   end
 end
 
--- Removes the claim that holds the lock alone. The read holds of a writer stay.
+-- Removes the claim that holds the lock alone.
 local function vacate()
   if is_write(holder) then
     owe()
   end
-  holder = readers > 0 and 'shared' or ''
-  readers = 0
+  holder = ''
   set_count('')
 end
 
@@ -94,35 +85,33 @@ local function leave_leases()
   if not n or call('ZREM', LEASES, claim) == 0 then
     return false
   end
-  if holder ~= 'shared' then
-    readers = readers - 1
-  elseif n == 1 then
+  if n == 1 then
     holder = ''
   end
   return true
 end
 
--- Drops all readers, and a writer that reads. Beyond one step's worth, their slots stay as they are until sweep removes them.
+-- Drops all readers. Beyond one step's worth, their slots stay as they are until sweep removes them.
 local function drop_readers()
   void(call('ZRANGE', LEASES, 0, STEP - 1))
   call('UNLINK', LEASES)
-  holder, readers = '', 0
+  holder = ''
 end
 
 -- Writes a tombstone for the claim that holds the lock alone, and loses it.
 local function void_holder()
-  if holder ~= '' and holder ~= 'shared' then
+  if holder ~= '' and not several() then
     lose(holder, call('HGET', LOCK, (parts(holder))))
   end
 end
 
 -- Ends the holds that block the lock though their leases have ended.
 local function expire()
-  if holder ~= 'shared' and not alive(since, lease) then
+  if not several() and not alive(since, lease) then
     void_holder()
     vacate()
   end
-  if holder == 'shared' and ends() <= ms then
+  if several() and ends() <= ms then
     drop_readers()
   end
 end

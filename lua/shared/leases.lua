@@ -1,4 +1,4 @@
--- The holds of several readers, and of a writer that reads: the sorted set of leases.
+-- The holds of several readers: the sorted set of leases.
 
 --#include commit.lua
 

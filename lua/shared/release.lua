@@ -9,11 +9,11 @@ if #ARGV[2] > DIGITS then
   end
 end
 if owner == ARGV[1] then
-  -- Nobody waits, and nobody else reads. If the server is out of memory, this fails, and the general path releases the lock.
+  -- Nobody waits. If the server is out of memory, this fails, and the general path releases the lock.
   if type(redis.pcall('HSET', LOCK, 'owner', '', ARGV[3], ARGV[2])) == 'number' then
     return 1
   end
-elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
+elseif (owner == SHARED or owner == SHARED .. ' +' and redis.call('ZREVRANGE', LEASES, 0, 0)[1] ~= ARGV[1])
   and redis.call('ZREM', LEASES, ARGV[1]) == 1 then
   -- Other readers may be left: the next request finds out. A waiter waits for a reader whose lease ends later than this one's.
   redis.call('HSET', LOCK, ARGV[3], ARGV[2])
@@ -21,7 +21,7 @@ elseif (owner == 'shared' or owner == 'shared +' and redis.call('ZREVRANGE', LEA
 end
 
 --#include clock.lua
-if owner == ARGV[1] .. ' +' and string.sub(owner, 1, 1) == 'w' then
+if owner == ARGV[1] .. ' +' and string.sub(owner, 1, 2) == WRITE then
   --#include handover.lua
 end
 local CHANNELS = ARGV[4] or WAKE

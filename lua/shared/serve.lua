@@ -94,7 +94,7 @@ local function admit(limit)
   waiting = waiting - #ids
   if ids[STEP] then
     more = 1
-    owed = limit or f[7]
+    owed = limit or f[6]
   end
 end
 

@@ -1,14 +1,14 @@
 -- Queues a claim in the common cases. A live writer, no delegation, holds the lock, and a writer that comes finds nobody in the queue, or
 -- a live writer at its end; or live readers hold it, the first writer that waits is live, and another reader comes. blocked.lua handles
 -- all other cases.
-local writes = string.sub(ARGV[1], 1, 1) == 'w'
-local written, queued = string.sub(owner, 1, 1) == 'w', string.sub(owner, -1) == '+' -- someone waits, or the writer also reads
+local writes = string.sub(ARGV[1], 1, 2) == WRITE
+local written, queued = string.sub(owner, 1, 2) == WRITE, string.sub(owner, -1) == '+'
 local holder = queued and string.sub(owner, 1, -3) or owner
-if holder ~= ARGV[1] and (written and holder ~= ARGV[8] and string.sub(holder, -2) ~= ':0'
-  or queued and not writes and string.match(holder, '^[rs]')) then
+if holder ~= ARGV[1] and (written and string.sub(holder, -2) ~= ':0'
+  or queued and not writes and string.match(holder, '^2[rs]')) then
   local watched = queued and (writes and call('ZRANGE', QUEUE, -1, -1)
     or not written and call('ZRANGEBYSCORE', QUEUE, '(0', '+inf', 'LIMIT', 0, 1))
-  local its_slot, its_number = string.match(watched and watched[1] or '', '^w:([^:]+:%d+):(%d+)')
+  local its_slot, its_number = string.match(watched and watched[1] or '', '^2w:([^:]+:%d+):(%d+)')
   local h = call('HMGET', LOCK, 'lease', 'ticket', writes and 'pending' or 'owed', its_slot or ARGV[3])
   local at = now - time[2] % 1000 -- a lease counts in whole ms
   local lease, since = h[1] or '0', fence
@@ -16,7 +16,7 @@ if holder ~= ARGV[1] and (written and holder ~= ARGV[8] and string.sub(holder, -
     lease, since = string.sub(lease, 1, -18), string.sub(lease, -16)
   end
   local left, whose, from, for_ms = since + lease * 1000 - at, holder, nil, nil
-  if holder == 'shared' then
+  if holder == SHARED then
     whose, left = unpack(call('ZREVRANGE', LEASES, 0, 0, 'WITHSCORES'))
     left = (left or 0) * 1000 - at
   elseif left > lease * 1000 + BACK then

@@ -10,7 +10,7 @@ local notes = {}    -- by instance and mark: the numbers of the claims that are 
 -- Has a claim be notified. The marks are " " for those that were granted the lock, "," for those that are to ask again, ";" for delegations
 -- that are recalled, "?" for those that a try recalls, and "!" for those that were dropped by force.
 local function note(mark, id)
-  local instance, _, its_number = string.match(id, '^%l:([^:]+):(%d+):(%d+)')
+  local instance, _, its_number = string.match(id, '^2%l:([^:]+):(%d+):(%d+)')
   local its = notes[instance] or {}
   its[mark] = (its[mark] and its[mark] .. ' ' or mark) .. its_number
   notes[instance] = its
@@ -46,7 +46,7 @@ local function wake()
   for instance, its in pairs(notes) do
     local grants = its[' '] and fence .. ' ' .. more .. its[' '] or ''
     local message = grants .. (its[','] or '') .. (its[';'] or '') .. (its['?'] or '') .. (its['!'] or '')
-    if instance == string.match(claim, '^%l:([^:]+)') then
+    if instance == string.match(claim, INSTANCE) then
       mine = message
     else
       local done = publish(CHANNELS, instance, message)

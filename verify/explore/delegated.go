@@ -142,10 +142,11 @@ func (e *parliament) kept(w *world) (err error) {
 		}
 		n.p.relied(w.at, func(l *call, v engine.View) {
 			if v.Lent {
-				v.Number = m.delegation().Number
+				v.Number, v.Former = m.delegation().Number, 0
 			}
 			if !l.Dropped && !slices.ContainsFunc(e.holders(w.stores[0], w.at), func(h protocol.Holder) bool {
-				return h.Instance == instanceOf(i) && h.Number == v.Number && h.Lease >= l.Hold.Deadline().Sub(w.at)
+				return h.Instance == instanceOf(i) && (h.Number == v.Number || h.Number == v.Former) &&
+					h.Lease >= l.Hold.Deadline().Sub(w.at)
 			}) {
 				err = errors.New("a client relies on a hold that the server does not keep")
 			}

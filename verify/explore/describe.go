@@ -10,8 +10,9 @@ import (
 )
 
 var words = map[verb]string{
-	giveUp: "is given up", release: "is released", extend: "is extended", stopExtending: "is not extended any more",
-	force: "drops all holds", drain: "shuts down", shut: "is closed",
+	giveUp: "is given up", release: "is released", extend: "is extended", downgrade: "is downgraded",
+	stopExtending: "is not extended any more",
+	force:         "drops all holds", drain: "shuts down", shut: "is closed",
 	deliver: "is answered", fail: "fails", again: "runs",
 	hear: "hears", hearLater: "will hear later", hearTwice: "hears, and will again", miss: "never hears",
 	hearDelayed: "hears, late,",
@@ -68,7 +69,7 @@ func (e *explorer) describe(x *system, a action) string {
 			s += " " + names[a.name]
 		}
 		return s
-	case giveUp, release, extend:
+	case giveUp, release, extend, downgrade:
 		return hold(p.Holds[a.a]) + " " + does
 	case stopExtending:
 		return hold(p.Extending[a.a].Hold) + " " + does
@@ -127,7 +128,7 @@ func (e *parliament) describe(w *world, a action) string {
 		return fmt.Sprintf("%v later", max(at.Sub(w.at), 0))
 	case acquire:
 		return fmt.Sprintf("%s asks to %s (call %d)", who, modes[p.Calls[a.a].Mode], a.a)
-	case release, giveUp:
+	case release, giveUp, downgrade:
 		return fmt.Sprintf("%s's %s (call %d) %s", who, modes[p.Calls[a.a].Mode], a.a, does)
 	case run, deliver, slowDown, fail:
 		if a.do == run {

@@ -44,8 +44,7 @@ const (
 )
 
 // meanings are those of fields, by their structs. What is plain is a name, a text that never changes, or says
-// where a lock is. What is skipped is memory that is used again, what only an observer or the dispatcher
-// sees, and what is repeated to other masters, which is not explored.
+// where a lock is. What is skipped is what only an observer or the dispatcher sees.
 var meanings = byField(map[meaning]string{
 	plain: `
 		Config.Prefix Config.Instance Engine.channels Engine.channel Effects.Shards lock.name
@@ -55,13 +54,12 @@ var meanings = byField(map[meaning]string{
 		Record.Message Record.Name Event.Name Engine.calls`,
 	skip: `
 		server.raw server.text
-		Engine.spare Engine.spareWanted Engine.past Engine.oldest Engine.replaced
 		grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Answer.Tag Answer.State Reply.State
 		Request.Command Request.Trace Request.Again`,
 	inner: `claim.below Request.Tag client.Layer`,
 	number: `
-		Engine.claims suspicion.number claim.number claim.since Place.Tie
+		Engine.claims claim.number claim.since Place.Tie
 		grant.confirming Request.number
 		Message.Granted Message.AskAgain Message.Recalled Message.Tried Message.Dropped fate.number`,
 	counter: `Engine.numbers`,

@@ -28,7 +28,7 @@ type request struct {
 	protocol.Request
 	argv   []string
 	of     claimName
-	within claimName // of a reader that asks: the write hold of the same owner
+	former claimName // of a downgrade: the claim that writes
 }
 
 // An execution is a request on a server state.
@@ -89,7 +89,7 @@ func (m *machine) request(inst int, r *protocol.Request) *request {
 		}
 		text := r.Script.Name + " " + strings.Join(argv, " ")
 		if q = m.terms[text]; q == nil {
-			q = &request{Request: *r, argv: argv, of: claim(r.Claim.ID), within: claim(r.Writer)}
+			q = &request{Request: *r, argv: argv, of: claim(r.Claim.ID), former: claim(r.Writer)}
 			m.terms[text] = q
 		}
 		m.wired[key] = q
@@ -229,7 +229,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 			int(slot.number) == c.Number && slot.what == 'v' {
 			expected.Ended[c] = model.Withdrawn
 		}
-		answer = expected.Ask(c, modeOf(q.of.write), leaseMS, q.Try, q.within.model())
+		answer = expected.Ask(c, modeOf(q.of.write), leaseMS, q.Try)
 		res.ended = expected.Ended[c]
 	case lua.Unlock:
 		outcome = expected.Release(c)
@@ -247,6 +247,9 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 		}
 	case lua.Renew:
 		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
+	case lua.Downgrade:
+		outcome = expected.Downgrade(q.former.model(), c, q.Count, leaseMS)
+		code = int(outcome)
 	case lua.Force:
 		for _, h := range expected.Holds {
 			res.dropped = append(res.dropped, nameOf(h.Claim))
@@ -325,13 +328,12 @@ func nameOf(c model.Claim) claimName {
 	return claimName{inst: uint8(c.Owner >> 4), handle: uint8(c.Owner & 15), number: uint16(c.Number)}
 }
 
-// exclusive checks that no owner has the lock beside a writer. does says how they have it.
+// exclusive checks that there is no claim beside one that writes. does says what is done with the lock.
 func exclusive(does string, holds []model.Hold) error {
 	for _, h := range holds {
-		for _, other := range holds {
-			if h.Owner != other.Owner && h.Mode == model.Write {
-				return fmt.Errorf("two owners %s the lock, of which one writes", does)
-			}
+		other := func(o model.Hold) bool { return o.Claim != h.Claim }
+		if h.Mode == model.Write && slices.ContainsFunc(holds, other) {
+			return fmt.Errorf("two claims %s the lock, of which one writes", does)
 		}
 	}
 	return nil

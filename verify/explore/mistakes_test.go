@@ -26,7 +26,7 @@ func saysDone(s *lua.Script) func(*engine.Request, *protocol.Reply) {
 func edits(from, to string) variant { return variant{edit: &edit{from, to}} }
 
 // renewsLost has a server renew holds that it does not keep.
-var renewsLost = edits("if not its_token then\n  return 0", "if not its_token then\n  return 1")
+var renewsLost = edits("if not renew(ARGV[4], ARGV[6]) then\n  return 0", "if not renew(ARGV[4], ARGV[6]) then\n  return 1")
 
 // publishesNothing has a server publish nothing.
 var publishesNothing = edits("redis.pcall('PUBLISH', channels .. instance, message)", "true")
@@ -70,9 +70,16 @@ func ignoresRefusals(_ *engine.Request, r *protocol.Reply) {
 	}
 }
 
+// downgradesNow has an engine take a reply for one to a downgrade that was sent now.
+func downgradesNow(r *engine.Request, _ *protocol.Reply) {
+	if r.Script == lua.Downgrade {
+		r.Sent = epoch
+	}
+}
+
 // gives reports whether a request gives a writer's vote back.
 func gives(r *quorum.Request) bool {
-	return r.Script == lua.Unlock && strings.HasPrefix(r.Claim.ID.(string), "w")
+	return r.Script == lua.Unlock && strings.HasPrefix(r.Claim.ID.(string), "2w")
 }
 
 // takesOneVote has a quorum take one vote for a majority.
@@ -148,7 +155,7 @@ var mistakes = []mistake{
 		"owners 11 leases 33 asks 1", "", ""},
 	{"readers overtake writers", edits("(not writer or owed ~= '')", "true"),
 		"owners 111 leases 333 asks 1", "", ""},
-	{"readers are owed nothing", edits("owed = f[7]", "owed = ''"),
+	{"readers are owed nothing", edits("owed = f[6]", "owed = ''"),
 		"owners 111 leases 333 asks 1", "", "late-reader-beside-owed-one"},
 	{"nobody hears of a grant", publishesNothing, "owners 11 leases 33 asks 1", "", ""},
 	{"a lost hold is renewed", renewsLost, "owners 11 leases 33 asks 1 forces 1", "", ""},
@@ -162,7 +169,7 @@ var mistakes = []mistake{
 	{"a claim that was dropped by force may queue again", edits("\nvoid_holder()\n", "\n"),
 		"owners 11 leases 22 asks 1 faults 1 forces 1 ticks 2", "", ""},
 	{"a server that has lost its data votes",
-		edits("if mark[1] ~= ARGV[11] or mark[2] ~= ARGV[9]", "if false"),
+		edits("if mark[1] ~= ARGV[10] or mark[2] ~= ARGV[8]", "if false"),
 		"W W restarts 1", "a writer has the token", ""},
 	{"a writer's vote has the token that is wanted", anyWriterToken, "W W", "a writer has the token", ""},
 	{"a reader's vote has the token that is wanted",
@@ -205,6 +212,13 @@ var mistakes = []mistake{
 	{"no deadlock is looked for", variant{alter: isNew},
 		"owners 2 leases 3 asks 2 names 2 ticks 0", "fair run",
 		"two-owners-and-two-names"},
+	{"a downgrade takes a write hold whose lease is over",
+		edits(" or not alive(since, lease) then\n  return {0", " then\n  return {0"),
+		"owners 1 leases 2 asks 1 late 1 crashes 1 downgrades 1", "", ""},
+	{"readers are owed nothing by a downgrade", edits("owe()\nenter(claim", "enter(claim"),
+		"owners 111 leases 333 asks 1 downgrades 1", "", ""},
+	{"a hold that was downgraded may be relied on from the reply", variant{deafen: downgradesNow},
+		"owners 1 leases 2 asks 1 late 1 stalls 1 downgrades 1", "the server does not keep", ""},
 	{"one vote is enough", variant{spoil: takesOneVote}, "W W restarts 1", "writer", ""},
 	{"votes are not given back", variant{lose: gives}, "W W", "does not come to an end", ""},
 	{"a delegation is returned before it is drained", variant{spoil: forgetsHolders},
@@ -217,10 +231,9 @@ var mistakes = []mistake{
 	// No small exploration finds these.
 	{"", edits("again and 2 or 0", "0"), "", "", "asks-after-release-told-late"},
 	{"", edits("return {2, unfinished(), '', ''}", "time[1] = time[1]"), "", "", "late-copy-of-force"},
-	{"", edits("(waits or waiting > 0 or is_write(holder)", "(is_write(holder)"), "", "", "late-reader-before-waiting-writer"},
+	{"", edits("if waits or waiting > 0 or is_write(holder)", "if is_write(holder)"), "", "", "late-reader-before-waiting-writer"},
 	{"", edits("grant(writer)", "granted[writer] = 'let in'"), "", "", "late-writer-before-waiting-reader"},
 	{"", edits("note(' ', id)", "notes[id] = nil"), "", "", "try-lets-in-untold"},
-	{"", edits("holder == WRITER and holder ~= ''", "WRITER ~= ''"), "", "", "waiter-under-own-write-hold"},
 }
 
 // Mistakes made on purpose are found.

@@ -79,6 +79,8 @@ func TestNormalizingIsSound(t *testing.T) {
 		"owners 1 leases 2 asks 1 extends 2 ticks 3",
 		"owners 1 leases 2 asks 1 extends 1 maxhold 3 ticks 3",
 		"owners 11 leases 22 asks 1 closes 1 ticks 1",
+		"owners 1 leases 2 asks 1 faults 1 downgrades 1 ticks 1",
+		"owners 11 leases 22 asks 1 downgrades 1 ticks 2",
 		"owners 2 leases 2 asks 1 names 2 ticks 1",
 		"owners 1 leases 2 asks 2 names 2 ticks 1",
 	} {
@@ -109,6 +111,7 @@ func TestNormalizingOfAQuorumIsSound(t *testing.T) {
 		"W stalls 1",
 		"W stalls 1 passes 3",
 		"W forces 1",
+		"W late 1 downgrades 1",
 		"R R",
 		"W R delegated",
 		"WR W delegated together",
@@ -116,6 +119,7 @@ func TestNormalizingOfAQuorumIsSound(t *testing.T) {
 		"W W delegated late 1",
 		"W W delegated stalls 1",
 		"W R delegated forces 1",
+		"W R delegated downgrades 1",
 	} {
 		test(text, variant{})
 	}

@@ -120,6 +120,7 @@ const (
 	release                   // a: hold
 	force                     // the engine sends ForceUnlock
 	extend                    // a: hold
+	downgrade                 // a: hold
 	stopExtending             // a: extending
 	drain                     // Shutdown begins
 	shut                      // Close, or the end of Shutdown
@@ -263,6 +264,20 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		_ = p.Engine.Force(p.Now, names[ev.name], nil)
 	case extend:
 		p.extend(e, p.Holds[ev.a], c)
+	case downgrade:
+		h, read := p.Holds[ev.a], &engine.Hold{}
+		known, _ := p.Engine.Downgrade(p.Now, h, read)
+		if read.State() == engine.Failed {
+			break
+		}
+		if p.Holds = append(p.Holds, read); known {
+			p.Holds = slices.Delete(p.Holds, int(ev.a), int(ev.a)+1)
+		}
+		for _, g := range p.Pledges {
+			if g.Hold == h {
+				p.Pledges = append(p.Pledges, pledge{read, g.Until, g.End})
+			}
+		}
 	case stopExtending:
 		p.Engine.GiveUpExtension(p.Extending[ev.a].X, errGaveUp)
 	case drain:
@@ -386,10 +401,28 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		}
 	}
 	if !p.Crashed && !p.Asleep {
+		p.inherits()
 		p.settle(e, c)
 		p.hearsLate()
 		p.keepsPledges(c)
 		p.closes(c)
+	}
+}
+
+// inherits notes that what befell a claim that is being downgraded befell the one that reads, too. If that
+// one is dropped, the release of the write hold may be told of a loss.
+func (p *process) inherits() {
+	if len(p.Fates) == 0 {
+		return
+	}
+	for _, v := range p.Engine.Views() {
+		if was := p.knownFate(v.Former); v.Former != 0 && (was.Dropped || !was.Short.IsZero()) {
+			f := p.fate(v.Number)
+			f.Dropped, f.Anew = f.Dropped || was.Dropped, f.Anew || was.Anew
+			f.Until, f.Short = latest(f.Until, was.Until), latest(f.Short, was.Short)
+		} else if f := p.knownFate(v.Number); v.Former != 0 && f.Dropped {
+			p.fate(v.Former).Short = f.Until
+		}
 	}
 }
 
@@ -487,7 +520,7 @@ func (p *process) settle(e *explorer, c *effect) {
 		for _, x := range fx.Extended {
 			p.extended(x, c)
 		}
-		if fx.Listen || fx.Relisten {
+		if fx.Listen {
 			p.Sub = opening
 		}
 		p.Engine.Coarsen(p.Now, tick)
@@ -655,17 +688,12 @@ func (p *process) pledge(h *engine.Hold) *pledge {
 	return &p.Pledges[len(p.Pledges)-1]
 }
 
-// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls but
-// those of owners that write: they may go on to read.
+// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls.
 func (p *process) closes(c *effect) {
 	for _, h := range p.Holds {
-		waits := h.State() == engine.Wanted && !slices.ContainsFunc(p.Holds, func(o *engine.Hold) bool {
-			return o.Owner == h.Owner && o.Name == h.Name && o.Mode == engine.Mode(protocol.Write) &&
-				o.State() == engine.Live
-		})
 		switch {
 		case p.Closing == closed && (h.State() <= engine.Entering || h.State() == engine.Live),
-			p.Closing == draining && waits:
+			p.Closing == draining && h.State() == engine.Wanted:
 			c.flaw = cmp.Or(c.flaw, errors.New("a call or a hold goes on although its RWLock is closed"))
 		}
 	}

@@ -152,6 +152,13 @@ func (p *client) do(d deed, e *parliament) {
 	case release:
 		_, _ = p.Engine.Release(d.at, p.Calls[d.a].Hold)
 		p.Calls[d.a].Granted = false
+	case downgrade:
+		c := p.Calls[d.a]
+		read := *c
+		read.Hold, read.Mode = &engine.Hold{}, engine.Mode(protocol.Read)
+		_, _ = p.Engine.Downgrade(d.at, c.Hold, read.Hold)
+		c.Granted = false
+		p.Calls = slices.Insert(p.Calls, d.a+1, &read)
 	case giveUp:
 		p.Calls[d.a].GaveUp = true
 		p.Engine.GiveUp(d.at, p.Calls[d.a].Hold, errGaveUp)
@@ -321,7 +328,8 @@ func (p *client) settle(at time.Time, e *parliament, c *outcome) {
 			if !entered { // or else it has the outer one's token, and needs no new grant
 				c.granted |= 1 << k
 			}
-		case l.Hold.State() == engine.Failed && !l.GaveUp && !(l.Try && errors.Is(l.Hold.Err(), engine.ErrLocked)):
+		case l.Hold.State() == engine.Failed && !l.GaveUp && !errors.Is(l.Hold.Err(), engine.ErrUpgrade) &&
+			!(l.Try && errors.Is(l.Hold.Err(), engine.ErrLocked)):
 			c.lost = true
 		case l.Hold.State() == engine.Finished && l.Hold.Err() != nil:
 			c.lost = true

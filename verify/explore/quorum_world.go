@@ -210,6 +210,7 @@ func (e *parliament) actions(w *world) []action {
 			}
 			idle = e.together || l.over() || e.reenter && l.Granted
 			add(l.relies(w.at), release, i, k)
+			add(l.relies(w.at) && l.Mode == engine.Mode(protocol.Write), downgrade, i, k)
 			add(l.Hold.State() == engine.Wanted && !l.GaveUp, giveUp, i, k)
 		}
 		add(true, crash, i, 0)
@@ -246,7 +247,7 @@ func (e *parliament) take(w *world, a action, _ *trace) (*world, error) {
 	i, at := int(a.proc), int(a.a)
 	kind := a.kind()
 	w.budget.spend(kind)
-	w.faulty = w.faulty || !slices.Contains([]int{free, mayRepeat, mayGiveUp, mayPass}, kind)
+	w.faulty = w.faulty || !slices.Contains([]int{free, mayRepeat, mayDowngrade, mayGiveUp, mayPass}, kind)
 	var err error
 	tell := func(client int, d deed) { err = cmp.Or(err, e.tell(w, client, d)) }
 	switch a.do {
@@ -398,8 +399,8 @@ func (w *world) reliedOn() (all []model.Hold) {
 	for i, n := range w.clients {
 		for _, l := range n.p.Calls {
 			if !n.p.Crashed && !l.Dropped && l.relies(w.at) {
-				c := claimName{inst: uint8(i), handle: handleOf(l.Hold.Owner)}.model()
-				all = append(all, model.Hold{Claim: c, Mode: modeOf(l.Mode == engine.Mode(protocol.Write))})
+				c := claimName{inst: uint8(i), number: uint16(l.Hold.ClaimNumber())}
+				all = append(all, model.Hold{Claim: c.model(), Mode: modeOf(l.Mode == engine.Mode(protocol.Write))})
 			}
 		}
 	}

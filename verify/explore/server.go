@@ -136,8 +136,7 @@ type server struct {
 	floor   int64
 	undone  bool  // it has forgotten something that it did: it may keep claims that nobody knows of any more
 	ttl     int32 // of the hash; if the fence is not fresh, no more than usualMS after the last lease
-	readers int16 // -1 if the field has no number; likewise the next ones
-	pending int16
+	pending int16 // -1 if the field has no number; likewise the next ones
 	ticket  int32
 	owed    int32
 	slots   []record
@@ -170,7 +169,7 @@ type raw struct {
 	keys map[string]entry
 }
 
-func newServer() *server { return &server{readers: -1, pending: -1, ticket: -1, owed: -1} }
+func newServer() *server { return &server{pending: -1, ticket: -1, owed: -1} }
 
 // longest returns the most that is left of any lease.
 func (s *server) longest() int32 {
@@ -179,7 +178,7 @@ func (s *server) longest() int32 {
 		most = s.left
 	}
 	for _, m := range s.leases {
-		if s.counts() {
+		if s.shared {
 			most = max(most, m.at)
 		}
 	}
@@ -190,9 +189,6 @@ func (s *server) longest() int32 {
 	}
 	return most
 }
-
-// counts reports whether the ordered set of leases does.
-func (s *server) counts() bool { return s.shared || s.readers > 0 }
 
 func (s *server) waits(r record) bool {
 	return s.plus && slices.ContainsFunc(s.queue, func(m member) bool {
@@ -230,9 +226,11 @@ func (s *server) write(stands bool) *raw {
 	o := ""
 	switch {
 	case s.shared:
-		o = "shared"
+		o = "2shared"
 	case s.holder.number != 0:
 		o = s.holder.wire()
+	case s.plus:
+		o = "2"
 	}
 	if s.plus {
 		o += " +"
@@ -257,7 +255,6 @@ func (s *server) write(stands bool) *raw {
 	if s.n != 0 {
 		hash["count"] = strconv.Itoa(int(s.n))
 	}
-	put("readers", int64(s.readers))
 	put("pending", int64(s.pending))
 	put("ticket", int64(s.ticket))
 	put("owed", int64(s.owed))
@@ -365,7 +362,7 @@ func (r *raw) parse(tokens func(int64) int64, undone bool) (*server, error) {
 		switch field {
 		case "owner":
 			v, s.plus = strings.CutSuffix(v, " +")
-			if s.shared = v == "shared"; v != "" && !s.shared {
+			if s.shared = v == "2shared"; v != "" && v != "2" && !s.shared {
 				s.holder = x.claim(v)
 			}
 		case "lease":
@@ -383,8 +380,6 @@ func (r *raw) parse(tokens func(int64) int64, undone bool) (*server, error) {
 		case "fence":
 			t := x.int(v)
 			s.fence, s.fresh = tokens(t), t >= r.now-1_000
-		case "readers":
-			s.readers = int16(opt())
 		case "pending":
 			s.pending = int16(opt())
 		case "ticket":
@@ -564,11 +559,7 @@ func (s *server) abstractAt(now int64) (*model.Lock, error) {
 			Token: s.fence,
 			Count: max(int(s.n), 1)})
 	}
-	if s.counts() {
-		if s.readers > 0 && (!s.holder.write || len(s.leases) != int(s.readers)) {
-			return nil, fmt.Errorf("the writer is %v, and has %d read holds; there are %d", s.holder, s.readers,
-				len(s.leases))
-		}
+	if s.shared {
 		for _, m := range s.leases {
 			r := s.find(m.inst, m.slot)
 			if r == nil || r.number != m.number || r.what != 'h' {
@@ -606,7 +597,7 @@ func (s *server) abstractAt(now int64) (*model.Lock, error) {
 	if len(s.queue) > 0 && int(max(s.pending, 0)) != writers {
 		return nil, fmt.Errorf("%d writers wait, the flag says %d", writers, s.pending)
 	}
-	if len(s.queue) == 0 && s.readers <= 0 {
+	if len(s.queue) == 0 {
 		return l, errors.New("there is more to see, it says, and nothing to be seen")
 	}
 	return l, nil

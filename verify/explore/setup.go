@@ -34,25 +34,26 @@ type setup struct {
 type budget [kinds]uint8
 
 const (
-	free       = iota // what may happen at any time
-	mayFault          // any of what mayDelay, mayRepeat and mayLose allow
-	mayCrash          // a process dies
-	mayForce          // all holds are dropped
-	mayStall          // a process stands still, for as long as it likes
-	mayUndo           // the server forgets a run, as one does that has taken over from another
-	mayExtend         // a call of Extend
-	mayClose          // a call of Close, or of Shutdown
-	mayPass           // time passes: a tick, or until the next timer of a client of a quorum
-	mayDelay          // a request runs after any others, or fails and runs then; a message is late
-	mayRepeat         // a request runs once more, later; a message is heard twice
-	mayLose           // a reply or a message is lost, or a subscription
-	mayRestart        // a server loses its data
-	mayCut            // a client cannot reach a server, for as long as may be
-	mayGiveUp         // a call gives up
+	free         = iota // what may happen at any time
+	mayFault            // any of what mayDelay, mayRepeat and mayLose allow
+	mayCrash            // a process dies
+	mayForce            // all holds are dropped
+	mayStall            // a process stands still, for as long as it likes
+	mayUndo             // the server forgets a run, as one does that has taken over from another
+	mayExtend           // a call of Extend
+	mayDowngrade        // a call of Downgrade
+	mayClose            // a call of Close, or of Shutdown
+	mayPass             // time passes: a tick, or until the next timer of a client of a quorum
+	mayDelay            // a request runs after any others, or fails and runs then; a message is late
+	mayRepeat           // a request runs once more, later; a message is heard twice
+	mayLose             // a reply or a message is lost, or a subscription
+	mayRestart          // a server loses its data
+	mayCut              // a client cannot reach a server, for as long as may be
+	mayGiveUp           // a call gives up
 	kinds
 )
 
-var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "closes", "passes",
+var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "downgrades", "closes", "passes",
 	"late", "twice", "lost", "restarts", "cuts", "gives"}
 
 const unlimited = 255

@@ -10,7 +10,6 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
-	"github.com/seed-7e8842f7/rwlock/lua"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
 
@@ -45,7 +44,8 @@ const (
 var (
 	kindOfVerb = [...]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
 		miss: mayLose, drop: mayLose, crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
-		drain: mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
+		downgrade: mayDowngrade,
+		drain:     mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
 	kindOfHow = [...]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
 		undone: mayUndo}
 )
@@ -309,6 +309,9 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 			each(event{do: release, a: int16(k)})
 			if h.State() == engine.Live {
 				each(event{do: extend, a: int16(k)})
+				if h.Mode == engine.Mode(protocol.Write) {
+					each(event{do: downgrade, a: int16(k)})
+				}
 			}
 		}
 	}
@@ -354,7 +357,7 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	i := int(a.proc)
 	if kind := a.kind(); a.do != shut || x.procs[i].p.Closing == open {
 		x.budget.spend(kind)
-		harmless := []int{free, mayForce, mayExtend, mayClose, mayGiveUp, mayPass}
+		harmless := []int{free, mayForce, mayExtend, mayDowngrade, mayClose, mayGiveUp, mayPass}
 		x.faulty = x.faulty || !slices.Contains(harmless, kind)
 	}
 	var err error
@@ -411,9 +414,6 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if err != nil {
 		return err
 	}
-	if err := e.releasedInTime(x, i, f, res); err != nil {
-		return err
-	}
 	if f.R.ReleasesStale() && !x.sites[siteOf(&f.R.Request)].undone {
 		e.flaw = cmp.Or(e.flaw, errors.New("a claim is released once more that has not come back"))
 	}
@@ -421,8 +421,8 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 		e.tell(x, i, event{do: keep, a: k})
 	}
 	q := e.request(i, &f.R.Request)
-	of, ended := siteOf(&f.R.Request), x.procs[i].p.knownFate(uint64(q.of.number)).Ended
-	before := x.sites[of]
+	of, before := siteOf(&f.R.Request), x.sites[siteOf(&f.R.Request)]
+	fates := x.procs[i].p
 	e.ran(x, i, &f.R.Request, res)
 	if x.procs[i].p.Asleep {
 		how = replyLate
@@ -436,7 +436,12 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 		e.tell(x, i, event{do: reply, a: k, reply: res.reply})
 	}
 	if how == undone {
-		e.tell(x, i, event{do: unnote, a: int16(q.of.number), ended: ended})
+		for _, c := range []claimName{q.of, q.former} {
+			if c.number > 0 {
+				ended := fates.knownFate(uint64(c.number)).Ended
+				e.tell(x, i, event{do: unnote, a: int16(c.number), ended: ended})
+			}
+		}
 		return e.undo(x, before, of)
 	}
 	return nil
@@ -540,19 +545,6 @@ func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 	}
 }
 
-// releasedInTime checks that a release is not told that there was no hold, if its process could rely on it.
-func (e *explorer) releasedInTime(x *system, i int, f *flight, res *result) error {
-	v, ok := f.R.View()
-	if s := f.R.Script; s != lua.Unlock || !ok || v.Token == 0 {
-		return nil
-	}
-	p := x.procs[i].p
-	if res.reply.Code == protocol.NotThere && p.Now.Before(v.Deadline) && !p.knownFate(v.Number).excused(p.Now) {
-		return errors.New("a release in time is told that there was no hold")
-	}
-	return nil
-}
-
 // later lets a tick pass on the server.
 func (e *explorer) later(x *system) error {
 	for k, s := range x.sites {
@@ -618,6 +610,9 @@ func (e *explorer) verifySite(x *system, k int) error {
 			}
 			mode := modeOf(v.Mode == engine.Mode(protocol.Write))
 			h := l.Hold(c)
+			if h == nil && v.Former != 0 {
+				h = l.Hold(model.Claim{Owner: c.Owner, Number: int(v.Former)})
+			}
 			switch v.State {
 			case engine.Held:
 				live := 0
@@ -630,7 +625,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 					continue
 				}
 				all = append(all, model.Hold{Claim: c, Mode: mode})
-				if h == nil || h.Mode != mode {
+				if h == nil || h.Mode < mode {
 					return errors.New("a process relies on a hold that the server does not keep")
 				}
 				if h.Token != v.Token {

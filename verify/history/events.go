@@ -129,11 +129,11 @@ func Assemble(events []Event, known Known) (h History) {
 	op := func(c *Call, kind Kind, call, ret int64) {
 		h.Ops = append(h.Ops, Op{c.Name, c.Owner, kind, c.Write, c.Token, call, ret})
 	}
-	// beside returns another hold that the owner of a call has in its mode, or nil. To take or release a
-	// hold beside another asks the server nothing, and so says nothing of a loss.
+	// beside returns another hold that the owner of a call has, or nil. To take or release a hold beside
+	// another asks the server nothing, and so says nothing of a loss, unless the last write hold is released.
 	beside := func(c *Call) *Call {
 		for _, other := range open {
-			if other != c && other.Granted && other.owner() == c.owner() && other.Write == c.Write {
+			if other != c && other.Granted && other.owner() == c.owner() && (other.Write || !c.Write) {
 				return other
 			}
 		}

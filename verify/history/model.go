@@ -66,7 +66,7 @@ func step(s state, op Op) (bool, state) {
 		s.writer, s.writes, s.token, s.last, s.largest = op.Owner, 1, op.Token, op.Token, op.Token
 		return ok, s
 	case op.Kind == Acquire:
-		ok := (s.writer == 0 || s.writer == op.Owner) && (held || op.Token >= s.last)
+		ok := s.writer == 0 && (held || op.Token >= s.last) || s.writer == op.Owner && op.Token == s.token
 		s.readers = readers(append([]rune(s.readers), me))
 		s.largest = max(s.largest, op.Token)
 		return ok, s

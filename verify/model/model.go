@@ -147,14 +147,12 @@ func (l *Lock) dequeue(c Claim) {
 func (l *Lock) Lives(w Waiter) bool { return w.Until > l.ms() }
 
 // enter makes a claim a hold. A writer's token is more than any before it, and a reader's not less; both are
-// the time, if that is more. The reader that is the writer itself shares its token.
+// the time, if that is more.
 func (l *Lock) enter(c Claim, mode Mode, until int64) {
-	switch {
-	case mode == Write:
-		l.Token = max(l.Token+1, l.Now)
-	case l.Writer() == nil || l.Token == 0:
-		l.Token = max(l.Token, l.Now)
+	if mode == Write {
+		l.Token++
 	}
+	l.Token = max(l.Token, l.Now)
 	l.Over = slices.DeleteFunc(l.Over, func(h Hold) bool {
 		return h.Claim == c || h.Mode == Write || mode == Write
 	})
@@ -191,10 +189,9 @@ func (l *Lock) serve() {
 	}
 }
 
-// Ask asks for the lock, or, sent again by a waiter, says that it lives. within is the write hold of the same
-// owner, or zero: under it, a reader enters at once. A claim that is met again keeps what it has. One that
-// has ended is refused for ever, whether it was released, lost or withdrawn.
-func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool, within Claim) Answer {
+// Ask asks for the lock, or, sent again by a waiter, says that it lives. A claim that is met again keeps what
+// it has. One that has ended is refused for ever, whether it was released, lost or withdrawn.
+func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool) Answer {
 	l.Entered = nil
 	until := l.ms() + lease
 	if l.Ended[c] != 0 {
@@ -207,10 +204,6 @@ func (l *Lock) Ask(c Claim, mode Mode, lease int64, try bool, within Claim) Answ
 	place := l.place(c)
 	if place < 0 {
 		l.serve() // whom time has let in comes before one who comes now
-	}
-	if w := l.Writer(); w != nil && w.Claim == within && mode == Read {
-		l.enter(c, mode, until)
-		return Granted
 	}
 	switch {
 	case place >= 0:
@@ -291,6 +284,24 @@ func (l *Lock) Renew(c Claim, count int, lease int64) bool {
 		h.Until, h.Count = max(h.Until, l.ms()+lease), count
 	}
 	return h != nil
+}
+
+// Downgrade ends a write hold, and has another claim of its owner read in its place, with its token. Run
+// again, it renews that one. It does nothing if that one has ended, or the write hold has.
+func (l *Lock) Downgrade(from, to Claim, count int, lease int64) Outcome {
+	if l.Renew(to, count, lease) {
+		return ReleasedBefore
+	}
+	h := l.Hold(from)
+	if h == nil || l.Ended[to] != 0 {
+		return NotThere
+	}
+	token := h.Token
+	l.Ended[from] = Lost // so that Unlock tells whether it has ended the hold itself
+	l.end(func(h Hold) bool { return h.Claim == from })
+	l.Holds = append(l.Holds, Hold{Claim: to, Mode: Read, Until: l.ms() + lease, Token: token, Count: count})
+	l.serve()
+	return ReleasedNow
 }
 
 // Force ends all holds. It is a claim of its own, which is Released then: a second run of it does nothing.

@@ -160,10 +160,6 @@ func (n *node) do(fn func(now time.Time)) {
 			w.listen()
 		}
 	}
-	if fx.Relisten && !n.w.climate.Votes {
-		n.w.note("a subscription is given up for deaf")
-		n.listens[0].sub.lose(nil)
-	}
 	n.arm()
 }
 
@@ -316,7 +312,7 @@ func (g *grip) joins() bool {
 func (g *grip) whenLost(fn func(error)) {
 	g.lost = fn
 	if g.over && !g.released {
-		fn(g.hold.Err())
+		g.n.after(0, func() { fn(g.hold.Err()) })
 	}
 }
 
@@ -335,15 +331,32 @@ func (g *grip) unlock(limit time.Duration) (err error) {
 	g.released = true
 	known := false
 	g.n.do(func(now time.Time) { known, err = g.n.engine.Release(now, h) })
+	return g.ended(end, known, err)
+}
+
+// ended waits for the end of a hold that is released, unless that is known.
+func (g *grip) ended(end time.Time, known bool, err error) error {
 	g.over = true
 	if known {
 		return err
 	}
-	g.await(end, func() bool { return h.State() == engine.Finished })
-	if h.State() != engine.Finished {
+	g.await(end, func() bool { return g.hold.State() == engine.Finished })
+	if g.hold.State() != engine.Finished {
 		return errNoAnswer
 	}
-	return h.Err()
+	return g.hold.Err()
+}
+
+func (g *grip) downgrade() (read hold, err error) {
+	r, known := &grip{n: g.n}, false
+	r.hold.Tag = r
+	g.n.do(func(now time.Time) { known, err = g.n.engine.Downgrade(now, &g.hold, &r.hold) })
+	if r.hold.State() == engine.Failed {
+		return nil, err
+	}
+	g.released = true
+	g.n.holds = append(g.n.holds, r)
+	return r, g.ended(g.n.at.Add(engine.EndTimeout), known, err)
 }
 
 func (g *grip) forget() {

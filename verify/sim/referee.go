@@ -34,10 +34,11 @@ type watched struct {
 	written  time.Time // when the last write phase ended
 }
 
-// A stay is one owner's hold in one mode, from the return of the lock call until the Unlock or the loss.
+// A stay is one owner's hold, from the return of the lock call until the Unlock or the loss.
 type stay struct {
 	*waiter
 	hold  hold
+	since time.Time // of one that re-enters a hold, which may be one that is not renewed
 	ended bool
 }
 
@@ -102,9 +103,10 @@ func (r *referee) enters(u *waiter, h hold, again bool) *stay {
 	lk := r.lock(u.name)
 	lk.forget(u)
 	r.note("%s enters %v %q token %d, again %v, lost %v", u.who, u.mode, u.name, h.token(), again, !h.good())
-	if again { // in the same mode, that is as good as the hold that it re-enters, and the server is not asked
+	if again { // that is as good as the hold that it re-enters, and the server is not asked
+		s.since = r.clock()
 		for _, outer := range lk.stays {
-			if outer.on == u.on && outer.mode == u.mode && outer.hold.owner() == h.owner() {
+			if outer.on == u.on && outer.hold.owner() == h.owner() {
 				u.asked = earlier(u.asked, outer.asked)
 			}
 		}
@@ -144,7 +146,7 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 // hears of that by the next renewal, if there is one. A delegation that was lost is used until its renewal.
 func (r *referee) excused(lk *watched, s *stay) bool {
 	return !lk.lossAt.IsZero() && (!s.asked.After(lk.lossAt) || s.hold.lent()) &&
-		(s.noRenew || r.clock().Sub(lk.lossAt) <= r.notice)
+		(s.noRenew || r.clock().Sub(later(lk.lossAt, s.since)) <= r.notice)
 }
 
 // relied reports whether the holder can rely on its hold.

@@ -157,6 +157,14 @@ func (h *held) unlock(limit time.Duration) error {
 	return h.h.Unlock(ctx)
 }
 
+func (h *held) downgrade() (hold, error) {
+	err := h.h.Downgrade(context.Background())
+	if h.h.Mode() == rwlock.Write {
+		return nil, err
+	}
+	return h, err
+}
+
 func (p *whole) force(name string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

@@ -82,7 +82,7 @@ func (k *worker) round() {
 		if k.pause(stays[0]); k.p.dead() {
 			return
 		}
-		switch k.rng.IntN(3) {
+		switch k.rng.IntN(4) {
 		case 0:
 			k.uses(stays[0])
 		case 1:
@@ -95,6 +95,12 @@ func (k *worker) round() {
 				k.unlock(stays[i])
 				stays = slices.Delete(stays, i, i+1)
 				k.uses(stays[0])
+			}
+		case 3:
+			if i := slices.IndexFunc(stays, (*stay).writes); i >= 0 {
+				if read := k.downgrade(stays[i]); read != nil {
+					stays[i] = read
+				}
 			}
 		}
 	}
@@ -228,11 +234,34 @@ func (k *worker) reenter(stays []*stay) *stay {
 		k.violation("re-entry: %s re-entered %q; upgraded %v, had lost it %v", k.who, u.name, upgrade, !live)
 	}
 	for _, s := range stays {
-		if s.mode == mode && h.token() != s.hold.token() {
+		if h.token() != s.hold.token() {
 			k.violation("re-entry: %s has token %d inside %d", k.who, h.token(), s.hold.token())
 		}
 	}
 	return again
+}
+
+// downgrade has a write hold be a read hold. It returns nil if the hold was lost.
+func (k *worker) downgrade(s *stay) *stay {
+	u := &waiter{call: s.call, on: k.p, who: k.who, asked: s.asked}
+	u.mode = rwlock.Read
+	start, believed := k.now(), s.hold.good()
+	k.ends(s, false, nil)
+	read, err := s.hold.downgrade()
+	k.left(s, believed, err)
+	if late := k.now().Sub(start) - unlockBound; late > 0 && s.on.ran(start) {
+		k.violation("prompt: %s: downgrade returns %v after its end: %v", k.who, late, err)
+	}
+	if read == nil {
+		if s.hold.good() {
+			k.violation("loss: %s cannot downgrade %q: %v", k.who, s.name, err)
+		}
+		return nil
+	}
+	if k.see("downgrades", 1); read.token() != s.hold.token() {
+		k.violation("re-entry: %s has token %d after a downgrade of %d", k.who, read.token(), s.hold.token())
+	}
+	return k.enters(u, read, true)
 }
 
 // unlock releases a hold, within the time that Unlock has.

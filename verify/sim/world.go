@@ -91,7 +91,8 @@ type hold interface {
 	whenLost(fn func(cause error))    // unless it is released before
 	linger(d time.Duration)           // for d, or until it is lost
 	unlock(limit time.Duration) error // as call.limit
-	forget()                          // without unlock
+	downgrade() (read hold, err error)
+	forget() // without unlock
 }
 
 // A world is one run of the simulation.
