@@ -219,7 +219,7 @@ func (c *Client) unanswered(w *wait, h *engine.Hold) error {
 // Client.mu is locked.
 func (c *Client) why(last error) error {
 	if last == nil || errors.Is(last, quorum.ErrNoMajority) {
-		return cmp.Or(c.below.Trouble(), last)
+		return cmp.Or(c.servers.Trouble(), last)
 	}
 	return last
 }

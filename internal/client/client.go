@@ -72,7 +72,7 @@ type Client struct {
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
 	local   *delegation.Layer // or nil
-	below   below
+	servers servers
 	clock   clock
 	label   label
 	others  map[string]stranger // that calls have found in their way, by instance
@@ -128,10 +128,10 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 			Lease: config.Delegate, Hold: config.Lease, Observe: len(config.Observe) > 0}, c.engine)
 		lowest = c.local
 	}
-	c.below = one{lowest, config.Trace != nil}
+	c.servers = singleServer{lowest, config.Trace != nil}
 	if n := len(clients); n > 1 {
 		q := quorum.New(quorum.Config{Servers: n, Prefix: config.Prefix, Instance: c.instance}, c.engine)
-		c.below = &several{Quorum: q, engine: c.engine, servers: n, traces: config.Trace != nil}
+		c.servers = &quorumServers{Quorum: q, engine: c.engine, n: n, traces: config.Trace != nil}
 	}
 	c.timer = time.AfterFunc(time.Hour, c.tick)
 	c.timer.Stop()

@@ -39,7 +39,7 @@ func (k *clock) look() (now time.Time, slept time.Duration) {
 func (c *Client) now() time.Time {
 	now, slept := c.clock.look()
 	if slept > 0 {
-		c.below.Slept(now, slept)
+		c.servers.Slept(now, slept)
 	}
 	return now
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/quorum"
 )
 
-// below is what is below the engine: the lowest layer over one server, or a quorum of several. Its methods
+// servers are what answers the engine: the lowest layer over one server, or a quorum of several. The methods
 // name the server that a message is from.
-type below interface {
+type servers interface {
 	Heard(now time.Time, server int, message string)
 	Subscribed(now time.Time, server int)
 	Unsubscribed(now time.Time, server int, err error)
@@ -30,19 +30,19 @@ type below interface {
 	flush(now time.Time, fx *effects)
 }
 
-// one is a layer over one server.
-type one struct {
+// A singleServer is a layer over one server.
+type singleServer struct {
 	engine.Layer
 	traces bool
 }
 
-func (o one) Heard(now time.Time, _ int, message string)   { o.Layer.Heard(now, message) }
-func (o one) Subscribed(now time.Time, _ int)              { o.Layer.Subscribed(now) }
-func (o one) Unsubscribed(now time.Time, _ int, err error) { o.Layer.Unsubscribed(now, err) }
-func (one) Trouble() error                                 { return nil }
-func (one) voting() (servers, voting int)                  { return 0, 0 }
+func (o singleServer) Heard(now time.Time, _ int, message string)   { o.Layer.Heard(now, message) }
+func (o singleServer) Subscribed(now time.Time, _ int)              { o.Layer.Subscribed(now) }
+func (o singleServer) Unsubscribed(now time.Time, _ int, err error) { o.Layer.Unsubscribed(now, err) }
+func (singleServer) Trouble() error                                 { return nil }
+func (singleServer) voting() (servers, voting int)                  { return 0, 0 }
 
-func (o one) flush(now time.Time, fx *effects) {
+func (o singleServer) flush(now time.Time, fx *effects) {
 	o.Layer.Flush(now, &fx.Effects)
 	for _, r := range fx.Send {
 		r.Layer, r.From = o.Layer, r
@@ -53,19 +53,19 @@ func (o one) flush(now time.Time, fx *effects) {
 	}
 }
 
-// several are the servers of a quorum.
-type several struct {
+// quorumServers are the servers of a quorum.
+type quorumServers struct {
 	*quorum.Quorum
-	engine  *engine.Engine
-	servers int
-	traces  bool
-	out     quorum.Effects // memory
+	engine *engine.Engine
+	n      int // how many there are
+	traces bool
+	out    quorum.Effects // memory
 }
 
-func (s *several) Waiting() bool                 { return s.engine.Waiting() }
-func (s *several) voting() (servers, voting int) { return s.servers, s.Voting() }
+func (s *quorumServers) Waiting() bool                 { return s.engine.Waiting() }
+func (s *quorumServers) voting() (servers, voting int) { return s.n, s.Voting() }
 
-func (s *several) flush(now time.Time, fx *effects) {
+func (s *quorumServers) flush(now time.Time, fx *effects) {
 	s.out.Reset()
 	s.Quorum.Flush(now, &s.out)
 	fx.Effects, s.out.Effects = s.out.Effects, fx.Effects
@@ -100,10 +100,10 @@ func (c *Client) unlock(now time.Time) *effects {
 	if !ok {
 		fx = &effects{send: make([][]*protocol.Request, len(c.dispatch))}
 	}
-	if !c.label.known && !c.closed && !c.below.Idle() {
+	if !c.label.known && !c.closed && !c.servers.Idle() {
 		c.sendLabel(fx)
 	}
-	c.below.flush(now, fx)
+	c.servers.flush(now, fx)
 	if len(fx.Blockers) > 0 {
 		fx.Blockers = c.unknown(now, fx.Blockers)
 	}
@@ -131,7 +131,7 @@ func (c *Client) unlock(now time.Time) *effects {
 	if c.closing && c.engine.Drained() {
 		c.drained.give()
 	}
-	if c.closed && c.below.Idle() {
+	if c.closed && c.servers.Idle() {
 		c.idle.give()
 	}
 	c.mu.Unlock()
@@ -209,7 +209,7 @@ func (c *Client) tick() {
 	c.do(func(now time.Time) {
 		c.armed = time.Time{}
 		if !c.stopped {
-			c.below.Tick(now)
+			c.servers.Tick(now)
 		}
 	})
 }
@@ -217,8 +217,8 @@ func (c *Client) tick() {
 // arm sets the timer to when the engine has something due. A timer that fires too early does no harm, and is
 // cheaper than one timer for each hold.
 func (c *Client) arm(now time.Time) {
-	at, ok := c.below.Next()
-	if look := now.Add(lookEvery); !c.below.Idle() && (!ok || look.Before(at)) {
+	at, ok := c.servers.Next()
+	if look := now.Add(lookEvery); !c.servers.Idle() && (!ok || look.Before(at)) {
 		at, ok = look, true
 	}
 	if !ok || c.stopped || !c.armed.IsZero() && !at.Before(c.armed) {
@@ -231,15 +231,15 @@ func (c *Client) arm(now time.Time) {
 // listener returns what passes on what the subscription to a server brings.
 func (c *Client) listener(server int) *dispatch.Listener {
 	return &dispatch.Listener{
-		Subscribed: func() { c.do(func(now time.Time) { c.below.Subscribed(now, server) }) },
+		Subscribed: func() { c.do(func(now time.Time) { c.servers.Subscribed(now, server) }) },
 		Unsubscribed: func(err error) {
-			c.do(func(now time.Time) { c.below.Unsubscribed(now, server, err) })
+			c.do(func(now time.Time) { c.servers.Unsubscribed(now, server, err) })
 		},
-		Heard: func(message string) { c.do(func(now time.Time) { c.below.Heard(now, server, message) }) },
+		Heard: func(message string) { c.do(func(now time.Time) { c.servers.Heard(now, server, message) }) },
 		Awaited: func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return c.below.Waiting()
+			return c.servers.Waiting()
 		},
 	}
 }

@@ -80,6 +80,6 @@ func (c *Client) Snapshot(show func(h *engine.Hold, blocked error)) (now time.Ti
 			show(h, nil)
 		}
 	}
-	servers, voting = c.below.voting()
+	servers, voting = c.servers.voting()
 	return now, servers, voting
 }

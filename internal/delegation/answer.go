@@ -32,7 +32,7 @@ func (d *Layer) handle(now time.Time, r *engine.Request) {
 func (d *Layer) ask(now time.Time, e *entry, r *engine.Request) {
 	if e == nil {
 		e = &entry{name: d.use(r), ask: r, mode: r.Mode()}
-		*r.Below() = e
+		*r.LayerData() = e
 		e.name.uses++
 		d.route(now, e)
 		return
@@ -228,14 +228,14 @@ func (d *Layer) ends(now time.Time, e *entry, code int) {
 
 // downgrade handles a request to downgrade a claim. e is that of the claim that reads, or nil the first time.
 func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
-	former := entryIn(r.BelowFormer())
+	former := entryIn(r.FormerLayerData())
 	switch {
 	case former == nil && e == nil: // neither is held any more
 		d.answer(now, r, protocol.Reply{Code: protocol.NotThere})
 	case e == nil:
 		n := former.name
 		e = &entry{name: n, ask: r, mode: protocol.Read, since: now}
-		*r.Below() = e
+		*r.LayerData() = e
 		if former.place == remote {
 			d.send(e)
 			return

@@ -195,12 +195,12 @@ func (d *Layer) pass(r *engine.Request) {
 }
 
 // entryOf returns what is known of the claim that a request is about, or nil.
-func entryOf(r *engine.Request) *entry { return entryIn(r.Below()) }
+func entryOf(r *engine.Request) *entry { return entryIn(r.LayerData()) }
 
 // entryIn returns the entry in the place that an engine has for it, or nil.
-func entryIn(below *any) (e *entry) {
-	if below != nil {
-		e, _ = (*below).(*entry)
+func entryIn(data *any) (e *entry) {
+	if data != nil {
+		e, _ = (*data).(*entry)
 	}
 	return e
 }
@@ -226,7 +226,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 	}
 	e := entryOf(r)
 	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0 && !reply.Idle)
-	if former := entryIn(r.BelowFormer()); former != nil && r.Script == lua.Downgrade {
+	if former := entryIn(r.FormerLayerData()); former != nil && r.Script == lua.Downgrade {
 		e, ended = former, reply.Code != protocol.NotThere
 	}
 	if err == nil {

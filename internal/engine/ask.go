@@ -143,7 +143,7 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 				by = ByHeartbeat
 				e.overheard(c, reply, r)
 			}
-			c.doubtful = by != ByDelegation && c.troubled(now)
+			c.unverified = by != ByDelegation && c.troubled(now)
 			c.kept(now, r, reply.Lent)
 			e.granted(now, c, reply.Token, by)
 		default:
@@ -206,7 +206,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	h, t := c.caller, c.ownership
 	c.attempt = attempt{}
 	c.token, c.granted = token, c.sent // it was granted after that
-	c.brief = c.lent == 0
+	c.quickEnd = c.lent == 0
 	e.step(c, Held)
 	if !now.Before(c.deadline) {
 		// The process has slept through the lease of what it was granted.
@@ -218,7 +218,7 @@ func (e *Engine) granted(now time.Time, c *claim, token int64, by Path) {
 	t.claim = c
 	c.holds, c.counted, c.confirmed = append(c.one[:0], h), 1, e.config.Replicas == 0
 	// its lease counts from a renewal that is yet to come
-	h.fresh = by != AtOnce && by != ByDelegation && h.NoRenew
+	h.awaitsRenewal = by != AtOnce && by != ByDelegation && h.NoRenew
 	if h.path = by; !c.confirmed {
 		e.confirm(now, h)
 		e.renew(now, c)

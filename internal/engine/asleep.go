@@ -22,7 +22,7 @@ func (e *Engine) Slept(now time.Time, d time.Duration) {
 			c.deadline = AfterSleep(c.deadline, now, d)
 		}
 		c.attempt = attempt{failures: 1, retry: now}
-		c.doubtful = c.state == Held
+		c.unverified = c.state == Held
 		if c.wanted != nil {
 			c.wanted.resumed = now
 		}

@@ -241,19 +241,19 @@ type claim struct {
 	lock      *lock
 	mode      Mode
 	state     State
-	// brief: the release may take the script's short path. The server granted the claim, the token is the time
-	// of the grant, and no renewal has set another count than 1
-	brief    bool
-	doubtful bool // its server may have been replaced since the grant: to be renewed immediately
-	slot     int
-	number   uint64
-	wire     protocol.Claim // zero until something of it is sent: see Engine.Prepare
-	since    uint64         // the last number that was given when it was granted the lock
-	caller   *Hold          // whose call asks for it
-	lease    time.Duration  // that it asks for, or is renewed for
-	longest  time.Duration  // that the server may keep it for
-	lent     time.Duration  // the lease of the delegation that it is granted under; 0 for none
-	below    any            // what the layer below keeps of it
+	// quickEnd: the release may take the script's short path. The server granted the claim, the token is the
+	// time of the grant, and no renewal has set another count than 1
+	quickEnd   bool
+	unverified bool // its server may have been replaced since the grant: to be renewed immediately
+	slot       int
+	number     uint64
+	wire       protocol.Claim // zero until something of it is sent: see Engine.Prepare
+	since      uint64         // the last number that was given when it was granted the lock
+	caller     *Hold          // whose call asks for it
+	lease      time.Duration  // that it asks for, or is renewed for
+	longest    time.Duration  // that the server may keep it for
+	lent       time.Duration  // the lease of the delegation that it is granted under; 0 for none
+	layerData  any            // what the layer below keeps of it
 
 	sent     time.Time // before the last request was sent that made the server keep the claim for a lease
 	deadline time.Time // until when it may be relied on
@@ -390,18 +390,18 @@ type Hold struct {
 	Bounded  bool // something else ends the wait if no answer comes
 	NewOwner bool // nobody else knows the owner: it holds nothing
 
-	state       HoldState
-	path        Path  // how the call got the lock
-	fresh       bool  // not renewed, and its lease counts from a renewal that is yet to come
-	unreachable bool  // nothing refers to it any more
-	forgotten   bool  // unreachable, and it was renewed until then
-	err         error // of Failed; of Over, and of Ended, which says how the release went
-	trouble     error // of a call that has failed: what the last request failed with
-	ownership   *ownership
-	claim       *claim
-	tries       int
-	since       time.Time // when the call began; once it has the lock, when it got that
-	deadline    time.Time // until which the hold is to last at least, and a hold that is not renewed at most
+	state         HoldState
+	path          Path  // how the call got the lock
+	awaitsRenewal bool  // not renewed, and its lease counts from a renewal that is yet to come
+	unreachable   bool  // nothing refers to it any more
+	forgotten     bool  // unreachable, and it was renewed until then
+	err           error // of Failed; of Over, and of Ended, which says how the release went
+	trouble       error // of a call that has failed: what the last request failed with
+	ownership     *ownership
+	claim         *claim
+	tries         int
+	since         time.Time // when the call began; once it has the lock, when it got that
+	deadline      time.Time // until which the hold is to last at least, and a hold that is not renewed at most
 	// by MaxHold, or zero; of a hold that has ended, the last time until which it could be relied on
 	end          time.Time
 	entered      time.Time     // since when a call that re-enters waits for a renewal; zero if it does not

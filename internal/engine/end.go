@@ -54,7 +54,7 @@ func (e *Engine) Downgrade(now time.Time, h, read *Hold) (known bool, err error)
 		e.fail(now, read, err)
 		return true, err
 	}
-	read.claim, read.path, read.fresh = h.claim, ByReentry, h.fresh
+	read.claim, read.path, read.awaitsRenewal = h.claim, ByReentry, h.awaitsRenewal
 	read.state, read.deadline, read.end = Live, h.Deadline(), h.end
 	h.claim.holds = append(h.claim.holds, read)
 	e.holdEvent(read, Event{Kind: Acquired, Path: ByReentry, Token: h.claim.token})
@@ -174,7 +174,7 @@ func (e *Engine) finish(now time.Time, c *claim) {
 func (e *Engine) sendEnd(now time.Time, c *claim) {
 	r := e.request(c, ends)
 	r.Script, r.Channels = lua.Unlock, e.channels
-	if c.brief && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
+	if c.quickEnd && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
 		r.Record = protocol.Released(e.named(c), c.token)
 	}
 	r.Late = c.token == 0

@@ -262,7 +262,7 @@ const (
 	forces
 	inspects
 	releasesStale
-	belows // of the layer below
+	ofLayer // of the layer below
 )
 
 // Received takes the undecoded reply to a request of r.Layer and the number of replicas that have confirmed
@@ -315,7 +315,7 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.forced(now, r, reply, err)
 	case releasesStale:
 		e.staleReleased(now, r.lock, err)
-	case belows, serves: // if a step failed, the waiters' heartbeats go on from there
+	case ofLayer, serves: // if a step failed, the waiters' heartbeats go on from there
 		if reply.Code == protocol.DoneBefore {
 			e.promptAll(now, r.lock) // the reply that named whom that run let in is lost
 		}
@@ -406,7 +406,7 @@ func (e *Engine) deliver(now time.Time, m protocol.Message, by Path) (lk *lock) 
 		}
 		lk = c.lock
 		if m.Token >= c.wanted.floor { // or else the message is of a grant that was lost
-			c.doubtful = c.troubled(now)
+			c.unverified = c.troubled(now)
 			e.granted(now, c, m.Token, by)
 		}
 	}

@@ -117,7 +117,7 @@ func (h *Hold) need(now time.Time) time.Duration {
 	lease := h.Lease
 	if h.state == Live {
 		left := h.deadline.Sub(now)
-		if h.NoRenew && !h.fresh {
+		if h.NoRenew && !h.awaitsRenewal {
 			lease = min(lease, max(left+margin(h.Lease), time.Millisecond).Round(time.Millisecond))
 		}
 		lease = max(lease, LeaseFor(left)) // it may have been extended
@@ -142,7 +142,7 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 		r.Script, r.Channels, r.Writer = lua.Downgrade, e.channels, e.named(c.former).ID
 	}
 	if c.longest = max(c.longest, lease); c.lent == 0 {
-		c.brief = c.brief && r.Count == 1
+		c.quickEnd = c.quickEnd && r.Count == 1
 		c.counted, c.recountAt = r.Count, time.Time{}
 	}
 	if !c.confirmed && len(c.extensions) == 0 { // an extension does not wait for replicas: they are asked later
@@ -169,7 +169,7 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 	case err != nil:
 		c.fail(now, c.lease)
 		c.err = err
-		if !c.brief && c.lent == 0 {
+		if !c.quickEnd && c.lent == 0 {
 			c.counted, c.recountAt = 0, c.retry // the server may not know how many holds there are
 		}
 		if i >= 0 {
@@ -190,10 +190,10 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 		e.renewalTook = now.Sub(r.Sent)
 		asked := c.asked
 		c.kept(now, r, reply.Lent)
-		c.doubtful = false
+		c.unverified = false
 		for _, h := range c.holds {
-			if h.fresh {
-				h.fresh, h.deadline = false, order.Earlier(c.deadline, Deadline(r.Sent, h.Lease))
+			if h.awaitsRenewal {
+				h.awaitsRenewal, h.deadline = false, order.Earlier(c.deadline, Deadline(r.Sent, h.Lease))
 			}
 		}
 		if i >= 0 {

@@ -188,7 +188,7 @@ func (e *Engine) normalizeClaim(now time.Time, c *claim, requests []*Request, se
 		e.normalizeWanted(now, c, requests)
 	}
 	if c.state == Ending {
-		c.sent, c.granted, c.brief, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
+		c.sent, c.granted, c.quickEnd, c.token = time.Time{}, time.Time{}, false, min(c.token, 1)
 		c.counted, c.recountAt = 0, time.Time{}
 	}
 }

@@ -222,12 +222,12 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 		// latter case, a renewal shows it.
 		lasts := !h.end.IsZero() && !c.deadline.Before(h.end)
 		if h.NoRenew {
-			lasts = !c.doubtful && !c.deadline.Before(h.deadline)
+			lasts = !c.unverified && !c.deadline.Before(h.deadline)
 		}
-		if c.former != nil || h.fresh || h.state == Entering || !lasts {
+		if c.former != nil || h.awaitsRenewal || h.state == Entering || !lasts {
 			longest = max(longest, h.Lease)
 		}
-		waited = waited || h.fresh || h.state == Entering
+		waited = waited || h.awaitsRenewal || h.state == Entering
 	}
 	switch {
 	case longest == 0:
@@ -236,7 +236,7 @@ func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
 		return c.asked.Add(e.renewalPatience(min(longest, max(c.lease, 3*c.deadline.Sub(c.asked)))))
 	case c.failures > 0:
 		return c.retry
-	case waited, c.doubtful:
+	case waited, c.unverified:
 		return now
 	case c.lent > 0:
 		return c.deadline.Add(-min(c.lent, longest) / lentPart)

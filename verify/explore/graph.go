@@ -57,7 +57,7 @@ var meanings = byField(map[meaning]string{
 		grant.one
 		Extension.Tag Hold.Tag Hold.first Hold.own Request.From Request.Layer Answer.Tag Answer.State Reply.State
 		Request.Command Request.Trace Request.Again`,
-	inner: `claim.below Request.Tag client.Layer`,
+	inner: `claim.layerData Request.Tag client.Layer`,
 	number: `
 		Engine.claims claim.number claim.since Place.Tie
 		grant.confirming Request.number

@@ -60,13 +60,13 @@ func (e *Engine) Log(message string, err error) {
 // Listen has the subscription opened.
 func (e *Engine) Listen() { e.out.Listen = true }
 
-// Below returns the place where the layer below keeps its data about a request's claim, for as long as the
-// engine knows the claim. It returns nil if the request is not about a claim.
-func (r *Request) Below() *any {
+// LayerData returns the place where the layer below keeps its data about a request's claim, for as long as
+// the engine knows the claim. It returns nil if the request is not about a claim.
+func (r *Request) LayerData() *any {
 	if r.claim == nil {
 		return nil
 	}
-	return &r.claim.below
+	return &r.claim.layerData
 }
 
 // Again makes a waiting claim ask the server immediately. The server does not know the claim yet, since its
@@ -86,18 +86,18 @@ func (e *Engine) Lose(now time.Time, r *Request) {
 	}
 }
 
-// BelowFormer returns the same of the claim that a downgrade ends. It returns nil once the server's answer is
-// known, or neither claim is held any more.
-func (r *Request) BelowFormer() *any {
+// FormerLayerData returns the same of the claim that a downgrade ends. It returns nil once the server's
+// answer is known, or neither claim is held any more.
+func (r *Request) FormerLayerData() *any {
 	if r.claim == nil || r.claim.former == nil {
 		return nil
 	}
-	return &r.claim.former.below
+	return &r.claim.former.layerData
 }
 
 // Request returns a request of the layer below about a lock. Pass its reply to Replied.
 func (e *Engine) Request(now time.Time, name string, p protocol.Request, tag any) *Request {
-	r := e.about(e.use(name), belows, p)
+	r := e.about(e.use(name), ofLayer, p)
 	r.Sent, r.Tag = now, tag
 	return r
 }
