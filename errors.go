@@ -102,7 +102,7 @@ func (e *BlockedError) Error() string {
 // blocked returns the error that says who is in the way of a call.
 func blocked(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error {
 	return &BlockedError{
-		Name: h.Name, Mode: h.Mode, HeldIn: o.Mode, Holder: Owner{o.Holder}, Label: label, Ours: ours,
+		Name: h.Name, Mode: Mode(h.Mode), HeldIn: Mode(o.Mode), Holder: Owner{o.Holder}, Label: label, Ours: ours,
 		Ahead: o.Ahead, RetryAfter: o.Again,
 	}
 }

@@ -71,7 +71,7 @@ func (h *Hold) Token() int64 { return h.orNone().Token() }
 func (h *Hold) Name() string { return h.orNone().Name }
 
 // Mode returns Read or Write, or None for a nil Hold. It is Read after Downgrade.
-func (h *Hold) Mode() Mode { return h.orNone().Mode }
+func (h *Hold) Mode() Mode { return Mode(h.orNone().Mode) }
 
 // Owner returns the owner of the hold, or the zero Owner for a nil Hold.
 func (h *Hold) Owner() Owner { return Owner{h.orNone().Owner} }

@@ -57,9 +57,9 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 	if err != nil {
 		return State{}, wrap("inspect", name, err)
 	}
-	s := State{Name: name, Mode: state.Mode, Token: state.Token}
+	s := State{Name: name, Mode: Mode(state.Mode), Token: state.Token}
 	for _, h := range state.Holders {
-		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: h.Known.Mode, Count: h.Count,
+		holder := Holder{Owner: Owner{h.Owner}, Label: labels[h.Instance], Mode: Mode(h.Known.Mode), Count: h.Count,
 			Lease: h.Lease, Full: h.Full, Delegated: h.Under || h.Delegated()}
 		if h.Since > 0 {
 			holder.Since = time.UnixMicro(h.Since)
@@ -67,8 +67,8 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 		s.Holders = append(s.Holders, holder)
 	}
 	for _, w := range state.Waiters {
-		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], w.Known.Mode, w.Lease, w.Full,
-			w.Since})
+		s.Waiters = append(s.Waiters, Waiter{Owner{w.Owner}, labels[w.Instance], Mode(w.Known.Mode),
+			w.Lease, w.Full, w.Since})
 	}
 	return s, nil
 }

@@ -143,8 +143,9 @@ const (
 
 func eventOf(e client.Event) Event {
 	return Event{
-		Kind: EventKind(e.Kind), Time: e.Time, Name: e.Name, Mode: e.Mode, Owner: Owner{e.Owner}, Token: e.Token,
-		Path: Path(e.Path), Try: e.Try, Reason: Reason(e.Cause), Context: e.Context, Duration: e.Took, Err: e.Err,
+		Kind: EventKind(e.Kind), Time: e.Time, Name: e.Name, Mode: Mode(e.Mode), Owner: Owner{e.Owner},
+		Token: e.Token,
+		Path:  Path(e.Path), Try: e.Try, Reason: Reason(e.Cause), Context: e.Context, Duration: e.Took, Err: e.Err,
 		Servers: e.Servers, Voting: e.Voting, Dropped: e.Dropped,
 	}
 }

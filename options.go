@@ -144,8 +144,8 @@ func WithTracer(t Tracer) Option {
 			return errors.New("the tracer is nil")
 		}
 		c.tracer = t
-		c.Trace = func(ctx context.Context, name string, mode Mode) context.Context {
-			return cmp.Or(t.TraceCall(ctx, name, mode), ctx)
+		c.Trace = func(ctx context.Context, name string, mode protocol.Mode) context.Context {
+			return cmp.Or(t.TraceCall(ctx, name, Mode(mode)), ctx)
 		}
 		return nil
 	}

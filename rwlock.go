@@ -13,15 +13,18 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// Mode is the mode in which a lock is held or requested. Its method String returns "none", "read" or "write".
-type Mode = protocol.Mode
+// Mode is the mode in which a lock is held or requested.
+type Mode int8
 
 // The modes of a lock, a hold and a waiter.
 const (
-	None  Mode = protocol.None  // nobody holds the lock
-	Read  Mode = protocol.Read  // any number of owners may hold the lock
-	Write Mode = protocol.Write // one owner holds the lock
+	None  Mode = iota // nobody holds the lock
+	Read              // any number of owners may hold the lock
+	Write             // one owner holds the lock
 )
+
+// String returns "none", "read" or "write".
+func (m Mode) String() string { return protocol.Mode(m).String() }
 
 // An RWLock provides reentrant read-write locks by name. It is safe for concurrent use. A process needs one
 // RWLock for each server or prefix, and closes it with Close. Two RWLocks are different clients to the
@@ -137,7 +140,7 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 	}
 	var from [1]uintptr // to look up one place takes a third of the time of several
 	runtime.Callers(above+2, from[:])
-	call.Name, call.Mode, call.Try, call.From = name, mode, try, from[0]
+	call.Name, call.Mode, call.Try, call.From = name, protocol.Mode(mode), try, from[0]
 	call.Owner, call.NewOwner = owner.id, !known
 	held, err := rw.client.Acquire(ctx, call)
 	if err != nil {

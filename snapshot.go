@@ -69,12 +69,12 @@ func (rw *RWLock) Snapshot() Snapshot {
 	s.Time, s.Servers, s.Voting = rw.client.Snapshot(func(h *engine.Hold, blocked error) {
 		held := h.Tag.(*client.Hold)
 		if h.State() == engine.Live {
-			s.Holds = append(s.Holds, LocalHold{Name: h.Name, Mode: h.Mode, Owner: Owner{h.Owner},
+			s.Holds = append(s.Holds, LocalHold{Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner},
 				Token: h.Token(), Since: h.Since(), Deadline: h.Deadline(), Renewed: h.Renewed(),
 				Forgotten: h.Forgotten(), held: held})
 			return
 		}
-		w := LocalWait{Name: h.Name, Mode: h.Mode, Owner: Owner{h.Owner}, Since: h.Since(), held: held}
+		w := LocalWait{Name: h.Name, Mode: Mode(h.Mode), Owner: Owner{h.Owner}, Since: h.Since(), held: held}
 		w.Blocked, _ = blocked.(*BlockedError)
 		s.Waits = append(s.Waits, w)
 	})
