@@ -170,9 +170,9 @@ func WithMonitor(m Monitor) Option {
 // timeout at least a millisecond.
 //
 // This limits what a failover can undo: the hold survives if one of the n replicas is promoted. Another
-// replica may be promoted, unless n is the number of all replicas. Releases and renewals are not covered. A
-// server that was cut off and continues to answer may still grant a lock a second time. Only the fencing
-// token covers all of that.
+// replica may be promoted, unless n is the number of all replicas. Releases, renewals and downgrades are not
+// covered: a failover that misses a downgrade loses the read hold that it has made. A server that was cut off
+// and continues to answer may still grant a lock a second time. Only the fencing token covers all of that.
 //
 // Each call costs another round trip, during which the server waits for its replicas, and each Unlock a
 // longer script. Replicas that do not answer do not delay renewals and releases. A [*redis.ClusterClient]
