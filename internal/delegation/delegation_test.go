@@ -763,17 +763,25 @@ func TestDowngradeUnderADelegation(t *testing.T) {
 	require.Equal(t, engine.Live, writer.State())
 }
 
+// downgrading downgrades a hold that was held for longer than a round trip, under a delegation. It returns
+// both holds. The server has not confirmed yet that the delegation stood.
+func (r *rig) downgrading() (w, read *engine.Hold) {
+	r.t.Helper()
+	r.delegate("n", protocol.Write)
+	w, read = r.write(), &engine.Hold{}
+	r.now = r.now.Add(time.Millisecond)
+	r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
+	require.Equal(r.t, engine.Releasing, w.State())
+	require.Equal(r.t, engine.Live, read.State())
+	return w, read
+}
+
 // A read hold that is released while its downgrade waits for the server leaves nothing in the table, or of
 // what is known of the server.
 func TestReleaseDuringADowngrade(t *testing.T) {
 	for _, recalled := range []bool{false, true} {
 		r := newRig0(t)
-		r.delegate("n", protocol.Write)
-		w := r.write()
-		r.now = r.now.Add(time.Millisecond)
-		read := &engine.Hold{}
-		r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
-		require.Equal(t, engine.Releasing, w.State())
+		w, read := r.downgrading()
 		r.do(func() { _, _ = r.engine.Release(r.now, read) })
 		r.answer(lua.Delegate)
 		require.Equal(t, engine.Finished, w.State())
@@ -809,13 +817,7 @@ func TestDowngradeUnderADelegationWaitsForTheServer(t *testing.T) {
 		for _, released := range []bool{false, true} {
 			t.Run(fmt.Sprint(stands, released), func(t *testing.T) {
 				r := newRig(t)
-				r.delegate("n", protocol.Write)
-				w := r.write()
-				r.now = r.now.Add(time.Millisecond)
-				read := &engine.Hold{}
-				r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
-				require.Equal(t, engine.Releasing, w.State())
-				require.Equal(t, engine.Live, read.State())
+				w, read := r.downgrading()
 				if released {
 					r.do(func() { _, _ = r.engine.Release(r.now, read) })
 				}

@@ -67,8 +67,8 @@ func (e *Engine) leave(now time.Time, h *Hold) {
 	e.settle(now, h.claim)
 }
 
-// settle has a claim be what the holds need that are left: it ends with the last one, and is downgraded after
-// the last write hold.
+// settle adjusts a claim to the holds that are left: without any it ends, and without a write hold it is
+// downgraded.
 func (e *Engine) settle(now time.Time, c *claim) {
 	switch {
 	case len(c.holds) == 0:

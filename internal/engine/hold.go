@@ -73,9 +73,9 @@ func (h *Hold) enterUntil() (at time.Time) {
 	return at
 }
 
-// downgrade ends a claim that writes, and has lost its last write hold, and has the server grant one that
-// reads to the holds that are left. Until the server has answered, they rely on the earlier of the two
-// leases; to renew them means to ask again.
+// downgrade replaces a claim whose last write hold has ended: the server grants the holds that are left one
+// that reads. Until it has answered, they rely on the earlier of the two leases; to renew them means to ask
+// again.
 func (e *Engine) downgrade(now time.Time, c *claim) {
 	read := &claim{ownership: c.ownership, mode: protocol.Read, lease: c.lease, lent: c.lent, sent: now,
 		deadline: c.deadline}
