@@ -25,8 +25,12 @@ var (
 	// it.
 	ErrLost = engine.ErrLost
 
-	// ErrNotHeld is returned by Unlock if the hold was released before, or if the Hold is nil.
+	// ErrNotHeld is returned by Unlock if the hold was released before, or if the Hold is nil; and by
+	// ForceUnlock if the lock is not held with the token that was given.
 	ErrNotHeld = engine.ErrNotHeld
+
+	// ErrDetached is the cause of the cancelled context of a hold that Detach has handed on.
+	ErrDetached = engine.ErrDetached
 
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = engine.ErrClosed

@@ -70,7 +70,7 @@ func (h *Hold) Token() int64 { return h.orNone().Token() }
 // Name returns the name of the lock, or "" for a nil Hold.
 func (h *Hold) Name() string { return h.orNone().Name }
 
-// Mode returns Read or Write, or None for a nil Hold. It is Read after Downgrade.
+// Mode returns Read or Write, or None for a nil Hold. It is Read after Downgrade, and Write after TryUpgrade.
 func (h *Hold) Mode() Mode { return Mode(h.orNone().Mode) }
 
 // Owner returns the owner of the hold, or the zero Owner for a nil Hold.
@@ -159,6 +159,39 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 		read.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
 	}
 	return wrap("downgrade", h.held.Name, err)
+}
+
+// TryUpgrade turns a read hold into a write hold in place, if nobody else reads the lock, and no writer
+// waits for it. It does not wait, and so cannot be part of a deadlock. The hold gets a new Token. Its
+// Context stays what it is, and it lasts as long as before. Other read holds of its owner stay read holds.
+// For a write hold, TryUpgrade does nothing, and returns nil.
+//
+// Otherwise the read hold stays as it is, and TryUpgrade returns
+//
+//   - ErrLocked if another owner reads the lock, or a writer waits. [errors.As] finds a [*BlockedError].
+//     What was read may change before the lock can be held for writing: release the hold, and call Lock.
+//   - ErrLost if the hold was lost.
+//   - ErrNotHeld if the hold was released, or if h is nil.
+//   - ErrClosed after Close.
+//   - An error that matches ctx's error if ctx ends first, or the client's first error. If the server has
+//     upgraded the hold nevertheless, it is downgraded in the background.
+//   - Another error, before anything is sent, over a quorum, with WithDelegation and with WithReplicas.
+//
+// A delegation for reading of another RWLock counts as an owner that reads: see WithDelegation.
+func (h *Hold) TryUpgrade(ctx context.Context) error {
+	switch {
+	case h == nil || h.held == nil:
+		return prefix("try upgrade", errNil)
+	case ctx == nil:
+		return wrap("try upgrade", h.held.Name, errNoContext)
+	}
+	defer runtime.KeepAlive(h)
+	h.Context() // or else the read hold and the write hold could each make one
+	write, err := h.held.TryUpgrade(ctx)
+	if write != nil && h.tracer != nil {
+		write.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
+	}
+	return wrap("try upgrade", h.held.Name, err)
 }
 
 // errNoFunc is what a call fails with that was given no function to run.

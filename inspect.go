@@ -2,6 +2,7 @@ package rwlock
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -78,12 +79,38 @@ func (rw *RWLock) Inspect(ctx context.Context, name string) (State, error) {
 //
 // A holder whose RWLock has a subscription is notified by a message. An RWLock has one once a call of it has
 // waited, or while locks are delegated to it. Other holders find out at their next renewal or call, which
-// reports ErrLost. Until then, only the fencing token stops them. If ForceUnlock returns an error, the holds
-// may have ended, or may end later.
-func (rw *RWLock) ForceUnlock(ctx context.Context, name string) error {
+// reports ErrLost. Until then, only the fencing token stops them.
+//
+// With [Held], it changes nothing unless the lock is still held as it was when someone looked at it, and
+// returns an error that matches ErrNotHeld if it is not. If ForceUnlock returns another error, the holds may
+// have ended, or may end later.
+func (rw *RWLock) ForceUnlock(ctx context.Context, name string, opts ...ForceOption) error {
 	err := rw.check(ctx, name)
+	var f force
 	if err == nil {
-		err = rw.client.Force(ctx, name)
+		err = apply(&f, opts)
+	}
+	if err == nil {
+		err = rw.client.Force(ctx, name, f.held)
 	}
 	return wrap("force unlock", name, err)
+}
+
+// A ForceOption limits a call of ForceUnlock. The call returns an error if the option is invalid.
+type ForceOption func(*force) error
+
+type force struct{ held int64 }
+
+// Held has ForceUnlock drop the holds only while the lock is held and the last token that was given out for
+// it is token: that of State, as Inspect returns it, or that of the write hold. So it drops the holds that
+// someone has looked at, and not those of who came next. Over a quorum, whose servers have tokens of their
+// own, ForceUnlock refuses the option.
+func Held(token int64) ForceOption {
+	return func(f *force) error {
+		if token <= 0 {
+			return fmt.Errorf("token %d is not more than zero", token)
+		}
+		f.held = token
+		return nil
+	}
 }

@@ -134,17 +134,22 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 	if err != nil {
 		return nil, wrap(opOf(mode, try), name, err)
 	}
+	call.Name, call.Mode, call.Try = name, protocol.Mode(mode), try
+	return rw.start(ctx, opOf(mode, try), call, above+1)
+}
+
+// start makes a lock call. The public function that was called is so many calls above it.
+func (rw *RWLock) start(ctx context.Context, op string, call request, above int) (*Hold, error) {
 	owner, known := OwnerFromContext(ctx)
 	if !known {
 		owner = NewOwner()
 	}
 	var from [1]uintptr // to look up one place takes a third of the time of several
 	runtime.Callers(above+2, from[:])
-	call.Name, call.Mode, call.Try, call.From = name, protocol.Mode(mode), try, from[0]
-	call.Owner, call.NewOwner = owner.id, !known
+	call.From, call.Owner, call.NewOwner = from[0], owner.id, !known
 	held, err := rw.client.Acquire(ctx, call)
 	if err != nil {
-		return nil, wrap(opOf(mode, try), name, err)
+		return nil, wrap(op, call.Name, err)
 	}
 	h := &Hold{held: held, tracer: rw.config.tracer}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)

@@ -2,13 +2,17 @@
 --
 -- KEYS   1 lock  2 leases  3 queue
 -- ARGV   1 a claim of the caller's, for this request alone  2 its number  3 its slot  optional: 4 as in unlock.lua
--- Reply  {code, more, wake, failure}, see docs/protocol.md; code: 1 dropped  2 dropped by an earlier run
+--        5 a token: drop the holds only while the lock is held with that last token
+-- Reply  {code, more, wake, failure}, see docs/protocol.md; code: 1 dropped  2 dropped by an earlier run  0 not held with that token
 
 local CHANNELS = ARGV[4] or WAKE
 --#include end.lua
 
 if over(number, record) then
   return {2, unfinished(), '', ''}
+end
+if ARGV[5] and (fence ~= ARGV[5] or ends() <= ms) then
+  return {0, unfinished(), '', ''}
 end
 -- This fails on a key of another type, before anything has changed.
 call('ZCARD', QUEUE)

@@ -40,11 +40,11 @@ var (
 	Lock   = load("lock")
 	Unlock = load("unlock")
 	Renew  = load("renew")
-	// Downgrade ends a claim that writes, and grants one that reads in its place.
-	Downgrade = load("downgrade")
-	Serve     = load("serve")
-	Force     = load("force")
-	Inspect   = load("inspect")
+	// Convert ends a claim, and grants another one in its place.
+	Convert = load("convert")
+	Serve   = load("serve")
+	Force   = load("force")
+	Inspect = load("inspect")
 	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
 	Delegate = load("delegate")
 	Return   = load("return")
@@ -54,7 +54,7 @@ var (
 )
 
 // All are all scripts of one lock on one server.
-var All = []*Script{Lock, Unlock, Renew, Downgrade, Serve, Force, Inspect, Delegate, Return}
+var All = []*Script{Lock, Unlock, Renew, Convert, Serve, Force, Inspect, Delegate, Return}
 
 // The scripts that a quorum uses instead of Lock, and the script for a server's mark.
 var (

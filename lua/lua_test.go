@@ -46,7 +46,7 @@ func TestExplainNamesTheFileAndLine(t *testing.T) {
 		c := s.Client()
 		argv := []any{
 			"w:instance-1_:1:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1", "000000000000001", "instance-1_:1",
-			"30000", "wake:", "240000", "wait", "3", "",
+			"30000", "wake:", "240000", "wait", "2w:instance-1_:2:000000000000002:AAAAAAAAAAAAAAAAAAAAAA:1",
 		}
 		for _, other := range []string{"", ":leases", ":queue"} {
 			for _, script := range lua.All {

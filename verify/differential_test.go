@@ -353,8 +353,8 @@ func (p *pair) downgrade(t *rapid.T) {
 	count := rapid.IntRange(1, 3).Draw(t, "count")
 	read := p.next(c.Owner, model.Read)
 	p.claims[read].again = true // its token is of before
-	q := &request{of: read, Request: protocol.Request{Script: lua.Downgrade, Claim: p.claims[read].Claim,
-		Lease: lease(ms), Count: count, Writer: p.claims[c].ID}}
+	q := &request{of: read, Request: protocol.Request{Script: lua.Convert, Claim: p.claims[read].Claim,
+		Lease: lease(ms), Count: count, Former: p.claims[c].ID}}
 	q.on = func(l *model.Lock) string { return strconv.Itoa(int(l.Downgrade(c, read, count, ms))) }
 	p.send(t, q)
 }
@@ -363,7 +363,7 @@ func (p *pair) downgrade(t *rapid.T) {
 // late copy of it sets the lease again to its own: docs/semantics.md has the limit, under Loss.
 func (p *pair) cuts(q *request) bool {
 	h := p.model.Hold(q.of)
-	if p.back == 0 || q.Script != lua.Renew && q.Script != lua.Downgrade || h == nil {
+	if p.back == 0 || q.Script != lua.Renew && q.Script != lua.Convert || h == nil {
 		return false
 	}
 	return h.Until-p.now/1000 > q.Lease.Duration.Milliseconds()+p.back

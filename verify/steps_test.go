@@ -58,7 +58,7 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 	first, at, ms := number(m[3]), number(m[5]), 1000*int64(number(m[8]))
 	scripts := map[string]*lua.Script{"w": lua.Lock, "r": lua.Lock, "d": lua.Delegate, "-w": lua.Unlock,
 		"-r": lua.Unlock, "-d": lua.Return, "=w": lua.Renew, "=r": lua.Renew, "=d": lua.Delegate,
-		"&w": lua.Renew, "&r": lua.Renew, ">w": lua.Downgrade}
+		"&w": lua.Renew, "&r": lua.Renew, ">w": lua.Convert}
 	for owner := first; owner <= max(first, number(m[4])); owner++ {
 		q := &protocol.Request{Script: scripts[does+kind], Lease: lease(ms), Try: try}
 		mode := map[string]model.Mode{"w": model.Write, "r": model.Read}[kind]
@@ -68,7 +68,7 @@ func (r *rig) requests(t testing.TB, word string) (list []*protocol.Request) {
 				uint64(cmp.Or(at, 50)), protocol.Owner{})
 			q.Keep = does == "="
 		case does == ">":
-			q.Claim, q.Writer = claimOf(owner, owner+10, owner+10, model.Read), writer(owner).ID
+			q.Claim, q.Former = claimOf(owner, owner+10, owner+10, model.Read), writer(owner).ID
 		case at > 0:
 			q.Claim = claimOf(owner, owner+10, at, mode)
 		default:

@@ -329,7 +329,7 @@ func (b *both) extend(t *rapid.T) {
 
 // force drops all holds: those under a delegation, too, are told at once.
 func (b *both) force(t *rapid.T) {
-	b.do(t, func(s *side) { require.NoError(t, s.parties[1].engine.Force(s.now, "l", "force")) })
+	b.do(t, func(s *side) { require.NoError(t, s.parties[1].engine.Force(s.now, "l", 0, "force")) })
 }
 
 // lose has the server lose its data. A delegation is good until its next renewal, and only then calls are

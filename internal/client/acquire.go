@@ -24,10 +24,11 @@ type Call struct {
 	Try      bool // fail rather than wait
 	Lease    time.Duration
 	NoRenew  bool
-	MaxHold  time.Duration // or 0
-	MaxWait  time.Duration // or 0
-	From     uintptr       // the place in the program that calls
-	Caller   uint64        // the goroutine that counts as the caller; 0 for the one that calls
+	MaxHold  time.Duration    // or 0
+	MaxWait  time.Duration    // or 0
+	From     uintptr          // the place in the program that calls
+	Caller   uint64           // the goroutine that counts as the caller; 0 for the one that calls
+	Ticket   *protocol.Ticket // that the hold is taken over with; or nil
 }
 
 // mostTries is how often a call begins again whose process was paused for longer than the lease of its grant.
@@ -48,6 +49,9 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 		w.start = time.Now()
 		return nil, w.over(err)
 	}
+	if call.Ticket != nil && c.converts() != nil {
+		return nil, c.converts()
+	}
 	if call.MaxWait > 0 {
 		w.expired = time.After(call.MaxWait)
 	}
@@ -67,7 +71,7 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 	}
 	h.Name, h.Mode, h.Owner, h.NewOwner = call.Name, call.Mode, call.Owner, call.NewOwner
 	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
-	h.Try, h.Bounded, h.Tag = call.Try, w.expired != nil || w.ctx.Done() != nil, h
+	h.Ticket, h.Try, h.Bounded, h.Tag = call.Ticket, call.Try, w.expired != nil || w.ctx.Done() != nil, h
 	if c.config.Strict {
 		h.Hold.Caller = cmp.Or(call.Caller, Goroutine())
 	}

@@ -115,8 +115,13 @@ func (c *Client) unlock(now time.Time) *effects {
 		}
 	}
 	for _, h := range fx.Wake {
+		held := h.Tag.(*Hold)
+		if held.instead != nil && h.State() == engine.Live {
+			held.work.Store(held.instead.work.Load())
+			held.instead.next.Store(held)
+		}
 		select {
-		case h.Tag.(*Hold).ended <- struct{}{}:
+		case held.ended <- struct{}{}:
 		default: // nobody waits, or the signal was given
 		}
 	}

@@ -18,22 +18,25 @@ type Hold struct {
 	engine.Hold
 	client   *Client
 	ended    chan struct{} // has a signal when a call or a release has ended that someone waits for
-	released bool          // by Unlock
+	released bool          // by Unlock or Detach
+	detached bool          // by Detach
 	trace    *trace        // nil without a tracer
 	from     uintptr       // the call that took it
 	// why the call has returned, though the engine does not know yet; set while Client.mu is locked for
 	// reading
 	gaveUp error
 
-	next   atomic.Pointer[Hold] // the read hold that a downgrade has made of this write hold; or nil
-	parent context.Context      // that was given to the lock call; or the tracer's for the hold
-	work   atomic.Pointer[work] // or nil, before Context is called
+	next    atomic.Pointer[Hold] // what a downgrade or an upgrade has made of this hold; or nil
+	instead *Hold                // that an upgrade makes this one of; or nil
+	parent  context.Context      // that was given to the lock call; or the tracer's for the hold
+	work    atomic.Pointer[work] // or nil, before Context is called
 }
 
-// Current returns the hold that the user's handle stands for now: another one after a downgrade.
+// Current returns the hold that the user's handle stands for now: another one after a downgrade or an
+// upgrade.
 func (h *Hold) Current() *Hold {
-	if next := h.next.Load(); next != nil {
-		return next
+	for next := h.next.Load(); next != nil; next = h.next.Load() {
+		h = next
 	}
 	return h
 }

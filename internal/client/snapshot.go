@@ -19,9 +19,14 @@ func (c *Client) Inspect(ctx context.Context, name string) (
 	return *answer, c.labelsOf(ctx, *answer), nil
 }
 
-// Force ends every hold on a name.
-func (c *Client) Force(ctx context.Context, name string) error {
-	_, err := c.request(ctx, name, c.engine.Force)
+// Force ends every hold on a name; if a token is given, only while that is the last one.
+func (c *Client) Force(ctx context.Context, name string, held int64) error {
+	if held > 0 && len(c.dispatch) > 1 { // each server of which has tokens of its own
+		return errQuorum
+	}
+	_, err := c.request(ctx, name, func(now time.Time, name string, tag any) error {
+		return c.engine.Force(now, name, held, tag)
+	})
 	return err
 }
 

@@ -17,7 +17,7 @@ func (d *Layer) handle(now time.Time, r *engine.Request) {
 	switch {
 	case r.Asks():
 		d.ask(now, e, r)
-	case r.Script == lua.Downgrade:
+	case r.Script == lua.Convert:
 		d.downgrade(now, e, r)
 	case e == nil || e.place == remote:
 		d.pass(r)
@@ -218,7 +218,7 @@ func (d *Layer) end(now time.Time, e *entry, r *engine.Request) {
 // ends answers the request that releases an entry. One that downgrades it stays the request of the entry that
 // reads.
 func (d *Layer) ends(now time.Time, e *entry, code int) {
-	if e.end.Script == lua.Downgrade {
+	if e.end.Script == lua.Convert {
 		d.answer(now, e.end, protocol.Reply{Code: code, Lent: e.name.lent})
 	} else {
 		d.answer(now, e.end, protocol.Reply{Code: code})

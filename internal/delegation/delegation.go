@@ -226,7 +226,7 @@ func (d *Layer) Replied(now time.Time, r *engine.Request, reply protocol.Reply, 
 	}
 	e := entryOf(r)
 	ended := r.Ends() || r.Asks() && (reply.Refused || r.Try && reply.Token == 0 && !reply.Idle)
-	if former := entryIn(r.FormerLayerData()); former != nil && r.Script == lua.Downgrade {
+	if former := entryIn(r.FormerLayerData()); former != nil && r.Script == lua.Convert {
 		e, ended = former, reply.Code != protocol.NotThere
 	}
 	if err == nil {

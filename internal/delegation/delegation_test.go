@@ -732,7 +732,7 @@ func TestSpecialCallsGoToTheServer(t *testing.T) {
 	r.answer(lua.Lock)
 	read := &engine.Hold{}
 	r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
-	q := r.next(lua.Downgrade)
+	q := r.next(lua.Convert)
 	require.Equal(t, w.Owner, q.Hold().Owner)
 	r.reply(q, protocol.Reply{Code: protocol.Done})
 	require.Equal(t, engine.Finished, w.State())
@@ -799,7 +799,7 @@ func TestReleaseDuringADowngrade(t *testing.T) {
 	r.answer(lua.Lock)
 	read := &engine.Hold{}
 	r.do(func() { _, _ = r.engine.Downgrade(r.now, w, read) })
-	q := r.next(lua.Downgrade)
+	q := r.next(lua.Convert)
 	r.do(func() { _, _ = r.engine.Release(r.now, read) })
 	r.reply(r.next(lua.Unlock), protocol.Reply{Code: protocol.Done})
 	r.reply(q, protocol.Reply{Code: protocol.NotThere})
@@ -1110,7 +1110,7 @@ func TestLateReplyOfAnotherNumberIsVoid(t *testing.T) {
 // What the engine wants done is handed on, once.
 func TestEffectsAreHandedOnOnce(t *testing.T) {
 	r := newRig(t)
-	r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", "a call")) })
+	r.do(func() { require.NoError(t, r.engine.Force(r.now, "n", 0, "a call")) })
 	var fx engine.Effects
 	r.layer.Replied(r.now, r.next(lua.Force), protocol.Reply{Code: protocol.Done}, nil)
 	r.layer.Flush(r.now, &fx)

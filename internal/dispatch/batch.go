@@ -276,7 +276,7 @@ func size(r *protocol.Request) int {
 		n += 8 + len(arg.(string))
 	}
 	for _, s := range [...]any{r.Keys.Lock, r.Keys.Leases, r.Keys.Queue, r.Claim.ID, r.Claim.Number,
-		r.Claim.Slot, r.Channels, r.Writer, r.Record} {
+		r.Claim.Slot, r.Channels, r.Former, r.Record} {
 		if s, ok := s.(string); ok {
 			n += 8 + len(s)
 		}

@@ -129,7 +129,7 @@ func kindOf(r *protocol.Request) kind {
 		return confirmed
 	case r.Late:
 		return late
-	case r.Script == lua.Renew, r.Script == lua.Delegate && r.Keep, r.Script == lua.Downgrade && r.Again:
+	case r.Script == lua.Renew, r.Script == lua.Delegate && r.Keep, r.Script == lua.Convert && r.Again:
 		return renewals
 	}
 	return ordinary

@@ -42,6 +42,8 @@ func (e *Engine) start(now time.Time, h *Hold) {
 		e.fail(now, h, ErrOwner)
 	case t.lost > 0, held && t.claim == nil:
 		e.fail(now, h, ErrLost)
+	case h.Ticket != nil && (held || t.asking != nil):
+		e.fail(now, h, errHolds)
 	case held && h.Mode == protocol.Write && t.claim.mode == protocol.Read:
 		e.fail(now, h, ErrUpgrade)
 	case held:
@@ -93,6 +95,9 @@ func (e *Engine) begin(c *claim) {
 func (e *Engine) sendAsk(now time.Time, c *claim) {
 	r := e.request(c, asks)
 	r.Script, r.Lease, r.Channels, r.Try = lua.Lock, e.leaseOf(c.lease), e.channels, c.caller.Try
+	if t := c.caller.Ticket; t != nil {
+		r.Script, r.Former, r.Secret = lua.Convert, t.Claim.ID, t.Secret
+	}
 	if c.sent.IsZero() {
 		c.sent = now
 	}
@@ -119,6 +124,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 		}
 	case Asking, Queued:
 		switch {
+		case c.rises():
+			e.upgraded(now, c, r, reply, err)
 		case err != nil && (c.caller.Try || !protocol.Passing(err)):
 			c.err = err
 			e.withdraw(now, c, err)
@@ -126,6 +133,11 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 			c.err = err
 			c.fail(now, c.lease)
 			e.schedule(now, c)
+		case c.caller.Ticket != nil && reply.Token == 0:
+			h := c.caller
+			e.endConfirmed(c)
+			e.fail(now, h, ErrLost)
+			e.advance(now, c.ownership)
 		case reply.Refused && c.caller.Try:
 			e.queued(now, c, r, reply) // it has run before, and had to wait
 		case reply.Refused:
@@ -273,6 +285,10 @@ func (e *Engine) GiveUp(now time.Time, h *Hold, err error) bool {
 			t.behind = slices.Delete(t.behind, i, i+1)
 			e.fail(now, h, err)
 			e.dropIfOver(t)
+			break
+		}
+		if h.instead != nil { // once the server has answered, the owner has what it had
+			e.fail(now, h, err)
 			break
 		}
 		e.withdraw(now, h.claim, err)

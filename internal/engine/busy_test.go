@@ -174,7 +174,7 @@ func TestEventsOfOtherLocksDelayNoHold(t *testing.T) {
 		"forces": func(b *busy) {
 			for i := range 1000 {
 				b.on.events = append(b.on.events, func() {
-					b.call(func(now time.Time) { _ = b.Force(now, fmt.Sprint("other", i), nil) })
+					b.call(func(now time.Time) { _ = b.Force(now, fmt.Sprint("other", i), 0, nil) })
 				})
 			}
 		},

@@ -198,7 +198,7 @@ func (e *Engine) step(c *claim, to State) {
 	if from == Queued {
 		e.removeCall(c)
 	}
-	if c.wanted != nil && from <= Queued && to > Queued {
+	if c.wanted != nil && from <= Queued && to > Queued && c.former == nil {
 		c.ownership.asking = nil
 		e.waiting.Remove(c.wanted)
 	}
@@ -286,11 +286,13 @@ type wanted struct {
 type grant struct {
 	token   int64
 	granted time.Time // not after the token was handed out
-	// While a downgrade is unanswered, the claim that reads is Held, and the one that wrote before is Ending:
-	// that is its former. If the hold ends meanwhile, the former is ended by a request of its own, and the other
-	// after it.
+	// While a conversion is unanswered, the claim before is the former of the next one. To write after reading,
+	// the former is Held, and the next one Asking; to read after writing, the next one is Held, and the former
+	// Ending; and for a ticket, both are Ending. If the hold ends meanwhile, the former is ended by a request of
+	// its own, and the next one after it.
 	former *claim
-	next   *claim // that it was downgraded to; or nil
+	next   *claim
+	hands  bool // Ending: a ticket is to have it
 
 	holds []*Hold // live ones, and those of calls that re-enter
 	one   [1]*Hold
@@ -332,6 +334,10 @@ func (a *attempt) again(lease time.Duration) time.Time {
 	}
 	return a.retry
 }
+
+// rises reports whether the claim is to replace one that reads: it waits for no other, and is due in its
+// place.
+func (c *claim) rises() bool { return c.former != nil && c.state <= Queued }
 
 // writes reports whether the claim has a write hold.
 func (c *claim) writes() bool {
@@ -387,8 +393,9 @@ type Hold struct {
 	Mode     Mode
 	Try      bool // fail rather than wait
 	NoRenew  bool
-	Bounded  bool // something else ends the wait if no answer comes
-	NewOwner bool // nobody else knows the owner: it holds nothing
+	Bounded  bool             // something else ends the wait if no answer comes
+	Ticket   *protocol.Ticket // that the hold is taken over with; or nil
+	NewOwner bool             // nobody else knows the owner: it holds nothing
 
 	state         HoldState
 	path          Path  // how the call got the lock
@@ -406,6 +413,8 @@ type Hold struct {
 	end          time.Time
 	entered      time.Time     // since when a call that re-enters waits for a renewal; zero if it does not
 	confirmation *confirmation // of a call that waits for replicas; or nil
+
+	instead *Hold // that a call of TryUpgrade is to replace; or nil
 
 	first claim     // memory for its claim
 	own   ownership // memory for its owner's ownership

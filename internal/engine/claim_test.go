@@ -895,7 +895,7 @@ func TestDrain(t *testing.T) {
 		require.Equal(t, engine.Lapsed, h.State())
 		require.Equal(t, engine.ErrClosed, h.Err())
 	}
-	require.Equal(t, engine.ErrClosed, d.Force(d.now, "a", nil))
+	require.Equal(t, engine.ErrClosed, d.Force(d.now, "a", 0, nil))
 	h = &engine.Hold{Name: "a", Mode: protocol.Write, Lease: lease}
 	d.Acquire(d.now, h)
 	require.Equal(t, engine.ErrClosed, h.Err())
@@ -909,7 +909,7 @@ func TestForce(t *testing.T) {
 	other := d.live(t, &engine.Hold{Name: "b"})
 	waiter := d.queued(t, &engine.Hold{Owner: engine.Owner{Handle: 2}})
 	for _, reply := range []protocol.Reply{done, {Code: protocol.DoneBefore}} {
-		require.NoError(t, d.Force(d.now, "a", "tag"))
+		require.NoError(t, d.Force(d.now, "a", 0, "tag"))
 		r := d.sent(t)
 		require.Equal(t, lua.Force, r.Script)
 		require.Equal(t, "tag", r.Tag)
@@ -923,7 +923,7 @@ func TestForce(t *testing.T) {
 		require.Len(t, fx.Send, 1)
 		require.Positive(t, d.next(t))
 	}
-	require.NoError(t, d.Force(d.now, "a", nil))
+	require.NoError(t, d.Force(d.now, "a", 0, nil))
 	d.Replied(d.now, d.sent(t), protocol.Reply{}, errPassing)
 	require.Empty(t, d.flush().Send)
 	require.Equal(t, engine.Live, h.State())
@@ -941,7 +941,7 @@ func TestCallThatALostReplyLetInAsksAgain(t *testing.T) {
 			return d.sent(t)
 		},
 		"force": func(d *driver, _ *engine.Hold) *engine.Request {
-			require.NoError(t, d.Force(d.now, "a", nil))
+			require.NoError(t, d.Force(d.now, "a", 0, nil))
 			return d.sent(t)
 		},
 	} {
@@ -979,7 +979,7 @@ func TestSlotOfAForceIsUsedAgainOnceItHasRun(t *testing.T) {
 	d := newDriver()
 	var slots []string
 	for _, err := range []error{nil, errPassing, nil, nil} {
-		require.NoError(t, d.Force(d.now, "a", nil))
+		require.NoError(t, d.Force(d.now, "a", 0, nil))
 		r := d.sent(t)
 		k, parsed := protocol.ParseClaim(r.Claim.ID.(string))
 		require.NoError(t, parsed)

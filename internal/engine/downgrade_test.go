@@ -31,7 +31,7 @@ func (d *driver) downgrades(t *testing.T, read *engine.Hold) (w, r *engine.Hold,
 	require.False(t, known)
 	require.NoError(t, err)
 	q = d.sent(t)
-	require.Equal(t, lua.Downgrade, q.Script)
+	require.Equal(t, lua.Convert, q.Script)
 	return w, r, q
 }
 
@@ -51,9 +51,9 @@ func TestReleaseOfTheLastWriteHoldDowngrades(t *testing.T) {
 	known, _ = d.Release(d.now, again)
 	require.False(t, known)
 	q := d.sent(t)
-	require.Equal(t, lua.Downgrade, q.Script)
+	require.Equal(t, lua.Convert, q.Script)
 	require.Equal(t, 1, q.Count)
-	_, writes, err := protocol.ClaimOf(q.Writer.(string))
+	_, writes, err := protocol.ClaimOf(q.Former.(string))
 	require.NoError(t, err)
 	require.Equal(t, number, writes.Number)
 	_, reads, err := protocol.ClaimOf(q.Claim.ID.(string))
@@ -101,9 +101,9 @@ func TestUnansweredDowngradeIsRepeated(t *testing.T) {
 		d.now = d.now.Add(d.next(t))
 		d.Tick(d.now)
 		second := d.sent(t)
-		require.Equal(t, lua.Downgrade, second.Script)
+		require.Equal(t, lua.Convert, second.Script)
 		require.Equal(t, first.Claim, second.Claim)
-		require.Equal(t, first.Writer, second.Writer)
+		require.Equal(t, first.Former, second.Former)
 		require.True(t, second.Again)
 		require.Equal(t, until, r.Deadline())
 		require.Equal(t, engine.Releasing, w.State())
@@ -140,7 +140,7 @@ func TestDowngradeOfWhatIsGone(t *testing.T) {
 	require.Equal(t, engine.Lapsed, r.State())
 	require.Equal(t, engine.ErrLost, r.Err())
 	end := d.sent(t)
-	require.Equal(t, q.Writer, end.Claim.ID)
+	require.Equal(t, q.Former, end.Claim.ID)
 	d.Replied(d.now, end, protocol.Reply{Code: protocol.NotThere}, nil)
 	require.Equal(t, engine.Releasing, w.State(), "the downgrade may have run")
 	end = d.sent(t)
@@ -173,7 +173,7 @@ func TestReleaseDuringADowngrade(t *testing.T) {
 			require.NoError(t, err)
 			end := d.sent(t)
 			require.Equal(t, lua.Unlock, end.Script)
-			require.Equal(t, q.Writer, end.Claim.ID)
+			require.Equal(t, q.Former, end.Claim.ID)
 			d.done(q) // which says nothing any more
 			require.Equal(t, engine.Releasing, w.State())
 			require.Equal(t, engine.Releasing, r.State())
@@ -225,7 +225,7 @@ func TestCloseDuringADowngrade(t *testing.T) {
 	require.Equal(t, 1, holds)
 	require.Equal(t, engine.ErrClosed, r.Err())
 	end := d.sent(t)
-	require.Equal(t, q.Writer, end.Claim.ID)
+	require.Equal(t, q.Former, end.Claim.ID)
 	d.Replied(d.now, end, protocol.Reply{Code: protocol.DoneBefore}, nil)
 	end = d.sent(t)
 	require.Equal(t, q.Claim.ID, end.Claim.ID)
@@ -243,7 +243,7 @@ func TestDowngradeThatTheServerRefuses(t *testing.T) {
 	require.Equal(t, engine.Finished, w.State())
 	require.Equal(t, refused, w.Err())
 	require.Equal(t, engine.Live, r.State())
-	q = d.resent(t, lua.Downgrade, d.next(t))
+	q = d.resent(t, lua.Convert, d.next(t))
 	d.done(q)
 	require.Equal(t, engine.Live, r.State())
 	require.Equal(t, refused, w.Err())
@@ -304,7 +304,7 @@ func TestSweepsComeToDowngradedClaims(t *testing.T) {
 						downgraded++
 						_, _ = d.Release(d.now, w)
 						for _, q := range d.flush().Send {
-							if answered && q.Script == lua.Downgrade && name == "Close" {
+							if answered && q.Script == lua.Convert && name == "Close" {
 								d.done(q)
 							}
 						}
@@ -355,7 +355,7 @@ func TestEndOfTheLastWriteHoldDowngrades(t *testing.T) {
 				d.Tick(d.now)
 				for _, q := range d.flush().Send {
 					if w.State() != engine.Live {
-						require.Equal(t, lua.Downgrade, q.Script)
+						require.Equal(t, lua.Convert, q.Script)
 					}
 					d.done(q)
 				}
@@ -379,7 +379,7 @@ func TestCallForALongerLeaseBesideADowngrade(t *testing.T) {
 	require.Equal(t, engine.Entering, long.State())
 	_, _ = d.Release(d.now, w)
 	q := d.sent(t)
-	require.Equal(t, lua.Downgrade, q.Script)
+	require.Equal(t, lua.Convert, q.Script)
 	require.Equal(t, time.Minute, q.Lease.Duration)
 	d.done(q)
 	require.Equal(t, engine.Live, long.State())
@@ -396,7 +396,7 @@ func TestExtensionBesideADowngrade(t *testing.T) {
 	d.flush()
 	_, _ = d.Release(d.now, w)
 	q := d.sent(t)
-	require.Equal(t, lua.Downgrade, q.Script)
+	require.Equal(t, lua.Convert, q.Script)
 	d.done(q)
 	over, err := x.Over()
 	require.True(t, over)
@@ -415,7 +415,7 @@ func TestDowngradeInPlace(t *testing.T) {
 		require.False(t, known)
 		require.NoError(t, err)
 		q := d.sent(t)
-		require.Equal(t, lua.Downgrade, q.Script)
+		require.Equal(t, lua.Convert, q.Script)
 		d.done(q)
 		require.NoError(t, w.Err())
 		require.Equal(t, engine.Live, read.State())
@@ -436,7 +436,7 @@ func TestDowngradeInPlace(t *testing.T) {
 		require.Empty(t, d.flush().Send)
 		require.Equal(t, engine.Live, read.State())
 		_, _ = d.Release(d.now, w)
-		require.Equal(t, lua.Downgrade, d.sent(t).Script)
+		require.Equal(t, lua.Convert, d.sent(t).Script)
 	})
 	t.Run("of one that is over", func(t *testing.T) {
 		d := newDriver()

@@ -15,10 +15,7 @@ import (
 // went, once the state is Finished.
 func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	defer e.goOn(now, len(e.sweeps) == 0)
-	if h.state == Live && !now.Before(h.Deadline()) {
-		e.lapse(now, h) // Tick was about to find out
-	}
-	switch h.state {
+	switch e.lapseIfDue(now, h); h.state {
 	case Live:
 		c := h.claim
 		h.end, h.state = h.Deadline(), Finished
@@ -36,29 +33,22 @@ func (e *Engine) Release(now time.Time, h *Hold) (known bool, err error) {
 	return true, ErrNotHeld
 }
 
-// Downgrade replaces a write hold by a read hold, which lasts as long, and whose Tag the caller has set. It
-// returns as Release does. If the write hold could not be relied on, nothing changes, and the read hold has
-// Failed.
-func (e *Engine) Downgrade(now time.Time, h, read *Hold) (known bool, err error) {
-	defer e.goOn(now, len(e.sweeps) == 0)
-	read.Name, read.Owner, read.Mode, read.Caller = h.Name, h.Owner, protocol.Read, h.Caller
-	read.Lease, read.MaxHold, read.NoRenew = h.Lease, h.MaxHold, h.NoRenew
-	read.ownership, read.since = h.ownership, now
+// lapseIfDue ends a hold whose time is over: Tick was about to find out.
+func (e *Engine) lapseIfDue(now time.Time, h *Hold) {
 	if h.state == Live && !now.Before(h.Deadline()) {
 		e.lapse(now, h)
 	}
-	if h.state != Live {
-		if err = ErrNotHeld; h.state == Lapsed {
-			err = h.err
-		}
-		e.fail(now, read, err)
-		return true, err
+}
+
+// unusable returns why nothing can be done with a hold that has ended, or nil if it can be relied on.
+func (e *Engine) unusable(now time.Time, h *Hold) error {
+	switch e.lapseIfDue(now, h); h.state {
+	case Live:
+		return nil
+	case Lapsed:
+		return h.err
 	}
-	read.claim, read.path, read.awaitsRenewal = h.claim, ByReentry, h.awaitsRenewal
-	read.state, read.deadline, read.end = Live, h.Deadline(), h.end
-	h.claim.holds = append(h.claim.holds, read)
-	e.holdEvent(read, Event{Kind: Acquired, Path: ByReentry, Token: h.claim.token})
-	return e.Release(now, h)
+	return ErrNotHeld
 }
 
 // leave removes a hold, or a call that re-enters, from its claim.
@@ -146,19 +136,26 @@ func (e *Engine) lose(now time.Time, c *claim, why Cause) {
 	e.end(now, c)
 }
 
-// end ends a held claim that has no holds left. If it is that of an unanswered downgrade, nobody knows which
-// of the two claims the server has, and the one that wrote is ended first: a late request cannot bring about
-// the other then.
+// end ends a held claim that has no holds left. If it is one of an unanswered conversion, nobody knows which
+// of the two claims the server has, and the former is ended first: a late request cannot bring about the
+// other then.
 func (e *Engine) end(now time.Time, c *claim) {
 	e.step(c, Ending)
 	c.ownership.claim = nil
+	if next := c.next; next != nil {
+		e.step(next, Ending)
+		next.token, c.longest = c.token, max(c.longest, next.longest)
+		if up := next.caller; up.state == Wanted {
+			e.fail(now, up, e.unusable(now, up.instead))
+		}
+		c = next
+	}
 	if former := c.former; former != nil {
 		c.former, former.longest = nil, max(former.longest, c.longest)
 		e.timeline.Remove(c)
-		e.finish(now, former)
-	} else {
-		e.finish(now, c)
+		c = former
 	}
+	e.finish(now, c)
 	e.dropIfOver(c.ownership)
 }
 
@@ -172,6 +169,10 @@ func (e *Engine) finish(now time.Time, c *claim) {
 }
 
 func (e *Engine) sendEnd(now time.Time, c *claim) {
+	if c.hands {
+		e.sendHandOver(now, c)
+		return
+	}
 	r := e.request(c, ends)
 	r.Script, r.Channels = lua.Unlock, e.channels
 	if c.quickEnd && c.longest <= protocol.ShortLease && now.Sub(c.granted) < tokenFresh && c.failures == 0 {
@@ -219,10 +220,10 @@ func (e *Engine) ended(now time.Time, c *claim, reply protocol.Reply, err error)
 	switch next := c.next; {
 	case next == nil:
 		e.conclude(c, err)
-	case err == ErrLost: // unless the downgrade has run, which the end of the other claim shows
+	case err == ErrLost: // unless the conversion has run, which the end of the other claim shows
 		next.former = c
 		e.finish(now, next)
-	default: // it has not, and cannot any more
+	default: // it has not run, and cannot any more
 		e.conclude(c, nil)
 		e.conclude(next, nil)
 		e.finish(now, next)
@@ -285,17 +286,31 @@ func (e *Engine) expire(now time.Time, c *claim) {
 	}
 }
 
-// Force drops every hold on a name, of any RWLock. tag identifies the request. Afterwards, the holds of this
-// engine are renewed immediately, which shows that they are lost.
-func (e *Engine) Force(now time.Time, name string, tag any) error {
-	defer e.goOn(now, len(e.sweeps) == 0)
-	if e.closed {
-		return ErrClosed
-	}
+// Force drops every hold on a name, of any RWLock; if held is not 0, only while the lock is held and that is
+// its last token. tag identifies the request. Afterwards, the holds of this engine are renewed immediately,
+// which shows that they are lost.
+func (e *Engine) Force(now time.Time, name string, held int64, tag any) error {
 	lk := e.use(name)
 	slot := lk.slots.Take()
 	claim, _ := e.NewClaim(protocol.Write, slot, Owner{})
-	r := e.about(lk, forces, protocol.Request{Script: lua.Force, Claim: claim})
+	return e.drops(now, lk, slot, tag, protocol.Request{Script: lua.Force, Claim: claim, Held: held})
+}
+
+// Discard ends the hold of a ticket. tag identifies the request.
+func (e *Engine) Discard(now time.Time, t protocol.Ticket, tag any) error {
+	lk := e.use(t.Name)
+	p := protocol.Request{Script: lua.Unlock, Claim: t.Claim, Again: true}
+	return e.drops(now, lk, lk.slots.Take(), tag, p)
+}
+
+func (e *Engine) drops(now time.Time, lk *lock, slot int, tag any, p protocol.Request) error {
+	defer e.goOn(now, len(e.sweeps) == 0)
+	if e.closed {
+		lk.slots.Put(slot)
+		e.drop(lk)
+		return ErrClosed
+	}
+	r := e.about(lk, forces, p)
 	r.Tag, r.slot = tag, slot
 	e.send(now, r)
 	return nil
@@ -313,6 +328,11 @@ func (e *Engine) forced(now time.Time, r *Request, reply protocol.Reply, err err
 			e.prompt(now, c) // the reply is lost that named whom that run let in
 		}
 	})
+	if err == nil && reply.Code == protocol.NotThere {
+		if err = ErrLost; r.Script == lua.Force {
+			err = ErrNotHeld
+		}
+	}
 	e.out.Answers = append(e.out.Answers, Answer{Tag: r.Tag, Err: err})
 	e.drop(r.lock)
 }

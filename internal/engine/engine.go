@@ -32,6 +32,8 @@ var (
 	ErrLost    = errors.New("hold lost before it was released")
 	ErrNotHeld = errors.New("not held: already released")
 	ErrClosed  = errors.New("closed")
+	// ErrDetached is why a hold was ended that a ticket has.
+	ErrDetached = errors.New("handed to a ticket")
 	// ErrDeadlock ends a call that would wait for itself.
 	ErrDeadlock = deadlock.ErrDeadlock
 	// ErrNotReplicated ends a call whose grant too few replicas have confirmed.
@@ -231,7 +233,7 @@ func (r *Request) Hold() *Hold {
 	switch c := r.claim; {
 	case c == nil:
 		return nil
-	case r.Script == lua.Downgrade && c.former != nil && c.former.last != nil:
+	case r.Script == lua.Convert && c.former != nil && c.former.last != nil:
 		return c.former.last
 	case len(c.holds) > 0 && r.kind != ends:
 		return c.holds[0]
@@ -258,6 +260,7 @@ const (
 	asks kind = iota
 	renews
 	ends
+	handsOver
 	serves
 	forces
 	inspects
@@ -311,6 +314,8 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		e.renewed(now, c, r, reply, err)
 	case ends:
 		e.ended(now, c, reply, err)
+	case handsOver:
+		e.handedOver(now, c, reply, err)
 	case forces:
 		e.forced(now, r, reply, err)
 	case releasesStale:

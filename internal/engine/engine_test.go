@@ -185,7 +185,7 @@ func (l *lottery) step() {
 		case 2:
 			l.e.Heard(l.now, fmt.Sprintf("%d 1 %015d,%015d", l.now.UnixMicro(), l.IntN(9), l.IntN(9)))
 		default:
-			_ = l.e.Force(l.now, "n0", nil)
+			_ = l.e.Force(l.now, "n0", 0, nil)
 		}
 	}
 	l.flush()

@@ -203,7 +203,7 @@ func TestCallThatGivesUpBehindAnother(t *testing.T) {
 func TestRenewalAfterAForceIsSentAgain(t *testing.T) {
 	d := newDriver()
 	d.live(t, &engine.Hold{})
-	require.NoError(t, d.Force(d.now, "a", nil))
+	require.NoError(t, d.Force(d.now, "a", 0, nil))
 	d.Replied(d.now, d.sent(t), done, nil)
 	require.Equal(t, lua.Renew, d.sent(t).Script)
 	require.True(t, d.resent(t, lua.Renew, lease/12).Again)

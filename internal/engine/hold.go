@@ -73,42 +73,6 @@ func (h *Hold) enterUntil() (at time.Time) {
 	return at
 }
 
-// downgrade replaces a claim whose last write hold has ended: the server grants the holds that are left one
-// that reads. Until it has answered, they rely on the earlier of the two leases; to renew them means to ask
-// again.
-func (e *Engine) downgrade(now time.Time, c *claim) {
-	read := &claim{ownership: c.ownership, mode: protocol.Read, lease: c.lease, lent: c.lent, sent: now,
-		deadline: c.deadline}
-	read.grant = grant{token: c.token, granted: c.granted, former: c, holds: c.holds, confirmed: c.confirmed,
-		extensions: c.extensions}
-	c.holds, c.extensions, c.next = nil, nil, read
-	e.begin(read)
-	e.step(read, Held)
-	e.step(c, Ending)
-	e.timeline.Remove(c)
-	c.ownership.claim = read
-	for _, h := range read.holds {
-		h.claim = read
-	}
-	r := e.renew(now, read)
-	read.deadline = order.Earlier(read.deadline, r.until(protocol.Lent{}))
-	e.schedule(now, read)
-}
-
-// downgraded takes the reply to a downgrade that has run.
-func (e *Engine) downgraded(now time.Time, c *claim, code int) {
-	former := c.former
-	if former == nil {
-		return
-	}
-	c.former, c.lock.ended = nil, now
-	if code == protocol.DoneBefore {
-		e.promptAll(now, c.lock) // the reply that named whom that run let in is lost
-	}
-	e.conclude(former, nil)
-	e.endConfirmed(former)
-}
-
 // owns reports whether an extension is of the hold.
 func (h *Hold) owns(x *Extension) bool { return x.hold == h }
 
@@ -131,6 +95,9 @@ func (h *Hold) need(now time.Time) time.Duration {
 // renew sends a renewal, which also says how many holds there are. It ends no earlier than the claim's
 // deadline: a server whose clock was set back may shorten the lease to that of the renewal.
 func (e *Engine) renew(now time.Time, c *claim) *Request {
+	if c.next != nil {
+		return e.askToRise(now, c.next)
+	}
 	r := e.request(c, renews)
 	r.Extend = c.asksFor(now)
 	lease := max(c.needs(now), r.Extend)
@@ -139,7 +106,7 @@ func (e *Engine) renew(now time.Time, c *claim) *Request {
 	}
 	r.Script, r.Lease, r.Count = lua.Renew, e.leaseOf(lease), len(c.holds)
 	if c.former != nil {
-		r.Script, r.Channels, r.Writer = lua.Downgrade, e.channels, e.named(c.former).ID
+		r.Script, r.Channels, r.Former = lua.Convert, e.channels, e.named(c.former).ID
 	}
 	if c.longest = max(c.longest, lease); c.lent == 0 {
 		c.quickEnd = c.quickEnd && r.Count == 1
@@ -279,14 +246,7 @@ func (x *Extension) Over() (bool, error) { return x.over, x.err }
 func (e *Engine) Extend(now time.Time, h *Hold, d time.Duration, x *Extension) {
 	defer e.goOn(now, len(e.sweeps) == 0)
 	x.hold, x.since, x.until = h, now, now.Add(d)
-	if h.state == Live && !now.Before(h.Deadline()) {
-		e.lapse(now, h) // Tick was about to find out
-	}
-	if h.state != Live {
-		err := ErrNotHeld
-		if h.state == Lapsed {
-			err = h.err
-		}
+	if err := e.unusable(now, h); err != nil {
 		e.extended(x, err)
 		return
 	}

@@ -132,7 +132,7 @@ func TestEventOfALockWalksItsOwnClaims(t *testing.T) {
 	t.Parallel()
 	for name, event := range map[string]func(d *driver) *engine.Request{
 		"force": func(d *driver) *engine.Request {
-			require.NoError(t, d.Force(d.now, "a", nil))
+			require.NoError(t, d.Force(d.now, "a", 0, nil))
 			return d.sent(t)
 		},
 		"release": func(d *driver) *engine.Request {

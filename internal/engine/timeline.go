@@ -83,7 +83,7 @@ func (e *Engine) sweep(now time.Time, n int) (left int) {
 		}
 		for _, c := range some {
 			next := c.next
-			if do(now, c); next != nil { // it was downgraded since
+			if do(now, c); next != nil { // it was converted since
 				do(now, next)
 			}
 		}
@@ -126,6 +126,10 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 	var at time.Time
 	switch c.state {
 	case Asking, Queued:
+		if c.rises() {
+			e.schedule(now, c.former)
+			return
+		}
 		at = order.Earlier(c.askAt())
 	case Held: // it is renewed, or one of its holds ends
 		at = c.deadline
@@ -138,7 +142,7 @@ func (e *Engine) schedule(now time.Time, c *claim) {
 		at = order.Earlier(at, e.renewAt(now, c))
 	case Ending:
 		if c.giveUp.IsZero() {
-			return // the other claim of an unanswered downgrade is due in its place
+			return // the other claim of an unanswered conversion is due in its place
 		}
 		at = order.Earlier(c.giveUp, c.endAt())
 	default:
@@ -212,6 +216,9 @@ func (c *claim) askAt() (at, giveUp time.Time) {
 
 // renewAt returns when to renew a claim, or zero if it is not renewed.
 func (e *Engine) renewAt(now time.Time, c *claim) time.Time {
+	if c.next != nil {
+		return c.next.again(c.lease)
+	}
 	var longest time.Duration // lease of a hold that is renewed
 	waited := len(c.extensions) > 0 || c.former != nil
 	for _, x := range c.extensions {

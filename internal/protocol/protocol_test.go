@@ -108,16 +108,16 @@ func TestRequestsArePinned(t *testing.T) {
 	c := protocol.NewClaim(protocol.Write, "k3J9x0aQ2bZ", 5, 42, owner)
 	q := protocol.Request{
 		Keys: protocol.KeysOf("p", "l"), Claim: c, Channels: "p:wake:", Lease: protocol.NewLease(30 * time.Second),
-		Record: protocol.Released(c, 1763763763999999), Count: 2, Writer: "writer",
+		Record: protocol.Released(c, 1763763763999999), Count: 2, Former: "former",
 	}
 	about := []any{"2w:k3J9x0aQ2bZ:5:000000000000042:VQ6EAOKbQdSnFkRmVUQAAA:h", "000000000000042", "k3J9x0aQ2bZ:5"}
 	for s, rest := range map[*lua.Script][]any{
-		lua.Lock:      {"30000", "p:wake:"},
-		lua.Unlock:    {"p:wake:"},
-		lua.Renew:     {"30000", "240000", "2"},
-		lua.Downgrade: {"30000", "240000", "2", "p:wake:", "writer"},
-		lua.Serve:     {"p:wake:"},
-		lua.Force:     {"p:wake:"},
+		lua.Lock:    {"30000", "p:wake:"},
+		lua.Unlock:  {"p:wake:"},
+		lua.Renew:   {"30000", "240000", "2"},
+		lua.Convert: {"30000", "240000", "2", "p:wake:", "former"},
+		lua.Serve:   {"p:wake:"},
+		lua.Force:   {"p:wake:"},
 	} {
 		q.Script = s
 		about[1] = "000000000000042"

@@ -12,7 +12,7 @@ import (
 
 // A Reply is what a script has replied.
 type Reply struct {
-	// Of Lock: the token, if the claim was granted the lock.
+	// Of Lock and Convert: the token, if the claim was granted the lock.
 	Token int64
 	// Before says that an earlier request, or another's release, had granted it.
 	Before bool
@@ -59,7 +59,7 @@ type Lent struct {
 	Lease time.Duration
 }
 
-// What Unlock, Renew, Downgrade, Force and Serve reply.
+// What Unlock, Renew, Force and Serve reply, and what a reply of Convert means.
 const (
 	NotThere   = 0 // there is no such hold
 	Done       = 1
@@ -95,6 +95,14 @@ func Decode(s *lua.Script, reply any) (r Reply, err error) {
 	switch s {
 	case lua.Lock:
 		r, ok = decodeGrant(reply)
+	case lua.Convert:
+		r, ok = decodeGrant(reply)
+		switch {
+		case r.Before:
+			r.Code = DoneBefore
+		case r.Token > 0:
+			r.Code = Done
+		}
 	case lua.Vote:
 		r, ok = decodeVote(reply)
 	case lua.Delegate:

@@ -15,16 +15,18 @@ type Request struct {
 	Claim  Claim
 
 	Channels any   // a string: what the channels' names begin with
-	Lease    Lease // of Lock, Renew and Downgrade
+	Lease    Lease // of Lock, Renew and Convert
 	Try      bool  // of Lock: do not queue
-	Writer   any   // of Downgrade, a string: the write claim that ends
+	Former   any   // of Convert, a string: the claim that ends
+	Secret   any   // of Convert, a string: of the ticket whose claim that is; or nil
 	// Record is, for Unlock, the result of Released, a string; or "". It must be "" if a renewal of the claim
 	// with another Count than 1 was sent; if the claim's token is older than a minute, or is that of a write
 	// claim before it; or if the claim had a lease of more than ShortLease.
 	Record any
-	Count  int  // of Renew and Downgrade: how many holds the claim has
-	Keep   bool // of Delegate: renew the delegation, and never begin one
-	Used   bool // of Delegate with Keep: say that the lock is held under the delegation
+	Held   int64 // of Force: only while the lock is held with that last token; or 0
+	Count  int   // of Renew and Convert: how many holds the claim has
+	Keep   bool  // of Delegate: renew the delegation, and never begin one
+	Used   bool  // of Delegate with Keep: say that the lock is held under the delegation
 	// Replicas is how many replicas should confirm the writes of the request, a Renew, within Confirm.
 	Replicas int
 	Confirm  time.Duration
@@ -107,11 +109,17 @@ func (r *Request) Argv(args []any) []any {
 		args = append(args, r.Channels)
 	case lua.Renew:
 		args = append(args, r.Lease.ms, r.Lease.keep, r.count())
-	case lua.Downgrade:
-		args = append(args, r.Lease.ms, r.Lease.keep, r.count(), r.Channels, r.Writer)
+	case lua.Convert:
+		args = append(args, r.Lease.ms, r.Lease.keep, r.count(), r.Channels, r.Former)
+		if r.Secret != nil {
+			args = append(args, r.Secret)
+		}
 	case lua.Unlock, lua.Serve, lua.Force:
-		if r.Channels != defaultChannels {
+		if r.Channels != defaultChannels || r.Held > 0 {
 			args = append(args, r.Channels)
+		}
+		if r.Held > 0 {
+			args = append(args, strconv.FormatInt(r.Held, 10))
 		}
 	}
 	return args

@@ -132,9 +132,9 @@ var nobody any = "2w:nobody-01AA:0:000000000000001:AAAAAAAAAAAAAAAAAAAAAA:1"
 
 // downgrades returns a downgrade to the claim, or from one that writes to another.
 func (p *party) downgrades() protocol.Request {
-	q := protocol.Request{Script: lua.Downgrade, Claim: p.Claim, Writer: cmp.Or(p.writer, nobody)}
+	q := protocol.Request{Script: lua.Convert, Claim: p.Claim, Former: cmp.Or(p.writer, nobody)}
 	if p.mode == protocol.Write {
-		q.Writer = p.ID
+		q.Former = p.ID
 		q.Claim = protocol.NewClaim(protocol.Read, p.instance, 1, p.numbers, p.owner)
 	}
 	return q

@@ -27,17 +27,17 @@ func TestDowngradeByAMajority(t *testing.T) {
 	r, w, read := downgrading(t)
 	for i := range 2 {
 		require.Equal(t, engine.Releasing, w.State())
-		q := r.next(i, lua.Downgrade)
-		require.NotEqual(t, q.Writer, q.Claim.ID)
+		q := r.next(i, lua.Convert)
+		require.NotEqual(t, q.Former, q.Claim.ID)
 		r.reply(q, done)
 	}
 	require.Equal(t, engine.Finished, w.State())
 	require.NoError(t, w.Err())
 	require.Equal(t, engine.Live, read.State())
-	first := r.next(2, lua.Downgrade)
+	first := r.next(2, lua.Convert)
 	r.pass(lease / 3)
-	again := r.next(2, lua.Downgrade)
-	require.Equal(t, [...]any{first.Claim, first.Writer}, [...]any{again.Claim, again.Writer})
+	again := r.next(2, lua.Convert)
+	require.Equal(t, [...]any{first.Claim, first.Former}, [...]any{again.Claim, again.Former})
 	r.replies(0, lua.Renew, done)
 	r.reply(again, doneBefore)
 	r.reply(first, done)
@@ -59,7 +59,7 @@ func TestDowngradeByAMajority(t *testing.T) {
 
 // A renewal or a downgrade that fails when the hold is over asks for no more votes.
 func TestLateFailureAsksForNoVotes(t *testing.T) {
-	for _, script := range []*lua.Script{lua.Downgrade, lua.Renew} {
+	for _, script := range []*lua.Script{lua.Convert, lua.Renew} {
 		t.Run(script.Name, func(t *testing.T) {
 			r := newVotingRig(t)
 			h := r.acquire(protocol.Write, false)
@@ -70,7 +70,7 @@ func TestLateFailureAsksForNoVotes(t *testing.T) {
 				r.refuse(r.next(2, lua.Vote))
 			}
 			read := h
-			if script == lua.Downgrade {
+			if script == lua.Convert {
 				read = &engine.Hold{}
 				r.do(func() { _, _ = r.engine.Downgrade(r.now, h, read) })
 			} else {
@@ -93,9 +93,9 @@ func TestLateFailureAsksForNoVotes(t *testing.T) {
 // If a majority has neither claim, both holds are lost.
 func TestDowngradeOfWhatAMajorityHasLost(t *testing.T) {
 	r, w, read := downgrading(t)
-	r.replies(0, lua.Downgrade, done)
+	r.replies(0, lua.Convert, done)
 	for i := 1; i < 3; i++ {
-		r.replies(i, lua.Downgrade, gone)
+		r.replies(i, lua.Convert, gone)
 	}
 	r.replyAll(func(*Request) any { return gone })
 	require.Equal(t, engine.Finished, w.State())
@@ -116,7 +116,7 @@ func TestReleaseDuringADowngrade(t *testing.T) {
 			r, w, read := downgrading(t)
 			var writers [3]any
 			for i := range writers {
-				writers[i] = r.next(i, lua.Downgrade).Writer
+				writers[i] = r.next(i, lua.Convert).Former
 			}
 			r.release(read)
 			for i, reply := range replies {
@@ -152,8 +152,8 @@ func TestVoteThatADowngradedHoldLacks(t *testing.T) {
 	q := r.next(2, lua.Unlock)
 	require.Equal(t, lacking.Claim.ID, q.Claim.ID)
 	r.reply(q, gone)
-	r.replies(0, lua.Downgrade, done)
-	r.replies(1, lua.Downgrade, done)
+	r.replies(0, lua.Convert, done)
+	r.replies(1, lua.Convert, done)
 	require.NoError(t, w.Err())
 	r.reply(lacking, r.vote(someToken)) // which counts for nothing
 	r.pass(lease / 3)

@@ -165,8 +165,8 @@ func (q *Quorum) handle(now time.Time, r *engine.Request) {
 		return
 	}
 	b := q.bids[r.Claim.ID]
-	if b == nil && r.Script == lua.Downgrade {
-		if former := q.bids[r.Writer]; former != nil && former.phase == won {
+	if b == nil && r.Script == lua.Convert {
+		if former := q.bids[r.Former]; former != nil && former.phase == won {
 			b = former
 			b.downgrade(now, r)
 		}
@@ -280,7 +280,7 @@ func (q *Quorum) Replied(now time.Time, r *Request, raw any, err error) {
 		q.marked(now, s, r, mark, err)
 	case lua.Vote:
 		r.bid.votes[s.index].voted(now, r, reply, err)
-	case lua.Renew, lua.Downgrade:
+	case lua.Renew, lua.Convert:
 		r.bid.votes[s.index].confirmed(now, r, reply, err)
 	case lua.Unlock:
 		if q.gaveBack(now, s, r, reply, err) {

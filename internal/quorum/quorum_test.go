@@ -748,7 +748,7 @@ func TestReleaseThatAMajorityRefusesFailsWithWhatItSays(t *testing.T) {
 func TestForceUnlockIsOverWhenAllHaveAnsweredThatAnswer(t *testing.T) {
 	force := func(t *testing.T) *rig {
 		r := newVotingRig(t)
-		r.do(func() { require.NoError(t, r.engine.Force(r.now, name, "tag")) })
+		r.do(func() { require.NoError(t, r.engine.Force(r.now, name, 0, "tag")) })
 		return r
 	}
 	t.Run("all answer", func(t *testing.T) {
@@ -797,7 +797,7 @@ func TestSlotIsNotUsedAgainUnlessItsEndIsConfirmed(t *testing.T) {
 			r.votes(0, 1, 2)
 			r.release(h)
 		},
-		lua.Force: func(r *rig) { r.do(func() { require.NoError(r.t, r.engine.Force(r.now, name, nil)) }) },
+		lua.Force: func(r *rig) { r.do(func() { require.NoError(r.t, r.engine.Force(r.now, name, 0, nil)) }) },
 	} {
 		t.Run(ends.Name, func(t *testing.T) {
 			r := newVotingRig(t)

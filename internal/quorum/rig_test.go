@@ -163,7 +163,12 @@ func (r *rig) sends(i int, s *lua.Script) (n int) {
 	return n
 }
 
-func (r *rig) reply(q *Request, raw any) { r.do(func() { r.quorum.Replied(r.now, q, raw, nil) }) }
+func (r *rig) reply(q *Request, raw any) {
+	if code, ok := raw.(int64); ok && q.Script == lua.Convert { // it replies with a token
+		raw = map[int64]any{0: int64(-1), 1: "1", 2: []any{"1", int64(0), "", "", int64(0), int64(0), "held", "", "1"}}[code]
+	}
+	r.do(func() { r.quorum.Replied(r.now, q, raw, nil) })
+}
 
 // replies has a server answer its next request of a script.
 func (r *rig) replies(i int, s *lua.Script, raw any) {
@@ -206,8 +211,11 @@ func (r *rig) answer() {
 		q := r.sent[k]
 		if raw := r.answers(q); raw != nil {
 			r.sent = slices.Delete(r.sent, k, k+1)
-			err, _ := raw.(error)
-			r.do(func() { r.quorum.Replied(r.now, q, raw, err) })
+			if err, failed := raw.(error); failed {
+				r.do(func() { r.quorum.Replied(r.now, q, nil, err) })
+			} else {
+				r.reply(q, raw)
+			}
 		} else {
 			k++
 		}

@@ -321,7 +321,7 @@ func TestLostRepliesOfADowngrade(t *testing.T) {
 		h := take(w, newOwner(), rw, write, "n")
 		r := take(w, h.Context(), rw, read, "n")
 		gate := make(chan struct{})
-		late := p.On(script("downgrade")).DelayRequest(gate).Times(1)
+		late := p.On(script("convert")).DelayRequest(gate).Times(1)
 		p.On(releaseScript(write)).DropReply().Times(1)
 		released := make(chan error, 1)
 		go func() { released <- h.Unlock(context.Background()) }()
@@ -330,7 +330,7 @@ func TestLostRepliesOfADowngrade(t *testing.T) {
 		close(gate)
 		require.NoError(w, <-released)
 
-		p.On(script("downgrade")).DropReply().Times(1)
+		p.On(script("convert")).DropReply().Times(1)
 		h = take(w, newOwner(), rw, write, "n")
 		require.NoError(w, h.Downgrade(context.Background()))
 		require.NoError(w, h.Unlock(context.Background()))

@@ -2,11 +2,11 @@
 
 --#include leases.lua
 
--- Renews the caller's hold, and notes how many holds its owner has. Returns whether there was a hold. It always writes: see renew.lua.
+-- Renews the caller's hold, and notes how many holds its owner has. Returns its token, or nil if there was none. It always writes: see renew.lua.
 local function renew(for_ms, n)
   local its_token = held()
   if not its_token then
-    return false
+    return nil
   end
   local alone = n == '1' and '' or n
   if holder ~= claim then
@@ -22,5 +22,5 @@ local function renew(for_ms, n)
   else
     extend(for_ms)
   end
-  return true
+  return its_token
 end

@@ -66,7 +66,7 @@ var meanings = byField(map[meaning]string{
 	token: `
 		wanted.floor grant.token Message.Token Reply.Token Reply.Last Reply.Top
 		Reply.Vote Record.Token Event.Token`,
-	claimID:    `Request.Writer Claim.ID Obstacle.Claim`,
+	claimID:    `Request.Former Claim.ID Obstacle.Claim`,
 	numText:    `Request.Record Claim.Number`,
 	slotNumber: `claim.slot Request.slot`,
 	slotCount:  `Slots.next`,

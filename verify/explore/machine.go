@@ -89,7 +89,7 @@ func (m *machine) request(inst int, r *protocol.Request) *request {
 		}
 		text := r.Script.Name + " " + strings.Join(argv, " ")
 		if q = m.terms[text]; q == nil {
-			q = &request{Request: *r, argv: argv, of: claim(r.Claim.ID), former: claim(r.Writer)}
+			q = &request{Request: *r, argv: argv, of: claim(r.Claim.ID), former: claim(r.Former)}
 			m.terms[text] = q
 		}
 		m.wired[key] = q
@@ -247,7 +247,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 		}
 	case lua.Renew:
 		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
-	case lua.Downgrade:
+	case lua.Convert:
 		outcome = expected.Downgrade(q.former.model(), c, q.Count, leaseMS)
 		code = int(outcome)
 	case lua.Force:

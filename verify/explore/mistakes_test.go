@@ -72,7 +72,7 @@ func ignoresRefusals(_ *engine.Request, r *protocol.Reply) {
 
 // downgradesNow has an engine take a reply for one to a downgrade that was sent now.
 func downgradesNow(r *engine.Request, _ *protocol.Reply) {
-	if r.Script == lua.Downgrade {
+	if r.Script == lua.Convert {
 		r.Sent = epoch
 	}
 }

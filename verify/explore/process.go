@@ -261,7 +261,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 			p.Holds = slices.Delete(p.Holds, int(ev.a), int(ev.a)+1)
 		}
 	case force:
-		_ = p.Engine.Force(p.Now, names[ev.name], nil)
+		_ = p.Engine.Force(p.Now, names[ev.name], 0, nil)
 	case extend:
 		p.extend(e, p.Holds[ev.a], c)
 	case downgrade:

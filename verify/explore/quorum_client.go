@@ -203,7 +203,7 @@ func (p *client) do(d deed, e *parliament) {
 	case crash:
 		p.die()
 	case force:
-		_ = p.Engine.Force(d.at, names[0], nil)
+		_ = p.Engine.Force(d.at, names[0], 0, nil)
 	case dropped:
 		if m, ok := p.Layer.(*memory); ok {
 			m.Dropped, m.At = uint64(d.a), d.at

@@ -4,6 +4,7 @@ package script
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha1"
 	"errors"
 	"fmt"
 	"strings"
@@ -49,6 +50,7 @@ func NewServer(sources map[string]string) (*Server, error) {
 	module.RawSetString("call", s.lua.NewFunction(s.call))
 	module.RawSetString("pcall", s.lua.NewFunction(s.pcall))
 	module.RawSetString("error_reply", s.lua.NewFunction(errorReply))
+	module.RawSetString("sha1hex", s.lua.NewFunction(sha1Hex))
 	s.lua.SetGlobal("redis", module)
 	for name, source := range sources {
 		chunk, err := parse.Parse(strings.NewReader(source), name)
@@ -115,6 +117,12 @@ func (s *Server) pcall(l *lua.LState) int {
 // errorReply is redis.error_reply.
 func errorReply(l *lua.LState) int {
 	l.Push(failure(l, l.CheckString(1)))
+	return 1
+}
+
+// sha1Hex is redis.sha1hex.
+func sha1Hex(l *lua.LState) int {
+	l.Push(lua.LString(fmt.Sprintf("%x", sha1.Sum([]byte(l.CheckString(1))))))
 	return 1
 }
 

@@ -365,7 +365,7 @@ func (g *grip) forget() {
 }
 
 func (n *node) force(name string, within time.Duration) (err error) {
-	n.do(func(now time.Time) { err = n.engine.Force(now, name, nil) })
+	n.do(func(now time.Time) { err = n.engine.Force(now, name, 0, nil) })
 	return err
 }
 

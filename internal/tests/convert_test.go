@@ -1,0 +1,296 @@
+package tests
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+)
+
+// detach hands a hold to a ticket, through its text.
+func detach(t testing.TB, h *rwlock.Hold, lease time.Duration) (ticket rwlock.Ticket) {
+	t.Helper()
+	first, err := h.Detach(context.Background(), lease)
+	require.NoError(t, err)
+	text, err := json.Marshal(first)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &ticket))
+	require.Equal(t, first, ticket)
+	return ticket
+}
+
+// A hold that is handed on by a ticket is never free in between, and has a larger token afterwards. Who waits
+// gets the lock after it.
+func TestHoldIsHandedOn(t *testing.T) {
+	onServers(t, func(w *world) {
+		for _, mode := range []rwlock.Mode{read, write} {
+			a, b, name := w.newLock(), w.newLock(), fmt.Sprint(mode)
+			h := take(w, newOwner(), a, mode, name)
+			waits := w.enqueue(newOwner(), b, write, name)
+			ticket := detach(w, h, time.Minute)
+			require.Equal(w, name, ticket.Name())
+			require.Equal(w, mode, ticket.Mode())
+			require.Equal(w, rwlock.ErrDetached, context.Cause(h.Context()))
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrNotHeld)
+			require.ErrorIs(w, errOf(try(newOwner(), a, write, name)), rwlock.ErrLocked)
+			w.waits(waits)
+
+			next, err := b.Attach(context.Background(), ticket)
+			require.NoError(w, err)
+			requireHeld(w, next)
+			require.Greater(w, next.Token(), h.Token())
+			require.Equal(w, next.Owner(), held(w, a, name, next.Owner(), mode).Owner)
+			for _, rw := range []*rwlock.RWLock{a, b} {
+				require.ErrorIs(w, errOf(rw.Attach(context.Background(), ticket)), rwlock.ErrLost)
+				require.ErrorIs(w, rw.Discard(context.Background(), ticket), rwlock.ErrLost)
+			}
+			requireHeld(w, next)
+			w.waits(waits)
+			unlock(w, next)
+			unlock(w, waits.granted())
+		}
+	})
+}
+
+// A ticket that is discarded frees the lock at once, and one that nobody uses frees it after its lease.
+func TestTicketsEnd(t *testing.T) {
+	onServers(t, func(w *world) {
+		a, b := w.newLock(), w.newLock()
+		ticket := detach(w, take(w, newOwner(), a, write, "n"), time.Minute)
+		waits := w.enqueue(newOwner(), a, write, "n")
+		require.NoError(w, b.Discard(context.Background(), ticket))
+		unlock(w, waits.granted())
+		require.ErrorIs(w, errOf(b.Attach(context.Background(), ticket)), rwlock.ErrLost)
+
+		ticket = detach(w, take(w, newOwner(), a, write, "n"), w.lease)
+		start := time.Now()
+		h := take(w, newOwner(), b, write, "n")
+		w.within(w.lease+w.slack, start, time.Now())
+		require.GreaterOrEqual(w, time.Since(start), w.lease-w.slack)
+		require.ErrorIs(w, errOf(b.Attach(context.Background(), ticket)), rwlock.ErrLost)
+		requireHeld(w, h)
+		unlock(w, h)
+	})
+}
+
+// One of several readers is handed on beside the others.
+func TestReaderIsHandedOnBesideOthers(t *testing.T) {
+	onServers(t, func(w *world) {
+		a, b := w.newLock(), w.newLock()
+		others := []*rwlock.Hold{take(w, newOwner(), a, read, "n"), take(w, newOwner(), b, read, "n")}
+		ticket := detach(w, take(w, newOwner(), a, read, "n"), time.Minute)
+		w.requireHolders(a, "n", 3)
+		next, err := b.Attach(context.Background(), ticket)
+		require.NoError(w, err)
+		w.requireHolders(a, "n", 3)
+		requireHeld(w, append(others, next)...)
+		unlock(w, others...)
+		requireHeld(w, next)
+		unlock(w, next)
+		unlock(w, take(w, newOwner(), a, write, "n"))
+	})
+}
+
+// What cannot be handed on stays as it is.
+func TestDetachIsRefused(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock()
+		h := take(w, newOwner(), rw, write, "n")
+		inner := take(w, h.Context(), rw, read, "n")
+		cancelled, cancel := context.WithCancel(context.Background())
+		cancel()
+		for _, of := range []struct {
+			ctx   context.Context
+			lease time.Duration
+		}{{context.Background(), time.Minute}, {cancelled, time.Minute}, {context.Background(), 0}} {
+			_, err := h.Detach(of.ctx, of.lease)
+			require.Error(w, err)
+			requireHeld(w, h, inner)
+		}
+		unlock(w, inner, h)
+		_, err := h.Detach(context.Background(), time.Minute)
+		require.ErrorIs(w, err, rwlock.ErrNotHeld)
+		_, err = (*rwlock.Hold)(nil).Detach(context.Background(), time.Minute)
+		require.ErrorIs(w, err, rwlock.ErrNotHeld)
+
+		var ticket rwlock.Ticket
+		require.Error(w, errOf(rw.Attach(context.Background(), ticket)))
+		require.Error(w, rw.Discard(context.Background(), ticket))
+		for _, text := range []string{"", "AAAA", "not a ticket"} {
+			require.Error(w, ticket.UnmarshalText([]byte(text)))
+		}
+	})
+}
+
+// A reply to Detach or Attach that is lost changes nothing. If the call gives up, the lock is free soon
+// after.
+func TestLostRepliesOfATicket(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy()
+		p.On(script("convert")).DropReply().Times(1)
+		ticket := detach(w, take(w, newOwner(), rw, write, "n"), time.Minute)
+		p.On(script("convert")).DropReply().Times(1)
+		h, err := rw.Attach(context.Background(), ticket)
+		require.NoError(w, err)
+		requireHeld(w, h)
+		require.NoError(w, h.Unlock(context.Background()))
+
+		gate := make(chan struct{})
+		for _, held := range []bool{false, true} {
+			h = take(w, newOwner(), rw, write, "n")
+			r := p.On(script("convert")).Times(1)
+			if held {
+				r.DelayRequest(gate)
+			} else {
+				r.DelayReply(gate)
+			}
+			_, err = h.Detach(lasting(w, w.while), time.Minute)
+			require.ErrorIs(w, err, context.DeadlineExceeded)
+			require.NoError(w, r.WaitHit(soon(w)))
+			unlock(w, take(w, newOwner(), w.newLock(), write, "n"))
+		}
+		close(gate)
+	})
+}
+
+// An owner that alone reads may write without releasing the lock, under a new token. While others read, or a
+// writer waits, it may not, and goes on reading.
+func TestTryUpgrade(t *testing.T) {
+	onServers(t, func(w *world) {
+		a, b := w.newLock(), w.newLock()
+		h := take(w, newOwner(), a, read, "n")
+		inner := take(w, h.Context(), a, read, "n")
+		before := h.Token()
+		ctx := h.Context()
+		require.NoError(w, h.TryUpgrade(context.Background()))
+		require.NoError(w, h.TryUpgrade(context.Background()))
+		require.Equal(w, write, h.Mode())
+		require.Equal(w, read, inner.Mode())
+		require.Greater(w, h.Token(), before)
+		require.Equal(w, ctx, h.Context())
+		requireHeld(w, h, inner)
+		require.ErrorIs(w, errOf(try(newOwner(), b, read, "n")), rwlock.ErrLocked)
+		waitCount(w, b, "n", h.Owner(), write, 2)
+		require.NoError(w, h.Downgrade(context.Background()))
+		other := take(w, newOwner(), b, read, "n")
+
+		refused := func(held rwlock.Mode, ahead int) {
+			var blocked *rwlock.BlockedError
+			err := h.TryUpgrade(context.Background())
+			require.ErrorIs(w, err, rwlock.ErrLocked)
+			require.ErrorAs(w, err, &blocked)
+			require.Equal(w, held, blocked.HeldIn)
+			require.Equal(w, ahead, blocked.Ahead)
+			if held == read {
+				require.Equal(w, other.Owner(), blocked.Holder)
+			}
+			require.Equal(w, read, h.Mode())
+			requireHeld(w, h)
+		}
+		refused(read, 0)
+		waits := w.enqueue(newOwner(), b, write, "n")
+		refused(read, 1)
+		unlock(w, other)
+		refused(rwlock.None, 1)
+		unlock(w, inner)
+		refused(rwlock.None, 1)
+		unlock(w, h)
+		unlock(w, waits.granted())
+		require.ErrorIs(w, h.TryUpgrade(context.Background()), rwlock.ErrNotHeld)
+	})
+}
+
+// Two owners that read and upgrade together are not both refused for ever, nor both upgraded.
+func TestUpgradesTogether(t *testing.T) {
+	onServers(t, func(w *world) {
+		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+		var holds []*rwlock.Hold
+		for _, rw := range rws {
+			holds = append(holds, take(w, newOwner(), rw, read, "n"))
+		}
+		errs := make([]error, len(holds))
+		together(len(holds), func(i int) { errs[i] = holds[i].TryUpgrade(context.Background()) })
+		for i, h := range holds {
+			require.ErrorIs(w, errs[i], rwlock.ErrLocked)
+			require.Equal(w, read, h.Mode())
+		}
+		unlock(w, holds[0])
+		require.NoError(w, holds[1].TryUpgrade(context.Background()))
+		unlock(w, holds[1])
+	})
+}
+
+// If the reply to an upgrade is lost, the owner reads on, whether or not the server has upgraded the hold,
+// and others may read soon.
+func TestLostRepliesOfAnUpgrade(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy()
+		other := w.newLock()
+		for range 3 {
+			h := take(w, newOwner(), rw, read, "n")
+			r := p.On(script("convert")).DropReply().Times(1)
+			err := h.TryUpgrade(lasting(w, w.while))
+			require.NoError(w, r.WaitHit(soon(w)))
+			if err == nil { // the client has sent it again
+				require.Equal(w, write, h.Mode())
+			} else {
+				require.Equal(w, read, h.Mode())
+				unlock(w, take(w, newOwner(), other, read, "n"))
+			}
+			requireHeld(w, h)
+			require.NoError(w, h.Unlock(context.Background()))
+		}
+	})
+}
+
+// Calls about one hold that come together leave nothing held.
+func TestConversionsBesideUnlock(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock()
+		for i := range 20 {
+			name := fmt.Sprint("n", i)
+			h := take(w, newOwner(), rw, read, name)
+			var wg sync.WaitGroup
+			wg.Go(func() { _ = h.TryUpgrade(context.Background()) })
+			wg.Go(func() { _ = h.Downgrade(context.Background()) })
+			wg.Go(func() {
+				if ticket, err := h.Detach(context.Background(), time.Minute); err == nil {
+					_ = rw.Discard(context.Background(), ticket)
+				}
+			})
+			wg.Go(func() { _ = h.Unlock(context.Background()) })
+			wg.Wait()
+			waitFree(w, rw, name)
+		}
+	})
+}
+
+// ForceUnlock with a token drops the holds that someone has looked at, and not those that came next.
+func TestForceUnlockOfWhatWasLookedAt(t *testing.T) {
+	onServers(t, func(w *world) {
+		a, b := w.newLock(), w.newLock()
+		force := func(token int64) error {
+			return b.ForceUnlock(context.Background(), "n", rwlock.Held(token))
+		}
+		require.ErrorIs(w, force(1), rwlock.ErrNotHeld)
+		require.Error(w, force(0))
+		for _, mode := range []rwlock.Mode{write, read} {
+			h := take(w, newOwner(), a, mode, "n")
+			seen := inspect(w, b, "n").Token
+			unlock(w, h)
+			require.ErrorIs(w, force(seen), rwlock.ErrNotHeld)
+			h = take(w, newOwner(), a, mode, "n")
+			require.ErrorIs(w, force(seen), rwlock.ErrNotHeld)
+			requireHeld(w, h)
+			require.NoError(w, force(h.Token()))
+			unlock(w, take(w, newOwner(), b, write, "n"))
+			require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
+		}
+	})
+}
