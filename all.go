@@ -71,6 +71,45 @@ func (rw *RWLock) WithAll(ctx context.Context, wants []Want,
 	return fn(inner, holds)
 }
 
+// TryAll takes several locks, all or none, and waits for none of them. It takes them in one step if one
+// server has them, and otherwise one after the other in the order of their names, and releases them again if
+// one cannot be had. It returns the hold of each want, in the order of wants. A name that is wanted twice is
+// taken once, in the stronger mode, and has its hold there twice: release each hold once.
+//
+// The holds have one owner: that of ctx, or a new one. Release them in any order. If ErrLocked is returned,
+// nothing is held, and the error names the lock that is in the way; [errors.As] finds a [*BlockedError] as
+// for TryLock. TryAll fails with the other errors of TryLock, too, and then leaves nothing behind. Without
+// wants, it returns no holds and no error.
+func (rw *RWLock) TryAll(ctx context.Context, wants []Want, opts ...LockOption) ([]*Hold, error) {
+	order, err := rw.plan(ctx, wants, opts)
+	if err != nil {
+		return nil, prefix("try lock all", err)
+	}
+	if _, ok := OwnerFromContext(ctx); !ok {
+		ctx = WithOwner(ctx, NewOwner())
+	}
+	calls := make([]request, len(order))
+	for i, want := range order {
+		if calls[i], err = rw.call(ctx, want.Mode, want.Name, true, opts, 1); err != nil {
+			return nil, err
+		}
+	}
+	held, failed, err := rw.client.TryAll(ctx, calls)
+	if err != nil {
+		return nil, wrap("try lock all", calls[failed].Name, err)
+	}
+	holds := make([]*Hold, len(wants))
+	for i, h := range held {
+		hold := rw.hold(ctx, h)
+		for k := range wants {
+			if wants[k].Name == order[i].Name {
+				holds[k] = hold
+			}
+		}
+	}
+	return holds, nil
+}
+
 // plan returns the locks to take, without duplicates, in the order in which to take them.
 func (rw *RWLock) plan(ctx context.Context, wants []Want, opts []LockOption) ([]Want, error) {
 	if err := rw.check(ctx); err != nil {

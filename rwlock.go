@@ -122,8 +122,17 @@ func prefix(op string, err error) error {
 // acquire is what all lock calls do. The public function that was called is so many calls above it.
 func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
 	above int) (*Hold, error) {
-	var call request
-	err := rw.check(ctx, name)
+	call, err := rw.call(ctx, mode, name, try, opts, above+1)
+	if err != nil {
+		return nil, err
+	}
+	return rw.start(ctx, opOf(mode, try), call)
+}
+
+// call returns the lock call that a public function makes, which is so many calls above it.
+func (rw *RWLock) call(ctx context.Context, mode Mode, name string, try bool, opts []LockOption,
+	above int) (call request, err error) {
+	err = rw.check(ctx, name)
 	switch {
 	case err != nil:
 	case len(opts) == 0: // which costs no memory
@@ -132,31 +141,36 @@ func (rw *RWLock) acquire(ctx context.Context, mode Mode, name string, try bool,
 		call, err = rw.request(opts)
 	}
 	if err != nil {
-		return nil, wrap(opOf(mode, try), name, err)
+		return call, wrap(opOf(mode, try), name, err)
 	}
-	call.Name, call.Mode, call.Try = name, protocol.Mode(mode), try
-	return rw.start(ctx, opOf(mode, try), call, above+1)
-}
-
-// start makes a lock call. The public function that was called is so many calls above it.
-func (rw *RWLock) start(ctx context.Context, op string, call request, above int) (*Hold, error) {
 	owner, known := OwnerFromContext(ctx)
 	if !known {
 		owner = NewOwner()
 	}
 	var from [1]uintptr // to look up one place takes a third of the time of several
 	runtime.Callers(above+2, from[:])
-	call.From, call.Owner, call.NewOwner = from[0], owner.id, !known
+	call.Name, call.Mode, call.Try, call.From = name, protocol.Mode(mode), try, from[0]
+	call.Owner, call.NewOwner = owner.id, !known
+	return call, nil
+}
+
+// start makes a lock call.
+func (rw *RWLock) start(ctx context.Context, op string, call request) (*Hold, error) {
 	held, err := rw.client.Acquire(ctx, call)
 	if err != nil {
 		return nil, wrap(op, call.Name, err)
 	}
+	return rw.hold(ctx, held), nil
+}
+
+// hold returns the user's handle of a hold.
+func (rw *RWLock) hold(ctx context.Context, held *client.Hold) *Hold {
 	h := &Hold{held: held, tracer: rw.config.tracer}
 	h.cleanup = runtime.AddCleanup(h, (*client.Hold).Forget, held)
 	if tracer := rw.config.tracer; tracer != nil {
 		held.Trace(cmp.Or(tracer.TraceHold(ctx, h), ctx))
 	}
-	return h, nil
+	return h
 }
 
 // request returns what the options of a lock call say.

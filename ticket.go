@@ -102,18 +102,15 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (Ticket, error) 
 // While the server cannot be reached, Attach retries as Lock does.
 func (rw *RWLock) Attach(ctx context.Context, t Ticket, opts ...LockOption) (*Hold, error) {
 	ticket, mode, err := t.parse()
-	if err == nil {
-		err = rw.check(ctx, ticket.Name)
-	}
 	var call request
 	if err == nil {
-		call, err = rw.request(opts)
+		call, err = rw.call(ctx, mode, ticket.Name, false, opts, 1)
 	}
 	if err != nil {
 		return nil, wrap("attach", ticket.Name, err)
 	}
-	call.Name, call.Mode, call.Ticket = ticket.Name, protocol.Mode(mode), &ticket
-	return rw.start(ctx, "attach", call, 1)
+	call.Ticket = &ticket
+	return rw.start(ctx, "attach", call)
 }
 
 // Discard releases the hold of a ticket that nobody has taken over. It returns ErrLost if the ticket was

@@ -48,6 +48,8 @@ var (
 	// Delegate and Return are for delegations, which an RWLock has instead of an owner.
 	Delegate = load("delegate")
 	Return   = load("return")
+	// LockAll acquires several locks on one server.
+	LockAll = load("lock_all")
 	// Renewals renews many holds and delegations on one server. The dispatcher runs it in place of Renew
 	// and Delegate.
 	Renewals = load("renewals")
@@ -66,7 +68,7 @@ var (
 var Quorum = []*Script{Vote, Mark}
 
 // Scripts are all scripts.
-var Scripts = slices.Concat(All, []*Script{Renewals}, Quorum)
+var Scripts = slices.Concat(All, []*Script{LockAll, Renewals}, Quorum)
 
 // include is replaced by a file, relative to shared/. It is placed where a script first needs the file, since
 // Lua code that is not reached costs nothing.

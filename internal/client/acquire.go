@@ -65,17 +65,7 @@ func (c *Client) Acquire(ctx context.Context, call Call) (*Hold, error) {
 
 // try makes one attempt at a call.
 func (c *Client) try(w *wait, call *Call) (*Hold, error) {
-	h := &Hold{client: c, from: call.From, parent: w.ctx}
-	if c.config.Trace != nil {
-		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
-	}
-	h.Name, h.Mode, h.Owner, h.NewOwner = call.Name, call.Mode, call.Owner, call.NewOwner
-	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
-	h.Ticket, h.Try, h.Bounded, h.Tag = call.Ticket, call.Try, w.expired != nil || w.ctx.Done() != nil, h
-	if c.config.Strict {
-		h.Hold.Caller = cmp.Or(call.Caller, Goroutine())
-	}
-
+	h := c.newHold(w, call)
 	c.mu.Lock()
 	now := c.now()
 	if w.start.IsZero() {
@@ -97,6 +87,26 @@ func (c *Client) try(w *wait, call *Call) (*Hold, error) {
 		}
 		now = c.now()
 	}
+	return c.result(w, h, now)
+}
+
+// newHold returns the hold that a call asks for.
+func (c *Client) newHold(w *wait, call *Call) *Hold {
+	h := &Hold{client: c, from: call.From, parent: w.ctx}
+	if c.config.Trace != nil {
+		h.trace = &trace{call: c.config.Trace(w.ctx, call.Name, call.Mode)}
+	}
+	h.Name, h.Mode, h.Owner, h.NewOwner = call.Name, call.Mode, call.Owner, call.NewOwner
+	h.Lease, h.NoRenew, h.MaxHold = call.Lease, call.NoRenew, call.MaxHold
+	h.Ticket, h.Try, h.Bounded, h.Tag = call.Ticket, call.Try, w.expired != nil || w.ctx.Done() != nil, h
+	if c.config.Strict {
+		h.Hold.Caller = cmp.Or(call.Caller, Goroutine())
+	}
+	return h
+}
+
+// result returns the hold of a call that has ended, or its error. Client.mu is locked, and result unlocks it.
+func (c *Client) result(w *wait, h *Hold, now time.Time) (*Hold, error) {
 	// A call whose context has ended returns its error, even if the lock was granted meanwhile: nobody can
 	// tell which was first.
 	if w.ctx.Err() == nil && h.State() == engine.Live && now.Before(h.Hold.Deadline()) {

@@ -11,9 +11,32 @@ import (
 
 // How a call asks for the lock, until it is granted, gives up or fails.
 
+// AcquireAll begins calls that try to get different locks. If each asks the server, they ask together, and
+// get all of them or none. If they get none, they may fail with ErrAgain, though each alone could get its
+// lock.
+func (e *Engine) AcquireAll(now time.Time, holds []*Hold) {
+	defer e.goOn(now, len(e.sweeps) == 0)
+	before := len(e.out.Send)
+	for _, h := range holds {
+		e.acquire(now, h)
+	}
+	if parts := slices.Clone(e.out.Send[before:]); len(parts) == len(holds) {
+		r := &Request{all: parts, kind: asksAll, Sent: now, slept: e.slept}
+		r.Script, r.Keys = lua.LockAll, parts[0].Keys
+		for _, part := range parts {
+			r.All = append(r.All, &part.Request)
+		}
+		e.out.Send = append(e.out.Send[:before], r)
+	}
+}
+
 // Acquire begins a call. The call has ended when the hold's state is Live or Failed.
 func (e *Engine) Acquire(now time.Time, h *Hold) {
 	defer e.goOn(now, len(e.sweeps) == 0)
+	e.acquire(now, h)
+}
+
+func (e *Engine) acquire(now time.Time, h *Hold) {
 	h.since = now
 	lk := e.use(h.Name)
 	i, found := lk.owners.find(h.Owner)

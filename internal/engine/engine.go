@@ -186,6 +186,9 @@ func Emptied[T any](s []T) []T {
 // Flush exchanges what is to be done with to, which must be empty.
 func (e *Engine) Flush(_ time.Time, to *Effects) {
 	for _, r := range e.out.Send {
+		for _, part := range r.all {
+			e.Prepare(part)
+		}
 		e.Prepare(r)
 	}
 	e.out, *to = *to, e.out
@@ -220,7 +223,8 @@ type Request struct {
 	Extend time.Duration
 
 	lock   *lock
-	claim  *claim // or nil
+	claim  *claim     // or nil
+	all    []*Request // that it stands for
 	kind   kind
 	slot   int           // of one that is about no claim
 	number uint64        // of one that replicas are to confirm: when it was sent
@@ -258,6 +262,7 @@ type kind uint8
 
 const (
 	asks kind = iota
+	asksAll
 	renews
 	ends
 	handsOver
@@ -286,6 +291,14 @@ func (e *Engine) Replied(now time.Time, r *Request, reply protocol.Reply, err er
 		return // what was renewed before the machine was asleep says nothing; another renewal is in flight
 	}
 	switch r.kind {
+	case asksAll:
+		if err == nil && reply.Token == 0 {
+			err = ErrAgain
+		}
+		for _, part := range r.all {
+			e.Replied(now, part, reply, err)
+		}
+		return
 	case inspects:
 		e.inspected(r, reply.State, err)
 		return

@@ -95,6 +95,11 @@ func Decode(s *lua.Script, reply any) (r Reply, err error) {
 	switch s {
 	case lua.Lock:
 		r, ok = decodeGrant(reply)
+	case lua.LockAll:
+		if r, ok = decodeGrant(reply); !ok {
+			none, number := reply.(int64)
+			ok = number && none == 0
+		}
 	case lua.Convert:
 		r, ok = decodeGrant(reply)
 		switch {

@@ -30,12 +30,13 @@ type Request struct {
 	// Replicas is how many replicas should confirm the writes of the request, a Renew, within Confirm.
 	Replicas int
 	Confirm  time.Duration
-	VoteArgs *VoteArgs // of Vote and Mark
-	Command  []any     // instead of a script: the command and its arguments
-	From     Sender    // or nil
-	Trace    any       // a context.Context whose values the request is sent with, or nil
-	Again    bool      // another request for the same is in flight, or has failed
-	Late     bool      // nobody waits for the reply: other requests go first
+	VoteArgs *VoteArgs  // of Vote and Mark
+	Command  []any      // instead of a script: the command and its arguments
+	All      []*Request // of LockAll: the Locks that it stands for
+	From     Sender     // or nil
+	Trace    any        // a context.Context whose values the request is sent with, or nil
+	Again    bool       // another request for the same is in flight, or has failed
+	Late     bool       // nobody waits for the reply: other requests go first
 }
 
 // A Sender takes the undecoded reply to its request and the number of replicas that have confirmed the
@@ -74,6 +75,15 @@ func NewLease(d time.Duration) Lease {
 // Argv appends the keys and arguments of the script, which follow their number.
 func (r *Request) Argv(args []any) []any {
 	switch r.Script {
+	case lua.LockAll:
+		args = append(args, strconv.Itoa(2*len(r.All)))
+		for _, q := range r.All {
+			args = append(args, q.Keys.Lock, q.Keys.Leases)
+		}
+		for _, q := range r.All {
+			args = append(args, q.Claim.ID, q.Claim.Number, q.Claim.Slot, q.Lease.ms, q.Lease.keep)
+		}
+		return args
 	case lua.Mark:
 		return append(append(args, "1", r.VoteArgs.Mark), r.VoteArgs.Args...)
 	case lua.Vote:

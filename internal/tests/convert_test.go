@@ -294,3 +294,100 @@ func TestForceUnlockOfWhatWasLookedAt(t *testing.T) {
 		}
 	})
 }
+
+// TryAll takes all locks or none, in either mode, on any servers, and names the one that is in the way.
+func TestTryAll(t *testing.T) {
+	everywhere(t, func(w *world) {
+		a, b := w.newLock(), w.newLock()
+		wants := []rwlock.Want{{Name: "c", Mode: write}, {Name: "a", Mode: read}, {Name: "b", Mode: write},
+			{Name: "a", Mode: read}}
+		for _, beside := range []bool{false, true} { // another reader
+			var other *rwlock.Hold
+			if beside {
+				other = take(w, newOwner(), b, read, "a")
+			}
+			holds, err := a.TryAll(context.Background(), wants)
+			require.NoError(w, err)
+			require.Len(w, holds, 4)
+			require.Same(w, holds[1], holds[3])
+			for i, h := range holds {
+				require.Equal(w, wants[i].Name, h.Name())
+				require.Equal(w, holds[0].Owner(), h.Owner())
+				require.Equal(w, wants[i].Mode, held(w, b, h.Name(), h.Owner(), h.Mode()).Mode)
+				require.ErrorIs(w, errOf(try(newOwner(), b, write, h.Name())), rwlock.ErrLocked)
+			}
+			requireHeld(w, holds...)
+			unlock(w, holds[:3]...)
+			if beside {
+				unlock(w, other)
+			}
+		}
+		for _, want := range wants {
+			other := take(w, newOwner(), b, write, want.Name)
+			holds, err := a.TryAll(context.Background(), wants)
+			require.Empty(w, holds)
+			require.ErrorIs(w, err, rwlock.ErrLocked)
+			var blocked *rwlock.BlockedError
+			require.ErrorAs(w, err, &blocked)
+			require.Equal(w, want.Name, blocked.Name)
+			require.Equal(w, other.Owner(), blocked.Holder)
+			for _, free := range wants {
+				if free.Name != want.Name {
+					waitFree(w, b, free.Name)
+				}
+			}
+			unlock(w, other)
+		}
+		holds, err := a.TryAll(context.Background(), nil)
+		require.NoError(w, err)
+		require.Empty(w, holds)
+		_, err = a.TryAll(context.Background(), append(wants, rwlock.Want{}))
+		require.Error(w, err)
+	})
+}
+
+// Of calls that try to get the same locks together, one gets them.
+func TestTryAllTogether(t *testing.T) {
+	onServers(t, func(w *world) {
+		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
+		for round := range 20 {
+			wants := []rwlock.Want{{Name: fmt.Sprint("a", round), Mode: write}, {Name: fmt.Sprint("b", round), Mode: write}}
+			var holds [4][]*rwlock.Hold
+			together(len(holds), func(i int) {
+				holds[i], _ = rws[i%2].TryAll(context.Background(), wants)
+			})
+			got := 0
+			for _, h := range holds {
+				got += len(h)
+				unlock(w, h...)
+			}
+			require.Equal(w, len(wants), got)
+		}
+	})
+}
+
+// What an owner holds already, TryAll has it hold once more. A lost reply leaves nothing held.
+func TestTryAllOfWhatIsHeld(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw, p := w.behindProxy()
+		other := w.newLock()
+		h := take(w, newOwner(), rw, write, "b")
+		wants := []rwlock.Want{{Name: "a", Mode: write}, {Name: "b", Mode: write}}
+		holds, err := rw.TryAll(h.Context(), wants)
+		require.NoError(w, err)
+		require.Equal(w, h.Token(), holds[1].Token())
+		unlock(w, h)
+		require.ErrorIs(w, errOf(try(newOwner(), other, read, "b")), rwlock.ErrLocked)
+		unlock(w, holds...)
+
+		gate := make(chan struct{})
+		r := p.On(script("lock_all")).DelayReply(gate).Times(1)
+		_, err = rw.TryAll(lasting(w, w.while), wants)
+		require.ErrorIs(w, err, context.DeadlineExceeded)
+		require.NoError(w, r.WaitHit(soon(w)))
+		close(gate)
+		for _, want := range wants {
+			unlock(w, take(w, newOwner(), other, write, want.Name))
+		}
+	})
+}

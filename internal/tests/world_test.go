@@ -1069,7 +1069,7 @@ func text(arg any) string {
 
 // scriptHash returns what EVALSHA names a script by.
 func scriptHash(name string) string {
-	for _, s := range lua.All {
+	for _, s := range lua.Scripts {
 		if s.Name == name {
 			return s.SHA
 		}
@@ -1080,7 +1080,7 @@ func scriptHash(name string) string {
 // loadScripts makes the server know all scripts.
 func loadScripts(t *testing.T, c redis.Cmdable) {
 	t.Helper()
-	for _, s := range lua.All {
+	for _, s := range lua.Scripts {
 		require.NoError(t, c.ScriptLoad(context.Background(), s.Source).Err())
 	}
 }
