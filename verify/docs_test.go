@@ -32,7 +32,7 @@ var documented = map[string]string{
 	`go test ./faults -times 20 -timeout 6h`:                                                           `go test ./faults -run '^$' -times 20 -timeout 6h`,
 	`go test ./faults -run 'TestNoFaultGetsPastTheFence/SIGKILL'`:                                      `go test ./faults -list 'TestNoFaultGetsPastTheFence' | grep TestNoFault`,
 	`go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 10m`:                                         `go test ./fuzz -run '^$' -fuzz FuzzReplies -fuzztime 100x`,
-	`go run ./mutate -sample 60`:                                                                       `go run ./mutate -list -sample 5`,
+	`go test ./mistakes -all -v -timeout 2h`:                                                           `go test ./mistakes -all -list Mistakes | grep ^Test`,
 	`go test ./faults -run TestNothingIsBrokenByAFailover -every -leases 3s,10s,30s -v -timeout 2h`:    `go test ./faults -every -leases 3s,10s,30s -list TestNothingIsBrokenByAFailover | grep ^Test`,
 	`go test ./faults -run TestFaultsOfQuorumServers -servers 3,5 -times 3 -parallel 1 -v -timeout 2h`: `go test ./faults -servers 3,5 -times 3 -list TestFaultsOfQuorumServers | grep ^Test`,
 	`go test ./times -run TestHoldsOutliveAStall -large -v`:                                            `go test ./times -large -list TestHoldsOutliveAStall | grep ^Test`,
