@@ -4,10 +4,8 @@
 package order
 
 import (
-	"cmp"
 	"iter"
 	"maps"
-	"slices"
 	"time"
 )
 
@@ -68,16 +66,6 @@ func (t *Timeline[T]) All() []T {
 		list[i] = e.item
 	}
 	return list
-}
-
-// Sort makes Timelines of equal items equal in memory.
-func (t *Timeline[T]) Sort() {
-	slices.SortFunc(t.heap, func(a, b entry[T]) int {
-		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.item.place().Tie, b.item.place().Tie))
-	})
-	for i := range t.heap {
-		t.renumber(i, int32(i+1))
-	}
 }
 
 // renumber gives the item at i in the heap another number.

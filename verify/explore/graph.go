@@ -51,7 +51,8 @@ var meanings = byField(map[meaning]string{
 		Slots.first Engine.firstSlot Hold.Name Hold.Caller Request.VoteArgs VoteArgs.Mark
 		VoteArgs.Generation VoteArgs.ID VoteArgs.Wanted VoteArgs.Args Request.Channels Owner.Handle
 		Keys.Lock Keys.Leases Keys.Queue Lease.ms Lease.keep Reply.PublishError Effects.Blockers
-		Record.Message Record.Name Event.Name Engine.calls`,
+		Record.Message Record.Name Event.Name Engine.calls
+		Ticket.Name Ticket.Secret Request.Secret Request.Held Request.All`,
 	skip: `
 		server.raw server.text
 		grant.one

@@ -523,7 +523,7 @@ func (p *process) settle(e *explorer, c *effect) {
 		if fx.Listen {
 			p.Sub = opening
 		}
-		p.Engine.Coarsen(p.Now, tick)
+		coarsen(p.Engine, p.Now)
 		at, ok := p.Engine.Next()
 		if !ok || at.After(p.Now) || p.Overdue && !p.Engine.Sweeping() {
 			return
@@ -723,11 +723,7 @@ const oldest = 8 * tick // by then whatever is timed has happened
 // normalizeAll changes what makes no difference.
 func (p *process) normalizeAll(several bool) {
 	if !p.Crashed {
-		var requests []*engine.Request
-		for _, f := range p.Flights {
-			requests = append(requests, f.R)
-		}
-		p.Engine.Normalize(p.Now, p.Holds, requests, several)
+		p.normalize(several)
 	}
 	lookThrough(p, func(m meaning, _ *shape, q unsafe.Pointer) {
 		if t := (*time.Time)(q); m == moment && !t.IsZero() && p.Now.Sub(*t) > oldest {

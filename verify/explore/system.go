@@ -414,7 +414,7 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	if err != nil {
 		return err
 	}
-	if f.R.ReleasesStale() && !x.sites[siteOf(&f.R.Request)].undone {
+	if releasesStale(f.R) && !x.sites[siteOf(&f.R.Request)].undone {
 		e.flaw = cmp.Or(e.flaw, errors.New("a claim is released once more that has not come back"))
 	}
 	if how == twice {

@@ -18,7 +18,6 @@ type Climate struct {
 	Evicts    bool // single keys of a lock disappear
 	Failovers bool // a replica takes over that has missed the last writes
 	Steps     bool // the server's clock is set
-	Scripts   bool // SCRIPT FLUSH
 	Crashes   bool // processes die
 	Closes    bool // RWLocks are closed, and others made in their place
 	Forces    bool // ForceUnlock
@@ -37,8 +36,6 @@ type Climate struct {
 	Partitions bool // nothing arrives at some servers, or from them
 
 	Strict bool // nothing keeps a request from the server for long: turns can be checked
-
-	whole, engines bool // for whole RWLocks, or engines, alone
 }
 
 // Weather says what becomes of what a process sends and gets. The chances are per mille.
@@ -87,33 +84,31 @@ func (c *chance) draw(chances ...int) int {
 // Climates are the worlds that a seed chooses from.
 var Climates = []Climate{
 	{Name: "calm", Strict: true},
-	{Name: "scripts", Strict: true, Scripts: true, whole: true},
 	{Name: "dozes", Strict: true, Dozes: true},
-	{Name: "forgets", Strict: true, Forgets: true, engines: true},
+	{Name: "forgets", Strict: true, Forgets: true},
 	{Name: "crashes", Strict: true, Crashes: true},
 	{Name: "closes", Strict: true, Closes: true},
 	{Name: "wakeups", Strict: true, Weather: Weather{Swallow: 300, Twice: 200, Tardy: 200}},
-	{Name: "mute", Strict: true, Mute: true, engines: true},
-	{Name: "deaf", Strict: true, Deafness: true, engines: true},
-	{Name: "drift", Strict: true, Drift: true, engines: true},
+	{Name: "mute", Strict: true, Mute: true},
+	{Name: "deaf", Strict: true, Deafness: true},
+	{Name: "drift", Strict: true, Drift: true},
 	{Name: "shared", Strict: true, Shared: true},
-	{Name: "crowd", Strict: true, Crowd: true, engines: true},
+	{Name: "crowd", Strict: true, Crowd: true},
 	{Name: "lossy", Weather: lossy},
-	{Name: "refusals", Weather: Weather{Refuse: 60}, engines: true},
+	{Name: "refusals", Weather: Weather{Refuse: 60}},
 	{Name: "stalls", Stalls: true, Cuts: true, Dozes: true},
-	{Name: "freezes", Freezes: true, Dozes: true, engines: true},
-	{Name: "flushes", Flushes: true, Scripts: true},
+	{Name: "freezes", Freezes: true, Dozes: true},
+	{Name: "flushes", Flushes: true},
 	{Name: "evictions", Evicts: true},
-	{Name: "failovers", Failovers: true, engines: true},
-	{Name: "steps", Steps: true, engines: true},
+	{Name: "failovers", Failovers: true},
+	{Name: "steps", Steps: true},
 	{Name: "forced", Forces: true},
 	storm("storm", false),
-	{Name: "delegated", Delegates: true, Strict: true, engines: true},
+	{Name: "delegated", Delegates: true, Strict: true},
 	{Name: "delegated, crashes", Delegates: true, Crashes: true, Closes: true, Dozes: true, Forgets: true},
 	{Name: "delegated, lossy", Delegates: true, Drift: true, Deafness: true, Weather: lossy},
 	{Name: "delegated, stalls", Delegates: true, Stalls: true, Freezes: true, Cuts: true, Dozes: true},
-	{Name: "delegated, flushes", Delegates: true, Flushes: true, Evicts: true, Failovers: true, Forces: true,
-		engines: true},
+	{Name: "delegated, flushes", Delegates: true, Flushes: true, Evicts: true, Failovers: true, Forces: true},
 	storm("delegated storm", true),
 	{Name: "quorum", Votes: true},
 	{Name: "quorum, lossy", Votes: true, Weather: voters},
@@ -136,7 +131,7 @@ var (
 // storm has nearly everything go wrong, now and then.
 func storm(name string, delegates bool) Climate {
 	return Climate{Name: name, Delegates: delegates, Weather: stormy,
-		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Scripts: true, Flushes: true, Evicts: true,
+		Deafness: true, Stalls: true, Freezes: true, Cuts: true, Flushes: true, Evicts: true,
 		Failovers: true, Crashes: true, Closes: true, Dozes: true, Forgets: true, Forces: true, Drift: true}
 }
 

@@ -59,14 +59,13 @@ type fleet struct {
 }
 
 func simulateFleet(p plan, seed uint64) *fleet {
-	l := &loop{at: genesis}
 	weather := Weather{Latency: trip * 8 / 5} // see chance.delay
-	f := &fleet{plan: p, world: newWorld(l, seed, []Climate{{Name: "fleet", Weather: weather, Closes: true}}, "")}
+	f := &fleet{plan: p, world: newWorld(seed, []Climate{{Name: "fleet", Weather: weather, Closes: true}}, "")}
 	f.lease, f.longest, f.steady, f.names = leased, leased, true, nil
 	for i := range p.hot {
 		f.names = append(f.names, fmt.Sprint("hot:", i))
 	}
-	f.run(l, p.masters, f.live)
+	f.run(p.masters, f.live)
 	for _, n := range f.nodes {
 		if !n.killed && !n.below.Idle() {
 			f.violation("close: %s has something left to do", n.engine.Channel())
@@ -96,13 +95,13 @@ func (f *fleet) live() {
 	f.sleep(failFor)
 	failing.down = false
 	f.sleep(f.duration - f.now().Sub(f.start))
-	f.over.Store(true)
+	f.over = true
 	f.end()
 }
 
 // begin begins a process.
 func (f *fleet) begin(h *host) {
-	h.become(f.process(f.climate))
+	h.p = f.process(f.climate)
 	k := &worker{world: f.world, h: h, who: fmt.Sprint(h.id), rng: f.fork()}
 	if h.id < f.keepers {
 		f.spawn(func() {
@@ -119,12 +118,12 @@ func (f *fleet) begin(h *host) {
 }
 
 // runs reports whether a worker's process is to go on.
-func (f *fleet) runs(k *worker) bool { return k.p == k.h.process() && !f.over.Load() }
+func (f *fleet) runs(k *worker) bool { return k.p == k.h.p && !f.over }
 
 // replace starts a process again: every second one is closed before, the others crash.
 func (f *fleet) replace(h *host) {
-	p := h.process()
-	h.become(nil)
+	p := h.p
+	h.p = nil
 	if h.id%2 == 0 {
 		f.close(p)
 	} else {

@@ -79,9 +79,9 @@ func (w *world) master(name string) int {
 	return int(crc32.ChecksumIEEE([]byte(name)) % uint32(len(w.servers)))
 }
 
-func (w *world) newNode(l *loop, seed uint64, c Climate) *node {
+func (w *world) newNode(seed uint64, c Climate) *node {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	n := &node{loop: l, w: w, rng: rng, process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, len(w.nodes)))}
+	n := &node{loop: w.loop, w: w, rng: rng, process: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, len(w.nodes)))}
 	if c.Shared {
 		n.process = uuid.Nil
 	}
@@ -209,17 +209,15 @@ func (n *node) tick() {
 	}
 }
 
-func (n *node) adopt() { n.current.on = n }
-
-func (n *node) newOwner() any {
+func (n *node) newOwner() engine.Owner {
 	n.handles++
 	return engine.Owner{Process: n.process, Handle: n.handles}
 }
 
 // A grip is a hold, or a call.
 type grip struct {
-	n        *node
-	hold     engine.Hold
+	n *node
+	engine.Hold
 	waits    *task
 	over     bool // released, or lost
 	under    bool // it is under a delegation
@@ -254,7 +252,7 @@ const mostTries = 10 // as of rwlock.RWLock
 
 var errNoAnswer = errors.New("no answer yet")
 
-func (n *node) acquire(c call) (hold, error) {
+func (n *node) acquire(c call) (*grip, error) {
 	if c.limit < 0 {
 		return nil, context.Canceled
 	}
@@ -262,7 +260,7 @@ func (n *node) acquire(c call) (hold, error) {
 	if c.limit > 0 {
 		end = n.at.Add(c.limit)
 	}
-	if c.owner == nil {
+	if c.owner == (engine.Owner{}) {
 		c.owner = n.newOwner()
 	}
 	if c.lease == 0 {
@@ -271,11 +269,11 @@ func (n *node) acquire(c call) (hold, error) {
 	lease := (c.lease + time.Millisecond - 1).Truncate(time.Millisecond)
 	for tries := 1; ; tries++ {
 		g := &grip{n: n}
-		g.hold = engine.Hold{
-			Name: c.name, Owner: c.owner.(engine.Owner), Mode: engine.Mode(c.mode), Try: c.try, Lease: lease,
+		g.Hold = engine.Hold{
+			Name: c.name, Owner: c.owner, Mode: engine.Mode(c.mode), Try: c.try, Lease: lease,
 			NoRenew: c.noRenew, Bounded: c.limit > 0, Tag: g,
 		}
-		h := &g.hold
+		h := &g.Hold
 		ended := func() bool { return h.State() != engine.Wanted && h.State() != engine.Entering }
 		n.do(func(now time.Time) { n.engine.Acquire(now, h) })
 		g.await(end, ended)
@@ -297,22 +295,17 @@ func (n *node) acquire(c call) (hold, error) {
 	}
 }
 
-func (g *grip) token() int64 { return g.hold.Token() }
-func (g *grip) owner() any   { return g.hold.Owner }
-func (g *grip) good() bool   { return !g.over }
-func (g *grip) lent() bool   { return g.under }
-
 // joins reports whether the owner has a hold under a delegation.
 func (g *grip) joins() bool {
 	return slices.ContainsFunc(g.n.holds, func(other *grip) bool {
-		return other.under && !other.over && other.hold.Name == g.hold.Name && other.hold.Owner == g.hold.Owner
+		return other.under && !other.over && other.Name == g.Name && other.Owner == g.Owner
 	})
 }
 
 func (g *grip) whenLost(fn func(error)) {
 	g.lost = fn
 	if g.over && !g.released {
-		g.n.after(0, func() { fn(g.hold.Err()) })
+		g.n.after(0, func() { fn(g.Err()) })
 	}
 }
 
@@ -324,7 +317,7 @@ func (g *grip) unlock(limit time.Duration) (err error) {
 	if g.released {
 		return rwlock.ErrNotHeld
 	}
-	h, end := &g.hold, g.n.at.Add(engine.EndTimeout)
+	h, end := &g.Hold, g.n.at.Add(engine.EndTimeout)
 	if limit > 0 && limit < engine.EndTimeout {
 		end = g.n.at.Add(limit)
 	}
@@ -340,18 +333,18 @@ func (g *grip) ended(end time.Time, known bool, err error) error {
 	if known {
 		return err
 	}
-	g.await(end, func() bool { return g.hold.State() == engine.Finished })
-	if g.hold.State() != engine.Finished {
+	g.await(end, func() bool { return g.State() == engine.Finished })
+	if g.State() != engine.Finished {
 		return errNoAnswer
 	}
-	return g.hold.Err()
+	return g.Err()
 }
 
-func (g *grip) downgrade() (read hold, err error) {
+func (g *grip) downgrade() (read *grip, err error) {
 	r, known := &grip{n: g.n}, false
-	r.hold.Tag = r
-	g.n.do(func(now time.Time) { known, err = g.n.engine.Downgrade(now, &g.hold, &r.hold) })
-	if r.hold.State() == engine.Failed {
+	r.Tag = r
+	g.n.do(func(now time.Time) { known, err = g.n.engine.Downgrade(now, &g.Hold, &r.Hold) })
+	if r.State() == engine.Failed {
 		return nil, err
 	}
 	g.released = true
@@ -361,10 +354,10 @@ func (g *grip) downgrade() (read hold, err error) {
 
 func (g *grip) forget() {
 	g.released = true
-	g.n.do(func(now time.Time) { g.n.engine.Forget(now, &g.hold) })
+	g.n.do(func(now time.Time) { g.n.engine.Forget(now, &g.Hold) })
 }
 
-func (n *node) force(name string, within time.Duration) (err error) {
+func (n *node) force(name string) (err error) {
 	n.do(func(now time.Time) { err = n.engine.Force(now, name, 0, nil) })
 	return err
 }
@@ -480,7 +473,6 @@ func (n *node) settled() error {
 	return nil
 }
 
-func (n *node) dead() bool  { return n.killed }
 func (n *node) awake() bool { return !n.killed && !n.frozen && n.thawed.Before(n.at) }
 
 func (n *node) ran(since time.Time) bool { return !n.frozen && n.thawed.Before(since) }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -17,8 +16,6 @@ import (
 type referee struct {
 	*journal
 	limits
-
-	mu    sync.Mutex // guards what follows
 	locks map[string]*watched
 }
 
@@ -37,7 +34,7 @@ type watched struct {
 // A stay is one owner's hold, from the return of the lock call until the Unlock or the loss.
 type stay struct {
 	*waiter
-	hold  hold
+	hold  *grip
 	since time.Time // of one that re-enters a hold, which may be one that is not renewed
 	ended bool
 }
@@ -45,7 +42,7 @@ type stay struct {
 // A waiter is a lock call that is in flight.
 type waiter struct {
 	call
-	on      process
+	on      *node
 	who     string
 	asked   time.Time
 	over    func() bool // whether the call has been told to end
@@ -54,7 +51,7 @@ type waiter struct {
 
 func (u *waiter) writes() bool { return u.mode == rwlock.Write }
 
-// lock returns what is known of a name. It is called with mu held.
+// lock returns what is known of a name.
 func (r *referee) lock(name string) *watched {
 	if r.locks[name] == nil {
 		r.locks[name] = &watched{}
@@ -64,8 +61,6 @@ func (r *referee) lock(name string) *watched {
 
 // asks notes that a call begins.
 func (r *referee) asks(u *waiter) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	u.asked = r.clock()
 	lk := r.lock(u.name)
 	lk.waiters = append(lk.waiters, u)
@@ -79,34 +74,24 @@ func (lk *watched) forget(u *waiter) {
 
 // gives notes that a call has ended without the lock.
 func (r *referee) gives(u *waiter, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.lock(u.name).forget(u)
 	r.see("calls given up", 1)
 	r.note("%s gives up %v %q: %v", u.who, u.mode, u.name, err)
 }
 
-// believed reports whether the holder has reason to believe in its hold. It is called with mu held.
-func (s *stay) believed() bool { return !s.ended && s.hold.good() && s.on.awake() }
-
-func (r *referee) believes(s *stay) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return s.believed()
-}
+// believed reports whether the holder has reason to believe in its hold.
+func (s *stay) believed() bool { return !s.ended && !s.hold.over && s.on.awake() }
 
 // enters notes that a call has the lock, or that its owner has re-entered, and checks whether it may.
-func (r *referee) enters(u *waiter, h hold, again bool) *stay {
+func (r *referee) enters(u *waiter, h *grip, again bool) *stay {
 	s := &stay{waiter: u, hold: h}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	lk := r.lock(u.name)
 	lk.forget(u)
-	r.note("%s enters %v %q token %d, again %v, lost %v", u.who, u.mode, u.name, h.token(), again, !h.good())
+	r.note("%s enters %v %q token %d, again %v, lost %v", u.who, u.mode, u.name, h.Token(), again, h.over)
 	if again { // that is as good as the hold that it re-enters, and the server is not asked
 		s.since = r.clock()
 		for _, outer := range lk.stays {
-			if outer.on == u.on && outer.hold.owner() == h.owner() {
+			if outer.on == u.on && outer.hold.Owner == h.Owner {
 				u.asked = earlier(u.asked, outer.asked)
 			}
 		}
@@ -133,10 +118,10 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 			continue
 		}
 		alone = false
-		if (other.writes() || s.writes()) && !(other.on == s.on && other.hold.owner() == s.hold.owner()) &&
+		if (other.writes() || s.writes()) && !(other.on == s.on && other.hold.Owner == s.hold.Owner) &&
 			r.relied(lk, s) && !r.excused(lk, other) {
 			r.violation("exclusion: %s has %v %q (token %d) while %s has %v (token %d)",
-				s.who, s.mode, s.name, s.hold.token(), other.who, other.mode, other.hold.token())
+				s.who, s.mode, s.name, s.hold.Token(), other.who, other.mode, other.hold.Token())
 		}
 	}
 	return alone
@@ -145,7 +130,7 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 // excused reports whether a hold was asked for before a loss of data that its holder need not know of yet: it
 // hears of that by the next renewal, if there is one. A delegation that was lost is used until its renewal.
 func (r *referee) excused(lk *watched, s *stay) bool {
-	return !lk.lossAt.IsZero() && (!s.asked.After(lk.lossAt) || s.hold.lent()) &&
+	return !lk.lossAt.IsZero() && (!s.asked.After(lk.lossAt) || s.hold.under) &&
 		(s.noRenew || r.clock().Sub(later(lk.lossAt, s.since)) <= r.notice)
 }
 
@@ -153,9 +138,9 @@ func (r *referee) excused(lk *watched, s *stay) bool {
 func (r *referee) relied(lk *watched, s *stay) bool { return s.believed() && !r.excused(lk, s) }
 
 func (r *referee) checkToken(lk *watched, s *stay) {
-	t := s.hold.token()
+	t := s.hold.Token()
 	switch {
-	case r.excused(lk, s) && (s.hold.lent() || r.dated && t < lk.lossAt.UnixMicro()):
+	case r.excused(lk, s) && (s.hold.under || r.dated && t < lk.lossAt.UnixMicro()):
 		// A late message may tell of a grant from before a loss of data. Fences refuse its token.
 	case s.writes():
 		// A read hold that was lost in a loss of data may have a token from before it.
@@ -188,7 +173,7 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 		}
 	}
 	for _, v := range lk.waiters {
-		if v.on.dead() || v.try {
+		if v.on.killed || v.try {
 			continue
 		}
 		over := v.over()
@@ -228,8 +213,6 @@ func later(a, b time.Time) time.Time {
 
 // ends notes that the holder is about to release the hold, or has lost it.
 func (r *referee) ends(s *stay, lost bool, cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if s.ended {
 		return
 	}
@@ -243,16 +226,14 @@ func (r *referee) ends(s *stay, lost bool, cause error) {
 	if lost {
 		r.see("holds lost", 1)
 		r.note("%s loses %v %q: %v", s.who, s.mode, s.name, cause)
-		if r.steady && !s.noRenew && errors.Is(cause, rwlock.ErrLost) && !s.on.dead() {
+		if r.steady && !s.noRenew && errors.Is(cause, rwlock.ErrLost) && !s.on.killed {
 			r.violation("loss: %s loses %v %q, though nothing was the matter", s.who, s.mode, s.name)
 		}
 	}
 }
 
 // dies notes that a process takes its holds to its end.
-func (r *referee) dies(p process) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (r *referee) dies(p *node) {
 	for _, lk := range r.locks {
 		lk.stays = slices.DeleteFunc(lk.stays, func(s *stay) bool {
 			if s.ended = s.on == p; s.ended {
@@ -273,8 +254,6 @@ func (r *referee) left(s *stay, believed bool, err error) {
 
 // declare notes a loss of data of these names.
 func (r *referee) declare(names ...string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, name := range names {
 		r.lock(name).lossAt = r.clock()
 	}
@@ -283,9 +262,7 @@ func (r *referee) declare(names ...string) {
 // uses checks that a holder which relies on its hold may use what the lock guards: nobody else does, and a
 // fence there would let it pass.
 func (r *referee) uses(s *stay) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lk, t := r.lock(s.name), s.hold.token()
+	lk, t := r.lock(s.name), s.hold.Token()
 	unsettled := func(s *stay) bool { return s.believed() && r.excused(lk, s) }
 	if !r.relied(lk, s) || slices.ContainsFunc(lk.stays, unsettled) {
 		return
@@ -302,7 +279,6 @@ type journal struct {
 	clock func() time.Time
 	start time.Time
 
-	journalMu  sync.Mutex
 	lines      []string // the last ones
 	violations []string
 	seen       tally
@@ -326,8 +302,6 @@ const mostLines = 100_000
 
 // note adds a line.
 func (j *journal) note(format string, args ...any) string {
-	j.journalMu.Lock()
-	defer j.journalMu.Unlock()
 	if len(j.lines) == mostLines {
 		j.lines = slices.Delete(j.lines, 0, mostLines/2)
 	}
@@ -339,14 +313,10 @@ func (j *journal) note(format string, args ...any) string {
 // violation notes that a promise is broken.
 func (j *journal) violation(format string, args ...any) {
 	line := j.note("VIOLATION "+format, args...)
-	j.journalMu.Lock()
-	defer j.journalMu.Unlock()
 	j.violations = append(j.violations, line)
 }
 
 func (j *journal) see(what string, n int) {
-	j.journalMu.Lock()
-	defer j.journalMu.Unlock()
 	j.seen[what] += n
 }
 

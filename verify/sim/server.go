@@ -15,10 +15,10 @@ import (
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
 
-// A server runs the library's scripts: those of engines here, those of whole RWLocks in its miniredis.
+// A server runs the library's scripts.
 type server struct {
 	*script.Server
-	loop   *loop // whose time it has; nil for that of a bubble
+	loop   *loop // whose time it has
 	index  int
 	offset time.Duration // by which its clock is ahead
 	ppm    int64         // by so many millionths its clock is fast
@@ -56,9 +56,7 @@ func (s *server) reset(l *loop, index int, seed uint64) {
 
 // tick has the server know what time it is.
 func (s *server) tick() {
-	if s.loop != nil {
-		s.Mini.SetTime(fast(s.loop.at, s.ppm).Add(s.offset))
-	}
+	s.Mini.SetTime(fast(s.loop.at, s.ppm).Add(s.offset))
 }
 
 // fast is what a clock shows that is fast by so many millionths.
@@ -135,13 +133,12 @@ var servers = sync.Pool{New: func() any { return newServer() }}
 
 // simulate lives through the world of one seed, with engines, and with servers that vote or one server.
 func simulate(seed uint64, climate string, votes bool) *world {
-	l := &loop{at: genesis}
-	w := newWorld(l, seed, of(func(c Climate) bool { return !c.whole && c.Votes == votes }), climate)
+	w := newWorld(seed, of(func(c Climate) bool { return c.Votes == votes }), climate)
 	n := 1
 	if votes {
 		n = []int{3, 3, 5}[w.rng.IntN(3)]
 	}
-	w.run(l, n, w.live)
+	w.run(n, w.live)
 	return w
 }
 
@@ -151,11 +148,11 @@ func of(fits func(Climate) bool) []Climate {
 }
 
 // run has engines and so many servers live.
-func (w *world) run(l *loop, n int, live func()) {
+func (w *world) run(n int, live func()) {
 	for i := range n {
 		s := servers.Get().(*server)
 		defer servers.Put(s)
-		s.reset(l, i, w.seed)
+		s.reset(w.loop, i, w.seed)
 		if s.Mute = w.climate.Mute; w.climate.Votes {
 			s.offset = time.Duration(w.rng.Int64N(int64(10*time.Hour))) - 5*time.Hour
 			if w.rng.IntN(3) == 0 {
@@ -165,8 +162,7 @@ func (w *world) run(l *loop, n int, live func()) {
 		}
 		w.servers = append(w.servers, s)
 	}
-	w.newProcess = func(seed uint64, c Climate) process { return w.newNode(l, seed, c) }
-	if err := l.run(live); err != nil {
+	if err := w.loop.run(live); err != nil {
 		w.violation("%v", err)
 	}
 }

@@ -1,9 +1,7 @@
 package sim
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -12,13 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
 var (
-	seeds   = flag.Int("seeds", 1000, "how many worlds to simulate with engines")
-	wholes  = flag.Int("wholes", 20, "how many worlds to simulate with whole RWLocks")
+	seeds   = flag.Int("seeds", 1000, "how many worlds to simulate")
 	quorums = flag.Int("quorums", 200, "how many worlds to simulate in which several servers vote")
 	first   = flag.Uint64("seed", env("RWLOCK_SEED", 1), "the first world's seed")
 	climate = flag.String("climate", "", "simulate only this climate")
@@ -26,13 +22,8 @@ var (
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
-	redis.SetLogger(silence{}) // it logs every connection that fails
 	os.Exit(m.Run())
 }
-
-type silence struct{}
-
-func (silence) Printf(context.Context, string, ...any) {}
 
 func env(name string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
@@ -97,18 +88,5 @@ func TestAWorldFollowsFromItsSeed(t *testing.T) {
 		c := Climates[seed]
 		one, other := simulate(seed, c.Name, c.Votes), simulate(seed, c.Name, c.Votes)
 		require.Equal(t, one.lines, other.lines, "%v", one)
-	}
-}
-
-// The same holds for whole RWLocks, with their contexts, goroutines and connections:
-//
-//	go test ./sim -run WholeRWLocks -seed 42 -wholes 1 -v
-func TestPromisesHoldForWholeRWLocks(t *testing.T) {
-	for i := range *wholes {
-		seed := *first + uint64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			simulateWhole(t, seed, *climate)
-		})
 	}
 }

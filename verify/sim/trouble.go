@@ -14,7 +14,7 @@ func (w *world) trouble(rng *rand.Rand) {
 	acts := w.acts(rng)
 	for len(acts) > 0 {
 		w.sleep(upTo(rng, 3*w.lease).Truncate(time.Microsecond) + 500*time.Nanosecond)
-		if w.over.Load() {
+		if w.over {
 			return
 		}
 		w.see("faults", 1)
@@ -42,15 +42,15 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 	}
 
 	some := func() *host { return w.hosts[rng.IntN(len(w.hosts))] }
-	// strike has something happen to a process.
-	strike := func(what string, do func(process)) (h *host, p process) {
+	// strike has something happen to a (*node).
+	strike := func(what string, do func(*node)) (h *host, p *node) {
 		h = some()
-		p = h.process()
+		p = h.p
 		w.note("process %d %s", h.id, what)
 		do(p)
 		return h, p
 	}
-	halt := func(what string, begin, end func(process)) func() func() {
+	halt := func(what string, begin, end func(*node)) func() func() {
 		return func() func() {
 			h, p := strike("stands still"+what, begin)
 			return func() {
@@ -59,10 +59,10 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 			}
 		}
 	}
-	lasting(c.Stalls, 2*w.lease, halt(", as its network does", process.stall, process.resume))
-	lasting(c.Freezes, 2*w.lease, halt("", process.freeze, process.thaw))
-	add(c.Cuts, func() { strike("has its connections broken", process.cut) })
-	add(c.Deafness, func() { strike("becomes deaf", process.deafen) })
+	lasting(c.Stalls, 2*w.lease, halt(", as its network does", (*node).stall, (*node).resume))
+	lasting(c.Freezes, 2*w.lease, halt("", (*node).freeze, (*node).thaw))
+	add(c.Cuts, func() { strike("has its connections broken", (*node).cut) })
+	add(c.Deafness, func() { strike("becomes deaf", (*node).deafen) })
 	crashes := 0
 	add(c.Crashes, func() {
 		if crashes++; crashes < len(w.hosts) {
@@ -71,12 +71,12 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 	})
 	add(c.Closes, func() {
 		h := some()
-		p := h.process()
-		if p.dead() {
+		p := h.p
+		if p.killed {
 			return
 		}
 		w.note("process %d closes", h.id)
-		h.become(w.process(c))
+		h.p = w.process(c)
 		w.closing.add(func() { w.close(p) })
 	})
 
@@ -85,12 +85,8 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 	add(c.Forces, func() {
 		n := name()
 		w.declare(n)
-		strike("forces "+n, func(p process) { w.note("forced: %v", p.force(n, w.lease)) })
+		strike("forces "+n, func(p *node) { w.note("forced: %v", p.force(n)) })
 		w.declare(n)
-	})
-	add(c.Scripts, func() {
-		w.note("SCRIPT FLUSH")
-		only.command("SCRIPT", "FLUSH")
 	})
 	add(c.Flushes, func() {
 		w.declare(w.names...)
@@ -117,7 +113,7 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		w.note("a replica takes over that is %v behind", lag)
 		only.failOver()
 		for _, h := range w.hosts {
-			h.process().learn()
+			h.p.learn()
 		}
 	})
 	add(c.Steps, func() {
@@ -168,7 +164,7 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 		}
 	})
 	lasting(c.Partitions, 3*w.lease, func() func() {
-		n := some().process().(*node)
+		n := some().p
 		up, down := rng.IntN(3) > 0, rng.IntN(3) > 0
 		for _, i := range rng.Perm(len(n.wires))[:1+rng.IntN(len(n.wires)-1)] {
 			w.note("%s and server %d: lost to it %v, from it %v", n.engine.Channel(), i, up, down)
@@ -180,7 +176,7 @@ func (w *world) acts(rng *rand.Rand) (acts []func()) {
 }
 
 // crash ends a process without a word.
-func (w *world) crash(p process) {
+func (w *world) crash(p *node) {
 	w.dies(p)
 	p.die()
 }
@@ -189,7 +185,7 @@ func (w *world) crash(p process) {
 func (w *world) cut(s *server) {
 	s.queue = nil
 	for _, p := range w.all {
-		p.(*node).wires[s.index].cut()
+		p.wires[s.index].cut()
 	}
 }
 

@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 )
 
 // A worker locks and unlocks, as one owner after the other.
 type worker struct {
 	*world
 	h     *host
-	p     process // of this round
+	p     *node // of this round
 	who   string
-	owner any // nil for a new one each time
+	owner engine.Owner // zero for a new one each time
 	rng   *rand.Rand
 }
 
@@ -33,7 +34,7 @@ func (k *worker) run() {
 			pause = 20 * maxLatency
 		}
 		k.sleep(k.upTo(pause))
-		if k.enter(); k.p.dead() {
+		if k.enter(); k.p.killed {
 			return
 		}
 		k.round()
@@ -42,8 +43,8 @@ func (k *worker) run() {
 
 // enter has the worker be part of its host's process.
 func (k *worker) enter() {
-	k.p = k.h.process()
-	k.p.adopt()
+	k.p = k.h.p
+	k.current.on = k.p
 }
 
 // join has the worker be one of a crowd that gathers behind a writer.
@@ -79,7 +80,7 @@ func (k *worker) round() {
 	stays := []*stay{s}
 	k.uses(s)
 	for range k.rng.IntN(4) {
-		if k.pause(stays[0]); k.p.dead() {
+		if k.pause(stays[0]); k.p.killed {
 			return
 		}
 		switch k.rng.IntN(4) {
@@ -104,7 +105,7 @@ func (k *worker) round() {
 			}
 		}
 	}
-	if k.pause(stays[0]); k.p.dead() {
+	if k.pause(stays[0]); k.p.killed {
 		return
 	}
 	k.uses(stays[0])
@@ -146,7 +147,7 @@ func (k *worker) otherLease() time.Duration {
 // call returns an outermost lock call of a random kind.
 func (k *worker) call(name string) call {
 	c := call{name: name, mode: k.mode(), try: k.rng.IntN(6) == 0, noRenew: k.rng.IntN(6) == 0, owner: k.owner}
-	if c.owner == nil && k.rng.IntN(3) == 0 {
+	if c.owner == (engine.Owner{}) && k.rng.IntN(3) == 0 {
 		c.owner = k.p.newOwner()
 	}
 	if k.rng.IntN(4) == 0 {
@@ -154,9 +155,7 @@ func (k *worker) call(name string) call {
 	}
 	c.limit = k.upTo(4*k.lease) + time.Microsecond
 	switch k.rng.IntN(6) {
-	case 0:
-		c.maxWait = true
-	case 1, 2:
+	case 0, 1, 2:
 	case 3:
 		c.limit = k.upTo(20*maxLatency) + time.Microsecond // likely to meet the request or its reply on the way
 		if k.rng.IntN(3) == 0 {
@@ -188,7 +187,7 @@ func (k *worker) acquire(c call) *stay {
 // expected checks that a lock call failed for a reason that exists.
 func (k *worker) expected(u *waiter, err error) {
 	switch {
-	case errors.Is(err, rwlock.ErrLocked), u.on.dead():
+	case errors.Is(err, rwlock.ErrLocked), u.on.killed:
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		if u.limit == 0 && k.climate.Strict {
 			k.violation("errors: %s had no limit: %v", k.who, err)
@@ -203,18 +202,16 @@ func (k *worker) expected(u *waiter, err error) {
 // reenter locks again, in a random mode, what the owner has.
 func (k *worker) reenter(stays []*stay) *stay {
 	first, mode := stays[0], k.mode()
-	k.mu.Lock()
-	live := slices.ContainsFunc(stays, func(s *stay) bool { return !s.ended && s.hold.good() })
-	lost := slices.ContainsFunc(stays, func(s *stay) bool { return !s.hold.good() })
-	k.mu.Unlock()
+	live := slices.ContainsFunc(stays, func(s *stay) bool { return !s.ended && !s.hold.over })
+	lost := slices.ContainsFunc(stays, func(s *stay) bool { return s.hold.over })
 	upgrade := mode == rwlock.Write && !slices.ContainsFunc(stays, (*stay).writes)
-	c := call{name: first.name, mode: mode, owner: first.hold.owner(), noRenew: k.rng.IntN(6) == 0}
+	c := call{name: first.name, mode: mode, owner: first.hold.Owner, noRenew: k.rng.IntN(6) == 0}
 	if k.rng.IntN(3) == 0 {
 		c.lease = k.otherLease()
 	}
 	u := &waiter{call: c, on: k.p, who: k.who, asked: k.now()}
 	h, err := k.p.acquire(c)
-	if took := k.now().Sub(u.asked); live && k.climate.Strict && took > 25*maxLatency && !k.p.dead() {
+	if took := k.now().Sub(u.asked); live && k.climate.Strict && took > 25*maxLatency && !k.p.killed {
 		k.violation("re-entry: %s waited %v", k.who, took)
 	}
 	if err != nil {
@@ -224,7 +221,7 @@ func (k *worker) reenter(stays []*stay) *stay {
 		case lost && errors.Is(err, rwlock.ErrLost): // an owner that has not released a lost hold does not re-enter
 		case upgrade && !errors.Is(err, rwlock.ErrUpgrade) && !errors.Is(err, rwlock.ErrLost):
 			k.violation("re-entry: %s: upgrade: %v", k.who, err)
-		case !upgrade && k.believes(first) && k.climate.Strict && !k.p.dead():
+		case !upgrade && first.believed() && k.climate.Strict && !k.p.killed:
 			k.violation("re-entry: %s holds %v %q and cannot enter to %v: %v", k.who, first.mode, u.name, mode, err)
 		}
 		return nil
@@ -234,8 +231,8 @@ func (k *worker) reenter(stays []*stay) *stay {
 		k.violation("re-entry: %s re-entered %q; upgraded %v, had lost it %v", k.who, u.name, upgrade, !live)
 	}
 	for _, s := range stays {
-		if h.token() != s.hold.token() {
-			k.violation("re-entry: %s has token %d inside %d", k.who, h.token(), s.hold.token())
+		if h.Token() != s.hold.Token() {
+			k.violation("re-entry: %s has token %d inside %d", k.who, h.Token(), s.hold.Token())
 		}
 	}
 	return again
@@ -245,7 +242,7 @@ func (k *worker) reenter(stays []*stay) *stay {
 func (k *worker) downgrade(s *stay) *stay {
 	u := &waiter{call: s.call, on: k.p, who: k.who, asked: s.asked}
 	u.mode = rwlock.Read
-	start, believed := k.now(), s.hold.good()
+	start, believed := k.now(), !s.hold.over
 	k.ends(s, false, nil)
 	read, err := s.hold.downgrade()
 	k.left(s, believed, err)
@@ -253,13 +250,13 @@ func (k *worker) downgrade(s *stay) *stay {
 		k.violation("prompt: %s: downgrade returns %v after its end: %v", k.who, late, err)
 	}
 	if read == nil {
-		if s.hold.good() {
+		if !s.hold.over {
 			k.violation("loss: %s cannot downgrade %q: %v", k.who, s.name, err)
 		}
 		return nil
 	}
-	if k.see("downgrades", 1); read.token() != s.hold.token() {
-		k.violation("re-entry: %s has token %d after a downgrade of %d", k.who, read.token(), s.hold.token())
+	if k.see("downgrades", 1); read.Token() != s.hold.Token() {
+		k.violation("re-entry: %s has token %d after a downgrade of %d", k.who, read.Token(), s.hold.Token())
 	}
 	return k.enters(u, read, true)
 }
@@ -275,14 +272,14 @@ func (k *worker) unlock(s *stay) {
 		limit = k.upTo(time.Second) + time.Microsecond
 		end = start.Add(limit + k.slop)
 	}
-	believed := s.hold.good()
+	believed := !s.hold.over
 	k.ends(s, false, nil)
 	err := s.hold.unlock(limit)
 	k.left(s, believed, err)
 	if late := k.now().Sub(end); late > 0 && s.on.ran(start) {
 		k.violation("prompt: %s: unlock returns %v after its end: %v", k.who, late, err)
 	}
-	if s.hold.good() {
+	if !s.hold.over {
 		k.violation("loss: %s unlocked %q, and its context lives", k.who, s.name)
 	}
 	if k.rng.IntN(8) == 0 {

@@ -1,73 +1,42 @@
 // Package sim runs several processes under a fake clock, over a network that stalls, breaks, repeats and
-// forgets. Hours pass in milliseconds. What a process is, is the library's own code: its engine, which
-// decides all there is to decide, on a loop where one thing happens at a time, so that a world follows from
-// its seed; or a whole RWLock with its go-redis client, in a testing/synctest bubble. Either way the scripts
-// run on miniredis, workers lock and unlock, and a referee watches.
+// forgets. Hours pass in milliseconds. A process is the library's engine, which decides all there is to
+// decide. One thing happens at a time, so a world follows from its seed. The scripts run on miniredis.
+// Workers lock and unlock, and a referee watches.
 package sim
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// A clock is that of a loop, or of a bubble.
-type clock interface {
-	now() time.Time
-	sleep(d time.Duration)
-	spawn(fn func())
-}
-
 // tasks are waited for.
 type tasks struct {
-	clock
-	left atomic.Int64
+	*loop
+	left int
 }
 
 func (t *tasks) add(fn func()) {
-	t.left.Add(1)
+	t.left++
 	t.spawn(func() {
-		defer t.left.Add(-1)
+		defer func() { t.left-- }()
 		fn()
 	})
 }
 
 // end waits until all have ended, but not beyond a time, and reports whether they have.
 func (t *tasks) end(by time.Time) bool {
-	for t.left.Load() > 0 && t.now().Before(by) {
+	for t.left > 0 && t.now().Before(by) {
 		t.sleep(20 * time.Millisecond)
 	}
-	return t.left.Load() == 0
-}
-
-// A process is one RWLock with its client and its network.
-type process interface {
-	adopt() // whoever calls it is part of the process from now on
-	newOwner() any
-	acquire(c call) (hold, error)
-	force(name string, within time.Duration) error
-	close() error
-
-	stall()  // holds back everything that it sends and gets
-	resume() // ends that
-	cut()    // breaks all connections; new ones work
-	deafen() // its subscription brings nothing any more
-	learn()  // that another server answers than before
-	freeze() // it stands still
-	thaw()   // ends that
-	calm()   // ends all trouble
-	die()    // for good
-
-	dead() bool
-	awake() bool // it runs, and has done what was due while it did not
-	ran(since time.Time) bool
+	return t.left == 0
 }
 
 // A call is a lock call.
@@ -77,30 +46,15 @@ type call struct {
 	try     bool
 	lease   time.Duration // 0 for the RWLock's
 	noRenew bool
-	owner   any           // nil for a new one
+	owner   engine.Owner  // zero for a new one
 	limit   time.Duration // 0 for none; less if its time is over before it begins
-	maxWait bool          // the limit is one of the wait, not a context's
-}
-
-// A hold is what a call returns.
-type hold interface {
-	token() int64
-	owner() any
-	good() bool                       // its context is not cancelled
-	lent() bool                       // it is under a delegation, or may be
-	whenLost(fn func(cause error))    // unless it is released before
-	linger(d time.Duration)           // for d, or until it is lost
-	unlock(limit time.Duration) error // as call.limit
-	downgrade() (read hold, err error)
-	forget() // without unlock
 }
 
 // A world is one run of the simulation.
 type world struct {
-	clock
+	*loop
 	*referee
-	newProcess func(seed uint64, c Climate) process // with a network that has the weather of the climate
-	servers    []*server
+	servers []*server
 
 	seed    uint64
 	climate Climate
@@ -109,23 +63,20 @@ type world struct {
 	lease   time.Duration
 	longest time.Duration // of all leases
 	hosts   []*host
-	all     []process
-	over    atomic.Bool
+	all     []*node
+	over    bool
 	closing tasks
-	dirty   atomic.Bool // a process was not closed in good order
+	dirty   bool // a process was not closed in good order
 
-	nodes map[string]*node // by channel; they are none for whole RWLocks
+	nodes map[string]*node // by channel
 	ran   int              // scripts
 }
 
 // A host has a process, and another when that is closed.
 type host struct {
 	id int
-	p  atomic.Pointer[process]
+	p  *node
 }
-
-func (h *host) process() process { return *h.p.Load() }
-func (h *host) become(p process) { h.p.Store(&p) }
 
 const (
 	prefix = "rwlock"         // the library's default
@@ -133,12 +84,12 @@ const (
 )
 
 // newWorld returns a world without servers and processes, with one of the climates: that of a name, or any.
-func newWorld(clock clock, seed uint64, climates []Climate, name string) *world {
-	rng := rand.New(rand.NewPCG(seed, 1))
+func newWorld(seed uint64, climates []Climate, name string) *world {
+	rng, l := rand.New(rand.NewPCG(seed, 1)), &loop{at: genesis}
 	w := &world{
-		clock: clock, seed: seed, climate: climates[rng.IntN(len(climates))], rng: rng,
+		loop: l, seed: seed, climate: climates[rng.IntN(len(climates))], rng: rng,
 		names: []string{"a", "b{}%"}[:1+rng.IntN(2)], lease: leases[rng.IntN(len(leases))],
-		nodes: map[string]*node{}, closing: tasks{clock: clock},
+		nodes: map[string]*node{}, closing: tasks{loop: l},
 	}
 	if w.climate.Crowd && rng.IntN(10) > 0 {
 		w.climate = climates[0] // a crowd takes as long as a hundred others
@@ -150,13 +101,13 @@ func newWorld(clock clock, seed uint64, climates []Climate, name string) *world 
 		w.names, w.lease = w.names[:1], max(w.lease, 5*time.Second)
 	}
 	w.longest = 2 * w.lease
-	w.referee = &referee{journal: newJournal(clock.now), limits: w.climate.limits(w.longest),
+	w.referee = &referee{journal: newJournal(l.now), limits: w.climate.limits(w.longest),
 		locks: map[string]*watched{}}
 	return w
 }
 
-func (w *world) process(c Climate) process {
-	p := w.newProcess(w.rng.Uint64(), c)
+func (w *world) process(c Climate) *node {
+	p := w.newNode(w.rng.Uint64(), c)
 	w.all = append(w.all, p)
 	return p
 }
@@ -193,12 +144,12 @@ func (w *world) live() {
 	}
 	for i := range hosts {
 		w.hosts = append(w.hosts, &host{id: i})
-		w.hosts[i].become(w.process(w.climate))
+		w.hosts[i].p = w.process(w.climate)
 	}
-	workers := tasks{clock: w.clock}
-	var shared [3]any // owners
+	workers := tasks{loop: w.loop}
+	var shared [3]engine.Owner
 	for i := range shared {
-		shared[i] = w.hosts[0].process().newOwner()
+		shared[i] = w.hosts[0].p.newOwner()
 	}
 	for _, h := range w.hosts {
 		n := 1 + w.rng.IntN(len(shared))
@@ -214,28 +165,28 @@ func (w *world) live() {
 		}
 	}
 	rng := w.fork()
-	trouble := tasks{clock: w.clock}
+	trouble := tasks{loop: w.loop}
 	trouble.add(func() { w.trouble(rng) })
 	if !workers.end(w.now().Add(400*w.longest + 2*time.Hour)) {
 		w.violation("a call never ends; the server has %s", w.dump())
 		return
 	}
-	w.over.Store(true)
+	w.over = true
 	trouble.end(w.now().Add(time.Hour))
 	w.end()
 }
 
 // close closes a process, and checks how that goes.
-func (w *world) close(p process) {
+func (w *world) close(p *node) {
 	start := w.now()
 	err := p.close()
 	if took := w.now().Sub(start); took > unlockBound && p.ran(start) {
 		w.violation("bounded: Close took %v: %v", took, err)
 	}
-	if err != nil || p.dead() {
-		w.dirty.Store(true)
+	if err != nil || p.killed {
+		w.dirty = true
 	}
-	if err != nil && w.climate.Strict && !p.dead() {
+	if err != nil && w.climate.Strict && !p.killed {
 		w.violation("close: %v", err)
 	}
 }
@@ -246,15 +197,15 @@ func (w *world) end() {
 		p.calm()
 	}
 	for _, h := range w.hosts {
-		w.closing.add(func() { w.close(h.process()) })
+		w.closing.add(func() { w.close(h.p) })
 	}
 	w.closing.end(w.now().Add(time.Hour))
 	from := w.now()
 	w.see("seconds simulated", int(from.Sub(w.start)/time.Second))
 	w.note("all closed")
 
-	probe := w.newProcess(w.rng.Uint64(), Climate{Votes: w.climate.Votes})
-	if c := w.climate; c.Late > 0 && !c.Votes && !c.Flushes && !w.dirty.Load() && w.lease >= time.Second {
+	probe := w.newNode(w.rng.Uint64(), Climate{Votes: w.climate.Votes})
+	if c := w.climate; c.Late > 0 && !c.Votes && !c.Flushes && !w.dirty && w.lease >= time.Second {
 		w.audit()
 		from = w.now()
 	}
@@ -266,7 +217,7 @@ func (w *world) end() {
 	}
 	for _, name := range w.names {
 		h, err := probe.acquire(call{name: name, mode: rwlock.Write,
-			limit: patience - w.now().Sub(from), maxWait: true})
+			limit: patience - w.now().Sub(from)})
 		if err != nil {
 			w.violation("orphan: nobody uses %q, and yet: %v; the server has %s", name, err, w.dump())
 			continue

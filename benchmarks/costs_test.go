@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
+)
+
+var costs = flag.Bool("costs", false, "measure what operations cost, for scale.md")
+
+// TestCosts prints what an operation costs a server and a client, in processor time and bytes. The processor
+// time of other programs does not count, so the machine need not be quiet.
+func TestCosts(t *testing.T) {
+	if !*costs {
+		t.Skip("only with -costs")
+	}
+	const watched = 10 * time.Second
+	testredis.Need(t)
+	server := testredis.Start(t)
+	asks := server.Client()
+	newLock := func(opts ...rwlock.Option) *rwlock.RWLock {
+		rw, err := rwlock.New(server.Client(), opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, rw.Close()) })
+		return rw
+	}
+	lock := func(rw *rwlock.RWLock, name string) *rwlock.Hold {
+		h, err := rw.Lock(context.Background(), name)
+		require.NoError(t, err)
+		return h
+	}
+	pair := func(rw *rwlock.RWLock, name string) {
+		require.NoError(t, lock(rw, name).Unlock(context.Background()))
+	}
+	// cost prints what each operation costs. do returns how many there were.
+	cost := func(what string, do func() (ops float64)) {
+		read := func() map[string]float64 {
+			var own syscall.Rusage
+			require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+			use := serverUsage(t, asks)
+			use["client"] = time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
+			return use
+		}
+		before := read()
+		ops := do()
+		after := read()
+		require.Positive(t, ops)
+		each := func(names ...string) (sum float64) {
+			for _, name := range names {
+				sum += (after[name] - before[name]) / ops
+			}
+			return sum
+		}
+		fmt.Printf("| %s | %.1f | %.1f | %.0f | %.0f | %.2f |\n", what,
+			1e6*each("used_cpu_sys", "used_cpu_user"), 1e6*each("client"),
+			each("total_net_input_bytes"), each("total_net_output_bytes"), each(scriptRuns))
+	}
+	// calls returns how often a command is called while nobody calls the library.
+	calls := func(command string) func() float64 {
+		return func() float64 {
+			before := serverUsage(t, asks)[command]
+			time.Sleep(watched)
+			return serverUsage(t, asks)[command] - before
+		}
+	}
+	each := func(n int, fn func(i int)) {
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range 64 {
+			all.Go(func() {
+				for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+					fn(i - 1)
+				}
+			})
+		}
+		all.Wait()
+	}
+
+	fmt.Println("| operation | server, µs | client, µs | bytes to the server | bytes from it | scripts |\n" +
+		"|---|---|---|---|---|---|")
+	usual, short := newLock(), newLock(rwlock.WithLease(6*time.Second))
+	cost("a pair on a fresh name, 64 goroutines", func() float64 {
+		each(100_000, func(i int) { pair(usual, fmt.Sprint("fresh:", i)) })
+		return 100_000
+	})
+	cost("a pair, one goroutine", func() float64 {
+		for i := range 10_000 {
+			pair(usual, fmt.Sprint("alone:", i))
+		}
+		return 10_000
+	})
+
+	holds := make([]*rwlock.Hold, 20_000)
+	each(len(holds), func(i int) { holds[i] = lock(short, fmt.Sprint("held:", i)) })
+	cost(fmt.Sprint("a renewal, holds of one process: ", len(holds)), calls("cmdstat_hset.calls"))
+	each(len(holds), func(i int) { _ = holds[i].Unlock(context.Background()) }) // a busy machine has lost some
+
+	const waiters = 5000
+	holder := lock(usual, "waited for")
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range waiters {
+		all.Go(func() {
+			if _, err := short.Lock(ctx, "waited for"); err == nil {
+				t.Error("the lock is held")
+			}
+		})
+	}
+	require.Eventually(t, func() bool {
+		s, err := short.Inspect(t.Context(), "waited for")
+		return err == nil && len(s.Waiters) == waiters
+	}, time.Minute, time.Millisecond)
+	cost(fmt.Sprint("a heartbeat, waiters of one process: ", waiters), calls(scriptRuns))
+	cancel()
+	all.Wait()
+	require.NoError(t, holder.Unlock(t.Context()))
+
+	cost("a handover between processes, 16 names, 4 RWLocks", func() float64 {
+		var n atomic.Int64
+		var all sync.WaitGroup
+		end := time.Now().Add(watched / 2)
+		for range 4 {
+			rw := newLock()
+			for name := range 16 {
+				all.Go(func() {
+					for ; time.Now().Before(end); n.Add(1) {
+						pair(rw, fmt.Sprint("turns:", name))
+					}
+				})
+			}
+		}
+		all.Wait()
+		return float64(n.Load())
+	})
+}
+
+const scriptRuns = "cmdstat_evalsha.calls"
+
+// serverUsage returns what a server says that it has used so far, such as "used_cpu_user" and scriptRuns.
+func serverUsage(t *testing.T, c *redis.Client) map[string]float64 {
+	sections, err := c.InfoMap(context.Background(), "cpu", "stats", "commandstats").Result()
+	require.NoError(t, err)
+	use := map[string]float64{}
+	for _, section := range sections {
+		for name, values := range section {
+			for value := range strings.SplitSeq(values, ",") {
+				if field, number, named := strings.Cut(value, "="); named {
+					use[name+"."+field], _ = strconv.ParseFloat(number, 64)
+				} else {
+					use[name], _ = strconv.ParseFloat(value, 64)
+				}
+			}
+		}
+	}
+	return use
+}
