@@ -45,20 +45,18 @@ if rises and (others > 0 or first_writer() or more == 1) then
   return {'', more, message, failure, math.ceil(last[at + 1] - ms), pending, others > 0 and 'read' or '', last[at], fence or ''}
 end
 
-if several() then
-  leave_leases()
-  if others == 0 and several() then
-    drop_readers() -- their leases have ended
-  end
-elseif is_write(claim) and not is_write(into) then
-  owe()
-end
 if ARGV[9] or rises then
   token_before = is_write(into) and next_token() or read_token()
 end
-if several() then
+if several() and not rises then
   share({into}, {ms + ARGV[4]}, token_before)
+  leave_leases()
 else
+  if rises and several() and leave_leases() and several() then
+    drop_readers() -- their leases have ended
+  elseif is_write(claim) and not is_write(into) then
+    owe()
+  end
   enter(into, token_before, ARGV[4], now)
   set_count(ARGV[6] == '1' and '' or ARGV[6])
 end

@@ -112,7 +112,7 @@ func (m *memory) downgrade(t *rapid.T) {
 	_, _ = m.engine.Downgrade(m.now, m.holds[c], m.holds[read])
 	m.flush(t)
 	require.NoError(t, m.holds[c].Err())
-	m.model.Downgrade(c, read, 1, time.Hour.Milliseconds())
+	m.model.Convert(c, read, model.Read, false, 1, time.Hour.Milliseconds())
 	m.compare(t, "downgrade")
 }
 

@@ -343,19 +343,36 @@ func (p *pair) keep(t *rapid.T) {
 	p.send(t, q)
 }
 
-// downgrade has a claim that writes replaced by one that reads.
-func (p *pair) downgrade(t *rapid.T) {
+// convert has a claim replaced by one of the other mode, or of a ticket, or, after a ticket, of an owner.
+func (p *pair) convert(t *rapid.T) {
 	c := p.pick(t)
-	if p.claims[c].mode == model.Read {
-		t.Skip("it reads")
-	}
 	ms := rapid.SampledFrom([]int64{5_000, 10_000, 30_000, 70_000}).Draw(t, "lease")
 	count := rapid.IntRange(1, 3).Draw(t, "count")
-	read := p.next(c.Owner, model.Read)
-	p.claims[read].again = true // its token is of before
-	q := &request{of: read, Request: protocol.Request{Script: lua.Convert, Claim: p.claims[read].Claim,
-		Lease: lease(ms), Count: count, Former: p.claims[c].ID}}
-	q.on = func(l *model.Lock) string { return strconv.Itoa(int(l.Downgrade(c, read, count, ms))) }
+	q := &request{Request: protocol.Request{Script: lua.Convert, Lease: lease(ms), Former: p.claims[c].ID}}
+	owner, mode, from := c.Owner, p.claims[c].mode, c
+	switch takesOver := owner >= tickets; {
+	case takesOver:
+		count = 1
+		owner = rapid.IntRange(1, p.owners).Draw(t, "owner")
+		secret := strconv.Itoa(c.Owner)
+		if rapid.IntRange(0, 5).Draw(t, "forges") == 0 {
+			secret, from = "another", model.Claim{}
+		}
+		q.Secret = secret
+	case rapid.Bool().Draw(t, "hands on"):
+		count, owner = 1, tickets+p.number
+	default:
+		mode = model.Read + model.Write - mode
+	}
+	if owner != c.Owner && slices.ContainsFunc(p.open(), func(c model.Claim) bool { return c.Owner == owner }) {
+		t.Skip("it has")
+	}
+	q.of = p.next(owner, mode)
+	q.Claim, q.Count = p.claims[q.of].Claim, count
+	p.claims[q.of].again = true // its token may be of before
+	q.on = func(l *model.Lock) string {
+		return strconv.Itoa(int(l.Convert(from, q.of, mode, q.Secret != nil, count, ms)))
+	}
 	p.send(t, q)
 }
 
@@ -381,7 +398,7 @@ func (p *pair) actions() map[string]func(*rapid.T) {
 		"release":     func(t *rapid.T) { p.end(t, p.pick(t)) },
 		"releaseMore": func(t *rapid.T) { p.end(t, p.pick(t)) },
 		"renew":       func(t *rapid.T) { p.keep(t) },
-		"downgrade":   func(t *rapid.T) { p.downgrade(t) },
+		"convert":     func(t *rapid.T) { p.convert(t) },
 		"late": func(t *rapid.T) {
 			p.past = slices.DeleteFunc(p.past, func(q *request) bool { return p.passed-q.at > late || p.cuts(q) })
 			if len(p.past) == 0 {

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"crypto/sha1"
 	"fmt"
 	"regexp"
 	"slices"
@@ -175,7 +176,15 @@ func (r *rig) run(t rapid.TB, q *protocol.Request) (protocol.Reply, map[string]p
 
 const processes = 3
 
-func instance(owner int) string { return "instance-" + strconv.Itoa(owner%processes) + "_" }
+func instance(owner int) string {
+	if owner >= tickets {
+		return fmt.Sprintf("%x", sha1.Sum([]byte(strconv.Itoa(owner))))[:32]
+	}
+	return "instance-" + strconv.Itoa(owner%processes) + "_"
+}
+
+// tickets is the first number of a ticket, which counts as an owner of its own. Its secret is its number.
+const tickets = 1000
 
 // claimOf returns the claim that a number and an owner make, on a slot of its process.
 func claimOf(owner, number, slot int, mode model.Mode) protocol.Claim {

@@ -248,7 +248,7 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	case lua.Renew:
 		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
 	case lua.Convert:
-		outcome = expected.Downgrade(q.former.model(), c, q.Count, leaseMS)
+		outcome = expected.Convert(q.former.model(), c, model.Read, false, q.Count, leaseMS)
 		code = int(outcome)
 	case lua.Force:
 		for _, h := range expected.Holds {

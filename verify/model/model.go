@@ -286,9 +286,11 @@ func (l *Lock) Renew(c Claim, count int, lease int64) bool {
 	return h != nil
 }
 
-// Downgrade ends a write hold, and has another claim of its owner read in its place, with its token. Run
-// again, it renews that one. It does nothing if that one has ended, or the write hold has.
-func (l *Lock) Downgrade(from, to Claim, count int, lease int64) Outcome {
+// Convert ends a hold, and has another claim hold the lock in its place, in one step. Run again, it renews
+// that one. It does nothing if that one has ended, or the hold has. Who reads may write only if nobody else
+// reads, and no writer waits; otherwise the new claim has ended. The token stays the same, but a new one is
+// for who writes after reading, and for who takes over what was handed on.
+func (l *Lock) Convert(from, to Claim, mode Mode, takesOver bool, count int, lease int64) Outcome {
 	if l.Renew(to, count, lease) {
 		return ReleasedBefore
 	}
@@ -296,10 +298,27 @@ func (l *Lock) Downgrade(from, to Claim, count int, lease int64) Outcome {
 	if h == nil || l.Ended[to] != 0 {
 		return NotThere
 	}
-	token := h.Token
+	before := *h
+	writerWaits := slices.ContainsFunc(l.Queue, func(w Waiter) bool { return w.Mode == Write && l.Lives(w) })
+	if mode == Write && before.Mode == Read && (len(l.Holds) > 1 || writerWaits) {
+		l.Ended[to] = Withdrawn
+		return NotThere
+	}
+	if mode == before.Mode { // no phase has ended
+		l.Holds = slices.DeleteFunc(l.Holds, func(h Hold) bool { return h.Claim == from })
+	} else {
+		l.end(func(h Hold) bool { return h.Claim == from })
+	}
 	l.Ended[from] = Lost // so that Unlock tells whether it has ended the hold itself
-	l.end(func(h Hold) bool { return h.Claim == from })
-	l.Holds = append(l.Holds, Hold{Claim: to, Mode: Read, Until: l.ms() + lease, Token: token, Count: count})
+	token := before.Token
+	if takesOver || mode > before.Mode {
+		if mode == Write {
+			l.Token++
+		}
+		l.Token = max(l.Token, l.Now)
+		token = l.Token
+	}
+	l.Holds = append(l.Holds, Hold{Claim: to, Mode: mode, Until: l.ms() + lease, Token: token, Count: count})
 	l.serve()
 	return ReleasedNow
 }
