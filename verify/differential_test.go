@@ -214,21 +214,11 @@ func (p *pair) compare(t *rapid.T, after string) {
 	}
 }
 
-// looks checks that a waiter looks again as soon as it can be let in although nobody does anything. Whatever
-// ends before a live writer that a writer waits directly behind is that one's to look after.
+// looks checks that a waiter looks again in time, though nobody does anything.
 func (p *pair) looks(t *rapid.T, after string, c model.Claim) {
-	next := p.model.Next(c)
-	for _, w := range p.model.Queue {
-		if w.Claim == c {
-			break
-		}
-		if w.Mode == model.Write && p.claims[c].mode == model.Write && p.model.Lives(w) {
-			next = w.Until - p.now/1000
-		}
-	}
-	if look := p.claims[c].look - p.now/1000; next >= 0 && look > next+p.back+slack {
-		t.Fatalf("after %s: %v could be let in in %d ms, and looks again in %d: %v", after, c, next, look,
-			p.fields(t))
+	next, look := p.model.Wakes(c), p.claims[c].look-p.now/1000
+	if next >= 0 && look > next+p.back+slack {
+		t.Fatalf("after %s: %v has to look again in %d ms, and does in %d: %v", after, c, next, look, p.fields(t))
 	}
 }
 

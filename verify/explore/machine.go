@@ -414,7 +414,7 @@ func (m *machine) told(q *request, res *result, published [][2]string, l *model.
 // from which time alone lets someone in.
 func blocked(l *model.Lock, c model.Claim, p protocol.Reply) error {
 	again := p.Again.Milliseconds()
-	if next := wakesAt(l, c); next >= 0 && again > next+1 {
+	if next := l.Wakes(c); next >= 0 && again > next+1 {
 		return fmt.Errorf("it says to ask again in %d ms, where somebody can be let in in %d", again, next)
 	}
 	if first := firstEnd(l); again < first && len(l.Holds) > 0 {
@@ -444,28 +444,6 @@ func firstEnd(l *model.Lock) int64 {
 		}
 	}
 	return first - l.Now/1000
-}
-
-// wakesAt returns how many ms from now c has reason to ask again at the latest; or -1. Whatever ends before a
-// live writer that it waits for directly is that one's to look after. A writer waits for the last writer
-// before it. A reader waits for the first writer: it enters after that one has had the lock. The end of a
-// writer behind the first lets in nobody.
-func wakesAt(l *model.Lock, c model.Claim) int64 {
-	var first, last *model.Waiter // of the writers in front
-	for _, w := range l.Queue {
-		switch {
-		case w.Claim == c && first != nil && w.Mode == model.Write:
-			return last.Until - l.Now/1000
-		case w.Claim == c && first != nil && l.Writer() == nil:
-			return first.Until - l.Now/1000
-		case w.Mode == model.Write && l.Lives(w):
-			last = &w
-			if first == nil {
-				first = last
-			}
-		}
-	}
-	return l.Next(c)
 }
 
 // again checks that a second run right after the first changes nothing more, and tells the caller the same,

@@ -344,9 +344,31 @@ func (l *Lock) Serve() {
 	l.serve()
 }
 
-// Next returns in how many ms from now a claim that waits, and stays alive, can be let in although nobody
+// Wakes returns how many ms from now a claim that waits has reason to ask again at the latest; or -1.
+// Whatever ends before a live writer that it waits for directly is that one's to look after. A writer waits
+// for the last writer before it. A reader waits for the first writer: it enters after that one has had the
+// lock. The end of a writer behind the first lets in nobody.
+func (l *Lock) Wakes(c Claim) int64 {
+	var first, last *Waiter // of the writers in front
+	for _, w := range l.Queue {
+		switch {
+		case w.Claim == c && first != nil && w.Mode == Write:
+			return last.Until - l.ms()
+		case w.Claim == c && first != nil && l.Writer() == nil:
+			return first.Until - l.ms()
+		case w.Mode == Write && l.Lives(w):
+			last = &w
+			if first == nil {
+				first = last
+			}
+		}
+	}
+	return l.next(c)
+}
+
+// next returns in how many ms from now a claim that waits, and stays alive, can be let in although nobody
 // else does anything; or -1.
-func (l *Lock) Next(c Claim) int64 {
+func (l *Lock) next(c Claim) int64 {
 	var ends []int64
 	for _, h := range l.Holds {
 		ends = append(ends, h.Until)

@@ -45,7 +45,6 @@ type Weather struct {
 	Cut    int // the connection breaks before the request arrives
 	Late   int // the connection breaks, and the request arrives long after
 	Drop   int // the request arrives; the connection breaks before the reply does
-	Half   int // it breaks in the middle of the reply
 	Slow   int // the reply takes longer than the client waits
 	Refuse int // the server answers with an error
 
@@ -123,8 +122,8 @@ var Climates = []Climate{
 }
 
 var (
-	lossy  = Weather{Cut: 10, Late: 15, Drop: 15, Half: 10, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}
-	stormy = Weather{Cut: 5, Late: 10, Drop: 10, Half: 5, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50}
+	lossy  = Weather{Cut: 10, Late: 15, Drop: 25, Slow: 5, Swallow: 100, Twice: 50, Tardy: 50}
+	stormy = Weather{Cut: 5, Late: 10, Drop: 15, Slow: 3, Refuse: 3, Swallow: 100, Twice: 50, Tardy: 50}
 	voters = Weather{Late: 15, Drop: 15, Swallow: 30, Tardy: 15}
 )
 

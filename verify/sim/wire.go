@@ -94,7 +94,7 @@ func (t *try) arrive() {
 		return
 	}
 	down := w.server.took + w.delay()
-	fate := w.draw(w.weather.Drop+w.weather.Half, w.weather.Slow)
+	fate := w.draw(w.weather.Drop, w.weather.Slow)
 	if fate == 1 || err == errBroken {
 		n.after(down, func() { t.fail(errBroken) })
 		return
