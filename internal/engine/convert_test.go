@@ -1,0 +1,44 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// upgrades begins to upgrade a read hold, and returns the write hold with the request for it.
+func (d *driver) upgrades(t *testing.T, h *engine.Hold) (up *engine.Hold, r *engine.Request) {
+	t.Helper()
+	up = &engine.Hold{}
+	d.TryUpgrade(d.now, h, up)
+	r = d.sent(t)
+	require.Equal(t, lua.Convert, r.Script)
+	return up, r
+}
+
+// A renewal that the server runs after it has upgraded the hold finds no read hold. That does not end the
+// hold: the answer to the upgrade says what has become of it.
+func TestRenewalThatAnUpgradeOvertakes(t *testing.T) {
+	for upgraded, reply := range map[bool]protocol.Reply{true: {Token: 9}, false: {Refused: true}} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{Mode: protocol.Read})
+		d.now = d.now.Add(lease / 3)
+		d.Tick(d.now)
+		late := d.sent(t)
+		require.Equal(t, lua.Renew, late.Script)
+		up, r := d.upgrades(t, h)
+		d.Replied(d.now, late, gone, nil)
+		require.Equal(t, engine.Live, h.State())
+		d.Replied(d.now, r, reply, nil)
+		if upgraded {
+			require.Equal(t, engine.Live, up.State())
+		} else {
+			require.Equal(t, engine.Lapsed, h.State())
+			require.Equal(t, engine.ErrLost, up.Err())
+		}
+	}
+}
