@@ -133,6 +133,8 @@ func (e *Engine) upgraded(now time.Time, c *claim, r *Request, reply protocol.Re
 		return
 	}
 	switch {
+	case reply.Token > 0 && !now.Before(r.until(protocol.Lent{})): // the process was paused: it is asked again
+		e.schedule(now, from)
 	case reply.Token > 0:
 		e.rise(now, c, r, reply.Token)
 	case reply.Refused:

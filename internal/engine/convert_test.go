@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -40,5 +41,29 @@ func TestRenewalThatAnUpgradeOvertakes(t *testing.T) {
 			require.Equal(t, engine.Lapsed, h.State())
 			require.Equal(t, engine.ErrLost, up.Err())
 		}
+	}
+}
+
+// An upgrade that was made before the machine was asleep, and is reported afterwards, leaves no hold beyond
+// its lease. If the server still has it, the repeated request says so.
+func TestUpgradeOfBeforeASleep(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{Mode: protocol.Read})
+		up, before := d.upgrades(t, h)
+		d.Slept(d.now, time.Hour)
+		d.Tick(d.now)
+		again := d.sent(t)
+		require.Equal(t, lua.Convert, again.Script)
+		d.Replied(d.now, before, protocol.Reply{Token: 9}, nil)
+		if kept {
+			d.Replied(d.now, again, protocol.Reply{Token: 9, Before: true}, nil)
+			require.Equal(t, engine.Live, up.State())
+			require.Equal(t, engine.Deadline(d.now, lease), up.Deadline())
+			continue
+		}
+		d.Replied(d.now, again, protocol.Reply{Refused: true}, nil)
+		require.Equal(t, engine.Failed, up.State())
+		require.Equal(t, engine.ErrLost, up.Err())
 	}
 }
