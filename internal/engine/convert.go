@@ -145,16 +145,28 @@ func (e *Engine) upgraded(now time.Time, c *claim, r *Request, reply protocol.Re
 		e.refuseUpgrade(now, up, err)
 		e.schedule(now, from)
 	default:
-		from.unverified = c.troubled(now) // perhaps an earlier copy has run, and that claim was dropped since
+		tried := c.troubled(now) // perhaps an earlier copy has run
+		from.unverified = from.unverified || tried
 		c.wanted.answered, c.wanted.obstacle = now, reply.Obstacle
 		from.next = nil
-		e.endConfirmed(c)
+		if err != nil && tried {
+			e.endUpgrade(now, c)
+		} else {
+			e.endConfirmed(c)
+		}
 		if err == nil {
 			err = ErrLocked
 		}
 		e.refuseUpgrade(now, up, err)
 		e.schedule(now, from)
 	}
+}
+
+// endUpgrade ends the claim of an upgrade that the server may have made.
+func (e *Engine) endUpgrade(now time.Time, c *claim) {
+	e.step(c, Ending)
+	c.token, c.deadline, c.former = c.former.token, c.former.deadline, nil
+	e.finish(now, c)
 }
 
 func (e *Engine) refuseUpgrade(now time.Time, up *Hold, err error) {

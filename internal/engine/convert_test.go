@@ -67,3 +67,32 @@ func TestUpgradeOfBeforeASleep(t *testing.T) {
 		require.Equal(t, engine.ErrLost, up.Err())
 	}
 }
+
+// A request to upgrade that the server refuses for good says nothing of one before it that was not answered:
+// a write hold that this one has made is ended.
+func TestUpgradeRefusedAfterATry(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{Mode: protocol.Read})
+	up, r := d.upgrades(t, h)
+	d.Replied(d.now, r, protocol.Reply{}, errPassing)
+	require.Equal(t, engine.Failed, up.State())
+	again := d.resent(t, lua.Convert, d.next(t))
+	d.Replied(d.now, again, protocol.Reply{}, errForGood)
+	require.Equal(t, engine.Live, h.State())
+	var ends, renews *engine.Request
+	for _, r := range d.flush().Send {
+		switch r.Script {
+		case lua.Unlock:
+			ends = r
+		case lua.Renew:
+			renews = r
+		}
+	}
+	require.NotNil(t, renews)
+	require.NotNil(t, ends)
+	require.Equal(t, again.Claim, ends.Claim)
+	require.Equal(t, again.Former, renews.Claim.ID)
+	d.Replied(d.now, ends, done, nil)
+	d.Replied(d.now, renews, gone, nil)
+	require.Equal(t, engine.Lapsed, h.State())
+}
