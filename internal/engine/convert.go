@@ -263,7 +263,7 @@ func (e *Engine) sendHandOver(now time.Time, c *claim) {
 func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, err error) {
 	c := next.former
 	switch {
-	case c == nil || !c.hands: // the call has given up
+	case c == nil || !c.hands: // the call has given up, or was answered before
 	case err != nil && protocol.Passing(err) && !protocol.IsClientClosed(err):
 		c.fail(now, c.lease)
 		c.err = err
@@ -274,7 +274,7 @@ func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, er
 		if reply.Token == 0 {
 			err = ErrLost
 		}
-		c.lock.ended = now
+		c.lock.ended, c.hands = now, false
 		e.conclude(c, err)
 		e.endConfirmed(c)
 		e.endConfirmed(next)

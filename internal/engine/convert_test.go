@@ -96,3 +96,19 @@ func TestUpgradeRefusedAfterATry(t *testing.T) {
 	d.Replied(d.now, renews, gone, nil)
 	require.Equal(t, engine.Lapsed, h.State())
 }
+
+// A request to hand a hold on that was sent twice is answered twice.
+func TestDetachIsAnsweredTwice(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	_, _ = d.Detach(d.now, h, protocol.NewTicket(h.Name, h.Mode, h.Owner), time.Minute)
+	first := d.sent(t)
+	again := d.resent(t, lua.Convert, d.next(t))
+	require.True(t, again.Again)
+	for _, r := range []*engine.Request{again, first} {
+		d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+		require.Equal(t, engine.Finished, h.State())
+		require.NoError(t, h.Err())
+		d.settled(t)
+	}
+}
