@@ -283,7 +283,7 @@ func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, er
 
 // takeBack releases a hold that was to be handed to a ticket, whether or not it was.
 func (e *Engine) takeBack(now time.Time, c *claim, err error) {
-	c.hands, c.next.former = false, nil
+	c.hands, c.next.former, c.longest = false, nil, max(c.longest, c.next.longest)
 	e.conclude(c, err)
 	e.finish(now, c)
 }

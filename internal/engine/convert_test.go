@@ -68,6 +68,46 @@ func TestUpgradeOfBeforeASleep(t *testing.T) {
 	}
 }
 
+// A hold whose ticket nobody gets is ended for as long as the server may keep it for the ticket.
+func TestHoldIsTakenBackForAsLongAsItsTicketLasts(t *testing.T) {
+	const long = time.Hour
+	for _, givesUp := range []bool{false, true} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{})
+		ticket := protocol.NewTicket(h.Name, h.Mode, h.Owner)
+		known, err := d.Detach(d.now, h, ticket, long)
+		require.False(t, known)
+		require.NoError(t, err)
+		r := d.sent(t)
+		require.Equal(t, ticket.Claim, r.Claim)
+		if givesUp {
+			d.GiveUpDetach(d.now, h, errPassing)
+		}
+		for end := d.now.Add(long - time.Second); d.now.Before(end); d.now = d.now.Add(time.Second) {
+			for _, r := range d.flush().Send {
+				d.Replied(d.now, r, protocol.Reply{}, errPassing)
+			}
+			d.Tick(d.now)
+		}
+		require.Equal(t, engine.Finished, h.State())
+		require.Error(t, h.Err())
+		var ends *engine.Request
+		for ends == nil {
+			if list := d.flush().Send; len(list) > 0 {
+				ends = list[0]
+				break
+			}
+			d.now = d.now.Add(d.next(t))
+			d.Tick(d.now)
+		}
+		require.Equal(t, lua.Unlock, ends.Script)
+		d.Replied(d.now, ends, gone, nil)
+		ends = d.sent(t)
+		require.Equal(t, ticket.Claim, ends.Claim)
+		d.settled(t, ends)
+	}
+}
+
 // A request to upgrade that the server refuses for good says nothing of one before it that was not answered:
 // a write hold that this one has made is ended.
 func TestUpgradeRefusedAfterATry(t *testing.T) {
