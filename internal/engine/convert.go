@@ -238,7 +238,8 @@ func (e *Engine) Detach(now time.Time, h *Hold, t protocol.Ticket, lease time.Du
 	}
 	next := &claim{ownership: c.ownership, mode: c.mode, lease: lease, longest: lease, wire: t.Claim}
 	e.begin(next)
-	next.token, next.former, c.next, c.last, c.hands = c.token, c, next, h, true
+	next.token, next.deadline, next.former = c.token, Deadline(now, lease), c
+	c.next, c.last, c.hands = next, h, true
 	h.end, h.state = h.Deadline(), Releasing
 	e.endExtensions(c, h.owns, ErrNotHeld)
 	e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})

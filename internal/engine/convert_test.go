@@ -108,6 +108,25 @@ func TestHoldIsTakenBackForAsLongAsItsTicketLasts(t *testing.T) {
 	}
 }
 
+// Close does not leave a ticket's hold to its lease because one request has failed.
+func TestCloseEndsTheHoldOfATicket(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	ticket := protocol.NewTicket(h.Name, h.Mode, h.Owner)
+	_, _ = d.Detach(d.now, h, ticket, time.Hour)
+	d.sent(t)
+	d.Close(d.now)
+	d.GiveUpDetach(d.now, h, engine.ErrClosed)
+	d.Replied(d.now, d.sent(t), gone, nil)
+	first := d.sent(t)
+	require.Equal(t, ticket.Claim, first.Claim)
+	d.Replied(d.now, first, protocol.Reply{}, errPassing)
+	require.False(t, d.Idle())
+	again := d.resent(t, lua.Unlock, d.next(t))
+	require.Equal(t, ticket.Claim, again.Claim)
+	d.settled(t, again)
+}
+
 // A request to upgrade that the server refuses for good says nothing of one before it that was not answered:
 // a write hold that this one has made is ended.
 func TestUpgradeRefusedAfterATry(t *testing.T) {
