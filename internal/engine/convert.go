@@ -133,6 +133,8 @@ func (e *Engine) upgraded(now time.Time, c *claim, r *Request, reply protocol.Re
 		return
 	}
 	switch {
+	case reply.Token > 0 && !now.Before(r.until(protocol.Lent{})): // the process was paused: it is asked again
+		e.schedule(now, from)
 	case reply.Token > 0:
 		e.rise(now, c, r, reply.Token)
 	case reply.Refused:
@@ -143,16 +145,28 @@ func (e *Engine) upgraded(now time.Time, c *claim, r *Request, reply protocol.Re
 		e.refuseUpgrade(now, up, err)
 		e.schedule(now, from)
 	default:
-		from.unverified = c.troubled(now) // perhaps an earlier copy has run, and that claim was dropped since
+		tried := c.troubled(now) // perhaps an earlier copy has run
+		from.unverified = from.unverified || tried
 		c.wanted.answered, c.wanted.obstacle = now, reply.Obstacle
 		from.next = nil
-		e.endConfirmed(c)
+		if err != nil && tried {
+			e.endUpgrade(now, c)
+		} else {
+			e.endConfirmed(c)
+		}
 		if err == nil {
 			err = ErrLocked
 		}
 		e.refuseUpgrade(now, up, err)
 		e.schedule(now, from)
 	}
+}
+
+// endUpgrade ends the claim of an upgrade that the server may have made.
+func (e *Engine) endUpgrade(now time.Time, c *claim) {
+	e.step(c, Ending)
+	c.token, c.deadline, c.former = c.former.token, c.former.deadline, nil
+	e.finish(now, c)
 }
 
 func (e *Engine) refuseUpgrade(now time.Time, up *Hold, err error) {
@@ -224,7 +238,8 @@ func (e *Engine) Detach(now time.Time, h *Hold, t protocol.Ticket, lease time.Du
 	}
 	next := &claim{ownership: c.ownership, mode: c.mode, lease: lease, longest: lease, wire: t.Claim}
 	e.begin(next)
-	next.token, next.former, c.next, c.last, c.hands = c.token, c, next, h, true
+	next.token, next.deadline, next.former = c.token, Deadline(now, lease), c
+	c.next, c.last, c.hands = next, h, true
 	h.end, h.state = h.Deadline(), Releasing
 	e.endExtensions(c, h.owns, ErrNotHeld)
 	e.holdEvent(h, Event{Kind: Ended, Cause: Released, Took: now.Sub(h.since)})
@@ -249,7 +264,7 @@ func (e *Engine) sendHandOver(now time.Time, c *claim) {
 func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, err error) {
 	c := next.former
 	switch {
-	case c == nil || !c.hands: // the call has given up
+	case c == nil || !c.hands: // the call has given up, or was answered before
 	case err != nil && protocol.Passing(err) && !protocol.IsClientClosed(err):
 		c.fail(now, c.lease)
 		c.err = err
@@ -260,7 +275,7 @@ func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, er
 		if reply.Token == 0 {
 			err = ErrLost
 		}
-		c.lock.ended = now
+		c.lock.ended, c.hands = now, false
 		e.conclude(c, err)
 		e.endConfirmed(c)
 		e.endConfirmed(next)
@@ -269,7 +284,7 @@ func (e *Engine) handedOver(now time.Time, next *claim, reply protocol.Reply, er
 
 // takeBack releases a hold that was to be handed to a ticket, whether or not it was.
 func (e *Engine) takeBack(now time.Time, c *claim, err error) {
-	c.hands, c.next.former = false, nil
+	c.hands, c.next.former, c.longest = false, nil, max(c.longest, c.next.longest)
 	e.conclude(c, err)
 	e.finish(now, c)
 }

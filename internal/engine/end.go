@@ -144,7 +144,7 @@ func (e *Engine) end(now time.Time, c *claim) {
 	c.ownership.claim = nil
 	if next := c.next; next != nil {
 		e.step(next, Ending)
-		next.token, c.longest = c.token, max(c.longest, next.longest)
+		next.token, next.deadline, c.longest = c.token, c.deadline, max(c.longest, next.longest)
 		if up := next.caller; up.state == Wanted {
 			e.fail(now, up, e.unusable(now, up.instead))
 		}

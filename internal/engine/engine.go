@@ -450,9 +450,9 @@ func (e *Engine) waiters() (list []*claim) {
 	return list
 }
 
-// waiter returns the waiting claim of that number, or nil.
+// waiter returns the waiting claim of that number, or nil. An upgrade does not wait.
 func (e *Engine) waiter(n uint64) *claim {
-	if c := e.claims[n]; c != nil && c.state <= Queued {
+	if c := e.claims[n]; c != nil && c.state <= Queued && !c.rises() {
 		return c
 	}
 	return nil

@@ -58,6 +58,7 @@ type lottery struct {
 	wake   int
 
 	extensions []*Extension
+	tickets    []protocol.Ticket
 	log        strings.Builder
 }
 
@@ -101,13 +102,14 @@ func (l *lottery) answer(r *Request) {
 		err = fmt.Errorf("error %d", l.IntN(3))
 	}
 	switch r.Script {
-	case lua.Lock:
+	case lua.Lock, lua.Convert:
 		switch l.IntN(4) {
 		case 0:
 			reply.Refused = true
 		case 1, 2:
 			reply.Token = l.now.UnixMicro() + l.Int64N(2)
 			reply.Before = l.IntN(2) == 0
+			reply.Code = protocol.Done
 		default:
 			reply.Obstacle = protocol.Obstacle{Mode: protocol.Write, Again: time.Duration(l.IntN(40)) * time.Second}
 		}
@@ -136,6 +138,11 @@ func (l *lottery) step() {
 			Lease: time.Duration(1+l.IntN(60)) * time.Second, NoRenew: l.IntN(3) == 0, Bounded: l.IntN(2) == 0,
 			MaxHold: time.Duration(l.IntN(3)*l.IntN(100)) * time.Second,
 		}
+		if n := len(l.tickets); n > 0 && l.IntN(4) == 0 {
+			t := l.tickets[l.IntN(n)]
+			_, k, _ := protocol.ClaimOf(t.Claim.ID.(string))
+			h.Name, h.Mode, h.Ticket, h.Try = t.Name, k.Mode, &t, false
+		}
 		l.holds = append(l.holds, h)
 		l.e.Acquire(l.now, h)
 	case n < 7 && len(l.sent) > 0:
@@ -146,9 +153,28 @@ func (l *lottery) step() {
 		}
 	case n < 9 && len(l.holds) > 0:
 		h := l.holds[l.IntN(len(l.holds))]
-		switch l.IntN(6) {
+		switch l.IntN(10) {
 		case 0:
 			l.e.GiveUp(l.now, h, ErrClosed)
+		case 6:
+			if h.Mode == protocol.Read {
+				up := &Hold{}
+				l.holds = append(l.holds, up)
+				l.e.TryUpgrade(l.now, h, up)
+			}
+		case 7:
+			if h.ownership != nil {
+				t := protocol.Ticket{Name: h.Name,
+					Claim: protocol.NewClaim(h.Mode, fmt.Sprintf("%032x", l.Uint64()), 0, 1, h.Owner)}
+				l.tickets = append(l.tickets, t)
+				_, _ = l.e.Detach(l.now, h, t, time.Duration(1+l.IntN(200))*time.Second)
+			}
+		case 8:
+			l.e.GiveUpDetach(l.now, h, ErrClosed)
+		case 9:
+			if n := len(l.tickets); n > 0 {
+				_ = l.e.Discard(l.now, l.tickets[l.IntN(n)], nil)
+			}
 		case 3:
 			x := new(Extension)
 			l.extensions = append(l.extensions, x)
@@ -177,7 +203,9 @@ func (l *lottery) step() {
 		l.now = l.now.Add(time.Duration(l.IntN(20)) * time.Second)
 		l.e.Tick(l.now)
 	default:
-		switch l.IntN(4) {
+		switch l.IntN(5) {
+		case 4:
+			l.e.Slept(l.now, time.Duration(l.IntN(50))*time.Second)
 		case 0:
 			l.e.Subscribed(l.now)
 		case 1:

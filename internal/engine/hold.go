@@ -149,6 +149,9 @@ func (e *Engine) renewed(now time.Time, c *claim, r *Request, reply protocol.Rep
 			}
 			e.refuse(now, c, r, err)
 		}
+	case reply.Code == protocol.NotThere && c.next != nil:
+		// Perhaps the server had upgraded it before. The answer to the upgrade says whether it has.
+		c.attempt, c.unverified = attempt{}, true
 	case reply.Code == protocol.NotThere:
 		e.lose(now, c, Gone)
 	default:

@@ -182,7 +182,12 @@ func (e *Engine) due(now time.Time, c *claim) {
 			e.renew(now, c).Late = counts // what renews goes first
 		}
 	case Ending:
-		if !now.Before(c.giveUp) {
+		switch {
+		case now.Before(c.giveUp):
+		case c.hands:
+			e.takeBack(now, c, unanswered(c.err))
+			return
+		default:
 			e.abandon(c)
 			return
 		}

@@ -1,0 +1,173 @@
+package engine_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+	"github.com/seed-7e8842f7/rwlock/lua"
+)
+
+// upgrades begins to upgrade a read hold, and returns the write hold with the request for it.
+func (d *driver) upgrades(t *testing.T, h *engine.Hold) (up *engine.Hold, r *engine.Request) {
+	t.Helper()
+	up = &engine.Hold{}
+	d.TryUpgrade(d.now, h, up)
+	r = d.sent(t)
+	require.Equal(t, lua.Convert, r.Script)
+	return up, r
+}
+
+// A renewal that the server runs after it has upgraded the hold finds no read hold. That does not end the
+// hold: the answer to the upgrade says what has become of it.
+func TestRenewalThatAnUpgradeOvertakes(t *testing.T) {
+	for upgraded, reply := range map[bool]protocol.Reply{true: {Token: 9}, false: {Refused: true}} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{Mode: protocol.Read})
+		d.now = d.now.Add(lease / 3)
+		d.Tick(d.now)
+		late := d.sent(t)
+		require.Equal(t, lua.Renew, late.Script)
+		up, r := d.upgrades(t, h)
+		d.Replied(d.now, late, gone, nil)
+		require.Equal(t, engine.Live, h.State())
+		d.Replied(d.now, r, reply, nil)
+		if upgraded {
+			require.Equal(t, engine.Live, up.State())
+		} else {
+			require.Equal(t, engine.Lapsed, h.State())
+			require.Equal(t, engine.ErrLost, up.Err())
+		}
+	}
+}
+
+// An upgrade that was made before the machine was asleep, and is reported afterwards, leaves no hold beyond
+// its lease. If the server still has it, the repeated request says so.
+func TestUpgradeOfBeforeASleep(t *testing.T) {
+	for _, kept := range []bool{false, true} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{Mode: protocol.Read})
+		up, before := d.upgrades(t, h)
+		d.Slept(d.now, time.Hour)
+		d.Tick(d.now)
+		again := d.sent(t)
+		require.Equal(t, lua.Convert, again.Script)
+		d.Replied(d.now, before, protocol.Reply{Token: 9}, nil)
+		if kept {
+			d.Replied(d.now, again, protocol.Reply{Token: 9, Before: true}, nil)
+			require.Equal(t, engine.Live, up.State())
+			require.Equal(t, engine.Deadline(d.now, lease), up.Deadline())
+			continue
+		}
+		d.Replied(d.now, again, protocol.Reply{Refused: true}, nil)
+		require.Equal(t, engine.Failed, up.State())
+		require.Equal(t, engine.ErrLost, up.Err())
+	}
+}
+
+// A hold whose ticket nobody gets is ended for as long as the server may keep it for the ticket.
+func TestHoldIsTakenBackForAsLongAsItsTicketLasts(t *testing.T) {
+	const long = time.Hour
+	for _, givesUp := range []bool{false, true} {
+		d := newDriver()
+		h := d.live(t, &engine.Hold{})
+		ticket := protocol.NewTicket(h.Name, h.Mode, h.Owner)
+		known, err := d.Detach(d.now, h, ticket, long)
+		require.False(t, known)
+		require.NoError(t, err)
+		r := d.sent(t)
+		require.Equal(t, ticket.Claim, r.Claim)
+		if givesUp {
+			d.GiveUpDetach(d.now, h, errPassing)
+		}
+		for end := d.now.Add(long - time.Second); d.now.Before(end); d.now = d.now.Add(time.Second) {
+			for _, r := range d.flush().Send {
+				d.Replied(d.now, r, protocol.Reply{}, errPassing)
+			}
+			d.Tick(d.now)
+		}
+		require.Equal(t, engine.Finished, h.State())
+		require.Error(t, h.Err())
+		var ends *engine.Request
+		for ends == nil {
+			if list := d.flush().Send; len(list) > 0 {
+				ends = list[0]
+				break
+			}
+			d.now = d.now.Add(d.next(t))
+			d.Tick(d.now)
+		}
+		require.Equal(t, lua.Unlock, ends.Script)
+		d.Replied(d.now, ends, gone, nil)
+		ends = d.sent(t)
+		require.Equal(t, ticket.Claim, ends.Claim)
+		d.settled(t, ends)
+	}
+}
+
+// Close does not leave a ticket's hold to its lease because one request has failed.
+func TestCloseEndsTheHoldOfATicket(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	ticket := protocol.NewTicket(h.Name, h.Mode, h.Owner)
+	_, _ = d.Detach(d.now, h, ticket, time.Hour)
+	d.sent(t)
+	d.Close(d.now)
+	d.GiveUpDetach(d.now, h, engine.ErrClosed)
+	d.Replied(d.now, d.sent(t), gone, nil)
+	first := d.sent(t)
+	require.Equal(t, ticket.Claim, first.Claim)
+	d.Replied(d.now, first, protocol.Reply{}, errPassing)
+	require.False(t, d.Idle())
+	again := d.resent(t, lua.Unlock, d.next(t))
+	require.Equal(t, ticket.Claim, again.Claim)
+	d.settled(t, again)
+}
+
+// A request to upgrade that the server refuses for good says nothing of one before it that was not answered:
+// a write hold that this one has made is ended.
+func TestUpgradeRefusedAfterATry(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{Mode: protocol.Read})
+	up, r := d.upgrades(t, h)
+	d.Replied(d.now, r, protocol.Reply{}, errPassing)
+	require.Equal(t, engine.Failed, up.State())
+	again := d.resent(t, lua.Convert, d.next(t))
+	d.Replied(d.now, again, protocol.Reply{}, errForGood)
+	require.Equal(t, engine.Live, h.State())
+	var ends, renews *engine.Request
+	for _, r := range d.flush().Send {
+		switch r.Script {
+		case lua.Unlock:
+			ends = r
+		case lua.Renew:
+			renews = r
+		}
+	}
+	require.NotNil(t, renews)
+	require.NotNil(t, ends)
+	require.Equal(t, again.Claim, ends.Claim)
+	require.Equal(t, again.Former, renews.Claim.ID)
+	d.Replied(d.now, ends, done, nil)
+	d.Replied(d.now, renews, gone, nil)
+	require.Equal(t, engine.Lapsed, h.State())
+}
+
+// A request to hand a hold on that was sent twice is answered twice.
+func TestDetachIsAnsweredTwice(t *testing.T) {
+	d := newDriver()
+	h := d.live(t, &engine.Hold{})
+	_, _ = d.Detach(d.now, h, protocol.NewTicket(h.Name, h.Mode, h.Owner), time.Minute)
+	first := d.sent(t)
+	again := d.resent(t, lua.Convert, d.next(t))
+	require.True(t, again.Again)
+	for _, r := range []*engine.Request{again, first} {
+		d.Replied(d.now, r, protocol.Reply{Token: 7}, nil)
+		require.Equal(t, engine.Finished, h.State())
+		require.NoError(t, h.Err())
+		d.settled(t)
+	}
+}
