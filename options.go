@@ -49,7 +49,7 @@ func configure(opts []Option) (config, error) {
 	return c, err
 }
 
-// apply has options set what they are about, up to the first that is invalid.
+// apply applies options to what they configure, up to the first that is invalid.
 func apply[T any, O ~func(*T) error](to *T, options []O) error {
 	for _, option := range options {
 		if option == nil {

@@ -2,101 +2,125 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"html"
 	"image/color"
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// chart is one picture of the report.
+// chart is one picture of the report, drawn from one of its tables.
 type chart struct {
-	name, title, label string
-	draw               func(r Results, p *plot.Plot) (drawn bool)
+	name, title, unit string
+	table             string
+	draw              func(t table, p *plot.Plot)
 }
 
 // allCharts returns those of the scenes, and what changes with a parameter.
 func allCharts() (all []chart) {
 	for _, s := range scenes {
-		all = append(all, chart{s.name, s.title, s.unit, s.bars})
+		all = append(all, chart{s.name, s.title, s.unit, "scene " + s.name, s.bars})
 	}
 	return append(all,
-		chart{"handover", "Throughput of one write lock", "locks taken per second", lines("handover", string(Rate))},
-		chart{"longest-wait", "Longest wait for one write lock", "ms", lines("handover", string(LongestWait))},
-		chart{"readers", "Server time of a read pair among other readers", "µs",
-			lines("readers", string(ServerTime))},
-		chart{"round-trip", "Latency of a write pair over a slower network, in relation to the floor",
-			"× floor", lines("round-trip", "× floor")})
+		chart{"handover", "Throughput of one write lock", "locks taken per second", "workload handover",
+			lines(string(Rate))},
+		chart{"longest-wait", "Longest wait for one write lock", "ms", "workload handover",
+			lines(string(LongestWait))},
+		chart{"readers", "Server time of a read pair among other readers", "µs", "workload readers",
+			lines(string(ServerTime))})
 }
 
 // colours are those in which the contenders are drawn.
-var colours = map[*Contender]color.NRGBA{
-	ours:        {R: 9, G: 105, B: 218, A: 255},
-	delegated:   {R: 0, G: 158, B: 170, A: 255},
-	classic:     {R: 230, G: 134, B: 0, A: 255},
-	redislock:   {R: 26, G: 140, B: 71, A: 255},
-	redsync:     {R: 130, G: 80, B: 223, A: 255},
-	rueidislock: {R: 207, G: 34, B: 46, A: 255},
-	bare:        {R: 120, G: 90, B: 60, A: 255},
-	floor:       {R: 130, G: 130, B: 130, A: 255},
+var colours = map[string]color.NRGBA{
+	ours.Name:        {R: 9, G: 105, B: 218, A: 255},
+	delegated.Name:   {R: 0, G: 158, B: 170, A: 255},
+	classic.Name:     {R: 230, G: 134, B: 0, A: 255},
+	redislock.Name:   {R: 26, G: 140, B: 71, A: 255},
+	redsync.Name:     {R: 130, G: 80, B: 223, A: 255},
+	rueidislock.Name: {R: 207, G: 34, B: 46, A: 255},
+	bare.Name:        {R: 120, G: 90, B: 60, A: 255},
+	floor.Name:       {R: 130, G: 130, B: 130, A: 255},
 }
 
-// drawCharts writes an SVG of every chart for which there are figures to dir.
-func drawCharts(r Results, dir string) error {
+// drawCharts draws every chart of the performance.md in dir, from the tables that are there.
+func drawCharts(dir string) error {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
+	all, err := readTables(dir)
+	if err != nil {
+		return err
+	}
 	for _, c := range allCharts() {
-		if err := c.write(r, filepath.Join(dir, c.name+".svg")); err != nil {
+		if err := c.write(all[c.table], filepath.Join(dir, "performance", c.name+".svg")); err != nil {
 			return fmt.Errorf("drawing the chart %q: %w", c.name, err)
 		}
 	}
 	return nil
 }
 
-// write draws c into a file, unless there are no figures for it.
-func (c chart) write(r Results, path string) error {
+// write draws c into a file.
+func (c chart) write(t table, path string) error {
+	if len(t.rows) == 0 {
+		return errors.New("no figures")
+	}
 	p := plot.New()
-	p.Title.Text, p.Y.Label.Text = c.title, c.label
-	p.Title.Padding, p.Legend.Padding = vg.Points(10), vg.Points(2)
-	p.Legend.Top = true
-	if !c.draw(r, p) {
-		return nil
-	}
-	image, err := p.WriterTo(18*vg.Centimeter, 9*vg.Centimeter, "svg")
-	if err != nil {
-		return err
-	}
+	p.Title.Text, p.Title.Padding = c.title+"\n"+c.unit, vg.Points(10)
+	c.draw(t, p)
+	const margin = 8
+	image := vgsvg.New(18*vg.Centimeter, 10*vg.Centimeter)
+	canvas := draw.New(image)
+	canvas.SetColor(color.White)
+	canvas.Fill(canvas.Rectangle.Path())
+	p.Draw(draw.Crop(canvas, margin, -margin, margin, -margin))
 	var svg bytes.Buffer
 	if _, err := image.WriteTo(&svg); err != nil {
 		return err
 	}
-	// The fonts named beside have the same measures.
-	text := bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans"),
-		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
-	return os.WriteFile(path, text, 0o644)
+	return os.WriteFile(path, withWidths(svg.Bytes()), 0o644)
 }
 
-// scale sets the axis of the figures, a logarithmic one if they are far apart, unless there are none.
-func scale(p *plot.Plot, figures []float64) (ok bool) {
+// text is a text of an SVG: its attributes, the size of its font, and what it says.
+var text = regexp.MustCompile(`(<text [^>]*font-size:([0-9.]+)px[^>]*)>([^<]*)<`)
+
+// withWidths gives each text of a picture the width that the layout assumes. A browser that lacks the font
+// takes another, and fits the text into that width.
+func withWidths(svg []byte) []byte {
+	svg = text.ReplaceAllFunc(svg, func(found []byte) []byte {
+		part := text.FindSubmatch(found)
+		size, _ := strconv.ParseFloat(string(part[2]), 64)
+		face := font.DefaultCache.Lookup(plot.DefaultFont, vg.Points(size))
+		width := face.Width(html.UnescapeString(string(part[3])))
+		return fmt.Appendf(nil, `%s textLength="%.4g" lengthAdjust="spacingAndGlyphs">%s<`, part[1],
+			width.Points(), part[3])
+	})
+	return bytes.ReplaceAll(svg, []byte("font-family:Liberation Sans"),
+		[]byte("font-family:Liberation Sans,Arial,Helvetica,sans-serif"))
+}
+
+// scale sets the axis of the figures. It is logarithmic if the largest figure would flatten others.
+func scale(p *plot.Plot, axis *plot.Axis, figures []float64) {
 	figures = slices.DeleteFunc(figures, func(v float64) bool { return math.IsNaN(v) || v <= 0 })
-	if len(figures) == 0 {
-		return false
-	}
 	least, most := slices.Min(figures), slices.Max(figures)
 	var ticker plot.Ticker = plot.DefaultTicks{}
-	p.Y.Min, p.Y.Max = 0, 1.15*most
-	if most/least > 50 {
-		p.Y.Scale, ticker = plot.LogScale{}, plot.LogTicks{}
-		p.Y.Min = math.Pow(10, math.Floor(math.Log10(max(least/2, 0.1))))
-		p.Y.Max = math.Pow(10, math.Ceil(math.Log10(2*most)))
+	axis.Min, axis.Max = 0, 1.1*most
+	if most/least > 10 {
+		axis.Scale, ticker = plot.LogScale{}, plot.LogTicks{}
+		p.Title.Text += ", logarithmic"
+		axis.Min = math.Pow(10, math.Floor(math.Log10(least/1.2)))
+		axis.Max = math.Pow(10, math.Ceil(math.Log10(1.2*most)))
 	}
-	p.Y.Tick.Marker = plot.TickerFunc(func(low, high float64) []plot.Tick {
+	axis.Tick.Marker = plot.TickerFunc(func(low, high float64) []plot.Tick {
 		ticks := ticker.Ticks(low, high)
 		for i, t := range ticks {
 			if t.Label != "" {
@@ -105,92 +129,92 @@ func scale(p *plot.Plot, figures []float64) (ok bool) {
 		}
 		return ticks
 	})
-	return true
 }
 
 // lines draws a column of a workload's table over its parameter, one line for each contender. The settings
-// stand at equal distances, as each is several times the one before.
-func lines(workload, column string) func(Results, *plot.Plot) bool {
-	return func(r Results, p *plot.Plot) bool {
-		w := workloads[slices.IndexFunc(workloads, func(w *Workload) bool { return w.Name == workload })]
-		at := slices.Index(w.table(nil).header, column) - 2 // after the parameter and the contender
-		p.X.Label.Text = w.ParamName
+// stand at equal distances, since each is several times the one before.
+func lines(column string) func(table, *plot.Plot) {
+	return func(t table, p *plot.Plot) {
+		at := slices.Index(t.header, column)
+		p.X.Label.Text = t.header[0]
+		p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
 		p.Add(plotter.NewGrid())
-		var ticks plot.ConstantTicks
-		for i, param := range w.Params {
-			ticks = append(ticks, plot.Tick{Value: float64(i), Label: number(float64(param))})
-		}
-		p.X.Tick.Marker = ticks
-		var figures []float64
-		for _, c := range w.Contenders {
-			var points plotter.XYs
-			for i, param := range w.Params {
-				if v := w.columns(param)[at].of(r, c.Name); v > 0 {
-					points, figures = append(points, plotter.XY{X: float64(i), Y: v}), append(figures, v)
-				}
+		var (
+			ticks   plot.ConstantTicks
+			figures []float64
+			points  = map[string]plotter.XYs{}
+		)
+		for _, row := range t.rows {
+			if len(ticks) == 0 || ticks[len(ticks)-1].Label != row[0] {
+				ticks = append(ticks, plot.Tick{Value: float64(len(ticks)), Label: row[0]})
 			}
-			if len(points) == 0 {
+			if v := parse(row[at]); v > 0 {
+				points[row[1]] = append(points[row[1]], plotter.XY{X: float64(len(ticks) - 1), Y: v})
+				figures = append(figures, v)
+			}
+		}
+		for _, c := range contenders {
+			if len(points[c.Name]) == 0 {
 				continue
 			}
-			style := draw.LineStyle{Color: colours[c], Width: vg.Points(1.2)}
+			style := draw.LineStyle{Color: colours[c.Name], Width: vg.Points(1.2)}
 			if c == ours || c == delegated {
 				style.Width = vg.Points(2.5)
 			}
-			line := &plotter.Line{XYs: points, LineStyle: style}
-			dots := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: style.Color,
+			line := &plotter.Line{XYs: points[c.Name], LineStyle: style}
+			dots := &plotter.Scatter{XYs: points[c.Name], GlyphStyle: draw.GlyphStyle{Color: style.Color,
 				Radius: style.Width + vg.Points(0.8), Shape: draw.CircleGlyph{}}}
 			p.Add(line, dots)
 			p.Legend.Add(c.Name, line, dots)
 		}
-		p.X.Min, p.X.Max = -0.2, float64(len(w.Params)-1)+0.9 // room for the legend
-		return scale(p, figures)
+		p.X.Tick.Marker = ticks
+		p.X.Min, p.X.Max = -0.2, float64(len(ticks)-1)+1.4 // room for the legend
+		scale(p, &p.Y, figures)
 	}
 }
 
 // bars draws those of a scene's columns that belong into its picture, a bar for each contender.
-func (s *scene) bars(r Results, p *plot.Plot) bool {
-	const thick = 0.36
-	sets := slices.DeleteFunc(slices.Clone(s.columns), func(col column) bool { return col.bar == "" })
-	var figures []float64
-	for _, c := range contenders {
-		for _, set := range sets {
-			figures = append(figures, set.of(r, c.Name))
+func (s *scene) bars(t table, p *plot.Plot) {
+	const thick = 0.4
+	var (
+		sets    []int // columns
+		figures []float64
+		names   []string
+	)
+	for i, col := range s.columns {
+		if col.bar != "" {
+			sets = append(sets, 1+i)
 		}
 	}
-	if !scale(p, figures) {
-		return false
+	for _, row := range t.rows {
+		for _, set := range sets {
+			figures = append(figures, parse(row[set]))
+		}
 	}
-	shade := func(c color.NRGBA, set int) color.Color {
-		c.A = uint8(255 - 110*set)
-		return c
-	}
+	scale(p, &p.X, figures)
 	small := p.X.Tick.Label
-	small.Font.Size, small.XAlign, small.YAlign = vg.Points(8), draw.XCenter, draw.YBottom
-	var names []string
-	for _, c := range contenders {
-		measured := false
+	small.Font.Size, small.XAlign, small.YAlign = vg.Points(8), draw.XLeft, draw.YCenter
+	for _, row := range slices.Backward(t.rows) { // the first row is at the top
+		middle := float64(len(names))
+		names = append(names, row[0])
 		for i, set := range sets {
-			v := set.of(r, c.Name)
+			v, label := parse(row[set]), row[set]
 			if math.IsNaN(v) {
 				continue
 			}
-			measured = true
-			x, top := float64(len(names))+(float64(i)-float64(len(sets)-1)/2)*thick, max(v, p.Y.Min)
-			left, right := x-0.45*thick, x+0.45*thick
-			p.Add(&plotter.Polygon{Color: shade(colours[c], i), XYs: []plotter.XYs{
-				{{X: left, Y: p.Y.Min}, {X: right, Y: p.Y.Min}, {X: right, Y: top}, {X: left, Y: top}}}},
-				&plotter.Labels{XYs: plotter.XYs{{X: x, Y: top}}, Labels: []string{number(v)},
-					TextStyle: []draw.TextStyle{small}, Offset: vg.Point{Y: vg.Points(2)}})
-		}
-		if measured {
-			names = append(names, c.Name)
+			if len(sets) > 1 {
+				label += " (" + s.columns[set-1].bar + ")"
+			}
+			shade := colours[row[0]]
+			shade.A = uint8(255 - 110*i)
+			y, right := middle+(float64(len(sets)-1)/2-float64(i))*thick, max(v, p.X.Min)
+			low, high := y-0.45*thick, y+0.45*thick
+			p.Add(&plotter.Polygon{Color: shade, XYs: []plotter.XYs{
+				{{X: p.X.Min, Y: low}, {X: right, Y: low}, {X: right, Y: high}, {X: p.X.Min, Y: high}}}},
+				&plotter.Labels{XYs: plotter.XYs{{X: right, Y: y}}, Labels: []string{label},
+					TextStyle: []draw.TextStyle{small}, Offset: vg.Point{X: vg.Points(3)}})
 		}
 	}
-	for i, set := range sets {
-		grey := color.NRGBA{R: 60, G: 60, B: 60}
-		p.Legend.Add(set.bar, &plotter.Polygon{Color: shade(grey, i)})
-	}
-	p.NominalX(names...)
-	p.X.Min, p.X.Max = -0.6, float64(len(names))-0.4
-	return true
+	p.NominalY(names...)
+	p.Y.Min, p.Y.Max = -0.5, float64(len(names))-0.5
 }

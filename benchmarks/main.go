@@ -4,18 +4,19 @@
 //	cd benchmarks && go run .                    # everything, about 40 minutes
 //	cd benchmarks && go run . -quick             # everything, briefly; only prints, unless given -out
 //	cd benchmarks && go run . -only 'pair|crowd' # some workloads, likewise
+//	cd benchmarks && go run . -draw              # only draws the charts, from the tables of performance.md
 //
 // Contenders take turns round by round, so that what disturbs the machine for a while disturbs all alike. The
 // figures are medians over the rounds; a ratio is the median of the ratios of each round.
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"syscall"
@@ -33,7 +34,15 @@ func main() {
 	only := flag.String("only", "", "run only the workloads whose name matches this regular expression")
 	out := flag.String("out", "", "directory of the performance.md and the pictures that are renewed "+
 		"(default the current one; none for a partial or quick run)")
+	onlyDraw := flag.Bool("draw", false, "measure nothing: draw the charts from the tables of performance.md")
 	flag.Parse()
+	if *onlyDraw {
+		if err := drawCharts(cmp.Or(*out, ".")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if *out == "" && !*quick && *only == "" {
 		*out = "."
 	}
@@ -69,6 +78,6 @@ func measure(t *testing.T, quick bool, only, out string) {
 			all["machine"] = here
 		}
 		require.NoError(t, renew(out, all))
-		require.NoError(t, drawCharts(r.results, filepath.Join(out, "performance")))
+		require.NoError(t, drawCharts(out))
 	}
 }

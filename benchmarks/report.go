@@ -46,3 +46,16 @@ func renew(dir string, all map[string]table) error {
 	}
 	return nil
 }
+
+// readTables returns the tables that performance.md has, by their names.
+func readTables(dir string) (map[string]table, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "performance.md"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the report: %w", err)
+	}
+	all := map[string]table{}
+	for _, found := range place.FindAllStringSubmatch(string(text), -1) {
+		all[found[1]] = parseTable(found[0])
+	}
+	return all, nil
+}

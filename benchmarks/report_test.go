@@ -55,7 +55,10 @@ func TestReport(t *testing.T) {
 	all := tables(r)
 	all["machine"] = describeMachine("7")
 	require.NoError(t, renew(dir, all))
-	require.NoError(t, drawCharts(r, filepath.Join(dir, "performance")))
+	require.NoError(t, drawCharts(dir))
+	again, err := readTables(dir)
+	require.NoError(t, err)
+	require.Equal(t, all, again)
 	after := read()
 	require.Equal(t, place.ReplaceAllString(before, "$1"), place.ReplaceAllString(after, "$1"), "beside the tables")
 	for name, table := range all {
@@ -68,8 +71,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestDocumentedCommandsRun holds that the command renews what it measured, and nothing else. It runs with
-// one workload, briefly.
+// TestDocumentedCommandsRun holds that the command renews what it measured, and nothing else, and that -draw
+// renews the pictures alone. It runs with one workload, briefly.
 func TestDocumentedCommandsRun(t *testing.T) {
 	testredis.Need(t)
 	dir, read := copyOfReport(t)
@@ -82,6 +85,13 @@ func TestDocumentedCommandsRun(t *testing.T) {
 		renewed := strings.Contains(was, "workload quorum-read-pair") || strings.Contains(was, "targets, quorum")
 		assert.Equal(t, renewed, was != is[i], is[i])
 	}
+
+	was := read()
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "performance", "order.svg")))
+	out, err = exec.Command("go", "run", ".", "-draw", "-out", dir).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Equal(t, was, read())
+	require.FileExists(t, filepath.Join(dir, "performance", "order.svg"))
 }
 
 // TestFiguresAreMeasured holds that what a target or a scene looks at is what a workload measures.

@@ -41,6 +41,24 @@ func (t table) markdown() string {
 	return s.String()
 }
 
+// parseTable returns the table that a text has in Markdown.
+func parseTable(text string) (t table) {
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		switch {
+		case !strings.HasPrefix(line, "|"), strings.HasPrefix(line, "|---"):
+		case t.header == nil:
+			t.header = cells
+		default:
+			t.rows = append(t.rows, cells)
+		}
+	}
+	return t
+}
+
 // A column is a figure of every contender. The picture of a scene has those with a text for a bar.
 type column struct {
 	bar, head string
@@ -129,4 +147,13 @@ func number(v float64) string {
 		digits = digits[:i] + "," + digits[i:]
 	}
 	return digits
+}
+
+// parse returns the figure that number has formatted, NaN for "–".
+func parse(text string) float64 {
+	v, err := strconv.ParseFloat(strings.ReplaceAll(text, ",", ""), 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return v
 }

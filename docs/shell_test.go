@@ -53,7 +53,7 @@ var shownBy = []struct {
 	{command: `go test -run '\^\$' -bench Observed \.`,
 		run: `go test -run '^$' -bench Observed -benchtime 1x .`},
 	{command: `cd otelrwlock && go test -run '\^\$' -bench Reported \.`, step: "in_module otelrwlock go test"},
-	{command: `\(?cd benchmarks && go run \.( -only quorum -out \.)?\)?`,
+	{command: `\(?cd benchmarks && go run \.( -only quorum -out \.| -draw)?\)?`,
 		test: "TestDocumentedCommandsRun"},
 	{command: `(?s)tmp=.*git worktree add .*`, why: "it measures for half an hour, in a work tree of its own"},
 	{command: `go run golang\.org/x/perf/cmd/benchstat@.*`,

@@ -15,8 +15,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -207,29 +205,101 @@ type query struct {
 	metrics map[string]bool
 	labels  []string // that it selects or groups by
 	kept    []string // that its result has
+	rest    []string // the tokens that are not read yet
 }
 
+var (
+	token  = regexp.MustCompile(`\w[\w.]*|"[^"]*"|[=!]~|!=|[=>(){}\[\],]`)
+	number = regexp.MustCompile(`^[\d.]+$`)
+	word   = regexp.MustCompile(`^[a-zA-Z_]\w*$`)
+	// functions has what the functions and aggregations take, those that are in use.
+	functions = map[string][]string{
+		"rate": {"range"}, "increase": {"range"}, "histogram_quantile": {"number", "vector"},
+		"sum": {"vector"}, "max": {"vector"}, "min": {"vector"}, "topk": {"number", "vector"},
+	}
+)
+
+// parse reads the part of PromQL that is in use: functions, aggregations by labels, selectors, and a
+// comparison with a number.
 func parse(t *testing.T, expr string) query {
 	t.Helper()
 	expr = strings.ReplaceAll(expr, "$__rate_interval", "1m")
-	tree, err := parser.ParseExpr(expr)
-	require.NoError(t, err, expr)
-	q := query{metrics: map[string]bool{}}
-	parser.Inspect(tree, func(n parser.Node, _ []parser.Node) error {
-		switch n := n.(type) {
-		case *parser.VectorSelector:
-			q.metrics[n.Name] = true
-			for _, m := range n.LabelMatchers {
-				if m.Name != labels.MetricName {
-					q.labels = append(q.labels, m.Name)
-				}
-			}
-		case *parser.AggregateExpr:
-			q.labels = append(q.labels, n.Grouping...)
-			q.kept = slices.DeleteFunc(slices.Clone(n.Grouping), func(l string) bool { return l == "le" })
-		}
-		return nil
-	})
+	q := query{metrics: map[string]bool{}, rest: token.FindAllString(expr, -1)}
+	require.Equal(t, strings.ReplaceAll(expr, " ", ""), strings.Join(q.rest, ""), "what is not a token")
+	require.Equal(t, "vector", q.term(t, expr), expr)
+	if len(q.rest) > 0 {
+		q.accept(t, expr, ">")
+		require.Equal(t, "number", q.term(t, expr), expr)
+	}
+	require.Empty(t, q.rest, expr)
 	require.NotEmpty(t, q.metrics, expr)
 	return q
+}
+
+// term reads a number, a call or a selector, and returns its type.
+func (q *query) term(t *testing.T, expr string) string {
+	first := q.next(t, expr)
+	takes, call := functions[first]
+	switch {
+	case number.MatchString(first):
+		return "number"
+	case call:
+		if q.has("by") {
+			q.accept(t, expr, "(")
+			by := q.list(t, expr, ")", func() string { return q.next(t, expr) })
+			q.labels = append(q.labels, by...)
+			q.kept = slices.DeleteFunc(by, func(l string) bool { return l == "le" })
+		}
+		q.accept(t, expr, "(")
+		require.Equal(t, takes, q.list(t, expr, ")", func() string { return q.term(t, expr) }), "%s: %s", expr, first)
+		return "vector"
+	}
+	require.Regexp(t, word, first, expr)
+	q.metrics[first] = true
+	if q.has("{") {
+		q.labels = append(q.labels, q.list(t, expr, "}", func() string {
+			label := q.next(t, expr)
+			require.Contains(t, []string{"=", "=~", "!=", "!~"}, q.next(t, expr), expr)
+			require.Regexp(t, `^".*"$`, q.next(t, expr), expr)
+			return label
+		})...)
+	}
+	if !q.has("[") {
+		return "vector"
+	}
+	_, err := model.ParseDuration(q.next(t, expr))
+	require.NoError(t, err, expr)
+	q.accept(t, expr, "]")
+	return "range"
+}
+
+// list reads items that commas separate, and the token after them.
+func (q *query) list(t *testing.T, expr, end string, item func() string) (all []string) {
+	for {
+		all = append(all, item())
+		if !q.has(",") {
+			q.accept(t, expr, end)
+			return all
+		}
+	}
+}
+
+// has reports whether a token is next, and reads it if so.
+func (q *query) has(token string) bool {
+	if len(q.rest) == 0 || q.rest[0] != token {
+		return false
+	}
+	q.rest = q.rest[1:]
+	return true
+}
+
+func (q *query) accept(t *testing.T, expr, token string) {
+	require.True(t, q.has(token), "%s: %q is not before %q", expr, token, q.rest)
+}
+
+func (q *query) next(t *testing.T, expr string) string {
+	require.NotEmpty(t, q.rest, expr)
+	first := q.rest[0]
+	q.rest = q.rest[1:]
+	return first
 }

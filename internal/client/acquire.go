@@ -136,7 +136,7 @@ func (c *Client) wait(w *wait, h *Hold) error {
 	}
 	h.awaited()
 	if gaveUp != nil && h.State() <= engine.Entering {
-		// If the server grants the lock at this moment, the request passes it on.
+		// If the server grants the lock at this moment, the request that withdraws the call passes it on.
 		c.engine.GiveUp(c.now(), &h.Hold, gaveUp)
 	}
 	return nil
@@ -229,8 +229,8 @@ func (c *Client) unanswered(w *wait, h *engine.Hold) error {
 	return orBecause(err, c.why(last))
 }
 
-// why returns why a call was not answered whose last request failed with last, or nil if that is not known.
-// Client.mu is locked.
+// why returns the reason that a call has no answer, or nil if that is not known. last is the error of its
+// last request, or nil. Client.mu is locked.
 func (c *Client) why(last error) error {
 	if last == nil || errors.Is(last, quorum.ErrNoMajority) {
 		return cmp.Or(c.servers.Trouble(), last)
@@ -258,7 +258,7 @@ type overError struct {
 	err    error
 	waited time.Duration
 	most   time.Duration // MaxWait, if that has ended it
-	// that has ended it, or nil. Its cause takes a lock to read that all calls with it share
+	// that has ended the call, or nil. To read its cause takes a lock that all calls with it share
 	ctx context.Context
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/dispatch"
 )
 
-// Check returns an error for the only client if it cannot be used so.
+// Check returns an error if New cannot use the client, or not with that Config.
 func Check(config Config, clients []redis.UniversalClient) error {
 	client := clients[0]
 	if isNil(client) {
@@ -30,7 +30,8 @@ func Check(config Config, clients []redis.UniversalClient) error {
 	return nil
 }
 
-// CheckQuorum returns an error for clients that make no quorum, or not one that is used so.
+// CheckQuorum returns an error if the clients are not those of a quorum, or if a quorum cannot have that
+// Config.
 func CheckQuorum(config Config, clients []redis.UniversalClient) error {
 	if config.Replicas > 0 {
 		return errors.New("WithReplicas is for one server with replicas: in a quorum, the servers confirm a hold")

@@ -41,8 +41,8 @@ type Config struct {
 	Logger   *slog.Logger  // nil for the default one
 	Observe  []func(Event) // each is called for one event at a time
 	Delegate time.Duration // the lease of delegations; 0 for none
-	// Trace returns the context for a call whenever it begins; or is nil. Holds then have one too: see
-	// Hold.Trace.
+	// Trace returns the context of a call, each time that the call begins. It may be nil. Otherwise holds
+	// have a context of their own, too: see Hold.Trace.
 	Trace func(ctx context.Context, name string, mode protocol.Mode) context.Context
 	// Blocked returns the error that says who is in the way of a call.
 	Blocked func(h *engine.Hold, o protocol.Obstacle, label string, ours bool) error
@@ -148,7 +148,8 @@ func New(config Config, clients []redis.UniversalClient) *Client {
 func (c *Client) Close() error { return c.close(false, nil) }
 
 // Shutdown ends every waiting call with ErrClosed, waits until every hold was released, and closes the
-// Client. If ctx ends first, it closes the Client immediately, and why says so. err is the error of Close.
+// Client. If ctx ends first, it closes the Client immediately, and why is the error of that wait. err is
+// the error of Close.
 func (c *Client) Shutdown(ctx context.Context) (why, err error) {
 	w := wait{ctx: ctx, start: time.Now()}
 	c.do(func(now time.Time) {

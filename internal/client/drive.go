@@ -233,7 +233,7 @@ func (c *Client) arm(now time.Time) {
 	c.timer.Reset(time.Until(at))
 }
 
-// listener returns what passes on what the subscription to a server brings.
+// listener returns the functions that pass on what a server's subscription brings.
 func (c *Client) listener(server int) *dispatch.Listener {
 	return &dispatch.Listener{
 		Subscribed: func() { c.do(func(now time.Time) { c.servers.Subscribed(now, server) }) },

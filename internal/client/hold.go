@@ -49,7 +49,8 @@ func (h *Hold) Token() int64 {
 	return h.Hold.Token()
 }
 
-// Deadline returns until when the hold may be relied on, or could be. It is zero for a zero Hold.
+// Deadline returns the time until which the hold may be relied on, or could be before it ended. It is zero
+// for a zero Hold.
 func (h *Hold) Deadline() time.Time {
 	if h.client == nil {
 		return time.Time{}

@@ -15,9 +15,9 @@ const (
 	// labelTime is the shortest time that the server keeps a label. It is set again after half of that, if it
 	// is still needed.
 	labelTime = 4 * time.Minute
-	// mostLabelTime is for how long at most, whatever the lease is.
+	// mostLabelTime is the longest time that the server keeps a label, however long the lease is.
 	mostLabelTime = 24 * time.Hour
-	// labelRetry is when to try again if the server did not take the label.
+	// labelRetry is the pause before the next attempt if the server did not take the label.
 	labelRetry = 30 * time.Second
 	// labelPatience is how long to wait for the labels of others. They may be on a server that does not
 	// answer, although the lock's server does.

@@ -12,7 +12,7 @@ import (
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 )
 
-// ErrDeadlock is what a call fails with that would wait for itself.
+// ErrDeadlock is the error of a call that would wait for itself.
 var ErrDeadlock = errors.New("deadlock")
 
 const (

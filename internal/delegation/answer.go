@@ -253,8 +253,8 @@ func (d *Layer) downgrade(now time.Time, e *entry, r *engine.Request) {
 	}
 }
 
-// left answers the releases that came no later than when a request was sent, whose reply says whether the
-// delegation stood.
+// left answers the releases that came before a request was sent. The reply to that request says whether
+// the delegation stood.
 func (d *Layer) left(now time.Time, n *name, sent time.Time, code int) {
 	later := slices.IndexFunc(n.leaving, func(e *entry) bool { return e.since.After(sent) })
 	if later < 0 {

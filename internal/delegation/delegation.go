@@ -56,7 +56,7 @@ const (
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Second
-	// returnPatience is for how long the first return may stay without an answer.
+	// returnPatience is how long the first return may stay without an answer.
 	returnPatience = time.Second
 	// firstSlot is larger than any slot of the engine's.
 	firstSlot = 900_000

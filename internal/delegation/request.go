@@ -162,7 +162,8 @@ func (d *Layer) extend(n *name, r *engine.Request) {
 	}
 }
 
-// renew renews a delegation, for as long as the layer relies on it, or a hold was extended, at least.
+// renew renews a delegation. It lasts at least as long as the layer relies on it, and as the holds were
+// extended.
 func (d *Layer) renew(now time.Time, n *name) {
 	lease := d.lease
 	if need := engine.LeaseFor(order.Later(n.until, n.wanted).Sub(now)); need > lease.Duration {
@@ -268,5 +269,5 @@ func (d *Layer) renewAt(n *name) time.Time {
 	return n.lent.Sent.Add(d.lease.Duration / renewAfter)
 }
 
-// patience is for how long a request may stay without an answer.
+// patience returns how long a request may stay without an answer.
 func (d *Layer) patience() time.Duration { return max(d.lease.Duration/resendAfter, firstRetry) }

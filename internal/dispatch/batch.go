@@ -157,8 +157,9 @@ func (b *batch) run(ctx context.Context, cmds []*redis.Cmd) {
 	case b.lane.wait > 0:
 		b.replicate(ctx, cmds)
 	case len(cmds) > 1 || d.cluster.client != nil || len(b.invocations) > 0 && b.invocations[0].text:
-		// The text of a script goes by a connection for pipelines, which has larger buffers. For a command alone,
-		// the client of a cluster first asks some node for what all commands are, though that node may be frozen.
+		// The text of a script is sent over a connection for pipelines, which has larger buffers. Before a
+		// single command, the client of a cluster asks some node for the list of all commands, and that
+		// node may be frozen.
 		d.pipeline(ctx, d.client, cmds)
 	default:
 		_ = d.client.Process(ctx, cmds[0])
@@ -207,9 +208,9 @@ func (d *Dispatcher) pipeline(ctx context.Context, client redis.UniversalClient,
 	}
 }
 
-// A noRetry is a command that the client does not send again by itself, unless a server redirects it. Of a
-// pipeline to a cluster, it sends all commands again if the first has failed, and does not notice that it is
-// also about to send some to where they were redirected: then two goroutines write one reply.
+// A noRetry is a command that the client does not send again by itself, unless a server redirects it. If
+// the first command of a pipeline to a cluster fails, the client would send all of them again. It may be
+// sending some of them to another node at that moment, and two goroutines would then write one reply.
 type noRetry struct{ *redis.Cmd }
 
 // NoRetry tells the client.

@@ -22,8 +22,8 @@ const (
 	// mostReloads is the number of requests for the map at a time. A frozen node answers none, so other nodes
 	// are asked meanwhile.
 	mostReloads = 8
-	// A node that was removed from the cluster, and that the client does not know to be, answers with an empty
-	// map. It takes emptyMaps in a row to be believed.
+	// A node that was removed from the cluster answers with an empty map, and the client may still ask it.
+	// So only emptyMaps in a row are believed.
 	emptyMaps = 10
 )
 
@@ -189,8 +189,8 @@ func (d *Dispatcher) redistribute() (failed []Result) {
 	return failed
 }
 
-// reloadIfOld has the map reloaded if that was not begun of late: a node may have been removed from it that
-// goes on answering.
+// reloadIfOld has the map reloaded unless that began recently: a node that was removed from the cluster
+// may go on answering.
 func (d *Dispatcher) reloadIfOld() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -467,9 +467,10 @@ func (q *queue) pop() waiting {
 	return x
 }
 
-// callersOf returns what callers send by. It runs the hooks that the client has now, and hands the command to
-// a copy of the client with a short timeout: the client does not give up a command when a context ends. The
-// copy shares the client's connections, and has no hooks. The Conn itself never uses a connection.
+// callersOf returns a Conn that sends the commands of callers. It runs the hooks that the client has now,
+// and hands the command to a copy of the client with a short timeout: the client does not give up a
+// command when a context ends. The copy shares the client's connections, and has no hooks. The Conn itself
+// never uses a connection.
 func callersOf(client *redis.Client) *redis.Conn {
 	conn := client.Conn()
 	conn.AddHook(innermost{client.WithTimeout(callerTimeout)})

@@ -28,8 +28,8 @@ const (
 	lastRetry  = 10 * time.Second
 	// soonRetry is the shortest time between two attempts that are made because requests are answered.
 	soonRetry = 250 * time.Millisecond
-	// A client whose subscription has failed connects again before it says so. That connection is not used, so
-	// it is cut short.
+	// When a subscription fails, the client connects again before it says so. That connection is not used,
+	// so the attempt may take no longer than reconnect.
 	reconnect = 500 * time.Millisecond
 	// mostShards is how many shard channels there are at most. One without messages for shardIdle is dropped if
 	// there are that many. shardRetry is the pause after one was refused.

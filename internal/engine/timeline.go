@@ -20,7 +20,8 @@ type sweep struct {
 	do     func(now time.Time, c *claim)
 }
 
-// each has goOn do something for many claims. By then, a claim may have changed or ended.
+// each leaves work for many claims to goOn. By the time that goOn does it, a claim may have changed or
+// ended.
 func (e *Engine) each(now time.Time, claims []*claim, do func(now time.Time, c *claim)) {
 	if len(claims) > 0 {
 		e.sweeps = append(e.sweeps, sweep{now, claims, do})

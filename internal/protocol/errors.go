@@ -39,7 +39,7 @@ type answer interface {
 
 func has(a answer, code string) bool {
 	text := a.Error()
-	// Before Redis 7.0, the error of a command in a script follows the error of the script.
+	// Before Redis 7.0, the text begins with the error of the script. The error of the command follows it.
 	return strings.HasPrefix(text, code) || strings.HasPrefix(text, "ERR "+code) ||
 		strings.Contains(text, ": "+code) || strings.Contains(text, ": -"+code)
 }

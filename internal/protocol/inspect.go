@@ -147,7 +147,7 @@ func (d *decoder) slot(id, state string) (Known, []string) {
 // readersFirst is the difference between a reader's ticket and its place in the queue.
 const readersFirst = 1e12
 
-// left returns what is left of a lease, ms, that counts from a time, µs, and the whole lease.
+// left returns the rest of a lease, and the whole of it. The lease is in ms, and began at a time in µs.
 func (d *decoder) left(since, lease string) (left, full time.Duration) {
 	from, _ := strconv.ParseInt(since, 10, 64)
 	ms, _ := strconv.ParseInt(lease, 10, 64)

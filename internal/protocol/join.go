@@ -43,13 +43,14 @@ type join struct {
 	joined   State
 }
 
-// partyOf returns who holds a lock, whatever the servers know its votes by.
+// partyOf returns who holds a lock. It leaves out the slot and the number of the claim, which differ
+// between the servers that voted for it.
 func partyOf(k Known) Known {
 	k.Slot, k.Number = "", 0
 	return k
 }
 
-// count adds what a server says: one vote for each party, the last.
+// count adds the votes of one server. If it has several claims of one party, only the last one counts.
 func (j *join) count(s *State) {
 	j.joined.Token = max(j.joined.Token, s.Token)
 	last := make(map[Known]uint64, len(s.Holders))

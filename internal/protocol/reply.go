@@ -188,13 +188,14 @@ func decodeCode(reply any) (r Reply, ok bool) {
 	return r, ok && code >= NotThere && code <= DoneBefore
 }
 
-// elements are those of a reply that is a list. ok is false from the first that is not as it should be.
+// elements are the elements of a reply that is a list. ok becomes false with the first one of an
+// unexpected type.
 type elements struct {
 	list []any
 	ok   bool
 }
 
-// elementsOf returns the elements of a reply that should have n.
+// elementsOf returns the elements of a reply that should have n of them.
 func elementsOf(reply any, n int) *elements {
 	list, _ := reply.([]any)
 	if len(list) != n {

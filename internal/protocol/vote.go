@@ -79,7 +79,8 @@ func DecodeMark(reply any) (Mark, error) {
 	return m, nil
 }
 
-// leaseInUse returns the lease that a mark says is in use, in ms.
+// leaseInUse returns the longest lease in use, which a mark has in ms. It is at least zero and at most
+// maxAgain.
 func leaseInUse(ms int64) time.Duration {
 	return time.Duration(min(max(ms, 0), maxAgain.Milliseconds())) * time.Millisecond
 }

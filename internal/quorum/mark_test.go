@@ -124,7 +124,8 @@ func TestServersThatRestAreNoMajority(t *testing.T) {
 	require.ErrorIs(t, r.quorum.Trouble(), ErrNoMajority)
 }
 
-// It fails at once if what is in flight cannot complete a majority.
+// It fails at once if what is in flight cannot complete a majority. The error names the servers that do not
+// vote, and no other.
 func TestFirstTryFailsWithoutAMajority(t *testing.T) {
 	r := newRig(t)
 	r.generation("g", 1)
@@ -135,6 +136,9 @@ func TestFirstTryFailsWithoutAMajority(t *testing.T) {
 	require.NoError(t, h.Err())
 	r.serves(2, lua.Mark)
 	require.ErrorIs(t, h.Err(), ErrNoMajority)
+	require.ErrorContains(t, h.Err(), "1 of 3 vote, 2 are needed: client 0: ")
+	require.ErrorContains(t, h.Err(), "; client 2: it rests")
+	require.NotContains(t, h.Err().Error(), "client 1")
 }
 
 func TestServerThatHasLostItsMarkRestsBeforeItVotes(t *testing.T) {

@@ -22,8 +22,8 @@ const (
 	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
 	// answered. Without it, clients might start different sets of servers, and some servers would have to rest.
 	shortestStart = time.Second
-	// pause is the time between two requests for the same to a server that does not answer, refuses it, or
-	// does not vote.
+	// pause is the time between two requests of the same kind to a server that does not answer, refuses
+	// them, or does not vote.
 	pause = 500 * time.Millisecond
 	// shortestCollecting and longestCollecting are the bounds of how long a claim collects votes before its
 	// first retreat, if the servers are near.
@@ -373,8 +373,8 @@ func (q *Quorum) Unsubscribed(now time.Time, i int, err error) {
 	}
 }
 
-// Slept says that the machine may have been asleep for d until now. What a server may have forgotten is
-// waited for by the clock that stood still, which is longer.
+// Slept says that the machine may have been asleep for d until now. Servers rest by the clock that stood
+// still meanwhile, which only makes the rest longer.
 func (q *Quorum) Slept(now time.Time, d time.Duration) { q.engine.Slept(now, d) }
 
 // Next returns when Tick is due, and whether it is at all.

@@ -76,6 +76,11 @@ func (s *server) votes() bool {
 // answers reports whether the server votes and is not suspected.
 func (s *server) answers() bool { return s.votes() && !s.suspected }
 
+// wouldVote reports whether the server votes, or would if enough others did.
+func (s *server) wouldVote() bool {
+	return s.answers() || s.q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
+}
+
 // usable reports whether to ask the server for votes. It answers; or too few servers do, and its last request
 // has not failed.
 func (s *server) usable() bool {
@@ -301,7 +306,7 @@ func (q *Quorum) missing() (err error) {
 	for _, s := range q.servers {
 		why := s.err
 		switch {
-		case s.answers() || !s.known && !s.suspected && s.err == nil:
+		case s.wouldVote() || !s.known && !s.suspected && s.err == nil:
 			continue
 		case s.err != nil:
 		case s.suspected:
@@ -323,9 +328,7 @@ func (q *Quorum) missing() (err error) {
 
 // noMajority returns the error for too few servers that vote, with the reason.
 func (q *Quorum) noMajority() error {
-	voting := count(q.servers, func(s *server) bool {
-		return s.answers() || q.generation == "" && s.known && !s.suspected && s.mark.Generation != ""
-	})
+	voting := count(q.servers, (*server).wouldVote)
 	err := fmt.Errorf("%w: %d of %d vote, %d are needed", ErrNoMajority, voting, len(q.servers), q.majority)
 	if why := q.missing(); why != nil {
 		err = fmt.Errorf("%w: %w", err, why)

@@ -59,7 +59,7 @@ func (v *vote) name() {
 	q.voters[v.number] = b
 }
 
-// downgrade names a vote anew, after the mode of its bid has changed.
+// downgrade gives a vote a new name, after the mode of its bid has changed.
 func (v *vote) downgrade() {
 	before := *v
 	v.forget()

@@ -241,8 +241,8 @@ func (s *Server) AwaitRole(role string) {
 	}
 }
 
-// BeginMove begins to move a slot from one node to another: from now on the first sends those who ask for
-// keys that it has not to the second.
+// BeginMove begins to move a slot from one node to another. From now on, the first node redirects requests
+// for keys that it does not have to the second.
 func (c *Cluster) BeginMove(slot int, from, to *Server) {
 	c.tb.Helper()
 	c.do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.ID())

@@ -19,9 +19,8 @@ func Mem(tb testing.TB) *miniredis.Miniredis {
 	return m
 }
 
-// MemClient returns a client of m that opens no socket, closed when the test, or the bubble, ends: before m
-// is, as m is older. Once m is closed the client cannot connect again, where m.Dial alone would start m
-// again.
+// MemClient returns a client of m that opens no socket. It is closed when the test, or the bubble, ends,
+// before m is. Once m is closed, the client cannot connect again; m.Dial alone would start m again.
 func MemClient(tb testing.TB, m *miniredis.Miniredis, opts ...func(*redis.Options)) *redis.Client {
 	tb.Helper()
 	dial := func(o *redis.Options) {

@@ -372,8 +372,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// WithDebug returns the arguments by which a server takes the command DEBUG. Before Redis 7.0, which asks for
-// them, servers take it anyway.
+// WithDebug returns the arguments with which a server allows the command DEBUG. Servers before Redis 7.0
+// need none.
 func WithDebug() []string {
 	if before7() {
 		return nil

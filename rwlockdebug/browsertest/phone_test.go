@@ -2,8 +2,6 @@ package browsertest
 
 import (
 	"context"
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -22,8 +20,7 @@ func scheme(name string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// The page as it is now can be read on a telephone, and in both colour schemes. With the flag -picture, there
-// is a picture of each scheme on a telephone.
+// The page as it is now can be read on a telephone, and in both colour schemes.
 func readable(t *testing.T, ctx context.Context) {
 	t.Helper()
 	number := func(script string) float64 { return result(t, ctx, chromedp.Evaluate[float64](script)) }
@@ -42,10 +39,6 @@ func readable(t *testing.T, ctx context.Context) {
 			require.Zero(t, number(titles+".filter(h => h.scrollWidth > h.clientWidth).length"), device)
 			// Every text has the contrast with its background that WCAG asks for: 4.5.
 			require.GreaterOrEqual(t, number(contrast), 4.5, colours)
-			if *picture != "" && device == "phone" {
-				file := strings.TrimSuffix(*picture, ".png") + "-" + device + "-" + colours + ".png"
-				require.NoError(t, os.WriteFile(file, result(t, ctx, chromedp.FullScreenshot(100)), 0o644))
-			}
 		}
 	}
 	require.Equal(t, 2.0, number("document.querySelectorAll('table > caption').length"))

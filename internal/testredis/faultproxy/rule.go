@@ -81,7 +81,8 @@ func (p *Proxy) On(match Match) *Rule {
 // Times limits the rule to the next n commands.
 func (r *Rule) Times(n int) *Rule { return r.set(func() { r.limit = n }) }
 
-// Silent has DropReply keep the connection, mute from then on, so that the client runs into its read timeout.
+// Silent has DropReply leave the connection open without any further reply, so that the client runs into
+// its read timeout.
 func (r *Rule) Silent() *Rule { return r.set(func() { r.silent = true }) }
 
 // DropReply has the server execute the command, swallows the reply and closes the client's connection.
@@ -105,7 +106,7 @@ func (r *Rule) Duplicate() *Rule { return r.act(duplicate, nil) }
 // Reset resets the client's connection; the server never sees the command.
 func (r *Rule) Reset() *Rule { return r.act(reset, nil) }
 
-// Off ends the rule; commands that it has taken are not let off.
+// Off ends the rule. It still applies to the commands that it has already taken.
 func (r *Rule) Off() { r.set(func() { r.off = true }) }
 
 // Hits returns how often the rule has been applied: the request is held, the reply dropped, held or cut, the

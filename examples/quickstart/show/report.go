@@ -11,22 +11,17 @@ import (
 
 // tally is what came of an act.
 type tally struct {
-	processes, reads, writes int
-	lost                     int // writes that are not in the ledger any more
-	broken                   int // reads in which the accounts did not add up
-	refused                  int // writes that the ledger did not take, for their stale token
-	longest                  time.Duration
-	recovery                 time.Duration
-	began, ended             time.Time
-	problems                 []error
+	reads, writes int
+	lost          int // writes that are not in the ledger any more
+	broken        int // reads in which the accounts did not add up
+	refused       int // writes that the ledger did not take, for their stale token
+	longest       time.Duration
+	recovery      time.Duration
+	problems      []error
 }
 
 func (t *tally) problem(format string, args ...any) {
 	t.problems = append(t.problems, fmt.Errorf(format, args...))
-}
-
-func (t *tally) rate(n int) string {
-	return fmt.Sprintf("%.0f", float64(n)/t.ended.Sub(t.began).Seconds())
 }
 
 // judge adds to the problems of an act what a lock should have prevented.
@@ -51,7 +46,7 @@ func report(show []*act) error {
 	row := func(label string, cell func(*act) string) {
 		fmt.Printf("  %-20s", label)
 		for _, a := range show {
-			fmt.Printf("%16s", cell(a))
+			fmt.Printf("%15s", cell(a))
 		}
 		fmt.Println()
 	}
@@ -64,15 +59,11 @@ func report(show []*act) error {
 
 	fmt.Println()
 	row("", func(a *act) string { return a.title })
-	row("processes", func(a *act) string { return strconv.Itoa(a.processes) })
-	row("reads/s", func(a *act) string { return a.rate(a.reads) })
-	row("writes/s", func(a *act) string { return a.rate(a.writes) })
 	row("longest wait", func(a *act) string { return orNone(seconds(a.longest), !a.unlocked) })
 	row("lost updates", func(a *act) string { return strconv.Itoa(a.lost) })
 	row("broken reads", func(a *act) string { return strconv.Itoa(a.broken) })
 	row("recovery time", func(a *act) string { return orNone(seconds(a.recovery), a.recovery > 0) })
 	row("stale token refused", func(a *act) string { return orNone("yes", a.refused > 0) })
-	fmt.Println()
 
 	for _, a := range show {
 		a.judge()
@@ -93,12 +84,12 @@ var start = time.Now()
 
 // say prints what happens, as it happens.
 func say(format string, args ...any) {
-	fmt.Printf("%6.2fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	headline("  "+format, args...)
 }
 
+// headline prints what an act is about.
 func headline(format string, args ...any) {
-	fmt.Println()
-	say(format, args...)
+	fmt.Printf("%6.2fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 }
 
 func seconds(d time.Duration) string {

@@ -8,8 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -129,6 +131,15 @@ func TestQuickstart(t *testing.T) {
 			assert.Regexp(t, regexp.MustCompile(`lost updates +\d+`+columns+`\n`), string(output))
 			assert.Regexp(t, regexp.MustCompile(`broken reads +\d+`+columns+`\n`), string(output))
 			assert.Regexp(t, regexp.MustCompile(`stale token refused .* yes`), string(output))
+			assert.NotContains(t, string(output), "WARN")
+			rows := 0
+			for line := range strings.Lines(string(output)) {
+				assert.LessOrEqual(t, utf8.RuneCountInString(line), 101, line)
+				if !strings.Contains(line, "hold lost") { // a busy machine may lose more than one
+					rows++
+				}
+			}
+			assert.LessOrEqual(t, rows, 27, "with the commands, it does not fit a screen of 30 rows")
 		})
 	}
 }

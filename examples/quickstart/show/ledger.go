@@ -20,7 +20,7 @@ const (
 type staleError struct{ token, fence int64 }
 
 func (e staleError) Error() string {
-	return fmt.Sprintf("token %d is stale, it has seen %d", e.token, e.fence)
+	return fmt.Sprintf("token %d is older than %d", e.token, e.fence)
 }
 
 // book is what the ledger file holds. Transfers move money between accounts, so the sum never changes; and

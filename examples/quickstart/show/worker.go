@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -85,12 +86,14 @@ func work(description string) error {
 		clients = append(clients, client)
 	}
 
-	// All it takes: a client, or several for a quorum, and one RWLock for the whole process.
+	// All it takes: a client, or several for a quorum, and one RWLock for the whole process. Its log would
+	// repeat what the show says of a lost lock.
 	var err error
+	silent := rwlock.WithLogger(slog.New(slog.DiscardHandler))
 	if len(clients) == 1 {
-		w.locks, err = rwlock.New(clients[0], rwlock.WithLease(lease))
+		w.locks, err = rwlock.New(clients[0], rwlock.WithLease(lease), silent)
 	} else {
-		w.locks, err = rwlock.NewQuorum(clients, rwlock.WithLease(lease))
+		w.locks, err = rwlock.NewQuorum(clients, rwlock.WithLease(lease), silent)
 	}
 	if err != nil {
 		return err

@@ -76,7 +76,6 @@ func (c *crew) start(ctx context.Context, j job) error {
 		return err
 	}
 	c.workers[j.Name] = &process{cmd: cmd, stdin: stdin}
-	c.processes++
 	go c.listen(j.Name, cmd, json.NewDecoder(stdout))
 	return nil
 }
@@ -169,13 +168,6 @@ func (c *crew) dismiss() {
 // count adds an event to the tally, and says so if it is one of the rarer ones.
 func (c *crew) count(e event) {
 	c.longest = max(c.longest, e.Wait)
-	if e.Kind != gone {
-		c.ended = time.Now()
-	}
-	if c.began.IsZero() {
-		c.began = c.ended
-	}
-
 	switch e.Kind {
 	case wrote:
 		c.writes++
@@ -188,10 +180,10 @@ func (c *crew) count(e event) {
 			say("%s finds %d in the accounts, and there should be %d", e.Worker, e.Sum, total)
 		}
 	case lost:
-		say("%s is told by its context: %s", e.Worker, e.Err)
+		say("the context of %s is cancelled: %s", e.Worker, e.Err)
 	case refused:
 		c.refused++
-		say("%s is sent away by the ledger: %s", e.Worker, e.Err)
+		say("the ledger refuses %s: %s", e.Worker, e.Err)
 	case failed:
 		c.problem("%s failed: %s", e.Worker, e.Err)
 	case gone:
