@@ -23,7 +23,6 @@ import (
 
 // The whole of the API works by way of every sort of client of one server.
 func TestEverySortOfClient(t *testing.T) {
-	t.Parallel()
 	plain := func(opt func(o *redis.Options)) func(t *testing.T) redis.UniversalClient {
 		return func(t *testing.T) redis.UniversalClient { return testredis.Shared(t).Client(opt) }
 	}
@@ -294,7 +293,6 @@ func labelled(t *testing.T, rw, other *rwlock.RWLock, name string) {
 // A user who may do what is documented, and nothing else, may use the whole of the API. Without any of these
 // rights there is an error, or a record in the log, that names it; or it works as well.
 func TestRightsThatAreNeeded(t *testing.T) {
-	t.Parallel()
 	s := testredis.Start(t)
 	lockAs := func(t *testing.T, s *testredis.Server, without string) (rw, other *rwlock.RWLock, said *records) {
 		t.Helper()
@@ -398,7 +396,6 @@ func tenant(prefix string) redis.Hook {
 // A hook that edits the arguments of a command edits each request once, though the server does not know its
 // script and is sent the text: two clients with that hook exclude each other, and all keys are the hook's.
 func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
-	t.Parallel()
 	const mine = "tenant:"
 	inBubbleAndAlone(t, func(w *world) {
 		ctx, admin := context.Background(), w.dial()
@@ -570,9 +567,7 @@ func TestUserCodeDelaysNoRenewal(t *testing.T) {
 			w.lostWhen(h)
 			time.Sleep(30 * time.Second)
 			require.Positive(w, code.ran.Load())
-			for _, h := range kept {
-				require.NoError(w, context.Cause(h.Context()), h.Name())
-			}
+			requireHeld(w, kept...)
 			unlock(w, kept...)
 			w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
 		})
@@ -621,16 +616,13 @@ func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		for _, h := range kept {
-			require.NoError(w, context.Cause(h.Context()), h.Name())
-		}
+		requireHeld(w, kept...)
 		unlock(w, kept...)
 	})
 }
 
 // Nor does a hook that never returns, for one call or for many, however often their requests are repeated.
 func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
-	parallel(t)
 	each(t, map[string]int{"one call": 1, "many calls": 30}, func(t *testing.T, crowd int) {
 		inBubble(t, func(w *world) {
 			gate, open := context.WithCancel(context.Background())
@@ -648,9 +640,7 @@ func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
 					fmt.Sprint("stuck ", i)))
 			}
 			time.Sleep(time.Minute)
-			for _, h := range kept {
-				require.NoError(w, context.Cause(h.Context()), h.Name())
-			}
+			requireHeld(w, kept...)
 			cancel()
 			open()
 			for _, c := range calls {

@@ -73,7 +73,6 @@ func TestClose(t *testing.T) {
 // Calls that race Close or Shutdown get the lock, which Close then releases and Shutdown waits for, or
 // ErrClosed; many may close at a time. Nothing is lost, and nothing stays.
 func TestCloseRacesCalls(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		for i := range 15 {
 			shutdown := i%3 == 0
@@ -343,7 +342,6 @@ func TestClosedClientIsAnErrorAtOnce(t *testing.T) {
 // Over a quorum, a client that was closed stands for a server that has failed: the others suffice, as long as
 // they are a majority.
 func TestClosedClientOfAQuorum(t *testing.T) {
-	t.Parallel()
 	inMemory(t, 3, func(w *world) {
 		var clients []*redis.Client
 		rw := w.newLockVia(func(c *redis.Client) { clients = append(clients, c) })
@@ -409,7 +407,6 @@ func (w *world) tooMany() []int {
 // eachOutage runs fn in bubbles, for each outage and each read timeout.
 func eachOutage(t *testing.T, fn func(w *world, rw *rwlock.RWLock, begin, end func())) {
 	t.Helper()
-	parallel(t)
 	each(t, outages, func(t *testing.T, strike func(*wire)) {
 		each(t, readTimeouts, func(t *testing.T, readTimeout time.Duration) {
 			inBubble(t, func(w *world) {
@@ -574,7 +571,6 @@ func (w *world) haveWaited(rw *rwlock.RWLock) {
 // then fails with what the client said last. A Try fails soon, whatever its context and the client's read
 // timeout.
 func TestLockCallIsBoundedByALease(t *testing.T) {
-	t.Parallel()
 	each(t, map[string]bool{"fresh": false, "used": true}, func(t *testing.T, used bool) {
 		eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
 			if used {
@@ -610,7 +606,6 @@ func TestLockCallIsBoundedByALease(t *testing.T) {
 
 // A call that ends while nobody has answered says so, with what the client said last.
 func TestUnansweredCallSaysSo(t *testing.T) {
-	t.Parallel()
 	each(t, map[string]string{
 		"frozen": "", "cut": errCut.Error() + "|EOF|closed pipe", // of a new connection, or of one that was there
 	}, func(t *testing.T, cause string) {
@@ -651,7 +646,6 @@ func TestUnansweredCallSaysSo(t *testing.T) {
 
 // A lock call outlasts an outage that ends before its context, its MaxWait or, without either, one lease.
 func TestLockCallOutlastsAnOutage(t *testing.T) {
-	t.Parallel()
 	each(t, outages, func(t *testing.T, strike func(*wire)) {
 		bubbled(t, func(w *world) {
 			long := lasting(w, 10*time.Minute)
@@ -682,7 +676,6 @@ func TestLockCallOutlastsAnOutage(t *testing.T) {
 // When the end of a wait races the grant, the call returns the lock, or an error and the lock goes on: it is
 // never owned by nobody, and never by an owner who was told that he has it not.
 func TestCancelRacesGrant(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		rounds := 1_000
 		if !w.real {
@@ -930,7 +923,6 @@ func TestRingIsRefusedWhereverItIs(t *testing.T) {
 // re-entry may have made longer than the lease that it began with: the lock is free soon after the outage,
 // not at the end of that lease.
 func TestReleaseIsRetriedForAsLongAsTheServerKeepsTheClaim(t *testing.T) {
-	t.Parallel()
 	eachOf(t, []time.Duration{9 * time.Second, time.Minute}, func(t *testing.T, outage time.Duration) {
 		bubbled(t, func(w *world) {
 			for _, servers := range w.tooMany() {

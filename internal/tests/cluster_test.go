@@ -101,7 +101,6 @@ func TestInspectWithoutALabelOutOfReach(t *testing.T) {
 // goes on at the replica that takes over: nobody fails, holds whose leases outlast the failover are kept, and
 // waiters are served.
 func TestFailover(t *testing.T) {
-	t.Parallel()
 	testredis.Need(t)
 	type fault struct {
 		strike func(t *testing.T, master *testredis.Server)
@@ -154,7 +153,6 @@ func failsOver(t *testing.T, one, two redis.UniversalClient, busy, idle string, 
 // A master that was cut off from the others goes on answering, with CLUSTERDOWN. When another has taken over,
 // calls, waits, releases and renewals go on there within half a second, however long that has taken.
 func TestFormerMasterThatAnswersClusterDown(t *testing.T) {
-	t.Parallel()
 	eachOf(t, []time.Duration{1300 * time.Millisecond, 2900 * time.Millisecond,
 		4700 * time.Millisecond}, func(t *testing.T, outage time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
@@ -352,7 +350,6 @@ func TestLockThatAMoveHasLeftBehind(t *testing.T) {
 // and goes on answering, waiters hear of their grants again soon, from another node, and sooner than by a
 // heartbeat.
 func TestSubscriptionMovesToAnotherNode(t *testing.T) {
-	t.Parallel()
 	testredis.Need(t)
 	faults := map[string]func(c *testredis.Cluster, s *testredis.Server){
 		"killed": func(_ *testredis.Cluster, s *testredis.Server) { s.Kill() },

@@ -65,7 +65,6 @@ func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 // than a round trip, which happens where the processors are busy. So the round with the fewest requests
 // counts.
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		client, sent := w.dial(), &counter{}
 		sent.over(client)
@@ -88,7 +87,6 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 // A hold of a delegated lock is downgraded from memory: readers of its RWLock enter. A reader of another one
 // waits for the return of the delegation, as for any other hold (D4, D8).
 func TestDowngradeUnderADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d, far := w.newDelegate(delegationLease), w.newLock()
 		d.getsDelegated(w, write, "n")
@@ -107,7 +105,6 @@ func TestDowngradeUnderADelegation(t *testing.T) {
 // D2, D4, D6: RWLocks that use a name in turns, with delegations or without, exclude each other, and tokens
 // grow; nobody waits for a lease.
 func TestDelegatesTakeTurns(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		rws := []*rwlock.RWLock{w.newLock()}
 		for range 3 {
@@ -119,7 +116,6 @@ func TestDelegatesTakeTurns(t *testing.T) {
 
 // D8: a waiter behind an idle delegation has it recalled, and is let in soon.
 func TestWaiterHasADelegationReturned(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		idle, other := w.newDelegate(delegationLease), w.newDelegate(delegationLease)
 		for i, mode := range bothModes {
@@ -136,7 +132,6 @@ func TestWaiterHasADelegationReturned(t *testing.T) {
 // D10: after a loss of the server's data, the holds under a delegation are lost by its next renewal.
 // ForceUnlock reaches those who have a subscription at once: holds under delegations, and others.
 func TestHoldsUnderADelegationAreLost(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		brief := w.newDelegate(3 * time.Second)
 		brief.getsDelegated(w, write, "brief")
@@ -164,7 +159,6 @@ func TestHoldsUnderADelegationAreLost(t *testing.T) {
 // A try that meets only an idle delegation gets the lock, as if it were free. It is refused soon if somebody
 // holds the lock under the delegation.
 func TestTryMeetsADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d, other := w.newDelegate(delegationLease), w.newLock()
 		for _, mode := range bothModes {
@@ -193,7 +187,6 @@ func TestTryMeetsADelegation(t *testing.T) {
 // Whoever holds the lock under a delegation while the server loses its data, and another locks it, learns of
 // that from Unlock.
 func TestUnlockTellsOfALossUnderADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d, other := w.newDelegate(delegationLease), w.newLock()
 		for _, mode := range bothModes {
@@ -209,7 +202,6 @@ func TestUnlockTellsOfALossUnderADelegation(t *testing.T) {
 
 // Close and Shutdown return what is delegated: others get it at once.
 func TestCloseReturnsDelegations(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		other := w.newLock()
 		for i, end := range []func(*rwlock.RWLock) error{
@@ -230,7 +222,6 @@ func TestCloseReturnsDelegations(t *testing.T) {
 
 // Re-entry, downgrade and the errors of misuse are under a delegation what they are without.
 func TestOwnersUnderADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d := w.newDelegate(delegationLease)
 		d.getsDelegated(w, write, "n")
@@ -256,7 +247,6 @@ func TestOwnersUnderADelegation(t *testing.T) {
 
 // Inspect says what is delegated, in any process.
 func TestInspectShowsDelegations(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d := w.newDelegate(delegationLease, rwlock.WithLabel("its label"))
 		d.getsDelegated(w, write, "n")
@@ -291,7 +281,6 @@ func TestInspectShowsDelegations(t *testing.T) {
 // A delegation whose lease would be longer than that of holds has that of holds: a crash costs no more. One
 // that is too short, or of a quorum, is refused.
 func TestLeaseOfADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d := w.newDelegate(time.Hour, rwlock.WithLease(30*time.Second))
 		d.getsDelegated(w, write, "n")
@@ -309,7 +298,6 @@ func TestLeaseOfADelegation(t *testing.T) {
 // While servers fail over, or a slot moves, holds under a delegation whose lease is longer stay, tokens grow,
 // and others still have the delegation recalled.
 func TestDelegationsOutliveAFailover(t *testing.T) {
-	t.Parallel()
 	testredis.Need(t)
 	master := testredis.Slot("n") * 3 / 16384
 	each(t, map[string]func(c *testredis.Cluster){

@@ -404,7 +404,6 @@ func (w *world) getInBy(at time.Time, calls []*call) {
 // Readers that wait behind a writer whose process died all get in when its lease is over, however many they
 // are, and whoever of them finds that out.
 func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
-	t.Parallel()
 	inBubbleAndAlone(t, func(w *world) {
 		mortal, wire := w.newMortal(rwlock.WithLease(w.lease))
 		rws := []*rwlock.RWLock{w.newLock(rwlock.WithLease(quiet))}
@@ -422,7 +421,6 @@ func TestCrowdBehindADeadWriterGetsInTogether(t *testing.T) {
 // Close finishes what its releases, and those just before it, began: every reader that waited gets in, not
 // only those that the first steps let in.
 func TestCloseFinishesTheStepsThatItsReleasesBegan(t *testing.T) {
-	t.Parallel()
 	eachOf(t, []string{"unlocked", "held"}, func(t *testing.T, name string) {
 		inBubbleAndAlone(t, func(w *world) {
 			holder, rw := w.newLock(), w.newLock(rwlock.WithLease(quiet))
@@ -492,7 +490,6 @@ func TestWithdrawalLeavesNoLateLook(t *testing.T) {
 // A process that was stopped for longer than its lease while it waited queues up again when it goes on, and
 // gets the lock in its turn, or at once if the lock has become free.
 func TestStoppedWaiterQueuesUpAgain(t *testing.T) {
-	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		rw := w.newLock()
 		for _, freed := range []bool{false, true} {

@@ -464,7 +464,6 @@ func TestReadHoldUnderAWriteHoldHasItsToken(t *testing.T) {
 
 // A name that was used once leaves one key, and that for four minutes at most.
 func TestNameUsedOnceLeavesOneKey(t *testing.T) {
-	t.Parallel()
 	uses := map[string]func(w *world, rw *rwlock.RWLock){
 		"written": func(w *world, rw *rwlock.RWLock) { unlock(w, take(w, newOwner(), rw, write, "n")) },
 		"read":    func(w *world, rw *rwlock.RWLock) { unlock(w, take(w, newOwner(), rw, read, "n")) },

@@ -154,7 +154,6 @@ func (c *child) unlock(name string) {
 // A process that is paused past its lease learns that it lost its hold as soon as it goes on; the next
 // writer, which did not wait for it, has a larger token.
 func TestPausedHolder(t *testing.T) {
-	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		rw := w.newLock()
 		c := w.holder(mode)
@@ -263,7 +262,6 @@ func TestTokensIncreaseOverLossOfAllKeys(t *testing.T) {
 // A lock that is held and waited for by others is handed on without a heartbeat, between RWLocks of a process
 // and between processes.
 func TestHandoverBetweenProcesses(t *testing.T) {
-	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		w.lease = quiet
 		rw, near := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(quiet))

@@ -154,7 +154,6 @@ func TestQuorumOutlivesAMinority(t *testing.T) {
 // A server that answers with errors that do not pass is one of those that may fail, whatever names it would
 // be the home of. If two of three do, a call fails with what they say.
 func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
-	t.Parallel()
 	texts := []string{"OOM command not allowed when used memory > 'maxmemory'.", "ERR something else"}
 	eachOf(t, texts, func(t *testing.T, text string) {
 		inMemory(t, 3, func(w *world) {
@@ -197,7 +196,6 @@ func TestQuorumDoesWithoutAServerThatRefuses(t *testing.T) {
 // A server that has lost its data votes again as soon as it has rested, whether its clients saw it lose them
 // or came later.
 func TestServerThatLostItsDataVotesAgain(t *testing.T) {
-	t.Parallel()
 	eachOf(t, []bool{true, false}, func(t *testing.T, saw bool) {
 		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
 			useFor := func(rw *rwlock.RWLock, seconds int) {
@@ -251,7 +249,6 @@ func TestServerRestsForTheLeasesOfOthers(t *testing.T) {
 // While too few servers answer, every call that ends says so, and how many do, whether the client knew the
 // servers before or not.
 func TestCallsSayThatTooFewServersAnswer(t *testing.T) {
-	t.Parallel()
 	eachOf(t, []bool{true, false}, func(t *testing.T, knew bool) {
 		inMems(t, 3, func(t *testing.T, _ []*miniredis.Miniredis, connect connector) {
 			network := &wire{}
@@ -462,7 +459,6 @@ func (c *slowConn) Close() error {
 // Servers that are far away are not taken for servers that are silent: a call takes a round trip, a try is
 // not refused, a hold is renewed, a waiter is let in, and no server is started without the others.
 func TestQuorumOfServersThatAreFarAway(t *testing.T) {
-	t.Parallel()
 	eachOf(t, []time.Duration{200 * time.Millisecond, 260 * time.Millisecond,
 		400 * time.Millisecond}, func(t *testing.T, trip time.Duration) {
 		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, _ connector) {
@@ -628,7 +624,6 @@ func TestAddressThatLeadsToAnotherServerIsOneFailure(t *testing.T) {
 // A server that has lost its data rests for the longest lease that was in use, and no longer, whatever the
 // RWLock's own lease is: so the servers may lose their data one after the other.
 func TestServerRestsForTheLongestLeaseInUse(t *testing.T) {
-	t.Parallel()
 	leases := []time.Duration{500 * time.Millisecond, 4 * time.Second, time.Minute}
 	eachOf(t, leases, func(t *testing.T, lease time.Duration) {
 		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, connect connector) {
