@@ -84,24 +84,6 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 	})
 }
 
-// A hold of a delegated lock is downgraded from memory: readers of its RWLock enter. A reader of another one
-// waits for the return of the delegation, as for any other hold (D4, D8).
-func TestDowngradeUnderADelegation(t *testing.T) {
-	onServers(t, func(w *world) {
-		d, far := w.newDelegate(delegationLease), w.newLock()
-		d.getsDelegated(w, write, "n")
-		h := take(w, newOwner(), d.RWLock, write, "n")
-		require.NoError(w, h.Downgrade(context.Background()))
-		require.Equal(w, read, h.Mode())
-		unlock(w, take(w, newOwner(), d.RWLock, read, "n"))
-		require.ErrorIs(w, errOf(d.TryLock(newOwner(), "n")), rwlock.ErrLocked)
-
-		reader := w.enqueue(newOwner(), far, read, "n")
-		unlock(w, h)
-		unlock(w, reader.granted())
-	})
-}
-
 // D2, D4, D6: RWLocks that use a name in turns, with delegations or without, exclude each other, and tokens
 // grow; nobody waits for a lease.
 func TestDelegatesTakeTurns(t *testing.T) {
@@ -130,7 +112,8 @@ func TestWaiterHasADelegationReturned(t *testing.T) {
 }
 
 // D10: after a loss of the server's data, the holds under a delegation are lost by its next renewal.
-// ForceUnlock reaches those who have a subscription at once: holds under delegations, and others.
+// ForceUnlock reaches those who have a subscription at once: holds under delegations, and others. Whoever
+// holds the lock while the server loses its data, and another locks it, learns of that from Unlock.
 func TestHoldsUnderADelegationAreLost(t *testing.T) {
 	onServers(t, func(w *world) {
 		brief := w.newDelegate(3 * time.Second)
@@ -152,6 +135,14 @@ func TestHoldsUnderADelegationAreLost(t *testing.T) {
 			h := take(w, newOwner(), c.rw, write, c.name)
 			c.lose()
 			w.isLost(h)
+		}
+		for _, mode := range bothModes { // Unlock tells of what nobody has noticed yet
+			name := fmt.Sprint("n", mode)
+			long.getsDelegated(w, mode, name)
+			h := take(w, newOwner(), long.RWLock, mode, name)
+			w.removeKeys()
+			unlock(w, take(w, newOwner(), w.newLock(), write, name))
+			require.ErrorIs(w, h.Unlock(w.Context()), rwlock.ErrLost)
 		}
 	})
 }
@@ -180,22 +171,6 @@ func TestTryMeetsADelegation(t *testing.T) {
 			h, err = other.TryLock(w.Context(), name)
 			require.NoError(w, err)
 			unlock(w, h)
-		}
-	})
-}
-
-// Whoever holds the lock under a delegation while the server loses its data, and another locks it, learns of
-// that from Unlock.
-func TestUnlockTellsOfALossUnderADelegation(t *testing.T) {
-	onServers(t, func(w *world) {
-		d, other := w.newDelegate(delegationLease), w.newLock()
-		for _, mode := range bothModes {
-			name := fmt.Sprint("n", mode)
-			d.getsDelegated(w, mode, name)
-			h := take(w, newOwner(), d.RWLock, mode, name)
-			w.removeKeys()
-			unlock(w, take(w, newOwner(), other, write, name))
-			require.ErrorIs(w, h.Unlock(w.Context()), rwlock.ErrLost)
 		}
 	})
 }
