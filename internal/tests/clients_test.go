@@ -23,7 +23,6 @@ import (
 
 // The whole of the API works by way of every sort of client of one server.
 func TestEverySortOfClient(t *testing.T) {
-	t.Parallel()
 	plain := func(opt func(o *redis.Options)) func(t *testing.T) redis.UniversalClient {
 		return func(t *testing.T) redis.UniversalClient { return testredis.Shared(t).Client(opt) }
 	}
@@ -140,8 +139,7 @@ func TestFirstCallWithAFrozenNode(t *testing.T) {
 	for sort, readOnly := range map[string]bool{"plain": false, "read only": true} {
 		open := func(readTimeout time.Duration) *rwlock.RWLock {
 			return newLockOn(t, cluster.Client(func(o *redis.ClusterOptions) {
-				o.ReadOnly, o.ReadTimeout = readOnly,
-					readTimeout
+				o.ReadOnly, o.ReadTimeout = readOnly, readTimeout
 			}))
 		}
 		for i := range 6 {
@@ -150,11 +148,9 @@ func TestFirstCallWithAFrozenNode(t *testing.T) {
 			frozen := cluster.On(0, "frozen")
 			for what, first := range map[string]func() error{
 				"MaxWait": func() error {
-					_, err := rw.Lock(t.Context(), frozen,
-						rwlock.MaxWait(100*time.Millisecond))
-					return err
+					return errOf(rw.Lock(t.Context(), frozen, rwlock.MaxWait(100*time.Millisecond)))
 				},
-				"context": func() error { _, err := rw.Lock(ctx, frozen); return err },
+				"context": func() error { return errOf(rw.Lock(ctx, frozen)) },
 			} {
 				start := time.Now()
 				require.ErrorIs(t, first(), context.DeadlineExceeded)
@@ -294,7 +290,6 @@ func labelled(t *testing.T, rw, other *rwlock.RWLock, name string) {
 // A user who may do what is documented, and nothing else, may use the whole of the API. Without any of these
 // rights there is an error, or a record in the log, that names it; or it works as well.
 func TestRightsThatAreNeeded(t *testing.T) {
-	t.Parallel()
 	s := testredis.Start(t)
 	lockAs := func(t *testing.T, s *testredis.Server, without string) (rw, other *rwlock.RWLock, said *records) {
 		t.Helper()
@@ -398,7 +393,6 @@ func tenant(prefix string) redis.Hook {
 // A hook that edits the arguments of a command edits each request once, though the server does not know its
 // script and is sent the text: two clients with that hook exclude each other, and all keys are the hook's.
 func TestHookThatEditsArgumentsEditsThemOnce(t *testing.T) {
-	t.Parallel()
 	const mine = "tenant:"
 	inBubbleAndAlone(t, func(w *world) {
 		ctx, admin := context.Background(), w.dial()
@@ -544,8 +538,8 @@ func eachUserCode(t *testing.T, fn func(w *world, rw *rwlock.RWLock, ctx context
 }
 
 // However long the user's code takes that runs when a hold is lost, and whatever it calls, the other holds
-// are renewed.
-func TestUserCodeDelaysNoRenewal(t *testing.T) {
+// are renewed, and the loss of another hold is noticed at its deadline.
+func TestUserCodeDelaysNoRenewalAndNoNoticeOfALoss(t *testing.T) {
 	losses := map[string]func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold{
 		"that the server tells of": func(w *world, rw *rwlock.RWLock, ctx context.Context) *rwlock.Hold {
 			h := take(w, ctx, rw, write, "lost", rwlock.Lease(3*time.Second))
@@ -564,78 +558,46 @@ func TestUserCodeDelaysNoRenewal(t *testing.T) {
 					rwlock.Lease(3*time.Second)))
 			}
 			time.Sleep(400 * time.Millisecond) // so that the renewals do not all travel together
+			start := time.Now()
+			second := take(w, newOwner(), rw, write, "lost as well", rwlock.Lease(2*time.Second), rwlock.NoRenew())
 			h := lose(w, rw, ctx)
 			require.NoError(w, h.Context().Err())
 			code.armed.Store(true)
 			w.lostWhen(h)
+			require.Equal(w, 2*time.Second-margin(2*time.Second), w.lostWhen(second).Sub(start))
 			time.Sleep(30 * time.Second)
 			require.Positive(w, code.ran.Load())
-			for _, h := range kept {
-				require.NoError(w, context.Cause(h.Context()), h.Name())
-			}
+			requireHeld(w, kept...)
 			unlock(w, kept...)
-			w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
+			for _, h := range []*rwlock.Hold{h, second} {
+				w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
+			}
 		})
 	})
 }
 
-// However long the user's code takes that runs when a hold is lost, others learn of their own loss at their
-// deadlines.
-func TestUserCodeDelaysNoNoticeOfALoss(t *testing.T) {
-	eachUserCode(t, func(w *world, rw *rwlock.RWLock, ctx context.Context, code *watch) {
-		start := time.Now()
-		first := take(w, ctx, rw, write, "lost", rwlock.Lease(time.Second), rwlock.NoRenew())
-		require.NoError(w, first.Context().Err())
-		second := take(w, newOwner(), rw, write, "lost as well", rwlock.Lease(2*time.Second), rwlock.NoRenew())
-		code.armed.Store(true)
-		require.Equal(w, time.Second-margin(time.Second), w.lostWhen(first).Sub(start))
-		require.Equal(w, 2*time.Second-margin(2*time.Second), w.lostWhen(second).Sub(start))
-		require.Positive(w, code.ran.Load())
-		time.Sleep(time.Minute)
-		for _, h := range []*rwlock.Hold{first, second} {
-			w.returnsIn(bound+8*time.Second, "Unlock", func() { _ = h.Unlock(context.Background()) })
-		}
-	})
-}
-
-// A client's hook that holds up the requests about some locks delays no renewal of the others, also where
-// their requests travel together.
-func TestHookDelaysNoRenewalOfOtherLocks(t *testing.T) {
-	bubbled(t, func(w *world) {
-		slow := brake("held up", func() { time.Sleep(20 * time.Second) })
-		rw := w.newLockVia(func(c *redis.Client) { c.AddHook(slow) })
-		var kept []*rwlock.Hold
-		for i := range 10 {
-			kept = append(kept, take(w, newOwner(), rw, bothModes[i%2], fmt.Sprint("kept ", i)))
-		}
-		ctx := lasting(w, 2*time.Minute)
-		var calls []*call
-		for i := range 30 {
-			calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write,
-				fmt.Sprint("held up ", i)))
-			time.Sleep(970 * time.Millisecond)
-		}
-		for _, c := range calls {
-			if h, err := c.wait(); err == nil {
-				_ = h.Unlock(ctx)
-			}
-		}
-		time.Sleep(5 * time.Minute)
-		for _, h := range kept {
-			require.NoError(w, context.Cause(h.Context()), h.Name())
-		}
-		unlock(w, kept...)
-	})
-}
-
-// Nor does a hook that never returns, for one call or for many, however often their requests are repeated.
+// A client's hook that holds up the requests about some locks delays no renewal of the others, for one call
+// or for many, however often their requests are repeated; on one server, though it never returns.
 func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
-	parallel(t)
-	each(t, map[string]int{"one call": 1, "many calls": 30}, func(t *testing.T, crowd int) {
-		inBubble(t, func(w *world) {
+	type test struct {
+		servers, crowd     int
+		lease, held, every time.Duration // for how long a request is held up, and how often a call begins
+	}
+	each(t, map[string]test{
+		"one call":  {1, 1, 2 * time.Second, time.Hour, 0},
+		"many":      {1, 30, 2 * time.Second, time.Hour, 0},
+		"slow":      {1, 30, 30 * time.Second, 20 * time.Second, 970 * time.Millisecond},
+		"of quorum": {3, 30, 30 * time.Second, 20 * time.Second, 970 * time.Millisecond},
+	}, func(t *testing.T, c test) {
+		inMemory(t, c.servers, func(w *world) {
 			gate, open := context.WithCancel(context.Background())
-			rw := w.newLockVia(func(c *redis.Client) { c.AddHook(brake("stuck", func() { <-gate.Done() })) },
-				rwlock.WithLease(2*time.Second))
+			slow := brake("stuck", func() {
+				select {
+				case <-gate.Done():
+				case <-time.After(c.held):
+				}
+			})
+			rw := w.newLockVia(func(c *redis.Client) { c.AddHook(slow) }, rwlock.WithLease(c.lease))
 			w.Cleanup(open)
 			var kept []*rwlock.Hold
 			for i := range 50 {
@@ -643,19 +605,21 @@ func TestHookThatBlocksDelaysNoRenewalOfOtherLocks(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			var calls []*call
-			for i := range crowd {
+			for i := range c.crowd {
 				calls = append(calls, w.launch(rwlock.WithOwner(ctx, rwlock.NewOwner()), rw, write,
 					fmt.Sprint("stuck ", i)))
+				time.Sleep(c.every)
 			}
-			time.Sleep(time.Minute)
-			for _, h := range kept {
-				require.NoError(w, context.Cause(h.Context()), h.Name())
-			}
+			time.Sleep(time.Minute) // those that get the lock renew it
+			requireHeld(w, kept...)
 			cancel()
 			open()
 			for _, c := range calls {
-				_, err := c.wait()
-				require.ErrorIs(w, err, context.Canceled)
+				if h, err := c.wait(); err == nil {
+					_ = h.Unlock(ctx)
+				} else {
+					require.ErrorIs(w, err, context.Canceled)
+				}
 			}
 			unlock(w, kept...)
 		})

@@ -132,7 +132,7 @@ func TestDetachIsRefused(t *testing.T) {
 // after.
 func TestLostRepliesOfATicket(t *testing.T) {
 	onServers(t, func(w *world) {
-		rw, p := w.behindProxy()
+		rw, p := w.behindProxy(500 * time.Millisecond)
 		p.On(script("convert")).DropReply().Times(1)
 		ticket := detach(w, take(w, newOwner(), rw, write, "n"), time.Minute)
 		p.On(script("convert")).DropReply().Times(1)
@@ -230,7 +230,7 @@ func TestUpgradesTogether(t *testing.T) {
 // and others may read soon.
 func TestLostRepliesOfAnUpgrade(t *testing.T) {
 	onServers(t, func(w *world) {
-		rw, p := w.behindProxy()
+		rw, p := w.behindProxy(500 * time.Millisecond)
 		other := w.newLock()
 		for range 3 {
 			h := take(w, newOwner(), rw, read, "n")
@@ -369,7 +369,7 @@ func TestTryAllTogether(t *testing.T) {
 // What an owner holds already, TryAll has it hold once more. A lost reply leaves nothing held.
 func TestTryAllOfWhatIsHeld(t *testing.T) {
 	onServers(t, func(w *world) {
-		rw, p := w.behindProxy()
+		rw, p := w.behindProxy(500 * time.Millisecond)
 		other := w.newLock()
 		h := take(w, newOwner(), rw, write, "b")
 		wants := []rwlock.Want{{Name: "a", Mode: write}, {Name: "b", Mode: write}}

@@ -94,35 +94,6 @@ func TestCallsOfHandover(t *testing.T) {
 	}, "two scripts and 22 calls each time")
 }
 
-// A downgrade is one script of the holder, which lets in the readers that wait, and one of each of them,
-// which queued up before.
-func TestDowngradeIsOneScript(t *testing.T) {
-	t.Parallel()
-	testredis.Need(t)
-	g := newGauge(t)
-	loadScripts(t, g.asks)
-	rw := newLockOn(t, g.client(), rwlock.WithLease(quiet))
-	other := newLockOn(t, g.client(), rwlock.WithLease(quiet))
-	loaded := take(t, newOwner(), rw, write, "another")
-	require.NoError(t, loaded.Downgrade(t.Context()))
-	unlock(t, loaded)
-	eventually(t, func() bool {
-		w := &world{T: t}
-		h := take(t, newOwner(), rw, write, "n")
-		inner := take(t, h.Context(), rw, read, "n")
-		readers := []*call{w.enqueue(newOwner(), rw, read, "n"), w.enqueue(newOwner(), other, read, "n")}
-		spent := g.of(t, func() {
-			unlock(t, h)
-			for _, r := range readers {
-				unlock(t, r.granted())
-			}
-			unlock(t, inner)
-		})
-		t.Logf("%v scripts", spent.scripts)
-		return spent.scripts == 1+3 // and the releases
-	}, "one script for a downgrade")
-}
-
 // The client side of what does not wait allocates little more than go-redis does for two scripts. Without an
 // observer, it is as much as before there were any.
 func TestAllocations(t *testing.T) {

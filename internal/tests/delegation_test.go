@@ -65,7 +65,6 @@ func (d *delegate) getsDelegated(t testing.TB, mode rwlock.Mode, name string) {
 // than a round trip, which happens where the processors are busy. So the round with the fewest requests
 // counts.
 func TestDelegatedLocksCostNoRequest(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		client, sent := w.dial(), &counter{}
 		sent.over(client)
@@ -85,29 +84,9 @@ func TestDelegatedLocksCostNoRequest(t *testing.T) {
 	})
 }
 
-// A hold of a delegated lock is downgraded from memory: readers of its RWLock enter. A reader of another one
-// waits for the return of the delegation, as for any other hold (D4, D8).
-func TestDowngradeUnderADelegation(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		d, far := w.newDelegate(delegationLease), w.newLock()
-		d.getsDelegated(w, write, "n")
-		h := take(w, newOwner(), d.RWLock, write, "n")
-		require.NoError(w, h.Downgrade(context.Background()))
-		require.Equal(w, read, h.Mode())
-		unlock(w, take(w, newOwner(), d.RWLock, read, "n"))
-		require.ErrorIs(w, errOf(d.TryLock(newOwner(), "n")), rwlock.ErrLocked)
-
-		reader := w.enqueue(newOwner(), far, read, "n")
-		unlock(w, h)
-		unlock(w, reader.granted())
-	})
-}
-
 // D2, D4, D6: RWLocks that use a name in turns, with delegations or without, exclude each other, and tokens
 // grow; nobody waits for a lease.
 func TestDelegatesTakeTurns(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		rws := []*rwlock.RWLock{w.newLock()}
 		for range 3 {
@@ -119,7 +98,6 @@ func TestDelegatesTakeTurns(t *testing.T) {
 
 // D8: a waiter behind an idle delegation has it recalled, and is let in soon.
 func TestWaiterHasADelegationReturned(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		idle, other := w.newDelegate(delegationLease), w.newDelegate(delegationLease)
 		for i, mode := range bothModes {
@@ -134,9 +112,9 @@ func TestWaiterHasADelegationReturned(t *testing.T) {
 }
 
 // D10: after a loss of the server's data, the holds under a delegation are lost by its next renewal.
-// ForceUnlock reaches those who have a subscription at once: holds under delegations, and others.
+// ForceUnlock reaches those who have a subscription at once: holds under delegations, and others. Whoever
+// holds the lock while the server loses its data, and another locks it, learns of that from Unlock.
 func TestHoldsUnderADelegationAreLost(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		brief := w.newDelegate(3 * time.Second)
 		brief.getsDelegated(w, write, "brief")
@@ -158,13 +136,20 @@ func TestHoldsUnderADelegationAreLost(t *testing.T) {
 			c.lose()
 			w.isLost(h)
 		}
+		for _, mode := range bothModes { // Unlock tells of what nobody has noticed yet
+			name := fmt.Sprint("n", mode)
+			long.getsDelegated(w, mode, name)
+			h := take(w, newOwner(), long.RWLock, mode, name)
+			w.removeKeys()
+			unlock(w, take(w, newOwner(), w.newLock(), write, name))
+			require.ErrorIs(w, h.Unlock(w.Context()), rwlock.ErrLost)
+		}
 	})
 }
 
 // A try that meets only an idle delegation gets the lock, as if it were free. It is refused soon if somebody
 // holds the lock under the delegation.
 func TestTryMeetsADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d, other := w.newDelegate(delegationLease), w.newLock()
 		for _, mode := range bothModes {
@@ -190,26 +175,8 @@ func TestTryMeetsADelegation(t *testing.T) {
 	})
 }
 
-// Whoever holds the lock under a delegation while the server loses its data, and another locks it, learns of
-// that from Unlock.
-func TestUnlockTellsOfALossUnderADelegation(t *testing.T) {
-	t.Parallel()
-	onServers(t, func(w *world) {
-		d, other := w.newDelegate(delegationLease), w.newLock()
-		for _, mode := range bothModes {
-			name := fmt.Sprint("n", mode)
-			d.getsDelegated(w, mode, name)
-			h := take(w, newOwner(), d.RWLock, mode, name)
-			w.removeKeys()
-			unlock(w, take(w, newOwner(), other, write, name))
-			require.ErrorIs(w, h.Unlock(w.Context()), rwlock.ErrLost)
-		}
-	})
-}
-
 // Close and Shutdown return what is delegated: others get it at once.
 func TestCloseReturnsDelegations(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		other := w.newLock()
 		for i, end := range []func(*rwlock.RWLock) error{
@@ -230,7 +197,6 @@ func TestCloseReturnsDelegations(t *testing.T) {
 
 // Re-entry, downgrade and the errors of misuse are under a delegation what they are without.
 func TestOwnersUnderADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d := w.newDelegate(delegationLease)
 		d.getsDelegated(w, write, "n")
@@ -256,7 +222,6 @@ func TestOwnersUnderADelegation(t *testing.T) {
 
 // Inspect says what is delegated, in any process.
 func TestInspectShowsDelegations(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d := w.newDelegate(delegationLease, rwlock.WithLabel("its label"))
 		d.getsDelegated(w, write, "n")
@@ -291,7 +256,6 @@ func TestInspectShowsDelegations(t *testing.T) {
 // A delegation whose lease would be longer than that of holds has that of holds: a crash costs no more. One
 // that is too short, or of a quorum, is refused.
 func TestLeaseOfADelegation(t *testing.T) {
-	t.Parallel()
 	onServers(t, func(w *world) {
 		d := w.newDelegate(time.Hour, rwlock.WithLease(30*time.Second))
 		d.getsDelegated(w, write, "n")
@@ -309,7 +273,6 @@ func TestLeaseOfADelegation(t *testing.T) {
 // While servers fail over, or a slot moves, holds under a delegation whose lease is longer stay, tokens grow,
 // and others still have the delegation recalled.
 func TestDelegationsOutliveAFailover(t *testing.T) {
-	t.Parallel()
 	testredis.Need(t)
 	master := testredis.Slot("n") * 3 / 16384
 	each(t, map[string]func(c *testredis.Cluster){

@@ -7,18 +7,14 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
-	"github.com/seed-7e8842f7/rwlock/internal/testredis/faultproxy"
 )
 
 const (
@@ -99,110 +95,55 @@ func TestModeMatrix(t *testing.T) {
 	})
 }
 
-// A reader re-enters while a writer waits, and a writer in both modes whoever waits. A new reader waits
-// behind the writer.
-func TestReaderReentersPastWaitingWriter(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, name := w.newLock(), "n"
-		outer := take(w, newOwner(), rw, read, name)
-		writer := w.enqueue(newOwner(), rw, write, name)
-
-		inner := take(w, outer.Context(), rw, read, name)
-		third, err := rw.TryRLock(outer.Context(), name)
-		require.NoError(w, err)
-		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked)
-		reader := w.enqueue(newOwner(), rw, read, name)
-
-		unlock(w, outer, inner)
-		w.waits(writer, reader)
-		unlock(w, third)
-		h := writer.granted()
-		second := w.enqueue(newOwner(), rw, write, name)
-		for _, mode := range []rwlock.Mode{write, read, write, read} {
-			unlock(w, take(w, h.Context(), rw, mode, name))
-		}
-		w.waits(reader, second)
-		unlock(w, h)
-		unlock(w, reader.granted())
-		unlock(w, second.granted())
-	})
-}
-
-// Releasing the last write hold lets waiting readers in at that moment; a writer stays out until the last
-// reader goes.
+// The end of the last write hold of an owner that still reads lets waiting readers in at that moment. A
+// writer stays out until the last reader goes. A write hold ends by Unlock, or by Hold.Downgrade, which makes
+// a read hold of it: with the same context and token.
 func TestDowngrade(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw, far, name := w.newLock(), w.newLock(), "n"
-		owner := newOwner()
-		outer, inner, own := take(w, owner, rw, write, name), take(w, owner, rw, write, name),
-			take(w, owner, rw, read, name)
-		writer := w.enqueue(newOwner(), far, write, name)
-		near := w.enqueue(newOwner(), rw, read, name)
-		distant := w.enqueue(newOwner(), far, read, name)
+		rw, far, background := w.newLock(), w.newLock(), context.Background()
+		for name, end := range map[string]func(*rwlock.Hold, context.Context) error{
+			"Unlock": (*rwlock.Hold).Unlock, "Downgrade": (*rwlock.Hold).Downgrade,
+		} {
+			owner := newOwner()
+			outer, inner := take(w, owner, rw, write, name), take(w, owner, rw, write, name)
+			own := []*rwlock.Hold{inner, outer}
+			if name == "Unlock" {
+				own = []*rwlock.Hold{take(w, owner, rw, read, name)}
+			}
+			ctx, token := own[0].Context(), outer.Token()
+			writer := w.enqueue(newOwner(), far, write, name)
+			near, distant := w.enqueue(newOwner(), rw, read, name), w.enqueue(newOwner(), far, read, name)
 
-		unlock(w, outer)
-		w.waits(writer, near, distant)
-		start := time.Now()
-		unlock(w, inner)
-		readers := []*rwlock.Hold{near.granted(), distant.granted()}
-		w.within(w.prompt, start, near.at)
-		w.within(w.prompt, start, distant.at)
+			require.NoError(w, end(outer, background))
+			require.Equal(w, write, inner.Mode())
+			w.waits(writer, near, distant)
+			start := time.Now()
+			require.NoError(w, end(inner, background))
+			readers := []*rwlock.Hold{near.granted(), distant.granted()}
+			w.within(w.prompt, start, near.at)
+			w.within(w.prompt, start, distant.at)
 
-		s := inspect(w, rw, name)
-		require.Equal(w, read, s.Mode)
-		require.Len(w, s.Holders, 3)
-		require.ErrorIs(w, errOf(rw.Lock(own.Context(), name)), rwlock.ErrUpgrade)
-
-		unlock(w, readers...)
-		w.waits(writer)
-		unlock(w, own)
-		unlock(w, writer.granted())
-	})
-}
-
-// Hold.Downgrade makes a read hold of a write hold: with the same context and token, and the waiting readers
-// enter. A write hold that its owner has beside it keeps them out.
-func TestDowngradeInPlace(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw, far, name := w.newLock(), w.newLock(), "n"
-		owner := newOwner()
-		outer, inner := take(w, owner, rw, write, name), take(w, owner, rw, write, name)
-		ctx, token := outer.Context(), outer.Token()
-		writer := w.enqueue(newOwner(), far, write, name)
-		near := w.enqueue(newOwner(), rw, read, name)
-		distant := w.enqueue(newOwner(), far, read, name)
-
-		require.NoError(w, outer.Downgrade(context.Background()))
-		require.Equal(w, read, outer.Mode())
-		require.Equal(w, write, inner.Mode())
-		w.waits(writer, near, distant)
-		start := time.Now()
-		require.NoError(w, inner.Downgrade(context.Background()))
-		readers := []*rwlock.Hold{near.granted(), distant.granted()}
-		w.within(w.prompt, start, near.at)
-		w.within(w.prompt, start, distant.at)
-
-		for _, h := range []*rwlock.Hold{outer, inner} {
-			require.NoError(w, h.Downgrade(context.Background()), "of a read hold")
-			require.Equal(w, read, h.Mode())
-			require.Equal(w, token, h.Token())
-			require.NoError(w, h.Context().Err())
+			s := inspect(w, rw, name)
+			require.Equal(w, read, s.Mode)
+			require.Len(w, s.Holders, 3)
+			require.Equal(w, len(own), held(w, rw, name, outer.Owner(), read).Count)
+			require.Equal(w, ctx, own[0].Context())
+			unlock(w, readers...)
+			for _, h := range own {
+				w.waits(writer)
+				require.NoError(w, h.Downgrade(background), "of a read hold")
+				require.Equal(w, read, h.Mode())
+				require.Equal(w, token, h.Token())
+				require.NoError(w, h.Context().Err())
+				require.ErrorIs(w, errOf(rw.Lock(h.Context(), name)), rwlock.ErrUpgrade)
+				unlock(w, h)
+				require.ErrorIs(w, h.Context().Err(), context.Canceled)
+				require.ErrorIs(w, h.Unlock(background), rwlock.ErrNotHeld)
+			}
+			h := writer.granted()
+			require.Greater(w, h.Token(), token)
+			unlock(w, h)
 		}
-		require.Equal(w, ctx, outer.Context())
-		require.Equal(w, 2, held(w, rw, name, outer.Owner(), read).Count)
-		require.ErrorIs(w, errOf(rw.Lock(ctx, name)), rwlock.ErrUpgrade)
-
-		unlock(w, readers...)
-		unlock(w, inner)
-		require.NoError(w, ctx.Err())
-		w.waits(writer)
-		unlock(w, outer)
-		require.ErrorIs(w, ctx.Err(), context.Canceled)
-		require.ErrorIs(w, outer.Downgrade(context.Background()), rwlock.ErrNotHeld)
-		require.ErrorIs(w, outer.Unlock(context.Background()), rwlock.ErrNotHeld)
-		h := writer.granted()
-		require.Greater(w, h.Token(), token)
-		unlock(w, h)
 	})
 }
 
@@ -246,26 +187,16 @@ func TestDowngradedHoldLastsAsLong(t *testing.T) {
 // A downgrade that fails says so, and leaves the write hold as it is.
 func TestDowngradeThatFails(t *testing.T) {
 	everywhere(t, func(w *world) {
-		rw, name := w.newLock(), "n"
-		var none *rwlock.Hold
-		require.ErrorIs(w, none.Downgrade(context.Background()), rwlock.ErrNotHeld)
-
-		h := take(w, newOwner(), rw, write, name)
+		rw := w.newLock()
+		h := take(w, newOwner(), rw, write, "n")
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		require.ErrorIs(w, h.Downgrade(ctx), context.Canceled)
-		require.ErrorContains(w, h.Downgrade(ctx), `rwlock: downgrade "n": `)
+		requireError(w, h.Downgrade(ctx), context.Canceled, `rwlock: downgrade "n": `)
 		var missing context.Context
 		require.ErrorContains(w, h.Downgrade(missing), "the context is nil")
 		require.Equal(w, write, h.Mode())
-		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), name)), rwlock.ErrLocked)
-		unlock(w, take(w, h.Context(), rw, write, name))
-
-		require.NoError(w, rw.ForceUnlock(context.Background(), name))
-		w.lostWhen(h)
-		require.ErrorIs(w, h.Downgrade(context.Background()), rwlock.ErrLost)
-		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
-		require.ErrorIs(w, h.Downgrade(context.Background()), rwlock.ErrNotHeld)
+		require.ErrorIs(w, errOf(rw.TryRLock(newOwner(), "n")), rwlock.ErrLocked)
+		unlock(w, take(w, h.Context(), rw, write, "n"), h)
 	})
 }
 
@@ -286,72 +217,6 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// A write hold and the read hold beside it that are released within a round trip leave nothing, under a
-// delegation too.
-func TestHoldsOfBothModesReleasedTogether(t *testing.T) {
-	onServers(t, func(w *world) {
-		p := faultproxy.New(w.T, w.dial().Options().Addr)
-		d, far := delegateOn(w, p.Client(), delegationLease, w.options(nil)...), w.newLock()
-		d.getsDelegated(w, write, "n")
-		h := take(w, newOwner(), d.RWLock, write, "n")
-		r := take(w, h.Context(), d.RWLock, read, "n")
-		p.Latency(50 * time.Millisecond)
-		time.Sleep(2 * w.while) // longer than the shortest round trip
-		var wg sync.WaitGroup
-		for _, h := range []*rwlock.Hold{h, r} {
-			wg.Go(func() {
-				if err := h.Unlock(context.Background()); err != nil {
-					w.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		p.Latency(0)
-		for _, rw := range []*rwlock.RWLock{d.RWLock, far} {
-			unlock(w, take(w, lasting(w, hang), rw, write, "n"))
-		}
-	})
-}
-
-// A reply that is lost is no loss of a hold: neither that of a downgrade, nor that of the release which
-// overtakes it.
-func TestLostRepliesOfADowngrade(t *testing.T) {
-	onServers(t, func(w *world) {
-		rw, p := w.behindProxy()
-		h := take(w, newOwner(), rw, write, "n")
-		r := take(w, h.Context(), rw, read, "n")
-		gate := make(chan struct{})
-		late := p.On(script("convert")).DelayRequest(gate).Times(1)
-		p.On(releaseScript(write)).DropReply().Times(1)
-		released := make(chan error, 1)
-		go func() { released <- h.Unlock(context.Background()) }()
-		require.NoError(w, late.WaitHit(soon(w)))
-		require.NoError(w, r.Unlock(context.Background()))
-		close(gate)
-		require.NoError(w, <-released)
-
-		p.On(script("convert")).DropReply().Times(1)
-		h = take(w, newOwner(), rw, write, "n")
-		require.NoError(w, h.Downgrade(context.Background()))
-		require.NoError(w, h.Unlock(context.Background()))
-	})
-}
-
-// Shutdown does not wait for a hold that was lost while its downgrade had no answer.
-func TestShutdownAfterALostDowngrade(t *testing.T) {
-	eachOutage(t, func(w *world, rw *rwlock.RWLock, begin, _ func()) {
-		w.haveWaited(rw)
-		ctx := newOwner()
-		h, r := take(w, ctx, rw, write, "n"), take(w, ctx, rw, read, "n")
-		begin()
-		require.Error(w, h.Unlock(lasting(w, time.Second)))
-		w.isLost(r)
-		start := time.Now()
-		require.NoError(w, rw.Shutdown(lasting(w, 3*time.Second)))
-		w.within(time.Second, start, time.Now())
-	})
-}
-
 // Calls of Downgrade and Unlock that come together leave nothing held.
 func TestDowngradeBesideUnlock(t *testing.T) {
 	everywhere(t, func(w *world) {
@@ -359,12 +224,10 @@ func TestDowngradeBesideUnlock(t *testing.T) {
 		for i := range 20 {
 			name := fmt.Sprint("n", i)
 			h := take(w, newOwner(), rw, write, name)
-			var wg sync.WaitGroup
 			errs := make([]error, 3)
-			wg.Go(func() { errs[0] = h.Downgrade(context.Background()) })
-			wg.Go(func() { errs[1] = h.Downgrade(context.Background()) })
-			wg.Go(func() { errs[2] = h.Unlock(context.Background()) })
-			wg.Wait()
+			together(3, func(i int) {
+				errs[i] = []func(context.Context) error{h.Downgrade, h.Downgrade, h.Unlock}[i](context.Background())
+			})
 			require.NoError(w, errs[2])
 			for _, err := range errs[:2] {
 				if err != nil {
@@ -696,9 +559,7 @@ func TestErrorsNameCallAndLock(t *testing.T) {
 		}
 
 		unlock(w, h, reader)
-		for _, c := range []*call{first, second, third} {
-			unlock(w, c.granted())
-		}
+		finish(first, second, third)
 		err := h.Unlock(ctx)
 		require.ErrorIs(w, err, rwlock.ErrNotHeld)
 		require.Regexp(w, `^rwlock: unlock "orders:42": `, err.Error())
@@ -753,8 +614,9 @@ func TestNilContextAndUnmadeRWLock(t *testing.T) {
 	})
 }
 
-// A lease that an inner hold asked for is not shortened when that hold is released. It ends with the release
-// of the outer hold, or by itself. An outer hold that is not renewed still ends with its own lease.
+// A hold that was re-entered with other leases is renewed for the longest of them. A lease that an inner hold
+// asked for is not shortened when that hold is released: it is not renewed, and runs down. It ends with the
+// release of the outer hold, or by itself. An outer hold that is not renewed still ends with its own lease.
 func TestInnerLeaseEndsWithTheOuterHold(t *testing.T) {
 	bubbled(t, func(w *world) {
 		rw, other := w.newLock(rwlock.WithLease(w.lease)), w.newLock()
@@ -764,20 +626,29 @@ func TestInnerLeaseEndsWithTheOuterHold(t *testing.T) {
 				start := time.Now()
 				outer := take(w, newOwner(), rw, mode, name, opts...)
 				inner := take(w, outer.Context(), rw, mode, name, rwlock.Lease(quiet))
+				if opts == nil {
+					brief := take(w, outer.Context(), rw, mode, name, rwlock.Lease(time.Second))
+					time.Sleep(quiet + time.Millisecond) // so that no renewal is in flight when they are released
+					unlock(w, brief)
+				}
 				left := w.left(other, outer)
-				require.Greater(w, left, w.lease)
+				require.Greater(w, left, quiet/2)
 				unlock(w, inner)
+				at := inner.Deadline()
 				w.around(left, w.left(other, outer))
 				next := w.launch(newOwner(), other, write, name)
 				if opts != nil {
-					w.within(w.lease, start, w.lostWhen(outer))
-					require.ErrorIs(w, outer.Unlock(context.Background()), rwlock.ErrLost)
+					w.within(w.lease, start, w.isLost(outer))
 				} else {
 					time.Sleep(2 * w.lease)
+					require.LessOrEqual(w, w.left(other, outer), left-2*w.lease)
+					time.Sleep(quiet)
+					require.Greater(w, w.left(other, outer), w.lease/2)
+					require.Equal(w, at, inner.Deadline(), "it stays the last such time")
 					require.NoError(w, outer.Context().Err())
 					unlock(w, outer)
 				}
-				at := time.Now()
+				at = time.Now()
 				unlock(w, next.granted())
 				w.within(w.prompt, at, next.at)
 			}
@@ -802,8 +673,7 @@ func TestExtendThatFindsTheLossEndsAllHolds(t *testing.T) {
 			start := time.Now()
 			require.ErrorIs(w, again.Extend(context.Background(), 2*quiet), rwlock.ErrLost)
 			w.within(w.prompt, start, w.lostWhen(outer))
-			w.within(w.prompt, start, w.lostWhen(again))
-			require.ErrorIs(w, again.Unlock(context.Background()), rwlock.ErrLost)
+			w.within(w.prompt, start, w.isLost(again))
 			require.ErrorIs(w, outer.Unlock(context.Background()), rwlock.ErrLost)
 			unlock(w, taken)
 		}
@@ -861,7 +731,6 @@ func TestWithAllHoldsWhatIsWanted(t *testing.T) {
 // WithAll takes the locks in the order of their names, whatever the order of the wants, and then releases
 // each.
 func TestWithAllHasOneOrder(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(w *world) {
 		c := w.dial()
 		var order list[string]
@@ -884,7 +753,6 @@ func TestWithAllHasOneOrder(t *testing.T) {
 // A call of WithAll returns soon after its context's end, however many names it holds: it waits for the
 // answers to its releases together.
 func TestWithAllEndsWithItsContext(t *testing.T) {
-	t.Parallel()
 	inBubble(t, func(w *world) {
 		const trip = 20 * time.Millisecond
 		rw := newLockOn(w, w.dial(slowly(func() time.Duration { return trip / 2 })))
@@ -903,27 +771,6 @@ func TestWithAllEndsWithItsContext(t *testing.T) {
 		require.LessOrEqual(w, time.Since(end), 50*time.Millisecond)
 		for _, want := range wants {
 			require.Equal(w, rwlock.None, inspect(w, rw, want.Name).Mode)
-		}
-	})
-}
-
-// The contexts of holds that were taken one under the other end with the outermost, and to end them all takes
-// little more than to end as many bare ones.
-func TestEndOfNestedContextsIsCheap(t *testing.T) {
-	t.Parallel()
-	inBubble(t, func(w *world) {
-		rw := w.newLock()
-		outer, cancel := context.WithCancel(newOwner())
-		ctx, holds := outer, []*rwlock.Hold{}
-		for range 1000 {
-			h := take(w, ctx, rw, read, "n")
-			ctx, holds = h.Context(), append(holds, h)
-		}
-		cancel()
-		require.ErrorIs(w, ctx.Err(), context.Canceled)
-		for _, h := range slices.Backward(holds) {
-			<-h.Context().Done()
-			unlock(w, h)
 		}
 	})
 }
@@ -1030,114 +877,6 @@ func TestDeadlockOfTwoFailsAtOnce(t *testing.T) {
 	})
 }
 
-// An owner that has another goroutine that can go on is in no deadlock.
-func TestNoDeadlockWhereSomebodyCanGoOn(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw := w.newLock()
-		t.Run("a goroutine that got its hold while another of its owner waited", func(*testing.T) {
-			hb := take(w, newOwner(), rw, write, "b")
-			owner := newOwner()
-			waiting := w.enqueue(owner, rw, write, "b")
-			ha := take(w, owner, rw, write, "a") // by another goroutine, which can release it
-			other := w.enqueue(hb.Context(), rw, write, "a")
-			w.waits(waiting, other)
-			unlock(w, ha)
-			unlock(w, other.granted(), hb)
-			unlock(w, waiting.granted())
-		})
-		t.Run("a goroutine that downgrades while another of its owner waits", func(*testing.T) {
-			hb := take(w, newOwner(), rw, write, "b")
-			owner := newOwner()
-			ha, inner := take(w, owner, rw, write, "a"), take(w, owner, rw, read, "a")
-			waiting := w.enqueue(owner, rw, write, "b")
-			unlock(w, ha)
-			other := w.enqueue(hb.Context(), rw, write, "a")
-			w.waits(waiting, other)
-			unlock(w, inner)
-			unlock(w, other.granted(), hb)
-			unlock(w, waiting.granted())
-		})
-		t.Run("a second call of the owner that is not stuck", func(*testing.T) {
-			ha, hb, hc := take(w, newOwner(), rw, write, "a"), take(w, newOwner(), rw, write, "b"),
-				take(w, newOwner(), rw, write, "c")
-			free := w.enqueue(ha.Context(), rw, write, "c")
-			waiting := w.enqueue(ha.Context(), rw, write, "b")
-			other := w.enqueue(hb.Context(), rw, write, "a")
-			unlock(w, hc)
-			unlock(w, free.granted(), ha)
-			unlock(w, other.granted(), hb)
-			require.ErrorIs(w, errOf(waiting.wait()), context.Canceled, "its context ended with the hold of a")
-		})
-	})
-}
-
-// A deadlock with another RWLock is not noticed: the wait ends with MaxWait.
-func TestDeadlockWithAnotherRWLockIsNotNoticed(t *testing.T) {
-	bubbled(t, func(w *world) {
-		one, two := w.newLock(), w.newLock()
-		ha, hb := take(w, newOwner(), one, write, "a"), take(w, newOwner(), two, write, "b")
-		waiting := w.enqueue(ha.Context(), one, write, "b", rwlock.MaxWait(2*w.lease))
-		require.ErrorIs(w, errOf(two.Lock(hb.Context(), "a", rwlock.MaxWait(w.lease))), context.DeadlineExceeded)
-		require.ErrorIs(w, errOf(waiting.wait()), context.DeadlineExceeded)
-		unlock(w, ha, hb)
-	})
-}
-
-// A reader that waits behind a waiting writer is not looked at. If it waits for itself, its wait ends with
-// MaxWait, and the error says that an owner of the same RWLock is in the way. It changes nothing: when the
-// owner releases what it holds, the others get on.
-func TestCycleBehindAWaitingWriterIsNotNoticed(t *testing.T) {
-	bubbled(t, func(w *world) {
-		rw := w.newLock()
-		a, c := take(w, newOwner(), rw, read, "x"), take(w, newOwner(), rw, write, "y")
-		writer := w.enqueue(newOwner(), rw, write, "x")
-		waiting := w.enqueue(a.Context(), rw, write, "y")
-		start := time.Now()
-		_, err := rw.RLock(c.Context(), "x", rwlock.MaxWait(2*w.lease))
-		require.ErrorIs(w, err, context.DeadlineExceeded)
-		require.Equal(w, 2*w.lease, time.Since(start))
-		var blocked *rwlock.BlockedError
-		require.ErrorAs(w, err, &blocked)
-		require.True(w, blocked.Ours)
-		w.waits(waiting, writer)
-		unlock(w, c)
-		unlock(w, waiting.granted(), a)
-		unlock(w, writer.granted())
-	})
-}
-
-// Owners that take locks in any order get on, if they release what they hold when they meet a deadlock: among
-// writers, and among two owners, none goes unnoticed.
-func TestDeadlocksAllowAnyOrder(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rw := w.newLock()
-		var met atomic.Int32
-		for _, crowd := range []struct {
-			owners int
-			modes  []rwlock.Mode
-		}{{6, []rwlock.Mode{write}}, {2, bothModes}} {
-			together(crowd.owners, func(i int) {
-				for j := range 10 {
-					ctx := newOwner()
-					var holds []*rwlock.Hold
-					for k := range 3 {
-						mode := crowd.modes[(i+j*k)%len(crowd.modes)]
-						h, err := acquire(ctx, rw, mode, fmt.Sprint((i+k*(1+i%2))%3), rwlock.MaxWait(hang))
-						if err != nil {
-							assert.ErrorIs(w, err, rwlock.ErrDeadlock)
-							met.Add(1)
-							break
-						}
-						holds = append(holds, h)
-					}
-					unlock(w, holds...)
-				}
-			})
-		}
-		require.Positive(w, met.Load())
-	})
-}
-
 // elsewhere runs fn on a goroutine of its own, and returns its error.
 func elsewhere(fn func() error) error {
 	done := make(chan error)
@@ -1235,29 +974,18 @@ func TestStrictOwnersBehindACallOfTheirOwn(t *testing.T) {
 	})
 }
 
-// With strict owners, the functions of WithLock, WithRLock, WithAll and Do re-enter, and goroutines that they
-// start do not.
+// With strict owners, what runs under a lock re-enters, and goroutines that it starts do not.
 func TestStrictOwnersUnderFunctions(t *testing.T) {
 	everywhere(t, func(w *world) {
 		rw, ran := w.newLock(rwlock.WithStrictOwners()), 0
-		body := func(ctx context.Context, _ *rwlock.Hold) error {
-			ran++
-			require.ErrorIs(w, elsewhere(func() error { return rw.WithRLock(ctx, "a", nothing) }), rwlock.ErrOwner)
-			return rw.WithRLock(ctx, "a", nothing)
-		}
-		require.NoError(w, rw.WithLock(context.Background(), "a", body))
-		require.NoError(w, rw.WithRLock(context.Background(), "a", body))
-		_, err := rwlock.Do(context.Background(), rw, "a", func(ctx context.Context, h *rwlock.Hold) (int, error) {
-			return 0, body(ctx, h)
-		})
-		require.NoError(w, err)
-		wants := []rwlock.Want{{Name: "b", Mode: read}, {Name: "a", Mode: write}, {Name: "b", Mode: write}}
-		require.NoError(w, rw.WithAll(context.Background(), wants,
-			func(ctx context.Context, holds []*rwlock.Hold) error {
-				require.NoError(w, rw.WithAll(ctx, wants, nothingWithAll))
-				return body(ctx, holds[1])
+		for _, r := range runners {
+			require.NoError(w, r.run(context.Background(), rw, func(ctx context.Context, _ *rwlock.Hold) error {
+				ran++
+				require.ErrorIs(w, elsewhere(func() error { return rw.WithRLock(ctx, "n", nothing) }), rwlock.ErrOwner)
+				return errors.Join(rw.WithRLock(ctx, "n", nothing), r.run(ctx, rw, nothing))
 			}))
-		require.Equal(w, 4, ran)
+		}
+		require.Len(w, runners, ran)
 	})
 }
 
@@ -1272,26 +1000,5 @@ func TestStrictOwnersLoseAsOthersDo(t *testing.T) {
 		require.ErrorIs(w, errOf(rw.Lock(ctx, "n")), rwlock.ErrLost)
 		require.ErrorIs(w, elsewhere(func() error { return errOf(rw.Lock(ctx, "n")) }), rwlock.ErrLost)
 		require.ErrorIs(w, h.Unlock(context.Background()), rwlock.ErrLost)
-	})
-}
-
-// Calls of WithAll that want the same names in different orders never wait for each other in a circle, nor do
-// those of different RWLocks.
-func TestWithAllDoesNotDeadlock(t *testing.T) {
-	everywhere(t, func(w *world) {
-		rws := []*rwlock.RWLock{w.newLock(), w.newLock()}
-		together(8, func(i int) {
-			for range 10 {
-				wants := []rwlock.Want{need("a", bothModes[rand.IntN(2)]), need("b", bothModes[rand.IntN(2)]),
-					need("c", bothModes[rand.IntN(2)])}
-				rand.Shuffle(len(wants), func(i, j int) { wants[i], wants[j] = wants[j], wants[i] })
-				err := rws[i%2].WithAll(context.Background(), wants[:2+rand.IntN(2)],
-					func(context.Context, []*rwlock.Hold) error {
-						time.Sleep(time.Duration(rand.IntN(200)) * time.Microsecond)
-						return nil
-					}, rwlock.MaxWait(hang))
-				assert.NoError(w, err)
-			}
-		})
 	})
 }

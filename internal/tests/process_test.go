@@ -154,7 +154,6 @@ func (c *child) unlock(name string) {
 // A process that is paused past its lease learns that it lost its hold as soon as it goes on; the next
 // writer, which did not wait for it, has a larger token.
 func TestPausedHolder(t *testing.T) {
-	t.Parallel()
 	eachMode(t, func(w *world, mode rwlock.Mode) {
 		rw := w.newLock()
 		c := w.holder(mode)
@@ -175,9 +174,9 @@ func TestPausedHolder(t *testing.T) {
 }
 
 // takeTurns has two goroutines for each RWLock lock a name in random modes, n times each. They wait, try,
-// give up and re-enter. A writer is alone, and nothing is left. The token of a writer is larger than all
-// before, that of a reader not less than those of the writers before it, and that of a re-entry the same. It
-// returns how long a call took at most.
+// give up, re-enter and extend their holds. A writer is alone, and nothing is left. The token of a writer is
+// larger than all before, that of a reader not less than those of the writers before it, and that of a
+// re-entry the same. It returns how long a call took at most.
 func (w *world) takeTurns(n int, rws ...*rwlock.RWLock) time.Duration {
 	w.Helper()
 	var inside, last [3]atomic.Int64 // by mode: how many hold the lock, and the largest token
@@ -216,6 +215,11 @@ func (w *world) takeTurns(n int, rws ...*rwlock.RWLock) time.Duration {
 			inner := take(w, rwlock.WithOwner(context.Background(), h.Owner()), rw, again, "n")
 			assert.Equal(w, h.Token(), inner.Token())
 			unlock(w, inner)
+		}
+		if rand.IntN(4) == 0 {
+			end := time.Now().Add(time.Minute)
+			together(2, func(int) { assert.NoError(w, h.Extend(context.Background(), time.Minute)) })
+			assert.False(w, h.Deadline().Before(end))
 		}
 		inside[mode].Add(-1)
 		unlock(w, h)
@@ -258,68 +262,4 @@ func TestTokensIncreaseOverLossOfAllKeys(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A lock that is held and waited for by others is handed on without a heartbeat, between RWLocks of a process
-// and between processes.
-func TestHandoverBetweenProcesses(t *testing.T) {
-	t.Parallel()
-	eachMode(t, func(w *world, mode rwlock.Mode) {
-		w.lease = quiet
-		rw, near := w.newLock(rwlock.WithLease(quiet)), w.newLock(rwlock.WithLease(quiet))
-		h := take(w, newOwner(), rw, write, "a")
-		next := w.enqueue(newOwner(), near, write, "a")
-		unlock(w, h)
-		h = next.granted()
-		c := w.holder(mode)
-		waitQueued(w, rw, "a", 1)
-		back := w.enqueue(newOwner(), rw, write, "a")
-		unlock(w, h)
-		c.held("a")
-		w.waits(back)
-		c.unlock("a")
-		h = back.granted()
-		next = w.enqueue(newOwner(), near, mode, "a")
-		unlock(w, h)
-		unlock(w, next.granted())
-	})
-}
-
-// A server clock that is behind the last token does not make a smaller one.
-func TestTokensIncreaseThoughTheClockIsBehind(t *testing.T) {
-	inBubble(t, func(w *world) {
-		rw := w.newLock()
-		ahead := time.Now().Add(time.Hour).UnixMicro()
-		w.setFence("n", ahead)
-		h := take(w, newOwner(), rw, write, "n")
-		require.Equal(w, ahead+1, h.Token())
-		next, reader := w.enqueue(newOwner(), rw, write, "n"), w.enqueue(newOwner(), rw, read, "n")
-		unlock(w, h)
-		require.Equal(w, ahead+1, reader.granted().Token())
-		unlock(w, reader.hold)
-		require.Equal(w, ahead+2, next.granted().Token())
-		unlock(w, next.hold)
-		h = take(w, newOwner(), rw, read, "n")
-		require.Equal(w, ahead+2, h.Token())
-		unlock(w, h)
-
-		for name, mode := range map[string]rwlock.Mode{"w": write, "r": read} {
-			w.setFence(name, ahead)
-			h := take(w, newOwner(), rw, mode, name)
-			if mode == write {
-				require.Equal(w, ahead+1, h.Token())
-			} else {
-				require.Equal(w, ahead, h.Token())
-			}
-			unlock(w, h)
-		}
-	})
-}
-
-// setFence has a lock that nobody holds say what its last token was.
-func (w *world) setFence(name string, token int64) {
-	w.Helper()
-	key := w.prefix + ":{" + name + "}"
-	require.NoError(w, w.dial().HSet(context.Background(), key, "fence", token).Err())
-	require.NoError(w, w.dial().PExpire(context.Background(), key, time.Hour).Err())
 }

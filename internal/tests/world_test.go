@@ -113,7 +113,6 @@ func undisturbed(t *testing.T, fn func(w *world)) {
 // bubbled is everywhere without the servers.
 func bubbled(t *testing.T, fn func(w *world)) {
 	t.Helper()
-	parallel(t)
 	each(t, map[string]int{"bubble": 1, "quorum": 3}, func(t *testing.T, servers int) { inMemory(t, servers, fn) })
 }
 
@@ -125,6 +124,7 @@ func inBubble(t *testing.T, fn func(w *world)) {
 // inMemory runs fn in a bubble, on miniredis: on one, or over several that are a quorum.
 func inMemory(t *testing.T, servers int, fn func(w *world)) {
 	t.Helper()
+	parallel(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			T: t, fake: true, prefix: "rwlock", lease: 30 * time.Second, slack: 200 * time.Millisecond,
@@ -178,6 +178,7 @@ func union(lists []func() []string) (all []string) {
 // onServers runs fn on a real server, or on a miniredis if there is none, by TCP and a real clock.
 func onServers(t *testing.T, fn func(w *world)) {
 	t.Helper()
+	parallel(t)
 	if testing.Short() {
 		t.Skip("-short: no server")
 	}
@@ -540,6 +541,7 @@ func (fn sending) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // each runs fn for each case, as parallel subtests by these names.
 func each[C any](t *testing.T, cases map[string]C, fn func(t *testing.T, c C)) {
 	t.Helper()
+	parallel(t)
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -558,9 +560,12 @@ func eachOf[C any](t *testing.T, cases []C, fn func(t *testing.T, c C)) {
 	each(t, named, fn)
 }
 
-// parallel makes a test parallel. Subtests are made so by what runs them.
+// madeParallel are the tests that parallel was called for.
+var madeParallel sync.Map
+
+// parallel makes a test parallel, once. Subtests are made so by what runs them.
 func parallel(t *testing.T) {
-	if !strings.Contains(t.Name(), "/") {
+	if _, already := madeParallel.LoadOrStore(t, true); !already && !strings.Contains(t.Name(), "/") {
 		t.Parallel()
 	}
 }
