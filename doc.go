@@ -44,13 +44,15 @@
 // An owner that holds a lock for writing may lock it for reading and for writing. If it releases its write
 // holds before its read holds, the lock is downgraded, and waiting readers enter. [Hold.Downgrade] does that
 // in place. An owner that holds a lock for reading may lock it for reading, even while a writer waits. It
-// cannot upgrade: Lock returns [ErrUpgrade] immediately, because two readers that waited to upgrade would
-// deadlock. The holds of an owner may be released in any order.
+// cannot upgrade by Lock, which returns [ErrUpgrade] immediately, because two readers that waited to upgrade
+// would deadlock. [Hold.TryUpgrade] upgrades a hold that is alone, or fails. The holds of an owner may be
+// released in any order.
 //
 // # Several names
 //
 // Callers that hold several locks at a time must take them in one order, as with any mutex: renewal would
-// keep a deadlock alive for ever. [RWLock.WithAll] takes several names in the order of their names.
+// keep a deadlock alive for ever. [RWLock.WithAll] takes several names in the order of their names, and
+// [RWLock.TryAll] takes all of them or none, without waiting.
 //
 // A deadlock among the owners of one RWLock is detected if each waits for a writer that holds the lock, or
 // waits to write while others hold it: the call that would wait for itself fails with [ErrDeadlock]
@@ -74,6 +76,12 @@
 //
 // [MaxHold] limits a hold however often it is renewed. A hold taken with [NoRenew] ends with its lease; a
 // worker that should keep the lock only while it makes progress takes it so, and calls [Hold.Extend].
+//
+// # Tickets
+//
+// [Hold.Detach] turns a hold into a [Ticket], a text that another process takes over the hold with: see
+// [RWLock.Attach]. Nobody gets the lock in between, and the new hold has a larger token. So a web server can
+// lock, check and answer, and leave the work to a queue. If nobody uses the ticket, its lease ends the hold.
 //
 // # Loss
 //
