@@ -11,6 +11,7 @@ import (
 	"unsafe"
 
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/verify/model"
 )
@@ -258,7 +259,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 	case release:
 		h := p.Holds[ev.a]
 		if known, _ := p.Engine.Release(p.Now, h); known {
-			p.Holds = slices.Delete(p.Holds, int(ev.a), int(ev.a)+1)
+			takeOut(&p.Holds, ev.a)
 		}
 	case force:
 		_ = p.Engine.Force(p.Now, names[ev.name], 0, nil)
@@ -271,7 +272,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 			break
 		}
 		if p.Holds = append(p.Holds, read); known {
-			p.Holds = slices.Delete(p.Holds, int(ev.a), int(ev.a)+1)
+			takeOut(&p.Holds, ev.a)
 		}
 		for _, g := range p.Pledges {
 			if g.Hold == h {
@@ -291,7 +292,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 			p.Engine.Close(p.Now)
 		}
 	case reply:
-		f := p.land(ev.a)
+		f := takeOut(&p.Flights, ev.a)
 		r := f.Reply
 		if ev.reply != nil {
 			r = *ev.reply
@@ -306,7 +307,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		}
 		p.Engine.Replied(now, f.R, r, nil)
 	case fail:
-		f := p.land(ev.a)
+		f := takeOut(&p.Flights, ev.a)
 		if f.Stage != replied {
 			p.Copies = append(p.Copies, f.R.Request)
 		}
@@ -318,7 +319,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 	case holdReply:
 		p.Flights[ev.a].Stage, p.Flights[ev.a].Reply = replied, *ev.reply
 	case ran:
-		p.Copies = slices.Delete(p.Copies, int(ev.a), int(ev.a)+1)
+		takeOut(&p.Copies, ev.a)
 	case send:
 		if p.Sub == stands && !p.Crashed {
 			p.Inbox = append(p.Inbox, *ev.message)
@@ -333,9 +334,7 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 			p.Engine.Heard(p.Now, messageText(m))
 		}
 	case hearDelayed:
-		m := p.Delayed[ev.a]
-		p.Delayed = slices.Delete(p.Delayed, int(ev.a), int(ev.a)+1)
-		p.Engine.Heard(p.Now, messageText(m))
+		p.Engine.Heard(p.Now, messageText(takeOut(&p.Delayed, ev.a)))
 	case stand:
 		p.Sub = stands
 		p.Engine.Subscribed(p.Now)
@@ -387,11 +386,11 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		f := p.fate(uint64(ev.a))
 		v := p.view(f.number)
 		f.Dropped, f.Anew = true, false
-		f.Until = latest(p.Now.Add(p.Lease), v.Deadline) // it may have been extended
+		f.Until = order.Later(p.Now.Add(p.Lease), v.Deadline) // it may have been extended
 		f.Late = f.Late || ev.do == ungranted && v.Number != 0 && v.State <= engine.Queued
 	case shortened:
 		f := p.fate(uint64(ev.a))
-		f.Short = latest(p.Now.Add(p.Lease), p.view(f.number).Deadline)
+		f.Short = order.Later(p.Now.Add(p.Lease), p.view(f.number).Deadline)
 	case anew:
 		f := p.fate(uint64(ev.a))
 		f.Anew = f.Anew || f.Dropped
@@ -419,7 +418,7 @@ func (p *process) inherits() {
 		if was := p.knownFate(v.Former); v.Former != 0 && (was.Dropped || !was.Short.IsZero()) {
 			f := p.fate(v.Number)
 			f.Dropped, f.Anew = f.Dropped || was.Dropped, f.Anew || was.Anew
-			f.Until, f.Short = latest(f.Until, was.Until), latest(f.Short, was.Short)
+			f.Until, f.Short = order.Later(f.Until, was.Until), order.Later(f.Short, was.Short)
 		} else if f := p.knownFate(v.Number); v.Former != 0 && f.Dropped {
 			p.fate(v.Former).Short = f.Until
 		}
@@ -458,13 +457,6 @@ func (p *process) copies(number uint64) bool {
 	})
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // tick has the engine do what is due.
 func (p *process) tick(c *effect) {
 	before := len(p.Engine.Views())
@@ -474,11 +466,11 @@ func (p *process) tick(c *effect) {
 	}
 }
 
-// land takes a flight out.
-func (p *process) land(i int16) *flight {
-	f := p.Flights[i]
-	p.Flights = slices.Delete(p.Flights, int(i), int(i)+1)
-	return f
+// takeOut removes an item of a list, and returns it.
+func takeOut[T any, I int | int16](list *[]T, i I) T {
+	item := (*list)[i]
+	*list = slices.Delete(*list, int(i), int(i)+1)
+	return item
 }
 
 func (p *process) fate(n uint64) *fate {
@@ -658,8 +650,7 @@ func (p *process) extend(e *explorer, h *engine.Hold, c *effect) {
 // extended checks what a call of Extend has come to.
 func (p *process) extended(x *engine.Extension, c *effect) {
 	i := slices.IndexFunc(p.Extending, func(o *extending) bool { return o.X == x })
-	call := p.Extending[i]
-	p.Extending = slices.Delete(p.Extending, i, i+1)
+	call := takeOut(&p.Extending, i)
 	_, err := x.Over()
 	switch state := call.Hold.State(); {
 	case err == nil:

@@ -163,13 +163,13 @@ func (p *client) do(d deed, e *parliament) {
 		p.Calls[d.a].GaveUp = true
 		p.Engine.GiveUp(d.at, p.Calls[d.a].Hold, errGaveUp)
 	case reply:
-		f, raw := p.land(d.a), e.replies[d.reply]
+		f, raw := takeOut(&p.Flights, d.a), e.replies[d.reply]
 		if !e.tries && !e.delegated && !e.plain { // who is in the way makes no difference
 			raw = withoutObstacle(raw)
 		}
 		p.Layer.Replied(d.at, f, raw, nil)
 	case fail:
-		f := p.land(d.a)
+		f := takeOut(&p.Flights, d.a)
 		if f.Late {
 			p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
 		}
@@ -182,14 +182,13 @@ func (p *client) do(d deed, e *parliament) {
 		f := p.Flights[d.a]
 		p.Copies = append(p.Copies, stray{f.R.Server, f.R.Request})
 	case ran:
-		p.Copies = slices.Delete(p.Copies, d.a, d.a+1)
+		takeOut(&p.Copies, d.a)
 	case send:
 		if p.Listens && !p.Cut[d.a] && !p.Crashed {
 			p.Inbox = append(p.Inbox, letter{Server: d.a, Text: d.text})
 		}
 	case hear:
-		l := p.Inbox[d.a]
-		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
+		l := takeOut(&p.Inbox, d.a)
 		p.Layer.Heard(d.at, l.Server, l.Text)
 	case hearLater:
 		p.Inbox[d.a].Late = true
@@ -197,7 +196,7 @@ func (p *client) do(d deed, e *parliament) {
 		p.Inbox[d.a].Late = true
 		p.Layer.Heard(d.at, p.Inbox[d.a].Server, p.Inbox[d.a].Text)
 	case miss:
-		p.Inbox = slices.Delete(p.Inbox, d.a, d.a+1)
+		takeOut(&p.Inbox, d.a)
 	case doDue:
 		p.Layer.Tick(d.at)
 	case crash:
@@ -230,7 +229,7 @@ func (p *client) do(d deed, e *parliament) {
 	case reconnect:
 		for i := 0; i < len(p.Flights); {
 			if f := p.Flights[i]; f.R.Server == d.a && !f.Late {
-				p.land(i)
+				takeOut(&p.Flights, i)
 				p.Layer.Replied(d.at, f, nil, errNetwork)
 			} else {
 				i++
@@ -255,13 +254,6 @@ func withoutObstacle(raw any) any {
 	list = slices.Clone(list)
 	list[5], list[6], list[7] = int64(0), "", ""
 	return list
-}
-
-// land takes a flight out.
-func (p *client) land(i int) *journey {
-	f := p.Flights[i]
-	p.Flights = slices.Delete(p.Flights, i, i+1)
-	return f
 }
 
 func (p *client) subscribeAnew(d deed) {

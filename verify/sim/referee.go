@@ -10,6 +10,7 @@ import (
 
 	"github.com/seed-7e8842f7/rwlock"
 	"github.com/seed-7e8842f7/rwlock/internal/engine"
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 )
 
 // A referee watches all processes of a world, by the one clock that they share.
@@ -92,7 +93,7 @@ func (r *referee) enters(u *waiter, h *grip, again bool) *stay {
 		s.since = r.clock()
 		for _, outer := range lk.stays {
 			if outer.on == u.on && outer.hold.Owner == h.Owner {
-				u.asked = earlier(u.asked, outer.asked)
+				u.asked = order.Earlier(u.asked, outer.asked)
 			}
 		}
 	}
@@ -131,7 +132,7 @@ func (r *referee) checkExclusion(lk *watched, s *stay) bool {
 // hears of that by the next renewal, if there is one. A delegation that was lost is used until its renewal.
 func (r *referee) excused(lk *watched, s *stay) bool {
 	return !lk.lossAt.IsZero() && (!s.asked.After(lk.lossAt) || s.hold.under) &&
-		(s.noRenew || r.clock().Sub(later(lk.lossAt, s.since)) <= r.notice)
+		(s.noRenew || r.clock().Sub(order.Later(lk.lossAt, s.since)) <= r.notice)
 }
 
 // relied reports whether the holder can rely on its hold.
@@ -163,7 +164,7 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 		return
 	}
 	now := r.clock()
-	if from := later(lk.freeFrom, u.asked); alone && !u.try {
+	if from := order.Later(lk.freeFrom, u.asked); alone && !u.try {
 		bound := r.gap
 		if lk.lapsed {
 			bound = r.lapse
@@ -195,20 +196,6 @@ func (r *referee) checkTurn(lk *watched, u *waiter, alone bool) {
 			}
 		}
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // ends notes that the holder is about to release the hold, or has lost it.

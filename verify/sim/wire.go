@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-7e8842f7/rwlock/internal/order"
 	"github.com/seed-7e8842f7/rwlock/internal/protocol"
 	"github.com/seed-7e8842f7/rwlock/verify/script"
 )
@@ -185,7 +186,7 @@ func (s *subscription) register() {
 // deliver brings what the server sends after a while, in order.
 func (s *subscription) deliver(after time.Duration, fn func()) {
 	n := s.n
-	s.last = later(n.at.Add(after+s.delay()), s.last)
+	s.last = order.Later(n.at.Add(after+s.delay()), s.last)
 	n.when(s.last, func() {
 		n.arrive(func() {
 			if s.sub == s && !s.deaf {
