@@ -633,8 +633,8 @@ func TestInnerLeaseEndsWithTheOuterHold(t *testing.T) {
 				}
 				left := w.left(other, outer)
 				require.Greater(w, left, quiet/2)
-				unlock(w, inner)
 				at := inner.Deadline()
+				unlock(w, inner)
 				w.around(left, w.left(other, outer))
 				next := w.launch(newOwner(), other, write, name)
 				if opts != nil {
