@@ -34,18 +34,20 @@ var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, sysc
 // execFlags are the flags of exec.
 type execFlags struct {
 	read, write, try      bool
-	wait                  duration
+	wait, detach          duration
 	lease, grace, atLeast duration
 	conflict              int
-	label, shell          string
+	label, shell, attach  string
+	ticket                rwlock.Ticket // that attach has
 	also                  []string
 	verbose, keepPassword bool
 }
 
 func (a *app) execCommand() *cobra.Command {
-	f := &execFlags{lease: duration(30 * time.Second), grace: duration(5 * time.Second)}
+	f := &execFlags{detach: -1, lease: duration(30 * time.Second), grace: duration(5 * time.Second)}
 	cmd := &cobra.Command{
-		Use:     "exec [flags] NAME [--] COMMAND [ARG…]\n  rwlock exec [flags] --command TEXT NAME",
+		Use: "exec [flags] NAME [--] COMMAND [ARG…]\n  rwlock exec [flags] --command TEXT NAME\n  " +
+			"rwlock exec [flags] --attach TICKET [--] COMMAND [ARG…]",
 		Aliases: []string{"lock"},
 		Short:   "Run a command while holding a lock",
 		Long: `Exec waits for the lock, runs the command, and releases the lock when the command has ended. Flags come before the
@@ -62,6 +64,12 @@ With --at-least, the lock stays taken for that time though the command ends earl
 their own clocks then runs once. Exec waits for the rest of the time if that is less than the lease; otherwise it leaves the
 lock to the server, which ends it in time.
 
+With --detach, if the command ends with 0, the lock is not released but handed to a ticket, which exec prints on standard
+output. What the command prints there goes to standard error. The lock stays taken for the given time. Until then, on any
+machine, exec --attach runs another command under it, once, or release ends it. Who knows the ticket can take the lock.
+Other users can read command lines: --attach - reads the ticket from the first line of standard input, and RWLOCK_ATTACH
+may have it.
+
 If the command runs exec with a name that it already runs under, the inner command runs under the outer lock. It cannot
 ask for the write lock under a read lock.
 
@@ -74,13 +82,17 @@ gets SIGTERM as soon as exec knows, which takes about a second; another may have
 SIGKILL, exec names what still runs, such as a process that has changed its user.
 
 Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server unreachable; 75 lock not acquired;
-79 lock lost; 126 the command cannot be run; 127 the command was not found.`,
+79 lock lost, or the ticket is over; 126 the command cannot be run; 127 the command was not found.`,
 		Example: `  rwlock exec --try nightly-report ./report.sh
   rwlock exec --read --wait 30s --command 'tar c catalog | gzip > catalog.tgz' catalog
   rwlock exec --also account:2 account:1 ./transfer.sh`,
-		Args:              a.args(f.check(a)),
-		ValidArgsFunction: a.completeName,
+		Args: a.args(f.check(a)),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, start string) ([]string,
+			cobra.ShellCompDirective) {
+			return a.completeName(cmd, f.named(args), start)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args = f.named(args)
 			return a.exec(cmd.Context(), f, args[0], f.argv(args[1:]))
 		},
 	}
@@ -95,6 +107,9 @@ Exit codes: the command's own; 128 + n if signal n ended it; 64 usage; 69 server
 	flags.VarP(&f.wait, "wait", "w", "wait no longer than this (default without limit)")
 	flags.Lookup("wait").DefValue = ""
 	flags.StringArrayVar(&f.also, "also", nil, "hold the lock `NAME` as well, in the same mode; may be given several times")
+	flags.Var(&f.detach, "detach", "hand the lock to a ticket that lasts for this long, and print that")
+	flags.Lookup("detach").DefValue = ""
+	flags.StringVar(&f.attach, "attach", "", "run under the lock of this `TICKET`; - reads it from standard input")
 	flags.StringVarP(&f.shell, "command", "c", "", "run `TEXT` with sh")
 	flags.Var(&f.lease, "lease", "how long the lock outlives this process")
 	flags.Var(&f.grace, "grace",
@@ -117,9 +132,18 @@ var ofFlock = map[string]string{"shared": "read", "exclusive": "write", "nonbloc
 
 // check returns a function that completes the flags, and refuses what makes no sense.
 func (f *execFlags) check(a *app) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) (err error) {
+		if f.attach != "" {
+			if f.ticket, err = readTicket(f.attach); err != nil {
+				return a.wrong("attach", err)
+			}
+		}
+		if len(a.urls) > 1 && (f.attach != "" || f.detaches()) {
+			return errors.New("there are no tickets over a quorum")
+		}
+		args = f.named(args)
 		if len(args) == 0 || f.shell == "" == (len(args) == 1) {
-			return errors.New("exec needs NAME COMMAND [ARG…], or --command TEXT NAME")
+			return errors.New("exec needs NAME COMMAND [ARG…], or --command TEXT NAME; --attach TICKET is in place of NAME")
 		}
 		if argv := f.argv(args[1:]); len(argv) == 0 {
 			return errors.New("exec needs a COMMAND")
@@ -160,6 +184,16 @@ func (f *execFlags) argv(args []string) []string {
 	return args
 }
 
+// named returns the arguments with the name of the lock as the first, which a ticket may have.
+func (f *execFlags) named(args []string) []string {
+	if f.attach == "" {
+		return args
+	}
+	return append([]string{f.ticket.Name()}, args...)
+}
+
+func (f *execFlags) detaches() bool { return f.detach >= 0 }
+
 func (f *execFlags) mode() rwlock.Mode {
 	if f.read {
 		return rwlock.Read
@@ -173,8 +207,11 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		return err
 	}
 	label := cmp.Or(f.label, defaultLabel(argv[0]))
-	s, err := a.open(setting{"lease", rwlock.WithLease(time.Duration(f.lease))},
-		setting{"label", rwlock.WithLabel(label)})
+	settings := []setting{{"lease", rwlock.WithLease(time.Duration(f.lease))}, {"label", rwlock.WithLabel(label)}}
+	if f.detaches() { // before the other lease, which takes its place
+		settings = append([]setting{{"detach", rwlock.WithLease(time.Duration(f.detach))}}, settings...)
+	}
+	s, err := a.open(settings...)
 	if err != nil {
 		return err
 	}
@@ -183,6 +220,10 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	notify(signals, passedOn...)
 	var holds held
 	err = untilSignal(ctx, signals, func(ctx context.Context) error {
+		if f.attach != "" {
+			holds, err = f.takeOver(ctx, s)
+			return err
+		}
 		missing, err := env.missing(ctx, s, f.mode(), append(f.also, name))
 		if err == nil {
 			holds, err = f.acquire(ctx, s, missing)
@@ -196,18 +237,29 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 	}
 	if len(holds) == 0 { // all are held outside, where loss and signals are the outer exec's
 		s.close()
+		if f.detaches() {
+			return exitf(exitUsage, "exec already runs under the lock on %q, which only the outer exec can hand on", name)
+		}
 		err := syscall.Exec(path, argv, env.with(name, nil))
 		return exitf(exitCannotRun, "%s: %w", argv[0], err)
 	}
 	start := time.Now()
 	notify(signals, syscall.SIGTSTP, syscall.SIGCONT)
-	command, err := child.Start(path, argv, env.with(name, holds))
+	stdout := os.Stdout
+	if f.detaches() {
+		stdout = os.Stderr
+	}
+	command, err := child.Start(path, argv, env.with(name, holds), stdout)
 	if err != nil {
 		s.close()
 		return exitf(exitCannotRun, "%s: %w", argv[0], err)
 	}
 	kept, left := guard(holds, command, signals, f)
 	command.TakeTerminal()
+	if kept && f.detaches() && command.ExitCode() == 0 {
+		defer s.close()
+		return handOn(s, holds[0], time.Duration(f.detach))
+	}
 	if kept && f.leave(holds, start, signals) {
 		return &exit{code: command.ExitCode()}
 	}
@@ -220,7 +272,7 @@ func (a *app) exec(ctx context.Context, f *execFlags, name string, argv []string
 		return exitf(exitLost, "exec %q: the lock was lost while the command ran, and what could not be killed still runs: %s",
 			name, strings.Trim(fmt.Sprint(left), "[]"))
 	case !kept:
-		return exitf(exitLost, "exec %q: the lock was lost while the command ran; it has ended", name)
+		return lost(name)
 	}
 	return &exit{code: command.ExitCode()}
 }

@@ -5,7 +5,9 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -15,8 +17,11 @@ import (
 	"github.com/seed-7e8842f7/rwlock/cmd/rwlock/internal/output"
 )
 
+// anyToken is the value of --held if it is not given.
+const anyToken = math.MinInt64
+
 func (a *app) forceUnlockCommand() *cobra.Command {
-	yes := false
+	yes, held := false, int64(anyToken)
 	cmd := &cobra.Command{
 		Use:   "force-unlock NAME",
 		Short: "End every hold on a lock",
@@ -24,24 +29,33 @@ func (a *app) forceUnlockCommand() *cobra.Command {
 waits for locks is notified. Other holders find out at their next renewal, after at most a third of their lease. Until then
 they continue as if they held the lock, and only a resource that checks fencing tokens is safe from them.
 
+With --held, it changes nothing unless the lock is still held under that fencing token, as inspect prints it: a holder that
+came next keeps the lock, and the exit code is 1.
+
 Without --yes, force-unlock shows the holders and asks; if the answer is no, it exits with 1.`,
 		Args:              a.args(oneName),
 		ValidArgsFunction: a.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd, func(ctx context.Context, s *session) error {
-				return a.forceUnlock(ctx, s, args[0], yes)
+				return a.forceUnlock(ctx, s, args[0], yes, held)
 			})
 		},
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().Int64Var(&held, "held", held, "only if the lock is still held under this fencing `TOKEN`")
+	cmd.Flags().Lookup("held").DefValue = "0" // which is not shown
 	a.jsonFlag(cmd)
 	return cmd
 }
 
-func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool) error {
+func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool, held int64) error {
 	before, err := s.inspect(ctx, name)
 	if err != nil {
 		return err
+	}
+	changed := exitf(exitFailed, "%q is not held under the token %d; nothing was changed", name, held)
+	if held != anyToken && (len(before.Holders) == 0 || before.Token != held) {
+		return changed
 	}
 	if !yes && len(before.Holders) > 0 {
 		if err := confirm(ctx, before); err != nil {
@@ -50,7 +64,14 @@ func (a *app) forceUnlock(ctx context.Context, s *session, name string, yes bool
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := s.rw.ForceUnlock(ctx, name); err != nil {
+	var opts []rwlock.ForceOption
+	if held != anyToken {
+		opts = append(opts, rwlock.Held(held))
+	}
+	err = s.rw.ForceUnlock(ctx, name, opts...)
+	if errors.Is(err, rwlock.ErrNotHeld) {
+		return changed
+	} else if err != nil {
 		return err
 	}
 	if a.json {

@@ -76,7 +76,7 @@ func options(flags *pflag.FlagSet) string {
 		}
 		value, usage := pflag.UnquoteUsage(f)
 		switch f.DefValue {
-		case "", "[]", "false":
+		case "", "[]", "false", "0":
 		default:
 			usage += fmt.Sprintf(" (default %s)", f.DefValue)
 		}

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -78,7 +79,7 @@ refused on the command line, which other users can read.`,
 	flags.StringVar(&a.cert, "cert", "", "`FILE` with the client's certificate")
 	flags.StringVar(&a.key, "key", "", "`FILE` with the key of the client's certificate")
 	root.AddCommand(a.execCommand(), a.inspectCommand(), a.lsCommand(), a.watchCommand(), a.forceUnlockCommand(),
-		a.doctorCommand(), a.benchCommand(), a.versionCommand())
+		a.releaseCommand(), a.doctorCommand(), a.benchCommand(), a.versionCommand())
 	root.InitDefaultCompletionCmd("")
 	return root
 }
@@ -110,7 +111,8 @@ func (a *app) jsonFlag(cmd *cobra.Command) {
 }
 
 // exclusive are the flags that exclude each other.
-var exclusive = [][2]string{{"read", "write"}, {"try", "wait"}}
+var exclusive = [][2]string{{"read", "write"}, {"try", "wait"}, {"attach", "read"}, {"attach", "write"},
+	{"attach", "also"}, {"detach", "also"}, {"detach", "at-least"}}
 
 // args completes the flags of a command from the environment, and then checks its arguments.
 func (a *app) args(check cobra.PositionalArgs) cobra.PositionalArgs {
@@ -135,8 +137,9 @@ func (a *app) complete(flags *pflag.FlagSet) error {
 	}
 	given := map[string]bool{"redis": true, "help": true, "version": true}
 	flags.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	onLine := maps.Clone(given)
 	for _, pair := range exclusive {
-		if given[pair[0]] || given[pair[1]] {
+		if onLine[pair[0]] || onLine[pair[1]] {
 			given[pair[0]], given[pair[1]] = true, true
 		}
 	}

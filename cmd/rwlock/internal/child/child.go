@@ -20,24 +20,26 @@ type Child struct {
 	stopped  chan struct{}
 }
 
-// Start starts the program at path with the standard files of this process. If standard input is a terminal
-// with this process in the foreground, the command gets the foreground.
-func Start(path string, argv, env []string) (*Child, error) {
+// Start starts the program at path with the standard input and error of this process, and with this standard
+// output. If standard input is a terminal with this process in the foreground, the command gets the
+// foreground.
+func Start(path string, argv, env []string, stdout *os.File) (*Child, error) {
 	c := &Child{terminal: inForeground(), done: make(chan struct{}), stopped: make(chan struct{}, 1)}
 	started := make(chan error)
-	go c.run(started, path, argv, env)
+	files := []uintptr{0, stdout.Fd(), 2}
+	go c.run(started, path, argv, &syscall.ProcAttr{Env: env, Files: files})
 	return c, <-started
 }
 
 // run starts the command and waits for it on one thread: the kernel kills the child when the thread that
 // started it ends.
-func (c *Child) run(started chan<- error, path string, argv, env []string) {
+func (c *Child) run(started chan<- error, path string, argv []string, attr *syscall.ProcAttr) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	attr := &syscall.SysProcAttr{Setpgid: true, Foreground: c.terminal}
-	dieWithParent(attr)
+	attr.Sys = &syscall.SysProcAttr{Setpgid: true, Foreground: c.terminal}
+	dieWithParent(attr.Sys)
 	var err error
-	c.pid, err = syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}, Sys: attr})
+	c.pid, err = syscall.ForkExec(path, argv, attr)
 	started <- err
 	if err == nil {
 		c.wait()

@@ -3,8 +3,10 @@ package output
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,6 +176,24 @@ func Name(name string) string {
 	}
 	return name
 }
+
+// Shell returns text as one word of a shell such as bash, without what would move a terminal's cursor.
+func Shell(text string) string {
+	if plain.MatchString(text) {
+		return text
+	}
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c < ' ' || c > '~' || c == '\'' || c == '\\' {
+			fmt.Fprintf(&b, `\%03o`, c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return "$'" + b.String() + "'"
+}
+
+var plain = regexp.MustCompile(`^[\w.,:/@%+=-]+$`)
 
 // Duration returns d for people, with about three digits.
 func Duration(d time.Duration) string {

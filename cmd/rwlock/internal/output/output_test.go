@@ -1,6 +1,7 @@
 package output
 
 import (
+	"os/exec"
 	"testing"
 	"time"
 
@@ -25,6 +26,19 @@ func TestNamesThatATerminalWouldActOnAreQuoted(t *testing.T) {
 		"a b":     `"a b"`,
 		"\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`, `"`: `"\""`, "line\nline": `"line\nline"`} {
 		require.Equal(t, want, Name(name))
+	}
+}
+
+// What a shell makes of a quoted text is the text, and a terminal is not moved by it.
+func TestShellReadsWhatWasQuoted(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "orders:42", Shell("orders:42"))
+	for _, text := range []string{"", "a b", "it's", `\n"$HOME"`, "größe", "\x1b[2J1", "\xff", "line\nline\n", "~", "#a", "*"} {
+		word := Shell(text)
+		require.Regexp(t, `^[ -~]+$`, word)
+		out, err := exec.Command("bash", "-c", "printf %s, "+word).Output()
+		require.NoError(t, err)
+		require.Equal(t, text+",", string(out))
 	}
 }
 
