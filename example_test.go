@@ -2,6 +2,7 @@ package rwlock_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -173,6 +174,52 @@ func ExampleHold_Downgrade() {
 	// Output:
 	// another writer: true
 	// another reader: <nil>
+}
+
+// A reader that is alone may become the writer without releasing the lock. One that is not starts again.
+func ExampleHold_TryUpgrade() {
+	rw, done := open() // calls rwlock.New, as the first example does
+	defer done()
+	ctx := context.Background()
+
+	other, err := rw.RLock(ctx, "stock")
+	check(err)
+	h, err := rw.RLock(ctx, "stock")
+	check(err)
+	err = h.TryUpgrade(ctx)
+	fmt.Println(errors.Is(err, rwlock.ErrLocked), h.Mode())
+	check(other.Unlock(ctx))
+	fmt.Println(h.TryUpgrade(ctx), h.Mode())
+	check(h.Unlock(ctx))
+	// Output:
+	// true read
+	// <nil> write
+}
+
+// A hold is handed to another process, in the payload of a job for example.
+func ExampleHold_Detach() {
+	rw, done := open() // calls rwlock.New, as the first example does
+	defer done()
+	ctx := context.Background()
+
+	h, err := rw.Lock(ctx, "orders:42")
+	check(err)
+	ticket, err := h.Detach(ctx, time.Minute)
+	check(err)
+	payload, err := json.Marshal(ticket)
+	check(err)
+
+	var received rwlock.Ticket // in the other process
+	check(json.Unmarshal(payload, &received))
+	worker, err := rw.Attach(ctx, received)
+	check(err)
+	fmt.Println(received, worker.Token() > h.Token())
+	_, err = rw.Attach(ctx, received)
+	fmt.Println(errors.Is(err, rwlock.ErrLost))
+	check(worker.Unlock(ctx))
+	// Output:
+	// write ticket for "orders:42" true
+	// true
 }
 
 // A goroutine that gets the context of another has the same owner, unless it gets an owner of its own.
