@@ -198,6 +198,23 @@ func TestServerGoneAtTheEnd(t *testing.T) {
 	require.Contains(t, p.err.String(), "the lock will be free only when its lease is over")
 }
 
+// Without a server there is no ticket, and the exit code says so.
+func TestServerGoneBeforeTheTicket(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	p := prepare(t, "redis://"+server.Addr(), "exec", "--lease", "60s", "--detach", "60s", t.Name(), "sh", "-c",
+		"echo ready >&2; read line; exit 0")
+	in, err := p.cmd.StdinPipe()
+	require.NoError(t, err)
+	p.launch()
+	eventually(t, func() bool { return strings.Contains(p.err.String(), "ready") }, "the command")
+	server.Kill()
+	require.NoError(t, in.Close())
+	require.Equal(t, exitUnavailable, p.exit())
+	require.Empty(t, p.out.String())
+	require.Contains(t, p.err.String(), "detach")
+}
+
 // The command gives up when it was told to, and says what the client saw. It watches the clock, so it does
 // not run beside others. On a busy machine one run may be slow, and the best of five counts.
 func TestServerThatIsGoneEndsTheWaitInTime(t *testing.T) {

@@ -217,8 +217,10 @@ func TestWatchSaysThatItsTableIsOld(t *testing.T) {
 	p.says("held")
 	server.Pause()
 	p.says("no answer since ")
-	s := p.out.String()
-	require.Contains(t, s[strings.LastIndex(s, "no answer since "):], "held")
+	eventually(t, func() bool {
+		s := p.out.String()
+		return strings.Contains(s[strings.LastIndex(s, "no answer since "):], "held")
+	}, "the table below")
 	server.Resume()
 	eventually(t, func() bool {
 		s := p.out.String()
