@@ -138,6 +138,8 @@ func (e *Engine) asked(now time.Time, c *claim, r *Request, reply protocol.Reply
 	case Held:
 		switch {
 		case err != nil:
+		case reply.Refused && c.next != nil:
+			c.unverified = true // see renewed
 		// in the second case the server had forgotten the claim, and took it for a new one
 		case reply.Refused, reply.Token > c.token:
 			e.lose(now, c, Gone)

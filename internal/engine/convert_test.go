@@ -44,6 +44,29 @@ func TestRenewalThatAnUpgradeOvertakes(t *testing.T) {
 	}
 }
 
+// A request for the lock that was sent twice, and runs for the second time after the server has upgraded the
+// hold, is refused. That does not end the hold either.
+func TestRequestThatAnUpgradeOvertakes(t *testing.T) {
+	for upgraded, reply := range map[bool]protocol.Reply{true: {Token: 9}, false: {Refused: true}} {
+		d := newDriver()
+		h, first := d.call(t, &engine.Hold{Mode: protocol.Read})
+		late := d.resent(t, lua.Lock, d.next(t))
+		d.Replied(d.now, first, protocol.Reply{Token: 7}, nil)
+		require.Equal(t, engine.Live, h.State())
+		d.flush()
+		up, r := d.upgrades(t, h)
+		d.Replied(d.now, late, protocol.Reply{Refused: true}, nil)
+		require.Equal(t, engine.Live, h.State())
+		d.Replied(d.now, r, reply, nil)
+		if upgraded {
+			require.Equal(t, engine.Live, up.State())
+		} else {
+			require.Equal(t, engine.Lapsed, h.State())
+			require.Equal(t, engine.ErrLost, up.Err())
+		}
+	}
+}
+
 // An upgrade that was made before the machine was asleep, and is reported afterwards, leaves no hold beyond
 // its lease. If the server still has it, the repeated request says so.
 func TestUpgradeOfBeforeASleep(t *testing.T) {

@@ -13,7 +13,8 @@ type View struct {
 	Deadline time.Time // until when it may be relied on, or, waiting, until when the server keeps its place
 	Caller   *Hold     // whose call asks for it, while it waits
 	Holds    []*Hold
-	Former   uint64 // of one that reads: the number of the one that it is downgraded from, unanswered; or 0
+	Former   uint64 // the number of the one that it is converted from, unanswered; or 0
+	Next     uint64 // the number of the one that it is converted to, unanswered; or 0
 	Counted  int    // how many holds there were when the server was last told
 	Lent     bool   // it was granted under a delegation
 }
@@ -36,6 +37,9 @@ func (c *claim) view() View {
 		Mode: c.mode, Deadline: c.deadline, Caller: c.caller, Holds: c.holds, Counted: c.counted, Lent: c.lent > 0}
 	if c.former != nil {
 		v.Former = c.former.number
+	}
+	if c.next != nil {
+		v.Next = c.next.number
 	}
 	return v
 }

@@ -11,6 +11,7 @@ import (
 
 var words = map[verb]string{
 	giveUp: "is given up", release: "is released", extend: "is extended", downgrade: "is downgraded",
+	upgrade:       "is upgraded",
 	stopExtending: "is not extended any more",
 	force:         "drops all holds", drain: "shuts down", shut: "is closed",
 	deliver: "is answered", fail: "fails", again: "runs",
@@ -69,7 +70,7 @@ func (e *explorer) describe(x *system, a action) string {
 			s += " " + names[a.name]
 		}
 		return s
-	case giveUp, release, extend, downgrade:
+	case giveUp, release, extend, downgrade, upgrade:
 		return hold(p.Holds[a.a]) + " " + does
 	case stopExtending:
 		return hold(p.Extending[a.a].Hold) + " " + does

@@ -28,7 +28,7 @@ type request struct {
 	protocol.Request
 	argv   []string
 	of     claimName
-	former claimName // of a downgrade: the claim that writes
+	former claimName // of a conversion: the claim that it ends
 }
 
 // An execution is a request on a server state.
@@ -248,8 +248,11 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	case lua.Renew:
 		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
 	case lua.Convert:
-		outcome = expected.Convert(q.former.model(), c, model.Read, false, q.Count, leaseMS)
+		outcome = expected.Convert(q.former.model(), c, modeOf(q.of.write), q.Secret != nil, q.Count, leaseMS)
 		code = int(outcome)
+		if expected.Ended[c] == model.Withdrawn { // an upgrade that was refused
+			res.ended = model.Withdrawn
+		}
 	case lua.Force:
 		for _, h := range expected.Holds {
 			res.dropped = append(res.dropped, nameOf(h.Claim))
@@ -297,6 +300,11 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 		if parsed.Code != code && (r.waited || q.Script != lua.Unlock) {
 			return fmt.Errorf("the reply is %d, not %d", parsed.Code, code)
 		}
+		if q.Script == lua.Convert && !s.undone {
+			if err := converted(q, expected, parsed); err != nil {
+				return err
+			}
+		}
 	case parsed.Refused != (answer == model.Refused) || (parsed.Token != 0) != (answer == model.Granted):
 		return fmt.Errorf("it is answered %v, not %d", run.reply, answer)
 	case answer == model.Granted && parsed.Token != expected.Hold(c).Token:
@@ -308,6 +316,20 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 		err = blocked(expected, c, parsed)
 	}
 	return err
+}
+
+// converted checks what the reply to a conversion says: the token, or else whether a hold is left.
+func converted(q *request, l *model.Lock, p protocol.Reply) error {
+	is, was := l.Hold(q.of.model()), l.Hold(q.former.model())
+	switch {
+	case is != nil && p.Token != is.Token:
+		return fmt.Errorf("the token is %d, not %d", p.Token, is.Token)
+	case is == nil && p.Token != 0:
+		return fmt.Errorf("the token is %d, and the hold is gone", p.Token)
+	case p.Refused && was != nil:
+		return errors.New("it is refused, and the hold is left")
+	}
+	return nil
 }
 
 // goOn has the model know of slots that have gone on although the claims in them, which came back, have not

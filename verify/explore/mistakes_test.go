@@ -70,10 +70,17 @@ func ignoresRefusals(_ *engine.Request, r *protocol.Reply) {
 	}
 }
 
-// downgradesNow has an engine take a reply for one to a downgrade that was sent now.
-func downgradesNow(r *engine.Request, _ *protocol.Reply) {
+// convertsNow has an engine take a reply for one to a conversion that was sent now.
+func convertsNow(r *engine.Request, _ *protocol.Reply) {
 	if r.Script == lua.Convert {
 		r.Sent = epoch
+	}
+}
+
+// refusesAll has an engine take a conversion that is refused for one of a hold that is gone.
+func refusesAll(r *engine.Request, reply *protocol.Reply) {
+	if r.Script == lua.Convert && reply.Token == 0 {
+		*reply = protocol.Reply{Refused: true}
 	}
 }
 
@@ -213,12 +220,24 @@ var mistakes = []mistake{
 		"owners 2 leases 3 asks 2 names 2 ticks 0", "fair run",
 		"two-owners-and-two-names"},
 	{"a downgrade takes a write hold whose lease is over",
-		edits(" or not alive(since, lease) then\n  return {0", " then\n  return {0"),
+		edits("token_before = held()\n", "token_before = held() or holder == claim and token\n"),
 		"owners 1 leases 2 asks 1 late 1 crashes 1 downgrades 1", "", ""},
-	{"readers are owed nothing by a downgrade", edits("owe()\nenter(claim", "enter(claim"),
+	{"readers are owed nothing by a downgrade", edits("owe()\n  end\n  enter(into", "end\n  enter(into"),
 		"owners 111 leases 333 asks 1 downgrades 1", "", ""},
-	{"a hold that was downgraded may be relied on from the reply", variant{deafen: downgradesNow},
+	{"a hold that was downgraded may be relied on from the reply", variant{deafen: convertsNow},
 		"owners 1 leases 2 asks 1 late 1 stalls 1 downgrades 1", "the server does not keep", ""},
+	{"an upgrade that is refused may come again", edits("tombstone(its_slot, its_number, 'void')", "its_slot = nil"),
+		"owners 11 leases 22 asks 1 twice 1 upgrades 1", "", "late-copy-of-upgrade"},
+	{"a hold is upgraded beside another reader", edits("others > 0 or first_writer()", "first_writer()"),
+		"owners 11 leases 33 asks 1 upgrades 1", "", ""},
+	{"a hold is upgraded before a writer that waits", edits("or first_writer() or more == 1", "or more == 1"),
+		"owners 11 leases 33 asks 1 upgrades 1", "", ""},
+	{"a hold that was upgraded keeps its token", edits("ARGV[9] or rises", "ARGV[9]"),
+		"owners 1 leases 2 asks 1 upgrades 1", "token", ""},
+	{"a hold that was upgraded may be relied on from the reply", variant{deafen: convertsNow},
+		"owners 1 leases 2 asks 1 late 1 stalls 1 upgrades 1", "the server does not keep", ""},
+	{"a hold ends with its upgrade that is refused", variant{deafen: refusesAll},
+		"owners 11 leases 33 asks 1 upgrades 1", "lost without a cause", ""},
 	{"one vote is enough", variant{spoil: takesOneVote}, "W W restarts 1", "writer", ""},
 	{"votes are not given back", variant{lose: gives}, "W W", "does not come to an end", ""},
 	{"a delegation is returned before it is drained", variant{spoil: forgetsHolders},

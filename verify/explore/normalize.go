@@ -44,6 +44,7 @@ type lockFields struct {
 
 type claimFields struct {
 	state                           *engine.State
+	mode                            *engine.Mode
 	slot, failures, counted         *int
 	number, since, Tie              *uint64
 	place                           *int32 `at:"Place.number"`
@@ -65,8 +66,9 @@ type wantedFields struct {
 type holdFields struct {
 	state                         *engine.HoldState
 	path                          *engine.Path
-	trouble                       *error
+	err, trouble                  *error
 	claim, confirmation           *unsafe.Pointer
+	instead                       **engine.Hold
 	tries                         *int
 	since, deadline, end, entered *time.Time
 }
@@ -124,6 +126,14 @@ func fieldsOf[F any](of reflect.Type) func(unsafe.Pointer) F {
 	}
 }
 
+// upgrade returns the claim that is to write in place of one that reads, or nil.
+func (c claimFields) upgrade() unsafe.Pointer {
+	if *c.mode == engine.Mode(protocol.Read) {
+		return *c.next
+	}
+	return nil
+}
+
 // releasesStale reports whether a request releases a claim that has ended, and came back.
 func releasesStale(r *engine.Request) bool {
 	return r.Ends() && *requestOf(unsafe.Pointer(r)).claim == nil
@@ -144,6 +154,9 @@ func coarsen(e *engine.Engine, now time.Time) {
 		up(&d.at)
 		c := claimOf(d.claim)
 		up(c.retry)
+		if next := c.upgrade(); next != nil { // which is due in its place
+			up(claimOf(next).retry)
+		}
 		if *c.wanted != nil {
 			up(wantedOf(*c.wanted).askAgain)
 		}
@@ -180,7 +193,11 @@ func (p *process) normalize(several bool) {
 		for _, h := range *c.holds {
 			normalizeHold(p.Now, h)
 		}
+		next := c.upgrade()
 		p.normalizeClaim(at, c, e, several)
+		if next != nil {
+			p.normalizeClaim(next, claimOf(next), e, several)
+		}
 	}
 	for _, d := range *e.heap {
 		normalizeClaim(d.claim)
@@ -246,6 +263,9 @@ func normalizeHold(now time.Time, hold *engine.Hold) {
 	if *h.state > engine.Failed {
 		*h.tries, hold.Try, hold.Bounded = 1, false, false
 	}
+	if *h.state != engine.Wanted {
+		*h.instead = nil
+	}
 	if *h.state != engine.Entering {
 		*h.entered = time.Time{}
 	}
@@ -279,6 +299,10 @@ func (p *process) normalizeClaim(at unsafe.Pointer, c claimFields, e engineField
 	if *c.state >= engine.Held {
 		*c.caller, *c.wanted = nil, nil
 	} else {
+		if h := *c.caller; h.State() == engine.Failed { // of TryUpgrade, which has given up
+			normalizeHold(p.Now, h)
+			*holdOf(unsafe.Pointer(h)).err = nil
+		}
 		p.normalizeWanted(at, c, *e.listening)
 	}
 	if *c.state == engine.Ending {

@@ -122,6 +122,7 @@ const (
 	force                     // the engine sends ForceUnlock
 	extend                    // a: hold
 	downgrade                 // a: hold
+	upgrade                   // a: hold
 	stopExtending             // a: extending
 	drain                     // Shutdown begins
 	shut                      // Close, or the end of Shutdown
@@ -279,6 +280,10 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 				p.Pledges = append(p.Pledges, pledge{read, g.Until, g.End})
 			}
 		}
+	case upgrade:
+		up := &engine.Hold{}
+		p.Holds = append(p.Holds, up)
+		p.Engine.TryUpgrade(p.Now, p.Holds[ev.a], up)
 	case stopExtending:
 		p.Engine.GiveUpExtension(p.Extending[ev.a].X, errGaveUp)
 	case drain:
@@ -409,12 +414,20 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 }
 
 // inherits notes that what befell a claim that is being downgraded befell the one that reads, too. If that
-// one is dropped, the release of the write hold may be told of a loss.
+// one is dropped, the release of the write hold may be told of a loss. If a claim is dropped that writes in
+// place of one that reads, the latter is lost with it.
 func (p *process) inherits() {
 	if len(p.Fates) == 0 {
 		return
 	}
 	for _, v := range p.Engine.Views() {
+		if v.Next != 0 && v.Mode == engine.Mode(protocol.Read) {
+			p.losesBoth(v.Number, v.Next)
+		}
+		if v.Former != 0 && v.Mode == engine.Mode(protocol.Write) {
+			p.losesBoth(v.Former, v.Number)
+			continue
+		}
 		if was := p.knownFate(v.Former); v.Former != 0 && (was.Dropped || !was.Short.IsZero()) {
 			f := p.fate(v.Number)
 			f.Dropped, f.Anew = f.Dropped || was.Dropped, f.Anew || was.Anew
@@ -422,6 +435,15 @@ func (p *process) inherits() {
 		} else if f := p.knownFate(v.Number); v.Former != 0 && f.Dropped {
 			p.fate(v.Former).Short = f.Until
 		}
+	}
+}
+
+// losesBoth notes that a claim that reads is lost if the one that was to write in its place is dropped.
+func (p *process) losesBoth(reads, writes uint64) {
+	if was := p.knownFate(writes); was.Dropped && !was.Late {
+		f := p.fate(reads)
+		f.Dropped, f.Anew = true, was.Anew
+		f.Until = latest(latest(f.Until, was.Until), p.view(reads).Deadline)
 	}
 }
 
@@ -551,8 +573,13 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *effect) {
 		c.flaw = cmp.Or(c.flaw, fmt.Errorf("%s: %w", text, cmp.Or(h.Err(), errors.New("no error"))))
 	}
 	f, err := p.knownFate(h.ClaimNumber()), h.Err()
+	before := *holdOf(unsafe.Pointer(h)).instead // of a call of TryUpgrade
 	switch h.State() {
 	case engine.Live:
+		if before != nil {
+			p.upgraded(before, h, c)
+			return
+		}
 		if e.maxHold > 0 {
 			p.pledge(h).End = p.Now.Add(time.Duration(e.maxHold) * tick)
 		}
@@ -568,6 +595,8 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *effect) {
 			c.lost = true
 		case errors.Is(err, engine.ErrLost) && (f.excused(p.Now) || p.lapsed(h.Owner)),
 			errors.Is(err, engine.ErrLost) && h.ClaimNumber() != 0 && !p.Now.Before(h.Deadline()):
+		case before != nil && errors.Is(err, engine.ErrNotHeld) && before.State() >= engine.Releasing:
+		case before != nil && strings.Contains(err.Error(), "not answered yet") && p.converts(h.Owner, h.Name):
 		default:
 			flaw("a call ends for no reason")
 		}
@@ -587,6 +616,31 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *effect) {
 		return
 	}
 	p.Holds = slices.DeleteFunc(p.Holds, func(o *engine.Hold) bool { return o == h })
+}
+
+// upgraded has a write hold take the place of a read hold.
+func (p *process) upgraded(h, up *engine.Hold, c *effect) {
+	if h.State() != engine.Finished || h.Err() != nil {
+		c.flaw = cmp.Or(c.flaw, errors.New("a hold is upgraded that has ended"))
+	}
+	p.Holds = slices.DeleteFunc(p.Holds, func(o *engine.Hold) bool { return o == h })
+	for i := range p.Pledges {
+		if p.Pledges[i].Hold == h {
+			p.Pledges[i].Hold = up
+		}
+	}
+	for _, x := range p.Extending {
+		if x.Hold == h {
+			x.Hold = up
+		}
+	}
+}
+
+// converts reports whether a conversion of what an owner holds is not answered.
+func (p *process) converts(o engine.Owner, name string) bool {
+	return slices.ContainsFunc(p.Engine.Views(), func(v engine.View) bool {
+		return v.Owner == o && v.Name == name && (v.Former != 0 || v.Next != 0)
+	})
 }
 
 func (p *process) lapsed(o engine.Owner) bool {
@@ -679,12 +733,13 @@ func (p *process) pledge(h *engine.Hold) *pledge {
 	return &p.Pledges[len(p.Pledges)-1]
 }
 
-// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls.
+// closes checks that what is closed has no holds and no calls, and that one that is to be has no calls but
+// upgrades, which wait for nobody.
 func (p *process) closes(c *effect) {
 	for _, h := range p.Holds {
 		switch {
 		case p.Closing == closed && (h.State() <= engine.Entering || h.State() == engine.Live),
-			p.Closing == draining && h.State() == engine.Wanted:
+			p.Closing == draining && h.State() == engine.Wanted && *holdOf(unsafe.Pointer(h)).instead == nil:
 			c.flaw = cmp.Or(c.flaw, errors.New("a call or a hold goes on although its RWLock is closed"))
 		}
 	}

@@ -42,6 +42,7 @@ const (
 	mayUndo             // the server forgets a run, as one does that has taken over from another
 	mayExtend           // a call of Extend
 	mayDowngrade        // a call of Downgrade
+	mayUpgrade          // a call of TryUpgrade
 	mayClose            // a call of Close, or of Shutdown
 	mayPass             // time passes: a tick, or until the next timer of a client of a quorum
 	mayDelay            // a request runs after any others, or fails and runs then; a message is late
@@ -53,8 +54,8 @@ const (
 	kinds
 )
 
-var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "downgrades", "closes", "passes",
-	"late", "twice", "lost", "restarts", "cuts", "gives"}
+var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "downgrades", "upgrades",
+	"closes", "passes", "late", "twice", "lost", "restarts", "cuts", "gives"}
 
 const unlimited = 255
 

@@ -44,8 +44,8 @@ const (
 var (
 	kindOfVerb = [...]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
 		miss: mayLose, drop: mayLose, crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
-		downgrade: mayDowngrade,
-		drain:     mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
+		downgrade: mayDowngrade, upgrade: mayUpgrade,
+		drain: mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
 	kindOfHow = [...]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
 		undone: mayUndo}
 )
@@ -311,6 +311,8 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 				each(event{do: extend, a: int16(k)})
 				if h.Mode == engine.Mode(protocol.Write) {
 					each(event{do: downgrade, a: int16(k)})
+				} else {
+					each(event{do: upgrade, a: int16(k)})
 				}
 			}
 		}
@@ -357,7 +359,7 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	i := int(a.proc)
 	if kind := a.kind(); a.do != shut || x.procs[i].p.Closing == open {
 		x.budget.spend(kind)
-		harmless := []int{free, mayForce, mayExtend, mayDowngrade, mayClose, mayGiveUp, mayPass}
+		harmless := []int{free, mayForce, mayExtend, mayDowngrade, mayUpgrade, mayClose, mayGiveUp, mayPass}
 		x.faulty = x.faulty || !slices.Contains(harmless, kind)
 	}
 	var err error
@@ -526,6 +528,12 @@ func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 	q := e.request(i, r)
 	for _, c := range res.lost {
 		e.tell(x, int(c.inst), event{do: note, a: int16(c.number), ended: model.Lost})
+		// A late upgrade that was refused may run once more on a server that has forgotten the refusal. The
+		// process does not know the claim that the server has then. The next renewal finds out.
+		if p := x.procs[i].p; res.server.undone && c == q.former && !p.Crashed &&
+			p.view(uint64(q.of.number)).Number == 0 {
+			e.tell(x, i, event{do: shortened, a: int16(c.number)})
+		}
 	}
 	for _, c := range res.dropped {
 		if n := x.procs[c.inst]; !n.p.Crashed {
@@ -613,6 +621,10 @@ func (e *explorer) verifySite(x *system, k int) error {
 			if h == nil && v.Former != 0 {
 				h = l.Hold(model.Claim{Owner: c.Owner, Number: int(v.Former)})
 			}
+			risen := h == nil && v.Next != 0 // the server may have upgraded it
+			if risen {
+				h = l.Hold(model.Claim{Owner: c.Owner, Number: int(v.Next)})
+			}
 			switch v.State {
 			case engine.Held:
 				live := 0
@@ -628,7 +640,7 @@ func (e *explorer) verifySite(x *system, k int) error {
 				if h == nil || h.Mode < mode {
 					return errors.New("a process relies on a hold that the server does not keep")
 				}
-				if h.Token != v.Token {
+				if h.Token != v.Token && !(risen && h.Token > v.Token) {
 					return fmt.Errorf("a hold's token is %d at the server, and %d in the process", h.Token, v.Token)
 				}
 			case engine.Queued:
