@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"strings"
 )
 
 // A Ticket stands for a hold that no RWLock has. Whoever knows its secret may take the hold over.
@@ -31,17 +32,21 @@ func instanceFor(secret string) string {
 	return hex.EncodeToString(sum[:secretBytes])
 }
 
-// Text returns the ticket as a text of letters, digits, "-" and "_".
+// ticketMark begins the text of a ticket, which therefore is no flag of a command.
+const ticketMark = "t"
+
+// Text returns the ticket as a text of letters, digits, "-" and "_", which begins with a letter.
 func (t Ticket) Text() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(t.Secret + t.Claim.ID.(string) + "\n" + t.Name))
+	return ticketMark + base64.RawURLEncoding.EncodeToString([]byte(t.Secret+t.Claim.ID.(string)+"\n"+t.Name))
 }
 
 var errTicket = errors.New("the text is not a ticket")
 
 // ParseTicket reads the text of a ticket.
 func ParseTicket(text string) (t Ticket, mode Mode, err error) {
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(b) < secretBytes {
+	coded, marked := strings.CutPrefix(text, ticketMark)
+	b, err := base64.RawURLEncoding.DecodeString(coded)
+	if !marked || err != nil || len(b) < secretBytes {
 		return t, None, errTicket
 	}
 	id, name, found := bytes.Cut(b[secretBytes:], []byte("\n"))
