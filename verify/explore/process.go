@@ -443,7 +443,7 @@ func (p *process) losesBoth(reads, writes uint64) {
 	if was := p.knownFate(writes); was.Dropped && !was.Late {
 		f := p.fate(reads)
 		f.Dropped, f.Anew = true, was.Anew
-		f.Until = latest(latest(f.Until, was.Until), p.view(reads).Deadline)
+		f.Until = order.Later(order.Later(f.Until, was.Until), p.view(reads).Deadline)
 	}
 }
 
