@@ -23,7 +23,7 @@ end
 if over(number, record) then
   return {'', unfinished(), '', '', 0, 0, '', '', fence or ''}
 end
-local into, its_slot, its_number = claim, slot, number
+local into, its_slot, its_number, new = claim, slot, number, record == ''
 claim = ARGV[8]
 slot, number = parts(claim)
 record = call('HGET', LOCK, slot) or ''
@@ -68,4 +68,8 @@ end
 claim = into
 -- The tombstone of the claim before tells unlock whether it has ended that claim itself.
 local done = release(until_ms, 'void', ARGV[5])
+if new then -- as that of each ticket is
+  --#include sweep.lua
+  sweep(several())
+end
 return {token_before, done[2], done[3], done[4], 0, 0, '', '', fence}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // detach hands a hold to a ticket, through its text.
@@ -269,6 +270,28 @@ func TestConversionsBesideUnlock(t *testing.T) {
 			waitFree(w, rw, name)
 		}
 	})
+}
+
+// Tickets of long ago do not pile up in the hash of a lock that lives on.
+func TestTicketsDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	m := testredis.Mem(t)
+	c := testredis.MemClient(t, m)
+	rw := newLockOn(t, c)
+	start := time.Now()
+	for i := range 30 {
+		m.SetTime(start.Add(time.Duration(i) * 200 * time.Second))
+		h := take(t, newOwner(), rw, write, "n")
+		for range 4 {
+			next, err := rw.Attach(context.Background(), detach(t, h, time.Minute))
+			require.NoError(t, err)
+			h = next
+		}
+		unlock(t, h)
+		n, err := c.HLen(context.Background(), "rwlock:{n}").Result()
+		require.NoError(t, err)
+		require.Less(t, n, int64(60), "fields")
+	}
 }
 
 // ForceUnlock with a token drops the holds that someone has looked at, and not those that came next.
