@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -268,6 +269,35 @@ func TestConversionsBesideUnlock(t *testing.T) {
 			wg.Go(func() { _ = h.Unlock(context.Background()) })
 			wg.Wait()
 			waitFree(w, rw, name)
+		}
+	})
+}
+
+// Calls that convert one hold at the same time agree on what it is, and leave it held. Its token can be read
+// meanwhile.
+func TestConversionsTogether(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock()
+		for i := range 20 {
+			h := take(w, newOwner(), rw, write, fmt.Sprint("n", i))
+			inner := take(w, h.Context(), rw, read, h.Name())
+			together(4, func(int) { assert.NoError(w, h.Downgrade(context.Background())) })
+			require.Equal(w, read, h.Mode())
+			before := h.Token()
+			together(4, func(i int) {
+				if i > 0 {
+					assert.Contains(w, []bool{true, false}, inner.Token() > before)
+				} else {
+					assert.NoError(w, h.TryUpgrade(context.Background()))
+				}
+			})
+			require.Equal(w, write, h.Mode())
+			together(8, func(int) {
+				_ = h.TryUpgrade(context.Background()) // another one may be unanswered
+				assert.NoError(w, h.Downgrade(context.Background()))
+			})
+			requireHeld(w, h, inner)
+			unlock(w, inner, h)
 		}
 	})
 }
