@@ -46,9 +46,11 @@ if rises and (others > 0 or first_writer() or more == 1) then
 end
 
 if several() then
-  leave_leases()
-  if others == 0 and several() then
-    drop_readers() -- their leases have ended
+  if rises then
+    leave_leases()
+    if several() then
+      drop_readers() -- their leases have ended
+    end
   end
 elseif is_write(claim) and not is_write(into) then
   owe()
@@ -58,6 +60,7 @@ if ARGV[9] or rises then
 end
 if several() then
   share({into}, {ms + ARGV[4]}, token_before)
+  call('ZREM', LEASES, claim) -- at last: a node that moves the slot refuses a set that is empty in between
 else
   enter(into, token_before, ARGV[4], now)
   set_count(ARGV[6] == '1' and '' or ARGV[6])

@@ -324,6 +324,34 @@ func TestTicketsDoNotPileUp(t *testing.T) {
 	}
 }
 
+// While a slot moves, its node refuses a script that looks for a key which is gone. The last of several
+// readers is handed on, and released, nevertheless, with readers and a writer behind it.
+func TestLastReaderIsHandedOnWhileTheSlotMoves(t *testing.T) {
+	t.Parallel()
+	w, slot := &world{T: t, real: true}, newMovingSlot(t)
+	rw := slot.lock(t, time.Minute)
+	holds := map[string]*rwlock.Hold{}
+	for _, name := range []string{"released", "detached", "attached"} {
+		holds[name] = take(t, newOwner(), rw, read, name)
+		other := take(t, newOwner(), rw, read, name)
+		for _, mode := range []rwlock.Mode{write, read} {
+			w.enqueue(newOwner(), rw, mode, name).releases()
+		}
+		unlock(t, other)
+	}
+	ticket := detach(t, holds["attached"], time.Minute)
+	slot.begin()
+	next, err := rw.Attach(context.Background(), ticket)
+	require.NoError(t, err)
+	unlock(t, next, holds["released"])
+	require.NoError(t, rw.Discard(context.Background(), detach(t, holds["detached"], time.Minute)))
+	slot.move()
+	slot.end()
+	for name := range holds {
+		waitFree(t, rw, name)
+	}
+}
+
 // ForceUnlock with a token drops the holds that someone has looked at, and not those that came next.
 func TestForceUnlockOfWhatWasLookedAt(t *testing.T) {
 	onServers(t, func(w *world) {
