@@ -175,7 +175,8 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 //   - ErrClosed after Close.
 //   - An error that matches ctx's error if ctx ends first, or the client's first error. If the server has
 //     upgraded the hold nevertheless, it is downgraded in the background.
-//   - Another error, before anything is sent, over a quorum, with WithDelegation and with WithReplicas.
+//   - Another error, before anything is sent, over a quorum, with WithDelegation and with WithReplicas; and
+//     while another upgrade, or a downgrade, of its owner is not answered.
 //
 // A delegation for reading of another RWLock counts as an owner that reads: see WithDelegation.
 func (h *Hold) TryUpgrade(ctx context.Context) error {

@@ -114,8 +114,8 @@ func (rw *RWLock) Attach(ctx context.Context, t Ticket, opts ...LockOption) (*Ho
 }
 
 // Discard releases the hold of a ticket that nobody has taken over. It returns ErrLost if the ticket was
-// used or discarded before, or if its lease has ended, and an error that matches ctx's error if ctx ends
-// first: the hold may then be released, or end with its lease.
+// used before, or if its lease has ended, and an error that matches ctx's error if ctx ends first: the hold
+// may then be released, or end with its lease. If the ticket was discarded before, it returns nil or ErrLost.
 func (rw *RWLock) Discard(ctx context.Context, t Ticket) error {
 	ticket, _, err := t.parse()
 	if err == nil {

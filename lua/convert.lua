@@ -23,7 +23,7 @@ end
 if over(number, record) then
   return {'', unfinished(), '', '', 0, 0, '', '', fence or ''}
 end
-local into, its_slot, its_number = claim, slot, number
+local into, its_slot, its_number, new = claim, slot, number, record == ''
 claim = ARGV[8]
 slot, number = parts(claim)
 record = call('HGET', LOCK, slot) or ''
@@ -45,18 +45,23 @@ if rises and (others > 0 or first_writer() or more == 1) then
   return {'', more, message, failure, math.ceil(last[at + 1] - ms), pending, others > 0 and 'read' or '', last[at], fence or ''}
 end
 
+if several() then
+  if rises then
+    leave_leases()
+    if several() then
+      drop_readers() -- their leases have ended
+    end
+  end
+elseif is_write(claim) and not is_write(into) then
+  owe()
+end
 if ARGV[9] or rises then
   token_before = is_write(into) and next_token() or read_token()
 end
-if several() and not rises then
+if several() then
   share({into}, {ms + ARGV[4]}, token_before)
-  leave_leases()
+  call('ZREM', LEASES, claim) -- at last: a node that moves the slot refuses a set that is empty in between
 else
-  if rises and several() and leave_leases() and several() then
-    drop_readers() -- their leases have ended
-  elseif is_write(claim) and not is_write(into) then
-    owe()
-  end
   enter(into, token_before, ARGV[4], now)
   set_count(ARGV[6] == '1' and '' or ARGV[6])
 end
@@ -66,4 +71,8 @@ end
 claim = into
 -- The tombstone of the claim before tells unlock whether it has ended that claim itself.
 local done = release(until_ms, 'void', ARGV[5])
+if new then -- as that of each ticket is
+  --#include sweep.lua
+  sweep(several())
+end
 return {token_before, done[2], done[3], done[4], 0, 0, '', '', fence}

@@ -127,9 +127,9 @@ func (c *Client) wait(w *wait, h *Hold) error {
 	switch {
 	case gaveUp == nil || !h.NewOwner:
 		c.mu.Lock()
-	case !c.quitters.busy.Load() && c.mu.TryLock():
+	case !c.abandoned.busy.Load() && c.mu.TryLock():
 	default: // many give up together
-		if err := c.quit(w, h, gaveUp); err != nil {
+		if err := c.abandon(w, h, gaveUp); err != nil {
 			return err
 		}
 		c.mu.Lock()
@@ -205,28 +205,28 @@ func (w *wait) explain(h *Hold, err error) error {
 	if ended {
 		err = w.over(err)
 		if h.Unanswered() {
-			err = &because{err, engine.ErrUnanswered}
+			err = &causedError{err, engine.ErrUnanswered}
 		}
 	}
 	if ended || unanswered {
 		if why := c.why(h.LastError()); why != nil && !errors.Is(err, why) {
-			return &because{err, why}
+			return &causedError{err, why}
 		}
 	}
-	return orBecause(err, h.blocked())
+	return withCause(err, h.blocked())
 }
 
 // unanswered returns the error of a call whose context ended before the server had answered. h is the call's
 // hold, or nil.
 func (c *Client) unanswered(w *wait, h *engine.Hold) error {
-	err := &because{w.over(w.ctx.Err()), engine.ErrUnanswered}
+	err := &causedError{w.over(w.ctx.Err()), engine.ErrUnanswered}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var last error
 	if h != nil {
 		last = h.LastError()
 	}
-	return orBecause(err, c.why(last))
+	return withCause(err, c.why(last))
 }
 
 // why returns the reason that a call has no answer, or nil if that is not known. last is the error of its
@@ -286,18 +286,18 @@ func (e *overError) Unwrap() []error {
 	return []error{e.err}
 }
 
-// A because is an error with its reason.
-type because struct{ err, why error }
+// A causedError is an error with its cause.
+type causedError struct{ err, cause error }
 
-func (e *because) Error() string   { return e.err.Error() + ": " + e.why.Error() }
-func (e *because) Unwrap() []error { return []error{e.err, e.why} }
+func (e *causedError) Error() string   { return e.err.Error() + ": " + e.cause.Error() }
+func (e *causedError) Unwrap() []error { return []error{e.err, e.cause} }
 
-// orBecause returns err with its reason, if that is known.
-func orBecause(err, why error) error {
+// withCause returns err with its cause, if that is known.
+func withCause(err, why error) error {
 	if why == nil {
 		return err
 	}
-	return &because{err, why}
+	return &causedError{err, why}
 }
 
 // Goroutine returns the number of the calling goroutine, or 0 if the runtime does not report it. Unlike the

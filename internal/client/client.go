@@ -67,7 +67,7 @@ type Client struct {
 	timeouts sync.Pool      // of *time.Timer, stopped
 	signals  sync.Pool      // of chan struct{}, empty: see Hold.ended
 
-	quitters quitters // calls that have returned
+	abandoned abandonedCalls // calls that have returned
 
 	mu      sync.RWMutex // guards what follows
 	engine  *engine.Engine
@@ -75,7 +75,7 @@ type Client struct {
 	servers servers
 	clock   clock
 	label   label
-	others  map[string]stranger // that calls have found in their way, by instance
+	others  map[string]otherClient // that calls have found in their way, by instance
 	timer   *time.Timer
 	armed   time.Time // when the timer fires; zero if it does not
 	stopped bool      // the timer is not armed any more

@@ -12,15 +12,27 @@ import (
 // Downgrade replaces a write hold by a read hold, which has its context and lasts as long. Downgrade returns
 // the read hold, or nil if nothing has changed: the hold was a read hold already, or the downgrade failed.
 func (h *Hold) Downgrade(ctx context.Context) (read *Hold, err error) {
+	for {
+		if h, read, err = h.downgrade(ctx); !h.replaced(err) {
+			return read, err
+		}
+	}
+}
+
+// replaced reports whether a call has failed because another call has just converted the hold.
+func (h *Hold) replaced(err error) bool { return err == engine.ErrNotHeld && h.next.Load() != nil }
+
+// downgrade makes one attempt at Downgrade. It also returns the hold that it has tried to replace.
+func (h *Hold) downgrade(ctx context.Context) (current, read *Hold, err error) {
 	c := h.client
 	w := wait{ctx: ctx, start: time.Now()}
 	var known bool
 	c.do(func(now time.Time) { h, known, err = h.convertible(now, protocol.Read) })
 	switch {
 	case known:
-		return nil, err
+		return h, nil, err
 	case ctx.Err() != nil:
-		return nil, w.over(ctx.Err())
+		return h, nil, w.over(ctx.Err())
 	}
 	until := time.Now().Add(endTimeout)
 	read = h.likeness(ctx, protocol.Read)
@@ -30,7 +42,7 @@ func (h *Hold) Downgrade(ctx context.Context) (read *Hold, err error) {
 	if known, err = c.engine.Downgrade(now, &h.Hold, &read.Hold); read.State() == engine.Failed {
 		read.traced()
 		c.run(c.unlock(now), nil)
-		return nil, err
+		return h, nil, err
 	}
 	h.next.Store(read)
 	known, err = h.ends(now, known, err)
@@ -39,7 +51,7 @@ func (h *Hold) Downgrade(ctx context.Context) (read *Hold, err error) {
 	if !known {
 		err = h.answered(ctx, until)
 	}
-	return read, err
+	return h, read, err
 }
 
 // convertible returns the current hold, and true if it has that mode already or cannot be relied on: then the
@@ -88,19 +100,28 @@ func (c *Client) converts() error {
 // TryUpgrade replaces a read hold by a write hold, which has its context and lasts as long. It returns the
 // write hold, or nil if nothing has changed: the hold was a write hold already, or it stays a read hold.
 func (h *Hold) TryUpgrade(ctx context.Context) (write *Hold, err error) {
+	for {
+		if h, write, err = h.tryUpgrade(ctx); !h.replaced(err) {
+			return write, err
+		}
+	}
+}
+
+// tryUpgrade makes one attempt at TryUpgrade. It also returns the hold that it has tried to replace.
+func (h *Hold) tryUpgrade(ctx context.Context) (current, write *Hold, err error) {
 	c := h.client
 	w := wait{ctx: ctx, start: time.Now()}
 	var known bool
 	c.do(func(now time.Time) { h, known, err = h.convertible(now, protocol.Write) })
 	switch {
 	case known:
-		return nil, err
+		return h, nil, err
 	case c.converts() != nil:
-		return nil, c.converts()
+		return h, nil, c.converts()
 	case c.config.Replicas > 0:
-		return nil, errReplicas // which would have to confirm it, or have it undone
+		return h, nil, errReplicas // which would have to confirm it, or have it undone
 	case ctx.Err() != nil:
-		return nil, w.over(ctx.Err())
+		return h, nil, w.over(ctx.Err())
 	}
 	up := h.likeness(ctx, protocol.Write)
 	up.instead, up.ended = h, c.signals.Get().(chan struct{})
@@ -114,9 +135,9 @@ func (h *Hold) TryUpgrade(ctx context.Context) (write *Hold, err error) {
 	}
 	if up.State() == engine.Failed {
 		up.traced()
-		return nil, w.explain(up, up.Err())
+		return h, nil, w.explain(up, up.Err())
 	}
-	return up, nil
+	return h, up, nil
 }
 
 // Detach hands the hold to a ticket, whose lease begins then. If it returns an error, the hold is released,
@@ -151,7 +172,7 @@ func (h *Hold) Detach(ctx context.Context, lease time.Duration) (t protocol.Tick
 	defer c.flush()
 	h.awaited()
 	if gaveUp != nil {
-		c.engine.GiveUpDetach(c.now(), &h.Hold, &because{w.over(gaveUp), engine.ErrUnanswered})
+		c.engine.GiveUpDetach(c.now(), &h.Hold, &causedError{w.over(gaveUp), engine.ErrUnanswered})
 	}
 	return t, h.Err()
 }

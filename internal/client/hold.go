@@ -46,6 +46,8 @@ func (h *Hold) Token() int64 {
 	if h.client == nil {
 		return 0
 	}
+	h.client.mu.RLock() // an upgrade or a downgrade of its owner may be answered
+	defer h.client.mu.RUnlock()
 	return h.Hold.Token()
 }
 

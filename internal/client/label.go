@@ -82,8 +82,8 @@ func (c *Client) dropLabel() {
 	}
 }
 
-// A stranger is another Client.
-type stranger struct {
+// An otherClient is another Client.
+type otherClient struct {
 	label string    // or "" if it is not known
 	asked time.Time // when the servers were last asked for it
 }
@@ -97,9 +97,9 @@ func (c *Client) unknown(now time.Time, instances []string) []string {
 			return true
 		}
 		if c.others == nil || len(c.others) >= mostStrangers {
-			c.others = make(map[string]stranger)
+			c.others = make(map[string]otherClient)
 		}
-		c.others[instance] = stranger{asked: now}
+		c.others[instance] = otherClient{asked: now}
 		return false
 	})
 }
@@ -144,7 +144,7 @@ func (r *labelRead) Received(_ time.Time, request *protocol.Request, reply any, 
 			instance := strings.TrimPrefix(keys[i].(string), prefix)
 			r.labels[instance] = text
 			if s, asked := r.client.others[instance]; asked {
-				r.client.others[instance] = stranger{text, s.asked}
+				r.client.others[instance] = otherClient{text, s.asked}
 			}
 		}
 	}

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/seed-7e8842f7/rwlock"
+	"github.com/seed-7e8842f7/rwlock/internal/testredis"
 )
 
 // detach hands a hold to a ticket, through its text.
@@ -269,6 +271,85 @@ func TestConversionsBesideUnlock(t *testing.T) {
 			waitFree(w, rw, name)
 		}
 	})
+}
+
+// Calls that convert one hold at the same time agree on what it is, and leave it held. Its token can be read
+// meanwhile.
+func TestConversionsTogether(t *testing.T) {
+	onServers(t, func(w *world) {
+		rw := w.newLock()
+		for i := range 20 {
+			h := take(w, newOwner(), rw, write, fmt.Sprint("n", i))
+			inner := take(w, h.Context(), rw, read, h.Name())
+			together(4, func(int) { assert.NoError(w, h.Downgrade(context.Background())) })
+			require.Equal(w, read, h.Mode())
+			before := h.Token()
+			together(4, func(i int) {
+				if i > 0 {
+					assert.Contains(w, []bool{true, false}, inner.Token() > before)
+				} else {
+					assert.NoError(w, h.TryUpgrade(context.Background()))
+				}
+			})
+			require.Equal(w, write, h.Mode())
+			together(8, func(int) {
+				_ = h.TryUpgrade(context.Background()) // another one may be unanswered
+				assert.NoError(w, h.Downgrade(context.Background()))
+			})
+			requireHeld(w, h, inner)
+			unlock(w, inner, h)
+		}
+	})
+}
+
+// Tickets of long ago do not pile up in the hash of a lock that lives on.
+func TestTicketsDoNotPileUp(t *testing.T) {
+	t.Parallel()
+	m := testredis.Mem(t)
+	c := testredis.MemClient(t, m)
+	rw := newLockOn(t, c)
+	start := time.Now()
+	for i := range 30 {
+		m.SetTime(start.Add(time.Duration(i) * 200 * time.Second))
+		h := take(t, newOwner(), rw, write, "n")
+		for range 4 {
+			next, err := rw.Attach(context.Background(), detach(t, h, time.Minute))
+			require.NoError(t, err)
+			h = next
+		}
+		unlock(t, h)
+		n, err := c.HLen(context.Background(), "rwlock:{n}").Result()
+		require.NoError(t, err)
+		require.Less(t, n, int64(60), "fields")
+	}
+}
+
+// While a slot moves, its node refuses a script that looks for a key which is gone. The last of several
+// readers is handed on, and released, nevertheless, with readers and a writer behind it.
+func TestLastReaderIsHandedOnWhileTheSlotMoves(t *testing.T) {
+	t.Parallel()
+	w, slot := &world{T: t, real: true}, newMovingSlot(t)
+	rw := slot.lock(t, time.Minute)
+	holds := map[string]*rwlock.Hold{}
+	for _, name := range []string{"released", "detached", "attached"} {
+		holds[name] = take(t, newOwner(), rw, read, name)
+		other := take(t, newOwner(), rw, read, name)
+		for _, mode := range []rwlock.Mode{write, read} {
+			w.enqueue(newOwner(), rw, mode, name).releases()
+		}
+		unlock(t, other)
+	}
+	ticket := detach(t, holds["attached"], time.Minute)
+	slot.begin()
+	next, err := rw.Attach(context.Background(), ticket)
+	require.NoError(t, err)
+	unlock(t, next, holds["released"])
+	require.NoError(t, rw.Discard(context.Background(), detach(t, holds["detached"], time.Minute)))
+	slot.move()
+	slot.end()
+	for name := range holds {
+		waitFree(t, rw, name)
+	}
 }
 
 // ForceUnlock with a token drops the holds that someone has looked at, and not those that came next.

@@ -2,6 +2,8 @@
 
 --#include leases.lua
 
+local emptied = false -- whether this step has removed the sorted set of leases
+
 local function set_count(to)
   if count ~= to then
     count = to
@@ -86,7 +88,7 @@ local function leave_leases()
     return false
   end
   if n == 1 then
-    holder = ''
+    holder, emptied = '', true
   end
   return true
 end
@@ -95,7 +97,7 @@ end
 local function drop_readers()
   void(call('ZRANGE', LEASES, 0, STEP - 1))
   call('UNLINK', LEASES)
-  holder = ''
+  holder, emptied = '', true
 end
 
 -- Writes a tombstone for the claim that holds the lock alone, and loses it.

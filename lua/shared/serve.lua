@@ -104,7 +104,7 @@ local function serve()
   if waiting == 0 or is_write(holder) then
     return
   end
-  if waiting > pending then
+  if waiting > pending and not emptied then
     call('ZCARD', LEASES) -- fails on a key of another type, before anything has changed
   end
   local writer, from, for_ms = first_writer()

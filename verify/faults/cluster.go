@@ -14,7 +14,7 @@ import (
 func clusterFaults() []fault {
 	list := slices.DeleteFunc(faults(), func(f fault) bool {
 		ofProcesses := strings.HasPrefix(f.name, "SIG") || f.name == "none" || f.name == "ForceUnlock"
-		return !ofProcesses || f.plan.locks != 0
+		return !ofProcesses || f.plan.locks != 0 || strings.Contains(f.name, "ticket")
 	})
 	list = append(list,
 		fault{name: "a master is cut off past a lease", exact: true, inject: cuts(faultproxy.Both, 3)},

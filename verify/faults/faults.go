@@ -137,6 +137,8 @@ func faults() []fault {
 	add := func(name string, inject func(*rig)) {
 		list = append(list, fault{name: name, exact: true, inject: inject})
 	}
+	add("SIGKILL of a process that takes a ticket", func(r *rig) { r.crash(r.heir()) })
+	add("SIGSTOP of a process that takes a ticket, past its lease", func(r *rig) { r.rests(r.heir()) })
 	for what, role := range map[string]role{
 		"a holder": holder, "a write holder": writeHolder, "the last reader": lastReader,
 		"the first waiter": firstWaiter,
@@ -206,11 +208,34 @@ func kills(role role) func(*rig) {
 func stops(role role) func(*rig) {
 	return func(r *rig) {
 		p, _ := r.freeze(role)
-		end := time.After(r.Lease * 5 / 4)
-		r.survive()
-		<-end
-		p.cont()
+		r.rests(p)
 	}
+}
+
+// rests has a process stay paused for longer than its lease, and the ticket's that it has taken.
+func (r *rig) rests(p *process) {
+	r.tb.Helper()
+	end := time.After(r.Lease * 5 / 4)
+	r.survive()
+	<-end
+	p.cont()
+}
+
+// heir stops the next process that takes a ticket, before or after it has used that.
+func (r *rig) heir() (p *process) {
+	r.tb.Helper()
+	before, _ := r.bank.Handed()
+	r.poll(30*time.Second, "a process takes a ticket", func() bool {
+		all, last := r.bank.Handed()
+		i := slices.IndexFunc(r.living(), func(p *process) bool { return p.id == last })
+		if all.Taken == before.Taken || i < 0 {
+			return false
+		}
+		p = r.living()[i]
+		p.stop()
+		return true
+	})
+	return p
 }
 
 // crash kills a process, and checks that the others go on as soon as the dead one's lease is over.
@@ -286,7 +311,9 @@ func (r *rig) suffer(f fault) {
 // delegated has locks delegated to the processes of each fault, with a lease. The locks are so many that each
 // process has one which it uses most, and there is one more that all read. A lease of 0 changes nothing.
 func delegated(list []fault, lease time.Duration) []fault {
-	list = slices.Clone(list)
+	list = slices.DeleteFunc(slices.Clone(list), func(f fault) bool {
+		return lease > 0 && strings.Contains(f.name, "ticket") // which delegations exclude
+	})
 	for i := range list {
 		p := &list[i].plan
 		if p.Delegate = lease; lease > 0 {

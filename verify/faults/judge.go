@@ -30,6 +30,8 @@ type counts struct {
 	Unsure    int            // of these, those that are left out of the history
 
 	Fenced, Unfenced bank.Counts
+	Tickets          bank.Handed
+	Upgraded         int // read holds
 	Operations       int // of the history
 
 	Calls      int
@@ -133,6 +135,10 @@ func (r result) check(tb testing.TB) {
 	}
 	assert.Zero(tb, r.Fenced.Violations, "behind the fence")
 	assert.NotZero(tb, min(r.Fenced.Writes, r.Unfenced.Writes), "money that was moved")
+	assert.Zero(tb, r.Tickets.Twice, "tickets that were used twice")
+	if f.name == "none" && f.plan.Hand > 0 {
+		assert.NotZero(tb, min(r.Tickets.Attached, r.Tickets.Discarded), "tickets")
+	}
 	if f.plan.servers > 1 {
 		assert.NotZero(tb, r.First, "a grant after the fault")
 		assert.True(tb, len(r.Failed) <= r.Lost || f.beyond, "calls failed: %v", r.Failed)

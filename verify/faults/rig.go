@@ -92,6 +92,9 @@ func newRig(tb testing.TB, p plan) *rig {
 	tb.Helper()
 	p.procs, p.locks, p.Reads = cmp.Or(p.procs, 4), cmp.Or(p.locks, 2), cmp.Or(p.Reads, 50)
 	p.sides, p.Lease, p.Prefix = cmp.Or(p.sides, 1), cmp.Or(p.Lease, usual), cmp.Or(p.Prefix, "rwlock")
+	if p.Delegate == 0 && p.servers <= 1 && !p.jobs && !p.Careless && !p.Unlocked {
+		p.Hand = cmp.Or(p.Hand, 15) // what votes, or is delegated, cannot be handed on
+	}
 	r := &rig{
 		plan: p, tb: tb, rng: rand.New(rand.NewPCG(p.Seed, 7)),
 		known: history.Known{Pauses: map[int][]history.Span{}, Delegation: p.Delegate},
@@ -160,8 +163,11 @@ func (r *rig) take(p *process, e history.Event) {
 		delete(r.asked, k)
 		r.Acquired++
 		r.last[e.Name] = time.Unix(0, e.At)
-		if e.Role == queue {
+		switch e.Role {
+		case queue:
 			r.served++
+		case upgraded:
+			r.Upgraded++
 		}
 	case history.Local:
 		r.Local++
@@ -307,6 +313,7 @@ func (r *rig) judge(f fault) result {
 		r.time(h.Calls, r.strike)
 	} else {
 		r.Fenced, r.Unfenced = r.bank.Counts()
+		r.Tickets, _ = r.bank.Handed()
 	}
 	r.Broken, r.Unsure, r.Operations = append(r.Broken, h.Broken...), h.Unsure, len(h.Ops)
 	if err := history.Check(h.Ops); err != nil {

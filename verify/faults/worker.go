@@ -42,6 +42,7 @@ type config struct {
 	Names    []string
 	Reads    int  // per cent of the lock calls
 	Hasty    int  // per cent of the calls that end early: little time, cancelled, or a try
+	Hand     int  // per cent of the write holds that are handed on by tickets, and of the read holds to upgrade
 	Careless bool // go on with a hold that is lost
 	Hog      bool // take all connections of the pool every now and then
 	Unlocked bool // use a lock without exclusion, for the checks to find
@@ -128,6 +129,9 @@ func (c config) work() error {
 	w.report(history.Starts, history.Event{UUID: rwlock.NewOwner().String()[:36]})
 	for i := 0; i < owners && c.Bank != ""; i++ {
 		w.wg.Go(func() { w.owner(owners*c.Process + i) })
+	}
+	if c.Bank != "" && c.Hand > 0 {
+		w.wg.Go(w.heir)
 	}
 	var o order
 	for in := json.NewDecoder(os.Stdin); in.Decode(&o) == nil; o = (order{}) {
@@ -286,7 +290,8 @@ func (w *worker) take(e history.Event, c call) *hold {
 			w.report(history.Broken, history.Event{Error: late})
 		}
 		e.Error = err.Error()
-		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.DeadlineExceeded)
+		early := errors.Is(err, rwlock.ErrLocked) || errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, rwlock.ErrLost) // of a ticket
 		if errors.Is(err, context.Canceled) || c.hasty && early {
 			w.report(history.Quits, e)
 		} else {
@@ -296,23 +301,34 @@ func (w *worker) take(e history.Event, c call) *hold {
 	}
 	e.Token = h.Token()
 	w.report(history.Has, e)
+	got := w.watch(e, h)
+	context.AfterFunc(got.ctx, c.cancel)
+	return got
+}
+
+// watch has the loss of a hold reported.
+func (w *worker) watch(e history.Event, h *rwlock.Hold) *hold {
 	ctx := h.Context()
 	context.AfterFunc(ctx, func() {
 		if errors.Is(context.Cause(ctx), rwlock.ErrLost) {
 			w.report(history.Loses, e)
 		}
-		c.cancel()
 	})
 	return &hold{e, h, ctx}
 }
 
 // unlock releases a hold, on which the holder has relied until a moment.
 func (w *worker) unlock(h *hold, relied time.Time) {
+	w.leave(h, relied, h.Unlock)
+}
+
+// leave ends a hold in some way.
+func (w *worker) leave(h *hold, relied time.Time, end func(context.Context) error) {
 	e := h.Event
 	e.At = relied.UnixNano()
 	w.report(history.Leaves, e)
 	e.At = 0
-	switch err := h.Unlock(context.Background()); {
+	switch err := end(context.Background()); {
 	case errors.Is(err, rwlock.ErrLost):
 		e.Error = "lost"
 	case err != nil:
@@ -329,12 +345,8 @@ func (c config) longest() time.Duration { return c.Lease / 75 }
 
 // owner locks, moves money and unlocks until the process is told to end.
 func (w *worker) owner(n int) {
-	client, err := rpc.Dial("unix", w.Bank)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = client.Close() }()
-	o := &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
+	o := w.newOwner(n)
+	defer func() { _ = o.client.Close() }()
 	self := rwlock.NewOwner()
 	w.numbers.Store(self, n)
 	o.ctx = rwlock.WithOwner(context.Background(), self)
@@ -344,6 +356,15 @@ func (w *worker) owner(n int) {
 			o.round()
 		}
 	}
+}
+
+// newOwner returns an owner that knows the bank.
+func (w *worker) newOwner(n int) *owner {
+	client, err := rpc.Dial("unix", w.Bank)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return &owner{worker: w, n: n, client: client, rng: rand.New(rand.NewPCG(w.Seed, uint64(n)))}
 }
 
 type owner struct {
@@ -368,10 +389,17 @@ func (o *owner) round() {
 		}
 	}
 	h := o.lock(name, write)
-	if h == nil {
+	switch {
+	case h == nil:
 		return
+	case o.rng.IntN(100) >= o.Hand:
+		o.move(h)
+	case write:
+		o.handOn(h)
+		return
+	default:
+		h = o.upgrade(h)
 	}
-	o.move(h)
 	if o.rng.IntN(4) == 0 {
 		// Again, and out in any order. A writer may come back as a reader, and downgrade by that.
 		if again := o.lock(name, h.Write && o.rng.IntN(2) == 0); again != nil {
@@ -411,25 +439,33 @@ func (o *owner) lock(name string, write bool) *hold {
 // move transfers money in the fenced account and the other, or counts it.
 func (o *owner) move(h *hold) {
 	for _, fenced := range []bool{true, false} {
-		q := bank.Request{Name: h.Event.Name, Fenced: fenced}
-		q.Token, q.Write = h.Event.Token, h.Write
-		var b [2]int64
-		for i := range b {
-			var r bank.Reply
-			q.Which = i
-			if !o.good(h, &q.Access) || o.client.Call(bank.Method, q, &r) != nil {
-				return
-			}
-			b[i], q.Seen = r.Balance, r.Seen
-			o.think(h)
+		q, ok := o.count(h, fenced)
+		if !ok {
+			return
 		}
-		if !h.Write || !o.good(h, &q.Access) {
-			continue
+		if h.Write && o.good(h, &q.Access) {
+			_ = o.client.Call(bank.Method, q, new(bank.Reply))
 		}
-		amount := o.rng.Int64N(10)
-		q.Balances = &[2]int64{b[0] - amount, b[1] + amount}
-		_ = o.client.Call(bank.Method, q, new(bank.Reply))
 	}
+}
+
+// count looks at both balances of an account, and returns what to put for a transfer.
+func (o *owner) count(h *hold, fenced bool) (q bank.Request, ok bool) {
+	q = bank.Request{Name: h.Event.Name, Fenced: fenced}
+	q.Token, q.Write = h.Event.Token, h.Write
+	var b [2]int64
+	for i := range b {
+		var r bank.Reply
+		q.Which = i
+		if !o.good(h, &q.Access) || o.client.Call(bank.Method, q, &r) != nil {
+			return q, false
+		}
+		b[i], q.Seen = r.Balance, r.Seen
+		o.think(h)
+	}
+	amount := o.rng.Int64N(10)
+	q.Balances = &[2]int64{b[0] - amount, b[1] + amount}
+	return q, true
 }
 
 // good makes sure of the hold before a step. A step is late if the process cannot have been sure.

@@ -13,6 +13,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	accounts map[key]*Account
+	jobs     jobs
 }
 
 type key struct {
