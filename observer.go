@@ -35,13 +35,14 @@ type Tracer interface {
 	// the call. The events of the call have the context that TraceCall returns. The last of them is
 	// EventAcquired or EventRefused, even after Close. TraceCall is called again if the call has to begin
 	// again, because the process was paused for longer than the lease of the grant. For [Hold.Downgrade], it is
-	// called as for a call of RLock.
+	// called as for a call of RLock, and for [Hold.TryUpgrade] as for one of TryLock.
 	TraceCall(ctx context.Context, name string, mode Mode) context.Context
 	// TraceHold is called when a call has got the lock, before the call returns. ctx is the context of the
 	// call, without TraceCall's values. The events of the hold have the context that TraceHold returns, and
 	// [Hold.Context] is derived from it. The last event is EventEnded. TraceHold must not call Hold.Context.
 	// If a hold is lost before its call could return, its events have the context of the call. TraceHold is
-	// called again for the read hold that [Hold.Downgrade] has made, with the context of the hold.
+	// called again for the read hold that [Hold.Downgrade] has made, and for the write hold that
+	// [Hold.TryUpgrade] has made, with the context of the hold.
 	TraceHold(ctx context.Context, h *Hold) context.Context
 }
 
@@ -133,7 +134,7 @@ func (r Reason) String() string { return engine.Cause(r).String() }
 
 // The reasons. After all but ReasonReleased and ReasonClosed, the hold was lost.
 const (
-	ReasonReleased = Reason(engine.Released) // by Unlock
+	ReasonReleased = Reason(engine.Released) // by Unlock or Detach; or Downgrade or TryUpgrade has replaced it
 	ReasonExpired  = Reason(engine.Expired)  // it was not renewed in time, or ended by NoRenew or MaxHold
 	// the server does not know the hold: ForceUnlock, or a loss of data
 	ReasonGone      = Reason(engine.Gone)

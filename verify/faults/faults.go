@@ -63,14 +63,14 @@ func serverFaults() []fault {
 // faults returns every fault of a single server, of the network and of processes.
 func faults() []fault {
 	const lease = usual
-	crowded := plan{procs: 5, locks: 1}
+	crowded, handed := plan{procs: 5, locks: 1}, plan{config: config{Hand: 25}}
 	// command has the server run a command.
 	command := func(args ...any) func(*rig) {
 		return during(0, func(n *node) { n.do(args...) }, nothing)
 	}
 
 	list := append(serverFaults(), []fault{
-		{name: "none", exact: true, inject: func(r *rig) { r.work(50) }},
+		{name: "none", plan: handed, exact: true, inject: func(r *rig) { r.work(50) }},
 		{name: "SIGKILL of a middle waiter", plan: crowded, exact: true, inject: kills(middleWaiter)},
 		{name: "SIGSTOP of a middle waiter past its lease", plan: crowded, exact: true,
 			inject: stops(middleWaiter)},
@@ -137,8 +137,11 @@ func faults() []fault {
 	add := func(name string, inject func(*rig)) {
 		list = append(list, fault{name: name, exact: true, inject: inject})
 	}
-	add("SIGKILL of a process that takes a ticket", func(r *rig) { r.crash(r.heir()) })
-	add("SIGSTOP of a process that takes a ticket, past its lease", func(r *rig) { r.rests(r.heir()) })
+	list = append(list,
+		fault{name: "SIGKILL of a process that takes a ticket", plan: handed, exact: true,
+			inject: func(r *rig) { r.crash(r.heir()) }},
+		fault{name: "SIGSTOP of a process that takes a ticket, past its lease", plan: handed, exact: true,
+			inject: func(r *rig) { r.rests(r.heir()) }})
 	for what, role := range map[string]role{
 		"a holder": holder, "a write holder": writeHolder, "the last reader": lastReader,
 		"the first waiter": firstWaiter,
@@ -288,7 +291,7 @@ func (f fault) run(tb testing.TB, times int, seed uint64) result {
 func (f fault) chaos(tb testing.TB, list []fault, d time.Duration, seed uint64) result {
 	tb.Helper()
 	first := list[0].plan
-	first.procs, first.Seed = max(first.procs, f.plan.procs), seed
+	first.procs, first.Seed, first.Hand = max(first.procs, f.plan.procs), seed, f.plan.Hand
 	list = slices.DeleteFunc(slices.Clone(list), func(one fault) bool { return !one.plan.fits(first) })
 	r := newRig(tb, first)
 	for start := time.Now(); time.Since(start) < d; {

@@ -96,7 +96,7 @@ func TestHistoriesUnderFaultsFitOneLock(t *testing.T) {
 					list = append(list, f)
 				}
 			}
-			fault{plan: plan{procs: *procs}}.chaos(t, list, *length, *seed).check(t)
+			fault{plan: plan{procs: *procs, config: config{Hand: 15}}}.chaos(t, list, *length, *seed).check(t)
 		})
 	}
 }

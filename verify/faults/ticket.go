@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
+	"net/rpc"
 	"time"
 
 	"github.com/seed-7e8842f7/rwlock"
@@ -39,16 +40,20 @@ func (o *owner) put(h *hold, rest []bank.Request) {
 }
 
 // handOn begins an operation, and hands the hold and the rest of the operation to another process. The ticket
-// lasts for a lease: if nobody has it, or its process is killed, the others go on after that.
+// lasts for a third of a lease: if nobody uses it, the others go on after that.
 func (o *owner) handOn(h *hold) {
 	rest := o.plans(h)
+	if o.worker.ctx.Err() != nil { // so are the others about to end
+		o.put(h, rest)
+		rest = nil
+	}
 	if rest == nil {
 		o.unlock(h, time.Now())
 		return
 	}
 	job := bank.Job{Process: o.Process, Rest: rest}
 	o.leave(h, time.Now(), func(ctx context.Context) error {
-		ticket, err := h.Detach(ctx, o.Lease)
+		ticket, err := h.Detach(ctx, o.Lease/3)
 		if err != nil {
 			if end := h.Unlock(ctx); !errors.Is(end, rwlock.ErrNotHeld) { // it is still this process's
 				return end
@@ -70,8 +75,13 @@ func (w *worker) heir() {
 	defer func() { _ = o.client.Close() }()
 	for w.ctx.Err() == nil {
 		var job bank.Job
-		if o.client.Call("Bank.Take", w.Process, &job) == nil && job.Ticket != "" {
-			o.inherit(job)
+		take := o.client.Go("Bank.Take", w.Process, &job, make(chan *rpc.Call, 1))
+		select {
+		case <-take.Done:
+			if take.Error == nil && job.Ticket != "" {
+				o.inherit(job)
+			}
+		case <-w.ctx.Done():
 		}
 	}
 }

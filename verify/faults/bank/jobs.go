@@ -17,6 +17,8 @@ type jobs struct {
 	open []Job
 	used map[string]Use
 	last int // the process that has taken a job last
+	// closed when a job comes; nil if nobody waits
+	given chan struct{}
 	Handed
 }
 
@@ -48,29 +50,45 @@ func (s *Server) Give(j Job, _ *struct{}) error {
 	if s.jobs.Jobs%3 == 0 {
 		s.jobs.open = append(s.jobs.open, j)
 	}
-	return nil
-}
-
-// Take gives a process the oldest job of another one. It waits for a moment; the job has no ticket if there
-// is none.
-func (s *Server) Take(process int, j *Job) error {
-	for end := time.Now().Add(50 * time.Millisecond); !s.take(process, j) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
+	if s.jobs.given != nil {
+		close(s.jobs.given)
+		s.jobs.given = nil
 	}
 	return nil
 }
 
-func (s *Server) take(process int, j *Job) bool {
+// Take gives a process the oldest job of another one. It waits for a second; the job has no ticket if there
+// is none.
+func (s *Server) Take(process int, j *Job) error {
+	timeout := time.After(time.Second)
+	for {
+		given, ok := s.take(process, j)
+		if ok {
+			return nil
+		}
+		select {
+		case <-given:
+		case <-timeout:
+			return nil
+		}
+	}
+}
+
+// take gives a job if there is one. Otherwise it returns what is closed when the next one comes.
+func (s *Server) take(process int, j *Job) (given <-chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.jobs.open, func(j Job) bool { return j.Process != process })
 	if i < 0 {
-		return false
+		if s.jobs.given == nil {
+			s.jobs.given = make(chan struct{})
+		}
+		return s.jobs.given, false
 	}
 	*j, s.jobs.last = s.jobs.open[i], process
 	s.jobs.Taken++
 	s.jobs.open = slices.Delete(s.jobs.open, i, i+1)
-	return true
+	return nil, true
 }
 
 // Use notes that a process has used a ticket. A ticket may be discarded again.
