@@ -1,11 +1,16 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/seed-7e8842f7/rwlock/internal/protocol"
+)
 
 // A View is what a claim that has not ended has come to, for code that watches an engine from outside.
 type View struct {
 	Name     string
 	Number   uint64
+	Wire     protocol.Claim // zero until something of it is sent
 	Owner    Owner
 	Mode     Mode
 	State    State
@@ -33,8 +38,9 @@ func (e *Engine) Views() (list []View) {
 }
 
 func (c *claim) view() View {
-	v := View{Name: c.lock.name, Number: c.number, Owner: c.ownership.owner, Token: c.token, State: c.state,
-		Mode: c.mode, Deadline: c.deadline, Caller: c.caller, Holds: c.holds, Counted: c.counted, Lent: c.lent > 0}
+	v := View{Name: c.lock.name, Number: c.number, Wire: c.wire, Owner: c.ownership.owner, Token: c.token,
+		State: c.state, Mode: c.mode, Deadline: c.deadline, Caller: c.caller, Holds: c.holds,
+		Counted: c.counted, Lent: c.lent > 0}
 	if c.former != nil {
 		v.Former = c.former.number
 	}

@@ -15,6 +15,9 @@ func (x *system) key() string {
 	for _, s := range x.sites {
 		b = append(b, s.key()...)
 	}
+	for _, t := range x.tickets {
+		b = append(b, t.claim.handle, bit(t.claim.write), bit(t.ready), t.discards, byte(t.ended))
+	}
 	return string(b)
 }
 
@@ -57,6 +60,9 @@ func (e *explorer) trim(x *system, s *server) *server {
 	s.slots = slices.DeleteFunc(s.slots, func(r record) bool {
 		at := func(m member) bool { return m.inst == r.inst && m.number == r.number }
 		if at(member{claimName: s.holder}) || slices.ContainsFunc(slices.Concat(s.leases, s.queue), at) {
+			return false
+		}
+		if r.isTicket() {
 			return false
 		}
 		// A number is of one slot.
@@ -115,7 +121,7 @@ func (e *explorer) renameAll(x *system) *system {
 	}
 	for _, at := range x.sites {
 		at.claims(func(c *claimName) {
-			if c.number > 0 {
+			if c.number > 0 && !c.isTicket() {
 				numbers[c.inst] |= 1 << c.number
 				slots[c.inst].use(int(c.slot), c.number)
 			}
@@ -147,7 +153,7 @@ func (e *explorer) renameAll(x *system) *system {
 		s := x.sites[k].clone()
 		x.sites[k] = s
 		s.claims(func(c *claimName) {
-			if c.number > 0 {
+			if c.number > 0 && !c.isTicket() {
 				c.number = uint16(rank(numbers[c.inst], uint64(c.number)))
 				c.slot = uint8(names[c.inst].name[c.slot])
 			}
@@ -169,7 +175,7 @@ func (s *server) permute(perm []int) *server {
 	}
 	s = s.clone()
 	s.claims(func(c *claimName) {
-		if c.number > 0 {
+		if c.number > 0 && !c.isTicket() {
 			c.inst = uint8(perm[c.inst])
 		}
 	})

@@ -47,6 +47,7 @@ type happening[E comparable] struct {
 type change[P any] struct {
 	to      *node[P]
 	granted uint32 // a bit for each call of a client of a quorum that has the lock now
+	ticket  uint8  // that a hold was handed to, from 1; or 0
 	lost    bool   // a hold was lost at its local deadline, or a call ended without an answer
 	flaw    error  // something wrong
 }

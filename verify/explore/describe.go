@@ -12,6 +12,8 @@ import (
 var words = map[verb]string{
 	giveUp: "is given up", release: "is released", extend: "is extended", downgrade: "is downgraded",
 	upgrade:       "is upgraded",
+	detach:        "is detached",
+	stopDetaching: "is not detached any more",
 	stopExtending: "is not extended any more",
 	force:         "drops all holds", drain: "shuts down", shut: "is closed",
 	deliver: "is answered", fail: "fails", again: "runs",
@@ -54,13 +56,21 @@ func (e *explorer) describe(x *system, a action) string {
 	request := func(r *protocol.Request) string {
 		q := e.request(int(a.proc), r)
 		s := fmt.Sprintf("%s's %s %d", who, r.Script.Name, q.of.number)
+		if q.of.isTicket() {
+			s = fmt.Sprintf("%s's %s of ticket %d", who, r.Script.Name, q.of.ticket()+1)
+		}
 		if q.Count > 1 {
 			s += fmt.Sprintf(" (of %d holds)", q.Count)
 		}
 		return s
 	}
 	switch does := words[a.do]; a.do {
+	case discard:
+		return fmt.Sprintf("%s discards ticket %d", who, a.ticket.ticket()+1)
 	case acquire:
+		if a.ticket.isTicket() {
+			return fmt.Sprintf("%s takes over ticket %d", p.ownerName(who, owner(uint8(a.a))), a.ticket.ticket()+1)
+		}
 		verb := "asks"
 		if a.try {
 			verb = "tries"
@@ -70,10 +80,12 @@ func (e *explorer) describe(x *system, a action) string {
 			s += " " + names[a.name]
 		}
 		return s
-	case giveUp, release, extend, downgrade, upgrade:
+	case giveUp, release, extend, downgrade, upgrade, detach:
 		return hold(p.Holds[a.a]) + " " + does
 	case stopExtending:
 		return hold(p.Extending[a.a].Hold) + " " + does
+	case stopDetaching:
+		return hold(p.Detaching[a.a].Hold) + " " + does
 	case force:
 		return who + " " + does + ofName(names[a.name])
 	case run:

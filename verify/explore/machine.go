@@ -248,7 +248,8 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	case lua.Renew:
 		code = int(bit(expected.Renew(c, q.Count, leaseMS)))
 	case lua.Convert:
-		outcome = expected.Convert(q.former.model(), c, modeOf(q.of.write), q.Secret != nil, q.Count, leaseMS)
+		outcome = expected.Convert(q.former.model(), c, modeOf(q.of.write), q.Secret != nil, max(q.Count, 1),
+			leaseMS)
 		code = int(outcome)
 		if expected.Ended[c] == model.Withdrawn { // an upgrade that was refused
 			res.ended = model.Withdrawn
@@ -285,6 +286,9 @@ func (m *machine) check(before, after *raw, r execution, run ranScript, res *res
 	for _, h := range actual.Holds {
 		if !slices.ContainsFunc(had, func(o model.Hold) bool { return o.Claim == h.Claim }) {
 			res.entered = append(res.entered, nameOf(h.Claim))
+			if h.Claim == c && q.of.isTicket() {
+				continue // it keeps the token of the hold that was detached
+			}
 			if err := between(s.fence, h, actual); err != nil {
 				return err
 			}
@@ -398,11 +402,17 @@ func (m *machine) told(q *request, res *result, published [][2]string, l *model.
 	for _, p := range published {
 		inst := -1
 		if name, ok := strings.CutPrefix(p[0], protocol.Channels(prefix)); ok {
-			_, _ = fmt.Sscanf(name, "instance%03d", &inst)
+			inst = slices.Index(instances, name)
 		}
 		msg, ok := protocol.ParseMessage(p[1])
 		if inst < 0 || !ok || p[0] != protocol.Channels(prefix)+instanceOf(inst) {
 			return fmt.Errorf("a message to %q: %q", p[0], p[1])
+		}
+		if inst >= firstTicket {
+			if len(msg.Granted)+len(msg.AskAgain) > 0 {
+				err = errors.Join(err, errors.New("a ticket is told something"))
+			}
+			continue
 		}
 		if inst == int(q.of.inst) {
 			err = errors.Join(err, errors.New("a message to the caller's own engine"))

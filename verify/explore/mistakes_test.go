@@ -84,6 +84,13 @@ func refusesAll(r *engine.Request, reply *protocol.Reply) {
 	}
 }
 
+// takesOver has an engine take over each ticket.
+func takesOver(r *engine.Request, reply *protocol.Reply) {
+	if r.Secret != nil && reply.Refused {
+		*reply = protocol.Reply{Token: firstToken + 1}
+	}
+}
+
 // gives reports whether a request gives a writer's vote back.
 func gives(r *quorum.Request) bool {
 	return r.Script == lua.Unlock && strings.HasPrefix(r.Claim.ID.(string), "2w")
@@ -226,7 +233,8 @@ var mistakes = []mistake{
 		"owners 111 leases 333 asks 1 downgrades 1", "", ""},
 	{"a hold that was downgraded may be relied on from the reply", variant{deafen: convertsNow},
 		"owners 1 leases 2 asks 1 late 1 stalls 1 downgrades 1", "the server does not keep", ""},
-	{"an upgrade that is refused may come again", edits("tombstone(its_slot, its_number, 'void')", "its_slot = nil"),
+	{"an upgrade that is refused may come again",
+		edits("tombstone(its_slot, its_number, 'void')", "its_slot = nil"),
 		"owners 11 leases 22 asks 1 twice 1 upgrades 1", "", "late-copy-of-upgrade"},
 	{"a hold is upgraded beside another reader", edits("others > 0 or first_writer()", "first_writer()"),
 		"owners 11 leases 33 asks 1 upgrades 1", "", ""},
@@ -238,6 +246,16 @@ var mistakes = []mistake{
 		"owners 1 leases 2 asks 1 late 1 stalls 1 upgrades 1", "the server does not keep", ""},
 	{"a hold ends with its upgrade that is refused", variant{deafen: refusesAll},
 		"owners 11 leases 33 asks 1 upgrades 1", "lost without a cause", ""},
+	{"a hold that was detached may be asked for again",
+		edits("claim = into\n-- The tombstone", "claim, record = into, 'none'\n-- The tombstone"),
+		"owners 1 leases 2 asks 1 twice 1 tickets 1", "", "late-copy-of-lock-after-detach"},
+	{"a hold stays beside its ticket, and the ticket's beside that of who takes it over",
+		edits("token_before)\n  leave_leases()", "token_before)"),
+		"owners 11 leases 22 asks 1 tickets 1", "", ""},
+	{"who takes over a ticket gets the token of before", edits("ARGV[9] or rises", "rises"),
+		"owners 11 leases 22 asks 1 tickets 1", "token", ""},
+	{"a ticket that is used up is taken over", variant{deafen: takesOver},
+		"owners 11 leases 22 asks 2 tickets 1", "the server does not keep", ""},
 	{"one vote is enough", variant{spoil: takesOneVote}, "W W restarts 1", "writer", ""},
 	{"votes are not given back", variant{lose: gives}, "W W", "does not come to an end", ""},
 	{"a delegation is returned before it is drained", variant{spoil: forgetsHolders},

@@ -25,6 +25,8 @@ func (p *process) references(n *actor) {
 	use := func(slot int, of uint64) int {
 		if of > 0 {
 			n.slots.use(slot, uint16(of))
+		} else {
+			n.slots.kept |= 1 << slot
 		}
 		return slot
 	}
@@ -130,12 +132,21 @@ func rename(m meaning, s *shape, q unsafe.Pointer, numbers func(uint64) uint64,
 		}
 		switch parts := strings.Split(text, ":"); m {
 		case claimID:
+			if parts[1] != nobody { // a ticket's
+				return
+			}
 			n := parse(parts[3])
 			text = fmt.Sprintf("%s:%s:%d:%015d:%s", parts[0], parts[1], slot(int(parse(parts[2])), n), numbers(n),
 				strings.Join(parts[4:], ":"))
 		case numText:
+			if parse(text[:15]) == ticketNumber {
+				return
+			}
 			text = fmt.Sprintf("%015d%s", numbers(parse(text[:15])), text[15:])
 		case slotText:
+			if parts[0] != nobody {
+				return
+			}
 			text = fmt.Sprintf("%s:%d", parts[0], slot(int(parse(parts[1])), 0))
 		}
 		*(*any)(q) = text
@@ -161,6 +172,7 @@ const mostSlots = 8 // of a process
 type slots struct {
 	newest [mostSlots]uint16 // of each slot, the largest number of a claim that there is of it; or 0
 	free   []int             // the last is the next to be taken
+	kept   uint8             // a bit for each that is taken, if only by a claim with a ticket's name
 	count  int               // that there are, as the engine knows
 }
 
@@ -199,6 +211,12 @@ func (s *slots) names() (to slotNames) {
 		}
 	}
 	slices.SortFunc(order[:n], func(a, b int) int { return cmp.Compare(s.newest[a], s.newest[b]) })
+	for slot, newest := range s.newest {
+		if newest == 0 && s.kept>>slot&1 != 0 && !slices.Contains(s.free, slot) {
+			order[n] = slot
+			n++
+		}
+	}
 	bottom := true
 	for _, slot := range s.free {
 		empty := s.newest[slot] == 0

@@ -126,9 +126,9 @@ func fieldsOf[F any](of reflect.Type) func(unsafe.Pointer) F {
 	}
 }
 
-// upgrade returns the claim that is to write in place of one that reads, or nil.
+// upgrade returns the claim that is to write in place of one that reads, or that is a ticket's; or nil.
 func (c claimFields) upgrade() unsafe.Pointer {
-	if *c.mode == engine.Mode(protocol.Read) {
+	if *c.next != nil && *claimOf(*c.next).mode >= *c.mode {
 		return *c.next
 	}
 	return nil
@@ -205,7 +205,7 @@ func (p *process) normalize(several bool) {
 	for _, f := range p.Flights {
 		r := requestOf(unsafe.Pointer(f.R))
 		normalizeClaim(*r.claim)
-		if f.R.Script != lua.Force {
+		if f.R.Script != lua.Force && !discards(f.R) {
 			*r.slot = -1
 		}
 	}
@@ -261,7 +261,7 @@ func normalizeHold(now time.Time, hold *engine.Hold) {
 		*h.end = time.Time{}
 	}
 	if *h.state > engine.Failed {
-		*h.tries, hold.Try, hold.Bounded = 1, false, false
+		*h.tries, hold.Try, hold.Bounded, hold.Ticket = 1, false, false, nil
 	}
 	if *h.state != engine.Wanted {
 		*h.instead = nil

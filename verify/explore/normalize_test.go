@@ -83,6 +83,9 @@ func TestNormalizingIsSound(t *testing.T) {
 		"owners 11 leases 22 asks 1 downgrades 1 ticks 2",
 		"owners 1 leases 2 asks 1 faults 1 upgrades 1 ticks 1",
 		"owners 11 leases 22 asks 1 upgrades 1 ticks 2",
+		"owners 1 leases 2 asks 2 tickets 1 ticks 1",
+		"owners 11 leases 22 asks 1 tickets 1 ticks 1",
+		"owners 1 leases 2 asks 1 faults 1 tickets 1 ticks 1",
 		"owners 2 leases 2 asks 1 names 2 ticks 1",
 		"owners 1 leases 2 asks 2 names 2 ticks 1",
 	} {

@@ -36,6 +36,7 @@ type process struct {
 	Overdue bool // it goes on after a while: replies, messages and calls may come before what is due
 
 	Extending []*extending
+	Detaching []detaching
 	Pledges   []pledge
 	// Abandoned says that a claim may be kept by the server that nobody knows of any more, for a lease.
 	Abandoned bool
@@ -109,6 +110,7 @@ type event struct {
 	name       uint8
 	write, try bool
 	ended      model.Ending
+	ticket     claimName
 	reply      *protocol.Reply
 	message    *protocol.Message
 }
@@ -123,6 +125,9 @@ const (
 	extend                    // a: hold
 	downgrade                 // a: hold
 	upgrade                   // a: hold
+	detach                    // a: hold
+	discard                   // ticket
+	stopDetaching             // a: detaching
 	stopExtending             // a: extending
 	drain                     // Shutdown begins
 	shut                      // Close, or the end of Shutdown
@@ -244,6 +249,10 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		if ev.write {
 			h.Mode = engine.Mode(protocol.Write)
 		}
+		if ev.ticket.isTicket() {
+			t := ev.ticket.asTicket()
+			h.Ticket = &t
+		}
 		if p.Asks[ev.a] != unlimited {
 			p.Asks[ev.a]--
 		}
@@ -284,6 +293,12 @@ func (p *process) happen(ev event, e *explorer, c *effect) {
 		up := &engine.Hold{}
 		p.Holds = append(p.Holds, up)
 		p.Engine.TryUpgrade(p.Now, p.Holds[ev.a], up)
+	case detach:
+		p.detach(p.Holds[ev.a], ev.ticket)
+	case stopDetaching:
+		p.Engine.GiveUpDetach(p.Now, p.Detaching[ev.a].Hold, errGaveUp)
+	case discard:
+		_ = p.Engine.Discard(p.Now, ev.ticket.asTicket(), nil)
 	case stopExtending:
 		p.Engine.GiveUpExtension(p.Extending[ev.a].X, errGaveUp)
 	case drain:
@@ -421,10 +436,10 @@ func (p *process) inherits() {
 		return
 	}
 	for _, v := range p.Engine.Views() {
-		if v.Next != 0 && v.Mode == engine.Mode(protocol.Read) {
+		if v.Next != 0 && p.view(v.Next).Mode > v.Mode {
 			p.losesBoth(v.Number, v.Next)
 		}
-		if v.Former != 0 && v.Mode == engine.Mode(protocol.Write) {
+		if _, ok := ticketOf(v); !ok && v.Former != 0 && v.Mode == engine.Mode(protocol.Write) {
 			p.losesBoth(v.Former, v.Number)
 			continue
 		}
@@ -595,13 +610,19 @@ func (p *process) woken(e *explorer, h *engine.Hold, c *effect) {
 			c.lost = true
 		case errors.Is(err, engine.ErrLost) && (f.excused(p.Now) || p.lapsed(h.Owner)),
 			errors.Is(err, engine.ErrLost) && h.ClaimNumber() != 0 && !p.Now.Before(h.Deadline()):
+		case h.Ticket != nil && errors.Is(err, engine.ErrLost): // as the server says, which the model agrees with
+		case h.Ticket != nil && strings.Contains(err.Error(), "or waits for it, already") && p.has(h):
 		case before != nil && errors.Is(err, engine.ErrNotHeld) && before.State() >= engine.Releasing:
 		case before != nil && strings.Contains(err.Error(), "not answered yet") && p.converts(h.Owner, h.Name):
 		default:
 			flaw("a call ends for no reason")
 		}
 	case engine.Finished:
+		ticket := p.detached(h)
 		switch {
+		case ticket > 0 && err == nil:
+			c.ticket = ticket
+		case ticket > 0 && errors.Is(err, errGaveUp):
 		case err == nil && f.Dropped && !f.Anew:
 			flaw("a release says that the hold was good to the end, but it was dropped before")
 		case err == nil:
@@ -640,6 +661,13 @@ func (p *process) upgraded(h, up *engine.Hold, c *effect) {
 func (p *process) converts(o engine.Owner, name string) bool {
 	return slices.ContainsFunc(p.Engine.Views(), func(v engine.View) bool {
 		return v.Owner == o && v.Name == name && (v.Former != 0 || v.Next != 0)
+	})
+}
+
+// has reports whether the owner of a call has a hold, or another call.
+func (p *process) has(call *engine.Hold) bool {
+	return slices.ContainsFunc(p.Holds, func(h *engine.Hold) bool {
+		return h != call && h.Owner == call.Owner && h.Name == call.Name && h.State() <= engine.Live
 	})
 }
 

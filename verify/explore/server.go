@@ -50,7 +50,16 @@ var (
 // one state are equal.
 func instanceOf(i int) string { return instances[i] }
 
-var instances = []string{"instance000", "instance001", "instance002", "instance003"}
+var instances = []string{"instance000", "instance001", "instance002", "instance003", ticketInstance(0),
+	ticketInstance(1)}
+
+// parseSlot returns which slot of which instance a field is.
+func parseSlot(field string) (inst, slot uint8, ok bool) {
+	name, text, _ := strings.Cut(field, ":")
+	i := slices.Index(instances, name)
+	n, err := strconv.ParseUint(text, 10, 8)
+	return uint8(i), uint8(n), i >= 0 && err == nil
+}
 
 const nobody = "instance---"
 
@@ -89,12 +98,13 @@ func parseClaim(id string) (c claimName, err error) {
 	if err != nil {
 		return c, err
 	}
-	_, err1 := fmt.Sscanf(k.Slot, "instance%03d:%d", &c.inst, &c.slot)
+	var ok bool
+	c.inst, c.slot, ok = parseSlot(k.Slot)
 	c.handle, c.write, c.number = handleOf(k.Owner), k.Mode == protocol.Write, uint16(k.Number)
 	if k.Owner == (protocol.Owner{}) {
 		c.handle = noOwner
 	}
-	if err1 != nil || c.wire() != id {
+	if !ok || c.wire() != id {
 		return c, fmt.Errorf("%q names no claim of these", id)
 	}
 	return c, nil
@@ -415,7 +425,8 @@ func (r *raw) parse(tokens func(int64) int64, undone bool) (*server, error) {
 }
 
 func (x *reader) record(field, v string) (r record) {
-	if _, err := fmt.Sscanf(field, "instance%03d:%d", &r.inst, &r.slot); err != nil {
+	var ok bool
+	if r.inst, r.slot, ok = parseSlot(field); !ok {
 		x.fail("a field that is not the lock's: %s", field)
 		return r
 	}

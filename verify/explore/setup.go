@@ -43,6 +43,7 @@ const (
 	mayExtend           // a call of Extend
 	mayDowngrade        // a call of Downgrade
 	mayUpgrade          // a call of TryUpgrade
+	mayDetach           // a call of Detach
 	mayClose            // a call of Close, or of Shutdown
 	mayPass             // time passes: a tick, or until the next timer of a client of a quorum
 	mayDelay            // a request runs after any others, or fails and runs then; a message is late
@@ -54,8 +55,8 @@ const (
 	kinds
 )
 
-var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "downgrades", "upgrades",
-	"closes", "passes", "late", "twice", "lost", "restarts", "cuts", "gives"}
+var budgetWords = []string{"faults", "crashes", "forces", "stalls", "undos", "extends", "downgrades",
+	"upgrades", "tickets", "closes", "passes", "late", "twice", "lost", "restarts", "cuts", "gives"}
 
 const unlimited = 255
 
@@ -114,12 +115,14 @@ func parseSetup(text string) (s setup, err error) {
 
 func (s setup) check() error {
 	switch processes := len(s.owners) + len(s.calls); {
-	case processes == 0 || processes > len(instances) || s.owners != "" && s.calls != nil:
-		return fmt.Errorf("there are 1 to %d processes, of one server or of a quorum", len(instances))
+	case processes == 0 || processes > firstTicket || s.owners != "" && s.calls != nil:
+		return fmt.Errorf("there are 1 to %d processes, of one server or of a quorum", firstTicket)
 	case len(s.leases) != len(s.owners):
 		return fmt.Errorf("%d processes have owners, and %d leases", len(s.owners), len(s.leases))
 	case strings.Trim(s.owners, "1234")+strings.Trim(s.leases, "123456789") != "":
 		return fmt.Errorf("a process has 1 to 4 owners, and a lease of 1 to 9 ticks")
+	case s.budget[mayDetach] > mostTickets || s.budget[mayDetach] > 0 && s.names > 1:
+		return fmt.Errorf("there are up to %d tickets, for one name", mostTickets)
 	case s.names < 1 || int(s.names) > len(names):
 		return fmt.Errorf("there are 1 to %d names", len(names))
 	}

@@ -15,8 +15,9 @@ import (
 
 // A system is a server, the processes that use it, and what may still go wrong.
 type system struct {
-	sites []*server // one for each name
-	procs []*actor
+	sites   []*server // one for each name
+	procs   []*actor
+	tickets []ticket // in the order in which they were asked for
 	demands
 }
 
@@ -44,7 +45,7 @@ const (
 var (
 	kindOfVerb = [...]int{hearLater: mayDelay, standLater: mayDelay, slowDown: mayDelay, hearTwice: mayRepeat,
 		miss: mayLose, drop: mayLose, crash: mayCrash, sleep: mayStall, force: mayForce, extend: mayExtend,
-		downgrade: mayDowngrade, upgrade: mayUpgrade,
+		downgrade: mayDowngrade, upgrade: mayUpgrade, detach: mayDetach,
 		drain: mayClose, shut: mayClose, pass: mayPass, giveUp: mayGiveUp, cut: mayCut, restart: mayRestart}
 	kindOfHow = [...]int{late: mayDelay, replyLate: mayDelay, twice: mayRepeat, replyLost: mayLose,
 		undone: mayUndo}
@@ -143,7 +144,7 @@ func (e *explorer) start() *system {
 
 func (x *system) clone() *system {
 	c := *x
-	c.sites, c.procs = slices.Clone(x.sites), slices.Clone(x.procs)
+	c.sites, c.procs, c.tickets = slices.Clone(x.sites), slices.Clone(x.procs), slices.Clone(x.tickets)
 	return &c
 }
 
@@ -320,6 +321,7 @@ func (e *explorer) calls(x *system, p *process, each func(event)) {
 	for k := range p.Extending {
 		each(event{do: stopExtending, a: int16(k)})
 	}
+	e.ticketCalls(x, p, each)
 }
 
 // busy reports whether a call of an owner is in flight.
@@ -359,7 +361,8 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 	i := int(a.proc)
 	if kind := a.kind(); a.do != shut || x.procs[i].p.Closing == open {
 		x.budget.spend(kind)
-		harmless := []int{free, mayForce, mayExtend, mayDowngrade, mayUpgrade, mayClose, mayGiveUp, mayPass}
+		harmless := []int{free, mayForce, mayExtend, mayDowngrade, mayUpgrade, mayDetach, mayClose, mayGiveUp,
+			mayPass}
 		x.faulty = x.faulty || !slices.Contains(harmless, kind)
 	}
 	var err error
@@ -385,6 +388,7 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 			x.sites[k] = newServer()
 		}
 	default:
+		x.noteTicket(a.event)
 		e.tell(x, i, a.event)
 	}
 	if err == nil {
@@ -397,6 +401,9 @@ func (e *explorer) takeOne(x *system, a action) (*system, error) {
 func (e *explorer) tell(x *system, i int, ev event) {
 	c := e.happen(x.procs[i], ev)
 	x.procs[i] = c.to
+	if c.ticket > 0 {
+		x.tickets[c.ticket-1].ready = true
+	}
 	e.flaw = cmp.Or(e.flaw, c.flaw)
 	// It is not e.lease[i] that counts: canonical sorts the processes.
 	if c.lost && !x.faulty && !e.noRenew && c.to.p.Lease > tick {
@@ -424,7 +431,7 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	}
 	q := e.request(i, &f.R.Request)
 	of, before := siteOf(&f.R.Request), x.sites[siteOf(&f.R.Request)]
-	fates := x.procs[i].p
+	fates := x.clone()
 	e.ran(x, i, &f.R.Request, res)
 	if x.procs[i].p.Asleep {
 		how = replyLate
@@ -439,8 +446,10 @@ func (e *explorer) run1(x *system, i int, k int16, how how) error {
 	}
 	if how == undone {
 		for _, c := range []claimName{q.of, q.former} {
-			if c.number > 0 {
-				ended := fates.knownFate(uint64(c.number)).Ended
+			switch ended := fates.ended(i, c); {
+			case c.isTicket():
+				x.tickets[c.ticket()].ended = ended
+			case c.number > 0:
 				e.tell(x, i, event{do: unnote, a: int16(c.number), ended: ended})
 			}
 		}
@@ -472,6 +481,9 @@ func (e *explorer) undo(x *system, before *server, of int) error {
 	}
 	x.sites[of] = before
 	tell := func(c model.Claim, do verb) {
+		if nameOf(c).isTicket() {
+			return // nobody relies on it
+		}
 		if n := x.procs[c.Owner>>4]; !n.p.Crashed {
 			e.tell(x, c.Owner>>4, event{do: do, a: int16(c.Number)})
 		}
@@ -496,7 +508,7 @@ func (e *explorer) undo(x *system, before *server, of int) error {
 // execute1 runs a request on the server.
 func (e *explorer) execute1(x *system, i int, r *protocol.Request, waited bool) (*result, error) {
 	q := e.request(i, r)
-	run := execution{q: q, ended: x.procs[i].p.knownFate(uint64(q.of.number)).Ended, waited: waited}
+	run := execution{q: q, ended: x.ended(i, q.of), waited: waited}
 	run.s = x.sites[siteOf(r)]
 	var res *result
 	if e.plain {
@@ -527,25 +539,37 @@ func (e *explorer) ran(x *system, i int, r *protocol.Request, res *result) {
 	}
 	q := e.request(i, r)
 	for _, c := range res.lost {
+		if c.isTicket() {
+			x.tickets[c.ticket()].ended = max(x.tickets[c.ticket()].ended, model.Lost)
+			continue
+		}
 		e.tell(x, int(c.inst), event{do: note, a: int16(c.number), ended: model.Lost})
 		// A late upgrade that was refused may run once more on a server that has forgotten the refusal. The
 		// process does not know the claim that the server has then. The next renewal finds out.
-		if p := x.procs[i].p; res.server.undone && c == q.former && !p.Crashed &&
+		if p := x.procs[i].p; res.server.undone && c.model() == q.former.model() && !p.Crashed &&
 			p.view(uint64(q.of.number)).Number == 0 {
 			e.tell(x, i, event{do: shortened, a: int16(c.number)})
 		}
 	}
 	for _, c := range res.dropped {
+		if c.isTicket() {
+			e.ticketDropped(x, c)
+			continue
+		}
 		if n := x.procs[c.inst]; !n.p.Crashed {
 			e.tell(x, int(c.inst), event{do: dropped, a: int16(c.number)})
 		}
 	}
 	for _, c := range res.entered {
-		if x.procs[c.inst].p.knownFate(uint64(c.number)).Dropped {
+		if !c.isTicket() && x.procs[c.inst].p.knownFate(uint64(c.number)).Dropped {
 			e.tell(x, int(c.inst), event{do: anew, a: int16(c.number)})
 		}
 	}
-	if res.ended != x.procs[i].p.knownFate(uint64(q.of.number)).Ended {
+	switch {
+	case res.ended == x.ended(i, q.of):
+	case q.of.isTicket():
+		x.tickets[q.of.ticket()].ended = res.ended
+	default:
 		e.tell(x, i, event{do: note, a: int16(q.of.number), ended: res.ended})
 	}
 	for _, s := range res.sent {
@@ -609,6 +633,9 @@ func (e *explorer) verifySite(x *system, k int) error {
 				continue
 			}
 			c := claimName{inst: uint8(i), handle: handleOf(v.Owner), number: uint16(v.Number)}.model()
+			if t, ok := ticketOf(v); ok {
+				c = t.model()
+			}
 			known[c] = true
 			if f := p.knownFate(v.Number); f.excused(p.Now) || !p.Now.Before(v.Deadline) {
 				if f.Dropped && !f.Anew && !f.Late && v.State == engine.Held && v.Deadline.After(f.Until) {
@@ -650,6 +677,13 @@ func (e *explorer) verifySite(x *system, k int) error {
 			}
 		}
 	}
+	for _, t := range x.tickets {
+		c := t.claim.model()
+		known[c] = known[c] || t.ready
+		if h := l.Hold(c); h != nil && !undone {
+			all = append(all, *h) // whoever takes it over relies on it from now on
+		}
+	}
 	if err := exclusive("rely on", all); err != nil || undone {
 		return err
 	}
@@ -669,6 +703,12 @@ func (e *explorer) unknown(x *system, l *model.Lock, known map[model.Claim]bool)
 		}
 	}
 	for _, c := range all {
+		if nameOf(c).isTicket() {
+			if !known[c] && !slices.ContainsFunc(x.procs, func(n *actor) bool { return n.p.Abandoned }) {
+				return errors.New("the server keeps the hold of a ticket that nobody has")
+			}
+			continue
+		}
 		p, n := x.procs[c.Owner>>4].p, uint64(c.Number)
 		if !known[c] && !p.Abandoned && !p.knownFate(n).Dropped && !p.copies(n) {
 			return errors.New("the server keeps a claim that nobody knows of")
@@ -705,6 +745,8 @@ func (e *explorer) patience(x *system) time.Duration {
 	longest := slices.Max(e.lease)
 	left := slices.ContainsFunc(x.procs, func(n *actor) bool { return n.p.Crashed || n.p.Abandoned }) ||
 		len(x.procs) > 1 && slices.ContainsFunc(x.sites, func(s *server) bool { return s.undone })
+	// likewise if nobody takes over the hold of a ticket
+	left = left || slices.ContainsFunc(x.tickets, func(t ticket) bool { return t.ended == 0 })
 	if !left {
 		longest = (longest + 2*tick) / (3 * tick) * tick
 	}
