@@ -250,7 +250,7 @@ var mistakes = []mistake{
 		edits("claim = into\n-- The tombstone", "claim, record = into, 'none'\n-- The tombstone"),
 		"owners 1 leases 2 asks 1 twice 1 tickets 1", "", "late-copy-of-lock-after-detach"},
 	{"a hold stays beside its ticket, and the ticket's beside that of who takes it over",
-		edits("call('ZREM', LEASES, claim) -- at last", "-- at last"),
+		edits("call('ZREM', KEYS[2], claim) -- at last", "-- at last"),
 		"owners 11 leases 22 asks 1 tickets 1", "", ""},
 	{"who takes over a ticket gets the token of before", edits("ARGV[9] or rises", "rises"),
 		"owners 11 leases 22 asks 1 tickets 1", "token", ""},
