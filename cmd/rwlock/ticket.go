@@ -23,8 +23,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		Use:   "release TICKET",
 		Short: "Release the lock of a ticket",
 		Long: `Release ends the hold that exec --detach, or a program, has handed to a ticket, and the next in line gets the lock. "-"
-reads the ticket from the first line of standard input: other users can read command lines. A ticket that begins with "-"
-comes after "--".
+reads the ticket from the first line of standard input: other users can read command lines.
 
 Exit code 79 says that the ticket is over: it was used or released before, or its time has ended.`,
 		Args: a.args(func(cmd *cobra.Command, args []string) error {
