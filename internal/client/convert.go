@@ -124,12 +124,19 @@ func (h *Hold) tryUpgrade(ctx context.Context) (current, write *Hold, err error)
 		return h, nil, w.over(ctx.Err())
 	}
 	up := h.likeness(ctx, protocol.Write)
-	up.instead, up.ended = h, c.signals.Get().(chan struct{})
+	upgraded := make(chan struct{})
+	up.instead, up.upgraded = h, upgraded
 	c.do(func(now time.Time) { c.engine.TryUpgrade(now, &h.Hold, &up.Hold) })
-	gaveUp := up.await(ctx, nil, c.ends.Done())
+	var gaveUp error
+	select { // and not with await, since others may convert or release the new hold already
+	case <-upgraded:
+	case <-ctx.Done():
+		gaveUp = ctx.Err()
+	case <-c.ends.Done():
+		gaveUp = engine.ErrClosed
+	}
 	c.mu.Lock()
 	defer c.flush()
-	up.awaited()
 	if gaveUp != nil && up.State() == engine.Wanted {
 		c.engine.GiveUp(c.now(), &up.Hold, gaveUp)
 	}

@@ -116,9 +116,14 @@ func (c *Client) unlock(now time.Time) *effects {
 	}
 	for _, h := range fx.Wake {
 		held := h.Tag.(*Hold)
-		if held.instead != nil && h.State() == engine.Live {
-			held.work.Store(held.instead.work.Load())
-			held.instead.next.Store(held)
+		if held.upgraded != nil { // the call has ended, and nobody else knows the hold yet
+			if h.State() == engine.Live {
+				held.work.Store(held.instead.work.Load())
+				held.instead.next.Store(held)
+			}
+			close(held.upgraded)
+			held.upgraded = nil
+			continue
 		}
 		select {
 		case held.ended <- struct{}{}:

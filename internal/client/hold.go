@@ -28,8 +28,10 @@ type Hold struct {
 
 	next    atomic.Pointer[Hold] // what a downgrade or an upgrade has made of this hold; or nil
 	instead *Hold                // that an upgrade makes this one of; or nil
-	parent  context.Context      // that was given to the lock call; or the tracer's for the hold
-	work    atomic.Pointer[work] // or nil, before Context is called
+	// is closed when the upgrade has been answered; nil then
+	upgraded chan struct{}
+	parent   context.Context      // that was given to the lock call; or the tracer's for the hold
+	work     atomic.Pointer[work] // or nil, before Context is called
 }
 
 // Current returns the hold that the user's handle stands for now: another one after a downgrade or an
