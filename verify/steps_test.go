@@ -345,7 +345,7 @@ func TestDowngradeEndsTheClaimThatWrites(t *testing.T) {
 	r := newRedisRig(t, false)
 	require.Equal(t, ": r10 |", r.outcome(t, r.play(t, "w10/60 -w4@20 >w10/60 w10/60")))
 	r.reset(t)
-	require.Equal(t, ": r1 | w2 w4", r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 >w1/60")))
+	require.Equal(t, "granted: r1 | w2 w4", r.outcome(t, r.play(t, "w1/60 w2/60 w4@1/60 >w1/60")))
 }
 
 // A waiter keeps its place in the queue when it removes a dead waiter that had the same slot. A server that

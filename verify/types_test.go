@@ -91,7 +91,7 @@ func TestLostKeys(t *testing.T) {
 			}
 			if reply.Token > 0 {
 				require.True(t, has(after, q.Claim), "%s: it is told that it has the lock, and has not", what)
-				if !reply.Before && !has(before, q.Claim) {
+				if !reply.Before && !has(before, q.Claim) && q.Script != lua.Convert { // whose token is of before
 					require.GreaterOrEqual(t, reply.Token, r.now, what)
 				}
 			}
