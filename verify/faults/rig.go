@@ -92,9 +92,7 @@ func newRig(tb testing.TB, p plan) *rig {
 	tb.Helper()
 	p.procs, p.locks, p.Reads = cmp.Or(p.procs, 4), cmp.Or(p.locks, 2), cmp.Or(p.Reads, 50)
 	p.sides, p.Lease, p.Prefix = cmp.Or(p.sides, 1), cmp.Or(p.Lease, usual), cmp.Or(p.Prefix, "rwlock")
-	if p.Delegate == 0 && p.servers <= 1 && !p.jobs && !p.Careless && !p.Unlocked {
-		p.Hand = cmp.Or(p.Hand, 2)
-	} else {
+	if p.Delegate > 0 || p.servers > 1 || p.jobs || p.Careless || p.Unlocked {
 		p.Hand = 0 // what votes, or is delegated, cannot be handed on
 	}
 	r := &rig{
