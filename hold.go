@@ -146,19 +146,7 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 //     it still is a write hold. If it is Read, the server has not confirmed the release of the write hold
 //     yet, which continues in the background.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	switch {
-	case h == nil || h.held == nil:
-		return prefix("downgrade", errNil)
-	case ctx == nil:
-		return wrap("downgrade", h.held.Name, errNoContext)
-	}
-	defer runtime.KeepAlive(h)
-	h.Context() // or else the write hold and the read hold could each make one
-	read, err := h.held.Downgrade(ctx)
-	if read != nil && h.tracer != nil {
-		read.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
-	}
-	return wrap("downgrade", h.held.Name, err)
+	return h.convert(ctx, "downgrade", (*client.Hold).Downgrade)
 }
 
 // TryUpgrade turns a read hold into a write hold in place, if nobody else reads the lock, and no writer
@@ -180,19 +168,25 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 //
 // A delegation for reading of another RWLock counts as an owner that reads: see WithDelegation.
 func (h *Hold) TryUpgrade(ctx context.Context) error {
+	return h.convert(ctx, "try upgrade", (*client.Hold).TryUpgrade)
+}
+
+// convert has the handle stand for another hold, which to returns if it changes the mode.
+func (h *Hold) convert(ctx context.Context, op string,
+	to func(*client.Hold, context.Context) (*client.Hold, error)) error {
 	switch {
 	case h == nil || h.held == nil:
-		return prefix("try upgrade", errNil)
+		return prefix(op, errNil)
 	case ctx == nil:
-		return wrap("try upgrade", h.held.Name, errNoContext)
+		return wrap(op, h.held.Name, errNoContext)
 	}
 	defer runtime.KeepAlive(h)
-	h.Context() // or else the read hold and the write hold could each make one
-	write, err := h.held.TryUpgrade(ctx)
-	if write != nil && h.tracer != nil {
-		write.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
+	h.Context() // or else the hold before and the next one could each make one
+	next, err := to(h.held, ctx)
+	if next != nil && h.tracer != nil {
+		next.Trace(cmp.Or(h.tracer.TraceHold(h.Context(), h), h.Context()))
 	}
-	return wrap("try upgrade", h.held.Name, err)
+	return wrap(op, h.held.Name, err)
 }
 
 // errNoFunc is what a call fails with that was given no function to run.

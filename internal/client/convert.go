@@ -12,15 +12,18 @@ import (
 // Downgrade replaces a write hold by a read hold, which has its context and lasts as long. Downgrade returns
 // the read hold, or nil if nothing has changed: the hold was a read hold already, or the downgrade failed.
 func (h *Hold) Downgrade(ctx context.Context) (read *Hold, err error) {
+	return h.convert(ctx, (*Hold).downgrade)
+}
+
+// convert makes attempts until none has failed because another call has just converted the hold.
+func (h *Hold) convert(ctx context.Context,
+	try func(*Hold, context.Context) (current, next *Hold, err error)) (next *Hold, err error) {
 	for {
-		if h, read, err = h.downgrade(ctx); !h.replaced(err) {
-			return read, err
+		if h, next, err = try(h, ctx); err != engine.ErrNotHeld || h.next.Load() == nil {
+			return next, err
 		}
 	}
 }
-
-// replaced reports whether a call has failed because another call has just converted the hold.
-func (h *Hold) replaced(err error) bool { return err == engine.ErrNotHeld && h.next.Load() != nil }
 
 // downgrade makes one attempt at Downgrade. It also returns the hold that it has tried to replace.
 func (h *Hold) downgrade(ctx context.Context) (current, read *Hold, err error) {
@@ -100,11 +103,7 @@ func (c *Client) converts() error {
 // TryUpgrade replaces a read hold by a write hold, which has its context and lasts as long. It returns the
 // write hold, or nil if nothing has changed: the hold was a write hold already, or it stays a read hold.
 func (h *Hold) TryUpgrade(ctx context.Context) (write *Hold, err error) {
-	for {
-		if h, write, err = h.tryUpgrade(ctx); !h.replaced(err) {
-			return write, err
-		}
-	}
+	return h.convert(ctx, (*Hold).tryUpgrade)
 }
 
 // tryUpgrade makes one attempt at TryUpgrade. It also returns the hold that it has tried to replace.

@@ -20,7 +20,11 @@ func (e *Engine) AcquireAll(now time.Time, holds []*Hold) {
 	for _, h := range holds {
 		e.acquire(now, h)
 	}
-	if parts := slices.Clone(e.out.Send[before:]); len(parts) == len(holds) {
+	parts := slices.Clone(e.out.Send[before:])
+	asked := func(h *Hold) bool { // and no other request than those for the locks was made
+		return slices.ContainsFunc(parts, func(r *Request) bool { return r.kind == asks && r.claim == h.claim })
+	}
+	if len(parts) == len(holds) && !slices.ContainsFunc(holds, func(h *Hold) bool { return !asked(h) }) {
 		r := &Request{all: parts, kind: asksAll, Sent: now, slept: e.slept}
 		r.Script, r.Keys = lua.LockAll, parts[0].Keys
 		for _, part := range parts {

@@ -21,50 +21,70 @@ func (d *driver) upgrades(t *testing.T, h *engine.Hold) (up *engine.Hold, r *eng
 	return up, r
 }
 
+// overtaken upgrades a hold, has it hear before the answer that it is gone, and then answers the upgrade.
+func (d *driver) overtaken(t *testing.T, h *engine.Hold, late *engine.Request, gone protocol.Reply,
+	runs bool) {
+	t.Helper()
+	up, r := d.upgrades(t, h)
+	d.Replied(d.now, late, gone, nil)
+	require.Equal(t, engine.Live, h.State())
+	if runs {
+		d.Replied(d.now, r, protocol.Reply{Token: 9}, nil)
+		require.Equal(t, engine.Live, up.State())
+		return
+	}
+	d.Replied(d.now, r, protocol.Reply{Refused: true}, nil)
+	require.Equal(t, engine.Lapsed, h.State())
+	require.Equal(t, engine.ErrLost, up.Err())
+}
+
 // A renewal that the server runs after it has upgraded the hold finds no read hold. That does not end the
 // hold: the answer to the upgrade says what has become of it.
 func TestRenewalThatAnUpgradeOvertakes(t *testing.T) {
-	for upgraded, reply := range map[bool]protocol.Reply{true: {Token: 9}, false: {Refused: true}} {
+	for _, runs := range []bool{true, false} {
 		d := newDriver()
 		h := d.live(t, &engine.Hold{Mode: protocol.Read})
 		d.now = d.now.Add(lease / 3)
 		d.Tick(d.now)
 		late := d.sent(t)
 		require.Equal(t, lua.Renew, late.Script)
-		up, r := d.upgrades(t, h)
-		d.Replied(d.now, late, gone, nil)
-		require.Equal(t, engine.Live, h.State())
-		d.Replied(d.now, r, reply, nil)
-		if upgraded {
-			require.Equal(t, engine.Live, up.State())
-		} else {
-			require.Equal(t, engine.Lapsed, h.State())
-			require.Equal(t, engine.ErrLost, up.Err())
-		}
+		d.overtaken(t, h, late, gone, runs)
 	}
 }
 
 // A request for the lock that was sent twice, and runs for the second time after the server has upgraded the
 // hold, is refused. That does not end the hold either.
 func TestRequestThatAnUpgradeOvertakes(t *testing.T) {
-	for upgraded, reply := range map[bool]protocol.Reply{true: {Token: 9}, false: {Refused: true}} {
+	for _, runs := range []bool{true, false} {
 		d := newDriver()
 		h, first := d.call(t, &engine.Hold{Mode: protocol.Read})
 		late := d.resent(t, lua.Lock, d.next(t))
 		d.Replied(d.now, first, protocol.Reply{Token: 7}, nil)
 		require.Equal(t, engine.Live, h.State())
 		d.flush()
-		up, r := d.upgrades(t, h)
-		d.Replied(d.now, late, protocol.Reply{Refused: true}, nil)
-		require.Equal(t, engine.Live, h.State())
-		d.Replied(d.now, r, reply, nil)
-		if upgraded {
-			require.Equal(t, engine.Live, up.State())
-		} else {
-			require.Equal(t, engine.Lapsed, h.State())
-			require.Equal(t, engine.ErrLost, up.Err())
-		}
+		d.overtaken(t, h, late, protocol.Reply{Refused: true}, runs)
 	}
+}
+
+// Calls that begin together share a request only if each asks for its lock: not if one of them only ends what
+// the owner has lost, which is a request, too.
+func TestCallsTogetherShareNoOtherRequest(t *testing.T) {
+	d := newDriver()
+	d.live(t, &engine.Hold{})
+	d.now = d.now.Add(lease)
+	calls := make([]*engine.Hold, 2)
+	for i, name := range []string{"a", "b"} {
+		calls[i] = &engine.Hold{Name: name, Owner: engine.Owner{Handle: 1}, Mode: protocol.Write, Lease: lease,
+			Try: true}
+	}
+	d.AcquireAll(d.now, calls)
+	require.Equal(t, engine.ErrLost, calls[0].Err())
+	require.Equal(t, engine.Wanted, calls[1].State())
+	var sent []*lua.Script
+	for _, r := range d.flush().Send {
+		sent = append(sent, r.Script)
+	}
+	require.Equal(t, []*lua.Script{lua.Unlock, lua.Lock}, sent)
 }
 
 // An upgrade that was made before the machine was asleep, and is reported afterwards, leaves no hold beyond
