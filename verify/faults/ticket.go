@@ -73,27 +73,28 @@ func (o *owner) handOn(h *hold) {
 func (w *worker) heir() {
 	o := w.newOwner(owners * (w.Process + 1))
 	defer func() { _ = o.client.Close() }()
-	for w.ctx.Err() == nil {
+	for n := 0; w.ctx.Err() == nil; {
 		var job bank.Job
 		take := o.client.Go("Bank.Take", w.Process, &job, make(chan *rpc.Call, 1))
 		select {
 		case <-take.Done:
 			if take.Error == nil && job.Ticket != "" {
-				o.inherit(job)
+				o.inherit(job, n%4 == 1)
+				n++
 			}
 		case <-w.ctx.Done():
 		}
 	}
 }
 
-func (o *owner) inherit(job bank.Job) {
+func (o *owner) inherit(job bank.Job, discards bool) {
 	var ticket rwlock.Ticket
 	if err := ticket.UnmarshalText([]byte(job.Ticket)); err != nil {
 		o.report(history.Broken, history.Event{Error: err.Error()})
 		return
 	}
 	used := bank.Use{Ticket: job.Ticket}
-	if o.rng.IntN(5) == 0 {
+	if discards {
 		ctx, cancel := context.WithTimeout(context.Background(), o.Lease)
 		defer cancel()
 		if o.rw.Discard(ctx, ticket) == nil {
