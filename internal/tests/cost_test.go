@@ -94,13 +94,13 @@ func TestCallsOfHandover(t *testing.T) {
 	}, "two scripts and 22 calls each time")
 }
 
-// The client side of what does not wait allocates little more than go-redis does for two scripts. Without an
-// observer, it is as much as before there were any.
+// The client side of what does not wait allocates little more than go-redis does for two scripts. Each of
+// the two events may start the goroutine that passes it to an observer: a queue, a channel and the call.
 func TestAllocations(t *testing.T) {
 	testredis.Need(t) // miniredis allocates too
-	more, moreObserved := 5.0, 5.0+3
+	more, events := 5.0, 2*3.0
 	if raceDetector() { // then a sync.Pool forgets some of what is put into it
-		more, moreObserved = 12, 12+6
+		more = 12
 	}
 	g := newGauge(t)
 	nothing, idle := g.asks.ScriptLoad(t.Context(), "return 1").Val(), g.client()
@@ -126,7 +126,7 @@ func TestAllocations(t *testing.T) {
 			observed := allocs(w.prepare(t, newLockOn(t, g.client(), rwlock.WithPrefix("observed"), observer)))
 			t.Logf("%v, observed %v, the floor %v", ours, observed, floor)
 			require.LessOrEqual(t, ours, floor+more)
-			require.LessOrEqual(t, observed, floor+moreObserved)
+			require.LessOrEqual(t, observed, floor+more+events)
 		})
 	}
 }
