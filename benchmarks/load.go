@@ -103,8 +103,8 @@ var used atomic.Int64
 // newName returns a name that was never used.
 func newName() string { return "order:" + strconv.FormatInt(used.Add(1), 10) }
 
-// zipfExponent is that of popular names. Of 100,000 names, the first is drawn in every seventh operation, one
-// of the first hundred in half of all, and one of the last half in every thirtieth.
+// zipfExponent says how skewed names are. Of 100,000, the first is drawn in every seventh operation,
+// one of the first hundred in half of all, and one of the last half in every thirtieth.
 const zipfExponent = 1.1
 
 // do has the goroutines work. The load's time also ends their waits: these errors are no failures.

@@ -39,7 +39,8 @@ var (
 	goBlock   = regexp.MustCompile("(?ms)^```go\n.*?^```$")
 )
 
-// testsIn returns the tests, fuzz targets, benchmarks and examples of all modules, and those of behaviour.
+// testsIn returns the tests, fuzz targets, benchmarks and examples of all modules. behaviour has those of
+// internal/tests.
 func testsIn(t *testing.T) (all, behaviour map[string]bool) {
 	t.Helper()
 	all, behaviour = map[string]bool{}, map[string]bool{}

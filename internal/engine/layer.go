@@ -86,7 +86,7 @@ func (e *Engine) Lose(now time.Time, r *Request) {
 	}
 }
 
-// FormerLayerData returns the same of the claim that a downgrade ends. It returns nil once the server's
+// FormerLayerData returns the place for the claim that a downgrade ends. It returns nil once the server's
 // answer is known, or neither claim is held any more.
 func (r *Request) FormerLayerData() *any {
 	if r.claim == nil || r.claim.former == nil {

@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 // MasterName is how sentinels name the master that they watch.
 const MasterName = "main"
+
+// failoverTimeout is when a sentinel gives up a failover.
+const failoverTimeout = 5 * time.Second
 
 // Sentinels are a master, its replicas, and sentinels that watch them.
 type Sentinels struct {
@@ -46,7 +50,7 @@ func StartSentinels(tb testing.TB, args ...string) *Sentinels {
 	s.Master, s.Replicas = StartReplicated(tb, 2, args...)
 	watch := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2\n", MasterName, s.Master.port) +
 		"sentinel down-after-milliseconds " + MasterName + " 1000\n" +
-		"sentinel failover-timeout " + MasterName + " 5000\n"
+		fmt.Sprintf("sentinel failover-timeout %s %d\n", MasterName, failoverTimeout.Milliseconds())
 	for range 3 {
 		s.Sentinels = append(s.Sentinels, StartWith(tb, Config{File: watch, Args: []string{"--sentinel"}}))
 	}
@@ -98,11 +102,18 @@ func (s *Sentinels) Failover() *Server {
 		s.tb.Fatalf("sentinel: %v", err)
 	}
 	var after *Server
+	var refused error
+	var asked time.Time
 	err = poll(3*startTimeout, func() error {
 		addr, err := c.GetMasterAddrByName(ctx, MasterName).Result()
 		if err == nil && addr[1] == before[1] {
-			// which it may give up
-			err = fmt.Errorf("the master is still at %s: %v", addr, c.Failover(ctx, MasterName).Err())
+			// The sentinel may give up. Asked too soon, it would replace the new master by a replica that lacks data.
+			if time.Since(asked) > 2*failoverTimeout {
+				if refused = c.Failover(ctx, MasterName).Err(); refused == nil {
+					asked = time.Now()
+				}
+			}
+			err = fmt.Errorf("the master is still at %s: %v", addr, refused)
 		}
 		for _, node := range append([]*Server{s.Master}, s.Replicas...) {
 			if err == nil && strconv.Itoa(node.port) == addr[1] {
