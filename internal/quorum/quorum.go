@@ -17,6 +17,11 @@ import (
 const (
 	// shortestPatience is the shortest time after which a server with an unanswered request is suspected.
 	shortestPatience = 250 * time.Millisecond
+	// A Tick that comes later than lateTick shows that the process has stood still: the answers may be there
+	// already. So servers get their time again, but not more often than after restPart times the patience, or a
+	// process that is always late would wait for a dead server for ever.
+	lateTick = 25 * time.Millisecond
+	restPart = 4
 	// longestTrip is the longest round trip that is assumed.
 	longestTrip = 2 * time.Second
 	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
@@ -71,6 +76,7 @@ type Quorum struct {
 	generation string // of the servers that vote; "" while no majority is known to share one
 	// how long a server may leave a request unanswered: twice what a majority takes
 	patience time.Duration
+	resumed  time.Time // when the process was last seen to have stood still
 	// when the marks of a majority became known, or were found to be lost
 	since time.Time
 
@@ -393,6 +399,9 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 
 // Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
+	if at, due := q.Next(); due && now.Sub(at) >= lateTick && now.Sub(q.resumed) >= restPart*q.patience {
+		q.resumed = now
+	}
 	q.engine.Tick(now)
 	q.sweep(now)
 	for _, s := range q.servers {

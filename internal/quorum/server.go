@@ -108,8 +108,16 @@ func count[T any](items []T, of func(T) bool) (n int) {
 // slow reports whether a request has been unanswered for too long, even if the server answers others.
 func (q *Quorum) slow(now time.Time, s *server) bool {
 	oldest := s.flying.First()
-	return oldest != nil && now.Sub(oldest.sent) >= q.patience
+	return oldest != nil && q.late(now, oldest)
 }
+
+// answerBy returns until when a request may be unanswered.
+func (q *Quorum) answerBy(r *Request) time.Time {
+	return order.Later(r.sent, q.resumed).Add(q.patience)
+}
+
+// late reports whether a request has been unanswered for too long.
+func (q *Quorum) late(now time.Time, r *Request) bool { return !now.Before(q.answerBy(r)) }
 
 // probeDue returns when to request the mark of the server, or zero for never. The mark is requested now and
 // then if the server does not vote or does not answer, and others vote, or a call waits. If the server
@@ -145,7 +153,7 @@ func (q *Quorum) due(s *server) (at time.Time) {
 		return at
 	}
 	if r := s.flying.First(); r != nil {
-		at = order.Earlier(at, r.sent.Add(q.patience))
+		at = order.Earlier(at, q.answerBy(r))
 	}
 	if r := s.owed.First(); r != nil {
 		at = order.Earlier(at, r.after)
@@ -169,7 +177,7 @@ func (q *Quorum) check(now time.Time, s *server) {
 // answered in time, and has no old requests.
 func (q *Quorum) trust(now time.Time, s *server, r *Request) {
 	s.failing = false
-	if !s.suspected || now.Sub(r.sent) >= q.patience || q.slow(now, s) {
+	if !s.suspected || q.late(now, r) || q.slow(now, s) {
 		return
 	}
 	s.suspected = false

@@ -309,3 +309,30 @@ func TestWaiterWhoseHeartbeatFailsAsksAgain(t *testing.T) {
 	r.answer()
 	require.Equal(t, engine.Live, h.State())
 }
+
+// A process that has stood still suspects no server: the answers may be there already, and waiters would lose
+// their places. If a server does not answer then either, it is passed over, even if the process is late each
+// time.
+func TestProcessThatStoodStillSuspectsNobody(t *testing.T) {
+	r := newVotingRig(t)
+	h := r.acquire(protocol.Write, true)
+	r.now = r.now.Add(2 * shortestPatience)
+	r.do(func() { r.quorum.Tick(r.now) })
+	require.Equal(t, 3, count(r.quorum.servers, (*server).answers))
+	r.replyAll(r.serve)
+	require.Equal(t, engine.Live, h.State())
+
+	const dead = 0
+	s := r.quorum.servers[dead]
+	r.release(h)
+	r.answers = r.healthy(dead)
+	r.answer()
+	start := r.now
+	for s.answers() {
+		at, _ := r.quorum.Next()
+		r.now = at.Add(2 * lateTick)
+		r.do(func() { r.quorum.Tick(r.now) })
+		r.answer()
+	}
+	require.LessOrEqual(t, r.now.Sub(start), 2*(shortestPatience+2*lateTick))
+}

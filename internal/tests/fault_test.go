@@ -406,7 +406,9 @@ func TestServerThatLosesItsData(t *testing.T) {
 		waitFree(w, a, "a")
 		waitFree(w, a, "b")
 	}
-	everywhere(t, func(w *world) { test(w, w.removeKeys) })
+	// On a busy machine, a server of a quorum that was passed over may vote again before the others have lost
+	// theirs, and with it the hold is kept.
+	undisturbed(t, func(w *world) { test(w, w.removeKeys) })
 	each(t, map[string]func(s *testredis.Server){
 		"flushed": func(s *testredis.Server) {
 			require.NoError(t, s.Client().FlushAll(context.Background()).Err())

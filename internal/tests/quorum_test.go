@@ -415,10 +415,11 @@ func (c *slowConn) Close() error {
 }
 
 // Servers that are far away are not taken for servers that are silent: a call takes a round trip, a try is
-// not refused, a hold is renewed, a waiter is let in, and no server is started without the others.
+// not refused, a hold is renewed, a waiter is let in, and no server is started without the others. A first
+// try takes up to 16 round trips, most of them to set up connections, and five seconds at most.
 func TestQuorumOfServersThatAreFarAway(t *testing.T) {
 	eachOf(t, []time.Duration{200 * time.Millisecond, 260 * time.Millisecond,
-		400 * time.Millisecond}, func(t *testing.T, trip time.Duration) {
+		300 * time.Millisecond}, func(t *testing.T, trip time.Duration) {
 		inMems(t, 3, func(t *testing.T, servers []*miniredis.Miniredis, _ connector) {
 			var locks []*rwlock.RWLock
 			for i := range 2 {

@@ -103,7 +103,7 @@ func everywhere(t *testing.T, fn func(w *world)) {
 // undisturbed is everywhere without the quorum of servers. A client passes over a server that leaves a
 // request without an answer for a quarter of a second. On a busy machine clients therefore disagree on the
 // home of a name now and then: waiters change servers, and lose their order. verify/times asks for it on a
-// quiet one.
+// quiet one. And a client that trusts a server again asks it for votes that it lacks.
 func undisturbed(t *testing.T, fn func(w *world)) {
 	t.Helper()
 	bubbled(t, fn)
