@@ -17,7 +17,8 @@ var (
 	ErrLocked = engine.ErrLocked
 
 	// ErrUpgrade is returned by Lock and TryLock if the owner holds the lock for reading only. Two readers
-	// that both waited to become the writer would deadlock. The read hold remains valid.
+	// that both waited to become the writer would deadlock. The read hold remains valid. [Hold.TryUpgrade] does
+	// not wait.
 	ErrUpgrade = engine.ErrUpgrade
 
 	// ErrLost means that a hold ended before it was released: its lease ran out, the server lost its data, or

@@ -28,7 +28,7 @@ type (
 // Why a call or a hold came to an end.
 var (
 	ErrLocked  = errors.New("locked by another owner")
-	ErrUpgrade = errors.New("held for reading by the same owner: a read hold cannot be upgraded")
+	ErrUpgrade = errors.New("held for reading by the same owner: use TryUpgrade, or lock for writing first")
 	ErrLost    = errors.New("hold lost before it was released")
 	ErrNotHeld = errors.New("not held: already released")
 	ErrClosed  = errors.New("closed")
