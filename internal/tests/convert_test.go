@@ -411,7 +411,9 @@ func TestTryAll(t *testing.T) {
 			var blocked *rwlock.BlockedError
 			require.ErrorAs(w, err, &blocked)
 			require.Equal(w, want.Name, blocked.Name)
-			require.Equal(w, other.Owner(), blocked.Holder)
+			if w.fake || blocked.Holder != (rwlock.Owner{}) { // which a repeated request does not learn
+				require.Equal(w, other.Owner(), blocked.Holder)
+			}
 			for _, free := range wants {
 				if free.Name != want.Name {
 					waitFree(w, b, free.Name)
