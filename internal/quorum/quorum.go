@@ -18,10 +18,10 @@ const (
 	// shortestPatience is the shortest time after which a server with an unanswered request is suspected.
 	shortestPatience = 250 * time.Millisecond
 	// A Tick that comes later than lateTick shows that the process has stood still: the answers may be there
-	// already. So servers get their time again, but not more often than after restPart times the patience, or a
-	// process that is always late would wait for a dead server for ever.
-	lateTick = 25 * time.Millisecond
-	restPart = 4
+	// already. So servers get their time once more, at most once in resumeEvery patiences: otherwise a process
+	// that is always late would never pass over a dead server.
+	lateTick    = 25 * time.Millisecond
+	resumeEvery = 4
 	// longestTrip is the longest round trip that is assumed.
 	longestTrip = 2 * time.Second
 	// shortestStart is the shortest time that the first start waits for a silent server, once a majority has
@@ -399,7 +399,7 @@ func (q *Quorum) Next() (at time.Time, ok bool) {
 
 // Tick does what is due.
 func (q *Quorum) Tick(now time.Time) {
-	if at, due := q.Next(); due && now.Sub(at) >= lateTick && now.Sub(q.resumed) >= restPart*q.patience {
+	if at, due := q.Next(); due && now.Sub(at) >= lateTick && now.Sub(q.resumed) >= resumeEvery*q.patience {
 		q.resumed = now
 	}
 	q.engine.Tick(now)

@@ -108,7 +108,7 @@ func count[T any](items []T, of func(T) bool) (n int) {
 // slow reports whether a request has been unanswered for too long, even if the server answers others.
 func (q *Quorum) slow(now time.Time, s *server) bool {
 	oldest := s.flying.First()
-	return oldest != nil && q.late(now, oldest)
+	return oldest != nil && q.overdue(now, oldest)
 }
 
 // answerBy returns until when a request may be unanswered.
@@ -116,8 +116,8 @@ func (q *Quorum) answerBy(r *Request) time.Time {
 	return order.Later(r.sent, q.resumed).Add(q.patience)
 }
 
-// late reports whether a request has been unanswered for too long.
-func (q *Quorum) late(now time.Time, r *Request) bool { return !now.Before(q.answerBy(r)) }
+// overdue reports whether a request has been unanswered for too long.
+func (q *Quorum) overdue(now time.Time, r *Request) bool { return !now.Before(q.answerBy(r)) }
 
 // probeDue returns when to request the mark of the server, or zero for never. The mark is requested now and
 // then if the server does not vote or does not answer, and others vote, or a call waits. If the server
@@ -177,7 +177,7 @@ func (q *Quorum) check(now time.Time, s *server) {
 // answered in time, and has no old requests.
 func (q *Quorum) trust(now time.Time, s *server, r *Request) {
 	s.failing = false
-	if !s.suspected || q.late(now, r) || q.slow(now, s) {
+	if !s.suspected || q.overdue(now, r) || q.slow(now, s) {
 		return
 	}
 	s.suspected = false
